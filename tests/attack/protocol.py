@@ -81,7 +81,7 @@ class Client:
             make = self.channel.unary_stream if name in STREAMS else self.channel.unary_unary
             self.stubs[name] = make(f"/{METHODS[name].containing_service.full_name}/{name}", request_serializer=bytes, response_deserializer=bytes)
 
-    def call(self, name, payload, timeout=5, most=20):
+    def call(self, name, payload, timeout=60, most=20):
         """("OK", answers) or (status, text)."""
         try:
             answer = self.stubs[name](payload, timeout=timeout, metadata=self.metadata)
@@ -143,7 +143,7 @@ class Session:
                 pass
         return False
 
-    def hear(self, seconds=5):
+    def hear(self, seconds=60):
         """The next message, or None."""
         try:
             return self.heard.get(timeout=seconds)
@@ -153,7 +153,7 @@ class Session:
     def close(self):
         self.call.cancel()
         self.channel.close()
-        self.thread.join(5)
+        self.thread.join()
 
 
 def hello(node, incarnation=1, slots=2, address="127.0.0.1", **more):
@@ -173,7 +173,7 @@ class Frames:
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(5)
+        self.socket.settimeout(60)
         self.socket.connect(str(path))
 
     def send(self, payload):
@@ -196,7 +196,7 @@ class Frames:
         except OSError:
             return False
         finally:
-            self.socket.settimeout(5)
+            self.socket.settimeout(60)
 
     def close(self):
         self.socket.close()

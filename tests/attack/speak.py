@@ -187,7 +187,7 @@ class AsClient(Speaker):
                 message.Clear()
                 continue
             break
-        status, _ = client.call(self.method, payload)
+        status, _ = client.call(self.method, payload, timeout=5)
         return f"{who['name']} {self.method} {status}"
 
     def close(self):

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, command, headers_text, overrides, until  # noqa: E402
+from titan import BIN, SOURCE, command, deadline, headers_text, overrides, pause, until  # noqa: E402
 
 RANKS, KEEP = 3, 2
 KEYS = {"training.steps": 1000000, "checkpoint.interval": 1, "checkpoint.keep_latest_k": KEEP, "device.threads": 1,
@@ -95,7 +95,7 @@ def kills(rounds, rng, say=print):
             begun = first_step_behind(run.metrics, offset)
             assert begun == newest + 1, f"round {n}: the newest checkpoint is of step {newest}, the run goes on with step {begun}: {said()}"
             until(f"round {n}: it saves", lambda: steps_in(folder) and steps_in(folder)[-1] > newest, 60, 0.001)
-            time.sleep(rng.uniform(0, 0.1))
+            pause(rng.uniform(0, 0.1), "somewhere inside a save")
             before = steps_in(folder)[-1]
             run.kill()
             phases[phase(folder)] += 1
@@ -109,7 +109,7 @@ def kills(rounds, rng, say=print):
             if (n + 1) % 20 == 0:
                 say(f"  {n + 1} of {rounds}: {dict(phases)}", flush=True)
         last = Run(home, text, newest + 1)
-        assert last.process.wait(60) == 0 and steps_in(folder)[-1] == newest + 1, (home / "log").read_text()[-2000:]
+        assert last.process.wait(deadline()) == 0 and steps_in(folder)[-1] == newest + 1, (home / "log").read_text()[-2000:]
         verify(folder)
     except BaseException:
         say(f"# what is left is in {home}", flush=True)

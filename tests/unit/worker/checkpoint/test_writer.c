@@ -321,6 +321,56 @@ static void test_peer_fails(void **state)
     assert_int_equal(checkpoint_latest(f->checkpoints, NULL, path, &step, &err), TITAN_ENOTFOUND);
 }
 
+static int entries_of(const char *dir)
+{
+    int n = 0;
+    DIR *d = opendir(dir);
+    for (const struct dirent *e; d && (e = readdir(d));)
+        n += e->d_name[0] != '.' || strncmp(e->d_name, ".step-", 6) == 0;
+    if (d)
+        (void)closedir(d);
+    return n;
+}
+
+/* The folder is moved when rank 0 has begun to write there and before the others do: they cannot tell it that they have
+ * failed. */
+static void test_folder_moved(void **state)
+{
+    struct fixture *f = *state;
+    struct written_checkpoint w;
+    struct titan_error err = {0};
+    char path[PATH_MAX], aside[128];
+    const struct checkpoint_info info = info_of(75);
+
+    assert_int_equal(checkpoint_unfinished_path(path, f->checkpoints, &info, &err), TITAN_OK);
+    (void)snprintf(aside, sizeof aside, "%s/aside", f->dir);
+    start(f, 0, 75);
+    AWAIT(access(path, F_OK) == 0);
+    assert_int_equal(rename(f->checkpoints, aside), 0);
+    FILE *const in_the_way = fopen(f->checkpoints, "w");
+    assert_non_null(in_the_way);
+    assert_int_equal(fclose(in_the_way), 0);
+    for (int r = 1; r < WORLD; r++) {
+        start(f, r, 75);
+        assert_int_not_equal(collect(f->writers[r], &w, &err), TITAN_OK);
+    }
+    const titan_status status = collect(f->writers[0], &w, &err);
+    assert_int_not_equal(status, TITAN_OK);
+    assert_int_not_equal(status, TITAN_ETIMEDOUT);
+    assert_non_null(strstr(err.msg, "checkpoint of step 75 dropped: folder"));
+    assert_int_equal(entries_of(aside), 0);
+
+    /* Another folder has its name. */
+    assert_int_equal(unlink(f->checkpoints), 0);
+    assert_int_equal(rename(aside, f->checkpoints), 0);
+    start(f, 0, 75);
+    AWAIT(access(path, F_OK) == 0);
+    assert_int_equal(rename(f->checkpoints, aside), 0);
+    assert_int_equal(mkdir(f->checkpoints, 0755), 0);
+    assert_int_equal(collect(f->writers[0], &w, &err), TITAN_EIO);
+    assert_non_null(strstr(err.msg, "another folder is at"));
+}
+
 /* Fails as a system call with the errno that is set. */
 static titan_status fail_with(void *arg, const char *name, struct titan_error *err)
 {
@@ -347,17 +397,6 @@ static void test_every_errno(void **state)
         expect_nothing(f->writers[1], true);
     }
     assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
-}
-
-static int entries_of(const char *dir)
-{
-    int n = 0;
-    DIR *d = opendir(dir);
-    for (const struct dirent *e; d && (e = readdir(d));)
-        n += e->d_name[0] != '.' || strncmp(e->d_name, ".step-", 6) == 0;
-    if (d)
-        (void)closedir(d);
-    return n;
 }
 
 /* What a checkpoint that fails has written is removed, when all ranks have ended with it. */
@@ -530,6 +569,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_complete, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_update_behind_the_copy, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_peer_leaves, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_folder_moved, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_every_errno, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_failure_leaves_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_links_are_refused, set_up, tear_down),
