@@ -157,10 +157,10 @@ tests: all $(fp_programs) $(test_bins) ## build the tests without running them
 run_tests = @BUILD=$(BUILD) PYTHON=$(PYTHON) T='$(T)' CHANGED='$(CHANGED)' LOAD='$(LOAD)' REPEAT='$(REPEAT)' JOBS='$(JOBS)' LIMIT='$(LIMIT)'
 test: ## packages, build, tests; closes with 'N passed, N failed' (T=unit/base for some, CHANGED=1 for what a change touches)
 	@$(MAKE) --no-print-directory deps
-	$(run_tests) SET=fast $(PYTHON) tests/run.py
+	$(run_tests) TITAN_TEST_SET=fast $(PYTHON) tests/run.py
 test-slow: ## the tests that take more than 20 s or want a quiet machine
 	@$(MAKE) --no-print-directory deps
-	$(run_tests) SET=slow $(PYTHON) tests/run.py
+	$(run_tests) TITAN_TEST_SET=slow $(PYTHON) tests/run.py
 
 .PHONY: model
 model: ## check the membership protocol's model with spin, also at random for larger clusters (SECONDS_EACH=60)
