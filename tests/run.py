@@ -46,7 +46,7 @@ FREE_MIB = 256
 GRACE = 20  # seconds for a test to end by itself when it is told to
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 # Tests that write the same folder of the build run one after the other.
-SHARED = {"tests/cuda/": "build/cuda-emulated", "tests/docs/test_generated": "docs", "tests/docs/test_manual": "docs"}
+SHARED = {"tests/docs/test_generated": "docs", "tests/docs/test_manual": "docs"}
 libc = ctypes.CDLL(None)
 
 
@@ -111,6 +111,8 @@ def build(tests):
     """Scripts need the programs and helpers of all kinds; test programs alone are linked by their names."""
     programs = [str(BUILD / t) for t in tests if not t.endswith((".py", ".sh"))]
     targets = ["tests"] if len(programs) < len(tests) else programs
+    if any(t.startswith("tests/cuda/") and in_set(t, "slow") for t in tests):
+        targets.append("cuda-tests")
     return subprocess.run(["make", "--no-print-directory", f"-j{processors()}", *targets], cwd=ROOT).returncode
 
 
