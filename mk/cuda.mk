@@ -124,6 +124,10 @@ $(BUILD)/gpu/check_model: $(BUILD)/obj/cuda/tests/golden/test_model.o $(lib_work
 	@mkdir -p $(@D)
 	$(link) -rdynamic $^ -ldl -lrt -lpthread -lm
 
+.PHONY: cuda-tests
+cuda-tests: tests
+	@BUILD=$(BUILD) PYTHON=$(PYTHON) tests/cuda/prepare.sh
+
 # --- tests/nvml: a stand-in for NVML, which the agent loads by TITAN_NVML ---
 fake_nvml := $(BUILD)/tests/nvml/libnvidia-ml.so.1
 $(BUILD)/obj/tests/nvml/fake_nvml.o: CFLAGS += -fPIC

@@ -46,7 +46,7 @@ FREE_MIB = 256
 GRACE = 20  # seconds for a test to end by itself when it is told to
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 # Tests that write the same folder of the build run one after the other.
-SHARED = {"tests/cuda/": "build/cuda-emulated", "tests/docs/test_generated": "docs", "tests/docs/test_manual": "docs"}
+SHARED = {"tests/docs/test_generated": "docs", "tests/docs/test_manual": "docs"}
 libc = ctypes.CDLL(None)
 
 
@@ -103,6 +103,8 @@ def choose():
     if targets is None:  # scripts need the programs and helpers of all kinds; test programs alone are linked by their names
         programs = [str(BUILD / t) for t in tests if not t.endswith((".py", ".sh"))]
         targets = ["tests"] if len(programs) < len(tests) else programs
+    if wanted != "fast" and any(t.startswith("tests/cuda/") for t in tests):
+        targets.append("cuda-tests")
     return tests, targets
 
 

@@ -42,7 +42,7 @@ def cluster(gpus, library=BUILD / "tests/nvml/libnvidia-ml.so.1"):
     hosts = {name: (["env", f"CUDA_VISIBLE_DEVICES={visible}", f"TITAN_FAKE_NVML={gpus.path}", f"TITAN_NVML={library}"],
                     "127.0.0.1")
              for name, visible in (("n1", "0"), ("n2", "GPU-1"))}
-    return Cluster(hosts, slots={"n1": 1, "n2": 1})
+    return Cluster(hosts, slots={"n1": 1, "n2": 1}, lease_ms=30000)
 
 
 def listed(c):
@@ -54,7 +54,7 @@ def gpu(c, name):
 
 
 def a_state(c, name, state):
-    until(f"{name}'s GPU is {state}", lambda: gpu(c, name).get("state") == state, 10)
+    until(f"{name}'s GPU is {state}", lambda: gpu(c, name).get("state") == state)
     return gpu(c, name)
 
 
@@ -67,7 +67,7 @@ def an_xid():
         assert g["uuid"] == "GPU-11" and g["name"] == "NVIDIA_H100" and g["celsius"] == 41, g
         assert int(g["memory_total_bytes"]) == 80 << 30 and int(g["memory_used_bytes"]) == 1 << 30, g
         gpus.say(0, event="1:31")  # a program's fault, not the GPU's
-        until("the Xid is told", lambda: gpu(c, "n1").get("xid") == 31, 10)
+        until("the Xid is told", lambda: gpu(c, "n1").get("xid") == 31)
         assert gpu(c, "n1")["state"] == "ready"
         gpus.say(0, event="2:79")
         g = a_state(c, "n1", "quarantined")
@@ -77,9 +77,9 @@ def an_xid():
         first = c.submit(keys)
         c.training(first, 1, 0)
         assert {e["node"] for e in c.events(first) if e["type"] == "worker.started"} == {"n2"}, c.events(first)
-        until("its GPU has the worker", lambda: str(gpu(c, "n2").get("job_id")) == first, 10)
+        until("its GPU has the worker", lambda: str(gpu(c, "n2").get("job_id")) == first)
         second = c.submit(keys)
-        reason = until("the second waits", lambda: "slot 0" in c.status(second)["reason"] and c.status(second)["reason"], 10)
+        reason = until("the second waits", lambda: "slot 0" in c.status(second)["reason"] and c.status(second)["reason"])
         assert "node n1 slot 0 is out of use: Xid 79" in reason, reason
         head, *rows = c.ctl("nodes", "--gpus").splitlines()
         rows.sort()  # nodes are in the order of their registration
@@ -101,9 +101,9 @@ def a_silent_nvml():
         g = a_state(c, "n1", "unknown")
         assert "not been looked at" in g["reason"], g
         job = c.submit({**KEYS, "training.steps": 2, "training.dataset_path": headers_text(c.dir / "text")})
-        until("it waits for a slot", lambda: "slot 0 is out of use: its GPU has not been looked at" in c.status(job)["reason"], 10)
+        until("it waits for a slot", lambda: "slot 0 is out of use: its GPU has not been looked at" in c.status(job)["reason"])
         gpus.speak()
-        until("it trains", lambda: c.status(job)["state"] == "COMPLETED", 30)
+        until("it trains", lambda: c.status(job)["state"] == "COMPLETED")
 
 
 def without_nvml():
@@ -111,7 +111,7 @@ def without_nvml():
     with tempfile.TemporaryDirectory() as folder, cluster(Gpus(Path(folder) / "gpus"), "/nowhere/libnvidia-ml.so.1") as c:
         assert not listed(c)["n1"].get("gpus"), listed(c)
         job = c.submit({**KEYS, "training.steps": 2, "training.dataset_path": headers_text(c.dir / "text")})
-        until("it trains", lambda: c.status(job)["state"] == "COMPLETED", 30)
+        until("it trains", lambda: c.status(job)["state"] == "COMPLETED")
         assert (c.dir / "n1.log").read_text().count("GPUs are not watched") == 1
 
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, Daemon, command, headers_text, overrides, tap, until  # noqa: E402
+from titan import BIN, SOURCE, Daemon, command, deadline, headers_text, overrides, tap, until  # noqa: E402
 
 CTL, TINY, FOR_EVER = BIN / "titanctl", SOURCE / "recipes/tiny.toml", 1000000
 
@@ -99,13 +99,13 @@ def several():
     one, two = (submit("--label", "kind=long", "--name", f"long-{i}", steps=FOR_EVER) for i in (1, 2))
     waits = submit("--label", "kind=long", steps=FOR_EVER)
     for job in (one, two):
-        until("it trains", lambda: d.status(job)["step"] > 0, 30)
+        until("it trains", lambda: d.status(job)["step"] > 0)
     (place,) = d.status(one)["nodes"]
     assert place["workers"] == 1 and f"{place['node']} (1)" in d.ok("status", one) and d.status(waits)["nodes"] == []
     (node,) = json.loads(d.ok("-o", "json", "nodes"))["nodes"]
     assert [(p["job_id"], p["workers"]) for p in node["jobs"]] == [(int(one), 1), (int(two), 1)], node
     assert f"{one} (1), {two} (1)" in d.ok("nodes")
-    until("it is some steps on", lambda: d.status(one)["step"] > 50, 30)
+    until("it is some steps on", lambda: d.status(one)["step"] > 50)
     at = d.status(one)
     process = subprocess.Popen([CTL, "-s", d.server, "attach", one], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     first = process.stderr.readline()
@@ -116,12 +116,12 @@ def several():
     news = next(line for line in process.stderr if not line.startswith("running"))
     assert "checkpoint of step" in news, news  # that is after it was attached to; what it is told to write before it runs is not
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=deadline())
     assert process.returncode == 130 and f"job {one} goes on" in err and "forms with" not in err, err
     queued = subprocess.Popen([CTL, "-s", d.server, "attach", waits], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert queued.stderr.readline() == f"pending  step 0/{FOR_EVER}\n"
     queued.send_signal(signal.SIGINT)
-    assert queued.wait(20) == 130
+    assert queued.wait(deadline()) == 130
     refused(d.ctl("wait", one, two, "--timeout", "0.2"), 124, one)
     refused(d.ctl("cancel"), 2, "--all")
     refused(d.ctl("cancel", one, "--all"), 2, "not both")
@@ -147,7 +147,7 @@ def removed():
         refused(d.ctl("rm", base, *dry), 6, f"job {resumed} uses checkpoints of job {base}")
     dry = d.ctl("gc", "--dry-run", "--older-than", "0s", "--name", d.status(base)["name"])
     assert f"job {base} would" not in dry.out and f"job {base} stays: job {resumed} uses checkpoints of job {base}" in dry.err, dry
-    until("it trains", lambda: d.status(resumed)["step"] > d.status(base)["step"], 30)
+    until("it trains", lambda: d.status(resumed)["step"] > d.status(base)["step"])
     d.ok("cancel", resumed)
     d.ctl("wait", resumed)
     for dry in ((), ("--dry-run",)):  # its checkpoints lie there
@@ -200,7 +200,7 @@ def main():
     World.dir = Path(tempfile.mkdtemp(prefix="titan-test-"))
     World.text = headers_text(World.dir / "text", 1 << 18)
     try:
-        with Daemon(None, "--slots", 2) as World.daemon:
+        with Daemon(None, "--slots", 2, pace_ms=10) as World.daemon:
             try:
                 tap(sweep, filters, several, removed, collected)
             except SystemExit as end:

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, FP_BIN, SOURCE, Daemon, overrides, tap, until  # noqa: E402
+from titan import BIN, FP_BIN, SOURCE, Daemon, deadline, overrides, tap, until  # noqa: E402
 
 STEPS = 5
 KEYS = {"training.steps": STEPS, "training.global_batch_size": 4, "training.local_batch_size": 2, "training.seq_len": 32,
@@ -22,8 +22,8 @@ SPLIT = (*PARTS, "slowest_rank", "slowest_busy_ms")
 
 
 def slowed():
-    """rank 1 stops for a millisecond before each action: it is the slowest of the steps, and the other one waits for it"""
-    with Daemon(None, "--slots", 2, program=FP_BIN / "titand", env={"TITAN_FAILPOINTS": "exec.action%1=sleep:1@1+"}) as d:
+    """rank 1 stops for some milliseconds before each action: it is the slowest of the steps, and the other one waits for it"""
+    with Daemon(None, "--slots", 2, program=FP_BIN / "titand", env={"TITAN_FAILPOINTS": "exec.action%1=sleep:4@1+"}) as d:
         job = d.submit("tiny", {**KEYS, "elastic.min_workers": 2, "elastic.max_workers": 2})
         d.wait_state(job, "COMPLETED")
         lines = [json.loads(line) for line in open(Path(d.status(job)["directory"]) / "metrics.jsonl")]
@@ -37,9 +37,9 @@ def slowed():
         assert all(m[key] == line[key] > 0 for key in RATES) and m["experts"] is None, (m, line)
         assert 1 << 20 < line["memory_bytes"] < 1 << 32 and line["mfu_causal"] < line["mfu"], line
     assert all(line[part] >= 0 for line in lines for part in PARTS), lines
-    # Of two ranks one waits: half of what it waits is the mean. In one step the machine itself may have stood still.
-    seen = [line for line in lines if line["slowest_rank"] == 1 and line["straggler_ms"] > 0.3 * line["slowest_busy_ms"] > 30]
-    assert len(seen) >= STEPS - 1, lines
+    # Of two ranks one waits: half of what it waits is the mean. In some steps the machine itself may have stood still.
+    seen = [line for line in lines if line["slowest_rank"] == 1 and line["straggler_ms"] > 0.3 * line["slowest_busy_ms"] > 30]  # timing: of its own sleeps
+    assert len(seen) > STEPS / 2, lines
     assert table[0].split()[-3:] == ["its", "busy", "memory"] and len(table) == 1 + STEPS, table
     assert [row.split()[0] for row in table[1:]] == [str(m["step"]) for m in told], table
     assert all(str(m["split"]["slowest_rank"]) in row.split()[1:] for m, row in zip(told, table[1:])), table
@@ -86,7 +86,7 @@ def rounds():
         with tempfile.TemporaryDirectory(prefix="titan-metrics-") as folder:
             done = subprocess.run([BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", str(ranks), "--dir", folder,
                                    *overrides({**keys, "activation_checkpoint.mode": mode, "parallelism.expert_parallel_room": room})],
-                                  capture_output=True, text=True, env=os.environ, timeout=120)
+                                  capture_output=True, text=True, env=os.environ, timeout=deadline())
             assert done.returncode == 0, done.stderr
             lines, of_layers = ([json.loads(line) for line in open(Path(folder) / name)] for name in ("metrics.jsonl", "layers.jsonl"))
         for line, row in zip(lines, of_layers):
@@ -105,7 +105,7 @@ def layers():
             "parallelism.expert_parallel_degree": 2}
     with tempfile.TemporaryDirectory(prefix="titan-metrics-") as folder:
         done = subprocess.run([BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", "4", "--dir", folder, *overrides(keys)],
-                              capture_output=True, text=True, env=os.environ, timeout=60)
+                              capture_output=True, text=True, env=os.environ, timeout=deadline())
         assert done.returncode == 0, done.stderr
         lines, of_layers = ([json.loads(line) for line in open(Path(folder) / name)] for name in ("metrics.jsonl", "layers.jsonl"))
     assert [row["step"] for row in of_layers] == [line["step"] for line in lines] == [1, 2, 3], of_layers
@@ -124,7 +124,7 @@ def full_disk():
         (Path(folder) / "tb").symlink_to("/dev/full")
         done = subprocess.run([BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", "2", "--dir", folder,
                                *overrides({**KEYS, "metrics.enable_tensorboard": "true"})], capture_output=True, text=True,
-                              env=os.environ, timeout=60)
+                              env=os.environ, timeout=deadline())
     said = done.stdout + done.stderr
     assert done.returncode == 0 and f"step={STEPS} loss=" in said and said.count("TensorBoard's file takes no events") == 1, said
     assert said.count("the file of metrics takes no lines") == 1 and "takes lines again" not in said, said
@@ -142,7 +142,7 @@ def no_room():
                                *overrides({**KEYS, "metrics.enable_tensorboard": "true", "metrics.log_layers": "true",
                                            "profiling.enable_profiling": "true", "profiling.profile_freq": 2, "profiling.profiler_active": 1,
                                            "profiling.profiler_warmup": 0})],
-                              capture_output=True, text=True, env=os.environ, timeout=60)
+                              capture_output=True, text=True, env=os.environ, timeout=deadline())
     said = done.stdout + done.stderr
     if done.returncode == 77:
         return "no tmpfs of its own"
@@ -154,7 +154,7 @@ def no_room():
 
 def in_the_way():
     """what is in a file's place costs what would be in it until it is gone, is said once, and ends no run"""
-    steps, takes = 60, ("the file of metrics takes % lines", "the file of layers takes % lines", "TensorBoard's file takes % events")
+    steps, takes = 30, ("the file of metrics takes % lines", "the file of layers takes % lines", "TensorBoard's file takes % events")
     with tempfile.TemporaryDirectory(prefix="titan-metrics-") as folder:
         home, out = Path(folder), Path(folder) / "out"
         for name in ("metrics.jsonl", "layers.jsonl"):
@@ -165,12 +165,12 @@ def in_the_way():
                                     *overrides({**KEYS, "training.steps": steps, "metrics.log_layers": "true",
                                                 "metrics.enable_tensorboard": "true"})], stdout=f, stderr=f,
                                    env={**os.environ, "TITAN_FAILPOINTS": "train.step=sleep:100@1+"})
-        until("four steps are made", lambda: run.poll() is not None or "step=4 loss=" in out.read_text(), 60)
+        until("four steps are made", lambda: run.poll() is not None or "step=4 loss=" in out.read_text())
         assert run.poll() is None, out.read_text()
         for name in ("metrics.jsonl", "layers.jsonl"):
             (home / name).rmdir()
         (home / "tb").unlink()
-        assert run.wait(60) == 0, out.read_text()
+        assert run.wait(deadline()) == 0, out.read_text()
         said, events = out.read_text(), [f.stat().st_size for f in (home / "tb").iterdir()]
         files = [[json.loads(line)["step"] for line in open(home / name)] for name in ("metrics.jsonl", "layers.jsonl")]
     for what in takes:

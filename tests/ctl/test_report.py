@@ -15,7 +15,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, FP_BIN, SOURCE, Daemon, command, headers_text, overrides, tap  # noqa: E402
+from titan import BIN, FP_BIN, SOURCE, Daemon, command, deadline, headers_text, overrides, tap  # noqa: E402
 
 EVIL = "<script>document.title='taken'</script>"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -60,7 +60,7 @@ def browse(path):
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
                                f"--user-data-dir={home}", "--window-size=1200,2400", "--dump-dom", Path(path).as_uri()],
-                              capture_output=True, text=True, timeout=BROWSER_S, env={**os.environ, "HOME": home})
+                              capture_output=True, text=True, timeout=deadline(), env={**os.environ, "HOME": home})
     assert done.returncode == 0, done.stderr
     return Page(done.stdout)
 

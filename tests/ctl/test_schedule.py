@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from nodes import Cluster  # noqa: E402
-from titan import Daemon, headers_text, tap, until, worker_pids  # noqa: E402
+from titan import Daemon, deadline, headers_text, tap, until, worker_pids  # noqa: E402
 
 TEXT = Path(tempfile.mkdtemp(prefix="titan-test-"))
 KEYS = {"training.dataset_path": headers_text(TEXT / "text", 1 << 18), "device.threads": 1, "training.local_batch_size": 1,
@@ -250,7 +250,7 @@ def agent_told_to_stop():
         assert len(first) == 1, first
         (here,), (there,) = first, {"n1", "n2"} - first
         c.processes[here].send_signal(signal.SIGTERM)
-        assert c.processes[here].wait(20) == 0
+        assert c.processes[here].wait(deadline()) == 0
         step = c.status(job)["step"]
         c.training(job, 2, step + 3)
         assert {e["node"] for e in c.events(job) if e["type"] == "worker.started"} == {here, there}
@@ -261,7 +261,7 @@ def agent_told_to_stop():
         c.ctl("drain", here)
         c.processes[there].send_signal(signal.SIGTERM)
         until("it drains", lambda: told_to_stop(there))
-        assert c.processes[there].wait(30) == 0
+        assert c.processes[there].wait(deadline()) == 0
         until("it is queued", lambda: c.status(job)["state"] == "PENDING")
         s = c.status(job)
         assert s["restarts"] == 0 and s["checkpoint"], s
@@ -273,7 +273,7 @@ def agent_told_to_stop():
         c.processes[here].send_signal(signal.SIGTERM)
         until("it drains", lambda: told_to_stop(here))
         c.processes[here].send_signal(signal.SIGTERM)
-        assert c.processes[here].wait(10) == 0
+        assert c.processes[here].wait(deadline()) == 0
         assert c.status(job)["restarts"] == 0
         c.ctl("cancel", job)
 
@@ -287,7 +287,7 @@ def node_told_to_stop():
             (here,) = {n for n in c.slots if worker_pids(c.dir / n / "run")}
             for pid in (*worker_pids(c.dir / here / "run"), c.processes[here].pid):
                 os.kill(pid, what)
-            assert c.processes[here].wait(20) == 0
+            assert c.processes[here].wait(deadline()) == 0
             c.training(job, 2, step + 3)
             assert not any(e["type"] == "worker.lost" or (e["type"] == "worker.exited" and e["detail"]["counted"]) for e in c.events(job))
             assert not c.status(job)["losses"], c.status(job)

@@ -14,7 +14,7 @@ SLOW, WORLD = 2, 3
 
 
 class World:
-    """A daemon, and a job of which rank SLOW stops for a millisecond before each action."""
+    """A daemon, and a job of which rank SLOW stops for some milliseconds before each action."""
 
 
 def frame(columns, lines):
@@ -74,7 +74,7 @@ def check_flight():
 
 
 def main():
-    env = {"TITAN_FAILPOINTS": f"exec.action%{SLOW}=sleep:1@1+"}
+    env = {"TITAN_FAILPOINTS": f"exec.action%{SLOW}=sleep:3@1+"}
     with tempfile.TemporaryDirectory() as folder, Daemon(None, "--slots", WORLD, env=env, program=FP_BIN / "titand") as d:
         World.daemon, World.folder = d, Path(folder)
         World.job = job = d.submit("tiny", {"training.steps": 100000, "training.global_batch_size": WORLD, "training.local_batch_size": 1,

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, Daemon, alive, command, headers_text, of_processes, overrides, tap, until  # noqa: E402
+from titan import BIN, SOURCE, Daemon, adopt, command, deadline, descendants, headers_text, overrides, tap, until  # noqa: E402
 
 CTL = BIN / "titanctl"
 STATUS = {"id", "name", "state", "step", "steps", "loss", "tokens_per_second", "world_size", "epoch", "restarts",
@@ -48,11 +48,6 @@ def one_line(result, code, *words):
         assert word in result.err, f"'{word}' is missing in: {result.err}"
 
 
-def processes(folder):
-    """Live processes that name folder on their command line."""
-    return [pid for pid, line in of_processes("cmdline") if str(folder).encode() in line and alive(pid) and pid != os.getpid()]
-
-
 def run_in(folder, *args, **more):
     folder.mkdir()
     env = {**os.environ, "TMPDIR": str(folder)}
@@ -64,13 +59,13 @@ def run_completes():
     """run: exit code of the run, its folder on stdout, and nothing else left behind"""
     home = World.dir / "run"
     process = run_in(home, "-n", "2")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=deadline())
     assert process.returncode == 0, err
     (state,) = home.iterdir()
     assert [p.name for p in state.iterdir()] == ["jobs"], list(state.iterdir())
     assert out.strip() == str(state / "jobs/1")
     assert "completed  step 20/20" in err and "with 2 workers" in err, err
-    assert not processes(home)
+    assert not descendants(home)
 
 
 def run_on_a_mesh():
@@ -79,13 +74,13 @@ def run_on_a_mesh():
     degrees = {"parallelism__pipeline_parallel_degree": 2, "parallelism__tensor_parallel_degree": 2,
                "parallelism__data_parallel_shard_degree": 2, "elastic__min_workers": 8, "elastic__max_workers": 8}
     process = run_in(home, training__steps=3, device__threads=1, **degrees)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=deadline())
     assert process.returncode == 0 and "with 8 workers" in err and "completed  step 3/3" in err, err
-    assert not processes(home)
+    assert not descendants(home)
 
     home = World.dir / "planned"
     process = run_in(home, training__dataset="pile")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=deadline())
     assert process.returncode == 2 and "training.dataset" in err and err.count("\n") == 1, err
     assert not list(home.iterdir())
 
@@ -94,52 +89,53 @@ def run_keeps_state():
     """run --state-dir: the job store stays"""
     state = World.dir / "kept"
     process = run_in(World.dir / "other", "--state-dir", state, "-n", "1")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=deadline())
     assert process.returncode == 0, err
     store = sqlite3.connect(state / "titan.db")
     assert store.execute("SELECT id, name FROM jobs").fetchall() == [(1, "tiny")]
     store.close()
-    assert not processes(state)
+    assert not descendants(state)
 
 
 def run_interrupted():
     """run: Ctrl-C stops with a last checkpoint and 130; SIGKILL of titanctl leaves no process either"""
     home = World.dir / "interrupted"
     process = run_in(home, training__steps=1000000)
-    until("it trains", lambda: list(home.glob("*/jobs/1/checkpoint/step-*")), 30)
+    until("it trains", lambda: list(home.glob("*/jobs/1/checkpoint/step-*")))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=deadline())
     assert process.returncode == 130, err
     assert "stopped at step" in err.splitlines()[-1] and "checkpoint" in err.splitlines()[-1], err
-    assert not processes(home)
+    assert not descendants(home)
 
     home = World.dir / "twice"
     process = run_in(home, training__steps=1000000)
-    until("it trains", lambda: list(home.glob("*/jobs/1/checkpoint/step-*")), 30)
-    for _ in range(2):
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.1)
-    out, err = process.communicate(timeout=60)
+    until("it trains", lambda: list(home.glob("*/jobs/1/checkpoint/step-*")))
+    process.send_signal(signal.SIGINT)
+    while "once more to leave" not in (line := process.stderr.readline()):
+        assert line
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=deadline())
     assert process.returncode == 130 and err.splitlines()[-1].startswith(
         (f"titanctl: interrupted (what it wrote is below {home}/", "titanctl: the run was stopped at step")), err
 
     home = World.dir / "killed"
     process = run_in(home, training__steps=1000000)
-    until("it trains", lambda: list(home.glob("*/jobs/1/checkpoint/step-*")), 30)
+    until("it trains", lambda: list(home.glob("*/jobs/1/checkpoint/step-*")))
     process.kill()
     process.communicate()
-    until("titand and its workers are gone", lambda: not processes(home), 30)
+    until("titand and its workers are gone", lambda: not descendants(home))
 
 
 def run_refused():
     """run: a wrong run file or a titand that cannot start is one line, and leaves nothing behind"""
     home = World.dir / "refused"
     process = run_in(home, training__stepz=3)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=deadline())
     assert process.returncode == 2 and "training.steps?" in err and err.count("\n") == 1, err
     assert not list(home.iterdir())
     process = run_in(World.dir / "refused2", "--state-dir", World.daemon.state)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=deadline())
     assert process.returncode == 6 and str(World.daemon.process.pid) in err and err.count("\n") == 1, err
 
 
@@ -159,7 +155,7 @@ def submit_and_wait():
     job = submit(training__steps=1000000)
     begin = time.monotonic()
     one_line(d.ctl("wait", job, "--timeout", "0.5"), 124, job)
-    assert 0.4 < time.monotonic() - begin < 5
+    assert time.monotonic() - begin > 0.4  # timing: not earlier, on any machine
     d.ok("cancel", job)
     one_line(d.ctl("wait", job), 1, "cancelled")
     one_line(d.ctl("cancel", job), 6, "cancelled")
@@ -173,9 +169,9 @@ def follow_detaches():
                                 *overrides(keys(training__steps=1000000))], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True)
     job = process.stdout.readline().strip()
-    until("it trains", lambda: d.status(job)["step"] > 1, 30)
+    until("it trains", lambda: d.status(job)["step"] > 1)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=deadline())
     assert process.returncode == 130 and f"job {job} goes on" in err, err
     assert d.status(job)["state"] == "RUNNING"
     d.ok("cancel", job)
@@ -190,8 +186,8 @@ def steps_trained_again():
     d.ok("checkpoint", job)
     step = until("a checkpoint", lambda: d.status(job)["checkpoint"])[-8:]
     attached = subprocess.Popen([CTL, "-s", d.server, "attach", job], stderr=subprocess.PIPE, text=True)
-    time.sleep(6)  # what is to be trained again takes as long
-    lost, workers = d.status(job)["step"], d.workers(job).values()
+    lost = until("there is much to be trained again", lambda: (n := d.status(job)["step"]) > int(step) + 300 and n)
+    workers = d.workers(job).values()
     for sign in (signal.SIGSTOP, signal.SIGKILL):  # all at once: none goes on without the others
         for pid in workers:
             os.kill(pid, sign)
@@ -199,6 +195,12 @@ def steps_trained_again():
     while not ("Z  back after" in "".join(lines) and lines[-1].startswith("running")):
         lines.append(attached.stderr.readline())
         assert lines[-1], lines
+        if "Z  back after" in lines[-1]:  # it stands still until it is told how far it is
+            workers = d.workers(job).values()
+            for pid in workers:
+                os.kill(pid, signal.SIGSTOP)
+    for pid in workers:
+        os.kill(pid, signal.SIGCONT)
     attached.kill()
     attached.communicate()
     d.ok("cancel", job)
@@ -208,49 +210,48 @@ def steps_trained_again():
     assert not [line for line in lines if re.match(r"\S+Z  (a worker is lost|a member left the epoch)$", line)], lines
 
 
+def sockets(pid):
+    return [fd for fd in Path(f"/proc/{pid}/fd").iterdir() if os.readlink(fd).startswith("socket:")]
+
+
 def over_a_restart():
     """wait and --follow go on when titand is killed and comes back"""
-    with Daemon(World.dir / "restart", "--slots", 2) as d:
-        job = d.submit("tiny", keys(training__steps=600))
-        until("it trains", lambda: d.status(job)["step"] > 2, 30)
-        results = {}
-        threads = [threading.Thread(target=lambda name=name, args=args: results.update({name: d.ctl(*args)}))
-                   for name, args in (("wait", ("wait", job)), ("follow", ("wait", job, "--follow")))]
-        for thread in threads:
-            thread.start()
-        time.sleep(0.3)
+    with Daemon(World.dir / "restart", "--slots", 2, pace_ms=30) as d:
+        job = d.submit("tiny", keys(training__steps=100))
+        until("it trains", lambda: d.status(job)["step"] > 2)
+        waits, follows = (subprocess.Popen([CTL, "-s", d.server, "wait", job, *more], stderr=subprocess.PIPE, text=True) for more in ((), ("--follow",)))
+        until("both are connected", lambda: all(sockets(p.pid) for p in (waits, follows)))
         d.kill()
         d.start()
-        for thread in threads:
-            thread.join(60)
-        assert results["wait"].code == 0, results["wait"].err
-        assert results["follow"].code == 0, results["follow"].err
-        assert "completed  step 600/600" in results["follow"].err, results["follow"].err
+        for process in (waits, follows):
+            _, err = process.communicate(timeout=deadline())
+            assert process.returncode == 0, err
+        assert "completed  step 100/100" in err, err
 
 
 def resize_over_a_restart():
     """resize --wait goes on when titand is killed and comes back, and asks once; what says no is named"""
-    with Daemon(World.dir / "resize", "--slots", 2) as d:
+    with Daemon(World.dir / "resize", "--slots", 2, pace_ms=20) as d:
         one, both = (d.submit("tiny", keys(training__steps=1000000, training__global_batch_size=4,
                                            training__local_batch_size=1, elastic__min_workers=1,
                                            elastic__max_workers=most)) for most in (1, 2))
         for job in (one, both):
-            until("it trains", lambda: d.status(job)["step"] > 2, 30)
+            until("it trains", lambda: d.status(job)["step"] > 2)
         results = []
-        waiting = threading.Thread(target=lambda: results.append(d.ctl("resize", both, 2, "--wait", timeout=60)))
+        waiting = threading.Thread(target=lambda: results.append(d.ctl("resize", both, 2, "--wait")))
         waiting.start()
 
         def asked():
             return [e for e in d.lines("events", both) if e["type"] == "resize.requested"]
 
-        until("it is asked for", asked, 10)
+        until("it is asked for", asked)
         d.kill()
         one_line(d.ctl("list"), 4, "no answer from the server", "titand dev")
         d.start()
-        until("both train on", lambda: d.status(one)["state"] == d.status(both)["state"] == "RUNNING", 30)
+        until("both train on", lambda: d.status(one)["state"] == d.status(both)["state"] == "RUNNING")
         assert waiting.is_alive(), results[0].err
         d.ok("cancel", one)  # its slot is what was waited for
-        waiting.join(60)
+        waiting.join(deadline())
         assert results[0].code == 0, results[0].err
         assert re.fullmatch(rf"job {both}: now 2 workers, after \d+\.\d s", results[0].out.strip()), results[0].out
         assert d.status(both)["world_size"] == 2 and len(asked()) == 1, (d.status(both), asked())
@@ -295,7 +296,7 @@ def starting_server():
     for kill in (True, False):
         client = subprocess.Popen([CTL, "-s", f"unix:{World.dir}/starting/titan.sock", "-o", "json", "list"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         server = subprocess.Popen([BIN / "titand", "dev", "--state-dir", World.dir / "starting"], stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-        said, _ = client.communicate(timeout=60)
+        said, _ = client.communicate(timeout=deadline())
         (server.kill if kill else server.terminate)()
         server.wait()
         assert client.returncode == 0 and json.loads(said)["jobs"] == [], said
@@ -503,8 +504,8 @@ def evaluates():
         assert "\n" not in done.err.strip().split("\n  ")[0], done.err
 
 
-def on_terminal(*args, env=None):
-    """What a command writes to a terminal 120 columns wide, and its exit code."""
+def on_terminal(*args, env=None, read=lambda out: None):
+    """What a command writes to a terminal 120 columns wide, and its exit code. read is called with what is there so far."""
     pid, fd = pty.fork()
     if pid == 0:
         os.environ.update({"TERM": "xterm", "COLUMNS": "120", "LC_ALL": "C.UTF-8", **(env or {})})
@@ -514,7 +515,7 @@ def on_terminal(*args, env=None):
     import termios
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     out = b""
-    while select.select([fd], [], [], 60)[0]:
+    while select.select([fd], [], [], deadline())[0]:
         try:
             data = os.read(fd, 65536)
         except OSError:
@@ -522,15 +523,23 @@ def on_terminal(*args, env=None):
         if not data:
             break
         out += data
+        read(out)
     return out.decode(errors="replace"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def live_line():
     """on a terminal the progress line is drawn over itself, with colour unless NO_COLOR"""
-    base = ["-s", World.daemon.server, "submit", SOURCE / "recipes/tiny.toml", "-f",
-            *overrides(keys(training__steps=200))]
+    base = ["-s", World.daemon.server, "submit", SOURCE / "recipes/tiny.toml", "-f", *overrides(keys(training__steps=1000000))]
+
+    def drawn(out):
+        if out.count(b"\r\033[K") > 2 and b"\033[32" in out:
+            World.daemon.ctl("cancel", "--state", "running")
+
+    out, code = on_terminal(*base, read=drawn)
+    assert code == 1 and re.search(r"\r\033\[K\S*cancelled\S*  .*step \d+/1000000", out), repr(out)
+    base[-1:] = ["training.steps=40"]
     out, code = on_terminal(*base)
-    assert code == 0 and out.count("\r\033[K") > 2 and "\033[32" in out and "step 200/200" in out, repr(out)
+    assert code == 0 and "step 40/40" in out, repr(out)
     out, code = on_terminal(*base, env={"NO_COLOR": "1"})
     assert code == 0 and "\r\033[K" in out and not re.search(r"\033\[[0-9;]*m", out), repr(out)
     out, code = on_terminal("-s", World.daemon.server, "list")
@@ -581,7 +590,8 @@ def main():
     World.dir = Path(tempfile.mkdtemp(prefix="titan-test-"))
     World.text = headers_text(World.dir / "text", 1 << 18)
     try:
-        with Daemon(None, "--slots", 2) as World.daemon:
+        adopt()
+        with Daemon(None, "--slots", 2, pace_ms=10) as World.daemon:
             try:
                 tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches, steps_trained_again,
                     over_a_restart,

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, Daemon, headers_text, overrides, tap, until  # noqa: E402
+from titan import BIN, SOURCE, Daemon, deadline, headers_text, overrides, tap, until  # noqa: E402
 
 
 def keys(d, **more):
@@ -24,19 +24,19 @@ def follow(d, *args):
 
 def end(process):
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(deadline()) == 130
 
 
 def no_such_device():
     """a job for a device that no node has: submit says so and queues it, the line of --follow too"""
     with Daemon(None, "--slots", 1) as d:
         recipe, want = SOURCE / "recipes/tiny.toml", "no node has a cuda device (1 node: cpu)"
-        until("the node is there", lambda: "ready" in d.ctl("nodes").out, 20)
+        until("the node is there", lambda: "ready" in d.ctl("nodes").out)
         done = d.ctl("submit", recipe, *overrides(keys(d, device__name="cuda")))
         assert done.code == 0 and done.out.strip() == "1", done
         assert done.err == f"note: job 1 stays in the queue until nodes are added: waiting: {want}\n", done.err
         process, said = follow(d, "submit", recipe, *overrides(keys(d, device__name="cuda")), "--follow")
-        until("it is said", lambda: f"  waiting: {want}\n" in said(), 20)
+        until("it is said", lambda: f"  waiting: {want}\n" in said())
         end(process)
         done = d.ctl("submit", recipe, *overrides(keys(d, training__steps=1)))
         assert done.code == 0 and not done.err, done.err
@@ -45,7 +45,7 @@ def no_such_device():
 def too_few_slots():
     """a job that all nodes together cannot hold: submit says how many slots there are"""
     with Daemon(None, "--slots", 1) as d:
-        until("the node is there", lambda: "ready" in d.ctl("nodes").out, 20)
+        until("the node is there", lambda: "ready" in d.ctl("nodes").out)
         done = d.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys(d, elastic__min_workers=2, elastic__max_workers=2)))
         assert done.code == 0 and "waiting for nodes: the run needs 2 workers, all nodes together have 1 slot" in done.err, done
 
@@ -77,7 +77,7 @@ def full_store():
                         except OSError:
                             pass
                 os.kill(max(d.workers(1).values()), signal.SIGKILL)
-                until("it is said", lambda: "the job store refuses writes: " in (jobs / "err").read_text(), 30)
+                until("it is said", lambda: "the job store refuses writes: " in (jobs / "err").read_text())
                 (store / "filler").unlink()
                 end(process)
     finally:

@@ -1,29 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Hopper's copies and products without a GPU, on the emulator: what hopper.cuh has gives exact sums whenever copies land and
-# products are carried out, and each mistake with them is caught; then attention and grouped products on them, against the fp64 reference.
+# products are carried out, and each mistake with them is caught; then attention and grouped products on them, against the fp64 reference. `make test-slow` runs it.
 . "$(dirname "$0")/begin.sh"
-dir=$BUILD/cuda-emulated
-needs "$EMULATED" "$CUDA/include/cuda_runtime_api.h:no CUDA toolkit"
-mkdir -p "$dir"
-if ! make --no-print-directory -j2 "$dir/libtitan-cuda.so" "$dir/check_hopper" gpu-programs BUILD="$BUILD" WERROR=1 \
-    >"$dir/hopper-build.log" 2>&1; then
-    tail -n 30 "$dir/hopper-build.log"
-    echo "not ok - the emulated plug-in builds"
-    exit 1
-fi
-cp "$BUILD/gpu/check_ops" "$dir/"
-export TITAN_HOPPER=1 TITAN_CUDNN=/nonexistent/libcudnn.so.9
+emulate
+build "$BUILD/cuda-emulated/check_hopper"
+cp "$BUILD/cuda-emulated/check_hopper" "$own/"
+export TITAN_HOPPER=1
 
 right() { # right ASYNC ORDER: no mistake
-    TITAN_EMULATE_ASYNC=$1 TITAN_EMULATE_ORDER=$2 timeout 60 "$dir/check_hopper" >"$dir/hopper.log" 2>&1 && return
-    cat "$dir/hopper.log"
+    TITAN_EMULATE_ASYNC=$1 TITAN_EMULATE_ORDER=$2 "$own/check_hopper" >"$own/log" 2>&1 && return
+    cat "$own/log"
     return 1
 }
 caught() { # caught ASYNC MISTAKE MESSAGE
-    (TITAN_EMULATE_ASYNC=$1 timeout 60 "$dir/check_hopper" "$2" >"$dir/hopper.log" 2>&1; exit $?) 2>/dev/null && return 1
-    grep -q "$3" "$dir/hopper.log" && return
-    cat "$dir/hopper.log"
+    (TITAN_EMULATE_ASYNC=$1 "$own/check_hopper" "$2" >"$own/log" 2>&1; exit $?) 2>/dev/null && return 1
+    grep -q "$3" "$own/log" && return
+    cat "$own/log"
     return 1
 }
 mistake() { # mistake NAME MESSAGE [LATE]: caught whenever things happen; LATE: the message when they happen late
@@ -57,8 +50,8 @@ check "sums that are written again before they were added: others" caught late a
 on_them() { # on_them NAME CHECKS [VARIABLE=VALUE...]
     local name=$1 checks=$2
     shift 2
-    env "$@" TITAN_TEST_ONLY="$checks" timeout 300 "$dir/check_ops" >"$dir/hopper-$name.log" 2>&1 && return
-    grep -v '^ok' "$dir/hopper-$name.log"
+    env "$@" TITAN_TEST_ONLY="$checks" "$own/check_ops" >"$own/$name.log" 2>&1 && return
+    grep -v '^ok' "$own/$name.log"
     return 1
 }
 check "attention on the tensor cores agrees with the reference, all early" on_them early attention_tiles TITAN_EMULATE_ASYNC=early

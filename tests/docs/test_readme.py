@@ -17,12 +17,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import names  # noqa: E402
-from titan import BUILD, SOURCE, of_processes, tap, worker_pids  # noqa: E402
+from titan import BUILD, SOURCE, adopt, deadline, descendants, tap, until  # noqa: E402
 
 TEXT = (SOURCE / "README.md").read_text()
 
@@ -52,19 +51,12 @@ def shortened(commands, home):
     return commands
 
 
-def of_group(group):
-    fields = {pid: stat.rsplit(b")", 1)[1].split() for pid, stat in of_processes("stat")}
-    return [pid for pid, of in fields.items() if of[2] == str(group).encode() and of[0] not in (b"Z", b"X")]
-
-
-def end(group, home):
-    """The daemons that a section has left in the background, and their workers."""
-    for number, seconds in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
-        for pid in of_group(group) + (worker_pids(home) if number == signal.SIGKILL else []):
-            os.kill(pid, number)
-        deadline = time.monotonic() + seconds
-        while of_group(group) + worker_pids(home) and time.monotonic() < deadline:
-            time.sleep(0.1)
+def end(group):
+    """The daemons that a section has left in the background, and their workers: all that comes of this process."""
+    for pid in descendants(""):
+        if os.getpgid(pid) == group:
+            os.kill(pid, signal.SIGTERM)
+    until("what the section has started has ended", lambda: not descendants(""))
 
 
 def run(heading):
@@ -78,10 +70,10 @@ def run(heading):
         shell = subprocess.Popen(["bash", "-e", "-o", "pipefail", "-x", "-c", shortened(sections()[heading], home)], cwd=home, env=env,
                                  stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
-            code = shell.wait(240)
+            code = shell.wait(deadline())
         except subprocess.TimeoutExpired:
-            code = "none after 240 s"
-        end(shell.pid, home)
+            code = "none"
+        end(shell.pid)
     text = log.read_text(errors="replace")
     daemons = "".join(f"\n{p.name}:\n" + p.read_text(errors="replace")[-1500:] for p in home.glob("*.log"))
     shutil.rmtree(home, ignore_errors=True)
@@ -109,5 +101,6 @@ def pictures():
 
 
 if __name__ == "__main__":
+    adopt()
     wanted = sys.argv[1:] or [h for h in sections() if h != "Two commands"]
     tap(make_lines, pictures, *map(of, wanted))

@@ -274,7 +274,7 @@ def refuse(lab, refusal):
         while not seconds or min(seconds) > REFUSAL_LIMIT_S and len(seconds) < 3:  # a busy machine: the best of three
             started = time.monotonic()
             try:
-                done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30)
+                done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=deadline())
             except subprocess.TimeoutExpired:
                 return f"{verb}: not refused after 30 s: {shell(command)}"
             seconds.append(time.monotonic() - started)

@@ -23,12 +23,16 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
 import numpy
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import deadline  # noqa: E402
 
 SOURCE = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("BUILD", "build"))
@@ -37,7 +41,6 @@ WORKER = BUILD / "bin" / "titan-worker"
 STEPS = 10
 LOSS_BOUND = GRADIENT_BOUND = SGD_BOUND = 1e-5
 ADAMW_BOUND = 1e-4
-RUN_LIMIT_S = 120  # a run takes a second or two; on a busy machine some more
 REFUSAL_LIMIT_S = 1
 
 AXES = {"pp": "pipeline_parallel_degree", "dpr": "data_parallel_replicate_degree",
@@ -320,10 +323,10 @@ class Lab:
         command = self.command("run", case, sets=OPTIMIZERS[optimizer]) + ["--dir", str(directory)]
         try:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                  timeout=RUN_LIMIT_S)
+                                  timeout=deadline())
         except subprocess.TimeoutExpired as e:
             last = (e.stdout or b"").decode()[-500:]
-            raise Failed(f"killed after {RUN_LIMIT_S} s: {last}\n{shell(command)}") from None
+            raise Failed(f"killed, as it hung: {last}\n{shell(command)}") from None
         if done.returncode != 0:
             raise Failed(f"exit code {done.returncode}: {done.stdout[-600:]}\n{shell(command)}")
         if f'mesh="{case.mesh_text()}"' not in done.stdout:

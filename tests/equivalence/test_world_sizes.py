@@ -39,7 +39,7 @@ def run(world, name, *sets, steps=STEPS):
     """Losses and gradient norms by step."""
     directory = WORK / name
     done = subprocess.run(command(world, directory, *sets), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          timeout=120)
+                          timeout=deadline())
     lines = [json.loads(line) for line in open(directory / "metrics.jsonl")] if done.returncode == 0 else []
     return done, {line["step"]: (line["loss"], line["grad_norm"]) for line in lines}
 
@@ -86,7 +86,7 @@ def run_to_20(world, name, *sets):
             process.send_signal(signal.SIGTERM)
             break
     rest = process.stdout.read()
-    return process.wait(30), rest
+    return process.wait(deadline()), rest
 
 
 code, rest = run_to_20(3, "resumed", *sets)
@@ -116,7 +116,7 @@ for line in process.stdout:
         break
 started = time.monotonic()
 rest = process.stdout.read()
-ok(process.wait(30) == 128 + signal.SIGKILL and time.monotonic() - started < 5, "a killed rank ends the others",
+ok(process.wait(deadline()) == 128 + signal.SIGKILL and time.monotonic() - started < 5, "a killed rank ends the others",
    (process.returncode, rest[-500:]))
 done, resumed = run(4, "killed", *sets)
 ok(worst(reference, resumed) == 0, "the run after it continues to the same bits", done.stdout[-500:])
@@ -140,7 +140,7 @@ for sets, code, text in ((("training.dataset_path=/nonexistent",), 2, "/nonexist
                          (("model.dmi=3",), 2, "did you mean"),
                          (("training.global_batch_size=2",), 2, "microbatches")):
     done = subprocess.run(command(4, WORK / "bad", *sets), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          timeout=60)
+                          timeout=deadline())
     ok(done.returncode == code and text in done.stdout, f"{sets[0]}: exit code {code}", (done.returncode, done.stdout))
 
 print(f"1..{count}")

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import SOURCE, Daemon, headers_text, tap  # noqa: E402
+from titan import SOURCE, Daemon, deadline, headers_text, tap  # noqa: E402
 
 try:
     import grpc
@@ -89,7 +89,7 @@ def a_run():
     submitted = c.Submit(api.SubmitRequest(recipe=asks, name="from python", user="tester"))
     assert submitted.job_id > 0 and not submitted.existed
     assert len(submitted.warnings) == 1 and submitted.warnings[0].startswith("compile.enable has no effect: "), submitted
-    events = list(c.WatchEvents(api.WatchEventsRequest(job_id=submitted.job_id, follow=True), timeout=60))
+    events = list(c.WatchEvents(api.WatchEventsRequest(job_id=submitted.job_id, follow=True), timeout=deadline()))
     ids = [e.id for e in events]
     assert ids == sorted(set(ids)), "events out of order"
     types = [e.type for e in events]
@@ -131,7 +131,7 @@ def idempotency():
     assert second.job_id == first.job_id and second.existed and not first.existed
     other = api.SubmitRequest(recipe=recipe(text, 21), idempotency_key="k-1")
     fails(grpc.StatusCode.ALREADY_EXISTS, lambda: c.Submit(other), "k-1")
-    list(c.WatchEvents(api.WatchEventsRequest(job_id=first.job_id, follow=True), timeout=60))
+    list(c.WatchEvents(api.WatchEventsRequest(job_id=first.job_id, follow=True), timeout=deadline()))
 
 
 def waiting_for_nodes():
@@ -155,12 +155,12 @@ def cancelling():
     """cancel a run; its streams end; a second cancel says that it has ended"""
     c, text = World.client, World.text
     number = c.Submit(api.SubmitRequest(recipe=recipe(text, 1000000))).job_id
-    metrics = c.Metrics(api.MetricsRequest(job_id=number, follow=True), timeout=60)
-    logs = c.Logs(api.LogsRequest(job_id=number, rank=-1, follow=True), timeout=60)
+    metrics = c.Metrics(api.MetricsRequest(job_id=number, follow=True), timeout=deadline())
+    logs = c.Logs(api.LogsRequest(job_id=number, rank=-1, follow=True), timeout=deadline())
     assert next(metrics).step == 1 and next(logs).data
     answer = c.CancelJob(api.CancelJobRequest(job_id=number, reason="enough"))
     assert answer.state in (state("CANCELLING"), state("CANCELLED"))
-    events = list(c.WatchEvents(api.WatchEventsRequest(job_id=number, follow=True), timeout=60))
+    events = list(c.WatchEvents(api.WatchEventsRequest(job_id=number, follow=True), timeout=deadline()))
     assert json.loads(events[-1].detail)["to"] == "cancelled"
     list(metrics), list(logs)
     job = c.job(number)
@@ -220,7 +220,7 @@ def reflecting_of(version):
     Request = reflection.ServerReflectionRequest
     answers = list(ask(iter([Request(list_services=""), Request(file_containing_symbol="titan.v1.Titan.Submit"),
                              Request(file_by_filename="titan/wire/health.proto"), Request(file_by_filename="none"),
-                             Request(host="h", file_containing_symbol="titan.v1.JobState")]), timeout=20))
+                             Request(host="h", file_containing_symbol="titan.v1.JobState")]), timeout=deadline()))
     assert len(answers) == 5
     services = {s.name for s in answers[0].list_services_response.service}
     assert services >= {"titan.v1.Titan", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection",
@@ -249,7 +249,7 @@ def misuse():
     fails(grpc.StatusCode.INVALID_ARGUMENT, lambda: c.Submit(api.SubmitRequest(recipe="[training]\nstepz = 1\n")),
           "stepz", "steps")
     session = World.tcp.channel.stream_stream("/titan.internal.Coordinator/Session", **RAW)
-    fails(grpc.StatusCode.PERMISSION_DENIED, lambda: session(iter([b""]), timeout=20))
+    fails(grpc.StatusCode.PERMISSION_DENIED, lambda: session(iter([b""]), timeout=deadline()))
     of_jobs = [name for name, method in SERVICE.items() if "job_id" in method.input_type.fields_by_name]
     assert {"GetJob", "RemoveJob", "Logs"} <= set(of_jobs), of_jobs
     for name in of_jobs:
@@ -262,7 +262,7 @@ def deadlines():
     """a deadline ends a stream that has nothing to say, and a cancelled call leaves nothing behind"""
     c = World.client
     fails(grpc.StatusCode.DEADLINE_EXCEEDED,
-          lambda: c.WatchEvents(api.WatchEventsRequest(after_event_id=1 << 60, follow=True), timeout=0.3))
+          lambda: c.WatchEvents(api.WatchEventsRequest(after_event_id=1 << 60, follow=True), timeout=0.3))  # timing: the deadline is what is tested
     for _ in range(50):
         stream = c.WatchEvents(api.WatchEventsRequest(follow=True))
         next(stream)
@@ -278,7 +278,7 @@ def both_listeners():
     (node,) = c.ListNodes(api.ListNodesRequest()).nodes
     assert node.slots == 2 and node.device == "cpu"
     calls = [c.GetJob.future(api.GetJobRequest(job_id=World.done)) for _ in range(1000)]
-    assert all(call.result(timeout=30).job.id == World.done for call in calls)
+    assert all(call.result(timeout=deadline()).job.id == World.done for call in calls)
 
 
 def documented():
@@ -287,7 +287,7 @@ def documented():
     _, code = re.findall(r"```python\n(.*?)```", page, re.S)  # the first one: test_python_stubs.py
     (WORK / "example.py").write_text(code)
     (WORK / "run.toml").write_text(recipe(World.text))
-    done = subprocess.run([sys.executable, WORK / "example.py", World.daemon.server, WORK / "run.toml"], timeout=60,
+    done = subprocess.run([sys.executable, WORK / "example.py", World.daemon.server, WORK / "run.toml"], timeout=deadline(),
                           text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0 and "COMPLETED at step 20" in done.stdout, done.stdout
     table = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import interop  # noqa: E402
-from titan import SOURCE, Daemon, headers_text, tap  # noqa: E402
+from titan import SOURCE, Daemon, deadline, headers_text, tap  # noqa: E402
 
 interop.use("grpc", "grpc_tools")
 PAGE = (SOURCE / "docs/api.md").read_text().split("## Python\n")[1].split("\n## ")[0]
@@ -28,7 +28,7 @@ def example():
         tiny = (SOURCE / "recipes/tiny.toml").read_text()
         (home / "run.toml").write_text(tiny.replace("[training]", f'[training]\ndataset_path = "{text}"'))
         with Daemon(None, "--slots", 2) as daemon:
-            done = subprocess.run([sys.executable, "example.py", daemon.server, "run.toml"], cwd=home, timeout=120, text=True,
+            done = subprocess.run([sys.executable, "example.py", daemon.server, "run.toml"], cwd=home, timeout=deadline(), text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert done.returncode == 0, done.stdout
         ends = re.findall(r"^job \d+: COMPLETED, loss ([\d.]+) to ([\d.]+), /.*/step-00000020$", done.stdout, re.M)

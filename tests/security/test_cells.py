@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, Daemon, headers_text, tap, until  # noqa: E402
+from titan import BIN, SOURCE, Daemon, deadline, headers_text, tap, until  # noqa: E402
 
 try:
     import grpc  # noqa: F401
@@ -97,7 +97,7 @@ def ask(methods, target, job, uid=None, tls="", own=False, token=""):
              "none": (b"\x08" + varint(999999)).hex(), "root": (b"\x08" + varint(job)).hex()}
     ids = {"user": uid, "group": uid, "extra_groups": []} if uid else {}
     done = subprocess.run(["/usr/bin/python3", "-c", CALLER], input=json.dumps(given), text=True, capture_output=True, cwd="/",
-                          timeout=200, **ids)
+                          timeout=deadline(), **ids)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("support", "attack")]
-from titan import FP_BIN, Daemon, become_nobody, tap, until  # noqa: E402
+from titan import FP_BIN, Daemon, become_nobody, deadline, tap, until  # noqa: E402
 
 try:
     import grpc
@@ -34,7 +34,7 @@ def tcp_of(d):
 def watches(target, n):
     """n calls that do not end, over one connection; the status of each that did."""
     with grpc.insecure_channel(target) as channel:
-        calls = [channel.unary_stream(WATCH)(b"", timeout=60) for _ in range(n)]
+        calls = [channel.unary_stream(WATCH)(b"", timeout=deadline()) for _ in range(n)]
         codes = []
         for call in calls:
             try:
@@ -56,11 +56,11 @@ def calls_of_a_user():
         with Daemon(None, "--slots", 1, "--config", config.name) as d:
             tcp = tcp_of(d)
             assert watches(tcp, CALLS) == []
-            until("those calls have ended", lambda: watches(tcp, CALLS) == [], 20)
+            until("those calls have ended", lambda: watches(tcp, CALLS) == [])
             before = counters(d)["calls_refused"]
             assert watches(tcp, CALLS + 1) == [("RESOURCE_EXHAUSTED", "too many calls of this user are open")]
             assert counters(d)["calls_refused"] == before + 1
-            until("there is room again", lambda: watches(tcp, CALLS) == [], 20)
+            until("there is room again", lambda: watches(tcp, CALLS) == [])
             assert watches(d.server, 2 * CALLS) == [], "root is bound"
 
 
@@ -68,19 +68,19 @@ def streams_of_a_connection():
     """1,024 calls open over one connection: the server says so in its settings, a client that goes beyond loses its connection, others do not"""
     with Daemon(None, "--slots", 1) as d:
         beside = grpc.insecure_channel(d.server)
-        watch = beside.unary_stream(WATCH)(b"", timeout=60)
+        watch = beside.unary_stream(WATCH)(b"", timeout=deadline())
         next(watch)
         c = http2.Connection(d.server)
-        until("its settings are here", lambda: (c.read(), c.most)[1], 20)
+        until("its settings are here", lambda: (c.read(), c.most)[1])
         assert c.most == 1024, c.most
         for _ in range(1024):
             c.data(c.call(WATCH), bytes(5))
         c.read()
         assert c.open, "not all that may be"
         c.call(WATCH)
-        until("it is cut off", lambda: (c.read(), not c.open)[1], 20)
+        until("it is cut off", lambda: (c.read(), not c.open)[1])
         assert d.ok("version") and watch.is_active()
-        assert beside.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=20)
+        assert beside.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=deadline())
         beside.close()
 
 
@@ -116,7 +116,7 @@ def size_of_a_message():
                 body = b"\xfa\x7f" + bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14 & 127 | 128, size >> 21]) + bytes(size)
                 with grpc.insecure_channel(f"unix:{path}") as channel:
                     try:
-                        channel.unary_unary("/titan.v1.Titan/Submit")(body, timeout=60)
+                        channel.unary_unary("/titan.v1.Titan/Submit")(body, timeout=deadline())
                     except grpc.RpcError as e:
                         return e.code().name
                 return "OK"
@@ -137,12 +137,12 @@ def refused_before_it_is_read():
             begun = struct.pack(">BI", 0, 512 << 10) + bytes(100)
             stream = c.call("/titan.v1.Titan/Backup")
             c.data(stream, begun)
-            until("it is refused", lambda: (c.read(), stream in c.answered)[1], 10)
+            until("it is refused", lambda: (c.read(), stream in c.answered)[1])
             for _ in range(CALLS):
                 c.data(c.call("/titan.v1.Titan/ListJobs"), begun)
             beyond = c.call("/titan.v1.Titan/ListJobs")
             c.data(beyond, begun)
-            until("one too many is refused", lambda: (c.read(), beyond in c.answered)[1], 10)
+            until("one too many is refused", lambda: (c.read(), beyond in c.answered)[1])
             assert c.answered == {stream, beyond}, c.answered
             c.close()
             assert d.ok("version")
@@ -161,7 +161,7 @@ def fields_of_requests():
         def ask(method, body):
             with grpc.insecure_channel(d.server) as channel:
                 try:
-                    list(channel.unary_stream(f"/titan.v1.Titan/{method}")(body, timeout=20))
+                    list(channel.unary_stream(f"/titan.v1.Titan/{method}")(body, timeout=deadline()))
                 except grpc.RpcError as e:
                     return e.code().name, e.details()
             return "OK", ""
@@ -183,7 +183,7 @@ def fields_of_requests():
 
         def failed():
             return {(e["detail"]["method"], e["type"]) for e in map(json.loads, d.ok("-o", "json", "audit").splitlines())}
-        until("they are on record", lambda: {(m, "audit.failed") for m in ("CancelJob", "DrainNode", "Submit")} <= failed(), 20)
+        until("they are on record", lambda: {(m, "audit.failed") for m in ("CancelJob", "DrainNode", "Submit")} <= failed())
 
 
 def refused_for_now():
@@ -191,17 +191,18 @@ def refused_for_now():
     with Daemon(None, "--slots", 1, program=FP_BIN / "titand", env={"TITAN_FAILPOINTS": "submit.check=hang@1+"}) as d:
         with grpc.insecure_channel(d.server) as channel:
             submit = channel.unary_unary("/titan.v1.Titan/Submit")
-            codes = [f.exception().code().name for f in [submit.future(b"\x0a\x01x", timeout=60) for _ in range(400)]]
+            codes = [f.exception().code().name for f in [submit.future(b"\x0a\x01x", timeout=deadline()) for _ in range(400)]]
         beyond, silent = codes.count("RESOURCE_EXHAUSTED"), codes.count("UNAVAILABLE")
         assert beyond > 1 and silent > 1 and beyond + silent == 400, codes
 
         def lines():
             return [e["detail"] for e in map(json.loads, d.ok("-o", "json", "audit").splitlines()) if e["type"] == "audit.failed"]
-        until("the first of each is on record", lambda: sorted(e["outcome"] for e in lines()) == ["EAGAIN", "ELIMIT"], 20)
+        until("the first of each is on record", lambda: sorted(e["outcome"] for e in lines()) == ["EAGAIN", "ELIMIT"])
         d.stop()  # the minute's counts are stored before the end
         d.start()
         for outcome, n in (("ELIMIT", beyond), ("EAGAIN", silent)):
-            assert [e.get("count", 1) for e in lines() if e["outcome"] == outcome] == [1, n - 1], (outcome, n, lines())
+            counts = [e.get("count", 1) for e in lines() if e["outcome"] == outcome]
+            assert counts[0] == 1 and sum(counts) == n and len(counts) < 5, (outcome, n, counts)  # two, and one for each minute more
 
 
 def size_that_is_announced():
@@ -212,12 +213,12 @@ def size_that_is_announced():
             fits, beyond = c.call("/titan.v1.Titan/Submit"), c.call("/titan.v1.Titan/Submit")
             c.data(fits, struct.pack(">BI", 0, most))
             c.data(beyond, struct.pack(">BI", 0, most + 1))
-            until("it is refused", lambda: (c.read(), beyond in c.answered)[1], 20)
+            until("it is refused", lambda: (c.read(), beyond in c.answered)[1])
             assert c.answered == {beyond} and beyond not in c.windows, (target, c.answered)
             words = f"a message of {most + 1} bytes; at most {most} are taken here".encode()
             assert b"\x0bgrpc-status\x018" in c.last and words in c.last and b"titan-status\x06ELIMIT" in c.last, c.last
-            c.data(fits, bytes(most), 60)
-            until("the other one is answered", lambda: (c.read(), fits in c.answered)[1], 20)
+            c.data(fits, bytes(most), deadline())
+            until("the other one is answered", lambda: (c.read(), fits in c.answered)[1])
             c.close()
         assert d.ok("version")
 
@@ -233,7 +234,7 @@ def refused_again_and_again():
             for stream in streams:
                 c.data(stream, struct.pack(">BI", 0, (4 << 20) + 1))
             sent |= set(streams)
-            until("they are refused", lambda: (c.read(), sent <= c.answered or not c.open)[1], 20)
+            until("they are refused", lambda: (c.read(), sent <= c.answered or not c.open)[1])
             assert c.open, (len(c.answered), c.last)
         assert d.ok("version")
         c.read()
@@ -250,7 +251,7 @@ def header_block():
                 c = http2.Connection(target)
                 stream = c.call("/titan.v1.Titan/Version", ("x", b"a" * size))
                 c.data(stream, bytes(5))
-                until("there is an answer", lambda: (c.read(), stream not in c.windows or c.ended)[1], 20)
+                until("there is an answer", lambda: (c.read(), stream not in c.windows or c.ended)[1])
                 assert c.open != ends and (b"a header block of more than 16384 bytes" in c.last) == ends, (target, size, c.open, c.last)
                 c.close()
         assert d.ok("version")

@@ -183,6 +183,22 @@ def descendants():
     return found
 
 
+def adopt():
+    """This process is given what its children leave behind, however that has detached itself; descendants() then has it."""
+    assert ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0) == 0, os.strerror(ctypes.get_errno())  # PR_SET_CHILD_SUBREAPER
+
+
+def descendants(word, pid="self"):
+    """Live processes that come from a process, by default this one, and have the word in their command line."""
+    found = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it ends meanwhile
+            for child in children.read_text().split():
+                line = Path(f"/proc/{child}/cmdline").read_bytes()
+                found += ([int(child)] if str(word).encode() in line and alive(child) else []) + descendants(word, child)
+    return found
+
+
 def alive(pid):
     try:
         return (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
