@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/units.h"
 #include "worker/data/gzip.h"
+#include "worker/metrics/peak.h"
 #include "worker/plan/fitting.h"
 #include "worker/plan/forecast.h"
 #include "worker/plan/picture.h"
@@ -297,6 +298,8 @@ static titan_status open_costs(struct planner *p, struct titan_error *err)
     const struct device_options device = {.threads = p->cost.threads};
     if (device_open("cpu", &device, &p->device, NULL) != TITAN_OK)
         p->device = (struct device_handle){0}; /* sizes are estimated */
+    else if (p->cost.table)
+        p->cost.peak = peak_each(&p->device.info, plan_compute_type(&p->recipe, p->device.info.bf16_fast), p->world);
     return TITAN_OK;
 }
 

@@ -206,7 +206,8 @@ static void fill(struct forecast *f, const struct simulation *s, const struct co
     f->tokens = (double)r->training.global_batch_size * (double)r->training.seq_len;
     f->bubble = s->bubble;
     f->tokens_per_second = f->tokens / f->step / f->plan->opt.world;
-    const double peak = f->plan->opt.dt == DTYPE_F32 ? m->flops_f32 : m->flops_bf16;
+    const double modelled = f->plan->opt.dt == DTYPE_F32 ? m->flops_f32 : m->flops_bf16;
+    const double peak = cost->peak > 0 ? cost->peak : modelled;
     f->mfu = recipe_flops_per_token(r) * f->tokens_per_second / peak;
 }
 
