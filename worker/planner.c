@@ -11,7 +11,6 @@
 #include "base/file.h"
 #include "base/units.h"
 #include "worker/data/gzip.h"
-#include "worker/metrics/peak.h"
 #include "worker/plan/fitting.h"
 #include "worker/plan/forecast.h"
 #include "worker/plan/picture.h"
@@ -299,7 +298,7 @@ static titan_status open_costs(struct planner *p, struct titan_error *err)
     if (device_open("cpu", &device, &p->device, NULL) != TITAN_OK)
         p->device = (struct device_handle){0}; /* sizes are estimated */
     else if (p->cost.table)
-        p->cost.peak = peak_each(&p->device.info, plan_compute_type(&p->recipe, p->device.info.bf16_fast), p->world);
+        p->cost.device = &p->device.info;
     return TITAN_OK;
 }
 

@@ -25,9 +25,9 @@ TRAIN_S = 80  # a machine that becomes half as fast meanwhile still ends within 
 MEASURE_S = 4
 PATIENCE_S = 25  # with two steps; a machine that needs longer for them trains the smaller model
 STEPS_MOST = 700  # more than these teach little that a sample shows
-STEPS_LEAST = 60  # after these the loss has halved
 RECIPE = "recipes/demo.toml"
 SMALLER = ["model.flavor=tiny", "optimizer.lr=1e-2"]
+MODELS = (([], 60), (SMALLER, 200))  # and after how many steps the loss has halved
 PROMPT = "/* SPDX-License-Identifier: GPL-2.0 */\n#ifndef _LINUX_TITAN_H\n#define _LINUX_TITAN_H\n\n#include <linux/types.h>\n\n#define "
 TTY = sys.stdout.isatty()
 
@@ -78,19 +78,18 @@ def measure(home, keys):
 
 def choose(home, data, by_hand):
     """Keys of the run: how long it is, and with which model. What is given by hand stays as it is."""
-    given = [key.split("=")[0].strip() for key in by_hand]
-    found = {"measured_tokens_per_second": None, "smaller_model": False}
+    given = {key.strip(): value.strip() for key, _, value in (item.partition("=") for item in by_hand)}
     if "training.steps" in given:
-        steps = int(next(key for key in reversed(by_hand) if key.split("=")[0].strip() == "training.steps").split("=")[1])
-        return shape(steps), found
+        steps = given["training.steps"]
+        return shape(int(steps)) if steps.isdecimal() else [], {"measured_tokens_per_second": None, "smaller_model": False}
     base = [f"training.dataset_path={data}", "checkpoint.enable=false", f"training.steps={10 * STEPS_MOST}"]
-    for model in ([], SMALLER):
+    for model, least in MODELS:
         speed, tokens = measure(home, [*base, *model, *by_hand])
         fitting = int(TRAIN_S * speed / tokens) if tokens else 0
-        if fitting >= STEPS_LEAST or model or any(key.startswith("model.") for key in given):
+        if fitting >= least or model or any(key.startswith("model.") for key in given):
             break
         say(f"speed: this machine trains {speed:,.0f} tokens/s: too few for text in {TRAIN_S} s, so it gets a smaller model ({SMALLER[0]})")
-    steps = min(max(fitting, STEPS_LEAST), STEPS_MOST)
+    steps = min(max(fitting, least), STEPS_MOST)
     fit = f"fit into {TRAIN_S} s" if steps == fitting else f"take {steps * tokens / max(speed, 1):.0f} s"
     say(f"speed: this machine trains {speed:,.0f} tokens/s: {steps} steps of {tokens:,} tokens {fit}")
     return [*model, *shape(steps)], {"measured_tokens_per_second": speed, "smaller_model": bool(model)}
@@ -132,7 +131,10 @@ class Saboteur(threading.Thread):
 
     def run(self):
         while not self.stop.wait(0.2):
-            status = self.titan.status(self.job)
+            try:
+                status = self.titan.status(self.job)
+            except AssertionError:  # Ctrl-C is for titanctl, too: then stop is set
+                continue
             if status["finished_at"]:
                 return
             if status["step"] >= self.at_step and status["checkpoint"] and status["world_size"] == 4:

@@ -8,7 +8,7 @@
 #include "base/cleanup.h"
 #include "base/hash.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/metrics/peak.h"
+#include "worker/device/shared_peak.h"
 #include "worker/tensor/tree.h"
 
 #define GIB 1073741824.0
@@ -106,7 +106,7 @@ static const char *node_of(const struct epoch_view *view, int rank)
     return view->node_names ? view->node_names[rank] : "this machine";
 }
 
-static struct data_said say_data(const struct dataset *data)
+static struct data_said describe_data(const struct dataset *data)
 {
     const uint64_t hash = dataset_hash(data);
     return (struct data_said){
@@ -132,14 +132,14 @@ titan_status epoch_introduce(struct epoch *e, struct titan_error *err)
 {
     const struct trainer *t = e->t;
     const int world = e->view.world;
-    struct said mine = {.training = say_data(t->data), .claim = peak_claim_of(&t->device.info, t->dt)};
+    struct said mine = {.training = describe_data(t->data), .claim = peak_claim_of(&t->device.info, t->dt)};
     _cleanup_free_ struct said *all = calloc((size_t)world, sizeof *all);
     _cleanup_free_ struct peak_claim *claims = calloc((size_t)world, sizeof *claims);
 
     if (!all || !claims)
         return titan_fail(err, TITAN_ENOMEM, "what ranks say of themselves: out of memory");
     if (t->evaluator.held_out.data)
-        mine.validation = say_data(t->evaluator.held_out.data);
+        mine.validation = describe_data(t->evaluator.held_out.data);
     TRY(holdings_gather_doubles(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], world,
                                 &mine.training.hash_low, sizeof mine / sizeof(double), &all[0].training.hash_low,
                                 t->streams[STREAM_COMPUTE], err));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peak.h - the peak that MFU is a share of: what the devices of a run can do together. */
-#ifndef TITAN_WORKER_METRICS_PEAK_H
-#define TITAN_WORKER_METRICS_PEAK_H
+/* shared_peak.h - the peak that MFU is a share of: what the devices of a run can do together. */
+#ifndef TITAN_WORKER_DEVICE_SHARED_PEAK_H
+#define TITAN_WORKER_DEVICE_SHARED_PEAK_H
 
 #include "worker/device/device.h"
 

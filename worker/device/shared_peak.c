@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/metrics/peak.h"
+#include "worker/device/shared_peak.h"
 
 #include <stdlib.h>
 
@@ -33,12 +33,12 @@ double peak_together(struct peak_claim *claims, int n)
     for (int i = 0; i < n;) {
         const double hardware = claims[i].hardware;
         double peak = 0, share = 0;
-        for (; i < n && claims[i].hardware == hardware; i++) {
+        do { /* also where it is not a number, as another process said it */
             if (!(claims[i].peak > 0))
                 return 0;
             peak += claims[i].peak;
             share += claims[i].share;
-        }
+        } while (++i < n && claims[i].hardware == hardware);
         sum += peak / MAX(1, share);
     }
     return sum;
