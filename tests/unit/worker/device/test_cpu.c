@@ -99,6 +99,11 @@ static void test_open(void **state)
                   h.info.peak_flops_f32 / 1e9);
     assert_true(h.info.host_memory && h.info.memory_bytes > (1u << 20));
     assert_true(h.info.peak_flops_f32 > 1e9 && h.info.peak_flops_bf16 >= h.info.peak_flops_f32);
+    assert_true(h.info.share == 1); /* a thread for each processor */
+    const uint64_t hardware = h.info.hardware;
+    device_close(&h);
+    open_cpu(&h, 1);
+    assert_true(h.info.share > 0 && h.info.share <= 1 && h.info.hardware == hardware);
     device_close(&h);
     device_close(&h); /* closed already */
     device_close(NULL);
