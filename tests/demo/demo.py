@@ -56,8 +56,9 @@ def measure(home, keys):
     """Tokens a second, and those of a step, of a run that is broken off after some seconds; 0: not two steps in PATIENCE_S. The first
     step is left out: it meets memory for the first time."""
     shutil.rmtree(home, ignore_errors=True)
-    worker = subprocess.Popen([BIN / "titan-worker", "run", RECIPE, "-n", "4", "--dir", home, *sets(keys)],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    home.mkdir(parents=True)
+    with open(home / "log", "w") as log:  # a pipe would be full after some hundred steps
+        worker = subprocess.Popen([BIN / "titan-worker", "run", RECIPE, "-n", "4", "--dir", home, *sets(keys)], stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -69,8 +70,9 @@ def measure(home, keys):
             time.sleep(0.1)
     finally:
         worker.terminate()
-        said = worker.communicate()[1].strip()
+        worker.wait()
     if ended and worker.returncode != 0:
+        said = (home / "log").read_text().strip()
         fail(said.splitlines()[0] if said else f"titan-worker ended with exit code {worker.returncode}")
     tokens = steps[0]["tokens"] if steps else 0
     return ((steps[-1]["tokens"] - tokens) / seconds if seconds else 0), tokens

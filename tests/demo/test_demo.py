@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The demo: how long a run it chooses for a machine, a short one to its end, what it says of a text that will not do, and Ctrl-C."""
 import contextlib
