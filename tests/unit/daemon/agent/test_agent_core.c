@@ -902,6 +902,50 @@ static void test_straggler(void **state)
     assert_int_equal(told_of[1], 0);
 }
 
+/* Steps of a worker in an epoch, so many that it has a window; returns what was told of it. */
+static int steps(uint64_t id, uint64_t epoch, uint64_t busy_ms, double *ret_median)
+{
+    int n = 0;
+    for (uint64_t step = 1; step < 400; step++) {
+        now += AGENT_SAMPLE_MS;
+        const struct agent_sample s = {.epoch = epoch,
+                                       .phase = TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING,
+                                       .step = step,
+                                       .actions = step,
+                                       .busy_ns = step * busy_ms * 1000000,
+                                       .process_state = 'S'};
+        INPUT(agent_core_sample, id, &s);
+        if (!SENT(STRAGGLES))
+            continue;
+        assert_int_equal(SENT(STRAGGLES)->straggles->worker_id, id);
+        *ret_median = SENT(STRAGGLES)->straggles->median_ms;
+        n++;
+    }
+    return n;
+}
+
+/* A worker is slow against the middle one of all, whichever worker that is. */
+static void test_straggler_median(void **state)
+{
+    (void)state;
+    static const uint64_t ms[][3] = {{10, 14, 30}, {14, 10, 30}, {10, 30, 14},
+                                     {14, 30, 10}, {30, 10, 14}, {30, 14, 10}};
+    double median = 0;
+    session();
+    for (uint64_t id = 11; id <= 13; id++)
+        start(id);
+    for (uint64_t k = 0; k < ARRAY_SIZE(ms); k++) {
+        int slow = 0;
+        for (int i = 0; i < 3; i++)
+            if (ms[k][i] == 30)
+                slow = i;
+            else
+                assert_int_equal(steps(11 + (uint64_t)i, k + 1, ms[k][i], &median), 0);
+        assert_int_equal(steps(11 + (uint64_t)slow, k + 1, 30, &median), 1);
+        assert_true(median > 13.9 && median < 14.1);
+    }
+}
+
 /* --- the coordinator's signs of life ------------------------------------------------------------------------------ */
 
 static void test_heartbeats(void **state)
@@ -1271,6 +1315,7 @@ int main(void)
         TEST(test_moving_out_gets_more_time),
         TEST(test_stall_is_reported),
         TEST(test_straggler),
+        TEST(test_straggler_median),
         TEST(test_heartbeats),
         TEST(test_heartbeats_as_datagrams),
         TEST(test_datagrams_between_sessions),
