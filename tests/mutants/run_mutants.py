@@ -6,7 +6,8 @@
 
 Places are drawn evenly over the lines of the product. Each mutant is compiled in a copy of the tree, BUILD/mutants/tree; what does not
 compile, or compiles to the same code, is drawn anew. Then the tests that `make test CHANGED=1` would choose are linked and run,
-the nearest first, until one fails. A test has ten times as long as it has needed without a mutant; a mutant that hangs is noticed.
+the nearest first, until one fails: a test that does is run once without the mutant, whether it passes then. It has ten times as long
+as it has needed before; a mutant that hangs is noticed.
 Whatever none of them notices is built with sanitizers and run once more, as `make check` has it.
 
 equivalent.txt names mutants that change nothing. report.json and survivors.txt stand in BUILD/mutants.
@@ -35,10 +36,12 @@ import sites  # noqa: E402
 ROOT = HERE.parents[1]
 LEFT_OUT = ("worker/device/cuda/", "worker/comm/nccl/", "base/failpoint.c", "base/mutant.c")
 SANITIZERS = "address,undefined"
+UNKNOWN = 10  # seconds that a test is taken to need until it has passed once
 GRACE = 30  # seconds that a test has beyond ten times its own: the machine may be busy
 SLOTS = os.cpu_count() or 1
 LONGEST = 1200  # seconds for one without a mutant, as of `make test`
-FAILED = re.compile(r"^\s*not ok (?!.*# *skip)|: runtime error:|ERROR: \w+Sanitizer|titan_assert|assertion", re.I)
+NOT_OK = re.compile(r"^\s*not ok (?!.*# *skip).*", re.I | re.M)
+SAYS = re.compile(r"^.*(?:: runtime error:|ERROR: \w+Sanitizer|assertion).*", re.M)
 STOP = threading.Event()
 
 
@@ -126,7 +129,7 @@ class Build:
         self.folder = f"build/san-{sanitizers.replace(',', '-')}" if sanitizers else "build"
         self.chosen = None
         self.seconds = {}  # test -> the longest that it took when it passed
-        self.broken = set()  # tests that fail without a mutant
+        self.sound, self.broken = set(), {}  # tests that pass without a mutant, and how others fail, where one has failed with one
 
     def make(self, *targets):
         """(did it build, what it said)"""
@@ -164,51 +167,60 @@ class Build:
                                                           "ASAN_OPTIONS": "detect_leaks=1", "PYTHON": sys.executable})
         if code is None:
             return "hangs", took
-        wrong = [line.strip() for line in out.splitlines() if FAILED.search(line)]
-        return (wrong[0][:120] if wrong else f"exit {code}" if code else None), took
+        if code == 0 and not NOT_OK.search(out):
+            return None, took
+        said = NOT_OK.search(out) or SAYS.search(out)
+        return said[0].strip()[:120] if said else f"exit {code}", took
 
-    def first_failure(self, tests, limited=True):
+    def link(self, tests):
+        targets = [t[0] for t in tests if t[0]]
+        if any(not t[0] for t in tests):
+            targets += ["all", "build/fp/bin/titand", "build/fp/bin/titan-worker", "build/tests/fault/wire", "build/tests/fault/shim.so"]
+        return self.make(*targets)
+
+    def first_failure(self, tests):
         """(test, how it fails) of the first that fails, or None. Linked a few at a time, as most mutants are noticed soon."""
         size, at = SLOTS, 0
         while at < len(tests):
             some, at, size = tests[at:at + size], at + size, min(2 * size, 16)
-            targets = [t[0] for t in some if t[0]]
-            if any(not t[0] for t in some):
-                targets += ["all", "build/fp/bin/titand", "build/fp/bin/titan-worker", "build/tests/fault/wire", "build/tests/fault/shim.so"]
-            ok, out = self.make(*targets)
+            ok, out = self.link(some)
             if not ok:
                 return some[0], f"does not link: {out[-200:]}"
-            programs, scripts = [t for t in some if t[0]], [t for t in some if not t[0]]
             with concurrent.futures.ThreadPoolExecutor(SLOTS) as pool:
-                failed = None
-                for test, (how, took) in zip(programs, pool.map(lambda t: self.timed(t, limited), programs)):
-                    if how and not failed:
-                        failed = test, how
-            for test in scripts if not failed else ():
-                how, took = self.timed(test, limited)
-                failed = failed or (how and (test, how))
+                programs = [t for t in some if t[0]]
+                results = list(zip(programs, pool.map(self.timed, programs)))
+            for test in some:
+                if not test[0] and not any(how for _, how in results):
+                    results.append((test, self.timed(test)))
+            failed = [r for r in results if r[1]]
             if failed:
-                return failed
+                return failed[0]
         return None
 
-    def timed(self, test, limited):
-        name = name_of(test)
+    def timed(self, test):
+        """None, or how the test failed"""
         if STOP.is_set():
-            return "stopped", 0
-        how, took = self.once(test, GRACE + 10 * self.seconds[name] if limited else LONGEST)
+            return "stopped"
+        name = name_of(test)
+        how, took = self.once(test, self.limit(name))
         if not how:
             self.seconds[name] = max(self.seconds.get(name, 0), took)
-        elif not limited:
-            self.broken.add(name)
-            self.seconds[name] = took
-        return (how if limited else None), took
+        return how
 
-    def prepare(self, path):
-        """Run what is to be run for the file once without a mutant, if it was not yet: for its time, and what fails anyway is left out"""
-        tests = self.tests_of(path)
-        self.first_failure([t for t in tests if name_of(t) not in self.seconds], limited=False)
-        order = {name_of(t): (i + 1) * max(self.seconds[name_of(t)], 0.5) for i, t in enumerate(tests)}
-        return sorted((t for t in tests if name_of(t) not in self.broken), key=lambda t: order[name_of(t)])
+    def limit(self, name):
+        return GRACE + 10 * self.seconds.get(name, UNKNOWN)
+
+    def passes(self, test):
+        """Without a mutant: a test that fails anyway is left out from now on"""
+        name = name_of(test)
+        if name not in self.sound:
+            how, took = self.once(test, LONGEST) if self.link([test])[0] else ("does not link", 0)
+            if how:
+                self.broken[name] = how
+                return False
+            self.sound.add(name)
+            self.seconds[name] = max(self.seconds.get(name, 0), took)
+        return True
 
 
 def name_of(test):
@@ -264,13 +276,8 @@ class Run:
         self.anew = {"does not compile": 0, "same code": 0, "no place": 0, "drawn before": 0}
         self.seen, self.results, self.originals = set(), [], set()
         self.begin = time.monotonic()
-        self.plain, self.sanitized = Build(self.tree), Build(self.tree, SANITIZERS) if args.sanitizers else None
-
-    def compiled(self, mutant, build, original):
-        """None when its code is another one, or why it is drawn anew"""
-        (self.tree / mutant.path).write_text(mutant.text)
-        ok, _ = build.make(str(build.object_of(mutant.path).relative_to(self.tree)))
-        return "does not compile" if not ok else "same code" if code_of(build.object_of(mutant.path)) == original else None
+        self.builds = [Build(self.tree), *([Build(self.tree, SANITIZERS)] if args.sanitizers else [])]
+        self.plain = self.builds[0]
 
     def restore(self, path, build, kept):
         """The source with its time and the object, so that no build compiles it again"""
@@ -288,7 +295,7 @@ class Run:
         return target.read_bytes()
 
     def next(self, share):
-        """A mutant that compiles to other code: it, its tests, and the object without it"""
+        """A mutant that compiles to other code"""
         while True:
             mutant = draw(self.files, self.texts, share, self.rng)
             key = mutant and (mutant.path, mutant.site)
@@ -297,54 +304,55 @@ class Run:
                 share = (0, 1) if sum(self.anew.values()) > 1000 else share
                 continue
             self.seen.add(key)
-            tests = self.plain.prepare(mutant.path)
             kept = self.original(mutant.path)
-            why = self.compiled(mutant, self.plain, code_of(self.plain.object_of(mutant.path)))
-            if not why:
-                return mutant, tests, kept
+            target = self.plain.object_of(mutant.path)
+            code = code_of(target)
+            (self.tree / mutant.path).write_text(mutant.text)
+            ok, _ = self.plain.make(str(target.relative_to(self.tree)))
+            why = "does not compile" if not ok else "same code" if code_of(target) == code else None
             self.restore(mutant.path, self.plain, kept)
+            if not why:
+                return mutant
             self.anew[why] += 1
 
-    def sanitized_failure(self, mutant):
-        """The same with sanitizers, as `make check` runs programs"""
-        if not self.sanitized.chosen:
-            print("    builds the tree with sanitizers", flush=True)
-            self.sanitized.objects()
-        tests = self.sanitized.prepare(mutant.path)
-        if not tests:
-            return None
-        kept = self.sanitized.object_of(mutant.path).read_bytes()
-        (self.tree / mutant.path).write_text(mutant.text)
-        self.sanitized.make(str(self.sanitized.object_of(mutant.path).relative_to(self.tree)))
-        try:
-            return self.sanitized.first_failure(tests)
-        finally:
-            self.restore(mutant.path, self.sanitized, kept)
+    def failure(self, mutant, build):
+        """(test, how it fails) of the first test of this build that notices the mutant, or None; how many there are"""
+        if not build.chosen:
+            build.objects()
+        tests = build.tests_of(mutant.path)
+        while True:
+            tests = [t for t in tests if name_of(t) not in build.broken]
+            kept = build.object_of(mutant.path).read_bytes()
+            limits = dict(build.seconds)
+            (self.tree / mutant.path).write_text(mutant.text)
+            try:
+                failed = build.first_failure(tests)
+            finally:
+                self.restore(mutant.path, build, kept)
+            if not failed:
+                return None, len(tests)
+            if build.passes(failed[0]) and not (failed[1] == "hangs" and name_of(failed[0]) not in limits and build.limit(name_of(failed[0])) > GRACE + 10 * UNKNOWN):
+                return failed, len(tests)
 
     def one(self, share):
-        mutant, tests, kept = self.next(share)
+        mutant = self.next(share)
         begin = time.monotonic()
+        result = {"place": mutant.place, "before": mutant.before, "after": mutant.after, "change": mutant.change, "noticed_by": None}
         reason = self.equivalent.get((mutant.path, mutant.before, mutant.after))
-        result = {"place": mutant.place, "before": mutant.before, "after": mutant.after, "change": mutant.change, "tests": len(tests), "noticed_by": None}
-        failed = None
-        try:
-            if reason:
-                result["changes_nothing"] = reason
-            else:
-                failed = self.plain.first_failure(tests)
-        finally:
-            self.restore(mutant.path, self.plain, kept)
-        if self.sanitized and not failed and not reason:
-            failed = self.sanitized_failure(mutant)
-        if failed:
-            result |= {"noticed_by": failed[0][0] or failed[0][1][-1], "how": failed[1]}
+        if reason:
+            result["changes_nothing"] = reason
+        for build in self.builds if not reason else ():
+            failed, result["tests"] = self.failure(mutant, build)
+            if failed:
+                result |= {"noticed_by": name_of(failed[0]), "how": failed[1]}
+                break
         result["seconds"] = round(time.monotonic() - begin, 1)
         return result
 
     def all(self, count):
         synchronise(self.tree, Path(self.folder).parent)
         self.times = {f: (self.tree / f).stat().st_mtime_ns for f in self.files}
-        print("builds the tree without a mutant", flush=True)
+        print(f"builds {self.tree} without a mutant", flush=True)
         self.plain.objects()
         for i in range(count):
             result = self.one((i / count, (i + 1) / count))
@@ -358,7 +366,7 @@ class Run:
         noticed = [r for r in self.results if r["noticed_by"]]
         nothing = [r for r in self.results if "changes_nothing" in r]
         survivors = [r for r in self.results if not r["noticed_by"] and "changes_nothing" not in r]
-        broken = sorted(self.plain.broken | (self.sanitized.broken if self.sanitized else set()))
+        broken = {name: how for b in self.builds for name, how in b.broken.items()}
         (self.folder / "report.json").write_text(json.dumps({"seed": seed, "seconds": round(seconds), "mutants": self.results, "drawn_anew": self.anew,
                                                              "fail_without": broken}, indent=1) + "\n")
         lines = []
@@ -370,8 +378,8 @@ class Run:
         (self.folder / "survivors.txt").write_text("\n".join(lines))
         print(f"\nSEED={seed}: {len(self.results)} mutants in {seconds:.0f} s, {len(noticed)} noticed, {len(nothing)} change nothing, {len(survivors)} not noticed"
               f"\ndrawn anew: {', '.join(f'{n} {why}' for why, n in self.anew.items())}")
-        if broken:
-            print(f"left out, as they fail without a mutant: {' '.join(broken)}")
+        for name, how in broken.items():
+            print(f"left out, as it fails without a mutant: {name} ({how})")
         for r in survivors:
             print(f"NOT noticed: {r['place']}: {r['change']}")
         print(f"{self.folder}/report.json, survivors.txt")
