@@ -902,12 +902,11 @@ static void test_straggler(void **state)
     assert_int_equal(told_of[1], 0);
 }
 
-/* Steps of a worker in an epoch, so many that it has a window; returns what was told of it. */
-static int steps(uint64_t id, uint64_t epoch, uint64_t busy_ms, double *ret_median)
+/* A worker makes 300 steps of an epoch; the first at which something is told of it, 0: none is. */
+static uint64_t straggles_at(uint64_t id, uint64_t epoch, int64_t step_ms, uint64_t busy_ms, double *ret_median)
 {
-    int n = 0;
-    for (uint64_t step = 1; step < 400; step++) {
-        now += AGENT_SAMPLE_MS;
+    uint64_t at = 0;
+    for (uint64_t step = 0; step <= 300; step++) {
         const struct agent_sample s = {.epoch = epoch,
                                        .phase = TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING,
                                        .step = step,
@@ -915,13 +914,15 @@ static int steps(uint64_t id, uint64_t epoch, uint64_t busy_ms, double *ret_medi
                                        .busy_ns = step * busy_ms * 1000000,
                                        .process_state = 'S'};
         INPUT(agent_core_sample, id, &s);
+        now += step_ms;
         if (!SENT(STRAGGLES))
             continue;
         assert_int_equal(SENT(STRAGGLES)->straggles->worker_id, id);
         *ret_median = SENT(STRAGGLES)->straggles->median_ms;
-        n++;
+        assert_int_equal(at, 0); /* once */
+        at = step;
     }
-    return n;
+    return at;
 }
 
 /* A worker is slow against the middle one of all, whichever worker that is. */
@@ -935,15 +936,29 @@ static void test_straggler_median(void **state)
     for (uint64_t id = 11; id <= 13; id++)
         start(id);
     for (uint64_t k = 0; k < ARRAY_SIZE(ms); k++) {
-        int slow = 0;
-        for (int i = 0; i < 3; i++)
+        uint64_t slow = 0;
+        for (uint64_t i = 0; i < 3; i++)
             if (ms[k][i] == 30)
                 slow = i;
             else
-                assert_int_equal(steps(11 + (uint64_t)i, k + 1, ms[k][i], &median), 0);
-        assert_int_equal(steps(11 + (uint64_t)slow, k + 1, 30, &median), 1);
+                assert_int_equal(straggles_at(11 + i, k + 1, 50, ms[k][i], &median), 0);
+        assert_true(straggles_at(11 + slow, k + 1, 50, 30, &median) > 0);
         assert_true(median > 13.9 && median < 14.1);
     }
+}
+
+/* It is judged by 20 steps at least, and by 5 s: short steps are noisy. */
+static void test_straggler_window(void **state)
+{
+    (void)state;
+    double median = 0;
+    session();
+    start(11);
+    start(12);
+    assert_int_equal(straggles_at(11, 1, 50, 10, &median), 0);
+    assert_int_equal(straggles_at(12, 1, 50, 40, &median), 5000 / 50);
+    assert_int_equal(straggles_at(11, 2, 1000, 10, &median), 0);
+    assert_int_equal(straggles_at(12, 2, 1000, 40, &median), 20);
 }
 
 /* --- the coordinator's signs of life ------------------------------------------------------------------------------ */
@@ -1316,6 +1331,7 @@ int main(void)
         TEST(test_stall_is_reported),
         TEST(test_straggler),
         TEST(test_straggler_median),
+        TEST(test_straggler_window),
         TEST(test_heartbeats),
         TEST(test_heartbeats_as_datagrams),
         TEST(test_datagrams_between_sessions),
