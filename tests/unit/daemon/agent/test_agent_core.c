@@ -763,6 +763,7 @@ static void test_causes(void **state)
         Titan__Internal__ExitCause cause;
     } cases[] = {
         {0, 0, false, false, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NONE},
+        {1, 0, false, false, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT},
         {7, 0, false, false, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT},
         {-1, 11, false, false, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_SIGNAL},
         {-1, 9, true, false, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_OUT_OF_MEMORY},
