@@ -26,9 +26,11 @@ HUGE = (1 << 64) - 1
 SCENES = []
 
 
-def scene():
+def scene(quick=False):
+    """quick: `make test` has it, the others are `make test-slow`'s; `make attack` has all."""
     def add(run):
         SCENES.append((run.__name__.replace("_", "-"), run))
+        run.quick = quick
         return run
     return add
 
@@ -59,7 +61,7 @@ def recovers(a, job):
     assert now["epoch"] < before["epoch"] + 5000, (before["epoch"], now["epoch"])
 
 
-@scene()
+@scene(quick=True)
 def epoch_by_datagram(a):
     """one datagram commits epoch 2^64-1 of a job: neither it nor the coordinator is moved, and losses are recovered from as ever"""
     out = Datagrams()
@@ -74,7 +76,7 @@ def epoch_by_datagram(a):
     recovers(a, a.mine)
 
 
-@scene()
+@scene(quick=True)
 def commit_by_datagram(a):
     """a forged commit of the next epoch, from initial weights or the attacker's checkpoint: the run goes on where it is"""
     out = Datagrams()
@@ -94,7 +96,7 @@ def commit_by_datagram(a):
     assert a.check()["epoch"] == s["epoch"]
 
 
-@scene()
+@scene(quick=True)
 def epoch_by_session(a):
     """a node without a worker of the job refuses its epoch for number 2^64-1: nothing is made of it"""
     s = Session(a.tcp)
@@ -109,7 +111,7 @@ def epoch_by_session(a):
     recovers(a, a.mine)
 
 
-@scene()
+@scene(quick=True)
 def log_of_no_rank(a):
     """a piece of a log of a rank that no job has: the session that brings it ends"""
     s = Session(a.tcp)
@@ -122,7 +124,7 @@ def log_of_no_rank(a):
     a.check()
 
 
-@scene()
+@scene(quick=True)
 def judged_by_the_unasked(a):
     """a node tells what it knows of nodes it was not asked for: no node is lost"""
     s = Session(a.tcp)
@@ -172,7 +174,7 @@ def checked_by_the_unasked(a):
     a.check()
 
 
-@scene()
+@scene(quick=True)
 def fenced_by_a_stranger(a):
     """a term of 2^62 without a registration: the coordinator goes on to accept requests"""
     for message in (agent.AgentMessage(term=1 << 62, heartbeat=agent.AgentHeartbeat(number=1)),
@@ -206,7 +208,7 @@ def fenced_by_a_node(a):
     a.check()
 
 
-@scene()
+@scene(quick=True)
 def pose_as_a_node(a):
     """a registration from elsewhere with the name of a node that is there: refused, and that node keeps its session"""
     for name in a.slots:
@@ -219,7 +221,7 @@ def pose_as_a_node(a):
     a.check()
 
 
-@scene()
+@scene(quick=True)
 def fifo_as_schedule(a):
     """a FIFO as schedule file: the submit is refused, others are answered"""
     fifo = a.dir / "fifo"
@@ -364,7 +366,7 @@ def idle_connections(_):
             c.close()
 
 
-@scene()
+@scene(quick=True)
 def manifests_unreadable(_):
     """titan-worker over checkpoints none of which loads: it fails, and they stay"""
     with tempfile.TemporaryDirectory(prefix="titan-attack-") as where:
@@ -528,7 +530,7 @@ def forged(a, job):
         yield agent.AgentMessage(stalled=agent.WorkerStalled(epoch=s["epoch"], for_ms=60000, **about))
 
 
-@scene()
+@scene(quick=True)
 def ends_of_others(a):
     """a node without a part in a job says that its workers have finished, failed, stalled, and where its checkpoints are: no effect"""
     def listed():

@@ -19,7 +19,7 @@ import datagrams
 import protocol
 from mutate import Mutator
 from protocol import Client, Datagrams, Frames, Page, Session, agent, worker
-from titan import become_nobody
+from titan import become_nobody, pause
 
 
 class Context:
@@ -301,7 +301,7 @@ class AsWorker(Speaker):
 
     def say(self):
         if not self.frames and not self.open():
-            time.sleep(0.01)
+            pause(0.01, "an agent opens it")
             return "no socket"
         message = kind(worker.WorkerToAgent(), self.random.choice(self.kinds))
         payload = self.mutator.bytes_of(message)

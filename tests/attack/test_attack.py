@@ -44,7 +44,7 @@ def every_field():
 def at_random():
     """mutated messages of clients, agents, workers and datagrams: no daemon ends, the run beside them has every loss it would have had"""
     print(f"# TITAN_TEST_SEED={SEED}")
-    print("# " + storm(SEED, int(os.environ.get("ROUNDS") or 4000), WAYS, 15))
+    print("# " + storm(SEED, int(os.environ.get("ROUNDS") or 2000), WAYS, 8))
 
 
 tap(every_field, at_random)

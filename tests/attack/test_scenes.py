@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from titan import tap  # noqa: E402
+from titan import slow, tap  # noqa: E402
 import protocol  # noqa: E402
 
 if protocol.absent:
@@ -15,14 +15,25 @@ if protocol.absent:
 
 from arena import Arena  # noqa: E402
 from run_attack import run_scenes  # noqa: E402
+from scenes import SCENES  # noqa: E402
 
 Arena.pace = 50
 
 
-def by_name():
-    """attacks by name: nothing of what each must not do"""
-    passed, failed = run_scenes([])
+def run(quick):
+    passed, failed = run_scenes([name for name, scene in SCENES if scene.quick == quick])
     assert passed and not failed, f"{failed} scenes failed"
 
 
-tap(by_name)
+def quick_ones():
+    """attacks by name, the quick ones: nothing of what each must not do"""
+    run(True)
+
+
+@slow
+def others():
+    """attacks by name, the others: nothing of what each must not do"""
+    run(False)
+
+
+tap(quick_ones, others)

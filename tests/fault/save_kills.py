@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, command, deadline, headers_text, overrides, pause, until  # noqa: E402
+from titan import BIN, SOURCE, command, deadline, headers_text, overrides, pause, until, worker_pids  # noqa: E402
 
 RANKS, KEEP = 3, 2
 KEYS = {"training.steps": 1000000, "checkpoint.interval": 1, "checkpoint.keep_latest_k": KEEP, "device.threads": 1,
@@ -46,7 +46,7 @@ class Run:
     """titan-worker run in a session of its own, so that one signal ends all of it."""
 
     def __init__(self, home, text, steps=None):
-        self.metrics = home / "metrics.jsonl"
+        self.home, self.metrics = home, home / "metrics.jsonl"
         keys = {**KEYS, "training.dataset_path": text, **({"training.steps": steps} if steps else {})}
         self.process = subprocess.Popen([str(a) for a in (BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", RANKS, "--dir", home,
                                                           *overrides(keys))],
@@ -56,15 +56,7 @@ class Run:
         """All at once, and none is left."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        until("all have ended", lambda: not group_alive(self.process.pid))
-
-
-def group_alive(group):
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        until("all have ended", lambda: not worker_pids(self.home))
 
 
 def verify(folder):

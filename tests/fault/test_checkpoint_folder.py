@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from folders import KEYS, LONG, events, keys, reason, solo, steps_in, trains  # noqa: E402
+from folders import KEYS, LONG, events, keys, solo, steps_in, trains  # noqa: E402
 from titan import BIN, SOURCE, Daemon, command, overrides, tap, under_permissions, until  # noqa: E402
 
 

@@ -111,6 +111,7 @@ def goes_on():
         start(c)
 
 
+@slow
 def another_place():
     """a job that has moved to other nodes and workers since: none is started where the backup thinks it is"""
     with Cluster(slots={"n1": 2, "n2": 2}, config=CONFIG, pace_ms=20) as c:

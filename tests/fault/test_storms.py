@@ -21,7 +21,7 @@ import threading
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("support", "attack")]
-from titan import BIN, Daemon, become_nobody, command, deadline, headers_text, pause, slow, tap, until  # noqa: E402
+from titan import BIN, Daemon, become_nobody, command, deadline, headers_text, pause, tap, until  # noqa: E402
 from http2 import Connection  # noqa: E402
 
 DATA, HEADERS, RST, SETTINGS, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 7, 8, 9
