@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Every parallelism against one rank. `make test` has a slice of it (tests/equivalence/test_matrix_slice.py).
+# Every parallelism against one rank. `make test` has a slice of it (tests/equivalence/test_matrix_slice.py), `make test-slow` another.
 
 .PHONY: test-matrix float8
 float8: all ## the debug model 200 steps in each recipe of float8 and in bfloat16 (minutes; RECIPE=file SET="key=value ...")

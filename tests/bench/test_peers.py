@@ -11,7 +11,7 @@ from types import SimpleNamespace
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import interop  # noqa: E402
 import peers  # noqa: E402
-from titan import SOURCE, tap  # noqa: E402
+from titan import SOURCE, deadline, tap  # noqa: E402
 
 home = tempfile.TemporaryDirectory(prefix="titan-peers-")
 peers.HOME = Path(home.name)
@@ -101,7 +101,7 @@ def runs_are_measured():
                            ("time.sleep(60)", "nothing measured within 1 s")):
         peers.PEER.write_text(f"import json, os, sys, time\nrun = json.loads(sys.argv[1])\n{text}\n")
         work = tiny(2 if expected else 1)
-        work.limit = 1 if "60" in text else 60
+        work.limit = 1 if "60" in text else deadline()
         r = peers.peer(sys.executable, work, "fp32", "eager", [1])
         assert r == {"failed": expected} if expected else (r["threads"], r["dim"]) == ([1], 32), r
     peers.PEER = kept

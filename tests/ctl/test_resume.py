@@ -254,7 +254,7 @@ def same_key():
 
 
 if __name__ == "__main__":
-    with Daemon(None, "--slots", 2) as World.daemon:
+    with Daemon(None, "--slots", 2, pace_ms=10) as World.daemon:
         World.text = headers_text(World.daemon.state / "text")
         World.done = number(submit("--follow"))
         try:

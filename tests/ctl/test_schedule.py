@@ -28,7 +28,7 @@ def cluster(slots, config=""):
 
 def dev(slots):
     (TEXT / "calm.toml").write_text(CALM)
-    return Daemon(None, "--slots", slots, "--config", TEXT / "calm.toml")
+    return Daemon(None, "--slots", slots, "--config", TEXT / "calm.toml", pace_ms=20)
 
 
 def keys(**more):
@@ -40,7 +40,7 @@ def one_by_one(metrics):
     def told():
         points = metrics()
         return [p["step"] for p in points] == list(range(1, len(points) + 1)) and points
-    return [p["loss"] for p in until("each step is told of once", told, 10)]
+    return [p["loss"] for p in until("each step is told of once", told)]
 
 
 def world_of(daemon, job):
@@ -239,7 +239,7 @@ def alone_in_its_fault():
 
 def agent_told_to_stop():
     """drain_on_term: SIGTERM to an agent moves its workers, then stops with a checkpoint what has no other place; nothing counts"""
-    with cluster({"n1": 2, "n2": 2}, "[agent]\ndrain_on_term = true\ngrace_ms = 5000\n") as c:
+    with cluster({"n1": 2, "n2": 2}, "[agent]\ndrain_on_term = true\ngrace_ms = 60000\n") as c:
         def told_to_stop(node):  # said of it until there is another agent
             return [n["name"] for n in json.loads(c.ctl("-o", "json", "nodes"))["nodes"]
                     if n["name"] == node and n["reason"] == "its agent is told to stop"]
@@ -280,7 +280,7 @@ def agent_told_to_stop():
 
 def node_told_to_stop():
     """SIGTERM or SIGINT to all processes of a node, as scancel and KillMode=control-group send it, is one to its agent: nothing counts"""
-    with cluster({"n1": 2, "n2": 2}, "[agent]\ndrain_on_term = true\ngrace_ms = 5000\n") as c:
+    with cluster({"n1": 2, "n2": 2}, "[agent]\ndrain_on_term = true\ngrace_ms = 60000\n") as c:
         job = c.submit(keys(elastic__min_workers=2, elastic__max_workers=2))
         for what in signal.SIGTERM, signal.SIGINT:
             step = c.training(job, 2, c.status(job)["step"] + 3)["step"]

@@ -5,6 +5,7 @@
     float8_loss.py [RECIPE [SETTING ...]]      exit 1 when one ends further from bfloat16 than BOUND
 
 Compared are means over the last twentieth of the steps: a single step's loss differs by more than what is looked for."""
+import functools
 import json
 import os
 import random
@@ -21,17 +22,18 @@ RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8")
 BOUND = 0.005
 
 
-def corpus(path):
+@functools.cache
+def corpus():
     """Sentences of a few hundred words, the same each time."""
     rng = random.Random(8)
     words = ["".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(rng.randint(2, 9))) for _ in range(400)]
-    path.write_text("\n".join(" ".join(rng.choices(words, weights=range(400, 0, -1), k=12)) for _ in range(12000)))
+    return "\n".join(" ".join(rng.choices(words, weights=range(400, 0, -1), k=12)) for _ in range(12000))
 
 
 def run(recipe, world, *sets):
     """Losses by step, and what the run said."""
     with tempfile.TemporaryDirectory(prefix="titan-float8-") as folder:
-        corpus(Path(folder) / "text.txt")
+        (Path(folder) / "text.txt").write_text(corpus())
         words = [BUILD / "bin/titan-worker", "run", recipe, "-n", world, "--dir", f"{folder}/run", "--device", "cpu"]
         for s in ("device.threads=1", f"training.dataset_path={folder}/text.txt", "checkpoint.enable=false",
                   "metrics.log_freq=1", *sets):

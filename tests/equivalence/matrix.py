@@ -41,7 +41,6 @@ WORKER = BUILD / "bin" / "titan-worker"
 STEPS = 10
 LOSS_BOUND = GRADIENT_BOUND = SGD_BOUND = 1e-5
 ADAMW_BOUND = 1e-4
-REFUSAL_LIMIT_S = 1
 
 AXES = {"pp": "pipeline_parallel_degree", "dpr": "data_parallel_replicate_degree",
         "dps": "data_parallel_shard_degree", "cp": "context_parallel_degree", "tp": "tensor_parallel_degree",

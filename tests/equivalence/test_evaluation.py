@@ -40,7 +40,7 @@ class Runs:
         command = self.lab.command("run", case, sets=SETS + (
             f"validation.dataset_path={self.lab.work / 'validation.txt'}", f"validation.local_batch_size={rows}", *sets))
         done = subprocess.run(command + ["--dir", str(directory)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, timeout=matrix.RUN_LIMIT_S)
+                              text=True, timeout=matrix.deadline())
         assert done.returncode == 0, done.stdout[-600:] + "\n" + matrix.shell(command)
         lines = [json.loads(line) for line in open(directory / "metrics.jsonl")]
         shutil.rmtree(directory)
@@ -54,7 +54,7 @@ class Runs:
                 f"validation.dataset_path={self.lab.work / 'validation.txt'}", f"validation.local_batch_size={rows}")
         command = self.lab.command("run", case, sets=sets)
         for argv in command + ["--dir", str(directory)], [CTL, "-o", "json", "eval", f"{directory}@3"]:
-            done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=matrix.RUN_LIMIT_S)
+            done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=matrix.deadline())
             assert done.returncode == 0, done.stdout[-600:] + "\n" + matrix.shell(argv)
         last = [json.loads(line) for line in open(directory / "metrics.jsonl")][-1]
         shutil.rmtree(directory)

@@ -24,7 +24,7 @@ class Runs:
         sets = matrix.OPTIMIZERS["AdamW"] + (f"training.steps={steps}", "lr_scheduler.warmup_steps=0",
                                              "lr_scheduler.decay_ratio=0.0")
         done = subprocess.run(self.lab.command("run", case, sets=sets) + ["--dir", str(directory)],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=matrix.RUN_LIMIT_S)
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=matrix.deadline())
         assert done.returncode == 0, done.stdout[-600:]
 
     def tensors(self, *parts):

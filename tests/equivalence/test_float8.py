@@ -10,11 +10,11 @@ from pathlib import Path
 from float8_loss import BOUND, BUILD, RECIPES, SOURCE, compare, end_of, float8, run
 
 sys.path.insert(0, str(SOURCE / "tests/support"))
-from titan import tap  # noqa: E402
+from titan import slow, tap  # noqa: E402
 
 TINY = SOURCE / "recipes/tiny.toml"
 TITAN_405B = SOURCE / "tests/interop/torchtitan/llama3/llama3_405b.toml"
-EXACT = ("numerics.canonical=true", "training.steps=12")
+EXACT = ("numerics.canonical=true", "training.steps=6")
 
 
 def ends_where_bfloat16_does():
@@ -39,10 +39,11 @@ def same_bits_on_any_world():
     assert run(TINY, 4, *stages)[0] == run(TINY, 2, *stages)[0]
 
 
+@slow
 def gathered_as_codes():
     """weights that FSDP gathers as codes give the bits of weights that become codes where they are used: canonical on any
     world, else on the same one; in bfloat16 and float32, also of layers that are left out"""
-    codes, few = "float8.enable_fsdp_float8_all_gather=true", ("training.steps=5", *float8("tensorwise"))
+    codes, few = "float8.enable_fsdp_float8_all_gather=true", ("training.steps=3", *float8("tensorwise"))
     one = run(TINY, 1, "numerics.canonical=true", *few)[0]
     for world, sets in ((2, ()), (3, ("parallelism.fsdp_reshard_after_forward=always", "activation_checkpoint.mode=full")),
                         (4, ("parallelism.data_parallel_replicate_degree=2", "compile.fuse=false"))):
@@ -73,6 +74,7 @@ def left_out():
         seen.append(got)
 
 
+@slow
 def close_on_meshes():
     """cut by tensor and context parallelism scales are those of a rank's part: losses stay within half a percent"""
     for name in ("rowwise", "mxfp8"):

@@ -8,16 +8,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("BUILD", "build"))
-BUILD = BUILD if BUILD.is_absolute() else SOURCE / BUILD
-WORKER = BUILD / "bin" / "titan-worker"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import BIN, FP_BIN, SOURCE, deadline  # noqa: E402
+
 RECIPE = SOURCE / "recipes" / "tiny.toml"
 WORK = Path(tempfile.mkdtemp(prefix="titan-equivalence-"))
-STEPS = 50
+STEPS = 30
 count = failed = 0
 
 
@@ -28,9 +26,9 @@ def ok(condition, what, detail=""):
     print(f"{'ok' if condition else 'not ok'} {count} - {what}{'' if condition else ': ' + str(detail)}", flush=True)
 
 
-def command(world, directory, *sets):
-    args = [WORKER, "run", RECIPE, "-n", world, "--dir", directory, "--device", "cpu"]
-    for s in ("device.threads=1", f"training.dataset_path={SOURCE / 'worker'}", *sets):
+def command(world, directory, *sets, program=BIN):
+    args = [program / "titan-worker", "run", RECIPE, "-n", world, "--dir", directory, "--device", "cpu"]
+    for s in ("device.threads=1", f"training.dataset_path={SOURCE / 'worker'}", f"training.steps={STEPS}", *sets):
         args += ["--set", s]
     return [str(a) for a in args]
 
@@ -70,26 +68,32 @@ for policy in ("always", "never"):
 again = run(2, "recompute", *sets, "activation_checkpoint.mode=full")[1]
 ok(worst(reference, again) == 0, "activations recomputed: the same bits")
 
-# Stop at step 20 on 3 ranks, go on with 2, then with 4. The schedule is that of 50 steps throughout.
-# Large batches, so that 30 steps take longer than a signal.
-sets = ("training.mixed_precision_param=float32", "numerics.canonical=true", "checkpoint.interval=10",
-        "training.global_batch_size=64")
-reference = run(1, "large", *sets)[1]
+# Stop at step 10 on 3 ranks, go on with 2, then with 4. The schedule is that of all steps throughout.
+sets = ("training.mixed_precision_param=float32", "numerics.canonical=true", "checkpoint.interval=10")
 
 
-def run_to_20(world, name, *sets):
-    """Stop it after the checkpoint of step 20; exit code and what it said since."""
-    process = subprocess.Popen(command(world, WORK / name, *sets), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               text=True)
+def run_to_10(world, name, *sets, end):
+    """End it after the checkpoint of step 10, behind which steps take very long; exit code and what it said since."""
+    process = subprocess.Popen(command(world, WORK / name, *sets, program=FP_BIN), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, env={**os.environ, "TITAN_FAILPOINTS": "train.step=sleep:10000@12+"})
     for line in process.stdout:
-        if "checkpoint written" in line and "step=20" in line:
-            process.send_signal(signal.SIGTERM)
+        if "checkpoint written" in line and "step=10" in line:
+            end(process)
             break
     rest = process.stdout.read()
     return process.wait(deadline()), rest
 
 
-code, rest = run_to_20(3, "resumed", *sets)
+def told(process):
+    process.send_signal(signal.SIGTERM)
+
+
+def killed(process):
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[2]), signal.SIGKILL)
+
+
+code, rest = run_to_10(3, "resumed", *sets, end=told)
 ok(code == 128 + signal.SIGTERM, "SIGTERM ends all ranks", (code, rest))
 done, resumed = run(2, "resumed", *sets)
 ok(worst(reference, resumed) == 0, "resumed on 2 ranks after 3: the same bits as never interrupted", done.stdout[-500:])
@@ -100,24 +104,15 @@ split = ("parallelism.pipeline_parallel_degree=2", "parallelism.tensor_parallel_
          "parallelism.pipeline_parallel_microbatch_size=2")
 ring = ("parallelism.context_parallel_degree=2", "parallelism.context_parallel_rotate_method=ring",
         "parallelism.data_parallel_replicate_degree=2")
-code, rest = run_to_20(4, "another", *sets, *split)
+code, rest = run_to_10(4, "another", *sets, *split, end=told)
 done, resumed = run(4, "another", *sets, *ring)
 difference = worst(reference, resumed)
 ok(difference <= 1e-5 and "step=0" not in done.stdout,
    f"resumed with cp 2, dp_replicate 2 after pp 2, tp 2: {difference:.2g}", (code, rest[-500:], done.stdout[-500:]))
 
 # A worker that is killed ends the run at once, and the next run continues.
-killed = WORK / "killed"
-process = subprocess.Popen(command(4, killed, *sets), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-for line in process.stdout:
-    if "checkpoint written" in line and "step=10" in line:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(children[2]), signal.SIGKILL)
-        break
-started = time.monotonic()
-rest = process.stdout.read()
-ok(process.wait(deadline()) == 128 + signal.SIGKILL and time.monotonic() - started < 5, "a killed rank ends the others",
-   (process.returncode, rest[-500:]))
+code, rest = run_to_10(4, "killed", *sets, end=killed)
+ok(code == 128 + signal.SIGKILL, "a killed rank ends the others", (code, rest[-500:]))
 done, resumed = run(4, "killed", *sets)
 ok(worst(reference, resumed) == 0, "the run after it continues to the same bits", done.stdout[-500:])
 

@@ -96,7 +96,7 @@ def a_run():
     assert types[0] == "job.submitted" and "epoch.formed" in types and types[-1] == "job.state", types
     assert json.loads(events[-1].detail)["to"] == "completed"
     assert all(isinstance(json.loads(e.detail), dict) for e in events)
-    assert all(abs(e.at_ms / 1000 - time.time()) < 100 for e in events)
+    assert all(abs(e.at_ms / 1000 - time.time()) < 100 for e in events)  # timing: no bound, but the day and the unit
 
     job = c.job(submitted.job_id)
     assert job.state == state("COMPLETED") and job.step == job.steps == 20, job

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ids and texts of `titan-worker tokenize` equal those of the Python packages tokenizers and tiktoken, on random and
 hostile texts and on the files of shared/data where they are. TITAN_TOKENIZER_TEXTS=1000000 texts of each tokenizer in
-place of some thousands; TITAN_TOKENIZER_SEED repeats a run."""
+place of some thousands; TITAN_TEST_SEED repeats a run."""
 import json
 import os
 import subprocess
@@ -27,7 +27,7 @@ WORKER = titan.BIN / "titan-worker"
 SHARED = titan.SOURCE.parent / "shared/data"
 SHARED = Path(os.environ.get("TITAN_SHARED_DATA", SHARED))
 N = int(os.environ.get("TITAN_TOKENIZER_TEXTS", 1000))
-SEED = int(os.environ.get("TITAN_TOKENIZER_SEED", os.urandom(4).hex()), 16)
+SEED = int(os.environ.get("TITAN_TEST_SEED") or int(os.urandom(4).hex(), 16))
 AT_ONCE = 20000
 folder = tempfile.TemporaryDirectory(prefix="titan-tokenizer-")
 root = Path(folder.name)
@@ -68,7 +68,7 @@ def compare_all(path, theirs, theirs_decode=None):
     for at in range(0, N, AT_ONCE):
         some = made.texts(f"{SEED} {path.name} {at}", min(AT_ONCE, N - at), WORDS)
         compare(path, theirs, some, theirs_decode if at == 0 else None)
-    print(f"# {path.name}: {N} texts, seed {SEED:x}")
+    print(f"# {path.name}: {N} texts, TITAN_TEST_SEED={SEED}")
 
 
 def batch(t):
@@ -127,9 +127,19 @@ def scores_in_any_order():
         compare(path, batch(tokenizers.Tokenizer.from_file(str(path))), texts)
 
 
-def normalizers_of_every_character():
-    """what each normalizer makes of every character, alone and among others, is what tokenizers makes of it"""
-    n, step = normalizers, 1 if N >= 100000 else 13
+def some_characters():
+    """what each normalizer makes of many characters, alone and among others, is what tokenizers makes of it"""
+    compare_normalizers(199)
+
+
+@titan.slow
+def more_characters():
+    """what each normalizer makes of more characters, or of all where there are many texts, is what tokenizers makes of it"""
+    compare_normalizers(1 if N >= 100000 else 13)
+
+
+def compare_normalizers(step):
+    n = normalizers
     codes = [c for c in range(1 + SEED % step, 0x110000, step) if not 0xd800 <= c <= 0xdfff]
     texts = ["".join(f"a{chr(c)} {chr(c)}1'{chr(c)}\u0301" for c in codes[at:at + 500]) for at in range(0, len(codes), 500)]
     some = {"nfd": n.NFD(), "nfkc": n.NFKC(), "nfkd": n.NFKD(), "lower": n.Lowercase(), "nmt": n.Nmt(), "strip": n.Strip(),
@@ -287,6 +297,6 @@ def shared_files():
     compare(root / "tokenizer.model", lambda some: [made_by.encode_ordinary(s) for s in some], texts)
 
 
-titan.tap(byte_level_ids, character_ids, wordpiece_ids, unigram_ids, scores_in_any_order, normalizers_of_every_character,
+titan.tap(byte_level_ids, character_ids, wordpiece_ids, unigram_ids, scores_in_any_order, some_characters, more_characters,
           graphemes, ranks_ids, other_pre_tokenizers, every_character, normal_form, invalid_text, long_runs,
           ranks_in_any_order, merges_in_any_order, shared_files)

@@ -50,7 +50,7 @@ static int read_all(struct gpu gpus[GPUS_MAX])
 {
     const char *path = getenv("TITAN_FAKE_NVML");
     while (is_silent(path))
-        (void)nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        (void)nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL); /* timing: a device */
     FILE *f = path ? fopen(path, "re") : NULL;
     char line[512];
     int n = 0;
@@ -238,7 +238,7 @@ EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *ret
 {
     nvmlReturn_t code = NVML_ERROR_TIMEOUT;
     for (unsigned ms = 0; ms < timeout_ms && (code = event_of(set, ret)) == NVML_ERROR_TIMEOUT; ms += 5)
-        (void)nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        (void)nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL); /* timing: a device */
     return code;
 }
 
