@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The cluster in one thread, tests/sim. `make test` has 2,000 schedules of it (tests/sim/test_simulation.c).
+# The cluster in one thread, tests/sim. `make test` has 400 schedules of it, `make test-slow` 2,000 (tests/sim/test_simulation.c).
 
 sim_src := $(filter-out tests/sim/test_% tests/sim/main.c,$(wildcard tests/sim/*.c))
 lib_sim := $(BUILD)/obj/libsim.a
