@@ -315,12 +315,12 @@ class Storm:
         """Until all is said, or for that long. Returns what each way has seen."""
         begin = looked = time.monotonic()
         try:
-            while len(self.ends) < len(self.processes) and (seconds is None or time.monotonic() - begin < seconds):
+            while len(self.ends) < len(self.processes) and (seconds is None or time.monotonic() - begin < seconds):  # timing: how long to attack
                 pause(0.05, "they say something")
                 self.read()
                 for way, p in self.processes.items():
                     assert p.poll() in (None, 0) or way in self.ends, f"{way}: {(self.arena.dir / f'speak-{way}.log').read_text()[-2000:]}"
-                if time.monotonic() - looked > self.every:
+                if time.monotonic() - looked > self.every:  # timing: now and then
                     looked = time.monotonic()
                     self.arena.own_job()
                     self.arena.tell()

@@ -11,6 +11,8 @@ import tempfile
 import threading
 from pathlib import Path
 
+from titan import deadline
+
 SOURCE = Path(__file__).resolve().parents[2]
 
 
@@ -137,7 +139,7 @@ class Session:
         payload = message if isinstance(message, bytes) else message.SerializeToString()
         while self.ended is None:
             try:
-                self.out.put(payload, timeout=0.2)
+                self.out.put(payload, timeout=0.2)  # timing: to see that it has ended
                 return True
             except queue.Full:
                 pass
@@ -173,7 +175,7 @@ class Frames:
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(60)
+        self.socket.settimeout(deadline())
         self.socket.connect(str(path))
 
     def send(self, payload):
@@ -196,7 +198,7 @@ class Frames:
         except OSError:
             return False
         finally:
-            self.socket.settimeout(60)
+            self.socket.settimeout(deadline())
 
     def close(self):
         self.socket.close()
@@ -208,7 +210,7 @@ class Datagrams:
     def __init__(self):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", 0))
-        self.socket.settimeout(1)
+        self.socket.settimeout(1)  # timing: an answer that may not come
 
     def send(self, port, payload):
         try:

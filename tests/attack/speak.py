@@ -29,7 +29,7 @@ class Context:
 
     def look(self):
         """Now and then; the arena replaces the file."""
-        if time.monotonic() - self.read_at > 0.3:
+        if time.monotonic() - self.read_at > 0.3:  # timing: now and then
             self.values, self.read_at = json.loads(self.path.read_text()), time.monotonic()
         return self.values
 
@@ -187,7 +187,7 @@ class AsClient(Speaker):
                 message.Clear()
                 continue
             break
-        status, _ = client.call(self.method, payload, timeout=5)
+        status, _ = client.call(self.method, payload, timeout=5)  # timing: an answer that may not come
         return f"{who['name']} {self.method} {status}"
 
     def close(self):
@@ -372,7 +372,7 @@ def main(way, context, seed, rounds):
     seen, said = Counter(), time.monotonic()
     for n in range(1, int(rounds) + 1):
         seen[speaker.say()] += 1
-        if time.monotonic() - said > 0.5:
+        if time.monotonic() - said > 0.5:  # timing: now and then
             said = time.monotonic()
             print(json.dumps({"done": n}), flush=True)
     speaker.close()

@@ -154,7 +154,7 @@ def forge_heartbeats(a):
     for data in heartbeats:
         a.socket.sendto(data, ("127.0.0.1", port))  # once more, from elsewhere: the answer comes where there is no use for it
     heard = 0
-    a.socket.settimeout(0.2)
+    a.socket.settimeout(0.2)  # timing: answers that must not come
     try:
         while True:
             a.socket.recv(65536)

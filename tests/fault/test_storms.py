@@ -156,7 +156,7 @@ def cancelled(path, pieces):
         c.window -= room
         c.socket.settimeout(deadline())
         c.socket.sendall(out)
-        c.socket.settimeout(0.05)
+        c.socket.settimeout(0.05)  # timing: what there is to read now
     assert c.open
     c.close()
 

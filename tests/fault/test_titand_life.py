@@ -152,7 +152,7 @@ def slow_iteration():
         line = until("it says where", lambda: [t for t in log.read_text().splitlines() if "took long" in t and "slowest=store " in t])[-1]
         ms, late, cpu, slowest_ms, _ = said(line)
         # What it slept is neither a late wake nor computing; times are told in whole milliseconds.
-        assert 1200 <= slowest_ms <= ms and late + 1200 <= ms + 5 and cpu < 1000, line
+        assert 1200 <= slowest_ms <= ms and late + 1200 <= ms + 5 and cpu < 1000, line  # timing: what the line says of itself
     with Daemon(None, "--slots", 1) as d:
         log, stops = d.state / "titand.log", 0
 

@@ -12,7 +12,7 @@ for program in "${programs[@]}"; do
     target=${program##*/}
     corpus=${BUILD:-build}/fuzz-corpus/$target
     [ -d "$corpus" ] || { echo "not ok $number - $target: no $corpus (make tests; a new target: make fuzz-add TARGET=$target FILE=path)"; failed=1; continue; }
-    out=$(timeout 120 "$program" "$corpus" 2>&1)
+    out=$(timeout 600 "$program" "$corpus" 2>&1)
     rc=$?
     if [ $rc -eq 0 ]; then
         echo "ok $number - $target: $(tail -1 <<<"$out") inputs"

@@ -140,7 +140,8 @@ class Build:
     def objects(self):
         """Compile what tests are selected by; link no test"""
         tests = [f.relative_to(self.tree) for pattern in ("tests/**/test_*.c", f"{changed.TARGETS}*.c") for f in self.tree.glob(pattern)]
-        ok, out = self.make("all", *(f"{self.folder}/obj/{f.with_suffix('.o')}" for f in tests))
+        corpora = [f"{self.folder}/fuzz-corpus/{f.stem}" for f in tests if str(f).startswith(changed.TARGETS)]
+        ok, out = self.make("all", *corpora, *(f"{self.folder}/obj/{f.with_suffix('.o')}" for f in tests))
         if not ok:
             sys.exit(f"run_mutants.py: the tree does not build without a mutant:\n{out[-3000:]}")
         self.chosen = changed.Tree(str(self.tree / self.folder))
@@ -151,7 +152,7 @@ class Build:
         for source in self.chosen.select([path])[0]:
             built = self.chosen.built(source).removeprefix(f"{self.tree}/")
             if source.startswith(changed.TARGETS):
-                found.append((built, (built, f"tests/fuzz/corpus/{changed.stem_of(source)}")))
+                found.append((built, (built, f"{self.folder}/fuzz-corpus/{changed.stem_of(source)}")))
             elif source.endswith(".c"):
                 found.append((built, (built,)))
             elif not self.sanitizers and source != changed.CORPORA:

@@ -1209,10 +1209,10 @@ static void test_channel(void **state)
 
 /* Stands in front of the C library's. */
 static _Atomic int pauses;
-int nanosleep(const struct timespec *time, struct timespec *rest)
+int nanosleep(const struct timespec *time, struct timespec *rest) /* timing: the library's own pauses */
 {
     atomic_fetch_add(&pauses, 1);
-    return -clock_nanosleep(CLOCK_MONOTONIC, 0, time, rest);
+    return -clock_nanosleep(CLOCK_MONOTONIC, 0, time, rest); /* timing: the library's own pauses */
 }
 
 static bool paused(struct fixture *f)
