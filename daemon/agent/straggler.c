@@ -9,6 +9,12 @@
 #define STRAGGLER_MS 5000   /* lasts so long: short steps are noisy */
 #define STRAGGLER_RATIO 1.5 /* of the median */
 
+static int by_value(const void *a, const void *b)
+{
+    const double *x = (const double *)a, *y = (const double *)b;
+    return (*x > *y) - (*x < *y);
+}
+
 /* Lower median of the last windows of a job's workers here; 0 with fewer than two. */
 static double median_step_time(const struct agent_core *c, uint64_t job_id, uint64_t epoch)
 {
@@ -18,12 +24,10 @@ static double median_step_time(const struct agent_core *c, uint64_t job_id, uint
     for (const struct agent_worker *w = c->workers; w; w = w->next) {
         if (w->job_id != job_id || w->step_time.epoch != epoch || w->step_time.busy_ms <= 0)
             continue;
-        size_t i = n++;
-        for (; i > 0 && values[i - 1] > w->step_time.busy_ms; i--)
-            values[i] = values[i - 1];
-        values[i] = w->step_time.busy_ms;
+        titan_assert(n < all);
+        values[n++] = w->step_time.busy_ms;
     }
-    titan_assert(n <= all);
+    qsort(values, n, sizeof(*values), by_value);
     return n < 2 ? 0 : values[(n - 1) / 2];
 }
 

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes one operator, bound or constant of the product at a time and says which changes no test notices (`make mutants`).
 
-    run_mutants.py [--build build] [--seed N] [--only FILE] [--no-sanitizers] [N]
+    run_mutants.py [--build build] [--seed N] [--only FILE] [--sanitizers] [N]
 
 Places are drawn evenly over the lines of the product. Each mutant is compiled in a copy of the tree, BUILD/mutants/tree; what does not
 compile, or compiles to the same code, is drawn anew. Then the tests that `make test CHANGED=1` would choose are linked and run,
 the nearest first, until one fails: a test that does is run once without the mutant, whether it passes then. It has ten times as long
 as it has needed before; a mutant that hangs is noticed.
-Whatever none of them notices is built with sanitizers and run once more, as `make check` has it.
+With --sanitizers, what none of them notices is built with sanitizers and run once more, as `make check` has it.
 
 equivalent.txt names mutants that change nothing. report.json and survivors.txt stand in BUILD/mutants.
 """
@@ -398,7 +398,7 @@ def main():
     parser.add_argument("--build", default=os.environ.get("BUILD", "build"))
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--only", metavar="FILE", help="a file or folder of the product")
-    parser.add_argument("--no-sanitizers", dest="sanitizers", action="store_false", help="only the plain build")
+    parser.add_argument("--sanitizers", action="store_true", help="build what is not noticed with sanitizers, too")
     parser.add_argument("count", nargs="?", type=int, default=100)
     args = parser.parse_args()
     run_ = Run(args)

@@ -75,7 +75,7 @@ def sites(text):
                 add(m.start(), m.end(), after)
     for m in NUMBER.finditer(code):
         before = code[code.rfind("\n", 0, m.start()) + 1:m.start()]
-        if before.endswith("[") and TYPED.search(before):  # the size of an array
+        if before.endswith("calloc(") or (before.endswith("[") and TYPED.search(before)):  # room, of which more does no harm
             continue
         for after in (str(int(m[1]) + 1), "0") if m[1] == "1" else (str(int(m[1]) + 1),):
             add(m.start(), m.end(), after)

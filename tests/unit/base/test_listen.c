@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* listen.h: a socket that listens, and which process that is. */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,12 +41,12 @@ static void test_owner(void **state)
     assert_string_equal(text, "another process");
 }
 
-static int next_descriptor(void)
+static int descriptors(void)
 {
-    const int fd = dup(STDERR_FILENO);
-    assert_true(fd >= 0);
-    (void)close(fd);
-    return fd;
+    int n = 0;
+    for (int fd = 0; fd < 1024; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
 }
 
 /* A daemon that asks again and again, until the port is free, does not run out of descriptors. */
@@ -56,11 +57,11 @@ static void test_owner_keeps_nothing_open(void **state)
     uint16_t port = 0;
     char text[LISTEN_OWNER];
     assert_int_equal(listen_tcp("127.0.0.1", 1, &fd, &port, NULL), TITAN_OK);
-    const int before = next_descriptor();
+    const int before = descriptors();
     listen_owner(port, text);
-    assert_int_equal(next_descriptor(), before);
+    assert_int_equal(descriptors(), before);
     listen_owner(0, text);
-    assert_int_equal(next_descriptor(), before);
+    assert_int_equal(descriptors(), before);
 }
 
 int main(void)

@@ -61,6 +61,19 @@ static void test_visible(void **state)
     slot_is("GPU-8932f937-d72c, MIG-5c89852c", 1, "MIG-5c89852c");
 }
 
+/* A name of 127 letters is one; the list ends at a longer one. */
+static void test_longest_name(void **state)
+{
+    (void)state;
+    char name[129];
+    (void)snprintf(name, sizeof(name), "GPU-%0123d", 7);
+    assert_int_equal(machine_gpus_in(name, devices), 1);
+    slot_is(name, 0, name);
+    (void)snprintf(name, sizeof(name), "GPU-%0124d", 7);
+    assert_int_equal(machine_gpus_in(name, devices), 0);
+    slot_is(name, 0, NULL);
+}
+
 /* CUDA stops at the first entry that names no GPU. */
 static void test_none_visible(void **state)
 {
@@ -94,6 +107,7 @@ static void test_devices(void **state)
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-    const struct CMUnitTest tests[] = {TEST(test_visible), TEST(test_none_visible), TEST(test_devices)};
+    const struct CMUnitTest tests[] = {TEST(test_visible), TEST(test_longest_name), TEST(test_none_visible),
+                                       TEST(test_devices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

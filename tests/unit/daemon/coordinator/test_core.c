@@ -176,6 +176,7 @@ static void test_members_fall_to_the_checkpoint(void **state)
     progress(&b, .worker = 1, .epoch = 2, .step = 7);
     assert_int_equal(status_step(&b), 7);
     assert_non_null(strstr(event(&b, "recovery.finished")->detail, "\"resume_step\":6"));
+    assert_int_equal(core_counters(b.core)->state_checkpoint, 1);
     close_bench(&b);
 }
 
