@@ -167,7 +167,7 @@ def kill_and_grow(name, sets, world, reference):
 def eight_become_four():
     """pp=2 dp_shard=2 tp=2: 8 -> 4, a spare and a member killed there, 8 again; every loss bit for bit"""
     name = "pp=2 dp_shard=2 tp=2"
-    with Daemon(None, "--slots", 8, pace_ms=20) as d:
+    with Daemon(None, "--slots", 8, pace_ms=100) as d:
         # No replacement is there or on its way meanwhile: a spare is not taken while one starts.
         sets = keys(headers_text(d.state / "text"), 4, 8, "pp=2 dp_shard=2 tp=2", fault_tolerance__backoff_ms=40000,
                     fault_tolerance__backoff_max_ms=40000)
