@@ -89,7 +89,8 @@ class Arena(Cluster):
         self.context_file = self.dir / "context.json"
         recipe = (SOURCE / "recipes/tiny.toml").read_text()
         (self.dir / "mine.toml").write_text(recipe.replace("[training]", f'[training]\ndataset_path = "{self.text}"'))
-        self.keys = {**KEYS, "training.dataset_path": self.text}
+        small = {"training.seq_len": 32} if self.pace else {}
+        self.keys = {**KEYS, **small, "training.dataset_path": self.text}
         self.beside = int(self.submit(self.keys, "--name", "beside"))
         self.training(self.beside, 4, 3)
         self.mine = None
@@ -102,7 +103,7 @@ class Arena(Cluster):
     def own_job(self):
         """A job of the attacker's, anew when the last one is over."""
         if self.mine is None or self.status(self.mine)["state"] in ("FAILED", "CANCELLED", "COMPLETED"):
-            self.mine = int(self.submit({**OWN, "training.dataset_path": self.text}, "--name", "mine"))
+            self.mine = int(self.submit({**self.keys, **OWN, "training.seq_len": self.keys["training.seq_len"]}, "--name", "mine"))
 
     def metrics(self, job):
         return [json.loads(line) for line in self.ctl("-o", "json", "metrics", job).splitlines() if line.strip()]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from folders import LONG, events, in_the_way, keys, reason, steps_in, trains  # noqa: E402
-from titan import SOURCE, Daemon, command, overrides, tap, until  # noqa: E402
+from titan import SOURCE, Daemon, command, overrides, slow, tap, until  # noqa: E402
 
 
 def failed_checkpoints_are_told():
@@ -127,6 +127,7 @@ def checkpoint_of_a_preempted_job():
         assert "was not written" in last, last
 
 
+@slow
 def ordered_into_anothers_folder():
     """checkpoint.enable = false: a checkpoint that is ordered takes the folder first; another run's stays as it is"""
     with Daemon(None, "--slots", 6, pace_ms=100) as d:

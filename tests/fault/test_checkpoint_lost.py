@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from folders import LONG, events, flip, keys, reason, solo, steps_in, trains  # noqa: E402
-from titan import FP_BIN, Daemon, tap, under_permissions, until  # noqa: E402
+from titan import FP_BIN, Daemon, slow, tap, under_permissions, until  # noqa: E402
 
 
 def solo_never_begins_again_over_them():
@@ -40,6 +40,7 @@ def solo_never_begins_again_over_them():
         assert none.code == 2 and "FIFO" in none.err, (none.code, none.err)
 
 
+@slow
 def solo_stalled():
     """titan-worker run: a checkpoint with a load that stalls is tried once more, then the one before is taken; with none left
     it fails, and so it does when the folder itself does not answer"""
@@ -87,7 +88,8 @@ def at_rest(failpoints="", stay=45):
 def submit_and_rest(d, **more):
     """The job, its folder and the steps of its two checkpoints, 20 and 40."""
     folder = d.state / "ck"
-    job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG, checkpoint__interval=20, **more))
+    # Written within the step: one in the background would be told of by a later step, which may not come.
+    job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG, checkpoint__interval=20, checkpoint__async_mode="disabled", **more))
     trains(d, job, 41)
     until("both checkpoints are told of", lambda: len(events(d, job, "checkpoint.committed")) == 2)
     assert steps_in(folder) == [20, 40], steps_in(folder)

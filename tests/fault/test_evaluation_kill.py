@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, FP_BIN, SOURCE, Daemon, deadline, headers_text, overrides, tap  # noqa: E402
+from titan import BIN, FP_BIN, SOURCE, Daemon, deadline, headers_text, overrides, slow, tap  # noqa: E402
 
 STEPS, FREQ = 12, 4
 EVALUATED = [1, 4, 8, 12]
@@ -66,19 +66,29 @@ def shown(d, job, newest):
     assert follow.code == 0 and "  validation " in follow.out + follow.err, follow.out + follow.err
 
 
-def killed_in_evaluations():
-    """killed in an evaluation, or when it is over: every evaluation is there once, and the same"""
+def killed(*points):
     lost, want = run(None, shown)
     assert lost == 0
-    # The fourth step of an evaluation is the first of the second one: in the middle, in the last evaluation, and of rank 0,
-    # which is the one that writes.
-    for point in ("evaluation.step%1=kill@5", "evaluation.step%2=kill@12", "evaluation.step%0=kill@8", "evaluation.over%0=kill@2",
-                  "evaluation.over%1=kill@4"):
+    for point in points:
         lost, got = run(point)
         print(f"# {point}: {lost} recoveries", flush=True)
         assert lost > 0, "no worker was killed"
         assert got == want, f"{point}: {got} instead of {want}"
-    # All of them, where the checkpoint of the step is written before: its step is told of by the next ones.
+    return want
+
+
+def killed_in_evaluations():
+    """killed in an evaluation, or when it is over: every evaluation is there once, and the same"""
+    # Of rank 0, which is the one that writes, in the middle of the third evaluation.
+    killed("evaluation.step%0=kill@8", "evaluation.over%1=kill@4")
+
+
+@slow
+def killed_elsewhere_in_evaluations():
+    """the same in the middle of the second evaluation, in the last one, and of all workers"""
+    # The fourth step of an evaluation is the first of the second one.
+    want = killed("evaluation.step%1=kill@5", "evaluation.step%2=kill@12", "evaluation.over%0=kill@2")
+    # Where the checkpoint of the step is written before, its step is told of by the next ones.
     lost, got = run("evaluation.step=kill@7", checkpoint__enable="true", checkpoint__interval=FREQ, checkpoint__async_mode="disabled")
     assert got == want, f"all: {got} instead of {want}"
 
@@ -116,4 +126,4 @@ def resumed():
         shutil.rmtree(home, ignore_errors=True)
 
 
-tap(killed_in_evaluations, resumed)
+tap(killed_in_evaluations, killed_elsewhere_in_evaluations, resumed)

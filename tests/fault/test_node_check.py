@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import cluster  # noqa: E402
 import nodes  # noqa: E402
-from titan import BIN, BUILD, FP_BIN, Daemon, command, tap, until  # noqa: E402
+from titan import BIN, BUILD, CALM, FP_BIN, Daemon, command, tap, until  # noqa: E402
 
 SHIM = BUILD / "tests/fault/shim.so"
 
@@ -29,8 +29,16 @@ def findings(done):
     return {n["node"]: [(f["what"], f["wrong"], f["text"]) for f in n["findings"]] for n in json.loads(done.out)["nodes"]}
 
 
+def answered(look):
+    """What look() finds where all nodes have found the time to answer, which they have five seconds for."""
+    def found():
+        result = look()
+        return not any("no answer within" in text for node in result.values() for text in texts(node, "session", True)) and result
+    return until("all nodes answer in time", found)
+
+
 def check(server):
-    return findings(command(BIN / "titanctl", "-s", server, "-o", "json", "admin", "check"))
+    return answered(lambda: findings(command(BIN / "titanctl", "-s", server, "-o", "json", "admin", "check")))
 
 
 def texts(found, what, wrong):
@@ -47,7 +55,7 @@ def one_machine():
     with tempfile.TemporaryDirectory(prefix="titan-roots-") as home:
         data, kept = Path(home) / "data", Path(home) / "ck"
         data.mkdir(), kept.mkdir()
-        (Path(home) / "c.toml").write_text(f'[storage]\ndata_roots = ["{data}"]\ncheckpoint_roots = ["{kept}"]\n')
+        (Path(home) / "c.toml").write_text(f'[storage]\ndata_roots = ["{data}"]\ncheckpoint_roots = ["{kept}"]\n' + CALM)
         with Daemon(None, "--slots", 1, "--config", f"{home}/c.toml") as d:
             (found,) = check(d.server).values()
             assert texts(found, "data_root", False) == [f"{data}: can be read"], found
@@ -79,9 +87,7 @@ def other_clock_and_version():
     (c.dir / "titan-worker").symlink_to(BIN / "titan-worker")
     c.hosts["n3"] = (["sh", "-c", f'shift; exec {other} "$@"', "sh"], "127.0.0.1")
     with c:
-        done = command(BIN / "titanctl", "-s", c.unix, "-o", "json", "admin", "check")
-        assert done.code == 7, done.code
-        found = findings(done)
+        found = check(c.unix)
         (clock,) = texts(found["n2"], "clock", True)
         skew = int(clock.split(" ms ")[0])
         assert abs(skew - 600000) < 60000 and "against the coordinator's" in clock, clock
@@ -89,6 +95,7 @@ def other_clock_and_version():
         assert wrong == f"{later}, the coordinator's is {version}", wrong
         assert [n for n in found if texts(found[n], "clock", True)] == ["n2"] and [n for n in found if texts(found[n], "version", True)] == ["n3"], found
         shown = command(BIN / "titanctl", "-s", c.unix, "admin", "check")
+        assert shown.code == 7, shown
         for node, what in (("n2", "clock"), ("n3", "version")):
             assert any(node in line and what in line and "WRONG" in line for line in shown.out.splitlines()), shown.out
 
@@ -99,7 +106,7 @@ def root_that_does_not_answer():
         roots = [Path(home) / name for name in ("a", "b", "c")]
         for root in roots:
             root.mkdir()
-        (Path(home) / "c.toml").write_text(f"[storage]\ndata_roots = {json.dumps([str(r) for r in roots])}\n")
+        (Path(home) / "c.toml").write_text(f"[storage]\ndata_roots = {json.dumps([str(r) for r in roots])}\n" + CALM)
         with Daemon(None, "--slots", 1, "--config", f"{home}/c.toml", env={"TITAN_FAILPOINTS": "root.look=hang@1"},
                     program=FP_BIN / "titand") as d:
             for _ in range(2):
@@ -193,7 +200,7 @@ def cut_between_nodes():
     """two nodes reach the coordinator and not each other: both say so, for datagrams and for connections; healed, nothing is wrong"""
     with cluster.Cluster(nodes=3, slots=1) as c:
         def look():
-            return findings(c.ctl("-o", "json", "admin", "check"))
+            return answered(lambda: findings(c.ctl("-o", "json", "admin", "check")))
         c.wire.both_ways("n1", "n2", cut=1)
         found = look()
         for name, other in (("n1", "n2"), ("n2", "n1")):

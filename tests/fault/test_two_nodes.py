@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from nodes import Cluster  # noqa: E402
-from titan import command, headers_text, tap, until, worker_pids  # noqa: E402
+from titan import command, headers_text, slow, tap, until, worker_pids  # noqa: E402
 
 KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 4, "checkpoint.interval": 20, "training.global_batch_size": 4,
         "training.local_batch_size": 1, "device.threads": 1, "training.mixed_precision_param": "float32",
@@ -74,6 +74,7 @@ def pipeline_over_loopback():
         c.cancel(job)
 
 
+@slow
 def over_namespaces():
     """the same with a network namespace for each"""
     if os.geteuid() != 0:

@@ -18,7 +18,7 @@ import threading
 import time
 from pathlib import Path
 
-from titan import BIN, BUILD, CALM, SOURCE, alive, at_ms, command, deadline, overrides, remove_states, store_copy, until, worker_pids
+from titan import BIN, BUILD, CALM, SOURCE, alive, answered, at_ms, command, deadline, overrides, remove_states, store_copy, until, worker_pids
 
 WIRE = BUILD / "tests/fault/wire"
 SHIM = BUILD / "tests/fault/shim.so"
@@ -400,7 +400,7 @@ class Cluster:
         return command(BIN / "titanctl", "--server", self.server, *args, timeout=timeout)
 
     def ok(self, *args, timeout=60):
-        done = self.ctl(*args, timeout=timeout)
+        done = answered(lambda: self.ctl(*args, timeout=timeout))
         assert done.code == 0, f"titanctl {' '.join(map(str, args))}: exit {done.code}: {done.err}"
         return done.out
 

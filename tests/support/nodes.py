@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from titan import BIN, CALM, FP_BIN, SOURCE, command, deadline, overrides, paced, until, worker_pids
+from titan import BIN, CALM, FP_BIN, SOURCE, answered, command, deadline, overrides, paced, until, worker_pids
 
 
 class Cluster:
@@ -73,7 +73,7 @@ class Cluster:
         self.processes[name].wait()
 
     def ctl(self, *args):
-        done = command(BIN / "titanctl", "--server", self.unix, *args)
+        done = answered(lambda: command(BIN / "titanctl", "--server", self.unix, *args))
         assert done.code == 0, f"{args}: {done.err}"
         return done.out
 

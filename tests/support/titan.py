@@ -147,6 +147,18 @@ def command(*args, timeout=120, env=None, stdin=None):
     return Result(done)
 
 
+def answered(ask):
+    """What ask(), a titanctl, came to. It gives a connection two seconds, which a busy machine may need longer for; nothing was asked then: again."""
+    done = None
+
+    def there():
+        nonlocal done
+        done = ask()
+        return done.code != 4 or "before receiving SETTINGS frame" not in done.err
+    until(lambda: f"the server takes a connection: {done.err}", there)
+    return done
+
+
 def at_ms(text):
     """RFC 3339 time of titanctl's JSON in milliseconds since 1970."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000
@@ -317,7 +329,7 @@ class Daemon:
         return command(BIN / "titanctl", "--server", self.server, *args, timeout=timeout, stdin=stdin)
 
     def ok(self, *args, timeout=120):
-        done = self.ctl(*args, timeout=timeout)
+        done = answered(lambda: self.ctl(*args, timeout=timeout))
         assert done.code == 0, f"titanctl {' '.join(map(str, args))}: exit {done.code}: {done.err}"
         return done.out
 

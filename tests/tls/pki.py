@@ -13,14 +13,14 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, BUILD, CALM, SOURCE, command, deadline, until  # noqa: E402
+from titan import BIN, BUILD, CALM, SOURCE, answered, command, deadline, until  # noqa: E402
 
 SHIM = BUILD / "tests/fault/shim.so"
 
 
 def ctl(*args, env=None):
     """titanctl; must succeed."""
-    done = command(BIN / "titanctl", *args, env=env)
+    done = answered(lambda: command(BIN / "titanctl", *args, env=env))
     assert done.code == 0, f"titanctl {' '.join(map(str, args))}: {done.code}: {done.err}"
     return done.out
 
