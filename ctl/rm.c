@@ -113,7 +113,7 @@ static titan_status check_removal(struct ctl *ctl, uint64_t id, struct other_job
     const Titan__V1__Job *job = reply->job;
     if (!ctl_state_final(job->state)) {
         const char *state = ctl_state_name(job->state);
-        for (size_t i = 0; state[i] && i < sizeof(name) - 1; i++)
+        for (size_t i = 0; i < sizeof(name) - 1 && state[i]; i++)
             name[i] = (char)tolower((unsigned char)state[i]);
         titan_fail(err, TITAN_ECONFLICT, "job %llu is %s", (unsigned long long)id, name);
         titan_error_hint(err, "titanctl cancel stops it");

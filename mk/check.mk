@@ -37,10 +37,8 @@ heads: ## mend section dividers and write the licence's line where it is missing
 	@$(PYTHON) tests/docs/spdx.py
 check-heads:
 	$(call say,HEADS,"section dividers$(comma) licence lines")$(PYTHON) tests/docs/dividers.py --check && $(PYTHON) tests/docs/spdx.py --check
-# Both keep what they know of a file until it, or a header it reads, changes.
 check-cppcheck:
-	@mkdir -p $(BUILD)/cppcheck
-	$(call say,CPPCHK,"$(words $(check_own)) files")$(CPPCHECK) -q -j$(jobs) --cppcheck-build-dir=$(BUILD)/cppcheck --enable=warning,performance,portability --std=c11 \
+	$(call say,CPPCHK,"$(words $(check_own)) files")$(CPPCHECK) -q -j$(jobs) --enable=warning,performance,portability --std=c11 \
 		--library=posix --library=gnu --inline-suppr --suppressions-list=mk/cppcheck.txt --error-exitcode=1 \
 		--template='{file}:{line}: {severity}: {message} [{id}]' -D_GNU_SOURCE -I. $(check_own)
 tidy: check-tidy ## clang-tidy alone
@@ -48,7 +46,7 @@ tidy_stamps = $(check_own:%.c=$(BUILD)/tidy/%.ok)
 check-tidy:
 	@$(MAKE) --no-print-directory -j$(jobs) tidy-files
 tidy-files: $(tidy_stamps)
-# An object is newer than each header that it reads.
+# A file that was clean is looked at again when it, or a header it reads, has changed: its object is newer then.
 $(BUILD)/tidy/%.ok: %.c $(BUILD)/obj/%.o .clang-tidy
 	@mkdir -p $(@D); printf '  %-8s%s\n' TIDY "$$(find $(BUILD)/tidy -name '*.ok' | wc -l) of $(words $(check_own)), $<"
 	@$(CLANG_TIDY) --quiet $< -- -std=gnu17 -D_GNU_SOURCE -I. -I$(BUILD)/gen -fopenmp -DTITAN_FDS='"/dev/null"' 2>/dev/null

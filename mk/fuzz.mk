@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Coverage-guided fuzzing, tests/fuzz/targets: each file is one LLVMFuzzerTestOneInput. `make test` replays the corpora with a
-# plain runner (tests/fuzz/test_corpora.sh), so nothing of clang is needed there.
+# plain runner (tests/fuzz/test_corpora.sh), so nothing of clang is needed there. A corpus is an archive (tests/fuzz/archive.sh),
+# unpacked into a folder of the build.
 
 fuzz_targets := $(patsubst tests/fuzz/targets/%.c,%,$(wildcard tests/fuzz/targets/*.c))
 fuzz_replay := $(fuzz_targets:%=$(BUILD)/tests/fuzz/replay/%)
 fuzz_bins := $(fuzz_targets:%=$(BUILD)/tests/fuzz/targets/%)
+fuzz_corpora := $(patsubst tests/fuzz/corpus/%.tar.xz,$(BUILD)/fuzz-corpus/%,$(wildcard tests/fuzz/corpus/*.tar.xz))
 # Of the CUDA plug-in what needs no CUDA.
 fuzz_obj := $(call obj,tests/fuzz/common.c tests/fuzz/file_pool.c tests/fuzz/message.c tests/support/memory_device.c worker/comm/nccl/share.c worker/comm/nccl/peers.c)
 fuzz_libs := $(lib_daemon) $(lib_worker) $(lib_ctl) $(lib_state) $(lib_proto) $(lib_base)
@@ -18,16 +20,25 @@ $(BUILD)/tests/fuzz/replay/api $(BUILD)/tests/fuzz/targets/api: \
 	fuzz_link += $(patsubst %,-Wl$(comma)--wrap=%,clock_mono_ns clock_wall_ms uv_queue_work getpwuid_r)
 # Logs nothing.
 $(BUILD)/tests/fuzz/replay/said $(BUILD)/tests/fuzz/targets/said: fuzz_link += -Wl,--wrap=log_write
-tests: $(fuzz_replay)
+$(fuzz_corpora): $(BUILD)/fuzz-corpus/%: tests/fuzz/corpus/%.tar.xz tests/fuzz/archive.sh
+	@tests/fuzz/archive.sh unpack $< $@
+tests: $(fuzz_replay) $(fuzz_corpora)
 
 # clang's build is one of its own; its objects count what they cover.
 fuzz_make = $(MAKE) --no-print-directory BUILD=build/fuzz CC=clang-14 SAN=address,undefined CFLAGS='-O1 -g -fsanitize=fuzzer-no-link'
-.PHONY: fuzz fuzz-build fuzz-merge fuzz-programs
-fuzz-programs: $(if $(TARGET),$(TARGET:%=$(BUILD)/tests/fuzz/targets/%),$(fuzz_bins))
+fuzz_wanted = $(or $(TARGET),$(fuzz_targets))
+fuzz_known = @[ -z '$(filter-out $(fuzz_targets),$(TARGET))' ] || { echo "there is no target '$(filter-out $(fuzz_targets),$(TARGET))'; there are: $(fuzz_targets)"; exit 2; }
+.PHONY: fuzz fuzz-build fuzz-merge fuzz-add fuzz-programs
+fuzz-programs: $(fuzz_wanted:%=$(BUILD)/tests/fuzz/targets/%) $(filter $(fuzz_wanted:%=$(BUILD)/fuzz-corpus/%),$(fuzz_corpora))
 fuzz-build:
+	$(fuzz_known)
 	@command -v clang-14 >/dev/null || { echo "make fuzz needs clang-14 and libclang-rt-14-dev (packages-dev.txt)"; exit 1; }
 	+@$(fuzz_make) fuzz-programs
 fuzz: fuzz-build ## coverage-guided fuzzing of every parser and handler, clang's sanitizers (MINUTES=30 each, TARGET=x); finds in build/fuzz/found
-	@tests/fuzz/fuzz.sh run '$(or $(TARGET),$(fuzz_targets))' $(or $(MINUTES),30)
+	@tests/fuzz/fuzz.sh run '$(fuzz_wanted)' $(or $(MINUTES),30)
 fuzz-merge: fuzz-build ## keep of what `make fuzz` has learned the little that covers it all, in tests/fuzz/corpus (TARGET=x)
-	@tests/fuzz/fuzz.sh merge '$(or $(TARGET),$(fuzz_targets))'
+	@tests/fuzz/fuzz.sh merge '$(fuzz_wanted)'
+fuzz-add: ## add an input to a target's corpus by hand, or several (TARGET=x FILE=path)
+	$(fuzz_known)
+	@[ -n '$(TARGET)' ] && [ -n "$(FILE)" ] || { echo "make fuzz-add needs TARGET=x and FILE=path"; exit 2; }
+	@tests/fuzz/archive.sh add tests/fuzz/corpus/$(TARGET).tar.xz $(FILE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The cluster in one thread, tests/sim. `make test` has 2,000 schedules of it (tests/sim/test_simulation.c).
+# The cluster in one thread, tests/sim. `make test` has 400 schedules of it, `make test-slow` 2,000 (tests/sim/test_simulation.c).
 
 sim_src := $(filter-out tests/sim/test_% tests/sim/main.c,$(wildcard tests/sim/*.c))
 lib_sim := $(BUILD)/obj/libsim.a
@@ -38,5 +38,5 @@ sim-scale: ## the same with thousands of nodes and one job on all of them (AGENT
 # Deliberate bugs (base/mutant.h) in a build of their own: each must be found within 10,000 schedules.
 .PHONY: sim-mutants
 sim-mutants: ## are 20 and more deliberate bugs of the protocol found? (ROUNDS=n, ONLY=NAME)
-	@$(MAKE) --no-print-directory BUILD=build/mutants CFLAGS='-O2 -g -DTITAN_MUTANTS' build/mutants/tests/sim/sim
-	@MUTANTS='$(ONLY)' FIRST=$(FIRST) ROUNDS=$(if $(ROUNDS),$(ROUNDS),10000) build/mutants/tests/sim/sim
+	@$(MAKE) --no-print-directory BUILD=build/sim-mutants CFLAGS='-O2 -g -DTITAN_MUTANTS' build/sim-mutants/tests/sim/sim
+	@MUTANTS='$(ONLY)' FIRST=$(FIRST) ROUNDS=$(if $(ROUNDS),$(ROUNDS),10000) build/sim-mutants/tests/sim/sim

@@ -69,7 +69,7 @@ def source_of(test):
 
 
 def in_set(test, wanted):
-    """A file is slow as a whole when its head names `make test-slow`; a script can have single cases marked @slow."""
+    """A file is slow as a whole when its head names `make test-slow`; single cases are marked: @slow in a script, slow() and longer() in a program (sets.h)."""
     text = source_of(test).read_text()
     whole = "make test-slow" in "\n".join(text.splitlines()[:12])
     if wanted == "slow":
@@ -90,28 +90,48 @@ def matching(tests, words):
 
 
 def choose():
-    tests = every_test()
-    if os.environ.get("CHANGED"):
-        import changed
-        against = os.environ["CHANGED"]
-        tests, notes = changed.select_since("HEAD" if against == "1" else against, BUILD)
-        for note in notes:
-            say(f"changed: {note}")
-    if os.environ.get("T", "").strip():
-        tests = matching(tests, os.environ["T"].split())
+    """The tests, in the order they were found or nearest to the change, and what make has to build for them."""
     wanted = os.environ.get("TITAN_TEST_SET") or "fast"
-    return [t for t in tests if in_set(t, wanted)]
+    tests, targets = every_test(), None
+    if os.environ.get("CHANGED"):
+        tests, targets = touched("HEAD" if os.environ["CHANGED"] == "1" else os.environ["CHANGED"])
+    if os.environ.get("T", "").strip():
+        tests, targets = matching(tests, os.environ["T"].split()), None
+    tests = [t for t in tests if in_set(t, wanted)]
+    if targets is None:  # scripts need the programs and helpers of all kinds; test programs alone are linked by their names
+        programs = [str(BUILD / t) for t in tests if not t.endswith((".py", ".sh"))]
+        targets = ["tests"] if len(programs) < len(tests) else programs
+    if wanted != "fast" and any(t.startswith("tests/cuda/") for t in tests):
+        targets.append("cuda-tests")
+    return tests, targets
+
+
+def touched(revision):
+    """By changed.py, from what the build knows of includes and symbols: the build comes first."""
+    import changed
+    try:
+        paths = changed.changed_paths(revision)
+    except subprocess.CalledProcessError:
+        raise Refused(f"CHANGED={revision} is no commit of this tree") from None
+    if not paths:
+        say(f"changed: nothing differs from {revision}")
+        return [], []
+    built = (BUILD / "obj/tests").exists()
+    if not built:
+        say(f"changed: no tests are built in {BUILD} yet: everything is built first")
+    make("all" if built else "tests")
+    tests, targets, notes = changed.choose(paths, BUILD)
+    for note in notes:
+        say(f"changed: {note}")
+    return [t.removeprefix(f"{BUILD}/") for t in tests], targets
 
 
 # --- the build -------------------------------------------------------------------------------------------------------------
 
-def build(tests):
-    """Scripts need the programs and helpers of all kinds; test programs alone are linked by their names."""
-    programs = [str(BUILD / t) for t in tests if not t.endswith((".py", ".sh"))]
-    targets = ["tests"] if len(programs) < len(tests) else programs
-    if any(t.startswith("tests/cuda/") and in_set(t, "slow") for t in tests):
-        targets.append("cuda-tests")
-    return subprocess.run(["make", "--no-print-directory", f"-j{processors()}", *targets], cwd=ROOT).returncode
+def make(*targets):
+    code = subprocess.run(["make", "--no-print-directory", f"-j{processors()}", *targets], cwd=ROOT).returncode
+    if code:
+        sys.exit(code)
 
 
 def processors():
@@ -327,7 +347,7 @@ def run(tests, folder):
     """Results of all, in the order in which they ended."""
     jobs = int(os.environ.get("JOBS") or 2 * processors())
     repeat = int(os.environ.get("REPEAT") or 1)
-    queue = [(t, n) for n in range(repeat) for t in in_order(tests)]
+    queue = [(t, n) for n in range(repeat) for t in (tests if os.environ.get("CHANGED") else in_order(tests))]
     running, results = {}, []
 
     def stop(*_):
@@ -393,14 +413,12 @@ def main():
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise Refused(f"tests already run in {BUILD}: wait for them, or give this run a folder of its own (BUILD=...)") from None
-    tests = choose()
+    tests, targets = choose()
     if not tests:
         say("nothing to run: no test of this set is touched or named")
         say("0 passed, 0 failed")
         return 0
-    code = build(tests)
-    if code:
-        return code
+    make(*targets)
     for old in [*OUT.glob("*.log"), *OUT.glob("*.json")]:
         old.unlink()
     drawn = "TITAN_TEST_SEED" not in os.environ

@@ -297,6 +297,8 @@ static titan_status open_costs(struct planner *p, struct titan_error *err)
     const struct device_options device = {.threads = p->cost.threads};
     if (device_open("cpu", &device, &p->device, NULL) != TITAN_OK)
         p->device = (struct device_handle){0}; /* sizes are estimated */
+    else if (p->cost.table)
+        p->cost.device = &p->device.info;
     return TITAN_OK;
 }
 

@@ -134,7 +134,7 @@ static titan_status open_epoch(struct epoch *e, struct titan_error *err)
     at[OPENING_PLANNED] = clock_mono_ns();
     TRY(groups_split_members(e, err));
     TRY(groups_split_channels(e, err));
-    TRY(epoch_compare_data(e, err));
+    TRY(epoch_introduce(e, err));
     at[OPENING_GROUPED] = clock_mono_ns();
     TRY(run_folder_judge(e, false, err));
     TRY(recover_agree(e, finish_step, err));

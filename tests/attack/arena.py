@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import datagrams  # noqa: E402
 from nodes import Cluster  # noqa: E402
-from titan import BIN, SOURCE, Daemon, command, headers_text, until  # noqa: E402
+from titan import BIN, SOURCE, Daemon, calm, command, headers_text, pause, until  # noqa: E402
 
 # The run beside: a number of workers that never changes, losses that are the same bit for bit on any number of them.
 KEYS = {"elastic.min_workers": 4, "elastic.max_workers": 4, "checkpoint.interval": 200, "training.global_batch_size": 4,
@@ -21,7 +21,7 @@ KEYS = {"elastic.min_workers": 4, "elastic.max_workers": 4, "checkpoint.interval
         "numerics.canonical": "true", "training.steps": 1000000, "fault_tolerance.backoff_ms": 50, "training.seq_len": 512}
 OWN = {**KEYS, "elastic.min_workers": 1, "elastic.max_workers": 2, "fault_tolerance.max_restarts": 100000}
 # The machine is busy with attackers: heartbeats and steps may be late by what would be a hang on an idle one.
-BUSY = '[detection]\nprofile = "wan"\nhang_floor_ms = 10000\n'
+BUSY = calm(5000)
 RSS_MORE_KIB = 96 << 10  # what a daemon may have more after a storm than before
 FDS_MORE = 24
 
@@ -77,8 +77,10 @@ def digest(points):
 class Arena(Cluster):
     """A Cluster, of which n1 and n2 have a slot more each than the run beside needs: for jobs of the attacker."""
 
+    pace = 0  # the workers' pace_ms
+
     def __init__(self, config=BUSY):
-        super().__init__(slots={"n1": 3, "n2": 3}, config=config)
+        super().__init__(slots={"n1": 3, "n2": 3}, config=config, pace_ms=self.pace)
 
     def __enter__(self):
         super().__enter__()
@@ -203,7 +205,7 @@ class Arena(Cluster):
             self.processes[name].send_signal(signal.SIGTERM)
         with Daemon(self.dir / "reference", "--slots", 1) as d:
             job = d.submit("tiny", {**self.keys, "elastic.min_workers": 1, "elastic.max_workers": 1})
-            until(f"the reference is at step {len(got)}", lambda: d.status(job)["step"] >= len(got), 3600, 0.2)
+            until(f"the reference is at step {len(got)}", lambda: d.status(job)["step"] >= len(got), 3600)
             d.ok("cancel", job)
             want = [(p["step"], p["loss"], p["grad_norm"]) for p in d.lines("metrics", job)][:len(got)]
         differ = [(g, w) for g, w in zip([(p[0], p[2], p[3]) for p in got], want) if g != w]
@@ -240,7 +242,7 @@ class Secured(Arena):
         joins = self.dir / f"{name}.join"
         joins.touch(0o600)
         joins.write_text(self.ctl("node", "join", name, "--address", self.tcp))
-        self.spawn(name, "agent", "--join", joins, "--address", "127.0.0.1", "--slots", self.slots[name], "--lease-ms", 1500)
+        self.spawn(name, "agent", "--join", joins, "--address", "127.0.0.1", "--slots", self.slots[name], "--lease-ms", self.lease_ms)
 
     def pair(self, name):
         return {k: str(self.dir / name / f"{k}.pem") for k in ("ca", "cert", "key")}
@@ -313,12 +315,12 @@ class Storm:
         """Until all is said, or for that long. Returns what each way has seen."""
         begin = looked = time.monotonic()
         try:
-            while len(self.ends) < len(self.processes) and (seconds is None or time.monotonic() - begin < seconds):
-                time.sleep(0.05)
+            while len(self.ends) < len(self.processes) and (seconds is None or time.monotonic() - begin < seconds):  # timing: how long to attack
+                pause(0.05, "they say something")
                 self.read()
                 for way, p in self.processes.items():
                     assert p.poll() in (None, 0) or way in self.ends, f"{way}: {(self.arena.dir / f'speak-{way}.log').read_text()[-2000:]}"
-                if time.monotonic() - looked > self.every:
+                if time.monotonic() - looked > self.every:  # timing: now and then
                     looked = time.monotonic()
                     self.arena.own_job()
                     self.arena.tell()

@@ -85,7 +85,7 @@ class Link:
     def streams(self):
         pairs = {}
         while not self.closed:
-            for s in select.select([self.tcp, *pairs], [], [], 0.1)[0]:
+            for s in select.select([self.tcp, *pairs], [], [], 0.1)[0]:  # timing: to see that it is closed
                 try:
                     if s is self.tcp:
                         here, onward = s.accept()[0], socket.create_connection(("127.0.0.1", self.there), 1)
@@ -109,7 +109,7 @@ class Link:
     def datagrams(self):
         back = None
         while not self.closed:
-            for s in select.select([self.udp, self.onward], [], [], 0.1)[0]:
+            for s in select.select([self.udp, self.onward], [], [], 0.1)[0]:  # timing: to see that it is closed
                 try:
                     data, sender = s.recvfrom(65536)
                     self.captured.append((s is self.udp, data))

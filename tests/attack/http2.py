@@ -52,7 +52,7 @@ class Connection:
         """unix:PATH or HOST:PORT; tls: an ssl.SSLContext; source: an address of ours"""
         self.socket = dial(target, source)
         self.socket = tls.wrap_socket(self.socket, server_hostname="localhost") if tls else self.socket
-        self.socket.settimeout(0.05)
+        self.socket.settimeout(0.05)  # timing: what there is to read now
         self.stream, self.window, self.windows, self.first, self.buffer, self.open = -1, 65535, {}, 65535, b"", True
         self.ended = False  # all that the other side has sent was read
         self.most = None  # streams that may be open
@@ -68,7 +68,7 @@ class Connection:
         except OSError:
             self.open = False
         finally:
-            self.socket.settimeout(0.05)
+            self.socket.settimeout(0.05)  # timing: what there is to read now
 
     def read(self):
         """Take in what there is: windows, pings, the end."""
@@ -125,7 +125,7 @@ class Connection:
         """As much of it as the other side's windows let through in time; returns how much."""
         import time
         sent, end = 0, time.monotonic() + seconds
-        while sent < len(payload) and self.open and stream in self.windows and time.monotonic() < end:
+        while sent < len(payload) and self.open and stream in self.windows and time.monotonic() < end:  # timing: how long to try
             n = min(16384, len(payload) - sent, self.window, self.windows[stream])
             if n <= 0:
                 self.read()

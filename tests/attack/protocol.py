@@ -11,6 +11,8 @@ import tempfile
 import threading
 from pathlib import Path
 
+from titan import deadline
+
 SOURCE = Path(__file__).resolve().parents[2]
 
 
@@ -81,7 +83,7 @@ class Client:
             make = self.channel.unary_stream if name in STREAMS else self.channel.unary_unary
             self.stubs[name] = make(f"/{METHODS[name].containing_service.full_name}/{name}", request_serializer=bytes, response_deserializer=bytes)
 
-    def call(self, name, payload, timeout=5, most=20):
+    def call(self, name, payload, timeout=60, most=20):
         """("OK", answers) or (status, text)."""
         try:
             answer = self.stubs[name](payload, timeout=timeout, metadata=self.metadata)
@@ -137,13 +139,13 @@ class Session:
         payload = message if isinstance(message, bytes) else message.SerializeToString()
         while self.ended is None:
             try:
-                self.out.put(payload, timeout=0.2)
+                self.out.put(payload, timeout=0.2)  # timing: to see that it has ended
                 return True
             except queue.Full:
                 pass
         return False
 
-    def hear(self, seconds=5):
+    def hear(self, seconds=60):
         """The next message, or None."""
         try:
             return self.heard.get(timeout=seconds)
@@ -153,7 +155,7 @@ class Session:
     def close(self):
         self.call.cancel()
         self.channel.close()
-        self.thread.join(5)
+        self.thread.join()
 
 
 def hello(node, incarnation=1, slots=2, address="127.0.0.1", **more):
@@ -173,7 +175,7 @@ class Frames:
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(5)
+        self.socket.settimeout(deadline())
         self.socket.connect(str(path))
 
     def send(self, payload):
@@ -196,7 +198,7 @@ class Frames:
         except OSError:
             return False
         finally:
-            self.socket.settimeout(5)
+            self.socket.settimeout(deadline())
 
     def close(self):
         self.socket.close()
@@ -208,7 +210,7 @@ class Datagrams:
     def __init__(self):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", 0))
-        self.socket.settimeout(1)
+        self.socket.settimeout(1)  # timing: an answer that may not come
 
     def send(self, port, payload):
         try:

@@ -11,6 +11,7 @@ import time
 import traceback
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import protocol  # noqa: E402
 
@@ -19,7 +20,7 @@ def say(text):
     print(text, flush=True)
 
 
-def scenes(only):
+def run_scenes(only):
     """(passed, failed). Those that take an arena share one; a failure ends it, and the next has a fresh one."""
     from arena import Arena
     from scenes import SCENES
@@ -88,7 +89,7 @@ def main():
     if protocol.absent:
         sys.exit(f"make attack: {protocol.absent}")
     say(f"# SEED={o.seed}")
-    passed, failed = scenes([n for n in o.only.split(",") if n])
+    passed, failed = run_scenes([n for n in o.only.split(",") if n])
     if not o.only:
         try:
             say("ok storm: " + storm(o.seed, o.rounds, [w for w in o.ways.split(",") if w]))

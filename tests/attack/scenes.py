@@ -2,7 +2,7 @@
 """Attacks by name, each with what must not come of it. SCENES has them all.
 
 What users of the machine may read and write is in tests/security/test_users.py (paths_of_others), checkpoints that cannot be
-read for a while in tests/fault/test_checkpoint_folder.py (unreadable_under_a_job)."""
+read for a while in tests/fault/test_checkpoint_lost.py (unreadable_under_a_job)."""
 import contextlib
 import json
 import os
@@ -13,7 +13,6 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -21,15 +20,17 @@ from arena import BUSY, KEYS, Arena, Secured, rss_kib
 from http2 import PREFACE, SETTINGS, Connection, begin, dial, frame
 from mutate import Mutator
 from protocol import Client, Datagrams, Frames, Page, Session, agent, api, hello, worker
-from titan import BIN, SOURCE, Daemon, command, headers_text, until
+from titan import BIN, SOURCE, Daemon, command, deadline, headers_text, until
 
 HUGE = (1 << 64) - 1
 SCENES = []
 
 
-def scene():
+def scene(quick=False):
+    """quick: `make test` has it, the others are `make test-slow`'s; `make attack` has all."""
     def add(run):
         SCENES.append((run.__name__.replace("_", "-"), run))
+        run.quick = quick
         return run
     return add
 
@@ -60,7 +61,7 @@ def recovers(a, job):
     assert now["epoch"] < before["epoch"] + 5000, (before["epoch"], now["epoch"])
 
 
-@scene()
+@scene(quick=True)
 def epoch_by_datagram(a):
     """one datagram commits epoch 2^64-1 of a job: neither it nor the coordinator is moved, and losses are recovered from as ever"""
     out = Datagrams()
@@ -75,7 +76,7 @@ def epoch_by_datagram(a):
     recovers(a, a.mine)
 
 
-@scene()
+@scene(quick=True)
 def commit_by_datagram(a):
     """a forged commit of the next epoch, from initial weights or the attacker's checkpoint: the run goes on where it is"""
     out = Datagrams()
@@ -95,7 +96,7 @@ def commit_by_datagram(a):
     assert a.check()["epoch"] == s["epoch"]
 
 
-@scene()
+@scene(quick=True)
 def epoch_by_session(a):
     """a node without a worker of the job refuses its epoch for number 2^64-1: nothing is made of it"""
     s = Session(a.tcp)
@@ -110,7 +111,7 @@ def epoch_by_session(a):
     recovers(a, a.mine)
 
 
-@scene()
+@scene(quick=True)
 def log_of_no_rank(a):
     """a piece of a log of a rank that no job has: the session that brings it ends"""
     s = Session(a.tcp)
@@ -123,7 +124,7 @@ def log_of_no_rank(a):
     a.check()
 
 
-@scene()
+@scene(quick=True)
 def judged_by_the_unasked(a):
     """a node tells what it knows of nodes it was not asked for: no node is lost"""
     s = Session(a.tcp)
@@ -158,7 +159,7 @@ def checked_by_the_unasked(a):
     own = agent.NodeFinding(what="clock", wrong=False, text="mine")
     for text in (own, forged, forged):  # the first one counts
         s.send(agent.AgentMessage(term=term, checked=agent.NodeChecked(request_id=asked.request_id, findings=[text])))
-    operator.join(30)
+    operator.join()
     s.close()
     (done,) = done
     found = {n["node"]: n["findings"] for n in json.loads(done.out)["nodes"]}
@@ -173,7 +174,7 @@ def checked_by_the_unasked(a):
     a.check()
 
 
-@scene()
+@scene(quick=True)
 def fenced_by_a_stranger(a):
     """a term of 2^62 without a registration: the coordinator goes on to accept requests"""
     for message in (agent.AgentMessage(term=1 << 62, heartbeat=agent.AgentHeartbeat(number=1)),
@@ -207,7 +208,7 @@ def fenced_by_a_node(a):
     a.check()
 
 
-@scene()
+@scene(quick=True)
 def pose_as_a_node(a):
     """a registration from elsewhere with the name of a node that is there: refused, and that node keeps its session"""
     for name in a.slots:
@@ -220,16 +221,16 @@ def pose_as_a_node(a):
     a.check()
 
 
-@scene()
+@scene(quick=True)
 def fifo_as_schedule(a):
     """a FIFO as schedule file: the submit is refused, others are answered"""
     fifo = a.dir / "fifo"
     os.mkfifo(fifo)
     recipe = (a.dir / "mine.toml").read_text() + f'\n[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule_csv = "{fifo}"\n'
     c = Client(a.unix)
-    status, text = c.call("Submit", api.SubmitRequest(recipe=recipe).SerializeToString(), timeout=10)
+    status, text = c.call("Submit", api.SubmitRequest(recipe=recipe).SerializeToString(), timeout=deadline())
     assert status in ("INVALID_ARGUMENT", "FAILED_PRECONDITION") and "fifo" in text, (status, text)
-    status, text = c.call("Submit", api.SubmitRequest(recipe="[training]\nstepz = 1\n").SerializeToString(), timeout=10)
+    status, text = c.call("Submit", api.SubmitRequest(recipe="[training]\nstepz = 1\n").SerializeToString(), timeout=deadline())
     assert status == "INVALID_ARGUMENT", (status, text)
     c.close()
     a.check()
@@ -245,7 +246,7 @@ def header_block(_):
 
     def block(target):
         with contextlib.suppress(OSError), dial(target) as s:
-            s.settimeout(300)
+            s.settimeout(deadline())
             s.sendall(data)
     with d:
         port = until("it says where it listens", lambda: re.search(r"listen=.*127\.0\.0\.1:(\d+)", d.log())).group(1)
@@ -272,7 +273,7 @@ def messages_that_never_end(a):
     body = b"\0" + (512 << 10).to_bytes(4, "big") + b"a" * ((512 << 10) - 1)
     for c in connections:
         for stream in [c.call("/titan.v1.Titan/Submit") for _ in range(16)]:
-            c.data(stream, body, 0.15)
+            c.data(stream, body, 0.05)
         most = max(most, rss_kib(a.pids["c"]))
     for c in connections:
         c.close()
@@ -365,7 +366,7 @@ def idle_connections(_):
             c.close()
 
 
-@scene()
+@scene(quick=True)
 def manifests_unreadable(_):
     """titan-worker over checkpoints none of which loads: it fails, and they stay"""
     with tempfile.TemporaryDirectory(prefix="titan-attack-") as where:
@@ -446,15 +447,14 @@ def broken_protocol(a):
         return None
 
     def lie(sock, p):
-        """It may be too early: the worker's own connection comes later and takes the place of this one."""
+        """Again and again: it may be too early, when the worker's own connection comes later and takes the place of this one."""
         frames = Frames(sock)
         frames.send(worker.WorkerToAgent(registration=worker.WorkerRegistration(job_id=p.job, worker_id=p.worker, token=p.token, pid=p.pid,
                                                                   address="127.0.0.1:1")).SerializeToString())
         frames.send(worker.WorkerToAgent(progress=agent.WorkerProgress(job_id=p.job, worker_id=p.worker, epoch=1,
                                                                        step_ms=float("nan"))).SerializeToString())
-        with contextlib.suppress(AssertionError):
-            until("it has ended", lambda: p.worker in ended(), 2)
         frames.close()
+        return False
     a.own_job()
     before = sum(x["count"] for x in a.status(a.mine)["losses"] if x["cause"] == "faulty")
     for _ in range(4):
@@ -485,7 +485,7 @@ def fifo_as_shard(_):
         with contextlib.suppress(ProcessLookupError):  # it may have been taken for hung
             os.kill(pid, signal.SIGKILL)
         until("it trains again", lambda: (lambda s: s["state"] == "RUNNING" and s["epoch"] > before["epoch"])(d.status(job)), 30)
-        assert d.status(job)["restarts"] <= 2, d.status(job)
+        assert len([e for e in d.lines("events", job) if e["type"] == "worker.exited"]) <= 2, d.status(job)
         d.ok("cancel", job)
 
 
@@ -530,7 +530,7 @@ def forged(a, job):
         yield agent.AgentMessage(stalled=agent.WorkerStalled(epoch=s["epoch"], for_ms=60000, **about))
 
 
-@scene()
+@scene(quick=True)
 def ends_of_others(a):
     """a node without a part in a job says that its workers have finished, failed, stalled, and where its checkpoints are: no effect"""
     def listed():

@@ -19,7 +19,7 @@ import datagrams
 import protocol
 from mutate import Mutator
 from protocol import Client, Datagrams, Frames, Page, Session, agent, worker
-from titan import become_nobody
+from titan import become_nobody, pause
 
 
 class Context:
@@ -29,7 +29,7 @@ class Context:
 
     def look(self):
         """Now and then; the arena replaces the file."""
-        if time.monotonic() - self.read_at > 0.3:
+        if time.monotonic() - self.read_at > 0.3:  # timing: now and then
             self.values, self.read_at = json.loads(self.path.read_text()), time.monotonic()
         return self.values
 
@@ -187,7 +187,7 @@ class AsClient(Speaker):
                 message.Clear()
                 continue
             break
-        status, _ = client.call(self.method, payload)
+        status, _ = client.call(self.method, payload, timeout=5)  # timing: an answer that may not come
         return f"{who['name']} {self.method} {status}"
 
     def close(self):
@@ -301,7 +301,7 @@ class AsWorker(Speaker):
 
     def say(self):
         if not self.frames and not self.open():
-            time.sleep(0.01)
+            pause(0.01, "an agent opens it")
             return "no socket"
         message = kind(worker.WorkerToAgent(), self.random.choice(self.kinds))
         payload = self.mutator.bytes_of(message)
@@ -372,7 +372,7 @@ def main(way, context, seed, rounds):
     seen, said = Counter(), time.monotonic()
     for n in range(1, int(rounds) + 1):
         seen[speaker.say()] += 1
-        if time.monotonic() - said > 0.5:
+        if time.monotonic() - said > 0.5:  # timing: now and then
             said = time.monotonic()
             print(json.dumps({"done": n}), flush=True)
     speaker.close()

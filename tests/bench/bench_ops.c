@@ -360,7 +360,7 @@ static void run(struct bench *b, struct op_call o)
     fill(b, b->x[0], b->slot_bytes, false); /* what results of the ones before have made of them grows */
     fill(b, b->x[1], b->slot_bytes, false);
     double ms = measure(b, &o);
-    double peak = b->dt == DTYPE_BF16 ? b->h.info.peak_flops_bf16 : b->h.info.peak_flops_f32;
+    double peak = device_peak(&b->h.info, b->dt);
     b->total_ms += ms * (double)o.calls;
     printf("%s    {\"op\": \"%s\", \"shape\": \"%s\", \"ms\": %.4f, \"calls_per_step\": %lld", b->rows++ ? ",\n" : "",
            o.name, o.shape, ms, (long long)o.calls);

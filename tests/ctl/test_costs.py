@@ -60,6 +60,15 @@ def measured():
     assert 0 < other["measured"] < other["of"], other
 
 
+def shared_peak():
+    """MFU of a plan with a table is of what the cores do at most: each of twice as many workers as cores has half of it"""
+    cores, peaks = len(os.sched_getaffinity(0)), []
+    for world in (cores, 2 * cores):
+        d = document("-n", world, "--set", f"training.global_batch_size={2 * cores}", "--set", "training.local_batch_size=1")
+        peaks.append(d["tokens_per_second_per_device"] / d["mfu"])
+    assert 1.4 < peaks[0] / peaks[1] < 2.8, peaks  # each is measured
+
+
 def spreads():
     """a table has the spread of each operation, and two ranks wait for it at what they do together, one rank never"""
     lines = TABLE.read_text().splitlines(keepends=True)
@@ -145,6 +154,6 @@ def same_hash_elsewhere():
 
 
 try:
-    tap(measured, spreads, usual_place, refused, same_program, same_hash_elsewhere)
+    tap(measured, shared_peak, spreads, usual_place, refused, same_program, same_hash_elsewhere)
 finally:
     shutil.rmtree(HOME, ignore_errors=True)

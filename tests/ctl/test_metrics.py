@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """What a run tells of its steps: a rank that is slowed on purpose is the slowest, in metrics.jsonl, in `titanctl metrics` and in the table;
-tokens of experts; a disk that is full costs lines, events and traces, and no step."""
+what MFU is a share of; tokens of experts; a disk that is full costs lines, events and traces, and no step."""
 import json
 import os
 import re
@@ -43,6 +43,19 @@ def slowed():
     assert table[0].split()[-3:] == ["its", "busy", "memory"] and len(table) == 1 + STEPS, table
     assert [row.split()[0] for row in table[1:]] == [str(m["step"]) for m in told], table
     assert all(str(m["split"]["slowest_rank"]) in row.split()[1:] for m, row in zip(told, table[1:])), table
+
+
+def shared_cores():
+    """MFU is of what the cores can do: four workers on one core have its peak once, as one worker has"""
+    def peak(workers):  # FLOP/s that MFU is a share of
+        with tempfile.TemporaryDirectory(prefix="titan-peak-") as home:
+            one = str(min(os.sched_getaffinity(0)))
+            subprocess.run(["taskset", "-c", one, BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", str(workers), "--dir", home,
+                            *overrides({**KEYS, "training.local_batch_size": 1})], check=True, capture_output=True)
+            last = [json.loads(line) for line in open(Path(home) / "metrics.jsonl")][-1]
+        return last["tflops"] * workers / last["mfu"]
+    one, four = peak(1), peak(4)
+    assert one / 2 < four < 2 * one, (one, four)  # measured twice; counted four times it would be four times as much
 
 
 def mean_of(numbers):
@@ -181,4 +194,4 @@ def in_the_way():
         assert got == list(range(got[0], steps + 1)) and 4 <= got[0] < steps, got
 
 
-tap(slowed, experts, rounds, layers, full_disk, no_room, in_the_way)
+tap(slowed, shared_cores, experts, rounds, layers, full_disk, no_room, in_the_way)

@@ -17,8 +17,6 @@ NAMES = {"Makefile": "# %s", "Containerfile": "# %s", ".ci/run": "# %s", "deploy
 
 
 def style(name):
-    if name.startswith("tests/fuzz/corpus/"):
-        return None
     end = name.rsplit(".", 1)[-1]
     return NAMES.get(name) or next((s for s, ends in STYLES.items() if end in ends.split()), None)
 

@@ -19,7 +19,7 @@ import cluster  # noqa: E402
 from agents import Agents  # noqa: E402
 from cluster import PORT  # noqa: E402
 from kit import Cluster, check_membership, keys, machine, stamp  # noqa: E402
-from titan import BUILD  # noqa: E402
+from titan import BUILD, pause  # noqa: E402
 
 HOME = BUILD / "alarms"
 NODES = 125
@@ -63,7 +63,7 @@ def counted(c, seconds):
     """How much each counter has grown in that time."""
     before, end = counters(c), time.monotonic() + seconds
     while time.monotonic() < end:
-        time.sleep(min(10, max(0, end - time.monotonic())))
+        pause(min(10, max(0, end - time.monotonic())), "what is counted takes time")
         assert c.c.running(), "the coordinator has ended"
     return {name: value - before[name] for name, value in counters(c).items()}
 
@@ -81,7 +81,7 @@ def of_nodes(what, profile, link, others, borne, seconds):
             agents.ask(f"loss {link['loss']}")
             c.wire.both_ways("c", "n1", **link)
             with busy(others):
-                time.sleep(5)
+                pause(5, "the link is as it will be")
                 n = counted(c, seconds)
             beat = agents.ask("stats")["heartbeat_ms"]
             c.wire.heal()
@@ -99,7 +99,7 @@ def of_workers(what, others, borne, seconds):
         run = c.submit(keys(**{"elastic.max_workers": 8}))
         run.await_training(8, 20)
         with busy(others):
-            time.sleep(5)
+            pause(5, "the load is as it will be")
             epoch, step = run.epoch(), run.step()
             n = counted(c, seconds)
             steps, epochs = run.step() - step, run.epoch() - epoch

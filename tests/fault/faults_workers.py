@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 from cluster import Shim
-from kit import Cluster, alive, finish, keys, kill, now_ms, repeated_steps, scenario, steady, until, zero_lost
+from kit import Cluster, alive, finish, keys, kill, now_ms, pause, repeated_steps, scenario, steady, until, zero_lost
 
 
 @scenario(1, "SIGKILL of a worker in mid step", "I1-I4, I7", fast=True, detected_ms=20, resumed_ms=1000, steps_lost=0)
@@ -46,7 +45,7 @@ def two_workers_killed(rounds, rng, r):
             pids = [pid for pid, where in run.workers().values() if where == node]
             rng.shuffle(pids)
             at = kill(pids[0])
-            time.sleep(0.005)
+            pause(0.005, "into the recovery")
             kill(pids[1])
             back = run.await_step_after(at, epoch=epoch)
             until("both ends are counted", lambda: not any(map(alive, pids)), 5)
@@ -286,7 +285,7 @@ def still(rounds, rng, r):
                 hosts = [c.c] if n % 3 else list(c.hosts.values())
                 for host in hosts:
                     host.freeze(True)
-            time.sleep(STILL_S)
+            pause(STILL_S, "nothing moves")
             if n % 3 < 2:
                 for host in hosts:
                     host.freeze(False)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What fault scenarios are made of: how one is declared, what it records, and what must hold after every run of one."""
 import datetime
+import fcntl
 import hashlib
 import json
 import os
@@ -8,13 +9,12 @@ import platform
 import shutil
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from cluster import Cluster, kill, now_ms  # noqa: E402
-from titan import BIN, BUILD, SOURCE, alive, command, headers_text, overrides, until, worker_pids  # noqa: E402
+from titan import BIN, BUILD, SOURCE, alive, command, headers_text, overrides, pause, until, worker_pids  # noqa: E402
 
 HOME = BUILD / "fault"
 KEYS = {"training.steps": 1000000, "elastic.min_workers": 1, "elastic.max_workers": 4, "checkpoint.interval": 100,
@@ -25,8 +25,18 @@ KEYS = {"training.steps": 1000000, "elastic.min_workers": 1, "elastic.max_worker
 SCENARIOS = {}
 
 
+def alone(name):
+    """A lock of that name among the tests of this build."""
+    HOME.mkdir(parents=True, exist_ok=True)
+    lock = open(HOME / f"{name}.lock", "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
 def keys(**more):
-    return {**KEYS, "training.dataset_path": headers_text(HOME / "text", 1 << 19), **more}
+    small = {} if Cluster.judged else {"training.seq_len": 16}
+    with alone("text"):
+        return {**KEYS, **small, "training.dataset_path": headers_text(HOME / "text", 1 << 19), **more}
 
 
 class Record:
@@ -108,13 +118,14 @@ def train_undisturbed(folder, recipe_keys, steps):
     """Alone in that folder, as long as it takes and it gets on."""
     shutil.rmtree(folder, ignore_errors=True)
     words = {**recipe_keys, "checkpoint.enable": "false", "elastic.min_workers": 1}
-    losses, log = Losses(folder / "metrics.jsonl"), HOME / "undisturbed.log"
+    losses, log = Losses(folder / "metrics.jsonl"), folder.with_suffix(".log")
+    log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w") as out:
         p = subprocess.Popen([str(a) for a in (BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", 1, "--dir",
                                                folder, *overrides(words))], stdout=out, stderr=out)
     try:
         while (before := len(losses.read())) < steps:
-            until(f"the undisturbed run makes a step after {before}", lambda: p.poll() is not None or len(losses.read()) > before, 120, 0.2)
+            until(f"the undisturbed run makes a step after {before}", lambda: p.poll() is not None or len(losses.read()) > before)
             assert p.poll() is None, f"the undisturbed run ended: {log.read_text()[-2000:]}"
     finally:
         p.terminate()
@@ -129,8 +140,9 @@ def undisturbed(recipe_keys, steps):
     words["built"] = str((BIN / "titan-worker").stat().st_mtime_ns)
     name = hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
     folder = HOME / "undisturbed" / name
-    losses = Losses(folder / "metrics.jsonl").read()
-    return losses if len(losses) >= steps else train_undisturbed(folder, recipe_keys, steps + 500)
+    with alone(name):
+        losses = Losses(folder / "metrics.jsonl").read()
+        return losses if len(losses) >= steps else train_undisturbed(folder, recipe_keys, steps + (500 if Cluster.judged else 150))
 
 
 def check_losses(run, recipe_keys):
@@ -178,12 +190,12 @@ def repeated_steps(run, since_line=0):
 
 def check_nothing_left(c):
     """I7: no worker, memfd or port of the job outlives it."""
-    until("no worker is left", lambda: not worker_pids(c.dir), 10, 0.02)
+    until("no worker is left", lambda: not worker_pids(c.dir))
     for host in c.nodes():
         if host.running():
             left = [p for p in host.cgroup.pids() if p not in (host.pid, c.c.pid if c.c.process else 0)]
             assert not left, f"{host.name}: processes {left} are left"
-            until(f"{host.name} has removed its workers' cgroups", lambda: not host.cgroup.inner(), 5, 0.02)
+            until(f"{host.name} has removed its workers' cgroups", lambda: not host.cgroup.inner())
             memfds = [os.readlink(f) for f in Path(f"/proc/{host.pid}/fd").iterdir() if "memfd" in os.readlink(f)]
             assert not memfds, f"{host.name}: {memfds}"
             assert not [p for p in host.listening() if p not in ((7070, 7071) if host is c.seat else (7070,))], f"{host.name}: listens at {host.listening()}"
@@ -207,7 +219,7 @@ def zero_lost(run, epoch, back):
     return max(0, before - (back["step"] - 1))
 
 
-def pause(run, begin_ms, end_ms):
+def stretch(run, begin_ms, end_ms):
     """How much longer the longest time between two finished steps was in a window than in one of that length before it."""
     times = [m["time_ms"] for m in run.lines()]
     gaps = [(b - a, a, b) for a, b in zip(times, times[1:])]
@@ -220,7 +232,7 @@ def steady(run, world, rng, beyond=None):
     """Trains as it should, and is somewhere inside a step."""
     run.await_training(world, run.step() + 5 if beyond is None else beyond)
     run.await_alone()
-    time.sleep(rng.uniform(0, 0.03))
+    pause(rng.uniform(0, 0.03), "somewhere inside a step")
     return run.last_event(), run.epoch()
 
 
@@ -238,4 +250,4 @@ def node_lost_at(c, host, since):
     def lost():
         rows = c.rows("SELECT at_ms FROM events WHERE type = 'node.lost' AND node = ? AND id > ?", host.name, since)
         return rows and rows[0]["at_ms"]
-    return until(f"{host.name} is lost", lost, 20, 0.005)
+    return until(f"{host.name} is lost", lost, every=c.every(0.005))

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, command, headers_text, overrides, until  # noqa: E402
+from titan import BIN, SOURCE, command, deadline, headers_text, overrides, pause, until, worker_pids  # noqa: E402
 
 RANKS, KEEP = 3, 2
 KEYS = {"training.steps": 1000000, "checkpoint.interval": 1, "checkpoint.keep_latest_k": KEEP, "device.threads": 1,
@@ -46,7 +46,7 @@ class Run:
     """titan-worker run in a session of its own, so that one signal ends all of it."""
 
     def __init__(self, home, text, steps=None):
-        self.metrics = home / "metrics.jsonl"
+        self.home, self.metrics = home, home / "metrics.jsonl"
         keys = {**KEYS, "training.dataset_path": text, **({"training.steps": steps} if steps else {})}
         self.process = subprocess.Popen([str(a) for a in (BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", RANKS, "--dir", home,
                                                           *overrides(keys))],
@@ -56,15 +56,7 @@ class Run:
         """All at once, and none is left."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        until("all have ended", lambda: not group_alive(self.process.pid))
-
-
-def group_alive(group):
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        until("all have ended", lambda: not worker_pids(self.home))
 
 
 def verify(folder):
@@ -95,7 +87,7 @@ def kills(rounds, rng, say=print):
             begun = first_step_behind(run.metrics, offset)
             assert begun == newest + 1, f"round {n}: the newest checkpoint is of step {newest}, the run goes on with step {begun}: {said()}"
             until(f"round {n}: it saves", lambda: steps_in(folder) and steps_in(folder)[-1] > newest, 60, 0.001)
-            time.sleep(rng.uniform(0, 0.1))
+            pause(rng.uniform(0, 0.1), "somewhere inside a save")
             before = steps_in(folder)[-1]
             run.kill()
             phases[phase(folder)] += 1
@@ -109,7 +101,7 @@ def kills(rounds, rng, say=print):
             if (n + 1) % 20 == 0:
                 say(f"  {n + 1} of {rounds}: {dict(phases)}", flush=True)
         last = Run(home, text, newest + 1)
-        assert last.process.wait(60) == 0 and steps_in(folder)[-1] == newest + 1, (home / "log").read_text()[-2000:]
+        assert last.process.wait(deadline()) == 0 and steps_in(folder)[-1] == newest + 1, (home / "log").read_text()[-2000:]
         verify(folder)
     except BaseException:
         say(f"# what is left is in {home}", flush=True)

@@ -198,7 +198,7 @@ static void wait_for_server(const char *path)
         return;
     __atomic_add_fetch(&shim->held, 1, __ATOMIC_SEQ_CST);
     while (is_shared(path))
-        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL); /* timing: in a daemon, not in a test */
     __atomic_sub_fetch(&shim->held, 1, __ATOMIC_SEQ_CST);
 }
 

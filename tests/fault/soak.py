@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -18,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import cluster  # noqa: E402
 from kit import (Cluster, check_losses, check_membership, check_nothing_left, figures, keys, kill, machine, now_ms, repeated_steps,
                  stamp, undisturbed)  # noqa: E402
-from titan import BUILD, alive  # noqa: E402
+from titan import BUILD, alive, pause  # noqa: E402
 
 EVERY_S = 15
 SETTLED = 300 // EVERY_S
@@ -39,13 +38,13 @@ def two_workers(c, run, rng):
     live = run.workers()
     for rank in (first, second):
         kill(live[ranks[rank]][0])
-        time.sleep(0.005)
+        pause(0.005, "into the recovery")
 
 
 def stop_worker(c, run, rng):
     pid = rng.choice(sorted(run.workers().values()))[0]
     kill(pid, signal.SIGSTOP)
-    time.sleep(3)
+    pause(3, "it hangs")
     if alive(pid):
         kill(pid, signal.SIGCONT)
 
@@ -53,20 +52,20 @@ def stop_worker(c, run, rng):
 def agent(c, run, rng):
     host = rng.choice(c.nodes()[1:])
     host.kill()
-    time.sleep(rng.uniform(0, 1))
+    pause(rng.uniform(0, 1), "without an agent")
     c.start_agent(host)
 
 
 def coordinator(c, run, rng):
     c.c.kill()
-    time.sleep(rng.uniform(0, 1))
+    pause(rng.uniform(0, 1), "without a coordinator")
     c.start_coordinator()
 
 
 def node(c, run, rng):
     host = rng.choice(c.nodes()[1:])
     host.power_off()
-    time.sleep(rng.uniform(1, 3))
+    pause(rng.uniform(1, 3), "without power")
     host.power_on()
     c.start_agent(host)
 
@@ -74,30 +73,30 @@ def node(c, run, rng):
 def cut(c, run, rng):
     host = rng.choice(c.nodes())
     c.wire.both_ways(host.name, None, cut=1)
-    time.sleep(rng.uniform(0.1, 2))
+    pause(rng.uniform(0.1, 2), "cut off")
     c.wire.heal()
 
 
 def cut_one_way(c, run, rng):
     a, b = rng.sample([h.name for h in c.hosts.values()], 2)
     c.wire.one_way(a, b, cut=1)
-    time.sleep(rng.uniform(0.1, 2))
+    pause(rng.uniform(0.1, 2), "cut off")
     c.wire.heal()
 
 
 def lossy(c, run, rng):
     c.wire.both_ways(rng.choice(c.nodes()).name, None, loss=0.1, jitter_us=20000)
-    time.sleep(4)
+    pause(4, "a bad link")
     c.wire.heal()
 
 
 def standstill(c, run, rng):
     """Of all machines, often while the other workers leave the epoch."""
     one_worker(c, run, rng)
-    time.sleep(rng.uniform(0, 0.06))
+    pause(rng.uniform(0, 0.06), "into the recovery")
     for host in c.hosts.values():
         host.freeze(True)
-    time.sleep(rng.uniform(1.5, 3))
+    pause(rng.uniform(1.5, 3), "nothing moves")
     for host in c.hosts.values():
         host.freeze(False)
 
@@ -158,7 +157,7 @@ def soak(minutes, rng, seed):
         turn = 0
         while now_ms() < begin + minutes * 60000:
             turn += 1
-            time.sleep(max(0, (begin + turn * EVERY_S * 1000 - now_ms()) / 1000))
+            pause(max(0, (begin + turn * EVERY_S * 1000 - now_ms()) / 1000), "until the next failure")
             run.await_alone()
             taken.append(samples(c))
             counts.append(processes(c))

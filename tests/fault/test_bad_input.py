@@ -100,7 +100,7 @@ def schedule_that_changes():
         thread.start()
         try:
             codes = []
-            for _ in range(200):
+            while len(codes) < 40 or (set(codes) != {0, 2} and len(codes) < 400):
                 assert d.process.poll() is None, f"titand ended after {len(codes)} submits"
                 codes.append(d.ctl("submit", SOURCE / "recipes/tiny.toml",
                                    *[x for k, v in keys.items() for x in ("--set", f"{k}={v}")]).code)

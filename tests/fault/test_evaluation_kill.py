@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, FP_BIN, SOURCE, Daemon, headers_text, overrides, tap  # noqa: E402
+from titan import BIN, FP_BIN, SOURCE, Daemon, deadline, headers_text, overrides, tap  # noqa: E402
 
 STEPS, FREQ = 12, 4
 EVALUATED = [1, 4, 8, 12]
@@ -92,7 +92,7 @@ def resumed():
 
     def train(folder, program, env=None):
         argv = [program / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", "2", "--dir", home / folder, *overrides(keys)]
-        return subprocess.run([str(a) for a in argv], env=env, capture_output=True, text=True, timeout=120)
+        return subprocess.run([str(a) for a in argv], env=env, capture_output=True, text=True, timeout=deadline())
 
     def lines(folder):
         return [json.loads(line) for line in open(home / folder / "metrics.jsonl")]

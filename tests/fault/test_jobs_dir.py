@@ -38,15 +38,15 @@ def node_of_another_machine():
             nodes = json.loads(c.ctl("-o", "json", "nodes"))["nodes"]
             return nodes[0] if nodes else {"state": "", "reason": ""}
 
-        until("the node is unfit", lambda: node()["state"] == "unfit", 20)
+        until("the node is unfit", lambda: node()["state"] == "unfit")
         assert str(jobs / ".titan-jobs") in node()["reason"], node()
         job = c.submit({**KEYS, "training.dataset_path": headers_text(c.dir / "text")})
         assert "node n1 is unfit" in c.status(job)["reason"] and c.status(job)["state"] == "PENDING", c.status(job)
         # Another cluster's token is no proof either.
         (other / ".titan-jobs").write_text("0123456789abcdef\n")
-        until("it says so", lambda: "another folder" in node()["reason"], 20)
+        until("it says so", lambda: "another folder" in node()["reason"])
         shutil.copy(jobs / ".titan-jobs", other)
-        until("the job completes", lambda: c.status(job)["state"] == "COMPLETED", 60)
+        until("the job completes", lambda: c.status(job)["state"] == "COMPLETED")
         assert (other / job / "logs").is_dir(), "the worker was in the folder of its machine"
         assert {"node.unfit", "node.fit"} <= {json.loads(e)["type"] for e in c.ctl("-o", "json", "events").splitlines()}
 
@@ -55,7 +55,7 @@ def data_is_looked_at_on_the_node():
     """a data set that the coordinator does not see is no reason to refuse; one that a node does not see fails the job, by name"""
     with Cluster() as c:
         job = c.submit({**KEYS, "training.dataset_path": "/nowhere/at/all"})
-        until("the job has failed", lambda: c.status(job)["state"] == "FAILED", 30)
+        until("the job has failed", lambda: c.status(job)["state"] == "FAILED")
         reason = c.status(job)["reason"]
         assert "/nowhere/at/all" in reason and "on node n" in reason, reason
 
@@ -69,7 +69,7 @@ def nodes_with_other_data():
     with cluster as c:
         keys = {**KEYS, "training.dataset_path": text, "elastic.min_workers": 2}
         alike = c.submit(keys)
-        until("it has ended", lambda: c.status(alike)["state"] in ("COMPLETED", "FAILED"), 30)
+        until("it has ended", lambda: c.status(alike)["state"] in ("COMPLETED", "FAILED"))
         assert c.status(alike)["state"] == "COMPLETED", c.status(alike)
         files = sorted(p for p in other.iterdir() if p.stat().st_size > 10)
         for change in ("a file is missing", "a file is shorter", "a file has another name"):
@@ -81,7 +81,7 @@ def nodes_with_other_data():
             if change == "a file has another name":
                 (other / (files[1].name + "~")).write_bytes(kept)
             job = c.submit(keys)
-            until("it has ended", lambda: c.status(job)["state"] in ("COMPLETED", "FAILED"), 30)
+            until("it has ended", lambda: c.status(job)["state"] in ("COMPLETED", "FAILED"))
             s = c.status(job)
             assert s["state"] == "FAILED" and s["step"] == 0 and s["restarts"] == 0, (change, s)
             assert "different data at training.dataset_path" in s["reason"] and "node n1" in s["reason"] and "node n2" in s["reason"], s["reason"]
@@ -96,7 +96,7 @@ def nodes_with_other_checkpoints():
         source, older = c.dir / "source", c.dir / "older"
         keys = {**KEYS, "training.dataset_path": headers_text(c.dir / "text"), "elastic.min_workers": 2, "training.steps": 4}
         first = c.submit({**keys, "checkpoint.enable": "true", "checkpoint.interval": 2, "checkpoint.folder": source})
-        until("it has ended", lambda: c.status(first)["state"] in ("COMPLETED", "FAILED"), 30)
+        until("it has ended", lambda: c.status(first)["state"] in ("COMPLETED", "FAILED"))
         assert c.status(first)["state"] == "COMPLETED", c.status(first)
         shutil.copytree(source, older)
         shutil.rmtree(older / "step-00000004")
@@ -104,12 +104,12 @@ def nodes_with_other_checkpoints():
         for hidden in c.slots:
             c.hosts = {hidden: (["unshare", "-m", "sh", "-c", f'mount --bind {older} {source}; exec "$@"', "sh"], "127.0.0.1")}
             for name in c.slots:
-                c.kill(name)
-                until("the node is lost", lambda: c.nodes()[name] != "ready", 30)
+                c.stop(name)
+                until("the node is gone", lambda: c.nodes()[name] != "ready")
                 c.agent(name)
-            until("the nodes are back", lambda: set(c.nodes().values()) == {"ready"}, 30)
+            until("the nodes are back", lambda: set(c.nodes().values()) == {"ready"})
             job = c.submit({**keys, "checkpoint.initial_load_path": source})
-            until("it has ended", lambda: c.status(job)["state"] in ("COMPLETED", "FAILED"), 60)
+            until("it has ended", lambda: c.status(job)["state"] in ("COMPLETED", "FAILED"))
             loaded = sorted(line.split("path=")[1].split()[0] for log in c.dir.glob(f"*/jobs/{job}/logs/*.log")
                             for line in log.read_text().splitlines() if " weights loaded " in line)
             s = c.status(job)

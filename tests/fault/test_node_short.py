@@ -27,7 +27,7 @@ def said(status, *words):
 
 def no_descriptor():
     """an agent without a descriptor: the run beside goes on, the next one waits and says why, and begins when there are some again"""
-    with nodes.Cluster(slots={"n1": 2}) as c:
+    with nodes.Cluster(slots={"n1": 2}, pace_ms=20) as c:
         keys = {**KEYS, "training.dataset_path": headers_text(c.dir / "text", 1 << 18)}
         beside = c.submit(keys)
         c.training(beside, 1, 2)
@@ -95,7 +95,7 @@ def no_room_for_data():
 
             def ends():
                 return [e for e in d.lines("events", job) if e["type"] == "worker.exited"]
-            until("it is tried again", lambda: len(ends()) > 3, 30)
+            until("it is tried again", lambda: len(ends()) > 2)
             assert all(e["detail"]["exit_code"] == 71 and not e["detail"]["counted"] for e in ends()), ends()
             times = [datetime.fromisoformat(e["at"].replace("Z", "+00:00")).timestamp() for e in ends()]
             assert all(b - a >= 1 for a, b in zip(times, times[1:])), times

@@ -13,8 +13,8 @@ from titan import tap  # noqa: E402
 
 def killed_while_saving():
     """SIGKILL of every process at five random moments of saving: the newest checkpoint is there, sound, and gone on from"""
-    seed = os.environ.get("SEED") or str(random.SystemRandom().randrange(1 << 32))
-    print(f"# seed {seed}", flush=True)
+    seed = os.environ.get("TITAN_TEST_SEED") or str(random.SystemRandom().randrange(1 << 32))
+    print(f"# TITAN_TEST_SEED={seed}", flush=True)
     print(f"# {dict(kills(5, random.Random(seed)))}", flush=True)
 
 

@@ -3,13 +3,12 @@
 """A file server that does not answer: calls on the jobs' folders do not come back, in an agent, in a coordinator that runs,
 in one that starts (tests/fault/shim.c). No loop waits for them, and nothing is left over when the server is back."""
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from cluster import Shim  # noqa: E402
 from nodes import Cluster  # noqa: E402
-from titan import BIN, command, headers_text, tap, until, worker_pids  # noqa: E402
+from titan import BIN, command, deadline, headers_text, tap, until, worker_pids  # noqa: E402
 
 KEYS = {"elastic.min_workers": 1, "elastic.max_workers": 1, "checkpoint.enable": "false", "training.global_batch_size": 32,
         "training.local_batch_size": 1, "device.threads": 1, "training.steps": 1000000, "fault_tolerance.max_restarts": 0}
@@ -34,7 +33,7 @@ def open_below(pid, folder):
 
 def job_whose_folder_hangs():
     """a start with a folder that does not answer is reported, by its path; other jobs go on and start; later nothing is left of it"""
-    cluster = Cluster(slots={"n1": 4})
+    cluster = Cluster(slots={"n1": 4}, pace_ms=50)
     shim = shimmed(cluster, "n1")
     with cluster as c:
         keys = {**KEYS, "training.dataset_path": headers_text(c.dir / "text")}
@@ -43,7 +42,7 @@ def job_whose_folder_hangs():
         c.training(first, 1, 0)
         epoch = c.status(first)["epoch"]
 
-        second, begin = str(int(first) + 1), time.monotonic()
+        second = str(int(first) + 1)
         shim.hang(jobs / second)
         assert c.submit(keys) == second
         until("its start hangs", shim.held, 10)
@@ -53,7 +52,6 @@ def job_whose_folder_hangs():
         s = c.status(second)
         assert "node n1 cannot start a worker" in s["reason"] and "file server" in s["reason"], s
         assert s["state"] == "FORMING" and s["restarts"] == 0, s
-        print(f"# reported after {time.monotonic() - begin:.1f} s: {s['reason']}")
         c.training(first, 1, c.status(first)["step"])
         until("it is tried again", lambda: len([e for e in c.events(second) if e["type"] == "worker.exited"]) > 1, 20)
         assert shim.held() == 1, "one path holds one thread"
@@ -62,10 +60,9 @@ def job_whose_folder_hangs():
         shim.hang(jobs)
         assert c.submit(keys) == fourth
         until("its start hangs, too", lambda: shim.held() > 1, 10)
-        begin = time.monotonic()
         c.ctl("cancel", fourth)
-        until("a start that hangs is cancelled", lambda: c.status(fourth)["state"] == "CANCELLED", 10)
-        assert time.monotonic() - begin < 7, "cancelling waited for the file server"
+        until("a start that hangs is cancelled", lambda: c.status(fourth)["state"] == "CANCELLED")
+        assert shim.held() > 1, "the file server answered"
         done = command(BIN / "titanctl", "--server", c.unix, "logs", first)  # comes to its end, with what there is
         assert done.code == 4 and "node n1 could not read all of its files; ask again" in done.err, done
         c.training(first, 1, c.status(first)["step"])
@@ -97,12 +94,12 @@ def agent_stops_while_a_folder_hangs():
         c.submit({**KEYS, "training.dataset_path": headers_text(c.dir / "text")})
         until("its start hangs", shim.held, 10)
         c.processes["n1"].terminate()
-        c.processes["n1"].wait(10)
+        c.processes["n1"].wait(deadline())
 
 
 def coordinator_whose_share_hangs():
     """a coordinator stores and decides while the folder of a job that ends does not answer"""
-    cluster = Cluster(slots={"n1": 2})
+    cluster = Cluster(slots={"n1": 2}, pace_ms=50)
     shim = shimmed(cluster, "c")
     with cluster as c:
         keys = {**KEYS, "training.dataset_path": headers_text(c.dir / "text")}

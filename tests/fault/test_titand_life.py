@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, FP_BIN, Daemon, command, headers_text, remove_states, tap, until, worker_pids  # noqa: E402
+from titan import BIN, FP_BIN, Daemon, calm, command, deadline, headers_text, pause, remove_states, slow, tap, until, worker_pids  # noqa: E402
 
 KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 2, "checkpoint.interval": 50, "training.global_batch_size": 4,
         "training.local_batch_size": 1, "device.threads": 1, "training.steps": 1000000}
@@ -32,7 +32,7 @@ class Service:
         self.dir = Path(tempfile.mkdtemp(prefix="titan-life-"))
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(self.dir / "notify"))
-        self.socket.settimeout(60)
+        self.socket.settimeout(deadline())
         self.log = self.dir / "log"
         shell = ["bash", "-c", 'exec "$@" <&- >&- 2>&-', "titand"] if closed else []
         with open(self.log, "w") as log:
@@ -66,18 +66,10 @@ def notifications():
     config.write_text('[titand]\nlog_level = "error"\n')
     try:
         with Service("dev", "--config", config, env={"WATCHDOG_USEC": "200000"}) as s:
-            begin = time.monotonic()
             first = s.said("READY=1")
-            print(f"# ready after {1000 * (time.monotonic() - begin):.0f} ms")
             assert any("STATUS=dev: 0 workers, coordinator connected" in m for m in first), first
-
-            def five_signs():
-                begin = time.monotonic()
-                for _ in range(5):
-                    s.said("WATCHDOG=1")
-                return time.monotonic() - begin
-
-            assert any(five_signs() < 2 for _ in range(3)), "signs of life are rarer than every 100 ms"
+            for _ in range(5):
+                s.said("WATCHDOG=1")
             listen = (s.dir / "state/run/listen").read_text().split()
             assert listen == [f"unix:{s.dir}/state/titan.sock"], listen
             assert command(BIN / "titanctl", "--server", listen[0], "version").code == 0
@@ -93,9 +85,23 @@ def notifications():
             until("a bad file is told", lambda: "log_levle" in s.log.read_text(), 5)
             s.process.send_signal(signal.SIGTERM)
             s.said("STOPPING=1")
-            assert s.process.wait(10) == 0
+            assert s.process.wait(deadline()) == 0
     finally:
         config.unlink()
+
+
+@slow
+def signs_of_life():
+    """signs of life come twice in the time that the service manager gives; this wants a quiet machine"""
+    with Service("dev", env={"WATCHDOG_USEC": "200000"}) as s:
+        s.said("READY=1")
+
+        def five_signs():
+            begin = time.monotonic()
+            for _ in range(5):
+                s.said("WATCHDOG=1")
+            return time.monotonic() - begin
+        assert any(five_signs() < 2 for _ in range(10)), "signs of life are rarer than every 100 ms"
 
 
 def unread_log():
@@ -114,7 +120,7 @@ def unread_log():
         for _ in range(3):
             assert command(BIN / "titanctl", "--server", server, "nodes").code == 0
         s.process.send_signal(signal.SIGTERM)
-        assert s.process.wait(10) == 0
+        assert s.process.wait(deadline()) == 0
     os.close(read)
 
 
@@ -125,7 +131,7 @@ def closed_streams():
         for fd in range(3):  # a library's constructor may have put an eventfd there before main
             assert os.readlink(f"/proc/{s.process.pid}/fd/{fd}") in ("/dev/null", "anon_inode:[eventfd]"), fd
         s.process.send_signal(signal.SIGTERM)
-        assert s.process.wait(10) == 0
+        assert s.process.wait(deadline()) == 0
     for word in ("--help", "--version"):
         for where in (">/dev/full", ">&-"):
             done = command("bash", "-c", f"{BIN / 'titand'} {word} {where}")
@@ -143,22 +149,23 @@ def slow_iteration():
                           "training.dataset_path": headers_text(d.state / "text")})
         log = d.state / "titand.log"
         until("it says so", lambda: "an iteration of the event loop took long" in log.read_text(), 30)
-        line = next(line for line in log.read_text().splitlines() if "took long" in line)
-        ms, late, cpu, slowest_ms, slowest = said(line)
-        assert 1200 <= ms and late < 1000 and cpu < 1000, line
-        assert slowest == "store" and 1200 <= slowest_ms <= ms, line
+        line = until("it says where", lambda: [t for t in log.read_text().splitlines() if "took long" in t and "slowest=store " in t])[-1]
+        ms, late, cpu, slowest_ms, _ = said(line)
+        # What it slept is neither a late wake nor computing; times are told in whole milliseconds.
+        assert 1200 <= slowest_ms <= ms and late + 1200 <= ms + 5 and cpu < 1000, line  # timing: what the line says of itself
     with Daemon(None, "--slots", 1) as d:
-        for n in range(1, 6):  # mostly it is stopped while it waits
+        log, stops = d.state / "titand.log", 0
+
+        def stopped():
+            """Mostly it is while it waits."""
+            nonlocal stops
+            stops += 1
             d.process.send_signal(signal.SIGSTOP)
-            time.sleep(1.5)
+            pause(2, "no processor for the loop")
             d.process.send_signal(signal.SIGCONT)
-            log = d.state / "titand.log"
-            told = until("it says so", lambda: (lambda t: len(t) >= n and t)([t for t in log.read_text().splitlines() if "took long" in t]), 30)
-            ms, late, cpu, _, _ = said(told[-1])
-            assert 1400 <= ms and cpu < 1000, told
-            if late >= 1400:
-                return
-        raise AssertionError(told)
+            told = until("it says so", lambda: (lambda t: len(t) >= stops and t)([t for t in log.read_text().splitlines() if "took long" in t]))
+            return any(late >= 1000 and cpu < 1000 for _, late, cpu, _, _ in map(said, told))
+        until("it says that it was woken late", stopped)
 
 
 @contextlib.contextmanager
@@ -202,30 +209,44 @@ def coordinator_on_a_frozen_disk():
                 cancel = subprocess.Popen([BIN / "titanctl", "--server", d.server, "cancel", job], stdout=subprocess.DEVNULL)
                 state = d.status(job)["state"]
                 assert state == "PENDING", f"{state} before it is stored"
-            assert cancel.wait(30) == 0
+                pause(3, "a disk that takes nothing for long")
+            assert cancel.wait(deadline()) == 0
             d.wait_state(job, "CANCELLED")
-            assert "took long" not in (d.state / "titand.log").read_text()
+            assert not held_up((d.state / "titand.log").read_text(), 2900)
+
+
+def held_up(log, ms):
+    """Lines about a loop that stood still for so long and was not without a processor."""
+    values = [(line, dict(part.split("=") for part in line.split()[-5:])) for line in log.splitlines() if "took long" in line]
+    return [line for line, v in values if int(v["ms"]) - int(v["woken_late_ms"]) >= ms]
 
 
 def agent_on_a_frozen_disk():
     """an agent's file system takes no writes for longer than a node may be silent: the node stays, and the run goes on"""
-    with disk() as mount, Daemon(None, role="coordinator") as d:
+    with disk() as mount, tempfile.TemporaryDirectory(prefix="titan-life-") as home:
         if not mount:
             return "needs root, mkfs.ext4 and a loop device"
-        with Service("agent", "--coordinator", f"unix:{d.state}/agents.sock", "--slots", 2, "--stop-workers", state=mount / "state") as s:
-            s.said("READY=1")
-            job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(d.state / "text"), "checkpoint.enable": "false"})
-            until("it trains", lambda: d.status(job)["step"] > 0, 30)
-            before = d.status(job)
-            with frozen(mount):
-                time.sleep(3)
-                now = d.status(job)
-                assert now["state"] == "RUNNING" and now["step"] > before["step"] and now["epoch"] == before["epoch"], now
-            assert "took long" not in s.log.read_text()
-            d.ok("cancel", job)
-            d.wait_state(job, "CANCELLED")
-            s.process.send_signal(signal.SIGTERM)
-            assert s.process.wait(20) == 0
+        config = Path(home) / "c.toml"
+        config.write_text(calm(2000).replace("node_timeout_ms = 10000", "node_timeout_ms = 2000"))
+        with Daemon(None, "--config", config, role="coordinator") as d:
+            agent_goes_on(d, mount)
+
+
+def agent_goes_on(d, mount):
+    with Service("agent", "--coordinator", f"unix:{d.state}/agents.sock", "--slots", 2, "--stop-workers", state=mount / "state") as s:
+        s.said("READY=1")
+        job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(d.state / "text"), "checkpoint.enable": "false"})
+        until("it trains", lambda: d.status(job)["step"] > 0, 30)
+        before = d.status(job)
+        with frozen(mount):
+            pause(4, "for longer than a node may be silent")
+            now = until("it makes steps", lambda: (lambda s: s["step"] > before["step"] and s)(d.status(job)))
+            assert now["state"] == "RUNNING" and now["epoch"] == before["epoch"], now
+        assert not held_up(s.log.read_text(), 3900)
+        d.ok("cancel", job)
+        d.wait_state(job, "CANCELLED")
+        s.process.send_signal(signal.SIGTERM)
+        assert s.process.wait(deadline()) == 0
 
 
 def all_on_a_frozen_disk():
@@ -239,9 +260,9 @@ def all_on_a_frozen_disk():
             until("it trains", lambda: d.status(job)["step"] > 0, 30)
             before = d.status(job)
             with frozen(mount):
-                time.sleep(2)
-                now = d.status(job)
-                assert now["state"] == "RUNNING" and now["step"] > before["step"] + 10 and now["epoch"] == before["epoch"], now
+                pause(2, "for longer than a worker waits for the file of metrics")
+                now = until("it makes steps", lambda: (lambda s: s["step"] > before["step"] + 10 and s)(d.status(job)))
+                assert now["state"] == "RUNNING" and now["epoch"] == before["epoch"], now
             d.ok("cancel", job)
             d.wait_state(job, "CANCELLED")
             folder = d.state / "jobs" / str(job)
@@ -257,7 +278,7 @@ def agent_without_coordinator():
         first = s.said("READY=1")
         assert any("coordinator not reached" in m for m in first), first
         s.process.send_signal(signal.SIGTERM)
-        assert s.process.wait(10) == 0
+        assert s.process.wait(deadline()) == 0
 
 
 def idle_sleeps():
@@ -274,7 +295,7 @@ def idle_sleeps():
             return wakes, ran_ns
 
         wakes, ran_ns = so_far()
-        time.sleep(3)
+        pause(3, "nothing to do")
         wakes, ran_ns = (after - before for after, before in zip(so_far(), (wakes, ran_ns)))
         print(f"# {wakes / 3:.0f} wakes a second, {ran_ns / 3e7:.1f} % of a processor")
         # How long a wake takes is the machine's business, so only one that never sleeps is too long.
@@ -305,19 +326,19 @@ def sockets_of_the_service_manager():
         for end in (signal.SIGKILL, signal.SIGTERM):
             process = start()
             call = ask()  # before it listens on anything
-            out = call.communicate(timeout=20)[0]
+            out = call.communicate(timeout=deadline())[0]
             assert call.returncode == 0, out
             listen = (state / "state/run/listen").read_text().split()
             assert listen[0] == f"unix:{path}" and len(listen) == 2, listen
             # A connection taken from it is one over a Unix socket: it may have a backup.
             subprocess.run([BIN / "titanctl", "--server", f"unix:{path}", "admin", "backup", state / f"{end}.db"],
-                           check=True, capture_output=True, timeout=20)
+                           check=True, capture_output=True, timeout=deadline())
             process.send_signal(end)
-            process.wait(10)
+            process.wait(deadline())
             assert path.exists()
             waiting = ask()
             process = start()
-            out = waiting.communicate(timeout=20)[0]
+            out = waiting.communicate(timeout=deadline())[0]
             assert waiting.returncode == 0, out
             process.kill()
             process.wait()
@@ -354,7 +375,7 @@ def trains(d, job):
 
 def keep_workers():
     """--keep-workers: they train on without titand, and the next one has them"""
-    with Daemon(None, "--slots", 2, "--keep-workers") as d:
+    with Daemon(None, "--slots", 2, "--keep-workers", pace_ms=20) as d:
         job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(d.state / "text")})
         trains(d, job)
         pids = set(worker_pids(d.state))
@@ -376,12 +397,18 @@ def held_store():
             holder = sqlite3.connect(d.state / name, check_same_thread=False)
             holder.execute("SELECT count(*) FROM sqlite_master").fetchone()
             before = len((d.state / "titand.log").read_text())
-            release = threading.Timer(1, holder.close)
-            release.start()
+
+            def said():
+                return (d.state / "titand.log").read_text()[before:]
+
+            def release():
+                until("it says what it waits for", lambda: "another process has the file open" in said())
+                holder.close()
+            thread = threading.Thread(target=release)
+            thread.start()
             d.start()
-            release.join()
-            said = (d.state / "titand.log").read_text()[before:]
-            assert "another process has the file open" in said and "there are no metrics" not in said, said
+            thread.join()
+            assert "another process has the file open" in said() and "there are no metrics" not in said(), said()
         d.kill()
         done = command(BIN / "titanctl", "admin", "verify", d.state / "titan.db")
         assert done.code == 0 and not list(d.state.glob("titan.db-shm")), done
@@ -390,20 +417,18 @@ def held_store():
 
 def second_sigterm():
     """a second SIGTERM does not wait for workers that do not stop"""
-    env = {"TITAN_FAILPOINTS": "train.step=sleep:60000@10"}  # and not SIGSTOP: an agent sees that, and ends them
-    with Daemon(None, "--slots", 2, "--grace-ms", 60000, "--worker", FP_BIN / "titan-worker", env=env) as d:
+    env = {"TITAN_FAILPOINTS": "train.step=sleep:3600000@10"}  # and not SIGSTOP: an agent sees that, and ends them
+    with Daemon(None, "--slots", 2, "--grace-ms", 3600000, "--worker", FP_BIN / "titan-worker", env=env) as d:
         job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(d.state / "text")})
         trains(d, job)
         d.process.send_signal(signal.SIGTERM)
         until("it drains", lambda: "stopping" in d.log(), 10)
         assert d.process.poll() is None
         d.process.send_signal(signal.SIGTERM)
-        begin = time.monotonic()
-        assert d.process.wait(10) == 0
-        print(f"# gone {1000 * (time.monotonic() - begin):.0f} ms after the second signal")
-        assert not worker_pids(d.state)
+        assert d.process.wait(deadline()) == 0
+        until("no worker is left", lambda: not worker_pids(d.state))
 
 
-tap(notifications, unread_log, closed_streams, slow_iteration, coordinator_on_a_frozen_disk, agent_on_a_frozen_disk,
+tap(notifications, signs_of_life, unread_log, closed_streams, slow_iteration, coordinator_on_a_frozen_disk, agent_on_a_frozen_disk,
     all_on_a_frozen_disk, agent_without_coordinator, idle_sleeps, sockets_of_the_service_manager, short_slices,
     keep_workers, held_store, second_sigterm)

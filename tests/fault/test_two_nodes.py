@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from nodes import Cluster  # noqa: E402
-from titan import BIN, command, headers_text, tap, until, worker_pids  # noqa: E402
+from titan import command, headers_text, tap, until, worker_pids  # noqa: E402
 
 KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 4, "checkpoint.interval": 20, "training.global_batch_size": 4,
         "training.local_batch_size": 1, "device.threads": 1, "training.mixed_precision_param": "float32",
@@ -18,10 +18,10 @@ KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 4, "checkpoint.interval
 
 
 def scenario(hosts):
-    with Cluster(hosts) as c:
+    with Cluster(hosts, pace_ms=20) as c:
         keys = {**KEYS, "training.dataset_path": headers_text(c.dir / "text")}
         job = c.submit(keys)
-        c.training(job, 4, 10)
+        c.training(job, 4, 3)
         started = [e for e in c.events(job) if e["type"] == "worker.started"]
         assert {e["node"] for e in started} == {"n1", "n2"}, started
         text = c.ctl("logs", job)
@@ -46,14 +46,12 @@ def scenario(hosts):
 
         # The coordinator: training goes on, and is taken up again.
         c.kill("c")
-        c.spawn("c", "coordinator", "--listen", c.tcp, "--insecure")
-        until("the coordinator is back", lambda: command(BIN / "titanctl", "--server", c.unix, "version").code == 0, 10)
+        c.restart_coordinator()
         s = c.status(job)
         c.training(job, 4, s["step"])
         assert c.status(job)["epoch"] == s["epoch"], "an epoch was lost with the coordinator"
 
-        c.ctl("cancel", job)
-        until("the job is cancelled", lambda: c.status(job)["state"] == "CANCELLED", 30)
+        c.cancel(job)
 
 
 def over_loopback():
@@ -63,18 +61,17 @@ def over_loopback():
 
 def pipeline_over_loopback():
     """a pipeline that crosses the nodes, ZBVZeroBubble over TCP: loses a worker, then is what it was"""
-    with Cluster() as c:
+    with Cluster(pace_ms=20) as c:
         job = c.submit({**KEYS, "training.dataset_path": headers_text(c.dir / "text"), "training.seq_len": 32,
                         "model.n_layers": 4, "parallelism.pipeline_parallel_degree": 2,
                         "parallelism.pipeline_parallel_microbatch_size": 1,
                         "parallelism.pipeline_parallel_schedule": "ZBVZeroBubble"})
-        c.training(job, 4, 10)
+        c.training(job, 4, 3)
         os.kill([e for e in c.events(job) if e["type"] == "worker.started"][-1]["detail"]["pid"], signal.SIGKILL)
         until("two go on, then four", lambda: [e["detail"]["world"] for e in c.events(job)
                                                if e["type"] == "epoch.formed"] == [4, 2, 4], 30)
         c.training(job, 4, c.status(job)["step"])
-        c.ctl("cancel", job)
-        until("the job is cancelled", lambda: c.status(job)["state"] == "CANCELLED", 30)
+        c.cancel(job)
 
 
 def over_namespaces():
@@ -83,7 +80,7 @@ def over_namespaces():
         return "needs root for network namespaces"
     if not shutil.which("ip"):
         return "no ip (Debian package iproute2)"
-    tag = f"t{os.getpid() % 100000}"
+    tag = f"t{os.getpid()}"
     made = []
 
     def ip(*args):

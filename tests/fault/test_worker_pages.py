@@ -26,7 +26,7 @@ def trains(d, job, beyond):
 
 def adopted_on_disk():
     """pages on the disk, as an older agent left them: their workers are adopted, watched, and leave nothing behind"""
-    d = Daemon(None, "--slots", 1)
+    d = Daemon(None, "--slots", 1, pace_ms=20)
     (d.state / "run/pages").mkdir(parents=True)  # in the place of the link: nothing can lie in memory
     with d:
         job = submit(d)
@@ -47,7 +47,7 @@ def adopted_on_disk():
 
 def folder_removed():
     """the folder in memory is removed under an agent: the next worker has another one, and no job pays for it"""
-    with Daemon(None, "--slots", 1) as d:
+    with Daemon(None, "--slots", 1, pace_ms=20) as d:
         job = submit(d)
         first = Path(os.path.realpath(d.state / "run/pages"))
         shutil.rmtree(first)

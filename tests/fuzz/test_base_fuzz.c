@@ -21,6 +21,7 @@
 #include "base/utf8.h"
 #include "tests/support/json_tree.h"
 #include "tests/support/seeded.h"
+#include "tests/support/sets.h"
 
 static const char *const toml_words[] = {
     "[",        "]",          "[[",   "]]",       "{",     "}",     "=",
@@ -122,7 +123,7 @@ static void fuzz_toml(void **state)
     (void)state;
     _cleanup_(buf_free) struct buf text = BUF_INIT, corpus = BUF_INIT;
     assert_int_equal(file_read(TITAN_SOURCE_DIR "/recipes/demo.toml", 1 << 16, &corpus, NULL), TITAN_OK);
-    int accepted = 0, n = (int)seeded_rounds(30000);
+    int accepted = 0, n = (int)seeded_rounds(3750, 30000);
     for (int i = 0; i < n; i++) {
         make(&text, toml_words, ARRAY_SIZE(toml_words), &corpus);
         struct toml_value *root = NULL;
@@ -147,7 +148,7 @@ static void fuzz_json(void **state)
     static const char sample[] = "{\"a\": [1, -2.5e3, \"x\\n\\u00e9\"], \"b\": {\"c\": null, \"d\": [true, false]}}";
     _cleanup_(buf_free) struct buf text = BUF_INIT, corpus = BUF_INIT;
     buf_puts(&corpus, sample);
-    int accepted = 0, n = (int)seeded_rounds(60000);
+    int accepted = 0, n = (int)seeded_rounds(7500, 60000);
     for (int i = 0; i < n; i++) {
         make(&text, json_words, ARRAY_SIZE(json_words), &corpus);
         struct json *first = NULL, *second = NULL;
@@ -189,7 +190,7 @@ static void fuzz_recipe(void **state)
     struct recipe defaults;
     recipe_init(&defaults);
     recipe_print(&defaults, &corpus); /* every key */
-    int accepted = 0, n = (int)seeded_rounds(8000);
+    int accepted = 0, n = (int)seeded_rounds(1000, 8000);
     for (int i = 0; i < n; i++) {
         make(&text, toml_words, ARRAY_SIZE(toml_words), &corpus);
         struct recipe r = defaults, back = defaults;
@@ -222,7 +223,7 @@ static void fuzz_set(void **state)
     buf_puts(&corpus, "training.steps=12");
     struct recipe defaults;
     recipe_init(&defaults);
-    int n = (int)seeded_rounds(20000);
+    int n = (int)seeded_rounds(2500, 20000);
     for (int i = 0; i < n; i++) {
         make(&text, toml_words, ARRAY_SIZE(toml_words), &corpus);
         struct recipe r = defaults;
@@ -243,7 +244,7 @@ static void fuzz_schedule(void **state)
 {
     (void)state;
     _cleanup_(buf_free) struct buf text = BUF_INIT, corpus = BUF_INIT;
-    int accepted = 0, n = (int)seeded_rounds(40000);
+    int accepted = 0, n = (int)seeded_rounds(5000, 40000);
     for (int i = 0; i < n; i++) {
         int ranks = 1 + (int)seeded_draw(3), stages = ranks * (1 + (int)seeded_draw(2)),
             microbatches = 1 + (int)seeded_draw(3);
@@ -286,8 +287,7 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fuzz_toml), cmocka_unit_test(fuzz_json),     cmocka_unit_test(fuzz_recipe),
-        cmocka_unit_test(fuzz_set),  cmocka_unit_test(fuzz_schedule),
+        longer(fuzz_toml), longer(fuzz_json), longer(fuzz_recipe), longer(fuzz_set), longer(fuzz_schedule),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

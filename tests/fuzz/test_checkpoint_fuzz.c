@@ -21,7 +21,9 @@
 #include "base/file.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
+#include "tests/support/patience.h"
 #include "tests/support/seeded.h"
+#include "tests/support/sets.h"
 
 static long rounds;
 
@@ -29,7 +31,7 @@ static int set_up(void **state)
 {
     (void)state;
     seeded_open("checkpoint fuzz", 0);
-    rounds = seeded_rounds(8000);
+    rounds = seeded_rounds(1000, 8000);
     return 0;
 }
 
@@ -299,7 +301,7 @@ static void test_load(void **state)
     char dir[] = "/tmp/titan-fuzz-load-XXXXXX";
     long accepted = 0, n = rounds / 50 + 1;
     assert_non_null(mkdtemp(dir));
-    (void)alarm(300); /* for a reader that waits */
+    (void)alarm((unsigned)patience_ms(300) / 1000); /* for a reader that waits */
     for (long i = 0; i < n; i++) {
         char path[PATH_MAX];
         struct {
@@ -337,7 +339,6 @@ static void test_load(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_safetensors), cmocka_unit_test(test_manifest),
-                                       cmocka_unit_test(test_load)};
+    const struct CMUnitTest tests[] = {longer(test_safetensors), longer(test_manifest), longer(test_load)};
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The corpora of tests/fuzz/corpus through their targets (tests/fuzz/targets), without a fuzzer.
+# The corpora of tests/fuzz/corpus, unpacked by `make tests`, through their targets (tests/fuzz/targets), without a fuzzer.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 programs=("${BUILD:-build}"/tests/fuzz/replay/*)
@@ -10,7 +10,9 @@ failed=0 number=0
 for program in "${programs[@]}"; do
     number=$((number + 1))
     target=${program##*/}
-    out=$(timeout 120 "$program" "tests/fuzz/corpus/$target" 2>&1)
+    corpus=${BUILD:-build}/fuzz-corpus/$target
+    [ -d "$corpus" ] || { echo "not ok $number - $target: no $corpus (make tests; a new target: make fuzz-add TARGET=$target FILE=path)"; failed=1; continue; }
+    out=$(timeout 600 "$program" "$corpus" 2>&1)
     rc=$?
     if [ $rc -eq 0 ]; then
         echo "ok $number - $target: $(tail -1 <<<"$out") inputs"

@@ -23,6 +23,7 @@
 #include "titan/wire/health.pb-c.h"
 #include "titan/wire/reflection.pb-c.h"
 #include "tests/support/seeded.h"
+#include "tests/support/sets.h"
 
 enum { BYTES_MAX = 4096, BUDGET = 64 * 1024 };
 
@@ -32,7 +33,7 @@ static int set_up(void **state)
 {
     (void)state;
     seeded_open("rpc fuzz", 0);
-    rounds = seeded_rounds(20000);
+    rounds = seeded_rounds(2500, 20000);
     rpc_library_enter();
     return 0;
 }
@@ -233,7 +234,7 @@ static void test_descriptors(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages), cmocka_unit_test(test_budget),
-                                       cmocka_unit_test(test_symbols), cmocka_unit_test(test_descriptors)};
+    const struct CMUnitTest tests[] = {longer(test_messages), quick(test_budget), longer(test_symbols),
+                                       longer(test_descriptors)};
     return cmocka_run_group_tests_name("rpc fuzz", tests, set_up, tear_down);
 }

@@ -15,6 +15,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/rng.h"
+#include "tests/support/sets.h"
 #include "worker/device/device.h"
 #include "worker/infer/whole.h"
 #include "worker/tensor/layout.h"
@@ -605,26 +606,26 @@ int main(void)
 {
     setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_initial_values),
-        cmocka_unit_test(test_tiny_fp32),
-        cmocka_unit_test(test_debugmodel_fp32),
-        cmocka_unit_test(test_tiny_bf16),
-        cmocka_unit_test(test_debugmodel_bf16),
-        cmocka_unit_test(test_differences_tiny),
-        cmocka_unit_test(test_differences_debugmodel),
-        cmocka_unit_test(test_moe_fp32),
-        cmocka_unit_test(test_moe_drop_fp32),
-        cmocka_unit_test(test_deepseek_fp32),
-        cmocka_unit_test(test_qwen3_fp32),
-        cmocka_unit_test(test_qwen3_bf16),
-        cmocka_unit_test(test_transformers_llama),
-        cmocka_unit_test(test_transformers_qwen3_yarn),
-        cmocka_unit_test(test_transformers_qwen3_moe),
-        cmocka_unit_test(test_transformers_deepseek_v2),
-        cmocka_unit_test(test_transformers_deepseek_v3),
-        cmocka_unit_test(test_training_fp32),
-        cmocka_unit_test(test_adam_fp32),
-        cmocka_unit_test(test_training_bf16),
+        quick(test_initial_values),
+        quick(test_tiny_fp32),
+        quick(test_debugmodel_fp32),
+        quick(test_tiny_bf16),
+        quick(test_debugmodel_bf16),
+        quick(test_differences_tiny),
+        slow(test_differences_debugmodel),
+        quick(test_moe_fp32),
+        quick(test_moe_drop_fp32),
+        quick(test_deepseek_fp32),
+        quick(test_qwen3_fp32),
+        quick(test_qwen3_bf16),
+        quick(test_transformers_llama),
+        quick(test_transformers_qwen3_yarn),
+        quick(test_transformers_qwen3_moe),
+        quick(test_transformers_deepseek_v2),
+        quick(test_transformers_deepseek_v3),
+        quick(test_training_fp32),
+        quick(test_adam_fp32),
+        quick(test_training_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

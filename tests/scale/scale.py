@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("support", "fault")]
 from agents import Agents  # noqa: E402
 from kit import figures, machine, stamp  # noqa: E402
-from titan import BIN, BUILD, Daemon, command, headers_text, store_copy, until  # noqa: E402
+from titan import BIN, BUILD, Daemon, command, headers_text, pause, store_copy, until  # noqa: E402
 
 HOME = BUILD / "scale"
 STORMS = 5
@@ -62,7 +62,7 @@ class Coordinator(Daemon):
 
 def share_of_core(c, seconds=QUIET_S):
     before, begin = c.cpu_s(), time.monotonic()
-    time.sleep(seconds)
+    pause(seconds, "what is measured takes time")
     return 100 * (c.cpu_s() - before) / (time.monotonic() - begin)
 
 
@@ -117,7 +117,7 @@ def measure(n):
             until("all agents are back", lambda: (lambda s: s["connects"] >= sessions + n and s["registered"] == n)(agents.ask("stats")), 60,
                   0.02)
             out["all_back_ms"] = 1000 * (time.monotonic() - c.begun)
-            time.sleep(5)
+            pause(5, "what would be lost late")
             out["epochs_after_restart"] = len(c.rows("SELECT id FROM events WHERE type = 'epoch.forming' AND id > ?", since))
             out["lost_after_restart"] = len(c.rows("SELECT id FROM events WHERE type IN ('node.lost', 'worker.lost') AND id > ?", since))
             out["after_restart_percent"] = share_of_core(c, 5)

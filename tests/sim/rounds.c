@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,7 +16,7 @@
 #define PROCESSES_MAX 16
 #define AGAIN_EVERY 50  /* every so many schedules one is run twice */
 #define PRINTED_WHOLE 4 /* violations of one process that are shrunk */
-#define STUCK_S 60      /* real time for one schedule */
+#define STUCK_S 60      /* of a processor for one schedule */
 
 /* One process's share, in memory that outlives it. */
 struct share {
@@ -63,7 +64,7 @@ static void run_one(FILE *out, const struct rounds *r, struct share *s, uint64_t
     static struct plan p;
     struct outcome o, twin;
     plan_make(&p, seed);
-    (void)alarm(STUCK_S);
+    (void)setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = STUCK_S}, NULL);
     cluster_run(&p, TRACE_OFF, &o);
     if (!o.violated && seed % AGAIN_EVERY == 0) {
         cluster_run(&p, TRACE_OFF, &twin);
@@ -74,7 +75,7 @@ static void run_one(FILE *out, const struct rounds *r, struct share *s, uint64_t
             (void)snprintf(o.text, sizeof(o.text), "two runs of one seed differ");
         }
     }
-    (void)alarm(0);
+    (void)setitimer(ITIMER_PROF, &(struct itimerval){0}, NULL);
     if (!o.violated) {
         s->passed++;
         return;

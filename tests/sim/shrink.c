@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -51,7 +52,7 @@ void run_apart(const struct plan *p, enum trace_mode trace, struct outcome *ret)
     titan_assert(pid >= 0);
     if (pid == 0) {
         (void)close(pipes[0]);
-        (void)alarm(60);
+        (void)setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = 60}, NULL);
         cluster_run(p, trace, ret);
         send_outcome(pipes[1], ret);
         fflush(NULL);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A slice of `make sim`: 2,000 schedules of the whole cluster (sim.h), and that they go where they should.
+/* A slice of `make sim`: 2,000 schedules of the whole cluster (sim.h), and that they go where they should. In the fast
+ * set, the first of them.
  *   SEED=n SCHEDULES=n: other ones */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #include "tests/sim/rounds.h"
+#include "tests/support/sets.h"
 
 static struct rounds_result result;
 
@@ -19,7 +21,7 @@ static void test_schedules_hold(void **state)
     (void)state;
     const char *seed = getenv("SEED"), *count = getenv("SCHEDULES");
     struct rounds r = {.first = seed ? strtoull(seed, NULL, 10) : 1,
-                       .count = count ? strtoull(count, NULL, 10) : 2000,
+                       .count = count ? strtoull(count, NULL, 10) : (uint64_t)sliced(400, 2000),
                        .processes = 2};
     rounds_run(&r, stdout, &result);
     rounds_print(stdout, &r, &result);
@@ -74,7 +76,7 @@ static void test_run_is_a_function_of_its_seed(void **state)
     static struct plan p;
     struct outcome a, b;
     uint64_t last = 0;
-    for (uint64_t seed = 1; seed <= 120; seed++) {
+    for (uint64_t seed = 1; seed <= (uint64_t)sliced(20, 120); seed++) {
         plan_make(&p, seed);
         cluster_run(&p, TRACE_OFF, &a);
         plan_make(&p, seed);
@@ -87,8 +89,7 @@ static void test_run_is_a_function_of_its_seed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_schedules_hold), cmocka_unit_test(test_schedules_get_around),
-        cmocka_unit_test(test_seeds_that_failed), cmocka_unit_test(test_run_is_a_function_of_its_seed)};
+    const struct CMUnitTest tests[] = {longer(test_schedules_hold), slow(test_schedules_get_around),
+                                       quick(test_seeds_that_failed), longer(test_run_is_a_function_of_its_seed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

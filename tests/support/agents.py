@@ -3,7 +3,7 @@
 import json
 import subprocess
 
-from titan import BUILD, until
+from titan import BUILD, deadline, until
 
 PROGRAM = BUILD / "tests/scale/agents"
 
@@ -21,8 +21,8 @@ class Agents:
 
     def await_counts(self, seconds=60, **counts):
         until(f"{counts} of the agents ({self.ask('stats')})",
-              lambda: (lambda s: all(s[k] == v for k, v in counts.items()))(self.ask("stats")), seconds, 0.05)
+              lambda: (lambda s: all(s[k] == v for k, v in counts.items()))(self.ask("stats")), seconds)
 
     def close(self):
         self.process.stdin.close()
-        self.process.wait(10)
+        self.process.wait(deadline())

@@ -18,7 +18,7 @@ import threading
 import time
 from pathlib import Path
 
-from titan import BIN, BUILD, SOURCE, alive, at_ms, command, overrides, remove_states, store_copy, until, worker_pids
+from titan import BIN, BUILD, CALM, SOURCE, alive, at_ms, command, deadline, overrides, remove_states, store_copy, until, worker_pids
 
 WIRE = BUILD / "tests/fault/wire"
 SHIM = BUILD / "tests/fault/shim.so"
@@ -77,7 +77,7 @@ class Wire:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(folder / "wire.client"))
         self.socket.connect(str(self.path))
-        self.socket.settimeout(10)
+        self.socket.settimeout(deadline())
         self.lock = threading.Lock()
 
     def number(self, name):
@@ -102,7 +102,7 @@ class Wire:
 
     def close(self):
         self.process.stdin.close()
-        self.process.wait(10)
+        self.process.wait(deadline())
         self.socket.close()
 
 
@@ -186,8 +186,8 @@ class Cgroup:
                 for pid in read_words(procs):
                     (CGROUPS[kind] / "cgroup.procs").write_text(pid)
             for inner in sorted((p for p in path.rglob("*") if p.is_dir()), reverse=True):
-                until(f"{inner} is empty", lambda: self.remove(inner), 5, 0.01)
-            until(f"{path} is empty", lambda: self.remove(path), 5, 0.01)
+                until(f"{inner} is empty", lambda: self.remove(inner))
+            until(f"{path} is empty", lambda: self.remove(path))
         self.made = {}
 
     @staticmethod
@@ -300,14 +300,14 @@ class Host:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
             try:
-                self.process.wait(15)
+                self.process.wait(deadline())
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
         left = self.cgroup.pids()
         if left:
             (self.cgroup.folder("v2") / "cgroup.kill").write_text("1")
-            until("its processes are gone", lambda: not self.cgroup.pids(), 10, 0.01)
+            until("its processes are gone", lambda: not self.cgroup.pids())
         self.cgroup.close()
         command("ip", "netns", "del", self.space)
         return left
@@ -316,13 +316,16 @@ class Host:
 class Cluster:
     """A coordinator on host "c" (or on one of the nodes: coordinator="n1") and agents n1..nN. A context manager."""
 
+    # Times are measured: detection and pace are the product's own, and what is waited for is asked for all the time.
+    judged = True
+
     def __init__(self, nodes=2, slots=2, coordinator="c", lease_ms=30000, config="", absent=(), prepare=None):
-        """config: of titand, TOML. absent: nodes that are not started yet. prepare(cluster) is called before anything is started."""
+        """config: of all daemons, TOML. absent: nodes that are not started yet. prepare(cluster) is called before anything is started."""
         self.dir = Path(tempfile.mkdtemp(prefix="titan-fault-"))
-        self.tag = f"tf{os.getpid() % 100000}x{next(NUMBERS)}"
+        self.tag = f"tf{os.getpid()}x{next(NUMBERS)}"
         self.slots = slots if isinstance(slots, dict) else {f"n{i + 1}": slots for i in range(nodes)}
         self.lease_ms, self.config = lease_ms, self.dir / "titand.toml"
-        self.config.write_text(config or "[coordinator]\nquarantine_crashes = 0\n")
+        self.config.write_text((config or "[coordinator]\nquarantine_crashes = 0\n") + ("" if self.judged or "[detection]" in config else CALM))
         names = ["c", *self.slots]
         self.hosts = {name: Host(self, name, i + 1) for i, name in enumerate(names)}
         self.seat = self.hosts[coordinator]
@@ -332,6 +335,10 @@ class Cluster:
             self.c.space, self.c.address, self.c.cgroup = self.seat.space, self.seat.address, self.seat.cgroup
         self.wire, self.absent, self.prepared = None, absent, prepare
         self.jobs, self.mounts = [], []
+
+    def every(self, seconds):
+        """How often is asked for what comes."""
+        return seconds if self.judged else None
 
     def nodes(self):
         return [h for h in self.hosts.values() if h.name != "c"]
@@ -352,7 +359,7 @@ class Cluster:
             there = [h for h in self.nodes() if h.name not in self.absent]
             for host in there:
                 self.start_agent(host)
-            until("all nodes are ready", lambda: self.node_states() == {h.name: "ready" for h in there}, 20)
+            until("all nodes are ready", lambda: self.node_states() == {h.name: "ready" for h in there})
         except BaseException:
             self.__exit__(True)
             raise
@@ -366,7 +373,7 @@ class Cluster:
             assert done.code == 0, done.err
         self.c.spawn("coordinator", "--config", self.config, "--listen", f"{self.c.address}:{PORT}", *["--insecure"][:PLAIN], env=env)
         if wait:
-            until("the coordinator answers", lambda: self.answers(), 20, 0.002)
+            until("the coordinator answers", lambda: self.answers(), every=self.every(0.002))
         return 1000 * (time.monotonic() - begin)
 
     def answers(self):
@@ -386,7 +393,8 @@ class Cluster:
             joined.touch(0o600)
             joined.write_text(text)
         way = ("--insecure", "--node", host.name, "--coordinator", f"{self.c.address}:{PORT}") if PLAIN else ("--join", joined)
-        host.spawn("agent", *way, "--address", host.address, "--slots", self.slots[host.name], "--lease-ms", self.lease_ms, *host.args, env=env)
+        env = env if self.judged else {"TITAN_FAILPOINTS": "train.step=sleep:20@1+", **(env or {})}
+        host.spawn("agent", *way, "--config", self.config, "--address", host.address, "--slots", self.slots[host.name], "--lease-ms", self.lease_ms, *host.args, env=env)
 
     def ctl(self, *args, timeout=60):
         return command(BIN / "titanctl", "--server", self.server, *args, timeout=timeout)
@@ -495,7 +503,7 @@ class Run:
     def await_event(self, since, *types, seconds=30, when=lambda e: True):
         def found():
             return next((e for e in self.events(since, *types) if when(e)), None)
-        return until(f"event {' or '.join(types)}", found, seconds, 0.005)
+        return until(f"event {' or '.join(types)}", found, seconds, self.cluster.every(0.005))
 
     def workers(self):
         """{worker id: (pid, node)} of those that live, by the store."""
@@ -518,11 +526,11 @@ class Run:
                 return None
             newest = self.cluster.rows("SELECT max(number) AS n FROM epochs WHERE job_id = ?", self.job)[0]["n"]
             return lines[-1] if newest == lines[-1]["epoch"] else None
-        return until(f"{world} workers train beyond step {beyond}", there, seconds, 0.01)
+        return until(f"{world} workers train beyond step {beyond}", there, seconds, self.cluster.every(0.01))
 
     def await_alone(self, seconds=60):
         """No worker lives but the members of the newest epoch: one that was about to end has ended, and is not taken for one of them."""
-        until("only members live", lambda: set(self.workers()) == set(self.members()), seconds, 0.01)
+        until("only members live", lambda: set(self.workers()) == set(self.members()), seconds, self.cluster.every(0.01))
 
     def await_step_after(self, at_ms, seconds=30, epoch=0):
         """The first step that was finished after that time, in a later epoch than that one."""
@@ -533,7 +541,7 @@ class Run:
                     break
                 found = m
             return found
-        return until(f"a step after epoch {epoch}", there, seconds, 0.003)
+        return until(f"a step after epoch {epoch}", there, seconds, self.cluster.every(0.003))
 
     def epoch(self):
         return self.lines()[-1]["epoch"]

@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/rng.h"
+#include "tests/support/seeded.h"
 
 /* Input element i of a rank in an operation: the same everywhere. */
 static float value_of(uint64_t seed, int op, int rank, size_t i)
@@ -296,6 +297,5 @@ void collectives_run(struct rank_context *ctx, uint64_t seed, int operations, si
 
 uint64_t collectives_seed(void)
 {
-    const char *text = getenv("TITAN_TEST_SEED");
-    return text ? strtoull(text, NULL, 10) : (uint64_t)clock_wall_ms();
+    return seeded_seed(0);
 }

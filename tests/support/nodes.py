@@ -1,47 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
 """A coordinator and agents, each a process of its own, on this machine or on hosts of their own."""
+import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
 import tempfile
 from pathlib import Path
 
-from titan import BIN, SOURCE, command, overrides, until, worker_pids
+from titan import BIN, CALM, FP_BIN, SOURCE, command, deadline, overrides, paced, until, worker_pids
 
 
 class Cluster:
     """A coordinator and agents n1, n2 of two slots (more with slots). hosts: name -> (command prefix, address). config:
-    of all daemons, TOML. lease_ms: workers outlive their agent by so much, at the end as well."""
+    of all daemons, TOML; [detection] is CALM where it has none. lease_ms: workers outlive their agent by so much.
+    pace_ms: they sleep so long before every step."""
 
-    def __init__(self, hosts=None, slots=None, config="", lease_ms=1500):
+    def __init__(self, hosts=None, slots=None, config="", lease_ms=60000, pace_ms=0):
         self.slots = slots or {"n1": 2, "n2": 2}
-        self.lease_ms = lease_ms
+        self.lease_ms, self.pace_ms = lease_ms, pace_ms
         self.dir = Path(tempfile.mkdtemp(prefix="titan-nodes-"))
         self.hosts = hosts or {}
         self.processes = {}
-        (self.dir / "titand.toml").write_text(config)
+        (self.dir / "titand.toml").write_text(config if "[detection]" in config else config + CALM)
 
     def host(self, name):
         return self.hosts.get(name, ([], "127.0.0.1"))
 
     def spawn(self, name, *args):
         prefix, _ = self.host(name)
+        slowly = self.pace_ms and args[0] == "agent"
         with open(self.dir / f"{name}.log", "a") as log:
             self.processes[name] = subprocess.Popen(
-                [*prefix, BIN / "titand", *map(str, args), "--config", self.dir / "titand.toml", "--state-dir",
+                [*prefix, (FP_BIN if slowly else BIN) / "titand", *map(str, args), "--config", self.dir / "titand.toml", "--state-dir",
                  self.dir / name],
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **(paced(self.pace_ms)[1] if slowly else {})})
 
     def __enter__(self):
         address = self.host("c")[1]
         self.coordinator(f"{address}:0")
         listen = self.dir / "c/run/listen"
-        until("the coordinator listens", lambda: listen.exists() and len(listen.read_text().split()) >= 2, 60)
+        until("the coordinator listens", lambda: listen.exists() and len(listen.read_text().split()) >= 2)
         self.unix, self.tcp, *_ = listen.read_text().split()
         for name in self.slots:
             self.agent(name)
-        until("the nodes are ready", lambda: self.nodes() == {name: "ready" for name in self.slots}, 60)
+        until("the nodes are ready", lambda: self.nodes() == {name: "ready" for name in self.slots})
         return self
 
     def coordinator(self, listen):
@@ -50,6 +54,19 @@ class Cluster:
     def agent(self, name):
         self.spawn(name, "agent", "--coordinator", self.tcp, "--insecure", "--node", name, "--address", self.host(name)[1],
                    "--slots", self.slots[name], "--lease-ms", self.lease_ms)
+
+    def answers(self):
+        """The coordinator does."""
+        return command(BIN / "titanctl", "--server", self.unix, "version").code == 0
+
+    def restart_coordinator(self):
+        """Where it was."""
+        self.spawn("c", "coordinator", "--listen", self.tcp, "--insecure")
+        until("the coordinator is back", self.answers)
+
+    def stop(self, name):
+        self.processes[name].send_signal(signal.SIGTERM)
+        self.processes[name].wait(deadline())
 
     def kill(self, name):
         self.processes[name].kill()
@@ -69,6 +86,15 @@ class Cluster:
     def events(self, job):
         return [json.loads(line) for line in self.ctl("-o", "json", "events", job).splitlines() if line]
 
+    def ended(self, job, *states):
+        """Its status, once it is in one of these; COMPLETED by default."""
+        states = states or ("COMPLETED",)
+        return until(f"job {job} is {' or '.join(states)}", lambda: (lambda s: s["state"] in states and s)(self.status(job)))
+
+    def cancel(self, job):
+        self.ctl("cancel", job)
+        return self.ended(job, "CANCELLED")
+
     def submit(self, keys, *args):
         return self.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys), *args).strip()
 
@@ -77,7 +103,7 @@ class Cluster:
             s = self.status(job)
             assert s["state"] not in ("FAILED", "CANCELLED", "COMPLETED"), s
             return s["state"] == "RUNNING" and s["world_size"] == world and s["step"] > beyond and s
-        return until(f"{world} workers train beyond step {beyond}", check, 60)
+        return until(f"{world} workers train beyond step {beyond}", check)
 
     def __exit__(self, kind, *_):
         for name in (*self.slots, "c"):
@@ -85,11 +111,14 @@ class Cluster:
             if p and p.poll() is None:
                 p.send_signal(signal.SIGTERM)
                 try:
-                    p.wait(20)
+                    p.wait(deadline())
                 except subprocess.TimeoutExpired:
                     self.kill(name)
         if kind:
             for log in sorted(self.dir.glob("*.log")) + sorted(self.dir.glob("c/jobs/*/logs/*.log")):
                 print(f"# {log.name}:\n# " + log.read_text(errors="replace")[-3000:].replace("\n", "\n# "))
-        until("no worker is left", lambda: not worker_pids(self.dir), 20)
+        for pid in worker_pids(self.dir):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until("no worker is left", lambda: not worker_pids(self.dir))
         shutil.rmtree(self.dir, ignore_errors=True)

@@ -25,13 +25,18 @@ int patience_ms(int seconds)
     return (int)(1000 * patience() * (seconds > FLOOR_S ? seconds : FLOOR_S));
 }
 
-bool patience_nap(struct patience_wait *wait)
+bool patience_left(struct patience_wait *wait)
 {
     int64_t now = clock_mono_ns();
     if (wait->began_ns == 0)
         wait->began_ns = now;
-    (void)nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     return now - wait->began_ns < (int64_t)patience_ms(FLOOR_S) * 1000000;
+}
+
+bool patience_nap(struct patience_wait *wait)
+{
+    (void)nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    return patience_left(wait);
 }
 
 void patience_pause_ms(int ms, const char *why)

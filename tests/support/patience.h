@@ -17,7 +17,9 @@ int patience_ms(int seconds);
 struct patience_wait {
     int64_t began_ns;
 };
-/* Sleeps for a moment; false once a minute has passed, stretched. Any thread or process. */
+/* False once a minute has passed, stretched. For a loop that waits in a call of its own. Any thread or process. */
+bool patience_left(struct patience_wait *wait);
+/* The same after a short sleep. */
 bool patience_nap(struct patience_wait *wait);
 
 /* Waits until the condition holds; false when it hangs. */

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a test waits for what has to come. Deadlines of tests are there against hanging only: a slow or busy machine stretches them."""
+import functools
 import os
 import time
 
@@ -7,6 +8,7 @@ FLOOR_S = 60  # no deadline is shorter on the fastest machine at rest
 LOOP_S = 0.02  # what slowness() measures took on the machine that the limits were chosen on
 
 
+@functools.cache
 def slowness():
     """This processor against that machine's, at least 1; tests/run.py measures it once and hands it on."""
     given = os.environ.get("TITAN_TEST_SLOWNESS")

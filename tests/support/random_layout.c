@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
+#include "tests/support/seeded.h"
 
 #define LAYERS_MAX 5
 #define TENSORS_MAX 10 /* of a unit */
@@ -13,10 +13,7 @@
 
 unsigned random_seed(void)
 {
-    const char *text = getenv("TITAN_TEST_SEED");
-    const unsigned seed = text ? (unsigned)strtoul(text, NULL, 10) : (unsigned)clock_wall_ms();
-    printf("# TITAN_TEST_SEED=%u\n", seed);
-    return seed;
+    return (unsigned)seeded_seed(0);
 }
 
 int random_below(unsigned *seed, int n)

@@ -11,6 +11,10 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "tests/support/patience.h"
+
+#define FORMING_S 240 /* no test waits for this */
+#define HANGS_S 300
 
 /* --- a device with streams only ----------------------------------------------------------------------------------- */
 
@@ -153,7 +157,8 @@ void ranks_init(struct ranks *r, const struct comm_ops *ops, int world, enum ran
     struct titan_error err = {0};
     titan_assert(world <= RANKS_MAX);
     *r = (struct ranks){.ops = ops, .world = world, .stream = stream};
-    r->config = (struct comm_config){.epoch = 7, .world = world, .listener = -1, .memfd = -1, .timeout_ms = 10000};
+    r->config = (struct comm_config){.epoch = 7, .world = world, .listener = -1, .memfd = -1};
+    r->config.timeout_ms = (uint32_t)patience_ms(FORMING_S);
     memset(r->config.id, 0x5a, sizeof(r->config.id));
     r->config.key = (const unsigned char *)"thirty-two bytes that are known.";
     if (ops == &comm_shm)
@@ -182,7 +187,7 @@ static void run_rank(struct ranks *r, int rank, bool open_first, rank_fn fn, voi
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
     for (size_t i = 0; i < sizeof(faults) / sizeof(*faults); i++)
         (void)signal(faults[i], SIG_DFL);
-    (void)alarm(RANKS_SECONDS_MAX);
+    (void)alarm((unsigned)patience_ms(HANGS_S) / 1000);
     for (int i = 0; i < r->world; i++)
         if (i != rank && r->listeners[i] >= 0)
             (void)close(r->listeners[i]);

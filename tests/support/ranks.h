@@ -2,7 +2,7 @@
 /* ranks.h - a communicator's members as forked processes of a test, with a device that has nothing but streams.
  *
  * The test program must be single-threaded when it forks. A member reports by its exit code: RANK_CHECK prints and
- * ends it with 1. Members end by themselves after RANKS_SECONDS_MAX. */
+ * ends it with 1. A member that hangs ends by itself, with SIGALRM. */
 #ifndef TITAN_TESTS_SUPPORT_RANKS_H
 #define TITAN_TESTS_SUPPORT_RANKS_H
 
@@ -14,7 +14,6 @@
 #include "worker/comm/comm.h"
 
 #define RANKS_MAX 8
-#define RANKS_SECONDS_MAX 30
 
 enum ranks_stream { RANKS_INLINE, RANKS_THREAD };
 

@@ -7,22 +7,26 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "tests/support/sets.h"
 
 static struct rng_key key;
 static uint64_t drawn;
 
-void seeded_open(const char *name, uint64_t seed)
+uint64_t seeded_seed(uint64_t fallback)
 {
-    const char *text = getenv("FUZZ_SEED");
-    if (!text)
-        text = getenv("TITAN_TEST_SEED");
-    if (text)
-        seed = strtoull(text, NULL, 0);
-    else if (seed == 0)
-        seed = (uint64_t)clock_wall_ms();
-    key = rng_key(seed, name);
+    static const char *const names[] = {"FUZZ_SEED", "SEED", "TITAN_TEST_SEED"};
+    const char *text = NULL;
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names) && !text; i++)
+        text = getenv(names[i]);
+    const uint64_t seed = text ? strtoull(text, NULL, 0) : fallback ? fallback : (uint64_t)clock_wall_ms();
+    printf("# TITAN_TEST_SEED=%llu\n", (unsigned long long)seed);
+    return seed;
+}
+
+void seeded_open(const char *name, uint64_t fallback)
+{
+    key = rng_key(seeded_seed(fallback), name);
     drawn = 0;
-    printf("# FUZZ_SEED=%llu\n", (unsigned long long)seed);
 }
 
 uint32_t seeded_draw(uint32_t below)
@@ -32,8 +36,8 @@ uint32_t seeded_draw(uint32_t below)
     return (uint32_t)((uint64_t)words[0] * below >> 32);
 }
 
-long seeded_rounds(long fallback)
+long seeded_rounds(long few, long all)
 {
     const char *text = getenv("FUZZ_ROUNDS");
-    return text ? strtol(text, NULL, 10) : fallback;
+    return text ? strtol(text, NULL, 10) : sliced(few, all);
 }

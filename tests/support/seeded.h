@@ -5,11 +5,12 @@
 
 #include <stdint.h>
 
-/* Draws follow from FUZZ_SEED, or else TITAN_TEST_SEED, or else `seed` (0: the time), and from `name`. Prints the seed.
- */
-void seeded_open(const char *name, uint64_t seed);
+/* TITAN_TEST_SEED, or FUZZ_SEED or SEED before it, or else `fallback` (0: the time). Prints it. */
+uint64_t seeded_seed(uint64_t fallback);
+/* Draws follow from the seed and from `name`. */
+void seeded_open(const char *name, uint64_t fallback);
 uint32_t seeded_draw(uint32_t below);
-/* How often: FUZZ_ROUNDS, or else `fallback`. */
-long seeded_rounds(long fallback);
+/* How often: FUZZ_ROUNDS, or else a slice in the fast set and all in the slow one (sets.h). */
+long seeded_rounds(long few, long all);
 
 #endif

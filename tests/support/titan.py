@@ -26,6 +26,30 @@ FP_BIN = BUILD / "fp/bin"  # titand and titan-worker with failpoints (base/failp
 
 
 os.environ.setdefault("TITAN_ALLOW_ROOT", "1")  # tests often run as root; inherited by every titand they start
+# Workers outlive their agent: then they come to the process that run.py has above each test, without run.py to this one.
+PR_SET_CHILD_SUBREAPER = 36
+if "TITAN_TEST_SLOWNESS" in os.environ:
+    TEST = os.getppid()
+else:
+    TEST = os.getpid()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def calm(silence_ms=3000):
+    """[detection] for what is not about it: a busy machine is no silent node, no coordinator that is away and no worker that hangs. A node
+    that ends is lost after silence_ms and half of it."""
+    return f"""
+[detection]
+suspect_ms = {silence_ms}
+confirm_ms = {silence_ms // 2}
+node_timeout_ms = {max(10000, 2 * silence_ms)}
+reachable_ms = 60000
+away_ms = 20000
+hang_floor_ms = 30000
+"""
+
+
+CALM = calm()
 
 
 def until(what, condition, seconds=FLOOR_S, every=None):
@@ -144,7 +168,22 @@ def of_processes(name):
 
 
 def children_of(pid):
-    return [child for child, stat in of_processes("stat") if int(stat.rsplit(b")", 1)[1].split()[1]) == pid]
+    found = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return found
+
+
+def descendants():
+    """Of the test. A parent that ends meanwhile hands its children over: they are looked for again."""
+    found, new = set(), [TEST]
+    while new:
+        below = [child for pid in new for child in children_of(pid)] + children_of(TEST)
+        new = [pid for pid in set(below) if pid not in found]
+        found.update(new)
+    return found
 
 
 def adopt():
@@ -171,9 +210,14 @@ def alive(pid):
 
 
 def worker_pids(marker):
-    """Live titan-worker processes with marker in the command line (a folder of the test)."""
-    return [pid for pid, line in of_processes("cmdline")
-            if line.split(b"\0")[0].endswith(b"titan-worker") and str(marker).encode() in line and alive(pid)]
+    """Live titan-worker processes that the test has caused, with marker in the command line (a folder of the test)."""
+    found = []
+    for pid in sorted(descendants()):
+        with contextlib.suppress(OSError):
+            line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if line.split(b"\0")[0].endswith(b"titan-worker") and str(marker).encode() in line and alive(pid):
+                found.append(pid)
+    return found
 
 
 def paced(ms):
@@ -182,9 +226,27 @@ def paced(ms):
     return ("--worker", FP_BIN / "titan-worker"), {"TITAN_FAILPOINTS": f"train.step=sleep:{ms}@1+"}
 
 
+class Gate:
+    """A worker program for --worker that begins when the gate is open: a replacement is there when a test wants it."""
+
+    def __init__(self, folder, worker=BIN / "titan-worker"):
+        self.program, pipe = Path(folder) / "gated-worker", Path(folder) / "gate"
+        os.mkfifo(pipe)
+        self.program.write_text(f'#!/bin/sh\n: <"{pipe}"\nexec "{worker}" "$@"\n')
+        self.program.chmod(0o755)
+        self.pipe, self.fd = pipe, -1
+        self.open()
+
+    def open(self):
+        self.fd = os.open(self.pipe, os.O_RDWR)
+
+    def close(self):
+        os.close(self.fd)
+
+
 class Daemon:
     """`titand dev` over a folder, or another role; a context manager that stops it. start() again after kill() continues. pace_ms:
-    paced()."""
+    paced(). Detection is CALM where no --config says otherwise."""
 
     def __init__(self, state=None, *args, env=None, program=BIN / "titand", role="dev", pace_ms=0):
         if pace_ms:
@@ -204,6 +266,9 @@ class Daemon:
         begin = time.monotonic()
         path = self.state / "notify.sock"
         path.unlink(missing_ok=True)
+        if "--config" not in self.args:
+            (self.state / "calm.toml").write_text(CALM)
+            self.args += ("--config", self.state / "calm.toml")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, open(self.state / "titand.log", "a") as log:
             ready.bind(str(path))
             ready.settimeout(deadline())

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, BUILD, SOURCE, command, until  # noqa: E402
+from titan import BIN, BUILD, CALM, SOURCE, command, deadline, until  # noqa: E402
 
 SHIM = BUILD / "tests/fault/shim.so"
 
@@ -59,7 +59,7 @@ class Coordinator:
         path = self.state / "run/listen"
         path.unlink(missing_ok=True)
         # Agents keep their port over restarts.
-        (self.dir / "c.toml").write_text(f'[coordinator]\nagents_listen = "{self.agents}"\n{self.config}')
+        (self.dir / "c.toml").write_text(f'[coordinator]\nagents_listen = "{self.agents}"\n{self.config}' + ("" if "[detection]" in self.config else CALM))
         self.spawn("c", "coordinator", "--listen", listen, "--config", self.dir / "c.toml")
         until("the coordinator listens", lambda: path.exists() and len(path.read_text().split()) == 2, 10)
         self.tcp = path.read_text().split()[1]
@@ -102,7 +102,7 @@ class Coordinator:
     def stop(self, name):
         p = self.processes.pop(name)
         p.send_signal(signal.SIGTERM)
-        p.wait(20)
+        p.wait(deadline())
 
     def __exit__(self, kind, *_):
         for name in sorted(self.processes, key=lambda n: n == "c"):
@@ -110,7 +110,7 @@ class Coordinator:
             if p.poll() is None:
                 p.send_signal(signal.SIGTERM)
                 try:
-                    p.wait(20)
+                    p.wait(deadline())
                 except subprocess.TimeoutExpired:
                     p.kill()
                     p.wait()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support")]
 from pki import Coordinator, ctl  # noqa: E402
-from titan import BIN, SOURCE, command, headers_text, overrides, until  # noqa: E402
+from titan import BIN, SOURCE, command, headers_text, overrides, pause, until  # noqa: E402
 
 NODES = ("n1", "n2")
 ROTATE_S, CALL_S = 60, 1
@@ -46,7 +46,7 @@ def soak(minutes):
             calls += 1
             if said.code:
                 errors.append(said.err)
-            time.sleep(CALL_S)
+            pause(CALL_S, "until the next call")
         last = look(c, job)
         renewed = {name: c.log(name).count("certificate renewed") for name in NODES}
         lost = [line for name in NODES for line in c.log(name).splitlines() if "session with the coordinator lost" in line]

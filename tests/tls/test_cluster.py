@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("support", "attack")]
 import datagrams  # noqa: E402
-from titan import BIN, SOURCE, command, headers_text, overrides, tap, until  # noqa: E402
+from titan import BIN, SOURCE, command, deadline, headers_text, overrides, tap, until  # noqa: E402
 
 PORTS = {7070, 7071}  # of clients and of agents
 ADDRESSES = {"head": "10.0.0.1", "n1": "10.0.0.2", "n2": "10.0.0.3"}
@@ -79,7 +79,7 @@ def datagrams_of(h, job):
 class Hosts:
     def __init__(self):
         self.dir = Path(tempfile.mkdtemp(prefix="titan-cluster-"))
-        self.tag = f"ts{os.getpid() % 100000}"
+        self.tag = f"ts{os.getpid()}"
         self.spaces, self.processes = [], []
 
     def ip(self, *args):
@@ -142,7 +142,7 @@ class Hosts:
             if p.poll() is None:
                 p.send_signal(signal.SIGTERM)
                 try:
-                    p.wait(20)
+                    p.wait(deadline())
                 except subprocess.TimeoutExpired:
                     p.kill()
                     p.wait()
@@ -160,7 +160,7 @@ def three_hosts():
         return "needs root for network namespaces"
     if not shutil.which("ip"):
         return "no ip (Debian package iproute2)"
-    probe = f"ts{os.getpid() % 100000}p"
+    probe = f"ts{os.getpid()}p"
     made, inside = command("ip", "netns", "add", probe), command("ip", "netns", "exec", probe, "true")
     command("ip", "netns", "del", probe)
     if made.code != 0 or inside.code != 0:
@@ -203,7 +203,7 @@ def three_hosts():
         until("the job is cancelled", lambda: json.loads(say("head", f"titanctl -o json status {job}"))["state"] == "CANCELLED", 30)
         for capture in captures:
             capture.send_signal(signal.SIGTERM)
-            capture.wait(10)
+            capture.wait(deadline())
         tcp, udp = payloads(h.dir / "frames-head", PORTS)
         token = re.search(r'token = "(.*?)"', secret).group(1)
         for word in (MARK, token, str(h.dir), "titan.internal", "titan.v1", "Coordinator", "spiffe", "dataset_path", "checkpoint"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("tls", "attack")]
 from pki import Coordinator, command, messages, until  # noqa: E402
-from titan import BIN, tap  # noqa: E402
+from titan import BIN, deadline, tap  # noqa: E402
 from http2 import HEADERS, Connection, frame, header  # noqa: E402
 
 WATCH = "/grpc.health.v1.Health/Watch"
@@ -29,7 +29,7 @@ def watches(connection, n):
     for _ in range(n):
         connection.stream += 2
         out.append(frame(HEADERS, 4, connection.stream, block) + frame(0, 1, connection.stream, bytes(5)))
-    connection.socket.settimeout(20)
+    connection.socket.settimeout(deadline())
     connection.socket.sendall(b"".join(out))
 
 
@@ -48,7 +48,7 @@ def version(c, folder, n=1):
     with channel(c, folder) as ch:
         ask = ch.unary_unary("/titan.v1.Titan/Version", request_serializer=World.api.VersionRequest.SerializeToString,
                              response_deserializer=World.api.VersionResponse.FromString)
-        return [ask(World.api.VersionRequest(), timeout=10).api for _ in range(n)]
+        return [ask(World.api.VersionRequest(), timeout=deadline()).api for _ in range(n)]
 
 
 def join(c, name, *, agents=True):
@@ -108,7 +108,7 @@ def header_blocks():
         n1 = join(c, "n1")
         for _ in range(4):
             k = stranger(c, "127.0.0.2")
-            k.patience = 60
+            k.patience = deadline()
             k.call("/titan.v1.Titan/Version", ("x", b"a" * (8 << 20)))
             assert not k.open, "all of it was taken"
             k.close()
@@ -132,7 +132,7 @@ def one_certificate():
         with channel(c, eva) as ch:
             follow = ch.unary_stream("/titan.v1.Titan/WatchEvents", request_serializer=World.api.WatchEventsRequest.SerializeToString,
                                      response_deserializer=World.api.Event.FromString)
-            held = [follow(World.api.WatchEventsRequest(follow=True), timeout=60) for _ in range(CALLS)]
+            held = [follow(World.api.WatchEventsRequest(follow=True), timeout=deadline()) for _ in range(CALLS)]
             assert all(next(call).type for call in held)
             try:
                 version(c, eva)
@@ -163,7 +163,7 @@ def size_of_a_message():
             body = b"\xfa\x7f" + bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14 & 127 | 128, size >> 21]) + bytes(size)
             with channel(c, eva) as ch:
                 try:
-                    ch.unary_unary("/titan.v1.Titan/Submit")(body, timeout=60)
+                    ch.unary_unary("/titan.v1.Titan/Submit")(body, timeout=deadline())
                 except World.grpc.RpcError as e:
                     return e.code().name
             return "OK"
@@ -188,7 +188,7 @@ def port_of_agents():
                                ("/titan.internal.Enrolment/Renew", grpc.StatusCode.PERMISSION_DENIED),
                                ("/titan.v1.Titan/Version", grpc.StatusCode.UNIMPLEMENTED)):
                 try:
-                    ch.unary_unary(path)(b"", timeout=10)
+                    ch.unary_unary(path)(b"", timeout=deadline())
                     raise AssertionError(f"{path} was answered")
                 except grpc.RpcError as error:
                     assert error.code() == code, (path, error.code(), error.details())

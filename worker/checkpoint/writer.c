@@ -30,7 +30,8 @@
 #define LOOK_MS 20    /* between looks at whether a wait for the thread is cancelled */
 #define LINGER_MS 250 /* for the thread, once cancelled */
 #define ENTRY_NAME_BYTES 64
-#define POLL_NS 5000000 /* peers may be on other hosts: only the file system is shared */
+#define IN_PLACE_NS 500000000 /* between looks at whether the folder is where it was */
+#define POLL_NS 5000000       /* peers may be on other hosts: only the file system is shared */
 
 struct checkpoint_writer {
     struct writer_options opt;
@@ -304,10 +305,32 @@ static titan_status part_missing(const struct checkpoint_writer *w, int at, int 
     return titan_fail(err, TITAN_EIO, "rank %d: %s", rank, why.data);
 }
 
+/* Where its name leads elsewhere by now, ranks that open it later write elsewhere, or fail without a word here. */
+static titan_status still_in_place(const struct checkpoint_writer *w, int folder, struct titan_error *err)
+{
+    struct stat opened, named;
+    _cleanup_fd_ int now = file_open_named(w->opt.dir, O_RDONLY | O_DIRECTORY);
+
+    if (now < 0 || fstat(now, &named) < 0 || fstat(folder, &opened) < 0)
+        return titan_fail_errno(err, "checkpoint of step %lu dropped: folder '%s' is gone", (unsigned long)w->info.step,
+                                w->opt.dir);
+    if (named.st_dev != opened.st_dev || named.st_ino != opened.st_ino)
+        return titan_fail(err, TITAN_EIO, "checkpoint of step %lu dropped: another folder is at '%s' now",
+                          (unsigned long)w->info.step, w->opt.dir);
+    return TITAN_OK;
+}
+
+/* Rank 0's wait for the others. */
+struct parts {
+    int folder, at; /* of all checkpoints, and of this one while it is unfinished */
+    int64_t deadline, look_at;
+};
+
 /* One rank's entry, as soon as it is there. *ret_over: there will be none, and it is known that its rank has ended. */
-static titan_status await_entry(const struct checkpoint_writer *w, int at, int rank, int64_t deadline, struct buf *out,
+static titan_status await_entry(const struct checkpoint_writer *w, struct parts *p, int rank, struct buf *out,
                                 bool *ret_over, struct titan_error *err)
 {
+    const int at = p->at;
     char name[ENTRY_NAME_BYTES], failed[ENTRY_NAME_BYTES];
     struct stat st;
 
@@ -324,7 +347,12 @@ static titan_status await_entry(const struct checkpoint_writer *w, int at, int r
         if (atomic_load(&w->cancelled))
             return titan_fail(err, TITAN_EREVOKED, "checkpoint of step %lu dropped: rank %d left before it was written",
                               (unsigned long)w->info.step, rank);
-        if (clock_mono_ns() > deadline)
+        const int64_t now = clock_mono_ns();
+        if (now > p->look_at) {
+            TRY(still_in_place(w, p->folder, err));
+            p->look_at = now + IN_PLACE_NS;
+        }
+        if (now > p->deadline)
             return titan_fail(err, TITAN_ETIMEDOUT, "checkpoint of step %lu dropped: rank %d has not written its part",
                               (unsigned long)w->info.step, rank);
         (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
@@ -334,10 +362,11 @@ static titan_status await_entry(const struct checkpoint_writer *w, int at, int r
 }
 
 /* All ranks have ended writing; the first failure counts. No rank is waited for behind one that does not say a word. */
-static titan_status await_all(const struct checkpoint_writer *w, int at, titan_status own, struct buf *entries,
-                              struct titan_error *err)
+static titan_status await_all(const struct checkpoint_writer *w, int folder, int at, titan_status own,
+                              struct buf *entries, struct titan_error *err)
 {
-    const int64_t deadline = clock_mono_ns() + (int64_t)w->opt.wait_ms * 1000000;
+    const int64_t now = clock_mono_ns();
+    struct parts p = {folder, at, now + (int64_t)w->opt.wait_ms * 1000000, now + IN_PLACE_NS};
     titan_status first = own;
     bool over = true;
 
@@ -345,7 +374,7 @@ static titan_status await_all(const struct checkpoint_writer *w, int at, titan_s
     for (int r = 0; r < w->opt.world && over; r++) {
         struct titan_error fault = {0};
         const titan_status status =
-            r == 0 && own != TITAN_OK ? TITAN_OK : await_entry(w, at, r, deadline, &entries[r], &over, &fault);
+            r == 0 && own != TITAN_OK ? TITAN_OK : await_entry(w, &p, r, &entries[r], &over, &fault);
         if (status != TITAN_OK && first == TITAN_OK) {
             first = status;
             *err = fault;
@@ -416,7 +445,7 @@ static titan_status collect_parts(struct checkpoint_writer *w, int folder, int a
     titan_assert(w->opt.rank == 0);
     if (!entries)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
-    titan_status status = await_all(w, at, own, entries, err);
+    titan_status status = await_all(w, folder, at, own, entries, err);
     if (status == TITAN_OK)
         status = commit(w, folder, at, entries, err);
     for (int r = 0; r < w->opt.world; r++)

@@ -33,7 +33,7 @@
 #include "base/float8.h"
 #include "base/rng.h"
 
-#define TITAN_DEVICE_ABI 13 /* declarations aec8e0884caf4b22 (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 14 /* declarations 197708d4c70c8833 (tests/docs/test_abi.py) */
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -62,7 +62,14 @@ struct device_info {
     uint64_t memory_free;   /* of it when the device was opened: what a run can have. 0 = unknown */
     double peak_flops_bf16; /* dense; 0 = unknown. CPU: measured on one core, times the cores used */
     double peak_flops_f32;
+    uint64_t hardware; /* a GPU, or the cores that a process may use: other devices with this number share it */
+    double share;      /* of what the hardware can do, this device's peak; up to 1 */
 };
+
+static inline double device_peak(const struct device_info *info, enum dtype dt)
+{
+    return dt == DTYPE_BF16 ? info->peak_flops_bf16 : info->peak_flops_f32;
+}
 
 /* How bf16 moments are rounded when they are stored: to nearest even, or at random (base/bf16.h). Element i of a call
  * is element place = origin + (first + i) / cols * ld + (first + i) % cols of its parameter, a box of a matrix ld wide,

@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/hash.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/device/shared_peak.h"
 #include "worker/tensor/tree.h"
 
 #define GIB 1073741824.0
@@ -89,51 +90,67 @@ void epoch_plan_for_loss(struct epoch *e)
         (void)plan_ahead_expect(t->evaluator.ahead, left);
 }
 
-/* --- training data ------------------------------------------------------------------------------------------------ */
+/* --- what ranks say of themselves --------------------------------------------------------------------------------- */
+
+/* Doubles carry it all. */
+struct data_said {
+    double hash_low, hash_high, tokens;
+};
+struct said {
+    struct data_said training, validation;
+    struct peak_claim claim;
+};
 
 static const char *node_of(const struct epoch_view *view, int rank)
 {
     return view->node_names ? view->node_names[rank] : "this machine";
 }
 
-static titan_status compare(struct epoch *e, const struct dataset *data, const char *key, const char *path,
-                            struct titan_error *err)
+static struct data_said describe_data(const struct dataset *data)
+{
+    const uint64_t hash = dataset_hash(data);
+    return (struct data_said){
+        .hash_low = (uint32_t)hash, .hash_high = (double)(hash >> 32), .tokens = (double)dataset_tokens(data)};
+}
+
+/* All members read the same corpus, or a sample would be trained on twice and another never; and evaluate on the same.
+ * of_rank_0, of_rank: what the two say of it. */
+static titan_status compare(const struct epoch *e, int rank, const struct data_said *of_rank_0,
+                            const struct data_said *of_rank, const char *key, const char *path, struct titan_error *err)
+{
+    if (of_rank_0->hash_low == of_rank->hash_low && of_rank_0->hash_high == of_rank->hash_high &&
+        of_rank_0->tokens == of_rank->tokens)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EINVAL,
+                      "rank 0 on node %s and rank %d on node %s read different data at %s.dataset_path = '%s': "
+                      "%.0f and %.0f tokens; names and sizes of the files must be the same everywhere",
+                      node_of(&e->view, 0), rank, node_of(&e->view, rank), key, path, of_rank_0->tokens,
+                      of_rank->tokens);
+}
+
+titan_status epoch_introduce(struct epoch *e, struct titan_error *err)
 {
     const struct trainer *t = e->t;
     const int world = e->view.world;
-    const uint64_t hash = dataset_hash(data);
-    const double mine[] = {(double)(uint32_t)hash, (double)(hash >> 32), (double)dataset_tokens(data)};
-    enum { EACH = ARRAY_SIZE(mine) };
-    _cleanup_free_ double *all = calloc((size_t)world, sizeof mine);
+    struct said mine = {.training = describe_data(t->data), .claim = peak_claim_of(&t->device.info, t->dt)};
+    _cleanup_free_ struct said *all = calloc((size_t)world, sizeof *all);
+    _cleanup_free_ struct peak_claim *claims = calloc((size_t)world, sizeof *claims);
 
-    if (!all)
-        return titan_fail(err, TITAN_ENOMEM, "%s data: out of memory", key);
-    TRY(holdings_gather_doubles(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], world, mine, EACH, all,
+    if (!all || !claims)
+        return titan_fail(err, TITAN_ENOMEM, "what ranks say of themselves: out of memory");
+    if (t->evaluator.held_out.data)
+        mine.validation = describe_data(t->evaluator.held_out.data);
+    TRY(holdings_gather_doubles(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], world,
+                                &mine.training.hash_low, sizeof mine / sizeof(double), &all[0].training.hash_low,
                                 t->streams[STREAM_COMPUTE], err));
-    for (int r = 1; r < world; r++) {
-        const double *other = all + (size_t)r * EACH;
-        int differ = 0;
-        for (int i = 0; i < EACH; i++)
-            differ += all[i] != other[i];
-        if (!differ)
-            continue;
-        (void)titan_fail(err, TITAN_EINVAL,
-                         "rank 0 on node %s and rank %d on node %s read different data at %s.dataset_path = '%s': "
-                         "%.0f and %.0f tokens; names and sizes of the files must be the same everywhere",
-                         node_of(&e->view, 0), r, node_of(&e->view, r), key, path, all[2], other[2]);
-        return TITAN_EINVAL;
+    for (int r = 0; r < world; r++) {
+        TRY(compare(e, r, &all[0].training, &all[r].training, "training", t->recipe->training.dataset_path, err));
+        TRY(compare(e, r, &all[0].validation, &all[r].validation, "validation", t->recipe->validation.dataset_path,
+                    err));
+        claims[r] = all[r].claim;
     }
+    e->peak = peak_together(claims, world);
     return TITAN_OK;
-}
-
-titan_status epoch_compare_data(struct epoch *e, struct titan_error *err)
-{
-    const struct trainer *t = e->t;
-
-    TRY(compare(e, t->data, "training", t->recipe->training.dataset_path, err));
-    if (!t->evaluator.held_out.data)
-        return TITAN_OK;
-    return compare(e, t->evaluator.held_out.data, "validation", t->recipe->validation.dataset_path, err);
 }
 
 /* --- what steps need ---------------------------------------------------------------------------------------------- */

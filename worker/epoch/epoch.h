@@ -47,6 +47,7 @@ struct epoch {
     struct epoch_state state;
     struct loader loader;
     struct exec *exec;
+    double peak; /* epoch.c: FLOP/s, of the devices of all ranks together; 0: not known */
     struct evaluation evaluation;
     struct checkpoints checkpoints;
     struct published published;
@@ -73,9 +74,9 @@ size_t epoch_device_bytes(const struct program *p);
  * NULL: it has its own, with room for an evaluation's too. */
 titan_status epoch_open_executor(struct epoch *e, const struct program *program, const struct sequence_cut *cut,
                                  struct exec *lender, struct exec **ret, struct titan_error *err) TITAN_MUST_USE;
-/* All members read the same corpus, or a sample would be trained on twice and another never; and evaluate on the same.
- * TITAN_EINVAL names two nodes that do not. */
-titan_status epoch_compare_data(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
+/* Members tell each other what they read and what they compute on. TITAN_EINVAL names two nodes that read different
+ * data. */
+titan_status epoch_introduce(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 /* Loader, executor, checkpoint writer and metrics: the state is installed, steps can run. */
 titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 

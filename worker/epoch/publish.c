@@ -43,13 +43,6 @@ bool publish_splits_step(const struct epoch *e)
     return e->t->device.info.host_memory || tensorboard_logs_step(e, e->state.shards.own->step + 1);
 }
 
-/* Of the device's peak. */
-static double share_of_peak(const struct trainer *t, double flops_per_second)
-{
-    const double peak = t->dt == DTYPE_BF16 ? t->device.info.peak_flops_bf16 : t->device.info.peak_flops_f32;
-    return peak > 0 ? flops_per_second / peak : 0;
-}
-
 /* Names are those that TorchTitan gives them. */
 static void write_evaluation_event(const struct epoch *e, const struct evaluation_report *v, int64_t at_ms)
 {
@@ -126,9 +119,9 @@ void publish_note_step(struct epoch *e)
     const struct train_state *st = e->state.shards.own;
     const double seconds = (double)(clock_mono_ns() - e->step.began_ns) * 1e-9;
     const struct step_outcome *const o = &e->step.outcome;
-    const double tps = o->tokens / seconds, each = tps / e->view.world;
-    const double flops = recipe_flops_per_token(e->t->recipe) * each;
-    const double causal = recipe_causal_flops_per_token(e->t->recipe) * each;
+    const double tps = o->tokens / seconds;
+    const double flops = recipe_flops_per_token(e->t->recipe) * tps;
+    const double causal = recipe_causal_flops_per_token(e->t->recipe) * tps;
 
     titan_assert(st->step > p->reports[1].step);
     p->reports[0] = p->reports[1];
@@ -140,9 +133,9 @@ void publish_note_step(struct epoch *e)
                                          .grad_norm = o->grad_norm,
                                          .learning_rate = e->step.learning_rate,
                                          .tokens_per_second = tps,
-                                         .tflops = flops * 1e-12,
-                                         .mfu = share_of_peak(e->t, flops),
-                                         .mfu_causal = share_of_peak(e->t, causal),
+                                         .tflops = flops / e->view.world * 1e-12,
+                                         .mfu = e->peak > 0 ? flops / e->peak : 0,
+                                         .mfu_causal = e->peak > 0 ? causal / e->peak : 0,
                                          .step_ms = seconds * 1e3,
                                          .split = o->split,
                                          .expert_tokens_min = o->expert_tokens_min,

@@ -52,6 +52,8 @@ struct cost {
     const struct machine *machine;
     const struct cost_table *table; /* asked before the machine's model; NULL: there is none */
     int threads;                    /* of a worker's compute stream, for the table */
+    const struct device_info
+        *device; /* that the table is of; its ranks share it. NULL: each has one of the machine's */
 };
 
 /* How a table names an action's operation: type, name, numbers. */

@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
+#include "worker/device/shared_peak.h"
 #include "worker/plan/fitting.h"
 #include "worker/plan/footprint.h"
 
@@ -206,7 +207,8 @@ static void fill(struct forecast *f, const struct simulation *s, const struct co
     f->tokens = (double)r->training.global_batch_size * (double)r->training.seq_len;
     f->bubble = s->bubble;
     f->tokens_per_second = f->tokens / f->step / f->plan->opt.world;
-    const double peak = f->plan->opt.dt == DTYPE_F32 ? m->flops_f32 : m->flops_bf16;
+    const double modelled = f->plan->opt.dt == DTYPE_F32 ? m->flops_f32 : m->flops_bf16;
+    const double peak = cost->device ? peak_each(cost->device, f->plan->opt.dt, f->plan->opt.world) : modelled;
     f->mfu = recipe_flops_per_token(r) * f->tokens_per_second / peak;
 }
 

@@ -21,6 +21,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/lock.h"
+#include "tests/support/patience.h"
 
 static char dir[] = "/tmp/titan-test-file-XXXXXX";
 
@@ -204,7 +205,7 @@ static void test_regular_only(void **state)
     struct titan_error err = {0};
     _cleanup_(buf_free) struct buf b = BUF_INIT;
     _cleanup_fd_ int fd = -1;
-    (void)alarm(20);
+    (void)alarm((unsigned)patience_ms(60) / 1000);
     assert_int_equal(mkfifo(in("fifo"), 0600), 0);
     assert_int_equal(mkdir(in("folder"), 0700), 0);
     make_socket(in("socket"));

@@ -40,8 +40,31 @@ static void test_owner(void **state)
     assert_string_equal(text, "another process");
 }
 
+static int next_descriptor(void)
+{
+    const int fd = dup(STDERR_FILENO);
+    assert_true(fd >= 0);
+    (void)close(fd);
+    return fd;
+}
+
+/* A daemon that asks again and again, until the port is free, does not run out of descriptors. */
+static void test_owner_keeps_nothing_open(void **state)
+{
+    (void)state;
+    _cleanup_fd_ int fd = -1;
+    uint16_t port = 0;
+    char text[LISTEN_OWNER];
+    assert_int_equal(listen_tcp("127.0.0.1", 1, &fd, &port, NULL), TITAN_OK);
+    const int before = next_descriptor();
+    listen_owner(port, text);
+    assert_int_equal(next_descriptor(), before);
+    listen_owner(0, text);
+    assert_int_equal(next_descriptor(), before);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_owner)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_owner), cmocka_unit_test(test_owner_keeps_nothing_open)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

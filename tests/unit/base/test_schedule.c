@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "base/rng.h"
 #include "base/schedule.h"
+#include "tests/support/patience.h"
 
 #define FOLDER TITAN_SOURCE_DIR "/tests/unit/base/"
 
@@ -501,7 +502,7 @@ static void test_csv_fifo(void **state)
     assert_non_null(mkdtemp(path));
     (void)snprintf(fifo, sizeof(fifo), "%s/fifo", path);
     assert_int_equal(mkfifo(fifo, 0600), 0);
-    (void)alarm(20);
+    (void)alarm((unsigned)patience_ms(60) / 1000);
     assert_int_equal(schedule_load(fifo, 2, 2, 1, &s, &err), TITAN_EINVAL);
     (void)alarm(0);
     assert_non_null(strstr(err.msg, "is a FIFO"));

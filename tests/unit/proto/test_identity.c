@@ -19,11 +19,13 @@
 
 #include "base/cleanup.h"
 #include "proto/rpc/server.h"
+#include "tests/support/patience.h"
+#include "tests/support/sets.h"
 #include "tests/unit/proto/raw_http2.h"
 #include "titan/v1/titan.pb-c.h"
 
 #define METHOD "/titan.v1.Titan/ResizeJob"
-enum { CONNECTS = 5000 }; /* of each uid */
+static int connects; /* of each uid */
 
 static struct {
     uv_loop_t loop;
@@ -68,7 +70,7 @@ static int client(uid_t uid)
     raw_call(&raw, 1, METHOD, message, n);
     if (uid != geteuid() && (setgid(uid) != 0 || setuid(uid) != 0))
         return 2;
-    for (int i = 0; i < CONNECTS; i++) {
+    for (int i = 0; i < connects; i++) {
         int fd = raw_connect(f.socket);
         if (fd < 0 || !raw_send(fd, &raw) || !raw_await(fd, RAW_HEADERS, NULL))
             return 3;
@@ -143,6 +145,7 @@ static void test_two_uids(void **state)
     bool root = geteuid() == 0;
     if (!root)
         print_message("not root: one uid only\n");
+    connects = (int)sliced(600, 5000);
     const uid_t uids[] = {root ? 65534 : geteuid(), root ? 4242424 : geteuid()};
     const struct rpc_server_options options = {.socket_mode = 0666};
     start(&options);
@@ -153,7 +156,7 @@ static void test_two_uids(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(uids); i++)
         clients[i] = client_start(uids[i]);
     serve(clients, ARRAY_SIZE(clients));
-    assert_int_equal(f.calls, CONNECTS * ARRAY_SIZE(uids));
+    assert_int_equal(f.calls, (size_t)connects * ARRAY_SIZE(uids));
     assert_int_equal(f.wrong, 0);
     assert_int_equal(f.unnamed, 0);
     end();
@@ -174,7 +177,7 @@ static int connect_tcp(int port)
 /* A connection of this uid, from a process of root; below 0: there is none. */
 static int connect_as(uid_t uid)
 {
-    struct timeval limit = {.tv_sec = 20};
+    struct timeval limit = {.tv_sec = patience_ms(60) / 1000};
     if (seteuid(uid) != 0)
         _exit(2);
     int fd = f.port ? connect_tcp(f.port) : raw_connect(f.socket);
@@ -227,11 +230,7 @@ static int crowd(void)
         return 14;
     (void)close(held[1]);
     int late = -1;
-    for (int i = 0; i < 1000 && late < 0; i++) {
-        (void)usleep(10000);
-        late = let_in(FIRST + 200);
-    }
-    if (late < 0 || let_in(FIRST + 101) >= 0)
+    if (!AWAITED((late = let_in(FIRST + 200)) >= 0) || let_in(FIRST + 101) >= 0)
         return 15;
     return 0;
 }
@@ -315,7 +314,7 @@ static void hold(void)
         if (holders[i].fd < 0 || !raw_send(holders[i].fd, &raw))
             _exit(30);
     }
-    for (int still = 0; still < 200; still++) { /* two seconds in which nothing more is taken */
+    for (int still = 0; still < 50; still++) { /* half a second in which nothing more is taken */
         int64_t sent = 0;
         for (int i = 0; i < HOLDERS; i++) {
             holder_read(&holders[i]);
@@ -324,7 +323,7 @@ static void hold(void)
         if (sent > 0)
             still = 0;
         else
-            (void)usleep(10000);
+            patience_pause_ms(10, "the server takes more, or does not");
     }
     (void)kill(getppid(), SIGUSR1);
     for (;;)
@@ -376,7 +375,7 @@ static void test_memory_of_many_users(void **state)
     end();
 }
 
-enum { IDLE_MS = 200 };
+static uint32_t idle_ms; /* a call is begun within this after its connection */
 
 /* One without a call is closed after its limit, one with a call stays. */
 static int idle(void)
@@ -391,7 +390,7 @@ static int idle(void)
         return 20;
     if (!raw_await(quiet, RAW_GOAWAY, NULL) || raw_await(quiet, RAW_HEADERS, NULL) || errno == EAGAIN)
         return 21;
-    struct timeval limit = {.tv_usec = 5 * IDLE_MS * 1000 % 1000000, .tv_sec = 5 * IDLE_MS / 1000};
+    struct timeval limit = {.tv_usec = 3 * idle_ms * 1000 % 1000000, .tv_sec = 3 * idle_ms / 1000};
     (void)setsockopt(busy, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     if (raw_await(busy, RAW_GOAWAY, NULL) || errno != EAGAIN)
         return 22;
@@ -415,22 +414,23 @@ static void idle_connections(const struct rpc_server_options *options, bool tcp)
 static void test_idle_connections(void **state)
 {
     (void)state;
-    idle_connections(&(struct rpc_server_options){.socket_mode = 0666, .idle_ms = IDLE_MS}, false);
+    idle_ms = (uint32_t)(300 * patience());
+    idle_connections(&(struct rpc_server_options){.socket_mode = 0666, .idle_ms = idle_ms}, false);
 }
 
 static void test_idle_tcp_connections(void **state)
 {
     (void)state;
-    idle_connections(&(struct rpc_server_options){.socket_mode = 0666, .tcp_idle_ms = IDLE_MS}, true);
+    idle_ms = (uint32_t)(300 * patience());
+    idle_connections(&(struct rpc_server_options){.socket_mode = 0666, .tcp_idle_ms = idle_ms}, true);
 }
 
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
 
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_uids), cmocka_unit_test(test_more_users_than_places),
-                                       cmocka_unit_test(test_memory_of_many_users),
-                                       cmocka_unit_test(test_idle_connections),
-                                       cmocka_unit_test(test_idle_tcp_connections)};
+    const struct CMUnitTest tests[] = {longer(test_two_uids), quick(test_more_users_than_places),
+                                       quick(test_memory_of_many_users), quick(test_idle_connections),
+                                       quick(test_idle_tcp_connections)};
     return cmocka_run_group_tests_name("identity", tests, NULL, NULL);
 }

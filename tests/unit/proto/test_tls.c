@@ -18,6 +18,7 @@
 #include "daemon/auth/pki.h"
 #include "proto/rpc/client.h"
 #include "proto/rpc/server.h"
+#include "tests/support/patience.h"
 #include "titan/v1/titan.pb-c.h"
 
 #define METHOD "/titan.v1.Titan/Version"
@@ -133,7 +134,7 @@ static int setup(void **state)
     struct fixture *f = calloc(1, sizeof(*f));
     assert_int_equal(uv_loop_init(&f->loop), 0);
     (void)uv_timer_init(&f->loop, &f->watchdog);
-    (void)uv_timer_start(&f->watchdog, watchdog_bite, 60000, 0);
+    (void)uv_timer_start(&f->watchdog, watchdog_bite, (uint64_t)patience_ms(120), 0);
     uv_unref((uv_handle_t *)&f->watchdog);
     (void)snprintf(f->dir, sizeof(f->dir), "/tmp/titan-tls-XXXXXX");
     assert_non_null(mkdtemp(f->dir));
@@ -191,7 +192,8 @@ static titan_status call(struct fixture *f, struct rpc_client *client)
     Titan__V1__VersionRequest request = TITAN__V1__VERSION_REQUEST__INIT;
     int before = f->replies;
     f->identity = (struct rpc_identity){.uid = 12345};
-    rpc_client_call(client, METHOD, &request.base, &titan__v1__version_response__descriptor, 20000, on_reply, f);
+    rpc_client_call(client, METHOD, &request.base, &titan__v1__version_response__descriptor, (uint32_t)patience_ms(60),
+                    on_reply, f);
     while (f->replies == before)
         (void)uv_run(&f->loop, UV_RUN_ONCE);
     return f->error.status;

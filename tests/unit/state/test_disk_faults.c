@@ -20,6 +20,8 @@
 #include "state/schema.h"
 #include "state/store.h"
 #include "tests/support/disk.h"
+#include "tests/support/seeded.h"
+#include "tests/support/sets.h"
 
 static uint64_t number_of(const char *name, uint64_t fallback)
 {
@@ -181,7 +183,7 @@ static void cut_here(struct disk *d, void *data)
 static void test_power_cuts(void **state)
 {
     (void)state;
-    uint64_t wanted = number_of("CUTS", 300);
+    uint64_t wanted = number_of("CUTS", (uint64_t)sliced(60, 300));
     struct cuts c = {.one_in = 5, .seed = rng * 1000003};
     for (uint64_t history = 0; c.done < wanted; history++) {
         struct disk *d = disk_new(rng);
@@ -304,7 +306,10 @@ static void test_every_operation_fails_once(void **state)
         {DISK_SYNC, DISK_EIO, DISK_SYNC_RETRIES, "failed fsync, still dirty"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(faults); i++) {
-        uint64_t stride = number_of("STRIDE", faults[i].ops == DISK_SYNC ? 1 : 5), n = 1 + draw(stride), tried = 0;
+        uint64_t stride = number_of("STRIDE", faults[i].ops == DISK_SYNC ? 1
+                                              : in_fast_set()            ? 15
+                                                                         : 5),
+                 n = 1 + draw(stride), tried = 0;
         for (; fail_nth(&faults[i], n); n += stride)
             tried++;
         assert_true(tried > 5);
@@ -505,15 +510,8 @@ static int seed_random(void **state)
 {
     (void)state;
     static uint64_t seed;
-    if (!seed) {
-        FILE *f = fopen("/dev/urandom", "re");
-        if (!getenv("SEED") && f)
-            (void)!fread(&seed, 4, 1, f);
-        if (f)
-            (void)fclose(f);
-        seed = number_of("SEED", seed);
-        print_message("# SEED=%llu\n", (unsigned long long)seed);
-    }
+    if (!seed)
+        seed = seeded_seed(0);
     rng = seed * 2 + 1;
     return 0;
 }
@@ -521,12 +519,12 @@ static int seed_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_full_disk, seed_random),
-        cmocka_unit_test_setup(test_metrics_hurt_nobody, seed_random),
-        cmocka_unit_test_setup(test_damaged_metrics_are_moved_away, seed_random),
-        cmocka_unit_test_setup(test_failed_fsync_ends_writing, seed_random),
-        cmocka_unit_test_setup(test_every_operation_fails_once, seed_random),
-        cmocka_unit_test_setup(test_power_cuts, seed_random),
+        quick(test_full_disk, .setup_func = seed_random),
+        quick(test_metrics_hurt_nobody, .setup_func = seed_random),
+        quick(test_damaged_metrics_are_moved_away, .setup_func = seed_random),
+        quick(test_failed_fsync_ends_writing, .setup_func = seed_random),
+        longer(test_every_operation_fails_once, .setup_func = seed_random),
+        longer(test_power_cuts, .setup_func = seed_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

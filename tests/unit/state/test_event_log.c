@@ -15,6 +15,7 @@
 #include "state/change.h"
 #include "state/replay.h"
 #include "state/schema.h"
+#include "tests/support/seeded.h"
 
 static uint64_t rng;
 static uint64_t draw(uint64_t n)
@@ -422,15 +423,8 @@ static int seed_random(void **state)
 {
     (void)state;
     static uint64_t seed;
-    if (!seed) {
-        FILE *f = fopen("/dev/urandom", "re");
-        if (f && !getenv("SEED"))
-            (void)!fread(&seed, 4, 1, f);
-        if (f)
-            (void)fclose(f);
-        seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : seed;
-        print_message("# SEED=%llu\n", (unsigned long long)seed);
-    }
+    if (!seed)
+        seed = seeded_seed(0);
     rng = seed * 2 + 1;
     return 0;
 }

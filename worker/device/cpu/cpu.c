@@ -31,32 +31,6 @@ static struct cpu_isa isa_detect(void)
     return isa;
 }
 
-/* Cores among the processors this process may run on: two threads of a core share its units. */
-static int cores_count(void)
-{
-    cpu_set_t set, seen;
-    int cores = 0;
-    CPU_ZERO(&seen);
-    if (sched_getaffinity(0, sizeof(set), &set) != 0)
-        return 1;
-    for (int i = 0; i < CPU_SETSIZE; i++) {
-        char path[96];
-        int first = i;
-        if (!CPU_ISSET(i, &set))
-            continue;
-        (void)snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", i);
-        FILE *f = fopen(path, "re");
-        if (f) {
-            if (fscanf(f, "%d", &first) != 1 || first < 0 || first >= CPU_SETSIZE)
-                first = i;
-            (void)fclose(f);
-        }
-        cores += !CPU_ISSET(first, &seen);
-        CPU_SET(first, &seen);
-    }
-    return MAX(cores, 1);
-}
-
 static void info_fill(struct device *dev)
 {
     const struct cpu_isa *isa = &dev->isa;
@@ -79,9 +53,12 @@ static void info_fill(struct device *dev)
     info->float8 = info->mxfp8 = true;
     info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     const struct cpu_peak peak = cpu_peak_measure(isa);
-    const int cores = dev->threads > 1 ? MIN(dev->threads, cores_count()) : 1;
-    info->peak_flops_f32 = peak.f32 * cores;
-    info->peak_flops_bf16 = peak.bf16 * cores;
+    const struct cpu_cores cores = cpu_cores_find();
+    const double used = fmin(dev->threads, cores.usable);
+    info->peak_flops_f32 = peak.f32 * used;
+    info->peak_flops_bf16 = peak.bf16 * used;
+    info->hardware = cores.id;
+    info->share = used / cores.usable;
 }
 
 static int affinity_count(void)

@@ -32,6 +32,15 @@ struct cpu_peak {
     double f32, bf16;
 };
 struct cpu_peak cpu_peak_measure(const struct cpu_isa *isa);
+/* cores.c: what this process may use, with all that is bound to the same. */
+struct cpu_cores {
+    double usable; /* cores' worth: two threads of a core share its units, and a cgroup may leave a part of the time */
+    uint64_t id;   /* equal for processes that share them */
+};
+struct cpu_cores cpu_cores_find(void);
+/* Below root, where cgroups of version 2 are mounted: cores' worth of time that the cgroup and those above it leave to
+ * all their processes, INFINITY: no bound. *ret_bound: inode of the one that leaves the least; 0: none. */
+double cpu_cores_quota(const char *root, const char *cgroup, uint64_t *ret_bound);
 /* Whether the kernel lets this process use AMX tiles; asks for them. */
 bool cpu_allow_tiles(void);
 

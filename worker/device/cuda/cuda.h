@@ -40,6 +40,7 @@ struct device {
     char name[64];
     uint64_t memory_bytes, memory_free, memory_peak;
     double peak_flops_bf16, peak_flops_f32;
+    uint64_t hardware;
     cublasLtHandle_t lt;
     struct product_plans *plans;
     struct product_plans *float8_plans; /* NULL: the GPU has no float8 */

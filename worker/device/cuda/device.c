@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "worker/device/cuda/cuda.h"
 #include "worker/device/cuda/cudnn_attention.h"
@@ -94,6 +95,7 @@ static titan_status describe(struct device *dev, struct titan_error *err)
         return titan_fail(err, TITAN_EUNSUPPORTED, "%s has compute capability %d.%d; 8.0 or later is needed (bf16)",
                           prop.name, prop.major, prop.minor);
     (void)snprintf(dev->name, sizeof dev->name, "%.*s", (int)sizeof dev->name - 1, prop.name);
+    dev->hardware = hash_mix(hash_bytes(HASH_INIT, prop.uuid.bytes, sizeof prop.uuid.bytes));
     dev->memory_bytes = prop.totalGlobalMem;
     size_t free_bytes = 0, total = 0;
     e = cudaMemGetInfo(&free_bytes, &total); /* with this process's context there */
@@ -286,6 +288,8 @@ void cuda_info(struct device *dev, struct device_info *ret)
         .memory_free = dev->memory_free,
         .peak_flops_bf16 = dev->peak_flops_bf16,
         .peak_flops_f32 = dev->peak_flops_f32,
+        .hardware = dev->hardware,
+        .share = 1,
     };
     memcpy(ret->name, dev->name, sizeof ret->name);
 }

@@ -763,6 +763,7 @@ static void test_causes(void **state)
         Titan__Internal__ExitCause cause;
     } cases[] = {
         {0, 0, false, false, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NONE},
+        {1, 0, false, false, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT},
         {7, 0, false, false, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT},
         {-1, 11, false, false, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_SIGNAL},
         {-1, 9, true, false, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_OUT_OF_MEMORY},
@@ -900,6 +901,65 @@ static void test_straggler(void **state)
     }
     assert_int_equal(told_of[0], 1); /* not for each window */
     assert_int_equal(told_of[1], 0);
+}
+
+/* A worker makes 300 steps of an epoch; the first at which something is told of it, 0: none is. */
+static uint64_t straggles_at(uint64_t id, uint64_t epoch, int64_t step_ms, uint64_t busy_ms, double *ret_median)
+{
+    uint64_t at = 0;
+    for (uint64_t step = 0; step <= 300; step++) {
+        const struct agent_sample s = {.epoch = epoch,
+                                       .phase = TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING,
+                                       .step = step,
+                                       .actions = step,
+                                       .busy_ns = step * busy_ms * 1000000,
+                                       .process_state = 'S'};
+        INPUT(agent_core_sample, id, &s);
+        now += step_ms;
+        if (!SENT(STRAGGLES))
+            continue;
+        assert_int_equal(SENT(STRAGGLES)->straggles->worker_id, id);
+        *ret_median = SENT(STRAGGLES)->straggles->median_ms;
+        assert_int_equal(at, 0); /* once */
+        at = step;
+    }
+    return at;
+}
+
+/* A worker is slow against the middle one of all, whichever worker that is. */
+static void test_straggler_median(void **state)
+{
+    (void)state;
+    static const uint64_t ms[][3] = {{10, 14, 30}, {14, 10, 30}, {10, 30, 14},
+                                     {14, 30, 10}, {30, 10, 14}, {30, 14, 10}};
+    double median = 0;
+    session();
+    for (uint64_t id = 11; id <= 13; id++)
+        start(id);
+    for (uint64_t k = 0; k < ARRAY_SIZE(ms); k++) {
+        uint64_t slow = 0;
+        for (uint64_t i = 0; i < 3; i++)
+            if (ms[k][i] == 30)
+                slow = i;
+            else
+                assert_int_equal(straggles_at(11 + i, k + 1, 50, ms[k][i], &median), 0);
+        assert_true(straggles_at(11 + slow, k + 1, 50, 30, &median) > 0);
+        assert_true(median > 13.9 && median < 14.1);
+    }
+}
+
+/* It is judged by 20 steps at least, and by 5 s: short steps are noisy. */
+static void test_straggler_window(void **state)
+{
+    (void)state;
+    double median = 0;
+    session();
+    start(11);
+    start(12);
+    assert_int_equal(straggles_at(11, 1, 50, 10, &median), 0);
+    assert_int_equal(straggles_at(12, 1, 50, 40, &median), 5000 / 50);
+    assert_int_equal(straggles_at(11, 2, 1000, 10, &median), 0);
+    assert_int_equal(straggles_at(12, 2, 1000, 40, &median), 20);
 }
 
 /* --- the coordinator's signs of life ------------------------------------------------------------------------------ */
@@ -1271,6 +1331,8 @@ int main(void)
         TEST(test_moving_out_gets_more_time),
         TEST(test_stall_is_reported),
         TEST(test_straggler),
+        TEST(test_straggler_median),
+        TEST(test_straggler_window),
         TEST(test_heartbeats),
         TEST(test_heartbeats_as_datagrams),
         TEST(test_datagrams_between_sessions),

@@ -2,7 +2,7 @@
 /* Epochs without a coordinator: five agents' cores in one process, workers made of a few rules, a network that loses,
  * delays and repeats datagrams and falls apart, and a coordinator that goes away and comes back.
  *
- *   SEED=n       draw from that seed; that schedule only      SCHEDULES=n  how many (default 300)      TRACE=1, 2  what
+ *   SEED=n       draw from that seed; that schedule only      SCHEDULES=n  how many (300, or 60)        TRACE=1, 2 what
  * is said, and sent
  *
  * Checked all the time: an epoch has one communicator and one membership whatever agent accepts it; no step is trained
@@ -22,6 +22,7 @@
 #include "base/hash.h"
 #include "daemon/agent/agent_core.h"
 #include "daemon/common/proof.h"
+#include "tests/support/sets.h"
 
 enum { N = 5, EPOCHS_MAX = 256, STEPS_MAX = 100000, NETWORK_MAX = 4096 };
 #define JOB 7
@@ -1331,7 +1332,7 @@ static void test_random(void **state)
 {
     (void)state;
     const char *seed = getenv("SEED"), *count = getenv("SCHEDULES");
-    uint64_t n = seed ? 1 : count ? strtoull(count, NULL, 10) : 300;
+    uint64_t n = seed ? 1 : count ? strtoull(count, NULL, 10) : (uint64_t)sliced(60, 300);
     for (uint64_t i = 0; i < n; i++) {
         uint64_t s = seed ? strtoull(seed, NULL, 10) : 1000 + i;
         last_seed = s;
@@ -1344,26 +1345,26 @@ static void test_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_death_without_coordinator),
-        cmocka_unit_test(test_old_registration),
-        cmocka_unit_test(test_partitions),
-        cmocka_unit_test(test_no_majority),
-        cmocka_unit_test(test_lease_ends),
-        cmocka_unit_test(test_not_while_heard),
-        cmocka_unit_test(test_finished),
-        cmocka_unit_test(test_leader_dies),
-        cmocka_unit_test(test_heard_while_revoking),
-        cmocka_unit_test(test_promised_while_revoking),
-        cmocka_unit_test(test_said_while_heard),
-        cmocka_unit_test(test_said_while_away),
-        cmocka_unit_test(test_commit_believed),
-        cmocka_unit_test(test_promised_then_heard),
-        cmocka_unit_test(test_ask),
-        cmocka_unit_test(test_proofs),
-        cmocka_unit_test(test_key_of_an_epoch_missed),
-        cmocka_unit_test(test_commit_without_key),
-        cmocka_unit_test(test_old_state),
-        cmocka_unit_test_teardown(test_random, say_seed),
+        quick(test_death_without_coordinator),
+        quick(test_old_registration),
+        quick(test_partitions),
+        quick(test_no_majority),
+        quick(test_lease_ends),
+        quick(test_not_while_heard),
+        quick(test_finished),
+        quick(test_leader_dies),
+        quick(test_heard_while_revoking),
+        quick(test_promised_while_revoking),
+        quick(test_said_while_heard),
+        quick(test_said_while_away),
+        quick(test_commit_believed),
+        quick(test_promised_then_heard),
+        quick(test_ask),
+        quick(test_proofs),
+        quick(test_key_of_an_epoch_missed),
+        quick(test_commit_without_key),
+        quick(test_old_state),
+        longer(test_random, .teardown_func = say_seed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,9 +16,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "daemon/agent/gpu_watch.h"
+#include "tests/support/patience.h"
 
 #define LIBRARY TITAN_BUILD_DIR "/tests/nvml/libnvidia-ml.so.1"
-#define LIMIT_MS 10000
 
 static char folder[64], values[PATH_MAX];
 static uv_loop_t loop;
@@ -61,7 +61,7 @@ static void await(bool (*holds)(const struct gpu_state *s, const void *with), ui
     uv_timer_t limit;
     (void)uv_timer_init(&loop, &limit);
     limit.data = &late;
-    (void)uv_timer_start(&limit, on_timer, LIMIT_MS, 0);
+    (void)uv_timer_start(&limit, on_timer, (uint64_t)patience_ms(60), 0);
     for (struct gpu_state s = state_of(slot); !late && !holds(&s, with); s = state_of(slot))
         (void)uv_run(&loop, UV_RUN_ONCE);
     uv_close((uv_handle_t *)&limit, NULL);
@@ -250,8 +250,8 @@ static void test_no_nvml(void **state)
     gpu_watch_release(NULL, 0);
     say("init 9\n"); /* it is there, its driver is not */
     open_watch(1);
-    const int64_t until = clock_mono_ns() + INT64_C(1000000) * LIMIT_MS;
-    while (gpu_watch_get(watch, 0, &s) && clock_mono_ns() < until)
+    struct patience_wait wait = {0};
+    while (gpu_watch_get(watch, 0, &s) && patience_left(&wait))
         (void)uv_run(&loop, UV_RUN_ONCE);
     assert_false(gpu_watch_get(watch, 0, &s));
 }

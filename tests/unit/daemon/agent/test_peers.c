@@ -22,6 +22,7 @@
 #include "daemon/common/peers.h"
 #include "daemon/agent/records.h"
 #include "proto/ranges.h"
+#include "tests/support/patience.h"
 
 static struct {
     uv_loop_t loop;
@@ -89,10 +90,10 @@ static struct peers *open_one(void)
 
 #define UNTIL(condition)                                                                                               \
     do {                                                                                                               \
-        int64_t until_ = clock_mono_ns() + INT64_C(10000000000);                                                       \
+        struct patience_wait wait_ = {0};                                                                              \
         while (!(condition)) {                                                                                         \
-            if (clock_mono_ns() > until_)                                                                              \
-                fail_msg("waited 10 s for: %s", #condition);                                                           \
+            if (!patience_left(&wait_))                                                                                \
+                fail_msg("still not: %s", #condition);                                                                 \
             (void)uv_run(&f.loop, UV_RUN_ONCE);                                                                        \
         }                                                                                                              \
     } while (0)

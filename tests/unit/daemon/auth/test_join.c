@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -18,6 +17,8 @@
 #include "daemon/auth/certs.h"
 #include "daemon/auth/join.h"
 #include "state/token.h"
+#include "tests/support/seeded.h"
+#include "tests/support/sets.h"
 
 #define NOW INT64_C(1800000000000)
 #define DAY INT64_C(86400000)
@@ -118,16 +119,14 @@ static void test_wrong_files(void **state)
 static void test_mutations(void **state)
 {
     (void)state;
-    const char *given = getenv("FUZZ_SEED"), *rounds_given = getenv("FUZZ_ROUNDS");
-    uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL), drawn = 0;
-    unsigned long rounds = rounds_given ? strtoul(rounds_given, NULL, 10) : 5000;
-    struct rng_key key = rng_key(seed, "join");
+    const long rounds = seeded_rounds(1000, 5000);
+    const struct rng_key key = rng_key(seeded_seed(0), "join");
+    uint64_t drawn = 0;
     struct titan_error err = {0};
     struct join_file back;
     _cleanup_buf_ struct buf text = BUF_INIT, bad = BUF_INIT;
-    print_message("seed %llu\n", (unsigned long long)seed);
     make_text(&text);
-    for (unsigned long i = 0; i < rounds; i++) {
+    for (long i = 0; i < rounds; i++) {
         uint32_t w[4];
         buf_clear(&bad);
         assert_int_equal(buf_append(&bad, text.data, text.len), TITAN_OK);
@@ -150,13 +149,10 @@ static void test_mutations(void **state)
 static void test_token_mutations(void **state)
 {
     (void)state;
-    const char *given = getenv("FUZZ_SEED");
-    uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    struct rng_key key = rng_key(seed, "token");
+    const struct rng_key key = rng_key(seeded_seed(0), "token");
     struct token token;
     char text[TOKEN_TEXT], bad[TOKEN_TEXT + 8], id[TOKEN_ID_TEXT];
     unsigned char hash[TOKEN_HASH_BYTES];
-    print_message("seed %llu\n", (unsigned long long)seed);
     assert_int_equal(token_make(&token, text, NULL), TITAN_OK);
     assert_int_equal(token_parse(text, id, hash, NULL), TITAN_OK);
     assert_true(token_matches(&token, hash));
@@ -219,10 +215,10 @@ static void test_secrets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_wrong_files),
-        cmocka_unit_test(test_mutations),
-        cmocka_unit_test(test_token_mutations),
+        quick(test_round_trip),
+        quick(test_wrong_files),
+        longer(test_mutations),
+        quick(test_token_mutations),
         cmocka_unit_test_setup_teardown(test_secrets, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

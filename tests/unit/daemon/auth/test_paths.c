@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a run file may name: by the modes along the way, links resolved, or below a root. */
 #include <endian.h>
+#include <pwd.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,6 +17,8 @@
 
 #include "base/file.h"
 #include "daemon/auth/paths.h"
+
+#define NOBODY 65534 /* a user of every Debian */
 
 static const char *const NONE[] = {NULL};
 static char dir[64]; /* 0755, below /tmp */
@@ -217,6 +220,30 @@ static void test_access_lists(void **state)
     assert_int_equal(writes(&none, &stranger, "", in("acl/new")), TITAN_OK);
 }
 
+/* A user has the groups that the machine knows for it, whatever group it came with; one that the machine does not know
+ * has the latter alone. */
+static void test_groups(void **state)
+{
+    (void)state;
+    static const struct paths_options none;
+    const struct passwd *known = getpwuid(NOBODY);
+    if (geteuid() != 0 || !known)
+        skip();
+    const int64_t group = known->pw_gid;
+    const struct auth_user without = {.uid = NOBODY, .gid = JOB_NO_ID, .actor = "uid", .name = "uid"};
+    const struct auth_user with_other = {.uid = NOBODY, .gid = stranger.gid, .actor = "uid", .name = "uid"};
+    make_dir("groups", 0755);
+    make_file("groups/of-machine", 0640);
+    make_file("groups/of-caller", 0640);
+    assert_int_equal(chown(in("groups/of-machine"), 0, (gid_t)group), 0);
+    assert_int_equal(chown(in("groups/of-caller"), 0, (gid_t)stranger.gid), 0);
+    assert_int_equal(reads(&none, &without, in("groups/of-machine"), NULL), TITAN_OK);
+    assert_int_equal(reads(&none, &with_other, in("groups/of-machine"), NULL), TITAN_OK);
+    assert_int_equal(reads(&none, &with_other, in("groups/of-caller"), NULL), TITAN_EPERM);
+    assert_int_equal(reads(&none, &stranger, in("groups/of-caller"), NULL), TITAN_OK);
+    assert_int_equal(reads(&none, &stranger, in("groups/of-machine"), NULL), TITAN_EPERM);
+}
+
 static void test_roots(void **state)
 {
     (void)state;
@@ -260,10 +287,8 @@ static void test_roots(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reading),
-        cmocka_unit_test(test_writing),
-        cmocka_unit_test(test_access_lists),
-        cmocka_unit_test(test_roots),
+        cmocka_unit_test(test_reading), cmocka_unit_test(test_writing), cmocka_unit_test(test_access_lists),
+        cmocka_unit_test(test_groups),  cmocka_unit_test(test_roots),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

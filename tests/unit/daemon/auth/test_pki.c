@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <cmocka.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
@@ -15,6 +14,8 @@
 #include "base/cleanup.h"
 #include "base/rng.h"
 #include "daemon/auth/pki.h"
+#include "tests/support/seeded.h"
+#include "tests/support/sets.h"
 
 #define NOW INT64_C(1800000000000)
 #define DAY INT64_C(86400000)
@@ -344,15 +345,12 @@ static void mutate_der(struct rng *rng, struct buf *out, const char *type, const
 static void test_mutations(void **state)
 {
     (void)state;
-    const char *given = getenv("FUZZ_SEED"), *rounds_given = getenv("FUZZ_ROUNDS");
-    uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    unsigned long rounds = rounds_given ? strtoul(rounds_given, NULL, 10) : 1500;
-    struct rng rng = {.key = rng_key(seed, "pki")};
+    const unsigned long rounds = (unsigned long)seeded_rounds(300, 1500);
+    struct rng rng = {.key = rng_key(seeded_seed(0), "pki")};
     struct authority a;
     struct titan_error err = {0};
     uint8_t hash[PKI_KEY_HASH], changed[PKI_KEY_HASH];
     _cleanup_buf_ struct buf key = BUF_INIT, certificate = BUF_INIT, request = BUF_INIT, bad = BUF_INIT;
-    print_message("seed %llu\n", (unsigned long long)seed);
     authority_make(&a);
     assert_int_equal(issue(&a, &node_wish, &key, &certificate, &err), TITAN_OK);
     assert_int_equal(pki_request_make(&key, "spiffe://titan/node/n1", &request, &err), TITAN_OK);
@@ -385,9 +383,8 @@ static void test_mutations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_issue_and_read), cmocka_unit_test(test_uses),      cmocka_unit_test(test_check_refuses),
-        cmocka_unit_test(test_wishes_refused), cmocka_unit_test(test_names),     cmocka_unit_test(test_requests),
-        cmocka_unit_test(test_password),       cmocka_unit_test(test_mutations),
+        quick(test_issue_and_read), quick(test_uses),     quick(test_check_refuses), quick(test_wishes_refused),
+        quick(test_names),          quick(test_requests), quick(test_password),      longer(test_mutations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

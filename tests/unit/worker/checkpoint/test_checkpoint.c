@@ -27,6 +27,7 @@
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/folder_owner.h"
+#include "tests/support/patience.h"
 #include "tests/support/random_layout.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/manifest.h"
@@ -478,7 +479,7 @@ static void test_damaged_shards_are_named(void **state)
     assert_int_equal(load_all(path, 1, NULL), TITAN_OK);
     assert_int_equal(rename(file, aside), 0);
     assert_int_equal(mkfifo(file, 0600), 0);
-    (void)alarm(60); /* for a reader that waits */
+    (void)alarm((unsigned)patience_ms(60) / 1000); /* for a reader that waits */
     expect_corrupt(path, name);
     (void)alarm(0);
     assert_int_equal(unlink(file), 0);

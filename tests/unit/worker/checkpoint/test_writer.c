@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/file.h"
+#include "tests/support/patience.h"
 #include "worker/checkpoint/load_state.h"
 #include "worker/checkpoint/writer.h"
 
@@ -199,12 +200,18 @@ static void test_complete(void **state)
     assert_initial(f, path, 30);
 }
 
+static sem_t disk;
+static atomic_int disk_moved;
+
 /* A disk that gets on only when the test says so. */
 static titan_status await_disk(void *arg, const char *name, struct titan_error *err)
 {
-    const int64_t until = clock_mono_ns() + INT64_C(20000000000);
+    (void)arg;
+    const int64_t until = clock_mono_ns() + patience_ms(60) * INT64_C(1000000);
     const struct timespec at = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
-    return sem_clockwait(arg, CLOCK_MONOTONIC, &at) == 0 ? TITAN_OK : titan_fail(err, TITAN_ETIMEDOUT, "%s", name);
+    const bool said = sem_clockwait(&disk, CLOCK_MONOTONIC, &at) == 0;
+    atomic_store(&disk_moved, 1);
+    return said ? TITAN_OK : titan_fail(err, TITAN_ETIMEDOUT, "%s", name);
 }
 
 /* An update as soon as the copy is awaited changes nothing of what is written; it does not wait for the disk. */
@@ -213,10 +220,9 @@ static void test_update_behind_the_copy(void **state)
     struct fixture *f = *state;
     struct written_checkpoint w;
     struct titan_error err = {0};
-    sem_t disk;
 
     assert_int_equal(sem_init(&disk, 0, 0), 0);
-    failpoint_on_call(await_disk, &disk);
+    failpoint_on_call(await_disk, NULL);
     assert_int_equal(failpoint_set("checkpoint.begun=sleep:100@1+,checkpoint.write=call@1+", &err), TITAN_OK);
     for (int r = 0; r < WORLD; r++)
         start(f, r, 30);
@@ -271,25 +277,25 @@ static void test_slow_disk(void **state)
     struct written_checkpoint w;
     struct titan_error err = {0};
 
-    assert_int_equal(failpoint_set("checkpoint.write=sleep:1500", &err), TITAN_OK);
+    assert_int_equal(sem_init(&disk, 0, 0), 0);
+    atomic_store(&disk_moved, 0);
+    failpoint_on_call(await_disk, NULL);
+    assert_int_equal(failpoint_set("checkpoint.write=call", &err), TITAN_OK);
     start(f, 1, 60);
     checkpoint_writer_cancel(f->writers[1]);
-    const int64_t began = clock_mono_ns();
     assert_int_equal(collect(f->writers[1], &w, &err), TITAN_EREVOKED);
     assert_non_null(strstr(err.msg, "step 60"));
     checkpoint_writer_close(f->writers[1]);
     f->writers[1] = NULL;
-    assert_true(clock_mono_ns() - began < INT64_C(1400000000)); /* the write would take longer */
-    assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
+    assert_int_equal(atomic_load(&disk_moved), 0);
+    assert_int_equal(sem_post(&disk), 0);
     /* It ends by itself, and before the folder goes. */
     char path[PATH_MAX];
     const struct checkpoint_info info = info_of(60);
     assert_int_equal(checkpoint_unfinished_path(path, f->checkpoints, &info, &err), TITAN_OK);
     (void)strncat(path, "/entry-00001.json", sizeof path - strlen(path) - 1);
-    while (access(path, F_OK) != 0) {
-        assert_true(clock_mono_ns() - began < INT64_C(20000000000));
-        (void)usleep(5000);
-    }
+    AWAIT(access(path, F_OK) == 0);
+    assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
 }
 
 static void test_peer_fails(void **state)
@@ -313,6 +319,56 @@ static void test_peer_fails(void **state)
     /* What is listed is whole: the newest is the one before. */
     uint64_t step;
     assert_int_equal(checkpoint_latest(f->checkpoints, NULL, path, &step, &err), TITAN_ENOTFOUND);
+}
+
+static int entries_of(const char *dir)
+{
+    int n = 0;
+    DIR *d = opendir(dir);
+    for (const struct dirent *e; d && (e = readdir(d));)
+        n += e->d_name[0] != '.' || strncmp(e->d_name, ".step-", 6) == 0;
+    if (d)
+        (void)closedir(d);
+    return n;
+}
+
+/* The folder is moved when rank 0 has begun to write there and before the others do: they cannot tell it that they have
+ * failed. */
+static void test_folder_moved(void **state)
+{
+    struct fixture *f = *state;
+    struct written_checkpoint w;
+    struct titan_error err = {0};
+    char path[PATH_MAX], aside[128];
+    const struct checkpoint_info info = info_of(75);
+
+    assert_int_equal(checkpoint_unfinished_path(path, f->checkpoints, &info, &err), TITAN_OK);
+    (void)snprintf(aside, sizeof aside, "%s/aside", f->dir);
+    start(f, 0, 75);
+    AWAIT(access(path, F_OK) == 0);
+    assert_int_equal(rename(f->checkpoints, aside), 0);
+    FILE *const in_the_way = fopen(f->checkpoints, "w");
+    assert_non_null(in_the_way);
+    assert_int_equal(fclose(in_the_way), 0);
+    for (int r = 1; r < WORLD; r++) {
+        start(f, r, 75);
+        assert_int_not_equal(collect(f->writers[r], &w, &err), TITAN_OK);
+    }
+    const titan_status status = collect(f->writers[0], &w, &err);
+    assert_int_not_equal(status, TITAN_OK);
+    assert_int_not_equal(status, TITAN_ETIMEDOUT);
+    assert_non_null(strstr(err.msg, "checkpoint of step 75 dropped: folder"));
+    assert_int_equal(entries_of(aside), 0);
+
+    /* Another folder has its name. */
+    assert_int_equal(unlink(f->checkpoints), 0);
+    assert_int_equal(rename(aside, f->checkpoints), 0);
+    start(f, 0, 75);
+    AWAIT(access(path, F_OK) == 0);
+    assert_int_equal(rename(f->checkpoints, aside), 0);
+    assert_int_equal(mkdir(f->checkpoints, 0755), 0);
+    assert_int_equal(collect(f->writers[0], &w, &err), TITAN_EIO);
+    assert_non_null(strstr(err.msg, "another folder is at"));
 }
 
 /* Fails as a system call with the errno that is set. */
@@ -341,17 +397,6 @@ static void test_every_errno(void **state)
         expect_nothing(f->writers[1], true);
     }
     assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
-}
-
-static int entries_of(const char *dir)
-{
-    int n = 0;
-    DIR *d = opendir(dir);
-    for (const struct dirent *e; d && (e = readdir(d));)
-        n += e->d_name[0] != '.' || strncmp(e->d_name, ".step-", 6) == 0;
-    if (d)
-        (void)closedir(d);
-    return n;
 }
 
 /* What a checkpoint that fails has written is removed, when all ranks have ended with it. */
@@ -524,6 +569,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_complete, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_update_behind_the_copy, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_peer_leaves, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_folder_moved, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_every_errno, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_failure_leaves_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_links_are_refused, set_up, tear_down),

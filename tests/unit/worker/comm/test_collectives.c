@@ -13,6 +13,8 @@
 #include <unistd.h>
 
 #include "tests/support/collectives.h"
+#include "tests/support/patience.h"
+#include "tests/support/sets.h"
 #include "worker/comm/shm/segment.h"
 
 #define COUNT_MAX 200000
@@ -43,7 +45,7 @@ static void run_plans(const struct comm_ops *ops, int world, enum ranks_stream s
 
 static void run_world(const struct comm_ops *ops, int world, enum ranks_stream stream)
 {
-    run_plans(ops, world, stream, OPERATIONS, COUNT_MAX);
+    run_plans(ops, world, stream, (int)sliced(OPERATIONS / 4, OPERATIONS), COUNT_MAX);
 }
 
 #define WORLD_TEST(transport, world, stream)                                                                           \
@@ -115,7 +117,7 @@ static void late_receiver(struct rank_context *ctx)
         RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
         memset(x, 'z', BYTES);
     } else {
-        (void)usleep(50000);
+        patience_pause_ms(50, "the receiver comes late");
         RANK_CHECK(ctx, ctx->ops->recv(ctx->comm, x, BYTES, 0, ctx->stream) == TITAN_OK);
         RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
         for (int i = 0; i < BYTES; i++)
@@ -197,7 +199,7 @@ static void count_at_barriers(struct rank_context *ctx)
     _Atomic int *arrived = ctx->arg;
     for (int round = 0; round < 20; round++) {
         if (round % ctx->world == ctx->rank)
-            (void)usleep(2000);
+            patience_pause_ms(2, "one comes late");
         (void)atomic_fetch_add(arrived + round, 1);
         RANK_CHECK(ctx, ctx->ops->barrier(ctx->comm, ctx->stream) == TITAN_OK);
         RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
@@ -243,18 +245,12 @@ static void test_bad_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shm_1),         cmocka_unit_test(test_shm_2),
-        cmocka_unit_test(test_shm_3),         cmocka_unit_test(test_shm_4),
-        cmocka_unit_test(test_shm_5),         cmocka_unit_test(test_shm_6),
-        cmocka_unit_test(test_shm_7),         cmocka_unit_test(test_shm_8),
-        cmocka_unit_test(test_tcp_1),         cmocka_unit_test(test_tcp_2),
-        cmocka_unit_test(test_tcp_3),         cmocka_unit_test(test_tcp_4),
-        cmocka_unit_test(test_tcp_5),         cmocka_unit_test(test_tcp_6),
-        cmocka_unit_test(test_tcp_7),         cmocka_unit_test(test_tcp_8),
-        cmocka_unit_test(test_in_flight),     cmocka_unit_test(test_bad_arguments),
-        cmocka_unit_test(test_late_receiver), cmocka_unit_test(test_two_directions),
-        cmocka_unit_test(test_barriers),      cmocka_unit_test(test_many_slots),
-        cmocka_unit_test(test_segment_size),
+        longer(test_shm_1),    longer(test_shm_2),        longer(test_shm_3),        longer(test_shm_4),
+        longer(test_shm_5),    longer(test_shm_6),        longer(test_shm_7),        longer(test_shm_8),
+        longer(test_tcp_1),    longer(test_tcp_2),        longer(test_tcp_3),        longer(test_tcp_4),
+        longer(test_tcp_5),    longer(test_tcp_6),        longer(test_tcp_7),        longer(test_tcp_8),
+        quick(test_in_flight), quick(test_bad_arguments), quick(test_late_receiver), quick(test_two_directions),
+        quick(test_barriers),  quick(test_many_slots),    quick(test_segment_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

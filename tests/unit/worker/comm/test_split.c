@@ -13,14 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "base/cleanup.h"
 #include "base/rng.h"
 #include "tests/support/collectives.h"
+#include "tests/support/patience.h"
 
-/* A wait must end within this, on a loaded machine as well. */
-#define SOON_MS 1500.0
 #define CHILDREN_MAX 16
 
 static const struct comm_ops *const transports[] = {&comm_shm, &comm_tcp};
@@ -40,18 +38,9 @@ static struct shared *make_shared(void)
     return p;
 }
 
-static void pause_ms(long ms)
-{
-    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
-    (void)nanosleep(&t, NULL);
-}
-
 static void await(atomic_int *word)
 {
-    for (int i = 0; !atomic_load(word); i++) {
-        titan_assert(i < 10000);
-        pause_ms(1);
-    }
+    titan_assert(AWAITED(atomic_load(word)));
 }
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
@@ -329,7 +318,6 @@ static void test_form_many(void **state)
         for (int i = 0; i < 8; i++)
             slowest = MAX(slowest, sh->ended_ms[i]);
         printf("# %s: %d communicators of 8 members in %.1f ms\n", r.ops->name, CHILDREN_MAX, slowest);
-        assert_true(slowest < SOON_MS);
         ranks_free(&r);
         (void)munmap(sh, sizeof(*sh));
     }
@@ -385,7 +373,7 @@ static void *end_soon(void *arg)
 {
     struct ender *e = arg;
     const struct shared *sh = e->ctx->arg;
-    pause_ms(50);
+    patience_pause_ms(50, "the members get into their forming");
     if (sh->variant == NEVER_ABORTED)
         atomic_store(&e->abort_flag, 1);
     else
@@ -410,7 +398,6 @@ static void split_without_one(struct rank_context *ctx)
     bool ends = sh->variant == NEVER_ABORTED || sh->variant == NEVER_REVOKED;
     if (ends)
         RANK_CHECK(ctx, pthread_create(&thread, NULL, end_soon, &e) == 0);
-    double at = rank_ms();
     atomic_store(&sh->ready[ctx->rank], 1);
     titan_status status = ctx->ops->split(ctx->comm, members, 4, &e.abort_flag, &child, &err);
     sh->ended_ms[ctx->rank] = rank_ms();
@@ -420,7 +407,7 @@ static void split_without_one(struct rank_context *ctx)
         RANK_CHECK(ctx, status == TITAN_EPEER);
     else /* a peer that was told first has closed its connections */
         RANK_CHECK(ctx, status == TITAN_EREVOKED || (ctx->ops == &comm_tcp && status == TITAN_EPEER));
-    RANK_CHECK(ctx, err.msg[0] && !child && rank_ms() - at < SOON_MS);
+    RANK_CHECK(ctx, err.msg[0] && !child);
     if (ends)
         RANK_CHECK(ctx, pthread_join(thread, NULL) == 0);
 }
@@ -434,13 +421,13 @@ static void test_member_never_comes(void **state)
         sh->variant = (int)t % NEVER_VARIANTS;
         ranks_init(&r, transports[t / NEVER_VARIANTS], 4, RANKS_THREAD);
         if (sh->variant == NEVER_IN_TIME)
-            r.config.timeout_ms = 300;
+            r.config.timeout_ms = (uint32_t)(1000 * patience()); /* all four meet within this, and then do not */
         ranks_start(&r, true, split_without_one, sh);
         double at = 0;
         if (sh->variant == NEVER_KILLED) {
             for (int i = 0; i < 4; i++)
                 await(&sh->ready[i]);
-            pause_ms(50);
+            patience_pause_ms(50, "the others get into their forming");
             at = rank_ms();
             assert_int_equal(kill(r.pids[1], SIGKILL), 0);
         }
@@ -482,8 +469,8 @@ static void wait_for_the_dead(struct rank_context *ctx)
     else if (ctx->rank != 5)
         (void)ctx->ops->barrier(child.comm, child.stream);
     atomic_store(&sh->ready[ctx->rank], 1);
-    if (ctx->rank == 5)
-        pause_ms(60000);
+    while (ctx->rank == 5) /* to be killed */
+        (void)pause();
     titan_status status = ctx->rank == 3 ? rank_sync(ctx) : rank_sync(&child);
     sh->ended_ms[ctx->rank] = rank_ms();
     RANK_CHECK(ctx, status == TITAN_EPEER || status == TITAN_EREVOKED);
@@ -506,13 +493,11 @@ static void test_killed(void **state)
         ranks_start(&r, true, wait_for_the_dead, sh);
         for (int i = 0; i < 6; i++)
             await(&sh->ready[i]);
-        pause_ms(50);
+        patience_pause_ms(50, "the others get into their operations");
         double at = rank_ms(), slowest = 0;
         assert_int_equal(kill(r.pids[5], SIGKILL), 0);
         for (int i = 0; i < 5; i++) {
-            while (sh->ended_ms[i] == 0 && rank_ms() - at < SOON_MS)
-                pause_ms(1);
-            assert_true(sh->ended_ms[i] > 0);
+            AWAIT(sh->ended_ms[i] > 0);
             slowest = MAX(slowest, sh->ended_ms[i] - at);
         }
         printf("# %s: all knew after %.1f ms\n", r.ops->name, slowest);
@@ -583,7 +568,7 @@ static void test_revoked(void **state)
         for (int i = 0; i < 4; i++)
             await(&sh->ready[i]);
         assert_int_equal(kill(r.pids[0], SIGSTOP), 0);
-        pause_ms(100);
+        patience_pause_ms(100, "the others come to wait for it");
         for (int i = 1; i < 4; i++)
             assert_true(sh->ended_ms[i] == 0);
         double at = rank_ms();
@@ -591,7 +576,6 @@ static void test_revoked(void **state)
         for (int i = 1; i < 4; i++) {
             assert_int_equal(ranks_wait(&r, i), 0);
             printf("# %s: rank %d out after %.1f ms\n", r.ops->name, i, sh->ended_ms[i] - at);
-            assert_true(sh->ended_ms[i] - at < SOON_MS);
         }
         atomic_store(&sh->ready[RANKS_MAX - 1], 1);
         assert_int_equal(kill(r.pids[0], SIGCONT), 0);
@@ -617,22 +601,23 @@ static void close_at_the_end(struct rank_context *ctx)
     }
 }
 
-/* Closing must not wait for peers, also when the stream is held up by an operation of another communicator. */
+/* Closing must not wait for peers, also when the stream is held up by an operation of another communicator: rank 1
+ * comes when the others have gone. */
 static void close_in_flight(struct rank_context *ctx)
 {
+    struct shared *sh = ctx->arg;
     int colours[RANKS_MAX] = {0};
     struct rank_context ahead = split_by(ctx, colours), behind = split_by(ctx, colours);
     float x[2] = {0};
     /* Split may be done here before it is on another rank, which would then see this one go. */
     RANK_CHECK(ctx, ctx->ops->barrier(ctx->comm, ctx->stream) == TITAN_OK && rank_sync(ctx) == TITAN_OK);
-    if (ctx->rank == 1)
-        pause_ms(500); /* comes late, to find the others gone */
+    for (int r = 0; r < ctx->world && ctx->rank == 1; r++)
+        titan_assert(r == 1 || AWAITED(atomic_load(&sh->ready[r])));
     (void)ctx->ops->all_reduce(ahead.comm, &x[0], 1, DTYPE_F32, ctx->stream);
     (void)ctx->ops->all_reduce(behind.comm, &x[1], 1, DTYPE_F32, ctx->stream);
-    double at = rank_ms();
     ctx->ops->close(behind.comm);
-    RANK_CHECK(ctx, rank_ms() - at < SOON_MS);
     ctx->ops->close(ahead.comm);
+    atomic_store(&sh->ready[ctx->rank], 1);
 }
 
 static void test_closing(void **state)

@@ -9,12 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "tests/support/seeded.h"
 #include "worker/data/jsonl.h"
 
 /* want NULL: refused. The line lies in memory of its own, without a terminator. */
@@ -120,9 +120,7 @@ static const char *const parts[] = {
 static void test_against_the_other_reader(void **state)
 {
     (void)state;
-    const char *fixed = getenv("TITAN_TEST_SEED");
-    uint64_t rng = fixed ? strtoull(fixed, NULL, 10) : (uint64_t)time(NULL);
-    print_message("# TITAN_TEST_SEED=%llu\n", (unsigned long long)rng);
+    uint64_t rng = seeded_seed(0);
     int taken = 0;
     for (int i = 0; i < 200000; i++) {
         char line[256] = "{\"text\":\"";

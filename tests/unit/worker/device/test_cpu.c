@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/progress.h"
+#include "tests/support/sets.h"
 #include "worker/device/cpu/arith.h"
 #include "worker/device/device.h"
 
@@ -98,6 +99,11 @@ static void test_open(void **state)
                   h.info.peak_flops_f32 / 1e9);
     assert_true(h.info.host_memory && h.info.memory_bytes > (1u << 20));
     assert_true(h.info.peak_flops_f32 > 1e9 && h.info.peak_flops_bf16 >= h.info.peak_flops_f32);
+    assert_true(h.info.share == 1); /* a thread for each processor */
+    const uint64_t hardware = h.info.hardware;
+    device_close(&h);
+    open_cpu(&h, 1);
+    assert_true(h.info.share > 0 && h.info.share <= 1 && h.info.hardware == hardware);
     device_close(&h);
     device_close(&h); /* closed already */
     device_close(NULL);
@@ -634,22 +640,22 @@ int main(void)
 {
     setenv("TITAN_PLUGIN_DIR", TITAN_BUILD_DIR "/lib/titan", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),
-        cmocka_unit_test(test_sigmoid),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_open),
-        cmocka_unit_test(test_peak),
-        cmocka_unit_test(test_plugin_missing),
-        cmocka_unit_test(test_plugin_damaged),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_huge_pages),
-        cmocka_unit_test(test_relay),
-        cmocka_unit_test(test_event_of_two_streams),
-        cmocka_unit_test(test_stuck_stream),
-        cmocka_unit_test(test_rows_outside),
-        cmocka_unit_test(test_threads_same_bits),
-        cmocka_unit_test(test_threads_stay),
-        cmocka_unit_test(test_attention_odd_rows),
+        quick(test_exp),
+        quick(test_sigmoid),
+        quick(test_bf16),
+        quick(test_open),
+        slow(test_peak),
+        quick(test_plugin_missing),
+        quick(test_plugin_damaged),
+        quick(test_no_memory),
+        quick(test_huge_pages),
+        quick(test_relay),
+        quick(test_event_of_two_streams),
+        quick(test_stuck_stream),
+        quick(test_rows_outside),
+        quick(test_threads_same_bits),
+        quick(test_threads_stay),
+        quick(test_attention_odd_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 
 #include "support/device_ops.h"
 #include "support/device_samples.h"
+#include "support/sets.h"
 
 static void check_threads(int threads, bool samples)
 {
@@ -80,10 +81,10 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "limited") == 0)
         return run_limited();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_thread),
-        cmocka_unit_test(test_three_threads),
-        cmocka_unit_test(test_samples),
-        cmocka_unit_test(test_without_bf16_products),
+        slow(test_one_thread),
+        quick(test_three_threads),
+        quick(test_samples),
+        quick(test_without_bf16_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

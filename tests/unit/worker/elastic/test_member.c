@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "tests/support/seeded.h"
 #include "worker/elastic/member.h"
 
 #define JOB 3
@@ -384,7 +385,6 @@ static void test_random_commands(void **state)
     const struct rng_key key = rng_key(seed, "member");
     uint64_t counter = 0;
 
-    print_message("# TITAN_TEST_SEED=%" PRIu64 "\n", seed);
     for (int i = 0; i < RUNS; i++)
         one_run(key, &counter);
 }
@@ -837,7 +837,6 @@ static void test_quiesces_on_a_machine_that_stood_still(void **state)
 
 int main(void)
 {
-    const char *fixed = getenv("TITAN_TEST_SEED");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_commands),
         cmocka_unit_test(test_fencing),
@@ -856,6 +855,6 @@ int main(void)
         cmocka_unit_test(test_never_quiesces),
     };
 
-    seed = fixed ? strtoull(fixed, NULL, 0) : (uint64_t)time(NULL);
+    seed = seeded_seed(0);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

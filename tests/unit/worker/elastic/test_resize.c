@@ -24,6 +24,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "tests/support/patience.h"
+#include "tests/support/sets.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/comm/comm.h"
 #include "worker/elastic/membership.h"
@@ -120,7 +122,7 @@ static void find_source(struct scripted *s, struct epoch_view *view)
     for (int p = 0; p < PROCESSES_MAX; p++) {
         if (rank_in(before, p) >= 0 && !dies(before, p))
             while (atomic_load(&s->board->of[s->at - 1][p].said) == 0)
-                (void)usleep(500);
+                patience_pause_ms(1, "another process");
         for (int i = 0; i < s->at; i++)
             if (atomic_load(&s->board->of[i][p].said))
                 last[p] = s->board->of[i][p].q;
@@ -201,7 +203,7 @@ static titan_status fail_behind(void *arg, const char *name, struct titan_error 
     const struct scripted *s = arg;
     while (atomic_load(&s->board->step) <= s->step ||
            (s->epochs[s->at].victim != 0 && atomic_load(&s->board->dying) == 0))
-        (void)usleep(200);
+        patience_pause_ms(1, "other processes");
     return titan_fail(err, TITAN_EPEER, "%s when others are ahead", name);
 }
 
@@ -217,7 +219,7 @@ static void raise_to(atomic_ulong *to, uint64_t step)
 static void count_step(struct scripted *s)
 {
     while (s->entered != s->at && atomic_load(&s->board->ready[s->at]) == 0)
-        (void)usleep(200);
+        patience_pause_ms(1, "rank 0");
     s->step = s->entered == s->at ? s->step + 1 : atomic_load(&s->board->began[s->at]);
     s->entered = s->at;
     raise_to(&s->board->step, s->step);
@@ -330,7 +332,7 @@ static void make_recipe(struct recipe *r, const char *checkpoints, const char *c
     char length[32];
     (void)snprintf(length, sizeof length, "training.steps=%d", steps);
     const char *const sets[] = {length,
-                                "training.dataset_path=" TITAN_SOURCE_DIR "/worker",
+                                "training.dataset_path=" TITAN_SOURCE_DIR "/worker/elastic",
                                 "numerics.canonical=true",
                                 "device.threads=1",
                                 "device.name=cpu",
@@ -369,7 +371,7 @@ static int run_process(const struct recipe *r, const struct script_epoch *epochs
     failpoint_on_call(fail_behind, &s);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)signal(SIGPIPE, SIG_IGN);
-    (void)alarm(180); /* sanitizers slow it down tenfold */
+    (void)alarm((unsigned)patience_ms(600) / 1000);
     return train(&options, &err) == TITAN_OK ? 0 : 1;
 }
 
@@ -717,6 +719,12 @@ static void test_kill_stage(void **state)
     }
 }
 
+/* Of these cases and meshes, each case with one mesh in the fast set. */
+static bool in_turn(size_t mesh, size_t meshes, size_t number)
+{
+    return !in_fast_set() || number % meshes == mesh;
+}
+
 /* Places between the last reduction and the update: some ranks commit the step, some have it prepared only. What a
  * victim kept to itself is finished by the others; those that are behind catch up with those that are not. */
 static bool fail_in_step(const char *const *axes, int world, const char *const fails[PROCESSES_MAX], int victim,
@@ -779,7 +787,8 @@ static void test_fail_in_step(void **state)
     for (size_t a = 0; a < ARRAY_SIZE(axes); a++)
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
             const bool replica = a == REPLICAS && strcmp(cases[i].recovery_source, "buddy") == 0;
-            if (a >= ALL_CASES && i + 4 < ARRAY_SIZE(cases))
+            if ((a >= ALL_CASES && i + 4 < ARRAY_SIZE(cases)) ||
+                !in_turn(a, i + 4 < ARRAY_SIZE(cases) ? ALL_CASES : ARRAY_SIZE(axes), i))
                 continue;
             print_message("# case %zu of %s\n", i, axes[a][1] ? axes[a][1] : axes[a][0]);
             const bool rolled = fail_in_step(axes[a], 4, cases[i].fails, cases[i].victim,
@@ -803,6 +812,8 @@ static void test_told_when_all_have_it(void **state)
     struct script_epoch alone[] = {{.world = 2, .process = {0, 1}}};
     for (size_t a = 0; a < ARRAY_SIZE(axes); a++)
         for (uint64_t sum = 7; sum <= 8; sum++) {
+            if (!in_turn(a, ARRAY_SIZE(axes), sum))
+                continue;
             struct losses l, undisturbed;
             char held[32];
             (void)snprintf(held, sizeof held, "exec.agreed=call@%lu", (unsigned long)sum);
@@ -867,6 +878,8 @@ static void test_fail_in_recovery(void **state)
     for (size_t a = 0; a < ARRAY_SIZE(axes); a++)
         for (size_t i = 0; i < ARRAY_SIZE(places); i++)
             for (int kill = 0; kill < 2; kill++) {
+                if (!in_turn(a, ARRAY_SIZE(axes), i + (size_t)kill))
+                    continue;
                 char text[64];
                 const char *second[4] = {NULL};
                 (void)snprintf(text, sizeof text, "%s=%s", places[i], kill ? "kill" : "fail");
@@ -877,7 +890,7 @@ static void test_fail_in_recovery(void **state)
                 rolls += fail_in_recovery(axes[a], first, second, NULL);
             }
     print_message("# %d times a step was still to be finished after the second loss\n", rolls);
-    assert_true(rolls > 0);
+    assert_true(in_fast_set() || rolls > 0); /* by chance */
 }
 
 static void test_kill_meshes(void **state)
@@ -894,12 +907,14 @@ static void test_kill_meshes(void **state)
                                                 "training.global_batch_size=16", "elastic.max_workers=4", NULL};
     static const char *const replicas[] = {"parallelism.data_parallel_replicate_degree=2", "elastic.max_workers=4",
                                            NULL};
+    four_become_two(offloaded, 1, "buddy");
+    four_become_two(experts_apart, 1, "buddy");
+    if (in_fast_set())
+        return;
     four_become_two(tensor, 1, "buddy");
     four_become_two(pipeline, 3, "buddy");
-    four_become_two(offloaded, 1, "buddy");
     four_become_two(context, 2, "buddy");
     four_become_two(experts, 1, "buddy");
-    four_become_two(experts_apart, 1, "buddy");
     four_become_two(replicas, 3, "replica");
 }
 
@@ -1057,25 +1072,25 @@ int main(void)
 {
     cmocka_set_test_filter(getenv("TITAN_TEST_ONLY"));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pause_and_resize),
-        cmocka_unit_test(test_pause_and_resize_tcp),
-        cmocka_unit_test(test_kill_and_regrow),
-        cmocka_unit_test(test_kill_and_regrow_tcp),
-        cmocka_unit_test(test_kill_without_loss),
-        cmocka_unit_test(test_kill_without_loss_tcp),
-        cmocka_unit_test_setup_teardown(test_fail_in_step, shorten, lengthen),
-        cmocka_unit_test_setup_teardown(test_told_when_all_have_it, shorten, lengthen),
-        cmocka_unit_test_setup_teardown(test_fail_in_recovery, shorten, lengthen),
-        cmocka_unit_test(test_kill_meshes),
-        cmocka_unit_test(test_kill_stage),
-        cmocka_unit_test(test_checkpoint_any_size),
-        cmocka_unit_test(test_damaged_checkpoint),
-        cmocka_unit_test(test_drifted_copy),
-        cmocka_unit_test(test_replicas),
-        cmocka_unit_test(test_tensor_parallel),
-        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_experts_apart),
-        cmocka_unit_test(test_pipeline),
+        quick(test_pause_and_resize),
+        quick(test_pause_and_resize_tcp),
+        quick(test_kill_and_regrow),
+        slow(test_kill_and_regrow_tcp),
+        quick(test_kill_without_loss),
+        slow(test_kill_without_loss_tcp),
+        longer(test_fail_in_step, .setup_func = shorten, .teardown_func = lengthen),
+        longer(test_told_when_all_have_it, .setup_func = shorten, .teardown_func = lengthen),
+        longer(test_fail_in_recovery, .setup_func = shorten, .teardown_func = lengthen),
+        longer(test_kill_meshes),
+        quick(test_kill_stage),
+        quick(test_checkpoint_any_size),
+        quick(test_damaged_checkpoint),
+        quick(test_drifted_copy),
+        quick(test_replicas),
+        slow(test_tensor_parallel),
+        quick(test_experts),
+        slow(test_experts_apart),
+        quick(test_pipeline),
     };
     return cmocka_run_group_tests(tests, one_rank, NULL);
 }

@@ -17,7 +17,9 @@
 #include "base/bf16.h"
 #include "base/cleanup.h"
 #include "tests/support/memory_device.h"
+#include "tests/support/patience.h"
 #include "tests/support/random_layout.h"
+#include "tests/support/sets.h"
 #include "worker/elastic/transfer.h"
 #include "worker/elastic/verify.h"
 
@@ -25,7 +27,6 @@
 #define NEW_MAX 12
 #define RANKS_MAX (NEW_MAX + 4) /* with departing ranks */
 #define ROUNDS 60
-#define WAIT_S 30
 
 /* --- a communicator of threads ------------------------------------------------------------------------------------ */
 
@@ -52,7 +53,7 @@ static bool await(struct hub *h)
 {
     struct timespec until;
     (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += WAIT_S;
+    until.tv_sec += patience_ms(60) / 1000;
     return pthread_cond_timedwait(&h->changed, &h->lock, &until) == 0;
 }
 
@@ -381,7 +382,7 @@ static void test_any_mesh_to_any_mesh(void **state)
     static struct change c;
     uint64_t sent = 0;
     int by_source[RECOVERY_SOURCE_BUDDY + 1] = {0};
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < sliced(ROUNDS / 4, ROUNDS); round++) {
         open_change(&c, &seed);
         place_some(&c, &seed);
         run_change(&c);
@@ -399,7 +400,7 @@ static void test_any_mesh_to_any_mesh(void **state)
         sent += c.hub.sent;
         close_change(&c);
     }
-    assert_true(by_source[RECOVERY_SOURCE_REPLICA] > 0 && by_source[RECOVERY_SOURCE_BUDDY] > 0);
+    assert_true(in_fast_set() || (by_source[RECOVERY_SOURCE_REPLICA] > 0 && by_source[RECOVERY_SOURCE_BUDDY] > 0));
     assert_true(sent > 0);
 }
 
@@ -409,7 +410,7 @@ static void test_in_place(void **state)
     (void)state;
     unsigned seed = random_seed();
     static struct change c;
-    for (int round = 0; round < ROUNDS / 3; round++) {
+    for (int round = 0; round < sliced(ROUNDS / 12, ROUNDS / 3); round++) {
         c = (struct change){.model = random_model(&seed)};
         c.from = c.to = random_layout(&seed, c.model, NEW_MAX);
         for (int r = 0; r < c.to->mesh.world; r++) {
@@ -444,7 +445,7 @@ static void test_no_whole_state(void **state)
     (void)state;
     unsigned seed = random_seed();
     static struct change c;
-    for (int round = 0; round < 20; round++) {
+    for (int round = 0; round < sliced(5, 20); round++) {
         int replicas[OLD_MAX], used = 0;
         open_change(&c, &seed);
         place_some(&c, &seed);
@@ -508,7 +509,7 @@ static void test_flipped_bit(void **state)
     unsigned seed = random_seed();
     static struct change c;
     int replicas = 0, copies = 0;
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < sliced(ROUNDS / 4, ROUNDS); round++) {
         char words[2][32];
         open_change(&c, &seed);
         const struct mesh *m = &c.from->mesh;
@@ -547,16 +548,16 @@ static void test_flipped_bit(void **state)
         copies += copied;
         close_change(&c);
     }
-    assert_true(replicas > 0 && copies > 0);
+    assert_true(in_fast_set() || (replicas > 0 && copies > 0));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_mesh_to_any_mesh),
-        cmocka_unit_test(test_in_place),
-        cmocka_unit_test(test_no_whole_state),
-        cmocka_unit_test(test_flipped_bit),
+        longer(test_any_mesh_to_any_mesh),
+        longer(test_in_place),
+        longer(test_no_whole_state),
+        longer(test_flipped_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

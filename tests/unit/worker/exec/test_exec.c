@@ -9,10 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "tests/support/patience.h"
 #include "worker/data/batch.h"
 #include "worker/exec/exec.h"
 #include "worker/infer/whole.h"
@@ -331,7 +331,7 @@ static void test_bad_gradient(void **state)
 static titan_status late(void *done, struct titan_error *err)
 {
     (void)err;
-    (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    patience_pause_ms(20, "the executor is closed meanwhile");
     atomic_store((atomic_int *)done, 1);
     return TITAN_OK;
 }

@@ -21,6 +21,15 @@ struct event {
 static int64_t enqueued, reached, furthest;
 static int recorded, waited;
 static long device_ns; /* what the device needs from mark to mark */
+static int64_t now_ns = 1000;
+
+/* In place of libc's: time is what the device needs. */
+int clock_gettime(clockid_t id, struct timespec *t)
+{
+    (void)id;
+    *t = (struct timespec){now_ns / 1000000000, now_ns % 1000000000};
+    return 0;
+}
 
 static titan_status event_open(struct device *dev, struct event **ret, struct titan_error *err)
 {
@@ -50,8 +59,7 @@ static titan_status event_sync(struct event *e, struct titan_error *err)
     assert_true(e->at > reached && e->at < enqueued); /* older than the last, and none twice */
     reached = e->at;
     waited++;
-    if (device_ns > 0)
-        (void)nanosleep(&(struct timespec){.tv_nsec = device_ns}, NULL);
+    now_ns += device_ns;
     return TITAN_OK;
 }
 

@@ -16,6 +16,7 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "tests/support/patience.h"
 #include "worker/metrics/event_file.h"
 
 static const struct event_scalar scalars[] = {{"loss", 2.5}, {"lr", 1e-3}};
@@ -80,7 +81,7 @@ static void a_full_disk_leaves_whole_records(void **state)
     struct stat st;
 
     (void)state;
-    (void)usleep(2000); /* files are named by the millisecond */
+    patience_pause_ms(2, "files are named by the millisecond");
     assert_int_equal(event_file_open(&f, folder, &err), TITAN_OK);
     assert_int_equal(event_file_add(&f, 1, 1000, scalars, 2, &err), TITAN_OK);
     assert_int_equal(fstat(f.fd, &st), 0);

@@ -19,6 +19,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
+#include "tests/support/patience.h"
 #include "worker/metrics/line_writer.h"
 #include "worker/metrics/metrics.h"
 
@@ -54,8 +55,9 @@ static pid_t writer_that_dies(void)
         struct metrics m = {.fd = -1};
         begin_with_step_1(&m);
         if (fork() == 0) { /* has the lock too, as a thread of it that is still in a system call */
-            if (write(told[1], "x", 1) != 1 || usleep(100000) != 0)
+            if (write(told[1], "x", 1) != 1)
                 _exit(1);
+            patience_pause_ms(100, "the next writer comes meanwhile");
             static const char rest[] = "{\"step\":2,\"epoch\":1}\n{\"step\": 3";
             if (write(m.fd, rest, sizeof(rest) - 1) != (ssize_t)sizeof(rest) - 1)
                 _exit(1);

@@ -8,17 +8,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <cmocka.h>
 
 #include "base/cleanup.h"
 #include "base/hash.h"
 #include "tests/support/programs.h"
+#include "tests/support/seeded.h"
+#include "tests/support/sets.h"
 #include "worker/plan/check.h"
 
 #define PLACES 24 /* of a mutation in a program, unless all are tried */
+#define SCHEDULES 8
 
-static uint64_t seed, drawn;
+static uint64_t drawn;
 
 static int draw(int n)
 {
@@ -489,6 +491,7 @@ static void break_once(const struct programs *p, int kind, const struct mutation
 static void break_case(const struct programs_case *c, struct tally *tally)
 {
     const bool all = getenv("TITAN_TEST_ALL");
+    const int places = (int)sliced(4, PLACES);
     struct programs p;
     struct titan_error err = {0};
 
@@ -496,7 +499,7 @@ static void break_case(const struct programs_case *c, struct tally *tally)
         fail_msg("%s", err.msg);
     for (size_t m = 0; m < ARRAY_SIZE(mutations); m++) {
         const int before = tally[m].tried;
-        for (int tries = 0; !all && tries < 40 * PLACES && tally[m].tried < before + PLACES; tries++) {
+        for (int tries = 0; !all && tries < 40 * places && tally[m].tried < before + places; tries++) {
             const int kind = draw(p.n);
             break_once(&p, kind, &mutations[m], draw(p.classes[kind]->n_actions), &tally[m]);
         }
@@ -513,7 +516,6 @@ static void test_broken_programs_are_found(void **state)
     int missed = 0;
 
     (void)state;
-    print_message("seed %llu\n", (unsigned long long)seed);
     for (size_t i = 0; i < ARRAY_SIZE(broken_cases); i++)
         break_case(&broken_cases[i], tally);
     for (size_t m = 0; m < ARRAY_SIZE(mutations); m++) {
@@ -536,41 +538,46 @@ static void expect_sound(const struct programs_case *c)
     programs_close(&p);
 }
 
-/* All meshes of small degrees; schedules and policies go round. */
+/* All meshes of small degrees with all schedules; policies go round with the turn. */
+static struct programs_case case_of(int turn)
+{
+    static const char *const schedules[SCHEDULES] = {
+        "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "ZB1P", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"};
+    const int mesh = turn / SCHEDULES, dp = (1 + (mesh & 1)) * (1 + (mesh >> 1 & 1));
+
+    return (struct programs_case){.pp = 1 << mesh / 16,
+                                  .dp_replicate = 1 + (mesh & 1),
+                                  .dp_shard = 1 + (mesh >> 1 & 1),
+                                  .cp = 1 + (mesh >> 2 & 1),
+                                  .tp = 1 + (mesh >> 3 & 1),
+                                  .layers = 8,
+                                  .schedule = schedules[turn % SCHEDULES],
+                                  .microbatches = turn % 3 == 0 ? 8 * dp : 7 * dp + turn % 2,
+                                  .dt = turn % 2 ? DTYPE_BF16 : DTYPE_F32,
+                                  .reshard = (enum reshard)(turn % 3),
+                                  .reduce = (enum reduce_when)(turn / 3 % 3),
+                                  .checkpointing = (enum checkpointing)(turn / 2 % 3),
+                                  .prefetch = turn % 4,
+                                  .canonical = turn % 5 == 0,
+                                  .fuse = turn / 3 % 2,
+                                  .masked = turn % 2,
+                                  .ring = turn / 2 % 2,
+                                  .offload = turn % 7 == 0};
+}
+
 static void test_programs_pass(void **state)
 {
-    static const char *const schedules[] = {
-        "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "ZB1P", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"};
-    int turn = 0;
+    const int all = 3 * 16 * SCHEDULES, turns = (int)sliced(60, all);
 
     (void)state;
-    for (int mesh = 0; mesh < 3 * 16; mesh++)
-        for (size_t k = 0; k < ARRAY_SIZE(schedules); k++, turn++) {
-            const int pp = 1 << mesh / 16, dp = (1 + (mesh & 1)) * (1 + (mesh >> 1 & 1));
-            const struct programs_case c = {.pp = pp,
-                                            .dp_replicate = 1 + (mesh & 1),
-                                            .dp_shard = 1 + (mesh >> 1 & 1),
-                                            .cp = 1 + (mesh >> 2 & 1),
-                                            .tp = 1 + (mesh >> 3 & 1),
-                                            .layers = 8,
-                                            .schedule = schedules[k],
-                                            .microbatches = turn % 3 == 0 ? 8 * dp : 7 * dp + turn % 2,
-                                            .dt = turn % 2 ? DTYPE_BF16 : DTYPE_F32,
-                                            .reshard = (enum reshard)(turn % 3),
-                                            .reduce = (enum reduce_when)(turn / 3 % 3),
-                                            .checkpointing = (enum checkpointing)(turn / 2 % 3),
-                                            .prefetch = turn % 4,
-                                            .canonical = turn % 5 == 0,
-                                            .fuse = turn / 3 % 2,
-                                            .masked = turn % 2,
-                                            .ring = turn / 2 % 2,
-                                            .offload = turn % 7 == 0};
+    for (int i = 0; i < turns; i++) {
+        const int turn = turns == all ? i : draw(all);
+        struct programs_case c = case_of(turn);
+        expect_sound(&c);
+        c.forward_only = true;
+        if (turn % 3 == 0)
             expect_sound(&c);
-            struct programs_case evaluation = c;
-            evaluation.forward_only = true;
-            if (turn % 3 == 0)
-                expect_sound(&evaluation);
-        }
+    }
 }
 
 /* An evaluation that trains: a training step's program, said to be one. */
@@ -616,14 +623,13 @@ static void test_too_little_memory(void **state)
 
 int main(void)
 {
-    const char *fixed = getenv("TITAN_TEST_SEED");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_programs_pass),
-        cmocka_unit_test(test_broken_programs_are_found),
-        cmocka_unit_test(test_an_evaluation_changes_nothing),
-        cmocka_unit_test(test_too_little_memory),
+        longer(test_programs_pass),
+        longer(test_broken_programs_are_found),
+        quick(test_an_evaluation_changes_nothing),
+        quick(test_too_little_memory),
     };
 
-    seed = drawn = fixed ? strtoull(fixed, NULL, 0) : (uint64_t)time(NULL);
+    drawn = seeded_seed(0);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

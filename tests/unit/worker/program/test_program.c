@@ -8,11 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <cmocka.h>
 
 #include "base/cleanup.h"
 #include "base/hash.h"
+#include "tests/support/seeded.h"
 #include "worker/plan/recompute.h"
 
 #define ACTIONS 160
@@ -168,10 +168,9 @@ static void test_again(void **state)
 
 int main(void)
 {
-    const char *fixed = getenv("TITAN_TEST_SEED");
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_waits), cmocka_unit_test(test_arena),
                                        cmocka_unit_test(test_again)};
 
-    drawn = fixed ? strtoull(fixed, NULL, 0) : (uint64_t)time(NULL);
+    drawn = seeded_seed(0);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

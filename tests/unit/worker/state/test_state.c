@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "tests/support/memory_device.h"
 #include "tests/support/random_layout.h"
+#include "tests/support/sets.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/load_state.h"
 #include "worker/optim/update.h"
@@ -149,7 +150,7 @@ static void test_init(void **state)
 {
     (void)state;
     unsigned seed = random_seed();
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < sliced(8, ROUNDS); round++) {
         struct model *m = random_model(&seed);
         struct layout *l = random_layout(&seed, m, WORLD_MAX);
         for (int rank = 0; rank < l->mesh.world; rank++) {
@@ -218,7 +219,7 @@ static void test_checkpoint_of_any_mesh(void **state)
     unsigned seed = random_seed();
     char dir[] = "/tmp/titan-state-XXXXXX", path[PATH_MAX];
     assert_non_null(mkdtemp(dir));
-    for (int round = 0; round < 8; round++) {
+    for (int round = 0; round < sliced(3, 8); round++) {
         struct model *m = random_model(&seed);
         struct layout *from = random_layout(&seed, m, WORLD_MAX), *to = random_layout(&seed, m, WORLD_MAX);
         write_all(from, dir, path);
@@ -324,9 +325,9 @@ static void test_update(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_init),
-        cmocka_unit_test(test_checkpoint_of_any_mesh),
-        cmocka_unit_test(test_update),
+        longer(test_init),
+        longer(test_checkpoint_of_any_mesh),
+        quick(test_update),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
