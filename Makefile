@@ -76,12 +76,12 @@ $(BUILD)/gen/titan.fds: $(protos)
 	@mkdir -p $(@D)
 	$(call say,PROTO,$@)protoc --proto_path=proto --include_imports --descriptor_set_out=$@ $^
 
-# Written when the commit is another one than last time.
+# Written when the commit is another one than last time; two that run side by side, as tests do, each have a file of their own.
 commit := $(if $(wildcard .git),$(shell git -c safe.directory='*' rev-parse --short=12 HEAD 2>/dev/null))
 $(BUILD)/gen/version.c: FORCE
 	@mkdir -p $(@D)
-	@printf '#include "base/version.h"\nconst char titan_version[] = TITAN_VERSION "%s";\n' '$(if $(commit), ($(commit)))' >$@.new
-	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+	@printf '#include "base/version.h"\nconst char titan_version[] = TITAN_VERSION "%s";\n' '$(if $(commit), ($(commit)))' >$@.$$$$ && \
+		{ cmp -s $@.$$$$ $@ && rm $@.$$$$ || mv $@.$$$$ $@; }
 FORCE:
 obj_version := $(BUILD)/obj/gen/version.o
 

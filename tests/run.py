@@ -5,7 +5,7 @@
 The environment says what to run; make passes its variables on:
   BUILD=build     the folder of the build
   TITAN_TEST_SET  fast: `make test`; slow: what takes more than 20 s or wants a quiet machine; all
-  T='ctl fault'   tests whose path begins with a word, or whose name is the word
+  T='ctl fault'   tests with a path that begins with a word, or of that name
   CHANGED=1       what a change against the last commit (or against CHANGED=REVISION) can touch
   JOBS=4          tests side by side; two for each processor by default, as most of them wait
   LOAD=4          so many busy processes beside the tests, and one that writes to the disk
@@ -45,13 +45,11 @@ SHOWN = 30  # lines of a test that failed
 FREE_MIB = 256
 GRACE = 20  # seconds for a test to end by itself when it is told to
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-# Tests that write the same folder of the build run one after the other.
-SHARED = {"tests/docs/test_generated": "docs", "tests/docs/test_manual": "docs"}
 libc = ctypes.CDLL(None)
 
 
 class Refused(Exception):
-    """What was asked for cannot be done; the message is for the person who asked."""
+    """What was asked for cannot be done; the message says why."""
 
 
 def say(line):
@@ -361,16 +359,11 @@ def run(tests, folder):
     started = 0
     try:
         while queue or running:
-            taken = {shared_by(t) for t, *_ in running.values()} - {None}
-            for item in list(queue):
-                if len(running) >= jobs:
-                    break
-                if shared_by(item[0]) not in taken:
-                    queue.remove(item)
-                    started += 1
-                    pid, *rest = start(*item, folder / str(started))
-                    running[pid] = (item[0], *rest)
-                    taken |= {shared_by(item[0])} - {None}
+            while queue and len(running) < jobs:
+                item = queue.pop(0)
+                started += 1
+                pid, *rest = start(*item, folder / str(started))
+                running[pid] = (item[0], *rest)
             pid, _ = os.wait()
             if pid in running:
                 results.append(finish(*running.pop(pid)))
@@ -388,10 +381,6 @@ def run(tests, folder):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
     return results
-
-
-def shared_by(test):
-    return next((folder for prefix, folder in SHARED.items() if test.startswith(prefix)), None)
 
 
 def close(results, took):

@@ -19,7 +19,6 @@ from titan import BIN, FP_BIN, SOURCE, Daemon, command, deadline, headers_text, 
 
 EVIL = "<script>document.title='taken'</script>"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-BROWSER_S = 60
 
 
 class World:

@@ -4,7 +4,7 @@
 # emulated plug-in, against the fp64 reference; where there is none, or an old one, or none that serves a shape, our own
 # kernels do, which is said once. `make test-slow` runs it.
 . "$(dirname "$0")/begin.sh"
-needs "$EMULATED" "$CUDNN/include/cudnn.h:no cuDNN in $CUDA or a Python package"
+needs "$EMULATED" "$CUDA/include/cuda_runtime_api.h:no CUDA toolkit" "$CUDNN/include/cudnn.h:no cuDNN in $CUDA or a Python package"
 emulate
 build cudnn-programs
 cp -r "$BUILD"/cuda-emulated/{check_cudnn,fake} "$own/" # apart from the plug-in, which would find it

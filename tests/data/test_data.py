@@ -157,10 +157,10 @@ def resized_runs():
     want = samples(HOME / "one")
     assert sorted(want) == [(s, i) for s in range(1, 61) for i in range(12)]
     assert len(set(want.values())) > 600  # of 720, some of them of the small source
-    with Daemon(HOME / "daemon", "--slots", 3, env={"TITAN_FAILPOINTS": "exec.agreed=sleep:20@1+"},
+    with Daemon(HOME / "daemon", "--slots", 3, env={"TITAN_FAILPOINTS": "exec.agreed=sleep:100@1+"},
                 program=FP_BIN / "titand") as d:
         job = d.submit("tiny", {**keys, "elastic.min_workers": 1})
-        step = lambda n: until(f"step {n}", lambda: d.status(job)["step"] >= n, 60)  # noqa: E731
+        step = lambda n: until(f"step {n}", lambda: d.status(job)["step"] >= n)  # noqa: E731
         step(5)
         d.ok("resize", job, 1)
         step(15)

@@ -146,5 +146,5 @@ def problems():
 
 if __name__ == "__main__":
     found = problems()
-    print("\n".join(found))
+    print(*found, sep="\n", end="\n" * bool(found))
     sys.exit(bool(found))

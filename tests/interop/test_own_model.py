@@ -88,9 +88,9 @@ def own_model():
             "validation.enable": "true", "validation.freq": 20, "validation.steps": -1, "validation.dataset_path": validation,
             "validation.seq_len": SEQ, "validation.local_batch_size": 2, "elastic.min_workers": 1, "elastic.max_workers": 4,
             "checkpoint.interval": STEPS, "device.threads": 1}
-    with Daemon(HOME / "state", "--slots", 4) as d:
+    with Daemon(HOME / "state", "--slots", 4, pace_ms=60) as d:
         job = d.ok("submit", SOURCE / "recipes/tiny.toml", *overrides(keys)).strip()
-        until("it trains with four", lambda: (s := json.loads(d.ok("-o", "json", "status", job)))["world_size"] == 4 and s["step"] >= 5, 60)
+        until("it trains with four", lambda: (s := json.loads(d.ok("-o", "json", "status", job)))["world_size"] == 4 and s["step"] >= 5)
         d.ok("resize", job, 2, "--wait")
         done = d.ctl("wait", job, timeout=120)
         assert done.code == 0, (done.out, done.err, d.ok("status", job))
