@@ -5,7 +5,7 @@
 The environment says what to run; make passes its variables on:
   BUILD=build     the folder of the build
   TITAN_TEST_SET  fast: `make test`; slow: what takes more than 20 s or wants a quiet machine; all
-  T='ctl fault'   tests whose path begins with a word, or whose name is the word
+  T='ctl fault'   tests with a path that begins with a word, or with it as their name
   CHANGED=1       what a change against the last commit (or against CHANGED=REVISION) can touch
   JOBS=4          tests side by side; two for each processor by default, as most of them wait
   LOAD=4          so many busy processes beside the tests, and one that writes to the disk
@@ -50,7 +50,7 @@ libc = ctypes.CDLL(None)
 
 
 class Refused(Exception):
-    """What was asked for cannot be done; the message is for the person who asked."""
+    """What was asked for cannot be done; the message says so."""
 
 
 def say(line):
