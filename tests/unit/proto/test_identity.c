@@ -415,14 +415,18 @@ static void test_idle_connections(void **state)
 {
     (void)state;
     idle_ms = (uint32_t)(300 * patience());
-    idle_connections(&(struct rpc_server_options){.socket_mode = 0666, .idle_ms = idle_ms}, false);
+    const struct rpc_server_options options = {
+        .socket_mode = 0666, .idle_ms = idle_ms, .request_ms = (uint32_t)patience_ms(600)};
+    idle_connections(&options, false);
 }
 
 static void test_idle_tcp_connections(void **state)
 {
     (void)state;
     idle_ms = (uint32_t)(300 * patience());
-    idle_connections(&(struct rpc_server_options){.socket_mode = 0666, .tcp_idle_ms = idle_ms}, true);
+    const struct rpc_server_options options = {
+        .socket_mode = 0666, .tcp_idle_ms = idle_ms, .request_ms = (uint32_t)patience_ms(600)};
+    idle_connections(&options, true);
 }
 
 int main(void)
