@@ -414,7 +414,7 @@ static void idle_connections(const struct rpc_server_options *options, bool tcp)
 static void test_idle_connections(void **state)
 {
     (void)state;
-    idle_ms = (uint32_t)(300 * patience());
+    idle_ms = patience_stretched(300);
     const struct rpc_server_options options = {
         .socket_mode = 0666, .idle_ms = idle_ms, .request_ms = (uint32_t)patience_ms(600)};
     idle_connections(&options, false);
@@ -423,7 +423,7 @@ static void test_idle_connections(void **state)
 static void test_idle_tcp_connections(void **state)
 {
     (void)state;
-    idle_ms = (uint32_t)(300 * patience());
+    idle_ms = patience_stretched(300);
     const struct rpc_server_options options = {
         .socket_mode = 0666, .tcp_idle_ms = idle_ms, .request_ms = (uint32_t)patience_ms(600)};
     idle_connections(&options, true);
