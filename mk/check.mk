@@ -55,7 +55,7 @@ $(BUILD)/tidy/%.ok: %.c $(BUILD)/obj/%.o .clang-tidy
 # Without the scripts: those start the programs and watch the clock, which a sanitizer slows tenfold. Warnings do not
 # stop these builds: instrumentation misleads gcc's value ranges.
 check-sanitizers:
-	@UBSAN_OPTIONS=print_stacktrace=1 $(MAKE) --no-print-directory test SAN=address,undefined T='unit fuzz sim'
+	@UBSAN_OPTIONS=print_stacktrace=1 LSAN_OPTIONS=suppressions=$(CURDIR)/mk/lsan.txt:print_suppressions=0 $(MAKE) --no-print-directory test SAN=address,undefined T='unit fuzz sim'
 # gRPC and OpenMP are not built for the thread sanitizer and would be reported for what they do not do.
 check-threads:
 	@LIMIT=2400 $(MAKE) --no-print-directory test SAN=thread T='unit/base unit/state unit/worker/comm unit/worker/elastic unit/worker/metrics'

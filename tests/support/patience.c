@@ -10,6 +10,7 @@
 
 #define FLOOR_S 60
 #define NAP_NS 1000000
+#define STRETCH_MAX 6
 
 double patience(void)
 {
@@ -23,6 +24,12 @@ double patience(void)
 int patience_ms(int seconds)
 {
     return (int)(1000 * patience() * (seconds > FLOOR_S ? seconds : FLOOR_S));
+}
+
+uint32_t patience_stretched(int ms)
+{
+    const double times = patience();
+    return (uint32_t)((times < STRETCH_MAX ? times : STRETCH_MAX) * ms);
 }
 
 bool patience_left(struct patience_wait *wait)

@@ -12,6 +12,8 @@
 double patience(void);
 /* A deadline of that many seconds, a minute at least, in ms: for calls that take a timeout. */
 int patience_ms(int seconds);
+/* A time that the tested is to keep, which a busy machine stretches sixfold at most: for waits that are waited out. */
+uint32_t patience_stretched(int ms);
 
 /* Since when a condition is waited for; {0} at first. */
 struct patience_wait {

@@ -17,7 +17,7 @@ static void add(struct curves *c, uint64_t step, double loss)
 {
     Titan__V1__MetricPoint p = TITAN__V1__METRIC_POINT__INIT;
     p.step = step;
-    p.at_ms = (int64_t)step * 10;
+    p.at_ms = (int64_t)(step % 1000000) * 10;
     p.loss = loss;
     curves_add(c, &p);
 }

@@ -299,7 +299,7 @@ static int setup_resting(void **state)
 
 static int setup_impatient(void **state)
 {
-    request_ms = (uint32_t)(1000 * patience());
+    request_ms = patience_stretched(1000);
     int rc = setup(state);
     request_ms = 0;
     return rc;
@@ -602,7 +602,7 @@ static void test_shutdown_hung(void **state)
     submit(f, "hang", "", 0);
     run_until_count(f, &f->opened, 1);
     int64_t start_ns = clock_mono_ns();
-    rpc_server_shutdown(f->server, (uint32_t)(500 * patience()), set_true, &f->server_down);
+    rpc_server_shutdown(f->server, patience_stretched(500), set_true, &f->server_down);
     submit(f, "", "", 0); /* too late */
     run_until_count(f, &f->replies, 1);
     assert_int_equal(f->error.status, TITAN_EUNREACHABLE);

@@ -1026,7 +1026,7 @@ static void check_failed(size_t seen, uint64_t worker)
 static void test_failures_without_an_agent(void **state)
 {
     (void)state;
-    f.lease_ms = (uint32_t)(1000 * patience()); /* the two fail before */
+    f.lease_ms = patience_stretched(1000); /* the two fail before */
     pid_t first = agent_process();
     train_two("# fail without an agent");
     start_workers("# deaf, fail without an agent", 12, 1);
@@ -1051,7 +1051,7 @@ static void test_failures_without_an_agent(void **state)
 static void test_lease(void **state)
 {
     (void)state;
-    f.lease_ms = (uint32_t)(1000 * patience());
+    f.lease_ms = patience_stretched(1000);
     pid_t first = agent_process();
     train_two("# spin");
     pid_t worker = pid_of(10), other = pid_of(11);

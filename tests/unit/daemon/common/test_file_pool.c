@@ -197,7 +197,7 @@ static void test_hanging_tasks_leave_threads(void **state)
 {
     (void)state;
     struct titan_error err = {0};
-    open_pool((uint32_t)(700 * patience())); /* each is begun within it */
+    open_pool(patience_stretched(700)); /* each is begun within it */
     for (unsigned i = 0; i < (FILE_THREADS_MAX / 2); i++) {
         assert_int_equal(add("uid:1", i, true, 1, NULL), TITAN_OK);
         UNTIL(f.n_given_up == i + 1);

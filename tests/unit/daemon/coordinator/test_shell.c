@@ -435,7 +435,7 @@ static void test_check_that_hangs(void **state)
     struct fixture f;
     uint64_t second = 0, third = 0, never = 0;
     bool done = false;
-    check_ms = (uint32_t)(2000 * patience()); /* the third waits for a part of it only, until it has another thread */
+    check_ms = patience_stretched(2000); /* the third waits for a part of it only, until it has another thread */
     set_up(&f);
     assert_int_equal(sem_init(&hanging.go, 0, 0), 0);
     assert_int_equal(submit(&f, "first"), 1);
@@ -512,7 +512,7 @@ static void test_all_checks_hang(void **state)
     (void)state;
     struct fixture f;
     uint64_t hung[(FILE_THREADS_MAX / 2)] = {0}, waits = 0, last = 0;
-    check_ms = (uint32_t)(3000 * patience()); /* all are begun within it */
+    check_ms = patience_stretched(3000); /* all are begun within it */
     set_up(&f);
     assert_int_equal(sem_init(&hanging.go, 0, 0), 0);
     atomic_store(&hanging.begun, 0);

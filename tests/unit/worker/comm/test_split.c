@@ -421,7 +421,7 @@ static void test_member_never_comes(void **state)
         sh->variant = (int)t % NEVER_VARIANTS;
         ranks_init(&r, transports[t / NEVER_VARIANTS], 4, RANKS_THREAD);
         if (sh->variant == NEVER_IN_TIME)
-            r.config.timeout_ms = (uint32_t)(1000 * patience()); /* all four meet within this, and then do not */
+            r.config.timeout_ms = patience_stretched(1000); /* all four meet within this, and then do not */
         ranks_start(&r, true, split_without_one, sh);
         double at = 0;
         if (sh->variant == NEVER_KILLED) {
