@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, Daemon, adopt, command, deadline, descendants, headers_text, overrides, tap, until  # noqa: E402
+from titan import BIN, SOURCE, Daemon, command, deadline, descendants, headers_text, overrides, tap, until  # noqa: E402
 
 CTL = BIN / "titanctl"
 STATUS = {"id", "name", "state", "step", "steps", "loss", "tokens_per_second", "world_size", "epoch", "restarts",
@@ -590,7 +590,6 @@ def main():
     World.dir = Path(tempfile.mkdtemp(prefix="titan-test-"))
     World.text = headers_text(World.dir / "text", 1 << 18)
     try:
-        adopt()
         with Daemon(None, "--slots", 2, pace_ms=10) as World.daemon:
             try:
                 tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches, steps_trained_again,

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import demo
-from titan import alive, headers_text, of_processes, tap, until
+from titan import descendants, headers_text, tap, until
 
 HOME = Path(tempfile.mkdtemp(prefix="titan-demo-"))
 STEPS = 300
@@ -89,7 +89,7 @@ def bad_text():
 
 
 def of_demo():
-    return [pid for pid, line in of_processes("cmdline") if bytes(HOME / "run") in line and alive(pid)]
+    return list(descendants(HOME / "run"))
 
 
 def interrupted():

@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import names  # noqa: E402
-from titan import BUILD, SOURCE, adopt, deadline, descendants, tap, until  # noqa: E402
+from titan import BUILD, SOURCE, deadline, descendants, tap, until  # noqa: E402
 
 TEXT = (SOURCE / "README.md").read_text()
 
@@ -101,6 +101,5 @@ def pictures():
 
 
 if __name__ == "__main__":
-    adopt()
     wanted = sys.argv[1:] or [h for h in sections() if h != "Two commands"]
     tap(make_lines, pictures, *map(of, wanted))

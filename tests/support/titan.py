@@ -169,16 +169,6 @@ def overrides(keys):
     return [x for key, value in keys.items() for x in ("--set", f"{key}={value}")]
 
 
-def of_processes(name):
-    """(pid, bytes of /proc/PID/name) of each process that does not end meanwhile. (A glob below /proc raises for one that does.)"""
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            data = Path("/proc", pid, name).read_bytes()
-        except OSError:
-            continue
-        yield int(pid), data
-
-
 def children_of(pid):
     found = []
     with contextlib.suppress(OSError):
@@ -188,30 +178,21 @@ def children_of(pid):
     return found
 
 
-def descendants():
-    """Of the test. A parent that ends meanwhile hands its children over: they are looked for again."""
+def descendants(word=""):
+    """Live processes that the test has caused, with the word in their command line (a folder of the test): pid -> command line. A parent that
+    ends meanwhile hands its children over: they are looked for again."""
     found, new = set(), [TEST]
     while new:
         below = [child for pid in new for child in children_of(pid)] + children_of(TEST)
         new = [pid for pid in set(below) if pid not in found]
         found.update(new)
-    return found
-
-
-def adopt():
-    """This process is given what its children leave behind, however that has detached itself; descendants() then has it."""
-    assert ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0) == 0, os.strerror(ctypes.get_errno())  # PR_SET_CHILD_SUBREAPER
-
-
-def descendants(word, pid="self"):
-    """Live processes that come from a process, by default this one, and have the word in their command line."""
-    found = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # it ends meanwhile
-            for child in children.read_text().split():
-                line = Path(f"/proc/{child}/cmdline").read_bytes()
-                found += ([int(child)] if str(word).encode() in line and alive(child) else []) + descendants(word, child)
-    return found
+    lines = {}
+    for pid in sorted(found - {os.getpid()}):
+        with contextlib.suppress(OSError):
+            line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if str(word).encode() in line and alive(pid):
+                lines[pid] = line
+    return lines
 
 
 def alive(pid):
@@ -221,15 +202,9 @@ def alive(pid):
         return False
 
 
-def worker_pids(marker):
-    """Live titan-worker processes that the test has caused, with marker in the command line (a folder of the test)."""
-    found = []
-    for pid in sorted(descendants()):
-        with contextlib.suppress(OSError):
-            line = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if line.split(b"\0")[0].endswith(b"titan-worker") and str(marker).encode() in line and alive(pid):
-                found.append(pid)
-    return found
+def worker_pids(folder):
+    """Live titan-worker processes that the test has caused, with that folder of the test in their command line."""
+    return [pid for pid, line in descendants(folder).items() if line.split(b"\0")[0].endswith(b"titan-worker")]
 
 
 def paced(ms):
