@@ -368,7 +368,7 @@ static void test_memory_of_many_users(void **state)
         (void)uv_run(&f.loop, UV_RUN_ONCE);
     const uint64_t more = resident() - before;
     print_message("%u users: %" PRIu64 " MiB more\n", HOLDERS, more >> 20);
-#ifndef __SANITIZE_ADDRESS__ /* keeps what is freed */
+#ifndef __SANITIZE_ADDRESS__                            /* keeps what is freed */
     assert_true(more < 2 * 4 * (uint64_t)MEMORY_BYTES); /* each alone: 96 MiB */
 #endif
     assert_int_equal(kill(pid, SIGKILL), 0);

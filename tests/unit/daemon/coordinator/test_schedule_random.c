@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "support/core_bench.h"
+#include "tests/support/sets.h"
 
 enum { NODES = 4, JOBS = 10, WORKERS = 4000, ROUNDS = 300, ACTIONS = 120, STEPS = 40 };
 
@@ -360,17 +361,18 @@ static void test_random_requests(void **state)
     const char *given = getenv("SEED") ? getenv("SEED") : getenv("TITAN_TEST_SEED");
     uint64_t seed = given ? strtoull(given, NULL, 10) : 1;
     printf("# SEED=%llu\n", (unsigned long long)seed);
-    for (uint64_t i = 0; i < (getenv("SEED") ? 1 : ROUNDS); i++)
+    const unsigned rounds = getenv("SEED") ? 1 : (unsigned)sliced(100, ROUNDS);
+    for (uint64_t i = 0; i < rounds; i++)
         run_round(seed + i);
     printf("# %u completed, %u resized, %u departing, %u squeezed, %u preempted, %u drained\n", totals.completed,
            totals.resized, totals.departing, totals.squeezed, totals.preempted, totals.drained);
     if (!getenv("SEED"))
-        assert_true(totals.completed > ROUNDS && totals.resized > ROUNDS && totals.departing > ROUNDS &&
-                    totals.squeezed > ROUNDS / 10 && totals.preempted > ROUNDS / 10 && totals.drained > ROUNDS);
+        assert_true(totals.completed > rounds && totals.resized > rounds && totals.departing > rounds &&
+                    totals.squeezed > rounds / 10 && totals.preempted > rounds / 10 && totals.drained > rounds);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_requests)};
+    const struct CMUnitTest tests[] = {longer(test_random_requests)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,7 +49,7 @@ static struct program *clone(const struct program *p)
     q->operands = copy_of(p->operands, p->n_operands, sizeof *p->operands);
     q->waits = copy_of(p->waits, p->n_waits, sizeof *p->waits);
     q->cap_waits = p->n_waits;
-    q->actions = copy_of(p->actions, p->n_actions + 1, sizeof *p->actions);
+    q->actions = copy_of(p->actions, p->n_actions, sizeof *p->actions);
     q->params = malloc(((size_t)p->n_actions + 1) * sizeof *q->params);
     assert_non_null(q->params);
     for (int i = 0; i < p->n_actions; i++) {
