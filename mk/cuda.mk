@@ -120,7 +120,7 @@ $(BUILD)/obj/cuda/tests/gpu/bench_ops.o: $(BUILD)/obj/cuda/tests/bench/bench_ops
 	@mkdir -p $(@D) && cp $< $@
 # The model against PyTorch, on the device TITAN_TEST_DEVICE names.
 $(BUILD)/obj/cuda/tests/golden/%.o: CPPFLAGS += -Itests/gpu/cmocka
-$(BUILD)/gpu/check_model: $(BUILD)/obj/cuda/tests/golden/test_model.o $(lib_worker) $(lib_base)
+$(BUILD)/gpu/check_model: $(BUILD)/obj/cuda/tests/golden/test_model.o $(BUILD)/obj/cuda/tests/support/sets.o $(lib_worker) $(lib_base)
 	@mkdir -p $(@D)
 	$(link) -rdynamic $^ -ldl -lrt -lpthread -lm
 

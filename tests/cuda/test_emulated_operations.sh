@@ -13,5 +13,7 @@ for ranks in 2 4; do
     TITAN_FAKE_ENDS=1 OUT=$own "$own/check_comm" $ranks || bad=1
 done
 # The model's loss, logits and gradients against PyTorch.
-TITAN_TEST_DEVICE=cuda TITAN_TEST_ONLY=tiny_fp32 "$own/check_model" || bad=1
+TITAN_TEST_DEVICE=cuda TITAN_TEST_ONLY=tiny_fp32 "$own/check_model" >"$own/model.log" || bad=1
+cat "$own/model.log"
+check "one of its tests was run" grep -q '^ok' "$own/model.log"
 exit $bad

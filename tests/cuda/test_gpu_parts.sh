@@ -14,6 +14,7 @@ build gpu-probe CUDA_ARCH=90
 "$BUILD/gpu/probe" >"$own/probe.out" 2>"$own/probe.err"
 check "the probe without a driver: exit code 2 and one line" [ "$?-$(wc -l <"$own/probe.err")" = 2-1 ]
 stand=$own/stand
+export PATIENCE=100 LIMIT=100000 # limits are for a GPU
 mkdir -p "$stand/gpu" "$stand/bin" "$stand/lib/titan" "$own/tools"
 cp "$BUILD/bin/titan-worker" "$stand/bin/"
 cp "$BUILD"/gpu/{check_ops,check_comm,bench_ops} "$BUILD/cuda-emulated/probe" "$stand/gpu/"

@@ -88,7 +88,8 @@ export -f with_mps
 
 # part NAME SECONDS "NEED..." COMMAND...: the command's TAP lines count; without any, its exit code does. A part that PARTS does
 # not match is passed over, one that lacks a need (gpu, toolkit, sanitizer, mps, torch, gib-N: memory of the card) is skipped with
-# the reason, one that lacks a file below $B has failed. After each the results are written again. The command has its limit as part_limit.
+# the reason, one that lacks a file below $B has failed. After each the results are written again. The command has its limit as part_limit,
+# PATIENCE times as long where no GPU but its stand-in is slow.
 part() {
     local name=$1 limit=$2 needs=$3 left=$((LIMIT - SECONDS)) begin=$SECONDS rc=0 pass fail why need
     [[ $name =~ ${PARTS:-.} ]] || return 0
@@ -104,6 +105,7 @@ part() {
     for need in $needs; do
         case $need in */*) [ -e "$B/$need" ] || set -- sh -c "echo 'not ok - $B/$need is not built (part build)'; exit 1" ;; esac
     done
+    limit=$((limit * ${PATIENCE:-1}))
     [ "$limit" -le "$left" ] || limit=$left
     part_limit=$limit timeout -k 5 "$limit" "$@" >"$WORK/$name.log" 2>&1 </dev/null || rc=$?
     [ $rc -ne 124 ] || echo "not ok - not finished after $limit s" >>"$WORK/$name.log"

@@ -13,7 +13,7 @@
 
 struct CMUnitTest {
     const char *name;
-    void (*run)(void **state);
+    void (*test_func)(void **state);
 };
 #define cmocka_unit_test(f)                                                                                            \
     {                                                                                                                  \
@@ -40,11 +40,11 @@ static inline int cmocka_run(const struct CMUnitTest *tests, size_t n)
     const char *only = getenv("TITAN_TEST_ONLY");
     for (volatile size_t i = 0; i < n; i++) {
         void *state = NULL;
-        if (only && !strstr(tests[i].name, only))
+        if (!tests[i].name || (only && !strstr(tests[i].name, only)))
             continue;
         bool ok = setjmp(cmocka_failed) == 0;
         if (ok)
-            tests[i].run(&state);
+            tests[i].test_func(&state);
         printf("%sok %zu - %s\n", ok ? "" : "not ", i + 1, tests[i].name);
         (void)fflush(stdout);
         failed += !ok;
