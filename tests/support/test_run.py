@@ -70,7 +70,7 @@ def results_are_counted():
 
 def endings_are_failures():
     """a test that prints nothing, or ends badly without a failed case, has failed"""
-    for text, why in (("", "it printed no TAP"), (PASSES + "import sys\nsys.exit(3)\n", "exit code 3"), (PASSES + "import os\nos.kill(os.getpid(), 9)\n", "exit code -9")):
+    for text, why in (("", "it ran no case"), (PASSES + "import sys\nsys.exit(3)\n", "exit code 3"), (PASSES + "import os\nos.kill(os.getpid(), 9)\n", "exit code -9")):
         with tree(test_a=text) as root:
             done = run(root)
             assert done.code == 1 and why in done.out and "1 failed" in done.out, done
@@ -87,13 +87,20 @@ def chosen_by_words():
 
 
 def sets():
-    """slow files, and files with slow cases, are those of `make test-slow`"""
-    with tree(test_a=PASSES, test_b="# `make test-slow` runs it.\n" + PASSES, test_c="def slow(test):\n    return test\n\n\n@slow\ndef case():\n    pass\n\n\n" + PASSES) as root:
+    """slow files, and files with slow cases, are those of `make test-slow`; a slow file has all its cases there, and one without any fails"""
+    tells = "import os\nprint('1..1')\nprint('ok 1 - ' + os.environ['TITAN_TEST_SET'])\n"
+    marked = "def slow(test):\n    return test\n\n\n@slow\ndef case():\n    pass\n\n\n"
+    with tree(test_a=tells, test_b="# `make test-slow` runs it.\n" + tells, test_c=marked + tells, test_d="longer = print\nlonger('# more')\n" + tells) as root:
         ran = {}
         for name in ("fast", "slow", "all"):
             assert run(root, TITAN_TEST_SET=name).code == 0
-            ran[name] = {t["test"][-4] for t in json.loads((root / "build/test-times.json").read_text())["tests"]}
-        assert ran == {"fast": {"a", "c"}, "slow": {"b", "c"}, "all": {"a", "b", "c"}}, ran
+            ran[name] = {log.name[5]: log.read_text().split()[-1] for log in (root / "build/test-results").glob("*.log")}
+        assert ran == {"fast": {"a": "fast", "c": "fast", "d": "fast"}, "slow": {"b": "all", "c": "slow", "d": "slow"},
+                       "all": {"a": "all", "b": "all", "c": "all", "d": "all"}}, ran
+    with tree(test_a=marked + "print('1..0')\n") as root:
+        assert run(root).code == 0
+        done = run(root, TITAN_TEST_SET="slow")
+        assert done.code == 1 and "it ran no case" in done.out, done
 
 
 def repeated_under_load():
