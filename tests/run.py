@@ -224,7 +224,7 @@ def supervise(test, log, result, folder):
     left = end_descendants()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     result.write_text(json.dumps({
-        "test": test, "code": 137 if status is None else os.waitstatus_to_exitcode(status), "hung": hung, "left": left,
+        "test": test, "set": os.environ["TITAN_TEST_SET"], "code": 137 if status is None else os.waitstatus_to_exitcode(status), "hung": hung, "left": left,
         "wall_s": round(took, 3), "processor_s": round(used.ru_utime + used.ru_stime, 3)}))
 
 
@@ -268,7 +268,7 @@ def finish(test, log, result, folder):
     try:
         done = json.loads(result.read_text())
     except (OSError, ValueError):
-        done = {"test": test, "code": -1, "hung": False, "left": [], "wall_s": 0, "processor_s": 0}
+        done = {"test": test, "set": os.environ["TITAN_TEST_SET"], "code": -1, "hung": False, "left": [], "wall_s": 0, "processor_s": 0}
         text += "the process above the test has ended\n"
     passed, failed, skipped, cases = read_tap(text)
     why = ""
@@ -333,12 +333,17 @@ def start_load(n, folder):
     return pids
 
 
-def in_order(tests):
-    """The longest first, so that no processor is left over at the end: by the last run's times, without them scripts before programs."""
+def known_times():
+    """Rows of the table of times that runs before have left."""
     try:
-        known = {t["test"]: t["wall_s"] for t in json.loads((BUILD / "test-times.json").read_text())["tests"]}
+        return json.loads((BUILD / "test-times.json").read_text())["tests"]
     except (OSError, ValueError, KeyError):
-        known = {}
+        return []
+
+
+def in_order(tests):
+    """The longest first, so that no processor is left over at the end: by the times of runs before, without them scripts before programs."""
+    known = {t["test"]: t["wall_s"] for t in known_times() if t["set"] == os.environ["TITAN_TEST_SET"]}
     return sorted(tests, key=lambda t: -known.get(t, 30 if t.endswith((".py", ".sh")) else 1))
 
 
@@ -387,13 +392,13 @@ def run(tests, folder):
 
 
 def close(results, took):
-    """The table of times, the slowest, what failed, the last line."""
+    """The table of times, in which tests that did not run keep their rows; the slowest, what failed, the last line."""
     results.sort(key=lambda r: -r["wall_s"])
     total = {k: sum(r[k] for r in results) for k in ("passed", "failed", "skipped")}
     processor = sum(r["processor_s"] for r in results)
-    (BUILD / "test-times.json").write_text(json.dumps({
-        "set": os.environ.get("TITAN_TEST_SET") or "fast", "processors": processors(), "slowness": round(slowness(), 2), "wall_s": round(took, 1),
-        "processor_s": round(processor, 1), **total, "tests": results}, indent=1) + "\n")
+    ran = {(r["test"], r["set"]) for r in results}
+    rows = sorted(results + [r for r in known_times() if (r["test"], r["set"]) not in ran], key=lambda r: (r["set"], -r["wall_s"]))
+    (BUILD / "test-times.json").write_text(json.dumps({"processors": processors(), "slowness": round(slowness(), 2), "tests": rows}, indent=1) + "\n")
     if len(results) > 1:
         say("slowest: " + ", ".join(f"{r['test'].removeprefix('tests/')} {r['wall_s']:.0f} s" for r in results[:10]))
         say(f"took {took:.0f} s, {processor:.0f} s of {processors()} processors; by test: {BUILD}/test-times.json")
