@@ -73,10 +73,14 @@ def slow_as_a_whole(test):
     return "make test-slow" in "\n".join(source_of(test).read_text().splitlines()[:12])
 
 
+# A file of both sets: a script marks its slow cases by slow of titan.py, a program by those of sets.h.
+MARKS = {".py": r"^from titan import .*\bslow\b", ".c": r"\b(slow|longer)\(", ".sh": r"(?!)"}
+
+
 def in_set(test, wanted):
-    """Single cases are marked where a file is of both sets: @slow in a script, slow() and longer() in a program (sets.h)."""
     if wanted == "slow":
-        return slow_as_a_whole(test) or re.search(r"^@slow$|\b(slow|longer)\(", source_of(test).read_text(), re.M) is not None
+        source = source_of(test)
+        return slow_as_a_whole(test) or re.search(MARKS[source.suffix], source.read_text(), re.M) is not None
     return wanted == "all" or not slow_as_a_whole(test)
 
 

@@ -89,13 +89,13 @@ def chosen_by_words():
 def sets():
     """slow files, and files with slow cases, are those of `make test-slow`; a slow file has all its cases there, and one without any fails"""
     tells = "import os\nprint('1..1')\nprint('ok 1 - ' + os.environ['TITAN_TEST_SET'])\n"
-    marked = "def slow(test):\n    return test\n\n\n@slow\ndef case():\n    pass\n\n\n"
-    with tree(test_a=tells, test_b="# `make test-slow` runs it.\n" + tells, test_c=marked + tells, test_d="longer = print\nlonger('# more')\n" + tells) as root:
+    marked = "text = \'\'\'\nfrom titan import slow, tap\n\'\'\'\n"
+    with tree(test_a=tells, test_b="# `make test-slow` runs it.\n" + tells, test_c=marked + tells, test_d="def slow():\n    return 1\n\n\nslow()\n" + tells) as root:
         ran = {}
         for name in ("fast", "slow", "all"):
             assert run(root, TITAN_TEST_SET=name).code == 0
             ran[name] = {log.name[5]: log.read_text().split()[-1] for log in (root / "build/test-results").glob("*.log")}
-        assert ran == {"fast": {"a": "fast", "c": "fast", "d": "fast"}, "slow": {"b": "all", "c": "slow", "d": "slow"},
+        assert ran == {"fast": {"a": "fast", "c": "fast", "d": "fast"}, "slow": {"b": "all", "c": "slow"},
                        "all": {"a": "all", "b": "all", "c": "all", "d": "all"}}, ran
     with tree(test_a=marked + "print('1..0')\n") as root:
         assert run(root).code == 0
