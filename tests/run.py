@@ -73,8 +73,8 @@ def slow_as_a_whole(test):
     return "make test-slow" in "\n".join(source_of(test).read_text().splitlines()[:12])
 
 
-# A file of both sets: a script marks its slow cases by slow of titan.py, a program by those of sets.h.
-MARKS = {".py": r"^from titan import .*\bslow\b", ".c": r"\b(slow|longer)\(", ".sh": r"(?!)"}
+# A file of both sets: a script marks its slow cases by slow of titan.py, imported or by its full name, a program by those of sets.h.
+MARKS = {".py": r"^@titan\.slow$|^from titan import .*\bslow\b", ".c": r"\b(slow|longer)\(", ".sh": r"(?!)"}
 
 
 def in_set(test, wanted):
@@ -338,10 +338,11 @@ def start_load(n, folder):
 
 
 def known_times():
-    """Rows of the table of times that runs before have left."""
+    """Rows of the table of times that runs before have left; none of a table of another form."""
     try:
-        return json.loads((BUILD / "test-times.json").read_text())["tests"]
-    except (OSError, ValueError, KeyError):
+        rows = json.loads((BUILD / "test-times.json").read_text())["tests"]
+        return [r for r in rows if {"test", "set", "wall_s"} <= r.keys()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
 
 
