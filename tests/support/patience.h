@@ -15,7 +15,7 @@ int patience_ms(int seconds);
 /* A time that the tested is to keep, which a busy machine stretches sixfold at most: for waits that are waited out. */
 uint32_t patience_stretched(int ms);
 
-/* Since when a condition is waited for; {0} at first. */
+/* When the wait began; {0} at first. */
 struct patience_wait {
     int64_t began_ns;
 };
