@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints that cannot be written where they were: it is told and tried again, what waits for one waits, and nothing of others is
 touched."""
+import ctypes
 import os
 import signal
 import sys
@@ -190,6 +191,13 @@ def ordered_into_anothers_folder():
         assert d.status(one)["checkpoint_failures"] == 0
 
 
+def exchange(one, other):
+    """At no moment is a name missing: a writer would make the folder anew."""
+    at_cwd, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    done = ctypes.CDLL(None, use_errno=True).renameat2(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), swap)
+    assert done == 0, f"{one} and {other}: {os.strerror(ctypes.get_errno())}"
+
+
 def swapped_for_a_link():
     """job.follow_links = false: a link in the folder's place, or on the way to it: nothing behind it is removed or made"""
     with Daemon(None, "--slots", 2, pace_ms=20) as d:
@@ -206,22 +214,21 @@ def swapped_for_a_link():
         until("checkpoints are written", lambda: d.status(job)["checkpoint"])
         for swapped, target in ((way / "ck", others / "ck"), (way, others)):
             aside = swapped.with_name(swapped.name + "-aside")
-            swapped.rename(aside)
-            swapped.symlink_to(target)
+            aside.symlink_to(target)
+            exchange(swapped, aside)
             epoch, failed = d.status(job)["epoch"], d.status(job)["checkpoint_failures"]
             os.kill(max(d.workers(job).values()), signal.SIGKILL)
             until("another epoch trains", lambda: d.status(job)["epoch"] > epoch and d.status(job)["state"] == "RUNNING")
             until("it says that it cannot write there", lambda: d.status(job)["checkpoint_failures"] > failed + 2)
             assert what_is_there() == before, set(before) ^ set(what_is_there())
-            swapped.unlink()
-            aside.rename(swapped)
+            exchange(swapped, aside)
+            aside.unlink()
             until("one is written again", lambda: not reason(d, job))
         # Where nothing is behind the link, nothing is made there.
-        (way / "ck").rename(way / "aside")
-        way.rename(d.state / "away")
-        empty = d.state / "empty"
+        empty, aside = d.state / "empty", d.state / "way-aside"
         empty.mkdir()
-        way.symlink_to(empty)
+        aside.symlink_to(empty)
+        exchange(way, aside)
         failed = d.status(job)["checkpoint_failures"]
         until("it says that it cannot write there", lambda: d.status(job)["checkpoint_failures"] > failed + 2)
         assert not list(empty.iterdir()), list(empty.iterdir())
