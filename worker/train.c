@@ -209,13 +209,13 @@ static titan_status evaluate(struct epoch *e, bool *ret_stopped, struct titan_er
 static titan_status run_step(struct epoch *e, struct titan_error *err)
 {
     struct step_clock *const clock = &e->step.clock;
-    const struct exec_batch batch = {.tokens = e->loader.tokens,
-                                     .counts = e->loader.counts,
-                                     .commands =
-                                         checkpoint_heed(e->t->recipe, e->t->members->ops->commands(e->t->members)),
-                                     .values = clock->values,
-                                     .masters = layers_masters(e),
-                                     .waits = publish_splits_step(e)};
+    const struct exec_batch batch = {
+        .tokens = e->loader.tokens,
+        .counts = e->loader.counts,
+        .commands = checkpoint_heed(e->t->recipe, e->t->members->ops->commands(e->t->members)) | checkpoints_say(e),
+        .values = clock->values,
+        .masters = layers_masters(e),
+        .waits = publish_splits_step(e)};
     const struct update *update = NULL;
     const double *statistics = NULL;
     const int64_t idle_ns = progress_idle_ns();

@@ -6,11 +6,12 @@ import ctypes
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from folders import LONG, events, in_the_way, keys, reason, steps_in, trains  # noqa: E402
-from titan import SOURCE, Daemon, command, overrides, slow, tap, until  # noqa: E402
+from titan import BIN, SOURCE, Daemon, command, overrides, slow, tap, until  # noqa: E402
 
 
 def failed_checkpoints_are_told():
@@ -191,6 +192,35 @@ def ordered_into_anothers_folder():
         assert d.status(one)["checkpoint_failures"] == 0
 
 
+def read_only_for_one_rank():
+    """one rank's node has the folder read-only for a time: checkpoints fail, none holds training up, and then one is written"""
+    with tempfile.TemporaryDirectory(prefix="titan-folders-") as aside:
+        folder, program = Path(aside) / "ck", Path(aside) / "worker"
+        folder.mkdir()
+        program.write_text(f"""#!/bin/sh
+case "$*" in *"--worker 2 "*) ;; *) exec "{BIN}/titan-worker" "$@" ;; esac
+exec unshare -m --propagation slave "{BIN}/titan-worker" "$@"
+""")
+        program.chmod(0o755)
+        if command("unshare", "-m", "mount", "--bind", folder, folder).code != 0:
+            return "no mounts of its own here"
+        with Daemon(None, "--slots", 2, "--worker", program) as d:
+            job = d.submit("tiny", keys(d, checkpoint__folder=folder, training__steps=LONG, checkpoint__interval=3))
+            until("checkpoints are written", lambda: d.status(job)["checkpoint"])
+
+            def there(*words):
+                done = command("nsenter", "-m", "-t", d.workers(job)[2], *words)
+                assert done.code == 0, done.err
+            there("sh", "-c", 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"', folder)
+            until("checkpoints fail", lambda: d.status(job)["checkpoint_failures"] > 5)
+            assert "Read-only file system" in reason(d, job), reason(d, job)
+            there("umount", "-l", folder)
+            until("one is written", lambda: not reason(d, job))
+            assert d.status(job)["epoch"] == 1 and d.status(job)["restarts"] == 0, d.status(job)
+            d.ok("cancel", job)
+            d.wait_state(job, "CANCELLED")
+
+
 def exchange(one, other):
     """At no moment is a name missing: a writer would make the folder anew."""
     at_cwd, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
@@ -238,4 +268,4 @@ def swapped_for_a_link():
 
 if __name__ == "__main__":
     tap(failed_checkpoints_are_told, full_disk_leaves_nothing, last_checkpoint_is_waited_for, checkpoint_of_a_preempted_job,
-        ordered_into_anothers_folder, swapped_for_a_link)
+        ordered_into_anothers_folder, read_only_for_one_rank, swapped_for_a_link)

@@ -57,6 +57,9 @@ struct checkpoint_writer {
     sem_t ended;    /* posted by the thread as the last it does with this but let go */
     _Atomic bool done;
     _Atomic bool cancelled;
+    _Atomic bool *absent; /* ranks that have no part: written with checkpoint_writer_part_failed() */
+    atomic_int n_absent;
+    char why[sizeof((struct titan_error *)0)->msg]; /* of the first; written before it is counted */
     /* the thread's while it runs */
     struct checkpoint_info info;
     struct written_checkpoint written;
@@ -127,7 +130,8 @@ titan_status checkpoint_writer_open(const struct writer_options *options, struct
     if (w->opt.linger_ms == 0)
         w->opt.linger_ms = LINGER_MS;
     w->collected = true;
-    const titan_status status = set_up(w, err);
+    w->absent = calloc((size_t)options->world, sizeof *w->absent);
+    const titan_status status = w->absent ? set_up(w, err) : titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
     if (status != TITAN_OK) {
         checkpoint_writer_close(w);
         return status;
@@ -145,6 +149,7 @@ static void let_go(struct checkpoint_writer *w)
     (void)sem_destroy(&w->ended);
     (void)sem_destroy(&w->copied);
     free(w->info.recipe);
+    free(w->absent);
     snapshot_close(w->snapshot);
     free(w->all.specs);
     free(w->all.slices);
@@ -227,10 +232,10 @@ static void copy_state(struct checkpoint_writer *w)
     (void)sem_post(&w->copied);
 }
 
-/* A rank's manifest entry (what "json"), or why there will be none (what "failed"). */
-static void entry_name(int rank, const char *what, char name[ENTRY_NAME_BYTES])
+/* A rank's manifest entry. */
+static void entry_name(int rank, char name[ENTRY_NAME_BYTES])
 {
-    (void)snprintf(name, ENTRY_NAME_BYTES, "entry-%05d.%s", rank, what);
+    (void)snprintf(name, ENTRY_NAME_BYTES, "entry-%05d.json", rank);
 }
 
 /* The folder, open, made again where it is gone. What has its name by now may be what a share was mounted over, or
@@ -277,35 +282,11 @@ static titan_status write_shard(const struct checkpoint_writer *w, int folder, i
     const struct contents *c = contents_of(w);
     TRY(checkpoint_write_shard(folder, w->opt.dir, &w->info, w->opt.rank, c->specs, c->n_specs, c->slices, c->n_slices,
                                &entry, err));
-    entry_name(w->opt.rank, "json", name); /* for rank 0 alone: its manifest has it then */
+    entry_name(w->opt.rank, name); /* for rank 0 alone: its manifest has it then */
     return file_place_at(at, name, entry.data, entry.len, err);
 }
 
-/* On a full disk the file mostly fits, if not its text; without it rank 0 waits in vain, for a limited time. */
-static void note_failure(const struct checkpoint_writer *w, int at, const struct titan_error *why)
-{
-    char name[ENTRY_NAME_BYTES];
-
-    entry_name(w->opt.rank, "failed", name);
-    const int fd = openat(at, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-    if (fd < 0)
-        return;
-    (void)!write(fd, why->msg, strlen(why->msg));
-    (void)close(fd);
-}
-
-static titan_status part_missing(const struct checkpoint_writer *w, int at, int rank, const char *failed,
-                                 struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf why = BUF_INIT;
-
-    if (file_read_at(at, failed, O_NOFOLLOW, sizeof err->msg, &why, NULL) != TITAN_OK || why.len == 0)
-        return titan_fail(err, TITAN_EIO, "checkpoint of step %lu dropped: rank %d could not write its part",
-                          (unsigned long)w->info.step, rank);
-    return titan_fail(err, TITAN_EIO, "rank %d: %s", rank, why.data);
-}
-
-/* Where its name leads elsewhere by now, ranks that open it later write elsewhere, or fail without a word here. */
+/* Where its name leads elsewhere by now, ranks that open it later write elsewhere. */
 static titan_status still_in_place(const struct checkpoint_writer *w, int folder, struct titan_error *err)
 {
     struct stat opened, named;
@@ -326,24 +307,22 @@ struct parts {
     int64_t deadline, look_at;
 };
 
-/* One rank's entry, as soon as it is there. *ret_over: there will be none, and it is known that its rank has ended. */
+/* One rank's entry, as soon as it is there. *ret_over: its rank has ended, with an entry or without. */
 static titan_status await_entry(const struct checkpoint_writer *w, struct parts *p, int rank, struct buf *out,
                                 bool *ret_over, struct titan_error *err)
 {
-    const int at = p->at;
-    char name[ENTRY_NAME_BYTES], failed[ENTRY_NAME_BYTES];
+    char name[ENTRY_NAME_BYTES];
     struct stat st;
 
     titan_assert(rank >= 0 && rank < w->opt.world);
-    entry_name(rank, "json", name);
-    entry_name(rank, "failed", failed);
+    entry_name(rank, name);
     *ret_over = false;
-    while (fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
+    while (fstatat(p->at, name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
         if (errno != ENOENT)
             return titan_fail_errno(err, "cannot look for '%s'", name);
-        *ret_over = fstatat(at, failed, &st, AT_SYMLINK_NOFOLLOW) == 0;
+        *ret_over = atomic_load(&w->absent[rank]);
         if (*ret_over)
-            return part_missing(w, at, rank, failed, err);
+            return titan_fail(err, TITAN_EIO, "%s", w->why);
         if (atomic_load(&w->cancelled))
             return titan_fail(err, TITAN_EREVOKED, "checkpoint of step %lu dropped: rank %d left before it was written",
                               (unsigned long)w->info.step, rank);
@@ -358,7 +337,7 @@ static titan_status await_entry(const struct checkpoint_writer *w, struct parts 
         (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
     *ret_over = true;
-    return file_read_at(at, name, O_NOFOLLOW, ENTRY_BYTES_MAX, out, err);
+    return file_read_at(p->at, name, O_NOFOLLOW, ENTRY_BYTES_MAX, out, err);
 }
 
 /* All ranks have ended writing; the first failure counts. No rank is waited for behind one that does not say a word. */
@@ -420,7 +399,7 @@ static titan_status commit(struct checkpoint_writer *w, int folder, int at, cons
 
     titan_assert(w->opt.rank == 0);
     for (int r = 0; r < w->opt.world; r++) { /* they are in the manifest from here on */
-        entry_name(r, "json", name);
+        entry_name(r, name);
         if (unlinkat(at, name, 0) < 0)
             return titan_fail_errno(err, "cannot remove '%s'", name);
     }
@@ -463,8 +442,6 @@ static titan_status write_checkpoint(struct checkpoint_writer *w, struct titan_e
     TRY(open_place(w, &folder, err));
     TRY(checkpoint_unfinished_open(folder, w->opt.dir, &w->info, &at, err));
     const titan_status shard = write_shard(w, folder, at, err);
-    if (shard != TITAN_OK)
-        note_failure(w, at, err);
     if (w->opt.rank != 0)
         return shard;
     TRY(collect_parts(w, folder, at, shard, err));
@@ -544,6 +521,15 @@ void checkpoint_writer_await_copy(struct checkpoint_writer *w)
     w->copying = false;
 }
 
+void checkpoint_writer_part_failed(struct checkpoint_writer *w, int rank, const char *why)
+{
+    titan_assert(w->opt.rank == 0 && rank > 0 && rank < w->opt.world);
+    if (atomic_load(&w->n_absent) == 0)
+        (void)snprintf(w->why, sizeof w->why, "rank %d: %s", rank, why);
+    atomic_fetch_add(&w->n_absent, 1);
+    atomic_store(&w->absent[rank], true);
+}
+
 titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct train_state *state,
                                      const struct checkpoint_info *info, struct stream *s, struct titan_error *err)
 {
@@ -559,6 +545,9 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
     TRY(prepare_copy(w, state, s, err));
     w->written = (struct written_checkpoint){0};
     w->uncopied = w->error = (struct titan_error){0};
+    for (int r = 0; r < w->opt.world; r++)
+        atomic_store(&w->absent[r], false);
+    atomic_store(&w->n_absent, 0);
     atomic_store(&w->done, false);
     sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the main thread's */

@@ -2,10 +2,11 @@
 /* writer.h - checkpoints in the background.
  *
  * A thread of each rank copies the rank's state into host memory beside the next step; that step's update alone waits
- * for the copy. The thread writes it as a shard and leaves the shard's manifest entry as entry-RANK.json beside it (or
- * entry-RANK.failed, with why). Rank 0's thread waits for all entries, then commits, and removes the checkpoints that
- * are not kept; where an entry says that a part is missing, it removes what was written. No rank waits for a peer in a
- * collective, so a peer's death cannot block: cancelled, rank 0 takes what is complete already or drops the checkpoint.
+ * for the copy. The thread writes it as a shard and leaves the shard's manifest entry as entry-RANK.json beside it.
+ * Rank 0's thread waits for all entries, then commits, and removes the checkpoints that are not kept. A rank without a
+ * part cannot say so in a folder that it cannot write to: rank 0's caller is told by the ranks' own means, and tells its
+ * thread, which removes what was written once every rank has ended. No thread waits for a peer in a collective, so a
+ * peer's death cannot block: cancelled, rank 0 takes what is complete already or drops the checkpoint.
  *
  * One thread calls; one checkpoint is under way at a time. */
 #ifndef TITAN_WORKER_CHECKPOINT_WRITER_H
@@ -61,6 +62,8 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
                                      struct titan_error *err) TITAN_MUST_USE;
 /* Until the copy of the last start is made, or has failed: the state may change. */
 void checkpoint_writer_await_copy(struct checkpoint_writer *w);
+/* Rank 0: another rank has no part of the one that was started last. */
+void checkpoint_writer_part_failed(struct checkpoint_writer *w, int rank, const char *why);
 /* What the last start came to, once. *ret_new false, and TITAN_OK: there is nothing to tell, or it is under way still
  * (wait: block until it is not). Otherwise TITAN_OK, and *ret holds the checkpoint on rank 0 (step 0 elsewhere), or its
  * failure, whatever that is; *ret then holds the step that has failed, without a path. */

@@ -15,8 +15,9 @@
 #include "base/error.h"
 #include "worker/metrics/report.h"
 
-/* CHECKPOINT: write one first, if the recipe writes any; MUST: with it, also if it writes none. */
-enum { COMMAND_PAUSE = 1, COMMAND_STOP = 2, COMMAND_CHECKPOINT = 4, COMMAND_MUST = 8 };
+/* CHECKPOINT: write one first, if the recipe writes any; MUST: with it, also if it writes none. 8 is not a command:
+ * PART_FAILED (epoch/due.h) goes with them. */
+enum { COMMAND_PAUSE = 1, COMMAND_STOP = 2, COMMAND_CHECKPOINT = 4, COMMAND_MUST = 16 };
 
 enum state_source { STATE_FROM_INIT, STATE_FROM_CHECKPOINT, STATE_FROM_MEMORY };
 /* Where the state of an epoch came from (RecoverySource of agent.proto): the first that covered every shard. */

@@ -106,15 +106,17 @@ void checkpoints_close(struct epoch *e)
 
 /* --- one checkpoint ----------------------------------------------------------------------------------------------- */
 
-/* Report what the writer has finished, and return how that has gone: a checkpoint that was not written costs no more
- * than itself, unless the run needs it. */
+/* Report what the writer has finished. A checkpoint that was not written costs no more than itself, unless the run
+ * needs it: its failure is kept (fault), and the epoch's end alone is one of this call. */
 static titan_status collect(struct epoch *e, bool wait, struct titan_error *err)
 {
     struct trainer *t = e->t;
+    struct checkpoints *const c = &e->checkpoints;
+    struct titan_error fault = {0};
     struct written_checkpoint w;
     bool fresh;
 
-    const titan_status status = checkpoint_writer_collect(atomic_load(&e->checkpoints.writer), wait, &fresh, &w, err);
+    const titan_status status = checkpoint_writer_collect(atomic_load(&c->writer), wait, &fresh, &w, &fault);
     if (!fresh)
         return TITAN_OK;
     if (status == TITAN_OK) {
@@ -128,10 +130,55 @@ static titan_status collect(struct epoch *e, bool wait, struct titan_error *err)
             t->members->ops->checkpoint_written(t->members, w.step, w.path, w.bytes, w.world);
         return TITAN_OK;
     }
-    tlog_error(&t->log, "checkpoint not written", "step=%lu reason=\"%s\"", (unsigned long)w.step, err->msg);
-    if (status != TITAN_EREVOKED) /* that one had no time */
-        t->members->ops->checkpoint_failed(t->members, w.step, t->folder.path, err->msg, false);
-    return status;
+    tlog_error(&t->log, "checkpoint not written", "step=%lu reason=\"%s\"", (unsigned long)w.step, fault.msg);
+    if (status == TITAN_EREVOKED) { /* that one had no time */
+        if (err)
+            *err = fault;
+        return status;
+    }
+    t->members->ops->checkpoint_failed(t->members, w.step, t->folder.path, fault.msg, false);
+    c->fault = fault;
+    c->untold = e->view.rank != 0;
+    return TITAN_OK;
+}
+
+unsigned checkpoints_say(const struct epoch *e)
+{
+    return e->checkpoints.untold ? PART_FAILED : 0;
+}
+
+/* All ranks: rank 0 hears which of them have no part of the checkpoint under way, and does not wait for them. The
+ * folder is no place to say that: who cannot write there cannot leave word there. */
+static titan_status tell_failures(struct epoch *e, struct titan_error *err)
+{
+    struct checkpoints *const c = &e->checkpoints;
+    struct checkpoint_writer *const writer = atomic_load(&c->writer);
+    const int world = e->view.world;
+    _cleanup_free_ struct attempt *all = calloc((size_t)world, sizeof *all);
+    struct attempt a = {.failed = c->untold};
+
+    if (!all)
+        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
+    titan_assert(writer);
+    (void)snprintf(a.why, sizeof a.why, "%s", c->untold ? c->fault.msg : "");
+    TRY(attempt_gather(&e->t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], world, &a, all,
+                       e->t->streams[STREAM_COMPUTE], err));
+    c->untold = false;
+    for (int r = 1; r < world && e->view.rank == 0; r++)
+        if (all[r].failed != 0)
+            checkpoint_writer_part_failed(writer, r, all[r].why);
+    return TITAN_OK;
+}
+
+/* All ranks wait until the checkpoint under way is there, or has failed: each for its own part, rank 0 then for all. */
+static titan_status settle(struct epoch *e, struct titan_error *err)
+{
+    if (e->checkpoints.newest == 0)
+        return TITAN_OK;
+    if (e->view.rank != 0)
+        TRY(collect(e, true, err));
+    TRY(tell_failures(e, err));
+    return collect(e, true, err);
 }
 
 void checkpoints_finish(struct epoch *e, bool failed)
@@ -140,7 +187,8 @@ void checkpoints_finish(struct epoch *e, bool failed)
         return;
     if (failed)
         checkpoints_cancel(e);
-    (void)!collect(e, true, &(struct titan_error){0});
+    /* Its failure is told; a peer's death is the next epoch's affair. */
+    (void)!(failed ? collect(e, true, NULL) : settle(e, NULL));
 }
 
 /* A checkpoint is the time to see whether what is held twice is still the same. A buddy's replica that is not is made
@@ -206,14 +254,14 @@ static titan_status open_commanded(struct epoch *e, struct titan_error *err)
     TRY(agree_on(e, &a, fault.status, fault.msg, err));
     if (a.failed == 0)
         return open_writer(e, err);
-    (void)titan_fail(&e->checkpoints.folder_fault, TITAN_EIO, "%s", a.why);
+    (void)titan_fail(&e->checkpoints.fault, TITAN_EIO, "%s", a.why);
     tlog_error(&t->log, "checkpoint not written", "step=%lu reason=\"%s\"", (unsigned long)step, a.why);
     if (e->view.rank == 0)
         t->members->ops->checkpoint_failed(t->members, step, t->folder.path, a.why, false);
     return TITAN_OK;
 }
 
-/* No writer afterwards: the folder could not be taken (folder_fault). */
+/* No writer afterwards: the folder could not be taken (fault). */
 static titan_status start(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -230,7 +278,6 @@ static titan_status start(struct epoch *e, struct titan_error *err)
                                    .recipe = t->recipe_text.data,
                                    .model_only = model_only};
     _cleanup_(buf_free) struct buf metrics = BUF_INIT;
-    struct titan_error fault = {0};
     const int64_t begin = clock_mono_ns();
 
     if (e->published.reports[1].step == st->step && st->step > 0)
@@ -245,11 +292,8 @@ static titan_status start(struct epoch *e, struct titan_error *err)
         TRY(open_commanded(e, err));
     if (!atomic_load(&e->checkpoints.writer))
         return TITAN_OK;
-    if (collect(e, true, &fault) == TITAN_EREVOKED) { /* of the one before: starting waits for it anyway */
-        if (err)
-            *err = fault;
-        return TITAN_EREVOKED;
-    }
+    TRY(settle(e, err)); /* the one before */
+    e->checkpoints.fault = (struct titan_error){0};
     TRY(verify_replicas(e, err));
     TRY(checkpoint_writer_start(atomic_load(&e->checkpoints.writer), st, &info, t->streams[STREAM_COMPUTE], err));
     e->checkpoints.newest = st->step;
@@ -281,19 +325,12 @@ titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct
 
     *ret_stopped = false;
     for (;;) {
-        struct titan_error fault = {0};
+        const struct titan_error *const fault = &e->checkpoints.fault;
         const unsigned commands = m->ops->commands(m) & (COMMAND_STOP | COMMAND_MUST);
         struct attempt a = {.stop = commands == COMMAND_STOP, .must = commands == (COMMAND_STOP | COMMAND_MUST)};
         TRY(start(e, err));
-        if (!atomic_load(&e->checkpoints.writer))
-            fault = e->checkpoints.folder_fault;
-        const titan_status status = fault.status != TITAN_OK ? fault.status : collect(e, true, &fault);
-        if (status == TITAN_EREVOKED) {
-            if (err)
-                *err = fault;
-            return status;
-        }
-        TRY(agree_on(e, &a, status, fault.msg, err));
+        TRY(settle(e, err));
+        TRY(agree_on(e, &a, fault->status, fault->msg, err));
         publish_step(e); /* all have it, or they would not be here */
         if (a.failed == 0)
             return TITAN_OK;
@@ -314,19 +351,18 @@ static titan_status write_due(struct epoch *e, bool last, bool *ret_stopped, str
 {
     const unsigned commands = e->step.outcome.commands;
     const enum checkpoint_due due = checkpoint_due(e->t->recipe, e->state.shards.own->step, last, commands);
-    struct titan_error fault = {0};
 
     *ret_stopped = false;
     const bool leaves = (commands & (COMMAND_STOP | COMMAND_CHECKPOINT)) == (COMMAND_STOP | COMMAND_CHECKPOINT);
     if ((last || leaves) && due != CHECKPOINT_NOT_DUE)
         return checkpoints_write_surely(e, ret_stopped, err);
+    if (commands & PART_FAILED)
+        TRY(tell_failures(e, err));
     if (due != CHECKPOINT_NOT_DUE)
         TRY(start(e, err));
-    if (!atomic_load(&e->checkpoints.writer) || collect(e, due == CHECKPOINT_WAITED, &fault) != TITAN_EREVOKED)
+    if (!atomic_load(&e->checkpoints.writer))
         return TITAN_OK;
-    if (err)
-        *err = fault;
-    return TITAN_EREVOKED;
+    return due == CHECKPOINT_WAITED ? settle(e, err) : collect(e, false, err);
 }
 
 titan_status checkpoints_after_step(struct epoch *e, bool last, bool *ret_stopped, struct titan_error *err)

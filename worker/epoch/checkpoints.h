@@ -17,7 +17,8 @@ struct checkpoints {
     _Atomic(struct checkpoint_writer *) writer; /* the control thread stops its waiting; NULL: the recipe writes none */
     uint64_t newest;                            /* step of the newest one handed to the writer; 0: none */
     int64_t waited_ns;                          /* what training stood still for it */
-    struct titan_error folder_fault;            /* why a commanded one has no writer */
+    struct titan_error fault;                   /* why the newest one is not there, as this rank knows */
+    bool untold;                                /* the other ranks are to hear of it */
 };
 
 titan_status checkpoints_open(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
@@ -25,6 +26,8 @@ titan_status checkpoints_open(struct epoch *e, struct titan_error *err) TITAN_MU
  * *ret_stopped: the run's last one is missing, and the commands leave no time for it. */
 titan_status checkpoints_after_step(struct epoch *e, bool last, bool *ret_stopped,
                                     struct titan_error *err) TITAN_MUST_USE;
+/* For a step's agreement: PART_FAILED (due.h), or 0. */
+unsigned checkpoints_say(const struct epoch *e);
 /* Before the state changes: one that was started has copied it. */
 void checkpoints_await_copy(struct epoch *e);
 /* A checkpoint without which this run is not to end, or not to give its slots back: all ranks try together until it is

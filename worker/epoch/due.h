@@ -14,6 +14,9 @@ enum checkpoint_due {
     CHECKPOINT_WAITED, /* training waits until it is there */
 };
 
+/* Beside the commands in what the ranks agree on: one could not write its part of the checkpoint under way. */
+enum { PART_FAILED = 8 };
+
 /* What of a rank's commands (COMMAND_*, worker/elastic/membership.h) the ranks are to agree on: a checkpoint is one
  * that will be written, also by a recipe that writes none when it must be. */
 unsigned checkpoint_heed(const struct recipe *r, unsigned commands);

@@ -131,7 +131,7 @@ struct tree_sum {
  * where it is a sum), the others add zero. Their layout is the same on all ranks.
  *   losses [cp][microbatches]  sums over a microbatch's tokens on one cp rank
  *   counts [cp][microbatches]  tokens counted
- *   commands [STATISTICS_COMMANDS]
+ *   commands [STATISTICS_COMMANDS]  bits that any rank was given, or says (worker/epoch/due.h)
  *   values [world][STATISTICS_VALUES]  what each rank says of its step so far; from STATISTICS_SAID on what
  *                              EXPERT_ROUNDS says
  *   masters [units]            squares of the masters, as the step found them; 0 where they were not asked for
@@ -140,7 +140,7 @@ struct tree_sum {
  *                              otherwise [unit]
  *   drops [layers with experts] rows that experts had no room for; a sum over ranks
  *   expert_tokens              at layout_bias_offset: how often each expert was chosen; a sum over ranks */
-#define STATISTICS_COMMANDS 3
+#define STATISTICS_COMMANDS 4
 /* A rank's step begins where it leaves the agreement of the one before. Milliseconds; STATISTICS_WAITED is NaN where it
  * was not measured. */
 enum statistics_value {

@@ -313,9 +313,10 @@ static void test_peer_fails(void **state)
     for (int r = WORLD - 1; r >= 0; r--)
         start(f, r, 70);
     assert_int_not_equal(collect(f->writers[2], &w, &err), TITAN_OK);
+    checkpoint_writer_part_failed(f->writers[0], 2, err.msg);
     assert_int_equal(collect(f->writers[1], &w, &err), TITAN_OK);
     assert_int_equal(collect(f->writers[0], &w, &err), TITAN_EIO);
-    assert_non_null(strstr(err.msg, "rank 2"));
+    assert_non_null(strstr(err.msg, "rank 2: "));
     /* What is listed is whole: the newest is the one before. */
     uint64_t step;
     assert_int_equal(checkpoint_latest(f->checkpoints, NULL, path, &step, &err), TITAN_ENOTFOUND);
@@ -417,6 +418,8 @@ static void test_failure_leaves_nothing(void **state)
             if (r > 0)
                 assert_int_equal(collect(f->writers[r], &w, &err) == TITAN_OK, r != bad);
         }
+        if (bad > 0)
+            checkpoint_writer_part_failed(f->writers[0], bad, err.msg);
         assert_int_not_equal(collect(f->writers[0], &w, &err), TITAN_OK);
         assert_non_null(strstr(err.msg, "No space left"));
         assert_int_equal(entries_of(f->checkpoints), 0);

@@ -391,7 +391,7 @@ static void test_pause_and_stop(void **state)
     m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
     m.pause = &pause_command;
     say(&m, -1);
-    AWAIT(f.m->ops->commands(f.m) == 13);
+    AWAIT(f.m->ops->commands(f.m) == (COMMAND_PAUSE | COMMAND_CHECKPOINT | COMMAND_MUST));
     say_form(.epoch = 2, .world = 1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
     assert_int_equal(f.m->ops->commands(f.m), 0); /* the pause was for epoch 1 */
@@ -399,7 +399,7 @@ static void test_pause_and_stop(void **state)
     m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_STOP;
     m.stop = &stop;
     say(&m, -1);
-    AWAIT(f.m->ops->commands(f.m) == 2);
+    AWAIT(f.m->ops->commands(f.m) == COMMAND_STOP);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_ECANCELLED);
     assert_string_equal(err.msg, "enough");
 }

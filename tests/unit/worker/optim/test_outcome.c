@@ -101,7 +101,7 @@ static void test_random_statistics(void **state)
         struct sums want = {0};
         statistics_init(&p.statistics, l, 1 + random_below(&seed, 40), l->canonical);
         double *statistics = make_statistics(&p, l, &seed, &want);
-        const unsigned commands = (unsigned)random_below(&seed, 8);
+        const unsigned commands = (unsigned)random_below(&seed, 1 << STATISTICS_COMMANDS);
         for (int b = 0; b < STATISTICS_COMMANDS; b++)
             statistics[p.statistics.commands + b] = commands >> b & 1 ? 1 + random_below(&seed, 3) : 0;
 
