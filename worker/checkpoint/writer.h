@@ -4,9 +4,9 @@
  * A thread of each rank copies the rank's state into host memory beside the next step; that step's update alone waits
  * for the copy. The thread writes it as a shard and leaves the shard's manifest entry as entry-RANK.json beside it.
  * Rank 0's thread waits for all entries, then commits, and removes the checkpoints that are not kept. A rank without a
- * part cannot say so in a folder that it cannot write to: rank 0's caller is told by the ranks' own means, and tells its
- * thread, which removes what was written once every rank has ended. No thread waits for a peer in a collective, so a
- * peer's death cannot block: cancelled, rank 0 takes what is complete already or drops the checkpoint.
+ * part cannot say so in a folder that it cannot write to: rank 0's caller is told by the ranks' own means, and tells
+ * its thread, which removes what was written once every rank has ended. No thread waits for a peer in a collective, so
+ * a peer's death cannot block: cancelled, rank 0 takes what is complete already or drops the checkpoint.
  *
  * One thread calls; one checkpoint is under way at a time. */
 #ifndef TITAN_WORKER_CHECKPOINT_WRITER_H

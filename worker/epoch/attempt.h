@@ -14,8 +14,8 @@ struct attempt {
 
 /* Collective over comm of world ranks (NULL: alone): all[rank] becomes what that rank says, a rank's own *a among them.
  * TITAN_ECONFLICT: a rank says what cannot be. */
-titan_status attempt_gather(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm, int world,
-                            const struct attempt *a, struct attempt *all, struct stream *s,
+titan_status attempt_gather(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
+                            int world, const struct attempt *a, struct attempt *all, struct stream *s,
                             struct titan_error *err) TITAN_MUST_USE;
 /* Collective over comm of world ranks (NULL: alone). *a, a rank's own, becomes that of the first that has failed, or
  * else rank 0's; stop, must: any rank was told to. TITAN_ECONFLICT: a rank says what cannot be. */
