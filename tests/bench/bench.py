@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import interop  # noqa: E402
+import waits  # noqa: E402
 from nodes import Cluster  # noqa: E402
 from parts import Parts  # noqa: E402
 from titan import BIN, BUILD, SOURCE, Daemon, at_ms, command, headers_text, overrides, until, worker_pids  # noqa: E402
@@ -498,6 +499,7 @@ PARTS = {  # name: (what measures it, seconds it takes on two cores, its rows in
                                                 for n in ("all_ended", "all_waiting")]),
     "scaling": (scaling, 60, lambda r: [("4 workers of 1 thread against 1 of 2", f"{r['ratio']:.2f}", f"{r['target_ratio']}")]),
     "recovery": (recovery, 30, lambda r: [timed("SIGKILL of a worker to the next step, median", r["median_ms"], r["target_ms"])]),
+    "waits": (waits.waits, 15, waits.rows),
     "elastic": (elastic, 900, lambda rows: [(r["what"], r["measured"], r["target"] or "") for r in rows]),
     "redundancy": (redundancy, 300, lambda rows: [(f"buddies at {r['tokens_per_step']:,} tokens a step", f"{r['step_percent']:+.1f} %", "") for r in rows]),
     "executor": (document("bench_exec"), 60, lambda r: [("walking the program, of a step", f"{100 * r['overhead']:.2g} %", f"{100 * r['target_overhead']:.0f} %")]),

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person or a supervisor waits for, beside the most that it may take: refusals, cancels, calls beside a file server that does not
+answer, the end of a run whose rank was killed, signs of life."""
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from cluster import Shim  # noqa: E402
+from nodes import Cluster  # noqa: E402
+from titan import BIN, FP_BIN, SOURCE, Daemon, at_ms, command, headers_text, overrides, until  # noqa: E402
+
+KEYS = {"elastic.min_workers": 1, "elastic.max_workers": 1, "training.global_batch_size": 4, "training.local_batch_size": 1,
+        "training.seq_len": 16, "device.threads": 1}
+LONG = 1000000
+ROUNDS = 5
+
+
+def timed(work):
+    begin = time.monotonic()
+    work()
+    return 1000 * (time.monotonic() - begin)
+
+
+def unusable_folder(d, keys):
+    """From the start of a worker to the job's failure."""
+    (d.state / "file").touch()
+    job = d.submit("tiny", {**keys, "checkpoint.folder": d.state / "file"})
+    s = d.wait_state(job, "FAILED")
+    return at_ms(s["finished_at"]) - min(at_ms(e["at"]) for e in d.lines("events", job) if e["type"] == "worker.started")
+
+
+def wait_that_runs_out(d, keys):
+    """`titanctl wait --timeout 0.5` of a job that goes on, without the half second."""
+    job = d.submit("tiny", {**keys, "training.steps": LONG, "checkpoint.enable": "false"})
+    took = timed(lambda: d.ctl("wait", job, "--timeout", "0.5"))
+    d.ok("cancel", job)
+    d.wait_state(job, "CANCELLED")
+    return took - 500
+
+
+def killed_rank(folder, text):
+    """From SIGKILL of one rank of four to the end of `titan-worker run`."""
+    run = subprocess.Popen([BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", "4", "--dir", folder, *overrides(
+        {**KEYS, "training.dataset_path": str(text), "training.steps": LONG, "elastic.max_workers": 4, "checkpoint.enable": "false"})],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while "step=5 " not in run.stdout.readline():
+        assert run.poll() is None, f"titan-worker ended with {run.returncode}"
+    ranks = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+    os.kill(int(ranks[2]), signal.SIGKILL)
+    return timed(lambda: run.communicate(timeout=120))
+
+
+def hung_share(text):
+    """Jobs whose folders do not answer: their cancels, and calls beside them meanwhile."""
+    cluster, cancelled, beside = Cluster(slots={"n1": 4}, pace_ms=50), [], []
+    shim = Shim(cluster.dir / "shim-n1")
+    cluster.hosts["n1"] = (["env", *(f"{k}={v}" for k, v in shim.env().items())], "127.0.0.1")
+    with cluster as c:
+        keys = {**KEYS, "training.dataset_path": text, "training.steps": LONG, "checkpoint.enable": "false"}
+        first = c.submit(keys)
+        c.training(first, 1, 0)
+        for n in range(ROUNDS):
+            shim.hang(c.dir / f"c/jobs/{int(first) + 1 + n}")
+            job = c.submit(keys)
+            until("its start hangs", shim.held)
+            beside += [timed(lambda: c.ctl(*call)) for call in (("status", first), ("list",), ("events", first), ("nodes",))]
+            c.ctl("cancel", job)
+            begin = time.monotonic()
+            until("its start is cancelled", lambda: c.status(job)["state"] == "CANCELLED", every=0.02)
+            cancelled.append(1000 * (time.monotonic() - begin))
+            shim.hang("")
+            until("no call hangs any more", lambda: shim.held() == 0)
+    return cancelled, beside
+
+
+def silent_root():
+    """`titanctl admin check` where one of three data roots does not answer, which it gives 3 s."""
+    with tempfile.TemporaryDirectory(prefix="titan-roots-") as home:
+        roots = [Path(home) / name for name in "abc"]
+        for root in roots:
+            root.mkdir()
+        (Path(home) / "c.toml").write_text(f"[storage]\ndata_roots = {json.dumps([str(r) for r in roots])}\n")
+        with Daemon(None, "--slots", 1, "--config", f"{home}/c.toml", env={"TITAN_FAILPOINTS": "root.look=hang@1"},
+                    program=FP_BIN / "titand") as d:
+            return timed(lambda: command(BIN / "titanctl", "-s", d.server, "-o", "json", "admin", "check"))
+
+
+def signs_of_life():
+    """Between signs of a titand that systemd ends after 200 ms without one."""
+    with tempfile.TemporaryDirectory(prefix="titan-life-") as home, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as signs:
+        signs.bind(f"{home}/notify")
+        signs.settimeout(60)
+        titand = subprocess.Popen([BIN / "titand", "dev", "--state-dir", f"{home}/state", "--slots", "1"], stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL,
+                                  env={**os.environ, "NOTIFY_SOCKET": f"{home}/notify", "WATCHDOG_USEC": "200000"})
+        at = []
+        while len(at) < 40:
+            if b"WATCHDOG=1" in signs.recv(4096):
+                at.append(1000 * time.monotonic())
+        titand.terminate()
+        titand.wait(60)
+    return [b - a for a, b in zip(at, at[1:])]
+
+
+def waits():
+    with Daemon(None, "--slots", 4) as d:
+        text = headers_text(d.state / "text")
+        keys = {**KEYS, "training.dataset_path": text, "training.steps": 20}
+        folder = [unusable_folder(d, keys) for _ in range(ROUNDS)]
+        over = [wait_that_runs_out(d, keys) for _ in range(ROUNDS)]
+        killed = [killed_rank(d.state / f"run-{n}", text) for n in range(ROUNDS)]
+        cancelled, beside = hung_share(text)
+        log = (d.state / "titand.log").read_text()
+    signs = signs_of_life()
+    measured = (("worker's start to a refused checkpoint folder's FAILED", folder, 1000), ("wait --timeout beyond its time", over, 500),
+                ("SIGKILL of a rank to the end of titan-worker run", killed, 5000),
+                ("cancel of a start that a file server holds up", cancelled, 7000), ("calls beside it", beside, 5000),
+                ("admin check with a data root that does not answer", [silent_root()], 5000), ("signs of life of a 200 ms watchdog", signs, 190))
+    return [{"what": what, "times": len(ms), "median_ms": statistics.median(ms), "most_ms": max(ms), "target_ms": target}
+            for what, ms, target in measured] + [{"what": "iterations of titand's loop that took long", "count": log.count("took long"), "target": 0}]
+
+
+def rows(measured):
+    return [(m["what"], f"{m['count']}", f"{m['target']}") if "count" in m else
+            (f"{m['what']}, the most of {m['times']}", f"{m['most_ms']:,.0f} ms", f"{m['target_ms']:,} ms") for m in measured]
