@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person or a supervisor waits for, beside the most that it may take: refusals, cancels, calls beside a file server that does not
-answer, the end of a run whose rank was killed, signs of life."""
+answer, the end of a run that lost a rank, signs of life."""
 import json
 import os
 import signal
@@ -59,7 +59,7 @@ def killed_rank(folder, text):
 
 
 def hung_share(text):
-    """Jobs whose folders do not answer: their cancels, and calls beside them meanwhile."""
+    """Folders of jobs that do not answer: their cancels, and calls beside them meanwhile."""
     cluster, cancelled, beside = Cluster(slots={"n1": 4}, pace_ms=50), [], []
     shim = Shim(cluster.dir / "shim-n1")
     cluster.hosts["n1"] = (["env", *(f"{k}={v}" for k, v in shim.env().items())], "127.0.0.1")

@@ -138,13 +138,13 @@ static titan_status collect(struct epoch *e, bool wait, struct titan_error *err)
     }
     t->members->ops->checkpoint_failed(t->members, w.step, t->folder.path, fault.msg, false);
     c->fault = fault;
-    c->untold = e->view.rank != 0;
+    c->unreported = e->view.rank != 0;
     return TITAN_OK;
 }
 
 unsigned checkpoints_say(const struct epoch *e)
 {
-    return e->checkpoints.untold ? PART_FAILED : 0;
+    return e->checkpoints.unreported ? PART_FAILED : 0;
 }
 
 /* All ranks: rank 0 hears which of them have no part of the checkpoint under way, and does not wait for them. The
@@ -155,15 +155,15 @@ static titan_status tell_failures(struct epoch *e, struct titan_error *err)
     struct checkpoint_writer *const writer = atomic_load(&c->writer);
     const int world = e->view.world;
     _cleanup_free_ struct attempt *all = calloc((size_t)world, sizeof *all);
-    struct attempt a = {.failed = c->untold};
+    struct attempt a = {.failed = c->unreported};
 
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
     titan_assert(writer);
-    (void)snprintf(a.why, sizeof a.why, "%s", c->untold ? c->fault.msg : "");
+    (void)snprintf(a.why, sizeof a.why, "%s", c->unreported ? c->fault.msg : "");
     TRY(attempt_gather(&e->t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], world, &a, all,
                        e->t->streams[STREAM_COMPUTE], err));
-    c->untold = false;
+    c->unreported = false;
     for (int r = 1; r < world && e->view.rank == 0; r++)
         if (all[r].failed != 0)
             checkpoint_writer_part_failed(writer, r, all[r].why);

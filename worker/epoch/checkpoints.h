@@ -18,7 +18,7 @@ struct checkpoints {
     uint64_t newest;                            /* step of the newest one handed to the writer; 0: none */
     int64_t waited_ns;                          /* what training stood still for it */
     struct titan_error fault;                   /* why the newest one is not there, as this rank knows */
-    bool untold;                                /* the other ranks are to hear of it */
+    bool unreported;                            /* the other ranks are to hear of it */
 };
 
 titan_status checkpoints_open(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
