@@ -212,7 +212,7 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     const struct exec_batch batch = {
         .tokens = e->loader.tokens,
         .counts = e->loader.counts,
-        .commands = checkpoint_heed(e->t->recipe, e->t->members->ops->commands(e->t->members)) | checkpoints_say(e),
+        .commands = checkpoint_heed(e->t->recipe, e->t->members->ops->commands(e->t->members)) | checkpoints_outcome(e),
         .values = clock->values,
         .masters = layers_masters(e),
         .waits = publish_splits_step(e)};

@@ -142,14 +142,14 @@ static titan_status collect(struct epoch *e, bool wait, struct titan_error *err)
     return TITAN_OK;
 }
 
-unsigned checkpoints_say(const struct epoch *e)
+unsigned checkpoints_outcome(const struct epoch *e)
 {
     return e->checkpoints.unreported ? PART_FAILED : 0;
 }
 
 /* All ranks: rank 0 hears which of them have no part of the checkpoint under way, and does not wait for them. The
- * folder is no place to say that: who cannot write there cannot leave word there. */
-static titan_status tell_failures(struct epoch *e, struct titan_error *err)
+ * folder is no place for it: a rank that cannot write there cannot leave word there. */
+static titan_status share_failures(struct epoch *e, struct titan_error *err)
 {
     struct checkpoints *const c = &e->checkpoints;
     struct checkpoint_writer *const writer = atomic_load(&c->writer);
@@ -177,7 +177,7 @@ static titan_status settle(struct epoch *e, struct titan_error *err)
         return TITAN_OK;
     if (e->view.rank != 0)
         TRY(collect(e, true, err));
-    TRY(tell_failures(e, err));
+    TRY(share_failures(e, err));
     return collect(e, true, err);
 }
 
@@ -357,7 +357,7 @@ static titan_status write_due(struct epoch *e, bool last, bool *ret_stopped, str
     if ((last || leaves) && due != CHECKPOINT_NOT_DUE)
         return checkpoints_write_surely(e, ret_stopped, err);
     if (commands & PART_FAILED)
-        TRY(tell_failures(e, err));
+        TRY(share_failures(e, err));
     if (due != CHECKPOINT_NOT_DUE)
         TRY(start(e, err));
     if (!atomic_load(&e->checkpoints.writer))

@@ -27,7 +27,7 @@ titan_status checkpoints_open(struct epoch *e, struct titan_error *err) TITAN_MU
 titan_status checkpoints_after_step(struct epoch *e, bool last, bool *ret_stopped,
                                     struct titan_error *err) TITAN_MUST_USE;
 /* For a step's agreement: PART_FAILED (due.h), or 0. */
-unsigned checkpoints_say(const struct epoch *e);
+unsigned checkpoints_outcome(const struct epoch *e);
 /* Before the state changes: one that was started has copied it. */
 void checkpoints_await_copy(struct epoch *e);
 /* A checkpoint without which this run is not to end, or not to give its slots back: all ranks try together until it is
