@@ -186,7 +186,7 @@ def steps_trained_again():
     d.ok("checkpoint", job)
     step = until("a checkpoint", lambda: d.status(job)["checkpoint"])[-8:]
     attached = subprocess.Popen([CTL, "-s", d.server, "attach", job], stderr=subprocess.PIPE, text=True)
-    lost = until("there is much to be trained again", lambda: (n := d.status(job)["step"]) > int(step) + 300 and n)
+    lost = until("there is much to be trained again", lambda: (n := d.status(job)["step"]) > int(step) + 200 and n)
     workers = d.workers(job).values()
     for sign in (signal.SIGSTOP, signal.SIGKILL):  # all at once: none goes on without the others
         for pid in workers:
@@ -195,7 +195,8 @@ def steps_trained_again():
     while not ("Z  back after" in "".join(lines) and lines[-1].startswith("running")):
         lines.append(attached.stderr.readline())
         assert lines[-1], lines
-        if "Z  back after" in lines[-1]:  # it stands still until it is told how far it is
+        if "Z  back after" in lines[-1]:  # it stands still when it has said how far it is, until attach has shown that
+            until("a step that is trained again", lambda: int(step) <= d.status(job)["step"] < lost)
             workers = d.workers(job).values()
             for pid in workers:
                 os.kill(pid, signal.SIGSTOP)
