@@ -58,4 +58,4 @@ check-sanitizers:
 	@UBSAN_OPTIONS=print_stacktrace=1 LSAN_OPTIONS=suppressions=$(CURDIR)/mk/lsan.txt:print_suppressions=0 $(MAKE) --no-print-directory test SAN=address,undefined T='unit fuzz sim'
 # gRPC and OpenMP are not built for the thread sanitizer and would be reported for what they do not do.
 check-threads:
-	@LIMIT=2400 $(MAKE) --no-print-directory test SAN=thread T='unit/base unit/state unit/worker/comm unit/worker/elastic unit/worker/metrics'
+	@LIMIT=2400 $(MAKE) --no-print-directory test SAN=thread T='unit/base unit/state unit/daemon/common unit/worker/checkpoint unit/worker/comm unit/worker/elastic unit/worker/epoch unit/worker/metrics'

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <string.h>
 #include <time.h>
 
@@ -32,6 +31,7 @@ static void *apart_main(void *arg)
 {
     struct apart *a = arg;
     a->status = a->run(a, &a->error);
+    atomic_store(&a->over, true);
     (void)sem_post(&a->ended);
     apart_close(a);
     return NULL;
@@ -64,7 +64,7 @@ static bool ended_within(struct apart *a, int ms)
 
     while ((rc = sem_clockwait(&a->ended, CLOCK_MONOTONIC, &at)) < 0 && errno == EINTR)
         ;
-    return rc == 0;
+    return rc == 0 && atomic_load(&a->over);
 }
 
 /* Until it has ended, is not wanted any more, or stands still. */

@@ -9,6 +9,7 @@
 
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/error.h"
@@ -25,6 +26,7 @@ struct apart {
     struct apart_watch watch;
     /* own */
     sem_t ended;
+    _Atomic bool over; /* the same, in a way that the thread sanitizer knows */
     atomic_int holders;
     titan_status status;
     struct titan_error error;
