@@ -230,6 +230,13 @@ class Tree:
                 (stem_of(f) == f"test_{stem_of(path)}" or points & self.texts.words[f] or self.texts.in_code(f, path) or
                  (name != "main.c" and self.texts.in_code(f, name)))]
 
+    def callers(self, path):
+        """The scripts that call a command of titanctl most often, if the file has one"""
+        text = (ROOT / path).read_text(errors="replace") if path.startswith("ctl/") and (ROOT / path).exists() else ""
+        commands = re.findall(r'^const struct command command_\w+ = \{\s*\.name = "([\w-]+)"', text, re.M)
+        count = {f: sum(self.texts.text[f].count(f'"{c}"') for c in commands) for f in self.scripts if not f.startswith("tests/docs/")}
+        return sorted((f for f, n in count.items() if n), key=lambda f: (-count[f], f))[:3]
+
     def nearest_scripts(self, path):
         """For what no test program reaches: the scripts that name its subject most often, or its folder's, or its program's"""
         folders = path.split("/")[:-1]
@@ -258,7 +265,7 @@ class Tree:
             for test in self.tests:
                 if folder and test.startswith(folder) and stem_of(test) == f"test_{stem_of(path)}":
                     take(test, OWN, 0)
-            for test in self.about(path) or ([] if keys or CUDA.search(path) else self.nearest_scripts(path)):
+            for test in {*self.about(path), *self.callers(path)} or ([] if keys or CUDA.search(path) else self.nearest_scripts(path)):
                 take(test, ABOUT, 0)
         else:
             for test, distance in self.texts.reaching(self.texts.readers(path)).items():

@@ -4,6 +4,7 @@
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -101,6 +102,7 @@ def several():
     for job in (one, two):
         until("it trains", lambda: d.status(job)["step"] > 0)
     (place,) = d.status(one)["nodes"]
+    assert re.search(r"\n  loss +\d", d.ok("status", one)) and "loss" not in d.ok("status", waits), d.ok("status", waits)
     assert place["workers"] == 1 and f"{place['node']} (1)" in d.ok("status", one) and d.status(waits)["nodes"] == []
     (node,) = json.loads(d.ok("-o", "json", "nodes"))["nodes"]
     assert [(p["job_id"], p["workers"]) for p in node["jobs"]] == [(int(one), 1), (int(two), 1)], node

@@ -384,6 +384,8 @@ def tables():
         one_line(d.ctl("metrics", job, table, "--plot"), 2, f"--plot draws the loss; {table} is a table")
     ascii_plot = command(CTL, "-s", d.server, "metrics", job, "--plot", env=env).out
     assert ascii_plot.isascii() and "*" in ascii_plot and ascii_plot.rstrip().endswith("step 20"), ascii_plot
+    losses = [m["loss"] for m in d.lines("metrics", job)]
+    assert ascii_plot.startswith(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}, ") and ascii_plot.count("*") > 5, (losses, ascii_plot)
     braille = command(CTL, "-s", d.server, "metrics", job, "--plot", env={**os.environ, "LC_ALL": "C.UTF-8"}).out
     assert any(0x2800 < ord(c) < 0x2900 for c in braille), braille
     assert "checkpoint/step-00000020" in d.ok("checkpoints", job)

@@ -196,7 +196,7 @@ def refused_for_now():
         assert beyond > 1 and silent > 1 and beyond + silent == 400, codes
 
         def lines():
-            return [e["detail"] for e in map(json.loads, d.ok("-o", "json", "audit").splitlines()) if e["type"] == "audit.failed"]
+            return [e["detail"] for e in map(json.loads, d.ok("-o", "json", "audit", "--after", 0).splitlines()) if e["type"] == "audit.failed"]
         until("the first of each is on record", lambda: sorted(e["outcome"] for e in lines()) == ["EAGAIN", "ELIMIT"])
         d.stop()  # the minute's counts are stored before the end
         d.start()

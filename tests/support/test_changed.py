@@ -40,9 +40,10 @@ def a_header_by_its_includers():
 
 
 def a_command_has_its_script():
-    """ctl/top.c: the test of its screen and the script of the command"""
+    """ctl/top.c: the test of its screen and the script of the command; ctl/rm.c: a script that calls its commands"""
     tests, _ = of("ctl/top.c")
     assert set(tests[:2]) == {TEST + "ctl/test_top", "tests/ctl/test_top.py"}, tests
+    assert "tests/ctl/test_jobs.py" in of("ctl/rm.c")[0], of("ctl/rm.c")
 
 
 def what_is_loaded_is_reached():

@@ -5,8 +5,11 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "ctl/client.h"
@@ -258,13 +261,31 @@ static void test_times(void **state)
     assert_string_equal(output_clock(INT64_C(1763668800123), text), "20:00:00Z"); /* wherever one is */
 }
 
+/* A stream of lines goes on while they can be written. */
+static void test_lines(void **state)
+{
+    (void)state;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    const int out = dup(STDOUT_FILENO);
+    buf_printf(&text, "a line");
+    for (int full = 0; full < 2; full++) {
+        const int to = open(full ? "/dev/full" : "/dev/null", O_WRONLY);
+        assert_true(out >= 0 && to >= 0 && fflush(stdout) == 0 && dup2(to, STDOUT_FILENO) >= 0);
+        const bool written = output_line(&text);
+        clearerr(stdout);
+        assert_true(dup2(out, STDOUT_FILENO) >= 0 && close(to) == 0);
+        assert_int_equal(written, !full);
+    }
+    (void)close(out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_job),          cmocka_unit_test(test_event),  cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_lists),        cmocka_unit_test(test_table),  cmocka_unit_test(test_table_columns),
         cmocka_unit_test(test_table_spares), cmocka_unit_test(test_states), cmocka_unit_test(test_times),
-        cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_fit),          cmocka_unit_test(test_lines),
     };
     return cmocka_run_group_tests_name("output", tests, NULL, NULL);
 }

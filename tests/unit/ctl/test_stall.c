@@ -106,6 +106,15 @@ static void test_missing_rank(void **state)
     assert_true(report.stalls[0].root);
 }
 
+static void test_no_dumps(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    assert_int_equal(stall_find(NULL, 0, &report, &err), TITAN_OK);
+    assert_int_equal(report.n, 0);
+    assert_int_equal(report.epoch, 0);
+}
+
 /* It ended, or there is nothing of it. */
 static void test_dead_rank(void **state)
 {
@@ -427,6 +436,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         T(test_missing_rank),
+        T(test_no_dumps),
         T(test_dead_rank),
         T(test_held_rank),
         T(test_old_dump),
