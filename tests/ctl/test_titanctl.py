@@ -181,33 +181,31 @@ def follow_detaches():
 def steps_trained_again():
     """when steps were lost, attach says from where it goes on and shows those that are trained again; a reason comes once"""
     d = World.daemon
-    job = submit(training__steps=1000000, checkpoint__interval=1000000, fault_tolerance__redundancy="checkpoint", elastic__max_workers=2)
+    job = submit(training__steps=1000000, checkpoint__interval=1000000, fault_tolerance__redundancy="checkpoint", elastic__max_workers=2,
+                 fault_tolerance__max_restarts=100)
     until("it trains", lambda: d.status(job)["step"] > 1)
     d.ok("checkpoint", job)
     step = until("a checkpoint", lambda: d.status(job)["checkpoint"])[-8:]
     attached = subprocess.Popen([CTL, "-s", d.server, "attach", job], stderr=subprocess.PIPE, text=True)
-    lost = until("there is much to be trained again", lambda: (n := d.status(job)["step"]) > int(step) + 200 and n)
-    workers = d.workers(job).values()
-    for sign in (signal.SIGSTOP, signal.SIGKILL):  # all at once: none goes on without the others
-        for pid in workers:
-            os.kill(pid, sign)
     lines = []
-    while not ("Z  back after" in "".join(lines) and lines[-1].startswith("running")):
-        lines.append(attached.stderr.readline())
-        assert lines[-1], lines
-        if "Z  back after" in lines[-1]:  # it stands still when it has said how far it is, until attach has shown that
-            until("a step that is trained again", lambda: int(step) <= d.status(job)["step"] < lost)
-            workers = d.workers(job).values()
+
+    def shown():
+        """One that is trained again. Attach that has no time shows a later one, and more are lost the next time."""
+        lost = until("there is much to be trained again", lambda: (n := d.status(job)["step"]) > int(step) + 200 and n)
+        workers, seen = d.workers(job).values(), len(lines)
+        for sign in (signal.SIGSTOP, signal.SIGKILL):  # all at once: none goes on without the others
             for pid in workers:
-                os.kill(pid, signal.SIGSTOP)
-    for pid in workers:
-        os.kill(pid, signal.SIGCONT)
+                os.kill(pid, sign)
+        while not ("Z  back after" in "".join(lines[seen:]) and lines[-1].startswith("running")):
+            lines.append(attached.stderr.readline())
+            assert lines[-1], lines
+        return int(step) <= int(re.match(r"running  step (\d+)/", lines[-1])[1]) < lost
+    until("attach shows a step that is trained again", shown)
     attached.kill()
     attached.communicate()
     d.ok("cancel", job)
     d.ctl("wait", job)
     assert [line for line in lines if f"has the state of step {int(step)} from checkpoint" in line], lines
-    assert int(step) <= int(re.match(r"running  step (\d+)/", lines[-1])[1]) < lost, (lost, lines)
     assert not [line for line in lines if re.match(r"\S+Z  (a worker is lost|a member left the epoch)$", line)], lines
 
 

@@ -375,6 +375,15 @@ static void test_resolve(void **state)
         "of them");
     resolve_fails("[nccl]\ncta_policy = \"zero\"\n",
                   "nccl.cta_policy = \"zero\" needs nccl.windows = true: copy engines reach registered memory only");
+    static const char *const no_ranks[] = {"x", "0x", "0,", "1-", "3-2", "0,4-7x", "0,,1", "-1"};
+    for (size_t i = 0; i < ARRAY_SIZE(no_ranks); i++) {
+        char text[96], why[160];
+        (void)snprintf(text, sizeof(text), "[profiling]\nenable_profiling = true\nranks = \"%s\"\n", no_ranks[i]);
+        (void)snprintf(why, sizeof(why),
+                       "profiling.ranks = \"%s\": ranks and ranges of them with commas between, such as \"0,4-7\"",
+                       no_ranks[i]);
+        resolve_fails(text, why);
+    }
     resolve_fails("[model]\nn_heads = 3\n",
                   "model.n_heads = 3 does not fit model.dim = 256: dim / n_heads must be an even number");
     resolve_fails("[model]\nn_kv_heads = 3\n", "model.n_kv_heads = 3 does not divide model.n_heads = 16");
