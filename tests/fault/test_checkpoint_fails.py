@@ -195,8 +195,9 @@ def ordered_into_anothers_folder():
 def read_only_for_one_rank():
     """one rank's node has the folder read-only for a time: checkpoints fail, none holds training up, and then one is written"""
     with tempfile.TemporaryDirectory(prefix="titan-folders-") as aside:
-        folder, program = Path(aside) / "ck", Path(aside) / "worker"
+        folder, beside, program = Path(aside) / "ck", Path(aside) / "beside", Path(aside) / "worker"
         folder.mkdir()
+        beside.mkdir()
         program.write_text(f"""#!/bin/sh
 case "$*" in *"--worker 2 "*) ;; *) exec "{BIN}/titan-worker" "$@" ;; esac
 exec unshare -m --propagation slave "{BIN}/titan-worker" "$@"
@@ -211,7 +212,8 @@ exec unshare -m --propagation slave "{BIN}/titan-worker" "$@"
             def there(*words):
                 done = command("nsenter", "-m", "-t", d.workers(job)[2], *words)
                 assert done.code == 0, done.err
-            there("sh", "-c", 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"', folder)
+            # Read-only before it is where a file may be opened.
+            there("sh", "-c", 'mount --bind "$0" "$1" && mount -o remount,bind,ro "$1" && mount --bind "$1" "$0"', folder, beside)
             until("checkpoints fail", lambda: d.status(job)["checkpoint_failures"] > 5)
             assert "Read-only file system" in reason(d, job), reason(d, job)
             there("umount", "-l", folder)
