@@ -123,7 +123,7 @@ def test_first_and_seed():
     """step 1 has a checkpoint where it is asked for; a seed has the weights of step 0 and nothing is trained"""
     losses = run("first", enable_first_step_checkpoint=True)
     assert (root / "first/checkpoint/step-00000001/manifest.json").exists()
-    assert run("seed", 2, create_seed_checkpoint=True) == {}
+    assert run("seed", 2, create_seed_checkpoint=True, failpoints="checkpoint.write=sleep:200@1+") == {}  # it is waited for
     close(run("seed", 1), losses)
     close(run("seeded", 2, initial_load_path=root / "seed/checkpoint/step-00000000"), losses)
     refused("create_seed_checkpoint", "no", create_seed_checkpoint=True, enable=False)

@@ -173,12 +173,14 @@ static titan_status share_failures(struct epoch *e, struct titan_error *err)
 /* All ranks wait until the checkpoint under way is there, or has failed: each for its own part, rank 0 then for all. */
 static titan_status settle(struct epoch *e, struct titan_error *err)
 {
-    if (e->checkpoints.newest == 0)
+    if (!e->checkpoints.under_way)
         return TITAN_OK;
     if (e->view.rank != 0)
         TRY(collect(e, true, err));
     TRY(share_failures(e, err));
-    return collect(e, true, err);
+    TRY(collect(e, true, err));
+    e->checkpoints.under_way = false;
+    return TITAN_OK;
 }
 
 void checkpoints_finish(struct epoch *e, bool failed)
@@ -297,6 +299,7 @@ static titan_status start(struct epoch *e, struct titan_error *err)
     TRY(verify_replicas(e, err));
     TRY(checkpoint_writer_start(atomic_load(&e->checkpoints.writer), st, &info, t->streams[STREAM_COMPUTE], err));
     e->checkpoints.newest = st->step;
+    e->checkpoints.under_way = true;
     e->checkpoints.waited_ns = clock_mono_ns() - begin;
     return TITAN_OK;
 }
