@@ -10,7 +10,7 @@ line; what is left out, and why, on standard error. tests/run.py calls choose().
 A test program is touched by a file that one of its objects was compiled from (the .d files), if the test's own object reaches
 that object by its symbols: objects of its libraries that only lie beside are passed over. A script is touched by the modules,
 scripts and data that it names, and theirs. Nearly every script starts the programs: product code takes those that are plainly
-about the file, and the others are counted.
+about the file and one that trains on two nodes, and the others are counted.
 """
 import argparse
 import collections
@@ -198,7 +198,8 @@ class Texts:
 
 # --- selection -------------------------------------------------------------------------------------------------------
 
-OWN, MIRRORED, OTHER, ABOUT = range(4)  # how near a test is, before its distance counts
+OWN, MIRRORED, OTHER, ABOUT, WHOLE = range(5)  # how near a test is, before its distance counts
+TRAINS = "tests/fault/test_two_nodes.py"  # all programs, a run, its end, in seconds
 
 
 class Tree:
@@ -267,6 +268,8 @@ class Tree:
                     take(test, OWN, 0)
             for test in {*self.about(path), *self.callers(path)} or ([] if keys or CUDA.search(path) else self.nearest_scripts(path)):
                 take(test, ABOUT, 0)
+            if not CUDA.search(path):
+                take(TRAINS, WHOLE, 0)
         else:
             for test, distance in self.texts.reaching(self.texts.readers(path)).items():
                 if is_test(test) or test.startswith(TARGETS):
