@@ -82,10 +82,10 @@ def killed_rank():
     assert {r["kind"] for r in dump["records"]} == {"action", "collective"}
     collectives = [r["number"] for r in dump["records"] if r["op"] == "ALL_GATHER"]
     assert collectives == sorted(collectives) and len(set(collectives)) == len(collectives), collectives
+    until("the others' dumps are there", lambda: len([e for e in epochs(job) if e["epoch"] == epoch][0]["dumps"]) == 3)
     said = [line for line in d.ok("flight", job).splitlines() if line.startswith(f"epoch {epoch},")][0]
     assert "rank 1 ended by signal 9" in said and "orders differ" not in said, said
     # A dump that is cut short is counted, and costs the others nothing.
-    until("the others' dumps are there", lambda: len([e for e in epochs(job) if e["epoch"] == epoch][0]["dumps"]) == 3)
     path.write_text(path.read_text()[:-500])
     assert json.loads(d.ok("-o", "json", "flight", job))["unread"] == 1
     assert "dumps that are damaged: 1" in d.ok("flight", job)

@@ -94,9 +94,10 @@ def never_started_again():
         d.kill()
         until("workers are gone", lambda: not worker_pids(d.state))
         d.start()
-        until("it is resumed", training(d, job, 5), 30)
-        ends = [e for e in d.lines("events", job) if e["type"] in ("worker.exited", "worker.lost")]
-        assert [e["message"].split(" ", 2)[2] for e in ends] == 2 * ["left: no agent for the whole lease"], ends
+        ends = lambda: [e["message"].split(" ", 2)[2] for e in d.lines("events", job) if e["type"] in ("worker.exited", "worker.lost")]
+        until("both ends are told of", lambda: len(ends()) == 2)
+        until("it is resumed", lambda: [e for e in d.lines("events", job) if e["type"] == "recovery.finished"])
+        assert ends() == 2 * ["left: no agent for the whole lease"], ends()
 
 
 def stopped_and_started():
