@@ -86,7 +86,7 @@ def a_run():
     """submit a run, watch its events to the end, read its logs, metrics and checkpoints"""
     c, text = World.client, World.text
     asks = recipe(text) + "[compile]\nenable = true\n"
-    submitted = c.Submit(api.SubmitRequest(recipe=asks, name="from python", user="tester"))
+    submitted = c.Submit(api.SubmitRequest(recipe=asks, name="from python", user="not-the-caller"))
     assert submitted.job_id > 0 and not submitted.existed
     assert len(submitted.warnings) == 1 and submitted.warnings[0].startswith("compile.enable has no effect: "), submitted
     events = list(c.WatchEvents(api.WatchEventsRequest(job_id=submitted.job_id, follow=True), timeout=deadline()))
@@ -100,7 +100,7 @@ def a_run():
 
     job = c.job(submitted.job_id)
     assert job.state == state("COMPLETED") and job.step == job.steps == 20, job
-    assert job.name == "from python" and job.user == "tester" and job.checkpoint and job.loss > 0
+    assert job.name == "from python" and job.user == "not-the-caller" and job.checkpoint and job.loss > 0
     assert 0 < job.submitted_at_ms <= job.started_at_ms <= job.finished_at_ms
 
     points = list(c.Metrics(api.MetricsRequest(job_id=job.id)))
@@ -187,7 +187,7 @@ def paging():
     assert pages == everything, f"{pages} instead of {everything}"
     cancelled = c.ListJobs(api.ListJobsRequest(states=[state("CANCELLED")])).jobs
     assert len(cancelled) == 1
-    assert [j.id for j in c.ListJobs(api.ListJobsRequest(user="tester")).jobs] == [World.done]
+    assert [j.id for j in c.ListJobs(api.ListJobsRequest(user="not-the-caller")).jobs] == [World.done]
     fails(grpc.StatusCode.INVALID_ARGUMENT, lambda: c.ListJobs(api.ListJobsRequest(page_token="x")), "page_token")
     fails(grpc.StatusCode.INVALID_ARGUMENT, lambda: c.ListJobs(api.ListJobsRequest(page_size=100000)), "page_size")
 
