@@ -486,6 +486,15 @@ static void print_others(const struct stall *s, bool sizes, struct buf *out)
     }
 }
 
+static bool speaks_of(const struct stall *s, const struct stall_dump *d)
+{
+    bool found = s->kind == STALL_BUSY && s->waiting[0].dump == d;
+
+    for (int i = 0; i < s->n_missing && !found; i++)
+        found = s->missing[i].dump == d;
+    return found;
+}
+
 void stall_print(const struct stall_report *report, const struct stall *s, struct buf *out)
 {
     titan_assert(s->n_waiting > 0);
@@ -544,6 +553,10 @@ void stall_print(const struct stall_report *report, const struct stall *s, struc
                    s->what->kind == FLIGHT_COLLECTIVE ? " in it" : "");
         for (int i = 0; s->kind != STALL_HELD && i < MIN(s->n_missing, RANKS_SAID_MAX); i++)
             print_doing(&s->missing[i], out);
+    }
+    if (report->ended && !speaks_of(s, report->ended)) { /* where it waited, others may not have come */
+        buf_printf(out, "; rank %d", report->ended->copy->rank);
+        print_fault(report->ended, 1, out);
     }
 }
 

@@ -170,7 +170,7 @@ def ours(work, dtype):
     total, moving = (b - a for a, b in zip(before, after))
     return {"tokens_per_second": len(counted) * work.batch * work.seq / (last["time_ms"] - told[WARM - 1]["time_ms"]) * 1e3, "steps": len(counted),
             "mib": last["memory_bytes"] * work.ranks / 2**20, "losses": [r["loss"] for r in told], "peak_gflops": 1e3 * work.ranks * last["tflops"] / last["mfu"],
-            **{key: 100 * median(r[key] for r in counted) for key in ("mfu", "mfu_causal")}, "moving": 100 * moving / total,
+            **{key: 100 * median(r[key] for r in counted) for key in ("mfu", "mfu_causal")}, "moving": 100 * moving / max(total, 1e-9),
             "waits": 100 * (parts["communication"] + parts["straggler"]) / sum(parts.values()), "exposed": 100 * parts["communication"] / sum(parts.values())}
 
 

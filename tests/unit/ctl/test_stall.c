@@ -134,6 +134,19 @@ static void test_dead_rank(void **state)
     assert_non_null(strstr(text.data, "rank 3 has left no dump"));
 }
 
+/* It ended in a collective that others had not come to: its end is the cause. */
+static void test_dead_waiter(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < WORLD; rank++)
+        add(rank, rank == 1 ? FLIGHT_COLLECTIVE : FLIGHT_ACTION, rank == 1 ? "ALL_REDUCE" : "SILU", 1, 8,
+            rank == 1 ? 0 : 9);
+    (void)strcpy(dumps[1].cause, "exit");
+    (void)strcpy(dumps[1].detail, "signal 9");
+    assert_non_null(strstr(say(), "ranks 0, 2 and 3 have not entered all-reduce 1"));
+    assert_true(strlen(text.data) > 26 && !strcmp(text.data + strlen(text.data) - 26, "; rank 1 ended by signal 9"));
+}
+
 /* It stands still in the collective that all are in. */
 static void test_held_rank(void **state)
 {
@@ -437,6 +450,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(test_missing_rank),
         T(test_no_dumps),
+        T(test_dead_waiter),
         T(test_dead_rank),
         T(test_held_rank),
         T(test_old_dump),
