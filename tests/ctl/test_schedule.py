@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from nodes import Cluster  # noqa: E402
-from titan import Daemon, deadline, headers_text, tap, until, worker_pids  # noqa: E402
+from titan import Daemon, deadline, headers_text, slow, tap, until, worker_pids  # noqa: E402
 
 TEXT = Path(tempfile.mkdtemp(prefix="titan-test-"))
 KEYS = {"training.dataset_path": headers_text(TEXT / "text", 1 << 18), "device.threads": 1, "training.local_batch_size": 1,
@@ -22,8 +22,8 @@ KEYS = {"training.dataset_path": headers_text(TEXT / "text", 1 << 18), "device.t
 CALM = "[detection]\nsuspect_ms = 10000\nnode_timeout_ms = 20000\naway_ms = 20000\nhang_floor_ms = 10000\n"
 
 
-def cluster(slots, config=""):
-    return Cluster(slots=slots, config=CALM + config, lease_ms=10000)
+def cluster(slots, config="", pace_ms=0):
+    return Cluster(slots=slots, config=CALM + config, lease_ms=10000, pace_ms=pace_ms)
 
 
 def dev(slots):
@@ -237,9 +237,10 @@ def alone_in_its_fault():
         c.ctl("cancel", job)
 
 
+@slow  # what has no other place waits for one, half a minute each time
 def agent_told_to_stop():
     """drain_on_term: SIGTERM to an agent moves its workers, then stops with a checkpoint what has no other place; nothing counts"""
-    with cluster({"n1": 2, "n2": 2}, "[agent]\ndrain_on_term = true\ngrace_ms = 60000\n") as c:
+    with cluster({"n1": 2, "n2": 2}, "[agent]\ndrain_on_term = true\ngrace_ms = 60000\n", pace_ms=20) as c:
         def told_to_stop(node):  # said of it until there is another agent
             return [n["name"] for n in json.loads(c.ctl("-o", "json", "nodes"))["nodes"]
                     if n["name"] == node and n["reason"] == "its agent is told to stop"]
