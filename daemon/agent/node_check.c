@@ -245,8 +245,9 @@ static void look_at_node(struct look *k)
 {
     struct titan_error err = {0};
     const long long skew = (long long)k->of.skew_ms;
-    found(k, "clock", llabs(skew) > SKEW_MS, "%+lld ms against the coordinator's%s", skew,
-          llabs(skew) > SKEW_MS ? ": times in events and logs mislead, certificates may not be valid" : "");
+    const bool far = llabs(skew) > SKEW_MS;
+    found(k, "clock", far, "%+lld ms against the coordinator's%s", skew,
+          far ? ": times in events and logs mislead, certificates may not be valid" : "");
     bool same = !strcmp(k->of.version, titan_version);
     found(k, "version", !same, same ? "%s" : "%s, the coordinator's is %s", titan_version, k->of.version);
     bool runs = access(k->of.program, X_OK) == 0;

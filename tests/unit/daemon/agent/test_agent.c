@@ -1169,6 +1169,17 @@ static void test_keep_workers(void **state)
     UNTIL(waitpid(worker, NULL, WNOHANG) != 0);
 }
 
+/* An address that is not this machine's: an agent that cannot be probed is an agent all the same. */
+static void test_foreign_address(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    struct agent_options options = agent_options(f.folder, f.address, f.self, f.lease_ms);
+    options.address = "192.0.2.7";
+    assert_int_equal(agent_open(&f.loop, &options, &f.agent, &err), TITAN_OK);
+    UNTIL(f.session);
+}
+
 static void test_no_worker_program(void **state)
 {
     (void)state;
@@ -1251,6 +1262,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_adoption, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failures_without_an_agent, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lease, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_foreign_address, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_worker_program, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
