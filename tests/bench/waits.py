@@ -102,11 +102,13 @@ def signs_of_life():
                                   stderr=subprocess.DEVNULL,
                                   env={**os.environ, "NOTIFY_SOCKET": f"{home}/notify", "WATCHDOG_USEC": "200000"})
         at = []
-        while len(at) < 40:
-            if b"WATCHDOG=1" in signs.recv(4096):
-                at.append(1000 * time.monotonic())
-        titand.terminate()
-        titand.wait(60)
+        try:
+            while len(at) < 40:
+                if b"WATCHDOG=1" in signs.recv(4096):
+                    at.append(1000 * time.monotonic())
+        finally:
+            titand.terminate()
+            titand.wait(60)
     return [b - a for a, b in zip(at, at[1:])]
 
 

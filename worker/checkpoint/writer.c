@@ -57,9 +57,8 @@ struct checkpoint_writer {
     sem_t ended;    /* posted by the thread as the last it does with this but let go */
     _Atomic bool done;
     _Atomic bool cancelled;
-    _Atomic bool *absent; /* ranks that have no part: written with checkpoint_writer_part_failed() */
-    atomic_int n_absent;
-    char why[sizeof((struct titan_error *)0)->msg]; /* of the first; written before it is counted */
+    _Atomic bool *absent; /* ranks that have no part: checkpoint_writer_part_failed() sets them */
+    char why[sizeof((struct titan_error *)0)->msg]; /* of the first rank; complete before its flag is set */
     /* the thread's while it runs */
     struct checkpoint_info info;
     struct written_checkpoint written;
@@ -524,9 +523,8 @@ void checkpoint_writer_await_copy(struct checkpoint_writer *w)
 void checkpoint_writer_part_failed(struct checkpoint_writer *w, int rank, const char *why)
 {
     titan_assert(w->opt.rank == 0 && rank > 0 && rank < w->opt.world);
-    if (atomic_load(&w->n_absent) == 0)
+    if (!w->why[0])
         (void)snprintf(w->why, sizeof w->why, "rank %d: %s", rank, why);
-    atomic_fetch_add(&w->n_absent, 1);
     atomic_store(&w->absent[rank], true);
 }
 
@@ -547,7 +545,7 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
     w->uncopied = w->error = (struct titan_error){0};
     for (int r = 0; r < w->opt.world; r++)
         atomic_store(&w->absent[r], false);
-    atomic_store(&w->n_absent, 0);
+    w->why[0] = '\0';
     atomic_store(&w->done, false);
     sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the main thread's */

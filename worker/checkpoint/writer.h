@@ -62,7 +62,7 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
                                      struct titan_error *err) TITAN_MUST_USE;
 /* Until the copy of the last start is made, or has failed: the state may change. */
 void checkpoint_writer_await_copy(struct checkpoint_writer *w);
-/* Rank 0: another rank has no part of the one that was started last. */
+/* Called on rank 0: that rank has no part of the checkpoint that was started last. why: a line. */
 void checkpoint_writer_part_failed(struct checkpoint_writer *w, int rank, const char *why);
 /* What the last start came to, once. *ret_new false, and TITAN_OK: there is nothing to tell, or it is under way still
  * (wait: block until it is not). Otherwise TITAN_OK, and *ret holds the checkpoint on rank 0 (step 0 elsewhere), or its

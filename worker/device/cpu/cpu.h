@@ -39,7 +39,7 @@ struct cpu_cores {
 };
 struct cpu_cores cpu_cores_find(void);
 /* Below root, where cgroups of version 2 are mounted: cores' worth of time that the cgroup and those above it leave to
- * all their processes, INFINITY: no bound. *ret_bound: inode of the one that leaves the least; 0: none. */
+ * all their processes, INFINITY: no bound. *ret_bound: inode of the group that leaves the least; 0: none. */
 double cpu_cores_quota(const char *root, const char *cgroup, uint64_t *ret_bound);
 /* Whether the kernel lets this process use AMX tiles; asks for them. */
 bool cpu_allow_tiles(void);

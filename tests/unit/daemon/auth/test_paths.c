@@ -220,8 +220,8 @@ static void test_access_lists(void **state)
     assert_int_equal(writes(&none, &stranger, "", in("acl/new")), TITAN_OK);
 }
 
-/* A user has the groups that the machine knows for it, whatever group it came with; one that the machine does not know
- * has the latter alone. */
+/* A user has the groups that the machine knows for it, whatever group it came with; a user that the machine does not
+ * know has the latter alone. */
 static void test_groups(void **state)
 {
     (void)state;

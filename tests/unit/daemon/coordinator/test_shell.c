@@ -68,7 +68,7 @@ static void spin(struct fixture *f, const bool *until)
 
 static uint32_t check_ms; /* of the coordinators that are opened next; 0: a test does not wait for it */
 
-/* Submits that have come to the server, and those that were left by their clients. */
+/* Submits that have come to the server, and submits that their clients have left. */
 static struct {
     const struct rpc_method *method; /* the API's */
     int came, left;

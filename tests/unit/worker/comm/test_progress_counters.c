@@ -114,7 +114,7 @@ static bool stands_still(struct scene *scene)
            atomic_load(&waits->actions) == other;
 }
 
-/* Is the one that waited less busy than the one that hung? Not always on a machine that lets it wait for a processor.
+/* Is the rank that waited less busy than the rank that hung? Not always on a machine that lets it wait for a processor.
  */
 static bool watch(const struct comm_ops *ops, enum where where)
 {
