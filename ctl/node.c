@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/json.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
@@ -107,28 +108,84 @@ titan_status ctl_revoke(struct ctl *ctl, const char *kind, const char *name, con
     return TITAN_OK;
 }
 
+/* --- join tokens -------------------------------------------------------------------------------------------------- */
+
+static titan_status run_joins(struct ctl *ctl, const struct args *args, struct titan_error *err)
+{
+    Titan__V1__ListJoinsRequest request = TITAN__V1__LIST_JOINS_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__ListJoinsResponse *reply = NULL;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct table_out t;
+    TRY(ctl_call(ctl, TITAN_METHOD("ListJoins"), &request.base, &titan__v1__list_joins_response__descriptor, &reply,
+                 err));
+    if (ctl->json) {
+        (void)output_json(&reply->base, true);
+        return TITAN_OK;
+    }
+    output_fit(&reply->base);
+    table_begin(&t, (const char *const[]){"ID", "NODE~", "STATE", "?EXPIRES", "CREATED BY~", NULL});
+    t.room = args_has(args, "wide") ? 0 : output_columns();
+    for (size_t i = 0; i < reply->n_joins; i++) {
+        const Titan__V1__Join *join = reply->joins[i];
+        const bool expired = join->expires_at_ms <= clock_wall_ms();
+        char at[32];
+        table_cell(&t, "%s", join->id);
+        table_cell(&t, "%s", join->node);
+        table_cell(&t, "%s", expired ? "expired" : join->used_at_ms ? "used" : "good");
+        table_cell(&t, "%s", clock_format(join->expires_at_ms, at));
+        table_cell(&t, "%s", join->created_by);
+    }
+    table_end(&t, &text, -1, ctl->color);
+    (void)output_line(&text);
+    return TITAN_OK;
+}
+
+static titan_status run_unjoin(struct ctl *ctl, const char *id, struct titan_error *err)
+{
+    Titan__V1__RevokeJoinRequest request = TITAN__V1__REVOKE_JOIN_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__RevokeJoinResponse *reply = NULL;
+    request.id = (char *)(uintptr_t)id;
+    TRY(ctl_call(ctl, TITAN_METHOD("RevokeJoin"), &request.base, &titan__v1__revoke_join_response__descriptor, &reply,
+                 err));
+    if (ctl->json) {
+        (void)output_json(&reply->base, true);
+        return TITAN_OK;
+    }
+    output_fit(&reply->base);
+    (void)printf("no machine becomes %s by the join token %s any more\n", reply->node, id);
+    return TITAN_OK;
+}
+
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n == 2);
+    titan_assert(args->n >= 1);
     struct ctl *ctl = with;
     const char *action = args->words[0];
+    if (strcmp(action, "joins") == 0)
+        return run_joins(ctl, args, err);
+    if (args->n < 2)
+        return titan_fail(err, TITAN_EINVAL, "node %.32s: the %s is missing", action,
+                          strcmp(action, "unjoin") == 0 ? "ID (titanctl node joins)" : "NODE");
+    if (strcmp(action, "unjoin") == 0)
+        return run_unjoin(ctl, args->words[1], err);
     if (strcmp(action, "forget") == 0)
         return run_forget(ctl, args, err);
     if (strcmp(action, "join") == 0)
         return run_join(ctl, args, err);
     if (strcmp(action, "revoke") == 0)
         return ctl_revoke(ctl, "node/", args->words[1], args_text(args, "reason", ""), err);
-    return titan_fail(err, TITAN_EINVAL, "node: there are join, revoke and forget, not '%.32s'", action);
+    return titan_fail(err, TITAN_EINVAL, "node: there are join, joins, unjoin, revoke and forget, not '%.32s'", action);
 }
 
 const struct command command_node = {
     .name = "node",
     .summary = "let a node join, revoke its certificate, or declare it gone for good",
-    .arguments = "join|revoke|forget NODE",
+    .arguments = "join|revoke|forget NODE | joins | unjoin ID",
     .text =
         "join: writes a file with which one machine becomes this node, once: `titand agent --join FILE`. It is a "
         "secret; a\n"
         "file that standard output goes to gets mode 0600.\n"
+        "joins: the join tokens that were made, without their secrets; unjoin takes one back.\n"
         "revoke: no certificate that the node has got until now counts any more. Its session ends at once, its workers "
         "are\n"
         "lost, the runs they were in go on without them. Another `node join` lets it in again, with a new "
@@ -136,7 +193,7 @@ const struct command command_node = {
         "forget: runs with workers on a node that cannot be reached wait until it is sure that no worker trains there "
         "any more.\n"
         "Run it when the machine is certainly off, and they go on at once.",
-    .min_args = 2,
+    .min_args = 1,
     .max_args = 2,
     .word = WORD_NODE,
     .options =
@@ -145,9 +202,11 @@ const struct command command_node = {
             {"address", 0, "HOST:PORT",
              "join: where nodes reach the coordinator (default: its certificate's first name)", WORD_NONE},
             {"reason", 0, "TEXT", "revoke: why; in the event log", WORD_NONE},
+            TABLE_WIDE("joins: "),
             {NULL}},
     .examples =
         (const struct example[]){{"titanctl node join gpu7 > gpu7.join", "gpu7 may join within the hour"},
+                                 {"titanctl node unjoin 3f2a9c01d4e5b6a7", "the file was mailed to the wrong list"},
                                  {"titanctl node revoke gpu7 --reason stolen", "it speaks for no node any more"},
                                  {"titanctl node forget gpu7", "it burnt down"},
                                  {NULL}},

@@ -75,6 +75,15 @@ static titan_status revoke_all(struct ctl *ctl, const struct args *args, struct 
         _cleanup_message_ Titan__V1__RevokeTokenResponse *reply = NULL;
         TRY(ctl_call(ctl, TITAN_METHOD("RevokeToken"), &request.base, &titan__v1__revoke_token_response__descriptor,
                      &reply, err));
+        output_fit(&reply->base);
+        for (size_t k = 0; k < reply->n_made_tokens; k++)
+            (void)fprintf(stderr,
+                          "titanctl: the token %s, made with this one, is good still (titanctl token revoke %s)\n",
+                          reply->made_tokens[k], reply->made_tokens[k]);
+        for (size_t k = 0; k < reply->n_made_joins; k++)
+            (void)fprintf(stderr,
+                          "titanctl: the join token %s, made with this one, is good still (titanctl node unjoin %s)\n",
+                          reply->made_joins[k], reply->made_joins[k]);
     }
     return TITAN_OK;
 }

@@ -657,6 +657,13 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
     return default_listen(c, err);
 }
 
+titan_status config_auth_default(struct auth_options *ret, struct titan_error *err)
+{
+    *ret = (struct auth_options){.private_jobs = false};
+    TRY(auth_list_add(&ret->admins, "uid:0", err));
+    return auth_list_add(&ret->admins, "group:titan-admin", err);
+}
+
 titan_status config_parse(int argc, char **argv, struct daemon_config *ret, struct titan_error *err)
 {
     struct daemon_config *c = ret;
@@ -664,8 +671,7 @@ titan_status config_parse(int argc, char **argv, struct daemon_config *ret, stru
         .log_level = LOG_LEVEL_INFO, .grace_ms = DEFAULT_GRACE_MS, .quarantine_crashes = DEFAULT_QUARANTINE_CRASHES};
     const char *allow_root = getenv("TITAN_ALLOW_ROOT");
     c->allow_root = allow_root && !strcmp(allow_root, "1");
-    TRY(auth_list_add(&c->auth.admins, "uid:0", err));
-    TRY(auth_list_add(&c->auth.admins, "group:titan-admin", err));
+    TRY(config_auth_default(&c->auth, err));
     struct args args;
     c->help = argc > 1 && !strcmp(argv[1], "help");
     if (c->help)

@@ -71,6 +71,8 @@ struct daemon_config {
 const char *daemon_role_name(enum daemon_role role);
 /* Everything resolved and checked, state_dir made and absolute. TITAN_EINVAL for what a person got wrong. */
 titan_status config_parse(int argc, char **argv, struct daemon_config *ret, struct titan_error *err) TITAN_MUST_USE;
+/* What [authorization] is without the file. */
+titan_status config_auth_default(struct auth_options *ret, struct titan_error *err) TITAN_MUST_USE;
 /* Read a config file over what is in config. "path:line: ..." in err. */
 titan_status config_load(struct daemon_config *config, const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* What TCP at this address is protected with: *ret is NULL for a Unix socket and for `insecure`. TITAN_EINVAL, with

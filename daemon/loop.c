@@ -9,7 +9,7 @@
  *              are left to the next agent
  *           2. the server: no new calls, running ones get a moment
  *           3. the coordinator: commits what it accepted, closes the store
- *   SIGHUP: read the log level from the config file again */
+ *   SIGHUP: read the log level and the lists of [authorization] from the config file again */
 #include "daemon/loop.h"
 
 #include <errno.h>
@@ -191,10 +191,13 @@ static void reload(struct titand *d)
     (void)notify("RELOADING=1");
     if (!d->config->file[0]) {
         tlog_info(&d->log, "nothing to reload: there is no config file", "%s", "");
-    } else if (config_load(&fresh, d->config->file, &err) != TITAN_OK) {
+    } else if (config_auth_default(&fresh.auth, &err) != TITAN_OK ||
+               config_load(&fresh, d->config->file, &err) != TITAN_OK) {
         tlog_error(&d->log, "config file not reloaded", "reason=\"%s\"", err.msg);
     } else {
         log_set_level(fresh.log_level);
+        if (d->coordinator)
+            coordinator_reload(d->coordinator, &fresh.auth);
         tlog_info(&d->log, "config file reloaded", "log_level=%d", (int)fresh.log_level);
     }
     (void)notify("READY=1");
@@ -334,6 +337,8 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     struct rpc_server_options server_options = {.socket_mode = shared ? 0666 : 0600,
                                                 .authorize = api_authorize,
                                                 .check = api_check,
+                                                .review = api_may_go_on,
+                                                .review_connection = api_connection_may_go_on,
                                                 .max_connections = d->config->limits.connections,
                                                 .max_user_connections = d->config->limits.user_connections,
                                                 .max_peer_connections = d->config->limits.peer_connections,
@@ -343,6 +348,8 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     struct rpc_server_options agents_options = {.socket_mode = shared ? 0660 : 0600,
                                                 .authorize = api_authorize,
                                                 .check = api_check,
+                                                .review = api_may_go_on,
+                                                .review_connection = api_connection_may_go_on,
                                                 .max_connections = d->config->limits.connections,
                                                 .max_peer_connections = d->config->limits.peer_connections,
                                                 .memory_bytes = AGENTS_MEMORY,
@@ -356,6 +363,8 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
         .config = d->config, .log = &d->log, .coordinator = d->coordinator, .server = d->server, .agents = d->agents};
     TRY(listeners_open(&listeners, &d->listening, err));
     d->serving = true; /* from here on they are shut down, not just freed */
+    coordinator_served_by(d->coordinator, d->server);
+    coordinator_served_by(d->coordinator, d->agents);
     TRY(rpc_server_start(d->server, err));
     TRY(rpc_server_start(d->agents, err));
     rpc_server_set_serving(d->server, true);

@@ -469,6 +469,7 @@ static const struct range metrics_request[] = {JOB_OR_ALL(job_id), RANDOM(after_
 static const struct range create_token_request[] = {WORD(name, 64), WORD(role, 64),
                                                     NUMBER(ttl_s, 0, UINT64_C(400) * 86400)};
 static const struct range revoke_token_request[] = {WORD(id, 64)};
+static const struct range revoke_join_request[] = {WORD(id, 64)};
 static const struct range of_node[] = {WORD(node, NAME_MAX_BYTES)};
 static const struct range drain_node_request[] = {WORD(node, NAME_MAX_BYTES), WORD(reason, REASON_MAX),
                                                   COUNT(deadline_ms), WALL(from_ms), COUNT(for_ms)};
@@ -514,6 +515,8 @@ static const struct table {
     OF_CLIENTS(undrain_node_request, of_node),
     OF_CLIENTS(forget_node_request, of_node),
     OF_CLIENTS(join_node_request, join_node_request),
+    EMPTY(list_joins_request),
+    OF_CLIENTS(revoke_join_request, revoke_join_request),
     OF_CLIENTS(revoke_certificate_request, revoke_certificate_request),
     EMPTY(backup_request),
     EMPTY(counters_request),

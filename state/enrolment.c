@@ -32,15 +32,16 @@ titan_status enrolment_join_add(struct db *db, const struct join *j, struct tita
 
 struct found {
     bool known, used;
-    int64_t expires_at_ms;
+    int64_t created_at_ms, expires_at_ms;
     unsigned char hash[ENROLMENT_HASH], key_hash[ENROLMENT_HASH];
-    char node[256];
+    char node[ENROLMENT_NODE];
 };
 
 static titan_status find(struct db *db, const char *id, struct found *f, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err, "SELECT hash, expires_at_ms, used_at_ms, key_hash, node FROM joins WHERE id = ?", "t",
+    TRY(db_query(db, &stmt, err,
+                 "SELECT hash, expires_at_ms, used_at_ms, key_hash, node, created_at_ms FROM joins WHERE id = ?", "t",
                  id));
     titan_status status = db_step(db, stmt, &f->known, err);
     if (status == TITAN_OK && f->known) {
@@ -49,9 +50,65 @@ static titan_status find(struct db *db, const char *id, struct found *f, struct 
         f->used = col_int(stmt, 2) != 0;
         col_blob(stmt, 3, f->key_hash, sizeof(f->key_hash));
         (void)snprintf(f->node, sizeof(f->node), "%s", col_text(stmt, 4));
+        f->created_at_ms = col_int(stmt, 5);
     }
     db_done(stmt);
     return status;
+}
+
+static titan_status refuse_unknown(struct titan_error *err)
+{
+    titan_fail(err, TITAN_EPERM, "there is no such join token");
+    titan_error_hint(err, "titanctl node join makes one; each is good once");
+    return TITAN_EPERM;
+}
+
+titan_status enrolment_join_find(struct db *db, const char *id, const unsigned char hash[ENROLMENT_HASH],
+                                 struct titan_error *err)
+{
+    struct found f = {0};
+    TRY(find(db, id, &f, err));
+    return f.known && CRYPTO_memcmp(f.hash, hash, ENROLMENT_HASH) == 0 ? TITAN_OK : refuse_unknown(err);
+}
+
+titan_status enrolment_join_list(struct db *db, bool (*each)(const struct join *join, void *data), void *data,
+                                 struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(db, &stmt, err,
+                 "SELECT id, node, created_at_ms, expires_at_ms, used_at_ms, created_by FROM joins"
+                 " ORDER BY created_at_ms, id",
+                 ""));
+    titan_status status;
+    bool row;
+    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
+        struct join j = {.id = col_text(stmt, 0),
+                         .node = col_text(stmt, 1),
+                         .created_at_ms = col_int(stmt, 2),
+                         .expires_at_ms = col_int(stmt, 3),
+                         .used_at_ms = col_int(stmt, 4),
+                         .created_by = col_text(stmt, 5)};
+        if (!each(&j, data))
+            break;
+    }
+    db_done(stmt);
+    return status;
+}
+
+titan_status enrolment_join_revoke(struct db *db, const char *id, const char *by, int64_t now_ms,
+                                   char ret_node[ENROLMENT_NODE], struct titan_error *err)
+{
+    struct found f = {0};
+    char message[320];
+    struct event e = {.at_ms = now_ms, .type = "node.uninvited", .rank = -1, .message = message, .actor = by};
+    TRY(find(db, id, &f, err));
+    if (!f.known)
+        return titan_fail(err, TITAN_ENOTFOUND, "there is no join token %.32s", id);
+    (void)snprintf(ret_node, ENROLMENT_NODE, "%s", f.node);
+    (void)snprintf(message, sizeof(message), "the join token of node %.200s is taken back", f.node);
+    e.node = f.node;
+    TRY(db_run(db, err, "DELETE FROM joins WHERE id = ?", "t", id));
+    return event_add(db, &e, err);
 }
 
 static titan_status refuse(const struct found *f, const char *node, const unsigned char *key_hash, int64_t now_ms,
@@ -71,16 +128,16 @@ static titan_status refuse(const struct found *f, const char *node, const unsign
 
 titan_status enrolment_join_use(struct db *db, const char *id, const unsigned char hash[ENROLMENT_HASH],
                                 const char *node, const unsigned char key_hash[ENROLMENT_HASH], int64_t now_ms,
-                                struct titan_error *refusal, struct titan_error *err)
+                                int64_t *ret_made_ms, struct titan_error *refusal, struct titan_error *err)
 {
     struct found f = {0};
     struct event e = {.at_ms = now_ms, .type = "node.enrolled", .node = node, .rank = -1};
     char message[sizeof(refusal->msg)];
     *refusal = (struct titan_error){0};
     TRY(find(db, id, &f, err));
+    *ret_made_ms = f.created_at_ms;
     if (!f.known || CRYPTO_memcmp(f.hash, hash, ENROLMENT_HASH) != 0) {
-        titan_fail(refusal, TITAN_EPERM, "there is no such join token");
-        titan_error_hint(refusal, "titanctl node join makes one; each is good once");
+        (void)refuse_unknown(refusal);
         return TITAN_OK;
     }
     e.message = message;

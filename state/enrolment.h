@@ -9,22 +9,34 @@
 
 #include "state/db.h"
 
-#define ENROLMENT_HASH 32 /* bytes of a secret's and of a key's hash */
+#define ENROLMENT_HASH 32  /* bytes of a secret's and of a key's hash */
+#define ENROLMENT_NODE 256 /* of a node's name */
 
 struct join {
     const char *id, *node, *created_by;
     const unsigned char *hash;
     int64_t created_at_ms, expires_at_ms;
+    int64_t used_at_ms; /* 0 = it was not */
 };
 
 /* Records the event node.invited; tokens that expired a day ago are cleared away. */
 titan_status enrolment_join_add(struct db *db, const struct join *join, struct titan_error *err) TITAN_MUST_USE;
-/* Use it. refusal: TITAN_OK, or TITAN_EPERM with the reason: no such token or another secret (in the same words), the
- * token of another node, expired, used already with another key. Records node.enrolled, or node.enrol_refused where the
- * secret was right. */
+/* Oldest first; hash is not read. */
+titan_status enrolment_join_list(struct db *db, bool (*each)(const struct join *join, void *data), void *data,
+                                 struct titan_error *err) TITAN_MUST_USE;
+/* No machine can use it any more. Records node.uninvited. ret_node gets the node's name. TITAN_ENOTFOUND. */
+titan_status enrolment_join_revoke(struct db *db, const char *id, const char *by, int64_t now_ms,
+                                   char ret_node[ENROLMENT_NODE], struct titan_error *err) TITAN_MUST_USE;
+/* Is there such a join token, with this secret? Reads only. TITAN_EPERM: no. */
+titan_status enrolment_join_find(struct db *db, const char *id, const unsigned char hash[ENROLMENT_HASH],
+                                 struct titan_error *err) TITAN_MUST_USE;
+/* Use it. ret_made_ms: when it was made. refusal: TITAN_OK, or TITAN_EPERM with the reason: no such token or another
+ * secret (in the same words), the token of another node, expired, used already with another key. Records node.enrolled,
+ * or node.enrol_refused where the secret was right. */
 titan_status enrolment_join_use(struct db *db, const char *id, const unsigned char hash[ENROLMENT_HASH],
                                 const char *node, const unsigned char key_hash[ENROLMENT_HASH], int64_t now_ms,
-                                struct titan_error *refusal, struct titan_error *err) TITAN_MUST_USE;
+                                int64_t *ret_made_ms, struct titan_error *refusal,
+                                struct titan_error *err) TITAN_MUST_USE;
 
 struct revocation {
     const char *uri, *reason, *by;

@@ -6,10 +6,14 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/json.h"
+#include "base/slowest.h"
 #include "daemon/api/api.h"
 #include "daemon/coordinator/shell/enrol.h"
 #include "proto/ranges.h"
+
+#define REVIEW_LOOK_MAX_MS INT64_C(60000)
 
 void api_user(const struct coordinator *c, const struct rpc_call *call, struct auth_user *ret)
 {
@@ -175,22 +179,66 @@ void api_session_refused(struct coordinator *c, const struct rpc_call *call, con
 
 /* --- may it? ------------------------------------------------------------------------------------------------------ */
 
+static void on_review_timer(uv_timer_t *timer)
+{
+    HANDLER("review");
+    api_review(timer->data);
+}
+
+/* The wall clock may be set: it is looked at often enough. */
+static void set_review_timer(struct coordinator *c, int64_t now_ms)
+{
+    const int64_t wait = MIN(MAX(c->review_at_ms - now_ms, INT64_C(1)), REVIEW_LOOK_MAX_MS);
+    if (!c->closing)
+        (void)uv_timer_start(&c->review_timer, on_review_timer, (uint64_t)wait, 0);
+}
+
+static void note_end(struct coordinator *c, const struct rpc_identity *identity, int64_t now_ms)
+{
+    const int64_t until = identity->until_ms;
+    if (until == 0 || (c->review_at_ms && c->review_at_ms <= until))
+        return;
+    c->review_at_ms = until;
+    set_review_timer(c, now_ms);
+}
+
+titan_status api_admit(struct coordinator *c, const struct rpc_identity *identity, unsigned method,
+                       struct auth_user *ret, struct titan_error *err)
+{
+    const int64_t now = clock_wall_ms();
+    auth_resolve(c->auth, identity, now, ret);
+    TRY(enrol_admits(c->enrol, identity, now, err));
+    if (c->auth)
+        TRY(auth_admits(c->auth, identity, now, err));
+    if (policy_look_up(method, ret->roles) == POLICY_NO)
+        return titan_fail(err, TITAN_EPERM, "not permitted: %s is for %s; you are %s", policy_method_short(method),
+                          policy_needs(method), ret->actor);
+    note_end(c, identity, now);
+    return TITAN_OK;
+}
+
 titan_status api_authorize(struct rpc_call *call, const struct rpc_method *method, void *data, struct titan_error *err)
 {
     struct coordinator *c = data;
     const char *header = rpc_call_metadata(call, "authorization");
-    struct auth_user u;
-    titan_status status = enrol_admits(c->enrol, call, err);
-    if (status == TITAN_OK && header && c->auth) {
-        struct rpc_identity bearer;
-        status = auth_bearer(c->auth, header, rpc_call_identity(call), clock_wall_ms(), &bearer, err);
+    const struct rpc_identity transport = *rpc_call_identity(call);
+    struct rpc_identity identity = transport;
+    struct auth_user u = {.roles = 0};
+    titan_status status = TITAN_OK;
+    if (header && c->auth) {
+        const int64_t now = clock_wall_ms();
+        status = enrol_admits(c->enrol, &transport, now, err); /* a token does not wash a certificate clean */
         if (status == TITAN_OK)
-            rpc_call_set_identity(call, &bearer);
+            status = auth_bearer(c->auth, header, &transport, now, &identity, err);
+        if (identity.kind == RPC_ID_NONE)
+            identity = transport;
     }
-    api_user(c, call, &u);
-    if (status == TITAN_OK && policy_look_up(method->needs, u.roles) == POLICY_NO)
-        status = titan_fail(err, TITAN_EPERM, "not permitted: %s is for %s; you are %s",
-                            policy_method_short(method->needs), policy_needs(method->needs), u.actor);
+    if (status == TITAN_OK)
+        status = api_admit(c, &identity, method->needs, &u, err);
+    else
+        auth_resolve(c->auth, &identity, clock_wall_ms(), &u);
+    identity.roles = u.roles;
+    rpc_call_set_identity(call, &identity);
     if (status != TITAN_OK)
         api_failed(c, &u, method->needs, 0, err);
     return status;
@@ -201,29 +249,47 @@ titan_status api_check(struct rpc_call *call, const struct rpc_method *method, c
 {
     struct coordinator *c = data;
     struct auth_user u;
-    titan_status status = range_check(request, err);
-    if (status == TITAN_OK)
-        return status;
-    api_user(c, call, &u);
-    api_failed(c, &u, method->needs, 0, err);
+    titan_status status = api_admit(c, rpc_call_identity(call), method->needs, &u, err);
+    if (status == TITAN_OK && !method->on_message) /* a stream checks each of its messages */
+        status = range_check(request, err);
+    if (status != TITAN_OK)
+        api_failed(c, &u, method->needs, 0, err);
     return status;
 }
 
-titan_status api_still_may(struct coordinator *c, const struct rpc_call *call, struct titan_error *err)
+titan_status api_may_go_on(struct rpc_call *call, const struct rpc_method *method, void *data, struct titan_error *err)
 {
-    const struct rpc_identity *caller = rpc_call_identity(call);
-    TRY(enrol_admits(c->enrol, call, err));
-    if (!c->auth || caller->kind != RPC_ID_TOKEN || auth_token_lives(c->auth, caller->name, clock_wall_ms()))
+    struct coordinator *c = data;
+    const struct rpc_identity *identity = rpc_call_identity(call);
+    struct auth_user u;
+    if (method->needs == POLICY_SESSION && session_takes_last_words(call))
         return TITAN_OK;
-    return titan_fail(err, TITAN_EPERM, "the token has expired or was revoked");
+    TRY(api_admit(c, identity, method->needs, &u, err));
+    if ((u.roles & identity->roles) == identity->roles)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EPERM, "a role of %s was taken away since %s began", u.actor,
+                      policy_method_short(method->needs));
 }
 
-void api_check_callers(struct coordinator *c)
+bool api_connection_may_go_on(const struct rpc_identity *identity, void *data)
 {
-    api_watch_check_callers(c);
-    api_logs_check_callers(c);
-    api_backup_check_caller(c);
-    api_check_nodes_check_callers(c);
+    struct coordinator *c = data;
+    const int64_t now = clock_wall_ms();
+    if (enrol_admits(c->enrol, identity, now, NULL) != TITAN_OK)
+        return false;
+    note_end(c, identity, now);
+    return true;
+}
+
+void api_review(struct coordinator *c)
+{
+    c->review_at_ms = 0;
+    if (failpoint("api.review", NULL) != TITAN_OK)
+        return; /* what is open stays so: for tests of what is asked when a message comes */
+    for (size_t i = 0; i < ARRAY_SIZE(c->servers) && c->servers[i] && !c->closing; i++)
+        rpc_server_review(c->servers[i]);
+    if (c->review_at_ms)
+        set_review_timer(c, clock_wall_ms());
 }
 
 struct owner_check {

@@ -7,6 +7,8 @@
 #include "daemon/coordinator/shell/enrol.h"
 #include "titan/internal/enrol.pb-c.h"
 
+#define SESSION_FIRST_MS 10000 /* for an agent to register */
+
 static const struct rpc_method methods[] = {
     {.path = "/titan.v1.Titan/Submit",
      .needs = POLICY_SUBMIT,
@@ -105,6 +107,15 @@ static const struct rpc_method methods[] = {
      .request = &titan__v1__join_node_request__descriptor,
      .on_request = api_join_node,
      .on_close = api_certificate_closed},
+    {.path = "/titan.v1.Titan/ListJoins",
+     .needs = POLICY_LIST_JOINS,
+     .request = &titan__v1__list_joins_request__descriptor,
+     .on_request = api_list_joins},
+    {.path = "/titan.v1.Titan/RevokeJoin",
+     .needs = POLICY_REVOKE_JOIN,
+     .request = &titan__v1__revoke_join_request__descriptor,
+     .on_request = api_revoke_join,
+     .on_close = api_certificate_closed},
     {.path = "/titan.v1.Titan/RevokeCertificate",
      .needs = POLICY_REVOKE_CERTIFICATE,
      .request = &titan__v1__revoke_certificate_request__descriptor,
@@ -148,7 +159,8 @@ static const struct rpc_method methods[] = {
      .needs = POLICY_SESSION,
      .request = &titan__internal__agent_message__descriptor,
      .on_message = session_on_message,
-     .on_close = session_on_close},
+     .on_close = session_on_close,
+     .first_ms = SESSION_FIRST_MS},
     {.path = "/titan.internal.Enrolment/Renew",
      .needs = POLICY_RENEW,
      .request = &titan__internal__renew_request__descriptor,
@@ -169,6 +181,7 @@ const struct coordinator_observer api_observer = {
     .probed = api_probed,
     .session_refused = api_session_refused,
     .session_gone = api_session_gone,
+    .rights_changed = api_review,
 };
 
 const struct rpc_method *api_agent_methods(size_t *ret_n)

@@ -42,10 +42,13 @@ const char *api_user_key(struct arena *memory, const struct auth_user *u);
  * on record then. */
 titan_status api_may(struct coordinator *c, const struct auth_user *u, unsigned method, uint64_t job_id,
                      struct titan_error *err) TITAN_MUST_USE;
-/* May it go on? TITAN_EPERM where its token or certificate is no more. */
-titan_status api_still_may(struct coordinator *c, const struct rpc_call *call, struct titan_error *err) TITAN_MUST_USE;
-/* A token or certificate is no more: calls that were made with it and go on end. */
-void api_check_callers(struct coordinator *c);
+/* The one decision on authority: may this identity, as it is now, call the method? It is asked when a call begins, when
+ * its message is there, by a handler that stores something in a later turn of the loop, and of all open calls when
+ * rights change (api_review). ret: its user, set in any case. TITAN_EPERM says why not. */
+titan_status api_admit(struct coordinator *c, const struct rpc_identity *identity, unsigned method,
+                       struct auth_user *ret, struct titan_error *err) TITAN_MUST_USE;
+/* Rights have ended or changed: calls and connections that have none any more end. */
+void api_review(struct coordinator *c);
 /* All jobs, or only its own? */
 bool api_sees_all(const struct coordinator *c, const struct auth_user *u, unsigned method);
 /* Puts the call on record, in the batch of what it has changed. */
@@ -95,6 +98,8 @@ void api_watch_drain(struct rpc_call *call, void *data);
 void api_watch_closed(struct rpc_call *call, bool cancelled, void *data);
 
 void api_join_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_list_joins(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_revoke_join(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_revoke_certificate(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_enroll(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_renew(struct rpc_call *call, const ProtobufCMessage *request, void *data);
@@ -105,12 +110,6 @@ void api_logs_drain(struct rpc_call *call, void *data);
 void api_logs_closed(struct rpc_call *call, bool cancelled, void *data);
 /* Something happened to the job: its followers ask nodes it is new on, and end soon when it has ended. */
 void api_logs_job_moved(struct coordinator *c, uint64_t job_id);
-
-/* Of api_check_callers(). */
-void api_watch_check_callers(struct coordinator *c);
-void api_logs_check_callers(struct coordinator *c);
-void api_backup_check_caller(struct coordinator *c);
-void api_check_nodes_check_callers(struct coordinator *c);
 
 Titan__V1__Node *api_node_message(struct arena *memory, const struct core_node *n);
 /* Has the job ended, as far as the store knows? TITAN_ENOTFOUND. */

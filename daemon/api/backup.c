@@ -147,16 +147,6 @@ static void let_go(struct coordinator *c, struct backup *b)
         backup_free(b);
 }
 
-void api_backup_check_caller(struct coordinator *c)
-{
-    struct titan_error err = {0};
-    struct rpc_call *call = c->backup ? c->backup->call : NULL;
-    if (call && api_still_may(c, call, &err) != TITAN_OK) {
-        let_go(c, c->backup);
-        rpc_call_fail(call, &err);
-    }
-}
-
 void api_backup_closed(struct rpc_call *call, bool cancelled, void *data)
 {
     struct backup *b = rpc_call_data(call);

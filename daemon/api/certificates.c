@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/vec.h"
 #include "daemon/api/api.h"
 #include "daemon/auth/certs.h"
 #include "daemon/coordinator/shell/enrol.h"
@@ -24,8 +25,8 @@ struct pending {
     struct rpc_call *call; /* NULL when the client has gone */
     unsigned method;       /* of policy.h */
     struct auth_user user;
-    char by[192], node[PKI_NAME_MAX + 1], uri[PKI_URI_MAX], reason[API_REASON_MAX + 1];
-    int64_t now_ms;
+    char by[192], node[ENROLMENT_NODE], uri[PKI_URI_MAX], reason[API_REASON_MAX + 1];
+    int64_t now_ms, invited_ms, denied_before_ms;
     struct token token; /* of join: id and hash; of enroll: those that came */
     char token_text[TOKEN_TEXT];
     uint8_t key_hash[PKI_KEY_HASH];
@@ -170,19 +171,89 @@ void api_join_node(struct rpc_call *call, const ProtobufCMessage *base, void *da
     submit(c, call, p, status, &err, write_join, join_written);
 }
 
+struct listing {
+    struct arena memory;
+    Titan__V1__Join **joins;
+    size_t n, cap;
+};
+
+static bool each_join(const struct join *j, void *data)
+{
+    struct listing *l = data;
+    Titan__V1__Join *m = arena_alloc(&l->memory, sizeof(*m));
+    titan__v1__join__init(m);
+    m->id = arena_strdup(&l->memory, j->id);
+    m->node = arena_strdup(&l->memory, j->node);
+    m->created_at_ms = j->created_at_ms;
+    m->expires_at_ms = j->expires_at_ms;
+    m->used_at_ms = j->used_at_ms;
+    m->created_by = arena_strdup(&l->memory, j->created_by);
+    titan_assert(VEC_PUSH(l->joins, l->n, l->cap, m));
+    return true;
+}
+
+void api_list_joins(struct rpc_call *call, const ProtobufCMessage *request, void *data)
+{
+    struct coordinator *c = data;
+    struct titan_error err = {0};
+    struct listing l = {.n = 0};
+    (void)request;
+    if (enrolment_join_list(store_reader(c->store), each_join, &l, &err) == TITAN_OK) {
+        Titan__V1__ListJoinsResponse reply = TITAN__V1__LIST_JOINS_RESPONSE__INIT;
+        reply.n_joins = l.n;
+        reply.joins = l.joins;
+        rpc_call_reply(call, &reply.base);
+    } else {
+        rpc_call_fail(call, &err);
+    }
+    arena_free(&l.memory);
+    free(l.joins);
+}
+
+static titan_status write_join_revoked(struct db *db, void *arg, struct titan_error *err)
+{
+    struct pending *p = arg;
+    return enrolment_join_revoke(db, p->token.id, p->by, p->now_ms, p->node, err);
+}
+
+static void join_revoked(void *arg, const struct titan_error *stored)
+{
+    struct pending *p = arg;
+    struct rpc_call *call = answering(p, stored);
+    Titan__V1__RevokeJoinResponse reply = TITAN__V1__REVOKE_JOIN_RESPONSE__INIT;
+    reply.node = p->node;
+    if (call)
+        rpc_call_reply(call, &reply.base);
+    pending_free(p);
+}
+
+void api_revoke_join(struct rpc_call *call, const ProtobufCMessage *base, void *data)
+{
+    struct coordinator *c = data;
+    const char *id = ((const Titan__V1__RevokeJoinRequest *)base)->id;
+    struct titan_error err = {0};
+    struct pending *p = pending_new(c, call, POLICY_REVOKE_JOIN);
+    titan_status status = p ? TITAN_OK : titan_fail(&err, TITAN_ENOMEM, "out of memory");
+    if (p && snprintf(p->token.id, sizeof(p->token.id), "%s", id) >= (int)sizeof(p->token.id))
+        status = titan_fail(&err, TITAN_ENOTFOUND, "there is no join token %.32s", id);
+    submit(c, call, p, status, &err, write_join_revoked, join_revoked);
+}
+
 /* --- signing for nodes -------------------------------------------------------------------------------------------- */
 
-static void answer_signed(struct coordinator *c, struct rpc_call *call, const char *node, const void *request,
-                          size_t len)
+static void answer_signed(struct coordinator *c, struct rpc_call *call, const char *node, int64_t given_ms,
+                          const void *request, size_t len)
 {
     titan_assert(node[0] && len > 0);
     _cleanup_(buf_free) struct buf certificate = BUF_INIT, ca = BUF_INIT;
     struct titan_error err = {0};
-    if (enrol_sign(c->enrol, node, request, len, &certificate, &ca, &err) != TITAN_OK) {
+    int64_t until_ms = 0;
+    if (enrol_sign(c->enrol, node, given_ms, request, len, &certificate, &ca, &until_ms, &err) != TITAN_OK) {
         tlog_error(enrol_log(c->enrol), "a certificate could not be signed", "node=%s reason=\"%s\"", node, err.msg);
         rpc_call_fail(call, &err);
         return;
     }
+    rpc_call_renewed(call, until_ms); /* a node goes on over the connection that it has */
     Titan__Internal__EnrollResponse reply = TITAN__INTERNAL__ENROLL_RESPONSE__INIT;
     reply.certificate = (ProtobufCBinaryData){.data = (uint8_t *)certificate.data, .len = certificate.len};
     reply.ca = (ProtobufCBinaryData){.data = (uint8_t *)ca.data, .len = ca.len};
@@ -194,7 +265,8 @@ static titan_status write_enroll(struct db *db, void *arg, struct titan_error *e
 {
     titan_assert(((struct pending *)arg)->node[0] && ((struct pending *)arg)->request.len > 0);
     struct pending *p = arg;
-    return enrolment_join_use(db, p->token.id, p->token.hash, p->node, p->key_hash, p->now_ms, &p->refusal, err);
+    return enrolment_join_use(db, p->token.id, p->token.hash, p->node, p->key_hash, p->now_ms, &p->invited_ms,
+                              &p->refusal, err);
 }
 
 static void enroll_written(void *arg, const struct titan_error *stored)
@@ -203,13 +275,13 @@ static void enroll_written(void *arg, const struct titan_error *stored)
     struct coordinator *c = p->c;
     struct rpc_call *call = p->call;
     if (stored->status == TITAN_OK && p->refusal.status != TITAN_OK) {
-        enrol_join_refused(c->enrol);
+        enrol_join_refused(c->enrol, call ? rpc_call_peer(call) : "", clock_mono_ms());
         tlog_warn(enrol_log(c->enrol), "a node's request for a certificate is refused", "peer=\"%s\" reason=\"%s\"",
                   call ? rpc_call_peer(call) : "gone", p->refusal.msg);
         (void)answering(p, &p->refusal);
     } else if ((call = answering(p, stored))) {
         tlog_info(enrol_log(c->enrol), "node enrolled", "node=%s peer=\"%s\"", p->node, rpc_call_peer(call));
-        answer_signed(c, call, p->node, p->request.data, p->request.len);
+        answer_signed(c, call, p->node, p->invited_ms, p->request.data, p->request.len);
     }
     pending_free(p);
 }
@@ -222,6 +294,8 @@ static titan_status prepare_enroll(struct coordinator *c, const Titan__Internal_
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     TRY(check_node(r->node, err));
     TRY(token_parse(r->token, p->token.id, p->token.hash, err));
+    /* A wrong token, which any machine may send, costs no write and no signature. */
+    TRY(enrolment_join_find(store_reader(c->store), p->token.id, p->token.hash, err));
     TRY(pki_request_check(r->request.data, r->request.len, p->key_hash, err));
     TRY(enrol_can_sign(c->enrol, &a, err)); /* before the token is spent */
     (void)snprintf(p->node, sizeof(p->node), "%s", r->node);
@@ -234,10 +308,17 @@ void api_enroll(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     struct coordinator *c = data;
     struct titan_error err = {0};
+    const int64_t now_ms = clock_mono_ms();
+    if (!enrol_may_try(c->enrol, rpc_call_peer(call), now_ms)) {
+        titan_fail(&err, TITAN_ELIMIT, "too many wrong join tokens came from this address within a minute");
+        titan_error_hint(&err, "wait a minute");
+        rpc_call_fail(call, &err);
+        return;
+    }
     struct pending *p = pending_new(c, call, POLICY_ENROLL);
     titan_status status = prepare_enroll(c, (const Titan__Internal__EnrollRequest *)base, p, &err);
     if (status != TITAN_OK)
-        enrol_join_refused(c->enrol);
+        enrol_join_refused(c->enrol, rpc_call_peer(call), now_ms);
     submit(c, call, p, status, &err, write_enroll, enroll_written);
 }
 
@@ -260,7 +341,7 @@ void api_renew(struct rpc_call *call, const ProtobufCMessage *base, void *data)
         rpc_call_fail(call, &err);
     } else {
         api_on_record(c, u.actor, POLICY_RENEW);
-        answer_signed(c, call, name, r->request.data, r->request.len);
+        answer_signed(c, call, name, caller->from_ms, r->request.data, r->request.len);
     }
 }
 
@@ -281,7 +362,7 @@ static void revocation_done(void *arg, const struct titan_error *stored)
 {
     struct pending *p = arg;
     Titan__V1__RevokeCertificateResponse reply = TITAN__V1__REVOKE_CERTIFICATE_RESPONSE__INIT;
-    api_check_callers(p->c);
+    api_review(p->c);
     struct rpc_call *call = answering(p, stored);
     reply.name = p->uri;
     reply.sessions = p->sessions;
@@ -297,13 +378,13 @@ static void revocation_written(void *arg, const struct titan_error *stored)
     struct titan_error err = *stored;
     const char *name = "";
     struct batch batch;
-    if (err.status == TITAN_OK && !enrol_deny(c->enrol, p->uri, p->now_ms))
-        titan_fail(&err, TITAN_ENOMEM, "out of memory");
     if (err.status != TITAN_OK) {
+        enrol_deny_undo(c->enrol, p->uri, p->denied_before_ms);
         (void)answering(p, &err);
         pending_free(p);
         return;
     }
+    (void)!enrol_deny(c->enrol, p->uri, p->now_ms); /* again: another one may have failed since, and undone it */
     tlog_warn(enrol_log(c->enrol), "certificate revoked", "name=\"%s\" by=\"%s\" reason=\"%s\"", p->uri, p->by,
               p->reason);
     bool node = pki_uri_parse(p->uri, &name) == PKI_NODE && !c->closing;
@@ -338,5 +419,10 @@ void api_revoke_certificate(struct rpc_call *call, const ProtobufCMessage *base,
     struct titan_error err = {0};
     struct pending *p = pending_new(c, call, POLICY_REVOKE_CERTIFICATE);
     titan_status status = prepare_revocation((const Titan__V1__RevokeCertificateRequest *)base, p, &err);
+    if (status == TITAN_OK)
+        status = shell_accepts(c, &err);
+    /* From here on: what such a certificate is handed to the store for comes behind this. */
+    if (status == TITAN_OK && (p->denied_before_ms = enrol_deny(c->enrol, p->uri, p->now_ms)) < 0)
+        status = titan_fail(&err, TITAN_ENOMEM, "out of memory");
     submit(c, call, p, status, &err, write_revocation, revocation_written);
 }

@@ -436,17 +436,6 @@ void api_probed(struct coordinator *c, uint64_t session, const Titan__Internal__
     }
 }
 
-void api_check_nodes_check_callers(struct coordinator *c)
-{
-    for (struct check_request *r = c->check_requests; r; r = r->next) {
-        struct titan_error err = {0};
-        if (!r->call || api_still_may(c, r->call, &err) == TITAN_OK)
-            continue;
-        (void)uv_timer_stop(&r->timer);
-        rpc_call_fail(TAKE(r->call), &err);
-    }
-}
-
 static void on_timer_closed(uv_handle_t *handle)
 {
     struct check_request *r = handle->data;

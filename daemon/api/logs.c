@@ -271,16 +271,6 @@ void api_logs_job_moved(struct coordinator *c, uint64_t job_id)
     }
 }
 
-void api_logs_check_callers(struct coordinator *c)
-{
-    for (struct log_request *r = c->log_requests, *next; r; r = next) {
-        struct titan_error err = {0};
-        next = r->next;
-        if (r->call && api_still_may(c, r->call, &err) != TITAN_OK)
-            finish(r, &err);
-    }
-}
-
 /* A call that follows waits for what is not there yet; others are told that there is nothing. */
 static titan_status check_there(struct coordinator *c, const Titan__V1__LogsRequest *request, bool ended,
                                 struct titan_error *err)

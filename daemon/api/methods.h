@@ -12,9 +12,13 @@ const struct rpc_method *api_agent_methods(size_t *ret_n);
 /* rpc_server_options.authorize for that table. */
 titan_status api_authorize(struct rpc_call *call, const struct rpc_method *method, void *data,
                            struct titan_error *err) TITAN_MUST_USE;
-/* rpc_server_options.check: every field of a request is within its range (proto/ranges.h). */
+/* rpc_server_options.check: the caller still may, and every field of a request is within its range (proto/ranges.h). */
 titan_status api_check(struct rpc_call *call, const struct rpc_method *method, const ProtobufCMessage *request,
                        void *data, struct titan_error *err) TITAN_MUST_USE;
+/* rpc_server_options.review and review_connection. */
+titan_status api_may_go_on(struct rpc_call *call, const struct rpc_method *method, void *data,
+                           struct titan_error *err) TITAN_MUST_USE;
+bool api_connection_may_go_on(const struct rpc_identity *identity, void *data);
 /* coordinator_options.observer of a coordinator that serves them. */
 extern const struct coordinator_observer api_observer;
 

@@ -37,7 +37,8 @@ struct submit {
     struct supply supply;
     bool one_machine; /* as the coordinator has it, which may be gone when this is looked at */
     struct job job;
-    struct auth_user user; /* that submits it */
+    struct rpc_identity identity; /* that submits it, and its user */
+    struct auth_user user;
     const struct paths_options *paths;
     struct arena memory;
     struct event on_record;
@@ -463,6 +464,10 @@ static void checked(struct file_task *k)
     struct coordinator *c = s->owner;
     if (s->err.status == TITAN_OK && c->closing)
         titan_fail(&s->err, TITAN_EUNREACHABLE, "the coordinator is stopping");
+    if (s->err.status == TITAN_OK) { /* the recipe may have been looked at for long */
+        struct auth_user now;
+        (void)!api_admit(c, &s->identity, POLICY_SUBMIT, &now, &s->err);
+    }
     if (s->err.status == TITAN_OK && s->asks) {
         if (origin_find(c, &s->user, s->asks, false, &s->origin, &s->err) != TITAN_OK ||
             queue_check(s, &s->err) != TITAN_OK)
@@ -515,6 +520,7 @@ void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     titan_assert(s);
     memset(s, 0, offsetof(struct submit, origin));
     origin_init(&s->origin);
+    s->identity = *rpc_call_identity(call);
     api_user(c, call, &s->user);
     if (prepare(c, (const Titan__V1__SubmitRequest *)base, s, &err) != TITAN_OK) {
         api_failed(c, &s->user, POLICY_SUBMIT, 0, &err);

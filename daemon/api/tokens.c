@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/vec.h"
 #include "daemon/api/api.h"
+#include "state/enrolment.h"
 
 #define TTL_DEFAULT_S (30 * 86400)
 
@@ -17,7 +18,7 @@ struct token_write {
     struct token token;    /* to be revoked: id only */
     char text[TOKEN_TEXT];
     bool revoke;
-    int64_t at_ms;
+    int64_t at_ms, before_ms; /* before_ms: when it was revoked already, 0 = it was not */
     struct arena memory;
     struct event event;
 };
@@ -30,12 +31,55 @@ static titan_status write_token(struct db *db, void *arg, struct titan_error *er
     return event_add(db, &w->event, err);
 }
 
+/* What was made by calls with a token, and is good still. */
+struct made {
+    struct arena *memory;
+    int64_t now_ms;
+    char by[TOKEN_ID_TEXT + 16]; /* as the end of an actor */
+    char **tokens, **joins;
+    size_t n_tokens, cap_tokens, n_joins, cap_joins;
+};
+
+static bool made_by(const struct made *m, const char *actor)
+{
+    const size_t len = strlen(actor), end = strlen(m->by);
+    return len >= end && strcmp(actor + len - end, m->by) == 0;
+}
+
+static bool each_made_token(const struct token *t, void *data)
+{
+    struct made *m = data;
+    if (made_by(m, t->created_by) && !t->revoked_at_ms && t->expires_at_ms > m->now_ms)
+        titan_assert(VEC_PUSH(m->tokens, m->n_tokens, m->cap_tokens, arena_strdup(m->memory, t->id)));
+    return true;
+}
+
+static bool each_made_join(const struct join *j, void *data)
+{
+    struct made *m = data;
+    if (made_by(m, j->created_by) && !j->used_at_ms && j->expires_at_ms > m->now_ms)
+        titan_assert(VEC_PUSH(m->joins, m->n_joins, m->cap_joins, arena_strdup(m->memory, j->id)));
+    return true;
+}
+
 static void answer(struct token_write *w)
 {
     titan_assert(w->call && (w->revoke || w->text[0]));
     if (w->revoke) {
         Titan__V1__RevokeTokenResponse reply = TITAN__V1__REVOKE_TOKEN_RESPONSE__INIT;
+        struct made made = {.memory = &w->memory, .now_ms = w->at_ms};
+        (void)snprintf(made.by, sizeof(made.by), "(token %s)", w->token.id);
+        struct db *db = store_reader(w->owner->store);
+        if (token_list(db, each_made_token, &made, NULL) == TITAN_OK &&
+            enrolment_join_list(db, each_made_join, &made, NULL) == TITAN_OK) {
+            reply.n_made_tokens = made.n_tokens;
+            reply.made_tokens = made.tokens;
+            reply.n_made_joins = made.n_joins;
+            reply.made_joins = made.joins;
+        }
         rpc_call_reply(w->call, &reply.base);
+        free(made.tokens);
+        free(made.joins);
         return;
     }
     Titan__V1__CreateTokenResponse reply = TITAN__V1__CREATE_TOKEN_RESPONSE__INIT;
@@ -49,10 +93,10 @@ static void written(void *arg, const struct titan_error *err)
 {
     struct token_write *w = arg;
     struct coordinator *c = w->owner;
-    if (err->status == TITAN_OK && c->auth && w->revoke)
-        auth_drop_token(c->auth, w->token.id);
-    else if (err->status == TITAN_OK && c->auth)
-        auth_put_token(c->auth, &w->token);
+    if (c->auth && w->revoke) /* again: another one may have failed since, and undone it */
+        auth_revoke_token(c->auth, w->token.id, err->status == TITAN_OK && !w->before_ms ? w->at_ms : w->before_ms);
+    else if (err->status == TITAN_OK && c->auth && !w->revoke)
+        auth_put_token(c->auth, &w->token, w->at_ms);
     if (w->call) {
         rpc_call_set_data(w->call, NULL);
         if (err->status == TITAN_OK)
@@ -63,7 +107,7 @@ static void written(void *arg, const struct titan_error *err)
     if (!c->closing)
         api_watch_poke(c, 0);
     if (!c->closing && w->revoke && err->status == TITAN_OK)
-        api_check_callers(c);
+        api_review(c);
     arena_free(&w->memory);
     explicit_bzero(w->text, sizeof(w->text));
     free(w);
@@ -132,6 +176,8 @@ static void begin(struct coordinator *c, struct rpc_call *call, const ProtobufCM
         arena_printf(&w->memory, "%s: %s%s%s", w->event.message, w->token.id, w->revoke ? "" : " for ", w->token.name);
     w->call = call;
     rpc_call_set_data(call, w);
+    if (w->revoke && c->auth) /* from here on: what it is handed to the store for comes behind this */
+        w->before_ms = auth_revoke_token(c->auth, w->token.id, w->at_ms);
     store_write(c->store, write_token, w, written);
 }
 

@@ -6,14 +6,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/utf8.h"
 #include "base/vec.h"
 
 #define CACHE 256       /* uids with known groups */
-#define CACHE_MS 60000  /* a change of the groups counts after that */
+#define CACHE_MS 60000  /* a change of a directory service's groups counts after that */
 #define GROUPS_MAX 1024 /* of one user */
 #define CERT_PREFIX "spiffe://titan/"
 
@@ -25,7 +27,8 @@ struct known {
 struct auth {
     struct auth_options options;
     uid_t own;
-    bool by_group; /* a list names one */
+    bool by_group;      /* a list names one */
+    struct stat groups; /* of /etc/group, when it was looked at */
     struct known known[CACHE];
     struct token *tokens;
     size_t n_tokens, cap_tokens;
@@ -120,9 +123,28 @@ static unsigned ask_roles(const struct auth *a, uid_t uid, gid_t gid, const char
     return roles;
 }
 
+static void forget_roles(struct auth *a)
+{
+    for (size_t i = 0; i < CACHE; i++)
+        a->known[i].uid = JOB_NO_ID;
+}
+
+/* A group of this machine that has changed counts at once; one of a directory service, when the cache is old. */
+static void look_at_groups(struct auth *a)
+{
+    struct stat now = {0};
+    if (!a->by_group || stat("/etc/group", &now) != 0)
+        return;
+    if (now.st_ino != a->groups.st_ino || now.st_mtim.tv_sec != a->groups.st_mtim.tv_sec ||
+        now.st_mtim.tv_nsec != a->groups.st_mtim.tv_nsec)
+        forget_roles(a);
+    a->groups = now;
+}
+
 static unsigned process_roles(struct auth *a, const struct rpc_identity *id, int64_t now_ms)
 {
     titan_assert(id->kind == RPC_ID_UID);
+    look_at_groups(a);
     struct known *k = &a->known[id->uid % CACHE];
     if (k->uid != (int64_t)id->uid || k->until_ms <= now_ms || k->until_ms > now_ms + CACHE_MS)
         *k = (struct known){(int64_t)id->uid, now_ms + CACHE_MS, ask_roles(a, id->uid, id->gid, id->name)};
@@ -141,24 +163,41 @@ static struct token *find_token(const struct auth *a, const char *id)
     return NULL;
 }
 
-void auth_put_token(struct auth *a, const struct token *token)
+void auth_put_token(struct auth *a, const struct token *token, int64_t now_ms)
 {
-    if (token->revoked_at_ms || find_token(a, token->id))
+    if (token->expires_at_ms <= now_ms || find_token(a, token->id))
         return;
     titan_assert(VEC_PUSH(a->tokens, a->n_tokens, a->cap_tokens, *token));
 }
 
-void auth_drop_token(struct auth *a, const char *id)
+int64_t auth_revoke_token(struct auth *a, const char *id, int64_t at_ms)
 {
     struct token *t = find_token(a, id);
+    const int64_t before_ms = t ? t->revoked_at_ms : 0;
     if (t)
-        *t = a->tokens[--a->n_tokens];
+        t->revoked_at_ms = at_ms;
+    return before_ms;
 }
 
-bool auth_token_lives(const struct auth *a, const char *id, int64_t now_ms)
+static titan_status token_counts(const struct token *t, int64_t now_ms, struct titan_error *err)
 {
-    const struct token *t = find_token(a, id);
-    return t && now_ms < t->expires_at_ms;
+    char then[32];
+    if (t->revoked_at_ms)
+        return titan_fail(err, TITAN_EPERM, "the token %s of %s was revoked at %s", t->id, t->name,
+                          clock_format(t->revoked_at_ms, then));
+    if (now_ms >= t->expires_at_ms)
+        return titan_fail(err, TITAN_EPERM, "the token %s of %s expired at %s", t->id, t->name,
+                          clock_format(t->expires_at_ms, then));
+    return TITAN_OK;
+}
+
+titan_status auth_admits(const struct auth *a, const struct rpc_identity *identity, int64_t now_ms,
+                         struct titan_error *err)
+{
+    const struct token *t = identity->kind == RPC_ID_TOKEN ? find_token(a, identity->name) : NULL;
+    if (identity->kind != RPC_ID_TOKEN)
+        return TITAN_OK;
+    return t ? token_counts(t, now_ms, err) : titan_fail(err, TITAN_EPERM, "there is no token %s", identity->name);
 }
 
 titan_status auth_bearer(struct auth *a, const char *header, const struct rpc_identity *transport, int64_t now_ms,
@@ -167,6 +206,7 @@ titan_status auth_bearer(struct auth *a, const char *header, const struct rpc_id
     char id[TOKEN_ID_TEXT];
     unsigned char hash[TOKEN_HASH_BYTES];
     const char *text = value_of(header, "Bearer ");
+    *ret = (struct rpc_identity){.kind = RPC_ID_NONE};
     if (!text)
         return titan_fail(err, TITAN_EPERM, "the header authorization is no bearer token");
     if (!transport->secure)
@@ -174,13 +214,15 @@ titan_status auth_bearer(struct auth *a, const char *header, const struct rpc_id
     TRY(token_parse(text, id, hash, err));
     const struct token *t = find_token(a, id);
     if (!t || !token_matches(t, hash))
-        return titan_fail(err, TITAN_EPERM, "the token is unknown or has been revoked");
-    if (now_ms >= t->expires_at_ms)
-        return titan_fail(err, TITAN_EPERM, "the token %s of %s has expired", t->id, t->name);
-    titan_assert(t->id[0] && !t->revoked_at_ms);
-    *ret = (struct rpc_identity){.kind = RPC_ID_TOKEN, .secure = true, .uid = (uid_t)-1, .gid = (gid_t)-1};
+        return titan_fail(err, TITAN_EPERM, "the token is unknown");
+    *ret = (struct rpc_identity){.kind = RPC_ID_TOKEN,
+                                 .secure = true,
+                                 .uid = (uid_t)-1,
+                                 .gid = (gid_t)-1,
+                                 .from_ms = t->created_at_ms,
+                                 .until_ms = t->expires_at_ms};
     (void)snprintf(ret->name, sizeof(ret->name), "%s", t->id);
-    return TITAN_OK;
+    return token_counts(t, now_ms, err);
 }
 
 static void resolve_token(const struct auth *a, const char *id, int64_t now_ms, struct auth_user *u)
@@ -188,11 +230,12 @@ static void resolve_token(const struct auth *a, const char *id, int64_t now_ms, 
     static const enum policy_role roles[] = {
         [TOKEN_USER] = POLICY_USER, [TOKEN_OPERATOR] = POLICY_OPERATOR, [TOKEN_ADMIN] = POLICY_ADMIN};
     const struct token *t = find_token(a, id);
-    if (!t || now_ms >= t->expires_at_ms || t->role < TOKEN_USER || t->role > TOKEN_ADMIN)
+    if (!t)
         return;
-    u->roles |= roles_up_to(roles[t->role]);
     (void)snprintf(u->name, sizeof(u->name), "%s", t->name);
     (void)snprintf(u->actor, sizeof(u->actor), "%s (token %s)", t->name, t->id);
+    if (token_counts(t, now_ms, NULL) == TITAN_OK && t->role >= TOKEN_USER && t->role <= TOKEN_ADMIN)
+        u->roles |= roles_up_to(roles[t->role]);
 }
 
 /* --- certificates ------------------------------------------------------------------------------------------------- */
@@ -247,19 +290,31 @@ void auth_resolve(struct auth *a, const struct rpc_identity *id, int64_t now_ms,
     }
 }
 
+static void take_options(struct auth *a, const struct auth_options *options)
+{
+    const struct auth_list *const lists[] = {&a->options.admins, &a->options.operators};
+    a->options = *options;
+    a->by_group = false;
+    for (size_t l = 0; l < ARRAY_SIZE(lists); l++)
+        for (size_t i = 0; i < lists[l]->n; i++)
+            a->by_group |= value_of(lists[l]->entry[i], "group:") != NULL;
+    forget_roles(a);
+}
+
 struct auth *auth_new(const struct auth_options *options)
 {
     struct auth *a = calloc(1, sizeof(*a));
     titan_assert(a);
-    a->options = *options;
     a->own = geteuid();
-    const struct auth_list *const lists[] = {&a->options.admins, &a->options.operators};
-    for (size_t l = 0; l < ARRAY_SIZE(lists); l++)
-        for (size_t i = 0; i < lists[l]->n; i++)
-            a->by_group |= value_of(lists[l]->entry[i], "group:") != NULL;
-    for (size_t i = 0; i < CACHE; i++)
-        a->known[i].uid = JOB_NO_ID;
+    take_options(a, options);
     return a;
+}
+
+void auth_reload(struct auth *a, const struct auth_options *options)
+{
+    struct auth_options now = *options;
+    now.nodes_by_address = a->options.nodes_by_address;
+    take_options(a, &now);
 }
 
 void auth_free(struct auth *a)

@@ -43,20 +43,28 @@ struct auth_user {
 struct auth;
 
 struct auth *auth_new(const struct auth_options *options); /* never NULL */
-void auth_free(struct auth *a);                            /* NULL is fine */
-bool auth_private_jobs(const struct auth *a);              /* NULL: false */
+/* Other lists; nodes_by_address stays. What was known of groups is asked for anew. */
+void auth_reload(struct auth *a, const struct auth_options *options);
+void auth_free(struct auth *a);               /* NULL is fine */
+bool auth_private_jobs(const struct auth *a); /* NULL: false */
 
-/* A bearer token's header, "Bearer titan_...": what rpc_call_set_identity is to be told. TITAN_EPERM for one that is
- * unknown, expired or revoked, or that comes over plain TCP. */
+/* A bearer token's header, "Bearer titan_...": what rpc_call_set_identity is to be told. TITAN_EPERM for a token that
+ * is unknown, expired or revoked, or that comes over plain TCP. ret is set wherever the secret is that of a token that
+ * is known, so that a refusal names the user; else its kind is RPC_ID_NONE. */
 titan_status auth_bearer(struct auth *a, const char *header, const struct rpc_identity *transport, int64_t now_ms,
                          struct rpc_identity *ret, struct titan_error *err) TITAN_MUST_USE;
 /* a NULL: every caller may call everything (a server without an authority, in tests). */
 void auth_resolve(struct auth *a, const struct rpc_identity *identity, int64_t now_ms, struct auth_user *ret);
 
-/* The tokens that count, as the store has them. */
-void auth_put_token(struct auth *a, const struct token *token);
-void auth_drop_token(struct auth *a, const char *id);
-bool auth_token_lives(const struct auth *a, const char *id, int64_t now_ms);
+/* Does the token still count that this identity came by? TITAN_EPERM; TITAN_OK for every other kind. */
+titan_status auth_admits(const struct auth *a, const struct rpc_identity *identity, int64_t now_ms,
+                         struct titan_error *err) TITAN_MUST_USE;
+
+/* The tokens, as the store has them. One that has expired is not kept. */
+void auth_put_token(struct auth *a, const struct token *token, int64_t now_ms);
+/* Returns when it was revoked before; 0 = it was not. at_ms 0: it counts again. Nothing happens where the token is not
+ * known. */
+int64_t auth_revoke_token(struct auth *a, const char *id, int64_t at_ms);
 
 /* Is this one of the daemon's own: admin, or the daemon's uid? What it names is opened with the daemon's rights. */
 static inline bool auth_trusted(const struct auth_user *u)

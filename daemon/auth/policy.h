@@ -57,6 +57,8 @@ enum policy_cell {
     X(LIST_TOKENS, "/titan.v1.Titan/ListTokens", "----y-", READS)                                                      \
     X(REVOKE_TOKEN, "/titan.v1.Titan/RevokeToken", "----y-", AUDIT)                                                    \
     X(JOIN_NODE, "/titan.v1.Titan/JoinNode", "----y-", AUDIT)                                                          \
+    X(LIST_JOINS, "/titan.v1.Titan/ListJoins", "----y-", READS)                                                        \
+    X(REVOKE_JOIN, "/titan.v1.Titan/RevokeJoin", "----y-", AUDIT)                                                      \
     X(REVOKE_CERTIFICATE, "/titan.v1.Titan/RevokeCertificate", "----y-", AUDIT)                                        \
     X(ENROLL, "/titan.internal.Enrolment/Enroll", "yyyyyy", AUDIT)                                                     \
     X(RENEW, "/titan.internal.Enrolment/Renew", "-----y", AUDIT)                                                       \

@@ -39,6 +39,7 @@ struct coordinator_observer {
     /* A registration with the certificate of another node: for the record. */
     void (*session_refused)(struct coordinator *c, const struct rpc_call *call, const struct titan_error *why);
     void (*session_gone)(struct coordinator *c, uint64_t session);
+    void (*rights_changed)(struct coordinator *c); /* of callers that may have calls open */
 };
 
 struct coordinator_options {
@@ -68,6 +69,10 @@ titan_status coordinator_listen(struct coordinator *c, const char *address, stru
  * other and be valid. Before the server listens. */
 titan_status coordinator_identity(struct coordinator *c, const struct rpc_tls *files,
                                   struct titan_error *err) TITAN_MUST_USE;
+/* One of the two servers of its methods at most; it outlives every call of them. */
+void coordinator_served_by(struct coordinator *c, struct rpc_server *server);
+/* Other lists of users with roles: a user without a role that it had loses the calls that go on by it. */
+void coordinator_reload(struct coordinator *c, const struct auth_options *auth);
 /* It is served over TLS at HOST:PORT; agents: to agents only. */
 void coordinator_serves_tls(struct coordinator *c, const char *address, bool agents);
 /* Stops taking input, commits what was accepted, closes the store, then calls done on the loop. Jobs go on. */

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <openssl/err.h>
-#include <openssl/pem.h>
 #include <openssl/x509v3.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +23,7 @@ enum {
     EVENTS = 128,
     BEGIN_MS = 10000, /* for TLS and the first frame */
     LEAVE_MS = 10000, /* for a client to take what gRPC has left it */
+    CUT_MS = 1000,    /* ... where the client has lost its rights */
     LOOK_MS = 1000,   /* between two looks for those that are late */
 };
 
@@ -33,6 +33,7 @@ struct rpc_proxy {
     pthread_mutex_t lock;
     struct rpc_proxy_connection *arrivals; /* guarded by lock */
     bool closing;                          /* guarded by lock */
+    atomic_bool cuts;                      /* some are to be cut */
     int wake, epoll;
     /* The thread's. */
     struct rpc_proxy_connection *connections, *due, *ended;
@@ -45,6 +46,8 @@ struct rpc_proxy {
 
 static void deadline_set(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, int64_t ms)
 {
+    if (c->cutting && c->deadline_ns > 0 && !c->gone)
+        return; /* nothing puts that off */
     proxy->n_deadlines += (uint32_t)(ms > 0) - (uint32_t)(c->deadline_ns > 0);
     c->deadline_ns = ms > 0 ? clock_mono_ns() + ms * 1000000 : 0;
 }
@@ -172,8 +175,14 @@ static ssize_t end_read(struct rpc_proxy *proxy, struct rpc_proxy_end *end)
     return n > 0 ? n : n < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
 }
 
-/* The one SPIFFE URI of a client's certificate, and the certificate. */
-static titan_status identify(struct rpc_proxy_connection *c)
+static int64_t time_ms(const ASN1_TIME *t)
+{
+    struct tm tm = {0};
+    return ASN1_TIME_to_tm(t, &tm) == 1 ? (int64_t)timegm(&tm) * 1000 : 0;
+}
+
+/* The one SPIFFE URI of a client's certificate, and its life. A certificate without a life has ended. */
+static void identify(struct rpc_proxy_connection *c)
 {
     X509 *x = SSL_get0_peer_certificate(c->tls);
     GENERAL_NAMES *names = x ? X509_get_ext_d2i(x, NID_subject_alt_name, NULL, NULL) : NULL;
@@ -188,22 +197,14 @@ static titan_status identify(struct rpc_proxy_connection *c)
     }
     const int len = n_uris == 1 ? ASN1_STRING_length(uri) : 0;
     const char *text = len > 0 ? (const char *)ASN1_STRING_get0_data(uri) : "";
-    BIO *pem = NULL;
     if (len > 9 && (size_t)len < sizeof(c->name) && !memchr(text, 0, (size_t)len) &&
         memcmp(text, "spiffe://", 9) == 0) {
-        char *data = NULL;
-        pem = BIO_new(BIO_s_mem());
-        const long n = pem && PEM_write_bio_X509(pem, x) == 1 ? BIO_get_mem_data(pem, &data) : 0;
-        if (n > 0 && buf_append(&c->certificate, data, (size_t)n) == TITAN_OK) {
-            memcpy(c->name, text, (size_t)len);
-            atomic_store(&c->identified, true);
-        } else {
-            (void)titan_fail(&c->why, TITAN_ENOMEM, "there is no memory for a certificate");
-        }
+        memcpy(c->name, text, (size_t)len);
+        c->from_ms = time_ms(X509_get0_notBefore(x));
+        atomic_store(&c->until_ms, MAX(time_ms(X509_get0_notAfter(x)), INT64_C(1)));
+        atomic_store(&c->identified, true);
     }
-    BIO_free(pem);
     GENERAL_NAMES_free(names);
-    return c->why.status;
 }
 
 /* The handshake is over: HTTP/2 must have been agreed on. */
@@ -214,7 +215,8 @@ static titan_status tls_begun(struct rpc_proxy_connection *c)
     SSL_get0_alpn_selected(c->tls, &protocol, &len);
     if (len != 2 || memcmp(protocol, "h2", 2) != 0)
         return titan_fail(&c->why, TITAN_EPERM, "a client that does not offer HTTP/2 in its handshake");
-    return identify(c);
+    identify(c);
+    return TITAN_OK;
 }
 
 /* --- carrying ----------------------------------------------------------------------------------------------------- */
@@ -359,6 +361,12 @@ static bool arrivals_take(struct rpc_proxy *proxy)
         begin(proxy, c);
         c = next;
     }
+    if (atomic_exchange(&proxy->cuts, false))
+        for (c = proxy->connections; c; c = c->next)
+            if (atomic_load(&c->cut) && !c->cutting) {
+                deadline_set(proxy, c, CUT_MS);
+                c->cutting = true;
+            }
     return !closing;
 }
 
@@ -509,5 +517,12 @@ void rpc_proxy_add(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, int 
     proxy->arrivals = c;
     (void)pthread_mutex_unlock(&proxy->lock);
     if (first)
+        wake(proxy);
+}
+
+void rpc_proxy_cut(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
+{
+    atomic_store(&c->cut, true);
+    if (!atomic_exchange(&proxy->cuts, true))
         wake(proxy);
 }

@@ -33,14 +33,17 @@ struct rpc_proxy_connection {
     struct rpc_filter filter;
     SSL *tls;         /* NULL: without */
     bool begun, left; /* its first frame has come; gRPC has closed its side */
-    bool queued, gone;
+    bool queued, gone, cutting;
     int64_t deadline_ns; /* of the monotonic clock; 0: none */
     struct titan_error why;
     struct rpc_tag ended; /* the caller's: its fn and owner */
-    /* The certificate that the client has proved to have, set before gRPC gets a byte: its SPIFFE URI and PEM. */
+    /* The certificate that the client has proved to have, set before gRPC gets a byte: its SPIFFE URI and life, in ms
+     * since 1970. */
     atomic_bool identified;
     char name[192];
-    struct buf certificate;
+    int64_t from_ms;
+    _Atomic int64_t until_ms; /* the caller's to move, as the certificate is renewed */
+    atomic_bool cut;          /* of rpc_proxy_cut */
 };
 
 /* queue: where connections' ends are posted. */
@@ -50,5 +53,8 @@ void rpc_proxy_close(struct rpc_proxy *proxy);
 /* The descriptors, the filter and tls are the thread's to close. ended is posted once, whenever both sides are closed;
  * why.status says for what reason (TITAN_OK: one of them has left). */
 void rpc_proxy_add(struct rpc_proxy *proxy, struct rpc_proxy_connection *connection, int client, int inner);
+/* Ends the connection within 2 s: what gRPC still has for the client gets through. The connection has not ended yet, or
+ * its end is posted and not taken. */
+void rpc_proxy_cut(struct rpc_proxy *proxy, struct rpc_proxy_connection *connection);
 
 #endif

@@ -54,8 +54,9 @@ struct rpc_call {
     grpc_call_details details; /* of what is not served */
     grpc_byte_buffer *incoming;
     int cancelled;
-    uint64_t begun_ms; /* of the loop's clock */
+    uint64_t opened_ms; /* of the loop's clock */
 
+    bool begun;        /* its first message has come */
     bool opened;       /* the handler knows it */
     bool over;         /* nothing more to or from the handler */
     bool sent_headers; /* or they are on their way */
@@ -73,8 +74,8 @@ struct rpc_call {
 
     void *user;
     struct rpc_identity identity;
-    uint64_t connection;               /* of TCP: its id; 0: it had ended as the call came */
-    char *peer, *header, *certificate; /* header: as last asked for */
+    uint64_t connection; /* of TCP: its id; 0: it had ended as the call came */
+    char *peer, *header; /* header: as last asked for */
 };
 
 static void pump(struct rpc_call *call);
@@ -144,7 +145,6 @@ static void call_free(struct rpc_call *call)
     grpc_slice_unref(call->status_text);
     free(call->peer);
     free(call->header);
-    free(call->certificate);
     if (call->call)
         grpc_call_unref(call->call);
     server->n_calls--;
@@ -210,7 +210,7 @@ static titan_status check(struct rpc_call *call, const ProtobufCMessage *request
 {
     const struct endpoint *endpoint = call->endpoint;
     const struct rpc_server_options *options = &call->server->options;
-    if (endpoint->own || endpoint->method.on_message || !options->check)
+    if (endpoint->own || call->begun || !options->check)
         return TITAN_OK;
     return options->check(call, &endpoint->method, request, endpoint->data, err);
 }
@@ -234,7 +234,7 @@ static void recv_tag(struct rpc_tag *tag, bool ok)
     } else if ((message = take_message(call))) {
         HANDLER(endpoint->method.path);
         if (check(call, message, &err) == TITAN_OK) {
-            call->opened = true;
+            call->opened = call->begun = true;
             (streams ? endpoint->method.on_message : endpoint->method.on_request)(call, message, endpoint->data);
         } else {
             rpc_call_fail(call, &err);
@@ -246,16 +246,21 @@ static void recv_tag(struct rpc_tag *tag, bool ok)
     call_unref(call);
 }
 
+static uint32_t first_ms(const struct rpc_call *call)
+{
+    return call->endpoint->method.first_ms ? call->endpoint->method.first_ms : call->server->options.request_ms;
+}
+
 /* A request that does not become whole holds a slot of its user's calls: not for ever. */
 static void look_for_late(uv_timer_t *timer)
 {
     struct rpc_server *server = timer->data;
-    const uint64_t now = uv_now(server->loop), limit = server->options.request_ms;
+    const uint64_t now = uv_now(server->loop);
     bool waits = false;
     for (struct rpc_call *call = server->open; call; call = call->next) {
-        if (call->opened || !call->receiving || call->finishing || call->over)
+        if (call->begun || !call->receiving || call->finishing || call->over)
             continue;
-        if (now - call->begun_ms >= limit)
+        if (now - call->opened_ms >= first_ms(call))
             rpc_call_finish(call, TITAN_ETIMEDOUT, "the request has not come whole in time");
         else
             waits = true;
@@ -380,15 +385,13 @@ static void call_begin(struct rpc_call *call)
     } else if ((beyond = charge(call))) {
         server->refusals.calls++;
         rpc_call_finish(call, TITAN_ELIMIT, beyond);
-    } else if (endpoint->method.on_message) {
-        call->opened = true;
-        recv_next(call);
     } else {
-        call->begun_ms = uv_now(server->loop);
+        const uint32_t look_ms = first_ms(call) / 4;
+        call->opened = endpoint->method.on_message != NULL;
+        call->opened_ms = uv_now(server->loop);
         recv_next(call);
-        if (!uv_is_active((uv_handle_t *)&server->timer))
-            (void)uv_timer_start(&server->timer, look_for_late, server->options.request_ms / 4,
-                                 server->options.request_ms / 4);
+        if (!uv_is_active((uv_handle_t *)&server->timer) || uv_timer_get_repeat(&server->timer) > look_ms)
+            (void)uv_timer_start(&server->timer, look_for_late, look_ms, look_ms);
     }
 }
 
@@ -638,16 +641,15 @@ const struct rpc_identity *rpc_call_identity(const struct rpc_call *call)
     return &call->identity;
 }
 
-bool rpc_call_certificate(const struct rpc_call *call, const char **ret_pem, size_t *ret_len)
+void rpc_call_renewed(struct rpc_call *call, int64_t until_ms)
 {
-    struct rpc_call *self = (struct rpc_call *)(uintptr_t)call; /* copied once: the connection may end before */
-    const struct connection *connection =
-        call->identity.kind == RPC_ID_CERT ? rpc_connection_get(call->server, call->connection) : NULL;
-    if (!self->certificate && connection)
-        self->certificate = strdup(connection->proxy.certificate.data);
-    *ret_pem = self->certificate;
-    *ret_len = self->certificate ? strlen(self->certificate) : 0;
-    return self->certificate;
+    struct connection *connection = rpc_connection_get(call->server, call->connection);
+    if (!connection)
+        return;
+    atomic_store(&connection->proxy.until_ms, until_ms);
+    for (struct rpc_call *c = call->server->open; c; c = c->next)
+        if (c->connection == call->connection && c->identity.kind == RPC_ID_CERT)
+            c->identity.until_ms = until_ms;
 }
 
 void rpc_call_set_identity(struct rpc_call *call, const struct rpc_identity *identity)
@@ -690,6 +692,7 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
         return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a server");
     }
     server->loop = loop;
+    server->methods_data = data;
     if (options)
         server->options = *options;
     struct rpc_server_options *o = &server->options;
@@ -731,6 +734,32 @@ titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err
     server->timer.data = server;
     server->started = true;
     return rpc_tenants_start(server, err);
+}
+
+static bool may_go_on(struct rpc_call *call, struct titan_error *err)
+{
+    const struct endpoint *endpoint = call->endpoint;
+    return call->over || call->finishing || endpoint->own || !endpoint->method.path ||
+           call->server->options.review(call, &endpoint->method, endpoint->data, err) == TITAN_OK;
+}
+
+void rpc_server_review(struct rpc_server *server)
+{
+    const struct rpc_server_options *options = &server->options;
+    for (struct rpc_call *call = options->review ? server->open : NULL; call; call = call->next) {
+        struct titan_error err = {0};
+        if (may_go_on(call, &err))
+            continue;
+        out_clear(call);
+        rpc_call_fail(call, &err);
+    }
+    for (size_t i = 0; i < CONNECTION_BUCKETS && options->review_connection; i++)
+        for (struct connection *c = server->connections[i]; c; c = c->next) {
+            struct rpc_identity identity;
+            rpc_tenant_identify(c->tenant, c, &identity);
+            if (identity.kind == RPC_ID_CERT && !options->review_connection(&identity, server->methods_data))
+                rpc_proxy_cut(server->proxy, &c->proxy);
+        }
 }
 
 void rpc_server_set_serving(struct rpc_server *server, bool serving)

@@ -35,6 +35,9 @@ struct rpc_identity {
     gid_t gid;   /* the user's first group */
     /* User name or "uid:N"; "spiffe://titan/node/NAME", ".../coordinator/ID", ".../user/NAME"; "anonymous". */
     char name[192];
+    /* The life of the certificate or token, in ms since 1970; 0 = the identity has none that ends. */
+    int64_t from_ms, until_ms;
+    unsigned roles; /* of options.authorize, nothing to rpc/ */
 };
 
 struct rpc_method {
@@ -53,6 +56,7 @@ struct rpc_method {
     bool costly; /* taking a request is work: calls of other methods overtake it, so they answer fast under load */
     uint32_t max_queue_bytes; /* of an outgoing stream, beside max_queue: no more is taken then. 0 = no bound */
     unsigned needs;           /* what the caller must be; of options.authorize, nothing to rpc/ */
+    uint32_t first_ms;        /* for the first message to come whole; 0 = options.request_ms */
 };
 
 struct rpc_server_options {
@@ -70,7 +74,7 @@ struct rpc_server_options {
     /* That gRPC may hold for one uid or address: messages that are not complete, what was not sent. Beyond it streams
      * are broken off. Of many addresses each has less: together four times as much; so with uids. 0 = 64 MiB */
     uint64_t memory_bytes;
-    uint32_t request_ms;    /* for a request to come whole; 0 = 30 s */
+    uint32_t request_ms;    /* for a request, or a stream's first message, to come whole; 0 = 30 s */
     uint32_t idle_ms;       /* a connection without a call is closed after it; 0 = 10 min */
     uint32_t tcp_idle_ms;   /* ... over TCP; 0 = 2 min */
     bool certificates_only; /* TLS clients without a certificate are turned away in the handshake */
@@ -80,10 +84,14 @@ struct rpc_server_options {
      * answer with TITAN_OK ends the call with err. NULL: every caller may call everything. */
     titan_status (*authorize)(struct rpc_call *call, const struct rpc_method *method, void *data,
                               struct titan_error *err);
-    /* The same for the message of each call of the table that has one, before on_request. NULL: every message may be.
-     */
+    /* The same once the call's first message is there, before a handler sees it: a caller may have waited for long, and
+     * lost the right meanwhile. NULL: every message may be. */
     titan_status (*check)(struct rpc_call *call, const struct rpc_method *method, const ProtobufCMessage *request,
                           void *data, struct titan_error *err);
+    /* Of rpc_server_review: may this call, which was authorized, go on? NULL: yes. */
+    titan_status (*review)(struct rpc_call *call, const struct rpc_method *method, void *data, struct titan_error *err);
+    /* The same of a connection that proved this certificate. data: rpc_server_open's. NULL: yes. */
+    bool (*review_connection)(const struct rpc_identity *identity, void *data);
 };
 
 /* Creates the server; no listener and no thread yet. methods: array of n, must outlive the server; data is handed to
@@ -103,6 +111,10 @@ titan_status rpc_server_adopt(struct rpc_server *server, int fd, struct titan_er
 titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err) TITAN_MUST_USE;
 /* grpc.health.v1: service "" and every served service. */
 void rpc_server_set_serving(struct rpc_server *server, bool serving);
+/* Rights have changed, or ended: options.review and review_connection are asked again. A call that may not go on ends
+ * with the error, and what waits in its queue is dropped; a connection is cut within 2 s, for the last words to get
+ * through. Calls that end anyway are left alone. */
+void rpc_server_review(struct rpc_server *server);
 /* Refuse new calls, let running ones end for grace_ms, cancel the rest, then call done (on the loop) exactly once.
  * The server may be freed from done. */
 void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*done)(void *), void *data);
@@ -134,8 +146,8 @@ void *rpc_call_data(const struct rpc_call *call);
 const char *rpc_call_peer(const struct rpc_call *call);
 /* Never NULL; borrowed until on_close. */
 const struct rpc_identity *rpc_call_identity(const struct rpc_call *call);
-/* The certificate of RPC_ID_CERT in PEM, as it was verified; borrowed until on_close. False for other identities. */
-bool rpc_call_certificate(const struct rpc_call *call, const char **ret_pem, size_t *ret_len);
+/* The caller's certificate was renewed over its connection: this and its other calls live as long as the new one. */
+void rpc_call_renewed(struct rpc_call *call, int64_t until_ms);
 /* For options.authorize: what it has found out beyond the transport (RPC_ID_TOKEN). */
 void rpc_call_set_identity(struct rpc_call *call, const struct rpc_identity *identity);
 /* A header of the call ("authorization"), the first of that name, in lower case; NULL without. Borrowed until the next

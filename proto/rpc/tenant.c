@@ -154,6 +154,8 @@ void rpc_tenant_identify(const struct tenant *tenant, const struct connection *c
     titan_assert(connection->tenant == tenant && tenant->tcp);
     ret->kind = RPC_ID_CERT;
     memcpy(ret->name, connection->proxy.name, sizeof(ret->name));
+    ret->from_ms = connection->proxy.from_ms;
+    ret->until_ms = atomic_load(&connection->proxy.until_ms);
 }
 
 static void tenant_start(struct tenant *tenant)
@@ -582,7 +584,6 @@ static void connection_ended(struct rpc_tag *tag, bool ok)
         c->next->prev = c->prev;
     if (c->proxy.why.status != TITAN_OK)
         refused(server, c->proxy.why.msg);
-    buf_free(&c->proxy.certificate);
     free(c);
 }
 

@@ -111,6 +111,7 @@ struct rpc_server {
     int64_t refusal_said_ms;
     struct endpoint *endpoints;
     size_t n_endpoints;
+    void *methods_data; /* of the endpoints that are not our own */
     struct rpc_server_options options;
     struct rpc_health health;
     struct rpc_reflection reflection;

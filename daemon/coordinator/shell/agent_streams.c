@@ -82,6 +82,12 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
         return;
     }
     const Titan__Internal__AgentMessage *m = (const Titan__Internal__AgentMessage *)request;
+    if (!s->begun && m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION) {
+        titan_fail(&err, TITAN_EINVAL, "the first message of a session is no registration");
+        sessions_end(c, s, &err);
+        return;
+    }
+    s->begun = true;
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_LOG) {
         if (range_check(&m->base, &err) == TITAN_OK)
             c->options.observer->log_chunk(c, s->id, m->log);

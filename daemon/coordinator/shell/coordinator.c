@@ -123,7 +123,7 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
 
 static bool take_token(const struct token *token, void *data)
 {
-    auth_put_token(data, token);
+    auth_put_token(data, token, clock_wall_ms());
     return true;
 }
 
@@ -180,6 +180,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     init_timer(c, &c->retry_timer);
     init_timer(c, &c->metrics_timer);
     init_timer(c, &c->audit_timer);
+    init_timer(c, &c->review_timer);
     c->open_handles++; /* the files' */
     shell_set_timer(c);
     *ret = c;
@@ -203,12 +204,29 @@ static void on_store_closed(void *data)
     uv_close((uv_handle_t *)&c->retry_timer, on_handle_closed);
     uv_close((uv_handle_t *)&c->metrics_timer, on_handle_closed);
     uv_close((uv_handle_t *)&c->audit_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&c->review_timer, on_handle_closed);
     enrol_close(c->enrol, shell_part_closed);
 }
 
 titan_status coordinator_identity(struct coordinator *c, const struct rpc_tls *files, struct titan_error *err)
 {
     return enrol_renew_own(c->enrol, files, err);
+}
+
+void coordinator_served_by(struct coordinator *c, struct rpc_server *server)
+{
+    struct rpc_server **at = c->servers;
+    while (*at)
+        at++;
+    titan_assert(at < c->servers + ARRAY_SIZE(c->servers));
+    *at = server;
+}
+
+void coordinator_reload(struct coordinator *c, const struct auth_options *auth)
+{
+    if (c->auth)
+        auth_reload(c->auth, auth);
+    c->options.observer->rights_changed(c);
 }
 
 void coordinator_serves_tls(struct coordinator *c, const char *address, bool agents)
@@ -227,6 +245,7 @@ void coordinator_close(struct coordinator *c, void (*done)(void *), void *data)
     uv_timer_stop(&c->retry_timer);
     uv_timer_stop(&c->metrics_timer);
     uv_timer_stop(&c->audit_timer);
+    uv_timer_stop(&c->review_timer);
     heartbeat_sockets_close(c);
     file_pool_close(c->files, on_files_closed, c);
     store_close(c->store, on_store_closed, c);

@@ -2,6 +2,7 @@
 /* enrol.c - see enrol.h. */
 #include "daemon/coordinator/shell/enrol.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,16 +10,27 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/vec.h"
 #include "daemon/auth/certs.h"
 #include "daemon/coordinator/shell/shell.h"
 #include "state/enrolment.h"
 
+#define ADDRESSES 256                /* of which wrong join tokens are counted */
+#define TRIES_MAX 60                 /* that are looked at ... */
+#define TRIES_MS 60000               /* ... within this */
 #define LOOK_MAX_MS INT64_C(3600000) /* the clock may be set: the certificate is looked at this often */
 
 struct denied {
     char uri[PKI_URI_MAX];
     int64_t at_ms;
+};
+
+/* Wrong join tokens of one address. */
+struct tries {
+    uint64_t address;
+    int64_t since_ms;
+    unsigned n;
 };
 
 struct enrol {
@@ -32,6 +44,7 @@ struct enrol {
     uv_timer_t timer;
     struct denied *denied;
     size_t n_denied, cap_denied;
+    struct tries tries[ADDRESSES];
     void (*closed)(struct coordinator *c);
 };
 
@@ -45,38 +58,47 @@ static struct denied *find_denied(const struct enrol *e, const char *uri)
     return NULL;
 }
 
-bool enrol_deny(struct enrol *e, const char *uri, int64_t at_ms)
+int64_t enrol_deny(struct enrol *e, const char *uri, int64_t at_ms)
 {
     struct denied *d = find_denied(e, uri);
     if (!d) {
         if (!VEC_PUSH(e->denied, e->n_denied, e->cap_denied, (struct denied){.at_ms = 0}))
-            return false;
+            return -1;
         d = &e->denied[e->n_denied - 1];
         (void)snprintf(d->uri, sizeof(d->uri), "%s", uri);
     }
+    const int64_t before = d->at_ms;
     d->at_ms = MAX(d->at_ms, at_ms);
-    return true;
+    return before;
+}
+
+void enrol_deny_undo(struct enrol *e, const char *uri, int64_t before_ms)
+{
+    struct denied *d = find_denied(e, uri);
+    titan_assert(d && before_ms >= 0);
+    d->at_ms = before_ms;
 }
 
 static bool each_revocation(const struct revocation *r, void *data)
 {
-    return enrol_deny(data, r->uri, r->at_ms);
+    return enrol_deny(data, r->uri, r->at_ms) >= 0;
 }
 
-titan_status enrol_admits(struct enrol *e, const struct rpc_call *call, struct titan_error *err)
+titan_status enrol_admits(struct enrol *e, const struct rpc_identity *identity, int64_t now_ms, struct titan_error *err)
 {
-    const struct rpc_identity *caller = rpc_call_identity(call);
-    const struct denied *d = caller->kind == RPC_ID_CERT ? find_denied(e, caller->name) : NULL;
-    if (!d)
-        return TITAN_OK;
-    struct pki_certificate certificate;
-    const char *pem;
-    size_t len;
-    if (rpc_call_certificate(call, &pem, &len) && pki_read(pem, len, &certificate, NULL) == TITAN_OK &&
-        certificate.from_ms > d->at_ms)
+    const struct denied *d = identity->kind == RPC_ID_CERT ? find_denied(e, identity->name) : NULL;
+    char then[32];
+    if (identity->kind == RPC_ID_CERT && now_ms >= identity->until_ms) {
+        titan_fail(err, TITAN_EPERM, "the certificate of %s expired at %s", identity->name,
+                   clock_format(identity->until_ms, then));
+        titan_error_hint(err, "a certificate that was renewed counts from the next connection on");
+        return TITAN_EPERM;
+    }
+    if (!d || identity->from_ms > d->at_ms)
         return TITAN_OK;
     e->counters.cert_revoked++;
-    titan_fail(err, TITAN_EPERM, "the certificate of %s is revoked", caller->name);
+    titan_fail(err, TITAN_EPERM, "the certificate of %s was revoked at %s", identity->name,
+               clock_format(d->at_ms, then));
     titan_error_hint(err, "titanctl node join lets a node in again, with a new certificate");
     return TITAN_EPERM;
 }
@@ -105,23 +127,31 @@ titan_status enrol_can_sign(const struct enrol *e, struct authority *ret, struct
     return err->status;
 }
 
-/* After what was revoked: its certificate begins later than all that are. */
-titan_status enrol_sign(struct enrol *e, const char *node, const void *request, size_t len, struct buf *out,
-                        struct buf *ca, struct titan_error *err)
+titan_status enrol_sign(struct enrol *e, const char *node, int64_t given_ms, const void *request, size_t len,
+                        struct buf *out, struct buf *ca, int64_t *ret_until_ms, struct titan_error *err)
 {
     _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
-    char uri[PKI_URI_MAX];
+    char uri[PKI_URI_MAX], then[32];
     int64_t now = clock_wall_ms();
-    int64_t given_ms = (int64_t)e->c->options.node_life_s * 1000, life_ms = given_ms ? given_ms : CERTS_NODE_LIFE_MS;
+    int64_t given_life_ms = (int64_t)e->c->options.node_life_s * 1000;
+    int64_t life_ms = given_life_ms ? given_life_ms : CERTS_NODE_LIFE_MS;
     (void)snprintf(uri, sizeof(uri), "spiffe://titan/node/%s", node);
     const struct denied *d = find_denied(e, uri);
     struct pki_spec spec = {
         .kind = PKI_NODE, .name = node, .from_ms = pki_begin_ms(now, life_ms), .until_ms = now + life_ms};
-    if (d)
+    if (d && given_ms <= d->at_ms) {
+        titan_fail(err, TITAN_EPERM, "node %s was revoked at %s, after this was asked for", node,
+                   clock_format(d->at_ms, then));
+        titan_error_hint(err, "titanctl node join lets it in again");
+        return TITAN_EPERM;
+    }
+    if (d) /* whole seconds: those of a certificate */
         spec.from_ms = MAX(spec.from_ms, (d->at_ms / 1000 + 1) * 1000);
     TRY(enrol_can_sign(e, &a, err));
     TRY(pki_issue(&a.certificate, &a.key, request, len, &spec, out, err));
     e->counters.certificates_signed++;
+    if (ret_until_ms)
+        *ret_until_ms = spec.until_ms;
     return file_read(e->own.ca, PKI_PEM_MAX, ca, err);
 }
 
@@ -235,9 +265,39 @@ const struct log *enrol_log(const struct enrol *e)
     return &e->log;
 }
 
-void enrol_join_refused(struct enrol *e)
+/* The address without the port, of IPv6 the network of 64 bits that one host has. */
+static uint64_t address_of(const char *peer)
 {
+    char text[96];
+    struct in6_addr v6;
+    (void)snprintf(text, sizeof(text), "%s", peer);
+    char *port = strrchr(text, ':'), *open = strchr(text, '['), *close = strchr(text, ']');
+    if (port)
+        *port = '\0';
+    if (open && close) {
+        *close = '\0';
+        if (inet_pton(AF_INET6, open + 1, &v6) == 1)
+            return hash_bytes(HASH_INIT, v6.s6_addr, 8);
+    }
+    return hash_text(HASH_INIT, text);
+}
+
+bool enrol_may_try(const struct enrol *e, const char *peer, int64_t mono_ms)
+{
+    const uint64_t address = address_of(peer);
+    const struct tries *t = &e->tries[hash_index(address, ADDRESSES)];
+    return t->address != address || mono_ms - t->since_ms >= TRIES_MS || t->n < TRIES_MAX;
+}
+
+/* Of two addresses in one place the newer is counted: that lets more through, and keeps no address out for another. */
+void enrol_join_refused(struct enrol *e, const char *peer, int64_t mono_ms)
+{
+    const uint64_t address = address_of(peer);
+    struct tries *t = &e->tries[hash_index(address, ADDRESSES)];
     e->counters.join_refused++;
+    if (t->address != address || mono_ms - t->since_ms >= TRIES_MS)
+        *t = (struct tries){.address = address, .since_ms = mono_ms};
+    t->n++;
 }
 
 /* --- open and close ----------------------------------------------------------------------------------------------- */

@@ -36,8 +36,9 @@ const struct enrol_counters *enrol_counters(const struct enrol *e);
 /* The coordinator is reached over TLS at this port; agents: one for agents only. */
 void enrol_serves(struct enrol *e, const char *address, bool agents);
 
-/* TITAN_EPERM when the caller's certificate is revoked. */
-titan_status enrol_admits(struct enrol *e, const struct rpc_call *call, struct titan_error *err) TITAN_MUST_USE;
+/* TITAN_EPERM when the identity's certificate is revoked or has expired. */
+titan_status enrol_admits(struct enrol *e, const struct rpc_identity *identity, int64_t now_ms,
+                          struct titan_error *err) TITAN_MUST_USE;
 /* TITAN_EPERM when a caller with a certificate says it is another node. */
 titan_status enrol_speaks_for(struct enrol *e, const struct rpc_call *call, const char *node,
                               struct titan_error *err) TITAN_MUST_USE;
@@ -47,18 +48,25 @@ titan_status enrol_renew_own(struct enrol *e, const struct rpc_tls *files, struc
 
 /* --- for the methods of the API (daemon/api/certificates.c) ------------------------------------------------------- */
 
-/* From at_ms on; false: out of memory. */
-bool enrol_deny(struct enrol *e, const char *uri, int64_t at_ms) TITAN_MUST_USE;
+/* Certificates of this name that begin by at_ms count no more. Returns at_ms of before, 0 = none; -1: out of memory. */
+int64_t enrol_deny(struct enrol *e, const char *uri, int64_t at_ms) TITAN_MUST_USE;
+/* That was not stored: as it was before. */
+void enrol_deny_undo(struct enrol *e, const char *uri, int64_t before_ms);
 /* TITAN_ENOENT and others when this coordinator has no CA's key. */
 titan_status enrol_can_sign(const struct enrol *e, struct authority *ret, struct titan_error *err) TITAN_MUST_USE;
-/* out: the node's certificate for a request that was checked; ca: what proves it. */
-titan_status enrol_sign(struct enrol *e, const char *node, const void *request, size_t len, struct buf *out,
-                        struct buf *ca, struct titan_error *err) TITAN_MUST_USE;
+/* out: the node's certificate for a request that was checked; ca: what proves it. The right to it dates from given_ms:
+ * of a join token when it was made, of a renewal when the present certificate begins. TITAN_EPERM where the name was
+ * revoked since: no certificate gets behind a revocation but by a new join token. ret_until_ms may be NULL. */
+titan_status enrol_sign(struct enrol *e, const char *node, int64_t given_ms, const void *request, size_t len,
+                        struct buf *out, struct buf *ca, int64_t *ret_until_ms, struct titan_error *err) TITAN_MUST_USE;
 #define ENROL_ADDRESS 300
 void enrol_address(const struct enrol *e, char out[ENROL_ADDRESS]); /* HOST:PORT for nodes; "" = none */
 const char *enrol_ca_file(const struct enrol *e);                   /* "" = the coordinator serves no TLS */
 uint32_t enrol_agents_port(const struct enrol *e);
 const struct log *enrol_log(const struct enrol *e);
-void enrol_join_refused(struct enrol *e); /* counts it */
+/* Requests with a wrong join token from this peer (rpc_call_peer) are counted: of one address some a minute are looked
+ * at, no more. */
+bool enrol_may_try(const struct enrol *e, const char *peer, int64_t mono_ms);
+void enrol_join_refused(struct enrol *e, const char *peer, int64_t mono_ms);
 
 #endif

@@ -104,3 +104,9 @@ uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except
         }
     return n;
 }
+
+bool session_takes_last_words(const struct rpc_call *call)
+{
+    const struct agent_session *s = rpc_call_data(call);
+    return s && s->revoked;
+}

@@ -9,6 +9,7 @@ struct agent_session {
     struct agent_session *next;
     uint64_t id;
     struct rpc_call *call; /* NULL once it is over */
+    bool begun;            /* with a registration */
     bool revoked;          /* its certificate is: nothing more is taken; it ends when the last commands are out */
 };
 

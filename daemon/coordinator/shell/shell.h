@@ -38,8 +38,10 @@ struct coordinator {
     struct store *store;
     struct core *core;
     struct job_cache *jobs; /* may be NULL */
-    uv_timer_t timer, retry_timer, metrics_timer, audit_timer;
-    struct auth *auth; /* NULL: every caller may everything */
+    uv_timer_t timer, retry_timer, metrics_timer, audit_timer, review_timer;
+    int64_t review_at_ms;          /* of the wall clock: a right of an open call ends; 0 = none is known to */
+    struct rpc_server *servers[2]; /* that serve it; NULL = none */
+    struct auth *auth;             /* NULL: every caller may everything */
     struct audit *audit;
     int open_handles;
     bool closing;
@@ -107,6 +109,9 @@ void session_drop(struct coordinator *c, uint64_t session);
  * The session `except` (0 = none) stays open until session_drop(), so that last commands still reach it. Returns how
  * many sessions there are of that name. */
 uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except);
+
+/* It is revoked and stays open for the last commands to its agent only; session_drop() ends it. */
+bool session_takes_last_words(const struct rpc_call *call);
 
 /* --- heartbeat_sockets.c ------------------------------------------------------------------------------------------ */
 void heartbeat_sockets_close(struct coordinator *c); /* each socket is one of open_handles */

@@ -425,10 +425,9 @@ const struct rpc_identity *rpc_call_identity(const struct rpc_call *call)
     return &call->identity;
 }
 
-bool rpc_call_certificate(const struct rpc_call *call, const char **ret_pem, size_t *ret_len)
+void rpc_call_renewed(struct rpc_call *call, int64_t until_ms)
 {
-    (void)call, (void)ret_pem, (void)ret_len;
-    return false;
+    call->identity.until_ms = until_ms;
 }
 
 void rpc_call_set_identity(struct rpc_call *call, const struct rpc_identity *identity)
@@ -675,6 +674,18 @@ static void compare(const struct rpc_call *call, const struct view *was, bool re
 
 static struct rpc_call streams[STREAMS];
 
+/* Of the streams, which are all that stays open. */
+void rpc_server_review(struct rpc_server *server)
+{
+    (void)server;
+    for (size_t i = 0; i < STREAMS; i++) {
+        struct rpc_call *call = &streams[i];
+        struct titan_error err = {0};
+        if (call->open && !call->ended && api_may_go_on(call, call->method, c, &err) != TITAN_OK)
+            rpc_call_fail(call, &err);
+    }
+}
+
 static void set_caller(struct rpc_call *call, const struct caller *by)
 {
     const bool by_token = by->by_token && bearer[0];
@@ -684,6 +695,8 @@ static void set_caller(struct rpc_call *call, const struct caller *by)
     call->identity = (struct rpc_identity){.kind = by->kind, .secure = by->secure, .uid = (uid_t)-1, .gid = (gid_t)-1};
     if (by->kind == RPC_ID_UID)
         call->identity.uid = by->uid ? by->uid : geteuid();
+    if (by->kind == RPC_ID_CERT)
+        call->identity.until_ms = INT64_MAX;
     (void)snprintf(call->identity.name, sizeof(call->identity.name), "%s", by->id);
     if (by_token)
         call->trust = strcmp(token_of.role, "user") == 0 ? PLAIN_USER : OPERATOR;
@@ -749,6 +762,8 @@ static void call_with(struct rpc_call *call, const uint8_t *bytes, size_t len)
         token_of = was_of;
     compare(call, &was, revoked);
     fuzz_assert(!call->replied || call->ended);
+    for (size_t i = 0; i < STREAMS; i++) /* nothing goes on with what is taken back */
+        fuzz_assert(!streams[i].open || streams[i].ended || streams[i].by->by_token || !is_revoked(&streams[i]));
 }
 
 static void call_any(struct fuzz_input *in)
@@ -918,7 +933,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     private_jobs = auth.private_jobs = how & 1;
     fuzz_assert(uv_loop_init(&loop) == 0);
     fuzz_assert(coordinator_open(&loop, &options, &c, &err) == TITAN_OK);
-    if (how & 2) /* it signs for nodes, and takes longer to begin */
+    coordinator_served_by(c, (struct rpc_server *)&streams); /* only rpc_server_review() above sees it */
+    if (how & 2)                                             /* it signs for nodes, and takes longer to begin */
         fuzz_assert(coordinator_identity(c, &own, &err) == TITAN_OK);
     jobs_run();
     for (int i = 0; in.len > 0 && i < 48; i++) {

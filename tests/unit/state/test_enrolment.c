@@ -48,8 +48,11 @@ static titan_status use(const char *id, const unsigned char *hash, const char *n
                         int64_t now, struct titan_error *refusal)
 {
     struct titan_error err = {0};
-    if (enrolment_join_use(db, id, hash, node, with, now, refusal, &err) != TITAN_OK)
+    int64_t made = 0;
+    if (enrolment_join_use(db, id, hash, node, with, now, &made, refusal, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
+    if (refusal->status == TITAN_OK)
+        assert_int_equal(made, 1000);
     return refusal->status;
 }
 
@@ -97,6 +100,45 @@ static void test_join(void **state)
     assert_int_equal(enrolment_join_add(db, &later, NULL), TITAN_OK);
     assert_int_equal(use(j.id, secret, "n1", key, 1500, &r), TITAN_EPERM);
     assert_non_null(strstr(r.msg, "no such"));
+}
+
+static bool each_join(const struct join *j, void *data)
+{
+    char *text = data;
+    (void)sprintf(text + strlen(text), "%s:%s@%lld-%lld,%lld,%s ", j->id, j->node, (long long)j->created_at_ms,
+                  (long long)j->expires_at_ms, (long long)j->used_at_ms, j->created_by);
+    return true;
+}
+
+static void test_taken_back(void **state)
+{
+    (void)state;
+    struct titan_error r;
+    struct join j = {.id = "0011223344556677",
+                     .node = "n1",
+                     .created_by = "root",
+                     .hash = secret,
+                     .created_at_ms = 1000,
+                     .expires_at_ms = 2000};
+    char text[512] = "", events[512] = "", node[ENROLMENT_NODE];
+    assert_int_equal(enrolment_join_add(db, &j, NULL), TITAN_OK);
+    assert_int_equal(enrolment_join_find(db, j.id, secret, &r), TITAN_OK);
+    assert_int_equal(enrolment_join_find(db, j.id, other_secret, &r), TITAN_EPERM);
+    assert_int_equal(enrolment_join_find(db, "ffffffffffffffff", secret, &r), TITAN_EPERM);
+    assert_int_equal(use(j.id, secret, "n1", key, 1500, &r), TITAN_OK);
+    assert_int_equal(enrolment_join_list(db, each_join, text, NULL), TITAN_OK);
+    assert_string_equal(text, "0011223344556677:n1@1000-2000,1500,root ");
+    assert_int_equal(enrolment_join_revoke(db, "ffffffffffffffff", "ada", 1600, node, &r), TITAN_ENOTFOUND);
+    assert_int_equal(enrolment_join_revoke(db, j.id, "ada", 1600, node, &r), TITAN_OK);
+    assert_string_equal(node, "n1");
+    assert_int_equal(use(j.id, secret, "n1", key, 1700, &r), TITAN_EPERM);
+    assert_non_null(strstr(r.msg, "no such"));
+    text[0] = '\0';
+    assert_int_equal(enrolment_join_list(db, each_join, text, NULL), TITAN_OK);
+    assert_string_equal(text, "");
+    assert_int_equal(event_list(db, &(struct event_filter){0}, 0, 100, each_event, events, NULL), TITAN_OK);
+    assert_string_equal(events, "node.invited node.enrolled node.uninvited ");
+    assert_int_equal(event_verify(db, 0, NULL, NULL), TITAN_OK);
 }
 
 static bool each_revocation(const struct revocation *r, void *data)
@@ -148,6 +190,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_join, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_taken_back, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_revocations, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_revoked_joins, set_up, tear_down),
     };

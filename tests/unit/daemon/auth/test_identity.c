@@ -138,29 +138,47 @@ static void test_tokens(void **state)
     assert_int_equal(token_make(&t, text, NULL), TITAN_OK);
     (void)snprintf(header, sizeof(header), "Bearer %s", text);
     assert_int_equal(auth_bearer(a, header, &tls, 1000, &id, &err), TITAN_EPERM); /* it is unknown */
-    auth_put_token(a, &t);
+    assert_int_equal(id.kind, RPC_ID_NONE);
+    auth_put_token(a, &t, 5000); /* it has expired: nothing of it is kept */
+    assert_int_equal(auth_bearer(a, header, &tls, 1000, &id, &err), TITAN_EPERM);
+    auth_put_token(a, &t, 1000);
     assert_int_equal(auth_bearer(a, header, &tls, 1000, &id, &err), TITAN_OK);
+    assert_int_equal(id.until_ms, 5000);
     auth_resolve(a, &id, 1000, &u);
     assert_int_equal(u.roles & ~STRANGER, OPERATOR);
     assert_string_equal(u.name, "ci");
     assert_null(strstr(u.actor, text + TOKEN_TEXT - 20)); /* its secret is in no record */
     header[strlen(header) - 1] ^= 1;
     assert_int_equal(auth_bearer(a, header, &tls, 1000, &id, &err), TITAN_EPERM);
+    assert_int_equal(id.kind, RPC_ID_NONE); /* an id alone names its user on no record */
     assert_null(strstr(err.msg, text + TOKEN_TEXT - 20));
     header[strlen(header) - 1] ^= 1;
     assert_int_equal(auth_bearer(a, text, &tls, 1000, &id, &err), TITAN_EPERM);
     assert_int_equal(auth_bearer(a, header, &tls, 5000, &id, &err), TITAN_EPERM); /* expired */
-    assert_true(auth_token_lives(a, t.id, 4999) && !auth_token_lives(a, t.id, 5000));
-    /* One that was let in before it was revoked is anonymous from then on. */
+    assert_non_null(strstr(err.msg, "of ci expired"));
+    auth_resolve(a, &id, 5000, &u); /* no role is left, and the record names its user */
+    assert_int_equal(u.roles & ~STRANGER, 0);
+    assert_non_null(strstr(u.actor, "ci (token "));
+    assert_int_equal(auth_admits(a, &id, 4999, &err), TITAN_OK);
+    assert_int_equal(auth_admits(a, &id, 5000, &err), TITAN_EPERM);
+    /* The same of a token that was let in before it was revoked. */
     assert_int_equal(auth_bearer(a, header, &tls, 1000, &id, &err), TITAN_OK);
-    auth_drop_token(a, t.id);
+    assert_int_equal(auth_revoke_token(a, t.id, 2000), 0);
     auth_resolve(a, &id, 1000, &u);
     assert_int_equal(u.roles & ~STRANGER, 0);
+    assert_non_null(strstr(u.actor, "ci (token "));
+    assert_int_equal(auth_admits(a, &id, 1000, &err), TITAN_EPERM);
     assert_int_equal(auth_bearer(a, header, &tls, 1000, &id, &err), TITAN_EPERM);
+    assert_non_null(strstr(err.msg, "of ci was revoked"));
+    assert_int_equal(id.kind, RPC_ID_TOKEN);
+    /* That could not be stored: it counts again. */
+    assert_int_equal(auth_revoke_token(a, t.id, 0), 2000);
+    assert_int_equal(auth_admits(a, &id, 1000, &err), TITAN_OK);
+    assert_int_equal(auth_revoke_token(a, "0000000000000000", 2000), 0);
     auth_free(a);
     /* Over plain TCP a token has been seen by all on the way. */
     a = make((struct auth_options){0}, NULL, NULL);
-    auth_put_token(a, &t);
+    auth_put_token(a, &t, 1000);
     assert_int_equal(auth_bearer(a, header, &plain, 1000, &id, &err), TITAN_EPERM);
     auth_free(a);
 }

@@ -45,14 +45,14 @@ static const struct expected {
      "ListCheckpoints "
      "ListNodes "
      "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Audit Backup CreateToken ListTokens RevokeToken "
-     "JoinNode RevokeCertificate Enroll",
+     "JoinNode ListJoins RevokeJoin RevokeCertificate Enroll",
      "", ""},
     {POLICY_NODE, "Version Session Enroll Renew", "", ""},
 };
 /* Calls that are on record when they succeed. */
 static const char changing[] =
     "Submit CancelJob RemoveJob ResizeJob CheckpointJob DrainNode UndrainNode ForgetNode Backup "
-    "CreateToken RevokeToken JoinNode RevokeCertificate Enroll Renew";
+    "CreateToken RevokeToken JoinNode RevokeJoin RevokeCertificate Enroll Renew";
 
 static bool names(const char *list, const char *word)
 {
