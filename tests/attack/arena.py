@@ -267,7 +267,7 @@ class Secured(Arena):
                   {"name": "node", "target": self.tcp, "tls": self.pair("evil"), "stranger": True},
                   {"name": "stranger", "target": self.tcp, "tls": ca, "stranger": True},
                   {"name": "plain", "target": self.tcp, "stranger": True}]
-        return {"clients": people, "agents": [f"localhost:{p}" for p in self.agents_ports()], "evil": self.pair("evil"), "join": self.joined, "csr": self.csr,
+        return {"clients": people, "agents": [f"localhost:{p}" for p in self.agents_ports()], "evil": self.pair("evil"), "pki": str(self.dir / "c/pki"), "join": self.joined, "csr": self.csr,
                 "nobody": [{"name": "other", "target": f"unix:{self.socket}", "stranger": True}]}
 
     @property
@@ -285,7 +285,7 @@ class Secured(Arena):
 class Storm:
     """Attackers, each a process, and a look at the arena now and then."""
 
-    SHARES = {"client": 0.2, "nobody": 0.05, "agent": 0.4, "worker": 0.15, "peer": 0.2}
+    SHARES = {"held": 0.01, "client": 0.19, "nobody": 0.05, "agent": 0.4, "worker": 0.15, "peer": 0.2}
 
     def __init__(self, arena, seed, rounds, ways=None, every=2, say=print):
         self.arena, self.every, self.say = arena, every, say

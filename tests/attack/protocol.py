@@ -99,7 +99,7 @@ class Client:
         except self.error as e:
             return e.code().name, e.details()
 
-    def ask(self, name, **fields):
+    def ask(self, name, /, **fields):
         """The answer as a message, or (status, text)."""
         request = type(request_of(name))(**fields)
         status, got = self.call(name, request.SerializeToString())
@@ -110,6 +110,41 @@ class Client:
 
     def close(self):
         self.channel.close()
+
+
+class HeldCall:
+    """A call of which the first message waits for send()."""
+
+    def __init__(self, channel, method, metadata):
+        path = "/titan.internal.Coordinator/Session" if method == "Session" else f"/{METHODS[method].containing_service.full_name}/{method}"
+        self.method, self.out, self.ended, self.answers = method, queue.Queue(), threading.Event(), 0
+        self.call = channel.stream_stream(path, request_serializer=bytes, response_deserializer=bytes)(iter(self.out.get, None), metadata=metadata)
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def listen(self):
+        import grpc
+        self.result = ("OK", "")
+        try:
+            for _ in self.call:
+                self.answers += 1
+        except grpc.RpcError as e:
+            self.result = (e.code().name, e.details())
+        self.ended.set()
+
+    def send(self, message):
+        self.out.put(message if isinstance(message, bytes) else message.SerializeToString())
+        if self.method != "Session":
+            self.out.put(None)
+
+
+def version(channel, metadata):
+    """The status of a call that is served to every identity."""
+    import grpc
+    try:
+        channel.unary_unary("/titan.v1.Titan/Version", request_serializer=bytes, response_deserializer=bytes)(b"", metadata=metadata, timeout=deadline())
+        return "OK"
+    except grpc.RpcError as e:
+        return e.code().name
 
 
 class Session:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make attack`: the scenes, then ROUNDS mutated messages (tests/attack/arena.py says what must hold). Closes with 'N passed, N failed'.
 
-    run_attack.py [--rounds N] [--seed N] [--only NAME,...] [--ways client,nobody,agent,worker,peer]"""
+    run_attack.py [--rounds N] [--seed N] [--only NAME,...] [--ways client,nobody,agent,worker,peer,held]"""
 import argparse
 import inspect
 import random

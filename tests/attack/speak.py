@@ -3,12 +3,15 @@
 
     speak.py WAY CONTEXT SEED ROUNDS
 
-WAY: client, nobody, agent, worker, peer. CONTEXT: a JSON file that the arena writes (arena.py), read again as it changes; so what is
+WAY: client, nobody, agent, worker, peer, held. CONTEXT: a JSON file that the arena writes (arena.py), read again as it changes; so what is
 said of jobs, epochs and workers is right but for what is mutated. Ends when it is through, or with its standard input."""
 import json
 import os
 import random
+import shutil
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -19,7 +22,7 @@ import datagrams
 import protocol
 from mutate import Mutator
 from protocol import Client, Datagrams, Frames, Page, Session, agent, worker
-from titan import become_nobody, pause
+from titan import BIN, become_nobody, deadline, pause
 
 
 class Context:
@@ -359,7 +362,64 @@ class AsPeer(Speaker):
         self.out.close()
 
 
-WAYS = {"client": AsClient, "nobody": AsNobody, "agent": AsAgent, "worker": AsWorker, "peer": AsPeer}
+class AsHeld(Speaker):
+    """An admin by token or certificate, or a node, with calls that are open: a right is taken away, then their messages come. None
+    of them may be served; what it would do to the run beside shows there, too."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        c = self.context.look()
+        self.owner = Client(next(who for who in c["clients"] if who["name"] == "owner")["target"])
+        self.folder, self.n = Path(tempfile.mkdtemp(prefix="titan-held-")), 0
+        self.tcp, self.ca = c["tcp"], c["evil"]["ca"]
+        self.methods = [m for m in protocol.METHODS if m not in ("Enroll", "Renew")]
+
+    def by_token(self):
+        made = self.owner.ask("CreateToken", name=f"held{self.n}", role="admin", ttl_s=600)
+        return {"ca": self.ca}, [("authorization", f"Bearer {made.token}")], lambda: self.owner.ask("RevokeToken", id=made.id), self.methods
+
+    def by_certificate(self, kind="user"):
+        out = self.folder / f"{self.n}"
+        subprocess.run([BIN / "titanctl", "pki", kind, f"held{self.n}", "--pki-dir", self.context.look()["pki"], "--out", out], check=True,
+                       stdout=subprocess.DEVNULL)
+        pair = {k: out / f"{k}.pem" for k in ("ca", "cert", "key")}
+        methods = self.methods if kind == "user" else ["Renew", "Session", "Version"]
+        return pair, None, lambda: self.owner.ask("RevokeCertificate", name=f"{kind}/held{self.n}"), methods
+
+    def say(self):
+        self.n += 1
+        r = self.random
+        how = r.choice(["token", "token", "token", "user", "node"])
+        tls, metadata, take_away, methods = self.by_token() if how == "token" else self.by_certificate(how)
+        # What such a user may not do anyway is refused at once, and holds nothing.
+        may = methods if how != "user" else ["Submit", "ListJobs", "ListNodes", "Counters", "Version", "WatchEvents"]
+        chosen = [r.choice(may) for _ in range(r.randrange(1, 9))]
+        payloads = [self.mutator.bytes_of(protocol.request_of(m)) if m in protocol.METHODS else
+                    protocol.hello(f"held{self.n}", r.randrange(1 << 62)).SerializeToString() for m in chosen]
+        with protocol.channel(self.tcp, tls) as channel:
+            calls = [protocol.HeldCall(channel, m, metadata) for m in chosen]
+            assert protocol.version(channel, metadata) == "OK", (how, chosen)
+            early = r.random() < 0.5  # some messages are on their way when the right is taken away
+            taking = threading.Thread(target=take_away)
+            if early:
+                taking.start()
+            else:
+                take_away()
+            for call, payload in zip(calls, payloads):
+                call.send(payload)
+            if early:
+                taking.join()
+            for call in calls:
+                assert call.ended.wait(deadline()), f"held {call.method} by {how} goes on"
+                assert early or call.result[0] == "PERMISSION_DENIED", f"held {call.method} by {how}: {call.result}"
+        return f"{how} {'meanwhile' if early else 'after'}"
+
+    def close(self):
+        self.owner.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+WAYS = {"client": AsClient, "nobody": AsNobody, "agent": AsAgent, "worker": AsWorker, "peer": AsPeer, "held": AsHeld}
 
 
 def main(way, context, seed, rounds):

@@ -20,7 +20,7 @@ from arena import Arena  # noqa: E402
 from run_attack import ENOUGH, never_tried, storm  # noqa: E402
 
 Arena.pace = 50
-WAYS = ["client", "nobody", "agent", "worker", "peer"]
+WAYS = ["client", "nobody", "agent", "worker", "peer", "held"]
 SEED = int(os.environ.get("TITAN_TEST_SEED") or random.SystemRandom().randrange(1 << 32))
 
 

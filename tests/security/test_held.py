@@ -7,16 +7,15 @@ Each is done twice. As installed, all open calls of the identity end by themselv
 what is asked when a message comes has to refuse it alone."""
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / d) for d in ("support", "tls", "attack")]
 from titan import BIN, FP_BIN, SOURCE, command, deadline, headers_text, tap, until  # noqa: E402
 import protocol  # noqa: E402
+from protocol import HeldCall, version  # noqa: E402
 from pki import Coordinator, shifted  # noqa: E402
 
 ROLES = '[authorization]\nadmins = ["uid:0"%s]\n'
@@ -87,7 +86,7 @@ class Held(Coordinator):
         events = [json.loads(line) for line in self.ctl("-o", "json", "audit").splitlines() if line.strip()]
         jobs = self.json("list")["jobs"]
         return {"jobs": [(j["job_id"] if "job_id" in j else j["id"], j["state"], j["reason"], j.get("wanted_min")) for j in jobs],
-                "tokens": sorted((t["id"], t.get("revoked_at_ms", 0)) for t in self.json("token", "list")["tokens"]),
+                "tokens": sorted((t["id"], t.get("revoked_at", "")) for t in self.json("token", "list")["tokens"]),
                 "joins": sorted(j["id"] for j in self.json("node", "joins")["joins"]),
                 "nodes": sorted((n["name"], n["state"]) for n in self.json("nodes")["nodes"]),
                 "audit": [(e["type"], e["actor"], e["message"]) for e in events if e["type"] == "audit.ok" and e["actor"] not in ("root", "uid:0")],
@@ -111,41 +110,6 @@ class Held(Coordinator):
         return message
 
 
-class Call:
-    """A call of which the first message waits for send()."""
-
-    def __init__(self, channel, method, metadata):
-        path = "/titan.internal.Coordinator/Session" if method == "Session" else f"/{protocol.METHODS[method].containing_service.full_name}/{method}"
-        self.method, self.out, self.ended, self.answers = method, queue.Queue(), threading.Event(), 0
-        self.call = channel.stream_stream(path, request_serializer=bytes, response_deserializer=bytes)(iter(self.out.get, None), metadata=metadata)
-        threading.Thread(target=self.listen, daemon=True).start()
-
-    def listen(self):
-        import grpc
-        self.result = ("OK", "")
-        try:
-            for _ in self.call:
-                self.answers += 1
-        except grpc.RpcError as e:
-            self.result = (e.code().name, e.details())
-        self.ended.set()
-
-    def send(self, message):
-        self.out.put(message.SerializeToString())
-        if self.method != "Session":
-            self.out.put(None)
-
-
-def version(channel, metadata):
-    """The status of a call that is served to every identity."""
-    import grpc
-    try:
-        channel.unary_unary("/titan.v1.Titan/Version", request_serializer=bytes, response_deserializer=bytes)(b"", metadata=metadata, timeout=deadline())
-        return "OK"
-    except grpc.RpcError as e:
-        return e.code().name
-
-
 CALLS = 0
 
 
@@ -154,7 +118,7 @@ def held(c, what, methods, tls, metadata, take_away, user):
     global CALLS
     channel = protocol.channel(c.target, tls)
     with channel:
-        calls = [Call(channel, m, metadata) for m in methods]
+        calls = [HeldCall(channel, m, metadata) for m in methods]
         if version(channel, metadata) != "OK":  # behind those on its connection
             return False
         taken = take_away()
@@ -249,7 +213,7 @@ def every(failpoints=None):
 
 def channel_of(c, tls):
     channel = protocol.channel(c.target, tls)
-    return channel, Call(channel, "WatchEvents", None)
+    return channel, HeldCall(channel, "WatchEvents", None)
 
 
 ADMIN_ONLY = {"Backup", "CreateToken", "ListTokens", "RevokeToken", "JoinNode", "ListJoins", "RevokeJoin", "RevokeCertificate", "DrainNode",
@@ -277,7 +241,7 @@ def slow_submit():
         for _ in range(20):
             token_id, token = c.made_token("tina", "user")
             with protocol.channel(c.target, ca) as channel:
-                call = Call(channel, "Submit", [("authorization", f"Bearer {token}")])
+                call = HeldCall(channel, "Submit", [("authorization", f"Bearer {token}")])
                 jobs = len(c.json("list")["jobs"])
                 call.send(c.message("Submit"))
                 assert version(channel, [("authorization", f"Bearer {token}")]) == "OK"
@@ -309,7 +273,7 @@ def at_once():
                 assert version(channel, metadata) == "OK"
                 revoking = subprocess.Popen([BIN / "titanctl", "-s", c.unix, how, "revoke", victim], stdout=subprocess.DEVNULL)
                 until("a call is refused", lambda: version(channel, metadata) != "OK")
-                listed = {t["id"] for t in c.json("token", "list")["tokens"] if t.get("revoked_at_ms")}
+                listed = {t["id"] for t in c.json("token", "list")["tokens"] if t.get("revoked_at")}
                 listed |= {e["message"].split()[0].removeprefix("spiffe://titan/") for e in c.events("certificate.revoked")}
                 if victim not in listed:  # else it was stored, and this machine is slow
                     seen.add(how)
@@ -331,7 +295,7 @@ def joins():
             path = c.join_file(node, name=f"{node}-{len(list(c.dir.iterdir()))}")
             token = next(line.split('"')[1] for line in path.read_text().splitlines() if line.startswith("token"))
             channel = protocol.channel(c.target, ca)
-            call = Call(channel, "Enroll", None)
+            call = HeldCall(channel, "Enroll", None)
             assert version(channel, None) == "PERMISSION_DENIED"  # behind it; unauthenticated
             return channel, call, protocol.enrol.EnrollRequest(node=node, token=token, request=c.message("Renew").request)
         for take in (lambda: c.ctl("node", "unjoin", next(j["id"] for j in c.json("node", "joins")["joins"] if j["node"] == "n7")),

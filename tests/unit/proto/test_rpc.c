@@ -901,6 +901,12 @@ static void test_late_request(void **state)
     submit(f, "", "in time", 0);
     run_until_count(f, &f->replies, 1);
     assert_int_equal(f->error.status, TITAN_OK);
+    /* A stream without a first message; the handler, which has had none, is told of its end. */
+    session(f, f->client);
+    f->opened++;
+    run_until_count(f, &f->ends, 1);
+    assert_int_equal(f->error.status, TITAN_ETIMEDOUT);
+    assert_int_equal(f->messages, 0);
 }
 
 static void test_taken(void **state)
