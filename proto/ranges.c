@@ -169,6 +169,7 @@ static const struct range agent_registration[] = {
     KEY(seen_proof),
     FLAG(checks),
     PART(gpus),
+    BYTES(installation, 0, 16),
 };
 static const struct range node_gpus[] = {PARTS(gpus, 0, SLOTS_MAX)};
 static const struct range release_gpus[] = {NUMBERS(slots, SLOTS_MAX, 0, SLOTS_MAX - 1)};

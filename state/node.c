@@ -20,12 +20,15 @@ titan_status node_put(struct db *db, const struct node *n, const struct event *e
     TRY(db_run(
         db, err,
         "INSERT INTO nodes (name, state, slots, device, address, version, memory_bytes, incarnation, last_seen_ms,"
-        " peer_port) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET state = excluded.state,"
+        " peer_port, installation) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET state = "
+        "excluded.state,"
         " slots = excluded.slots, device = excluded.device, address = excluded.address,"
         " version = excluded.version, memory_bytes = excluded.memory_bytes, incarnation = excluded.incarnation,"
-        " last_seen_ms = excluded.last_seen_ms, peer_port = excluded.peer_port",
-        "tiitttuuii", n->name, (int64_t)n->state, (int64_t)n->slots, n->device, n->address, n->version, n->memory_bytes,
-        n->incarnation, n->last_seen_ms, (int64_t)n->peer_port));
+        " last_seen_ms = excluded.last_seen_ms, peer_port = excluded.peer_port,"
+        " installation = excluded.installation",
+        "tiitttuuiib", n->name, (int64_t)n->state, (int64_t)n->slots, n->device, n->address, n->version,
+        n->memory_bytes, n->incarnation, n->last_seen_ms, (int64_t)n->peer_port, (const void *)n->installation,
+        sizeof(n->installation)));
     struct event default_event = {.at_ms = n->last_seen_ms, .type = "node.state", .node = n->name, .rank = -1};
     if (from != (int64_t)n->state)
         return event_add_change(db, event ? event : &default_event, &node_sm, n->name, (int)from, (int)n->state, 0,
@@ -39,8 +42,8 @@ titan_status node_list(struct db *db, bool (*each)(const struct node *n, void *d
     sqlite3_stmt *stmt = NULL;
     TRY(db_query(
         db, &stmt, err,
-        "SELECT name, state, slots, device, address, version, memory_bytes, incarnation, last_seen_ms, peer_port"
-        " FROM nodes ORDER BY name",
+        "SELECT name, state, slots, device, address, version, memory_bytes, incarnation, last_seen_ms, peer_port,"
+        " installation FROM nodes ORDER BY name",
         ""));
     titan_status status;
     bool row;
@@ -57,6 +60,7 @@ titan_status node_list(struct db *db, bool (*each)(const struct node *n, void *d
             .last_seen_ms = col_int(stmt, 8),
             .peer_port = (uint32_t)col_int(stmt, 9),
         };
+        col_blob(stmt, 10, n.installation, sizeof(n.installation));
         if (!each(&n, data))
             break;
     }

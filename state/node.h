@@ -6,6 +6,8 @@
 #include "base/sm.h"
 #include "state/event.h"
 
+#define NODE_INSTALLATION 16
+
 enum node_state { NODE_NONE, NODE_READY, NODE_LOST };
 extern const struct sm node_sm;
 
@@ -17,6 +19,7 @@ struct node {
     uint64_t memory_bytes, incarnation;
     uint32_t peer_port; /* UDP, for other agents; 0 = none */
     int64_t last_seen_ms;
+    uint8_t installation[NODE_INSTALLATION]; /* of the agent's state directory; zeros = not known */
 };
 
 /* Add, or replace what is known; the state moves to n->state (the same state is no move). event NULL = nothing to tell.

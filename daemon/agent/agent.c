@@ -12,6 +12,7 @@
  *   flight_dumps.c    workers' flight recorders       job_folders.c     where folders of jobs are
  *   node_check.c      what would not work here        reach.c           whether other nodes are reached
  *   gpu_watch.c       GPUs of the slots               nvml.c            NVIDIA's library
+ *   installation.c    which state directory it is
  *
  * Folders of jobs are read in daemon/common/file_pool.c, datagrams go through daemon/common/peers.c.
  *
@@ -562,7 +563,7 @@ static titan_status open_core(struct agent *a, const struct agent_options *o, st
     uint64_t random[2];
     if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
         return titan_fail_errno(err, "no random numbers");
-    const struct agent_core_options options = {
+    struct agent_core_options options = {
         .node = a->settings.node,
         .device = a->settings.device,
         .address = a->settings.address,
@@ -577,6 +578,7 @@ static titan_status open_core(struct agent *a, const struct agent_options *o, st
         .hang_floor_ms = o->hang_floor_ms,
         .away_ms = o->away_ms,
         .leader_lease_ms = o->leader_lease_ms};
+    TRY(installation_read(a->settings.run_dir, options.installation, err));
     TRY(record_read_term(a->settings.run_dir, &seen, err));
     TRY(agent_core_new(&options, &a->core, err));
     agent_core_restore_term(a->core, &seen);

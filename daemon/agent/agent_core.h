@@ -26,6 +26,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
+#include "daemon/agent/installation.h"
 #include "daemon/common/proof.h"
 #include "titan/internal/agent.pb-c.h"
 #include "titan/internal/worker.pb-c.h"
@@ -81,8 +82,9 @@ struct agent_core_options { /* texts are copied */
     const char *node, *device, *address, *version;
     uint32_t slots;
     uint64_t memory_bytes;
-    bool checks;          /* it answers CheckNode */
-    uint64_t incarnation; /* of this start */
+    bool checks;                              /* it answers CheckNode */
+    uint64_t incarnation;                     /* of this start */
+    uint8_t installation[INSTALLATION_BYTES]; /* of the state directory; zeros = not known */
     uint64_t seed;      /* ids of datagrams and of acting leaders' epochs' communicators are drawn from it: not twice */
     uint32_t peer_port; /* 0 = other agents cannot reach this one: no probes, no acting leader */
     const char *coordinator;           /* host:port that takes heartbeats as datagrams; NULL = they go by stream only */

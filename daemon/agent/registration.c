@@ -3,6 +3,7 @@
  * acknowledgement, the end. */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cleanup.h"
 #include "daemon/agent/agent_core_internal.h"
@@ -105,6 +106,8 @@ static void send_registration(struct agent_core *c, uint64_t known_term, struct 
     registration.gpus = c->gpus;
     c->gpus_said = true;
     registration.incarnation = c->options.incarnation;
+    if (memcmp(c->options.installation, (uint8_t[INSTALLATION_BYTES]){0}, INSTALLATION_BYTES) != 0)
+        registration.installation = (ProtobufCBinaryData){INSTALLATION_BYTES, c->options.installation};
     registration.seen_term = c->seen.term;
     registration.seen_proof = agent_term_proof(c);
     registration.peer_port = c->options.peer_port;

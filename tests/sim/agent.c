@@ -580,6 +580,7 @@ void agent_begin(int h)
                                          .slots = S->plan->slots[h],
                                          .memory_bytes = 1,
                                          .incarnation = host->life + 1,
+                                         .installation = {2, (uint8_t)h},
                                          .seed = chance_mix(S->plan->seed, (uint64_t)h << 32 | host->life),
                                          .peer_port = PORT,
                                          .coordinator = S->plan->seed / 8 % 2 && !S->plan->scale ? COORDINATOR : NULL,

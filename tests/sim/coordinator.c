@@ -390,7 +390,7 @@ static void know(uint64_t session, const agent_message *m)
     const struct stream *s = &S->streams[session % SIM_SESSIONS];
     struct core *c = S->coord.core;
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION && !core_find_session(c, session))
-        core_session_opened(c, session, s->strange ? "stranger" : S->hosts[s->host].name);
+        core_session_opened(c, session, s->strange && !s->named ? "stranger" : S->hosts[s->host].name);
     for (int job = 1; job <= S->plan->jobs; job++) {
         char folder[32];
         (void)snprintf(folder, sizeof(folder), "/jobs/%d", job);

@@ -10,12 +10,30 @@ static int pick_host(uint32_t pick)
     return (int)(pick % (uint32_t)S->plan->nodes);
 }
 
+/* Mostly the one with the most workers: these may go on by themselves. */
+static int crowded_host(const struct fault *f)
+{
+    int most = pick_host(f->pick), n_most = 0;
+    for (int h = 0; h < S->plan->nodes && f->pick2 % 4; h++) {
+        size_t i = 0;
+        int n = 0;
+        while (host_next(h, &i))
+            n++;
+        if (n > n_most) {
+            most = h;
+            n_most = n;
+        }
+    }
+    return most;
+}
+
 /* --- links -------------------------------------------------------------------------------------------------------- */
 
 /* Which directed links a cut takes; the same when it heals. */
 static void cut_links(const struct fault *f, void (*each)(int from, int to))
 {
-    int n = pick_host(f->pick), other = pick_host(f->pick2);
+    int n = f->kind == FAULT_ELSEWHERE ? S->elsewhere[f - S->plan->faults] : pick_host(f->pick);
+    int other = pick_host(f->pick2);
     switch (f->kind) {
     case FAULT_CUT_COORD:
         each(n, SIM_COORD);
@@ -30,7 +48,8 @@ static void cut_links(const struct fault *f, void (*each)(int from, int to))
     default: /* all links between those with a bit and those without */
         for (int a = 0; a <= SIM_COORD; a++)
             for (int b = 0; b <= SIM_COORD; b++) {
-                uint32_t side = f->kind == FAULT_CUT_NODE ? 1u << n : f->pick;
+                const bool one = f->kind == FAULT_CUT_NODE || f->kind == FAULT_ELSEWHERE;
+                const uint32_t side = one ? 1u << n : f->pick;
                 if (a != b && (side >> a & 1) != (side >> b & 1))
                     each(a, b);
             }
@@ -150,6 +169,50 @@ static void false_name(const struct fault *f)
     bytes_drop(bytes);
     CHECK("I7", !heartbeats || !S->coord.core || core_node_session(S->coord.core, victim->name) == was,
           "a stranger took the name of %s, which is there", victim->name);
+}
+
+/* Another machine has its name and its certificate, and tries until it is taken. What it is sent goes nowhere. */
+static void on_elsewhere(const struct ev *e);
+static const struct handler elsewhere = {"comes elsewhere", on_elsewhere, TARGET_WORLD};
+
+static void on_elsewhere(const struct ev *e)
+{
+    const struct fault *f = &S->plan->faults[e->a];
+    const int n = S->elsewhere[e->a];
+    Titan__Internal__AgentRegistration registration = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
+    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    uint8_t installation[NODE_INSTALLATION] = {1};
+    if (S->now >= f->at + f->lasts)
+        return;
+    if (!S->coord.core || S->coord.stopped) {
+        (void)at(S->now + between(CHANCE_FORGER, 50 * MS, 400 * MS), &elsewhere, e->a, 0);
+        return;
+    }
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION;
+    m.registration = &registration;
+    registration.node = S->hosts[n].name;
+    registration.slots = S->plan->slots[n];
+    registration.device = (char *)"cpu";
+    registration.address = (char *)"elsewhere";
+    registration.version = (char *)"1";
+    registration.incarnation = UINT64_C(1) << 32 | f->pick2;
+    registration.checks = true; /* it never answers, so no job waits for workers there */
+    if (f->pick2 % 2)
+        registration.installation = (ProtobufCBinaryData){sizeof(installation), installation};
+    uint32_t len;
+    const uint64_t session = S->next_session++;
+    CHECK("sim", session < SIM_SESSIONS, "more sessions than the simulator keeps");
+    S->streams[session] =
+        (struct stream){.host = n, .coord_life = S->coord.life, .coord_open = true, .strange = true, .named = true};
+    void *bytes = packed(&m.base, &len);
+    (void)coord_hears(session, bytes, len);
+    bytes_drop(bytes);
+    if (S->coord.core && core_node_session(S->coord.core, S->hosts[n].name) == session) {
+        TRACE("%s is taken elsewhere", S->hosts[n].name);
+        totals->taken_elsewhere++;
+    } else {
+        (void)at(S->now + between(CHANCE_FORGER, 50 * MS, 400 * MS), &elsewhere, e->a, 0);
+    }
 }
 
 /* --- the store of another time ------------------------------------------------------------------------------------ */
@@ -284,6 +347,11 @@ static void strike(const struct fault *f)
     case FAULT_REPLAY_DOWN:
     case FAULT_REPLAY_WORKER:
         net_replay(f->kind == FAULT_REPLAY_UP ? OLD_UP : f->kind == FAULT_REPLAY_DOWN ? OLD_DOWN : OLD_WORKER, f->pick);
+        break;
+    case FAULT_ELSEWHERE:
+        S->elsewhere[f - S->plan->faults] = crowded_host(f);
+        cut(f);
+        (void)at(S->now, &elsewhere, (uint64_t)(f - S->plan->faults), 0);
         break;
     case FAULT_FALSE_NAME:
         false_name(f);

@@ -136,7 +136,7 @@ static void take_node(const struct change *c)
         *n = c->node;
         n->name = S->hosts[i].name;
         n->device = "cpu";
-        n->address = S->hosts[i].name;
+        n->address = strcmp(c->node.address, "elsewhere") == 0 ? "elsewhere" : S->hosts[i].name;
         n->version = "1";
     }
 }

@@ -38,6 +38,7 @@ const char *const fault_names[FAULT_KINDS] = {
     [FAULT_REPLAY_DOWN] = "old command heard again",
     [FAULT_REPLAY_WORKER] = "old command to a worker heard again",
     [FAULT_FALSE_NAME] = "false registration",
+    [FAULT_ELSEWHERE] = "node comes back elsewhere, the old one lives on cut off",
     [FAULT_LYING_AGENT] = "an agent lies",
     [FAULT_LYING_WORKER] = "a worker lies",
     [FAULT_LYING_CLIENT] = "a client asks for what cannot be",
@@ -81,6 +82,7 @@ static const struct {
     [REQUEST_RESIZE] = {9, 0, 0},         [REQUEST_DRAIN] = {5, 0, 0},
     [REQUEST_UNDRAIN] = {3, 0, 0},        [REQUEST_CHECKPOINT] = {5, 0, 0},
     [REQUEST_FORGET] = {5, 0, 0},         [FAULT_STORE_RESTORED] = {0, 20, 4000},
+    [FAULT_ELSEWHERE] = {0, 3000, 12000},
 };
 
 /* What follows a restore, besides what follows everything. */
@@ -198,6 +200,17 @@ static void make_restore(struct plan *p, usec until)
     }
 }
 
+/* In one of four; what the others roll stays theirs. The lease is long enough for what is cut off to go on. */
+static void make_elsewhere(struct plan *p, usec until)
+{
+    struct dice d = {chance_mix(p->seed, 3)};
+    if (roll(&d, 0, 3))
+        return;
+    make_fault(&d, p, FAULT_ELSEWHERE, roll(&d, 50 * MS, until));
+    if (p->lease_ms)
+        p->lease_ms = (uint32_t)roll(&d, 4000, 9000);
+}
+
 void plan_make(struct plan *p, uint64_t seed)
 {
     struct dice d = {chance_mix(seed, 1)};
@@ -228,6 +241,7 @@ void plan_make(struct plan *p, uint64_t seed)
     p->backup_at = roll(&d, 0, until / 2);
     make_faults(&d, p, (int)roll(&d, large ? 10 : 1, large ? 24 : 8), until);
     make_restore(p, until);
+    make_elsewhere(p, until);
 }
 
 void plan_keep(struct plan *p, uint64_t keep)

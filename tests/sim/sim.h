@@ -101,6 +101,7 @@ enum fault_kind {
     FAULT_REPLAY_DOWN,
     FAULT_REPLAY_WORKER,
     FAULT_FALSE_NAME, /* a stranger registers in a node's name, or with nonsense */
+    FAULT_ELSEWHERE,  /* a node comes back elsewhere, and the one that had its name lives on, cut off from all */
     FAULT_LYING_AGENT,
     FAULT_LYING_WORKER,
     FAULT_LYING_CLIENT,
@@ -233,7 +234,7 @@ void cluster_close(void);
     X(rolled_back) X(installed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)       \
     X(fenced_commands) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)   \
     X(leader_epochs) X(datagrams) X(forged) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)    \
-    X(settled)
+    X(settled) X(taken_elsewhere)
 /* clang-format on */
 struct totals {
 #define FIELD(name) uint64_t name;
@@ -259,7 +260,8 @@ struct stream {
     int host;
     uint32_t agent_life, coord_life;
     bool agent_open, coord_open, dropped;
-    bool strange; /* not of the host's agent */
+    bool strange; /* not of the host's agent ... */
+    bool named;   /* ... but with its certificate */
     usec up_last, down_last, up_free, down_free;
     struct held *up, **up_tail, *down, **down_tail; /* stuck in a cut */
 };
@@ -607,7 +609,8 @@ struct sim {
     struct image image;
     struct host hosts[SIM_NODES];
     struct link links[SIM_NODES + 1][SIM_NODES + 1];
-    int cuts; /* of all links together */
+    int cuts;                  /* of all links together */
+    int elsewhere[SIM_FAULTS]; /* the host of each FAULT_ELSEWHERE */
     struct costs costs;
     struct decision decision; /* where the plan measures costs: all there was since it was cleared */
     struct stream streams[SIM_SESSIONS];

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/mutant.h"
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/common/proof.h"
@@ -143,26 +144,48 @@ titan_status fence_message(struct core *c, const char *node, const Titan__Intern
     return TITAN_OK;
 }
 
-titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *m,
-                        const char *identity, struct titan_error *err)
+static bool same_installation(const struct noderec *n, const Titan__Internal__AgentRegistration *m)
 {
-    bool other = n->incarnation != m->incarnation && strcmp(n->address, m->address) != 0;
-    other |= *n->identity && strcmp(n->identity, identity) != 0 && !MUTANT(IDENTITY_THEFT);
+    static const uint8_t unknown[NODE_INSTALLATION];
+    return m->installation.len == NODE_INSTALLATION && memcmp(n->installation, unknown, NODE_INSTALLATION) != 0 &&
+           memcmp(n->installation, m->installation.data, NODE_INSTALLATION) == 0;
+}
+
+titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *m,
+                        const char *identity, bool has_worker, struct titan_error *err)
+{
+    const bool thief = *n->identity && strcmp(n->identity, identity) != 0 && !MUTANT(IDENTITY_THEFT);
+    const bool moved = n->incarnation != m->incarnation && strcmp(n->address, m->address) != 0;
     /* Also while one from before our start is waited for: the first to come need not be the earlier one. */
-    bool alive = n->state == NODE_READY && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
+    const bool alive = n->state == NODE_READY && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
     /* The one at the old address may go on without us for as long as its lease lasts: another with its name would make
      * us believe that its workers are gone. */
-    int64_t lease = c->options.leader_lease_ms;
-    bool leased = lease && !n->given_up && c->now.mono_ms - n->answered_mono < lease + lease / 20 + 500;
-    if (!other || (!alive && !leased) || MUTANT(NAME_THEFT))
+    const int64_t lease = c->options.leader_lease_ms, silent = c->now.mono_ms - n->answered_mono;
+    const int64_t left = lease && !n->given_up ? lease + lease / 20 + 500 - silent : 0;
+    const bool itself = same_installation(n, m) && !(alive && n->session);
+    const bool empty = !alive && (!has_worker || MUTANT(MOVED_WITH_WORKERS));
+    if ((!thief && (!moved || itself || empty)) || (!alive && left <= 0) || MUTANT(NAME_THEFT))
         return TITAN_OK;
+    char then[32], over[32];
+    const char *address = *n->address ? n->address : "another place";
     c->counters.name_taken++;
-    titan_status status =
-        titan_fail(err, TITAN_EEXIST, "registration from %s: the name '%s' is taken by the node at %s, which is alive",
-                   *m->address ? m->address : "somewhere", m->node, *n->address ? n->address : "another place");
-    if (err)
-        titan_error_hint(err, "give one of the two another name (node.name in its titand.toml)");
-    return status;
+    if (alive || thief)
+        titan_fail(err, TITAN_EEXIST, "registration from %s: the name '%s' is taken by the node at %s%s",
+                   *m->address ? m->address : "somewhere", m->node, address,
+                   alive ? ", which is alive" : ", which registered with another certificate");
+    else
+        titan_fail(err, TITAN_EEXIST,
+                   "registration from %s: node %s was at %s until %s, and its workers may train there until %s",
+                   *m->address ? m->address : "somewhere", m->node, address,
+                   clock_format(c->now.wall_ms - silent, then), clock_format(c->now.wall_ms + left, over));
+    if (err && (alive || thief))
+        titan_error_hint(err, "give one of the two another name (agent.node in its titand.toml)");
+    else if (err)
+        titan_error_hint(err,
+                         "it is taken then; titanctl node forget %s ends the wait, when its workers at %s are gone for "
+                         "certain",
+                         m->node, address);
+    return TITAN_EEXIST;
 }
 
 void fence_unknown_worker(struct core *c, struct noderec *n, const struct subject *about)

@@ -13,9 +13,11 @@ titan_status fence_range(struct core *c, struct noderec *n, const Titan__Interna
  * the session is refused. *ret_drop: the message is of a lower one. */
 titan_status fence_message(struct core *c, const char *node, const Titan__Internal__AgentMessage *m, bool *ret_drop,
                            struct titan_error *err) TITAN_MUST_USE;
-/* Is the name its own? */
+/* Is the name its own? An agent at another address is taken for the one that had the name when it runs on the same
+ * installation, when no worker of that one may train (has_worker), when an operator has given it up, or when its lease
+ * is over; and while that one answers, never. */
 titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *m,
-                        const char *identity, struct titan_error *err) TITAN_MUST_USE;
+                        const char *identity, bool has_worker, struct titan_error *err) TITAN_MUST_USE;
 /* The identity of an unregistered session; the caller frees it. "": unknown. */
 char *fence_take_identity(struct core *c, uint64_t session);
 /* Counts it and tells of it, of one node not too often. words: what is refused; may be batch memory. */

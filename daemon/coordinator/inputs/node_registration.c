@@ -124,6 +124,15 @@ static void resend_jobs(struct core *c, struct noderec *n, bool awaited)
     }
 }
 
+/* May one of its workers train, for all that is known? A store that was restored does not know of all. */
+static bool has_worker(const struct core *c, const struct noderec *n)
+{
+    for (struct jobrec *j = c->active; j; j = j->next)
+        if (job_on_node(j, n) || kept_awaits(j, n))
+            return true;
+    return c->stale;
+}
+
 titan_status node_registration(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *message,
                                struct titan_error *err)
 {
@@ -138,7 +147,7 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
     }
     struct noderec *n = core_find_node(c, m->node);
     if (n)
-        TRY(fence_name(c, n, m, identity, err));
+        TRY(fence_name(c, n, m, identity, has_worker(c, n), err));
     TRY(fence_message(c, m->node, message, &drop, err));
     if (stale_asks(c, m)) {
         core_session_opened(c, session, identity); /* it says another one */
@@ -159,13 +168,16 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
     const bool known = n->incarnation == m->incarnation && !n->unchecked;
     if (n->incarnation != m->incarnation)
         n->refusals = (struct node_refusals){0};
-    node_is(n, &(struct node){.slots = m->slots,
-                              .device = m->device,
-                              .address = m->address,
-                              .version = m->version,
-                              .memory_bytes = m->memory_bytes,
-                              .incarnation = m->incarnation,
-                              .peer_port = m->peer_port});
+    struct node is = {.slots = m->slots,
+                      .device = m->device,
+                      .address = m->address,
+                      .version = m->version,
+                      .memory_bytes = m->memory_bytes,
+                      .incarnation = m->incarnation,
+                      .peer_port = m->peer_port};
+    if (m->installation.len == sizeof(is.installation))
+        memcpy(is.installation, m->installation.data, sizeof(is.installation));
+    node_is(n, &is);
     detector_answered(c, n);
     n->unconfirmed = true;
     detector_streams(c, n);

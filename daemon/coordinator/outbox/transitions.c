@@ -342,6 +342,7 @@ void move_node(struct core *c, struct noderec *n, enum node_state to, const char
         .peer_port = n->peer_port,
         .last_seen_ms = n->seen_wall,
     };
+    memcpy(change->node.installation, n->installation, sizeof(n->installation));
     event_attach(c, change, NULL,
                  (struct emit){.type = to == NODE_READY ? "node.ready" : "node.lost",
                                .message = batch_printf(c->out, "node %s %s", n->name, message),

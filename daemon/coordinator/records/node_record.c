@@ -81,6 +81,7 @@ void node_is(struct noderec *n, const struct node *is)
     core_set_string(&n->version, is->version);
     n->memory_bytes = is->memory_bytes;
     n->incarnation = is->incarnation;
+    memcpy(n->installation, is->installation, sizeof(n->installation));
     n->peer_port = is->peer_port;
 }
 

@@ -30,12 +30,13 @@ struct noderec {
     uint64_t session; /* 0 = not connected */
     uint32_t slots, used;
     uint64_t memory_bytes, incarnation;
-    uint32_t peer_port;              /* UDP; 0 = none */
-    bool unchecked;                  /* it has not said yet whether jobs can have their folders there */
-    char *unfit;                     /* ... why they cannot; "" or NULL = they can */
-    Titan__Internal__NodeGpus *gpus; /* of its slots, as its agent said last; owned. NULL = nothing is known */
-    bool lifting;                    /* its agent is asked to look at them again, and has not said anything since */
-    bool awaited;                    /* it has not registered since the coordinator's start */
+    uint8_t installation[NODE_INSTALLATION]; /* zeros = not known */
+    uint32_t peer_port;                      /* UDP; 0 = none */
+    bool unchecked;                          /* it has not said yet whether jobs can have their folders there */
+    char *unfit;                             /* ... why they cannot; "" or NULL = they can */
+    Titan__Internal__NodeGpus *gpus;         /* of its slots, as its agent said last; owned. NULL = nothing is known */
+    bool lifting; /* its agent is asked to look at them again, and has not said anything since */
+    bool awaited; /* it has not registered since the coordinator's start */
     int64_t seen_mono, seen_wall;
     /* For its datagrams: of the newest session; and the newest that it is known to have, as its acknowledgement may be
      * late. */

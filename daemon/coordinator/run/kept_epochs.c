@@ -88,6 +88,15 @@ bool kept_any_on(const struct jobrec *j, const struct noderec *n)
     return false;
 }
 
+bool kept_awaits(const struct jobrec *j, const struct noderec *n)
+{
+    for (size_t b = 0; b < j->n_kept; b++)
+        for (uint32_t i = 0; i < j->kept[b].n; i++)
+            if (j->kept[b].members[i].node == n && !j->kept[b].members[i].released)
+                return true;
+    return false;
+}
+
 struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint64_t source, uint32_t n)
 {
     struct kept_member *members = core_alloc((n + 1) * sizeof(*members));

@@ -14,6 +14,7 @@ bool kept_lists(struct jobrec *j, uint64_t worker_id); /* of any that is kept? *
 const struct noderec *kept_node(const struct jobrec *j, uint64_t worker_id);
 /* Is any of those there? */
 bool kept_any_on(const struct jobrec *j, const struct noderec *n);
+bool kept_awaits(const struct jobrec *j, const struct noderec *n);          /* ... the end of any of them? */
 const struct kept_epoch *kept_find(const struct jobrec *j, uint64_t epoch); /* NULL = it is not kept */
 /* In the order of their numbers; the members are to be filled in. */
 struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint64_t source, uint32_t n);

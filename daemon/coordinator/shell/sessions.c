@@ -4,6 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/hash.h"
+
+#define SAID_ONCE_MS 60000 /* the same end of a session is logged again after this */
+
 static struct agent_session *find(const struct coordinator *c, uint64_t id)
 {
     struct agent_session *s = c->sessions[id % SESSION_BUCKETS];
@@ -28,6 +33,19 @@ struct agent_session *sessions_begin(struct coordinator *c, struct rpc_call *cal
     return s;
 }
 
+/* An agent that is refused tries again, each second. */
+static bool said_lately(struct coordinator *c, const struct titan_error *err)
+{
+    const uint64_t hash = hash_text(HASH_INIT, err->msg);
+    const int64_t now_ms = clock_mono_ms();
+    const bool lately = hash == c->refusal_said && now_ms - c->refusal_said_ms < SAID_ONCE_MS;
+    if (lately)
+        return true;
+    c->refusal_said = hash;
+    c->refusal_said_ms = now_ms;
+    return false;
+}
+
 void sessions_end(struct coordinator *c, struct agent_session *s, const struct titan_error *err)
 {
     struct rpc_call *call = s->call;
@@ -35,7 +53,8 @@ void sessions_end(struct coordinator *c, struct agent_session *s, const struct t
     if (!call)
         return;
     if (err) {
-        tlog_warn(&c->log, "agent session ended", "peer=\"%s\" reason=\"%s\"", rpc_call_peer(call), err->msg);
+        if (!said_lately(c, err))
+            tlog_warn(&c->log, "agent session ended", "peer=\"%s\" reason=\"%s\"", rpc_call_peer(call), err->msg);
         rpc_call_fail(call, err);
     } else {
         rpc_call_finish(call, TITAN_OK, NULL);

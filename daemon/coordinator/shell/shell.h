@@ -67,6 +67,8 @@ struct coordinator {
 
     struct agent_session *sessions[SESSION_BUCKETS];
     uint64_t next_session;
+    uint64_t refusal_said; /* the hash of why a session ended, as logged last */
+    int64_t refusal_said_ms;
     struct heartbeat_socket *heartbeat_sockets; /* sockets that take them */
     struct enrol *enrol;                        /* enrol.h */
     struct backup *backup;                      /* that is sent; NULL = none */

@@ -213,6 +213,74 @@ static void test_name_taken(void **state)
     close_bench(&b);
 }
 
+/* "a" at another address, by an agent of its own; number 0: it does not tell its installation. */
+static titan_status comes_elsewhere(struct bench *b, uint64_t session, uint8_t number, struct titan_error *err)
+{
+    uint8_t installation[NODE_INSTALLATION] = {number};
+    Titan__Internal__AgentRegistration body = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
+    char address[32];
+    (void)snprintf(address, sizeof(address), "10.0.1.%u", (unsigned)session);
+    body.node = (char *)"a";
+    body.address = address;
+    body.slots = 2;
+    body.device = (char *)"cpu";
+    body.incarnation = session;
+    if (number)
+        body.installation = (ProtobufCBinaryData){sizeof(installation), installation};
+    MESSAGE(m, REGISTRATION, registration, body);
+    batch_free(&b->out);
+    return core_agent(b->core, session, &m, at(b), &b->out, err);
+}
+
+static void falls_silent(struct bench *b, uint64_t session)
+{
+    core_session_closed(b->core, session, at(b), &b->out);
+    tick(b, 1000);
+}
+
+/* It comes back at another address, and an agent at the old one may go on without us for as long as its lease lasts. */
+static void test_moved(void **state)
+{
+    (void)state;
+    enum { LEASE = 20000 };
+    struct core_options options = {.term = 1, .seed = 1, .jobs_dir = "/jobs", .leader_lease_ms = LEASE};
+    struct bench b = {.now = 1000};
+    struct titan_error err = {0};
+    batch_init(&b.out);
+    assert_int_equal(core_new(&options, &b.core, NULL), TITAN_OK);
+    assert_int_equal(comes_elsewhere(&b, 1, 7, &err), TITAN_OK);
+    /* Without a worker there is nothing to wait for, but that the old one is silent. */
+    assert_int_equal(comes_elsewhere(&b, 2, 8, &err), TITAN_EEXIST);
+    assert_non_null(strstr(err.msg, "is taken by the node at 10.0.1.1, which is alive"));
+    falls_silent(&b, 1);
+    assert_int_equal(comes_elsewhere(&b, 3, 8, &err), TITAN_OK);
+    assert_int_equal(core_node_session(b.core, "a"), 3);
+    submit(&b, 1, 2, 2);
+    assert_non_null(told(&b, START, 3));                             /* on their way: they may be there */
+    assert_int_equal(comes_elsewhere(&b, 4, 8, &err), TITAN_EEXIST); /* a copy, while the other answers */
+    falls_silent(&b, 3);
+    err = (struct titan_error){0};
+    assert_int_equal(comes_elsewhere(&b, 5, 9, &err), TITAN_EEXIST);
+    assert_non_null(strstr(err.msg, "node a was at 10.0.1.3 until "));
+    assert_non_null(strstr(err.msg, ", and its workers may train there until "));
+    assert_non_null(strstr(err.hint, "titanctl node forget a ends the wait"));
+    assert_int_equal(comes_elsewhere(&b, 6, 0, &err), TITAN_EEXIST);
+    assert_int_equal(core_node_session(b.core, "a"), 0);
+    /* The same installation has taken the workers over. */
+    assert_int_equal(comes_elsewhere(&b, 7, 8, &err), TITAN_OK);
+    assert_int_equal(core_node_session(b.core, "a"), 7);
+    core_session_closed(b.core, 7, at(&b), &b.out);
+    assert_int_equal(comes_elsewhere(&b, 11, 8, &err), TITAN_OK); /* at once: the session is over */
+    falls_silent(&b, 11);
+    assert_int_equal(comes_elsewhere(&b, 8, 9, &err), TITAN_OK); /* it listed none: they have ended */
+    submit(&b, 2, 2, 2);
+    falls_silent(&b, 8);
+    assert_int_equal(comes_elsewhere(&b, 9, 10, &err), TITAN_EEXIST);
+    tick(&b, LEASE + LEASE / 20 + 500);
+    assert_int_equal(comes_elsewhere(&b, 10, 10, &err), TITAN_OK);
+    close_bench(&b);
+}
+
 /* The one from before our start is waited for: no other node gets its name, and its workers, meanwhile. */
 static void test_name_of_who_is_to_come(void **state)
 {
@@ -473,13 +541,21 @@ static void test_implausible_reports(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_higher_term),          cmocka_unit_test(test_terms_without_a_proof),
-        cmocka_unit_test(test_refusal_for_the_term), cmocka_unit_test(test_lower_term),
-        cmocka_unit_test(test_name_taken),           cmocka_unit_test(test_name_of_who_is_to_come),
-        cmocka_unit_test(test_others_workers),       cmocka_unit_test(test_refused_by_agents),
-        cmocka_unit_test(test_said_twice),           cmocka_unit_test(test_refused_epochs),
-        cmocka_unit_test(test_out_of_range),         cmocka_unit_test(test_terms_of_unknown_senders),
-        cmocka_unit_test(test_identities),           cmocka_unit_test(test_implausible_reports),
+        cmocka_unit_test(test_higher_term),
+        cmocka_unit_test(test_terms_without_a_proof),
+        cmocka_unit_test(test_refusal_for_the_term),
+        cmocka_unit_test(test_lower_term),
+        cmocka_unit_test(test_name_taken),
+        cmocka_unit_test(test_name_of_who_is_to_come),
+        cmocka_unit_test(test_others_workers),
+        cmocka_unit_test(test_refused_by_agents),
+        cmocka_unit_test(test_said_twice),
+        cmocka_unit_test(test_refused_epochs),
+        cmocka_unit_test(test_out_of_range),
+        cmocka_unit_test(test_terms_of_unknown_senders),
+        cmocka_unit_test(test_moved),
+        cmocka_unit_test(test_identities),
+        cmocka_unit_test(test_implausible_reports),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
