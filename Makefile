@@ -16,15 +16,25 @@ PYTHON ?= /usr/bin/python3
 
 # Variants: each has its own folder, so switching costs nothing.
 comma := ,
-variant := $(if $(SAN),san-$(subst $(comma),-,$(SAN)),$(if $(DEBUG),debug,release))$(if $(BARE),-bare,)
+variant := $(if $(SAN),san-$(subst $(comma),-,$(SAN)),$(if $(DEBUG),debug,release))$(if $(BARE),-bare)$(if $(filter 0,$(HARDEN)),-unhardened)
 BUILD ?= $(if $(filter release,$(variant)),build,build/$(variant))
 
+# Every build guards stacks, bounds calls of libc, marks jump targets (x86) and makes relocations read-only before main. HARDEN=0 builds without,
+# apart: `make bench PART=hardening` measures the cost.
+ifneq ($(HARDEN),0)
+harden  := -fstack-protector-strong -fstack-clash-protection $(if $(filter x86_64,$(shell uname -m)),-fcf-protection)
+# Level 3 where compiler and libc have it. Without -O it is only a warning; sanitizers watch the calls that it replaces.
+fortify_level := $(shell $(CC) -O -Werror -D_FORTIFY_SOURCE=3 -include features.h -E -x c /dev/null >/dev/null 2>&1 && echo 3 || echo 2)
+fortify = $(if $(SAN)$(findstring _FORTIFY_SOURCE,$(CFLAGS) $(CPPFLAGS)),,$(if $(filter-out -O0,$(filter -O%,$(CFLAGS) $(kernel_cflags))),\
+	-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=$(fortify_level)))
+relro   := -Wl,-z,relro,-z,now
+endif
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 -Wundef
 CFLAGS ?= $(if $(DEBUG)$(SAN),-O1 -g,-O2 -g)
-TITAN_CFLAGS := -std=gnu17 $(WARN) $(if $(WERROR)$(CI),-Werror) $(if $(DEBUG)$(SAN),-DTITAN_DEBUG) \
+TITAN_CFLAGS = -std=gnu17 $(WARN) $(if $(WERROR)$(CI),-Werror) $(if $(DEBUG)$(SAN),-DTITAN_DEBUG) \
 	$(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined) \
-	$(if $(BARE),-DTITAN_BARE) -D_GNU_SOURCE -fPIC -I. -I$(BUILD)/gen -MMD -MP
-TITAN_LDFLAGS := $(if $(SAN),-fsanitize=$(SAN)) -Wl,--as-needed
+	$(if $(BARE),-DTITAN_BARE) -D_GNU_SOURCE -fPIC $(harden) $(fortify) -I. -I$(BUILD)/gen -MMD -MP
+TITAN_LDFLAGS := $(if $(SAN),-fsanitize=$(SAN)) $(relro) -Wl,--as-needed
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-8s%s\n' $(1) $(2);)
 
@@ -88,7 +98,7 @@ obj_version := $(BUILD)/obj/gen/version.o
 # --- objects and libraries -------------------------------------------------------------------------------------------
 $(BUILD)/obj/%.o: %.c | $(if $(BARE),,$(gen_c))
 	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(TITAN_CFLAGS) $(CFLAGS) $(CPPFLAGS) $(cflags-$(firstword $(subst /, ,$<))) $(cflags-$<) -c -o $@ $<
+	$(call say,CC,$<)$(CC) $(TITAN_CFLAGS) $(CFLAGS) $(kernel_cflags) $(CPPFLAGS) $(cflags-$<) -c -o $@ $<
 $(BUILD)/obj/gen/%.o: $(BUILD)/gen/%.c
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(TITAN_CFLAGS) -Wno-unused-parameter $(CFLAGS) -c -o $@ $<
@@ -98,9 +108,9 @@ cflags-proto/rpc/descriptors.c := -DTITAN_FDS='"$(BUILD)/gen/titan.fds"'
 # What the page of `titanctl report` is drawn with.
 $(BUILD)/obj/ctl/report_page.o: ctl/report.css ctl/report.js
 # Kernels: the hot loops are vectorised per ISA by target clones; no unsafe maths, results must be the same everywhere.
-# gcc prefers 256-bit vectors where it has 512; here there is no scalar code between that would be slowed down.
+# gcc prefers 256-bit vectors where it has 512; here there is no scalar code between that would be slowed down. CFLAGS of a user come before.
 vector_width := $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
-$(BUILD)/obj/worker/device/cpu/%.o: CFLAGS := $(if $(DEBUG)$(SAN),-O1 -g,-O3 -g) -fopenmp -ffp-contract=fast -fno-math-errno -fno-trapping-math $(vector_width)
+$(BUILD)/obj/worker/device/cpu/%.o: kernel_cflags := $(if $(DEBUG)$(SAN),,-O3) -fopenmp -ffp-contract=fast -fno-math-errno -fno-trapping-math $(vector_width)
 
 define library
 $(1): $(2)

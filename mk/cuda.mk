@@ -49,7 +49,7 @@ $(BUILD)/obj/cuda/%.o: %.c
 $(BUILD)/obj/cuda/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)$(NVCC) -std=c++17 $(NVCCFLAGS) -I. $(cuda_gen) $(cuda_ptx) -MD -MP -MF $(@:.o=.d) $(if $(WERROR)$(CI),-Werror all-warnings) \
-		-Xcompiler -fPIC,-Wall,-Wextra,-Wshadow$(if $(WERROR)$(CI),$(comma)-Werror)$(if $(SAN),$(comma)-fsanitize=$(subst $(comma),$(comma)-fsanitize=,$(SAN))) $(nvflags-$<) -c -o $@ $<
+		-Xcompiler -fPIC,-Wall,-Wextra,-Wshadow$(if $(WERROR)$(CI),$(comma)-Werror)$(if $(SAN),$(comma)-fsanitize=$(subst $(comma),$(comma)-fsanitize=,$(SAN))) $(addprefix -Xcompiler ,$(harden)) $(nvflags-$<) -c -o $@ $<
 # Whether the plug-in has kernels for Hopper's tensor cores.
 nvflags-worker/device/cuda/attention_hopper.cu = $(if $(filter 90a,$(cuda_use)),-DTITAN_SM90A)
 # The host's bits: base/rng.c is built without contraction, too.
@@ -130,7 +130,6 @@ cuda-tests: tests
 
 # --- tests/nvml: a stand-in for NVML, which the agent loads by TITAN_NVML ---
 fake_nvml := $(BUILD)/tests/nvml/libnvidia-ml.so.1
-$(BUILD)/obj/tests/nvml/fake_nvml.o: CFLAGS += -fPIC
 $(fake_nvml): $(BUILD)/obj/tests/nvml/fake_nvml.o
 	$(link) -shared -Wl,-soname,libnvidia-ml.so.1 $^
 tests: $(fake_nvml)

@@ -150,12 +150,12 @@ BUDDY_THREADS = ("to buddy", "of owner")  # worker/elastic/buddy.c
 class Trainer:
     """Four workers of the demo's model that train only in their turns."""
 
-    def __init__(self, name, keys):
+    def __init__(self, name, keys, programs=BIN):
         self.job = HOME / f"cost-{name}"
         shutil.rmtree(self.job, ignore_errors=True)
         self.metrics = self.job / "metrics.jsonl"
         self.process = subprocess.Popen(
-            [str(a) for a in (BIN / "titan-worker", "run", SOURCE / "recipes/demo.toml", "-n", 4, "--dir", self.job,
+            [str(a) for a in (programs / "titan-worker", "run", SOURCE / "recipes/demo.toml", "-n", 4, "--dir", self.job,
                               *overrides({"training.dataset_path": text(), "training.steps": 100000, "checkpoint.enable": "false",
                                           "device.threads": 1, **keys}))], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True)
@@ -191,6 +191,24 @@ class Trainer:
         self.process.wait()
 
 
+def by_turns(trainers, turns, steps):
+    """{kind: what a step took in each turn}; ends the trainers."""
+    costs = {kind: [] for kind in trainers}
+    for turn in range(turns):
+        for kind in trainers if turn % 2 else reversed(trainers):
+            costs[kind].append(trainers[kind].turn(steps))
+    for trainer in trainers.values():
+        trainer.end()
+    return costs
+
+
+def more(costs, kind, than, what):
+    """Percent that kind takes more of what, over all turns, and the standard error of that."""
+    ratios = [a[what] / b[what] for a, b in zip(costs[kind], costs[than])]
+    return (100 * (statistics.mean(c[what] for c in costs[kind]) / statistics.mean(c[what] for c in costs[than]) - 1),
+            100 * statistics.stdev(ratios) / len(ratios) ** 0.5)
+
+
 def redundancy(turns=40):
     """What buddies cost: two runs, with and without them, train by turns of a second or three, so that whatever else the
     machine does is done to both. A turn is 5 to 10 % off the next all the same, so the threads' own time is told as well."""
@@ -198,20 +216,40 @@ def redundancy(turns=40):
     for tokens, batch, steps in ((1024, 8, 8), (8192, 64, 2)):
         kinds = ("checkpoint", "buddy")
         trainers = {kind: Trainer(kind, {"fault_tolerance.redundancy": kind, "training.global_batch_size": batch}) for kind in kinds}
-        costs = {kind: [] for kind in kinds}
-        for turn in range(turns):
-            for kind in kinds if turn % 2 else reversed(kinds):
-                costs[kind].append(trainers[kind].turn(steps))
-        for trainer in trainers.values():
-            trainer.end()
+        costs = by_turns(trainers, turns, steps)
+        percent, error = more(costs, "buddy", "checkpoint", "step_ms")
         mean = {kind: {what: statistics.mean(c[what] for c in costs[kind]) for what in costs[kind][0]} for kind in kinds}
-        ratios = [b["step_ms"] / a["step_ms"] for a, b in zip(costs["checkpoint"], costs["buddy"])]
-        out.append({"tokens_per_step": tokens, "turns": turns, "mean": mean, "ratios": ratios,
-                    "step_percent": 100 * (mean["buddy"]["step_ms"] / mean["checkpoint"]["step_ms"] - 1),
-                    "step_percent_error": 100 * statistics.stdev(ratios) / turns ** 0.5,
+        out.append({"tokens_per_step": tokens, "turns": turns, "mean": mean,
+                    "step_percent": percent, "step_percent_error": error,
                     "threads_percent": 100 * mean["buddy"]["keeper_ms"] / mean["buddy"]["processor_ms"]})
         print(f"  {tokens} tokens a step: {json.dumps(mean)}", flush=True)
     return out
+
+
+# --- hardening ------------------------------------------------------------------------------------------------------------
+
+def hardening(turns=40, pairs=6):
+    """What hardening costs: programs of this build and of HARDEN=0 by turns, the same inputs."""
+    env = {name: value for name, value in os.environ.items() if name not in ("BUILD", "MAKEFLAGS")}
+    subprocess.run(["make", "--no-print-directory", "-s", "HARDEN=0"], cwd=SOURCE, env=env, check=True)
+    programs = {"hardened": BIN, "unhardened": SOURCE / "build/release-unhardened/bin"}
+    costs = by_turns({kind: Trainer(kind, {"training.global_batch_size": 64}, where) for kind, where in programs.items()}, turns, 2)
+    out = {"turns": turns, "pairs": pairs, "costs": costs}
+    for what in ("step", "processor"):
+        out[f"{what}_percent"], out[f"{what}_percent_error"] = more(costs, "hardened", "unhardened", f"{what}_ms")
+    queued = HOME / "load.toml"
+    queued.write_text(recipe_with_data(SOURCE / "recipes/tiny.toml"))
+
+    def submits(where):
+        with Daemon(HOME / "hardening", "--slots", "1", "--node", "here", program=where / "titand") as d:
+            d.ok("drain", "here")
+            return json.loads(run(BUILD / "tests/bench/submit_load", d.server, queued, 1, 64, 10000, 0))["submits_per_second"]
+    rates = {kind: [] for kind in programs}
+    for pair in range(pairs):
+        for kind in programs if pair % 2 else reversed(programs):
+            rates[kind].append(submits(programs[kind]))
+    return {**out, "submits_per_second": rates,
+            "submits_ratio": statistics.median(a / b for a, b in zip(rates["hardened"], rates["unhardened"]))}
 
 
 def elastic_rows():
@@ -502,6 +540,10 @@ PARTS = {  # name: (what measures it, seconds it takes on two cores, its rows in
     "waits": (waits.waits, 15, waits.rows),
     "elastic": (elastic, 900, lambda rows: [(r["what"], r["measured"], r["target"] or "") for r in rows]),
     "redundancy": (redundancy, 300, lambda rows: [(f"buddies at {r['tokens_per_step']:,} tokens a step", f"{r['step_percent']:+.1f} %", "") for r in rows]),
+    "hardening": (hardening, 400, lambda r: [
+        *((f"{name}, more than without, mean of {r['turns']} turns (standard error {r[f'{what}_percent_error']:.1f} %)", f"{r[f'{what}_percent']:+.1f} %", "2 %")
+          for what, name in (("step", "a step"), ("processor", "its processor time"))),
+        (f"durable submits over those without, median of {r['pairs']} pairs", f"{r['submits_ratio']:.2f}", "0.98")]),
     "executor": (document("bench_exec"), 60, lambda r: [("walking the program, of a step", f"{100 * r['overhead']:.2g} %", f"{100 * r['target_overhead']:.0f} %")]),
     "checkpoint": (checkpoint, 360, lambda r: [
         *((f"a save of {what}, of a step of {r['tokens_per_step']:,} tokens; the step behind it longer by {100 * r[key]['longer_behind_a_save']:.1f} %",

@@ -41,6 +41,7 @@ check "unpacks" dpkg-deb -x "$deb" "$tmp/b"
 check "files belong to root" not grep -v ' root/root ' <(dpkg-deb -c "$deb")
 check "titanctl runs" grep -qF "$version" <("$tmp/b/usr/bin/titanctl" version 2>&1)
 check "titand runs" grep -qF "$version" <("$tmp/b/usr/bin/titand" --version 2>&1)
+check "programs and plug-ins are hardened" /usr/bin/python3 tests/deploy/test_hardening.py "$tmp/b/usr"
 check "sums are right" bash -c "cd '$tmp/b' && md5sum --quiet -c <(dpkg-deb --ctrl-tarfile '$PWD/$deb' | tar -xO ./md5sums)"
 check "configuration files are known as such" bash -c \
     "[ ! -d '$tmp/b/etc' ] || diff <(cd '$tmp/b' && find etc -type f | sed 's|^|/|' | sort) <(dpkg-deb --ctrl-tarfile '$deb' | tar -xO ./conffiles)"
