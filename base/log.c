@@ -23,9 +23,10 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/pairs.h"
 #include "base/utf8.h"
 
-#define LINE_MAX_BYTES 8192 /* of the text before quoting; longer lines are cut */
+#define LINE_MAX_BYTES 8192 /* longer lines are cut */
 
 static atomic_int current_level = LOG_LEVEL_INFO;
 
@@ -68,7 +69,7 @@ void log_init(struct log *log, const char *subsystem, const char *context_fmt, .
     log->context[0] = '\0';
     va_list ap;
     va_start(ap, context_fmt);
-    (void)vsnprintf(log->context, sizeof(log->context), context_fmt, ap);
+    pairs_format(log->context, sizeof(log->context), context_fmt, ap);
     va_end(ap);
 }
 
@@ -125,18 +126,15 @@ static void journal_pairs(struct buf *out, const char *p)
             continue;
         }
         const char *key = p, *value = p + key_len + 1;
-        size_t value_len;
+        char text[PAIRS_MAX];
         if (*value == '"') {
-            const char *end = ++value;
-            while (*end && *end != '"')
-                end += (*end == '\\' && end[1]) ? 2 : 1;
-            value_len = (size_t)(end - value);
-            p = *end ? end + 1 : end;
+            p = value + 1 + pairs_unquote(value + 1, text);
+            p += *p == '"';
+            journal_field(out, "TITAN_", key, key_len, text, strlen(text));
         } else {
-            value_len = strcspn(value, " ");
-            p = value + value_len;
+            p = value + strcspn(value, " ");
+            journal_field(out, "TITAN_", key, key_len, value, (size_t)(p - value));
         }
-        journal_field(out, "TITAN_", key, key_len, value, value_len);
     }
 }
 
@@ -316,21 +314,16 @@ void log_write(const struct log *log, enum log_level level, const char *sentence
     static const struct log none = {.subsystem = "titan"};
     union {
         struct line line;
-        char room[sizeof(struct line) + LINE_MAX_BYTES / 2];
+        char room[sizeof(struct line) + PAIRS_MAX];
     } l;
     if (level > log_get_level())
         return;
     int saved_errno = errno;
-    const size_t room = sizeof(l) - offsetof(struct line, pairs);
     char *pairs = l.room + offsetof(struct line, pairs);
     va_list ap;
     va_start(ap, pairs_fmt);
-    int n = vsnprintf(pairs, room, pairs_fmt, ap);
+    pairs_format(pairs, PAIRS_MAX, pairs_fmt, ap);
     va_end(ap);
-    if (n < 0)
-        pairs[0] = '\0';
-    else if ((size_t)n >= room)
-        memcpy(pairs + room - 4, "...", 4);
     /* What a peer or a file name put into a value must not be able to begin a line of its own. */
     text_fit(pairs, ' ');
     l.line.next = NULL;

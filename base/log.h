@@ -31,7 +31,7 @@ void log_set_level(enum log_level level);
 enum log_level log_get_level(void);
 /* "error", "warn", "info", "debug" -> level; returns 0, or -1 for another word. */
 int log_level_parse(const char *text, enum log_level *ret_level);
-/* A log that speaks for one thing: context is printf-formatted key=value pairs. */
+/* A log that speaks for one thing: context is a format of pairs (pairs.h). */
 void log_init(struct log *log, const char *subsystem, const char *context_fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -42,7 +42,7 @@ titan_status log_start_thread(struct titan_error *err) TITAN_MUST_USE;
 void log_flush(unsigned timeout_ms);
 
 /* sentence and log->subsystem are literals; the pairs that follow are one printf format: tlog_info(l, "worker exited",
- * "signal=%d", sig). Pass "" for no pairs. A value with spaces must be quoted by the caller's format: "path=\"%s\"". */
+ * "signal=%d", sig). Pass "" for no pairs. pairs.h says how values are quoted: "path=\"%s\"", "node=%s". */
 #define tlog_error(log, sentence, ...) log_write((log), LOG_LEVEL_ERROR, (sentence), __VA_ARGS__)
 #define tlog_warn(log, sentence, ...) log_write((log), LOG_LEVEL_WARN, (sentence), __VA_ARGS__)
 #define tlog_info(log, sentence, ...) log_write((log), LOG_LEVEL_INFO, (sentence), __VA_ARGS__)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/pairs.h"
 #include "daemon/agent/agent_core_internal.h"
 
 void agent_actions_init(struct agent_actions *a)
@@ -85,6 +86,8 @@ void agent_log(struct agent_actions *out, enum agent_level level, const char *se
     struct agent_action *a = agent_action_add(out, AGENT_LOG);
     a->level = level;
     a->text = sentence;
-    a->pairs = arena_vprintf(&out->memory, pairs_fmt, args);
+    char pairs[PAIRS_MAX];
+    pairs_format(pairs, sizeof pairs, pairs_fmt, args);
     va_end(args);
+    a->pairs = arena_strdup(&out->memory, pairs);
 }

@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/hash.h"
 #include "base/mutant.h"
+#include "base/pairs.h"
 #include "base/utf8.h"
 #include "worker/comm/comm.h"
 
@@ -89,7 +90,7 @@ __attribute__((format(printf, 3, 4))) static void note(const struct member *m, c
     if (!m->host.note)
         return;
     va_start(args, fmt);
-    (void)vsnprintf(pairs, sizeof pairs, fmt, args);
+    pairs_format(pairs, sizeof pairs, fmt, args);
     va_end(args);
     m->host.note(m->host.arg, sentence, pairs);
 }

@@ -62,6 +62,7 @@ static void write_lines(void)
     struct log plain;
     log_init(&plain, "store", "%s", "");
     tlog_warn(&plain, "hostile", "name=\"%s\"", "x\n2026-01-01T00:00:00.000Z error fake line\x1b[31m");
+    tlog_warn(&plain, "forged", "text=\"%s\"", "/x\" level=error text=\"by root");
     log_set_level(LOG_LEVEL_DEBUG);
     tlog_debug(&plain, "shown", "%s", "");
     char longer[20000];
@@ -76,12 +77,13 @@ static void test_lines(void **state)
     static char out[8][9000];
     unsetenv("JOURNAL_STREAM");
     int n = capture(write_lines, out, 8);
-    assert_int_equal(n, 5); /* one write(2) a line */
+    assert_int_equal(n, 6); /* one write(2) a line */
     assert_matches(out[0], TIME "info agent worker exited job=12 rank=2 signal=9 path=\"/a b\"\n$");
     assert_matches(out[1], TIME "error titan no log\n$");
     assert_matches(out[2], TIME "warn store hostile name=\"x 2026-01-01T00:00:00.000Z error fake line \\[31m\"\n$");
-    assert_matches(out[3], TIME "debug store shown\n$");
-    assert_matches(out[4], "\\.\\.\\.\n$");
+    assert_matches(out[3], TIME "warn store forged text=\"/x\\\\\" level=error text=\\\\\"by root\"\n$");
+    assert_matches(out[4], TIME "debug store shown\n$");
+    assert_matches(out[5], "\\.\\.\\.\n$");
     for (int i = 0; i < n; i++)
         assert_ptr_equal(strchr(out[i], '\n'), out[i] + strlen(out[i]) - 1);
 }
@@ -123,7 +125,7 @@ static void write_journal(void)
     setenv("TITAN_JOURNAL_SOCKET", socket_path, 1);
     struct log log;
     log_init(&log, "agent", "job=%d", 12);
-    tlog_warn(&log, "worker exited", "exit-code=%d path=\"%s\" last", 3, "/a b");
+    tlog_warn(&log, "worker exited", "exit-code=%d path=\"%s\" last", 3, "/a \"b\\");
 }
 
 static void test_journal(void **state)
@@ -137,8 +139,8 @@ static void test_journal(void **state)
     assert_true(n > 0);
     out[0][n] = '\0';
     assert_matches(out[0], "^PRIORITY=4\nSYSLOG_IDENTIFIER=[^\n]+\n"
-                           "MESSAGE=worker exited job=12 exit-code=3 path=\"/a b\" last\n"
-                           "TITAN_SUBSYSTEM=agent\nTITAN_JOB=12\nTITAN_EXIT_CODE=3\nTITAN_PATH=/a b\n$");
+                           "MESSAGE=worker exited job=12 exit-code=3 path=\"/a \\\\\"b\\\\\\\\\" last\n"
+                           "TITAN_SUBSYSTEM=agent\nTITAN_JOB=12\nTITAN_EXIT_CODE=3\nTITAN_PATH=/a \"b\\\\\n$");
     close(fd);
     unlink(socket_path);
 }
