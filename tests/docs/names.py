@@ -326,6 +326,17 @@ def check(name, text):
             yield f"{name}:{line}: link to {link}#{anchor}"
 
 
+def wrong_keys(path, text):
+    """Keys that messages of a source name and no file has: of a table that files have, or said to be in one. A literal of one word is no message."""
+    tables = {key.split(".")[0] for key in keys() if "." in key}
+    for literal in re.finditer(r'"((?:[^"\\\n]|\\.)*)"', uncommented(path, text)):
+        for m in re.finditer(r"(?<![\w./%-])([a-z_]+)\.([a-z_0-9]+)(?![\w.(*/%])( in (?:\w+ )?\w+\.toml)?", literal[1]):
+            key = m[1] + "." + m[2]
+            known = key in keys() or m[2] in [*EXTENSIONS.split(), "db", "html", "safetensors"] or '"%s"' % key in product()  # a file, an event
+            if (m[1] in tables or m[3]) and not known and " " in literal[1]:
+                yield key
+
+
 def documents():
     return [f for f in files() if re.match(r"^([A-Z]+\.md|docs/[^/]*\.md)$", f)]
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The documents name nothing that is not there (names.py), and names.py would find it."""
+import re
 import sys
 from pathlib import Path
 
@@ -50,4 +51,14 @@ def documents_are_true():
     assert not problems, "\n" + "\n".join(problems)
 
 
-tap(wrong_names_are_found, right_names_pass, spans_blocks_and_links_are_read, walks_are_followed, documents_are_true)
+def keys_of_messages_exist():
+    """every key of a file that a message names exists"""
+    bad = 'f("%s: training.stepz is 1"); /* "job.x" */ g("set node.name in its titand.toml"); h("job.id", "training.steps", "metrics.db", "agent." "node");'
+    assert list(names.wrong_keys("x.c", bad)) == ["training.stepz", "node.name"]
+    wrong = [f"{f}: {key}" for f in names.files() if re.match(r"(base|proto|state|daemon|worker|ctl)/.*\.[ch]$", f)
+             for key in names.wrong_keys(f, names.read(f))]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+tap(wrong_names_are_found, right_names_pass, spans_blocks_and_links_are_read, walks_are_followed, documents_are_true,
+    keys_of_messages_exist)

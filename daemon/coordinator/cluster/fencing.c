@@ -179,7 +179,7 @@ titan_status fence_name(struct core *c, const struct noderec *n, const Titan__In
                    *m->address ? m->address : "somewhere", m->node, address,
                    clock_format(c->now.wall_ms - silent, then), clock_format(c->now.wall_ms + left, over));
     if (err && (alive || thief))
-        titan_error_hint(err, "give one of the two another name (agent.node in its titand.toml)");
+        titan_error_hint(err, "give one of the two another name (agent.node in its titand.toml, or --node)");
     else if (err)
         titan_error_hint(err,
                          "it is taken then; titanctl node forget %s ends the wait, when its workers at %s are gone for "
