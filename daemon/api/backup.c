@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Backup: copy the store on a thread of the pool, then pass the copy on as it is read. */
+/* Backup: copy the store on a thread of the pool, then pass the copy on as it is read. The copy lies in the state
+ * directory; where that has no room, in $TMPDIR. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -18,7 +20,8 @@ struct backup {
     struct rpc_call *call; /* NULL: over; the coordinator may be gone, too */
     uv_work_t work;
     bool copying;
-    char store[PATH_MAX + 16], copy[PATH_MAX + 16];
+    char state_dir[PATH_MAX], store[PATH_MAX + 16], copy[PATH_MAX + 16];
+    char folder[PATH_MAX]; /* that was made for the copy, or "" */
     struct titan_error err;
     int fd;
     uint64_t size, sent;
@@ -60,10 +63,38 @@ static void pump(struct backup *b)
     rpc_call_finish(b->call, TITAN_OK, NULL);
 }
 
+static bool has_room(const char *dir, uint64_t bytes)
+{
+    struct statvfs fs;
+    return statvfs(dir, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize >= bytes;
+}
+
+/* In the state directory twice its size: the store goes on growing, and a copy in the last space would hold it up. */
+static void choose_folder(struct backup *b)
+{
+    char wal[PATH_MAX + 24];
+    const char *tmp = getenv("TMPDIR");
+    tmp = tmp && *tmp ? tmp : "/tmp";
+    (void)snprintf(wal, sizeof(wal), "%s-wal", b->store);
+    struct stat file = {.st_size = 0}, log = {.st_size = 0};
+    (void)stat(b->store, &file);
+    (void)stat(wal, &log);
+    const uint64_t size = (uint64_t)file.st_size + (uint64_t)log.st_size;
+    if (has_room(b->state_dir, 2 * size) || !has_room(tmp, size))
+        return;
+    if (snprintf(b->folder, sizeof(b->folder), "%s/titan-backup-XXXXXX", tmp) < (int)sizeof(b->folder) &&
+        mkdtemp(b->folder))
+        (void)snprintf(b->copy, sizeof(b->copy), "%s/titan.db", b->folder);
+    else
+        b->folder[0] = '\0';
+}
+
 static void copy(uv_work_t *work)
 {
     struct backup *b = work->data;
-    (void)!backup_copy(b->store, b->copy, &b->err);
+    choose_folder(b);
+    if (backup_copy(b->store, b->copy, &b->err) == TITAN_ENOSPC)
+        titan_error_hint(&b->err, "free space there, or start titand with TMPDIR on a file system that has some");
 }
 
 static void copied(uv_work_t *work, int cancelled)
@@ -82,6 +113,8 @@ static void copied(uv_work_t *work, int cancelled)
             b->size = (uint64_t)st.st_size;
         (void)unlink(b->copy); /* gone with its last descriptor */
     }
+    if (b->folder[0])
+        (void)rmdir(b->folder);
     if (!b->call)
         backup_free(b);
     else if (b->err.status != TITAN_OK)
@@ -101,6 +134,7 @@ static titan_status begin(struct coordinator *c, struct rpc_call *call, struct b
     b->call = call;
     b->fd = -1;
     b->work.data = b;
+    (void)snprintf(b->state_dir, sizeof(b->state_dir), "%s", c->state_dir);
     (void)snprintf(b->store, sizeof(b->store), "%s/titan.db", c->state_dir);
     (void)snprintf(b->copy, sizeof(b->copy), "%s/backup-%u.tmp", c->state_dir, count++);
     b->copying = uv_queue_work(c->loop, &b->work, copy, copied) == 0;

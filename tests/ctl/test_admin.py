@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """titanctl admin: backup of a running store, its return, and what is refused."""
+import contextlib
 import json
+import os
 import shutil
 import sqlite3
 import sys
@@ -80,6 +82,32 @@ def backups_are_rotated():
     assert admin("verify", folder / newest[0])["jobs"] >= 0
     admin("backup", "--keep", 2, World.home / "nowhere", code=2)
     assert sorted(p.name for p in folder.iterdir()) == left, "nothing goes without a new one"
+
+
+def backup_of_a_full_disk():
+    """Where the state directory has no room for a copy, it is made in $TMPDIR; where neither has, that is said."""
+    if os.geteuid() != 0:
+        return "needs root for small file systems"
+    with tempfile.TemporaryDirectory(prefix="titan-full-") as home, contextlib.ExitStack() as ends:
+        small, temporary = Path(home) / "small", Path(home) / "tmp"
+        for path, size in ((small, "4m"), (temporary, "2m")):
+            path.mkdir()
+            if command("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path).code:
+                return "tmpfs cannot be mounted here"
+            ends.callback(command, "umount", path)
+        with Daemon(small / "state", "--slots", "1", env={"TMPDIR": str(temporary)}) as d:
+            d.ok("admin", "backup", Path(home) / "zero.db")
+            size, free = (Path(home) / "zero.db").stat().st_size, os.statvfs(small)
+            (small / "ballast").write_bytes(bytes(free.f_bavail * free.f_frsize - size // 2))
+            d.ok("admin", "backup", Path(home) / "one.db")
+            d.ok("admin", "verify", Path(home) / "one.db")
+            assert not list(temporary.iterdir()) and not list(d.state.glob("backup-*")), "nothing is left"
+            (temporary / "ballast").write_bytes(bytes((2 << 20) - size // 2))
+            done = d.ctl("admin", "backup", Path(home) / "two.db")
+            assert done.code == 1 and "TMPDIR" in done.err and "copying the store" in done.err, done
+            assert not list(Path(home).glob("two.db*")) and not list(d.state.glob("backup-*"))
+            (small / "ballast").unlink()
+            d.ok("admin", "backup", Path(home) / "two.db")
 
 
 def backup_over_tcp_is_refused():
@@ -182,7 +210,7 @@ World.home = Path(tempfile.mkdtemp(prefix="titan-admin-"))
 World.text = headers_text(World.home / "text", 1 << 20)
 World.daemon = Daemon(World.home / "state", "--slots", "1").start()
 try:
-    tap(backup_while_submitting, backup_is_not_overwritten, backups_are_rotated, backup_over_tcp_is_refused,
+    tap(backup_while_submitting, backup_is_not_overwritten, backups_are_rotated, backup_of_a_full_disk, backup_over_tcp_is_refused,
         restore_of_a_running_store_is_refused, damaged_backup_is_refused, restore, restore_without_a_store, check,
         usage)
 finally:
