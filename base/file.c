@@ -192,9 +192,8 @@ void file_parent(const char *path, char out[PATH_MAX])
         snprintf(out, PATH_MAX, "%.*s", (int)len, path);
 }
 
-/* A new file beside name, under a name that nothing has; out takes it. */
-static titan_status make_temporary(int at, const char *name, mode_t mode, char out[PATH_MAX], int *ret_fd,
-                                   struct titan_error *err)
+titan_status file_make_temporary(int at, const char *name, mode_t mode, char out[PATH_MAX], int *ret_fd,
+                                 struct titan_error *err)
 {
     titan_assert(at >= 0 || at == AT_FDCWD);
     for (int tries = 0;; tries++) {
@@ -217,7 +216,7 @@ static titan_status replace(int at, const char *name, const void *data, size_t l
 {
     char temporary[PATH_MAX];
     _cleanup_fd_ int fd = -1;
-    TRY(make_temporary(at, name, mode, temporary, &fd, err));
+    TRY(file_make_temporary(at, name, mode, temporary, &fd, err));
     titan_status status = TITAN_OK;
     if (file_write_all(fd, data, len) != TITAN_OK || (durable && fsync(fd) < 0))
         status = titan_fail_errno(err, "cannot write '%s'", temporary);
@@ -245,11 +244,17 @@ titan_status file_replace(const char *path, const void *data, size_t len, struct
 
 titan_status file_write(const char *path, const void *data, size_t len, struct titan_error *err)
 {
-    struct stat st;
+    struct stat st = {.st_mode = S_IFREG}; /* one that is not there is made */
     char target[PATH_MAX];
-    if (stat(path, &st) < 0 || S_ISREG(st.st_mode))
-        return file_replace(realpath(path, target) ? target : path, data, len, err);
-    _cleanup_fd_ int fd = open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC);
+    _cleanup_fd_ int seen = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    const bool link = seen >= 0 && fstat(seen, &st) == 0 && S_ISLNK(st.st_mode);
+    if (link && st.st_uid != 0 && st.st_uid != geteuid())
+        return titan_fail(err, TITAN_EPERM, "'%s' is a link of another user: name the file that it leads to", path);
+    if (link && stat(path, &st) < 0)
+        st.st_mode = S_IFREG;
+    if (S_ISREG(st.st_mode))
+        return file_replace(link && realpath(path, target) ? target : path, data, len, err);
+    _cleanup_fd_ int fd = open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC | (link ? 0 : O_NOFOLLOW));
     if (fd < 0)
         return titan_fail_errno(err, "cannot open '%s'", path);
     return file_write_all(fd, data, len) == TITAN_OK ? TITAN_OK : titan_fail_errno(err, "cannot write '%s'", path);

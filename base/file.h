@@ -5,6 +5,7 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "base/buf.h"
 #include "base/error.h"
@@ -26,7 +27,9 @@ titan_status file_read_tail(const char *path, size_t most, struct buf *out, bool
 titan_status file_replace(const char *path, const void *data, size_t len, struct titan_error *err) TITAN_MUST_USE;
 titan_status file_replace_private(const char *path, const void *data, size_t len,
                                   struct titan_error *err) TITAN_MUST_USE; /* 0600 */
-/* The same of a file that a person names: a device or pipe is written to, and behind a link the file is replaced. */
+/* The same of a file that a person names: a device or pipe is written to, and behind a link the file is replaced. A
+ * link of another user but root is refused (TITAN_EPERM): the folder may be that user's, and the link lead to any file.
+ */
 titan_status file_write(const char *path, const void *data, size_t len, struct titan_error *err) TITAN_MUST_USE;
 /* file_replace() below the open folder `at`. */
 titan_status file_replace_at(int at, const char *name, const void *data, size_t len,
@@ -34,6 +37,10 @@ titan_status file_replace_at(int at, const char *name, const void *data, size_t 
 /* That without waiting for the disk: whole for all that read it, and a loss of power may take it. */
 titan_status file_place_at(int at, const char *name, const void *data, size_t len,
                            struct titan_error *err) TITAN_MUST_USE;
+/* A new file of that mode in the open folder `at`, or AT_FDCWD, under `name` and a random suffix;
+ * out takes its name. */
+titan_status file_make_temporary(int at, const char *name, mode_t mode, char out[PATH_MAX], int *ret_fd,
+                                 struct titan_error *err) TITAN_MUST_USE;
 /* From now on this process opens what a run file names only where no part of the path is a link: the path was checked
  * when it was submitted, and the submitting user may have put a link there since. For good; before there are threads.
  */

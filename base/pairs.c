@@ -38,7 +38,8 @@ static void put_literal(struct pairs *p, const char *text, size_t len)
 
 static void put_text(struct pairs *p, const char *text, size_t len)
 {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'()*+,-./:;<>?@[]^_`{|}~";
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'()*+,-./:;<>?@[]^_`{|}~";
     const bool bare = !p->quoted && p->at > p->begin && p->at[-1] == '=';
     const bool quotes = bare && (len == 0 || strspn(text, plain) < len);
     if (quotes)
@@ -79,7 +80,9 @@ void pairs_format(char *out, size_t room, const char *fmt, va_list args)
         next = spec + len + 1;
         switch (spec[len]) {
         case 's': {
-            const size_t most = !dot ? SIZE_MAX : dot[1] == '*' ? (size_t)va_arg(args, int) : strtoul(dot + 1, NULL, 10);
+            const size_t most = !dot            ? SIZE_MAX
+                                : dot[1] == '*' ? (size_t)va_arg(args, int)
+                                                : strtoul(dot + 1, NULL, 10);
             const char *const text = va_arg(args, const char *);
             put_text(&p, text ? text : "(null)", strnlen(text ? text : "(null)", most));
             break;

@@ -99,31 +99,32 @@ static void print_report(struct ctl *ctl, const char *path, const struct backup_
     (void)output_line(&text);
 }
 
-/* Under another name until it is whole, durable and known to be sound. */
-static titan_status run_backup(struct ctl *ctl, const char *path, struct titan_error *err)
+/* Under another name until it is whole, durable and known to be sound. at: the open folder of path. The folder may be
+ * of a user that puts links into it: what is written and renamed is found by descriptors. */
+static titan_status run_backup(struct ctl *ctl, int at, const char *path, struct titan_error *err)
 {
-    char part[PATH_MAX], dir[PATH_MAX];
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    char part[PATH_MAX], part_path[PATH_MAX + PATH_MAX];
     struct backup_report report;
-    if (access(path, F_OK) == 0)
+    struct stat own, there;
+    if (fstatat(at, name, &there, AT_SYMLINK_NOFOLLOW) == 0)
         return titan_fail(err, TITAN_EEXIST, "'%s' is there already", path);
-    if (snprintf(part, sizeof(part), "%s.part", path) >= (int)sizeof(part))
-        return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", path);
-    _cleanup_fd_ int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return titan_fail_errno(err, "'%s'", part);
-    struct receiving r = {.fd = fd, .path = part};
+    _cleanup_fd_ int fd = -1;
+    TRY(file_make_temporary(at, name, 0600, part, &fd, err));
+    (void)snprintf(part_path, sizeof(part_path), "%.*s%s", (int)(name - path), path, part);
+    struct receiving r = {.fd = fd, .path = part_path};
     titan_status status = receive(ctl, &r, err);
     if (status == TITAN_OK)
-        status = backup_verify(part, false, &report, print_line, NULL, err);
-    if (status == TITAN_OK && rename(part, path) != 0)
+        status = backup_verify(part_path, false, &report, print_line, NULL, err);
+    if (status == TITAN_OK && (fstat(fd, &own) != 0 || fstatat(at, part, &there, AT_SYMLINK_NOFOLLOW) != 0 ||
+                               own.st_ino != there.st_ino || own.st_dev != there.st_dev))
+        status = titan_fail(err, TITAN_EIO, "'%s' was exchanged while it was checked", part_path);
+    if (status == TITAN_OK && (renameat(at, part, at, name) != 0 || (fsync(at) != 0 && errno != EINVAL)))
         status = titan_fail_errno(err, "'%s'", path);
     if (status != TITAN_OK) {
-        (void)unlink(part);
+        (void)unlinkat(at, part, 0);
         return status;
     }
-    const char *slash = strrchr(path, '/');
-    (void)snprintf(dir, sizeof(dir), "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-    TRY(dir_sync(*dir ? dir : "/", err));
     print_report(ctl, path, &report);
     return TITAN_OK;
 }
@@ -136,7 +137,7 @@ static int is_backup(const struct dirent *e)
 }
 
 /* One more in the folder, named by the time; then the oldest beyond keep go. */
-static titan_status run_backup_kept(struct ctl *ctl, const char *dir, int64_t keep, struct titan_error *err)
+static titan_status run_backup_kept(struct ctl *ctl, int at, const char *dir, int64_t keep, struct titan_error *err)
 {
     titan_assert(keep > 0);
     char path[PATH_MAX], stamp[32];
@@ -146,17 +147,29 @@ static titan_status run_backup_kept(struct ctl *ctl, const char *dir, int64_t ke
     (void)strftime(stamp, sizeof(stamp), "%Y%m%dT%H%M%SZ", gmtime_r(&now, &tm));
     if (snprintf(path, sizeof(path), "%s/titan-%s.db", dir, stamp) >= (int)sizeof(path))
         return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", dir);
-    TRY(run_backup(ctl, path, err));
-    int n = scandir(dir, &found, is_backup, alphasort);
+    TRY(run_backup(ctl, at, path, err));
+    int n = scandirat(at, ".", &found, is_backup, alphasort);
     titan_status status = n < 0 ? titan_fail_errno(err, "'%s'", dir) : TITAN_OK;
     for (int i = 0; i < n; i++) {
-        (void)snprintf(path, sizeof(path), "%s/%s", dir, found[i]->d_name);
-        if (i < n - keep && status == TITAN_OK && unlink(path) != 0)
-            status = titan_fail_errno(err, "'%s'", path);
+        if (i < n - keep && status == TITAN_OK && unlinkat(at, found[i]->d_name, 0) != 0)
+            status = titan_fail_errno(err, "'%s/%s'", dir, found[i]->d_name);
         free(found[i]);
     }
     free(found);
     return status;
+}
+
+/* keep: 0 = path is the file, else the folder. */
+static titan_status run_backups(struct ctl *ctl, const char *path, int64_t keep, struct titan_error *err)
+{
+    char parent[PATH_MAX];
+    if (strlen(path) >= sizeof(parent))
+        return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", path);
+    file_parent(path, parent);
+    _cleanup_fd_ int at = open(keep ? path : parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (at < 0)
+        return titan_fail_errno(err, "'%s'", path);
+    return keep ? run_backup_kept(ctl, at, path, keep, err) : run_backup(ctl, at, path, err);
 }
 
 /* --- verify, restore ---------------------------------------------------------------------------------------------- */
@@ -283,7 +296,13 @@ static titan_status make_folder(const char *path, struct titan_error *err)
         return TITAN_OK;
     if (mkdir(path, 0750) != 0)
         return titan_fail_errno(err, "cannot make '%s'", path);
-    if (user && chown(path, user->pw_uid, user->pw_gid) != 0)
+    /* Where the folder that it is in is another user's, its name may lead elsewhere by now. */
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) != 0)
+        return titan_fail_errno(err, "cannot open '%s'", path);
+    if (st.st_uid != geteuid())
+        return titan_fail(err, TITAN_EPERM, "'%s' was exchanged for a folder of another user", path);
+    if (user && fchown(fd, user->pw_uid, user->pw_gid) != 0)
         return titan_fail_errno(err, "cannot give '%s' to the user titan", path);
     (void)printf("made %s\n", path);
     return TITAN_OK;
@@ -347,7 +366,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return titan_fail(err, TITAN_EINVAL, "admin: backup, restore and verify take a FILE, check takes none");
     TRY(args_int(args, "keep", 1, 100000, 0, &keep, err));
     if (strcmp(action, "backup") == 0)
-        return keep ? run_backup_kept(ctl, path, keep, err) : run_backup(ctl, path, err);
+        return run_backups(ctl, path, keep, err);
     if (strcmp(action, "restore") == 0)
         return run_restore(ctl, args, path, err);
     if (strcmp(action, "verify") == 0)

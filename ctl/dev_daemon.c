@@ -190,7 +190,7 @@ titan_status dev_daemon_start(struct dev_daemon *d, const char *state_dir, const
 
     _cleanup_fd_ int ready = -1;
     TRY(bind_notify(d, notify, sizeof(notify), &ready, err));
-    _cleanup_fd_ int log = open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    _cleanup_fd_ int log = open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (log < 0)
         return titan_fail_errno(err, "%s", log_path);
     pid_t self = getpid();

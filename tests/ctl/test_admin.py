@@ -84,6 +84,34 @@ def backups_are_rotated():
     assert sorted(p.name for p in folder.iterdir()) == left, "nothing goes without a new one"
 
 
+def backup_into_a_hostile_folder():
+    """Root's backup into a folder of another user follows no link there; until it is whole its name is random."""
+    if os.geteuid() != 0:
+        return "needs root for a folder of another user"
+    folder, victim = World.home / "hostile", World.home / "victim"
+    folder.mkdir()
+    victim.write_text("root's")
+    for name in ("b.db", "b.db.part", "b.db.tmp", "b.db-journal"):
+        (folder / name).symlink_to(victim)
+    for path in folder.iterdir():
+        os.chown(path, 64999, 64999, follow_symlinks=False)
+    os.chown(folder, 64999, 64999)
+    assert "is there already" in admin("backup", folder / "b.db", code=6)
+    (folder / "b.db").unlink()
+    admin("backup", folder / "b.db")
+    (folder / "c.db").symlink_to(World.home / "made")
+    assert "is there already" in admin("backup", folder / "c.db", code=6), "a link to nowhere is there, too"
+    assert victim.read_text() == "root's" and not (World.home / "made").exists()
+    assert sorted(p.name for p in folder.iterdir()) == ["b.db", "b.db-journal", "b.db.part", "b.db.tmp", "c.db"]
+    assert (folder / "b.db").lstat().st_mode == 0o100600
+    report = folder / "report.html"
+    report.symlink_to(victim)
+    os.chown(report, 64999, 64999, follow_symlinks=False)
+    done = World.daemon.ctl("report", submit()[0], "--out", report)
+    assert done.code == 5 and "is a link of another user" in done.err, done
+    assert victim.read_text() == "root's"
+
+
 def backup_of_a_full_disk():
     """Where the state directory has no room for a copy, it is made in $TMPDIR; where neither has, that is said."""
     if os.geteuid() != 0:
@@ -210,7 +238,7 @@ World.home = Path(tempfile.mkdtemp(prefix="titan-admin-"))
 World.text = headers_text(World.home / "text", 1 << 20)
 World.daemon = Daemon(World.home / "state", "--slots", "1").start()
 try:
-    tap(backup_while_submitting, backup_is_not_overwritten, backups_are_rotated, backup_of_a_full_disk, backup_over_tcp_is_refused,
+    tap(backup_while_submitting, backup_is_not_overwritten, backups_are_rotated, backup_into_a_hostile_folder, backup_of_a_full_disk, backup_over_tcp_is_refused,
         restore_of_a_running_store_is_refused, damaged_backup_is_refused, restore, restore_without_a_store, check,
         usage)
 finally:

@@ -123,6 +123,15 @@ static void test_write(void **state)
     assert_int_equal(dir_make(in("write-folder"), &err), TITAN_OK);
     assert_int_not_equal(file_write(in("write-folder"), "x", 1, &err), TITAN_OK);
     assert_non_null(strstr(err.msg, "Is a directory"));
+    if (geteuid() != 0)
+        return; /* a link of another user cannot be made */
+    assert_int_equal(symlink("page", in("write-foreign")), 0);
+    assert_int_equal(lchown(in("write-foreign"), 64999, 64999), 0);
+    assert_int_equal(file_write(in("write-foreign"), "fourth", 6, &err), TITAN_EPERM);
+    assert_non_null(strstr(err.msg, "is a link of another user"));
+    buf_clear(&b);
+    assert_int_equal(file_read(in("page"), 100, &b, &err), TITAN_OK);
+    assert_string_equal(b.data, "second");
 }
 
 static void test_dirs(void **state)

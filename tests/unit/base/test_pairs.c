@@ -50,9 +50,9 @@ static void test_numbers(void **state)
 {
     (void)state;
     char as_printf[400];
-#define FORMAT \
-    "d=%d u=%u ld=%ld lu=%lu lld=%lld llu=%llu zu=%zu x=%016lx f=%.2f g=%g e=%.3e c=%c half=100%% after=%5d"
-#define VALUES -7, 4000000000u, -8L, ~0ul, (long long)INT64_MIN, ~0ull, sizeof(char[9]), 0xbeeful, 2.345, 1e-9, 12345.6, 'x', 42
+#define FORMAT "d=%d u=%u ld=%ld lu=%lu lld=%lld llu=%llu zu=%zu x=%016lx f=%.2f g=%g e=%.3e c=%c half=100%% after=%5d"
+#define VALUES                                                                                                         \
+    -7, 4000000000u, -8L, ~0ul, (long long)INT64_MIN, ~0ull, sizeof(char[9]), 0xbeeful, 2.345, 1e-9, 12345.6, 'x', 42
     (void)snprintf(as_printf, sizeof as_printf, FORMAT, VALUES);
     assert_string_equal(pairs(ALL, FORMAT, VALUES), as_printf);
 }
