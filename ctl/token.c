@@ -106,9 +106,10 @@ const struct command command_token = {
     .name = "token",
     .summary = "make, list and revoke bearer tokens",
     .arguments = "create NAME | list | revoke ID...",
-    .text = "For admins. create prints the token, which is shown this once; the server keeps a hash of it. A client "
-            "sends it\nfrom TITAN_TOKEN or --token-file, over TLS or the Unix socket only. A token that is revoked is "
-            "refused at once, and\nstreams that were opened with it end.",
+    .text =
+        "For admins. create prints the token, which is shown this once; the server keeps a hash of it. A client "
+        "sends it\nfrom TITAN_TOKEN or --token-file, over TLS, or over a Unix socket of root, of the user titan or of "
+        "its own user.\nA token that is revoked is refused at once, and streams that were opened with it end.",
     .min_args = 1,
     .max_args = 64,
     .options = (const struct option_spec[]){{"role", 0, "ROLE", "user (default), operator or admin", WORD_NONE},

@@ -21,7 +21,8 @@ struct rpc_stream;
  * Connects lazily; reconnects with 50 ms .. 2 s back-off. All callbacks run on loop. */
 titan_status rpc_client_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls, struct rpc_client **ret,
                              struct titan_error *err) TITAN_MUST_USE;
-/* Send a bearer token with each call. TITAN_EPERM for TCP without TLS. */
+/* Send a bearer token with each call. TITAN_EPERM for TCP without TLS, and for a Unix socket of another user
+ * (trusted_socket.h), at each new connection. */
 titan_status rpc_client_token(struct rpc_client *client, const char *token, struct titan_error *err) TITAN_MUST_USE;
 /* Cancels what is open, calls every pending callback with TITAN_ECANCELLED, then done. */
 void rpc_client_close(struct rpc_client *client, void (*done)(void *), void *data);

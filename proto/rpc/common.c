@@ -3,10 +3,13 @@
 #include "proto/rpc/common.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <grpc/byte_buffer_reader.h>
+#include <grpc/grpc_posix.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/log.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,12 +17,14 @@
 #include <string.h>
 #include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/slowest.h"
 #include "base/utf8.h"
+#include "proto/rpc/trusted_socket.h"
 
 enum {
     COSTLY_SLICE_NS = 100000,
@@ -378,6 +383,11 @@ titan_status rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescript
     return TITAN_OK;
 }
 
+static bool is_local(const char *target)
+{
+    return strncmp(target, "unix:", 5) == 0;
+}
+
 /* --- statuses ----------------------------------------------------------------------------------------------------- */
 
 grpc_slice rpc_status_name(titan_status status)
@@ -434,7 +444,7 @@ titan_status rpc_status_read(grpc_status_code code, grpc_slice details, const gr
             titan_error_hint(err,
                              "is that a server of this cluster, at a name its certificate has, and are both clocks "
                              "right?");
-        else if (strcmp(cause, "Socket closed") == 0 && strncmp(target, "unix:", 5) != 0)
+        else if (strcmp(cause, "Socket closed") == 0 && !is_local(target))
             titan_error_hint(err,
                              "a server with TLS closes connections without it, and those with a certificate that has "
                              "expired or is of another cluster");
@@ -451,7 +461,7 @@ titan_status rpc_status_read(grpc_status_code code, grpc_slice details, const gr
 
 titan_status rpc_target_check(const char *target, struct titan_error *err)
 {
-    if (strncmp(target, "unix:", 5) == 0) {
+    if (is_local(target)) {
         size_t max = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
         if (target[5] == '\0')
             return titan_fail(err, TITAN_EINVAL, "address '%s' names no socket", target);
@@ -477,8 +487,8 @@ static grpc_arg arg_int(const char *key, int value)
     return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
 }
 
-/* Titan's settings: back-off, limits, no proxy, a connection of its own. */
-static grpc_channel *channel_create(const char *target, struct rpc_pair *pair)
+/* Titan's settings: back-off, limits, no proxy, a connection of its own. fd: that connection, or -1. */
+static grpc_channel *channel_create(const char *target, struct rpc_pair *pair, int fd)
 {
     grpc_arg args[] = {
         /* Back-off 50 ms .. 2 s; "min" is in truth the least time a connection attempt gets. */
@@ -498,10 +508,14 @@ static grpc_channel *channel_create(const char *target, struct rpc_pair *pair)
         arg_int(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
         /* One channel, one connection: two channels to a target do not share fate or throughput. */
         arg_int(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+        {.type = GRPC_ARG_STRING,
+         .key = (char *)(uintptr_t)GRPC_ARG_DEFAULT_AUTHORITY,
+         .value.string = (char *)(uintptr_t) "localhost"}, /* as gRPC has it for a socket that it connects to */
     };
-    grpc_channel_args list = {.num_args = ARRAY_SIZE(args), .args = args};
+    grpc_channel_args list = {.num_args = ARRAY_SIZE(args) - (fd < 0), .args = args};
     grpc_channel_credentials *credentials = pair ? rpc_pair_client(pair) : grpc_insecure_credentials_create();
-    grpc_channel *channel = grpc_channel_create(target, credentials, &list);
+    grpc_channel *channel = fd < 0 ? grpc_channel_create(target, credentials, &list)
+                                   : grpc_channel_create_from_fd(target, fd, credentials, &list);
     grpc_channel_credentials_release(credentials);
     titan_assert(channel);
     return channel;
@@ -510,9 +524,9 @@ static grpc_channel *channel_create(const char *target, struct rpc_pair *pair)
 titan_status rpc_remote_open(const char *target, const struct rpc_tls *tls, struct rpc_remote *ret,
                              struct titan_error *err)
 {
-    *ret = (struct rpc_remote){0};
+    *ret = (struct rpc_remote){.socket = -1};
     TRY(rpc_target_check(target, err));
-    if (tls && strncmp(target, "unix:", 5) != 0)
+    if (tls && !is_local(target))
         TRY(rpc_pair_open(tls, &ret->pair, err));
     ret->target = strdup(target);
     if (!ret->target) {
@@ -520,8 +534,33 @@ titan_status rpc_remote_open(const char *target, const struct rpc_tls *tls, stru
         return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a client");
     }
     rpc_library_enter();
-    ret->channel = channel_create(target, ret->pair);
+    ret->channel = channel_create(target, ret->pair, -1);
     return TITAN_OK;
+}
+
+/* A connection of ours, to a server that may have the token. A channel that fails all its calls where there is none. */
+static titan_status connect_trusted(struct rpc_remote *remote, struct titan_error *err)
+{
+    struct pollfd ended = {.fd = remote->socket, .events = POLLRDHUP};
+    if (remote->socket >= 0 && poll(&ended, 1, 0) == 0)
+        return TITAN_OK;
+    grpc_channel_destroy(remote->channel);
+    if (remote->socket >= 0)
+        (void)close(remote->socket);
+    int fd = -1;
+    titan_status status = trusted_socket_connect(remote->target + strlen("unix:"), &fd, err);
+    remote->socket = status == TITAN_OK ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (status == TITAN_OK && remote->socket < 0) {
+        status = titan_fail_errno(err, "a socket");
+        (void)close(fd);
+    }
+    remote->channel = status == TITAN_OK
+                          ? channel_create(remote->target, NULL, fd)
+                          : grpc_lame_client_channel_create(remote->target,
+                                                            status == TITAN_EPERM ? GRPC_STATUS_PERMISSION_DENIED
+                                                                                  : GRPC_STATUS_UNAVAILABLE,
+                                                            err->msg);
+    return status;
 }
 
 void rpc_remote_close(struct rpc_remote *remote)
@@ -529,6 +568,8 @@ void rpc_remote_close(struct rpc_remote *remote)
     titan_assert(remote->channel && remote->target);
     grpc_channel_destroy(remote->channel);
     rpc_pair_free(remote->pair);
+    if (remote->socket >= 0)
+        (void)close(remote->socket);
     if (remote->authorization)
         explicit_bzero(remote->authorization, strlen(remote->authorization));
     free(remote->authorization);
@@ -541,8 +582,11 @@ grpc_call *rpc_remote_call(struct rpc_remote *remote, grpc_completion_queue *cq,
     titan_assert(remote->channel && path[0] == '/');
     if (remote->pair && rpc_pair_refresh(remote->pair)) {
         grpc_channel_destroy(remote->channel); /* calls in it go on */
-        remote->channel = channel_create(remote->target, remote->pair);
+        remote->channel = channel_create(remote->target, remote->pair, -1);
     }
+    struct titan_error refused;
+    if (remote->authorization && is_local(remote->target))
+        (void)connect_trusted(remote, &refused); /* the call says why not */
     grpc_slice method = grpc_slice_from_copied_string(path);
     grpc_call *call = grpc_channel_create_call(remote->channel, NULL, GRPC_PROPAGATE_DEFAULTS, cq, method, NULL,
                                                rpc_deadline(deadline_ms), NULL);
@@ -553,7 +597,7 @@ grpc_call *rpc_remote_call(struct rpc_remote *remote, grpc_completion_queue *cq,
 titan_status rpc_remote_token(struct rpc_remote *remote, const char *token, struct titan_error *err)
 {
     char *text = NULL;
-    if (!remote->pair && strncmp(remote->target, "unix:", 5) != 0) {
+    if (!remote->pair && !is_local(remote->target)) {
         (void)titan_fail(err, TITAN_EPERM, "a token is not sent to %s without TLS", remote->target);
         titan_error_hint(err, "name the file of the authority's certificate");
         return TITAN_EPERM;
@@ -565,7 +609,12 @@ titan_status rpc_remote_token(struct rpc_remote *remote, const char *token, stru
         return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a token");
     titan_assert(!remote->authorization); /* calls borrow it */
     remote->authorization = text;
-    return TITAN_OK;
+    struct titan_error refused;
+    if (!is_local(remote->target) || connect_trusted(remote, &refused) != TITAN_EPERM)
+        return TITAN_OK; /* one that is not there may come */
+    if (err)
+        *err = refused;
+    return TITAN_EPERM;
 }
 
 grpc_op rpc_remote_headers(const struct rpc_remote *remote, grpc_metadata *header)

@@ -77,13 +77,16 @@ struct rpc_remote {
     char *target, *authorization; /* authorization: of each call, or NULL */
     struct rpc_pair *pair;        /* NULL: without TLS */
     grpc_channel *channel;
+    int socket; /* with a token over a Unix socket: of the channel's connection, which does not come again by itself; or
+                   -1 */
 };
 
 /* tls: for TCP, NULL = without; a Unix socket has none. Connects at the first call. */
 titan_status rpc_remote_open(const char *target, const struct rpc_tls *tls, struct rpc_remote *ret,
                              struct titan_error *err) TITAN_MUST_USE;
 void rpc_remote_close(struct rpc_remote *remote);
-/* A call, owned by the caller. It goes over a new connection when the files of TLS have changed. */
+/* A call, owned by the caller. It goes over a new connection when the files of TLS have changed, or where the server of
+ * a Unix socket may have the token and the one before is over. */
 grpc_call *rpc_remote_call(struct rpc_remote *remote, grpc_completion_queue *cq, const char *path,
                            uint32_t deadline_ms);
 titan_status rpc_remote_token(struct rpc_remote *remote, const char *token, struct titan_error *err) TITAN_MUST_USE;

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,7 +15,7 @@ import tomllib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, Daemon, Result, deadline, headers_text, overrides, store_copy, tap, until  # noqa: E402
+from titan import BIN, SOURCE, Daemon, Result, become_nobody, deadline, headers_text, overrides, store_copy, tap, until  # noqa: E402
 
 MALLORY, ALICE, OLGA = 64999, 64998, 64997  # numbers without a name here
 CONFIG = """
@@ -281,6 +283,70 @@ def tokens():
                 assert secret not in path.read_bytes(), f"the secret stands in {path}"
 
 
+@contextlib.contextmanager
+def listener(uid, path):
+    """A server of that user's; heard(): how many bytes any of its clients has sent at first, since the last time."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        become_nobody(uid)
+        with socket.socket(socket.AF_UNIX) as s:
+            s.bind(str(path))
+            os.chmod(path, 0o666)
+            s.listen()
+            os.write(into, b"listens\n")
+            while True:
+                connection, _ = s.accept()
+                os.write(into, b"%d\n" % len(connection.recv(65536)))
+                connection.close()
+    os.close(into)
+    with open(out, encoding="ascii") as lines:
+        try:
+            assert lines.readline() == "listens\n"
+
+            def heard():
+                most = 0
+                with socket.socket(socket.AF_UNIX) as s:
+                    s.connect(str(path))
+                    s.send(b"!")
+                while (n := int(lines.readline())) != 1:
+                    most = max(most, n)
+                return most
+            yield heard
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def token_goes_to_trusted_sockets():
+    """a token is sent over a Unix socket to a server of root, of oneself or of the user titan; another user's hears nothing of it"""
+    if needs_root():
+        return needs_root()
+    with tempfile.TemporaryDirectory(prefix="titan-token-") as home:
+        home, token = Path(home), {"TITAN_TOKEN": "titan_" + "0" * 16 + "_" + "0" * 64}
+        home.chmod(0o755)
+        (home / "hers").mkdir()
+        os.chown(home / "hers", MALLORY, MALLORY)
+        shutil.copy(BIN / "titanctl", home / "titanctl")
+        (home / "passwd").write_text(Path("/etc/passwd").read_text() + f"titan:x:{MALLORY}:{MALLORY}::/:/bin/false\n")
+        path = home / "hers/titan.sock"
+
+        def ask(uid, *before, env=None):
+            done = subprocess.run([*before, "setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", home / "titanctl", "--server", f"unix:{path}", "list"],
+                                  capture_output=True, text=True, timeout=deadline(), check=False, env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **(env or {})})
+            return done.returncode, done.stderr
+        with listener(MALLORY, path) as heard:
+            code, said = ask(ALICE, env=token)
+            assert code == 5 and f"a token is not sent to unix:{path}: its server runs as uid {MALLORY}" in said and said.count("\n") == 1, said
+            assert heard() == 0
+            assert ask(0, env=token)[0] == 5 and heard() == 0, "root's token is not sent either"
+            assert ask(ALICE)[0] == 4 and heard() > 0, "without one it speaks to any server"
+            assert ask(MALLORY, env=token)[0] == 4 and heard() > 0, "her own server has it"
+            known = ["unshare", "-m", "sh", "-c", f'mount --bind {home}/passwd /etc/passwd && exec "$@"', "sh"]
+            if subprocess.run([*known, "true"], capture_output=True, check=False).returncode == 0:
+                assert ask(ALICE, *known, env=token)[0] == 4 and heard() > 0, "the server of the user titan has it"
+
+
 def paths_of_others():
     """what a run file names is read and written as the one that submits it could: not root's files, not through a link"""
     if needs_root():
@@ -366,7 +432,8 @@ def others_socket():
         return needs_root()
     with World() as w:
         os.chmod(w.dir / "api.sock", 0o600)
-        refused(w.as_user(MALLORY, "list"), "not permitted to use the daemon of root")
+        for env in ({}, {"TITAN_TOKEN": "titan_x"}):
+            refused(w.as_user(MALLORY, "list", env=env), "not permitted to use the daemon of root")
         os.chmod(w.daemon.state, 0o700)
         done = subprocess.run([w.dir / "titanctl", "--server", w.daemon.server, "list"], user=MALLORY, group=MALLORY,
                               capture_output=True, text=True, cwd="/", env={"HOME": "/"})
@@ -523,4 +590,4 @@ def service_socket():
 
 if __name__ == "__main__":
     tap(root_and_jobs, job_folders, state_folder, four_commands, keys_of_others, names_that_deceive, owners_and_operators, private_jobs, storm,
-        tokens, paths_of_others, jobs_that_go_on, others_socket, service_socket)
+        tokens, token_goes_to_trusted_sockets, paths_of_others, jobs_that_go_on, others_socket, service_socket)

@@ -57,6 +57,7 @@ struct fixture {
     int asked; /* which call */
     struct rpc_identity identity;
     char header[64], peer[64];
+    const char *token; /* that calls have to come with */
     bool server_down, client_down;
     /* client side */
     int replies, messages;
@@ -197,7 +198,8 @@ static titan_status on_authorize(struct rpc_call *call, const struct rpc_method 
     f->identity = *rpc_call_identity(call);
     const char *header = rpc_call_metadata(call, "user-agent");
     (void)snprintf(f->header, sizeof(f->header), "%s", header ? header : "");
-    assert_null(rpc_call_metadata(call, "authorization"));
+    const char *token = rpc_call_metadata(call, "authorization");
+    assert_string_equal(token ? token : "", f->token ? f->token : "");
     (void)snprintf(f->peer, sizeof(f->peer), "%s", rpc_call_peer(call));
     if (method->needs == NEEDS_UID && f->identity.kind != RPC_ID_UID)
         return titan_fail(err, TITAN_EPERM, "not for %s", f->identity.name);
@@ -951,12 +953,12 @@ static void test_stale_socket(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
-static void test_unreachable(void **state)
+/* After `replies` answers. */
+static void unreachable(struct fixture *f, int replies)
 {
-    struct fixture *f = *state;
     server_stop(f);
     submit(f, "", "", 0);
-    run_until_count(f, &f->replies, 1);
+    run_until_count(f, &f->replies, replies + 1);
     assert_int_equal(f->error.status, TITAN_EUNREACHABLE);
     assert_non_null(strstr(f->error.msg, f->socket));
     assert_int_equal(f->error.sys_errno, ENOTCONN);
@@ -970,6 +972,25 @@ static void test_unreachable(void **state)
         run_until_count(f, &f->replies, f->replies + 1);
     } while (f->error.status == TITAN_EUNREACHABLE);
     assert_int_equal(f->error.status, TITAN_OK);
+}
+
+static void test_unreachable(void **state)
+{
+    unreachable(*state, 0);
+}
+
+/* Calls share a connection to a server that was looked at; one that is over is followed by another. */
+static void test_token_over_socket(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(rpc_client_token(f->client, "titan_1_secret", NULL), TITAN_OK);
+    f->token = "Bearer titan_1_secret";
+    for (int i = 0; i < 8; i++)
+        submit(f, "", "", 0);
+    run_until_count(f, &f->replies, 8);
+    assert_int_equal(f->error.status, TITAN_OK);
+    assert_int_equal(f->asked, 8);
+    unreachable(f, 8);
 }
 
 /* --- health and reflection ---------------------------------------------------------------------------------------- */
@@ -1337,6 +1358,7 @@ int main(void)
         WITH_SERVER(test_taken),
         WITH_SERVER(test_stale_socket),
         WITH_SERVER(test_unreachable),
+        WITH_SERVER(test_token_over_socket),
         WITH_SERVER(test_health),
         WITH_SERVER(test_reflection),
         WITH_SERVER(test_reflection_v1),
