@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <limits.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -172,6 +173,29 @@ static titan_status run_backups(struct ctl *ctl, const char *path, int64_t keep,
     return keep ? run_backup_kept(ctl, at, path, keep, err) : run_backup(ctl, at, path, err);
 }
 
+/* --- folders ------------------------------------------------------------------------------------------------------ */
+
+/* A folder that is missing is made when the one it is to be in is there; what is there already is left as it is. */
+static titan_status make_folder(const char *path, struct titan_error *err)
+{
+    struct passwd *user = getpwnam("titan");
+    struct stat st;
+    if (stat(path, &st) == 0)
+        return TITAN_OK;
+    if (mkdir(path, 0750) != 0)
+        return titan_fail_errno(err, "cannot make '%s'", path);
+    /* Where the folder that it is in is another user's, its name may lead elsewhere by now. */
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) != 0)
+        return titan_fail_errno(err, "cannot open '%s'", path);
+    if (st.st_uid != geteuid())
+        return titan_fail(err, TITAN_EPERM, "'%s' was exchanged for a folder of another user", path);
+    if (user && fchown(fd, user->pw_uid, user->pw_gid) != 0)
+        return titan_fail_errno(err, "cannot give '%s' to the user titan", path);
+    (void)printf("made %s\n", path);
+    return TITAN_OK;
+}
+
 /* --- verify, restore ---------------------------------------------------------------------------------------------- */
 
 /* A state directory stands for the store in it. */
@@ -206,12 +230,83 @@ static void print_restored(struct ctl *ctl, const struct restore_report *r)
     (void)output_line(&text);
 }
 
+/* A state directory that is missing is made, for the user that the package runs the coordinator as. */
+static titan_status open_state_dir(const char *dir, int *ret_fd, struct titan_error *err)
+{
+    struct stat st;
+    if (stat(dir, &st) != 0 && errno == ENOENT && geteuid() == 0 && getpwnam("titan")) {
+        TRY(make_folder(dir, err));
+        if (chmod(dir, 0700) != 0)
+            return titan_fail_errno(err, "'%s'", dir);
+    }
+    *ret_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return *ret_fd >= 0 ? TITAN_OK : titan_fail_errno(err, "'%s'", dir);
+}
+
+/* The bytes of an open file, into a new one in the directory; name takes its name. */
+static titan_status take_in(int from, int at, char name[PATH_MAX], struct titan_error *err)
+{
+    char bytes[1 << 16];
+    _cleanup_fd_ int fd = -1;
+    TRY(file_make_temporary(at, "restore", 0600, name, &fd, err));
+    for (ssize_t n; (n = read(from, bytes, sizeof(bytes))) != 0;)
+        if (n < 0 || file_write_all(fd, bytes, (size_t)n) != TITAN_OK) {
+            const titan_status status = titan_fail_errno(err, "copying the backup");
+            (void)unlinkat(at, name, 0);
+            return status;
+        }
+    return TITAN_OK;
+}
+
+/* Root becomes the owner of the directory, for good: it belongs to that user, which may put links into it meanwhile.
+ * The backup may be one that root alone reads: its bytes go along. */
+static titan_status become_owner(int at, const char **backup, const char *dir, char copy[PATH_MAX], char path[PATH_MAX],
+                                 struct titan_error *err)
+{
+    char wal[PATH_MAX + 8];
+    struct stat st;
+    if (fstat(at, &st) != 0)
+        return titan_fail_errno(err, "'%s'", dir);
+    if (geteuid() != 0 || st.st_uid == 0)
+        return TITAN_OK;
+    (void)snprintf(wal, sizeof(wal), "%s-wal", *backup);
+    _cleanup_fd_ int from = open(*backup, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (from < 0)
+        return titan_fail_errno(err, "'%s'", *backup);
+    if (stat(wal, &(struct stat){0}) == 0) {
+        titan_fail(err, TITAN_EINVAL, "'%s' is a store in use, not a backup: '%s' is beside it", *backup, wal);
+        titan_error_hint(err, "titanctl admin backup makes one");
+        return TITAN_EINVAL;
+    }
+    if (setgroups(0, NULL) != 0 || setresgid(st.st_gid, st.st_gid, st.st_gid) != 0 ||
+        setresuid(st.st_uid, st.st_uid, st.st_uid) != 0)
+        return titan_fail_errno(err, "cannot become the owner of '%s'", dir);
+    TRY(take_in(from, at, copy, err));
+    if (snprintf(path, PATH_MAX, "%s/%s", dir, copy) >= PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", dir);
+    *backup = path;
+    return TITAN_OK;
+}
+
+static titan_status restore_locked(const char *backup, const char *dir, int at, int64_t above,
+                                   struct restore_report *ret, struct titan_error *err)
+{
+    _cleanup_fd_ int lock = -1;
+    const bool locked_before = faccessat(at, "lock", F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    TRY(lock_dir(dir, &lock, err));
+    titan_status status = backup_restore(backup, dir, (uint64_t)above, clock_wall_ms(), ret, err);
+    if (status != TITAN_OK && !locked_before)
+        (void)unlinkat(at, "lock", 0);
+    return status;
+}
+
 static titan_status run_restore(struct ctl *ctl, const struct args *args, const char *backup, struct titan_error *err)
 {
     const char *dir = args_text(args, "state-dir", NULL);
+    char copy[PATH_MAX] = "", path[PATH_MAX];
     int64_t above = 0;
     struct restore_report r;
-    _cleanup_fd_ int lock = -1;
+    _cleanup_fd_ int at = -1;
     TRY(args_int(args, "above", 0, INT64_MAX / 2, 0, &above, err));
     if (!dir) {
         titan_fail(err, TITAN_EINVAL, "admin restore: --state-dir DIR is missing");
@@ -219,8 +314,15 @@ static titan_status run_restore(struct ctl *ctl, const struct args *args, const 
                          "the directory of the titand that is to run on it: /var/lib/titan-coordinator under systemd");
         return TITAN_EINVAL;
     }
-    TRY(lock_dir(dir, &lock, err));
-    TRY(backup_restore(backup, dir, (uint64_t)above, clock_wall_ms(), &r, err));
+    if (access(backup, R_OK) != 0) /* before a directory is made for it */
+        return titan_fail_errno(err, "'%s'", backup);
+    TRY(open_state_dir(dir, &at, err));
+    (void)umask(077);
+    TRY(become_owner(at, &backup, dir, copy, path, err));
+    const titan_status status = restore_locked(backup, dir, at, above, &r, err);
+    if (copy[0])
+        (void)unlinkat(at, copy, 0);
+    TRY(status);
     print_restored(ctl, &r);
     return TITAN_OK;
 }
@@ -285,27 +387,6 @@ static titan_status config_paths(const char *file, struct buf *out, struct titan
     }
     toml_free(root);
     return status;
-}
-
-/* A folder that is missing is made when the one it is to be in is there; what is there already is left as it is. */
-static titan_status make_folder(const char *path, struct titan_error *err)
-{
-    struct passwd *user = getpwnam("titan");
-    struct stat st;
-    if (stat(path, &st) == 0)
-        return TITAN_OK;
-    if (mkdir(path, 0750) != 0)
-        return titan_fail_errno(err, "cannot make '%s'", path);
-    /* Where the folder that it is in is another user's, its name may lead elsewhere by now. */
-    _cleanup_fd_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) != 0)
-        return titan_fail_errno(err, "cannot open '%s'", path);
-    if (st.st_uid != geteuid())
-        return titan_fail(err, TITAN_EPERM, "'%s' was exchanged for a folder of another user", path);
-    if (user && fchown(fd, user->pw_uid, user->pw_gid) != 0)
-        return titan_fail_errno(err, "cannot give '%s' to the user titan", path);
-    (void)printf("made %s\n", path);
-    return TITAN_OK;
 }
 
 /* The unit may write what its configuration names, once that is mounted. */

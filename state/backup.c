@@ -310,17 +310,6 @@ static titan_status move_aside(const char *path, int64_t now_ms, char *aside, si
     return rename(path, aside) == 0 ? TITAN_OK : titan_fail_errno(err, "moving '%s' aside", path);
 }
 
-/* Root puts it there, the directory's owner runs on it. */
-static titan_status give_to_owner(const char *path, const char *dir, struct titan_error *err)
-{
-    struct stat st;
-    if (geteuid() != 0)
-        return TITAN_OK;
-    if (stat(dir, &st) != 0 || chown(path, st.st_uid, st.st_gid) != 0)
-        return titan_fail_errno(err, "'%s'", path);
-    return TITAN_OK;
-}
-
 titan_status backup_restore(const char *backup, const char *state_dir, uint64_t above, int64_t now_ms,
                             struct restore_report *ret, struct titan_error *err)
 {
@@ -336,8 +325,6 @@ titan_status backup_restore(const char *backup, const char *state_dir, uint64_t 
     look_around(state_dir, &g);
     TRY(backup_copy(backup, fresh, err));
     titan_status status = prepare(fresh, &g, now_ms, err);
-    if (status == TITAN_OK)
-        status = give_to_owner(fresh, state_dir, err);
     if (status == TITAN_OK)
         status = sync_file(fresh, err);
     if (status == TITAN_OK)

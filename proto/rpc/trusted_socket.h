@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trusted_socket.h - a connection over a Unix socket to a server that may have a token: one of root, of this process's user,
- * or of the user that the package runs Titan as. Any user can make a socket at a path that another one is told of. */
+/* trusted_socket.h - a connection over a Unix socket to a server that may have a token: one of root, of this process's
+ * user, or of the user that the package runs Titan as. Any user can make a socket at a path that another one is told
+ * of. */
 #ifndef TITAN_PROTO_RPC_TRUSTED_SOCKET_H
 #define TITAN_PROTO_RPC_TRUSTED_SOCKET_H
 

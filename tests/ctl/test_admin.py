@@ -211,6 +211,35 @@ def restore_without_a_store():
     admin("verify", "--rederive", fresh)
 
 
+def restore_as_root_for_another():
+    """Root's restore is the owner's work: on an empty machine, with modes of the daemon's, nothing left when it fails, and no name of the
+    owner's is followed as root."""
+    if os.geteuid() != 0:
+        return "needs root"
+    OWNER = 64996
+    backup = World.home / "one.db"
+    os.chmod(World.home, 0o755)
+    backup.chmod(0o600)  # root alone reads it
+    place = World.home / "of another"
+    place.mkdir(mode=0o700)
+    os.chown(place, OWNER, OWNER)
+    bad = World.home / "bad.db"
+    bad.write_bytes(backup.read_bytes()[:5000])
+    admin("restore", bad, "--state-dir", place, code=1)
+    assert list(place.iterdir()) == [], list(place.iterdir())
+    # What the owner has put there leads nowhere.
+    mine = World.home / "root's"
+    mine.write_text("root's")
+    (place / "titan.db.restored").symlink_to(mine)
+    command(CTL, "admin", "restore", backup, "--state-dir", place)
+    assert mine.read_text() == "root's" and mine.stat().st_uid == 0, mine.stat()
+    for path in place.iterdir():
+        path.unlink()
+    admin("restore", backup, "--state-dir", place)
+    found = {p.name: (p.stat().st_uid, p.stat().st_mode & 0o777) for p in place.iterdir()}
+    assert found["titan.db"] == (OWNER, 0o600) and found["lock"][0] == OWNER and set(found) == {"titan.db", "lock"}, found
+
+
 def check():
     """Every node's findings; exit code 7 when one is wrong, as a node that does not answer is."""
     World.daemon.start()
@@ -239,7 +268,7 @@ World.text = headers_text(World.home / "text", 1 << 20)
 World.daemon = Daemon(World.home / "state", "--slots", "1").start()
 try:
     tap(backup_while_submitting, backup_is_not_overwritten, backups_are_rotated, backup_into_a_hostile_folder, backup_of_a_full_disk, backup_over_tcp_is_refused,
-        restore_of_a_running_store_is_refused, damaged_backup_is_refused, restore, restore_without_a_store, check,
+        restore_of_a_running_store_is_refused, damaged_backup_is_refused, restore, restore_without_a_store, restore_as_root_for_another, check,
         usage)
 finally:
     World.daemon.stop()
