@@ -161,6 +161,7 @@ static titan_status verify_file(const char *path, bool rederive, struct backup_r
     TRY(schema_probe(&schema_store, path, NULL, err));
     TRY(db_open(path, DB_READER, true, &db, err));
     TRY(schema_check(db, false, err));
+    TRY(schema_compare(&schema_store, db, err));
     TRY(read_report(db, ret, err));
     if (ret->schema < SCHEMA_CHAINED)
         return TITAN_OK;

@@ -270,6 +270,61 @@ titan_status schema_migrate(const struct schema *schema, struct db *db, struct t
     return TITAN_OK;
 }
 
+static const char schema_rows[] = "SELECT type, name, coalesce(sql, '') FROM sqlite_schema"
+                                  " WHERE name NOT GLOB 'sqlite_*' ORDER BY type, name";
+
+static const char *row_text(sqlite3_stmt *stmt, int column)
+{
+    const char *text = (const char *)sqlite3_column_text(stmt, column);
+    return text ? text : "";
+}
+
+/* Row by row, in the same order. */
+static titan_status compare_rows(const struct schema *schema, sqlite3_stmt *is, sqlite3_stmt *should,
+                                 struct titan_error *err)
+{
+    for (;;) {
+        const bool more = sqlite3_step(is) == SQLITE_ROW, expected = sqlite3_step(should) == SQLITE_ROW;
+        if (!more && !expected)
+            return TITAN_OK;
+        const int type = more && expected ? strcmp(row_text(is, 0), row_text(should, 0)) : more ? -1 : 1;
+        const int order = type ? type : strcmp(row_text(is, 1), row_text(should, 1));
+        if (order < 0)
+            return titan_fail(err, TITAN_ECORRUPT, "the %s has a %s '%.64s', which Titan does not make", schema->what,
+                              row_text(is, 0), row_text(is, 1));
+        if (order > 0)
+            return titan_fail(err, TITAN_ECORRUPT, "the %s lacks the %s '%.64s'", schema->what, row_text(should, 0),
+                              row_text(should, 1));
+        if (strcmp(row_text(is, 2), row_text(should, 2)) != 0)
+            return titan_fail(err, TITAN_ECORRUPT, "the %s '%.64s' of the %s is another than Titan makes",
+                              row_text(is, 0), row_text(is, 1), schema->what);
+    }
+}
+
+titan_status schema_compare(const struct schema *schema, struct db *db, struct titan_error *err)
+{
+    sqlite3 *fresh = NULL;
+    sqlite3_stmt *is = NULL, *should = NULL;
+    int64_t version = 0;
+    TRY(db_int(db, 0, &version, err, "PRAGMA user_version", ""));
+    if (version > schema->version)
+        return titan_fail(err, TITAN_EVERSION, "the %s is of a newer Titan", schema->what);
+    int rc = sqlite3_open_v2(":memory:", &fresh, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
+    for (int64_t v = 0; v < version && rc == SQLITE_OK; v++)
+        rc = sqlite3_exec(fresh, schema->migrations[v], NULL, NULL, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_prepare_v2(fresh, schema_rows, -1, &should, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_prepare_v2(db_handle(db), schema_rows, -1, &is, NULL);
+    const titan_status status = rc == SQLITE_OK
+                                    ? compare_rows(schema, is, should, err)
+                                    : titan_fail(err, TITAN_ENOMEM, "%s: %s", schema->what, sqlite3_errstr(rc));
+    sqlite3_finalize(is);
+    sqlite3_finalize(should);
+    sqlite3_close(fresh);
+    return status;
+}
+
 static titan_status quick_check(struct db *db, const char *table, struct titan_error *err)
 {
     char sql[96];

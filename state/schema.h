@@ -29,6 +29,9 @@ titan_status schema_probe(const struct schema *schema, const char *path, bool *r
                           struct titan_error *err) TITAN_MUST_USE;
 /* Create or migrate; the connection is the file's writer. */
 titan_status schema_migrate(const struct schema *schema, struct db *db, struct titan_error *err) TITAN_MUST_USE;
+/* Has the file what the migrations up to its version make, and nothing else? TITAN_ECORRUPT names a trigger, view,
+ * index or table that is more, less or another: what such a one does when the store is written is not known. */
+titan_status schema_compare(const struct schema *schema, struct db *db, struct titan_error *err) TITAN_MUST_USE;
 /* PRAGMA quick_check: TITAN_ECORRUPT with its first finding. bounded: of a large file without the tables that make it
  * large (recipes, events, metrics), so that a start does not wait for all of it to be read. */
 titan_status schema_check(struct db *db, bool bounded, struct titan_error *err) TITAN_MUST_USE;

@@ -190,12 +190,49 @@ static void test_what_is_not_restored(void **state)
     tear_down(&f);
 }
 
+/* What a store does when it is written stands in its schema: one that was put in by another hand is no backup of ours.
+ */
+static void test_other_schemas(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *sql, *words;
+    } cases[] = {
+        {"CREATE TRIGGER alive AFTER UPDATE ON tokens BEGIN UPDATE tokens SET revoked_at_ms = 0; END",
+         "has a trigger 'alive', which Titan does not make"},
+        {"CREATE VIEW zzz AS SELECT * FROM tokens", "has a view 'zzz', which Titan does not make"},
+        {"CREATE TABLE aaa (x)", "has a table 'aaa', which Titan does not make"},
+        {"DROP INDEX jobs_folder", "lacks the index 'jobs_folder'"},
+        {"ALTER TABLE tokens ADD COLUMN more INTEGER",
+         "the table 'tokens' of the job store is another than Titan makes"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct fixture f;
+        struct titan_error err = {0};
+        struct restore_report r;
+        struct backup_report report;
+        struct db *db = NULL;
+        set_up(&f);
+        write_jobs(&f, 2);
+        assert_int_equal(backup_copy(f.store, f.copy, &err), TITAN_OK);
+        assert_int_equal(backup_verify(f.copy, true, &report, NULL, NULL, &err), TITAN_OK);
+        assert_int_equal(db_open(f.copy, DB_WRITER, true, &db, NULL), TITAN_OK);
+        assert_int_equal(sqlite3_exec(db_handle(db), cases[i].sql, NULL, NULL, NULL), SQLITE_OK);
+        db_close(db);
+        assert_int_equal(backup_verify(f.copy, true, &report, NULL, NULL, &err), TITAN_ECORRUPT);
+        assert_non_null(strstr(err.msg, cases[i].words));
+        assert_int_equal(backup_restore(f.copy, f.dir, 0, 1000, &r, &err), TITAN_ECORRUPT);
+        tear_down(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_copy_of_a_busy_store),
         cmocka_unit_test(test_restore),
         cmocka_unit_test(test_what_is_not_restored),
+        cmocka_unit_test(test_other_schemas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
