@@ -202,6 +202,7 @@ titan_status core_accepts(const struct core *c, struct titan_error *err) TITAN_M
     X(implausible, "reports refused: of an epoch, step or path that cannot be")                                        \
     X(term_unproved, "sessions refused: of a term above ours, without this store's proof of it")                       \
     X(quarantined, "jobs ended because the job store contradicted what was decided about them")                        \
+    X(queue_looks, "times a job in the queue was looked at for slots")                                                 \
     X(duplicate, "reports that had been taken before")                                                                 \
     X(epoch_refused, "epochs that an agent did not take from us")                                                      \
     X(agents_old_term, "commands refused by agents, since they started: of an older coordinator")                      \

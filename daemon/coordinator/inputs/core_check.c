@@ -2,6 +2,7 @@
 #include "daemon/coordinator/inputs/core_check.h"
 
 #include "base/cleanup.h"
+#include "daemon/coordinator/records/job_queue.h"
 #include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/records/node_slots.h"
@@ -117,7 +118,7 @@ void job_check(const struct core *c, struct jobrec *j)
 void core_check(const struct core *c)
 {
     uint32_t connected = 0;
-    size_t pending = 0, active = 0, listed = 0;
+    size_t pending = 0, too_large = 0, active = 0, listed = 0;
     if (core_fenced(c))
         return; /* it has stopped in the midst of an input */
     for (const struct noderec *n = c->nodes; n; n = n->next) {
@@ -128,9 +129,11 @@ void core_check(const struct core *c)
         for (struct jobrec *j = c->buckets[b]; j; j = j->hash_next) {
             job_check(c, j);
             pending += j->phase == PHASE_QUEUED;
+            too_large += j->phase == PHASE_QUEUED && queue_too_large(j);
             active += j->phase != PHASE_QUEUED;
         }
     for (const struct jobrec *j = c->active; j; j = j->next)
         listed++;
     titan_assert(connected == c->connected && pending == c->pending && active == listed);
+    titan_assert(too_large == c->too_large);
 }

@@ -23,8 +23,7 @@ void core_submitted(struct core *c, const struct job *job, struct core_time now,
     if (core_fenced(c))
         return; /* it is stored; the next coordinator finds it there */
     core_begin(c, now, out);
-    /* A job at the end of a queue that waits changes nothing. */
-    c->slots_changed |= !sched_behind(c, core_add_job(c, job));
+    sched_submitted(c, core_add_job(c, job));
     core_finish(c);
 }
 
@@ -145,6 +144,10 @@ titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r,
     j->desired.min = r->min;
     j->desired.max = r->workers ? r->workers : r->max;
     j->desired.number++;
+    if (j->state == JOB_PENDING) { /* it may need more than before, or less */
+        queue_remove(c, j);
+        queue_add(c, j);
+    }
     size_limit(j, 0, 0);
     /* What is asked for is the job's before the queue's. */
     if (j->state != JOB_PENDING)

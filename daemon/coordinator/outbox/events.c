@@ -57,7 +57,6 @@ static void set_lacks(struct core *c, struct jobrec *j, uint32_t lacks, const ch
 {
     struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
     j->waits.lacks = lacks;
-    core_set_string(&j->waits.lack_words, words ? words : "");
     change->job.id = j->id;
     change->job.reason = words ? words : "";
     if (words)
@@ -85,15 +84,10 @@ void emit_job_waits(struct core *c, struct jobrec *j, uint32_t lacks)
                         : NULL);
 }
 
-void emit_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, uint32_t slots)
+void emit_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, const char *words)
 {
     if (lacks != j->waits.lacks)
-        set_lacks(c, j, lacks,
-                  lacks ? batch_printf(c->out,
-                                       "waiting for nodes: the %s needs %u workers, all nodes together have %u "
-                                       "slot%s",
-                                       mesh_words(c, j), size_least(j), slots, slots == 1 ? "" : "s")
-                        : NULL);
+        set_lacks(c, j, lacks, words ? batch_strdup(c->out, words) : NULL);
 }
 
 void emit_job_blocked(struct core *c, struct jobrec *j, const char *words)

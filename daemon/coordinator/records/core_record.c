@@ -7,6 +7,8 @@
 #include "base/mutant.h"
 #include "state/backup.h"
 
+const char *const core_devices[CORE_DEVICES] = {"cuda", "cpu"};
+
 void *core_alloc(size_t bytes)
 {
     void *p = calloc(1, bytes);

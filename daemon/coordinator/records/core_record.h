@@ -11,6 +11,8 @@
 #define LAST_CHECKPOINT_MS 120000 /* for the last one of workers that stop for the system's sake */
 
 #define CORE_BUCKETS 4096
+#define CORE_DEVICES 2
+extern const char *const core_devices[CORE_DEVICES]; /* kinds, in order of preference */
 struct core {
     struct core_options options; /* times of detection at the heartbeat interval of now, see detector_set_interval */
     struct core_options asked;   /* as given */
@@ -33,7 +35,8 @@ struct core {
     bool holding;           /* what comes free is kept for it, as it will be enough */
     uint32_t claimed_ahead; /* slots it does not get, since running jobs wait for them */
     struct jobrec *active, *active_last;
-    size_t pending;
+    size_t pending, too_large;  /* jobs in the queue; of them those that need more than `all` */
+    uint32_t all[CORE_DEVICES]; /* slots of the nodes in service, as of the last placement */
     struct noderec *sessions[CORE_BUCKETS];
     struct greeting { /* sessions of a known identity that have not registered */
         struct greeting *next;
@@ -50,6 +53,7 @@ struct core {
     int64_t late_mono; /* this process was found to have stood still; 0 = never */
     struct core_counters counters;
     bool slots_changed;
+    bool unreported; /* a job that is too large has come into the queue, and may not know it yet */
     bool unsettled; /* something was heard that is not looked at before the next tick, see core_options.at_once */
     int64_t last_input;
     /* core_deadline(), of all nodes and of all jobs, while nothing has come that could make it an earlier one. */

@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
+#include "daemon/coordinator/records/job_size.h"
+
 struct user {
     struct user *next;
     char *name;
@@ -14,6 +17,9 @@ struct lane {
     struct lane *next; /* of lower or equal priority */
     int32_t priority;
     struct user *user;
+    uint32_t least; /* workers that each of them needs; 0 = no number is legal */
+    size_t n;
+    bool too_large;
     struct jobrec *first, *last, *cursor;
 };
 
@@ -31,18 +37,34 @@ struct user *queue_user(struct core *c, const char *name)
     return u;
 }
 
-static struct lane *find_lane(struct core *c, int32_t priority, struct user *user)
+/* Does it need no more than so many slots of a device that it may run on? */
+static bool lane_fits(const struct lane *l, const uint32_t room[CORE_DEVICES])
 {
-    titan_assert(user);
+    bool fits = false;
+    for (size_t i = 0; i < CORE_DEVICES; i++)
+        fits |= l->least > 0 && l->least <= room[i] && job_fits_device(l->first, core_devices[i]);
+    return fits;
+}
+
+static bool lane_is_of(const struct lane *l, const struct jobrec *j)
+{
+    return l->priority == j->spec.priority && l->user == j->user && l->least == size_least(j) &&
+           strcmp(l->first->spec.device, j->spec.device) == 0;
+}
+
+static struct lane *find_lane(struct core *c, const struct jobrec *j)
+{
+    titan_assert(j->user);
     struct lane **at = &c->lanes;
-    while (*at && (*at)->priority > priority)
+    while (*at && (*at)->priority > j->spec.priority)
         at = &(*at)->next;
-    for (struct lane *l = *at; l && l->priority == priority; l = l->next)
-        if (l->user == user)
+    for (struct lane *l = *at; l && l->priority == j->spec.priority; l = l->next)
+        if (lane_is_of(l, j))
             return l;
     struct lane *l = core_alloc(sizeof(*l));
-    l->priority = priority;
-    l->user = user;
+    l->priority = j->spec.priority;
+    l->user = j->user;
+    l->least = size_least(j);
     l->next = *at;
     *at = l;
     return l;
@@ -60,7 +82,7 @@ static void drop_lane(struct core *c, struct lane *gone)
 void queue_add(struct core *c, struct jobrec *j)
 {
     titan_assert(!j->lane && j->n_workers == 0);
-    struct lane *l = find_lane(c, j->spec.priority, j->user);
+    struct lane *l = find_lane(c, j);
     struct jobrec *before = l->last;
     while (before && before->id > j->id) /* it has been here before */
         before = before->prev;
@@ -69,20 +91,66 @@ void queue_add(struct core *c, struct jobrec *j)
     j->next = before ? before->next : l->first;
     *(j->prev ? &j->prev->next : &l->first) = j;
     *(j->next ? &j->next->prev : &l->last) = j;
+    if (l->n++ == 0)
+        l->too_large = !lane_fits(l, c->all);
     c->pending++;
+    c->too_large += l->too_large;
+    c->unreported |= l->too_large;
 }
 
 void queue_remove(struct core *c, struct jobrec *j)
 {
     struct lane *l = j->lane;
-    titan_assert(l && c->pending > 0);
+    titan_assert(l && c->pending > 0 && l->n > 0);
     if (l->cursor == j)
         l->cursor = j->next;
     core_list_remove(&l->first, &l->last, j);
     j->lane = NULL;
+    l->n--;
     c->pending--;
+    c->too_large -= l->too_large;
     if (!l->first)
         drop_lane(c, l);
+}
+
+bool queue_set_all(struct core *c, const uint32_t all[CORE_DEVICES])
+{
+    if (memcmp(c->all, all, sizeof(c->all)) == 0)
+        return false;
+    memcpy(c->all, all, sizeof(c->all));
+    c->too_large = 0;
+    for (struct lane *l = c->lanes; l; l = l->next) {
+        l->too_large = !lane_fits(l, all);
+        c->too_large += l->too_large ? l->n : 0;
+    }
+    return true;
+}
+
+bool queue_waits(const struct core *c)
+{
+    return c->pending > c->too_large;
+}
+
+uint32_t queue_room(const struct core *c, const struct jobrec *j)
+{
+    uint32_t slots = 0;
+    for (size_t i = 0; i < CORE_DEVICES; i++)
+        if (job_fits_device(j, core_devices[i]))
+            slots = MAX(slots, c->all[i]);
+    return slots;
+}
+
+bool queue_too_large(const struct jobrec *j)
+{
+    titan_assert(j->lane);
+    return j->lane->too_large;
+}
+
+void queue_each_too_large(struct core *c, size_t most, void (*each)(struct core *c, struct jobrec *j))
+{
+    for (const struct lane *l = c->lanes; l && most; l = l->next)
+        for (struct jobrec *j = l->too_large ? l->first : NULL; j && most; j = j->next, most--)
+            each(c, j);
 }
 
 void queue_begin(struct core *c)
@@ -92,7 +160,7 @@ void queue_begin(struct core *c)
     for (const struct jobrec *j = c->active; j; j = j->next)
         j->user->slots += (uint32_t)j->n_workers;
     for (struct lane *l = c->lanes; l; l = l->next)
-        l->cursor = l->first;
+        l->cursor = l->too_large ? NULL : l->first;
 }
 
 struct jobrec *queue_next(struct core *c)
@@ -108,6 +176,12 @@ struct jobrec *queue_next(struct core *c)
     titan_assert(j->lane == best && j->state == JOB_PENDING);
     best->cursor = j->next;
     return j;
+}
+
+void queue_narrow(struct core *c, const uint32_t room[CORE_DEVICES])
+{
+    for (struct lane *l = c->lanes; l; l = l->next)
+        l->cursor = l->cursor && lane_fits(l, room) ? l->cursor : NULL;
 }
 
 void queue_took(struct jobrec *j, uint32_t slots)

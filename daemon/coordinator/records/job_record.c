@@ -12,6 +12,11 @@ bool job_final(const struct jobrec *j)
     return sm_final(&job_sm, (int)j->state);
 }
 
+bool job_fits_device(const struct jobrec *j, const char *device)
+{
+    return strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, device) == 0;
+}
+
 /* Where it is or would be in id order. */
 static size_t worker_at(const struct jobrec *j, uint64_t id)
 {

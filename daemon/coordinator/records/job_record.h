@@ -109,10 +109,9 @@ struct job_size {       /* job_size.c */
     uint64_t limit_for; /* that one */
 };
 struct job_waits {    /* outbox/events.c: what it waits for, as it was said */
-    char *said;       /* NULL = nothing */
-    uint32_t lacks;   /* workers; 0 = it does not wait for any */
-    char *lack_words; /* which may not be stored yet */
-    bool undecided;   /* for members that cannot be reached */
+    char *said;     /* NULL = nothing */
+    uint32_t lacks; /* workers; 0 = it does not wait for any */
+    bool undecided; /* for members that cannot be reached */
 };
 struct job_clock {          /* run/job_clock.c; monotonic times */
     int64_t epoch_deadline; /* to be quiet, or to make the first or next step; INT64_MAX = none */
@@ -250,6 +249,7 @@ void job_new_rank_slots(struct jobrec *j, uint32_t members, uint32_t departing);
 void job_set_rank_slot(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w);
 bool job_member(struct jobrec *j, const struct workrec *w);
 bool job_final(const struct jobrec *j);
+bool job_fits_device(const struct jobrec *j, const char *device); /* may it run on this kind? */
 /* A worker as `is` says, on is.node, where it uses a slot; its id is none of the others'. */
 struct workrec *job_new_worker(struct jobrec *j, struct workrec is, const char *address);
 void worker_knows(struct workrec *w, uint64_t epoch);              /* of this epoch */

@@ -59,7 +59,6 @@ void job_free(struct jobrec *j)
     free(j->stop.why);
     free(j->short_why);
     free(j->budget.fault.words);
-    free(j->waits.lack_words);
     free(j->waits.said);
     free(j->budget.past);
     free(j);

@@ -7,6 +7,7 @@
 #include "daemon/coordinator/cluster/quarantine.h"
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/records/job_queue.h"
 #include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/records/node_slots.h"
 #include "daemon/coordinator/records/phase.h"
@@ -99,7 +100,7 @@ void grow_job(struct core *c, struct jobrec *j)
 {
     if (c->stale || c->now.mono_ms < j->budget.replace_at || epoch_near_end(j))
         return;
-    uint32_t want = c->pending ? j->size.claim : size_max(j);
+    uint32_t want = queue_waits(c) ? j->size.claim : size_max(j);
     uint32_t have = size_kept(j);
     if (have >= want || (!j->device[0] && (j->n_workers > 0 || !slots_choose_device(c, j, false))))
         return;

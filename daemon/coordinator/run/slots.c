@@ -46,24 +46,17 @@ uint32_t slots_claimed(const struct core *c, const char *device, int32_t priorit
     return sum;
 }
 
-const char *const slots_devices[SLOTS_DEVICES] = {"cuda", "cpu"};
-
-bool slots_fit_device(const struct jobrec *j, const char *device)
-{
-    return strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, device) == 0;
-}
-
 /* The device on which the job can have at least its minimum now. */
 bool slots_choose_device(const struct core *c, struct jobrec *j, bool respect_claims)
 {
-    for (size_t i = 0; i < SLOTS_DEVICES; i++) {
-        if (!slots_fit_device(j, slots_devices[i]))
+    for (size_t i = 0; i < CORE_DEVICES; i++) {
+        if (!job_fits_device(j, core_devices[i]))
             continue;
-        uint32_t spare = slots_free(c, slots_devices[i], NULL);
-        uint32_t taken = respect_claims ? slots_claimed(c, slots_devices[i], j->spec.priority) : 0;
+        uint32_t spare = slots_free(c, core_devices[i], NULL);
+        uint32_t taken = respect_claims ? slots_claimed(c, core_devices[i], j->spec.priority) : 0;
         if (size_world(j, spare > taken ? spare - taken : 0) > 0) {
-            titan_assert(j->n_workers == 0 || strcmp(j->device, slots_devices[i]) == 0); /* a run is on one kind */
-            (void)snprintf(j->device, sizeof(j->device), "%s", slots_devices[i]);
+            titan_assert(j->n_workers == 0 || strcmp(j->device, core_devices[i]) == 0); /* a run is on one kind */
+            (void)snprintf(j->device, sizeof(j->device), "%s", core_devices[i]);
             return true;
         }
     }
@@ -78,5 +71,5 @@ uint32_t slots_held_back(const struct core *c, const struct jobrec *j)
         return 0;
     const struct jobrec *head = c->holding ? core_find_job(c, c->blocker) : NULL;
     bool before = head && head->state == JOB_PENDING && head->spec.priority > j->spec.priority;
-    return before && slots_fit_device(head, j->device) ? size_least(head) : 0;
+    return before && job_fits_device(head, j->device) ? size_least(head) : 0;
 }

@@ -5,8 +5,6 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-#define SLOTS_DEVICES 2
-extern const char *const slots_devices[SLOTS_DEVICES]; /* in order of preference */
 /* May new workers start there, on this device? */
 bool slots_usable(const struct noderec *n, const char *device);
 /* Free slots of the nodes that take workers; *ret_all (may be NULL): all of their slots. */
@@ -14,7 +12,6 @@ uint32_t slots_free(const struct core *c, const char *device, uint32_t *ret_all)
 bool slots_held(const struct jobrec *j); /* its slots stay its own while a worker is replaced */
 /* Slots of this device that running jobs of this priority or a higher one wait for. */
 uint32_t slots_claimed(const struct core *c, const char *device, int32_t priority);
-bool slots_fit_device(const struct jobrec *j, const char *device);
 /* The device on which the job can have at least its minimum now; false: there is none. */
 bool slots_choose_device(const struct core *c, struct jobrec *j, bool respect_claims);
 /* Slots that this job may not take, as they are kept for a job of higher priority at the head of the queue. */

@@ -11,26 +11,32 @@
 #include "daemon/coordinator/run/slots.h"
 #include "daemon/coordinator/sched/preemption.h"
 
-#define QUEUE_LOOK_AHEAD 256 /* queued jobs too large for the cluster that are stepped over */
+#define WAITS_REPORTED 256 /* at a time; of other jobs the reason is made when it is asked for */
 
-/* Could the cluster as it is hold the job if nothing else ran? If not, the job says what it lacks. all: the slots of
- * all nodes together, of each device. */
-static bool fits_at_all(struct core *c, struct jobrec *j, const uint32_t all[SLOTS_DEVICES])
+static void report_too_large(struct core *c, struct jobrec *j)
 {
-    uint32_t slots = 0;
-    for (size_t i = 0; i < SLOTS_DEVICES; i++)
-        if (all[i] > slots && slots_fit_device(j, slots_devices[i]))
-            slots = all[i];
-    bool fits = size_world(j, slots) > 0;
-    if (slots > 0 || fits)
-        emit_job_needs_nodes(c, j, fits ? 0 : size_least(j) - slots, slots);
-    return fits;
+    char words[512];
+    const uint32_t slots = queue_room(c, j);
+    if (slots && !j->waits.lacks && core_job_lacks_nodes(c, j->id, words, sizeof(words)))
+        emit_job_needs_nodes(c, j, size_least(j) - slots, words);
+}
+
+/* Nodes have come or gone: which jobs could the cluster as it is hold if nothing else ran? */
+static void measure_cluster(struct core *c)
+{
+    uint32_t all[CORE_DEVICES];
+    for (size_t i = 0; i < CORE_DEVICES; i++)
+        (void)slots_free(c, core_devices[i], &all[i]);
+    if (queue_set_all(c, all) || c->unreported)
+        queue_each_too_large(c, WAITS_REPORTED, report_too_large);
+    c->unreported = false;
 }
 
 static void place(struct core *c, struct jobrec *j)
 {
     uint32_t spare = slots_free(c, j->device, NULL), taken = slots_claimed(c, j->device, j->spec.priority);
     titan_assert(j->phase == PHASE_QUEUED && spare >= taken);
+    emit_job_needs_nodes(c, j, 0, NULL);
     queue_remove(c, j);
     core_list_append(&c->active, &c->active_last, j);
     size_claim(j, size_world(j, spare - taken));
@@ -45,13 +51,13 @@ static void block(struct core *c, struct jobrec *j)
 {
     titan_assert(j->phase == PHASE_QUEUED && j->id);
     c->blocker = j->id;
-    for (size_t i = 0; i < SLOTS_DEVICES; i++) {
-        if (!slots_fit_device(j, slots_devices[i]))
+    for (size_t i = 0; i < CORE_DEVICES; i++) {
+        if (!job_fits_device(j, core_devices[i]))
             continue;
-        uint32_t spare = slots_free(c, slots_devices[i], NULL),
-                 taken = slots_claimed(c, slots_devices[i], j->spec.priority);
+        uint32_t spare = slots_free(c, core_devices[i], NULL),
+                 taken = slots_claimed(c, core_devices[i], j->spec.priority);
         c->claimed_ahead += taken;
-        c->holding = preempt_for(c, j, slots_devices[i], spare > taken ? spare - taken : 0);
+        c->holding = preempt_for(c, j, core_devices[i], spare > taken ? spare - taken : 0);
         if (c->holding)
             return;
     }
@@ -63,14 +69,10 @@ static void place_queue(struct core *c)
     c->blocker = 0;
     c->holding = false;
     c->claimed_ahead = 0;
-    uint32_t all[SLOTS_DEVICES] = {0}; /* the same for every job: nodes come and go between two of these */
-    for (size_t i = 0; i < SLOTS_DEVICES; i++)
-        (void)slots_free(c, slots_devices[i], &all[i]);
     queue_begin(c);
-    for (int looked = 0; looked < QUEUE_LOOK_AHEAD && (j = queue_next(c));) {
-        if (!fits_at_all(c, j, all)) {
-            looked++;
-        } else if (slots_choose_device(c, j, true)) {
+    while ((j = queue_next(c))) {
+        c->counters.queue_looks++;
+        if (slots_choose_device(c, j, true)) {
             place(c, j);
         } else {
             block(c, j);
@@ -92,20 +94,31 @@ void sched_settle(struct core *c)
     for (int round = 0; c->slots_changed && !c->stale && round < 4; round++) {
         c->slots_changed = false;
         preempt_over(c);
+        measure_cluster(c);
         grow_all(c);
-        bool waited = c->pending > 0;
-        if (waited)
-            place_queue(c);
-        if (waited && c->pending == 0)
-            grow_all(c); /* no job waits any more: what is left is for running jobs */
+        bool waited = queue_waits(c);
+        place_queue(c);
+        if (waited && !queue_waits(c))
+            grow_all(c); /* what is left is for running jobs */
     }
 }
 
-bool sched_behind(const struct core *c, const struct jobrec *j)
+/* Would it come after the job that the others wait for? */
+static bool is_behind(const struct core *c, const struct jobrec *j)
 {
     const struct jobrec *head = c->blocker ? core_find_job(c, c->blocker) : NULL;
     if (!head || head->state != JOB_PENDING)
         return false;
     return j->spec.priority < head->spec.priority ||
            (j->spec.priority == head->spec.priority && j->user == head->user && j->id > head->id);
+}
+
+void sched_submitted(struct core *c, struct jobrec *j)
+{
+    if (c->slots_changed)
+        return;
+    if (queue_too_large(j))
+        report_too_large(c, j);
+    else
+        c->slots_changed = !is_behind(c, j);
 }

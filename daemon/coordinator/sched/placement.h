@@ -5,8 +5,8 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* Would it come after the job that the others wait for? */
-bool sched_behind(const struct core *c, const struct jobrec *j);
+/* A job is in the queue: where it may have a place, it is looked for. */
+void sched_submitted(struct core *c, struct jobrec *j);
 /* Slots have changed hands: let waiting jobs, then the queue, have them. */
 void sched_settle(struct core *c);
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "daemon/coordinator/records/job_queue.h"
 #include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/records/node_slots.h"
@@ -34,7 +35,7 @@ static void put(struct text *t, const char *fmt, ...)
 
 static bool may_use(const struct jobrec *j, const struct noderec *n)
 {
-    return node_accepts(n) && (strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, n->device) == 0);
+    return node_accepts(n) && job_fits_device(j, n->device);
 }
 
 /* "2 free on node b, 1 on node c" */
@@ -62,7 +63,7 @@ static void put_out_of_service(const struct core *c, const struct jobrec *j, str
     uint32_t out = 0;
     for (const struct noderec *n = c->nodes; n; n = n->next)
         if (n->state == NODE_READY && n->session && !may_use(j, n) &&
-            (strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, n->device) == 0))
+            job_fits_device(j, n->device))
             out += n->slots;
     if (out)
         put(t, "; %u on nodes out of service", out);
@@ -94,7 +95,7 @@ static bool put_no_device(const struct core *c, const struct jobrec *j, struct t
     for (const struct noderec *n = c->nodes; n; n = n->next) {
         if (!*n->device)
             continue;
-        if (strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, n->device) == 0)
+        if (job_fits_device(j, n->device))
             return false;
         others = n->device; /* there are two kinds */
         nodes++;
@@ -113,9 +114,11 @@ bool core_job_lacks_nodes(const struct core *c, uint64_t job_id, char *buf, size
         return false;
     if (put_no_device(c, j, &t))
         return true;
-    if (j->waits.lacks == 0)
+    const uint32_t slots = queue_room(c, j);
+    if (slots == 0 || !queue_too_large(j))
         return false;
-    put(&t, "%s", j->waits.lack_words);
+    put(&t, "waiting for nodes: the %s%s needs %u workers, all nodes together have %u slot%s",
+        *j->spec.mesh ? "mesh " : "run", j->spec.mesh, size_least(j), slots, slots == 1 ? "" : "s");
     put_unused_slot(c, j, &t);
     return true;
 }
