@@ -126,11 +126,11 @@ static titan_status put_status(struct db *db, uint64_t id, const struct job_stat
                   "UPDATE jobs SET step = ?, loss = ?, tokens_per_second = ?, mfu = ?, world_size = ?, epoch = ?,"
                   " restarts = ?, preemptions = ?, started_at_ms = ?, finished_at_ms = ?, checkpoint = ?,"
                   " checkpoint_failures = ?, evaluation_step = ?, evaluation_loss = ?, evaluation_tokens = ?,"
-                  " evaluation_bytes = ? WHERE id = ?",
-                  "urrriuiiiitiuruuu", s->step, s->loss, s->tokens_per_second, s->mfu, (int64_t)s->world_size, s->epoch,
-                  (int64_t)s->restarts, (int64_t)s->preemptions, s->started_at_ms, s->finished_at_ms,
+                  " evaluation_bytes = ?, passed = ? WHERE id = ?",
+                  "urrriuiiiitiuruuuu", s->step, s->loss, s->tokens_per_second, s->mfu, (int64_t)s->world_size,
+                  s->epoch, (int64_t)s->restarts, (int64_t)s->preemptions, s->started_at_ms, s->finished_at_ms,
                   s->checkpoint ? s->checkpoint : "", (int64_t)s->checkpoint_failures, s->evaluation.step,
-                  s->evaluation.loss, s->evaluation.tokens, s->evaluation.bytes, id);
+                  s->evaluation.loss, s->evaluation.tokens, s->evaluation.bytes, s->passed, id);
 }
 
 /* What of a job follows from the event log. */
@@ -218,7 +218,7 @@ titan_status job_set_desired(struct db *db, uint64_t id, const struct desired_si
     " submitted_at_ms, started_at_ms, finished_at_ms, checkpoint, request_hash, mesh,"                                 \
     " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, wish_min, wish_max, wish_number, preemptions," \
     " uid, gid, checkpoint_failures, evaluation_step, evaluation_loss, evaluation_tokens, evaluation_bytes,"           \
-    " labels"
+    " labels, passed"
 
 static void read_job(sqlite3_stmt *stmt, struct job *job)
 {
@@ -266,6 +266,7 @@ static void read_job(sqlite3_stmt *stmt, struct job *job)
                                                         .tokens = col_uint(stmt, 41),
                                                         .bytes = col_uint(stmt, 42)};
     job->labels = col_text(stmt, 43);
+    job->status.passed = col_uint(stmt, 44);
 }
 
 titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *job, void *data), void *data,

@@ -85,6 +85,7 @@ struct job_status {
     uint32_t restarts;                   /* losses that counted, of all causes */
     uint32_t checkpoint_failures;        /* checkpoints that were not written */
     uint32_t preemptions;                /* times it was stopped in favour of something else and queued again */
+    uint64_t passed;                     /* a job that waits and comes first: slots are on loan; 0 = they are its own */
     struct evaluation_report evaluation; /* the newest; without the time it took */
     int64_t started_at_ms, finished_at_ms;
     const char *checkpoint; /* NULL = none */

@@ -190,8 +190,10 @@ static const char store_v6[] = "CREATE INDEX jobs_folder ON jobs(folder) WHERE s
 static const char store_v7[] = "ALTER TABLE jobs ADD COLUMN labels TEXT NOT NULL DEFAULT '';"
                                "ALTER TABLE jobs ADD COLUMN removed_at_ms INTEGER NOT NULL DEFAULT 0;";
 
-/* What the agent's state directory is known by (node.h). */
-static const char store_v8[] = "ALTER TABLE nodes ADD COLUMN installation BLOB NOT NULL DEFAULT x'';";
+/* What the agent's state directory is known by (node.h); the job that this one has started before, though it comes after
+ * it (job_status.passed). */
+static const char store_v8[] = "ALTER TABLE nodes ADD COLUMN installation BLOB NOT NULL DEFAULT x'';"
+                               "ALTER TABLE jobs ADD COLUMN passed INTEGER NOT NULL DEFAULT 0;";
 
 static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3, store_v4,
                                                              store_v5, store_v6, store_v7, store_v8};

@@ -13,8 +13,9 @@
  *  - Commands are state, not events: whatever is in force for a worker is sent again when its node comes back.
  *  - A worker ends once, by its agent's report or its node's loss. Ends that were not requested are counted against
  *    the job's restart budget, unless the worker had finished or was never started.
- *  - Queue: by priority, then the user with the fewest slots, then age; a job that needs more slots than all nodes in
- *    service have together is stepped over. Slots of running jobs that wait for a replacement are theirs before they
+ *  - Queue: by priority, then the user with the fewest slots, then age; jobs that need more slots than all nodes in
+ *    service have together are left out. A job may pass the first one as long as that could not start with all that it
+ *    and others have on loan from it. Slots of running jobs that wait for a replacement are theirs before they
  *    are the queue's; running jobs grow beyond what they started with only while no job waits. Jobs of lower priority
  *    give way to the head of the queue: they shrink, or are stopped and queued again. */
 #ifndef TITAN_DAEMON_COORDINATOR_CORE_H

@@ -242,6 +242,8 @@ static void take(struct batch *b, int submit, int cancel)
 {
     struct coord *c = &S->coord;
     totals->inputs++;
+    if (!S->plan->scale)
+        must_serve(b);
     if (!S->plan->scale || !only_a_heartbeat(b)) /* as the shell, agent_streams.c */
         set_timer();
     say(b->answers);
@@ -333,6 +335,7 @@ void coord_start(void)
     titan_assert(core_new(&options, &c->core, NULL) == TITAN_OK);
     uint64_t begin = cost_begin();
     store_restore(c->core, coord_now());
+    queue_restarted();
     cost_end(&S->costs.restored, begin);
     TRACE("coordinator up, term %llu", LL(c->term));
     c->tick_at = S->now;

@@ -14,7 +14,9 @@
  *  I9  once faults have stopped, every job ends
  *  I10 restarts = counted ends of workers + failed epochs; only a used-up budget or a permanent error fails a job
  *  I11 epochs have sizes that the job may have, and a job's reason fits its state (image.c)
- *  I12 a job that breaks the protocol or crashes pays alone; made-up messages have no effect (byzantine.c) */
+ *  I12 a job that breaks the protocol or crashes pays alone; made-up messages have no effect (byzantine.c)
+ *  I13 the first job in the queue has its slots asked for as soon as those that are free, that come back and of jobs
+ * that yield to it are enough: of lower priority, or that have passed it. No others are asked (queue.c) */
 #include "tests/sim/sim.h"
 
 #include <string.h>

@@ -211,6 +211,19 @@ static void make_elsewhere(struct plan *p, usec until)
         p->lease_ms = (uint32_t)roll(&d, 4000, 9000);
 }
 
+/* One of six has as many jobs as there can be, most of them short: they queue, and pass each other. */
+static void make_crowd(struct plan *p, usec until)
+{
+    struct dice d = {chance_mix(p->seed, 4)};
+    if (roll(&d, 0, 5))
+        return;
+    for (int id = p->jobs + 1; id <= SIM_JOBS; id++) {
+        make_spec(&d, p, id);
+        p->submit_at[id] = roll(&d, 0, until / 2);
+    }
+    p->jobs = SIM_JOBS;
+}
+
 void plan_make(struct plan *p, uint64_t seed)
 {
     struct dice d = {chance_mix(seed, 1)};
@@ -237,6 +250,7 @@ void plan_make(struct plan *p, uint64_t seed)
         make_spec(&d, p, id);
         p->submit_at[id] = id == 1 ? roll(&d, 0, 300 * MS) : roll(&d, 0, until / 2);
     }
+    make_crowd(p, until);
     make_room(p);
     p->backup_at = roll(&d, 0, until / 2);
     make_faults(&d, p, (int)roll(&d, large ? 10 : 1, large ? 24 : 8), until);

@@ -12,7 +12,7 @@
  *   training.c     a worker's training thread: a model of docs/membership.md, parts with contents
  *   faults.c       how each fault strikes, and how it ends
  *   byzantine.c    agents and clients that lie
- *   invariants.c   what must hold
+ *   invariants.c   what must hold; queue.c: between jobs
  *   shrink.c       the fewest faults that still show a violation
  *   scale/         `make sim-scale`: the same with thousands of nodes, one job on all of them
  *
@@ -234,7 +234,7 @@ void cluster_close(void);
     X(rolled_back) X(installed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)       \
     X(fenced_commands) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)   \
     X(leader_epochs) X(datagrams) X(forged) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)    \
-    X(settled) X(taken_elsewhere)
+    X(settled) X(taken_elsewhere) X(passed)
 /* clang-format on */
 struct totals {
 #define FIELD(name) uint64_t name;
@@ -568,6 +568,9 @@ void must_tell(const struct proc *p, const struct comm *c);
 bool must_cover(const uint64_t *workers, int n, uint64_t epoch, struct holding *ret, bool *ret_replica,
                 bool *ret_rolled);
 bool must_be_over(void);
+/* queue.c: after an input of the coordinator, with what came of it. */
+void must_serve(const struct batch *b);
+void queue_restarted(void); /* with what is stored */
 void must_at_end(void);
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
@@ -636,6 +639,10 @@ struct sim {
     struct ledger ledgers[SIM_JOBS + 1];
     struct disk_ckpt ckpts[SIM_CKPTS];
     int n_ckpts;
+    struct queued {
+        bool seen, waits, lent; /* it has passed another one */
+        uint32_t passed;        /* bits of jobs that it has started before, though they come before it */
+    } queued[SIM_JOBS + 1];
     bool lied_about[SIM_JOBS + 1]; /* by a node that has a worker of it */
 };
 extern struct sim *S;

@@ -26,7 +26,8 @@ const char *event_source_name(uint32_t source);                      /* of titan
 void emit_event(struct core *c, struct jobrec *j, struct emit emit); /* without a change; j NULL = of no job */
 /* What it waits for, or, with lacks 0, that it does not any more. */
 void emit_job_waits(struct core *c, struct jobrec *j, uint32_t lacks);
-/* The same for a job in the queue that all nodes together could not hold; 0 and NULL: that it does not wait for nodes. */
+/* The same for a job in the queue that all nodes together could not hold; 0 and NULL: that it does not wait for nodes.
+ */
 void emit_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, const char *words);
 void emit_job_desired(struct core *c, struct jobrec *j, const char *message);
 /* What an active job waits for, when that has changed; NULL = nothing any more. */

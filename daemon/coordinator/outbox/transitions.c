@@ -64,7 +64,7 @@ void move_job(struct core *c, struct jobrec *j, enum job_state to, const char *r
         json_put_string(&d.w, "reason", reason);
     j->state = to;
     if (phase == PHASE_QUEUED || phase == PHASE_ENDED)
-        j->status.world_size = 0;
+        j->status.world_size = j->status.passed = 0;
     if (phase == PHASE_QUEUED)
         j->broken = j->charged = false;
     struct change *change = batch_change(c->out, CHANGE_JOB_MOVE);

@@ -29,11 +29,14 @@ struct core {
     uint64_t send_round;                            /* number of the newest */
     Titan__Internal__CoordinatorMessage *form_sent; /* in this input; it goes to all members alike */
     struct jobrec *buckets[CORE_BUCKETS];
-    struct user *users;     /* all there have been */
-    struct lane *lanes;     /* the queue */
-    uint64_t blocker;       /* job in the queue that the others behind it wait for; 0 = none */
-    bool holding;           /* what comes free is kept for it, as it will be enough */
-    uint32_t claimed_ahead; /* slots it does not get, since running jobs wait for them */
+    struct user *users;           /* all there have been */
+    struct lane *lanes;           /* the queue */
+    struct queue_head {           /* the first in the queue that lacks slots of a device; others may pass it */
+        const struct jobrec *job; /* NULL = none lacks any */
+        bool held;                /* what is free, comes back and is on loan is enough for it, and kept */
+        uint32_t claimed;         /* free slots that it does not get, since running jobs wait for them */
+    } heads[CORE_DEVICES];
+    uint32_t idle[CORE_DEVICES]; /* slots that the last placement has left free */
     struct jobrec *active, *active_last;
     size_t pending, too_large;  /* jobs in the queue; of them those that need more than `all` */
     uint32_t all[CORE_DEVICES]; /* slots of the nodes in service, as of the last placement */
@@ -54,7 +57,7 @@ struct core {
     struct core_counters counters;
     bool slots_changed;
     bool unreported; /* a job that is too large has come into the queue, and may not know it yet */
-    bool unsettled; /* something was heard that is not looked at before the next tick, see core_options.at_once */
+    bool unsettled;  /* something was heard that is not looked at before the next tick, see core_options.at_once */
     int64_t last_input;
     /* core_deadline(), of all nodes and of all jobs, while nothing has come that could make it an earlier one. */
     struct due {

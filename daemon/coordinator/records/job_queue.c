@@ -106,6 +106,9 @@ void queue_remove(struct core *c, struct jobrec *j)
         l->cursor = j->next;
     core_list_remove(&l->first, &l->last, j);
     j->lane = NULL;
+    for (size_t i = 0; i < CORE_DEVICES; i++)
+        if (c->heads[i].job == j)
+            c->heads[i] = (struct queue_head){0};
     l->n--;
     c->pending--;
     c->too_large -= l->too_large;
@@ -182,6 +185,25 @@ void queue_narrow(struct core *c, const uint32_t room[CORE_DEVICES])
 {
     for (struct lane *l = c->lanes; l; l = l->next)
         l->cursor = l->cursor && lane_fits(l, room) ? l->cursor : NULL;
+}
+
+bool queue_before(const struct jobrec *waits, const struct jobrec *runs)
+{
+    titan_assert(waits->lane && !runs->lane);
+    if (waits->spec.priority != runs->spec.priority)
+        return waits->spec.priority > runs->spec.priority;
+    const uint32_t with = runs->user->slots, without = with - MIN(with, (uint32_t)runs->n_workers);
+    if (waits->user != runs->user && waits->user->slots != without)
+        return waits->user->slots < without;
+    return waits->id < runs->id;
+}
+
+const struct queue_head *queue_head_of(const struct core *c, const char *device)
+{
+    size_t i = 0;
+    while (strcmp(core_devices[i], device) != 0)
+        titan_assert(++i < CORE_DEVICES);
+    return &c->heads[i];
 }
 
 void queue_took(struct jobrec *j, uint32_t slots)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* job_queue.h - the queue: priority first, then the user with the fewest slots in use, then age.
  *
- * Jobs of one priority, user, device and least size wait in a lane, oldest first: they differ in age only, so what keeps
- * the first one from its turn keeps all of them. A walk looks at lanes, however many jobs there are. */
+ * Jobs of one priority, user, device and least size wait in a lane, oldest first: they differ in age only, so what
+ * keeps the first one from its turn keeps all of them. A walk looks at lanes, however many jobs there are. */
 #ifndef TITAN_DAEMON_COORDINATOR_RECORDS_JOB_QUEUE_H
 #define TITAN_DAEMON_COORDINATOR_RECORDS_JOB_QUEUE_H
 
@@ -13,7 +13,7 @@ void queue_remove(struct core *c, struct jobrec *j);
 /* All nodes in service have so many slots together: lanes of jobs that need more are left out of every walk. False:
  * they had as many before. */
 bool queue_set_all(struct core *c, const uint32_t all[CORE_DEVICES]);
-bool queue_waits(const struct core *c);       /* does a job wait that is not too large? */
+bool queue_waits(const struct core *c); /* does a job wait that is not too large? */
 /* Slots of all nodes in service, of the kind with most of them that the job may run on. */
 uint32_t queue_room(const struct core *c, const struct jobrec *j);
 bool queue_too_large(const struct jobrec *j); /* does it need more than that? */
@@ -24,6 +24,10 @@ void queue_begin(struct core *c);
 struct jobrec *queue_next(struct core *c);
 /* From here on the walk leaves out jobs that need more than so many slots of each device that they may run on. */
 void queue_narrow(struct core *c, const uint32_t room[CORE_DEVICES]);
+/* Does one that waits come before one that runs, if that waited as well? As of queue_begin. */
+bool queue_before(const struct jobrec *waits, const struct jobrec *runs);
+/* Of one of core_devices. */
+const struct queue_head *queue_head_of(const struct core *c, const char *device);
 void queue_took(struct jobrec *j, uint32_t slots); /* since queue_begin */
 struct user *queue_user(struct core *c, const char *name);
 void queue_free(struct core *c);

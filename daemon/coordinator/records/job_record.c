@@ -12,6 +12,11 @@ bool job_final(const struct jobrec *j)
     return sm_final(&job_sm, (int)j->state);
 }
 
+bool job_yields(const struct jobrec *j, const struct jobrec *to)
+{
+    return j->spec.priority < to->spec.priority || j->status.passed == to->id;
+}
+
 bool job_fits_device(const struct jobrec *j, const char *device)
 {
     return strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, device) == 0;

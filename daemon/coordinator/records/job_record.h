@@ -108,7 +108,7 @@ struct job_size {       /* job_size.c */
     uint32_t limit;     /* at most so many for now, since a job of higher priority waits; 0 = no such limit */
     uint64_t limit_for; /* that one */
 };
-struct job_waits {    /* outbox/events.c: what it waits for, as it was said */
+struct job_waits {  /* outbox/events.c: what it waits for, as it was said */
     char *said;     /* NULL = nothing */
     uint32_t lacks; /* workers; 0 = it does not wait for any */
     bool undecided; /* for members that cannot be reached */
@@ -249,6 +249,8 @@ void job_new_rank_slots(struct jobrec *j, uint32_t members, uint32_t departing);
 void job_set_rank_slot(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w);
 bool job_member(struct jobrec *j, const struct workrec *w);
 bool job_final(const struct jobrec *j);
+/* Does it give its slots to that one, which waits? It has a lower priority, or has passed it. */
+bool job_yields(const struct jobrec *j, const struct jobrec *to);
 bool job_fits_device(const struct jobrec *j, const char *device); /* may it run on this kind? */
 /* A worker as `is` says, on is.node, where it uses a slot; its id is none of the others'. */
 struct workrec *job_new_worker(struct jobrec *j, struct workrec is, const char *address);

