@@ -93,6 +93,22 @@ def silent_root():
             return timed(lambda: command(BIN / "titanctl", "-s", d.server, "-o", "json", "admin", "check"))
 
 
+def beside_too_large(text):
+    """From a submit to its worker's start, while 10,000 jobs of another user wait for more slots than there are."""
+    took = []
+    with Daemon(None, "--slots", 4) as d:
+        until("the node is there", lambda: "ready" in d.ctl("nodes").out)
+        keys = {**KEYS, "training.dataset_path": text, "training.steps": 1}
+        for n in range(64, 74):
+            d.submit("tiny", {**keys, "elastic.min_workers": n, "elastic.max_workers": n, "training.global_batch_size": n}, "--for", "other",
+                     "--sweep", "training.seed=" + ",".join(map(str, range(1000))))
+        for _ in range(ROUNDS):
+            job = d.submit("tiny", keys)
+            submitted = at_ms(d.wait_state(job, "COMPLETED")["submitted_at"])
+            took.append(min(at_ms(e["at"]) for e in d.lines("events", job) if e["type"] == "worker.started") - submitted)
+    return took
+
+
 def signs_of_life():
     """Between signs of a titand that systemd ends after 200 ms without one."""
     with tempfile.TemporaryDirectory(prefix="titan-life-") as home, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as signs:
@@ -120,12 +136,14 @@ def waits():
         over = [wait_that_runs_out(d, keys) for _ in range(ROUNDS)]
         killed = [killed_rank(d.state / f"run-{n}", text) for n in range(ROUNDS)]
         cancelled, beside = hung_share(text)
+        large = beside_too_large(text)
         log = (d.state / "titand.log").read_text()
     signs = signs_of_life()
     measured = (("worker's start to a refused checkpoint folder's FAILED", folder, 1000), ("wait --timeout beyond its time", over, 500),
                 ("SIGKILL of a rank to the end of titan-worker run", killed, 5000),
                 ("cancel of a start that a file server holds up", cancelled, 7000), ("calls beside it", beside, 5000),
-                ("admin check with a data root that does not answer", [silent_root()], 5000), ("signs of life of a 200 ms watchdog", signs, 190))
+                ("admin check with a data root that does not answer", [silent_root()], 5000),
+                ("submit to a worker's start beside 10,000 jobs that are too large", large, 500), ("signs of life of a 200 ms watchdog", signs, 190))
     return [{"what": what, "times": len(ms), "median_ms": statistics.median(ms), "most_ms": max(ms), "target_ms": target}
             for what, ms, target in measured] + [{"what": "iterations of titand's loop that took long", "count": log.count("took long"), "target": 0}]
 
