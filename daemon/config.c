@@ -21,6 +21,7 @@
 
 #define DEFAULT_GRACE_MS 10000
 #define DEFAULT_QUARANTINE_CRASHES 3
+#define DEFAULT_USER_PENDING_JOBS 10000 /* a tenth of what may wait in all */
 #define ROOT_STATE_DIR "/var/lib/titan"
 
 /* --- flags and roles ---------------------------------------------------------------------------------------------- */
@@ -157,6 +158,10 @@ static const struct setting settings[] = {
     NUMBER("limits", "peer_connections", VALUE_U32, limits.peer_connections, 1, 1000000),
     NUMBER("limits", "user_calls", VALUE_U32, limits.user_calls, 1, 1000000),
     NUMBER("limits", "memory_mb", VALUE_U32, limits.memory_mb, 16, 65536),
+    NUMBER("limits", "user_pending_jobs", VALUE_U32, limits.user_pending_jobs, 0, 1000000),
+    NUMBER("limits", "user_slots", VALUE_U32, limits.user_slots, 0, 1000000),
+    NUMBER("limits", "user_submits_per_minute", VALUE_U32, limits.user_submits_per_minute, 0, 1000000),
+    NUMBER("limits", "user_disk_mb", VALUE_U64, limits.user_disk_mb, 0, UINT64_C(1) << 40),
     TEXT("detection", "profile", profile),
     NUMBER("detection", "heartbeat_ms", VALUE_U32, detection.heartbeat_ms, 5, 60000),
     NUMBER("detection", "suspect_ms", VALUE_U32, detection.suspect_ms, 10, 600000),
@@ -667,8 +672,10 @@ titan_status config_auth_default(struct auth_options *ret, struct titan_error *e
 titan_status config_parse(int argc, char **argv, struct daemon_config *ret, struct titan_error *err)
 {
     struct daemon_config *c = ret;
-    *c = (struct daemon_config){
-        .log_level = LOG_LEVEL_INFO, .grace_ms = DEFAULT_GRACE_MS, .quarantine_crashes = DEFAULT_QUARANTINE_CRASHES};
+    *c = (struct daemon_config){.log_level = LOG_LEVEL_INFO,
+                                .grace_ms = DEFAULT_GRACE_MS,
+                                .quarantine_crashes = DEFAULT_QUARANTINE_CRASHES,
+                                .limits.user_pending_jobs = DEFAULT_USER_PENDING_JOBS};
     const char *allow_root = getenv("TITAN_ALLOW_ROOT");
     c->allow_root = allow_root && !strcmp(allow_root, "1");
     TRY(config_auth_default(&c->auth, err));

@@ -53,8 +53,11 @@ struct daemon_config {
     char peer_listen[CONFIG_TEXT_MAX]; /* "" = the address and a free port */
     char profile[8];                   /* "lan", "wan" */
     struct {
-        uint32_t connections, user_connections, peer_connections, user_calls, memory_mb;
-    } limits;                   /* of clients; 0 = what rpc_server_options say */
+        uint32_t connections, user_connections, peer_connections, user_calls,
+            memory_mb; /* of clients; 0 = what rpc_server_options say */
+        uint32_t user_pending_jobs, user_slots, user_submits_per_minute; /* of jobs, by owner; 0 = no limit */
+        uint64_t user_disk_mb;                                           /* the same */
+    } limits;
     struct detection detection; /* 0 = the profile's, until config_parse is done */
     uint32_t slots, lease_ms, grace_ms;
     uint32_t quarantine_crashes; /* 0 = no quarantine */

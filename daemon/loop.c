@@ -317,6 +317,10 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
                                           .paths = &d->paths,
                                           .auth = &auth,
                                           .node_life_s = d->config->node_life_s,
+                                          .user = {.pending_jobs = d->config->limits.user_pending_jobs,
+                                                   .slots = d->config->limits.user_slots,
+                                                   .submits_per_minute = d->config->limits.user_submits_per_minute,
+                                                   .disk_bytes = d->config->limits.user_disk_mb << 20},
                                           .quarantine_crashes = d->config->quarantine_crashes
                                                                     ? d->config->quarantine_crashes
                                                                     : COORDINATOR_NO_QUARANTINE};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/api/api.h"
+#include "daemon/api/quota.h"
 
 #include <string.h>
 
@@ -170,6 +171,7 @@ static const struct rpc_method methods[] = {
 static void flush_all(struct coordinator *c)
 {
     api_audit_flush(c, true);
+    quota_free(c);
 }
 
 const struct coordinator_observer api_observer = {

@@ -11,6 +11,7 @@
 #include "base/vec.h"
 #include "base/version.h"
 #include "daemon/api/api.h"
+#include "daemon/coordinator/shell/disk_usage.h"
 #include "daemon/coordinator/shell/enrol.h"
 #include "state/schema.h"
 
@@ -119,12 +120,17 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
     m->id = job->id;
     m->name = arena_strdup(&r->memory, job->name);
     m->state = (Titan__V1__JobState)job->state;
-    char waits[512];
+    char waits[512], disk[128];
     if (r->c->stalled && !sm_final(&job_sm, (int)job->state))
         m->reason = arena_printf(&r->memory, "the job store refuses writes: %s; trying again", r->c->stall.msg);
     else
         m->reason =
             arena_strdup(&r->memory, core_job_reason(r->c->core, job->id, waits, sizeof(waits)) ? waits : job->reason);
+    if (!sm_final(&job_sm, (int)job->state) && disk_usage_over(r->c, job->user, disk, sizeof(disk)))
+        m->reason = arena_printf(&r->memory,
+                                 "%s%s%s has %s that one user may have below jobs_dir (limits.user_disk_mb): no "
+                                 "more jobs are taken",
+                                 m->reason, *m->reason ? "; " : "", job->user, disk);
     add_losses(r, job->id, m);
     add_labels(r, job->labels, m);
     add_nodes(r, job->id, m);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "daemon/api/api.h"
+#include "daemon/coordinator/shell/disk_usage.h"
 #include "state/job_removal.h"
 
 struct removal {
@@ -55,7 +56,12 @@ static void delete_directory(struct file_task *k)
 
 static void deleted(struct file_task *k)
 {
-    answer(removal_of(k), &removal_of(k)->err);
+    struct removal *r = removal_of(k);
+    if (r->err.status == TITAN_OK)
+        disk_usage_removed(r->owner, r->job_id);
+    else
+        disk_usage_changed(r->owner, r->job_id);
+    answer(r, &r->err);
     removal_free(k);
 }
 

@@ -19,6 +19,7 @@
 #include "daemon/api/api.h"
 #include "daemon/api/checkpoint_place.h"
 #include "daemon/api/origin.h"
+#include "daemon/api/quota.h"
 
 /* Of the nodes there are, by kind of device: the most memory a connected one has for a slot, which is what the largest
  * run may need, and the slots of those that take jobs. */
@@ -35,7 +36,8 @@ struct submit {
     struct rpc_call *call; /* NULL when the client has gone; the job is stored all the same */
     Titan__V1__SubmitRequest *request;
     struct supply supply;
-    bool one_machine; /* as the coordinator has it, which may be gone when this is looked at */
+    bool one_machine;    /* as the coordinator has it, which may be gone when this is looked at */
+    uint32_t user_slots; /* the same */
     struct job job;
     struct rpc_identity identity; /* that submits it, and its user */
     struct auth_user user;
@@ -273,6 +275,7 @@ static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitReques
     TRY(copy_request(request, s, err));
     core_nodes(c->core, each_node, &s->supply);
     s->one_machine = c->options.one_machine;
+    s->user_slots = c->options.user.slots;
     s->owner = c;
     s->paths = c->options.paths;
     s->job.submitted_at_ms = clock_wall_ms();
@@ -290,6 +293,7 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     TRY(check_recipe(s, err));
     if (s->asks)
         return TITAN_OK;
+    TRY(quota_check_workers(s->user_slots, s->job.spec.min_workers, err));
     if (s->job.spec.priority > 0 && !auth_operates(&s->user))
         return titan_fail(err, TITAN_EPERM,
                           "not permitted: job.priority = %d: only an operator may put a job before others; you are %s",
@@ -420,6 +424,7 @@ static void written(void *arg, const struct titan_error *err)
     struct submit *s = arg;
     struct coordinator *c = s->owner;
     c->submitting--;
+    quota_leave(c, s->job.user);
     if (s->call)
         rpc_call_set_data(s->call, NULL);
     if (err->status != TITAN_OK) {
@@ -496,6 +501,7 @@ static void given_up(struct file_task *k, bool started)
     titan_error_hint(&err, "look at the file server; the same submit can be tried again");
     api_failed(c, &s->user, POLICY_SUBMIT, 0, &err);
     c->submitting--;
+    quota_leave(c, s->job.user);
     if (call) {
         rpc_call_set_data(call, NULL);
         rpc_call_fail(call, &err);
@@ -522,7 +528,8 @@ void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     origin_init(&s->origin);
     s->identity = *rpc_call_identity(call);
     api_user(c, call, &s->user);
-    if (prepare(c, (const Titan__V1__SubmitRequest *)base, s, &err) != TITAN_OK) {
+    if (prepare(c, (const Titan__V1__SubmitRequest *)base, s, &err) != TITAN_OK ||
+        quota_enter(c, s->job.user, &err) != TITAN_OK) {
         api_failed(c, &s->user, POLICY_SUBMIT, 0, &err);
         submit_free(s);
         rpc_call_fail(call, &err);
@@ -546,6 +553,7 @@ void api_submit_closed(struct rpc_call *call, bool cancelled, void *data)
     s->call = NULL;
     if (!c->closing && file_pool_drop(c->files, &s->task)) {
         c->submitting--;
+        quota_leave(c, s->job.user);
         submit_free(s);
     }
 }

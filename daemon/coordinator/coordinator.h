@@ -42,6 +42,12 @@ struct coordinator_observer {
     void (*rights_changed)(struct coordinator *c); /* of callers that may have calls open */
 };
 
+/* Of jobs, by owner; 0 = no limit. */
+struct user_limits {
+    uint32_t pending_jobs, slots, submits_per_minute;
+    uint64_t disk_bytes; /* below jobs_dir */
+};
+
 struct coordinator_options {
     const struct coordinator_observer *observer; /* outlives all */
     const char *state_dir;                       /* titan.db lives here; the caller holds its lock */
@@ -57,6 +63,7 @@ struct coordinator_options {
     uint32_t node_life_s;              /* of certificates that nodes get; 0 = 7 days */
     uint32_t check_ms;                 /* to open what may be on a file server, at the start too; 0 = 10 s */
     uint32_t max_pending_jobs;         /* submits beyond it fail with TITAN_ELIMIT; 0 = 100000 */
+    struct user_limits user;           /* the same */
 };
 
 /* Opens (creates, migrates) the store and continues where it says. TITAN_EVERSION for a store from a newer Titan,

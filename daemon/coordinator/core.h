@@ -60,6 +60,7 @@ struct core_options {
     /* Jobs of more workers, and places when there are more nodes, are not looked at for each message but in the next
      * tick, which is then due at once, for all that have come by then. 0 = 64 */
     uint32_t at_once;
+    uint32_t user_slots;                 /* that one user's jobs may have; 0 = all */
     uint32_t starve_ms;                  /* a job below its minimum gives its slots back after; 0 = 30000 */
     uint64_t restored_term;              /* the store was put back from a backup with this term; 0 = it was not */
     uint64_t backup_worker, gone_worker; /* highest worker id in that backup; highest that can have been used since */
@@ -220,6 +221,7 @@ struct core_counters {
 };
 const struct core_counters *core_counters(const struct core *c);
 size_t core_pending(const struct core *c);
+size_t core_user_pending(const struct core *c, const char *user); /* of one user */
 /* Progress since the last stored status; false when the job is not active. */
 bool core_job_status(const struct core *c, uint64_t job_id, struct job_status *ret);
 /* Why a job in the queue waits, or a node cannot start its workers; false when neither is so, or its stored reason says

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queue is served (I13), as seen from outside of the scheduler: which job has started before which one is kept here,
- * and what the first one in the queue could have with the slots of all that yield to it. */
+/* The queue is served (I13), as seen from outside of the scheduler: which job has started before which one is kept
+ * here, and what the first one in the queue could have with the slots of all that yield to it. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>

@@ -146,6 +146,11 @@ size_t core_pending(const struct core *c)
     return c->pending;
 }
 
+size_t core_user_pending(const struct core *c, const char *user)
+{
+    return queue_user_pending(c, user);
+}
+
 bool core_job_status(const struct core *c, uint64_t job_id, struct job_status *ret)
 {
     const struct jobrec *j = core_find_job(c, job_id);

@@ -134,12 +134,31 @@ static titan_status check_desired(const struct jobrec *j, const struct core_resi
     return check_number(j, r->max, err);
 }
 
+/* For its user's sake; *ret: slots that it may have, no less than it has. */
+static titan_status check_allowed(const struct core *c, const struct jobrec *j, const struct core_resize *r,
+                                  uint32_t *ret, struct titan_error *err)
+{
+    uint32_t others = 0;
+    const uint32_t allowed = queue_allows(c, j, &others), least = r->workers ? r->workers : r->min;
+    *ret = MAX(allowed, size_kept(j));
+    if (j->state == JOB_PENDING && c->options.user_slots)
+        *ret = c->options.user_slots; /* others end */
+    if (least <= *ret)
+        return TITAN_OK;
+    titan_fail(err, TITAN_ELIMIT, "%s may have %u slots (limits.user_slots), and other jobs of theirs have %u",
+               queue_user_name(j->user), c->options.user_slots, others);
+    titan_error_hint(err, "ask for %u workers at most, or cancel another job", *ret);
+    return TITAN_ELIMIT;
+}
+
 titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r, struct core_time now,
                          struct batch *out, struct titan_error *err)
 {
     struct jobrec *j = NULL;
     TRY(find_open(c, job_id, &j, err));
     TRY(check_desired(j, r, err));
+    uint32_t allowed = 0;
+    TRY(check_allowed(c, j, r, &allowed, err));
     core_begin(c, now, out);
     j->desired.min = r->min;
     j->desired.max = r->workers ? r->workers : r->max;
@@ -151,7 +170,7 @@ titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r,
     size_limit(j, 0, 0);
     /* What is asked for is the job's before the queue's. */
     if (j->state != JOB_PENDING)
-        size_claim(j, j->desired.max ? j->desired.max : MIN(j->size.claim, size_max(j)));
+        size_claim(j, MIN(j->desired.max ? j->desired.max : MIN(j->size.claim, size_max(j)), allowed));
     r->desired = j->desired;
     r->least = size_min(j);
     r->most = size_max(j);

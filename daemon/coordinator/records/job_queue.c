@@ -11,6 +11,7 @@ struct user {
     struct user *next;
     char *name;
     uint32_t slots; /* of its running jobs, as of queue_begin */
+    size_t pending;
 };
 
 struct lane {
@@ -23,11 +24,28 @@ struct lane {
     struct jobrec *first, *last, *cursor;
 };
 
-struct user *queue_user(struct core *c, const char *name)
+static struct user *find_user(const struct core *c, const char *name)
 {
     struct user *u = c->users;
     while (u && strcmp(u->name, name) != 0)
         u = u->next;
+    return u;
+}
+
+size_t queue_user_pending(const struct core *c, const char *name)
+{
+    const struct user *u = find_user(c, name);
+    return u ? u->pending : 0;
+}
+
+const char *queue_user_name(const struct user *u)
+{
+    return u->name;
+}
+
+struct user *queue_user(struct core *c, const char *name)
+{
+    struct user *u = find_user(c, name);
     if (u)
         return u;
     u = core_alloc(sizeof(*u));
@@ -94,6 +112,7 @@ void queue_add(struct core *c, struct jobrec *j)
     if (l->n++ == 0)
         l->too_large = !lane_fits(l, c->all);
     c->pending++;
+    j->user->pending++;
     c->too_large += l->too_large;
     c->unreported |= l->too_large;
 }
@@ -111,6 +130,7 @@ void queue_remove(struct core *c, struct jobrec *j)
             c->heads[i] = (struct queue_head){0};
     l->n--;
     c->pending--;
+    j->user->pending--;
     c->too_large -= l->too_large;
     if (!l->first)
         drop_lane(c, l);
@@ -127,11 +147,6 @@ bool queue_set_all(struct core *c, const uint32_t all[CORE_DEVICES])
         c->too_large += l->too_large ? l->n : 0;
     }
     return true;
-}
-
-bool queue_waits(const struct core *c)
-{
-    return c->pending > c->too_large;
 }
 
 uint32_t queue_room(const struct core *c, const struct jobrec *j)
@@ -185,6 +200,31 @@ void queue_narrow(struct core *c, const uint32_t room[CORE_DEVICES])
 {
     for (struct lane *l = c->lanes; l; l = l->next)
         l->cursor = l->cursor && lane_fits(l, room) ? l->cursor : NULL;
+}
+
+void queue_narrow_user(struct core *c, const struct jobrec *j, uint32_t allowed)
+{
+    for (struct lane *l = c->lanes; l; l = l->next)
+        if (l->user == j->user && l->least > allowed)
+            l->cursor = NULL;
+}
+
+/* Before the next placement nothing is known of jobs that have come into the queue. */
+bool queue_wants(const struct core *c, const char *device)
+{
+    return queue_head_of(c, device)->job || (c->slots_changed && c->pending > c->too_large);
+}
+
+uint32_t queue_allows(const struct core *c, const struct jobrec *j, uint32_t *ret_others)
+{
+    uint32_t others = 0;
+    if (!c->options.user_slots)
+        return UINT32_MAX;
+    for (const struct jobrec *a = c->active; a; a = a->next)
+        others += a != j && a->user == j->user ? size_owned(a) : 0;
+    if (ret_others)
+        *ret_others = others;
+    return c->options.user_slots - MIN(c->options.user_slots, others);
 }
 
 bool queue_before(const struct jobrec *waits, const struct jobrec *runs)

@@ -3,6 +3,7 @@
 
 #include "base/cleanup.h"
 #include "base/mutant.h"
+#include "daemon/coordinator/records/phase.h"
 
 uint32_t size_min(const struct jobrec *j)
 {
@@ -51,6 +52,12 @@ uint32_t size_least(const struct jobrec *j)
         if (n > 0 && world_set_has(&j->spec.worlds, n))
             return n;
     return 0;
+}
+
+uint32_t size_owned(const struct jobrec *j)
+{
+    const uint32_t kept = size_kept(j);
+    return phase_ends(j) || j->requeue ? kept : MAX(kept, j->size.claim);
 }
 
 void size_claim(struct jobrec *j, uint32_t n)

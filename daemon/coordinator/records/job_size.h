@@ -17,6 +17,7 @@ uint32_t size_staying(const struct jobrec *j); /* workers that are not told to s
 uint32_t size_world(const struct jobrec *j, uint32_t n);
 /* The fewest workers it may run on; 0 = none. */
 uint32_t size_least(const struct jobrec *j);
+uint32_t size_owned(const struct jobrec *j);   /* slots that it has, or has a claim to */
 void size_claim(struct jobrec *j, uint32_t n); /* so many workers are its own before they are the queue's */
 /* At most so many for now, since that job needs slots; 0 = no such limit. */
 void size_limit(struct jobrec *j, uint32_t world, uint64_t for_job);

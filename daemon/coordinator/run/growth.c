@@ -100,9 +100,12 @@ void grow_job(struct core *c, struct jobrec *j)
 {
     if (c->stale || c->now.mono_ms < j->budget.replace_at || epoch_near_end(j))
         return;
-    uint32_t want = queue_waits(c) ? j->size.claim : size_max(j);
     uint32_t have = size_kept(j);
-    if (have >= want || (!j->device[0] && (j->n_workers > 0 || !slots_choose_device(c, j))))
+    if (!j->device[0] && (j->n_workers > 0 || !slots_choose_device(c, j)))
+        return;
+    uint32_t want = queue_wants(c, j->device) ? j->size.claim : size_max(j);
+    want = MIN(want, queue_allows(c, j, NULL));
+    if (have >= want)
         return;
     uint32_t spare = slots_free(c, j->device, NULL), held = slots_held_back(c, j);
     uint32_t world = size_world(j, MIN(want, have + (spare > held ? spare - held : 0)));

@@ -38,9 +38,12 @@ uint32_t slots_claimed(const struct core *c, const char *device, const struct jo
 {
     titan_assert(device[0]);
     uint32_t sum = 0;
-    for (const struct jobrec *a = c->active; a; a = a->next)
-        if (slots_held(a) && !job_yields(a, j) && strcmp(a->device, device) == 0 && size_kept(a) < a->size.claim)
-            sum += a->size.claim - size_kept(a);
+    for (const struct jobrec *a = c->active; a; a = a->next) {
+        if (!slots_held(a) || job_yields(a, j) || strcmp(a->device, device) != 0 || size_kept(a) >= a->size.claim)
+            continue;
+        const uint32_t claim = MIN(a->size.claim, queue_allows(c, a, NULL));
+        sum += claim - MIN(claim, size_kept(a));
+    }
     return sum;
 }
 

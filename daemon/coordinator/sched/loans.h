@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loans.h - jobs that have passed another one: they run on slots that it lacks, until those are enough for it. Then they
- * give them back as a job of lower priority does (preemption.h). A loan is due as if the job that has it waited still: to
- * each one that would come before it. */
+/* loans.h - jobs that have passed another one: they run on slots that it lacks, until those are enough for it. Then
+ * they give them back as a job of lower priority does (preemption.h). A loan is due as if the job that has it waited
+ * still: to each one that would come before it. */
 #ifndef TITAN_DAEMON_COORDINATOR_SCHED_LOANS_H
 #define TITAN_DAEMON_COORDINATOR_SCHED_LOANS_H
 

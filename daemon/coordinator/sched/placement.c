@@ -45,6 +45,7 @@ static uint32_t room_for(const struct core *c, const struct jobrec *j, size_t de
     return spare > taken ? spare - taken : 0;
 }
 
+/* room: slots that it may have. */
 static void place(struct core *c, struct jobrec *j, size_t device, uint32_t room)
 {
     const struct jobrec *first = c->heads[device].job;
@@ -90,7 +91,12 @@ static void place_queue(struct core *c)
     for (struct jobrec *j; (j = queue_next(c));) {
         uint32_t room[CORE_DEVICES];
         size_t device = CORE_DEVICES;
+        const uint32_t allowed = queue_allows(c, j, NULL);
         c->counters.queue_looks++;
+        if (size_world(j, allowed) == 0) { /* it waits for its own user's jobs, and no other for it */
+            queue_narrow_user(c, j, allowed);
+            continue;
+        }
         for (size_t i = CORE_DEVICES; i-- > 0;) {
             if (!c->heads[i].job && job_fits_device(j, core_devices[i]))
                 loans_fall_due(c, j, core_devices[i]);
@@ -98,7 +104,7 @@ static void place_queue(struct core *c)
             device = size_world(j, room[i]) > 0 ? i : device;
         }
         if (device < CORE_DEVICES) {
-            place(c, j, device, room[device]);
+            place(c, j, device, MIN(room[device], allowed));
             continue;
         }
         block(c, j, room);
@@ -122,14 +128,14 @@ void sched_settle(struct core *c)
 {
     /* What gives way may have gone at once, when it had not started. */
     for (int round = 0; c->slots_changed && !c->stale && round < 4; round++) {
-        c->slots_changed = false;
+        const bool waited = c->pending > c->too_large;
         preempt_over(c);
         measure_cluster(c);
         grow_all(c);
-        bool waited = queue_waits(c);
+        c->slots_changed = false;
         place_queue(c);
-        if (waited && !queue_waits(c))
-            grow_all(c); /* what is left is for running jobs */
+        if (waited)
+            grow_all(c); /* what no job waits for is for those that run */
     }
 }
 

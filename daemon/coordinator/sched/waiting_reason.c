@@ -152,7 +152,14 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
             put(&t, ": node %s has not said yet what it knows", n->name);
         return true;
     }
-    uint32_t claimed = 0;
+    uint32_t claimed = 0, need = size_least(j), others = 0;
+    if (queue_allows(c, j, &others) < need) {
+        put(&t, "waiting: %s runs on %u of %u slots that one user may have (limits.user_slots)",
+            queue_user_name(j->user), others, c->options.user_slots);
+        if (others < c->options.user_slots)
+            put(&t, ", and this job needs %u", need);
+        return true;
+    }
     for (size_t i = 0; i < CORE_DEVICES; i++) {
         const struct jobrec *first = job_fits_device(j, core_devices[i]) ? c->heads[i].job : NULL;
         if (first && first != j) {
@@ -161,7 +168,6 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
         }
         claimed += first ? c->heads[i].claimed : 0;
     }
-    uint32_t need = size_least(j);
     put(&t, "waiting: needs %u slot%s", need, need == 1 ? "" : "s");
     put_free(c, j, &t);
     put_out_of_service(c, j, &t);

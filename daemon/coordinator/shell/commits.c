@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the core has decided, on its way into the store and out to agents; and the time that drives it. */
 #include "daemon/coordinator/shell/commits.h"
+#include "daemon/coordinator/shell/disk_usage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -380,6 +381,7 @@ static void finish_commit(struct coordinator *c, struct commit *k)
         if (!core_fenced(c->core))
             release_messages(c, &k->batch);
         poke_watchers(c, &k->batch);
+        disk_usage_stored(c, &k->batch);
     }
     job_cache_end(c->jobs, k->batch.changes);
     end_asides(c, k);

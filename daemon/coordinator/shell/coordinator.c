@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/mac.h"
+#include "daemon/coordinator/shell/disk_usage.h"
 #include "daemon/coordinator/shell/store_restore.h"
 #include "proto/ranges.h"
 #include "state/backup.h"
@@ -107,6 +108,7 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
         .confirm_ms = c->options.confirm_ms,
         .node_timeout_ms = c->options.node_timeout_ms,
         .quarantine_crashes = c->options.quarantine_crashes,
+        .user_slots = c->options.user.slots,
         .reachable_ms = c->options.reachable_ms,
         .away_ms = c->options.away_ms,
         .leader_lease_ms = c->options.leader_lease_ms,
@@ -181,8 +183,10 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     init_timer(c, &c->metrics_timer);
     init_timer(c, &c->audit_timer);
     init_timer(c, &c->review_timer);
+    init_timer(c, &c->disk_timer);
     c->open_handles++; /* the files' */
     shell_set_timer(c);
+    disk_usage_open(c);
     *ret = c;
     return TITAN_OK;
 }
@@ -205,6 +209,7 @@ static void on_store_closed(void *data)
     uv_close((uv_handle_t *)&c->metrics_timer, on_handle_closed);
     uv_close((uv_handle_t *)&c->audit_timer, on_handle_closed);
     uv_close((uv_handle_t *)&c->review_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&c->disk_timer, on_handle_closed);
     enrol_close(c->enrol, shell_part_closed);
 }
 
@@ -246,6 +251,7 @@ void coordinator_close(struct coordinator *c, void (*done)(void *), void *data)
     uv_timer_stop(&c->metrics_timer);
     uv_timer_stop(&c->audit_timer);
     uv_timer_stop(&c->review_timer);
+    uv_timer_stop(&c->disk_timer);
     heartbeat_sockets_close(c);
     file_pool_close(c->files, on_files_closed, c);
     store_close(c->store, on_store_closed, c);

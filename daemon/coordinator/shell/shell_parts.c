@@ -2,6 +2,7 @@
 /* The end of the shell: when its last handle is closed. */
 #include "daemon/coordinator/shell/enrol.h"
 #include "daemon/coordinator/shell/commits.h"
+#include "daemon/coordinator/shell/disk_usage.h"
 
 #include <stdlib.h>
 
@@ -12,6 +13,7 @@ void shell_free_parts(struct coordinator *c)
     job_cache_free(c->jobs);
     auth_free(c->auth);
     audit_free(c->audit);
+    disk_usage_free(c);
     free(c);
 }
 

@@ -372,6 +372,90 @@ static void test_passes_a_long_queue(void **state)
     close_bench(&b);
 }
 
+/* --- slots of one user -------------------------------------------------------------------------------------------- */
+
+/* One user may have four of eight slots. */
+static void open_limited(struct bench *b)
+{
+    struct core_options options = {
+        .term = 1, .seed = 1, .jobs_dir = "/jobs", .heartbeat_ms = 100, .node_timeout_ms = 1000, .user_slots = 4};
+    memset(b, 0, sizeof(*b));
+    b->now = 1000;
+    batch_init(&b->out);
+    assert_int_equal(core_new(&options, &b->core, NULL), TITAN_OK);
+    assert_int_equal(registration(b, 1, "a", 8, NULL, 0), TITAN_OK);
+}
+
+static void test_user_has_its_slots(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_limited(&b);
+    submit_as(&b, 1, 1, 3, "alice");
+    assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 3);
+    submit_as(&b, 2, 2, 2, "alice");
+    assert_int_equal(started(&b), 0);
+    assert_string_equal(why_waits(&b, 2), "waiting: alice runs on 3 of 4 slots that one user may have "
+                                          "(limits.user_slots), and this job needs 2");
+    submit_as(&b, 3, 1, 6, "alice"); /* the rest of them */
+    assert_int_equal(started(&b), 3);
+    assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 1);
+    assert_string_equal(why_waits(&b, 2),
+                        "waiting: alice runs on 4 of 4 slots that one user may have (limits.user_slots)");
+    submit_as(&b, 4, 4, 4, "bob"); /* alice's is in no other user's way, and nothing is lent */
+    assert_int_equal(started(&b), 4);
+    assert_int_equal(moved(&b, JOB_FORMING)->job.status.passed, 0);
+    exited(&b, .job = 3, .worker = 4, .code = 2, .reason = "bad input");
+    assert_int_equal(started(&b), 0);
+    make_run(&b, .job = 1, .first = 1, .n = 3, .step = 5);
+    exited(&b, .job = 1, .worker = 1, .code = 2, .reason = "bad input");
+    assert_int_equal(started(&b), 2);
+    close_bench(&b);
+}
+
+/* Nor does a job grow beyond it, by itself or on request; and one that waits for its user keeps no other small. */
+static void test_user_limit_and_growth(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct titan_error err = {0};
+    open_limited(&b);
+    submit_as(&b, 1, 2, 2, "alice");
+    submit_as(&b, 2, 1, 8, "bob");
+    assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 4);
+    submit_as(&b, 3, 2, 2, "bob");
+    submit_as(&b, 4, 1, 8, "carol");
+    assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 2);
+    exited(&b, .job = 1, .worker = 1, .code = 2, .reason = "bad input");
+    assert_int_equal(started(&b), 4);
+    exited(&b, .job = 1, .worker = 2, .code = -1);
+    assert_int_equal(started(&b), 4);
+    struct core_resize r = {.workers = 5};
+    batch_free(&b.out);
+    assert_int_equal(core_resize(b.core, 4, &r, at(&b), &b.out, &err), TITAN_ELIMIT);
+    assert_string_equal(err.msg, "carol may have 4 slots (limits.user_slots), and other jobs of theirs have 0");
+    r = (struct core_resize){.min = 2, .max = 8};
+    assert_int_equal(core_resize(b.core, 4, &r, at(&b), &b.out, &err), TITAN_OK);
+    assert_null(told(&b, START, 0));
+    close_bench(&b);
+}
+
+/* A worker that moves to another node is one of its user's still. */
+static void test_user_limit_and_drain(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_limited(&b);
+    submit_as(&b, 1, 4, 4, "alice");
+    make_run(&b, .job = 1, .first = 1, .n = 4, .step = 5);
+    assert_int_equal(registration(&b, 2, "b", 4, NULL, 0), TITAN_OK);
+    struct core_drain d = {.reason = "new disks"};
+    batch_free(&b.out);
+    assert_int_equal(core_drain(b.core, "a", &d, at(&b), &b.out, NULL), TITAN_OK);
+    assert_int_equal(told(&b, START, 2)->start->n_worker_ids, 4);
+    close_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -381,6 +465,8 @@ int main(void)
         cmocka_unit_test(test_shrinks_to_give_back),     cmocka_unit_test(test_loan_is_due_to_the_next),
         cmocka_unit_test(test_loan_and_fair_order),      cmocka_unit_test(test_loan_is_kept),
         cmocka_unit_test(test_devices_have_a_head_each), cmocka_unit_test(test_passes_a_long_queue),
+        cmocka_unit_test(test_user_has_its_slots),       cmocka_unit_test(test_user_limit_and_growth),
+        cmocka_unit_test(test_user_limit_and_drain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

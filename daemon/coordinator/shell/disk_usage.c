@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/coordinator/shell/disk_usage.h"
+
+#include <fts.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/units.h"
+#include "base/vec.h"
+
+#define SLICE_MS 2000  /* of a walk, after which other work gets the thread */
+#define AGAIN_MS 10000 /* a folder that changes is measured this often at most */
+
+struct disk_user {
+    struct disk_user *next;
+    uint64_t bytes;
+    char name[];
+};
+
+struct disk_folder {
+    uint64_t job_id, bytes;
+    struct disk_user *user; /* NULL = not known: it was never measured, or is of no job that there is */
+    bool changed;
+    int64_t measured_ms; /* 0 = never */
+};
+
+/* A walk through the folder of one job, or through jobs_dir for the names of all. */
+struct disk_walk {
+    struct file_task task; /* first */
+    struct coordinator *owner;
+    uint64_t job_id; /* 0 = of all */
+    FTS *fts;
+    bool done;
+    uint64_t bytes;
+    uint64_t *ids;
+    size_t n_ids, cap_ids;
+    char path[PATH_MAX + 24];
+};
+
+struct disk_usage {
+    struct disk_user *users;
+    struct disk_folder *folders; /* by job_id */
+    size_t n, cap, at;           /* at: the next to look at */
+    bool walks;
+};
+
+/* --- on a thread -------------------------------------------------------------------------------------------------- */
+
+static struct disk_walk *walk_of(struct file_task *k)
+{
+    return (struct disk_walk *)(void *)k;
+}
+
+static void walk_free(struct file_task *k)
+{
+    struct disk_walk *w = walk_of(k);
+    if (w->fts)
+        fts_close(w->fts);
+    free(w->ids);
+    free(w);
+}
+
+/* A folder of jobs_dir, by name. */
+static void take_name(struct disk_walk *w, const FTSENT *e)
+{
+    char *end = NULL;
+    const uint64_t id = strtoull(e->fts_name, &end, 10);
+    if (e->fts_info == FTS_D && e->fts_name[0] >= '1' && e->fts_name[0] <= '9' && !*end)
+        titan_assert(VEC_PUSH(w->ids, w->n_ids, w->cap_ids, id));
+    if (e->fts_info == FTS_D)
+        (void)fts_set(w->fts, (FTSENT *)(uintptr_t)e, FTS_SKIP);
+}
+
+/* What is not there any more, or cannot be read, is passed over. */
+static void walk_on(struct file_task *k)
+{
+    struct disk_walk *w = walk_of(k);
+    const int64_t until = clock_mono_ms() + SLICE_MS;
+    char *const paths[] = {w->path, NULL};
+    if (!w->fts)
+        w->fts = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR | FTS_XDEV, NULL);
+    while (w->fts && file_task_wanted(k) && clock_mono_ms() < until) {
+        const FTSENT *e = fts_read(w->fts);
+        if (!e) {
+            w->done = true;
+            return;
+        }
+        if (!w->job_id && e->fts_level == 1)
+            take_name(w, e);
+        else if (e->fts_info == FTS_D || e->fts_info == FTS_F)
+            w->bytes += (uint64_t)e->fts_statp->st_blocks * 512;
+    }
+    w->done = !w->fts;
+}
+
+/* --- the loop ----------------------------------------------------------------------------------------------------- */
+
+static size_t folder_at(const struct disk_usage *d, uint64_t job_id)
+{
+    size_t lo = 0, hi = d->n;
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (d->folders[mid].job_id < job_id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static struct disk_folder *find_folder(struct disk_usage *d, uint64_t job_id)
+{
+    const size_t at = folder_at(d, job_id);
+    return at < d->n && d->folders[at].job_id == job_id ? &d->folders[at] : NULL;
+}
+
+static struct disk_user *find_user(const struct disk_usage *d, const char *name)
+{
+    struct disk_user *u = d->users;
+    while (u && strcmp(u->name, name) != 0)
+        u = u->next;
+    return u;
+}
+
+static void with_user(const struct job *job, void *data)
+{
+    struct disk_usage *d = ((void **)data)[0];
+    struct disk_folder *f = ((void **)data)[1];
+    f->user = find_user(d, job->user);
+    if (f->user)
+        return;
+    const size_t len = strlen(job->user) + 1;
+    struct disk_user *u = calloc(1, sizeof(*u) + len);
+    titan_assert(u);
+    memcpy(u->name, job->user, len);
+    u->next = d->users;
+    d->users = f->user = u;
+}
+
+static void measured(struct coordinator *c, const struct disk_walk *w)
+{
+    struct disk_folder *f = find_folder(c->disk, w->job_id);
+    if (!f)
+        return;
+    if (!f->user)
+        (void)!job_get(store_reader(c->store), w->job_id, with_user, (void *[]){c->disk, f}, NULL);
+    if (!f->user)
+        return;
+    f->user->bytes += w->bytes - f->bytes;
+    f->bytes = w->bytes;
+}
+
+static void start_walk(struct coordinator *c, uint64_t job_id);
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct coordinator *c = timer->data;
+    struct disk_usage *d = c->disk;
+    const int64_t now = clock_mono_ms();
+    int64_t next = INT64_MAX;
+    for (size_t i = 0; i < d->n && !d->walks; i++) {
+        struct disk_folder *f = &d->folders[(d->at + i) % d->n];
+        const int64_t due = f->measured_ms ? f->measured_ms + AGAIN_MS : now;
+        if (!f->changed)
+            continue;
+        next = MIN(next, due);
+        if (due > now)
+            continue;
+        d->at = (d->at + i + 1) % d->n;
+        f->changed = false;
+        f->measured_ms = now;
+        start_walk(c, f->job_id);
+    }
+    if (!d->walks && next != INT64_MAX)
+        uv_timer_start(&c->disk_timer, on_timer, (uint64_t)(next - now), 0);
+}
+
+static void look_soon(struct coordinator *c)
+{
+    if (!c->closing && !c->disk->walks)
+        uv_timer_start(&c->disk_timer, on_timer, 0, 0);
+}
+
+static void walked(struct file_task *k);
+static void given_up(struct file_task *k, bool started);
+
+static const struct file_calls calls = {.run = walk_on, .done = walked, .given_up = given_up, .free = walk_free};
+
+static void add_walk(struct disk_walk *w)
+{
+    struct coordinator *c = w->owner;
+    c->disk->walks = !c->closing && file_pool_add(c->files, &w->task, &calls, sizeof(*w), NULL) == TITAN_OK;
+    if (!c->disk->walks) { /* it is tried again with the next change */
+        walk_free(&w->task);
+        look_soon(c);
+    }
+}
+
+static void start_walk(struct coordinator *c, uint64_t job_id)
+{
+    struct disk_walk *w = calloc(1, sizeof(*w));
+    titan_assert(w);
+    w->owner = c;
+    w->job_id = job_id;
+    if (job_id)
+        (void)snprintf(w->path, sizeof(w->path), "%s/%llu", c->jobs_dir, (unsigned long long)job_id);
+    else
+        (void)snprintf(w->path, sizeof(w->path), "%s", c->jobs_dir);
+    add_walk(w);
+}
+
+static void walked(struct file_task *k)
+{
+    struct disk_walk *w = walk_of(k);
+    struct coordinator *c = w->owner;
+    if (!w->done) {
+        add_walk(w);
+        return;
+    }
+    c->disk->walks = false;
+    if (w->job_id)
+        measured(c, w);
+    for (size_t i = 0; i < w->n_ids; i++)
+        disk_usage_changed(c, w->ids[i]);
+    walk_free(k);
+    look_soon(c);
+}
+
+/* It does not answer: what was known of it holds. */
+static void given_up(struct file_task *k, bool started)
+{
+    struct disk_walk *w = walk_of(k);
+    struct coordinator *c = w->owner;
+    if (!c->closing) {
+        c->disk->walks = false;
+        if (w->job_id)
+            disk_usage_changed(c, w->job_id);
+    }
+    if (!started)
+        walk_free(k);
+}
+
+void disk_usage_open(struct coordinator *c)
+{
+    if (!c->options.user.disk_bytes)
+        return;
+    c->disk = calloc(1, sizeof(*c->disk));
+    titan_assert(c->disk);
+    start_walk(c, 0);
+}
+
+void disk_usage_free(struct coordinator *c)
+{
+    if (!c->disk)
+        return;
+    for (struct disk_user *u = c->disk->users, *next; u; u = next) {
+        next = u->next;
+        free(u);
+    }
+    free(c->disk->folders);
+    free(c->disk);
+}
+
+void disk_usage_changed(struct coordinator *c, uint64_t job_id)
+{
+    struct disk_usage *d = c->disk;
+    if (!d || !job_id)
+        return;
+    const size_t at = folder_at(d, job_id);
+    if (at == d->n || d->folders[at].job_id != job_id)
+        titan_assert(VEC_INSERT(d->folders, d->n, d->cap, at, (struct disk_folder){.job_id = job_id}));
+    d->folders[at].changed = true;
+    look_soon(c);
+}
+
+void disk_usage_removed(struct coordinator *c, uint64_t job_id)
+{
+    struct disk_folder *f = c->disk ? find_folder(c->disk, job_id) : NULL;
+    if (!f)
+        return;
+    if (f->user)
+        f->user->bytes -= f->bytes;
+    VEC_REMOVE(c->disk->folders, c->disk->n, (size_t)(f - c->disk->folders));
+}
+
+/* It changes no more, so there is nothing to wait for. */
+static void ended(struct coordinator *c, uint64_t job_id)
+{
+    disk_usage_changed(c, job_id);
+    find_folder(c->disk, job_id)->measured_ms = 0;
+}
+
+/* A job that goes on from another one writes into that one's folder. */
+static uint64_t job_of_path(const struct coordinator *c, const char *path)
+{
+    const size_t n = strlen(c->jobs_dir);
+    return strncmp(path, c->jobs_dir, n) == 0 && path[n] == '/' ? strtoull(path + n + 1, NULL, 10) : 0;
+}
+
+void disk_usage_stored(struct coordinator *c, const struct batch *batch)
+{
+    for (const struct change *k = c->disk ? batch->changes : NULL; k; k = k->next) {
+        if (k->kind == CHANGE_CHECKPOINT_COMMIT)
+            disk_usage_changed(c, job_of_path(c, k->checkpoint.path));
+        else if (k->kind == CHANGE_JOB_MOVE && sm_final(&job_sm, (int)k->job.state))
+            ended(c, k->job.id);
+    }
+}
+
+bool disk_usage_over(const struct coordinator *c, const char *user, char *text, size_t size)
+{
+    const struct disk_user *u = c->disk ? find_user(c->disk, user) : NULL;
+    char has[UNITS_TEXT], most[UNITS_TEXT];
+    if (!u || u->bytes <= c->options.user.disk_bytes)
+        return false;
+    (void)snprintf(text, size, "%s of %s", format_bytes(u->bytes, has), format_bytes(c->options.user.disk_bytes, most));
+    return true;
+}
