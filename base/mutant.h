@@ -69,8 +69,8 @@
     X(RESIZE_UNBOUNDED, "a job is resized to a number that it cannot have")                                            \
     X(RANGE_UPSIDE_DOWN, "a job is resized to a range that ends before it begins")                                     \
     X(WINDOW_UNBOUNDED, "a maintenance window is planned that cannot be")                                              \
-    X(LOAN_FORGOTTEN, "a job that has passed another one keeps its slots")                                             \
-    X(PASSED_HELD, "a job passes one that could start with what is free, comes back and is on loan")
+    X(BACKFILL_KEPT, "a job that has passed another one keeps its slots")                                              \
+    X(BACKFILL_DELAYS, "a job passes one that could start with what is free, comes back and is on loan")
 
 enum mutant {
     MUTANT_NONE,

@@ -190,8 +190,8 @@ static const char store_v6[] = "CREATE INDEX jobs_folder ON jobs(folder) WHERE s
 static const char store_v7[] = "ALTER TABLE jobs ADD COLUMN labels TEXT NOT NULL DEFAULT '';"
                                "ALTER TABLE jobs ADD COLUMN removed_at_ms INTEGER NOT NULL DEFAULT 0;";
 
-/* What the agent's state directory is known by (node.h); the job that this one has started before, though it comes after
- * it (job_status.passed). */
+/* What the agent's state directory is known by (node.h); the job that this one has started before, though it comes
+ * after it (job_status.passed). */
 static const char store_v8[] = "ALTER TABLE nodes ADD COLUMN installation BLOB NOT NULL DEFAULT x'';"
                                "ALTER TABLE jobs ADD COLUMN passed INTEGER NOT NULL DEFAULT 0;";
 

@@ -12,8 +12,8 @@
 
 struct quota {
     struct quota *next;
-    size_t submitting;       /* not durable yet */
-    int64_t minute_ms;       /* when the minute began that these were in */
+    size_t submitting; /* not durable yet */
+    int64_t minute_ms; /* when the minute began that these were in */
     uint32_t submits;
     char user[];
 };
@@ -38,6 +38,7 @@ static struct quota *find(struct coordinator *c, const char *user, int64_t now)
 
 static struct quota *make(struct coordinator *c, const char *user)
 {
+    titan_assert(user);
     const size_t len = strlen(user) + 1;
     struct quota *q = calloc(1, sizeof(*q) + len);
     titan_assert(q);
@@ -69,8 +70,8 @@ titan_status quota_enter(struct coordinator *c, const char *user, struct titan_e
     }
     const size_t pending = core_user_pending(c->core, user) + q->submitting;
     if (most->pending_jobs && pending >= most->pending_jobs) {
-        titan_fail(err, TITAN_ELIMIT, "%s has %zu of %u jobs that may wait of one user (limits.user_pending_jobs)", user,
-                   pending, most->pending_jobs);
+        titan_fail(err, TITAN_ELIMIT, "%s has %zu of %u jobs that may wait of one user (limits.user_pending_jobs)",
+                   user, pending, most->pending_jobs);
         titan_error_hint(err, "wait until some have run, or cancel some");
         return TITAN_ELIMIT;
     }
@@ -88,6 +89,7 @@ titan_status quota_enter(struct coordinator *c, const char *user, struct titan_e
 void quota_leave(struct coordinator *c, const char *user)
 {
     struct quota *q = find(c, user, clock_mono_ms());
+    titan_assert(!q || q->submitting > 0);
     if (q) /* not after quota_free() */
         q->submitting--;
 }
@@ -96,8 +98,8 @@ titan_status quota_check_workers(uint32_t user_slots, uint32_t workers, struct t
 {
     if (!user_slots || workers <= user_slots)
         return TITAN_OK;
-    titan_fail(err, TITAN_ELIMIT, "the run needs %u workers, and one user may have %u slots (limits.user_slots)", workers,
-               user_slots);
+    titan_fail(err, TITAN_ELIMIT, "the run needs %u workers, and one user may have %u slots (limits.user_slots)",
+               workers, user_slots);
     titan_error_hint(err, "elastic.min_workers or the mesh would have to be smaller");
     return TITAN_ELIMIT;
 }

@@ -51,6 +51,7 @@ struct core_options {
     uint32_t leader_lease_ms;   /* for which they may go on without us; 0 = they may not */
     uint32_t adopt_ms;   /* how long a restored node may take to come back; 0 = 3 * node_timeout_ms, at least 6 s */
     uint32_t start_ms;   /* spawn to ready; 0 = 180000 */
+    uint32_t answer_ms;  /* command to start a worker to the agent's word that it has; 0 = 30000 */
     uint32_t quiesce_ms; /* revoke to quiet; 0 = 1200 */
     uint32_t pause_ms;   /* pause to quiet, and 20 steps more; 0 = 60000 */
     uint32_t form_ms;    /* form to first step, and 20 steps more; 0 = 180000 */

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The queue serves everybody: what one user asks for, however much, keeps no slots from another that could use them."""
+"""The queue serves all users: what one user asks for, however much, keeps no slots from another that could use them."""
 import json
 import sys
 from pathlib import Path
@@ -60,7 +60,7 @@ def passed_and_given_back():
         d.wait_state(short, "COMPLETED")
         (passing,) = submit(d, "alice", steps=LONG)
         until("it trains", lambda: d.status(passing)["step"] > 3)
-        assert d.status(passing)["reason"] == f"on loan: job {large} comes first, and gets these slots back when they are enough for it"
+        assert d.status(passing)["reason"] == f"backfill: job {large} comes first, and gets these slots when they are enough for it"
         assert d.status(large)["state"] == "PENDING"
         d.ok("cancel", runs)
         d.wait_state(large, "RUNNING")

@@ -304,6 +304,7 @@ void coord_start(void)
                                    .node_timeout_ms = 2000,
                                    .reachable_ms = reachable[S->plan->seed / 2 % 4],
                                    .start_ms = 4000,
+                                   .answer_ms = 2500,
                                    .quiesce_ms = 1500,
                                    .pause_ms = 3000,
                                    .form_ms = 5000,

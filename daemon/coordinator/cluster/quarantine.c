@@ -83,6 +83,24 @@ void quarantine_crashed(struct core *c, struct noderec *n, const struct jobrec *
                              n->policy.quarantines, (long long)n->policy.quarantined_until_ms));
 }
 
+void quarantine_silent(struct core *c, struct noderec *n)
+{
+    if (n->silent)
+        return;
+    n->silent = true;
+    emit_node_fit(c, n, node_unfit_words(n));
+}
+
+void quarantine_answered(struct core *c, struct noderec *n)
+{
+    if (!n->silent)
+        return;
+    n->silent = false;
+    if (!node_unfit(n))
+        emit_node_fit(c, n, "");
+    c->slots_changed = true;
+}
+
 void quarantine_lift(struct noderec *n)
 {
     n->quarantine_end = n->policy.quarantined_until_ms = 0;

@@ -34,6 +34,7 @@ titan_status core_new(const struct core_options *options, struct core **ret, str
     DEFAULT(away_ms, 2 * c->options.node_timeout_ms);
     DEFAULT(adopt_ms, MAX(3 * c->options.node_timeout_ms, 6000u));
     DEFAULT(start_ms, 180000);
+    DEFAULT(answer_ms, 30000);
     DEFAULT(quiesce_ms, 1200);
     DEFAULT(pause_ms, 60000);
     DEFAULT(form_ms, 180000);
@@ -188,7 +189,7 @@ static const char *node_reason_text(const struct noderec *n)
     if (n->quarantine_end && !node_empties(n))
         return n->policy.quarantine_reason;
     if (node_unfit(n) && !node_empties(n))
-        return n->unfit;
+        return node_unfit_words(n);
     if (n->given_up && !node_empties(n))
         return "given up by an operator";
     const Titan__Internal__GpuState *gpu = n->policy.reason[0] ? NULL : node_faulty_gpu(n);

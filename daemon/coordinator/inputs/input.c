@@ -4,6 +4,7 @@
 #include "daemon/coordinator/cluster/failure_detector.h"
 #include "daemon/coordinator/inputs/core_check.h"
 #include "daemon/coordinator/run/job_clock.h"
+#include "daemon/coordinator/run/job_end.h"
 #include "daemon/coordinator/sched/placement.h"
 
 void core_moves(struct core *c, struct core_time now)
@@ -14,8 +15,12 @@ void core_moves(struct core *c, struct core_time now)
     if (stall > 0)
         detector_shift(c, stall);
     const int64_t unanswerable = now.held_ms > usual ? since : stall; /* what is not sent is not answered */
-    for (struct jobrec *j = c->active; j && unanswerable > 0; j = j->next)
+    for (struct jobrec *j = c->active; j && unanswerable > 0; j = j->next) {
         job_clock_shift(j, unanswerable);
+        for (size_t i = 0; i < j->n_workers; i++)
+            if (j->workers[i]->state == WORKER_STARTING)
+                worker_grant(j->workers[i], unanswerable);
+    }
     /* What is moved makes up for a short one; after a long one heartbeats lie in queues, and probes' answers with them.
      */
     if (stall >= (int64_t)c->options.suspect_ms)

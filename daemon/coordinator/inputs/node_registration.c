@@ -10,6 +10,7 @@
 #include "daemon/coordinator/cluster/failure_detector.h"
 #include "daemon/coordinator/cluster/faulty_slots.h"
 #include "daemon/coordinator/cluster/fencing.h"
+#include "daemon/coordinator/cluster/quarantine.h"
 #include "daemon/coordinator/inputs/input.h"
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/messages.h"
@@ -184,6 +185,7 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
     draw_key(c, n, m->proves);
     move_node(c, n, NODE_READY, back ? "is back" : "is ready");
     send_registration_ack(c, n);
+    quarantine_answered(c, n);
     ask_for_folders(c, n, m, known);
     faulty_slots_registered(c, n, m->gpus);
     detector_set_interval(c);

@@ -126,7 +126,7 @@ void emit_policy(struct core *c, struct noderec *n, const char *type, const char
 void emit_node_fit(struct core *c, struct noderec *n, const char *problem)
 {
     emit_policy(c, n, *problem ? "node.unfit" : "node.fit",
-                *problem ? batch_printf(c->out, "gets no workers: %s", problem) : "sees the jobs' folders", NULL);
+                *problem ? batch_printf(c->out, "gets no workers: %s", problem) : "gets workers", NULL);
 }
 
 void emit_device_failed(struct core *c, const struct workrec *w, const char *words)

@@ -123,7 +123,12 @@ bool node_empties(const struct noderec *n)
 
 bool node_unfit(const struct noderec *n)
 {
-    return n->unfit && n->unfit[0];
+    return n->silent || (n->unfit && n->unfit[0]);
+}
+
+const char *node_unfit_words(const struct noderec *n)
+{
+    return n->silent ? "it does not answer that it starts a worker" : n->unfit;
 }
 
 bool node_accepts(const struct noderec *n)

@@ -34,9 +34,10 @@ struct noderec {
     uint32_t peer_port;                      /* UDP; 0 = none */
     bool unchecked;                          /* it has not said yet whether jobs can have their folders there */
     char *unfit;                             /* ... why they cannot; "" or NULL = they can */
-    Titan__Internal__NodeGpus *gpus;         /* of its slots, as its agent said last; owned. NULL = nothing is known */
-    bool lifting; /* its agent is asked to look at them again, and has not said anything since */
-    bool awaited; /* it has not registered since the coordinator's start */
+    bool silent;                     /* a command to start a worker was not answered, nor anything said of one since */
+    Titan__Internal__NodeGpus *gpus; /* of its slots, as its agent said last; owned. NULL = nothing is known */
+    bool lifting;                    /* its agent is asked to look at them again, and has not said anything since */
+    bool awaited;                    /* it has not registered since the coordinator's start */
     int64_t seen_mono, seen_wall;
     /* For its datagrams: of the newest session; and the newest that it is known to have, as its acknowledgement may be
      * late. */
@@ -78,10 +79,11 @@ struct noderec *core_add_node(struct core *c, const char *name, enum node_state 
 struct noderec *core_expect_node(struct core *c, const char *name);         /* found, or one that is to register yet */
 void core_set_session(struct core *c, struct noderec *n, uint64_t session); /* 0 = none */
 bool node_name_ok(const char *name);
-bool node_leaves(const struct noderec *n);  /* its agent is told to stop: what ends there is drained */
-bool node_empties(const struct noderec *n); /* workers on it have to go */
-bool node_unfit(const struct noderec *n);   /* jobs cannot have their folders there */
-bool node_accepts(const struct noderec *n); /* new workers may start there */
+bool node_leaves(const struct noderec *n);             /* its agent is told to stop: what ends there is drained */
+bool node_empties(const struct noderec *n);            /* workers on it have to go */
+bool node_unfit(const struct noderec *n);              /* jobs cannot have their folders there, or no worker starts */
+const char *node_unfit_words(const struct noderec *n); /* why */
+bool node_accepts(const struct noderec *n);            /* new workers may start there */
 /* It has some time to come back before its workers count as lost. */
 void node_awaited(struct core *c, struct noderec *n, struct core_time now);
 void node_is(struct noderec *n,

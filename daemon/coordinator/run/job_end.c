@@ -77,7 +77,7 @@ void worker_set_exit_cause(struct workrec *w, enum loss_cause cause)
     w->exit_cause = cause;
 }
 
-void worker_grant(struct workrec *w, uint32_t ms)
+void worker_grant(struct workrec *w, int64_t ms)
 {
     w->deadline += ms;
 }

@@ -14,6 +14,6 @@ void job_end(struct core *c, struct jobrec *j, enum job_state to, const char *re
 void job_end_because(struct jobrec *j, uint32_t grace_ms, const char *why);
 /* What the end of a worker counts as, though it is told to stop; LOSS_NONE = as nothing. */
 void worker_set_exit_cause(struct workrec *w, enum loss_cause cause);
-void worker_grant(struct workrec *w, uint32_t ms); /* so much longer */
+void worker_grant(struct workrec *w, int64_t ms); /* so much longer */
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/coordinator/cluster/quarantine.h"
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/coordinator/outbox/transitions.h"
@@ -93,6 +94,13 @@ void worker_missing(struct workrec *w, int64_t from)
     w->missing = from;
 }
 
+/* The command to start it has no answer, and its agent has spoken of other things since it should have. */
+static bool is_unanswered(const struct core *c, const struct workrec *w)
+{
+    const int64_t due = w->deadline - c->options.start_ms + c->options.answer_ms;
+    return w->state == WORKER_STARTING && !w->started && !w->missing && !w->away && w->node->seen_mono >= due;
+}
+
 void worker_deadlines(struct core *c, struct jobrec *j)
 {
     for (size_t i = j->n_workers; i-- > 0;) {
@@ -106,6 +114,10 @@ void worker_deadlines(struct core *c, struct jobrec *j)
     }
     for (size_t i = 0; i < j->n_workers; i++) {
         struct workrec *w = j->workers[i];
+        if (is_unanswered(c, w)) {
+            quarantine_silent(c, w->node);
+            worker_stop(c, w, 0, "its node does not answer that it starts");
+        }
         if (w->missing || c->now.mono_ms < w->deadline)
             continue;
         if (w->state == WORKER_STARTING) {

@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "base/mutant.h"
 #include "daemon/coordinator/cluster/fencing.h"
+#include "daemon/coordinator/cluster/quarantine.h"
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/run/checkpoints.h"
@@ -279,9 +280,11 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
             store_pid(c, w, m->worker_started->pid);
         w->started = true;
         w->pid = m->worker_started->pid;
+        quarantine_answered(c, w->node);
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_READY:
         worker_ready(c, w, m->worker_ready->address);
+        quarantine_answered(c, w->node);
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_QUIESCED:
         if (!plausible_step(j, m->worker_quiesced->last_step))
@@ -296,6 +299,7 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED: {
         const Titan__Internal__WorkerExited *x = m->worker_exited;
+        quarantine_answered(c, w->node);
         worker_ended(c, w,
                      &(struct exit_report){.exit_code = x->exit_code,
                                            .signal = x->signal,

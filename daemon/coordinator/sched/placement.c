@@ -12,7 +12,7 @@
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/run/growth.h"
 #include "daemon/coordinator/run/slots.h"
-#include "daemon/coordinator/sched/loans.h"
+#include "daemon/coordinator/sched/backfill.h"
 #include "daemon/coordinator/sched/preemption.h"
 
 #define WAITS_REPORTED 256 /* at a time; of other jobs the reason is made when it is asked for */
@@ -39,7 +39,7 @@ static void measure_cluster(struct core *c)
 /* Slots of the device that it may have now: none where they are kept for the first one. */
 static uint32_t room_for(const struct core *c, const struct jobrec *j, size_t device)
 {
-    if (!job_fits_device(j, core_devices[device]) || (c->heads[device].held && !MUTANT(PASSED_HELD)))
+    if (!job_fits_device(j, core_devices[device]) || (c->heads[device].held && !MUTANT(BACKFILL_DELAYS)))
         return 0;
     const uint32_t spare = slots_free(c, core_devices[device], NULL), taken = slots_claimed(c, core_devices[device], j);
     return spare > taken ? spare - taken : 0;
@@ -57,11 +57,8 @@ static void place(struct core *c, struct jobrec *j, size_t device, uint32_t room
     size_claim(j, size_world(j, room));
     titan_assert(j->size.claim > 0 && world_set_has(&j->spec.worlds, j->size.claim));
     queue_took(j, j->size.claim);
-    loan_begin(c, j);
-    move_job(c, j, JOB_FORMING,
-             first ? batch_printf(c->out, "before job %llu (priority %d), which waits for %u slots, and gets them back",
-                                  (unsigned long long)first->id, first->spec.priority, size_least(first))
-                   : "");
+    backfill_begin(c, j);
+    move_job(c, j, JOB_FORMING, first ? batch_printf(c->out, BACKFILL_WORDS, (unsigned long long)first->id) : "");
     growth_start(c, j, j->size.claim);
 }
 
@@ -78,7 +75,7 @@ static void block(struct core *c, const struct jobrec *j, uint32_t room[CORE_DEV
         head->claimed = slots_claimed(c, core_devices[i], j);
         head->held = preempt_for(c, j, core_devices[i], room[i]);
         if (head->held) {
-            room[i] = MUTANT(PASSED_HELD) ? room[i] : 0;
+            room[i] = MUTANT(BACKFILL_DELAYS) ? room[i] : 0;
             return;
         }
     }
@@ -99,7 +96,7 @@ static void place_queue(struct core *c)
         }
         for (size_t i = CORE_DEVICES; i-- > 0;) {
             if (!c->heads[i].job && job_fits_device(j, core_devices[i]))
-                loans_fall_due(c, j, core_devices[i]);
+                backfills_fall_due(c, j, core_devices[i]);
             room[i] = room_for(c, j, i);
             device = size_world(j, room[i]) > 0 ? i : device;
         }
@@ -114,7 +111,7 @@ static void place_queue(struct core *c)
     }
     for (size_t i = 0; i < CORE_DEVICES; i++)
         c->idle[i] = slots_free(c, core_devices[i], NULL);
-    loans_end(c);
+    backfills_end(c);
 }
 
 static void grow_all(struct core *c)

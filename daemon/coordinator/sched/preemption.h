@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* preemption.h - slots for the first in the queue: elastic jobs of lower priority, or that have passed it (loans.h),
+/* preemption.h - slots for the first in the queue: elastic jobs of lower priority, or that have passed it (backfill.h),
  * shrink first, towards their minimum and without losing a step; only when that is not enough are some stopped, with a
  * checkpoint. Among equals none else gives way. */
 #ifndef TITAN_DAEMON_COORDINATOR_SCHED_PREEMPTION_H

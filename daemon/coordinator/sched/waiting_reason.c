@@ -12,6 +12,7 @@
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/records/node_slots.h"
 #include "daemon/coordinator/run/stale_store.h"
+#include "daemon/coordinator/sched/backfill.h"
 
 #define NODES_NAMED 3
 
@@ -68,7 +69,7 @@ static void put_out_of_service(const struct core *c, const struct jobrec *j, str
         put(t, "; %u on nodes out of service", out);
     for (const struct noderec *n = c->nodes; n; n = n->next) {
         if (n->session && node_unfit(n)) {
-            put(t, "; node %s is unfit: %s", n->name, n->unfit);
+            put(t, "; node %s is unfit: %s", n->name, node_unfit_words(n));
             break;
         }
     }
@@ -135,8 +136,7 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
         return true;
     }
     if (j && j->status.passed && size && j->state == JOB_RUNNING) {
-        put(&t, "on loan: job %llu comes first, and gets these slots back when they are enough for it",
-            (unsigned long long)j->status.passed);
+        put(&t, BACKFILL_WORDS, (unsigned long long)j->status.passed);
         return true;
     }
     if (core_job_lacks_nodes(c, job_id, buf, size))

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* disk_usage.h - what the jobs of each user have on disk below jobs_dir, for limits.user_disk_mb.
  *
- * Folders of jobs are measured one after the other on a thread for files, in slices: all of them after a start, then one
- * that changes, which is when a checkpoint is written there or its job ends. Sums are kept in memory and never waited
- * for: what has not been measured yet counts as nothing. Loop thread only. */
+ * Folders of jobs are measured one after the other on a thread for files, in slices: all of them after a start, then
+ * one that changes, which is when a checkpoint is written there or its job ends. Sums are kept in memory and never
+ * waited for: what has not been measured yet counts as nothing. Loop thread only. */
 #ifndef TITAN_DAEMON_COORDINATOR_SHELL_DISK_USAGE_H
 #define TITAN_DAEMON_COORDINATOR_SHELL_DISK_USAGE_H
 

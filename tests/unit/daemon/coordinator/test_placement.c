@@ -155,7 +155,7 @@ static void open_passed(struct bench *b)
     assert_int_equal(started(b), 3);
     assert_int_equal(moved(b, JOB_FORMING)->job.status.passed, 2);
     assert_string_equal(moved(b, JOB_FORMING)->job.reason,
-                        "before job 2 (priority 0), which waits for 4 slots, and gets them back");
+                        "backfill: job 2 comes first, and gets these slots when they are enough for it");
     make_run(b, .job = 1, .first = 1, .n = 1, .step = 5);
     make_run(b, .job = 3, .first = 2, .n = 1, .step = 5);
 }
@@ -168,7 +168,7 @@ static void test_passes_and_gives_back(void **state)
     open_passed(&b);
     assert_string_equal(why_waits(&b, 2), "waiting: needs 4 slots, 2 free on node a");
     assert_string_equal(why_waits(&b, 3),
-                        "on loan: job 2 comes first, and gets these slots back when they are enough for it");
+                        "backfill: job 2 comes first, and gets these slots when they are enough for it");
     exited(&b, .job = 1, .worker = 1, .code = 2, .reason = "bad input");
     assert_string_equal(event(&b, "job.preempted")->message, "preempted by job 2 (priority 0), which it had passed");
     const Titan__Internal__StopWorkers *stop = told(&b, STOP, 1)->stop;
@@ -252,7 +252,7 @@ static void test_loan_is_due_to_the_next(void **state)
     exited(&b, .job = 1, .worker = 2, .code = -1);
     assert_int_equal(started(&b), 2);
     assert_string_equal(why_waits(&b, 4),
-                        "on loan: job 3 comes first, and gets these slots back when they are enough for it");
+                        "backfill: job 3 comes first, and gets these slots when they are enough for it");
     make_run(&b, .job = 2, .first = 4, .n = 4, .step = 1);
     exited(&b, .job = 2, .worker = 4, .code = 2, .reason = "bad input");
     assert_int_equal(event(&b, "job.preempted")->job_id, 4);
@@ -456,16 +456,125 @@ static void test_user_limit_and_drain(void **state)
     close_bench(&b);
 }
 
+/* --- a node that takes workers and starts none -------------------------------------------------------------------- */
+
+static void see_state(const struct core_node *n, void *data)
+{
+    if (strcmp(n->name, "a") == 0)
+        (void)snprintf(data, 64, "%s%s%s", n->state_text, *n->reason ? ": " : "", n->reason);
+}
+
+static void assert_state_of_a(const struct bench *b, const char *expected)
+{
+    char text[64] = "";
+    core_nodes(b->core, see_state, text);
+    assert_string_equal(text, expected);
+}
+
+/* The job's next worker starts on another one, long before a start takes too long; nothing of it counts. */
+static void test_silent_node(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct job_status status;
+    open_bench(&b);
+    assert_int_equal(registration(&b, 1, "a", 3, NULL, 0), TITAN_OK);
+    assert_int_equal(registration(&b, 2, "b", 1, NULL, 0), TITAN_OK);
+    submit_as(&b, 1, 1, 1, "alice");
+    assert_non_null(told(&b, START, 1));
+    const int64_t begun = b.now;
+    while (!event(&b, "node.unfit")) {
+        heartbeat(&b, 1);
+        heartbeat(&b, 2);
+        tick(&b, 100);
+        assert_true(b.now - begun < 31000);
+    }
+    assert_true(b.now - begun >= 30000);
+    assert_int_equal(told(&b, STOP, 1)->stop->worker_ids[0], 1);
+    assert_int_equal(told(&b, START, 2)->start->worker_ids[0], 2);
+    assert_state_of_a(&b, "unfit: it does not answer that it starts a worker");
+    ready(&b, .session = 2, .worker = 2);
+    assert_non_null(told(&b, FORM, 2));
+    exited(&b, .worker = 1); /* at last */
+    assert_non_null(event(&b, "node.fit"));
+    assert_state_of_a(&b, "ready");
+    assert_true(core_job_status(b.core, 1, &status));
+    assert_int_equal(status.restarts, 0);
+    close_bench(&b);
+}
+
+/* As long as the store takes nothing it was not even asked. */
+static void test_node_that_was_not_asked(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(registration(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+    submit_as(&b, 1, 1, 1, "alice");
+    b.held = 1000;
+    for (int i = 0; i < 650; i++) {
+        b.held = i < 400 ? 1000 : 0;
+        heartbeat(&b, 1);
+        tick(&b, 100);
+        assert_null(event(&b, "node.unfit"));
+    }
+    close_bench(&b);
+}
+
+/* What it says of any worker is an answer, and so is a new session; what it says late counts. */
+static void test_silent_node_answers(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(registration(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+    submit_as(&b, 1, 1, 1, "alice");
+    for (int i = 0; i < 400 && !event(&b, "node.unfit"); i++) {
+        heartbeat(&b, 1);
+        tick(&b, 100);
+    }
+    assert_non_null(told(&b, STOP, 1));
+    assert_int_equal(registration(&b, 2, "a", 1, NULL, 0), TITAN_OK);
+    assert_state_of_a(&b, "ready");
+    for (int i = 0; i < 10 && !told(&b, START, 2); i++) {
+        heartbeat(&b, 2);
+        tick(&b, 100);
+    }
+    assert_int_equal(told(&b, START, 2)->start->worker_ids[0], 2);
+    Titan__Internal__WorkerStarted body = TITAN__INTERNAL__WORKER_STARTED__INIT;
+    body.job_id = 1;
+    body.worker_id = 2;
+    body.pid = 77;
+    MESSAGE(m, WORKER_STARTED, worker_started, body);
+    assert_int_equal(say(&b, 2, &m), TITAN_OK);
+    for (int i = 0; i < 400; i++) { /* it may be long in starting, then */
+        heartbeat(&b, 2);
+        tick(&b, 100);
+        assert_null(told(&b, STOP, 2));
+    }
+    close_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_too_large_are_left_out),   cmocka_unit_test(test_nodes_come_and_go),
-        cmocka_unit_test(test_growth_beside_too_large),  cmocka_unit_test(test_resized_while_it_waits),
-        cmocka_unit_test(test_passes_and_gives_back),    cmocka_unit_test(test_passes_as_long_as_it_is_in_vain),
-        cmocka_unit_test(test_shrinks_to_give_back),     cmocka_unit_test(test_loan_is_due_to_the_next),
-        cmocka_unit_test(test_loan_and_fair_order),      cmocka_unit_test(test_loan_is_kept),
-        cmocka_unit_test(test_devices_have_a_head_each), cmocka_unit_test(test_passes_a_long_queue),
-        cmocka_unit_test(test_user_has_its_slots),       cmocka_unit_test(test_user_limit_and_growth),
+        cmocka_unit_test(test_too_large_are_left_out),
+        cmocka_unit_test(test_nodes_come_and_go),
+        cmocka_unit_test(test_growth_beside_too_large),
+        cmocka_unit_test(test_resized_while_it_waits),
+        cmocka_unit_test(test_passes_and_gives_back),
+        cmocka_unit_test(test_passes_as_long_as_it_is_in_vain),
+        cmocka_unit_test(test_shrinks_to_give_back),
+        cmocka_unit_test(test_loan_is_due_to_the_next),
+        cmocka_unit_test(test_loan_and_fair_order),
+        cmocka_unit_test(test_loan_is_kept),
+        cmocka_unit_test(test_devices_have_a_head_each),
+        cmocka_unit_test(test_passes_a_long_queue),
+        cmocka_unit_test(test_user_has_its_slots),
+        cmocka_unit_test(test_user_limit_and_growth),
+        cmocka_unit_test(test_silent_node),
+        cmocka_unit_test(test_node_that_was_not_asked),
+        cmocka_unit_test(test_silent_node_answers),
         cmocka_unit_test(test_user_limit_and_drain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

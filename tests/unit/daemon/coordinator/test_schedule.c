@@ -844,6 +844,7 @@ static void test_budgets(void **state)
     submit_job(&b, &job);
     uint64_t w = crash(&b, .session = 1, .job = 1, .worker = 1, .sessions = 1);
     w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 1);
+    ready(&b, .worker = w);
     wait_ms(&b, 1, 61000); /* both are forgotten */
     w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 1);
     w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 1);
@@ -874,6 +875,7 @@ static void test_budget_and_clock(void **state)
     uint64_t w = crash(&b, .session = 1, .job = 1, .worker = 1, .sessions = 1);
     w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 1);
     b.ahead = 0;
+    ready(&b, .worker = w);
     wait_ms(&b, 1, 61000); /* both are forgotten */
     w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 1);
     w = crash(&b, .session = 1, .job = 1, .worker = w, .sessions = 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/coordinator/sched/loans.h"
+#include "daemon/coordinator/sched/backfill.h"
 
 #include <string.h>
 
@@ -9,14 +9,14 @@
 #include "daemon/coordinator/records/job_queue.h"
 #include "daemon/coordinator/records/job_table.h"
 
-void loan_begin(const struct core *c, struct jobrec *j)
+void backfill_begin(const struct core *c, struct jobrec *j)
 {
     titan_assert(!j->lane && j->n_workers == 0);
     const struct jobrec *first = queue_head_of(c, j->device)->job;
-    j->status.passed = first && !MUTANT(LOAN_FORGOTTEN) ? first->id : 0;
+    j->status.passed = first && !MUTANT(BACKFILL_KEPT) ? first->id : 0;
 }
 
-void loans_fall_due(struct core *c, const struct jobrec *next, const char *device)
+void backfills_fall_due(struct core *c, const struct jobrec *next, const char *device)
 {
     for (struct jobrec *j = c->active; j; j = j->next) {
         if (!j->status.passed || j->status.passed == next->id || strcmp(j->device, device) != 0 ||
@@ -27,7 +27,7 @@ void loans_fall_due(struct core *c, const struct jobrec *next, const char *devic
     }
 }
 
-void loans_end(struct core *c)
+void backfills_end(struct core *c)
 {
     for (struct jobrec *j = c->active; j; j = j->next) {
         const struct jobrec *first = j->status.passed ? core_find_job(c, j->status.passed) : NULL;
