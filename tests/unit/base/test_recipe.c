@@ -384,6 +384,13 @@ static void test_resolve(void **state)
                        no_ranks[i]);
         resolve_fails(text, why);
     }
+    static const char *const some_ranks[] = {"", "0", "12,3", "0,4-7", "2-2,9"};
+    for (size_t i = 0; i < ARRAY_SIZE(some_ranks); i++) {
+        struct recipe r = fresh();
+        r.profiling.enable_profiling = true;
+        snprintf(r.profiling.ranks, sizeof(r.profiling.ranks), "%s", some_ranks[i]);
+        assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+    }
     resolve_fails("[model]\nn_heads = 3\n",
                   "model.n_heads = 3 does not fit model.dim = 256: dim / n_heads must be an even number");
     resolve_fails("[model]\nn_kv_heads = 3\n", "model.n_kv_heads = 3 does not divide model.n_heads = 16");
