@@ -83,7 +83,7 @@ static ProtobufCMessage *evil(const ProtobufCMessageDescriptor *type)
 }
 
 /* What a command prints, to be freed. */
-static char *print(const ProtobufCMessageDescriptor *type, bool terminal, int argc, const char *const *words)
+static char *print(ProtobufCMessage *answer, bool terminal, int argc, const char *const *words)
 {
     static struct args args;
     struct ctl ctl = {.server = "unix:/nowhere", .online = terminal};
@@ -92,7 +92,7 @@ static char *print(const ProtobufCMessageDescriptor *type, bool terminal, int ar
     size_t len = 0;
     for (int i = 0; i < argc; i++)
         argv[i + 1] = (char *)(uintptr_t)words[i];
-    next = evil(type);
+    next = answer;
     assert_int_equal(args_parse(&titanctl, argc + 1, argv, &args, &err), TITAN_OK);
     FILE *before = stdout;
     stdout = open_memstream(&text, &len);
@@ -104,8 +104,9 @@ static char *print(const ProtobufCMessageDescriptor *type, bool terminal, int ar
     assert_null(next);
     return text;
 }
-#define PRINT(type, terminal, ...)                                                                                     \
-    print(&type, terminal, (int)(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)),                         \
+#define PRINT(type, terminal, ...) PRINT_ANSWER(evil(&type), terminal, __VA_ARGS__)
+#define PRINT_ANSWER(answer, terminal, ...)                                                                            \
+    print(answer, terminal, (int)(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)),                        \
           (const char *const[]){__VA_ARGS__})
 
 static void check_fit(char *text)
@@ -141,11 +142,47 @@ static void test_logs(void **state)
     free(text);
 }
 
+static char *status_of(uint32_t losses, uint64_t window_s)
+{
+    ProtobufCMessage *answer = evil(&titan__v1__get_job_response__descriptor);
+    Titan__V1__Job *job = ((Titan__V1__GetJobResponse *)answer)->job;
+    job->restarts = losses;
+    job->n_losses = losses;
+    job->losses = losses ? calloc(losses, sizeof(*job->losses)) : NULL;
+    for (uint32_t i = 0; i < losses; i++) {
+        job->losses[i] = malloc(sizeof(*job->losses[i]));
+        titan__v1__loss_count__init(job->losses[i]);
+        job->losses[i]->cause = strdup(i ? "oom" : "crash");
+        job->losses[i]->count = 1;
+        job->losses[i]->budget = 10 - i;
+        job->losses[i]->window_s = window_s;
+    }
+    return PRINT_ANSWER(answer, false, "status", "1");
+}
+
+static void test_restarts(void **state)
+{
+    (void)state;
+    const struct {
+        uint32_t losses;
+        uint64_t window_s;
+        const char *line;
+    } rows[] = {
+        {0, 0, "0"}, {1, 86400, "1 (crash 1 of 10 within 24 h)"}, {2, 90, "2 (crash 1 of 10, oom 1 of 9 within 90 s)"}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char line[80], *text = status_of(rows[i].losses, rows[i].window_s);
+        (void)snprintf(line, sizeof(line), "\n  restarts     %s\n", rows[i].line);
+        assert_non_null(strstr(text, line));
+        free(text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_to_obey),
         cmocka_unit_test(test_logs),
+        cmocka_unit_test(test_restarts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
