@@ -30,6 +30,11 @@ STARTS = re.compile(r"\b(Daemon|Cluster|Hosts|BIN|FP_BIN)\b|bin/titan")
 # It is opened by its name: no symbol leads there.
 OPENED = {"worker/device/device": "worker/device/cpu/"}
 EXAMPLES = ("tests/support/test_changed.py", "tests/support/test_run.py")  # they name files and read none
+API, HANDLER = "daemon/api/", re.compile(r'\.path = "/titan\.v1\.Titan/(\w+)",(?:(?!\.path).)*?\.on_request = (\w+)', re.S)
+COMMAND = re.compile(r'^const struct command command_\w+ = \{\s*\.name = "([\w-]+)"', re.M)
+# May the caller do that? Every method asks, and no command has a name for it.
+RIGHTS = re.compile(r"daemon/(auth/|api/access\.c|coordinator/shell/enrol\.c)")
+OF_RIGHTS = ("tests/security/test_held.py", "tests/security/test_users.py", "tests/tls/test_tls.py")
 SKIP = re.compile(r"^tests/(fuzz/corpus|interop/torchtitan|gpu/measured)/")
 ALLOCATED, RELOCATIONS, SYMBOLS = 2, 4, 2  # SHF_ALLOC, SHT_RELA, SHT_SYMTAB
 
@@ -231,12 +236,39 @@ class Tree:
                 (stem_of(f) == f"test_{stem_of(path)}" or points & self.texts.words[f] or self.texts.in_code(f, path) or
                  (name != "main.c" and self.texts.in_code(f, name)))]
 
+    def calling(self, commands, method="no method"):
+        """The scripts that call commands of titanctl, or a method of the API by its name: those that do so most often first"""
+        first = "|".join(commands) or method
+        second = "|".join(re.findall("[A-Z][a-z]+", method)).lower() or method
+        patterns = {rf'(?<!\[)"({first})"': 1, rf'"({first})", "({second})s?"': 10, rf"\b{method}\b": 1}  # "node", "join": JoinNode
+        count = {f: sum(n * len(re.findall(p, self.texts.text[f])) for p, n in patterns.items())
+                 for f in self.scripts if not f.startswith("tests/docs/")}
+        return sorted((f for f, n in count.items() if n), key=lambda f: (-count[f], f))
+
+    def methods(self, path):
+        """The API's methods that are handled in a file of daemon/api; where none is, in those that call it"""
+        table = HANDLER.findall((ROOT / API / "api.c").read_text())
+        users = sorted(f"{o}.c" for o, d in self.objects.reaching({path[:-2]: 0}).items() if d == 1 and o.startswith(API))
+        for files in [path], users:
+            found = [m for f in files for m, handler in table if re.search(rf"^void {handler}\(", (ROOT / f).read_text(), re.M)]
+            if found:
+                return found
+        return []
+
     def callers(self, path):
-        """The scripts that call a command of titanctl most often, if the file has one"""
-        text = (ROOT / path).read_text(errors="replace") if path.startswith("ctl/") and (ROOT / path).exists() else ""
-        commands = re.findall(r'^const struct command command_\w+ = \{\s*\.name = "([\w-]+)"', text, re.M)
-        count = {f: sum(self.texts.text[f].count(f'"{c}"') for c in commands) for f in self.scripts if not f.startswith("tests/docs/")}
-        return sorted((f for f, n in count.items() if n), key=lambda f: (-count[f], f))[:3]
+        """Three scripts: those that call a command of titanctl most often, or that come first or second for a method of the API"""
+        if RIGHTS.match(path):
+            return OF_RIGHTS
+        if not path.endswith(".c") or not (ROOT / path).exists():
+            return []
+        if path.startswith("ctl/"):
+            return self.calling(COMMAND.findall((ROOT / path).read_text()))[:3]
+        texts = [(ROOT / f).read_text() for f in self.texts.files if f.startswith("ctl/") and f.endswith(".c")]
+        places = collections.Counter()
+        for method in self.methods(path) if path.startswith(API) else ():
+            scripts = self.calling([c for t in texts if f'METHOD("{method}")' in t for c in COMMAND.findall(t)], method)
+            places.update(dict(zip(scripts, (2, 1))))
+        return sorted(places, key=lambda f: (-places[f], f))[:3]
 
     def nearest_scripts(self, path):
         """For what no test program reaches: the scripts that name its subject most often, or its folder's, or its program's"""

@@ -46,6 +46,16 @@ def a_command_has_its_script():
     assert "tests/ctl/test_jobs.py" in of("ctl/rm.c")[0], of("ctl/rm.c")
 
 
+def a_method_has_the_scripts_of_its_command():
+    """daemon/api: scripts that call the commands of the methods that a file handles, or of its callers'; of rights there is a list"""
+    tests, _ = of("daemon/api/requests.c")  # CancelJob, ResizeJob, DrainNode and others
+    assert {"tests/ctl/test_schedule.py", "tests/ctl/test_titanctl.py"} <= set(tests), tests
+    assert len([t for t in tests if t.endswith(".py")]) == 4 and tests[-1] == changed.TRAINS, tests
+    assert "tests/fault/test_node_check.py" in of("daemon/api/check.c")[0], "titanctl admin check, among others of admin"
+    assert not TREE.methods("daemon/api/api.c") and TREE.methods("daemon/api/origin.c") == ["Submit"] and TREE.methods("daemon/api/logs.c") == ["Logs"]
+    assert set(changed.OF_RIGHTS) <= set(of("daemon/auth/acl.c")[0]) & set(TREE.scripts), of("daemon/auth/acl.c")
+
+
 def what_is_loaded_is_reached():
     """a kernel of the plug-in: tests that open the plug-in by its name"""
     tests, _ = of("worker/device/cpu/norm.c")
@@ -110,5 +120,6 @@ def from_the_command_line():
             assert done.code == 1 and done.err == "make test: CHANGED=no-such-commit is no commit of this tree\n" and not done.out, done
 
 
-tap(a_source_by_its_symbols, a_header_by_its_includers, a_command_has_its_script, what_is_loaded_is_reached, a_program_has_its_scripts,
-    a_failpoint_is_a_name, modules_by_imports, data_by_its_readers, gpus_have_their_scripts, doubts_are_told, from_the_command_line)
+tap(a_source_by_its_symbols, a_header_by_its_includers, a_command_has_its_script, a_method_has_the_scripts_of_its_command,
+    what_is_loaded_is_reached, a_program_has_its_scripts, a_failpoint_is_a_name, modules_by_imports, data_by_its_readers,
+    gpus_have_their_scripts, doubts_are_told, from_the_command_line)
