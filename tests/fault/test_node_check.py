@@ -61,6 +61,7 @@ def one_machine():
             assert texts(found, "data_root", False) == [f"{data}: can be read"], found
             assert texts(found, "checkpoint_root", False) == [f"{kept}: can be written"], found
             assert not wrongs(found) and not any(f[0] in ("tcp", "udp") for f in found), found
+            assert texts(found, "address", False) == ["127.0.0.1"], "no other node has to reach it"
             assert [p.name for p in kept.iterdir()] == [".titan-root"] and not list(data.iterdir()), "nothing else is left there"
             kept.rename(Path(home) / "gone")
             data.rename(Path(home) / "away")
@@ -191,6 +192,8 @@ def wrong_address():
         found = check(c.unix)
         (said,) = texts(found["n1"], "tcp", True)
         assert said.startswith("node n1 does not reach node n2 at 192.0.2.1:") and "(TCP, as workers do)" in said and "; open TCP" in said, said
+        (alone,) = texts(found["n1"], "address", True)
+        assert alone == "127.0.0.1: workers of other nodes cannot reach it (agent.address)" and texts(found["n2"], "address", False), found
         assert texts(found["n2"], "tcp", False) == ["reaches n1 as workers do"], found["n2"]
         assert texts(found["n2"], "peers", True), found["n2"]
         assert not any(f[0] == "udp" for f in found["n1"]), "without a socket there is nothing to try"
