@@ -206,7 +206,7 @@ struct renewal {
     struct rpc_client *client;
     struct log log;
     uv_timer_t timer;
-    bool asking, closing;
+    bool closing;
     void (*done)(void *);
     void *data;
 };
@@ -251,7 +251,6 @@ static void on_reply(const ProtobufCMessage *reply, const struct titan_error *as
 {
     struct renewal *r = data;
     struct titan_error err = *asked;
-    r->asking = false;
     if (r->closing)
         return;
     if (err.status == TITAN_OK)
@@ -270,8 +269,6 @@ static void on_timer(uv_timer_t *timer)
     struct pki_certificate c;
     struct titan_error err = {0};
     _cleanup_(buf_free) struct buf key = BUF_INIT, request = BUF_INIT;
-    if (r->asking)
-        return;
     titan_status status = read_own(r, &c, &err);
     int64_t wait = status == TITAN_OK ? pki_renew_at_ms(&c) - clock_wall_ms() : 0;
     if (wait > 0) {
@@ -288,7 +285,6 @@ static void on_timer(uv_timer_t *timer)
     }
     Titan__Internal__RenewRequest m = TITAN__INTERNAL__RENEW_REQUEST__INIT;
     m.request = (ProtobufCBinaryData){.data = (uint8_t *)request.data, .len = request.len};
-    r->asking = true;
     rpc_client_call(r->client, "/titan.internal.Enrolment/Renew", &m.base,
                     &titan__internal__enroll_response__descriptor, CALL_MS, on_reply, r);
 }
