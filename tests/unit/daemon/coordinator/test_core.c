@@ -536,6 +536,39 @@ static void test_cancel(void **state)
     close_bench(&b);
 }
 
+/* What the store says of its jobs cannot be: one ends at once, with nothing to write, and the next has its slots. */
+static void test_contradicted_job(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct job_status status;
+    size_t stops = 0;
+    running_job(&b);
+    submit(&b, 2, 4, 4);
+    submit(&b, 3, 4, 4);
+    batch_free(&b.out);
+    core_quarantine(b.core, 2, at(&b), &b.out); /* in the queue */
+    assert_false(core_job_status(b.core, 2, &status));
+    assert_null(b.out.messages);
+    batch_free(&b.out);
+    core_quarantine(b.core, 1, at(&b), &b.out);
+    assert_false(core_job_status(b.core, 1, &status));
+    for (const struct batch_message *m = b.out.messages; m; m = m->next) {
+        if (m->message->kind_case != STOP)
+            continue;
+        assert_int_equal(m->message->stop->grace_ms, 0);
+        assert_false(m->message->stop->must_checkpoint);
+        stops++;
+    }
+    assert_int_equal(stops, 4);
+    assert_int_equal(told(&b, START, 1)->start->job_id, 3);
+    batch_free(&b.out);
+    core_quarantine(b.core, 1, at(&b), &b.out); /* it is no more */
+    assert_null(b.out.messages);
+    assert_int_equal(core_counters(b.core)->quarantined, 3);
+    close_bench(&b);
+}
+
 static void test_grace_ends(void **state)
 {
     (void)state;
@@ -1038,6 +1071,7 @@ int main(void)
         cmocka_unit_test(test_permanent_error),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_grace_ends),
+        cmocka_unit_test(test_contradicted_job),
         cmocka_unit_test(test_queue),
         cmocka_unit_test(test_growth_waits_for_the_queue),
         cmocka_unit_test(test_node_lost),

@@ -155,6 +155,28 @@ static void test_surplus_goes(void **state)
     close_bench(&b);
 }
 
+/* Of three on their way two are too many: the newest go, one at a time, and no more than that. */
+static void test_surplus_is_counted(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(registration(&b, 1, "a", 1, NULL, 0), TITAN_OK);
+    submit(&b, 1, 1, 4);
+    ready(&b, .worker = 1);
+    progress(&b, .worker = 1, .epoch = 1, .step = 5);
+    assert_int_equal(registration(&b, 2, "b", 3, NULL, 0), TITAN_OK);
+    assert_ids(told(&b, START, 2)->start->worker_ids, told(&b, START, 2)->start->n_worker_ids, 3, 2, 3, 4);
+    assert_int_equal(resize(&b, 1, 2, 0, 0, NULL), TITAN_OK);
+    uint64_t stopped[4];
+    size_t n = 0;
+    for (const struct batch_message *m = b.out.messages; m; m = m->next)
+        if (m->message->kind_case == STOP && n < ARRAY_SIZE(stopped))
+            stopped[n++] = m->message->stop->worker_ids[0];
+    assert_ids(stopped, n, 2, 4, 3);
+    close_bench(&b);
+}
+
 static void test_resize_refused(void **state)
 {
     (void)state;
@@ -297,6 +319,7 @@ int main(void)
         cmocka_unit_test(test_departing_lost),
         cmocka_unit_test(test_resize_refused),
         cmocka_unit_test(test_surplus_goes),
+        cmocka_unit_test(test_surplus_is_counted),
         cmocka_unit_test(test_desired_size_is_kept),
         cmocka_unit_test(test_number_after_a_restart),
         cmocka_unit_test(test_unfit_node),
