@@ -621,9 +621,10 @@ grpc_op rpc_remote_headers(const struct rpc_remote *remote, grpc_metadata *heade
 {
     grpc_op op = rpc_op(GRPC_OP_SEND_INITIAL_METADATA);
     if (remote->authorization) {
-        memset(header, 0, sizeof(*header));
-        header->key = grpc_slice_from_static_string("authorization");
-        header->value = grpc_slice_from_static_string(remote->authorization); /* outlives the call */
+        *header = (grpc_metadata){
+            .key = grpc_slice_from_static_string("authorization"),
+            .value = grpc_slice_from_static_string(remote->authorization), /* outlives the call */
+        };
         op.data.send_initial_metadata.count = 1;
         op.data.send_initial_metadata.metadata = header;
     }
