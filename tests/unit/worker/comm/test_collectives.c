@@ -136,6 +136,32 @@ static void test_late_receiver(void **state)
     run_on(&comm_tcp, 2, RANKS_THREAD, late_receiver);
 }
 
+/* As much as is sent in parts that the members pass on, of no even length, from each member. */
+static void large_broadcasts(struct rank_context *ctx)
+{
+    enum { BYTES = (1 << 20) + 13 };
+    unsigned char *x = malloc(BYTES);
+    RANK_CHECK(ctx, x);
+    for (int root = 0; root < ctx->world; root++) {
+        for (int i = 0; i < BYTES; i++)
+            x[i] = (unsigned char)(ctx->rank == root ? i % 251 + root : 0);
+        RANK_CHECK(ctx, ctx->ops->broadcast(ctx->comm, x, BYTES, root, ctx->stream) == TITAN_OK);
+        RANK_CHECK(ctx, rank_sync(ctx) == TITAN_OK);
+        for (int i = 0; i < BYTES; i++)
+            RANK_CHECK(ctx, x[i] == (unsigned char)(i % 251 + root));
+    }
+    free(x);
+}
+
+static void test_large_broadcasts(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 5; world++) {
+        run_on(&comm_shm, world, RANKS_INLINE, large_broadcasts);
+        run_on(&comm_tcp, world, RANKS_INLINE, large_broadcasts);
+    }
+}
+
 /* Messages out on one stream and in on another, as pipelines do: neither direction waits for the other, and no word of
  * one is lost to the other. The receives go first, so with both directions in one order no rank would ever send. */
 static void two_directions(struct rank_context *ctx)
@@ -245,12 +271,12 @@ static void test_bad_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        longer(test_shm_1),    longer(test_shm_2),        longer(test_shm_3),        longer(test_shm_4),
-        longer(test_shm_5),    longer(test_shm_6),        longer(test_shm_7),        longer(test_shm_8),
-        longer(test_tcp_1),    longer(test_tcp_2),        longer(test_tcp_3),        longer(test_tcp_4),
-        longer(test_tcp_5),    longer(test_tcp_6),        longer(test_tcp_7),        longer(test_tcp_8),
-        quick(test_in_flight), quick(test_bad_arguments), quick(test_late_receiver), quick(test_two_directions),
-        quick(test_barriers),  quick(test_many_slots),    quick(test_segment_size),
+        longer(test_shm_1),           longer(test_shm_2),        longer(test_shm_3),        longer(test_shm_4),
+        longer(test_shm_5),           longer(test_shm_6),        longer(test_shm_7),        longer(test_shm_8),
+        longer(test_tcp_1),           longer(test_tcp_2),        longer(test_tcp_3),        longer(test_tcp_4),
+        longer(test_tcp_5),           longer(test_tcp_6),        longer(test_tcp_7),        longer(test_tcp_8),
+        quick(test_in_flight),        quick(test_bad_arguments), quick(test_late_receiver), quick(test_two_directions),
+        quick(test_large_broadcasts), quick(test_barriers),      quick(test_many_slots),    quick(test_segment_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
