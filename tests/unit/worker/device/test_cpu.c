@@ -436,6 +436,18 @@ static titan_status run_sparse(const struct device_ops *ops, struct stream *s, e
     return st | ops->combine_dweights(s, take(o, N * TOP * 4), x, product, place, dt, N, TOP, W);
 }
 
+/* A router of as many experts as make it worth several threads. */
+static titan_status run_router(const struct device_ops *ops, struct stream *s, enum dtype dt, struct outputs *o,
+                               const char *x)
+{
+    enum { E = 128, TOP = 8, N = 2000 };
+    const struct router_shape shape = {dt, N, E, TOP, true, true, 1.0f, 0, 0, 0};
+    int32_t *chosen = take(o, N * TOP * sizeof(*chosen));
+    float *weights = take(o, N * TOP * sizeof(*weights));
+    titan_status st = ops->router(s, chosen, weights, NULL, x, NULL, NULL, &shape);
+    return st | ops->router_dgrad(s, take(o, N * E * dtype_bytes(dt)), weights, x, chosen, &shape);
+}
+
 /* One of each operation with work that is shared out, on `threads` threads; all results into o. */
 static void run_all(int threads, enum dtype dt, struct outputs *o)
 {
@@ -471,6 +483,7 @@ static void run_all(int threads, enum dtype dt, struct outputs *o)
     st |= ops->alloc(h.dev, ops->attention_work_bytes(h.dev, &shape), &work, &err);
     st |= ops->attention_dgrad(s, dqkv, q, dk, q, dv, q, y, H * D, out, H * D, lse, x, q, k, q, v, q, &shape, work);
     st |= run_sparse(ops, s, dt, o, x, y, work);
+    st |= run_router(ops, s, dt, o, x);
     st |= ops->swiglu(s, take(o, N * F * e), x, x + F * e, 2 * F, dt, N, F, NULL, 0);
     float *stats = take(o, N * 3 * 4), *losses = take(o, N * 4);
     st |= ops->loss_stats(s, stats, x, tokens, dt, N, V, 0);

@@ -422,13 +422,18 @@ static void test_next_world(void **state)
     AWAIT(atomic_load(&seen) == 5);
     f.m->ops->on_next_world(f.m, note_world, &later);
     assert_int_equal(atomic_load(&later), 5);
+    f.m->ops->on_next_world(f.m, note_world, &seen);
+    say_pause(4, 1); /* it will be alone */
+    AWAIT(atomic_load(&seen) == 1);
+    f.m->ops->on_next_world(f.m, note_world, &later);
+    assert_int_equal(atomic_load(&later), 1);
     f.m->ops->on_next_world(f.m, NULL, NULL);
     say_form(.epoch = 1, .world = 2, .rank = 1);
     struct epoch_view view;
     assert_int_equal(f.m->ops->next(f.m, &view, NULL), TITAN_OK);
     say_pause(1, 7);
     AWAIT(f.m->ops->commands(f.m) == 1);
-    assert_int_equal(atomic_load(&later), 5);
+    assert_int_equal(atomic_load(&later), 1);
 }
 
 /* The agent goes away and another comes: registration says where we are, what it may not know is said again, in order.
