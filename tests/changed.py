@@ -31,7 +31,7 @@ STARTS = re.compile(r"\b(Daemon|Cluster|Hosts|BIN|FP_BIN)\b|bin/titan")
 OPENED = {"worker/device/device": "worker/device/cpu/"}
 EXAMPLES = ("tests/support/test_changed.py", "tests/support/test_run.py")  # they name files and read none
 API, HANDLER = "daemon/api/", re.compile(r'\.path = "/titan\.v1\.Titan/(\w+)",(?:(?!\.path).)*?\.on_request = (\w+)', re.S)
-COMMAND = re.compile(r'^const struct command command_\w+ = \{\s*\.name = "([\w-]+)"', re.M)
+COMMAND = re.compile(r'^const struct command \w+ = \{\s*\.name = "([\w-]+)"', re.M)  # of titanctl, or what it has titan-worker do
 # May the caller do that? Every method asks, and no command has a name for it.
 RIGHTS = re.compile(r"daemon/(auth/|api/access\.c|coordinator/shell/enrol\.c)")
 OF_RIGHTS = ("tests/security/test_held.py", "tests/security/test_users.py", "tests/tls/test_tls.py")
@@ -261,7 +261,7 @@ class Tree:
             return OF_RIGHTS
         if not path.endswith(".c") or not (ROOT / path).exists():
             return []
-        if path.startswith("ctl/"):
+        if path.startswith(("ctl/", "worker/")):
             return self.calling(COMMAND.findall((ROOT / path).read_text()))[:3]
         texts = [(ROOT / f).read_text() for f in self.texts.files if f.startswith("ctl/") and f.endswith(".c")]
         places = collections.Counter()

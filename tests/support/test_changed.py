@@ -40,10 +40,11 @@ def a_header_by_its_includers():
 
 
 def a_command_has_its_script():
-    """ctl/top.c: the test of its screen and the script of the command; ctl/rm.c: a script that calls its commands"""
+    """ctl/top.c: the test of its screen and the script of the command; ctl/rm.c, worker/planner.c: scripts that call their commands"""
     tests, _ = of("ctl/top.c")
     assert set(tests[:2]) == {TEST + "ctl/test_top", "tests/ctl/test_top.py"}, tests
     assert "tests/ctl/test_jobs.py" in of("ctl/rm.c")[0], of("ctl/rm.c")
+    assert "tests/ctl/test_plan.py" in of("worker/planner.c")[0], of("worker/planner.c")
 
 
 def a_method_has_the_scripts_of_its_command():
