@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -17,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/failpoint.h"
 #include "base/file.h"
@@ -291,6 +293,32 @@ static void limit_files(const struct fixture *f, bool full)
     if (full)
         limit.rlim_cur = (rlim_t)st.st_size; /* not a byte more */
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* What becomes of a job is a line of the log, beside what is stored of it. */
+static void test_events_in_the_log(void **state)
+{
+    (void)state;
+    struct fixture f;
+    char path[96], line[128];
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    set_up(&f);
+    (void)snprintf(path, sizeof(path), "%s/log", f.dir);
+    const int kept = dup(STDERR_FILENO), log = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(kept >= 0 && log >= 0);
+    assert_int_equal(dup2(log, STDERR_FILENO), STDERR_FILENO);
+    log_set_level(LOG_LEVEL_INFO);
+    const uint64_t id = submit(&f, "logged");
+    const titan_status status = cancel(&f, id);
+    log_set_level(LOG_LEVEL_ERROR);
+    assert_int_equal(dup2(kept, STDERR_FILENO), STDERR_FILENO);
+    (void)close(kept);
+    (void)close(log);
+    assert_int_equal(status, TITAN_OK);
+    assert_int_equal(file_read(path, 1 << 20, &text, NULL), TITAN_OK);
+    (void)snprintf(line, sizeof(line), " job.state job=%llu epoch=0 text=\"cancelled", (unsigned long long)id);
+    assert_non_null(strstr(text.data, line));
+    tear_down(&f);
 }
 
 /* An agent comes while the disk is full: what the core decides then waits, and goes out when there is space. */
@@ -659,6 +687,7 @@ int main(void)
         cmocka_unit_test(test_full_disk),        cmocka_unit_test(test_change_while_tried_again),
         cmocka_unit_test(test_check_that_hangs), cmocka_unit_test(test_client_that_goes),
         cmocka_unit_test(test_all_checks_hang),  cmocka_unit_test(test_heartbeat_as_a_datagram),
-        cmocka_unit_test(test_restart),          cmocka_unit_test(test_numbers_given_out)};
+        cmocka_unit_test(test_restart),          cmocka_unit_test(test_numbers_given_out),
+        cmocka_unit_test(test_events_in_the_log)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
