@@ -248,6 +248,29 @@ static void test_order_is_a_function_of_the_seed(void **state)
     dataset_close(c);
 }
 
+/* Files of tokens, as others have made them: their ids are the stream. */
+static void test_tokens(void **state)
+{
+    (void)state;
+    struct dataset *ds = NULL;
+    struct titan_error err = {0};
+    char path[256];
+    int32_t in[4], out[4];
+    const uint16_t ids[] = {7, 300, 65535, 0, 1};
+    put_file("train.bin", ids, sizeof(ids));
+    (void)snprintf(path, sizeof(path), "%s/train.bin", root);
+    if (open_path(path, NULL, 4, 1, 65536, &ds, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(dataset_tokens(ds), 5);
+    sample(ds, 0, in, out);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(in[i], ids[i]);
+        assert_int_equal(out[i], ids[i + 1]);
+    }
+    dataset_close(ds);
+    assert_int_equal(open_path(path, NULL, 4, 1, 65535, &ds, &err), TITAN_EINVAL); /* the model has fewer ids */
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -270,6 +293,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_no_limit_of_size, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_hash_of_the_corpus, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_order_is_a_function_of_the_seed, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_tokens, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_refusals, make_root, remove_root),
     };
     if (tokenizer_open("bytes", &tokenizer, NULL) != TITAN_OK)

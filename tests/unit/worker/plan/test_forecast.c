@@ -455,6 +455,36 @@ static void floors_are_below_predictions(void **state)
     close_forecast(&x);
 }
 
+/* What the head says of the mesh, without what it has not. */
+static void the_mesh_is_named(void **state)
+{
+    static const struct {
+        int world;
+        const char *sets[5], *line;
+    } cases[] = {
+        {1, {NULL}, "\nmesh        one rank\n"},
+        {8, {"parallelism.tensor_parallel_degree=2"}, "\nmesh        dp_shard 4 x tp 2\n"},
+        {4,
+         {"model.name=llama3_moe", "parallelism.tensor_parallel_degree=2", "parallelism.expert_parallel_degree=2"},
+         "\nmesh        dp_shard 2 x tp 2, ep 2\n"},
+        {4,
+         {"model.name=llama3_moe", "parallelism.tensor_parallel_degree=2", "parallelism.expert_parallel_degree=2",
+          "parallelism.expert_tensor_parallel_degree=2"},
+         "\nmesh        dp_shard 2 x tp 2, ep 2, experts cut over tp\n"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        _cleanup_(buf_free) struct buf words = {0};
+        struct forecasted x;
+        open_forecast(&x, cases[i].world, cases[i].sets);
+        forecast_print(&x.f, &words);
+        if (!strstr(words.data, cases[i].line))
+            fail_msg("no '%s' in '%s'", cases[i].line, words.data);
+        close_forecast(&x);
+    }
+}
+
 static void json_has_the_same_numbers(void **state)
 {
     static const char *const sets[] = {"parallelism.tensor_parallel_degree=2", NULL};
@@ -506,6 +536,7 @@ int main(void)
         cmocka_unit_test(cores_are_shared),
         cmocka_unit_test(spreads_are_waited_for),
         cmocka_unit_test(floors_are_below_predictions),
+        cmocka_unit_test(the_mesh_is_named),
         cmocka_unit_test(json_has_the_same_numbers),
     };
     return cmocka_run_group_tests_name("forecast", tests, NULL, NULL);

@@ -619,6 +619,32 @@ static void updates_are_together_where_none_is_waited_for(void **state)
     assert_int_equal(updates_of("training.enable_cpu_offload=true", true), 22);
 }
 
+static int reductions(int world, const char *pipeline, const char *reduce)
+{
+    char degree[64], when[64];
+    const char *sets[] = {"training.local_batch_size=1", "training.global_batch_size=4", degree, when, NULL};
+    struct planned p;
+
+    (void)snprintf(degree, sizeof degree, "parallelism.pipeline_parallel_degree=%s", pipeline);
+    (void)snprintf(when, sizeof when, "parallelism.fsdp_reduce=%s", reduce);
+    open_plan(&p, world, "h100", sets, &off);
+    const int n = count(p.programs[0], OP_REDUCE_SCATTER, CHANNEL_REDUCE).pairs;
+    planned_close(&p);
+    return n;
+}
+
+/* Of two microbatches a rank each, or both at once: "default" is the first, but not in a pipeline. */
+static void reductions_are_when_the_recipe_says(void **state)
+{
+    (void)state;
+    const int once = reductions(2, "1", "step"), once_in_pipeline = reductions(4, "2", "step");
+    assert_true(once > 0 && once_in_pipeline > 0);
+    assert_int_equal(reductions(2, "1", "microbatch"), 2 * once);
+    assert_int_equal(reductions(2, "1", "default"), 2 * once);
+    assert_int_equal(reductions(4, "2", "microbatch"), 2 * once_in_pipeline);
+    assert_int_equal(reductions(4, "2", "default"), once_in_pipeline);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -634,6 +660,7 @@ int main(void)
         cmocka_unit_test(held_gradients_hide_their_reduction),
         cmocka_unit_test(pieces_are_as_many_as_asked),
         cmocka_unit_test(sums_have_the_order_that_the_recipe_says),
+        cmocka_unit_test(reductions_are_when_the_recipe_says),
     };
     return cmocka_run_group_tests_name("passes", tests, NULL, NULL);
 }
