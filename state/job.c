@@ -398,6 +398,17 @@ titan_status job_list_open(struct db *db, bool (*each)(const struct job *job, vo
     return each_job(db, stmt, each, data, err);
 }
 
+titan_status job_list_without_loss(struct db *db, int most, bool (*each)(const struct job *job, void *data), void *data,
+                                   struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    TRY(db_query(db, &stmt, err,
+                 "SELECT " COLUMNS " FROM jobs WHERE state >= 7 AND step > 0 AND loss IS NULL AND removed_at_ms = 0"
+                 " ORDER BY id DESC LIMIT ?",
+                 "i", (int64_t)most));
+    return each_job(db, stmt, each, data, err);
+}
+
 titan_status job_recipe(struct db *db, uint64_t id, char **ret, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;

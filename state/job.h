@@ -167,6 +167,9 @@ titan_status job_count(struct db *db, const struct job_filter *filter, uint32_t 
 /* Jobs that have not ended, oldest first. */
 titan_status job_list_open(struct db *db, bool (*each)(const struct job *job, void *data), void *data,
                            struct titan_error *err) TITAN_MUST_USE;
+/* Jobs that have ended at a step and have no loss in their rows, newest first, `most` of them at most. */
+titan_status job_list_without_loss(struct db *db, int most, bool (*each)(const struct job *job, void *data), void *data,
+                                   struct titan_error *err) TITAN_MUST_USE;
 /* The resolved recipe, owned by the caller. */
 titan_status job_recipe(struct db *db, uint64_t id, char **ret, struct titan_error *err) TITAN_MUST_USE;
 titan_status job_last_id(struct db *db, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;

@@ -62,6 +62,8 @@ struct agent_worker {
     struct watch watch;
     uint64_t commanded_epoch;                  /* newest it was told to form */
     Titan__Internal__WorkerQuiesced *quiesced; /* what it said last when it left an epoch; owned */
+    agent_message *progress;                   /* its newest; owned */
+    bool progress_kept;                        /* it is or was among the reports that are kept */
     uint64_t revoked_epoch;                    /* must be out of it; 0 = of none */
     int64_t revoked_at;
     struct {
@@ -178,6 +180,9 @@ void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *ou
 /* Keeps a copy of a report, to be sent by the caller now if the session takes it, and again in the next session. */
 void agent_report_keep(struct agent_core *c, const agent_message *m, int64_t now, struct agent_actions *out);
 void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out); /* keep and send */
+/* A worker's progress. The next one says more, so the newest alone is kept, when the worker reports something else. */
+void agent_progress(struct agent_core *c, struct agent_worker *w, agent_message *m, struct agent_actions *out);
+void agent_progress_keep(struct agent_core *c, struct agent_worker *w, int64_t now, struct agent_actions *out);
 void agent_reports_flush(struct agent_core *c, int64_t now, struct agent_actions *out); /* all that wait, in command */
 void agent_reports_resend(struct agent_core *c);                                        /* at the next flush */
 void agent_reports_expire(struct agent_core *c, int64_t now);

@@ -79,8 +79,10 @@ void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct ag
     exited.cause = exit_cause(w, how, !how->not_started);
     MESSAGE(m, WORKER_EXITED, worker_exited, &exited);
     keep_exit_report(c, w, &m);
-    if (!c->draining || !c->quiet)
+    if (!c->draining || !c->quiet) {
+        agent_progress_keep(c, w, now, out);
         agent_report(c, &m, now, out);
+    }
     agent_worker_free(w);
     agent_jobs_trim(c, out);
 }

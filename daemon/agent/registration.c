@@ -200,6 +200,9 @@ void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__Regi
     agent_gpus_report(c, out);
     resend_leader_epochs(c, out);
     agent_reports_flush(c, now, out);
+    for (struct agent_worker *w = c->workers; w; w = w->next)
+        if (w->progress)
+            agent_send(c, w->progress, out);
     c->stream_heartbeat_at = now;
     agent_heartbeat(c, now, out); /* after it nothing is older than this session */
 }

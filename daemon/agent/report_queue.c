@@ -87,3 +87,21 @@ void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct ag
     agent_report_keep(c, m, now, out);
     agent_send(c, m, out);
 }
+
+void agent_progress(struct agent_core *c, struct agent_worker *w, agent_message *m, struct agent_actions *out)
+{
+    titan_assert(m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS);
+    if (w->progress)
+        titan__internal__agent_message__free_unpacked(w->progress, NULL);
+    w->progress = agent_message_copy(&m->base);
+    w->progress_kept = false;
+    agent_send(c, m, out);
+}
+
+void agent_progress_keep(struct agent_core *c, struct agent_worker *w, int64_t now, struct agent_actions *out)
+{
+    if (!w->progress || w->progress_kept)
+        return;
+    agent_report_keep(c, w->progress, now, out);
+    w->progress_kept = true;
+}

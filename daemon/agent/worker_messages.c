@@ -138,8 +138,8 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
         break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS:
         in->progress->busy_ms = w->step_time.busy_ms;
-        keep = false; /* the next one says more */
-        break;
+        agent_progress(c, w, &m, out);
+        return;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FINISHED:
         agent_job_make(c, w->job_id)->finished = true;
         break;
@@ -161,6 +161,7 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
     }
     if (m.kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND__NOT_SET)
         return;
+    agent_progress_keep(c, w, now, out);
     if (keep)
         agent_report_keep(c, &m, now, out);
     if (agent_session_takes(c, &m))

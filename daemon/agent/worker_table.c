@@ -25,6 +25,8 @@ void agent_worker_free(struct agent_worker *w)
 {
     if (w->quiesced)
         titan__internal__worker_quiesced__free_unpacked(w->quiesced, NULL);
+    if (w->progress)
+        titan__internal__agent_message__free_unpacked(w->progress, NULL);
     free(w->fault);
     free(w);
 }

@@ -79,6 +79,7 @@ struct said {
     uint64_t installed, pending; /* epochs that the state it holds is of, with which parts whole and which not */
     int code;                    /* below 0: it died of SIGKILL */
     int recovery_source;         /* Titan__Internal__RecoverySource */
+    double loss;                 /* 2.5 unless named */
     const char *reason, *path;   /* "" and "/c/STEP" unless named */
 };
 #define SAID(...) said_of((struct said){__VA_ARGS__})
@@ -110,7 +111,7 @@ static inline void bench_progress(struct bench *b, struct said s)
     body.worker_id = s.worker;
     body.epoch = s.epoch;
     body.step = s.step;
-    body.loss = 2.5;
+    body.loss = s.loss != 0 ? s.loss : 2.5;
     MESSAGE(m, PROGRESS, progress, body);
     assert_int_equal(say(b, s.session, &m), TITAN_OK);
 }

@@ -43,7 +43,7 @@
 #define RETRY_MS 20                  /* between attempts to reach the agent, in the first second */
 #define LAST_LINE_MS 100             /* for the log to take it */
 #define RETRY_SLOW_MS 200            /* later */
-#define PROGRESS_QUEUE_MAX (1 << 16) /* bytes waiting beyond which progress is dropped */
+#define PROGRESS_QUEUE_MAX (1 << 16) /* bytes waiting beyond which only the newest progress is kept */
 #define FLUSH_WAIT_MS 1000           /* how long the last messages may take at exit */
 
 struct agent_connection {
@@ -63,6 +63,8 @@ struct agent_connection {
     pthread_cond_t changed;
     struct member *member;
     struct frame_writer out;
+    uint8_t *late; /* the newest progress, for which there was no room; NULL = none */
+    size_t late_len;
     bool locked, closing, failing;
     int offered_memfd, memfd; /* of the epoch on offer, of the one it is in */
     int next_world;           /* 0: it is not known */
@@ -117,13 +119,20 @@ static void host_send(void *arg, const Titan__Internal__WorkerToAgent *message)
     struct agent_connection *c = arg;
     struct titan_error err = {0};
     const size_t len = titan__internal__worker_to_agent__get_packed_size(message);
+    const bool progress = message->kind_case == TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS;
     _cleanup_free_ uint8_t *bytes = malloc(len + 1);
+    _cleanup_free_ uint8_t *late = TAKE(c->late);
 
-    if (message->kind_case == TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS && c->out.bytes >= PROGRESS_QUEUE_MAX)
-        return; /* it is only worth something fresh */
     if (!bytes)
         return;
     (void)titan__internal__worker_to_agent__pack(message, bytes);
+    if (progress && c->out.bytes >= PROGRESS_QUEUE_MAX) {
+        c->late = TAKE(bytes);
+        c->late_len = len;
+        return;
+    }
+    if (late && !progress) /* of the step that this message follows */
+        (void)!frame_put(&c->out, late, c->late_len, -1, NULL);
     if (frame_put(&c->out, bytes, len, -1, &err) != TITAN_OK)
         tlog_warn(&c->log, "message to the agent lost", "reason=\"%s\"", err.msg);
     wake(c);
@@ -210,6 +219,7 @@ static void disconnect(struct agent_connection *c)
         c->lost_at = c->retry_at = now_ms();
     member_disconnected(enter(c));
     frame_writer_clear(&c->out);
+    free(TAKE(c->late));
     leave(c);
     tlog_debug(&c->log, "agent lost", "%s", "");
 }
@@ -287,6 +297,7 @@ static void connection_free(struct agent_connection *c)
     replace_fd(&c->base.listener, -1);
     frame_reader_clear(&c->in);
     frame_writer_clear(&c->out);
+    free(c->late);
     member_close(c->member);
     (void)pthread_mutex_destroy(&c->lock);
     (void)pthread_mutex_destroy(&c->revoke_lock);

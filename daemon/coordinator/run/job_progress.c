@@ -1,13 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/coordinator/run/job_progress.h"
 
+#include <math.h>
+
 #include "base/cleanup.h"
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/transitions.h"
 
+/* Loss and speed are those of the step, or not known. */
+static void move_to(struct jobrec *j, uint64_t step)
+{
+    if (step == j->status.step)
+        return;
+    j->status.step = step;
+    j->status.loss = NAN;
+    j->status.tokens_per_second = j->status.mfu = 0;
+}
+
 void job_progress_falls_back(struct jobrec *j, uint64_t step)
 {
-    j->status.step = step;
+    move_to(j, step);
     j->progress.metric_step = MIN(j->progress.metric_step, step);
     j->progress.evaluated_step = MIN(j->progress.evaluated_step, step);
 }
@@ -65,12 +77,11 @@ static struct metric metric_of(const struct core *c, const struct jobrec *j, con
 
 static void take_metric(struct core *c, struct jobrec *j, const struct metric *metric)
 {
+    if (metric->step <= j->progress.metric_step)
+        return; /* a report that was sent twice */
     if (metric->step > j->progress.metric_step + 1)
         batch_gap(c->out, j->id, j->progress.metric_step);
     j->progress.metric_step = metric->step;
-    j->status.loss = metric->loss;
-    j->status.tokens_per_second = metric->tokens_per_second;
-    j->status.mfu = metric->mfu;
     *batch_metric(c->out) = *metric;
 }
 
@@ -83,12 +94,21 @@ void job_progress_spare(struct core *c, struct jobrec *j)
     }
 }
 
-/* Metrics are taken from rank 0. Its last ones may get lost with it, so those of other ranks are kept as spares. */
+/* Metrics are taken from rank 0. Its last ones may get lost with it, so those of other ranks are kept as spares. The
+ * job's own are of the step that it has come to, whichever rank reports it first. */
 void job_progress_metric(struct core *c, struct jobrec *j, const struct rank_slot *rank_slot,
                          const Titan__Internal__WorkerProgress *p)
 {
     struct metric metric = metric_of(c, j, p);
-    if (rank_slot == j->rank_slots && epoch_live(j))
+    const bool first = rank_slot == j->rank_slots;
+    if (p->step > j->status.step || (p->step == j->status.step && (first || isnan(j->status.loss)))) {
+        move_to(j, p->step);
+        j->status.loss = metric.loss;
+        j->status.tokens_per_second = metric.tokens_per_second;
+        j->status.mfu = metric.mfu;
+        job_progress_unsaved(j);
+    }
+    if (first && epoch_live(j))
         take_metric(c, j, &metric);
     else
         j->progress.spare[p->step % METRICS_SPARE] = metric;
@@ -115,7 +135,7 @@ void job_progress_evaluated(struct core *c, struct jobrec *j, const Titan__Inter
 
 void job_progress_reaches(struct jobrec *j, uint64_t step)
 {
-    j->status.step = MAX(j->status.step, step);
+    move_to(j, MAX(j->status.step, step));
 }
 
 void job_progress_unsaved(struct jobrec *j)

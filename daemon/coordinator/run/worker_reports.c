@@ -178,12 +178,10 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
             job_progress_falls_back(j, p->step - 1); /* this was not reported yet, but the state is an older one */
         epoch_formed(c, j);
     }
-    if (p->step > j->status.step) {
-        job_progress_reaches(j, p->step);
-        job_progress_unsaved(j);
-        job_clock_moved_on(c, j);
-    }
+    const uint64_t before = j->status.step;
     job_progress_metric(c, j, rank_slot, p);
+    if (j->status.step > before)
+        job_clock_moved_on(c, j);
 }
 
 static void worker_checkpoint(struct core *c, struct jobrec *j, struct workrec *w,

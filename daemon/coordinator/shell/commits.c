@@ -205,6 +205,32 @@ static void backfill_metrics(struct coordinator *c, uint64_t job_id, uint64_t af
         metrics_filled(b, &b->err);
 }
 
+#define ENDED_FILLED 64 /* jobs at a start: each reads a file */
+
+static bool found(const struct metric *m, void *data)
+{
+    *(uint64_t *)data = m->step;
+    return false;
+}
+
+static bool fill_ended(const struct job *job, void *data)
+{
+    struct coordinator *c = data;
+    uint64_t step = 0;
+    if (metric_list(store_metrics_reader(c->store), job->id, job->status.step - 1, 1, found, &step, NULL) == TITAN_OK &&
+        step != job->status.step)
+        backfill_metrics(c, job->id, 0);
+    return true;
+}
+
+void shell_fill_ended(struct coordinator *c)
+{
+    struct titan_error err = {0};
+    if (store_metrics_reader(c->store) &&
+        job_list_without_loss(store_reader(c->store), ENDED_FILLED, fill_ended, c, &err) != TITAN_OK)
+        tlog_warn(&c->log, "metrics of ended jobs may lack steps", "reason=\"%s\"", err.msg);
+}
+
 static void on_metrics_timer(uv_timer_t *timer)
 {
     HANDLER("coordinator.metrics");

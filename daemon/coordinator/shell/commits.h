@@ -16,6 +16,8 @@ struct set_aside {
 
 /* Set the timer for the core's next deadline. */
 void shell_set_timer(struct coordinator *c);
+/* Of jobs that ended before this start: what no agent had passed on, and was not read from their folders in time. */
+void shell_fill_ended(struct coordinator *c);
 /* Those that did not go in. */
 void commits_free(struct coordinator *c);
 

@@ -187,6 +187,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     c->open_handles++; /* the files' */
     shell_set_timer(c);
     disk_usage_open(c);
+    shell_fill_ended(c);
     *ret = c;
     return TITAN_OK;
 }

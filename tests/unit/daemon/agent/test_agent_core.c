@@ -603,6 +603,62 @@ static void test_worker_speaks_for_itself(void **state)
     assert_int_equal(SENT(HEARTBEAT)->heartbeat->old_terms, 0);
 }
 
+static size_t place(Titan__Internal__AgentMessage__KindCase kind)
+{
+    size_t n = 0;
+    for (const struct agent_action *a = out.first; a; a = a->next, n++)
+        if (a->kind == AGENT_SEND && a->send->kind_case == kind)
+            return n;
+    return SIZE_MAX;
+}
+
+static void trained(uint64_t step)
+{
+    Titan__Internal__WorkerToAgent m = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;
+    Titan__Internal__WorkerProgress p = TITAN__INTERNAL__WORKER_PROGRESS__INIT;
+    m.kind_case = TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS;
+    m.progress = &p;
+    p.job_id = 1;
+    p.worker_id = 11;
+    p.epoch = 1;
+    p.step = step;
+    INPUT(agent_core_worker, 11, &m);
+}
+
+/* A session that ends may have swallowed it, so the newest is sent to the next one, before what followed it. */
+static void test_newest_progress_is_sent_again(void **state)
+{
+    (void)state;
+    in_training();
+    trained(7);
+    assert_int_equal(SENT(PROGRESS)->progress->step, 7);
+    INPUT(agent_core_session_down);
+    INPUT(agent_core_session_up);
+    ack();
+    assert_int_equal(SENT(PROGRESS)->progress->step, 7);
+    INPUT(agent_core_session_down);
+    trained(8);
+    trained(9);
+    assert_null(SENT(PROGRESS));
+    Titan__Internal__WorkerToAgent m = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;
+    Titan__Internal__WorkerFinished finished = TITAN__INTERNAL__WORKER_FINISHED__INIT;
+    m.kind_case = TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FINISHED;
+    m.finished = &finished;
+    finished.job_id = 1;
+    finished.worker_id = 11;
+    finished.epoch = 1;
+    finished.step = 9;
+    INPUT(agent_core_worker, 11, &m);
+    ended(0, 0, false);
+    INPUT(agent_core_session_up);
+    ack();
+    assert_int_equal(SENT(PROGRESS)->progress->step, 9);
+    assert_true(place(TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS) <
+                place(TITAN__INTERNAL__AGENT_MESSAGE__KIND_FINISHED));
+    assert_true(place(TITAN__INTERNAL__AGENT_MESSAGE__KIND_FINISHED) <
+                place(TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED));
+}
+
 static Titan__Internal__ExitCause cause(void)
 {
     return SENT(WORKER_EXITED)->worker_exited->cause;
@@ -1318,6 +1374,7 @@ int main(void)
         TEST(test_coordinator_says_what_cannot_be),
         TEST(test_another_epoch_of_the_number_is_refused),
         TEST(test_gpus_are_said_when_they_change),
+        TEST(test_newest_progress_is_sent_again),
         TEST(test_reports_are_said_again),
         TEST(test_reports_do_not_grow),
         TEST(test_reports_are_said_to_the_newest),

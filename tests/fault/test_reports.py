@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What is reported of a job is true after a pause, a kill and a restart: status, list, events, metrics and files agree."""
+import os
+import signal
+import sqlite3
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from reports import agree  # noqa: E402
+from titan import Daemon, calm, headers_text, tap, until  # noqa: E402
+
+
+def keys(d, steps, **more):
+    return {"training.dataset_path": headers_text(d.state / "text", 1 << 18), "training.steps": steps, "elastic.min_workers": 2,
+            "elastic.max_workers": 2, "device.threads": 1, "training.local_batch_size": 2, "checkpoint.interval": 20,
+            **{k.replace("__", "."): v for k, v in more.items()}}
+
+
+def trains(d, job, step):
+    until(f"job {job} is beyond step {step}", lambda: d.status(job)["step"] > step)
+
+
+def ends(d, job, steps):
+    """The run has written its last step down, heard of or not."""
+    path = d.state / "jobs" / job / "metrics.jsonl"
+    until(f"step {steps} is in the file", lambda: f'"step":{steps},' in path.read_text())
+
+
+def completed(d, job):
+    assert d.ctl("wait", job).code == 0, d.status(job)
+    return agree(d.ok, job)
+
+
+def paused():
+    """titand stands still while the run ends: its session with the coordinator does not outlive that, and takes reports with it"""
+    d = Daemon(None, "--slots", 2, pace_ms=10)
+    (d.state / "short.toml").write_text(calm().replace("away_ms = 20000", "away_ms = 200"))
+    d.args += ("--config", d.state / "short.toml")
+    with d:
+        job = d.submit("tiny", keys(d, 80))
+        trains(d, job, 20)
+        d.process.send_signal(signal.SIGSTOP)
+        ends(d, job, 80)
+        d.process.send_signal(signal.SIGCONT)
+        completed(d, job)
+
+
+def unread():
+    """titand stands still for more steps than its workers keep reports of"""
+    with Daemon(None, "--slots", 1) as d:
+        job = d.submit("tiny", keys(d, 3000, elastic__min_workers=1, elastic__max_workers=1, training__seq_len=16,
+                                    training__local_batch_size=1, checkpoint__enable="false"))
+        trains(d, job, 5)
+        d.process.send_signal(signal.SIGSTOP)
+        ends(d, job, 3000)
+        d.process.send_signal(signal.SIGCONT)
+        assert len(completed(d, job).metrics) == 3000
+
+
+def killed():
+    """titand is killed while the run ends, and started again; a worker is killed before"""
+    with Daemon(None, "--slots", 2, pace_ms=10) as d:
+        job = d.submit("tiny", keys(d, 80, fault_tolerance__backoff_ms=10))
+        trains(d, job, 10)
+        os.kill(max(d.workers(job).values()), signal.SIGKILL)
+        trains(d, job, 25)
+        d.kill()
+        ends(d, job, 80)
+        d.start()
+        r = completed(d, job)
+        assert r.status["restarts"] > 0, r.status
+
+
+def unknown():
+    """the loss of a job that has ended is in no row of the store, and then not in metrics.db: it is read from the job's folder at the next start"""
+    with Daemon(None, "--slots", 1) as d:
+        job = d.submit("tiny", keys(d, 20, elastic__min_workers=1, elastic__max_workers=1))
+        loss = completed(d, job).status["loss"]
+        for lost in ((), d.state.glob("metrics.db*")):
+            d.stop()
+            with sqlite3.connect(d.state / "titan.db") as db:
+                db.execute("UPDATE jobs SET loss = NULL, tokens_per_second = 0, mfu = 0")
+            db.close()
+            for path in lost:
+                path.unlink()
+            d.start()
+            until("the loss is known again", lambda: d.status(job)["loss"] == loss)
+            agree(d.ok, job)
+
+
+tap(paused, unread, killed, unknown)
