@@ -82,8 +82,10 @@ const struct command command_cancel = {
     .options =
         (const struct option_spec[]){
             {"reason", 0, "TEXT", "why; shown with the job", WORD_NONE},
-            {"grace", 0, "SECONDS", "time for a last checkpoint before workers are killed (default 10)", WORD_NONE},
-            {"checkpoint", 'c', NULL, "write one also if the run file asks for none; the job's reason says where it is",
+            {"grace", 0, "SECONDS",
+             "time for a last checkpoint before workers are killed (default 10, with --checkpoint 120)", WORD_NONE},
+            {"checkpoint", 'c', NULL,
+             "write one also if the run file asks for none; the job's reason says where it is, or why there is none",
              WORD_NONE},
             {"all", 'a', NULL, "all that have not ended", WORD_NONE},
             JOBS_FILTERS,

@@ -105,7 +105,9 @@ static titan_status ask_cancel(struct coordinator *c, const ProtobufCMessage *ba
 {
     const Titan__V1__CancelJobRequest *request = (const Titan__V1__CancelJobRequest *)base;
     Titan__V1__CancelJobResponse *reply = arena_alloc(&a->memory, sizeof(*reply));
-    uint32_t grace = request->grace_ms ? MIN(request->grace_ms, GRACE_MAX_MS) : GRACE_DEFAULT_MS;
+    const uint32_t grace = request->grace_ms     ? MIN(request->grace_ms, GRACE_MAX_MS)
+                           : request->checkpoint ? LAST_CHECKPOINT_MS
+                                                 : GRACE_DEFAULT_MS;
     enum job_state state = JOB_NONE;
     titan__v1__cancel_job_response__init(reply);
     a->reply = &reply->base;

@@ -107,6 +107,7 @@ void core_restore_taken(struct core *c, uint64_t worker_id);
 /* --- inputs ------------------------------------------------------------------------------------------------------- */
 /* A job is durable as PENDING. */
 void core_submitted(struct core *c, const struct job *job, struct core_time now, struct batch *out);
+#define LAST_CHECKPOINT_MS 120000 /* of workers that are stopped and must write one first */
 /* *ret_state: the state after the request. TITAN_ENOTFOUND: the core has no such job (it ended long ago, or never was);
  * TITAN_ECONFLICT: it has ended, *ret_state tells how. */
 titan_status core_cancel(struct core *c, uint64_t job_id, const char *reason, uint32_t grace_ms, struct core_time now,

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What is reported of a job is true after a pause, a kill and a restart: status, list, events, metrics and files agree."""
+import contextlib
 import os
 import signal
 import sqlite3
@@ -9,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from reports import agree  # noqa: E402
-from titan import Daemon, calm, headers_text, tap, until  # noqa: E402
+from titan import Daemon, calm, command, headers_text, slow, tap, until  # noqa: E402
 
 
 def keys(d, steps, **more):
@@ -73,6 +74,74 @@ def killed():
         assert r.status["restarts"] > 0, r.status
 
 
+@contextlib.contextmanager
+def full(d):
+    """A job that has a checkpoint, on a disk that is full since; yields it and a way to make room."""
+    place = d.state / "small"
+    place.mkdir(exist_ok=True)
+    if command("mount", "-t", "tmpfs", "-o", "size=8m", "none", place).code != 0:
+        yield None, None
+        return
+    try:
+        job = d.submit("tiny", keys(d, 1000000, checkpoint__folder=place / "ck", checkpoint__interval=10))
+        until("there is a checkpoint", lambda: d.status(job)["checkpoint"])
+        with contextlib.suppress(OSError), open(place / "filler", "wb", buffering=0) as f:
+            while True:
+                f.write(bytes(1 << 16))
+        more_fail(d, job, 0)
+        yield job, (place / "filler").unlink
+    finally:
+        command("umount", "-l", place)
+
+
+def more_fail(d, job, n):
+    failures = d.status(job)["checkpoint_failures"]
+    until(f"more than {n} checkpoints more have failed", lambda: d.status(job)["checkpoint_failures"] > failures + n)
+
+
+def last_checkpoint_lost():
+    """cancel --checkpoint on a full disk: reason, wait and status say that it was not written, why, and which is the newest"""
+    with Daemon(None, "--slots", 2, pace_ms=10) as d, full(d) as (job, _):
+        if not job:
+            return "cannot mount"
+        d.ok("cancel", job, "--checkpoint", "--grace", 1)
+        done = d.ctl("wait", job)
+        s = agree(d.ok, job).status
+        newest = int(s["checkpoint"][-8:])
+        assert done.code == 1 and s["reason"] in done.err, (done, s)
+        assert f"the checkpoint of step {s['step']} was not written to " in s["reason"] and newest < s["step"], s
+        assert s["reason"].endswith(f"No space left on device; the newest checkpoint is of step {newest}: {s['checkpoint']}"), s
+
+
+def last_checkpoint_late():
+    """the same, and there is room before its time is over"""
+    with Daemon(None, "--slots", 2, pace_ms=10) as d, full(d) as (job, make_room):
+        if not job:
+            return "cannot mount"
+        d.ok("cancel", job, "--checkpoint")
+        more_fail(d, job, 1)
+        s = d.status(job)
+        assert s["state"] == "CANCELLING" and "asked for by" in s["reason"] and "No space left on device" in s["reason"], s
+        make_room()
+        d.ctl("wait", job)
+        s = agree(d.ok, job).status
+        assert f"; checkpoint of step {s['step']}: {s['checkpoint']}" in s["reason"], s
+
+
+@slow
+def last_checkpoint_waited_for():
+    """it is tried for two minutes, as that of a job that gives way: in the ten seconds of a plain cancel six times"""
+    with Daemon(None, "--slots", 2, pace_ms=10) as d, full(d) as (job, make_room):
+        if not job:
+            return "cannot mount"
+        d.ok("cancel", job, "--checkpoint")
+        more_fail(d, job, 6)
+        make_room()
+        d.ctl("wait", job)
+        s = agree(d.ok, job).status
+        assert f"; checkpoint of step {s['step']}: {s['checkpoint']}" in s["reason"], s
+
+
 def unknown():
     """the loss of a job that has ended is in no row of the store, and then not in metrics.db: it is read from the job's folder at the next start"""
     with Daemon(None, "--slots", 1) as d:
@@ -90,4 +159,4 @@ def unknown():
             agree(d.ok, job)
 
 
-tap(paused, unread, killed, unknown)
+tap(paused, unread, killed, last_checkpoint_lost, last_checkpoint_late, last_checkpoint_waited_for, unknown)

@@ -89,7 +89,7 @@ def checkpoints_agree(r):
     assert newest <= s["step"], (newest, s["step"])
     if listed:
         assert (Path(listed[newest]) / "manifest.json").exists(), f"{listed[newest]} is the newest and not there"
-    for step, path in re.findall(r"checkpoint of step (\d+): (/\S+)", s["reason"] or ""):
+    for step, path in re.findall(r"checkpoint (?:is )?of step (\d+): (/\S+)", s["reason"] or ""):
         same("checkpoint in the reason and listed", listed.get(int(step)), path.rstrip(";,"))
         same("checkpoint in the reason and the newest", int(step), newest)
     failed = [e for e in r.of("checkpoint.failed") if "step" in e["detail"]]

@@ -8,8 +8,6 @@
 #include "proto/ranges.h"
 #include "titan/internal/worker.pb-c.h"
 
-#define LAST_CHECKPOINT_MS 120000 /* for the last one of workers that stop for the system's sake */
-
 #define CORE_BUCKETS 4096
 #define CORE_DEVICES 2
 extern const char *const core_devices[CORE_DEVICES]; /* kinds, in order of preference */

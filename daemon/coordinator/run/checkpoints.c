@@ -61,6 +61,20 @@ void checkpoints_well(struct jobrec *j)
     memset(&j->trouble, 0, sizeof(j->trouble));
 }
 
+const char *checkpoints_lost(struct core *c, const struct jobrec *j, bool wanted)
+{
+    const struct ckptrec *newest = j->n_ckpts ? &j->ckpts[0] : NULL;
+    const bool written = newest && newest->step == j->status.step, failed = j->trouble.words && !j->trouble.reading;
+    if (j->status.step == 0 || (!failed && (written || !wanted)))
+        return NULL;
+    const char *words =
+        failed ? j->trouble.words
+               : batch_printf(c->out, "no checkpoint of step %llu was written", (unsigned long long)j->status.step);
+    return newest ? batch_printf(c->out, "%s; the newest checkpoint is of step %llu: %s", words,
+                                 (unsigned long long)newest->step, newest->path)
+                  : batch_printf(c->out, "%s; there is no checkpoint", words);
+}
+
 /* The cause: what stands behind the last name in it. Paths differ from step to step. */
 static const char *cause_words(const char *reason)
 {

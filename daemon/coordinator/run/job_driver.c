@@ -6,6 +6,7 @@
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/run/checkpoints.h"
 #include "daemon/coordinator/run/epoch_forming.h"
 #include "daemon/coordinator/run/growth.h"
 #include "daemon/coordinator/run/job_clock.h"
@@ -58,15 +59,15 @@ static void finish(struct core *c, struct jobrec *j)
         job_end(c, j, JOB_COMPLETED, "");
 }
 
-/* A caller that asked for a last checkpoint is told where it is. */
+/* Where the last checkpoint is that was asked for, or why there is none: then steps are lost. */
 static const char *cancelled_words(struct core *c, const struct jobrec *j)
 {
-    if (!j->must_checkpoint)
-        return "";
-    if (j->n_ckpts == 0 || j->ckpts[0].epoch != j->status.epoch)
-        return batch_printf(c->out, "%s; no checkpoint was written in time", j->stop.why);
-    return batch_printf(c->out, "%s; checkpoint of step %llu: %s", j->stop.why, (unsigned long long)j->ckpts[0].step,
-                        j->ckpts[0].path);
+    const char *lost = checkpoints_lost(c, j, j->must_checkpoint);
+    if (lost)
+        return batch_printf(c->out, "%s; %s", j->stop.why, lost);
+    return j->must_checkpoint && j->n_ckpts ? batch_printf(c->out, "%s; checkpoint of step %llu: %s", j->stop.why,
+                                                           (unsigned long long)j->ckpts[0].step, j->ckpts[0].path)
+                                            : "";
 }
 
 void job_advance(struct core *c, struct jobrec *j)

@@ -53,9 +53,9 @@ static bool may_stop(const struct jobrec *j)
 static void queue_again(struct core *c, struct jobrec *j)
 {
     titan_assert(j->n_workers == 0);
-    const bool unsaved = j->trouble.words && !j->trouble.reading;
-    if (unsaved)
-        job_end_because(j, j->stop.grace_ms, batch_printf(c->out, "%s; %s", j->stop.why, j->trouble.words));
+    const char *lost = checkpoints_lost(c, j, j->must_checkpoint);
+    if (lost)
+        job_end_because(j, j->stop.grace_ms, batch_printf(c->out, "%s; %s", j->stop.why, lost));
     const char *why = batch_strdup(c->out, j->stop.why);
     checkpoints_well(j); /* its next run begins anew */
     if (epoch_live(j))

@@ -127,8 +127,9 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
 {
     const struct jobrec *j = core_find_job(c, job_id);
     struct text t = {buf, size};
-    if (j && size > 0 && j->trouble.words && j->state != JOB_PENDING && j->state != JOB_CANCELLING && !job_final(j)) {
-        put(&t, "%s", j->trouble.words);
+    if (j && size > 0 && j->trouble.words && j->state != JOB_PENDING && !job_final(j)) {
+        const bool cancelling = j->state == JOB_CANCELLING;
+        put(&t, "%s%s%s", cancelling ? j->stop.why : "", cancelling ? "; " : "", j->trouble.words);
         return true;
     }
     if (j && j->short_why && size && j->state != JOB_PENDING && !job_final(j)) {
