@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "state/job.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,12 +183,8 @@ titan_status job_move(struct db *db, uint64_t id, enum job_state to, const char 
     int64_t restarts = 0;
     TRY(get_replayed(db, id, &from, &restarts, err));
     TRY(state_check_move(&job_sm, id, from, to, err));
-    bool keep = to == JOB_CANCELLED && from == JOB_CANCELLING && (!reason || !*reason);
-    if (keep)
-        TRY(db_run(db, err, "UPDATE jobs SET state = ? WHERE id = ?", "iu", (int64_t)to, id));
-    else
-        TRY(db_run(db, err, "UPDATE jobs SET state = ?, reason = ? WHERE id = ?", "itu", (int64_t)to,
-                   reason ? reason : "", id));
+    TRY(db_run(db, err, "UPDATE jobs SET state = ?, reason = ? WHERE id = ?", "itu", (int64_t)to, reason ? reason : "",
+               id));
     TRY(put_status(db, id, status, err));
     return add_change(db, event, id, from, to, (int64_t)status->restarts, err);
 }
@@ -396,6 +393,17 @@ titan_status job_list_open(struct db *db, bool (*each)(const struct job *job, vo
     sqlite3_stmt *stmt = NULL;
     TRY(db_query(db, &stmt, err, "SELECT " COLUMNS " FROM jobs WHERE state < 7 ORDER BY id", ""));
     return each_job(db, stmt, each, data, err);
+}
+
+titan_status job_fill(struct db *db, const struct metric *last, struct titan_error *err)
+{
+    titan_assert(last->job_id && last->step);
+    return db_run(db, err,
+                  "UPDATE jobs SET step = ?2, loss = ?3, tokens_per_second = ?4, mfu = ?5 WHERE id = ?1 AND state >= 7"
+                  " AND ?2 <= steps AND ((step = ?2 AND loss IS NULL AND epoch >= ?6) OR (step < ?2 AND epoch = ?6))",
+                  "uurrru", last->job_id, last->step, last->loss,
+                  isfinite(last->tokens_per_second) ? last->tokens_per_second : 0, isfinite(last->mfu) ? last->mfu : 0,
+                  last->epoch);
 }
 
 titan_status job_list_without_loss(struct db *db, int most, bool (*each)(const struct job *job, void *data), void *data,

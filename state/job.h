@@ -24,6 +24,7 @@
 #include "base/evaluation_report.h"
 #include "base/sm.h"
 #include "state/event.h"
+#include "state/metric.h"
 
 enum job_state {
     JOB_NONE, /* not stored yet */
@@ -126,8 +127,7 @@ titan_status job_find_key(struct db *db, const struct job *job, uint64_t *ret_ex
  */
 titan_status job_submit(struct db *db, const struct job *job, const char *recipe, uint64_t *ret_existing,
                         struct titan_error *err) TITAN_MUST_USE;
-/* The event says why and is not NULL. TITAN_ENOTFOUND, TITAN_EBUG for a move the table does not allow. A cancel that is
- * through keeps the reason it was asked for with, unless it has one of its own. */
+/* The event says why and is not NULL. TITAN_ENOTFOUND, TITAN_EBUG for a move the table does not allow. */
 titan_status job_move(struct db *db, uint64_t id, enum job_state to, const char *reason,
                       const struct job_status *status, const struct event *event,
                       struct titan_error *err) TITAN_MUST_USE;
@@ -167,6 +167,9 @@ titan_status job_count(struct db *db, const struct job_filter *filter, uint32_t 
 /* Jobs that have not ended, oldest first. */
 titan_status job_list_open(struct db *db, bool (*each)(const struct job *job, void *data), void *data,
                            struct titan_error *err) TITAN_MUST_USE;
+/* What the workers of a job that has ended wrote down of its last step. Nothing changes where the row knows it, or has
+ * come further; a step beyond the row's has to be of its epoch. */
+titan_status job_fill(struct db *db, const struct metric *last, struct titan_error *err) TITAN_MUST_USE;
 /* Jobs that have ended at a step and have no loss in their rows, newest first, `most` of them at most. */
 titan_status job_list_without_loss(struct db *db, int most, bool (*each)(const struct job *job, void *data), void *data,
                                    struct titan_error *err) TITAN_MUST_USE;

@@ -118,10 +118,12 @@ bool metric_skip(struct buf *text, uint64_t after)
     return at > 0;
 }
 
-titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *text, struct titan_error *err)
+titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *text, struct metric *ret_last,
+                             struct titan_error *err)
 {
     struct metric m = {.job_id = job_id}, evaluation;
     uint64_t epoch = 0;
+    *ret_last = (struct metric){.job_id = job_id};
     for (const char *at = text->data, *end = at + text->len, *newline; at && at < end; at = newline + 1) {
         newline = memchr(at, '\n', (size_t)(end - at));
         if (!newline) /* it is being written */
@@ -135,6 +137,7 @@ titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *t
         if (m.epoch != epoch) /* once an epoch: it looks at all rows behind */
             TRY(drop_lost(db, &m, err));
         epoch = m.epoch;
+        *ret_last = m;
     }
     return TITAN_OK;
 }

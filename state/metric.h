@@ -29,8 +29,8 @@ struct metric {
  * any more. */
 titan_status metric_put(struct db *db, const struct metric *m, struct titan_error *err) TITAN_MUST_USE;
 /* Rows of a job that are not there, or are of an earlier epoch, from the text that its workers wrote down themselves
- * (JOB_DIR/metrics.jsonl). Lines that are none are passed over. */
-titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *text,
+ * (JOB_DIR/metrics.jsonl). Lines that are none are passed over. ret_last: of the last step; step 0: there is none. */
+titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *text, struct metric *ret_last,
                              struct titan_error *err) TITAN_MUST_USE;
 /* The same text without the lines at its beginning that are of steps up to `after`. Were there any? */
 bool metric_skip(struct buf *text, uint64_t after);

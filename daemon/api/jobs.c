@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Questions about jobs, checkpoints, nodes. */
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,25 +105,6 @@ static void add_labels(struct reply *r, const char *joined, Titan__V1__Job *m)
         m->labels[m->n_labels++] = one;
 }
 
-static bool take_numbers(const struct metric *m, void *data)
-{
-    struct job_status *s = data;
-    if (m->step == s->step) {
-        s->loss = m->loss;
-        s->tokens_per_second = m->tokens_per_second;
-        s->mfu = m->mfu;
-    }
-    return false;
-}
-
-/* No agent has passed on the step's progress: its workers wrote it down themselves. */
-static void complete_numbers(const struct reply *r, uint64_t job_id, struct job_status *s)
-{
-    struct db *metrics = store_metrics_reader(r->c->store);
-    if (metrics && s->step && isnan(s->loss))
-        (void)!metric_list(metrics, job_id, s->step - 1, 1, take_numbers, s, NULL);
-}
-
 /* The stored row, with the progress made since it was written. */
 static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
 {
@@ -135,7 +115,6 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
         s.tokens_per_second = live.tokens_per_second;
         s.mfu = live.mfu;
     }
-    complete_numbers(r, job->id, &s);
     Titan__V1__Job *m = arena_alloc(&r->memory, sizeof(*m));
     titan__v1__job__init(m);
     m->id = job->id;

@@ -8,19 +8,20 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 
 
 def lines(text):
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
+    """Without one that was cut short, as by the end of the process that wrote it."""
+    return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines() if line.strip()]
 
 
 class Reports:
     """Everything reported of one job. ctl: titanctl's arguments -> what it printed; fails where it fails."""
 
     def __init__(self, ctl, job):
+        self.metrics = lines(ctl("-o", "json", "metrics", job))  # waits for what is read from the job's folder
         self.status = json.loads(ctl("-o", "json", "status", job))
         self.listed = next(j for j in json.loads(ctl("-o", "json", "list", "--limit", 1000000))["jobs"] if j["id"] == int(job))
         self.row = next(r for r in ctl("list", "--limit", 1000000).splitlines() if r.split()[:1] == [str(job)])
         self.page = ctl("status", job)
         self.events = lines(ctl("-o", "json", "events", job))
-        self.metrics = lines(ctl("-o", "json", "metrics", job))
         self.checkpoints = json.loads(ctl("-o", "json", "checkpoints", job))["checkpoints"]
         self.folder = Path(self.status["directory"])
         path = self.folder / "metrics.jsonl"

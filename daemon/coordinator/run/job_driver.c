@@ -59,15 +59,16 @@ static void finish(struct core *c, struct jobrec *j)
         job_end(c, j, JOB_COMPLETED, "");
 }
 
-/* Where the last checkpoint is that was asked for, or why there is none: then steps are lost. */
+/* With where the last checkpoint is that was asked for, or why there is none: then steps are lost. */
 static const char *cancelled_words(struct core *c, const struct jobrec *j)
 {
     const char *lost = checkpoints_lost(c, j, j->must_checkpoint);
     if (lost)
         return batch_printf(c->out, "%s; %s", j->stop.why, lost);
-    return j->must_checkpoint && j->n_ckpts ? batch_printf(c->out, "%s; checkpoint of step %llu: %s", j->stop.why,
-                                                           (unsigned long long)j->ckpts[0].step, j->ckpts[0].path)
-                                            : "";
+    if (!j->must_checkpoint || j->n_ckpts == 0)
+        return batch_strdup(c->out, j->stop.why);
+    return batch_printf(c->out, "%s; checkpoint of step %llu: %s", j->stop.why, (unsigned long long)j->ckpts[0].step,
+                        j->ckpts[0].path);
 }
 
 void job_advance(struct core *c, struct jobrec *j)

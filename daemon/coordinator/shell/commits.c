@@ -95,15 +95,17 @@ struct backfill {
     struct backfill *next; /* of the coordinator's */
     struct coordinator *owner;
     uint64_t job_id, after;
+    bool ended; /* the job has */
     char path[PATH_MAX];
     struct buf text;
+    struct metric last;
     struct titan_error err;
 };
 
 static titan_status fill_metrics(struct db *db, void *arg, struct titan_error *err)
 {
-    const struct backfill *b = arg;
-    return metric_backfill(db, b->job_id, &b->text, err);
+    struct backfill *b = arg;
+    return metric_backfill(db, b->job_id, &b->text, &b->last, err);
 }
 
 static void backfill_free(struct file_task *k)
@@ -131,11 +133,26 @@ static void backfill_over(struct backfill *b, const struct titan_error *err)
     }
 }
 
+static titan_status fill_job(struct db *db, void *arg, struct titan_error *err)
+{
+    return job_fill(db, &((const struct backfill *)arg)->last, err);
+}
+
+static void job_filled(void *arg, const struct titan_error *err)
+{
+    struct backfill *b = arg;
+    job_cache_drop(b->owner->jobs, b->job_id);
+    backfill_over(b, err);
+    backfill_free(&b->task);
+}
+
 static void metrics_filled(void *arg, const struct titan_error *err)
 {
     struct backfill *b = arg;
-    backfill_over(b, err);
-    backfill_free(&b->task);
+    if (err->status == TITAN_OK && b->ended && b->last.step)
+        store_write(b->owner->store, fill_job, b, job_filled);
+    else
+        job_filled(b, err);
 }
 
 /* The store's writer thread, on which every epoch waits, does not open the file: it may be on a file server. Of a long
@@ -183,7 +200,7 @@ bool shell_fills_metrics(const struct coordinator *c, uint64_t job_id)
 }
 
 /* after: the steps up to it are there. */
-static void backfill_metrics(struct coordinator *c, uint64_t job_id, uint64_t after)
+static void backfill_metrics(struct coordinator *c, uint64_t job_id, uint64_t after, bool ended)
 {
     static const struct file_calls backfill_calls = {
         .run = backfill_run, .done = backfill_read, .given_up = backfill_given_up, .free = backfill_free};
@@ -193,6 +210,7 @@ static void backfill_metrics(struct coordinator *c, uint64_t job_id, uint64_t af
     b->owner = c;
     b->job_id = job_id;
     b->after = after;
+    b->ended = ended;
     if (snprintf(b->path, sizeof(b->path), "%s/%llu/metrics.jsonl", c->jobs_dir, (unsigned long long)job_id) >=
         (int)sizeof(b->path)) {
         free(b);
@@ -207,27 +225,16 @@ static void backfill_metrics(struct coordinator *c, uint64_t job_id, uint64_t af
 
 #define ENDED_FILLED 64 /* jobs at a start: each reads a file */
 
-static bool found(const struct metric *m, void *data)
-{
-    *(uint64_t *)data = m->step;
-    return false;
-}
-
 static bool fill_ended(const struct job *job, void *data)
 {
-    struct coordinator *c = data;
-    uint64_t step = 0;
-    if (metric_list(store_metrics_reader(c->store), job->id, job->status.step - 1, 1, found, &step, NULL) == TITAN_OK &&
-        step != job->status.step)
-        backfill_metrics(c, job->id, 0);
+    backfill_metrics(data, job->id, 0, true);
     return true;
 }
 
 void shell_fill_ended(struct coordinator *c)
 {
     struct titan_error err = {0};
-    if (store_metrics_reader(c->store) &&
-        job_list_without_loss(store_reader(c->store), ENDED_FILLED, fill_ended, c, &err) != TITAN_OK)
+    if (job_list_without_loss(store_reader(c->store), ENDED_FILLED, fill_ended, c, &err) != TITAN_OK)
         tlog_warn(&c->log, "metrics of ended jobs may lack steps", "reason=\"%s\"", err.msg);
 }
 
@@ -249,7 +256,7 @@ static void take_metrics(struct coordinator *c, const struct batch *batch)
     }
     for (const struct batch_gap *g = batch->gaps; g; g = g->next)
         if (!shell_fills_metrics(c, g->job_id))
-            backfill_metrics(c, g->job_id, g->after);
+            backfill_metrics(c, g->job_id, g->after, false);
 }
 
 static bool forms_an_epoch(const struct batch *batch)
@@ -353,7 +360,7 @@ static void poke_watchers(struct coordinator *c, const struct batch *batch)
     uint64_t last = UINT64_MAX;
     for (const struct change *k = batch->changes; k; k = k->next)
         if (k->kind == CHANGE_JOB_MOVE && sm_final(&job_sm, (int)k->job.state))
-            backfill_metrics(c, k->job.id, 0);
+            backfill_metrics(c, k->job.id, 0, true);
     for (const struct change *k = batch->changes; k; k = k->next) {
         if (!k->has_event || k->event.job_id == last)
             continue;

@@ -22,6 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char path[160];
     struct titan_error err = {0};
     struct metrics m = {.fd = -1};
+    struct metric newest;
     uint64_t last = 0;
     (void)snprintf(path, sizeof(path), "%s/metrics.jsonl", fuzz_folder());
     fuzz_file(path, data, size);
@@ -31,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     fuzz_assert(db_exec(db, "SAVEPOINT input", &err) == TITAN_OK);
     const struct buf text = {.data = (char *)(uintptr_t)data, .len = size};
-    titan_status status = metric_backfill(db, 1, &text, &err);
+    titan_status status = metric_backfill(db, 1, &text, &newest, &err);
     if (status != TITAN_OK)
         fuzz_error(status, &err);
     err = (struct titan_error){0};

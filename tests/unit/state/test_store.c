@@ -451,6 +451,53 @@ static void with_mesh(const struct job *job, void *data)
     (void)snprintf(l->reason, sizeof(l->reason), "%s", job->reason);
 }
 
+static struct job job_filled(struct db *db, uint64_t id, const struct metric *last)
+{
+    struct listed l = {.n = 0};
+    assert_int_equal(job_fill(db, last, NULL), TITAN_OK);
+    assert_int_equal(job_get(db, id, with_job, &l, NULL), TITAN_OK);
+    return l.last;
+}
+
+/* What workers wrote down fills what the row of an ended job does not know, and takes nothing back. */
+static void test_job_is_filled(void **state)
+{
+    (void)state;
+    struct db *db = memory_db();
+    struct job_status status = {.step = 5, .loss = NAN, .epoch = 2};
+    struct event e = event_of(1);
+    struct listed l = {.n = 0};
+    add_job(db, 1);
+    const uint64_t steps = plain_job(1).spec.steps;
+    struct metric m = {.job_id = 1, .step = 5, .loss = 1.5, .tokens_per_second = 7, .mfu = NAN, .epoch = 1};
+    assert_int_equal(job_move(db, 1, JOB_FORMING, "", &status, &e, NULL), TITAN_OK);
+    assert_true(isnan(job_filled(db, 1, &m).status.loss)); /* it has not ended */
+    assert_int_equal(job_list_without_loss(db, 9, each_job, &l, NULL), TITAN_OK);
+    assert_int_equal(l.n, 0);
+    assert_int_equal(job_move(db, 1, JOB_FAILED, "", &status, &e, NULL), TITAN_OK);
+    assert_int_equal(job_list_without_loss(db, 9, each_job, &l, NULL), TITAN_OK);
+    assert_int_equal(l.n, 1);
+    m.step = 4;
+    assert_true(isnan(job_filled(db, 1, &m).status.loss));
+    m.step = 6; /* of an epoch that was lost */
+    assert_true(isnan(job_filled(db, 1, &m).status.loss));
+    m.step = 5;
+    assert_true(job_filled(db, 1, &m).status.loss == 1.5);
+    struct job job = job_filled(db, 1, &m);
+    assert_true(job.status.step == 5 && job.status.tokens_per_second == 7 && job.status.mfu == 0);
+    assert_int_equal(job_list_without_loss(db, 9, each_job, &l, NULL), TITAN_OK);
+    assert_int_equal(l.n, 1);
+    m.loss = 1.25;
+    assert_true(job_filled(db, 1, &m).status.loss == 1.5);
+    m.step = 6;
+    m.epoch = 2;
+    job = job_filled(db, 1, &m);
+    assert_true(job.status.step == 6 && job.status.loss == 1.25);
+    m.step = steps + 1;
+    assert_int_equal(job_filled(db, 1, &m).status.step, 6);
+    db_close(db);
+}
+
 static void test_lists_and_pages(void **state)
 {
     (void)state;
@@ -698,6 +745,7 @@ static void test_metrics(void **state)
 {
     (void)state;
     struct db *db = NULL;
+    struct metric last;
     assert_int_equal(db_open(":memory:", DB_WRITER, false, &db, NULL), TITAN_OK);
     assert_int_equal(schema_migrate(&schema_metrics, db, NULL), TITAN_OK);
     struct metric m = {.job_id = 1, .step = 1, .loss = NAN, .tokens = UINT64_C(1) << 40, .split = step_split_none()};
@@ -741,7 +789,8 @@ static void test_metrics(void **state)
         "8,\"expert_further_rounds\":12,\"expert_room_needed\":1.25}\nnot JSON\n[1]\n"
         "{\"step\":-1,\"epoch\":2,\"loss\":1}\n{\"step\":1,\"epoch\":1,\"loss\":6.5}\n{\"step\":9,\"epoch\":2";
     const struct buf text = {.data = (char *)lines, .len = sizeof(lines) - 1};
-    assert_int_equal(metric_backfill(db, 1, &text, NULL), TITAN_OK);
+    assert_int_equal(metric_backfill(db, 1, &text, &last, NULL), TITAN_OK);
+    assert_true(last.step == 1 && last.epoch == 1 && last.loss == 6.5); /* the last line of a step */
     s = (struct seen_metric){.n = 0};
     assert_int_equal(metric_list(db, 1, 0, 10, each_metric, &s, NULL), TITAN_OK);
     assert_int_equal(s.n, 3);
@@ -754,7 +803,8 @@ static void test_metrics(void **state)
     assert_true(s.last.loss == 3.5);
     assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);
     assert_true(s.last.loss == 6.5 && isnan(s.last.loss_max) && s.last.split.slowest == -1);
-    assert_int_equal(metric_backfill(db, 1, &(struct buf){.data = NULL}, NULL), TITAN_OK);
+    assert_int_equal(metric_backfill(db, 1, &(struct buf){.data = NULL}, &last, NULL), TITAN_OK);
+    assert_true(last.step == 0);
     struct buf rest = BUF_INIT;
     assert_int_equal(buf_append(&rest, lines, sizeof(lines) - 1), TITAN_OK);
     metric_skip(&rest, 1);
@@ -776,6 +826,7 @@ static void test_metrics_lost_steps(void **state)
                                 "{\"step\":3,\"epoch\":1,\"loss\":3}\n{\"step\":2,\"epoch\":4,\"loss\":4}\n";
     const struct buf text = {.data = (char *)lines, .len = sizeof(lines) - 1};
     struct db *db = NULL;
+    struct metric last;
     assert_int_equal(db_open(":memory:", DB_WRITER, false, &db, NULL), TITAN_OK);
     assert_int_equal(schema_migrate(&schema_metrics, db, NULL), TITAN_OK);
     struct metric m = {.job_id = 1, .epoch = 1};
@@ -800,7 +851,7 @@ static void test_metrics_lost_steps(void **state)
     assert_int_equal(metric_list(db, 1, 0, 10, each_metric, &s, NULL), TITAN_OK);
     assert_int_equal(s.n, 4);
     assert_true(s.last.step == 4 && s.last.epoch == 2 && s.last.evaluation.step == 0);
-    assert_int_equal(metric_backfill(db, 1, &text, NULL), TITAN_OK); /* step 2 of epoch 4 is the newest */
+    assert_int_equal(metric_backfill(db, 1, &text, &last, NULL), TITAN_OK); /* step 2 of epoch 4 is the newest */
     s = (struct seen_metric){.n = 0};
     assert_int_equal(metric_list(db, 1, 0, 10, each_metric, &s, NULL), TITAN_OK);
     assert_int_equal(s.n, 2);
@@ -831,6 +882,7 @@ static void test_evaluations(void **state)
 {
     (void)state;
     struct db *db = NULL;
+    struct metric last;
     struct schema first = schema_metrics;
     first.version = 1;
     assert_int_equal(db_open(":memory:", DB_WRITER, false, &db, NULL), TITAN_OK);
@@ -862,7 +914,7 @@ static void test_evaluations(void **state)
         "{\"step\":6,\"epoch\":3,\"validation_step\":6,\"validation_loss\":7,\"validation_tokens\":-4}\n"
         "{\"step\":-5,\"epoch\":3,\"validation_step\":-5,\"validation_loss\":7,\"validation_tokens\":4}\n";
     const struct buf text = {.data = (char *)lines, .len = sizeof(lines) - 1};
-    assert_int_equal(metric_backfill(db, 1, &text, NULL), TITAN_OK);
+    assert_int_equal(metric_backfill(db, 1, &text, &last, NULL), TITAN_OK);
     evaluations_are(db, 2, 8, 1.5);
     s = (struct seen_metric){.n = 0};
     assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);
@@ -963,6 +1015,7 @@ int main(void)
         cmocka_unit_test(test_every_move_of_a_job),
         cmocka_unit_test(test_submit_scans_no_table),
         cmocka_unit_test(test_idempotency_key),
+        cmocka_unit_test(test_job_is_filled),
         cmocka_unit_test(test_lists_and_pages),
         cmocka_unit_test(test_epochs_and_checkpoints),
         cmocka_unit_test(test_events_in_order),
