@@ -1,31 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oom.h - was a worker killed for its memory? The kernel does not tell the parent: its counters do. The worker's own
- * cgroup is asked first (memory.events), where it has one; else the machine's count of such kills (oom_kill in
- * /proc/vmstat, which counts those for a cgroup's limit too), for a worker that got a SIGKILL that this agent did not
- * send. */
+/* oom.h - was a worker killed for its memory? The kernel does not tell the parent: its counters do, for a worker that
+ * got a SIGKILL that this agent did not send.
+ *
+ * The cgroup that has the worker's memory counts such kills of its own processes, whatever limit acted: memory.events
+ * (v2) or memory.oom_control (v1). Where none counts (no memory controller, the root cgroup), the machine's count is
+ * left (oom_kill in /proc/vmstat): it has those in any cgroup, and decides nothing. */
 #ifndef TITAN_DAEMON_AGENT_OOM_H
 #define TITAN_DAEMON_AGENT_OOM_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include "daemon/agent/worker_process.h"
+#include <sys/types.h>
 
 #define OOM_LOOKS 20 /* a process with much memory takes seconds to go */
+
+struct oom_group;
 struct oom_watch {
-    uint64_t kills[OOM_LOOKS];        /* of the machine, at the newest looks, as a ring */
-    uint64_t looks, attributed;       /* attributed: kills up to this one have had their process */
-    const char *vmstat, *cgroup_root; /* where they are; tests have their own */
-    char home[PATH_MAX];              /* the agent's own cgroup, for workers that have none; "" = none either */
+    struct oom_group *groups;
+    const char *proc, *cgroups; /* where they are; tests have their own */
 };
 void oom_watch_init(struct oom_watch *o);
-/* Four times a second, while there are workers. Kills that were there OOM_LOOKS looks ago are not of one that ends now.
- */
+/* Four times a second, while there are workers: kills that were there OOM_LOOKS looks ago, or before the first worker
+ * of a group, are of none that ends now. */
 void oom_watch_look(struct oom_watch *o);
-/* Of a process that is gone by a SIGKILL not ours; its cgroup is still there. Then reason is "out of memory: limit 2.0
- * GiB, peak 2.0 GiB (oom_kill 1)", with "(of titand.service)" behind the limit where it is not its own cgroup's.
- * rss_max: the most memory it was seen to have. */
-bool oom_verdict(struct oom_watch *o, const struct worker_process *p, uint64_t rss_max, char *reason, size_t cap);
+/* The group that counts the process's kills: *group is NULL before the first call, and follows the process afterwards,
+ * while that lives. */
+void oom_group_follow(struct oom_watch *o, struct oom_group **group, pid_t pid);
+void oom_group_leave(struct oom_watch *o, struct oom_group **group);
+
+enum oom {
+    OOM_NO,
+    OOM_PERHAPS, /* the machine has killed a process for memory; which one is not known */
+    OOM_YES
+};
+/* Of a process that is gone by a SIGKILL not ours. own: its cgroup, "" = none. rss_max: the most memory it was seen to
+ * have. reason, unless OOM_NO: "out of memory: limit 2.0 GiB, peak 2.0 GiB (oom_kill 1)", with the limit that was
+ * reached and "(of titand.service)" behind it where it is not the own cgroup's. */
+enum oom oom_verdict(struct oom_group *group, const struct oom_watch *o, const char *own, uint64_t rss_max,
+                     char *reason, size_t cap);
 
 #endif

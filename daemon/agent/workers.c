@@ -102,6 +102,7 @@ static void worker_free(struct worker *w)
     if (w->stat_fd >= 0)
         (void)close(w->stat_fd);
     page_close(w->page);
+    oom_group_leave(&set->oom, &w->memory);
     worker_process_clear(&w->process);
     frame_writer_clear(&w->pending);
     free(w);
@@ -160,7 +161,8 @@ static void worker_report(struct worker *w)
     _Static_assert(sizeof(how.reason) == sizeof(w->page->last_words), "one holds the other");
     memcpy(how.reason, w->page->last_words, sizeof(how.reason) - 1);
     if (how.signal == SIGKILL && !w->killed)
-        how.out_of_memory = oom_verdict(&w->set->oom, &w->process, w->rss_max, how.reason, sizeof(how.reason));
+        how.out_of_memory = oom_verdict(w->memory, &w->set->oom, w->process.cgroup, w->rss_max, how.reason,
+                                        sizeof(how.reason)) == OOM_YES;
     if (how.signal == 0 && how.code == titan_status_exit(TITAN_EDEVICE))
         name_slot(w, &how);
     (void)uv_timer_stop(&w->report_timer);
@@ -409,6 +411,9 @@ int64_t workers_contact(const struct workers *set, int64_t *ret_epoch_until_ms)
 
 void workers_look_after(struct workers *set)
 {
+    for (struct worker *w = set->first; w; w = w->next)
+        if (w->memory && !w->dying)
+            oom_group_follow(&set->oom, &w->memory, w->process.pid);
     oom_watch_look(&set->oom);
 }
 
@@ -493,6 +498,7 @@ static titan_status worker_attach(struct worker *w, struct titan_error *err)
     w->process_polled = true;
     w->open_handles++;
     w->stat_fd = worker_process_stat(&w->process);
+    oom_group_follow(&w->set->oom, &w->memory, w->process.pid);
     (void)uv_poll_start(&w->process_poll, UV_READABLE, on_process);
     return TITAN_OK;
 }

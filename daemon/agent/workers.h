@@ -41,6 +41,7 @@ struct worker {
     bool greeted;                   /* has connected since this agent has it */
     bool killed;                    /* by us */
     struct worker_process process;
+    struct oom_group *memory; /* counts its kills for memory; NULL = there is no process */
     struct worker_page *page;
     char page_path[PATH_MAX], job_dir[PATH_MAX], log_path[PATH_MAX];
     uint32_t rank; /* in its current or last epoch */

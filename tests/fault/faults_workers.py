@@ -114,6 +114,7 @@ def out_of_memory(rounds, rng, r):
                 group = group / f"worker-{worker}"
                 group.mkdir()
                 (group / "cgroup.procs").write_text(str(pid))
+                pause(0.6, "an agent looks four times a second which cgroups its workers are in")
             with squeezed(group, pid):
                 end = run.await_event(since, "worker.exited", "worker.lost", when=lambda e: e["detail"]["worker"] == worker)
             back = run.await_step_after(end["at_ms"], epoch=epoch)

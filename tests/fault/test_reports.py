@@ -5,12 +5,14 @@ import contextlib
 import os
 import signal
 import sqlite3
+import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from cluster import CGROUPS, Cgroup  # noqa: E402
 from reports import agree  # noqa: E402
-from titan import Daemon, calm, command, headers_text, slow, tap, until  # noqa: E402
+from titan import Daemon, alive, calm, command, headers_text, slow, tap, until  # noqa: E402
 
 
 def keys(d, steps, **more):
@@ -142,6 +144,81 @@ def last_checkpoint_waited_for():
         assert f"; checkpoint of step {s['step']}: {s['checkpoint']}" in s["reason"], s
 
 
+# Takes memory beyond the limit of the cgroup that it enters, until a process in that is killed; itself, or one with a higher score.
+HOG = """
+import mmap, os, sys
+def kills():
+    return open(sys.argv[1] + "/memory.oom_control").read().split("oom_kill ")[1]
+open("/proc/self/oom_score_adj", "w").write("300")
+open(sys.argv[1] + "/cgroup.procs", "w").write(str(os.getpid()))
+kept, before = [], kills()
+while kills() == before:
+    kept.append(mmap.mmap(-1, 1 << 19, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    kept[-1].write(bytes(1 << 19))
+"""
+
+
+def hog(group):
+    return subprocess.run([sys.executable, "-S", "-c", HOG, group], stderr=subprocess.DEVNULL, check=False).returncode
+
+
+def elsewhere_memory():
+    """a process elsewhere is killed for its memory, and then a worker by kill -9: that is no want of memory, nor counted as one"""
+    group = Cgroup(f"titan-reports-{os.getpid()}")
+    if os.geteuid() != 0 or "memory" not in CGROUPS:
+        return "needs root and the memory controller"
+    with Daemon(None, "--slots", 2, pace_ms=10) as d:
+        try:
+            limit = group.folder("memory")
+            (limit / "memory.limit_in_bytes").write_text(str(64 << 20))
+            job = d.submit("tiny", keys(d, 1000000, fault_tolerance__max_ooms=0, fault_tolerance__backoff_ms=10))
+            trains(d, job, 5)
+            assert hog(limit) == -signal.SIGKILL
+            for epoch in (1, 2):
+                os.kill(max(d.workers(job).values()), signal.SIGKILL)
+                until("it is whole again", lambda: d.status(job)["epoch"] > epoch and d.status(job)["state"] == "RUNNING")
+            killed = [e for e in d.lines("events", job) if e["type"] == "worker.exited" and e["detail"]["signal"] == signal.SIGKILL]
+            assert len(killed) == 2 and not [e for e in killed if "out of memory" in e["message"]], killed
+            assert {loss["cause"]: loss["count"] for loss in d.status(job)["losses"]} == {"crash": 2}, d.status(job)
+            d.ok("cancel", job)
+            d.ctl("wait", job)
+            agree(d.ok, job)
+        finally:
+            group.close()
+
+
+def own_memory():
+    """a cgroup of version 1 is out of memory, and a worker in it is killed: its limit is named, not the machine's"""
+    group = Cgroup(f"titan-reports-{os.getpid()}")
+    if os.geteuid() != 0 or "memory" not in CGROUPS:
+        return "needs root and the memory controller of version 1"
+    with Daemon(None, "--slots", 1, pace_ms=10) as d:
+        try:
+            limit = group.folder("memory")
+            group.add("memory", d.process.pid)
+            job = d.submit("tiny", keys(d, 1000000, elastic__min_workers=1, elastic__max_workers=1, checkpoint__enable="false",
+                                        fault_tolerance__backoff_ms=60000, fault_tolerance__backoff_max_ms=60000))
+            trains(d, job, 5)
+            (victim,) = d.workers(job).values()
+            Path(f"/proc/{victim}/oom_score_adj").write_text("1000")
+            (limit / "memory.force_empty").write_text("0")
+            most = int((limit / "memory.usage_in_bytes").read_text()) + (16 << 20)
+            (limit / "memory.limit_in_bytes").write_text(str(most))
+            while alive(victim):  # or it was taken itself
+                hog(limit)
+            end = until("the worker is killed", lambda: [e for e in d.lines("events", job) if e["type"] == "worker.exited"])[0]
+            (limit / "memory.limit_in_bytes").write_text("-1")
+            mib = int((limit / "memory.max_usage_in_bytes").read_text()) / (1 << 20)
+            assert f"out of memory: limit {mib:.1f} MiB (of {group.name}), peak {mib:.1f} MiB (oom_kill " in end["message"], (end, mib)
+            assert {loss["cause"]: loss["count"] for loss in d.status(job)["losses"]} == {"oom": 1}, d.status(job)
+            d.ok("cancel", job)
+            d.ctl("wait", job)
+            agree(d.ok, job)
+        finally:
+            d.stop()
+            group.close()
+
+
 def unknown():
     """the loss of a job that has ended is in no row of the store, and then not in metrics.db: it is read from the job's folder at the next start"""
     with Daemon(None, "--slots", 1) as d:
@@ -159,4 +236,4 @@ def unknown():
             agree(d.ok, job)
 
 
-tap(paused, unread, killed, last_checkpoint_lost, last_checkpoint_late, last_checkpoint_waited_for, unknown)
+tap(paused, unread, killed, last_checkpoint_lost, last_checkpoint_late, last_checkpoint_waited_for, elsewhere_memory, own_memory, unknown)
