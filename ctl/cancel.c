@@ -5,26 +5,22 @@
 #include "base/cleanup.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
+#include "ctl/follow.h"
 #include "ctl/jobs.h"
+#include "ctl/outcomes.h"
 #include "ctl/output.h"
 
-static titan_status cancel_one(struct ctl *ctl, uint64_t id, const struct args *args, uint32_t grace_ms,
-                               Titan__V1__JobState *ret_state, struct titan_error *err)
-{
-    titan_assert(id > 0);
-    Titan__V1__CancelJobRequest request = TITAN__V1__CANCEL_JOB_REQUEST__INIT;
-    request.job_id = id;
-    request.reason = (char *)(uintptr_t)args_text(args, "reason", "");
-    request.checkpoint = args_has(args, "checkpoint");
-    request.grace_ms = grace_ms;
-    _cleanup_message_ Titan__V1__CancelJobResponse *reply = NULL;
-    TRY(ctl_call(ctl, TITAN_METHOD("CancelJob"), &request.base, &titan__v1__cancel_job_response__descriptor, &reply,
-                 err));
-    *ret_state = reply->state;
-    return TITAN_OK;
-}
+struct cancelling {
+    struct ctl *ctl;
+    const struct args *args;
+    struct jobs jobs;
+    bool searched;
+    uint32_t grace_ms;
+    size_t cancelled; /* of the jobs: their ids come first then */
+    size_t others;    /* jobs of other users */
+};
 
-static void print_one(const struct ctl *ctl, uint64_t id, Titan__V1__JobState state)
+static void print_one(const struct ctl *ctl, uint64_t id, Titan__V1__JobState state, const char *reason)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     if (ctl->json) {
@@ -32,39 +28,85 @@ static void print_one(const struct ctl *ctl, uint64_t id, Titan__V1__JobState st
         json_begin_object(&w, NULL);
         json_put_uint(&w, "job_id", id);
         json_put_string(&w, "state", ctl_state_name(state));
+        if (reason)
+            json_put_string(&w, "reason", reason);
         json_end_object(&w);
     } else {
-        buf_printf(&text, "job %llu %s", (unsigned long long)id, ctl_state_name(state));
+        buf_printf(&text, "job %llu %s%s%s", (unsigned long long)id, ctl_state_name(state), reason ? ": " : "",
+                   reason ? reason : "");
     }
     (void)output_line(&text);
 }
 
+/* Is there a checkpoint of the step it has ended at? */
+static titan_status check_saved(struct ctl *ctl, const Titan__V1__Job *job, struct titan_error *err)
+{
+    Titan__V1__ListCheckpointsRequest request = TITAN__V1__LIST_CHECKPOINTS_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__ListCheckpointsResponse *reply = NULL;
+    request.job_id = job->id;
+    TRY(ctl_call(ctl, TITAN_METHOD("ListCheckpoints"), &request.base, &titan__v1__list_checkpoints_response__descriptor,
+                 &reply, err));
+    if (job->step == 0 || (reply->n_checkpoints && reply->checkpoints[0]->step == job->step))
+        return TITAN_OK;
+    return follow_outcome(job, err);
+}
+
+static titan_status await_end(void *data, size_t i, struct titan_error *err)
+{
+    const struct cancelling *c = data;
+    const uint64_t id = c->jobs.ids[i];
+    _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
+    TRY(follow_job(&(struct follow_options){.server = c->ctl->server, .job_id = id}, &end, err));
+    output_fit(&end->base);
+    print_one(c->ctl, id, end->job->state, end->job->reason);
+    return args_has(c->args, "checkpoint") ? check_saved(c->ctl, end->job, err) : TITAN_OK;
+}
+
 /* Where they were searched for, one that has ended meanwhile, or is another user's, is passed over. */
+static titan_status cancel_one(void *data, size_t i, struct titan_error *err)
+{
+    struct cancelling *c = data;
+    Titan__V1__CancelJobRequest request = TITAN__V1__CANCEL_JOB_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__CancelJobResponse *reply = NULL;
+    request.job_id = c->jobs.ids[i];
+    request.reason = (char *)(uintptr_t)args_text(c->args, "reason", "");
+    request.checkpoint = args_has(c->args, "checkpoint");
+    request.grace_ms = c->grace_ms;
+    const titan_status status = ctl_call(c->ctl, TITAN_METHOD("CancelJob"), &request.base,
+                                         &titan__v1__cancel_job_response__descriptor, &reply, err);
+    c->others += c->searched && status == TITAN_EPERM;
+    if (status != TITAN_OK)
+        return c->searched && (status == TITAN_ECONFLICT || status == TITAN_EPERM) ? TITAN_OK : status;
+    if (!args_has(c->args, "wait"))
+        print_one(c->ctl, request.job_id, reply->state, NULL);
+    c->jobs.ids[c->cancelled++] = request.job_id;
+    return TITAN_OK;
+}
+
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    struct ctl *ctl = with;
+    const bool all = args_has(args, "all");
+    struct cancelling c = {.ctl = with, .args = args, .searched = all || jobs_filtered(args)};
+    struct titan_error late = {.status = TITAN_OK};
     double grace_s;
-    size_t others = 0;
-    _cleanup_(jobs_free) struct jobs jobs = {0};
-    const bool all = args_has(args, "all"), searched = all || jobs_filtered(args);
-    if (!searched && args->n == 0)
+    if (!c.searched && args->n == 0)
         return titan_fail(err, TITAN_EINVAL, "cancel needs a JOB, or --all, --state, --name, --label, --user");
     TRY(args_real(args, "grace", 0.001, 3600, 0, &grace_s, err));
-    TRY(jobs_chosen(ctl, args, all, JOBS_OPEN, &jobs, err));
-    for (size_t i = 0; i < jobs.n; i++) {
-        Titan__V1__JobState state;
-        const titan_status status = cancel_one(ctl, jobs.ids[i], args, (uint32_t)(grace_s * 1000), &state, err);
-        if (status == TITAN_OK)
-            print_one(ctl, jobs.ids[i], state);
-        else if (!searched || (status != TITAN_ECONFLICT && status != TITAN_EPERM))
-            return status;
-        others += status == TITAN_EPERM;
-    }
-    if (others)
-        (void)fprintf(stderr, "titanctl: %zu jobs of other users were left alone\n", others);
-    else if (searched && jobs.n == 0)
+    c.grace_ms = (uint32_t)(grace_s * 1000);
+    titan_status status = jobs_chosen(c.ctl, args, all, JOBS_OPEN, &c.jobs, err);
+    if (status == TITAN_OK && c.jobs.n == 0)
         (void)fputs("titanctl: there are none to cancel\n", stderr);
-    return TITAN_OK;
+    if (status == TITAN_OK)
+        status = outcomes(c.jobs.n, cancel_one, &c, "jobs are not cancelled", err);
+    if (args_has(args, "wait") &&
+        outcome_worse(outcomes(c.cancelled, await_end, &c, "jobs did not end as asked", &late), status)) {
+        *err = late;
+        status = late.status;
+    }
+    if (c.others)
+        (void)fprintf(stderr, "titanctl: %zu jobs of other users were left alone\n", c.others);
+    jobs_free(&c.jobs);
+    return status;
 }
 
 const struct command command_cancel = {
@@ -72,10 +114,10 @@ const struct command command_cancel = {
     .summary = "stop jobs, with a last checkpoint if there is time for it",
     .arguments = "[JOB...]",
     .text =
-        "Returns when the server has taken note; `titanctl wait` waits for the end. A job that has ended already is "
-        "an\nerror (exit code 6), one that is being cancelled is not. With several jobs it stops at the first "
-        "error.\n\nWith --all, or options that find jobs, those are cancelled that have not ended, and that one may "
-        "cancel.",
+        "Returns when the server has taken note; `titanctl wait` waits for the end, as does --wait, which prints the "
+        "reason. A\njob that has ended already is an error (exit code 6), one that is being cancelled is not. Of "
+        "several jobs all are tried,\nand the exit code is the worst.\n\nWith --all, or options that find jobs, those "
+        "are cancelled that have not ended, and that one may cancel.",
     .min_args = 0,
     .max_args = ANY_NUMBER,
     .word = WORD_JOB,
@@ -87,6 +129,7 @@ const struct command command_cancel = {
             {"checkpoint", 'c', NULL,
              "write one also if the run file asks for none; the job's reason says where it is, or why there is none",
              WORD_NONE},
+            {"wait", 0, NULL, "until it has ended; 1 where --checkpoint wrote none of its last step", WORD_NONE},
             {"all", 'a', NULL, "all that have not ended", WORD_NONE},
             JOBS_FILTERS,
             {NULL}},

@@ -3,28 +3,41 @@
 #include "base/cleanup.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
+#include "ctl/jobs.h"
+#include "ctl/outcomes.h"
 #include "ctl/output.h"
+
+struct checkpointing {
+    struct ctl *ctl;
+    struct jobs jobs;
+};
+
+static titan_status checkpoint_one(void *data, size_t i, struct titan_error *err)
+{
+    const struct checkpointing *of = data;
+    Titan__V1__CheckpointJobRequest request = TITAN__V1__CHECKPOINT_JOB_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__CheckpointJobResponse *reply = NULL;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    request.job_id = of->jobs.ids[i];
+    TRY(ctl_call(of->ctl, TITAN_METHOD("CheckpointJob"), &request.base, &titan__v1__checkpoint_job_response__descriptor,
+                 &reply, err));
+    if (of->ctl->json)
+        return output_json(&reply->base, false), TITAN_OK;
+    buf_printf(&text, "job %llu writes a checkpoint after step %llu", (unsigned long long)request.job_id,
+               (unsigned long long)reply->step);
+    (void)output_line(&text);
+    return TITAN_OK;
+}
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     titan_assert(args->n >= 1);
-    struct ctl *ctl = with;
-    for (int i = 0; i < args->n; i++) {
-        Titan__V1__CheckpointJobRequest request = TITAN__V1__CHECKPOINT_JOB_REQUEST__INIT;
-        _cleanup_message_ Titan__V1__CheckpointJobResponse *reply = NULL;
-        _cleanup_(buf_free) struct buf text = BUF_INIT;
-        TRY(args_job(args, i, &request.job_id, err));
-        TRY(ctl_call(ctl, TITAN_METHOD("CheckpointJob"), &request.base, &titan__v1__checkpoint_job_response__descriptor,
-                     &reply, err));
-        if (ctl->json) {
-            (void)output_json(&reply->base, false);
-            continue;
-        }
-        buf_printf(&text, "job %llu writes a checkpoint after step %llu", (unsigned long long)request.job_id,
-                   (unsigned long long)reply->step);
-        (void)output_line(&text);
-    }
-    return TITAN_OK;
+    struct checkpointing of = {.ctl = with};
+    titan_status status = jobs_chosen(of.ctl, args, false, 0, &of.jobs, err);
+    if (status == TITAN_OK)
+        status = outcomes(of.jobs.n, checkpoint_one, &of, "jobs write no checkpoint", err);
+    jobs_free(&of.jobs);
+    return status;
 }
 
 const struct command command_checkpoint = {

@@ -8,12 +8,12 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/standard_streams.h"
-#include "base/utf8.h"
 #include "base/version.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/completion.h"
 #include "ctl/help.h"
+#include "ctl/outcomes.h"
 #include "ctl/output.h"
 #include "ctl/tls.h"
 
@@ -65,16 +65,6 @@ static titan_status dispatch(int argc, char **argv, struct titan_error *err)
     return status;
 }
 
-/* One line, whatever the server put into it. */
-static void complain(const struct titan_error *err)
-{
-    char line[sizeof(err->msg) + sizeof(err->hint) + 32];
-    (void)snprintf(line, sizeof(line), "titanctl: %s%s%s%s", err->msg, *err->hint ? " (" : "", err->hint,
-                   *err->hint ? ")" : "");
-    text_fit(line, ' ');
-    (void)fprintf(stderr, "%s\n", line);
-}
-
 int ctl_main(int argc, char **argv)
 {
     struct titan_error err = {.status = TITAN_OK};
@@ -86,7 +76,7 @@ int ctl_main(int argc, char **argv)
     titan_status status = dispatch(argc, argv, &err);
     /* Ctrl-C is no news to the person who pressed it. */
     if (status != TITAN_OK && !(status == TITAN_ECANCELLED && ctl_interrupted))
-        complain(&err);
+        outcome_print(&err);
     if (status == TITAN_OK && !standard_streams_flush("titanctl"))
         return 1; /* what was asked for has not been written */
     /* A file that is not there is bad input; "not found" is for jobs, nodes and checkpoints. */

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
+#include "ctl/outcomes.h"
 #include "ctl/output.h"
 #include "ctl/when.h"
 
@@ -38,37 +39,50 @@ static titan_status read_window(const struct args *args, Titan__V1__DrainNodeReq
     return duration_option(args, "lead", &request->deadline_ms, err);
 }
 
+struct nodes_named {
+    struct ctl *ctl;
+    const struct args *args;
+    Titan__V1__DrainNodeRequest drain;
+};
+
+static titan_status drain_one(void *data, size_t i, struct titan_error *err)
+{
+    struct nodes_named *of = data;
+    _cleanup_message_ Titan__V1__DrainNodeResponse *reply = NULL;
+    of->drain.node = of->args->words[i];
+    TRY(ctl_call(of->ctl, TITAN_METHOD("DrainNode"), &of->drain.base, &titan__v1__drain_node_response__descriptor,
+                 &reply, err));
+    output_node(of->ctl, reply->node);
+    return TITAN_OK;
+}
+
 static titan_status run_drain(void *with, const struct args *args, struct titan_error *err)
 {
     titan_assert(args->n >= 1);
-    struct ctl *ctl = with;
-    Titan__V1__DrainNodeRequest request = TITAN__V1__DRAIN_NODE_REQUEST__INIT;
-    request.reason = (char *)(uintptr_t)args_text(args, "reason", "");
-    TRY(duration_option(args, "deadline", &request.deadline_ms, err));
-    TRY(read_window(args, &request, err));
-    for (int i = 0; i < args->n; i++) {
-        _cleanup_message_ Titan__V1__DrainNodeResponse *reply = NULL;
-        request.node = args->words[i];
-        TRY(ctl_call(ctl, TITAN_METHOD("DrainNode"), &request.base, &titan__v1__drain_node_response__descriptor, &reply,
-                     err));
-        output_node(ctl, reply->node);
-    }
+    struct nodes_named of = {.ctl = with, .args = args, .drain = TITAN__V1__DRAIN_NODE_REQUEST__INIT};
+    of.drain.reason = (char *)(uintptr_t)args_text(args, "reason", "");
+    TRY(duration_option(args, "deadline", &of.drain.deadline_ms, err));
+    TRY(read_window(args, &of.drain, err));
+    return outcomes((size_t)args->n, drain_one, &of, "nodes are not drained", err);
+}
+
+static titan_status undrain_one(void *data, size_t i, struct titan_error *err)
+{
+    const struct nodes_named *of = data;
+    Titan__V1__UndrainNodeRequest request = TITAN__V1__UNDRAIN_NODE_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__UndrainNodeResponse *reply = NULL;
+    request.node = of->args->words[i];
+    TRY(ctl_call(of->ctl, TITAN_METHOD("UndrainNode"), &request.base, &titan__v1__undrain_node_response__descriptor,
+                 &reply, err));
+    output_node(of->ctl, reply->node);
     return TITAN_OK;
 }
 
 static titan_status run_undrain(void *with, const struct args *args, struct titan_error *err)
 {
     titan_assert(args->n >= 1);
-    struct ctl *ctl = with;
-    for (int i = 0; i < args->n; i++) {
-        Titan__V1__UndrainNodeRequest request = TITAN__V1__UNDRAIN_NODE_REQUEST__INIT;
-        _cleanup_message_ Titan__V1__UndrainNodeResponse *reply = NULL;
-        request.node = args->words[i];
-        TRY(ctl_call(ctl, TITAN_METHOD("UndrainNode"), &request.base, &titan__v1__undrain_node_response__descriptor,
-                     &reply, err));
-        output_node(ctl, reply->node);
-    }
-    return TITAN_OK;
+    struct nodes_named of = {.ctl = with, .args = args};
+    return outcomes((size_t)args->n, undrain_one, &of, "nodes are not back in service", err);
 }
 
 const struct command command_drain = {

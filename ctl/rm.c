@@ -19,6 +19,7 @@
 #include "ctl/command.h"
 #include "ctl/dev_daemon.h"
 #include "ctl/jobs.h"
+#include "ctl/outcomes.h"
 #include "ctl/output.h"
 #include "ctl/submit.h"
 #include "ctl/when.h"
@@ -166,30 +167,38 @@ static int newest_first(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* The newest first, as it may have gone on from an older one. Where they were searched for, those that cannot go are
- * passed over. */
+struct removing {
+    struct ctl *ctl;
+    const struct jobs *jobs;
+    bool searched, dry;
+    struct other_jobs others;
+    size_t kept; /* of other users */
+};
+
+/* Where they were searched for, those that cannot go are passed over. */
+static titan_status remove_one(void *data, size_t i, struct titan_error *err)
+{
+    struct removing *r = data;
+    const uint64_t id = r->jobs->ids[i];
+    const titan_status status = remove_job(r->ctl, id, r->dry ? &r->others : NULL, err);
+    if (!r->searched || (status != TITAN_ECONFLICT && status != TITAN_EPERM))
+        return status;
+    r->kept += status == TITAN_EPERM;
+    if (status == TITAN_ECONFLICT)
+        (void)fprintf(stderr, "titanctl: job %llu stays: %s\n", (unsigned long long)id, err->msg);
+    return TITAN_OK;
+}
+
+/* The newest first, as it may have gone on from an older one. */
 static titan_status remove_jobs(struct ctl *ctl, struct jobs *jobs, bool searched, bool dry, struct titan_error *err)
 {
-    struct other_jobs others = {.n = 0};
-    titan_status status = TITAN_OK;
-    size_t kept = 0;
+    struct removing r = {.ctl = ctl, .jobs = jobs, .searched = searched, .dry = dry};
     if (jobs->n)
         qsort(jobs->ids, jobs->n, sizeof(jobs->ids[0]), newest_first);
-    for (size_t i = 0; i < jobs->n && status == TITAN_OK; i++) {
-        struct titan_error why = {0};
-        status = remove_job(ctl, jobs->ids[i], dry ? &others : NULL, &why);
-        if (searched && (status == TITAN_ECONFLICT || status == TITAN_EPERM)) {
-            if (status == TITAN_ECONFLICT)
-                (void)fprintf(stderr, "titanctl: job %llu stays: %s\n", (unsigned long long)jobs->ids[i], why.msg);
-            kept += status == TITAN_EPERM;
-            status = TITAN_OK;
-        } else if (status != TITAN_OK) {
-            *err = why;
-        }
-    }
-    free_others(&others);
-    if (kept && status == TITAN_OK)
-        (void)fprintf(stderr, "titanctl: %zu jobs of other users were left alone\n", kept);
+    const titan_status status = outcomes(jobs->n, remove_one, &r, "jobs are not removed", err);
+    free_others(&r.others);
+    if (r.kept)
+        (void)fprintf(stderr, "titanctl: %zu jobs of other users were left alone\n", r.kept);
     return status;
 }
 

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
+#include "ctl/outcomes.h"
 #include "ctl/output.h"
 #include "ctl/when.h"
 
@@ -65,27 +66,35 @@ static titan_status list(struct ctl *ctl, const struct args *args, struct titan_
     return TITAN_OK;
 }
 
+struct tokens_named {
+    struct ctl *ctl;
+    char *const *ids;
+};
+
+static titan_status revoke_one(void *data, size_t i, struct titan_error *err)
+{
+    const struct tokens_named *of = data;
+    Titan__V1__RevokeTokenRequest request = TITAN__V1__REVOKE_TOKEN_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__RevokeTokenResponse *reply = NULL;
+    request.id = of->ids[i];
+    TRY(ctl_call(of->ctl, TITAN_METHOD("RevokeToken"), &request.base, &titan__v1__revoke_token_response__descriptor,
+                 &reply, err));
+    output_fit(&reply->base);
+    for (size_t k = 0; k < reply->n_made_tokens; k++)
+        (void)fprintf(stderr, "titanctl: the token %s, made with %s, is good still (titanctl token revoke %s)\n",
+                      reply->made_tokens[k], of->ids[i], reply->made_tokens[k]);
+    for (size_t k = 0; k < reply->n_made_joins; k++)
+        (void)fprintf(stderr, "titanctl: the join token %s, made with %s, is good still (titanctl node unjoin %s)\n",
+                      reply->made_joins[k], of->ids[i], reply->made_joins[k]);
+    return TITAN_OK;
+}
+
 static titan_status revoke_all(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     if (args->n < 2)
         return titan_fail(err, TITAN_EINVAL, "token revoke: the ID is missing (titanctl token list)");
-    for (int i = 1; i < args->n; i++) {
-        Titan__V1__RevokeTokenRequest request = TITAN__V1__REVOKE_TOKEN_REQUEST__INIT;
-        request.id = args->words[i];
-        _cleanup_message_ Titan__V1__RevokeTokenResponse *reply = NULL;
-        TRY(ctl_call(ctl, TITAN_METHOD("RevokeToken"), &request.base, &titan__v1__revoke_token_response__descriptor,
-                     &reply, err));
-        output_fit(&reply->base);
-        for (size_t k = 0; k < reply->n_made_tokens; k++)
-            (void)fprintf(stderr,
-                          "titanctl: the token %s, made with this one, is good still (titanctl token revoke %s)\n",
-                          reply->made_tokens[k], reply->made_tokens[k]);
-        for (size_t k = 0; k < reply->n_made_joins; k++)
-            (void)fprintf(stderr,
-                          "titanctl: the join token %s, made with this one, is good still (titanctl node unjoin %s)\n",
-                          reply->made_joins[k], reply->made_joins[k]);
-    }
-    return TITAN_OK;
+    struct tokens_named of = {.ctl = ctl, .ids = args->words + 1};
+    return outcomes((size_t)args->n - 1, revoke_one, &of, "tokens are not revoked", err);
 }
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)

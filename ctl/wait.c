@@ -8,6 +8,7 @@
 #include "ctl/command.h"
 #include "ctl/follow.h"
 #include "ctl/jobs.h"
+#include "ctl/outcomes.h"
 #include "ctl/output.h"
 
 /* *ret: the job as it ended. Fails at once for a job or a server that is not there; only later losses of the server are
@@ -33,41 +34,36 @@ static titan_status await(struct ctl *ctl, uint64_t id, bool progress, int64_t u
                       ret, err);
 }
 
-/* All of them, in turn; what has gone wrong is said of each. */
-static titan_status await_all(struct ctl *ctl, const struct jobs *jobs, bool progress, int64_t until_ms,
-                              struct titan_error *err)
+struct waiting {
+    struct ctl *ctl;
+    struct jobs jobs;
+    bool progress;
+    int64_t until_ms;
+};
+
+static titan_status wait_for_one(void *data, size_t i, struct titan_error *err)
 {
-    size_t bad = 0;
-    titan_assert(jobs->n != 1);
-    for (size_t i = 0; i < jobs->n; i++) {
-        _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
-        struct titan_error why = {0};
-        TRY(await(ctl, jobs->ids[i], progress, until_ms, &end, err));
-        if (ctl->json)
-            (void)output_json(&end->job->base, false);
-        if (follow_outcome(end->job, &why) == TITAN_OK)
-            continue;
-        (void)fprintf(stderr, "titanctl: %s\n", why.msg);
-        bad++;
-    }
-    if (jobs->n == 0)
-        (void)fputs("titanctl: there are none to wait for\n", stderr);
-    return bad ? titan_fail(err, TITAN_EJOB, "%zu of %zu jobs have not completed", bad, jobs->n) : TITAN_OK;
+    const struct waiting *w = data;
+    _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
+    TRY(await(w->ctl, w->jobs.ids[i], w->progress, w->until_ms, &end, err));
+    if (w->ctl->json)
+        (void)output_json(&end->job->base, w->jobs.n == 1);
+    return follow_outcome(end->job, err);
 }
 
 static titan_status wait_for(struct ctl *ctl, const struct args *args, bool progress, double timeout_s,
                              struct titan_error *err)
 {
-    _cleanup_(jobs_free) struct jobs jobs = {0};
-    _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
-    const int64_t until_ms = timeout_s > 0 ? clock_mono_ms() + (int64_t)(timeout_s * 1000) : 0;
-    TRY(jobs_chosen(ctl, args, false, 0, &jobs, err));
-    if (jobs.n != 1)
-        return await_all(ctl, &jobs, progress, until_ms, err);
-    TRY(await(ctl, jobs.ids[0], progress, until_ms, &end, err));
-    if (ctl->json)
-        (void)output_json(&end->job->base, true);
-    return follow_outcome(end->job, err);
+    struct waiting w = {.ctl = ctl,
+                        .progress = progress,
+                        .until_ms = timeout_s > 0 ? clock_mono_ms() + (int64_t)(timeout_s * 1000) : 0};
+    titan_status status = jobs_chosen(ctl, args, false, 0, &w.jobs, err);
+    if (status == TITAN_OK && w.jobs.n == 0)
+        (void)fputs("titanctl: there are none to wait for\n", stderr);
+    if (status == TITAN_OK)
+        status = outcomes(w.jobs.n, wait_for_one, &w, "jobs have not completed", err);
+    jobs_free(&w.jobs);
+    return status;
 }
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
@@ -82,8 +78,8 @@ const struct command command_wait = {
     .summary = "wait until jobs have ended",
     .arguments = "[JOB...]",
     .text = "Ends with 0 when all have completed, 1 when one has failed or was cancelled, 124 after the timeout. "
-            "Jobs are named,\nor found by options: those that are there at the moment. A server that restarts in "
-            "between is waited for.",
+            "Jobs are named,\nor found by options: those that are there at the moment. All are waited for, also after "
+            "one that has failed. A server\nthat restarts in between is waited for.",
     .min_args = 0,
     .max_args = ANY_NUMBER,
     .word = WORD_JOB,

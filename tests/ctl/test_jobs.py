@@ -138,6 +138,40 @@ def several():
     World.long = [int(one), int(two), int(waits)]
 
 
+def each_is_tried():
+    """of several names each is tried, one line for each that cannot be done, and the exit code is the worst"""
+    d = World.daemon
+    ended, none = World.sweep[0], 4000000
+    (node,) = (n["name"] for n in json.loads(d.ok("-o", "json", "nodes"))["nodes"])
+    one, two = (submit(steps=FOR_EVER) for _ in range(2))
+    for job in (one, two):
+        until("it trains", lambda: d.status(job)["step"] > 0)
+    over, missing = f"titanctl: job {ended} has already ended: completed\n", f"titanctl: there is no job {none}\n"
+
+    def tried(code, out, err, *args):
+        done = d.ctl(*args)
+        assert done.code == code and done.out == out and done.err == err, (done, out, err)
+
+    done = d.ctl("checkpoint", ended, one, none, two)
+    assert done.code == 3 and [line.split()[1] for line in done.out.splitlines()] == [one, two], done
+    assert done.err == over + missing + "titanctl: 2 of 4 jobs write no checkpoint\n", done
+    tried(6, f"job {one} CANCELLING\n", over + "titanctl: 1 of 2 jobs are not cancelled\n", "cancel", ended, one)
+    done = d.ctl("cancel", none, two, "--wait")
+    assert done.code == 3 and done.out.startswith(f"job {two} CANCELLED: asked for by "), done
+    assert done.err == missing + "titanctl: 1 of 2 jobs are not cancelled\n", done
+    done = d.ctl("wait", none, one, ended)
+    assert done.code == 3 and done.err.startswith(missing + f"titanctl: job {one} was cancelled: "), done
+    assert done.err.endswith("titanctl: 2 of 3 jobs have not completed\n"), done
+    tried(3, f"job {two} removed\njob {one} removed\n", missing + "titanctl: 1 of 3 jobs are not removed\n", "rm", one, none, two)
+    try:
+        done = d.ctl("drain", "nosuch", node)
+        assert done.code == 3 and done.out.startswith(f"node {node} "), done
+        assert [line[:27] for line in done.err.splitlines()] == ["titanctl: there is no node ", "titanctl: 1 of 2 nodes are "], done
+    finally:
+        done = d.ctl("undrain", "nosuch", node)
+    assert done.code == 3 and done.out.startswith(f"node {node} ready"), done
+
+
 def removed():
     """rm: records and folder of ended jobs, but for those that others go on from; no number comes twice; the log still fits"""
     d = World.daemon
@@ -204,7 +238,7 @@ def main():
     try:
         with Daemon(None, "--slots", 2, pace_ms=10) as World.daemon:
             try:
-                tap(sweep, filters, several, removed, collected)
+                tap(sweep, filters, several, each_is_tried, removed, collected)
             except SystemExit as end:
                 if end.code:
                     raise  # the daemon's log is shown

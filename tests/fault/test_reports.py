@@ -106,11 +106,12 @@ def last_checkpoint_lost():
     with Daemon(None, "--slots", 2, pace_ms=10) as d, full(d) as (job, _):
         if not job:
             return "cannot mount"
-        d.ok("cancel", job, "--checkpoint", "--grace", 1)
-        done = d.ctl("wait", job)
+        done = d.ctl("cancel", job, "--checkpoint", "--grace", 1, "--wait")
+        waited = d.ctl("wait", job)
         s = agree(d.ok, job).status
         newest = int(s["checkpoint"][-8:])
-        assert done.code == 1 and s["reason"] in done.err, (done, s)
+        assert done.code == 1 and done.out == f"job {job} CANCELLED: {s['reason']}\n" and waited.code == 1, (done, waited, s)
+        assert done.err == waited.err == f"titanctl: job {job} was cancelled: {s['reason']}\n", (done, waited, s)
         assert f"the checkpoint of step {s['step']} was not written to " in s["reason"] and newest < s["step"], s
         assert s["reason"].endswith(f"No space left on device; the newest checkpoint is of step {newest}: {s['checkpoint']}"), s
 
@@ -125,9 +126,9 @@ def last_checkpoint_late():
         s = d.status(job)
         assert s["state"] == "CANCELLING" and "asked for by" in s["reason"] and "No space left on device" in s["reason"], s
         make_room()
-        d.ctl("wait", job)
+        done = d.ctl("cancel", job, "--checkpoint", "--wait")  # asked for once more
         s = agree(d.ok, job).status
-        assert f"; checkpoint of step {s['step']}: {s['checkpoint']}" in s["reason"], s
+        assert f"; checkpoint of step {s['step']}: {s['checkpoint']}" in s["reason"] and done.code == 0, (s, done)
 
 
 @slow
