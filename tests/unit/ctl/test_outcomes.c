@@ -51,16 +51,15 @@ static void test_none_is_tried_behind(void **state)
     (void)state;
     assert_int_equal(ends(4, (struct plan){{TITAN_OK, TITAN_EUNREACHABLE}, 0}, "3 of 4 are bad", 2),
                      TITAN_EUNREACHABLE);
-    assert_int_equal(ends(3, (struct plan){{TITAN_EPERM, TITAN_ECANCELLED}, 0}, "3 of 3 are bad", 2),
-                     TITAN_ECANCELLED);
+    assert_int_equal(ends(3, (struct plan){{TITAN_EPERM, TITAN_ECANCELLED}, 0}, "3 of 3 are bad", 2), TITAN_ECANCELLED);
 }
 
 /* docs/operations.md has it. */
 static void test_order(void **state)
 {
     (void)state;
-    static const titan_status order[] = {TITAN_ECANCELLED, TITAN_EUNREACHABLE, TITAN_EPERM,        TITAN_EINVAL,
-                                         TITAN_ENOTFOUND,  TITAN_EDEVICE,      TITAN_EJOB,         TITAN_EUNPLACEABLE,
+    static const titan_status order[] = {TITAN_ECANCELLED, TITAN_EUNREACHABLE, TITAN_EPERM, TITAN_EINVAL,
+                                         TITAN_ENOTFOUND,  TITAN_EDEVICE,      TITAN_EJOB,  TITAN_EUNPLACEABLE,
                                          TITAN_ECONFLICT,  TITAN_ETIMEDOUT,    TITAN_OK};
     for (size_t i = 0; i < ARRAY_SIZE(order); i++)
         for (size_t k = 0; k < ARRAY_SIZE(order); k++)
