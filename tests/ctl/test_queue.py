@@ -62,6 +62,9 @@ def passed_and_given_back():
         until("it trains", lambda: d.status(passing)["step"] > 3)
         assert d.status(passing)["reason"] == f"backfill: job {large} comes first, and gets these slots when they are enough for it"
         assert d.status(large)["state"] == "PENDING"
+        d.kill()
+        d.start()  # it is kept
+        until("it goes on", lambda: d.status(passing)["state"] == "RUNNING" and (d.status(passing)["reason"] or "").startswith("backfill: "))
         d.ok("cancel", runs)
         d.wait_state(large, "RUNNING")
         s = d.status(passing)

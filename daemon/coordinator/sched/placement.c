@@ -110,7 +110,7 @@ static void place_queue(struct core *c)
         queue_narrow(c, room); /* whatever comes behind it has no more room */
     }
     for (size_t i = 0; i < CORE_DEVICES; i++)
-        c->idle[i] = slots_free(c, core_devices[i], NULL);
+        c->idle[i] = c->heads[i].job ? slots_free(c, core_devices[i], NULL) : 0;
     backfills_end(c);
 }
 

@@ -45,7 +45,7 @@ struct disk_usage {
     struct disk_user *users;
     struct disk_folder *folders; /* by job_id */
     size_t n, cap, at;           /* at: the next to look at */
-    bool walks;
+    bool listed, walks;          /* all folders were found; a walk is under way */
 };
 
 /* --- on a thread -------------------------------------------------------------------------------------------------- */
@@ -154,26 +154,28 @@ static void measured(struct coordinator *c, const struct disk_walk *w)
     f->bytes = w->bytes;
 }
 
-static void start_walk(struct coordinator *c, uint64_t job_id);
+static bool start_walk(struct coordinator *c, uint64_t job_id);
 
 static void on_timer(uv_timer_t *timer)
 {
     struct coordinator *c = timer->data;
     struct disk_usage *d = c->disk;
     const int64_t now = clock_mono_ms();
-    int64_t next = INT64_MAX;
-    for (size_t i = 0; i < d->n && !d->walks; i++) {
+    int64_t next = d->listed ? INT64_MAX : now + AGAIN_MS;
+    if (!d->listed)
+        (void)start_walk(c, 0);
+    for (size_t i = 0; i < d->n && d->listed; i++) {
         struct disk_folder *f = &d->folders[(d->at + i) % d->n];
         const int64_t due = f->measured_ms ? f->measured_ms + AGAIN_MS : now;
-        if (!f->changed)
-            continue;
-        next = MIN(next, due);
-        if (due > now)
+        if (f->changed && due > now)
+            next = MIN(next, due);
+        if (!f->changed || due > now)
             continue;
         d->at = (d->at + i + 1) % d->n;
-        f->changed = false;
         f->measured_ms = now;
-        start_walk(c, f->job_id);
+        f->changed = !start_walk(c, f->job_id);
+        next = now + AGAIN_MS;
+        break;
     }
     if (!d->walks && next != INT64_MAX)
         uv_timer_start(&c->disk_timer, on_timer, (uint64_t)(next - now), 0);
@@ -190,40 +192,43 @@ static void given_up(struct file_task *k, bool started);
 
 static const struct file_calls calls = {.run = walk_on, .done = walked, .given_up = given_up, .free = walk_free};
 
-static void add_walk(struct disk_walk *w)
+static bool add_walk(struct disk_walk *w)
 {
     struct coordinator *c = w->owner;
     c->disk->walks = !c->closing && file_pool_add(c->files, &w->task, &calls, sizeof(*w), NULL) == TITAN_OK;
-    if (!c->disk->walks) { /* it is tried again with the next change */
+    if (!c->disk->walks)
         walk_free(&w->task);
-        look_soon(c);
-    }
+    return c->disk->walks;
 }
 
-static void start_walk(struct coordinator *c, uint64_t job_id)
+static bool start_walk(struct coordinator *c, uint64_t job_id)
 {
     struct disk_walk *w = calloc(1, sizeof(*w));
     titan_assert(w);
     w->owner = c;
+    w->task.key = "disk usage"; /* a file server that does not answer holds one thread */
     w->job_id = job_id;
     if (job_id)
         (void)snprintf(w->path, sizeof(w->path), "%s/%llu", c->jobs_dir, (unsigned long long)job_id);
     else
         (void)snprintf(w->path, sizeof(w->path), "%s", c->jobs_dir);
-    add_walk(w);
+    return add_walk(w);
 }
 
 static void walked(struct file_task *k)
 {
     struct disk_walk *w = walk_of(k);
     struct coordinator *c = w->owner;
+    const uint64_t job_id = w->job_id;
     if (!w->done) {
-        add_walk(w);
+        if (!add_walk(w))
+            disk_usage_changed(c, job_id);
         return;
     }
     c->disk->walks = false;
-    if (w->job_id)
+    if (job_id)
         measured(c, w);
+    c->disk->listed |= !job_id;
     for (size_t i = 0; i < w->n_ids; i++)
         disk_usage_changed(c, w->ids[i]);
     walk_free(k);
@@ -237,8 +242,7 @@ static void given_up(struct file_task *k, bool started)
     struct coordinator *c = w->owner;
     if (!c->closing) {
         c->disk->walks = false;
-        if (w->job_id)
-            disk_usage_changed(c, w->job_id);
+        disk_usage_changed(c, w->job_id);
     }
     if (!started)
         walk_free(k);
@@ -250,7 +254,7 @@ void disk_usage_open(struct coordinator *c)
         return;
     c->disk = calloc(1, sizeof(*c->disk));
     titan_assert(c->disk);
-    start_walk(c, 0);
+    (void)start_walk(c, 0);
 }
 
 void disk_usage_free(struct coordinator *c)
@@ -268,12 +272,13 @@ void disk_usage_free(struct coordinator *c)
 void disk_usage_changed(struct coordinator *c, uint64_t job_id)
 {
     struct disk_usage *d = c->disk;
-    if (!d || !job_id)
+    if (!d)
         return;
     const size_t at = folder_at(d, job_id);
-    if (at == d->n || d->folders[at].job_id != job_id)
+    if (job_id && (at == d->n || d->folders[at].job_id != job_id))
         titan_assert(VEC_INSERT(d->folders, d->n, d->cap, at, (struct disk_folder){.job_id = job_id}));
-    d->folders[at].changed = true;
+    if (job_id)
+        d->folders[at].changed = true;
     look_soon(c);
 }
 

@@ -71,6 +71,8 @@ static void test_defaults(void **state)
     assert_string_equal(c.listen[0], expected);
     assert_int_equal(c.log_level, LOG_LEVEL_INFO);
     assert_int_equal(c.quarantine_crashes, 3);
+    assert_int_equal(c.limits.user_pending_jobs, 10000);
+    assert_true(!c.limits.user_slots && !c.limits.user_submits_per_minute && !c.limits.user_disk_mb);
     assert_int_equal(c.detection.leader_lease_ms, 600000); /* ten minutes: a coordinator may be away for so long */
     assert_int_equal(PARSE(&c, &err, "agent", "--coordinator", "h:1"), TITAN_OK);
     assert_false(c.stop_workers);
@@ -106,6 +108,7 @@ static void test_file_and_flags(void **state)
     struct titan_error err;
     write_file("[titand]\nlog_level = \"debug\"\n[coordinator]\nlisten = [\"127.0.0.1:1\", \"[::1]:2\"]\n"
                "quarantine_crashes = 0\n"
+               "[limits]\nuser_pending_jobs = 0\nuser_slots = 8\nuser_disk_mb = 10000000\n"
                "[agent]\ninsecure = true\nslots = 3\nnode = \"n1\"\nlease_ms = 5000\nlog_bytes_max = "
                "1000000\nstop_workers = false\n"
                "coordinator = \"10.0.0.1:7070\"\n");
@@ -113,6 +116,9 @@ static void test_file_and_flags(void **state)
     assert_int_equal(PARSE(&c, &err, "dev", "--slots", "5", "--config", file, "--stop-workers"), TITAN_OK);
     assert_int_equal(c.slots, 5);
     assert_int_equal(c.quarantine_crashes, 0);
+    assert_int_equal(c.limits.user_pending_jobs, 0);
+    assert_int_equal(c.limits.user_slots, 8);
+    assert_int_equal(c.limits.user_disk_mb, 10000000);
     assert_int_equal(c.lease_ms, 5000);
     assert_int_equal(c.log_bytes_max, 1000000);
     assert_string_equal(c.node, "n1");

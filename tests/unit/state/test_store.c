@@ -505,7 +505,7 @@ static void test_lists_and_pages(void **state)
     for (uint64_t id = 1; id <= 10; id++)
         add_job(db, id);
     struct event e = event_of(4);
-    struct job_status status = {.step = 3, .loss = 1.5, .epoch = 2, .checkpoint = "/c"};
+    struct job_status status = {.step = 3, .loss = 1.5, .epoch = 2, .passed = 7, .checkpoint = "/c"};
     assert_int_equal(job_move(db, 4, JOB_FORMING, "because", &status, &e, NULL), TITAN_OK);
     struct listed l = {.n = 0};
     assert_int_equal(job_list(db, &(struct job_filter){0}, 3, each_job, &l, NULL), TITAN_OK);
@@ -522,6 +522,7 @@ static void test_lists_and_pages(void **state)
     assert_int_equal(l.n, 1);
     assert_int_equal(l.ids[0], 4);
     assert_true(l.last.status.loss == 1.5 && l.last.status.step == 3 && l.last.status.epoch == 2);
+    assert_int_equal(l.last.status.passed, 7);
     assert_true(world_set_has(&l.last.spec.worlds, 4) && !world_set_has(&l.last.spec.worlds, 2));
     l.n = 0; /* of those that have not ended, by their index */
     assert_int_equal(

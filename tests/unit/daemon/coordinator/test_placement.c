@@ -196,11 +196,44 @@ static void test_passes_as_long_as_it_is_in_vain(void **state)
     submit_as(&b, 4, 1, 3, "carol");
     assert_int_equal(started(&b), 4);
     assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 2);
-    submit_as(&b, 5, 1, 1, "carol");
+    submit_as(&b, 5, 1, 1, "dave");
+    submit_as(&b, 6, 1, 1, "erin");
     assert_int_equal(started(&b), 0);
     exited(&b, .job = 3, .worker = 2, .code = 2, .reason = "bad input");
     assert_int_equal(started(&b), 5);
     assert_null(event(&b, "job.preempted"));
+    assert_string_equal(why_waits(&b, 2), "waiting: needs 4 slots, none free");
+    assert_string_equal(why_waits(&b, 6), "waiting behind job 2 (priority 0)");
+    close_bench(&b);
+}
+
+/* What comes back counts from when it is known to, so that both are waited for at the same time. */
+static void test_gives_back_while_another_ends(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_passed(&b);
+    finished(&b, .job = 1, .worker = 1, .epoch = 1, .step = 100);
+    assert_int_equal(event(&b, "job.preempted")->job_id, 3);
+    close_bench(&b);
+}
+
+/* The one that has passed gives before one that has not, whatever their priorities. */
+static void test_passing_gives_first(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b);
+    assert_int_equal(registration(&b, 1, "a", SLOTS, NULL, 0), TITAN_OK);
+    struct job low = job_of(1, 1, 1);
+    low.spec.priority = -1;
+    submit_job(&b, &low);
+    submit_as(&b, 2, 2, 2, "bob");
+    submit_as(&b, 3, 3, 3, "mallory");
+    submit_as(&b, 4, 1, 1, "alice");
+    assert_int_equal(started(&b), 4);
+    exited(&b, .job = 2, .worker = 2, .code = 2, .reason = "bad input");
+    assert_int_equal(event(&b, "job.preempted")->job_id, 4);
     close_bench(&b);
 }
 
@@ -440,6 +473,22 @@ static void test_user_limit_and_growth(void **state)
     close_bench(&b);
 }
 
+/* What a job waits to have again is its own before it is its user's next job's. */
+static void test_user_limit_and_replacements(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_limited(&b);
+    submit_as(&b, 1, 2, 2, "alice");
+    make_run(&b, .job = 1, .first = 1, .n = 2, .step = 5);
+    submit_as(&b, 2, 3, 3, "alice");
+    exited(&b, .job = 1, .worker = 1, .code = 1, .reason = "no such GPU");
+    assert_int_equal(started(&b), 0);
+    assert_string_equal(why_waits(&b, 2), "waiting: alice runs on 2 of 4 slots that one user may have "
+                                          "(limits.user_slots), and this job needs 3");
+    close_bench(&b);
+}
+
 /* A worker that moves to another node is one of its user's still. */
 static void test_user_limit_and_drain(void **state)
 {
@@ -572,6 +621,9 @@ int main(void)
         cmocka_unit_test(test_passes_a_long_queue),
         cmocka_unit_test(test_user_has_its_slots),
         cmocka_unit_test(test_user_limit_and_growth),
+        cmocka_unit_test(test_gives_back_while_another_ends),
+        cmocka_unit_test(test_passing_gives_first),
+        cmocka_unit_test(test_user_limit_and_replacements),
         cmocka_unit_test(test_silent_node),
         cmocka_unit_test(test_node_that_was_not_asked),
         cmocka_unit_test(test_silent_node_answers),
