@@ -6,14 +6,21 @@
 #include "base/clock.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
+#include "ctl/live_stream.h"
 #include "ctl/output.h"
 #include "ctl/when.h"
 
+struct printing {
+    const struct ctl *ctl;
+    Titan__V1__AuditRequest request;
+};
+
 static bool each(const ProtobufCMessage *message, void *data)
 {
-    const struct ctl *ctl = data;
+    struct printing *p = data;
     const Titan__V1__Event *event = (const Titan__V1__Event *)message;
-    if (ctl->json)
+    p->request.after_event_id = event->id;
+    if (p->ctl->json)
         return output_json(message, false);
     char at[32];
     output_fit(message);
@@ -27,16 +34,24 @@ static bool each(const ProtobufCMessage *message, void *data)
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct ctl *ctl = with;
-    Titan__V1__AuditRequest request = TITAN__V1__AUDIT_REQUEST__INIT;
+    struct printing p = {.ctl = ctl, .request = TITAN__V1__AUDIT_REQUEST__INIT};
+    struct live_stream live = {.ctl = ctl,
+                               .method = TITAN_METHOD("Audit"),
+                               .request = &p.request.base,
+                               .reply = &titan__v1__event__descriptor,
+                               .each = each,
+                               .data = &p};
     const char *since = args_text(args, "since", NULL);
     int64_t after;
     if (since)
-        TRY(when_past(since, clock_wall_ms(), &request.since_ms, err));
+        TRY(when_past(since, clock_wall_ms(), &p.request.since_ms, err));
     TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
-    request.after_event_id = (uint64_t)after;
-    request.actor = (char *)(uintptr_t)args_text(args, "actor", "");
-    request.follow = args_has(args, "follow");
-    return ctl_stream(ctl, TITAN_METHOD("Audit"), &request.base, &titan__v1__event__descriptor, each, ctl, err);
+    TRY(live_stream_patience(args, &live.patience_ms, err));
+    p.request.after_event_id = (uint64_t)after;
+    p.request.actor = (char *)(uintptr_t)args_text(args, "actor", "");
+    p.request.follow = args_has(args, "follow");
+    return p.request.follow ? live_stream_read(&live, err)
+                            : ctl_stream(ctl, live.method, live.request, live.reply, each, &p, err);
 }
 
 const struct command command_audit = {
@@ -51,6 +66,7 @@ const struct command command_audit = {
                                      {"actor", 0, "WHO", "only of this identity, as the lines write it", WORD_NONE},
                                      {"after", 0, "ID", "only events after this number", WORD_NONE},
                                      {"follow", 'f', NULL, "go on until it is interrupted", WORD_NONE},
+                                     SERVER_GONE,
                                      {NULL}},
     .examples = (const struct example[]){{"titanctl audit --since 1d | grep refused", "what was tried since yesterday"},
                                          {"titanctl -o json audit --actor alice", "what alice has done"},

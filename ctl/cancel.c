@@ -7,6 +7,7 @@
 #include "ctl/command.h"
 #include "ctl/follow.h"
 #include "ctl/jobs.h"
+#include "ctl/live_stream.h"
 #include "ctl/outcomes.h"
 #include "ctl/output.h"
 
@@ -55,8 +56,10 @@ static titan_status await_end(void *data, size_t i, struct titan_error *err)
 {
     const struct cancelling *c = data;
     const uint64_t id = c->jobs.ids[i];
+    titan_assert(i < c->cancelled);
     _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
-    TRY(follow_job(&(struct follow_options){.server = c->ctl->server, .job_id = id}, &end, err));
+    TRY(follow_job(&(struct follow_options){.server = c->ctl->server, .job_id = id, .patience_ms = PATIENT_FOR_EVER},
+                   &end, err));
     output_fit(&end->base);
     print_one(c->ctl, id, end->job->state, end->job->reason);
     return args_has(c->args, "checkpoint") ? check_saved(c->ctl, end->job, err) : TITAN_OK;
@@ -74,6 +77,7 @@ static titan_status cancel_one(void *data, size_t i, struct titan_error *err)
     request.grace_ms = c->grace_ms;
     const titan_status status = ctl_call(c->ctl, TITAN_METHOD("CancelJob"), &request.base,
                                          &titan__v1__cancel_job_response__descriptor, &reply, err);
+    titan_assert(c->cancelled <= i);
     c->others += c->searched && status == TITAN_EPERM;
     if (status != TITAN_OK)
         return c->searched && (status == TITAN_ECONFLICT || status == TITAN_EPERM) ? TITAN_OK : status;

@@ -18,6 +18,7 @@ static titan_status checkpoint_one(void *data, size_t i, struct titan_error *err
     Titan__V1__CheckpointJobRequest request = TITAN__V1__CHECKPOINT_JOB_REQUEST__INIT;
     _cleanup_message_ Titan__V1__CheckpointJobResponse *reply = NULL;
     _cleanup_(buf_free) struct buf text = BUF_INIT;
+    titan_assert(i < of->jobs.n);
     request.job_id = of->jobs.ids[i];
     TRY(ctl_call(of->ctl, TITAN_METHOD("CheckpointJob"), &request.base, &titan__v1__checkpoint_job_response__descriptor,
                  &reply, err));

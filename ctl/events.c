@@ -7,17 +7,20 @@
 #include "base/clock.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
+#include "ctl/live_stream.h"
 #include "ctl/output.h"
 
 struct printing {
     const struct ctl *ctl;
     bool all; /* jobs, and the nodes */
+    Titan__V1__WatchEventsRequest request;
 };
 
 static bool each(const ProtobufCMessage *message, void *data)
 {
-    const struct printing *p = data;
+    struct printing *p = data;
     const Titan__V1__Event *event = (const Titan__V1__Event *)message;
+    p->request.after_event_id = event->id;
     if (p->ctl->json)
         return output_json(message, false);
     char at[32];
@@ -43,12 +46,20 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     if (args->n > 0)
         TRY(args_job(args, 0, &id, err));
     TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
-    Titan__V1__WatchEventsRequest request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
-    request.job_id = id;
-    request.after_event_id = (uint64_t)after;
-    request.follow = args_has(args, "follow");
-    struct printing p = {.ctl = ctl, .all = args->n == 0};
-    return ctl_stream(ctl, TITAN_METHOD("WatchEvents"), &request.base, &titan__v1__event__descriptor, each, &p, err);
+    struct printing p = {.ctl = ctl, .all = args->n == 0, .request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT};
+    struct live_stream live = {.ctl = ctl,
+                               .method = TITAN_METHOD("WatchEvents"),
+                               .request = &p.request.base,
+                               .reply = &titan__v1__event__descriptor,
+                               .each = each,
+                               .data = &p,
+                               .job_id = id};
+    TRY(live_stream_patience(args, &live.patience_ms, err));
+    p.request.job_id = id;
+    p.request.after_event_id = (uint64_t)after;
+    p.request.follow = args_has(args, "follow");
+    return p.request.follow ? live_stream_read(&live, err)
+                            : ctl_stream(ctl, live.method, live.request, live.reply, each, &p, err);
 }
 
 const struct command command_events = {
@@ -62,6 +73,7 @@ const struct command command_events = {
     .word = WORD_JOB,
     .options = (const struct option_spec[]){{"follow", 'f', NULL, "go on until the job has ended", WORD_NONE},
                                             {"after", 0, "ID", "only events after this number", WORD_NONE},
+                                            SERVER_GONE,
                                             {NULL}},
     .examples = (const struct example[]){{"titanctl events 12 -f", "watch a job live"},
                                          {"titanctl events -f | grep node", "watch the nodes"},

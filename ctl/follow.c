@@ -33,6 +33,7 @@ struct follow {
     uint64_t last_event, last_step;
     int64_t checkpoint_ms; /* when the last one was printed */
     int64_t gone_ms;       /* since when the server does not answer; 0 = it does */
+    bool answered;         /* ... and has, once */
     int64_t lacks_ms;      /* since when nodes are missing; 0 = they are not */
     bool polling, asking_end, over, client_down, giving_up;
     bool known;   /* an answer about the job has come: metrics are asked for from its step on */
@@ -98,19 +99,39 @@ static void on_retry(uv_timer_t *timer)
     ask_job(f);
 }
 
+static void say(struct follow *f, const char *text)
+{
+    if (f->options->progress)
+        progress_print(&f->progress, text);
+    else
+        (void)fprintf(stderr, "titanctl: %s\n", text);
+}
+
+static void server_answers(struct follow *f)
+{
+    f->answered = true;
+    if (f->gone_ms)
+        say(f, "the server is back");
+    f->gone_ms = 0;
+}
+
 /* True when err is worth waiting for. */
 static bool wait_for_server(struct follow *f, const struct titan_error *err)
 {
+    const int64_t now_ms = clock_mono_ms();
+    int64_t patience_ms = f->options->patience_ms;
+    char line[sizeof(err->msg) + 64];
     if (err->status != TITAN_EUNREACHABLE || f->over)
         return false;
-    int64_t now_ms = clock_wall_ms();
-    uint32_t patience_ms = f->options->patience_ms ? f->options->patience_ms : GONE_MS;
+    if (patience_ms < 0)
+        patience_ms = f->answered ? INT64_MAX : GONE_MS;
     if (f->gone_ms == 0) {
         f->gone_ms = now_ms;
-        if (f->options->progress)
-            progress_print(&f->progress, "the server does not answer; waiting for it");
+        (void)snprintf(line, sizeof(line), "waiting for the server: %s", err->msg);
+        if (patience_ms > 0)
+            say(f, line);
     }
-    if (now_ms - f->gone_ms > patience_ms)
+    if (now_ms - f->gone_ms >= patience_ms)
         return false;
     (void)uv_timer_start(&f->retry, on_retry, RETRY_MS, 0);
     return true;
@@ -140,9 +161,7 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
     (void)stream;
     struct follow *f = data;
     const Titan__V1__Event *event = (const Titan__V1__Event *)message;
-    if (f->gone_ms && f->options->progress)
-        progress_print(&f->progress, "the server is back");
-    f->gone_ms = 0;
+    server_answers(f);
     f->last_event = MAX(f->last_event, event->id);
     if (!f->options->progress || f->passing)
         return;
@@ -288,6 +307,7 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
         return; /* otherwise the events' stream says so too */
     }
     const Titan__V1__Job *job = ((const Titan__V1__GetJobResponse *)reply)->job;
+    server_answers(f);
     if (!job)
         return;
     progress_job(&f->progress, job);

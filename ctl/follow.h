@@ -16,7 +16,8 @@ struct follow_options {
     bool from_now;            /* events that are there already are passed over, in favour of how the job is now */
     bool cancel_on_interrupt; /* Ctrl-C cancels the job, a second one leaves at once; otherwise the first one leaves */
     uint32_t timeout_ms;      /* 0 = none */
-    uint32_t patience_ms;     /* how long the server may be gone; 0 = 30000 */
+    int64_t patience_ms;      /* how long the server may be gone, below 0: for ever; before its first answer, GONE_MS
+                                 at most where it is for ever */
     int64_t nodes_ms; /* cancel a job that nodes are missing for, for so long on end; 0 = never. With progress */
 };
 

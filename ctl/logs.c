@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* logs.c - titanctl logs: what the workers wrote. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "base/utf8.h"
+#include "base/vec.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
+#include "ctl/live_stream.h"
 #include "ctl/output.h"
 
 struct printing {
     struct ctl *ctl;
     bool prefix; /* several ranks: a line begins with its rank */
-    bool gone;   /* the reader has closed its end */
+    Titan__V1__LogsRequest request;
+    size_t cap_after;
 };
 
 /* For a terminal, which is to obey nothing of what a worker has written. Tabs stay. */
@@ -49,6 +53,27 @@ static void print_lines(struct printing *p, const Titan__V1__LogChunk *chunk)
     }
 }
 
+/* A server that comes back is asked for what is behind it. */
+static void note_position(struct printing *p, const Titan__V1__LogChunk *chunk)
+{
+    Titan__V1__LogsRequest *r = &p->request;
+    size_t i = 0;
+    r->tail_lines = 0;
+    while (i < r->n_after && r->after[i]->worker_id != chunk->worker_id)
+        i++;
+    if (i == r->n_after && chunk->position) {
+        Titan__V1__LogPosition *after = malloc(sizeof(*after));
+        if (!after || !VEC_PUSH(r->after, r->n_after, p->cap_after, after)) {
+            free(after);
+            return;
+        }
+        titan__v1__log_position__init(after);
+        after->worker_id = chunk->worker_id;
+    }
+    if (i < r->n_after)
+        r->after[i]->position = chunk->position;
+}
+
 static bool each(const ProtobufCMessage *message, void *data)
 {
     struct printing *p = data;
@@ -57,8 +82,8 @@ static bool each(const ProtobufCMessage *message, void *data)
         (void)output_json(message, false);
     else
         print_lines(p, chunk);
-    p->gone = fflush(stdout) != 0;
-    return !p->gone;
+    note_position(p, chunk);
+    return fflush(stdout) == 0;
 }
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
@@ -70,14 +95,26 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     TRY(args_job(args, 0, &id, err));
     TRY(args_int(args, "rank", 0, 1000000, -1, &rank, err));
     TRY(args_int(args, "tail", 1, 1000000, 0, &tail, err));
-    Titan__V1__LogsRequest request = TITAN__V1__LOGS_REQUEST__INIT;
-    request.job_id = id;
-    request.rank = (int32_t)rank;
-    request.tail_lines = (uint32_t)tail;
-    request.follow = args_has(args, "follow");
-    struct printing printing = {.ctl = ctl, .prefix = rank < 0};
-    return ctl_stream(ctl, TITAN_METHOD("Logs"), &request.base, &titan__v1__log_chunk__descriptor, each, &printing,
-                      err);
+    struct printing p = {.ctl = ctl, .prefix = rank < 0, .request = TITAN__V1__LOGS_REQUEST__INIT};
+    struct live_stream live = {.ctl = ctl,
+                               .method = TITAN_METHOD("Logs"),
+                               .request = &p.request.base,
+                               .reply = &titan__v1__log_chunk__descriptor,
+                               .each = each,
+                               .data = &p,
+                               .job_id = id};
+    TRY(live_stream_patience(args, &live.patience_ms, err));
+    p.request.job_id = id;
+    p.request.rank = (int32_t)rank;
+    p.request.tail_lines = (uint32_t)tail;
+    p.request.follow = args_has(args, "follow");
+    const titan_status status = p.request.follow
+                                    ? live_stream_read(&live, err)
+                                    : ctl_stream(ctl, live.method, live.request, live.reply, each, &p, err);
+    for (size_t i = 0; i < p.request.n_after; i++)
+        free(p.request.after[i]);
+    free(p.request.after);
+    return status;
 }
 
 const struct command command_logs = {
@@ -93,6 +130,7 @@ const struct command command_logs = {
     .options = (const struct option_spec[]){{"follow", 'f', NULL, "go on until the job has ended", WORD_NONE},
                                             {"rank", 'r', "RANK", "only this rank (default: all)", WORD_NONE},
                                             {"tail", 'n', "N", "only the last N lines of each rank", WORD_NONE},
+                                            SERVER_GONE,
                                             {NULL}},
     .examples = (const struct example[]){{"titanctl logs 12 --rank 0 -f", "follow rank 0"},
                                          {"titanctl logs 12 --tail 20", "the last 20 lines of each rank"},

@@ -13,6 +13,7 @@
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/curves.h"
+#include "ctl/live_stream.h"
 #include "ctl/output.h"
 #include "ctl/plot.h"
 
@@ -33,8 +34,9 @@ struct view {
     bool split;      /* print where the time went, */
     bool rates;      /* or how fast it was, and what experts had to do */
     struct series *series;
-    size_t n, at;             /* at: of which points come in, */
-    uint64_t job;             /* and its id */
+    size_t n, at; /* at: of which points come in, */
+    uint64_t job; /* and its id */
+    Titan__V1__MetricsRequest request;
     int room;                 /* columns of the terminal; 0: any number */
     uint64_t printed, points; /* points: of the job that is looked at */
     int drawn_lines;
@@ -220,6 +222,8 @@ static bool each(const ProtobufCMessage *message, void *data)
     struct view *v = data;
     const Titan__V1__MetricPoint *point = (const Titan__V1__MetricPoint *)message;
     v->points++;
+    v->request.after_step = point->step;
+    v->request.after_epoch = point->epoch;
     if (!v->plot)
         return print_point(v, point);
     titan_assert(v->at < v->n);
@@ -263,25 +267,32 @@ static void report_no_steps(struct ctl *ctl, uint64_t id, int64_t after)
 
 static titan_status show(struct view *v, const struct args *args, struct titan_error *err)
 {
-    Titan__V1__MetricsRequest request = TITAN__V1__METRICS_REQUEST__INIT;
+    struct live_stream live = {.ctl = v->ctl,
+                               .method = TITAN_METHOD("Metrics"),
+                               .request = &v->request.base,
+                               .reply = &titan__v1__metric_point__descriptor,
+                               .each = each,
+                               .data = v};
     int64_t after;
     TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
-    request.after_step = (uint64_t)after;
-    request.follow = args_has(args, "follow");
-    v->live = v->plot && request.follow && output_terminal(STDOUT_FILENO);
+    TRY(live_stream_patience(args, &live.patience_ms, err));
+    v->live = v->plot && args_has(args, "follow") && output_terminal(STDOUT_FILENO);
     titan_status status = TITAN_OK;
     uint64_t seen = 0;
     for (v->at = 0; v->at < v->n && status == TITAN_OK; v->at++) {
         v->points = 0;
-        TRY(args_job(args, (int)v->at, &request.job_id, err));
-        v->job = request.job_id;
+        titan__v1__metrics_request__init(&v->request);
+        TRY(args_job(args, (int)v->at, &v->job, err));
+        v->request.job_id = live.job_id = v->job;
+        v->request.after_step = (uint64_t)after;
+        v->request.follow = args_has(args, "follow");
         if (v->plot)
-            TRY(series_begin(&v->series[v->at], request.job_id, err));
-        status = ctl_stream(v->ctl, TITAN_METHOD("Metrics"), &request.base, &titan__v1__metric_point__descriptor, each,
-                            v, err);
+            TRY(series_begin(&v->series[v->at], v->job, err));
+        status = v->request.follow ? live_stream_read(&live, err)
+                                   : ctl_stream(v->ctl, live.method, live.request, live.reply, each, v, err);
         seen += v->points;
         if (status == TITAN_OK && v->points == 0)
-            report_no_steps(v->ctl, request.job_id, after);
+            report_no_steps(v->ctl, v->job, after);
     }
     if (v->plot && seen > 0 && (status == TITAN_OK || status == TITAN_ECANCELLED))
         draw(v);
@@ -344,6 +355,7 @@ const struct command command_metrics = {
              "mask takes out, and the tokens of an expert",
              WORD_NONE},
             {"after", 0, "STEP", "only steps after this one", WORD_NONE},
+            SERVER_GONE,
             {NULL}},
     .examples = (const struct example[]){{"titanctl metrics 12 --plot", "the loss curve so far"},
                                          {"titanctl metrics 12 -f --plot", "the loss curve as it grows"},

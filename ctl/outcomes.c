@@ -54,5 +54,6 @@ titan_status outcomes(size_t n, titan_status (*one)(void *data, size_t i, struct
         bad += n - i - 1;
         break;
     }
+    titan_assert(bad <= n);
     return bad ? titan_fail(err, worst, "%zu of %zu %s", bad, n, what) : TITAN_OK;
 }

@@ -2,13 +2,13 @@
 /* resize.c - titanctl resize: change the number of workers of a job. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
+#include "ctl/live_stream.h"
 #include "ctl/output.h"
 
 /* "3", "2:4" or "recipe". */
@@ -34,15 +34,13 @@ static titan_status parse_range(const char *text, Titan__V1__ResizeJobRequest *r
 
 /* --- --wait ------------------------------------------------------------------------------------------------------- */
 
-enum { RETRY_MIN_MS = 100, RETRY_MAX_MS = 2000 };
-
 /* What the job's events say, from its first to the one that has the workers asked for. */
 struct waiting {
     uint32_t request, least, most; /* what is waited for */
     bool asked;                    /* the event of the request has been seen */
     uint32_t world;                /* members of the running epoch; 0 = none */
-    uint64_t last_event;           /* seen */
-    enum { WAIT_MORE, WAIT_THERE, WAIT_ENDED, WAIT_OVERTAKEN } outcome;
+    enum { WAIT_MORE, WAIT_THERE, WAIT_OVERTAKEN } outcome;
+    Titan__V1__WatchEventsRequest events;
 };
 
 static uint32_t detail_number(const char *detail, const char *key)
@@ -59,7 +57,7 @@ static bool on_event(const ProtobufCMessage *message, void *data)
 {
     const Titan__V1__Event *e = (const Titan__V1__Event *)message;
     struct waiting *w = data;
-    w->last_event = e->id;
+    w->events.after_event_id = e->id;
     if (strcmp(e->type, "resize.requested") == 0) {
         uint32_t request = detail_number(e->detail, "request");
         w->asked |= request == w->request;
@@ -75,45 +73,26 @@ static bool on_event(const ProtobufCMessage *message, void *data)
     return w->outcome == WAIT_MORE;
 }
 
-/* The events have ended: has the job, or is its server gone for a while? */
-static titan_status look(struct ctl *ctl, uint64_t job, struct waiting *w, struct titan_error *err)
-{
-    titan_assert(w->outcome == WAIT_MORE);
-    const int64_t begin_ns = clock_mono_ns();
-    _cleanup_message_ Titan__V1__GetJobResponse *now = NULL;
-    titan_status status = TITAN_EUNREACHABLE;
-    for (uint32_t pause_ms = RETRY_MIN_MS; status == TITAN_EUNREACHABLE; pause_ms = MIN(2 * pause_ms, RETRY_MAX_MS)) {
-        const struct timespec pause = {.tv_sec = pause_ms / 1000, .tv_nsec = pause_ms % 1000 * 1000000L};
-        (void)nanosleep(&pause, NULL);
-        if (ctl_interrupted)
-            return titan_fail(err, TITAN_ECANCELLED, "interrupted");
-        status = ctl_job(ctl, job, &now, err);
-        if (clock_mono_ns() - begin_ns > GONE_MS * INT64_C(1000000))
-            break;
-    }
-    if (status == TITAN_OK && ctl_state_final(now->job->state))
-        w->outcome = WAIT_ENDED;
-    return status;
-}
-
 /* What was asked for is stored: a server that comes back knows of it, and is not asked again. r->world_size becomes
  * what the job has then. */
-static titan_status wait_for(struct ctl *ctl, uint64_t job, Titan__V1__ResizeJobResponse *r, struct titan_error *err)
+static titan_status wait_for(struct ctl *ctl, const struct args *args, uint64_t job, Titan__V1__ResizeJobResponse *r,
+                             struct titan_error *err)
 {
-    struct waiting w = {.request = r->request, .least = r->min_workers, .most = r->max_workers};
-    Titan__V1__WatchEventsRequest request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
-    request.job_id = job;
-    request.follow = true;
-    while (w.outcome == WAIT_MORE) {
-        titan_status status = ctl_stream(ctl, TITAN_METHOD("WatchEvents"), &request.base, &titan__v1__event__descriptor,
-                                         on_event, &w, err);
-        if (status != TITAN_OK && status != TITAN_EUNREACHABLE)
-            return status;
-        request.after_event_id = w.last_event;
-        if (w.outcome == WAIT_MORE)
-            TRY(look(ctl, job, &w, err));
-    }
-    titan_assert(w.outcome != WAIT_MORE);
+    struct waiting w = {.request = r->request,
+                        .least = r->min_workers,
+                        .most = r->max_workers,
+                        .events = TITAN__V1__WATCH_EVENTS_REQUEST__INIT};
+    struct live_stream live = {.ctl = ctl,
+                               .method = TITAN_METHOD("WatchEvents"),
+                               .request = &w.events.base,
+                               .reply = &titan__v1__event__descriptor,
+                               .each = on_event,
+                               .data = &w,
+                               .job_id = job};
+    w.events.job_id = job;
+    w.events.follow = true;
+    TRY(live_stream_patience(args, &live.patience_ms, err));
+    TRY(live_stream_read(&live, err));
     if (w.outcome == WAIT_OVERTAKEN)
         return titan_fail(err, TITAN_ECONFLICT, "job %llu was asked for another size meanwhile",
                           (unsigned long long)job);
@@ -178,7 +157,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     }
     if (request.workers)
         reply->min_workers = request.workers;
-    TRY(wait_for(ctl, request.job_id, reply, err));
+    TRY(wait_for(ctl, args, request.job_id, reply, err));
     print_end(ctl, request.job_id, reply, (double)(clock_mono_ns() - begin_ns) / 1e9);
     return TITAN_OK;
 }
@@ -192,13 +171,14 @@ const struct command command_resize = {
         "for; with recipe on what its run file says. The members stop at a step boundary and go on from memory. N "
         "must be a\nnumber the job's mesh can have; a wrong one is refused with the nearest that can. The desired size "
         "is "
-        "kept when the\nserver restarts, and --wait goes on waiting for a server that comes back within 30 s.",
+        "kept when the\nserver restarts, and --wait goes on waiting.",
     .min_args = 2,
     .max_args = 2,
     .word = WORD_JOB,
     .options =
         (const struct option_spec[]){
             {"wait", 'w', NULL, "until the job trains with so many; then say how many, and after how long", WORD_NONE},
+            SERVER_GONE,
             {NULL}},
     .examples = (const struct example[]){{"titanctl resize 12 3 --wait", "shrink to three, or grow"},
                                          {"titanctl resize 12 2:8", "between two and eight"},

@@ -150,10 +150,11 @@ titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const
 {
     uint64_t id;
     bool existed;
-    int64_t nodes_ms = 0;
+    struct follow_options options = {.server = ctl->server, .progress = true};
     const char *patience = args_text(args, "wait-for-nodes", NULL);
     if (patience)
-        TRY(when_duration(patience, &nodes_ms, err));
+        TRY(when_duration(patience, &options.nodes_ms, err));
+    TRY(live_stream_patience(args, &options.patience_ms, err));
     if (patience && !args_has(args, "follow"))
         return titan_fail(err, TITAN_EINVAL, "--wait-for-nodes goes with --follow");
     TRY(submit_run(ctl, file, args, from, &id, &existed, err));
@@ -161,7 +162,7 @@ titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const
     if (!args_has(args, "follow"))
         return TITAN_OK;
 
-    const struct follow_options options = {.server = ctl->server, .job_id = id, .progress = true, .nodes_ms = nodes_ms};
+    options.job_id = id;
     _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
     TRY(follow_job(&options, &end, err));
     if (ctl->json)

@@ -4,6 +4,7 @@
 #define TITAN_CTL_SUBMIT_H
 
 #include "ctl/client.h"
+#include "ctl/live_stream.h"
 #include "ctl/run_file.h"
 
 /* The job that a new one goes on from. */
@@ -24,10 +25,9 @@ struct submit_from {
         {"wait-for-nodes", 0, "DURATION",                                                                              \
          "with --follow: cancel it and end with 7 when for so long (90s, 10m) there are no nodes that can hold it",    \
          WORD_NONE},                                                                                                   \
-    {                                                                                                                  \
-        "follow", 'f', NULL, "stay and show progress until the job has ended; Ctrl-C leaves, the job goes on",         \
-            WORD_NONE                                                                                                  \
-    }
+        {"follow", 'f', NULL, "stay and show progress until the job has ended; Ctrl-C leaves, the job goes on",        \
+         WORD_NONE},                                                                                                   \
+        SERVER_GONE
 
 /* Name, labels and idempotency key come from the options; from: NULL is a job of its own. */
 titan_status submit_run(struct ctl *ctl, const struct run_file *file, const struct args *args,

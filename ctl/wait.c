@@ -8,44 +8,50 @@
 #include "ctl/command.h"
 #include "ctl/follow.h"
 #include "ctl/jobs.h"
+#include "ctl/live_stream.h"
 #include "ctl/outcomes.h"
 #include "ctl/output.h"
-
-/* *ret: the job as it ended. Fails at once for a job or a server that is not there; only later losses of the server are
- * waited out. until_ms: of the monotonic clock, 0 = for ever. */
-static titan_status await(struct ctl *ctl, uint64_t id, bool progress, int64_t until_ms,
-                          Titan__V1__GetJobResponse **ret, struct titan_error *err)
-{
-    _cleanup_message_ Titan__V1__GetJobResponse *now = NULL;
-    const int64_t left = until_ms - clock_mono_ms();
-    TRY(ctl_job(ctl, id, &now, err));
-    if (ctl_state_final(now->job->state)) {
-        *ret = TAKE(now);
-        return TITAN_OK;
-    }
-    if (until_ms && left <= 0)
-        return titan_fail(err, TITAN_ETIMEDOUT, "job %llu is %s still", (unsigned long long)id,
-                          ctl_state_name(now->job->state));
-    return follow_job(&(struct follow_options){.server = ctl->server,
-                                               .job_id = id,
-                                               .progress = progress,
-                                               .from_now = progress,
-                                               .timeout_ms = until_ms ? (uint32_t)left : 0},
-                      ret, err);
-}
 
 struct waiting {
     struct ctl *ctl;
     struct jobs jobs;
     bool progress;
-    int64_t until_ms;
+    int64_t until_ms; /* of the monotonic clock, 0 = for ever */
+    int64_t patience_ms;
 };
+
+/* *ret: the job as it ended. */
+static titan_status await(const struct waiting *w, uint64_t id, Titan__V1__GetJobResponse **ret,
+                          struct titan_error *err)
+{
+    _cleanup_message_ Titan__V1__GetJobResponse *now = NULL;
+    const int64_t left = w->until_ms - clock_mono_ms();
+    const titan_status status = ctl_job(w->ctl, id, &now, err);
+    if (status != TITAN_OK && status != TITAN_EUNREACHABLE) /* that is waited out, as later losses are */
+        return status;
+    if (now && ctl_state_final(now->job->state)) {
+        *ret = TAKE(now);
+        return TITAN_OK;
+    }
+    if (w->until_ms && left <= 0)
+        return now ? titan_fail(err, TITAN_ETIMEDOUT, "job %llu is %s still", (unsigned long long)id,
+                                ctl_state_name(now->job->state))
+                   : status;
+    return follow_job(&(struct follow_options){.server = w->ctl->server,
+                                               .job_id = id,
+                                               .progress = w->progress,
+                                               .from_now = w->progress,
+                                               .timeout_ms = w->until_ms ? (uint32_t)left : 0,
+                                               .patience_ms = w->patience_ms},
+                      ret, err);
+}
 
 static titan_status wait_for_one(void *data, size_t i, struct titan_error *err)
 {
     const struct waiting *w = data;
     _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
-    TRY(await(w->ctl, w->jobs.ids[i], w->progress, w->until_ms, &end, err));
+    titan_assert(i < w->jobs.n);
+    TRY(await(w, w->jobs.ids[i], &end, err));
     if (w->ctl->json)
         (void)output_json(&end->job->base, w->jobs.n == 1);
     return follow_outcome(end->job, err);
@@ -57,6 +63,7 @@ static titan_status wait_for(struct ctl *ctl, const struct args *args, bool prog
     struct waiting w = {.ctl = ctl,
                         .progress = progress,
                         .until_ms = timeout_s > 0 ? clock_mono_ms() + (int64_t)(timeout_s * 1000) : 0};
+    TRY(live_stream_patience(args, &w.patience_ms, err));
     titan_status status = jobs_chosen(ctl, args, false, 0, &w.jobs, err);
     if (status == TITAN_OK && w.jobs.n == 0)
         (void)fputs("titanctl: there are none to wait for\n", stderr);
@@ -79,7 +86,7 @@ const struct command command_wait = {
     .arguments = "[JOB...]",
     .text = "Ends with 0 when all have completed, 1 when one has failed or was cancelled, 124 after the timeout. "
             "Jobs are named,\nor found by options: those that are there at the moment. All are waited for, also after "
-            "one that has failed. A server\nthat restarts in between is waited for.",
+            "one that has failed. A server\nthat is away meanwhile is waited for.",
     .min_args = 0,
     .max_args = ANY_NUMBER,
     .word = WORD_JOB,
@@ -87,6 +94,7 @@ const struct command command_wait = {
         (const struct option_spec[]){
             {"timeout", 't', "SECONDS", "give up after so long (default: never)", WORD_NONE},
             {"follow", 'f', NULL, "show progress meanwhile, as attach does, of one job after the other", WORD_NONE},
+            SERVER_GONE,
             JOBS_FILTERS,
             {NULL}},
     .examples = (const struct example[]){{"titanctl wait 12 --timeout 3600", "at most an hour"},
@@ -111,7 +119,7 @@ const struct command command_attach = {
     .min_args = 1,
     .max_args = 1,
     .word = WORD_JOB,
-    .options = (const struct option_spec[]){{NULL}},
+    .options = (const struct option_spec[]){SERVER_GONE, {NULL}},
     .examples = (const struct example[]){{"titanctl attach 12", "watch a job that runs already"}, {NULL}},
     .run = attach,
 };

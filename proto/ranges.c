@@ -253,8 +253,9 @@ static const struct range stop_workers[] = {
 };
 static const struct range log_request[] = {
     COUNT(request_id), JOB(job_id),  SIGNED(rank, INT32_MIN, INT32_MAX), FLAG(follow), COUNT32(tail_lines),
-    FLAG(cancel),      FLAG(flight),
+    FLAG(cancel),      FLAG(flight), PARTS(after, 0, LOG_POSITIONS_MAX),
 };
+static const struct range log_position[] = {NUMBER(worker_id, 1, RANGE_ID_MAX), RANDOM(position)};
 static const struct range log_chunk[] = {
     COUNT(request_id),
     SIGNED(rank, -1, JOB_WORKERS_MAX),
@@ -262,6 +263,7 @@ static const struct range log_chunk[] = {
     BYTES(data, 0, MESSAGE_MAX),
     FLAG(end),
     FLAG(cut),
+    RANDOM(position),
 };
 
 /* --- agents among each other -------------------------------------------------------------------------------------- */
@@ -464,9 +466,11 @@ static const struct range resize_job_request[] = {JOB_OR_ALL(job_id), COUNT32(wo
 /* An id or step to go on after may be any number: beyond the last there is nothing. */
 static const struct range watch_events_request[] = {JOB_OR_ALL(job_id), RANDOM(after_event_id), FLAG(follow)};
 static const struct range audit_request[] = {RANDOM(after_event_id), WALL(since_ms), WORD(actor, 255), FLAG(follow)};
-static const struct range logs_request[] = {JOB_OR_ALL(job_id), SIGNED(rank, -1, INT32_MAX), FLAG(follow),
-                                            COUNT32(tail_lines), FLAG(flight)};
-static const struct range metrics_request[] = {JOB_OR_ALL(job_id), RANDOM(after_step), FLAG(follow)};
+static const struct range logs_request[] = {JOB_OR_ALL(job_id), SIGNED(rank, -1, INT32_MAX),
+                                            FLAG(follow),       COUNT32(tail_lines),
+                                            FLAG(flight),       PARTS(after, 0, LOG_POSITIONS_MAX)};
+static const struct range metrics_request[] = {JOB_OR_ALL(job_id), RANDOM(after_step), FLAG(follow),
+                                               NUMBER(after_epoch, 0, RANGE_EPOCH_MAX)};
 static const struct range create_token_request[] = {WORD(name, 64), WORD(role, 64),
                                                     NUMBER(ttl_s, 0, UINT64_C(400) * 86400)};
 static const struct range revoke_token_request[] = {WORD(id, 64)};
@@ -508,6 +512,7 @@ static const struct table {
     EMPTY(list_tokens_request),
     OF_CLIENTS(revoke_token_request, revoke_token_request),
     OF_CLIENTS(logs_request, logs_request),
+    OF_CLIENTS(log_position, log_position),
     OF_CLIENTS(metrics_request, metrics_request),
     OF_CLIENTS(list_checkpoints_request, of_job),
     EMPTY(list_nodes_request),
@@ -581,6 +586,7 @@ static const struct table {
     TABLE(worker_finished, finished),
     TABLE(worker_evaluated, evaluated),
     TABLE(log_request, log_request),
+    TABLE(log_position, log_position),
     TABLE(agent_log_chunk, log_chunk),
     TABLE(worker_registration, worker_registration),
     TABLE(worker_failing, worker_failing),

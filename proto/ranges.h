@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 
+#define LOG_POSITIONS_MAX 4096                    /* workers of a job with output */
 #define RANGE_ID_MAX ((UINT64_C(1) << 53) - 1)    /* of jobs and workers; exact in JSON, too */
 #define RANGE_TERM_MAX (UINT64_C(1) << 48)        /* a restore adds a million, a start one */
 #define RANGE_EPOCH_MAX ((UINT64_C(1) << 62) - 1) /* above all that follow from terms (core_first_epoch) */

@@ -37,9 +37,14 @@ struct log_file {
     uint64_t offset;
 };
 
+/* Where a request goes on: twice the offset, and 1 in the .1. */
+struct log_position {
+    uint64_t worker_id, position;
+};
+
 /* Read, not sent yet. */
 struct log_piece {
-    uint64_t worker_id;
+    uint64_t worker_id, position;
     int32_t rank;
     size_t len;
     char bytes[CHUNK_BYTES];
@@ -60,6 +65,8 @@ struct log_request {
     char node[256], key[PATH_MAX + 8], folder[PATH_MAX]; /* folder: JOBDIR */
     struct log_file *files;
     size_t n_files, cap_files;
+    struct log_position *after;
+    size_t n_after;
     struct log_piece *pieces[PIECES_MAX];
     size_t n_pieces;
 };
@@ -132,6 +139,12 @@ static void file_start(const struct log_request *r, struct log_file *f)
     uint32_t lines = r->tail_lines;
     f->old = file_size(r, f, true) > 0;
     f->offset = 0;
+    for (size_t i = 0; i < r->n_after && !r->flight; i++)
+        if (r->after[i].worker_id == f->worker_id) {
+            f->old = r->after[i].position & 1;
+            f->offset = r->after[i].position >> 1;
+            return;
+        }
     if (!lines)
         return;
     uint64_t newest = tail_offset(r, f, false, &lines);
@@ -170,6 +183,7 @@ static enum read_result file_read_on(struct log_request *r, struct log_file *f)
     f->offset += send;
     if (send) {
         piece->worker_id = f->worker_id;
+        piece->position = r->flight ? 0 : f->offset << 1 | f->old;
         piece->rank = f->rank;
         piece->len = send;
         r->pieces[r->n_pieces++] = piece;
@@ -265,6 +279,7 @@ static void request_free(struct file_task *k)
     for (size_t i = 0; i < r->n_pieces; i++)
         free(r->pieces[i]);
     free(r->files);
+    free(r->after);
     free(r);
 }
 
@@ -276,6 +291,7 @@ static bool send_piece(const struct logs *l, const struct log_request *r, struct
     chunk.request_id = r->id;
     chunk.rank = piece->rank;
     chunk.worker_id = piece->worker_id;
+    chunk.position = piece->position;
     chunk.data.data = (uint8_t *)piece->bytes;
     chunk.data.len = piece->len;
     return l->send(&chunk, l->data);
@@ -388,6 +404,9 @@ void logs_request(struct logs *l, const Titan__Internal__LogRequest *request, co
     r->flight = request->flight;
     r->follow = request->follow && !r->flight && n < REQUESTS_MAX;
     r->tail_lines = r->flight ? 0 : request->tail_lines;
+    r->after = calloc(request->n_after + 1, sizeof(*r->after));
+    for (size_t i = 0; r->after && i < request->n_after; i++)
+        r->after[r->n_after++] = (struct log_position){request->after[i]->worker_id, request->after[i]->position};
     r->task.key = r->key;
     (void)snprintf(r->node, sizeof(r->node), "%s", l->node);
     (void)snprintf(r->key, sizeof(r->key), "%s%s", job_dir ? job_dir : "", r->flight ? "/flight" : "");

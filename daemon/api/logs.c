@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/vec.h"
 #include "daemon/api/api.h"
+#include "proto/ranges.h"
 
 #define NODES_MAX 256
 /* For clients that read slower than nodes send: of all of them, and of those of one identity. */
@@ -16,9 +18,14 @@
 struct piece {
     struct piece *next;
     int32_t rank;
-    uint64_t worker_id;
+    uint64_t worker_id, position;
     size_t len;
     uint8_t data[];
+};
+
+/* How far the output of a worker has come: a node that is asked again goes on there. */
+struct position {
+    uint64_t worker_id, position;
 };
 
 struct log_request {
@@ -35,6 +42,8 @@ struct log_request {
         char *name;
     } nodes[NODES_MAX]; /* asked */
     size_t n_nodes;
+    struct position *positions;
+    size_t n_positions, cap_positions;
     struct piece *waiting, **waiting_tail;
     size_t waiting_bytes;
     uv_timer_t linger;
@@ -42,18 +51,39 @@ struct log_request {
     bool follow, ended, lingering;
 };
 
+static void note_position(struct log_request *r, uint64_t worker_id, uint64_t position)
+{
+    const struct position now = {worker_id, position};
+    for (size_t i = 0; i < r->n_positions; i++)
+        if (r->positions[i].worker_id == worker_id) {
+            r->positions[i] = now;
+            return;
+        }
+    if (worker_id && position && r->n_positions < LOG_POSITIONS_MAX)
+        (void)!VEC_PUSH(r->positions, r->n_positions, r->cap_positions, now);
+}
+
 static void request_log(struct log_request *r, uint64_t session, bool cancel)
 {
     titan_assert(session);
+    _cleanup_free_ Titan__Internal__LogPosition *after = calloc(r->n_positions + 1, sizeof(*after));
+    _cleanup_free_ Titan__Internal__LogPosition **list = calloc(r->n_positions + 1, sizeof(*list));
     Titan__Internal__LogRequest body = TITAN__INTERNAL__LOG_REQUEST__INIT;
     Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
     body.request_id = r->id;
     body.job_id = r->job_id;
     body.rank = r->rank;
     body.follow = r->follow;
-    body.tail_lines = r->tail_lines;
+    body.tail_lines = r->n_positions ? 0 : r->tail_lines; /* of workers that have come since, all */
     body.cancel = cancel;
     body.flight = r->flight;
+    for (size_t i = 0; after && list && !cancel && i < r->n_positions; i++) {
+        titan__internal__log_position__init(&after[i]);
+        after[i].worker_id = r->positions[i].worker_id;
+        after[i].position = r->positions[i].position;
+        list[body.n_after++] = &after[i];
+    }
+    body.after = list;
     m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG;
     m.log = &body;
     session_post(r->owner, session, &m);
@@ -117,6 +147,7 @@ static void drain(struct log_request *r)
         Titan__V1__LogChunk m = TITAN__V1__LOG_CHUNK__INIT;
         m.rank = p->rank;
         m.worker_id = p->worker_id;
+        m.position = p->position;
         m.data.len = p->len;
         m.data.data = p->data;
         titan_status status = rpc_call_send(r->call, &m.base);
@@ -176,7 +207,9 @@ static void take_piece(struct log_request *r, const Titan__Internal__AgentLogChu
     p->next = NULL;
     p->rank = chunk->rank;
     p->worker_id = chunk->worker_id;
+    p->position = chunk->position;
     p->len = chunk->data.len;
+    note_position(r, p->worker_id, p->position);
     memcpy(p->data, chunk->data.data, p->len);
     *r->waiting_tail = p;
     r->waiting_tail = &p->next;
@@ -336,6 +369,8 @@ void api_logs(struct rpc_call *call, const ProtobufCMessage *base, void *data)
     r->follow = request->follow && !ended && !r->flight;
     r->rank = request->rank;
     r->tail_lines = request->tail_lines;
+    for (size_t i = 0; i < request->n_after && !r->flight; i++)
+        note_position(r, request->after[i]->worker_id, request->after[i]->position);
     r->waiting_tail = &r->waiting;
     uv_timer_init(c->loop, &r->linger);
     r->linger.data = r;
@@ -366,6 +401,7 @@ static void on_linger_closed(uv_handle_t *handle)
     drop_waiting(r);
     for (size_t i = 0; i < r->n_nodes; i++)
         free(r->nodes[i].name);
+    free(r->positions);
     free(r);
 }
 

@@ -175,7 +175,9 @@ static titan_status list_metrics(struct watcher *w, struct titan_error *err)
     struct db *db = store_metrics_reader(w->owner->store);
     if (!db)
         return titan_fail(err, TITAN_EIO, "metrics.db could not be opened; the coordinator's log says why");
-    if (w->epoch) /* steps that are trained again are sent again */
+    if (shell_fills_metrics(w->owner, w->job_id))
+        return TITAN_OK; /* steps before those that are there come, and this is looked at again then */
+    if (w->epoch)        /* steps that are trained again are sent again */
         TRY(metric_reached(db, w->job_id, w->after, w->epoch, &w->after, err));
     return metric_list(db, w->job_id, w->after, READ_AT_ONCE, each_metric, w, err);
 }
@@ -317,8 +319,11 @@ void api_metrics(struct rpc_call *call, const ProtobufCMessage *base, void *data
 {
     const Titan__V1__MetricsRequest *request = (const Titan__V1__MetricsRequest *)base;
     begin(data, call, POLICY_METRICS,
-          &(struct watcher){
-              .metrics = true, .job_id = request->job_id, .after = request->after_step, .follow = request->follow});
+          &(struct watcher){.metrics = true,
+                            .job_id = request->job_id,
+                            .after = request->after_step,
+                            .epoch = request->after_step ? request->after_epoch : 0,
+                            .follow = request->follow});
 }
 
 void api_watch_drain(struct rpc_call *call, void *data)

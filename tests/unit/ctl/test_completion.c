@@ -66,7 +66,7 @@ static void test_options(void **state)
     (void)state;
     offers("--ser", "--server ");
     offers("submit --fol", "--follow ");
-    offers("submit --ser", "--server ");
+    offers("submit --ser", "--server-gone --server ");
     offers("submit run.toml --idem", "--idempotency-key ");
     offers("list --foll", "");
     offers("list --state --ser", ""); /* a value, whatever it looks like */

@@ -79,7 +79,9 @@ static void test_bytes(void **state)
     uint8_t bytes[] = {'a', '\n', 0xff, 0, 0xc3, 0xa9, 0xc3};
     chunk.data.data = bytes;
     chunk.data.len = sizeof(bytes);
-    json_is(&chunk.base, "{\"rank\":0,\"worker_id\":0,\"data\":\"a\\n\xef\xbf\xbd\xef\xbf\xbd\xc3\xa9\xef\xbf\xbd\"}");
+    json_is(
+        &chunk.base,
+        "{\"rank\":0,\"worker_id\":0,\"data\":\"a\\n\xef\xbf\xbd\xef\xbf\xbd\xc3\xa9\xef\xbf\xbd\",\"position\":0}");
 }
 
 static void test_lists(void **state)
