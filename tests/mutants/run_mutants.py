@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes one operator, bound or constant of the product at a time and says which changes no test notices (`make mutants`).
 
-    run_mutants.py [--build build] [--seed N] [--only FILE] [--sanitizers] [N]
+    run_mutants.py [--build build] [--seed N] [--only FILE] [--sanitizers] [--again REPORT] [N]
 
 Places are drawn evenly over the lines of the product. Each mutant is compiled in a copy of the tree, BUILD/mutants/tree; what does not
 compile, or compiles to the same code, is drawn anew. Then the tests that `make test CHANGED=1` would choose are linked and run,
 the nearest first, until one fails: a test that does is run once without the mutant, whether it passes then. It has ten times as long
 as it has needed before; a mutant that hangs is noticed.
 With --sanitizers, what none of them notices is built with sanitizers and run once more, as `make check` has it.
+With --again, the mutants are those of an earlier report.json: what was noticed is taken over, and the others are tried with the
+tests of now. Where the sources lack a mutant's line by now, another one is drawn.
 
 equivalent.txt names mutants that change nothing. report.json and survivors.txt stand in BUILD/mutants.
 """
@@ -79,6 +81,15 @@ class Mutant:
         self.before, self.after = text.splitlines()[number].strip(), self.text.splitlines()[number].strip()
         self.place = f"{path}:{site.line}"
         self.change = f"{text[site.begin:site.end]} -> {site.after}"
+
+
+def find(texts, earlier):
+    """The mutant of an earlier report in these sources, nearest to where it was; None where its line is no more"""
+    path, line = earlier["place"].rsplit(":", 1)
+    text = texts.get(path, "")
+    same = [s for s in sites.sites(text) if f"{text[s.begin:s.end]} -> {s.after}" == earlier["change"]]
+    found = [m for m in (Mutant(path, text, s) for s in same) if (m.before, m.after) == (earlier["before"], earlier["after"])]
+    return min(found, key=lambda m: abs(m.site.line - int(line)), default=None)
 
 
 def draw(files, texts, share, rng):
@@ -273,6 +284,7 @@ class Run:
         self.files = product_files(args.only)
         self.texts = {f: (ROOT / f).read_text() for f in self.files}
         self.equivalent = read_equivalent((HERE / "equivalent.txt").read_text())
+        self.again = args.again
         self.rng = random.Random(args.seed)
         self.anew = {"does not compile": 0, "same code": 0, "no place": 0, "drawn before": 0}
         self.seen, self.results, self.originals = set(), [], set()
@@ -335,8 +347,15 @@ class Run:
             if build.passes(failed[0]) and not (failed[1] == "hangs" and name_of(failed[0]) not in limits and build.limit(name_of(failed[0])) > GRACE + 10 * UNKNOWN):
                 return failed, len(tests)
 
-    def one(self, share):
-        mutant = self.next(share)
+    def one(self, share, earlier=None):
+        mutant = earlier and find(self.texts, earlier)
+        if mutant and earlier["noticed_by"]:
+            return {**earlier, "place": mutant.place, "taken_over": True}
+        if mutant:
+            self.seen.add((mutant.path, mutant.site))
+            self.original(mutant.path)
+        else:
+            mutant = self.next(share)
         begin = time.monotonic()
         result = {"place": mutant.place, "before": mutant.before, "after": mutant.after, "change": mutant.change, "noticed_by": None}
         reason = self.equivalent.get((mutant.path, mutant.before, mutant.after))
@@ -356,15 +375,16 @@ class Run:
         print(f"builds {self.tree} without a mutant", flush=True)
         self.plain.objects()
         for i in range(count):
-            result = self.one((i / count, (i + 1) / count))
+            result = self.one((i / count, (i + 1) / count), self.again[i] if i < len(self.again) else None)
             self.results.append(result)
             verdict = f"noticed by {result['noticed_by']} ({result['how']})" if result["noticed_by"] else \
                 f"changes nothing: {result['changes_nothing']}" if "changes_nothing" in result else f"NOT noticed, {result['tests']} tests"
-            print(f"{i + 1:3} {result['place']}: {result['before']}\n        -> {result['after']}\n    {verdict}, {result['seconds']} s", flush=True)
+            print(f"{i + 1:3} {result['place']}: {result['before']}\n        -> {result['after']}\n    {verdict}, {result['seconds']} s{' before' * ('taken_over' in result)}", flush=True)
 
     def report(self, seed):
         seconds = time.monotonic() - self.begin
         noticed = [r for r in self.results if r["noticed_by"]]
+        taken = sum(r.get("taken_over", False) for r in noticed)
         nothing = [r for r in self.results if "changes_nothing" in r]
         survivors = [r for r in self.results if not r["noticed_by"] and "changes_nothing" not in r]
         broken = {name: how for b in self.builds for name, how in b.broken.items()}
@@ -377,7 +397,8 @@ class Run:
             first = max(int(line) - 4, 0)
             lines += [f"{r['place']}: {r['change']}", *(f"  {n + 1:5} {context[n]}" for n in range(first, min(int(line) + 3, len(context)))), f"     -> {r['after']}", ""]
         (self.folder / "survivors.txt").write_text("\n".join(lines))
-        print(f"\nSEED={seed}: {len(self.results)} mutants in {seconds:.0f} s, {len(noticed)} noticed, {len(nothing)} change nothing, {len(survivors)} not noticed"
+        print(f"\nSEED={seed}: {len(self.results)} mutants in {seconds:.0f} s, {len(noticed)} noticed{f' ({taken} taken over)' if self.again else ''}, "
+              f"{len(nothing)} change nothing, {len(survivors)} not noticed"
               f"\ndrawn anew: {', '.join(f'{n} {why}' for why, n in self.anew.items())}")
         for name, how in broken.items():
             print(f"left out, as it fails without a mutant: {name} ({how})")
@@ -396,11 +417,20 @@ def stop(*_):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--build", default=os.environ.get("BUILD", "build"))
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--seed", type=int)
     parser.add_argument("--only", metavar="FILE", help="a file or folder of the product")
     parser.add_argument("--sanitizers", action="store_true", help="build what is not noticed with sanitizers, too")
-    parser.add_argument("count", nargs="?", type=int, default=100)
+    parser.add_argument("--again", metavar="REPORT", help="an earlier report.json: what was not noticed is tried again")
+    parser.add_argument("count", nargs="?", type=int)
     args = parser.parse_args()
+    try:
+        earlier = json.loads(Path(args.again).read_text()) if args.again else {"mutants": []}
+        args.again = earlier["mutants"]
+    except (OSError, ValueError, KeyError) as e:
+        parser.error(f"--again {args.again}: no report.json of an earlier run: {e}")
+    args.count = args.count or len(args.again) or 100
+    if args.seed is None:
+        args.seed = earlier.get("seed", random.SystemRandom().randrange(1 << 32))
     run_ = Run(args)
     run_.folder.mkdir(parents=True, exist_ok=True)
     with open(run_.folder / "lock", "w", encoding="utf-8") as lock:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """`make mutants` (run_mutants.py) changes what it may and nothing else, and equivalent.txt names lines that there are."""
+import argparse
 import random
 import sys
 from pathlib import Path
@@ -64,6 +65,20 @@ def a_seed_draws_the_same():
     assert {place.split("/")[0] for place in drawn()} == {"base", "ctl", "daemon", "proto", "state", "worker"}, drawn()
 
 
+def a_report_is_gone_on_with():
+    """--again: a mutant of the report is found where its line is now; what was noticed is taken over, what is no more is drawn anew"""
+    path = "base/toml.c"
+    text = (run_mutants.ROOT / path).read_text()
+    for site in sites.sites(text)[::40]:
+        m = run_mutants.Mutant(path, text, site)
+        earlier = {"place": f"{path}:{site.line}", "before": m.before, "after": m.after, "change": m.change, "noticed_by": "a test", "how": "exit 1"}
+        moved = run_mutants.find({path: "\n\n" + text}, earlier)
+        assert (moved.before, moved.after, moved.change, moved.place) == (m.before, m.after, m.change, f"{path}:{site.line + 2}"), earlier
+        assert not run_mutants.find({path: text}, {**earlier, "before": "else"}) and not run_mutants.find({}, earlier)
+        run = run_mutants.Run(argparse.Namespace(build="/nonexistent", only=path, seed=1, sanitizers=False, again=[earlier]))
+        assert run.one((0, 1), earlier) == {**earlier, "taken_over": True}
+
+
 def equivalent_mutants_are_of_this_tree():
     """each entry of equivalent.txt is a line of its file and a change that may be drawn"""
     for (path, before, after), reason in run_mutants.read_equivalent((HERE / "equivalent.txt").read_text()).items():
@@ -84,4 +99,4 @@ def an_entry_is_whole():
         raise AssertionError("taken")
 
 
-tap(what_may_be_changed, a_change_is_of_its_line, a_seed_draws_the_same, equivalent_mutants_are_of_this_tree, an_entry_is_whole)
+tap(what_may_be_changed, a_change_is_of_its_line, a_seed_draws_the_same, a_report_is_gone_on_with, equivalent_mutants_are_of_this_tree, an_entry_is_whole)
