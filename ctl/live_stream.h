@@ -11,8 +11,8 @@
 
 #define SERVER_GONE                                                                                                    \
     {                                                                                                                  \
-        "server-gone", 0, "DURATION", "end with 4 when the server does not answer for so long: 30s, 5m (default: never)",  \
-            WORD_NONE                                                                                                  \
+        "server-gone", 0, "DURATION",                                                                                  \
+            "end with 4 when the server does not answer for so long: 30s, 5m (default: never)", WORD_NONE              \
     }
 #define PATIENT_FOR_EVER INT64_C(-1)
 /* What SERVER_GONE says, in ms. */

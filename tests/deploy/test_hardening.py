@@ -83,7 +83,7 @@ def compiled(source, cflags):
 
 def users_flags():
     """What a command lacks, whatever CFLAGS a user gives."""
-    kernel, other = "worker/device/cpu/gemm.c", "daemon/main.c"
+    kernel, other = "worker/device/cpu/gemm.c", "daemon/listeners.c"
     vector = ["-fopenmp", "-ffp-contract=fast", *["-mprefer-vector-width=512"] * X86]
     wanted = [(kernel, "-O2", [*FLAGS, *vector, "-O3", "-D_FORTIFY_SOURCE="]), (other, "-O2", [*FLAGS, "-D_FORTIFY_SOURCE="]),
               (other, "-O0", FLAGS), (other, "-O2 -D_FORTIFY_SOURCE=1", [*FLAGS, "-D_FORTIFY_SOURCE=1"])]
