@@ -332,6 +332,18 @@ static void advance(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
 
 /* --- the thread --------------------------------------------------------------------------------------------------- */
 
+static void cut_take(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
+{
+    const enum rpc_cut how = atomic_load(&c->cut);
+    if (how == RPC_CUT_NOW) {
+        (void)titan_fail(&c->why, TITAN_ELIMIT, "too many connections from one address: the oldest silent one ends");
+        connection_end(proxy, c);
+    } else if (how == RPC_CUT_SOON && !c->cutting) {
+        deadline_set(proxy, c, CUT_MS);
+        c->cutting = true;
+    }
+}
+
 static void begin(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
 {
     titan_assert(!c->gone && !c->queued);
@@ -341,6 +353,9 @@ static void begin(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
         c->next->prev = c;
     proxy->connections = c;
     deadline_set(proxy, c, BEGIN_MS);
+    cut_take(proxy, c);
+    if (c->gone)
+        return;
     if (watch(proxy, &c->client, EPOLL_CTL_ADD) && watch(proxy, &c->inner, EPOLL_CTL_ADD))
         return advance(proxy, c);
     (void)titan_fail(&c->why, TITAN_ENOMEM, "there is no memory to watch a connection");
@@ -362,11 +377,10 @@ static bool arrivals_take(struct rpc_proxy *proxy)
         c = next;
     }
     if (atomic_exchange(&proxy->cuts, false))
-        for (c = proxy->connections; c; c = c->next)
-            if (atomic_load(&c->cut) && !c->cutting) {
-                deadline_set(proxy, c, CUT_MS);
-                c->cutting = true;
-            }
+        for (struct rpc_proxy_connection *next = proxy->connections; (c = next);) {
+            next = c->next;
+            cut_take(proxy, c);
+        }
     return !closing;
 }
 
@@ -520,9 +534,9 @@ void rpc_proxy_add(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, int 
         wake(proxy);
 }
 
-void rpc_proxy_cut(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
+void rpc_proxy_cut(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, enum rpc_cut how)
 {
-    atomic_store(&c->cut, true);
+    atomic_store(&c->cut, how);
     if (!atomic_exchange(&proxy->cuts, true))
         wake(proxy);
 }

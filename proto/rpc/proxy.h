@@ -25,6 +25,10 @@ struct rpc_proxy_end {
     size_t sent;
 };
 
+/* How a connection is made to end: within 2 s, what gRPC still has for the client gets through; or at once, counted as
+ * refused, as another one of its address has its place. */
+enum rpc_cut { RPC_CUT_NOT, RPC_CUT_SOON, RPC_CUT_NOW };
+
 /* The thread's from rpc_proxy_add until ended is called, but for what is said to be the caller's. */
 struct rpc_proxy_connection {
     struct rpc_proxy_connection *next, *prev;
@@ -43,7 +47,7 @@ struct rpc_proxy_connection {
     char name[192];
     int64_t from_ms;
     _Atomic int64_t until_ms; /* the caller's to move, as the certificate is renewed */
-    atomic_bool cut;          /* of rpc_proxy_cut */
+    _Atomic enum rpc_cut cut; /* of rpc_proxy_cut */
 };
 
 /* queue: where connections' ends are posted. */
@@ -53,8 +57,7 @@ void rpc_proxy_close(struct rpc_proxy *proxy);
 /* The descriptors, the filter and tls are the thread's to close. ended is posted once, whenever both sides are closed;
  * why.status says for what reason (TITAN_OK: one of them has left). */
 void rpc_proxy_add(struct rpc_proxy *proxy, struct rpc_proxy_connection *connection, int client, int inner);
-/* Ends the connection within 2 s: what gRPC still has for the client gets through. The connection has not ended yet, or
- * its end is posted and not taken. */
-void rpc_proxy_cut(struct rpc_proxy *proxy, struct rpc_proxy_connection *connection);
+/* The connection has not ended yet, or its end is posted and not taken. */
+void rpc_proxy_cut(struct rpc_proxy *proxy, struct rpc_proxy_connection *connection, enum rpc_cut how);
 
 #endif

@@ -234,6 +234,8 @@ static void recv_tag(struct rpc_tag *tag, bool ok)
     } else if ((message = take_message(call))) {
         HANDLER(endpoint->method.path);
         if (check(call, message, &err) == TITAN_OK) {
+            if (!call->begun)
+                rpc_connection_count(call->server, call->connection, &call->identity, 1);
             call->opened = call->begun = true;
             (streams ? endpoint->method.on_message : endpoint->method.on_request)(call, message, endpoint->data);
         } else {
@@ -338,6 +340,8 @@ static void close_tag(struct rpc_tag *tag, bool ok)
     titan_assert(!call->over);
     call->over = true;
     uncharge(call);
+    if (call->begun)
+        rpc_connection_count(call->server, call->connection, &call->identity, -1);
     out_clear(call);
     if (call->opened && call->endpoint->method.on_close)
         call->endpoint->method.on_close(call, call->cancelled != 0, call->endpoint->data);
@@ -758,7 +762,7 @@ void rpc_server_review(struct rpc_server *server)
             struct rpc_identity identity;
             rpc_tenant_identify(c->tenant, c, &identity);
             if (identity.kind == RPC_ID_CERT && !options->review_connection(&identity, server->methods_data))
-                rpc_proxy_cut(server->proxy, &c->proxy);
+                rpc_proxy_cut(server->proxy, &c->proxy, RPC_CUT_SOON);
         }
 }
 

@@ -66,7 +66,9 @@ struct rpc_server_options {
     uint32_t max_connections;        /* over Unix sockets in all, and over TCP in all; 0 = 4096 */
     uint32_t max_user_connections;   /* of one uid; 0 = 256. Root and the uid of this process are bound by neither */
     uint32_t max_users;              /* ... with connections at a time, beside those two; 0 = 512 */
-    uint32_t max_peer_connections;   /* over TCP from one address (of IPv6: from one /64); 0 = 256 */
+    /* Over TCP from one address (of IPv6: from one /64), of each certificate or token that calls are let in with, and
+     * of callers with neither: of those the oldest without a call ends for a new one. 0 = 256 */
+    uint32_t max_peer_connections;
     /* Open calls of one uid, certificate or token; of an address, those without either. 0 = 4096. As above. */
     uint32_t max_user_calls;
     uint32_t max_own_calls;          /* ... of health and reflection, of one uid or address; 0 = 16. As above */

@@ -529,12 +529,43 @@ static struct connection **peer_bucket(struct rpc_server *server, const struct p
     return &server->peers[hash_index(hash_bytes(HASH_INIT, peer->address, sizeof(peer->address)), PEER_BUCKETS)];
 }
 
-static uint32_t peer_connections(struct rpc_server *server, const struct peer *peer)
+/* One certificate or token is not to have more of its address than all clients without one. */
+static void connection_name(struct connection *c, const char *name)
+{
+    struct rpc_server *server = c->server;
+    const uint64_t hash = hash_text(HASH_INIT, name) | 1;
+    uint32_t n = 0;
+    if (c->named)
+        return;
+    c->named = hash;
+    for (struct connection *x = *peer_bucket(server, &c->peer); x; x = x->next_peer)
+        n += x->named == hash && memcmp(&x->peer, &c->peer, sizeof(x->peer)) == 0;
+    if (n <= server->options.max_peer_connections)
+        return;
+    refused(server, "too many connections of one certificate or token from one address");
+    rpc_proxy_cut(server->proxy, &c->proxy, RPC_CUT_SOON);
+}
+
+/* Room for one more of this address: where as many as may be have shown neither certificate nor token, the oldest ends
+ * that has no call. False: all have one. */
+static bool peer_make_room(struct rpc_server *server, const struct peer *peer)
 {
     uint32_t n = 0;
-    for (struct connection *c = *peer_bucket(server, peer); c; c = c->next_peer)
-        n += memcmp(&c->peer, peer, sizeof(*peer)) == 0;
-    return n;
+    struct connection *silent = NULL;
+    for (struct connection *c = *peer_bucket(server, peer); c; c = c->next_peer) { /* the newest comes first */
+        if (memcmp(&c->peer, peer, sizeof(*peer)) != 0 || atomic_load(&c->proxy.cut) != RPC_CUT_NOT)
+            continue;
+        if (atomic_load(&c->proxy.identified))
+            connection_name(c, c->proxy.name);
+        if (c->named)
+            continue;
+        n++;
+        if (c->n_begun == 0)
+            silent = c;
+    }
+    if (n >= server->options.max_peer_connections && silent)
+        rpc_proxy_cut(server->proxy, &silent->proxy, RPC_CUT_NOW);
+    return n < server->options.max_peer_connections || silent;
 }
 
 static struct connection **id_bucket(struct rpc_server *server, uint64_t id)
@@ -548,6 +579,17 @@ struct connection *rpc_connection_get(struct rpc_server *server, uint64_t id)
     while (c && c->id != id)
         c = c->next;
     return c;
+}
+
+void rpc_connection_count(struct rpc_server *server, uint64_t id, const struct rpc_identity *caller, int by)
+{
+    struct connection *c = id ? rpc_connection_get(server, id) : NULL;
+    if (!c)
+        return;
+    titan_assert(by > 0 || c->n_begun > 0);
+    c->n_begun += (uint32_t)by;
+    if (by > 0 && (caller->kind == RPC_ID_CERT || caller->kind == RPC_ID_TOKEN))
+        connection_name(c, caller->name);
 }
 
 struct connection *rpc_connection_of(struct rpc_server *server, const grpc_metadata_array *headers)
@@ -668,9 +710,9 @@ static const char *tcp_refusal(struct rpc_server *server, int fd, struct connect
         return "they are gone already";
     if (fd > fd_max() || server->n_tcp >= (uint32_t)fd_max() / 6)
         return "descriptors are short";
-    if (peer_connections(server, &c->peer) >= server->options.max_peer_connections)
-        return "too many connections from one address";
-    return server->n_tcp >= server->options.max_connections ? "too many connections over TCP" : NULL;
+    if (server->n_tcp >= server->options.max_connections)
+        return "too many connections over TCP";
+    return peer_make_room(server, &c->peer) ? NULL : "too many connections from one address";
 }
 
 /* Why this connection is not taken; NULL: it is. */

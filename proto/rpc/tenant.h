@@ -69,6 +69,8 @@ struct connection {
     uint64_t id;
     struct peer peer;
     char address[96]; /* of TCP: "ipv4:127.0.0.1:5000" */
+    uint64_t named;   /* a hash of the certificate or token that it came with; 0: of neither, as far as is known */
+    uint32_t n_begun; /* calls that have their first message and are not over */
     struct rpc_server *server;
     struct tenant *tenant;
 };
@@ -141,6 +143,9 @@ void rpc_shutdown_advance(struct rpc_server *server);
  * socket. */
 struct connection *rpc_connection_get(struct rpc_server *server, uint64_t id);
 struct connection *rpc_connection_of(struct rpc_server *server, const grpc_metadata_array *headers);
+/* Of the connection of this id, if there is one: the first message of one more call that was let in is there, or (by
+ * -1) such a call is over. */
+void rpc_connection_count(struct rpc_server *server, uint64_t id, const struct rpc_identity *caller, int by);
 /* What the client of such a call has proved. */
 void rpc_tenant_identify(const struct tenant *tenant, const struct connection *connection, struct rpc_identity *ret);
 /* Start every tenant that is there, and take connections from now on. */

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The limits of clients (docs/operations.md, "Limits"): each one is met, what is beyond it is refused as it says, counted, and no other one
 notices. Those of connections and memory are in tests/fault/test_storms.py."""
+import contextlib
 import json
 import os
 import re
@@ -46,6 +47,26 @@ def watches(target, n):
 
 def counters(d):
     return {c["name"]: int(c["value"]) for c in json.loads(d.ok("-o", "json", "counters"))["counters"]}
+
+
+def connections_with_calls():
+    """limits.peer_connections: a connection with a call that is open does not end for the next one of its address, which is refused and counted"""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
+        config.write(f"[limits]\npeer_connections = {CALLS}\n")
+        config.flush()
+        with Daemon(None, "--slots", 1, "--config", config.name) as d, contextlib.ExitStack() as ends:
+            tcp, following = tcp_of(d), []
+            for _ in range(CALLS):
+                channel = ends.enter_context(grpc.insecure_channel(tcp, options=[("grpc.use_local_subchannel_pool", 1)]))
+                following.append((channel, channel.unary_stream("/titan.v1.Titan/WatchEvents")(b"\x18\x01")))  # follow
+                assert next(following[-1][1])
+            before = counters(d)["connections_refused"]
+            with contextlib.closing(http2.Connection(tcp)) as c:
+                until("the next one is closed", lambda: (c.read(), c.ended or not c.open)[1])
+            until("it is counted", lambda: counters(d)["connections_refused"] == before + 1)
+            assert all(call.is_active() for _, call in following)
+            following[0][1].cancel()
+            until("one without a call makes room", lambda: watches(tcp, 1) == [])
 
 
 def calls_of_a_user():
@@ -257,4 +278,4 @@ def header_block():
         assert d.ok("version")
 
 
-tap(fields_of_requests, refused_for_now, size_that_is_announced, refused_again_and_again, header_block, calls_of_a_user, refused_before_it_is_read, streams_of_a_connection, size_of_a_message)
+tap(fields_of_requests, refused_for_now, size_that_is_announced, refused_again_and_again, header_block, calls_of_a_user, connections_with_calls, refused_before_it_is_read, streams_of_a_connection, size_of_a_message)

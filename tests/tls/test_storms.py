@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Clients over TLS that take all they may have: agents come in and go on beside them, and so do other clients."""
+import contextlib
+import socket
 import ssl
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from http2 import HEADERS, Connection, frame, header  # noqa: E402
 
 WATCH = "/grpc.health.v1.Health/Watch"
 CALLS = 5
+CONNECTIONS = 6
 
 
 def stranger(c, source, port=None):
@@ -151,6 +154,86 @@ def answered(c, folder):
         return None
 
 
+def open_of(sockets):
+    """How many of them have not been ended by the other side."""
+    n = 0
+    for s in sockets:
+        s.setblocking(False)
+        try:
+            while s.recv(65536):
+                pass
+        except (BlockingIOError, ssl.SSLWantReadError):
+            n += 1
+        except OSError:
+            pass
+    return n
+
+
+def silent_strangers():
+    """strangers of a client's address that hold all its connections: sockets without a word, handshakes alone, calls without a message. Clients get in, what they have stays"""
+    if not World.grpc:
+        return World.why
+    with Coordinator(f"[limits]\npeer_connections = {CONNECTIONS}\n") as c:
+        eva, n1 = c.user("eva"), join(c, "n1", agents=False)
+        bearer = stranger(c, None)
+        stream = bearer.call("/titan.v1.Titan/Version", ("authorization", "Bearer " + c.ctl("token", "create", "ci").strip()))
+        bearer.data(stream, bytes(5))
+        until("its call is answered", lambda: (bearer.read(), stream in bearer.answered)[1])
+        with channel(c, eva) as ch:
+            follow = ch.unary_stream("/titan.v1.Titan/WatchEvents", request_serializer=World.api.WatchEventsRequest.SerializeToString,
+                                     response_deserializer=World.api.Event.FromString)(World.api.WatchEventsRequest(follow=True), timeout=deadline())
+            assert next(follow).type
+            for kind in ("no word", "a handshake", "a call"):
+                before = int(c.counter("connections_refused"))
+                strangers = [socket.create_connection(("127.0.0.1", c.port), deadline()) if kind == "no word" else stranger(c, None) for _ in range(3 * CONNECTIONS)]
+                if kind == "a call":
+                    for k in strangers:
+                        k.call("/titan.internal.Enrolment/Enroll")
+                sockets = strangers if kind == "no word" else [k.socket for k in strangers]
+                oldest, newest = sockets[:2 * CONNECTIONS], sockets[2 * CONNECTIONS:]
+                until("the oldest have ended", lambda: open_of(oldest) == 0)
+                until("each is counted", lambda: int(c.counter("connections_refused")) >= before + 2 * CONNECTIONS)
+                if kind != "no word":  # that ends by itself after 10 s
+                    assert open_of(newest) == CONNECTIONS, kind
+                assert version(c, eva) == ["titan.v1"]
+                if kind != "no word":
+                    until("one has ended for it", lambda: open_of(newest) == CONNECTIONS - 1)
+                    assert open_of(newest[:1]) == 0
+                for s in sockets:
+                    s.close()
+            restart(c, "n1", n1)
+            assert follow.is_active() and open_of([bearer.socket]) == 1 and "node.lost" not in c.log("c")
+            follow.cancel()
+            bearer.close()
+
+
+def connections_of_one_certificate():
+    """a certificate with all the connections it may have from an address: those without one, and of another, have theirs"""
+    if not World.grpc:
+        return World.why
+    with Coordinator(f"[limits]\npeer_connections = {CONNECTIONS}\n") as c, contextlib.ExitStack() as ends:
+        eva, max_ = c.user("eva"), c.user("max")
+
+        def kept(folder):
+            """A connection that is still there after its call."""
+            ch = ends.enter_context(channel(c, folder))
+            ask = ch.unary_unary("/titan.v1.Titan/Version", request_serializer=World.api.VersionRequest.SerializeToString,
+                                 response_deserializer=World.api.VersionResponse.FromString)
+            with contextlib.suppress(World.grpc.RpcError):  # of one that is cut before it has the answer
+                ask(World.api.VersionRequest(), timeout=deadline())
+        before = int(c.counter("connections_refused"))
+        for _ in range(CONNECTIONS):
+            kept(eva)
+        assert version(c, max_) == ["titan.v1"] and int(c.counter("connections_refused")) == before
+        kept(eva)
+        until("one more is cut", lambda: int(c.counter("connections_refused")) == before + 1)
+        assert "too many connections of one certificate or token" in c.log("c")
+        assert version(c, max_) == ["titan.v1"]
+        k = stranger(c, None)
+        assert open_of([k.socket]) == 1
+        k.close()
+
+
 def size_of_a_message():
     """512 KiB of a user over TLS, and not a byte more"""
     if not World.grpc:
@@ -211,4 +294,4 @@ class World:
     grpc, api = found[:2] if found else (None, None)
 
 
-tap(stranger_beside_agents, header_blocks, one_certificate, size_of_a_message, port_of_agents)
+tap(stranger_beside_agents, header_blocks, one_certificate, silent_strangers, connections_of_one_certificate, size_of_a_message, port_of_agents)
