@@ -110,6 +110,8 @@ struct agent_sample {
     uint64_t epoch, step, actions, busy_ns;
     uint32_t phase, waiting;
     char process_state; /* as in /proc/PID/stat; 0 = not known */
+    bool runnable;      /* a thread of it runs or would, if it had a processor; known where its page stands still */
+    uint64_t cpu_ms;    /* of all its threads */
 };
 void agent_core_adopted(struct agent_core *c, uint64_t job_id, uint64_t worker_id, const struct agent_sample *sample,
                         int64_t now);

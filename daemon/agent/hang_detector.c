@@ -84,16 +84,32 @@ static void count_steps(struct watch *w, uint64_t steps)
     w->own_ms = 0;
 }
 
+/* Of the time since the last sample, what it had no processor for. */
+static int64_t starved(struct watch *w, const struct agent_sample *s, int64_t gap)
+{
+    const uint64_t ran = s->cpu_ms >= w->cpu_ms ? s->cpu_ms - w->cpu_ms : 0;
+    w->cpu_ms = s->cpu_ms;
+    w->ran_ms = MIN(w->ran_ms + ran, (uint64_t)WATCH_GAP_MS); /* ticks are coarser than samples */
+    if (!s->runnable)
+        return 0;
+    const int64_t had = MIN(gap, (int64_t)w->ran_ms);
+    w->ran_ms -= (uint64_t)had;
+    return gap - had;
+}
+
 /* Since when it stands still, and what its steps take. */
 static void follow(struct watch *w, const struct agent_sample *s, int64_t now)
 {
     bool fresh = !w->seen || s->epoch != w->epoch;
     bool moved = fresh || s->actions != w->actions || s->step != w->step;
     int64_t gap = w->seen ? MIN(now - w->seen_at, WATCH_GAP_MS) : 0;
-    if (w->seen)
-        w->still_since += now - w->seen_at - gap;
+    const int64_t lost = starved(w, s, gap);
+    if (w->seen) {
+        w->still_since += now - w->seen_at - gap + lost;
+        w->moved_at += lost;
+    }
     if (!fresh && s->waiting == 0)
-        w->own_ms += (uint64_t)gap;
+        w->own_ms += (uint64_t)(gap - lost);
     if (fresh) {
         w->first = true;
         w->own_ms = 0;

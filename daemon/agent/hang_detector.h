@@ -5,7 +5,8 @@
  * A worker hangs when it waits for no other and nothing moves for longer than max(floor, 1.5 x p99.9 of its own time
  * for a step), where time it waited for others does not count; or when its process is stopped in two samples. A step
  * during which it was found hanging does not count as its step time. Of the time between two samples at most
- * WATCH_GAP_MS count: beyond it the agent has stood still, and most likely the machine. */
+ * WATCH_GAP_MS count: beyond it the agent has stood still, and most likely the machine. Nor does time count in which
+ * threads of the worker would have run and had no processor: the machine does something else. */
 #ifndef TITAN_DAEMON_AGENT_HANG_DETECTOR_H
 #define TITAN_DAEMON_AGENT_HANG_DETECTOR_H
 
@@ -30,7 +31,9 @@ struct watch {
     uint64_t actions, step, epoch;
     int64_t seen_at;      /* of the last sample */
     int64_t still_since;  /* nothing has moved since, though it waits for no other */
-    int64_t moved_at;     /* when anything last moved, waiting or not */
+    int64_t moved_at;     /* when anything last moved, waiting or not; later by what it had no processor for */
+    uint64_t cpu_ms;      /* of the last sample */
+    uint64_t ran_ms;      /* processor time not set off against time yet */
     uint64_t own_ms;      /* outside of waits, since the last step */
     bool seen;            /* there was one */
     bool first, reported; /* no step finished in this epoch yet; said to hang since the last */

@@ -2,6 +2,7 @@
 /* worker_process.c - start, kill and reap workers; see worker_process.h. */
 #include "daemon/agent/worker_process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -258,8 +259,9 @@ int worker_process_stat(const struct worker_process *p)
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-/* "PID (NAME) STATE ppid ...", where NAME may hold anything; resident pages are the 24th field (proc(5)). */
-char worker_process_state(int stat_fd, uint64_t *ret_rss)
+/* "PID (NAME) STATE ppid ...", where NAME may hold anything; user and system time are the 14th and 15th field, resident
+ * pages the 24th (proc(5)). */
+char worker_process_state(int stat_fd, uint64_t *ret_rss, uint64_t *ret_cpu_ms)
 {
     char text[1024];
     ssize_t n = stat_fd >= 0 ? pread(stat_fd, text, sizeof(text) - 1, 0) : -1;
@@ -269,11 +271,35 @@ char worker_process_state(int stat_fd, uint64_t *ret_rss)
         return 0;
     at += 2;
     char state = *at;
-    for (int field = 3; field < 24 && at; field++)
+    uint64_t ticks = 0;
+    for (int field = 3; field < 24 && at; field++) {
+        if (field == 14 || field == 15)
+            ticks += strtoull(at, NULL, 10);
         at = (at = strchr(at, ' ')) ? at + 1 : NULL;
+    }
     long pages = at ? strtol(at, NULL, 10) : 0;
     *ret_rss = pages > 0 ? (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+    *ret_cpu_ms = ticks * 1000 / (uint64_t)sysconf(_SC_CLK_TCK);
     return state;
+}
+
+bool worker_process_runnable(const struct worker_process *p)
+{
+    char path[64], text[512];
+    (void)snprintf(path, sizeof(path), "/proc/%d/task", (int)p->pid);
+    DIR *dir = p->pid > 1 ? opendir(path) : NULL;
+    bool found = false;
+    for (struct dirent *e; dir && !found && (e = readdir(dir));) {
+        (void)snprintf(path, sizeof(path), "/proc/%d/task/%.20s/stat", (int)p->pid, e->d_name);
+        _cleanup_fd_ int fd = e->d_name[0] == '.' ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+        const ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : -1;
+        text[n > 0 ? n : 0] = '\0';
+        const char *at = strrchr(text, ')');
+        found = at && at[1] == ' ' && at[2] == 'R';
+    }
+    if (dir)
+        (void)closedir(dir);
+    return found;
 }
 
 /* The last field of its stat is the status that wait() will give, set as soon as the process begins to end (proc(5)).

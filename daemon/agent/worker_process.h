@@ -50,8 +50,10 @@ void worker_process_undo(struct worker_process *p);
 void worker_process_kill(const struct worker_process *p);
 /* Its /proc/PID/stat, to look at often; -1: not to be had. */
 int worker_process_stat(const struct worker_process *p);
-/* State letter from it (0 = not known) and resident bytes. */
-char worker_process_state(int stat_fd, uint64_t *ret_rss);
+/* State letter from it (0 = not known), resident bytes, and processor time of all its threads, in steps of 10 ms. */
+char worker_process_state(int stat_fd, uint64_t *ret_rss, uint64_t *ret_cpu_ms);
+/* Does one of its threads run, or would if it had a processor? */
+bool worker_process_runnable(const struct worker_process *p);
 /* How a process ends that is not gone yet (its memory is large, say) or is not ours to reap: exit code, or -1 and the
  * signal. False when that is not known. */
 bool worker_process_ending(const struct worker_process *p, int *ret_code, int *ret_signal);

@@ -372,14 +372,17 @@ uint32_t workers_count(const struct workers *set)
 void worker_look(struct worker *w, struct agent_sample *ret)
 {
     const struct worker_page *p = w->page;
-    uint64_t rss = 0;
+    uint64_t rss = 0, cpu_ms = 0;
     *ret = (struct agent_sample){.epoch = atomic_load(&p->epoch),
                                  .step = atomic_load(&p->step),
                                  .actions = atomic_load(&p->actions),
                                  .busy_ns = atomic_load(&p->busy_ns),
                                  .phase = atomic_load(&p->phase),
                                  .waiting = atomic_load(&p->waiting),
-                                 .process_state = worker_process_state(w->stat_fd, &rss)};
+                                 .process_state = worker_process_state(w->stat_fd, &rss, &cpu_ms)};
+    ret->cpu_ms = cpu_ms;
+    ret->runnable = ret->actions == w->actions && ret->waiting == 0 && worker_process_runnable(&w->process);
+    w->actions = ret->actions;
     w->rss_max = MAX(w->rss_max, rss);
 }
 

@@ -44,10 +44,10 @@ struct worker {
     struct oom_group *memory; /* counts its kills for memory; NULL = there is no process */
     struct worker_page *page;
     char page_path[PATH_MAX], job_dir[PATH_MAX], log_path[PATH_MAX];
-    uint32_t rank; /* in its current or last epoch */
-    bool recorded; /* the rank is in the job's record */
-    int stat_fd;   /* /proc/PID/stat */
-    uint64_t rss_max;
+    uint32_t rank;             /* in its current or last epoch */
+    bool recorded;             /* the rank is in the job's record */
+    int stat_fd;               /* /proc/PID/stat */
+    uint64_t rss_max, actions; /* actions: of its page, at the last look */
     int dumped_for;
     int64_t dumped_ns, hung_ns; /* its flight recorder, last, and last as one that hangs (flight_dumps.h) */
     struct channel_connection *connection;

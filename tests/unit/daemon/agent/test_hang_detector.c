@@ -94,6 +94,40 @@ static void test_floor(void **state)
     assert_false(watch_hangs(&w));
 }
 
+/* What wants a processor and has none does not hang, however long; what has one and gets nowhere does. */
+static void test_no_processor(void **state)
+{
+    (void)state;
+    train(30, 2);
+    s.runnable = true;
+    for (int i = 0; i < 200; i++) /* 5 s, and 100 ms of a processor */
+        s.cpu_ms += i % 20 == 0 ? 10 : 0, assert_int_equal(look(), WATCH_WELL);
+    train(30, 2);
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(look(), WATCH_WELL);
+    assert_false(watch_hangs(&w));
+    s.runnable = false; /* it has one, and waits for something that does not come */
+    assert_in_range(until_told(), 300, 300 + 2 * AGENT_SAMPLE_MS);
+}
+
+static void test_no_end_of_a_loop(void **state)
+{
+    (void)state;
+    train(30, 2);
+    s.runnable = true;
+    int64_t begin = now;
+    do
+        s.cpu_ms = (uint64_t)(now + AGENT_SAMPLE_MS) / 10 * 10; /* in ticks */
+    while (look() == WATCH_WELL);
+    assert_in_range(now - begin, 300, 300 + 3 * AGENT_SAMPLE_MS);
+    assert_true(for_ms >= 300);
+    train(30, 2);
+    begin = now; /* with a tenth of a processor it is told later */
+    for (int i = 0; look() == WATCH_WELL; i++)
+        s.cpu_ms += i % 4 == 0 ? 10 : 0;
+    assert_in_range(now - begin, 2500, 3500);
+}
+
 static void test_own_pace(void **state)
 {
     (void)state;
@@ -213,6 +247,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_tail),
         TEST(test_floor),
+        TEST(test_no_processor),
+        TEST(test_no_end_of_a_loop),
         TEST(test_own_pace),
         TEST(test_agent_that_stood_still),
         TEST(test_unknown_pace),
