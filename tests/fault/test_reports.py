@@ -11,8 +11,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from cluster import CGROUPS, Cgroup  # noqa: E402
+from nodes import Cluster  # noqa: E402
 from reports import agree  # noqa: E402
-from titan import Daemon, alive, calm, command, headers_text, slow, tap, until  # noqa: E402
+from titan import Daemon, alive, calm, command, headers_text, slow, tap, until, worker_pids  # noqa: E402
 
 
 def keys(d, steps, **more):
@@ -220,6 +221,19 @@ def own_memory():
             group.close()
 
 
+def agent_gone():
+    """cancel of a job on a node without an agent: the reason says that its workers may run on"""
+    with Cluster(slots={"n1": 2}, config="[detection]\nhang_floor_ms = 30000\n", pace_ms=20) as c:
+        job = c.submit({"training.dataset_path": headers_text(c.dir / "text", 1 << 18), "training.steps": 1000000, "device.threads": 1,
+                        "elastic.min_workers": 2, "elastic.max_workers": 2, "training.local_batch_size": 1})
+        c.training(job, 2, 3)
+        c.kill("n1")
+        c.cancel(job)
+        assert len(worker_pids(c.dir / "n1")) == 2, "they run on"
+        s = agree(c.ctl, job).status
+        assert s["reason"].endswith("; 2 workers may run on until the lease is over: node n1 does not answer"), s
+
+
 def unknown():
     """the loss of a job that has ended is in no row of the store, and then not in metrics.db: it is read from the job's folder at the next start"""
     with Daemon(None, "--slots", 1) as d:
@@ -237,4 +251,4 @@ def unknown():
             agree(d.ok, job)
 
 
-tap(paused, unread, killed, last_checkpoint_lost, last_checkpoint_late, last_checkpoint_waited_for, elsewhere_memory, own_memory, unknown)
+tap(paused, unread, killed, last_checkpoint_lost, last_checkpoint_late, last_checkpoint_waited_for, elsewhere_memory, own_memory, agent_gone, unknown)

@@ -11,6 +11,7 @@
 #include "daemon/coordinator/run/growth.h"
 #include "daemon/coordinator/run/job_clock.h"
 #include "daemon/coordinator/run/job_end.h"
+#include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/quorum.h"
 #include "daemon/coordinator/run/recovery.h"
 #include "daemon/coordinator/run/requeue.h"
@@ -59,16 +60,21 @@ static void finish(struct core *c, struct jobrec *j)
         job_end(c, j, JOB_COMPLETED, "");
 }
 
-/* With where the last checkpoint is that was asked for, or why there is none: then steps are lost. */
+/* With where the last checkpoint is that was asked for, or why there is none: then steps are lost. And with workers
+ * that no agent could stop. */
 static const char *cancelled_words(struct core *c, const struct jobrec *j)
 {
-    const char *lost = checkpoints_lost(c, j, j->must_checkpoint);
-    if (lost)
-        return batch_printf(c->out, "%s; %s", j->stop.why, lost);
-    if (!j->must_checkpoint || j->n_ckpts == 0)
-        return batch_strdup(c->out, j->stop.why);
-    return batch_printf(c->out, "%s; checkpoint of step %llu: %s", j->stop.why, (unsigned long long)j->ckpts[0].step,
-                        j->ckpts[0].path);
+    const struct noderec *node = NULL;
+    const uint32_t unheard = kept_unheard(j, &node);
+    const char *words = checkpoints_lost(c, j, j->must_checkpoint);
+    if (!words && j->must_checkpoint && j->n_ckpts)
+        words =
+            batch_printf(c->out, "checkpoint of step %llu: %s", (unsigned long long)j->ckpts[0].step, j->ckpts[0].path);
+    words = words ? batch_printf(c->out, "%s; %s", j->stop.why, words) : batch_strdup(c->out, j->stop.why);
+    if (unheard == 0)
+        return words;
+    return batch_printf(c->out, "%s; %u worker%s may run on until the lease is over: node %s does not answer", words,
+                        unheard, unheard == 1 ? "" : "s", node->name);
 }
 
 void job_advance(struct core *c, struct jobrec *j)

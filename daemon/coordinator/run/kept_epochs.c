@@ -51,6 +51,20 @@ size_t kept_first(const struct jobrec *j)
     return first;
 }
 
+uint32_t kept_unheard(const struct jobrec *j, const struct noderec **ret_node)
+{
+    const struct kept_epoch *newest = j->n_kept ? &j->kept[j->n_kept - 1] : NULL;
+    uint32_t n = 0;
+    for (uint32_t i = 0; newest && i < newest->n; i++) {
+        const struct kept_member *m = &newest->members[i];
+        if (m->released || !m->node || m->node->session || job_worker(j, m->worker_id))
+            continue;
+        *ret_node = m->node;
+        n++;
+    }
+    return n;
+}
+
 static bool member_since(struct jobrec *j, size_t first, uint64_t worker_id)
 {
     for (size_t b = first; b < j->n_kept; b++)

@@ -28,5 +28,8 @@ void kept_release(struct jobrec *j, const struct noderec *n, uint64_t worker_id)
  * up. */
 void kept_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *registration);
 size_t kept_first(const struct jobrec *j);
+/* Members of the newest epoch that may run still: they have no record any more, and their nodes are away, which have
+ * not reported an end. *ret_node: where one of them is. */
+uint32_t kept_unheard(const struct jobrec *j, const struct noderec **ret_node);
 
 #endif
