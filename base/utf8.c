@@ -61,26 +61,47 @@ static bool is_unfit(uint32_t code)
     return false;
 }
 
-/* Bytes of the unfit character at p; 0: it is fit, or none. */
-static size_t unfit_at(const unsigned char *p, size_t len)
+/* The character at p and its bytes; U+FFFD where it is none. */
+static uint32_t code_at(const unsigned char *p, size_t len, size_t *ret_bytes)
 {
-    titan_assert(len > 0);
-    if (p[0] < 0x80)
-        return p[0] < 0x20 || p[0] == 0x7f;
-    const size_t n = sequence(p, len);
-    if (!n)
-        return 0;
+    const size_t n = len > 0 ? sequence(p, len) : 0;
+    *ret_bytes = n > 0 ? n : 1;
+    if (n < 2)
+        return n == 1 ? p[0] : 0xfffd;
     uint32_t code = p[0] & (0x7fu >> n);
     for (size_t i = 1; i < n; i++)
         code = code << 6 | (p[i] & 0x3fu);
-    return is_unfit(code) ? n : 0;
+    return code;
+}
+
+/* Arrows, signs and emoji: what U+200D makes one picture of. */
+static bool is_picture(uint32_t code)
+{
+    return (code >= 0x2190 && code <= 0x2bff) || (code >= 0x1f000 && code <= 0x1faff);
+}
+
+enum { JOINER = 0x200d, AS_PICTURE = 0xfe0f };
+
+/* Is the character at p unfit? *before: the one in front of it, 0 = none; becomes this one. */
+static bool unfit_at(const unsigned char *p, size_t len, uint32_t *before, size_t *ret_bytes)
+{
+    const uint32_t code = code_at(p, len, ret_bytes), last = *before;
+    size_t next;
+    if (code != AS_PICTURE)
+        *before = code;
+    if (code < 0x80)
+        return code < 0x20 || code == 0x7f;
+    if (code == JOINER && is_picture(last) && is_picture(code_at(p + *ret_bytes, len - *ret_bytes, &next)))
+        return false;
+    return is_unfit(code);
 }
 
 size_t text_unfit(const char *text, size_t len)
 {
     const unsigned char *p = (const unsigned char *)text;
-    for (size_t i = 0; i < len; i++)
-        if (unfit_at(p + i, len - i))
+    uint32_t before = 0;
+    for (size_t i = 0, n; i < len; i += n)
+        if (unfit_at(p + i, len - i, &before, &n))
             return i;
     return len;
 }
@@ -89,12 +110,28 @@ void text_fit(char *text, char one)
 {
     const size_t len = strlen(text);
     char *to = text;
-    for (size_t i = 0; i < len;) {
-        const size_t n = unfit_at((unsigned char *)text + i, len - i);
-        *to++ = n ? one : text[i];
-        i += n ? n : 1;
+    uint32_t before = 0;
+    for (size_t i = 0, n; i < len; i += n) {
+        if (unfit_at((unsigned char *)text + i, len - i, &before, &n)) {
+            *to++ = one;
+        } else {
+            memmove(to, text + i, n);
+            to += n;
+        }
     }
     *to = '\0';
+}
+
+bool text_blank(const char *text)
+{
+    const size_t len = strlen(text);
+    for (size_t i = 0, n; i < len; i += n) {
+        const uint32_t code = code_at((const unsigned char *)text + i, len - i, &n);
+        if (code != ' ' && code != 0xa0 && code != 0x1680 && !(code >= 0x2000 && code <= 0x200a) && code != 0x202f &&
+            code != 0x205f && code != 0x3000)
+            return false;
+    }
+    return len > 0;
 }
 
 size_t utf8_encode(uint32_t code, char out[4])

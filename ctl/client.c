@@ -18,6 +18,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/options.h"
 #include "ctl/tls.h"
 
 #define SYSTEM_SOCKET "/run/titan/titan.sock"
@@ -163,6 +164,28 @@ static bool daemon_came(struct ctl *ctl, const struct titan_error *err)
     return true;
 }
 
+/* "SubmitRequest.name has ...": the field is called by its option, where the command has one. */
+static void name_option(const struct command *command, struct titan_error *err)
+{
+    static const char requests[] = "Request.";
+    char option[64], rest[sizeof(err->msg)];
+    const char *field = strstr(err->msg, requests);
+    if (!command || err->status != TITAN_EINVAL || !field || memchr(err->msg, ' ', (size_t)(field - err->msg)))
+        return;
+    field += sizeof(requests) - 1;
+    const size_t n = strspn(field, "abcdefghijklmnopqrstuvwxyz_");
+    (void)snprintf(option, sizeof(option), "%.*s", (int)MIN(n, sizeof(option) - 1), field);
+    (void)snprintf(rest, sizeof(rest), "%s", field + n);
+    for (char *c = option; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    for (const struct option_spec *o = command->options; o && o->name; o++)
+        if (strcmp(o->name, option) == 0 ||
+            (strncmp(o->name, option, strlen(o->name)) == 0 && strcmp(option + strlen(o->name), "s") == 0)) {
+            (void)snprintf(err->msg, sizeof(err->msg), "--%s%.300s", o->name, rest);
+            return;
+        }
+}
+
 titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage *request,
                       const ProtobufCMessageDescriptor *reply, void *ret, struct titan_error *err)
 {
@@ -175,6 +198,7 @@ titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage 
             return TITAN_OK;
         }
     } while (daemon_came(ctl, err));
+    name_option(ctl->command, err);
     ctl_unreachable_hint(ctl->server, err);
     return err->status; /* the hint's: it may know better */
 }

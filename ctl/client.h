@@ -13,7 +13,9 @@
 
 #define TITAN_METHOD(name) "/titan.v1.Titan/" name
 
+struct command; /* base/options.h */
 struct ctl {
+    const struct command *command; /* that calls; NULL in tests */
     char server[512];
     bool json;
     bool color;                  /* on stdout */

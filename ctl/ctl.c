@@ -23,6 +23,7 @@ titan_status ctl_set_up(struct ctl *ctl, const struct args *args, struct titan_e
     const char *output = args_text(args, "output", "table"), *no_color = getenv("NO_COLOR");
     if (strcmp(output, "table") != 0 && strcmp(output, "json") != 0)
         return titan_fail(err, TITAN_EINVAL, "--output: unknown format '%.32s' (table|json)", output);
+    ctl->command = args->command;
     ctl->json = strcmp(output, "json") == 0;
     ctl->online = isatty(STDOUT_FILENO);
     ctl->color = output_terminal(STDOUT_FILENO) && !(no_color && *no_color);

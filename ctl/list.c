@@ -31,7 +31,7 @@ static void listing_begin(struct listing *l)
         json_begin_array(&l->json, "jobs");
     } else {
         table_begin(&l->table,
-                    (const char *const[]){"JOB>", "NAME~", "?USER", "STATE", "STEP>", "LOSS>", "?TOKENS/S>",
+                    (const char *const[]){"JOB>", "NAME~", "?USER", "STATE", "STEP>", "?LOSS>", "?TOKENS/S>",
                                           "?WORKERS>", "?RESTARTS>", "?SUBMITTED", l->labels ? "LABELS~" : "REASON~",
                                           l->labels ? "REASON~" : NULL, NULL});
     }

@@ -8,6 +8,7 @@
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/output.h"
+#include "ctl/when.h"
 
 void output_node(const struct ctl *ctl, const Titan__V1__Node *node)
 {
@@ -22,7 +23,7 @@ void output_node(const struct ctl *ctl, const Titan__V1__Node *node)
     output_fit(&node->base);
     buf_printf(&text, "node %s %s, %u of %u slots in use", node->name, node->state, node->slots_used, node->slots);
     if (node->window_from_ms)
-        buf_printf(&text, ", maintenance from %s", clock_format(node->window_from_ms, from));
+        buf_printf(&text, ", maintenance from %s", when_local(node->window_from_ms, from));
     (void)output_line(&text);
 }
 
@@ -104,8 +105,8 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         table_cell(&table, "%s", node->version);
         table_cell(&table, "%s", output_ago(node->last_seen_ms, now_ms, ago));
         if (node->window_from_ms)
-            table_cell(&table, "maintenance from %s to %s: %s", clock_format(node->window_from_ms, from),
-                       clock_format(node->window_until_ms, until), node->reason);
+            table_cell(&table, "maintenance from %s to %s: %s", when_local(node->window_from_ms, from),
+                       when_local(node->window_until_ms, until), node->reason);
         else
             table_cell(&table, "%s", node->reason);
     }

@@ -309,7 +309,7 @@ static int table_width(const struct table_out *t, bool least)
 }
 
 /* Columns that can be spared are left out until the lines may fit; then the widest of those that give way is cut, again
- * and again, until they do or nothing is left to give. */
+ * and again, until they do or nothing is left to give. What has no room then is left out, from the right. */
 static void table_fit(struct table_out *t)
 {
     titan_assert(t->columns > 0);
@@ -321,23 +321,26 @@ static void table_fit(struct table_out *t)
             if (t->give[i] && t->width[i] > CUT_LEAST && (widest < 0 || t->width[i] > t->width[widest]))
                 widest = i;
         if (widest < 0)
-            return;
+            break;
         t->width[widest]--;
     }
+    for (int i = t->columns; --i > 0 && t->room > 0 && table_width(t, false) > t->room;)
+        t->out[i] = true;
 }
 
 void table_end(struct table_out *t, struct buf *out, int state_column, bool color)
 {
     titan_assert(t->rows % t->columns == 0 && state_column < t->columns);
     const char *cell = t->cells.data;
+    int end = t->columns - 1;
     table_fit(t);
+    while (t->out[end])
+        end--;
     for (int i = 0; i < t->rows; i++, cell += strlen(cell) + 1) {
         int column = i % t->columns, columns = output_text_columns(cell);
-        bool last = column == t->columns - 1, cut = t->give[column] && columns > t->width[column];
-        if (t->out[column]) {
-            buf_puts(out, last ? "\n" : "");
+        bool last = column == end, cut = t->give[column] && columns > t->width[column];
+        if (t->out[column])
             continue;
-        }
         const char *paint = color && column == state_column && i >= t->columns ? output_state_color(cell) : "";
         int pad = t->width[column] - columns;
         size_t bytes = cut ? output_text_fits(cell, t->width[column] - 1, &pad) : strlen(cell);

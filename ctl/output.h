@@ -50,7 +50,7 @@ int output_text_columns(const char *text);
 /* Bytes of UTF-8 text that fit into so many columns; *ret_left: how many stay free. */
 size_t output_text_fits(const char *text, int columns, int *ret_left);
 /* headings: "ID>" is right-aligned; where room is set, "NAME~" gives way and, when that is not enough, those that begin
- * with '?' are left out, the last one first; NULL ends it. */
+ * with '?' are left out, the last one first; at last, so are all others, but for the first. NULL ends it. */
 void table_begin(struct table_out *t, const char *const *headings);
 void table_cell(struct table_out *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Write the whole table into out; the last column is not padded. Frees t. state_column >= 0: that column is coloured by

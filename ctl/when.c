@@ -88,3 +88,14 @@ titan_status when_past(const char *text, int64_t now_ms, int64_t *ret_ms, struct
         return titan_fail(err, TITAN_EINVAL, "'%.32s' is yet to come", text);
     return TITAN_OK;
 }
+
+char *when_local(int64_t at_ms, char text[32])
+{
+    const time_t seconds = (time_t)(at_ms / 1000);
+    struct tm local;
+    if (!localtime_r(&seconds, &local) || strftime(text, 32, "%Y-%m-%dT%H:%M:%S%z", &local) != 24)
+        return strcpy(text, "?");
+    memmove(text + 23, text + 22, 3); /* "+0100" has a colon in RFC 3339 */
+    text[22] = ':';
+    return text;
+}

@@ -15,4 +15,7 @@ titan_status when_time(const char *text, int64_t now_ms, int64_t *ret_ms, struct
 /* "2h" (ago), "22:30" (the last one, local), or a date as above; not after now. */
 titan_status when_past(const char *text, int64_t now_ms, int64_t *ret_ms, struct titan_error *err) TITAN_MUST_USE;
 
+/* "2026-11-22T03:00:00+01:00": as this machine's clock on the wall says it. */
+char *when_local(int64_t at_ms, char text[32]);
+
 #endif

@@ -429,6 +429,10 @@ static const struct range worker_stop[] = {
 /* Lengths are those of daemon/api/api.h, base/labels.h and docs/api.md. */
 #define JOB_OR_ALL(name) NUMBER(name, 0, RANGE_ID_MAX)
 #define WORD(name, hi_) TEXT(name, 0, hi_, NULL)
+#define NAME(name, hi_)                                                                                                \
+    {                                                                                                                  \
+        .field = #name, .kind = RANGE_TEXT, .hi = (hi_), .seen = true                                                  \
+    }
 #define TEXTS(name, most_, hi_)                                                                                        \
     {                                                                                                                  \
         .field = #name, .kind = RANGE_TEXT, .count = (most_), .hi = (hi_)                                              \
@@ -440,7 +444,7 @@ static const struct range worker_stop[] = {
 static const struct range nothing[] = {FLAG(none)}; /* of messages without a field */
 static const struct range submit_request[] = {
     ANY_TEXT(recipe, MESSAGE_MAX), /* its own reader says what is wrong with it, and where */
-    WORD(name, 128),
+    NAME(name, 128),
     WORD(idempotency_key, 128),
     WORD(recipe_path, PATH_MAX_BYTES), /* a text: it is shown */
     WORD(user, 64),
@@ -708,6 +712,8 @@ static titan_status check_text(const struct where *w, const struct range *r, con
         return TITAN_OK;
     if (!is_fit(r, text, len))
         return refuse(w, err, "has a control character, or one that cannot be seen", "none is allowed");
+    if (r->seen && text_blank(text))
+        return refuse(w, err, "has spaces only", "a word is wanted, or none");
     if (r->set && text[strspn(text, r->set)])
         return refuse(w, err, "has a strange character", "letters, digits and a few signs are allowed");
     if (r->kind != RANGE_PATH && !r->set && utf8_check(text, len) != len)

@@ -37,6 +37,7 @@ struct range {
     const char *field;
     enum range_kind kind;
     bool any;
+    bool seen;      /* a text that is not blank, where there is one */
     uint32_t count; /* most of a repeated field */
     uint64_t lo, hi;
     int64_t from, until;

@@ -94,6 +94,8 @@ static titan_status job_is_over(struct coordinator *c, uint64_t job_id, struct t
 {
     enum job_state state = JOB_NONE;
     TRY(job_get(store_reader(c->store), job_id, with_state, &state, err));
+    if (!sm_final(&job_sm, (int)state)) /* its end is on its way into the store */
+        return titan_fail(err, TITAN_ECONFLICT, "job %llu has just ended", (unsigned long long)job_id);
     return titan_fail(err, TITAN_ECONFLICT, "job %llu has already ended: %s", (unsigned long long)job_id,
                       sm_name(&job_sm, (int)state));
 }

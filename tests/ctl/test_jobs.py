@@ -57,6 +57,11 @@ def sweep():
     refused(d.ctl("submit", TINY, *overrides(keys()), *ten, "--idempotency-key", "k" * 126), 2, "job 10 of 10", "key has 129 bytes")
     for name, bytes in (("é" * 1500, 3000), ("n" * 200, 200)):
         refused(d.ctl("submit", TINY, *overrides(keys()), "--name", name), 2, f"name has {bytes} bytes")
+    for args, words in ((("--name", "a\tb"), "--name has a control character"), (("--name", " "), "--name has spaces only"),
+                        (("--name", "a\u200db"), "--name has a control character, or one that cannot be seen"),
+                        (("--idempotency-key", "a\x07"), "--idempotency-key has a control character")):
+        done = d.ctl("submit", TINY, *overrides(keys()), *args)
+        assert done.code == 2 and done.err.startswith(f"titanctl: {words}") and "Request" not in done.err, done
     refused(d.ctl("submit", TINY, "--follow", "--sweep", "optimizer.lr=1,2"), 2, "titanctl wait")
     refused(d.ctl("submit", "-", "--sweep", "optimizer.lr=1,2", stdin=""), 2, "standard input")
     assert listed() == before
@@ -176,6 +181,10 @@ def removed():
     """rm: records and folder of ended jobs, but for those that others go on from; no number comes twice; the log still fits"""
     d = World.daemon
     base = World.long[0]
+    woman = submit("--name", "\U0001f469\u200d\U0001f4bb", steps=2)
+    assert d.status(woman)["name"] == "\U0001f469\u200d\U0001f4bb" and "\U0001f469\u200d\U0001f4bb" in d.ok("list"), d.status(woman)
+    d.ctl("wait", woman)
+    d.ok("rm", woman)
     resumed = int(d.ok("resume", base, "--set", "training.steps=1000001").strip())
     folder = Path(d.status(base)["directory"])
     assert folder.is_dir()

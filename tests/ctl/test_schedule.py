@@ -315,7 +315,7 @@ def refused():
             assert done.code == code and words in done.err and done.err.count("\n") == 1, (args, done.code, done.err)
         assert {n["state"] for n in json.loads(d.ok("-o", "json", "nodes"))["nodes"]} == {"ready"}
         d.ok("drain", node, "--from", "+1h", "--for", "2h", "--reason", "power")
-        assert re.search(r"  maintenance from \S+Z to \S+Z: power\n", d.ok("nodes")), d.ok("nodes")
+        assert re.search(r"  maintenance from \S+[+-]\d\d:\d\d to \S+[+-]\d\d:\d\d: power\n", d.ok("nodes")), d.ok("nodes")
         (planned,) = json.loads(d.ok("-o", "json", "nodes"))["nodes"]
         assert planned["state"] == "ready" and planned["reason"] == "power" and planned["window_from"], planned
         d.kill()

@@ -557,7 +557,7 @@ def live_line():
 def narrow():
     """tables have a terminal's columns: what can be spared is left out, --wide has it all"""
     server = ("-s", World.daemon.server)
-    for columns, there, missing in ((60, "REASON", "RESTARTS"), (80, "WORKERS", "SUBMITTED"), (120, "SUBMITTED", "-------")):
+    for columns, there, missing in ((24, "STATE", "STEP"), (40, "STATE", "LOSS"), (60, "REASON", "RESTARTS"), (80, "WORKERS", "SUBMITTED"), (120, "SUBMITTED", "-------")):
         out, code = on_terminal(*server, "list", env={"COLUMNS": str(columns), "NO_COLOR": "1"})
         rows = out.replace("\r", "").splitlines()
         assert code == 0 and there in rows[0] and missing not in rows[0] and max(map(len, rows)) <= columns, (columns, rows)

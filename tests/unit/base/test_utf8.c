@@ -27,9 +27,37 @@ static void test_fit(void **state)
                                        "\xff\xfe not UTF-8",
                                        "\xe2\x80",
                                        "\u2027\u202f",
-                                       "\ufffd"};
-    for (size_t i = 0; i < ARRAY_SIZE(good); i++)
+                                       "\ufffd",
+                                       "\U0001f469\u200d\U0001f4bb",
+                                       "\U0001f3f3\ufe0f\u200d\U0001f308 \u2764\ufe0f\u200d\U0001f525"};
+    for (size_t i = 0; i < ARRAY_SIZE(good); i++) {
+        char text[64];
         assert_true(FIT(good[i]));
+        (void)snprintf(text, sizeof(text), "%s", good[i]);
+        text_fit(text, '?');
+        assert_string_equal(text, good[i]);
+    }
+}
+
+/* A joiner shows where it joins two pictures only. */
+static void test_joiner(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"a\u200db",
+                                      "\u200d\U0001f4bb",
+                                      "\U0001f469\u200d",
+                                      "\U0001f469\u200dx",
+                                      "\U0001f469\u200d\u200d\U0001f4bb",
+                                      "a\ufe0f\u200d\U0001f4bb"};
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+        assert_false(FIT(bad[i]));
+}
+
+static void test_blank(void **state)
+{
+    (void)state;
+    assert_true(text_blank(" ") && text_blank("  \u00a0\u3000\u2003"));
+    assert_false(text_blank("") || text_blank(" x") || text_blank("\xff") || text_blank("\u0301"));
 }
 
 static void test_unfit(void **state)
@@ -53,6 +81,7 @@ static void test_unfit(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fit), cmocka_unit_test(test_unfit)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fit), cmocka_unit_test(test_joiner),
+                                       cmocka_unit_test(test_blank), cmocka_unit_test(test_unfit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

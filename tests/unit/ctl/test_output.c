@@ -197,10 +197,14 @@ static void test_table_columns(void **state)
     assert_string_equal(text.data, "NAME         STATE    REASON\n"
                                    "\u65e5\u672c\u8a9e e\u0301 \U0001f680  RUNNING  a reason t\u2026\n"
                                    "x            FAILED   short\n");
-    cells(&t, &text, 10); /* no more to give */
+    cells(&t, &text, 27); /* no more to give */
     assert_string_equal(text.data, "NAME      STATE    REASON\n"
                                    "\u65e5\u672c\u8a9e \u2026  RUNNING  a reaso\u2026\n"
                                    "x         FAILED   short\n");
+    cells(&t, &text, 20);
+    assert_string_equal(text.data, "NAME      STATE\n"
+                                   "\u65e5\u672c\u8a9e \u2026  RUNNING\n"
+                                   "x         FAILED\n");
 }
 
 static void spared(struct table_out *t, struct buf *text, int room)
@@ -235,9 +239,12 @@ static void test_table_spares(void **state)
     spared(&t, &text, 36);
     assert_string_equal(text.data, "JOB  NAME            STATE    REASON\n"
                                    "  1  a name of 17 \u2026  RUNNING  \n");
+    spared(&t, &text, 29);
+    assert_string_equal(text.data, "JOB  NAME      STATE\n"
+                                   "  1  a name \u2026  RUNNING\n");
     spared(&t, &text, 10);
-    assert_string_equal(text.data, "JOB  NAME      STATE    REASON\n"
-                                   "  1  a name \u2026  RUNNING  \n");
+    assert_string_equal(text.data, "JOB\n"
+                                   "  1\n");
 }
 
 static void test_states(void **state)

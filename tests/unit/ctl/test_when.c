@@ -57,6 +57,19 @@ static void test_times(void **state)
         assert_int_equal(when_time(bad[i], now, &ms, NULL), TITAN_EINVAL);
 }
 
+static void test_local(void **state)
+{
+    (void)state;
+    char text[32];
+    (void)setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3", 1);
+    tzset();
+    assert_string_equal(when_local(INT64_C(1795312800000), text), "2026-11-22T03:00:00+01:00");
+    assert_string_equal(when_local(INT64_C(1782000000000), text), "2026-06-21T02:00:00+02:00");
+    (void)setenv("TZ", "UTC", 1);
+    tzset();
+    assert_string_equal(when_local(INT64_C(1795312800000), text), "2026-11-22T02:00:00+00:00");
+}
+
 /* A time of day is the last one: a record of what was is asked for. */
 static void test_past(void **state)
 {
@@ -83,6 +96,6 @@ static void test_past(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_durations), cmocka_unit_test(test_times),
-                                       cmocka_unit_test(test_past)};
+                                       cmocka_unit_test(test_local), cmocka_unit_test(test_past)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
