@@ -79,6 +79,7 @@ struct scripted {
     int n_epochs, process, at; /* at: index of the current epoch, -1 before the first */
     int entered;               /* at, when it last began a step */
     uint64_t step;             /* last committed */
+    bool paused;               /* it has been told to, in an evaluation */
     atomic_int revoked;
     const struct listeners *listeners;
     const char *addresses[PROCESSES_MAX]; /* by rank */
@@ -197,10 +198,15 @@ static titan_status scripted_next(struct membership *m, struct epoch_view *ret, 
     return titan_fail(err, TITAN_ECANCELLED, "the script is over");
 }
 
-/* Fail when others have committed the step that this process has only prepared, and the victim, if any, is dead. */
-static titan_status fail_behind(void *arg, const char *name, struct titan_error *err)
+/* Fail when others have committed the step that this process has only prepared, and the victim, if any, is dead. In an
+ * evaluation: have this process told to pause. */
+static titan_status on_point(void *arg, const char *name, struct titan_error *err)
 {
-    const struct scripted *s = arg;
+    struct scripted *s = arg;
+    if (strcmp(name, "evaluation.step") == 0) {
+        s->paused = true;
+        return TITAN_OK;
+    }
     while (atomic_load(&s->board->step) <= s->step ||
            (s->epochs[s->at].victim != 0 && atomic_load(&s->board->dying) == 0))
         patience_pause_ms(1, "other processes");
@@ -235,6 +241,8 @@ static unsigned scripted_commands(struct membership *m)
         (void)raise(SIGKILL);
     }
     /* One rank alone is told: the others learn of it in the step. */
+    if (s->paused && s->at == 0)
+        return 1;
     return e->pause_after == s->step + 1 && e->process[e->world - 1] == s->process ? 1 : 0;
 }
 
@@ -310,6 +318,12 @@ static void ignore_finished(struct membership *m, uint64_t step)
     (void)step;
 }
 
+static void ignore_evaluation(struct membership *m, const struct evaluation_report *report)
+{
+    (void)m;
+    (void)report;
+}
+
 static const struct membership_ops scripted_ops = {.next = scripted_next,
                                                    .on_revoke = ignore_revoke,
                                                    .revoked = scripted_revoked,
@@ -318,6 +332,7 @@ static const struct membership_ops scripted_ops = {.next = scripted_next,
                                                    .state_ready = scripted_state_ready,
                                                    .progress = scripted_progress,
                                                    .checkpoint_written = ignore_checkpoint,
+                                                   .evaluated = ignore_evaluation,
                                                    .finished = ignore_finished,
                                                    .failing = scripted_failing};
 
@@ -368,7 +383,7 @@ static int run_process(const struct recipe *r, const struct script_epoch *epochs
                          .entered = -1};
     const struct train_options options = {.recipe = r, .membership = &s.base};
     (void)snprintf(s.base.job_dir, sizeof s.base.job_dir, "%s", dir);
-    failpoint_on_call(fail_behind, &s);
+    failpoint_on_call(on_point, &s);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)signal(SIGPIPE, SIG_IGN);
     (void)alarm((unsigned)patience_ms(600) / 1000);
@@ -379,6 +394,7 @@ struct losses {
     double loss[STEPS + 1], grad_norm[STEPS + 1];
     int64_t epoch[STEPS + 1];
     int lines, times[STEPS + 1];
+    int64_t evaluated[STEPS + 1]; /* the epoch that has evaluated the step; 0: none */
 };
 
 static void read_losses(const char *dir, struct losses *ret)
@@ -391,7 +407,16 @@ static void read_losses(const char *dir, struct losses *ret)
     for (char *line = strtok(text.data, "\n"); line; line = strtok(NULL, "\n")) {
         struct json *j = NULL;
         assert_int_equal(json_parse(line, strlen(line), &j, NULL), TITAN_OK);
-        const int64_t step = json_int(j, "step", 0);
+        const int64_t step = json_int(j, "step", 0), evaluated = json_int(j, "validation_step", 0);
+        if (evaluated) {
+            assert_in_range(evaluated, 1, steps);
+            assert_int_equal(ret->evaluated[evaluated], 0);
+            ret->evaluated[evaluated] = json_int(j, "epoch", 0);
+        }
+        if (evaluated && isnan(json_real(j, "loss", NAN))) { /* alone */
+            json_free(j);
+            continue;
+        }
         assert_in_range(step, 1, steps);
         ret->loss[step] = json_real(j, "loss", NAN);
         ret->grad_norm[step] = json_real(j, "grad_norm", NAN);
@@ -918,6 +943,32 @@ static void test_kill_meshes(void **state)
     four_become_two(replicas, 3, "replica");
 }
 
+/* Told to pause in an evaluation: it is broken off, and the next epoch begins with it. No epoch follows on the last
+ * step's: that one is finished. */
+static void test_pause_in_evaluation(void **state)
+{
+    (void)state;
+    static const char *const axes[] = {"validation.enable=true",
+                                       "validation.dataset_path=" TITAN_SOURCE_DIR "/worker/elastic",
+                                       "validation.seq_len=16",
+                                       "validation.local_batch_size=1",
+                                       "validation.steps=3",
+                                       "validation.freq=4",
+                                       NULL};
+    struct script_epoch broken_off[] = {{.world = 2, .process = {0, 1}, .fails = {NULL, "evaluation.step=call@1"}},
+                                        {.world = 2, .process = {0, 1}, .find = true}};
+    struct script_epoch finished[] = {{.world = 2, .process = {0, 1}, .fails = {NULL, "evaluation.step=call@10"}}};
+    struct losses l;
+    run_with(axes, broken_off, 2, false, false, &l);
+    check_against_reference(&l);
+    assert_int_equal(l.epoch[1], 1);
+    assert_int_equal(l.epoch[2], 2);
+    assert_int_equal(l.evaluated[1], 2);
+    run_with(axes, finished, 1, false, false, &l);
+    check_against_reference(&l);
+    assert_int_equal(l.evaluated[steps], 1);
+}
+
 /* Down to one rank, which has no peer to talk to, and up again, each through a checkpoint. */
 static void test_checkpoint_any_size(void **state)
 {
@@ -1083,6 +1134,7 @@ int main(void)
         longer(test_fail_in_recovery, .setup_func = shorten, .teardown_func = lengthen),
         longer(test_kill_meshes),
         quick(test_kill_stage),
+        quick(test_pause_in_evaluation, .setup_func = shorten, .teardown_func = lengthen),
         quick(test_checkpoint_any_size),
         quick(test_damaged_checkpoint),
         quick(test_drifted_copy),
