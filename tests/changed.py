@@ -29,9 +29,10 @@ CORPORA, TARGETS = "tests/fuzz/test_corpora.sh", "tests/fuzz/targets/"
 STARTS = re.compile(r"\b(Daemon|Cluster|Hosts|BIN|FP_BIN)\b|bin/titan")
 # It is opened by its name: no symbol leads there.
 OPENED = {"worker/device/device": "worker/device/cpu/"}
-EXAMPLES = ("tests/support/test_changed.py", "tests/support/test_run.py")  # they name files and read none
+EXAMPLES = ("tests/support/test_changed.py", "tests/support/test_run.py", "tests/mutants/test_mutants.py")  # they name files and read none
 API, HANDLER = "daemon/api/", re.compile(r'\.path = "/titan\.v1\.Titan/(\w+)",(?:(?!\.path).)*?\.on_request = (\w+)', re.S)
 COMMAND = re.compile(r'^const struct command \w+ = \{\s*\.name = "([\w-]+)"', re.M)  # of titanctl, or what it has titan-worker do
+KEY = re.compile(r'\.section = "\w+", \.name = "(\w+_\w+)"')  # of run files, in base/recipe_keys.c
 # May the caller do that? Every method asks, and no command has a name for it.
 RIGHTS = re.compile(r"daemon/(auth/|api/access\.c|coordinator/shell/enrol\.c)")
 OF_RIGHTS = ("tests/security/test_held.py", "tests/security/test_users.py", "tests/tls/test_tls.py")
@@ -270,6 +271,17 @@ class Tree:
             places.update(dict(zip(scripts, (2, 1))))
         return sorted(places, key=lambda f: (-places[f], f))[:3]
 
+    def readers_of_keys(self, path):
+        """Two scripts: those that set most of the keys of run files that a worker's file reads, of such that three scripts set at most"""
+        if not path.startswith("worker/") or not (ROOT / path).exists():
+            return []
+        read = set(KEY.findall((ROOT / "base/recipe_keys.c").read_text())) & set(re.findall(r"[.>](\w+)", (ROOT / path).read_text(errors="replace")))
+        count = collections.Counter()
+        for key in read:
+            set_by = [f for f in self.scripts if re.search(rf"(\b|_){key}\b", self.texts.text[f]) and not f.startswith("tests/docs/")]
+            count.update(set_by if len(set_by) <= 3 else [])
+        return sorted(count, key=lambda f: (-count[f], f))[:2]
+
     def nearest_scripts(self, path):
         """For what no test program reaches: the scripts that name its subject most often, or its folder's, or its program's"""
         folders = path.split("/")[:-1]
@@ -298,7 +310,7 @@ class Tree:
             for test in self.tests:
                 if folder and test.startswith(folder) and stem_of(test) == f"test_{stem_of(path)}":
                     take(test, OWN, 0)
-            for test in {*self.about(path), *self.callers(path)} or ([] if keys or CUDA.search(path) else self.nearest_scripts(path)):
+            for test in {*self.about(path), *self.callers(path), *self.readers_of_keys(path)} or ([] if keys or CUDA.search(path) else self.nearest_scripts(path)):
                 take(test, ABOUT, 0)
             if not CUDA.search(path):
                 take(TRAINS, WHOLE, 0)

@@ -57,6 +57,11 @@ def a_method_has_the_scripts_of_its_command():
     assert set(changed.OF_RIGHTS) <= set(of("daemon/auth/acl.c")[0]) & set(TREE.scripts), of("daemon/auth/acl.c")
 
 
+def a_key_has_the_scripts_that_set_it():
+    """worker/elastic/restore.c: a script that sets checkpoint.initial_load_model_only, which few do"""
+    assert "tests/ctl/test_resume.py" in of("worker/elastic/restore.c")[0], of("worker/elastic/restore.c")
+
+
 def what_is_loaded_is_reached():
     """a kernel of the plug-in: tests that open the plug-in by its name"""
     tests, _ = of("worker/device/cpu/norm.c")
@@ -122,5 +127,5 @@ def from_the_command_line():
 
 
 tap(a_source_by_its_symbols, a_header_by_its_includers, a_command_has_its_script, a_method_has_the_scripts_of_its_command,
-    what_is_loaded_is_reached, a_program_has_its_scripts, a_failpoint_is_a_name, modules_by_imports, data_by_its_readers,
-    gpus_have_their_scripts, doubts_are_told, from_the_command_line)
+    a_key_has_the_scripts_that_set_it, what_is_loaded_is_reached, a_program_has_its_scripts, a_failpoint_is_a_name, modules_by_imports,
+    data_by_its_readers, gpus_have_their_scripts, doubts_are_told, from_the_command_line)
