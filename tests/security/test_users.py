@@ -511,7 +511,7 @@ def job_folders():
                 assert mode(jobs / job) == 0o700, oct(mode(jobs / job))
                 seen = subprocess.run(["find", jobs, "-type", "f", "-readable"], user=MALLORY, group=MALLORY, extra_groups=[],
                                       capture_output=True, text=True).stdout.split()
-                assert not [f for f in seen if f"/{job}/" in f], seen
+                assert not [f for f in seen if f"jobs/{job}/" in f], seen
         finally:
             os.umask(old)
 
