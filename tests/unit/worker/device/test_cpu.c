@@ -305,7 +305,7 @@ static void test_event_of_two_streams(void **state)
         struct titan_error err;
         struct stream *compute = NULL, *other = NULL;
         struct event *e = NULL;
-        (void)freopen("/dev/null", "w", stderr);
+        (void)!freopen("/dev/null", "w", stderr);
         open_cpu(&h, 1);
         const bool opened = h.ops->stream_open(h.dev, "compute", true, &compute, &err) == TITAN_OK &&
                             h.ops->stream_open(h.dev, "other", false, &other, &err) == TITAN_OK &&
