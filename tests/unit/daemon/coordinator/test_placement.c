@@ -327,8 +327,11 @@ static void test_loan_and_fair_order(void **state)
 static void test_loan_is_kept(void **state)
 {
     (void)state;
-    struct bench b;
-    open_bench(&b);
+    struct bench b = {.now = 1000};
+    struct core_options options = {
+        .term = 1, .seed = 1, .jobs_dir = "/jobs", .heartbeat_ms = 100, .node_timeout_ms = 1000, .next_worker_id = 8};
+    batch_init(&b.out);
+    assert_int_equal(core_new(&options, &b.core, NULL), TITAN_OK);
     struct job first = job_of(2, SLOTS, SLOTS), passed = job_of(3, 1, 1);
     passed.state = JOB_FORMING;
     passed.status.passed = 2;

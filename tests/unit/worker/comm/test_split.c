@@ -405,8 +405,8 @@ static void split_without_one(struct rank_context *ctx)
         RANK_CHECK(ctx, status == TITAN_ETIMEDOUT || status == TITAN_EPEER);
     else if (sh->variant == NEVER_KILLED)
         RANK_CHECK(ctx, status == TITAN_EPEER);
-    else /* a peer that was told first has closed its connections */
-        RANK_CHECK(ctx, status == TITAN_EREVOKED || (ctx->ops == &comm_tcp && status == TITAN_EPEER));
+    else /* a peer that was told first has closed its connections, or its process is gone */
+        RANK_CHECK(ctx, status == TITAN_EREVOKED || status == TITAN_EPEER);
     RANK_CHECK(ctx, err.msg[0] && !child);
     if (ends)
         RANK_CHECK(ctx, pthread_join(thread, NULL) == 0);
