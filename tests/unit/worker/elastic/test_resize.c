@@ -988,6 +988,19 @@ static void test_checkpoint_any_size(void **state)
     check_against_reference(&l);
 }
 
+/* A worker dies with its part of a checkpoint unwritten: the other one drops it with the epoch, and goes on. */
+static void test_kill_while_written(void **state)
+{
+    (void)state;
+    static const char *const axes[] = {"checkpoint.async_mode=async", NULL};
+    struct script_epoch epochs[] = {
+        {.world = 2, .process = {0, 1}, .victim = 1, .kill_before = 8, .fails = {NULL, "checkpoint.write=hang"}},
+        {.world = 1, .process = {0}, .find = true}};
+    struct losses l;
+    run_with(axes, epochs, 2, true, false, &l);
+    check_against_reference(&l);
+}
+
 /* Two buddies' worth is lost, and the newest checkpoint is damaged where only one rank reads: all take the one before.
  */
 static void test_damaged_checkpoint(void **state)
@@ -1136,6 +1149,7 @@ int main(void)
         quick(test_kill_stage),
         quick(test_pause_in_evaluation, .setup_func = shorten, .teardown_func = lengthen),
         quick(test_checkpoint_any_size),
+        quick(test_kill_while_written, .setup_func = shorten, .teardown_func = lengthen),
         quick(test_damaged_checkpoint),
         quick(test_drifted_copy),
         quick(test_replicas),
