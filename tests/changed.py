@@ -217,6 +217,7 @@ class Tree:
         self.texts = Texts()
         self.tests = [f for f in self.texts.text if is_test(f)]
         self.scripts = [f for f in self.tests if not f.endswith(".c")]
+        self.of_runs = [f for f in self.scripts if not f.startswith(("tests/docs/", "tests/cuda/"))]
 
     def programs(self, path):
         """source of a test program or fuzz target -> its distance from the path"""
@@ -237,13 +238,14 @@ class Tree:
                 (stem_of(f) == f"test_{stem_of(path)}" or points & self.texts.words[f] or self.texts.in_code(f, path) or
                  (name != "main.c" and self.texts.in_code(f, name)))]
 
-    def calling(self, commands, method="no method"):
+    def calling(self, commands, method=None):
         """The scripts that call commands of titanctl, or a method of the API by its name: those that do so most often first"""
-        first = "|".join(commands) or method
-        second = "|".join(re.findall("[A-Z][a-z]+", method)).lower() or method
-        patterns = {rf'(?<!\[)"({first})"': 1, rf'"({first})", "({second})s?"': 10, rf"\b{method}\b": 1}  # "node", "join": JoinNode
-        count = {f: sum(n * len(re.findall(p, self.texts.text[f])) for p, n in patterns.items())
-                 for f in self.scripts if not f.startswith("tests/docs/")}
+        weights = {rf"\b{method}\b": 1} if method else {}
+        if commands:
+            weights[rf'(?<!\[)"({"|".join(commands)})"'] = 1
+        if commands and method:  # JoinNode is "node", "join" and not "node" alone
+            weights[rf'"({"|".join(commands)})", "({"|".join(re.findall("[A-Z][a-z]+", method)).lower()})s?"'] = 10
+        count = {f: sum(n * len(re.findall(pattern, self.texts.text[f])) for pattern, n in weights.items()) for f in self.of_runs}
         return sorted((f for f, n in count.items() if n), key=lambda f: (-count[f], f))
 
     def methods(self, path):
@@ -275,10 +277,10 @@ class Tree:
         """Two scripts: those that set most of the keys of run files that a worker's file reads, of such that three scripts set at most"""
         if not path.startswith("worker/") or not (ROOT / path).exists():
             return []
-        read = set(KEY.findall((ROOT / "base/recipe_keys.c").read_text())) & set(re.findall(r"[.>](\w+)", (ROOT / path).read_text(errors="replace")))
+        members = set(re.findall(r"[.>](\w+)", (ROOT / path).read_text(errors="replace")))
         count = collections.Counter()
-        for key in read:
-            set_by = [f for f in self.scripts if re.search(rf"(\b|_){key}\b", self.texts.text[f]) and not f.startswith("tests/docs/")]
+        for key in members.intersection(KEY.findall((ROOT / "base/recipe_keys.c").read_text())):
+            set_by = [f for f in self.of_runs if re.search(rf"(\b|_){key}\b", self.texts.text[f])]
             count.update(set_by if len(set_by) <= 3 else [])
         return sorted(count, key=lambda f: (-count[f], f))[:2]
 
