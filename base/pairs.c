@@ -94,9 +94,8 @@ void pairs_format(char *out, size_t room, const char *fmt, va_list args)
         case 'X':
         case 'o':
         case 'c':
-            if (strstr(one, "ll") || strchr(one, 'j'))
-                put_number(&p, one, va_arg(args, long long));
-            else if (strpbrk(one, "lzt"))
+            _Static_assert(sizeof(long) == sizeof(long long), "one of them stands for both");
+            if (strpbrk(one, "ljzt"))
                 put_number(&p, one, va_arg(args, long));
             else
                 put_number(&p, one, va_arg(args, int));
