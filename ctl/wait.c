@@ -52,6 +52,7 @@ static titan_status wait_for_one(void *data, size_t i, struct titan_error *err)
     _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
     titan_assert(i < w->jobs.n);
     TRY(await(w, w->jobs.ids[i], &end, err));
+    titan_assert(end && end->job);
     if (w->ctl->json)
         (void)output_json(&end->job->base, w->jobs.n == 1);
     return follow_outcome(end->job, err);

@@ -93,8 +93,10 @@ char *when_local(int64_t at_ms, char text[32])
 {
     const time_t seconds = (time_t)(at_ms / 1000);
     struct tm local;
-    if (!localtime_r(&seconds, &local) || strftime(text, 32, "%Y-%m-%dT%H:%M:%S%z", &local) != 24)
-        return strcpy(text, "?");
+    if (!localtime_r(&seconds, &local) || strftime(text, 32, "%Y-%m-%dT%H:%M:%S%z", &local) != 24) {
+        (void)snprintf(text, 32, "?");
+        return text;
+    }
     memmove(text + 23, text + 22, 3); /* "+0100" has a colon in RFC 3339 */
     text[22] = ':';
     return text;
