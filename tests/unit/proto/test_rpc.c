@@ -426,7 +426,14 @@ static void on_costly_reply(const ProtobufCMessage *reply, const struct titan_er
     fix(data)->messages++;
 }
 
-/* A call of another method overtakes a queue of costly ones, and none of those is lost. */
+static bool comes_to_rest(uv_loop_t *loop)
+{
+    struct pollfd events = {.fd = uv_backend_fd(loop), .events = POLLIN};
+    (void)uv_run(loop, UV_RUN_NOWAIT);
+    return poll(&events, 1, 0) == 0;
+}
+
+/* A call of another method overtakes a queue of costly ones, and none of those is lost. Behind them the loop rests. */
 static void test_costly(void **state)
 {
     struct fixture *f = *state;
@@ -440,6 +447,7 @@ static void test_costly(void **state)
     run_until_count(f, &f->replies, 1);
     assert_true(f->messages < COSTLY_CALLS / 2);
     run_until_count(f, &f->messages, COSTLY_CALLS);
+    AWAIT(comes_to_rest(&f->loop));
 }
 
 static void test_stream(void **state)
