@@ -312,7 +312,8 @@ class Tree:
             for test in self.tests:
                 if folder and test.startswith(folder) and stem_of(test) == f"test_{stem_of(path)}":
                     take(test, OWN, 0)
-            for test in {*self.about(path), *self.callers(path), *self.readers_of_keys(path)} or ([] if keys or CUDA.search(path) else self.nearest_scripts(path)):
+            found = {*self.about(path), *self.callers(path)} or ([] if keys or CUDA.search(path) else self.nearest_scripts(path))
+            for test in {*found, *self.readers_of_keys(path)}:
                 take(test, ABOUT, 0)
             if not CUDA.search(path):
                 take(TRAINS, WHOLE, 0)

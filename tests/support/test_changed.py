@@ -72,7 +72,7 @@ def a_program_has_its_scripts():
     """a main.c, which no test program has: the scripts that have the program's name"""
     tests, _ = of("daemon/main.c")
     assert tests[:-1] == ["tests/fault/test_titand_kill.py", "tests/fault/test_titand_life.py"] and tests[-1] == changed.TRAINS, tests
-    assert "all" in TREE.targets(tests)
+    assert "all" in TREE.targets(tests) and "tests/fault/test_worker_exit.py" in of("worker/main.c")[0], of("worker/main.c")
 
 
 def a_failpoint_is_a_name():
