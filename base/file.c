@@ -244,7 +244,7 @@ titan_status file_replace(const char *path, const void *data, size_t len, struct
 
 titan_status file_write(const char *path, const void *data, size_t len, struct titan_error *err)
 {
-    struct stat st = {.st_mode = S_IFREG}; /* one that is not there is made */
+    struct stat st = {.st_mode = S_IFREG}; /* a file that is not there is made */
     char target[PATH_MAX];
     _cleanup_fd_ int seen = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     const bool link = seen >= 0 && fstat(seen, &st) == 0 && S_ISLNK(st.st_mode);

@@ -70,7 +70,8 @@
     X(RANGE_UPSIDE_DOWN, "a job is resized to a range that ends before it begins")                                     \
     X(WINDOW_UNBOUNDED, "a maintenance window is planned that cannot be")                                              \
     X(BACKFILL_KEPT, "a job that has passed another one keeps its slots")                                              \
-    X(BACKFILL_DELAYS, "a job passes one that could start with what is free, comes back and is on loan")
+    X(BACKFILL_DELAYS,                                                                                                 \
+      "a job passes another that could start with the free slots, those that come back and those on loan")
 
 enum mutant {
     MUTANT_NONE,

@@ -259,7 +259,7 @@ static titan_status take_in(int from, int at, char name[PATH_MAX], struct titan_
 }
 
 /* Root becomes the owner of the directory, for good: it belongs to that user, which may put links into it meanwhile.
- * The backup may be one that root alone reads: its bytes go along. */
+ * The backup may be readable for root alone: its bytes are copied. */
 static titan_status become_owner(int at, const char **backup, const char *dir, char copy[PATH_MAX], char path[PATH_MAX],
                                  struct titan_error *err)
 {
