@@ -41,6 +41,8 @@ SANITIZERS = "address,undefined"
 UNKNOWN = 10  # seconds that a test is taken to need until it has passed once
 GRACE = 30  # seconds that a test has beyond ten times its own: the machine may be busy
 SLOTS = os.cpu_count() or 1
+PROCESSES = 1000  # at most, at once: a mutant in which each child forks again would fill the machine
+PIDS = Path("/sys/fs/cgroup/pids")  # the limit of a user's processes does not hold for root
 LONGEST = 1200  # seconds for one without a mutant, as of `make test`
 NOT_OK = re.compile(r"^\s*not ok (?!.*# *skip).*", re.I | re.M)
 SAYS = re.compile(r"^.*(?:: runtime error:|ERROR: \w+Sanitizer|assertion).*", re.M)
@@ -275,6 +277,26 @@ def code_of(path):
     return stripped.read_bytes()
 
 
+def bound_processes():
+    """Of this one and all that it starts; returns what takes the bound away"""
+    if os.geteuid() != 0:
+        resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES, PROCESSES))
+        return lambda: None
+    own = PIDS / f"titan-mutants-{os.getpid()}"
+    try:
+        own.mkdir()
+        (own / "pids.max").write_text(str(PROCESSES))
+        (own / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError as e:
+        print(f"the processes of a mutant are not bounded: {own}: {e.strerror}")
+        return lambda: None
+
+    def lift():
+        (PIDS / "cgroup.procs").write_text(str(os.getpid()))
+        own.rmdir()
+    return lift
+
+
 # --- a run -----------------------------------------------------------------------------------------------------------
 
 class Run:
@@ -443,10 +465,13 @@ def main():
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))  # as a login of Debian has
         print(f"SEED={args.seed}", flush=True)
+        lift = bound_processes()
         try:
             run_.all(args.count)
         except KeyboardInterrupt:
             print("ended before all mutants were tried")
+        finally:
+            lift()
         run_.report(args.seed)
     return 130 if STOP.is_set() else 0
 

@@ -2,7 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make mutants` (run_mutants.py) changes what it may and nothing else, and equivalent.txt names lines that there are."""
 import argparse
+import errno
+import os
 import random
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +15,7 @@ sys.path.insert(0, str(HERE.parent / "support"))
 sys.path.insert(0, str(HERE))
 import run_mutants  # noqa: E402
 import sites  # noqa: E402
-from titan import tap  # noqa: E402
+from titan import deadline, tap  # noqa: E402
 
 SAMPLE = r'''/* a < b */
 #define LIMIT 5
@@ -99,4 +103,43 @@ def an_entry_is_whole():
         raise AssertionError("taken")
 
 
-tap(what_may_be_changed, a_change_is_of_its_line, a_seed_draws_the_same, a_report_is_gone_on_with, equivalent_mutants_are_of_this_tree, an_entry_is_whole)
+BOUNDED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import run_mutants
+run_mutants.PROCESSES = 3
+lift = run_mutants.bound_processes()
+children, why = [], None
+try:
+    for _ in range(4):
+        children.append(os.fork())
+        if children[-1] == 0:
+            os.execlp("cat", "cat")  # until this process ends
+except OSError as e:
+    why = e.errno
+import signal
+for pid in children:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+lift()
+print(len(children), why)
+"""
+
+
+def processes_are_bounded():
+    """a mutant in which each child forks again meets a bound"""
+    if os.geteuid() != 0 or not os.access(run_mutants.PIDS / "cgroup.procs", os.W_OK):
+        return "the limit of a user's processes counts those of others, and there is no cgroup of pids here"
+    done = subprocess.run([sys.executable, "-c", BOUNDED, HERE], stdin=subprocess.PIPE, capture_output=True, text=True, timeout=deadline(60), check=True)
+    assert done.stdout.split() == ["2", str(errno.EAGAIN)], done.stdout
+    return None
+
+
+def children_are_no_tests():
+    """a child of a unit test begins by child_fork(): cmocka goes on with the next test in one that faults"""
+    bare = [f"{f.relative_to(run_mutants.ROOT)}:{n}" for f in (run_mutants.ROOT / "tests/unit").rglob("*.c")
+            for n, line in enumerate(f.read_text().splitlines(), 1) if re.search(r"(?<!child_)\bfork\(\)", line)]
+    assert not bare, f"fork() in {bare}: child_fork() of tests/support/child.h"
+
+
+tap(what_may_be_changed, a_change_is_of_its_line, a_seed_draws_the_same, a_report_is_gone_on_with, equivalent_mutants_are_of_this_tree, an_entry_is_whole, processes_are_bounded, children_are_no_tests)

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "tests/support/child.h"
 #include "tests/support/patience.h"
 
 #define FORMING_S 240 /* no test waits for this */
@@ -183,10 +184,6 @@ static void run_rank(struct ranks *r, int rank, bool open_first, rank_fn fn, voi
     struct rank_context ctx = {.rank = rank, .world = r->world, .ops = r->ops, .device = &stream_ops, .arg = arg};
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)signal(SIGPIPE, SIG_IGN);
-    /* A fault ends the member; cmocka's handlers would go on with the next test in it. */
-    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
-    for (size_t i = 0; i < sizeof(faults) / sizeof(*faults); i++)
-        (void)signal(faults[i], SIG_DFL);
     (void)alarm((unsigned)patience_ms(HANGS_S) / 1000);
     for (int i = 0; i < r->world; i++)
         if (i != rank && r->listeners[i] >= 0)
@@ -209,9 +206,8 @@ static void run_rank(struct ranks *r, int rank, bool open_first, rank_fn fn, voi
 
 void ranks_start(struct ranks *r, bool open_first, rank_fn fn, void *arg)
 {
-    (void)fflush(stdout);
     for (int i = 0; i < r->world; i++) {
-        r->pids[i] = fork();
+        r->pids[i] = child_fork();
         titan_assert(r->pids[i] >= 0);
         if (r->pids[i] == 0)
             run_rank(r, i, open_first, fn, arg);

@@ -16,12 +16,13 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/failpoint.h"
+#include "tests/support/child.h"
 
 /* Wait status of a child that passes "here" n times with these points armed by the environment. */
 static int child(const char *text, int n)
 {
     int status = 0;
-    const pid_t pid = fork();
+    const pid_t pid = child_fork();
     assert_true(pid >= 0);
     if (pid == 0) {
         (void)setenv("TITAN_FAILPOINTS", text, 1);

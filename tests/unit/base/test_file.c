@@ -21,6 +21,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/lock.h"
+#include "tests/support/child.h"
 #include "tests/support/patience.h"
 
 static char dir[] = "/tmp/titan-test-file-XXXXXX";
@@ -167,7 +168,7 @@ static void test_named_dirs_without_links(void **state)
     assert_int_equal(dir_make(target, &err), TITAN_OK);
     assert_int_equal(symlink(target, in("swapped")), 0);
     assert_int_equal(file_replace(in("file"), "x", 1, &err), TITAN_OK);
-    const pid_t pid = fork();
+    const pid_t pid = child_fork();
     if (pid == 0) {
         file_refuse_links();
         bool well = dir_make_named(in("named/y//z/"), &err) == TITAN_OK && access(in("named/y/z"), F_OK) == 0;
@@ -259,7 +260,7 @@ static void test_lock(void **state)
     char pid[32];
     snprintf(pid, sizeof(pid), "process %d", (int)getpid());
     assert_non_null(strstr(err.msg, pid));
-    pid_t child = fork();
+    pid_t child = child_fork();
     if (child == 0)
         _exit(lock_dir(dir, &other, NULL) == TITAN_ECONFLICT ? 0 : 1);
     int status;
@@ -277,7 +278,7 @@ static void test_lock_killed(void **state)
     (void)state;
     int ready[2];
     assert_int_equal(pipe(ready), 0);
-    pid_t child = fork();
+    pid_t child = child_fork();
     if (child == 0) {
         int fd = -1;
         char ok = lock_dir(in("."), &fd, NULL) == TITAN_OK;
@@ -311,7 +312,7 @@ static void test_no_links(void **state)
     assert_int_equal(mkdir(folder, 0700), 0);
     assert_int_equal(file_replace(file, "x", 1, NULL), TITAN_OK);
     assert_int_equal(symlink("direct", link_path), 0);
-    pid_t child = fork();
+    pid_t child = child_fork();
     if (child == 0) {
         int failed = file_open_named(through, O_RDONLY) < 0 ? 1 : 0;
         file_refuse_links();

@@ -18,13 +18,14 @@
 
 #include "base/log.h"
 #include "base/notify.h"
+#include "tests/support/child.h"
 
 /* What fn writes to stderr, in a child of its own; every read is one write(2) as the pipe keeps datagrams apart. */
 static int capture(void (*fn)(void), char out[][9000], int max)
 {
     int pair[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair), 0);
-    pid_t child = fork();
+    pid_t child = child_fork();
     if (child == 0) {
         dup2(pair[1], STDERR_FILENO);
         fn();
@@ -191,7 +192,7 @@ static void unread(bool more)
     unsetenv("JOURNAL_STREAM");
     assert_int_equal(pipe(out), 0);
     assert_int_equal(pipe(told), 0);
-    pid_t child = fork();
+    pid_t child = child_fork();
     if (child == 0) {
         dup2(out[1], STDERR_FILENO);
         close(out[0]);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/resident.h"
+#include "tests/support/child.h"
 
 #define NOBODY 65534
 #define MIB ((size_t)1 << 20)
@@ -43,7 +44,7 @@ static long status_kib(const char *key)
 static int in_a_child(int (*work)(void))
 {
     int status = 0;
-    pid_t pid = fork();
+    pid_t pid = child_fork();
     if (pid == 0)
         _exit(work());
     assert_true(pid > 0);

@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "base/rng.h"
 #include "base/schedule.h"
+#include "tests/support/child.h"
 #include "tests/support/patience.h"
 
 #define FOLDER TITAN_SOURCE_DIR "/tests/unit/base/"
@@ -521,7 +522,7 @@ static void test_csv_link(void **state)
     (void)snprintf(link_path, sizeof(link_path), "%s/link", path);
     assert_int_equal(file_replace(file, text, sizeof(text) - 1, NULL), TITAN_OK);
     assert_int_equal(symlink("file", link_path), 0);
-    const pid_t child = fork();
+    const pid_t child = child_fork();
     if (child == 0) {
         struct titan_error err = {0};
         struct schedule *s = NULL, *direct = NULL, *none = NULL;

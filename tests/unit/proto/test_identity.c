@@ -19,6 +19,7 @@
 
 #include "base/cleanup.h"
 #include "proto/rpc/server.h"
+#include "tests/support/child.h"
 #include "tests/support/patience.h"
 #include "tests/support/sets.h"
 #include "tests/unit/proto/raw_http2.h"
@@ -81,7 +82,7 @@ static int client(uid_t uid)
 
 static pid_t client_start(uid_t uid)
 {
-    pid_t pid = fork();
+    pid_t pid = child_fork();
     if (pid == 0)
         _exit(client(uid));
     assert_true(pid > 0);
@@ -243,7 +244,7 @@ static void test_more_users_than_places(void **state)
         skip();
     const struct rpc_server_options options = {.socket_mode = 0666, .max_users = USERS};
     start(&options);
-    pid_t pid = fork();
+    pid_t pid = child_fork();
     if (pid == 0)
         _exit(crowd());
     serve(&pid, 1);
@@ -359,7 +360,7 @@ static void test_memory_of_many_users(void **state)
     (void)uv_signal_init(&f.loop, &usr1);
     usr1.data = &full;
     (void)uv_signal_start(&usr1, on_usr1, SIGUSR1);
-    pid_t pid = fork();
+    pid_t pid = child_fork();
     if (pid == 0)
         hold();
     assert_int_equal(rpc_server_start(f.server, NULL), TITAN_OK);
@@ -420,7 +421,7 @@ static void idle_connections(const struct rpc_server_options *options, bool tcp)
     assert_int_equal(rpc_server_listen(f.server, "127.0.0.1:0", NULL, &port, NULL), TITAN_OK);
     f.port = tcp ? port : 0;
     other_port = tcp ? 0 : port;
-    pid_t pid = fork();
+    pid_t pid = child_fork();
     if (pid == 0)
         _exit(idle());
     serve(&pid, 1);

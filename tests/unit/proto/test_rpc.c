@@ -31,6 +31,7 @@
 #include "proto/rpc/descriptors.h"
 #include "proto/rpc/reflection.h"
 #include "proto/rpc/server.h"
+#include "tests/support/child.h"
 #include "tests/support/patience.h"
 #include "tests/unit/proto/raw_http2.h"
 #include "titan/internal/agent.pb-c.h"
@@ -814,7 +815,7 @@ static void test_connection_copied_by_a_fork(void **state)
     while (open_descriptors() <
            before + 5) /* the pipe, this end, and the server's: to the client, to gRPC and gRPC's */
         (void)uv_run(&f->loop, UV_RUN_NOWAIT);
-    const pid_t child = fork();
+    const pid_t child = child_fork();
     assert_true(child >= 0);
     if (child == 0) {
         (void)close(pipe_fds[1]);

@@ -34,6 +34,7 @@
 #include "base/log.h"
 #include "daemon/agent/agent.h"
 #include "proto/rpc/server.h"
+#include "tests/support/child.h"
 #include "tests/support/patience.h"
 #include "titan/internal/agent.pb-c.h"
 #include "titan/internal/worker.pb-c.h"
@@ -137,11 +138,11 @@ static int serve(int argc, char **argv)
     if (does("deaf"))
         for (;;)
             (void)pause();
-    if (does("child") && fork() == 0)
+    if (does("child") && child_fork() == 0)
         for (;;)
             (void)pause();
     if (does("escape")) {
-        pid_t pid = fork();
+        pid_t pid = child_fork();
         if (pid == 0) {
             (void)setsid();
             for (;;)

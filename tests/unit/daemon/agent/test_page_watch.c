@@ -26,6 +26,7 @@
 #include "base/file.h"
 #include "daemon/agent/page_watch.h"
 #include "daemon/agent/pages_dir.h"
+#include "tests/support/child.h"
 #include "tests/support/patience.h"
 
 static char folder[64];
@@ -79,7 +80,7 @@ static void test_not_a_page(void **state)
 /* A process that holds the page's mutex and mib of memory, then waits to be killed. */
 static pid_t holder(struct worker_page *page, size_t mib)
 {
-    pid_t pid = fork();
+    pid_t pid = child_fork();
     if (pid != 0)
         return pid;
     char *memory = mmap(NULL, mib << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);

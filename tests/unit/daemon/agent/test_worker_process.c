@@ -19,6 +19,7 @@
 
 #include "base/file.h"
 #include "daemon/agent/worker_process.h"
+#include "tests/support/child.h"
 
 #define NOBODY 65534
 
@@ -92,7 +93,7 @@ static void test_delegated(void **state)
     assert_int_equal(file_replace(program, script, sizeof(script) - 1, NULL), TITAN_OK);
     assert_int_equal(chmod(program, 0755) | chown(folder, NOBODY, NOBODY), 0);
     assert_int_equal(chown(group, NOBODY, NOBODY) | chown(procs, NOBODY, NOBODY), 0);
-    pid_t child = fork();
+    pid_t child = child_fork();
     assert_true(child >= 0);
     if (child == 0) {
         join(group);

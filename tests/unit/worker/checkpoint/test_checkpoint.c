@@ -27,6 +27,7 @@
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/folder_owner.h"
+#include "tests/support/child.h"
 #include "tests/support/patience.h"
 #include "tests/support/random_layout.h"
 #include "worker/checkpoint/checkpoint.h"
@@ -714,7 +715,7 @@ static void test_folder_that_is_gone(void **state)
 static void test_no_room(void **state)
 {
     (void)state;
-    pid_t pid = fork();
+    pid_t pid = child_fork();
     assert_true(pid >= 0);
     if (pid == 0) {
         char path[PATH_MAX];

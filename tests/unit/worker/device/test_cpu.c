@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/progress.h"
+#include "tests/support/child.h"
 #include "tests/support/sets.h"
 #include "worker/device/cpu/arith.h"
 #include "worker/device/device.h"
@@ -298,7 +299,7 @@ static void test_event_of_two_streams(void **state)
     int pipe_fds[2], status = 0;
     (void)state;
     assert_int_equal(pipe(pipe_fds), 0);
-    const pid_t child = fork();
+    const pid_t child = child_fork();
     assert_true(child >= 0);
     if (child == 0) {
         struct device_handle h;

@@ -12,6 +12,7 @@
 #include "support/device_ops.h"
 #include "support/device_samples.h"
 #include "support/sets.h"
+#include "tests/support/child.h"
 
 static void check_threads(int threads, bool samples)
 {
@@ -63,7 +64,7 @@ static void test_without_bf16_products(void **state)
     int status = 0;
     (void)state;
     fflush(stdout);
-    pid_t pid = fork();
+    pid_t pid = child_fork();
     assert_true(pid >= 0);
     if (pid == 0) {
         setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1);

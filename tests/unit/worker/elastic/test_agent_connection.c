@@ -28,6 +28,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "daemon/agent/page_watch.h"
+#include "tests/support/child.h"
 #include "tests/support/patience.h"
 #include "titan/internal/worker.pb-c.h"
 #include "worker/elastic/member.h"
@@ -537,7 +538,7 @@ static void test_never_quiesces(void **state)
 {
     (void)state;
     int status = 0;
-    const pid_t pid = fork();
+    const pid_t pid = child_fork();
     assert_true(pid >= 0);
     if (pid == 0)
         hang();

@@ -24,6 +24,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "tests/support/child.h"
 #include "tests/support/patience.h"
 #include "tests/support/sets.h"
 #include "worker/checkpoint/checkpoint.h"
@@ -455,7 +456,6 @@ static void run_with(const char *const *axes, struct script_epoch *epochs, int n
             assert_int_equal(comm_listen("127.0.0.1", &l.fd[p], &port, NULL), TITAN_OK);
         (void)snprintf(l.address[p], sizeof l.address[p], "127.0.0.1:%d", port);
     }
-    (void)fflush(stdout);
     for (int p = 0; p < PROCESSES_MAX; p++) {
         bool used = false;
         for (int i = 0; i < n; i++)
@@ -463,7 +463,7 @@ static void run_with(const char *const *axes, struct script_epoch *epochs, int n
                 used = used || epochs[i].process[rank] == p;
         if (!used)
             continue;
-        pids[p] = fork();
+        pids[p] = child_fork();
         assert_true(pids[p] >= 0);
         if (pids[p] == 0)
             exit(run_process(&r, epochs, n, p, &l, board, dir));

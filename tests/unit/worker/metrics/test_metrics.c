@@ -19,6 +19,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
+#include "tests/support/child.h"
 #include "tests/support/patience.h"
 #include "worker/metrics/line_writer.h"
 #include "worker/metrics/metrics.h"
@@ -49,12 +50,12 @@ static pid_t writer_that_dies(void)
     int told[2];
     char c;
     assert_int_equal(pipe(told), 0);
-    pid_t pid = fork();
+    pid_t pid = child_fork();
     assert_true(pid >= 0);
     if (pid == 0) {
         struct metrics m = {.fd = -1};
         begin_with_step_1(&m);
-        if (fork() == 0) { /* has the lock too, as a thread of it that is still in a system call */
+        if (child_fork() == 0) { /* has the lock too, as a thread of it that is still in a system call */
             if (write(told[1], "x", 1) != 1)
                 _exit(1);
             patience_pause_ms(100, "the next writer comes meanwhile");
@@ -78,7 +79,7 @@ static pid_t writer_that_is_slow(int *ret_go)
     char c;
     assert_int_equal(pipe(told), 0);
     assert_int_equal(pipe(go), 0);
-    pid_t pid = fork();
+    pid_t pid = child_fork();
     assert_true(pid >= 0);
     if (pid == 0) {
         struct metrics m = {.fd = -1};

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
+#include "tests/support/child.h"
 #include "worker/program/emit.h"
 
 static void names_are_of_one_operation(void **state)
@@ -128,7 +129,7 @@ static void misuse_is_a_bug(void **state)
     for (int how = NONE_AT_ALL; how <= LEFT_OUT; how++) {
         int status;
         (void)fflush(NULL);
-        const pid_t pid = fork();
+        const pid_t pid = child_fork();
         if (pid == 0) {
             (void)signal(SIGABRT, SIG_DFL);
             (void)!freopen("/dev/null", "w", stderr);
