@@ -14,6 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from cluster import Cluster, kill, now_ms  # noqa: E402
+from reports import agree  # noqa: E402
 from titan import BIN, BUILD, SOURCE, alive, command, headers_text, overrides, pause, until, worker_pids  # noqa: E402
 
 HOME = BUILD / "fault"
@@ -206,6 +207,7 @@ def check_nothing_left(c):
 def finish(r, run, recipe_keys, repeats=0):
     """Ends the run and checks all of it. repeats: committed steps that may have been trained again; None = any."""
     run.cancel()
+    agree(run.cluster.ok, run.job)
     check_membership(run)
     again = repeated_steps(run)
     r.note(steps=run.lines()[-1]["step"], epochs=run.epoch(), trained_again=again, losses_compared=check_losses(run, recipe_keys))

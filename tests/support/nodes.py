@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from reports import agree
 from titan import BIN, CALM, FP_BIN, SOURCE, answered, command, deadline, overrides, paced, until, worker_pids
 
 
@@ -92,8 +93,10 @@ class Cluster:
         return until(f"job {job} is {' or '.join(states)}", lambda: (lambda s: s["state"] in states and s)(self.status(job)))
 
     def cancel(self, job):
+        """Its status; all that is reported of it agrees."""
         self.ctl("cancel", job)
-        return self.ended(job, "CANCELLED")
+        self.ended(job, "CANCELLED")
+        return agree(self.ctl, job).status
 
     def submit(self, keys, *args):
         return self.ctl("submit", SOURCE / "recipes/tiny.toml", *overrides(keys), *args).strip()
