@@ -15,6 +15,7 @@
     X(WORKER_EPOCH, "worker forms an epoch it has left behind")                                                        \
     X(COORD_UNFENCED, "coordinator of an older term than an agent has seen goes on")                                   \
     X(MOVED_WITH_WORKERS, "a node that comes back elsewhere is taken while its workers may train where it was")        \
+    X(AUTHORITY_REMEMBERED, "a session that was opened before its certificate was revoked registers behind that")      \
     X(NAME_THEFT, "a registration in the name of another node, which is there, is accepted")                           \
     X(COORD_ALONE, "coordinator forms an epoch with a minority at once")                                               \
     X(LEADER_EPOCH_UNHEARD, "coordinator does not take up what an acting leader has formed")                           \

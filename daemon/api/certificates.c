@@ -391,7 +391,7 @@ static void revocation_written(void *arg, const struct titan_error *stored)
     uint64_t session = node ? core_node_session(c->core, name) : 0;
     batch_init(&batch);
     if (node)
-        core_node_revoke(c->core, name, shell_now(c), &batch);
+        core_node_revoke(c->core, name, p->uri, shell_now(c), &batch);
     p->sessions = session_revoked(c, p->uri, batch.drops ? session : 0);
     if (c->closing)
         revocation_done(p, &err);

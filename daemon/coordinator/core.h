@@ -132,8 +132,9 @@ void core_want_checkpoint(struct core *c, uint64_t job_id);
 /* The operator knows that the node is gone: its workers have ended. TITAN_ECONFLICT while it is connected. */
 titan_status core_node_forget(struct core *c, const char *node, struct core_time now, struct batch *out,
                               struct titan_error *err) TITAN_MUST_USE;
-/* Its certificate does not count any more: lost at once, connected or not. Nothing when there is no such node. */
-void core_node_revoke(struct core *c, const char *node, struct core_time now, struct batch *out);
+/* Its certificate does not count any more: the node is lost at once, connected or not, and no session that identity has
+ * opened registers. There may be no such node. */
+void core_node_revoke(struct core *c, const char *node, const char *identity, struct core_time now, struct batch *out);
 /* Out of service, at once or for a maintenance window. TITAN_ENOTFOUND, TITAN_EINVAL. */
 struct core_drain {
     const char *reason;

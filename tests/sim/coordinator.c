@@ -393,7 +393,8 @@ static void know(uint64_t session, const agent_message *m)
 {
     const struct stream *s = &S->streams[session % SIM_SESSIONS];
     struct core *c = S->coord.core;
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION && !core_find_session(c, session))
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION && !s->greeted &&
+        !core_find_session(c, session))
         core_session_opened(c, session, s->strange && !s->named ? "stranger" : S->hosts[s->host].name);
     for (int job = 1; job <= S->plan->jobs; job++) {
         char folder[32];
@@ -537,4 +538,17 @@ void coord_forget(int node)
     titan_status status = core_node_forget(c->core, S->hosts[node].name, coord_now(), &b, &err);
     TRACE("%s is forgotten: %s", S->hosts[node].name, titan_status_name(status));
     take(&b, 0, 0);
+}
+
+bool coord_revoke(int node)
+{
+    struct coord *c = &S->coord;
+    if (!c->core || c->stopped || c->stalled || S->store.old)
+        return false;
+    struct batch b;
+    batch_init(&b);
+    core_node_revoke(c->core, S->hosts[node].name, S->hosts[node].name, coord_now(), &b);
+    TRACE("the certificate of %s is revoked", S->hosts[node].name);
+    take(&b, 0, 0);
+    return true;
 }

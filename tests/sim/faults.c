@@ -171,23 +171,23 @@ static void false_name(const struct fault *f)
           "a stranger took the name of %s, which is there", victim->name);
 }
 
-/* Another machine has its name and its certificate, and tries until it is taken. What it is sent goes nowhere. */
-static void on_elsewhere(const struct ev *e);
-static const struct handler elsewhere = {"comes elsewhere", on_elsewhere, TARGET_WORLD};
-
-static void on_elsewhere(const struct ev *e)
+/* A session of this host's certificate; what it is sent goes nowhere. */
+static uint64_t named_session(int host)
 {
-    const struct fault *f = &S->plan->faults[e->a];
-    const int n = S->elsewhere[e->a];
+    const uint64_t session = S->next_session++;
+    CHECK("sim", session < SIM_SESSIONS, "more sessions than the simulator keeps");
+    S->streams[session] =
+        (struct stream){.host = host, .coord_life = S->coord.life, .coord_open = true, .strange = true, .named = true};
+    return session;
+}
+
+/* As the host's node, on another machine. Returns whether the coordinator takes it for that. */
+static bool register_elsewhere(const struct fault *f, uint64_t session)
+{
+    const int n = S->streams[session].host;
     Titan__Internal__AgentRegistration registration = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
     agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
     uint8_t installation[NODE_INSTALLATION] = {1};
-    if (S->now >= f->at + f->lasts)
-        return;
-    if (!S->coord.core || S->coord.stopped) {
-        (void)at(S->now + between(CHANCE_FORGER, 50 * MS, 400 * MS), &elsewhere, e->a, 0);
-        return;
-    }
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION;
     m.registration = &registration;
     registration.node = S->hosts[n].name;
@@ -200,19 +200,60 @@ static void on_elsewhere(const struct ev *e)
     if (f->pick2 % 2)
         registration.installation = (ProtobufCBinaryData){sizeof(installation), installation};
     uint32_t len;
-    const uint64_t session = S->next_session++;
-    CHECK("sim", session < SIM_SESSIONS, "more sessions than the simulator keeps");
-    S->streams[session] =
-        (struct stream){.host = n, .coord_life = S->coord.life, .coord_open = true, .strange = true, .named = true};
     void *bytes = packed(&m.base, &len);
     (void)coord_hears(session, bytes, len);
     bytes_drop(bytes);
-    if (S->coord.core && core_node_session(S->coord.core, S->hosts[n].name) == session) {
+    return S->coord.core && core_node_session(S->coord.core, S->hosts[n].name) == session;
+}
+
+/* Another machine has its name and its certificate, and tries until it is taken. */
+static void on_elsewhere(const struct ev *e)
+{
+    static const struct handler again = {"comes elsewhere", on_elsewhere, TARGET_WORLD};
+    const struct fault *f = &S->plan->faults[e->a];
+    const int n = S->elsewhere[e->a];
+    if (S->now >= f->at + f->lasts)
+        return;
+    if (S->coord.core && !S->coord.stopped && register_elsewhere(f, named_session(n))) {
         TRACE("%s is taken elsewhere", S->hosts[n].name);
         totals->taken_elsewhere++;
-    } else {
-        (void)at(S->now + between(CHANCE_FORGER, 50 * MS, 400 * MS), &elsewhere, e->a, 0);
+        return;
     }
+    (void)at(S->now + between(CHANCE_FORGER, 50 * MS, 400 * MS), &again, e->a, 0);
+}
+
+/* --- a right that is taken back ----------------------------------------------------------------------------------- */
+
+static void on_held(const struct ev *e)
+{
+    const struct stream *s = &S->streams[e->b];
+    if (!S->coord.core || S->coord.stopped || s->coord_life != S->coord.life || s->dropped)
+        return;
+    CHECK("I7", !register_elsewhere(&S->plan->faults[e->a], e->b),
+          "a session of %s that was open when its certificate was revoked has registered", S->hosts[s->host].name);
+    totals->revoked++;
+}
+
+static void on_revoke(const struct ev *e)
+{
+    static const struct handler held = {"held session speaks", on_held, TARGET_WORLD};
+    const struct stream *s = &S->streams[e->b];
+    if (s->coord_life == S->coord.life && coord_revoke(s->host))
+        (void)at(S->now + between(CHANCE_FORGER, 0, 500 * MS), &held, e->a, e->b);
+}
+
+/* The machine is taken away with its certificate: a worker that nobody can stop is the operator's to end. */
+static void revoke(const struct fault *f)
+{
+    static const struct handler revocation = {"certificate revoked", on_revoke, TARGET_WORLD};
+    const int n = crowded_host(f);
+    if (!S->coord.core || S->coord.stopped || !S->hosts[n].up)
+        return;
+    const uint64_t session = named_session(n);
+    S->streams[session].greeted = true;
+    core_session_opened(S->coord.core, session, S->hosts[n].name);
+    host_power_off(n, f->lasts);
+    (void)at(S->now + between(CHANCE_FORGER, 0, f->lasts / 2), &revocation, (uint64_t)(f - S->plan->faults), session);
 }
 
 /* --- the store of another time ------------------------------------------------------------------------------------ */
@@ -282,6 +323,7 @@ static void on_backup(const struct ev *e)
 
 static void strike(const struct fault *f)
 {
+    static const struct handler comes_elsewhere = {"comes elsewhere", on_elsewhere, TARGET_WORLD};
     int n = pick_host(f->pick);
     switch (f->kind) {
     case FAULT_WORKER_KILL:
@@ -351,7 +393,10 @@ static void strike(const struct fault *f)
     case FAULT_ELSEWHERE:
         S->elsewhere[f - S->plan->faults] = crowded_host(f);
         cut(f);
-        (void)at(S->now, &elsewhere, (uint64_t)(f - S->plan->faults), 0);
+        (void)at(S->now, &comes_elsewhere, (uint64_t)(f - S->plan->faults), 0);
+        break;
+    case FAULT_REVOKED:
+        revoke(f);
         break;
     case FAULT_FALSE_NAME:
         false_name(f);

@@ -39,6 +39,7 @@ const char *const fault_names[FAULT_KINDS] = {
     [FAULT_REPLAY_WORKER] = "old command to a worker heard again",
     [FAULT_FALSE_NAME] = "false registration",
     [FAULT_ELSEWHERE] = "node comes back elsewhere, the old one lives on cut off",
+    [FAULT_REVOKED] = "node revoked, a session opened before speaks after",
     [FAULT_LYING_AGENT] = "an agent lies",
     [FAULT_LYING_WORKER] = "a worker lies",
     [FAULT_LYING_CLIENT] = "a client asks for what cannot be",
@@ -82,7 +83,7 @@ static const struct {
     [REQUEST_RESIZE] = {9, 0, 0},         [REQUEST_DRAIN] = {5, 0, 0},
     [REQUEST_UNDRAIN] = {3, 0, 0},        [REQUEST_CHECKPOINT] = {5, 0, 0},
     [REQUEST_FORGET] = {5, 0, 0},         [FAULT_STORE_RESTORED] = {0, 20, 4000},
-    [FAULT_ELSEWHERE] = {0, 3000, 12000},
+    [FAULT_ELSEWHERE] = {0, 3000, 12000}, [FAULT_REVOKED] = {0, 300, 9000},
 };
 
 /* What follows a restore, besides what follows everything. */
@@ -211,6 +212,14 @@ static void make_elsewhere(struct plan *p, usec until)
         p->lease_ms = (uint32_t)roll(&d, 4000, 9000);
 }
 
+/* In one of eight; what the others roll stays theirs. */
+static void make_revoked(struct plan *p, usec until)
+{
+    struct dice d = {chance_mix(p->seed, 5)};
+    if (roll(&d, 0, 7) == 0)
+        make_fault(&d, p, FAULT_REVOKED, roll(&d, 50 * MS, until));
+}
+
 /* One of six has as many jobs as there can be, most of them short: they queue, and pass each other. */
 static void make_crowd(struct plan *p, usec until)
 {
@@ -256,6 +265,7 @@ void plan_make(struct plan *p, uint64_t seed)
     make_faults(&d, p, (int)roll(&d, large ? 10 : 1, large ? 24 : 8), until);
     make_restore(p, until);
     make_elsewhere(p, until);
+    make_revoked(p, until);
 }
 
 void plan_keep(struct plan *p, uint64_t keep)

@@ -102,6 +102,7 @@ enum fault_kind {
     FAULT_REPLAY_WORKER,
     FAULT_FALSE_NAME, /* a stranger registers in a node's name, or with nonsense */
     FAULT_ELSEWHERE,  /* a node comes back elsewhere, and the one that had its name lives on, cut off from all */
+    FAULT_REVOKED,    /* a node's certificate is taken back, and its machine; a session opened before speaks after */
     FAULT_LYING_AGENT,
     FAULT_LYING_WORKER,
     FAULT_LYING_CLIENT,
@@ -234,7 +235,7 @@ void cluster_close(void);
     X(rolled_back) X(installed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)       \
     X(fenced_commands) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)   \
     X(leader_epochs) X(datagrams) X(forged) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)    \
-    X(settled) X(taken_elsewhere) X(passed)
+    X(settled) X(taken_elsewhere) X(revoked) X(passed)
 /* clang-format on */
 struct totals {
 #define FIELD(name) uint64_t name;
@@ -262,6 +263,7 @@ struct stream {
     bool agent_open, coord_open, dropped;
     bool strange; /* not of the host's agent ... */
     bool named;   /* ... but with its certificate */
+    bool greeted; /* the coordinator knows that it is open */
     usec up_last, down_last, up_free, down_free;
     struct held *up, **up_tail, *down, **down_tail; /* stuck in a cut */
 };
@@ -358,6 +360,7 @@ void coord_resize(int job, uint32_t workers);
 void coord_drain(int node, bool drain);
 void coord_checkpoint(int job);
 void coord_forget(int node);
+bool coord_revoke(int node); /* false: it could not be asked */
 struct core_time coord_now(void);
 
 /* Processor time of the coordinator, where the plan asks for it. */

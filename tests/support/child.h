@@ -5,8 +5,8 @@
 
 #include <sys/types.h>
 
-/* fork(2), where a fault or a failed assertion of the child ends the child. cmocka would go on with the next test in it, and
- * a test that forks again then fills the machine. */
+/* fork(2), where a fault or a failed assertion of the child ends the child. cmocka would go on with the next test in
+ * it, and a test that forks again then fills the machine. */
 pid_t child_fork(void);
 
 #endif

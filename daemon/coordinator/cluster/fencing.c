@@ -229,6 +229,17 @@ void core_session_opened(struct core *c, uint64_t session, const char *identity)
     c->greetings = g;
 }
 
+void fence_revoke(struct core *c, const char *identity)
+{
+    if (MUTANT(AUTHORITY_REMEMBERED))
+        return;
+    for (struct greeting *g = c->greetings; g; g = g->next)
+        if (g->identity && strcmp(g->identity, identity) == 0) {
+            free(g->identity);
+            g->identity = NULL;
+        }
+}
+
 char *fence_take_identity(struct core *c, uint64_t session)
 {
     struct greeting **at = &c->greetings, *g;

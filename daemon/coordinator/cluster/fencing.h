@@ -18,7 +18,9 @@ titan_status fence_message(struct core *c, const char *node, const Titan__Intern
  * is over; and while that one answers, never. */
 titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *m,
                         const char *identity, bool has_worker, struct titan_error *err) TITAN_MUST_USE;
-/* The identity of an unregistered session; the caller frees it. "": unknown. */
+/* The sessions that this identity has opened register no more. */
+void fence_revoke(struct core *c, const char *identity);
+/* The identity of an unregistered session; the caller frees it. "": unknown; NULL: it was revoked since. */
 char *fence_take_identity(struct core *c, uint64_t session);
 /* Counts it and tells of it, of one node not too often. words: what is refused; may be batch memory. */
 void fence_implausible(struct core *c, struct noderec *n, uint64_t job_id, const char *words);

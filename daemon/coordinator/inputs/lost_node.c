@@ -3,6 +3,7 @@
 
 #include "base/cleanup.h"
 #include "daemon/coordinator/cluster/failure_detector.h"
+#include "daemon/coordinator/cluster/fencing.h"
 #include "daemon/coordinator/inputs/input.h"
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/messages.h"
@@ -85,9 +86,10 @@ titan_status core_node_forget(struct core *c, const char *node, struct core_time
     return TITAN_OK;
 }
 
-void core_node_revoke(struct core *c, const char *node, struct core_time now, struct batch *out)
+void core_node_revoke(struct core *c, const char *node, const char *identity, struct core_time now, struct batch *out)
 {
     struct noderec *n = core_find_node(c, node);
+    fence_revoke(c, identity);
     if (!n || core_fenced(c))
         return;
     core_begin(c, now, out);

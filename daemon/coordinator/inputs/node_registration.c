@@ -141,6 +141,9 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
     _cleanup_free_ char *identity = fence_take_identity(c, session);
     bool drop;
     TRY(check_registration(m, err));
+    if (!identity)
+        return titan_fail(err, TITAN_EPERM,
+                          "registration of node %s: the certificate was revoked after the session was opened", m->node);
     /* A second one would be an old one: what it does not list would count as ended. */
     if (core_find_session(c, session)) {
         c->counters.duplicate++;

@@ -42,7 +42,7 @@ struct core {
     struct greeting { /* sessions of a known identity that have not registered */
         struct greeting *next;
         uint64_t session;
-        char *identity;
+        char *identity; /* NULL: revoked since */
     } * greetings;
     uint64_t next_worker_id, last_probe;
     uint64_t fenced_term; /* that a node has obeyed, above ours; 0 = we are not fenced */

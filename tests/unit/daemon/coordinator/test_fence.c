@@ -496,6 +496,37 @@ static void test_identities(void **state)
     close_bench(&b);
 }
 
+/* The session that registered, and one that was only open; another identity's goes on. */
+static void test_revoked(void **state)
+{
+    static const char node_n[] = "spiffe://titan/node/n";
+    (void)state;
+    struct bench b;
+    struct titan_error err;
+    Titan__Internal__AgentRegistration held = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
+    held.node = (char *)"n";
+    held.slots = 1;
+    held.device = (char *)"cpu";
+    held.address = (char *)"elsewhere";
+    held.incarnation = 2;
+    MESSAGE(m, REGISTRATION, registration, held);
+    running_job(&b);
+    assert_int_equal(registration_as(&b, 5, node_n, 1), TITAN_OK);
+    core_session_opened(b.core, 6, node_n);
+    core_session_opened(b.core, 7, "spiffe://titan/node/m");
+    core_node_revoke(b.core, "n", node_n, at(&b), &b.out);
+    assert_int_equal(core_node_session(b.core, "n"), 0);
+    assert_int_equal(core_agent(b.core, 6, &m, at(&b), &b.out, &err), TITAN_EPERM);
+    assert_non_null(strstr(err.msg, "revoked after the session was opened"));
+    assert_int_equal(core_node_session(b.core, "n"), 0);
+    held.node = (char *)"m";
+    assert_int_equal(core_agent(b.core, 7, &m, at(&b), &b.out, &err), TITAN_OK);
+    assert_int_equal(core_node_session(b.core, "m"), 7);
+    core_node_revoke(b.core, "absent", node_n, at(&b), &b.out);    /* there is no such node */
+    assert_int_equal(registration_as(&b, 8, node_n, 3), TITAN_OK); /* with a certificate of a new join */
+    close_bench(&b);
+}
+
 /* Where the job keeps its checkpoints, and steps it can have made. */
 static void test_implausible_reports(void **state)
 {
@@ -555,6 +586,7 @@ int main(void)
         cmocka_unit_test(test_terms_of_unknown_senders),
         cmocka_unit_test(test_moved),
         cmocka_unit_test(test_identities),
+        cmocka_unit_test(test_revoked),
         cmocka_unit_test(test_implausible_reports),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
