@@ -144,11 +144,21 @@ titan_status fence_message(struct core *c, const char *node, const Titan__Intern
     return TITAN_OK;
 }
 
-static bool same_installation(const struct noderec *n, const Titan__Internal__AgentRegistration *m)
+static bool installations_known(const struct noderec *n, const Titan__Internal__AgentRegistration *m)
 {
     static const uint8_t unknown[NODE_INSTALLATION];
-    return m->installation.len == NODE_INSTALLATION && memcmp(n->installation, unknown, NODE_INSTALLATION) != 0 &&
-           memcmp(n->installation, m->installation.data, NODE_INSTALLATION) == 0;
+    return m->installation.len == NODE_INSTALLATION && memcmp(n->installation, unknown, NODE_INSTALLATION) != 0;
+}
+
+static bool same_installation(const struct noderec *n, const Titan__Internal__AgentRegistration *m)
+{
+    return installations_known(n, m) && memcmp(n->installation, m->installation.data, NODE_INSTALLATION) == 0;
+}
+
+bool fence_replaces(const struct noderec *n, const Titan__Internal__AgentRegistration *m)
+{
+    const bool elsewhere = *n->address && strcmp(n->address, m->address) != 0;
+    return n->incarnation != m->incarnation && !same_installation(n, m) && (elsewhere || installations_known(n, m));
 }
 
 titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *m,

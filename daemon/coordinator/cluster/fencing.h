@@ -18,6 +18,8 @@ titan_status fence_message(struct core *c, const char *node, const Titan__Intern
  * is over; and while that one answers, never. */
 titan_status fence_name(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *m,
                         const char *identity, bool has_worker, struct titan_error *err) TITAN_MUST_USE;
+/* Is it another machine that gets the name? It cannot tell which epochs the agent before it has formed. */
+bool fence_replaces(const struct noderec *n, const Titan__Internal__AgentRegistration *m);
 /* The sessions that this identity has opened register no more. */
 void fence_revoke(struct core *c, const char *identity);
 /* The identity of an unregistered session; the caller frees it. "": unknown; NULL: it was revoked since. */

@@ -15,6 +15,7 @@
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/run/leader_epochs.h"
 #include "daemon/coordinator/run/epoch_forming.h"
@@ -22,6 +23,7 @@
 #include "daemon/coordinator/run/job_driver.h"
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/plausible.h"
+#include "daemon/coordinator/run/quorum.h"
 #include "daemon/coordinator/run/stale_store.h"
 #include "daemon/coordinator/run/worker_end.h"
 #include "daemon/coordinator/run/worker_reports.h"
@@ -128,9 +130,12 @@ static void resend_jobs(struct core *c, struct noderec *n, bool awaited)
 /* May one of its workers train, for all that is known? A store that was restored does not know of all. */
 static bool has_worker(const struct core *c, const struct noderec *n)
 {
-    for (struct jobrec *j = c->active; j; j = j->next)
+    for (struct jobrec *j = c->active; j; j = j->next) {
+        if (MUTANT(GONE_BEFORE_LAST_WORD) && size_staying(j) == 0)
+            continue;
         if (job_on_node(j, n) || kept_awaits(j, n))
             return true;
+    }
     return c->stale;
 }
 
@@ -160,6 +165,9 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
     }
     if (!n)
         n = core_add_node(c, m->node, NODE_NONE);
+    else if (fence_replaces(n, m) && !MUTANT(REPLACED_KNOWS_ALL))
+        for (struct jobrec *j = c->active; j; j = j->next)
+            quorum_give_up(c, j, n);
     if (n->session)
         batch_drop(c->out, n->session);
     bool back = n->state == NODE_READY;

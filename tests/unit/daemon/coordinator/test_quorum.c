@@ -114,6 +114,8 @@ static void registers(int i, uint64_t epoch, int phase, Titan__Internal__LeaderE
     body.slots = 1;
     body.device = (char *)"cpu";
     body.incarnation = 1;
+    body.address = (char *)"here";
+    body.installation = (ProtobufCBinaryData){NODE_INSTALLATION, (uint8_t[NODE_INSTALLATION]){(uint8_t)i}};
     body.workers = &list;
     body.n_workers = epoch > 0;
     body.leader_epochs = &leader_epochs;
@@ -279,15 +281,53 @@ static void test_given_up(void **state)
     close_world();
 }
 
+/* On another machine, without workers: is it taken? */
+static bool replaced(int i)
+{
+    char node[2] = {(char)('a' + i - 1), '\0'};
+    Titan__Internal__AgentRegistration body = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
+    body.node = node;
+    body.slots = 1;
+    body.device = (char *)"cpu";
+    body.address = (char *)"elsewhere";
+    body.incarnation = 2;
+    body.installation = (ProtobufCBinaryData){NODE_INSTALLATION, (uint8_t[NODE_INSTALLATION]){N + 1}};
+    MESSAGE(m, REGISTRATION, registration, body);
+    const bool taken = say(&W.b, ++W.next_session, &m) == TITAN_OK;
+    commit();
+    if (taken)
+        W.session[i] = W.next_session;
+    return taken;
+}
+
+/* Other machines get the names of a majority, in the moment that the leases are over: which epochs those before them
+ * have formed nobody can tell. */
+static void test_replaced(void **state)
+{
+    (void)state;
+    open_world(2);
+    lose(3);
+    for (int n = 0; n < 3;) {
+        n = 0;
+        for (int i = 3; i <= N; i++)
+            n += W.session[i] || replaced(i);
+        assert_int_equal(W.seen.form_epoch, 0);
+        pass(10);
+    }
+    pass(2000);
+    assert_int_equal(W.seen.form_epoch, 1 << 20);
+    close_world();
+}
+
 /* Connected or not, at once: the run goes on without its worker, the session is dropped. */
 static void test_certificate_revoked(void **state)
 {
     (void)state;
     open_world(2);
-    core_node_revoke(W.b.core, "nowhere", at(&W.b), &W.b.out);
+    core_node_revoke(W.b.core, "nowhere", "spiffe://titan/node/nowhere", at(&W.b), &W.b.out);
     commit();
     assert_int_equal(W.seen.types[0], '\0');
-    core_node_revoke(W.b.core, "d", at(&W.b), &W.b.out);
+    core_node_revoke(W.b.core, "d", "spiffe://titan/node/d", at(&W.b), &W.b.out);
     bool dropped = false;
     for (const struct batch_drop *d = W.b.out.drops; d; d = d->next)
         dropped |= d->session == W.session[4];
@@ -710,6 +750,7 @@ int main(void)
         cmocka_unit_test(test_lost_in_turn),
         cmocka_unit_test(test_certificate_revoked),
         cmocka_unit_test(test_given_up),
+        cmocka_unit_test(test_replaced),
         cmocka_unit_test(test_stopped_counts_until_it_has_ended),
         cmocka_unit_test(test_unlisted_has_ended),
         cmocka_unit_test(test_cancel_does_not_wait),
