@@ -242,7 +242,7 @@ static void on_revoke(const struct ev *e)
         (void)at(S->now + between(CHANCE_FORGER, 0, 500 * MS), &held, e->a, e->b);
 }
 
-/* The machine is taken away with its certificate: a worker that nobody can stop is the operator's to end. */
+/* The machine goes with its certificate: workers that do not obey are the operator's to end. */
 static void revoke(const struct fault *f)
 {
     static const struct handler revocation = {"certificate revoked", on_revoke, TARGET_WORLD};

@@ -300,8 +300,8 @@ static bool replaced(int i)
     return taken;
 }
 
-/* Other machines get the names of a majority, in the moment that the leases are over: which epochs those before them
- * have formed nobody can tell. */
+/* Other machines get the names of a majority when the leases are over. They cannot tell which epochs the agents before
+ * them have formed. */
 static void test_replaced(void **state)
 {
     (void)state;
