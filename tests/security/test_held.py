@@ -8,6 +8,8 @@ what is asked when a message comes has to refuse it alone."""
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -329,5 +331,48 @@ def joins():
         assert said.count("PERMISSION_DENIED") in range(50, 100), said.count("PERMISSION_DENIED")
 
 
+def connections():
+    """a revoked certificate's idle connections are cut, another's are not; a session begins with a registration, and soon"""
+    absent = protocol.missing()
+    if absent:
+        return absent
+    with Held() as c:
+        def connect(pair):
+            context = ssl.create_default_context(cafile=pair["ca"])
+            context.load_cert_chain(pair["cert"], pair["key"])
+            context.set_alpn_protocols(["h2"])
+            raw = socket.create_connection((c.target.rsplit(":", 1)[0], c.port))
+            wrapped = context.wrap_socket(raw, server_hostname="localhost")
+            wrapped.settimeout(deadline())
+            wrapped.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")  # and settings
+            assert wrapped.recv(9)[3] == 4  # the server's
+            return wrapped
+
+        def cut(connection):
+            try:
+                while connection.recv(65536):
+                    pass
+            except ConnectionError:
+                pass
+        node = c.pair("node", "n1")
+        with protocol.channel(c.target, node) as channel:
+            silent, wrong = HeldCall(channel, "Session", None), HeldCall(channel, "Session", None)
+            wrong.send(protocol.agent.AgentMessage(heartbeat=protocol.agent.AgentHeartbeat()))
+            assert wrong.ended.wait(deadline())
+            assert wrong.result == ("INVALID_ARGUMENT", "the first message of a session is no registration"), wrong.result
+            ada, eva = connect(c.pair("user", "ada")), connect(c.pair("user", "eva"))
+            c.ctl("pki", "revoke", "user/ada")
+            cut(ada)
+            eva.sendall(b"\0\0\10\6\0\0\0\0\0" + b"12345678")  # a ping
+            heard = b""
+            while b"12345678" not in heard:
+                more = eva.recv(65536)
+                assert more, f"eva's connection was cut behind {heard}"
+                heard += more
+            assert silent.ended.wait(deadline())
+            assert silent.result[0] != "OK", silent.result
+            print(f"# a silent session ends with {silent.result}")
+
+
 if __name__ == "__main__":
-    tap(installed, messages, slow_submit, at_once, joins)
+    tap(installed, messages, slow_submit, at_once, joins, connections)

@@ -230,6 +230,28 @@ def private_jobs():
         assert w.as_user(OLGA, "logs", w.job).code == 0
 
 
+def members_of_groups():
+    """who is in a group of /etc/group is known at the next call after the file has changed"""
+    if needs_root():
+        return needs_root()
+    with World() as w:
+        group, account = w.dir / "group", w.dir / "passwd"
+        lines = "".join(f"{n}:x:{i}:\n" for n, i in (("root", 0), ("ml-ops", 64990)))
+        group.write_text(lines)
+        account.write_text(f"root:x:0:0::/:/bin/sh\nalice:x:{ALICE}:{ALICE}::/:/bin/sh\n")
+        config = w.dir / "titand.toml"
+        config.write_text(config.read_text().replace("operators = [", 'operators = ["group:ml-ops", '))
+        w.daemon.kill()
+        # As the daemon sees them; a file that is written in place is the same for both.
+        w.daemon.before = ["unshare", "-m", "sh", "-c", f'mount --bind {group} /etc/group && mount --bind {account} /etc/passwd && exec "$@"', "sh"]
+        w.daemon.start()
+        os.chmod(w.dir / "api.sock", 0o666)
+        for members, code in (("", 5), ("bob,alice", 0), ("bob", 5)):
+            group.write_text(lines.replace("64990:", f"64990:{members}"))
+            done = w.as_user(ALICE, "audit")
+            assert done.code == code, (members, done)
+
+
 def storm():
     """a storm of refusals is one line, and one with its number"""
     if needs_root():
@@ -589,5 +611,5 @@ def service_socket():
 
 
 if __name__ == "__main__":
-    tap(root_and_jobs, job_folders, state_folder, four_commands, keys_of_others, names_that_deceive, owners_and_operators, private_jobs, storm,
+    tap(root_and_jobs, job_folders, state_folder, four_commands, keys_of_others, names_that_deceive, owners_and_operators, private_jobs, members_of_groups, storm,
         tokens, token_goes_to_trusted_sockets, paths_of_others, jobs_that_go_on, others_socket, service_socket)

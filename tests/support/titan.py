@@ -248,6 +248,7 @@ class Daemon:
         self.state.mkdir(parents=True, exist_ok=True)
         self.server = f"unix:{self.state}/titan.sock"
         self.args, self.env, self.process = args, env or {}, None
+        self.before = []  # what the program is started by, as unshare
 
     def start(self):
         begin = time.monotonic()
@@ -260,7 +261,7 @@ class Daemon:
             ready.bind(str(path))
             ready.settimeout(deadline())
             self.process = subprocess.Popen(
-                [self.program, self.role, "--state-dir", self.state, "--listen", "127.0.0.1:0", "--insecure", *map(str, self.args)],
+                [*self.before, self.program, self.role, "--state-dir", self.state, "--listen", "127.0.0.1:0", "--insecure", *map(str, self.args)],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 env={**os.environ, **self.env, "NOTIFY_SOCKET": str(path)})
             try:
