@@ -231,7 +231,7 @@ def private_jobs():
 
 
 def members_of_groups():
-    """who is in a group of /etc/group is known at the next call after the file has changed"""
+    """the members of a group of /etc/group count at the next call after the file has changed"""
     if needs_root():
         return needs_root()
     with World() as w:
