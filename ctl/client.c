@@ -52,6 +52,9 @@ titan_status ctl_server(const char *given, char *out, size_t cap, struct titan_e
         n = snprintf(out, cap, "unix:%s", find_socket(own, sizeof(own)));
     if (n < 0 || (size_t)n >= cap)
         return titan_fail(err, TITAN_EINVAL, "the server's address is longer than %zu bytes", cap - 1);
+    struct rpc_targets targets;
+    if (strchr(out, ',') && rpc_targets_parse(out, &targets, err) != TITAN_OK)
+        return titan_error_wrap(err, given ? "--server" : "TITAN_SERVER");
     return TITAN_OK;
 }
 
@@ -164,6 +167,15 @@ static bool daemon_came(struct ctl *ctl, const struct titan_error *err)
     return true;
 }
 
+/* Of several addresses: which ones did not answer, once. */
+static void report_passed(struct ctl *ctl)
+{
+    const char *passed = rpc_channel_passed(ctl->channel);
+    if (*passed && !ctl->passed_reported)
+        (void)fprintf(stderr, "titanctl: another server is used, there is no answer from %s\n", passed);
+    ctl->passed_reported |= *passed != '\0';
+}
+
 /* "SubmitRequest.name has ...": the field is called by its option, where the command has one. */
 static void name_option(const struct command *command, struct titan_error *err)
 {
@@ -193,7 +205,9 @@ titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage 
     do {
         TRY(ctl_channel(ctl, err));
         ProtobufCMessage *answer = NULL;
-        if (rpc_channel_call(ctl->channel, path, request, reply, CALL_MS, &answer, err) == TITAN_OK) {
+        const titan_status status = rpc_channel_call(ctl->channel, path, request, reply, CALL_MS, &answer, err);
+        report_passed(ctl);
+        if (status == TITAN_OK) {
             *(ProtobufCMessage **)ret = answer;
             return TITAN_OK;
         }
@@ -211,7 +225,10 @@ titan_status ctl_stream(struct ctl *ctl, const char *path, const ProtobufCMessag
     do {
         TRY(ctl_channel(ctl, err));
         ctl_catch_interrupt();
-        if (rpc_channel_stream(ctl->channel, path, request, reply, each, NULL, data, &ctl_interrupted, err) == TITAN_OK)
+        const titan_status status =
+            rpc_channel_stream(ctl->channel, path, request, reply, each, NULL, data, &ctl_interrupted, err);
+        report_passed(ctl);
+        if (status == TITAN_OK)
             return TITAN_OK;
     } while (daemon_came(ctl, err));
     ctl_unreachable_hint(ctl->server, err);

@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "proto/rpc/client.h"
+#include "proto/rpc/targets.h"
 #include "titan/v1/titan.pb-c.h"
 
 #define TITAN_METHOD(name) "/titan.v1.Titan/" name
@@ -16,12 +17,13 @@
 struct command; /* base/options.h */
 struct ctl {
     const struct command *command; /* that calls; NULL in tests */
-    char server[512];
+    char server[RPC_TARGETS_TEXT]; /* one address, or a list */
     bool json;
     bool color;                  /* on stdout */
     bool online;                 /* stdout is a terminal */
     struct rpc_channel *channel; /* opened by the first call */
     bool waited;                 /* for a daemon that was not there */
+    bool passed_reported;        /* that addresses of the list did not answer */
 };
 
 struct args; /* base/options.h */
@@ -35,7 +37,8 @@ enum {
     GONE_MS = 30000, /* a command that waits for something waits so long for a server that is gone */
 };
 
-/* given, else $TITAN_SERVER, else the first socket that is there: of this user's titand, of the system's
+/* One address or a list of them: given, else $TITAN_SERVER, else the first socket that is there: of this user's titand,
+ * of the system's
  * (/run/titan/titan.sock), of a titand that root started by hand. */
 titan_status ctl_server(const char *given, char *out, size_t cap, struct titan_error *err) TITAN_MUST_USE;
 

@@ -17,7 +17,8 @@ static const struct command *const commands[] = {
 };
 
 static const struct option_spec options[] = {
-    {"server", 's', "TARGET", "server to talk to: unix:PATH or HOST:PORT (default: $TITAN_SERVER, see ENVIRONMENT)",
+    {"server", 's', "TARGET",
+     "server to talk to: unix:PATH, HOST:PORT or HOST:PORT,HOST:PORT (default: $TITAN_SERVER, see ENVIRONMENT)",
      WORD_FILE},
     {"tls-ca", 0, "FILE", "for HOST:PORT: the CA of its certificate (default: $TITAN_TLS_CA, see ENVIRONMENT)",
      WORD_FILE},

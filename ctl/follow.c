@@ -95,6 +95,8 @@ static void on_retry(uv_timer_t *timer)
 {
     struct follow *f = timer->data;
     titan_assert(!f->over);
+    if (f->gone_ms)
+        rpc_client_reconnect(f->client, true);
     open_streams(f);
     ask_job(f);
 }

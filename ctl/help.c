@@ -32,9 +32,11 @@ static const struct {
 static const struct {
     const char *name, *meaning;
 } environment[] = {
-    {"TITAN_SERVER", "server to talk to when --server is not given. Without either, the first socket that is there: "
-                     "$XDG_STATE_HOME/titan/titan.sock or ~/.local/state/titan/titan.sock (not for root), "
-                     "/run/titan/titan.sock, /var/lib/titan/titan.sock"},
+    {"TITAN_SERVER",
+     "server to talk to when --server is not given: one, or HOST:PORT,HOST:PORT where it may be at one of "
+     "several, of which the first that answers is used. Without either, the first socket that is there: "
+     "$XDG_STATE_HOME/titan/titan.sock or ~/.local/state/titan/titan.sock (not for root), "
+     "/run/titan/titan.sock, /var/lib/titan/titan.sock"},
     {"TITAN_TLS_CA, TITAN_TLS_CERT, TITAN_TLS_KEY",
      "files in PEM for servers at HOST:PORT, when --tls-ca, --tls-cert and --tls-key are not given. Without any of "
      "them, "

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -28,17 +29,52 @@ static titan_status run_forget(struct ctl *ctl, const struct args *args, struct 
 
 /* --- join --------------------------------------------------------------------------------------------------------- */
 
+/* Of statfs(2): network file systems, where root of other machines reads what it likes. */
+static bool is_shared(long type)
+{
+    static const long shared[] = {
+        0x6969 /* NFS */,        0xff534d42 /* CIFS */,   0xfe534d42 /* SMB2 */,
+        0x0bd00bd0 /* Lustre */, 0x47504653 /* GPFS */,   0x00c36400 /* Ceph */,
+        0x5346414f /* AFS */,    0x01021997 /* 9P */,     0x7461636f /* OCFS2 */,
+        0x01161970 /* GFS2 */,   0x19830326 /* BeeGFS */, 0x65735546 /* FUSE: sshfs, GlusterFS */};
+    for (size_t i = 0; i < ARRAY_SIZE(shared); i++)
+        if (shared[i] == type)
+            return true;
+    return false;
+}
+
 /* A file that the shell has opened for us gets the rights of a secret before there is one in it. */
 static titan_status keep_secret(struct titan_error *err)
 {
     struct stat st;
+    struct statfs fs;
     if (fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode) && fchmod(STDOUT_FILENO, 0600) != 0)
         return titan_fail_errno(err, "the file that this is written to cannot be made private");
+    if (fstatfs(STDOUT_FILENO, &fs) == 0 && is_shared((long)fs.f_type))
+        (void)fputs(
+            "titanctl: this file is a secret on a shared file system: root of a machine that mounts it can "
+            "become the node; bring it there by another way, and take this one back (titanctl node unjoin)\n",
+            stderr);
     if (!isatty(STDOUT_FILENO))
         return TITAN_OK;
     titan_fail(err, TITAN_EINVAL, "what node join writes is a secret, and a terminal keeps none");
     titan_error_hint(err, "titanctl node join NAME > NAME.join");
     return TITAN_EINVAL;
+}
+
+/* The port for agents on each host. */
+static void agents_at(const struct rpc_targets *targets, uint32_t port, char out[JOIN_ADDRESS_MAX])
+{
+    size_t len = 0;
+    for (size_t i = 0; i < targets->n; i++) {
+        const char *at = targets->at[i], *colon = strrchr(at, ':');
+        bool again = !colon;
+        for (size_t k = 0; k < i && !again; k++)
+            again = strncmp(targets->at[k], at, (size_t)(colon - at) + 1) == 0;
+        if (!again)
+            len += (size_t)snprintf(out + len, JOIN_ADDRESS_MAX - len, "%s%.*s:%u", len ? "," : "", (int)(colon - at),
+                                    at, port);
+    }
 }
 
 static titan_status run_join(struct ctl *ctl, const struct args *args, struct titan_error *err)
@@ -48,6 +84,7 @@ static titan_status run_join(struct ctl *ctl, const struct args *args, struct ti
     _cleanup_message_ Titan__V1__JoinNodeResponse *reply = NULL;
     _cleanup_(join_free) struct join_file join = {.ca = BUF_INIT}, back = {.ca = BUF_INIT};
     _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct rpc_targets targets;
     int64_t ttl = 0;
     TRY(keep_secret(err));
     TRY(when_duration(args_text(args, "ttl", "1h"), &ttl, err));
@@ -63,10 +100,10 @@ static titan_status run_join(struct ctl *ctl, const struct args *args, struct ti
     }
     (void)snprintf(join.node, sizeof(join.node), "%s", request.node);
     (void)snprintf(join.coordinator, sizeof(join.coordinator), "%s", address);
-    const char *colon = strrchr(address, ':');
-    if (reply->agents_port && colon)
-        (void)snprintf(join.agents, sizeof(join.agents), "%.*s:%u", (int)(colon - address), address,
-                       reply->agents_port);
+    if (rpc_targets_parse(address, &targets, err) != TITAN_OK)
+        return titan_error_wrap(err, "--address");
+    if (reply->agents_port)
+        agents_at(&targets, reply->agents_port, join.agents);
     (void)snprintf(join.token, sizeof(join.token), "%s", reply->token);
     join.expires_at_ms = reply->expires_at_ms;
     buf_puts(&join.ca, reply->ca);
@@ -200,7 +237,9 @@ const struct command command_node = {
         (const struct option_spec[]){
             {"ttl", 0, "TIME", "join: how long the file is good (default 1h, at most 30d)", WORD_NONE},
             {"address", 0, "HOST:PORT",
-             "join: where nodes reach the coordinator (default: its certificate's first name)", WORD_NONE},
+             "join: where nodes reach the coordinator (default: its certificate's first name); several, with commas, "
+             "where it may be at one of them",
+             WORD_NONE},
             {"reason", 0, "TEXT", "revoke: why; in the event log", WORD_NONE},
             TABLE_WIDE("joins: "),
             {NULL}},

@@ -134,6 +134,7 @@ static void fail(struct top *t, const struct titan_error *err)
     t->asking = false;
     if (t->live && t->drawn && err->status == TITAN_EUNREACHABLE) {
         (void)snprintf(t->trouble, sizeof(t->trouble), "the server does not answer; waiting for it");
+        rpc_client_reconnect(t->client, true);
         return;
     }
     if (t->err) {

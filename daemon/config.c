@@ -18,10 +18,12 @@
 #include "base/listen.h"
 #include "base/options.h"
 #include "base/toml.h"
+#include "daemon/auth/join.h"
 
 #define DEFAULT_GRACE_MS 10000
 #define DEFAULT_QUARANTINE_CRASHES 3
 #define DEFAULT_USER_PENDING_JOBS 10000 /* a tenth of what may wait in all */
+#define SOCKET_PATH_MAX 107             /* without its NUL */
 #define ROOT_STATE_DIR "/var/lib/titan"
 
 /* --- flags and roles ---------------------------------------------------------------------------------------------- */
@@ -42,7 +44,9 @@ static const struct option_spec options[] = {
      WORD_NONE},
     {"adopt-state", 0, NULL, "the state directory is a copy of another one that nothing will run on again", WORD_NONE},
     {"insecure", 0, NULL, "TCP without TLS: all that reach the address are let in (a network you trust)", WORD_NONE},
-    {"coordinator", 0, "ADDRESS", "HOST:PORT or unix:PATH of the coordinator (agent)", WORD_NONE},
+    {"coordinator", 0, "ADDRESS",
+     "HOST:PORT or unix:PATH of the coordinator (agent); HOST:PORT,HOST:PORT where it may be at one of several",
+     WORD_NONE},
     {"join", 0, "FILE",
      "become a node of the cluster with a file of `titanctl node join` (agent): a key is made here, its certificate "
      "goes into tls/ of the state directory; used once",
@@ -95,6 +99,7 @@ const char *daemon_role_name(enum daemon_role role)
 
 enum value_type {
     VALUE_TEXT,
+    VALUE_TARGETS,
     VALUE_U32,
     VALUE_U64,
     VALUE_BOOL,
@@ -129,7 +134,7 @@ static const struct setting settings[] = {
     NUMBER("coordinator", "insecure", VALUE_BOOL, insecure, 0, 0),
     NUMBER("coordinator", "quarantine_crashes", VALUE_U32, quarantine_crashes, 0, 16),
     TEXT("storage", "jobs_dir", jobs_dir),
-    TEXT("agent", "coordinator", coordinator),
+    {"agent", "coordinator", VALUE_TARGETS, offsetof(struct daemon_config, coordinator), RPC_TARGETS_TEXT, 0, 0},
     TEXT("agent", "node", node),
     TEXT("agent", "address", address),
     NUMBER("agent", "insecure", VALUE_BOOL, insecure, 0, 0),
@@ -180,7 +185,8 @@ static const struct setting settings[] = {
 static titan_status set_text(struct daemon_config *c, const struct setting *s, const char *text, const char *what,
                              struct titan_error *err)
 {
-    titan_assert(s->type == VALUE_TEXT || s->type == VALUE_LEVEL);
+    struct rpc_targets targets;
+    titan_assert(s->type == VALUE_TEXT || s->type == VALUE_TARGETS || s->type == VALUE_LEVEL);
     if (s->type == VALUE_LEVEL) {
         if (log_level_parse(text, &c->log_level) == 0)
             return TITAN_OK;
@@ -191,6 +197,8 @@ static titan_status set_text(struct daemon_config *c, const struct setting *s, c
         return titan_fail(err, TITAN_EINVAL, "%s: must not be empty", what);
     if ((size_t)snprintf(field, s->size, "%s", text) >= s->size)
         return titan_fail(err, TITAN_EINVAL, "%s: longer than %zu bytes", what, s->size - 1);
+    if (s->type == VALUE_TARGETS && rpc_targets_parse(text, &targets, err) != TITAN_OK)
+        return titan_error_wrap(err, "%s", what);
     return TITAN_OK;
 }
 
@@ -571,6 +579,21 @@ static titan_status resolve_transport(struct daemon_config *c, struct titan_erro
     return c->agents_listen[0] ? config_transport(c, c->agents_listen, &tls, err) : TITAN_OK;
 }
 
+/* Workers reach their agent at a socket in run/, clients their coordinator at one in the folder itself or systemd's. */
+static titan_status check_sockets_fit(const struct daemon_config *c, struct titan_error *err)
+{
+    const char *runtime = getenv("RUNTIME_DIRECTORY"); /* from systemd */
+    const char *name = c->role != ROLE_COORDINATOR ? "/run/agent.sock" : runtime && *runtime ? "" : "/agents.sock";
+    const size_t most = SOCKET_PATH_MAX - strlen(name), len = strlen(c->state_dir);
+    if (len <= most)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_EINVAL,
+                     "state directory '%.128s' is too long for a socket in it: %zu bytes, at most %zu", c->state_dir,
+                     len, most);
+    titan_error_hint(err, "a socket's path has at most %d bytes, and this one ends in %s", SOCKET_PATH_MAX, name);
+    return TITAN_EINVAL;
+}
+
 /* The Unix socket comes first, always. */
 static titan_status default_listen(struct daemon_config *c, struct titan_error *err)
 {
@@ -582,11 +605,8 @@ static titan_status default_listen(struct daemon_config *c, struct titan_error *
     char path[CONFIG_TEXT_MAX];
     int n = snprintf(path, sizeof(path), "unix:%.*s/titan.sock", len, folder);
     int agents = snprintf(c->agents, sizeof(c->agents), "unix:%.*s/agents.sock", len, folder);
-    if (n >= (int)sizeof(path) || agents - 5 >= 108) {
-        (void)titan_fail(err, TITAN_EINVAL, "state directory '%s' is too long for a socket in it", c->state_dir);
-        titan_error_hint(err, "a socket's path has at most 107 bytes");
-        return TITAN_EINVAL;
-    }
+    if (n >= (int)sizeof(path) || agents - 5 > SOCKET_PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "RUNTIME_DIRECTORY '%.128s' is too long for a socket in it", folder);
     if (c->n_listen == CONFIG_LISTEN_MAX)
         return titan_fail(err, TITAN_EINVAL, "at most %d addresses to listen on", CONFIG_LISTEN_MAX - 1);
     titan_assert(c->n_listen < CONFIG_LISTEN_MAX);
@@ -633,10 +653,19 @@ static titan_status check_listen_free(const struct daemon_config *c, struct tita
     return TITAN_EEXIST;
 }
 
+/* An earlier start has kept where the coordinator is. */
+static bool has_joined(const struct daemon_config *c)
+{
+    char path[PATH_MAX];
+    return snprintf(path, sizeof(path), "%s/tls/" JOIN_PLACE_FILE, c->state_dir) < PATH_MAX && access(path, F_OK) == 0;
+}
+
 static titan_status resolve(struct daemon_config *c, bool stop_given, struct titan_error *err)
 {
     char path[PATH_MAX];
-    if (c->role == ROLE_AGENT && !c->coordinator[0] && !c->join[0]) {
+    if (!c->state_dir[0])
+        TRY(default_state_dir(c->state_dir, err));
+    if (c->role == ROLE_AGENT && !c->coordinator[0] && !c->join[0] && !has_joined(c)) {
         (void)titan_fail(err, TITAN_EINVAL, "an agent needs the address of its coordinator");
         titan_error_hint(err, "give --join FILE, or --coordinator HOST:PORT, or coordinator in [agent] of the config");
         return TITAN_EINVAL;
@@ -646,14 +675,18 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
     if (c->jobs_dir[0] && c->jobs_dir[0] != '/')
         return titan_fail(err, TITAN_EINVAL, "storage.jobs_dir: '%s' is not an absolute path", c->jobs_dir);
     TRY(resolve_detection(c, err));
-    if (!c->state_dir[0])
-        TRY(default_state_dir(c->state_dir, err));
-    const bool fresh = c->role != ROLE_AGENT && !getenv("LISTEN_FDS") && access(c->state_dir, F_OK) < 0;
+    const bool made = access(c->state_dir, F_OK) < 0;
+    const bool fresh = made && c->role != ROLE_AGENT && !getenv("LISTEN_FDS");
     TRY(dir_make(c->state_dir, err));
     if (!realpath(c->state_dir, path))
         return titan_fail_errno(err, "cannot use state directory '%s'", c->state_dir);
     titan_assert(path[0] == '/');
     memcpy(c->state_dir, path, sizeof(path));
+    if (check_sockets_fit(c, err) != TITAN_OK) {
+        if (made)
+            (void)rmdir(c->state_dir);
+        return TITAN_EINVAL;
+    }
     TRY(resolve_transport(c, err));
     if (fresh && check_listen_free(c, err) != TITAN_OK) {
         (void)rmdir(c->state_dir);

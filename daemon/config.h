@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "daemon/auth/paths.h"
+#include "proto/rpc/targets.h"
 #include "proto/rpc/tls.h"
 
 #define CONFIG_LISTEN_MAX 16
@@ -48,7 +49,8 @@ struct daemon_config {
     int n_listen;
     char agents[CONFIG_TEXT_MAX];        /* the Unix socket of agents on this host, beside listen[0] */
     char agents_listen[CONFIG_TEXT_MAX]; /* HOST:PORT of agents on other hosts; "" = they come in where clients do */
-    char coordinator[CONFIG_TEXT_MAX], node[CONFIG_TEXT_MAX], address[CONFIG_TEXT_MAX], device[16];
+    char coordinator[RPC_TARGETS_TEXT];  /* one address, or a list of those that it may be at */
+    char node[CONFIG_TEXT_MAX], address[CONFIG_TEXT_MAX], device[16];
     char worker[PATH_MAX];             /* "" = beside titand */
     char peer_listen[CONFIG_TEXT_MAX]; /* "" = the address and a free port */
     char profile[8];                   /* "lan", "wan" */

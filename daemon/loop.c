@@ -375,19 +375,24 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* With TLS: get the certificate by the join file, and take coordinator and node from these two where the config has
- * none. */
+/* With TLS: get the certificate by the join file, and take coordinator and node from these two, or from what an earlier
+ * start has kept of them, where the config has none. */
 static titan_status identify_agent(struct titand *d, struct join_file *join, char node[PKI_NAME_MAX + 1],
                                    struct titan_error *err)
 {
     const struct daemon_config *c = d->config;
     const struct rpc_tls *tls;
-    if (c->join[0] && c->coordinator[0] && access(c->join, F_OK) != 0 && certs_there(&c->tls)) {
-        tlog_info(&d->log, "no join file: going on with the certificate that is there", "file=\"%s\"", c->join);
-    } else if (c->join[0]) {
+    const bool gone = c->join[0] && access(c->join, F_OK) != 0 && errno == ENOENT && certs_there(&c->tls);
+    if (c->join[0] && !gone) {
         (void)notify_printf("STATUS=joining\nEXTEND_TIMEOUT_USEC=%llu", (JOIN_WAIT_MS + 30000) * 1000ULL);
         TRY(enrolling_join(c->join, &c->tls, JOIN_WAIT_MS, join, err));
+    } else if (!c->coordinator[0] && enrolling_joined(&c->tls, join, err) != TITAN_OK) {
+        (void)titan_fail(err, TITAN_EINVAL, "nothing here says where the coordinator is: %s", err->msg);
+        titan_error_hint(err, "put coordinator = \"HOST:PORT\" into [agent] of the config, or join again");
+        return TITAN_EINVAL;
     }
+    if (gone)
+        tlog_info(&d->log, "no join file: going on with the certificate that is there", "file=\"%s\"", c->join);
     TRY(config_transport(c, c->coordinator[0] ? c->coordinator : join->coordinator, &tls, err));
     if (!tls)
         return TITAN_OK;

@@ -268,6 +268,7 @@ static void on_session_open(void *data)
     struct agent *a = data;
     if (a->peers)
         peers_look_again(a->peers); /* it may be on another machine than before, under the same name */
+    agent_core_coordinator_at(a->core, session_target(a->session));
     sample_all(a);
     CORE(a, agent_core_session_up);
 }

@@ -38,6 +38,15 @@ titan_status agent_core_new(const struct agent_core_options *o, struct agent_cor
     return TITAN_OK;
 }
 
+void agent_core_coordinator_at(struct agent_core *c, const char *address)
+{
+    titan_assert(!c->up);
+    if (!c->coordinator)
+        return;
+    free(c->coordinator);
+    c->coordinator = agent_text_copy(address);
+}
+
 void agent_core_free(struct agent_core *c)
 {
     if (!c)

@@ -120,6 +120,9 @@ void agent_core_adopted(struct agent_core *c, uint64_t job_id, uint64_t worker_i
 /* A stream to the coordinator is open: a registration goes out. Take samples of all workers first, it tells of them. */
 void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actions *out);
 void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_actions *out);
+/* Where the coordinator takes heartbeats as datagrams, if it is told in the options that it does. Before the session is
+ * up. */
+void agent_core_coordinator_at(struct agent_core *c, const char *address);
 void agent_core_coordinator(struct agent_core *c, const Titan__Internal__CoordinatorMessage *m, int64_t now,
                             struct agent_actions *out);
 /* Of the answer to AGENT_START_WORKER. */

@@ -23,6 +23,8 @@ struct session_events {
 titan_status session_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls,
                           const struct session_events *events, void *data, struct session **ret,
                           struct titan_error *err) TITAN_MUST_USE;
+/* Of the addresses of target the one that the stream goes to, or is tried next. */
+const char *session_target(const struct session *s);
 struct rpc_client *session_client(const struct session *s); /* for other calls; until session_close */
 void session_start(struct session *s);
 /* The coordinator has taken us in: the next loss is tried again at once. */

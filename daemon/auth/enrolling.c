@@ -75,9 +75,10 @@ titan_status enrolling_name(const struct rpc_tls *files, char out[PKI_NAME_MAX +
     return TITAN_OK;
 }
 
-/* What is beside the certificate: the number of the token it was got with, and the key while it is being got. */
+/* What is beside the certificate: the number of the token it was got with, where the coordinator is, and the key while
+ * it is being got. */
 struct paths {
-    char dir[PATH_MAX], joined[PATH_MAX + 16], key[PATH_MAX + 64];
+    char dir[PATH_MAX], joined[PATH_MAX + 16], place[PATH_MAX + 16], key[PATH_MAX + 64];
     char id[TOKEN_ID_TEXT];
 };
 
@@ -88,6 +89,7 @@ static titan_status find_paths(const struct rpc_tls *files, const struct join_fi
     TRY(token_parse(join->token, p->id, hash, err));
     (void)snprintf(p->dir, sizeof(p->dir), "%.*s", (int)(strrchr(files->key, '/') - files->key), files->key);
     (void)snprintf(p->joined, sizeof(p->joined), "%s/joined", p->dir);
+    (void)snprintf(p->place, sizeof(p->place), "%s/" JOIN_PLACE_FILE, p->dir);
     (void)snprintf(p->key, sizeof(p->key), "%s/key-%s.pem", p->dir, p->id);
     return TITAN_OK;
 }
@@ -143,6 +145,16 @@ static titan_status ask(const struct join_file *join, const struct rpc_tls *anon
     }
 }
 
+static titan_status keep_place(const struct paths *p, const struct join_file *join, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT, there = BUF_INIT;
+    join_print_place(join, &text);
+    if (file_read(p->place, JOIN_FILE_MAX, &there, NULL) == TITAN_OK && there.len == text.len &&
+        memcmp(there.data, text.data, text.len) == 0)
+        return TITAN_OK;
+    return certs_write(p->place, &text, false, err);
+}
+
 /* One signed right after a revocation begins with the next second. */
 static void wait_for_begin(const struct buf *certificate)
 {
@@ -174,6 +186,7 @@ static titan_status get_first(const struct join_file *join, const struct rpc_tls
     /* Whatever is cut off here is done again from the start: the token is still good for this key. */
     TRY(certs_write(files->key, &key, true, err));
     TRY(write_answer(files, &certificate, &ca, err));
+    TRY(keep_place(p, join, err));
     buf_puts(&id, p->id);
     TRY(certs_write(p->joined, &id, false, err));
     (void)unlink(p->key);
@@ -188,15 +201,25 @@ titan_status enrolling_join(const char *path, const struct rpc_tls *files, uint3
     struct paths p;
     TRY(join_load(path, ret, err));
     titan_status status = find_paths(files, ret, &p, err);
-    if (status == TITAN_OK && certs_there(files) && joined_with(&p))
+    if (status == TITAN_OK && certs_there(files) && joined_with(&p)) {
         status = enrolling_name(files, name, err);
-    else if (status == TITAN_OK)
+        if (status == TITAN_OK)
+            status = keep_place(&p, ret, err);
+    } else if (status == TITAN_OK)
         status = get_first(ret, files, &p, wait_ms, err);
     if (status != TITAN_OK) {
         titan_error_wrap(err, "joining as node %s", ret->node);
         join_free(ret);
     }
     return status;
+}
+
+titan_status enrolling_joined(const struct rpc_tls *files, struct join_file *ret, struct titan_error *err)
+{
+    char path[PATH_MAX + 16];
+    (void)snprintf(path, sizeof(path), "%.*s" JOIN_PLACE_FILE, (int)(strrchr(files->key, '/') + 1 - files->key),
+                   files->key);
+    return join_load_place(path, ret, err);
 }
 
 /* --- the next ----------------------------------------------------------------------------------------------------- */

@@ -14,6 +14,9 @@
  * wait_ms. Blocking; before there is a loop. *ret is what the file says. */
 titan_status enrolling_join(const char *path, const struct rpc_tls *files, uint32_t wait_ms, struct join_file *ret,
                             struct titan_error *err) TITAN_MUST_USE;
+/* What a join has left of its file for the next starts: node and addresses. TITAN_ENOTFOUND: no join has. */
+titan_status enrolling_joined(const struct rpc_tls *files, struct join_file *ret,
+                              struct titan_error *err) TITAN_MUST_USE;
 /* The name of the node that the certificate is for. TITAN_EPERM when it is none of a node, has expired, is not valid
  * yet, or not of its CA. */
 titan_status enrolling_name(const struct rpc_tls *files, char out[PKI_NAME_MAX + 1],

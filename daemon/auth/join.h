@@ -5,14 +5,16 @@
 #define TITAN_DAEMON_AUTH_JOIN_H
 
 #include "daemon/auth/pki.h"
+#include "proto/rpc/targets.h"
 
 #define JOIN_FILE_MAX (128 * 1024)
-#define JOIN_ADDRESS_MAX 256
+#define JOIN_ADDRESS_MAX RPC_TARGETS_TEXT
 #define JOIN_TOKEN_MAX 256
 
 struct join_file {
-    char node[PKI_NAME_MAX + 1], coordinator[JOIN_ADDRESS_MAX], token[JOIN_TOKEN_MAX];
-    char agents[JOIN_ADDRESS_MAX]; /* where its session goes; "" = to coordinator, too */
+    char node[PKI_NAME_MAX + 1], token[JOIN_TOKEN_MAX];
+    char coordinator[JOIN_ADDRESS_MAX]; /* one address, or a list of those that it may be at */
+    char agents[JOIN_ADDRESS_MAX];      /* where its session goes; "" = to coordinator, too */
     struct buf ca;
     int64_t expires_at_ms;
 };
@@ -23,6 +25,10 @@ titan_status join_parse(const char *text, size_t len, const char *path, struct j
                         struct titan_error *err) TITAN_MUST_USE;
 /* Refused when others than its owner may read it. */
 titan_status join_load(const char *path, struct join_file *ret, struct titan_error *err) TITAN_MUST_USE;
+/* The place alone, node, coordinator and agents: what a node keeps once it has joined, no secret. */
+#define JOIN_PLACE_FILE "cluster.toml" /* beside its certificate */
+void join_print_place(const struct join_file *join, struct buf *out);
+titan_status join_load_place(const char *path, struct join_file *ret, struct titan_error *err) TITAN_MUST_USE;
 void join_free(struct join_file *join);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* channel.c - the blocking half of client.h: one thread, one completion queue, one call at a time. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,10 +8,15 @@
 #include "base/cleanup.h"
 #include "proto/rpc/client.h"
 #include "proto/rpc/common.h"
+#include "titan/wire/health.pb-c.h"
+
+#define LOOK_MS 5000 /* for one of several addresses to answer */
 
 struct rpc_channel {
     struct rpc_remote remote;
     grpc_completion_queue *cq;
+    bool found; /* of several addresses the present one answered */
+    char passed[RPC_TARGETS_TEXT];
 };
 
 titan_status rpc_channel_open(const char *target, const struct rpc_tls *tls, struct rpc_channel **ret,
@@ -50,7 +56,7 @@ void rpc_channel_close(struct rpc_channel *channel)
 /* A call and where its answers go. */
 struct exchange {
     struct rpc_channel *channel;
-    const char *path;
+    const char *path, *target;
     grpc_call *call;
     grpc_byte_buffer *request, *incoming;
     grpc_metadata header; /* that is sent */
@@ -64,6 +70,7 @@ static void exchange_begin(struct exchange *x, struct rpc_channel *channel, cons
 {
     titan_assert(channel->cq && path[0] == '/');
     *x = (struct exchange){.channel = channel, .path = path, .details = grpc_empty_slice()};
+    x->target = channel->remote.target;
     grpc_metadata_array_init(&x->headers);
     grpc_metadata_array_init(&x->trailers);
     x->call = rpc_remote_call(&channel->remote, channel->cq, path, deadline_ms);
@@ -83,7 +90,9 @@ static void exchange_end(struct exchange *x)
 
 static titan_status exchange_outcome(const struct exchange *x, struct titan_error *err)
 {
-    return rpc_status_read(x->code, x->details, &x->trailers, x->path, x->channel->remote.target, err);
+    const titan_status status = rpc_status_read(x->code, x->details, &x->trailers, x->path, x->target, err);
+    x->channel->found &= status != TITAN_EUNREACHABLE;
+    return status;
 }
 
 static void start(struct exchange *x, const grpc_op *ops, size_t n, void *tag)
@@ -123,9 +132,9 @@ static grpc_op request_op(struct exchange *x)
     return op;
 }
 
-titan_status rpc_channel_call(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
-                              const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms,
-                              ProtobufCMessage **ret_reply, struct titan_error *err)
+static titan_status call(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
+                         const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms, ProtobufCMessage **ret_reply,
+                         struct titan_error *err)
 {
     struct exchange x;
     exchange_begin(&x, channel, path, request, deadline_ms);
@@ -146,6 +155,46 @@ titan_status rpc_channel_call(struct rpc_channel *channel, const char *path, con
     return status;
 }
 
+/* Of several addresses one that answers, whatever it says. */
+static titan_status find(struct rpc_channel *channel, struct titan_error *err)
+{
+    Grpc__Health__V1__HealthCheckRequest request = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
+    const size_t n = channel->remote.targets.n;
+    if (n == 1 || channel->found)
+        return TITAN_OK;
+    channel->passed[0] = '\0';
+    for (size_t i = 0; i < n; i++) {
+        struct titan_error why = {0};
+        ProtobufCMessage *reply = NULL;
+        const titan_status status = call(channel, "/grpc.health.v1.Health/Check", &request.base,
+                                         &grpc__health__v1__health_check_response__descriptor, LOOK_MS, &reply, &why);
+        if (reply)
+            protobuf_c_message_free_unpacked(reply, NULL);
+        channel->found = status != TITAN_EUNREACHABLE && status != TITAN_ETIMEDOUT;
+        if (channel->found)
+            return TITAN_OK;
+        if (status == TITAN_ETIMEDOUT)
+            (void)titan_fail(&why, status, "no answer in time");
+        rpc_targets_said(channel->passed, channel->remote.target, &why);
+        rpc_remote_reconnect(&channel->remote, true);
+    }
+    return titan_error_set(err, TITAN_EUNREACHABLE, ENOTCONN, __FILE__, __LINE__, "no answer from any server: %s",
+                           channel->passed);
+}
+
+const char *rpc_channel_passed(const struct rpc_channel *channel)
+{
+    return channel->found ? channel->passed : "";
+}
+
+titan_status rpc_channel_call(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
+                              const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms,
+                              ProtobufCMessage **ret_reply, struct titan_error *err)
+{
+    TRY(find(channel, err));
+    return call(channel, path, request, reply, deadline_ms, ret_reply, err);
+}
+
 enum { POLL_MS = 50 };
 
 titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
@@ -154,6 +203,7 @@ titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, c
                                 void *data, const volatile int *interrupted, struct titan_error *err)
 {
     struct exchange x;
+    TRY(find(channel, err));
     exchange_begin(&x, channel, path, request, 0);
     static char send_tag, recv_tag, status_tag; /* addresses only */
     grpc_op send[] = {rpc_remote_headers(&channel->remote, &x.header), request_op(&x),

@@ -21,6 +21,7 @@ struct open_call {
     struct open_call *next, *prev;
     grpc_call *call;
     char *path;
+    const char *target; /* the remote's, of this call */
     const ProtobufCMessageDescriptor *reply;
     unsigned pending;     /* tags out */
     bool cancelled;       /* by us */
@@ -73,6 +74,7 @@ static titan_status call_open(struct rpc_client *client, struct open_call *call,
     if (!call->path)
         return TITAN_ENOMEM;
     call->client = client;
+    call->target = client->remote.target;
     call->reply = reply;
     call->details = grpc_empty_slice();
     grpc_metadata_array_init(&call->headers);
@@ -128,7 +130,7 @@ static titan_status call_outcome(const struct open_call *call, struct titan_erro
 {
     if (call->cancelled && call->code == GRPC_STATUS_CANCELLED)
         return titan_fail(err, TITAN_ECANCELLED, "%s: cancelled", call->path);
-    return rpc_status_read(call->code, call->details, &call->trailers, call->path, call->client->remote.target, err);
+    return rpc_status_read(call->code, call->details, &call->trailers, call->path, call->target, err);
 }
 
 /* --- unary -------------------------------------------------------------------------------------------------------- */
@@ -422,6 +424,17 @@ titan_status rpc_client_open(uv_loop_t *loop, const char *target, const struct r
 titan_status rpc_client_token(struct rpc_client *client, const char *token, struct titan_error *err)
 {
     return rpc_remote_token(&client->remote, token, err);
+}
+
+void rpc_client_reconnect(struct rpc_client *client, bool next)
+{
+    if (!client->closing)
+        rpc_remote_reconnect(&client->remote, next);
+}
+
+const char *rpc_client_target(const struct rpc_client *client)
+{
+    return client->remote.target;
 }
 
 static void client_stopped(void *data)

@@ -17,13 +17,18 @@
 struct rpc_client;
 struct rpc_stream;
 
-/* target as in rpc_server_listen; tls for TCP, NULL = without. The server's certificate must be for the target's host.
- * Connects lazily; reconnects with 50 ms .. 2 s back-off. All callbacks run on loop. */
+/* target: an address as in rpc_server_listen, or a list (targets.h), of which calls go to the first. tls for TCP, NULL
+ * = without. The server's certificate must be for the target's host. Connects lazily; reconnects with 50 ms .. 2 s
+ * back-off, to the address that the name had. All callbacks run on loop. */
 titan_status rpc_client_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls, struct rpc_client **ret,
                              struct titan_error *err) TITAN_MUST_USE;
 /* Send a bearer token with each call. TITAN_EPERM for TCP without TLS, and for a Unix socket of another user
  * (trusted_socket.h), at each new connection. */
 titan_status rpc_client_token(struct rpc_client *client, const char *token, struct titan_error *err) TITAN_MUST_USE;
+/* The next call connects anew and looks the name up anew, without back-off; next: at the next address of the list.
+ * Calls that are open go on. For a call that has failed: what is to be repeated, and when, its caller knows. */
+void rpc_client_reconnect(struct rpc_client *client, bool next);
+const char *rpc_client_target(const struct rpc_client *client); /* the address that the next call goes to */
 /* Cancels what is open, calls every pending callback with TITAN_ECANCELLED, then done. */
 void rpc_client_close(struct rpc_client *client, void (*done)(void *), void *data);
 
@@ -49,11 +54,15 @@ size_t rpc_stream_queued(const struct rpc_stream *stream);
 void rpc_stream_close_send(struct rpc_stream *stream);
 void rpc_stream_cancel(struct rpc_stream *stream); /* on_close still comes */
 
-/* Blocking twins for commands: no loop, one thread. *ret_reply is owned by the caller
- * (protobuf_c_message_free_unpacked). */
+/* Blocking twins for commands: no loop, one thread. Of a list the first address that answers a question about its
+ * health is used, so no call is sent twice; where none does, the error names each with what it said. *ret_reply is
+ * owned by the caller (protobuf_c_message_free_unpacked). */
 struct rpc_channel;
 titan_status rpc_channel_open(const char *target, const struct rpc_tls *tls, struct rpc_channel **ret,
                               struct titan_error *err) TITAN_MUST_USE;
+/* Where a call ended with TITAN_EUNREACHABLE the next one looks for a server from there on. What the addresses said
+ * that were passed over to the present one; "" = none was. */
+const char *rpc_channel_passed(const struct rpc_channel *channel);
 titan_status rpc_channel_token(struct rpc_channel *channel, const char *token, struct titan_error *err) TITAN_MUST_USE;
 void rpc_channel_close(struct rpc_channel *channel);
 titan_status rpc_channel_call(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,

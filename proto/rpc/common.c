@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,6 +30,7 @@ enum {
     PAUSE_CONNECTIONS = 256,
     PAUSE_EACH_NS = 5000,
     PAUSE_MOST_NS = 5000000,
+    LOOKUP_MS = 5000,    /* for a name server: one that does not answer is not to keep others from being tried */
     LOOKAHEAD = 1 << 20, /* what a client lets come before it has read: logs from a coordinator 100 ms away, 10 MB/s */
 };
 
@@ -433,13 +433,13 @@ titan_status rpc_status_read(grpc_status_code code, grpc_slice details, const gr
     /* Not cancelled by this side and without a word of ours: a server that shuts down drops what comes late. */
     if (code == GRPC_STATUS_CANCELLED)
         return titan_error_set(err, TITAN_EUNREACHABLE, ENOTCONN, __FILE__, __LINE__,
-                               "no answer from the server at %s: it dropped the call", target);
+                               RPC_NO_ANSWER "%s: it dropped the call", target);
     if (code == GRPC_STATUS_UNAVAILABLE) {
         /* gRPC tells the whole way it took; the cause stands last. OpenSSL's is behind its own numbers. */
         const char *tls = strstr(text, "routines::"), *cause = strrchr(text, ':');
         cause = tls ? tls + strlen("routines::") : cause && cause[1] == ' ' ? cause + 2 : text;
-        (void)titan_error_set(err, status, ENOTCONN, __FILE__, __LINE__, "no answer from the server at %s: %s%s",
-                              target, tls ? "TLS: " : "", cause);
+        (void)titan_error_set(err, status, ENOTCONN, __FILE__, __LINE__, RPC_NO_ANSWER "%s: %s%s", target,
+                              tls ? "TLS: " : "", cause);
         if (tls || strstr(text, "not in peer certificate"))
             titan_error_hint(err,
                              "is that a server of this cluster, at a name its certificate has, and are both clocks "
@@ -459,29 +459,6 @@ titan_status rpc_status_read(grpc_status_code code, grpc_slice details, const gr
 
 /* --- channels ----------------------------------------------------------------------------------------------------- */
 
-titan_status rpc_target_check(const char *target, struct titan_error *err)
-{
-    if (is_local(target)) {
-        size_t max = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
-        if (target[5] == '\0')
-            return titan_fail(err, TITAN_EINVAL, "address '%s' names no socket", target);
-        if (strlen(target + 5) > max)
-            return titan_fail(err, TITAN_EINVAL,
-                              "socket path of %zu bytes is longer than the %zu a Unix socket may have",
-                              strlen(target + 5), max);
-        return TITAN_OK;
-    }
-    const char *colon = strrchr(target, ':');
-    char *end = NULL;
-    long port = colon ? strtol(colon + 1, &end, 10) : -1;
-    if (!colon || colon == target || end == colon + 1 || *end != '\0' || port < 0 || port > 65535) {
-        titan_status status = titan_fail(err, TITAN_EINVAL, "'%s' is not an address", target);
-        titan_error_hint(err, "unix:PATH or HOST:PORT, as in unix:/run/titan/titan.sock or 127.0.0.1:7070");
-        return status;
-    }
-    return TITAN_OK;
-}
-
 static grpc_arg arg_int(const char *key, int value)
 {
     return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
@@ -495,6 +472,7 @@ static grpc_channel *channel_create(const char *target, struct rpc_pair *pair, i
         arg_int(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50),
         arg_int(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000),
         arg_int(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000),
+        arg_int(GRPC_ARG_DNS_ARES_QUERY_TIMEOUT_MS, LOOKUP_MS),
         arg_int(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, RPC_CLIENT_MESSAGE_MAX),
         arg_int(GRPC_ARG_HTTP2_BDP_PROBE, 0), /* see tenant.c */
         arg_int(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, LOOKAHEAD),
@@ -525,17 +503,24 @@ titan_status rpc_remote_open(const char *target, const struct rpc_tls *tls, stru
                              struct titan_error *err)
 {
     *ret = (struct rpc_remote){.socket = -1};
-    TRY(rpc_target_check(target, err));
-    if (tls && !is_local(target))
+    TRY(rpc_targets_parse(target, &ret->targets, err));
+    ret->target = ret->targets.at[0];
+    if (tls && !is_local(ret->target))
         TRY(rpc_pair_open(tls, &ret->pair, err));
-    ret->target = strdup(target);
-    if (!ret->target) {
-        rpc_pair_free(ret->pair);
-        return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a client");
-    }
     rpc_library_enter();
-    ret->channel = channel_create(target, ret->pair, -1);
+    ret->channel = channel_create(ret->target, ret->pair, -1);
     return TITAN_OK;
+}
+
+void rpc_remote_reconnect(struct rpc_remote *remote, bool next)
+{
+    titan_assert(remote->targets.n > 0);
+    const size_t at = (size_t)(remote->target - remote->targets.at[0]) / RPC_TARGET_MAX;
+    remote->target = remote->targets.at[(at + next) % remote->targets.n];
+    if (remote->authorization && is_local(remote->target))
+        return;                            /* rpc_remote_call() looks at that connection itself */
+    grpc_channel_destroy(remote->channel); /* calls in it go on */
+    remote->channel = channel_create(remote->target, remote->pair, -1);
 }
 
 /* A connection of ours, to a server that may have the token. A channel that fails all its calls where there is none. */
@@ -573,7 +558,6 @@ void rpc_remote_close(struct rpc_remote *remote)
     if (remote->authorization)
         explicit_bzero(remote->authorization, strlen(remote->authorization));
     free(remote->authorization);
-    free(remote->target);
     rpc_library_leave();
 }
 

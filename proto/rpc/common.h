@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "proto/rpc/pair.h"
+#include "proto/rpc/targets.h"
 
 /* One operation in flight; lives inside what it belongs to, so an event costs no allocation. May be used again only
  * after fn was called. */
@@ -72,18 +73,23 @@ grpc_slice rpc_status_name(titan_status status); /* static: needs no unref */
 titan_status rpc_status_read(grpc_status_code code, grpc_slice details, const grpc_metadata_array *trailers,
                              const char *what, const char *target, struct titan_error *err);
 
-/* The server that a client speaks to, and how. */
+/* The server that a client speaks to, and how. It stays where it is: target points into it. */
 struct rpc_remote {
-    char *target, *authorization; /* authorization: of each call, or NULL */
-    struct rpc_pair *pair;        /* NULL: without TLS */
+    struct rpc_targets targets;
+    const char *target;    /* the one that calls go to */
+    char *authorization;   /* of each call, or NULL */
+    struct rpc_pair *pair; /* NULL: without TLS */
     grpc_channel *channel;
     int socket; /* with a token over a Unix socket: of the channel's connection, which does not come again by itself; or
                    -1 */
 };
 
-/* tls: for TCP, NULL = without; a Unix socket has none. Connects at the first call. */
+/* target: one address or a list; it begins with the first. tls: for TCP, NULL = without; a Unix socket has none.
+ * Connects at the first call. */
 titan_status rpc_remote_open(const char *target, const struct rpc_tls *tls, struct rpc_remote *ret,
                              struct titan_error *err) TITAN_MUST_USE;
+/* The next call connects anew, so its name is looked up anew; next: to the next address of the list. */
+void rpc_remote_reconnect(struct rpc_remote *remote, bool next);
 void rpc_remote_close(struct rpc_remote *remote);
 /* A call, owned by the caller. It goes over a new connection when the files of TLS have changed, or where the server of
  * a Unix socket may have the token and the one before is over. */
@@ -92,8 +98,6 @@ grpc_call *rpc_remote_call(struct rpc_remote *remote, grpc_completion_queue *cq,
 titan_status rpc_remote_token(struct rpc_remote *remote, const char *token, struct titan_error *err) TITAN_MUST_USE;
 /* The op that sends a call's headers. header: memory for one, until the op is done. */
 grpc_op rpc_remote_headers(const struct rpc_remote *remote, grpc_metadata *header);
-/* "unix:PATH" or "HOST:PORT"? TITAN_EINVAL with the reason. */
-titan_status rpc_target_check(const char *target, struct titan_error *err) TITAN_MUST_USE;
 gpr_timespec rpc_deadline(uint32_t deadline_ms); /* 0 = never */
 
 grpc_op rpc_op(grpc_op_type type);

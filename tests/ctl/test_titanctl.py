@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """titanctl as people and scripts use it, against a real titand."""
 import base64
+import contextlib
 import json
 import math
 import os
@@ -210,7 +211,11 @@ def steps_trained_again():
 
 
 def sockets(pid):
-    return [fd for fd in Path(f"/proc/{pid}/fd").iterdir() if os.readlink(fd).startswith("socket:")]
+    found = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found += [fd] if os.readlink(fd).startswith("socket:") else []
+    return found
 
 
 def over_a_restart():

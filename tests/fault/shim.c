@@ -7,7 +7,8 @@
  * never touched. The disk: of the calls that write, extend or sync a file with `marker` in its path, `calls` counts all
  * since it was last set to zero; the one with the number `fail_at` (from 1) fails with `error`, or writes only half
  * when error is 0; later ones succeed, unless `stay` is set: then all from there on fail. The file server: calls that
- * name a path which begins with `share` do not come back while it is set; `held` counts those that are in one now. */
+ * name a path which begins with `share` do not come back while it is set; `held` counts those that are in one now. The
+ * file system: of the type that TITAN_SHIM_FS says, a number, for those that ask by a descriptor. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +20,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
@@ -45,6 +47,15 @@ __attribute__((constructor)) static void shim_open(void)
         shim = at;
     if (fd >= 0)
         close(fd);
+}
+
+int fstatfs(int fd, struct statfs *ret)
+{
+    const char *type = getenv("TITAN_SHIM_FS");
+    const int rc = (int)syscall(SYS_fstatfs, fd, ret);
+    if (rc == 0 && type)
+        ret->f_type = strtol(type, NULL, 0);
+    return rc;
 }
 
 /* --- the clock ---------------------------------------------------------------------------------------------------- */

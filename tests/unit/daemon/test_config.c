@@ -144,6 +144,21 @@ static void expect_file(const char *text, const char *message, const char *hint)
     assert_int_equal(titan_status_exit(err.status), 2);
 }
 
+static void test_several_coordinators(void **state)
+{
+    (void)state;
+    struct daemon_config c;
+    struct titan_error err;
+    write_file("[agent]\ncoordinator = \"a.example:7071,b.example:7071\"\n");
+    assert_int_equal(PARSE(&c, &err, "agent", "--insecure", "--config", file), TITAN_OK);
+    assert_string_equal(c.coordinator, "a.example:7071,b.example:7071");
+    expect_file("[agent]\n\ncoordinator = \"a:1,a:1\"\n",
+                ":3: agent.coordinator: address 2, 'a:1', is address 1 once more", "");
+    expect_file("[agent]\ncoordinator = \"a:1,b\"\n", ":2: agent.coordinator: address 2, 'b', is not HOST:PORT",
+                "a.example:7071,b.example:7071");
+    expect_file("[agent]\ncoordinator = \"head\"\n", ":2: agent.coordinator: 'head' is not an address", "HOST:PORT");
+}
+
 static void test_limits(void **state)
 {
     (void)state;
@@ -351,6 +366,31 @@ static void test_bad_state_dir(void **state)
     (void)snprintf(deep, sizeof(deep), "%s/%0100d", folder, 1);
     assert_int_equal(config_parse(4, deep_argv, &c, &err), TITAN_EINVAL);
     assert_non_null(strstr(err.msg, "too long for a socket"));
+    assert_int_equal(access(deep, F_OK), -1); /* nothing is left */
+    /* To the byte, for the longest socket of each role. */
+    static const struct {
+        const char *role, *option, *value;
+        size_t most;
+    } roles[] = {{"dev", "--stop-workers", NULL, 92},
+                 {"agent", "--coordinator", "unix:/x", 92},
+                 {"coordinator", "--insecure", NULL, 95}};
+    for (size_t i = 0; i < ARRAY_SIZE(roles); i++)
+        for (size_t len = roles[i].most; len <= roles[i].most + 1; len++) {
+            char at[128], words[32],
+                *args[] = {(char *)"titand",
+                           (char *)(uintptr_t)roles[i].role,
+                           (char *)"--state-dir",
+                           at,
+                           (char *)(uintptr_t)roles[i].option,
+                           (char *)(uintptr_t)roles[i].value,
+                           NULL};
+            (void)snprintf(at, sizeof(at), "%s/%0*d", folder, (int)(len - strlen(folder) - 1), 1);
+            const bool fits = len == roles[i].most;
+            assert_int_equal(config_parse(roles[i].value ? 6 : 5, args, &c, &err), fits ? TITAN_OK : TITAN_EINVAL);
+            assert_int_equal(access(at, F_OK), fits ? 0 : -1);
+            (void)snprintf(words, sizeof(words), "%zu bytes, at most %zu", len, roles[i].most);
+            assert_true(fits || strstr(err.msg, words));
+        }
 }
 
 /* The port is taken: that is said before a state directory is made. */
@@ -384,6 +424,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_defaults, setup, teardown),
         cmocka_unit_test_setup_teardown(test_systemd_directories, setup, teardown),
         cmocka_unit_test_setup_teardown(test_file_and_flags, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_several_coordinators, setup, teardown),
         cmocka_unit_test_setup_teardown(test_limits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_files, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_flags, setup, teardown),

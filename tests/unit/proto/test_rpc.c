@@ -60,6 +60,7 @@ struct fixture {
     char header[64], peer[64];
     const char *token; /* that calls have to come with */
     bool server_down, client_down;
+    int submits;
     /* client side */
     int replies, messages;
     uint64_t last_id;
@@ -84,6 +85,7 @@ static void on_submit(struct rpc_call *call, const ProtobufCMessage *message, vo
     struct fixture *f = fix(data);
     const Titan__V1__SubmitRequest *request = (const Titan__V1__SubmitRequest *)message;
     f->opened++;
+    f->submits++;
     if (strcmp(request->name, "hang") == 0) {
         f->hung = call;
     } else if (strcmp(request->name, "fail") == 0) {
@@ -1142,6 +1144,7 @@ struct blocking {
     titan_status unary, stream, stopped, interrupted, missing;
     uint64_t number;
     int messages, ticks;
+    char passed[512];
     struct titan_error error;
 };
 
@@ -1190,6 +1193,7 @@ static void *blocking_thread(void *arg)
         b->number = ((Titan__V1__SubmitResponse *)reply)->job_id;
         protobuf_c_message_free_unpacked(reply, NULL);
     }
+    (void)snprintf(b->passed, sizeof(b->passed), "%s", rpc_channel_passed(channel));
     reply = NULL;
     b->missing =
         rpc_channel_call(channel, "/titan.v1.Titan/None", &request.base, &titan__v1__submit_response__descriptor,
@@ -1225,14 +1229,20 @@ static void joiner_done(uv_work_t *work, int status)
     ((struct joiner *)work->data)->done = true;
 }
 
+static void use_channel(struct fixture *f, struct blocking *b)
+{
+    struct joiner joiner = {.blocking = b};
+    joiner.work.data = &joiner;
+    assert_int_equal(uv_queue_work(&f->loop, &joiner.work, joiner_work, joiner_done), 0);
+    run_until(f, &joiner.done);
+}
+
 static void test_channel(void **state)
 {
     struct fixture *f = *state;
     struct blocking b = {.target = f->target};
-    struct joiner joiner = {.blocking = &b};
-    joiner.work.data = &joiner;
-    assert_int_equal(uv_queue_work(&f->loop, &joiner.work, joiner_work, joiner_done), 0);
-    run_until(f, &joiner.done);
+    use_channel(f, &b);
+    assert_string_equal(b.passed, "");
     assert_int_equal(b.unary, TITAN_OK);
     assert_int_equal(b.number, 7);
     assert_int_equal(b.missing, TITAN_EUNSUPPORTED);
@@ -1241,6 +1251,56 @@ static void test_channel(void **state)
     assert_int_equal(b.stopped, TITAN_OK);
     assert_int_equal(b.interrupted, TITAN_ECANCELLED);
     run_until_count(f, &f->closed, f->opened);
+}
+
+/* Of several addresses the one that answers is found, each call is made once, and the others are told of. */
+static void test_channel_of_several(void **state)
+{
+    struct fixture *f = *state;
+    char target[128];
+    struct blocking b = {.target = target};
+    (void)snprintf(target, sizeof(target), "127.0.0.1:1,127.0.0.1:2,127.0.0.1:%d", f->port);
+    use_channel(f, &b);
+    assert_int_equal(b.unary, TITAN_OK);
+    assert_int_equal(b.number, 7);
+    assert_int_equal(f->submits, 1);
+    assert_int_equal(b.stream, TITAN_OK);
+    assert_int_equal(b.messages, 50);
+    assert_string_equal(b.passed, "127.0.0.1:1: Connection refused; 127.0.0.1:2: Connection refused");
+    run_until_count(f, &f->closed, f->opened);
+
+    struct blocking none = {.target = "127.0.0.1:1,127.0.0.1:2"};
+    use_channel(f, &none);
+    assert_int_equal(none.unary, TITAN_EUNREACHABLE);
+    assert_int_equal(none.error.sys_errno, ENOTCONN);
+    assert_string_equal(none.error.msg, "no answer from any server: 127.0.0.1:1: Connection refused; "
+                                        "127.0.0.1:2: Connection refused");
+}
+
+static void test_reconnect(void **state)
+{
+    struct fixture *f = *state;
+    char target[64];
+    struct rpc_client *one = f->client;
+    (void)snprintf(target, sizeof(target), "127.0.0.1:1,127.0.0.1:%d", f->port);
+    assert_int_equal(rpc_client_open(&f->loop, target, NULL, &f->client, NULL), TITAN_OK);
+    for (int i = 0; i < 2; i++) { /* by itself it stays where it is */
+        submit(f, "", "1", 0);
+        run_until_count(f, &f->replies, i + 1);
+        assert_int_equal(f->error.status, TITAN_EUNREACHABLE);
+        assert_string_equal(rpc_client_target(f->client), "127.0.0.1:1");
+    }
+    rpc_client_reconnect(f->client, true);
+    assert_string_equal(rpc_client_target(f->client), strchr(target, ',') + 1);
+    submit(f, "", "1", 0);
+    run_until_count(f, &f->replies, 3);
+    assert_int_equal(f->error.status, TITAN_OK);
+    rpc_client_reconnect(f->client, true);
+    assert_string_equal(rpc_client_target(f->client), "127.0.0.1:1"); /* round */
+    bool down = false;
+    rpc_client_close(f->client, set_true, &down);
+    run_until(f, &down);
+    f->client = one;
 }
 
 /* Stands in front of the C library's. */
@@ -1373,6 +1433,8 @@ int main(void)
         WITH_SERVER(test_reflection_v1),
         cmocka_unit_test(test_reflection_lookup),
         WITH_SERVER(test_channel),
+        WITH_SERVER(test_channel_of_several),
+        WITH_SERVER(test_reconnect),
         cmocka_unit_test_setup_teardown(test_many_connections, setup_resting, teardown),
         WITH_SERVER(test_many_clients),
         cmocka_unit_test(test_lock_checks),

@@ -90,6 +90,33 @@ static void test_round_trip(void **state)
     join_free(&back);
 }
 
+/* What a node keeps: where the coordinator is, and nothing secret. */
+static void test_place(void **state)
+{
+    (void)state;
+    struct titan_error err = {0};
+    struct join_file join, back;
+    _cleanup_buf_ struct buf text = BUF_INIT, place = BUF_INIT;
+    make_text(&text);
+    assert_int_equal(join_parse(text.data, text.len, "n1.join", &join, &err), TITAN_OK);
+    (void)snprintf(join.coordinator, sizeof(join.coordinator), "a.example:7070,b.example:7070");
+    (void)snprintf(join.agents, sizeof(join.agents), "a.example:7071,b.example:7071");
+    join_print_place(&join, &place);
+    assert_null(strstr(place.data, join.token));
+    const char *path = in(JOIN_PLACE_FILE);
+    assert_int_equal(file_replace(path, place.data, place.len, &err), TITAN_OK);
+    if (join_load_place(path, &back, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_string_equal(back.node, "n1");
+    assert_string_equal(back.coordinator, join.coordinator);
+    assert_string_equal(back.agents, join.agents);
+    join_free(&join);
+    static const char wrong[] = "node = \"n1\"\ncoordinator = \"a:1,b\"\n";
+    assert_int_equal(file_replace(path, wrong, strlen(wrong), &err), TITAN_OK);
+    assert_int_equal(join_load_place(path, &back, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, ":2: coordinator: address 2, 'b', is not HOST:PORT"));
+}
+
 static void test_wrong_files(void **state)
 {
     (void)state;
@@ -220,6 +247,7 @@ int main(void)
         longer(test_mutations),
         quick(test_token_mutations),
         cmocka_unit_test_setup_teardown(test_secrets, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_place, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
