@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* drain.c - titanctl drain, undrain: take nodes out of service and put them back. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
+#include "ctl/live_stream.h"
 #include "ctl/outcomes.h"
 #include "ctl/output.h"
 #include "ctl/when.h"
@@ -39,10 +43,17 @@ static titan_status read_window(const struct args *args, Titan__V1__DrainNodeReq
     return duration_option(args, "lead", &request->deadline_ms, err);
 }
 
+enum {
+    LOOK_MS = 200,
+    GONE_FOR_MS = 15000 /* after a start of the coordinator a node is back within */
+};
+
 struct nodes_named {
     struct ctl *ctl;
     const struct args *args;
     Titan__V1__DrainNodeRequest drain;
+    bool *drains; /* by place: what was asked for was accepted; NULL: it is not waited for */
+    int64_t begin_ms, until_ms, patience_ms;
 };
 
 static titan_status drain_one(void *data, size_t i, struct titan_error *err)
@@ -52,18 +63,119 @@ static titan_status drain_one(void *data, size_t i, struct titan_error *err)
     of->drain.node = of->args->words[i];
     TRY(ctl_call(of->ctl, TITAN_METHOD("DrainNode"), &of->drain.base, &titan__v1__drain_node_response__descriptor,
                  &reply, err));
-    output_node(of->ctl, reply->node);
+    if (of->drains)
+        of->drains[i] = true;
+    else
+        output_node(of->ctl, reply->node);
     return TITAN_OK;
+}
+
+/* --- --wait ------------------------------------------------------------------------------------------------------- */
+
+/* *ret_node: in *ret, NULL: there is no such node any more. A server that is away is waited for. */
+static titan_status look(const struct nodes_named *of, const char *name, Titan__V1__ListNodesResponse **ret,
+                         const Titan__V1__Node **ret_node, struct titan_error *err)
+{
+    const Titan__V1__ListNodesRequest request = TITAN__V1__LIST_NODES_REQUEST__INIT;
+    titan_status status;
+    while ((status = ctl_call(of->ctl, TITAN_METHOD("ListNodes"), &request.base,
+                              &titan__v1__list_nodes_response__descriptor, ret, err)) == TITAN_EUNREACHABLE)
+        TRY(live_stream_await(of->ctl, of->patience_ms, err));
+    *ret_node = NULL;
+    for (size_t i = 0; status == TITAN_OK && i < (*ret)->n_nodes; i++)
+        if (strcmp((*ret)->nodes[i]->name, name) == 0)
+            *ret_node = (*ret)->nodes[i];
+    return status;
+}
+
+static void print_drained(const struct nodes_named *of, const Titan__V1__Node *node)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    if (of->ctl->json) {
+        (void)output_json(&node->base, false);
+        return;
+    }
+    output_fit(&node->base);
+    buf_printf(&text, "node %s: %s, after %.1f s", node->name, node->state,
+               (double)(clock_mono_ms() - of->begin_ms) / 1000);
+    (void)output_line(&text);
+}
+
+/* A node that is not reached may have workers still; one that has none, and stays away, was lost before it was empty.
+ */
+static titan_status await_drained(void *data, size_t i, struct titan_error *err)
+{
+    const struct nodes_named *of = data;
+    const char *name = of->args->words[i];
+    const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000L};
+    int64_t there_ms = clock_mono_ms();
+    while (of->drains[i]) {
+        _cleanup_message_ Titan__V1__ListNodesResponse *reply = NULL;
+        const Titan__V1__Node *node;
+        TRY(look(of, name, &reply, &node, err));
+        if (!node)
+            return titan_fail(err, TITAN_ENOTFOUND, "node %s is not there any more", name);
+        const int64_t now_ms = clock_mono_ms();
+        const bool lost = strcmp(node->state, "lost") == 0, draining = strcmp(node->state, "draining") == 0;
+        if (strcmp(node->state, "drained") == 0 || strcmp(node->state, "maintenance") == 0) {
+            print_drained(of, node);
+            return TITAN_OK;
+        }
+        if (!lost && !draining)
+            return titan_fail(err, TITAN_ECONFLICT, "node %s was put back into service before it was empty", name);
+        there_ms = lost && !node->slots_used ? there_ms : now_ms;
+        if (now_ms - there_ms > GONE_FOR_MS)
+            return titan_fail(err, TITAN_ECONFLICT, "node %s was lost before it was drained", name);
+        if (of->until_ms && now_ms >= of->until_ms)
+            return titan_fail(err, TITAN_ETIMEDOUT, "node %s has %u worker%s still", name, node->slots_used,
+                              node->slots_used == 1 ? "" : "s");
+        if (ctl_interrupted)
+            return titan_fail(err, TITAN_ECANCELLED, "interrupted");
+        (void)nanosleep(&pause, NULL);
+    }
+    return TITAN_OK;
+}
+
+/* Those that drain are waited for also where others cannot be drained. */
+static titan_status await_all(struct nodes_named *of, titan_status asked, struct titan_error *err)
+{
+    struct titan_error late = {.status = TITAN_OK};
+    ctl_catch_interrupt();
+    const titan_status waited = outcomes((size_t)of->args->n, await_drained, of, "nodes are not drained", &late);
+    if (waited == TITAN_OK)
+        return asked;
+    if (asked == TITAN_OK || outcome_worse(waited, asked)) {
+        if (asked != TITAN_OK)
+            outcome_print(err);
+        *err = late;
+        return waited;
+    }
+    outcome_print(&late);
+    return asked;
 }
 
 static titan_status run_drain(void *with, const struct args *args, struct titan_error *err)
 {
     titan_assert(args->n >= 1);
-    struct nodes_named of = {.ctl = with, .args = args, .drain = TITAN__V1__DRAIN_NODE_REQUEST__INIT};
+    struct nodes_named of = {
+        .ctl = with, .args = args, .drain = TITAN__V1__DRAIN_NODE_REQUEST__INIT, .begin_ms = clock_mono_ms()};
+    _cleanup_free_ bool *drains = NULL;
+    uint64_t timeout_ms = 0;
     of.drain.reason = (char *)(uintptr_t)args_text(args, "reason", "");
     TRY(duration_option(args, "deadline", &of.drain.deadline_ms, err));
     TRY(read_window(args, &of.drain, err));
-    return outcomes((size_t)args->n, drain_one, &of, "nodes are not drained", err);
+    TRY(duration_option(args, "timeout", &timeout_ms, err));
+    TRY(live_stream_patience(args, &of.patience_ms, err));
+    if (!args_has(args, "wait") && timeout_ms)
+        return titan_fail(err, TITAN_EINVAL, "drain: --timeout is how long --wait waits");
+    if (args_has(args, "wait") && of.drain.for_ms)
+        return titan_fail(err, TITAN_EINVAL, "drain: --wait is not for a maintenance window");
+    if (args_has(args, "wait"))
+        of.drains = drains = calloc((size_t)args->n, sizeof(*drains));
+    titan_assert(drains || !args_has(args, "wait"));
+    of.until_ms = timeout_ms ? of.begin_ms + (int64_t)timeout_ms : 0;
+    const titan_status asked = outcomes((size_t)args->n, drain_one, &of, "nodes are not drained", err);
+    return drains && asked != TITAN_EUNREACHABLE ? await_all(&of, asked, err) : asked;
 }
 
 static titan_status undrain_one(void *data, size_t i, struct titan_error *err)
@@ -94,7 +206,10 @@ const struct command command_drain = {
         "take\n"
         "over at a step boundary; otherwise the run shrinks, if it may; otherwise it waits, and at the deadline it is\n"
         "stopped with a checkpoint and queued again. With a window the node drains ahead of it and is back in service\n"
-        "after it. Times are 30s, 5m, 2h, 1d; --from takes 22:30, 2026-11-22T03:00 or +2h.",
+        "after it. With --wait it ends with 0 when the nodes are drained, 6 when one was put back into service or "
+        "lost\n"
+        "before, and 124 after the timeout; they drain on then. Times are 30s, 5m, 2h, 1d; --from takes 22:30,\n"
+        "2026-11-22T03:00 or +2h.",
     .min_args = 1,
     .max_args = ANY_NUMBER,
     .word = WORD_NODE,
@@ -105,8 +220,12 @@ const struct command command_drain = {
             {"from", 0, "WHEN", "begin of a maintenance window", WORD_NONE},
             {"for", 0, "TIME", "its length", WORD_NONE},
             {"lead", 0, "TIME", "drain so long before it (default 5m)", WORD_NONE},
+            {"wait", 'w', NULL, "until they are drained: they can be switched off then", WORD_NONE},
+            {"timeout", 't', "TIME", "give up waiting after so long (default: never)", WORD_NONE},
+            SERVER_GONE,
             {NULL}},
-    .examples = (const struct example[]){{"titanctl drain gpu7 --deadline 10m --reason 'new disk'", "soon"},
+    .examples = (const struct example[]){{"titanctl drain gpu7 gpu8 --wait --timeout 30m", "and switch them off"},
+                                         {"titanctl drain gpu7 --deadline 10m --reason 'new disk'", "soon"},
                                          {"titanctl drain gpu7 --from 22:30 --for 2h", "tonight"},
                                          {NULL}},
     .run = run_drain,

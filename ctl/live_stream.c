@@ -78,6 +78,11 @@ static titan_status await_server(const struct live_stream *s, struct titan_error
     return TITAN_OK;
 }
 
+titan_status live_stream_await(struct ctl *ctl, int64_t patience_ms, struct titan_error *why)
+{
+    return await_server(&(struct live_stream){.ctl = ctl, .patience_ms = patience_ms}, why);
+}
+
 /* The stream has ended, though the server is there or has said why: is all over with it? */
 static titan_status is_over(const struct live_stream *s, bool *ret, struct titan_error *err)
 {

@@ -32,4 +32,8 @@ struct live_stream {
  * beginning is an error at once. */
 titan_status live_stream_read(const struct live_stream *s, struct titan_error *err) TITAN_MUST_USE;
 
+/* The same for a command that asks again and again instead: waits until the server answers, after a call that ended
+ * with *why. */
+titan_status live_stream_await(struct ctl *ctl, int64_t patience_ms, struct titan_error *why) TITAN_MUST_USE;
+
 #endif

@@ -56,6 +56,18 @@ seconds() { sed -n "s/^$1=\([0-9]*\)s$/\1/p" systemd/titand.service; }
 lease=$(sed -n 's/^#define LEASE_MS \([0-9]*\)000$/\1/p' daemon/agent/agent_settings.c)
 [ $(($(seconds WatchdogSec) + $(seconds TimeoutAbortSec))) -lt "$lease" ]
 result $? "an agent that hangs is started again within its workers' lease of $lease s"
+# After exit code 5 a pause so long that the limit of starts is never reached; after others none.
+printf '#!/bin/sh\necho "slept $1"\n' >"$root/sleep" && chmod +x "$root/sleep"
+pause() { # unit, exit code
+    EXIT_STATUS=$2 PATH=$root:$PATH sh -c "$(sed -n "s/^ExecStopPost=-\/bin\/sh -c '\(.*\)'$/\1/p" "systemd/$1.service")"
+}
+for unit in titand titan-coordinator; do
+    slept=$(pause $unit 5)
+    limit() { sed -n "s/^$1=//p" systemd/$unit.service; }
+    [ -z "$(pause $unit 0)$(pause $unit 1)$(pause $unit 74)" ] &&
+        [ $(($(limit StartLimitIntervalSec) / ${slept#slept } + 1)) -lt "$(limit StartLimitBurst)" ]
+    result $? "$unit.service is started again and again while a right is missing (${slept:-no pause})"
+done
 grep -q '^u titan ' systemd/titan.sysusers
 result $? "sysusers makes the user of the units"
 # "group:titan-admin" is an admin by default: it is there, and its members come in without being of the daemons' group.
