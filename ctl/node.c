@@ -51,10 +51,9 @@ static titan_status keep_secret(struct titan_error *err)
     if (fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode) && fchmod(STDOUT_FILENO, 0600) != 0)
         return titan_fail_errno(err, "the file that this is written to cannot be made private");
     if (fstatfs(STDOUT_FILENO, &fs) == 0 && is_shared((long)fs.f_type))
-        (void)fputs(
-            "titanctl: this file is a secret on a shared file system: root of a machine that mounts it can "
-            "become the node; bring it there by another way, and take this one back (titanctl node unjoin)\n",
-            stderr);
+        (void)fputs("titanctl: this file is a secret on a shared file system: root of a machine that mounts it can "
+                    "become the node; bring it there by another way, and take this one back (titanctl node unjoin)\n",
+                    stderr);
     if (!isatty(STDOUT_FILENO))
         return TITAN_OK;
     titan_fail(err, TITAN_EINVAL, "what node join writes is a secret, and a terminal keeps none");

@@ -18,8 +18,8 @@ struct rpc_targets {
 
 /* "unix:PATH" or "HOST:PORT"? Port 0 is one to listen at. TITAN_EINVAL with the reason. */
 titan_status rpc_target_check(const char *target, struct titan_error *err) TITAN_MUST_USE;
-/* "unix:PATH", "HOST:PORT", or several of the latter: "a.example:7071,b.example:7071". TITAN_EINVAL names the entry that
- * is wrong or doubled, and where it stands. No name is looked up. */
+/* "unix:PATH", "HOST:PORT", or several of the latter: "a.example:7071,b.example:7071". TITAN_EINVAL names the entry
+ * that is wrong or doubled, and where it stands. No name is looked up. */
 titan_status rpc_targets_parse(const char *text, struct rpc_targets *ret, struct titan_error *err) TITAN_MUST_USE;
 /* Appends to said what came of one of several: "a.example:7071: Connection refused". */
 void rpc_targets_said(char said[RPC_TARGETS_TEXT], const char *target, const struct titan_error *why);

@@ -77,7 +77,8 @@ def datagrams_of(h, job):
 
 
 class Hosts:
-    def __init__(self):
+    def __init__(self, addresses=None):
+        self.addresses = addresses or ADDRESSES
         self.dir = Path(tempfile.mkdtemp(prefix="titan-cluster-"))
         self.tag = f"ts{os.getpid()}"
         self.spaces, self.processes = [], []
@@ -93,7 +94,7 @@ class Hosts:
             self.spaces.append(switch)
             self.ip("-n", switch, "link", "add", "name", "br0", "type", "bridge")
             self.ip("-n", switch, "link", "set", "br0", "up")
-            for host, address in ADDRESSES.items():
+            for host, address in self.addresses.items():
                 space = f"{self.tag}{host}"
                 self.ip("netns", "add", space)
                 self.spaces.append(space)
