@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
+#include "ctl/outcomes.h"
 #include "ctl/output.h"
 #include "ctl/when.h"
 #include "daemon/auth/join.h"
@@ -24,6 +25,28 @@ static titan_status run_forget(struct ctl *ctl, const struct args *args, struct 
     TRY(ctl_call(ctl, TITAN_METHOD("ForgetNode"), &request.base, &titan__v1__forget_node_response__descriptor, &reply,
                  err));
     output_node(ctl, reply->node);
+    return TITAN_OK;
+}
+
+/* --- rm --------------------------------------------------------------------------------------------------------- */
+
+struct removal {
+    struct ctl *ctl;
+    const struct args *args;
+};
+
+static titan_status remove_one(void *data, size_t i, struct titan_error *err)
+{
+    const struct removal *of = data;
+    Titan__V1__RemoveNodeRequest request = TITAN__V1__REMOVE_NODE_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__RemoveNodeResponse *reply = NULL;
+    request.node = of->args->words[1 + i];
+    TRY(ctl_call(of->ctl, TITAN_METHOD("RemoveNode"), &request.base, &titan__v1__remove_node_response__descriptor,
+                 &reply, err));
+    if (of->ctl->json)
+        (void)output_json(&reply->base, false);
+    else
+        (void)printf("node %s is removed\n", request.node);
     return TITAN_OK;
 }
 
@@ -202,6 +225,11 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     if (args->n < 2)
         return titan_fail(err, TITAN_EINVAL, "node %.32s: the %s is missing", action,
                           strcmp(action, "unjoin") == 0 ? "ID (titanctl node joins)" : "NODE");
+    if (strcmp(action, "rm") == 0)
+        return outcomes((size_t)args->n - 1, remove_one, &(struct removal){ctl, args}, "nodes are not removed", err);
+    if (args->n > 2)
+        return titan_fail(err, TITAN_EINVAL, "node %.32s: one %s at a time", action,
+                          strcmp(action, "unjoin") == 0 ? "ID" : "NODE");
     if (strcmp(action, "unjoin") == 0)
         return run_unjoin(ctl, args->words[1], err);
     if (strcmp(action, "forget") == 0)
@@ -210,13 +238,14 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return run_join(ctl, args, err);
     if (strcmp(action, "revoke") == 0)
         return ctl_revoke(ctl, "node/", args->words[1], args_text(args, "reason", ""), err);
-    return titan_fail(err, TITAN_EINVAL, "node: there are join, joins, unjoin, revoke and forget, not '%.32s'", action);
+    return titan_fail(err, TITAN_EINVAL, "node: there are join, joins, unjoin, revoke, forget and rm, not '%.32s'",
+                      action);
 }
 
 const struct command command_node = {
     .name = "node",
-    .summary = "let a node join, revoke its certificate, or declare it gone for good",
-    .arguments = "join|revoke|forget NODE | joins | unjoin ID",
+    .summary = "let a node join, revoke its certificate, declare it gone for good, or take it off the list",
+    .arguments = "join|revoke|forget NODE | rm NODE... | joins | unjoin ID",
     .text =
         "join: writes a file with which one machine becomes this node, once: `titand agent --join FILE`. It is a "
         "secret; a\n"
@@ -228,9 +257,12 @@ const struct command command_node = {
         "certificate.\n"
         "forget: runs with workers on a node that cannot be reached wait until it is sure that no worker trains there "
         "any more.\n"
-        "Run it when the machine is certainly off, and they go on at once.",
+        "Run it when the machine is certainly off, and they go on at once.\n"
+        "rm: the row of a lost node goes, with its drain, window and quarantine. Refused while it is there, or a job "
+        "may "
+        "have\nworkers on it. With agent.ephemeral = true in its titand.toml a node goes by itself.",
     .min_args = 1,
-    .max_args = 2,
+    .max_args = ANY_NUMBER,
     .word = WORD_NODE,
     .options =
         (const struct option_spec[]){
@@ -247,6 +279,7 @@ const struct command command_node = {
                                  {"titanctl node unjoin 3f2a9c01d4e5b6a7", "the file was mailed to the wrong list"},
                                  {"titanctl node revoke gpu7 --reason stolen", "it speaks for no node any more"},
                                  {"titanctl node forget gpu7", "it burnt down"},
+                                 {"titanctl node rm gpu7 gpu8", "and does not come back"},
                                  {NULL}},
     .run = run,
 };

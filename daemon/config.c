@@ -146,6 +146,7 @@ static const struct setting settings[] = {
     NUMBER("agent", "grace_ms", VALUE_U32, grace_ms, 0, 3600000),
     NUMBER("agent", "stop_workers", VALUE_BOOL, stop_workers, 0, 0),
     NUMBER("agent", "drain_on_term", VALUE_BOOL, drain_on_term, 0, 0),
+    NUMBER("agent", "ephemeral", VALUE_BOOL, ephemeral, 0, 0),
     TEXT("agent", "join", join),
     NUMBER("agent", "allow_root", VALUE_BOOL, allow_root, 0, 0),
     TEXT("agent", "peer_listen", peer_listen),

@@ -69,6 +69,7 @@ struct daemon_config {
     bool allow_root;    /* to run jobs as */
     bool adopt_state;   /* the state directory may be a copy of another */
     bool stop_workers;  /* at SIGTERM; otherwise they are left to the next agent */
+    bool ephemeral;     /* agent: its node is forgotten when it is gone */
     bool drain_on_term; /* at SIGTERM they are moved to other nodes first */
 };
 

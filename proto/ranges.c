@@ -170,6 +170,7 @@ static const struct range agent_registration[] = {
     FLAG(checks),
     PART(gpus),
     BYTES(installation, 0, 16),
+    FLAG(ephemeral),
 };
 static const struct range node_gpus[] = {PARTS(gpus, 0, SLOTS_MAX)};
 static const struct range release_gpus[] = {NUMBERS(slots, SLOTS_MAX, 0, SLOTS_MAX - 1)};
@@ -524,6 +525,7 @@ static const struct table {
     OF_CLIENTS(drain_node_request, drain_node_request),
     OF_CLIENTS(undrain_node_request, of_node),
     OF_CLIENTS(forget_node_request, of_node),
+    OF_CLIENTS(remove_node_request, of_node),
     OF_CLIENTS(join_node_request, join_node_request),
     EMPTY(list_joins_request),
     OF_CLIENTS(revoke_join_request, revoke_join_request),

@@ -40,6 +40,8 @@ static titan_status apply(struct db *db, const struct change *c, struct titan_er
         return checkpoint_expire(db, c->checkpoint.job_id, c->checkpoint.step, &c->event, err);
     case CHANGE_NODE_PUT:
         return node_put(db, &c->node, event, err);
+    case CHANGE_NODE_REMOVE:
+        return node_remove(db, c->node.name, event, err);
     case CHANGE_NODE_POLICY:
         return node_policy_put(db, &c->policy, event, err);
     case CHANGE_LOSS_ADD:

@@ -30,6 +30,7 @@ enum change_kind {
     CHANGE_CHECKPOINT_COMMIT,
     CHANGE_CHECKPOINT_EXPIRE, /* checkpoint.job_id, .step */
     CHANGE_NODE_PUT,
+    CHANGE_NODE_REMOVE, /* node.name */
     CHANGE_NODE_POLICY,
     CHANGE_LOSS_ADD,
     CHANGE_STORE_SETTLED, /* what agents know better than the backup is in the store */

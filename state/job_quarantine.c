@@ -37,6 +37,7 @@ uint64_t change_job(const struct change *c)
     case CHANGE_EVENT:
         return c->event.job_id;
     case CHANGE_NODE_PUT:
+    case CHANGE_NODE_REMOVE:
     case CHANGE_NODE_POLICY:
     case CHANGE_STORE_SETTLED:
         return 0;

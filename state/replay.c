@@ -105,6 +105,8 @@ static titan_status take_step(struct replay *r, uint64_t id, const struct step *
         differs(r, "event %llu takes %s %s from %s to %s, which may not be", (unsigned long long)id, s->sm->name,
                 s->key, sm_name(s->sm, s->from), sm_name(s->sm, s->to));
     r->report.changes++;
+    if (s->to != s->from && (s->sm->states[s->to].flags & SM_INITIAL)) /* its row is gone */
+        return db_run(r->states, err, "DELETE FROM states WHERE noun = ? AND key = ?", "tt", s->sm->name, s->key);
     return db_run(r->states, err, "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)", "ttii", s->sm->name, s->key,
                   (int64_t)s->to, s->count);
 }

@@ -195,8 +195,11 @@ static const char store_v7[] = "ALTER TABLE jobs ADD COLUMN labels TEXT NOT NULL
 static const char store_v8[] = "ALTER TABLE nodes ADD COLUMN installation BLOB NOT NULL DEFAULT x'';"
                                "ALTER TABLE jobs ADD COLUMN passed INTEGER NOT NULL DEFAULT 0;";
 
-static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3, store_v4,
-                                                             store_v5, store_v6, store_v7, store_v8};
+/* It may be removed by itself when it is gone (node.h). */
+static const char store_v9[] = "ALTER TABLE nodes ADD COLUMN ephemeral INTEGER NOT NULL DEFAULT 0;";
+
+static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3, store_v4, store_v5,
+                                                             store_v6, store_v7, store_v8, store_v9};
 static const char *const metrics_migrations[SCHEMA_METRICS_VERSION] = {metrics_v1, metrics_v2, metrics_v3,
                                                                        metrics_v4, metrics_v5, metrics_v6};
 

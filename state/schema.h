@@ -9,7 +9,7 @@
 
 #include "state/db.h"
 
-#define SCHEMA_VERSION 8         /* of the job store */
+#define SCHEMA_VERSION 9         /* of the job store */
 #define SCHEMA_CHAINED 3         /* ... since which its events are a chain */
 #define SCHEMA_METRICS_VERSION 6 /* of the metrics */
 

@@ -572,6 +572,7 @@ static titan_status open_core(struct agent *a, const struct agent_options *o, st
         .slots = a->settings.slots,
         .memory_bytes = memory_bytes(),
         .checks = true,
+        .ephemeral = o->ephemeral,
         .incarnation = random[0],
         .seed = random[1],
         .peer_port = a->peers ? peers_port(a->peers) : 0,

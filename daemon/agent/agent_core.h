@@ -85,6 +85,7 @@ struct agent_core_options { /* texts are copied */
     bool checks;                              /* it answers CheckNode */
     uint64_t incarnation;                     /* of this start */
     uint8_t installation[INSTALLATION_BYTES]; /* of the state directory; zeros = not known */
+    bool ephemeral;                           /* the coordinator may forget the node when it is gone */
     uint64_t seed;      /* ids of datagrams and of acting leaders' epochs' communicators are drawn from it: not twice */
     uint32_t peer_port; /* 0 = other agents cannot reach this one: no probes, no acting leader */
     const char *coordinator;           /* host:port that takes heartbeats as datagrams; NULL = they go by stream only */

@@ -106,6 +106,7 @@ static void send_registration(struct agent_core *c, uint64_t known_term, struct 
     registration.gpus = c->gpus;
     c->gpus_said = true;
     registration.incarnation = c->options.incarnation;
+    registration.ephemeral = c->options.ephemeral;
     if (memcmp(c->options.installation, (uint8_t[INSTALLATION_BYTES]){0}, INSTALLATION_BYTES) != 0)
         registration.installation = (ProtobufCBinaryData){INSTALLATION_BYTES, c->options.installation};
     registration.seen_term = c->seen.term;

@@ -71,6 +71,7 @@ void api_resize_job(struct rpc_call *call, const ProtobufCMessage *request, void
 void api_checkpoint_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_drain_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_undrain_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+void api_remove_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_forget_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_request_closed(struct rpc_call *call, bool cancelled, void *data);
 

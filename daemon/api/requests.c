@@ -243,6 +243,21 @@ static titan_status ask_forget(struct coordinator *c, const ProtobufCMessage *ba
     return TITAN_OK;
 }
 
+static titan_status ask_remove_node(struct coordinator *c, const ProtobufCMessage *base, struct answer *a,
+                                    struct batch *out, struct titan_error *err)
+{
+    const Titan__V1__RemoveNodeRequest *request = (const Titan__V1__RemoveNodeRequest *)base;
+    Titan__V1__RemoveNodeResponse *reply = arena_alloc(&a->memory, sizeof(*reply));
+    titan__v1__remove_node_response__init(reply);
+    a->reply = &reply->base;
+    return core_node_remove(c->core, request->node, shell_now(c), out, err);
+}
+
+void api_remove_node(struct rpc_call *call, const ProtobufCMessage *request, void *data)
+{
+    handle(data, call, request, POLICY_REMOVE_NODE, 0, false, ask_remove_node);
+}
+
 void api_forget_node(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
     handle(data, call, request, POLICY_FORGET_NODE, 0, false, ask_forget);

@@ -51,6 +51,7 @@ enum policy_cell {
     X(DRAIN_NODE, "/titan.v1.Titan/DrainNode", "-y-yy-", AUDIT)                                                        \
     X(UNDRAIN_NODE, "/titan.v1.Titan/UndrainNode", "-y-yy-", AUDIT)                                                    \
     X(FORGET_NODE, "/titan.v1.Titan/ForgetNode", "-y-yy-", AUDIT)                                                      \
+    X(REMOVE_NODE, "/titan.v1.Titan/RemoveNode", "-y-yy-", AUDIT)                                                      \
     X(AUDIT, "/titan.v1.Titan/Audit", "---yy-", READS)                                                                 \
     X(BACKUP, "/titan.v1.Titan/Backup", "----y-", AUDIT)                                                               \
     X(CREATE_TOKEN, "/titan.v1.Titan/CreateToken", "----y-", AUDIT)                                                    \

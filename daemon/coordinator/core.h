@@ -132,6 +132,10 @@ void core_want_checkpoint(struct core *c, uint64_t job_id);
 /* The operator knows that the node is gone: its workers have ended. TITAN_ECONFLICT while it is connected. */
 titan_status core_node_forget(struct core *c, const char *node, struct core_time now, struct batch *out,
                               struct titan_error *err) TITAN_MUST_USE;
+/* Its record goes, with what was decided about it. TITAN_ECONFLICT while it is not lost, or a job may have workers on
+ * it. */
+titan_status core_node_remove(struct core *c, const char *node, struct core_time now, struct batch *out,
+                              struct titan_error *err) TITAN_MUST_USE;
 /* Its certificate does not count any more: the node is lost at once, connected or not, and no session that identity has
  * opened registers. There may be no such node. */
 void core_node_revoke(struct core *c, const char *node, const char *identity, struct core_time now, struct batch *out);

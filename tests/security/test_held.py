@@ -103,7 +103,7 @@ class Held(Coordinator):
                                    "-subj", "/CN=n1"], capture_output=True, check=True)
             return protocol.enrol.RenewRequest(request=done.stdout)
         fields = {"Submit": {"recipe": (self.dir / "waits.toml").read_text()}, "DrainNode": {"node": "w1"}, "UndrainNode": {"node": "w1"},
-                  "ForgetNode": {"node": "w1"}, "CreateToken": {"name": "evil", "role": "admin"}, "RevokeToken": {"id": self.other},
+                  "ForgetNode": {"node": "w1"}, "RemoveNode": {"node": "w1"}, "CreateToken": {"name": "evil", "role": "admin"}, "RevokeToken": {"id": self.other},
                   "JoinNode": {"node": "evil"}, "RevokeJoin": {"id": self.join}, "RevokeCertificate": {"name": "user/victim"},
                   "ResizeJob": {"workers": 5}}.get(method, {})
         message = type(protocol.request_of(method))(**fields)
@@ -219,7 +219,7 @@ def channel_of(c, tls):
 
 
 ADMIN_ONLY = {"Backup", "CreateToken", "ListTokens", "RevokeToken", "JoinNode", "ListJoins", "RevokeJoin", "RevokeCertificate", "DrainNode",
-              "UndrainNode", "ForgetNode", "CheckNodes", "Audit"}
+              "UndrainNode", "ForgetNode", "RemoveNode", "CheckNodes", "Audit"}
 
 
 def installed():

@@ -142,7 +142,7 @@ def four_commands():
         refused(w.try_submit(MALLORY, "--for", "root"), "only an operator may submit for others")
         refused(w.try_submit(MALLORY, "--priority", 5), "job.priority = 5")
         assert w.daemon.status(w.job)["state"] == "RUNNING"
-        expected = OWN | {"DrainNode", "UndrainNode", "ForgetNode", "Backup", "Audit", "CreateToken", "Submit"}
+        expected = OWN | {"DrainNode", "UndrainNode", "ForgetNode", "RemoveNode", "Backup", "Audit", "CreateToken", "Submit"}
         # A refusal is answered before its record is durable.
         until("all is on record", lambda: {e["detail"]["method"] for e in w.audit("--actor", f"uid:{MALLORY}")} == expected)
         trail = w.audit("--actor", f"uid:{MALLORY}")

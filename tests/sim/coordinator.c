@@ -538,6 +538,12 @@ void coord_forget(int node)
     titan_status status = core_node_forget(c->core, S->hosts[node].name, coord_now(), &b, &err);
     TRACE("%s is forgotten: %s", S->hosts[node].name, titan_status_name(status));
     take(&b, 0, 0);
+    if (status != TITAN_OK || node % 2 || !c->core)
+        return;
+    batch_init(&b);
+    status = core_node_remove(c->core, S->hosts[node].name, coord_now(), &b, &err);
+    TRACE("%s is removed: %s", S->hosts[node].name, titan_status_name(status));
+    take(&b, 0, 0);
 }
 
 bool coord_revoke(int node)

@@ -141,6 +141,18 @@ static void take_node(const struct change *c)
     }
 }
 
+static void remove_node(const struct change *c)
+{
+    for (int i = 0; i < S->plan->nodes; i++) {
+        struct node *n = &S->image.nodes[i];
+        if (strcmp(S->hosts[i].name, c->node.name) != 0)
+            continue;
+        CHECK("I6", n->state == NODE_LOST, "a node that is %d is removed", (int)n->state);
+        *n = (struct node){.state = NODE_NONE};
+        S->image.policies[i] = (struct node_policy){.name = NULL};
+    }
+}
+
 static void take_reason(struct image_job *j, const struct change *c)
 {
     (void)snprintf(j->reason, sizeof(j->reason), "%s", c->job.reason);
@@ -306,6 +318,9 @@ void image_apply(const struct change *c)
         break;
     case CHANGE_NODE_PUT:
         take_node(c);
+        break;
+    case CHANGE_NODE_REMOVE:
+        remove_node(c);
         break;
     case CHANGE_EVENT:
         take_event(c);

@@ -75,17 +75,7 @@ void core_free(struct core *c)
     }
     for (struct noderec *n = c->nodes, *next; n; n = next) {
         next = n->next;
-        free(n->name);
-        free(n->device);
-        free(n->address);
-        free(n->version);
-        free(n->unfit);
-        if (n->gpus)
-            titan__internal__node_gpus__free_unpacked(n->gpus, NULL);
-        free(n->identity);
-        free((char *)(uintptr_t)n->policy.reason);
-        free((char *)(uintptr_t)n->policy.quarantine_reason);
-        free(n);
+        node_free(n);
     }
     while (c->greetings)
         free(fence_take_identity(c, c->greetings->session));
@@ -110,6 +100,7 @@ void core_tick(struct core *c, struct core_time now, struct batch *out)
     }
     detector_set_interval(c);
     maintenance_tick(c);
+    lost_nodes_tick(c);
     stale_tick(c);
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;

@@ -8,11 +8,14 @@
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/run/job_driver.h"
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/quorum.h"
 #include "daemon/coordinator/run/recovery.h"
 #include "daemon/coordinator/run/worker_end.h"
+
+#define EPHEMERAL_GONE_MS 60000
 
 void node_lose(struct core *c, struct noderec *n, const char *words)
 {
@@ -84,6 +87,68 @@ titan_status core_node_forget(struct core *c, const char *node, struct core_time
                            .message = batch_printf(c->out, "node %s is given up by an operator", n->name),
                            .node = n});
     return TITAN_OK;
+}
+
+/* --- removal ------------------------------------------------------------------------------------------------------ */
+
+/* The job that has workers there, or waits for what those did that it had there. */
+static const struct jobrec *needed_by(const struct core *c, const struct noderec *n)
+{
+    for (const struct jobrec *j = c->active; j; j = j->next)
+        if (job_on_node(j, n))
+            return j;
+    return kept_any_awaits(c, n);
+}
+
+static void remove_node(struct core *c, struct noderec *n, const char *words)
+{
+    move_node_out(c, n, words);
+    kept_drop_node(c, n);
+    core_drop_node(c, n);
+}
+
+titan_status core_node_remove(struct core *c, const char *node, struct core_time now, struct batch *out,
+                              struct titan_error *err)
+{
+    struct noderec *n = core_find_node(c, node);
+    if (!n)
+        return titan_fail(err, TITAN_ENOTFOUND, "there is no node '%.253s'", node);
+    if (n->session || n->state != NODE_LOST) {
+        (void)titan_fail(err, TITAN_ECONFLICT, "node %s is %s: it is not gone", n->name,
+                         n->session ? "connected" : "not lost yet");
+        if (err)
+            titan_error_hint(err, "titanctl drain takes it out of service; when its agent has ended it can be removed");
+        return TITAN_ECONFLICT;
+    }
+    if (c->stale)
+        return titan_fail(err, TITAN_ECONFLICT,
+                          "the job store was restored and is not settled: workers that it does not know of may run on "
+                          "node %s",
+                          n->name);
+    const struct jobrec *j = needed_by(c, n);
+    if (j) {
+        (void)titan_fail(err, TITAN_ECONFLICT, "workers of job %llu may run on node %s still",
+                         (unsigned long long)j->id, n->name);
+        if (err)
+            titan_error_hint(err, "titanctl node forget %s ends the wait, when the machine is off for certain",
+                             n->name);
+        return TITAN_ECONFLICT;
+    }
+    core_begin(c, now, out);
+    remove_node(c, n, "is removed by an operator");
+    core_finish(c);
+    return TITAN_OK;
+}
+
+void lost_nodes_tick(struct core *c)
+{
+    for (struct noderec *n = c->nodes, *next; n; n = next) {
+        next = n->next;
+        /* One that only seemed to be gone comes back, and its past says when it gets work again. */
+        const bool over = node_empties(n) || c->now.mono_ms - n->lost_mono >= EPHEMERAL_GONE_MS;
+        if (n->ephemeral && n->state == NODE_LOST && !n->session && over && !c->stale && !needed_by(c, n))
+            remove_node(c, n, "is removed: it is ephemeral, and gone");
+    }
 }
 
 void core_node_revoke(struct core *c, const char *node, const char *identity, struct core_time now, struct batch *out)

@@ -186,7 +186,8 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
                       .version = m->version,
                       .memory_bytes = m->memory_bytes,
                       .incarnation = m->incarnation,
-                      .peer_port = m->peer_port};
+                      .peer_port = m->peer_port,
+                      .ephemeral = m->ephemeral};
     if (m->installation.len == sizeof(is.installation))
         memcpy(is.installation, m->installation.data, sizeof(is.installation));
     node_is(n, &is);

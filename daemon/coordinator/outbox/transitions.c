@@ -342,12 +342,24 @@ void move_node(struct core *c, struct noderec *n, enum node_state to, const char
         .peer_port = n->peer_port,
         .last_seen_ms = n->seen_wall,
     };
+    change->node.ephemeral = n->ephemeral;
     memcpy(change->node.installation, n->installation, sizeof(n->installation));
     event_attach(c, change, NULL,
                  (struct emit){.type = to == NODE_READY ? "node.ready" : "node.lost",
                                .message = batch_printf(c->out, "node %s %s", n->name, message),
                                .node = n,
                                .detail = detail_end(c, &d)});
+}
+
+void move_node_out(struct core *c, struct noderec *n, const char *message)
+{
+    titan_assert(n->state == NODE_LOST);
+    struct change *change = batch_change(c->out, CHANGE_NODE_REMOVE);
+    change->node.name = batch_strdup(c->out, n->name);
+    event_attach(c, change, NULL,
+                 (struct emit){.type = "node.removed",
+                               .message = batch_printf(c->out, "node %s %s", n->name, message),
+                               .node = n});
 }
 
 void epoch_failed(struct jobrec *j, bool charged)

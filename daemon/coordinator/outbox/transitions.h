@@ -24,6 +24,7 @@ void move_worker(struct core *c, struct workrec *w, enum worker_state to, const 
                  bool counted, const char *why);
 void store_pid(struct core *c, struct workrec *w, int64_t pid);
 void move_node(struct core *c, struct noderec *n, enum node_state to, const char *message);
+void move_node_out(struct core *c, struct noderec *n, const char *message); /* it is removed */
 /* Its members cannot go on together in the epoch; charged: without cost. */
 void epoch_failed(struct jobrec *j, bool charged);
 void epoch_charged(struct jobrec *j); /* its end has cost a restart, is about to, or costs none */

@@ -65,6 +65,39 @@ struct noderec *core_add_node(struct core *c, const char *name, enum node_state 
     return n;
 }
 
+void node_free(struct noderec *n)
+{
+    free(n->name);
+    free(n->device);
+    free(n->address);
+    free(n->version);
+    free(n->unfit);
+    if (n->gpus)
+        titan__internal__node_gpus__free_unpacked(n->gpus, NULL);
+    free(n->identity);
+    free((char *)(uintptr_t)n->policy.reason);
+    free((char *)(uintptr_t)n->policy.quarantine_reason);
+    free(n);
+}
+
+static void unlink_node(struct noderec **at, const struct noderec *n, bool by_hash)
+{
+    while (*at != n)
+        at = by_hash ? &(*at)->hash_next : &(*at)->next;
+    *at = by_hash ? n->hash_next : n->next;
+}
+
+void core_drop_node(struct core *c, struct noderec *n)
+{
+    titan_assert(!n->session && n->used == 0);
+    unlink_node(&c->names[name_bucket(n->name)], n, true);
+    unlink_node(&c->nodes, n, false);
+    c->last_node = c->nodes;
+    while (c->last_node && c->last_node->next)
+        c->last_node = c->last_node->next;
+    node_free(n);
+}
+
 void node_awaited(struct core *c, struct noderec *n, struct core_time now)
 {
     n->seen_mono = now.mono_ms + c->options.adopt_ms - 2 * (int64_t)c->options.node_timeout_ms;
@@ -82,6 +115,7 @@ void node_is(struct noderec *n, const struct node *is)
     n->memory_bytes = is->memory_bytes;
     n->incarnation = is->incarnation;
     memcpy(n->installation, is->installation, sizeof(n->installation));
+    n->ephemeral = is->ephemeral;
     n->peer_port = is->peer_port;
 }
 

@@ -47,6 +47,7 @@ struct noderec {
     struct node_policy policy;          /* name is ours; the texts are owned */
     bool in_window;                     /* its maintenance window, or the drain ahead of it, is in force */
     bool said_drained;
+    bool ephemeral;         /* its record goes by itself when it is gone */
     bool given_up;          /* an operator has said that it is gone for good */
     int64_t drain_at;       /* what is still there then is stopped; INT64_MAX = never */
     uint64_t leaving;       /* incarnation of the agent that is told to stop; 0 = none */
@@ -76,7 +77,10 @@ struct noderec {
 struct noderec *core_find_node(const struct core *c, const char *name);
 struct noderec *core_find_session(const struct core *c, uint64_t session);
 struct noderec *core_add_node(struct core *c, const char *name, enum node_state state);
-struct noderec *core_expect_node(struct core *c, const char *name);         /* found, or one that is to register yet */
+struct noderec *core_expect_node(struct core *c, const char *name); /* found, or one that is to register yet */
+void node_free(struct noderec *n);
+/* It has no session, and nothing points to it. */
+void core_drop_node(struct core *c, struct noderec *n);
 void core_set_session(struct core *c, struct noderec *n, uint64_t session); /* 0 = none */
 bool node_name_ok(const char *name);
 bool node_leaves(const struct noderec *n);             /* its agent is told to stop: what ends there is drained */

@@ -111,6 +111,25 @@ bool kept_awaits(const struct jobrec *j, const struct noderec *n)
     return false;
 }
 
+void kept_drop_node(struct core *c, const struct noderec *n)
+{
+    for (size_t b = 0; b < CORE_BUCKETS; b++)
+        for (struct jobrec *j = c->buckets[b]; j; j = j->hash_next)
+            for (size_t k = 0; k < j->n_kept; k++)
+                for (uint32_t i = 0; i < j->kept[k].n; i++)
+                    if (j->kept[k].members[i].node == n)
+                        j->kept[k].members[i].node = NULL;
+}
+
+const struct jobrec *kept_any_awaits(const struct core *c, const struct noderec *n)
+{
+    for (size_t b = 0; b < CORE_BUCKETS; b++)
+        for (const struct jobrec *j = c->buckets[b]; j; j = j->hash_next)
+            if (kept_awaits(j, n))
+                return j;
+    return NULL;
+}
+
 struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint64_t source, uint32_t n)
 {
     struct kept_member *members = core_alloc((n + 1) * sizeof(*members));

@@ -27,6 +27,9 @@ void kept_release(struct jobrec *j, const struct noderec *n, uint64_t worker_id)
  * stopped, and counts until its end is reported: the command may not arrive. Without a registration the node is given
  * up. */
 void kept_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *registration);
+/* The first job that awaits the end of any on that node, also one that waits in the queue; NULL: none does. */
+const struct jobrec *kept_any_awaits(const struct core *c, const struct noderec *n);
+void kept_drop_node(struct core *c, const struct noderec *n); /* none does: it is forgotten where members were */
 size_t kept_first(const struct jobrec *j);
 /* Members of the newest epoch that may run still: they have no record any more, and their nodes are away, which have
  * not reported an end. *ret_node: where one of them is. */

@@ -115,6 +115,7 @@ static struct slot *slot_changed(struct job_cache *c, const struct change *chang
     case CHANGE_CHECKPOINT_COMMIT:
     case CHANGE_CHECKPOINT_EXPIRE:
     case CHANGE_NODE_PUT:
+    case CHANGE_NODE_REMOVE:
     case CHANGE_NODE_POLICY:
     case CHANGE_LOSS_ADD:
     case CHANGE_STORE_SETTLED:

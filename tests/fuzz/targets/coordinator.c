@@ -96,7 +96,7 @@ static void request(struct bench *b, struct fuzz_input *in)
     struct core_resize r = {.workers = (uint32_t)fuzz_take(in, 1) % 6};
     struct core_drain d = {.reason = "", .deadline_ms = (int64_t)fuzz_take(in, 2)};
     const char *node = texts[fuzz_take(in, 1) % 3];
-    switch (fuzz_take(in, 1) % 6) {
+    switch (fuzz_take(in, 1) % 7) {
     case 0:
         (void)!core_cancel(b->core, job, "", 1000, at(b), &b->out, &state, &err);
         break;
@@ -111,6 +111,9 @@ static void request(struct bench *b, struct fuzz_input *in)
         break;
     case 4:
         (void)!core_undrain(b->core, node, at(b), &b->out, &err);
+        break;
+    case 5:
+        (void)!core_node_remove(b->core, node, at(b), &b->out, &err);
         break;
     default:
         (void)!core_node_forget(b->core, node, at(b), &b->out, &err);

@@ -134,6 +134,10 @@ static void move_node(struct db *db, const char *name)
     int64_t from = 0;
     assert_int_equal(db_int(db, 0, &from, NULL, "SELECT state FROM nodes WHERE name = ?", "t", name), TITAN_OK);
     n.state = (enum node_state)(draw(3) ? random_move(&node_sm, (int)from) : from ? from : NODE_READY);
+    if (n.state == NODE_NONE) {
+        assert_int_equal(node_remove(db, name, &e, NULL), TITAN_OK);
+        return;
+    }
     assert_int_equal(node_put(db, &n, draw(2) ? &e : NULL, NULL), TITAN_OK);
 }
 

@@ -30,7 +30,7 @@ static const struct expected {
      "Submit GetJob GetRecipe ListJobs CancelJob RemoveJob ResizeJob CheckpointJob WatchEvents Logs Metrics "
      "ListCheckpoints "
      "ListNodes "
-     "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Enroll",
+     "Counters Version CheckNodes DrainNode UndrainNode ForgetNode RemoveNode Enroll",
      "", ""},
     {POLICY_USER, "Submit ListNodes Counters Version Enroll", "GetJob ListJobs WatchEvents Metrics ListCheckpoints",
      "GetRecipe CancelJob RemoveJob ResizeJob CheckpointJob Logs"},
@@ -38,20 +38,21 @@ static const struct expected {
      "Submit GetJob GetRecipe ListJobs CancelJob RemoveJob ResizeJob CheckpointJob WatchEvents Logs Metrics "
      "ListCheckpoints "
      "ListNodes "
-     "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Audit Enroll",
+     "Counters Version CheckNodes DrainNode UndrainNode ForgetNode RemoveNode Audit Enroll",
      "", ""},
     {POLICY_ADMIN,
      "Submit GetJob GetRecipe ListJobs CancelJob RemoveJob ResizeJob CheckpointJob WatchEvents Logs Metrics "
      "ListCheckpoints "
      "ListNodes "
-     "Counters Version CheckNodes DrainNode UndrainNode ForgetNode Audit Backup CreateToken ListTokens RevokeToken "
+     "Counters Version CheckNodes DrainNode UndrainNode ForgetNode RemoveNode Audit Backup CreateToken ListTokens "
+     "RevokeToken "
      "JoinNode ListJoins RevokeJoin RevokeCertificate Enroll",
      "", ""},
     {POLICY_NODE, "Version Session Enroll Renew", "", ""},
 };
 /* Calls that are on record when they succeed. */
 static const char changing[] =
-    "Submit CancelJob RemoveJob ResizeJob CheckpointJob DrainNode UndrainNode ForgetNode Backup "
+    "Submit CancelJob RemoveJob ResizeJob CheckpointJob DrainNode UndrainNode ForgetNode RemoveNode Backup "
     "CreateToken RevokeToken JoinNode RevokeJoin RevokeCertificate Enroll Renew";
 
 static bool names(const char *list, const char *word)
