@@ -11,6 +11,8 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 
+_Static_assert(sizeof(long) == sizeof(long long), "one of them stands for both");
+
 #define CUT "...\""
 
 struct pairs {
@@ -94,7 +96,6 @@ void pairs_format(char *out, size_t room, const char *fmt, va_list args)
         case 'X':
         case 'o':
         case 'c':
-            _Static_assert(sizeof(long) == sizeof(long long), "one of them stands for both");
             if (strpbrk(one, "ljzt"))
                 put_number(&p, one, va_arg(args, long));
             else

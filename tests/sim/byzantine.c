@@ -408,8 +408,10 @@ static void say_turned(int host, uint64_t session, const agent_message *m, int a
     (void)say(session, m);
     for (int job = 1; job <= S->plan->jobs && listens(); job++) {
         look_at(core_find_node(S->coord.core, S->hosts[host].name), job, &after);
+        /* What waits may start on the slots of a node that registers again. */
+        const bool starts = !about && before[job].state == JOB_PENDING;
         if (!before[job].has_part)
-            must_be_spared(&before[job], &after, job, about ? about : job);
+            must_be_spared(&before[job], &after, job, about || starts ? about : job);
     }
 }
 
