@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -12,7 +13,61 @@
 
 #include "base/cleanup.h"
 
-titan_status listen_tcp(const char *host, int backlog, int *ret_fd, uint16_t *ret_port, struct titan_error *err)
+titan_status listen_ports_parse(const char *text, struct listen_ports *ret, struct titan_error *err)
+{
+    unsigned first = 0, last = 0;
+    int end = 0;
+    if (isdigit((unsigned char)text[0]) && sscanf(text, "%5u-%n%5u%n", &first, &end, &last, &end) == 2 &&
+        isdigit((unsigned char)strchr(text, '-')[1]) && !text[end] && first >= 1024 && last >= first && last <= 65535) {
+        *ret = (struct listen_ports){(uint16_t)first, (uint16_t)last};
+        return TITAN_OK;
+    }
+    (void)titan_fail(err, TITAN_EINVAL, "'%.32s' is not a range of ports from 1024 to 65535", text);
+    titan_error_hint(err, "write it as 30000-30999");
+    return TITAN_EINVAL;
+}
+
+void listen_ports_print(const struct listen_ports *ports, char text[LISTEN_PORTS_TEXT])
+{
+    (void)snprintf(text, LISTEN_PORTS_TEXT, "%u-%u", ports->first, ports->last);
+}
+
+static titan_status listen_at(const struct addrinfo *at, uint16_t port, int backlog, int *ret_fd)
+{
+    struct sockaddr_storage address = {0};
+    const int on = 1;
+    memcpy(&address, at->ai_addr, at->ai_addrlen);
+    if (at->ai_family == AF_INET6)
+        ((struct sockaddr_in6 *)&address)->sin6_port = htons(port);
+    else
+        ((struct sockaddr_in *)&address)->sin_port = htons(port);
+    _cleanup_fd_ int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    /* A port that is asked for may have connections of an earlier listener, which are over and wait. */
+    if (fd < 0 || (port && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0) ||
+        bind(fd, (struct sockaddr *)&address, at->ai_addrlen) != 0 || listen(fd, backlog) != 0)
+        return errno == EADDRINUSE ? TITAN_EEXIST : TITAN_EIO;
+    *ret_fd = TAKE_FD(fd);
+    return TITAN_OK;
+}
+
+/* Each process begins at another place, so that they do not all ask for the same. */
+static titan_status listen_in(const struct addrinfo *at, const struct listen_ports *ports, int backlog, int *ret_fd,
+                              struct titan_error *err)
+{
+    const uint32_t n = (uint32_t)(ports->last - ports->first) + 1;
+    char text[LISTEN_PORTS_TEXT];
+    titan_status status = TITAN_EEXIST;
+    titan_assert(ports->first > 0 && ports->first <= ports->last);
+    for (uint32_t i = 0; i < n && status == TITAN_EEXIST; i++)
+        status = listen_at(at, (uint16_t)(ports->first + ((uint32_t)getpid() + i) % n), backlog, ret_fd);
+    if (status != TITAN_EEXIST)
+        return status;
+    listen_ports_print(ports, text);
+    return titan_error_set(err, TITAN_ENOSPC, EADDRINUSE, __FILE__, __LINE__, "none of the ports %s is free", text);
+}
+
+titan_status listen_tcp(const char *host, const struct listen_ports *ports, int backlog, int *ret_fd,
+                        uint16_t *ret_port, struct titan_error *err)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
     union {
@@ -21,18 +76,20 @@ titan_status listen_tcp(const char *host, int backlog, int *ret_fd, uint16_t *re
         struct sockaddr_in6 v6;
     } bound = {.v6 = {0}};
     socklen_t len = sizeof(bound);
+    _cleanup_fd_ int fd = -1;
     titan_assert(host && backlog > 0);
     const int rc = getaddrinfo(host, NULL, &hints, &list);
     if (rc != 0)
         return titan_fail(err, TITAN_EINVAL, "cannot listen on '%s': %s", host, gai_strerror(rc));
-    _cleanup_fd_ int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    titan_status status = TITAN_OK;
-    if (fd < 0 || bind(fd, list->ai_addr, list->ai_addrlen) != 0 || listen(fd, backlog) != 0 ||
-        getsockname(fd, &bound.any, &len) != 0)
+    titan_status status =
+        ports && ports->first ? listen_in(list, ports, backlog, &fd, err) : listen_at(list, 0, backlog, &fd);
+    const bool taken = status == TITAN_ENOSPC;
+    if (status == TITAN_OK && getsockname(fd, &bound.any, &len) != 0)
+        status = TITAN_EIO;
+    if (status != TITAN_OK && !taken)
         status = titan_fail_errno(err, "cannot listen on '%s'", host);
     freeaddrinfo(list);
-    if (status != TITAN_OK)
-        return status;
+    TRY(status);
     *ret_port = ntohs(bound.any.sa_family == AF_INET6 ? bound.v6.sin6_port : bound.v4.sin_port);
     *ret_fd = TAKE_FD(fd);
     return TITAN_OK;

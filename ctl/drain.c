@@ -109,6 +109,7 @@ static titan_status await_drained(void *data, size_t i, struct titan_error *err)
     const char *name = of->args->words[i];
     const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000L};
     int64_t there_ms = clock_mono_ms();
+    titan_assert(of->drains && i < (size_t)of->args->n);
     while (of->drains[i]) {
         _cleanup_message_ Titan__V1__ListNodesResponse *reply = NULL;
         const Titan__V1__Node *node;
@@ -139,6 +140,7 @@ static titan_status await_drained(void *data, size_t i, struct titan_error *err)
 /* Those that drain are waited for also where others cannot be drained. */
 static titan_status await_all(struct nodes_named *of, titan_status asked, struct titan_error *err)
 {
+    titan_assert(of->drains && err);
     struct titan_error late = {.status = TITAN_OK};
     ctl_catch_interrupt();
     const titan_status waited = outcomes((size_t)of->args->n, await_drained, of, "nodes are not drained", &late);

@@ -28,7 +28,7 @@ static titan_status run_forget(struct ctl *ctl, const struct args *args, struct 
     return TITAN_OK;
 }
 
-/* --- rm --------------------------------------------------------------------------------------------------------- */
+/* --- rm ----------------------------------------------------------------------------------------------------------- */
 
 struct removal {
     struct ctl *ctl;
@@ -40,6 +40,7 @@ static titan_status remove_one(void *data, size_t i, struct titan_error *err)
     const struct removal *of = data;
     Titan__V1__RemoveNodeRequest request = TITAN__V1__REMOVE_NODE_REQUEST__INIT;
     _cleanup_message_ Titan__V1__RemoveNodeResponse *reply = NULL;
+    titan_assert(1 + i < (size_t)of->args->n);
     request.node = of->args->words[1 + i];
     TRY(ctl_call(of->ctl, TITAN_METHOD("RemoveNode"), &request.base, &titan__v1__remove_node_response__descriptor,
                  &reply, err));
@@ -88,6 +89,7 @@ static titan_status keep_secret(struct titan_error *err)
 static void agents_at(const struct rpc_targets *targets, uint32_t port, char out[JOIN_ADDRESS_MAX])
 {
     size_t len = 0;
+    titan_assert(port > 0 && port <= 65535);
     for (size_t i = 0; i < targets->n; i++) {
         const char *at = targets->at[i], *colon = strrchr(at, ':');
         bool again = !colon;

@@ -150,6 +150,7 @@ static const struct setting settings[] = {
     TEXT("agent", "join", join),
     NUMBER("agent", "allow_root", VALUE_BOOL, allow_root, 0, 0),
     TEXT("agent", "peer_listen", peer_listen),
+    TEXT("agent", "worker_ports", worker_ports),
     TEXT("tls", "ca", tls.ca),
     TEXT("tls", "certificate", tls.certificate),
     TEXT("tls", "key", tls.key),

@@ -53,6 +53,7 @@ struct daemon_config {
     char node[CONFIG_TEXT_MAX], address[CONFIG_TEXT_MAX], device[16];
     char worker[PATH_MAX];             /* "" = beside titand */
     char peer_listen[CONFIG_TEXT_MAX]; /* "" = the address and a free port */
+    char worker_ports[32];             /* "30000-30999"; "" = any */
     char profile[8];                   /* "lan", "wan" */
     struct {
         uint32_t connections, user_connections, peer_connections, user_calls,

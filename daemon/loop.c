@@ -439,6 +439,7 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
                                     .peer_listen = dev                 ? ""
                                                    : c->peer_listen[0] ? c->peer_listen
                                                                        : NULL,
+                                    .worker_ports = c->worker_ports[0] ? c->worker_ports : NULL,
                                     .ephemeral = c->ephemeral,
                                     .quiet_stop = dev};
     return agent_open(&d->loop, &options, &d->agent, err);

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/listen.h"
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -410,6 +411,9 @@ static titan_status serve_command(void *with, const struct args *args, struct ti
                                          .job_id = (uint64_t)job,
                                          .worker_id = (uint64_t)worker};
     o.run = args_text(args, "run", o.job_dir); /* an older agent does not give it */
+    const char *ports = args_text(args, "ports", NULL);
+    if (ports && listen_ports_parse(ports, &o.ports, err) != TITAN_OK)
+        return titan_error_wrap(err, "--ports");
     if (!o.socket || !o.page || !o.job_dir || !o.host)
         return titan_fail(err, TITAN_EINVAL, "serve needs --socket, --page, --job, --worker, --host and --dir");
     titan_status status = serve(&o, err);
@@ -425,15 +429,17 @@ static const struct command command_serve = {
     .name = "serve",
     .summary = "what an agent starts",
     .arguments = "",
-    .options = (const struct option_spec[]){{"socket", 0, "PATH", "the agent's socket", WORD_FILE},
-                                            {"page", 0, "PATH", "the page shared with the agent", WORD_FILE},
-                                            {"job", 0, "ID", "number of the job", WORD_NONE},
-                                            {"worker", 0, "ID", "number of the worker", WORD_NONE},
-                                            {"host", 0, "ADDRESS", "where other nodes reach it", WORD_NONE},
-                                            {"dir", 0, "DIR", "the job's folder, with recipe.toml", WORD_FILE},
-                                            {"run", 0, "NAME", "the run, for its checkpoints (default: the folder)",
-                                             WORD_NONE},
-                                            {NULL}},
+    .options =
+        (const struct option_spec[]){
+            {"socket", 0, "PATH", "the agent's socket", WORD_FILE},
+            {"page", 0, "PATH", "the page shared with the agent", WORD_FILE},
+            {"job", 0, "ID", "number of the job", WORD_NONE},
+            {"worker", 0, "ID", "number of the worker", WORD_NONE},
+            {"host", 0, "ADDRESS", "where other nodes reach it", WORD_NONE},
+            {"ports", 0, "FIRST-LAST", "listen at one of these ports (default: any)", WORD_NONE},
+            {"dir", 0, "DIR", "the job's folder, with recipe.toml", WORD_FILE},
+            {"run", 0, "NAME", "the run, for its checkpoints (default: the folder)", WORD_NONE},
+            {NULL}},
     .run = serve_command,
 };
 

@@ -650,6 +650,7 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
                                       .host = a->settings.address,
                                       .device = a->settings.device,
                                       .slots = a->settings.slots,
+                                      .ports = a->settings.ports,
                                       .lease_ms = a->settings.lease_ms,
                                       .node = a->settings.node};
     TRY(file_pool_open(a->loop, FILES_WAIT_MS, &a->files, err));
@@ -664,6 +665,7 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
                                                .address = a->settings.address,
                                                .program = a->settings.program,
                                                .tls = o->tls,
+                                               .ports = a->settings.ports,
                                                .peers = a->peers != NULL};
     TRY(node_checks_open(a->loop, &checks, on_checked, a, &a->checks, err));
     return workers_open(a->loop, &options, &workers_events, a, &a->workers, err);

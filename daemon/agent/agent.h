@@ -31,10 +31,11 @@ struct agent_options {
     uint64_t log_bytes_max;            /* per worker, kept as two halves; 0 = 64 MiB */
     uint32_t hang_floor_ms;            /* 0 = 300 */
     uint32_t away_ms, leader_lease_ms; /* until a coordinator says (agent_core.h) */
-    const char *peer_listen; /* HOST:PORT for other agents' datagrams; NULL = address, a free port; "" = none */
-    bool ephemeral;          /* a node whose record may go when it is gone */
-    bool quiet_stop;         /* do not report workers that end because agent_close stops them: the coordinator goes down
-                                with us, and its jobs go on from their last checkpoint when it is back */
+    const char *peer_listen;  /* HOST:PORT for other agents' datagrams; NULL = address, a free port; "" = none */
+    const char *worker_ports; /* "30000-30999"; NULL = any */
+    bool ephemeral;           /* its record may go when the node is gone */
+    bool quiet_stop; /* do not report workers that end because agent_close stops them: the coordinator goes down
+                        with us, and its jobs go on from their last checkpoint when it is back */
 };
 
 titan_status agent_open(uv_loop_t *loop, const struct agent_options *options, struct agent **ret,

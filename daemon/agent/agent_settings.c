@@ -40,10 +40,28 @@ static titan_status choose_device(const struct agent_options *o, struct agent_se
     return TITAN_OK;
 }
 
+/* One for each worker, and one for admin check. */
+static titan_status check_ports(const struct agent_options *o, struct agent_settings *ret, struct titan_error *err)
+{
+    ret->ports = (struct listen_ports){0};
+    if (!o->worker_ports)
+        return TITAN_OK;
+    if (listen_ports_parse(o->worker_ports, &ret->ports, err) != TITAN_OK)
+        return titan_error_wrap(err, "agent.worker_ports");
+    const uint32_t n = (uint32_t)(ret->ports.last - ret->ports.first) + 1;
+    if (n > ret->slots)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_EINVAL, "agent.worker_ports: %s has %u port%s, %u slots want %u", o->worker_ports, n,
+                     n == 1 ? "" : "s", ret->slots, ret->slots + 1);
+    titan_error_hint(err, "one for each worker, and one for admin check; better some more, others may have one");
+    return TITAN_EINVAL;
+}
+
 titan_status agent_settings_fill(const struct agent_options *o, struct agent_settings *ret, struct titan_error *err)
 {
     char folder[PATH_MAX];
     TRY(choose_device(o, ret, err));
+    TRY(check_ports(o, ret, err));
     ret->lease_ms = o->lease_ms ? o->lease_ms : LEASE_MS;
     ret->log_bytes_max = o->log_bytes_max ? o->log_bytes_max : LOG_BYTES_MAX;
     ret->quiet_stop = o->quiet_stop;

@@ -5,12 +5,14 @@
 
 #include <limits.h>
 
+#include "base/listen.h"
 #include "daemon/agent/agent.h"
 
 struct agent_settings {
     char node[256], address[256], device[16];
     char run_dir[PATH_MAX], program[PATH_MAX]; /* of the state folder; of titan-worker */
     uint32_t slots, lease_ms;
+    struct listen_ports ports; /* that workers listen at; 0 = any */
     uint64_t log_bytes_max;
     bool quiet_stop;
 };

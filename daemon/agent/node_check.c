@@ -67,6 +67,7 @@ struct look {
         } reach;
         struct {
             char program[PATH_MAX], address[256], version[64];
+            struct listen_ports ports;
             int64_t skew_ms; /* ours against the coordinator's */
             bool peers, secure, listens;
             struct rpc_tls tls;
@@ -99,6 +100,7 @@ struct serving {
 struct node_checks {
     uv_loop_t *loop;
     char node[256], address[256], program[PATH_MAX];
+    struct listen_ports ports;
     bool peers, secure;
     struct rpc_tls tls;
     bool (*said)(const Titan__Internal__NodeChecked *answer, void *data);
@@ -257,7 +259,7 @@ static void look_at_node(struct look *k)
     look_at_certificate(k);
     found(k, "peers", !k->of.peers,
           k->of.peers ? "a socket for other agents at %s" : "no socket for other agents at %s", k->of.address);
-    if (k->of.listens && reach_listen(k->of.address, &k->fd, &k->port, &err) != TITAN_OK)
+    if (k->of.listens && reach_listen(k->of.address, &k->of.ports, &k->fd, &k->port, &err) != TITAN_OK)
         found(k, "tcp", true, "workers cannot listen here: %.200s", err.msg);
 }
 
@@ -457,6 +459,7 @@ static void look_everywhere(struct request *r, const Titan__Internal__CheckNode 
         k->of.listens = m->listen.len == REACH_TOKEN_BYTES;
         (void)snprintf(k->of.program, sizeof(k->of.program), "%s", c->program);
         (void)snprintf(k->of.address, sizeof(k->of.address), "%s", c->address);
+        k->of.ports = c->ports;
         (void)snprintf(k->of.version, sizeof(k->of.version), "%s", m->version);
         start_look(k);
     }
@@ -636,6 +639,7 @@ titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options 
         c->tls = *o->tls;
     (void)snprintf(c->node, sizeof(c->node), "%s", o->node);
     (void)snprintf(c->address, sizeof(c->address), "%s", o->address);
+    c->ports = o->ports;
     (void)snprintf(c->program, sizeof(c->program), "%s", o->program);
     (void)uv_timer_init(loop, &c->again);
     c->again.data = c;

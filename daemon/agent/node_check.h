@@ -9,6 +9,7 @@
 #include <uv.h>
 
 #include "base/error.h"
+#include "base/listen.h"
 #include "proto/rpc/tls.h"
 #include "titan/internal/agent.pb-c.h"
 
@@ -18,6 +19,7 @@ struct node_checks_options {
     const char *node, *address, *program; /* of this agent; the worker's program */
     const struct rpc_tls *tls;            /* NULL = none */
     bool peers;                           /* there is a socket for other agents */
+    struct listen_ports ports;            /* that workers listen at */
 };
 
 /* Each answer goes to said; false: there is no session, ask again. */

@@ -22,12 +22,13 @@
 
 /* --- the side that listens ---------------------------------------------------------------------------------------- */
 
-titan_status reach_listen(const char *host, int *ret_fd, uint16_t *ret_port, struct titan_error *err)
+titan_status reach_listen(const char *host, const struct listen_ports *ports, int *ret_fd, uint16_t *ret_port,
+                          struct titan_error *err)
 {
     /* As a worker does (worker/elastic/agent_connection.c). */
-    if (listen_tcp(host, BACKLOG, ret_fd, ret_port, err) == TITAN_OK)
+    if (listen_tcp(host, ports, BACKLOG, ret_fd, ret_port, err) == TITAN_OK)
         return TITAN_OK;
-    return listen_tcp("0.0.0.0", BACKLOG, ret_fd, ret_port, err);
+    return listen_tcp("0.0.0.0", ports, BACKLOG, ret_fd, ret_port, err);
 }
 
 struct reach_listener {

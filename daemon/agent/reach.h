@@ -8,11 +8,13 @@
 #include <uv.h>
 
 #include "base/error.h"
+#include "base/listen.h"
 
 #define REACH_TOKEN_BYTES 16
 
 /* A socket that listens at a free port of host, or of every address where host is none of ours. May block. */
-titan_status reach_listen(const char *host, int *ret_fd, uint16_t *ret_port, struct titan_error *err) TITAN_MUST_USE;
+titan_status reach_listen(const char *host, const struct listen_ports *ports, int *ret_fd, uint16_t *ret_port,
+                          struct titan_error *err) TITAN_MUST_USE;
 
 struct reach_listener;
 /* Serves it for that long, to a bounded number of connections; fd is its own from then on. closed: once, on the loop,

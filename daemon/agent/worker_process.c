@@ -172,6 +172,8 @@ titan_status worker_process_start(const struct worker_command *c, struct worker_
                     (char *)c->directory,
                     "--run",
                     (char *)c->run,
+                    c->ports ? "--ports" : NULL,
+                    (char *)c->ports,
                     NULL};
     char *env[ENV_MAX];
     env_build(env, c->cuda_devices ? cuda : NULL);

@@ -22,8 +22,9 @@ struct worker_command {
     const char *program; /* titan-worker */
     const char *socket;  /* the agent's */
     const char *page, *directory, *host;
-    int log, folder; /* open: its log, to append to, and directory */
-    const char *run; /* which run of which store */
+    const char *ports; /* that it may listen at; NULL = any */
+    int log, folder;   /* open: its log, to append to, and directory */
+    const char *run;   /* which run of which store */
     uint64_t job_id, worker_id;
     const char *cuda_devices; /* CUDA_VISIBLE_DEVICES for it; NULL = as the agent has it */
 };

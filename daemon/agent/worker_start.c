@@ -52,6 +52,7 @@ static titan_status start(struct worker_start *s, struct titan_error *err)
                                            .page = s->page,
                                            .directory = s->directory,
                                            .host = s->host,
+                                           .ports = s->ports[0] ? s->ports : NULL,
                                            .log = log,
                                            .folder = folder,
                                            .run = s->run,

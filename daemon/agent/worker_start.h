@@ -5,6 +5,7 @@
 #ifndef TITAN_DAEMON_AGENT_WORKER_START_H
 #define TITAN_DAEMON_AGENT_WORKER_START_H
 
+#include "base/listen.h"
 #include "daemon/agent/worker_process.h"
 #include "daemon/common/file_pool.h"
 
@@ -16,6 +17,7 @@ struct worker_start {
     uint64_t job_id, worker_id;
     char directory[PATH_MAX], log[PATH_MAX], page[PATH_MAX], program[PATH_MAX], socket[PATH_MAX], run[PATH_MAX];
     char run_dir[PATH_MAX];
+    char ports[LISTEN_PORTS_TEXT];        /* "" = any */
     char host[256], node[256], cuda[128]; /* cuda: CUDA_VISIBLE_DEVICES, "" = as the agent has it */
     char *recipe;
     struct worker_process process; /* it waits until its page names it; pid 0: there is none */

@@ -39,6 +39,7 @@ struct workers {
     struct file_pool *files;
     struct gpu_watch *gpus;
     char run_dir[PATH_MAX], pages_dir[PATH_MAX], program[PATH_MAX], host[256], node[256], device[16], socket[PATH_MAX];
+    struct listen_ports ports;
     uint32_t slots, lease_ms;
     uint64_t term;
     int64_t epoch_until_ms, epoch_until_said; /* as it is, as workers were sent it last */
@@ -629,6 +630,8 @@ static titan_status worker_begin(struct worker *w, const char *recipe, const cha
     (void)snprintf(s->run, sizeof(s->run), "%s", run);
     (void)snprintf(s->run_dir, sizeof(s->run_dir), "%s", set->run_dir);
     (void)snprintf(s->host, sizeof(s->host), "%s", set->host);
+    if (set->ports.first)
+        listen_ports_print(&set->ports, s->ports);
     (void)snprintf(s->node, sizeof(s->node), "%s", set->node);
     (void)snprintf(s->cuda, sizeof(s->cuda), "%s", cuda);
     titan_status status = file_pool_add(set->files, &s->task, &start_calls, sizeof(*s) + strlen(recipe), err);
@@ -879,6 +882,7 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
     log_init(&set->log, "agent", "%s", "");
     (void)snprintf(set->program, sizeof(set->program), "%s", o->program);
     (void)snprintf(set->host, sizeof(set->host), "%s", o->host);
+    set->ports = o->ports;
     (void)snprintf(set->node, sizeof(set->node), "%s", o->node);
     (void)snprintf(set->device, sizeof(set->device), "%s", o->device);
     titan_status status = TITAN_OK;

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/frame.h"
+#include "base/listen.h"
 #include "daemon/agent/worker_channel.h"
 #include "daemon/agent/agent_core.h"
 #include "daemon/agent/gpu_watch.h"
@@ -90,8 +91,9 @@ struct workers_options {
     const char *run_dir; /* socket, jobs/, and a link to the workers' pages (pages_dir.h) */
     const char *program, *host, *device, *node;
     uint32_t slots, lease_ms;
-    struct file_pool *files; /* is closed before these workers are */
-    struct gpu_watch *gpus;  /* the same; NULL = none */
+    struct listen_ports ports; /* that workers listen at */
+    struct file_pool *files;   /* is closed before these workers are */
+    struct gpu_watch *gpus;    /* the same; NULL = none */
 };
 
 /* Opens the socket, then adopts the workers an earlier agent left and removes what the dead among them left, of which

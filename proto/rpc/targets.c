@@ -47,10 +47,10 @@ static titan_status take(struct rpc_targets *targets, const char *text, size_t l
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_[]:%";
     const size_t place = targets->n + 1;
-    char *to = targets->at[targets->n];
-    if (targets->n == RPC_TARGETS_MAX)
+    if (place > RPC_TARGETS_MAX)
         return titan_fail(err, TITAN_EINVAL, "address %zu, '%.*s', is one too many: at most %d", place,
                           (int)(len < 64 ? len : 64), text, RPC_TARGETS_MAX);
+    char *to = targets->at[place - 1];
     const bool fits = len < RPC_TARGET_MAX;
     (void)snprintf(to, RPC_TARGET_MAX, "%.*s", (int)(fits ? len : 64), text);
     if (!fits || port_of(to) <= 0 || strspn(to, letters) != strlen(to)) {

@@ -136,6 +136,7 @@ def four_commands():
         refused(w.as_user(MALLORY, "drain", node), "DrainNode is for an operator or admin")
         refused(w.as_user(MALLORY, "undrain", node), "an operator or admin")
         refused(w.as_user(MALLORY, "node", "forget", node), "an operator or admin")
+        refused(w.as_user(MALLORY, "node", "rm", node), "an operator or admin")
         refused(w.as_user(MALLORY, "admin", "backup", "/tmp/never"), "an admin")
         refused(w.as_user(MALLORY, "audit"), "an operator or admin")
         refused(w.as_user(MALLORY, "token", "create", "root", "--role", "admin"), "an admin")

@@ -169,7 +169,7 @@ void ranks_init(struct ranks *r, const struct comm_ops *ops, int world, enum ran
         if (ops != &comm_tcp)
             continue;
         int port;
-        titan_assert(comm_listen("127.0.0.1", &r->listeners[i], &port, &err) == TITAN_OK);
+        titan_assert(comm_listen("127.0.0.1", NULL, &r->listeners[i], &port, &err) == TITAN_OK);
         (void)snprintf(r->addresses[i], sizeof(r->addresses[i]), "127.0.0.1:%d", port);
         r->address_list[i] = r->addresses[i];
     }

@@ -20,9 +20,10 @@
 
 #include <stdatomic.h>
 
+#include "base/listen.h"
 #include "worker/device/device.h"
 
-#define TITAN_COMM_ABI 7 /* declarations 7d4976693ebfc582 (tests/docs/test_abi.py) */
+#define TITAN_COMM_ABI 8 /* declarations 45d29ffcabaa94c1 (tests/docs/test_abi.py) */
 #define COMM_ID_BYTES 16
 #ifndef COMM_WORLD_MAX /* the simulator has a build with more */
 #define COMM_WORLD_MAX 1024
@@ -130,8 +131,10 @@ struct comm_ops {
 extern const struct comm_ops comm_shm;
 extern const struct comm_ops comm_tcp;
 
-/* A listening TCP socket on any free port of host ("0.0.0.0" for all), close-on-exec; *ret_port gets the port. */
-titan_status comm_listen(const char *host, int *ret_fd, int *ret_port, struct titan_error *err) TITAN_MUST_USE;
+/* A listening TCP socket of host ("0.0.0.0" for all), close-on-exec, on a free port of these (listen_tcp); *ret_port
+ * gets the port. */
+titan_status comm_listen(const char *host, const struct listen_ports *ports, int *ret_fd, int *ret_port,
+                         struct titan_error *err) TITAN_MUST_USE;
 /* A segment for comm_shm: a memfd that can only grow, close-on-exec. world: members it must serve. */
 titan_status comm_shm_segment(int world, int *ret_fd, struct titan_error *err) TITAN_MUST_USE;
 

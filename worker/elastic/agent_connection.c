@@ -458,15 +458,21 @@ static void wait_flushed(struct agent_connection *c)
     leave(c);
 }
 
+/* Into the page, where the agent finds them when this process is gone. Returns the exit code. */
+static int leave_words(struct worker_page *page, const struct titan_error *err)
+{
+    const int code = titan_error_short(err) ? TITAN_EXIT_SHORT : titan_status_exit(err->status);
+    (void)snprintf(page->last_words, sizeof(page->last_words), "%s%s%s%s", err->msg, err->hint[0] ? " (" : "",
+                   err->hint, err->hint[0] ? ")" : "");
+    atomic_store(&page->exit_code, code);
+    return code;
+}
+
 static void connection_failing(struct membership *m, const struct titan_error *err)
 {
     struct agent_connection *c = self(m);
-    const int code = titan_error_short(err) ? TITAN_EXIT_SHORT : titan_status_exit(err->status);
     struct member *member = enter(c);
-
-    (void)snprintf(c->page->last_words, sizeof(c->page->last_words), "%s%s%s%s", err->msg, err->hint[0] ? " (" : "",
-                   err->hint, err->hint[0] ? ")" : "");
-    atomic_store(&c->page->exit_code, code);
+    const int code = leave_words(c->page, err);
     c->failing = true;
     member_failing(member, code, c->page->last_words);
     leave(c);
@@ -547,12 +553,13 @@ static void wait_until_started(const struct agent_connection *c)
 }
 
 /* Peers connect to host; a host behind address translation does not own that address and listens on all. */
-static titan_status listen_for_peers(struct agent_connection *c, const char *host, struct titan_error *err)
+static titan_status listen_for_peers(struct agent_connection *c, const char *host, const struct listen_ports *ports,
+                                     struct titan_error *err)
 {
     int port = 0;
-    titan_status status = comm_listen(host, &c->base.listener, &port, err);
+    titan_status status = comm_listen(host, ports, &c->base.listener, &port, err);
     if (status != TITAN_OK)
-        status = comm_listen("0.0.0.0", &c->base.listener, &port, err);
+        status = comm_listen("0.0.0.0", ports, &c->base.listener, &port, err);
     bool bare_v6 = strchr(host, ':') && host[0] != '[';
     (void)snprintf(c->address, sizeof(c->address), bare_v6 ? "[%s]:%d" : "%s:%d", host, port);
     return status;
@@ -614,12 +621,15 @@ titan_status membership_agent_open(const struct agent_connection_options *o, str
     c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     titan_status status = c->wake < 0 ? titan_fail_errno(err, "cannot create an eventfd") : TITAN_OK;
     status = status == TITAN_OK ? page_map(c, o, err) : status;
-    if (status == TITAN_OK)
+    const bool own_page = status == TITAN_OK;
+    if (own_page)
         wait_until_started(c);
-    status = status == TITAN_OK ? listen_for_peers(c, o->host, err) : status;
+    status = status == TITAN_OK ? listen_for_peers(c, o->host, &o->ports, err) : status;
     status = status == TITAN_OK ? member_start(c, o, err) : status;
     status = status == TITAN_OK ? control_start(c, err) : status;
     if (status != TITAN_OK) {
+        if (own_page && err)
+            (void)leave_words(c->page, err);
         if (c->page)
             (void)munmap(c->page, PAGE_BYTES);
         connection_free(c);

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/listen.h"
 #include "worker/metrics/report.h"
 
 /* CHECKPOINT: write one first, if the recipe writes any; MUST: with it, also if it writes none. 8 is not a command:
@@ -128,7 +129,8 @@ struct membership {
 struct agent_connection_options {
     const char *socket, *page; /* paths */
     uint64_t job_id, worker_id;
-    const char *host; /* address peers reach this worker at */
+    const char *host;          /* address peers reach this worker at */
+    struct listen_ports ports; /* one of them is its port; 0 = any */
     const char *job_dir;
     const char *run; /* membership.run_id */
 };

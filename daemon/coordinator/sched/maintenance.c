@@ -104,7 +104,8 @@ void maintenance_drain(struct core *c, struct noderec *n, const struct core_drai
 
 void maintenance_undrain(struct core *c, struct noderec *n)
 {
-    end_drain(c, n, "is in service again, as asked for");
+    const bool there = n->state == NODE_READY && n->session;
+    end_drain(c, n, there ? "is in service again, as asked for" : "is not here: it is in service when it comes back");
 }
 
 static void window_tick(struct core *c, struct noderec *n)

@@ -34,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct titan_error err = {0};
     struct mesh *m = NULL;
     int listener, port, fds[2] = {-1, -1}, knockers[4], n = 0;
-    fuzz_assert(comm_listen("127.0.0.1", &listener, &port, &err) == TITAN_OK);
+    fuzz_assert(comm_listen("127.0.0.1", NULL, &listener, &port, &err) == TITAN_OK);
     const char *addresses[2] = {"127.0.0.1:1", "127.0.0.1:1"};
     const int members[2] = {0, 1};
     struct comm_config config = {

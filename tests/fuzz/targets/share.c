@@ -100,7 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char address[32];
     const char *addresses[2] = {address, address};
     const uint64_t how = fuzz_take(&in, 1);
-    fuzz_assert(comm_listen("127.0.0.1", &listener, &port, &err) == TITAN_OK);
+    fuzz_assert(comm_listen("127.0.0.1", NULL, &listener, &port, &err) == TITAN_OK);
     fuzz_assert(nccl_peers_open(2, &peers, &err) == TITAN_OK);
     (void)snprintf(address, sizeof(address), "127.0.0.1:%d", port);
     struct comm_config config = {.id = "of this epoch",

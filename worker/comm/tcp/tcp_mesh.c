@@ -138,10 +138,11 @@ static titan_status resolve(struct address *a, struct titan_error *err)
     return TITAN_OK;
 }
 
-titan_status comm_listen(const char *host, int *ret_fd, int *ret_port, struct titan_error *err)
+titan_status comm_listen(const char *host, const struct listen_ports *ports, int *ret_fd, int *ret_port,
+                         struct titan_error *err)
 {
     uint16_t port = 0;
-    TRY(listen_tcp(host, BACKLOG, ret_fd, &port, err));
+    TRY(listen_tcp(host, ports, BACKLOG, ret_fd, &port, err));
     *ret_port = port;
     return TITAN_OK;
 }

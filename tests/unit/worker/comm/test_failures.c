@@ -565,7 +565,7 @@ static void test_false_member(void **state)
     int listener, port;
     char address[32];
     pthread_t thread;
-    assert_int_equal(comm_listen("127.0.0.1", &listener, &port, NULL), TITAN_OK);
+    assert_int_equal(comm_listen("127.0.0.1", NULL, &listener, &port, NULL), TITAN_OK);
     assert_int_equal(fcntl(listener, F_SETFL, 0), 0);
     (void)snprintf(address, sizeof(address), "127.0.0.1:%d", port);
     assert_int_equal(pthread_create(&thread, NULL, answer_falsely, &listener), 0);

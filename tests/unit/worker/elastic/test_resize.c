@@ -453,7 +453,7 @@ static void run_with(const char *const *axes, struct script_epoch *epochs, int n
         int port = 0;
         l.fd[p] = -1;
         if (tcp)
-            assert_int_equal(comm_listen("127.0.0.1", &l.fd[p], &port, NULL), TITAN_OK);
+            assert_int_equal(comm_listen("127.0.0.1", NULL, &l.fd[p], &port, NULL), TITAN_OK);
         (void)snprintf(l.address[p], sizeof l.address[p], "127.0.0.1:%d", port);
     }
     for (int p = 0; p < PROCESSES_MAX; p++) {
