@@ -5,13 +5,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,14 +24,59 @@
 #define PAGE_BYTES 4096
 #define WATCH_STACK_BYTES ((size_t)256 * 1024)
 
+/* --- mappings ----------------------------------------------------------------------------------------------------- */
+
+/* A worker can cut the file that the agent has mapped. The agent then reads a page of zeroes, as of a dead worker; a
+ * signal would end it. The handler knows the mappings by this table. */
+#define MAPPINGS_MAX 4096
+static _Atomic(void *) mappings[MAPPINGS_MAX];
+
+static void on_sigbus(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    char *const page = (char *)((uintptr_t)info->si_addr & ~(uintptr_t)(PAGE_BYTES - 1));
+    size_t i = 0;
+    while (i < MAPPINGS_MAX && atomic_load(&mappings[i]) != page)
+        i++;
+    if (page && i < MAPPINGS_MAX) {
+        const void *zeroes =
+            mmap(page, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        if (zeroes == page)
+            return;
+    }
+    (void)signal(number, SIG_DFL); /* the access is made again */
+}
+
 static titan_status page_map(int fd, const char *path, struct worker_page **ret, struct titan_error *err)
 {
+    const struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO};
+    (void)sigaction(SIGBUS, &action, NULL);
     void *p = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED)
         return titan_fail_errno(err, "cannot map '%s'", path);
-    *ret = p;
-    return TITAN_OK;
+    for (size_t i = 0; i < MAPPINGS_MAX; i++) {
+        void *none = NULL;
+        if (!atomic_compare_exchange_strong(&mappings[i], &none, p))
+            continue;
+        *ret = p;
+        return TITAN_OK;
+    }
+    (void)munmap(p, PAGE_BYTES);
+    return titan_fail(err, TITAN_ELIMIT, "cannot map '%s': %d pages of workers are mapped", path, MAPPINGS_MAX);
 }
+
+void page_close(struct worker_page *page)
+{
+    for (size_t i = 0; page && i < MAPPINGS_MAX; i++) {
+        void *p = page;
+        if (!atomic_compare_exchange_strong(&mappings[i], &p, NULL))
+            continue;
+        (void)munmap(page, PAGE_BYTES);
+        return;
+    }
+}
+
+/* --- the file ----------------------------------------------------------------------------------------------------- */
 
 static int mutex_init(pthread_mutex_t *mutex)
 {
@@ -97,23 +145,25 @@ titan_status page_open(const char *path, struct worker_page **ret, struct titan_
     return TITAN_OK;
 }
 
-void page_close(struct worker_page *page)
+/* --- the holder of the mutex -------------------------------------------------------------------------------------- */
+
+/* The mutex's futex alone is looked at, and by no call of libc: those follow pointers in the mutex, and the page is the
+ * worker's to write. The kernel's contract: the holder's thread number, and FUTEX_OWNER_DIED once that is dead. */
+static _Atomic uint32_t *futex_of(struct worker_page *page)
 {
-    if (page)
-        (void)munmap(page, PAGE_BYTES);
+    return (_Atomic uint32_t *)(void *)&page->alive.__data.__lock;
+}
+
+static bool held(uint32_t value)
+{
+    return (value & FUTEX_TID_MASK) != 0 && !(value & FUTEX_OWNER_DIED);
 }
 
 enum page_owner page_owner(struct worker_page *page)
 {
     if (!atomic_load(&page->locked))
         return PAGE_UNLOCKED;
-    int rc = pthread_mutex_trylock(&page->alive);
-    if (rc == EBUSY)
-        return PAGE_ALIVE;
-    /* Unlocked without marking it consistent: from now on it is ENOTRECOVERABLE for every process. */
-    if (rc == 0 || rc == EOWNERDEAD)
-        (void)pthread_mutex_unlock(&page->alive);
-    return PAGE_DEAD;
+    return held(atomic_load(futex_of(page))) ? PAGE_ALIVE : PAGE_DEAD;
 }
 
 /* Shared by the agent and the thread; the last of them frees it. */
@@ -138,16 +188,16 @@ static void watch_unref(struct page_watch *w)
 static void *watch_main(void *arg)
 {
     struct page_watch *w = arg;
-    int rc;
-    do {
-        struct timespec until;
-        (void)clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec++;
-        rc = pthread_mutex_clocklock(&w->page->alive, CLOCK_MONOTONIC, &until);
-    } while (rc == ETIMEDOUT && !atomic_load(&w->stopped));
-    if (rc == 0 || rc == EOWNERDEAD)
-        (void)pthread_mutex_unlock(&w->page->alive);
-    if (rc != ETIMEDOUT)
+    static const struct timespec second = {.tv_sec = 1};
+    _Atomic uint32_t *const futex = futex_of(w->page);
+    uint32_t value;
+    while (held(value = atomic_load(futex)) && !atomic_load(&w->stopped)) {
+        /* With this bit in it the kernel wakes this thread. */
+        if (!(value & FUTEX_WAITERS) && !atomic_compare_exchange_strong(futex, &value, value | FUTEX_WAITERS))
+            continue;
+        (void)syscall(SYS_futex, futex, FUTEX_WAIT, value | FUTEX_WAITERS, &second, NULL, 0);
+    }
+    if (!held(value))
         (void)eventfd_write(w->event, 1);
     watch_unref(w);
     return NULL;

@@ -2,9 +2,11 @@
 /* page_watch.h - the agent's side of a worker's page (proto/worker_page.h): made before the worker starts, watched
  * while it lives, found again by the next agent.
  *
- * Watching: a small thread per worker blocks on the robust mutex the worker holds. When the worker dies the kernel
- * hands the mutex over with EOWNERDEAD before it tears the address space down, and the thread makes an eventfd
- * readable. The thread cannot be interrupted in that wait; it looks once a second whether it is still wanted. */
+ * Watching: a small thread per worker waits for the futex of the robust mutex that the worker holds. When the worker
+ * dies the kernel marks the futex before it tears the address space down, and the thread makes an eventfd readable. The
+ * thread cannot be interrupted in that wait; it looks once a second whether it is still wanted.
+ *
+ * The worker may be another user's: whatever it writes into the page, and where it cuts the file, the agent goes on. */
 #ifndef TITAN_DAEMON_AGENT_PAGE_WATCH_H
 #define TITAN_DAEMON_AGENT_PAGE_WATCH_H
 

@@ -170,6 +170,52 @@ static void test_watch_stops(void **state)
     page_close(page);
 }
 
+/* A worker that spoils its mutex is dead to the agent; pointers in the mutex are not followed. */
+static void test_mutex_spoilt(void **state)
+{
+    (void)state;
+    struct worker_page *page;
+    struct page_watch *watch;
+    struct titan_error err = {0};
+    assert_int_equal(page_create(page_path, 3, 7, 1, &page, &err), TITAN_OK);
+    pid_t pid = holder(page, 1);
+    AWAIT(atomic_load(&page->locked));
+    const int lock = page->alive.__data.__lock;
+    memset(&page->alive, 0xa5, sizeof(page->alive));
+    page->alive.__data.__lock = lock;
+    assert_int_equal(page_owner(page), PAGE_ALIVE);
+    assert_int_equal(page_watch_start(page_path, &watch, &err), TITAN_OK);
+    page->alive.__data.__lock = 0; /* without a wake: the thread looks by itself */
+    (void)wait_readable_ms(page_watch_fd(watch), clock_mono_ns());
+    assert_int_equal(page_owner(page), PAGE_DEAD);
+    page_watch_stop(watch);
+    page_close(page);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+/* A page reads as zeroes once its file is cut, and its worker as dead. */
+static void test_file_cut(void **state)
+{
+    (void)state;
+    struct worker_page *page;
+    struct page_watch *watch;
+    struct titan_error err = {0};
+    assert_int_equal(page_create(page_path, 3, 7, 1, &page, &err), TITAN_OK);
+    pid_t pid = holder(page, 1);
+    AWAIT(atomic_load(&page->locked));
+    assert_int_equal(page_watch_start(page_path, &watch, &err), TITAN_OK);
+    assert_int_equal(truncate(page_path, 0), 0);
+    (void)wait_readable_ms(page_watch_fd(watch), clock_mono_ns());
+    assert_int_equal(page->worker_id, 0);
+    atomic_store(&page->contact_ms, 5);
+    assert_int_equal(page_owner(page), PAGE_UNLOCKED);
+    page_watch_stop(watch);
+    page_close(page);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
 /* The folder in memory is found again, one that others may write into is not used, and it goes when it is empty. */
 static void test_pages_in_memory(void **state)
 {
@@ -214,6 +260,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_death_is_noticed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_watch_of_a_dead_one, setup, teardown),
         cmocka_unit_test_setup_teardown(test_watch_stops, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_mutex_spoilt, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_file_cut, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pages_in_memory, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
