@@ -202,7 +202,7 @@ titan_status file_make_temporary(int at, const char *name, mode_t mode, char out
             return titan_fail_errno(err, "no random numbers");
         if (snprintf(out, PATH_MAX, "%s.%08x", name, salt) >= PATH_MAX)
             return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", name);
-        *ret_fd = openat(at, out, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+        *ret_fd = openat(at, out, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
         if (*ret_fd >= 0)
             return TITAN_OK;
         if (errno != EEXIST || tries == 100)

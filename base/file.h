@@ -37,7 +37,7 @@ titan_status file_replace_at(int at, const char *name, const void *data, size_t 
 /* That without waiting for the disk: whole for all that read it, and a loss of power may take it. */
 titan_status file_place_at(int at, const char *name, const void *data, size_t len,
                            struct titan_error *err) TITAN_MUST_USE;
-/* A new file of that mode in the open folder `at`, or AT_FDCWD, under `name` and a random suffix;
+/* A new file of that mode in the open folder `at`, or AT_FDCWD, to read and write, under `name` and a random suffix;
  * out takes its name. */
 titan_status file_make_temporary(int at, const char *name, mode_t mode, char out[PATH_MAX], int *ret_fd,
                                  struct titan_error *err) TITAN_MUST_USE;

@@ -21,6 +21,7 @@
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/output.h"
+#include "ctl/signed_backup.h"
 #include "state/backup.h"
 
 static void print_line(const char *line, void *data)
@@ -35,6 +36,7 @@ struct receiving {
     int fd;
     uint64_t bytes, total;
     const char *path;
+    struct buf signature; /* empty = none has come */
     struct titan_error err;
 };
 
@@ -46,6 +48,10 @@ static bool each_chunk(const ProtobufCMessage *message, void *data)
     const uint8_t *at = chunk->data.data;
     size_t left = chunk->data.len;
     r->total = chunk->total_bytes;
+    if (chunk->signature[0]) {
+        buf_clear(&r->signature);
+        buf_puts(&r->signature, chunk->signature);
+    }
     while (left > 0) {
         ssize_t n = write(r->fd, at, left);
         if (n < 0 && errno == EINTR)
@@ -78,12 +84,18 @@ static titan_status receive(struct ctl *ctl, struct receiving *r, struct titan_e
     return fsync(r->fd) == 0 ? TITAN_OK : titan_fail_errno(err, "'%s'", r->path);
 }
 
-static void print_report(struct ctl *ctl, const char *path, const struct backup_report *r)
+/* s: NULL = it is no backup, but a store. */
+static void print_report(struct ctl *ctl, const char *path, const struct backup_report *r, const struct signature *s)
 {
+    char head[EVENT_HEAD_TEXT];
+    event_head_write(&r->head, head);
     if (!ctl->json) {
-        (void)printf("%s: sound; %lld jobs, %llu events%s, term %lld\n", path, (long long)r->jobs,
+        (void)printf("%s: sound; %lld jobs, %llu events%s, term %lld, head %s", path, (long long)r->jobs,
                      (unsigned long long)r->chained, r->replay.changes ? ", every state follows from them" : "",
-                     (long long)r->term);
+                     (long long)r->term, head);
+        if (s && s->at[0])
+            (void)printf("; signed at %s with the key %s", s->at, s->key_id);
+        (void)printf("%s\n", s && !s->at[0] ? "; not signed" : "");
         return;
     }
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -96,8 +108,46 @@ static void print_report(struct ctl *ctl, const char *path, const struct backup_
     json_put_int(&w, "last_event", r->last_event);
     json_put_int(&w, "term", r->term);
     json_put_uint(&w, "replayed", r->replay.changes);
+    json_put_string(&w, "head", head);
+    if (s)
+        json_put_string(&w, "signed_at", s->at[0] ? s->at : NULL);
+    if (s && s->at[0])
+        json_put_string(&w, "key", s->key_id);
     json_end_object(&w);
     (void)output_line(&text);
+}
+
+/* Is the file, received whole, what the server has signed? */
+static titan_status check_received(struct receiving *r, struct signature *ret, struct titan_error *err)
+{
+    struct signature is;
+    if (r->signature.len == 0)
+        return titan_fail(err, TITAN_EVERSION, "the server does not sign backups: it is of an older Titan");
+    TRY(signature_read(r->signature.data, r->signature.len, ret, err));
+    if (lseek(r->fd, 0, SEEK_SET) != 0)
+        return titan_fail_errno(err, "'%s'", r->path);
+    TRY(signature_digest(r->fd, &is, err));
+    return is.size == ret->size && memcmp(is.digest, ret->digest, sizeof(is.digest)) == 0
+               ? TITAN_OK
+               : titan_fail(err, TITAN_EIO, "'%s' is not what the server has signed", r->path);
+}
+
+/* The signature is there before the backup: there is none without. */
+static titan_status put_in_place(struct receiving *r, int at, const char *part, const char *name,
+                                 struct titan_error *err)
+{
+    titan_assert(r->signature.len > 0 && *name);
+    char beside[PATH_MAX];
+    struct stat own, there;
+    if (fstat(r->fd, &own) != 0 || fstatat(at, part, &there, AT_SYMLINK_NOFOLLOW) != 0 || own.st_ino != there.st_ino ||
+        own.st_dev != there.st_dev)
+        return titan_fail(err, TITAN_EIO, "'%s' was exchanged while it was checked", r->path);
+    if (snprintf(beside, sizeof(beside), "%s" SIGNED_SUFFIX, name) >= (int)sizeof(beside))
+        return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", name);
+    TRY(file_replace_at(at, beside, r->signature.data, r->signature.len, err));
+    if (renameat(at, part, at, name) != 0 || (fsync(at) != 0 && errno != EINVAL))
+        return titan_fail_errno(err, "'%s'", name);
+    return TITAN_OK;
 }
 
 /* Under another name until it is whole, durable and known to be sound. at: the open folder of path. The folder may be
@@ -107,7 +157,8 @@ static titan_status run_backup(struct ctl *ctl, int at, const char *path, struct
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     char part[PATH_MAX], part_path[PATH_MAX + PATH_MAX];
     struct backup_report report;
-    struct stat own, there;
+    struct signature s;
+    struct stat there;
     if (fstatat(at, name, &there, AT_SYMLINK_NOFOLLOW) == 0)
         return titan_fail(err, TITAN_EEXIST, "'%s' is there already", path);
     _cleanup_fd_ int fd = -1;
@@ -116,17 +167,17 @@ static titan_status run_backup(struct ctl *ctl, int at, const char *path, struct
     struct receiving r = {.fd = fd, .path = part_path};
     titan_status status = receive(ctl, &r, err);
     if (status == TITAN_OK)
+        status = check_received(&r, &s, err);
+    if (status == TITAN_OK)
         status = backup_verify(part_path, false, &report, print_line, NULL, err);
-    if (status == TITAN_OK && (fstat(fd, &own) != 0 || fstatat(at, part, &there, AT_SYMLINK_NOFOLLOW) != 0 ||
-                               own.st_ino != there.st_ino || own.st_dev != there.st_dev))
-        status = titan_fail(err, TITAN_EIO, "'%s' was exchanged while it was checked", part_path);
-    if (status == TITAN_OK && (renameat(at, part, at, name) != 0 || (fsync(at) != 0 && errno != EINVAL)))
-        status = titan_fail_errno(err, "'%s'", path);
+    if (status == TITAN_OK)
+        status = put_in_place(&r, at, part, name, err);
+    buf_free(&r.signature);
     if (status != TITAN_OK) {
         (void)unlinkat(at, part, 0);
         return status;
     }
-    print_report(ctl, path, &report);
+    print_report(ctl, path, &report, &s);
     return TITAN_OK;
 }
 
@@ -135,6 +186,15 @@ static int is_backup(const struct dirent *e)
 {
     size_t len = strlen(e->d_name);
     return !strncmp(e->d_name, "titan-", 6) && len > 9 && !strcmp(e->d_name + len - 3, ".db");
+}
+
+static titan_status remove_backup(int at, const char *name, struct titan_error *err)
+{
+    char beside[NAME_MAX + sizeof(SIGNED_SUFFIX)];
+    (void)snprintf(beside, sizeof(beside), "%.*s" SIGNED_SUFFIX, NAME_MAX, name);
+    if (unlinkat(at, name, 0) != 0 || (unlinkat(at, beside, 0) != 0 && errno != ENOENT))
+        return titan_fail_errno(err, "'%s'", name);
+    return TITAN_OK;
 }
 
 /* One more in the folder, named by the time; then the oldest beyond keep go. */
@@ -152,8 +212,8 @@ static titan_status run_backup_kept(struct ctl *ctl, int at, const char *dir, in
     int n = scandirat(at, ".", &found, is_backup, alphasort);
     titan_status status = n < 0 ? titan_fail_errno(err, "'%s'", dir) : TITAN_OK;
     for (int i = 0; i < n; i++) {
-        if (i < n - keep && status == TITAN_OK && unlinkat(at, found[i]->d_name, 0) != 0)
-            status = titan_fail_errno(err, "'%s/%s'", dir, found[i]->d_name);
+        if (i < n - keep && status == TITAN_OK)
+            status = remove_backup(at, found[i]->d_name, err);
         free(found[i]);
     }
     free(found);
@@ -198,17 +258,25 @@ static titan_status make_folder(const char *path, struct titan_error *err)
 
 /* --- verify, restore ---------------------------------------------------------------------------------------------- */
 
-/* A state directory stands for the store in it. */
-static titan_status run_verify(struct ctl *ctl, const char *given, bool rederive, struct titan_error *err)
+/* A state directory stands for the store in it; a file is a backup, and has a signature. */
+static titan_status run_verify(struct ctl *ctl, const struct args *args, const char *given, struct titan_error *err)
 {
     char path[PATH_MAX];
     struct stat st;
     struct backup_report report;
-    bool dir = stat(given, &st) == 0 && S_ISDIR(st.st_mode);
+    struct signature s;
+    _cleanup_(signed_free) struct signed_backup b = {.path = path};
+    const bool dir = stat(given, &st) == 0 && S_ISDIR(st.st_mode);
     if (snprintf(path, sizeof(path), "%s%s", given, dir ? "/titan.db" : "") >= (int)sizeof(path))
         return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", given);
-    TRY(backup_verify(path, rederive, &report, print_line, NULL, err));
-    print_report(ctl, path, &report);
+    if (!dir) {
+        _cleanup_fd_ int fd = -1;
+        TRY(file_open_regular(AT_FDCWD, path, 0, &fd, err));
+        TRY(signed_load(args, path, &b, err));
+        TRY(signed_check(&b, fd, &s, err));
+    }
+    TRY(backup_verify(path, args_has(args, "rederive"), &report, print_line, NULL, err));
+    print_report(ctl, path, &report, dir ? NULL : &s);
     return TITAN_OK;
 }
 
@@ -244,48 +312,39 @@ static titan_status open_state_dir(const char *dir, int *ret_fd, struct titan_er
 }
 
 /* The bytes of an open file, into a new one in the directory; name takes its name. */
-static titan_status take_in(int from, int at, char name[PATH_MAX], struct titan_error *err)
+static titan_status take_in(int from, int at, char name[PATH_MAX], int *ret_fd, struct titan_error *err)
 {
+    titan_assert(from >= 0 && at >= 0);
     char bytes[1 << 16];
     _cleanup_fd_ int fd = -1;
     TRY(file_make_temporary(at, "restore", 0600, name, &fd, err));
     for (ssize_t n; (n = read(from, bytes, sizeof(bytes))) != 0;)
-        if (n < 0 || file_write_all(fd, bytes, (size_t)n) != TITAN_OK) {
-            const titan_status status = titan_fail_errno(err, "copying the backup");
-            (void)unlinkat(at, name, 0);
-            return status;
-        }
+        if (n < 0 || file_write_all(fd, bytes, (size_t)n) != TITAN_OK)
+            return titan_fail_errno(err, "copying the backup");
+    if (lseek(fd, 0, SEEK_SET) != 0)
+        return titan_fail_errno(err, "copying the backup");
+    *ret_fd = TAKE_FD(fd);
     return TITAN_OK;
 }
 
-/* Root becomes the owner of the directory, for good: it belongs to that user, which may put links into it meanwhile.
- * The backup may be readable for root alone: its bytes are copied. */
-static titan_status become_owner(int at, const char **backup, const char *dir, char copy[PATH_MAX], char path[PATH_MAX],
-                                 struct titan_error *err)
+/* Root becomes the owner of the directory, for good: it belongs to that user, which may put links into it meanwhile. */
+static titan_status become_owner(const struct stat *dir, const char *name, struct titan_error *err)
+{
+    if (setgroups(0, NULL) != 0 || setresgid(dir->st_gid, dir->st_gid, dir->st_gid) != 0 ||
+        setresuid(dir->st_uid, dir->st_uid, dir->st_uid) != 0)
+        return titan_fail_errno(err, "cannot become the owner of '%s'", name);
+    return TITAN_OK;
+}
+
+static titan_status refuse_store(const char *backup, struct titan_error *err)
 {
     char wal[PATH_MAX + 8];
-    struct stat st;
-    if (fstat(at, &st) != 0)
-        return titan_fail_errno(err, "'%s'", dir);
-    if (geteuid() != 0 || st.st_uid == 0)
+    (void)snprintf(wal, sizeof(wal), "%s-wal", backup);
+    if (access(wal, F_OK) != 0)
         return TITAN_OK;
-    (void)snprintf(wal, sizeof(wal), "%s-wal", *backup);
-    _cleanup_fd_ int from = open(*backup, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    if (from < 0)
-        return titan_fail_errno(err, "'%s'", *backup);
-    if (stat(wal, &(struct stat){0}) == 0) {
-        titan_fail(err, TITAN_EINVAL, "'%s' is a store in use, not a backup: '%s' is beside it", *backup, wal);
-        titan_error_hint(err, "titanctl admin backup makes one");
-        return TITAN_EINVAL;
-    }
-    if (setgroups(0, NULL) != 0 || setresgid(st.st_gid, st.st_gid, st.st_gid) != 0 ||
-        setresuid(st.st_uid, st.st_uid, st.st_uid) != 0)
-        return titan_fail_errno(err, "cannot become the owner of '%s'", dir);
-    TRY(take_in(from, at, copy, err));
-    if (snprintf(path, PATH_MAX, "%s/%s", dir, copy) >= PATH_MAX)
-        return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", dir);
-    *backup = path;
-    return TITAN_OK;
+    titan_fail(err, TITAN_EINVAL, "'%s' is a store in use, not a backup: '%s' is beside it", backup, wal);
+    titan_error_hint(err, "titanctl admin backup makes one");
+    return TITAN_EINVAL;
 }
 
 static titan_status restore_locked(const char *backup, const char *dir, int at, int64_t above,
@@ -300,13 +359,34 @@ static titan_status restore_locked(const char *backup, const char *dir, int at, 
     return status;
 }
 
+/* What is checked and restored are the bytes that were copied, whatever becomes of the backup's name meanwhile: it may
+ * be readable for root alone, or lie where others write. */
+static titan_status restore_copy(const struct signed_backup *b, int from, const char *dir, int at, int64_t above,
+                                 struct restore_report *ret, struct titan_error *err)
+{
+    char copy[PATH_MAX] = "", path[PATH_MAX];
+    struct signature s;
+    _cleanup_fd_ int fd = -1;
+    titan_status status = take_in(from, at, copy, &fd, err);
+    if (status == TITAN_OK)
+        status = signed_check(b, fd, &s, err);
+    if (status == TITAN_OK && snprintf(path, sizeof(path), "%s/%s", dir, copy) >= (int)sizeof(path))
+        status = titan_fail(err, TITAN_EINVAL, "'%s': path is too long", dir);
+    if (status == TITAN_OK)
+        status = restore_locked(path, dir, at, above, ret, err);
+    if (copy[0])
+        (void)unlinkat(at, copy, 0);
+    return status;
+}
+
 static titan_status run_restore(struct ctl *ctl, const struct args *args, const char *backup, struct titan_error *err)
 {
     const char *dir = args_text(args, "state-dir", NULL);
-    char copy[PATH_MAX] = "", path[PATH_MAX];
     int64_t above = 0;
+    struct stat st;
     struct restore_report r;
-    _cleanup_fd_ int at = -1;
+    _cleanup_fd_ int at = -1, from = -1;
+    _cleanup_(signed_free) struct signed_backup b = {.path = backup};
     TRY(args_int(args, "above", 0, INT64_MAX / 2, 0, &above, err));
     if (!dir) {
         titan_fail(err, TITAN_EINVAL, "admin restore: --state-dir DIR is missing");
@@ -314,15 +394,16 @@ static titan_status run_restore(struct ctl *ctl, const struct args *args, const 
                          "the directory of the titand that is to run on it: /var/lib/titan-coordinator under systemd");
         return TITAN_EINVAL;
     }
-    if (access(backup, R_OK) != 0) /* before a directory is made for it */
-        return titan_fail_errno(err, "'%s'", backup);
+    TRY(file_open_regular(AT_FDCWD, backup, 0, &from, err)); /* before a directory is made for it */
+    TRY(refuse_store(backup, err));
+    TRY(signed_load(args, backup, &b, err));
     TRY(open_state_dir(dir, &at, err));
     (void)umask(077);
-    TRY(become_owner(at, &backup, dir, copy, path, err));
-    const titan_status status = restore_locked(backup, dir, at, above, &r, err);
-    if (copy[0])
-        (void)unlinkat(at, copy, 0);
-    TRY(status);
+    if (fstat(at, &st) != 0)
+        return titan_fail_errno(err, "'%s'", dir);
+    if (geteuid() == 0 && st.st_uid != 0)
+        TRY(become_owner(&st, dir, err));
+    TRY(restore_copy(&b, from, dir, at, above, &r, err));
     print_restored(ctl, &r);
     return TITAN_OK;
 }
@@ -451,7 +532,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     if (strcmp(action, "restore") == 0)
         return run_restore(ctl, args, path, err);
     if (strcmp(action, "verify") == 0)
-        return run_verify(ctl, path, args_has(args, "rederive"), err);
+        return run_verify(ctl, args, path, err);
     return titan_fail(err, TITAN_EINVAL, "admin: there are backup, restore, verify and check, not '%.64s'", action);
 }
 
@@ -461,17 +542,23 @@ const struct command command_admin = {
     .arguments = "backup|restore|verify FILE | check",
     .text =
         "backup: a copy of the running server's store as it is at one moment; it is checked and\n"
-        "durable when the command ends. A file that is there already is not overwritten (exit code 6). With --keep, "
-        "FILE is a\n"
-        "folder: the copy gets the time as its name, and the oldest beyond N are deleted.\n"
+        "durable when the command ends. A file that is there already is not overwritten (exit code 6). The server "
+        "signs "
+        "it, with\n"
+        "a key that is not in it (STATE/pki/backup.key): FILE.sig. With --keep, FILE is a folder: the copy gets the "
+        "time "
+        "as its\n"
+        "name, and the oldest beyond N are deleted.\n"
         "restore: offline. Checks FILE, moves the store in --state-dir aside and puts FILE in its place, with a term "
         "above\n"
         "every one it knows of, so that agents obey it and fence what runs on an older store. Refused while a "
         "titand holds\n"
-        "the directory (exit code 6), and for a damaged FILE (exit code 1; nothing is touched).\n"
-        "verify: pages, tables and the chain of the event log of FILE, a backup or a state directory, also of a "
-        "running\n"
-        "titand; what is damaged is named.\n"
+        "the directory (exit code 6), for a FILE that is damaged or was changed (exit code 1), and where its signature "
+        "or the\n"
+        "key is missing (exit code 5; --unsigned goes on without). Nothing is touched then.\n"
+        "verify: signature, pages, tables and the chain of the event log of FILE, a backup; or those of a state "
+        "directory, also\n"
+        "of a running titand, but for the signature. What is damaged is named.\n"
         "check: what would not work, node by node: folders of jobs, storage.data_roots and checkpoint_roots, clock,\n"
         "version, cgroups, limits, certificates, and which other nodes it does not reach (each tries the eight that "
         "follow\n"
@@ -484,7 +571,12 @@ const struct command command_admin = {
     .options =
         (const struct option_spec[]){
             {"keep", 0, "N", "backup: FILE is a folder, of which the newest N copies are kept", WORD_NONE},
-            {"state-dir", 0, "DIR", "restore: directory of the titand that is to run on it", WORD_FILE},
+            {"state-dir", 0, "DIR", "restore: directory of the titand that is to run on it; verify: that has the key",
+             WORD_FILE},
+            {"key", 0, "FILE", "restore, verify: key of the backup's signature (default: STATE/pki/backup.key)",
+             WORD_FILE},
+            {"unsigned", 0, NULL, "restore, verify: go on without signature or key, and say what is not known",
+             WORD_NONE},
             {"above", 0, "N", "restore: agents have seen term N; the store's is to be above it", WORD_NONE},
             {"fix", 0, NULL, "check: write the units' drop-ins for storage.jobs_dir and the like", WORD_NONE},
             {"rederive", 0, NULL, "verify: also derive every state from the event log and compare", WORD_NONE},
@@ -497,6 +589,8 @@ const struct command command_admin = {
             {"titanctl admin verify --rederive /backup/titan-2026-11-20.db", "is that backup good?"},
             {"titanctl admin restore /backup/titan-2026-11-20.db --state-dir /var/lib/titan-coordinator",
              "put it back, between systemctl stop and start titan-coordinator"},
+            {"titanctl admin restore /backup/titan-2026-11-20.db --key /media/usb/backup.key --state-dir DIR",
+             "the same on another machine"},
             {"titanctl admin check", "would a job run on every node?"},
             {NULL}},
     .run = run,

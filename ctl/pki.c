@@ -13,31 +13,12 @@
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/output.h"
+#include "ctl/state_dir.h"
 #include "daemon/auth/certs.h"
 
 #define DAY_MS INT64_C(86400000)
 #define CA_DAYS 3650
 #define DAYS_MAX 3650
-
-/* Where the coordinator keeps its state by default: the unit's folder, root's, a user's own; and what is below.
- */
-static titan_status state_dir(const struct args *args, const char *below, char out[PATH_MAX], struct titan_error *err)
-{
-    static const char unit[] = "/var/lib/titan-coordinator";
-    const char *given = args_text(args, "state-dir", NULL), *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    int n = -1;
-    if (given)
-        n = snprintf(out, PATH_MAX, "%s%s", given, below);
-    else if (geteuid() == 0)
-        n = snprintf(out, PATH_MAX, "%s%s", access(unit, F_OK) == 0 ? unit : "/var/lib/titan", below);
-    else if (xdg && *xdg == '/')
-        n = snprintf(out, PATH_MAX, "%s/titan%s", xdg, below);
-    else if (home && *home == '/')
-        n = snprintf(out, PATH_MAX, "%s/.local/state/titan%s", home, below);
-    if (n < 0 || n >= PATH_MAX - 32)
-        return titan_fail(err, TITAN_EINVAL, "pki: --state-dir DIR is missing or too long");
-    return TITAN_OK;
-}
 
 static titan_status pki_dir(const struct args *args, char out[PATH_MAX], struct titan_error *err)
 {
@@ -46,7 +27,7 @@ static titan_status pki_dir(const struct args *args, char out[PATH_MAX], struct 
         return snprintf(out, PATH_MAX, "%s", given) < PATH_MAX - 32
                    ? TITAN_OK
                    : titan_fail(err, TITAN_EINVAL, "pki: --pki-dir is too long");
-    return state_dir(args, "/pki", out, err);
+    return state_dir_path(args, "/pki", out, err);
 }
 
 /* --- the pieces --------------------------------------------------------------------------------------------------- */
@@ -182,7 +163,7 @@ static titan_status run_coordinator(struct ctl *ctl, const struct args *args, bo
     struct pki_certificate old = {.n_hosts = 0};
     (void)gethostname(host, sizeof(host) - 1);
     TRY(args_int(args, "days", 1, DAYS_MAX, CERTS_COORDINATOR_LIFE_MS / DAY_MS, &days, err));
-    TRY(state_dir(args, "", state, err));
+    TRY(state_dir_path(args, "", state, err));
     TRY(pki_dir(args, ca, err));
     (void)snprintf(dir, sizeof(dir), "%s/tls", state);
     (void)snprintf(path, sizeof(path), "%s/cert.pem", dir);
@@ -223,7 +204,7 @@ static titan_status run_show(struct ctl *ctl, const struct args *args, struct ti
     if (args->n > 1) {
         (void)snprintf(path, sizeof(path), "%s", args->words[1]);
     } else {
-        TRY(state_dir(args, "/tls/cert.pem", path, err));
+        TRY(state_dir_path(args, "/tls/cert.pem", path, err));
     }
     TRY(file_read(path, PKI_PEM_MAX, &text, err));
     if (pki_read(text.data ? text.data : "", text.len, &c, err) != TITAN_OK)

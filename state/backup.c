@@ -78,6 +78,13 @@ titan_status backup_copy(const char *from, const char *to, struct titan_error *e
     return status;
 }
 
+titan_status backup_head(const char *path, struct event_head *ret, struct titan_error *err)
+{
+    _cleanup_db_ struct db *db = NULL;
+    TRY(db_open(path, DB_READER, true, &db, err));
+    return event_head(db, ret, err);
+}
+
 /* --- verify ------------------------------------------------------------------------------------------------------- */
 
 static titan_status read_report(struct db *db, struct backup_report *r, struct titan_error *err)
@@ -166,6 +173,7 @@ static titan_status verify_file(const char *path, bool rederive, struct backup_r
     if (ret->schema < SCHEMA_CHAINED)
         return TITAN_OK;
     TRY(event_verify(db, 0, &ret->chained, err));
+    TRY(event_head(db, &ret->head, err));
     return rederive ? replay_check(db, &ret->replay, print, data, err) : TITAN_OK;
 }
 

@@ -11,9 +11,13 @@
  * read. */
 titan_status backup_copy(const char *from, const char *to, struct titan_error *err) TITAN_MUST_USE;
 
+/* Its newest event. */
+titan_status backup_head(const char *path, struct event_head *ret, struct titan_error *err) TITAN_MUST_USE;
+
 struct backup_report {
     int64_t schema, jobs, last_job, last_event, term;
     uint64_t chained; /* events in the chain that was checked */
+    struct event_head head;
     struct replay_report replay;
 };
 

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "state/event.h"
 
+#include <ctype.h>
 #include <openssl/evp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/hex.h"
 
 /* --- the chain ---------------------------------------------------------------------------------------------------- */
 
@@ -72,6 +75,40 @@ static titan_status chain_end(struct db *db, uint64_t *ret_id, unsigned char ret
     col_blob(stmt, 1, ret, EVENT_CHAIN_BYTES);
     db_done(stmt);
     return status;
+}
+
+titan_status event_head(struct db *db, struct event_head *ret, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    bool row = false;
+    *ret = (struct event_head){0};
+    TRY(db_query(db, &stmt, err, "SELECT id, chain FROM events ORDER BY id DESC LIMIT 1", ""));
+    titan_status status = db_step(db, stmt, &row, err);
+    if (row) {
+        ret->id = col_uint(stmt, 0);
+        col_blob(stmt, 1, ret->chain, EVENT_CHAIN_BYTES);
+    }
+    db_done(stmt);
+    return status;
+}
+
+void event_head_write(const struct event_head *head, char out[EVENT_HEAD_TEXT])
+{
+    const int n = snprintf(out, EVENT_HEAD_TEXT, "%llu:", (unsigned long long)head->id);
+    hex_write(head->chain, EVENT_CHAIN_BYTES, out + n);
+}
+
+bool event_head_read(const char *text, struct event_head *ret, const char **ret_end)
+{
+    const size_t digits = strspn(text, "0123456789"), hex = 2 * EVENT_CHAIN_BYTES;
+    if (digits == 0 || digits > 19 || text[digits] != ':' ||
+        !hex_read(text + digits + 1, EVENT_CHAIN_BYTES, ret->chain))
+        return false;
+    const char *end = text + digits + 1 + hex;
+    ret->id = strtoull(text, NULL, 10);
+    if (ret_end)
+        *ret_end = end;
+    return ret->id <= INT64_MAX && !isxdigit((unsigned char)*end);
 }
 
 /* --- adding ------------------------------------------------------------------------------------------------------- */

@@ -42,6 +42,18 @@ struct event_filter {
 /* Their types begin so. They are left out unless they are asked for. */
 #define EVENT_AUDIT "audit."
 
+/* The newest event and the chain up to it: two logs with the same head are the same log. id 0: there is none. */
+struct event_head {
+    uint64_t id;
+    unsigned char chain[EVENT_CHAIN_BYTES];
+};
+#define EVENT_HEAD_TEXT (20 + 1 + 2 * EVENT_CHAIN_BYTES + 1)
+titan_status event_head(struct db *db, struct event_head *ret, struct titan_error *err) TITAN_MUST_USE;
+/* "1234:HASH", in hexadecimal. */
+void event_head_write(const struct event_head *head, char out[EVENT_HEAD_TEXT]);
+/* What text begins with; from outside. *ret_end (may be NULL): behind it. False: not with a head. */
+bool event_head_read(const char *text, struct event_head *ret, const char **ret_end);
+
 titan_status event_add(struct db *db, const struct event *e, struct titan_error *err) TITAN_MUST_USE;
 /* The same, and record that `what` with this key went from a state to a state of its table, and has this count (a job's
  * restarts, whether a worker's end counted; else 0). */

@@ -7,25 +7,9 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/hex.h"
+
 /* --- text --------------------------------------------------------------------------------------------------------- */
-
-static void to_hex(const unsigned char *bytes, size_t n, char *out)
-{
-    for (size_t i = 0; i < n; i++)
-        (void)snprintf(out + 2 * i, 3, "%02x", bytes[i]);
-}
-
-static bool from_hex(const char *text, size_t n, unsigned char *out)
-{
-    for (size_t i = 0; i < 2 * n; i++) {
-        int c = (unsigned char)text[i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-        if (digit < 0)
-            return false;
-        out[i / 2] = (unsigned char)(i % 2 ? out[i / 2] | digit : digit << 4);
-    }
-    return true;
-}
 
 static titan_status hash_secret(const unsigned char *secret, unsigned char out[TOKEN_HASH_BYTES],
                                 struct titan_error *err)
@@ -42,8 +26,8 @@ titan_status token_make(struct token *ret, char out[TOKEN_TEXT], struct titan_er
     char secret[2 * TOKEN_SECRET_BYTES + 1];
     if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
         return titan_fail_errno(err, "no random bytes for a token");
-    to_hex(random, TOKEN_ID_BYTES, ret->id);
-    to_hex(random + TOKEN_ID_BYTES, TOKEN_SECRET_BYTES, secret);
+    hex_write(random, TOKEN_ID_BYTES, ret->id);
+    hex_write(random + TOKEN_ID_BYTES, TOKEN_SECRET_BYTES, secret);
     titan_status status = hash_secret(random + TOKEN_ID_BYTES, ret->hash, err);
     (void)snprintf(out, TOKEN_TEXT, "%s%s_%s", TOKEN_PREFIX, ret->id, secret);
     titan_assert(strlen(out) == TOKEN_TEXT - 1);
@@ -58,8 +42,8 @@ titan_status token_parse(const char *text, char id[TOKEN_ID_TEXT], unsigned char
     const size_t prefix = sizeof(TOKEN_PREFIX) - 1, id_chars = TOKEN_ID_TEXT - 1;
     unsigned char secret[TOKEN_SECRET_BYTES], id_bytes[TOKEN_ID_BYTES];
     bool ok = strlen(text) == TOKEN_TEXT - 1 && strncmp(text, TOKEN_PREFIX, prefix) == 0 &&
-              from_hex(text + prefix, TOKEN_ID_BYTES, id_bytes) && text[prefix + id_chars] == '_' &&
-              from_hex(text + prefix + id_chars + 1, TOKEN_SECRET_BYTES, secret);
+              hex_read(text + prefix, TOKEN_ID_BYTES, id_bytes) && text[prefix + id_chars] == '_' &&
+              hex_read(text + prefix + id_chars + 1, TOKEN_SECRET_BYTES, secret);
     if (!ok)
         return titan_fail(err, TITAN_EPERM, "what came in the place of a token is none");
     titan_assert(prefix + id_chars < TOKEN_TEXT);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Backup: copy the store on a thread of the pool, then pass the copy on as it is read. The copy lies in the state
+/* Backup: copy the store on a thread of the pool and sign the copy, then pass it on as it is read. It lies in the state
  * directory; where that has no room, in $TMPDIR. */
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "daemon/api/api.h"
+#include "daemon/auth/signing_key.h"
 #include "state/backup.h"
 
 #define CHUNK ((size_t)64 << 10)
@@ -24,13 +26,16 @@ struct backup {
     char folder[PATH_MAX]; /* that was made for the copy, or "" */
     struct titan_error err;
     int fd;
-    uint64_t size, sent;
+    struct signature signature;
+    struct buf signed_text;
+    uint64_t sent;
 };
 
 static void backup_free(struct backup *b)
 {
     if (b->fd >= 0)
         (void)close(b->fd);
+    buf_free(&b->signed_text);
     free(b);
 }
 
@@ -44,11 +49,11 @@ static void fail(struct backup *b)
 /* Send until it is all gone or the queue is full. */
 static void pump(struct backup *b)
 {
-    titan_assert(b->call && b->fd >= 0 && b->sent <= b->size);
+    titan_assert(b->call && b->fd >= 0 && b->sent <= b->signature.size && b->signed_text.len);
     static uint8_t data[CHUNK];
     Titan__V1__BackupChunk chunk = TITAN__V1__BACKUP_CHUNK__INIT;
-    chunk.total_bytes = b->size;
-    while (b->sent < b->size) {
+    chunk.total_bytes = b->signature.size;
+    while (b->sent < b->signature.size) {
         ssize_t n = pread(b->fd, data, CHUNK, (off_t)b->sent);
         if (n <= 0) {
             titan_fail(&b->err, TITAN_EIO, "'%s' cannot be read: %s", b->copy, n ? strerror(errno) : "it is shorter");
@@ -56,6 +61,8 @@ static void pump(struct backup *b)
             return;
         }
         chunk.data = (ProtobufCBinaryData){.data = data, .len = (size_t)n};
+        if (b->sent + (uint64_t)n >= b->signature.size)
+            chunk.signature = b->signed_text.data;
         if (rpc_call_send(b->call, &chunk.base) != TITAN_OK)
             return;
         b->sent += (uint64_t)n;
@@ -89,32 +96,45 @@ static void choose_folder(struct backup *b)
         b->folder[0] = '\0';
 }
 
+/* What is sent is what was signed: the descriptor's, whatever becomes of the name. */
+static titan_status sign(struct backup *b, struct titan_error *err)
+{
+    bool made = false;
+    struct signature_key key;
+    TRY(signing_key_open(b->state_dir, &key, &made, err));
+    (void)clock_format(clock_wall_ms(), b->signature.at);
+    titan_status status = backup_head(b->copy, &b->signature.head, err);
+    if (status == TITAN_OK && (b->fd = open(b->copy, O_RDONLY | O_CLOEXEC)) < 0)
+        status = titan_fail_errno(err, "'%s'", b->copy);
+    if (status == TITAN_OK)
+        status = signature_digest(b->fd, &b->signature, err);
+    if (status == TITAN_OK)
+        status = signature_make(&b->signature, &key, &b->signed_text, err);
+    signature_key_wipe(&key);
+    return status;
+}
+
 static void copy(uv_work_t *work)
 {
     struct backup *b = work->data;
     choose_folder(b);
-    if (backup_copy(b->store, b->copy, &b->err) == TITAN_ENOSPC)
+    const titan_status status = backup_copy(b->store, b->copy, &b->err);
+    if (status == TITAN_ENOSPC)
         titan_error_hint(&b->err, "free space there, or start titand with TMPDIR on a file system that has some");
+    if (status == TITAN_OK)
+        (void)!sign(b, &b->err);
+    (void)unlink(b->copy); /* gone with its last descriptor */
+    if (b->folder[0])
+        (void)rmdir(b->folder);
 }
 
 static void copied(uv_work_t *work, int cancelled)
 {
     titan_assert(((struct backup *)work->data)->copying);
     struct backup *b = work->data;
-    struct stat st;
     b->copying = false;
     if (cancelled)
         titan_fail(&b->err, TITAN_EUNREACHABLE, "the coordinator is stopping");
-    if (b->err.status == TITAN_OK) {
-        b->fd = open(b->copy, O_RDONLY | O_CLOEXEC);
-        if (b->fd < 0 || fstat(b->fd, &st) != 0)
-            titan_fail_errno(&b->err, "'%s'", b->copy);
-        else
-            b->size = (uint64_t)st.st_size;
-        (void)unlink(b->copy); /* gone with its last descriptor */
-    }
-    if (b->folder[0])
-        (void)rmdir(b->folder);
     if (!b->call)
         backup_free(b);
     else if (b->err.status != TITAN_OK)

@@ -19,6 +19,8 @@ struct certs {
 /* TITAN_EPERM for a key that others than its owner may read. */
 titan_status certs_load(const struct rpc_tls *files, struct certs *ret, struct titan_error *err) TITAN_MUST_USE;
 void certs_free(struct certs *certs);
+/* A file of at most PKI_PEM_MAX bytes. TITAN_EPERM: others than its owner may read it. */
+titan_status certs_read_secret(const char *path, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
 /* Load, and check the whole: the pair fits, it leads to the CA, it is valid now. Errors name the file. */
 titan_status certs_check(const struct rpc_tls *files, int64_t now_ms, struct pki_certificate *ret,
                          struct titan_error *err) TITAN_MUST_USE;

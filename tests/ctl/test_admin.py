@@ -2,13 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """titanctl admin: backup of a running store, its return, and what is refused."""
 import contextlib
+import hashlib
+import hmac
 import json
 import os
+import random
+import re
 import shutil
 import sqlite3
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
@@ -26,10 +31,17 @@ def submit(n=1):
     return [int(World.daemon.submit("tiny", keys)) for _ in range(n)]
 
 
-def admin(*args, code=0):
+def admin(*args, code=0, key=True):
+    """key: the daemon's, where a signature may be looked at."""
+    if key and args[0] in ("verify", "restore") and "--key" not in args:
+        args = (*args, "--key", key_file())
     done = command(CTL, "-s", World.daemon.server, "-o", "json", "admin", *args)
     assert done.code == code, f"exit {done.code} instead of {code}: {done.err}"
     return json.loads(done.out) if code == 0 else done.err
+
+
+def key_file():
+    return World.daemon.state / "pki/backup.key"
 
 
 def jobs():
@@ -58,7 +70,9 @@ def backup_while_submitting():
     assert again["jobs"] == report["jobs"] and again["replayed"] >= report["jobs"], again
     live = admin("verify", World.daemon.state)  # in use
     assert live["jobs"] >= 5 + len(acked), live
-    assert sorted(p.name for p in World.home.glob("one.db*")) == ["one.db"], "a backup is one file"
+    assert sorted(p.name for p in World.home.glob("one.db*")) == ["one.db", "one.db.sig"], "a backup is one file, and its signature"
+    assert report["head"] == again["head"] and report["head"].split(":")[0] == str(report["last_event"]), (report, again)
+    assert report["signed_at"] == again["signed_at"], (report, again)
     assert not list(World.daemon.state.glob("backup-*")), "the server keeps nothing"
 
 
@@ -69,16 +83,99 @@ def backup_is_not_overwritten():
     assert "/nowhere/at/all.db" in error, error
 
 
+def backup_is_signed():
+    """The signature is the HMAC of its lines, under a key that is not in the backup; whatever is changed is refused."""
+    backup, key = World.home / "one.db", key_file()
+    sig = backup.with_name("one.db.sig")
+    assert key.stat().st_mode & 0o777 == 0o600
+    secret = bytes.fromhex(key.read_text())
+    assert len(secret) == 32 and secret not in backup.read_bytes() and key.read_text().strip().encode() not in backup.read_bytes()
+    text = sig.read_text()
+    lines, last = text[:text.rindex("signature ")], text.split()[-1]
+    assert hmac.new(secret, lines.encode(), hashlib.sha256).hexdigest() == last, text
+    stated = dict(line.split(" ", 1) for line in lines.splitlines())
+    assert stated["sha256"] == hashlib.sha256(backup.read_bytes()).hexdigest() and stated["size"] == str(backup.stat().st_size), stated
+    place, copy = World.home / "empty", World.home / "copy.db"
+    beside = copy.with_name("copy.db.sig")
+    place.mkdir()
+
+    def refused(code, words, *args):
+        for command_ in (("verify", copy), ("restore", copy, "--state-dir", place)):
+            error = admin(*command_, *args, code=code)
+            assert words in error, (words, error)
+        assert list(place.iterdir()) == [], "a refused restore leaves nothing"
+
+    def put(bytes_, signature):
+        copy.write_bytes(bytes_)
+        beside.write_text(signature)
+
+    whole = backup.read_bytes()
+    seed = int(os.environ.get("TITAN_TEST_SEED", time.time_ns()))
+    print(f"# TITAN_TEST_SEED={seed}")
+    rng = random.Random(seed)
+    for at in [rng.randrange(len(whole)) for _ in range(5)]:
+        changed = bytearray(whole)
+        changed[at] ^= 1 << rng.randrange(8)
+        put(changed, text)
+        refused(1, "it was changed since")
+        refused(1, "it was changed since", "--unsigned")
+    put(whole + b"\0", text)
+    refused(1, "it was changed since")
+    for field, other in (("at", "2026-01-01T00:00:00.000Z"), ("head", "7" + stated["head"]), ("signature", last[::-1])):
+        put(whole, re.sub(f"(?m)^{field} .*$", f"{field} {other}", text))
+        refused(1, "it was changed")
+    changed = bytearray(whole)
+    changed[100] ^= 1
+    put(changed, text.replace(stated["sha256"], hashlib.sha256(changed).hexdigest()))
+    refused(1, "it was changed")
+    for junk in ("", "junk", text + "more", text.replace("key ", "key  ")):
+        put(whole, junk)
+        refused(1 if junk else 5, "is no signature" if junk else "is not signed")
+    put(whole, text)
+    other = World.home / "other.key"
+    other.write_text("5a" * 32 + "\n")
+    other.chmod(0o640)
+    refused(5, "rights to it", "--key", other)
+    other.chmod(0o600)
+    refused(5, "the key here is", "--key", other)
+    refused(5, "no.key", "--key", World.home / "no.key")
+    done = command(CTL, "admin", "verify", copy, "--key", other, "--unsigned")
+    assert done.code == 0 and "not signed" in done.out and "Not known" in done.err, done
+    beside.unlink()
+    refused(5, "is not signed")
+    done = command(CTL, "admin", "restore", copy, "--state-dir", place, "--unsigned")
+    assert done.code == 0 and "Not known" in done.err, done
+    admin("verify", "--rederive", place, key=False)
+    shutil.rmtree(place)
+    # The state directory's own key is the default.
+    assert admin("verify", backup, "--state-dir", World.daemon.state, key=False)["signed_at"] == stated["at"]
+
+
+def key_that_cannot_be_read():
+    """Without its key a server makes no backup, and runs on; with none it makes one."""
+    key = key_file()
+    was = key.read_text()
+    key.write_text("no key\n")
+    error = admin("backup", World.home / "none.db", code=2)
+    assert str(key) in error and not list(World.home.glob("none.db*")), error
+    key.unlink()
+    admin("backup", World.home / "new.db")
+    assert key.read_text() != was and admin("verify", World.home / "new.db")["jobs"] > 0
+    assert "the key here is" in admin("verify", World.home / "one.db", code=5), "of the key before"
+    key.write_text(was)
+
+
 def backups_are_rotated():
     """--keep N: a folder with the newest N; what is not a backup is left alone."""
     folder = World.home / "kept"
     folder.mkdir()
-    for name in ("titan-20200101T000000Z.db", "titan-20210101T000000Z.db", "titan-notes.txt", "other.db"):
+    for name in ("titan-20200101T000000Z.db", "titan-20200101T000000Z.db.sig", "titan-20210101T000000Z.db", "titan-notes.txt", "other.db"):
         (folder / name).write_text("old")
     admin("backup", "--keep", 2, folder)
     left = sorted(p.name for p in folder.iterdir())
-    assert len(left) == 4 and "titan-20210101T000000Z.db" in left and "titan-notes.txt" in left, left
+    assert len(left) == 5 and "titan-20210101T000000Z.db" in left and "titan-notes.txt" in left, left
     newest = [name for name in left if name.startswith("titan-202") and name != "titan-20210101T000000Z.db"]
+    assert newest[1] == newest[0] + ".sig", left
     assert admin("verify", folder / newest[0])["jobs"] >= 0
     admin("backup", "--keep", 2, World.home / "nowhere", code=2)
     assert sorted(p.name for p in folder.iterdir()) == left, "nothing goes without a new one"
@@ -91,7 +188,7 @@ def backup_into_a_hostile_folder():
     folder, victim = World.home / "hostile", World.home / "victim"
     folder.mkdir()
     victim.write_text("root's")
-    for name in ("b.db", "b.db.part", "b.db.tmp", "b.db-journal"):
+    for name in ("b.db", "b.db.part", "b.db.tmp", "b.db.sig", "b.db-journal"):
         (folder / name).symlink_to(victim)
     for path in folder.iterdir():
         os.chown(path, 64999, 64999, follow_symlinks=False)
@@ -102,8 +199,8 @@ def backup_into_a_hostile_folder():
     (folder / "c.db").symlink_to(World.home / "made")
     assert "is there already" in admin("backup", folder / "c.db", code=6), "a link to nowhere is there, too"
     assert victim.read_text() == "root's" and not (World.home / "made").exists()
-    assert sorted(p.name for p in folder.iterdir()) == ["b.db", "b.db-journal", "b.db.part", "b.db.tmp", "c.db"]
-    assert (folder / "b.db").lstat().st_mode == 0o100600
+    assert sorted(p.name for p in folder.iterdir()) == ["b.db", "b.db-journal", "b.db.part", "b.db.sig", "b.db.tmp", "c.db"]
+    assert (folder / "b.db").lstat().st_mode == 0o100600 and not (folder / "b.db.sig").is_symlink()
     report = folder / "report.html"
     report.symlink_to(victim)
     os.chown(report, 64999, 64999, follow_symlinks=False)
@@ -128,7 +225,7 @@ def backup_of_a_full_disk():
             size, free = (Path(home) / "zero.db").stat().st_size, os.statvfs(small)
             (small / "ballast").write_bytes(bytes(free.f_bavail * free.f_frsize - size // 2))
             d.ok("admin", "backup", Path(home) / "one.db")
-            d.ok("admin", "verify", Path(home) / "one.db")
+            d.ok("admin", "verify", Path(home) / "one.db", "--state-dir", d.state)
             assert not list(temporary.iterdir()) and not list(d.state.glob("backup-*")), "nothing is left"
             (temporary / "ballast").write_bytes(bytes((2 << 20) - size // 2))
             done = d.ctl("admin", "backup", Path(home) / "two.db")
@@ -167,17 +264,17 @@ def damaged_backup_is_refused():
     with sqlite3.connect(bad) as db:
         db.execute("UPDATE events SET message = 'nothing happened' WHERE id = 3")
     db.close()
-    assert "event 3 " in admin("verify", bad, code=1)
-    assert "event 3 " in admin("restore", bad, "--state-dir", World.daemon.state, code=1)
+    assert "event 3 " in admin("verify", bad, "--unsigned", code=1)
+    assert "event 3 " in admin("restore", bad, "--state-dir", World.daemon.state, "--unsigned", code=1)
     shutil.copy(World.home / "one.db", bad)
     with sqlite3.connect(bad) as db:
         db.execute("UPDATE jobs SET state = 7 WHERE id = 2")
     db.close()
-    admin("verify", bad)
-    assert "do not follow" in admin("verify", "--rederive", bad, code=1)
-    assert "do not follow" in admin("restore", bad, "--state-dir", World.daemon.state, code=1)
+    admin("verify", bad, "--unsigned")
+    assert "do not follow" in admin("verify", "--rederive", bad, "--unsigned", code=1)
+    assert "do not follow" in admin("restore", bad, "--state-dir", World.daemon.state, "--unsigned", code=1)
     bad.write_bytes(b"no database at all " * 1000)
-    admin("restore", bad, "--state-dir", World.daemon.state, code=1)
+    admin("restore", bad, "--state-dir", World.daemon.state, "--unsigned", code=1)
     admin("restore", World.home / "missing.db", "--state-dir", World.daemon.state, code=2)
     assert (World.daemon.state / "titan.db").read_bytes() == before, "a refused restore touches nothing"
 
@@ -200,7 +297,7 @@ def restore():
     assert detail["term"] == report["term"] + 1, detail
     World.daemon.stop()
     admin("verify", "--rederive", World.daemon.state)
-    admin("verify", "--rederive", report["aside"])  # what was moved aside still opens
+    admin("verify", "--rederive", report["aside"], "--unsigned")  # what was moved aside still opens
 
 
 def restore_without_a_store():
@@ -225,13 +322,13 @@ def restore_as_root_for_another():
     os.chown(place, OWNER, OWNER)
     bad = World.home / "bad.db"
     bad.write_bytes(backup.read_bytes()[:5000])
-    admin("restore", bad, "--state-dir", place, code=1)
+    admin("restore", bad, "--state-dir", place, "--unsigned", code=1)
     assert list(place.iterdir()) == [], list(place.iterdir())
     # What the owner has put there leads nowhere.
     mine = World.home / "root's"
     mine.write_text("root's")
     (place / "titan.db.restored").symlink_to(mine)
-    command(CTL, "admin", "restore", backup, "--state-dir", place)
+    command(CTL, "admin", "restore", backup, "--state-dir", place, "--key", key_file())
     assert mine.read_text() == "root's" and mine.stat().st_uid == 0, mine.stat()
     for path in place.iterdir():
         path.unlink()
@@ -267,7 +364,7 @@ World.home = Path(tempfile.mkdtemp(prefix="titan-admin-"))
 World.text = headers_text(World.home / "text", 1 << 20)
 World.daemon = Daemon(World.home / "state", "--slots", "1").start()
 try:
-    tap(backup_while_submitting, backup_is_not_overwritten, backups_are_rotated, backup_into_a_hostile_folder, backup_of_a_full_disk, backup_over_tcp_is_refused,
+    tap(backup_while_submitting, backup_is_not_overwritten, backup_is_signed, key_that_cannot_be_read, backups_are_rotated, backup_into_a_hostile_folder, backup_of_a_full_disk, backup_over_tcp_is_refused,
         restore_of_a_running_store_is_refused, damaged_backup_is_refused, restore, restore_without_a_store, restore_as_root_for_another, check,
         usage)
 finally:

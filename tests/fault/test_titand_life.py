@@ -419,7 +419,7 @@ def held_store():
             thread.join()
             assert "another process has the file open" in said() and "there are no metrics" not in said(), said()
         d.kill()
-        done = command(BIN / "titanctl", "admin", "verify", d.state / "titan.db")
+        done = command(BIN / "titanctl", "admin", "verify", d.state)
         assert done.code == 0 and not list(d.state.glob("titan.db-shm")), done
         d.start()
 

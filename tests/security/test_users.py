@@ -576,8 +576,8 @@ def state_folder():
             done = subprocess.run([BIN / "titanctl", "--server", server, "admin", "backup", backup], capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
         (dir / "fresh").mkdir()
-        done = subprocess.run([BIN / "titanctl", "admin", "restore", backup, "--state-dir", dir / "fresh"], capture_output=True,
-                              text=True)
+        done = subprocess.run([BIN / "titanctl", "admin", "restore", backup, "--state-dir", dir / "fresh", "--key", moved / "pki/backup.key"],
+                              capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         code, said = start("dev", "--state-dir", dir / "fresh", *args)
         assert code is None, said

@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/mac.h"
+#include "daemon/auth/signing_key.h"
 #include "daemon/coordinator/shell/disk_usage.h"
 #include "daemon/coordinator/shell/store_restore.h"
 #include "proto/ranges.h"
@@ -123,6 +124,20 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
     return restore_core(c, err);
 }
 
+/* Backups need it; nothing else does. */
+static void open_signing_key(const struct coordinator *c)
+{
+    struct signature_key key;
+    struct titan_error err = {0};
+    bool made = false;
+    if (signing_key_open(c->state_dir, &key, &made, &err) != TITAN_OK)
+        tlog_error(&c->log, "backups fail until their key can be read", "reason=\"%s\" hint=\"%s\"", err.msg, err.hint);
+    else if (made)
+        tlog_info(&c->log, "a key for backups is made: keep a copy elsewhere than the backups",
+                  "path=\"%s" SIGNING_KEY_FILE "\" key=%s", c->state_dir, key.id);
+    signature_key_wipe(&key);
+}
+
 static bool take_token(const struct token *token, void *data)
 {
     auth_put_token(data, token, clock_wall_ms());
@@ -178,6 +193,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
         shell_free_parts(c);
         return status;
     }
+    open_signing_key(c);
     init_timer(c, &c->timer);
     init_timer(c, &c->retry_timer);
     init_timer(c, &c->metrics_timer);
