@@ -303,7 +303,7 @@ def refused():
         node = json.loads(d.ok("-o", "json", "nodes"))["nodes"][0]["name"]
         for code, words, *args in ((3, "no node 'nowhere'", "drain", "nowhere"), (3, "no node", "undrain", "nowhere"),
                                    (3, "no node", "node", "forget", "nowhere"), (6, "connected", "node", "forget", node),
-                                   (2, "join, revoke and forget", "node", "paint", node), (2, "--for", "drain", node, "--from", "+1h"),
+                                   (2, "join, revoke, forget and rm", "node", "paint", node), (2, "--for", "drain", node, "--from", "+1h"),
                                    (2, "not a duration", "drain", node, "--deadline", "soon"),
                                    (2, "not a time", "drain", node, "--from", "yesterday", "--for", "1h"),
                                    (2, "over already", "drain", node, "--from", "2020-01-01", "--for", "1h"),

@@ -98,7 +98,7 @@ def too_few():
         first, last = c.ports["n1"]
         taken = [socket.create_server(("127.0.0.1", port)) for port in range(first, last + 1)]
         job = c.submit({**KEYS, "elastic.min_workers": 2, "elastic.max_workers": 2, "training.dataset_path": headers_text(c.dir / "text")})
-        until("the job says why", lambda: f"none of the ports {first}-{last} is free" in c.status(job)["reason"])
+        until("the job says why", lambda: f"none of the ports {first}-{last} is free" in (c.status(job)["reason"] or ""))
         for s in taken:
             s.close()
         s = c.training(job, 2, 2)
