@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,61 @@
 
 #define OWNER_BYTES_MAX ((size_t)1 << 20)
 #define MANIFEST_BYTES_MAX ((size_t)256 << 20)
+
+/* --- users -------------------------------------------------------------------------------------------------------- */
+
+void folder_user_print(const struct folder_user *u, char ret[FOLDER_USER_TEXT])
+{
+    if (!u->name[0])
+        ret[0] = '\0';
+    else if (u->uid >= 0)
+        (void)snprintf(ret, FOLDER_USER_TEXT, "uid:%" PRId64 " %s", u->uid, u->name);
+    else
+        (void)snprintf(ret, FOLDER_USER_TEXT, "user:%s", u->name);
+}
+
+bool folder_user_parse(const char *text, struct folder_user *ret)
+{
+    const bool plain = strncmp(text, "user:", 5) == 0, numbered = strncmp(text, "uid:", 4) == 0;
+    char *end = NULL;
+    *ret = (struct folder_user){.uid = -1};
+    if (!plain && !numbered)
+        return false;
+    const long long uid = numbered && text[4] >= '0' && text[4] <= '9' ? strtoll(text + 4, &end, 10) : -1;
+    const char *name = plain ? text + 5 : end && *end == ' ' ? end + 1 : "";
+    if (!*name || strlen(name) > FOLDER_NAME_MAX || (numbered && (uid < 0 || uid >= UINT32_MAX)))
+        return false;
+    ret->uid = uid;
+    (void)snprintf(ret->name, sizeof ret->name, "%s", name);
+    return true;
+}
+
+bool folder_user_same(const struct folder_user *a, const struct folder_user *b)
+{
+    if (!a->name[0] || !b->name[0])
+        return false;
+    return a->uid >= 0 && b->uid >= 0 ? a->uid == b->uid : strcmp(a->name, b->name) == 0;
+}
+
+void folder_found_print(const struct folder_found *f, char ret[FOLDER_USER_TEXT])
+{
+    ret[0] = '\0';
+    if (f->there && f->user.name[0])
+        folder_user_print(&f->user, ret);
+    else if (f->there)
+        (void)snprintf(ret, FOLDER_USER_TEXT, "run:%s", f->id);
+}
+
+bool folder_admits(const struct folder_found *f, const struct folder_user *u, const char *seen)
+{
+    char now[FOLDER_USER_TEXT];
+    if (!f->there || folder_user_same(&f->user, u) || strcmp(seen, "*") == 0)
+        return true;
+    folder_found_print(f, now);
+    return strcmp(seen, now) == 0;
+}
+
+/* --- the file ----------------------------------------------------------------------------------------------------- */
 
 void folder_found_clear(struct folder_found *f)
 {
@@ -47,6 +103,14 @@ titan_status folder_owner_read(int at, struct folder_found *ret, struct titan_er
     ret->there = true;
     (void)snprintf(ret->id, sizeof ret->id, "%s", json_string(root, "id", ""));
     (void)snprintf(ret->name, sizeof ret->name, "%s", json_string(root, "name", "another run"));
+    const char *name = json_string(root, "user", "");
+    ret->user = (struct folder_user){.uid = -1};
+    if (strlen(name) <= FOLDER_NAME_MAX) {
+        (void)snprintf(ret->user.name, sizeof ret->user.name, "%s", name);
+        ret->user.uid = *name ? json_int(root, "uid", -1) : -1;
+    }
+    const char *shared = json_string(root, "shared_with", "");
+    (void)snprintf(ret->shared_with, sizeof ret->shared_with, "%s", strlen(shared) <= FOLDER_SHARED_MAX ? shared : "");
     ret->recipe_hash = strtoull(json_string(root, "recipe_hash", ""), &end, 16);
     ret->recipe = strdup(json_string(root, "recipe", ""));
     return ret->recipe ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "no memory for an owner file");
@@ -64,6 +128,39 @@ titan_status folder_owner_of(const char *path, struct folder_found *ret, struct 
     if (at < 0)
         return titan_fail_errno(err, "folder '%s'", path);
     return folder_owner_read(at, ret, err);
+}
+
+/* A file in an exported directory in a checkpoint in its folder: none lies deeper. */
+#define LEVELS 3
+
+/* The last folder on the way that is there. */
+static titan_status open_way(const char *path, int *ret, struct titan_error *err)
+{
+    char way[PATH_MAX];
+    if (path[0] != '/' || (size_t)snprintf(way, sizeof way, "%s", path) >= sizeof way)
+        return titan_fail(err, TITAN_EINVAL, "'%.64s' is too long, or no absolute path", path);
+    while ((*ret = file_open_named(way, O_PATH | O_DIRECTORY)) < 0 && (errno == ENOENT || errno == ENOTDIR)) {
+        char *slash = strrchr(way, '/');
+        slash[slash == way] = '\0';
+    }
+    return *ret >= 0 ? TITAN_OK : titan_fail_errno(err, "folder '%s'", way);
+}
+
+titan_status folder_owner_above(const char *path, struct folder_found *ret, struct titan_error *err)
+{
+    _cleanup_fd_ int at = -1;
+    folder_found_clear(ret);
+    *ret = (struct folder_found){0};
+    TRY(open_way(path, &at, err));
+    for (int level = 0; level <= LEVELS; level++) {
+        TRY(folder_owner_read(at, ret, err));
+        const int above = ret->there ? -1 : openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
+        if (above < 0)
+            return ret->there ? TITAN_OK : titan_fail_errno(err, "the folder above '%s'", path);
+        (void)close(at);
+        at = above;
+    }
+    return TITAN_OK;
 }
 
 /* The newest below a step. */

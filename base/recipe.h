@@ -69,6 +69,7 @@ struct recipe {
         char description[128], dump_folder[512];
         int64_t priority;
         bool follow_links;
+        char owner[320]; /* folder_user_print; "": no coordinator has it */
     } job;
     struct {
         char name[32], flavor[32], tokenizer[512];
@@ -141,7 +142,9 @@ struct recipe {
         char folder[512];
         int64_t interval, keep_latest_k;
         char async_mode[32];
-        char initial_load_path[1024]; /* where the folder has none */
+        char initial_load_path[1024];                    /* where the folder has none */
+        char folder_owner[320], initial_load_owner[320]; /* folder_found_print, when the coordinator admitted them */
+        char shared_with[1024];                          /* "user:bob,group:ml" */
         bool initial_load_model_only, initial_load_in_hf;
         int64_t load_step;             /* -1: the newest */
         char exclude_from_loading[64]; /* "optimizer,train_state" */

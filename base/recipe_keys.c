@@ -55,6 +55,8 @@ const struct recipe_key recipe_keys[] = {
      .flags = KEY_TITAN,
      .doc = "Whether workers follow symbolic links on the way to the data and to the folder of checkpoints. titand "
             "sets it to false for users that are no admins, and resolves the links when it checks the paths."},
+    {.section = "job", .name = "owner", .type = KEY_STRING, AT(job.owner), .initial = "\"\"", .flags = KEY_TITAN,
+     .doc = "The user that the run belongs to. titand sets it, whatever a run file has."},
 
     {.section = "model", .name = "name", .type = KEY_STRING, AT(model.name),
      .choices = "llama3|llama3_moe|qwen3|deepseek_v3", .later = "*", .initial = "\"llama3\"", .flags = KEY_NUMBERS,
@@ -350,6 +352,13 @@ const struct recipe_key recipe_keys[] = {
     {.section = "checkpoint", .name = "folder", .type = KEY_STRING, AT(checkpoint.folder), .initial = "\"checkpoint\"",
      .doc = "Where; relative to job.dump_folder. One run at a time uses a folder. A run of the same recipe goes on from "
             "the newest checkpoint there; another recipe is refused."},
+    {.section = "checkpoint", .name = "folder_owner", .type = KEY_STRING, AT(checkpoint.folder_owner),
+     .initial = "\"\"", .flags = KEY_TITAN,
+     .doc = "The owner that folder had when the run was admitted, where that is not job.owner. titand sets it."},
+    {.section = "checkpoint", .name = "shared_with", .type = KEY_LIST, AT(checkpoint.shared_with), .choices = "*",
+     .initial = "[]", .flags = KEY_TITAN,
+     .doc = "Users that may begin runs from this run's checkpoints: \"user:NAME\", \"uid:N\", \"group:NAME\", or \"*\" "
+            "for all. They may not write into its folder."},
     {.section = "checkpoint", .name = "interval", .type = KEY_INT, AT(checkpoint.interval), .min = 1, .max = 1e9,
      .initial = "500", .doc = "Steps between two checkpoints; the last step is always written."},
     {.section = "checkpoint", .name = "keep_latest_k", .type = KEY_INT, AT(checkpoint.keep_latest_k), .min = 0,
@@ -363,6 +372,10 @@ const struct recipe_key recipe_keys[] = {
      .doc = "What a run begins from if its folder has no checkpoint: another run's checkpoint, or a folder of them: "
             "the newest that rank 0 can read. Of a submitted run also \"job:NUMBER\", the newest checkpoint of that job, or that of "
             "load_step. Also where enable is false."},
+    {.section = "checkpoint", .name = "initial_load_owner", .type = KEY_STRING, AT(checkpoint.initial_load_owner),
+     .initial = "\"\"", .flags = KEY_TITAN,
+     .doc = "The owner that initial_load_path had when the run was admitted. titand sets it: workers load from a folder "
+            "of that owner, or of job.owner."},
     {.section = "checkpoint", .name = "initial_load_model_only", .type = KEY_BOOL,
      AT(checkpoint.initial_load_model_only), .initial = "true", .flags = KEY_NUMBERS,
      .doc = "Of initial_load_path the weights alone, and step 0. false: optimizer and step as well."},

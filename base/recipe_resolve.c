@@ -433,6 +433,22 @@ static titan_status refuse_pair(const char *key, const char *needed, struct tita
     return titan_fail(err, TITAN_EINVAL, "checkpoint.%s = true needs checkpoint.%s", key, needed);
 }
 
+static titan_status check_shared(const char *entries, struct titan_error *err)
+{
+    static const char *const kinds[] = {"user:", "uid:", "group:"};
+    for (const char *e = entries; *e; e += strcspn(e, ","), e += *e == ',') {
+        const size_t len = strcspn(e, ",");
+        bool known = len == 1 && *e == '*';
+        for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+            known |= strncmp(e, kinds[i], strlen(kinds[i])) == 0 && len > strlen(kinds[i]);
+        if (!known)
+            return titan_fail(err, TITAN_EINVAL,
+                              "checkpoint.shared_with: \"%.*s\" names no user: user:NAME, uid:N, group:NAME or *",
+                              (int)len, e);
+    }
+    return TITAN_OK;
+}
+
 static titan_status check_checkpoint(const struct recipe *r, struct titan_error *err)
 {
     const bool enable = r->checkpoint.enable;
@@ -440,6 +456,7 @@ static titan_status check_checkpoint(const struct recipe *r, struct titan_error 
         return refuse_pair("initial_load_in_hf", "initial_load_model_only = true: there is no optimizer state", err);
     if (r->checkpoint.initial_load_in_hf && !r->checkpoint.initial_load_path[0])
         return refuse_pair("initial_load_in_hf", "initial_load_path, the folder of the weights", err);
+    TRY(check_shared(r->checkpoint.shared_with, err));
     uint64_t job;
     TRY(recipe_initial_job(r, &job, err));
     if (job && r->checkpoint.initial_load_in_hf)

@@ -67,14 +67,18 @@ titan_status job_find_key(struct db *db, const struct job *job, uint64_t *ret_ex
 }
 
 /* Is a job that has not ended keeping its checkpoints there? */
-static titan_status check_folder(struct db *db, const char *folder, struct titan_error *err)
+static titan_status check_folder(struct db *db, const struct job *job, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err, "SELECT id, name FROM jobs WHERE state < 7 AND folder <> '' AND folder = ? LIMIT 1",
-                 "t", folder));
+    const char *folder = job->folder;
+    TRY(db_query(db, &stmt, err,
+                 "SELECT id, name, user, uid FROM jobs WHERE state < 7 AND folder <> '' AND folder = ? LIMIT 1", "t",
+                 folder));
     bool row = false;
     titan_status status = db_step(db, stmt, &row, err);
-    if (status == TITAN_OK && row) {
+    if (status == TITAN_OK && row && !job_owned_by(job, &(struct job_owner){col_int(stmt, 3), col_text(stmt, 2)})) {
+        status = titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' is in use by a job of another user", folder);
+    } else if (status == TITAN_OK && row) {
         status = titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' is in use by job %llu (%s)", folder,
                             (unsigned long long)col_uint(stmt, 0), col_text(stmt, 1));
         titan_error_hint(err, "use another checkpoint.folder or job.dump_folder, or wait until that job has ended");
@@ -93,7 +97,7 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
     if (*ret_existing)
         return TITAN_OK;
     if (job->folder)
-        TRY(check_folder(db, job->folder, err));
+        TRY(check_folder(db, job, err));
     const struct job_spec *s = &job->spec;
     TRY(state_check_move(&job_sm, job->id, JOB_NONE, JOB_PENDING, err));
     TRY(db_run(db, err,

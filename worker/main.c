@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <sched.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 #include "base/listen.h"
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/folder_owner.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/recipe.h"
@@ -203,6 +205,20 @@ static void print_warnings(const struct recipe *r)
         (void)fprintf(stderr, "note: %.*s\n", (int)strcspn(at, "\n"), at);
 }
 
+/* Without a coordinator the run is this process's user's, and the system alone says what that may read. */
+static void name_owner(struct recipe *r)
+{
+    const struct passwd *entry = getpwuid(geteuid());
+    struct folder_user user = {.uid = geteuid()};
+    char text[FOLDER_USER_TEXT];
+    if (!entry || (size_t)snprintf(user.name, sizeof user.name, "%s", entry->pw_name) >= sizeof user.name)
+        (void)snprintf(user.name, sizeof user.name, "uid:%u", (unsigned)user.uid);
+    folder_user_print(&user, text);
+    (void)snprintf(r->job.owner, sizeof r->job.owner, "%s", text);
+    (void)snprintf(r->checkpoint.folder_owner, sizeof r->checkpoint.folder_owner, "*");
+    (void)snprintf(r->checkpoint.initial_load_owner, sizeof r->checkpoint.initial_load_owner, "*");
+}
+
 static titan_status prepare_run(const struct cli *cli, struct recipe *r, char dir[PATH_MAX], struct titan_error *err)
 {
     const char *name;
@@ -217,6 +233,7 @@ static titan_status prepare_run(const struct cli *cli, struct recipe *r, char di
                           r->checkpoint.initial_load_path);
     TRY(recipe_check_data(r, NULL, err));
     print_warnings(r);
+    name_owner(r);
     name = args_text(cli->args, "dir", r->job.dump_folder[0] ? r->job.dump_folder : "titan-run");
     TRY(dir_make(name, err));
     if (!realpath(name, dir))

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
-#include "base/folder_owner.h"
+#include "daemon/auth/paths.h"
 
 #define FRESH_MAX 10000
 
@@ -49,6 +49,112 @@ titan_status place_fresh(struct recipe *r, struct titan_error *err)
     }
     return titan_fail(err, TITAN_ECONFLICT, "'%s-2' to '%s-%d' are all there", folder, folder, FRESH_MAX - 1);
 }
+
+/* --- the owner's right -------------------------------------------------------------------------------------------- */
+
+/* An owner file without a user: that of its job. False: to be looked up first. */
+static bool find_user(struct place_rights *p, struct folder_found *f)
+{
+    unsigned long long job = 0, store = 0;
+    int end = 0;
+    if (!f->there || f->user.name[0] || sscanf(f->id, "job-%llu-%16llx%n", &job, &store, &end) != 2 || f->id[end] ||
+        store != p->store)
+        return true;
+    for (int i = 0; i < p->n_known; i++)
+        if (p->known[i].job == job) {
+            f->user = p->known[i].user;
+            return true;
+        }
+    if (p->n_known == (int)ARRAY_SIZE(p->known)) /* more than a run has any use for */
+        return true;
+    p->asks = job;
+    return false;
+}
+
+static bool may_begin(const struct place_rights *p, const struct folder_found *f, const char *path)
+{
+    return !f->there || folder_user_same(&f->user, &p->user) || auth_shared_with(f->shared_with, p->caller) ||
+           paths_user_reads(p->caller, path);
+}
+
+/* A path that the run reads, which an admin may put anywhere. What cannot be looked at from here the workers judge.
+ * seen: FOLDER_USER_TEXT; NULL: no worker asks again. */
+static titan_status admit_reading(struct place_rights *p, const struct recipe_path *at, char *seen,
+                                  struct titan_error *err)
+{
+    _cleanup_(folder_found_clear) struct folder_found found = {0};
+    const titan_status status = folder_owner_above(at->path, &found, NULL);
+    if (status != TITAN_OK && status != TITAN_ECORRUPT)
+        return TITAN_OK;
+    if (seen)
+        folder_found_print(&found, seen);
+    if (!find_user(p, &found) || (status == TITAN_OK && may_begin(p, &found, at->path)))
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_EPERM, "not permitted: %s = \"%s\" lies in the checkpoints of another user", at->key,
+                     at->path);
+    titan_error_hint(err, "its owner can share it: checkpoint.shared_with, in the run file that writes it");
+    return TITAN_EPERM;
+}
+
+static titan_status admit_beginning(struct place_rights *p, struct recipe *r, const struct recipe *before,
+                                    struct titan_error *err)
+{
+    struct recipe_path paths[RECIPE_PATHS_MAX];
+    char *const begins = r->checkpoint.initial_load_path, *const seen = r->checkpoint.initial_load_owner;
+    memset(seen, 0, sizeof(r->checkpoint.initial_load_owner));
+    if (auth_operates(p->caller)) {
+        *seen = '*';
+        return TITAN_OK;
+    }
+    for (int i = 0, n = recipe_paths(r, paths); i < n && !p->asks; i++) {
+        const bool first = paths[i].path == begins;
+        if (first && before && strcmp(begins, before->checkpoint.initial_load_path) == 0) /* admitted then */
+            memcpy(seen, before->checkpoint.initial_load_owner, sizeof(r->checkpoint.initial_load_owner));
+        else
+            TRY(admit_reading(p, &paths[i], first ? seen : NULL, err));
+    }
+    return TITAN_OK;
+}
+
+/* To go on in a folder it has to be the user's own; a run that only reads what is there needs to share it. */
+static titan_status admit_folder(struct place_rights *p, struct recipe *r, struct titan_error *err)
+{
+    _cleanup_(folder_found_clear) struct folder_found found = {0};
+    char folder[PATH_MAX], *const seen = r->checkpoint.folder_owner;
+    memset(seen, 0, sizeof(r->checkpoint.folder_owner));
+    if (!place_named(r))
+        return TITAN_OK;
+    TRY(recipe_checkpoint_folder(r, "", folder, err));
+    const titan_status status = folder_owner_above(folder, &found, NULL);
+    if (status != TITAN_OK && status != TITAN_ECORRUPT)
+        return TITAN_OK;
+    const bool reads = r->checkpoint.load_only, named = found.user.name[0] != '\0';
+    folder_found_print(&found, seen);
+    if (!find_user(p, &found))
+        return TITAN_OK;
+    if (auth_operates(p->caller) && (reads || !named))
+        return TITAN_OK;
+    if (status == TITAN_OK &&
+        (!found.there || folder_user_same(&found.user, &p->user) || (reads && may_begin(p, &found, folder))))
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_EPERM,
+                     "not permitted: checkpoint.folder = \"%s\" holds the checkpoints of another user", folder);
+    titan_error_hint(err, "name another folder; --fresh takes a new one beside it");
+    return TITAN_EPERM;
+}
+
+titan_status place_admit(struct place_rights *p, struct recipe *r, const struct recipe *before, struct titan_error *err)
+{
+    char user[FOLDER_USER_TEXT];
+    p->asks = 0;
+    folder_user_print(&p->user, user);
+    memset(r->job.owner, 0, sizeof(r->job.owner));
+    (void)snprintf(r->job.owner, sizeof(r->job.owner), "%s", user);
+    TRY(admit_folder(p, r, err));
+    return p->asks ? TITAN_OK : admit_beginning(p, r, before, err);
+}
+
+/* --- what is there ------------------------------------------------------------------------------------------------ */
 
 static titan_status refuse_recipe(const struct recipe *r, const char *folder, const struct folder_found *owner,
                                   struct titan_error *held, struct titan_error *err)

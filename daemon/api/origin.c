@@ -73,15 +73,15 @@ static bool below(const char *path, const char *folder)
     return n > 0 && strncmp(path, folder, n) == 0 && path[n] == '/' && !strstr(path, "/../");
 }
 
-/* The daemon owns the folder of jobs, so the owner of a job needs a grant there. Paths elsewhere are checked as any
- * other path of a recipe. */
+/* The daemon owns the folder of jobs, so the owner of a job, and a user that it is shared with, need a grant there.
+ * Paths elsewhere are checked as any other path of a recipe. */
 static void grant(struct origin *o, const char *path)
 {
     size_t n = 0;
     while (o->granted[n])
         n++;
     titan_assert(n + 1 < ARRAY_SIZE(o->granted));
-    if (o->whole && below(path, o->jobs_dir))
+    if ((o->whole || o->shared) && below(path, o->jobs_dir))
         o->granted[n] = path;
 }
 
@@ -158,8 +158,10 @@ static bool never_written(const struct origin *o, titan_status seen)
 
 /* One checkpoint, by its path: a run that is restarted before its own first one begins from the same again. Where the
  * folder is not seen from here, the workers look for it. */
-static titan_status begin(struct origin *o, struct recipe *r, bool local, struct titan_error *err)
+static titan_status begin(struct origin *o, const struct auth_user *u, struct recipe *r, bool local,
+                          struct titan_error *err)
 {
+    _cleanup_(folder_found_clear) struct folder_found found = {0};
     const int64_t asked = r->checkpoint.load_step;
     uint64_t newest;
     char path[PATH_MAX + 32];
@@ -179,15 +181,17 @@ static titan_status begin(struct origin *o, struct recipe *r, bool local, struct
     TRY(set_path("checkpoint.initial_load_path", r->checkpoint.initial_load_path,
                  sizeof(r->checkpoint.initial_load_path), path, err));
     r->checkpoint.load_step = -1;
+    o->shared = folder_owner_of(o->folder, &found, NULL) == TITAN_OK && auth_shared_with(found.shared_with, u);
     (void)snprintf(o->begins, sizeof(o->begins), "%s", r->checkpoint.initial_load_path);
     grant(o, o->begins);
     return TITAN_OK;
 }
 
-titan_status origin_apply(struct origin *o, struct recipe *r, bool local, struct titan_error *err)
+titan_status origin_apply(struct origin *o, const struct auth_user *u, struct recipe *r, bool local,
+                          struct titan_error *err)
 {
     TRY(read_origin(o, err));
-    return o->resumed ? resume(o, r, err) : begin(o, r, local, err);
+    return o->resumed ? resume(o, r, err) : begin(o, u, r, local, err);
 }
 
 titan_status origin_check(const struct origin *o, const struct recipe *r, struct titan_error *err)

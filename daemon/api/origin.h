@@ -14,6 +14,7 @@ struct origin {
     uint64_t job_id; /* 0: none */
     bool resumed;    /* its folder is used again; otherwise a checkpoint of it is read */
     bool whole;      /* the caller may know its recipe: the owner or an operator */
+    bool shared;     /* the caller may begin from its checkpoints */
     enum job_state state;
     uint64_t step; /* the last one it has committed */
     char name[API_NAME_MAX + 1], user[sizeof(((struct auth_user *)0)->name)];
@@ -32,9 +33,10 @@ void origin_init(struct origin *o);
  * TITAN_ECONFLICT. */
 titan_status origin_find(struct coordinator *c, const struct auth_user *u, uint64_t job_id, bool resume,
                          struct origin *ret, struct titan_error *err) TITAN_MUST_USE;
-/* The folder, or the checkpoint, into a recipe that is parsed and not yet resolved. May block. local: what cannot be
- * seen from here is not there. */
-titan_status origin_apply(struct origin *o, struct recipe *r, bool local, struct titan_error *err) TITAN_MUST_USE;
+/* The folder, or the checkpoint, into a recipe of u's that is parsed and not yet resolved. May block. local: what
+ * cannot be seen from here is not there. */
+titan_status origin_apply(struct origin *o, const struct auth_user *u, struct recipe *r, bool local,
+                          struct titan_error *err) TITAN_MUST_USE;
 /* Of a resumed job and the recipe, resolved: same numbers, and steps left to do. */
 titan_status origin_check(const struct origin *o, const struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
 void origin_clear(struct origin *o);

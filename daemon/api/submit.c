@@ -53,8 +53,9 @@ struct submit {
     struct titan_error held; /* with its folder; ignored when the same submit was stored before, by its key */
     uint64_t existing;
     uint64_t resumes_step; /* newest checkpoint of the same recipe in job.folder; 0 = none */
-    struct origin origin;  /* the job that it goes on from, if there is one */
-    struct recipe recipe;  /* resolved. Last, and not cleared before it is filled: most of this struct */
+    struct place_rights rights;
+    struct origin origin; /* the job that it goes on from, if there is one */
+    struct recipe recipe; /* resolved. Last, and not cleared before it is filled: most of this struct */
 };
 
 static void submit_free(struct submit *s)
@@ -166,7 +167,7 @@ static titan_status place_paths(struct submit *s, const char *recipe_path, struc
     if (s->asks)
         return TITAN_OK;
     if (s->origin.job_id)
-        TRY(origin_apply(&s->origin, r, s->one_machine, err));
+        TRY(origin_apply(&s->origin, &s->user, r, s->one_machine, err));
     TRY(paths_check(s->paths ? s->paths : &no_roots, &s->user, s->origin.granted, r, err)); /* before one is opened */
     if (s->request->folder != TITAN__V1__CHECKPOINT_FOLDER__FRESH)
         return TITAN_OK;
@@ -190,6 +191,10 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
     struct slots there = supply_for(&s->supply, r->device.name);
     recipe_offer(r, there.number);
     TRY(recipe_resolve(r, err));
+    TRY(place_admit(&s->rights, r, s->origin.resumed ? s->origin.recipe : NULL,
+                    err)); /* before what is there is told */
+    if (s->rights.asks)
+        return TITAN_OK;
     TRY(origin_check(&s->origin, r, err));
     TRY(collect_worlds(r, spec, err));
     /* On several machines it is looked at where it will be read: by the workers. */
@@ -278,6 +283,11 @@ static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitReques
     s->user_slots = c->options.user.slots;
     s->owner = c;
     s->paths = c->options.paths;
+    s->rights = (struct place_rights){
+        .caller = &s->user, .user = {.uid = s->job.uid >= 0 ? s->job.uid : -1}, .store = store_id(c->store)};
+    if (strlen(s->job.user) > FOLDER_NAME_MAX)
+        return titan_fail(err, TITAN_EINVAL, "user: a name of at most %d bytes", FOLDER_NAME_MAX);
+    (void)snprintf(s->rights.user.name, sizeof(s->rights.user.name), "%s", s->job.user);
     s->job.submitted_at_ms = clock_wall_ms();
     s->job.key_owner = s->task.user = api_user_key(&s->memory, &s->user);
     s->on_record = api_audit_event(&s->memory, &s->user, POLICY_SUBMIT, 0);
@@ -291,7 +301,7 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     const Titan__V1__SubmitRequest *request = s->request;
     TRY(failpoint("submit.check", err));
     TRY(check_recipe(s, err));
-    if (s->asks)
+    if (s->asks || s->rights.asks)
         return TITAN_OK;
     TRY(quota_check_workers(s->user_slots, s->job.spec.min_workers, err));
     if (s->job.spec.priority > 0 && !auth_operates(&s->user))
@@ -463,6 +473,29 @@ static void written(void *arg, const struct titan_error *err)
 
 static titan_status queue_check(struct submit *s, struct titan_error *err);
 
+static void note_user(const struct job *job, void *data)
+{
+    struct folder_user *u = data;
+    u->uid = job->uid >= 0 ? job->uid : -1;
+    (void)snprintf(u->name, sizeof(u->name), "%s", job->user);
+}
+
+/* The user of a job that wrote a folder; a job that is gone has none. */
+static titan_status look_up_writer(struct coordinator *c, struct place_rights *p, struct titan_error *err)
+{
+    struct folder_user user = {.uid = -1};
+    struct titan_error fault = {0};
+    const titan_status status = job_cache_get(c->jobs, store_reader(c->store), p->asks, note_user, &user, &fault);
+    if (status != TITAN_OK && status != TITAN_ENOTFOUND) {
+        *err = fault;
+        return status;
+    }
+    titan_assert(p->n_known < (int)ARRAY_SIZE(p->known));
+    p->known[p->n_known].job = p->asks;
+    p->known[p->n_known++].user = user;
+    return TITAN_OK;
+}
+
 static void checked(struct file_task *k)
 {
     struct submit *s = submit_of(k);
@@ -476,6 +509,9 @@ static void checked(struct file_task *k)
     if (s->err.status == TITAN_OK && s->asks) {
         if (origin_find(c, &s->user, s->asks, false, &s->origin, &s->err) != TITAN_OK ||
             queue_check(s, &s->err) != TITAN_OK)
+            written(s, &s->err);
+    } else if (s->err.status == TITAN_OK && s->rights.asks) {
+        if (look_up_writer(c, &s->rights, &s->err) != TITAN_OK || queue_check(s, &s->err) != TITAN_OK)
             written(s, &s->err);
     } else if (s->err.status == TITAN_OK) {
         store_write(c->store, write_job, s, written);

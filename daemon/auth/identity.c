@@ -14,9 +14,10 @@
 #include "base/utf8.h"
 #include "base/vec.h"
 
-#define CACHE 256       /* uids with known groups */
-#define CACHE_MS 60000  /* a change of a directory service's groups counts after that */
-#define GROUPS_MAX 1024 /* of one user */
+#define CACHE 256                     /* uids with known groups */
+#define CACHE_MS 60000                /* a change of a directory service's groups counts after that */
+#define GROUPS_MAX 1024               /* of one user */
+#define GROUP_BYTES ((size_t)1 << 20) /* of a group with its members */
 #define CERT_PREFIX "spiffe://titan/"
 
 struct known {
@@ -64,7 +65,10 @@ titan_status auth_list_add(struct auth_list *list, const char *entry, struct tit
 static bool in_group(const gid_t *groups, int n, const char *name)
 {
     titan_assert(n >= 0 && n <= GROUPS_MAX);
-    const struct group *g = n > 0 ? getgrnam(name) : NULL;
+    _cleanup_free_ char *memory = n > 0 ? malloc(GROUP_BYTES) : NULL;
+    struct group entry, *g = NULL;
+    if (!memory || getgrnam_r(name, &entry, memory, GROUP_BYTES, &g) != 0)
+        return false;
     for (int i = 0; g && i < n; i++)
         if (groups[i] == g->gr_gid)
             return true;
@@ -105,16 +109,36 @@ static unsigned roles_of(const struct auth *a, int64_t uid, const char *name, co
 
 /* --- a process of this machine ------------------------------------------------------------------------------------ */
 
+/* Of a uid without an entry: gid alone. */
+static int groups_of(uid_t uid, gid_t gid, gid_t groups[GROUPS_MAX])
+{
+    char memory[4096];
+    struct passwd entry, *found = NULL;
+    int n = GROUPS_MAX;
+    groups[0] = gid;
+    if (getpwuid_r(uid, &entry, memory, sizeof(memory), &found) != 0 || !found)
+        return 1;
+    return getgrouplist(found->pw_name, found->pw_gid, groups, &n) < 0 ? GROUPS_MAX : n; /* those that fit */
+}
+
+bool auth_shared_with(const char *entries, const struct auth_user *u)
+{
+    gid_t groups[GROUPS_MAX];
+    struct auth_list list = {.n = 0};
+    char entry[AUTH_ENTRY_MAX];
+    for (const char *e = entries; *e; e += strcspn(e, ","), e += *e == ',') {
+        if (strncmp(e, "*", strcspn(e, ",")) == 0)
+            return true;
+        (void)snprintf(entry, sizeof(entry), "%.*s", (int)strcspn(e, ","), e);
+        (void)!auth_list_add(&list, entry, NULL);
+    }
+    return listed(&list, u->uid, u->name, groups, u->uid >= 0 ? groups_of((uid_t)u->uid, (gid_t)u->gid, groups) : 0);
+}
+
 static unsigned ask_roles(const struct auth *a, uid_t uid, gid_t gid, const char *name)
 {
-    gid_t groups[GROUPS_MAX] = {gid};
-    int n = 0;
-    const struct passwd *who = a->by_group ? getpwuid(uid) : NULL;
-    if (a->by_group) {
-        n = who ? GROUPS_MAX : 1;
-        if (who && getgrouplist(who->pw_name, who->pw_gid, groups, &n) < 0)
-            n = GROUPS_MAX; /* those that fit */
-    }
+    gid_t groups[GROUPS_MAX];
+    const int n = a->by_group ? groups_of(uid, gid, groups) : 0;
     unsigned roles = roles_of(a, (int64_t)uid, name, groups, n);
     if (uid == a->own)
         roles |= roles_up_to(POLICY_ADMIN);

@@ -27,6 +27,11 @@ struct auth_list {
 /* TITAN_EINVAL says what can be written. */
 titan_status auth_list_add(struct auth_list *list, const char *entry, struct titan_error *err) TITAN_MUST_USE;
 
+struct auth_user;
+/* Is the user among them: checkpoint.shared_with, entries with commas between, "*" for all? What is no entry names
+ * no user. Any thread; may block. */
+bool auth_shared_with(const char *entries, const struct auth_user *u);
+
 struct auth_options {
     struct auth_list admins, operators;
     bool private_jobs;

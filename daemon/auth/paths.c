@@ -19,7 +19,8 @@
 #define LINKS_MAX 40
 #define TREE_MAX 200000 /* files of a folder that are looked at one by one */
 
-enum use { USE_READ, USE_WRITE };
+/* A run begins from a checkpoint; data is read from roots of data. */
+enum use { USE_READ, USE_BEGIN, USE_WRITE };
 
 /* Modes as others see them: bits of "rwx". */
 enum { MAY_X = 1, MAY_W = 2, MAY_R = 4 };
@@ -237,6 +238,14 @@ static bool usable(const struct walk *w, enum use use)
     return folder ? tree_readable(r, w->at) : may(r, w->at, &w->last, MAY_R);
 }
 
+bool paths_user_reads(const struct auth_user *u, const char *path)
+{
+    struct acl_user reader;
+    struct walk w;
+    reader_of(u, &reader);
+    return path[0] == '/' && walk(&w, &reader, path) && usable(&w, USE_READ);
+}
+
 /* --- the recipe's ------------------------------------------------------------------------------------------------- */
 
 struct asking {
@@ -268,7 +277,8 @@ static titan_status check(const struct asking *a, const char *key, char *path, s
             return TITAN_OK;
     if (path[0] != '/' || !walk(&w, &a->reader, path))
         return refuse(a, key, path, use);
-    bool rooted = below(&a->options->checkpoints, w.at) || (use == USE_READ && below(&a->options->data, w.at));
+    bool rooted = (use != USE_READ && below(&a->options->checkpoints, w.at)) ||
+                  (use != USE_WRITE && below(&a->options->data, w.at));
     rooted = rooted && !touches_own(a->options, w.at);
     if (!rooted && !usable(&w, use))
         return refuse(a, key, path, use);
@@ -286,13 +296,26 @@ static bool climbs(const char *path)
     return false;
 }
 
+/* A root holds the folders of many: as the folder of one, everything in it would be that user's. */
+static titan_status check_no_root(const struct asking *a, const char *folder)
+{
+    for (size_t i = 0; i < a->options->checkpoints.n; i++)
+        if (lies_in(a->options->checkpoints.path[i], folder))
+            return titan_fail(a->err, TITAN_EPERM,
+                              "not permitted: checkpoint.folder = \"%s\" holds the folders of others: name one in it",
+                              folder);
+    return TITAN_OK;
+}
+
 /* A relative one lies below the job's own folder, or job.dump_folder. */
 static titan_status check_checkpoint_folder(const struct asking *a, struct recipe *r)
 {
     char full[PATH_MAX];
     char *folder = r->checkpoint.folder;
-    if (folder[0] == '/')
-        return check(a, "checkpoint.folder", folder, sizeof(r->checkpoint.folder), USE_WRITE);
+    if (folder[0] == '/') {
+        TRY(check(a, "checkpoint.folder", folder, sizeof(r->checkpoint.folder), USE_WRITE));
+        return check_no_root(a, folder);
+    }
     if (climbs(folder))
         return refuse(a, "checkpoint.folder", folder, USE_WRITE);
     if (!*r->job.dump_folder || !*folder)
@@ -302,7 +325,7 @@ static titan_status check_checkpoint_folder(const struct asking *a, struct recip
     if (strlen(full) >= sizeof(r->checkpoint.folder))
         return titan_fail(a->err, TITAN_EINVAL, "checkpoint.folder: the path is too long with its links resolved");
     memcpy(folder, full, strlen(full) + 1);
-    return TITAN_OK;
+    return check_no_root(a, folder);
 }
 
 titan_status paths_check(const struct paths_options *options, const struct auth_user *u, const char *const *granted,
@@ -317,7 +340,7 @@ titan_status paths_check(const struct paths_options *options, const struct auth_
     reader_of(u, &a.reader);
     struct recipe_path paths[RECIPE_PATHS_MAX];
     for (int i = 0, n = recipe_paths(r, paths); i < n; i++)
-        TRY(check(&a, paths[i].key, paths[i].path, paths[i].size, USE_READ));
+        TRY(check(&a, paths[i].key, paths[i].path, paths[i].size, paths[i].dataset ? USE_READ : USE_BEGIN));
     TRY(check(&a, "job.dump_folder", r->job.dump_folder, sizeof(r->job.dump_folder), USE_WRITE));
     return check_checkpoint_folder(&a, r);
 }

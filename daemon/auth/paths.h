@@ -33,4 +33,7 @@ titan_status paths_add_root(struct paths_roots *roots, const char *path, struct 
 titan_status paths_check(const struct paths_options *options, const struct auth_user *u, const char *const *granted,
                          struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
 
+/* Could the user open it without Titan: a file, or a folder with all that is in it? May block. */
+bool paths_user_reads(const struct auth_user *u, const char *path);
+
 #endif

@@ -326,7 +326,7 @@ static void test_load(void **state)
         assert_true(to.before == CANARY && to.between == CANARY && to.behind == CANARY);
         if (checkpoint_read_info(path, &info, NULL) == TITAN_OK)
             checkpoint_info_clear(&info);
-        assert_int_equal(checkpoint_prune(-1, dir, 1, UINT64_MAX, 7, NULL), TITAN_OK);
+        assert_int_equal(checkpoint_prune(-1, dir, 1, UINT64_MAX, 7, "", NULL), TITAN_OK);
         assert_int_equal(checkpoint_steps(-1, dir, &steps, &n_steps, NULL), TITAN_OK);
         assert_int_equal(n_steps, 1);
         free(steps);

@@ -255,8 +255,8 @@ static titan_status move_aside(int at, const char *name, char ret[2 * NAME_BYTES
 }
 
 /* Give the folder its final name. A complete checkpoint of the same step, left by a run that was set back, is exchanged
- * for the new one in one move, or in two where the file system has no such move, and then removed; another recipe's is
- * not. */
+ * for the new one in one move, or in two where the file system has no such move, and then removed; another user's or
+ * recipe's is not. */
 static titan_status publish(int at, const char *folder, const char *name, const struct checkpoint_info *info,
                             struct titan_error *err)
 {
@@ -265,7 +265,10 @@ static titan_status publish(int at, const char *folder, const char *name, const 
         return TITAN_OK;
     if (errno != ENOTEMPTY && errno != EEXIST)
         return titan_fail_errno(err, "cannot rename '%s' to '%s'", folder, name);
-    if (checkpoint_read_info_at(at, info->step, &there, NULL) == TITAN_OK && there.recipe_hash != info->recipe_hash)
+    const bool read = checkpoint_read_info_at(at, info->step, &there, NULL) == TITAN_OK;
+    if (read && there.owner[0] && strcmp(there.owner, info->owner) != 0)
+        return titan_fail(err, TITAN_ECONFLICT, "'%s' is there already and was written by another user", name);
+    if (read && there.recipe_hash != info->recipe_hash)
         return titan_fail(err, TITAN_ECONFLICT, "'%s' is there already and was written with another recipe", name);
     if (renameat2(at, folder, at, name, RENAME_EXCHANGE) == 0)
         return dir_remove_at(at, folder, err);
@@ -527,13 +530,12 @@ static titan_status remove_at(int at, uint64_t step, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Was it written with this recipe? The hash stands near the beginning of the manifest, which may be long. */
-static bool written_with(int at, uint64_t step, uint64_t recipe_hash)
+/* Did this owner write it, with this recipe? Both stand near the beginning of the manifest, which may be long. */
+static bool written_with(int at, uint64_t step, const char *wanted)
 {
-    char name[NAME_BYTES], begin[1024], wanted[64];
+    char name[NAME_BYTES], begin[2048];
     _cleanup_fd_ int inside = -1, fd = -1;
     (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, step);
-    (void)snprintf(wanted, sizeof(wanted), "\"recipe_hash\":\"%016" PRIx64 "\"", recipe_hash);
     if (dir_open_at(at, name, false, &inside, NULL) != TITAN_OK ||
         file_open_regular(inside, MANIFEST_NAME, O_NOFOLLOW, &fd, NULL) != TITAN_OK)
         return false;
@@ -543,18 +545,22 @@ static bool written_with(int at, uint64_t step, uint64_t recipe_hash)
 }
 
 titan_status checkpoint_prune(int at, const char *dir, int keep, uint64_t newest, uint64_t recipe_hash,
-                              struct titan_error *err)
+                              const char *owner, struct titan_error *err)
 {
+    _cleanup_(buf_free) struct buf wanted = BUF_INIT;
     _cleanup_free_ uint64_t *steps = NULL;
     _cleanup_fd_ int own = -1;
     size_t n = 0;
     int ours = 0;
     if (keep <= 0)
         return TITAN_OK;
+    manifest_print_writer(recipe_hash, owner, &wanted);
+    if (buf_failed(&wanted))
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
     TRY(enter(&at, &own, dir, err));
     TRY(checkpoint_steps(at, dir, &steps, &n, err));
     for (size_t i = 0; i < n && n > (size_t)keep; i++)
-        if (steps[i] <= newest && written_with(at, steps[i], recipe_hash) && ++ours > keep)
+        if (steps[i] <= newest && written_with(at, steps[i], wanted.data) && ++ours > keep)
             TRY(remove_at(at, steps[i], err));
     return TITAN_OK;
 }

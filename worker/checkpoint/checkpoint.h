@@ -31,6 +31,7 @@ struct checkpoint_info {
     uint64_t recipe_hash;
     uint64_t skipped_steps;
     uint64_t bytes;     /* of all files; filled by load and commit */
+    char owner[320];    /* the user that wrote it (base/folder_owner.h); "": not known */
     char *recipe;       /* the resolved run file (TOML); owned after load, borrowed for write */
     bool model_only;    /* it has no moments of the optimizer; a writer is told so, load fills it */
     bool biases;        /* it has biases of experts; filled by load */
@@ -96,9 +97,9 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
  * (checkpoint_info_clear). Any other failure than damage or a file that cannot be read is returned. */
 titan_status checkpoint_verify(const char *path, struct buf *faults, struct checkpoint_info *ret, int *ret_files,
                                struct titan_error *err) TITAN_MUST_USE;
-/* Of the checkpoints in dir up to step `newest` that were written with this recipe keep the newest `keep`, remove the
- * rest; 0 keeps all. Others, and those that cannot be read, are left alone. */
+/* Of the checkpoints in dir up to step `newest` that this owner wrote with this recipe keep the newest `keep`, remove
+ * the rest; 0 keeps all. Others, and those that cannot be read, are left alone. */
 titan_status checkpoint_prune(int at, const char *dir, int keep, uint64_t newest, uint64_t recipe_hash,
-                              struct titan_error *err) TITAN_MUST_USE;
+                              const char *owner, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

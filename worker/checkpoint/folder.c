@@ -35,6 +35,12 @@ static titan_status write_owner(int at, const struct folder_owner *o, struct tit
     json_put_string(&w, "format", FOLDER_OWNER_FORMAT);
     json_put_string(&w, "id", o->id);
     json_put_string(&w, "name", o->name);
+    if (o->user.name[0])
+        json_put_string(&w, "user", o->user.name);
+    if (o->user.uid >= 0)
+        json_put_int(&w, "uid", o->user.uid);
+    if (o->recipe->checkpoint.shared_with[0])
+        json_put_string(&w, "shared_with", o->recipe->checkpoint.shared_with);
     json_put_string(&w, "recipe_hash", hash);
     json_put_string(&w, "recipe", o->text);
     json_end_object(&w);
@@ -45,6 +51,23 @@ static titan_status write_owner(int at, const struct folder_owner *o, struct tit
 }
 
 /* --- owner -------------------------------------------------------------------------------------------------------- */
+
+static titan_status refuse_user(const char *path, struct titan_error *err)
+{
+    (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' holds the checkpoints of another user", path);
+    titan_error_hint(err, "use another checkpoint.folder; checkpoint.initial_load_path begins from what is shared");
+    return TITAN_ECONFLICT;
+}
+
+/* A file without a user is the run's own, or one that the coordinator found to be its user's. */
+static titan_status check_user(const char *path, const struct folder_owner *o, const struct folder_found *f,
+                               struct titan_error *err)
+{
+    const bool same = f->user.name[0] ? folder_user_same(&f->user, &o->user)
+                                      : !o->user.name[0] || strcmp(f->id, o->id) == 0 ||
+                                            folder_admits(f, &o->user, o->recipe->checkpoint.folder_owner);
+    return !f->there || same ? TITAN_OK : refuse_user(path, err);
+}
 
 static titan_status refuse_recipe(const char *path, const struct folder_owner *o, const char *by, const char *recipe,
                                   struct titan_error *err)
@@ -67,11 +90,14 @@ static titan_status check_newest(const char *path, int at, const struct folder_o
 {
     for (size_t i = 0; i < n; i++) {
         _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
+        struct folder_user by;
         if (checkpoint_read_info_at(at, steps[i], &info, NULL) != TITAN_OK)
             continue;
+        if (folder_user_parse(info.owner, &by) && !folder_user_same(&by, &o->user))
+            return refuse_user(path, err);
         return info.recipe_hash == o->recipe_hash
                    ? TITAN_OK
-                   : refuse_recipe(path, o, "a run without an owner file", info.recipe, err);
+                   : refuse_recipe(path, o, "a run without an owner file", by.name[0] ? info.recipe : "", err);
     }
     return TITAN_OK; /* what cannot be read is not written over: no checkpoint of it loads, and the run says so */
 }
@@ -119,6 +145,7 @@ static titan_status attempt(const char *path, int at, int lock, const struct fol
 {
     titan_assert(at >= 0 && lock >= 0);
     TRY(folder_owner_read(at, f, err));
+    TRY(check_user(path, o, f, err));
     if (f->there && strcmp(f->id, o->id) == 0 && f->recipe_hash == o->recipe_hash) {
         *ret = try_lock(lock, LOCK_SH);
         if (*ret != TAKEN)
@@ -132,6 +159,7 @@ static titan_status attempt(const char *path, int at, int lock, const struct fol
     if (*ret == BUSY)
         return TITAN_OK;
     TRY(folder_owner_read(at, f, err));
+    TRY(check_user(path, o, f, err));
     TRY(check_recipe(path, at, o, f, err));
     TRY(write_owner(at, o, err));
     checkpoint_sweep(at, UINT64_MAX); /* an earlier run's, which is not there any more */
@@ -174,10 +202,15 @@ static titan_status take(const char *path, int at, const struct folder_owner *o,
 static titan_status open_and_take(const char *path, const struct folder_owner *owner, int wait_ms,
                                   const struct log *log, struct folder *ret, struct titan_error *err)
 {
+    _cleanup_(folder_found_clear) struct folder_found above = {0};
     struct stat st;
     _cleanup_fd_ int at = -1;
 
-    titan_status status = dir_make_named(path, err);
+    titan_status status = folder_owner_above(path, &above, err); /* nothing is made in another user's folder */
+    if (status == TITAN_OK)
+        status = check_user(path, owner, &above, err);
+    if (status == TITAN_OK)
+        status = dir_make_named(path, err);
     if (status == TITAN_OK && ((at = file_open_named(path, O_RDONLY | O_DIRECTORY)) < 0 || fstat(at, &st) < 0))
         status = titan_fail_errno(err, "cannot be opened");
     if (status == TITAN_OK)

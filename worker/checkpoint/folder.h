@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* folder.h - the folder of a run's checkpoints: its owner, and that one run at a time uses it.
  *
- *   titan-owner.json   which run wrote what is there, and with which recipe
+ *   titan-owner.json   the user, the run that wrote what is there, its recipe, and the users it is shared with
  *   titan-lock         flock(2): shared by the processes of the run that uses the folder now
  *
- * A run of the same recipe (recipe_hash) goes on from what is there. Another recipe's checkpoints are refused with the
- * keys that differ, a folder that another run is using by the name of that run. A folder without an owner file is
- * judged by its newest checkpoint. */
+ * Another user's folder is refused, and nothing of it is told. A run of the same user and recipe (recipe_hash) goes on
+ * from what is there. Another recipe's checkpoints are refused with the keys that differ, a folder that another run is
+ * using by the name of that run. A folder without an owner file is judged by its newest checkpoint. */
 #ifndef TITAN_WORKER_CHECKPOINT_FOLDER_H
 #define TITAN_WORKER_CHECKPOINT_FOLDER_H
 
@@ -24,6 +24,7 @@
 struct folder_owner {
     char id[128];   /* no other run has it */
     char name[128]; /* for messages: "job 5" */
+    struct folder_user user;
     const struct recipe *recipe;
     const char *text; /* of the recipe, resolved */
     uint64_t recipe_hash;
@@ -48,10 +49,10 @@ titan_status folder_find(const char *path, int still_ms, const atomic_int *stop,
 titan_status folder_look(const char *path, uint64_t step, int still_ms, const atomic_int *stop,
                          struct titan_error *err) TITAN_MUST_USE;
 /* Make the folder, try whether it can be written, and take it. TITAN_ECONFLICT: another run uses it, or it holds
- * another recipe's checkpoints. Any other failure names the folder and what is wrong with it. wait_ms: how long an
- * earlier run may take to let go. TITAN_ETIMEDOUT: the file system has not answered for still_ms (0: it is waited
- * for); log and owner->recipe must then stay for as long as the process. TITAN_EREVOKED: *stop is not zero any more
- * (NULL: never). */
+ * checkpoints of another user or recipe. Any other failure names the folder and what is wrong with it. wait_ms: how
+ * long an earlier run may take to let go. TITAN_ETIMEDOUT: the file system has not answered for still_ms (0: it is
+ * waited for); log and owner->recipe must then stay for as long as the process. TITAN_EREVOKED: *stop is not zero any
+ * more (NULL: never). */
 titan_status folder_take(const char *path, const struct folder_owner *owner, int wait_ms, int still_ms,
                          const atomic_int *stop, const struct log *log, struct folder *ret,
                          struct titan_error *err) TITAN_MUST_USE;

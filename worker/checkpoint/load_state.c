@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/folder_owner.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/hf_weights.h"
 
@@ -177,9 +178,25 @@ static titan_status load_weights(struct load *l, struct titan_error *err)
 
 /* --- either ------------------------------------------------------------------------------------------------------- */
 
+/* The coordinator has asked the same; the folder may have changed hands since. */
+static titan_status check_owner(const struct load *l, struct titan_error *err)
+{
+    _cleanup_(folder_found_clear) struct folder_found found = {0};
+    const bool own = l->source.from == LOAD_OWN;
+    const char *seen = own ? l->recipe.checkpoint.folder_owner : l->recipe.checkpoint.initial_load_owner;
+    struct folder_user user;
+    if (!folder_user_parse(l->recipe.job.owner, &user) || strcmp(seen, "*") == 0)
+        return TITAN_OK;
+    TRY(folder_owner_above(l->path, &found, err));
+    return folder_admits(&found, &user, seen)
+               ? TITAN_OK
+               : titan_fail(err, TITAN_ECONFLICT, "'%s' is of another user, and not what was admitted", l->path);
+}
+
 static titan_status run_load(struct apart *a, struct titan_error *err)
 {
     struct load *l = (struct load *)a;
+    TRY(check_owner(l, err));
     return l->source.from == LOAD_WEIGHTS ? load_weights(l, err) : load_checkpoint(l, err);
 }
 

@@ -225,6 +225,7 @@ static titan_status parse_info(const struct json *root, struct checkpoint_info *
     info->skipped_steps = (uint64_t)v[4];
     if (!parse_hex(json_string(root, "recipe_hash", ""), 16, &info->recipe_hash))
         return titan_fail(err, TITAN_ECORRUPT, "'recipe_hash' is missing or no hash");
+    (void)snprintf(info->owner, sizeof(info->owner), "%s", json_string(root, "owner", ""));
     (void)snprintf(info->metrics, sizeof(info->metrics), "%s", json_string(root, "metrics", ""));
     info->recipe = strdup(json_string(root, "recipe", ""));
     return info->recipe ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "no memory for a recipe");
@@ -504,9 +505,19 @@ static int version_of(const struct manifest *m)
     return strcmp(first, "F32") == 0 ? VERSION_FLOAT : VERSION_ALIKE;
 }
 
-titan_status manifest_print(const struct manifest *m, struct buf *out, struct titan_error *err)
+void manifest_print_writer(uint64_t recipe_hash, const char *owner, struct buf *out)
 {
     char hash[24];
+    struct json_writer w = {.out = out};
+    (void)snprintf(hash, sizeof(hash), "%016" PRIx64, recipe_hash);
+    json_put_string(&w, "recipe_hash", hash);
+    if (*owner)
+        json_put_string(&w, "owner", owner);
+    buf_puts(out, ",\"recipe\":");
+}
+
+titan_status manifest_print(const struct manifest *m, struct buf *out, struct titan_error *err)
+{
     size_t begin = out->len;
     struct json_writer w = {.out = out};
     json_begin_object(&w, NULL);
@@ -517,9 +528,10 @@ titan_status manifest_print(const struct manifest *m, struct buf *out, struct ti
     json_put_uint(&w, "tokens", m->info.tokens);
     json_put_int(&w, "world", m->info.world);
     json_put_uint(&w, "skipped_steps", m->info.skipped_steps);
-    (void)snprintf(hash, sizeof(hash), "%016" PRIx64, m->info.recipe_hash);
-    json_put_string(&w, "recipe_hash", hash);
-    json_put_string(&w, "recipe", m->info.recipe ? m->info.recipe : "");
+    buf_puts(out, ",");
+    manifest_print_writer(m->info.recipe_hash, m->info.owner, out);
+    w.comma = false; /* after its key */
+    json_put_string(&w, NULL, m->info.recipe ? m->info.recipe : "");
     if (m->info.metrics[0])
         json_put_string(&w, "metrics", m->info.metrics);
     json_begin_array(&w, "tensors");

@@ -2,7 +2,7 @@
 /* manifest.h - what a checkpoint directory says of itself: manifest.json.
  *
  *   {"format":"titan-checkpoint","version":2,"step":120,"epoch":3,"tokens":...,"world":4,"skipped_steps":0,
- *    "recipe_hash":"16 hex digits","recipe":"resolved TOML",
+ *    "recipe_hash":"16 hex digits","owner":"uid:1001 alice","recipe":"resolved TOML",
  *    "tensors":[{"name":"output.weight","dtype":"F32","shape":[256,288]},...],
  *    "files":[{"name":"rank-00000.safetensors","bytes":N,"crc32c":"8 hex digits",
  *              "pieces":[[tensor,row,rows,col,cols],...]},...],
@@ -52,6 +52,8 @@ static inline const char *manifest_dtype(const struct tensor_spec *spec)
 titan_status manifest_parse(const char *text, size_t len, struct manifest *ret, struct titan_error *err) TITAN_MUST_USE;
 /* The text manifest_parse reads. */
 titan_status manifest_print(const struct manifest *m, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
+/* What its text has of a checkpoint of this recipe and owner, and of no other. */
+void manifest_print_writer(uint64_t recipe_hash, const char *owner, struct buf *out);
 /* What a shard file calls a slice, and where in that tensor its data begins (elements). */
 #define MANIFEST_SLICE_NAME_MAX 160
 void manifest_slice_name(const struct manifest *m, const struct manifest_slice *slice,

@@ -256,8 +256,8 @@ static titan_status open_place(const struct checkpoint_writer *w, int *ret_folde
     if (w->run[0] && st.st_ino != w->opt.inode) {
         TRY(folder_owner_read(folder, &found, err));
         if (found.there && strcmp(found.id, w->run) != 0)
-            return titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' has become that of %s", w->opt.dir,
-                              found.name);
+            return titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' has become that of another run",
+                              w->opt.dir);
     }
     *ret_folder = TAKE_FD(folder);
     return TITAN_OK;
@@ -367,8 +367,8 @@ static void prune(const struct checkpoint_writer *w, int folder)
     struct titan_error err = {0};
     struct log log;
 
-    if (w->opt.keep <= 0 ||
-        checkpoint_prune(folder, w->opt.dir, w->opt.keep, w->info.step, w->info.recipe_hash, &err) == TITAN_OK)
+    if (w->opt.keep <= 0 || checkpoint_prune(folder, w->opt.dir, w->opt.keep, w->info.step, w->info.recipe_hash,
+                                             w->info.owner, &err) == TITAN_OK)
         return;
     log_init(&log, "checkpoint", "rank=%d", w->opt.rank);
     tlog_warn(&log, "old checkpoint not removed", "folder=\"%s\" reason=\"%s\"", w->opt.dir, err.msg);

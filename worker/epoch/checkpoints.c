@@ -64,8 +64,9 @@ static void tidy_folder(const struct epoch *e)
     if (e->view.rank != 0 || at < 0)
         return;
     checkpoint_sweep(at, e->view.epoch + 1);
-    if (!e->state.restore.covered && checkpoint_prune(at, t->folder.path, (int)t->recipe->checkpoint.keep_latest_k,
-                                                      e->state.shards.own->step, t->recipe_hash, &err) != TITAN_OK)
+    if (!e->state.restore.covered &&
+        checkpoint_prune(at, t->folder.path, (int)t->recipe->checkpoint.keep_latest_k, e->state.shards.own->step,
+                         t->recipe_hash, t->recipe->job.owner, &err) != TITAN_OK)
         tlog_warn(&t->log, "old checkpoint not removed", "folder=\"%s\" reason=\"%s\"", t->folder.path, err.msg);
 }
 
@@ -284,6 +285,7 @@ static titan_status start(struct epoch *e, struct titan_error *err)
 
     if (e->published.reports[1].step == st->step && st->step > 0)
         metrics_print_step(&e->published.reports[1], &metrics);
+    (void)snprintf(info.owner, sizeof info.owner, "%s", t->recipe->job.owner);
     if (metrics.len < sizeof info.metrics)
         (void)snprintf(info.metrics, sizeof info.metrics, "%s", metrics.len ? metrics.data : "");
     (void)snprintf(info.dtype, sizeof info.dtype, "%s", model_only && st->step > 0 ? export_dtype(r) : "");

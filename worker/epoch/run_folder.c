@@ -25,6 +25,7 @@ static titan_status take(struct trainer *t, const atomic_int *stop, struct titan
 
     (void)snprintf(owner.id, sizeof owner.id, "%s", t->members->run_id);
     (void)snprintf(owner.name, sizeof owner.name, "%s", t->members->run_name);
+    (void)!folder_user_parse(t->recipe->job.owner, &owner.user);
     return folder_take(t->folder.path, &owner, FOLDER_WAIT_MS, run_folder_stall_ms(t->recipe), stop, &t->log,
                        &t->folder.held, err);
 }

@@ -29,6 +29,11 @@ static void owner(const struct fuzz_input *in)
         fuzz_error(status, &err);
     else
         fuzz_assert(memchr(found.id, 0, sizeof(found.id)) && memchr(found.name, 0, sizeof(found.name)));
+    char text[FOLDER_USER_TEXT];
+    struct folder_user again;
+    folder_user_print(&found.user, text);
+    if (status == TITAN_OK && text[0])
+        fuzz_assert(!folder_user_parse(text, &again) || folder_user_same(&found.user, &again));
     folder_found_clear(&found);
     uint64_t step;
     bool any;

@@ -182,6 +182,8 @@ static void free_cut(struct cut *c)
             free(c->slices[r][i].data);
 }
 
+static char writer[64];
+
 static titan_status write_cut(struct cut *c, uint64_t step, uint64_t epoch, char path[PATH_MAX],
                               struct titan_error *err)
 {
@@ -194,6 +196,7 @@ static titan_status write_cut(struct cut *c, uint64_t step, uint64_t epoch, char
                                    .recipe = (char *)recipe};
     struct buf entries[WORLD_MAX] = {0};
     titan_status status = TITAN_OK;
+    snprintf(info.owner, sizeof(info.owner), "%s", writer);
     for (int r = 0; r < c->world && status == TITAN_OK; r++)
         status = checkpoint_write_shard(-1, dir, &info, r, specs, TENSORS, c->slices[r], c->n[r], &entries[r], err);
     if (status == TITAN_OK)
@@ -203,7 +206,7 @@ static titan_status write_cut(struct cut *c, uint64_t step, uint64_t epoch, char
     return status;
 }
 
-/* Write step with a world of 3; path of what was written. */
+/* Write step with a world of 3, by writer; path of what was written. */
 static void write_some(uint64_t step, uint64_t epoch, char path[PATH_MAX])
 {
     unsigned seed = 5;
@@ -600,21 +603,42 @@ static void test_prune_and_remove(void **state)
     uint64_t step;
     for (uint64_t s = 1; s <= 5; s++)
         write_some(s * 10, 1, path);
-    assert_int_equal(checkpoint_prune(-1, dir, 0, UINT64_MAX, 0, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_prune(-1, dir, 0, UINT64_MAX, 0, "", NULL), TITAN_OK);
     assert_int_equal(count_entries(dir), 5);
     uint64_t *steps = NULL;
     size_t before = 0, after = 0;
     assert_int_equal(checkpoint_steps(-1, dir, &steps, &before, NULL), TITAN_OK);
     free(steps);
-    assert_int_equal(checkpoint_prune(-1, dir, 1, UINT64_MAX, 0x1234, NULL),
+    assert_int_equal(checkpoint_prune(-1, dir, 1, UINT64_MAX, 0x1234, "", NULL),
                      TITAN_OK); /* another recipe's are left alone */
     assert_int_equal(checkpoint_steps(-1, dir, &steps, &after, NULL), TITAN_OK);
     free(steps);
     assert_true(before > 2 && before == after);
-    assert_int_equal(checkpoint_prune(-1, dir, 2, UINT64_MAX, 0xfedcba9876543210, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_prune(-1, dir, 2, UINT64_MAX, 0xfedcba9876543210, "", NULL), TITAN_OK);
     assert_int_equal(count_entries(dir), 2);
     assert_int_equal(checkpoint_latest(dir, NULL, path, &step, NULL), TITAN_OK);
     assert_int_equal(step, 50);
+    assert_int_equal(checkpoint_prune(-1, dir, 1, UINT64_MAX, 0xfedcba9876543210, "user:bob", NULL), TITAN_OK);
+    assert_int_equal(count_entries(dir), 2); /* and so are those of another user, or of none */
+    snprintf(writer, sizeof(writer), "user:bob \"b\"");
+    write_some(60, 1, path);
+    write_some(70, 1, path);
+    assert_int_equal(checkpoint_prune(-1, dir, 1, UINT64_MAX, 0xfedcba9876543210, writer, NULL), TITAN_OK);
+    assert_int_equal(count_entries(dir), 3);
+    struct checkpoint_info info = {0};
+    assert_int_equal(checkpoint_read_info(path, &info, NULL), TITAN_OK);
+    assert_string_equal(info.owner, writer);
+    checkpoint_info_clear(&info);
+    snprintf(writer, sizeof(writer), "user:eve");
+    struct cut c;
+    unsigned seed = 5;
+    struct titan_error err = {0};
+    make_cut(&c, 3, &seed);
+    fill_cut(&c, 70);
+    assert_int_equal(write_cut(&c, 70, 2, path, &err), TITAN_ECONFLICT); /* bob's is not exchanged */
+    free_cut(&c);
+    assert_non_null(strstr(err.msg, "by another user"));
+    writer[0] = '\0';
 }
 
 /* The same step again in a later epoch replaces the first. */

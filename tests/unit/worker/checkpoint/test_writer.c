@@ -562,7 +562,7 @@ static void test_folder_of_another_run(void **state)
         assert_int_equal(collect(w, &written, &err) == TITAN_OK, own || same || none);
         checkpoint_writer_close(w);
         if (i == 0)
-            assert_non_null(strstr(err.msg, "has become that of job 2"));
+            assert_non_null(strstr(err.msg, "has become that of another run"));
     }
 }
 
