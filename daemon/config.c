@@ -581,11 +581,21 @@ static titan_status resolve_transport(struct daemon_config *c, struct titan_erro
     return c->agents_listen[0] ? config_transport(c, c->agents_listen, &tls, err) : TITAN_OK;
 }
 
+static const char *runtime_directory(void)
+{
+    const char *folder = getenv("RUNTIME_DIRECTORY");
+    return folder && *folder ? folder : NULL;
+}
+
+bool config_is_service(void)
+{
+    return runtime_directory() != NULL;
+}
+
 /* Workers reach their agent at a socket in run/, clients their coordinator at one in the folder itself or systemd's. */
 static titan_status check_sockets_fit(const struct daemon_config *c, struct titan_error *err)
 {
-    const char *runtime = getenv("RUNTIME_DIRECTORY"); /* from systemd */
-    const char *name = c->role != ROLE_COORDINATOR ? "/run/agent.sock" : runtime && *runtime ? "" : "/agents.sock";
+    const char *name = c->role != ROLE_COORDINATOR ? "/run/agent.sock" : runtime_directory() ? "" : "/agents.sock";
     const size_t most = SOCKET_PATH_MAX - strlen(name), len = strlen(c->state_dir);
     if (len <= most)
         return TITAN_OK;
@@ -601,9 +611,9 @@ static titan_status default_listen(struct daemon_config *c, struct titan_error *
 {
     if (c->role == ROLE_AGENT)
         return TITAN_OK;
-    const char *runtime = getenv("RUNTIME_DIRECTORY"); /* from systemd */
-    const char *folder = runtime && *runtime ? runtime : c->state_dir;
-    int len = (int)strcspn(folder, runtime && *runtime ? ":" : "");
+    const char *runtime = runtime_directory();
+    const char *folder = runtime ? runtime : c->state_dir;
+    int len = (int)strcspn(folder, runtime ? ":" : "");
     char path[CONFIG_TEXT_MAX];
     int n = snprintf(path, sizeof(path), "unix:%.*s/titan.sock", len, folder);
     int agents = snprintf(c->agents, sizeof(c->agents), "unix:%.*s/agents.sock", len, folder);

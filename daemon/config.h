@@ -82,6 +82,9 @@ titan_status config_parse(int argc, char **argv, struct daemon_config *ret, stru
 titan_status config_auth_default(struct auth_options *ret, struct titan_error *err) TITAN_MUST_USE;
 /* Read a config file over what is in config. "path:line: ..." in err. */
 titan_status config_load(struct daemon_config *config, const char *path, struct titan_error *err) TITAN_MUST_USE;
+/* Does systemd run it as a service, with a folder of its own for sockets (RUNTIME_DIRECTORY)? Every user of the machine
+ * may connect then. */
+bool config_is_service(void);
 /* What TCP at this address is protected with: *ret is NULL for a Unix socket and for `insecure`. TITAN_EINVAL, with
  * what to do, when it would have to be TLS and there is no certificate. */
 titan_status config_transport(const struct daemon_config *config, const char *address, const struct rpc_tls **ret,

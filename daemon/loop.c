@@ -302,6 +302,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     const struct detection *t = &d->config->detection;
     struct auth_options auth = d->config->auth;
     auth.nodes_by_address = d->config->role == ROLE_COORDINATOR;
+    auth.service = config_is_service();
     struct coordinator_options options = {.observer = &api_observer,
                                           .state_dir = d->config->state_dir,
                                           .jobs_dir = d->config->jobs_dir[0] ? d->config->jobs_dir : NULL,
@@ -336,8 +337,8 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     if (tls)
         TRY(coordinator_identity(d->coordinator, tls, err));
     const struct rpc_method *methods = api_methods(&n);
-    /* In systemd's folder every user of the machine may connect: roles say what each may do. Agents are of one user. */
-    bool shared = getenv("RUNTIME_DIRECTORY") != NULL;
+    /* Roles say what each user may do that may connect. Agents are of one user. */
+    const bool shared = config_is_service();
     struct rpc_server_options server_options = {.socket_mode = shared ? 0666 : 0600,
                                                 .authorize = api_authorize,
                                                 .check = api_check,

@@ -140,7 +140,7 @@ static unsigned ask_roles(const struct auth *a, uid_t uid, gid_t gid, const char
     gid_t groups[GROUPS_MAX];
     const int n = a->by_group ? groups_of(uid, gid, groups) : 0;
     unsigned roles = roles_of(a, (int64_t)uid, name, groups, n);
-    if (uid == a->own)
+    if (uid == 0 || (uid == a->own && !a->options.service))
         roles |= roles_up_to(POLICY_ADMIN);
     if (uid == a->own || uid == 0)
         roles |= POLICY_BIT(POLICY_NODE);
@@ -338,6 +338,7 @@ void auth_reload(struct auth *a, const struct auth_options *options)
 {
     struct auth_options now = *options;
     now.nodes_by_address = a->options.nodes_by_address;
+    now.service = a->options.service;
     take_options(a, &now);
 }
 

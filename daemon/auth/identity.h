@@ -2,8 +2,9 @@
 /* identity.h - from what the transport has proved about a caller (rpc_identity) to a user with roles.
  *
  * Unix socket: the process's uid. It is admin or operator where the configuration lists it, its name or a group of it;
- * the daemon's own uid is always admin, and may speak for a node. Certificate: of a node, or of a user, by its SPIFFE
- * name. Token: the user and the role it was made for. Plain TCP, which a daemon serves with --insecure only: anonymous.
+ * root always, and the daemon's own uid where a person has started it. Both may speak for a node. Certificate: of a
+ * node, or of a user, by its SPIFFE name. Token: the user and the role it was made for. Plain TCP, which a daemon
+ * serves with --insecure only: anonymous.
  */
 #ifndef TITAN_DAEMON_AUTH_IDENTITY_H
 #define TITAN_DAEMON_AUTH_IDENTITY_H
@@ -36,6 +37,7 @@ struct auth_options {
     struct auth_list admins, operators;
     bool private_jobs;
     bool nodes_by_address; /* plain TCP is for agents, too */
+    bool service; /* every user may connect, and workers run as the daemon's user: that is no admin by its uid */
 };
 
 struct auth_user {
@@ -48,7 +50,7 @@ struct auth_user {
 struct auth;
 
 struct auth *auth_new(const struct auth_options *options); /* never NULL */
-/* Other lists; nodes_by_address stays. What was known of groups is asked for anew. */
+/* Other lists; nodes_by_address and service stay. What was known of groups is asked for anew. */
 void auth_reload(struct auth *a, const struct auth_options *options);
 void auth_free(struct auth *a);               /* NULL is fine */
 bool auth_private_jobs(const struct auth *a); /* NULL: false */
@@ -71,7 +73,7 @@ void auth_put_token(struct auth *a, const struct token *token, int64_t now_ms);
  * known. */
 int64_t auth_revoke_token(struct auth *a, const char *id, int64_t at_ms);
 
-/* Is this one of the daemon's own: admin, or the daemon's uid? What it names is opened with the daemon's rights. */
+/* An admin, or a caller that needs no identity? What it names is opened with the daemon's rights. */
 static inline bool auth_trusted(const struct auth_user *u)
 {
     return u->roles & (POLICY_BIT(POLICY_ADMIN) | POLICY_BIT(POLICY_ANONYMOUS));

@@ -2,7 +2,7 @@
 /* paths.h - what a run file names is opened by workers, with the daemon's rights; so it is asked first whether the one
  * that submits it could open it, too.
  *
- * Admins, the daemon's own user and anonymous callers may name any path. Others: what lies, links resolved, below one
+ * Admins and anonymous callers may name any path. Others: what lies, links resolved, below one
  * of the configured roots; and what their uid may read or write itself by the modes and POSIX access lists of the files
  * and of every folder on the way (an access list of another kind is not known here). Without a uid on this machine: the
  * roots only. */

@@ -513,6 +513,49 @@ def service_socket():
             p.wait()
 
 
+def service_user():
+    """A service's own user, which its workers are, is no admin by that; root is. One that a person starts is that person's."""
+    if why := needs_root():
+        return why
+    service = 64990
+    with tempfile.TemporaryDirectory(prefix="titan-service-") as name:
+        folder = Path(name)
+        os.chmod(folder, 0o755)
+        for program in ("titand", "titanctl"):
+            shutil.copy(BIN / program, folder)
+            os.chmod(folder / program, 0o755)
+        (folder / "coordinator.toml").write_text('[authorization]\nadmins = ["user:ada"]\n')
+        for kind in ("run", "state"):
+            (folder / kind).mkdir()
+            os.chown(folder / kind, service, service)
+
+        def ask(uid, *args):
+            return subprocess.run([folder / "titanctl", "--server", f"unix:{where}/titan.sock", *args], capture_output=True, text=True,
+                                  cwd="/", user=uid, group=uid, extra_groups=[], env={"HOME": "/"}, timeout=deadline())
+        for systemd in (True, False):
+            where = folder / ("run" if systemd else "state")
+            env = {"HOME": "/", **({"RUNTIME_DIRECTORY": str(where)} if systemd else {})}
+            with open(folder / "log", "w") as log:
+                p = subprocess.Popen([folder / "titand", "coordinator", "--config", folder / "coordinator.toml", "--state-dir", folder / "state"],
+                                     stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd="/", user=service, group=service, extra_groups=[],
+                                     env=env)
+            try:
+                until("it answers", lambda: ask(0, "version").returncode == 0)
+                assert ask(0, "token", "create", "ci").returncode == 0
+                assert ask(service, "list").returncode == 0
+                for admin in (("token", "create", "mine", "--role", "admin"), ("admin", "backup", where / "copy"), ("audit",)):
+                    done = ask(service, *map(str, admin))
+                    assert done.returncode == (5 if systemd else 0), (systemd, admin, done)
+                if systemd:
+                    p.send_signal(signal.SIGHUP)  # lists that are read again change nothing of it
+                    until("it has read its lists again", lambda: "config file reloaded" in (folder / "log").read_text())
+                    assert ask(service, "audit").returncode == 5
+            finally:
+                p.terminate()
+                p.wait()
+
+
 if __name__ == "__main__":
     tap(root_and_jobs, job_folders, state_folder, four_commands, keys_of_others, names_that_deceive, owners_and_operators, private_jobs, members_of_groups, storm,
-        tokens, token_goes_to_trusted_sockets, paths_of_others, jobs_that_go_on, others_socket, service_socket)
+        tokens, token_goes_to_trusted_sockets, paths_of_others, jobs_that_go_on, others_socket, service_socket,
+        service_user)

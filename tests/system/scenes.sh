@@ -400,7 +400,7 @@ restore_backup() { # what came after it is learned from the nodes
     goes_on || return 1
     at=$(step)
     systemctl stop titan-coordinator.socket titan-coordinator.service || return 1
-    runuser -u titan -- titanctl admin restore "$(ls /var/lib/titan-backup/titan-*.db | tail -n 1)" --state-dir /var/lib/titan-coordinator || return 1
+    titanctl admin restore "$(ls /var/lib/titan-backup/titan-*.db | tail -n 1)" --state-dir /var/lib/titan-coordinator || return 1
     systemctl start titan-coordinator.socket titan-coordinator.service || return 1
     wait_for 180 nodes_ready && goes_on || return 1
     titanctl events | grep -E 'epoch.restored|store.settled' | tail -n 3

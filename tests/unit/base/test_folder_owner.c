@@ -32,8 +32,8 @@ static void test_texts(void **state)
                  {"uid:7", "uid:7 uid:7", 7},
                  {"ci", "user:ci", -1},
                  {"uid:5 root", "user:uid:5 root", -1}};
-    static const char *const bad[] = {"", "alice", "uid:", "uid:5", "uid:5 ", "uid:-1 root", "uid:x y", "user:",
-                                      "uid:4294967295 x", "uid: 0 root"};
+    static const char *const bad[] = {
+        "", "alice", "uid:", "uid:5", "uid:5 ", "uid:-1 root", "uid:x y", "user:", "uid:4294967295 x", "uid: 0 root"};
     char text[FOLDER_USER_TEXT];
     struct folder_user again;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -69,8 +69,8 @@ static void test_above(void **state)
     static const struct {
         const char *below;
         bool there;
-    } cases[] = {{"", true}, {"/step-00000004", true}, {"/step-00000004/hf/tokenizer.json", true}, {"/not/there", true},
-                 {"/a/b/c/d", false}, {"/..", false}};
+    } cases[] = {{"", true},           {"/step-00000004", true}, {"/step-00000004/hf/tokenizer.json", true},
+                 {"/not/there", true}, {"/a/b/c/d", false},      {"/..", false}};
     char dir[] = "/tmp/titan-owner-XXXXXX", path[256];
     struct folder_found found = {0};
     assert_non_null(mkdtemp(dir));

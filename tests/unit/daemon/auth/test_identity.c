@@ -58,6 +58,7 @@ static void test_uids(void **state)
     assert_int_equal(roles(a, by_uid(4000000, "uid:4000000")), ADMIN);
     assert_int_equal(roles(a, by_uid(1234568, "olga")), OPERATOR);
     assert_int_equal(roles(a, by_uid(geteuid(), "self")), ADMIN | POLICY_BIT(POLICY_NODE));
+    assert_int_equal(roles(a, by_uid(0, "root")), ADMIN | POLICY_BIT(POLICY_NODE));
     auth_resolve(a, &alice, 1000, &u);
     assert_int_equal(u.uid, 1234567);
     assert_string_equal(u.name, "alice");

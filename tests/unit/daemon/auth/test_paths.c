@@ -284,7 +284,7 @@ static void test_roots(void **state)
     assert_int_equal(writes(&o, &nobody_here, "", in("closed")), TITAN_EPERM);
     assert_int_equal(writes(&o, &nobody_here, "", in("closed/state/jobsx")), TITAN_OK);
     assert_int_equal(reads(&o, &nobody_here, in("closed/file"), NULL), TITAN_OK);
-    /* Admins and the daemon's own user may name anything, and it stays as it is. */
+    /* Admins may name anything, and it stays as it is. */
     struct auth_user admin = {.uid = 1, .roles = POLICY_BIT(POLICY_ADMIN)};
     char path[1100];
     assert_int_equal(reads(&none, &admin, in("drop/link"), path), TITAN_OK);
