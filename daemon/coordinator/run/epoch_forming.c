@@ -222,7 +222,7 @@ void epoch_try_form(struct core *c, struct jobrec *j)
     /* Members have left the epoch, and other holders of its state have been heard. A worker that is back and is neither
      * is waited for no longer than the members were. */
     bool reachable, quiet = all_quiet(j), heard = others_heard(j, &reachable);
-    if ((reachable || (!quiet && j->epoch_state == EPOCH_REVOKED)) && j->clock.epoch_deadline == INT64_MAX)
+    if ((reachable || (!quiet && epoch_leaving(j))) && j->clock.epoch_deadline == INT64_MAX)
         job_clock_limit(j, c->now.mono_ms + job_clock_quiesce_ms(c, j));
     if (!quiet || !heard)
         return;
