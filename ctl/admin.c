@@ -91,8 +91,14 @@ static void print_report(struct ctl *ctl, const char *path, const struct backup_
     event_head_write(&r->head, head);
     if (!ctl->json) {
         (void)printf("%s: sound; %lld jobs, %llu events%s, term %lld, head %s", path, (long long)r->jobs,
-                     (unsigned long long)r->chained, r->replay.changes ? ", every state follows from them" : "",
+                     (unsigned long long)r->chained, r->replay.changes ? ", every row follows from them" : "",
                      (long long)r->term, head);
+        if (r->replay.unknown && r->replay.facts_from)
+            (void)printf("; owners and rights of %llu rows are not known, from before event %llu",
+                         (unsigned long long)r->replay.unknown, (unsigned long long)r->replay.facts_from);
+        else if (r->replay.unknown)
+            (void)printf("; owners and rights of %llu rows are not known, of an older Titan",
+                         (unsigned long long)r->replay.unknown);
         if (s && s->at[0])
             (void)printf("; signed at %s with the key %s", s->at, s->key_id);
         (void)printf("%s\n", s && !s->at[0] ? "; not signed" : "");
@@ -108,6 +114,7 @@ static void print_report(struct ctl *ctl, const char *path, const struct backup_
     json_put_int(&w, "last_event", r->last_event);
     json_put_int(&w, "term", r->term);
     json_put_uint(&w, "replayed", r->replay.changes);
+    json_put_uint(&w, "not_known", r->replay.unknown);
     json_put_string(&w, "head", head);
     if (s)
         json_put_string(&w, "signed_at", s->at[0] ? s->at : NULL);
@@ -579,7 +586,8 @@ const struct command command_admin = {
              WORD_NONE},
             {"above", 0, "N", "restore: agents have seen term N; the store's is to be above it", WORD_NONE},
             {"fix", 0, NULL, "check: write the units' drop-ins for storage.jobs_dir and the like", WORD_NONE},
-            {"rederive", 0, NULL, "verify: also derive every state from the event log and compare", WORD_NONE},
+            {"rederive", 0, NULL, "verify: also derive states, owners, recipes and rights from the event log",
+             WORD_NONE},
             TABLE_WIDE("check: "),
             {NULL}},
     .examples =

@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "state/event.h"
+#include "state/facts.h"
 
 #define KEPT_MS INT64_C(86400000) /* a token that has expired, so that its use is reported as such */
 
@@ -20,8 +22,16 @@ titan_status enrolment_join_add(struct db *db, const struct join *j, struct tita
                       .rank = -1,
                       .message = message,
                       .actor = j->created_by};
+    _cleanup_(facts_free) struct facts facts = {.text = BUF_INIT};
     (void)snprintf(message, sizeof(message), "node %.200s may join until %s", j->node,
                    clock_format(j->expires_at_ms, until));
+    facts_begin(&facts, "join", j->id);
+    facts_text(&facts, "node", j->node);
+    facts_bytes(&facts, "hash", j->hash, ENROLMENT_HASH);
+    facts_number(&facts, "created_at_ms", j->created_at_ms);
+    facts_number(&facts, "expires_at_ms", j->expires_at_ms);
+    facts_text(&facts, "created_by", j->created_by);
+    TRY(facts_end(&facts, &e.facts, err));
     TRY(db_run(db, err, "DELETE FROM joins WHERE expires_at_ms < ?", "i", j->created_at_ms - KEPT_MS));
     TRY(db_run(db, err,
                "INSERT INTO joins (id, node, hash, created_at_ms, expires_at_ms, created_by) VALUES (?, ?, ?, ?, ?, ?)",
@@ -107,6 +117,10 @@ titan_status enrolment_join_revoke(struct db *db, const char *id, const char *by
     (void)snprintf(ret_node, ENROLMENT_NODE, "%s", f.node);
     (void)snprintf(message, sizeof(message), "the join token of node %.200s is taken back", f.node);
     e.node = f.node;
+    _cleanup_(facts_free) struct facts facts = {.text = BUF_INIT};
+    facts_begin(&facts, "join", id);
+    facts_number(&facts, "taken_back", 1);
+    TRY(facts_end(&facts, &e.facts, err));
     TRY(db_run(db, err, "DELETE FROM joins WHERE id = ?", "t", id));
     return event_add(db, &e, err);
 }
@@ -150,6 +164,11 @@ titan_status enrolment_join_use(struct db *db, const char *id, const unsigned ch
         return event_add(db, &e, err);
     }
     (void)snprintf(message, sizeof(message), "node %.200s has its certificate", node);
+    _cleanup_(facts_free) struct facts facts = {.text = BUF_INIT};
+    facts_begin(&facts, "join", id);
+    facts_number(&facts, "used_at_ms", now_ms);
+    facts_bytes(&facts, "key_hash", key_hash, ENROLMENT_HASH);
+    TRY(facts_end(&facts, &e.facts, err));
     TRY(db_run(db, err, "UPDATE joins SET used_at_ms = ?, key_hash = ? WHERE id = ?", "ibt", now_ms, key_hash,
                (size_t)ENROLMENT_HASH, id));
     return event_add(db, &e, err);
@@ -166,6 +185,16 @@ titan_status revocation_put(struct db *db, const struct revocation *r, struct ti
                " UPDATE SET at_ms = max(at_ms, excluded.at_ms), reason = excluded.reason,"
                " created_by = excluded.created_by",
                "titt", r->uri, r->at_ms, r->reason, r->by));
+    int64_t at_ms = 0; /* of the later of two */
+    TRY(db_int(db, 0, &at_ms, err, "SELECT at_ms FROM revocations WHERE uri = ?", "t", r->uri));
+    _cleanup_(facts_free) struct facts facts = {.text = BUF_INIT};
+    facts_begin(&facts, "certificate", r->uri);
+    facts_number(&facts, "at_ms", at_ms);
+    facts_text(&facts, "reason", r->reason);
+    facts_text(&facts, "created_by", r->by);
+    if (r->node)
+        facts_text(&facts, "node", r->node);
+    TRY(facts_end(&facts, &e.facts, err));
     if (r->node) /* a token that was used gives the same key another certificate, and one that was not gives a first */
         TRY(db_run(db, err, "DELETE FROM joins WHERE node = ?", "t", r->node));
     return event_add(db, &e, err);

@@ -13,7 +13,7 @@
 
 /* --- the chain ---------------------------------------------------------------------------------------------------- */
 
-#define LINK_BYTES 400 /* of most events: more makes a buffer grow */
+#define LINK_BYTES 700 /* of most events: more makes a buffer grow */
 
 static void put_number(struct buf *b, uint64_t n)
 {
@@ -117,6 +117,13 @@ static titan_status add(struct db *db, struct event e, const char *change, struc
 {
     titan_assert(e.type && *e.type && change && e.rank >= -1);
     unsigned char before[EVENT_CHAIN_BYTES], chain[EVENT_CHAIN_BYTES];
+    _cleanup_(buf_free) struct buf with_facts = BUF_INIT;
+    if (e.facts) {
+        buf_printf(&with_facts, "%s\n%s", change, e.facts);
+        if (buf_failed(&with_facts))
+            return titan_fail(err, TITAN_ENOMEM, "out of memory");
+        change = with_facts.data;
+    }
     e.message = e.message ? e.message : "";
     e.node = e.node ? e.node : "";
     e.detail = e.detail ? e.detail : "{}";

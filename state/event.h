@@ -7,7 +7,7 @@
  * (event_verify), unless all rows behind it were written anew.
  *
  * Whatever moves a state also says so in events.change, by event_add_change(); replaying these words gives every state
- * the tables hold (replay.h). */
+ * the tables hold (replay.h). Behind them, in a line of their own, are the event's facts (facts.h). */
 #ifndef TITAN_STATE_EVENT_H
 #define TITAN_STATE_EVENT_H
 
@@ -30,6 +30,7 @@ struct event {
     const char *node;   /* NULL = none */
     const char *detail; /* a JSON object; NULL = {} */
     const char *actor;  /* the identity that called for it; NULL = none did */
+    const char *facts;  /* what rows hold by it (facts.h); NULL = nothing. Not read back */
 };
 
 /* Which events a reader may see and wants. */

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/labels.h"
+#include "state/facts.h"
 
 #define TO(s) SM_BIT(JOB_##s)
 static const struct sm_state job_states[] = {
@@ -87,6 +89,22 @@ static titan_status check_folder(struct db *db, const struct job *job, struct ti
     return status;
 }
 
+static titan_status add_submitted(struct db *db, const struct job *job, const char *recipe, struct titan_error *err)
+{
+    _cleanup_(facts_free) struct facts facts = {.text = BUF_INIT};
+    char key[24];
+    struct event e = {
+        .job_id = job->id, .at_ms = job->submitted_at_ms, .type = "job.submitted", .message = "submitted", .rank = -1};
+    (void)snprintf(key, sizeof(key), "%llu", (unsigned long long)job->id);
+    facts_begin(&facts, "job", key);
+    facts_text(&facts, "owner", job->user);
+    facts_number(&facts, "uid", job->uid);
+    facts_number(&facts, "gid", job->gid);
+    TRY(facts_digest(&facts, "recipe", recipe, err));
+    TRY(facts_end(&facts, &e.facts, err));
+    return add_change(db, &e, job->id, JOB_NONE, JOB_PENDING, 0, err);
+}
+
 titan_status job_submit(struct db *db, const struct job *job, const char *recipe, uint64_t *ret_existing,
                         struct titan_error *err)
 {
@@ -115,13 +133,7 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
     TRY(db_run(db, err, "INSERT INTO recipes VALUES (?, ?)", "ut", job->id, recipe));
     if (job->key)
         TRY(db_run(db, err, "INSERT INTO job_keys VALUES (?, ?, ?)", "ttu", job->key_owner, job->key, job->id));
-    return add_change(db,
-                      &(struct event){.job_id = job->id,
-                                      .at_ms = job->submitted_at_ms,
-                                      .type = "job.submitted",
-                                      .message = "submitted",
-                                      .rank = -1},
-                      job->id, JOB_NONE, JOB_PENDING, 0, err);
+    return add_submitted(db, job, recipe, err);
 }
 
 static titan_status put_status(struct db *db, uint64_t id, const struct job_status *s, struct titan_error *err)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "state/facts.h"
 #include "state/job.h"
 
 static void with_state(const struct job *job, void *data)
@@ -52,7 +53,14 @@ titan_status job_remove(struct db *db, uint64_t id, const char *directory, const
     TRY(db_run(db, err, "DELETE FROM recipes WHERE job_id = ?", "u", id));
     TRY(db_run(db, err, "DELETE FROM job_keys WHERE job_id = ?", "u", id));
     TRY(db_run(db, err, "DELETE FROM losses WHERE job_id = ?", "u", id));
-    return event_add(db, event, err);
+    struct event e = *event;
+    char key[24];
+    _cleanup_(facts_free) struct facts facts = {.text = BUF_INIT};
+    (void)snprintf(key, sizeof(key), "%llu", (unsigned long long)id);
+    facts_begin(&facts, "job", key);
+    facts_number(&facts, "removed_at_ms", event->at_ms);
+    TRY(facts_end(&facts, &e.facts, err));
+    return event_add(db, &e, err);
 }
 
 titan_status job_remove_metrics(struct db *db, uint64_t id, struct titan_error *err)

@@ -3,15 +3,18 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "base/utf8.h"
 #include "state/checkpoint.h"
 #include "state/epoch.h"
+#include "state/facts.h"
 #include "state/job.h"
 #include "state/node.h"
 #include "state/run.h"
+#include "state/schema.h"
 #include "state/worker.h"
 
 #define PRINT_MAX 100
@@ -33,21 +36,30 @@ struct replay {
     struct db *db, *states; /* the store; what the log has led to, in memory */
     bool older;             /* the store has rows from before the log had changes */
     struct replay_report report;
+    struct facts_check facts; /* differs NULL: the store is older than they are */
     void (*print)(const char *line, void *data);
     void *data;
 };
+
+static void print_difference(void *data, const char *line)
+{
+    struct replay *r = data;
+    char text[640];
+    if (r->report.wrong++ >= PRINT_MAX || !r->print)
+        return;
+    (void)snprintf(text, sizeof(text), "%s", line);
+    text_fit(text, '?'); /* it quotes what is in the store */
+    r->print(text, r->data);
+}
 
 static __attribute__((format(printf, 2, 3))) void differs(struct replay *r, const char *fmt, ...)
 {
     char line[640];
     va_list ap;
-    if (r->report.wrong++ >= PRINT_MAX || !r->print)
-        return;
     va_start(ap, fmt);
     (void)vsnprintf(line, sizeof(line), fmt, ap);
     va_end(ap);
-    text_fit(line, '?'); /* it quotes what is in the store */
-    r->print(line, r->data);
+    print_difference(r, line);
 }
 
 /* --- the log ------------------------------------------------------------------------------------------------------ */
@@ -111,6 +123,20 @@ static titan_status take_step(struct replay *r, uint64_t id, const struct step *
                   (int64_t)s->to, s->count);
 }
 
+/* A step, facts behind it in a line of their own, or both. */
+static titan_status take_change(struct replay *r, uint64_t id, char *change, struct titan_error *err)
+{
+    struct step step;
+    char *facts = strchr(change, '\n');
+    if (facts)
+        *facts++ = '\0';
+    if (*change && parse_step(change, &step))
+        TRY(take_step(r, id, &step, err));
+    else if (*change)
+        differs(r, "event %llu has a change that cannot be read: %s", (unsigned long long)id, change);
+    return facts && r->facts.differs ? facts_check_take(&r->facts, id, facts, err) : TITAN_OK;
+}
+
 static titan_status replay_log(struct replay *r, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
@@ -118,12 +144,9 @@ static titan_status replay_log(struct replay *r, struct titan_error *err)
     titan_status status;
     bool row;
     while ((status = db_step(r->db, stmt, &row, err)) == TITAN_OK && row) {
-        struct step step;
-        if (parse_step(col_text(stmt, 1), &step))
-            status = take_step(r, col_uint(stmt, 0), &step, err);
-        else
-            differs(r, "event %llu has a change that cannot be read: %s", (unsigned long long)col_uint(stmt, 0),
-                    col_text(stmt, 1));
+        _cleanup_free_ char *change = strdup(col_text(stmt, 1));
+        status =
+            change ? take_change(r, col_uint(stmt, 0), change, err) : titan_fail(err, TITAN_ENOMEM, "out of memory");
         if (status != TITAN_OK)
             break;
     }
@@ -180,7 +203,11 @@ static titan_status compare_rest(struct replay *r, struct titan_error *err)
 
 static titan_status run(struct replay *r, struct titan_error *err)
 {
-    int64_t base = 0;
+    int64_t base = 0, schema = 0;
+    TRY(db_int(r->db, 0, &schema, err, "PRAGMA user_version", ""));
+    r->facts = (struct facts_check){
+        .db = r->db, .memory = r->states, .differs = schema >= SCHEMA_FACTS ? print_difference : NULL, .data = r};
+    TRY(facts_check_begin(&r->facts, err));
     TRY(db_int(r->db, 0, &base, err, "SELECT value FROM meta WHERE key = 'chain_base'", ""));
     r->older = base > 0;
     TRY(db_exec(r->states,
@@ -190,7 +217,13 @@ static titan_status run(struct replay *r, struct titan_error *err)
     TRY(replay_log(r, err));
     for (size_t i = 0; i < ARRAY_SIZE(tables); i++)
         TRY(compare_table(r, &tables[i], err));
-    return compare_rest(r, err);
+    TRY(compare_rest(r, err));
+    if (r->facts.differs)
+        TRY(facts_check_compare(&r->facts, err));
+    r->report.rows += r->facts.rows;
+    r->report.unknown = r->facts.unknown;
+    r->report.facts_from = r->facts.first;
+    return TITAN_OK;
 }
 
 titan_status replay_check(struct db *db, struct replay_report *ret, void (*print)(const char *line, void *data),
@@ -204,7 +237,7 @@ titan_status replay_check(struct db *db, struct replay_report *ret, void (*print
     db_close(r.states);
     (void)!db_exec(db, "RELEASE replay", NULL);
     if (status == TITAN_OK && r.report.wrong)
-        status = titan_fail(err, TITAN_ECORRUPT, "%llu of the store's states do not follow from its event log",
+        status = titan_fail(err, TITAN_ECORRUPT, "%llu rows of the store do not follow from its event log",
                             (unsigned long long)r.report.wrong);
     if (ret)
         *ret = r.report;

@@ -11,6 +11,7 @@
 
 #define SCHEMA_VERSION 9         /* of the job store */
 #define SCHEMA_CHAINED 3         /* ... since which its events are a chain */
+#define SCHEMA_FACTS 8           /* ... since which rows can be compared with the facts of events */
 #define SCHEMA_METRICS_VERSION 6 /* of the metrics */
 
 struct schema {

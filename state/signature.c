@@ -91,8 +91,7 @@ static titan_status put_lines(const struct signature *s, struct buf *out, struct
     char digest[HASH_TEXT], head[EVENT_HEAD_TEXT];
     hex_write(s->digest, sizeof(s->digest), digest);
     event_head_write(&s->head, head);
-    buf_printf(out,
-               "titan-backup-signature 1\nalgorithm hmac-sha256\nkey %s\nsize %llu\nsha256 %s\nhead %s\nat %s\n",
+    buf_printf(out, "titan-backup-signature 1\nalgorithm hmac-sha256\nkey %s\nsize %llu\nsha256 %s\nhead %s\nat %s\n",
                s->key_id, (unsigned long long)s->size, digest, head, s->at);
     return buf_failed(out) ? titan_fail(err, TITAN_ENOMEM, "out of memory") : TITAN_OK;
 }

@@ -7,7 +7,9 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/cleanup.h"
 #include "base/hex.h"
+#include "state/facts.h"
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
@@ -61,20 +63,41 @@ bool token_matches(const struct token *token, const unsigned char hash[TOKEN_HAS
 
 /* --- table -------------------------------------------------------------------------------------------------------- */
 
-titan_status token_add(struct db *db, const struct token *t, struct titan_error *err)
+titan_status token_add(struct db *db, const struct token *t, const struct event *event, struct titan_error *err)
 {
-    return db_run(db, err,
-                  "INSERT INTO tokens (id, name, role, hash, created_at_ms, expires_at_ms, created_by)"
-                  " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                  "ttibiit", t->id, t->name, (int64_t)t->role, (const void *)t->hash, sizeof(t->hash), t->created_at_ms,
-                  t->expires_at_ms, t->created_by);
+    struct event e = *event;
+    _cleanup_(facts_free) struct facts facts = {.text = BUF_INIT};
+    facts_begin(&facts, "token", t->id);
+    facts_text(&facts, "name", t->name);
+    facts_number(&facts, "role", (int64_t)t->role);
+    facts_bytes(&facts, "hash", t->hash, sizeof(t->hash));
+    facts_number(&facts, "created_at_ms", t->created_at_ms);
+    facts_number(&facts, "expires_at_ms", t->expires_at_ms);
+    facts_text(&facts, "created_by", t->created_by);
+    TRY(facts_end(&facts, &e.facts, err));
+    TRY(db_run(db, err,
+               "INSERT INTO tokens (id, name, role, hash, created_at_ms, expires_at_ms, created_by)"
+               " VALUES (?, ?, ?, ?, ?, ?, ?)",
+               "ttibiit", t->id, t->name, (int64_t)t->role, (const void *)t->hash, sizeof(t->hash), t->created_at_ms,
+               t->expires_at_ms, t->created_by));
+    return event_add(db, &e, err);
 }
 
-titan_status token_revoke(struct db *db, const char *id, int64_t now_ms, struct titan_error *err)
+titan_status token_revoke(struct db *db, const char *id, int64_t now_ms, const struct event *event,
+                          struct titan_error *err)
 {
+    struct event e = *event;
+    int64_t at_ms = 0;
+    _cleanup_(facts_free) struct facts facts = {.text = BUF_INIT};
     TRY(db_run(db, err, "UPDATE tokens SET revoked_at_ms = iif(revoked_at_ms = 0, ?, revoked_at_ms) WHERE id = ?", "it",
                now_ms, id));
-    return db_changes(db) ? TITAN_OK : titan_fail(err, TITAN_ENOTFOUND, "there is no token %.32s", id);
+    if (!db_changes(db))
+        return titan_fail(err, TITAN_ENOTFOUND, "there is no token %.32s", id);
+    TRY(db_int(db, 0, &at_ms, err, "SELECT revoked_at_ms FROM tokens WHERE id = ?", "t", id));
+    facts_begin(&facts, "token", id);
+    facts_number(&facts, "revoked_at_ms", at_ms);
+    TRY(facts_end(&facts, &e.facts, err));
+    return event_add(db, &e, err);
 }
 
 static void take_text(char *out, size_t size, const char *text)

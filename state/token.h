@@ -3,7 +3,7 @@
 #ifndef TITAN_STATE_TOKEN_H
 #define TITAN_STATE_TOKEN_H
 
-#include "state/db.h"
+#include "state/event.h"
 
 #define TOKEN_PREFIX "titan_"
 #define TOKEN_ID_BYTES 8
@@ -36,9 +36,12 @@ titan_status token_parse(const char *text, char id[TOKEN_ID_TEXT], unsigned char
 /* In constant time. */
 bool token_matches(const struct token *token, const unsigned char hash[TOKEN_HASH_BYTES]);
 
-titan_status token_add(struct db *db, const struct token *token, struct titan_error *err) TITAN_MUST_USE;
-/* TITAN_ENOTFOUND. One that is revoked already stays as it is. */
-titan_status token_revoke(struct db *db, const char *id, int64_t now_ms, struct titan_error *err) TITAN_MUST_USE;
+/* The event records it, with all of the token but its secret as facts. */
+titan_status token_add(struct db *db, const struct token *token, const struct event *event,
+                       struct titan_error *err) TITAN_MUST_USE;
+/* TITAN_ENOTFOUND. One that is revoked already stays as it is; the event is recorded all the same. */
+titan_status token_revoke(struct db *db, const char *id, int64_t now_ms, const struct event *event,
+                          struct titan_error *err) TITAN_MUST_USE;
 /* Oldest first. */
 titan_status token_list(struct db *db, bool (*each)(const struct token *token, void *data), void *data,
                         struct titan_error *err) TITAN_MUST_USE;

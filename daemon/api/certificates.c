@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/vec.h"
+#include "base/utf8.h"
 #include "daemon/api/api.h"
 #include "daemon/auth/certs.h"
 #include "daemon/coordinator/shell/enrol.h"
@@ -55,6 +56,7 @@ static struct pending *pending_new(struct coordinator *c, struct rpc_call *call,
     p->method = method;
     api_user(c, call, &p->user);
     (void)snprintf(p->by, sizeof(p->by), "%.*s", (int)sizeof(p->by) - 1, p->user.actor);
+    text_fit(p->by, '?'); /* it may be cut */
     return p;
 }
 

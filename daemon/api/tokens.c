@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/utf8.h"
 #include "base/vec.h"
 #include "daemon/api/api.h"
 #include "state/enrolment.h"
@@ -27,8 +28,8 @@ static titan_status write_token(struct db *db, void *arg, struct titan_error *er
 {
     titan_assert(((const struct token_write *)arg)->event.type);
     const struct token_write *w = arg;
-    TRY(w->revoke ? token_revoke(db, w->token.id, w->at_ms, err) : token_add(db, &w->token, err));
-    return event_add(db, &w->event, err);
+    return w->revoke ? token_revoke(db, w->token.id, w->at_ms, &w->event, err)
+                     : token_add(db, &w->token, &w->event, err);
 }
 
 /* What was made by calls with a token, and is good still. */
@@ -140,6 +141,7 @@ static titan_status fill(struct token_write *w, const Titan__V1__CreateTokenRequ
         return titan_fail(err, TITAN_EINVAL, "role: '%.32s' is not one of user, operator, admin", request->role);
     (void)snprintf(t->name, sizeof(t->name), "%s", request->name);
     (void)snprintf(t->created_by, sizeof(t->created_by), "%.*s", (int)sizeof(t->created_by) - 1, u->actor);
+    text_fit(t->created_by, '?'); /* it may be cut */
     t->created_at_ms = w->at_ms;
     t->expires_at_ms = w->at_ms + (int64_t)ttl * 1000;
     return token_make(t, w->text, err);

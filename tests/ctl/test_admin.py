@@ -52,6 +52,9 @@ def jobs():
 def backup_while_submitting():
     """A backup holds what was acknowledged before it began, and is sound in itself."""
     before = submit(5)
+    for role in ("user", "operator"):
+        World.daemon.ok("token", "create", "ci", "--role", role)
+    World.daemon.ok("token", "revoke", json.loads(World.daemon.ok("-o", "json", "token", "list"))["tokens"][0]["id"])
     over, acked = threading.Event(), []
 
     def flood():
@@ -273,6 +276,19 @@ def damaged_backup_is_refused():
     admin("verify", bad, "--unsigned")
     assert "do not follow" in admin("verify", "--rederive", bad, "--unsigned", code=1)
     assert "do not follow" in admin("restore", bad, "--state-dir", World.daemon.state, "--unsigned", code=1)
+    for change, words in (("jobs SET user = 'mallory' WHERE id = 2", "job 2: its owner is mallory, event"),
+                          ("jobs SET uid = 64999 WHERE id = 2", "job 2: its uid is 64999, event"),
+                          ("recipes SET text = text || ' ' WHERE job_id = 2", "job 2: its recipe is"),
+                          ("tokens SET role = 3 WHERE role = 1", "its role is 3, event"),
+                          ("tokens SET revoked_at_ms = 0", "its revoked_at_ms is 0, event"),
+                          ("tokens SET expires_at_ms = expires_at_ms + 1 WHERE role = 2", "its expires_at_ms is")):
+        shutil.copy(World.home / "one.db", bad)
+        with sqlite3.connect(bad) as db:
+            db.execute(f"UPDATE {change}")
+        db.close()
+        for how in (("verify", "--rederive", bad), ("restore", bad, "--state-dir", World.daemon.state)):
+            error = admin(*how, "--unsigned", code=1)
+            assert "do not follow" in error and (how[0] == "restore" or words in error), error
     bad.write_bytes(b"no database at all " * 1000)
     admin("restore", bad, "--state-dir", World.daemon.state, "--unsigned", code=1)
     admin("restore", World.home / "missing.db", "--state-dir", World.daemon.state, code=2)

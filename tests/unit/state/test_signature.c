@@ -24,7 +24,8 @@ static struct signature_key key_of(char digit)
 
 static void make(const struct signature_key *key, struct buf *out)
 {
-    struct signature s = {.size = 4096, .head = {.id = 17, .chain = {1, 2, 3}}, .digest = {0xab}, .at = "2026-11-20T02:15:00.000Z"};
+    struct signature s = {
+        .size = 4096, .head = {.id = 17, .chain = {1, 2, 3}}, .digest = {0xab}, .at = "2026-11-20T02:15:00.000Z"};
     assert_int_equal(signature_make(&s, key, out, NULL), TITAN_OK);
 }
 
@@ -102,8 +103,8 @@ static void test_heads(void **state)
     assert_string_equal(end, " rest");
     event_head_write(&head, out);
     assert_memory_equal(out, text, strlen(out));
-    static const char *const wrong[] = {"", ":", "x:", "-1:", "1 :", "1: ", "99999999999999999999:",
-                                        "9999999999999999999:"};
+    static const char *const wrong[] = {
+        "", ":", "x:", "-1:", "1 :", "1: ", "99999999999999999999:", "9999999999999999999:"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
         (void)snprintf(text, sizeof(text), "%s%s", wrong[i], hash);
         assert_false(event_head_read(text, &head, NULL));

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "state/replay.h"
 #include "state/schema.h"
 #include "state/token.h"
 
@@ -68,23 +69,25 @@ static void test_table(void **state)
         .name = "alice", .role = TOKEN_USER, .created_at_ms = 1, .expires_at_ms = 100, .created_by = "root"};
     struct token b = {.name = "ci", .role = TOKEN_OPERATOR, .created_at_ms = 2, .expires_at_ms = 200}, read[4],
                  *at = read;
+    const struct event event = {.at_ms = 5, .type = "audit.ok", .message = "m", .rank = -1, .actor = "root"};
     char text[TOKEN_TEXT];
     int64_t found = 0;
     assert_int_equal(db_open(":memory:", DB_WRITER, false, &db, NULL), TITAN_OK);
     assert_int_equal(schema_migrate(&schema_store, db, NULL), TITAN_OK);
     assert_int_equal(token_make(&a, text, NULL), TITAN_OK);
-    assert_int_equal(token_add(db, &a, NULL), TITAN_OK);
-    /* The secret is in no column. */
+    assert_int_equal(token_add(db, &a, &event, NULL), TITAN_OK);
+    /* The secret is in no column, and in no event. */
     assert_int_equal(db_int(db, 0, &found, NULL,
-                            "SELECT count(*) FROM tokens WHERE instr(id || name || hex(hash) || created_by, ?)", "t",
-                            text + sizeof(TOKEN_PREFIX) + 2 * TOKEN_ID_BYTES),
+                            "SELECT count(*) FROM tokens WHERE instr(id || name || hex(hash) || created_by, ?1) UNION"
+                            " SELECT count(*) FROM events WHERE instr(change || detail || message, ?1) ORDER BY 1 DESC",
+                            "t", text + sizeof(TOKEN_PREFIX) + 2 * TOKEN_ID_BYTES),
                      TITAN_OK);
     assert_int_equal(found, 0);
     assert_int_equal(token_make(&b, text, NULL), TITAN_OK);
-    assert_int_equal(token_add(db, &b, NULL), TITAN_OK);
-    assert_int_equal(token_revoke(db, b.id, 50, NULL), TITAN_OK);
-    assert_int_equal(token_revoke(db, b.id, 60, NULL), TITAN_OK);
-    assert_int_equal(token_revoke(db, "nothing", 60, NULL), TITAN_ENOTFOUND);
+    assert_int_equal(token_add(db, &b, &event, NULL), TITAN_OK);
+    assert_int_equal(token_revoke(db, b.id, 50, &event, NULL), TITAN_OK);
+    assert_int_equal(token_revoke(db, b.id, 60, &event, NULL), TITAN_OK);
+    assert_int_equal(token_revoke(db, "nothing", 60, &event, NULL), TITAN_ENOTFOUND);
     assert_int_equal(token_list(db, take, &at, NULL), TITAN_OK);
     assert_int_equal(at - read, 2);
     assert_string_equal(read[0].name, "alice");
@@ -93,6 +96,7 @@ static void test_table(void **state)
     assert_memory_equal(read[0].hash, a.hash, sizeof(a.hash));
     assert_int_equal(read[1].role, TOKEN_OPERATOR);
     assert_int_equal(read[1].revoked_at_ms, 50);
+    assert_int_equal(replay_check(db, NULL, NULL, NULL, NULL), TITAN_OK);
     db_close(db);
 }
 

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "state/facts.h"
+
+#include <inttypes.h>
+#include <openssl/evp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/hex.h"
+
+#define HASH_BYTES 32
+#define HASH_TEXT (2 * HASH_BYTES + 1)
+
+/* --- in an event -------------------------------------------------------------------------------------------------- */
+
+void facts_begin(struct facts *f, const char *noun, const char *key)
+{
+    *f = (struct facts){.text = BUF_INIT};
+    f->out.out = &f->text;
+    json_begin_object(&f->out, NULL);
+    json_put_string(&f->out, noun, key);
+}
+
+void facts_text(struct facts *f, const char *field, const char *value)
+{
+    json_put_string(&f->out, field, value);
+}
+
+void facts_number(struct facts *f, const char *field, int64_t value)
+{
+    json_put_int(&f->out, field, value);
+}
+
+void facts_bytes(struct facts *f, const char *field, const unsigned char *bytes, size_t n)
+{
+    titan_assert(n <= HASH_BYTES);
+    char text[HASH_TEXT];
+    hex_write(bytes, n, text);
+    json_put_string(&f->out, field, text);
+}
+
+static titan_status digest(const char *text, char ret[HASH_TEXT], struct titan_error *err)
+{
+    unsigned char hash[HASH_BYTES];
+    unsigned n = 0;
+    if (EVP_Digest(text, strlen(text), hash, &n, EVP_sha256(), NULL) != 1 || n != HASH_BYTES)
+        return titan_fail(err, TITAN_EBUG, "job store: SHA-256 is not available");
+    hex_write(hash, n, ret);
+    return TITAN_OK;
+}
+
+titan_status facts_digest(struct facts *f, const char *field, const char *text, struct titan_error *err)
+{
+    char hash[HASH_TEXT];
+    TRY(digest(text, hash, err));
+    json_put_string(&f->out, field, hash);
+    return TITAN_OK;
+}
+
+titan_status facts_end(struct facts *f, const char **ret, struct titan_error *err)
+{
+    json_end_object(&f->out);
+    *ret = f->text.data;
+    return buf_failed(&f->text) ? titan_fail(err, TITAN_ENOMEM, "out of memory") : TITAN_OK;
+}
+
+void facts_free(struct facts *f)
+{
+    buf_free(&f->text);
+}
+
+/* --- what the log states ------------------------------------------------------------------------------------------ */
+
+/* What each noun's rows are: the key, then fields under their names in the facts. A row that was made before there were
+ * facts has no fact `made`; then the log has an event, `made_by`, ?1 being the key, or the row was put in. */
+static const struct table {
+    const char *noun, *made, *rows, *made_by;
+    const char *ended_by;  /* the same of an event that has set `ended`, in such a row */
+    const char *ended;
+    bool stays; /* a row that the log knows is there for good */
+} tables[] = {
+    {.noun = "job",
+     .made = "owner",
+     .rows = "SELECT id, user AS owner, uid, gid, removed_at_ms, text AS recipe FROM jobs LEFT JOIN recipes ON"
+             " job_id = jobs.id",
+     .made_by = "SELECT id FROM events WHERE job_id = ?1 AND type = 'job.submitted'"},
+    {.noun = "token",
+     .made = "created_at_ms",
+     .rows = "SELECT id, name, role, lower(hex(hash)) AS hash, created_at_ms, expires_at_ms, created_by, revoked_at_ms"
+             " FROM tokens",
+     .made_by = "SELECT id FROM events WHERE actor <> '' AND type = 'audit.ok' AND instr(message, 'CreateToken: '"
+                " || ?1 || ' for ') = 1",
+     .ended_by = "SELECT id FROM events WHERE actor <> '' AND type = 'audit.ok' AND message = 'RevokeToken: ' || ?1",
+     .ended = "revoked_at_ms",
+     .stays = true},
+    {.noun = "join",
+     .made = "created_at_ms",
+     .rows = "SELECT id, node, lower(hex(hash)) AS hash, created_at_ms, expires_at_ms, created_by, used_at_ms,"
+             " lower(hex(key_hash)) AS key_hash, 0 AS taken_back FROM joins",
+     .made_by = "SELECT events.id FROM events, joins WHERE joins.id = ?1 AND type = 'node.invited' AND"
+                " at_ms = created_at_ms AND events.node = joins.node"},
+    {.noun = "certificate",
+     .made = "at_ms",
+     .rows = "SELECT uri, at_ms, reason, created_by FROM revocations",
+     .made_by = "SELECT id FROM events WHERE type = 'certificate.revoked' AND instr(message, ?1 || ' is revoked') = 1",
+     .stays = true},
+};
+
+static __attribute__((format(printf, 2, 3))) void differs(struct facts_check *c, const char *fmt, ...)
+{
+    char line[640];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(line, sizeof(line), fmt, ap);
+    va_end(ap);
+    c->differs(c->data, line);
+}
+
+titan_status facts_check_begin(struct facts_check *c, struct titan_error *err)
+{
+    return db_exec(c->memory,
+                   "CREATE TABLE facts (noun TEXT, key TEXT, field TEXT, value TEXT, event INTEGER,"
+                   " PRIMARY KEY (noun, key, field)) WITHOUT ROWID",
+                   err);
+}
+
+static titan_status put(struct facts_check *c, uint64_t event, const char *noun, const char *key, const char *field,
+                        const char *value, struct titan_error *err)
+{
+    return db_run(c->memory, err, "INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?, ?)", "ttttu", noun, key, field,
+                  value, event);
+}
+
+/* No join token of the node is good any more. */
+static titan_status end_joins(struct facts_check *c, uint64_t event, const char *node, struct titan_error *err)
+{
+    return db_run(c->memory, err,
+                  "INSERT OR REPLACE INTO facts SELECT noun, key, 'taken_back', '1', ?1 FROM facts WHERE noun = 'join' AND"
+                  " field = 'node' AND value = ?2",
+                  "ut", event, node);
+}
+
+titan_status facts_check_take(struct facts_check *c, uint64_t event, const char *text, struct titan_error *err)
+{
+    struct json *root = NULL;
+    titan_status status = json_parse(text, strlen(text), &root, NULL);
+    const struct json *key = status == TITAN_OK && root->type == JSON_OBJECT ? root->first : NULL;
+    if (!key || key->type != JSON_STRING) {
+        differs(c, "event %" PRIu64 " has facts that cannot be read: %.200s", event, text);
+        json_free(root);
+        return TITAN_OK;
+    }
+    c->first = c->first ? c->first : event;
+    for (const struct json *j = key->next; j && status == TITAN_OK; j = j->next) {
+        char number[24];
+        (void)snprintf(number, sizeof(number), "%" PRId64, j->type == JSON_INT ? j->integer : 0);
+        const char *value = j->type == JSON_STRING ? j->string : number;
+        if (strcmp(key->key, "certificate") == 0 && strcmp(j->key, "node") == 0)
+            status = end_joins(c, event, value, err);
+        else
+            status = put(c, event, key->key, key->string, j->key, value, err);
+    }
+    json_free(root);
+    return status;
+}
+
+/* --- the tables --------------------------------------------------------------------------------------------------- */
+
+/* *ret_event 0: the log does not state it. */
+static titan_status stated(struct facts_check *c, const char *noun, const char *key, const char *field,
+                           struct buf *ret_value, uint64_t *ret_event, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    bool row = false;
+    buf_clear(ret_value);
+    TRY(db_query(c->memory, &stmt, err, "SELECT value, event FROM facts WHERE noun = ? AND key = ? AND field = ?",
+                 "ttt", noun, key, field));
+    const titan_status status = db_step(c->memory, stmt, &row, err);
+    *ret_event = row ? col_uint(stmt, 1) : 0;
+    buf_puts(ret_value, row ? col_text(stmt, 0) : "");
+    db_done(stmt);
+    return status;
+}
+
+static titan_status event_of(struct facts_check *c, const char *sql, const char *key, int64_t *ret,
+                             struct titan_error *err)
+{
+    return db_int(c->db, 0, ret, err, sql, "t", key);
+}
+
+/* What is there of the row with this key: all, or only what older events show. */
+static titan_status find_maker(struct facts_check *c, const struct table *t, const char *key, bool *ret_known,
+                               struct titan_error *err)
+{
+    uint64_t event = 0;
+    int64_t made_by = 0;
+    _cleanup_(buf_free) struct buf value = BUF_INIT;
+    TRY(stated(c, t->noun, key, t->made, &value, &event, err));
+    *ret_known = event > 0;
+    c->rows++;
+    c->known += *ret_known;
+    if (*ret_known)
+        return TITAN_OK;
+    TRY(event_of(c, t->made_by, key, &made_by, err));
+    c->unknown += made_by > 0;
+    if (made_by == 0 && strcmp(t->noun, "job") != 0) /* of jobs the states have it */
+        differs(c, "%s %s: no event of the log has made it", t->noun, key);
+    return TITAN_OK;
+}
+
+/* A field that no event has set is 0 or empty. */
+static titan_status compare_field(struct facts_check *c, const struct table *t, const char *key, const char *field,
+                                  const char *is, bool known, struct titan_error *err)
+{
+    uint64_t event = 0;
+    int64_t ended_by = 0;
+    _cleanup_(buf_free) struct buf should = BUF_INIT;
+    TRY(stated(c, t->noun, key, field, &should, &event, err));
+    const char *value = should.data ? should.data : "";
+    const bool none = !*is || strcmp(is, "0") == 0;
+    if (event && strcmp(is, value) != 0)
+        differs(c, "%s %s: its %s is %.200s, event %" PRIu64 " states %.200s", t->noun, key, field, *is ? is : "missing",
+                event, value);
+    else if (!event && known && !none)
+        differs(c, "%s %s: its %s is %.200s, no event states that", t->noun, key, field, is);
+    else if (!event && !known && none && t->ended && strcmp(field, t->ended) == 0) {
+        TRY(event_of(c, t->ended_by, key, &ended_by, err));
+        if (ended_by)
+            differs(c, "%s %s: its %s is %s, event %" PRId64 " has set it", t->noun, key, field, is, ended_by);
+    }
+    return buf_failed(&should) ? titan_fail(err, TITAN_ENOMEM, "out of memory") : TITAN_OK;
+}
+
+static titan_status compare_row(struct facts_check *c, const struct table *t, sqlite3_stmt *stmt,
+                                struct titan_error *err)
+{
+    bool known = false, removed = false;
+    const char *key = col_text(stmt, 0);
+    TRY(find_maker(c, t, key, &known, err));
+    for (int i = 1; i < sqlite3_column_count(stmt); i++) {
+        char hash[HASH_TEXT];
+        const char *field = sqlite3_column_name(stmt, i), *is = col_text(stmt, i);
+        removed |= strcmp(field, "removed_at_ms") == 0 && col_int(stmt, i) != 0;
+        if (strcmp(field, "recipe") == 0 && removed)
+            continue; /* it went with the job */
+        if (strcmp(field, "recipe") == 0 && sqlite3_column_type(stmt, i) != SQLITE_NULL) {
+            TRY(digest(is, hash, err));
+            is = hash;
+        }
+        if (known || strcmp(field, "recipe") != 0)
+            TRY(compare_field(c, t, key, field, is, known, err));
+    }
+    return t->stays ? db_run(c->memory, err, "DELETE FROM facts WHERE noun = ? AND key = ?", "tt", t->noun, key)
+                    : TITAN_OK;
+}
+
+static titan_status compare_table(struct facts_check *c, const struct table *t, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    bool row = false;
+    TRY(db_query(c->db, &stmt, err, t->rows, ""));
+    titan_status status;
+    while ((status = db_step(c->db, stmt, &row, err)) == TITAN_OK && row)
+        if ((status = compare_row(c, t, stmt, err)) != TITAN_OK)
+            break;
+    db_done(stmt);
+    return status;
+}
+
+/* Rows that the log has made and that are not there: by its facts, and revocations of before there were facts. */
+static titan_status find_missing(struct facts_check *c, struct titan_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    bool row = false;
+    titan_status status = TITAN_OK;
+    for (size_t i = 0; i < ARRAY_SIZE(tables) && status == TITAN_OK; i++) {
+        if (!tables[i].stays)
+            continue;
+        TRY(db_query(c->memory, &stmt, err, "SELECT key, event FROM facts WHERE noun = ? AND field = ?", "tt",
+                     tables[i].noun, tables[i].made));
+        while ((status = db_step(c->memory, stmt, &row, err)) == TITAN_OK && row)
+            differs(c, "%s %s is missing, event %" PRIu64 " has made it", tables[i].noun, col_text(stmt, 0),
+                    col_uint(stmt, 1));
+        db_done(stmt);
+    }
+    TRY(status);
+    TRY(db_query(c->db, &stmt, err,
+                 "SELECT substr(message, 1, instr(message, ' is revoked') - 1) AS name, id FROM events"
+                 " WHERE type = 'certificate.revoked' AND change = '' AND name NOT IN (SELECT uri FROM revocations)",
+                 ""));
+    while ((status = db_step(c->db, stmt, &row, err)) == TITAN_OK && row)
+        differs(c, "certificate %s: its revocation is missing, event %" PRIu64 " has made it", col_text(stmt, 0),
+                col_uint(stmt, 1));
+    db_done(stmt);
+    return status;
+}
+
+titan_status facts_check_compare(struct facts_check *c, struct titan_error *err)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(tables); i++)
+        TRY(compare_table(c, &tables[i], err));
+    return find_missing(c, err);
+}
