@@ -18,11 +18,14 @@
 #include "base/file.h"
 #include "base/lock.h"
 #include "base/toml.h"
+#include "base/vec.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/output.h"
 #include "ctl/signed_backup.h"
 #include "state/backup.h"
+
+#define HEADS_FILE_MAX ((size_t)256 << 20)
 
 static void print_line(const char *line, void *data)
 {
@@ -93,6 +96,8 @@ static void print_report(struct ctl *ctl, const char *path, const struct backup_
         (void)printf("%s: sound; %lld jobs, %llu events%s, term %lld, head %s", path, (long long)r->jobs,
                      (unsigned long long)r->chained, r->replay.changes ? ", every row follows from them" : "",
                      (long long)r->term, head);
+        if (r->heads)
+            (void)printf("; %llu heads written down before are in its log", (unsigned long long)r->heads);
         if (r->replay.unknown && r->replay.facts_from)
             (void)printf("; owners and rights of %llu rows are not known, from before event %llu",
                          (unsigned long long)r->replay.unknown, (unsigned long long)r->replay.facts_from);
@@ -115,6 +120,7 @@ static void print_report(struct ctl *ctl, const char *path, const struct backup_
     json_put_int(&w, "term", r->term);
     json_put_uint(&w, "replayed", r->replay.changes);
     json_put_uint(&w, "not_known", r->replay.unknown);
+    json_put_uint(&w, "heads_found", r->heads);
     json_put_string(&w, "head", head);
     if (s)
         json_put_string(&w, "signed_at", s->at[0] ? s->at : NULL);
@@ -176,7 +182,7 @@ static titan_status run_backup(struct ctl *ctl, int at, const char *path, struct
     if (status == TITAN_OK)
         status = check_received(&r, &s, err);
     if (status == TITAN_OK)
-        status = backup_verify(part_path, false, &report, print_line, NULL, err);
+        status = backup_verify(part_path, &(struct backup_checks){.print = print_line}, &report, err);
     if (status == TITAN_OK)
         status = put_in_place(&r, at, part, name, err);
     buf_free(&r.signature);
@@ -265,6 +271,30 @@ static titan_status make_folder(const char *path, struct titan_error *err)
 
 /* --- verify, restore ---------------------------------------------------------------------------------------------- */
 
+/* N:HASH, or a file with such texts: at the start of a line, or behind head= as the daemon's log has them. */
+static titan_status load_heads(const char *given, struct event_head **ret, size_t *ret_n, struct titan_error *err)
+{
+    const char *end = NULL;
+    struct event_head head;
+    size_t cap = 0;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    if (event_head_read(given, &head, &end) && !*end) {
+        titan_assert(VEC_PUSH(*ret, *ret_n, cap, head));
+        return TITAN_OK;
+    }
+    TRY(file_read(given, HEADS_FILE_MAX, &text, err));
+    buf_put(&text, "", 1);
+    if (buf_failed(&text))
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    char *rest = NULL;
+    for (char *line = strtok_r(text.data, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        const char *named = strstr(line, "head=");
+        if (event_head_read(named ? named + strlen("head=") : line, &head, NULL))
+            titan_assert(VEC_PUSH(*ret, *ret_n, cap, head));
+    }
+    return *ret_n ? TITAN_OK : titan_fail(err, TITAN_EINVAL, "--head: no line of '%s' has a head, N:HASH", given);
+}
+
 /* A state directory stands for the store in it; a file is a backup, and has a signature. */
 static titan_status run_verify(struct ctl *ctl, const struct args *args, const char *given, struct titan_error *err)
 {
@@ -272,8 +302,11 @@ static titan_status run_verify(struct ctl *ctl, const struct args *args, const c
     struct stat st;
     struct backup_report report;
     struct signature s;
+    _cleanup_free_ struct event_head *heads = NULL;
     _cleanup_(signed_free) struct signed_backup b = {.path = path};
     const bool dir = stat(given, &st) == 0 && S_ISDIR(st.st_mode);
+    struct backup_checks checks = {.rederive = args_has(args, "rederive"), .of_its_time = !dir, .print = print_line};
+    const char *head = args_text(args, "head", NULL);
     if (snprintf(path, sizeof(path), "%s%s", given, dir ? "/titan.db" : "") >= (int)sizeof(path))
         return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", given);
     if (!dir) {
@@ -282,7 +315,10 @@ static titan_status run_verify(struct ctl *ctl, const struct args *args, const c
         TRY(signed_load(args, path, &b, err));
         TRY(signed_check(&b, fd, &s, err));
     }
-    TRY(backup_verify(path, args_has(args, "rederive"), &report, print_line, NULL, err));
+    if (head)
+        TRY(load_heads(head, &heads, &checks.n_heads, err));
+    checks.heads = heads;
+    TRY(backup_verify(path, &checks, &report, err));
     print_report(ctl, path, &report, dir ? NULL : &s);
     return TITAN_OK;
 }
@@ -586,6 +622,9 @@ const struct command command_admin = {
              WORD_NONE},
             {"above", 0, "N", "restore: agents have seen term N; the store's is to be above it", WORD_NONE},
             {"fix", 0, NULL, "check: write the units' drop-ins for storage.jobs_dir and the like", WORD_NONE},
+            {"head", 0, "FILE|N:HASH",
+             "verify: heads of the event log that were written down, as audit.head_file has them, are in it",
+             WORD_FILE},
             {"rederive", 0, NULL, "verify: also derive states, owners, recipes and rights from the event log",
              WORD_NONE},
             TABLE_WIDE("check: "),
@@ -599,6 +638,8 @@ const struct command command_admin = {
              "put it back, between systemctl stop and start titan-coordinator"},
             {"titanctl admin restore /backup/titan-2026-11-20.db --key /media/usb/backup.key --state-dir DIR",
              "the same on another machine"},
+            {"titanctl admin verify --head /mnt/other/titan.head /var/lib/titan-coordinator",
+             "was the event log cut at its end?"},
             {"titanctl admin check", "would a job run on every node?"},
             {NULL}},
     .run = run,

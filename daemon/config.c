@@ -160,6 +160,7 @@ static const struct setting settings[] = {
     NUMBER("authorization", "private_jobs", VALUE_BOOL, auth.private_jobs, 0, 0),
     NUMBER("storage", "data_roots", VALUE_ROOTS, paths.data, 0, 0),
     NUMBER("storage", "checkpoint_roots", VALUE_ROOTS, paths.checkpoints, 0, 0),
+    TEXT("audit", "head_file", head_file),
     NUMBER("limits", "connections", VALUE_U32, limits.connections, 16, 1000000),
     NUMBER("limits", "user_connections", VALUE_U32, limits.user_connections, 1, 1000000),
     NUMBER("limits", "peer_connections", VALUE_U32, limits.peer_connections, 1, 1000000),
@@ -686,6 +687,8 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
         c->stop_workers = true;
     if (c->jobs_dir[0] && c->jobs_dir[0] != '/')
         return titan_fail(err, TITAN_EINVAL, "storage.jobs_dir: '%s' is not an absolute path", c->jobs_dir);
+    if (c->head_file[0] && c->head_file[0] != '/')
+        return titan_fail(err, TITAN_EINVAL, "audit.head_file: '%s' is not an absolute path", c->head_file);
     TRY(resolve_detection(c, err));
     const bool made = access(c->state_dir, F_OK) < 0;
     const bool fresh = made && c->role != ROLE_AGENT && !getenv("LISTEN_FDS");

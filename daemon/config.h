@@ -38,7 +38,8 @@ struct daemon_config {
     bool help, version;  /* asked for; nothing else is checked then */
     char file[PATH_MAX]; /* "" = none */
     char state_dir[PATH_MAX];
-    char jobs_dir[PATH_MAX]; /* absolute; "" = jobs/ in the state directory. An agent is told by its coordinator */
+    char jobs_dir[PATH_MAX];  /* absolute; "" = jobs/ in the state directory. An agent is told by its coordinator */
+    char head_file[PATH_MAX]; /* coordinator: absolute; "" = none */
     enum log_level log_level;
     bool insecure;        /* TCP without TLS, to listen on and to the coordinator */
     struct rpc_tls tls;   /* names; there need not be such files */

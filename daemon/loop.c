@@ -306,6 +306,7 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     struct coordinator_options options = {.observer = &api_observer,
                                           .state_dir = d->config->state_dir,
                                           .jobs_dir = d->config->jobs_dir[0] ? d->config->jobs_dir : NULL,
+                                          .head_file = d->config->head_file[0] ? d->config->head_file : NULL,
                                           .one_machine = d->config->role == ROLE_DEV,
                                           .heartbeat_ms = t->heartbeat_ms,
                                           .suspect_ms = t->suspect_ms,

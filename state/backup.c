@@ -161,8 +161,30 @@ static titan_status copy_in_use(const char *path, const char *copy, struct titan
     return TITAN_EAGAIN;
 }
 
-static titan_status verify_file(const char *path, bool rederive, struct backup_report *ret,
-                                void (*print)(const char *line, void *data), void *data, struct titan_error *err)
+static titan_status find_heads(struct db *db, const struct backup_checks *checks, struct backup_report *r,
+                               struct titan_error *err)
+{
+    char line[160];
+    uint64_t lost = 0, before = 0;
+    for (size_t i = 0; i < checks->n_heads; i++) {
+        const struct event_head *h = &checks->heads[i];
+        if (checks->of_its_time && h->id > r->head.id)
+            continue;
+        TRY(event_head_find(db, h, &lost, err));
+        r->heads += lost == 0;
+        if (lost && lost != before && checks->print) {
+            (void)snprintf(line, sizeof(line),
+                           "events up to %llu and more were lost when a backup was put back, event %llu",
+                           (unsigned long long)h->id, (unsigned long long)lost);
+            checks->print(line, checks->data);
+        }
+        before = lost;
+    }
+    return TITAN_OK;
+}
+
+static titan_status verify_file(const char *path, const struct backup_checks *checks, struct backup_report *ret,
+                                struct titan_error *err)
 {
     _cleanup_db_ struct db *db = NULL;
     TRY(schema_probe(&schema_store, path, NULL, err));
@@ -174,11 +196,12 @@ static titan_status verify_file(const char *path, bool rederive, struct backup_r
         return TITAN_OK;
     TRY(event_verify(db, 0, &ret->chained, err));
     TRY(event_head(db, &ret->head, err));
-    return rederive ? replay_check(db, &ret->replay, print, data, err) : TITAN_OK;
+    TRY(find_heads(db, checks, ret, err));
+    return checks->rederive ? replay_check(db, &ret->replay, checks->print, checks->data, err) : TITAN_OK;
 }
 
-static titan_status verify_copy(const char *path, bool rederive, struct backup_report *ret,
-                                void (*print)(const char *line, void *data), void *data, struct titan_error *err)
+static titan_status verify_copy(const char *path, const struct backup_checks *checks, struct backup_report *ret,
+                                struct titan_error *err)
 {
     char folder[PATH_MAX], copy[PATH_MAX + 16];
     const char *tmp = getenv("TMPDIR");
@@ -188,22 +211,22 @@ static titan_status verify_copy(const char *path, bool rederive, struct backup_r
     (void)snprintf(copy, sizeof(copy), "%s/titan.db", folder);
     titan_status status = copy_in_use(path, copy, err);
     if (status == TITAN_OK)
-        status = verify_file(copy, rederive, ret, print, data, err);
+        status = verify_file(copy, checks, ret, err);
     if (dir_remove(folder, status == TITAN_OK ? err : NULL) != TITAN_OK && status == TITAN_OK)
         status = err->status;
     return status;
 }
 
 /* A store with a WAL is a titand's, which cannot open it while another process reads it: a copy is looked at. */
-titan_status backup_verify(const char *path, bool rederive, struct backup_report *ret,
-                           void (*print)(const char *line, void *data), void *data, struct titan_error *err)
+titan_status backup_verify(const char *path, const struct backup_checks *checks, struct backup_report *ret,
+                           struct titan_error *err)
 {
     uint8_t head[20] = {0}; /* https://www.sqlite.org/fileformat.html: 18 is the version that writes, 2 = WAL */
     memset(ret, 0, sizeof(*ret));
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || pread(fd, head, sizeof(head), 0) < 0)
         return titan_fail_errno(err, "'%s'", path);
-    return (head[18] == 2 ? verify_copy : verify_file)(path, rederive, ret, print, data, err);
+    return (head[18] == 2 ? verify_copy : verify_file)(path, checks, ret, err);
 }
 
 /* --- restore ------------------------------------------------------------------------------------------------------ */
@@ -327,7 +350,7 @@ titan_status backup_restore(const char *backup, const char *state_dir, uint64_t 
     if (snprintf(path, sizeof(path), "%s/titan.db", state_dir) >= (int)sizeof(path) ||
         snprintf(fresh, sizeof(fresh), "%s/titan.db.restored", state_dir) >= (int)sizeof(fresh))
         return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", state_dir);
-    TRY(backup_verify(backup, true, &ret->backup, NULL, NULL, err));
+    TRY(backup_verify(backup, &(struct backup_checks){.rederive = true}, &ret->backup, err));
     struct given g = {
         .term = MAX(ret->backup.term, (int64_t)above), .job = ret->backup.last_job, .event = ret->backup.last_event};
     TRY(look_at_old(path, &g, err));

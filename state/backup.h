@@ -18,14 +18,23 @@ struct backup_report {
     int64_t schema, jobs, last_job, last_event, term;
     uint64_t chained; /* events in the chain that was checked */
     struct event_head head;
+    uint64_t heads; /* of the checks' that are in the log */
     struct replay_report replay;
 };
 
-/* Is it sound? Pages, tables, the whole event chain and, with rederive, every state from the log. Reads only; of a
- * store in use a copy is made in $TMPDIR and looked at. A store of an older schema has no chain yet; then only its
- * pages are looked at. TITAN_ENOTFOUND, TITAN_EVERSION, TITAN_ECORRUPT with what is damaged. */
-titan_status backup_verify(const char *path, bool rederive, struct backup_report *ret,
-                           void (*print)(const char *line, void *data), void *data,
+struct backup_checks {
+    bool rederive;                  /* also everything that follows from the log (replay.h) */
+    const struct event_head *heads; /* that were written down elsewhere: they have to be in the log */
+    size_t n_heads;
+    bool of_its_time; /* heads of events behind its last one are not looked at: it is a backup */
+    /* Gets a line for each of the first differences, and for heads that were lost with a restore; may be NULL. */
+    void (*print)(const char *line, void *data);
+    void *data;
+};
+/* Is it sound? Pages, tables, the whole event chain and what `checks` has. Reads only; of a store in use a copy is made
+ * in $TMPDIR and looked at. A store of an older schema has no chain yet; then only its pages are looked at.
+ * TITAN_ENOTFOUND, TITAN_EVERSION, TITAN_ECORRUPT with what is damaged. */
+titan_status backup_verify(const char *path, const struct backup_checks *checks, struct backup_report *ret,
                            struct titan_error *err) TITAN_MUST_USE;
 
 struct restore_report {

@@ -111,6 +111,36 @@ bool event_head_read(const char *text, struct event_head *ret, const char **ret_
     return ret->id <= INT64_MAX && !isxdigit((unsigned char)*end);
 }
 
+titan_status event_head_find(struct db *db, const struct event_head *head, uint64_t *ret_lost, struct titan_error *err)
+{
+    struct event_head end;
+    sqlite3_stmt *stmt = NULL;
+    unsigned char is[EVENT_CHAIN_BYTES];
+    bool row = false;
+    *ret_lost = 0;
+    TRY(event_head(db, &end, err));
+    if (head->id > end.id)
+        return titan_fail(
+            err, TITAN_ECORRUPT,
+            "event log: it ends at event %llu, and was at event %llu before: it was cut, or is an older copy",
+            (unsigned long long)end.id, (unsigned long long)head->id);
+    TRY(db_query(db, &stmt, err, "SELECT id, chain, type FROM events WHERE id >= ? ORDER BY id LIMIT 1", "u",
+                 head->id));
+    titan_status status = db_step(db, stmt, &row, err);
+    const uint64_t id = row ? col_uint(stmt, 0) : 0;
+    const bool restored = row && strcmp(col_text(stmt, 2), EVENT_RESTORED) == 0;
+    col_blob(stmt, 1, is, sizeof(is));
+    db_done(stmt);
+    TRY(status);
+    if (id != head->id && restored)
+        *ret_lost = id;
+    else if (id != head->id || memcmp(is, head->chain, sizeof(is)) != 0)
+        return titan_fail(err, TITAN_ECORRUPT,
+                          "event log: event %llu is another than was written down before; it ends at event %llu",
+                          (unsigned long long)head->id, (unsigned long long)end.id);
+    return TITAN_OK;
+}
+
 /* --- adding ------------------------------------------------------------------------------------------------------- */
 
 static titan_status add(struct db *db, struct event e, const char *change, struct titan_error *err)

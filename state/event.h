@@ -54,6 +54,10 @@ titan_status event_head(struct db *db, struct event_head *ret, struct titan_erro
 void event_head_write(const struct event_head *head, char out[EVENT_HEAD_TEXT]);
 /* What text begins with; from outside. *ret_end (may be NULL): behind it. False: not with a head. */
 bool event_head_read(const char *text, struct event_head *ret, const char **ret_end);
+/* Is a head that was written down earlier in this log? TITAN_ECORRUPT names both ends where the log was cut behind it,
+ * or has another event there. *ret_lost (0 = none is): the event store.restored that tells of events lost with it. */
+titan_status event_head_find(struct db *db, const struct event_head *head, uint64_t *ret_lost,
+                             struct titan_error *err) TITAN_MUST_USE;
 
 titan_status event_add(struct db *db, const struct event *e, struct titan_error *err) TITAN_MUST_USE;
 /* The same, and record that `what` with this key went from a state to a state of its table, and has this count (a job's

@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/hex.h"
+#include "state/event.h"
 
 #define HASH_BYTES 32
 #define HASH_TEXT (2 * HASH_BYTES + 1)
@@ -77,7 +78,7 @@ void facts_free(struct facts *f)
  * facts has no fact `made`; then the log has an event, `made_by`, ?1 being the key, or the row was put in. */
 static const struct table {
     const char *noun, *made, *rows, *made_by;
-    const char *ended_by;  /* the same of an event that has set `ended`, in such a row */
+    const char *ended_by; /* the same of an event that has set `ended`, in such a row */
     const char *ended;
     bool stays; /* a row that the log knows is there for good */
 } tables[] = {
@@ -90,9 +91,11 @@ static const struct table {
      .made = "created_at_ms",
      .rows = "SELECT id, name, role, lower(hex(hash)) AS hash, created_at_ms, expires_at_ms, created_by, revoked_at_ms"
              " FROM tokens",
-     .made_by = "SELECT id FROM events WHERE actor <> '' AND type = 'audit.ok' AND instr(message, 'CreateToken: '"
-                " || ?1 || ' for ') = 1",
-     .ended_by = "SELECT id FROM events WHERE actor <> '' AND type = 'audit.ok' AND message = 'RevokeToken: ' || ?1",
+     .made_by =
+         "SELECT id FROM events WHERE actor <> '' AND type = '" EVENT_AUDIT "ok' AND instr(message, 'CreateToken: '"
+         " || ?1 || ' for ') = 1",
+     .ended_by =
+         "SELECT id FROM events WHERE actor <> '' AND type = '" EVENT_AUDIT "ok' AND message = 'RevokeToken: ' || ?1",
      .ended = "revoked_at_ms",
      .stays = true},
     {.noun = "join",
@@ -136,10 +139,11 @@ static titan_status put(struct facts_check *c, uint64_t event, const char *noun,
 /* No join token of the node is good any more. */
 static titan_status end_joins(struct facts_check *c, uint64_t event, const char *node, struct titan_error *err)
 {
-    return db_run(c->memory, err,
-                  "INSERT OR REPLACE INTO facts SELECT noun, key, 'taken_back', '1', ?1 FROM facts WHERE noun = 'join' AND"
-                  " field = 'node' AND value = ?2",
-                  "ut", event, node);
+    return db_run(
+        c->memory, err,
+        "INSERT OR REPLACE INTO facts SELECT noun, key, 'taken_back', '1', ?1 FROM facts WHERE noun = 'join' AND"
+        " field = 'node' AND value = ?2",
+        "ut", event, node);
 }
 
 titan_status facts_check_take(struct facts_check *c, uint64_t event, const char *text, struct titan_error *err)
@@ -221,8 +225,8 @@ static titan_status compare_field(struct facts_check *c, const struct table *t, 
     const char *value = should.data ? should.data : "";
     const bool none = !*is || strcmp(is, "0") == 0;
     if (event && strcmp(is, value) != 0)
-        differs(c, "%s %s: its %s is %.200s, event %" PRIu64 " states %.200s", t->noun, key, field, *is ? is : "missing",
-                event, value);
+        differs(c, "%s %s: its %s is %.200s, event %" PRIu64 " states %.200s", t->noun, key, field,
+                *is ? is : "missing", event, value);
     else if (!event && known && !none)
         differs(c, "%s %s: its %s is %.200s, no event states that", t->noun, key, field, is);
     else if (!event && !known && none && t->ended && strcmp(field, t->ended) == 0) {

@@ -3,8 +3,8 @@
  * revocations.
  *
  * The event that gives a row such a value has it among its facts, one flat JSON object: noun and key first, then fields
- * as numbers and texts, hashes in hexadecimal: {"token":"3f2a...","role":3,...}. Of a recipe, a secret and a key there is the
- * SHA-256 only. Facts are part of the event's link in the chain, and of no answer of the API.
+ * as numbers and texts, hashes in hexadecimal: {"token":"3f2a...","role":3,...}. Of a recipe, a secret and a key there
+ * is the SHA-256 only. Facts are part of the event's link in the chain, and of no answer of the API.
  *
  * Events of a Titan before this have none; what they gave is not known then, but that they gave it. */
 #ifndef TITAN_STATE_FACTS_H
@@ -30,9 +30,9 @@ void facts_free(struct facts *f);
 
 /* All of a log in order, then its tables against them. */
 struct facts_check {
-    struct db *db, *memory;         /* the store; what the facts have led to */
-    uint64_t first;                 /* the first event with facts; 0 = none has */
-    uint64_t rows, known, unknown;  /* rows that were compared, those of which all was known, of which not */
+    struct db *db, *memory;        /* the store; what the facts have led to */
+    uint64_t first;                /* the first event with facts; 0 = none has */
+    uint64_t rows, known, unknown; /* rows that were compared, those of which all was known, of which not */
     void (*differs)(void *data, const char *line);
     void *data;
 };

@@ -58,6 +58,8 @@ struct store {
     struct list back;     /* loop thread: written, not called back yet */
     void (*on_failure)(void *data, const struct titan_error *err);
     void *on_failure_data;
+    void (*on_commit)(void *data);
+    void *on_commit_data;
     void (*closed)(void *);
     void *closed_data;
 };
@@ -142,6 +144,7 @@ static void *writer_main(void *data)
 static bool deliver(struct store *s, int64_t slice_ns)
 {
     int64_t start_ns = clock_mono_ns();
+    bool jobs = false;
     pthread_mutex_lock(&s->lock);
     list_move(&s->back, &s->finished);
     struct titan_error failed = s->failed;
@@ -158,11 +161,14 @@ static bool deliver(struct store *s, int64_t slice_ns)
         s->outstanding--;
         if (item->done)
             item->done(item->write.arg, &item->write.err);
+        jobs |= !item->metrics;
         free(item);
         if (s->back.head && clock_mono_ns() - start_ns > slice_ns)
-            return true;
+            break;
     }
-    return false;
+    if (jobs && s->on_commit)
+        s->on_commit(s->on_commit_data);
+    return s->back.head != NULL;
 }
 
 static void on_wake(uv_async_t *wake)
@@ -235,6 +241,12 @@ void store_on_failure(struct store *s, void (*failed)(void *data, const struct t
 {
     s->on_failure = failed;
     s->on_failure_data = data;
+}
+
+void store_on_commit(struct store *s, void (*committed)(void *data), void *data)
+{
+    s->on_commit = committed;
+    s->on_commit_data = data;
 }
 
 struct db *store_reader(struct store *s)

@@ -38,6 +38,9 @@ titan_status store_write_now(struct store *s, store_fn fn, void *arg, struct tit
  * which opens the store afresh, knows again (docs/coordinator.md, "When the disk fails"). failed() should end this one.
  */
 void store_on_failure(struct store *s, void (*failed)(void *data, const struct titan_error *err), void *data);
+/* Called on the loop each time that writes of titan.db were called back, also by store_close(). Whatever committed()
+ * reads, it is durable. */
+void store_on_commit(struct store *s, void (*committed)(void *data), void *data);
 struct db *store_reader(struct store *s);
 struct db *store_metrics_reader(struct store *s); /* NULL: metrics.db could not be opened */
 

@@ -51,8 +51,9 @@ struct user_limits {
 struct coordinator_options {
     const struct coordinator_observer *observer; /* outlives all */
     const char *state_dir;                       /* titan.db lives here; the caller holds its lock */
-    const char *jobs_dir; /* is there already, and all nodes see it; NULL = jobs/ in state_dir, which is made */
-    bool one_machine;     /* workers run where the coordinator does: what a recipe names is looked at on submit */
+    const char *jobs_dir;  /* is there already, and all nodes see it; NULL = jobs/ in state_dir, which is made */
+    const char *head_file; /* gets the heads of the event log; NULL = none does; outlives all */
+    bool one_machine;      /* workers run where the coordinator does: what a recipe names is looked at on submit */
     /* As in core_options; 0 = what core.h says. */
     uint32_t heartbeat_ms, suspect_ms, confirm_ms, node_timeout_ms, reachable_ms, away_ms;
     uint32_t leader_lease_ms;          /* agents may go on without a coordinator for so long; 0 = they may not */

@@ -13,6 +13,7 @@
 #include "base/mac.h"
 #include "daemon/auth/signing_key.h"
 #include "daemon/coordinator/shell/disk_usage.h"
+#include "daemon/coordinator/shell/log_head.h"
 #include "daemon/coordinator/shell/store_restore.h"
 #include "proto/ranges.h"
 #include "state/backup.h"
@@ -200,9 +201,11 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     init_timer(c, &c->audit_timer);
     init_timer(c, &c->review_timer);
     init_timer(c, &c->disk_timer);
+    init_timer(c, &c->head_timer);
     c->open_handles++; /* the files' */
     shell_set_timer(c);
     disk_usage_open(c);
+    log_head_open(c);
     shell_fill_ended(c);
     *ret = c;
     return TITAN_OK;
@@ -227,6 +230,7 @@ static void on_store_closed(void *data)
     uv_close((uv_handle_t *)&c->audit_timer, on_handle_closed);
     uv_close((uv_handle_t *)&c->review_timer, on_handle_closed);
     uv_close((uv_handle_t *)&c->disk_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&c->head_timer, on_handle_closed);
     enrol_close(c->enrol, shell_part_closed);
 }
 
@@ -269,9 +273,11 @@ void coordinator_close(struct coordinator *c, void (*done)(void *), void *data)
     uv_timer_stop(&c->audit_timer);
     uv_timer_stop(&c->review_timer);
     uv_timer_stop(&c->disk_timer);
+    uv_timer_stop(&c->head_timer);
     heartbeat_sockets_close(c);
     file_pool_close(c->files, on_files_closed, c);
     store_close(c->store, on_store_closed, c);
+    log_head_close(c);
 }
 
 bool coordinator_healthy(const struct coordinator *c)

@@ -40,11 +40,12 @@ struct coordinator {
     struct store *store;
     struct core *core;
     struct job_cache *jobs; /* may be NULL */
-    uv_timer_t timer, retry_timer, metrics_timer, audit_timer, review_timer, disk_timer;
+    uv_timer_t timer, retry_timer, metrics_timer, audit_timer, review_timer, disk_timer, head_timer;
     int64_t review_at_ms;          /* of the wall clock: a right of an open call ends; 0 = none is known to */
     struct rpc_server *servers[2]; /* that serve it; NULL = none */
     struct auth *auth;             /* NULL: every caller may everything */
     struct audit *audit;
+    struct log_head *head;   /* NULL until the store is open */
     struct disk_usage *disk; /* NULL = it is not limited */
     struct quota *quotas;    /* of users that submit; daemon/api/quota.h */
     int open_handles;

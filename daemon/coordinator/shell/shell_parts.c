@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of the shell: when its last handle is closed. */
 #include "daemon/coordinator/shell/enrol.h"
+#include "daemon/coordinator/shell/log_head.h"
 #include "daemon/coordinator/shell/commits.h"
 #include "daemon/coordinator/shell/disk_usage.h"
 
@@ -14,6 +15,7 @@ void shell_free_parts(struct coordinator *c)
     auth_free(c->auth);
     audit_free(c->audit);
     disk_usage_free(c);
+    log_head_free(c);
     free(c);
 }
 

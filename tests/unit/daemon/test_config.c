@@ -108,6 +108,7 @@ static void test_file_and_flags(void **state)
     struct titan_error err;
     write_file("[titand]\nlog_level = \"debug\"\n[coordinator]\nlisten = [\"127.0.0.1:1\", \"[::1]:2\"]\n"
                "quarantine_crashes = 0\n"
+               "[audit]\nhead_file = \"/mnt/titan.head\"\n"
                "[limits]\nuser_pending_jobs = 0\nuser_slots = 8\nuser_disk_mb = 10000000\n"
                "[agent]\ninsecure = true\nslots = 3\nnode = \"n1\"\nlease_ms = 5000\nlog_bytes_max = "
                "1000000\nstop_workers = false\n"
@@ -116,6 +117,7 @@ static void test_file_and_flags(void **state)
     assert_int_equal(PARSE(&c, &err, "dev", "--slots", "5", "--config", file, "--stop-workers"), TITAN_OK);
     assert_int_equal(c.slots, 5);
     assert_int_equal(c.quarantine_crashes, 0);
+    assert_string_equal(c.head_file, "/mnt/titan.head");
     assert_int_equal(c.limits.user_pending_jobs, 0);
     assert_int_equal(c.limits.user_slots, 8);
     assert_int_equal(c.limits.user_disk_mb, 10000000);

@@ -20,6 +20,8 @@
 #include "state/job.h"
 #include "state/schema.h"
 
+static const struct backup_checks rederive = {.rederive = true};
+
 struct fixture {
     char dir[64], store[96], copy[96];
     struct db *db;
@@ -72,7 +74,7 @@ static struct backup_report verify(const char *path)
 {
     struct backup_report r;
     struct titan_error err = {0};
-    if (backup_verify(path, true, &r, NULL, NULL, &err) != TITAN_OK)
+    if (backup_verify(path, &rederive, &r, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     return r;
 }
@@ -215,11 +217,11 @@ static void test_other_schemas(void **state)
         set_up(&f);
         write_jobs(&f, 2);
         assert_int_equal(backup_copy(f.store, f.copy, &err), TITAN_OK);
-        assert_int_equal(backup_verify(f.copy, true, &report, NULL, NULL, &err), TITAN_OK);
+        assert_int_equal(backup_verify(f.copy, &rederive, &report, &err), TITAN_OK);
         assert_int_equal(db_open(f.copy, DB_WRITER, true, &db, NULL), TITAN_OK);
         assert_int_equal(sqlite3_exec(db_handle(db), cases[i].sql, NULL, NULL, NULL), SQLITE_OK);
         db_close(db);
-        assert_int_equal(backup_verify(f.copy, true, &report, NULL, NULL, &err), TITAN_ECORRUPT);
+        assert_int_equal(backup_verify(f.copy, &rederive, &report, &err), TITAN_ECORRUPT);
         assert_non_null(strstr(err.msg, cases[i].words));
         assert_int_equal(backup_restore(f.copy, f.dir, 0, 1000, &r, &err), TITAN_ECORRUPT);
         tear_down(&f);

@@ -55,8 +55,14 @@ static void end_job(uint64_t id)
 static int set_up(void **state)
 {
     (void)state;
-    struct token t = {.id = "00000000000000a1", .name = "alice", .role = TOKEN_USER, .created_at_ms = 10, .expires_at_ms = 90, .created_by = "root"};
-    struct join j = {.id = "j1", .node = "n1", .created_by = "root", .hash = hash_a, .created_at_ms = 10, .expires_at_ms = 900};
+    struct token t = {.id = "00000000000000a1",
+                      .name = "alice",
+                      .role = TOKEN_USER,
+                      .created_at_ms = 10,
+                      .expires_at_ms = 90,
+                      .created_by = "root"};
+    struct join j = {
+        .id = "j1", .node = "n1", .created_by = "root", .hash = hash_a, .created_at_ms = 10, .expires_at_ms = 900};
     struct titan_error refusal;
     struct event e = event_of("audit.ok", "CreateToken: 00000000000000a1 for alice");
     int64_t made = 0;
@@ -81,7 +87,8 @@ static int set_up(void **state)
     j.id = "j3";
     assert_int_equal(enrolment_join_add(db, &j, NULL), TITAN_OK);
     assert_int_equal(enrolment_join_use(db, "j2", hash_a, "n2", hash_b, 20, &made, &refusal, NULL), TITAN_OK);
-    struct revocation r = {.uri = "spiffe://titan/node/n1", .node = "n1", .reason = "stolen", .by = "root", .at_ms = 500};
+    struct revocation r = {
+        .uri = "spiffe://titan/node/n1", .node = "n1", .reason = "stolen", .by = "root", .at_ms = 500};
     assert_int_equal(revocation_put(db, &r, NULL), TITAN_OK);
     r.at_ms = 400;
     r.reason = "again";
@@ -155,8 +162,8 @@ static void test_what_was_changed_is_named(void **state)
          "DELETE FROM tokens WHERE id = 'a3'", "token a3: no event of the log has made it\n"},
         {"UPDATE joins SET node = 'n9' WHERE id = 'j2'", "UPDATE joins SET node = 'n2'",
          "join j2: its node is n9, event 11 states n2\n"},
-        {"UPDATE joins SET used_at_ms = 0, key_hash = x''", "UPDATE joins SET used_at_ms = 20, key_hash = x'bb" ZEROS_31 "'",
-         NULL},
+        {"UPDATE joins SET used_at_ms = 0, key_hash = x''",
+         "UPDATE joins SET used_at_ms = 20, key_hash = x'bb" ZEROS_31 "'", NULL},
         {"INSERT INTO joins SELECT 'j3', node, hash, created_at_ms, expires_at_ms, 0, x'', created_by FROM joins",
          "DELETE FROM joins WHERE id = 'j3'", "join j3: its taken_back is 0, event 16 states 1\n"},
         {"INSERT INTO joins SELECT 'j1', 'n1', hash, created_at_ms, expires_at_ms, 0, x'', created_by FROM joins",
@@ -187,7 +194,8 @@ static void test_older_logs(void **state)
 {
     (void)state;
     struct replay_report r;
-    run_sql("UPDATE events SET change = iif(instr(change, char(10)), substr(change, 1, instr(change, char(10)) - 1), change)");
+    run_sql("UPDATE events SET change = iif(instr(change, char(10)), substr(change, 1, instr(change, char(10)) - 1), "
+            "change)");
     expect("");
     assert_int_equal(replay_check(db, &r, NULL, NULL, NULL), TITAN_OK);
     assert_int_equal(r.unknown, 3 + 2 + 1 + 1);
@@ -197,7 +205,8 @@ static void test_older_logs(void **state)
     run_sql("UPDATE tokens SET revoked_at_ms = 0");
     expect("token 00000000000000a2: its revoked_at_ms is 0, event 8 has set it\n");
     run_sql("UPDATE tokens SET revoked_at_ms = 50 WHERE role = 3");
-    run_sql("INSERT INTO tokens SELECT 'a3', name, 3, hash, 1, expires_at_ms, 0, created_by FROM tokens WHERE role = 1");
+    run_sql(
+        "INSERT INTO tokens SELECT 'a3', name, 3, hash, 1, expires_at_ms, 0, created_by FROM tokens WHERE role = 1");
     expect("token a3: no event of the log has made it\n");
     run_sql("DELETE FROM tokens WHERE id = 'a3'");
     run_sql("DELETE FROM revocations");
