@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one user may have ([limits] user_*): beyond it a submit is refused by name, value and what to do, or waits and says for what; another user
 notices nothing. A user is a job's owner: a token's and one that an operator names are the same."""
+import contextlib
 import os
 import sys
 import tempfile
@@ -16,14 +17,14 @@ LONG = 1000000
 class Site:
     """A titand with these limits and four slots, or as many."""
 
-    def __init__(self, slots=4, **limits):
+    def __init__(self, slots=4, where=None, **limits):
         self.home = tempfile.TemporaryDirectory(prefix="titan-quotas-")
         text = headers_text(Path(self.home.name) / "text", 1 << 18)
         config = Path(self.home.name) / "c.toml"
         config.write_text(f'{CALM}\n[limits]\n' + "".join(f"{k} = {v}\n" for k, v in limits.items()) + f'[storage]\ndata_roots = ["{text}"]\n')
         self.keys = {"training.dataset_path": text, "training.steps": LONG, "training.seq_len": 16, "training.local_batch_size": 1,
                      "training.global_batch_size": 4, "elastic.max_workers": 1, "device.threads": 1, "checkpoint.enable": "false"}
-        self.daemon = Daemon(None, "--slots", slots, "--config", config, pace_ms=20)
+        self.daemon = Daemon(where, "--slots", slots, "--config", config, pace_ms=20)
 
     def __enter__(self):
         self.daemon.start()
@@ -115,4 +116,36 @@ def bytes_on_disk():
         s.submit("alice")
 
 
-tap(jobs_that_wait, submits_within_a_minute, slots_of_a_user, bytes_on_disk)
+def full_state_directory():
+    """one user's checkpoints fill the state directory: another one's fail by name and its run goes on, the store too; an operator makes room"""
+    if os.geteuid() != 0:
+        return "needs root for a small file system"
+    with tempfile.TemporaryDirectory(prefix="titan-full-") as where, contextlib.ExitStack() as ends:
+        if command("mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", where).code:
+            return "tmpfs cannot be mounted here"
+        ends.callback(command, "umount", "-l", where)
+        with Site(where=Path(where) / "state", user_disk_mb=4) as s:
+            d = s.daemon
+            writes = {"checkpoint__enable": "true", "checkpoint__keep_latest_k": 0}
+            mallory = s.submit("mallory", checkpoint__interval=1, **writes)
+            bob = s.submit("bob", checkpoint__interval=50, **writes)
+            words = "that one user may have below jobs_dir (limits.user_disk_mb)"
+            until("it is said of mallory", lambda: words in (d.status(mallory)["reason"] or ""))
+            refused(s.try_submit("mallory"), words)
+            until("bob's checkpoints fail", lambda: d.status(bob)["checkpoint_failures"])
+            (failed, *_) = [e for e in d.lines("events", bob) if e["type"] == "checkpoint.failed"]
+            assert "No space left on device" in failed["message"], failed
+            step = d.status(bob)["step"]
+            until("bob's run goes on", lambda: d.status(bob)["step"] > step)
+            d.ok("cancel", mallory)
+            d.wait_state(mallory, "CANCELLED")
+            d.ok("rm", mallory)
+            written = len([e for e in d.lines("events", bob) if e["type"] == "checkpoint.committed"])
+            until("bob's checkpoints are written", lambda: len([e for e in d.lines("events", bob) if e["type"] == "checkpoint.committed"]) > written)
+            assert d.status(bob)["restarts"] == 0 and s.state(bob) == "RUNNING", d.status(bob)
+            d.stop()
+            done = command(BIN / "titanctl", "admin", "verify", "--rederive", d.state)
+            assert done.code == 0, done
+
+
+tap(jobs_that_wait, submits_within_a_minute, slots_of_a_user, bytes_on_disk, full_state_directory)
