@@ -325,10 +325,15 @@ def joins():
         # Wrong tokens of one address: after some a minute they are not looked at any more.
         wrong = protocol.enrol.EnrollRequest(node="n9", token="titan_" + "0" * 16 + "_" + "0" * 64, request=b"x")
         client = protocol.Client(c.target, ca)
+
+        def writes():
+            return next(int(n["value"]) for n in c.json("counters")["counters"] if n["name"] == "store_writes")
+        before = writes()
         said = [client.call("Enroll", wrong.SerializeToString())[0] for _ in range(100)]
         client.close()
         assert set(said) <= {"PERMISSION_DENIED", "RESOURCE_EXHAUSTED"} and said[0] == "PERMISSION_DENIED", said
         assert said.count("PERMISSION_DENIED") in range(50, 100), said.count("PERMISSION_DENIED")
+        assert writes() - before < 40, "a wrong token costs the store a write"
 
 
 def connections():
