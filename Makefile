@@ -46,7 +46,7 @@ plugins     := worker/device/cpu worker/device/cuda worker/comm/nccl
 src_base    := $(call sources,base)
 src_rpc     := $(call sources,proto)
 src_state   := $(call sources,state)
-src_daemon  := $(filter-out daemon/main.c,$(call sources,daemon))
+src_daemon  := $(filter-out daemon/main.c daemon/spawn/spawnd.c,$(call sources,daemon))
 src_worker  := $(filter-out worker/main.c $(plugins:%=%/%),$(call sources,worker))
 # A machine with nothing but a compiler and a CUDA toolkit (BARE=1) has no protobuf-c: the worker then runs without an agent.
 src_worker  := $(if $(BARE),$(filter-out worker/elastic/agent_connection.c worker/elastic/member.c,$(src_worker)),$(src_worker))
@@ -61,10 +61,10 @@ lib_daemon := $(BUILD)/obj/libdaemon.a
 lib_worker := $(BUILD)/obj/libworker.a
 lib_ctl    := $(BUILD)/obj/libctl.a
 plugin_cpu := $(BUILD)/lib/titan/libtitan-cpu.so
-programs   := $(BUILD)/bin/titand $(BUILD)/bin/titan-worker $(BUILD)/bin/titanctl
+programs   := $(BUILD)/bin/titand $(BUILD)/bin/titan-spawnd $(BUILD)/bin/titan-worker $(BUILD)/bin/titanctl
 
 .PHONY: all help deps demo test test-slow check bench clean install deb cuda
-all: $(programs) $(plugin_cpu) ## build the three programs and the CPU plug-in
+all: $(programs) $(plugin_cpu) ## build the programs and the CPU plug-in
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,6 +134,9 @@ libs_ctl    := $(libs_state) $(libs_rpc) -lpthread -lm
 link = @mkdir -p $(@D); $(if $(V),,printf '  %-8s%s\n' LINK $@;) $(CC) $(TITAN_LDFLAGS) $(LDFLAGS) -o $@
 $(BUILD)/bin/titand: $(call obj,daemon/main.c) $(obj_version) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)
 	$(link) $^ $(libs_daemon)
+# libc alone: what runs as root is small, and starts in milliseconds.
+$(BUILD)/bin/titan-spawnd: $(call obj,daemon/spawn/spawnd.c) $(obj_version) $(lib_daemon) $(lib_base)
+	$(link) $^
 $(BUILD)/bin/titan-worker: $(call obj,worker/main.c) $(obj_version) $(lib_worker) $(if $(BARE),,$(lib_proto)) $(lib_base)
 	$(link) -rdynamic $^ $(libs_worker)
 $(BUILD)/bin/titanctl: $(call obj,ctl/main.c) $(obj_version) $(lib_ctl) $(lib_daemon) $(lib_state) $(lib_proto) $(lib_base)

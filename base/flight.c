@@ -51,10 +51,11 @@ titan_status flight_create(const char *path, struct titan_error *err)
     return err ? err->status : TITAN_EIO;
 }
 
-static titan_status open_ring(const char *path, int flags, int *ret, struct titan_error *err)
+/* given: it is open already; 0 = it is not. */
+static titan_status open_ring(const char *path, int given, int flags, int *ret, struct titan_error *err)
 {
     struct stat st;
-    _cleanup_fd_ int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    _cleanup_fd_ int fd = given ? given : open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &st) < 0)
         return titan_fail_errno(err, "cannot open '%s'", path);
     if (!S_ISREG(st.st_mode) || st.st_size != (off_t)sizeof(struct flight_ring))
@@ -64,11 +65,11 @@ static titan_status open_ring(const char *path, int flags, int *ret, struct tita
     return TITAN_OK;
 }
 
-titan_status flight_attach(const char *path, struct titan_error *err)
+titan_status flight_attach(const char *path, int given, struct titan_error *err)
 {
     _cleanup_fd_ int fd = -1;
     titan_assert(!atomic_load(&attached));
-    TRY(open_ring(path, O_RDWR, &fd, err));
+    TRY(open_ring(path, given, O_RDWR, &fd, err));
     void *p = mmap(NULL, sizeof(struct flight_ring), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED)
         return titan_fail_errno(err, "cannot map '%s'", path);
@@ -294,7 +295,7 @@ titan_status flight_read(const char *path, struct flight_ring **ret, struct tita
     _cleanup_free_ struct flight_ring *ring = aligned_alloc(_Alignof(struct flight_ring), sizeof *ring);
     if (!ring)
         return titan_fail(err, TITAN_ENOMEM, "no memory for '%s'", path);
-    TRY(open_ring(path, O_RDONLY, &fd, err));
+    TRY(open_ring(path, 0, O_RDONLY, &fd, err));
     const ssize_t n = pread(fd, ring, sizeof *ring, 0);
     if (n != (ssize_t)sizeof *ring)
         return n < 0 ? titan_fail_errno(err, "cannot read '%s'", path)

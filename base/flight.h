@@ -63,8 +63,9 @@ static_assert((FLIGHT_RECORDS & (FLIGHT_RECORDS - 1)) == 0, "places are taken mo
 void flight_path(const char *page, char out[PATH_MAX]);
 /* Create path (0600, replaced if there), all blocks of it. */
 titan_status flight_create(const char *path, struct titan_error *err) TITAN_MUST_USE;
-/* From now on this process records into path, until it ends. TITAN_ECORRUPT: it is no ring. */
-titan_status flight_attach(const char *path, struct titan_error *err) TITAN_MUST_USE;
+/* From now on this process records into path, until it ends. fd: the file, open, where this process may not open it,
+ * and taken; 0 = none. TITAN_ECORRUPT: it is no ring. */
+titan_status flight_attach(const char *path, int fd, struct titan_error *err) TITAN_MUST_USE;
 bool flight_attached(void);
 
 /* --- one thread: the one that trains ------------------------------------------------------------------------------ */

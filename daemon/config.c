@@ -141,6 +141,8 @@ static const struct setting settings[] = {
     NUMBER("agent", "slots", VALUE_U32, slots, 1, 1024),
     TEXT("agent", "device", device),
     TEXT("agent", "worker", worker),
+    TEXT("agent", "spawnd", spawnd),
+    TEXT("agent", "default_user", default_user),
     NUMBER("agent", "lease_ms", VALUE_U32, lease_ms, 100, 86400000),
     NUMBER("agent", "log_bytes_max", VALUE_U64, log_bytes_max, 65536, UINT64_C(1) << 40),
     NUMBER("agent", "grace_ms", VALUE_U32, grace_ms, 0, 3600000),

@@ -52,7 +52,9 @@ struct daemon_config {
     char agents_listen[CONFIG_TEXT_MAX]; /* HOST:PORT of agents on other hosts; "" = they come in where clients do */
     char coordinator[RPC_TARGETS_TEXT];  /* one address, or a list of those that it may be at */
     char node[CONFIG_TEXT_MAX], address[CONFIG_TEXT_MAX], device[16];
-    char worker[PATH_MAX];             /* "" = beside titand */
+    char worker[PATH_MAX]; /* "" = beside titand */
+    char spawnd[108],
+        default_user[256]; /* titan-spawnd's socket, "" = workers run as titand's user; of jobs without one */
     char peer_listen[CONFIG_TEXT_MAX]; /* "" = the address and a free port */
     char worker_ports[32];             /* "30000-30999"; "" = any */
     char profile[8];                   /* "lan", "wan" */

@@ -431,6 +431,8 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
                                     .address = c->address[0] ? c->address : NULL,
                                     .worker = c->worker[0] ? c->worker : NULL,
                                     .device = c->device[0] ? c->device : NULL,
+                                    .spawnd = c->spawnd[0] ? c->spawnd : NULL,
+                                    .default_user = c->default_user[0] ? c->default_user : NULL,
                                     .slots = c->slots,
                                     .lease_ms = c->lease_ms,
                                     .log_bytes_max = c->log_bytes_max,

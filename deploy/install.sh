@@ -35,7 +35,7 @@ put_paths() {
     done
 }
 
-put 755 "$PREFIX/bin" "$BUILD"/bin/{titand,titan-worker,titanctl}
+put 755 "$PREFIX/bin" "$BUILD"/bin/{titand,titan-spawnd,titan-worker,titanctl}
 put 644 "$PREFIX/lib/titan" "$BUILD"/lib/titan/*.so
 put_paths 644 "$PREFIX/lib/systemd/system" systemd/*.{service,socket,target,slice,timer,path}
 for kind in sysusers tmpfiles; do

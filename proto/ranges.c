@@ -223,6 +223,9 @@ static const struct range start_workers[] = {
     PATH(directory),
     TEXT(device, 0, 15, DEVICE_SET),
     TEXT(run, 0, 127, NAME_SET),
+    ANY_TEXT(user, 255),
+    FLAG(has_uid),
+    COUNT32(uid),
 };
 static const struct range worker_started[] = {SUBJECT, SIGNED(pid, 0, INT32_MAX)};
 static const struct range member[] = {WORKER(worker_id), TEXT(node, 0, NAME_MAX_BYTES, NAME_SET), ADDRESS(address),

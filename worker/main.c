@@ -417,12 +417,19 @@ static titan_status serve(const struct agent_connection_options *o, struct titan
 
 static titan_status serve_command(void *with, const struct args *args, struct titan_error *err)
 {
-    int64_t job, worker;
+    int64_t job, worker, page_fd, flight_fd;
 
+    TRY(args_int(args, "page-fd", 3, INT32_MAX, 0, &page_fd, err));
+    TRY(args_int(args, "flight-fd", 3, INT32_MAX, 0, &flight_fd, err));
+    /* Another user's than the agent: the token and the epochs' keys in its memory are no other process's to read. */
+    if (page_fd)
+        (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     TRY(args_int(args, "job", 0, INT64_MAX, 0, &job, err));
     TRY(args_int(args, "worker", 0, INT64_MAX, 0, &worker, err));
     struct agent_connection_options o = {.socket = args_text(args, "socket", NULL),
                                          .page = args_text(args, "page", NULL),
+                                         .page_fd = (int)page_fd,
+                                         .flight_fd = (int)flight_fd,
                                          .host = args_text(args, "host", NULL),
                                          .job_dir = args_text(args, "dir", NULL),
                                          .job_id = (uint64_t)job,
@@ -450,6 +457,8 @@ static const struct command command_serve = {
         (const struct option_spec[]){
             {"socket", 0, "PATH", "the agent's socket", WORD_FILE},
             {"page", 0, "PATH", "the page shared with the agent", WORD_FILE},
+            {"page-fd", 0, "N", "the page, open", WORD_NONE},
+            {"flight-fd", 0, "N", "the flight recorder, open", WORD_NONE},
             {"job", 0, "ID", "number of the job", WORD_NONE},
             {"worker", 0, "ID", "number of the worker", WORD_NONE},
             {"host", 0, "ADDRESS", "where other nodes reach it", WORD_NONE},

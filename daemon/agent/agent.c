@@ -12,7 +12,7 @@
  *   flight_dumps.c    workers' flight recorders       job_folders.c     where folders of jobs are
  *   node_check.c      what would not work here        reach.c           whether other nodes are reached
  *   gpu_watch.c       GPUs of the slots               nvml.c            NVIDIA's library
- *   installation.c    which state directory it is
+ *   installation.c    which state directory it is     spawn_client.c    what is asked of titan-spawnd
  *
  * Folders of jobs are read in daemon/common/file_pool.c, datagrams go through daemon/common/peers.c.
  *
@@ -363,7 +363,7 @@ static void start_worker(struct agent *a, uint64_t worker_id, const Titan__Inter
     if (a->draining)
         status = titan_fail(&err, TITAN_ECANCELLED, "the node's daemon stops");
     else
-        status = workers_start(a->workers, m->job_id, worker_id, m->directory, m->recipe, m->device, m->run, &err);
+        status = workers_start(a->workers, worker_id, m, &err);
     if (status != TITAN_OK)
         not_started(a, m->job_id, worker_id, &err);
 }
@@ -609,7 +609,8 @@ static void report_departed(struct agent *a)
 {
     for (struct departed *d = workers_take_departed(a->workers), *next; d; d = next) {
         const struct agent_sample nothing = {.step = d->how.last_step};
-        const struct agent_exit end = {.code = d->how.code, .reason = d->how.reason, .last_step = d->how.last_step};
+        const struct agent_exit end = {
+            .code = d->how.code, .signal = d->how.signal, .reason = d->how.reason, .last_step = d->how.last_step};
         next = d->next;
         if (!workers_find(a->workers, d->worker_id)) {
             agent_core_adopted(a->core, d->job_id, d->worker_id, &nothing, clock_mono_ms());
@@ -649,6 +650,8 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
                                       .program = a->settings.program,
                                       .host = a->settings.address,
                                       .device = a->settings.device,
+                                      .spawnd = o->spawnd,
+                                      .default_user = o->default_user,
                                       .slots = a->settings.slots,
                                       .ports = a->settings.ports,
                                       .lease_ms = a->settings.lease_ms,

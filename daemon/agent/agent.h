@@ -26,6 +26,8 @@ struct agent_options {
     const char *address;               /* host other nodes' workers connect to; NULL = 127.0.0.1 */
     const char *worker;                /* path of titan-worker; NULL = beside this executable */
     const char *device;                /* "auto", "cpu", "cuda" */
+    const char *spawnd;                /* titan-spawnd's socket: workers run as their jobs' users; NULL = as this one */
+    const char *default_user;          /* with it, of jobs without a user of this node; NULL = these are not run */
     uint32_t slots;                    /* workers at a time; 0 = one per GPU, or 4 on a CPU node */
     uint32_t lease_ms;                 /* 0 = 30000 */
     uint64_t log_bytes_max;            /* per worker, kept as two halves; 0 = 64 MiB */

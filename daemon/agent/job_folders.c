@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/cleanup.h"
 #include "base/file.h"
 #include "base/vec.h"
 
@@ -22,6 +23,28 @@ titan_status job_folder_make(const char *directory, struct titan_error *err)
     TRY(dir_make(directory, err));
     if (stat(directory, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 07) && chmod(directory, 0700) != 0)
         return titan_fail_errno(err, "job directory '%s' cannot be made 0700", directory);
+    return TITAN_OK;
+}
+
+titan_status job_folder_make_for_user(const char *directory, struct titan_error *err)
+{
+    struct stat st;
+    TRY(dir_make(directory, err));
+    _cleanup_fd_ int fd = open(directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) != 0)
+        return titan_fail_errno(err, "job directory '%s'", directory);
+    if (st.st_uid == geteuid() && fchmod(fd, 02770) != 0)
+        return titan_fail_errno(err, "job directory '%s' cannot be made 2770", directory);
+    return TITAN_OK;
+}
+
+titan_status job_folder_show_recipe(const char *directory, struct titan_error *err)
+{
+    struct stat st;
+    _cleanup_fd_ int at = open(directory, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), fd = -1;
+    TRY(file_open_regular(at, "recipe.toml", O_NOFOLLOW, &fd, err));
+    if (fstat(fd, &st) != 0 || (st.st_uid == geteuid() && fchmod(fd, 0644) != 0))
+        return titan_fail_errno(err, "recipe of '%s' cannot be made readable", directory);
     return TITAN_OK;
 }
 

@@ -15,6 +15,11 @@
 /* The job's folder, for its user only, also on a path that all may walk: it holds recipe, logs, metrics and
  * checkpoints. A umask that lets the group in and others not (the unit's) is left as it is. Opens the folder. */
 titan_status job_folder_make(const char *directory, struct titan_error *err) TITAN_MUST_USE;
+/* The same where titan-spawnd gives it to the job's user: the agent's group stays, and may read and write, in folders
+ * that are made below, too. One that is a user's already is left as it is. */
+titan_status job_folder_make_for_user(const char *directory, struct titan_error *err) TITAN_MUST_USE;
+/* The job's user may read the recipe there, which the agent has written. */
+titan_status job_folder_show_recipe(const char *directory, struct titan_error *err) TITAN_MUST_USE;
 /* The job's recipe.toml, unless it is there already. Opens the folder. */
 titan_status job_folder_write_recipe(const char *directory, const char *recipe, struct titan_error *err) TITAN_MUST_USE;
 titan_status job_folder_record(const char *run_dir, uint64_t job_id, const char *directory,

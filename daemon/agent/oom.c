@@ -176,6 +176,13 @@ static bool limit_reached(const struct oom_group *g, char path[PATH_MAX], uint64
     return false;
 }
 
+void oom_reason(const struct oom_numbers *n, const char *of, char *reason, size_t cap)
+{
+    char limit[UNITS_TEXT], peak[UNITS_TEXT];
+    (void)snprintf(reason, cap, "out of memory: limit %s%s, peak %s (oom_kill %" PRIu64 ")",
+                   format_bytes(n->limit, limit), of, format_bytes(n->peak, peak), n->kills);
+}
+
 enum oom oom_verdict(struct oom_group *group, const struct oom_watch *o, const char *own, uint64_t rss_max,
                      char *reason, size_t cap)
 {
@@ -203,7 +210,6 @@ enum oom oom_verdict(struct oom_group *group, const struct oom_watch *o, const c
         else
             (void)snprintf(of, sizeof(of), " (of %.255s)", strrchr(path, '/') + 1);
     }
-    (void)snprintf(reason, cap, "out of memory: limit %s%s, peak %s (oom_kill %" PRIu64 ")",
-                   format_bytes(limit, limit_text), of, format_bytes(peak ? peak : rss_max, peak_text), all - before);
+    oom_reason(&(struct oom_numbers){limit, peak ? peak : rss_max, all - before}, of, reason, cap);
     return OOM_YES;
 }

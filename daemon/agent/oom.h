@@ -30,14 +30,20 @@ void oom_watch_look(struct oom_watch *o);
 void oom_group_follow(struct oom_watch *o, struct oom_group **group, pid_t pid);
 void oom_group_leave(struct oom_watch *o, struct oom_group **group);
 
+struct oom_numbers {
+    uint64_t limit, peak, kills;
+};
+/* "out of memory: limit 2.0 GiB, peak 2.0 GiB (oom_kill 1)"; of stands behind the limit. */
+void oom_reason(const struct oom_numbers *n, const char *of, char *reason, size_t cap);
+
 enum oom {
     OOM_NO,
     OOM_PERHAPS, /* the machine has killed a process for memory; which one is not known */
     OOM_YES
 };
 /* Of a process that is gone by a SIGKILL not ours. own: its cgroup, "" = none. rss_max: the most memory it was seen to
- * have. reason, unless OOM_NO: "out of memory: limit 2.0 GiB, peak 2.0 GiB (oom_kill 1)", with the limit that was
- * reached and "(of titand.service)" behind it where it is not the own cgroup's. */
+ * have. reason, unless OOM_NO: as oom_reason() has it, with the limit that was reached and "(of titand.service)" behind
+ * it where it is not the own cgroup's. */
 enum oom oom_verdict(struct oom_group *group, const struct oom_watch *o, const char *own, uint64_t rss_max,
                      char *reason, size_t cap);
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -183,18 +184,35 @@ static void on_registration_timeout(uv_timer_t *timer)
     connection_lost(timer->data, &err);
 }
 
-/* Only the agent's own user and root may speak here; the token then says which worker it is. */
-static bool peer_allowed(int fd)
+static bool own_user(const struct ucred *peer)
+{
+    return peer->uid == geteuid() || peer->uid == 0;
+}
+
+static bool peer_of(int fd, struct ucred *ret)
+{
+    socklen_t len = sizeof(*ret);
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret, &len) == 0;
+}
+
+/* Only the agent's own user and root may speak here, unless workers run as others; the token then says which worker it
+ * is, and of others the process. */
+static bool peer_allowed(const struct channel *c, int fd)
 {
     struct ucred peer;
-    socklen_t len = sizeof(peer);
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && (peer.uid == geteuid() || peer.uid == 0);
+    return peer_of(fd, &peer) && (c->events.any_user || own_user(&peer));
+}
+
+bool channel_speaks_for(const struct channel_connection *connection, pid_t pid)
+{
+    struct ucred peer;
+    return peer_of(connection->fd, &peer) && (own_user(&peer) || peer.pid == pid);
 }
 
 static void connection_accept(struct channel *c, int fd)
 {
     struct channel_connection *connection = calloc(1, sizeof(*connection));
-    if (!connection || c->unregistered >= UNREGISTERED_MAX || !peer_allowed(fd) ||
+    if (!connection || c->unregistered >= UNREGISTERED_MAX || !peer_allowed(c, fd) ||
         uv_poll_init(c->loop, &connection->poll, fd) != 0) {
         tlog_warn(&c->log, "worker connection refused", "unregistered=%d", c->unregistered);
         free(connection);
@@ -232,6 +250,8 @@ titan_status channel_open(uv_loop_t *loop, const char *path, const struct channe
 {
     _cleanup_fd_ int fd = -1;
     TRY(frame_listen(path, &fd, err));
+    if (events->any_user && chmod(path, 0666) != 0)
+        return titan_fail_errno(err, "cannot open '%s' to workers of other users", path);
     struct channel *c = calloc(1, sizeof(*c));
     char *copy = strdup(path);
     if (!c || !copy || uv_poll_init(loop, &c->listener, fd) != 0) {

@@ -27,7 +27,11 @@ struct channel_events {
     void *message_data;
     /* The connection is gone; the connection must not be used again. */
     void (*on_close)(void *owner, void *data);
+    bool any_user; /* workers of other users reach the socket by a descriptor of its folder */
 };
+
+/* Of a connection that another user than the agent's has made: is it this process's? */
+bool channel_speaks_for(const struct channel_connection *connection, pid_t pid);
 
 titan_status channel_open(uv_loop_t *loop, const char *path, const struct channel_events *events, void *data,
                           struct channel **ret, struct titan_error *err) TITAN_MUST_USE;

@@ -83,32 +83,46 @@ struct logs {
     void *done_data;
 };
 
-static void file_path(const struct log_request *r, const struct log_file *f, bool old, char out[PATH_MAX + 64])
+/* A folder in a job's folder, which may be the user's: what the user links elsewhere is not opened. -1: it is not
+ * there, or is a link. */
+static int open_below(const char *job_dir, const char *name)
+{
+    char path[PATH_MAX + 16];
+    (void)snprintf(path, sizeof(path), "%s/%s", job_dir, name);
+    return open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+static int request_folder(const struct log_request *r)
+{
+    return open_below(r->folder, r->flight ? "flight" : "logs");
+}
+
+static void file_name(const struct log_request *r, const struct log_file *f, bool old, char out[96])
 {
     if (r->flight)
-        (void)snprintf(out, PATH_MAX + 64, "%s/flight/worker-%" PRIu64 "-epoch-%" PRIu64 ".json%s", r->folder,
-                       f->worker_id, f->epoch, old ? ".1" : "");
+        (void)snprintf(out, 96, "worker-%" PRIu64 "-epoch-%" PRIu64 ".json%s", f->worker_id, f->epoch, old ? ".1" : "");
     else
-        (void)snprintf(out, PATH_MAX + 64, "%s/logs/worker-%" PRIu64 ".log%s", r->folder, f->worker_id,
-                       old ? ".1" : "");
+        (void)snprintf(out, 96, "worker-%" PRIu64 ".log%s", f->worker_id, old ? ".1" : "");
 }
 
 static uint64_t file_size(const struct log_request *r, const struct log_file *f, bool old)
 {
-    char path[PATH_MAX + 64];
+    char name[96];
     struct stat st;
-    file_path(r, f, old, path);
-    return stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
+    _cleanup_fd_ int at = request_folder(r);
+    file_name(r, f, old, name);
+    return at >= 0 && fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0 ? (uint64_t)st.st_size : 0;
 }
 
 static size_t file_piece(const struct log_request *r, const struct log_file *f, bool old, uint64_t offset, char *out,
                          size_t max)
 {
-    char path[PATH_MAX + 64];
-    file_path(r, f, old, path);
-    _cleanup_fd_ int fd = -1;
-    ssize_t n =
-        file_open_regular(AT_FDCWD, path, O_NOFOLLOW, &fd, NULL) != TITAN_OK ? -1 : pread(fd, out, max, (off_t)offset);
+    char name[96];
+    file_name(r, f, old, name);
+    _cleanup_fd_ int at = request_folder(r), fd = -1;
+    ssize_t n = at < 0 || file_open_regular(at, name, O_NOFOLLOW, &fd, NULL) != TITAN_OK
+                    ? -1
+                    : pread(fd, out, max, (off_t)offset);
     return n > 0 ? (size_t)n : 0;
 }
 
@@ -214,9 +228,8 @@ static struct log_file *request_file(struct log_request *r, uint64_t worker_id, 
 /* All dumps there are; which of them are of our workers is not known yet. */
 static void request_dumps(struct log_request *r)
 {
-    char path[PATH_MAX + 16];
-    (void)snprintf(path, sizeof(path), "%s/flight", r->folder);
-    DIR *dir = opendir(path);
+    int fd = open_below(r->folder, "flight");
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     for (struct dirent *e; dir && (e = readdir(dir));) {
         uint64_t worker_id = 0, epoch = 0;
         struct log_file *f = dump_parse_name(e->d_name, &worker_id, &epoch) ? request_file(r, worker_id, epoch) : NULL;
@@ -230,12 +243,11 @@ static void request_dumps(struct log_request *r)
 /* Read JOBDIR/logs/ranks: which workers are ours, and their last rank. */
 static void request_files(struct log_request *r)
 {
-    char path[PATH_MAX + 16];
     struct buf text = BUF_INIT;
     if (r->flight)
         request_dumps(r);
-    (void)snprintf(path, sizeof(path), "%s/logs/ranks", r->folder);
-    if (file_read(path, RANKS_BYTES_MAX, &text, NULL) != TITAN_OK) {
+    _cleanup_fd_ int logs = open_below(r->folder, "logs");
+    if (logs < 0 || file_read_at(logs, "ranks", O_NOFOLLOW, RANKS_BYTES_MAX, &text, NULL) != TITAN_OK) {
         buf_free(&text);
         return;
     }
@@ -448,12 +460,16 @@ struct rank_line {
 
 void logs_write_rank(const char *job_dir, const char *node, uint64_t worker_id, int32_t rank)
 {
-    char path[PATH_MAX + 16], line[512];
-    (void)snprintf(path, sizeof(path), "%s/logs/ranks", job_dir);
+    char line[512];
+    struct stat st;
     int len = snprintf(line, sizeof(line), "%" PRIu64 " %" PRId32 " %s\n", worker_id, rank, node);
-    _cleanup_fd_ int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    _cleanup_fd_ int logs = open_below(job_dir, "logs");
+    _cleanup_fd_ int fd =
+        logs < 0 ? -1
+                 : openat(logs, "ranks", O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
     /* One write, so that nodes sharing the folder do not tear each other's lines. */
-    if (fd >= 0 && write(fd, line, (size_t)len) != len)
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 1 &&
+        write(fd, line, (size_t)len) != len)
         return; /* a full disk: this worker's log is then not served, the run goes on */
 }
 
@@ -545,24 +561,32 @@ static titan_status copy_range(int in, int out, off_t from, off_t to, const char
 
 titan_status log_bound(const char *path, uint64_t max, struct titan_error *err)
 {
-    char old[PATH_MAX], part[PATH_MAX];
+    char folder[PATH_MAX], old[NAME_MAX + 1], part[NAME_MAX + 1];
     struct stat st;
     titan_assert(max >= 2);
-    if (stat(path, &st) < 0 || (uint64_t)st.st_size <= max / 2)
-        return TITAN_OK;
-    if (snprintf(old, sizeof(old), "%s.1", path) >= PATH_MAX || snprintf(part, sizeof(part), "%s.2", path) >= PATH_MAX)
+    file_parent(path, folder);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    if (snprintf(old, sizeof(old), "%s.1", name) > NAME_MAX || snprintf(part, sizeof(part), "%s.2", name) > NAME_MAX)
         return titan_fail(err, TITAN_EINVAL, "log path '%s' is too long", path);
-    _cleanup_fd_ int in = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    _cleanup_fd_ int out = in < 0 ? -1 : open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    _cleanup_fd_ int at = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (at < 0 || fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || (uint64_t)st.st_size <= max / 2)
+        return TITAN_OK;
+    _cleanup_fd_ int in = openat(at, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (in < 0 || fstat(in, &st) < 0)
+        return titan_fail_errno(err, "cannot copy log '%s'", path);
+    if (!S_ISREG(st.st_mode) || st.st_nlink != 1)
+        return titan_fail(err, TITAN_EINVAL, "log '%s' is not a file of one name", path);
+    (void)unlinkat(at, part, 0);
+    _cleanup_fd_ int out = openat(at, part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (out < 0)
         return titan_fail_errno(err, "cannot copy log '%s'", path);
     off_t from = (uint64_t)st.st_size > max / 2 + max / 8 ? st.st_size - (off_t)(max / 2) : 0;
     titan_status status = copy_range(in, out, from, st.st_size, path, err);
     /* NOLINTNEXTLINE(readability-suspicious-call-argument): the parameter of rename called "old" is the other one */
-    if (status == TITAN_OK && rename(part, old) < 0)
+    if (status == TITAN_OK && renameat(at, part, at, old) < 0)
         status = titan_fail_errno(err, "cannot rename '%s'", part);
     if (status != TITAN_OK)
-        (void)unlink(part);
+        (void)unlinkat(at, part, 0);
     /* Emptied even when the copy failed (a full disk is when it matters most). */
     if (ftruncate(in, 0) < 0 && status == TITAN_OK)
         status = titan_fail_errno(err, "cannot empty log '%s'", path);

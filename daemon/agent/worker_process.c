@@ -19,7 +19,9 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/flight.h"
 #include "base/slice.h"
+#include "daemon/common/process_stat.h"
 
 #define ENV_MAX 128
 #define OOM_BEFORE_US 500
@@ -148,10 +150,45 @@ static int spawn_files(posix_spawn_file_actions_t *files, const struct worker_co
     return rc ? rc : posix_spawn_file_actions_addclosefrom_np(files, 3);
 }
 
+/* The worker cannot open what is the agent's: it gets page, recorder and the way to the agent's socket open. */
+static titan_status start_as_user(const struct worker_command *c, char *env[ENV_MAX], struct worker_process *ret,
+                                  struct titan_error *err)
+{
+    char door[PATH_MAX], flight[PATH_MAX];
+    struct spawn_request request = {.kind = SPAWN_START,
+                                    .worker_id = c->worker_id,
+                                    .job_id = c->job_id,
+                                    .uid = c->uid,
+                                    .memory = c->memory,
+                                    .cpus = c->cpus,
+                                    .page = c->page,
+                                    .host = c->host,
+                                    .directory = c->directory,
+                                    .run = c->run};
+    for (char **e = env; *e && request.n_env < SPAWN_ENV_MAX; e++)
+        if (spawn_env_allowed(*e))
+            request.env[request.n_env++] = *e;
+    file_parent(c->socket, door);
+    flight_path(c->page, flight);
+    _cleanup_fd_ int door_fd = open(door, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    _cleanup_fd_ int page_fd = open(c->page, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    _cleanup_fd_ int flight_fd = open(flight, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (door_fd < 0 || page_fd < 0)
+        return titan_fail_errno(err, "cannot open '%s' and '%s'", door, c->page);
+    const int fds[SPAWN_FDS] = {
+        [SPAWN_FOLDER] = c->folder, [SPAWN_DOOR] = door_fd, [SPAWN_PAGE] = page_fd, [SPAWN_FLIGHT] = flight_fd};
+    struct worker_process p = WORKER_PROCESS_NONE;
+    p.worker_id = c->worker_id;
+    (void)snprintf(p.spawnd, sizeof(p.spawnd), "%s", c->spawnd);
+    TRY(spawn_client_start(c->spawnd, &request, fds, flight_fd >= 0 ? SPAWN_FDS : SPAWN_FLIGHT, &p.pid, &p.pidfd, err));
+    *ret = p;
+    return TITAN_OK;
+}
+
 titan_status worker_process_start(const struct worker_command *c, struct worker_process *ret, struct titan_error *err)
 {
     char job[24], worker[24], cuda[160];
-    titan_assert(c->program && c->directory && c->socket && c->page && c->log > 2 && c->folder > 2);
+    titan_assert(c->program && c->directory && c->socket && c->page && (c->log > 2 || c->spawnd) && c->folder > 2);
     (void)snprintf(job, sizeof(job), "%" PRIu64, c->job_id);
     (void)snprintf(worker, sizeof(worker), "%" PRIu64, c->worker_id);
     if (c->cuda_devices)
@@ -177,6 +214,8 @@ titan_status worker_process_start(const struct worker_command *c, struct worker_
                     NULL};
     char *env[ENV_MAX];
     env_build(env, c->cuda_devices ? cuda : NULL);
+    if (c->spawnd)
+        return start_as_user(c, env, ret, err);
 
     posix_spawnattr_t attr;
     posix_spawn_file_actions_t files;
@@ -225,11 +264,21 @@ static bool is_worker(pid_t pid, const char *page)
     return found;
 }
 
-titan_status worker_process_adopt(pid_t pid, const char *page, uint64_t worker_id, struct worker_process *ret,
-                                  struct titan_error *err)
+/* Of another user, which has written pid and job into the page itself: titan-spawnd knows better. While that does not
+ * answer, the page is believed; the coordinator knows which job a worker is of. */
+static bool page_lies(pid_t pid, uint64_t job_id, uint64_t worker_id, const char *spawnd)
+{
+    struct spawn_reply reply;
+    return spawn_client_ask(spawnd, worker_id, false, &reply, NULL) == TITAN_OK &&
+           (reply.state == SPAWN_UNKNOWN || reply.pid != pid || reply.job_id != job_id);
+}
+
+titan_status worker_process_adopt(pid_t pid, const char *page, uint64_t job_id, uint64_t worker_id, const char *spawnd,
+                                  struct worker_process *ret, struct titan_error *err)
 {
     struct worker_process p = WORKER_PROCESS_NONE;
     p.pid = pid;
+    p.worker_id = worker_id;
     if (pid <= 1 || (p.pidfd = pidfd_open(pid, 0)) < 0)
         return titan_fail(err, TITAN_ENOTFOUND, "process %d is gone", (int)pid);
     /* Looked at after the descriptor was opened: both speak of the same process. */
@@ -237,7 +286,21 @@ titan_status worker_process_adopt(pid_t pid, const char *page, uint64_t worker_i
         (void)close(p.pidfd);
         return titan_fail(err, TITAN_ENOTFOUND, "process %d is not the worker of '%s'", (int)pid, page);
     }
+    if (pidfd_send_signal(p.pidfd, 0, NULL, 0) != 0 && errno == EPERM) {
+        (void)snprintf(p.spawnd, sizeof(p.spawnd), "%s", spawnd);
+        if (!spawnd[0] || page_lies(pid, job_id, worker_id, spawnd)) {
+            (void)close(p.pidfd);
+            return titan_fail(err, TITAN_ENOTFOUND,
+                              "process %d is another user's, and not titan-spawnd's for worker %" PRIu64
+                              " of job %" PRIu64,
+                              (int)pid, worker_id, job_id);
+        }
+    }
     (void)fcntl(p.pidfd, F_SETFD, FD_CLOEXEC);
+    if (p.spawnd[0]) {
+        *ret = p;
+        return TITAN_OK;
+    }
     cgroup_name(worker_id, p.cgroup);
     if (p.cgroup[0] && access(p.cgroup, F_OK) < 0)
         p.cgroup[0] = '\0';
@@ -245,13 +308,16 @@ titan_status worker_process_adopt(pid_t pid, const char *page, uint64_t worker_i
     return TITAN_OK;
 }
 
-void worker_process_kill(const struct worker_process *p)
+bool worker_process_kill(const struct worker_process *p)
 {
     if (p->pid <= 1)
-        return;
+        return true;
+    if (p->spawnd[0])
+        return spawn_client_signal(p->spawnd, p->worker_id, SIGKILL, NULL) == TITAN_OK;
     if (p->cgroup[0])
         (void)write_text(p->cgroup, "cgroup.kill", "1");
     (void)kill(-p->pid, SIGKILL);
+    return true;
 }
 
 int worker_process_stat(const struct worker_process *p)
@@ -304,52 +370,55 @@ bool worker_process_runnable(const struct worker_process *p)
     return found;
 }
 
-/* The last field of its stat is the status that wait() will give, set as soon as the process begins to end (proc(5)).
- */
-bool worker_process_ending(const struct worker_process *p, int *ret_code, int *ret_signal)
+static bool end_of(const struct spawn_reply *reply, struct worker_end *ret)
 {
-    char text[1024];
-    int fd = worker_process_stat(p);
-    ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : -1;
-    if (fd >= 0)
-        (void)close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    const char *name_end = strrchr(text, ')'), *last = strrchr(text, ' ');
-    if (!name_end || name_end[1] != ' ' || !last)
-        return false;
-    int status = atoi(last);
-    if (status == 0 && name_end[2] != 'Z')
-        return false;
-    *ret_code = WIFSIGNALED(status) ? -1 : WEXITSTATUS(status);
-    *ret_signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-    return true;
+    const bool known = reply->state >= SPAWN_ENDING && (reply->code >= 0 || reply->signal > 0);
+    if (known)
+        *ret = (struct worker_end){.code = reply->code,
+                                   .signal = reply->signal,
+                                   .oom_kills = reply->oom_kills,
+                                   .limit = reply->limit,
+                                   .peak = reply->peak};
+    return known;
 }
 
-titan_status worker_process_reap(struct worker_process *p, int *ret_code, int *ret_signal)
+bool worker_process_ending(const struct worker_process *p, struct worker_end *ret)
+{
+    struct spawn_reply reply;
+    struct process_stat stat;
+    if (p->spawnd[0])
+        return spawn_client_ask(p->spawnd, p->worker_id, false, &reply, NULL) == TITAN_OK && end_of(&reply, ret);
+    return process_stat_read(p->pid, &stat) && process_stat_ending(&stat, &ret->code, &ret->signal);
+}
+
+titan_status worker_process_reap(struct worker_process *p, struct worker_end *ret)
 {
     struct pollfd poll_fd = {.fd = p->pidfd, .events = POLLIN};
+    struct spawn_reply reply;
     if (p->pidfd < 0 || poll(&poll_fd, 1, 0) != 1)
         return TITAN_EAGAIN;
-    /* Its pid is not free before it is reaped, so the group still is its own. */
-    worker_process_kill(p);
     siginfo_t info = {0};
     titan_assert(p->pid > 1);
-    int code = -1, signal = 0;
+    *ret = (struct worker_end){.code = -1};
+    if (p->spawnd[0]) {
+        if (spawn_client_ask(p->spawnd, p->worker_id, true, &reply, NULL) == TITAN_OK)
+            (void)end_of(&reply, ret);
+        p->pid = 0;
+        return TITAN_OK;
+    }
+    /* Its pid is not free before it is reaped, so the group still is its own. */
+    (void)worker_process_kill(p);
     if (p->child && waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED | WNOHANG) == 0 && info.si_pid == p->pid) {
-        code = info.si_code == CLD_EXITED ? info.si_status : -1;
-        signal = info.si_code == CLD_EXITED ? 0 : info.si_status;
+        ret->code = info.si_code == CLD_EXITED ? info.si_status : -1;
+        ret->signal = info.si_code == CLD_EXITED ? 0 : info.si_status;
     }
     p->pid = 0;
-    if (ret_code)
-        *ret_code = code;
-    if (ret_signal)
-        *ret_signal = signal;
     return TITAN_OK;
 }
 
 void worker_process_undo(struct worker_process *p)
 {
-    worker_process_kill(p);
+    (void)worker_process_kill(p);
     if (p->pidfd >= 0)
         (void)waitid(P_PIDFD, (id_t)p->pidfd, &(siginfo_t){0}, WEXITED);
     worker_process_clear(p);

@@ -3,6 +3,7 @@
 #include "daemon/agent/worker_start.h"
 
 #include <fcntl.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,12 +29,72 @@ struct worker_start *worker_start_new(const char *recipe)
     return s;
 }
 
+/* As which number of this node the job runs. One name with two numbers is two users: files on a file server are by
+ * number. */
+static titan_status find_uid(const struct worker_start *s, uid_t *ret, struct titan_error *err)
+{
+    struct passwd entry, *found = NULL;
+    char memory[16384];
+    int rc = s->user[0] ? getpwnam_r(s->user, &entry, memory, sizeof(memory), &found) : 0;
+    if (found && s->has_uid && found->pw_uid != s->uid)
+        return titan_fail(err, TITAN_EPERM, "user %s is uid %u for the coordinator and uid %u on node %s", s->user,
+                          s->uid, found->pw_uid, s->node);
+    if (!found && s->has_uid)
+        return titan_fail(err, TITAN_EPERM, "user %s, uid %u for the coordinator, is not known on node %s%s%s", s->user,
+                          s->uid, s->node, rc ? ": " : "", rc ? strerror(rc) : "");
+    if (!found && s->default_user[0])
+        rc = getpwnam_r(s->default_user, &entry, memory, sizeof(memory), &found);
+    if (!found) {
+        (void)titan_fail(err, TITAN_EPERM, "'%s' is no user of node %s%s%s",
+                         s->default_user[0] ? s->default_user : s->user, s->node, rc ? ": " : "",
+                         rc ? strerror(rc) : "");
+        titan_error_hint(err, "make that user, or name one for jobs without one: agent.default_user of the node");
+        return TITAN_EPERM;
+    }
+    *ret = found->pw_uid;
+    return TITAN_OK;
+}
+
+/* By titan-spawnd, as the job's user, the owner of the folder and of what is in it. */
+static titan_status start_as_user(struct worker_start *s, struct titan_error *err)
+{
+    uid_t uid;
+    TRY(find_uid(s, &uid, err));
+    TRY(job_folder_make_for_user(s->directory, err));
+    TRY(job_folder_write_recipe(s->directory, s->recipe, err));
+    TRY(job_folder_show_recipe(s->directory, err));
+    _cleanup_fd_ int folder = open(s->directory, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder < 0)
+        return titan_fail_errno(err, "job directory '%s'", s->directory);
+    TRY(job_folder_record(s->run_dir, s->job_id, s->directory, err)); /* for the agent that adopts the process */
+    const struct worker_command command = {.program = s->program,
+                                           .socket = s->socket,
+                                           .page = s->page,
+                                           .directory = s->directory,
+                                           .host = s->host,
+                                           .log = -1,
+                                           .folder = folder,
+                                           .run = s->run,
+                                           .job_id = s->job_id,
+                                           .worker_id = s->worker_id,
+                                           .cuda_devices = s->cuda[0] ? s->cuda : NULL,
+                                           .spawnd = s->spawnd,
+                                           .uid = uid};
+    if (!file_task_wanted(&s->task))
+        return titan_fail(err, TITAN_ECANCELLED, "given up");
+    TRY(worker_process_start(&command, &s->process, err));
+    logs_write_rank(s->directory, s->node, s->worker_id, -1); /* its folder is there now */
+    return TITAN_OK;
+}
+
 /* The log is opened here and not by the child: the thread waits for that until it has become the worker. */
 static titan_status start(struct worker_start *s, struct titan_error *err)
 {
     char logs[PATH_MAX + 8];
     (void)snprintf(logs, sizeof(logs), "%s/logs", s->directory);
     TRY(failpoint("agent.start", err));
+    if (s->spawnd[0])
+        return start_as_user(s, err);
     TRY(job_folder_make(s->directory, err));
     TRY(dir_make(logs, err));
     TRY(job_folder_write_recipe(s->directory, s->recipe, err));

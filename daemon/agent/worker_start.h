@@ -19,6 +19,10 @@ struct worker_start {
     char run_dir[PATH_MAX];
     char ports[LISTEN_PORTS_TEXT];        /* "" = any */
     char host[256], node[256], cuda[128]; /* cuda: CUDA_VISIBLE_DEVICES, "" = as the agent has it */
+    char spawnd[SPAWN_SOCKET_MAX];        /* titan-spawnd's socket; "" = the worker runs as the agent's user */
+    char user[256], default_user[256];    /* the job's; in its place, of a job without a user of this node: "" = none */
+    bool has_uid;
+    uid_t uid; /* of the user, on the coordinator's machine */
     char *recipe;
     struct worker_process process; /* it waits until its page names it; pid 0: there is none */
     struct titan_error err;        /* ... and why */

@@ -26,6 +26,7 @@
 
 /* How long the report of a death waits for the exit status; the death itself is known already. */
 #define STATUS_WAIT_MS 10
+#define KILL_AGAIN_MS 200
 
 struct workers {
     uv_loop_t *loop;
@@ -38,6 +39,7 @@ struct workers {
     struct departed *departed; /* until they are taken */
     struct file_pool *files;
     struct gpu_watch *gpus;
+    char spawnd[SPAWN_SOCKET_MAX], default_user[256];
     char run_dir[PATH_MAX], pages_dir[PATH_MAX], program[PATH_MAX], host[256], node[256], device[16], socket[PATH_MAX];
     struct listen_ports ports;
     uint32_t slots, lease_ms;
@@ -154,16 +156,21 @@ static void worker_report(struct worker *w)
         return;
     titan_assert(w->dying);
     w->reported = true;
-    struct worker_exit how = {.code = w->exit_code, .signal = w->exit_signal, .last_step = atomic_load(&w->page->step)};
-    bool known = how.code >= 0 || how.signal > 0 || worker_process_ending(&w->process, &how.code, &how.signal);
+    bool known = w->end.code >= 0 || w->end.signal > 0 || worker_process_ending(&w->process, &w->end);
+    struct worker_exit how = {.code = w->end.code, .signal = w->end.signal, .last_step = atomic_load(&w->page->step)};
     int32_t said = atomic_load(&w->page->exit_code);
     if (!known)
         how.code = said; /* -1 unless it left in order */
     _Static_assert(sizeof(how.reason) == sizeof(w->page->last_words), "one holds the other");
     memcpy(how.reason, w->page->last_words, sizeof(how.reason) - 1);
-    if (how.signal == SIGKILL && !w->killed)
+    if (how.signal == SIGKILL && !w->killed && w->end.oom_kills) {
+        oom_reason(&(struct oom_numbers){w->end.limit, w->end.peak, w->end.oom_kills}, "", how.reason,
+                   sizeof(how.reason));
+        how.out_of_memory = true;
+    } else if (how.signal == SIGKILL && !w->killed) {
         how.out_of_memory = oom_verdict(w->memory, &w->set->oom, w->process.cgroup, w->rss_max, how.reason,
                                         sizeof(how.reason)) == OOM_YES;
+    }
     if (how.signal == 0 && how.code == titan_status_exit(TITAN_EDEVICE))
         name_slot(w, &how);
     (void)uv_timer_stop(&w->report_timer);
@@ -206,8 +213,11 @@ static void on_process(uv_poll_t *handle, int status, int events)
     (void)status;
     (void)events;
     worker_dying(w);
-    if (worker_process_reap(&w->process, &w->exit_code, &w->exit_signal) != TITAN_OK)
+    struct worker_end end;
+    if (worker_process_reap(&w->process, &end) != TITAN_OK)
         return;
+    if (end.code >= 0 || end.signal > 0)
+        w->end = end;
     (void)uv_poll_stop(&w->process_poll);
     worker_report(w);
     page_remove(w->page_path);
@@ -220,11 +230,10 @@ static void on_watch(uv_poll_t *handle, int status, int events)
     (void)status;
     (void)events;
     struct worker *w = handle->data;
-    int code, signal;
     (void)uv_poll_stop(handle);
     worker_dying(w);
     /* Its threads and its memory may take long to go on a busy machine. */
-    if (worker_process_ending(&w->process, &code, &signal))
+    if (worker_process_ending(&w->process, &w->end))
         worker_report(w);
 }
 
@@ -292,7 +301,7 @@ static void *on_registration(struct channel_connection *connection,
     struct workers *set = data;
     struct worker *w = workers_find(set, registration->worker_id);
     if (!w || w->dying || w->start || w->job_id != registration->job_id || registration->pid != w->process.pid ||
-        !token_equal(&registration->token, w->page->token)) {
+        !channel_speaks_for(connection, w->process.pid) || !token_equal(&registration->token, w->page->token)) {
         (void)titan_fail(err, TITAN_EPERM, "worker %" PRIu64 " of job %" PRIu64 " (process %" PRId64 ") is not ours",
                          registration->worker_id, registration->job_id, registration->pid);
         return NULL;
@@ -328,17 +337,21 @@ void worker_send(struct worker *w, const Titan__Internal__AgentToWorker *message
         tlog_error(&w->set->log, "message to worker lost", "worker=%" PRIu64 " reason=\"%s\"", w->id, err.msg);
 }
 
+static void on_kill_timer(uv_timer_t *timer);
+
 static void worker_kill(struct worker *w)
 {
     w->killed = true;
-    worker_process_kill(&w->process);
+    if (!worker_process_kill(&w->process)) /* titan-spawnd is being started again */
+        (void)uv_timer_start(&w->kill_timer, on_kill_timer, KILL_AGAIN_MS, 0);
 }
 
 static void on_kill_timer(uv_timer_t *timer)
 {
     struct worker *w = timer->data;
-    tlog_warn(&w->set->log, "worker did not stop in time, killing it", "job=%" PRIu64 " worker=%" PRIu64, w->job_id,
-              w->id);
+    if (!w->killed)
+        tlog_warn(&w->set->log, "worker did not stop in time, killing it", "job=%" PRIu64 " worker=%" PRIu64, w->job_id,
+                  w->id);
     worker_kill(w);
 }
 
@@ -515,7 +528,7 @@ static void worker_enter(struct worker *w)
     (void)uv_timer_init(set->loop, &w->report_timer);
     w->kill_timer.data = w->report_timer.data = w;
     w->open_handles += 2;
-    w->exit_code = -1;
+    w->end.code = -1;
     w->next = set->first;
     if (set->first)
         set->first->prev = w;
@@ -607,34 +620,39 @@ static void start_stop(struct worker *w, const char *reason)
         worker_start_free(&s->task);
 }
 
-static titan_status worker_begin(struct worker *w, const char *recipe, const char *device, const char *run,
-                                 struct titan_error *err)
+static titan_status worker_begin(struct worker *w, const Titan__Internal__StartWorkers *m, struct titan_error *err)
 {
     struct workers *set = w->set;
+    const char *device = *m->device ? m->device : set->device;
     char cuda[128] = "";
     if (!strcmp(device, "cuda") && !machine_gpu(w->slot, cuda))
         return titan_fail(err, TITAN_EDEVICE, "slot %u has no GPU: this agent may use %u", w->slot, machine_gpus());
     TRY(worker_page(w, err));
-    struct worker_start *s = worker_start_new(recipe);
+    struct worker_start *s = worker_start_new(m->recipe);
     if (!s)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a worker");
     s->worker = w;
     s->job_id = w->job_id;
     s->worker_id = w->id;
     s->task.key = s->directory;
+    s->has_uid = m->has_uid;
+    s->uid = m->uid;
     (void)snprintf(s->directory, sizeof(s->directory), "%s", w->job_dir);
     (void)snprintf(s->log, sizeof(s->log), "%s", w->log_path);
     (void)snprintf(s->page, sizeof(s->page), "%s", w->page_path);
     (void)snprintf(s->program, sizeof(s->program), "%s", set->program);
     (void)snprintf(s->socket, sizeof(s->socket), "%s", set->socket);
-    (void)snprintf(s->run, sizeof(s->run), "%s", run);
+    (void)snprintf(s->run, sizeof(s->run), "%s", *m->run ? m->run : m->directory);
     (void)snprintf(s->run_dir, sizeof(s->run_dir), "%s", set->run_dir);
     (void)snprintf(s->host, sizeof(s->host), "%s", set->host);
     if (set->ports.first)
         listen_ports_print(&set->ports, s->ports);
     (void)snprintf(s->node, sizeof(s->node), "%s", set->node);
     (void)snprintf(s->cuda, sizeof(s->cuda), "%s", cuda);
-    titan_status status = file_pool_add(set->files, &s->task, &start_calls, sizeof(*s) + strlen(recipe), err);
+    (void)snprintf(s->spawnd, sizeof(s->spawnd), "%s", set->spawnd);
+    (void)snprintf(s->user, sizeof(s->user), "%s", m->user);
+    (void)snprintf(s->default_user, sizeof(s->default_user), "%s", set->default_user);
+    titan_status status = file_pool_add(set->files, &s->task, &start_calls, sizeof(*s) + strlen(m->recipe), err);
     if (status != TITAN_OK) {
         worker_start_free(&s->task);
         return titan_error_wrap(err, "job's folder '%s'", w->job_dir);
@@ -644,24 +662,22 @@ static titan_status worker_begin(struct worker *w, const char *recipe, const cha
     return TITAN_OK;
 }
 
-titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker_id, const char *directory,
-                           const char *recipe, const char *device, const char *run, struct titan_error *err)
+titan_status workers_start(struct workers *set, uint64_t worker_id, const Titan__Internal__StartWorkers *m,
+                           struct titan_error *err)
 {
     uint32_t slot = 0;
     if (workers_find(set, worker_id))
         return titan_fail(err, TITAN_EEXIST, "worker %" PRIu64 " is there already", worker_id);
-    if (directory[0] != '/')
-        return titan_fail(err, TITAN_EINVAL, "job directory '%s' is not an absolute path", directory);
+    if (m->directory[0] != '/')
+        return titan_fail(err, TITAN_EINVAL, "job directory '%s' is not an absolute path", m->directory);
     TRY(slot_free(set, &slot, err));
     struct worker *w = calloc(1, sizeof(*w));
     if (!w)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a worker");
     *w = (struct worker){
-        .set = set, .job_id = job_id, .id = worker_id, .slot = slot, .stat_fd = -1, .process = WORKER_PROCESS_NONE};
-    titan_status status = worker_paths(w, directory, err);
-    status = status == TITAN_OK
-                 ? worker_begin(w, recipe, device && *device ? device : set->device, run && *run ? run : directory, err)
-                 : status;
+        .set = set, .job_id = m->job_id, .id = worker_id, .slot = slot, .stat_fd = -1, .process = WORKER_PROCESS_NONE};
+    titan_status status = worker_paths(w, m->directory, err);
+    status = status == TITAN_OK ? worker_begin(w, m, err) : status;
     if (status != TITAN_OK) {
         if (w->page)
             page_remove(w->page_path);
@@ -719,16 +735,23 @@ static void departed_keep(const struct worker *w, const char *page_path)
     const int32_t code = atomic_load(&w->page->exit_code);
     char name[40];
     (void)snprintf(name, sizeof(name), "/w%" PRIu64 ".page", w->id);
-    const bool explained = code > 0 || (code == 0 && w->page->last_words[0]);
+    struct worker_end end = {.code = code};
+    bool explained = code > 0 || (code == 0 && w->page->last_words[0]);
+    if (!explained && w->set->spawnd[0]) { /* its parent knows */
+        struct worker_process asked = {.worker_id = w->id, .pidfd = -1};
+        (void)snprintf(asked.spawnd, sizeof(asked.spawnd), "%s", w->set->spawnd);
+        explained = worker_process_ending(&asked, &end) && (end.code > 0 || end.signal > 0);
+    }
     struct departed *d = explained && strcmp(strrchr(page_path, '/'), name) == 0 ? calloc(1, sizeof(*d)) : NULL;
     if (!d)
         return;
     d->job_id = w->job_id;
     d->worker_id = w->id;
-    d->how.code = code;
+    d->how.code = end.code;
+    d->how.signal = end.signal;
     d->how.last_step = atomic_load(&w->page->step);
     memcpy(d->how.reason, w->page->last_words, sizeof(d->how.reason) - 1);
-    if (code == titan_status_exit(TITAN_EDEVICE))
+    if (end.code == titan_status_exit(TITAN_EDEVICE))
         name_slot(w, &d->how);
     tlog_info(&w->set->log, "a worker ended while it had no agent", "job=%" PRIu64 " worker=%" PRIu64 " code=%d",
               d->job_id, d->worker_id, d->how.code);
@@ -760,7 +783,7 @@ static titan_status worker_adopt(struct workers *set, const char *page_path, str
     }
     if (status == TITAN_OK) {
         adopt_job_dir(w, directory);
-        status = worker_process_adopt((pid_t)w->page->pid, page_path, w->id, &w->process, err);
+        status = worker_process_adopt((pid_t)w->page->pid, page_path, w->job_id, w->id, set->spawnd, &w->process, err);
     }
     if (status == TITAN_OK && workers_find(set, w->id))
         status = titan_fail(err, TITAN_ECORRUPT, "worker %" PRIu64 " has two pages", w->id);
@@ -885,6 +908,8 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
     set->ports = o->ports;
     (void)snprintf(set->node, sizeof(set->node), "%s", o->node);
     (void)snprintf(set->device, sizeof(set->device), "%s", o->device);
+    (void)snprintf(set->spawnd, sizeof(set->spawnd), "%s", o->spawnd ? o->spawnd : "");
+    (void)snprintf(set->default_user, sizeof(set->default_user), "%s", o->default_user ? o->default_user : "");
     titan_status status = TITAN_OK;
     if (snprintf(set->run_dir, PATH_MAX, "%s", o->run_dir) >= PATH_MAX - 64 ||
         snprintf(set->socket, PATH_MAX, "%s/agent.sock", o->run_dir) >= PATH_MAX ||
@@ -896,7 +921,11 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
     struct channel_events channel_events = {.on_registration = on_registration,
                                             .on_message = events->on_message,
                                             .message_data = data,
-                                            .on_close = on_connection_closed};
+                                            .on_close = on_connection_closed,
+                                            .any_user = set->spawnd[0] != '\0'};
+    /* Workers of other users come in by a descriptor of this folder; the state directory around it stays closed. */
+    if (status == TITAN_OK && set->spawnd[0] && chmod(set->run_dir, 0711) != 0)
+        status = titan_fail_errno(err, "cannot open '%s' to the workers of users", set->run_dir);
     status = status == TITAN_OK ? channel_open(loop, set->socket, &channel_events, set, &set->channel, err) : status;
     if (status != TITAN_OK) {
         free(set);

@@ -54,7 +54,7 @@ struct worker {
     struct channel_connection *connection;
     struct frame_writer pending; /* for when it is not connected */
     struct page_watch *watch;
-    int exit_code, exit_signal;
+    struct worker_end end;
     uv_poll_t watch_poll, process_poll;
     uv_timer_t kill_timer, report_timer;
     int open_handles;
@@ -72,7 +72,7 @@ struct worker_exit {
 struct departed {
     struct departed *next;
     uint64_t job_id, worker_id;
-    struct worker_exit how; /* code > 0 */
+    struct worker_exit how; /* code > 0, or a signal */
 };
 
 struct workers_events {
@@ -90,6 +90,8 @@ struct workers_events {
 struct workers_options {
     const char *run_dir; /* socket, jobs/, and a link to the workers' pages (pages_dir.h) */
     const char *program, *host, *device, *node;
+    const char *spawnd;       /* titan-spawnd's socket: workers run as their jobs' users; NULL = as the agent's */
+    const char *default_user; /* for jobs without a user of this node; NULL = they are not run */
     uint32_t slots, lease_ms;
     struct listen_ports ports; /* that workers listen at */
     struct file_pool *files;   /* is closed before these workers are */
@@ -108,8 +110,7 @@ void workers_close(struct workers *set, void (*done)(void *), void *data);
 /* Begin to. It is among the workers from here on, and can be sent to and stopped. TITAN_ELIMIT: no free slot;
  * TITAN_EEXIST: that worker is there already; TITAN_EAGAIN: folders of earlier ones do not answer, or the GPUs of all
  * free slots are out of use. */
-titan_status workers_start(struct workers *set, uint64_t job_id, uint64_t worker_id, const char *directory,
-                           const char *recipe, const char *device, const char *run,
+titan_status workers_start(struct workers *set, uint64_t worker_id, const Titan__Internal__StartWorkers *m,
                            struct titan_error *err) TITAN_MUST_USE;
 struct worker *workers_find(struct workers *set, uint64_t worker_id);
 struct worker *workers_first(struct workers *set); /* next in ->next; skip those with reported set */

@@ -39,8 +39,8 @@ Description: elastic pre-training of large language models
  Queues, places and supervises training runs of Llama-class models on a set of
  machines, and trains them. A run loses and gains workers without stopping.
  .
- This package holds titand (node agent and coordinator), titan-worker and
- titanctl.
+ This package holds titand (node agent and coordinator), titan-spawnd (starts
+ workers as users), titan-worker and titanctl.
 END
 if [ -d "$stage/etc" ]; then
     (cd "$stage" && find etc -type f | sed 's|^|/|' | sort) >"$stage/DEBIAN/conffiles"

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from titan import BUILD, SOURCE, command  # noqa: E402
 
 PREFIX = Path(sys.argv[1]) if len(sys.argv) > 1 else BUILD
-FILES = [PREFIX / "bin" / name for name in ("titand", "titan-worker", "titanctl")] + sorted((PREFIX / "lib/titan").glob("*.so"))
+FILES = [PREFIX / "bin" / name for name in ("titand", "titan-spawnd", "titan-worker", "titanctl")] + sorted((PREFIX / "lib/titan").glob("*.so"))
 X86 = platform.machine() == "x86_64"
 FLAGS = ["-fstack-protector-strong", "-fstack-clash-protection", *["-fcf-protection"] * X86]
 JUMP_TARGET = bytes.fromhex("f30f1efa")  # endbr64

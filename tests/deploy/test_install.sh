@@ -24,7 +24,7 @@ make_() { make --no-print-directory BUILD="$BUILD" ${SAN:+SAN="$SAN"} "$@"; }
 not() { ! "$@"; }
 
 check "make install with PREFIX" make_ install DESTDIR="$tmp/a" PREFIX=/opt/titan
-for f in bin/titand bin/titan-worker bin/titanctl lib/titan/libtitan-cpu.so share/titan/recipes/demo.toml \
+for f in bin/titand bin/titan-spawnd bin/titan-worker bin/titanctl lib/titan/libtitan-cpu.so share/titan/recipes/demo.toml \
     share/titan/proto/titan/v1/titan.proto share/man/man1/titanctl.1 share/bash-completion/completions/titanctl; do
     check "installed: $f" test -s "$tmp/a/opt/titan/$f"
 done

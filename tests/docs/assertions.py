@@ -17,6 +17,7 @@ MODULES = {  # name: files, of folders with all below them
     "api": ("daemon/api/*.[ch]",),
     "auth": ("daemon/auth/*.[ch]",),
     "common": ("daemon/common/*.[ch]",),
+    "spawn": ("daemon/spawn/*.[ch]",),
     "daemon": ("daemon/*.[ch]",),
     "state": ("state/*.[ch]",),
     "base": ("base/*.[ch]",),

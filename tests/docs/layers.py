@@ -21,7 +21,8 @@ state
 
 daemon/auth         titan state proto/rpc
 daemon/common       titan
-daemon/agent        titan proto proto/rpc daemon/common daemon/auth
+daemon/spawn        daemon/common
+daemon/agent        titan proto proto/rpc daemon/common daemon/auth daemon/spawn
 daemon/coordinator  titan proto/rpc state daemon/auth
 daemon/coordinator/records  titan proto state daemon/coordinator
 daemon/coordinator/outbox   daemon/common daemon/coordinator/records

@@ -22,6 +22,8 @@ done
 report "titan-worker(1) has every option" "${#all}" "$all"
 all=$(missing docs/man/titand.8 "$bin/titand")
 report "titand(8) has every option" "${#all}" "$all"
+all=$(missing docs/man/titan-spawnd.8 "$bin/titan-spawnd")
+report "titan-spawnd(8) has every option" "${#all}" "$all"
 
 wrong() { # wrong PATTERN PROGRAM WORD...
     local pattern=$1 out code

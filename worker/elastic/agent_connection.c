@@ -515,7 +515,7 @@ static const struct membership_ops connection_ops = {
 static titan_status page_map(struct agent_connection *c, const struct agent_connection_options *o,
                              struct titan_error *err)
 {
-    _cleanup_fd_ int fd = open(o->page, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    _cleanup_fd_ int fd = o->page_fd > 0 ? o->page_fd : open(o->page, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     struct stat st;
     if (fd < 0 || fstat(fd, &st) < 0)
         return titan_fail_errno(err, "cannot open page '%s'", o->page);
@@ -538,7 +538,7 @@ static void recorder_start(const struct agent_connection *c, const struct agent_
     char path[PATH_MAX];
     struct titan_error err = {0};
     flight_path(o->page, path);
-    if (flight_attach(path, &err) != TITAN_OK)
+    if (flight_attach(path, o->flight_fd, &err) != TITAN_OK)
         tlog_debug(&c->log, "no flight recorder", "reason=\"%s\"", err.msg);
 }
 

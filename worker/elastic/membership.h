@@ -128,6 +128,7 @@ struct membership {
  * "agent and worker"). */
 struct agent_connection_options {
     const char *socket, *page; /* paths */
+    int page_fd, flight_fd;    /* page and flight recorder, open, where this process may not open them; 0 */
     uint64_t job_id, worker_id;
     const char *host;          /* address peers reach this worker at */
     struct listen_ports ports; /* one of them is its port; 0 = any */

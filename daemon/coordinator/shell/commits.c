@@ -308,14 +308,33 @@ static void on_retry(uv_timer_t *timer)
         send_waiting(c);
 }
 
-/* The recipe goes along. The job's folder is the agents' to make: a share that hangs holds up no other job. */
-static void complete_start(struct coordinator *c, Titan__Internal__StartWorkers *start, char *run, char **ret_recipe)
+struct start_parts {
+    char run[64], user[256], *recipe;
+    Titan__Internal__StartWorkers *start;
+};
+
+static void with_owner(const struct job *job, void *data)
+{
+    struct start_parts *p = data;
+    (void)snprintf(p->user, sizeof(p->user), "%s", job->user ? job->user : "");
+    p->start->user = p->user;
+    p->start->has_uid = job->uid >= 0 && job->uid < UINT32_MAX;
+    p->start->uid = p->start->has_uid ? (uint32_t)job->uid : 0;
+}
+
+/* Recipe and owner go along. The job's folder is the agents' to make: a share that hangs holds up no other job. */
+static void complete_start(struct coordinator *c, Titan__Internal__StartWorkers *start, struct start_parts *p)
 {
     struct titan_error err = {0};
-    start->run = run;
-    titan_status status = job_recipe(store_reader(c->store), start->job_id, ret_recipe, &err);
+    p->start = start;
+    (void)snprintf(p->run, sizeof(p->run), "job-%llu-%016llx", (unsigned long long)start->job_id,
+                   (unsigned long long)store_id(c->store));
+    start->run = p->run;
+    titan_status status = job_get(store_reader(c->store), start->job_id, with_owner, p, &err);
     if (status == TITAN_OK)
-        start->recipe = *ret_recipe;
+        status = job_recipe(store_reader(c->store), start->job_id, &p->recipe, &err);
+    if (status == TITAN_OK)
+        start->recipe = p->recipe;
     else
         tlog_warn(&c->log, "recipe cannot be read", "job=%llu reason=\"%s\"", (unsigned long long)start->job_id,
                   err.msg);
@@ -326,19 +345,16 @@ static void release_messages(struct coordinator *c, const struct batch *batch)
     const Titan__Internal__CoordinatorMessage *last = NULL;
     struct rpc_packed *packed = NULL; /* that one */
     for (const struct batch_message *m = batch->messages; m; m = m->next) {
-        _cleanup_free_ char *recipe = NULL;
-        char run[64];
-        if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START) {
-            (void)snprintf(run, sizeof(run), "job-%llu-%016llx", (unsigned long long)m->message->start->job_id,
-                           (unsigned long long)store_id(c->store));
-            complete_start(c, m->message->start, run, &recipe);
-        }
+        struct start_parts parts = {.recipe = NULL};
+        if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START)
+            complete_start(c, m->message->start, &parts);
         if (m->message != last) {
             rpc_packed_free(packed);
             packed = rpc_packed_new(&m->message->base);
             last = m->message;
         }
         session_post_packed(c, m->session, packed);
+        free(parts.recipe);
     }
     rpc_packed_free(packed);
     for (const struct batch_drop *d = batch->drops; d; d = d->next)

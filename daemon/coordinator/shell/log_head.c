@@ -43,8 +43,8 @@ static struct head_line *line_of(struct file_task *k)
 static titan_status append(const struct head_line *l, struct titan_error *err)
 {
     struct stat st;
-    _cleanup_fd_ int fd = open(
-        l->path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
+    _cleanup_fd_ int fd =
+        open(l->path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
     if (fd < 0 || fstat(fd, &st) != 0)
         return titan_fail_errno(err, "'%s'", l->path);
     if (!S_ISREG(st.st_mode))

@@ -26,9 +26,9 @@ static int attach(void **state)
     struct titan_error err = {0};
     (void)state;
     const int fd = mkstemp(path);
-    if (fd < 0 || close(fd) < 0 || flight_attach(path, &err) != TITAN_ECORRUPT || flight_attached())
+    if (fd < 0 || close(fd) < 0 || flight_attach(path, 0, &err) != TITAN_ECORRUPT || flight_attached())
         return -1;
-    return flight_create(path, &err) != TITAN_OK || flight_attach(path, &err) != TITAN_OK;
+    return flight_create(path, &err) != TITAN_OK || flight_attach(path, 0, &err) != TITAN_OK;
 }
 
 static int detach(void **state)

@@ -63,7 +63,8 @@ static int as_user(void)
     worker_process_kill(&p);
     struct pollfd gone = {.fd = p.pidfd, .events = POLLIN};
     (void)poll(&gone, 1, -1);
-    if (worker_process_reap(&p, NULL, NULL) != TITAN_OK)
+    struct worker_end end;
+    if (worker_process_reap(&p, &end) != TITAN_OK || end.signal != SIGKILL)
         return 4;
     for (; rmdir(p.cgroup) != 0; (void)poll(NULL, 0, 5)) /* busy until the last one in it is gone */
         if (errno != EBUSY)

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* process_stat.h - a process as /proc/PID/stat has it (proc(5)). Any thread. */
+#ifndef TITAN_DAEMON_COMMON_PROCESS_STAT_H
+#define TITAN_DAEMON_COMMON_PROCESS_STAT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct process_stat {
+    char state;       /* 'R', 'S', 'Z', ... */
+    uint64_t started; /* in ticks since the machine's start: with the pid, it is one process alone */
+    int status; /* as wait() will give it, from when the process begins to end; 0 also where it is hidden: of other
+                   users' processes without CAP_SYS_PTRACE */
+};
+
+bool process_stat_read(pid_t pid, struct process_stat *ret);
+/* It is ending, and how: exit code, or -1 and the signal. */
+bool process_stat_ending(const struct process_stat *s, int *ret_code, int *ret_signal);
+
+#endif

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* spawn_child.c - see spawn_child.h. */
+#include "daemon/spawn/spawn_child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <inttypes.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "daemon/spawn/spawn_filter.h"
+
+#define GROUPS_MAX 1024
+#define PASSWD_BYTES 65536
+#define OOM_BEFORE_US 500 /* a worker is taken before its agent */
+#define OOM_MOST 1000     /* proc(5) */
+#define OWN_ENV 5         /* HOME, USER, LOGNAME, PATH, and the end */
+#define DEFAULT_PATH "PATH=/usr/local/bin:/usr/bin:/bin"
+
+struct user {
+    char name[256], home[PATH_MAX];
+    gid_t gid;
+};
+
+/* --- before it is the user ---------------------------------------------------------------------------------------- */
+
+/* Only root may have put it there: what root starts is not the agent's to choose. */
+static titan_status check_program(const char *path, struct titan_error *err)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0)
+        return titan_fail_errno(err, "worker program '%s'", path);
+    if (!S_ISREG(st.st_mode) || st.st_uid != 0 || (st.st_mode & (S_IWGRP | S_IWOTH)))
+        return titan_fail(err, TITAN_EPERM, "worker program '%s' is not a file that root alone can change", path);
+    return TITAN_OK;
+}
+
+titan_status spawn_policy_check(const struct spawn_policy *p, const struct spawn_request *r, struct titan_error *err)
+{
+    if (r->kind != SPAWN_START)
+        return TITAN_OK;
+    if (r->uid < p->uid_min)
+        return titan_fail(err, TITAN_EPERM, "uid %u is below %u: workers run as no user of the system (--min-uid)",
+                          r->uid, p->uid_min);
+    if (r->uid == p->agent)
+        return titan_fail(err, TITAN_EPERM, "uid %u is titand's: workers run as other users", r->uid);
+    if (r->memory > p->memory)
+        return titan_fail(err, TITAN_EINVAL, "a limit of %" PRIu64 " bytes of memory, this node has %" PRIu64,
+                          r->memory, p->memory);
+    if (r->cpus > p->cpus * 1000)
+        return titan_fail(err, TITAN_EINVAL, "a limit of %g processors, this node has %u", r->cpus / 1000.0, p->cpus);
+    return check_program(p->worker, err);
+}
+
+/* A folder that the agent has just made is still its own: it is given to the user, and keeps its group, by which titand
+ * reads it. */
+static titan_status take_folder(const struct spawn_policy *p, const struct spawn_request *r, int folder,
+                                struct titan_error *err)
+{
+    struct stat st;
+    if (fstat(folder, &st) != 0 || !S_ISDIR(st.st_mode))
+        return titan_fail(err, TITAN_EINVAL, "job's folder '%s' is no folder", r->directory);
+    if (st.st_uid == r->uid)
+        return TITAN_OK;
+    if (st.st_uid != p->agent)
+        return titan_fail(err, TITAN_EPERM, "job's folder '%s' belongs to uid %u, the job to uid %u", r->directory,
+                          st.st_uid, r->uid);
+    if (fchownat(folder, "", r->uid, (gid_t)-1, AT_EMPTY_PATH) != 0)
+        return titan_fail_errno(err, "job's folder '%s' cannot be given to uid %u", r->directory, r->uid);
+    return TITAN_OK;
+}
+
+static titan_status find_user(const struct spawn_policy *p, uid_t uid, struct user *ret, struct titan_error *err)
+{
+    static char memory[PASSWD_BYTES];
+    static gid_t groups[GROUPS_MAX];
+    titan_assert(uid != 0);
+    struct passwd entry, *found = NULL;
+    int n = GROUPS_MAX;
+    const int rc = getpwuid_r(uid, &entry, memory, sizeof(memory), &found);
+    if (!found)
+        return titan_fail(err, TITAN_ENOTFOUND, "uid %u has no name on this node%s%s", uid, rc ? ": " : "",
+                          rc ? strerror(rc) : "");
+    (void)snprintf(ret->name, sizeof(ret->name), "%s", entry.pw_name);
+    (void)snprintf(ret->home, sizeof(ret->home), "%s", entry.pw_dir);
+    ret->gid = entry.pw_gid;
+    if (ret->gid == 0)
+        return titan_fail(err, TITAN_EPERM, "user %s is of root's group", ret->name);
+    if (getgrouplist(ret->name, ret->gid, groups, &n) < 0)
+        return titan_fail(err, TITAN_ELIMIT, "user %s is in more than %d groups", ret->name, GROUPS_MAX);
+    bool member = p->group == SPAWN_NO_GROUP;
+    for (int i = 0; i < n; i++) {
+        if (groups[i] == 0)
+            return titan_fail(err, TITAN_EPERM, "user %s is of root's group", ret->name);
+        member = member || groups[i] == p->group;
+    }
+    if (!member)
+        return titan_fail(err, TITAN_EPERM, "user %s is not in the group %u of those that run workers (--group)",
+                          ret->name, p->group);
+    if (setgroups((size_t)n, groups) != 0)
+        return titan_fail_errno(err, "cannot take the groups of %s", ret->name);
+    return TITAN_OK;
+}
+
+/* Of this process, while its files in /proc are still its own. */
+static void oom_before_agent(void)
+{
+    char text[24] = "";
+    _cleanup_fd_ int fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+    if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
+        return;
+    const long own = strtol(text, NULL, 10), score = own < 0 ? 0 : MIN(own + OOM_BEFORE_US, (long)OOM_MOST);
+    (void)snprintf(text, sizeof(text), "%ld", score);
+    (void)!pwrite(fd, text, strlen(text), 0);
+}
+
+/* For good: tried, not believed. */
+static titan_status become(uid_t uid, const struct user *u, struct titan_error *err)
+{
+    uid_t real, effective, saved;
+    gid_t real_gid, effective_gid, saved_gid;
+    titan_assert(uid != 0 && u->gid != 0);
+    if (setresgid(u->gid, u->gid, u->gid) != 0 || setresuid(uid, uid, uid) != 0)
+        return titan_fail_errno(err, "cannot become %s", u->name);
+    if (getresuid(&real, &effective, &saved) != 0 || getresgid(&real_gid, &effective_gid, &saved_gid) != 0 ||
+        real != uid || effective != uid || saved != uid || real_gid != u->gid || effective_gid != u->gid ||
+        saved_gid != u->gid || setuid(0) == 0 || seteuid(0) == 0 || setgid(0) == 0)
+        return titan_fail(err, TITAN_EPERM, "root could be regained from %s", u->name);
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+        return titan_fail_errno(err, "cannot give up new privileges");
+    return TITAN_OK;
+}
+
+/* --- as the user -------------------------------------------------------------------------------------------------- */
+
+static titan_status check_way(const struct spawn_request *r, int folder, struct titan_error *err)
+{
+    struct stat open_one, named;
+    titan_assert(geteuid() == r->uid);
+    if (fstat(folder, &open_one) == 0 && stat(r->directory, &named) == 0 && open_one.st_dev == named.st_dev &&
+        open_one.st_ino == named.st_ino)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EPERM,
+                      "uid %u does not get to the job's folder '%s': each folder on the way needs x for all users "
+                      "(storage.jobs_dir)",
+                      r->uid, r->directory);
+}
+
+/* The group's files, too, are the user's to remove: so the user makes these folders. */
+static titan_status open_log(const struct spawn_request *r, int folder, int *ret, struct titan_error *err)
+{
+    char name[64];
+    struct stat st;
+    titan_assert(geteuid() == r->uid);
+    (void)umask(0007);
+    if ((mkdirat(folder, "logs", 0770) != 0 && errno != EEXIST) ||
+        (mkdirat(folder, "flight", 0770) != 0 && errno != EEXIST))
+        return titan_fail_errno(err, "cannot make folders in '%s'", r->directory);
+    _cleanup_fd_ int logs = openat(folder, "logs", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    (void)snprintf(name, sizeof(name), "worker-%" PRIu64 ".log", r->worker_id);
+    const int log =
+        logs < 0 ? -1 : openat(logs, name, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0660);
+    if (log < 0 || fstat(log, &st) != 0)
+        return titan_fail_errno(err, "cannot open log '%s/logs/%s'", r->directory, name);
+    if (!S_ISREG(st.st_mode) || fcntl(log, F_SETFL, O_APPEND) != 0)
+        return titan_fail(err, TITAN_EINVAL, "log '%s/logs/%s' is no file", r->directory, name);
+    (void)umask(0027);
+    *ret = log;
+    return TITAN_OK;
+}
+
+/* Signals as after a fresh login, but for those that stop a node (daemon/agent/worker_process.c). */
+static void reset_signals(void)
+{
+    sigset_t stops;
+    for (int i = 1; i < NSIG; i++)
+        (void)signal(i, SIG_DFL);
+    (void)sigemptyset(&stops);
+    (void)sigaddset(&stops, SIGTERM);
+    (void)sigaddset(&stops, SIGINT);
+    (void)sigprocmask(SIG_SETMASK, &stops, NULL);
+}
+
+/* 0 to 2, then what the worker gets; nothing else but the report, which closes by itself. They are first moved to where
+ * none is in the way of another. */
+static titan_status set_descriptors(const int fds[SPAWN_FDS], size_t n_fds, int log, int *report,
+                                    struct titan_error *err)
+{
+    int high[SPAWN_FDS + 3], n = 0;
+    titan_assert(log > 2 && n_fds >= SPAWN_FLIGHT);
+    const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    const int wanted[] = {
+        nothing, log, log, fds[SPAWN_DOOR], fds[SPAWN_PAGE], n_fds == SPAWN_FDS ? fds[SPAWN_FLIGHT] : -1};
+    enum { FIRST_FREE = 64 };
+    for (size_t i = 0; i < ARRAY_SIZE(wanted) && wanted[i] >= 0; i++)
+        if ((high[n++] = fcntl(wanted[i], F_DUPFD_CLOEXEC, FIRST_FREE)) < 0)
+            return titan_fail_errno(err, "cannot set up descriptors");
+    const int out = fcntl(*report, F_DUPFD_CLOEXEC, FIRST_FREE);
+    if (n < 5 || out < 0)
+        return titan_fail_errno(err, "cannot set up descriptors");
+    *report = out;
+    for (int i = 0; i < n; i++)
+        if (dup2(high[i], i) != i)
+            return titan_fail_errno(err, "cannot set up descriptors");
+    *report = dup3(out, n, O_CLOEXEC);
+    if (*report < 0 || close_range((unsigned)n + 1, ~0U, 0) != 0)
+        return titan_fail_errno(err, "cannot set up descriptors");
+    return TITAN_OK;
+}
+
+static titan_status execute(const struct spawn_policy *p, const struct spawn_request *r, const struct user *u,
+                            bool flight, struct titan_error *err)
+{
+    static char job[24], worker[24], home[PATH_MAX + 8], name[300], logname[300];
+    char *argv[] = {(char *)(uintptr_t)p->worker,
+                    "serve",
+                    "--socket",
+                    "/proc/self/fd/3/agent.sock",
+                    "--page",
+                    (char *)(uintptr_t)r->page,
+                    "--page-fd",
+                    "4",
+                    "--job",
+                    job,
+                    "--worker",
+                    worker,
+                    "--host",
+                    (char *)(uintptr_t)r->host,
+                    "--dir",
+                    (char *)(uintptr_t)r->directory,
+                    "--run",
+                    (char *)(uintptr_t)r->run,
+                    flight ? "--flight-fd" : NULL,
+                    "5",
+                    NULL};
+    char *env[SPAWN_ENV_MAX + OWN_ENV];
+    size_t n = 0;
+    bool path = false;
+    titan_assert(r->n_env <= SPAWN_ENV_MAX);
+    (void)snprintf(job, sizeof(job), "%" PRIu64, r->job_id);
+    (void)snprintf(worker, sizeof(worker), "%" PRIu64, r->worker_id);
+    (void)snprintf(home, sizeof(home), "HOME=%s", u->home);
+    (void)snprintf(name, sizeof(name), "USER=%s", u->name);
+    (void)snprintf(logname, sizeof(logname), "LOGNAME=%s", u->name);
+    env[n++] = home;
+    env[n++] = name;
+    env[n++] = logname;
+    for (size_t i = 0; i < r->n_env; i++) {
+        env[n++] = (char *)(uintptr_t)r->env[i];
+        path = path || strncmp(r->env[i], "PATH=", 5) == 0;
+    }
+    if (!path)
+        env[n++] = DEFAULT_PATH;
+    env[n] = NULL;
+    (void)execve(p->worker, argv, env);
+    return titan_fail_errno(err, "cannot start '%s'", p->worker);
+}
+
+static titan_status start(const struct spawn_policy *p, const struct spawn_request *r, const int fds[SPAWN_FDS],
+                          size_t n_fds, int *report, struct titan_error *err)
+{
+    struct user u;
+    int log = -1;
+    if (setpgid(0, 0) != 0)
+        return titan_fail_errno(err, "cannot lead a process group");
+    oom_before_agent();
+    TRY(find_user(p, r->uid, &u, err));
+    TRY(take_folder(p, r, fds[SPAWN_FOLDER], err));
+    (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    TRY(become(r->uid, &u, err));
+    TRY(check_way(r, fds[SPAWN_FOLDER], err));
+    TRY(open_log(r, fds[SPAWN_FOLDER], &log, err));
+    if (fchdir(fds[SPAWN_FOLDER]) != 0)
+        return titan_fail_errno(err, "cannot work in '%s'", r->directory);
+    reset_signals();
+    TRY(set_descriptors(fds, n_fds, log, report, err));
+    TRY(spawn_filter_set(err));
+    return execute(p, r, &u, n_fds == SPAWN_FDS, err);
+}
+
+void spawn_child_run(const struct spawn_policy *p, const struct spawn_request *r, const int fds[SPAWN_FDS],
+                     size_t n_fds, int report)
+{
+    struct titan_error err = {0};
+    (void)!start(p, r, fds, n_fds, &report, &err);
+    (void)!write(report, err.msg, strlen(err.msg));
+    _exit(127);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* spawn_child.h - what a site lets titan-spawnd start, and the child that becomes the worker. */
+#ifndef TITAN_DAEMON_SPAWN_SPAWN_CHILD_H
+#define TITAN_DAEMON_SPAWN_SPAWN_CHILD_H
+
+#include <limits.h>
+
+#include "daemon/spawn/spawn_frames.h"
+
+#define SPAWN_NO_GROUP ((gid_t)-1)
+
+struct spawn_policy {
+    uid_t agent;           /* titand's: the one that may ask */
+    uid_t uid_min;         /* below are the system's */
+    gid_t group;           /* users must be in it; SPAWN_NO_GROUP = any */
+    char worker[PATH_MAX]; /* titan-worker, as installed */
+    uint64_t memory;       /* the machine's bytes and processors */
+    uint32_t cpus;
+};
+
+/* TITAN_EPERM or TITAN_EINVAL: what the request asks for beyond that, in one line. What it takes a name service or the
+ * job's folder to find out, the child does. */
+titan_status spawn_policy_check(const struct spawn_policy *p, const struct spawn_request *r,
+                                struct titan_error *err) TITAN_MUST_USE;
+
+/* In the child, as root: becomes the user and then the worker. fds: of the request. report closes when the worker runs;
+ * before that, it gets the text of what went wrong. */
+void spawn_child_run(const struct spawn_policy *p, const struct spawn_request *r, const int fds[SPAWN_FDS],
+                     size_t n_fds, int report) __attribute__((noreturn));
+
+#endif

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* spawn_frames.h - what an agent and titan-spawnd send each other: one frame a packet of a SEQPACKET Unix socket, with
+ * descriptors. A frame is a struct of numbers in the machine's order, and of a start the strings behind it.
+ *
+ *   start   descriptors of SPAWN_FDS ──► started, with the process's pidfd; or refused, with the reason
+ *   signal                           ──► done, or refused
+ *   ask                              ──► end: whether the worker runs, and how it ended
+ *
+ * A connection has one request at a time. Numbers of workers are the coordinator's, and never used again. */
+#ifndef TITAN_DAEMON_SPAWN_SPAWN_FRAMES_H
+#define TITAN_DAEMON_SPAWN_SPAWN_FRAMES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+
+#define SPAWN_VERSION 1
+#define SPAWN_FRAME_MAX 65536
+#define SPAWN_ENV_MAX 128
+#define SPAWN_TEXT 288
+
+enum spawn_kind { SPAWN_START = 1, SPAWN_SIGNAL, SPAWN_ASK, SPAWN_STARTED = 16, SPAWN_DONE, SPAWN_END, SPAWN_REFUSED };
+
+/* The descriptors of a start, in this order; without a flight recorder the last is missing. */
+enum spawn_fd {
+    SPAWN_FOLDER, /* the job's, O_PATH */
+    SPAWN_DOOR,   /* the folder of the agent's socket, O_PATH: others cannot walk there */
+    SPAWN_PAGE,
+    SPAWN_FLIGHT,
+    SPAWN_FDS
+};
+
+struct spawn_request {
+    uint32_t kind;
+    uint64_t worker_id, job_id;
+    /* Of a start. */
+    uid_t uid;
+    uint64_t memory;  /* bytes; 0 = no limit */
+    uint32_t cpus;    /* in thousandths; 0 = no limit */
+    const char *page; /* its path, by which the agent finds it again */
+    const char *host;
+    const char *directory; /* the job's folder */
+    const char *run;
+    const char *env[SPAWN_ENV_MAX]; /* NAME=VALUE */
+    size_t n_env;
+    /* Of a signal: SIGKILL or SIGTERM. */
+    int signal;
+    /* Of an ask: a worker that has ended need not be kept after its answer. */
+    bool forget;
+};
+
+enum spawn_state { SPAWN_UNKNOWN, SPAWN_RUNNING, SPAWN_ENDING, SPAWN_ENDED };
+
+struct spawn_reply {
+    uint32_t version, kind; /* enum spawn_kind */
+    uint64_t worker_id, job_id;
+    uint32_t state; /* enum spawn_state */
+    uint32_t uid;
+    int32_t pid;
+    int32_t code, signal;            /* of the end; code -1: by a signal, or unknown where signal is 0 */
+    uint32_t reserved;               /* 0 */
+    uint64_t oom_kills, limit, peak; /* of its cgroup's memory; 0 = not known */
+    char text[SPAWN_TEXT];           /* why not, ended by a NUL */
+};
+
+/* The request in a packet and as many descriptors. Strings of *ret lie in data. TITAN_EINVAL says what is wrong: sizes,
+ * numbers, names of the environment (no LD_*), paths that are not absolute. */
+titan_status spawn_request_parse(const void *data, size_t len, size_t n_fds, struct spawn_request *ret,
+                                 struct titan_error *err) TITAN_MUST_USE;
+/* The packet of a request: its length, 0 = it has no room in cap bytes. */
+size_t spawn_request_pack(const struct spawn_request *r, void *out, size_t cap);
+/* TITAN_ECORRUPT: it is no reply, or to another request. */
+titan_status spawn_reply_check(const struct spawn_reply *reply, size_t len, uint64_t worker_id,
+                               struct titan_error *err) TITAN_MUST_USE;
+/* NAME=VALUE that a worker may have. */
+bool spawn_env_allowed(const char *entry);
+
+/* One packet. *ret_fds: those that came with it, the caller's; at most SPAWN_FDS. TITAN_EPEER: the other side has
+ * closed; TITAN_EAGAIN: there is none yet. */
+titan_status spawn_receive(int socket, void *out, size_t cap, size_t *ret_len, int ret_fds[SPAWN_FDS],
+                           size_t *ret_n_fds, struct titan_error *err) TITAN_MUST_USE;
+titan_status spawn_send(int socket, const void *data, size_t len, const int *fds, size_t n_fds,
+                        struct titan_error *err) TITAN_MUST_USE;
+
+#endif

@@ -1,0 +1,520 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""titan-spawnd: workers run as the users of their jobs, with a titand of another user, over restarts of both; and what a titand that
+has been taken over may ask of it. In a mount namespace of its own, with users in it."""
+import array
+import contextlib
+import ctypes
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from titan import BUILD, SOURCE, Daemon, Result, alive, deadline, headers_text, overrides, tap, until  # noqa: E402
+
+TITAN, ALICE, BOB, NOBODY_KNOWN = 900, 64998, 64997, 64996
+USERS = {"titan-test": TITAN, "alice": ALICE, "bob": BOB}
+START, SIGNAL, ASK, STARTED, DONE, END, REFUSED = 1, 2, 3, 16, 17, 18, 19
+ENDED = 3
+HEAD, REPLY = "=IIQQQIIIIII", "=IIQQIIiiiIQQQ288s"
+
+
+def needs_root():
+    return None if os.geteuid() == 0 else "needs root to become other users"
+
+
+SYSTEM = {name: Path("/etc", name).read_text() for name in ("passwd", "group")}
+
+
+def name_users(**others):
+    """From now on this process and what it starts see these users."""
+    users = {**USERS, **others}
+    for name, line in (("passwd", "{0}:x:{1}:{1}::/nonexistent:/bin/sh\n"), ("group", "{0}:x:{1}:\n")):
+        Path("/etc", name).write_text(SYSTEM[name] + "".join(line.format(*user) for user in users.items()))
+
+
+def own_names():
+    """/etc/passwd and group are this mount namespace's own from now on."""
+    with tempfile.TemporaryDirectory(prefix="titan-nss-") as folder:
+        os.chmod(folder, 0o755)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "titan-nss", folder], check=True)
+        for name, text in SYSTEM.items():
+            (Path(folder) / name).write_text(text)
+            (Path(folder) / name).chmod(0o644)
+            subprocess.run(["mount", "--bind", Path(folder) / name, f"/etc/{name}"], check=True)
+        subprocess.run(["umount", folder], check=True)
+    name_users()
+
+
+class Spawnd:
+    """A titan-spawnd of that folder."""
+
+    def __init__(self, folder, *args):
+        self.folder, self.args, self.process = folder, args, None
+        self.socket = folder / "spawnd.sock"
+
+    def start(self):
+        with open(self.folder / "spawnd.log", "a") as log:
+            self.process = subprocess.Popen(
+                [self.folder / "build/bin/titan-spawnd", "--user", "titan-test", "--socket", self.socket, "--state", self.folder / "spawned",
+                 *self.args], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        until("titan-spawnd is up", lambda: "titan-spawnd up" in self.log() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.log()
+        return self
+
+    def log(self):
+        text = (self.folder / "spawnd.log").read_text()
+        return text[self.before:] if hasattr(self, "before") else text
+
+    def stop(self, how=signal.SIGTERM):
+        self.before = len((self.folder / "spawnd.log").read_text())
+        self.process.send_signal(how)
+        self.process.wait(deadline())
+
+
+class World:
+    """titand dev of the user titan-test with a titan-spawnd, and the users alice and bob."""
+
+    def __init__(self, config="", spawnd=()):
+        self.dir = Path(tempfile.mkdtemp(prefix="titan-spawnd-"))
+        os.chmod(self.dir, 0o755)
+        (self.dir / "build").mkdir()
+        subprocess.run(["mount", "--bind", BUILD, self.dir / "build"], check=True)  # its own way may be root's alone
+        (self.dir / "jobs").mkdir(mode=0o711)
+        os.chown(self.dir / "jobs", TITAN, TITAN)
+        self.text = headers_text(self.dir / "text")
+        (self.dir / "tiny.toml").write_text((SOURCE / "recipes/tiny.toml").read_text())
+        self.spawnd = Spawnd(self.dir, *spawnd)
+        (self.dir / "titand.toml").write_text(
+            f'[agent]\nspawnd = "{self.spawnd.socket}"\n{config}\n[storage]\njobs_dir = "{self.dir}/jobs"\n'
+            f'data_roots = ["{self.text}"]\n')
+        program = self.dir / "titand"
+        program.write_text(f'#!/bin/sh\nchown {TITAN}:{TITAN} "$NOTIFY_SOCKET" "$(dirname "$NOTIFY_SOCKET")"\n'
+                           f'exec setpriv --reuid {TITAN} --regid {TITAN} --clear-groups "{self.dir}/build/bin/titand" "$@"\n')
+        program.chmod(0o755)
+        self.api = f"unix:{self.dir}/api/sock"
+        (self.dir / "api").mkdir()
+        os.chown(self.dir / "api", TITAN, TITAN)
+        self.daemon = Daemon(self.dir / "state", "--keep-workers", "--listen", self.api, "--config", self.dir / "titand.toml", program=program)
+
+    def __enter__(self):
+        self.spawnd.start()
+        self.start()
+        return self
+
+    def start(self):
+        self.daemon.start()
+        os.chmod(self.dir / "api/sock", 0o666)
+
+    def __exit__(self, kind, *what):
+        for pid in self.workers():
+            os.kill(pid, signal.SIGKILL)
+        self.daemon.__exit__(kind, *what)
+        self.spawnd.stop()
+        if kind:
+            print("# titan-spawnd's log:\n# " + (self.dir / "spawnd.log").read_text().replace("\n", "\n# "))
+            for log in sorted(self.dir.glob("jobs/*/logs/*.log")):
+                print(f"# {log}:\n# " + log.read_text(errors="replace")[-2000:].replace("\n", "\n# "))
+        subprocess.run(["umount", self.dir / "build"], check=True)
+        subprocess.run(["rm", "-rf", self.dir], check=True)
+
+    def workers(self):
+        """Workers that run, by their command lines."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                line = path.read_bytes()
+            except OSError:
+                continue
+            if str(self.dir).encode() in line and b"titan-worker\0serve" in line and alive(int(path.parent.name)):
+                found.append(int(path.parent.name))
+        return found
+
+    def as_user(self, uid, *args, token=None):
+        done = subprocess.run([self.dir / "build/bin/titanctl", "--server", self.api, *map(str, args)], timeout=deadline(), text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", user=uid, group=uid, extra_groups=[],
+                              env={"HOME": "/nonexistent", "PATH": "/usr/bin:/bin", **({"TITAN_TOKEN": token} if token else {})})
+        return Result(done)
+
+    def submit(self, uid, token=None, **keys):
+        keys = {"training.dataset_path": self.text, "training.steps": 1000000, "elastic.max_workers": 1, "training.global_batch_size": 2,
+                **{k.replace("__", "."): v for k, v in keys.items()}}
+        done = self.as_user(uid, "submit", self.dir / "tiny.toml", *overrides(keys), token=token)
+        assert done.code == 0, done.err
+        return int(done.out)
+
+    def steps(self, job):
+        return self.daemon.status(job).get("step", 0)
+
+    def runs(self, job, beyond=0):
+        until(f"job {job} is beyond step {beyond}", lambda: int(self.steps(job) or 0) > beyond)
+        return int(self.steps(job))
+
+
+def proc_ids(pid):
+    """(real, effective, saved, file system) uid, and the groups."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    uids = tuple(map(int, re.search(r"^Uid:(.*)$", text, re.MULTILINE)[1].split()))
+    groups = set(map(int, re.search(r"^Groups:(.*)$", text, re.MULTILINE)[1].split()))
+    return uids, groups, text
+
+
+def as_child(uid, what):
+    """What what() returns in a child that is that user (a short text)."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            text = str(what())
+        except BaseException as e:
+            text = f"{type(e).__name__}: {e}"
+        os.write(into, text.encode())
+        os._exit(0)
+    os.close(into)
+    with os.fdopen(out) as f:
+        text = f.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+def workers_are_users():
+    """alice's worker is alice, with no way back to root; its folder is hers, which bob does not see, and titand serves its log"""
+    with World() as w:
+        job, other = w.submit(ALICE), w.submit(BOB)
+        w.runs(job)
+        w.runs(other)
+        (pid,), (others,) = w.daemon.workers(job).values(), w.daemon.workers(other).values()
+        uids, groups, text = proc_ids(pid)
+        assert uids == (ALICE,) * 4 and TITAN not in groups and 0 not in groups, text
+        for field, value in (("NoNewPrivs", "1"), ("Seccomp", "2"), ("CapEff", "0" * 16), ("CapPrm", "0" * 16)):
+            assert re.search(rf"^{field}:\s+{value}$", text, re.MULTILINE), (field, text)
+        assert proc_ids(others)[0] == (BOB,) * 4
+        folder = w.dir / "jobs" / str(job)
+        made = [folder, *folder.rglob("*")]
+        assert {p.name for p in made} >= {"logs", "checkpoint", "recipe.toml"}, made
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o2770 and folder.stat().st_uid == ALICE, oct(folder.stat().st_mode)
+        theirs = [p for p in made if p.stat().st_uid != ALICE]
+        assert {p.name for p in theirs} <= {"recipe.toml", "ranks"}, theirs
+        assert "PermissionError" in as_child(BOB, lambda: os.listdir(folder))
+        assert "recipe.toml" in as_child(ALICE, lambda: os.listdir(folder))
+        assert "[model]" in as_child(ALICE, (folder / "recipe.toml").read_text)
+        # The worker's memory and descriptors are not even alice's to look at.
+        assert "PermissionError" in as_child(ALICE, lambda: os.listdir(f"/proc/{pid}/fd"))
+        assert w.as_user(ALICE, "logs", job).out.strip()
+        # She may take it all away, what titand wrote too.
+        assert w.as_user(ALICE, "cancel", job).code == 0
+        w.daemon.wait_state(job, "CANCELLED")
+        until("its worker is gone", lambda: not alive(pid))
+        assert as_child(ALICE, lambda: subprocess.run(["rm", "-rf", *folder.iterdir()]).returncode) == "0"
+        assert not list(folder.iterdir())
+
+
+def restarts_keep_workers():
+    """restarts of titand and of titan-spawnd under a run leave its worker as it is; an end that titand has missed is told by titan-spawnd"""
+    with World() as w:
+        job = w.submit(ALICE)
+        step = w.runs(job)
+        ((worker, pid),) = w.daemon.workers(job).items()
+        w.daemon.kill()
+        w.start()
+        step = w.runs(job, step)
+        w.spawnd.stop(signal.SIGKILL)
+        w.spawnd.start()
+        assert "worker adopted" in w.spawnd.log(), w.spawnd.log()
+        step = w.runs(job, step)
+        w.daemon.kill()
+        w.start()
+        w.runs(job, step)
+        assert w.daemon.workers(job) == {worker: pid} and alive(pid), w.daemon.workers(job)
+        # Kills go on by the new titan-spawnd, which is not the parent.
+        w.spawnd.stop()
+        done = w.as_user(ALICE, "cancel", "--grace", "0.001", job)
+        assert done.code == 0, done
+        w.spawnd.start()
+        until("its worker is gone", lambda: not alive(pid))
+        w.daemon.wait_state(job, "CANCELLED")
+
+        job = w.submit(ALICE)
+        w.runs(job)
+        ((worker, pid),) = w.daemon.workers(job).items()
+        w.daemon.kill()
+        os.kill(pid, signal.SIGSEGV)
+        until("its worker is gone", lambda: not alive(pid))
+        w.start()
+        (ended,) = until("titand hears of the end", lambda: [
+            e for e in w.daemon.lines("events", job) if e["type"] == "worker.exited" and e["detail"]["worker"] == worker])
+        assert ended["detail"]["signal"] == signal.SIGSEGV, ended
+
+
+def kills_are_known():
+    """how a worker ends is known by its parent: a signal of the system, and of its own"""
+    with World() as w:
+        job = w.submit(ALICE)
+        w.runs(job)
+        for number in (signal.SIGKILL, signal.SIGABRT):
+            ((worker, pid),) = until("one worker runs", lambda: list(w.daemon.workers(job).items())[:1])
+            step = w.runs(job, int(w.steps(job)))
+            os.kill(pid, number)
+            (ended,) = until("its end is told", lambda: [
+                e for e in w.daemon.lines("events", job) if e["type"] == "worker.exited" and e["detail"]["worker"] == worker])
+            assert ended["detail"]["signal"] == number, ended
+            w.runs(job, step)
+
+
+def users_of_the_node():
+    """one user with two numbers, one that the node does not know, and one of the system are refused, each with its numbers; agent.default_user
+    takes jobs of those without a number"""
+    def refused(w, job, text):
+        """It is, and says so."""
+        until("it is refused", lambda: any(
+            e["type"] == "worker.exited" and text in e["message"] for e in w.daemon.lines("events", job)))
+        assert not w.workers()
+        assert w.daemon.ctl("cancel", job).code == 0
+
+    with World('default_user = "bob"') as w:
+        refused(w, w.submit(0), "titan-spawnd refuses: uid 0")  # root's
+        refused(w, w.submit(NOBODY_KNOWN), f"uid {NOBODY_KNOWN} for the coordinator, is not known on node")
+        (node,) = [n["name"] for n in json.loads(w.daemon.ok("-o", "json", "nodes"))["nodes"]]
+        w.daemon.ok("drain", node)
+        job = w.submit(ALICE)
+        name_users(alice=ALICE + 1000)
+        try:
+            w.daemon.ok("undrain", node)
+            refused(w, job, f"user alice is uid {ALICE} for the coordinator and uid {ALICE + 1000} on node {node}")
+        finally:
+            name_users()
+        token = w.daemon.ok("token", "create", "ci", "--role", "user", "--ttl", "1h").strip()
+        job = w.submit(TITAN, token=token)
+        w.runs(job)
+        (pid,) = w.daemon.workers(job).values()
+        assert proc_ids(pid)[0] == (BOB,) * 4
+
+
+class Titan:
+    """titan-spawnd's socket as the user titan."""
+
+    def __init__(self, w, uid=TITAN):
+        self.w = w
+        self.s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.s.settimeout(deadline())
+        os.setresuid(-1, uid, -1)
+        try:
+            self.s.connect(str(w.spawnd.socket))
+        finally:
+            os.setresuid(-1, 0, -1)
+
+    def ask(self, kind, worker=77, job=5, uid=ALICE, memory=0, cpus=0, strings=(), env=(), fds=(), number=0, forget=0, version=1):
+        data = struct.pack(HEAD, version, kind, worker, job, memory, uid, cpus, len(env), number, forget, 0)
+        data += b"".join(t.encode() + b"\0" for t in (*strings, *env))
+        self.s.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
+        got = self.s.recvmsg(4096, 1024)[0]
+        fields = struct.unpack(REPLY, got)
+        return {"kind": fields[1], "state": fields[4], "pid": fields[6], "code": fields[7], "signal": fields[8], "oom_kills": fields[10],
+                "limit": fields[11], "peak": fields[12],
+                "text": fields[-1].split(b"\0")[0].decode()}
+
+    def start(self, folder, path=None, **more):
+        page = os.open(self.w.dir / "page", os.O_RDWR | os.O_CREAT)
+        fds = [os.open(folder, os.O_PATH | os.O_NOFOLLOW), os.open(self.w.dir, os.O_PATH), page]
+        try:
+            return self.ask(START, strings=("/page", "127.0.0.1", str(path or folder), "run"), fds=fds, **more)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+
+def titand_taken_over():
+    """what speaks as titan cannot have root, another program, another user's folder or one behind a link, a preloaded library, or more than
+    the machine has; other users are not heard"""
+    w = World()
+    w.spawnd.start()
+    try:
+        for name, owner in (("hers", ALICE), ("his", BOB), ("fresh", TITAN)):
+            (w.dir / name).mkdir(mode=0o770)
+            os.chown(w.dir / name, owner, owner)
+        (w.dir / "link").symlink_to(w.dir / "hers")
+        (w.dir / "his/link").symlink_to(w.dir / "hers")
+
+        def refused(why, folder="hers", **more):
+            said = Titan(w).start(w.dir / folder, **more)
+            assert said["kind"] == REFUSED and re.search(why, said["text"]), (why, said)
+        refused("uid 0 is", uid=0)
+        refused("uid -1 is", uid=0xffffffff)
+        refused("below 1000", uid=1)
+        refused("is titand's|below", uid=TITAN)
+        refused("no name on this node", uid=NOBODY_KNOWN, folder="fresh")
+        refused(f"belongs to uid {BOB}", folder="his")
+        refused("is no folder", folder="link")
+        refused("does not get to", path=w.dir / "his")
+        refused("variable 1 of 1", env=["LD_PRELOAD=/tmp/x.so"])
+        refused("variable 2 of 2", env=["NCCL_DEBUG=INFO", "TITAN_X"])
+        refused("memory, this node has", memory=1 << 60)
+        refused("processors, this node has", cpus=4096 * 1000)
+        refused("has no cgroup on this node", memory=1 << 20)
+        refused("version 2", version=2)
+        assert "descriptors" in Titan(w).ask(START, strings=("/page", "h", "/", "run"))["text"]
+        assert "signal" in Titan(w).ask(SIGNAL, number=signal.SIGSTOP)["text"]
+        assert "no such worker" in Titan(w).ask(SIGNAL, number=signal.SIGKILL)["text"]
+        (w.dir / "build2").mkdir()
+        # A program that another than root may change is none that root starts.
+        program = w.dir / "build2/titan-worker"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o757)
+        w.spawnd.stop()
+        w.spawnd.args = ("--worker", program)
+        w.spawnd.start()
+        refused("not a file that root alone can change")
+        program.chmod(0o755)
+        # This one is started; it ends at once, and its end is kept until it is asked for.
+        speaks = Titan(w)
+        said = speaks.start(w.dir / "fresh")
+        assert said["kind"] == STARTED and said["pid"] > 1, said
+        assert (w.dir / "fresh").stat().st_uid == ALICE
+        until("its end is known", lambda: speaks.ask(ASK)["state"] == ENDED)
+        w.spawnd.stop()
+        w.spawnd.start()
+        speaks = Titan(w)
+        end = speaks.ask(ASK, forget=1)
+        assert (end["state"], end["code"], end["signal"]) == (ENDED, 0, 0), end
+        assert speaks.ask(ASK)["state"] == 0
+        # Other users than titan are not heard.
+        for uid in (ALICE, 0):
+            os.chmod(w.spawnd.socket, 0o666)
+            stranger = Titan(w, uid)
+            try:
+                stranger.s.send(b"x")
+                heard = stranger.s.recv(4096)
+            except OSError:
+                heard = b""
+            assert heard == b"", (uid, heard)
+    finally:
+        w.__exit__(None)
+
+
+def filtered_calls():
+    """a worker has no ptrace, no other process's memory, no name spaces and no mounts"""
+    with probe(f"""#!/usr/bin/python3
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def call(name, *args):
+    ctypes.set_errno(0)
+    return name, getattr(libc, name)(*args), ctypes.get_errno()
+print("ids", os.getresuid(), os.getresgid(), os.getgroups(), os.getcwd(), sorted(os.environ))
+print(call("ptrace", 0, 0, 0, 0))
+print(call("process_vm_readv", os.getppid(), None, 0, None, 0, 0))
+print(call("unshare", 0x10000000))
+print(call("mount", b"x", b"/", b"tmpfs", 0, None))
+for try_uid in (0, {BOB}):
+    try:
+        os.setuid(try_uid)
+        print("became", try_uid)
+    except PermissionError:
+        print("stayed")
+print("open", sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:-1], flush=True)
+""") as (w, speaks):
+        said = speaks.start(w.dir / "hers", env=["NCCL_DEBUG=INFO"])
+        assert said["kind"] == STARTED, said
+        until("its end is known", lambda: speaks.ask(ASK)["state"] == ENDED)
+        log = (w.dir / "hers/logs/worker-77.log").read_text()
+        assert f"ids {(ALICE,) * 3} {(ALICE,) * 3} [{ALICE}] {w.dir}/hers" in log, log
+        for name in ("ptrace", "process_vm_readv", "unshare", "mount"):
+            assert f"('{name}', -1, 1)" in log, (name, log)
+        assert "became" not in log and log.count("stayed") == 2, log
+        assert "LD_" not in log and "'NCCL_DEBUG'" in log and "'HOME'" in log, log
+        assert "open [0, 1, 2, 3, 4]" in log, log
+
+
+@contextlib.contextmanager
+def delegated():
+    """A cgroup of version 2 for a titan-spawnd, and the names of the controllers there."""
+    with tempfile.TemporaryDirectory(prefix="titan-cgroup-") as mount:
+        subprocess.run(["mount", "-t", "cgroup2", "titan-cgroup", mount], check=True)
+        group = Path(mount) / f"titan-spawnd-test-{os.getpid()}"
+        group.mkdir()
+        try:
+            yield group, (Path(mount) / "cgroup.controllers").read_text().split()
+        finally:
+            for below in [*group.glob("*/"), group]:
+                until("its processes are gone", lambda g=below: not (g / "cgroup.procs").read_text())
+                below.rmdir()
+            subprocess.run(["umount", mount], check=True)
+
+
+@contextlib.contextmanager
+def probe(text, *args):
+    """A titan-spawnd that starts this program as its worker, and what speaks to it as titan, with a folder of alice's."""
+    w = World()
+    program = w.dir / "probe"
+    program.write_text(text)
+    program.chmod(0o755)
+    (w.dir / "hers").mkdir(mode=0o770)
+    os.chown(w.dir / "hers", ALICE, TITAN)
+    w.spawnd.args = ("--worker", program, *args)
+    w.spawnd.start()
+    try:
+        yield w, Titan(w)
+    finally:
+        w.__exit__(None)
+
+
+def cgroups():
+    """a worker and all that it starts are in a cgroup of its own, and end with it, also where titan-spawnd is another one by then"""
+    with delegated() as (group, _), probe("#!/bin/sh\nsetsid sleep 1000 &\necho up\nwait\n", "--cgroup", group) as (w, speaks):
+        assert speaks.start(w.dir / "hers")["kind"] == STARTED
+        own = group / "titan-worker-77"
+        until("it has started another", lambda: len((own / "cgroup.procs").read_text().split()) == 2)
+        pids = [int(pid) for pid in (own / "cgroup.procs").read_text().split()]
+        w.spawnd.stop()
+        w.spawnd.start()
+        speaks = Titan(w)
+        assert speaks.ask(SIGNAL, number=signal.SIGKILL)["kind"] == DONE
+        until("both are gone", lambda: not any(map(alive, pids)))
+        until("its end is known", lambda: speaks.ask(ASK)["state"] == ENDED)
+        assert speaks.ask(ASK, forget=1)["signal"] in (0, signal.SIGKILL)  # not its child any more: seen to end, or not known
+        until("its cgroup is gone", lambda: not own.exists())
+
+
+def memory_limit():
+    """a worker beyond its limit of memory is ended in its own cgroup, and the numbers are known"""
+    limit = 64 << 20
+    with delegated() as (group, controllers):
+        if "memory" not in controllers:
+            return "the memory controller is not one of cgroup version 2 here"
+        with probe("#!/usr/bin/python3\nx = bytearray(256 << 20)\n", "--cgroup", group) as (w, speaks):
+            assert speaks.start(w.dir / "hers", memory=limit)["kind"] == STARTED
+            until("its end is known", lambda: speaks.ask(ASK)["state"] == ENDED)
+            end = speaks.ask(ASK)
+            assert end["signal"] == signal.SIGKILL and end["oom_kills"] == 1 and end["limit"] == limit, end
+            assert limit * 0.9 < end["peak"] <= limit, end
+
+
+def main():
+    reason = needs_root()
+    if reason:
+        def skipped():
+            """titan-spawnd"""
+            return reason
+        tap(skipped)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(0x00020000) != 0:  # CLONE_NEWNS
+        def skipped():
+            """titan-spawnd"""
+            return "needs a mount namespace"
+        tap(skipped)
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    own_names()
+    tap(workers_are_users, restarts_keep_workers, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, cgroups, memory_limit)
+
+
+main()
