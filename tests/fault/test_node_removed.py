@@ -23,9 +23,10 @@ def remove(c, *names):
 
 
 def verified(c):
-    (c.dir / "copy.db").unlink(missing_ok=True)
+    for name in ("copy.db", "copy.db.sig"):
+        (c.dir / name).unlink(missing_ok=True)
     c.ctl("admin", "backup", c.dir / "copy.db")
-    done = command(BIN / "titanctl", "admin", "verify", "--rederive", c.dir / "copy.db")
+    done = command(BIN / "titanctl", "admin", "verify", "--rederive", c.dir / "copy.db", "--state-dir", c.dir / "c")
     assert done.code == 0, done
 
 
