@@ -163,6 +163,7 @@ static titan_status start_as_user(const struct worker_command *c, char *env[ENV_
                                     .cpus = c->cpus,
                                     .page = c->page,
                                     .host = c->host,
+                                    .ports = c->ports ? c->ports : "",
                                     .directory = c->directory,
                                     .run = c->run};
     for (char **e = env; *e && request.n_env < SPAWN_ENV_MAX; e++)

@@ -72,6 +72,7 @@ static titan_status start_as_user(struct worker_start *s, struct titan_error *er
                                            .page = s->page,
                                            .directory = s->directory,
                                            .host = s->host,
+                                           .ports = s->ports[0] ? s->ports : NULL,
                                            .log = -1,
                                            .folder = folder,
                                            .run = s->run,

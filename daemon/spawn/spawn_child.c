@@ -239,9 +239,20 @@ static titan_status execute(const struct spawn_policy *p, const struct spawn_req
                     (char *)(uintptr_t)r->directory,
                     "--run",
                     (char *)(uintptr_t)r->run,
-                    flight ? "--flight-fd" : NULL,
-                    "5",
+                    NULL,
+                    NULL,
+                    NULL,
+                    NULL,
                     NULL};
+    size_t n_args = ARRAY_SIZE(argv) - 5;
+    if (flight) {
+        argv[n_args++] = "--flight-fd";
+        argv[n_args++] = "5";
+    }
+    if (*r->ports) {
+        argv[n_args++] = "--ports";
+        argv[n_args++] = (char *)(uintptr_t)r->ports;
+    }
     char *env[SPAWN_ENV_MAX + OWN_ENV];
     size_t n = 0;
     bool path = false;

@@ -12,7 +12,7 @@
 #include "base/cleanup.h"
 
 #define NUMBER_MAX ((UINT64_C(1) << 53) - 1) /* of jobs and workers (proto/ranges.h) */
-#define STRINGS 4                            /* page, host, directory, run; the environment follows */
+#define STRINGS 5                            /* page, host, directory, run, ports; the environment follows */
 #define CPUS_MAX 16777216
 
 struct head {
@@ -72,8 +72,9 @@ static titan_status parse_start(const struct head *h, const char *at, const char
     r->host = take(&at, end);
     r->directory = take(&at, end);
     r->run = take(&at, end);
-    if (!absolute(r->page) || !absolute(r->directory) || !r->host || !*r->host || !r->run || !*r->run)
-        return titan_fail(err, TITAN_EINVAL, "a start without page, host, folder or run");
+    r->ports = take(&at, end);
+    if (!absolute(r->page) || !absolute(r->directory) || !r->host || !*r->host || !r->run || !*r->run || !r->ports)
+        return titan_fail(err, TITAN_EINVAL, "a start without page, host, folder, run or ports");
     for (r->n_env = 0; r->n_env < h->n_env; r->n_env++) {
         const char *entry = take(&at, end);
         if (!entry || !spawn_env_allowed(entry))
@@ -139,7 +140,7 @@ size_t spawn_request_pack(const struct spawn_request *r, void *out, size_t cap)
     size_t len = 0;
     titan_assert(cap <= SPAWN_FRAME_MAX && r->n_env <= SPAWN_ENV_MAX);
     bool fits = put(out, cap, &len, &h, sizeof(h));
-    const char *const strings[STRINGS] = {r->page, r->host, r->directory, r->run};
+    const char *const strings[STRINGS] = {r->page, r->host, r->directory, r->run, r->ports};
     for (size_t i = 0; i < STRINGS && fits && r->kind == SPAWN_START; i++)
         fits = put(out, cap, &len, strings[i], strlen(strings[i]) + 1);
     for (size_t i = 0; i < r->n_env && fits && r->kind == SPAWN_START; i++)

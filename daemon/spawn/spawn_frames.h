@@ -44,6 +44,7 @@ struct spawn_request {
     const char *host;
     const char *directory; /* the job's folder */
     const char *run;
+    const char *ports;              /* that it may listen at; "" = any */
     const char *env[SPAWN_ENV_MAX]; /* NAME=VALUE */
     size_t n_env;
     /* Of a signal: SIGKILL or SIGTERM. */

@@ -40,8 +40,9 @@
 #define DEFAULT_STATE "/run/titan-spawnd"
 #define UID_MIN 1000
 #define CONNECTIONS_MAX 64
-#define WORKERS_MAX 4096 /* with those that have ended and that no agent has asked for; then the oldest of these goes  \
-                          */
+#define WORKERS_MAX                                                                                                    \
+    4096 /* with those that have ended and that no agent has asked for; then the oldest of these goes                  \
+          */
 #define RECORD_BYTES 256
 #define CPU_PERIOD_US 100000
 #define CGROUP_PREFIX "titan-worker-"

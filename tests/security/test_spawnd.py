@@ -328,7 +328,7 @@ class Titan:
         page = os.open(self.w.dir / "page", os.O_RDWR | os.O_CREAT)
         fds = [os.open(folder, os.O_PATH | os.O_NOFOLLOW), os.open(self.w.dir, os.O_PATH), page]
         try:
-            return self.ask(START, strings=("/page", "127.0.0.1", str(path or folder), "run"), fds=fds, **more)
+            return self.ask(START, strings=("/page", "127.0.0.1", str(path or folder), "run", ""), fds=fds, **more)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -363,7 +363,7 @@ def titand_taken_over():
         refused("processors, this node has", cpus=4096 * 1000)
         refused("has no cgroup on this node", memory=1 << 20)
         refused("version 2", version=2)
-        assert "descriptors" in Titan(w).ask(START, strings=("/page", "h", "/", "run"))["text"]
+        assert "descriptors" in Titan(w).ask(START, strings=("/page", "h", "/", "run", ""))["text"]
         assert "signal" in Titan(w).ask(SIGNAL, number=signal.SIGSTOP)["text"]
         assert "no such worker" in Titan(w).ask(SIGNAL, number=signal.SIGKILL)["text"]
         (w.dir / "build2").mkdir()

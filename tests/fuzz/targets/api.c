@@ -154,6 +154,11 @@ void store_on_failure(struct store *s, void (*failed)(void *data, const struct t
     (void)s, (void)failed, (void)data;
 }
 
+void store_on_commit(struct store *s, void (*committed)(void *data), void *data)
+{
+    (void)s, (void)committed, (void)data;
+}
+
 struct db *store_reader(struct store *s)
 {
     return s->db;

@@ -30,6 +30,7 @@ static struct spawn_request start_request(void)
                                   .host = "10.0.0.1",
                                   .directory = "/jobs/3",
                                   .run = "job-3-01",
+                                  .ports = "30000-30999",
                                   .env = {"PATH=/bin", "NCCL_DEBUG=INFO"},
                                   .n_env = 2};
 }
@@ -59,6 +60,7 @@ static void test_round_trip(void **state)
     assert_string_equal(out.host, r.host);
     assert_string_equal(out.directory, r.directory);
     assert_string_equal(out.run, r.run);
+    assert_string_equal(out.ports, r.ports);
     assert_int_equal(out.n_env, 2);
     assert_string_equal(out.env[1], "NCCL_DEBUG=INFO");
     assert_int_equal(parse(&r, SPAWN_FLIGHT, &out, message), TITAN_OK);
