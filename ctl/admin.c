@@ -130,12 +130,15 @@ static void print_report(struct ctl *ctl, const char *path, const struct backup_
     (void)output_line(&text);
 }
 
-/* Is the file, received whole, what the server has signed? */
+/* Is the file, received whole, what the server has signed? A server of an older Titan signs none. */
 static titan_status check_received(struct receiving *r, struct signature *ret, struct titan_error *err)
 {
     struct signature is;
-    if (r->signature.len == 0)
-        return titan_fail(err, TITAN_EVERSION, "the server does not sign backups: it is of an older Titan");
+    *ret = (struct signature){.at = ""};
+    if (r->signature.len == 0) {
+        (void)fprintf(stderr, "titanctl: the server is of an older Titan, which signs no backups: restart it\n");
+        return TITAN_OK;
+    }
     TRY(signature_read(r->signature.data, r->signature.len, ret, err));
     if (lseek(r->fd, 0, SEEK_SET) != 0)
         return titan_fail_errno(err, "'%s'", r->path);
@@ -149,7 +152,7 @@ static titan_status check_received(struct receiving *r, struct signature *ret, s
 static titan_status put_in_place(struct receiving *r, int at, const char *part, const char *name,
                                  struct titan_error *err)
 {
-    titan_assert(r->signature.len > 0 && *name);
+    titan_assert(r->bytes > 0 && *name);
     char beside[PATH_MAX];
     struct stat own, there;
     if (fstat(r->fd, &own) != 0 || fstatat(at, part, &there, AT_SYMLINK_NOFOLLOW) != 0 || own.st_ino != there.st_ino ||
@@ -157,7 +160,10 @@ static titan_status put_in_place(struct receiving *r, int at, const char *part, 
         return titan_fail(err, TITAN_EIO, "'%s' was exchanged while it was checked", r->path);
     if (snprintf(beside, sizeof(beside), "%s" SIGNED_SUFFIX, name) >= (int)sizeof(beside))
         return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", name);
-    TRY(file_replace_at(at, beside, r->signature.data, r->signature.len, err));
+    if (r->signature.len)
+        TRY(file_replace_at(at, beside, r->signature.data, r->signature.len, err));
+    else if (unlinkat(at, beside, 0) != 0 && errno != ENOENT)
+        return titan_fail_errno(err, "'%s'", beside);
     if (renameat(at, part, at, name) != 0 || (fsync(at) != 0 && errno != EINVAL))
         return titan_fail_errno(err, "'%s'", name);
     return TITAN_OK;

@@ -52,7 +52,8 @@ static titan_status unproved(const struct signed_backup *b, const char *why, str
         return TITAN_OK;
     }
     titan_fail(err, TITAN_EPERM, "'%s': %s", b->path, why);
-    titan_error_hint(err, "--key FILE names the coordinator's STATE/pki/backup.key; --unsigned goes on without");
+    titan_error_hint(err, "%s--unsigned goes on without",
+                     b->text.len ? "--key FILE names the coordinator's STATE/pki/backup.key; " : "");
     return TITAN_EPERM;
 }
 

@@ -323,7 +323,7 @@ def joins():
         assert revoked.code == 0 and f"titanctl token revoke {json.loads(made.out)['id']}" in revoked.err, revoked.err
         assert f"titanctl node unjoin {invited}" in revoked.err, revoked.err
         # Wrong tokens of one address: after some a minute they are not looked at any more.
-        wrong = protocol.enrol.EnrollRequest(node="n9", token="titan_" + "0" * 16 + "_" + "0" * 64, request=b"x")
+        wrong = protocol.enrol.EnrollRequest(node="n9", token="titan_" + "0" * 16 + "_" + "0" * 64, request=c.message("Renew").request)
         client = protocol.Client(c.target, ca)
 
         def writes():
