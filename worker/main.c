@@ -440,6 +440,7 @@ static titan_status serve_command(void *with, const struct args *args, struct ti
         return titan_error_wrap(err, "--ports");
     if (!o.socket || !o.page || !o.job_dir || !o.host)
         return titan_fail(err, TITAN_EINVAL, "serve needs --socket, --page, --job, --worker, --host and --dir");
+    titan_assert(o.run && (o.page_fd == 0 || o.page_fd > STDERR_FILENO));
     titan_status status = serve(&o, err);
     if (status == TITAN_OK || !titan_error_short(err))
         return input_status(status);

@@ -119,6 +119,7 @@ static titan_status admit_beginning(struct place_rights *p, struct recipe *r, co
 /* To go on in a folder it has to be the user's own; a run that only reads what is there needs to share it. */
 static titan_status admit_folder(struct place_rights *p, struct recipe *r, struct titan_error *err)
 {
+    titan_assert(!p->asks);
     _cleanup_(folder_found_clear) struct folder_found found = {0};
     char folder[PATH_MAX], *const seen = r->checkpoint.folder_owner;
     memset(seen, 0, sizeof(r->checkpoint.folder_owner));
@@ -146,6 +147,7 @@ static titan_status admit_folder(struct place_rights *p, struct recipe *r, struc
 titan_status place_admit(struct place_rights *p, struct recipe *r, const struct recipe *before, struct titan_error *err)
 {
     char user[FOLDER_USER_TEXT];
+    titan_assert(p->caller && p->n_known >= 0 && p->n_known <= (int)ARRAY_SIZE(p->known));
     p->asks = 0;
     folder_user_print(&p->user, user);
     memset(r->job.owner, 0, sizeof(r->job.owner));
