@@ -133,4 +133,4 @@ fake_nvml := $(BUILD)/tests/nvml/libnvidia-ml.so.1
 $(fake_nvml): $(BUILD)/obj/tests/nvml/fake_nvml.o
 	$(link) -shared -Wl,-soname,libnvidia-ml.so.1 $^
 tests: $(fake_nvml)
-$(BUILD)/tests/unit/daemon/agent/test_gpu_watch $(BUILD)/tests/unit/daemon/agent/test_gpu_silence: | $(fake_nvml)
+$(addprefix $(BUILD)/tests/unit/daemon/agent/,test_agent test_gpu_watch test_gpu_silence): | $(fake_nvml)

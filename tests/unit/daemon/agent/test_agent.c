@@ -184,6 +184,7 @@ static struct fixture {
     uint64_t term,
         heartbeats; /* heartbeats: the number of the session's newest; what was sent to a server that closed is lost */
     uint32_t lease_ms;
+    bool cuda;                        /* the agent's device, with NVML's stand-in */
     bool closed, down, silent, holds; /* holds: it does not end a session that the agent has ended */
 } f;
 
@@ -432,6 +433,7 @@ static void agent_up(void)
 {
     struct titan_error err = {0};
     struct agent_options options = agent_options(f.folder, f.address, f.self, f.lease_ms);
+    options.device = f.cuda ? "cuda" : options.device;
     if (agent_open(&f.loop, &options, &f.agent, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     UNTIL(f.session);
@@ -859,6 +861,61 @@ static void test_logs_of_an_unknown_job(void **state)
     UNTIL(log_text(1, NULL));
 }
 
+/* A slot each, 'w' for well, 'f' for faulty, '?' for not looked at, as the agent has reported them last. */
+static const char *gpus(void)
+{
+    static char text[8];
+    text[0] = '\0';
+    for (size_t i = 0; i < f.n; i++) {
+        const Titan__Internal__AgentMessage *m = f.inbox[i];
+        const Titan__Internal__NodeGpus *all = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_GPUS ? m->gpus
+                                               : m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION
+                                                   ? m->registration->gpus
+                                                   : NULL;
+        if (!all)
+            continue;
+        assert_int_equal(all->n_gpus, 4);
+        for (size_t k = 0; k < 4; k++)
+            text[k] = all->gpus[k]->health == TITAN__INTERNAL__GPU_HEALTH__GPU_HEALTHY  ? 'w'
+                      : all->gpus[k]->health == TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY ? 'f'
+                                                                                        : '?';
+    }
+    return text;
+}
+
+static void release_gpus(uint32_t *slots, size_t n)
+{
+    Titan__Internal__ReleaseGpus release = TITAN__INTERNAL__RELEASE_GPUS__INIT;
+    Titan__Internal__CoordinatorMessage out = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
+    release.slots = slots;
+    release.n_slots = n;
+    out.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_RELEASE_GPUS;
+    out.release_gpus = &release;
+    say(&out);
+}
+
+/* All slots that the coordinator names come back into use, and no other; a slot that it lacks does nothing. */
+static void test_gpus_are_released(void **state)
+{
+    (void)state;
+    static const char values[] = "GPU-a H100 81559 0 41 3 0 0:0\nGPU-b H100 81559 0 41 0 0 0:0\n"
+                                 "GPU-c H100 81559 0 41 1 0 0:0\nGPU-d H100 81559 0 41 2 0 0:0\n";
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof(path), "%s/gpus", f.folder);
+    assert_int_equal(file_replace(path, values, sizeof(values) - 1, NULL), TITAN_OK);
+    assert_int_equal(setenv("TITAN_FAKE_NVML", path, 1), 0);
+    assert_int_equal(setenv("TITAN_NVML", TITAN_BUILD_DIR "/tests/nvml/libnvidia-ml.so.1", 1), 0);
+    assert_int_equal(setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3", 1), 0);
+    f.cuda = true;
+    agent_up();
+    UNTIL(strcmp(gpus(), "fwff") == 0);
+    release_gpus((uint32_t[]){0, 3, 4}, 3);
+    UNTIL(strcmp(gpus(), "wwfw") == 0);
+    release_gpus(NULL, 0);
+    release_gpus((uint32_t[]){2}, 1);
+    UNTIL(strcmp(gpus(), "wwww") == 0);
+}
+
 static uint64_t log_bytes(uint64_t worker, const char *suffix)
 {
     char path[PATH_MAX];
@@ -1265,6 +1322,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_lease, setup, teardown),
         cmocka_unit_test_setup_teardown(test_foreign_address, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_worker_program, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_gpus_are_released, setup, teardown), /* last: its environment stays */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
