@@ -255,6 +255,72 @@ static void test_speed(void **state)
     history_free(&t);
 }
 
+static char *facts(const Titan__V1__Job *job, const struct curves *c, const struct history *t)
+{
+    static char text[2000];
+    _cleanup_(buf_free) struct buf page = BUF_INIT;
+    const struct report_page p = {.job = job, .recipe = "", .curves = c, .history = t, .now_ms = 5000};
+    assert_true(report_page_put(&p, &page));
+    const char *begin = strstr(page.data, "<dl class=\"facts\""), *end = strstr(begin, "</dl>");
+    size_t n = 0;
+    for (const char *at = strstr(begin, "<dt>"); at && at < end; at = strstr(at, "<dt>")) {
+        const char *name = at + 4, *value = strstr(at, "<dd>") + 4;
+        n += (size_t)snprintf(text + n, sizeof(text) - n, "%.*s: %.*s\n", (int)(strstr(name, "</dt>") - name), name,
+                              (int)(strstr(value, "</dd>") - value), value);
+        at = value;
+    }
+    return text;
+}
+
+/* What is known stands at the top, and nothing of what is not. */
+static void test_facts(void **state)
+{
+    (void)state;
+    struct curves c;
+    struct history t = {0};
+    Titan__V1__Job job = TITAN__V1__JOB__INIT;
+    Titan__V1__Evaluation validation = TITAN__V1__EVALUATION__INIT;
+    assert_true(curves_init(&c));
+    job.name = job.reason = job.user = job.directory = job.checkpoint = (char *)(uintptr_t) "";
+    job.steps = 20;
+    job.mfu = -0.5; /* not known */
+    assert_string_equal(facts(&job, &c, &t), "step: 0 of 20\nrecoveries: 0\n");
+    for (uint64_t step = 1; step <= 8; step++) {
+        Titan__V1__MetricPoint p = TITAN__V1__METRIC_POINT__INIT;
+        p.loss = 2.5;
+        p.tokens = 128 * step;
+        p.step_ms = 100;
+        p.tokens_per_second = 1280;
+        p.skipped_steps = 3;
+        add_split(&c, step, &p);
+    }
+    validation.loss = 2.75;
+    job.step = 8;
+    job.mfu = 0.125;
+    job.validation = &validation;
+    job.started_at_ms = 2000;
+    happen(&t, "recovery.finished", 1, "{\"recovery_ms\":2500}");
+    happen(&t, "recovery.finished", 2, "{\"recovery_ms\":500}");
+    history_end(&t);
+    assert_string_equal(facts(&job, &c, &t), "step: 8 of 20\n"
+                                             "last loss: 2.5000\n"
+                                             "last validation loss: 2.7500\n"
+                                             "tokens: 1.02k\n"
+                                             "tokens/s: 1.28k\n"
+                                             "last MFU: 12.5 %\n"
+                                             "since its start: 3.0s\n"
+                                             "recoveries: 2 in 3.0s\n"
+                                             "waited for longest: rank 0\n"
+                                             "steps skipped: 3\n");
+    job.finished_at_ms = 62000;
+    assert_string_equal(strstr(facts(&job, &c, &t), "since its start"), "since its start: 1m 00s\n"
+                                                                        "recoveries: 2 in 3.0s\n"
+                                                                        "waited for longest: rank 0\n"
+                                                                        "steps skipped: 3\n");
+    curves_free(&c);
+    history_free(&t);
+}
+
 /* The largest page there is, with markup wherever text can be. */
 static void test_page(void **state)
 {
@@ -318,7 +384,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_steps),     cmocka_unit_test(test_gaps),        cmocka_unit_test(test_slowest_ranks),
         cmocka_unit_test(test_nodes_of_ranks), cmocka_unit_test(test_many_events), cmocka_unit_test(test_escape),
-        cmocka_unit_test(test_page),           cmocka_unit_test(test_speed),       cmocka_unit_test(test_trained_again),
+        cmocka_unit_test(test_facts),          cmocka_unit_test(test_page),        cmocka_unit_test(test_speed),
+        cmocka_unit_test(test_trained_again),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);
 }

@@ -344,6 +344,31 @@ static void test_slowest(void **state)
     assert_string_equal(say_slowest(3), ""); /* a dump is missing */
 }
 
+/* Ranks with nothing that has ended, or with records of no length, wait for none: the others are so much less on
+ * average. */
+static void test_slowest_of_idle_ranks(void **state)
+{
+    (void)state;
+    struct stall_slowest slowest;
+    struct titan_error err = {0};
+    for (int rank = 0; rank < WORLD; rank++)
+        dumps[rank].copy->groups[1].members[0] = 3; /* ranks 0 and 1 */
+    for (uint32_t i = 0; i < 8; i++) {
+        add(0, FLIGHT_COLLECTIVE, "ALL_REDUCE", i + 1, 4 * i, 4 * i + 4);
+        add(1, FLIGHT_COLLECTIVE, "ALL_REDUCE", i + 1, 4 * i + 3, 4 * i + 4);
+    }
+    add(2, FLIGHT_ACTION, "MATMUL", 0, 1, 0);
+    add(3, FLIGHT_COLLECTIVE, "ALL_GATHER", 1, 5, 5)->group = 2;
+    assert_int_equal(stall_slowest(dumps, WORLD, &slowest, &err), TITAN_OK);
+    assert_int_equal(slowest.rank, -1);
+    assert_int_equal(slowest.collectives, 8);
+    assert_int_equal(slowest.last, 8);
+    assert_true(slowest.share > 0.27 && slowest.share < 0.28 && slowest.others * 3 == 1);
+    assert_int_equal(stall_slowest(dumps, 2, &slowest, &err), TITAN_OK);
+    assert_int_equal(slowest.rank, 1);
+    assert_true(slowest.others == 1);
+}
+
 static void come_last(int slowest, uint32_t number, int64_t from)
 {
     for (int rank = 0; rank < WORLD; rank++)
@@ -465,6 +490,7 @@ int main(void)
         T(test_busy),
         T(test_short_waits),
         T(test_slowest),
+        T(test_slowest_of_idle_ranks),
         T(test_none_slowest),
         T(test_reads_what_the_agent_writes),
         T(test_damaged_dumps),
