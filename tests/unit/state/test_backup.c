@@ -228,13 +228,34 @@ static void test_other_schemas(void **state)
     }
 }
 
+/* A store that is whole, and in which a job is not what its events have made of it, is not restored. */
+static void test_not_what_events_made(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct titan_error err = {0};
+    struct restore_report r;
+    struct backup_report report;
+    struct db *db = NULL;
+    set_up(&f);
+    write_jobs(&f, 2);
+    assert_int_equal(backup_copy(f.store, f.copy, &err), TITAN_OK);
+    assert_int_equal(db_open(f.copy, DB_WRITER, true, &db, NULL), TITAN_OK);
+    assert_int_equal(db_exec(db, "UPDATE jobs SET restarts = restarts + 1 WHERE id = 1", NULL), TITAN_OK);
+    db_close(db);
+    assert_int_equal(backup_verify(f.copy, false, &report, NULL, NULL, &err), TITAN_OK);
+    assert_int_equal(backup_verify(f.copy, true, &report, NULL, NULL, &err), TITAN_ECORRUPT);
+    assert_int_equal(backup_restore(f.copy, f.dir, 0, 1000, &r, &err), TITAN_ECORRUPT);
+    assert_int_equal(verify(f.store).jobs, 2);
+    tear_down(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copy_of_a_busy_store),
-        cmocka_unit_test(test_restore),
-        cmocka_unit_test(test_what_is_not_restored),
-        cmocka_unit_test(test_other_schemas),
+        cmocka_unit_test(test_copy_of_a_busy_store), cmocka_unit_test(test_restore),
+        cmocka_unit_test(test_what_is_not_restored), cmocka_unit_test(test_other_schemas),
+        cmocka_unit_test(test_not_what_events_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -656,6 +656,11 @@ static void test_unknown_job(void **state)
                .step = 31); /* that is no reason to kill it */
     assert_true(told(&W.b, STOP, 0)->stop->grace_ms > 0);
     commit();
+    /* Of a job that it knows: there is nothing that its worker could save for it. */
+    checkpoint(&W.b, .session = W.session[1], .job = 1, .worker = 32, .epoch = 3, .step = 31);
+    assert_int_equal(told(&W.b, STOP, 0)->stop->worker_ids[0], 32);
+    assert_int_equal(told(&W.b, STOP, 0)->stop->grace_ms, 0);
+    commit();
     close_world();
 }
 

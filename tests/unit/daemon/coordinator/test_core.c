@@ -9,8 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "daemon/coordinator/records/core_record.h"
 #include "support/core_bench.h"
+#include "tests/support/child.h"
 
 static void test_life_of_a_job(void **state)
 {
@@ -32,6 +36,50 @@ static void test_life_of_a_job(void **state)
     assert_int_equal(c->job.status.finished_at_ms, 1000000 + b.now);
     struct job_status status;
     assert_false(core_job_status(b.core, 1, &status));
+    close_bench(&b);
+}
+
+/* Workers that it does not know, of a job that it does not know either, stop at once. */
+static void test_unknown_worker(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    const uint64_t jobs[] = {1, 9};
+    for (size_t i = 0; i < 2; i++) {
+        progress(&b, .job = jobs[i], .worker = 77, .epoch = 1, .step = 8);
+        const Titan__Internal__StopWorkers *stop = told(&b, STOP, 1)->stop;
+        assert_int_equal(stop->job_id, jobs[i]);
+        assert_ids(stop->worker_ids, stop->n_worker_ids, 1, 77);
+        assert_int_equal(stop->grace_ms, 0);
+        assert_false(stop->must_checkpoint);
+        batch_free(&b.out);
+        batch_init(&b.out);
+    }
+    close_bench(&b);
+}
+
+/* What the simulation and the fuzz targets call after each input fails on a state that cannot be; not on what a fenced
+ * coordinator has left in the middle of an input. */
+static void test_check(void **state)
+{
+    (void)state;
+    struct bench b;
+    running_job(&b);
+    core_check(b.core);
+    for (int fenced = 0; fenced < 2; fenced++) {
+        const pid_t pid = child_fork();
+        if (pid == 0) {
+            (void)close(STDERR_FILENO);
+            b.core->connected++;
+            b.core->fenced_term = fenced ? 9 : 0;
+            core_check(b.core);
+            _exit(0);
+        }
+        int status;
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(WIFSIGNALED(status), !fenced);
+    }
     close_bench(&b);
 }
 
@@ -1053,6 +1101,8 @@ int main(void)
         cmocka_unit_test(test_node_is_short),
         cmocka_unit_test(test_worker_of_a_short_node),
         cmocka_unit_test(test_no_such_device),
+        cmocka_unit_test(test_unknown_worker),
+        cmocka_unit_test(test_check),
         cmocka_unit_test(test_loss_and_return),
         cmocka_unit_test(test_loss_while_resizing),
         cmocka_unit_test(test_members_fall_to_the_checkpoint),

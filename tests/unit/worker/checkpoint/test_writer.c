@@ -177,6 +177,7 @@ static void test_complete(void **state)
     struct titan_error err = {0};
     expect_nothing(f->writers[0], false);
     for (uint64_t step = 10; step <= 40; step += 10) {
+        const int64_t began_ns = clock_mono_ns();
         for (int r = 0; r < WORLD; r++)
             start(f, r, step);
         for (int r = 0; r < WORLD; r++) {
@@ -185,6 +186,8 @@ static void test_complete(void **state)
             assert_int_equal(w.step, r == 0 ? step : 0);
             if (r == 0)
                 assert_true(w.bytes > 0 && w.world == WORLD && access(w.path, F_OK) == 0);
+            if (r == 0)
+                assert_in_range(w.ns, 1, clock_mono_ns() - began_ns); /* of this write, not since the machine began */
             expect_nothing(f->writers[r], true);
         }
     }
