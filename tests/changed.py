@@ -33,6 +33,7 @@ EXAMPLES = ("tests/support/test_changed.py", "tests/support/test_run.py", "tests
 API, HANDLER = "daemon/api/", re.compile(r'\.path = "/titan\.v1\.Titan/(\w+)",(?:(?!\.path).)*?\.on_request = (\w+)', re.S)
 COMMAND = re.compile(r'^const struct command \w+ = \{\s*\.name = "([\w-]+)"', re.M)  # of titanctl, or what it has titan-worker do
 KEY = re.compile(r'\.section = "\w+", \.name = "(\w+_\w+)"')  # of run files, in base/recipe_keys.c
+SETTING = re.compile(r'^    [A-Z]+\("(\w+)", "(\w+_\w+)"', re.M)  # of titand's file, in daemon/config.c
 # May the caller do that? Every method asks, and no command has a name for it.
 RIGHTS = re.compile(r"daemon/(auth/|api/access\.c|coordinator/shell/enrol\.c)")
 OF_RIGHTS = ("tests/security/test_held.py", "tests/security/test_users.py", "tests/tls/test_tls.py")
@@ -275,6 +276,8 @@ class Tree:
 
     def readers_of_keys(self, path):
         """Two scripts: those that set most of the keys of run files that a worker's file reads, of such that three scripts set at most"""
+        if path.startswith("daemon/"):
+            return self.setters_of_settings(path)
         if not path.startswith("worker/") or not (ROOT / path).exists():
             return []
         members = set(re.findall(r"[.>](\w+)", (ROOT / path).read_text(errors="replace")))
@@ -282,6 +285,17 @@ class Tree:
         for key in members.intersection(KEY.findall((ROOT / "base/recipe_keys.c").read_text())):
             set_by = [f for f in self.of_runs if re.search(rf"(\b|_){key}\b", self.texts.text[f])]
             count.update(set_by if len(set_by) <= 3 else [])
+        return sorted(count, key=lambda f: (-count[f], f))[:2]
+
+    def setters_of_settings(self, path):
+        """The same for the keys of titand's file that a file of the daemon, or its header, names as limits.user_disk_mb"""
+        near = [ROOT / path, (ROOT / path).with_suffix(".h")]
+        text = "\n".join(f.read_text(errors="replace") for f in near if f.exists())
+        count = collections.Counter()
+        for section, name in SETTING.findall((ROOT / "daemon/config.c").read_text()):
+            if path != "daemon/config.c" and re.search(rf"(?<![.>\w]){section}\.{name}\b", text):
+                set_by = [f for f in self.of_runs if re.search(rf"\b{name}\b", self.texts.text[f])]
+                count.update(set_by if len(set_by) <= 3 else [])
         return sorted(count, key=lambda f: (-count[f], f))[:2]
 
     def nearest_scripts(self, path):

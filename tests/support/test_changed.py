@@ -58,8 +58,10 @@ def a_method_has_the_scripts_of_its_command():
 
 
 def a_key_has_the_scripts_that_set_it():
-    """worker/elastic/restore.c: a script that sets checkpoint.initial_load_model_only, which few do"""
+    """worker/elastic/restore.c: a script that sets checkpoint.initial_load_model_only, which few do; of titand's file, limits.user_disk_mb"""
     assert "tests/ctl/test_resume.py" in of("worker/elastic/restore.c")[0], of("worker/elastic/restore.c")
+    usage = "daemon/coordinator/shell/disk_usage.c"
+    assert "tests/ctl/test_quotas.py" in of(usage)[0], of(usage)
 
 
 def what_is_loaded_is_reached():
