@@ -27,7 +27,7 @@ static struct world {
     struct {
         char types[4096], reason[256];
         uint64_t form_epoch; /* the newest FormEpoch that was sent, and to which */
-        size_t form_members, form_sent, starts, stops, revokes;
+        size_t form_members, form_sent, starts, stops, revokes, pauses;
         bool form_twice; /* a worker had two places in it */
     } seen;
 } W;
@@ -70,6 +70,7 @@ static void commit(void)
         W.seen.starts += m->message->kind_case == START;
         W.seen.stops += m->message->kind_case == STOP;
         W.seen.revokes += m->message->kind_case == REVOKE;
+        W.seen.pauses += m->message->kind_case == PAUSE;
         if (m->message->kind_case != FORM)
             continue;
         W.seen.form_epoch = m->message->form->epoch;
@@ -500,6 +501,27 @@ static void test_leader_epoch(void **state)
     close_world();
 }
 
+/* Members that have not come back are waited for, before workers that are ready are taken in. */
+static void test_no_resize_while_some_are_away(void **state)
+{
+    (void)state;
+    Titan__Internal__LeaderEpoch d = leader_epoch();
+    open_world(2);
+    lose(3);
+    back(3, 1024, TRAINING, &d);
+    progress(&W.b, .session = W.session[3], .worker = 3, .epoch = 1024, .step = 30);
+    commit();
+    assert_true(told_of("epoch.formed"));
+    pass(500);
+    assert_int_equal(W.seen.pauses, 0);
+    back(4, 1024, TRAINING, &d);
+    assert_int_equal(W.seen.pauses, 0);
+    back(5, 1024, TRAINING, &d);
+    pass(500);
+    assert_true(W.seen.pauses > 0);
+    close_world();
+}
+
 /* What was waited for is over with the acting leader's epoch: nothing is due while the run goes on in it. */
 static void test_nothing_due_in_leader_epoch(void **state)
 {
@@ -757,6 +779,7 @@ int main(void)
         cmocka_unit_test(test_back_in_time),
         cmocka_unit_test(test_old_registration),
         cmocka_unit_test(test_leader_epoch),
+        cmocka_unit_test(test_no_resize_while_some_are_away),
         cmocka_unit_test(test_nothing_due_in_leader_epoch),
         cmocka_unit_test(test_leader_epoch_nonsense),
         cmocka_unit_test(test_leader_epoch_one_in_all_places),
