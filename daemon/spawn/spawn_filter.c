@@ -14,14 +14,12 @@
 
 #include "base/cleanup.h"
 
-#if defined(__x86_64__)
-#define ARCHITECTURE AUDIT_ARCH_X86_64
-#define OTHER_ABI 0x40000000u /* x32 numbers its calls from here */
-#elif defined(__aarch64__)
+#ifdef __aarch64__
 #define ARCHITECTURE AUDIT_ARCH_AARCH64
 #define OTHER_ABI 0xffffffffu
 #else
-#error "which architecture?"
+#define ARCHITECTURE AUDIT_ARCH_X86_64
+#define OTHER_ABI 0x40000000u /* x32 numbers its calls from here */
 #endif
 
 #define NAMESPACES                                                                                                     \

@@ -518,7 +518,9 @@ static void on_listener(struct spawnd *s)
 {
     struct ucred peer;
     socklen_t size = sizeof(peer);
-    _cleanup_fd_ int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    struct sockaddr_un from;
+    socklen_t from_size = sizeof(from);
+    _cleanup_fd_ int fd = accept4(s->listener, (struct sockaddr *)&from, &from_size, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
         return;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != s->policy.agent) {
