@@ -82,10 +82,12 @@ static void check_first(const struct jobrec *first)
         if (!phase_ends(j) && !j->requeue && must_yield(j, first))
             lent += MIN(usable, most);
     }
-    room = room > claims ? room - claims : 0;
-    CHECK("I13", room + coming >= size_least(first) || room + coming + lent < size_least(first),
-          "job %llu waits for %u slots: %u free, %u on their way, and %u of jobs that yield to it are not asked for",
-          LL(first->id), size_least(first), room, coming, lent);
+    const uint32_t needed = size_least(first) + claims;
+    CHECK("I13", room + coming >= needed || room + coming + lent < needed,
+          "job %llu and %u that come first wait for %u slots: %u free, %u on their way, and %u of jobs that yield to "
+          "it are "
+          "not asked for",
+          LL(first->id), claims, needed, room, coming, lent);
 }
 
 void must_serve(const struct batch *b)

@@ -73,7 +73,7 @@ static void block(struct core *c, const struct jobrec *j, uint32_t room[CORE_DEV
             continue;
         head->job = j;
         head->claimed = slots_claimed(c, core_devices[i], j);
-        head->held = preempt_for(c, j, core_devices[i], room[i]);
+        head->held = preempt_for(c, j, core_devices[i]);
         if (head->held) {
             room[i] = MUTANT(BACKFILL_DELAYS) ? room[i] : 0;
             return;

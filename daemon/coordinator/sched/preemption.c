@@ -11,6 +11,7 @@
 #include "daemon/coordinator/records/phase.h"
 #include "daemon/coordinator/run/job_driver.h"
 #include "daemon/coordinator/run/requeue.h"
+#include "daemon/coordinator/run/slots.h"
 
 struct victim {
     struct jobrec *job;
@@ -105,11 +106,12 @@ static void stop(struct core *c, struct jobrec *j, const struct jobrec *to)
         job_advance(c, j);
 }
 
-bool preempt_for(struct core *c, const struct jobrec *j, const char *device, uint32_t spare)
+bool preempt_for(struct core *c, const struct jobrec *j, const char *device)
 {
-    uint32_t need = size_least(j), have = spare + coming(c, device);
-    if (need == 0 || have >= need)
-        return need > 0;
+    const uint32_t least = size_least(j), have = slots_free(c, device, NULL) + coming(c, device);
+    const uint32_t need = least + slots_claimed(c, device, j);
+    if (least == 0 || have >= need)
+        return least > 0;
     size_t active = 0;
     for (const struct jobrec *a = c->active; a; a = a->next)
         active++;

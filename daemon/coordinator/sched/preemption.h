@@ -7,9 +7,9 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* The first in the queue lacks slots on this device, of which so many are spare: make jobs that yield to it give some
- * back. False when all they have would not do. */
-bool preempt_for(struct core *c, const struct jobrec *j, const char *device, uint32_t spare);
+/* The first in the queue lacks slots on this device: make jobs that yield to it give some back. False when all they
+ * have would not do. What running jobs that do not yield wait for is theirs first, also of what comes back. */
+bool preempt_for(struct core *c, const struct jobrec *j, const char *device);
 /* Jobs that gave way to one that does not wait any more may grow again. */
 void preempt_over(struct core *c);
 

@@ -243,8 +243,8 @@ static void test_not_what_events_made(void **state)
     assert_int_equal(db_open(f.copy, DB_WRITER, true, &db, NULL), TITAN_OK);
     assert_int_equal(db_exec(db, "UPDATE jobs SET restarts = restarts + 1 WHERE id = 1", NULL), TITAN_OK);
     db_close(db);
-    assert_int_equal(backup_verify(f.copy, false, &report, NULL, NULL, &err), TITAN_OK);
-    assert_int_equal(backup_verify(f.copy, true, &report, NULL, NULL, &err), TITAN_ECORRUPT);
+    assert_int_equal(backup_verify(f.copy, &(struct backup_checks){0}, &report, &err), TITAN_OK);
+    assert_int_equal(backup_verify(f.copy, &(struct backup_checks){.rederive = true}, &report, &err), TITAN_ECORRUPT);
     assert_int_equal(backup_restore(f.copy, f.dir, 0, 1000, &r, &err), TITAN_ECORRUPT);
     assert_int_equal(verify(f.store).jobs, 2);
     tear_down(&f);

@@ -570,7 +570,7 @@ static void test_threads_stay(void **state)
         assert_int_equal(h.ops->stream_sync(s, &err), TITAN_OK);
         if (round == 0)
             newest = newest_thread();
-        assert_int_equal(newest_thread(), newest);
+        assert_true(newest_thread() <= newest); /* one of a test before may end meanwhile */
     }
     h.ops->stream_close(s);
     device_close(&h);
