@@ -20,6 +20,9 @@
 #define CA_DAYS 3650
 #define DAYS_MAX 3650
 
+#define UNIT_STATE "/var/lib/titan-coordinator"
+#define UNIT_PKI "/var/lib/titan-pki" /* root's: workers are of the user that the state belongs to */
+
 static titan_status pki_dir(const struct args *args, char out[PATH_MAX], struct titan_error *err)
 {
     const char *given = args_text(args, "pki-dir", NULL);
@@ -27,7 +30,12 @@ static titan_status pki_dir(const struct args *args, char out[PATH_MAX], struct 
         return snprintf(out, PATH_MAX, "%s", given) < PATH_MAX - 32
                    ? TITAN_OK
                    : titan_fail(err, TITAN_EINVAL, "pki: --pki-dir is too long");
-    return state_dir_path(args, "/pki", out, err);
+    TRY(state_dir_path(args, "/pki", out, err));
+    char there[PATH_MAX + 16];
+    (void)snprintf(there, sizeof(there), "%s/ca.pem", out);
+    if (geteuid() == 0 && !args_has(args, "state-dir") && access(UNIT_STATE, F_OK) == 0 && access(there, F_OK) != 0)
+        (void)snprintf(out, PATH_MAX, "%s", UNIT_PKI); /* titan-coordinator.service reads it there */
+    return TITAN_OK;
 }
 
 /* --- the pieces --------------------------------------------------------------------------------------------------- */
@@ -241,7 +249,7 @@ const struct command command_pki = {
     .summary = "make a cluster's certificates",
     .arguments = "init|coordinator|user NAME|node NAME|revoke KIND/NAME|show [FILE]",
     .text =
-        "init: a CA of its own for the cluster, in PKI-DIR (STATE/pki), and the coordinator's certificate, in "
+        "init: a CA of its own for the cluster, in PKI-DIR, and the coordinator's certificate, in "
         "STATE/tls. Its key\n"
         "(ca.key, mode 0600) signs for nodes that join; a coordinator that finds none there signs nothing, so the key "
         "may be\n"
@@ -259,7 +267,8 @@ const struct command command_pki = {
     .options =
         (const struct option_spec[]){
             {"state-dir", 0, "DIR", "of the coordinator (default: /var/lib/titan-coordinator, titand's)", WORD_FILE},
-            {"pki-dir", 0, "DIR", "of the CA (default: STATE/pki)", WORD_FILE},
+            {"pki-dir", 0, "DIR", "of the CA (default: STATE/pki; root's with the unit: /var/lib/titan-pki)",
+             WORD_FILE},
             {"address", 0, "HOST", "init, coordinator: where it is reached; repeatable (default: this host's name)",
              WORD_NONE},
             {"name", 0, "NAME", "init, coordinator: its name (default: this host's)", WORD_NONE},

@@ -2,8 +2,10 @@
 /* main.c - titand; docs/man/titand.8. */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/process_seal.h"
 #include "base/standard_streams.h"
 #include "base/version.h"
 #include "daemon/config.h"
@@ -34,5 +36,8 @@ int main(int argc, char **argv)
         return standard_streams_flush("titand") ? 0 : 1;
     }
     log_set_level(config.log_level);
+    if (config.role == ROLE_DEV) /* a person's own */
+        (void)setenv(PROCESS_SEAL_OPEN, "1", false);
+    process_seal();
     return daemon_run(&config, &err) == TITAN_OK ? 0 : complain(&err);
 }

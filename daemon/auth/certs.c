@@ -86,6 +86,33 @@ titan_status authority_load(const char *dir, struct authority *ret, struct titan
     return status;
 }
 
+/* The unit has a word in the place of a file that is not there. */
+static titan_status read_credential(const char *dir, const char *name, struct buf *out, struct titan_error *err)
+{
+    static const char begin[] = "-----BEGIN ";
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof(path), "%s/%s", dir, name) >= (int)sizeof(path))
+        return titan_fail(err, TITAN_EINVAL, "'%.64s...': path is too long", dir);
+    TRY(file_read(path, PKI_PEM_MAX, out, err));
+    if (!out->data || strncmp(out->data, begin, strlen(begin)) != 0)
+        return titan_fail(err, TITAN_ENOTFOUND, "'%s' is no PEM", path);
+    return TITAN_OK;
+}
+
+titan_status authority_load_credentials(struct authority *ret, struct titan_error *err)
+{
+    const char *dir = getenv("CREDENTIALS_DIRECTORY");
+    *ret = (struct authority){BUF_INIT, BUF_INIT};
+    if (!dir || !*dir)
+        return titan_fail(err, TITAN_ENOTFOUND, "this is no service with credentials");
+    titan_status status = read_credential(dir, "ca.pem", &ret->certificate, err);
+    if (status == TITAN_OK)
+        status = read_credential(dir, "ca.key", &ret->key, err);
+    if (status != TITAN_OK)
+        authority_free(ret);
+    return status;
+}
+
 void authority_free(struct authority *a)
 {
     buf_free(&a->certificate);

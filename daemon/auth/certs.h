@@ -37,6 +37,9 @@ struct authority {
 };
 /* TITAN_ENOTFOUND: there is none here, or its key is kept elsewhere. */
 titan_status authority_load(const char *dir, struct authority *ret, struct titan_error *err) TITAN_MUST_USE;
+/* The CA that systemd hands to this service alone, from files of root's: ca.pem and ca.key of CREDENTIALS_DIRECTORY.
+ * TITAN_ENOTFOUND: none. */
+titan_status authority_load_credentials(struct authority *ret, struct titan_error *err) TITAN_MUST_USE;
 void authority_free(struct authority *a);
 
 #define CERTS_NODE_LIFE_MS INT64_C(604800000)         /* 7 days */

@@ -73,7 +73,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
                               struct titan_error *err) TITAN_MUST_USE;
 /* Takes agents' heartbeats as datagrams at HOST:PORT, where their sessions come in too. */
 titan_status coordinator_listen(struct coordinator *c, const char *address, struct titan_error *err) TITAN_MUST_USE;
-/* Its TLS identity: renewed when it is time, where STATE/pki has the CA's key. files are copied; they must fit each
+/* Its TLS identity: renewed when it is time, where it has the CA's key. files are copied; they must fit each
  * other and be valid. Before the server listens. */
 titan_status coordinator_identity(struct coordinator *c, const struct rpc_tls *files,
                                   struct titan_error *err) TITAN_MUST_USE;

@@ -194,8 +194,11 @@ broken_check() {
 # Over TLS only, and a token works once.
 joined_by_certificate() {
     on n2 'ls -ln /var/lib/titan/tls; stat -c "%a %U %n" /var/lib/titan/tls/key.pem | grep "^600 titan"' || return 1
-    stat -c '%a %U %n' /var/lib/titan-coordinator/tls/key.pem /var/lib/titan-coordinator/pki/ca.key
-    [ "$(stat -c '%a %U' /var/lib/titan-coordinator/tls/key.pem /var/lib/titan-coordinator/pki/ca.key | sort -u)" = "600 titan" ] || return 1
+    stat -c '%a %U %n' /var/lib/titan-coordinator/tls/key.pem /var/lib/titan-pki/ca.key
+    [ "$(stat -c '%a %U' /var/lib/titan-coordinator/tls/key.pem)" = "600 titan" ] || return 1
+    [ "$(stat -c '%a %U' /var/lib/titan-pki/ca.key)" = "600 root" ] || return 1
+    runuser -u titan -- cat /var/lib/titan-pki/ca.key && return 1
+    runuser -u titan -- cat "/proc/$(systemctl show -P MainPID titan-coordinator)/environ" && return 1
     on n2 'titanctl --server 10.9.0.1:7070 list' && return 1
     on n2 'titanctl --server 10.9.0.1:7070 --tls-ca /var/lib/titan/tls/ca.pem nodes' && return 1
     titanctl node join n2 >/test/n2.join && titanctl pki show && titanctl nodes -o json | grep -i cert

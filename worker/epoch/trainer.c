@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/failpoint.h"
 #include "base/file.h"
+#include "base/process_seal.h"
 #include "worker/tokenizer/tokenizer.h"
 
 static titan_status open_sources(struct trainer *t, int threads, const struct tokenizer *tokenizer,
@@ -124,6 +125,8 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
     TRY(open_sample_log(t, err));
     TRY(model_open(&r->model.dims, &t->model, err));
     TRY(device_open(r->device.name, &device, &t->device, err));
+    if (members->solo_world == 0) /* beside the workers of other users */
+        process_seal();
     t->dt = plan_compute_type(r, t->device.info.bf16_fast);
     if (r->model.float8 && !t->device.info.float8)
         tlog_warn(&t->log, "this device has no products in float8, the linear layers compute without it",

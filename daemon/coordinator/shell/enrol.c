@@ -38,8 +38,9 @@ struct enrol {
     struct log log;
     struct enrol_counters counters;
     char pki_dir[PATH_MAX];
-    char port[8];         /* of the first TLS listener; "" = none */
-    uint32_t agents_port; /* of one for agents only; 0 = none */
+    struct authority given; /* by the unit; no key: none */
+    char port[8];           /* of the first TLS listener; "" = none */
+    uint32_t agents_port;   /* of one for agents only; 0 = none */
     struct rpc_tls own;
     uv_timer_t timer;
     struct denied *denied;
@@ -118,12 +119,27 @@ titan_status enrol_speaks_for(struct enrol *e, const struct rpc_call *call, cons
 
 /* --- signing for nodes -------------------------------------------------------------------------------------------- */
 
+static titan_status load_authority(const struct enrol *e, struct authority *ret, struct titan_error *err)
+{
+    if (!e->given.key.len)
+        return authority_load(e->pki_dir, ret, err);
+    *ret = (struct authority){BUF_INIT, BUF_INIT};
+    buf_put(&ret->certificate, e->given.certificate.data, e->given.certificate.len);
+    buf_put(&ret->key, e->given.key.data, e->given.key.len);
+    if (!buf_failed(&ret->certificate) && !buf_failed(&ret->key))
+        return TITAN_OK;
+    authority_free(ret);
+    return titan_fail(err, TITAN_ENOMEM, "out of memory");
+}
+
 titan_status enrol_can_sign(const struct enrol *e, struct authority *ret, struct titan_error *err)
 {
-    if (authority_load(e->pki_dir, ret, err) == TITAN_OK)
+    if (load_authority(e, ret, err) == TITAN_OK)
         return TITAN_OK;
     titan_error_wrap(err, "this coordinator signs no certificates");
-    titan_error_hint(err, "titanctl pki init makes it a CA; with a CA elsewhere, that signs (titanctl pki node)");
+    titan_error_hint(err,
+                     "titanctl pki init makes it a CA, a unit's at its next start; with a CA elsewhere, that signs "
+                     "(titanctl pki node)");
     return err->status;
 }
 
@@ -170,11 +186,11 @@ static titan_status renew_own(struct enrol *e, const struct pki_certificate *old
                             .n_hosts = old->n_hosts,
                             .from_ms = pki_begin_ms(now, life_ms),
                             .until_ms = pki_begin_ms(now, life_ms) + life_ms};
-    TRY(authority_load(e->pki_dir, &a, err));
+    TRY(load_authority(e, &a, err));
     TRY(certs_load(&e->own, &c, err));
     TRY(pki_request_make(&c.key, old->uri, &request, err));
     TRY(pki_issue(&a.certificate, &a.key, request.data, request.len, &spec, &fresh, err));
-    TRY(pki_check(&c.ca, &fresh, &c.key, now, err)); /* a CA of another cluster in STATE/pki */
+    TRY(pki_check(&c.ca, &fresh, &c.key, now, err)); /* a CA of another cluster */
     TRY(certs_write(e->own.certificate, &fresh, false, err));
     tlog_info(&e->log, "certificate renewed", "name=\"%s\"", old->uri);
     return TITAN_OK;
@@ -317,6 +333,13 @@ titan_status enrol_open(struct coordinator *c, struct enrol **ret, struct titan_
     titan_status status = TITAN_OK;
     if (snprintf(e->pki_dir, sizeof(e->pki_dir), "%s/pki", c->state_dir) >= (int)sizeof(e->pki_dir))
         status = titan_fail(err, TITAN_EINVAL, "state directory name is too long");
+    if (authority_load_credentials(&e->given, NULL) != TITAN_OK && getenv("CREDENTIALS_DIRECTORY")) {
+        struct authority own;
+        if (authority_load(e->pki_dir, &own, NULL) == TITAN_OK)
+            tlog_warn(&e->log, "workers on this machine can read the CA's key: move the folder to /var/lib/titan-pki",
+                      "folder=\"%s\" see=\"docs/security.md, The CA's key\"", e->pki_dir);
+        authority_free(&own);
+    }
     if (status == TITAN_OK)
         status = revocation_list(store_reader(c->store), each_revocation, e, err);
     if (status != TITAN_OK) {
@@ -345,7 +368,9 @@ void enrol_close(struct enrol *e, void (*closed)(struct coordinator *c))
 
 void enrol_free(struct enrol *e)
 {
-    if (e)
+    if (e) {
+        authority_free(&e->given);
         free(e->denied);
+    }
     free(e);
 }

@@ -2,8 +2,9 @@
 /* enrol.h - the coordinator's part in certificates: it invites nodes, signs their first and next ones, renews its own,
  * and knows which do not count any more. Loop thread only.
  *
- * It signs while STATE/pki has the CA's key; without it everything else works, and the holder of the key signs
- * (titanctl pki). What is revoked is looked up at every call, in memory; the store has it for the next start. */
+ * It signs with the CA's key that its unit was given at its start, or while STATE/pki has one; without it everything
+ * else works, and the holder of the key signs (titanctl pki). What is revoked is looked up at every call, in memory;
+ * the store has it for the next start. */
 #ifndef TITAN_DAEMON_COORDINATOR_SHELL_ENROL_H
 #define TITAN_DAEMON_COORDINATOR_SHELL_ENROL_H
 
@@ -42,7 +43,7 @@ titan_status enrol_admits(struct enrol *e, const struct rpc_identity *identity, 
 /* TITAN_EPERM when a caller with a certificate says it is another node. */
 titan_status enrol_speaks_for(struct enrol *e, const struct rpc_call *call, const char *node,
                               struct titan_error *err) TITAN_MUST_USE;
-/* The coordinator's own certificate, when it is one of STATE/pki and two thirds of its life are over: the next one, for
+/* The coordinator's own certificate, when it is of that CA and two thirds of its life are over: the next one, for
  * the same names. files: may be NULL, or name files that are not there. Now, and from then on by a timer. */
 titan_status enrol_renew_own(struct enrol *e, const struct rpc_tls *files, struct titan_error *err) TITAN_MUST_USE;
 

@@ -95,6 +95,7 @@ static titan_status cpu_open(const struct device_options *options, struct device
     dev->threads = options->threads ? options->threads : affinity_count();
     dev->isa = isa_detect();
     info_fill(dev);
+    cpu_memory_open();
     titan_status status = matmul_cache_open(dev, err);
     if (status != TITAN_OK) {
         cpu_close(dev);

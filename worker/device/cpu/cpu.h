@@ -88,6 +88,7 @@ DEVICE_OPS(X)
 /* memory.c */
 titan_status cpu_alloc(struct device *dev, size_t bytes, void **ret, struct titan_error *err);
 void cpu_release(struct device *dev, void *ptr);
+void cpu_memory_open(void); /* once, before cpu_memory_peak */
 uint64_t cpu_memory_peak(struct device *dev, bool begin);
 /* stream.c */
 titan_status cpu_stream_open(struct device *dev, const char *name, bool compute, struct stream **ret,

@@ -48,6 +48,14 @@ void cpu_release(struct device *dev, void *ptr)
         free(((void **)ptr)[-1]);
 }
 
+static int marks = -1; /* /proc/self/clear_refs, which cannot be opened any more after process_seal() */
+
+void cpu_memory_open(void)
+{
+    if (marks < 0)
+        marks = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+}
+
 /* The kernel's high-water mark; "5" sets it back to what is resident now. Where that may not be written it is the mark
  * of the process's life. */
 uint64_t cpu_memory_peak(struct device *dev, bool begin)
@@ -56,11 +64,8 @@ uint64_t cpu_memory_peak(struct device *dev, bool begin)
     char text[4096];
 
     (void)dev;
-    if (begin) {
-        _cleanup_fd_ const int marks = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
-        if (marks >= 0)
-            (void)!write(marks, "5", 1);
-    }
+    if (begin && marks >= 0)
+        (void)!write(marks, "5", 1);
     _cleanup_fd_ const int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
     const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
     if (n <= 0)
