@@ -43,7 +43,7 @@ titan_status job_folder_show_recipe(const char *directory, struct titan_error *e
     struct stat st;
     _cleanup_fd_ int at = open(directory, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), fd = -1;
     TRY(file_open_regular(at, "recipe.toml", O_NOFOLLOW, &fd, err));
-    if (fstat(fd, &st) != 0 || (st.st_uid == geteuid() && fchmod(fd, 0644) != 0))
+    if (fstat(fd, &st) != 0 || (st.st_uid == geteuid() && st.st_nlink == 1 && fchmod(fd, 0644) != 0))
         return titan_fail_errno(err, "recipe of '%s' cannot be made readable", directory);
     return TITAN_OK;
 }

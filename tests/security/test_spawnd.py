@@ -435,6 +435,35 @@ print("open", sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:-1], flush=
         assert "open [0, 1, 2, 3, 4]" in log, log
 
 
+def results_are_theirs():
+    """what a user has trained is that user's: read, gone on from by number and by path, and deleted; titanctl rm says what it leaves"""
+    with World() as w:
+        few = {"training__steps": 20}
+        first = w.submit(ALICE, **few)
+        w.daemon.wait_state(first, "COMPLETED")
+        folder = w.dir / "jobs" / str(first)
+        saved = [p for p in (folder / "checkpoint").rglob("*") if p.is_file()]
+        assert saved and all(p.stat().st_uid == ALICE and p.stat().st_mode & 0o040 for p in saved), [(str(p), oct(p.stat().st_mode)) for p in saved]
+        done = w.as_user(ALICE, "resume", first, "--set", "training.steps=30")
+        assert done.code == 0, done
+        second = int(done.out)
+        w.daemon.wait_state(second, "COMPLETED")
+        assert w.as_user(BOB, "resume", first).code == 5
+        hers = w.dir / "hers"
+        hers.mkdir(mode=0o755)
+        os.chown(hers, ALICE, ALICE)
+        for steps in (20, 30):  # a run that has ended, and the same recipe over its folder
+            job = w.submit(ALICE, checkpoint__folder=hers / "run", training__steps=steps)
+            w.daemon.wait_state(job, "COMPLETED")
+        assert {p.stat().st_uid for p in (hers / "run").rglob("*")} == {ALICE}
+        assert w.as_user(ALICE, "rm", second).code == 0
+        done = w.as_user(ALICE, "rm", first)
+        assert done.code == 0 and str(folder) in done.out + done.err, done
+        assert not w.as_user(ALICE, "status", first).code == 0
+        assert as_child(ALICE, lambda: subprocess.run(["rm", "-rf", *folder.iterdir()]).returncode) == "0"
+        assert not list(folder.iterdir())
+
+
 @contextlib.contextmanager
 def delegated():
     """A cgroup of version 2 for a titan-spawnd, and the names of the controllers there."""
@@ -514,7 +543,7 @@ def main():
         tap(skipped)
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     own_names()
-    tap(workers_are_users, restarts_keep_workers, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, cgroups, memory_limit)
+    tap(workers_are_users, restarts_keep_workers, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, results_are_theirs, cgroups, memory_limit)
 
 
 main()
