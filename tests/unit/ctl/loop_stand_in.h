@@ -32,6 +32,7 @@ static struct {
     uv_idle_t idle;
     struct call *calls;
     struct rpc_stream *streams;
+    size_t reconnects;
     void (*done)(void *data); /* it is to close */
     void *done_data;
 } client;
@@ -127,6 +128,12 @@ titan_status rpc_client_open(uv_loop_t *loop, const char *target, const struct r
     memset(&client, 0, sizeof(client));
     *ret = (struct rpc_client *)(void *)&client;
     return uv_idle_init(loop, &client.idle) == 0 ? TITAN_OK : TITAN_EIO;
+}
+
+void rpc_client_reconnect(struct rpc_client *of, bool next)
+{
+    (void)of, (void)next;
+    client.reconnects++;
 }
 
 titan_status rpc_client_token(struct rpc_client *of, const char *token, struct titan_error *err)

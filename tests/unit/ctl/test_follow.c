@@ -238,6 +238,7 @@ static void test_away(void **state)
                                  "00:00:02Z  after\n"
                                  "completed  step 0/20\n");
     assert_int_equal(server.after[3], 1);
+    assert_true(client.reconnects > 0); /* where there are several servers, to the next */
     serve(events, ARRAY_SIZE(events));
     server.away = 2;
     server.old = 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_top_rounds.c - what `titanctl top` asks a server for, and what it makes of the answers: a frame, its worker's
+/* test_top_rounds.c - what `titanctl top` asks a server for, and what it makes of the answers: a frame, its workers'
  * ranks and states after each kind of event, the newest steps of each job, and pages. */
 #include <stdarg.h>
 #include <stddef.h>
