@@ -142,11 +142,6 @@ titan_status rpc_client_token(struct rpc_client *of, const char *token, struct t
     return TITAN_OK;
 }
 
-void rpc_client_reconnect(struct rpc_client *of, bool next)
-{
-    (void)of, (void)next;
-}
-
 void rpc_client_close(struct rpc_client *of, void (*done)(void *), void *data)
 {
     (void)of;

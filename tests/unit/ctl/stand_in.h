@@ -43,12 +43,6 @@ titan_status rpc_channel_token(struct rpc_channel *channel, const char *token, s
     return TITAN_OK;
 }
 
-const char *rpc_channel_passed(const struct rpc_channel *channel)
-{
-    (void)channel;
-    return "";
-}
-
 void rpc_channel_close(struct rpc_channel *channel)
 {
     (void)channel;
