@@ -149,7 +149,7 @@ def key_of_the_authority():
                                    group=SERVICE, extra_groups=[])
             assert not found.stdout, found.stdout
         # A key beside the store, as before, signs still; a unit's coordinator warns of it.
-        shutil.copytree(pki, path / "state/pki")
+        shutil.copytree(pki, path / "state/pki", dirs_exist_ok=True)
         subprocess.run(["chown", "-R", str(SERVICE), path / "state/pki"], check=True)
         (path / "given").mkdir()
         with daemon(path, *args, env=env):

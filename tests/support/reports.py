@@ -54,7 +54,8 @@ def states_agree(r):
     assert s["state"] in r.page.splitlines()[0] and f"{s['step']} of {s['steps']}\n" in r.page, r.page
     if s["reason"]:
         assert f"reason       {s['reason']}\n" in r.page, r.page
-    same("restarts in status and events", s["restarts"], sum(e["detail"].get("counted", False) for e in r.of("worker.exited", "worker.lost")))
+    lost = sum(e["detail"].get("counted", False) for e in r.of("worker.exited", "worker.lost"))
+    same("restarts in status and events", s["restarts"], lost + len(r.of("epoch.failed")))
     assert max(e["step"] for e in r.events[-1:]) <= s["step"], (r.events[-1], s)
 
 
