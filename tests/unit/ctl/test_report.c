@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/recipe.h"
 #include "ctl/report_page.h"
 
 static void add(struct curves *c, uint64_t step, double loss)
@@ -321,6 +322,132 @@ static void test_facts(void **state)
     history_free(&t);
 }
 
+/* What a reader sees of a part of the page: cells end with a bar. */
+static char *seen(const struct report_page *p, const char *from, const char *to)
+{
+    static char text[4000];
+    _cleanup_(buf_free) struct buf page = BUF_INIT;
+    assert_true(report_page_put(p, &page));
+    const char *at = strstr(page.data, from), *end = strstr(page.data, to);
+    size_t n = 0;
+    assert_true(at && end && at < end);
+    while (at < end) {
+        if (strncmp(at, "</td>", 5) == 0 || strncmp(at, "</th>", 5) == 0)
+            text[n++] = '|';
+        if (strncmp(at, "</h2>", 5) == 0 || strncmp(at, "</thead>", 8) == 0)
+            text[n++] = '\n';
+        if (*at == '<')
+            at = strchr(at, '>') + 1;
+        else if (*at == '\n' && n > 0 && text[n - 1] == '\n')
+            at++;
+        else
+            text[n++] = *at++;
+        assert_true(n + 8 < sizeof(text));
+    }
+    text[n] = '\0';
+    return text;
+}
+
+/* Tables: of what is known each cell, of what is not an empty one; how many of all are shown. */
+static void test_tables(void **state)
+{
+    (void)state;
+    const char *text;
+    struct curves c;
+    struct recipe resolved;
+    struct titan_error err = {0};
+    Titan__V1__Job job = TITAN__V1__JOB__INIT;
+    Titan__V1__Node node = TITAN__V1__NODE__INIT, *list = &node;
+    Titan__V1__ListNodesResponse nodes = TITAN__V1__LIST_NODES_RESPONSE__INIT;
+    struct history_change changes[] = {
+        {1000, false, -1, 5, 3, 2, "replica", 1500.4, NAN, NAN, NAN, NAN, NAN, NAN},
+        {2000, true, 0, 7, 4, 9, "", 0.6, 1, 2, 3, 4, 5, 6},
+    };
+    struct history_world worlds[] = {
+        {1000, 1, 0, 4}, {61000, 1, 6, 0}, {62000, 2, 6, 2}, {63000, 3, 9, 1}, {64000, 4, 9, 5}};
+    struct history_event events[] = {{1000, 1, 2, 0, "loss", "worker.lost", "it & that"},
+                                     {2000, 1, 2, -1, "state", "job.state", ""}};
+    struct history_checkpoint checkpoints[] = {{1500, 3}};
+    struct history_node started[] = {{(char *)(uintptr_t) "a", 2}, {(char *)(uintptr_t) "b", 1}};
+    struct history t = {.changes = changes,
+                        .n_changes = 2,
+                        .all_changes = 3,
+                        .worlds = worlds,
+                        .n_worlds = 5,
+                        .events = events,
+                        .n_events = 2,
+                        .all_events = 2,
+                        .checkpoints = checkpoints,
+                        .n_checkpoints = 1,
+                        .all_checkpoints = 4,
+                        .nodes = started,
+                        .n_nodes = 2};
+    struct report_page p = {.job = &job,
+                            .why_no_recipe = "it is another's",
+                            .curves = &c,
+                            .history = &t,
+                            .nodes = &nodes,
+                            .resolved = &resolved,
+                            .server_version = "1.2.3",
+                            .now_ms = 124000};
+    recipe_init(&resolved);
+    assert_int_equal(recipe_parse(&resolved,
+                                  "[model]\nflavor = \"tiny\"\ntokenizer = \"bytes\"\n[elastic]\n"
+                                  "max_workers = 4\n[parallelism]\ncontext_parallel_degree = 1\n",
+                                  "f", &err),
+                     TITAN_OK);
+    assert_int_equal(recipe_resolve(&resolved, &err), TITAN_OK);
+    assert_true(curves_init(&c));
+    job.name = job.reason = job.user = job.checkpoint = (char *)(uintptr_t) "";
+    job.directory = (char *)(uintptr_t) "/jobs/7";
+    node.name = (char *)(uintptr_t) "b";
+    node.device = (char *)(uintptr_t) "cpu";
+    node.version = (char *)(uintptr_t) "1.2.2";
+    node.state = (char *)(uintptr_t) "ready";
+    node.slots = 8;
+    nodes.nodes = &list;
+    nodes.n_nodes = 1;
+    text = seen(&p, "<h2 id=\"h-recoveries\"", "<h2 id=\"h-epochs\"");
+    assert_string_equal(
+        text,
+        "Recoveries and resizes\n"
+        "The newest 2 of 3 recoveries and resizes.\n"
+        "Time|What|From step|Goes on at|Workers|State from|Epochs lost|Total ms|Detect|Decide|Quiet|Form|State|Step|\n"
+        "1970-01-01T00:00:01.000Z|recovery||5|3|replica|2|1500|||||||\n"
+        "1970-01-01T00:00:02.000Z|resize|0|7|4|||1|1|2|3|4|5|6|\n");
+    text = seen(&p, "<h2 id=\"h-epochs\"", "<h2 id=\"h-events\"");
+    assert_string_equal(text, "Epochs\n"
+                              "From|Epoch|Behind step|Workers|Mesh|For|\n"
+                              "1970-01-01T00:00:01.000Z|1|0|4|dp_shard 4|1m 00s|\n"
+                              "1970-01-01T00:01:02.000Z|2|6|2|dp_shard 2|1.0s|\n"
+                              "1970-01-01T00:01:03.000Z|3|9|1|one rank|1.0s|\n"
+                              "1970-01-01T00:01:04.000Z|4|9|5||1m 00s|\n");
+    job.finished_at_ms = 65000;
+    assert_non_null(strstr(seen(&p, "<h2 id=\"h-epochs\"", "<h2 id=\"h-events\""), "|4|9|5||1.0s|\n"));
+    text = seen(&p, "<h2 id=\"h-events\"", "<h2 id=\"h-environment\"");
+    assert_string_equal(text, "Events\n"
+                              "Besides: 4 checkpoints.\n"
+                              "Time|Event|Epoch|Step|Rank|Message|\n"
+                              "1970-01-01T00:00:01.000Z|worker.lost|1|2|0|it &amp; that|\n"
+                              "1970-01-01T00:00:02.000Z|job.state|1|2|||\n");
+    text = strstr(seen(&p, "<h2 id=\"h-environment\"", "<footer>"), "folder");
+    assert_string_equal(text, "folder|/jobs/7|\n"
+                              "Node|Workers started|Slots|Device|Version|State now|\n"
+                              "a|2||||not known|\n"
+                              "b|1|8|cpu|1.2.2|ready|\n"
+                              "Recipe\n"
+                              "it is another&#39;s\n");
+    p.nodes = NULL;
+    t.n_changes = t.n_worlds = t.n_nodes = 0;
+    t.all_changes = 0;
+    text = seen(&p, "<h2 id=\"h-recoveries\"", "<h2 id=\"h-events\"");
+    assert_string_equal(text, "Recoveries and resizes\n"
+                              "None.\n"
+                              "Epochs\n"
+                              "None.\n");
+    curves_free(&c);
+}
+
 /* The largest page there is, with markup wherever text can be. */
 static void test_page(void **state)
 {
@@ -382,9 +509,11 @@ static void test_page(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_steps),     cmocka_unit_test(test_gaps),        cmocka_unit_test(test_slowest_ranks),
-        cmocka_unit_test(test_nodes_of_ranks), cmocka_unit_test(test_many_events), cmocka_unit_test(test_escape),
-        cmocka_unit_test(test_facts),          cmocka_unit_test(test_page),        cmocka_unit_test(test_speed),
+        cmocka_unit_test(test_many_steps),    cmocka_unit_test(test_gaps),
+        cmocka_unit_test(test_slowest_ranks), cmocka_unit_test(test_nodes_of_ranks),
+        cmocka_unit_test(test_many_events),   cmocka_unit_test(test_escape),
+        cmocka_unit_test(test_facts),         cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_page),          cmocka_unit_test(test_speed),
         cmocka_unit_test(test_trained_again),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);
