@@ -96,10 +96,11 @@ void pairs_format(char *out, size_t room, const char *fmt, va_list args)
         case 'X':
         case 'o':
         case 'c':
-            if (strpbrk(one, "ljzt"))
-                put_number(&p, one, va_arg(args, long));
-            else
+            if (!strpbrk(one, "ljzt")) {
                 put_number(&p, one, va_arg(args, int));
+                break;
+            }
+            put_number(&p, one, va_arg(args, long));
             break;
         case 'e':
         case 'f':
