@@ -16,12 +16,12 @@
 
 /* --- in an event -------------------------------------------------------------------------------------------------- */
 
-void facts_begin(struct facts *f, const char *noun, const char *key)
+void facts_begin(struct facts *f, const char *noun, const char *name)
 {
     *f = (struct facts){.text = BUF_INIT};
     f->out.out = &f->text;
     json_begin_object(&f->out, NULL);
-    json_put_string(&f->out, noun, key);
+    json_put_string(&f->out, noun, name);
 }
 
 void facts_text(struct facts *f, const char *field, const char *value)

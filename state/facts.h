@@ -18,7 +18,7 @@ struct facts {
     struct buf text;
     struct json_writer out;
 };
-void facts_begin(struct facts *f, const char *noun, const char *key);
+void facts_begin(struct facts *f, const char *noun, const char *name);
 void facts_text(struct facts *f, const char *field, const char *value);
 void facts_number(struct facts *f, const char *field, int64_t value);
 void facts_bytes(struct facts *f, const char *field, const unsigned char *bytes, size_t n); /* n <= 32 */
