@@ -499,7 +499,7 @@ static void break_case(const struct programs_case *c, struct tally *tally)
         fail_msg("%s", err.msg);
     for (size_t m = 0; m < ARRAY_SIZE(mutations); m++) {
         const int before = tally[m].tried;
-        for (int tries = 0; !all && tries < 40 * places && tally[m].tried < before + places; tries++) {
+        for (int tries = 0; !all && tries < 40 * PLACES && tally[m].tried < before + places; tries++) {
             const int kind = draw(p.n);
             break_once(&p, kind, &mutations[m], draw(p.classes[kind]->n_actions), &tally[m]);
         }
