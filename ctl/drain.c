@@ -72,7 +72,7 @@ static titan_status drain_one(void *data, size_t i, struct titan_error *err)
 
 /* --- --wait ------------------------------------------------------------------------------------------------------- */
 
-/* *ret_node: in *ret, NULL: there is no such node any more. A server that is away is waited for. */
+/* *ret_node lies in *ret; NULL: the node is no longer listed. Waits for a server that is away. */
 static titan_status look(const struct nodes_named *of, const char *name, Titan__V1__ListNodesResponse **ret,
                          const Titan__V1__Node **ret_node, struct titan_error *err)
 {
@@ -101,8 +101,7 @@ static void print_drained(const struct nodes_named *of, const Titan__V1__Node *n
     (void)output_line(&text);
 }
 
-/* A node that is not reached may have workers still; one that has none, and stays away, was lost before it was empty.
- */
+/* A node out of reach may still have workers. A lost node without workers was lost before it was empty. */
 static titan_status await_drained(void *data, size_t i, struct titan_error *err)
 {
     const struct nodes_named *of = data;
