@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,16 +80,20 @@ static struct backup_report verify(const char *path)
     return r;
 }
 
+enum { COPIES = 20, JOBS_A_COPY = 20 };
+
 struct writing {
     struct fixture *f;
-    _Atomic bool over;
+    sem_t due; /* jobs to write: a bound, since verifying takes as long as the store is large */
     _Atomic uint64_t done;
 };
 
 static void *write_on(void *data)
 {
     struct writing *w = data;
-    while (!w->over) {
+    for (int i = 0; i < COPIES * JOBS_A_COPY; i++) {
+        while (sem_wait(&w->due) != 0)
+            ;
         write_jobs(w->f, 1);
         w->done = w->f->next;
     }
@@ -105,8 +110,11 @@ static void test_copy_of_a_busy_store(void **state)
     set_up(&f);
     write_jobs(&f, 50);
     struct writing w = {.f = &f, .done = 50};
+    sem_init(&w.due, 0, 0);
     assert_int_equal(pthread_create(&thread, NULL, write_on, &w), 0);
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < COPIES; i++) {
+        for (int n = 0; n < JOBS_A_COPY; n++)
+            sem_post(&w.due);
         uint64_t before = w.done;
         if (backup_copy(f.store, f.copy, &err) != TITAN_OK)
             fail_msg("%s", err.msg);
@@ -116,8 +124,8 @@ static void test_copy_of_a_busy_store(void **state)
         assert_int_equal(r.replay.changes, 2 * r.jobs);
         assert_int_equal(r.term, 7);
     }
-    w.over = true;
     pthread_join(thread, NULL);
+    sem_destroy(&w.due);
     assert_int_equal(verify(f.store).jobs, f.next); /* the writer was not disturbed */
     tear_down(&f);
 }
