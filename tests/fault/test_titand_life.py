@@ -128,7 +128,8 @@ def closed_streams():
     """started with its standard streams closed, no file or socket of titand gets their numbers; output that fails is exit code 1"""
     with Service("dev", closed=True) as s:
         s.said("READY=1")
-        for fd in range(3):  # a library's constructor may have put an eventfd there before main
+        # Only root sees them, as titand is not dumpable. A library's constructor may have put an eventfd there before main.
+        for fd in range(3 if os.geteuid() == 0 else 0):
             assert os.readlink(f"/proc/{s.process.pid}/fd/{fd}") in ("/dev/null", "anon_inode:[eventfd]"), fd
         s.process.send_signal(signal.SIGTERM)
         assert s.process.wait(deadline()) == 0

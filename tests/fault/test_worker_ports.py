@@ -17,13 +17,20 @@ KEYS = {"elastic.min_workers": 4, "elastic.max_workers": 4, "training.global_bat
         "training.mixed_precision_param": "float32", "fault_tolerance.backoff_ms": 50, "training.steps": 1000000}
 
 
+OWN = []  # sockets whose names say to other tests which ranges are taken
+
+
 def free_range(n):
-    """First and last of n ports that nothing listens at; below those that the kernel gives out by itself."""
-    for first in range(20000 + os.getpid() % 8000, 32000, n):
+    """First and last of n ports that nothing listens at, this process's until it ends; below those that the kernel gives out by itself."""
+    for first in range(20000, 32000, 64):
+        name = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            name.bind(f"\0titan-test-ports-{first}")
             held = [socket.create_server(("127.0.0.1", port)) for port in range(first, first + n)]
         except OSError:
+            name.close()
             continue
+        OWN.append(name)
         for s in held:
             s.close()
         return first, first + n - 1

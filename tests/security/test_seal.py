@@ -169,7 +169,7 @@ def where_root_makes_it():
         {BIN}/titanctl pki init --name head --state-dir /var/lib/other && ls /var/lib/other/pki/ca.key || exit 1
         mv /var/lib/titan-pki /var/lib/titan-coordinator/pki
         {BIN}/titanctl pki user bob --out /var/lib/bob && ls /var/lib/titan-pki"""
-    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True)
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
     if done.returncode == 77 or "unshare" in done.stderr:
         return "cannot mount"
     lines = done.stdout.splitlines()
