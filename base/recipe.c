@@ -1030,8 +1030,8 @@ static bool says_where(const struct recipe_key *k)
     return strcmp(k->section, "checkpoint") == 0
                ? strncmp(k->name, "initial_load_", 13) == 0 || strcmp(k->name, "load_step") == 0 ||
                      strcmp(k->name, "folder") == 0 || strcmp(k->name, "folder_owner") == 0
-               : strcmp(k->section, "job") == 0 &&
-                     (strcmp(k->name, "dump_folder") == 0 || strcmp(k->name, "owner") == 0);
+               : strcmp(k->section, "job") == 0 && (strcmp(k->name, "dump_folder") == 0 ||
+                                                    strcmp(k->name, "owner") == 0 || strcmp(k->name, "as_user") == 0);
 }
 
 void recipe_changes(const struct recipe *r, const struct recipe *other, struct buf *out)

@@ -68,7 +68,7 @@ struct recipe {
     struct {
         char description[128], dump_folder[512];
         int64_t priority;
-        bool follow_links;
+        bool follow_links, as_user;
         char owner[320]; /* folder_user_print; "": no coordinator has it */
     } job;
     struct {

@@ -57,6 +57,8 @@ const struct recipe_key recipe_keys[] = {
             "sets it to false for users that are no admins, and resolves the links when it checks the paths."},
     {.section = "job", .name = "owner", .type = KEY_STRING, AT(job.owner), .initial = "\"\"", .flags = KEY_TITAN,
      .doc = "The user that the run belongs to. titand sets it, whatever a run file has."},
+    {.section = "job", .name = "as_user", .type = KEY_BOOL, AT(job.as_user), .initial = "false", .flags = KEY_TITAN,
+     .doc = "Whether workers run as that user or not at all (coordinator.jobs_as_users). titand sets it, whatever a run file has."},
 
     {.section = "model", .name = "name", .type = KEY_STRING, AT(model.name),
      .choices = "llama3|llama3_moe|qwen3|deepseek_v3", .later = "*", .initial = "\"llama3\"", .flags = KEY_NUMBERS,

@@ -132,6 +132,7 @@ static const struct setting settings[] = {
     NUMBER("coordinator", "listen", VALUE_LISTEN, listen, 0, 0),
     TEXT("coordinator", "agents_listen", agents_listen),
     NUMBER("coordinator", "insecure", VALUE_BOOL, insecure, 0, 0),
+    NUMBER("coordinator", "jobs_as_users", VALUE_BOOL, paths.as_users, 0, 0),
     NUMBER("coordinator", "quarantine_crashes", VALUE_U32, quarantine_crashes, 0, 16),
     TEXT("storage", "jobs_dir", jobs_dir),
     {"agent", "coordinator", VALUE_TARGETS, offsetof(struct daemon_config, coordinator), RPC_TARGETS_TEXT, 0, 0},

@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/failpoint.h"
 #include "base/file.h"
+#include "base/recipe.h"
 #include "daemon/agent/job_folders.h"
 #include "daemon/agent/worker_logs.h"
 
@@ -88,6 +89,22 @@ static titan_status start_as_user(struct worker_start *s, struct titan_error *er
     return TITAN_OK;
 }
 
+/* What such a job names was not judged by the rights of the user that would open it here. */
+static titan_status check_own_user(const struct worker_start *s, struct titan_error *err)
+{
+    _cleanup_free_ struct recipe *r = malloc(sizeof(*r));
+    if (!r)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    recipe_init(r);
+    TRY(recipe_parse(r, s->recipe, "recipe", err));
+    if (!r->job.as_user)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_EPERM,
+                     "jobs run as their users (coordinator.jobs_as_users), and node %s has no titan-spawnd", s->node);
+    titan_error_hint(err, "start titan-spawnd on the node and name it: agent.spawnd");
+    return TITAN_EPERM;
+}
+
 /* The log is opened here and not by the child: the thread waits for that until it has become the worker. */
 static titan_status start(struct worker_start *s, struct titan_error *err)
 {
@@ -96,6 +113,7 @@ static titan_status start(struct worker_start *s, struct titan_error *err)
     TRY(failpoint("agent.start", err));
     if (s->spawnd[0])
         return start_as_user(s, err);
+    TRY(check_own_user(s, err));
     TRY(job_folder_make(s->directory, err));
     TRY(dir_make(logs, err));
     TRY(job_folder_write_recipe(s->directory, s->recipe, err));

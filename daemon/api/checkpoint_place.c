@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "daemon/auth/paths.h"
@@ -17,6 +18,16 @@ bool place_named(const struct recipe *r)
 {
     return r->checkpoint.folder[0] == '/' || r->job.dump_folder[0] == '/';
 }
+
+/* To titand. Workers that are their jobs' users may get there all the same. */
+static bool closed(const char *folder)
+{
+    struct stat st;
+    const int use = lstat(folder, &st) == 0 ? access(folder, R_OK | X_OK) : -1;
+    return use != 0 && errno == EACCES;
+}
+#define CLOSED                                                                                                         \
+    "checkpoint.folder = \"%s\" is closed to titand, which cannot tell whether it is empty: name a new folder"
 
 static bool had_by_a_run(const char *folder)
 {
@@ -35,6 +46,8 @@ titan_status place_fresh(struct recipe *r, struct titan_error *err)
     if (!place_named(r))
         return TITAN_OK;
     TRY(recipe_checkpoint_folder(r, "", folder, err));
+    if (closed(folder))
+        return titan_fail(err, TITAN_EPERM, CLOSED, folder);
     if (!had_by_a_run(folder))
         return TITAN_OK;
     for (int n = 2; n < FRESH_MAX; n++) {
@@ -182,6 +195,8 @@ titan_status place_look(const struct recipe *r, bool empty, char *folder, uint64
     bool any = false;
     *ret_resumes = 0;
     TRY(recipe_checkpoint_folder(r, "", folder, err));
+    if (r->checkpoint.enable && empty && closed(folder))
+        return titan_fail(err, TITAN_EPERM, CLOSED, folder);
     if (!r->checkpoint.enable || folder_newest_step(folder, &newest, &any, NULL) != TITAN_OK || !any)
         return TITAN_OK;
     if (empty) {
@@ -216,7 +231,7 @@ titan_status place_check_beginning(const struct recipe *r, struct titan_error *e
     uint64_t newest;
     bool any = false;
 
-    if (r->checkpoint.initial_load_in_hf && hf)
+    if ((r->checkpoint.initial_load_in_hf && hf) || (r->job.as_user && closed(path)))
         return TITAN_OK;
     if (r->checkpoint.initial_load_in_hf) {
         (void)titan_fail(err, TITAN_EINVAL, "checkpoint.initial_load_path = \"%s\" has no weights", path);

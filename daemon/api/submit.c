@@ -175,6 +175,20 @@ static titan_status place_paths(struct submit *s, const char *recipe_path, struc
     return paths_check(s->paths ? s->paths : &no_roots, &s->user, s->origin.granted, r, err);
 }
 
+/* On several machines it is looked at where it will be read: by the workers. So is what is closed to titand, where they
+ * are the users of their jobs. */
+static titan_status check_data(struct submit *s, struct titan_error *err)
+{
+    const titan_status status = s->one_machine ? recipe_check_data(&s->recipe, NULL, err) : TITAN_OK;
+    if (status == TITAN_OK)
+        return TITAN_OK;
+    if (status == TITAN_EPERM && s->recipe.job.as_user) {
+        *err = (struct titan_error){0};
+        return TITAN_OK;
+    }
+    return err->status = TITAN_EINVAL; /* to the client its recipe is wrong, whatever is wrong with the file */
+}
+
 static titan_status check_recipe(struct submit *s, struct titan_error *err)
 {
     const Titan__V1__SubmitRequest *request = s->request;
@@ -188,6 +202,7 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
     TRY(place_paths(s, request->recipe_path, err));
     if (s->asks)
         return TITAN_OK;
+    r->job.as_user = s->paths && s->paths->as_users;
     struct slots there = supply_for(&s->supply, r->device.name);
     recipe_offer(r, there.number);
     TRY(recipe_resolve(r, err));
@@ -197,11 +212,7 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
         return TITAN_OK;
     TRY(origin_check(&s->origin, r, err));
     TRY(collect_worlds(r, spec, err));
-    /* On several machines it is looked at where it will be read: by the workers. */
-    if (s->one_machine && recipe_check_data(r, NULL, err) != TITAN_OK) {
-        err->status = TITAN_EINVAL; /* to the client its recipe is wrong, whatever is wrong with the file */
-        return TITAN_EINVAL;
-    }
+    TRY(check_data(s, err));
     TRY(recipe_check_memory(r, r->elastic.max_workers, there.memory, err));
     (void)snprintf(spec->device, sizeof(spec->device), "%s", r->device.name);
     spec->steps = r->checkpoint.create_seed_checkpoint ? 0 : (uint64_t)r->training.steps;

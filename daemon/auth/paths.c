@@ -109,6 +109,7 @@ struct walk {
     bool searchable; /* every folder so far, for the reader */
     bool missing;    /* the rest of the path is not there; at holds its name all the same */
     bool writable;   /* ... and may be made */
+    bool closed;     /* it ended at a folder that is closed to this process */
     struct stat last;
 };
 
@@ -170,6 +171,7 @@ static bool step(struct walk *w)
                 w->writable = may_make;
             w->missing = true;
         } else if (lstat(w->at, &w->last) != 0) {
+            w->closed = errno == EACCES;
             return false;
         } else if (S_ISLNK(w->last.st_mode)) {
             if (!follow(w, rest))
@@ -266,6 +268,11 @@ static titan_status refuse(const struct asking *a, const char *key, const char *
     return TITAN_EPERM;
 }
 
+static bool left_to_worker(const struct asking *a)
+{
+    return a->options->as_users && a->user->uid >= 0;
+}
+
 static titan_status check(const struct asking *a, const char *key, char *path, size_t size, enum use use)
 {
     titan_assert(size > 0 && strlen(path) < size);
@@ -275,8 +282,10 @@ static titan_status check(const struct asking *a, const char *key, char *path, s
     for (const char *const *g = a->granted; *g; g++)
         if (strcmp(path, *g) == 0)
             return TITAN_OK;
-    if (path[0] != '/' || !walk(&w, &a->reader, path))
+    if (path[0] != '/')
         return refuse(a, key, path, use);
+    if (!walk(&w, &a->reader, path))
+        return left_to_worker(a) && w.closed && w.searchable ? TITAN_OK : refuse(a, key, path, use);
     bool rooted = (use != USE_READ && below(&a->options->checkpoints, w.at)) ||
                   (use != USE_WRITE && below(&a->options->data, w.at));
     rooted = rooted && !touches_own(a->options, w.at);
@@ -336,7 +345,7 @@ titan_status paths_check(const struct paths_options *options, const struct auth_
     struct asking a = {.options = options, .user = u, .granted = granted, .err = err ? err : &unused};
     if (auth_trusted(u))
         return TITAN_OK;
-    r->job.follow_links = false; /* those that are put there from now on */
+    r->job.follow_links = left_to_worker(&a); /* those that are put there from now on */
     reader_of(u, &a.reader);
     struct recipe_path paths[RECIPE_PATHS_MAX];
     for (int i = 0, n = recipe_paths(r, paths); i < n; i++)

@@ -21,6 +21,7 @@ struct paths_roots {
 struct paths_options {
     struct paths_roots data, checkpoints; /* to read; to write */
     struct paths_roots own;               /* Titan's folders: what is in them, and what they are in, is below no root */
+    bool as_users;                        /* workers are the users of their jobs, and open what those may */
 };
 
 /* TITAN_EINVAL for one that is not absolute or not there. */
@@ -29,7 +30,8 @@ titan_status paths_add_root(struct paths_roots *roots, const char *path, struct 
 /* Every path of the recipe, before any of them is opened. Those of others than admins are replaced by what they are
  * with links resolved, and workers are told to follow none (job.follow_links): one could be put there later. granted:
  * paths that need no right of the caller's own; NULL ends them. May block. TITAN_EPERM says which key, never what is
- * there. */
+ * there. as_users, and a caller with a uid: links are followed, and a path behind a folder that the caller may search
+ * and this process may not passes as it is: the worker judges it. */
 titan_status paths_check(const struct paths_options *options, const struct auth_user *u, const char *const *granted,
                          struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
 

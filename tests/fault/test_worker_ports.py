@@ -17,7 +17,7 @@ KEYS = {"elastic.min_workers": 4, "elastic.max_workers": 4, "training.global_bat
         "training.mixed_precision_param": "float32", "fault_tolerance.backoff_ms": 50, "training.steps": 1000000}
 
 
-OWN = []  # sockets whose names say to other tests which ranges are taken
+OWN = []  # sockets; their names tell other tests which ranges are taken
 
 
 def free_range(n):

@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -464,6 +465,42 @@ def results_are_theirs():
         assert not list(folder.iterdir())
 
 
+def closed_to_titand():
+    """coordinator.jobs_as_users: a user trains on data and into a folder that titand cannot even look into; others do not, and a node without
+    titan-spawnd takes no such job"""
+    with World("[coordinator]\njobs_as_users = true") as w:
+        home = w.dir / "home"
+        home.mkdir(mode=0o700)
+        shutil.copytree(w.text, home / "books")
+        (home / "data").symlink_to("books")
+        for path in (home, *home.rglob("*")):
+            os.lchown(path, ALICE, ALICE)
+        keys = {"training.dataset_path": home / "data", "checkpoint.folder": home / "run"}
+        assert "Permission" in as_child(TITAN, lambda: os.listdir(home))
+        for more in ({}, {"training.steps": 30}):  # the second goes on from the first
+            job = w.submit(ALICE, **{"training.steps": 20, **keys, **more})
+            w.daemon.wait_state(job, "COMPLETED")
+        assert {p.lstat().st_uid for p in home.rglob("*")} == {ALICE} and len(list((home / "run").glob("step-*"))) > 1
+        assert w.as_user(ALICE, "rm", job).code == 0
+
+        def refused(uid, text, *args, **more):
+            done = w.as_user(uid, "submit", w.dir / "tiny.toml", *args, *overrides({"training.dataset_path": w.text, **more}))
+            assert done.code == 5 and text in done.err, done
+        refused(ALICE, "is closed to titand", "--fresh", **keys)
+        refused(BOB, 'training.dataset_path = "%s" cannot be read by you' % keys["training.dataset_path"], **keys)
+        refused(BOB, "cannot be written by you", **{"checkpoint.folder": home / "other"})
+
+        w.daemon.stop()
+        config = w.dir / "titand.toml"
+        config.write_text("".join(line for line in config.read_text().splitlines(True) if not line.startswith("spawnd")))
+        w.start()
+        job = w.submit(ALICE, **keys)
+        until("the node refuses it", lambda: any("jobs run as their users (coordinator.jobs_as_users), and node" in e["message"] and
+                                                 "has no titan-spawnd" in e["message"] for e in w.daemon.lines("events", job)))
+        assert not w.workers()
+        assert w.daemon.ctl("cancel", job).code == 0
+
+
 @contextlib.contextmanager
 def delegated():
     """A cgroup of version 2 for a titan-spawnd, and the names of the controllers there."""
@@ -543,7 +580,7 @@ def main():
         tap(skipped)
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     own_names()
-    tap(workers_are_users, restarts_keep_workers, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, results_are_theirs, cgroups, memory_limit)
+    tap(workers_are_users, restarts_keep_workers, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, results_are_theirs, closed_to_titand, cgroups, memory_limit)
 
 
 main()
