@@ -383,13 +383,26 @@ static bool end_of(const struct spawn_reply *reply, struct worker_end *ret)
     return known;
 }
 
+/* Of a child that is dead; how: WNOWAIT leaves it to be reaped. */
+static bool wait_status(const struct worker_process *p, int how, struct worker_end *ret)
+{
+    siginfo_t info = {0};
+    if (!p->child || p->pid <= 1 || waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED | WNOHANG | how) != 0 ||
+        info.si_pid != p->pid)
+        return false;
+    ret->code = info.si_code == CLD_EXITED ? info.si_status : -1;
+    ret->signal = info.si_code == CLD_EXITED ? 0 : info.si_status;
+    return true;
+}
+
 bool worker_process_ending(const struct worker_process *p, struct worker_end *ret)
 {
     struct spawn_reply reply;
     struct process_stat stat;
     if (p->spawnd[0])
         return spawn_client_ask(p->spawnd, p->worker_id, false, &reply, NULL) == TITAN_OK && end_of(&reply, ret);
-    return process_stat_read(p->pid, &stat) && process_stat_ending(&stat, &ret->code, &ret->signal);
+    return wait_status(p, WNOWAIT, ret) ||
+           (process_stat_read(p->pid, &stat) && process_stat_ending(&stat, &ret->code, &ret->signal));
 }
 
 titan_status worker_process_reap(struct worker_process *p, struct worker_end *ret)
@@ -398,7 +411,6 @@ titan_status worker_process_reap(struct worker_process *p, struct worker_end *re
     struct spawn_reply reply;
     if (p->pidfd < 0 || poll(&poll_fd, 1, 0) != 1)
         return TITAN_EAGAIN;
-    siginfo_t info = {0};
     titan_assert(p->pid > 1);
     *ret = (struct worker_end){.code = -1};
     if (p->spawnd[0]) {
@@ -409,10 +421,7 @@ titan_status worker_process_reap(struct worker_process *p, struct worker_end *re
     }
     /* Its pid is not free before it is reaped, so the group still is its own. */
     (void)worker_process_kill(p);
-    if (p->child && waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED | WNOHANG) == 0 && info.si_pid == p->pid) {
-        ret->code = info.si_code == CLD_EXITED ? info.si_status : -1;
-        ret->signal = info.si_code == CLD_EXITED ? 0 : info.si_status;
-    }
+    (void)wait_status(p, 0, ret);
     p->pid = 0;
     return TITAN_OK;
 }

@@ -34,7 +34,7 @@ bool process_stat_read(pid_t pid, struct process_stat *ret)
 
 bool process_stat_ending(const struct process_stat *s, int *ret_code, int *ret_signal)
 {
-    if (s->status == 0 && s->state != 'Z')
+    if (s->status == 0)
         return false;
     *ret_code = WIFSIGNALED(s->status) ? -1 : WEXITSTATUS(s->status);
     *ret_signal = WIFSIGNALED(s->status) ? WTERMSIG(s->status) : 0;

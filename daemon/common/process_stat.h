@@ -10,12 +10,13 @@
 struct process_stat {
     char state;       /* 'R', 'S', 'Z', ... */
     uint64_t started; /* in ticks since the machine's start: with the pid, it is one process alone */
-    int status; /* as wait() will give it, from when the process begins to end; 0 also where it is hidden: of other
-                   users' processes without CAP_SYS_PTRACE */
+    int status;       /* as wait() will give it, from when the process begins to end; 0 also where it is hidden: without
+                         CAP_SYS_PTRACE, of other users' processes and of those that are not dumpable */
 };
 
 bool process_stat_read(pid_t pid, struct process_stat *ret);
-/* It is ending, and how: exit code, or -1 and the signal. */
+/* It is ending, and how: exit code, or -1 and the signal. False also for the exit code 0, which a status that is hidden
+ * looks like. */
 bool process_stat_ending(const struct process_stat *s, int *ret_code, int *ret_signal);
 
 #endif

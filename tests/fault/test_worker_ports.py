@@ -69,6 +69,8 @@ class Ranged(Cluster):
 
 def in_range():
     """four workers on two nodes; one is killed, and its replacement is in the range, too"""
+    if os.geteuid() != 0:
+        return "only root sees what workers, which are not dumpable, listen at"
     with Ranged(pace_ms=10) as c:
         job = c.submit({**KEYS, "training.dataset_path": headers_text(c.dir / "text")})
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Workers' cgroups as under the shipped unit: systemd gives the user of a unit with Delegate= the folder and
- * cgroup.procs, and keeps cgroup.kill. */
+ * cgroup.procs, and keeps cgroup.kill. And how a worker ends whose /proc is closed to its agent. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,9 +10,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -108,8 +111,49 @@ static void test_delegated(void **state)
     assert_int_equal(dir_remove(folder, NULL), TITAN_OK);
 }
 
+/* Of the child, as a user: exit status 0 when the end of a process whose status /proc hides is known before it is
+ * reaped. */
+static int ending_of_sealed(int signal)
+{
+    struct worker_process p = WORKER_PROCESS_NONE;
+    struct worker_end end = {.code = -1}, reaped;
+    int ready[2];
+    char byte;
+    if (pipe(ready) != 0 || (p.pid = child_fork()) < 0)
+        return 1;
+    if (p.pid == 0) {
+        if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0 && write(ready[1], "", 1) == 1 && signal)
+            (void)pause();
+        _exit(0);
+    }
+    p.child = true;
+    p.pidfd = pidfd_open(p.pid, 0);
+    struct pollfd gone = {.fd = p.pidfd, .events = POLLIN};
+    if (p.pidfd < 0 || read(ready[0], &byte, 1) != 1 || (signal && kill(p.pid, signal) != 0) || poll(&gone, 1, -1) != 1)
+        return 2;
+    if (!worker_process_ending(&p, &end) || end.signal != signal || end.code != (signal ? -1 : 0))
+        return 3;
+    return worker_process_reap(&p, &reaped) == TITAN_OK && reaped.signal == signal ? 0 : 4;
+}
+
+static void test_sealed(void **state)
+{
+    static const int signals[] = {SIGKILL, SIGTERM, 0};
+    (void)state;
+    for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++) {
+        int status = 0;
+        const pid_t child = child_fork();
+        if (child == 0)
+            _exit(geteuid() == 0 && (setresgid(NOBODY, NOBODY, NOBODY) || setresuid(NOBODY, NOBODY, NOBODY))
+                      ? 9
+                      : ending_of_sealed(signals[i]));
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_delegated)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_delegated), cmocka_unit_test(test_sealed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
