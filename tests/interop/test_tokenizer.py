@@ -180,7 +180,7 @@ def ranks_ids():
 
 
 def other_pre_tokenizers():
-    """each behaviour of Split, Digits, Metaspace, Punctuation and WhitespaceSplit cuts as tokenizers does"""
+    """each behaviour of Split, Digits, Metaspace, Punctuation and WhitespaceSplit cuts, and Metaspace joins, as tokenizers does"""
     cuts = [pre_tokenizers.Split(Regex(r"\s|[aeiou]+|\p{N}"), b, invert=i) for i in (False, True) for b in
             ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")]
     cuts += [pre_tokenizers.BertPreTokenizer(), *map(pre_tokenizers.Punctuation, ("isolated", "removed", "merged_with_next"))]
@@ -195,7 +195,8 @@ def other_pre_tokenizers():
             t.normalizer = normalizers.Sequence([])
             t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
             t.decoder = tokenizers.decoders.Metaspace(prepend_scheme=scheme, split=split)
-            compare(save(t, f"metaspace-{scheme}-{split}"), batch(t), made.texts(f"{SEED} {scheme}", N // 10, WORDS))
+            some = [" a", "  b c", *made.texts(f"{SEED} {scheme}", N // 10, WORDS)]
+            compare(save(t, f"metaspace-{scheme}-{split}"), batch(t), some, lambda ids, t=t: t.decode(ids, skip_special_tokens=False))
 
 
 def every_character():

@@ -315,9 +315,14 @@ class Run:
         self.plain = self.builds[0]
 
     def restore(self, path, build, kept):
-        """The source with its time and the object, so that no build compiles it again"""
+        """The source with its time and the object, so that no build compiles it again; other objects of it, such as those with failpoints
+        or of a test that includes it, are made anew"""
         (self.tree / path).write_text(self.texts[path])
         os.utime(self.tree / path, ns=(self.times[path], self.times[path]))
+        for d in (self.tree / build.folder).rglob("*.d"):
+            o = d.with_suffix(".o")
+            if o != build.object_of(path) and o.is_file() and path in d.read_text().split():
+                o.unlink()
         build.object_of(path).write_bytes(kept)
 
     def original(self, path):
