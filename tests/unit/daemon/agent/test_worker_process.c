@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Workers' cgroups as under the shipped unit: systemd gives the user of a unit with Delegate= the folder and
- * cgroup.procs, and keeps cgroup.kill. And how a worker ends whose /proc is closed to its agent. */
+ * cgroup.procs, and keeps cgroup.kill. And the end of a worker with a /proc that is closed to its agent. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -111,8 +111,8 @@ static void test_delegated(void **state)
     assert_int_equal(dir_remove(folder, NULL), TITAN_OK);
 }
 
-/* Of the child, as a user: exit status 0 when the end of a process whose status /proc hides is known before it is
- * reaped. */
+/* Of the child, as a user: exit status 0 when the end of a process, the status of which /proc hides, is known before it
+ * is reaped. */
 static int ending_of_sealed(int signal)
 {
     struct worker_process p = WORKER_PROCESS_NONE;
