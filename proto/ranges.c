@@ -420,7 +420,7 @@ static const struct range worker_failing[] = {SUBJECT, ANY_TEXT(reason, MESSAGE_
 static const struct range agent_to_worker[] = {
     PART(lease), PART(form), PART(revoke), PART(pause), PART(stop), PART(checkpoint_committed), TERM(term),
 };
-static const struct range worker_lease[] = {COUNT32(lease_ms), WALL(epoch_until_ms)};
+static const struct range worker_lease[] = {COUNT32(lease_ms), WALL(epoch_until_ms), ADDRESS(host)};
 static const struct range worker_stop[] = {
     COUNT32(grace_ms),
     FLAG(checkpoint),

@@ -264,6 +264,7 @@ static void send_lease(struct worker *w)
     titan_assert(w->set->lease_ms > 0);
     lease.lease_ms = w->set->lease_ms;
     lease.epoch_until_ms = w->set->epoch_until_ms;
+    lease.host = w->set->host;
     message.term = w->set->term;
     message.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE;
     message.lease = &lease;

@@ -49,7 +49,8 @@
 struct agent_connection {
     struct membership base;
     struct log log;
-    char socket_path[PATH_MAX], address[320];
+    struct listen_ports ports;
+    char socket_path[PATH_MAX], host[256], address[320];
     struct worker_page *page;
     int wake; /* eventfd: frames are queued, or closing */
 
@@ -187,6 +188,42 @@ static void replace_fd(int *fd, int with)
     *fd = with;
 }
 
+/* Peers connect to host; a host behind address translation does not own that address and listens on all. */
+static titan_status listen_for_peers(struct agent_connection *c, const char *host, struct titan_error *err)
+{
+    _cleanup_fd_ int listener = -1;
+    int port = 0;
+    titan_status status = comm_listen(host, &c->ports, &listener, &port, err);
+    if (status != TITAN_OK)
+        status = comm_listen("0.0.0.0", &c->ports, &listener, &port, err);
+    TRY(status);
+    /* Its number stays: an epoch that is being opened goes by it. */
+    if (c->base.listener < 0)
+        c->base.listener = TAKE_FD(listener);
+    else if (dup3(listener, c->base.listener, O_CLOEXEC) < 0)
+        return titan_fail_errno(err, "cannot listen on '%s'", host);
+    bool bare_v6 = strchr(host, ':') && host[0] != '[';
+    (void)snprintf(c->host, sizeof(c->host), "%s", host);
+    (void)snprintf(c->address, sizeof(c->address), bare_v6 ? "[%s]:%d" : "%s:%d", host, port);
+    return TITAN_OK;
+}
+
+/* The node has another address than it had when this process, or its agent before, was started. */
+static void move(struct agent_connection *c, const char *host)
+{
+    struct titan_error err = {0};
+    if (!*host || strcmp(host, c->host) == 0)
+        return;
+    if (listen_for_peers(c, host, &err) != TITAN_OK) {
+        tlog_warn(&c->log, "no listener at the node's new address; peers may not reach this worker",
+                  "host=\"%s\" reason=\"%s\"", host, err.msg);
+        return;
+    }
+    tlog_info(&c->log, "the node has another address", "address=%s", c->address);
+    member_moved(enter(c), c->address);
+    leave(c);
+}
+
 /* --- control thread ----------------------------------------------------------------------------------------------- */
 
 /* err is filled when the agent says what cannot be: nothing more is heard on this connection. */
@@ -198,6 +235,8 @@ static void dispatch(struct agent_connection *c, const uint8_t *data, size_t len
     if (!m)
         return;
     if (range_check(&m->base, err) == TITAN_OK) {
+        if (m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE)
+            move(c, m->lease->host);
         if (member_hear(enter(c), m, now_ms()))
             replace_fd(&c->offered_memfd, TAKE_FD(owned));
         leave(c);
@@ -552,19 +591,6 @@ static void wait_until_started(const struct agent_connection *c)
         (void)nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
 }
 
-/* Peers connect to host; a host behind address translation does not own that address and listens on all. */
-static titan_status listen_for_peers(struct agent_connection *c, const char *host, const struct listen_ports *ports,
-                                     struct titan_error *err)
-{
-    int port = 0;
-    titan_status status = comm_listen(host, ports, &c->base.listener, &port, err);
-    if (status != TITAN_OK)
-        status = comm_listen("0.0.0.0", ports, &c->base.listener, &port, err);
-    bool bare_v6 = strchr(host, ':') && host[0] != '[';
-    (void)snprintf(c->address, sizeof(c->address), bare_v6 ? "[%s]:%d" : "%s:%d", host, port);
-    return status;
-}
-
 static titan_status member_start(struct agent_connection *c, const struct agent_connection_options *o,
                                  struct titan_error *err)
 {
@@ -615,6 +641,7 @@ titan_status membership_agent_open(const struct agent_connection_options *o, str
     (void)pthread_cond_init(&c->changed, NULL);
     log_init(&c->log, "worker", "job=%" PRIu64 " worker=%" PRIu64, o->job_id, o->worker_id);
     (void)snprintf(c->socket_path, PATH_MAX, "%s", o->socket);
+    c->ports = o->ports;
     (void)snprintf(c->base.job_dir, PATH_MAX, "%s", o->job_dir);
     (void)snprintf(c->base.run_id, sizeof(c->base.run_id), "%s", o->run);
     (void)snprintf(c->base.run_name, sizeof(c->base.run_name), "job %" PRIu64, o->job_id);
@@ -624,7 +651,7 @@ titan_status membership_agent_open(const struct agent_connection_options *o, str
     const bool own_page = status == TITAN_OK;
     if (own_page)
         wait_until_started(c);
-    status = status == TITAN_OK ? listen_for_peers(c, o->host, &o->ports, err) : status;
+    status = status == TITAN_OK ? listen_for_peers(c, o->host, err) : status;
     status = status == TITAN_OK ? member_start(c, o, err) : status;
     status = status == TITAN_OK ? control_start(c, err) : status;
     if (status != TITAN_OK) {

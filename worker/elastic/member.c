@@ -713,6 +713,14 @@ bool member_hear(struct member *m, const agent_message *message, int64_t now_ms)
     return offer;
 }
 
+void member_moved(struct member *m, const char *address)
+{
+    (void)snprintf(m->address, sizeof m->address, "%s", address);
+    if (m->state.opened)
+        send_ready(m);
+    check(m);
+}
+
 /* --- time --------------------------------------------------------------------------------------------------------- */
 
 static void end(struct member *m, enum member_end why, const char *words)

@@ -99,6 +99,8 @@ void member_connected(struct member *m, int64_t now_ms);
 void member_disconnected(struct member *m);
 /* True when this was a command to form an epoch and is on offer now (a descriptor that came with it is wanted). */
 bool member_hear(struct member *m, const Titan__Internal__AgentToWorker *message, int64_t now_ms);
+/* Peers reach it at another address from now on: it is ready once more, with that one. */
+void member_moved(struct member *m, const char *address);
 /* At member_deadline at the latest. actions: the page's count, to tell a worker that moves from one that does not. */
 void member_tick(struct member *m, int64_t now_ms, uint64_t actions);
 /* INT64_MAX: nothing is due. */

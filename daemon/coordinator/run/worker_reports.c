@@ -46,10 +46,12 @@ static bool node_was_short(const Titan__Internal__WorkerExited *x)
 static void worker_ready(struct core *c, struct workrec *w, const char *address)
 {
     w->started = true;
+    /* Its node may have another one since. That is not stored: its agent says it with each registration. */
+    if (w->state == WORKER_STARTING || (w->state == WORKER_READY && *address))
+        core_set_string(&w->address, address);
     if (w->state != WORKER_STARTING)
         return;
     free(TAKE(w->job->short_why));
-    core_set_string(&w->address, address);
     move_worker(c, w, WORKER_READY, NULL, false, NULL);
 }
 
@@ -131,7 +133,7 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
     said.epoch = live->epoch;
     said.last_step = live->step;
     said.paused = j->state == JOB_RESIZING;
-    if (live->address[0] && (w->state == WORKER_STARTING))
+    if (live->address[0])
         worker_ready(c, w, live->address);
     if (live->epoch == j->status.epoch && job_rank_slot(j, w)) {
         if (step_of_epoch(live))

@@ -2,6 +2,7 @@
 /* A worker's connection to its agent, with the agent played by this test over a real socket and page. */
 #include <errno.h>
 #include <limits.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -201,14 +202,20 @@ static void say_pause(uint64_t epoch, uint32_t world)
     say(&out, -1);
 }
 
-static void say_lease(uint32_t ms)
+static void say_lease_at(uint32_t ms, const char *host)
 {
     Titan__Internal__AgentToWorker m = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     Titan__Internal__WorkerLease lease = TITAN__INTERNAL__WORKER_LEASE__INIT;
     lease.lease_ms = ms;
+    lease.host = (char *)(uintptr_t)host;
     m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE;
     m.lease = &lease;
     say(&m, -1);
+}
+
+static void say_lease(uint32_t ms)
+{
+    say_lease_at(ms, ""); /* an older agent */
 }
 
 static void hear_quiesced(uint64_t epoch, uint64_t step)
@@ -237,6 +244,30 @@ static void test_registration(void **state)
     assert_true(!*address || strcmp(m->ready->address, address) == 0); /* none before it was ready */
     assert_true(f.m->listener >= 0);
     free(address);
+}
+
+/* The node has another address since its agent was started again: the worker listens there and nowhere else. */
+static void test_moved(void **state)
+{
+    (void)state;
+    struct sockaddr_in at;
+    socklen_t size = sizeof(at);
+    (void)answer_the_call();
+    assert_memory_equal(hear()->ready->address, "127.0.0.1:", 10);
+    const int number = f.m->listener;
+    say_lease_at(60000, "127.0.0.1");
+    say_lease_at(60000, "127.0.0.2");
+    const Titan__Internal__WorkerToAgent *m = hear();
+    assert_int_equal(m->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_READY);
+    assert_memory_equal(m->ready->address, "127.0.0.2:", 10);
+    const int port = atoi(m->ready->address + 10);
+    assert_int_equal(f.m->listener, number);
+    assert_int_equal(getsockname(f.m->listener, (struct sockaddr *)&at, &size), 0);
+    assert_int_equal(ntohl(at.sin_addr.s_addr), INADDR_LOOPBACK + 1);
+    assert_int_equal(ntohs(at.sin_port), port);
+    say_lease(60000);
+    hang_up();
+    assert_memory_equal(answer_the_call()->address, "127.0.0.2:", 10);
 }
 
 static void test_page_of_another(void **state)
@@ -669,6 +700,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_never_quiesces, setup_agent, teardown),
         cmocka_unit_test_setup_teardown(test_registration, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_moved, setup, teardown),
         cmocka_unit_test_setup_teardown(test_page_of_another, setup, teardown),
         cmocka_unit_test_setup_teardown(test_epoch_view, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_forms, setup, teardown),
