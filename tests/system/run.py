@@ -4,6 +4,7 @@
 
     run.py DEB [FOLDER]     FOLDER (build/system) has what image.sh made; FOLDER/KIND gets the machines' files and logs
 
+ONLY='FUNCTION ...' plays these scenes of it and those they need, and keeps no results.
 KIND=emulated (the default): virtual machines with a kernel of their own. KIND=containers: systemd as process 1 of two
 namespaces of this machine, in minutes; they share its kernel, so a power cut loses processes but no page cache.
 Prints the TAP lines of the first machine and keeps them for `make reliability` (FOLDER/results.json, or FOLDER-containers/);
@@ -60,8 +61,12 @@ class Emulated:
             Emulated.ports = (free_port(), free_port())
             Emulated.accel = "kvm" if kvm_runs(folder) else "tcg"
         self.folder, self.node, self.disk = folder, node, folder / f"n{node}.ext4"
-        subprocess.run(["cp", "--sparse=always", folder.parent / "base.ext4", self.disk], check=True)
+        self.renew()
         self.start()
+
+    def renew(self):
+        """The disk of a machine that has never run."""
+        subprocess.run(["cp", "--sparse=always", self.folder.parent / "base.ext4", self.disk], check=True)
 
     def start(self):
         folder, node = self.folder, self.node
@@ -112,13 +117,17 @@ class Container:
         self.group = f"titan-system-{os.getpid()}-n{node}"
         unified = Path("/sys/fs/cgroup/unified")
         self.groups = (unified if unified.exists() else Path("/sys/fs/cgroup")) / self.group
-        shutil.rmtree(self.files(), ignore_errors=True)
-        for name in ("upper", "work", "root"):
-            (self.files() / name).mkdir(parents=True)
+        self.renew()
         self.start()
 
     def files(self):
         return self.folder / f"n{self.node}.files"
+
+    def renew(self):
+        """The files of a machine that has never run."""
+        shutil.rmtree(self.files(), ignore_errors=True)
+        for name in ("upper", "work", "root"):
+            (self.files() / name).mkdir(parents=True)
 
     def start(self):
         line = ("mount --make-rprivate / && umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && "
@@ -183,6 +192,7 @@ def main():
     shutil.copy(deb, folder / "test/titan.deb")
     shutil.copy(HERE / "scenes.sh", folder / "test")
     (folder / "test/kind").write_text(f"{KIND}\n")
+    (folder / "test/only").write_text(os.environ.get("ONLY", ""))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     begun, shown, failed, plan, lines, machines = time.monotonic(), 0, False, None, [], []
     try:
@@ -191,10 +201,13 @@ def main():
         while time.monotonic() - begun < LIMIT_S and not plan:
             time.sleep(0.3)
             for m in machines:
-                asked = folder / f"test/power.n{m.node}"
-                if asked.exists():
-                    asked.unlink()
+                power, other = folder / f"test/power.n{m.node}", folder / f"test/other.n{m.node}"
+                if power.exists() or other.exists():
                     m.cut()
+                    if other.exists():
+                        m.renew()
+                    for asked in (power, other):
+                        asked.unlink(missing_ok=True)
                     m.start()
                 elif m.process.poll() is not None:
                     print(f"# n{m.node} ended: {folder}/n{m.node}.console")
@@ -214,7 +227,8 @@ def main():
             m.close()
         seconds, count = time.monotonic() - begun, sum(not line.startswith("#") for line in lines)
         finished = bool(plan) and int(plan[1]) == count
-        keep(base if KIND == "emulated" else base.with_name(f"{base.name}-{KIND}"), kind, lines, seconds, finished)
+        if not os.environ.get("ONLY"):
+            keep(base if KIND == "emulated" else base.with_name(f"{base.name}-{KIND}"), kind, lines, seconds, finished)
     print(f"# {seconds:.0f} s, consoles: {folder}/n1.console, n2.console")
     if not finished:
         count += 1

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What happens to the installed system; on both machines of run.py, as a unit. The first one is the coordinator's and tells
 # the second one what to do through the folder /test. TAP lines go to /test/n1.log. After a power cut it goes on with the
-# scenes of the stage that /test/stage names.
+# scenes of the stage that /test/stage names. ONLY='FUNCTION ...' (of run.py) plays these scenes and those they need.
 export HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin
 n=$(hostname) kind=$(cat /test/kind)
 
@@ -63,8 +63,20 @@ result() { # STATUS NAME
         on n2 'journalctl --no-pager -n 300' >"/test/journal-$number.n2.txt"
     fi
 }
+only=$(cat /test/only 2>/dev/null)
+needed="boot_ok install_package configure broken_check submit_run"
+# FUNCTION...: is one of them to be played?
+wanted() {
+    local word
+    [ -n "$only" ] || return 0
+    for word; do
+        case " $needed $only " in *" $word "*) return 0 ;; esac
+    done
+    return 1
+}
 # scene NAME FUNCTION; its output is shown when it fails. "note" is shown always.
 scene() {
+    wanted "${@:2}" || return 0
     local begun=$SECONDS
     : >/tmp/said
     : >/tmp/notes
@@ -92,7 +104,9 @@ goes_on() { # it runs with both workers and trains 3 more steps
     wait_for 120 step_above $((at + 2))
 }
 pids() { pgrep -f 'titan-worker serve' | sort | tr '\n' ' '; }
+no_worker() { [ "$(all_pids)" = " / " ]; }
 all_pids() { echo "$(pids) / $(on n2 "pgrep -f 'titan-worker serve' | sort | tr '\n' ' '")"; }
+as() { runuser -u "$1" -- titanctl "${@:2}"; }
 nodes_ready() { [ "$(titanctl nodes | grep -cw ready)" = 2 ]; }
 # Steps 1.. of the job's own metrics, each once: nothing was lost, nothing trained twice. (The coordinator's curve has no
 # points of the time it was away.)
@@ -166,6 +180,7 @@ $([ "$kind" = containers ] || echo lease_ms = 60000)
 [storage]
 jobs_dir = "/shared/titan"
 END
+    cp /etc/titan/titand.toml /test/titand-n1.toml
     sed -e 's|^coordinator = .*|join = "/etc/titan/node.join"|' -e 's|^address = .*|address = "10.9.0.2"|' /etc/titan/titand.toml >/test/titand-n2.toml
     titanctl admin check --fix && cat /etc/systemd/system/titand.service.d/* || return 1
     systemctl enable --now titan-coordinator titand || return 1
@@ -215,7 +230,6 @@ users() {
     getent group titan-admin || return 1
     id alice || useradd -G titan-admin alice || return 1
     id bob || useradd bob || return 1
-    as() { local user=$1; shift; runuser -u "$user" -- titanctl "$@"; }
     as alice nodes && as alice drain n2 --reason looked-at && as alice undrain n2 || return 1
     wait_for 60 nodes_ready
     as bob list && as bob nodes || return 1
@@ -386,6 +400,25 @@ reboot_node() { # by systemctl reboot, with agent.drain_on_term: its worker leav
     [ "$before" = "$(restarts)" ] || return 1
     on n2 'sed -i "/^drain_on_term/d" /etc/titan/titand.toml && systemctl restart titand'
 }
+# Another address on n2's interface, which hosts and titand.toml name then; the old one is gone before the agent ends, so the coordinator never
+# hears of that end.
+address_changed() {
+    local at=$SECONDS before
+    goes_on || return 1
+    # The worker that stays has rank 0 then: the other one connects to it.
+    kill -9 $(pids) && wait_for 60 events_have worker.exited && goes_on || return 1
+    before=$(all_pids)
+    both 'sed -i "s/^10.9.0.2 /10.9.0.22 /" /etc/hosts' || return 1
+    on n2 'sed -i "s/^n=.*/n=22/" /usr/local/sbin/test-net && ip address flush dev eth0 && systemctl restart test-net &&
+        sed -i "s/^address = .*/address = \"10.9.0.22\"/" /etc/titan/titand.toml && systemctl restart titand' || return 1
+    at=$SECONDS
+    moved() { titanctl -o json nodes | grep -q '"address": *"10.9.0.22"' && nodes_ready; }
+    wait_for 60 moved || { titanctl nodes -o json; journalctl -u titan-coordinator | tail -n 20; return 1; }
+    note "taken at its new address after $((SECONDS - at)) s"
+    goes_on || { titanctl events "$job" | tail -n 20; return 1; }
+    note "both workers train after $((SECONDS - at)) s, $([ "$before" = "$(all_pids)" ] && echo the same || echo not the same) processes"
+    steps_whole && note "every step once, up to $(wc -l </tmp/steps)"
+}
 backup_by_timer() {
     mkdir -p /etc/systemd/system/titan-backup.timer.d
     printf '[Timer]\nOnCalendar=\nOnCalendar=*:*:0/15\nRandomizedDelaySec=0\nAccuracySec=1s\n' >/etc/systemd/system/titan-backup.timer.d/often.conf
@@ -431,6 +464,109 @@ remove_package() {
     on n2 'dpkg -P titan >/tmp/purged; cat /tmp/purged; grep "left for you" /tmp/purged && [ ! -e /usr/bin/titand ] && [ ! -e /etc/systemd/system/titand.service.d ]'
 }
 
+# The rest is after_loss, on the other machine: all that it has of this one is what is to be kept, on the shared folder.
+lose_coordinator() {
+    goes_on || return 1
+    install -d -m 700 /shared/kept && cd /shared/kept || return 1
+    tar -C / -czf titan-head.tgz etc/titan/coordinator.toml var/lib/titan-pki var/lib/titan-coordinator/pki || return 1
+    systemctl start titan-backup.service || return 1
+    for suffix in "" .sig; do
+        cp "$(ls /var/lib/titan-backup/titan-*.db$suffix | tail -n 1)" titan.db$suffix || return 1
+    done
+    goes_on || return 1
+    step >/test/step_before
+    titanctl list | awk 'NR > 1 {print $1}' | sort >/test/jobs_before
+    cp /etc/hosts /test/
+    cat /proc/sys/kernel/random/boot_id >/test/boot_before
+}
+# docs/operations.md, "The coordinator's machine is gone", line by line (tests/docs/test_scenes.py): another machine with this one's
+# name and address, on which the package is and nothing else.
+after_loss() {
+    [ "$(cat /test/boot_before)" != "$(cat /proc/sys/kernel/random/boot_id)" ] && [ ! -e /etc/titan ] && [ ! -e /var/lib/titan-coordinator ] || return 1
+    dpkg -i /test/titan.deb >/dev/null && cd /shared/kept || return 1
+    tar -C / -xpzf titan-head.tgz &&
+        titanctl admin restore titan.db --state-dir /var/lib/titan-coordinator &&
+        titanctl pki coordinator --address n1 --address 10.9.0.1 &&
+        titanctl admin check --fix &&
+        systemctl enable --now titan-coordinator &&
+        titanctl nodes || return 1
+    n2_ready() { titanctl nodes | grep -w n2 | grep -w ready; }
+    wait_for 60 n2_ready || { journalctl -u titan-coordinator | tail -n 20; on n2 'journalctl -u titand | tail -n 20'; return 1; }
+    titanctl node forget n1 || return 1
+    cp /test/titand-n1.toml /etc/titan/titand.toml && titanctl admin check --fix && systemctl enable --now titand || return 1
+    wait_for 60 nodes_ready && goes_on || { titanctl nodes; titanctl status "$job"; titanctl events "$job" | tail -n 20; return 1; }
+    titanctl list | awk 'NR > 1 {print $1}' | sort | comm -23 /test/jobs_before - >/tmp/missing
+    [ -s /test/jobs_before ] && [ ! -s /tmp/missing ] || { cat /tmp/missing; return 1; }
+    titanctl admin verify --rederive /var/lib/titan-coordinator && steps_whole || return 1
+    [ "$(stat -c '%a %U' /var/lib/titan-pki/ca.key /var/lib/titan-coordinator/tls/key.pem /var/lib/titan-coordinator/pki/backup.key | tr '\n' ' ')" = \
+        "600 root 600 titan 600 titan " ] || { ls -l /var/lib/titan-pki /var/lib/titan-coordinator/{tls,pki}; return 1; }
+    note "step $(cat /test/step_before) before, $(step) now, every step once; $(wc -l </test/jobs_before) jobs"
+}
+
+# docs/operations.md, "Workers as their users", line by line (tests/docs/test_scenes.py). /srv is the file server here.
+with_users() {
+    both 'mkdir -p /srv && mount --bind /shared /srv && for user in alice:2001 bob:2002; do
+        userdel ${user%:*} 2>/dev/null; useradd -u ${user#*:} -d /nonexistent ${user%:*} || exit 1; done
+        install -d -o titan -g titan -m 711 /srv/titan-jobs && sed -i -e "s|^jobs_dir = .*|jobs_dir = \"/srv/titan-jobs\"|" \
+        -e "s|^\[agent\]|&\nspawnd = \"/run/titan-spawnd/spawnd.sock\"|" /etc/titan/*.toml && titanctl admin check --fix' || return 1
+    both 'systemctl enable --now titan-spawnd.socket titan-spawnd && systemctl restart titand' && systemctl restart titan-coordinator || return 1
+    wait_for 60 nodes_ready && check_nodes || { titanctl nodes; titanctl admin check; return 1; }
+}
+submit_as() { # USER STEPS ARGUMENT...: the new job's number
+    as "$1" submit /usr/share/titan/recipes/tiny.toml --set training.dataset_path=/shared/text --set training.steps="$2" --set elastic.min_workers=1 \
+        --set elastic.max_workers=2 --set training.global_batch_size=4 --set training.local_batch_size=1 --set checkpoint.interval=10 \
+        --set checkpoint.keep_latest_k=2 --set device.threads=1 --set fault_tolerance.max_restarts=1000 --set fault_tolerance.backoff_ms=100 "${@:3}"
+}
+# USER: the workers are that user's, without a right that is not
+workers_of() {
+    both 'pid=$(pgrep -f "[t]itan-worker serve"); ps -o user=,pid=,args= -p $pid; grep -E "^(Uid|Gid|Groups|Cap(Inh|Prm|Eff|Amb)|NoNewPrivs|Seccomp):" /proc/$pid/status
+        [ "$(ps -o user= -p $pid)" = '"$1"' ] && [ "$(grep -cE "^Cap(Inh|Prm|Eff|Amb):\s0{16}$" /proc/$pid/status)" = 4 ] &&
+        grep -qE "^NoNewPrivs:\s1$" /proc/$pid/status && grep -qE "^Seccomp:\s2$" /proc/$pid/status && ! grep -qE "^(Groups|Gid):.*\b($(id -g titan)|0)\b" /proc/$pid/status'
+}
+checkpointed() { ls -d "/srv/titan-jobs/$job/checkpoint/"step-* && state_is "${1:-RUNNING}"; }
+alice_and_bob() {
+    local hers
+    titanctl cancel --all
+    wait_for 60 no_worker && with_users && job=$(submit_as alice 1000000) || return 1
+    goes_on || { titanctl status "$job"; titanctl events "$job" | tail -n 20; journalctl -u titan-spawnd | tail; return 1; }
+    workers_of alice && wait_for 60 checkpointed || return 1
+    find "/srv/titan-jobs/$job" -printf '%u %g %m %P\n' >/tmp/files
+    grep -v '^alice ' /tmp/files | grep -vE ' (recipe.toml|logs/ranks)$' && return 1
+    runuser -u alice -- sh -c "cat /srv/titan-jobs/$job/checkpoint/step-*/* >/dev/null && cat /srv/titan-jobs/$job/logs/worker-*.log | head -n 1" || return 1
+    runuser -u bob -- ls "/srv/titan-jobs/$job" && return 1
+    as bob logs "$job" && return 1
+    as bob cancel "$job" && return 1
+    as alice cancel --checkpoint "$job" && wait_for 60 state_is CANCELLED || return 1
+    hers=$job
+    as bob resume "$hers" && return 1
+    submit_as bob 20 --from "$hers" && return 1
+    # Shared by its owner, with the next job in the folder.
+    job=$(as alice resume "$hers" --set 'checkpoint.shared_with=["user:bob"]') && goes_on && workers_of alice || return 1
+    as alice cancel --checkpoint "$job" && wait_for 60 state_is CANCELLED || return 1
+    job=$(submit_as bob 1000000 --from "$job" --set training.steps=1000000) || return 1
+    goes_on || { titanctl status "$job"; titanctl events "$job" | tail -n 20; as bob logs "$job" | tail -n 20; return 1; }
+    workers_of bob && as bob cancel "$job" && wait_for 60 state_is CANCELLED || return 1
+    as alice rm "$hers"
+    runuser -u alice -- sh -c "rm -rf /srv/titan-jobs/$hers/*" && [ -z "$(ls /srv/titan-jobs/$hers)" ] || return 1
+    note "workers, checkpoints and logs are their users'; shared_with lets bob begin from alice's"
+}
+
+play_after_cut() {
+    scene "the power of the coordinator is cut: its store is sound, the run goes on" after_cut
+    scene "a backup is put back: the run goes on where it is" restore_backup
+    if wanted after_loss; then
+        lose_coordinator
+        stage after_loss
+        touch /test/other.n1
+        sleep 1000
+    fi
+    play_after_loss
+}
+play_after_loss() {
+    scene "a run to its end, with its checkpoint on the shared folder" run_to_its_end
+    scene "a node without the mount is unfit and says why" unshared_node
+    scene "the package is purged and says what stays" remove_package
+}
 [ ! -e /test/job ] || job=$(cat /test/job)
 case $(cat /test/stage 2>/dev/null) in
 "")
@@ -458,19 +594,26 @@ case $(cat /test/stage 2>/dev/null) in
     scene "memory of the unit ends: a worker goes, the reason names the unit's limit" memory_ends
     scene "the power of a node is cut: the others go on, it comes back" power_cut_node
     scene "a node is rebooted: the others go on, it comes back" reboot_node
+    scene "a node's address changes under the run: it is taken at once, every step once" address_changed
     scene "backups by timer, sound" backup_by_timer
-    power_cut_coordinator
-    stage after_cut
-    touch /test/power.n1
-    sleep 1000
+    if wanted after_cut; then
+        power_cut_coordinator
+        stage after_cut
+        touch /test/power.n1
+        sleep 1000
+    fi
+    play_after_cut
     ;;
 after_cut)
     stage after_restore
-    scene "the power of the coordinator is cut: its store is sound, the run goes on" after_cut
-    scene "a backup is put back: the run goes on where it is" restore_backup
-    scene "a run to its end, with its checkpoint on the shared folder" run_to_its_end
-    scene "a node without the mount is unfit and says why" unshared_node
-    scene "the package is purged and says what stays" remove_package
+    play_after_cut
+    ;;
+after_loss)
+    stage after_all
+    # As a site's DNS and configuration have it.
+    ! grep -q "^10.9.0.22 " /test/hosts || sed -i "s/^10.9.0.2 /10.9.0.22 /" /etc/hosts
+    scene "the coordinator's machine is gone: another one takes over by the page, the run goes on" after_loss
+    play_after_loss
     ;;
 esac
 echo "1..$number"
