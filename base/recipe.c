@@ -131,8 +131,13 @@ static titan_status wrong_type(const struct recipe_key *k, const struct toml_val
                                struct titan_error *err)
 {
     static const char *const wanted[] = {
-        [KEY_STRING] = "text in quotes", [KEY_INT] = "an integer", [KEY_REAL] = "a number",
-        [KEY_BOOL] = "true or false",    [KEY_LIST] = "an array",  [KEY_SOURCES] = "an array",
+        [KEY_STRING] = "text in quotes",
+        [KEY_INT] = "an integer",
+        [KEY_REAL] = "a number",
+        [KEY_BOOL] = "true or false",
+        [KEY_LIST] = "an array",
+        [KEY_SOURCES] = "an array",
+        [KEY_BYTES] = "bytes such as \"16GiB\"",
     };
     if (v->type == TOML_STRING)
         return fail_at(at, err, TITAN_EINVAL, "%s.%s = \"%.64s\": expected %s, not text", k->section, k->name,
@@ -147,6 +152,7 @@ static titan_status check_type(const struct recipe_key *k, const struct toml_val
     bool fits = (k->type == KEY_STRING && v->type == TOML_STRING) || (k->type == KEY_INT && v->type == TOML_INT) ||
                 (k->type == KEY_REAL && (v->type == TOML_INT || v->type == TOML_FLOAT)) ||
                 (k->type == KEY_BOOL && v->type == TOML_BOOL) ||
+                (k->type == KEY_BYTES && (v->type == TOML_STRING || v->type == TOML_INT)) ||
                 ((k->type == KEY_LIST || k->type == KEY_SOURCES) && v->type == TOML_ARRAY);
     /* TorchTitan writes lists as text with commas, too. */
     fits = fits || (k->type == KEY_LIST && v->type == TOML_STRING) ||
@@ -178,6 +184,28 @@ static titan_status check_range(const struct recipe_key *k, double value, const 
                        low, or);
     return fail_at(at, err, TITAN_EINVAL, "%s.%s = %s is out of range: %s %s to %s%s", k->section, k->name, given,
                    k->above_min ? "above" : "from", low, high, or);
+}
+
+static titan_status set_bytes(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
+                              char *field, struct titan_error *err)
+{
+    titan_assert(k->type == KEY_BYTES && k->size == sizeof(int64_t));
+    char low[UNITS_TEXT], high[UNITS_TEXT], given[80];
+    uint64_t parsed = 0;
+    const bool text = v->type == TOML_STRING;
+    if (text)
+        (void)snprintf(given, sizeof(given), "\"%.64s\"", v->string);
+    else
+        (void)snprintf(given, sizeof(given), "%lld", (long long)v->integer);
+    if (text && v->string[0] && !units_parse_bytes(v->string, &parsed))
+        return fail_at(at, err, TITAN_EINVAL, "%s.%s = %s: expected bytes with a unit, such as \"16GiB\"", k->section,
+                       k->name, given);
+    const int64_t bytes = text ? (int64_t)parsed : v->integer;
+    if (!(text && !v->string[0]) && ((double)bytes < k->min || (double)bytes > k->max))
+        return fail_at(at, err, TITAN_EINVAL, "%s.%s = %s is out of range: from %s to %s", k->section, k->name, given,
+                       format_exact_bytes((uint64_t)k->min, low), format_exact_bytes((uint64_t)k->max, high));
+    memcpy(field, &bytes, sizeof(bytes));
+    return TITAN_OK;
 }
 
 /* ": it lacks ..." of a value that is refused; "": nothing is known. */
@@ -453,6 +481,9 @@ static titan_status set_supported(struct recipe *r, int index, const struct toml
     case KEY_SOURCES:
         TRY(set_sources(k, v, at, field, err));
         break;
+    case KEY_BYTES:
+        TRY(set_bytes(k, v, at, field, err));
+        break;
     }
     r->set_mask[index / 64] |= UINT64_C(1) << (index % 64);
     return TITAN_OK;
@@ -482,6 +513,7 @@ static titan_status check_off(const struct recipe_key *k, const struct toml_valu
         break;
     case KEY_REAL:
     case KEY_SOURCES:
+    case KEY_BYTES:
         break;
     }
     if (off)
@@ -718,7 +750,7 @@ static bool is_word(const struct recipe_key *k, const char *value)
     if (value[0] == '"' || value[0] == '\'')
         return false;
     return (k->type == KEY_STRING && !(k->yes_no && plain)) || (k->type == KEY_LIST && !list) ||
-           (k->on && !list && !plain);
+           (k->type == KEY_BYTES && (!*value || value[strspn(value, "+-_0123456789")])) || (k->on && !list && !plain);
 }
 
 titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_error *err)
@@ -912,6 +944,10 @@ static void print_value(const struct recipe *r, const struct recipe_key *k, stru
         break;
     case KEY_SOURCES:
         print_sources((const struct recipe_mixture *)(const void *)field, out);
+        break;
+    case KEY_BYTES:
+        memcpy(&integer, field, sizeof(integer));
+        buf_printf(out, "\"%s\"", integer ? format_exact_bytes((uint64_t)integer, text) : "");
         break;
     }
 }
@@ -1121,8 +1157,8 @@ bool recipe_excludes(const struct recipe *r, const char *part)
 
 static const char *key_type_name(enum key_type type)
 {
-    titan_assert(type <= KEY_SOURCES);
-    static const char *const names[] = {"string", "integer", "number", "boolean", "array", "array of tables"};
+    titan_assert(type <= KEY_BYTES);
+    static const char *const names[] = {"string", "integer", "number", "boolean", "array", "array of tables", "bytes"};
     return names[type];
 }
 
@@ -1137,9 +1173,12 @@ static void print_choices(const char *choices, struct buf *out)
 
 static void print_legal(const struct recipe_key *k, struct buf *out)
 {
-    char all[256];
+    char all[256], low[UNITS_TEXT], high[UNITS_TEXT];
     const char *choices = choices_of(k, all, sizeof(all));
-    if (choices && strcmp(choices, "*") != 0) {
+    if (k->type == KEY_BYTES) {
+        buf_printf(out, "`\"\"`, `\"%s\"` to `\"%s\"`", format_exact_bytes((uint64_t)k->min, low),
+                   format_exact_bytes((uint64_t)k->max, high));
+    } else if (choices && strcmp(choices, "*") != 0) {
         print_choices(choices, out);
     } else if (k->type == KEY_INT || k->type == KEY_REAL) {
         if (k->minus_one)

@@ -2,11 +2,11 @@
 /* recipe.h - a run file: what to train, on what, how.
  *
  * TOML with the section and key names of TorchTitan v0.2.2 where the feature exists; Titan's own sections are
- * [elastic], [fault_tolerance], [numerics], [device]. One table (recipe_keys.c) holds every key: section, name, type,
- * range, default, one line of documentation; another (recipe_flavors.c) the models. The parser, `--set`, the printed
- * resolved recipe and docs/recipes.md come from them. Unknown keys, wrong types and values outside the range are
- * refused with the line and, for a misspelt key, the nearest one. A TorchTitan key of a feature that is not there is
- * refused by name unless it holds its "off" value.
+ * [elastic], [fault_tolerance], [numerics], [resources], [device]. One table (recipe_keys.c) holds every key: section,
+ * name, type, range, default, one line of documentation; another (recipe_flavors.c) the models. The parser, `--set`,
+ * the printed resolved recipe and docs/recipes.md come from them. Unknown keys, wrong types and values outside the
+ * range are refused with the line and, for a misspelt key, the nearest one. A TorchTitan key of a feature that is not
+ * there is refused by name unless it holds its "off" value.
  *
  * Used by all programs: commands and the daemon check a recipe before anything starts; the worker runs it. */
 #ifndef TITAN_BASE_RECIPE_H
@@ -198,6 +198,10 @@ struct recipe {
         char cta_policy[16]; /* "default", "efficiency", "zero" */
         int64_t max_ctas;    /* of communicators beside products; 0 = as many as NCCL takes */
     } nccl;
+    struct {            /* of each worker, as titand limits it */
+        int64_t memory; /* bytes of the host; 0 = none asked for */
+        double cpus;    /* -1 = none asked for */
+    } resources;
     struct {
         char name[16]; /* "auto", "cpu", "cuda" */
         int64_t threads;

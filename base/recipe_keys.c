@@ -555,6 +555,16 @@ const struct recipe_key recipe_keys[] = {
      .doc = "GPUs: thread blocks that such a collective has at most, a multiprocessor each; a product beside it is cut for "
             "all of them, and takes as long again for its last part where some are taken. 0: as many as NCCL takes."},
 
+    {.section = "resources", .name = "memory", .type = KEY_BYTES, AT(resources.memory), .min = 1 << 20, .max = 0x1p60,
+     .initial = "\"\"", .flags = KEY_TITAN,
+     .doc = "The host memory that each worker may have, such as \"16GiB\"; a number is bytes. One that needs more is ended, which "
+            "counts against max_ooms. Empty: what the node gives a worker (`agent.worker_memory`), else no limit. A node "
+            "that gives less, or has less, does not start the worker, and says so."},
+    {.section = "resources", .name = "cpus", .type = KEY_REAL, AT(resources.cpus), .min = 0.01, .max = 16384,
+     .minus_one = true, .initial = "-1.0", .flags = KEY_TITAN,
+     .doc = "Processors that each worker may use, such as 3.5: it gets no more time than that. -1: what the node gives a "
+            "worker (`agent.worker_cpus`), else no limit."},
+
     {.section = "device", .name = "name", .type = KEY_STRING, AT(device.name), .choices = "auto|cpu|cuda",
      .initial = "\"auto\"", .flags = KEY_TITAN, .doc = "Device plug-in. \"auto\": cuda where it works, otherwise cpu."},
     {.section = "device", .name = "threads", .type = KEY_INT, AT(device.threads), .min = 0, .max = 4096,

@@ -10,7 +10,7 @@
 #include "base/recipe.h"
 #include "base/toml.h"
 
-enum key_type { KEY_STRING, KEY_INT, KEY_REAL, KEY_BOOL, KEY_LIST, KEY_SOURCES };
+enum key_type { KEY_STRING, KEY_INT, KEY_REAL, KEY_BOOL, KEY_LIST, KEY_SOURCES, KEY_BYTES };
 enum key_support {
     KEY_SUPPORTED,
     KEY_OFF,  /* TorchTitan's, feature not there: only the value that turns it off is accepted */
@@ -32,7 +32,7 @@ struct recipe_key {
     enum key_support support;
     unsigned flags;
     size_t offset, size;        /* in struct recipe; supported keys only */
-    double min, max;            /* numbers; max 0 = no upper bound */
+    double min, max;            /* numbers and bytes; max 0 = no upper bound. Of bytes "" is legal, too: 0, none */
     bool above_min;             /* reals: min itself is not legal */
     bool minus_one;             /* -1 is legal beside the range: "not set" */
     const char *choices;        /* strings: "a|b"; NULL = any text. Lists: words, "*" = any; NULL = layers */

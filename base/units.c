@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/units.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,16 +9,43 @@
 
 #include "base/cleanup.h"
 
+static const char *const byte_units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+
 char *format_bytes(uint64_t bytes, char text[UNITS_TEXT])
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double value = (double)bytes;
     size_t unit = 0;
     /* 1023.95 would print as 1024.0 */
-    for (; value >= 1023.95 && unit + 1 < ARRAY_SIZE(units); unit++)
+    for (; value >= 1023.95 && unit + 1 < ARRAY_SIZE(byte_units); unit++)
         value /= 1024;
-    snprintf(text, UNITS_TEXT, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    snprintf(text, UNITS_TEXT, unit ? "%.1f %s" : "%.0f %s", value, byte_units[unit]);
     return text;
+}
+
+char *format_exact_bytes(uint64_t bytes, char text[UNITS_TEXT])
+{
+    size_t unit = 0;
+    for (; bytes && bytes % 1024 == 0 && unit + 1 < ARRAY_SIZE(byte_units); unit++)
+        bytes /= 1024;
+    (void)snprintf(text, UNITS_TEXT, "%" PRIu64 "%s", bytes, byte_units[unit]);
+    return text;
+}
+
+bool units_parse_bytes(const char *text, uint64_t *ret)
+{
+    const size_t digits = strspn(text, "0123456789."), spaces = strspn(text + digits, " ");
+    const char *unit = text + digits + spaces;
+    char number[UNITS_TEXT], *end;
+    if (digits == 0 || digits >= sizeof(number) || text[0] == '.')
+        return false;
+    (void)snprintf(number, sizeof(number), "%.*s", (int)digits, text);
+    long double value = strtold(number, &end);
+    for (size_t i = 0; i < ARRAY_SIZE(byte_units); i++, value *= 1024)
+        if (strcmp(unit, byte_units[i]) == 0 && !*end && value < 0x1p63L) {
+            *ret = (uint64_t)value;
+            return true;
+        }
+    return false;
 }
 
 char *format_duration(double seconds, char text[UNITS_TEXT])

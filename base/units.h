@@ -3,12 +3,17 @@
 #ifndef TITAN_BASE_UNITS_H
 #define TITAN_BASE_UNITS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define UNITS_TEXT 32
 
 /* 1288490189 -> "1.2 GiB". */
 char *format_bytes(uint64_t bytes, char text[UNITS_TEXT]);
+/* 17179869184 -> "16GiB", 1537 -> "1537B": exactly, as units_parse_bytes() reads it. */
+char *format_exact_bytes(uint64_t bytes, char text[UNITS_TEXT]);
+/* "16GiB", "1.5 GiB", "512MiB": a number and one of B, KiB, ... EiB. False: it is not that, or 2^63 and more. */
+bool units_parse_bytes(const char *text, uint64_t *ret);
 /* 200.4 -> "3m 20s"; 0.0123 -> "12 ms"; 93784 -> "1d 2h". Negative or not finite -> "-". */
 char *format_duration(double seconds, char text[UNITS_TEXT]);
 /* 12345 -> "12.3k", 8030261248 -> "8.03B"; three significant digits. */

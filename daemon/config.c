@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <netdb.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 #include "base/listen.h"
 #include "base/options.h"
 #include "base/toml.h"
+#include "base/units.h"
 #include "daemon/auth/join.h"
 
 #define DEFAULT_GRACE_MS 10000
@@ -102,6 +104,8 @@ enum value_type {
     VALUE_TARGETS,
     VALUE_U32,
     VALUE_U64,
+    VALUE_BYTES,      /* "16GiB", or a number */
+    VALUE_PROCESSORS, /* 3.5, kept in thousandths */
     VALUE_BOOL,
     VALUE_LEVEL,
     VALUE_LISTEN,
@@ -154,6 +158,8 @@ static const struct setting settings[] = {
     NUMBER("agent", "allow_root", VALUE_BOOL, allow_root, 0, 0),
     TEXT("agent", "peer_listen", peer_listen),
     TEXT("agent", "worker_ports", worker_ports),
+    NUMBER("agent", "worker_memory", VALUE_BYTES, worker_memory, 1 << 20, UINT64_C(1) << 60),
+    NUMBER("agent", "worker_cpus", VALUE_PROCESSORS, worker_cpus, 10, 16384000),
     TEXT("tls", "ca", tls.ca),
     TEXT("tls", "certificate", tls.certificate),
     TEXT("tls", "key", tls.key),
@@ -288,6 +294,38 @@ static titan_status load_strings(struct daemon_config *c, const struct setting *
     return TITAN_OK;
 }
 
+static titan_status load_bytes(struct daemon_config *c, const struct setting *s, const struct toml_value *v,
+                               const char *what, struct titan_error *err)
+{
+    char low[UNITS_TEXT], high[UNITS_TEXT];
+    uint64_t bytes = v->type == TOML_INT && v->integer > 0 ? (uint64_t)v->integer : 0;
+    titan_assert(s->type == VALUE_BYTES && s->min > 0);
+    if (v->type != TOML_INT && v->type != TOML_STRING)
+        return wrong_type(v, what, "bytes such as \"16GiB\"", err);
+    if (v->type == TOML_STRING && !units_parse_bytes(v->string, &bytes))
+        return titan_fail(err, TITAN_EINVAL, "%s: '%s' is not bytes with a unit, such as \"16GiB\"", what, v->string);
+    if (bytes < s->min || bytes > s->max)
+        return titan_fail(err, TITAN_EINVAL, "%s: not between %s and %s", what, format_exact_bytes(s->min, low),
+                          format_exact_bytes(s->max, high));
+    memcpy((char *)c + s->offset, &bytes, sizeof(bytes));
+    return TITAN_OK;
+}
+
+static titan_status load_processors(struct daemon_config *c, const struct setting *s, const struct toml_value *v,
+                                    const char *what, struct titan_error *err)
+{
+    titan_assert(s->type == VALUE_PROCESSORS);
+    if (v->type != TOML_INT && v->type != TOML_FLOAT)
+        return wrong_type(v, what, "a number", err);
+    const double number = v->type == TOML_INT ? (double)v->integer : v->real;
+    if (!(number * 1000 >= (double)s->min && number * 1000 <= (double)s->max))
+        return titan_fail(err, TITAN_EINVAL, "%s: %g is not between %g and %g", what, number, (double)s->min / 1000,
+                          (double)s->max / 1000);
+    const uint32_t thousandths = (uint32_t)lround(number * 1000);
+    memcpy((char *)c + s->offset, &thousandths, sizeof(thousandths));
+    return TITAN_OK;
+}
+
 static titan_status load_value(struct daemon_config *c, const struct setting *s, const struct toml_value *v,
                                const char *what, struct titan_error *err)
 {
@@ -306,6 +344,10 @@ static titan_status load_value(struct daemon_config *c, const struct setting *s,
         if (v->type != TOML_INT)
             return wrong_type(v, what, "an integer", err);
         return set_number(c, s, v->integer, what, err);
+    case VALUE_BYTES:
+        return load_bytes(c, s, v, what, err);
+    case VALUE_PROCESSORS:
+        return load_processors(c, s, v, what, err);
     default:
         if (v->type != TOML_STRING)
             return wrong_type(v, what, "a string", err);

@@ -68,6 +68,8 @@ struct daemon_config {
     uint32_t slots, lease_ms, grace_ms;
     uint32_t quarantine_crashes; /* 0 = no quarantine */
     uint64_t log_bytes_max;
+    uint64_t worker_memory; /* bytes that one worker gets; 0 = any */
+    uint32_t worker_cpus;   /* processors, in thousandths; 0 = any */
     struct auth_options auth;
     struct paths_options paths;
     bool allow_root;    /* to run jobs as */

@@ -436,6 +436,8 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
                                     .slots = c->slots,
                                     .lease_ms = c->lease_ms,
                                     .log_bytes_max = c->log_bytes_max,
+                                    .worker_memory = c->worker_memory,
+                                    .worker_cpus = c->worker_cpus,
                                     .hang_floor_ms = c->detection.hang_floor_ms,
                                     .away_ms = c->detection.away_ms,
                                     .leader_lease_ms = c->detection.leader_lease_ms,

@@ -12,6 +12,7 @@
  *   flight_dumps.c    workers' flight recorders       job_folders.c     where folders of jobs are
  *   node_check.c      what would not work here        reach.c           whether other nodes are reached
  *   gpu_watch.c       GPUs of the slots               nvml.c            NVIDIA's library
+ *   worker_limits.c   memory and processors of one    worker_cgroup.c   where the agent holds it to them
  *   installation.c    which state directory it is     spawn_client.c    what is asked of titan-spawnd
  *
  * Folders of jobs are read in daemon/common/file_pool.c, datagrams go through daemon/common/peers.c.
@@ -329,7 +330,7 @@ static uint64_t memory_bytes(void)
 static bool node_short(const struct titan_error *err)
 {
     return titan_error_short(err) || err->sys_errno == EAGAIN || err->status == TITAN_ENOMEM ||
-           err->status == TITAN_ETIMEDOUT || err->status == TITAN_EAGAIN;
+           err->status == TITAN_ETIMEDOUT || err->status == TITAN_EAGAIN || err->status == TITAN_EUNPLACEABLE;
 }
 
 static void not_started(struct agent *a, uint64_t job_id, uint64_t worker_id, const struct titan_error *why)
@@ -654,6 +655,7 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
                                       .default_user = o->default_user,
                                       .slots = a->settings.slots,
                                       .ports = a->settings.ports,
+                                      .limits = a->settings.limits,
                                       .lease_ms = a->settings.lease_ms,
                                       .node = a->settings.node};
     TRY(file_pool_open(a->loop, FILES_WAIT_MS, &a->files, err));
@@ -669,6 +671,8 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
                                                .program = a->settings.program,
                                                .tls = o->tls,
                                                .ports = a->settings.ports,
+                                               .limits = a->settings.limits,
+                                               .spawnd = o->spawnd,
                                                .peers = a->peers != NULL};
     TRY(node_checks_open(a->loop, &checks, on_checked, a, &a->checks, err));
     return workers_open(a->loop, &options, &workers_events, a, &a->workers, err);
@@ -685,6 +689,18 @@ static uv_timer_t *timer_of(struct agent *a, size_t i)
 static void on_nothing(void *data)
 {
     (void)data;
+}
+
+/* Workers run without them then: a job that asks for one itself is refused when it starts. */
+static void warn_of_limits(const struct agent *a, const char *spawnd)
+{
+    const struct cgroup_limits *site = &a->settings.limits.site;
+    struct worker_limits_held held = {.why = ""};
+    if (site->memory || site->cpus)
+        worker_limits_look(spawnd ? spawnd : "", &held);
+    if (worker_limits_unheld(&a->settings.limits, &held))
+        tlog_warn(&a->log, "workers run without the limits that are configured",
+                  "settings=\"agent.worker_memory, agent.worker_cpus\" reason=\"%s\"", held.why);
 }
 
 titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct agent **ret, struct titan_error *err)
@@ -733,6 +749,7 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
     log_bounds_watch(a->log_bounds);
     bool wait = workers_expected(a->workers) > 0;
     (void)uv_timer_start(&a->adoption_timer, on_adoption_timer, wait ? ADOPTION_WAIT_MS : 0, 0);
+    warn_of_limits(a, o->spawnd);
     tlog_info(&a->log, "agent up", "slots=%u device=%s workers=%u", a->settings.slots, a->settings.device,
               workers_count(a->workers));
     *ret = a;

@@ -31,6 +31,8 @@ struct agent_options {
     uint32_t slots;                    /* workers at a time; 0 = one per GPU, or 4 on a CPU node */
     uint32_t lease_ms;                 /* 0 = 30000 */
     uint64_t log_bytes_max;            /* per worker, kept as two halves; 0 = 64 MiB */
+    uint64_t worker_memory;            /* bytes that one worker gets; 0 = any */
+    uint32_t worker_cpus;              /* processors, in thousandths; 0 = any */
     uint32_t hang_floor_ms;            /* 0 = 300 */
     uint32_t away_ms, leader_lease_ms; /* until a coordinator says (agent_core.h) */
     const char *peer_listen;  /* HOST:PORT for other agents' datagrams; NULL = address, a free port; "" = none */

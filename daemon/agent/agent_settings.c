@@ -64,6 +64,7 @@ titan_status agent_settings_fill(const struct agent_options *o, struct agent_set
     TRY(check_ports(o, ret, err));
     ret->lease_ms = o->lease_ms ? o->lease_ms : LEASE_MS;
     ret->log_bytes_max = o->log_bytes_max ? o->log_bytes_max : LOG_BYTES_MAX;
+    ret->limits = worker_limits_of(o->worker_memory, o->worker_cpus);
     ret->quiet_stop = o->quiet_stop;
     (void)snprintf(ret->address, sizeof(ret->address), "%s", o->address ? o->address : "127.0.0.1");
     if (o->node)

@@ -7,6 +7,7 @@
 
 #include "base/listen.h"
 #include "daemon/agent/agent.h"
+#include "daemon/agent/worker_limits.h"
 
 struct agent_settings {
     char node[256], address[256], device[16];
@@ -14,6 +15,7 @@ struct agent_settings {
     uint32_t slots, lease_ms;
     struct listen_ports ports; /* that workers listen at; 0 = any */
     uint64_t log_bytes_max;
+    struct worker_limits limits;
     bool quiet_stop;
 };
 

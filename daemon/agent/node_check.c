@@ -15,9 +15,11 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/units.h"
 #include "base/version.h"
 #include "daemon/agent/reach.h"
-#include "daemon/agent/worker_process.h"
+#include "daemon/agent/spawn_client.h"
+#include "daemon/agent/worker_cgroup.h"
 #include "daemon/auth/certs.h"
 #include "daemon/common/file_pool.h"
 #include "daemon/common/jobs_dir.h"
@@ -67,7 +69,9 @@ struct look {
         } reach;
         struct {
             char program[PATH_MAX], address[256], version[64];
+            char spawnd[SPAWN_SOCKET_MAX];
             struct listen_ports ports;
+            struct worker_limits limits;
             int64_t skew_ms; /* ours against the coordinator's */
             bool peers, secure, listens;
             struct rpc_tls tls;
@@ -100,7 +104,9 @@ struct serving {
 struct node_checks {
     uv_loop_t *loop;
     char node[256], address[256], program[PATH_MAX];
+    char spawnd[SPAWN_SOCKET_MAX];
     struct listen_ports ports;
+    struct worker_limits limits;
     bool peers, secure;
     struct rpc_tls tls;
     bool (*said)(const Titan__Internal__NodeChecked *answer, void *data);
@@ -200,7 +206,7 @@ static void look_at_others(struct look *k)
 static void look_at_cgroups(struct look *k)
 {
     char home[PATH_MAX], probe[PATH_MAX + 32];
-    if (!worker_process_home(home)) {
+    if (!worker_cgroup_home(home)) {
         found(k, "cgroup", true,
               "no cgroup of version 2 with cgroup.kill (Linux 5.14): workers are killed by group only");
         return;
@@ -211,6 +217,24 @@ static void look_at_cgroups(struct look *k)
         (void)rmdir(probe);
     found(k, "cgroup", !made,
           made ? "workers get cgroups in %s" : "cannot make cgroups in %s: the unit wants Delegate=yes", home);
+}
+
+static void look_at_worker_limits(struct look *k)
+{
+    struct worker_limits_held held;
+    char memory[UNITS_TEXT];
+    const struct cgroup_limits *site = &k->of.limits.site;
+    worker_limits_look(k->of.spawnd, &held);
+    if (worker_limits_unheld(&k->of.limits, &held))
+        found(k, "limits", true, "agent.worker_memory and worker_cpus cannot be held: %s", held.why);
+    else if (held.why[0])
+        found(k, "limits", false, "memory and processors of workers cannot be limited: %s", held.why);
+    else if (!site->memory && !site->cpus)
+        found(k, "limits", false, "workers get what their jobs ask for ([resources]), else all there is");
+    else
+        found(k, "limits", false, "a worker gets at most %s of memory and %g processors",
+              format_bytes(site->memory ? site->memory : k->of.limits.machine.memory, memory),
+              (site->cpus ? site->cpus : k->of.limits.machine.cpus) / 1000.0);
 }
 
 static void look_at_limits(struct look *k)
@@ -255,6 +279,7 @@ static void look_at_node(struct look *k)
     bool runs = access(k->of.program, X_OK) == 0;
     found(k, "worker", !runs, "%.250s%s%s", k->of.program, runs ? "" : ": ", runs ? "" : strerror(errno));
     look_at_cgroups(k);
+    look_at_worker_limits(k);
     look_at_limits(k);
     look_at_certificate(k);
     found(k, "peers", !k->of.peers,
@@ -460,6 +485,8 @@ static void look_everywhere(struct request *r, const Titan__Internal__CheckNode 
         (void)snprintf(k->of.program, sizeof(k->of.program), "%s", c->program);
         (void)snprintf(k->of.address, sizeof(k->of.address), "%s", c->address);
         k->of.ports = c->ports;
+        k->of.limits = c->limits;
+        (void)snprintf(k->of.spawnd, sizeof(k->of.spawnd), "%s", c->spawnd);
         (void)snprintf(k->of.version, sizeof(k->of.version), "%s", m->version);
         start_look(k);
     }
@@ -640,6 +667,8 @@ titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options 
     (void)snprintf(c->node, sizeof(c->node), "%s", o->node);
     (void)snprintf(c->address, sizeof(c->address), "%s", o->address);
     c->ports = o->ports;
+    c->limits = o->limits;
+    (void)snprintf(c->spawnd, sizeof(c->spawnd), "%s", o->spawnd ? o->spawnd : "");
     (void)snprintf(c->program, sizeof(c->program), "%s", o->program);
     (void)uv_timer_init(loop, &c->again);
     c->again.data = c;

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/listen.h"
+#include "daemon/agent/worker_limits.h"
 #include "proto/rpc/tls.h"
 #include "titan/internal/agent.pb-c.h"
 
@@ -20,6 +21,8 @@ struct node_checks_options {
     const struct rpc_tls *tls;            /* NULL = none */
     bool peers;                           /* there is a socket for other agents */
     struct listen_ports ports;            /* that workers listen at */
+    struct worker_limits limits;          /* of this node */
+    const char *spawnd;                   /* titan-spawnd's socket; NULL = none */
 };
 
 /* Each answer goes to said; false: there is no session, ask again. */

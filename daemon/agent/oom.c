@@ -161,6 +161,11 @@ void oom_watch_look(struct oom_watch *o)
 
 /* --- what acted --------------------------------------------------------------------------------------------------- */
 
+bool oom_limit_reached(uint64_t limit, uint64_t peak)
+{
+    return limit && (!peak || peak >= limit - limit / 64);
+}
+
 /* The nearest limit above the process that was reached: path is its folder then. False: none was. */
 static bool limit_reached(const struct oom_group *g, char path[PATH_MAX], uint64_t *ret_limit, uint64_t *ret_peak)
 {
@@ -170,7 +175,7 @@ static bool limit_reached(const struct oom_group *g, char path[PATH_MAX], uint64
                                    : file_number(path, "memory.max", "", ret_limit); /* "max" is no number */
         const bool known =
             limited && file_number(path, g->v1 ? "memory.max_usage_in_bytes" : "memory.peak", "", ret_peak);
-        if (limited && (!known || *ret_peak >= *ret_limit - *ret_limit / 64))
+        if (limited && oom_limit_reached(*ret_limit, known ? *ret_peak : 0))
             return true;
     }
     return false;
@@ -183,8 +188,8 @@ void oom_reason(const struct oom_numbers *n, const char *of, char *reason, size_
                    format_bytes(n->limit, limit), of, format_bytes(n->peak, peak), n->kills);
 }
 
-enum oom oom_verdict(struct oom_group *group, const struct oom_watch *o, const char *own, uint64_t rss_max,
-                     char *reason, size_t cap)
+enum oom oom_verdict(struct oom_group *group, const struct oom_watch *o, const char *own,
+                     const struct worker_limits *node, uint64_t rss_max, char *reason, size_t cap)
 {
     uint64_t all = 0, limit = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE), of_limit, peak = 0;
     char path[PATH_MAX], of[300] = " (the machine's)", limit_text[UNITS_TEXT], peak_text[UNITS_TEXT];
@@ -206,7 +211,7 @@ enum oom oom_verdict(struct oom_group *group, const struct oom_watch *o, const c
     if (limit_reached(group, path, &of_limit, &peak)) {
         limit = of_limit;
         if (strcmp(path, own) == 0)
-            of[0] = '\0';
+            (void)snprintf(of, sizeof(of), "%s", worker_limits_origin(node, limit));
         else
             (void)snprintf(of, sizeof(of), " (of %.255s)", strrchr(path, '/') + 1);
     }

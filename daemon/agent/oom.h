@@ -14,6 +14,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "daemon/agent/worker_limits.h"
+
 #define OOM_LOOKS 20 /* a process with much memory takes seconds to go */
 
 struct oom_group;
@@ -33,7 +35,9 @@ void oom_group_leave(struct oom_watch *o, struct oom_group **group);
 struct oom_numbers {
     uint64_t limit, peak, kills;
 };
-/* "out of memory: limit 2.0 GiB, peak 2.0 GiB (oom_kill 1)"; of stands behind the limit. */
+/* "out of memory: limit 2.0 GiB (resources.memory), peak 2.0 GiB (oom_kill 1)"; of stands behind the limit. */
+/* Of a cgroup that has counted a kill. peak 0: not known (Linux 5.19), so it was. */
+bool oom_limit_reached(uint64_t limit, uint64_t peak);
 void oom_reason(const struct oom_numbers *n, const char *of, char *reason, size_t cap);
 
 enum oom {
@@ -41,10 +45,10 @@ enum oom {
     OOM_PERHAPS, /* the machine has killed a process for memory; which one is not known */
     OOM_YES
 };
-/* Of a process that is gone by a SIGKILL not ours. own: its cgroup, "" = none. rss_max: the most memory it was seen to
- * have. reason, unless OOM_NO: as oom_reason() has it, with the limit that was reached and "(of titand.service)" behind
- * it where it is not the own cgroup's. */
-enum oom oom_verdict(struct oom_group *group, const struct oom_watch *o, const char *own, uint64_t rss_max,
-                     char *reason, size_t cap);
+/* Of a process that is gone by a SIGKILL not ours. own: its cgroup, "" = none, with the limits of node. rss_max: the
+ * most memory it was seen to have. reason, unless OOM_NO: as oom_reason() has it, with the limit that was reached and,
+ * behind it, the setting that it is of, or "(of titand.service)" where it is not the own cgroup's. */
+enum oom oom_verdict(struct oom_group *group, const struct oom_watch *o, const char *own,
+                     const struct worker_limits *node, uint64_t rss_max, char *reason, size_t cap);
 
 #endif

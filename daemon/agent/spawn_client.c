@@ -102,3 +102,16 @@ titan_status spawn_client_ask(const char *socket, uint64_t worker_id, bool forge
         return titan_fail(err, TITAN_ECORRUPT, "titan-spawnd answers with a frame of kind %u", ret->kind);
     return TITAN_OK;
 }
+
+struct cgroup_holds spawn_client_holds(const char *socket, char why[SPAWN_TEXT])
+{
+    struct spawn_reply reply;
+    struct titan_error err = {0};
+    titan_status status = quick(socket, &(struct spawn_request){.kind = SPAWN_LIMITS}, &reply, &err);
+    if (status == TITAN_OK && reply.kind != SPAWN_HELD)
+        status = titan_fail(&err, TITAN_ECORRUPT, "titan-spawnd answers with a frame of kind %u", reply.kind);
+    (void)snprintf(why, SPAWN_TEXT, "%.*s", SPAWN_TEXT - 1, status == TITAN_OK ? reply.text : err.msg);
+    return status == TITAN_OK
+               ? (struct cgroup_holds){.memory = reply.held & SPAWN_HELD_MEMORY, .cpus = reply.held & SPAWN_HELD_CPUS}
+               : (struct cgroup_holds){.memory = false};
+}

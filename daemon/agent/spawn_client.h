@@ -5,6 +5,7 @@
 #ifndef TITAN_DAEMON_AGENT_SPAWN_CLIENT_H
 #define TITAN_DAEMON_AGENT_SPAWN_CLIENT_H
 
+#include "daemon/common/cgroup.h"
 #include "daemon/spawn/spawn_frames.h"
 
 #define SPAWN_SOCKET_MAX 108
@@ -17,5 +18,9 @@ titan_status spawn_client_signal(const char *socket, uint64_t worker_id, int sig
 /* Whether it runs, and how it has ended. forget: titan-spawnd need not keep that. */
 titan_status spawn_client_ask(const char *socket, uint64_t worker_id, bool forget, struct spawn_reply *ret,
                               struct titan_error *err) TITAN_MUST_USE;
+
+/* What it can limit workers in. why: what keeps it from the rest; "" = nothing does. Where it does not answer that, it
+ * is why, and nothing can be limited. */
+struct cgroup_holds spawn_client_holds(const char *socket, char why[SPAWN_TEXT]);
 
 #endif

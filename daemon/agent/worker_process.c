@@ -21,6 +21,7 @@
 #include "base/file.h"
 #include "base/flight.h"
 #include "base/slice.h"
+#include "daemon/agent/worker_cgroup.h"
 #include "daemon/common/process_stat.h"
 
 #define ENV_MAX 128
@@ -54,71 +55,18 @@ static void env_build(char *out[ENV_MAX], char *cuda_devices)
     out[n] = NULL;
 }
 
-bool worker_process_home(char out[PATH_MAX])
-{
-    struct buf text = BUF_INIT;
-    bool found = false;
-    if (file_read("/proc/self/cgroup", 65536, &text, NULL) == TITAN_OK && text.data) {
-        const char *line = !strncmp(text.data, "0::", 3) ? text.data : strstr(text.data, "\n0::");
-        line = line && *line == '\n' ? line + 1 : line;
-        static const char *const mounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
-        for (size_t i = 0; line && !found && i < ARRAY_SIZE(mounts); i++) {
-            int len = (int)strcspn(line + 3, "\n");
-            char kill[PATH_MAX];
-            (void)snprintf(out, PATH_MAX, "%s%.*s", mounts[i], len, line + 3);
-            /* cgroup.kill is what we want those inside for (Linux 5.14); absent in the root and in v1 hierarchies. Ours
-             * need not be writable: of a unit with Delegate= it is root's, and only what is made inside is the user's.
-             */
-            found = snprintf(kill, sizeof(kill), "%s/cgroup.kill", out) < (int)sizeof(kill) && !access(kill, F_OK);
-        }
-    }
-    buf_free(&text);
-    if (!found)
-        out[0] = '\0';
-    return found;
-}
-
-static bool write_text(const char *folder, const char *name, const char *text)
-{
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path))
-        return false;
-    _cleanup_fd_ int fd = open(path, O_WRONLY | O_CLOEXEC);
-    return fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-}
-
-static void cgroup_name(uint64_t worker_id, char out[PATH_MAX])
-{
-    char self[PATH_MAX];
-    if (!worker_process_home(self) || snprintf(out, PATH_MAX, "%s/titan-worker-%" PRIu64, self, worker_id) >= PATH_MAX)
-        out[0] = '\0';
-}
-
-/* Best effort: without it the process group alone holds the worker together. */
-static void cgroup_enter(struct worker_process *p, uint64_t worker_id)
-{
-    char pid[32];
-    cgroup_name(worker_id, p->cgroup);
-    if (!p->cgroup[0])
-        return;
-    (void)snprintf(pid, sizeof(pid), "%d", (int)p->pid);
-    if ((mkdir(p->cgroup, 0755) < 0 && errno != EEXIST) || !write_text(p->cgroup, "cgroup.procs", pid)) {
-        (void)rmdir(p->cgroup);
-        p->cgroup[0] = '\0';
-    }
-}
-
 /* When memory ends the kernel is to take a worker, not its agent, which the worker would be as likely as without this:
  * a score is inherited. To raise one needs no privilege. */
 static void oom_before_us(pid_t pid)
 {
     struct buf own = BUF_INIT;
-    char folder[32], score[24];
+    char path[48], score[24];
     if (file_read("/proc/self/oom_score_adj", 64, &own, NULL) == TITAN_OK && own.data) {
         const long raised = strtol(own.data, NULL, 10) + OOM_BEFORE_US;
-        (void)snprintf(folder, sizeof(folder), "/proc/%d", (int)pid);
+        (void)snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", (int)pid);
         (void)snprintf(score, sizeof(score), "%ld", raised < OOM_MOST ? raised : OOM_MOST);
-        (void)write_text(folder, "oom_score_adj", score);
+        _cleanup_fd_ int fd = open(path, O_WRONLY | O_CLOEXEC);
+        (void)!write(fd, score, strlen(score));
     }
     buf_free(&own);
 }
@@ -159,8 +107,8 @@ static titan_status start_as_user(const struct worker_command *c, char *env[ENV_
                                     .worker_id = c->worker_id,
                                     .job_id = c->job_id,
                                     .uid = c->uid,
-                                    .memory = c->memory,
-                                    .cpus = c->cpus,
+                                    .memory = c->limits.memory,
+                                    .cpus = c->limits.cpus,
                                     .page = c->page,
                                     .host = c->host,
                                     .ports = c->ports ? c->ports : "",
@@ -220,10 +168,11 @@ titan_status worker_process_start(const struct worker_command *c, struct worker_
 
     posix_spawnattr_t attr;
     posix_spawn_file_actions_t files;
-    (void)posix_spawnattr_init(&attr);
-    (void)posix_spawn_file_actions_init(&files);
     struct worker_process p = WORKER_PROCESS_NONE;
     p.child = true;
+    TRY(worker_cgroup_make(c->worker_id, &c->limits, p.cgroup, err));
+    (void)posix_spawnattr_init(&attr);
+    (void)posix_spawn_file_actions_init(&files);
     int rc = spawn_attributes(&attr);
     rc = rc ? rc : spawn_files(&files, c);
     int64_t slice = slice_get();
@@ -234,18 +183,30 @@ titan_status worker_process_start(const struct worker_command *c, struct worker_
     (void)posix_spawnattr_destroy(&attr);
     if (rc) {
         errno = rc;
-        return titan_fail_errno(err, "cannot start '%s' in '%s'", c->program, c->directory);
+        titan_status status = titan_fail_errno(err, "cannot start '%s' in '%s'", c->program, c->directory);
+        p.pid = 0;
+        worker_process_clear(&p);
+        return status;
     }
     p.pidfd = pidfd_open(p.pid, 0);
     if (p.pidfd < 0) {
         titan_status status = titan_fail_errno(err, "cannot watch process %d", (int)p.pid);
         (void)kill(-p.pid, SIGKILL);
         (void)waitpid(p.pid, NULL, 0);
+        worker_process_clear(&p);
         return status;
     }
     (void)fcntl(p.pidfd, F_SETFD, FD_CLOEXEC);
     titan_assert(p.pid > 1);
-    cgroup_enter(&p, c->worker_id);
+    if (p.cgroup[0] && !worker_cgroup_enter(p.cgroup, p.pid)) {
+        titan_status status = titan_fail_errno(err, "cannot move worker into cgroup '%s'", p.cgroup);
+        if (c->limits.memory || c->limits.cpus) {
+            worker_process_undo(&p);
+            return status;
+        }
+        (void)rmdir(p.cgroup);
+        p.cgroup[0] = '\0';
+    }
     oom_before_us(p.pid);
     *ret = p;
     return TITAN_OK;
@@ -302,9 +263,7 @@ titan_status worker_process_adopt(pid_t pid, const char *page, uint64_t job_id, 
         *ret = p;
         return TITAN_OK;
     }
-    cgroup_name(worker_id, p.cgroup);
-    if (p.cgroup[0] && access(p.cgroup, F_OK) < 0)
-        p.cgroup[0] = '\0';
+    worker_cgroup_find(worker_id, p.cgroup);
     *ret = p;
     return TITAN_OK;
 }
@@ -316,7 +275,7 @@ bool worker_process_kill(const struct worker_process *p)
     if (p->spawnd[0])
         return spawn_client_signal(p->spawnd, p->worker_id, SIGKILL, NULL) == TITAN_OK;
     if (p->cgroup[0])
-        (void)write_text(p->cgroup, "cgroup.kill", "1");
+        worker_cgroup_kill(p->cgroup);
     (void)kill(-p->pid, SIGKILL);
     return true;
 }
@@ -437,10 +396,10 @@ void worker_process_undo(struct worker_process *p)
 void worker_process_sweep(uint64_t worker_id)
 {
     char cgroup[PATH_MAX];
-    cgroup_name(worker_id, cgroup);
-    if (!cgroup[0] || access(cgroup, F_OK) < 0)
+    worker_cgroup_find(worker_id, cgroup);
+    if (!cgroup[0])
         return;
-    (void)write_text(cgroup, "cgroup.kill", "1");
+    worker_cgroup_kill(cgroup);
     (void)rmdir(cgroup);
 }
 

@@ -4,8 +4,8 @@
  * A worker leads a process group of its own in the agent's session, has a clean environment, no descriptors but stdin
  * (/dev/null), stdout and stderr (its log), and the job's folder as working directory. It does not get a death signal
  * from its parent: it must outlive the agent, to be adopted by the next one. Where the agent may make
- * cgroups in its own (v2, a delegated subtree), the worker gets one of those, so that killing it is atomic. When memory
- * ends, it is taken before its agent (oom_score_adj: the agent's and 500).
+ * cgroups in its own (v2, a delegated subtree), the worker gets one of those, so that killing it is atomic, with its
+ * limits (worker_cgroup.h). When memory ends, it is taken before its agent (oom_score_adj: the agent's and 500).
  *
  * posix_spawn, not fork: gRPC's threads hold locks that a forked child would inherit.
  *
@@ -21,6 +21,7 @@
 
 #include "base/error.h"
 #include "daemon/agent/spawn_client.h"
+#include "daemon/common/cgroup.h"
 
 struct worker_command {
     const char *program; /* titan-worker */
@@ -33,8 +34,7 @@ struct worker_command {
     const char *cuda_devices; /* CUDA_VISIBLE_DEVICES for it; NULL = as the agent has it */
     const char *spawnd;       /* titan-spawnd's socket; NULL = it is started here, and the rest is not looked at */
     uid_t uid;
-    uint64_t memory; /* limits, as of struct spawn_request */
-    uint32_t cpus;
+    struct cgroup_limits limits;
 };
 
 struct worker_process {
@@ -54,8 +54,6 @@ struct worker_end {
 
 #define WORKER_PROCESS_NONE ((struct worker_process){.pidfd = -1})
 
-/* The folder of this process's own cgroup of version 2; false when there is none that others could be made in. */
-bool worker_process_home(char out[PATH_MAX]);
 titan_status worker_process_start(const struct worker_command *command, struct worker_process *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
 /* A process another agent started; spawnd: titan-spawnd's socket, "" = none. TITAN_ENOTFOUND when pid is gone or is not

@@ -56,8 +56,17 @@ static titan_status find_uid(const struct worker_start *s, uid_t *ret, struct ti
     return TITAN_OK;
 }
 
+static titan_status choose_limits(const struct worker_start *s, struct cgroup_limits *ret, struct titan_error *err)
+{
+    const struct cgroup_limits asked = worker_limits_asked(s->recipe);
+    struct worker_limits_held held = {.why = ""};
+    if (asked.memory || asked.cpus || s->limits.site.memory || s->limits.site.cpus)
+        worker_limits_look(s->spawnd, &held);
+    return worker_limits_choose(&s->limits, &asked, &held, s->node, ret, err);
+}
+
 /* By titan-spawnd, as the job's user, the owner of the folder and of what is in it. */
-static titan_status start_as_user(struct worker_start *s, struct titan_error *err)
+static titan_status start_as_user(struct worker_start *s, const struct cgroup_limits *limits, struct titan_error *err)
 {
     uid_t uid;
     TRY(find_uid(s, &uid, err));
@@ -81,7 +90,8 @@ static titan_status start_as_user(struct worker_start *s, struct titan_error *er
                                            .worker_id = s->worker_id,
                                            .cuda_devices = s->cuda[0] ? s->cuda : NULL,
                                            .spawnd = s->spawnd,
-                                           .uid = uid};
+                                           .uid = uid,
+                                           .limits = *limits};
     if (!file_task_wanted(&s->task))
         return titan_fail(err, TITAN_ECANCELLED, "given up");
     TRY(worker_process_start(&command, &s->process, err));
@@ -109,10 +119,12 @@ static titan_status check_own_user(const struct worker_start *s, struct titan_er
 static titan_status start(struct worker_start *s, struct titan_error *err)
 {
     char logs[PATH_MAX + 8];
+    struct cgroup_limits limits;
     (void)snprintf(logs, sizeof(logs), "%s/logs", s->directory);
     TRY(failpoint("agent.start", err));
+    TRY(choose_limits(s, &limits, err));
     if (s->spawnd[0])
-        return start_as_user(s, err);
+        return start_as_user(s, &limits, err);
     TRY(check_own_user(s, err));
     TRY(job_folder_make(s->directory, err));
     TRY(dir_make(logs, err));
@@ -138,7 +150,8 @@ static titan_status start(struct worker_start *s, struct titan_error *err)
                                            .run = s->run,
                                            .job_id = s->job_id,
                                            .worker_id = s->worker_id,
-                                           .cuda_devices = s->cuda[0] ? s->cuda : NULL};
+                                           .cuda_devices = s->cuda[0] ? s->cuda : NULL,
+                                           .limits = limits};
     if (!file_task_wanted(&s->task))
         return titan_fail(err, TITAN_ECANCELLED, "given up");
     return worker_process_start(&command, &s->process, err);

@@ -6,6 +6,7 @@
 #define TITAN_DAEMON_AGENT_WORKER_START_H
 
 #include "base/listen.h"
+#include "daemon/agent/worker_limits.h"
 #include "daemon/agent/worker_process.h"
 #include "daemon/common/file_pool.h"
 
@@ -21,6 +22,7 @@ struct worker_start {
     char host[256], node[256], cuda[128]; /* cuda: CUDA_VISIBLE_DEVICES, "" = as the agent has it */
     char spawnd[SPAWN_SOCKET_MAX];        /* titan-spawnd's socket; "" = the worker runs as the agent's user */
     char user[256], default_user[256];    /* the job's; in its place, of a job without a user of this node: "" = none */
+    struct worker_limits limits;          /* of this node */
     bool has_uid;
     uid_t uid; /* of the user, on the coordinator's machine */
     char *recipe;

@@ -42,6 +42,7 @@ struct workers {
     char spawnd[SPAWN_SOCKET_MAX], default_user[256];
     char run_dir[PATH_MAX], pages_dir[PATH_MAX], program[PATH_MAX], host[256], node[256], device[16], socket[PATH_MAX];
     struct listen_ports ports;
+    struct worker_limits limits;
     uint32_t slots, lease_ms;
     uint64_t term;
     int64_t epoch_until_ms, epoch_until_said; /* as it is, as workers were sent it last */
@@ -150,6 +151,24 @@ static void name_slot(const struct worker *w, struct worker_exit *how)
     gpu_watch_look(w->set->gpus, w->slot);
 }
 
+/* Its own cgroup knows, where titan-spawnd has one for it; that counts for limits above it as well. */
+static bool ended_for_memory(struct worker *w, char *reason, size_t cap)
+{
+    const struct worker_limits *node = &w->set->limits;
+    const struct worker_end *e = &w->end;
+    if (e->oom_kills && oom_limit_reached(e->limit, e->peak)) {
+        oom_reason(&(struct oom_numbers){e->limit, MAX(e->peak, w->rss_max), e->oom_kills},
+                   worker_limits_origin(node, e->limit), reason, cap);
+        return true;
+    }
+    if (oom_verdict(w->memory, &w->set->oom, w->process.cgroup, node, w->rss_max, reason, cap) == OOM_YES)
+        return true;
+    if (e->oom_kills)
+        oom_reason(&(struct oom_numbers){node->machine.memory, MAX(e->peak, w->rss_max), e->oom_kills},
+                   " (the machine's, or of a cgroup above)", reason, cap);
+    return e->oom_kills > 0;
+}
+
 static void worker_report(struct worker *w)
 {
     if (w->reported)
@@ -163,14 +182,8 @@ static void worker_report(struct worker *w)
         how.code = said; /* -1 unless it left in order */
     _Static_assert(sizeof(how.reason) == sizeof(w->page->last_words), "one holds the other");
     memcpy(how.reason, w->page->last_words, sizeof(how.reason) - 1);
-    if (how.signal == SIGKILL && !w->killed && w->end.oom_kills) {
-        oom_reason(&(struct oom_numbers){w->end.limit, w->end.peak, w->end.oom_kills}, "", how.reason,
-                   sizeof(how.reason));
-        how.out_of_memory = true;
-    } else if (how.signal == SIGKILL && !w->killed) {
-        how.out_of_memory = oom_verdict(w->memory, &w->set->oom, w->process.cgroup, w->rss_max, how.reason,
-                                        sizeof(how.reason)) == OOM_YES;
-    }
+    if (how.signal == SIGKILL && !w->killed)
+        how.out_of_memory = ended_for_memory(w, how.reason, sizeof(how.reason));
     if (how.signal == 0 && how.code == titan_status_exit(TITAN_EDEVICE))
         name_slot(w, &how);
     (void)uv_timer_stop(&w->report_timer);
@@ -651,6 +664,7 @@ static titan_status worker_begin(struct worker *w, const Titan__Internal__StartW
     (void)snprintf(s->node, sizeof(s->node), "%s", set->node);
     (void)snprintf(s->cuda, sizeof(s->cuda), "%s", cuda);
     (void)snprintf(s->spawnd, sizeof(s->spawnd), "%s", set->spawnd);
+    s->limits = set->limits;
     (void)snprintf(s->user, sizeof(s->user), "%s", m->user);
     (void)snprintf(s->default_user, sizeof(s->default_user), "%s", set->default_user);
     titan_status status = file_pool_add(set->files, &s->task, &start_calls, sizeof(*s) + strlen(m->recipe), err);
@@ -907,6 +921,7 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
     (void)snprintf(set->program, sizeof(set->program), "%s", o->program);
     (void)snprintf(set->host, sizeof(set->host), "%s", o->host);
     set->ports = o->ports;
+    set->limits = o->limits;
     (void)snprintf(set->node, sizeof(set->node), "%s", o->node);
     (void)snprintf(set->device, sizeof(set->device), "%s", o->device);
     (void)snprintf(set->spawnd, sizeof(set->spawnd), "%s", o->spawnd ? o->spawnd : "");

@@ -93,9 +93,10 @@ struct workers_options {
     const char *spawnd;       /* titan-spawnd's socket: workers run as their jobs' users; NULL = as the agent's */
     const char *default_user; /* for jobs without a user of this node; NULL = they are not run */
     uint32_t slots, lease_ms;
-    struct listen_ports ports; /* that workers listen at */
-    struct file_pool *files;   /* is closed before these workers are */
-    struct gpu_watch *gpus;    /* the same; NULL = none */
+    struct listen_ports ports;   /* that workers listen at */
+    struct worker_limits limits; /* of this node */
+    struct file_pool *files;     /* is closed before these workers are */
+    struct gpu_watch *gpus;      /* the same; NULL = none */
 };
 
 /* Opens the socket, then adopts the workers an earlier agent left and removes what the dead among them left, of which

@@ -16,6 +16,7 @@
 #include "base/labels.h"
 #include "base/utf8.h"
 #include "base/recipe.h"
+#include "base/units.h"
 #include "daemon/api/api.h"
 #include "daemon/api/checkpoint_place.h"
 #include "daemon/api/origin.h"
@@ -25,7 +26,7 @@
  * run may need, and the slots of those that take jobs. */
 struct supply {
     struct slots {
-        uint64_t memory;
+        uint64_t memory, machine; /* machine: the most that one has in all */
         int64_t number;
     } cpu, cuda;
 };
@@ -99,6 +100,8 @@ static void each_node(const struct core_node *n, void *data)
     struct slots *s = strcmp(n->device, "cuda") == 0 ? &supply->cuda : &supply->cpu;
     if (n->connected && n->slots && n->memory_bytes / n->slots > s->memory)
         s->memory = n->memory_bytes / n->slots;
+    if (n->connected)
+        s->machine = MAX(s->machine, n->memory_bytes);
     if (n->accepts)
         s->number += n->slots;
 }
@@ -108,8 +111,19 @@ static struct slots supply_for(const struct supply *supply, const char *device)
 {
     const struct slots *cpu = &supply->cpu, *cuda = &supply->cuda;
     if (strcmp(device, "auto") == 0)
-        return (struct slots){MAX(cpu->memory, cuda->memory), cuda->number ? cuda->number : cpu->number};
+        return (struct slots){MAX(cpu->memory, cuda->memory), MAX(cpu->machine, cuda->machine),
+                              cuda->number ? cuda->number : cpu->number};
     return strcmp(device, "cuda") == 0 ? *cuda : *cpu;
+}
+
+/* What one node gives is looked at when it starts a worker: here, whether any could. */
+static titan_status check_resources(const struct recipe *r, uint64_t machine, struct titan_error *err)
+{
+    char asked[UNITS_TEXT], there[UNITS_TEXT];
+    if (machine == 0 || (uint64_t)r->resources.memory <= machine)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EUNPLACEABLE, "resources.memory = %s a worker; the largest node has %s",
+                      format_exact_bytes((uint64_t)r->resources.memory, asked), format_bytes(machine, there));
 }
 
 /* "pp=2 tp=4": the degrees that stay what they are. */
@@ -214,6 +228,7 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
     TRY(collect_worlds(r, spec, err));
     TRY(check_data(s, err));
     TRY(recipe_check_memory(r, r->elastic.max_workers, there.memory, err));
+    TRY(check_resources(r, there.machine, err));
     (void)snprintf(spec->device, sizeof(spec->device), "%s", r->device.name);
     spec->steps = r->checkpoint.create_seed_checkpoint ? 0 : (uint64_t)r->training.steps;
     spec->priority = (int32_t)r->job.priority;

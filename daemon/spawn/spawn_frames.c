@@ -98,7 +98,7 @@ titan_status spawn_request_parse(const void *data, size_t len, size_t n_fds, str
     memcpy(&h, data, sizeof(h));
     if (h.version != SPAWN_VERSION)
         return titan_fail(err, TITAN_EINVAL, "a frame of version %u, this is %d", h.version, SPAWN_VERSION);
-    if (h.worker_id == 0 || h.worker_id > NUMBER_MAX)
+    if ((h.worker_id == 0) != (h.kind == SPAWN_LIMITS) || h.worker_id > NUMBER_MAX)
         return titan_fail(err, TITAN_EINVAL, "no worker has the number %" PRIu64, h.worker_id);
     ret->kind = h.kind;
     ret->worker_id = h.worker_id;
@@ -111,7 +111,7 @@ titan_status spawn_request_parse(const void *data, size_t len, size_t n_fds, str
     ret->forget = h.forget != 0;
     if (h.kind == SPAWN_SIGNAL && h.signal != SIGKILL && h.signal != SIGTERM)
         return titan_fail(err, TITAN_EINVAL, "signal %u is none that workers get", h.signal);
-    if (h.kind != SPAWN_SIGNAL && h.kind != SPAWN_ASK)
+    if (h.kind != SPAWN_SIGNAL && h.kind != SPAWN_ASK && h.kind != SPAWN_LIMITS)
         return titan_fail(err, TITAN_EINVAL, "a frame of kind %u", h.kind);
     return TITAN_OK;
 }
@@ -151,7 +151,7 @@ size_t spawn_request_pack(const struct spawn_request *r, void *out, size_t cap)
 titan_status spawn_reply_check(const struct spawn_reply *reply, size_t len, uint64_t worker_id, struct titan_error *err)
 {
     if (len != sizeof(*reply) || reply->version != SPAWN_VERSION || reply->worker_id != worker_id ||
-        reply->kind < SPAWN_STARTED || reply->kind > SPAWN_REFUSED || reply->state > SPAWN_ENDED ||
+        reply->kind < SPAWN_STARTED || reply->kind > SPAWN_HELD || reply->state > SPAWN_ENDED ||
         !memchr(reply->text, '\0', sizeof(reply->text)))
         return titan_fail(err, TITAN_ECORRUPT, "titan-spawnd's answer of %zu bytes is none to this request", len);
     return TITAN_OK;

@@ -5,6 +5,7 @@
  *   start   descriptors of SPAWN_FDS ──► started, with the process's pidfd; or refused, with the reason
  *   signal                           ──► done, or refused
  *   ask                              ──► end: whether the worker runs, and how it ended
+ *   limits                           ──► held: what workers can be limited in, and why not in all
  *
  * A connection has one request at a time. Numbers of workers are the coordinator's, and never used again. */
 #ifndef TITAN_DAEMON_SPAWN_SPAWN_FRAMES_H
@@ -22,7 +23,17 @@
 #define SPAWN_ENV_MAX 128
 #define SPAWN_TEXT 288
 
-enum spawn_kind { SPAWN_START = 1, SPAWN_SIGNAL, SPAWN_ASK, SPAWN_STARTED = 16, SPAWN_DONE, SPAWN_END, SPAWN_REFUSED };
+enum spawn_kind {
+    SPAWN_START = 1,
+    SPAWN_SIGNAL,
+    SPAWN_ASK,
+    SPAWN_LIMITS,
+    SPAWN_STARTED = 16,
+    SPAWN_DONE,
+    SPAWN_END,
+    SPAWN_REFUSED,
+    SPAWN_HELD
+};
 
 /* The descriptors of a start, in this order; without a flight recorder the last is missing. */
 enum spawn_fd {
@@ -35,7 +46,7 @@ enum spawn_fd {
 
 struct spawn_request {
     uint32_t kind;
-    uint64_t worker_id, job_id;
+    uint64_t worker_id, job_id; /* of limits: 0 */
     /* Of a start. */
     uid_t uid;
     uint64_t memory;  /* bytes; 0 = no limit */
@@ -53,6 +64,7 @@ struct spawn_request {
     bool forget;
 };
 
+enum { SPAWN_HELD_MEMORY = 1, SPAWN_HELD_CPUS = 2 };
 enum spawn_state { SPAWN_UNKNOWN, SPAWN_RUNNING, SPAWN_ENDING, SPAWN_ENDED };
 
 struct spawn_reply {
@@ -62,9 +74,9 @@ struct spawn_reply {
     uint32_t uid;
     int32_t pid;
     int32_t code, signal;            /* of the end; code -1: by a signal, or unknown where signal is 0 */
-    uint32_t reserved;               /* 0 */
+    uint32_t held;                   /* SPAWN_HELD_*: what workers can be limited in */
     uint64_t oom_kills, limit, peak; /* of its cgroup's memory; 0 = not known */
-    char text[SPAWN_TEXT];           /* why not, ended by a NUL */
+    char text[SPAWN_TEXT];           /* why not, or not in all, ended by a NUL */
 };
 
 /* The request in a packet and as many descriptors. Strings of *ret lie in data. TITAN_EINVAL says what is wrong: sizes,

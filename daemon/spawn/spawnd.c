@@ -32,6 +32,7 @@
 #include "base/options.h"
 #include "base/standard_streams.h"
 #include "base/version.h"
+#include "daemon/common/cgroup.h"
 #include "daemon/common/process_stat.h"
 #include "daemon/spawn/spawn_child.h"
 #include "daemon/spawn/spawn_frames.h"
@@ -44,8 +45,6 @@
     4096 /* with those that have ended and that no agent has asked for; then the oldest of these goes                  \
           */
 #define RECORD_BYTES 256
-#define CPU_PERIOD_US 100000
-#define CGROUP_PREFIX "titan-worker-"
 #define SWEEP_MS 100
 
 struct source {
@@ -80,8 +79,9 @@ struct spawnd {
     bool sweeps; /* cgroups of workers that have ended may be left */
     struct source listening;
     struct connection *connections;
-    struct worker *workers; /* the newest first */
-    char state[PATH_MAX], cgroup[PATH_MAX];
+    struct worker *workers;                 /* the newest first */
+    char state[PATH_MAX], cgroup[PATH_MAX]; /* cgroup: that of workers are in; "" = none */
+    struct cgroup_holds holds;
 };
 
 static bool watch(const struct spawnd *s, int fd, struct source *source)
@@ -110,28 +110,6 @@ static struct worker *worker_find(const struct spawnd *s, uint64_t id)
 
 /* --- a worker's cgroup -------------------------------------------------------------------------------------------- */
 
-static bool cgroup_write(const char *folder, const char *name, const char *text)
-{
-    char path[PATH_MAX + 64];
-    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
-    _cleanup_fd_ int fd = open(path, O_WRONLY | O_CLOEXEC);
-    return fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-}
-
-/* The number behind "key " at the start of a line, or alone in the file with the key ""; 0 where there is none. */
-static uint64_t cgroup_number(const char *folder, const char *name, const char *key)
-{
-    char path[PATH_MAX + 64];
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
-    if (file_read(path, 65536, &text, NULL) != TITAN_OK || !text.data)
-        return 0;
-    const char *at = text.data;
-    while (at && strncmp(at, key, strlen(key)) != 0)
-        at = (at = strchr(at, '\n')) ? at + 1 : NULL;
-    return at ? strtoull(at + strlen(key), NULL, 10) : 0; /* "max" is 0 */
-}
-
 /* Processes are in the leaves alone, else the kernel hands no controller on: those that are in the folder go to main/.
  */
 static void cgroup_open(struct spawnd *s)
@@ -140,46 +118,49 @@ static void cgroup_open(struct spawnd *s)
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     if (!s->cgroup[0])
         return;
-    (void)snprintf(main_group, sizeof(main_group), "%s/main", s->cgroup);
+    (void)snprintf(main_group, sizeof(main_group), "%s/" CGROUP_MAIN, s->cgroup);
     (void)snprintf(procs, sizeof(procs), "%s/cgroup.procs", s->cgroup);
     (void)mkdir(main_group, 0755);
     if (file_read(procs, 65536, &text, NULL) == TITAN_OK && text.data)
         for (char *save = NULL, *pid = strtok_r(text.data, "\n", &save); pid; pid = strtok_r(NULL, "\n", &save))
             (void)cgroup_write(main_group, "cgroup.procs", pid);
-    static const char *const controllers[] = {"+memory", "+cpu", "+pids"};
-    for (size_t i = 0; i < ARRAY_SIZE(controllers); i++)
-        if (!cgroup_write(s->cgroup, "cgroup.subtree_control", controllers[i]))
-            tlog_warn(&s->log, "a controller is not to be had", "cgroup=\"%s\" controller=%s", s->cgroup,
-                      controllers[i] + 1);
+    s->holds = cgroup_hand_on(s->cgroup);
+    if (!s->holds.memory || !s->holds.cpus)
+        tlog_warn(&s->log, "a controller is not to be had", "cgroup=\"%s\" memory=%d cpu=%d", s->cgroup,
+                  s->holds.memory, s->holds.cpus);
+}
+
+/* What keeps workers' cgroups from being limited, and what to do; "" = nothing does. */
+static void why_unlimited(const struct spawnd *s, char out[SPAWN_TEXT])
+{
+    out[0] = '\0';
+    if (!s->cgroup[0])
+        (void)snprintf(out, SPAWN_TEXT, "titan-spawnd has no cgroup on this node (--cgroup)");
+    else if (!s->holds.memory || !s->holds.cpus)
+        (void)snprintf(out, SPAWN_TEXT, "titan-spawnd's cgroup '%.120s' has no controller of %s", s->cgroup,
+                       s->holds.memory ? "processors"
+                       : s->holds.cpus ? "memory"
+                                       : "memory and processors");
 }
 
 static titan_status cgroup_make(const struct spawnd *s, struct worker *w, const struct spawn_request *r,
                                 struct titan_error *err)
 {
-    char text[64];
+    char why[SPAWN_TEXT];
+    const struct cgroup_limits limits = {.memory = r->memory, .cpus = r->cpus};
+    const bool limited = r->memory || r->cpus;
     titan_assert(w->id == r->worker_id && !w->cgroup[0]);
-    const char *what = r->memory ? "memory" : "processors";
+    why_unlimited(s, why);
+    if ((r->memory && !s->holds.memory) || (r->cpus && !s->holds.cpus))
+        return titan_fail(err, TITAN_EINVAL, "the job limits its %s: %s", r->memory ? "memory" : "processors", why);
     if (!s->cgroup[0])
-        return r->memory || r->cpus ? titan_fail(err, TITAN_EINVAL,
-                                                 "the job limits its %s, and titan-spawnd has no cgroup on this node "
-                                                 "(--cgroup)",
-                                                 what)
-                                    : TITAN_OK;
-    (void)snprintf(w->cgroup, sizeof(w->cgroup), "%.4000s/" CGROUP_PREFIX "%" PRIu64, s->cgroup, w->id);
-    if (mkdir(w->cgroup, 0755) != 0 && errno != EEXIST) {
-        titan_status status = titan_fail_errno(err, "cannot make cgroup '%s'", w->cgroup);
-        w->cgroup[0] = '\0';
-        return r->memory || r->cpus ? status : TITAN_OK;
-    }
-    (void)snprintf(text, sizeof(text), "%" PRIu64, r->memory);
-    if (r->memory && !cgroup_write(w->cgroup, "memory.max", text))
-        return titan_fail_errno(err, "cannot limit the memory of cgroup '%s'", w->cgroup);
-    if (r->memory)
-        (void)cgroup_write(w->cgroup, "memory.swap.max", "0");
-    (void)snprintf(text, sizeof(text), "%" PRIu64 " %d", (uint64_t)r->cpus * CPU_PERIOD_US / 1000, CPU_PERIOD_US);
-    if (r->cpus && !cgroup_write(w->cgroup, "cpu.max", text))
-        return titan_fail_errno(err, "cannot limit the processors of cgroup '%s'", w->cgroup);
-    return TITAN_OK;
+        return TITAN_OK;
+    (void)snprintf(w->cgroup, sizeof(w->cgroup), "%.4000s/" CGROUP_WORKER "%" PRIu64, s->cgroup, w->id);
+    if (mkdir(w->cgroup, 0755) == 0 || errno == EEXIST)
+        return cgroup_limit(w->cgroup, &limits, err);
+    titan_status status = titan_fail_errno(err, "cannot make cgroup '%s'", w->cgroup);
+    w->cgroup[0] = '\0';
+    return limited ? status : TITAN_OK;
 }
 
 static void cgroup_close(struct spawnd *s, struct worker *w)
@@ -200,8 +181,8 @@ static bool cgroup_sweep(const struct spawnd *s)
     bool left = false;
     for (struct dirent *e; dir && (e = readdir(dir));) {
         uint64_t id;
-        const struct worker *w = sscanf(e->d_name, CGROUP_PREFIX "%" SCNu64, &id) == 1 ? worker_find(s, id) : NULL;
-        if (strncmp(e->d_name, CGROUP_PREFIX, strlen(CGROUP_PREFIX)) == 0 && (!w || w->ended))
+        const struct worker *w = sscanf(e->d_name, CGROUP_WORKER "%" SCNu64, &id) == 1 ? worker_find(s, id) : NULL;
+        if (strncmp(e->d_name, CGROUP_WORKER, strlen(CGROUP_WORKER)) == 0 && (!w || w->ended))
             left = (unlinkat(dirfd(dir), e->d_name, AT_REMOVEDIR) != 0 && errno == EBUSY) || left;
     }
     if (dir)
@@ -326,7 +307,7 @@ static void connection_close(struct spawnd *s, struct connection *c)
 
 static struct spawn_reply reply_of(uint32_t kind, uint64_t worker_id)
 {
-    titan_assert(kind >= SPAWN_STARTED && kind <= SPAWN_REFUSED);
+    titan_assert(kind >= SPAWN_STARTED && kind <= SPAWN_HELD);
     return (struct spawn_reply){.version = SPAWN_VERSION, .kind = kind, .worker_id = worker_id, .code = -1};
 }
 
@@ -365,9 +346,7 @@ static pid_t fork_into(const char *cgroup, int *ret_pidfd)
         return pid;
     char text[24];
     (void)snprintf(text, sizeof(text), "%d", (int)pid);
-    if (cgroup[0])
-        (void)cgroup_write(cgroup, "cgroup.procs", text);
-    if ((*ret_pidfd = pidfd_open(pid, 0)) < 0) {
+    if ((cgroup[0] && !cgroup_write(cgroup, "cgroup.procs", text)) || (*ret_pidfd = pidfd_open(pid, 0)) < 0) {
         const int failed = errno;
         (void)kill(pid, SIGKILL);
         (void)waitpid(pid, NULL, 0);
@@ -482,6 +461,14 @@ static void answer_ask(struct spawnd *s, struct connection *c, const struct spaw
     answer(s, c, &reply, -1);
 }
 
+static void answer_limits(struct spawnd *s, struct connection *c)
+{
+    struct spawn_reply reply = reply_of(SPAWN_HELD, 0);
+    reply.held = (s->holds.memory ? SPAWN_HELD_MEMORY : 0) | (s->holds.cpus ? SPAWN_HELD_CPUS : 0);
+    why_unlimited(s, reply.text);
+    answer(s, c, &reply, -1);
+}
+
 static void on_connection(struct spawnd *s, struct connection *c)
 {
     static char data[SPAWN_FRAME_MAX];
@@ -502,6 +489,8 @@ static void on_connection(struct spawnd *s, struct connection *c)
         refuse(s, c, r.worker_id, err.msg);
     } else if (r.kind == SPAWN_ASK) {
         answer_ask(s, c, &r);
+    } else if (r.kind == SPAWN_LIMITS) {
+        answer_limits(s, c);
     } else if (r.kind == SPAWN_SIGNAL) {
         const struct worker *w = worker_find(s, r.worker_id);
         const struct spawn_reply reply = reply_of(SPAWN_DONE, r.worker_id);
@@ -561,7 +550,7 @@ static void adopt(struct spawnd *s, uint64_t id, const char *text)
     w->signal = signal;
     w->ended = true;
     if (s->cgroup[0])
-        (void)snprintf(w->cgroup, sizeof(w->cgroup), "%.4000s/" CGROUP_PREFIX "%" PRIu64, s->cgroup, id);
+        (void)snprintf(w->cgroup, sizeof(w->cgroup), "%.4000s/" CGROUP_WORKER "%" PRIu64, s->cgroup, id);
     if (!ended && (w->pidfd = pidfd_open(pid, 0)) >= 0) {
         (void)fcntl(w->pidfd, F_SETFD, FD_CLOEXEC);
         /* Looked at after the descriptor was opened: both speak of the same process. */

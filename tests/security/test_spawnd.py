@@ -145,10 +145,13 @@ class World:
                               env={"HOME": "/nonexistent", "PATH": "/usr/bin:/bin", **({"TITAN_TOKEN": token} if token else {})})
         return Result(done)
 
-    def submit(self, uid, token=None, **keys):
+    def try_submit(self, uid, token=None, **keys):
         keys = {"training.dataset_path": self.text, "training.steps": 1000000, "elastic.max_workers": 1, "training.global_batch_size": 2,
                 **{k.replace("__", "."): v for k, v in keys.items()}}
-        done = self.as_user(uid, "submit", self.dir / "tiny.toml", *overrides(keys), token=token)
+        return self.as_user(uid, "submit", self.dir / "tiny.toml", *overrides(keys), token=token)
+
+    def submit(self, uid, token=None, **keys):
+        done = self.try_submit(uid, token, **keys)
         assert done.code == 0, done.err
         return int(done.out)
 
@@ -551,6 +554,64 @@ def cgroups():
         until("its cgroup is gone", lambda: not own.exists())
 
 
+def limits_that_cannot_be():
+    """a job that asks for more memory than its node gives a worker, or for what the node cannot hold, is not started: its reason has the numbers,
+    it costs no restart; a limit of the node's file alone that cannot be held is told, and left out"""
+    def refused(w, text, **keys):
+        job = w.submit(ALICE, **keys)
+        until("its reason", lambda: text in w.daemon.status(job).get("reason", ""))
+        assert not w.workers() and not int(w.daemon.status(job).get("restarts", 0)), w.daemon.status(job)
+        assert w.daemon.ctl("cancel", "--wait", job).code == 0
+
+    with World('worker_memory = "64MiB"\nworker_cpus = 0.5', ("--min-uid", "1000")) as w:
+        (node,) = [n["name"] for n in json.loads(w.daemon.ok("-o", "json", "nodes"))["nodes"]]
+        refused(w, f"the job asks for 1GiB of memory a worker (resources.memory), node {node} gives one 64MiB (agent.worker_memory)",
+                resources__memory="1GiB")
+        refused(w, f"the job asks for 0.75 processors a worker (resources.cpus), node {node} gives one 0.5 (agent.worker_cpus)",
+                resources__cpus=0.75)
+        why = "titan-spawnd has no cgroup on this node (--cgroup)"
+        refused(w, f"the job limits a worker to 32MiB of memory (resources.memory), which node {node} cannot hold: {why}",
+                resources__memory="32MiB")
+        over = w.try_submit(ALICE, resources__memory="1EiB")
+        assert over.code == 7 and "resources.memory = 1EiB a worker; the largest node has" in over.err, over
+        log = (w.daemon.state / "titand.log").read_text()
+        assert "workers run without the limits that are configured" in log and f'reason="{why}"' in log, log
+        rows = w.daemon.ctl("admin", "check").out
+        (row,) = [line for line in rows.splitlines() if " limits " in line]
+        assert "WRONG" in row and f"cannot be held: {why}" in row, rows
+        w.runs(w.submit(ALICE))
+    with delegated() as (group, controllers), World(spawnd=("--cgroup", group)) as w:
+        (row,) = [line for line in w.daemon.ctl("admin", "check").out.splitlines() if " limits " in line]
+        assert " ok " in row, row
+        if "memory" not in controllers:
+            refused(w, f"titan-spawnd's cgroup '{group}' has no controller of", resources__memory="32MiB")
+
+
+def limits_are_written():
+    """what a job asks for, and what the node gives one that asks for nothing, is in the files of the worker's cgroup before a process is: in a
+    folder that looks like a cgroup, in which the kernel then starts none"""
+    files = ("memory.max", "memory.swap.max", "cpu.max", "cgroup.procs")
+    with tempfile.TemporaryDirectory(prefix="titan-like-a-cgroup-") as fake:
+        fake = Path(fake)
+        (fake / "cgroup.subtree_control").touch()
+        for n in range(1, 65):
+            (fake / f"titan-worker-{n}").mkdir()
+            for name in files:
+                (fake / f"titan-worker-{n}" / name).touch()
+
+        def written():
+            return {tuple((w / name).read_text() for name in files[:3]) for w in fake.glob("titan-worker-*")} - {("", "", "")}
+
+        with World('worker_memory = "64MiB"\nworker_cpus = 0.5', ("--cgroup", fake)) as w:
+            assert "workers run without" not in (w.daemon.state / "titand.log").read_text()
+            for keys, expected in (({}, ("67108864", "0", "50000 100000")),
+                                   ({"resources.memory": "48MiB", "resources.cpus": 0.25}, ("50331648", "0", "25000 100000"))):
+                job = w.submit(ALICE, **keys)
+                until("its limits are written", lambda e=expected: e in written())
+                assert w.daemon.ctl("cancel", "--wait", job).code == 0
+            assert not w.workers()
+
+
 def memory_limit():
     """a worker beyond its limit of memory is ended in its own cgroup, and the numbers are known"""
     limit = 64 << 20
@@ -580,7 +641,8 @@ def main():
         tap(skipped)
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     own_names()
-    tap(workers_are_users, restarts_keep_workers, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, results_are_theirs, closed_to_titand, cgroups, memory_limit)
+    tap(workers_are_users, restarts_keep_workers, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, results_are_theirs, closed_to_titand, cgroups, limits_that_cannot_be,
+        limits_are_written, memory_limit)
 
 
 main()

@@ -22,7 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_error(status, &err);
         return 0;
     }
-    fuzz_assert(r.worker_id > 0 && (r.kind == SPAWN_START || r.kind == SPAWN_SIGNAL || r.kind == SPAWN_ASK));
+    fuzz_assert(r.kind == SPAWN_START || r.kind == SPAWN_SIGNAL || r.kind == SPAWN_ASK || r.kind == SPAWN_LIMITS);
+    fuzz_assert((r.worker_id == 0) == (r.kind == SPAWN_LIMITS));
     if (r.kind == SPAWN_START) {
         fuzz_assert(r.uid != 0 && r.page[0] == '/' && r.directory[0] == '/' && n_fds >= SPAWN_FLIGHT);
         for (size_t i = 0; i < r.n_env; i++)

@@ -119,6 +119,25 @@ static void test_refused(void **state)
         {"[training]\ndataset = \"pile\"\n", TITAN_EUNSUPPORTED,
          "f.toml:2: training.dataset = \"pile\" is not supported by this version; use \"text\", \"jsonl\", \"c4\", "
          "\"c4_test\" or \"c4_validation\""},
+        {"[resources]\nmemory = \"16G\"\n", TITAN_EINVAL,
+         "f.toml:2: resources.memory = \"16G\": expected bytes with a unit, such as \"16GiB\""},
+        {"[resources]\nmemory = \"-1GiB\"\n", TITAN_EINVAL,
+         "f.toml:2: resources.memory = \"-1GiB\": expected bytes with a unit, such as \"16GiB\""},
+        {"[resources]\nmemory = \"1023KiB\"\n", TITAN_EINVAL,
+         "f.toml:2: resources.memory = \"1023KiB\" is out of range: from 1MiB to 1EiB"},
+        {"[resources]\nmemory = \"2EiB\"\n", TITAN_EINVAL,
+         "f.toml:2: resources.memory = \"2EiB\" is out of range: from 1MiB to 1EiB"},
+        {"[resources]\nmemory = -1\n", TITAN_EINVAL,
+         "f.toml:2: resources.memory = -1 is out of range: from 1MiB to 1EiB"},
+        {"[resources]\nmemory = 16.5\n", TITAN_EINVAL,
+         "f.toml:2: resources.memory: expected bytes such as \"16GiB\", got a float"},
+        {"[resources]\nmemry = \"16GiB\"\n", TITAN_EINVAL,
+         "f.toml:2: unknown key resources.memry; did you mean resources.memory?"},
+        {"[resources]\ncpus = 0\n", TITAN_EINVAL,
+         "f.toml:2: resources.cpus = 0 is out of range: from 0.01 to 16384, or -1"},
+        {"[resources]\ncpus = 16385\n", TITAN_EINVAL,
+         "f.toml:2: resources.cpus = 16385 is out of range: from 0.01 to 16384, or -1"},
+        {"[resources]\ncpus = \"4\"\n", TITAN_EINVAL, "f.toml:2: resources.cpus = \"4\": expected a number, not text"},
         /* not TOML */
         {"[training\n", TITAN_EINVAL, "f.toml:1:10: expected ']'"},
         {"[training]\nsteps = 3\nsteps = 4\n", TITAN_EINVAL, "f.toml:3:1: 'steps' is given twice (first in line 2)"},
@@ -132,6 +151,39 @@ static void test_refused(void **state)
         assert_int_equal(err.status, cases[i].status);
         assert_memory_equal(&r, &before, sizeof(r)); /* untouched */
     }
+}
+
+/* Bytes with a unit and as a number, in files and by --set; what is printed is read back. */
+static void test_resources(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *assignment, *line;
+        int64_t memory;
+    } cases[] = {{"resources.memory=16GiB", "memory = \"16GiB\"\n", INT64_C(16) << 30},
+                 {"resources.memory=\"1.5 GiB\"", "memory = \"1536MiB\"\n", INT64_C(1536) << 20},
+                 {"resources.memory=1048577", "memory = \"1048577B\"\n", 1048577},
+                 {"resources.memory=1EiB", "memory = \"1EiB\"\n", INT64_C(1) << 60},
+                 {"resources.memory=\"\"", "memory = \"\"\n", 0},
+                 {"resources.memory=", "memory = \"\"\n", 0}};
+    struct recipe r = fresh(), again;
+    assert_int_equal(r.resources.memory, 0);
+    assert_true(r.resources.cpus == -1);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        r = fresh();
+        again = fresh();
+        assert_int_equal(recipe_set(&r, cases[i].assignment, NULL), TITAN_OK);
+        assert_true(r.resources.memory == cases[i].memory);
+        recipe_print(&r, &text);
+        assert_non_null(strstr(text.data, cases[i].line));
+        assert_int_equal(recipe_parse(&again, text.data, "printed", NULL), TITAN_OK);
+        assert_true(again.resources.memory == cases[i].memory);
+    }
+    assert_int_equal(recipe_set(&r, "resources.memory=16G", NULL), TITAN_EINVAL);
+    assert_int_equal(recipe_parse(&r, "[resources]\nmemory = 2097152\ncpus = 2.5\n", "f.toml", NULL), TITAN_OK);
+    assert_int_equal(r.resources.memory, 2097152);
+    assert_true(r.resources.cpus == 2.5);
 }
 
 static void test_too_long(void **state)
@@ -595,6 +647,8 @@ static void test_hash(void **state)
         {"job.description=other", true},
         {"elastic.max_workers=1", true},
         {"device.name=cpu", true},
+        {"resources.memory=1GiB", true},
+        {"resources.cpus=1", true},
         {"training.seed=43", false},
         {"training.seq_len=1024", false},
         {"optimizer.lr=1e-3", false},
@@ -876,6 +930,7 @@ int main(void)
         cmocka_unit_test(test_changes),
         cmocka_unit_test(test_initial_job),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_resources),
         cmocka_unit_test(test_too_long),
         cmocka_unit_test(test_set),
         cmocka_unit_test(test_warnings),

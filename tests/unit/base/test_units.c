@@ -41,6 +41,54 @@ static void test_bytes(void **state)
     assert_string_equal(format_bytes(UINT64_MAX, t), "16.0 EiB");
 }
 
+static void test_exact_bytes(void **state)
+{
+    (void)state;
+    char t[UNITS_TEXT];
+    static const struct {
+        const char *text, *again;
+        uint64_t bytes;
+    } good[] = {{"0B", "0B", 0},
+                {"17B", "17B", 17},
+                {"16GiB", "16GiB", UINT64_C(16) << 30},
+                {"16 GiB", "16GiB", UINT64_C(16) << 30},
+                {"1.5GiB", "1536MiB", UINT64_C(1536) << 20},
+                {"2048KiB", "2MiB", UINT64_C(2) << 20},
+                {"1537B", "1537B", 1537},
+                {"7EiB", "7EiB", UINT64_C(7) << 60},
+                {"9223372036854775807B", "9223372036854775807B", INT64_MAX}};
+    for (size_t i = 0; i < ARRAY_SIZE(good); i++) {
+        uint64_t bytes = 1;
+        assert_true(units_parse_bytes(good[i].text, &bytes));
+        assert_true(bytes == good[i].bytes);
+        assert_string_equal(format_exact_bytes(bytes, t), good[i].again);
+    }
+    static const char *const bad[] = {"",
+                                      "16",
+                                      "16G",
+                                      "16gib",
+                                      "16GB",
+                                      "GiB",
+                                      "-1GiB",
+                                      "+1GiB",
+                                      " 1GiB",
+                                      "1GiB ",
+                                      "1..5GiB",
+                                      "1.5.5GiB",
+                                      ".5GiB",
+                                      "1e3GiB",
+                                      "0x1GiB",
+                                      "8EiB",
+                                      "nanGiB",
+                                      "1\tGiB",
+                                      "99999999999999999999999999999999999B"};
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        uint64_t bytes;
+        if (units_parse_bytes(bad[i], &bytes))
+            fail_msg("%s", bad[i]);
+    }
+}
+
 static void test_duration(void **state)
 {
     (void)state;
@@ -128,8 +176,9 @@ static void test_utf8(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_clock), cmocka_unit_test(test_bytes), cmocka_unit_test(test_duration),
-        cmocka_unit_test(test_count), cmocka_unit_test(test_real),  cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_clock),    cmocka_unit_test(test_bytes), cmocka_unit_test(test_exact_bytes),
+        cmocka_unit_test(test_duration), cmocka_unit_test(test_count), cmocka_unit_test(test_real),
+        cmocka_unit_test(test_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -161,6 +161,31 @@ static void test_several_coordinators(void **state)
     expect_file("[agent]\ncoordinator = \"head\"\n", ":2: agent.coordinator: 'head' is not an address", "HOST:PORT");
 }
 
+/* What one worker gets. */
+static void test_worker_limits(void **state)
+{
+    (void)state;
+    struct daemon_config c;
+    struct titan_error err;
+    write_file("[agent]\nworker_memory = \"1.5GiB\"\nworker_cpus = 3.5\n");
+    assert_int_equal(PARSE(&c, &err, "dev", "--config", file), TITAN_OK);
+    assert_int_equal(c.worker_memory, UINT64_C(1536) << 20);
+    assert_int_equal(c.worker_cpus, 3500);
+    write_file("[agent]\nworker_memory = 1048576\nworker_cpus = 16384\n");
+    assert_int_equal(PARSE(&c, &err, "dev", "--config", file), TITAN_OK);
+    assert_int_equal(c.worker_memory, 1048576);
+    assert_int_equal(c.worker_cpus, 16384000);
+    expect_file("[agent]\nworker_memory = \"16G\"\n", ":2: agent.worker_memory: '16G' is not bytes with a unit", "");
+    expect_file("[agent]\nworker_memory = \"1023KiB\"\n", ":2: agent.worker_memory: not between 1MiB and 1EiB", "");
+    expect_file("[agent]\nworker_memory = -1\n", ":2: agent.worker_memory: not between 1MiB and 1EiB", "");
+    expect_file("[agent]\nworker_memory = 1.5\n",
+                ":2: agent.worker_memory: expected bytes such as \"16GiB\", found float", "");
+    expect_file("[agent]\nworker_cpus = 0\n", ":2: agent.worker_cpus: 0 is not between 0.01 and 16384", "");
+    expect_file("[agent]\nworker_cpus = nan\n", ":2: agent.worker_cpus: nan is not between 0.01 and 16384", "");
+    expect_file("[agent]\nworker_cpus = \"4\"\n", ":2: agent.worker_cpus: expected a number, found string", "");
+    expect_file("[agent]\nworker_cpu = 4\n", ":2: unknown key 'agent.worker_cpu'", "worker_cpus");
+}
+
 static void test_limits(void **state)
 {
     (void)state;
@@ -427,6 +452,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_systemd_directories, setup, teardown),
         cmocka_unit_test_setup_teardown(test_file_and_flags, setup, teardown),
         cmocka_unit_test_setup_teardown(test_several_coordinators, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_worker_limits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_limits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_files, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_flags, setup, teardown),

@@ -20,6 +20,7 @@ static char folder[64], proc[128], cgroups[128], own[256];
 static struct oom_watch o;
 static struct oom_group *group;
 static char reason[600];
+static struct worker_limits node = {.site = {.memory = 3 * GIB}, .machine = {.memory = 64 * GIB, .cpus = 4000}};
 
 static void put(const char *name, const char *text)
 {
@@ -78,7 +79,7 @@ static void own_cgroup(const char *name)
 static enum oom verdict(uint64_t rss_max)
 {
     reason[0] = '\0';
-    return oom_verdict(group, &o, own, rss_max, reason, sizeof(reason));
+    return oom_verdict(group, &o, own, &node, rss_max, reason, sizeof(reason));
 }
 
 static void test_own_cgroup(void **state)
@@ -92,7 +93,12 @@ static void test_own_cgroup(void **state)
     assert_int_equal(verdict(GIB), OOM_NO);
     put("cgroup/service/worker/memory.events", "low 0\noom 3\noom_kill 2\n");
     assert_int_equal(verdict(GIB), OOM_YES);
-    assert_string_equal(reason, "out of memory: limit 2.0 GiB, peak 2.0 GiB (oom_kill 2)");
+    assert_string_equal(reason, "out of memory: limit 2.0 GiB (resources.memory), peak 2.0 GiB (oom_kill 2)");
+    put("cgroup/service/worker/memory.max", "3221225472\n");
+    put("cgroup/service/worker/memory.peak", "3221221376\n");
+    put("cgroup/service/worker/memory.events", "low 0\noom 3\noom_kill 4\n");
+    assert_int_equal(verdict(GIB), OOM_YES);
+    assert_string_equal(reason, "out of memory: limit 3.0 GiB (agent.worker_memory), peak 3.0 GiB (oom_kill 3)");
 }
 
 /* The cgroup knows better than the machine: it was another one. */
@@ -123,7 +129,8 @@ static void test_limit_above(void **state)
     put("proc/4712/cgroup", "0::/service\n");
     oom_group_follow(&o, &other, 4712);
     assert_ptr_equal(other, group);
-    assert_int_equal(oom_verdict(other, &o, own, GIB, reason, sizeof(reason)), OOM_NO); /* one kill, one process */
+    assert_int_equal(oom_verdict(other, &o, own, &node, GIB, reason, sizeof(reason)),
+                     OOM_NO); /* one kill, one process */
     oom_group_leave(&o, &other);
 }
 

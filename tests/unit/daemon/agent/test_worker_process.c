@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "daemon/agent/worker_cgroup.h"
 #include "daemon/agent/worker_process.h"
 #include "tests/support/child.h"
 
@@ -54,7 +55,7 @@ static int as_user(void)
                                      .host = "h",
                                      .job_id = 1,
                                      .worker_id = 7};
-    if (!worker_process_home(self) || strcmp(self, group) != 0)
+    if (!worker_cgroup_home(self) || strcmp(self, group) != 0)
         return 1;
     if (worker_process_start(&c, &p, &err) != TITAN_OK)
         return 2;

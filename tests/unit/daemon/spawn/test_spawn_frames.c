@@ -70,6 +70,9 @@ static void test_round_trip(void **state)
     const struct spawn_request ask = {.kind = SPAWN_ASK, .worker_id = 7, .forget = true};
     assert_int_equal(parse(&ask, 0, &out, message), TITAN_OK);
     assert_true(out.forget);
+    const struct spawn_request limits = {.kind = SPAWN_LIMITS};
+    assert_int_equal(parse(&limits, 0, &out, message), TITAN_OK);
+    assert_int_equal(out.kind, SPAWN_LIMITS);
 }
 
 /* Every length but the right one. */
@@ -109,6 +112,9 @@ static void test_refused(void **state)
     REFUSED("variable 1", SPAWN_FDS, in_.env[0] = "LD_PRELOAD=/x.so");
     REFUSED("variable 2", SPAWN_FDS, in_.env[1] = "nccl_x=1");
     REFUSED("processor", SPAWN_FDS, in_.cpus = UINT32_MAX);
+    REFUSED("no worker", SPAWN_FDS, in_.worker_id = 0);
+    REFUSED("no worker", 0, in_.kind = SPAWN_LIMITS);
+    REFUSED("1 descriptors", 1, in_.kind = SPAWN_LIMITS, in_.worker_id = 0);
     REFUSED("signal 19", 0, in_.kind = SPAWN_SIGNAL, in_.signal = SIGSTOP);
     REFUSED("kind 9", 0, in_.kind = 9);
     REFUSED("1 descriptors", 1, in_.kind = SPAWN_ASK);
