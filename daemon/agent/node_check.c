@@ -278,7 +278,8 @@ static void look_at_node(struct look *k)
     found(k, "version", !same, same ? "%s" : "%s, the coordinator's is %s", titan_version, k->of.version);
     bool runs = access(k->of.program, X_OK) == 0;
     found(k, "worker", !runs, "%.250s%s%s", k->of.program, runs ? "" : ": ", runs ? "" : strerror(errno));
-    look_at_cgroups(k);
+    if (!k->of.spawnd[0])
+        look_at_cgroups(k); /* else titan-spawnd has them */
     look_at_worker_limits(k);
     look_at_limits(k);
     look_at_certificate(k);

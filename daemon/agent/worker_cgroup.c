@@ -85,7 +85,8 @@ static struct cgroup_holds hand_on(const char *home, bool inside)
 {
     char main_group[PATH_MAX + 8];
     (void)snprintf(main_group, sizeof(main_group), "%s/" CGROUP_MAIN, home);
-    if (!inside && ((mkdir(main_group, 0755) != 0 && errno != EEXIST) || !cgroup_write(main_group, "cgroup.procs", "0")))
+    if (!inside &&
+        ((mkdir(main_group, 0755) != 0 && errno != EEXIST) || !cgroup_write(main_group, "cgroup.procs", "0")))
         return (struct cgroup_holds){.memory = false};
     const struct cgroup_holds h = cgroup_hand_on(home);
     if (!inside && !h.memory && !h.cpus && cgroup_write(home, "cgroup.procs", "0"))

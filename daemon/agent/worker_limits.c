@@ -15,10 +15,9 @@
 
 struct worker_limits worker_limits_of(uint64_t site_memory, uint32_t site_cpus)
 {
-    struct worker_limits l = {
-        .site = {.memory = site_memory, .cpus = site_cpus},
-        .machine = {.memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE),
-                    .cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN) * 1000}};
+    struct worker_limits l = {.site = {.memory = site_memory, .cpus = site_cpus},
+                              .machine = {.memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE),
+                                          .cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN) * 1000}};
     titan_assert(l.machine.memory > 0 && l.machine.cpus > 0);
     /* One file for nodes of several sizes: of a small one, all it has is no limit. */
     l.site.memory = l.site.memory < l.machine.memory ? l.site.memory : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker_limits.h - the memory and the processors that a worker may have: what its run file asks for ([resources]), within
- * what the site gives one on this node (agent.worker_memory, worker_cpus), which is also what one gets that asks for
- * nothing. Any thread. */
+/* worker_limits.h - the memory and the processors that a worker may have: what its run file asks for ([resources]),
+ * within what the site gives one on this node (agent.worker_memory, worker_cpus), which is also what one gets that asks
+ * for nothing. Any thread. */
 #ifndef TITAN_DAEMON_AGENT_WORKER_LIMITS_H
 #define TITAN_DAEMON_AGENT_WORKER_LIMITS_H
 
@@ -32,7 +32,8 @@ bool worker_limits_unheld(const struct worker_limits *node, const struct worker_
 titan_status worker_limits_choose(const struct worker_limits *node, const struct cgroup_limits *asked,
                                   const struct worker_limits_held *held, const char *name, struct cgroup_limits *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
-/* The setting that a limit of memory is of, which a worker has reached: " ([resources] memory)" or " (agent.worker_memory)". */
+/* The setting that a limit of memory is of, which a worker has reached: " ([resources] memory)" or "
+ * (agent.worker_memory)". */
 const char *worker_limits_origin(const struct worker_limits *node, uint64_t limit);
 
 #endif

@@ -156,15 +156,16 @@ static bool ended_for_memory(struct worker *w, char *reason, size_t cap)
 {
     const struct worker_limits *node = &w->set->limits;
     const struct worker_end *e = &w->end;
+    const uint64_t peak = e->peak ? e->peak : w->rss_max;
     if (e->oom_kills && oom_limit_reached(e->limit, e->peak)) {
-        oom_reason(&(struct oom_numbers){e->limit, MAX(e->peak, w->rss_max), e->oom_kills},
-                   worker_limits_origin(node, e->limit), reason, cap);
+        oom_reason(&(struct oom_numbers){e->limit, peak, e->oom_kills}, worker_limits_origin(node, e->limit), reason,
+                   cap);
         return true;
     }
     if (oom_verdict(w->memory, &w->set->oom, w->process.cgroup, node, w->rss_max, reason, cap) == OOM_YES)
         return true;
     if (e->oom_kills)
-        oom_reason(&(struct oom_numbers){node->machine.memory, MAX(e->peak, w->rss_max), e->oom_kills},
+        oom_reason(&(struct oom_numbers){node->machine.memory, peak, e->oom_kills},
                    " (the machine's, or of a cgroup above)", reason, cap);
     return e->oom_kills > 0;
 }

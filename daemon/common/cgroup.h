@@ -32,7 +32,7 @@ bool cgroup_has(const char *folder, const char *name, const char *word);
  * itself; done before, it stays. */
 struct cgroup_holds cgroup_hand_on(const char *folder);
 /* Of a cgroup that is there, before a process is in it. */
-titan_status cgroup_limit(const char *folder, const struct cgroup_limits *limits, struct titan_error *err)
-    TITAN_MUST_USE;
+titan_status cgroup_limit(const char *folder, const struct cgroup_limits *limits,
+                          struct titan_error *err) TITAN_MUST_USE;
 
 #endif

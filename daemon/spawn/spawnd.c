@@ -36,6 +36,7 @@
 #include "daemon/common/process_stat.h"
 #include "daemon/spawn/spawn_child.h"
 #include "daemon/spawn/spawn_frames.h"
+#include "daemon/spawn/spawn_scope.h"
 
 #define DEFAULT_SOCKET "/run/titan-spawnd/spawnd.sock"
 #define DEFAULT_STATE "/run/titan-spawnd"
@@ -46,6 +47,7 @@
           */
 #define RECORD_BYTES 256
 #define SWEEP_MS 100
+#define CGROUP_AUTO "auto"
 
 struct source {
     enum { SOURCE_LISTENER, SOURCE_CONNECTION, SOURCE_REPORT, SOURCE_PROCESS } kind;
@@ -81,6 +83,7 @@ struct spawnd {
     struct connection *connections;
     struct worker *workers;                 /* the newest first */
     char state[PATH_MAX], cgroup[PATH_MAX]; /* cgroup: that of workers are in; "" = none */
+    char no_cgroup[SPAWN_TEXT];             /* why there is none */
     struct cgroup_holds holds;
 };
 
@@ -110,6 +113,18 @@ static struct worker *worker_find(const struct spawnd *s, uint64_t id)
 
 /* --- a worker's cgroup -------------------------------------------------------------------------------------------- */
 
+/* --cgroup auto. Without one workers run all the same, those without limits. */
+static void cgroup_find(struct spawnd *s)
+{
+    struct titan_error err = {0};
+    (void)snprintf(s->no_cgroup, sizeof(s->no_cgroup), " (--cgroup)");
+    if (strcmp(s->cgroup, CGROUP_AUTO) != 0 || spawn_scope_open(s->cgroup, &err) == TITAN_OK)
+        return;
+    s->cgroup[0] = '\0';
+    (void)snprintf(s->no_cgroup, sizeof(s->no_cgroup), ": %.200s", err.msg);
+    tlog_warn(&s->log, "workers have no cgroups, and cannot be limited", "reason=\"%s\"", err.msg);
+}
+
 /* Processes are in the leaves alone, else the kernel hands no controller on: those that are in the folder go to main/.
  */
 static void cgroup_open(struct spawnd *s)
@@ -130,17 +145,27 @@ static void cgroup_open(struct spawnd *s)
                   s->holds.memory, s->holds.cpus);
 }
 
-/* What keeps workers' cgroups from being limited, and what to do; "" = nothing does. */
-static void why_unlimited(const struct spawnd *s, char out[SPAWN_TEXT])
+/* What workers' cgroups can be limited in now. why: what keeps them from the rest, and what to do; "" = nothing does.
+ */
+static struct cgroup_holds cgroup_held(const struct spawnd *s, char why[SPAWN_TEXT])
 {
-    out[0] = '\0';
-    if (!s->cgroup[0])
-        (void)snprintf(out, SPAWN_TEXT, "titan-spawnd has no cgroup on this node (--cgroup)");
-    else if (!s->holds.memory || !s->holds.cpus)
-        (void)snprintf(out, SPAWN_TEXT, "titan-spawnd's cgroup '%.120s' has no controller of %s", s->cgroup,
+    const struct cgroup_holds none = {.memory = false};
+    why[0] = '\0';
+    if (!s->cgroup[0]) {
+        (void)snprintf(why, SPAWN_TEXT, "titan-spawnd has no cgroup on this node%.220s", s->no_cgroup);
+        return none;
+    }
+    if (access(s->cgroup, F_OK) != 0) {
+        (void)snprintf(why, SPAWN_TEXT, "titan-spawnd's cgroup '%.120s' is gone: systemctl restart titan-spawnd",
+                       s->cgroup);
+        return none;
+    }
+    if (!s->holds.memory || !s->holds.cpus)
+        (void)snprintf(why, SPAWN_TEXT, "titan-spawnd's cgroup '%.120s' has no controller of %s", s->cgroup,
                        s->holds.memory ? "processors"
                        : s->holds.cpus ? "memory"
                                        : "memory and processors");
+    return s->holds;
 }
 
 static titan_status cgroup_make(const struct spawnd *s, struct worker *w, const struct spawn_request *r,
@@ -150,8 +175,8 @@ static titan_status cgroup_make(const struct spawnd *s, struct worker *w, const 
     const struct cgroup_limits limits = {.memory = r->memory, .cpus = r->cpus};
     const bool limited = r->memory || r->cpus;
     titan_assert(w->id == r->worker_id && !w->cgroup[0]);
-    why_unlimited(s, why);
-    if ((r->memory && !s->holds.memory) || (r->cpus && !s->holds.cpus))
+    const struct cgroup_holds held = cgroup_held(s, why);
+    if ((r->memory && !held.memory) || (r->cpus && !held.cpus))
         return titan_fail(err, TITAN_EINVAL, "the job limits its %s: %s", r->memory ? "memory" : "processors", why);
     if (!s->cgroup[0])
         return TITAN_OK;
@@ -464,8 +489,8 @@ static void answer_ask(struct spawnd *s, struct connection *c, const struct spaw
 static void answer_limits(struct spawnd *s, struct connection *c)
 {
     struct spawn_reply reply = reply_of(SPAWN_HELD, 0);
-    reply.held = (s->holds.memory ? SPAWN_HELD_MEMORY : 0) | (s->holds.cpus ? SPAWN_HELD_CPUS : 0);
-    why_unlimited(s, reply.text);
+    const struct cgroup_holds held = cgroup_held(s, reply.text);
+    reply.held = (held.memory ? SPAWN_HELD_MEMORY : 0) | (held.cpus ? SPAWN_HELD_CPUS : 0);
     answer(s, c, &reply, -1);
 }
 
@@ -633,8 +658,11 @@ static const struct option_spec options[] = {
     {"worker", 0, "PATH", "the worker program, root's (default: titan-worker beside titan-spawnd)", WORD_FILE},
     {"min-uid", 0, "N", "workers run as no user below (default: 1000)", WORD_NONE},
     {"group", 0, "NAME", "workers run as its members only (default: as all)", WORD_NONE},
-    {"cgroup", 0, "PATH", "a cgroup (version 2) to make those of workers in; without one nothing is limited",
+    {"cgroup", 0, "PATH",
+     "a cgroup (version 2) to make those of workers in, or auto: titan-workers.scope, which systemd makes; without one "
+     "nothing is limited",
      WORD_FILE},
+    {"hold", 0, NULL, "hold titan-workers.scope; titan-spawnd starts it itself", WORD_NONE},
     {"state", 0, "DIR", "what the next titan-spawnd needs to know of workers (default: " DEFAULT_STATE ")", WORD_FILE},
     {"help", 'h', NULL, "say how it is used", WORD_NONE},
     {"version", 'V', NULL, "print titan-spawnd's version", WORD_NONE},
@@ -680,6 +708,7 @@ static titan_status begin(struct spawnd *s, const struct args *args, struct tita
     TRY(dir_make(s->state, err));
     if ((s->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0)
         return titan_fail_errno(err, "cannot make an epoll");
+    cgroup_find(s);
     cgroup_open(s);
     s->sweeps = true; /* what an earlier one has left */
     TRY(adopt_all(s, err));
@@ -717,5 +746,7 @@ int main(int argc, char **argv)
         (void)printf("titan-spawnd %s\n", titan_version);
         return standard_streams_flush("titan-spawnd") ? 0 : 1;
     }
+    if (args_has(&args, "hold"))
+        spawn_scope_hold();
     return begin(&s, &args, &err) == TITAN_OK ? 0 : complain(&err);
 }

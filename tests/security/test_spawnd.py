@@ -158,6 +158,9 @@ class World:
     def steps(self, job):
         return self.daemon.status(job).get("step", 0)
 
+    def reason(self, job):
+        return self.daemon.status(job).get("reason") or ""
+
     def runs(self, job, beyond=0):
         until(f"job {job} is beyond step {beyond}", lambda: int(self.steps(job) or 0) > beyond)
         return int(self.steps(job))
@@ -514,7 +517,7 @@ def delegated():
         try:
             yield group, (Path(mount) / "cgroup.controllers").read_text().split()
         finally:
-            for below in [*group.glob("*/"), group]:
+            for below in [*group.glob("*/"), group] if group.exists() else []:
                 until("its processes are gone", lambda g=below: not (g / "cgroup.procs").read_text())
                 below.rmdir()
             subprocess.run(["umount", mount], check=True)
@@ -559,7 +562,7 @@ def limits_that_cannot_be():
     it costs no restart; a limit of the node's file alone that cannot be held is told, and left out"""
     def refused(w, text, **keys):
         job = w.submit(ALICE, **keys)
-        until("its reason", lambda: text in w.daemon.status(job).get("reason", ""))
+        until("its reason", lambda: text in w.reason(job))
         assert not w.workers() and not int(w.daemon.status(job).get("restarts", 0)), w.daemon.status(job)
         assert w.daemon.ctl("cancel", "--wait", job).code == 0
 
@@ -585,6 +588,36 @@ def limits_that_cannot_be():
         assert " ok " in row, row
         if "memory" not in controllers:
             refused(w, f"titan-spawnd's cgroup '{group}' has no controller of", resources__memory="32MiB")
+
+
+def scope():
+    """--cgroup auto without systemd: workers run without cgroups, and a job that asks for a limit is told why; what would hold the scope has no
+    descriptor open, and ends by SIGTERM"""
+    if os.path.isdir("/run/systemd/system"):
+        return "systemd runs here, and would make the scope"
+    with World(spawnd=("--cgroup", "auto")) as w:
+        assert "workers have no cgroups, and cannot be limited" in w.spawnd.log(), w.spawnd.log()
+        job = w.submit(ALICE, resources__memory="32MiB")
+        until("its reason", lambda: "titan-spawnd has no cgroup on this node: systemd does not run here" in w.reason(job))
+        assert w.daemon.ctl("cancel", "--wait", job).code == 0
+        w.runs(w.submit(ALICE))
+    holder = subprocess.Popen([BUILD / "bin/titan-spawnd", "--hold"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    assert holder.stdout.read() == b""  # it has closed it
+    assert holder.poll() is None and not os.listdir(f"/proc/{holder.pid}/fd") and os.readlink(f"/proc/{holder.pid}/cwd") == "/"
+    holder.terminate()
+    assert holder.wait(deadline()) == -signal.SIGTERM
+
+
+def scope_is_gone():
+    """a cgroup that is taken away while titan-spawnd runs is missed: jobs that ask for a limit are told, others run"""
+    with delegated() as (group, _), World(spawnd=("--cgroup", group)) as w:
+        until("it is empty", lambda: not (group / "main/cgroup.procs").read_text())
+        (group / "main").rmdir()
+        group.rmdir()
+        job = w.submit(ALICE, resources__memory="32MiB")
+        until("its reason", lambda: f"titan-spawnd's cgroup '{group}' is gone: systemctl restart titan-spawnd" in w.reason(job))
+        assert w.daemon.ctl("cancel", "--wait", job).code == 0
+        w.runs(w.submit(ALICE))
 
 
 def limits_are_written():
@@ -641,8 +674,9 @@ def main():
         tap(skipped)
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     own_names()
-    tap(workers_are_users, restarts_keep_workers, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, results_are_theirs, closed_to_titand, cgroups, limits_that_cannot_be,
-        limits_are_written, memory_limit)
+    tap(workers_are_users, restarts_keep_workers, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, results_are_theirs, closed_to_titand, cgroups,
+        limits_that_cannot_be,
+        limits_are_written, scope, scope_is_gone, memory_limit)
 
 
 main()

@@ -451,6 +451,28 @@ run_to_its_end() {
     ls "/shared/titan/$next/checkpoint"
     [ -d "/shared/titan/$next/checkpoint/step-00000020" ] && titanctl list
 }
+worker_over_memory() { # by titan-spawnd: before systemd 254 titand's unit hands no controllers on
+    local next code
+    grep -qw memory /sys/fs/cgroup/cgroup.controllers || { note "no memory controller of cgroup v2 here"; return 77; }
+    id trainee || useradd -u 1500 -m trainee || return 1
+    sed -i 's|^slots = 1|&\nspawnd = "/run/titan-spawnd/spawnd.sock"|' /etc/titan/titand.toml
+    systemctl start titan-spawnd.socket titan-spawnd && systemctl restart titand && titanctl drain n2 || return 1
+    one_ready() { [ "$(titanctl nodes | grep -cw ready)" = 1 ]; }
+    wait_for 180 one_ready || return 1
+    next=$(cd /shared && runuser -u trainee -- titanctl --server unix:/run/titan/titan.sock submit /usr/share/titan/recipes/tiny.toml \
+        --set training.dataset_path=/shared/text --set elastic.max_workers=1 --set training.global_batch_size=1 --set training.local_batch_size=1 \
+        --set device.threads=1 --set model.dim=512 --set model.ffn_hidden=2048 --set resources.memory=48MiB --set fault_tolerance.max_ooms=0) || return 1
+    timeout 300 titanctl wait "$next"
+    code=$?
+    titanctl status "$next"
+    titanctl status "$next" | sed -n 's/^ *reason *//p' >/tmp/oom
+    note "$(cat /tmp/oom)"
+    systemctl is-active titan-workers.scope titan-spawnd titand || return 1
+    titanctl undrain n2
+    sed -i '/^spawnd = /d' /etc/titan/titand.toml
+    systemctl restart titand && systemctl stop titan-spawnd.service titan-spawnd.socket && systemctl stop titan-workers.scope && wait_for 180 nodes_ready || return 1
+    [ $code = 1 ] && grep -q 'out of memory: limit 48.0 MiB (resources.memory)' /tmp/oom
+}
 unshared_node() { # without the mount the node has another folder of that name
     on n2 'systemctl stop titand; umount /shared && mkdir -p /shared/titan && chown titan:titan /shared/titan && sed -i "/^shared/d" /etc/fstab && systemctl daemon-reload &&
         rm -f /etc/systemd/system/titand.service.d/titan-paths.conf && titanctl admin check --fix && systemctl start titand' || return 1
@@ -564,6 +586,7 @@ play_after_cut() {
 }
 play_after_loss() {
     scene "a run to its end, with its checkpoint on the shared folder" run_to_its_end
+    scene "a worker over its [resources] memory ends, the reason names the limit" worker_over_memory
     scene "a node without the mount is unfit and says why" unshared_node
     scene "the package is purged and says what stays" remove_package
 }
