@@ -517,10 +517,12 @@ def delegated():
         try:
             yield group, (Path(mount) / "cgroup.controllers").read_text().split()
         finally:
-            for below in [*group.glob("*/"), group] if group.exists() else []:
-                until("its processes are gone", lambda g=below: not (g / "cgroup.procs").read_text())
-                below.rmdir()
-            subprocess.run(["umount", mount], check=True)
+            try:
+                for below in [*group.glob("*/"), group] if group.exists() else []:
+                    until("its processes are gone", lambda g=below: not (g / "cgroup.procs").read_text())
+                    below.rmdir()
+            finally:  # or the folder would be removed with the hierarchy in it
+                subprocess.run(["umount", "--lazy", mount], check=True)
 
 
 @contextlib.contextmanager
