@@ -37,6 +37,11 @@ static titan_status find_uid(const struct worker_start *s, uid_t *ret, struct ti
     struct passwd entry, *found = NULL;
     char memory[16384];
     int rc = s->user[0] ? getpwnam_r(s->user, &entry, memory, sizeof(memory), &found) : 0;
+    if (found && found->pw_uid == 0) /* bad input, which ends the job: it runs on no node */
+        return titan_fail(err, TITAN_EINVAL,
+                          "node %s runs jobs as their users and none as root (agent.spawnd): submit as a user, or with "
+                          "--for USER",
+                          s->node);
     if (found && s->has_uid && found->pw_uid != s->uid)
         return titan_fail(err, TITAN_EPERM, "user %s is uid %u for the coordinator and uid %u on node %s", s->user,
                           s->uid, found->pw_uid, s->node);

@@ -116,10 +116,10 @@ class World:
         os.chmod(self.dir / "api/sock", 0o666)
 
     def __exit__(self, kind, *what):
-        for pid in self.workers():
-            os.kill(pid, signal.SIGKILL)
+        self.kill_workers()
         self.daemon.__exit__(kind, *what)
         self.spawnd.stop()
+        until("no worker is left", self.kill_workers)  # titand may have started another one
         if kind:
             print("# titan-spawnd's log:\n# " + (self.dir / "spawnd.log").read_text().replace("\n", "\n# "))
             for log in sorted(self.dir.glob("jobs/*/logs/*.log")):
@@ -138,6 +138,14 @@ class World:
             if str(self.dir).encode() in line and b"titan-worker\0serve" in line and alive(int(path.parent.name)):
                 found.append(int(path.parent.name))
         return found
+
+    def kill_workers(self):
+        """True: there was none."""
+        pids = self.workers()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not pids
 
     def as_user(self, uid, *args, token=None):
         done = subprocess.run([self.dir / "build/bin/titanctl", "--server", self.api, *map(str, args)], timeout=deadline(), text=True,
@@ -290,7 +298,9 @@ def users_of_the_node():
         assert w.daemon.ctl("cancel", job).code == 0
 
     with World('default_user = "bob"') as w:
-        refused(w, w.submit(0), "titan-spawnd refuses: uid 0")  # root's
+        job = w.submit(0)  # root's ends at once, and says what to do
+        s = w.daemon.wait_state(job, "FAILED")
+        assert "none as root" in s["reason"] and "--for USER" in s["reason"] and not w.workers(), s
         refused(w, w.submit(NOBODY_KNOWN), f"uid {NOBODY_KNOWN} for the coordinator, is not known on node")
         (node,) = [n["name"] for n in json.loads(w.daemon.ok("-o", "json", "nodes"))["nodes"]]
         w.daemon.ok("drain", node)
@@ -449,7 +459,7 @@ def results_are_theirs():
         first = w.submit(ALICE, **few)
         w.daemon.wait_state(first, "COMPLETED")
         folder = w.dir / "jobs" / str(first)
-        saved = [p for p in (folder / "checkpoint").rglob("*") if p.is_file()]
+        saved = [p for p in (folder / "checkpoint").rglob("*") if p.is_file() and p.name != "titan-lock"]
         assert saved and all(p.stat().st_uid == ALICE and p.stat().st_mode & 0o040 for p in saved), [(str(p), oct(p.stat().st_mode)) for p in saved]
         done = w.as_user(ALICE, "resume", first, "--set", "training.steps=30")
         assert done.code == 0, done
@@ -505,6 +515,36 @@ def closed_to_titand():
                                                  "has no titan-spawnd" in e["message"] for e in w.daemon.lines("events", job)))
         assert not w.workers()
         assert w.daemon.ctl("cancel", job).code == 0
+
+
+def shared_with_users():
+    """checkpoint.shared_with: bob's worker begins from alice's checkpoint, of which others see nothing; the next list takes him back"""
+    with World() as w:
+        def sharing(job, entries, steps):
+            done = w.as_user(ALICE, "resume", job, "--set", f"training.steps={steps}", "--set", f"checkpoint.shared_with={entries}")
+            assert done.code == 0, done
+            w.daemon.wait_state(int(done.out), "COMPLETED")
+            return int(done.out)
+
+        def reads(uid):
+            """The sizes of all files of checkpoints that the user can read."""
+            return as_child(uid, lambda: [len(p.read_bytes()) for p in sorted(checkpoints.glob("step-*/*"))])
+
+        first = w.submit(ALICE, training__steps=10)
+        w.daemon.wait_state(first, "COMPLETED")
+        checkpoints = w.dir / "jobs" / str(first) / "checkpoint"
+        assert reads(BOB) != reads(ALICE)
+        second = sharing(first, '["user:bob"]', 20)
+        assert reads(BOB) == reads(ALICE) != "[]", (reads(BOB), reads(ALICE))
+        assert reads(NOBODY_KNOWN) != reads(ALICE)
+        assert "PermissionError" in as_child(BOB, lambda: os.listdir(checkpoints.parent))
+        assert "PermissionError" in as_child(BOB, lambda: os.open(checkpoints / "titan-lock", os.O_RDONLY))
+        done = w.as_user(BOB, "submit", w.dir / "tiny.toml", "--from", second, "--set", f"training.dataset_path={w.text}", "--set",
+                         "training.steps=25", "--set", "elastic.max_workers=1", "--set", "training.global_batch_size=2")
+        assert done.code == 0, done
+        w.daemon.wait_state(int(done.out), "COMPLETED")
+        sharing(second, "[]", 30)
+        assert reads(BOB) != reads(ALICE)
 
 
 @contextlib.contextmanager
@@ -676,9 +716,8 @@ def main():
         tap(skipped)
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     own_names()
-    tap(workers_are_users, restarts_keep_workers, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, results_are_theirs, closed_to_titand, cgroups,
-        limits_that_cannot_be,
-        limits_are_written, scope, scope_is_gone, memory_limit)
+    tap(workers_are_users, restarts_keep_workers, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, results_are_theirs, closed_to_titand,
+        shared_with_users, cgroups, limits_that_cannot_be, limits_are_written, scope, scope_is_gone, memory_limit)
 
 
 main()

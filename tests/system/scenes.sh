@@ -110,8 +110,8 @@ as() { runuser -u "$1" -- titanctl "${@:2}"; }
 nodes_ready() { [ "$(titanctl nodes | grep -cw ready)" = 2 ]; }
 # Steps 1.. of the job's own metrics, each once: nothing was lost, nothing trained twice. (The coordinator's curve has no
 # points of the time it was away.)
-steps_whole() {
-    sed -n 's/^{"step": *\([0-9]*\).*/\1/p' "/shared/titan/$job/metrics.jsonl" >/tmp/steps
+steps_whole() { # [FOLDER OF JOBS]
+    sed -n 's/^{"step": *\([0-9]*\).*/\1/p' "${1:-/shared/titan}/$job/metrics.jsonl" >/tmp/steps
     awk '$1 != NR {print "step " $1 " at place " NR; bad = 1; exit} END {exit bad || NR == 0}' /tmp/steps
 }
 
@@ -474,8 +474,8 @@ worker_over_memory() { # by titan-spawnd: before systemd 254 titand's unit hands
     [ $code = 1 ] && grep -q 'out of memory: limit 48.0 MiB (resources.memory)' /tmp/oom
 }
 unshared_node() { # without the mount the node has another folder of that name
-    on n2 'systemctl stop titand; umount /shared && mkdir -p /shared/titan && chown titan:titan /shared/titan && sed -i "/^shared/d" /etc/fstab && systemctl daemon-reload &&
-        rm -f /etc/systemd/system/titand.service.d/titan-paths.conf && titanctl admin check --fix && systemctl start titand' || return 1
+    on n2 'dir=$(sed -n "s/^jobs_dir = \"\(.*\)\"/\1/p" /etc/titan/titand.toml); systemctl stop titand; umount "$(findmnt -no TARGET --target "$dir")" &&
+        install -d -o titan -g titan "$dir" && sed -i "/^shared/d" /etc/fstab && systemctl daemon-reload && rm -f /etc/systemd/system/titand.service.d/titan-paths.conf && titanctl admin check --fix && systemctl start titand' || return 1
     unfit() { titanctl nodes | grep -w unfit; }
     wait_for 120 unfit || return 1
     titanctl nodes | grep -w unfit
@@ -568,9 +568,31 @@ alice_and_bob() {
     job=$(submit_as bob 1000000 --from "$job" --set training.steps=1000000) || return 1
     goes_on || { titanctl status "$job"; titanctl events "$job" | tail -n 20; as bob logs "$job" | tail -n 20; return 1; }
     workers_of bob && as bob cancel "$job" && wait_for 60 state_is CANCELLED || return 1
+    # Root's job runs nowhere, and says what to do.
+    job=$(submit_as root 20) && wait_for 60 state_is FAILED && titanctl status "$job" | grep 'none as root.*--for USER' || { titanctl status "$job"; return 1; }
     as alice rm "$hers"
     runuser -u alice -- sh -c "rm -rf /srv/titan-jobs/$hers/*" && [ -z "$(ls /srv/titan-jobs/$hers)" ] || return 1
     note "workers, checkpoints and logs are their users'; shared_with lets bob begin from alice's"
+}
+# titan-spawnd and titand on both nodes, and what systemd does with its units; by all of it the workers stay.
+restart_spawnd() { both 'systemctl restart titan-spawnd'; }
+kill_spawnd() { both 'n=$(systemctl show -P NRestarts titan-spawnd); kill -9 $(systemctl show -P MainPID titan-spawnd); for i in $(seq 100); do
+    [ $(systemctl show -P NRestarts titan-spawnd) -gt $n ] && exit 0; sleep 0.2; done; exit 1'; }
+reload_units() { both 'systemctl daemon-reload'; }
+spawnd_restarts() {
+    local worker
+    titanctl cancel --all
+    wait_for 60 no_worker && { [ -e /srv/titan-jobs ] || with_users; } && job=$(submit_as alice 1000000) || return 1
+    untouched restart_spawnd && untouched kill_spawnd && untouched restart_agents && untouched reload_units || return 1
+    on n2 'journalctl -u titan-spawnd | grep -c "worker adopted"' || return 1
+    # This one is of a titan-spawnd that has not started it; the next one is titan-spawnd's child, and how that ends it tells the next titand.
+    on n2 'kill -9 $(pgrep -f "[t]itan-worker serve")' && wait_for 60 events_have worker.exited && goes_on || return 1
+    on n2 'systemctl stop titand && kill -SEGV $(pgrep -f "[t]itan-worker serve") && systemctl start titand' || return 1
+    wait_for 60 events_have 'ended by signal 11' && goes_on ||
+        { titanctl events "$job" | tail -n 20; on n2 'journalctl -u titan-spawnd -u titand | tail -n 20'; return 1; }
+    steps_whole /srv/titan-jobs && workers_of alice || return 1
+    as alice cancel "$job" && wait_for 60 no_worker || return 1
+    note "same processes over restart and SIGKILL of titan-spawnd, restart of titand, daemon-reload; $(titanctl events "$job" | grep 'ended by signal 11' | tail -n 1 | sed 's/^[^ ]* *//')"
 }
 
 play_after_cut() {
@@ -587,6 +609,8 @@ play_after_cut() {
 play_after_loss() {
     scene "a run to its end, with its checkpoint on the shared folder" run_to_its_end
     scene "a worker over its [resources] memory ends, the reason names the limit" worker_over_memory
+    scene "alice and bob: workers and files are their users'" alice_and_bob
+    scene "titan-spawnd and titand are restarted and killed under alice's run: same epoch, same processes" spawnd_restarts
     scene "a node without the mount is unfit and says why" unshared_node
     scene "the package is purged and says what stays" remove_package
 }

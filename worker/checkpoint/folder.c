@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/sharing.h"
 
 #define LOOK_MS 10
 
@@ -139,9 +140,21 @@ static enum taken try_lock(int fd, int how)
     return TAKEN;
 }
 
+/* Where this process is the job's user: a folder of titand's is read by titand's workers, whatever their job. */
+static void share(const char *path, int at, const struct folder_owner *o, const struct log *log)
+{
+    struct titan_error err = {0};
+    struct stat st;
+    if (fstat(at, &st) != 0 || st.st_uid != geteuid() || (int64_t)st.st_uid != o->user.uid)
+        return;
+    if (sharing_set(at, o->recipe->checkpoint.shared_with, &err) != TITAN_OK)
+        tlog_warn(log, "users that the checkpoint folder is shared with may not be able to read it",
+                  "folder=\"%s\" reason=\"%s\"", path, err.msg);
+}
+
 /* One attempt. A process of the run shares the lock; another one must have it alone to become the owner. */
-static titan_status attempt(const char *path, int at, int lock, const struct folder_owner *o, struct folder_found *f,
-                            enum taken *ret, struct titan_error *err)
+static titan_status attempt(const char *path, int at, int lock, const struct folder_owner *o, const struct log *log,
+                            struct folder_found *f, enum taken *ret, struct titan_error *err)
 {
     titan_assert(at >= 0 && lock >= 0);
     TRY(folder_owner_read(at, f, err));
@@ -161,6 +174,7 @@ static titan_status attempt(const char *path, int at, int lock, const struct fol
     TRY(folder_owner_read(at, f, err));
     TRY(check_user(path, o, f, err));
     TRY(check_recipe(path, at, o, f, err));
+    share(path, at, o, log);
     TRY(write_owner(at, o, err));
     checkpoint_sweep(at, UINT64_MAX); /* an earlier run's, which is not there any more */
     if (*ret == TAKEN)
@@ -174,13 +188,13 @@ static titan_status take(const char *path, int at, const struct folder_owner *o,
     const int64_t until = clock_mono_ns() + wait_ms * INT64_C(1000000);
     _cleanup_(folder_found_clear) struct folder_found f = {0};
     enum taken taken = BUSY;
-    _cleanup_fd_ int lock = openat(at, FOLDER_LOCK_NAME, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0644);
+    _cleanup_fd_ int lock = openat(at, FOLDER_LOCK_NAME, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
 
     titan_assert(ret->lock == -1);
     if (lock < 0)
         return titan_fail_errno(err, "cannot open '" FOLDER_LOCK_NAME "'");
     for (;;) {
-        TRY(attempt(path, at, lock, o, &f, &taken, err));
+        TRY(attempt(path, at, lock, o, log, &f, &taken, err));
         if (taken != BUSY)
             break;
         if (clock_mono_ns() >= until) {

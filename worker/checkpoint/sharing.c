@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/checkpoint/sharing.h"
+
+#include <dirent.h>
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/posix_acl.h>
+#include <linux/posix_acl_xattr.h>
+#include <pwd.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+#define ACCESS "system.posix_acl_access"
+#define INHERITED "system.posix_acl_default"
+#define NAMED_MAX 64
+#define WAY_MAX 16  /* folders between a job's and its checkpoints' */
+#define DEPTH_MAX 3 /* checkpoint, its folders, its files */
+#define NAME_BYTES 65536
+
+/* Users before groups, as the kernel wants them. */
+struct shared {
+    uint32_t users[NAMED_MAX], groups[NAMED_MAX];
+    size_t n_users, n_groups;
+    bool all;
+};
+
+struct list {
+    struct posix_acl_xattr_header head;
+    struct posix_acl_xattr_entry entries[2 * NAMED_MAX + 4];
+    size_t n;
+};
+
+/* --- users of the entries ----------------------------------------------------------------------------------------- */
+
+static void add(uint32_t ids[NAMED_MAX], size_t *n, int64_t id)
+{
+    if (id >= 0 && id < UINT32_MAX && *n < NAMED_MAX)
+        ids[(*n)++] = (uint32_t)id;
+}
+
+static int64_t number(const char *text)
+{
+    char *end;
+    const long long id = strtoll(text, &end, 10);
+    return *text >= '0' && *text <= '9' && !*end ? id : -1;
+}
+
+static int64_t user_of(const char *name, char memory[NAME_BYTES])
+{
+    struct passwd entry, *found = NULL;
+    if (strncmp(name, "uid:", 4) == 0)
+        return number(name + 4);
+    return getpwnam_r(name, &entry, memory, NAME_BYTES, &found) == 0 && found ? (int64_t)found->pw_uid : -1;
+}
+
+static int64_t group_of(const char *name, char memory[NAME_BYTES])
+{
+    struct group entry, *found = NULL;
+    return getgrnam_r(name, &entry, memory, NAME_BYTES, &found) == 0 && found ? (int64_t)found->gr_gid : -1;
+}
+
+static titan_status read_entries(const char *entries, struct shared *ret, struct titan_error *err)
+{
+    _cleanup_free_ char *memory = malloc(NAME_BYTES);
+    char entry[512];
+    if (!memory)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the users that a folder is shared with");
+    for (const char *e = entries; *e; e += strcspn(e, ","), e += *e == ',') {
+        (void)snprintf(entry, sizeof entry, "%.*s", (int)strcspn(e, ","), e);
+        if (strcmp(entry, "*") == 0)
+            ret->all = true;
+        else if (strncmp(entry, "user:", 5) == 0)
+            add(ret->users, &ret->n_users, user_of(entry + 5, memory));
+        else if (strncmp(entry, "uid:", 4) == 0)
+            add(ret->users, &ret->n_users, number(entry + 4));
+        else if (strncmp(entry, "group:", 6) == 0)
+            add(ret->groups, &ret->n_groups, group_of(entry + 6, memory));
+    }
+    return TITAN_OK;
+}
+
+/* --- lists -------------------------------------------------------------------------------------------------------- */
+
+static void put(struct list *l, uint16_t tag, unsigned bits, uint32_t id)
+{
+    titan_assert(l->n < ARRAY_SIZE(l->entries) && bits <= 7);
+    l->entries[l->n++] = (struct posix_acl_xattr_entry){htole16(tag), htole16((uint16_t)bits), htole32(id)};
+}
+
+/* With a list, the mode's bits of the group are the list's mask. */
+static unsigned group_bits(int fd, const struct stat *st)
+{
+    struct list l;
+    const ssize_t size = fgetxattr(fd, ACCESS, &l, offsetof(struct list, n));
+    for (size_t i = 0; size > 0 && i < ((size_t)size - sizeof l.head) / sizeof l.entries[0]; i++)
+        if (le16toh(l.entries[i].e_tag) == ACL_GROUP_OBJ)
+            return le16toh(l.entries[i].e_perm) & 7U;
+    return st->st_mode >> 3 & 7;
+}
+
+static void make_list(const struct shared *s, unsigned owner, unsigned group, unsigned others, unsigned bits,
+                      struct list *ret)
+{
+    *ret = (struct list){.head = {htole32(POSIX_ACL_XATTR_VERSION)}};
+    put(ret, ACL_USER_OBJ, owner, ACL_UNDEFINED_ID);
+    for (size_t i = 0; i < s->n_users; i++)
+        put(ret, ACL_USER, bits, s->users[i]);
+    put(ret, ACL_GROUP_OBJ, group, ACL_UNDEFINED_ID);
+    for (size_t i = 0; i < s->n_groups; i++)
+        put(ret, ACL_GROUP, bits, s->groups[i]);
+    if (s->n_users + s->n_groups > 0)
+        put(ret, ACL_MASK, group | bits, ACL_UNDEFINED_ID);
+    put(ret, ACL_OTHER, others | (s->all ? bits : 0), ACL_UNDEFINED_ID);
+}
+
+static size_t list_bytes(const struct list *l)
+{
+    return sizeof l->head + l->n * sizeof l->entries[0];
+}
+
+/* bits: what they may do. Another user's file stays as it is. */
+static titan_status let(int fd, const struct shared *s, unsigned bits, struct titan_error *err)
+{
+    struct stat st;
+    struct list l;
+    if (fstat(fd, &st) != 0)
+        return titan_fail_errno(err, "cannot be looked at");
+    if (st.st_uid != geteuid())
+        return TITAN_OK;
+    make_list(s, st.st_mode >> 6 & 7, group_bits(fd, &st), st.st_mode & 7, bits, &l);
+    return fsetxattr(fd, ACCESS, &l, list_bytes(&l), 0) == 0 ? TITAN_OK : titan_fail_errno(err, "no access list");
+}
+
+/* --- the folder --------------------------------------------------------------------------------------------------- */
+
+static titan_status let_read(int at, const struct shared *s, int depth, struct titan_error *err)
+{
+    _cleanup_fd_ int own = fcntl(at, F_DUPFD_CLOEXEC, 0);
+    DIR *entries = own >= 0 ? fdopendir(own) : NULL;
+    titan_status status = entries ? TITAN_OK : titan_fail_errno(err, "cannot be listed");
+    if (entries)
+        (void)TAKE_FD(own), rewinddir(entries);
+    for (struct dirent *e; status == TITAN_OK && entries && (e = readdir(entries));) {
+        struct stat st;
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        _cleanup_fd_ int fd = openat(at, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        if (fd < 0 || fstat(fd, &st) != 0 || st.st_uid != geteuid())
+            continue; /* it has expired, or is another's */
+        if (S_ISDIR(st.st_mode) && depth < DEPTH_MAX)
+            status = let_read(fd, s, depth + 1, err);
+        else if (S_ISREG(st.st_mode) && (st.st_mode & 0040)) /* not the lock */
+            status = let(fd, s, 4, err);
+    }
+    if (entries)
+        (void)closedir(entries);
+    TRY(status);
+    return let(at, s, 5, err);
+}
+
+/* The folders above at that are this process's, of that group: up to the job's, which may be an earlier one's. Those of
+ * a home are of another group. */
+static size_t way_up(int at, gid_t group, int ret[WAY_MAX])
+{
+    struct stat st;
+    size_t n = 0;
+    for (int below = at; n < WAY_MAX; below = ret[n++]) {
+        const int fd = openat(below, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid() && st.st_gid == group) {
+            ret[n] = fd;
+            continue;
+        }
+        if (fd >= 0)
+            (void)close(fd);
+        break;
+    }
+    return n;
+}
+
+/* By the folder's group titand reads. A new list takes the set-group-ID bit from a folder of a group that the process
+ * is not in, and with it the group from what will be made there: so the group is named. */
+static titan_status keep_group(int folder, gid_t group, struct titan_error *err)
+{
+    const struct shared reader = {.groups = {group}, .n_groups = 1};
+    struct list l;
+    make_list(&reader, 7, 5, 0, 7, &l);
+    return fsetxattr(folder, INHERITED, &l, list_bytes(&l), 0) == 0
+               ? TITAN_OK
+               : titan_fail_errno(err, "no access list for what will be in the job's folder");
+}
+
+titan_status sharing_set(int at, const char *entries, struct titan_error *err)
+{
+    struct shared s = {.n_users = 0};
+    struct list inherited, have;
+    struct stat st;
+    int way[WAY_MAX];
+    const ssize_t size = fgetxattr(at, INHERITED, &have, offsetof(struct list, n));
+    if (!*entries && size < 0)
+        return TITAN_OK;
+    if (fstat(at, &st) != 0)
+        return titan_fail_errno(err, "cannot be looked at");
+    TRY(read_entries(entries, &s, err));
+    const bool foreign = st.st_gid != getegid();
+    if (foreign)
+        add(s.groups, &s.n_groups, st.st_gid);
+    make_list(&s, 7, 5, 0, 5, &inherited);
+    if (size == (ssize_t)list_bytes(&inherited) && memcmp(&have, &inherited, (size_t)size) == 0)
+        return TITAN_OK;
+    titan_status status = let_read(at, &s, 0, err);
+    for (size_t n = foreign ? way_up(at, st.st_gid, way) : 0; n > 0; n--) {
+        status = status == TITAN_OK ? let(way[n - 1], &s, 1, err) : status;
+        status = status == TITAN_OK ? keep_group(way[n - 1], st.st_gid, err) : status;
+        (void)close(way[n - 1]);
+    }
+    TRY(status);
+    /* The last: with it the whole is done. */
+    return fsetxattr(at, INHERITED, &inherited, list_bytes(&inherited), 0) == 0
+               ? TITAN_OK
+               : titan_fail_errno(err, "no access list for what will be in it");
+}
