@@ -27,13 +27,11 @@ static const char *kind_of(const Titan__V1__Event *event, const struct json *det
 {
     static const struct {
         const char *type, *kind;
-    } kinds[] = {{"worker.lost", "loss"},           {"worker.stalled", "loss"},
-                 {"worker.device_failed", "loss"},  {"epoch.failed", "loss"},
-                 {"recovery.finished", "recovery"}, {"resize.finished", "resize"},
-                 {"resize.requested", "resize"},    {"checkpoint.failed", "warning"},
-                 {"worker.straggler", "warning"},   {"job.waiting", "warning"},
-                 {"job.squeezed", "warning"},       {"job.preempted", "warning"},
-                 {"epoch.delegated", "warning"},    {"job.state", "state"},
+    } kinds[] = {{"worker.lost", "loss"},        {"worker.stalled", "loss"},        {"worker.device_failed", "loss"},
+                 {"epoch.failed", "loss"},       {"recovery.finished", "recovery"}, {"resize.finished", "resize"},
+                 {"resize.requested", "resize"}, {"checkpoint.failed", "warning"},  {"worker.straggler", "warning"},
+                 {"job.waiting", "warning"},     {"job.squeezed", "warning"},       {"job.preempted", "warning"},
+                 {"job.refused", "warning"},     {"epoch.delegated", "warning"},    {"job.state", "state"},
                  {"job.submitted", "state"}};
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         if (strcmp(kinds[i].type, event->type) == 0)

@@ -86,6 +86,7 @@ struct agent {
     struct gpu_watch *gpus; /* NULL: none */
     struct comm_segments segments;
     uv_timer_t close_timer, adoption_timer, tick_timer, sample_timer;
+    bool as_users; /* titan-spawnd starts the workers */
     bool draining, closing;
     int open_parts; /* what agent_close still waits for */
     void (*done)(void *);
@@ -330,15 +331,25 @@ static uint64_t memory_bytes(void)
 static bool node_short(const struct titan_error *err)
 {
     return titan_error_short(err) || err->sys_errno == EAGAIN || err->status == TITAN_ENOMEM ||
-           err->status == TITAN_ETIMEDOUT || err->status == TITAN_EAGAIN || err->status == TITAN_EUNPLACEABLE;
+           err->status == TITAN_ETIMEDOUT || err->status == TITAN_EAGAIN;
+}
+
+/* Is it this node that does not start workers of that job: its user, its folder, its limits? */
+static bool refused(const struct agent *a, const struct titan_error *err)
+{
+    return err->status == TITAN_EUNPLACEABLE ||
+           (a->as_users && (err->status == TITAN_EPERM || err->status == TITAN_EINVAL));
 }
 
 static void not_started(struct agent *a, uint64_t job_id, uint64_t worker_id, const struct titan_error *why)
 {
     tlog_error(&a->log, "worker not started", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", job_id, worker_id,
                why->msg);
-    const struct agent_exit how = {
-        .code = titan_status_exit(why->status), .reason = why->msg, .not_started = true, .node_short = node_short(why)};
+    const struct agent_exit how = {.code = titan_status_exit(why->status),
+                                   .reason = why->msg,
+                                   .not_started = true,
+                                   .node_short = node_short(why),
+                                   .refused = refused(a, why)};
     CORE(a, agent_core_exited, worker_id, &how);
 }
 
@@ -710,6 +721,7 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
         return titan_fail(err, TITAN_ENOMEM, "no memory for the agent");
     a->loop = loop;
     a->batches_tail = &a->batches;
+    a->as_users = o->spawnd && *o->spawnd;
     titan_status status = agent_settings_fill(o, &a->settings, err);
     log_init(&a->log, "agent", "node=%s", a->settings.node);
     if (status == TITAN_OK)

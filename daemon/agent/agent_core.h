@@ -140,6 +140,7 @@ struct agent_exit {
     bool out_of_memory; /* killed for it; reason says limit and peak */
     bool not_started;
     bool node_short; /* ... as the node lacks descriptors, memory or a folder that answers: not the worker's fault */
+    bool refused;    /* ... as this node does not start workers of that job */
 };
 /* Once, and nothing of that worker after it. */
 void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct agent_exit *how, int64_t now,

@@ -14,6 +14,8 @@ static Titan__Internal__ExitCause exit_cause(const struct agent_worker *w, const
 {
     if (how->node_short)
         return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT;
+    if (how->refused)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_REFUSED;
     if (!started)
         return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NOT_STARTED;
     if (how->out_of_memory)

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -25,9 +26,9 @@ static titan_status spawn_connect(const char *path, const struct timeval *wait, 
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, wait, sizeof(*wait)) != 0)
         return titan_fail_errno(err, "cannot make a socket");
     if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
-        titan_status status = titan_fail_errno(err, "titan-spawnd does not answer at '%s'", path);
+        (void)titan_fail(err, TITAN_EAGAIN, "titan-spawnd does not answer at '%s': %s", path, strerror(errno));
         titan_error_hint(err, "systemctl status titan-spawnd");
-        return status;
+        return TITAN_EAGAIN;
     }
     *ret = TAKE_FD(fd);
     return TITAN_OK;
@@ -52,7 +53,8 @@ static titan_status exchange(const char *path, const struct timeval *wait, const
     while (n_got > 0)
         (void)close(got[--n_got]);
     if (status == TITAN_OK && ret->kind == SPAWN_REFUSED)
-        status = titan_fail(err, TITAN_EPERM, "titan-spawnd refuses: %s", ret->text);
+        status = titan_fail(err, ret->code < TITAN_OK && ret->code >= TITAN_EBUG ? (titan_status)ret->code : TITAN_EIO,
+                            "titan-spawnd refuses: %s", ret->text);
     if (status != TITAN_OK && *ret_fd >= 0)
         (void)close(TAKE_FD(*ret_fd));
     return status;

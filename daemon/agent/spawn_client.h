@@ -10,7 +10,9 @@
 
 #define SPAWN_SOCKET_MAX 108
 
-/* The worker runs: *ret_pidfd is the caller's. TITAN_EPERM, with titan-spawnd's reason: it does not. */
+/* The worker runs: *ret_pidfd is the caller's. It does not: titan-spawnd's status and reason; TITAN_EPERM and
+ * TITAN_EINVAL mean that this node does not start it for that user, folder or limit. TITAN_EAGAIN: titan-spawnd does
+ * not answer. */
 titan_status spawn_client_start(const char *socket, const struct spawn_request *request, const int *fds, size_t n_fds,
                                 pid_t *ret_pid, int *ret_pidfd, struct titan_error *err) TITAN_MUST_USE;
 titan_status spawn_client_signal(const char *socket, uint64_t worker_id, int signal,

@@ -31,7 +31,7 @@ struct worker_start *worker_start_new(const char *recipe)
 }
 
 /* As which number of this node the job runs. One name with two numbers is two users: files on a file server are by
- * number. */
+ * number. TITAN_EAGAIN: the name service does not answer. */
 static titan_status find_uid(const struct worker_start *s, uid_t *ret, struct titan_error *err)
 {
     struct passwd entry, *found = NULL;
@@ -46,16 +46,17 @@ static titan_status find_uid(const struct worker_start *s, uid_t *ret, struct ti
         return titan_fail(err, TITAN_EPERM, "user %s is uid %u for the coordinator and uid %u on node %s", s->user,
                           s->uid, found->pw_uid, s->node);
     if (!found && s->has_uid)
-        return titan_fail(err, TITAN_EPERM, "user %s, uid %u for the coordinator, is not known on node %s%s%s", s->user,
-                          s->uid, s->node, rc ? ": " : "", rc ? strerror(rc) : "");
+        return titan_fail(err, rc ? TITAN_EAGAIN : TITAN_EPERM,
+                          "user %s, uid %u for the coordinator, is not known on node %s%s%s", s->user, s->uid, s->node,
+                          rc ? ": " : "", rc ? strerror(rc) : "");
     if (!found && s->default_user[0])
         rc = getpwnam_r(s->default_user, &entry, memory, sizeof(memory), &found);
     if (!found) {
-        (void)titan_fail(err, TITAN_EPERM, "'%s' is no user of node %s%s%s",
+        (void)titan_fail(err, rc ? TITAN_EAGAIN : TITAN_EPERM, "'%s' is no user of node %s%s%s",
                          s->default_user[0] ? s->default_user : s->user, s->node, rc ? ": " : "",
                          rc ? strerror(rc) : "");
         titan_error_hint(err, "make that user, or name one for jobs without one: agent.default_user of the node");
-        return TITAN_EPERM;
+        return rc ? TITAN_EAGAIN : TITAN_EPERM;
     }
     *ret = found->pw_uid;
     return TITAN_OK;
@@ -114,10 +115,10 @@ static titan_status check_own_user(const struct worker_start *s, struct titan_er
     TRY(recipe_parse(r, s->recipe, "recipe", err));
     if (!r->job.as_user)
         return TITAN_OK;
-    (void)titan_fail(err, TITAN_EPERM,
+    (void)titan_fail(err, TITAN_EUNPLACEABLE,
                      "jobs run as their users (coordinator.jobs_as_users), and node %s has no titan-spawnd", s->node);
     titan_error_hint(err, "start titan-spawnd on the node and name it: agent.spawnd");
-    return TITAN_EPERM;
+    return TITAN_EUNPLACEABLE;
 }
 
 /* The log is opened here and not by the child: the thread waits for that until it has become the worker. */

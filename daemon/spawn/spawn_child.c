@@ -88,8 +88,8 @@ static titan_status find_user(const struct spawn_policy *p, uid_t uid, struct us
     int n = GROUPS_MAX;
     const int rc = getpwuid_r(uid, &entry, memory, sizeof(memory), &found);
     if (!found)
-        return titan_fail(err, TITAN_ENOTFOUND, "uid %u has no name on this node%s%s", uid, rc ? ": " : "",
-                          rc ? strerror(rc) : "");
+        return titan_fail(err, rc ? TITAN_EAGAIN : TITAN_EPERM, "uid %u has no name on this node%s%s", uid,
+                          rc ? ": " : "", rc ? strerror(rc) : "");
     (void)snprintf(ret->name, sizeof(ret->name), "%s", entry.pw_name);
     (void)snprintf(ret->home, sizeof(ret->home), "%s", entry.pw_dir);
     ret->gid = entry.pw_gid;
@@ -304,5 +304,5 @@ void spawn_child_run(const struct spawn_policy *p, const struct spawn_request *r
     struct titan_error err = {0};
     (void)!start(p, r, fds, n_fds, &report, &err);
     (void)!write(report, err.msg, strlen(err.msg));
-    _exit(127);
+    _exit(-err.status);
 }

@@ -24,7 +24,7 @@ titan_status spawn_policy_check(const struct spawn_policy *p, const struct spawn
                                 struct titan_error *err) TITAN_MUST_USE;
 
 /* In the child, as root: becomes the user and then the worker. fds: of the request. report closes when the worker runs;
- * before that, it gets the text of what went wrong. */
+ * before that, it gets the text of what went wrong, and the child exits with the status, negated. */
 void spawn_child_run(const struct spawn_policy *p, const struct spawn_request *r, const int fds[SPAWN_FDS],
                      size_t n_fds, int report) __attribute__((noreturn));
 

@@ -73,7 +73,8 @@ struct spawn_reply {
     uint32_t state; /* enum spawn_state */
     uint32_t uid;
     int32_t pid;
-    int32_t code, signal;            /* of the end; code -1: by a signal, or unknown where signal is 0 */
+    /* Of the end: code -1: by a signal, or unknown where signal is 0. A refusal's code is its titan_status. */
+    int32_t code, signal;
     uint32_t held;                   /* SPAWN_HELD_*: what workers can be limited in */
     uint64_t oom_kills, limit, peak; /* of its cgroup's memory; 0 = not known */
     char text[SPAWN_TEXT];           /* why not, or not in all, ended by a NUL */

@@ -345,9 +345,10 @@ static void answer(struct spawnd *s, struct connection *c, const struct spawn_re
     connection_close(s, c);
 }
 
-static void refuse(struct spawnd *s, struct connection *c, uint64_t worker_id, const char *why)
+static void refuse(struct spawnd *s, struct connection *c, uint64_t worker_id, titan_status status, const char *why)
 {
     struct spawn_reply reply = reply_of(SPAWN_REFUSED, worker_id);
+    reply.code = status;
     (void)snprintf(reply.text, sizeof(reply.text), "%s", why);
     tlog_warn(&s->log, "refused", "worker=%" PRIu64 " reason=\"%s\"", worker_id, why);
     answer(s, c, &reply, -1);
@@ -446,9 +447,10 @@ static void on_report(struct spawnd *s, struct worker *w)
             answer(s, c, &reply, w->pidfd);
         return;
     }
-    (void)waitid(P_PIDFD, (id_t)w->pidfd, &(siginfo_t){0}, WEXITED);
+    siginfo_t end = {0};
+    (void)waitid(P_PIDFD, (id_t)w->pidfd, &end, WEXITED);
     if (c)
-        refuse(s, c, w->id, text);
+        refuse(s, c, w->id, end.si_code == CLD_EXITED ? (titan_status)-end.si_status : TITAN_EIO, text);
     w->ended = true;
     worker_free(s, w);
 }
@@ -511,7 +513,7 @@ static void on_connection(struct spawnd *s, struct connection *c)
     while (n_fds > 0)
         (void)close(fds[--n_fds]);
     if (status != TITAN_OK) {
-        refuse(s, c, r.worker_id, err.msg);
+        refuse(s, c, r.worker_id, status, err.msg);
     } else if (r.kind == SPAWN_ASK) {
         answer_ask(s, c, &r);
     } else if (r.kind == SPAWN_LIMITS) {
@@ -524,7 +526,7 @@ static void on_connection(struct spawnd *s, struct connection *c)
         if (w)
             answer(s, c, &reply, -1);
         else
-            refuse(s, c, r.worker_id, "no such worker");
+            refuse(s, c, r.worker_id, TITAN_ENOTFOUND, "no such worker");
     }
 }
 

@@ -272,6 +272,18 @@ def restarts_keep_workers():
         assert ended["detail"]["signal"] == signal.SIGSEGV, ended
 
 
+def starts_await_spawnd():
+    """a titan-spawnd that does not answer refuses nothing: the job says so, and starts when it answers"""
+    with World() as w:
+        w.spawnd.stop()
+        job = w.submit(ALICE)
+        until("its start is tried again", lambda: "trying again" in w.daemon.status(job).get("reason", ""))
+        assert "titan-spawnd does not answer at" in w.daemon.status(job)["reason"]
+        w.spawnd.start()
+        w.runs(job)
+        assert not int(w.daemon.status(job).get("restarts", 0))
+
+
 def kills_are_known():
     """how a worker ends is known by its parent: a signal of the system, and of its own"""
     with World() as w:
@@ -288,19 +300,25 @@ def kills_are_known():
 
 
 def users_of_the_node():
-    """one user with two numbers, one that the node does not know, and one of the system are refused, each with its numbers; agent.default_user
-    takes jobs of those without a number"""
+    """one user with two numbers, one that the node does not know, one of the system and one with another's folder are refused, each with its
+    numbers, and their jobs fail at once; agent.default_user takes jobs of those without a number"""
     def refused(w, job, text):
-        """It is, and says so."""
-        until("it is refused", lambda: any(
-            e["type"] == "worker.exited" and text in e["message"] for e in w.daemon.lines("events", job)))
+        """The job fails at once, with the node's line wherever it is asked for, and nothing is counted."""
+        w.daemon.wait_state(job, "FAILED")
         assert not w.workers()
-        assert w.daemon.ctl("cancel", job).code == 0
+        events = w.daemon.lines("events", job)
+        (why,) = [e["message"] for e in events if e["type"] == "job.refused"]
+        assert text in why, why
+        assert [e["detail"]["counted"] for e in events if e["type"] == "worker.exited"] == [False], events
+        (listed,) = [j for j in json.loads(w.daemon.ok("-o", "json", "list"))["jobs"] if int(j["id"]) == job]
+        status = w.daemon.status(job)
+        assert listed["reason"] == status["reason"] == why, (listed, status)
+        assert not int(status.get("restarts", 0)), status
+        for shown in (w.daemon.ctl("status", job).out, w.daemon.ctl("list", "-w").out):
+            assert "refuses its workers" in shown, shown
 
     with World('default_user = "bob"') as w:
-        job = w.submit(0)  # root's ends at once, and says what to do
-        s = w.daemon.wait_state(job, "FAILED")
-        assert "none as root" in s["reason"] and "--for USER" in s["reason"] and not w.workers(), s
+        refused(w, w.submit(0, fault_tolerance__max_restarts=1000), "none as root (agent.spawnd): submit as a user, or with --for USER")
         refused(w, w.submit(NOBODY_KNOWN), f"uid {NOBODY_KNOWN} for the coordinator, is not known on node")
         (node,) = [n["name"] for n in json.loads(w.daemon.ok("-o", "json", "nodes"))["nodes"]]
         w.daemon.ok("drain", node)
@@ -311,6 +329,13 @@ def users_of_the_node():
             refused(w, job, f"user alice is uid {ALICE} for the coordinator and uid {ALICE + 1000} on node {node}")
         finally:
             name_users()
+        others = w.dir / "jobs" / str(job + 1)
+        others.mkdir(mode=0o755)
+        os.chown(others, BOB, BOB)
+        refused(w, w.submit(ALICE), str(others))
+        job = w.submit(ALICE)  # what was put right since is refused no more
+        w.runs(job)
+        assert w.as_user(ALICE, "cancel", job).code == 0
         token = w.daemon.ok("token", "create", "ci", "--role", "user", "--ttl", "1h").strip()
         job = w.submit(TITAN, token=token)
         w.runs(job)
@@ -716,8 +741,8 @@ def main():
         tap(skipped)
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     own_names()
-    tap(workers_are_users, restarts_keep_workers, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, results_are_theirs, closed_to_titand,
-        shared_with_users, cgroups, limits_that_cannot_be, limits_are_written, scope, scope_is_gone, memory_limit)
+    tap(workers_are_users, restarts_keep_workers, starts_await_spawnd, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, results_are_theirs,
+        closed_to_titand, shared_with_users, cgroups, limits_that_cannot_be, limits_are_written, scope, scope_is_gone, memory_limit)
 
 
 main()

@@ -351,6 +351,12 @@ static void write_record(int h)
 
 static void start(int h, uint64_t worker, const Titan__Internal__StartWorkers *m)
 {
+    if (S->now < S->hosts[h].refuses_until && m->job_id == S->hosts[h].refuses) {
+        const struct agent_exit how = {.code = 5, .reason = "refused", .not_started = true, .refused = true};
+        totals->starts_refused++;
+        CORE(h, agent_core_exited, worker, &how);
+        return;
+    }
     host_spawn(h, m->job_id, worker);
     CORE(h, agent_core_started, worker, 1000 + (int64_t)worker);
 }

@@ -345,6 +345,10 @@ static void strike(const struct fault *f)
     case FAULT_STARTS_FAIL:
         S->hosts[n].starts_fail_until = S->now + f->lasts;
         break;
+    case FAULT_REFUSED:
+        S->hosts[n].refuses = 1 + f->pick2 % (uint64_t)S->plan->jobs;
+        S->hosts[n].refuses_until = S->now + f->lasts;
+        break;
     case FAULT_AGENT_KILL: /* half of them behind the next promise that any agent gives */
         if (f->pick2 % 2)
             S->kill_at_promise = f->lasts;

@@ -277,6 +277,8 @@ static void take_event(const struct change *c)
 {
     if (strcmp(c->event.type, "epoch.failed") == 0)
         job_of(c->event.job_id)->failed_epochs++;
+    if (strcmp(c->event.type, "job.refused") == 0)
+        job_of(c->event.job_id)->refused = true;
     CHECK("I9", !strstr(c->event.detail ? c->event.detail : "", "ms\":-"), "%s: %s", c->event.type, c->event.detail);
     totals->recoveries += strcmp(c->event.type, "recovery.finished") == 0;
     totals->resizes += strcmp(c->event.type, "resize.finished") == 0;

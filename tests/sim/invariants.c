@@ -12,7 +12,8 @@
  *  I7  no worker outlives its job
  *  I8  a checkpoint that is listed or named in a command is whole on disk; a backup may list what has expired since
  *  I9  once faults have stopped, every job ends
- *  I10 restarts = counted ends of workers + failed epochs; only a used-up budget or a permanent error fails a job
+ *  I10 restarts = counted ends of workers + failed epochs; only a used-up budget, a permanent error or
+ *      nodes that refuse it fail a job
  *  I11 epochs have sizes that the job may have, and a job's reason fits its state (image.c)
  *  I12 a job that breaks the protocol or crashes pays alone; made-up messages have no effect (byzantine.c)
  *  I13 the first job in the queue has its slots asked for as soon as those that are free, that come back and of jobs
@@ -418,8 +419,8 @@ static void check_budget(const struct image_job *j)
     CHECK_OF(j->job.id, "I10", s->restarts == j->counted + j->failed_epochs,
              "job %llu: %u restarts, %u counted, %u failed", LL(j->job.id), s->restarts, j->counted, j->failed_epochs);
     if (j->job.state == JOB_FAILED)
-        CHECK_OF(j->job.id, "I10", budget_used(j) || j->permanent, "job %llu failed with %u of %u: %s", LL(j->job.id),
-                 s->restarts, j->job.spec.max_restarts, j->reason);
+        CHECK_OF(j->job.id, "I10", budget_used(j) || j->permanent || j->refused, "job %llu failed with %u of %u: %s",
+                 LL(j->job.id), s->restarts, j->job.spec.max_restarts, j->reason);
     else if (j->job.state == JOB_COMPLETED)
         CHECK_OF(j->job.id, "I10", !budget_used(j), "job %llu went on with %u of %u", LL(j->job.id), s->restarts,
                  j->job.spec.max_restarts);

@@ -19,6 +19,7 @@ const char *const fault_names[FAULT_KINDS] = {
     [FAULT_KILL_AT_SEAL] = "worker killed while state is installed",
     [FAULT_COMM_BREAK] = "communicator breaks",
     [FAULT_STARTS_FAIL] = "starts fail",
+    [FAULT_REFUSED] = "node refuses a job",
     [FAULT_AGENT_KILL] = "agent killed",
     [FAULT_AGENT_STOP] = "agent stopped",
     [FAULT_NODE_POWER] = "node loses power",
@@ -84,6 +85,7 @@ static const struct {
     [REQUEST_UNDRAIN] = {3, 0, 0},        [REQUEST_CHECKPOINT] = {5, 0, 0},
     [REQUEST_FORGET] = {5, 0, 0},         [FAULT_STORE_RESTORED] = {0, 20, 4000},
     [FAULT_ELSEWHERE] = {0, 3000, 12000}, [FAULT_REVOKED] = {0, 300, 9000},
+    [FAULT_REFUSED] = {0, 100, 6000},
 };
 
 /* What follows a restore, besides what follows everything. */
@@ -220,6 +222,14 @@ static void make_revoked(struct plan *p, usec until)
         make_fault(&d, p, FAULT_REVOKED, roll(&d, 50 * MS, until));
 }
 
+/* In one of four. */
+static void make_refused(struct plan *p, usec until)
+{
+    struct dice d = {chance_mix(p->seed, 6)};
+    if (roll(&d, 0, 3) == 0)
+        make_fault(&d, p, FAULT_REFUSED, roll(&d, 0, until));
+}
+
 /* One of six has as many jobs as there can be, most of them short: they queue, and pass each other. */
 static void make_crowd(struct plan *p, usec until)
 {
@@ -266,6 +276,7 @@ void plan_make(struct plan *p, uint64_t seed)
     make_restore(p, until);
     make_elsewhere(p, until);
     make_revoked(p, until);
+    make_refused(p, until);
 }
 
 void plan_keep(struct plan *p, uint64_t keep)

@@ -25,7 +25,7 @@ static bool comes_before(uint64_t a, uint64_t b)
 static bool could_start(uint64_t job)
 {
     const struct jobrec *j = core_find_job(S->coord.core, job);
-    return j && j->phase == PHASE_QUEUED && !queue_too_large(j);
+    return j && j->phase == PHASE_QUEUED && !queue_too_large(j) && !j->n_refusals;
 }
 
 static void see_start(uint64_t job)
@@ -63,7 +63,7 @@ static bool must_yield(const struct jobrec *j, const struct jobrec *first)
 static void check_first(const struct jobrec *first)
 {
     const struct core *c = S->coord.core;
-    uint32_t room = slots_free(c, "cpu", NULL), coming = 0, claims = 0, lent = 0;
+    uint32_t room = slots_free(c, "cpu", NULL, NULL), coming = 0, claims = 0, lent = 0;
     for (const struct noderec *n = c->nodes; n; n = n->next)
         if (n->state == NODE_READY && !n->session)
             return; /* it comes back, or is lost: then this is decided */

@@ -82,6 +82,7 @@ enum fault_kind {
     FAULT_KILL_AT_SEAL,
     FAULT_COMM_BREAK,  /* an epoch's communicator fails though all its members live */
     FAULT_STARTS_FAIL, /* workers started meanwhile end at once */
+    FAULT_REFUSED,     /* a node starts no workers of a job */
     FAULT_AGENT_KILL,
     FAULT_AGENT_STOP,
     FAULT_NODE_POWER,
@@ -235,7 +236,7 @@ void cluster_close(void);
     X(rolled_back) X(installed_in_part) X(quiet_unasked) X(checkpoints) X(checkpoints_torn) X(store_refused)       \
     X(fenced_commands) X(duplicates) X(fenced_terms) X(fenced_epochs) X(refused) X(stalls) X(kills) X(promises)   \
     X(leader_epochs) X(datagrams) X(forged) X(leases_over) X(started_again) X(syncs_failed) X(old_stores) X(not_covered)    \
-    X(settled) X(taken_elsewhere) X(revoked) X(passed)
+    X(settled) X(taken_elsewhere) X(revoked) X(passed) X(starts_refused)
 /* clang-format on */
 struct totals {
 #define FIELD(name) uint64_t name;
@@ -302,7 +303,7 @@ struct image_job {
     char paths[SIM_EPOCHS][64];
     uint64_t newest; /* epoch */
     uint32_t counted, failed_epochs;
-    bool permanent;
+    bool permanent, refused;
 };
 struct image_worker {
     struct worker w;
@@ -431,9 +432,10 @@ struct host {
     uint32_t life;    /* of the agent */
     uint64_t session; /* 0 = none */
     bool connecting;
-    usec starts_fail_until, disk_slow_until;
-    usec heard_at;   /* by the coordinator, on a session */
-    uint64_t *procs; /* ids of all there have been, ascending */
+    usec starts_fail_until, refuses_until, disk_slow_until;
+    uint64_t refuses; /* workers of this job */
+    usec heard_at;    /* by the coordinator, on a session */
+    uint64_t *procs;  /* ids of all there have been, ascending */
     size_t n_procs;
     struct agent *agent;
     bool turned; /* an attacker has spoken with its agent's keys */

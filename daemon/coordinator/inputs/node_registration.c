@@ -17,6 +17,7 @@
 #include "daemon/coordinator/outbox/transitions.h"
 #include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/records/job_table.h"
+#include "daemon/coordinator/records/refusals.h"
 #include "daemon/coordinator/run/leader_epochs.h"
 #include "daemon/coordinator/run/epoch_forming.h"
 #include "daemon/coordinator/run/job_clock.h"
@@ -198,6 +199,7 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
     move_node(c, n, NODE_READY, back ? "is back" : "is ready");
     send_registration_ack(c, n);
     quarantine_answered(c, n);
+    refusals_lift(c, n);
     ask_for_folders(c, n, m, known);
     faulty_slots_registered(c, n, m->gpus);
     detector_set_interval(c);

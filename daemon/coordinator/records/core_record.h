@@ -36,6 +36,7 @@ struct core {
     } heads[CORE_DEVICES];
     uint32_t idle[CORE_DEVICES]; /* slots that the last placement has left free */
     struct jobrec *active, *active_last;
+    size_t refusals;            /* of all jobs, records/refusals.h */
     size_t pending, too_large;  /* jobs in the queue; of them those that need more than `all` */
     uint32_t all[CORE_DEVICES]; /* slots of the nodes in service, as of the last placement */
     struct noderec *sessions[CORE_BUCKETS];

@@ -210,7 +210,9 @@ struct jobrec {
     bool requeue;         /* it is to give its slots back and be queued again, as soon as it may stop */
     bool must_checkpoint; /* when it stops, also if its recipe writes none */
     char *short_why; /* a node could not start or keep a worker, for want of what is its own; NULL = one could since */
-    char *folder;    /* of its checkpoints, see core_set_folder; NULL = not known */
+    const struct noderec **refusals; /* records/refusals.h */
+    size_t n_refusals, cap_refusals;
+    char *folder;          /* of its checkpoints, see core_set_folder; NULL = not known */
     struct ckptrec *ckpts; /* newest first */
     size_t n_ckpts, cap_ckpts;
     struct {
@@ -226,6 +228,7 @@ struct exit_report {
     enum loss_cause cause;
     bool node_short; /* not its fault: its node has no descriptors, memory, processes or space left; or it was not
                         started, as no folder answers */
+    bool refused;    /* nor started: its node does not start workers of this job */
     bool asked;      /* it was told to leave and did, or was killed for it */
     const char *reason;
 };

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "daemon/coordinator/records/job_queue.h"
+#include "daemon/coordinator/records/refusals.h"
 
 struct jobrec *core_find_job(const struct core *c, uint64_t id)
 {
@@ -61,6 +62,7 @@ void job_free(struct jobrec *j)
     free(j->budget.fault.words);
     free(j->waits.said);
     free(j->budget.past);
+    free(j->refusals);
     free(j);
 }
 
@@ -71,6 +73,7 @@ void core_forget(struct core *c, struct jobrec *j)
     while (*at != j)
         at = &(*at)->hash_next;
     *at = j->hash_next;
+    refusals_forget(c, j);
     job_free(j);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "daemon/coordinator/records/core_record.h"
+#include "daemon/coordinator/records/refusals.h"
 
 static size_t name_bucket(const char *name)
 {
@@ -90,6 +91,7 @@ static void unlink_node(struct noderec **at, const struct noderec *n, bool by_ha
 void core_drop_node(struct core *c, struct noderec *n)
 {
     titan_assert(!n->session && n->used == 0);
+    refusals_lift(c, n);
     unlink_node(&c->names[name_bucket(n->name)], n, true);
     unlink_node(&c->nodes, n, false);
     c->last_node = c->nodes;

@@ -50,7 +50,7 @@ static uint32_t find_offers(const struct core *c, const struct jobrec *j, struct
     for (size_t i = 0; i < j->n_workers; i++)
         j->workers[i]->node->mine++;
     for (struct noderec *n = c->nodes; n; n = n->next)
-        if (slots_usable(n, j->device) && node_spare(c, n) > 0) {
+        if (slots_usable(n, j->device, j) && node_spare(c, n) > 0) {
             ret[n_offers] = (struct offer){.node = n,
                                            .at = n_offers,
                                            .mine = n->mine,
@@ -107,7 +107,7 @@ void grow_job(struct core *c, struct jobrec *j)
     want = MIN(want, queue_allows(c, j, NULL));
     if (have >= want)
         return;
-    uint32_t spare = slots_free(c, j->device, NULL), held = slots_held_back(c, j);
+    uint32_t spare = slots_free(c, j->device, j, NULL), held = slots_held_back(c, j);
     uint32_t world = size_world(j, MIN(want, have + (spare > held ? spare - held : 0)));
     if (world <= have)
         return;

@@ -9,17 +9,18 @@
 #include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/records/node_slots.h"
 #include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/records/refusals.h"
 
-bool slots_usable(const struct noderec *n, const char *device)
+bool slots_usable(const struct noderec *n, const char *device, const struct jobrec *j)
 {
-    return node_accepts(n) && strcmp(n->device, device) == 0;
+    return node_accepts(n) && strcmp(n->device, device) == 0 && !(j && refusal_holds(j, n));
 }
 
-uint32_t slots_free(const struct core *c, const char *device, uint32_t *ret_all)
+uint32_t slots_free(const struct core *c, const char *device, const struct jobrec *j, uint32_t *ret_all)
 {
     uint32_t spare = 0, all = 0;
     for (const struct noderec *n = c->nodes; n; n = n->next) {
-        if (!slots_usable(n, device))
+        if (!slots_usable(n, device, j))
             continue;
         all += node_slots(c, n);
         spare += node_spare(c, n);
@@ -56,7 +57,7 @@ void slots_set_device(struct jobrec *j, const char *device)
 bool slots_choose_device(const struct core *c, struct jobrec *j)
 {
     for (size_t i = 0; i < CORE_DEVICES; i++) {
-        if (!job_fits_device(j, core_devices[i]) || size_world(j, slots_free(c, core_devices[i], NULL)) == 0)
+        if (!job_fits_device(j, core_devices[i]) || size_world(j, slots_free(c, core_devices[i], j, NULL)) == 0)
             continue;
         slots_set_device(j, core_devices[i]);
         return true;

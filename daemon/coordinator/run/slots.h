@@ -5,10 +5,10 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* May new workers start there, on this device? */
-bool slots_usable(const struct noderec *n, const char *device);
-/* Free slots of the nodes that take workers; *ret_all (may be NULL): all of their slots. */
-uint32_t slots_free(const struct core *c, const char *device, uint32_t *ret_all);
+/* May new workers of this job (NULL = of any) start there, on this device? */
+bool slots_usable(const struct noderec *n, const char *device, const struct jobrec *j);
+/* Free slots of the nodes that take such workers; *ret_all (may be NULL): all of their slots. */
+uint32_t slots_free(const struct core *c, const char *device, const struct jobrec *j, uint32_t *ret_all);
 bool slots_held(const struct jobrec *j); /* its slots stay its own while a worker is replaced */
 /* Slots of this device that running jobs wait for which give none to this one. */
 uint32_t slots_claimed(const struct core *c, const char *device, const struct jobrec *j);

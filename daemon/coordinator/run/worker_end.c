@@ -5,15 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "daemon/coordinator/cluster/quarantine.h"
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/coordinator/outbox/transitions.h"
+#include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/records/phase.h"
+#include "daemon/coordinator/records/refusals.h"
 #include "daemon/coordinator/run/job_end.h"
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/recovery.h"
+#include "daemon/coordinator/run/requeue.h"
 #include "daemon/coordinator/run/restart_budget.h"
+#include "daemon/coordinator/run/slots.h"
 
 static const char *exit_words(struct core *c, const struct exit_report *r, const char *why)
 {
@@ -41,6 +46,21 @@ static bool leaves_as_asked(const struct exit_report *r)
     return r->signal ? r->signal == SIGKILL && r->cause != LOSS_OOM : r->exit_code == 0;
 }
 
+/* The node and the job do not fit together, which says nothing of the run: it goes on elsewhere. */
+static void leave_out(struct core *c, struct jobrec *j, const struct noderec *n, const char *words)
+{
+    const char *why = batch_printf(c->out, "node %s refuses its workers: %s", n->name, words);
+    if (refusal_add(c, j, n))
+        emit_event(c, j, (struct emit){.type = "job.refused", .message = why, .node = n});
+    const uint32_t least = size_least(j), could = size_kept(j) + slots_free(c, j->device, j, NULL);
+    if (refusals_room(c, j) < least)
+        job_fail(c, j, why);
+    else if (MAX(could, size_staying(j)) < least)
+        (void)requeue_begin(j, why);
+    else
+        size_claim(j, MIN(j->size.claim, could));
+}
+
 void worker_ended(struct core *c, struct workrec *w, struct exit_report *report, const char *why)
 {
     struct jobrec *j = w->job;
@@ -49,8 +69,9 @@ void worker_ended(struct core *c, struct workrec *w, struct exit_report *report,
     bool over = phase_ends(j);
     bool asked = (w->state == WORKER_STOPPING && !w->exit_cause) || (rank_slot && rank_slot->finished);
     bool node_short = report && report->node_short;
-    bool permanent = !over && !asked && !node_short && report && report->exit_code == 2 && !report->signal;
-    bool lost = !over && !asked && !permanent && (w->started || report) && !w->unseen;
+    bool refused = report && report->refused && !w->started;
+    bool permanent = !over && !asked && !node_short && !refused && report && report->exit_code == 2 && !report->signal;
+    bool lost = !over && !asked && !permanent && !refused && (w->started || report) && !w->unseen;
     bool starting = w->state == WORKER_STARTING;
     bool drained = node_leaves(w->node);
     enum loss_cause cause = LOSS_NONE;
@@ -72,6 +93,8 @@ void worker_ended(struct core *c, struct workrec *w, struct exit_report *report,
     worker_forget(c, w);
     if (permanent)
         job_fail(c, j, batch_printf(c->out, "%s (on node %s)", words, node->name));
+    if (refused && !over)
+        leave_out(c, j, node, words);
     if (node_short && !over) {
         core_set_string(&j->short_why,
                         batch_printf(c->out, "node %s %s: %s; trying again", node->name,

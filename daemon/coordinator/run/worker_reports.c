@@ -305,6 +305,7 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
                                            .signal = x->signal,
                                            .cause = cause_from_report(x),
                                            .node_short = node_was_short(x),
+                                           .refused = x->cause == TITAN__INTERNAL__EXIT_CAUSE__CAUSE_REFUSED,
                                            .reason = x->reason},
                      NULL);
         break;

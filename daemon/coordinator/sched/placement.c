@@ -30,7 +30,7 @@ static void measure_cluster(struct core *c)
 {
     uint32_t all[CORE_DEVICES];
     for (size_t i = 0; i < CORE_DEVICES; i++)
-        (void)slots_free(c, core_devices[i], &all[i]);
+        (void)slots_free(c, core_devices[i], NULL, &all[i]);
     if (queue_set_all(c, all) || c->unreported)
         queue_each_too_large(c, WAITS_REPORTED, report_too_large);
     c->unreported = false;
@@ -41,7 +41,8 @@ static uint32_t room_for(const struct core *c, const struct jobrec *j, size_t de
 {
     if (!job_fits_device(j, core_devices[device]) || (c->heads[device].held && !MUTANT(BACKFILL_DELAYS)))
         return 0;
-    const uint32_t spare = slots_free(c, core_devices[device], NULL), taken = slots_claimed(c, core_devices[device], j);
+    const uint32_t spare = slots_free(c, core_devices[device], j, NULL);
+    const uint32_t taken = slots_claimed(c, core_devices[device], j);
     return spare > taken ? spare - taken : 0;
 }
 
@@ -95,7 +96,7 @@ static void place_queue(struct core *c)
             continue;
         }
         for (size_t i = CORE_DEVICES; i-- > 0;) {
-            if (!c->heads[i].job && job_fits_device(j, core_devices[i]))
+            if (!c->heads[i].job && !j->n_refusals && job_fits_device(j, core_devices[i]))
                 backfills_fall_due(c, j, core_devices[i]);
             room[i] = room_for(c, j, i);
             device = size_world(j, room[i]) > 0 ? i : device;
@@ -104,13 +105,15 @@ static void place_queue(struct core *c)
             place(c, j, device, MIN(room[device], allowed));
             continue;
         }
+        if (j->n_refusals) /* it waits for slots of some nodes only, and no other job for it */
+            continue;
         block(c, j, room);
         for (size_t i = 0; i < CORE_DEVICES; i++)
             room[i] = job_fits_device(j, core_devices[i]) ? room[i] : UINT32_MAX;
         queue_narrow(c, room); /* whatever comes behind it has no more room */
     }
     for (size_t i = 0; i < CORE_DEVICES; i++)
-        c->idle[i] = c->heads[i].job ? slots_free(c, core_devices[i], NULL) : 0;
+        c->idle[i] = c->heads[i].job ? slots_free(c, core_devices[i], NULL, NULL) : 0;
     backfills_end(c);
 }
 

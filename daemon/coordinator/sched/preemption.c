@@ -108,7 +108,7 @@ static void stop(struct core *c, struct jobrec *j, const struct jobrec *to)
 
 bool preempt_for(struct core *c, const struct jobrec *j, const char *device)
 {
-    const uint32_t least = size_least(j), have = slots_free(c, device, NULL) + coming(c, device);
+    const uint32_t least = size_least(j), have = slots_free(c, device, NULL, NULL) + coming(c, device);
     const uint32_t need = least + slots_claimed(c, device, j);
     if (least == 0 || have >= need)
         return least > 0;

@@ -11,6 +11,7 @@
 #include "daemon/coordinator/records/job_size.h"
 #include "daemon/coordinator/records/job_table.h"
 #include "daemon/coordinator/records/node_slots.h"
+#include "daemon/coordinator/records/refusals.h"
 #include "daemon/coordinator/run/stale_store.h"
 #include "daemon/coordinator/sched/backfill.h"
 
@@ -36,7 +37,7 @@ static void put(struct text *t, const char *fmt, ...)
 
 static bool may_use(const struct jobrec *j, const struct noderec *n)
 {
-    return node_accepts(n) && job_fits_device(j, n->device);
+    return node_accepts(n) && job_fits_device(j, n->device) && !refusal_holds(j, n);
 }
 
 /* "2 free on node b, 1 on node c" */
@@ -61,12 +62,14 @@ static void put_free(const struct core *c, const struct jobrec *j, struct text *
 
 static void put_out_of_service(const struct core *c, const struct jobrec *j, struct text *t)
 {
-    uint32_t out = 0;
+    uint32_t out = 0, refusing = 0;
     for (const struct noderec *n = c->nodes; n; n = n->next)
         if (n->state == NODE_READY && n->session && !may_use(j, n) && job_fits_device(j, n->device))
-            out += n->slots;
+            *(refusal_holds(j, n) ? &refusing : &out) += n->slots;
     if (out)
         put(t, "; %u on nodes out of service", out);
+    if (refusing)
+        put(t, "; %u on nodes that refuse it", refusing);
     for (const struct noderec *n = c->nodes; n; n = n->next) {
         if (n->session && node_unfit(n)) {
             put(t, "; node %s is unfit: %s", n->name, node_unfit_words(n));

@@ -844,6 +844,33 @@ static void test_causes(void **state)
     }
 }
 
+/* A start that did not come about: the node's want goes before its refusal, which the coordinator would keep. */
+static void test_causes_of_no_start(void **state)
+{
+    (void)state;
+    static const struct {
+        bool node_short, refused;
+        Titan__Internal__ExitCause cause;
+    } cases[] = {
+        {false, false, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NOT_STARTED},
+        {false, true, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_REFUSED},
+        {true, true, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        (void)teardown(NULL);
+        (void)setup(NULL);
+        session();
+        start(11);
+        const struct agent_exit how = {.code = 5,
+                                       .reason = "uid 7",
+                                       .not_started = true,
+                                       .node_short = cases[i].node_short,
+                                       .refused = cases[i].refused};
+        INPUT(agent_core_exited, 11, &how);
+        assert_int_equal(cause(), cases[i].cause);
+    }
+}
+
 static void test_revoked_and_not_quiet_is_killed(void **state)
 {
     (void)state;
@@ -1382,6 +1409,7 @@ int main(void)
         TEST(test_registration_lists_what_was_quiesced),
         TEST(test_records_are_bounded),
         TEST(test_causes),
+        TEST(test_causes_of_no_start),
         TEST(test_revoked_and_not_quiet_is_killed),
         TEST(test_revoked_while_the_agent_stood_still),
         TEST(test_quiet_in_time_is_not_killed),
