@@ -138,25 +138,24 @@ titan_status file_read_named(const char *path, size_t max, struct buf *out, stru
     return read_whole(fd, path, max, out, err);
 }
 
-titan_status file_read_tail(const char *path, size_t most, struct buf *out, bool *ret_whole, struct titan_error *err)
+titan_status file_read_tail(int fd, const char *name, size_t most, struct buf *out, bool *ret_whole,
+                            struct titan_error *err)
 {
-    _cleanup_fd_ int fd = -1;
     struct stat st;
-    titan_assert(most > 0 && out->len == 0);
-    TRY(file_open_regular(AT_FDCWD, path, 0, &fd, err));
+    titan_assert(fd >= 0 && most > 0 && out->len == 0);
     if (fstat(fd, &st) != 0)
-        return titan_fail_errno(err, "cannot read '%s'", path);
+        return titan_fail_errno(err, "cannot read '%s'", name);
     *ret_whole = (uint64_t)st.st_size <= most;
     const size_t want = *ret_whole ? (size_t)st.st_size : most;
     titan_status status = buf_reserve(out, want + 1);
     if (status != TITAN_OK)
-        return titan_fail(err, status, "cannot hold %zu bytes of '%s'", want, path);
+        return titan_fail(err, status, "cannot hold %zu bytes of '%s'", want, name);
     while (out->len < want) {
         const ssize_t n = pread(fd, out->data + out->len, want - out->len, st.st_size - (off_t)(want - out->len));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return titan_fail_errno(err, "cannot read '%s'", path);
+            return titan_fail_errno(err, "cannot read '%s'", name);
         if (n == 0) /* it has become shorter */
             break;
         out->len += (size_t)n;

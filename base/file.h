@@ -20,8 +20,9 @@ titan_status file_read(const char *path, size_t max, struct buf *out, struct tit
 /* The same below an open folder, with file_open_regular's flags. */
 titan_status file_read_at(int at, const char *name, int flags, size_t max, struct buf *out,
                           struct titan_error *err) TITAN_MUST_USE;
-/* The last bytes of a file, `most` at most, into an empty buffer. *ret_whole: that is all of it. */
-titan_status file_read_tail(const char *path, size_t most, struct buf *out, bool *ret_whole,
+/* The last bytes of an open file, `most` at most, into an empty buffer. *ret_whole: that is all of it. name: of it, for
+ * the message. */
+titan_status file_read_tail(int fd, const char *name, size_t most, struct buf *out, bool *ret_whole,
                             struct titan_error *err) TITAN_MUST_USE;
 /* Replace path by data: temporary file, fsync, rename, fsync of the folder. */
 titan_status file_replace(const char *path, const void *data, size_t len, struct titan_error *err) TITAN_MUST_USE;

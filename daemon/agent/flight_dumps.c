@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/vec.h"
+#include "daemon/common/job_files.h"
 
 #define DUMP_BYTES_MAX ((size_t)1 << 20)
 #define AGAIN_NS INT64_C(100000000)  /* a worker is not dumped more often for one cause, but where it is at fault */
@@ -25,7 +26,7 @@ struct dump {
     struct log log;
     struct flight_ring *ring;
     struct dump_head head;
-    char folder[PATH_MAX + 8], detail[160], node[256];
+    char job_dir[PATH_MAX], folder[PATH_MAX + 8], detail[160], node[256];
 };
 
 const char *dump_cause_name(enum dump_cause cause)
@@ -175,10 +176,8 @@ static titan_status dump_write(const struct dump *d, struct titan_error *err)
     dump_print(&d->head, copy, &text);
     if (buf_failed(&text))
         return titan_fail(err, TITAN_ELIMIT, "it takes more than %zu bytes", DUMP_BYTES_MAX);
-    TRY(dir_make(d->folder, err));
-    _cleanup_fd_ int folder = open(d->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (folder < 0)
-        return titan_fail_errno(err, "cannot open '%s'", d->folder);
+    _cleanup_fd_ int folder = -1;
+    TRY(job_files_folder(d->job_dir, "flight", true, &folder, err));
     (void)snprintf(name, sizeof name, "worker-%" PRIu64 "-epoch-%" PRIu64 ".json", d->head.worker_id, copy->epoch);
     const titan_status status = file_place_at(folder, name, text.data, text.len, err);
     bound_folder(folder);
@@ -230,6 +229,7 @@ void dump_worker(struct worker *w, enum dump_cause cause, const char *detail, st
     flight_path(w->page_path, path);
     titan_status status = flight_read(path, &d->ring, &err);
     d->log = *log;
+    (void)snprintf(d->job_dir, sizeof d->job_dir, "%s", w->job_dir);
     (void)snprintf(d->folder, sizeof d->folder, "%s/flight", w->job_dir);
     (void)snprintf(d->detail, sizeof d->detail, "%s", detail ? detail : "");
     (void)snprintf(d->node, sizeof d->node, "%s", workers_node(w->set));

@@ -16,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/vec.h"
+#include "daemon/common/job_files.h"
 
 titan_status job_folder_make(const char *directory, struct titan_error *err)
 {
@@ -41,23 +42,28 @@ titan_status job_folder_make_for_user(const char *directory, struct titan_error 
 titan_status job_folder_show_recipe(const char *directory, struct titan_error *err)
 {
     struct stat st;
-    _cleanup_fd_ int at = open(directory, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), fd = -1;
-    TRY(file_open_regular(at, "recipe.toml", O_NOFOLLOW, &fd, err));
-    if (fstat(fd, &st) != 0 || (st.st_uid == geteuid() && st.st_nlink == 1 && fchmod(fd, 0644) != 0))
+    _cleanup_fd_ int at = -1, fd = -1;
+    TRY(job_files_folder(directory, "", false, &at, err));
+    TRY(job_files_open(at, "recipe.toml", O_RDONLY, &fd, err));
+    if (fstat(fd, &st) != 0 || (st.st_uid == geteuid() && fchmod(fd, 0644) != 0))
         return titan_fail_errno(err, "recipe of '%s' cannot be made readable", directory);
     return TITAN_OK;
 }
 
 titan_status job_folder_write_recipe(const char *directory, const char *recipe, struct titan_error *err)
 {
-    char path[PATH_MAX];
-    struct buf have = BUF_INIT;
-    if (snprintf(path, sizeof(path), "%s/recipe.toml", directory) >= (int)sizeof(path))
-        return titan_fail(err, TITAN_EINVAL, "job directory '%s' is too long", directory);
-    size_t len = strlen(recipe);
-    bool same = file_read(path, len + 1, &have, NULL) == TITAN_OK && have.len == len && !memcmp(have.data, recipe, len);
-    buf_free(&have);
-    return same ? TITAN_OK : file_replace(path, recipe, len, err);
+    _cleanup_(buf_free) struct buf have = BUF_INIT;
+    _cleanup_fd_ int at = -1, fd = -1;
+    const size_t len = strlen(recipe);
+    bool whole;
+    TRY(job_files_folder(directory, "", false, &at, err));
+    if (job_files_open(at, "recipe.toml", O_RDONLY, &fd, NULL) == TITAN_OK &&
+        file_read_tail(fd, "recipe.toml", len + 1, &have, &whole, NULL) == TITAN_OK && have.len == len &&
+        memcmp(have.data, recipe, len) == 0)
+        return TITAN_OK;
+    if (file_replace_at(at, "recipe.toml", recipe, len, err) != TITAN_OK)
+        return titan_error_wrap(err, "job directory '%s'", directory);
+    return TITAN_OK;
 }
 
 titan_status job_folder_record(const char *run_dir, uint64_t job_id, const char *directory, struct titan_error *err)

@@ -19,6 +19,7 @@
 #include "base/vec.h"
 #include "daemon/agent/flight_dumps.h"
 #include "daemon/common/file_pool.h"
+#include "daemon/common/job_files.h"
 
 #define CHUNK_BYTES 65536
 #define PIECES_MAX 4
@@ -61,6 +62,7 @@ struct log_request {
     int32_t rank;
     bool flight, follow, ending, full, over; /* full: there is more to read; over: all is read */
     bool cut;                                /* over, and not all could be read */
+    bool odd;                                /* something is not a file that is opened */
     uint32_t tail_lines;
     char node[256], key[PATH_MAX + 8], folder[PATH_MAX]; /* folder: JOBDIR */
     struct log_file *files;
@@ -83,18 +85,29 @@ struct logs {
     void *done_data;
 };
 
-/* A folder in a job's folder, which may be the user's: what the user links elsewhere is not opened. -1: it is not
- * there, or is a link. */
-static int open_below(const char *job_dir, const char *name)
+static const struct log logs_log = {.subsystem = "agent"};
+
+/* Once for each request: it is asked for again and again while it is followed. */
+static void cannot_read(struct log_request *r, const struct titan_error *err)
 {
-    char path[PATH_MAX + 16];
-    (void)snprintf(path, sizeof(path), "%s/%s", job_dir, name);
-    return open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (!r->odd && err->status != TITAN_ENOTFOUND)
+        tlog_warn(&logs_log, "a job's logs are not all read", "folder=\"%s\" reason=\"%s\"", r->folder, err->msg);
+    r->odd |= err->status != TITAN_ENOTFOUND;
 }
 
-static int request_folder(const struct log_request *r)
+/* -1: it is not there, or is not what it should be. */
+static int open_below(struct log_request *r, const char *name)
 {
-    return open_below(r->folder, r->flight ? "flight" : "logs");
+    struct titan_error err = {0};
+    int fd = -1;
+    if (job_files_folder(r->folder, name, false, &fd, &err) != TITAN_OK)
+        cannot_read(r, &err);
+    return fd;
+}
+
+static int request_folder(struct log_request *r)
+{
+    return open_below(r, r->flight ? "flight" : "logs");
 }
 
 static void file_name(const struct log_request *r, const struct log_file *f, bool old, char out[96])
@@ -105,7 +118,7 @@ static void file_name(const struct log_request *r, const struct log_file *f, boo
         (void)snprintf(out, 96, "worker-%" PRIu64 ".log%s", f->worker_id, old ? ".1" : "");
 }
 
-static uint64_t file_size(const struct log_request *r, const struct log_file *f, bool old)
+static uint64_t file_size(struct log_request *r, const struct log_file *f, bool old)
 {
     char name[96];
     struct stat st;
@@ -114,20 +127,25 @@ static uint64_t file_size(const struct log_request *r, const struct log_file *f,
     return at >= 0 && fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0 ? (uint64_t)st.st_size : 0;
 }
 
-static size_t file_piece(const struct log_request *r, const struct log_file *f, bool old, uint64_t offset, char *out,
+static size_t file_piece(struct log_request *r, const struct log_file *f, bool old, uint64_t offset, char *out,
                          size_t max)
 {
     char name[96];
     file_name(r, f, old, name);
+    struct titan_error err = {0};
     _cleanup_fd_ int at = request_folder(r), fd = -1;
-    ssize_t n = at < 0 || file_open_regular(at, name, O_NOFOLLOW, &fd, NULL) != TITAN_OK
-                    ? -1
-                    : pread(fd, out, max, (off_t)offset);
+    if (at < 0)
+        return 0;
+    if (job_files_open(at, name, O_RDONLY, &fd, &err) != TITAN_OK) {
+        cannot_read(r, &err);
+        return 0;
+    }
+    const ssize_t n = pread(fd, out, max, (off_t)offset);
     return n > 0 ? (size_t)n : 0;
 }
 
 /* Where the last `lines` lines of the file begin; *lines is what is still missing when it holds fewer. */
-static uint64_t tail_offset(const struct log_request *r, const struct log_file *f, bool old, uint32_t *lines)
+static uint64_t tail_offset(struct log_request *r, const struct log_file *f, bool old, uint32_t *lines)
 {
     char bytes[CHUNK_BYTES];
     uint64_t size = file_size(r, f, old), end = size;
@@ -148,7 +166,7 @@ static uint64_t tail_offset(const struct log_request *r, const struct log_file *
     return 0;
 }
 
-static void file_start(const struct log_request *r, struct log_file *f)
+static void file_start(struct log_request *r, struct log_file *f)
 {
     uint32_t lines = r->tail_lines;
     f->old = file_size(r, f, true) > 0;
@@ -228,7 +246,7 @@ static struct log_file *request_file(struct log_request *r, uint64_t worker_id, 
 /* All dumps there are; which of them are of our workers is not known yet. */
 static void request_dumps(struct log_request *r)
 {
-    int fd = open_below(r->folder, "flight");
+    int fd = open_below(r, "flight");
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     for (struct dirent *e; dir && (e = readdir(dir));) {
         uint64_t worker_id = 0, epoch = 0;
@@ -243,16 +261,21 @@ static void request_dumps(struct log_request *r)
 /* Read JOBDIR/logs/ranks: which workers are ours, and their last rank. */
 static void request_files(struct log_request *r)
 {
-    struct buf text = BUF_INIT;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct titan_error err = {0};
+    bool whole;
     if (r->flight)
         request_dumps(r);
-    _cleanup_fd_ int logs = open_below(r->folder, "logs");
-    if (logs < 0 || file_read_at(logs, "ranks", O_NOFOLLOW, RANKS_BYTES_MAX, &text, NULL) != TITAN_OK) {
-        buf_free(&text);
+    _cleanup_fd_ int logs = open_below(r, "logs"), fd = -1;
+    if (logs < 0)
+        return;
+    if (job_files_open(logs, "ranks", O_RDONLY, &fd, &err) != TITAN_OK ||
+        file_read_tail(fd, "ranks", RANKS_BYTES_MAX, &text, &whole, &err) != TITAN_OK) {
+        cannot_read(r, &err);
         return;
     }
-    char *save = NULL;
-    for (char *line = strtok_r(text.data, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+    char *save = NULL, *first = whole ? text.data : strchr(text.data, '\n');
+    for (char *line = first ? strtok_r(first, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save)) {
         uint64_t worker_id;
         int32_t rank;
         char node[256];
@@ -264,7 +287,6 @@ static void request_files(struct log_request *r)
             if (r->files[i].worker_id == worker_id)
                 r->files[i].rank = rank;
     }
-    buf_free(&text);
 }
 
 static void request_read(struct file_task *k)
@@ -283,6 +305,7 @@ static void request_read(struct file_task *k)
         r->full = result == READ_FULL;
     }
     r->over = !r->full && (!r->follow || r->ending);
+    r->cut |= r->over && r->odd;
 }
 
 static void request_free(struct file_task *k)
@@ -461,16 +484,18 @@ struct rank_line {
 void logs_write_rank(const char *job_dir, const char *node, uint64_t worker_id, int32_t rank)
 {
     char line[512];
-    struct stat st;
+    struct titan_error err = {0};
     int len = snprintf(line, sizeof(line), "%" PRIu64 " %" PRId32 " %s\n", worker_id, rank, node);
-    _cleanup_fd_ int logs = open_below(job_dir, "logs");
-    _cleanup_fd_ int fd =
-        logs < 0 ? -1
-                 : openat(logs, "ranks", O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+    _cleanup_fd_ int logs = -1, fd = -1;
+    titan_status status = job_files_folder(job_dir, "logs", false, &logs, &err);
+    if (status == TITAN_OK)
+        status = job_files_open(logs, "ranks", O_WRONLY | O_CREAT | O_APPEND, &fd, &err);
     /* One write, so that nodes sharing the folder do not tear each other's lines. */
-    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 1 &&
-        write(fd, line, (size_t)len) != len)
-        return; /* a full disk: this worker's log is then not served, the run goes on */
+    if (status == TITAN_OK && write(fd, line, (size_t)len) != len)
+        status = titan_fail_errno(&err, "cannot write 'ranks'");
+    if (status != TITAN_OK && status != TITAN_ENOTFOUND)
+        tlog_warn(&logs_log, "a worker's rank is not noted: its log is not served",
+                  "worker=%" PRIu64 " folder=\"%s\" reason=\"%s\"", worker_id, job_dir, err.msg);
 }
 
 static void rank_run(struct file_task *k)
@@ -571,11 +596,11 @@ titan_status log_bound(const char *path, uint64_t max, struct titan_error *err)
     _cleanup_fd_ int at = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (at < 0 || fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || (uint64_t)st.st_size <= max / 2)
         return TITAN_OK;
-    _cleanup_fd_ int in = openat(at, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (in < 0 || fstat(in, &st) < 0)
+    _cleanup_fd_ int in = -1;
+    if (job_files_open(at, name, O_RDWR, &in, err) != TITAN_OK)
+        return titan_error_wrap(err, "log '%s'", path);
+    if (fstat(in, &st) < 0)
         return titan_fail_errno(err, "cannot copy log '%s'", path);
-    if (!S_ISREG(st.st_mode) || st.st_nlink != 1)
-        return titan_fail(err, TITAN_EINVAL, "log '%s' is not a file of one name", path);
     (void)unlinkat(at, part, 0);
     _cleanup_fd_ int out = openat(at, part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (out < 0)

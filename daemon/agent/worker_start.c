@@ -14,6 +14,7 @@
 #include "base/recipe.h"
 #include "daemon/agent/job_folders.h"
 #include "daemon/agent/worker_logs.h"
+#include "daemon/common/job_files.h"
 
 static struct worker_start *start_of(struct file_task *k)
 {
@@ -124,25 +125,23 @@ static titan_status check_own_user(const struct worker_start *s, struct titan_er
 /* The log is opened here and not by the child: the thread waits for that until it has become the worker. */
 static titan_status start(struct worker_start *s, struct titan_error *err)
 {
-    char logs[PATH_MAX + 8];
     struct cgroup_limits limits;
-    (void)snprintf(logs, sizeof(logs), "%s/logs", s->directory);
     TRY(failpoint("agent.start", err));
     TRY(choose_limits(s, &limits, err));
     if (s->spawnd[0])
         return start_as_user(s, &limits, err);
     TRY(check_own_user(s, err));
     TRY(job_folder_make(s->directory, err));
-    TRY(dir_make(logs, err));
     TRY(job_folder_write_recipe(s->directory, s->recipe, err));
     if (!file_task_wanted(&s->task))
         return titan_fail(err, TITAN_ECANCELLED, "given up");
     _cleanup_fd_ int folder = open(s->directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0)
         return titan_fail_errno(err, "job directory '%s'", s->directory);
-    _cleanup_fd_ int log = open(s->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (log < 0)
-        return titan_fail_errno(err, "cannot open log '%s'", s->log);
+    _cleanup_fd_ int logs = -1, log = -1;
+    TRY(job_files_folder(s->directory, "logs", true, &logs, err));
+    if (job_files_open(logs, strrchr(s->log, '/') + 1, O_WRONLY | O_CREAT | O_APPEND, &log, err) != TITAN_OK)
+        return titan_error_wrap(err, "log '%s'", s->log);
     TRY(job_folder_record(s->run_dir, s->job_id, s->directory, err)); /* for the agent that adopts the process */
     logs_write_rank(s->directory, s->node, s->worker_id, -1);
     const struct worker_command command = {.program = s->program,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/api/origin.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/folder_owner.h"
+#include "daemon/common/job_files.h"
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
@@ -112,9 +114,29 @@ static titan_status set_path(const char *key, char *to, size_t size, const char 
     return TITAN_OK;
 }
 
+/* By what its folder of checkpoints is read here: below jobs_dir, where it is its user's, by a descriptor that no link
+ * has led to. *ret_seen: whether it is there; one that is a link is an error. */
+static titan_status open_folder(const struct origin *o, int *ret_fd, char way[PATH_MAX], titan_status *ret_seen,
+                                struct titan_error *err)
+{
+    struct titan_error why = {0};
+    (void)snprintf(way, PATH_MAX, "%s", o->folder);
+    *ret_seen = TITAN_OK;
+    if (!below(o->folder, o->jobs_dir))
+        return TITAN_OK;
+    *ret_seen = job_files_folder(o->jobs_dir, o->folder + strlen(o->jobs_dir) + 1, false, ret_fd, &why);
+    if (*ret_seen == TITAN_EINVAL)
+        return titan_fail(err, TITAN_EINVAL, "checkpoints of job %" PRIu64 ": %s", o->job_id, why.msg);
+    if (*ret_seen == TITAN_OK)
+        (void)snprintf(way, PATH_MAX, "/proc/self/fd/%d", *ret_fd);
+    return TITAN_OK;
+}
+
 /* Where the job has checkpoints, its keys about how a run begins are reset, but for those that this submit changes. */
 static titan_status resume(struct origin *o, struct recipe *r, struct titan_error *err)
 {
+    _cleanup_fd_ int fd = -1;
+    char way[PATH_MAX];
     uint64_t newest, job;
     bool any = false;
     TRY(recipe_initial_job(r, &job, err));
@@ -125,7 +147,9 @@ static titan_status resume(struct origin *o, struct recipe *r, struct titan_erro
     grant(o, o->folder);
     if (strcmp(r->checkpoint.initial_load_path, o->recipe->checkpoint.initial_load_path) == 0)
         grant(o, o->recipe->checkpoint.initial_load_path);
-    if (folder_newest_step(o->folder, &newest, &any, NULL) != TITAN_OK || !any)
+    titan_status seen;
+    TRY(open_folder(o, &fd, way, &seen, err));
+    if (seen != TITAN_OK || folder_newest_step(way, &newest, &any, NULL) != TITAN_OK || !any)
         return TITAN_OK;
     if (!r->checkpoint.enable) /* its checkpoints were written on request only: load them, and write none unasked */
         r->checkpoint.enable = r->checkpoint.load_only = true;
@@ -164,24 +188,28 @@ static titan_status begin(struct origin *o, const struct auth_user *u, struct re
     _cleanup_(folder_found_clear) struct folder_found found = {0};
     const int64_t asked = r->checkpoint.load_step;
     uint64_t newest;
-    char path[PATH_MAX + 32];
+    _cleanup_fd_ int fd = -1;
+    char path[PATH_MAX + 32], way[PATH_MAX];
     struct stat st;
     bool any = false;
     const bool whole = asked < 0 && !r->checkpoint.initial_load_model_only && !recipe_excludes(r, "optimizer");
-    const titan_status seen = whole ? folder_newest_state(o->folder, UINT64_MAX, &newest, &any, NULL)
-                                    : folder_newest_step(o->folder, &newest, &any, NULL);
+    titan_status seen;
+    TRY(open_folder(o, &fd, way, &seen, err));
+    if (seen == TITAN_OK)
+        seen = whole ? folder_newest_state(way, UINT64_MAX, &newest, &any, NULL)
+                     : folder_newest_step(way, &newest, &any, NULL);
     if (!any && (seen == TITAN_OK || local || never_written(o, seen)))
         return none_there(o, asked, whole, err);
     if (any || asked >= 0)
         (void)snprintf(path, sizeof(path), "%s/step-%08" PRIu64, o->folder, asked >= 0 ? (uint64_t)asked : newest);
     else
         (void)snprintf(path, sizeof(path), "%s", o->folder);
-    if (any && stat(path, &st) < 0)
+    if (any && fstatat(fd >= 0 ? fd : AT_FDCWD, fd >= 0 ? path + strlen(o->folder) + 1 : path, &st, 0) < 0)
         return none_there(o, asked, false, err);
     TRY(set_path("checkpoint.initial_load_path", r->checkpoint.initial_load_path,
                  sizeof(r->checkpoint.initial_load_path), path, err));
     r->checkpoint.load_step = -1;
-    o->shared = folder_owner_of(o->folder, &found, NULL) == TITAN_OK && auth_shared_with(found.shared_with, u);
+    o->shared = folder_owner_of(way, &found, NULL) == TITAN_OK && auth_shared_with(found.shared_with, u);
     (void)snprintf(o->begins, sizeof(o->begins), "%s", r->checkpoint.initial_load_path);
     grant(o, o->begins);
     return TITAN_OK;

@@ -572,6 +572,85 @@ def shared_with_users():
         assert reads(BOB) != reads(ALICE)
 
 
+def folders_are_not_believed():
+    """links, FIFOs, folders and second names of another's files in the place of each file that titand opens in a user's folder: nothing of the
+    other's is shown or changed, nothing waits, and one line is said"""
+    kinds = {
+        "link": lambda path, secret: path.symlink_to(secret),
+        "fifo": lambda path, secret: os.mkfifo(path),
+        "folder": lambda path, secret: path.mkdir(),
+        "second name": lambda path, secret: os.link(secret, path),
+    }
+    with World() as w:
+        def said(text):
+            return [line for line in (w.daemon.state / "titand.log").read_text().splitlines() if text in line]
+
+        def replace(path, how, secret):
+            if path.is_dir():
+                path.rename(path.with_suffix(".was"))
+            else:
+                path.unlink()
+            kinds[how](path, secret)
+            os.chown(path, ALICE, ALICE, follow_symlinks=False) if how != "second name" else None
+
+        his = w.submit(BOB, training__steps=20)
+        w.daemon.wait_state(his, "COMPLETED")
+        # All of it is bob's, and titand may read it.
+        (w.dir / "bobs").mkdir(mode=0o750)
+        secrets = {name: w.dir / "bobs" / name for name in ("metrics.jsonl", "ranks", "log", "recipe.toml")}
+        (node,) = [n["name"] for n in json.loads(w.daemon.ok("-o", "json", "nodes"))["nodes"]]
+        secrets["metrics.jsonl"].write_text('{"step": 777777, "loss": 7.25, "grad_norm": 1, "lr": 1, "tokens": 1}\n')
+        secrets["ranks"].write_text(f"777777 0 {node}\n")
+        secrets["log"].write_text("bobs-secret\n")
+        secrets["recipe.toml"].write_text("bobs-secret\n")
+        before = {path: path.read_text() for path in secrets.values()}
+        for path in (w.dir / "bobs", *secrets.values()):
+            os.chown(path, BOB, TITAN)
+            path.chmod(0o750 if path.is_dir() else 0o660)
+        for how in kinds:
+            job = w.submit(ALICE)
+            w.runs(job)
+            folder = w.dir / "jobs" / str(job)
+            ((worker, pid),) = w.daemon.workers(job).items()
+            log = folder / f"logs/worker-{worker}.log"
+            until("it has said something", lambda: log.stat().st_size)
+            for path, secret in ((folder / "metrics.jsonl", "metrics.jsonl"), (log, "log"), (folder / "recipe.toml", "recipe.toml")):
+                replace(path, how, secrets[secret])
+            shown = w.daemon.ctl("logs", job)
+            assert "bobs-secret" not in shown.out + shown.err, (how, shown)
+            assert len(said(f'a job\'s logs are not all read folder="{folder}"')) == 1, (how, said(str(folder)))
+            # Its next worker has its recipe, whatever stood there; nothing is put in the place of a folder.
+            os.kill(pid, signal.SIGKILL)
+            if how == "folder":
+                w.daemon.wait_state(job, "FAILED")
+                assert str(folder) in w.daemon.status(job)["reason"], w.daemon.status(job)
+            else:
+                until("another worker runs", lambda: [p for p in w.daemon.workers(job).values() if p != pid])
+                w.runs(job, int(w.steps(job) or 0))
+                assert "[model]" in (folder / "recipe.toml").read_text() and not (folder / "recipe.toml").is_symlink()
+                replace(folder / "logs/ranks", how, secrets["ranks"])
+                assert w.as_user(ALICE, "cancel", job).code == 0
+                w.daemon.wait_state(job, "CANCELLED")
+                shown = w.daemon.ctl("logs", job)
+                assert "bobs-secret" not in shown.out and "777777" not in shown.out, (how, shown)
+            until("its metrics were looked for", lambda: said(f"metrics of an ended job may lack steps job={job} "))
+            assert len(said(f"metrics of an ended job may lack steps job={job} ")) == 1
+            assert "777777" not in w.daemon.ctl("metrics", job).out + str(w.daemon.status(job)), how
+            for name in ("flight", "logs"):
+                replace(folder / name, "link" if how == "second name" else how, w.dir / "jobs" / str(his) / name)
+                shown = w.daemon.ctl(name, job)
+                assert not shown.out.strip() or how == "folder", (how, name, shown)
+            if how == "link":
+                (folder / "checkpoint").rename(folder / "was")
+                (folder / "checkpoint").symlink_to(w.dir / "jobs" / str(his) / "checkpoint")
+                for args in (("resume", job), ("submit", w.dir / "tiny.toml", "--from", job, "--set", f"training.dataset_path={w.text}")):
+                    done = w.as_user(ALICE, *args)
+                    assert done.code == 2 and "'checkpoint' is a symbolic link, not a folder" in done.err, (args, done)
+            w.as_user(ALICE, "rm", job)
+            assert {path: path.read_text() for path in secrets.values()} == before, how
+        assert list((w.dir / "jobs" / str(his) / "checkpoint").iterdir())
+
+
 @contextlib.contextmanager
 def delegated():
     """A cgroup of version 2 for a titan-spawnd, and the names of the controllers there."""
@@ -742,7 +821,7 @@ def main():
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     own_names()
     tap(workers_are_users, restarts_keep_workers, starts_await_spawnd, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, results_are_theirs,
-        closed_to_titand, shared_with_users, cgroups, limits_that_cannot_be, limits_are_written, scope, scope_is_gone, memory_limit)
+        closed_to_titand, shared_with_users, folders_are_not_believed, cgroups, limits_that_cannot_be, limits_are_written, scope, scope_is_gone, memory_limit)
 
 
 main()

@@ -3,6 +3,7 @@
 #include "daemon/coordinator/shell/commits.h"
 #include "daemon/coordinator/shell/disk_usage.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include "base/failpoint.h"
 #include "base/file.h"
 #include "base/slowest.h"
+#include "daemon/common/job_files.h"
 #include "daemon/coordinator/shell/sessions.h"
 #include "state/job_quarantine.h"
 
@@ -95,8 +97,8 @@ struct backfill {
     struct backfill *next; /* of the coordinator's */
     struct coordinator *owner;
     uint64_t job_id, after;
-    bool ended; /* the job has */
-    char path[PATH_MAX];
+    bool ended;                        /* the job has */
+    char job_dir[PATH_MAX + 24];
     struct buf text;
     struct metric last;
     struct titan_error err;
@@ -161,9 +163,13 @@ static void backfill_run(struct file_task *k)
 {
     struct backfill *b = (struct backfill *)(void *)k;
     bool whole = false, reached = false;
+    _cleanup_fd_ int folder = -1, fd = -1;
+    if (job_files_folder(b->job_dir, "", false, &folder, &b->err) != TITAN_OK ||
+        job_files_open(folder, "metrics.jsonl", O_RDONLY, &fd, &b->err) != TITAN_OK)
+        return;
     for (size_t most = BACKFILL_TAIL; !whole && !reached; most = MIN(4 * most, BACKFILL_BYTES_MAX)) {
         buf_clear(&b->text);
-        if (file_read_tail(b->path, most, &b->text, &whole, &b->err) != TITAN_OK)
+        if (file_read_tail(fd, "metrics.jsonl", most, &b->text, &whole, &b->err) != TITAN_OK)
             return;
         const char *cut = whole || b->text.len == 0 ? NULL : memchr(b->text.data, '\n', b->text.len);
         if (cut)
@@ -185,7 +191,7 @@ static void backfill_given_up(struct file_task *k, bool started)
 {
     struct backfill *b = (struct backfill *)(void *)k;
     struct titan_error err = {0};
-    (void)titan_fail(&err, TITAN_ETIMEDOUT, "'%s' does not answer", b->path);
+    (void)titan_fail(&err, TITAN_ETIMEDOUT, "'%s' does not answer", b->job_dir);
     backfill_over(b, &err);
     if (!started)
         backfill_free(k);
@@ -211,11 +217,7 @@ static void backfill_metrics(struct coordinator *c, uint64_t job_id, uint64_t af
     b->job_id = job_id;
     b->after = after;
     b->ended = ended;
-    if (snprintf(b->path, sizeof(b->path), "%s/%llu/metrics.jsonl", c->jobs_dir, (unsigned long long)job_id) >=
-        (int)sizeof(b->path)) {
-        free(b);
-        return;
-    }
+    (void)snprintf(b->job_dir, sizeof(b->job_dir), "%s/%llu", c->jobs_dir, (unsigned long long)job_id);
     shell_flush_metrics(c); /* what was heard comes first */
     b->next = c->backfills;
     c->backfills = b;

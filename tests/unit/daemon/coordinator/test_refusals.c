@@ -58,11 +58,13 @@ static void test_no_node_is_left(void **state)
     submit_job(&b, &job);
     assert_int_equal(told(&b, START, 1)->start->n_worker_ids, 2);
     refused(&b, 1, 1, 1);
-    assert_string_equal(reason_of(&b, JOB_FAILED)->job.reason,
-                        "node a refuses its workers: user alice is uid 1001 for the coordinator and uid 1002 on node a");
+    assert_string_equal(
+        reason_of(&b, JOB_FAILED)->job.reason,
+        "node a refuses its workers: user alice is uid 1001 for the coordinator and uid 1002 on node a");
     assert_string_equal(event(&b, "job.refused")->message, moved(&b, JOB_FAILED)->job.reason);
     assert_string_equal(event(&b, "job.refused")->node, "a");
-    assert_null(event(&b, "worker.exited")->detail ? strstr(event(&b, "worker.exited")->detail, "\"counted\":true") : NULL);
+    assert_null(event(&b, "worker.exited")->detail ? strstr(event(&b, "worker.exited")->detail, "\"counted\":true")
+                                                   : NULL);
     assert_uncharged(&b, 1);
     refused(&b, 1, 1, 2);
     assert_null(event(&b, "job.refused"));
@@ -124,8 +126,9 @@ static void test_waits_for_others(void **state)
     refused(&b, 1, 2, 3);
     refused(&b, 1, 2, 4);
     const struct change *pending = reason_of(&b, JOB_PENDING);
-    assert_string_equal(pending->job.reason,
-                        "node a refuses its workers: user alice is uid 1001 for the coordinator and uid 1002 on node a");
+    assert_string_equal(
+        pending->job.reason,
+        "node a refuses its workers: user alice is uid 1001 for the coordinator and uid 1002 on node a");
     assert_uncharged(&b, 2);
     assert_null(event(&b, "job.preempted"));
     assert_reason(&b, 2,
@@ -169,8 +172,9 @@ static void test_waits_for_one_that_is_away(void **state)
     assert_int_equal(registration(&b, 4, "b", 1, NULL, 0), TITAN_OK);
     assert_non_null(told(&b, START, 4));
     refused(&b, 4, 1, 2);
-    assert_string_equal(reason_of(&b, JOB_FAILED)->job.reason,
-                        "node b refuses its workers: user alice is uid 1001 for the coordinator and uid 1002 on node a");
+    assert_string_equal(
+        reason_of(&b, JOB_FAILED)->job.reason,
+        "node b refuses its workers: user alice is uid 1001 for the coordinator and uid 1002 on node a");
     close_bench(&b);
 }
 
@@ -252,12 +256,9 @@ static void test_node_is_forgotten(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_node_is_left),
-        cmocka_unit_test(test_goes_on_elsewhere),
-        cmocka_unit_test(test_waits_for_others),
-        cmocka_unit_test(test_waits_for_one_that_is_away),
-        cmocka_unit_test(test_growth_is_refused),
-        cmocka_unit_test(test_of_a_worker_that_runs),
+        cmocka_unit_test(test_no_node_is_left),   cmocka_unit_test(test_goes_on_elsewhere),
+        cmocka_unit_test(test_waits_for_others),  cmocka_unit_test(test_waits_for_one_that_is_away),
+        cmocka_unit_test(test_growth_is_refused), cmocka_unit_test(test_of_a_worker_that_runs),
         cmocka_unit_test(test_node_is_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
