@@ -333,9 +333,10 @@ def users_of_the_node():
         others.mkdir(mode=0o755)
         os.chown(others, BOB, BOB)
         refused(w, w.submit(ALICE), str(others))
-        job = w.submit(ALICE)  # what was put right since is refused no more
-        w.runs(job)
-        assert w.as_user(ALICE, "cancel", job).code == 0
+        done = w.as_user(ALICE, "resume", job)  # what was put right since is refused no more
+        assert done.code == 0 and "begins" in done.err + done.out, done
+        w.runs(int(done.out))
+        assert w.as_user(ALICE, "cancel", done.out.strip()).code == 0
         token = w.daemon.ok("token", "create", "ci", "--role", "user", "--ttl", "1h").strip()
         job = w.submit(TITAN, token=token)
         w.runs(job)
@@ -535,11 +536,9 @@ def closed_to_titand():
         config = w.dir / "titand.toml"
         config.write_text("".join(line for line in config.read_text().splitlines(True) if not line.startswith("spawnd")))
         w.start()
-        job = w.submit(ALICE, **keys)
-        until("the node refuses it", lambda: any("jobs run as their users (coordinator.jobs_as_users), and node" in e["message"] and
-                                                 "has no titan-spawnd" in e["message"] for e in w.daemon.lines("events", job)))
-        assert not w.workers()
-        assert w.daemon.ctl("cancel", job).code == 0
+        s = w.daemon.wait_state(w.submit(ALICE, **keys), "FAILED")
+        assert re.search(r"jobs run as their users \(coordinator.jobs_as_users\), and node \S+ has no titan-spawnd", s["reason"]), s
+        assert not w.workers() and not int(s.get("restarts", 0)), s
 
 
 def shared_with_users():
@@ -708,9 +707,8 @@ def limits_that_cannot_be():
     it costs no restart; a limit of the node's file alone that cannot be held is told, and left out"""
     def refused(w, text, **keys):
         job = w.submit(ALICE, **keys)
-        until("its reason", lambda: text in w.reason(job))
-        assert not w.workers() and not int(w.daemon.status(job).get("restarts", 0)), w.daemon.status(job)
-        assert w.daemon.ctl("cancel", "--wait", job).code == 0
+        s = w.daemon.wait_state(job, "FAILED")
+        assert text in s["reason"] and not w.workers() and not int(s.get("restarts", 0)), s
 
     with World('worker_memory = "64MiB"\nworker_cpus = 0.5', ("--min-uid", "1000")) as w:
         (node,) = [n["name"] for n in json.loads(w.daemon.ok("-o", "json", "nodes"))["nodes"]]
@@ -743,9 +741,8 @@ def scope():
         return "systemd runs here, and would make the scope"
     with World(spawnd=("--cgroup", "auto")) as w:
         assert "workers have no cgroups, and cannot be limited" in w.spawnd.log(), w.spawnd.log()
-        job = w.submit(ALICE, resources__memory="32MiB")
-        until("its reason", lambda: "titan-spawnd has no cgroup on this node: systemd does not run here" in w.reason(job))
-        assert w.daemon.ctl("cancel", "--wait", job).code == 0
+        s = w.daemon.wait_state(w.submit(ALICE, resources__memory="32MiB"), "FAILED")
+        assert "titan-spawnd has no cgroup on this node: systemd does not run here" in s["reason"], s
         w.runs(w.submit(ALICE))
     holder = subprocess.Popen([BUILD / "bin/titan-spawnd", "--hold"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert holder.stdout.read() == b""  # it has closed it

@@ -97,7 +97,7 @@ struct backfill {
     struct backfill *next; /* of the coordinator's */
     struct coordinator *owner;
     uint64_t job_id, after;
-    bool ended;                        /* the job has */
+    bool ended; /* the job has */
     char job_dir[PATH_MAX + 24];
     struct buf text;
     struct metric last;
