@@ -633,7 +633,7 @@ def folders_are_not_believed():
                 shown = w.daemon.ctl("logs", job)
                 assert "bobs-secret" not in shown.out and "777777" not in shown.out, (how, shown)
             until("its metrics were looked for", lambda: said(f"metrics of an ended job may lack steps job={job} "))
-            assert len(said(f"metrics of an ended job may lack steps job={job} ")) == 1
+            assert len(said(f"metrics of an ended job may lack steps job={job} ")) <= 2  # after the kill, and at the end
             assert "777777" not in w.daemon.ctl("metrics", job).out + str(w.daemon.status(job)), how
             for name in ("flight", "logs"):
                 replace(folder / name, "link" if how == "second name" else how, w.dir / "jobs" / str(his) / name)
@@ -757,9 +757,8 @@ def scope_is_gone():
         until("it is empty", lambda: not (group / "main/cgroup.procs").read_text())
         (group / "main").rmdir()
         group.rmdir()
-        job = w.submit(ALICE, resources__memory="32MiB")
-        until("its reason", lambda: f"titan-spawnd's cgroup '{group}' is gone: systemctl restart titan-spawnd" in w.reason(job))
-        assert w.daemon.ctl("cancel", "--wait", job).code == 0
+        s = w.daemon.wait_state(w.submit(ALICE, resources__memory="32MiB"), "FAILED")
+        assert f"titan-spawnd's cgroup '{group}' is gone: systemctl restart titan-spawnd" in s["reason"], s
         w.runs(w.submit(ALICE))
 
 
