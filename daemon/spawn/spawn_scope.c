@@ -80,9 +80,20 @@ static titan_status launch(char *const argv[], const char *main_group, int out, 
 /* The holder closes the pipe when it runs, and systemd-run that has failed does by ending. */
 static titan_status make_scope(char *self, const char *folder, struct titan_error *err)
 {
-    char *argv[] = {"/usr/bin/systemd-run", "--scope", "--quiet",          "--collect", "--slice=" SLICE, "--unit=" UNIT,
-                    "--description=Titan workers", "-p", "Delegate=yes", "-p",        "TimeoutStopSec=30s", self,
-                    "--hold",                      NULL};
+    char *argv[] = {"/usr/bin/systemd-run",
+                    "--scope",
+                    "--quiet",
+                    "--collect",
+                    "--slice=" SLICE,
+                    "--unit=" UNIT,
+                    "--description=Titan workers",
+                    "-p",
+                    "Delegate=yes",
+                    "-p",
+                    "TimeoutStopSec=30s",
+                    self,
+                    "--hold",
+                    NULL};
     char answer[ANSWER_BYTES] = "";
     size_t len = 0;
     int pipe[2];

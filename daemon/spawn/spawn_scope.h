@@ -10,10 +10,11 @@
 
 #include "base/error.h"
 
-/* Its folder. One that is there costs no call of systemd; else systemd is asked to make it (systemd-run), and waited for
- * at most ten seconds. What the next call finds is the same in all cases. */
+/* Its folder. One that is there costs no call of systemd; else systemd is asked to make it (systemd-run), and waited
+ * for at most ten seconds. What the next call finds is the same in all cases. */
 titan_status spawn_scope_open(char out[PATH_MAX], struct titan_error *err) TITAN_MUST_USE;
-/* The holder: closes all descriptors, is no choice of the kernel's when memory ends (where it may), and ends by SIGTERM. */
+/* The holder: closes all descriptors, is no choice of the kernel's when memory ends (where it may), and ends by
+ * SIGTERM. */
 void spawn_scope_hold(void) __attribute__((noreturn));
 
 #endif

@@ -25,7 +25,7 @@
 
 /* --- the clock ---------------------------------------------------------------------------------------------------- */
 
-static atomic_bool stands;       /* at clock_ns; else it runs from there */
+static atomic_bool stands;                       /* at clock_ns; else it runs from there */
 static atomic_int_least64_t clock_ns, behind_ns; /* behind_ns: of the kernel's */
 
 static int64_t kernel_ns(void)
