@@ -583,13 +583,13 @@ spawnd_restarts() {
     local worker
     titanctl cancel --all
     wait_for 60 no_worker && { [ -e /srv/titan-jobs ] || with_users; } && job=$(submit_as alice 1000000) || return 1
+    # Ended while its agent is away: titan-spawnd tells the next agent how. Earlier scenes have killed workers on n2 as well.
+    titanctl undrain n2
+    goes_on && on n2 'systemctl stop titand && kill -SEGV $(pgrep -f "[t]itan-worker serve") && systemctl start titand' || return 1
+    wait_for 60 events_have 'ended by signal 11' && goes_on ||
+        { titanctl nodes; titanctl events "$job" | grep -v checkpoint | tail -n 20; on n2 'journalctl -u titan-spawnd -u titand | tail -n 20'; return 1; }
     untouched restart_spawnd && untouched kill_spawnd && untouched restart_agents && untouched reload_units || return 1
     on n2 'journalctl -u titan-spawnd | grep -c "worker adopted"' || return 1
-    # This one is of a titan-spawnd that has not started it; the next one is titan-spawnd's child, and how that ends it tells the next titand.
-    on n2 'kill -9 $(pgrep -f "[t]itan-worker serve")' && wait_for 60 events_have worker.exited && goes_on || return 1
-    on n2 'systemctl stop titand && kill -SEGV $(pgrep -f "[t]itan-worker serve") && systemctl start titand' || return 1
-    wait_for 60 events_have 'ended by signal 11' && goes_on ||
-        { titanctl events "$job" | tail -n 20; on n2 'journalctl -u titan-spawnd -u titand | tail -n 20'; return 1; }
     steps_whole /srv/titan-jobs && workers_of alice || return 1
     as alice cancel "$job" && wait_for 60 no_worker || return 1
     note "same processes over restart and SIGKILL of titan-spawnd, restart of titand, daemon-reload; $(titanctl events "$job" | grep 'ended by signal 11' | tail -n 1 | sed 's/^[^ ]* *//')"
