@@ -3,7 +3,7 @@
 # system"). As root, with debootstrap and qemu-system-x86 or systemd-container; what is made is kept below build/system. Not part of
 # `make test`. Machines are emulated; KIND=containers takes namespaces of this machine instead, its own kernel with them.
 .PHONY: system
-system: deb ## the installed system on two machines: restarts, upgrade, power cuts (as root; emulated, or in 5 minutes KIND=containers)
+system: deb ## the installed system on two machines: restarts, upgrade, power cuts (as root; emulated, or in 6 minutes KIND=containers)
 	@tests/system/image.sh $(BUILD)/system
 	@KIND=$(or $(KIND),emulated) $(PYTHON) tests/system/run.py $(BUILD)/titan_$(deb_version)_$(deb_arch).deb $(BUILD)/system
 .PHONY: fresh

@@ -580,7 +580,6 @@ kill_spawnd() { both 'n=$(systemctl show -P NRestarts titan-spawnd); kill -9 $(s
     [ $(systemctl show -P NRestarts titan-spawnd) -gt $n ] && exit 0; sleep 0.2; done; exit 1'; }
 reload_units() { both 'systemctl daemon-reload'; }
 spawnd_restarts() {
-    local worker
     titanctl cancel --all
     wait_for 60 no_worker && { [ -e /srv/titan-jobs ] || with_users; } && job=$(submit_as alice 1000000) || return 1
     # Ended while its agent is away: titan-spawnd tells the next agent how. Earlier scenes have killed workers on n2 as well.
