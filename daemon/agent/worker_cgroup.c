@@ -46,19 +46,19 @@ static bool ends_in(const char *folder, const char *name)
 }
 
 /* *ret_inside: this process is in main/ of it. */
-static bool find_home(char out[PATH_MAX], bool *ret_inside)
+static bool find_home(char home[PATH_MAX], bool *ret_inside)
 {
     char parent[PATH_MAX], procs[PATH_MAX + 16];
     *ret_inside = false;
-    if (!find_own(out)) {
-        out[0] = '\0';
+    if (!find_own(home)) {
+        home[0] = '\0';
         return false;
     }
-    file_parent(out, parent);
+    file_parent(home, parent);
     (void)snprintf(procs, sizeof(procs), "%s/cgroup.procs", parent);
-    *ret_inside = ends_in(out, "/" CGROUP_MAIN) && can_hold_others(parent) && access(procs, W_OK) == 0;
+    *ret_inside = ends_in(home, "/" CGROUP_MAIN) && can_hold_others(parent) && access(procs, W_OK) == 0;
     if (*ret_inside)
-        memcpy(out, parent, PATH_MAX);
+        memcpy(home, parent, PATH_MAX);
     return true;
 }
 
