@@ -31,7 +31,7 @@ daemon/coordinator/run      daemon/common daemon/coordinator/records daemon/coor
 daemon/coordinator/sched    daemon/coordinator/records daemon/coordinator/outbox daemon/coordinator/cluster daemon/coordinator/run
 daemon/coordinator/inputs   daemon/common daemon/coordinator/records daemon/coordinator/outbox daemon/coordinator/cluster daemon/coordinator/run daemon/coordinator/sched
 daemon/coordinator/shell    proto proto/rpc state daemon/common daemon/auth daemon/coordinator
-daemon/api          titan proto state daemon/auth daemon/coordinator daemon/coordinator/shell
+daemon/api          titan proto state daemon/common daemon/auth daemon/coordinator daemon/coordinator/shell
 daemon              proto/rpc daemon/auth daemon/agent daemon/coordinator daemon/api
 
 ctl                 titan proto proto/rpc state daemon/auth
