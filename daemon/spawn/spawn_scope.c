@@ -80,12 +80,13 @@ static titan_status launch(char *const argv[], const char *main_group, int out, 
 /* The holder closes the pipe when it runs, and systemd-run that has failed does by ending. */
 static titan_status make_scope(char *self, const char *folder, struct titan_error *err)
 {
+    static char slice[] = "--slice=" SLICE, unit[] = "--unit=" UNIT;
     char *argv[] = {"/usr/bin/systemd-run",
                     "--scope",
                     "--quiet",
                     "--collect",
-                    "--slice=" SLICE,
-                    "--unit=" UNIT,
+                    slice,
+                    unit,
                     "--description=Titan workers",
                     "-p",
                     "Delegate=yes",
