@@ -9,6 +9,8 @@
 #include "daemon/spawn/spawn_frames.h"
 
 #define SPAWN_SOCKET_MAX 108
+#define SPAWN_LOOP_MS 200  /* for an answer that a loop waits for */
+#define SPAWN_WAIT_MS 5000 /* for one that something hangs on: titan-spawnd may have no processor for a while */
 
 /* The worker runs: *ret_pidfd is the caller's. It does not: titan-spawnd's status and reason; TITAN_EPERM and
  * TITAN_EINVAL mean that this node does not start it for that user, folder or limit. TITAN_EAGAIN: titan-spawnd does
@@ -18,11 +20,12 @@ titan_status spawn_client_start(const char *socket, const struct spawn_request *
 titan_status spawn_client_signal(const char *socket, uint64_t worker_id, int signal,
                                  struct titan_error *err) TITAN_MUST_USE;
 /* Whether it runs, and how it has ended. forget: titan-spawnd need not keep that. */
-titan_status spawn_client_ask(const char *socket, uint64_t worker_id, bool forget, struct spawn_reply *ret,
+titan_status spawn_client_ask(const char *socket, int wait_ms, uint64_t worker_id, bool forget, struct spawn_reply *ret,
                               struct titan_error *err) TITAN_MUST_USE;
 
-/* What it can limit workers in. why: what keeps it from the rest; "" = nothing does. Where it does not answer that, it
- * is why, and nothing can be limited. */
-struct cgroup_holds spawn_client_holds(const char *socket, char why[SPAWN_TEXT]);
+/* What it can limit workers in. why: what keeps it from the rest; "" = nothing does. Waits for SPAWN_WAIT_MS;
+ * TITAN_EAGAIN and others: it has not said. */
+titan_status spawn_client_holds(const char *socket, struct cgroup_holds *ret, char why[SPAWN_TEXT],
+                                struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -42,7 +42,14 @@ struct cgroup_limits worker_limits_asked(const char *recipe)
 void worker_limits_look(const char *spawnd, struct worker_limits_held *ret)
 {
     _Static_assert(WORKER_LIMITS_WHY >= SPAWN_TEXT && WORKER_LIMITS_WHY >= WORKER_CGROUP_WHY, "one holds the others");
-    ret->can = spawnd[0] ? spawn_client_holds(spawnd, ret->why) : worker_cgroup_holds(ret->why);
+    struct titan_error err = {0};
+    *ret = (struct worker_limits_held){.why = ""};
+    if (!spawnd[0])
+        ret->can = worker_cgroup_holds(ret->why);
+    else if (spawn_client_holds(spawnd, &ret->can, ret->why, &err) != TITAN_OK) {
+        ret->unknown = true;
+        (void)snprintf(ret->why, sizeof(ret->why), "%.*s", WORKER_LIMITS_WHY - 1, err.msg);
+    }
 }
 
 bool worker_limits_unheld(const struct worker_limits *node, const struct worker_limits_held *held)
@@ -102,6 +109,8 @@ titan_status worker_limits_choose(const struct worker_limits *node, const struct
     (void)snprintf(cpus.site_text, UNITS_TEXT, "%g", (double)cpus.site / 1000);
     (void)snprintf(cpus.machine_text, UNITS_TEXT, "%g", (double)cpus.machine / 1000);
     *ret = (struct cgroup_limits){.memory = 0};
+    if (held->unknown)
+        return titan_fail(err, TITAN_EAGAIN, "%s", held->why);
     TRY(check(&memory, name, held->why, &ret->memory, err));
     TRY(check(&cpus, name, held->why, &thousandths, err));
     ret->cpus = (uint32_t)thousandths;

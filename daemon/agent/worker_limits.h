@@ -16,6 +16,7 @@ struct worker_limits {
 /* What can be held. */
 struct worker_limits_held {
     struct cgroup_holds can;
+    bool unknown;                /* titan-spawnd does not say, for a reason of its own: why */
     char why[WORKER_LIMITS_WHY]; /* not all of it can, and what to do; "" = all can */
 };
 
@@ -28,7 +29,8 @@ void worker_limits_look(const char *spawnd, struct worker_limits_held *ret);
 /* Is there one of the site's that cannot? */
 bool worker_limits_unheld(const struct worker_limits *node, const struct worker_limits_held *held);
 /* The worker's. A limit of the site's that cannot be held is left out. TITAN_EUNPLACEABLE: one that is asked for is
- * above what the node gives, or cannot be held; in one line with both numbers. */
+ * above what the node gives, or cannot be held; in one line with both numbers. TITAN_EAGAIN: what can be held is not
+ * known. */
 titan_status worker_limits_choose(const struct worker_limits *node, const struct cgroup_limits *asked,
                                   const struct worker_limits_held *held, const char *name, struct cgroup_limits *ret,
                                   struct titan_error *err) TITAN_MUST_USE;

@@ -231,7 +231,7 @@ static bool is_worker(pid_t pid, const char *page)
 static bool page_lies(pid_t pid, uint64_t job_id, uint64_t worker_id, const char *spawnd)
 {
     struct spawn_reply reply;
-    return spawn_client_ask(spawnd, worker_id, false, &reply, NULL) == TITAN_OK &&
+    return spawn_client_ask(spawnd, SPAWN_LOOP_MS, worker_id, false, &reply, NULL) == TITAN_OK &&
            (reply.state == SPAWN_UNKNOWN || reply.pid != pid || reply.job_id != job_id);
 }
 
@@ -359,9 +359,16 @@ bool worker_process_ending(const struct worker_process *p, struct worker_end *re
     struct spawn_reply reply;
     struct process_stat stat;
     if (p->spawnd[0])
-        return spawn_client_ask(p->spawnd, p->worker_id, false, &reply, NULL) == TITAN_OK && end_of(&reply, ret);
+        return spawn_client_ask(p->spawnd, SPAWN_LOOP_MS, p->worker_id, false, &reply, NULL) == TITAN_OK &&
+               end_of(&reply, ret);
     return wait_status(p, WNOWAIT, ret) ||
            (process_stat_read(p->pid, &stat) && process_stat_ending(&stat, &ret->code, &ret->signal));
+}
+
+bool worker_process_departed(const char *spawnd, uint64_t worker_id, struct worker_end *ret)
+{
+    struct spawn_reply reply;
+    return spawn_client_ask(spawnd, SPAWN_WAIT_MS, worker_id, false, &reply, NULL) == TITAN_OK && end_of(&reply, ret);
 }
 
 titan_status worker_process_reap(struct worker_process *p, struct worker_end *ret)
@@ -373,7 +380,7 @@ titan_status worker_process_reap(struct worker_process *p, struct worker_end *re
     titan_assert(p->pid > 1);
     *ret = (struct worker_end){.code = -1};
     if (p->spawnd[0]) {
-        if (spawn_client_ask(p->spawnd, p->worker_id, true, &reply, NULL) == TITAN_OK)
+        if (spawn_client_ask(p->spawnd, SPAWN_LOOP_MS, p->worker_id, true, &reply, NULL) == TITAN_OK)
             (void)end_of(&reply, ret);
         p->pid = 0;
         return TITAN_OK;

@@ -73,6 +73,8 @@ bool worker_process_runnable(const struct worker_process *p);
 /* How a process ends that is not gone yet (its memory is large, say) or is not ours to reap. False when that is not
  * known; *ret is then as it was. */
 bool worker_process_ending(const struct worker_process *p, struct worker_end *ret);
+/* The same of a worker that ended while it had no agent; waits for titan-spawnd, for SPAWN_WAIT_MS. */
+bool worker_process_departed(const char *spawnd, uint64_t worker_id, struct worker_end *ret);
 /* TITAN_OK and how it ended, or TITAN_EAGAIN while it is not gone yet. What is left of its group is killed first. An
  * adopted one cannot be reaped: TITAN_OK with -1 and 0 once it is gone, unless titan-spawnd knows more. */
 titan_status worker_process_reap(struct worker_process *p, struct worker_end *ret);

@@ -754,9 +754,7 @@ static void departed_keep(const struct worker *w, const char *page_path)
     struct worker_end end = {.code = code};
     bool explained = code > 0 || (code == 0 && w->page->last_words[0]);
     if (!explained && w->set->spawnd[0]) { /* its parent knows */
-        struct worker_process asked = {.worker_id = w->id, .pidfd = -1};
-        (void)snprintf(asked.spawnd, sizeof(asked.spawnd), "%s", w->set->spawnd);
-        explained = worker_process_ending(&asked, &end) && (end.code > 0 || end.signal > 0);
+        explained = worker_process_departed(w->set->spawnd, w->id, &end) && (end.code > 0 || end.signal > 0);
     }
     struct departed *d = explained && strcmp(strrchr(page_path, '/'), name) == 0 ? calloc(1, sizeof(*d)) : NULL;
     if (!d)

@@ -94,6 +94,23 @@ static void test_unheld(void **state)
     assert_false(worker_limits_unheld(&node, &all));
 }
 
+/* A titan-spawnd that does not answer refuses no job, and lets no worker go without its limit: the start is tried
+ * again. */
+static void test_unknown(void **state)
+{
+    (void)state;
+    struct worker_limits node = node_of(GIB, 0);
+    struct cgroup_limits asked = {.memory = 0}, got;
+    struct worker_limits_held held;
+    struct titan_error err = {0};
+    worker_limits_look("/nowhere/spawnd.sock", &held);
+    assert_true(held.unknown && worker_limits_unheld(&node, &held));
+    assert_int_equal(worker_limits_choose(&node, &asked, &held, "n1", &got, &err), TITAN_EAGAIN);
+    assert_non_null(strstr(err.msg, "titan-spawnd does not answer at '/nowhere/spawnd.sock'"));
+    asked.memory = GIB / 2;
+    assert_int_equal(worker_limits_choose(&node, &asked, &held, "n1", &got, NULL), TITAN_EAGAIN);
+}
+
 /* All that the machine has is no limit. */
 static void test_site(void **state)
 {
@@ -132,6 +149,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_given),  cmocka_unit_test(test_refused),
                                        cmocka_unit_test(test_unheld), cmocka_unit_test(test_site),
-                                       cmocka_unit_test(test_asked),  cmocka_unit_test(test_origin)};
+                                       cmocka_unit_test(test_asked),  cmocka_unit_test(test_origin),
+                                       cmocka_unit_test(test_unknown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
