@@ -16,6 +16,7 @@ The environment says what to run; make passes its variables on:
 A test is a program (tests/**/test_*.c) or a script (test_*.py, test_*.sh) that prints TAP. Each has a process of its own above it, which adopts
 what the test leaves behind and ends it. Logs are in BUILD/test-results, times in BUILD/test-times.json.
 """
+import contextlib
 import ctypes
 import difflib
 import errno
@@ -391,8 +392,9 @@ def run(tests, folder):
         raise
     finally:
         for pid in load:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
     return results
 
 

@@ -16,6 +16,9 @@ from reports import agree  # noqa: E402
 from titan import Daemon, alive, calm, command, headers_text, slow, tap, until, worker_pids  # noqa: E402
 
 
+LEASE = ("--lease-ms", 86400000)  # a busy machine takes longer for the steps than workers train without an agent
+
+
 def keys(d, steps, **more):
     return {"training.dataset_path": headers_text(d.state / "text", 1 << 18), "training.steps": steps, "elastic.min_workers": 2,
             "elastic.max_workers": 2, "device.threads": 1, "training.local_batch_size": 2, "checkpoint.interval": 20,
@@ -39,7 +42,7 @@ def completed(d, job):
 
 def paused():
     """titand stands still while the run ends: its session with the coordinator does not outlive that, and takes reports with it"""
-    d = Daemon(None, "--slots", 2, pace_ms=10)
+    d = Daemon(None, "--slots", 2, *LEASE, pace_ms=10)
     (d.state / "short.toml").write_text(calm().replace("away_ms = 20000", "away_ms = 200"))
     d.args += ("--config", d.state / "short.toml")
     with d:
@@ -53,7 +56,7 @@ def paused():
 
 def unread():
     """titand stands still for more steps than its workers keep reports of"""
-    with Daemon(None, "--slots", 1) as d:
+    with Daemon(None, "--slots", 1, *LEASE) as d:
         job = d.submit("tiny", keys(d, 3000, elastic__min_workers=1, elastic__max_workers=1, training__seq_len=16,
                                     training__local_batch_size=1, checkpoint__enable="false"))
         trains(d, job, 5)
@@ -65,7 +68,7 @@ def unread():
 
 def killed():
     """titand is killed while the run ends, and started again; a worker is killed before"""
-    with Daemon(None, "--slots", 2, pace_ms=10) as d:
+    with Daemon(None, "--slots", 2, *LEASE, pace_ms=10) as d:
         job = d.submit("tiny", keys(d, 80, fault_tolerance__backoff_ms=10))
         trains(d, job, 10)
         os.kill(max(d.workers(job).values()), signal.SIGKILL)
