@@ -20,7 +20,8 @@ wait $run
 code=$?
 [ $code -ne 0 ] || tail -n 5 "$own/killed/log"
 check "a rank is killed while segments run: the run is over (exit code $code)" [ $code -ne 0 ]
-check "for that reason" grep -q 'rank [01] has ended or failed' "$own/killed/log"
+# What the other one sees first: that it is gone, or a collective that it has left.
+check "for that reason" grep -qE 'epoch is over .*reason="[^"]*(rank [01] has ended or failed|peer vanished)' "$own/killed/log"
 
 # Both ranks register what communicators of collectives there are, their sums run within it, and where it is refused the run goes on without.
 for windows in off:false: on:true: memory:true:memory register:true:register none:true:none one:true:one; do
