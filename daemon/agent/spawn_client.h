@@ -10,7 +10,7 @@
 
 #define SPAWN_SOCKET_MAX 108
 #define SPAWN_LOOP_MS 200  /* for an answer that a loop waits for */
-#define SPAWN_WAIT_MS 5000 /* for one that something hangs on: titan-spawnd may have no processor for a while */
+#define SPAWN_WAIT_MS 5000 /* for an answer that a start needs: titan-spawnd may have no processor for a while */
 
 /* The worker runs: *ret_pidfd is the caller's. It does not: titan-spawnd's status and reason; TITAN_EPERM and
  * TITAN_EINVAL mean that this node does not start it for that user, folder or limit. TITAN_EAGAIN: titan-spawnd does

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker_cgroup.h - the cgroups that the agent makes for workers below its own, where no titan-spawnd does it.
  *
- * The kernel hands memory and processors on to the cgroups in one that has no process itself. So the agent goes into
+ * The kernel hands memory and processors on to cgroups only below a cgroup without a process. So the agent goes into
  * main/ beside them when a limit is first wanted, unless its unit begins there (systemd's DelegateSubgroup=main). Of a
  * service without that it stays: systemd could not start the unit again while its workers are there. Any thread. */
 #ifndef TITAN_DAEMON_AGENT_WORKER_CGROUP_H

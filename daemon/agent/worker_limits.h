@@ -28,7 +28,7 @@ struct cgroup_limits worker_limits_asked(const char *recipe);
 void worker_limits_look(const char *spawnd, struct worker_limits_held *ret);
 /* Is there one of the site's that cannot? */
 bool worker_limits_unheld(const struct worker_limits *node, const struct worker_limits_held *held);
-/* The worker's. A limit of the site's that cannot be held is left out. TITAN_EUNPLACEABLE: one that is asked for is
+/* The worker's. A limit of the site's that cannot be held is left out. TITAN_EUNPLACEABLE: a limit that is asked for is
  * above what the node gives, or cannot be held; in one line with both numbers. TITAN_EAGAIN: what can be held is not
  * known. */
 titan_status worker_limits_choose(const struct worker_limits *node, const struct cgroup_limits *asked,

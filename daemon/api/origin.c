@@ -116,7 +116,7 @@ static titan_status set_path(const char *key, char *to, size_t size, const char 
 }
 
 /* By what its folder of checkpoints is read here: below jobs_dir, where it is its user's, by a descriptor that no link
- * has led to. *ret_seen: whether it is there; one that is a link is an error. */
+ * has led to. *ret_seen: whether it is there; a link is an error. */
 static titan_status open_folder(const struct origin *o, int *ret_fd, char way[PATH_MAX], titan_status *ret_seen,
                                 struct titan_error *err)
 {

@@ -345,7 +345,7 @@ titan_status paths_check(const struct paths_options *options, const struct auth_
     struct asking a = {.options = options, .user = u, .granted = granted, .err = err ? err : &unused};
     if (auth_trusted(u))
         return TITAN_OK;
-    r->job.follow_links = left_to_worker(&a); /* those that are put there from now on */
+    r->job.follow_links = left_to_worker(&a); /* links that are put there from now on */
     reader_of(u, &a.reader);
     struct recipe_path paths[RECIPE_PATHS_MAX];
     for (int i = 0, n = recipe_paths(r, paths); i < n; i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* job_files.h - files in the folder of a job, opened by titand. With titan-spawnd that folder is its user's, and what
- * is there may be anything: no link in it is followed, nothing is opened but folders and files of one name, and nothing
- * is waited for. The folder may be on a file server: for a thread of the file pool (file_pool.h). */
+ * is there may be anything: no link in it is followed, nothing is opened but folders and files of one name, and no open
+ * blocks. The folder may be on a file server: for a thread of the file pool (file_pool.h). */
 #ifndef TITAN_DAEMON_COMMON_JOB_FILES_H
 #define TITAN_DAEMON_COMMON_JOB_FILES_H
 
