@@ -364,7 +364,7 @@ class AsPeer(Speaker):
 
 class AsHeld(Speaker):
     """An admin by token or certificate, or a node, with calls that are open: a right is taken away, then their messages come. None
-    of them may be served; what it would do to the run beside shows there, too."""
+    of them may be served behind that; what it would do to the run beside shows there, too."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -393,13 +393,15 @@ class AsHeld(Speaker):
         tls, metadata, take_away, methods = self.by_token() if how == "token" else self.by_certificate(how)
         # What such a user may not do anyway is refused at once, and holds nothing.
         may = methods if how != "user" else ["Submit", "ListJobs", "ListNodes", "Counters", "Version", "WatchEvents"]
+        early = r.random() < 0.5  # some messages are on their way when the right is taken away
+        if early and how != "node":  # those that come before are served: an admin's would do to the run beside what an admin may
+            may = [m for m in may if m in AsClient.READING]
         chosen = [r.choice(may) for _ in range(r.randrange(1, 9))]
         payloads = [self.mutator.bytes_of(protocol.request_of(m)) if m in protocol.METHODS else
                     protocol.hello(f"held{self.n}", r.randrange(1 << 62)).SerializeToString() for m in chosen]
         with protocol.channel(self.tcp, tls) as channel:
             calls = [protocol.HeldCall(channel, m, metadata) for m in chosen]
             assert protocol.version(channel, metadata) == "OK", (how, chosen)
-            early = r.random() < 0.5  # some messages are on their way when the right is taken away
             taking = threading.Thread(target=take_away)
             if early:
                 taking.start()
