@@ -34,7 +34,7 @@ bool worker_limits_unheld(const struct worker_limits *node, const struct worker_
 titan_status worker_limits_choose(const struct worker_limits *node, const struct cgroup_limits *asked,
                                   const struct worker_limits_held *held, const char *name, struct cgroup_limits *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
-/* The setting that a limit of memory is of, which a worker has reached: " ([resources] memory)" or "
+/* The setting that a limit of memory is of, which a worker has reached: " (resources.memory)" or "
  * (agent.worker_memory)". */
 const char *worker_limits_origin(const struct worker_limits *node, uint64_t limit);
 

@@ -11,7 +11,7 @@ struct process_stat {
     char state;       /* 'R', 'S', 'Z', ... */
     uint64_t started; /* in ticks since the machine's start: with the pid, it is one process alone */
     int status;       /* as wait() will give it, from when the process begins to end; 0 also where it is hidden: without
-                         CAP_SYS_PTRACE, of other users' processes and of those that are not dumpable */
+                         CAP_SYS_PTRACE, of processes of other users and of processes that are not dumpable */
 };
 
 bool process_stat_read(pid_t pid, struct process_stat *ret);

@@ -12,7 +12,7 @@ bool refusal_holds(const struct jobrec *j, const struct noderec *n);
 bool refusal_add(struct core *c, struct jobrec *j, const struct noderec *n);
 void refusals_lift(struct core *c, const struct noderec *n); /* of all jobs: it has registered anew, or is gone */
 void refusals_forget(struct core *c, struct jobrec *j);      /* of a job that goes */
-/* Most slots of one device that nodes have which have not refused the job, with those that are away or out of service
+/* Most slots of one device on nodes that have not refused the job, with nodes that are away or out of service
  * for now. */
 uint32_t refusals_room(const struct core *c, const struct jobrec *j);
 
