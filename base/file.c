@@ -279,6 +279,9 @@ titan_status file_place_at(int at, const char *name, const void *data, size_t le
     return replace(at, name, data, len, 0666, false, err);
 }
 
+/* As mkdir(1) asks, but nothing of others': the umask, or the access list of the folder above, takes from it. */
+#define FOLDER_MODE 0775
+
 titan_status dir_make(const char *path, struct titan_error *err)
 {
     char part[PATH_MAX];
@@ -291,7 +294,7 @@ titan_status dir_make(const char *path, struct titan_error *err)
             continue;
         char end = *p;
         *p = '\0';
-        if (mkdir(part, 0755) < 0 && errno != EEXIST)
+        if (mkdir(part, FOLDER_MODE) < 0 && errno != EEXIST)
             return titan_fail_errno(err, "cannot make folder '%s'", part);
         *p = end;
         if (!end)
@@ -323,7 +326,7 @@ titan_status dir_make_named(const char *path, struct titan_error *err)
             break;
         const char end = *p;
         *p = '\0';
-        if (mkdirat(at, name, 0755) < 0 && errno != EEXIST)
+        if (mkdirat(at, name, FOLDER_MODE) < 0 && errno != EEXIST)
             return titan_fail_errno(err, "cannot make folder '%s'", part);
         const int below = openat(at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
         struct stat st;
@@ -357,7 +360,7 @@ void dir_unmake_named(const char *path)
 
 #define REMOVE_DEPTH_MAX 64
 
-/* Removes what stands below the open folder; takes fd. path is for messages. */
+/* Removes what stands below the open folder, all that can be; takes fd. path is for messages; the first error. */
 static titan_status remove_below(int fd, const char *path, int depth, struct titan_error *err)
 {
     titan_assert(fd >= 0 && depth >= 0);
@@ -376,7 +379,7 @@ static titan_status remove_below(int fd, const char *path, int depth, struct tit
         errno = 0;
         struct dirent *entry = readdir(dir);
         if (!entry) {
-            if (errno)
+            if (errno && status == TITAN_OK)
                 status = titan_fail_errno(err, "cannot list '%s'", path);
             break;
         }
@@ -384,22 +387,17 @@ static titan_status remove_below(int fd, const char *path, int depth, struct tit
             continue;
         if (unlinkat(fd, entry->d_name, 0) == 0 || errno == ENOENT)
             continue;
-        if (errno != EISDIR && errno != EPERM) {
-            status = titan_fail_errno(err, "cannot remove '%s/%s'", path, entry->d_name);
-            break;
-        }
-        int sub = openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (sub < 0) {
-            status = titan_fail_errno(err, "cannot remove '%s/%s'", path, entry->d_name);
-            break;
-        }
-        status = remove_below(sub, path, depth + 1, err);
-        if (status != TITAN_OK)
-            break;
-        if (unlinkat(fd, entry->d_name, AT_REMOVEDIR) < 0 && errno != ENOENT) {
-            status = titan_fail_errno(err, "cannot remove '%s/%s'", path, entry->d_name);
-            break;
-        }
+        struct titan_error why = {0};
+        titan_status one = TITAN_OK;
+        const int sub = errno == EISDIR || errno == EPERM
+                            ? openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+                            : -1;
+        if (sub >= 0)
+            one = remove_below(sub, path, depth + 1, &why);
+        if (sub < 0 || (one == TITAN_OK && unlinkat(fd, entry->d_name, AT_REMOVEDIR) < 0 && errno != ENOENT))
+            one = titan_fail_errno(&why, "cannot remove '%s/%s'", path, entry->d_name);
+        if (status == TITAN_OK && (status = one) != TITAN_OK && err)
+            *err = why;
     }
     (void)closedir(dir);
     return status;
@@ -408,7 +406,7 @@ static titan_status remove_below(int fd, const char *path, int depth, struct tit
 titan_status dir_open_at(int at, const char *name, bool make, int *ret_fd, struct titan_error *err)
 {
     titan_assert(at >= 0 || at == AT_FDCWD);
-    if (make && mkdirat(at, name, 0755) < 0 && errno != EEXIST)
+    if (make && mkdirat(at, name, FOLDER_MODE) < 0 && errno != EEXIST)
         return titan_fail_errno(err, "cannot make folder '%s'", name);
     _cleanup_fd_ int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct stat st;

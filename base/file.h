@@ -51,7 +51,7 @@ bool file_refuses_links(void);
 int file_open_named(const char *path, int flags);
 /* file_read() of such a path. */
 titan_status file_read_named(const char *path, size_t max, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
-/* mkdir -p with mode 0755. */
+/* mkdir -p with mode 0775, as far as the umask lets it. */
 titan_status dir_make(const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* The same of a path that a run file names: where links are refused, none on the way is followed. */
 titan_status dir_make_named(const char *path, struct titan_error *err) TITAN_MUST_USE;
@@ -59,7 +59,8 @@ titan_status dir_make_named(const char *path, struct titan_error *err) TITAN_MUS
 void dir_unmake_named(const char *path);
 /* Open a folder below another, or AT_FDCWD; make: where it is missing, it is made. A link is refused. */
 titan_status dir_open_at(int at, const char *name, bool make, int *ret_fd, struct titan_error *err) TITAN_MUST_USE;
-/* rm -r of a folder of ours; missing is fine. Does not follow links. */
+/* rm -r of a folder of ours, of all in it that can be removed: the first error says what stayed. Missing is fine. Does
+ * not follow links. */
 titan_status dir_remove(const char *path, struct titan_error *err) TITAN_MUST_USE;
 titan_status dir_remove_at(int at, const char *name, struct titan_error *err) TITAN_MUST_USE;
 /* All of it into an open file, in as many writes as it takes; errno where that fails. */

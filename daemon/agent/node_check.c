@@ -23,6 +23,7 @@
 #include "daemon/auth/certs.h"
 #include "daemon/common/file_pool.h"
 #include "daemon/common/jobs_dir.h"
+#include "daemon/common/peers.h"
 #include "proto/ranges.h"
 
 #define AGAIN_MS 5000 /* while jobs cannot have their folders here */
@@ -61,8 +62,11 @@ struct look {
     size_t place; /* among its request's */
     char node[256], path[PATH_MAX];
     union {
-        char token[JOBS_TOKEN_MAX]; /* LOOK_FOLDERS */
-        bool writes;                /* LOOK_ROOT */
+        struct {
+            char token[JOBS_TOKEN_MAX];
+            bool by_users; /* workers are their jobs' users */
+        } jobs;            /* LOOK_FOLDERS */
+        bool writes;       /* LOOK_ROOT */
         struct {
             struct reach_target list[TARGETS_MAX];
             size_t n;
@@ -168,12 +172,27 @@ static void describe(char text[TEXT_MAX], const struct titan_error *err)
     range_fit_text(text, TEXT_MAX);
 }
 
+static void look_at_way(struct look *k)
+{
+    char part[PATH_MAX];
+    struct stat st;
+    for (size_t len = 1; len; len = k->path[len] ? len + 1 + strcspn(k->path + len + 1, "/") : 0) {
+        (void)snprintf(part, sizeof(part), "%.*s", (int)len, k->path);
+        if (stat(part, &st) == 0 && !(st.st_mode & S_IXOTH)) {
+            found(k, "users", true,
+                  "workers that are their jobs' users do not get to %.300s: %.300s lacks x for all users (chmod o+x)",
+                  k->path, part);
+            return;
+        }
+    }
+}
+
 static void look_at_folders(struct look *k)
 {
     struct titan_error err = {0};
     char why[TEXT_MAX];
     titan_status status = k->kind == LOOK_ROOT ? jobs_dir_check_root(k->path, k->writes, k->node, k->mark, &err)
-                                               : jobs_check(k->path, k->token, k->node, &err);
+                                               : jobs_check(k->path, k->jobs.token, k->node, &err);
     describe(why, &err);
     if (status != TITAN_OK)
         found(k, look_name(k), true, "%s", why);
@@ -181,6 +200,8 @@ static void look_at_folders(struct look *k)
         found(k, look_name(k), false, "%.300s: %s", k->path, k->writes ? "can be written" : "can be read");
     else
         found(k, look_name(k), false, "%.300s", k->path);
+    if (k->kind == LOOK_FOLDERS && status == TITAN_OK && k->jobs.by_users)
+        look_at_way(k);
 }
 
 static void look_at_others(struct look *k)
@@ -225,6 +246,11 @@ static void look_at_worker_limits(struct look *k)
     char memory[UNITS_TEXT];
     const struct cgroup_limits *site = &k->of.limits.site;
     worker_limits_look(k->of.spawnd, &held);
+    if (k->of.spawnd[0])
+        found(k, "users", held.unknown, held.unknown ? "no job starts here: %s" : "workers are their jobs' users%s",
+              held.unknown ? held.why : "");
+    if (held.unknown)
+        return;
     if (worker_limits_unheld(&k->of.limits, &held))
         found(k, "limits", true, "agent.worker_memory and worker_cpus cannot be held: %s", held.why);
     else if (held.why[0])
@@ -283,8 +309,12 @@ static void look_at_node(struct look *k)
     look_at_worker_limits(k);
     look_at_limits(k);
     look_at_certificate(k);
-    found(k, "peers", !k->of.peers,
-          k->of.peers ? "a socket for other agents at %s" : "no socket for other agents at %s", k->of.address);
+    if (k->of.peers && !peers_address_is_here(k->of.address))
+        found(k, "peers", true,
+              "this machine does not have the address %s (agent.address): other nodes do not reach it", k->of.address);
+    else
+        found(k, "peers", !k->of.peers,
+              k->of.peers ? "a socket for other agents at %s" : "no socket for other agents at %s", k->of.address);
     if (k->of.listens && reach_listen(k->of.address, &k->of.ports, &k->fd, &k->port, &err) != TITAN_OK)
         found(k, "tcp", true, "workers cannot listen here: %.200s", err.msg);
 }
@@ -474,7 +504,8 @@ static void look_everywhere(struct request *r, const Titan__Internal__CheckNode 
     struct node_checks *c = r->owner;
     struct look *k = add_look(r, LOOK_FOLDERS, m->jobs_dir);
     if (k) {
-        (void)snprintf(k->token, sizeof(k->token), "%s", m->token);
+        (void)snprintf(k->jobs.token, sizeof(k->jobs.token), "%s", m->token);
+        k->jobs.by_users = c->spawnd[0];
         start_look(k);
     }
     if ((k = add_look(r, LOOK_NODE, ""))) {

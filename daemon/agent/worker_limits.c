@@ -4,11 +4,8 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
-#include "base/recipe.h"
 #include "base/units.h"
 #include "daemon/agent/spawn_client.h"
 #include "daemon/agent/worker_cgroup.h"
@@ -25,18 +22,10 @@ struct worker_limits worker_limits_of(uint64_t site_memory, uint32_t site_cpus)
     return l;
 }
 
-struct cgroup_limits worker_limits_asked(const char *recipe)
+struct cgroup_limits worker_limits_asked(const struct recipe *r)
 {
-    struct cgroup_limits asked = {.memory = 0};
-    _cleanup_free_ struct recipe *r = malloc(sizeof(*r));
-    if (!r)
-        return asked;
-    recipe_init(r);
-    if (recipe_parse(r, recipe, "recipe", NULL) != TITAN_OK)
-        return asked;
-    asked.memory = (uint64_t)r->resources.memory;
-    asked.cpus = r->resources.cpus > 0 ? (uint32_t)lround(r->resources.cpus * 1000) : 0;
-    return asked;
+    return (struct cgroup_limits){.memory = (uint64_t)r->resources.memory,
+                                  .cpus = r->resources.cpus > 0 ? (uint32_t)lround(r->resources.cpus * 1000) : 0};
 }
 
 void worker_limits_look(const char *spawnd, struct worker_limits_held *ret)

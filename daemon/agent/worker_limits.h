@@ -5,6 +5,7 @@
 #ifndef TITAN_DAEMON_AGENT_WORKER_LIMITS_H
 #define TITAN_DAEMON_AGENT_WORKER_LIMITS_H
 
+#include "base/recipe.h"
 #include "daemon/common/cgroup.h"
 
 #define WORKER_LIMITS_WHY 288
@@ -22,8 +23,7 @@ struct worker_limits_held {
 
 /* Of this machine, with the site's settings; 0 = none. */
 struct worker_limits worker_limits_of(uint64_t site_memory, uint32_t site_cpus);
-/* Those of a run file. One that cannot be read asks for nothing: its worker says what is wrong with it. */
-struct cgroup_limits worker_limits_asked(const char *recipe);
+struct cgroup_limits worker_limits_asked(const struct recipe *r);
 /* By titan-spawnd, or in this process's own cgroup where spawnd is "". May take a moment. */
 void worker_limits_look(const char *spawnd, struct worker_limits_held *ret);
 /* Is there one of the site's that cannot? */

@@ -63,9 +63,10 @@ static titan_status find_uid(const struct worker_start *s, uid_t *ret, struct ti
     return TITAN_OK;
 }
 
-static titan_status choose_limits(const struct worker_start *s, struct cgroup_limits *ret, struct titan_error *err)
+static titan_status choose_limits(const struct worker_start *s, const struct recipe *r, struct cgroup_limits *ret,
+                                  struct titan_error *err)
 {
-    const struct cgroup_limits asked = worker_limits_asked(s->recipe);
+    const struct cgroup_limits asked = worker_limits_asked(r);
     struct worker_limits_held held = {.why = ""};
     if (asked.memory || asked.cpus || s->limits.site.memory || s->limits.site.cpus)
         worker_limits_look(s->spawnd, &held);
@@ -106,31 +107,26 @@ static titan_status start_as_user(struct worker_start *s, const struct cgroup_li
     return TITAN_OK;
 }
 
-/* What such a job names was not judged by the rights of the user that would open it here. */
-static titan_status check_own_user(const struct worker_start *s, struct titan_error *err)
-{
-    _cleanup_free_ struct recipe *r = malloc(sizeof(*r));
-    if (!r)
-        return titan_fail(err, TITAN_ENOMEM, "out of memory");
-    recipe_init(r);
-    TRY(recipe_parse(r, s->recipe, "recipe", err));
-    if (!r->job.as_user)
-        return TITAN_OK;
-    (void)titan_fail(err, TITAN_EUNPLACEABLE,
-                     "jobs run as their users (coordinator.jobs_as_users), and node %s has no titan-spawnd", s->node);
-    titan_error_hint(err, "start titan-spawnd on the node and name it: agent.spawnd");
-    return TITAN_EUNPLACEABLE;
-}
-
 /* The log is opened here and not by the child: the thread waits for that until it has become the worker. */
 static titan_status start(struct worker_start *s, struct titan_error *err)
 {
     struct cgroup_limits limits;
+    _cleanup_free_ struct recipe *r = malloc(sizeof(*r));
+    if (!r)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    recipe_init(r);
     TRY(failpoint("agent.start", err));
-    TRY(choose_limits(s, &limits, err));
+    TRY(recipe_parse(r, s->recipe, "recipe", err));
+    TRY(choose_limits(s, r, &limits, err));
     if (s->spawnd[0])
         return start_as_user(s, &limits, err);
-    TRY(check_own_user(s, err));
+    if (r->job.as_user) { /* what it names was not judged by the rights of the user that would open it here */
+        (void)titan_fail(err, TITAN_EUNPLACEABLE,
+                         "jobs run as their users (coordinator.jobs_as_users), and node %s has no titan-spawnd",
+                         s->node);
+        titan_error_hint(err, "start titan-spawnd on the node and name it: agent.spawnd");
+        return TITAN_EUNPLACEABLE;
+    }
     TRY(job_folder_make(s->directory, err));
     TRY(job_folder_write_recipe(s->directory, s->recipe, err));
     if (!file_task_wanted(&s->task))

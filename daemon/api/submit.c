@@ -273,6 +273,12 @@ static titan_status check_request(struct coordinator *c, struct submit *s, const
     if (request->resume_job)
         TRY(origin_find(c, &s->user, request->resume_job, true, &s->origin, err));
     TRY(choose_owner(s, request->user, err));
+    if (c->options.paths && c->options.paths->as_users && (s->job.uid == 0 || strcmp(s->job.user, "root") == 0)) {
+        (void)titan_fail(err, TITAN_EINVAL,
+                         "jobs run as their users, and none as root (coordinator.jobs_as_users of the coordinator)");
+        titan_error_hint(err, "submit as another user, or for one: --for USER");
+        return TITAN_EINVAL;
+    }
     TRY(labels_join(request->labels, request->n_labels, "labels", &s->labels, err));
     s->job.labels = s->labels.len ? s->labels.data : "";
     size_t len = strlen(request->recipe);

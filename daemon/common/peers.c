@@ -212,6 +212,16 @@ static void on_socket_closed(uv_handle_t *handle)
     finish(p);
 }
 
+/* At boot a daemon may be there before the address is. */
+static bool may_bind_early(struct peers *p, int family)
+{
+    const int on = 1;
+    uv_os_fd_t fd;
+    return uv_fileno((uv_handle_t *)&p->socket, &fd) == 0 &&
+           setsockopt(fd, family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6,
+                      family == AF_INET ? IP_FREEBIND : IPV6_FREEBIND, &on, sizeof(on)) == 0;
+}
+
 static titan_status bind_socket(struct peers *p, const char *listen, struct titan_error *err)
 {
     char host[256];
@@ -232,6 +242,11 @@ static titan_status bind_socket(struct peers *p, const char *listen, struct tita
             ((struct sockaddr_in6 *)&address)->sin6_port = htons(port);
     }
     int rc = uv_udp_bind(&p->socket, (const struct sockaddr *)&address, 0);
+    if (rc == UV_EADDRNOTAVAIL && may_bind_early(p, address.ss_family)) {
+        rc = uv_udp_bind(&p->socket, (const struct sockaddr *)&address, 0);
+        tlog_warn(&p->log, "the machine does not have the address yet: other agents reach it once it has",
+                  "reason=\"%s\"", uv_strerror(UV_EADDRNOTAVAIL));
+    }
     if (rc == 0)
         rc = uv_udp_recv_start(&p->socket, on_alloc, on_datagram);
     struct sockaddr_storage bound;
@@ -269,6 +284,18 @@ titan_status peers_open(uv_loop_t *loop, const char *listen, peers_message_cb on
     }
     *ret = p;
     return TITAN_OK;
+}
+
+bool peers_address_is_here(const char *host)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM};
+    struct addrinfo *found = NULL;
+    if (getaddrinfo(host, NULL, &hints, &found) != 0)
+        return false;
+    _cleanup_fd_ int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const bool here = fd >= 0 && bind(fd, found->ai_addr, found->ai_addrlen) == 0;
+    freeaddrinfo(found);
+    return here;
 }
 
 uint16_t peers_port(const struct peers *p)

@@ -18,9 +18,12 @@ struct peers;
 /* from: the sender's host:port, for the answer. */
 typedef void (*peers_message_cb)(const Titan__Internal__PeerMessage *message, const char *from, void *data);
 
-/* listen: HOST:PORT, port 0 for any free one. */
+/* listen: HOST:PORT, port 0 for any free one. An address that the machine does not have yet is bound to all the same.
+ */
 titan_status peers_open(uv_loop_t *loop, const char *listen, peers_message_cb on_message, void *data,
                         struct peers **ret, struct titan_error *err) TITAN_MUST_USE;
+/* Does the machine have that address, or the one of that name, by now? May wait for a name service. */
+bool peers_address_is_here(const char *host);
 uint16_t peers_port(const struct peers *p);
 /* to: host:port. A name is looked up first; until it is found, datagrams to it are lost. */
 void peers_send(struct peers *p, const char *to, const Titan__Internal__PeerMessage *message);

@@ -2,10 +2,13 @@
 /* spawn_child.c - see spawn_child.h. */
 #include "daemon/spawn/spawn_child.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <inttypes.h>
+#include <linux/posix_acl.h>
+#include <linux/posix_acl_xattr.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,6 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -178,6 +182,20 @@ static titan_status open_log(const struct spawn_request *r, int folder, int *ret
     return TITAN_OK;
 }
 
+/* By this list what is made in the folder is its group's to change, too: titand removes it with its job. A job before
+ * this one may have shared the folder and has a longer list. A file system without lists leaves it to the user. */
+static void let_group_remove(void)
+{
+    const struct {
+        struct posix_acl_xattr_header head;
+        struct posix_acl_xattr_entry entries[3];
+    } list = {{htole32(POSIX_ACL_XATTR_VERSION)},
+              {{htole16(ACL_USER_OBJ), htole16(7), htole32(ACL_UNDEFINED_ID)},
+               {htole16(ACL_GROUP_OBJ), htole16(7), htole32(ACL_UNDEFINED_ID)},
+               {htole16(ACL_OTHER), 0, htole32(ACL_UNDEFINED_ID)}}};
+    (void)setxattr(".", "system.posix_acl_default", &list, sizeof(list), XATTR_CREATE);
+}
+
 /* Signals as after a fresh login, but for those that stop a node (daemon/agent/worker_process.c). */
 static void reset_signals(void)
 {
@@ -292,6 +310,7 @@ static titan_status start(const struct spawn_policy *p, const struct spawn_reque
     TRY(open_log(r, fds[SPAWN_FOLDER], &log, err));
     if (fchdir(fds[SPAWN_FOLDER]) != 0)
         return titan_fail_errno(err, "cannot work in '%s'", r->directory);
+    let_group_remove();
     reset_signals();
     TRY(set_descriptors(fds, n_fds, log, report, err));
     TRY(spawn_filter_set(err));

@@ -39,7 +39,7 @@ def workers_as_users():
     rows = [row[4:] for row in section("Workers as their users").splitlines() if row.startswith("    ")]
     commands = [row.split("  #")[0].strip() for row in rows if not row.startswith("#")]
     keys = re.findall(r'\w+ = "([^"]+)"', "\n".join(rows))
-    assert len(commands) == 4 and len(keys) == 2, (commands, keys)
+    assert len(commands) == 3 and len(keys) == 2, (commands, keys)
     commands.append("systemctl restart titan-coordinator")
     assert not missing(commands + keys, "with_users"), missing(commands + keys, "with_users")
 

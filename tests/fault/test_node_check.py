@@ -195,8 +195,10 @@ def wrong_address():
         (alone,) = texts(found["n1"], "address", True)
         assert alone == "127.0.0.1: workers of other nodes cannot reach it (agent.address)" and texts(found["n2"], "address", False), found
         assert texts(found["n2"], "tcp", False) == ["reaches n1 as workers do"], found["n2"]
-        assert texts(found["n2"], "peers", True), found["n2"]
-        assert not any(f[0] == "udp" for f in found["n1"]), "without a socket there is nothing to try"
+        (peers,) = texts(found["n2"], "peers", True)
+        assert peers.startswith("this machine does not have the address 192.0.2.1 (agent.address)"), peers
+        (udp,) = texts(found["n1"], "udp", True)
+        assert udp.startswith("node n1 does not reach node n2 at 192.0.2.1:") and "(UDP, as agents do)" in udp, udp
 
 
 def cut_between_nodes():

@@ -479,7 +479,7 @@ print("open", sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:-1], flush=
 
 
 def results_are_theirs():
-    """what a user has trained is that user's: read, gone on from by number and by path, and deleted; titanctl rm says what it leaves"""
+    """what a user has trained is that user's: read, gone on from by number and by path, and deleted, by titanctl rm, too; it says what it leaves"""
     with World() as w:
         few = {"training__steps": 20}
         first = w.submit(ALICE, **few)
@@ -499,10 +499,17 @@ def results_are_theirs():
             job = w.submit(ALICE, checkpoint__folder=hers / "run", training__steps=steps)
             w.daemon.wait_state(job, "COMPLETED")
         assert {p.stat().st_uid for p in (hers / "run").rglob("*")} == {ALICE}
-        assert w.as_user(ALICE, "rm", second).code == 0
+        assert w.as_user(ALICE, "rm", second).code == 0 and not (w.dir / "jobs" / str(second)).exists()
+        # What she has closed to titand stays, and is named; all else goes.
+        (folder / "mine/kept").mkdir(parents=True)
+        (folder / "mine/kept/notes").touch()
+        for path in (folder / "mine", folder / "mine/kept"):
+            os.chown(path, ALICE, ALICE)
+            path.chmod(0o700)
         done = w.as_user(ALICE, "rm", first)
         assert done.code == 0 and str(folder) in done.out + done.err, done
         assert not w.as_user(ALICE, "status", first).code == 0
+        assert [p.name for p in folder.iterdir()] == ["mine"], list(folder.iterdir())
         assert as_child(ALICE, lambda: subprocess.run(["rm", "-rf", *folder.iterdir()]).returncode) == "0"
         assert not list(folder.iterdir())
 
@@ -531,6 +538,20 @@ def closed_to_titand():
         refused(ALICE, "is closed to titand", "--fresh", **keys)
         refused(BOB, 'training.dataset_path = "%s" cannot be read by you' % keys["training.dataset_path"], **keys)
         refused(BOB, "cannot be written by you", **{"checkpoint.folder": home / "other"})
+        done = w.try_submit(0)
+        assert done.code == 2 and "none as root" in done.err and "--for USER" in done.err, done
+
+        def users():
+            (node,) = json.loads(w.daemon.ctl("-o", "json", "admin", "check").out)["nodes"]
+            return [(f["wrong"], f["text"]) for f in node["findings"] if f["what"] == "users"]
+        assert users() == [(False, "workers are their jobs' users")], users()
+        (w.dir / "jobs").chmod(0o710)
+        found = users()
+        assert len(found) == 2 and any(wrong and f"{w.dir}/jobs lacks x for all users" in text for wrong, text in found), found
+        (w.dir / "jobs").chmod(0o711)
+        w.spawnd.stop()
+        assert users()[0][0] and users()[0][1].startswith("no job starts here: titan-spawnd"), users()
+        w.spawnd.start()
 
         w.daemon.stop()
         config = w.dir / "titand.toml"
@@ -542,7 +563,7 @@ def closed_to_titand():
 
 
 def shared_with_users():
-    """checkpoint.shared_with: bob's worker begins from alice's checkpoint, of which others see nothing; the next list takes him back"""
+    """checkpoint.shared_with: bob's worker begins from alice's checkpoint, of which others see nothing; the next list takes him back, and all, too"""
     with World() as w:
         def sharing(job, entries, steps):
             done = w.as_user(ALICE, "resume", job, "--set", f"training.steps={steps}", "--set", f"checkpoint.shared_with={entries}")
@@ -569,6 +590,14 @@ def shared_with_users():
         w.daemon.wait_state(int(done.out), "COMPLETED")
         sharing(second, "[]", 30)
         assert reads(BOB) != reads(ALICE)
+        sharing(second, '["*"]', 40)
+        assert reads(BOB) == reads(NOBODY_KNOWN) == reads(ALICE), (reads(BOB), reads(ALICE))
+        last = sharing(second, "[]", 50)
+        assert reads(BOB) == reads(NOBODY_KNOWN) != reads(ALICE), reads(BOB)
+        # What was shared is removed with its job as the rest is.
+        for job in range(last, first - 1, -1):
+            w.as_user(BOB if job == int(done.out) else ALICE, "rm", job)
+        assert not [p.name for p in (w.dir / "jobs").iterdir() if p.name[0] != "."], list((w.dir / "jobs").iterdir())
 
 
 def folders_are_not_believed():

@@ -109,7 +109,7 @@ class Cluster:
         return until(f"{world} workers train beyond step {beyond}", check)
 
     def __exit__(self, kind, *_):
-        for name in (*self.slots, "c"):
+        for name in sorted(self.processes, key="c".__eq__):  # the coordinator last
             p = self.processes.get(name)
             if p and p.poll() is None:
                 p.send_signal(signal.SIGTERM)

@@ -78,6 +78,14 @@ result $? "members of titan-admin may connect"
 result $? "no unit removes the pages of workers, which are the same user's, when both daemons are down"
 ! grep -q '^PrivateUsers=' systemd/titan-coordinator.service
 result $? "the coordinator sees the users of its socket by their own numbers"
+# As shipped, jobs run as their users: both files name one folder, both units may write there, and the launcher's socket comes
+# with the agent.
+jobs_dir=$(sed -n 's/^jobs_dir = "\(.*\)"$/\1/p' deploy/titand.toml)
+[ -n "$jobs_dir" ] && grep -qxF "jobs_dir = \"$jobs_dir\"" deploy/coordinator.toml && grep -qx 'jobs_as_users = true' deploy/coordinator.toml &&
+    grep -qxF "spawnd = \"$(sed -n 's/^ListenSequentialPacket=//p' systemd/titan-spawnd.socket)\"" deploy/titand.toml &&
+    [ "$(grep -lE "^ReadWritePaths=.*-$jobs_dir( |$)" systemd/titand.service systemd/titan-coordinator.service | wc -l)" = 2 ] &&
+    grep -qE '^Wants=.*titan-spawnd.socket' systemd/titand.service
+result $? "the shipped configuration runs jobs as their users"
 if [ "$(id -u)" != 0 ]; then
     echo "ok $((n += 1)) - sysusers and tmpfiles apply to an empty tree # skip needs root: they give folders to others"
 elif command -v systemd-tmpfiles >/dev/null && command -v systemd-sysusers >/dev/null; then
@@ -86,6 +94,8 @@ elif command -v systemd-tmpfiles >/dev/null && command -v systemd-sysusers >/dev
         systemd-tmpfiles --root="$root/tree" --create "$PWD/systemd/titan.tmpfiles" >/dev/null 2>&1 &&
         [ -d "$root/tree/var/lib/titan-coordinator" ]
     result $? "sysusers and tmpfiles apply to an empty tree"
+    [ "$(stat -c %a "$root/tree$jobs_dir")" = 711 ]
+    result $? "users get to the shipped folder of jobs, and see no other's name in it"
 fi
 echo "1..$n"
 exit $failed

@@ -31,12 +31,14 @@
 struct shared {
     uint32_t users[NAMED_MAX], groups[NAMED_MAX];
     size_t n_users, n_groups;
-    bool all;
+    bool all, was_all; /* all users; until now */
+    bool in_job;       /* in a job's folder, which is titand's group's to read and to remove */
+    uint32_t titand;   /* that group */
 };
 
 struct list {
     struct posix_acl_xattr_header head;
-    struct posix_acl_xattr_entry entries[2 * NAMED_MAX + 4];
+    struct posix_acl_xattr_entry entries[2 * NAMED_MAX + 5];
     size_t n;
 };
 
@@ -108,9 +110,13 @@ static unsigned group_bits(int fd, const struct stat *st)
     return st->st_mode >> 3 & 7;
 }
 
+enum { X = 1, R = 4, RX = 5, RWX = 7 };
+
+/* bits: what they may do, of a file R. */
 static void make_list(const struct shared *s, unsigned owner, unsigned group, unsigned others, unsigned bits,
                       struct list *ret)
 {
+    const unsigned titand = !s->in_job ? 0 : bits == R ? R : RWX;
     *ret = (struct list){.head = {htole32(POSIX_ACL_XATTR_VERSION)}};
     put(ret, ACL_USER_OBJ, owner, ACL_UNDEFINED_ID);
     for (size_t i = 0; i < s->n_users; i++)
@@ -118,9 +124,11 @@ static void make_list(const struct shared *s, unsigned owner, unsigned group, un
     put(ret, ACL_GROUP_OBJ, group, ACL_UNDEFINED_ID);
     for (size_t i = 0; i < s->n_groups; i++)
         put(ret, ACL_GROUP, bits, s->groups[i]);
-    if (s->n_users + s->n_groups > 0)
-        put(ret, ACL_MASK, group | bits, ACL_UNDEFINED_ID);
-    put(ret, ACL_OTHER, others | (s->all ? bits : 0), ACL_UNDEFINED_ID);
+    if (s->in_job)
+        put(ret, ACL_GROUP, titand, s->titand);
+    if (s->n_users + s->n_groups > 0 || s->in_job)
+        put(ret, ACL_MASK, group | bits | titand, ACL_UNDEFINED_ID);
+    put(ret, ACL_OTHER, s->all ? others | bits : s->was_all ? others & ~bits : others, ACL_UNDEFINED_ID);
 }
 
 static size_t list_bytes(const struct list *l)
@@ -128,7 +136,7 @@ static size_t list_bytes(const struct list *l)
     return sizeof l->head + l->n * sizeof l->entries[0];
 }
 
-/* bits: what they may do. Another user's file stays as it is. */
+/* Another user's file stays as it is. */
 static titan_status let(int fd, const struct shared *s, unsigned bits, struct titan_error *err)
 {
     struct stat st;
@@ -160,12 +168,12 @@ static titan_status let_read(int at, const struct shared *s, int depth, struct t
         if (S_ISDIR(st.st_mode) && depth < DEPTH_MAX)
             status = let_read(fd, s, depth + 1, err);
         else if (S_ISREG(st.st_mode) && (st.st_mode & 0040)) /* not the lock */
-            status = let(fd, s, 4, err);
+            status = let(fd, s, R, err);
     }
     if (entries)
         (void)closedir(entries);
     TRY(status);
-    return let(at, s, 5, err);
+    return let(at, s, RX, err);
 }
 
 /* The folders above at that are this process's, of that group: up to the job's, which may be an earlier one's. Those of
@@ -187,40 +195,48 @@ static size_t way_up(int at, gid_t group, int ret[WAY_MAX])
     return n;
 }
 
-/* By the folder's group titand reads. A new list takes the set-group-ID bit from a folder of a group that the process
- * is not in, and with it the group from what will be made there: so the group is named. */
-static titan_status keep_group(int folder, gid_t group, struct titan_error *err)
+/* A new list takes the set-group-ID bit from a folder of a group that the process is not in, and with it the group from
+ * what will be made there: so the group is named. */
+static titan_status keep_group(int folder, const struct shared *in, struct titan_error *err)
 {
-    const struct shared reader = {.groups = {group}, .n_groups = 1};
+    const struct shared titand = {.in_job = in->in_job, .titand = in->titand};
     struct list l;
-    make_list(&reader, 7, 5, 0, 7, &l);
+    make_list(&titand, RWX, RX, 0, RX, &l);
     return fsetxattr(folder, INHERITED, &l, list_bytes(&l), 0) == 0
                ? TITAN_OK
                : titan_fail_errno(err, "no access list for what will be in the job's folder");
 }
 
+static unsigned others_of(const struct list *l, size_t size)
+{
+    const size_t n = size < sizeof l->head ? 0 : (size - sizeof l->head) / sizeof l->entries[0];
+    return n > 0 ? le16toh(l->entries[n - 1].e_perm) : 0;
+}
+
 titan_status sharing_set(int at, const char *entries, struct titan_error *err)
 {
     struct shared s = {.n_users = 0};
-    struct list inherited, have;
+    struct list inherited, have, plain;
     struct stat st;
     int way[WAY_MAX];
-    const ssize_t size = fgetxattr(at, INHERITED, &have, offsetof(struct list, n));
-    if (!*entries && size < 0)
-        return TITAN_OK;
+    const ssize_t got = fgetxattr(at, INHERITED, &have, offsetof(struct list, n));
+    const size_t size = got > 0 ? (size_t)got : 0;
     if (fstat(at, &st) != 0)
         return titan_fail_errno(err, "cannot be looked at");
+    make_list(&s, RWX, RWX, 0, RX, &plain); /* as titan-spawnd gives it to a job's folder */
+    if (!*entries && (!size || (size == list_bytes(&plain) && memcmp(&have, &plain, size) == 0)))
+        return TITAN_OK;
     TRY(read_entries(entries, &s, err));
-    const bool foreign = st.st_gid != getegid();
-    if (foreign)
-        add(s.groups, &s.n_groups, st.st_gid);
-    make_list(&s, 7, 5, 0, 5, &inherited);
-    if (size == (ssize_t)list_bytes(&inherited) && memcmp(&have, &inherited, (size_t)size) == 0)
+    s.in_job = !group_member(st.st_gid);
+    s.titand = st.st_gid;
+    s.was_all = others_of(&have, size) & R;
+    make_list(&s, RWX, RX, 0, RX, &inherited);
+    if (size == list_bytes(&inherited) && memcmp(&have, &inherited, size) == 0)
         return TITAN_OK;
     titan_status status = let_read(at, &s, 0, err);
-    for (size_t n = foreign ? way_up(at, st.st_gid, way) : 0; n > 0; n--) {
-        status = status == TITAN_OK ? let(way[n - 1], &s, 1, err) : status;
-        status = status == TITAN_OK ? keep_group(way[n - 1], st.st_gid, err) : status;
+    for (size_t n = s.in_job ? way_up(at, st.st_gid, way) : 0; n > 0; n--) {
+        status = status == TITAN_OK ? let(way[n - 1], &s, X, err) : status;
+        status = status == TITAN_OK ? keep_group(way[n - 1], &s, err) : status;
         (void)close(way[n - 1]);
     }
     TRY(status);

@@ -14,6 +14,7 @@
 #include "daemon/coordinator/run/leader_epochs.h"
 #include "daemon/coordinator/run/job_driver.h"
 #include "daemon/coordinator/run/kept_epochs.h"
+#include "daemon/coordinator/run/worker_end.h"
 #include "daemon/coordinator/run/worker_reports.h"
 #include "daemon/coordinator/sched/maintenance.h"
 #include "daemon/common/proof.h"
@@ -73,6 +74,7 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
             return true;
         n->unconfirmed = false;
         detector_has_key(n); /* its acknowledgement has come */
+        worker_reports_complete(c, n);
         job_driver_look_again(c, n);
         return false;
     }

@@ -29,8 +29,10 @@
 #include "daemon/coordinator/run/worker_end.h"
 #include "daemon/coordinator/run/worker_reports.h"
 
-/* What an agent has left to say about a worker that is no more comes right after its registration. */
-#define MISSING_MS 300
+/* What an agent has left to say about a worker that is no more comes between its registration and the heartbeat that
+ * follows, however busy both machines are (worker_reports_complete). An agent that falls silent between them is not
+ * waited for. */
+#define MISSING_MS 10000
 
 static titan_status check_registration(const Titan__Internal__AgentRegistration *m, struct titan_error *err)
 {

@@ -117,6 +117,14 @@ void worker_missing(struct workrec *w, int64_t from)
     w->missing = from;
 }
 
+void worker_reports_complete(struct core *c, const struct noderec *n)
+{
+    for (struct jobrec *j = c->active; j && !c->stale; j = j->next)
+        for (size_t i = 0; i < j->n_workers; i++)
+            if (j->workers[i]->node == n && j->workers[i]->missing)
+                worker_missing(j->workers[i], c->now.mono_ms);
+}
+
 /* The command to start it has no answer, and its agent has spoken of other things since it should have. */
 static bool is_unanswered(const struct core *c, const struct workrec *w)
 {

@@ -11,6 +11,8 @@ void worker_ended(struct core *c, struct workrec *w, struct exit_report *report,
 void worker_forget(struct core *c, struct workrec *w);
 /* Its agent did not list it: from that time on it counts as ended. 0 = it was listed again. */
 void worker_missing(struct workrec *w, int64_t from);
+/* All that the node's agent had to say of the time before its registration has come. */
+void worker_reports_complete(struct core *c, const struct noderec *n);
 void worker_deadlines(struct core *c, struct jobrec *j);
 
 #endif

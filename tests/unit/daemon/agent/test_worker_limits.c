@@ -126,13 +126,14 @@ static void test_site(void **state)
 static void test_asked(void **state)
 {
     (void)state;
-    struct cgroup_limits asked = worker_limits_asked("[resources]\nmemory = \"2GiB\"\ncpus = 1.2345\n");
+    static struct recipe r;
+    recipe_init(&r);
+    struct cgroup_limits asked = worker_limits_asked(&r);
+    assert_true(asked.memory == 0 && asked.cpus == 0);
+    assert_int_equal(recipe_parse(&r, "[resources]\nmemory = \"2GiB\"\ncpus = 1.2345\n", "recipe", NULL), TITAN_OK);
+    asked = worker_limits_asked(&r);
     assert_int_equal(asked.memory, 2 * GIB);
     assert_int_equal(asked.cpus, 1235);
-    asked = worker_limits_asked("");
-    assert_true(asked.memory == 0 && asked.cpus == 0);
-    asked = worker_limits_asked("[resources]\nmemory = \"2GiB\"\ncpus = \"all\"\n"); /* its worker refuses it */
-    assert_true(asked.memory == 0 && asked.cpus == 0);
 }
 
 static void test_origin(void **state)

@@ -895,6 +895,7 @@ static void test_agent_comes_back(void **state)
     /* One has gone meanwhile; its end is told right behind the registration. */
     assert_int_equal(registration(&b, 3, "a", 4, lives, 3), TITAN_OK);
     assert_non_null(b.out.drops); /* the older stream of the node */
+    tick(&b, 1500);               /* on busy machines */
     assert_null(moved(&b, JOB_RECOVERING));
     exited(&b, .session = 3, .worker = 4, .code = 139, .reason = "a reason worth having");
     assert_non_null(moved(&b, JOB_RECOVERING));
@@ -904,7 +905,8 @@ static void test_agent_comes_back(void **state)
     list_workers(2, 1, 12, TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING);
     assert_int_equal(registration(&b, 4, "a", 4, lives, 2), TITAN_OK);
     assert_non_null(told(&b, REVOKE, 4)); /* in force, so it is said again */
-    tick(&b, 300);
+    heartbeat(&b, 4);
+    tick(&b, 1);
     assert_non_null(event(&b, "worker.lost"));
     close_bench(&b);
 }
@@ -937,7 +939,8 @@ static void test_commands_are_said_again(void **state)
     assert_int_equal(registration(&b, 4, "b", 2, NULL, 0), TITAN_OK);
     assert_non_null(told(&b, START, 4));
     assert_int_equal(registration(&b, 5, "b", 2, NULL, 0), TITAN_OK);
-    tick(&b, 300);
+    heartbeat(&b, 5);
+    tick(&b, 1);
     m = told(&b, START, 5);
     assert_non_null(m);
     assert_ids(m->start->worker_ids, m->start->n_worker_ids, 2, 5, 6);

@@ -271,6 +271,7 @@ static void test_moved(void **state)
     assert_int_equal(core_node_session(b.core, "a"), 7);
     core_session_closed(b.core, 7, at(&b), &b.out);
     assert_int_equal(comes_elsewhere(&b, 11, 8, &err), TITAN_OK); /* at once: the session is over */
+    heartbeat(&b, 11);
     falls_silent(&b, 11);
     assert_int_equal(comes_elsewhere(&b, 8, 9, &err), TITAN_OK); /* it listed none: they have ended */
     submit(&b, 2, 2, 2);
