@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person or a supervisor waits for, beside the most that it may take: refusals, cancels, calls beside a file server that does not
 answer, the end of a run that lost a rank, signs of life."""
+import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -13,6 +15,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import spawnd  # noqa: E402
 from cluster import Shim  # noqa: E402
 from nodes import Cluster  # noqa: E402
 from titan import BIN, FP_BIN, SOURCE, Daemon, at_ms, command, headers_text, overrides, until  # noqa: E402
@@ -109,6 +112,54 @@ def beside_too_large(text):
     return took
 
 
+def moved_node(text):
+    """From the start of an agent at another address, after SIGKILL of the one before and with its worker in a run, to a ready node there."""
+    took = []
+    with Cluster(slots={"n1": 1, "n2": 1}) as c:
+        job = c.submit({**KEYS, "training.dataset_path": text, "training.steps": LONG, "checkpoint.enable": "false", "elastic.min_workers": 2,
+                        "elastic.max_workers": 2})
+        c.training(job, 2, 0)
+        for n in range(2, 2 + ROUNDS):
+            c.kill("n2")
+            c.hosts["n2"] = ([], f"127.0.0.{n}")
+            begin = time.monotonic()
+            c.agent("n2")
+            until("n2 is ready at its new address", lambda to=f"127.0.0.{n}": any(
+                (x["name"], x["address"], x["state"]) == ("n2", to, "ready") for x in json.loads(c.ctl("-o", "json", "nodes"))["nodes"]), every=0.02)
+            took.append(1000 * (time.monotonic() - begin))
+            c.training(job, 2, c.status(job)["step"])
+    return took
+
+
+def started_by_spawnd(out):
+    """How much longer the start of a process takes by titan-spawnd, as a user of its own, than by posix_spawn: in a child, which has users of
+    its own."""
+    began, reason = [], spawnd.enter()
+    if not reason:
+        with spawnd.probe("#!/bin/true\n") as (w, _):
+            for n in range(100):
+                with contextlib.ExitStack() as held:
+                    begin = time.monotonic()
+                    said = spawnd.Titan(w).start(w.dir / "hers", worker=n + 1)
+                    middle = time.monotonic()
+                    pid = os.posix_spawn("/bin/true", ["true"], {})
+                    began.append(1000 * (2 * middle - begin - time.monotonic()))
+                    held.callback(os.waitpid, pid, 0)
+                    assert said["kind"] == spawnd.STARTED, said
+    out.put((began, reason))
+
+
+def of_spawnd():
+    out = multiprocessing.Queue()
+    child = multiprocessing.Process(target=started_by_spawnd, args=(out,))
+    child.start()
+    took, reason = out.get()
+    child.join()
+    if reason:
+        print(f"  the start of a process by titan-spawnd is left out: {reason}")
+    return took and [statistics.median(took)]
+
+
 def signs_of_life():
     """Between signs of a titand that systemd ends after 200 ms without one."""
     with tempfile.TemporaryDirectory(prefix="titan-life-") as home, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as signs:
@@ -137,17 +188,20 @@ def waits():
         killed = [killed_rank(d.state / f"run-{n}", text) for n in range(ROUNDS)]
         cancelled, beside = hung_share(text)
         large = beside_too_large(text)
+        moved = moved_node(text)
         log = (d.state / "titand.log").read_text()
-    signs = signs_of_life()
+    signs, started = signs_of_life(), of_spawnd()
     measured = (("worker's start to a refused checkpoint folder's FAILED", folder, 1000), ("wait --timeout beyond its time", over, 500),
                 ("SIGKILL of a rank to the end of titan-worker run", killed, 5000),
                 ("cancel of a start that a file server holds up", cancelled, 7000), ("calls beside it", beside, 5000),
                 ("admin check with a data root that does not answer", [silent_root()], 5000),
-                ("submit to a worker's start beside 10,000 jobs that are too large", large, 500), ("signs of life of a 200 ms watchdog", signs, 190))
+                ("submit to a worker's start beside 10,000 jobs that are too large", large, 500),
+                ("a node's agent at another address to a ready node", moved, 2000),
+                ("start of a process by titan-spawnd beyond posix_spawn's, the median of 100", started, 3), ("signs of life of a 200 ms watchdog", signs, 190))
     return [{"what": what, "times": len(ms), "median_ms": statistics.median(ms), "most_ms": max(ms), "target_ms": target}
-            for what, ms, target in measured] + [{"what": "iterations of titand's loop that took long", "count": log.count("took long"), "target": 0}]
+            for what, ms, target in measured if ms] + [{"what": "iterations of titand's loop that took long", "count": log.count("took long"), "target": 0}]
 
 
 def rows(measured):
     return [(m["what"], f"{m['count']}", f"{m['target']}") if "count" in m else
-            (f"{m['what']}, the most of {m['times']}", f"{m['most_ms']:,.0f} ms", f"{m['target_ms']:,} ms") for m in measured]
+            (f"{m['what']}, the most of {m['times']}", f"{m['most_ms']:,.1f} ms", f"{m['target_ms']:,} ms") for m in measured]
