@@ -254,22 +254,29 @@ static titan_status run_backups(struct ctl *ctl, const char *path, int64_t keep,
 
 /* --- folders ------------------------------------------------------------------------------------------------------ */
 
-/* A folder that is missing is made when the one it is to be in is there; what is there already is left as it is. */
-static titan_status make_folder(const char *path, struct titan_error *err)
+/* A folder that is missing is made when the one it is to be in is there; what is there already is left as it is. Where
+ * a folder above is another user's, its name may lead elsewhere by now: what is given away is the new folder and no
+ * other. */
+static titan_status make_folder(const char *path, mode_t mode, struct titan_error *err)
 {
     struct passwd *user = getpwnam("titan");
+    char parent[PATH_MAX];
     struct stat st;
     if (stat(path, &st) == 0)
         return TITAN_OK;
-    if (mkdir(path, 0750) != 0)
+    if (strlen(path) >= sizeof(parent))
+        return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", path);
+    file_parent(path, parent);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    _cleanup_fd_ int at = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (at < 0 || mkdirat(at, name, 0700) != 0)
         return titan_fail_errno(err, "cannot make '%s'", path);
-    /* Where the folder that it is in is another user's, its name may lead elsewhere by now. */
-    _cleanup_fd_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    _cleanup_fd_ int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) != 0)
         return titan_fail_errno(err, "cannot open '%s'", path);
-    if (st.st_uid != geteuid())
-        return titan_fail(err, TITAN_EPERM, "'%s' was exchanged for a folder of another user", path);
-    if (user && fchown(fd, user->pw_uid, user->pw_gid) != 0)
+    if (st.st_uid != geteuid() || st.st_nlink > 2)
+        return titan_fail(err, TITAN_EPERM, "'%s' was exchanged for another folder", path);
+    if ((user && fchown(fd, user->pw_uid, user->pw_gid) != 0) || fchmod(fd, mode) != 0)
         return titan_fail_errno(err, "cannot give '%s' to the user titan", path);
     (void)printf("made %s\n", path);
     return TITAN_OK;
@@ -352,9 +359,7 @@ static titan_status open_state_dir(const char *dir, int *ret_fd, struct titan_er
 {
     struct stat st;
     if (stat(dir, &st) != 0 && errno == ENOENT && geteuid() == 0 && getpwnam("titan")) {
-        TRY(make_folder(dir, err));
-        if (chmod(dir, 0700) != 0)
-            return titan_fail_errno(err, "'%s'", dir);
+        TRY(make_folder(dir, 0700, err));
     }
     *ret_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return *ret_fd >= 0 ? TITAN_OK : titan_fail_errno(err, "'%s'", dir);
@@ -495,7 +500,8 @@ static titan_status run_check(struct ctl *ctl, const struct args *args, struct t
                  : TITAN_OK;
 }
 
-/* What a configuration file has its daemon write to, besides its state. */
+/* What a configuration file has its daemon write to, besides its state: lines of the mode of a folder to be made, and
+ * its path. */
 static titan_status config_paths(const char *file, struct buf *out, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -503,16 +509,24 @@ static titan_status config_paths(const char *file, struct buf *out, struct titan
     TRY(file_read(file, 256 << 10, &text, err));
     titan_status status = toml_parse(text.data ? text.data : "", text.len, file, &root, err);
     const struct toml_value *storage = status == TITAN_OK ? toml_get(root, "storage") : NULL;
-    static const char *const keys[] = {"jobs_dir", "checkpoint_roots"};
+    const struct toml_value *agent = status == TITAN_OK ? toml_get(root, "agent") : NULL;
+    const struct toml_value *coordinator = status == TITAN_OK ? toml_get(root, "coordinator") : NULL;
+    /* Users get to the folders of jobs, and with titan-spawnd they make those of checkpoints. */
+    const bool users = (agent && agent->type == TOML_TABLE && toml_get(agent, "spawnd")) ||
+                       (coordinator && coordinator->type == TOML_TABLE && toml_get(coordinator, "jobs_as_users"));
+    const struct {
+        const char *name;
+        unsigned mode;
+    } keys[] = {{"jobs_dir", users ? 0711 : 0750}, {"checkpoint_roots", users ? 01777 : 0750}};
     for (size_t i = 0; storage && storage->type == TOML_TABLE && i < ARRAY_SIZE(keys); i++) {
-        const struct toml_value *v = toml_get(storage, keys[i]);
+        const struct toml_value *v = toml_get(storage, keys[i].name);
         for (const struct toml_value *at = v && v->type == TOML_ARRAY ? v->first : v; at && status == TITAN_OK;
              at = v->type == TOML_ARRAY ? at->next : NULL) {
             if (at->type != TOML_STRING || at->string[0] != '/' || strpbrk(at->string, " \t\n\"\\%"))
                 status = titan_fail(err, TITAN_EINVAL, "%s:%d: storage.%s: not an absolute path without blanks", file,
-                                    at->line, keys[i]);
+                                    at->line, keys[i].name);
             else
-                buf_printf(out, "%s\n", at->string);
+                buf_printf(out, "%o %s\n", keys[i].mode, at->string);
         }
     }
     toml_free(root);
@@ -530,8 +544,10 @@ static titan_status fix_unit(const char *unit, const char *config, bool *ret_cha
     buf_printf(&text, "# Written by titanctl admin check --fix from %s.\n", config);
     char *rest = NULL;
     for (char *line = paths.data ? strtok_r(paths.data, "\n", &rest) : NULL; line; line = strtok_r(NULL, "\n", &rest)) {
-        TRY(make_folder(line, err));
-        buf_printf(&text, "[Unit]\nRequiresMountsFor=%s\n[Service]\nReadWritePaths=-%s\n", line, line);
+        char *folder = NULL;
+        const mode_t mode = (mode_t)strtoul(line, &folder, 8);
+        TRY(make_folder(++folder, mode, err));
+        buf_printf(&text, "[Unit]\nRequiresMountsFor=%s\n[Service]\nReadWritePaths=-%s\n", folder, folder);
     }
     (void)snprintf(dir, sizeof(dir), "/etc/systemd/system/%s.d", unit);
     (void)snprintf(path, sizeof(path), "%s/titan-paths.conf", dir);
@@ -609,7 +625,8 @@ const struct command command_admin = {
         "directory, also\n"
         "of a running titand, but for the signature. What is damaged is named.\n"
         "check: what would not work, node by node: folders of jobs, storage.data_roots and checkpoint_roots, clock,\n"
-        "version, cgroups, limits, certificates, and which other nodes it does not reach (each tries the eight that "
+        "version, users or cgroups, limits, certificates, and which other nodes it does not reach (each tries the "
+        "eight that "
         "follow\n"
         "it in the list). At most 10 s; exit code 7 when there is something. With --fix, on each machine as root: lets "
         "its\n"

@@ -21,7 +21,7 @@
 #define DAYS_MAX 3650
 
 #define UNIT_STATE "/var/lib/titan-coordinator"
-#define UNIT_PKI "/var/lib/titan-pki" /* root's: workers are of the user that the state belongs to */
+#define UNIT_PKI "/var/lib/titan-pki" /* root's: the state's user has daemons that all may speak to */
 
 static titan_status pki_dir(const struct args *args, char out[PATH_MAX], struct titan_error *err)
 {

@@ -451,7 +451,8 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
     return agent_open(&d->loop, &options, &d->agent, err);
 }
 
-/* What a run file names is read and written by workers, which are of the daemon's user. */
+/* What a run file names is read and written by workers, which are of the daemon's user where titan-spawnd does not
+ * start them. */
 static titan_status check_root(const struct daemon_config *c, struct titan_error *err)
 {
     if (c->role == ROLE_COORDINATOR || geteuid() != 0 || c->allow_root)

@@ -37,7 +37,7 @@ struct auth_options {
     struct auth_list admins, operators;
     bool private_jobs;
     bool nodes_by_address; /* plain TCP is for agents, too */
-    bool service; /* every user may connect, and workers run as the daemon's user: that is no admin by its uid */
+    bool service; /* every user may connect, and workers may run as the daemon's user: that is no admin by its uid */
 };
 
 struct auth_user {

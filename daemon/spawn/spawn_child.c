@@ -28,7 +28,7 @@
 #define OOM_BEFORE_US 500 /* a worker is taken before its agent */
 #define OOM_MOST 1000     /* proc(5) */
 #define OWN_ENV 5         /* HOME, USER, LOGNAME, PATH, and the end */
-#define DEFAULT_PATH "PATH=/usr/local/bin:/usr/bin:/bin"
+#define OWN_PATH "PATH=/usr/local/bin:/usr/bin:/bin"
 
 struct user {
     char name[256], home[PATH_MAX];
@@ -273,7 +273,6 @@ static titan_status execute(const struct spawn_policy *p, const struct spawn_req
     }
     char *env[SPAWN_ENV_MAX + OWN_ENV];
     size_t n = 0;
-    bool path = false;
     titan_assert(r->n_env <= SPAWN_ENV_MAX);
     (void)snprintf(job, sizeof(job), "%" PRIu64, r->job_id);
     (void)snprintf(worker, sizeof(worker), "%" PRIu64, r->worker_id);
@@ -283,12 +282,9 @@ static titan_status execute(const struct spawn_policy *p, const struct spawn_req
     env[n++] = home;
     env[n++] = name;
     env[n++] = logname;
-    for (size_t i = 0; i < r->n_env; i++) {
+    env[n++] = OWN_PATH;
+    for (size_t i = 0; i < r->n_env; i++)
         env[n++] = (char *)(uintptr_t)r->env[i];
-        path = path || strncmp(r->env[i], "PATH=", 5) == 0;
-    }
-    if (!path)
-        env[n++] = DEFAULT_PATH;
     env[n] = NULL;
     (void)execve(p->worker, argv, env);
     return titan_fail_errno(err, "cannot start '%s'", p->worker);

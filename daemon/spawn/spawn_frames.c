@@ -25,15 +25,18 @@ struct head {
 
 bool spawn_env_allowed(const char *entry)
 {
-    static const char *const allowed[] = {
-        "LANG=", "LC_",   "TZ=",   "OMP_",          "TITAN_",         "NCCL_",
-        "DNNL_", "CUDA_", "PATH=", "ASAN_OPTIONS=", "UBSAN_OPTIONS=", "LSAN_OPTIONS="};
+    static const char *const allowed[] = {"LANG=", "LC_", "TZ=", "ASAN_OPTIONS=", "UBSAN_OPTIONS=", "LSAN_OPTIONS="};
+    /* Of the libraries: some name a library to load, a file to write or a file that names these. */
+    static const char *const without_path[] = {"OMP_", "TITAN_", "NCCL_", "DNNL_", "CUDA_"};
     const size_t name = strspn(entry, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
     if (name == 0 || entry[name] != '=' || (entry[0] >= '0' && entry[0] <= '9'))
         return false;
     for (size_t i = 0; i < ARRAY_SIZE(allowed); i++)
         if (strncmp(entry, allowed[i], strlen(allowed[i])) == 0)
             return true;
+    for (size_t i = 0; i < ARRAY_SIZE(without_path); i++)
+        if (strncmp(entry, without_path[i], strlen(without_path[i])) == 0)
+            return !strchr(entry + name, '/');
     return false;
 }
 

@@ -89,7 +89,7 @@ size_t spawn_request_pack(const struct spawn_request *r, void *out, size_t cap);
 /* TITAN_ECORRUPT: it is no reply, or to another request. */
 titan_status spawn_reply_check(const struct spawn_reply *reply, size_t len, uint64_t worker_id,
                                struct titan_error *err) TITAN_MUST_USE;
-/* NAME=VALUE that a worker may have. */
+/* NAME=VALUE that a worker may have: what is allowed names no path, so the worker loads and writes nothing by it. */
 bool spawn_env_allowed(const char *entry);
 
 /* One packet. *ret_fds: those that came with it, the caller's; at most SPAWN_FDS. TITAN_EPEER: the other side has

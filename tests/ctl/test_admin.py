@@ -371,6 +371,45 @@ def check():
     assert done.code == 7 and "another folder" in done.out, done.out
 
 
+FIX = r"""
+set -eu
+mount --make-rprivate / && mkdir "$1/etc" && cp -a /etc/passwd /etc/group /etc/nsswitch.conf /etc/ld.so.cache "$1/etc"
+sed -i '/^titan:/d' "$1/etc/passwd" "$1/etc/group"
+echo "titan:x:$3:$3::/nonexistent:/bin/sh" >>"$1/etc/passwd" && echo "titan:x:$3:" >>"$1/etc/group"
+mkdir "$1/etc/titan" && cp "$1"/*.toml "$1/etc/titan" && mount --bind "$1/etc" /etc
+"$2" admin check --fix
+"""
+
+
+def fix():
+    """admin check --fix makes what the configuration names, for titan and for the users of jobs where these open it, gives away nothing else,
+    and lets the units write there"""
+    OWNER = 64996
+    if os.geteuid() != 0 or command("unshare", "-m", "true").code != 0:
+        return "needs root and a mount namespace"
+    for users in (True, False):
+        with tempfile.TemporaryDirectory(prefix="titan-fix-") as name:
+            home = Path(name)
+            home.chmod(0o755)
+            (home / "coordinator.toml").write_text("[coordinator]\n" + "jobs_as_users = true\n" * users + f"""[storage]
+jobs_dir = "{home}/jobs"
+checkpoint_roots = ["{home}/there", "{home}/roots"]
+""")
+            (home / "there").mkdir(mode=0o700)
+            done = command("unshare", "-m", "bash", "-c", FIX, "fix", home, CTL, OWNER)
+            made = {p: (p.stat().st_uid, p.stat().st_mode & 0o7777) for p in (home / "jobs", home / "there", home / "roots")}
+            assert done.code == 0 and list(made.values()) == [
+                (OWNER, 0o711 if users else 0o750), (0, 0o700), (OWNER, 0o1777 if users else 0o750)], (done, made)
+            unit = (home / "etc/systemd/system/titan-coordinator.service.d/titan-paths.conf").read_text()
+            assert all(f"ReadWritePaths=-{home}/{n}\n" in unit for n in ("jobs", "there", "roots")), unit
+            # A name that leads elsewhere makes nothing there.
+            shutil.rmtree(home / "etc")
+            (home / "roots").rmdir()
+            (home / "roots").symlink_to(home / "elsewhere")
+            done = command("unshare", "-m", "bash", "-c", FIX, "fix", home, CTL, OWNER)
+            assert done.code != 0 and f"cannot make '{home}/roots'" in done.err and not (home / "elsewhere").exists(), done
+
+
 def usage():
     assert "state-dir" in admin("restore", World.home / "one.db", code=2)
     assert "backup, restore, verify and check" in admin("destroy", World.home / "one.db", code=2)
@@ -381,7 +420,7 @@ World.text = headers_text(World.home / "text", 1 << 20)
 World.daemon = Daemon(World.home / "state", "--slots", "1").start()
 try:
     tap(backup_while_submitting, backup_is_not_overwritten, backup_is_signed, key_that_cannot_be_read, backups_are_rotated, backup_into_a_hostile_folder, backup_of_a_full_disk, backup_over_tcp_is_refused,
-        restore_of_a_running_store_is_refused, damaged_backup_is_refused, restore, restore_without_a_store, restore_as_root_for_another, check,
+        restore_of_a_running_store_is_refused, damaged_backup_is_refused, restore, restore_without_a_store, restore_as_root_for_another, check, fix,
         usage)
 finally:
     World.daemon.stop()

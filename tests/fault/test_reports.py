@@ -130,9 +130,10 @@ def last_checkpoint_late():
         s = d.status(job)
         assert s["state"] == "CANCELLING" and "asked for by" in s["reason"] and "No space left on device" in s["reason"], s
         make_room()
-        done = d.ctl("cancel", job, "--checkpoint", "--wait")  # asked for once more
+        done = d.ctl("cancel", job, "--checkpoint", "--wait")  # asked for once more, if it has not ended by now
         s = agree(d.ok, job).status
-        assert f"; checkpoint of step {s['step']}: {s['checkpoint']}" in s["reason"] and done.code == 0, (s, done)
+        assert f"; checkpoint of step {s['step']}: {s['checkpoint']}" in s["reason"], s
+        assert done.code == 0 or "has just ended" in done.err or "has already ended" in done.err, done
 
 
 @slow

@@ -155,7 +155,7 @@ def key_of_the_authority():
         with daemon(path, *args, env=env):
             until("it answers", lambda: ctl(path, "version").returncode == 0)
             assert ctl(path, "node", "join", "n2", "--address", "localhost:7070").returncode == 0
-            assert "workers on this machine can read the CA's key" in (path / "log").read_text()
+            assert "the daemon's own user can read the CA's key" in (path / "log").read_text()
 
 
 def where_root_makes_it():

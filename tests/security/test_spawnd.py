@@ -162,7 +162,7 @@ def users_of_the_node():
 
 
 def titand_taken_over():
-    """what speaks as titan cannot have root, another program, another user's folder or one behind a link, a preloaded library, or more than
+    """what speaks as titan cannot have root, another program, another user's folder, a library of its own, or more than
     the machine has; other users are not heard"""
     w = World()
     w.spawnd.start()
@@ -186,6 +186,7 @@ def titand_taken_over():
         refused("does not get to", path=w.dir / "his")
         refused("variable 1 of 1", env=["LD_PRELOAD=/tmp/x.so"])
         refused("variable 2 of 2", env=["NCCL_DEBUG=INFO", "TITAN_X"])
+        refused("variable 1 of 1", env=["TITAN_PLUGIN_DIR=/tmp"])
         refused("memory, this node has", memory=1 << 60)
         refused("processors, this node has", cpus=4096 * 1000)
         refused("has no cgroup on this node", memory=1 << 20)

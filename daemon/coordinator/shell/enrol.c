@@ -336,7 +336,7 @@ titan_status enrol_open(struct coordinator *c, struct enrol **ret, struct titan_
     if (authority_load_credentials(&e->given, NULL) != TITAN_OK && getenv("CREDENTIALS_DIRECTORY")) {
         struct authority own;
         if (authority_load(e->pki_dir, &own, NULL) == TITAN_OK)
-            tlog_warn(&e->log, "workers on this machine can read the CA's key: move the folder to /var/lib/titan-pki",
+            tlog_warn(&e->log, "the daemon's own user can read the CA's key: move the folder to /var/lib/titan-pki",
                       "folder=\"%s\" see=\"docs/security.md, The CA's key\"", e->pki_dir);
         authority_free(&own);
     }

@@ -31,7 +31,7 @@ static struct spawn_request start_request(void)
                                   .directory = "/jobs/3",
                                   .run = "job-3-01",
                                   .ports = "30000-30999",
-                                  .env = {"PATH=/bin", "NCCL_DEBUG=INFO"},
+                                  .env = {"TZ=Europe/Berlin", "NCCL_DEBUG=INFO"},
                                   .n_env = 2};
 }
 
@@ -123,10 +123,24 @@ static void test_refused(void **state)
 static void test_env(void **state)
 {
     (void)state;
-    static const char *const yes[] = {"PATH=/bin", "LC_ALL=C", "TITAN_X=", "CUDA_VISIBLE_DEVICES=GPU-1,GPU-2"};
-    static const char *const no[] = {
-        "",        "=",         "PATH",        "LD_LIBRARY_PATH=/x", "HOME=/root", "1X=2",
-        "NCCL X=", "TITAN_-=1", "BASH_ENV=/x", "PYTHONPATH=/x",      "PATH2=",     "GCONV_PATH=/x"};
+    static const char *const yes[] = {"TZ=Europe/Berlin", "LC_ALL=C", "TITAN_X=", "NCCL_NET_PLUGIN=ofi",
+                                      "CUDA_VISIBLE_DEVICES=GPU-1,GPU-2"};
+    static const char *const no[] = {"",
+                                     "=",
+                                     "PATH",
+                                     "LD_LIBRARY_PATH=/x",
+                                     "HOME=/root",
+                                     "1X=2",
+                                     "NCCL X=",
+                                     "TITAN_-=1",
+                                     "BASH_ENV=/x",
+                                     "PYTHONPATH=/x",
+                                     "PATH=/bin",
+                                     "GCONV_PATH=/x",
+                                     "NCCL_NET_PLUGIN=/x.so",
+                                     "TITAN_PLUGIN_DIR=./x",
+                                     "CUDA_INJECTION64_PATH=/x.so",
+                                     "NCCL_CONF_FILE=/x"};
     for (size_t i = 0; i < sizeof(yes) / sizeof(yes[0]); i++)
         assert_true(spawn_env_allowed(yes[i]));
     for (size_t i = 0; i < sizeof(no) / sizeof(no[0]); i++)
