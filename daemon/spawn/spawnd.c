@@ -677,6 +677,8 @@ static const struct command_table titan_spawnd = {
 static titan_status configure(struct spawnd *s, const struct args *args, struct titan_error *err)
 {
     char folder[PATH_MAX];
+    gid_t groups[64];
+    int n_groups = ARRAY_SIZE(groups);
     const char *user = args_text(args, "user", "titan"), *group = args_text(args, "group", NULL),
                *worker = args_text(args, "worker", NULL);
     int64_t uid_min;
@@ -686,6 +688,8 @@ static titan_status configure(struct spawnd *s, const struct args *args, struct 
     if (!found)
         return titan_fail(err, TITAN_ENOTFOUND, "--user: this machine has no user '%s'", user);
     s->policy.agent = found->pw_uid;
+    /* Loads the name services' libraries: else each start does, in its child. */
+    (void)getgrouplist(user, found->pw_gid, groups, &n_groups);
     s->policy.group = SPAWN_NO_GROUP;
     const struct group *members = group ? getgrnam(group) : NULL;
     if (group && !members)
