@@ -10,6 +10,8 @@
 #include "ctl/client.h"
 #include "ctl/output.h"
 
+static const char *const shells[] = {"bash", "zsh", "fish", NULL};
+
 /* --- candidates --------------------------------------------------------------------------------------------------- */
 
 struct completion {
@@ -82,7 +84,7 @@ static void offer_nodes(const struct completion *c)
 
 static void offer_words(const struct completion *c, enum word word)
 {
-    static const char *const formats[] = {"table", "json", NULL}, *const shells[] = {"bash", NULL};
+    static const char *const formats[] = {"table", "json", NULL};
     switch (word) {
     case WORD_NONE:
         return;
@@ -193,14 +195,53 @@ void completion_bash(struct buf *out)
                   "complete -F _titanctl titanctl\n");
 }
 
+void completion_zsh(struct buf *out)
+{
+    buf_puts(out, "#compdef titanctl\n"
+                  "# zsh completion for titanctl; written by `titanctl completion zsh`.\n"
+                  "# Load it with: source <(titanctl completion zsh)\n"
+                  "_titanctl() {\n"
+                  "    local -a found\n"
+                  "    found=(${(f)\"$(titanctl __complete \"${(@)words[2,CURRENT]}\" 2>/dev/null)\"})\n"
+                  "    if [[ $found[1] == :files ]]; then\n"
+                  "        _files\n"
+                  "    else\n"
+                  "        compadd -- $found\n"
+                  "    fi\n"
+                  "}\n"
+                  "if [[ $funcstack[1] == _titanctl ]]; then _titanctl; else compdef _titanctl titanctl; fi\n");
+}
+
+void completion_fish(struct buf *out)
+{
+    buf_puts(out, "# fish completion for titanctl; written by `titanctl completion fish`.\n"
+                  "# Load it with: titanctl completion fish | source\n"
+                  "function __titanctl_complete\n"
+                  "    set -l words (commandline -opc) (commandline -ct)\n"
+                  "    set -l found (titanctl __complete $words[2..-1] 2>/dev/null)\n"
+                  "    if test \"$found[1]\" = :files\n"
+                  "        __fish_complete_path (commandline -ct)\n"
+                  "    else if test -n \"$found[1]\"\n"
+                  "        printf '%s\\n' $found\n"
+                  "    end\n"
+                  "end\n"
+                  "complete -c titanctl -f -a '(__titanctl_complete)'\n");
+}
+
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     titan_assert(args->n == 1);
     (void)with;
-    if (strcmp(args->words[0], "bash") != 0)
-        return titan_fail(err, TITAN_EINVAL, "completion: there is none for '%.32s', only for bash", args->words[0]);
+    static void (*const print[])(struct buf *) = {completion_bash, completion_zsh, completion_fish};
+    _Static_assert(ARRAY_SIZE(print) + 1 == ARRAY_SIZE(shells), "one for each");
+    size_t i = 0;
+    while (shells[i] && strcmp(shells[i], args->words[0]) != 0)
+        i++;
+    if (!shells[i])
+        return titan_fail(err, TITAN_EINVAL, "completion: there is none for '%.32s', only for bash, zsh and fish",
+                          args->words[0]);
     _cleanup_(buf_free) struct buf text = BUF_INIT;
-    completion_bash(&text);
+    print[i](&text);
     (void)output_line(&text);
     return TITAN_OK;
 }
@@ -208,10 +249,12 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
 const struct command command_completion = {
     .name = "completion",
     .summary = "print the completion of commands, options and jobs for a shell",
-    .arguments = "bash",
+    .arguments = "bash|zsh|fish",
     .min_args = 1,
     .max_args = 1,
     .word = WORD_SHELL,
-    .examples = (const struct example[]){{"source <(titanctl completion bash)", "for this shell"}, {NULL}},
+    .examples = (const struct example[]){{"source <(titanctl completion bash)", "for this shell; so with zsh"},
+                                         {"titanctl completion fish | source", "for fish"},
+                                         {NULL}},
     .run = run,
 };

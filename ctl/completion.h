@@ -10,5 +10,7 @@
 void completion_print(int n, char **words);
 /* The shell's part. */
 void completion_bash(struct buf *out);
+void completion_zsh(struct buf *out);
+void completion_fish(struct buf *out);
 
 #endif

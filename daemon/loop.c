@@ -42,6 +42,7 @@
 #include "proto/rpc/descriptors.h"
 #include "proto/rpc/server.h"
 
+#define STATUS_BYTES 1024 /* of a line of systemctl status */
 #define SERVER_GRACE_MS 200
 #define USER_MESSAGE_MAX (512 << 10)
 #define AGENTS_MEMORY (256u << 20) /* of sessions' messages, of one address; of many a part each */
@@ -79,7 +80,7 @@ struct titand {
     bool resident;        /* stays in memory when that runs out */
     struct buf listening; /* addresses of clients, a line each */
     int stopping;         /* how often told to stop */
-    char status[CONFIG_TEXT_MAX + 64];
+    char status[STATUS_BYTES];
 };
 
 /* --- drain -------------------------------------------------------------------------------------------------------- */
@@ -261,15 +262,23 @@ static void on_trim(uv_timer_t *timer)
     resident_trim(d->resident);
 }
 
+/* The Unix socket, which is the first, and where others come in. */
+static void serving(const struct daemon_config *c, char out[STATUS_BYTES])
+{
+    size_t len = (size_t)snprintf(out, STATUS_BYTES, "coordinator: serving on %s", c->listen[0]);
+    for (int i = 1; i < c->n_listen && len < STATUS_BYTES; i++)
+        len += (size_t)snprintf(out + len, STATUS_BYTES - len, ", %s", c->listen[i]);
+}
+
 static void on_status(uv_timer_t *timer)
 {
     struct titand *d = timer->data;
-    char status[sizeof(d->status)];
+    char status[STATUS_BYTES];
     if (d->agent)
         (void)snprintf(status, sizeof(status), "%s: %u workers, coordinator %s", daemon_role_name(d->config->role),
                        agent_workers(d->agent), agent_connected(d->agent) ? "connected" : "not reached");
     else
-        (void)snprintf(status, sizeof(status), "coordinator: serving on %s", d->config->listen[0]);
+        serving(d->config, status);
     if (strcmp(status, d->status) != 0)
         (void)notify_printf("STATUS=%s", status);
     memcpy(d->status, status, sizeof(status));

@@ -52,10 +52,11 @@ done
 for section in 1 5 8; do
     put 644 "$PREFIX/share/man/man$section" docs/man/*."$section"
 done
-if [ -f ctl/titanctl.bash ]; then
-    put 644 "$PREFIX/share/bash-completion/completions" ctl/titanctl.bash
-    mv "$root$PREFIX/share/bash-completion/completions/titanctl"{.bash,}
-fi
+put 644 "$PREFIX/share/bash-completion/completions" ctl/titanctl.bash
+mv "$root$PREFIX/share/bash-completion/completions/titanctl"{.bash,}
+put 644 "$PREFIX/share/zsh/vendor-completions" ctl/titanctl.zsh
+mv "$root$PREFIX/share/zsh/vendor-completions/"{titanctl.zsh,_titanctl}
+put 644 "$PREFIX/share/fish/vendor_completions.d" ctl/titanctl.fish
 put 644 "$PREFIX/share/titan/recipes" recipes/*.toml
 put 644 "$PREFIX/share/titan/proto/titan/v1" proto/titan/v1/*.proto
 # As in the tree, so that links from one to the other hold.

@@ -119,7 +119,8 @@ titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*w
     sqlite3_stmt *stmt = NULL;
     TRY(db_query(db, &stmt, err,
                  "SELECT number, run, state, world_size, source, source_epoch, resume_step, checkpoint, comm_id,"
-                 " created_at_ms, leavers, delegate, rung >= 0 OR formed_at_ms > 0, key, length(key) FROM epochs WHERE "
+                 " created_at_ms, leavers, delegate, rung >= 0 OR formed_at_ms > 0, key, length(key), rung >= 0 FROM "
+                 "epochs WHERE "
                  "job_id = ?1 AND "
                  "(?2 = 0 OR number = ?2)"
                  " ORDER BY number DESC LIMIT 1",
@@ -145,6 +146,7 @@ titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*w
             .leader = col_text(stmt, 11),
             .complete = col_int(stmt, 12) != 0,
             .keyed = col_int(stmt, 14) == 32,
+            .has_origin = col_int(stmt, 15) != 0,
         };
         col_blob(stmt, 8, e.comm_id, sizeof(e.comm_id));
         col_blob(stmt, 13, e.key, sizeof(e.key));

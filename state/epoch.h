@@ -30,7 +30,8 @@ struct epoch {
     const uint64_t *workers; /* ids in rank order, then the departing ranks' */
     const char *leader;      /* node that committed it while the coordinator was away; "" = none */
     int64_t created_at_ms;
-    bool complete; /* its members have had their state, or made a step; for epoch_get to say */
+    bool complete;   /* its members have had their state, or made a step; for epoch_get to say */
+    bool has_origin; /* epoch_set_origin() was; the same */
 };
 /* Where its members' state came from in the end. */
 struct epoch_origin {

@@ -262,10 +262,13 @@ static void look_for_late(uv_timer_t *timer)
     for (struct rpc_call *call = server->open; call; call = call->next) {
         if (call->begun || !call->receiving || call->finishing || call->over)
             continue;
-        if (now - call->opened_ms >= first_ms(call))
-            rpc_call_finish(call, TITAN_ETIMEDOUT, "the request has not come whole in time");
-        else
+        if (now - call->opened_ms < first_ms(call)) {
             waits = true;
+            continue;
+        }
+        char why[64];
+        (void)snprintf(why, sizeof(why), "the request has not come whole within %g s", first_ms(call) / 1000.0);
+        rpc_call_finish(call, TITAN_ETIMEDOUT, why);
     }
     if (!waits)
         (void)uv_timer_stop(timer);

@@ -597,6 +597,36 @@ def completion():
     assert complete("titanctl list --state CANCEL") == ["CANCELLING", "CANCELLED"]
 
 
+def completion_of_zsh():
+    """zsh asks the same"""
+    if not shutil.which("zsh"):
+        return "no zsh"
+
+    def complete(*words):
+        script = (f"titanctl() {{ {CTL} \"$@\" }}; compdef() {{ }}; compadd() {{ print -l -- \"${{@[2,-1]}}\" }}; _files() {{ print files }}; "
+                  f"source {SOURCE / 'ctl/titanctl.zsh'}; words=(titanctl \"$@\"); CURRENT=$#words; _titanctl")
+        done = command("zsh", "-fc", script, "zsh", *words, env={**os.environ, "TITAN_SERVER": World.daemon.server})
+        assert not done.err, done.err
+        return done.out.split()
+    assert complete("st") == ["status"] and complete("-o", "j") == ["json"] and complete("nosuch", "x") == []
+    assert "--follow" in complete("submit", "--") and World.done in complete("status", "") and complete("submit", "") == ["files"]
+
+
+def completion_of_fish():
+    """fish asks the same"""
+    if not shutil.which("fish"):
+        return "no fish"
+
+    def complete(line):
+        script = f"function titanctl; {CTL} $argv; end; source {SOURCE / 'ctl/titanctl.fish'}; complete -C \"{line}\""
+        done = command("fish", "-Nc", script, env={**os.environ, "TITAN_SERVER": World.daemon.server, "HOME": str(World.dir)})
+        assert not done.err, done.err
+        return done.out.split()
+    assert complete("titanctl st") == ["status"] and complete("titanctl -o j") == ["json"]
+    assert "--follow" in complete("titanctl submit --") and World.done in complete("titanctl status ")
+    assert "Makefile" in complete(f"titanctl submit {SOURCE}/Make")[0]
+
+
 def main():
     World.dir = Path(tempfile.mkdtemp(prefix="titan-test-"))
     World.text = headers_text(World.dir / "text", 1 << 18)
@@ -605,7 +635,8 @@ def main():
             try:
                 tap(run_completes, run_on_a_mesh, run_keeps_state, run_interrupted, run_refused, submit_and_wait, follow_detaches, steps_trained_again,
                     over_a_restart,
-                    resize_over_a_restart, nothing_there, silent_server, starting_server, no_nodes, json_shapes, tables, compare, broken_pipe, unwritable_output, generate_and_convert, evaluates, live_line, narrow, completion)
+                    resize_over_a_restart, nothing_there, silent_server, starting_server, no_nodes, json_shapes, tables, compare, broken_pipe, unwritable_output, generate_and_convert, evaluates, live_line, narrow, completion,
+                    completion_of_zsh, completion_of_fish)
             except SystemExit as end:
                 if end.code:
                     raise  # the daemon's log is shown

@@ -86,6 +86,9 @@ def notifications():
             s.process.send_signal(signal.SIGTERM)
             s.said("STOPPING=1")
             assert s.process.wait(deadline()) == 0
+        with Service("coordinator", "--listen", "127.0.0.1:0", "--insecure") as s:  # every address is named
+            first = s.said("READY=1")
+            assert any(f"STATUS=coordinator: serving on unix:{s.dir}/state/titan.sock, 127.0.0.1:0" in m for m in first), first
     finally:
         config.unlink()
 

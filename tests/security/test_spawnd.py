@@ -69,6 +69,9 @@ def restarts_keep_workers():
         w.start()
         w.runs(job, step)
         assert w.daemon.workers(job) == {worker: pid} and alive(pid), w.daemon.workers(job)
+        # It has told each titand where its state came from, which the first one has written down.
+        said = [e for e in w.daemon.lines("events", job) if e["type"] == "state.ready"]
+        assert len(said) == 1, said
         # Kills go on by the new titan-spawnd, which is not the parent.
         w.spawnd.stop()
         done = w.as_user(ALICE, "cancel", "--grace", "0.001", job)

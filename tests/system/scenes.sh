@@ -534,7 +534,7 @@ with_users() {
     both 'mkdir -p /srv && mount --bind /shared /srv && for user in alice:2001 bob:2002; do
         userdel ${user%:*} 2>/dev/null; useradd -u ${user#*:} -d /nonexistent ${user%:*} || exit 1; done
         install -d -o titan -g titan -m 711 /srv/titan-jobs && sed -i -e "s|^jobs_dir = .*|jobs_dir = \"/srv/titan-jobs\"|" \
-        -e "s|^\[agent\]|&\nspawnd = \"/run/titan-spawnd/spawnd.sock\"|" -e "s|^\[coordinator\]|&\njobs_as_users = true|" /etc/titan/*.toml &&
+        -e "s|^\[agent\]|&\nspawnd = \"/run/titan-spawnd/spawnd.sock\"|" -e "/^jobs_as_users/d" -e "s|^\[coordinator\]|&\njobs_as_users = true|" /etc/titan/*.toml &&
         titanctl admin check --fix' || return 1
     both 'systemctl restart titand' && systemctl restart titan-coordinator || return 1
     wait_for 60 nodes_ready && check_nodes || { titanctl nodes; titanctl admin check; return 1; }

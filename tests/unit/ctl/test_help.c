@@ -29,6 +29,8 @@ static void test_files(void **state)
     (void)state;
     file_is("docs/man/titanctl.1", help_man);
     file_is("ctl/titanctl.bash", completion_bash);
+    file_is("ctl/titanctl.zsh", completion_zsh);
+    file_is("ctl/titanctl.fish", completion_fish);
 }
 
 static void test_commands(void **state)

@@ -101,6 +101,11 @@ static void test_asked_for(void **state)
     goes(3);
     pass(1, 3000);
     assert_int_equal(remove_node("c", &err), TITAN_OK); /* the last of the list */
+    assert_int_equal(core_undrain(s.b.core, "b", at(&s.b), &s.b.out, &err), TITAN_OK);
+    assert_non_null(strstr(event(&s.b, "node.undrained")->message, "is not here: it is in service when it comes back"));
+    commit();
+    assert_int_equal(core_drain(s.b.core, "b", &drain, at(&s.b), &s.b.out, &err), TITAN_OK);
+    commit();
     comes(4, "d", false);
     assert_int_equal(remove_node("b", &err), TITAN_OK);
     assert_string_equal(nodes(), "a d ");
