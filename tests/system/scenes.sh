@@ -559,11 +559,11 @@ alice_and_bob() {
     workers_of alice && wait_for 60 checkpointed || return 1
     find "/srv/titan-jobs/$job" -printf '%u %g %m %P\n' >/tmp/files
     grep -v '^alice ' /tmp/files | grep -vE ' (recipe.toml|logs/ranks)$' && return 1
-    runuser -u alice -- sh -c "cat /srv/titan-jobs/$job/checkpoint/step-*/* >/dev/null && cat /srv/titan-jobs/$job/logs/worker-*.log | head -n 1" || return 1
     runuser -u bob -- ls "/srv/titan-jobs/$job" && return 1
     as bob logs "$job" && return 1
     as bob cancel "$job" && return 1
     as alice cancel --checkpoint "$job" && wait_for 60 state_is CANCELLED || return 1
+    runuser -u alice -- sh -c "cat /srv/titan-jobs/$job/checkpoint/step-*/* >/dev/null && cat /srv/titan-jobs/$job/logs/worker-*.log | head -n 1" || return 1
     hers=$job
     as bob resume "$hers" && return 1
     submit_as bob 20 --from "$hers" && return 1
