@@ -16,7 +16,7 @@
     X(COORD_UNFENCED, "coordinator of an older term than an agent has seen goes on")                                   \
     X(MOVED_WITH_WORKERS, "a node that comes back elsewhere is taken while its workers may train where it was")        \
     X(REPLACED_KNOWS_ALL, "a machine that gets a node's name counts as knowing which epochs the one before it formed") \
-    X(GONE_BEFORE_LAST_WORD, "a node counts as empty before the workers that it was to stop have ended")               \
+    X(GONE_BEFORE_LAST_WORD, "a node that has said goodbye counts as empty before its workers have ended")             \
     X(AUTHORITY_REMEMBERED, "a session that was opened before its certificate was revoked registers behind that")      \
     X(NAME_THEFT, "a registration in the name of another node, which is there, is accepted")                           \
     X(COORD_ALONE, "coordinator forms an epoch with a minority at once")                                               \

@@ -655,6 +655,12 @@ void agent_session(int h, bool open, bool was_open)
     a->retry = MIN(2 * a->retry, SEC);
 }
 
+void agent_leave(int h, uint32_t deadline_ms)
+{
+    if (S->hosts[h].alive && !S->hosts[h].stopped)
+        CORE(h, agent_core_leave, deadline_ms);
+}
+
 void agent_hears(int h, const coord_message *m)
 {
     struct agent *a = agent_of(h);

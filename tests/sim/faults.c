@@ -206,6 +206,19 @@ static bool register_elsewhere(const struct fault *f, uint64_t session)
     return S->coord.core && core_node_session(S->coord.core, S->hosts[n].name) == session;
 }
 
+/* As an agent that has its acknowledgement, and nothing to tell of workers. */
+static void heartbeat_elsewhere(uint64_t session)
+{
+    Titan__Internal__AgentHeartbeat heartbeat = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
+    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    uint32_t len;
+    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_HEARTBEAT;
+    m.heartbeat = &heartbeat;
+    void *bytes = packed(&m.base, &len);
+    (void)coord_hears(session, bytes, len);
+    bytes_drop(bytes);
+}
+
 /* Another machine has its name and its certificate, and tries until it is taken. */
 static void on_elsewhere(const struct ev *e)
 {
@@ -214,12 +227,42 @@ static void on_elsewhere(const struct ev *e)
     const int n = S->elsewhere[e->a];
     if (S->now >= f->at + f->lasts)
         return;
-    if (S->coord.core && !S->coord.stopped && register_elsewhere(f, named_session(n))) {
+    const uint64_t session = S->coord.core && !S->coord.stopped ? named_session(n) : 0;
+    if (session && register_elsewhere(f, session)) {
         TRACE("%s is taken elsewhere", S->hosts[n].name);
         totals->taken_elsewhere++;
+        heartbeat_elsewhere(session);
         return;
     }
     (void)at(S->now + between(CHANCE_FORGER, 50 * MS, 400 * MS), &again, e->a, 0);
+}
+
+/* The one before is cut off, and lives on. */
+static void on_goodbye(const struct ev *e)
+{
+    cut(&S->plan->faults[e->a]);
+    on_elsewhere(e);
+}
+
+static void on_left(const struct ev *e)
+{
+    host_agent_kill((int)e->a, 100 * MS);
+}
+
+/* In one of two behind a goodbye, which is no word that its workers have ended. */
+static void comes_elsewhere(const struct fault *f)
+{
+    static const struct handler goes = {"is cut off", on_goodbye, TARGET_WORLD};
+    static const struct handler left = {"agent has left", on_left, TARGET_WORLD};
+    const int n = crowded_host(f);
+    const bool goodbye = f->pick >> 8 & 1;
+    S->elsewhere[f - S->plan->faults] = n;
+    if (goodbye) {
+        agent_leave(n, (uint32_t)(f->lasts / MS));
+        (void)at(S->now + f->lasts, &left, (uint64_t)n, 0);
+    }
+    (void)at(S->now + (goodbye ? between(CHANCE_FORGER, 5 * MS, 300 * MS) : 0), &goes, (uint64_t)(f - S->plan->faults),
+             0);
 }
 
 /* --- a right that is taken back ----------------------------------------------------------------------------------- */
@@ -323,7 +366,6 @@ static void on_backup(const struct ev *e)
 
 static void strike(const struct fault *f)
 {
-    static const struct handler comes_elsewhere = {"comes elsewhere", on_elsewhere, TARGET_WORLD};
     int n = pick_host(f->pick);
     switch (f->kind) {
     case FAULT_WORKER_KILL:
@@ -395,9 +437,7 @@ static void strike(const struct fault *f)
         net_replay(f->kind == FAULT_REPLAY_UP ? OLD_UP : f->kind == FAULT_REPLAY_DOWN ? OLD_DOWN : OLD_WORKER, f->pick);
         break;
     case FAULT_ELSEWHERE:
-        S->elsewhere[f - S->plan->faults] = crowded_host(f);
-        cut(f);
-        (void)at(S->now, &comes_elsewhere, (uint64_t)(f - S->plan->faults), 0);
+        comes_elsewhere(f);
         break;
     case FAULT_REVOKED:
         revoke(f);

@@ -134,7 +134,7 @@ static void resend_jobs(struct core *c, struct noderec *n, bool awaited)
 static bool has_worker(const struct core *c, const struct noderec *n)
 {
     for (struct jobrec *j = c->active; j; j = j->next) {
-        if (MUTANT(GONE_BEFORE_LAST_WORD) && size_staying(j) == 0)
+        if (MUTANT(GONE_BEFORE_LAST_WORD) && n->leaving)
             continue;
         if (job_on_node(j, n) || kept_awaits(j, n))
             return true;
