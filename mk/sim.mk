@@ -35,8 +35,8 @@ sim-scale: ## the same with thousands of nodes and one job on all of them (AGENT
 		build/sim-scale/tests/sim/scale/sim-scale
 	@AGENTS=$(AGENTS) SEED=$(SEED) TRACE=$(TRACE) build/sim-scale/tests/sim/scale/sim-scale
 
-# Deliberate bugs (base/mutant.h) in a build of their own: each must be found within 10,000 schedules.
+# Deliberate bugs (base/mutant.h) in a build of their own: each must be found within 12,000 schedules.
 .PHONY: sim-mutants
 sim-mutants: ## are 20 and more deliberate bugs of the protocol found? (ROUNDS=n, ONLY=NAME)
 	@$(MAKE) --no-print-directory BUILD=build/sim-mutants CFLAGS='-O2 -g -DTITAN_MUTANTS' build/sim-mutants/tests/sim/sim
-	@MUTANTS='$(ONLY)' FIRST=$(FIRST) ROUNDS=$(if $(ROUNDS),$(ROUNDS),10000) build/sim-mutants/tests/sim/sim
+	@MUTANTS='$(ONLY)' FIRST=$(FIRST) ROUNDS=$(if $(ROUNDS),$(ROUNDS),12000) build/sim-mutants/tests/sim/sim
