@@ -500,6 +500,12 @@ static titan_status run_check(struct ctl *ctl, const struct args *args, struct t
                  : TITAN_OK;
 }
 
+static const struct toml_value *key_of(const struct toml_value *root, const char *section, const char *key)
+{
+    const struct toml_value *table = toml_get(root, section);
+    return table && table->type == TOML_TABLE ? toml_get(table, key) : NULL;
+}
+
 /* What a configuration file has its daemon write to, besides its state: lines of the mode of a folder to be made, and
  * its path. */
 static titan_status config_paths(const char *file, struct buf *out, struct titan_error *err)
@@ -509,11 +515,11 @@ static titan_status config_paths(const char *file, struct buf *out, struct titan
     TRY(file_read(file, 256 << 10, &text, err));
     titan_status status = toml_parse(text.data ? text.data : "", text.len, file, &root, err);
     const struct toml_value *storage = status == TITAN_OK ? toml_get(root, "storage") : NULL;
-    const struct toml_value *agent = status == TITAN_OK ? toml_get(root, "agent") : NULL;
-    const struct toml_value *coordinator = status == TITAN_OK ? toml_get(root, "coordinator") : NULL;
+    const struct toml_value *spawnd = status == TITAN_OK ? key_of(root, "agent", "spawnd") : NULL;
+    const struct toml_value *as_users = status == TITAN_OK ? key_of(root, "coordinator", "jobs_as_users") : NULL;
     /* Users get to the folders of jobs, and with titan-spawnd they make those of checkpoints. */
-    const bool users = (agent && agent->type == TOML_TABLE && toml_get(agent, "spawnd")) ||
-                       (coordinator && coordinator->type == TOML_TABLE && toml_get(coordinator, "jobs_as_users"));
+    const bool users = (spawnd && spawnd->type == TOML_STRING && spawnd->string[0]) ||
+                       (as_users && as_users->type == TOML_BOOL && as_users->boolean);
     const struct {
         const char *name;
         unsigned mode;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* paths.h - what a run file names is opened by workers, without titan-spawnd with the daemon's rights; so it is asked
- * first whether the one that submits it could open it, too.
+/* paths.h - workers open what a run file names, without titan-spawnd with the daemon's rights. So Submit asks first
+ * whether its caller could open it, too.
  *
  * Admins and anonymous callers may name any path. Others: what lies, links resolved, below one
  * of the configured roots; and what their uid may read or write itself by the modes and POSIX access lists of the files

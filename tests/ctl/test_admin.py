@@ -391,7 +391,7 @@ def fix():
         with tempfile.TemporaryDirectory(prefix="titan-fix-") as name:
             home = Path(name)
             home.chmod(0o755)
-            (home / "coordinator.toml").write_text("[coordinator]\n" + "jobs_as_users = true\n" * users + f"""[storage]
+            (home / "coordinator.toml").write_text("[coordinator]\n" + f"jobs_as_users = {str(users).lower()}\n" + f"""[storage]
 jobs_dir = "{home}/jobs"
 checkpoint_roots = ["{home}/there", "{home}/roots"]
 """)

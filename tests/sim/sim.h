@@ -461,7 +461,7 @@ void agent_begin(int h);
 void agent_end(int h);                     /* its process is no more */
 uint64_t agent_epoch(int h, uint64_t job); /* highest accepted */
 /* The session it asked for is there, or was lost or refused. */
-/* It is told to stop (agent.drain_on_term), and says so. */
+/* The agent is told to stop (agent.drain_on_term), and tells the coordinator. */
 void agent_leave(int h, uint32_t deadline_ms);
 void agent_session(int h, bool open, bool was_open);
 void agent_hears(int h, const coord_message *m);
