@@ -448,9 +448,11 @@ static void on_report(struct spawnd *s, struct worker *w)
         return;
     }
     siginfo_t end = {0};
-    (void)waitid(P_PIDFD, (id_t)w->pidfd, &end, WEXITED);
+    /* Its end may have been seen before its report. */
+    if (!w->ended && waitid(P_PIDFD, (id_t)w->pidfd, &end, WEXITED) == 0 && end.si_code == CLD_EXITED)
+        w->code = end.si_status;
     if (c)
-        refuse(s, c, w->id, end.si_code == CLD_EXITED ? (titan_status)-end.si_status : TITAN_EIO, text);
+        refuse(s, c, w->id, w->code > 0 ? (titan_status)-w->code : TITAN_EIO, text);
     w->ended = true;
     worker_free(s, w);
 }

@@ -79,9 +79,16 @@ def submits(tree):
 
 
 def rounds_of(tree, scenario, rounds, seed, *names, plain=False):
-    """What each round of a fault scenario measured, by name; not every round need have a figure."""
-    out, err = ran(tree, "tests/fault/run_faults.py", "--only", scenario, "--rounds", rounds, "--seed", seed,
-                   more={"PLAIN_TCP": str(int(plain))})
+    """What each round of a fault scenario measured, by name; not every round need have a figure. What `make fault` has kept stays."""
+    kept = Path(tree) / "build/fault/results.json"
+    before = kept.read_bytes() if kept.exists() else None
+    try:
+        out, err = ran(tree, "tests/fault/run_faults.py", "--only", scenario, "--rounds", rounds, "--seed", seed,
+                       more={"PLAIN_TCP": str(int(plain))})
+    finally:
+        kept.unlink(missing_ok=True)
+        if before:
+            kept.write_bytes(before)
     values = {name: [float(v) for v in re.findall(rf"^#   .*\b{name} ([\d.]+)", out, re.MULTILINE)] for name in names}
     assert all(0 < len(v) <= rounds for v in values.values()), f"{tree}: {values}: {(out + err)[-2000:]}"
     return values

@@ -266,6 +266,15 @@ print("open", sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:-1], flush=
         assert "open [0, 1, 2, 3, 4]" in log, log
 
 
+def refusals_have_causes():
+    """why a start is refused is told, whichever is seen first: what the child says, or its end"""
+    with probe("#!/bin/true\n") as (w, speaks):
+        (w.dir / "hers/logs").mkdir(mode=0o700)  # root's
+        said = [speaks.start(w.dir / "hers", worker=n + 1) for n in range(300)]
+        causes = {(s["kind"], s["code"], "Permission denied" in s["text"]) for s in said}
+        assert causes == {(REFUSED, -7, True)}, causes
+
+
 def results_are_theirs():
     """what a user has trained is that user's: read, gone on from by number and by path, and deleted, by titanctl rm, too; it says what it leaves"""
     with World() as w:
@@ -608,7 +617,7 @@ def main():
             """titan-spawnd"""
             return reason
         tap(skipped)
-    tap(workers_are_users, restarts_keep_workers, starts_await_spawnd, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, results_are_theirs,
+    tap(workers_are_users, restarts_keep_workers, starts_await_spawnd, kills_are_known, users_of_the_node, titand_taken_over, filtered_calls, refusals_have_causes, results_are_theirs,
         closed_to_titand, shared_with_users, folders_are_not_believed, cgroups, limits_that_cannot_be, limits_are_written, scope, scope_is_gone, memory_limit)
 
 
