@@ -632,11 +632,10 @@ const struct command command_admin = {
         "of a running titand, but for the signature. What is damaged is named.\n"
         "check: what would not work, node by node: folders of jobs, storage.data_roots and checkpoint_roots, clock,\n"
         "version, users or cgroups, limits, certificates, and which other nodes it does not reach (each tries the "
-        "eight that "
-        "follow\n"
-        "it in the list). At most 10 s; exit code 7 when there is something. With --fix, on each machine as root: lets "
-        "its\n"
-        "units write where /etc/titan says.",
+        "eight\n"
+        "that follow it in the list). At most 10 s; exit code 7 when there is something. With --fix, on each machine "
+        "as\n"
+        "root: lets its units write where /etc/titan says.",
     .min_args = 1,
     .max_args = 2,
     .word = WORD_FILE,

@@ -128,7 +128,7 @@ void enter_epoch(struct jobrec *j, uint64_t number, uint32_t world)
     j->status.epoch = number;
     j->status.world_size = world;
     j->epoch_state = EPOCH_FORMING;
-    j->broken = j->charged = j->source.origin_known = j->source.origin_told = false;
+    j->broken = j->charged = j->source.origin_known = j->source.origin_reported = false;
     move_phase(j, PHASE_TRAINING);
 }
 

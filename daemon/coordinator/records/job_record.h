@@ -131,8 +131,8 @@ struct epoch_source { /* run/recovery_source.c: where its state comes from */
     char *checkpoint;
     uint64_t *holders; /* members of that epoch, in rank order */
     size_t n_holders, cap_holders;
-    bool origin_known; /* its members have said where their state came from */
-    bool origin_told;  /* ... which is in the store, of this coordinator or one before */
+    bool origin_known;    /* its members have said where their state came from */
+    bool origin_reported; /* ... which is in the store, of this coordinator or one before */
     struct epoch_origin origin;
 };
 struct job_quorum {         /* run/quorum.c; what agents have decided: run/leader_epochs.c */

@@ -184,9 +184,9 @@ void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Tit
         job_progress_reaches(j, m->step); /* a step that was committed only on lost ranks is redone */
     else if (j->epoch_state == EPOCH_FORMING)
         job_progress_falls_back(j, m->step);
-    if (!j->source.origin_told) /* a worker says it once more to each coordinator */
+    if (!j->source.origin_reported) /* a worker says it once more to each coordinator */
         emit_origin(c, j, m);
-    j->source.origin_told = true;
+    j->source.origin_reported = true;
     store_status(c, j);
     source_installed(c, j);
     recovery_finish(c, j);
@@ -219,5 +219,5 @@ void source_restore(struct jobrec *j, const struct core_saved_job *saved)
     const struct epoch *e = saved->epoch;
     take_holders(j, saved->holders, saved->n_holders);
     take(j, e->source, e->source_epoch, e->resume_step, e->checkpoint);
-    j->source.origin_told = e->has_origin;
+    j->source.origin_reported = e->has_origin;
 }

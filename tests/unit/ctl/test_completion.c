@@ -52,7 +52,7 @@ static void test_words(void **state)
     offers("-o j", "json ");
     offers("-ojson sub", "submit ");
     offers("help st", "status ");
-    offers("completion _", "bash ");
+    offers("completion _", "bash zsh fish ");
     offers("list --state CANCEL", "CANCELLING CANCELLED ");
     offers("frobnicate", "");
     offers("frobnicate _", "");
