@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """titanctl as people and scripts use it, against a real titand."""
 import base64
-import contextlib
 import json
 import math
 import os
@@ -21,7 +20,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, Daemon, command, deadline, descendants, headers_text, overrides, tap, until  # noqa: E402
+from titan import BIN, SOURCE, Daemon, command, deadline, descendants, headers_text, overrides, sockets_of, tap, until  # noqa: E402
 
 CTL = BIN / "titanctl"
 STATUS = {"id", "name", "state", "step", "steps", "loss", "tokens_per_second", "world_size", "epoch", "restarts",
@@ -210,14 +209,6 @@ def steps_trained_again():
     assert not [line for line in lines if re.match(r"\S+Z  (a worker is lost|a member left the epoch)$", line)], lines
 
 
-def sockets(pid):
-    found = []
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            found += [fd] if os.readlink(fd).startswith("socket:") else []
-    return found
-
-
 def over_a_restart():
     """wait and --follow go on when titand is killed and comes back"""
     with Daemon(World.dir / "restart", "--slots", 2, pace_ms=30) as d:
@@ -226,7 +217,7 @@ def over_a_restart():
             job = d.submit("tiny", keys(training__steps=100))
             until("it trains", lambda: d.status(job)["step"] > 2)
             process = subprocess.Popen([CTL, "-s", d.server, "wait", job, *more], stderr=subprocess.PIPE, text=True)
-            until("it is connected", lambda: sockets(process.pid))
+            until("it is connected", lambda: sockets_of(process.pid))
             d.kill()
             d.start()
             _, err = process.communicate(timeout=deadline())

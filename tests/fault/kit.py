@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from cluster import Cluster, kill, now_ms  # noqa: E402
 from reports import agree  # noqa: E402
-from titan import BIN, BUILD, SOURCE, alive, command, headers_text, overrides, pause, until, worker_pids  # noqa: E402
+from titan import BIN, BUILD, SOURCE, alive, command, files_of, headers_text, overrides, pause, until, worker_pids  # noqa: E402
 
 HOME = BUILD / "fault"
 KEYS = {"training.steps": 1000000, "elastic.min_workers": 1, "elastic.max_workers": 4, "checkpoint.interval": 100,
@@ -197,7 +197,7 @@ def check_nothing_left(c):
             left = [p for p in host.cgroup.pids() if p not in (host.pid, c.c.pid if c.c.process else 0)]
             assert not left, f"{host.name}: processes {left} are left"
             until(f"{host.name} has removed its workers' cgroups", lambda: not host.cgroup.inner())
-            memfds = [os.readlink(f) for f in Path(f"/proc/{host.pid}/fd").iterdir() if "memfd" in os.readlink(f)]
+            memfds = [name for name in files_of(host.pid) if "memfd" in name]
             assert not memfds, f"{host.name}: {memfds}"
             assert not [p for p in host.listening() if p not in ((7070, 7071) if host is c.seat else (7070,))], f"{host.name}: listens at {host.listening()}"
             pages = [*(host.state / "run").glob("*.page"), *(host.state / "run").glob("pages/*")]

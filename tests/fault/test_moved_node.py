@@ -2,18 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node that comes back at another address: at once where nothing can train at the old one any more, or where the agent has taken
 over what does; else it is said until when it waits and what ends the wait. The lease of ten minutes is longer than any test."""
-import contextlib
 import json
 import os
 import shutil
 import signal
-import socket
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from nodes import Cluster  # noqa: E402
-from titan import headers_text, tap, until  # noqa: E402
+from titan import headers_text, listens_at, tap, until  # noqa: E402
 
 KEYS = {"elastic.min_workers": 2, "elastic.max_workers": 4, "training.global_batch_size": 4, "training.local_batch_size": 1, "device.threads": 1,
         "training.mixed_precision_param": "float32", "fault_tolerance.backoff_ms": 50, "training.steps": 1000000}
@@ -41,14 +39,8 @@ class Moving(Cluster):
         return [line for line in self.log("c").splitlines() if "agent session ended" in line and "registration from" in line]
 
 
-def listens_at(pid):
-    """The addresses at which a process accepts connections."""
-    sockets = set()
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            sockets.add(os.readlink(fd))
-    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return {socket.inet_ntoa(bytes.fromhex(row[1].split(":")[0])[::-1]) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+def addresses(pid):
+    return {address for address, _ in listens_at(pid)}
 
 
 def idle():
@@ -87,11 +79,12 @@ def with_workers():
         assert not c.refused()
         # They listen at the new address, where the members of the next epoch find them; the epoch before keeps its own listener.
         theirs = {e["detail"]["pid"] for e in c.events(job) if e["type"] == "worker.started" and e["node"] == "n2"}
-        until("they listen there", lambda: all("127.0.0.2" in listens_at(pid) for pid in theirs))
+        until("they listen there", lambda: all(addresses(pid) >= {"127.0.0.2"} for pid in theirs))
         os.kill(min(workers - theirs), signal.SIGKILL)
         until("another epoch has formed", lambda: c.status(job)["epoch"] > s["epoch"] and c.status(job)["restarts"] == 1)
         s = c.training(job, 4, c.status(job)["step"])
-        assert s["restarts"] == 1 and all(listens_at(pid) == {"127.0.0.2"} for pid in theirs), s
+        assert s["restarts"] == 1, s
+        until("they listen there only", lambda: all(addresses(pid) == {"127.0.0.2"} for pid in theirs))
         steps = [json.loads(line)["step"] for line in (c.dir / f"c/jobs/{job}/metrics.jsonl").read_text().split("\n")[:-1]]
         assert steps == list(range(1, len(steps) + 1)), steps[-5:]
         # Its workers go on; the newcomer has nothing to do with them.

@@ -3,7 +3,6 @@
 """agent.worker_ports: all that workers listen at is in that range, also after one was replaced; what is too few or taken is said."""
 import json
 import os
-import re
 import signal
 import socket
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from nodes import Cluster  # noqa: E402
-from titan import BIN, command, headers_text, tap, until  # noqa: E402
+from titan import BIN, command, headers_text, listens_at, tap, until  # noqa: E402
 
 KEYS = {"elastic.min_workers": 4, "elastic.max_workers": 4, "training.global_batch_size": 4, "training.local_batch_size": 1, "device.threads": 1,
         "training.mixed_precision_param": "float32", "fault_tolerance.backoff_ms": 50, "training.steps": 1000000}
@@ -35,16 +34,6 @@ def free_range(n):
             s.close()
         return first, first + n - 1
     raise AssertionError("no free ports")
-
-
-def listens(pid):
-    """Ports that a process listens at, by TCP."""
-    sockets = set()
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
-        if m := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(fd)):
-            sockets.add(m[1])
-    rows = [row.split() for table in ("tcp", "tcp6") for row in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]]
-    return {int(r[1].rsplit(":", 1)[1], 16) for r in rows if r[3] == "0A" and r[9] in sockets}
 
 
 class Ranged(Cluster):
@@ -79,8 +68,8 @@ def in_range():
             assert len(pids) == 4, pids
             for pid, node in pids.items():
                 first, last = c.ports[node]
-                ports = listens(pid)
-                assert len(ports) == 1 and first <= ports.copy().pop() <= last, (node, ports, c.ports)
+                [(_, port)] = until("it listens at one port", lambda: len(places := listens_at(pid)) == 1 and places)
+                assert first <= port <= last, (node, port, c.ports)
             return pids
         c.training(job, 4, 2)
         pid = next(pid for pid, node in check().items() if node == "n1")

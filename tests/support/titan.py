@@ -178,6 +178,30 @@ def children_of(pid):
     return found
 
 
+def files_of(pid):
+    """What a process has open. Descriptors come and go while they are listed: a file that is closed meanwhile is none."""
+    found = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.readlink(fd))
+    return found
+
+
+def sockets_of(pid):
+    """Inodes of a process's sockets."""
+    return {name[8:-1] for name in files_of(pid) if name.startswith("socket:[")}
+
+
+def listens_at(pid):
+    """(address, port) at which a process accepts TCP connections. A table of /proc that changes while it is read may lack rows: what must be
+    there is awaited."""
+    sockets = sockets_of(pid)
+    rows = [row.split() for table in ("tcp", "tcp6") for row in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]]
+    places = [row[1].split(":") for row in rows if row[3] == "0A" and row[9] in sockets]
+    return {(socket.inet_ntop(socket.AF_INET if len(address) == 8 else socket.AF_INET6,
+                              b"".join(bytes.fromhex(address[i:i + 8])[::-1] for i in range(0, len(address), 8))), int(port, 16)) for address, port in places}
+
+
 def descendants(word=""):
     """Live processes that the test has caused, with the word in their command line (a folder of the test): pid -> command line. A parent that
     ends meanwhile hands its children over: they are looked for again."""
