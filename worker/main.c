@@ -26,7 +26,7 @@
 #include "worker/checkpoint/verification.h"
 #include "worker/comm/comm.h"
 #include "worker/data/data_command.h"
-#include "worker/elastic/membership.h"
+#include "worker/elastic/solo.h"
 #include "worker/infer/evaluate.h"
 #include "worker/infer/generate.h"
 #include "worker/measure/measure.h"
@@ -93,6 +93,7 @@ static int run_rank(const struct recipe *r, const char *dir, int rank, int world
 {
     struct titan_error err = {0};
     struct membership *members = NULL;
+    int stopped = 0;
 
     titan_assert(rank >= 0 && rank < world);
     titan_status status = membership_solo_open(rank, world, memfd, dir, &members, &err);
@@ -100,10 +101,11 @@ static int run_rank(const struct recipe *r, const char *dir, int rank, int world
         const struct train_options options = {
             .recipe = r, .membership = members, .threads = threads_each(world), .device_index = rank};
         status = train(&options, &err);
+        stopped = membership_solo_stopped(members);
         members->ops->close(members);
     }
     if (status == TITAN_OK)
-        return 0;
+        return stopped ? 128 + stopped : 0;
     /* When one rank fails, the others see a vanished peer: that is not worth a line. */
     if (status == TITAN_EPEER)
         return titan_status_exit(status);
@@ -111,11 +113,18 @@ static int run_rank(const struct recipe *r, const char *dir, int rank, int world
     return fail(&err);
 }
 
-static volatile sig_atomic_t stop_signal;
+static volatile sig_atomic_t stop_signal, stops, saves, overdue;
 
 static void note_signal(int sig)
 {
-    stop_signal = sig;
+    if (sig == SIGALRM)
+        overdue = 1;
+    else if (sig == SIGUSR1)
+        saves = 1;
+    else {
+        stop_signal = sig;
+        stops++;
+    }
 }
 
 static void signal_all(const pid_t *pids, int n, int sig)
@@ -134,6 +143,19 @@ static int exit_code_of(int wait_status, int rank)
     return 128 + WTERMSIG(wait_status);
 }
 
+/* Ranks write a checkpoint when they are to end; a second command to end does not wait for it. */
+static void pass_on(const pid_t *pids, int world)
+{
+    if (saves && pids[0] > 0)
+        (void)kill(pids[0], SOLO_SAVE); /* all ranks agree on what one hears */
+    saves = 0;
+    for (int i = 0; i < world && (stop_signal || overdue); i++)
+        if (pids[i] > 0 && (overdue || stops > 1))
+            (void)kill(pids[i], SIGKILL);
+        else if (pids[i] > 0)
+            (void)sigqueue(pids[i], SOLO_STOP, (union sigval){.sival_int = stop_signal});
+}
+
 #define LAST_WORDS_S 5 /* how long ranks have to end after one has failed */
 
 /* The first failure is the run's: the ranks that vanished with it report nothing more. A code of a fault comes before
@@ -147,7 +169,7 @@ static int wait_all(pid_t *pids, int world)
         int status;
         const pid_t pid = waitpid(-1, &status, 0);
         if (pid < 0 && errno == EINTR) {
-            signal_all(pids, world, stop_signal == SIGALRM ? SIGKILL : stop_signal);
+            pass_on(pids, world);
             continue;
         }
         if (pid < 0)
@@ -159,13 +181,13 @@ static int wait_all(pid_t *pids, int world)
             pids[i] = 0;
             left--;
             const int one = exit_code_of(status, i);
-            if (one != 0 && code == 0)
+            if (one != 0 && code == 0 && !stop_signal)
                 (void)alarm(LAST_WORDS_S);
             if (one != 0 && (code == 0 || code == lost_peer))
                 code = one;
         }
     }
-    return stop_signal && stop_signal != SIGALRM ? 128 + stop_signal : code;
+    return stop_signal && code != 0 ? 128 + stop_signal : code; /* 0: that was its last step */
 }
 
 static int fork_ranks(const struct recipe *r, const char *dir, int world, int memfd)
@@ -177,6 +199,7 @@ static int fork_ranks(const struct recipe *r, const char *dir, int world, int me
     titan_assert(world >= 1 && world <= COMM_WORLD_MAX);
     (void)sigaction(SIGINT, &act, NULL);
     (void)sigaction(SIGTERM, &act, NULL);
+    (void)sigaction(SIGUSR1, &act, NULL);
     (void)sigaction(SIGALRM, &act, NULL);
     for (int rank = 0; rank < world; rank++) {
         pids[rank] = fork();
@@ -188,6 +211,8 @@ static int fork_ranks(const struct recipe *r, const char *dir, int world, int me
         if (pids[rank] == 0) {
             (void)signal(SIGINT, SIG_DFL);
             (void)signal(SIGTERM, SIG_DFL);
+            (void)signal(SIGUSR1, SIG_IGN);
+            (void)signal(SOLO_SAVE, SIG_IGN);
             (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
             if (getppid() != parent)
                 _exit(1);
@@ -264,6 +289,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         status = comm_shm_segment(cli.world, &memfd, err);
     if (status != TITAN_OK)
         return input_status(status);
+    (void)signal(SIGUSR1, SIG_IGN); /* before there is a state to save */
     /* Ranks are forked before anything starts a thread or opens a device. */
     *code = cli.world == 1 ? run_rank(&r, dir, 0, 1, -1) : fork_ranks(&r, dir, cli.world, memfd);
     return TITAN_OK;
@@ -317,7 +343,8 @@ static const struct command command_run = {
     .name = "run",
     .summary = "train with workers of this machine, without a daemon",
     .arguments = "FILE",
-    .text = "Goes on from the newest checkpoint in the run's folder. Membership is fixed: a lost worker ends the run.",
+    .text = "Goes on from the newest checkpoint in the run's folder. Membership is fixed: a lost worker ends the run.\n"
+            "SIGTERM and SIGINT write a checkpoint and end it, a second one ends it at once; SIGUSR1 writes one.",
     .min_args = 1,
     .max_args = 1,
     .options =

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* membership.h - what the training loop asks of the world outside: which epoch am I in, and what are my commands.
  *
- * Two implementations: agent_connection.c (an agent decides; elastic) and solo.c (`titan-worker run`: fixed members,
+ * Two implementations: agent_connection.c (an agent decides; elastic) and solo.h (`titan-worker run`: fixed members,
  * one epoch). A control thread behind it receives commands; the training thread calls everything here but the callbacks
  * and progress. */
 #ifndef TITAN_WORKER_ELASTIC_MEMBERSHIP_H
@@ -137,8 +137,5 @@ struct agent_connection_options {
 };
 titan_status membership_agent_open(const struct agent_connection_options *options, struct membership **ret,
                                    struct titan_error *err) TITAN_MUST_USE;
-/* worker/elastic/solo.c: one fixed epoch. */
-titan_status membership_solo_open(int rank, int world, int memfd, const char *job_dir, struct membership **ret,
-                                  struct titan_error *err) TITAN_MUST_USE;
 
 #endif

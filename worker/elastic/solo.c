@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* solo.c - membership without an agent (membership.h): `titan-worker run`, fixed members, one epoch. */
-#include "worker/elastic/membership.h"
+/* solo.c - one epoch of fixed members, and the signals that command it. */
+#include "worker/elastic/solo.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,12 +10,18 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "worker/comm/comm.h"
+
+/* Of this process's only run. */
+static volatile sig_atomic_t stop_signal, save_signal;
 
 struct solo {
     struct membership base;
     int rank, world, memfd;
     bool formed;
+    bool heeds;         /* signals are commands */
+    bool stopped;       /* all ranks have left it at an agreed step */
     atomic_int revoked; /* nothing revokes; a dead peer shows as TITAN_EPEER on its communicator */
     const char *addresses[COMM_WORLD_MAX];
 };
@@ -39,6 +45,8 @@ static titan_status comm_id(const struct solo *s, unsigned char id[16], struct t
 static titan_status solo_next(struct membership *m, struct epoch_view *ret, struct titan_error *err)
 {
     struct solo *s = (struct solo *)m;
+    if (s->stopped)
+        return titan_fail(err, TITAN_ECANCELLED, "stopped");
     if (s->formed)
         return titan_fail(err, TITAN_EPEER, "a worker of this run is gone");
     *ret = (struct epoch_view){.epoch = 1,
@@ -65,16 +73,65 @@ static const atomic_int *solo_revoked(struct membership *m)
     return &((struct solo *)m)->revoked;
 }
 
+/* Without a parent a second command to end ends at once. */
+static void on_signal(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (number == SIGUSR1 || number == SOLO_SAVE)
+        save_signal = number;
+    else
+        stop_signal = number == SOLO_STOP ? info->si_value.sival_int : number;
+    if (number == SIGTERM || number == SIGINT)
+        (void)signal(number, SIG_DFL);
+}
+
+/* Before there is a state to keep, a command to end ends the process. Batch systems and terminals signal every process
+ * of a run: ranks with a parent heed what that passes on, alone, or a checkpoint would follow another. */
+static void heed_signals(bool forked)
+{
+    static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1};
+    const struct sigaction act = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART};
+    const struct sigaction ignore = {.sa_handler = SIG_IGN};
+
+    (void)sigaction(SOLO_STOP, &act, NULL);
+    (void)sigaction(SOLO_SAVE, &act, NULL);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        (void)sigaction(numbers[i], forked ? &ignore : &act, NULL);
+}
+
 static unsigned solo_commands(struct membership *m)
 {
-    (void)m;
-    return 0;
+    struct solo *s = (struct solo *)m;
+
+    if (!s->heeds)
+        heed_signals(s->world > 1);
+    s->heeds = true;
+    if (stop_signal)
+        return COMMAND_STOP | COMMAND_CHECKPOINT;
+    if (!save_signal)
+        return 0;
+    save_signal = 0;
+    return COMMAND_CHECKPOINT;
+}
+
+int membership_solo_stopped(const struct membership *m)
+{
+    if (!((const struct solo *)m)->stopped)
+        return 0;
+    return stop_signal ? stop_signal : SIGTERM; /* one that another rank was quicker to see */
 }
 
 static void solo_quiesced(struct membership *m, const struct quiesced *q)
 {
-    (void)m;
-    (void)q;
+    struct solo *s = (struct solo *)m;
+    struct log log;
+
+    s->stopped = q->paused;
+    if (s->rank != 0 || !s->stopped)
+        return;
+    log_init(&log, "worker", "rank=%d", s->rank);
+    tlog_info(&log, "stopped by a signal", "signal=SIG%s step=%lu", sigabbrev_np(membership_solo_stopped(m)),
+              (unsigned long)q->last_step);
 }
 
 static void solo_state_ready(struct membership *m, const struct state_ready *ready)
