@@ -99,10 +99,12 @@ const struct command command_checkpoints = {
     .name = "checkpoints",
     .summary = "list a job's checkpoints, or read them for damage",
     .arguments = "JOB | verify JOB|FOLDER",
-    .text =
-        "verify reads every file of every checkpoint in the job's folder, or in FOLDER, on this machine: sizes, "
-        "checksums,\nheaders, and that each tensor is there once; of a Hugging Face directory, which has no checksums, "
-        "headers, sizes and\nindex. A line each; exit code 1 where one is damaged.",
+    .text = "verify reads every file of every checkpoint in the job's folder, or in FOLDER, on this machine: sizes, "
+            "checksums,\nheaders, that each tensor is there once and that all values are finite; of a Hugging Face "
+            "directory, "
+            "which has no\nchecksums, headers, sizes and index. A line each, with whether a run can be resumed from "
+            "it; exit "
+            "code 1 where one is\ndamaged or not finite.",
     .min_args = 1,
     .max_args = 2,
     .word = WORD_JOB,

@@ -393,7 +393,14 @@ static const struct range worker_exited[] = {
     STEP(last_step), NUMBER(cause, 0, 63), /* one of a newer agent counts as a crash */
 };
 static const struct range checkpoint[] = {
-    SUBJECT, EPOCH_OR_NONE(epoch), STEP(step), PATH(path), COUNT(bytes), NUMBER(world_size, 0, JOB_WORKERS_MAX),
+    SUBJECT,
+    EPOCH_OR_NONE(epoch),
+    STEP(step),
+    PATH(path),
+    COUNT(bytes),
+    NUMBER(world_size, 0, JOB_WORKERS_MAX),
+    STEP(resumable_step),
+    STEP(sound_step),
 };
 static const struct range checkpoint_failure[] = {
     SUBJECT, EPOCH(epoch), STEP(step), PATH(path), WORDS(reason), FLAG(reading),

@@ -262,7 +262,7 @@ static titan_status decide(struct epoch *e, const double *statistics, const stru
     titan_assert(statistics);
     TRY(outcome_read(e->plan.program, e->plan.plan->layout, statistics, &s->outcome, err));
     s->learning_rate = optim_rate(r, (int64_t)step);
-    s->update = update_of_recipe(r, s->learning_rate, step - state->skipped, s->outcome.tokens,
+    s->update = update_of_recipe(r, s->learning_rate, step - state->skipped.total, s->outcome.tokens,
                                  optim_clip_factor(s->outcome.grad_norm, r->training.max_norm));
     *ret = s->outcome.finite ? &s->update : NULL;
     return e->state.buddy && *ret ? buddy_update(e->state.buddy, *ret, statistics, err) : TITAN_OK;
@@ -279,7 +279,6 @@ static titan_status commit_step(struct epoch *e, struct titan_error *err)
         state_count_step(shards->copy, (uint64_t)o->tokens, !o->finite);
     titan_assert(!shards->copy || shards->copy->step == shards->own->step);
     publish_note_step(e);
-    e->step.skipped_in_a_row = o->finite ? 0 : e->step.skipped_in_a_row + 1;
     return o->finite ? TITAN_OK : publish_skipped_step(e, err);
 }
 

@@ -2,53 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`titan-worker run` under a batch system: SIGTERM and SIGINT write a checkpoint and end it, SIGUSR1 writes one, whether its parent alone gets
 the signal or all of its processes do. It goes on where it was."""
-import contextlib
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from folders import KEYS, steps_in  # noqa: E402
-from titan import BIN, SOURCE, children_of, deadline, headers_text, overrides, tap, until  # noqa: E402
-
-
-class Run:
-    """A run by hand in a session of its own."""
-
-    def __init__(self, folder, world, **more):
-        self.folder = folder
-        keys = {**KEYS, "training.dataset_path": headers_text(folder / "text"), "training.steps": 1000000, "checkpoint.interval": 1000000,
-                "lr_scheduler.total_steps": 1000, "elastic.min_workers": 1, **more}
-        with open(folder / "log", "a") as log:
-            self.process = subprocess.Popen([BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", "-n", str(world), "--dir", folder,
-                                             *overrides(keys)], stdout=log, stderr=log, start_new_session=True)
-
-    def steps(self):
-        path = self.folder / "metrics.jsonl"
-        return path.read_bytes().count(b"\n") if path.exists() else 0
-
-    def trains(self, beyond):
-        until(lambda: f"it trains beyond step {beyond}: {(self.folder / 'log').read_text()}", lambda: self.steps() > beyond, every=0.02)
-
-    def saved(self):
-        return steps_in(self.folder / "checkpoint")
-
-    def ended(self):
-        return self.process.wait(deadline())
-
-
-@contextlib.contextmanager
-def run(world, **more):
-    with tempfile.TemporaryDirectory(prefix="titan-signals-") as folder:
-        r = Run(Path(folder), world, **more)
-        try:
-            yield r
-        finally:
-            r.process.kill()
-            r.process.wait()
+from hand import Run, run  # noqa: E402
+from titan import children_of, tap, until  # noqa: E402
 
 
 def to_parent(r, number):

@@ -315,6 +315,8 @@ static void test_load(void **state)
                                               {.tensor = 1, .rows = 1, .cols = 5, .data = to.b}};
         struct checkpoint_info info = {0};
         struct titan_error err = {0};
+        const struct checkpoint_info run = {.step = UINT64_MAX, .recipe_hash = 7};
+        struct spared_checkpoints spared;
         uint64_t *steps = NULL;
         size_t n_steps = 0;
         write_whole(dir, path);
@@ -326,7 +328,7 @@ static void test_load(void **state)
         assert_true(to.before == CANARY && to.between == CANARY && to.behind == CANARY);
         if (checkpoint_read_info(path, &info, NULL) == TITAN_OK)
             checkpoint_info_clear(&info);
-        assert_int_equal(checkpoint_prune(-1, dir, 1, UINT64_MAX, 7, "", NULL), TITAN_OK);
+        assert_int_equal(checkpoint_prune(-1, dir, 1, &run, &spared, NULL), TITAN_OK);
         assert_int_equal(checkpoint_steps(-1, dir, &steps, &n_steps, NULL), TITAN_OK);
         assert_int_equal(n_steps, 1);
         free(steps);

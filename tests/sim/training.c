@@ -443,7 +443,8 @@ static void publish(struct comm *c)
         if (k->step == p->installed.step)
             tell(p, c);
         if (r == 0)
-            member_checkpoint_written(p->member, k->step, k->path, 1, c->world);
+            member_checkpoint_written(p->member, &(struct checkpoint_report){
+                                                     .step = k->step, .bytes = 1, .path = k->path, .world = c->world});
         if (p->installed.step >= steps_of(c->job))
             finish(p);
         else if (p->pausing && k->step == p->installed.step)
@@ -461,7 +462,8 @@ static void on_part(const struct ev *e)
         char path[64];
         (void)snprintf(path, sizeof(path), "/jobs/%llu/step-%llu-epoch-%llu", LL(c->job), LL(c->ckpt_step),
                        LL(c->epoch));
-        member_checkpoint_written(p->member, c->ckpt_step, path, 1, c->world);
+        member_checkpoint_written(
+            p->member, &(struct checkpoint_report){.step = c->ckpt_step, .bytes = 1, .path = path, .world = c->world});
     }
     if (c->ckpt_parts == c->world)
         publish(c);

@@ -76,6 +76,7 @@ static inline titan_status registration(struct bench *b, uint64_t session, const
 struct said {
     uint64_t session, job; /* 1 unless named */
     uint64_t worker, epoch, step;
+    uint64_t resumable_step, sound_step; /* checkpoints that its worker keeps */
     uint64_t installed, pending; /* epochs that the state it holds is of, with which parts whole and which not */
     int code;                    /* below 0: it died of SIGKILL */
     int recovery_source;         /* Titan__Internal__RecoverySource */
@@ -179,6 +180,8 @@ static inline void bench_checkpoint(struct bench *b, struct said s)
     body.epoch = s.epoch;
     body.step = s.step;
     body.path = s.path ? (char *)(uintptr_t)s.path : path;
+    body.resumable_step = s.resumable_step;
+    body.sound_step = s.sound_step;
     MESSAGE(m, CHECKPOINT, checkpoint, body);
     assert_int_equal(say(b, s.session, &m), TITAN_OK);
 }

@@ -544,24 +544,63 @@ static bool written_with(int at, uint64_t step, const char *wanted)
     return strstr(begin, wanted) != NULL;
 }
 
-titan_status checkpoint_prune(int at, const char *dir, int keep, uint64_t newest, uint64_t recipe_hash,
-                              const char *owner, struct titan_error *err)
+/* Can a run go on from it, as far as its manifest and the sizes of its files tell? */
+static bool can_resume(int at, uint64_t step)
+{
+    _cleanup_(manifest_clear) struct manifest m = {0};
+    _cleanup_fd_ int inside = -1;
+    char name[NAME_BYTES];
+    struct stat st;
+    (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, step);
+    if (dir_open_at(at, name, false, &inside, NULL) != TITAN_OK || read_manifest_at(inside, name, &m, NULL) != TITAN_OK)
+        return false;
+    bool whole = !m.info.model_only && m.info.step == step;
+    for (int f = 0; f < m.nfiles && whole; f++)
+        whole = fstatat(inside, m.files[f].name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
+                (uint64_t)st.st_size == m.files[f].bytes;
+    return whole;
+}
+
+/* steps: of one run, newest first. Index of the first that lies before `before` and can be resumed from; n: none. */
+static size_t newest_to_resume(int at, const uint64_t *steps, size_t n, uint64_t before)
+{
+    size_t i = 0;
+    while (i < n && !(steps[i] < before && can_resume(at, steps[i])))
+        i++;
+    return i;
+}
+
+titan_status checkpoint_prune(int at, const char *dir, int keep, const struct checkpoint_info *of,
+                              struct spared_checkpoints *ret_spared, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf wanted = BUF_INIT;
     _cleanup_free_ uint64_t *steps = NULL;
     _cleanup_fd_ int own = -1;
-    size_t n = 0;
-    int ours = 0;
+    size_t n = 0, ours = 0;
+    *ret_spared = (struct spared_checkpoints){0};
     if (keep <= 0)
         return TITAN_OK;
-    manifest_print_writer(recipe_hash, owner, &wanted);
+    manifest_print_writer(of->recipe_hash, of->owner, &wanted);
     if (buf_failed(&wanted))
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     TRY(enter(&at, &own, dir, err));
     TRY(checkpoint_steps(at, dir, &steps, &n, err));
     for (size_t i = 0; i < n && n > (size_t)keep; i++)
-        if (steps[i] <= newest && written_with(at, steps[i], wanted.data) && ++ours > keep)
+        if (steps[i] <= of->step && written_with(at, steps[i], wanted.data))
+            steps[ours++] = steps[i];
+    if (ours <= (size_t)keep)
+        return TITAN_OK;
+    const uint64_t since = skipped_since(&of->skipped, of->step);
+    const size_t resumable = newest_to_resume(at, steps, ours, UINT64_MAX);
+    const size_t sound = since != 0 ? newest_to_resume(at, steps, ours, since) : ours;
+    for (size_t i = (size_t)keep; i < ours; i++) {
+        if (i == resumable)
+            ret_spared->resumable = steps[i];
+        if (i == sound)
+            ret_spared->sound = steps[i];
+        if (i != resumable && i != sound)
             TRY(remove_at(at, steps[i], err));
+    }
     return TITAN_OK;
 }
 
@@ -806,16 +845,47 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
 
 /* --- verifying ---------------------------------------------------------------------------------------------------- */
 
+/* Eight bits of ones in its exponent: infinite, or no number. */
+static uint64_t count_not_finite(const float *values, size_t n)
+{
+    uint64_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        count += (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    return count;
+}
+
+static titan_status verify_values(const struct manifest *m, const struct stored *s, float *block,
+                                  struct verified_checkpoint *v, struct titan_error *err)
+{
+    const int64_t all = s->slice.rows * s->slice.cols, at_once = (int64_t)(CHECK_BYTES / sizeof(*block));
+    for (int64_t at = 0, n; at < all; at += n) {
+        n = MIN(at_once, all - at);
+        TRY(read_stored(s, at, n, block, err));
+        const uint64_t count = count_not_finite(block, (size_t)n);
+        if (count > 0 && v->not_finite == 0)
+            (void)snprintf(v->not_finite_name, sizeof v->not_finite_name, "%s", m->tensors[s->slice.tensor].name);
+        v->not_finite += count;
+    }
+    return TITAN_OK;
+}
+
 static titan_status verify_file(int at, const struct manifest *m, const struct manifest_file *file,
-                                struct titan_error *err)
+                                struct verified_checkpoint *v, struct titan_error *err)
 {
     int fd = -1;
     struct stored s;
     TRY(open_verified(at, file, NULL, &fd, err));
     _cleanup_(close_safetensors) struct safetensors *st = NULL;
     TRY(safetensors_open_fd(fd, file->name, &st, err));
+    _cleanup_free_ float *block = malloc(CHECK_BYTES);
+    if (!block)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to read '%s'", file->name);
     for (int p = 0; p < file->nslices; p++)
-        if (find_stored(st, m, &file->slices[p], &s, err) != TITAN_OK)
+        if (find_stored(st, m, &file->slices[p], &s, err) != TITAN_OK ||
+            verify_values(m, &s, block, v, err) != TITAN_OK)
             return titan_error_wrap(err, "'%s'", file->name);
     return TITAN_OK;
 }
@@ -827,14 +897,13 @@ static bool is_fault(titan_status status)
            status == TITAN_EVERSION;
 }
 
-titan_status checkpoint_verify(const char *path, struct buf *faults, struct checkpoint_info *ret, int *ret_files,
+titan_status checkpoint_verify(const char *path, struct buf *faults, struct verified_checkpoint *ret,
                                struct titan_error *err)
 {
     _cleanup_(manifest_clear) struct manifest m = {0};
     _cleanup_fd_ int at = -1;
     struct titan_error fault = {0};
-    *ret = (struct checkpoint_info){0};
-    *ret_files = 0;
+    *ret = (struct verified_checkpoint){0};
     titan_status status = read_manifest(path, &m, &at, &fault);
     const int n = status == TITAN_OK ? m.nfiles : 0;
     for (int f = 0; status == TITAN_OK || is_fault(status); f++) {
@@ -842,7 +911,7 @@ titan_status checkpoint_verify(const char *path, struct buf *faults, struct chec
             buf_printf(faults, "%s\n", fault.msg);
         if (f == n)
             break;
-        status = verify_file(at, &m, &m.files[f], &fault);
+        status = verify_file(at, &m, &m.files[f], ret, &fault);
     }
     if (status != TITAN_OK && !is_fault(status)) {
         if (err)
@@ -853,8 +922,8 @@ titan_status checkpoint_verify(const char *path, struct buf *faults, struct chec
     uint64_t named;
     if (n > 0 && parse_step_name(slash ? slash + 1 : path, &named) && named != m.info.step)
         buf_printf(faults, "its manifest is of step %" PRIu64 "\n", m.info.step);
-    *ret = m.info;
+    ret->info = m.info;
     m.info.recipe = NULL;
-    *ret_files = n;
+    ret->files = n;
     return buf_failed(faults) ? titan_fail(err, TITAN_ENOMEM, "no memory to tell what is damaged") : TITAN_OK;
 }

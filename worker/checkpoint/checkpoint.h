@@ -23,13 +23,14 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "worker/checkpoint/apart.h"
+#include "worker/state/skipped.h"
 #include "worker/tensor/shard_slice.h"
 
 struct checkpoint_info {
     uint64_t step, epoch, tokens;
     int world;
     uint64_t recipe_hash;
-    uint64_t skipped_steps;
+    struct skipped_steps skipped;
     uint64_t bytes;     /* of all files; filled by load and commit */
     char owner[320];    /* the user that wrote it (base/folder_owner.h); "": not known */
     char *recipe;       /* the resolved run file (TOML); owned after load, borrowed for write */
@@ -92,14 +93,26 @@ void checkpoint_info_clear(struct checkpoint_info *info);
 titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, int nspecs,
                              const struct shard_slice *slices, int nslices, struct apart_watch *watch,
                              struct titan_error *err) TITAN_MUST_USE;
-/* Read every file of it: size, checksum, header, and that each slice is where the manifest says. What is wrong is a
- * line of faults each, the file first; none: it is sound, and *ret and *ret_files say what it is
- * (checkpoint_info_clear). Any other failure than damage or a file that cannot be read is returned. */
-titan_status checkpoint_verify(const char *path, struct buf *faults, struct checkpoint_info *ret, int *ret_files,
+struct verified_checkpoint {
+    struct checkpoint_info info; /* checkpoint_info_clear */
+    int files;
+    uint64_t not_finite;       /* values that are infinite or no number */
+    char not_finite_name[128]; /* of the first tensor that has some */
+};
+/* Read every file of it: size, checksum, header, that each slice is where the manifest says, and all values. What is
+ * wrong is a line of faults each, the file first; none: it is sound, and *ret tells what it is. Any other failure than
+ * damage or a file that cannot be read is returned. */
+titan_status checkpoint_verify(const char *path, struct buf *faults, struct verified_checkpoint *ret,
                                struct titan_error *err) TITAN_MUST_USE;
-/* Of the checkpoints in dir up to step `newest` that this owner wrote with this recipe keep the newest `keep`, remove
- * the rest; 0 keeps all. Others, and those that cannot be read, are left alone. */
-titan_status checkpoint_prune(int at, const char *dir, int keep, uint64_t newest, uint64_t recipe_hash,
-                              const char *owner, struct titan_error *err) TITAN_MUST_USE;
+/* Steps of checkpoints that stay beyond those that are counted; 0: none does. */
+struct spared_checkpoints {
+    uint64_t resumable; /* the newest that a run can go on from: the newer have weights alone, or are not whole */
+    uint64_t sound;     /* the newest such from before steps that were skipped of late (skipped.h) */
+};
+/* Of the checkpoints in dir up to this run's step that its owner wrote with its recipe keep the newest `keep`, remove
+ * the rest but *ret_spared; 0 keeps all. Others, and those that cannot be read, are left alone.
+ * of: step, recipe_hash, owner, skipped. */
+titan_status checkpoint_prune(int at, const char *dir, int keep, const struct checkpoint_info *of,
+                              struct spared_checkpoints *ret_spared, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -246,10 +246,10 @@ titan_status load_state(struct train_state *state, struct load_source *source, c
     memcpy(source->note, load->source.note, sizeof source->note);
     TRY(state_upload(state, load->host, s, err));
     const struct checkpoint_info *info = &load->info;
+    const struct skipped_steps none = {0}, all = {.total = info->step};
     if (source->from == LOAD_WEIGHTS || source->without_progress)
-        state_set_numbers(state, 0, 0, 0);
+        state_set_numbers(state, 0, 0, none);
     else
-        state_set_numbers(state, info->step, info->tokens,
-                          source->without_optimizer ? info->step : info->skipped_steps);
+        state_set_numbers(state, info->step, info->tokens, source->without_optimizer ? all : info->skipped);
     return TITAN_OK;
 }

@@ -201,6 +201,23 @@ static titan_status parse_file(const struct json *member, const struct manifest 
     return parse_slices(slices, m, file, err);
 }
 
+/* Those without it were written before, or no step was skipped. */
+static titan_status parse_skipped(const struct json *from, uint64_t step, struct skipped_steps *ret,
+                                  struct titan_error *err)
+{
+    if (!from)
+        return TITAN_OK;
+    const int64_t in_a_row = json_int(from, "in_a_row", -1), first = json_int(from, "first", -1),
+                  last = json_int(from, "last", -1);
+    ret->in_a_row = (uint64_t)in_a_row;
+    ret->first = (uint64_t)first;
+    ret->last = (uint64_t)last;
+    if (in_a_row >= 0 && first >= 0 && last >= 0 && skipped_possible(ret, step))
+        return TITAN_OK;
+    return titan_fail(err, TITAN_ECORRUPT, "skipped steps %" PRId64 " to %" PRId64 ", %" PRId64 " in a row, cannot be",
+                      first, last, in_a_row);
+}
+
 static titan_status parse_info(const struct json *root, struct checkpoint_info *info, struct titan_error *err)
 {
     static const char *const counts[] = {"step", "epoch", "tokens", "world", "skipped_steps"};
@@ -222,7 +239,8 @@ static titan_status parse_info(const struct json *root, struct checkpoint_info *
     info->epoch = (uint64_t)v[1];
     info->tokens = (uint64_t)v[2];
     info->world = (int)v[3];
-    info->skipped_steps = (uint64_t)v[4];
+    info->skipped.total = (uint64_t)v[4];
+    TRY(parse_skipped(json_get(root, "skipped"), info->step, &info->skipped, err));
     if (!parse_hex(json_string(root, "recipe_hash", ""), 16, &info->recipe_hash))
         return titan_fail(err, TITAN_ECORRUPT, "'recipe_hash' is missing or no hash");
     (void)snprintf(info->owner, sizeof(info->owner), "%s", json_string(root, "owner", ""));
@@ -516,6 +534,15 @@ void manifest_print_writer(uint64_t recipe_hash, const char *owner, struct buf *
     buf_puts(out, ",\"recipe\":");
 }
 
+static void print_skipped(struct json_writer *w, const struct skipped_steps *s)
+{
+    json_begin_object(w, "skipped");
+    json_put_uint(w, "in_a_row", s->in_a_row);
+    json_put_uint(w, "first", s->first);
+    json_put_uint(w, "last", s->last);
+    json_end_object(w);
+}
+
 titan_status manifest_print(const struct manifest *m, struct buf *out, struct titan_error *err)
 {
     size_t begin = out->len;
@@ -527,7 +554,9 @@ titan_status manifest_print(const struct manifest *m, struct buf *out, struct ti
     json_put_uint(&w, "epoch", m->info.epoch);
     json_put_uint(&w, "tokens", m->info.tokens);
     json_put_int(&w, "world", m->info.world);
-    json_put_uint(&w, "skipped_steps", m->info.skipped_steps);
+    json_put_uint(&w, "skipped_steps", m->info.skipped.total);
+    if (m->info.skipped.first != 0)
+        print_skipped(&w, &m->info.skipped);
     buf_puts(out, ",");
     manifest_print_writer(m->info.recipe_hash, m->info.owner, out);
     w.comma = false; /* after its key */

@@ -2,11 +2,14 @@
 /* manifest.h - what a checkpoint directory says of itself: manifest.json.
  *
  *   {"format":"titan-checkpoint","version":2,"step":120,"epoch":3,"tokens":...,"world":4,"skipped_steps":0,
+ *    "skipped":{"in_a_row":0,"first":0,"last":0},
  *    "recipe_hash":"16 hex digits","owner":"uid:1001 alice","recipe":"resolved TOML",
  *    "tensors":[{"name":"output.weight","dtype":"F32","shape":[256,288]},...],
  *    "files":[{"name":"rank-00000.safetensors","bytes":N,"crc32c":"8 hex digits",
  *              "pieces":[[tensor,row,rows,col,cols],...]},...],
  *    "manifest_crc32c":"8 hex digits"}
+ *
+ * "skipped" is there where steps were: state/skipped.h.
  *
  * The last member covers every byte before its comma. Reading bounds and checks everything: slices lie inside their
  * tensors and cover each of them exactly once, file names are plain names.

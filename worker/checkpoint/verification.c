@@ -19,8 +19,13 @@
 /* What is found goes out a checkpoint at a time: they may be large. */
 struct verification {
     bool json;
-    int seen, damaged;
+    int seen, damaged, not_finite;
 };
+
+static bool is_resumable(const struct verified_checkpoint *c, const char *faults)
+{
+    return !*faults && c->not_finite == 0 && !c->info.model_only;
+}
 
 static void print_lines(const char *lines, const char *what)
 {
@@ -30,19 +35,23 @@ static void print_lines(const char *lines, const char *what)
     }
 }
 
-/* checksums: of its files there are some. */
-static void print_json(const char *path, const struct checkpoint_info *info, int files, bool checksums,
-                       const char *faults)
+/* own: not a Hugging Face directory, which has no checksums and from which no run resumes. */
+static void print_json(const char *path, const struct verified_checkpoint *c, bool own, const char *faults)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct json_writer w = {.out = &text};
     json_begin_object(&w, NULL);
     json_put_string(&w, "path", path);
-    json_put_uint(&w, "step", info->step);
-    json_put_bool(&w, "ok", !*faults);
-    json_put_int(&w, "files", files);
-    json_put_uint(&w, "bytes", info->bytes);
-    json_put_bool(&w, "checksums", checksums);
+    json_put_uint(&w, "step", c->info.step);
+    json_put_bool(&w, "ok", !*faults && c->not_finite == 0);
+    json_put_int(&w, "files", c->files);
+    json_put_uint(&w, "bytes", c->info.bytes);
+    json_put_bool(&w, "checksums", own);
+    if (own) {
+        json_put_bool(&w, "resumable", is_resumable(c, faults));
+        json_put_bool(&w, "finite", c->not_finite == 0);
+        json_put_uint(&w, "skipped_in_a_row", c->info.skipped.in_a_row);
+    }
     json_begin_array(&w, "faults");
     for (const char *at = faults, *end; *at; at = *end ? end + 1 : end) {
         char line[sizeof(((struct titan_error *)0)->msg)];
@@ -66,55 +75,62 @@ static titan_status verify_hf(struct verification *v, const char *path, const ch
                               struct titan_error *err)
 {
     _cleanup_(trained_close) struct trained trained = {0};
-    struct checkpoint_info info = {0};
+    struct verified_checkpoint c = {0};
     struct titan_error fault = {0};
     char what[NAME_MAX + 8];
     const char *name = strrchr(of ? of : path, '/');
-    int files;
 
     name = name ? name + 1 : of ? of : path;
     (void)snprintf(what, sizeof what, "%s%s", name, of ? "/hf" : "");
     const bool known = of && trained_open(of, &trained, NULL) == TITAN_OK;
-    const titan_status status = hf_weights_verify(path, known ? trained.model : NULL, &files, &info.bytes, &fault);
+    const titan_status status = hf_weights_verify(path, known ? trained.model : NULL, &c.files, &c.info.bytes, &fault);
     if (status == TITAN_ENOMEM) {
         if (err)
             *err = fault;
         return status;
     }
-    info.step = known ? trained.info.step : 0;
+    c.info.step = known ? trained.info.step : 0;
     *ret_damaged = status != TITAN_OK;
     if (v->json)
-        print_json(path, &info, files, false, fault.msg);
+        print_json(path, &c, false, fault.msg);
     else if (*ret_damaged)
         print_lines(fault.msg, what);
     else
-        print_sound(what, files, info.bytes, ", no checksums");
+        print_sound(what, c.files, c.info.bytes, ", no checksums");
     return TITAN_OK;
 }
 
 /* With what last_save_in_hf has put into it. */
 static titan_status verify_one(struct verification *v, const char *path, struct titan_error *err)
 {
-    _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
+    struct verified_checkpoint c = {0};
     _cleanup_(buf_free) struct buf faults = BUF_INIT;
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     char hf[PATH_MAX + 8];
     struct stat st;
+    char note[96] = "";
     bool damaged = false;
-    int files;
 
-    TRY(checkpoint_verify(path, &faults, &info, &files, err));
+    TRY(checkpoint_verify(path, &faults, &c, err));
+    checkpoint_info_clear(&c.info);
+    if (c.info.skipped.in_a_row > 0)
+        (void)snprintf(note, sizeof note, ", behind %" PRIu64 " skipped steps", c.info.skipped.in_a_row);
+    (void)snprintf(note + strlen(note), sizeof note - strlen(note), "%s",
+                   c.info.model_only ? ", weights alone" : ", can be resumed");
     if (v->json)
-        print_json(path, &info, files, true, faults.len ? faults.data : "");
+        print_json(path, &c, true, faults.len ? faults.data : "");
     else if (faults.len)
         print_lines(faults.data, name);
+    else if (c.not_finite > 0)
+        (void)printf("%s  not finite  %" PRIu64 " values, the first in %s\n", name, c.not_finite, c.not_finite_name);
     else
-        print_sound(name, files, info.bytes, "");
+        print_sound(name, c.files, c.info.bytes, note);
     (void)snprintf(hf, sizeof hf, "%s/hf", path);
     if (lstat(hf, &st) == 0)
         TRY(verify_hf(v, hf, path, &damaged, err));
     v->seen++;
     v->damaged += faults.len > 0 || damaged;
+    v->not_finite += faults.len == 0 && c.not_finite > 0;
     (void)fflush(stdout);
     return TITAN_OK;
 }
@@ -172,21 +188,28 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     TRY(status == TITAN_ENOTFOUND ? TITAN_EINVAL : status);
     if (damaged)
         return titan_fail(err, TITAN_ECORRUPT, "the Hugging Face directory is damaged");
-    if (v.damaged == 0)
-        return TITAN_OK;
-    return titan_fail(err, TITAN_ECORRUPT, "%d of %d checkpoint%s %s damaged", v.damaged, v.seen,
-                      v.seen == 1 ? "" : "s", v.damaged == 1 ? "is" : "are");
+    if (v.damaged > 0)
+        return titan_fail(err, TITAN_ECORRUPT, "%d of %d checkpoint%s %s damaged", v.damaged, v.seen,
+                          v.seen == 1 ? "" : "s", v.damaged == 1 ? "is" : "are");
+    if (v.not_finite > 0)
+        return titan_fail(err, TITAN_ECORRUPT, "%d of %d checkpoint%s %s values that are not finite", v.not_finite,
+                          v.seen, v.seen == 1 ? "" : "s", v.not_finite == 1 ? "has" : "have");
+    return TITAN_OK;
 }
 
 const struct command verify_command = {
     .name = "verify",
-    .summary = "read checkpoints and say which are damaged",
+    .summary = "read checkpoints: which are damaged, which can be resumed",
     .arguments = "PATH",
     .text =
         "PATH is a checkpoint, or a folder of them: each is read, whole. Size and checksum of every file, its header "
-        "and the place\nof each piece must be as the manifest says, and its own checksum is checked. Of a Hugging Face "
-        "directory, in a checkpoint\n(checkpoint.last_save_in_hf) or alone, headers, sizes and the index are looked "
-        "at: it has no\nchecksums. A line each; exit code 1 where one is damaged.",
+        "and the place\nof each piece must be as the manifest says, its own checksum is checked, and all values must "
+        "be "
+        "finite. A line each says\nwhether a run can be resumed from it, or has weights alone. Of a Hugging Face "
+        "directory, "
+        "in a checkpoint\n(checkpoint.last_save_in_hf) or alone, headers, sizes and the index are looked at: it has "
+        "no\n"
+        "checksums. Exit code 1 where one is damaged or not finite.",
     .min_args = 1,
     .max_args = 1,
     .word = WORD_FILE,

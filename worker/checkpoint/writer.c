@@ -362,13 +362,13 @@ static titan_status await_all(const struct checkpoint_writer *w, int folder, int
 }
 
 /* What is kept is decided by what lies there: a checkpoint that was never committed counts as well. */
-static void prune(const struct checkpoint_writer *w, int folder)
+static void prune(struct checkpoint_writer *w, int folder)
 {
     struct titan_error err = {0};
     struct log log;
 
-    if (w->opt.keep <= 0 || checkpoint_prune(folder, w->opt.dir, w->opt.keep, w->info.step, w->info.recipe_hash,
-                                             w->info.owner, &err) == TITAN_OK)
+    if (w->opt.keep <= 0 ||
+        checkpoint_prune(folder, w->opt.dir, w->opt.keep, &w->info, &w->written.spared, &err) == TITAN_OK)
         return;
     log_init(&log, "checkpoint", "rank=%d", w->opt.rank);
     tlog_warn(&log, "old checkpoint not removed", "folder=\"%s\" reason=\"%s\"", w->opt.dir, err.msg);

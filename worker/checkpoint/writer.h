@@ -45,6 +45,7 @@ struct written_checkpoint {
     int64_t ns; /* from the copy of the state to the commit */
     int world;
     char path[PATH_MAX];
+    struct spared_checkpoints spared;
 };
 
 titan_status checkpoint_writer_open(const struct writer_options *options, struct checkpoint_writer **ret,

@@ -461,11 +461,10 @@ static void connection_evaluated(struct membership *m, const struct evaluation_r
     leave(c);
 }
 
-static void connection_checkpoint_written(struct membership *m, uint64_t step, const char *path, uint64_t bytes,
-                                          int world)
+static void connection_checkpoint_written(struct membership *m, const struct checkpoint_report *report)
 {
     struct agent_connection *c = self(m);
-    member_checkpoint_written(enter(c), step, path, bytes, world);
+    member_checkpoint_written(enter(c), report);
     leave(c);
 }
 

@@ -55,7 +55,10 @@ static struct holding describe(const struct brought *b)
                             .total = (double)own->total,
                             .step = (double)own->step,
                             .tokens = (double)own->tokens,
-                            .skipped = (double)own->skipped,
+                            .skipped = (double)own->skipped.total,
+                            .skipped_in_a_row = (double)own->skipped.in_a_row,
+                            .skipped_first = (double)own->skipped.first,
+                            .skipped_last = (double)own->skipped.last,
                             .owner = copy ? copy->rank : -1,
                             .owner_total = copy ? (double)copy->total : 0,
                             .prepared = b->prepared,
@@ -75,6 +78,9 @@ static titan_status check_holding(const struct holdings *h, int rank, double sta
         {"step", x->step, 0, SAID_EXACT},
         {"tokens", x->tokens, 0, SAID_EXACT},
         {"skipped", x->skipped, 0, x->step},
+        {"skipped_in_a_row", x->skipped_in_a_row, 0, x->skipped},
+        {"skipped_last", x->skipped_last, 0, x->step},
+        {"skipped_first", x->skipped_first, 0, x->skipped_last},
         {"owner", x->owner, -1, COMM_WORLD_MAX},
         {"owner_total", x->owner_total, 0, SAID_EXACT},
         {"prepared", x->prepared, 0, 1},
@@ -128,6 +134,14 @@ static bool is_given(const struct holdings *h, int a, bool own)
     return found;
 }
 
+static struct skipped_steps skipped_of(const struct holding *x)
+{
+    return (struct skipped_steps){.total = (uint64_t)x->skipped,
+                                  .in_a_row = (uint64_t)x->skipped_in_a_row,
+                                  .first = (uint64_t)x->skipped_first,
+                                  .last = (uint64_t)x->skipped_last};
+}
+
 /* The furthest step, the rank that has its statistics, those a step behind. */
 static titan_status compare_steps(struct holdings *h, struct titan_error *err)
 {
@@ -142,13 +156,14 @@ static titan_status compare_steps(struct holdings *h, struct titan_error *err)
     h->statistics_from = -1;
     h->step = (uint64_t)furthest->step;
     h->tokens = (uint64_t)furthest->tokens;
-    h->skipped = (uint64_t)furthest->skipped;
+    h->skipped = skipped_of(furthest);
     for (int a = 0; a < h->view->holders; a++) {
         const struct holding *x = h->holder[a] >= 0 ? &h->all[h->holder[a]] : NULL;
         if (!x)
             continue;
         const bool there = x->step == furthest->step;
-        if (there ? x->tokens != furthest->tokens || x->skipped != furthest->skipped
+        const struct skipped_steps skipped = skipped_of(x);
+        if (there ? x->tokens != furthest->tokens || memcmp(&skipped, &h->skipped, sizeof skipped) != 0
                   : x->step + 1 != furthest->step || x->prepared == 0)
             return titan_fail(err, TITAN_ECONFLICT, "state in memory: rank %d has step %.0f, others step %.0f", a,
                               x->step, furthest->step);

@@ -33,7 +33,8 @@ struct brought {
 
 /* Doubles carry it: exact up to 2^53. */
 struct holding {
-    double present, rank, world, total, step, tokens, skipped, owner, owner_total, prepared, statistics_size, published;
+    double present, rank, world, total, step, tokens, skipped, skipped_in_a_row, skipped_first, skipped_last, owner,
+        owner_total, prepared, statistics_size, published;
 };
 
 struct holdings {
@@ -45,9 +46,10 @@ struct holdings {
     bool *copied;              /* (shards) what that rank gives is the copy of its owner's shard */
     int *candidates;           /* (shards) scratch */
     enum recovery_source recovery_source;
-    uint64_t step, tokens, skipped; /* of the furthest */
-    int behind;                     /* ranks that have it prepared only */
-    int statistics_from;            /* a rank that has the statistics of that step */
+    uint64_t step, tokens; /* of the furthest */
+    struct skipped_steps skipped;
+    int behind;          /* ranks that have it prepared only */
+    int statistics_from; /* a rank that has the statistics of that step */
     int64_t statistics_size;
     bool published; /* by one that is here */
 };

@@ -34,9 +34,8 @@ struct form {
 
 /* A checkpoint that the coordinator has not confirmed. */
 struct unconfirmed {
-    uint64_t step, bytes, epoch;
-    int world;
-    char *path;
+    struct checkpoint_report report; /* path is owned */
+    uint64_t epoch;
 };
 
 /* What is reported once per connection. */
@@ -392,10 +391,12 @@ static void send_written(const struct member *m, const struct unconfirmed *w)
     Titan__Internal__CheckpointWritten written = PART(m, CHECKPOINT_WRITTEN, CheckpointWritten);
 
     written.epoch = w->epoch;
-    written.step = w->step;
-    written.path = w->path;
-    written.bytes = w->bytes;
-    written.world_size = (uint32_t)w->world;
+    written.step = w->report.step;
+    written.path = (char *)(uintptr_t)w->report.path;
+    written.bytes = w->report.bytes;
+    written.world_size = (uint32_t)w->report.world;
+    written.resumable_step = w->report.resumable_step;
+    written.sound_step = w->report.sound_step;
     SAY(m, CHECKPOINT, checkpoint, &written);
 }
 
@@ -620,10 +621,10 @@ static void hear_committed(struct member *m, uint64_t step)
     int kept = 0;
 
     for (int i = 0; i < m->n_written; i++) {
-        if (m->written[i].step > step)
+        if (m->written[i].report.step > step)
             m->written[kept++] = m->written[i];
         else
-            free(m->written[i].path);
+            free((void *)(uintptr_t)m->written[i].report.path);
     }
     m->n_written = kept;
 }
@@ -954,20 +955,21 @@ void member_evaluated(struct member *m, const struct evaluation_report *r)
     send_evaluated(m);
 }
 
-void member_checkpoint_written(struct member *m, uint64_t step, const char *path, uint64_t bytes, int world)
+void member_checkpoint_written(struct member *m, const struct checkpoint_report *report)
 {
-    char *copy = strdup(path);
+    char *copy = strdup(report->path);
 
-    titan_assert(step > 0 && world > 0);
+    titan_assert(report->step > 0 && report->world > 0);
     if (!copy)
         return;
     if (m->n_written == MEMBER_UNCONFIRMED_MAX) {
-        free(m->written[0].path);
+        free((void *)(uintptr_t)m->written[0].report.path);
         memmove(m->written, m->written + 1, sizeof m->written - sizeof m->written[0]);
         m->n_written--;
     }
     struct unconfirmed *w = &m->written[m->n_written++];
-    *w = (struct unconfirmed){.step = step, .bytes = bytes, .epoch = m->state.epoch, .world = world, .path = copy};
+    *w = (struct unconfirmed){.report = *report, .epoch = m->state.epoch};
+    w->report.path = copy;
     send_written(m, w);
 }
 
@@ -1037,6 +1039,6 @@ void member_close(struct member *m)
     form_free(m->current);
     form_free(m->offered);
     for (int i = 0; i < m->n_written; i++)
-        free(m->written[i].path);
+        free((void *)(uintptr_t)m->written[i].report.path);
     free(m);
 }

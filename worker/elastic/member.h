@@ -122,7 +122,7 @@ void member_state_ready(struct member *m, const struct state_ready *ready);
 /* wall_ms: when, for people. */
 void member_progress(struct member *m, const struct step_report *report, int64_t wall_ms);
 void member_evaluated(struct member *m, const struct evaluation_report *report);
-void member_checkpoint_written(struct member *m, uint64_t step, const char *path, uint64_t bytes, int world);
+void member_checkpoint_written(struct member *m, const struct checkpoint_report *report);
 void member_checkpoint_failed(struct member *m, uint64_t step, const char *path, const char *reason, bool reading);
 void member_finished(struct member *m, uint64_t step);
 void member_failing(struct member *m, int exit_code, const char *reason);

@@ -70,6 +70,14 @@ struct quiesced {
     uint64_t pending_epoch;   /* it also has its whole part of this one, and did not pass the barrier; 0: none */
 };
 
+/* A checkpoint that is complete on disk, as rank 0 reports it. */
+struct checkpoint_report {
+    uint64_t step, bytes;
+    const char *path;
+    int world;
+    uint64_t resumable_step, sound_step; /* older ones that stay beyond those that are counted; 0: none does */
+};
+
 /* All members of an epoch have their state. */
 struct state_ready {
     uint64_t epoch, step; /* the first to run is step + 1 */
@@ -107,7 +115,7 @@ struct membership_ops {
     void (*progress)(struct membership *m, const struct step_report *report);
     /* Every rank, when all have it; of one step maybe again in another epoch. */
     void (*evaluated)(struct membership *m, const struct evaluation_report *report);
-    void (*checkpoint_written)(struct membership *m, uint64_t step, const char *path, uint64_t bytes, int world);
+    void (*checkpoint_written)(struct membership *m, const struct checkpoint_report *report);
     /* A checkpoint that was not written (path: the folder of them), or that cannot be read, and is tried again. */
     void (*checkpoint_failed)(struct membership *m, uint64_t step, const char *path, const char *reason, bool reading);
     void (*finished)(struct membership *m, uint64_t step);

@@ -284,7 +284,7 @@ static titan_status check_numbers(const struct restore *r, const char *path, con
     const bool began_elsewhere =
         r->recipe->checkpoint.initial_load_path[0] && !r->recipe->checkpoint.initial_load_model_only;
 
-    if (((double)to->tokens <= most || began_elsewhere) && to->skipped <= to->step)
+    if (((double)to->tokens <= most || began_elsewhere) && to->skipped.total <= to->step)
         return TITAN_OK;
     return titan_fail(err, TITAN_ECORRUPT, "'%s': %llu tokens in %llu steps cannot be", path,
                       (unsigned long long)to->tokens, (unsigned long long)to->step);

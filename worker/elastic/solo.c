@@ -152,13 +152,10 @@ static void solo_evaluated(struct membership *m, const struct evaluation_report 
     (void)r;
 }
 
-static void solo_checkpoint_written(struct membership *m, uint64_t step, const char *path, uint64_t bytes, int world)
+static void solo_checkpoint_written(struct membership *m, const struct checkpoint_report *report)
 {
     (void)m;
-    (void)step;
-    (void)path;
-    (void)bytes;
-    (void)world;
+    (void)report;
 }
 
 static void solo_checkpoint_failed(struct membership *m, uint64_t step, const char *path, const char *reason,

@@ -58,15 +58,18 @@ static titan_status open_writer(struct epoch *e, struct titan_error *err)
 static void tidy_folder(const struct epoch *e)
 {
     const struct trainer *t = e->t;
+    const struct train_state *const st = e->state.shards.own;
     const int at = t->folder.held.at;
+    struct checkpoint_info of = {.step = st->step, .recipe_hash = t->recipe_hash, .skipped = st->skipped};
+    struct spared_checkpoints spared;
     struct titan_error err = {0};
 
     if (e->view.rank != 0 || at < 0)
         return;
     checkpoint_sweep(at, e->view.epoch + 1);
+    (void)snprintf(of.owner, sizeof of.owner, "%s", t->recipe->job.owner);
     if (!e->state.restore.covered &&
-        checkpoint_prune(at, t->folder.path, (int)t->recipe->checkpoint.keep_latest_k, e->state.shards.own->step,
-                         t->recipe_hash, t->recipe->job.owner, &err) != TITAN_OK)
+        checkpoint_prune(at, t->folder.path, (int)t->recipe->checkpoint.keep_latest_k, &of, &spared, &err) != TITAN_OK)
         tlog_warn(&t->log, "old checkpoint not removed", "folder=\"%s\" reason=\"%s\"", t->folder.path, err.msg);
 }
 
@@ -128,7 +131,13 @@ static titan_status collect(struct epoch *e, bool wait, struct titan_error *err)
                       (unsigned long)w.step, (unsigned long)w.bytes, (double)e->checkpoints.waited_ns / 1e6,
                       (double)w.ns / 1e6, w.path);
         if (w.step > 0) /* rank 0; that of step 0 is no checkpoint of training */
-            t->members->ops->checkpoint_written(t->members, w.step, w.path, w.bytes, w.world);
+            t->members->ops->checkpoint_written(t->members,
+                                                &(struct checkpoint_report){.step = w.step,
+                                                                            .bytes = w.bytes,
+                                                                            .path = w.path,
+                                                                            .world = w.world,
+                                                                            .resumable_step = w.spared.resumable,
+                                                                            .sound_step = w.spared.sound});
         return TITAN_OK;
     }
     tlog_error(&t->log, "checkpoint not written", "step=%lu reason=\"%s\"", (unsigned long)w.step, fault.msg);
@@ -277,7 +286,7 @@ static titan_status start(struct epoch *e, struct titan_error *err)
                                    .tokens = st->tokens,
                                    .world = e->view.world,
                                    .recipe_hash = t->recipe_hash,
-                                   .skipped_steps = st->skipped,
+                                   .skipped = st->skipped,
                                    .recipe = t->recipe_text.data,
                                    .model_only = model_only};
     _cleanup_(buf_free) struct buf metrics = BUF_INIT;
@@ -355,8 +364,17 @@ titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct
 static titan_status write_due(struct epoch *e, bool last, bool *ret_stopped, struct titan_error *err)
 {
     const unsigned commands = e->step.outcome.commands;
-    const enum checkpoint_due due = checkpoint_due(e->t->recipe, e->state.shards.own->step, last, commands);
+    const struct train_state *const st = e->state.shards.own;
+    const struct due_step step = {.number = st->step,
+                                  .last = last,
+                                  .skipped = st->skipped.in_a_row > 0,
+                                  .put_off = e->checkpoints.put_off,
+                                  .agreed = commands};
+    enum checkpoint_due due = checkpoint_due(e->t->recipe, &step);
 
+    e->checkpoints.put_off = due == CHECKPOINT_PUT_OFF;
+    if (due == CHECKPOINT_PUT_OFF)
+        due = CHECKPOINT_NOT_DUE;
     *ret_stopped = false;
     const bool leaves = (commands & (COMMAND_STOP | COMMAND_CHECKPOINT)) == (COMMAND_STOP | COMMAND_CHECKPOINT);
     if ((last || leaves) && due != CHECKPOINT_NOT_DUE)

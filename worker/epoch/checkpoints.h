@@ -16,6 +16,7 @@ struct epoch;
 struct checkpoints {
     _Atomic(struct checkpoint_writer *) writer; /* the control thread stops its waiting; NULL: the recipe writes none */
     uint64_t newest;                            /* step of the newest one handed to the writer; 0: none */
+    bool put_off;                               /* one is due since a step that was skipped */
     bool under_way;                             /* handed to the writer and not settled; alike on all ranks */
     int64_t waited_ns;                          /* what training stood still for it */
     struct titan_error fault;                   /* why the newest one is not there, as this rank knows */

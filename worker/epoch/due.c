@@ -12,15 +12,18 @@ unsigned checkpoint_heed(const struct recipe *r, unsigned commands)
     return commands & (COMMAND_PAUSE | COMMAND_STOP | (writes ? COMMAND_CHECKPOINT : 0));
 }
 
-enum checkpoint_due checkpoint_due(const struct recipe *r, uint64_t step, bool last, unsigned agreed)
+enum checkpoint_due checkpoint_due(const struct recipe *r, const struct due_step *step)
 {
-    const bool commanded = agreed & COMMAND_CHECKPOINT;
+    const bool commanded = step->agreed & COMMAND_CHECKPOINT;
 
     if (!recipe_writes_checkpoints(r) && !commanded)
         return CHECKPOINT_NOT_DUE;
-    if (last || commanded)
+    if (step->last || commanded)
         return CHECKPOINT_WAITED;
-    if (step % (uint64_t)r->checkpoint.interval != 0 && !(step == 1 && r->checkpoint.enable_first_step_checkpoint))
+    if (step->number % (uint64_t)r->checkpoint.interval != 0 && !step->put_off &&
+        !(step->number == 1 && r->checkpoint.enable_first_step_checkpoint))
         return CHECKPOINT_NOT_DUE;
+    if (step->skipped)
+        return CHECKPOINT_PUT_OFF;
     return strcmp(r->checkpoint.async_mode, "disabled") == 0 ? CHECKPOINT_WAITED : CHECKPOINT_BEHIND;
 }

@@ -36,7 +36,6 @@ struct step {
     double learning_rate;
     int64_t began_ns;
     struct step_clock clock;
-    uint64_t skipped_in_a_row;
 };
 
 struct epoch {

@@ -147,7 +147,7 @@ void publish_note_step(struct epoch *e)
                                          .world = e->view.world,
                                          .memory_bytes = o->memory_bytes,
                                          .planned_bytes = e->plan.memory_bytes,
-                                         .skipped_steps = (uint32_t)st->skipped,
+                                         .skipped_steps = (uint32_t)st->skipped.total,
                                          .at_ms = clock_wall_ms()};
     p->awaits_evaluation = recipe_validates(e->t->recipe, st->step);
     atomic_store(&p->pending, true);
@@ -157,7 +157,7 @@ titan_status publish_skipped_step(const struct epoch *e, struct titan_error *err
 {
     const struct step_outcome *o = &e->step.outcome;
     const char *where = o->bad_unit >= 0 ? e->t->model->units[o->bad_unit].name : "loss";
-    const unsigned long step = e->state.shards.own->step, row = e->step.skipped_in_a_row;
+    const unsigned long step = e->state.shards.own->step, row = e->state.shards.own->skipped.in_a_row;
 
     titan_assert(!o->finite && row > 0);
     tlog_warn(&e->t->log, "step skipped, not finite", "step=%lu loss=%g grad_norm=%g first_unit=%s", step, o->loss,
@@ -288,7 +288,8 @@ static void report_found(const struct epoch *e)
     if (known || checkpoint_read_info(path, &info, NULL) != TITAN_OK)
         return;
     tlog_info(&e->t->log, "goes on from a checkpoint that lay there", "path=\"%s\"", path);
-    m->ops->checkpoint_written(m, info.step, path, info.bytes, info.world);
+    const struct checkpoint_report report = {.step = info.step, .bytes = info.bytes, .path = path, .world = info.world};
+    m->ops->checkpoint_written(m, &report);
 }
 
 void publish_ready(struct epoch *e, const int64_t at[OPENING_COUNT])

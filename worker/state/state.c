@@ -393,13 +393,13 @@ titan_status state_init(struct train_state *state, uint64_t seed, struct stream 
 
 void state_count_step(struct train_state *state, uint64_t tokens, bool skipped)
 {
-    titan_assert(state->skipped <= state->step);
+    titan_assert(state->skipped.total <= state->step);
     state->step++;
     state->tokens += tokens;
-    state->skipped += skipped;
+    skipped_count(&state->skipped, state->step, skipped);
 }
 
-void state_set_numbers(struct train_state *state, uint64_t step, uint64_t tokens, uint64_t skipped)
+void state_set_numbers(struct train_state *state, uint64_t step, uint64_t tokens, struct skipped_steps skipped)
 {
     state->step = step;
     state->tokens = tokens;

@@ -10,6 +10,7 @@
 
 #include "worker/device/device.h"
 #include "worker/program/state_types.h"
+#include "worker/state/skipped.h"
 #include "worker/state/staging.h"
 #include "worker/tensor/layout.h"
 
@@ -29,10 +30,10 @@ struct train_state {
                        * offloaded; and in a copy */
     uint64_t *hashes; /* device (2), scratch for its hash */
     struct staging *staging;
-    uint64_t epoch;   /* the epoch of its layout */
-    uint64_t step;    /* last committed */
-    uint64_t tokens;  /* seen up to it */
-    uint64_t skipped; /* steps without update among them */
+    uint64_t epoch;  /* the epoch of its layout */
+    uint64_t step;   /* last committed */
+    uint64_t tokens; /* seen up to it */
+    struct skipped_steps skipped;
 };
 
 /* Zeroed state of one rank. Takes layout when it succeeds. */
@@ -51,7 +52,7 @@ titan_status state_init(struct train_state *state, uint64_t seed, struct stream 
 /* Shadow from the masters; enqueued. After loading masters from elsewhere. */
 titan_status state_refresh_shadow(struct train_state *state, struct stream *s) TITAN_MUST_USE;
 /* How far the run is, with a state that was filled from elsewhere. */
-void state_set_numbers(struct train_state *state, uint64_t step, uint64_t tokens, uint64_t skipped);
+void state_set_numbers(struct train_state *state, uint64_t step, uint64_t tokens, struct skipped_steps skipped);
 /* One more step is committed, in which so many tokens were seen; skipped: without an update. */
 void state_count_step(struct train_state *state, uint64_t tokens, bool skipped);
 /* Values (3 * total) and then biases into host memory, as fp32; waits for the stream. This and what fills the state

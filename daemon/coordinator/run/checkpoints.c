@@ -40,11 +40,14 @@ void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Intern
     committed->job_id = j->id;
     committed->step = m->step;
     committed->expired_paths = batch_alloc(c->out, (j->n_ckpts + 1) * sizeof(char *));
-    while (j->n_ckpts > (MUTANT(EXPIRED_NEWEST) && keep == 1 ? 0 : keep)) {
-        struct ckptrec *old = &j->ckpts[--j->n_ckpts];
+    for (size_t i = j->n_ckpts; i-- > (MUTANT(EXPIRED_NEWEST) && keep == 1 ? 0 : keep);) {
+        struct ckptrec *old = &j->ckpts[i];
+        if (old->step == m->resumable_step || old->step == m->sound_step)
+            continue; /* its worker keeps it */
         emit_checkpoint_expired(c, j, old);
         committed->expired_paths[committed->n_expired_paths++] = batch_strdup(c->out, old->path);
         free(old->path);
+        memmove(old, old + 1, (--j->n_ckpts - i) * sizeof(*old));
     }
     const struct workrec *first = NULL;
     for (uint32_t i = 0; i < j->n_members && !first; i++)

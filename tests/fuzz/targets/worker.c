@@ -86,7 +86,8 @@ static void train(struct member *m, struct fuzz_input *in, uint8_t what)
         break;
     case 6:
         if (step > 0) /* an order is heard in a step, so it is done after one */
-            member_checkpoint_written(m, step, texts[5], 10, 1);
+            member_checkpoint_written(
+                m, &(struct checkpoint_report){.step = step, .bytes = 10, .path = texts[5], .world = 1});
         break;
     default:
         if (what & 64)

@@ -106,7 +106,9 @@ static void train(struct membership *m, const struct epoch_view *view)
         }
     }
     if (commands & 4)
-        m->ops->checkpoint_written(m, step, "/somewhere/step-1", 10, view->world);
+        m->ops->checkpoint_written(
+            m,
+            &(struct checkpoint_report){.step = step, .bytes = 10, .path = "/somewhere/step-1", .world = view->world});
     m->ops->quiesced(m, &(struct quiesced){.epoch = view->epoch, .last_step = step, .paused = (commands & 1) != 0});
 }
 

@@ -986,6 +986,18 @@ static void test_keep_latest(void **state)
     checkpoint(&b, .worker = 1, .epoch = 1, .step = 10); /* sent twice */
     checkpoint(&b, .worker = 1, .epoch = 0, .step = 20); /* from a lower epoch */
     assert_null(b.out.changes);
+    /* What the worker keeps stays listed, for as long as it does. */
+    checkpoint(&b, .worker = 1, .epoch = 1, .step = 20, .resumable_step = 10, .sound_step = 10);
+    assert_int_equal(told(&b, COMMITTED, 1)->checkpoint_committed->n_expired_paths, 0);
+    checkpoint(&b, .worker = 1, .epoch = 1, .step = 25, .sound_step = 10);
+    m = told(&b, COMMITTED, 1)->checkpoint_committed;
+    assert_int_equal(m->n_expired_paths, 1);
+    assert_string_equal(m->expired_paths[0], "/c/15");
+    checkpoint(&b, .worker = 1, .epoch = 1, .step = 30);
+    m = told(&b, COMMITTED, 1)->checkpoint_committed;
+    assert_int_equal(m->n_expired_paths, 2);
+    assert_string_equal(m->expired_paths[0], "/c/10");
+    assert_string_equal(m->expired_paths[1], "/c/20");
     close_bench(&b);
 }
 

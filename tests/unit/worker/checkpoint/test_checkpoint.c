@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -192,7 +193,7 @@ static titan_status write_cut(struct cut *c, uint64_t step, uint64_t epoch, char
                                    .tokens = step * 4096,
                                    .world = c->world,
                                    .recipe_hash = 0xfedcba9876543210,
-                                   .skipped_steps = MIN(step, UINT64_C(2)),
+                                   .skipped = {.total = MIN(step, UINT64_C(2))},
                                    .recipe = (char *)recipe};
     struct buf entries[WORLD_MAX] = {0};
     titan_status status = TITAN_OK;
@@ -277,7 +278,7 @@ static void test_info_comes_back(void **state)
     assert_int_equal(info.epoch, 9);
     assert_int_equal(info.tokens, 120 * 4096);
     assert_int_equal(info.world, 3);
-    assert_int_equal(info.skipped_steps, 2);
+    assert_int_equal(info.skipped.total, 2);
     assert_true(info.recipe_hash == 0xfedcba9876543210);
     assert_true(info.bytes > 4 * (1 + 7 + 33 * 17 + 128 * 64 + 3000));
     assert_string_equal(info.recipe, recipe);
@@ -596,6 +597,15 @@ static void test_another_recipes_step_stays(void **state)
     free_cut(&c);
 }
 
+static titan_status prune(int keep, uint64_t recipe_hash, const char *owner)
+{
+    struct checkpoint_info of = {.step = UINT64_MAX, .recipe_hash = recipe_hash};
+    struct spared_checkpoints spared;
+
+    snprintf(of.owner, sizeof of.owner, "%s", owner);
+    return checkpoint_prune(-1, dir, keep, &of, &spared, NULL);
+}
+
 static void test_prune_and_remove(void **state)
 {
     (void)state;
@@ -603,27 +613,26 @@ static void test_prune_and_remove(void **state)
     uint64_t step;
     for (uint64_t s = 1; s <= 5; s++)
         write_some(s * 10, 1, path);
-    assert_int_equal(checkpoint_prune(-1, dir, 0, UINT64_MAX, 0, "", NULL), TITAN_OK);
+    assert_int_equal(prune(0, 0, ""), TITAN_OK);
     assert_int_equal(count_entries(dir), 5);
     uint64_t *steps = NULL;
     size_t before = 0, after = 0;
     assert_int_equal(checkpoint_steps(-1, dir, &steps, &before, NULL), TITAN_OK);
     free(steps);
-    assert_int_equal(checkpoint_prune(-1, dir, 1, UINT64_MAX, 0x1234, "", NULL),
-                     TITAN_OK); /* another recipe's are left alone */
+    assert_int_equal(prune(1, 0x1234, ""), TITAN_OK); /* another recipe's are left alone */
     assert_int_equal(checkpoint_steps(-1, dir, &steps, &after, NULL), TITAN_OK);
     free(steps);
     assert_true(before > 2 && before == after);
-    assert_int_equal(checkpoint_prune(-1, dir, 2, UINT64_MAX, 0xfedcba9876543210, "", NULL), TITAN_OK);
+    assert_int_equal(prune(2, 0xfedcba9876543210, ""), TITAN_OK);
     assert_int_equal(count_entries(dir), 2);
     assert_int_equal(checkpoint_latest(dir, NULL, path, &step, NULL), TITAN_OK);
     assert_int_equal(step, 50);
-    assert_int_equal(checkpoint_prune(-1, dir, 1, UINT64_MAX, 0xfedcba9876543210, "user:bob", NULL), TITAN_OK);
+    assert_int_equal(prune(1, 0xfedcba9876543210, "user:bob"), TITAN_OK);
     assert_int_equal(count_entries(dir), 2); /* and so are those of another user, or of none */
     snprintf(writer, sizeof(writer), "user:bob \"b\"");
     write_some(60, 1, path);
     write_some(70, 1, path);
-    assert_int_equal(checkpoint_prune(-1, dir, 1, UINT64_MAX, 0xfedcba9876543210, writer, NULL), TITAN_OK);
+    assert_int_equal(prune(1, 0xfedcba9876543210, writer), TITAN_OK);
     assert_int_equal(count_entries(dir), 3);
     struct checkpoint_info info = {0};
     assert_int_equal(checkpoint_read_info(path, &info, NULL), TITAN_OK);
@@ -817,27 +826,107 @@ static void write_version_1(char path[PATH_MAX])
     assert_int_equal(file_replace(file, text.data, text.len, NULL), TITAN_OK);
 }
 
+static void assert_steps(const uint64_t *wanted, size_t n)
+{
+    uint64_t *steps = NULL;
+    size_t there = 0;
+
+    assert_int_equal(checkpoint_steps(-1, dir, &steps, &there, NULL), TITAN_OK);
+    assert_int_equal(there, n);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(steps[i], wanted[i]);
+    free(steps);
+}
+
+/* Beyond what is counted stay the newest that can be resumed from, and while steps are skipped one from before. */
+static void test_prune_spares(void **state)
+{
+    (void)state;
+    char path[PATH_MAX], file[PATH_MAX + 32];
+    struct checkpoint_info of = {.step = 80, .recipe_hash = 0xfedcba9876543210};
+    const struct tensor_spec first = specs[0];
+    struct spared_checkpoints spared;
+    struct stat st;
+
+    writer[0] = '\0';
+    (void)snprintf(specs[0].name, sizeof specs[0].name, "optim.m.layers.0.weight");
+    for (uint64_t s = 1; s <= 6; s++)
+        write_some(s * 10, 1, path);
+    /* Without moments a run does not go on. */
+    specs[0] = first;
+    write_some(70, 1, path);
+    write_some(80, 1, path);
+    /* The newest with moments lacks a file's end: the one before can be resumed from. */
+    (void)snprintf(file, sizeof file, "%s/step-00000060/rank-00000.safetensors", dir);
+    assert_int_equal(stat(file, &st), 0);
+    assert_int_equal(truncate(file, st.st_size - 1), 0);
+    of.skipped = (struct skipped_steps){3, 0, 35, 38};
+    assert_int_equal(checkpoint_prune(-1, dir, 1, &of, &spared, NULL), TITAN_OK);
+    assert_steps((const uint64_t[]){80, 50, 30}, 3);
+    assert_true(spared.resumable == 50 && spared.sound == 30);
+    /* The stretch is over. */
+    of.step = 38 + SKIPPED_GAP + 1;
+    assert_int_equal(checkpoint_prune(-1, dir, 1, &of, &spared, NULL), TITAN_OK);
+    assert_steps((const uint64_t[]){80, 50}, 2);
+    assert_true(spared.resumable == 50 && spared.sound == 0);
+}
+
+/* Values that are no number are counted, wherever they stand, and their tensor is named. */
+static void test_verify_values(void **state)
+{
+    (void)state;
+    char path[PATH_MAX];
+    struct titan_error err = {0};
+    struct verified_checkpoint v;
+    unsigned seed = 11;
+
+    writer[0] = '\0';
+    for (int bad = 0; bad <= 3; bad++) {
+        _cleanup_(buf_free) struct buf faults = BUF_INIT;
+        struct cut c;
+        make_cut(&c, 2, &seed);
+        fill_cut(&c, 7);
+        for (int i = 0; i < bad; i++) {
+            const struct shard_slice *p = &c.slices[1][i % c.n[1]];
+            p->data[i / c.n[1] % (p->rows * p->cols)] = i % 2 ? -INFINITY : NAN;
+        }
+        assert_int_equal(write_cut(&c, 7, 1, path, &err), TITAN_OK);
+        assert_int_equal(checkpoint_verify(path, &faults, &v, &err), TITAN_OK);
+        assert_int_equal(faults.len, 0);
+        assert_int_equal(v.not_finite, bad);
+        assert_int_equal(strncmp(v.not_finite_name, "layers.", 7) == 0, bad > 0);
+        checkpoint_info_clear(&v.info);
+        free_cut(&c);
+    }
+}
+
 /* Numbers that no run comes to; the text is right otherwise. */
 static void test_numbers_in_range(void **state)
 {
     (void)state;
     static const struct {
-        uint64_t step, epoch, tokens, skipped;
+        uint64_t step, epoch, tokens;
+        struct skipped_steps skipped;
         bool right;
     } cases[] = {
-        {10, 1, 40960, 0, true},
-        {0, 1, 0, 0, true},
-        {10, 1, UINT64_C(1) << 62, 0, false},
-        {10, 1, 40960, 11, false},
-        {0, 1, 5, 0, false},
-        {UINT64_C(1) << 62, 1, 0, 0, false},
-        {10, UINT64_C(1) << 62, 40960, 0, false},
+        {10, 1, 40960, {0}, true},
+        {0, 1, 0, {0}, true},
+        {10, 1, UINT64_C(1) << 62, {0}, false},
+        {10, 1, 40960, {11, 0, 0, 0}, false},
+        {10, 1, 40960, {3, 0, 0, 0}, true}, /* before "skipped" was written */
+        {10, 1, 40960, {3, 2, 6, 10}, true},
+        {10, 1, 40960, {3, 4, 6, 10}, false},
+        {10, 1, 40960, {3, 2, 10, 6}, false},
+        {10, 1, 40960, {3, 2, 6, 11}, false},
+        {0, 1, 5, {0}, false},
+        {UINT64_C(1) << 62, 1, 0, {0}, false},
+        {10, UINT64_C(1) << 62, 40960, {0}, false},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct manifest m = {.info = {.step = cases[i].step,
                                       .epoch = cases[i].epoch,
                                       .tokens = cases[i].tokens,
-                                      .skipped_steps = cases[i].skipped,
+                                      .skipped = cases[i].skipped,
                                       .world = 1,
                                       .recipe = (char *)recipe}};
         struct manifest back;
@@ -1030,6 +1119,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_damaged_manifest, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_unfinished_is_not_listed, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_prune_and_remove, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_prune_spares, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_verify_values, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_another_recipes_step_stays, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_same_step_again, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_same_step_without_exchange, make_dir, remove_dir),

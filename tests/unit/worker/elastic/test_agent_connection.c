@@ -479,7 +479,8 @@ static void test_another_agent(void **state)
     (void)hear(); /* ready */
     say_form(.epoch = 1, .world = 2, .rank = 1);
     assert_int_equal(f.m->ops->next(f.m, &view, &err), TITAN_OK);
-    f.m->ops->checkpoint_written(f.m, 20, "/c/step-20", 1234, 2);
+    f.m->ops->checkpoint_written(
+        f.m, &(struct checkpoint_report){.step = 20, .bytes = 1234, .path = "/c/step-20", .world = 2});
     assert_int_equal(hear()->kind_case, TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT);
     hang_up();
     const Titan__Internal__WorkerRegistration *registration = answer_the_call();

@@ -656,7 +656,7 @@ static void test_said_again(void **state)
     enter(1);
     member_state_ready(h.m, &(struct state_ready){.epoch = 1, .damaged_checkpoint = ""});
     for (uint64_t step = 1; step <= MEMBER_UNCONFIRMED_MAX + 2; step++)
-        member_checkpoint_written(h.m, step, "/c", 1, 2);
+        member_checkpoint_written(h.m, &(struct checkpoint_report){.step = step, .bytes = 1, .path = "/c", .world = 2});
     member_evaluated(h.m, &(struct evaluation_report){.step = 4, .tokens = 7, .loss = 2});
     assert_int_equal(h.said[SAID(EVALUATED)], 1);
     memset(h.said, 0, sizeof h.said);

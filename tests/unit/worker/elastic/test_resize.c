@@ -288,13 +288,10 @@ static void ignore_revoke(struct membership *m, void (*fn)(void *arg), void *arg
     (void)arg;
 }
 
-static void ignore_checkpoint(struct membership *m, uint64_t step, const char *path, uint64_t bytes, int world)
+static void ignore_checkpoint(struct membership *m, const struct checkpoint_report *report)
 {
     (void)m;
-    (void)step;
-    (void)path;
-    (void)bytes;
-    (void)world;
+    (void)report;
 }
 
 static void scripted_state_ready(struct membership *m, const struct state_ready *ready)

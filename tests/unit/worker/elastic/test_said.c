@@ -108,9 +108,10 @@ static titan_status gather_holdings(const struct set *sets, int n, int64_t most,
 
 static void test_holdings(void **state)
 {
-    static const char *const fields[] = {"present",     "rank",     "world",           "total",
-                                         "step",        "tokens",   "skipped",         "owner",
-                                         "owner_total", "prepared", "statistics_size", "published"};
+    static const char *const fields[] = {
+        "present",          "rank",          "world",        "total", "step",        "tokens",   "skipped",
+        "skipped_in_a_row", "skipped_first", "skipped_last", "owner", "owner_total", "prepared", "statistics_size",
+        "published"};
     struct titan_error err = {0};
     char says[64];
     (void)state;
@@ -123,7 +124,7 @@ static void test_holdings(void **state)
         }
     const struct set skipped[] = {{0, 4, 5, 7}, {0, 6, 7, 8}};
     expect_refused(gather_holdings(skipped, 2, 100, &err), &err, "rank 0 says skipped 8");
-    const struct set statistics[] = {{0, 2, 3, WORLD}, {0, 10, 11, 101}};
+    const struct set statistics[] = {{0, 2, 3, WORLD}, {0, 13, 14, 101}};
     expect_refused(gather_holdings(statistics, 2, 100, &err), &err, "rank 0 says statistics_size 101");
     expect_refused(gather_holdings(statistics, 2, 101, &err), &err, "no rank holds any shard"); /* in range */
 }

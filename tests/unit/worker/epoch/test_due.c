@@ -38,17 +38,34 @@ static void test_due(void **state)
 {
     const struct recipe async = recipe(true, 10, "async"), sync = recipe(true, 10, "disabled"),
                         none = recipe(false, 10, "async");
+    const struct {
+        const struct recipe *r;
+        struct due_step step;
+        enum checkpoint_due due;
+    } cases[] = {
+        {&async, {.number = 9}, CHECKPOINT_NOT_DUE},
+        {&async, {.number = 10}, CHECKPOINT_BEHIND},
+        {&sync, {.number = 10}, CHECKPOINT_WAITED},
+        {&async, {.number = 7, .last = true}, CHECKPOINT_WAITED}, /* nothing is behind it */
+        {&async, {.number = 7, .agreed = COMMAND_STOP}, CHECKPOINT_NOT_DUE},
+        {&async, {.number = 7, .agreed = COMMAND_CHECKPOINT}, CHECKPOINT_WAITED},
+        {&async, {.number = 7, .agreed = COMMAND_STOP | COMMAND_CHECKPOINT}, CHECKPOINT_WAITED},
+        {&none, {.number = 10, .last = true, .agreed = COMMAND_STOP}, CHECKPOINT_NOT_DUE},
+        {&none, {.number = 7, .agreed = COMMAND_STOP | COMMAND_CHECKPOINT}, CHECKPOINT_WAITED},
+        /* A skipped step's state is the one before: it is written once steps count again, or if it must be. */
+        {&async, {.number = 10, .skipped = true}, CHECKPOINT_PUT_OFF},
+        {&async, {.number = 11, .skipped = true, .put_off = true}, CHECKPOINT_PUT_OFF},
+        {&async, {.number = 12, .put_off = true}, CHECKPOINT_BEHIND},
+        {&sync, {.number = 12, .put_off = true}, CHECKPOINT_WAITED},
+        {&async, {.number = 11, .skipped = true}, CHECKPOINT_NOT_DUE},
+        {&async, {.number = 11, .skipped = true, .last = true}, CHECKPOINT_WAITED},
+        {&async, {.number = 11, .skipped = true, .agreed = COMMAND_CHECKPOINT}, CHECKPOINT_WAITED},
+    };
 
     (void)state;
-    assert_int_equal(checkpoint_due(&async, 9, false, 0), CHECKPOINT_NOT_DUE);
-    assert_int_equal(checkpoint_due(&async, 10, false, 0), CHECKPOINT_BEHIND);
-    assert_int_equal(checkpoint_due(&sync, 10, false, 0), CHECKPOINT_WAITED);
-    assert_int_equal(checkpoint_due(&async, 7, true, 0), CHECKPOINT_WAITED); /* nothing is behind it */
-    assert_int_equal(checkpoint_due(&async, 7, false, COMMAND_STOP), CHECKPOINT_NOT_DUE);
-    assert_int_equal(checkpoint_due(&async, 7, false, COMMAND_CHECKPOINT), CHECKPOINT_WAITED);
-    assert_int_equal(checkpoint_due(&async, 7, false, COMMAND_STOP | COMMAND_CHECKPOINT), CHECKPOINT_WAITED);
-    assert_int_equal(checkpoint_due(&none, 10, true, COMMAND_STOP), CHECKPOINT_NOT_DUE);
-    assert_int_equal(checkpoint_due(&none, 7, false, COMMAND_STOP | COMMAND_CHECKPOINT), CHECKPOINT_WAITED);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (checkpoint_due(cases[i].r, &cases[i].step) != cases[i].due)
+            fail_msg("case %zu: %d", i, (int)checkpoint_due(cases[i].r, &cases[i].step));
 }
 
 int main(void)

@@ -198,7 +198,7 @@ static void write_rank(const struct layout *l, int rank, const char *dir, const 
 static void write_all(const struct layout *l, const char *dir, char path[PATH_MAX])
 {
     struct checkpoint_info info = {
-        .step = 20, .epoch = 2, .tokens = 77, .world = l->mesh.world, .recipe_hash = 5, .skipped_steps = 1};
+        .step = 20, .epoch = 2, .tokens = 77, .world = l->mesh.world, .recipe_hash = 5, .skipped = {1, 1, 20, 20}};
     struct buf entries[WORLD_MAX] = {0};
     struct tensor_spec *specs = NULL;
     struct titan_error err = {0};
@@ -233,7 +233,8 @@ static void test_checkpoint_of_any_mesh(void **state)
             source.recipe_hash = 5;
             if (load_state(s, &source, &recipe, 0, NULL, NULL, &err) != TITAN_OK)
                 fail_msg("%s: %s", layout_text(from), err.msg);
-            assert_true(s->step == 20 && s->tokens == 77 && s->skipped == 1);
+            assert_true(s->step == 20 && s->tokens == 77 && s->skipped.total == 1 && s->skipped.in_a_row == 1 &&
+                        s->skipped.last == 20);
             check_state(s, trained);
             check_shadow(s);
             close_state(s);
