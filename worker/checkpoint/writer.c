@@ -27,6 +27,7 @@
 
 #define ENTRY_BYTES_MAX ((size_t)64 << 20)
 #define WAIT_MS_DEFAULT 600000
+#define SHOW_MS_DEFAULT 60000
 #define LOOK_MS 20    /* between looks at whether a wait for the thread is cancelled */
 #define LINGER_MS 250 /* for the thread, once cancelled */
 #define ENTRY_NAME_BYTES 64
@@ -57,7 +58,8 @@ struct checkpoint_writer {
     sem_t ended;    /* posted by the thread as the last it does with this but let go */
     _Atomic bool done;
     _Atomic bool cancelled;
-    _Atomic bool *absent; /* ranks that have no part: checkpoint_writer_part_failed() sets them */
+    _Atomic int64_t over_ns; /* since when all other ranks have ended writing; 0: not yet */
+    _Atomic bool *absent;    /* ranks that have no part: checkpoint_writer_part_failed() sets them */
     char why[sizeof((struct titan_error *)0)->msg]; /* of the first rank; complete before its flag is set */
     /* the thread's while it runs */
     struct checkpoint_info info;
@@ -126,6 +128,8 @@ titan_status checkpoint_writer_open(const struct writer_options *options, struct
     (void)sem_init(&w->copied, 0, 0);
     if (w->opt.wait_ms == 0)
         w->opt.wait_ms = WAIT_MS_DEFAULT;
+    if (w->opt.show_ms == 0)
+        w->opt.show_ms = SHOW_MS_DEFAULT;
     if (w->opt.linger_ms == 0)
         w->opt.linger_ms = LINGER_MS;
     w->collected = true;
@@ -325,7 +329,12 @@ static titan_status await_entry(const struct checkpoint_writer *w, struct parts 
         if (atomic_load(&w->cancelled))
             return titan_fail(err, TITAN_EREVOKED, "checkpoint of step %lu dropped: rank %d left before it was written",
                               (unsigned long)w->info.step, rank);
-        const int64_t now = clock_mono_ns();
+        const int64_t now = clock_mono_ns(), over = atomic_load(&w->over_ns);
+        if (over != 0 && now - over > (int64_t)w->opt.show_ms * 1000000)
+            return titan_fail(err, TITAN_EIO,
+                              "checkpoint of step %lu dropped: rank %d has written its part, and it is not in '%s' as "
+                              "rank 0 sees it: is the folder one for all nodes?",
+                              (unsigned long)w->info.step, rank, w->opt.dir);
         if (now > p->look_at) {
             TRY(still_in_place(w, p->folder, err));
             p->look_at = now + IN_PLACE_NS;
@@ -542,6 +551,7 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
     name_types(w, state->types);
     TRY(prepare_copy(w, state, s, err));
     w->written = (struct written_checkpoint){0};
+    atomic_store(&w->over_ns, 0);
     w->uncopied = w->error = (struct titan_error){0};
     for (int r = 0; r < w->opt.world; r++)
         atomic_store(&w->absent[r], false);
@@ -559,6 +569,12 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
     w->started = w->copying = true;
     w->collected = false;
     return TITAN_OK;
+}
+
+void checkpoint_writer_parts_over(struct checkpoint_writer *w)
+{
+    titan_assert(w->opt.rank == 0);
+    atomic_store(&w->over_ns, clock_mono_ns());
 }
 
 titan_status checkpoint_writer_collect(struct checkpoint_writer *w, bool wait, bool *ret_new,

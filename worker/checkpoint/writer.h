@@ -36,6 +36,7 @@ struct writer_options {
     /* Of the states, borrowed: their copy's memory is taken ahead (snapshot.h). NULL: when the first is copied. */
     const struct device_handle *memory_of;
     uint32_t wait_ms;   /* rank 0 waits for the others' entries; 0 = 10 minutes */
+    uint32_t show_ms;   /* an entry that is written shows on rank 0's node; 0 = 60 s, NFS's acdirmax */
     uint32_t linger_ms; /* for its own thread, once cancelled; 0 = 250 */
 };
 
@@ -65,6 +66,8 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
 void checkpoint_writer_await_copy(struct checkpoint_writer *w);
 /* Called on rank 0: that rank has no part of the checkpoint that was started last. why: a line. */
 void checkpoint_writer_part_failed(struct checkpoint_writer *w, int rank, const char *why);
+/* Called on rank 0: of the one that was started last every other rank has written its part, or has none. */
+void checkpoint_writer_parts_over(struct checkpoint_writer *w);
 /* What the last start came to, once. *ret_new false, and TITAN_OK: there is nothing to tell, or it is under way still
  * (wait: block until it is not). Otherwise TITAN_OK, and *ret holds the checkpoint on rank 0 (step 0 elsewhere), or its
  * failure, whatever that is; *ret then holds the step that has failed, without a path. */

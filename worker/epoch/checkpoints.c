@@ -188,6 +188,8 @@ static titan_status settle(struct epoch *e, struct titan_error *err)
     if (e->view.rank != 0)
         TRY(collect(e, true, err));
     TRY(share_failures(e, err));
+    if (e->view.rank == 0)
+        checkpoint_writer_parts_over(atomic_load(&e->checkpoints.writer));
     TRY(collect(e, true, err));
     e->checkpoints.under_way = false;
     return TITAN_OK;

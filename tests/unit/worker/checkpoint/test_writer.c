@@ -89,6 +89,7 @@ static int set_up_lingering(void **state, uint32_t linger_ms)
                                          .keep = 2,
                                          .layout = f.states[r]->layout,
                                          .wait_ms = 20000,
+                                         .show_ms = 50,
                                          .linger_ms = f.linger_ms};
         assert_int_equal(checkpoint_writer_open(&o, &f.writers[r], &err), TITAN_OK);
     }
@@ -323,6 +324,21 @@ static void test_peer_fails(void **state)
     /* What is listed is whole: the newest is the one before. */
     uint64_t step;
     assert_int_equal(checkpoint_latest(f->checkpoints, NULL, path, &step, &err), TITAN_ENOTFOUND);
+}
+
+/* A rank has written into a folder of its own node that has the same name. */
+static void test_part_elsewhere(void **state)
+{
+    struct fixture *f = *state;
+    struct written_checkpoint w;
+    struct titan_error err = {0};
+
+    start(f, 0, 80);
+    start(f, 1, 80);
+    assert_int_equal(collect(f->writers[1], &w, &err), TITAN_OK);
+    checkpoint_writer_parts_over(f->writers[0]);
+    assert_int_equal(collect(f->writers[0], &w, &err), TITAN_EIO);
+    assert_non_null(strstr(err.msg, "rank 2 has written its part, and it is not in '"));
 }
 
 static int entries_of(const char *dir)
@@ -584,6 +600,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_cancelled_but_complete, set_up_patient, tear_down),
         cmocka_unit_test_setup_teardown(test_slow_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_peer_fails, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_part_elsewhere, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
