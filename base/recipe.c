@@ -72,6 +72,10 @@ static titan_status unknown_key(const struct place *at, const char *section, con
 {
     const struct recipe_key *near = nearest(section, name);
     const char *dot = *section ? "." : "";
+    for (int i = 0; i < recipe_newer_count; i++)
+        if (strcmp(recipe_newer[i].name, name) == 0 && strcmp(recipe_newer[i].section, section) == 0)
+            return fail_at(at, err, TITAN_EINVAL, "unknown key %s.%s, which is of a TorchTitan after v0.2.2; %s",
+                           section, name, recipe_newer[i].instead);
     if (near)
         return fail_at(at, err, TITAN_EINVAL, "unknown key %s%s%.64s; did you mean %s.%s?", section, dot, name,
                        near->section, near->name);
@@ -847,6 +851,10 @@ void recipe_warnings(const struct recipe *r, struct buf *out)
     warn_of_float8(r, out);
     warn_of_text(r, out);
     warn_of_dump_folder(r, out);
+    if (strcmp(r->parallelism.fsdp_reshard_after_forward, "always") == 0 &&
+        r->parallelism.pipeline_parallel_degree == 1)
+        buf_puts(out, "parallelism.fsdp_reshard_after_forward = \"always\" has no effect: without a pipeline "
+                      "\"default\" is the same\n");
     for (int i = 0; i < recipe_keys_count; i++) {
         if (!is_idle(r, i))
             continue;
@@ -861,6 +869,14 @@ void recipe_warnings(const struct recipe *r, struct buf *out)
         buf_printf(out, " %s no effect: %s\n", others > 1 ? "have" : "has", recipe_keys[i].doc);
     }
     warn_of_exclusions(r, out);
+}
+
+void recipe_print_warnings(const struct recipe *r, FILE *to)
+{
+    _cleanup_(buf_free) struct buf lines = BUF_INIT;
+    recipe_warnings(r, &lines);
+    for (const char *at = lines.len ? lines.data : ""; *at; at += strcspn(at, "\n") + 1)
+        (void)fprintf(to, "note: %.*s\n", (int)strcspn(at, "\n"), at);
 }
 
 /* --- printing ----------------------------------------------------------------------------------------------------- */
@@ -1286,16 +1302,21 @@ static void print_torchtitan_section(const char *section, struct buf *out)
 
 static void print_torchtitan(struct buf *out)
 {
-    buf_puts(
-        out,
-        "\n## TorchTitan's keys\n\nTheir defaults at v0.2.2 and what they are here; older names, too. A key that is "
-        "the same has the meaning given above.\n\n| Key | TorchTitan's default | Here |\n|---|---|---|\n");
+    buf_puts(out, "\n## TorchTitan's keys\n\nTheir defaults at v0.2.2 and what they are here; older names, too, and at "
+                  "the end newer ones. A key that is "
+                  "the same has the meaning given above.\n\n| Key | TorchTitan's default | Here |\n|---|---|---|\n");
     for (int i = 0; i < recipe_keys_count; i++) {
         bool first = true;
         for (int j = 0; j < i && first; j++)
             first = strcmp(recipe_keys[j].section, recipe_keys[i].section) != 0;
         if (first)
             print_torchtitan_section(recipe_keys[i].section, out);
+    }
+    buf_puts(out, "\nTorchTitan has left run files for Python since. Its newer names are refused with what there is in "
+                  "their place:\n\n| Key | Here |\n|---|---|\n");
+    for (int i = 0; i < recipe_newer_count; i++) {
+        const struct recipe_newer *n = &recipe_newer[i];
+        buf_printf(out, "| `%s.%s` | %s |\n", n->section, n->name, n->instead);
     }
 }
 
@@ -1304,7 +1325,8 @@ void recipe_print_reference(struct buf *out)
     buf_puts(
         out,
         "# Run files: every key\n\n"
-        "A run file is TOML with the section and key names of TorchTitan v0.2.2; keys marked * are Titan's "
+        "A run file is TOML with the section and key names of TorchTitan v0.2.2, its last version with run files; keys "
+        "marked * are Titan's "
         "own.\nKeys left out have their default. An unknown key, a wrong type or a value out of range is "
         "refused with its line.\nAny key can be given on the command line: `--set training.steps=100`; what the file "
         "says of it is then not looked at.\nWhat is accepted without effect is said when a run is submitted.\n\n"

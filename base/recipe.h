@@ -14,6 +14,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/buf.h"
 #include "base/error.h"
@@ -229,6 +230,8 @@ void recipe_give_dims(struct recipe *r, const struct model_dims *dims);
 /* One line for each thing that was asked for and has no effect, the keys first: "compile.enable: ...". Resolved or not;
  * empty: nothing. */
 void recipe_warnings(const struct recipe *r, struct buf *out);
+/* The same for people: "note: ...". */
+void recipe_print_warnings(const struct recipe *r, FILE *to);
 /* Workers that can be had, before recipe_resolve(): data_parallel_shard_degree = -1 with elastic.max_workers = -1 is
  * the largest legal number of them, or the smallest legal one where they are too few. Not offered: the smallest mesh.
  */

@@ -701,6 +701,27 @@ const struct recipe_lack recipe_lacks[] = {
 };
 const int recipe_lacks_count = (int)ARRAY_SIZE(recipe_lacks);
 
+/* There batches are counted in tokens. */
+const struct recipe_newer recipe_newer[] = {
+    {"training", "num_tokens_per_microbatch_per_dp_rank",
+     "here training.local_batch_size = num_tokens_per_microbatch_per_dp_rank / training.seq_len"},
+    {"training", "num_tokens_per_train_step",
+     "here training.global_batch_size = num_tokens_per_train_step / training.seq_len"},
+    {"training", "max_context_length", "here training.seq_len"},
+    {"training", "disable_cuda_graphs", "here compile.graph_segments, which is off unless it is set"},
+    {"parallelism", "num_pp_microbatches",
+     "here training.local_batch_size / parallelism.pipeline_parallel_microbatch_size"},
+    {"parallelism", "spmd_backend", "leave it out: the programs of all ranks are planned"},
+    {"parallelism", "context_parallel_ptrr_mask_key", "leave it out: it is for attention masks that are not here"},
+    {"optimizer", "param_groups", "all parameters have one rate and one weight decay here"},
+    {"optimizer", "optimizer_factory_kwargs_by_name", "all parameters have one optimizer here"},
+    {"debug", "batch_invariant", "here numerics.canonical, the same bits on any number of workers"},
+    {"debug", "detect_anomaly", "leave it out: each step is looked at, and the first unit at fault is named"},
+    {"debug", "spmd_typechecking", "leave it out: programs are checked before they run"},
+    {"debug", "enable_structured_logging", "leave it out: titanctl events and metrics are always there"},
+};
+const int recipe_newer_count = (int)ARRAY_SIZE(recipe_newer);
+
 const struct recipe_alias recipe_aliases[] = {
     {"lr_scheduler", "lr_min", "lr_scheduler.min_lr_factor", "0.0"},
     {"checkpoint", "enable_checkpoint", "checkpoint.enable", "false"},

@@ -57,6 +57,13 @@ struct recipe_lack {
 extern const struct recipe_lack recipe_lacks[];
 extern const int recipe_lacks_count;
 
+/* A key of TorchTitan since v0.2.2, the last version with run files, and what there is in its place. */
+struct recipe_newer {
+    const char *section, *name, *instead;
+};
+extern const struct recipe_newer recipe_newer[];
+extern const int recipe_newer_count;
+
 /* Other names of the same thing in TorchTitan's history. */
 struct recipe_alias {
     const char *section, *name, *target; /* target: "section.name" */

@@ -222,14 +222,6 @@ static int fork_ranks(const struct recipe *r, const char *dir, int world, int me
     return wait_all(pids, world);
 }
 
-static void print_warnings(const struct recipe *r)
-{
-    _cleanup_(buf_free) struct buf lines = BUF_INIT;
-    recipe_warnings(r, &lines);
-    for (const char *at = lines.len ? lines.data : ""; *at; at += strcspn(at, "\n") + 1)
-        (void)fprintf(stderr, "note: %.*s\n", (int)strcspn(at, "\n"), at);
-}
-
 /* Without a coordinator the run is this process's user's, and the system alone says what that may read. */
 static void name_owner(struct recipe *r)
 {
@@ -257,7 +249,7 @@ static titan_status prepare_run(const struct cli *cli, struct recipe *r, char di
                           "checkpoint.initial_load_path = \"%s\": only titand knows jobs; name the checkpoint's folder",
                           r->checkpoint.initial_load_path);
     TRY(recipe_check_data(r, NULL, err));
-    print_warnings(r);
+    recipe_print_warnings(r, stderr);
     name_owner(r);
     name = args_text(cli->args, "dir", r->job.dump_folder[0] ? r->job.dump_folder : "titan-run");
     TRY(dir_make(name, err));

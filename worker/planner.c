@@ -307,6 +307,7 @@ static titan_status make_plan(struct planner *p, struct buf *out, struct titan_e
     struct plan *plan = NULL;
 
     TRY(read_recipe(p, err));
+    recipe_print_warnings(&p->recipe, stderr);
     choose_machine(p);
     TRY(model_open(&p->recipe.model.dims, &p->model, err));
     TRY(open_costs(p, err));

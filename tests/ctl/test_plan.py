@@ -54,6 +54,18 @@ def report():
     assert re.search(r"^slowest +\w", out, re.M), out
 
 
+def notes():
+    """what has no effect is noted as a run has it, and the note on resharding is true: the program is the same"""
+    always = {"parallelism.fsdp_reshard_after_forward": "always"}
+    done = plan(DEBUG, "--world", 4, keys={**always, "compile.enable": "true"})
+    told = done.err.splitlines()
+    assert done.code == 0 and len(told) == 2, done.err
+    assert told[0].startswith('note: parallelism.fsdp_reshard_after_forward = "always" has no effect'), told
+    assert told[1].startswith("note: compile.enable has no effect: "), told
+    for keys in ({}, {"model.name": "qwen3"}, {"training.local_batch_size": 1, "training.global_batch_size": 16}):
+        assert document(DEBUG, "--world", 4, keys=keys)["program"] == document(DEBUG, "--world", 4, keys={**keys, **always})["program"], keys
+
+
 def options():
     """--device and --memory change the machine, --set the file, --print shows the programs"""
     one, two = document(DEBUG, "--world", 2), document(DEBUG, "--world", 2, "--device", "b200")
@@ -259,6 +271,6 @@ def refused():
 
 
 try:
-    tap(report, options, floors, heeds_memory, experts_in_rounds, what_would_fit, as_json, timeline, big_timeline, picture, search, refused)
+    tap(report, notes, options, floors, heeds_memory, experts_in_rounds, what_would_fit, as_json, timeline, big_timeline, picture, search, refused)
 finally:
     shutil.rmtree(HOME, ignore_errors=True)

@@ -40,6 +40,9 @@ static void test_refused(void **state)
         {"[training]\nlocal_batchsize = 4\n", TITAN_EINVAL,
          "f.toml:2: unknown key training.local_batchsize; did you mean training.local_batch_size?"},
         {"[model]\nseq_len = 4\n", TITAN_EINVAL, "f.toml:2: unknown key model.seq_len; did you mean training.seq_len?"},
+        {"[training]\nmax_context_length = 4096\n", TITAN_EINVAL,
+         "f.toml:2: unknown key training.max_context_length, which is of a TorchTitan after v0.2.2; here "
+         "training.seq_len"},
         {"[optimizer]\nzzzzzzzz = 4\n", TITAN_EINVAL, "f.toml:2: unknown key optimizer.zzzzzzzz"},
         {"steps = 4\n", TITAN_EINVAL, "f.toml:1: unknown key steps; did you mean training.steps?"},
         {"[trianing]\nsteps = 4\n", TITAN_EINVAL, "f.toml:1: unknown section [trianing]; did you mean [training]?"},
@@ -352,6 +355,15 @@ static void test_warnings(void **state)
     assert_string_equal(lines.data, "training.dataset_path: a .jsonl file is read as plain text; training.dataset = "
                                     "\"jsonl\" reads the text of its records\n");
     buf_clear(&lines);
+    r = fresh();
+    assert_int_equal(recipe_set(&r, "parallelism.fsdp_reshard_after_forward=always", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_string_equal(lines.data, "parallelism.fsdp_reshard_after_forward = \"always\" has no effect: without a "
+                                    "pipeline \"default\" is the same\n");
+    buf_clear(&lines);
+    assert_int_equal(recipe_set(&r, "parallelism.pipeline_parallel_degree=2", NULL), TITAN_OK);
+    recipe_warnings(&r, &lines);
+    assert_int_equal(lines.len, 0);
     r = fresh();
     assert_int_equal(recipe_set(&r, "job.dump_folder=/d", NULL), TITAN_OK);
     assert_int_equal(recipe_set(&r, "checkpoint.enable=true", NULL), TITAN_OK);
