@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/folder_owner.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -9,8 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/checkpoint_line.h"
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -116,12 +117,6 @@ titan_status folder_owner_read(int at, struct folder_found *ret, struct titan_er
     return ret->recipe ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "no memory for an owner file");
 }
 
-static void close_dir(DIR **dir)
-{
-    if (*dir)
-        (void)closedir(*dir);
-}
-
 titan_status folder_owner_of(const char *path, struct folder_found *ret, struct titan_error *err)
 {
     _cleanup_fd_ int at = file_open_named(path, O_RDONLY | O_DIRECTORY);
@@ -163,35 +158,25 @@ titan_status folder_owner_above(const char *path, struct folder_found *ret, stru
     return TITAN_OK;
 }
 
-/* The newest below a step. */
-static titan_status find_below(const char *path, uint64_t below, uint64_t *ret, bool *ret_any, struct titan_error *err)
+static titan_status list_line(const char *path, struct checkpoint_line_list *ret, struct titan_error *err)
 {
-    const int fd = file_open_named(path, O_RDONLY | O_DIRECTORY);
-    _cleanup_(close_dir) DIR *d = fd < 0 ? NULL : fdopendir(fd);
-
-    *ret = 0;
-    *ret_any = false;
-    if (!d) {
-        const titan_status status = titan_fail_errno(err, "folder '%s'", path);
-        if (fd >= 0)
-            (void)close(fd);
-        return status;
-    }
-    for (struct dirent *e; (errno = 0, e = readdir(d));) {
-        char *end = NULL;
-        const bool is_step = strncmp(e->d_name, "step-", 5) == 0 && e->d_name[5] >= '0' && e->d_name[5] <= '9';
-        const uint64_t step = is_step ? strtoull(e->d_name + 5, &end, 10) : 0;
-        if (!is_step || *end || step >= below)
-            continue;
-        *ret_any = true;
-        *ret = MAX(*ret, step);
-    }
-    return errno == 0 ? TITAN_OK : titan_fail_errno(err, "folder '%s'", path);
+    _cleanup_fd_ int at = file_open_named(path, O_RDONLY | O_DIRECTORY);
+    *ret = (struct checkpoint_line_list){0};
+    if (at < 0)
+        return titan_fail_errno(err, "folder '%s'", path);
+    const titan_status status = checkpoint_line_list(at, ret, err);
+    return status == TITAN_OK ? status : titan_error_wrap(err, "folder '%s'", path);
 }
 
 titan_status folder_newest_step(const char *path, uint64_t *ret, bool *ret_any, struct titan_error *err)
 {
-    return find_below(path, UINT64_MAX, ret, ret_any, err);
+    _cleanup_(checkpoint_line_list_clear) struct checkpoint_line_list list = {0};
+    *ret = 0;
+    *ret_any = false;
+    TRY(list_line(path, &list, err));
+    *ret_any = list.n > 0;
+    *ret = list.n > 0 ? list.steps[0] : 0;
+    return TITAN_OK;
 }
 
 /* By the names of the tensors in its manifest; what cannot be read has none. */
@@ -209,11 +194,32 @@ static bool has_moments(const char *path, uint64_t step)
 titan_status folder_newest_state(const char *path, uint64_t steps, uint64_t *ret, bool *ret_any,
                                  struct titan_error *err)
 {
-    uint64_t below = UINT64_MAX;
-    for (;;) {
-        TRY(find_below(path, below, ret, ret_any, err));
-        if (!*ret_any || *ret == steps || has_moments(path, *ret))
-            return TITAN_OK;
-        below = *ret;
+    _cleanup_(checkpoint_line_list_clear) struct checkpoint_line_list list = {0};
+    *ret = 0;
+    *ret_any = false;
+    TRY(list_line(path, &list, err));
+    for (size_t i = 0; i < list.n && !*ret_any; i++) {
+        *ret = list.steps[i];
+        *ret_any = *ret == steps || has_moments(path, *ret);
     }
+    *ret = *ret_any ? *ret : 0;
+    return TITAN_OK;
+}
+
+titan_status folder_branches(const char *path, uint64_t *ret, struct titan_error *err)
+{
+    _cleanup_(checkpoint_line_list_clear) struct checkpoint_line_list list = {0};
+    *ret = 0;
+    TRY(list_line(path, &list, err));
+    *ret = list.branches;
+    return TITAN_OK;
+}
+
+bool folder_has_step(const char *path, uint64_t step)
+{
+    char name[64];
+    struct stat st;
+    _cleanup_fd_ int at = file_open_named(path, O_RDONLY | O_DIRECTORY);
+    (void)snprintf(name, sizeof name, CHECKPOINT_NAME, step);
+    return at >= 0 && fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
 }

@@ -46,12 +46,16 @@ bool folder_admits(const struct folder_found *f, const struct folder_user *u, co
 /* at: the folder. One without such a file is no failure. */
 titan_status folder_owner_read(int at, struct folder_found *ret, struct titan_error *err) TITAN_MUST_USE;
 void folder_found_clear(struct folder_found *f);
-/* The newest checkpoint by the names in the folder, whatever wrote it. *ret_any false: there is none. TITAN_ENOTFOUND:
- * no such folder. */
+/* The newest checkpoint of the folder on the line of its run (checkpoint_line.h). *ret_any false: there is none.
+ * TITAN_ENOTFOUND: no such folder. */
 titan_status folder_newest_step(const char *path, uint64_t *ret, bool *ret_any, struct titan_error *err) TITAN_MUST_USE;
 /* The same of those that a run of so many steps goes on from: with the optimizer's state, or at its last step. */
 titan_status folder_newest_state(const char *path, uint64_t steps, uint64_t *ret, bool *ret_any,
                                  struct titan_error *err) TITAN_MUST_USE;
+/* How often the runs in it have gone back to an earlier step. */
+titan_status folder_branches(const char *path, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
+/* Is there a checkpoint of that step, by its name? */
+bool folder_has_step(const char *path, uint64_t step);
 /* The owner's file of a folder that is named by its path. */
 titan_status folder_owner_of(const char *path, struct folder_found *ret, struct titan_error *err) TITAN_MUST_USE;
 /* The owner's file that governs an absolute path, there or not: of the folder itself, or of the folder that a

@@ -1097,41 +1097,6 @@ void recipe_changes(const struct recipe *r, const struct recipe *other, struct b
     }
 }
 
-#define DIFFERENCES_NAMED 3
-
-/* Of the keys with one of the flags. */
-static void put_differences(const struct recipe *r, const struct recipe *other, unsigned flags, struct buf *out)
-{
-    titan_assert(flags != 0);
-    int found = 0;
-    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
-        const struct recipe_key *k = &recipe_keys[i];
-        _cleanup_(buf_free) struct buf here = BUF_INIT, there = BUF_INIT;
-        if (!(k->flags & flags) || !differ(r, other, k, &here, &there))
-            continue;
-        if (++found <= DIFFERENCES_NAMED)
-            buf_printf(out, "%s%s.%s = %.64s, there %.64s", found > 1 ? "; " : "", k->section, k->name,
-                       here.len ? here.data : "", there.len ? there.data : "");
-    }
-    if (found > DIFFERENCES_NAMED)
-        buf_printf(out, "; and %d more", found - DIFFERENCES_NAMED);
-}
-
-void recipe_differences(const struct recipe *r, const struct recipe *other, struct buf *out)
-{
-    put_differences(r, other, KEY_NUMBERS, out);
-}
-
-void recipe_model_differences(const struct recipe *r, const struct recipe *other, struct buf *out)
-{
-    put_differences(r, other, KEY_FLAVOR, out);
-}
-
-bool recipe_writes_checkpoints(const struct recipe *r)
-{
-    return r->checkpoint.enable && !r->checkpoint.load_only;
-}
-
 /* "a,b,c" */
 static bool has_word(const char *list, const char *word)
 {
@@ -1141,6 +1106,112 @@ static bool has_word(const char *list, const char *word)
         if (strcspn(at, ",") == len && strncmp(at, word, len) == 0)
             return true;
     return false;
+}
+
+bool recipe_accepts(const struct recipe *r, const char *part)
+{
+    return has_word(r->checkpoint.accept_changed, part);
+}
+
+/* What checkpoint.accept_changed calls a key; "": it is none of these, and nothing makes it another's. */
+static const char *part_of(const struct recipe_key *k)
+{
+    static const char *const of_data[] = {"dataset", "dataset_path", "mixture"};
+    static const char *const of_batch[] = {"local_batch_size", "global_batch_size", "seq_len"};
+    if (strcmp(k->section, "model") == 0)
+        return strcmp(k->name, "tokenizer") == 0 ? "tokenizer" : k->flags & KEY_FLAVOR ? "model" : "";
+    if (strcmp(k->section, "optimizer") == 0 || strcmp(k->section, "lr_scheduler") == 0)
+        return "optimizer";
+    if (strcmp(k->section, "training") != 0)
+        return "";
+    for (size_t i = 0; i < ARRAY_SIZE(of_data); i++)
+        if (strcmp(k->name, of_data[i]) == 0)
+            return "data";
+    for (size_t i = 0; i < ARRAY_SIZE(of_batch); i++)
+        if (strcmp(k->name, of_batch[i]) == 0)
+            return "batch";
+    return strcmp(k->name, "max_norm") == 0 ? "optimizer" : "";
+}
+
+/* But for where the sources lie. */
+static bool mixtures_alike(const struct recipe_mixture *a, const struct recipe_mixture *b)
+{
+    bool alike = a->n == b->n;
+    for (int64_t i = 0; alike && i < a->n; i++)
+        alike = a->source[i].weight == b->source[i].weight && strcmp(a->source[i].dataset, b->source[i].dataset) == 0;
+    return alike;
+}
+
+/* Paths of the same data are a matter of contents; a batch that the mesh gives is another where the mesh is. */
+static bool may_differ(const struct recipe *r, const struct recipe *other, const struct recipe_key *k)
+{
+    const char *part = part_of(k);
+    if (*part && recipe_accepts(r, part))
+        return true;
+    if (strcmp(part, "batch") == 0)
+        return r->checkpoint.exclude_from_loading[0] && strcmp(k->name, "seq_len") != 0;
+    if (strcmp(k->name, "mixture") == 0)
+        return mixtures_alike(&r->training.mixture, &other->training.mixture);
+    return strcmp(k->name, "dataset_path") == 0 || strcmp(part, "tokenizer") == 0;
+}
+
+#define DIFFERENCES_NAMED 3
+
+/* Of the keys with one of the flags, but for those that may differ. */
+static void put_differences(const struct recipe *r, const struct recipe *other, unsigned flags,
+                            bool (*may)(const struct recipe *r, const struct recipe *other, const struct recipe_key *k),
+                            struct buf *out)
+{
+    titan_assert(flags != 0);
+    int found = 0;
+    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
+        const struct recipe_key *k = &recipe_keys[i];
+        _cleanup_(buf_free) struct buf here = BUF_INIT, there = BUF_INIT;
+        if (!(k->flags & flags) || may(r, other, k) || !differ(r, other, k, &here, &there))
+            continue;
+        if (++found <= DIFFERENCES_NAMED)
+            buf_printf(out, "%s%s.%s = %.64s, there %.64s", found > 1 ? "; " : "", k->section, k->name,
+                       here.len ? here.data : "", there.len ? there.data : "");
+    }
+    if (found > DIFFERENCES_NAMED)
+        buf_printf(out, "; and %d more", found - DIFFERENCES_NAMED);
+}
+
+bool recipe_continues(const struct recipe *r, uint64_t hash, const char *text, struct buf *keys)
+{
+    _cleanup_(buf_free) struct buf differing = BUF_INIT;
+    _cleanup_free_ struct recipe *other = NULL;
+    if (hash == recipe_hash(r))
+        return true;
+    if (!(other = malloc(sizeof(*other))))
+        return false;
+    recipe_init(other);
+    if (recipe_parse(other, text, "recipe", NULL) != TITAN_OK || recipe_resolve(other, NULL) != TITAN_OK)
+        return false;
+    if (recipe_hash(other) != hash) /* the text is not what was hashed */
+        return false;
+    put_differences(r, other, KEY_NUMBERS, may_differ, &differing);
+    if (keys)
+        buf_puts(keys, differing.len ? differing.data : "");
+    return differing.len == 0 && !buf_failed(&differing);
+}
+
+/* Keys of training, and how fast biases change, are no part of what the model computes. */
+static bool is_of_training(const struct recipe *r, const struct recipe *other, const struct recipe_key *k)
+{
+    (void)r;
+    (void)other;
+    return strcmp(k->section, "model") != 0 || strcmp(k->name, "balance_rate") == 0;
+}
+
+void recipe_model_differences(const struct recipe *r, const struct recipe *other, struct buf *out)
+{
+    put_differences(r, other, KEY_FLAVOR, is_of_training, out);
+}
+
+bool recipe_writes_checkpoints(const struct recipe *r)
+{
+    return r->checkpoint.enable && !r->checkpoint.load_only;
 }
 
 bool recipe_filters_float8(const struct recipe *r, const char *word)

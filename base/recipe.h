@@ -149,6 +149,7 @@ struct recipe {
         bool initial_load_model_only, initial_load_in_hf;
         int64_t load_step;             /* -1: the newest */
         char exclude_from_loading[64]; /* "optimizer,train_state" */
+        char accept_changed[64];       /* "data,tokenizer" */
         bool load_only, enable_first_step_checkpoint, create_seed_checkpoint;
         bool last_save_model_only, last_save_in_hf;
         char export_dtype[16]; /* "float32", "bfloat16", "float16" */
@@ -309,12 +310,18 @@ bool recipe_excludes(const struct recipe *r, const char *part);
  * that names no other place; out: char[PATH_MAX]. */
 titan_status recipe_checkpoint_folder(const struct recipe *r, const char *job_dir, char *out,
                                       struct titan_error *err) TITAN_MUST_USE;
-/* The keys of that hash that differ, at most three: "optimizer.lr = 0.001, there 0.0008; ...". */
-void recipe_differences(const struct recipe *r, const struct recipe *other, struct buf *out);
+/* May a run of r, a resolved recipe, go on from what the recipe of that hash and text has written? Equal hashes may,
+ * and so may recipes that differ in keys that checkpoint.accept_changed names, that follow from the mesh where a part
+ * of the state is left out, or that say where data and tokenizer lie: these are compared by their contents. False:
+ * *keys (NULL: not wanted) has others, at most three: "optimizer.lr = 0.001, there 0.0008; ...". */
+bool recipe_continues(const struct recipe *r, uint64_t hash, const char *text, struct buf *keys);
+/* Does checkpoint.accept_changed name it? */
+bool recipe_accepts(const struct recipe *r, const char *part);
 /* All keys that differ, but for those that say where a run begins and keeps its checkpoints: a line each. Both are
  * resolved. */
 void recipe_changes(const struct recipe *r, const struct recipe *other, struct buf *out);
-/* Likewise the dimensions of the model. */
+/* The dimensions of the model that differ and change what it computes, at most three: "model.dim = 64, there 32; ...".
+ */
 void recipe_model_differences(const struct recipe *r, const struct recipe *other, struct buf *out);
 /* Parameters of the model. */
 int64_t recipe_params(const struct recipe *r);

@@ -393,6 +393,11 @@ const struct recipe_key recipe_keys[] = {
      .doc = "What a run begins anew instead of from its checkpoint: \"optimizer\" (moments), \"train_state\" (the step, "
             "and with it learning rate and samples). \"lr_scheduler\" and \"dataloader\" follow from the step: they have "
             "no effect of their own."},
+    {.section = "checkpoint", .name = "accept_changed", .type = KEY_LIST, AT(checkpoint.accept_changed),
+     .choices = "data|tokenizer|model|batch|optimizer", .initial = "[]", .flags = KEY_TITAN,
+     .doc = "What may differ from what the checkpoint was written with, and is refused otherwise: \"data\", \"tokenizer\", "
+            "\"model\" (keys that change no shape), \"batch\" (batch and sequence length), \"optimizer\" (with the "
+            "learning rate). The run goes on behind the samples it has read."},
     {.section = "checkpoint", .name = "load_only", .type = KEY_BOOL, AT(checkpoint.load_only), .initial = "false",
      .doc = "Begin from what is in the folder, but write none."},
     {.section = "checkpoint", .name = "enable_first_step_checkpoint", .type = KEY_BOOL,

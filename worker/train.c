@@ -22,7 +22,7 @@
 #include "base/progress.h"
 #include "worker/epoch/due.h"
 #include "worker/epoch/epoch.h"
-#include "worker/optim/learning_rate.h"
+#include "base/learning_rate.h"
 
 enum verdict { VERDICT_FINISHED, VERDICT_STOPPED, VERDICT_PAUSED, VERDICT_DEPARTED };
 
@@ -261,7 +261,7 @@ static titan_status decide(struct epoch *e, const double *statistics, const stru
 
     titan_assert(statistics);
     TRY(outcome_read(e->plan.program, e->plan.plan->layout, statistics, &s->outcome, err));
-    s->learning_rate = optim_rate(r, (int64_t)step);
+    s->learning_rate = learning_rate_at(r, (int64_t)step);
     s->update = update_of_recipe(r, s->learning_rate, step - state->skipped.total, s->outcome.tokens,
                                  optim_clip_factor(s->outcome.grad_norm, r->training.max_norm));
     *ret = s->outcome.finite ? &s->update : NULL;

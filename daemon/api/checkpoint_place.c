@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/learning_rate.h"
 #include "daemon/auth/paths.h"
 
 #define FRESH_MAX 10000
@@ -171,34 +172,75 @@ titan_status place_admit(struct place_rights *p, struct recipe *r, const struct 
 
 /* --- what is there ------------------------------------------------------------------------------------------------ */
 
-static titan_status refuse_recipe(const struct recipe *r, const char *folder, const struct folder_found *owner,
-                                  struct titan_error *held, struct titan_error *err)
+/* Of a folder with checkpoints that are not of this run. */
+static void refuse_recipe(const char *folder, const struct folder_found *owner, const char *keys,
+                          struct titan_error *held)
 {
-    _cleanup_(buf_free) struct buf keys = BUF_INIT;
+    (void)titan_fail(held, TITAN_ECONFLICT, "checkpoint folder '%s' holds checkpoints of another recipe, by %s%s%s",
+                     folder, owner->name, *keys ? ": " : "", keys);
+    titan_error_hint(held, "submit --fresh takes a new folder beside it; or name another checkpoint.folder; "
+                           "checkpoint.accept_changed takes what is meant to be another");
+}
+
+static void refuse_step(const struct recipe *r, const char *folder, struct titan_error *held)
+{
+    (void)titan_fail(held, TITAN_ECONFLICT, "checkpoint.load_step = %lld: checkpoint folder '%s' has none of that step",
+                     (long long)r->checkpoint.load_step, folder);
+    titan_error_hint(held, "titanctl checkpoints JOB lists those of a job; checkpoint.initial_load_path names one of "
+                           "another folder");
+}
+
+/* What the run does to the learning rate that the folder's owner has. */
+static titan_status note_rate(const struct recipe *r, const struct folder_found *owner, uint64_t step,
+                              struct buf *notes, struct titan_error *err)
+{
+    titan_assert(owner->there && step > 0);
+    _cleanup_(buf_free) struct buf line = BUF_INIT;
     _cleanup_free_ struct recipe *other = malloc(sizeof(*other));
     if (!other)
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     recipe_init(other);
-    if (recipe_parse(other, owner->recipe, "recipe", NULL) == TITAN_OK)
-        recipe_differences(r, other, &keys);
-    (void)titan_fail(held, TITAN_ECONFLICT, "checkpoint folder '%s' holds checkpoints of another recipe, by %s%s%s",
-                     folder, owner->name, keys.len ? ": " : "", keys.len ? keys.data : "");
-    titan_error_hint(held, "submit --fresh takes a new folder beside it; or name another checkpoint.folder");
+    if (recipe_parse(other, owner->recipe, "recipe", NULL) == TITAN_OK && recipe_resolve(other, NULL) == TITAN_OK)
+        learning_rate_compare(r, other, (int64_t)step, &line);
+    if (line.len > 0)
+        buf_printf(notes, "%s\n", line.data);
     return TITAN_OK;
 }
 
-titan_status place_look(const struct recipe *r, bool empty, char *folder, uint64_t *ret_resumes,
-                        struct titan_error *held, struct titan_error *err)
+/* The step that the run begins from, of a folder with checkpoints of its recipe. */
+static void find_step(const struct recipe *r, const char *folder, uint64_t *ret, struct titan_error *held)
+{
+    const int64_t asked = r->checkpoint.load_step;
+    bool any = false;
+    if (asked < 0) {
+        const titan_status status = folder_newest_state(folder, (uint64_t)r->training.steps, ret, &any, NULL);
+        *ret = status == TITAN_OK && any ? *ret : 0;
+    } else if (folder_has_step(folder, (uint64_t)asked)) {
+        *ret = (uint64_t)asked;
+    } else {
+        refuse_step(r, folder, held);
+    }
+}
+
+titan_status place_look(const struct recipe *r, bool empty, bool local, char *folder, uint64_t *ret_resumes,
+                        struct buf *notes, struct titan_error *held, struct titan_error *err)
 {
     _cleanup_(folder_found_clear) struct folder_found owner = {0};
+    _cleanup_(buf_free) struct buf keys = BUF_INIT;
     uint64_t newest = 0;
     bool any = false;
     *ret_resumes = 0;
     TRY(recipe_checkpoint_folder(r, "", folder, err));
     if (r->checkpoint.enable && empty && closed(folder))
         return titan_fail(err, TITAN_EPERM, CLOSED, folder);
-    if (!r->checkpoint.enable || folder_newest_step(folder, &newest, &any, NULL) != TITAN_OK || !any)
+    if (!r->checkpoint.enable)
         return TITAN_OK;
+    const titan_status seen = folder_newest_step(folder, &newest, &any, NULL);
+    if (!any) {
+        if (r->checkpoint.load_step >= 0 && (seen == TITAN_OK || (seen == TITAN_ENOTFOUND && local)))
+            refuse_step(r, folder, held);
+        return TITAN_OK;
+    }
     if (empty) {
         (void)titan_fail(held, TITAN_ECONFLICT, "checkpoint folder '%s' has checkpoints, up to step %llu", folder,
                          (unsigned long long)newest);
@@ -207,12 +249,12 @@ titan_status place_look(const struct recipe *r, bool empty, char *folder, uint64
     }
     if (folder_owner_of(folder, &owner, NULL) != TITAN_OK || !owner.there)
         return TITAN_OK;
-    if (owner.recipe_hash != recipe_hash(r))
-        return refuse_recipe(r, folder, &owner, held, err);
-    const titan_status status = folder_newest_state(folder, (uint64_t)r->training.steps, ret_resumes, &any, NULL);
-    if (status != TITAN_OK || !any)
-        *ret_resumes = 0;
-    return TITAN_OK;
+    if (!recipe_continues(r, owner.recipe_hash, owner.recipe, &keys)) {
+        refuse_recipe(folder, &owner, keys.len ? keys.data : "", held);
+        return TITAN_OK;
+    }
+    find_step(r, folder, ret_resumes, held);
+    return *ret_resumes > 0 ? note_rate(r, &owner, *ret_resumes, notes, err) : TITAN_OK;
 }
 
 static bool has_file(const char *folder, const char *name)

@@ -32,10 +32,11 @@ titan_status place_fresh(struct recipe *r, struct titan_error *err) TITAN_MUST_U
 titan_status place_admit(struct place_rights *p, struct recipe *r, const struct recipe *before,
                          struct titan_error *err) TITAN_MUST_USE;
 /* folder: char[PATH_MAX], gets its absolute path. *ret_resumes: step of the checkpoint in it that the run goes on from;
- * 0: none. held: TITAN_ECONFLICT where the recipe cannot have it, as it has checkpoints of another recipe or, with
- * empty set, any checkpoint. */
-titan_status place_look(const struct recipe *r, bool empty, char *folder, uint64_t *ret_resumes,
-                        struct titan_error *held, struct titan_error *err) TITAN_MUST_USE;
+ * 0: none. notes: lines about what that changes. held: TITAN_ECONFLICT where the recipe cannot have it, as it has
+ * checkpoints of another recipe or, with empty set, any checkpoint, or not the one of checkpoint.load_step. local: a
+ * folder that cannot be seen from here is not there. */
+titan_status place_look(const struct recipe *r, bool empty, bool local, char *folder, uint64_t *ret_resumes,
+                        struct buf *notes, struct titan_error *held, struct titan_error *err) TITAN_MUST_USE;
 /* Does checkpoint.initial_load_path hold what the recipe says: a checkpoint, or Hugging Face weights? TITAN_EINVAL: no.
  * Where the key is empty there is nothing to check. */
 titan_status place_check_beginning(const struct recipe *r, struct titan_error *err) TITAN_MUST_USE;

@@ -35,6 +35,12 @@ static void with_job(const struct job *job, void *data)
     look->owned = job_owned_by(job, &(struct job_owner){look->user->uid, look->user->name});
 }
 
+static bool take_newest(const struct checkpoint *checkpoint, void *data)
+{
+    *(uint64_t *)data = checkpoint->step;
+    return false;
+}
+
 titan_status origin_find(struct coordinator *c, const struct auth_user *u, uint64_t job_id, bool resume,
                          struct origin *ret, struct titan_error *err)
 {
@@ -50,6 +56,7 @@ titan_status origin_find(struct coordinator *c, const struct auth_user *u, uint6
         titan_error_hint(err, "wait for it, or cancel it");
         return TITAN_ECONFLICT;
     }
+    TRY(checkpoint_list(store_reader(c->store), job_id, take_newest, &ret->newest_step, err));
     (void)snprintf(ret->jobs_dir, sizeof(ret->jobs_dir), "%s", c->jobs_dir);
     return job_recipe(store_reader(c->store), job_id, &ret->text, err);
 }
@@ -145,7 +152,26 @@ static bool never_began(const struct origin *o)
     return lstat(own, &st) != 0 && errno == ENOENT;
 }
 
-/* Where the job has checkpoints, its keys about how a run begins are reset, but for those that this submit changes. */
+/* How a run begins has been done with where the job has checkpoints of its own, but for what this submit changes. Where
+ * it had gone back to a step, and its manifests do not tell, the newest in the folder may be one that it left. */
+static void begin_from_own(const struct origin *o, const char *way, struct recipe *r)
+{
+    const struct recipe *before = o->recipe;
+    uint64_t branches = 0;
+    titan_assert(o->recipe);
+    if (o->newest_step == 0 && before->checkpoint.load_step >= 0)
+        return;
+    if (r->checkpoint.load_step == before->checkpoint.load_step) {
+        const bool known = folder_branches(way, &branches, NULL) == TITAN_OK && branches > 0;
+        const bool named = before->checkpoint.load_step >= 0 && !known && folder_has_step(way, o->newest_step);
+        r->checkpoint.load_step = named ? (int64_t)o->newest_step : -1;
+    }
+    if (strcmp(r->checkpoint.exclude_from_loading, before->checkpoint.exclude_from_loading) == 0)
+        memset(r->checkpoint.exclude_from_loading, 0, sizeof(r->checkpoint.exclude_from_loading));
+    if (strcmp(r->checkpoint.accept_changed, before->checkpoint.accept_changed) == 0)
+        memset(r->checkpoint.accept_changed, 0, sizeof(r->checkpoint.accept_changed));
+}
+
 static titan_status resume(struct origin *o, struct recipe *r, struct titan_error *err)
 {
     _cleanup_fd_ int fd = -1;
@@ -168,10 +194,7 @@ static titan_status resume(struct origin *o, struct recipe *r, struct titan_erro
         return TITAN_OK;
     if (!r->checkpoint.enable) /* its checkpoints were written on request only: load them, and write none unasked */
         r->checkpoint.enable = r->checkpoint.load_only = true;
-    if (r->checkpoint.load_step == o->recipe->checkpoint.load_step)
-        r->checkpoint.load_step = -1;
-    if (strcmp(r->checkpoint.exclude_from_loading, o->recipe->checkpoint.exclude_from_loading) == 0)
-        memset(r->checkpoint.exclude_from_loading, 0, sizeof(r->checkpoint.exclude_from_loading));
+    begin_from_own(o, way, r);
     return TITAN_OK;
 }
 
@@ -242,11 +265,14 @@ titan_status origin_check(const struct origin *o, const struct recipe *r, struct
     _cleanup_(buf_free) struct buf keys = BUF_INIT;
     if (!o->resumed)
         return TITAN_OK;
-    if (recipe_hash(r) != recipe_hash(o->recipe)) {
-        recipe_differences(r, o->recipe, &keys);
+    if (!recipe_continues(r, recipe_hash(o->recipe), o->text, &keys)) {
         (void)titan_fail(err, TITAN_EINVAL, "job %" PRIu64 " is not resumed with another recipe: %s", o->job_id,
                          keys.len ? keys.data : "");
-        titan_error_hint(err, "titanctl submit --from %" PRIu64 " begins a new run from its checkpoint", o->job_id);
+        titan_error_hint(err,
+                         "titanctl submit --from %" PRIu64
+                         " begins a new run from its checkpoint; checkpoint.accept_changed takes what is meant to be "
+                         "another",
+                         o->job_id);
         return TITAN_EINVAL;
     }
     if (o->state != JOB_COMPLETED || (int64_t)o->step < r->training.steps)

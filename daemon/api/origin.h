@@ -16,7 +16,8 @@ struct origin {
     bool whole;      /* the caller may know its recipe: the owner or an operator */
     bool shared;     /* the caller may begin from its checkpoints */
     enum job_state state;
-    uint64_t step; /* the last one it has committed */
+    uint64_t step;        /* the last one it has committed */
+    uint64_t newest_step; /* of the checkpoints that it has written itself; 0: none */
     char name[API_NAME_MAX + 1], user[sizeof(((struct auth_user *)0)->name)];
     int64_t uid, gid;
     char *text;             /* its recipe, as stored; NULL until it is looked up */

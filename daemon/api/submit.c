@@ -351,8 +351,11 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     if (place_named(&s->recipe)) {
         char folder[PATH_MAX];
         const bool empty = request->folder == TITAN__V1__CHECKPOINT_FOLDER__EMPTY;
-        TRY(place_look(&s->recipe, empty, folder, &s->resumes_step, &s->held, err));
+        TRY(place_look(&s->recipe, empty, s->one_machine, folder, &s->resumes_step, &s->warnings, &s->held, err));
         s->job.folder = arena_strdup(&s->memory, folder);
+    } else if (s->recipe.checkpoint.load_step >= 0) {
+        return titan_fail(err, TITAN_EINVAL, "checkpoint.load_step = %lld: the job's own folder has no checkpoint yet",
+                          (long long)s->recipe.checkpoint.load_step);
     }
     if (s->one_machine && s->resumes_step == 0 && !s->origin.resumed)
         TRY(place_check_beginning(&s->recipe, err));

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A job that goes on from another: resume, submit --from, "job:ID" in a run file; and that two jobs never share a folder."""
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 from shutil import copytree
@@ -165,6 +167,78 @@ def from_another_job():
     refused(d.ctl("submit"), 2, "FILE")
 
 
+def copied_data(name):
+    """Data of a job's own, which may be changed."""
+    at = World.daemon.state / name
+    copytree(World.text, at)
+    return at
+
+
+def change(at):
+    file = max(at.iterdir(), key=lambda p: p.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+OTHER_DATA = "the training data is another: '"
+
+
+def other_data_on_every_way():
+    """data that has changed at its path: a resume, --from with its step and a worker that is replaced are refused with both values, once; accept_changed goes on"""
+    d = World.daemon
+    text = copied_data("changing")
+    first = {"training__dataset_path": text}
+    job = number(submit("--follow", **first))
+    change(text)
+    for again in (d.ctl("resume", job, "--set", "training.steps=25"), d.ctl("submit", "--from", job, "--set", "training.steps=25")):
+        refused_job = number(again)
+        reason = ended(refused_job, "FAILED")["reason"]
+        assert OTHER_DATA in reason and reason.count(" tokens (") == 2 and "accept_changed" in reason, reason
+        assert d.status(refused_job).get("restarts", 0) == 0, d.status(refused_job)
+    taken = d.ctl("resume", job, "--set", "training.steps=25", "--set", 'checkpoint.accept_changed=["data"]', "--follow")
+    assert min(losses(number(taken))) == 21, taken.err
+    more = d.ctl("resume", number(taken), "--set", "training.steps=30", "--follow")  # by now it is that run's, and the key is not repeated
+    assert min(losses(number(more))) == 26, more.err
+    assert "accept_changed = []\n" in (d.state / f"jobs/{number(more)}/recipe.toml").read_text()
+    begun = d.ctl("submit", "--from", job, "--set", "checkpoint.initial_load_model_only=true", "--follow")  # at step 0 it has read nothing
+    assert min(losses(number(begun))) == 1, begun.err
+
+    job = number(submit(training__steps=LONG, **first))
+    until("it has a checkpoint", lambda: (folder(job) / "step-00000020").exists())
+    change(text)
+    (worker,) = d.workers(job).values()
+    os.kill(worker, signal.SIGKILL)
+    reason = ended(job, "FAILED")["reason"]
+    assert OTHER_DATA in reason, reason
+
+
+def the_way_back():
+    """a run that went back is resumed from where it is; submit prints the step that is taken, refuses one that is not there, and prints what more steps do to the rate"""
+    d = World.daemon
+    place = d.state / "back"
+    first = {"checkpoint__folder": place}
+    number(submit("--follow", training__steps=40, **first))
+    refused(submit(checkpoint__load_step=11, **first), 6, f"checkpoint.load_step = 11: checkpoint folder '{place}' has none of that step")
+    refused(submit(checkpoint__load_step=11, checkpoint__folder=d.state / "no-such"), 6, "has none of that step")
+    refused(submit(checkpoint__load_step=11), 2, "the job's own folder has no checkpoint yet")
+    done = submit("--follow", training__steps=15, checkpoint__load_step=10, **first)
+    assert f"resumes from the checkpoint of step 10 in {place}\n" in done.err, done.err
+    back = number(done)
+    assert sorted(losses(back)) == list(range(11, 16))
+    done = d.ctl("resume", back, "--set", "training.steps=18", "--follow")
+    assert f"resumes from the checkpoint of step 15 in {place}\n" in done.err, done.err
+    assert sorted(losses(number(done))) == [16, 17, 18]
+    done = submit("--follow", training__steps=20, **first)
+    assert f"resumes from the checkpoint of step 18 in {place}\n" in done.err, done.err
+    assert sorted(losses(number(done))) == [19, 20]
+
+    other = {"checkpoint__folder": d.state / "rate", "lr_scheduler__total_steps": -1}
+    number(submit("--follow", **other))
+    done = submit("--follow", training__steps=30, **other)
+    assert "note: learning rate " in done.err and "20 before and 30 now; lr_scheduler.total_steps = 20 keeps what it was" in done.err, done.err
+
+
 def fresh_folders():
     """a folder with checkpoints: another recipe is refused at submit with the run that wrote them; --fresh takes the next free name"""
     d = World.daemon
@@ -258,7 +332,8 @@ if __name__ == "__main__":
         World.text = headers_text(World.daemon.state / "text")
         World.done = number(submit("--follow"))
         try:
-            tap(resume_a_cancelled_job, resume_what_completed_or_failed, resume_whatever_it_began_with, resume_refused, one_folder_two_jobs, from_another_job, fresh_folders,
+            tap(resume_a_cancelled_job, resume_what_completed_or_failed, resume_whatever_it_began_with, resume_refused, one_folder_two_jobs, from_another_job, other_data_on_every_way,
+                the_way_back, fresh_folders,
                 job_in_a_run_file, nothing_to_begin_with, weights_alone_at_the_end, same_key)
         except SystemExit as end:
             if end.code:

@@ -51,14 +51,14 @@ worker/plan         worker/tensor worker/device worker/comm worker/program worke
 worker/optim        worker/tensor worker/device worker/program
 worker/exec         worker/tensor worker/comm worker/program worker/optim
 worker/state        worker/tensor worker/device worker/program
-worker/checkpoint   worker/tensor worker/state
 worker/data         worker/tensor worker/tokenizer
+worker/checkpoint   worker/tensor worker/state worker/tokenizer worker/data
 worker/measure      worker/tensor worker/comm worker/program worker/plan worker/exec worker/state worker/data
 worker/metrics
 worker/infer        worker/tokenizer worker/tensor worker/device worker/program worker/model worker/plan worker/optim worker/exec worker/checkpoint worker/data worker/metrics
 worker/elastic      titan proto worker/comm worker/program worker/optim worker/exec worker/state worker/checkpoint worker/metrics
 worker/epoch        worker/tensor worker/device worker/comm worker/plan worker/optim worker/exec worker/checkpoint worker/tokenizer worker/data worker/metrics worker/elastic
-worker              worker/tokenizer worker/comm worker/plan worker/optim worker/checkpoint worker/data worker/measure worker/infer worker/elastic worker/epoch
+worker              worker/tokenizer worker/comm worker/plan worker/checkpoint worker/data worker/measure worker/infer worker/elastic worker/epoch
 
 """
 SOURCES = (".c", ".h", ".cu", ".cuh")

@@ -104,7 +104,7 @@ def same_recipe_resumes():
         same = d.ctl("submit", SOURCE / "recipes/tiny.toml",
                      *overrides(keys(d, checkpoint__folder=folder, training__steps=end)))
         job = int(same.out)
-        assert same.err == f"titanctl: job {job} resumes from the checkpoint of step {before[-1]} in {folder}\n", same.err
+        assert same.err.splitlines(keepends=True)[-1] == f"titanctl: job {job} resumes from the checkpoint of step {before[-1]} in {folder}\n", same.err
         s = d.wait_state(job, "COMPLETED", "FAILED")
         assert s["state"] == "COMPLETED" and s["step"] == end, s
         assert d.lines("metrics", job)[0]["step"] == before[-1] + 1

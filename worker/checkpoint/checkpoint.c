@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "base/folder_owner.h"
 #include "base/progress.h"
+#include "base/recipe.h"
 #include "base/vec.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
@@ -254,6 +255,19 @@ static titan_status move_aside(int at, const char *name, char ret[2 * NAME_BYTES
     return renameat(at, name, at, ret) < 0 ? titan_fail_errno(err, "cannot remove '%s'", name) : TITAN_OK;
 }
 
+/* Has a run of this recipe gone on from that one's checkpoints? */
+static bool continues(const struct checkpoint_info *info, const struct checkpoint_info *there)
+{
+    _cleanup_free_ struct recipe *r = NULL;
+    if (there->recipe_hash == info->recipe_hash)
+        return true;
+    if (!(r = malloc(sizeof(*r))))
+        return false;
+    recipe_init(r);
+    return recipe_parse(r, info->recipe, "recipe", NULL) == TITAN_OK && recipe_resolve(r, NULL) == TITAN_OK &&
+           recipe_continues(r, there->recipe_hash, there->recipe, NULL);
+}
+
 /* Give the folder its final name. A complete checkpoint of the same step, left by a run that was set back, is exchanged
  * for the new one in one move, or in two where the file system has no such move, and then removed; another user's or
  * recipe's is not. */
@@ -268,7 +282,7 @@ static titan_status publish(int at, const char *folder, const char *name, const 
     const bool read = checkpoint_read_info_at(at, info->step, &there, NULL) == TITAN_OK;
     if (read && there.owner[0] && strcmp(there.owner, info->owner) != 0)
         return titan_fail(err, TITAN_ECONFLICT, "'%s' is there already and was written by another user", name);
-    if (read && there.recipe_hash != info->recipe_hash)
+    if (read && !continues(info, &there))
         return titan_fail(err, TITAN_ECONFLICT, "'%s' is there already and was written with another recipe", name);
     if (renameat2(at, folder, at, name, RENAME_EXCHANGE) == 0)
         return dir_remove_at(at, folder, err);
@@ -430,6 +444,16 @@ static titan_status read_manifest(const char *path, struct manifest *ret, int *r
     return TITAN_OK;
 }
 
+/* A folder that is named by a step holds that step's. */
+static titan_status check_name(const char *path, uint64_t step, struct titan_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    uint64_t named;
+    if (!parse_step_name(slash ? slash + 1 : path, &named) || named == step)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_ECORRUPT, "'%s': its manifest is of step %" PRIu64, path, step);
+}
+
 titan_status checkpoint_check(const char *path, uint64_t step, struct titan_error *err)
 {
     _cleanup_(manifest_clear) struct manifest m = {0};
@@ -442,23 +466,43 @@ titan_status checkpoint_check(const char *path, uint64_t step, struct titan_erro
     return TITAN_OK;
 }
 
+titan_status checkpoint_list_folder(int at, const char *dir, struct checkpoint_line_list *ret, struct titan_error *err)
+{
+    titan_assert(at >= 0 || dir);
+    _cleanup_fd_ int own = at < 0 ? file_open_named(dir, O_RDONLY | O_DIRECTORY) : -1;
+    *ret = (struct checkpoint_line_list){0};
+    if (at < 0 && own < 0)
+        return titan_fail_errno(err, "cannot list '%s'", dir);
+    const titan_status status = checkpoint_line_list(at < 0 ? own : at, ret, err);
+    return status == TITAN_OK ? status : titan_error_wrap(err, "'%s'", dir);
+}
+
+void checkpoint_log_left(const struct log *log, const char *dir, const struct checkpoint_line_list *list)
+{
+    if (list->n_left > 0 && list->line.n > 0)
+        tlog_warn(log, "checkpoints left out, the run has gone back since",
+                  "count=%zu steps=%" PRIu64 "-%" PRIu64 " back_to_step=%" PRIu64 " path=\"%s\"", list->n_left,
+                  list->left[list->n_left - 1], list->left[0], list->line.branch[list->line.n - 1].from, dir);
+}
+
 titan_status checkpoint_latest(const char *dir, const struct log *log, char *ret_path, uint64_t *ret_step,
                                struct titan_error *err)
 {
-    _cleanup_free_ uint64_t *steps = NULL;
-    size_t n = 0;
-    TRY(checkpoint_steps(-1, dir, &steps, &n, err));
-    for (size_t i = 0; i < n; i++) {
+    _cleanup_(checkpoint_line_list_clear) struct checkpoint_line_list list = {0};
+    TRY(checkpoint_list_folder(-1, dir, &list, err));
+    if (log)
+        checkpoint_log_left(log, dir, &list);
+    for (size_t i = 0; i < list.n; i++) {
         char path[PATH_MAX];
         struct titan_error fault = {0};
-        TRY(checkpoint_path(path, dir, steps[i], err));
-        if (checkpoint_check(path, steps[i], &fault) != TITAN_OK) {
+        TRY(checkpoint_path(path, dir, list.steps[i], err));
+        if (checkpoint_check(path, list.steps[i], &fault) != TITAN_OK) {
             if (log)
                 tlog_warn(log, "checkpoint refused", "path=\"%s\" reason=\"%s\"", path, fault.msg);
             continue;
         }
         memcpy(ret_path, path, PATH_MAX);
-        *ret_step = steps[i];
+        *ret_step = list.steps[i];
         return TITAN_OK;
     }
     return titan_fail(err, TITAN_ENOTFOUND, "no complete checkpoint in '%s'", dir);
@@ -493,6 +537,7 @@ titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret,
 {
     _cleanup_(manifest_clear) struct manifest m = {0};
     TRY(read_manifest(path, &m, NULL, err));
+    TRY(check_name(path, m.info.step, err));
     *ret = m.info;
     m.info.recipe = NULL;
     return TITAN_OK;

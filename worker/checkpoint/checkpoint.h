@@ -23,6 +23,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "worker/checkpoint/apart.h"
+#include "worker/checkpoint/identity.h"
 #include "worker/state/skipped.h"
 #include "worker/tensor/shard_slice.h"
 
@@ -38,6 +39,8 @@ struct checkpoint_info {
     bool biases;        /* it has biases of experts; filled by load */
     char metrics[1024]; /* of its step, a line as metrics.jsonl has it; "": not known */
     char dtype[8];      /* load: of its first tensor, a parameter: "F32", "BF16", "F16"; writer.h */
+    char run[128];      /* the run that wrote it (folder_owner.id); "": not known */
+    struct run_identity identity;
 };
 
 /* Below, at is the open folder dir, which names it in messages; -1: it is opened by its name, and where that has to be,
@@ -67,11 +70,16 @@ void checkpoint_sweep(int at, uint64_t epoch);
 /* Steps of the checkpoints in dir by their names, whatever is in them, newest first; owned by the caller. */
 titan_status checkpoint_steps(int at, const char *dir, uint64_t **ret_steps, size_t *ret_n,
                               struct titan_error *err) TITAN_MUST_USE;
+/* The same of those on the run's line (base/checkpoint_line.h), and which are not. */
+titan_status checkpoint_list_folder(int at, const char *dir, struct checkpoint_line_list *ret,
+                                    struct titan_error *err) TITAN_MUST_USE;
+/* A line on those that are not; nothing where there are none. */
+void checkpoint_log_left(const struct log *log, const char *dir, const struct checkpoint_line_list *list);
 titan_status checkpoint_path(char *ret_path, const char *dir, uint64_t step, struct titan_error *err) TITAN_MUST_USE;
 /* Its manifest can be read and is of this step. TITAN_ECORRUPT: it is damaged. */
 titan_status checkpoint_check(const char *path, uint64_t step, struct titan_error *err) TITAN_MUST_USE;
-/* Newest complete checkpoint in dir with a manifest that parses; TITAN_ENOTFOUND. Newer ones that are left out are
- * named in the log (NULL: nowhere). path: char[PATH_MAX]. */
+/* Newest complete checkpoint in dir on the run's line with a manifest that parses; TITAN_ENOTFOUND. Newer ones that are
+ * left out are named in the log (NULL: nowhere). path: char[PATH_MAX]. */
 titan_status checkpoint_latest(const char *dir, const struct log *log, char *ret_path, uint64_t *ret_step,
                                struct titan_error *err) TITAN_MUST_USE;
 /* Where a path leads that the caller names; itself: to a checkpoint, not a folder of them. path: char[PATH_MAX]. */
@@ -80,7 +88,7 @@ titan_status checkpoint_place(const char *path, char *ret_path, bool *ret_itself
 /* The checkpoint at path or, if it is a folder of checkpoints, its newest, as checkpoint_latest() finds it; the log
  * names those that it leaves out. path: char[PATH_MAX]. */
 titan_status checkpoint_find(const char *path, char *ret_path, struct titan_error *err) TITAN_MUST_USE;
-/* Read and check the manifest only. */
+/* Read and check the manifest only. TITAN_ECORRUPT: it is damaged, or of another step than its folder is named by. */
 titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
 /* The same of the checkpoint of a step in an open folder. */

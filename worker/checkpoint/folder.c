@@ -70,18 +70,19 @@ static titan_status check_user(const char *path, const struct folder_owner *o, c
     return !f->there || same ? TITAN_OK : refuse_user(path, err);
 }
 
-static titan_status refuse_recipe(const char *path, const struct folder_owner *o, const char *by, const char *recipe,
-                                  struct titan_error *err)
+/* recipe: its text; "": it is none of this user's business. */
+static titan_status check_keys(const char *path, const struct folder_owner *o, const char *by, uint64_t hash,
+                               const char *recipe, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf keys = BUF_INIT;
-    struct recipe other;
 
-    recipe_init(&other);
-    if (recipe_parse(&other, recipe, "recipe", NULL) == TITAN_OK)
-        recipe_differences(o->recipe, &other, &keys);
+    if (hash == o->recipe_hash || recipe_continues(o->recipe, hash, recipe, &keys))
+        return TITAN_OK;
     (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint folder '%s' holds checkpoints of another recipe, by %s%s%s",
                      path, by, keys.len > 0 ? ": " : "", keys.len > 0 ? keys.data : "");
-    titan_error_hint(err, "use another checkpoint.folder, or the recipe these were written with");
+    titan_error_hint(
+        err, "use another checkpoint.folder, or the recipe these were written with; checkpoint.accept_changed takes "
+             "what is meant to be another");
     return TITAN_ECONFLICT;
 }
 
@@ -96,9 +97,7 @@ static titan_status check_newest(const char *path, int at, const struct folder_o
             continue;
         if (folder_user_parse(info.owner, &by) && !folder_user_same(&by, &o->user))
             return refuse_user(path, err);
-        return info.recipe_hash == o->recipe_hash
-                   ? TITAN_OK
-                   : refuse_recipe(path, o, "a run without an owner file", by.name[0] ? info.recipe : "", err);
+        return check_keys(path, o, "a run without an owner file", info.recipe_hash, by.name[0] ? info.recipe : "", err);
     }
     return TITAN_OK; /* what cannot be read is not written over: no checkpoint of it loads, and the run says so */
 }
@@ -110,9 +109,10 @@ static titan_status check_recipe(const char *path, int at, const struct folder_o
     size_t n = 0;
 
     TRY(checkpoint_steps(at, path, &steps, &n, err));
-    if (n == 0 || (f->there && f->recipe_hash == o->recipe_hash))
+    if (n == 0)
         return TITAN_OK;
-    return f->there ? refuse_recipe(path, o, f->name, f->recipe, err) : check_newest(path, at, o, steps, n, err);
+    return f->there ? check_keys(path, o, f->name, f->recipe_hash, f->recipe, err)
+                    : check_newest(path, at, o, steps, n, err);
 }
 
 /* --- taking it ---------------------------------------------------------------------------------------------------- */
@@ -253,8 +253,7 @@ struct job {
     struct folder folder;
     /* listing it */
     char place[PATH_MAX];
-    uint64_t *steps;
-    size_t n;
+    struct checkpoint_line_list list;
     /* looking at a checkpoint */
     uint64_t step;
 };
@@ -265,7 +264,7 @@ static void clear_job(struct apart *a)
     folder_leave(&j->folder);
     free(j->path);
     free(j->text);
-    free(j->steps);
+    checkpoint_line_list_clear(&j->list);
     free(j);
 }
 
@@ -281,11 +280,11 @@ static titan_status run_take(struct apart *a, struct titan_error *err)
     return open_and_take(j->path, &j->owner, j->wait_ms, j->log, &j->folder, err);
 }
 
-static titan_status run_steps(struct apart *a, struct titan_error *err)
+static titan_status run_list(struct apart *a, struct titan_error *err)
 {
     struct job *j = (struct job *)a;
     TRY(failpoint("folder.list", err));
-    return checkpoint_steps(-1, j->path, &j->steps, &j->n, err);
+    return checkpoint_list_folder(-1, j->path, &j->list, err);
 }
 
 static titan_status run_find(struct apart *a, struct titan_error *err)
@@ -294,7 +293,7 @@ static titan_status run_find(struct apart *a, struct titan_error *err)
     bool itself;
     TRY(failpoint("folder.list", err));
     TRY(checkpoint_place(j->path, j->place, &itself, err));
-    return itself ? TITAN_OK : checkpoint_steps(-1, j->place, &j->steps, &j->n, err);
+    return itself ? TITAN_OK : checkpoint_list_folder(-1, j->place, &j->list, err);
 }
 
 static titan_status run_look(struct apart *a, struct titan_error *err)
@@ -323,24 +322,24 @@ static titan_status open_job(const char *path, const char *text,
     return j->path && j->text ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "no memory to look into a folder");
 }
 
-titan_status folder_steps(const char *path, int still_ms, const atomic_int *stop, uint64_t **ret_steps, size_t *ret_n,
-                          struct titan_error *err)
+titan_status folder_list(const char *path, int still_ms, const atomic_int *stop, struct checkpoint_line_list *ret,
+                         struct titan_error *err)
 {
     _cleanup_(close_job) struct job *j = NULL;
 
     titan_assert(still_ms >= 0);
-    TRY(open_job(path, "", run_steps, &j, err));
+    TRY(open_job(path, "", run_list, &j, err));
     const titan_status status = apart_run(&j->apart, still_ms, stop, err);
     if (status == TITAN_ETIMEDOUT)
         (void)titan_error_wrap(err, "cannot list '%s'", path);
     TRY(status);
-    *ret_steps = TAKE(j->steps);
-    *ret_n = j->n;
+    *ret = j->list;
+    j->list = (struct checkpoint_line_list){0};
     return TITAN_OK;
 }
 
-titan_status folder_find(const char *path, int still_ms, const atomic_int *stop, char *ret_place, uint64_t **ret_steps,
-                         size_t *ret_n, struct titan_error *err)
+titan_status folder_find(const char *path, int still_ms, const atomic_int *stop, char *ret_place,
+                         struct checkpoint_line_list *ret, struct titan_error *err)
 {
     _cleanup_(close_job) struct job *j = NULL;
 
@@ -351,8 +350,8 @@ titan_status folder_find(const char *path, int still_ms, const atomic_int *stop,
         (void)titan_error_wrap(err, "cannot list '%s'", path);
     TRY(status);
     memcpy(ret_place, j->place, PATH_MAX);
-    *ret_steps = TAKE(j->steps);
-    *ret_n = j->n;
+    *ret = j->list;
+    j->list = (struct checkpoint_line_list){0};
     return TITAN_OK;
 }
 

@@ -13,6 +13,7 @@
 #include <limits.h>
 #include <sys/types.h>
 
+#include "base/checkpoint_line.h"
 #include "base/folder_owner.h"
 #include "base/log.h"
 #include "base/recipe.h"
@@ -39,12 +40,12 @@ struct folder {
 };
 #define FOLDER_NONE ((struct folder){.at = -1, .lock = -1})
 
-/* checkpoint_steps, on a thread of its own (apart.h). */
-titan_status folder_steps(const char *path, int still_ms, const atomic_int *stop, uint64_t **ret_steps, size_t *ret_n,
-                          struct titan_error *err) TITAN_MUST_USE;
+/* checkpoint_list_folder, on a thread of its own (apart.h). */
+titan_status folder_list(const char *path, int still_ms, const atomic_int *stop, struct checkpoint_line_list *ret,
+                         struct titan_error *err) TITAN_MUST_USE;
 /* The same of a path that may be a checkpoint itself, without steps then. place: char[PATH_MAX], where it leads. */
-titan_status folder_find(const char *path, int still_ms, const atomic_int *stop, char *ret_place, uint64_t **ret_steps,
-                         size_t *ret_n, struct titan_error *err) TITAN_MUST_USE;
+titan_status folder_find(const char *path, int still_ms, const atomic_int *stop, char *ret_place,
+                         struct checkpoint_line_list *ret, struct titan_error *err) TITAN_MUST_USE;
 /* checkpoint_check, on a thread of its own. */
 titan_status folder_look(const char *path, uint64_t step, int still_ms, const atomic_int *stop,
                          struct titan_error *err) TITAN_MUST_USE;

@@ -25,7 +25,7 @@ titan_status hf_config_read(int at, const char *path, struct hf_config *ret, str
 titan_status hf_config_parse(const char *text, size_t len, struct hf_config *ret,
                              struct titan_error *err) TITAN_MUST_USE;
 /* Is it the model of the dims? TITAN_ECONFLICT names the first key with another value, as in a recipe. Keys
- * that change no tensor (rope_theta, norm_eps, ...) are no conflict: *ret_note, appended to, tells of them. */
+ * that change no tensor (rope_theta, norm_eps, ...) are the caller's to judge: *ret_note, appended to, names them. */
 titan_status hf_config_compare(const struct hf_config *c, const struct model_dims *dims, struct buf *ret_note,
                                struct titan_error *err) TITAN_MUST_USE;
 /* The members of config.json that follow from the dims. */

@@ -10,12 +10,14 @@
 #include "base/folder_owner.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/hf_weights.h"
+#include "worker/tokenizer/tokenizer.h"
 
 /* All that reading a checkpoint touches. */
 struct load {
     struct apart apart;
     char *path;
     struct load_source source;
+    struct run_identity here; /* source.here */
     struct recipe recipe;
     struct model *model; /* LOAD_WEIGHTS */
     int n_parameters;
@@ -119,15 +121,22 @@ static titan_status read_info(struct load *l, struct titan_error *err)
     return TITAN_EINVAL;
 }
 
+static titan_status compare_identity(struct load *l, struct titan_error *err)
+{
+    const struct identity_check check = {.recipe = &l->recipe,
+                                         .here = l->source.here,
+                                         .path = l->path,
+                                         .own = l->source.from == LOAD_OWN,
+                                         .progress = !l->source.without_progress};
+    return identity_compare(&check, l->info.recipe_hash, l->info.recipe, l->info.step, &l->info.identity,
+                            l->source.notes, &l->source.identity, err);
+}
+
 static titan_status load_checkpoint(struct load *l, struct titan_error *err)
 {
     titan_assert(l->source.from != LOAD_WEIGHTS);
     TRY(read_info(l, err));
-    if (l->source.from != LOAD_OTHER && l->info.recipe_hash != l->source.recipe_hash) {
-        (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' belongs to another recipe", l->path);
-        titan_error_hint(err, "use another checkpoint.folder, or the recipe this checkpoint was written with");
-        return TITAN_ECONFLICT;
-    }
+    TRY(compare_identity(l, err));
     TRY(check_moments(l, err));
     TRY(leave_out(l, err));
     return explain(l, checkpoint_load(l->path, l->specs, l->n_specs, l->slices, l->n_slices, &l->apart.watch, err),
@@ -150,12 +159,83 @@ static titan_status read_biases(const struct load *l, const struct hf_weights *w
     return TITAN_OK;
 }
 
+/* The first id of ours that stands for another text there; -1: none does. Either may have more. */
+static int64_t first_other_id(const struct tokenizer *ours, const struct tokenizer *theirs)
+{
+    const int64_t n = MIN(tokenizer_vocabulary(ours), tokenizer_vocabulary(theirs));
+    _cleanup_(buf_free) struct buf a = BUF_INIT, b = BUF_INIT;
+    for (int32_t id = 0; id < n; id++) {
+        buf_clear(&a);
+        buf_clear(&b);
+        if (tokenizer_decode(ours, &id, 1, &a, NULL) != TITAN_OK ||
+            tokenizer_decode(theirs, &id, 1, &b, NULL) != TITAN_OK)
+            continue; /* one has no such token */
+        if (a.len != b.len || (a.len > 0 && memcmp(a.data, b.data, a.len) != 0))
+            return id;
+    }
+    return -1;
+}
+
+/* The rows of the weights belong to the ids of the tokenizer that lies beside them, if one does. */
+static titan_status compare_tokenizers(struct load *l, const struct tokenizer *ours, const struct tokenizer *theirs,
+                                       struct titan_error *err)
+{
+    const struct recipe *r = &l->recipe;
+    const size_t used = strlen(l->source.notes);
+    const int64_t id = first_other_id(ours, theirs);
+    if (id < 0)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_ECONFLICT,
+                     "the tokenizer '%.120s' gives other ids than the one beside the weights: id %lld stands for "
+                     "another text, of %lld and %lld ids",
+                     r->model.tokenizer, (long long)id, (long long)tokenizer_vocabulary(ours),
+                     (long long)tokenizer_vocabulary(theirs));
+    if (recipe_accepts(r, "tokenizer")) {
+        (void)snprintf(l->source.notes + used, sizeof l->source.notes - used, "%.300s: accepted\n", err->msg);
+        *err = (struct titan_error){0};
+        return TITAN_OK;
+    }
+    titan_error_hint(err, "set model.hf_assets_path to that folder; checkpoint.accept_changed = [\"tokenizer\"] takes "
+                          "another");
+    return TITAN_ECONFLICT;
+}
+
+static titan_status compare_tokenizer(struct load *l, struct titan_error *err)
+{
+    struct titan_error fault = {0};
+    struct tokenizer *ours = NULL, *theirs = NULL;
+    const size_t used = strlen(l->source.notes);
+    titan_status status = l->source.here ? tokenizer_open(l->path, &theirs, &fault) : TITAN_ENOTFOUND;
+    if (status == TITAN_ENOTFOUND)
+        return TITAN_OK;
+    if (status != TITAN_OK)
+        (void)snprintf(l->source.notes + used, sizeof l->source.notes - used,
+                       "the tokenizer beside the weights is not compared: %.300s\n", fault.msg);
+    else if (tokenizer_hash(theirs) != l->source.here->tokenizer)
+        status = tokenizer_open(l->recipe.model.tokenizer, &ours, err);
+    if (status == TITAN_OK && ours)
+        status = compare_tokenizers(l, ours, theirs, err);
+    else if (!theirs)
+        status = TITAN_OK;
+    tokenizer_close(ours);
+    tokenizer_close(theirs);
+    return status;
+}
+
 static titan_status read_weights(struct load *l, const struct hf_weights *w, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf note = BUF_INIT;
     TRY(hf_weights_check(w, l->model, err));
     TRY(hf_config_compare(hf_weights_config(w), &l->model->dims, &note, err));
-    (void)snprintf(l->source.note, sizeof l->source.note, "%s", note.len > 0 ? note.data : "");
+    if (note.len > 0 && !recipe_accepts(&l->recipe, "model")) {
+        (void)titan_fail(err, TITAN_ECONFLICT, "the weights are of another model: %s", note.data);
+        titan_error_hint(err, "checkpoint.accept_changed = [\"model\"] trains them with these numbers");
+        return TITAN_ECONFLICT;
+    }
+    if (note.len > 0)
+        (void)snprintf(l->source.notes, sizeof l->source.notes, "the model's numbers are others: %s: accepted\n",
+                       note.data);
+    TRY(compare_tokenizer(l, err));
     for (int i = 0; i < l->n_slices; i++) {
         const struct shard_slice *p = &l->slices[i];
         if (is_bias(l, p->tensor))
@@ -214,6 +294,10 @@ static titan_status open_load(const struct train_state *state, const struct load
     load->apart.run = run_load;
     load->apart.clear = clear_load;
     load->source = *source;
+    if (source->here) {
+        load->here = *source->here;
+        load->source.here = &load->here;
+    }
     load->recipe = *recipe;
     load->path = strdup(source->path);
     load->host = calloc((size_t)state_snapshot_size(l, state->rank) + 1, sizeof *load->host);
@@ -243,7 +327,8 @@ titan_status load_state(struct train_state *state, struct load_source *source, c
     if (status == TITAN_ETIMEDOUT)
         (void)titan_error_wrap(err, "'%s'", source->path);
     TRY(status);
-    memcpy(source->note, load->source.note, sizeof source->note);
+    memcpy(source->notes, load->source.notes, sizeof source->notes);
+    source->identity = load->source.identity;
     TRY(state_upload(state, load->host, s, err));
     const struct checkpoint_info *info = &load->info;
     const struct skipped_steps none = {0}, all = {.total = info->step};

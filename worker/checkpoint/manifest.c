@@ -13,7 +13,8 @@
 #include "base/json.h"
 
 #define FORMAT "titan-checkpoint"
-#define VERSION 4       /* read; written where types differ */
+#define VERSION 5       /* read; written where the step alone does not say how to go on */
+#define VERSION_MIXED 4 /* written where types differ */
 #define VERSION_ALIKE 3 /* written where all have one type */
 #define VERSION_FLOAT 2 /* written where all is fp32 */
 #define COUNT_MAX (INT64_C(1) << 40)
@@ -81,7 +82,7 @@ static titan_status parse_dtype(const struct json *member, struct manifest *m, s
     if (strcmp(dtype, "F32") != 0 && !(m->version >= VERSION_ALIKE && half))
         return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' is '%.16s', which version %d has not", spec->name, dtype,
                           m->version);
-    if (m->version < VERSION && first[0] && strcmp(dtype, first) != 0)
+    if (m->version < VERSION_MIXED && first[0] && strcmp(dtype, first) != 0)
         return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' is '%.16s', not '%s'", spec->name, dtype, first);
     (void)snprintf(spec->dtype, sizeof(spec->dtype), "%s", dtype);
     if (!first[0])
@@ -218,6 +219,38 @@ static titan_status parse_skipped(const struct json *from, uint64_t step, struct
                       first, last, in_a_row);
 }
 
+static bool parse_count(const struct json *from, const char *key, int64_t most, uint64_t *ret)
+{
+    const int64_t n = json_int(from, key, -1);
+    *ret = (uint64_t)n;
+    return n >= 0 && n <= most;
+}
+
+#define READ_MAX (INT64_C(1) << 34) /* samples; times a sequence length they still fit */
+
+static titan_status parse_identity(const struct json *root, struct run_identity *ret, struct titan_error *err)
+{
+    const struct json *o = json_get(root, "identity"), *list = json_get(o, "data");
+    struct data_identity *d = &ret->data;
+    uint64_t seq_len = 0;
+    TRY(checkpoint_line_parse(root, &ret->line, err));
+    if (!o)
+        return TITAN_OK;
+    bool good = parse_hex(json_string(o, "tokenizer", ""), 16, &ret->tokenizer) &&
+                parse_count(o, "samples", READ_MAX, &ret->samples) && parse_count(o, "seq_len", INT32_MAX, &seq_len) &&
+                parse_count(o, "first", (int64_t)ret->samples, &d->first) && list && list->type == JSON_ARRAY &&
+                seq_len > 0;
+    d->seq_len = (int64_t)seq_len;
+    for (const struct json *s = good ? list->first : NULL; s && good; s = s->next) {
+        struct data_source_identity *x = d->n < MIXTURE_MAX ? &d->source[d->n++] : NULL;
+        good = x && parse_hex(json_string(s, "fingerprint", ""), 16, &x->fingerprint) &&
+               parse_count(s, "tokens", INT64_MAX, &x->tokens) &&
+               parse_count(s, "share", (int64_t)MIXTURE_BLOCK, &x->share) && parse_count(s, "from", READ_MAX, &x->from);
+    }
+    ret->known = good && d->n > 0;
+    return ret->known ? TITAN_OK : titan_fail(err, TITAN_ECORRUPT, "'identity' cannot be one");
+}
+
 static titan_status parse_info(const struct json *root, struct checkpoint_info *info, struct titan_error *err)
 {
     static const char *const counts[] = {"step", "epoch", "tokens", "world", "skipped_steps"};
@@ -245,6 +278,8 @@ static titan_status parse_info(const struct json *root, struct checkpoint_info *
         return titan_fail(err, TITAN_ECORRUPT, "'recipe_hash' is missing or no hash");
     (void)snprintf(info->owner, sizeof(info->owner), "%s", json_string(root, "owner", ""));
     (void)snprintf(info->metrics, sizeof(info->metrics), "%s", json_string(root, "metrics", ""));
+    (void)snprintf(info->run, sizeof(info->run), "%s", json_string(root, "run", ""));
+    TRY(parse_identity(root, &info->identity, err));
     info->recipe = strdup(json_string(root, "recipe", ""));
     return info->recipe ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "no memory for a recipe");
 }
@@ -512,23 +547,52 @@ static void print_tensor(struct json_writer *w, const struct tensor_spec *spec)
     json_end_object(w);
 }
 
+static void put_hash(struct json_writer *w, const char *key, uint64_t hash)
+{
+    char text[24];
+    (void)snprintf(text, sizeof(text), "%016" PRIx64, hash);
+    json_put_string(w, key, text);
+}
+
+static void print_identity(struct json_writer *w, const struct run_identity *identity)
+{
+    const struct data_identity *d = &identity->data;
+    json_begin_object(w, "identity");
+    put_hash(w, "tokenizer", identity->tokenizer);
+    json_put_uint(w, "samples", identity->samples);
+    json_put_int(w, "seq_len", d->seq_len);
+    json_put_uint(w, "first", d->first);
+    json_begin_array(w, "data");
+    for (int k = 0; k < d->n; k++) {
+        const struct data_source_identity *s = &d->source[k];
+        json_begin_object(w, NULL);
+        put_hash(w, "fingerprint", s->fingerprint);
+        json_put_uint(w, "tokens", s->tokens);
+        json_put_uint(w, "share", s->share);
+        json_put_uint(w, "from", s->from);
+        json_end_object(w);
+    }
+    json_end_array(w);
+    json_end_object(w);
+}
+
 /* The oldest that can say it. */
 static int version_of(const struct manifest *m)
 {
     const char *first = m->ntensors > 0 ? manifest_dtype(&m->tensors[0]) : "F32";
 
+    if (m->info.identity.moved || m->info.identity.line.n > 0)
+        return VERSION;
     for (int i = 1; i < m->ntensors; i++)
         if (strcmp(manifest_dtype(&m->tensors[i]), first) != 0)
-            return VERSION;
+            return VERSION_MIXED;
     return strcmp(first, "F32") == 0 ? VERSION_FLOAT : VERSION_ALIKE;
 }
 
 void manifest_print_writer(uint64_t recipe_hash, const char *owner, struct buf *out)
 {
-    char hash[24];
     struct json_writer w = {.out = out};
-    (void)snprintf(hash, sizeof(hash), "%016" PRIx64, recipe_hash);
-    json_put_string(&w, "recipe_hash", hash);
+    put_hash(&w, "recipe_hash", recipe_hash);
     if (*owner)
         json_put_string(&w, "owner", owner);
     buf_puts(out, ",\"recipe\":");
@@ -557,12 +621,18 @@ titan_status manifest_print(const struct manifest *m, struct buf *out, struct ti
     json_put_uint(&w, "skipped_steps", m->info.skipped.total);
     if (m->info.skipped.first != 0)
         print_skipped(&w, &m->info.skipped);
+    if (m->info.identity.line.n > 0)
+        checkpoint_line_print(&m->info.identity.line, &w);
     buf_puts(out, ",");
     manifest_print_writer(m->info.recipe_hash, m->info.owner, out);
     w.comma = false; /* after its key */
     json_put_string(&w, NULL, m->info.recipe ? m->info.recipe : "");
     if (m->info.metrics[0])
         json_put_string(&w, "metrics", m->info.metrics);
+    if (m->info.run[0])
+        json_put_string(&w, "run", m->info.run);
+    if (m->info.identity.known)
+        print_identity(&w, &m->info.identity);
     json_begin_array(&w, "tensors");
     for (int i = 0; i < m->ntensors; i++)
         print_tensor(&w, &m->tensors[i]);

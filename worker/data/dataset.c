@@ -13,8 +13,8 @@
 #include "base/hash.h"
 #include "worker/data/data_build.h"
 #include "worker/data/corpus.h"
+#include "worker/data/fingerprint.h"
 #include "worker/data/formats.h"
-#include "worker/data/mixture.h"
 #include "worker/data/shard.h"
 
 struct dataset {
@@ -22,7 +22,7 @@ struct dataset {
     int n;
     struct mixture mixture;
     int64_t seq_len, vocab_size;
-    uint64_t hash, left_out;
+    uint64_t hash, left_out, fingerprint[MIXTURE_MAX];
     struct titan_error first_left_out;
     int32_t *window; /* seq_len + 1 tokens */
 };
@@ -200,7 +200,8 @@ static titan_status open_all(struct dataset *ds, const struct dataset_options *o
         TRY(open_source(ds, c, source, o, err));
         TRY(count_windows(c, source->path, ds->seq_len, &windows[ds->n], err));
         weights[ds->n] = source->weight;
-        ds->hash = ds->n == 0 ? c->hash : hash_word(ds->hash, c->hash);
+        ds->fingerprint[ds->n] = fingerprint_of_corpus(c);
+        ds->hash = hash_word(ds->n == 0 ? c->hash : hash_word(ds->hash, c->hash), ds->fingerprint[ds->n]);
     }
     ds->window = calloc((size_t)ds->seq_len + 1, sizeof(*ds->window));
     if (!ds->window)
@@ -257,6 +258,57 @@ uint64_t dataset_windows(const struct dataset *ds)
 uint64_t dataset_hash(const struct dataset *ds)
 {
     return ds->hash;
+}
+
+/* --- how far a run has read --------------------------------------------------------------------------------------- */
+
+void dataset_identify(const struct dataset *ds, struct data_identity *ret)
+{
+    const struct mixture *m = &ds->mixture;
+    *ret = (struct data_identity){.seq_len = ds->seq_len, .n = ds->n, .first = m->first};
+    for (int k = 0; k < ds->n; k++)
+        ret->source[k] = (struct data_source_identity){.fingerprint = ds->fingerprint[k],
+                                                       .tokens = ds->sources[k].tokens,
+                                                       .share = m->count[k],
+                                                       .from = m->from[k]};
+}
+
+/* Samples of a source that may have been read: a block's are spread over it. */
+static uint64_t read_of(const struct data_identity *d, int k, uint64_t samples)
+{
+    const uint64_t since = samples - MIN(samples, d->first);
+    return d->source[k].from + (d->n == 1 ? since : (since + MIXTURE_BLOCK - 1) / MIXTURE_BLOCK * d->source[k].share);
+}
+
+/* The source of `before` that source k is: of the same contents, else at the same place; -1: it is new. */
+static int source_before(const struct dataset *ds, const struct data_identity *before, int k)
+{
+    if (k < before->n && before->source[k].fingerprint == ds->fingerprint[k])
+        return k;
+    for (int j = 0; j < before->n; j++)
+        if (before->source[j].fingerprint == ds->fingerprint[k])
+            return j;
+    return before->n == ds->n ? k : -1;
+}
+
+void dataset_go_on(struct dataset *ds, const struct data_identity *before, uint64_t samples, bool *ret_moved)
+{
+    struct mixture *m = &ds->mixture;
+    bool same = before->n == ds->n && before->seq_len == ds->seq_len;
+    titan_assert(before->n >= 0 && before->n <= MIXTURE_MAX && samples >= before->first);
+    for (int k = 0; same && k < ds->n; k++)
+        same = before->source[k].share == m->count[k] && source_before(ds, before, k) == k;
+    m->first = same ? before->first : before->n > 0 ? samples : 0;
+    for (int k = 0; k < ds->n; k++) {
+        const int j = before->n > 0 ? source_before(ds, before, k) : -1;
+        const uint64_t read = j < 0 ? 0 : same ? before->source[k].from : read_of(before, j, samples);
+        /* Windows of another length: as many tokens. */
+        m->from[k] = same || before->seq_len <= 0
+                         ? read
+                         : (read * (uint64_t)before->seq_len + (uint64_t)ds->seq_len - 1) / (uint64_t)ds->seq_len;
+    }
+    if (ret_moved)
+        *ret_moved = before->n > 0 && !same;
 }
 
 uint64_t dataset_left_out(const struct dataset *ds, const char **ret_first)

@@ -17,10 +17,12 @@
 #ifndef TITAN_WORKER_DATA_DATASET_H
 #define TITAN_WORKER_DATA_DATASET_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/error.h"
 #include "base/recipe.h"
+#include "worker/data/mixture.h"
 #include "worker/tokenizer/tokenizer.h"
 
 struct dataset;
@@ -52,8 +54,24 @@ titan_status dataset_open(const struct dataset_options *options, struct dataset 
 void dataset_close(struct dataset *ds);
 uint64_t dataset_tokens(const struct dataset *ds);
 uint64_t dataset_windows(const struct dataset *ds);
-/* Of names and sizes, or the checksums of shards: alike where the same data is read. */
+/* Of names, sizes and fingerprints: alike where the same data is read. */
 uint64_t dataset_hash(const struct dataset *ds);
+/* What it holds, and how a run reads it: what a checkpoint keeps of it. */
+struct data_identity {
+    int64_t seq_len;
+    int n;          /* sources; 0: not known */
+    uint64_t first; /* number of the first sample that is read so; not 0: the run has read otherwise before */
+    struct data_source_identity {
+        uint64_t fingerprint, tokens; /* fingerprint.h */
+        uint64_t share;               /* samples of each mixture.h block */
+        uint64_t from;                /* samples of it that were read before `first` */
+    } source[MIXTURE_MAX];
+};
+void dataset_identify(const struct dataset *ds, struct data_identity *ret);
+/* Reads on behind so many samples, which a run has read as `before` tells. Where that is another mixture or sequence
+ * length, the samples of each source that it may have read are left behind, and the order is another from here on:
+ * *ret_moved (NULL: not wanted). */
+void dataset_go_on(struct dataset *ds, const struct data_identity *before, uint64_t samples, bool *ret_moved);
 /* How many files and folders could not be read. *ret_first: the first of them and why. */
 uint64_t dataset_left_out(const struct dataset *ds, const char **ret_first);
 /* Sample g: inputs and targets (seq_len each); a target of -1 is not counted in the loss. starts (seq_len), or NULL:

@@ -73,9 +73,9 @@ titan_status loader_load(struct loader *l, uint64_t step, struct titan_error *er
     const struct sequence_cut *cut = &l->opt.cut;
     const int64_t n = batch_tokens(cut), each = BATCH_ROWS * n;
 
-    titan_assert(step >= 1);
+    titan_assert(step > l->opt.steps_read);
     l->bytes = 0;
-    const uint64_t first = (step - 1) * (uint64_t)l->opt.global_batch;
+    const uint64_t first = l->opt.samples_read + (step - 1 - l->opt.steps_read) * (uint64_t)l->opt.global_batch;
     for (int64_t slot = 0; slot < l->opt.share; slot++) {
         const int64_t sample = (l->opt.first + slot) * cut->b;
         for (int64_t i = 0; i < cut->b; i++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loader.h - the tokens of one rank's microbatches of a step: a function of the step's number only. One thread. */
+/* loader.h - the tokens of one rank's microbatches of a step: a function of the step's number and of what was read
+ * before. One thread. */
 #ifndef TITAN_WORKER_DATA_LOADER_H
 #define TITAN_WORKER_DATA_LOADER_H
 
@@ -15,7 +16,8 @@ struct loader_options {
     int cp_rank;
     int64_t share, first; /* how many of the global batch's microbatches are this rank's; the first of them */
     int64_t global_batch; /* samples of a step */
-    bool documents;       /* attention stays within documents */
+    uint64_t steps_read, samples_read; /* so many steps have read so many samples, whatever their batch was */
+    bool documents;                    /* attention stays within documents */
     FILE *log; /* a line for each sample: step, number in the step, hash of its tokens; NULL: none. Borrowed */
     /* Where an evaluation's steps end: samples of a step from its global_batch on, and those of all steps from this
      * number on, hold nothing that counts. 0: a training step, with all samples there. */

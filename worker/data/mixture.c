@@ -83,13 +83,16 @@ struct mixture_pick mixture_pick(const struct mixture *m, uint64_t g)
     char stream[48];
     uint64_t first = 0;
     int k = 0;
+    titan_assert(g >= m->first);
+    g -= m->first;
     if (m->n == 1)
-        return (struct mixture_pick){0, window_of(m, 0, g)};
+        return (struct mixture_pick){0, window_of(m, 0, m->from[0] + g)};
     (void)snprintf(stream, sizeof(stream), "data.row.%" PRIu64, g / ROW);
     const uint64_t q = rng_permute(rng_key(m->seed, stream), g % ROW, ROW), slot = q * ROW + g / ROW % ROW;
     while (slot >= first + m->count[k]) {
         first += m->count[k++];
         titan_assert(k < m->n);
     }
-    return (struct mixture_pick){k, window_of(m, k, g / MIXTURE_BLOCK * m->count[k] + slot - first)};
+    const uint64_t n = m->from[k] + g / MIXTURE_BLOCK * m->count[k] + slot - first;
+    return (struct mixture_pick){k, window_of(m, k, n)};
 }

@@ -23,6 +23,9 @@ struct mixture {
     int n;
     uint64_t seed;
     uint64_t windows[MIXTURE_MAX], count[MIXTURE_MAX]; /* count: samples of each block */
+    /* A run that was of another mixture: the number of its first sample of this one, and behind how many samples of
+     * each source that goes on. Numbers below and above count from there. */
+    uint64_t first, from[MIXTURE_MAX];
 };
 
 struct mixture_pick {

@@ -24,6 +24,12 @@ const char *recovery_source_name(enum recovery_source recovery_source)
     return (size_t)recovery_source < ARRAY_SIZE(names) ? names[recovery_source] : "?";
 }
 
+static titan_status gather_bytes(struct restore *r, const void *mine, size_t size, void *all, struct titan_error *err)
+{
+    return holdings_gather_doubles(r->device, r->ops, r->comm, r->view->world + r->view->departing, mine,
+                                   size / sizeof(double), all, r->s, err);
+}
+
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* How the source epoch cut the model, and how many statistics a step of it had at most: where each sample was a
@@ -115,6 +121,77 @@ static titan_status compare_shards(struct restore *r, struct titan_error *err)
     return TITAN_OK;
 }
 
+/* How far the run has read and its line, as a rank that holds its state knows it. Doubles carry it all. */
+struct course {
+    double step, samples, sources, first, from[MIXTURE_MAX], branches, branch[2 * CHECKPOINT_BRANCHES_MAX];
+};
+
+static struct course course_of(const struct run_identity *identity)
+{
+    struct course c = {0};
+    if (!identity)
+        return c;
+    c.step = (double)identity->step;
+    c.samples = (double)identity->samples;
+    c.sources = identity->data.n;
+    c.first = (double)identity->data.first;
+    for (int k = 0; k < identity->data.n; k++)
+        c.from[k] = (double)identity->data.source[k].from;
+    c.branches = identity->line.n;
+    for (int i = 0; i < identity->line.n; i++) {
+        c.branch[2 * i] = (double)identity->line.branch[i].number;
+        c.branch[2 * i + 1] = (double)identity->line.branch[i].from;
+    }
+    return c;
+}
+
+static titan_status check_course(const struct restore *r, int rank, const struct course *c, struct titan_error *err)
+{
+    static const char about[] = "what the run has read";
+    const double sources = r->identity ? r->identity->data.n : 0;
+    const struct said said[] = {{"step", c->step, 0, (double)r->holdings.step},
+                                {"samples", c->samples, 0, SAID_EXACT},
+                                {"sources", c->sources, sources, sources},
+                                {"first", c->first, 0, c->samples},
+                                {"branches", c->branches, 0, CHECKPOINT_BRANCHES_MAX}};
+
+    TRY(said_check(about, rank, said, ARRAY_SIZE(said), err));
+    for (int k = 0; k < (int)sources; k++)
+        TRY(said_check(about, rank, &(struct said){"from", c->from[k], 0, SAID_EXACT}, 1, err));
+    for (int i = 0; i < 2 * (int)c->branches; i++)
+        TRY(said_check(about, rank, &(struct said){"branch", c->branch[i], 0, (double)CHECKPOINT_STEP_MAX}, 1, err));
+    return TITAN_OK;
+}
+
+/* A worker that has come anew has not read the checkpoint that the run went on from. */
+static titan_status share_course(struct restore *r, struct titan_error *err)
+{
+    const struct holdings *h = &r->holdings;
+    const struct course mine = course_of(r->identity);
+    _cleanup_free_ struct course *all = calloc((size_t)h->ranks, sizeof *all);
+    int from = 0;
+
+    if (!all)
+        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    TRY(gather_bytes(r, &mine, sizeof mine, all, err));
+    while (from + 1 < h->ranks && h->all[from].present == 0)
+        from++;
+    const struct course *c = &all[from];
+    TRY(check_course(r, from, c, err));
+    if (r->identity)
+        r->found = *r->identity;
+    r->found.step = (uint64_t)c->step;
+    r->found.samples = (uint64_t)c->samples;
+    r->found.data.first = (uint64_t)c->first;
+    for (int k = 0; k < r->found.data.n; k++)
+        r->found.data.source[k].from = (uint64_t)c->from[k];
+    r->found.line.n = (int)c->branches;
+    for (int i = 0; i < r->found.line.n; i++)
+        r->found.line.branch[i] =
+            (struct checkpoint_branch){(uint64_t)c->branch[2 * i], (uint64_t)c->branch[2 * i + 1]};
+    return TITAN_OK;
+}
+
 titan_status restore_agree(struct restore *r, struct titan_error *err)
 {
     titan_assert(!r->covered && !r->from);
@@ -128,6 +205,7 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
         return TITAN_OK;
     }
     TRY(status);
+    TRY(share_course(r, err));
     r->covered = true;
     TRY(failpoint("state.agreed", err));
     if (r->holdings.behind > 0)
@@ -161,6 +239,7 @@ struct vote {
 /* What rank 0 has found in a folder. Others may not see the same yet. */
 struct listing {
     double unreadable, n, steps[CANDIDATES_MAX];
+    double branches, newest, on_line; /* base/checkpoint_line.h; on_line: checkpoint.load_step is, or is not given */
     char why[WORDS * sizeof(double)];
     char place[PATH_MAX]; /* of initial_load_path: the folder, or a checkpoint itself */
 };
@@ -177,7 +256,11 @@ static titan_status check_vote(int rank, const struct vote *v, struct titan_erro
 static titan_status check_listing(int rank, const struct listing *l, const char *path, struct titan_error *err)
 {
     static const char about[] = "a folder's checkpoints";
-    const struct said said[] = {{"unreadable", l->unreadable, 0, 1}, {"n", l->n, 0, CANDIDATES_MAX}};
+    const struct said said[] = {{"unreadable", l->unreadable, 0, 1},
+                                {"n", l->n, 0, CANDIDATES_MAX},
+                                {"branches", l->branches, 0, (double)CHECKPOINT_STEP_MAX},
+                                {"newest", l->newest, 0, SAID_EXACT},
+                                {"on_line", l->on_line, 0, 1}};
 
     TRY(said_check(about, rank, said, ARRAY_SIZE(said), err));
     for (int i = 0; i < (int)l->n; i++)
@@ -187,12 +270,6 @@ static titan_status check_listing(int rank, const struct listing *l, const char 
     if (path && file_refuses_links() && strcmp(l->place, path) != 0)
         return titan_fail(err, TITAN_ECONFLICT, "%s: rank %d says place '%.200s'", about, rank, l->place);
     return TITAN_OK;
-}
-
-static titan_status gather_bytes(struct restore *r, const void *mine, size_t size, void *all, struct titan_error *err)
-{
-    return holdings_gather_doubles(r->device, r->ops, r->comm, r->view->world + r->view->departing, mine,
-                                   size / sizeof(double), all, r->s, err);
 }
 
 static enum outcome outcome_of(titan_status status)
@@ -274,20 +351,32 @@ static uint64_t step_of(const char *path)
     return name && strncmp(name, "/step-", 6) == 0 ? strtoull(name + 6, NULL, 10) : 0;
 }
 
-/* So many tokens are in so many steps at most, unless another run made some of them. */
+/* So many tokens are in so many samples at most, unless another run made some of them, or this one with other samples.
+ */
 static titan_status check_numbers(const struct restore *r, const char *path, const struct train_state *to,
-                                  struct titan_error *err)
+                                  const struct run_identity *its, struct titan_error *err)
 {
-    const double most =
-        (double)to->step * (double)r->recipe->training.global_batch_size * (double)r->recipe->training.seq_len;
+    const struct recipe *const c = r->recipe;
+    const double samples = MAX((double)its->samples, (double)to->step * (double)c->training.global_batch_size);
+    const bool as_now = its->data.first == 0 && (!its->known || its->data.seq_len == c->training.seq_len);
+    const double most = samples * (double)c->training.seq_len;
+    const bool began_elsewhere = c->checkpoint.initial_load_path[0] && !c->checkpoint.initial_load_model_only;
 
-    const bool began_elsewhere =
-        r->recipe->checkpoint.initial_load_path[0] && !r->recipe->checkpoint.initial_load_model_only;
-
-    if (((double)to->tokens <= most || began_elsewhere) && to->skipped.total <= to->step)
+    if (((double)to->tokens <= most || began_elsewhere || !as_now) && to->skipped.total <= to->step)
         return TITAN_OK;
     return titan_fail(err, TITAN_ECORRUPT, "'%s': %llu tokens in %llu steps cannot be", path,
                       (unsigned long long)to->tokens, (unsigned long long)to->step);
+}
+
+/* What was not compared, and what is another and is taken all the same. */
+static void log_notes(const struct restore *r, const struct load_source *source)
+{
+    char text[IDENTITY_NOTES_MAX];
+
+    (void)snprintf(text, sizeof text, "%s", source->notes);
+    for (char *rest = text, *line; r->view->rank == 0 && (line = strsep(&rest, "\n"));)
+        if (*line)
+            tlog_warn(r->log, "the run differs from the checkpoint's", "path=\"%s\" note=\"%s\"", source->path, line);
 }
 
 /* A rank's own part of it. */
@@ -300,7 +389,7 @@ static titan_status attempt(struct restore *r, enum attempt_kind kind, struct lo
     if (!to)
         return TITAN_OK;
     TRY(load_state(to, source, r->recipe, r->still_ms, r->stop, r->s, err));
-    return source->from == LOAD_OWN ? check_numbers(r, source->path, to, err) : TITAN_OK;
+    return source->from == LOAD_OWN ? check_numbers(r, source->path, to, &source->identity, err) : TITAN_OK;
 }
 
 /* On all ranks alike. TITAN_ECORRUPT: it does not load on one of them; TITAN_EIO or TITAN_EPERM: it could not be read
@@ -378,20 +467,33 @@ static titan_status try_checkpoint(struct restore *r, enum attempt_kind kind, st
     return status;
 }
 
+/* Of the steps of branches that were given up, the one that the recipe names. */
+static bool names_left(const struct restore *r, const struct checkpoint_line_list *list)
+{
+    for (size_t i = 0; i < list->n_left; i++)
+        if ((int64_t)list->left[i] == r->recipe->checkpoint.load_step)
+            return true;
+    return false;
+}
+
 /* own: the run's. What is wrong with the name of another's is said when it is loaded. */
 static void list_folder(const struct restore *r, const char *path, bool own, struct listing *ret)
 {
     struct titan_error fault = {0};
-    _cleanup_free_ uint64_t *steps = NULL;
-    size_t n = 0;
+    _cleanup_(checkpoint_line_list_clear) struct checkpoint_line_list list = {0};
 
     (void)snprintf(ret->place, sizeof ret->place, "%s", path);
-    const titan_status status = own ? folder_steps(path, r->still_ms, r->stop, &steps, &n, &fault)
-                                    : folder_find(path, r->still_ms, r->stop, ret->place, &steps, &n, &fault);
+    const titan_status status = own ? folder_list(path, r->still_ms, r->stop, &list, &fault)
+                                    : folder_find(path, r->still_ms, r->stop, ret->place, &list, &fault);
     ret->unreadable = status != TITAN_OK && status != TITAN_ENOTFOUND && (own || status != TITAN_EINVAL);
     (void)snprintf(ret->why, sizeof ret->why, "%s", fault.msg[0] ? fault.msg : titan_status_text(status));
-    for (size_t i = 0; i < MIN(n, (size_t)CANDIDATES_MAX); i++)
-        ret->steps[(int)ret->n++] = (double)steps[i];
+    for (size_t i = 0; i < MIN(list.n, (size_t)CANDIDATES_MAX); i++)
+        ret->steps[(int)ret->n++] = (double)list.steps[i];
+    ret->branches = (double)list.branches;
+    ret->newest = list.n > 0 ? (double)list.steps[0] : 0;
+    ret->on_line = !own || !names_left(r, &list);
+    if (!own || r->recipe->checkpoint.load_step < 0)
+        checkpoint_log_left(r->log, ret->place, &list);
 }
 
 /* What rank 0 finds; whether a folder is looked at is decided by the recipe, and so alike on all ranks. */
@@ -427,6 +529,9 @@ struct candidates {
     uint64_t *steps;
     bool *named; /* by the coordinator: this run has written it */
     int n;
+    /* Of the folder: branches that there are, the newest step of the run's line, whether load_step is on it. */
+    uint64_t branches, newest;
+    bool on_line;
 };
 
 static void clear_candidates(struct candidates *c)
@@ -455,6 +560,16 @@ static void add_candidate(struct candidates *c, uint64_t step, const char *path,
     titan_assert(at + 1 == c->n || c->steps[at + 1] < step);
 }
 
+static titan_status no_step(const struct restore *r, int64_t step, struct titan_error *err)
+{
+    (void)titan_fail(err, TITAN_EINVAL, "checkpoint.load_step = %lld: %s%.200s%s", (long long)step,
+                     r->folder ? "there is no checkpoint in '" : "checkpoint.enable = false loads none",
+                     r->folder ? r->folder : "", r->folder ? "'" : "");
+    titan_error_hint(err, "look at job.dump_folder and checkpoint.folder; checkpoint.initial_load_path names a "
+                          "checkpoint of another folder by itself");
+    return TITAN_EINVAL;
+}
+
 static titan_status find_candidates(struct restore *r, struct candidates *ret, struct titan_error *err)
 {
     const struct epoch_view *v = r->view;
@@ -462,6 +577,9 @@ static titan_status find_candidates(struct restore *r, struct candidates *ret, s
     char path[PATH_MAX];
 
     TRY(look_in_folder(r, r->folder, true, &there, err));
+    ret->branches = (uint64_t)there.branches;
+    ret->newest = (uint64_t)there.newest;
+    ret->on_line = there.on_line != 0 || !r->folder;
     const size_t most = (size_t)v->n_older + (size_t)there.n + 2;
     ret->paths = calloc(most, sizeof *ret->paths);
     ret->steps = calloc(most, sizeof *ret->steps);
@@ -474,8 +592,10 @@ static titan_status find_candidates(struct restore *r, struct candidates *ret, s
         add_candidate(ret, step_of(v->older_checkpoints[i]), v->older_checkpoints[i], true);
     const int64_t load_step = r->recipe->checkpoint.load_step;
     if (load_step >= 0) { /* the others in the folder are those of a run that went another way */
-        if (ret->n > 0 || there.n == 0)
+        if (ret->n > 0)
             return TITAN_OK;
+        if (there.n == 0)
+            return no_step(r, load_step, err);
         there.n = 1;
         there.steps[0] = (double)load_step;
     }
@@ -484,6 +604,19 @@ static titan_status find_candidates(struct restore *r, struct candidates *ret, s
         add_candidate(ret, (uint64_t)there.steps[i], path, false);
     }
     return TITAN_OK;
+}
+
+/* The state has what source holds. Where the folder has a newer checkpoint on the run's line, the run goes back. */
+static void take_over(struct restore *r, const struct candidates *c, const struct load_source *source)
+{
+    const uint64_t step = source->without_progress ? 0 : source->identity.step;
+
+    r->found = source->identity;
+    if (source->without_progress)
+        r->found.samples = r->found.step = r->found.data.n = 0;
+    if ((c->newest > step || !c->on_line) && c->branches < CHECKPOINT_STEP_MAX)
+        checkpoint_line_go_back(&r->found.line, c->branches + 1, step);
+    log_notes(r, source);
 }
 
 /* TITAN_ENOTFOUND: there is none at all. Where none loads the newest one's fault is reported: older ones may just be
@@ -499,12 +632,14 @@ static titan_status load_checkpoints(struct restore *r, struct train_state *to, 
         const bool begins = !c.named[i];
         struct load_source source = {.path = c.paths[i],
                                      .from = LOAD_OWN,
-                                     .recipe_hash = r->recipe_hash,
+                                     .here = r->identity,
                                      .without_optimizer = begins && recipe_excludes(r->recipe, "optimizer"),
                                      .without_progress = begins && recipe_excludes(r->recipe, "train_state")};
         status = try_checkpoint(r, LOAD, &source, to, &fault);
         if (i == 0)
             newest = fault;
+        if (status == TITAN_OK && to)
+            take_over(r, &c, &source);
         if (status != TITAN_ECORRUPT && status != TITAN_EUNSUPPORTED)
             break;
     }
@@ -563,6 +698,7 @@ static titan_status load_initial(struct restore *r, struct train_state *to, stru
     struct load_source source = {
         .path = path,
         .from = c->checkpoint.initial_load_in_hf ? LOAD_WEIGHTS : LOAD_OTHER,
+        .here = r->identity,
         .without_optimizer = c->checkpoint.initial_load_model_only || recipe_excludes(c, "optimizer"),
         .without_progress = c->checkpoint.initial_load_model_only || recipe_excludes(c, "train_state")};
 
@@ -574,8 +710,10 @@ static titan_status load_initial(struct restore *r, struct train_state *to, stru
         status = try_checkpoint(r, LOAD, &source, to, &fault);
     if (status == TITAN_OK) {
         tlog_info(r->log, "weights loaded", "path=\"%s\" step=%lu", source.path, to ? (unsigned long)to->step : 0);
-        if (source.note[0])
-            tlog_warn(r->log, "the weights were trained with other settings", "differences=\"%s\"", source.note);
+        if (to && source.from == LOAD_OTHER && !source.without_progress)
+            r->found = source.identity;
+        r->found.line = (struct checkpoint_line){0}; /* of that folder */
+        log_notes(r, &source);
         return TITAN_OK;
     }
     if (status != TITAN_EREVOKED && status != TITAN_EPEER && status != TITAN_ENOMEM)
@@ -599,6 +737,7 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
                           "epoch %llu was formed without the coordinator, and its members do not hold the whole state",
                           (unsigned long long)r->view->epoch);
     r->recovery_source = RECOVERY_SOURCE_CHECKPOINT;
+    r->found = (struct run_identity){0};
     const titan_status status = load_checkpoints(r, to, err);
     if (status != TITAN_ENOTFOUND)
         return status;

@@ -10,13 +10,14 @@
 
 #include "base/log.h"
 #include "base/recipe.h"
+#include "worker/checkpoint/identity.h"
 #include "worker/elastic/verify.h"
 
 struct restore {
     /* --- given */
     const struct epoch_view *view;
     const struct recipe *recipe;
-    uint64_t recipe_hash;
+    const struct run_identity *identity; /* of this process: what it has read counts where memory is the source */
     const struct model *model;
     const struct device_handle *device;
     const struct comm_ops *ops;
@@ -40,11 +41,12 @@ struct restore {
     struct holdings holdings;
     bool covered; /* the members' memory covers every shard */
     enum recovery_source recovery_source;
-    uint64_t parameters;    /* hash of the model's, as it was before the move */
-    bool rolled_forward;    /* by any rank */
-    uint64_t bytes_sent;    /* by this rank */
-    char damaged[PATH_MAX]; /* checkpoint that was refused; "" = none */
-    char loaded[PATH_MAX];  /* SOURCE_CHECKPOINT: which */
+    uint64_t parameters;       /* hash of the model's, as it was before the move */
+    bool rolled_forward;       /* by any rank */
+    uint64_t bytes_sent;       /* by this rank */
+    char damaged[PATH_MAX];    /* checkpoint that was refused; "" = none */
+    char loaded[PATH_MAX];     /* SOURCE_CHECKPOINT: which */
+    struct run_identity found; /* filled: what the run has read, and its line, up to the state; data.n 0: nothing */
 };
 
 /* Which rank holds what; a prepared step that any rank has committed is finished on all that hold a shard. */

@@ -290,12 +290,18 @@ static titan_status start(struct epoch *e, struct titan_error *err)
                                    .recipe_hash = t->recipe_hash,
                                    .skipped = st->skipped,
                                    .recipe = t->recipe_text.data,
-                                   .model_only = model_only};
+                                   .model_only = model_only,
+                                   .identity = t->identity};
     _cleanup_(buf_free) struct buf metrics = BUF_INIT;
     const int64_t begin = clock_mono_ns();
 
     if (e->published.reports[1].step == st->step && st->step > 0)
         metrics_print_step(&e->published.reports[1], &metrics);
+    info.identity.step = st->step;
+    info.identity.samples = identity_samples(&t->identity, r, st->step);
+    info.identity.moved =
+        info.identity.samples != st->step * (uint64_t)r->training.global_batch_size || info.identity.data.first > 0;
+    (void)snprintf(info.run, sizeof info.run, "%s", t->members->run_id);
     (void)snprintf(info.owner, sizeof info.owner, "%s", t->recipe->job.owner);
     if (metrics.len < sizeof info.metrics)
         (void)snprintf(info.metrics, sizeof info.metrics, "%s", metrics.len ? metrics.data : "");

@@ -97,7 +97,7 @@ struct data_said {
     double hash_low, hash_high, tokens;
 };
 struct said {
-    struct data_said training, validation;
+    struct data_said training, validation, tokenizer;
     struct peak_claim claim;
 };
 
@@ -106,11 +106,19 @@ static const char *node_of(const struct epoch_view *view, int rank)
     return view->node_names ? view->node_names[rank] : "this machine";
 }
 
+static struct data_said describe(uint64_t hash, uint64_t tokens)
+{
+    return (struct data_said){.hash_low = (uint32_t)hash, .hash_high = (double)(hash >> 32), .tokens = (double)tokens};
+}
+
 static struct data_said describe_data(const struct dataset *data)
 {
-    const uint64_t hash = dataset_hash(data);
-    return (struct data_said){
-        .hash_low = (uint32_t)hash, .hash_high = (double)(hash >> 32), .tokens = (double)dataset_tokens(data)};
+    return describe(dataset_hash(data), dataset_tokens(data));
+}
+
+static bool same(const struct data_said *a, const struct data_said *b)
+{
+    return a->hash_low == b->hash_low && a->hash_high == b->hash_high && a->tokens == b->tokens;
 }
 
 /* All members read the same corpus, or a sample would be trained on twice and another never; and evaluate on the same.
@@ -118,12 +126,11 @@ static struct data_said describe_data(const struct dataset *data)
 static titan_status compare(const struct epoch *e, int rank, const struct data_said *of_rank_0,
                             const struct data_said *of_rank, const char *key, const char *path, struct titan_error *err)
 {
-    if (of_rank_0->hash_low == of_rank->hash_low && of_rank_0->hash_high == of_rank->hash_high &&
-        of_rank_0->tokens == of_rank->tokens)
+    if (same(of_rank_0, of_rank))
         return TITAN_OK;
     return titan_fail(err, TITAN_EINVAL,
                       "rank 0 on node %s and rank %d on node %s read different data at %s.dataset_path = '%s': "
-                      "%.0f and %.0f tokens; names and sizes of the files must be the same everywhere",
+                      "%.0f and %.0f tokens; names and contents of the files must be the same everywhere",
                       node_of(&e->view, 0), rank, node_of(&e->view, rank), key, path, of_rank_0->tokens,
                       of_rank->tokens);
 }
@@ -132,7 +139,9 @@ titan_status epoch_introduce(struct epoch *e, struct titan_error *err)
 {
     const struct trainer *t = e->t;
     const int world = e->view.world;
-    struct said mine = {.training = describe_data(t->data), .claim = peak_claim_of(&t->device.info, t->dt)};
+    struct said mine = {.training = describe_data(t->data),
+                        .tokenizer = describe(t->identity.tokenizer, 0),
+                        .claim = peak_claim_of(&t->device.info, t->dt)};
     _cleanup_free_ struct said *all = calloc((size_t)world, sizeof *all);
     _cleanup_free_ struct peak_claim *claims = calloc((size_t)world, sizeof *claims);
 
@@ -144,6 +153,11 @@ titan_status epoch_introduce(struct epoch *e, struct titan_error *err)
                                 &mine.training.hash_low, sizeof mine / sizeof(double), &all[0].training.hash_low,
                                 t->streams[STREAM_COMPUTE], err));
     for (int r = 0; r < world; r++) {
+        if (!same(&all[0].tokenizer, &all[r].tokenizer))
+            return titan_fail(err, TITAN_EINVAL,
+                              "rank 0 on node %s and rank %d on node %s have tokenizers that give other ids at "
+                              "model.tokenizer = '%.200s'",
+                              node_of(&e->view, 0), r, node_of(&e->view, r), t->recipe->model.tokenizer);
         TRY(compare(e, r, &all[0].training, &all[r].training, "training", t->recipe->training.dataset_path, err));
         TRY(compare(e, r, &all[0].validation, &all[r].validation, "validation", t->recipe->validation.dataset_path,
                     err));
@@ -186,6 +200,8 @@ static titan_status open_loader(struct epoch *e, struct titan_error *err)
                                            .share = e->plan.program->share,
                                            .first = e->plan.first_microbatch,
                                            .global_batch = r->training.global_batch_size,
+                                           .steps_read = e->t->identity.step,
+                                           .samples_read = e->t->identity.samples,
                                            .documents = r->training.block_causal,
                                            .log = e->t->samples};
     return loader_open(&options, &e->loader, err);

@@ -123,7 +123,7 @@ titan_status recover_agree(struct epoch *e, finish_step_fn finish, struct titan_
     e->state.finish = finish;
     *r = (struct restore){.view = &e->view,
                           .recipe = t->recipe,
-                          .recipe_hash = t->recipe_hash,
+                          .identity = &t->identity,
                           .model = t->model,
                           .device = &t->device,
                           .ops = e->groups.ops,
@@ -209,6 +209,36 @@ static titan_status fill_replica(struct epoch *e, struct titan_error *err)
     return buddy_seed(e->state.buddy, e->state.shards.own, err);
 }
 
+/* Data is read, and checkpoints go, on from where the state has come from. */
+static void take_course(struct epoch *e)
+{
+    struct trainer *t = e->t;
+    const struct run_identity *found = &e->state.restore.found;
+    bool moved;
+
+    dataset_go_on(t->data, &found->data, found->samples, &moved);
+    if (moved && e->view.rank == 0)
+        tlog_warn(&t->log,
+                  "the mixture or the length of samples is another, the data is drawn anew behind what was read",
+                  "step=%lu sample=%lu", (unsigned long)found->step + 1, (unsigned long)found->samples);
+    dataset_identify(t->data, &t->identity.data);
+    t->identity.samples = found->samples;
+    t->identity.step = found->step;
+    t->identity.line = found->line;
+}
+
+/* A checkpoint of another run stays one: no worker is started again for it. */
+static titan_status fill(struct epoch *e, struct titan_error *err)
+{
+    const titan_status status = restore_fill(&e->state.restore, e->plan.plan->layout, e->state.shards.own, err);
+
+    if (status != TITAN_ECONFLICT || e->t->members->solo_world > 0 || e->state.restore.covered)
+        return status;
+    if (err)
+        err->status = TITAN_EINVAL;
+    return TITAN_EINVAL;
+}
+
 /* The old state stays until every member has its new one. */
 titan_status recover_install(struct epoch *e, struct titan_error *err)
 {
@@ -218,7 +248,8 @@ titan_status recover_install(struct epoch *e, struct titan_error *err)
     titan_assert(!s->installed && s->restore.view);
     TRY(open_own(e, err));
     for (bool again = true; again;) {
-        TRY(restore_fill(&s->restore, e->plan.plan->layout, s->shards.own, err));
+        TRY(fill(e, err));
+        take_course(e);
         TRY(failpoint("state.filled", err));
         TRY(fill_replica(e, err));
         TRY(failpoint("state.kept", err));

@@ -50,8 +50,10 @@ static titan_status open_data(struct trainer *t, int threads, struct titan_error
                             r->model.tokenizer, (long)tokenizer_vocabulary(tokenizer), (long)r->model.dims.vocab_size);
     if (status == TITAN_OK)
         status = evaluator_open(t, threads, tokenizer, err);
+    t->identity = (struct run_identity){.known = true, .tokenizer = tokenizer_hash(tokenizer)};
     tokenizer_close(tokenizer);
     TRY(status);
+    dataset_identify(t->data, &t->identity.data);
     if (dataset_windows(t->data) < (uint64_t)r->training.global_batch_size)
         return titan_fail(err, TITAN_EINVAL,
                           "the training data has %lu samples of training.seq_len = %ld tokens, one step needs %ld "

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/recipe.h"
+#include "worker/checkpoint/identity.h"
 #include "worker/data/dataset.h"
 #include "worker/device/device.h"
 #include "worker/elastic/membership.h"
@@ -30,6 +31,8 @@ struct trainer {
     struct buf recipe_text;
     uint64_t recipe_hash;
     bool without_windows; /* they were refused; epoch.c only */
+
+    struct run_identity identity; /* of the state, as far as it has read; recover.c */
 
     struct evaluator evaluator; /* written by evaluation.c only */
     struct run_folder folder;   /* written by run_folder.c only */

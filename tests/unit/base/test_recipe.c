@@ -841,30 +841,72 @@ static void test_checkpoint_folder(void **state)
     }
 }
 
-static void test_differences(void **state)
+/* May a run of these settings go on from checkpoints of those? */
+static bool continues(const char *const here[], const char *const there[], char keys[256])
 {
-    (void)state;
+    _cleanup_(buf_free) struct buf text = BUF_INIT, differing = BUF_INIT;
     struct recipe a, b;
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
     recipe_init(&a);
     recipe_init(&b);
-    recipe_differences(&a, &b, &text);
-    assert_int_equal(text.len, 0);
-    a.training.steps = 7; /* does not change what a step computes */
-    assert_int_equal(recipe_set(&a, "checkpoint.interval=3", NULL), TITAN_OK);
-    recipe_differences(&a, &b, &text);
-    assert_int_equal(text.len, 0);
-    assert_true(recipe_hash(&a) == recipe_hash(&b));
-    assert_int_equal(recipe_set(&a, "optimizer.lr=0.25", NULL), TITAN_OK);
-    recipe_differences(&a, &b, &text);
-    assert_string_equal(text.data, "optimizer.lr = 0.25, there 0.0008");
-    assert_int_equal(recipe_set(&a, "training.seed=1", NULL), TITAN_OK);
-    assert_int_equal(recipe_set(&a, "optimizer.beta1=0.5", NULL), TITAN_OK);
-    assert_int_equal(recipe_set(&a, "training.seq_len=64", NULL), TITAN_OK);
-    buf_clear(&text);
-    recipe_differences(&a, &b, &text);
-    assert_non_null(strstr(text.data, "; and 1 more"));
-    assert_false(recipe_hash(&a) == recipe_hash(&b));
+    for (int i = 0; here[i]; i++)
+        assert_int_equal(recipe_set(&a, here[i], NULL), TITAN_OK);
+    for (int i = 0; there[i]; i++)
+        assert_int_equal(recipe_set(&b, there[i], NULL), TITAN_OK);
+    assert_int_equal(recipe_resolve(&a, NULL), TITAN_OK);
+    assert_int_equal(recipe_resolve(&b, NULL), TITAN_OK);
+    recipe_print(&b, &text);
+    const bool same = recipe_continues(&a, recipe_hash(&b), text.data, &differing);
+    (void)snprintf(keys, 256, "%s", differing.len ? differing.data : "");
+    return same;
+}
+
+static void test_continues(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *here[6], *there[3], *keys; /* keys NULL: it goes on */
+    } cases[] = {
+        {{0}, {0}, NULL},
+        {{"training.steps=700", "checkpoint.interval=3"}, {0}, NULL}, /* change no step's numbers */
+        {{"optimizer.lr=0.25"}, {0}, "optimizer.lr = 0.25, there 0.0008"},
+        {{"optimizer.lr=0.25", "checkpoint.accept_changed=optimizer"}, {0}, NULL},
+        {{"optimizer.lr=0.25", "checkpoint.accept_changed=batch,data"}, {0}, "optimizer.lr = 0.25, there 0.0008"},
+        {{"lr_scheduler.warmup_steps=3", "training.max_norm=2", "checkpoint.accept_changed=optimizer"}, {0}, NULL},
+        {{"training.global_batch_size=16"},
+         {"training.global_batch_size=32"},
+         "training.global_batch_size = 16, there 32"},
+        {{"training.global_batch_size=16", "checkpoint.accept_changed=batch"}, {"training.global_batch_size=32"}, NULL},
+        {{"training.global_batch_size=16", "checkpoint.exclude_from_loading=optimizer"},
+         {"training.global_batch_size=32"},
+         NULL},
+        {{"training.seq_len=64", "checkpoint.exclude_from_loading=optimizer"},
+         {"training.seq_len=32"},
+         "training.seq_len = 64, there 32"},
+        {{"training.seq_len=64", "checkpoint.accept_changed=batch"}, {"training.seq_len=32"}, NULL},
+        {{"training.dataset_path=/a", "model.tokenizer=/t"}, {"training.dataset_path=/b"}, NULL}, /* by contents */
+        {{"training.mixture=[{path=\"/a\",weight=1.0},{path=\"/b\",weight=2.0}]"},
+         {"training.mixture=[{path=\"/c\",weight=1.0},{path=\"/d\",weight=2.0}]"},
+         NULL},
+        {{"training.mixture=[{path=\"/a\",weight=1.0},{path=\"/b\",weight=2.0}]"},
+         {"training.mixture=[{path=\"/a\",weight=1.0},{path=\"/b\",weight=3.0}]"},
+         "training.mixture = "},
+        {{"model.rope_theta=10000"}, {0}, "model.rope_theta = 1e+04, there 5e+05"},
+        {{"model.rope_theta=10000", "checkpoint.accept_changed=model"}, {0}, NULL},
+        {{"training.seed=1", "checkpoint.accept_changed=data,tokenizer,model,batch,optimizer"},
+         {0},
+         "training.seed = 1, there "}, /* nothing makes it the same run's */
+        {{"training.seed=1", "optimizer.lr=0.25", "optimizer.beta1=0.5", "training.seq_len=64"}, {0}, "; and 1 more"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char keys[256];
+        const bool same = continues(cases[i].here, cases[i].there, keys);
+        if (same != !cases[i].keys || !strstr(keys, cases[i].keys ? cases[i].keys : ""))
+            fail_msg("case %zu: %s '%s'", i, same ? "goes on" : "refused", keys);
+    }
+    struct recipe r;
+    recipe_init(&r);
+    assert_false(recipe_continues(&r, 5, "", NULL)); /* a text that is not the hash's */
+    assert_true(recipe_continues(&r, recipe_hash(&r), "", NULL));
 }
 
 /* All that differ, but for where a run begins and saves. */
@@ -938,7 +980,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_checkpoint_folder),
-        cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_continues),
         cmocka_unit_test(test_changes),
         cmocka_unit_test(test_initial_job),
         cmocka_unit_test(test_refused),

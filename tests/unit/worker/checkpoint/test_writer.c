@@ -46,10 +46,25 @@ struct fixture {
     uint32_t linger_ms;
 };
 
+/* That the checkpoints are of; lr: another one. */
+static const struct recipe *recipe_of_run(double lr)
+{
+    static struct recipe r;
+    recipe_init(&r);
+    r.training.steps = 100;
+    r.optimizer.lr = lr;
+    return &r;
+}
+#define LR 8e-4
+
 static struct checkpoint_info info_of(uint64_t step)
 {
-    return (struct checkpoint_info){
-        .step = step, .epoch = 3, .tokens = 99, .world = WORLD, .recipe_hash = 5, .recipe = (char *)"x = 1\n"};
+    return (struct checkpoint_info){.step = step,
+                                    .epoch = 3,
+                                    .tokens = 99,
+                                    .world = WORLD,
+                                    .recipe_hash = recipe_hash(recipe_of_run(LR)),
+                                    .recipe = (char *)"x = 1\n"};
 }
 
 /* One rank of one, or of WORLD. */
@@ -151,11 +166,9 @@ static void assert_initial(struct fixture *f, const char *path, uint64_t step)
 {
     struct titan_error err = {0};
     struct train_state *alone = open_state(f, 0, 1, DTYPE_BF16);
-    struct load_source source = {.path = path, .recipe_hash = 6};
-    const struct recipe recipe = {.training.steps = 100};
-    assert_int_equal(load_state(alone, &source, &recipe, 0, NULL, f->stream, &err), TITAN_ECONFLICT);
-    source.recipe_hash = 5;
-    if (load_state(alone, &source, &recipe, 0, NULL, f->stream, &err) != TITAN_OK)
+    struct load_source source = {.path = path};
+    assert_int_equal(load_state(alone, &source, recipe_of_run(2 * LR), 0, NULL, f->stream, &err), TITAN_ECONFLICT);
+    if (load_state(alone, &source, recipe_of_run(LR), 0, NULL, f->stream, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     assert_int_equal(alone->step, step);
     assert_int_equal(alone->tokens, 99);

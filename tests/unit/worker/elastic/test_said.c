@@ -160,6 +160,54 @@ static void test_statistics(void **state)
     state_close(own);
 }
 
+/* What the run has read, once the holdings are whole. */
+static void test_course(void **state)
+{
+    static const struct {
+        int place;
+        const char *name;
+    } fields[] = {{0, "step"},
+                  {1, "samples"},
+                  {2, "sources"},
+                  {3, "first"},
+                  {4, "from"},
+                  {4 + MIXTURE_MAX, "branches"},
+                  {5 + MIXTURE_MAX, "branch"}};
+    const struct run_identity identity = {
+        .known = true, .samples = 7, .data = {.n = 1, .first = 3}, .line = {.n = 1, .branch = {{1, 1}}}};
+    struct titan_error err = {0};
+    struct log log;
+    struct train_state *own = NULL;
+    (void)state;
+    log_init(&log, "test", "%s", "");
+    assert_int_equal(state_open(&memory_device, cut, 1, (struct state_types){.compute = DTYPE_F32}, false, &own, &err),
+                     TITAN_OK);
+    for (size_t f = 0; f < ARRAY_SIZE(fields); f++)
+        for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+            const struct set sets[] = {{0, 1, 2, 0},
+                                       {0, 3, 4, (double)layout_total(cut, 0)},
+                                       {1, fields[f].place, fields[f].place + 1, wrong[i]}};
+            struct comm comm = {.sets = sets, .n = ARRAY_SIZE(sets)};
+            struct epoch_view from_memory = view;
+            char says[64];
+            from_memory.source = STATE_FROM_MEMORY;
+            struct restore r = {.view = &from_memory,
+                                .recipe = &recipe,
+                                .identity = &identity,
+                                .model = model,
+                                .device = &memory_device,
+                                .ops = &echo_ops,
+                                .comm = &comm,
+                                .log = &log,
+                                .brought = {.shards.own = own}};
+            (void)snprintf(says, sizeof says, "rank 0 says %s ", fields[f].name);
+            expect_refused(restore_agree(&r, &err), &err, says);
+            restore_clear(&r);
+        }
+    own->layout = NULL;
+    state_close(own);
+}
+
 /* --- hashes ------------------------------------------------------------------------------------------------------- */
 
 static void test_hashes(void **state)
@@ -209,7 +257,7 @@ static titan_status fill(const char *folder, const char *initial, const struct s
 
 static void test_listing(void **state)
 {
-    enum { UNREADABLE, N, STEPS, WHY = 64, PLACE = WHY + 48, END = PLACE + PATH_MAX / 8 };
+    enum { UNREADABLE, N, STEPS, BRANCHES = 64, NEWEST, ON_LINE, WHY, PLACE = WHY + 48, END = PLACE + PATH_MAX / 8 };
     struct titan_error err = {0};
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
@@ -218,6 +266,15 @@ static void test_listing(void **state)
         expect_refused(fill("/nowhere", "", &unreadable, 1, &err), &err, "rank 0 says unreadable ");
         expect_refused(fill("/nowhere", "", &n, 1, &err), &err, "rank 0 says n ");
         expect_refused(fill("/nowhere", "", steps, 2, &err), &err, "rank 0 says steps ");
+        const struct set line[] = {{0, BRANCHES, BRANCHES + 1, wrong[i]},
+                                   {0, NEWEST, NEWEST + 1, wrong[i]},
+                                   {0, ON_LINE, ON_LINE + 1, wrong[i]}};
+        static const char *const names[] = {"branches ", "newest ", "on_line "};
+        for (size_t f = 0; f < ARRAY_SIZE(line); f++) {
+            char says[64];
+            (void)snprintf(says, sizeof says, "rank 0 says %s", names[f]);
+            expect_refused(fill("/nowhere", "", &line[f], 1, &err), &err, says);
+        }
     }
     const struct set many = {0, N, N + 1, 63}, wordless = {0, UNREADABLE, UNREADABLE + 1, 1},
                      endless = {0, WHY, PLACE, words("no end--")}, nowhere = {0, PLACE, END, words("/no/end/")};
@@ -278,8 +335,9 @@ static void test_attempt(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_holdings), cmocka_unit_test(test_statistics), cmocka_unit_test(test_hashes),
-        cmocka_unit_test(test_listing),  cmocka_unit_test(test_vote),       cmocka_unit_test(test_attempt),
+        cmocka_unit_test(test_holdings), cmocka_unit_test(test_statistics), cmocka_unit_test(test_course),
+        cmocka_unit_test(test_hashes),   cmocka_unit_test(test_listing),    cmocka_unit_test(test_vote),
+        cmocka_unit_test(test_attempt),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

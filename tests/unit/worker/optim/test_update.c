@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* update.h: which random numbers round the moments. On random meshes every element of every parameter has the same key,
  * place and step as on one rank, and parts that several ranks hold alike have them alike. TITAN_TEST_SEED repeats a
- * run.
- */
+ * run. Clipping, and the arguments of AdamW. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +14,7 @@
 
 #include "base/hash.h"
 #include "tests/support/random_layout.h"
+#include "worker/optim/outcome.h"
 #include "worker/optim/update.h"
 
 #define WORLD_MAX 24
@@ -129,10 +130,34 @@ static void rounding_follows_the_parameter(void **state)
     }
 }
 
+static void test_clip(void **state)
+{
+    (void)state;
+    assert_true(optim_clip_factor(100, 0) == 1);
+    assert_true(optim_clip_factor(0.5, 1) == 1);
+    assert_true(fabs(optim_clip_factor(4, 1) - 1 / (4 + 1e-6)) < 1e-15);
+}
+
+static void test_adamw_arguments(void **state)
+{
+    (void)state;
+    struct recipe r;
+    recipe_init(&r);
+    const struct adamw_args a = update_of_recipe(&r, 1e-3, 3, 2, 0.5).args;
+    assert_true(fabsf(a.bias1 - (1 - 0.9f * 0.9f * 0.9f)) < 1e-6f);
+    assert_true(fabsf(a.bias2 - (1 - 0.95f * 0.95f * 0.95f)) < 1e-6f);
+    assert_true(a.clip == 0.5f && a.master == DTYPE_F32 && a.moment == DTYPE_F32);
+    assert_true(a.grad_scale == 0.25f && a.lr == 1e-3f && a.weight_decay == 0.1f && !a.l2);
+    assert_int_equal(recipe_set(&r, "optimizer.name=Adam", NULL), TITAN_OK);
+    assert_true(update_of_recipe(&r, 1e-3, 3, 2, 0.5).args.l2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounding_follows_the_parameter),
+        cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_adamw_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -195,10 +195,25 @@ static void write_rank(const struct layout *l, int rank, const char *dir, const 
     free(host);
 }
 
+/* That the checkpoints are of; lr: another one. */
+static const struct recipe *recipe_of_run(double lr)
+{
+    static struct recipe r;
+    recipe_init(&r);
+    r.training.steps = 100;
+    r.optimizer.lr = lr;
+    return &r;
+}
+#define LR 8e-4
+
 static void write_all(const struct layout *l, const char *dir, char path[PATH_MAX])
 {
-    struct checkpoint_info info = {
-        .step = 20, .epoch = 2, .tokens = 77, .world = l->mesh.world, .recipe_hash = 5, .skipped = {1, 1, 20, 20}};
+    struct checkpoint_info info = {.step = 20,
+                                   .epoch = 2,
+                                   .tokens = 77,
+                                   .world = l->mesh.world,
+                                   .recipe_hash = recipe_hash(recipe_of_run(LR)),
+                                   .skipped = {1, 1, 20, 20}};
     struct buf entries[WORLD_MAX] = {0};
     struct tensor_spec *specs = NULL;
     struct titan_error err = {0};
@@ -226,12 +241,10 @@ static void test_checkpoint_of_any_mesh(void **state)
         for (int rank = 0; rank < to->mesh.world; rank++) {
             struct titan_error err = {0};
             struct train_state *s = open_state(to, rank, all_types[random_below(&seed, ARRAY_SIZE(all_types))], false);
-            struct load_source source = {.path = path, .recipe_hash = 6};
-            const struct recipe recipe = {.training.steps = 100};
-            if (load_state(s, &source, &recipe, 0, NULL, NULL, &err) != TITAN_ECONFLICT)
+            struct load_source source = {.path = path};
+            if (load_state(s, &source, recipe_of_run(2 * LR), 0, NULL, NULL, &err) != TITAN_ECONFLICT)
                 fail_msg("%s", err.msg);
-            source.recipe_hash = 5;
-            if (load_state(s, &source, &recipe, 0, NULL, NULL, &err) != TITAN_OK)
+            if (load_state(s, &source, recipe_of_run(LR), 0, NULL, NULL, &err) != TITAN_OK)
                 fail_msg("%s: %s", layout_text(from), err.msg);
             assert_true(s->step == 20 && s->tokens == 77 && s->skipped.total == 1 && s->skipped.in_a_row == 1 &&
                         s->skipped.last == 20);

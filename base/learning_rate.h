@@ -7,14 +7,18 @@
  *   then           m + (1-m) f(p), p = (s+1 - (T+1-D)) / D;  f = 1-p | 1-sqrt(p) | (1+cos(pi p))/2
  * D is round(decay_ratio*T), or what warm-up leaves where the ratio is unset; W and D are cut to fit T. The stable part
  * is one virtual step longer, so the last real step is above the floor. */
-#ifndef TITAN_WORKER_OPTIM_LEARNING_RATE_H
-#define TITAN_WORKER_OPTIM_LEARNING_RATE_H
+#ifndef TITAN_BASE_LEARNING_RATE_H
+#define TITAN_BASE_LEARNING_RATE_H
 
+#include "base/buf.h"
 #include "base/recipe.h"
 
 /* Factor on the peak rate of a step in [1, training.steps]; after lr_scheduler.total_steps that of its last step. */
-double optim_factor(const struct recipe *recipe, int64_t step);
+double learning_rate_factor(const struct recipe *recipe, int64_t step);
 /* Learning rate of a step. */
-double optim_rate(const struct recipe *recipe, int64_t step);
+double learning_rate_at(const struct recipe *recipe, int64_t step);
+/* A run that has done so many steps of `before` goes on with this recipe: a line about its learning rate before and
+ * after, where that is not what `before` would go on with; nothing otherwise. */
+void learning_rate_compare(const struct recipe *recipe, const struct recipe *before, int64_t step, struct buf *out);
 
 #endif

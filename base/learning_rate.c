@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* learning_rate.c - warm-up, stable, decay. */
-#include "worker/optim/learning_rate.h"
+#include "base/learning_rate.h"
 
 #include <math.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static double decay(const char *type, double progress)
     return 1 - progress;
 }
 
-double optim_factor(const struct recipe *recipe, int64_t step)
+double learning_rate_factor(const struct recipe *recipe, int64_t step)
 {
     const int64_t set = recipe->lr_scheduler.total_steps, total = set > 0 ? set : recipe->training.steps;
     const int64_t warmup = MIN(recipe->lr_scheduler.warmup_steps, total);
@@ -36,7 +36,26 @@ double optim_factor(const struct recipe *recipe, int64_t step)
     return floor_factor + (1 - floor_factor) * decay(recipe->lr_scheduler.decay_type, progress);
 }
 
-double optim_rate(const struct recipe *recipe, int64_t step)
+double learning_rate_at(const struct recipe *recipe, int64_t step)
 {
-    return recipe->optimizer.lr * optim_factor(recipe, step);
+    return recipe->optimizer.lr * learning_rate_factor(recipe, step);
+}
+
+void learning_rate_compare(const struct recipe *recipe, const struct recipe *before, int64_t step, struct buf *out)
+{
+    const double now = learning_rate_at(recipe, step + 1), then = learning_rate_at(before, step + 1);
+    titan_assert(step >= 0);
+    if (step == 0 || now == then)
+        return;
+    buf_printf(out, "learning rate %.2e at step %lld, %.2e from step %lld on: ", learning_rate_at(before, step),
+               (long long)step, now, (long long)step + 1);
+    if (recipe->lr_scheduler.total_steps <= 0 && before->lr_scheduler.total_steps <= 0 &&
+        recipe->training.steps != before->training.steps)
+        buf_printf(out,
+                   "it follows from training.steps, %lld before and %lld now; lr_scheduler.total_steps = %lld keeps "
+                   "what it was",
+                   (long long)before->training.steps, (long long)recipe->training.steps,
+                   (long long)before->training.steps);
+    else
+        buf_puts(out, "other keys of [optimizer] or [lr_scheduler]");
 }

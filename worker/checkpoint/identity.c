@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/checkpoint/identity.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/learning_rate.h"
+
+/* What is about to run, and what wrote the checkpoint. */
+struct comparison {
+    const struct identity_check *check;
+    const struct recipe *here, *there; /* there: NULL, its text is not known */
+    const struct run_identity *before;
+    uint64_t step;
+    struct buf faults, notes;
+};
+
+static void add_fault(struct comparison *c, const char *text)
+{
+    buf_printf(&c->faults, "%s%s", c->faults.len > 0 ? "; " : "", text);
+}
+
+/* --- tokenizer ---------------------------------------------------------------------------------------------------- */
+
+static void compare_tokenizer(struct comparison *c)
+{
+    char text[320];
+    const uint64_t here = c->check->here->tokenizer, there = c->before->tokenizer;
+    if (here == there)
+        return;
+    (void)snprintf(text, sizeof text,
+                   "the tokenizer '%.80s' gives other ids (%016" PRIx64 "), there '%.80s' (%016" PRIx64 ")",
+                   c->here->model.tokenizer, here, c->there ? c->there->model.tokenizer : "", there);
+    if (!recipe_accepts(c->here, "tokenizer"))
+        add_fault(c, text);
+    else
+        buf_printf(&c->notes, "%s: accepted\n", text);
+}
+
+/* --- data --------------------------------------------------------------------------------------------------------- */
+
+static const char *path_of(const struct recipe *r, int k)
+{
+    if (!r)
+        return "";
+    return r->training.mixture.n > k ? r->training.mixture.source[k].path : r->training.dataset_path;
+}
+
+/* The first source that differs; -1: none does. */
+static int other_source(const struct data_identity *here, const struct data_identity *there)
+{
+    for (int k = 0; k < MIN(here->n, there->n); k++)
+        if (here->source[k].fingerprint != there->source[k].fingerprint)
+            return k;
+    return here->n != there->n ? MIN(here->n, there->n) : -1;
+}
+
+static void print_source(const struct recipe *r, const struct data_identity *d, int k, char ret[160])
+{
+    if (k < d->n)
+        (void)snprintf(ret, 160, "'%.80s' of %" PRIu64 " tokens (%016" PRIx64 ")", path_of(r, k), d->source[k].tokens,
+                       d->source[k].fingerprint);
+    else
+        (void)snprintf(ret, 160, "%d sources", d->n);
+}
+
+static void compare_data(struct comparison *c)
+{
+    const struct data_identity *here = &c->check->here->data, *there = &c->before->data;
+    const int k = other_source(here, there);
+    char text[400], of_here[160], of_there[160];
+    if (k < 0)
+        return;
+    print_source(c->here, here, k, of_here);
+    print_source(c->there, there, k, of_there);
+    (void)snprintf(text, sizeof text, "the training data is another: %s, there %s", of_here, of_there);
+    if (!recipe_accepts(c->here, "data"))
+        add_fault(c, text);
+    else
+        buf_printf(&c->notes, "%s: accepted, it is read from sample %" PRIu64 " on\n", text, c->before->samples);
+}
+
+/* Without fingerprints the paths have to do. */
+static void compare_paths(struct comparison *c)
+{
+    char text[400];
+    const char *here = c->here->model.tokenizer, *there = c->there->model.tokenizer;
+    if (strcmp(here, there) != 0 && !recipe_accepts(c->here, "tokenizer")) {
+        (void)snprintf(text, sizeof text, "model.tokenizer = \"%.120s\", there \"%.120s\"", here, there);
+        add_fault(c, text);
+    }
+    const int sources = (int)MAX(MAX(c->here->training.mixture.n, c->there->training.mixture.n), 1);
+    for (int k = 0; k < sources && c->check->progress && !recipe_accepts(c->here, "data"); k++) {
+        if (strcmp(path_of(c->here, k), path_of(c->there, k)) == 0)
+            continue;
+        (void)snprintf(text, sizeof text, "training.dataset_path = \"%.120s\", there \"%.120s\"", path_of(c->here, k),
+                       path_of(c->there, k));
+        add_fault(c, text);
+        return;
+    }
+}
+
+/* --- recipes ------------------------------------------------------------------------------------------------------ */
+
+static void compare_model(struct comparison *c)
+{
+    _cleanup_(buf_free) struct buf keys = BUF_INIT;
+    recipe_model_differences(c->here, c->there, &keys);
+    if (keys.len > 0 && !recipe_accepts(c->here, "model"))
+        add_fault(c, keys.data);
+    else if (keys.len > 0)
+        buf_printf(&c->notes, "the model's numbers are others: %s: accepted\n", keys.data);
+}
+
+/* What a changed batch does to the place in the data, and a changed schedule to the rate. */
+static void note_changes(struct comparison *c)
+{
+    _cleanup_(buf_free) struct buf rate = BUF_INIT;
+    const struct recipe *here = c->here, *there = c->there;
+    const int64_t batch = here->training.global_batch_size, before = there->training.global_batch_size;
+    if (batch != before || here->training.seq_len != there->training.seq_len)
+        buf_printf(&c->notes,
+                   "a step has %" PRId64 " samples of %" PRId64 " tokens, there %" PRId64 " of %" PRId64
+                   ": step %" PRIu64 " begins with sample %" PRIu64 ", behind those that were read%s\n",
+                   batch, here->training.seq_len, before, there->training.seq_len, c->step + 1, c->before->samples,
+                   here->training.seq_len != there->training.seq_len ? "; the rest of the pass is cut and drawn anew"
+                                                                     : "");
+    learning_rate_compare(here, there, (int64_t)c->step, &rate);
+    if (rate.len > 0)
+        buf_printf(&c->notes, "%s\n", rate.data);
+}
+
+/* Read so far, as a run of that recipe reads. */
+static void complete(struct comparison *c, struct run_identity *ret)
+{
+    if (!ret->known && c->there)
+        ret->samples = c->step * (uint64_t)c->there->training.global_batch_size;
+}
+
+static titan_status refuse(const struct comparison *c, struct titan_error *err)
+{
+    (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' is of another run: %s", c->check->path, c->faults.data);
+    titan_error_hint(err, "%s; checkpoint.accept_changed takes what is meant to be another",
+                     c->check->own ? "use another checkpoint.folder" : "use what it was made with");
+    return TITAN_ECONFLICT;
+}
+
+static titan_status compare(struct comparison *c, uint64_t recipe_hash, const char *recipe_text,
+                            struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf keys = BUF_INIT;
+    const struct identity_check *check = c->check;
+    if (check->own && !recipe_continues(c->here, recipe_hash, recipe_text, &keys))
+        add_fault(c, keys.len > 0 ? keys.data : "its recipe is another");
+    else if (c->there && !check->own)
+        compare_model(c);
+    if (check->here && c->before->known) {
+        compare_tokenizer(c);
+        if (check->progress && c->step > 0)
+            compare_data(c);
+    } else if (check->here) {
+        if (check->own && c->there)
+            compare_paths(c);
+        buf_puts(&c->notes, "the checkpoint does not tell what its data and tokenizer held, as those of earlier "
+                            "versions and imported ones: that is not compared\n");
+    }
+    if (c->faults.len > 0)
+        return refuse(c, err);
+    if (c->there && check->progress)
+        note_changes(c);
+    return TITAN_OK;
+}
+
+titan_status identity_compare(const struct identity_check *check, uint64_t recipe_hash, const char *recipe_text,
+                              uint64_t step, const struct run_identity *there, char notes[IDENTITY_NOTES_MAX],
+                              struct run_identity *ret, struct titan_error *err)
+{
+    _cleanup_free_ struct recipe *other = malloc(sizeof(*other));
+    if (!other)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a recipe");
+    recipe_init(other);
+    const bool read =
+        recipe_parse(other, recipe_text, "recipe", NULL) == TITAN_OK && recipe_resolve(other, NULL) == TITAN_OK;
+    struct comparison c = {
+        .check = check, .here = check->recipe, .there = read ? other : NULL, .before = ret, .step = step};
+    titan_assert(check->recipe && check->path);
+    *ret = *there;
+    ret->step = step;
+    complete(&c, ret);
+    const titan_status status = compare(&c, recipe_hash, recipe_text, err);
+    (void)snprintf(notes, IDENTITY_NOTES_MAX, "%s", c.notes.len > 0 ? c.notes.data : "");
+    buf_free(&c.faults);
+    buf_free(&c.notes);
+    return status;
+}
