@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint_line.h: which checkpoints of a folder are on its run's line, whatever was written, left and damaged; lines as text
- * and back. */
+/* checkpoint_line.h: which checkpoints of a folder are on its run's line, whatever was written, left and damaged; lines
+ * as text and back. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +30,8 @@ static void write_all(const struct written *w)
         (void)snprintf(name, sizeof name, "folder/" CHECKPOINT_NAME, w->step);
         assert_int_equal(dir_make(root_path(name), NULL), TITAN_OK);
         (void)snprintf(name, sizeof name, "folder/" CHECKPOINT_NAME "/manifest.json", w->step);
-        (void)snprintf(text, sizeof text, "{\"format\":\"titan-checkpoint\",\"step\":%lu%s%s,\"recipe_hash\":\"0\",\"recipe\":\"\"}",
+        (void)snprintf(text, sizeof text,
+                       "{\"format\":\"titan-checkpoint\",\"step\":%lu%s%s,\"recipe_hash\":\"0\",\"recipe\":\"\"}",
                        (unsigned long)w->step, w->line && *w->line ? ",\"line\":" : "", w->line ? w->line : "");
         if (w->line)
             assert_int_equal(file_replace(root_path(name), text, strlen(text), NULL), TITAN_OK);
@@ -100,9 +101,9 @@ static void test_other_step(void **state)
     assert_true(list.n == 3 && list.steps[0] == 20 && list.n_left == 0 && list.line.n == 0);
 }
 
-static void free_json(struct json **root)
+static void free_json(struct json **parsed)
 {
-    json_free(*root);
+    json_free(*parsed);
 }
 
 /* More branches than there is room for: the earliest go. */
@@ -115,13 +116,13 @@ static void test_going_back(void **state)
     assert_int_equal(line.n, CHECKPOINT_BRANCHES_MAX);
     assert_true(line.branch[0].number == 4 && line.branch[line.n - 1].from == 10 * (CHECKPOINT_BRANCHES_MAX + 3));
     _cleanup_(buf_free) struct buf text = BUF_INIT;
-    _cleanup_(free_json) struct json *root = NULL;
+    _cleanup_(free_json) struct json *parsed = NULL;
     struct json_writer w = {.out = &text};
     json_begin_object(&w, NULL);
     checkpoint_line_print(&line, &w);
     json_end_object(&w);
-    assert_int_equal(json_parse(text.data, text.len, &root, NULL), TITAN_OK);
-    assert_int_equal(checkpoint_line_parse(root, &again, NULL), TITAN_OK);
+    assert_int_equal(json_parse(text.data, text.len, &parsed, NULL), TITAN_OK);
+    assert_int_equal(checkpoint_line_parse(parsed, &again, NULL), TITAN_OK);
     assert_memory_equal(&again, &line, sizeof line);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fingerprint.h: equal where the tokens are, whatever the names; another with any byte of what is small, with sizes, order
- * and indices; of shards by their headers alone, of large files by blocks. */
+/* fingerprint.h: equal where the tokens are, whatever the names; another with any byte of what is small, with sizes,
+ * order and indices; of shards by their headers alone, of large files by blocks. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
