@@ -82,7 +82,7 @@ def save(t, name):
 
 
 def byte_level_ids():
-    """GPT-2, Llama 3, Qwen 3, DeepSeek V3 and o200k: ids and decoded texts are those of tokenizers"""
+    """GPT-2, GPT-NeoX, Llama 3, Qwen 3, DeepSeek V3 and o200k: ids and decoded texts are those of tokenizers"""
     for name in made.BYTE_LEVEL:
         t = made.byte_level(name, LINES)
         compare_all(save(t, name), batch(t), lambda ids, t=t: t.decode(ids, skip_special_tokens=False))
@@ -177,6 +177,26 @@ def ranks_ids():
     made.write_ranks(table, root / "tokenizer.model")
     t = made.tiktoken_of(table)
     compare_all(root / "tokenizer.model", lambda texts: [t.encode_ordinary(s) for s in texts], t.decode)
+
+
+def added_tokens():
+    """added tokens that are normalized, take the white space beside them or stand alone, in any mixture: ids are those of tokenizers"""
+    n = normalizers
+    some = [None, n.NFC(), n.Lowercase(), n.Sequence([n.NFD(), n.StripAccents()]), n.Sequence([n.Prepend("\u2581"), n.Replace(" ", "\u2581")]),
+            n.Strip(), n.Replace(Regex(" {2,}"), "\u2581")]
+    for i in range(N // 10):
+        rng = made.random.Random(f"{SEED} added {i}")
+        t, texts = made.added(rng, some[i % len(some)])
+        compare(save(t, "added"), batch(t), texts)
+
+
+def words_end():
+    """a token that stands alone beside every character: what is part of a word is what tokenizers takes for it"""
+    t = made.byte_level("gpt2", LINES[:200], 600)
+    t.add_tokens([tokenizers.AddedToken("[x]", single_word=True, normalized=False)])
+    step = 1 if N >= 100000 else 13
+    codes = [c for c in range(1 + SEED % step, 0x110000, step) if not 0xd800 <= c <= 0xdfff]
+    compare(save(t, "words"), batch(t), ["".join(f"[x]{chr(c)} [x]" for c in codes[at:at + 500]) for at in range(0, len(codes), 500)])
 
 
 def other_pre_tokenizers():
@@ -299,5 +319,5 @@ def shared_files():
 
 
 titan.tap(byte_level_ids, character_ids, wordpiece_ids, unigram_ids, scores_in_any_order, some_characters, more_characters,
-          graphemes, ranks_ids, other_pre_tokenizers, every_character, normal_form, invalid_text, long_runs,
+          graphemes, ranks_ids, added_tokens, words_end, other_pre_tokenizers, every_character, normal_form, invalid_text, long_runs,
           ranks_in_any_order, merges_in_any_order, shared_files)

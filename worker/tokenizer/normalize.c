@@ -83,33 +83,10 @@ static bool begins_with(const char *text, size_t n, const char *prefix)
     return n >= len && memcmp(text, prefix, len) == 0;
 }
 
-/* Bytes of white space at the beginning. */
-static size_t leading_space(const char *text, size_t n)
-{
-    size_t at = 0, len;
-    while (at < n && unicode_is_space(utf8_code((const unsigned char *)text + at, &len)))
-        at += len;
-    return at;
-}
-
-/* Bytes in front of the white space at the end. */
-static size_t without_trailing_space(const char *text, size_t n)
-{
-    while (n > 0) {
-        size_t at = n - 1, len;
-        while (at > 0 && (text[at] & 0xc0) == 0x80)
-            at--;
-        if (!unicode_is_space(utf8_code((const unsigned char *)text + at, &len)))
-            break;
-        n = at;
-    }
-    return n;
-}
-
 static titan_status prefix_words(const char *mark, const char *text, size_t n, struct buf *out)
 {
     titan_assert(*mark);
-    for (size_t at = leading_space(text, n); at < n; at += leading_space(text + at, n - at)) {
+    for (size_t at = unicode_leading_space(text, n); at < n; at += unicode_leading_space(text + at, n - at)) {
         const size_t begin = at;
         size_t len;
         for (; at < n && !unicode_is_space(utf8_code((const unsigned char *)text + at, &len)); at += len)
@@ -229,10 +206,10 @@ static titan_status apply(const struct normalize_step *step, const char *text, s
     case NORMALIZE_PREFIX_WORD:
         return prefix_words(step->to, text, n, out);
     case NORMALIZE_STRIP_LEFT:
-        at = leading_space(text, n);
+        at = unicode_leading_space(text, n);
         return buf_append(out, text + at, n - at);
     case NORMALIZE_STRIP_RIGHT:
-        return buf_append(out, text, without_trailing_space(text, n));
+        return buf_append(out, text, unicode_without_trailing_space(text, n));
     case NORMALIZE_CHARSMAP:
         return charsmap_apply(step->charsmap, text, n, out);
     default:

@@ -133,6 +133,13 @@ titan_status tokenizer_open(const char *path, struct tokenizer **ret, struct tit
     return TITAN_OK;
 }
 
+static void free_added(struct added_tokens *set)
+{
+    for (size_t i = 0; i < set->n; i++)
+        free(set->tokens[i].text);
+    free(set->tokens);
+}
+
 void tokenizer_close(struct tokenizer *t)
 {
     if (!t)
@@ -143,8 +150,10 @@ void tokenizer_close(struct tokenizer *t)
     unigram_free(&t->unigram);
     wordpiece_free(&t->wordpiece);
     normalize_free(&t->normalizer);
+    normalize_free(&t->marks);
     split_free(&t->split);
-    free(t->added);
+    free_added(&t->added);
+    free_added(&t->added_behind);
     free(t->decoder.from);
     free(t->decoder.to);
     free(t->decoder.prefix);
@@ -195,7 +204,7 @@ struct pending_word {
 struct tokenizer_encoder {
     const struct tokenizer *t;
     struct cached *cache;
-    struct buf mended, work[2];
+    struct buf mended, work[2], marked[2];
     const char *end; /* of the text that words lie in: so far it may be read */
     struct tokens *out;
     struct pending_word pending[AHEAD];
@@ -223,8 +232,10 @@ void tokenizer_encoder_close(struct tokenizer_encoder *e)
     if (!e)
         return;
     buf_free(&e->mended);
-    buf_free(&e->work[0]);
-    buf_free(&e->work[1]);
+    for (int i = 0; i < 2; i++) {
+        buf_free(&e->work[i]);
+        buf_free(&e->marked[i]);
+    }
     free(e->cache);
     free(e);
 }
@@ -311,49 +322,83 @@ static titan_status put_word(void *with, const char *word, size_t n, struct tita
     return e->n_pending < AHEAD ? TITAN_OK : encode_all_pending(e, err);
 }
 
-/* Text without added tokens. first: the text begins here. */
+/* Normalized text without added tokens. first: the text begins here. */
 static titan_status encode_part(struct tokenizer_encoder *e, const char *text, size_t n, bool first,
                                 struct titan_error *err)
 {
-    if (n == 0)
-        return TITAN_OK;
-    TRY(normalize_text(&e->t->normalizer, first, &text, &n, e->work, err));
+    titan_assert(text);
+    TRY(normalize_text(&e->t->marks, first, &text, &n, e->marked, err));
     if (n > INT32_MAX)
         return titan_fail(err, TITAN_ELIMIT, "a text of %zu bytes once normalized; at most %d are encoded", n,
                           INT32_MAX);
     e->end = text + n;
     e->n_pending = 0;
     TRY(split_text(&e->t->split, text, n, put_word, e, err));
-    titan_assert(text);
     return encode_all_pending(e, err);
 }
 
 /* The longest added token at `at`; NULL: there is none. */
-static const struct added_token *added_at(const struct tokenizer *t, const char *at, const char *end)
+static const struct added_token *added_at(const struct added_tokens *set, const char *at, const char *end)
 {
     titan_assert(at < end);
-    for (size_t i = 0; t->added_begins[(unsigned char)*at] && i < t->n_added; i++)
-        if (t->added[i].len <= (size_t)(end - at) && memcmp(t->added[i].text, at, t->added[i].len) == 0)
-            return &t->added[i];
+    const unsigned first = (unsigned char)at[0], second = at + 1 < end ? (unsigned char)at[1] : 0;
+    if (!(set->begins[first << 3 | second >> 5] >> (second & 31) & 1))
+        return NULL;
+    for (size_t i = 0; i < set->n; i++)
+        if (set->tokens[i].len <= (size_t)(end - at) && memcmp(set->tokens[i].text, at, set->tokens[i].len) == 0)
+            return &set->tokens[i];
     return NULL;
+}
+
+/* Whether no part of a word stands beside text[from..to). */
+static bool stands_alone(const char *text, size_t from, size_t to, size_t n)
+{
+    size_t len;
+    return (from == 0 || !unicode_is_word(unicode_last(text, from, &len))) &&
+           (to == n || !unicode_is_word(utf8_code((const unsigned char *)text + to, &len)));
+}
+
+typedef titan_status (*encode_gap)(struct tokenizer_encoder *e, const char *text, size_t n, bool first,
+                                   struct titan_error *err);
+
+/* Gives on what lies between the added tokens of a text, as `tokenizers` cuts it: the leftmost, of these the longest.
+ */
+static titan_status encode_around(struct tokenizer_encoder *e, const struct added_tokens *set, const char *text,
+                                  size_t n, bool first, encode_gap gap, struct titan_error *err)
+{
+    size_t begin = 0;
+    for (size_t at = 0; set->n > 0 && at < n;) {
+        const struct added_token *added = added_at(set, text + at, text + n);
+        size_t from = at++, to = added ? from + added->len : at;
+        if (!added)
+            continue;
+        at = to;
+        if (added->word && !stands_alone(text, from, to, n))
+            continue;
+        if (added->takes_space_left)
+            from = MAX(unicode_without_trailing_space(text, from), begin);
+        if (added->takes_space_right)
+            to += unicode_leading_space(text + to, n - to);
+        if (from > begin)
+            TRY(gap(e, text + begin, from - begin, first && begin == 0, err));
+        if (from < to && !VEC_PUSH(e->out->ids, e->out->n, e->out->cap, added->id))
+            return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", e->out->n + 1);
+        begin = to; /* where two take the same white space, some of it counts twice, as it does there */
+    }
+    return begin < n ? gap(e, text + begin, n - begin, first && begin == 0, err) : TITAN_OK;
+}
+
+/* What lies between the tokens that are looked for in the text as it comes. */
+static titan_status encode_normalized(struct tokenizer_encoder *e, const char *text, size_t n, bool first,
+                                      struct titan_error *err)
+{
+    TRY(normalize_text(&e->t->normalizer, first, &text, &n, e->work, err));
+    return encode_around(e, &e->t->added_behind, text, n, first, encode_part, err);
 }
 
 static titan_status encode_text(struct tokenizer_encoder *e, const char *text, size_t n, struct titan_error *err)
 {
-    const char *begin = text, *end = text + n;
-    if (e->t->n_added == 0)
-        return encode_part(e, text, n, true, err);
-    for (const char *at = text; at < end; at++) {
-        const struct added_token *added = added_at(e->t, at, end);
-        if (!added)
-            continue;
-        TRY(encode_part(e, begin, (size_t)(at - begin), begin == text, err));
-        if (!VEC_PUSH(e->out->ids, e->out->n, e->out->cap, added->id))
-            return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", e->out->n + 1);
-        begin = at + added->len;
-        at = begin - 1;
-    }
-    return encode_part(e, begin, (size_t)(end - begin), begin == text, err);
+    return encode_around(e, &e->t->added, text, n, true, encode_normalized, err);
 }
 
 static titan_status encode_bytes(const char *text, size_t n, struct tokens *out, struct titan_error *err)

@@ -67,10 +67,15 @@ titan_status tokenizer_file_each(struct tokenizer_file *f, const struct json *pa
 
 /* --- normalizer --------------------------------------------------------------------------------------------------- */
 
+static titan_status add_step_to(struct normalizer *m, struct tokenizer_file *f, enum normalize_kind kind,
+                                const char *from, const char *to)
+{
+    return normalize_add(m, (struct normalize_step){.kind = kind, .from = (char *)from, .to = (char *)to}, f->err);
+}
+
 static titan_status add_step(struct tokenizer_file *f, enum normalize_kind kind, const char *from, const char *to)
 {
-    return normalize_add(&f->t->normalizer,
-                         (struct normalize_step){.kind = kind, .from = (char *)from, .to = (char *)to}, f->err);
+    return add_step_to(&f->t->normalizer, f, kind, from, to);
 }
 
 static titan_status add_form(struct tokenizer_file *f, enum unicode_form form)
@@ -178,7 +183,7 @@ static titan_status add_prefix(struct tokenizer_file *f, enum normalize_kind kin
 {
     if (f->cut)
         return titan_fail(f->err, TITAN_EUNSUPPORTED, "a pre-tokenizer that adds a prefix, behind one that cuts");
-    return add_step(f, kind, NULL, text);
+    return add_step_to(&f->t->marks, f, kind, NULL, text);
 }
 
 static titan_status read_behavior(struct tokenizer_file *f, const struct json *part, const char *fallback,
@@ -258,7 +263,7 @@ static titan_status read_metaspace(struct tokenizer_file *f, const struct json *
     if (f->cut_at_space && always && split) {
         f->t->hash = hash_word(f->t->hash, split);
         split_free(&f->t->split);
-        TRY(add_step(f, NORMALIZE_PREFIX_WORD, NULL, mark));
+        TRY(add_step_to(&f->t->marks, f, NORMALIZE_PREFIX_WORD, NULL, mark));
         return split_add(&f->t->split, mark, true, SPLIT_MERGED_BEHIND, false, f->err);
     }
     if (f->cut)
@@ -268,7 +273,7 @@ static titan_status read_metaspace(struct tokenizer_file *f, const struct json *
     if (strcmp(scheme, "first") == 0 && !keeps_beginning(&f->t->normalizer))
         return titan_fail(f->err, TITAN_EUNSUPPORTED,
                           "prepend_scheme 'first' behind a normalizer that may take the beginning of a text away");
-    TRY(add_step(f, NORMALIZE_REPLACE, " ", mark));
+    TRY(add_step_to(&f->t->marks, f, NORMALIZE_REPLACE, " ", mark));
     if (always)
         TRY(add_prefix(f, NORMALIZE_PREFIX, mark));
     else if (strcmp(scheme, "first") == 0)

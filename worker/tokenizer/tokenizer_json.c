@@ -124,10 +124,50 @@ static titan_status make_vocabulary(struct tokenizer_file *f, bool model)
 
 /* --- added tokens ------------------------------------------------------------------------------------------------- */
 
+static int compare_texts(const void *a, const void *b)
+{
+    const struct added_token *x = a, *y = b;
+    const int differ = memcmp(x->text, y->text, MIN(x->len, y->len));
+    return differ ? differ : (x->len > y->len) - (x->len < y->len);
+}
+
 static int compare_added(const void *a, const void *b)
 {
     const struct added_token *x = a, *y = b;
     return x->len != y->len ? (x->len > y->len ? -1 : 1) : (x->id > y->id) - (x->id < y->id);
+}
+
+/* The token as it is looked for: behind the normalizer that is what the normalizer makes of it. */
+static titan_status put_added(struct tokenizer_file *f, const struct json *m, int32_t id, const char *text, size_t len)
+{
+    struct tokenizer *t = f->t;
+    struct buf work[2] = {BUF_INIT, BUF_INIT};
+    const bool behind = tokenizer_file_flag(m, "normalized", true);
+    struct added_tokens *set = behind ? &t->added_behind : &t->added;
+    struct added_token added = {.id = id,
+                                .word = tokenizer_file_flag(m, "single_word", false),
+                                .takes_space_left = tokenizer_file_flag(m, "lstrip", false),
+                                .takes_space_right = tokenizer_file_flag(m, "rstrip", false)};
+    const bool kind[] = {behind && t->normalizer.n > 0, added.word, added.takes_space_left, added.takes_space_right};
+    if (kind[0] || kind[1] || kind[2] || kind[3])
+        t->hash = hash_bytes(t->hash, kind, sizeof(kind));
+    titan_status status = behind ? normalize_text(&t->normalizer, true, &text, &len, work, f->err) : TITAN_OK;
+    if (status == TITAN_OK && len == 0)
+        status =
+            titan_fail(f->err, TITAN_EUNSUPPORTED, "the normalizer leaves nothing of the added token %" PRId32, id);
+    if (status == TITAN_OK) {
+        added.len = len;
+        added.text = malloc(len);
+        if (!added.text || !VEC_PUSH(set->tokens, set->n, set->cap, added)) {
+            free(added.text);
+            status = titan_fail(f->err, TITAN_ENOMEM, "no memory for %zu added tokens", set->n + 1);
+        } else {
+            memcpy(added.text, text, len);
+        }
+    }
+    buf_free(&work[0]);
+    buf_free(&work[1]);
+    return status;
 }
 
 /* Special ones have ids, and are text where a text has them. The others are looked for. */
@@ -148,19 +188,30 @@ static titan_status read_added(struct tokenizer_file *f, const struct json *m)
         TRY(vocabulary_put(&t->names, id->integer, text, len, f->err));
         TRY(vocabulary_index(&t->names, (int32_t)id->integer, f->err));
     }
-    if (tokenizer_file_flag(m, "special", false))
-        return TITAN_OK;
-    if (tokenizer_file_flag(m, "single_word", false) || tokenizer_file_flag(m, "lstrip", false) ||
-        tokenizer_file_flag(m, "rstrip", false))
-        return titan_fail(f->err, TITAN_EUNSUPPORTED,
-                          "the added token '%.40s' asks for single_word, lstrip or rstrip, which are not known", text);
-    if (tokenizer_file_flag(m, "normalized", true) && t->normalizer.n > 0)
-        return titan_fail(f->err, TITAN_EUNSUPPORTED,
-                          "the added token '%.40s' is looked for in normalized text, which is not known", text);
-    const struct added_token added = {.id = (int32_t)id->integer, .len = len};
-    return VEC_PUSH(t->added, t->n_added, t->cap_added, added)
-               ? TITAN_OK
-               : titan_fail(f->err, TITAN_ENOMEM, "no memory for %zu added tokens", t->n_added + 1);
+    return tokenizer_file_flag(m, "special", false) ? TITAN_OK : put_added(f, m, (int32_t)id->integer, text, len);
+}
+
+static titan_status order_added(struct tokenizer_file *f, struct added_tokens *set)
+{
+    if (set->n > 1)
+        qsort(set->tokens, set->n, sizeof(*set->tokens), compare_texts);
+    for (size_t i = 1; i < set->n; i++)
+        if (compare_texts(&set->tokens[i - 1], &set->tokens[i]) == 0)
+            return titan_fail(f->err, TITAN_EUNSUPPORTED,
+                              "the normalizer makes one text of the added tokens %" PRId32 " and %" PRId32,
+                              set->tokens[i - 1].id, set->tokens[i].id);
+    if (set->n > 1)
+        qsort(set->tokens, set->n, sizeof(*set->tokens), compare_added);
+    for (size_t i = 0; i < set->n; i++) {
+        const struct added_token *a = &set->tokens[i];
+        const unsigned char *text = (const unsigned char *)a->text;
+        titan_assert(a->len > 0);
+        for (unsigned second = 0; second < 256; second++)
+            if (a->len == 1 || text[1] == second)
+                set->begins[text[0] << 3 | second >> 5] |= UINT32_C(1) << (second & 31);
+        f->t->hash = hash_word(f->t->hash, (uint64_t)a->id);
+    }
+    return TITAN_OK;
 }
 
 static titan_status read_all_added(struct tokenizer_file *f, const struct json *root)
@@ -170,15 +221,8 @@ static titan_status read_all_added(struct tokenizer_file *f, const struct json *
     if (list && list->type == JSON_ARRAY)
         for (const struct json *m = list->first; m; m = m->next)
             TRY(read_added(f, m));
-    if (t->n_added > 1)
-        qsort(t->added, t->n_added, sizeof(*t->added), compare_added);
-    for (size_t i = 0; i < t->n_added; i++) { /* names do not move any more */
-        size_t len;
-        t->added[i].text = vocabulary_bytes(&t->names, t->added[i].id, &len);
-        t->added_begins[(unsigned char)t->added[i].text[0]] = true;
-        t->hash = hash_word(t->hash, (uint64_t)t->added[i].id);
-    }
-    return TITAN_OK;
+    TRY(order_added(f, &t->added));
+    return order_added(f, &t->added_behind);
 }
 
 /* --- byte-pair encoding ------------------------------------------------------------------------------------------- */

@@ -19,7 +19,17 @@
 struct added_token {
     int32_t id;
     size_t len;
-    const char *text; /* of tokenizer.names */
+    char *text;             /* owned; may have a byte 0 */
+    bool word;              /* only where no letter, digit or the like stands beside it */
+    bool takes_space_left;  /* the white space in front is part of it, */
+    bool takes_space_right; /* that behind it */
+};
+
+/* All zero is an empty one. */
+struct added_tokens {
+    struct added_token *tokens; /* the longest first */
+    size_t n, cap;
+    uint32_t begins[1 << 11]; /* by their first two bytes, a bit each */
 };
 
 enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_UNIGRAM, TOKENIZER_WORDPIECE };
@@ -33,10 +43,9 @@ struct tokenizer {
     struct unigram unigram;
     struct wordpiece wordpiece;
     struct normalizer normalizer;
+    struct normalizer marks; /* what the pre-tokenizer does to a text before it cuts */
     struct split split;
-    struct added_token *added; /* the longest first */
-    size_t n_added, cap_added;
-    bool added_begins[256]; /* by first byte */
+    struct added_tokens added, added_behind; /* looked for in a text as it comes, and behind the normalizer */
 
     struct {
         char *from, *to; /* owned; in every token, NULL: nothing is replaced */

@@ -388,6 +388,50 @@ bool unicode_is_space(uint32_t code)
            code == 0x3000;
 }
 
+uint32_t unicode_last(const char *text, size_t n, size_t *ret_len)
+{
+    titan_assert(n > 0);
+    size_t at = n - 1;
+    while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80)
+        at--;
+    return utf8_code((const unsigned char *)text + at, ret_len);
+}
+
+size_t unicode_leading_space(const char *text, size_t n)
+{
+    size_t at = 0, len;
+    while (at < n && unicode_is_space(utf8_code((const unsigned char *)text + at, &len)))
+        at += len;
+    return at;
+}
+
+size_t unicode_without_trailing_space(const char *text, size_t n)
+{
+    for (size_t len; n > 0 && unicode_is_space(unicode_last(text, n, &len)); n -= len)
+        continue;
+    return n;
+}
+
+bool unicode_is_word(uint32_t code)
+{
+    static const uint32_t words = 1u << CATEGORY_LU | 1u << CATEGORY_LL | 1u << CATEGORY_LT | 1u << CATEGORY_LM |
+                                  1u << CATEGORY_LO | 1u << CATEGORY_MN | 1u << CATEGORY_MC | 1u << CATEGORY_ME |
+                                  1u << CATEGORY_ND | 1u << CATEGORY_NL | 1u << CATEGORY_PC;
+    static const struct code_range others[] = {{0x200c, 0x200d},
+                                               {0x24b6, 0x24e9},
+                                               {0x1f130, 0x1f149},
+                                               {0x1f150, 0x1f169},
+                                               {0x1f170, 0x1f189}}; /* joiners, circled letters */
+    const size_t n = ARRAY_SIZE(categories);
+    size_t at = lower_bound(&categories[0].first, n, sizeof(categories[0]), code);
+    at -= at == n || categories[at].first > code;
+    titan_assert(at < n && categories[at].first <= code);
+    bool word = words >> categories[at].category & 1;
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+        word |= code >= others[i].first && code <= others[i].last;
+    return word;
+}
+
 titan_status unicode_lower(uint32_t code, struct buf *out)
 {
     static const char dotted[] = "i\xcc\x87"; /* of U+0130, the only one that becomes two */

@@ -74,6 +74,14 @@ const struct code_range *unicode_ranges(enum unicode_set set, size_t *ret_n);
 bool unicode_has(enum unicode_set set, uint32_t code);
 /* White_Space, as patterns know it behind \s. */
 bool unicode_is_space(uint32_t code);
+/* Of n bytes of valid text: those of white space at its beginning, and those in front of the white space at its end. */
+size_t unicode_leading_space(const char *text, size_t n);
+size_t unicode_without_trailing_space(const char *text, size_t n);
+/* Part of a word, as \w of regular expressions in Rust: alphabetic, marks, decimal digits, connecting signs, joiners.
+ */
+bool unicode_is_word(uint32_t code);
+/* The last character of n > 0 bytes of valid text. */
+uint32_t unicode_last(const char *text, size_t n, size_t *ret_len);
 /* The small letter of a capital one, appended as UTF-8; every other character as it is. */
 titan_status unicode_lower(uint32_t code, struct buf *out) TITAN_MUST_USE;
 

@@ -85,6 +85,8 @@ static void bytes_are_tokens(void **state)
 #define SPLIT(pattern)                                                                                                 \
     "\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": {\"Regex\": \"" pattern "\"}}"
 #define CHARSMAP(base64) "\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"" base64 "\"}"
+#define LOWER "\"normalizer\": {\"type\": \"Lowercase\"},"
+#define STRIP "\"normalizer\": {\"type\": \"Strip\"},"
 #define FILE_OF(text) "{" text "}"
 #define ADDED(...) "\"added_tokens\": [{" __VA_ARGS__ "}]"
 
@@ -119,6 +121,38 @@ static void a_folder_is_read(void **state)
     assert_int_equal(tokenizer_bos(other), TOKEN_NONE);
     assert_true(tokenizer_hash(t) != tokenizer_hash(other));
     tokenizer_close(other);
+    tokenizer_close(t);
+}
+
+/* Behind the normalizer, at the end of words, with the white space beside it; what has been taken is not taken again.
+ */
+static void added_tokens_are_found(void **state)
+{
+    (void)state;
+    static const char file[] = FILE_OF(LOWER ADDED(
+        "\"id\": 10, \"content\": \"X\"}, {\"id\": 11, \"content\": \"Y\", \"normalized\": false}, "
+        "{\"id\": 12, \"content\": \"<l>\", \"lstrip\": true}, "
+        "{\"id\": 13, \"content\": \"<r>\", \"rstrip\": true}, "
+        "{\"id\": 14, \"content\": \"<w>\", \"single_word\": true}, "
+        "{\"id\": 15, \"content\": \"<W>\", \"normalized\": false, \"special\": true") "," LEVEL
+                                                                                       "," MODEL(
+                                                                                           "\"a\": 0, \"\\u0120\": 1, "
+                                                                                           "\"x\": 2, \"y\": 3, \"<\": "
+                                                                                           "4, \"w\": 5, \">\": 6, "
+                                                                                           "\"\\u010a\": 7",
+                                                                                           ""));
+    static const struct {
+        const char *text;
+        int32_t ids[8];
+        size_t n;
+    } cases[] = {
+        {"axX", {0, 10, 10}, 3},          {"yYy", {3, 11, 3}, 3},   {"a  <L>\n", {0, 12, 7}, 3},
+        {"a <R> \na", {0, 1, 13, 0}, 4},  {"<r> <l>", {13, 12}, 2}, {"a<w>", {0, 4, 5, 6}, 4},
+        {"a <W> a", {0, 1, 14, 1, 0}, 5}, {"\xc2\xb2<w>", {14}, 1},
+    };
+    struct tokenizer *t = must_open(put_file("tokenizer.json", file, strlen(file)));
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        expect_ids(t, cases[i].text, strlen(cases[i].text), cases[i].ids, cases[i].n);
     tokenizer_close(t);
 }
 
@@ -204,8 +238,11 @@ static void bad_files_are_refused(void **state)
         {FILE_OF(ADDED("\"id\": 1, \"content\": \"a\"") "," MODEL("\"a\": 0", "")),
          "the added token 'a' has the id 1, and 0 in the vocabulary"},
         {FILE_OF(ADDED("\"id\": 0, \"content\": \"b\"") "," MODEL("\"a\": 0", "")), "two tokens have the id 0"},
-        {FILE_OF(ADDED("\"id\": 1, \"content\": \"b\", \"lstrip\": true") "," MODEL("\"a\": 0", "")),
-         "asks for single_word"},
+        {FILE_OF(
+             LOWER ADDED("\"id\": 1, \"content\": \"b\"}, {\"id\": 2, \"content\": \"B\"") "," MODEL("\"a\": 0", "")),
+         "the normalizer makes one text of the added tokens 1 and 2"},
+        {FILE_OF(STRIP ADDED("\"id\": 1, \"content\": \" \"") "," MODEL("\"a\": 0", "")),
+         "the normalizer leaves nothing of the added token 1"},
         {FILE_OF(ADDED("\"id\": 1") "," MODEL("\"a\": 0", "")), "an added token without content"},
     };
     static const struct bad ranks[] = {
@@ -360,6 +397,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_are_tokens),
         cmocka_unit_test_setup_teardown(a_folder_is_read, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(added_tokens_are_found, make_root, remove_root),
         cmocka_unit_test_setup_teardown(bad_files_are_refused, make_root, remove_root),
         cmocka_unit_test(patterns_match),
         cmocka_unit_test(endless_patterns_end),
