@@ -9,6 +9,9 @@
 #define DATA_OPTIONS                                                                                                   \
     {"tokenizer", 0, "T", "bytes, or a folder with tokenizer.json or tokenizer.model; inspect: to decode with",        \
      WORD_FILE},                                                                                                       \
+        {"pattern", 0, "P",                                                                                            \
+         "of a file of ranks as tokenizer: gpt2, cl100k, o200k, llama3, llama4, qwen or a regular expression",         \
+         WORD_NONE},                                                                                                   \
         {"out", 0, "DIR", "build: the folder of shards", WORD_FILE},                                                   \
         {"field", 0, "NAME", "build: the field of a JSON line that is the text (default text)", WORD_NONE},            \
         {"format", 0, "KIND", "build: what files are: auto (by their names), text or jsonl", WORD_NONE},               \

@@ -14,6 +14,7 @@
          WORD_NONE},                                                                                                   \
         {"seq-len", 0, "N", "tokens of a sample (default: as in the run)", WORD_NONE},                                 \
         {"tokenizer", 't', "T", "where the run's tokenizer is now (default: where it was)", WORD_FILE},                \
+        {"pattern", 0, "P", "of a file of ranks as tokenizer: how text is cut (default: as in the run)", WORD_NONE},   \
         {"device", 0, "NAME", "auto, cpu or cuda (default: the run's)", WORD_NONE},                                    \
     {                                                                                                                  \
         "dtype", 0, "TYPE", "bf16 or f32 (default: what the run computed in)", WORD_NONE                               \

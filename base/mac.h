@@ -2,7 +2,8 @@
 /* mac.h - HMAC-SHA256 (RFC 2104, FIPS 180-4): proves that the sender of a message has the key.
  *
  * Here and not of a library because workers load none: it is used for datagrams and handshakes, a few hundred bytes at
- * a time, never for data of a run. No branch and no address depends on a key or on what is hashed. */
+ * a time, and to know a published tokenizer by its file, never for data of a run. No branch and no address depends on a
+ * key or on what is hashed. */
 #ifndef TITAN_BASE_MAC_H
 #define TITAN_BASE_MAC_H
 

@@ -74,8 +74,9 @@ struct recipe {
     } job;
     struct {
         char name[32], flavor[32], tokenizer[512];
-        bool float8, mxfp8;     /* products of linear layers in float8, in MXFP8: one at most */
-        struct model_dims dims; /* resolved */
+        char tokenizer_pattern[1024]; /* of a tokenizer that is a file of ranks; "": it is known by its content */
+        bool float8, mxfp8;           /* products of linear layers in float8, in MXFP8: one at most */
+        struct model_dims dims;       /* resolved */
     } model;
     struct {
         char recipe_name[32], filter_fqns[1024]; /* "wk,wv": parts of the names of layers that are left out */

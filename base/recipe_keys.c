@@ -72,6 +72,10 @@ const struct recipe_key recipe_keys[] = {
      .initial = "\"bytes\"", .theirs = "\"./tests/assets/tokenizer\"", .flags = KEY_TITAN | KEY_NUMBERS,
      .doc = "How text becomes tokens. \"bytes\": a token is a byte; needs vocab_size >= 256. Otherwise a folder of "
             "Hugging Face's files, or a tokenizer's file. Also read as hf_assets_path and tokenizer_path."},
+    {.section = "model", .name = "tokenizer_pattern", .type = KEY_STRING, AT(model.tokenizer_pattern),
+     .initial = "\"\"", .flags = KEY_TITAN | KEY_NUMBERS,
+     .doc = "How text is cut in front of a tokenizer that is a file of ranks (tiktoken): gpt2, cl100k, o200k, llama3, llama4, "
+            "qwen, or a regular expression. \"\": the file is a published one, and known by its content."},
     {.section = "model", .name = "float8", .type = KEY_BOOL, AT(model.float8),
      .on = "quantize.linear.float8|float8", .nothing = "quantize.grouped_mm.float8", .other = "mxfp8", .later = "*",
      .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS,

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import titan  # noqa: E402
 
 WORKER = titan.BIN / "titan-worker"
+GOLDEN = json.loads((titan.SOURCE / "tests/golden/tokenizers.json").read_text())
 folder = tempfile.TemporaryDirectory(prefix="titan-tokenize-")
 root = Path(folder.name)
 PIECES = ["in", "st", "at", "ic", "int", "stat", "static", "\u2581static", "\u2581int"]
@@ -56,9 +57,12 @@ def there_and_back():
 
 
 def golden():
-    """WordPiece and Unigram in the forms of BERT, T5 and XLNet: ids and texts are those of the Python package tokenizers"""
-    for name, made in json.loads((titan.SOURCE / "tests/golden/tokenizers.json").read_text()).items():
-        path = root / f"{name}.json"
+    """the forms of BERT, T5, XLNet, GPT-NeoX and Mistral's tekken: ids and texts are those of the Python packages tokenizers and tiktoken"""
+    for name, made in GOLDEN.items():
+        if name == "ranks":
+            continue
+        path = root / f"golden/{name}.json"
+        path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(made["file"]))
         done = run("tokenize", "-t", path, "-0", stdin="\0".join(made["texts"]) + "\0")
         assert done.code == 0, (name, done.err)
@@ -69,10 +73,65 @@ def golden():
             assert back.out.split("\0")[:-1] == made["decoded"], name
 
 
+def ranks():
+    path = root / "made.tiktoken"
+    path.write_text("".join(f"{token} {rank}\n" for rank, token in enumerate(GOLDEN["ranks"]["table"])))
+    return path
+
+
+def families():
+    """a file of ranks is cut as its family's name or an expression says, to tiktoken's ids; each family has its special tokens"""
+    texts, n = GOLDEN["ranks"]["texts"], len(GOLDEN["ranks"]["table"])
+    for family, ids in GOLDEN["ranks"]["ids"].items():
+        done = run("tokenize", "-t", ranks(), "--pattern", family, "-0", stdin="\0".join(texts) + "\0")
+        assert done.code == 0, (family, done.err)
+        for text, line, want in zip(texts, done.out.split("\n"), ids, strict=False):
+            assert [int(i) for i in line.split()] == want, (family, text)
+    words = run("tokenize", "-t", ranks(), "--pattern", r"\S+|\s+", stdin="the ranks")
+    assert words.code == 0 and run("tokenize", "-t", ranks(), "--pattern", r"\S+|\s+", "-d", stdin=words.out).out == "the ranks"
+    for family, behind, name in (("gpt2", 0, "<|endoftext|>"), ("cl100k", 20, "<|endofprompt|>"), ("o200k", 1, "<|endoftext|>"),
+                                 ("llama3", 9, "<|eot_id|>"), ("llama3", 255, "<|reserved_special_token_246|>"),
+                                 ("llama4", 1143, "<|reasoning_thinking_end|>"), ("llama4", 2047, "<|reserved_special_token_903|>"),
+                                 ("qwen", 0, "<|endoftext|>"), ("qwen", 207, "<|extra_204|>")):
+        assert run("tokenize", "-t", ranks(), "--pattern", family, "-d", stdin=f"{n + behind}\n").out == name, (family, behind)
+
+
+def cut_another_way():
+    """shards keep how text was cut: inspect decodes by it, and a run that cuts another way is refused with both named"""
+    text, shards = root / "text", root / "shards"
+    text.write_text("".join(GOLDEN["ranks"]["texts"]).replace("\0", "") * 10)
+    assert run("data", "build", "--tokenizer", ranks(), "--out", shards, text).err.count("gpt2, cl100k, o200k, llama3, llama4, qwen") == 1
+    done = run("data", "build", "--tokenizer", ranks(), "--pattern", "cl100k", "--out", shards, text)
+    assert done.code == 0, done.err
+    about = json.loads((shards / "titan-data.json").read_text())
+    assert (about["tokenizer_pattern"], about["eos"]) == ("cl100k", len(GOLDEN["ranks"]["table"]) + 1), about
+    shown = run("data", "inspect", shards)
+    assert "pattern     cl100k" in shown.out and "name one with" not in shown.out and "|" in shown.out, shown.out
+    keys = {"training.dataset_path": shards, "training.steps": 2, "model.vocab_size": 800, "model.hf_assets_path": ranks()}
+
+    def train(pattern):
+        return run("run", titan.SOURCE / "recipes/tiny.toml", "--dir", root / f"run-{pattern}", "--device", "cpu",
+                   *(w for k, v in {**keys, "model.tokenizer_pattern": pattern}.items() for w in ("--set", f"{k}={v}")))
+    done = train("llama3")
+    assert done.code == 2 and "model.tokenizer_pattern to 'cl100k'" in done.err, (done.code, done.err)
+    assert "does not hold how text is cut" in train("").err
+    done = train("cl100k")
+    assert done.code == 0, done.err
+    ask = ("generate", root / "run-cl100k/checkpoint", "--prompt", "the", "--max-tokens", "2", "--device", "cpu")
+    assert run(*ask).code == 0
+    assert "there is no pattern 'cl100'" in run(*ask, "--pattern", "cl100").err
+    assert run("eval", root / "run-cl100k/checkpoint", "--data", text, "--steps", "1", "--device", "cpu").code == 0
+
+
 def refused():
     """what is no tokenizer, no text or no id: exit 2 and one line"""
     for args, stdin, why in ((("-t", "/nowhere"), "", "'/nowhere': No such file"), (("/nowhere",), "", "'/nowhere': No such file"),
-                             (("-t", root), "", "has neither tokenizer.json nor a tokenizer.model"),
+                             (("-t", root), "", "has neither tokenizer.json nor a tokenizer.model or tekken.json"),
+                             (("-t", ranks()), "", "a file of ranks does not hold how text is cut; --pattern, model.tokenizer_pattern"),
+                             (("-t", ranks(), "--pattern", "o200k_base"), "", "there is no pattern 'o200k_base'"),
+                             (("-t", ranks(), "--pattern", r"\w+"), "", "byte 1: this escape is not known"),
+                             (("--pattern", "gpt2"), "", 'the tokenizer "bytes" takes no pattern'),
+                             (("-t", tokenizer(), "--pattern", "gpt2"), "", "has its own pattern"),
                              (("-d",), "12 x\n", "line 1: ids should stand here"), (("-d",), "256\n", "256 is not a token"),
                              (("-d",), "99999999999\n", "line 1: ids should stand here")):
         done = run("tokenize", *args, stdin=stdin)
@@ -105,4 +164,4 @@ def generated():
     assert done.code == 2 and "has 295 tokens, the model 256" in done.err, (done.code, done.err)
 
 
-titan.tap(there_and_back, golden, refused, generated)
+titan.tap(there_and_back, golden, families, cut_another_way, refused, generated)

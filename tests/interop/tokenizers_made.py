@@ -15,10 +15,14 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+CL100K = r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
 O200K = "|".join([
     r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
     r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
     r"""\p{N}{1,3}""", r""" ?[^\s\p{L}\p{N}]+[\r\n/]*""", r"""\s*[\r\n]+""", r"""\s+(?!\S)""", r"""\s+"""])
+FAMILIES = {"gpt2": GPT2, "cl100k": CL100K, "o200k": O200K, "llama3": LLAMA3, "llama4": O200K, "qwen": QWEN}
+TEKKEN = O200K.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace(r"\p{N}{1,3}", r"\p{N}")
 DEEPSEEK = [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
             r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^""" "\r\n" r"""\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
             r"""| ?[\p{P}\p{S}]+[""" "\r\n" r"""]*|\s*[""" "\r\n" r"""]+|\s+(?!\S)|\s+"""]
@@ -224,6 +228,28 @@ def write_ranks(table, path):
 
 def tiktoken_of(table, pattern=LLAMA3):
     return tiktoken.Encoding("made", pat_str=pattern, mergeable_ranks=table, special_tokens={})
+
+
+def family_ids(table, family):
+    """What a list of texts becomes: Qwen's own code brings text to normal form C first."""
+    t = tiktoken_of(table, FAMILIES[family])
+    return lambda texts: [t.encode_ordinary(unicodedata.normalize("NFC", s) if family == "qwen" else s) for s in texts]
+
+
+def tekken(table, special, more=10):
+    """A tekken.json: its ids begin behind `special` special ones, and of the ranks the last ones are not used."""
+    vocab = [{"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": token.decode(errors="replace")}
+             for token, rank in table.items()]
+    return {"config": {"pattern": TEKKEN, "num_vocab_tokens": len(table), "default_vocab_size": len(table) - more + special,
+                       "default_num_special_tokens": special, "version": "v3"}, "vocab": vocab}
+
+
+def tekken_ids(file):
+    config = file["config"]
+    special = config["default_num_special_tokens"]
+    ranks = {base64.b64decode(v["token_bytes"]): v["rank"] for v in file["vocab"][:config["default_vocab_size"] - special]}
+    t = tiktoken_of(ranks, config["pattern"])
+    return lambda texts: [[i + special for i in t.encode_ordinary(s)] for s in texts]
 
 
 NASTY = ("\ud7ff\ue000\ufffd\uffff\ufeff\u200b\u200c\u200d\u2060\u00ad\u034f\u180e\u2028\u2029\u0085\u00a0\u1680\u3000\u202f"

@@ -658,6 +658,7 @@ static titan_status prepare_set(struct build *b, struct titan_error *err)
         return titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has no end of text (eos_token), which separates documents",
                           b->opt->tokenizer_name);
     (void)snprintf(set->tokenizer, sizeof(set->tokenizer), "%s", b->opt->tokenizer_name);
+    (void)snprintf(set->pattern, sizeof(set->pattern), "%s", tokenizer_pattern(t));
     set->tokenizer_hash = tokenizer_hash(t);
     set->vocab_size = tokenizer_vocabulary(t);
     set->eos = eos;

@@ -149,7 +149,7 @@ static titan_status build(const struct args *args, struct titan_error *err)
     const int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
     TRY(args_int(args, "threads", 1, 1024, MIN(cores, 1024), &threads, err));
     TRY(args_int(args, "shard-tokens", 1, INT64_C(1) << 40, BUILD_SHARD_TOKENS, &o.shard_tokens, err));
-    TRY(tokenizer_open(o.tokenizer_name, &tokenizer, err));
+    TRY(tokenizer_open_as(o.tokenizer_name, args_text(args, "pattern", NULL), &tokenizer, err));
     o.threads = (int)threads;
     o.tokenizer = tokenizer;
     const titan_status status =
@@ -170,7 +170,9 @@ static titan_status build(const struct args *args, struct titan_error *err)
 static titan_status inspect(const struct args *args, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
-    struct inspect_options o = {.path = args->words[1], .tokenizer = args_text(args, "tokenizer", NULL)};
+    struct inspect_options o = {.path = args->words[1],
+                                .tokenizer = args_text(args, "tokenizer", NULL),
+                                .pattern = args_text(args, "pattern", NULL)};
     int64_t seed;
     TRY(read_json(args, &o.json, err));
     TRY(args_int(args, "sample", 0, 1000000, 3, &o.samples, err));

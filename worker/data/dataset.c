@@ -45,8 +45,11 @@ static titan_status open_shards(struct corpus *c, const char *path, const struct
                             "), the run's is '%.200s' (%016" PRIx64 ")",
                             path, *set.tokenizer ? "'" : "", set.tokenizer, *set.tokenizer ? "' " : "",
                             set.tokenizer_hash, o->tokenizer_name, tokenizer_hash(o->tokenizer));
+        const bool same = strcmp(set.pattern, tokenizer_pattern(o->tokenizer)) == 0;
         if (err)
-            titan_error_hint(err, "set model.hf_assets_path to the tokenizer it was built with, or build it again");
+            titan_error_hint(err,
+                             "set model.hf_assets_path to the tokenizer it was built with%s%.100s%s, or build it again",
+                             same ? "" : ", model.tokenizer_pattern to '", same ? "" : set.pattern, same ? "" : "'");
     }
     shard_set_clear(&set);
     return status;
@@ -105,6 +108,7 @@ static titan_status place_tokens(const struct dataset_options *o, uint64_t hash,
 static titan_status build_tokens(const struct dataset_source *source, const struct dataset_options *o,
                                  char ret_folder[PATH_MAX], struct build_report *report, struct titan_error *err)
 {
+    const char *pattern = tokenizer_pattern(o->tokenizer);
     uint64_t hash, bytes;
     struct build_options build = {.inputs = &source->path,
                                   .n_inputs = 1,
@@ -124,9 +128,10 @@ static titan_status build_tokens(const struct dataset_source *source, const stru
                          "'%s' is about %" PRIu64 " MiB of text; up to %" PRIu64 " MiB are tokenised when a run starts",
                          source->path, bytes >> 20, TOKENISE_BYTES_MAX >> 20);
         if (err)
-            titan_error_hint(err, "make tokens of it once: titanctl data build --tokenizer '%.40s' --out DIR%s '%.60s'",
-                             o->tokenizer_name, build.bos && tokenizer_bos(o->tokenizer) != TOKEN_NONE ? " --bos" : "",
-                             source->path);
+            titan_error_hint(
+                err, "make tokens of it once: titanctl data build --tokenizer '%.40s'%s%.40s%s --out DIR%s '%.60s'",
+                o->tokenizer_name, *pattern ? " --pattern '" : "", pattern, *pattern ? "'" : "",
+                build.bos && tokenizer_bos(o->tokenizer) != TOKEN_NONE ? " --bos" : "", source->path);
         return TITAN_EINVAL;
     }
     TRY(place_tokens(o, hash, ret_folder, err));

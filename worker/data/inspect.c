@@ -55,11 +55,12 @@ static titan_status open_corpus(const char *path, struct inspection *in, struct 
     return in->corpus.tokens > 0 ? TITAN_OK : titan_fail(err, TITAN_EINVAL, "'%s' has no tokens", path);
 }
 
-static titan_status open_tokenizer(const char *named, struct inspection *in, struct titan_error *err)
+static titan_status open_tokenizer(const struct inspect_options *o, struct inspection *in, struct titan_error *err)
 {
+    const char *named = o->tokenizer, *pattern = o->pattern ? o->pattern : in->set.pattern;
     if (named)
-        TRY(tokenizer_open(named, &in->tokenizer, err));
-    else if (*in->set.tokenizer && tokenizer_open(in->set.tokenizer, &in->tokenizer, NULL) != TITAN_OK)
+        TRY(tokenizer_open_as(named, pattern, &in->tokenizer, err));
+    else if (*in->set.tokenizer && tokenizer_open_as(in->set.tokenizer, pattern, &in->tokenizer, NULL) != TITAN_OK)
         in->why_not = "its tokenizer is not there: name one with --tokenizer";
     if (!in->tokenizer && !in->why_not)
         in->why_not = "it does not name its tokenizer: give one with --tokenizer";
@@ -192,8 +193,10 @@ static void show_counts(const struct inspection *in, const char *path, struct bu
         buf_printf(out, "  separator   %d\n", in->corpus.separator);
     if (in->format != DATA_SHARDS)
         return;
-    buf_printf(out, "  tokenizer   %s (%016" PRIx64 ")\n  largest id  %d\n", *set->tokenizer ? set->tokenizer : "-",
-               set->tokenizer_hash, set->id_max);
+    buf_printf(out, "  tokenizer   %s (%016" PRIx64 ")\n", *set->tokenizer ? set->tokenizer : "-", set->tokenizer_hash);
+    if (*set->pattern)
+        buf_printf(out, "  pattern     %s\n", set->pattern);
+    buf_printf(out, "  largest id  %d\n", set->id_max);
     if (set->text_bytes)
         buf_printf(out, "  text        %" PRIu64 " bytes, %.3f a token\n  bad records %" PRIu64 "\n", set->text_bytes,
                    (double)set->text_bytes / (double)in->corpus.tokens, set->bad_records);
@@ -216,6 +219,7 @@ static void put_counts_json(const struct inspection *in, struct json_writer *w)
     (void)snprintf(hash, sizeof(hash), "%016" PRIx64, set->tokenizer_hash);
     json_put_string(w, "tokenizer", set->tokenizer);
     json_put_string(w, "tokenizer_hash", hash);
+    json_put_string(w, "tokenizer_pattern", set->pattern);
     json_put_int(w, "id_max", set->id_max);
     json_put_uint(w, "text_bytes", set->text_bytes);
     json_put_uint(w, "bad_records", set->bad_records);
@@ -226,7 +230,7 @@ titan_status data_inspect(const struct inspect_options *o, struct buf *out, stru
     _cleanup_(inspection_close) struct inspection in = {.corpus.separator = -1};
     struct json_writer w = {.out = out, .pretty = true};
     TRY(open_corpus(o->path, &in, err));
-    TRY(open_tokenizer(o->tokenizer, &in, err));
+    TRY(open_tokenizer(o, &in, err));
     if (o->json) {
         json_begin_object(&w, NULL);
         put_counts_json(&in, &w);

@@ -12,6 +12,7 @@
 struct inspect_options {
     const char *path;
     const char *tokenizer; /* to decode with; NULL: the one that shards name, where it is what they were built with */
+    const char *pattern;   /* of that tokenizer; NULL: as the shards name it */
     int64_t samples;       /* of SAMPLE_TOKENS tokens, at places drawn from the seed */
     uint64_t seed;
     bool json;

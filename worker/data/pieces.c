@@ -225,7 +225,8 @@ static bool spaced(char c)
 static bool ends_line(const char *text, size_t end)
 {
     const unsigned char before = (unsigned char)text[end - 2], after = (unsigned char)text[end];
-    return text[end - 1] == '\n' && before < 0x80 && after < 0x80 && !spaced((char)before) && !spaced((char)after);
+    return text[end - 1] == '\n' && before < 0x80 && after < 0x80 && !spaced((char)before) && !spaced((char)after) &&
+           after != '/'; /* which o200k's takes with the line end before */
 }
 
 size_t data_piece_cut(const char *text, size_t n)

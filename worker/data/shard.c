@@ -127,6 +127,7 @@ titan_status shard_set_write(const char *dir, const struct shard_set *set, struc
     json_put_int(&w, "version", SHARD_VERSION);
     json_put_string(&w, "tokenizer", set->tokenizer);
     put_hash(&w, "tokenizer_hash", set->tokenizer_hash, 16);
+    json_put_string(&w, "tokenizer_pattern", set->pattern);
     json_put_int(&w, "vocab_size", set->vocab_size);
     json_put_int(&w, "eos", set->eos);
     json_put_int(&w, "id_max", set->id_max);
@@ -193,6 +194,7 @@ static titan_status read_set(const char *path, const struct json *o, struct shar
         !get_hash(o, "tokenizer_hash", &set->tokenizer_hash))
         return titan_fail(err, TITAN_ECORRUPT, "'%s' is damaged", path);
     (void)snprintf(set->tokenizer, sizeof(set->tokenizer), "%s", json_string(o, "tokenizer", ""));
+    (void)snprintf(set->pattern, sizeof(set->pattern), "%s", json_string(o, "tokenizer_pattern", ""));
     set->width = (uint32_t)width;
     set->tokens = (uint64_t)tokens;
     set->documents = (uint64_t)documents;

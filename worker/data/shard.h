@@ -51,6 +51,7 @@ struct shard_info {
 
 struct shard_set {
     char tokenizer[512]; /* as it was named */
+    char pattern[1024];  /* tokenizer_pattern() */
     uint64_t tokenizer_hash;
     int64_t vocab_size;
     int32_t eos, id_max;

@@ -43,7 +43,7 @@ static titan_status open_data(struct trainer *t, int threads, struct titan_error
     const struct recipe *r = t->recipe;
     struct tokenizer *tokenizer = NULL;
 
-    TRY(tokenizer_open(r->model.tokenizer, &tokenizer, err));
+    TRY(tokenizer_open_as(r->model.tokenizer, r->model.tokenizer_pattern, &tokenizer, err));
     titan_status status = open_sources(t, threads, tokenizer, err);
     if (status == TITAN_OK && tokenizer_vocabulary(tokenizer) > r->model.dims.vocab_size)
         status = titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has %ld tokens, model.vocab_size is %ld",

@@ -274,6 +274,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     const char *output = args_text(args, "output", "table");
     struct evaluate_options o = {.inference = {.checkpoint = args->words[0],
                                                .tokenizer = args_text(args, "tokenizer", NULL),
+                                               .pattern = args_text(args, "pattern", NULL),
                                                .device = args_text(args, "device", NULL),
                                                .dtype = args_text(args, "dtype", NULL)},
                                  .data = args_text(args, "data", NULL),

@@ -68,6 +68,7 @@ static titan_status open_model(struct generator *g, struct titan_error *err)
     const struct inference *const i = &g->inference;
     const struct inference_options options = {.checkpoint = g->options->checkpoint,
                                               .tokenizer = g->options->tokenizer,
+                                              .pattern = g->options->pattern,
                                               .device = g->options->device,
                                               .dtype = g->options->dtype};
     TRY(inference_open(&options, &g->inference, err));
@@ -235,6 +236,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     struct generate_options o = {.checkpoint = args->words[0],
                                  .prompt = args_text(args, "prompt", ""),
                                  .tokenizer = args_text(args, "tokenizer", NULL),
+                                 .pattern = args_text(args, "pattern", NULL),
                                  .device = args_text(args, "device", NULL),
                                  .dtype = args_text(args, "dtype", NULL),
                                  .logits_path = args_text(args, "logits", NULL)};
@@ -267,6 +269,7 @@ const struct command generate_command = {
             {"top-k", 0, "K", "draw among the K likeliest, 0 = all (40)", WORD_NONE},
             {"seed", 0, "S", "the same seed gives the same text (0)", WORD_NONE},
             {"tokenizer", 't', "T", "where the run's tokenizer is now (default: where it was)", WORD_FILE},
+            {"pattern", 0, "P", "of a file of ranks as tokenizer: how text is cut (default: as in the run)", WORD_NONE},
             {"device", 0, "NAME", "auto, cpu or cuda (default: the run's)", WORD_NONE},
             {"dtype", 0, "TYPE", "bf16 or f32 (default: what the run computed in)", WORD_NONE},
             {"logits", 0, "FILE", "write the logits of every position of the prompt as safetensors", WORD_FILE},

@@ -12,7 +12,7 @@
 struct generate_options {
     const char *checkpoint; /* or a folder of them: the newest */
     const char *prompt;
-    const char *tokenizer; /* NULL = the recipe's */
+    const char *tokenizer, *pattern; /* NULL = the recipe's */
     int64_t max_tokens;
     double temperature; /* 0 = always the likeliest token */
     int64_t top_k;      /* draw among the likeliest k; 0 = all */

@@ -19,12 +19,12 @@ static titan_status choose_dtype(const char *name, const struct device_info *inf
     return TITAN_OK;
 }
 
-static titan_status open_tokenizer(struct inference *i, const char *given, struct titan_error *err)
+static titan_status open_tokenizer(struct inference *i, const char *given, const char *pattern, struct titan_error *err)
 {
     const struct recipe *r = &i->trained.recipe;
     const char *name = given ? given : r->model.tokenizer;
 
-    if (tokenizer_open(name, &i->tokenizer, err) != TITAN_OK) {
+    if (tokenizer_open_as(name, pattern ? pattern : r->model.tokenizer_pattern, &i->tokenizer, err) != TITAN_OK) {
         if (!given)
             titan_error_hint(err, "the run trained with it; --tokenizer names where it is now");
         return err && err->status == TITAN_ENOMEM ? TITAN_ENOMEM : TITAN_EINVAL;
@@ -41,7 +41,7 @@ titan_status inference_open(const struct inference_options *options, struct infe
     TRY(trained_open(options->checkpoint, &ret->trained, err));
     const struct recipe *r = &ret->trained.recipe;
     const struct device_options device = {.threads = (int)r->device.threads};
-    TRY(open_tokenizer(ret, options->tokenizer, err));
+    TRY(open_tokenizer(ret, options->tokenizer, options->pattern, err));
     TRY(device_open(options->device ? options->device : r->device.name, &device, &ret->device, err));
     return choose_dtype(options->dtype ? options->dtype : r->training.mixed_precision_param, &ret->device.info,
                         &ret->dt, err);

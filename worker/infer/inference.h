@@ -11,6 +11,7 @@
 struct inference_options {
     const char *checkpoint; /* or a folder of them: the newest */
     const char *tokenizer;  /* NULL: the recipe's */
+    const char *pattern;    /* of the tokenizer; NULL: the recipe's */
     const char *device;     /* "cpu", "cuda", "auto"; NULL: the recipe's */
     const char *dtype;      /* "bf16", "f32"; NULL: what the run computed in */
 };

@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/vec.h"
+#include "worker/tokenizer/family.h"
 #include "worker/tokenizer/tokenizer.h"
 
 #define READ_BYTES ((size_t)1 << 20)
@@ -113,7 +114,7 @@ static titan_status tokenize(struct tokenize *k, const struct args *args, struct
 {
     const char *path = args_text(args, "tokenizer", "bytes");
     const bool separated = args_has(args, "null"), count = args_has(args, "count");
-    titan_status status = tokenizer_open(path, &k->tokenizer, err);
+    titan_status status = tokenizer_open_as(path, args_text(args, "pattern", NULL), &k->tokenizer, err);
     if (status == TITAN_OK)
         status = tokenizer_encoder_open(k->tokenizer, &k->encoder, err);
     if (status == TITAN_OK)
@@ -144,8 +145,9 @@ const struct command tokenize_command = {
     .max_args = 1,
     .options =
         (const struct option_spec[]){
-            {"tokenizer", 't', "T", "bytes (default), a tokenizer.json, a tokenizer.model, or a folder with one",
-             WORD_FILE},
+            {"tokenizer", 't', "T",
+             "bytes (default), a tokenizer.json, a file of ranks (tiktoken), a tekken.json, or a folder", WORD_FILE},
+            {"pattern", 0, "P", "of a file of ranks: " FAMILY_NAMES " or a regular expression", WORD_NONE},
             {"count", 'c', NULL, "how many bytes and tokens, in place of the ids", WORD_NONE},
             {"decode", 'd', NULL, "FILE has ids, a text a line: show the texts", WORD_NONE},
             {"null", '0', NULL, "texts end in a NUL byte: several in one FILE, a line of ids for each", WORD_NONE},

@@ -74,17 +74,22 @@ static titan_status read_config_beside(struct tokenizer *t, const char *path, st
     return status == TITAN_OK ? status : titan_fail(err, status, "tokenizer '%s': %s", config, missing.msg);
 }
 
-static titan_status read_tokenizer(struct tokenizer *t, const char *path, struct titan_error *err)
+static titan_status read_tokenizer(struct tokenizer *t, const char *path, const char *pattern, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = {.limit = FILE_BYTES_MAX + 1};
     const bool json = ends_in(path, ".json");
+    if (json && pattern)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "tokenizer '%s' has its own pattern: --pattern (model.tokenizer_pattern) is for files of ranks", path);
     TRY(read_named(path, &text, err));
     t->bos = t->eos = TOKEN_NONE;
     t->hash = hash_text(HASH_INIT, json ? "json" : "ranks");
-    titan_status status = (json ? tokenizer_read_json : tokenizer_read_ranks)(t, text.data, text.len, err);
+    const titan_status status = json ? tokenizer_read_json(t, text.data, text.len, err)
+                                     : tokenizer_read_ranks(t, text.data, text.len, pattern, err);
     if (status != TITAN_OK)
         return titan_error_wrap(err, "tokenizer '%s'", path);
-    if (json)
+    if (t->names.n > 0)
         TRY(read_config_beside(t, path, err));
     t->n_ids = (int64_t)t->vocabulary.n;
     titan_assert(t->n_ids > 0);
@@ -96,7 +101,8 @@ static titan_status read_tokenizer(struct tokenizer *t, const char *path, struct
 /* The file that a path stands for: itself, or one of the folder that it is. */
 static titan_status find_file(const char *path, char ret[PATH_MAX], struct titan_error *err)
 {
-    static const char *const names[] = {"", "/tokenizer.json", "/tokenizer.model", "/original/tokenizer.model"};
+    static const char *const names[] = {"", "/tokenizer.json", "/tokenizer.model", "/original/tokenizer.model",
+                                        "/tekken.json"};
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         struct stat st;
         if (snprintf(ret, PATH_MAX, "%s%s", path, names[i]) >= PATH_MAX)
@@ -106,13 +112,17 @@ static titan_status find_file(const char *path, char ret[PATH_MAX], struct titan
         if (i == 0 && stat(ret, &st) < 0)
             return titan_fail_errno(err, "tokenizer '%s'", path);
     }
-    return titan_fail(err, TITAN_ENOTFOUND, "tokenizer '%s' has neither tokenizer.json nor a tokenizer.model", path);
+    return titan_fail(err, TITAN_ENOTFOUND,
+                      "tokenizer '%s' has neither tokenizer.json nor a tokenizer.model or tekken.json", path);
 }
 
-titan_status tokenizer_open(const char *path, struct tokenizer **ret, struct titan_error *err)
+titan_status tokenizer_open_as(const char *path, const char *pattern, struct tokenizer **ret, struct titan_error *err)
 {
     titan_assert(path && ret);
     char file[PATH_MAX];
+    pattern = pattern && *pattern ? pattern : NULL;
+    if (pattern && strcmp(path, "bytes") == 0)
+        return titan_fail(err, TITAN_EINVAL, "the tokenizer \"bytes\" takes no pattern");
     struct tokenizer *t = calloc(1, sizeof(*t));
     if (!t)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a tokenizer");
@@ -124,7 +134,7 @@ titan_status tokenizer_open(const char *path, struct tokenizer **ret, struct tit
     }
     titan_status status = find_file(path, file, err);
     if (status == TITAN_OK)
-        status = read_tokenizer(t, file, err);
+        status = read_tokenizer(t, file, pattern, err);
     if (status != TITAN_OK) {
         tokenizer_close(t);
         return status;
@@ -154,6 +164,7 @@ void tokenizer_close(struct tokenizer *t)
     split_free(&t->split);
     free_added(&t->added);
     free_added(&t->added_behind);
+    free(t->pattern);
     free(t->decoder.from);
     free(t->decoder.to);
     free(t->decoder.prefix);
@@ -173,6 +184,11 @@ int32_t tokenizer_bos(const struct tokenizer *t)
 int32_t tokenizer_eos(const struct tokenizer *t)
 {
     return t->eos;
+}
+
+const char *tokenizer_pattern(const struct tokenizer *t)
+{
+    return t->pattern ? t->pattern : "";
 }
 
 uint64_t tokenizer_hash(const struct tokenizer *t)

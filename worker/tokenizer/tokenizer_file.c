@@ -6,10 +6,9 @@
 #include "base/cleanup.h"
 #include "base/hash.h"
 #include "base/utf8.h"
+#include "worker/tokenizer/family.h"
 
 #define PARTS_DEEP 8 /* sequences in sequences */
-
-static const char gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 titan_status tokenizer_file_unknown(const struct tokenizer_file *f, const char *what, const char *type,
                                     const char *known)
@@ -294,7 +293,8 @@ static titan_status read_byte_level(struct tokenizer_file *f, const struct json 
     f->t->hash = hash_word(hash_word(f->t->hash, prefix), regex);
     if (prefix)
         TRY(add_prefix(f, NORMALIZE_PREFIX, " "));
-    return regex ? split_add(&f->t->split, gpt2_pattern, false, SPLIT_ISOLATED, false, f->err) : TITAN_OK;
+    return regex ? split_add(&f->t->split, family_find("gpt2")->pattern, false, SPLIT_ISOLATED, false, f->err)
+                 : TITAN_OK;
 }
 
 titan_status tokenizer_file_pre_tokenizer(struct tokenizer_file *f, const struct json *part, const char *type)

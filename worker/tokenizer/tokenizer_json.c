@@ -530,6 +530,8 @@ titan_status tokenizer_read_json(struct tokenizer *t, const char *text, size_t n
     struct tokenizer_file f = {.t = t, .err = err};
     _cleanup_(free_json) struct json *root = NULL;
     TRY(json_parse_nul(text, n, &root, err));
+    if (!json_get(root, "model") && json_get(root, "config") && json_get(root, "vocab"))
+        return tokenizer_read_tekken(t, root, err);
     const titan_status status = read_file(&f, root);
     free(f.special);
     TRY(status);

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "worker/tokenizer/bpe.h"
 #include "worker/tokenizer/normalize.h"
 #include "worker/tokenizer/split.h"
@@ -45,6 +46,7 @@ struct tokenizer {
     struct normalizer normalizer;
     struct normalizer marks; /* what the pre-tokenizer does to a text before it cuts */
     struct split split;
+    char *pattern; /* owned; of a file of ranks, the name of its family or the expression; NULL: the file has it */
     struct added_tokens added, added_behind; /* looked for in a text as it comes, and behind the normalizer */
 
     struct {
@@ -67,8 +69,11 @@ titan_status tokenizer_read_json(struct tokenizer *t, const char *text, size_t n
 /* Begin and end of text as the tokenizer_config.json beside it names them. */
 titan_status tokenizer_read_config(struct tokenizer *t, const char *text, size_t n,
                                    struct titan_error *err) TITAN_MUST_USE;
-/* Lines of a base64 token and its rank (tiktoken), with the pattern and the special tokens of Llama 3. */
-titan_status tokenizer_read_ranks(struct tokenizer *t, const char *text, size_t n,
+/* Lines of a base64 token and its rank (tiktoken). pattern: as tokenizer_open_as() has it. */
+titan_status tokenizer_read_ranks(struct tokenizer *t, const char *text, size_t n, const char *pattern,
                                   struct titan_error *err) TITAN_MUST_USE;
+/* A tekken.json (Mistral). */
+titan_status tokenizer_read_tekken(struct tokenizer *t, const struct json *root,
+                                   struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -1,48 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tiktoken's files of ranks, as Llama 3's tokenizer.model is one: a line a token, base64, a space, its rank. Ranks are
- * ids and say in which order pairs become tokens. */
+ * ids, and the order in which pairs become tokens. Mistral's tekken.json holds the same, with its pattern. */
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "base/hash.h"
 #include "worker/tokenizer/base64.h"
+#include "worker/tokenizer/family.h"
 #include "worker/tokenizer/tokenizer_parts.h"
 
 #define TOKEN_BYTES_MAX 1024
-#define SPECIAL_TOKENS 256
 
-/* The pattern of Meta's tokenizer.py. */
-static const char llama3_pattern[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
-                                     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-/* Its special tokens; <|reserved_special_token_2|> and so on fill up to 256. */
-static const char *const llama3_special[] = {"<|begin_of_text|>",
-                                             "<|end_of_text|>",
-                                             "<|reserved_special_token_0|>",
-                                             "<|reserved_special_token_1|>",
-                                             "<|finetune_right_pad_id|>",
-                                             "<|step_id|>",
-                                             "<|start_header_id|>",
-                                             "<|end_header_id|>",
-                                             "<|eom_id|>",
-                                             "<|eot_id|>",
-                                             "<|python_tag|>"};
+/* A token's bytes in base64; "=" are none, as Whisper's file has them: nothing that is found. */
+static titan_status put_token(struct tokenizer *t, const char *base64, size_t n, int64_t id, bool *ret_good,
+                              struct titan_error *err)
+{
+    unsigned char bytes[TOKEN_BYTES_MAX];
+    bytes[0] = 0; /* of no token */
+    const bool empty = n == 1 && *base64 == '=';
+    const ptrdiff_t len = empty ? 0 : n / 4 * 3 <= TOKEN_BYTES_MAX ? base64_read(base64, n, bytes) : -1;
+    *ret_good = empty || len > 0;
+    if (!*ret_good)
+        return TITAN_OK;
+    TRY(vocabulary_put(&t->vocabulary, id, (char *)bytes, (size_t)len, err));
+    return empty ? TITAN_OK : vocabulary_index(&t->vocabulary, (int32_t)id, err);
+}
 
 static titan_status read_line(struct tokenizer *t, size_t number, const char *line, size_t n, struct titan_error *err)
 {
     titan_assert(line && number >= 1);
-    unsigned char bytes[TOKEN_BYTES_MAX];
     const char *space = memchr(line, ' ', n);
-    const size_t written = space ? (size_t)(space - line) : 0;
-    const ptrdiff_t len = written / 4 * 3 <= TOKEN_BYTES_MAX ? base64_read(line, written, bytes) : -1;
     int64_t rank = 0;
     const char *at = space ? space + 1 : line, *end = line + n;
-    bool good = len > 0 && at < end;
+    bool good = space && at < end;
     for (; good && at < end; at++) {
         good = *at >= '0' && *at <= '9' && rank < VOCABULARY_MAX;
         rank = rank * 10 + (*at - '0');
     }
+    if (good && put_token(t, line, (size_t)(space - line), rank, &good, err) != TITAN_OK)
+        return titan_error_wrap(err, "line %zu", number);
     if (!good && number == 1)
         return titan_fail(err, TITAN_EUNSUPPORTED,
                           "it is not a file of ranks (base64 and a number a line); of a SentencePiece model, give the "
@@ -51,10 +51,7 @@ static titan_status read_line(struct tokenizer *t, size_t number, const char *li
         return titan_fail(err, TITAN_EINVAL,
                           "line %zu: a base64 token of at most %d bytes and its rank should stand here", number,
                           TOKEN_BYTES_MAX);
-    titan_status status = vocabulary_put(&t->vocabulary, rank, (char *)bytes, (size_t)len, err);
-    if (status == TITAN_OK)
-        status = vocabulary_index(&t->vocabulary, (int32_t)rank, err);
-    return status == TITAN_OK ? status : titan_error_wrap(err, "line %zu", number);
+    return TITAN_OK;
 }
 
 /* Every way to make a token out of two others has the token's rank. */
@@ -74,25 +71,72 @@ static titan_status add_pairs(struct tokenizer *t, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status add_special(struct tokenizer *t, struct titan_error *err)
+/* Where a special token of the family is in a file with n ranks: where the family's own file has it if this one leaves
+ * that place free (p50k does), otherwise as far behind the ranks as there. */
+static int32_t place_special(const struct tokenizer *t, const struct family *f, int64_t n, int32_t id)
 {
-    const int64_t base = (int64_t)t->vocabulary.n;
-    titan_assert(base >= 0);
-    for (int i = 0; i < SPECIAL_TOKENS; i++) {
-        char name[48];
-        const int reserved = i - (int)ARRAY_SIZE(llama3_special) + 2;
-        if (i < (int)ARRAY_SIZE(llama3_special))
-            (void)snprintf(name, sizeof(name), "%s", llama3_special[i]);
-        else
-            (void)snprintf(name, sizeof(name), "<|reserved_special_token_%d|>", reserved);
-        TRY(vocabulary_put(&t->vocabulary, base + i, name, strlen(name), err));
-    }
-    t->bos = (int32_t)base;
-    t->eos = (int32_t)base + 1;
+    titan_assert(n >= 0 && n <= VOCABULARY_MAX);
+    return id < n && !t->vocabulary.tokens[id].there ? id : (int32_t)(id - f->ranks + n);
+}
+
+static titan_status add_special(struct tokenizer *t, const struct family *f, struct titan_error *err)
+{
+    const int64_t n = (int64_t)t->vocabulary.n;
+    t->bos = f->bos == TOKEN_NONE ? TOKEN_NONE : place_special(t, f, n, f->bos);
+    t->eos = f->eos == TOKEN_NONE ? TOKEN_NONE : place_special(t, f, n, f->eos);
+    for (size_t i = 0; i < f->n_special; i++)
+        for (int32_t k = 0; k < MAX(f->special[i].n, 1); k++) {
+            const struct special_run *run = &f->special[i];
+            char name[64];
+            const int len = run->n ? snprintf(name, sizeof(name), "%s%" PRId32 "|>", run->name, run->from + k)
+                                   : snprintf(name, sizeof(name), "%s", run->name);
+            TRY(vocabulary_put(&t->vocabulary, place_special(t, f, n, run->id + k), name, (size_t)len, err));
+        }
     return TITAN_OK;
 }
 
-titan_status tokenizer_read_ranks(struct tokenizer *t, const char *text, size_t n, struct titan_error *err)
+/* Whether it is meant as a name: a pattern has other signs too. */
+static bool is_name(const char *pattern)
+{
+    while (isalnum((unsigned char)*pattern) || (*pattern && strchr("_.-", *pattern)))
+        pattern++;
+    return !*pattern;
+}
+
+static titan_status set_pattern(struct tokenizer *t, const char *given, const struct family *f, struct titan_error *err)
+{
+    const char *pattern = f ? f->pattern : given;
+    t->hash = hash_text(t->hash, pattern);
+    t->pattern = strdup(f ? f->name : given);
+    if (!t->pattern)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a pattern");
+    if (f && f->normal_form) {
+        t->hash = hash_text(t->hash, "NFC");
+        TRY(normalize_add(&t->normalizer, (struct normalize_step){.kind = NORMALIZE_FORM, .form = UNICODE_NFC}, err));
+    }
+    return split_add(&t->split, pattern, false, SPLIT_ISOLATED, false, err);
+}
+
+/* What both kinds of file end with: all ids of ranks, [first, end), are tokens, and words begin as bytes. */
+static titan_status finish(struct tokenizer *t, size_t first, size_t end, struct titan_error *err)
+{
+    titan_assert(end <= t->vocabulary.n);
+    for (size_t id = first; id < end; id++)
+        if (!t->vocabulary.tokens[id].there)
+            return titan_fail(err, TITAN_EINVAL, "no token has the rank %zu, though there are higher ones", id - first);
+    for (int byte = 0; byte < 256; byte++) {
+        const char one = (char)byte;
+        t->bpe.of_byte[byte] = vocabulary_find(&t->vocabulary, &one, 1);
+        if (t->bpe.of_byte[byte] < 0)
+            return titan_fail(err, TITAN_EINVAL, "the byte 0x%02x is no token", (unsigned)byte);
+    }
+    t->bpe.by_bytes = t->bpe.whole_words = true;
+    t->bpe.unknown = TOKEN_NONE;
+    return add_pairs(t, err);
+}
+
+titan_status tokenizer_read_ranks(struct tokenizer *t, const char *text, size_t n, const char *pattern,
+                                  struct titan_error *err)
 {
     titan_assert(!t->bytes && t->vocabulary.n == 0);
     size_t number = 1;
@@ -103,19 +147,101 @@ titan_status tokenizer_read_ranks(struct tokenizer *t, const char *text, size_t 
             TRY(read_line(t, number, line, (size_t)(stop - line), err));
         line = stop + 1;
     }
-    for (size_t id = 0; id < t->vocabulary.n; id++)
-        if (!t->vocabulary.tokens[id].there)
-            return titan_fail(err, TITAN_EINVAL, "no token has the rank %zu, though there are higher ones", id);
-    for (int byte = 0; byte < 256; byte++) {
-        const char one = (char)byte;
-        t->bpe.of_byte[byte] = vocabulary_find(&t->vocabulary, &one, 1);
-        if (t->bpe.of_byte[byte] < 0)
-            return titan_fail(err, TITAN_EINVAL, "the byte 0x%02x is no token", (unsigned)byte);
+    const struct family *f = pattern ? family_find(pattern) : family_of_file(text, n);
+    if (!f && (!pattern || is_name(pattern)))
+        return titan_fail(err, TITAN_EUNSUPPORTED,
+                          "%s%s%s; --pattern, model.tokenizer_pattern of a run file, is one of " FAMILY_NAMES
+                          ", or a regular expression",
+                          pattern ? "there is no pattern '" : "a file of ranks does not hold how text is cut",
+                          pattern ? pattern : "", pattern ? "'" : "");
+    const size_t ranks = t->vocabulary.n;
+    if (f)
+        TRY(add_special(t, f, err));
+    TRY(set_pattern(t, pattern, f, err));
+    return finish(t, 0, ranks, err);
+}
+
+/* --- tekken.json -------------------------------------------------------------------------------------------------- */
+
+/* Those of files that name none. */
+static const char *const tekken_special[] = {"<unk>",
+                                             "<s>",
+                                             "</s>",
+                                             "[INST]",
+                                             "[/INST]",
+                                             "[AVAILABLE_TOOLS]",
+                                             "[/AVAILABLE_TOOLS]",
+                                             "[TOOL_RESULTS]",
+                                             "[/TOOL_RESULTS]",
+                                             "[TOOL_CALLS]",
+                                             "[IMG]",
+                                             "<pad>",
+                                             "[IMG_BREAK]",
+                                             "[IMG_END]",
+                                             "[PREFIX]",
+                                             "[MIDDLE]",
+                                             "[SUFFIX]",
+                                             "[SYSTEM_PROMPT]",
+                                             "[/SYSTEM_PROMPT]",
+                                             "[TOOL_CONTENT]"};
+
+static titan_status put_special(struct tokenizer *t, int64_t id, const char *name, struct titan_error *err)
+{
+    t->bos = strcmp(name, "<s>") == 0 ? (int32_t)id : t->bos;
+    t->eos = strcmp(name, "</s>") == 0 ? (int32_t)id : t->eos;
+    return vocabulary_put(&t->vocabulary, id, name, strlen(name), err);
+}
+
+/* The first `n` ids: those that the file names, the usual ones where it names none, and what fills up. */
+static titan_status read_tekken_special(struct tokenizer *t, const struct json *list, int64_t n,
+                                        struct titan_error *err)
+{
+    const bool named = list && list->type == JSON_ARRAY;
+    for (const struct json *m = named ? list->first : NULL; m; m = m->next) {
+        const int64_t id = json_int(m, "rank", -1);
+        const char *name = json_string(m, "token_str", NULL);
+        if (!name || id < 0 || id >= n)
+            return titan_fail(err, TITAN_EINVAL,
+                              "a special token without token_str, or of a rank that is not below %" PRId64, n);
+        TRY(put_special(t, id, name, err));
     }
-    t->bpe.by_bytes = t->bpe.whole_words = true;
-    t->bpe.unknown = TOKEN_NONE;
-    t->hash = hash_text(t->hash, llama3_pattern);
-    TRY(split_add(&t->split, llama3_pattern, false, SPLIT_ISOLATED, false, err));
-    TRY(add_pairs(t, err));
-    return add_special(t, err);
+    for (int64_t id = 0; id < n; id++) {
+        char filler[40];
+        (void)snprintf(filler, sizeof(filler), "<SPECIAL_%" PRId64 ">", id);
+        if ((size_t)id < t->vocabulary.n && t->vocabulary.tokens[id].there)
+            continue;
+        TRY(put_special(t, id, !named && id < (int64_t)ARRAY_SIZE(tekken_special) ? tekken_special[id] : filler, err));
+    }
+    return TITAN_OK;
+}
+
+titan_status tokenizer_read_tekken(struct tokenizer *t, const struct json *root, struct titan_error *err)
+{
+    const struct json *config = json_get(root, "config"), *vocabulary = json_get(root, "vocab");
+    const char *pattern = json_string(config, "pattern", NULL);
+    const int64_t size = json_int(config, "default_vocab_size", 0),
+                  special = json_int(config, "default_num_special_tokens", -1);
+    if (!pattern || special < 0 || size <= special || size > VOCABULARY_MAX)
+        return titan_fail(err, TITAN_EINVAL,
+                          "config lacks a pattern, default_vocab_size or default_num_special_tokens, or they are not "
+                          "what they may be");
+    TRY(read_tekken_special(t, json_get(root, "special_tokens"), special, err));
+    for (const struct json *m = vocabulary ? vocabulary->first : NULL; m; m = m->next) {
+        const int64_t rank = json_int(m, "rank", -1);
+        const char *base64 = json_string(m, "token_bytes", NULL);
+        bool good = base64 && rank >= 0;
+        if (good && rank >= size - special)
+            continue; /* the file has more than are used */
+        if (good)
+            TRY(put_token(t, base64, strlen(base64), rank + special, &good, err));
+        if (!good)
+            return titan_fail(err, TITAN_EINVAL, "a token of vocab has no rank, or no token_bytes of at most %d bytes",
+                              TOKEN_BYTES_MAX);
+    }
+    if ((int64_t)t->vocabulary.n < size)
+        return titan_fail(err, TITAN_EINVAL, "vocab has %zu tokens, default_vocab_size is %" PRId64, t->vocabulary.n,
+                          size);
+    t->hash = hash_text(t->hash, pattern);
+    TRY(split_add(&t->split, pattern, false, SPLIT_ISOLATED, false, err));
+    return finish(t, (size_t)special, t->vocabulary.n, err);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tokenizer's file and a text. The first byte says which file, then come the text and the file (fuzz_piece). Ids are
- * below the vocabulary, words that have been met become what they became, and ranks give the text back. */
+/* A tokenizer's file and a text. The first byte says which file, and of ranks how text is cut; then come the text, an
+ * expression where that byte says so, and the file (fuzz_piece). Ids are below the vocabulary, words that have been met
+ * become what they became, and ranks give the text back. */
 #include "tests/fuzz/common.h"
 
 #include "worker/tokenizer/tokenizer.h"
@@ -39,17 +40,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct titan_error err = {0};
     struct tokenizer *t = NULL;
     struct fuzz_input in = {data, size};
-    const bool ranks = fuzz_take(&in, 1) & 1;
-    struct fuzz_input text = fuzz_piece(&in);
-    char path[256];
-    if (text.len > 4096)
+    static const char *const patterns[] = {
+        "llama3", "gpt2", "cl100k", "o200k", "llama4", "qwen", "\\p{L}+|\\s++(?!\\S)", ""};
+    const unsigned kind = (unsigned)fuzz_take(&in, 1);
+    const bool ranks = kind & 1, own = ranks && kind & 0x80;
+    struct fuzz_input text = fuzz_piece(&in), expression = own ? fuzz_piece(&in) : (struct fuzz_input){0};
+    char path[256], pattern[256];
+    if (text.len > 4096 || expression.len >= sizeof(pattern))
         return 0;
+    if (own)
+        memcpy(pattern, expression.data, expression.len);
+    pattern[own ? expression.len : 0] = 0;
+    const char *cut = !ranks ? NULL : own ? pattern : patterns[kind >> 1 & 7];
     (void)snprintf(path, sizeof(path), "%s/%s", fuzz_folder(), ranks ? "tokenizer.model" : "tokenizer.json");
     fuzz_file(path, in.data, in.len);
-    const titan_status status = tokenizer_open(path, &t, &err);
+    const titan_status status = tokenizer_open_as(path, cut, &t, &err);
     if (status == TITAN_OK) {
         fuzz_assert(tokenizer_vocabulary(t) > 0 && tokenizer_eos(t) < tokenizer_vocabulary(t));
-        use(t, ranks, (const char *)text.data, text.len);
+        use(t, ranks && strcmp(cut, "qwen") != 0, (const char *)text.data, text.len);
     } else {
         fuzz_error(status, &err);
     }

@@ -318,6 +318,8 @@ static void test_cuts(void **state)
     assert_int_equal(data_piece_cut(text, n), n);
     text[PIECE_BYTES + 5] = '\n';
     assert_int_equal(data_piece_cut(text, n), PIECE_BYTES + 6);
+    text[PIECE_BYTES + 6] = '/'; /* o200k's pattern takes it with the line end */
+    assert_int_equal(data_piece_cut(text, n), n);
     text[PIECE_BYTES + 6] = '\n';
     assert_int_equal(data_piece_cut(text, n), n);
 }

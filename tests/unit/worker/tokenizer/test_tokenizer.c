@@ -29,13 +29,18 @@ static const char *put_file(const char *name, const char *text, size_t n)
     return path;
 }
 
-static struct tokenizer *must_open(const char *path)
+static struct tokenizer *must_open_as(const char *path, const char *pattern)
 {
     struct tokenizer *t = NULL;
     struct titan_error err = {0};
-    if (tokenizer_open(path, &t, &err) != TITAN_OK)
+    if (tokenizer_open_as(path, pattern, &t, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     return t;
+}
+
+static struct tokenizer *must_open(const char *path)
+{
+    return must_open_as(path, NULL);
 }
 
 static void expect_ids(const struct tokenizer *t, const char *text, size_t n, const int32_t *ids, size_t n_ids)
@@ -160,12 +165,13 @@ struct bad {
     const char *text, *message;
 };
 
-static void expect_refusals(const char *name, const struct bad *bad, size_t n)
+static void expect_refusals(const char *name, const char *pattern, const struct bad *bad, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         struct tokenizer *t = NULL;
         struct titan_error err = {0};
-        const titan_status status = tokenizer_open(put_file(name, bad[i].text, strlen(bad[i].text)), &t, &err);
+        const titan_status status =
+            tokenizer_open_as(put_file(name, bad[i].text, strlen(bad[i].text)), pattern, &t, &err);
         assert_true(status == TITAN_EINVAL || status == TITAN_EUNSUPPORTED);
         if (!strstr(err.msg, bad[i].message) || !strstr(err.msg, root) || strchr(err.msg, '\n'))
             fail_msg("%s\n  should say: %s", err.msg, bad[i].message);
@@ -254,16 +260,46 @@ static void bad_files_are_refused(void **state)
         {"IQ== 0\nIg== 0\n", "line 2: two tokens have the id 0"},
         {"IQ== 0\nIQ== 1\n", "line 2: the tokens 0 and 1 are the same"},
         {"IQ== 0\nIg== 99999999\n", "line 2: token '\"' has the id 99999999"},
+        {"IQ== 0\n== 1\n", "line 2: a base64 token"},
         {"IQ== 0\nIg== 2\n", "no token has the rank 1"},
         {"IQ== 0\nIg== 1\n", "the byte 0x00 is no token"},
+        {"IQ== 0\n= 1\n", "the byte 0x00 is no token"},
+    };
+#define TEKKEN(pattern, size, special, more)                                                                           \
+    "{\"config\": {\"pattern\": \"" pattern "\", \"default_vocab_size\": " #size                                       \
+    ", \"default_num_special_tokens\": " #special "}, \"vocab\": [{\"rank\": 0, \"token_bytes\": \"IQ==\"}]" more "}"
+    static const struct bad tekken[] = {
+        {TEKKEN("a", 2, 1, ""), "the byte 0x00 is no token"},
+        {TEKKEN("a", 3, 1, ""), "vocab has 2 tokens, default_vocab_size is 3"},
+        {TEKKEN("a*", 2, 1, ""), "it matches an empty text"},
+        {TEKKEN("a", 2, 2, ""), "config lacks a pattern"},
+        {TEKKEN("a", 2, -1, ""), "config lacks a pattern"},
+        {TEKKEN("a", 16777217, 1, ""), "config lacks a pattern"},
+        {TEKKEN("a", 2, 1, ", \"special_tokens\": [{\"rank\": 1, \"token_str\": \"x\"}]"), "rank that is not below 1"},
+        {TEKKEN("a", 2, 1, ", \"special_tokens\": [{\"rank\": 0}]"), "a special token without token_str"},
+        {"{\"config\": {}, \"vocab\": []}", "config lacks a pattern"},
+        {"{\"config\": {\"pattern\": \"a\", \"default_vocab_size\": 1, \"default_num_special_tokens\": 0}, \"vocab\": "
+         "[{\"rank\": 0, "
+         "\"token_bytes\": \"I===\"}]}",
+         "a token of vocab has no rank, or no token_bytes"},
+    };
+    static const struct bad patterns[] = {
+        {"", "a file of ranks does not hold how text is cut; --pattern, model.tokenizer_pattern"},
+        {"cl100k_base", "there is no pattern 'cl100k_base'; --pattern"},
+        {"a|", "'a|', byte 2: it matches an empty text"},
     };
     char deep[300] = {0};
     const struct bad nested = {deep, "nested too deep"};
     memset(deep, '[', sizeof(deep) - 1);
     (void)remove(put_file("tokenizer_config.json", "", 0));
-    expect_refusals("tokenizer.json", json, ARRAY_SIZE(json));
-    expect_refusals("tokenizer.json", &nested, 1);
-    expect_refusals("tokenizer.model", ranks, ARRAY_SIZE(ranks));
+    expect_refusals("tokenizer.json", NULL, json, ARRAY_SIZE(json));
+    expect_refusals("tokenizer.json", NULL, &nested, 1);
+    expect_refusals("tokenizer.model", "gpt2", ranks, ARRAY_SIZE(ranks));
+    expect_refusals("tekken.json", NULL, tekken, ARRAY_SIZE(tekken));
+    expect_refusals("tekken.json", "gpt2", &(struct bad){TEKKEN("a", 2, 1, ""), "has its own pattern: --pattern"}, 1);
+    for (size_t i = 0; i < ARRAY_SIZE(patterns); i++)
+        expect_refusals("tokenizer.model", patterns[i].text, &(struct bad){"IQ== 0\n", patterns[i].message}, 1);
+    (void)remove(put_file("tekken.json", "", 0));
 
     struct tokenizer *t = NULL;
     struct titan_error err = {0};
@@ -328,7 +364,7 @@ static void endless_patterns_end(void **state)
 #define RUN (1 << 20)
 
 /* Ranks of all bytes, and of aa, aaaa, ... of up to 256. */
-static struct tokenizer *open_runs(void)
+static struct tokenizer *open_runs(const char *pattern)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     struct buf text = BUF_INIT;
@@ -341,7 +377,7 @@ static struct tokenizer *open_runs(void)
         buf_puts(&text, n % 3 == 2 ? "YWE=" : n % 3 == 1 ? "YQ==" : "");
         buf_printf(&text, " %d\n", 255 + power);
     }
-    struct tokenizer *t = must_open(put_file("tokenizer.model", text.data, text.len));
+    struct tokenizer *t = must_open_as(put_file("tokenizer.model", text.data, text.len), pattern);
     buf_free(&text);
     return t;
 }
@@ -367,7 +403,7 @@ static void *encode_run(void *arg)
 static void long_words_are_merged(void **state)
 {
     (void)state;
-    struct tokenizer *t = open_runs();
+    struct tokenizer *t = open_runs("llama3");
     char *text = malloc(RUN + 3);
     struct thread threads[3] = {{0}};
     assert_non_null(text);
@@ -392,6 +428,27 @@ static void long_words_are_merged(void **state)
     tokenizer_close(t);
 }
 
+/* The pattern decides ids, and so it is part of the hash; the family's name and its expression cut alike. */
+static void patterns_are_told_apart(void **state)
+{
+    (void)state;
+    static const char *const patterns[] = {"gpt2",   "cl100k", "o200k",     "llama3",
+                                           "llama4", "qwen",   "\\S+|\\s+", "\\S|\\s+"};
+    static const int32_t eos[] = {264, 265, 265, 265, 265, 264, TOKEN_NONE, TOKEN_NONE};
+    static const int64_t vocabulary[] = {265, 285, 285, 520, 2312, 472, 264, 264};
+    uint64_t hashes[ARRAY_SIZE(patterns)];
+    for (size_t i = 0; i < ARRAY_SIZE(patterns); i++) {
+        struct tokenizer *t = open_runs(patterns[i]);
+        hashes[i] = tokenizer_hash(t);
+        assert_string_equal(tokenizer_pattern(t), patterns[i]);
+        assert_int_equal(tokenizer_eos(t), eos[i]);
+        assert_int_equal(tokenizer_vocabulary(t), vocabulary[i]);
+        for (size_t k = 0; k < i; k++)
+            assert_true(hashes[k] != hashes[i]);
+        tokenizer_close(t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -402,6 +459,7 @@ int main(void)
         cmocka_unit_test(patterns_match),
         cmocka_unit_test(endless_patterns_end),
         cmocka_unit_test_setup_teardown(long_words_are_merged, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(patterns_are_told_apart, make_root, remove_root),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
