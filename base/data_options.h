@@ -13,7 +13,10 @@
          "of a file of ranks as tokenizer: gpt2, cl100k, o200k, llama3, llama4, qwen or a regular expression",         \
          WORD_NONE},                                                                                                   \
         {"out", 0, "DIR", "build: the folder of shards", WORD_FILE},                                                   \
-        {"field", 0, "NAME", "build: the field of a JSON line that is the text (default text)", WORD_NONE},            \
+        {"field", 0, "NAME", "build: the field of a JSON record that is the text; a.b is b in a (default text)",       \
+         WORD_NONE},                                                                                                   \
+        {"encoding", 0, "NAME", "build: of files without a byte order mark: utf-8 (default) or latin-1", WORD_NONE},   \
+        {"eos", 0, "TOKEN", "build: the token behind each document, where the tokenizer names none", WORD_NONE},       \
         {"format", 0, "KIND", "build: what files are: auto (by their names), text or jsonl", WORD_NONE},               \
         {"bos", 0, NULL, "build: begin of text in front of each document too", WORD_NONE},                             \
         {"threads", 0, "N", "build: threads that tokenise (default: all cores)", WORD_NONE},                           \

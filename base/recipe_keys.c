@@ -53,7 +53,7 @@ const struct recipe_key recipe_keys[] = {
      .doc = "Jobs of a higher priority come first; those of a lower one that run give way to them."},
     {.section = "job", .name = "follow_links", .type = KEY_BOOL, AT(job.follow_links), .initial = "true",
      .flags = KEY_TITAN,
-     .doc = "Whether workers follow symbolic links on the way to the data and to the folder of checkpoints. titand "
+     .doc = "Whether workers follow symbolic links on the way to the data, in its folders, and on the way to the folder of checkpoints. titand "
             "sets it to false for users that are no admins, and resolves the links when it checks the paths."},
     {.section = "job", .name = "owner", .type = KEY_STRING, AT(job.owner), .initial = "\"\"", .flags = KEY_TITAN,
      .doc = "The user that the run belongs to. titand sets it, whatever a run file has."},
@@ -231,7 +231,7 @@ const struct recipe_key recipe_keys[] = {
      .doc = "Kind of data. \"text\": text files, or tokens made of them by `titanctl data build`, Megatron, llm.c or "
             "nanoGPT; \"jsonl\": a document a line; \"c4\", \"c4_test\", \"c4_validation\": C4's files (docs/data.md)."},
     {.section = "training", .name = "dataset_path", .type = KEY_STRING, AT(training.dataset_path), .initial = "\"\"",
-     .theirs = "none", .flags = KEY_NUMBERS, .doc = "A file, or a folder: its files are read in path order. This or mixture must be given."},
+     .theirs = "none", .flags = KEY_NUMBERS, .doc = "A file, a folder or a pattern (\"DIR/*train*.bin\", \"{a,b}/*.txt\"): its files are read in path order. This or mixture must be given."},
     {.section = "training", .name = "mixture", .type = KEY_SOURCES, AT(training.mixture), .initial = "[]",
      .flags = KEY_TITAN | KEY_NUMBERS,
      .doc = "Sources that are mixed: [{path = \"a\", weight = 0.7}, {path = \"b\", weight = 0.3, dataset = \"jsonl\"}]. "
@@ -341,7 +341,7 @@ const struct recipe_key recipe_keys[] = {
      .theirs = "\"c4_validation\"",
      .doc = "Kind of data, as training.dataset."},
     {.section = "validation", .name = "dataset_path", .type = KEY_STRING, AT(validation.dataset_path),
-     .initial = "\"\"", .theirs = "none", .doc = "A file or a folder, as training.dataset_path. Must be given where enable is true."},
+     .initial = "\"\"", .theirs = "none", .doc = "A file, a folder or a pattern, as training.dataset_path; of a folder what is held out by its name, where there is any. Must be given where enable is true."},
     {.section = "validation", .name = "local_batch_size", .type = KEY_INT, AT(validation.local_batch_size), .min = 1,
      .max = 1 << 20, .initial = "8",
      .doc = "Sequences of one evaluation step of one data-parallel rank; times the data-parallel ranks of "

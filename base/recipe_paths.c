@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/path_pattern.h"
 #include "base/recipe.h"
 
 /* Where TorchTitan's sets of data are unless training.dataset_path says so: folders by the names it loads them by. */
@@ -110,7 +111,9 @@ static titan_status check_path(const struct recipe_path *p, const char *base, ch
                                struct titan_error *err)
 {
     TRY(place(p->key, p->path, base, full, err));
-    if (stat(full, st) < 0) {
+    if (p->dataset && path_is_pattern(full) && stat(full, st) < 0) /* what it stands for is the workers' to find */
+        full[path_pattern_folder(full)] = '\0';
+    if (stat(*full ? full : ".", st) < 0) {
         titan_status status = titan_fail_errno(err, "%s = \"%s\"", p->key, full);
         titan_error_hint(err,
                          "a relative path counts from the run file's folder or else from here; --set %s=PATH names "
@@ -144,9 +147,13 @@ static bool is_encoded(const char *path)
 
 static bool is_binary(const char *path)
 {
-    char bytes[PROBE_BYTES];
+    static const char *const encoded[] = {"\x1f\x8b\x08", "\x28\xb5\x2f\xfd", "\xff\xfe", "\xfe\xff"};
+    char bytes[PROBE_BYTES]; /* encoded: gzip, zstd, UTF-16 */
     _cleanup_fd_ int fd = file_open_named(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
     const ssize_t n = fd < 0 ? -1 : read(fd, bytes, sizeof(bytes));
+    for (size_t i = 0; i < ARRAY_SIZE(encoded); i++)
+        if (n >= 4 && memcmp(bytes, encoded[i], strlen(encoded[i])) == 0)
+            return false;
     return n > 0 && memchr(bytes, 0, (size_t)n) != NULL;
 }
 
@@ -161,28 +168,29 @@ static void close_fts(FTS **fts)
 static struct {
     pthread_mutex_t lock;
     char path[PATH_MAX];
-    bool text;
+    bool text, links;
     struct stat st;
     int64_t at_ns;
 } fine = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static bool was_fine(const char *path, bool text, const struct stat *st)
+static bool was_fine(const char *path, bool text, bool links, const struct stat *st)
 {
     (void)pthread_mutex_lock(&fine.lock);
     const struct stat *was = &fine.st;
-    const bool same = fine.text == text && strcmp(fine.path, path) == 0 && was->st_dev == st->st_dev &&
-                      was->st_ino == st->st_ino && was->st_size == st->st_size &&
+    const bool same = fine.text == text && fine.links == links && strcmp(fine.path, path) == 0 &&
+                      was->st_dev == st->st_dev && was->st_ino == st->st_ino && was->st_size == st->st_size &&
                       memcmp(&was->st_ctim, &st->st_ctim, sizeof(st->st_ctim)) == 0 &&
                       clock_mono_ns() - fine.at_ns < FINE_NS;
     (void)pthread_mutex_unlock(&fine.lock);
     return same;
 }
 
-static void is_fine(const char *path, bool text, const struct stat *st)
+static void is_fine(const char *path, bool text, bool links, const struct stat *st)
 {
     (void)pthread_mutex_lock(&fine.lock);
     memcpy(fine.path, path, strlen(path) + 1);
     fine.text = text;
+    fine.links = links;
     fine.st = *st;
     fine.at_ns = clock_mono_ns();
     (void)pthread_mutex_unlock(&fine.lock);
@@ -191,13 +199,13 @@ static void is_fine(const char *path, bool text, const struct stat *st)
 /* What can be known of the data before a worker reads it: there is a file with something in it, and of text one that is
  * not binary. What cannot be read, or would take long, passes. Files are looked at one by one until one will do: a
  * folder may have very many. */
-static titan_status check_contents(const struct recipe_path *p, char *full, const struct stat *root,
+static titan_status check_contents(const struct recipe_path *p, char *full, bool links, const struct stat *root,
                                    struct titan_error *err)
 {
     char *const roots[2] = {full, NULL};
     const bool text = strcmp(p->dataset, "text") == 0;
     size_t binary = 0;
-    if (was_fine(full, text, root))
+    if (was_fine(full, text, links, root))
         return TITAN_OK;
     _cleanup_(close_fts) FTS *fts =
         fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR | FTS_NOSTAT | (file_refuses_links() ? 0 : FTS_COMFOLLOW), NULL);
@@ -207,15 +215,19 @@ static titan_status check_contents(const struct recipe_path *p, char *full, cons
         folder |= e->fts_info == FTS_D && e->fts_level == 0;
         if (e->fts_info == FTS_DNR || e->fts_info == FTS_ERR || e->fts_info == FTS_NS)
             return TITAN_OK;
-        if (e->fts_info != FTS_F && e->fts_info != FTS_NSOK)
+        if (e->fts_info != FTS_F && e->fts_info != FTS_NSOK && e->fts_info != FTS_SL)
             continue;
-        if ((e->fts_level == 0 ? stat : lstat)(e->fts_path, &st) < 0 || S_ISDIR(st.st_mode))
-            return TITAN_OK; /* a folder among files: of a file system that does not count them */
+        if ((e->fts_level == 0 ? stat : lstat)(e->fts_path, &st) < 0)
+            return TITAN_OK;
+        if (links && S_ISLNK(st.st_mode) && stat(e->fts_path, &st) < 0)
+            continue;
+        if (S_ISDIR(st.st_mode))
+            return TITAN_OK; /* behind a link, or among files: of a file system that does not count them */
         if (!S_ISREG(st.st_mode) || st.st_size == 0)
             continue;
         if (text && !is_encoded(e->fts_path) && ++binary <= PROBES_MAX && is_binary(e->fts_path))
             continue;
-        is_fine(full, text, root);
+        is_fine(full, text, links, root);
         return TITAN_OK;
     }
     if (!fts || errno != 0)
@@ -262,7 +274,9 @@ titan_status recipe_check_data(struct recipe *r, const char *base, struct titan_
         if (!paths[i].dataset)
             continue;
         TRY(place(paths[i].key, paths[i].path, base, full, err));
-        TRY(check_contents(&paths[i], full, &st[i], err));
+        if (path_is_pattern(full) && access(full, F_OK) < 0)
+            continue;
+        TRY(check_contents(&paths[i], full, r->job.follow_links, &st[i], err));
         TRY(check_sample(r, &paths[i], full, &st[i], err));
     }
     return TITAN_OK;

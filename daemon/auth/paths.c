@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/path_pattern.h"
 #include "daemon/auth/acl.h"
 
 #define LINKS_MAX 40
@@ -273,6 +274,35 @@ static bool left_to_worker(const struct asking *a)
     return a->options->as_users && a->user->uid >= 0;
 }
 
+static titan_status check(const struct asking *a, const char *key, char *path, size_t size, enum use use);
+
+/* Could a part of what the pattern stands for be ".."? A dot at its beginning matches nothing but a dot. */
+static bool may_climb(const char *pattern)
+{
+    static const char *const ways[] = {"/.", "{.", ",.", "{,", ",,", ",}", "{}", "/,", "/}", "\\"};
+    for (size_t i = 0; i < ARRAY_SIZE(ways); i++)
+        if (strstr(pattern, ways[i]))
+            return true;
+    return *pattern == '.';
+}
+
+/* All that a pattern may stand for lies in its folder, which the caller must be able to read whole. */
+static titan_status check_pattern(const struct asking *a, const char *key, char *path, size_t size)
+{
+    char folder[PATH_MAX], whole[2 * PATH_MAX];
+    const size_t n = path_pattern_folder(path);
+    const char *rest = path + n + strspn(path + n, "/");
+    titan_assert(n > 0);
+    if (n >= sizeof(folder) || may_climb(rest))
+        return refuse(a, key, path, USE_READ);
+    (void)snprintf(folder, sizeof(folder), "%.*s", (int)n, path);
+    TRY(check(a, key, folder, sizeof(folder), USE_READ));
+    if ((size_t)snprintf(whole, sizeof(whole), "%s/%s", strcmp(folder, "/") == 0 ? "" : folder, rest) >= size)
+        return titan_fail(a->err, TITAN_EINVAL, "%s: the path is too long with its links resolved", key);
+    memcpy(path, whole, strlen(whole) + 1);
+    return TITAN_OK;
+}
+
 static titan_status check(const struct asking *a, const char *key, char *path, size_t size, enum use use)
 {
     titan_assert(size > 0 && strlen(path) < size);
@@ -284,12 +314,14 @@ static titan_status check(const struct asking *a, const char *key, char *path, s
             return TITAN_OK;
     if (path[0] != '/')
         return refuse(a, key, path, use);
+    if (use == USE_READ && path_is_pattern(path))
+        return check_pattern(a, key, path, size);
     if (!walk(&w, &a->reader, path))
         return left_to_worker(a) && w.closed && w.searchable ? TITAN_OK : refuse(a, key, path, use);
     bool rooted = (use != USE_READ && below(&a->options->checkpoints, w.at)) ||
                   (use != USE_WRITE && below(&a->options->data, w.at));
     rooted = rooted && !touches_own(a->options, w.at);
-    if (!rooted && !usable(&w, use))
+    if ((!rooted && !usable(&w, use)) || (use == USE_READ && path_is_pattern(w.at))) /* a link to such a name */
         return refuse(a, key, path, use);
     if (strlen(w.at) >= size)
         return titan_fail(a->err, TITAN_EINVAL, "%s: the path is too long with its links resolved", key);

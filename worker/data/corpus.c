@@ -238,6 +238,14 @@ void corpus_starts(const struct corpus *c, uint64_t at, int64_t n, const int32_t
     }
 }
 
+uint64_t corpus_documents(const struct corpus *c)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < c->n; i++)
+        n += c->segments[i].index.documents + c->segments[i].separated;
+    return n;
+}
+
 /* --- the vocabulary ----------------------------------------------------------------------------------------------- */
 
 #define CHECK_TOKENS (UINT64_C(1) << 26) /* of one file, in so many parts */

@@ -63,6 +63,8 @@ titan_status corpus_read(const struct corpus *c, uint64_t at, int64_t n, int64_t
 void corpus_starts(const struct corpus *c, uint64_t at, int64_t n, const int32_t *tokens, int32_t *ret);
 /* The first token of document d of a segment with an index; not beyond its end, whatever the index says. */
 uint64_t corpus_document(const struct segment *s, uint64_t d);
+/* By its indexes, or files of text; 0: it has neither. */
+uint64_t corpus_documents(const struct corpus *c);
 /* Ids that are too large for the model, as far as they are known at once: by headers, else by reading the whole of
  * what is small and evenly spread parts of what is not. TITAN_EINVAL with both numbers. */
 titan_status corpus_check_ids(const struct corpus *c, int64_t vocab_size, struct titan_error *err) TITAN_MUST_USE;

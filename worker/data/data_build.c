@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/failpoint.h"
@@ -30,7 +32,6 @@
 struct inputs {
     struct data_files files;
     bool *lines;
-    uint64_t unfit; /* files of another kind than what the folder is taken for */
 };
 
 static void inputs_clear(struct inputs *in)
@@ -47,7 +48,7 @@ static bool is_lines(const struct build_options *o, const char *path)
     return data_file_is(path, ".jsonl") || data_file_is(path, ".ndjson") || data_file_is(path, ".json");
 }
 
-static bool named_lines(const char *path)
+bool data_build_reads_lines(const char *path)
 {
     return is_lines(&(struct build_options){.files = BUILD_AUTO}, path);
 }
@@ -66,35 +67,39 @@ static const char *file_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
+static bool is_named_lines(const struct data_file *file, const void *with)
+{
+    (void)with;
+    return data_build_reads_lines(file->path);
+}
+
+static bool has_split(const struct data_file *file, const void *split)
+{
+    return strstr(file_name(file->path), split);
+}
+
 /* Files [from, n) are those of one input. Takes out what the input is not taken for. */
-static titan_status choose_files(struct inputs *in, size_t from, bool named, const struct build_options *o,
+static titan_status choose_files(struct inputs *in, size_t from, const char *input, const struct build_options *o,
                                  struct titan_error *err)
 {
     titan_assert(from <= in->files.n);
     struct data_files *f = &in->files;
+    const bool named = f->n == from + 1 && !f->file[from].path[f->file[from].name];
     char split[64];
     bool any_lines = o->files == BUILD_JSONL, any_split = false;
-    (void)snprintf(split, sizeof(split), "c4-%s", o->split ? o->split : "");
+    (void)snprintf(split, sizeof(split), "c4-%s", o->c4_split ? o->c4_split : "");
     for (size_t i = from; i < f->n; i++) {
         if (data_file_is(f->file[i].path, ".parquet"))
             return no_parquet(f->file[i].path, err);
-        any_lines = any_lines || (o->files == BUILD_AUTO && named_lines(f->file[i].path));
-        any_split = any_split || (o->split && strstr(file_name(f->file[i].path), split));
+        any_lines = any_lines || (o->files == BUILD_AUTO && data_build_reads_lines(f->file[i].path));
+        any_split = any_split || (o->c4_split && has_split(&f->file[i], split));
     }
-    size_t kept = from;
-    for (size_t i = from; i < f->n; i++) {
-        struct data_file *file = &f->file[i];
-        const bool other_kind = any_lines && !named && !named_lines(file->path);
-        const bool other_split = any_split && !strstr(file_name(file->path), split);
-        if (other_kind || other_split) {
-            in->unfit += other_kind;
-            f->bytes -= file->bytes;
-            free(file->path);
-        } else {
-            f->file[kept++] = *file;
-        }
-    }
-    f->n = kept;
+    if (any_lines && !named)
+        data_files_filter(f, from, OMITTED_KIND, is_named_lines, NULL);
+    if (any_split)
+        data_files_filter(f, from, strcmp(o->c4_split, "train") == 0 ? OMITTED_HELD_OUT : OMITTED_TRAINING, has_split,
+                          split);
+    data_files_select(f, from, input, any_split ? SPLIT_ALL : o->split);
     return TITAN_OK;
 }
 
@@ -103,20 +108,25 @@ static titan_status inputs_list(const struct build_options *o, struct inputs *in
     for (int i = 0; i < o->n_inputs; i++) {
         const size_t from = in->files.n;
         TRY(data_files_add(&in->files, o->inputs[i], err));
-        const bool named = in->files.n == from + 1 && strcmp(in->files.file[from].path, o->inputs[i]) == 0;
-        TRY(choose_files(in, from, named, o, err));
+        TRY(choose_files(in, from, o->inputs[i], o, err));
     }
-    if (in->files.n == 0)
-        return titan_fail(err, TITAN_EINVAL, "there are no %s in '%s'%s",
-                          o->files == BUILD_JSONL ? "files of JSON lines (.jsonl, .ndjson, .json, also .gz or .zst)"
-                                                  : "files that are not empty",
+    if (in->files.n == 0 && o->files == BUILD_JSONL && in->files.left_out.by[OMITTED_HELD_OUT].n == 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "there are no files of JSON lines (.jsonl, .ndjson, .json, also .gz or .zst) in '%s'%s",
                           o->inputs[0], o->n_inputs > 1 ? " and the others" : "");
+    if (in->files.n == 0)
+        return data_files_none(&in->files, o->inputs[0], err);
     in->lines = calloc(in->files.n, sizeof(*in->lines));
     if (!in->lines)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a list of %zu files", in->files.n);
     for (size_t i = 0; i < in->files.n; i++)
         in->lines[i] = is_lines(o, in->files.file[i].path);
     return TITAN_OK;
+}
+
+static int32_t eos_of(const struct build_options *o)
+{
+    return o->eos ? *o->eos : tokenizer_eos(o->tokenizer);
 }
 
 static const char *field_of(const struct build_options *o)
@@ -129,6 +139,8 @@ static uint64_t inputs_hash(const struct build_options *o, const struct inputs *
     const char *field = field_of(o);
     uint64_t hash = hash_word(hash_word(HASH_INIT, SHARD_VERSION), tokenizer_hash(o->tokenizer));
     hash = hash_word(hash_word(hash, (uint64_t)o->shard_tokens), o->bos);
+    if (o->encoding != TEXT_UTF8 || o->eos)
+        hash = hash_word(hash_word(hash, o->encoding), (uint64_t)eos_of(o));
     hash = hash_bytes(hash, field, strlen(field) + 1);
     for (size_t i = 0; i < in->files.n; i++) {
         const struct data_file *file = &in->files.file[i];
@@ -157,7 +169,7 @@ struct state {
     uint64_t inputs_hash;
     struct input_place place;
     struct shard_set set;
-    uint64_t bad_records;
+    uint64_t bad_records, replaced;
     char notes[BUILD_NOTES][320];
     int n_notes;
 };
@@ -175,9 +187,10 @@ static titan_status state_write(const char *dir, const struct state *s, struct t
     json_put_int(&w, "version", SHARD_VERSION);
     json_put_string(&w, "inputs", hash);
     json_put_uint(&w, "file", s->place.file);
-    json_put_uint(&w, "line", s->place.line);
+    json_put_uint(&w, "line", s->place.record);
     json_put_uint(&w, "text_bytes", s->set.text_bytes);
     json_put_uint(&w, "bad_records", s->bad_records);
+    json_put_uint(&w, "replaced", s->replaced);
     json_put_int(&w, "id_max", s->set.id_max);
     json_begin_array(&w, "notes");
     for (int i = 0; i < s->n_notes; i++)
@@ -214,15 +227,17 @@ static bool read_info(const struct json *list, struct shard_info *ret)
 
 static bool state_parse(const struct json *o, struct state *s)
 {
-    const int64_t file = json_int(o, "file", -1), line = json_int(o, "line", -1), bytes = json_int(o, "text_bytes", -1),
-                  bad = json_int(o, "bad_records", -1), id_max = json_int(o, "id_max", -1);
+    const int64_t file = json_int(o, "file", -1), record = json_int(o, "line", -1),
+                  bytes = json_int(o, "text_bytes", -1), bad = json_int(o, "bad_records", -1),
+                  replaced = json_int(o, "replaced", 0), id_max = json_int(o, "id_max", -1);
     const struct json *notes = json_get(o, "notes"), *shards = json_get(o, "shards");
     if (strcmp(json_string(o, "format", ""), STATE_FORMAT) != 0 || json_int(o, "version", 0) != SHARD_VERSION ||
-        file < 0 || line < 0 || bytes < 0 || bad < 0 || id_max < 0 || id_max > INT32_MAX || !shards)
+        file < 0 || record < 0 || bytes < 0 || bad < 0 || replaced < 0 || id_max < 0 || id_max > INT32_MAX || !shards)
         return false;
     s->inputs_hash = strtoull(json_string(o, "inputs", ""), NULL, 16);
-    s->place = (struct input_place){(uint64_t)file, (uint64_t)line};
+    s->place = (struct input_place){(uint64_t)file, (uint64_t)record};
     s->bad_records = (uint64_t)bad;
+    s->replaced = (uint64_t)replaced;
     s->set.text_bytes = (uint64_t)bytes;
     s->set.id_max = (int32_t)id_max;
     for (const struct json *e = notes && notes->type == JSON_ARRAY ? notes->first : NULL; e && s->n_notes < BUILD_NOTES;
@@ -363,7 +378,11 @@ static void *encode_main(void *arg)
 {
     struct pipeline *p = arg;
     struct titan_error err = {0};
-    struct piece_encoder e = {.field = field_of(p->opt), .bos = p->bos, .eos = p->eos, .width = p->width};
+    struct piece_encoder e = {.field = field_of(p->opt),
+                              .any_bytes = tokenizer_vocabulary(p->opt->tokenizer) == 256,
+                              .bos = p->bos,
+                              .eos = p->eos,
+                              .width = p->width};
     struct slot *slot;
     titan_status status = tokenizer_encoder_open(p->opt->tokenizer, &e.encoder, &err);
     while (status == TITAN_OK && (slot = take(p))) {
@@ -424,25 +443,43 @@ struct build {
     struct state now;    /* up to the last document that was written */
     struct state stored; /* what titan-build.json says */
     struct shard_writer *writer;
+    bool made;        /* the folder */
     uint64_t started; /* text bytes of the document that is under way */
     struct build_report *report;
 };
 
+static titan_status put_note(struct build *b, const struct piece *p, uint64_t line, const char *what,
+                             struct titan_error *err)
+{
+    titan_assert(p->file < b->in.files.n);
+    struct state *now = &b->now;
+    char note[320], place[32] = "";
+    if (line)
+        (void)snprintf(place, sizeof(place), ":%" PRIu64, line);
+    (void)snprintf(note, sizeof(note), "%.200s%s: %s", b->in.files.file[p->file].path, place, what);
+    if (b->opt->strict)
+        return titan_fail(err, TITAN_EINVAL, "%s", note);
+    if (now->n_notes < BUILD_NOTES)
+        memcpy(now->notes[now->n_notes++], note, sizeof(note));
+    return TITAN_OK;
+}
+
 static titan_status write_bad(struct build *b, const struct piece *p, const struct bad_record *bad,
                               struct titan_error *err)
 {
-    titan_assert(bad->why && p->file < b->in.files.n);
-    struct state *now = &b->now;
-    char note[320], line[32] = "";
-    const char *path = b->in.files.file[p->file].path;
-    if (bad->line)
-        (void)snprintf(line, sizeof(line), ":%" PRIu64, bad->line);
-    (void)snprintf(note, sizeof(note), "%.200s%s: %s", path, line, bad->why);
-    if (b->opt->strict)
-        return titan_fail(err, TITAN_EINVAL, "%s", note);
-    now->bad_records++;
-    if (now->n_notes < BUILD_NOTES)
-        memcpy(now->notes[now->n_notes++], note, sizeof(note));
+    titan_assert(bad->why);
+    TRY(put_note(b, p, bad->line, bad->why, err));
+    b->now.bad_records++;
+    return TITAN_OK;
+}
+
+/* One note for a build, by its first. */
+static titan_status write_replaced(struct build *b, const struct piece *p, struct titan_error *err)
+{
+    if (p->replaced > 0 && (b->now.replaced == 0 || b->opt->strict))
+        TRY(put_note(b, p, p->replaced_line, "not UTF-8: U+FFFD is in its place (--encoding latin-1 reads it as that)",
+                     err));
+    b->now.replaced += p->replaced;
     return TITAN_OK;
 }
 
@@ -481,9 +518,10 @@ static titan_status write_piece(struct build *b, const struct piece *p, struct t
 {
     uint64_t from = 0, bytes = 0;
     size_t bad = 0;
+    TRY(write_replaced(b, p, err));
     for (size_t d = 0; d < p->n_documents; d++) {
         const struct piece_document *document = &p->documents[d];
-        for (; bad < p->n_bads && p->bads[bad].line < document->after.line; bad++)
+        for (; bad < p->n_bads && p->bads[bad].record < document->after.record; bad++)
             TRY(write_bad(b, p, &p->bads[bad], err));
         TRY(write_ids(b, p, from, document->end, err));
         TRY(shard_writer_end_document(b->writer, err));
@@ -647,28 +685,24 @@ static titan_status check_shards(const struct build *b, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status prepare_set(struct build *b, struct titan_error *err)
+static void prepare_set(struct build *b)
 {
     struct shard_set *set = &b->now.set;
     const struct tokenizer *t = b->opt->tokenizer;
-    const int32_t eos = tokenizer_eos(t);
     b->now = b->stored;
     b->stored.set = (struct shard_set){0}; /* moved */
-    if (eos == TOKEN_NONE)
-        return titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has no end of text (eos_token), which separates documents",
-                          b->opt->tokenizer_name);
     (void)snprintf(set->tokenizer, sizeof(set->tokenizer), "%s", b->opt->tokenizer_name);
     (void)snprintf(set->pattern, sizeof(set->pattern), "%s", tokenizer_pattern(t));
     set->tokenizer_hash = tokenizer_hash(t);
     set->vocab_size = tokenizer_vocabulary(t);
-    set->eos = eos;
+    set->eos = eos_of(b->opt);
     set->width = set->vocab_size <= 1 << 16 ? 2 : 4;
-    return TITAN_OK;
 }
 
 static titan_status run_pipeline(struct build *b, struct titan_error *err)
 {
-    const struct piece_reader_options reader = {.files = &b->in.files, .lines = b->in.lines, .from = b->now.place};
+    const struct piece_reader_options reader = {
+        .files = &b->in.files, .lines = b->in.lines, .encoding = b->opt->encoding, .from = b->now.place};
     struct pipeline p = {.opt = b->opt,
                          .width = b->now.set.width,
                          .bos = b->opt->bos ? tokenizer_bos(b->opt->tokenizer) : TOKEN_NONE,
@@ -678,9 +712,22 @@ static titan_status run_pipeline(struct build *b, struct titan_error *err)
     if (status == TITAN_OK)
         status = write_all(b, &p, err);
     pipeline_end(&p);
-    b->report->left_out += data_piece_reader_binary(p.reader);
+    data_left_out_add(&b->report->left_out, data_piece_reader_left_out(p.reader));
     data_piece_reader_close(p.reader);
     return status;
+}
+
+static titan_status refuse_empty(const struct build *b, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf why = BUF_INIT;
+    if (b->now.bad_records > 0)
+        buf_printf(&why, ": %" PRIu64 " bad records, the first: %s", b->now.bad_records, b->now.notes[0]);
+    if (data_left_out_count(&b->report->left_out) > 0) {
+        buf_puts(&why, b->now.bad_records > 0 ? "; left out: " : ": left out are ");
+        data_left_out_print(&b->report->left_out, &why);
+    }
+    return titan_fail(err, TITAN_EINVAL, "there is no text in '%.160s'%s%s", b->opt->inputs[0],
+                      b->opt->n_inputs > 1 ? " and the others" : "", why.len ? why.data : "");
 }
 
 static titan_status finish_set(struct build *b, struct titan_error *err)
@@ -689,9 +736,7 @@ static titan_status finish_set(struct build *b, struct titan_error *err)
         TRY(finish_shard(b, err));
     shard_writer_abandon(TAKE(b->writer));
     if (b->now.set.tokens == 0)
-        return titan_fail(
-            err, TITAN_EINVAL, "there is no text in '%s'%s: %" PRIu64 " bad records, %" PRIu64 " files left out",
-            b->opt->inputs[0], b->opt->n_inputs > 1 ? " and the others" : "", b->now.bad_records, b->report->left_out);
+        return refuse_empty(b, err);
     b->now.set.bad_records = b->now.bad_records;
     TRY(state_write(b->opt->out, &b->now, err)); /* bad records behind the last document */
     return shard_set_write(b->opt->out, &b->now.set, err);
@@ -701,19 +746,37 @@ static void fill_report(const struct build *b, const struct state *s)
 {
     struct build_report *r = b->report;
     r->files = b->in.files.n;
-    r->left_out += b->in.files.left_out + b->in.unfit;
     r->documents = s->set.documents;
     r->tokens = s->set.tokens;
     r->text_bytes = s->set.text_bytes;
     r->bad_records = s->bad_records;
+    r->replaced = s->replaced;
     r->shards = s->set.n;
     r->n_notes = s->n_notes;
     memcpy(r->notes, s->notes, sizeof(r->notes));
 }
 
+/* A build that has failed before its first whole shard leaves nothing to go on from: the folder is what it was. */
+static titan_status give_up(struct build *b, titan_status status)
+{
+    shard_writer_abandon(TAKE(b->writer));
+    if (b->now.set.n == 0 && !b->opt->wait && clean_folder(b->opt->out, true, NULL) == TITAN_OK && b->made)
+        (void)rmdir(b->opt->out);
+    return status;
+}
+
 static titan_status build_all(struct build *b, struct titan_error *err)
 {
+    if (eos_of(b->opt) == TOKEN_NONE) {
+        (void)titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has no end of text (eos_token), which separates documents",
+                         b->opt->tokenizer_name);
+        titan_error_hint(err, "name one of its tokens: titanctl data build --eos TOKEN");
+        return TITAN_EINVAL;
+    }
     TRY(inputs_list(b->opt, &b->in, err));
+    b->report->left_out = b->in.files.left_out;
+    struct stat st;
+    b->made = lstat(b->opt->out, &st) < 0;
     _cleanup_fd_ int folder = -1; /* locked */
     TRY(take_folder(b->opt, &folder, err));
     TRY(look_around(b, err));
@@ -722,9 +785,12 @@ static titan_status build_all(struct build *b, struct titan_error *err)
         return TITAN_OK;
     }
     TRY(check_shards(b, err));
-    TRY(prepare_set(b, err));
-    TRY(run_pipeline(b, err));
-    TRY(finish_set(b, err));
+    prepare_set(b);
+    titan_status status = run_pipeline(b, err);
+    if (status == TITAN_OK)
+        status = finish_set(b, err);
+    if (status != TITAN_OK)
+        return give_up(b, status);
     fill_report(b, &b->now);
     return TITAN_OK;
 }

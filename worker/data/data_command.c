@@ -79,12 +79,15 @@ static void print_report(const struct build_report *r, const char *out, double s
     else
         (void)printf(", in %s%s\n", format_duration(seconds, duration),
                      r->resumed ? ", going on with an earlier build" : "");
-    if (r->left_out)
-        (void)printf("%" PRIu64 " file%s left out: of another kind, not text, or not readable\n", r->left_out,
-                     r->left_out == 1 ? "" : "s");
+    if (data_left_out_count(&r->left_out) > 0) {
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        data_left_out_print(&r->left_out, &text);
+        (void)printf("left out: %s\n", text.len ? text.data : "");
+    }
+    if (r->replaced)
+        (void)printf("%" PRIu64 " bytes of text are not UTF-8\n", r->replaced);
     if (r->bad_records)
-        (void)printf("%" PRIu64 " bad record%s left out%s\n", r->bad_records, r->bad_records == 1 ? "" : "s",
-                     r->n_notes ? ", the first of them:" : "");
+        (void)printf("%" PRIu64 " bad record%s left out\n", r->bad_records, r->bad_records == 1 ? "" : "s");
     for (int i = 0; i < r->n_notes; i++)
         (void)printf("  %s\n", r->notes[i]);
 }
@@ -100,7 +103,11 @@ static void print_report_json(const struct build_report *r, const char *out, dou
     json_put_uint(&w, "text_bytes", r->text_bytes);
     json_put_uint(&w, "bad_records", r->bad_records);
     json_put_uint(&w, "files", r->files);
-    json_put_uint(&w, "files_left_out", r->left_out);
+    json_put_uint(&w, "files_left_out", data_left_out_count(&r->left_out));
+    _cleanup_(buf_free) struct buf left_out = BUF_INIT;
+    data_left_out_print(&r->left_out, &left_out);
+    json_put_string(&w, "left_out", left_out.len ? left_out.data : "");
+    json_put_uint(&w, "bytes_replaced", r->replaced);
     json_put_uint(&w, "shards", r->shards);
     json_put_bool(&w, "was_there", r->there);
     json_put_bool(&w, "resumed", r->resumed);
@@ -123,11 +130,32 @@ static titan_status read_json(const struct args *args, bool *ret, struct titan_e
     return titan_fail(err, TITAN_EINVAL, "--output is table or json, not '%.64s'", format);
 }
 
+static titan_status read_encoding(const struct args *args, enum text_encoding *ret, struct titan_error *err)
+{
+    const char *text = args_text(args, "encoding", "utf-8");
+    *ret = strcmp(text, "latin-1") == 0 ? TEXT_LATIN1 : TEXT_UTF8;
+    if (*ret == TEXT_LATIN1 || strcmp(text, "utf-8") == 0)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EINVAL, "--encoding is utf-8 or latin-1, not '%.64s'; UTF-16 is known by its mark",
+                      text);
+}
+
+/* The token that the text is, whole. */
+static titan_status read_eos(const struct args *args, const struct tokenizer *tokenizer, int32_t *ret,
+                             struct titan_error *err)
+{
+    const char *text = args_text(args, "eos", "");
+    *ret = tokenizer_find(tokenizer, text, strlen(text));
+    return *ret != TOKEN_NONE ? TITAN_OK
+                              : titan_fail(err, TITAN_EINVAL, "--eos: the tokenizer has no token '%.64s'", text);
+}
+
 static titan_status build(const struct args *args, struct titan_error *err)
 {
     struct tokenizer *tokenizer = NULL;
     struct build_report report;
     int64_t threads;
+    int32_t eos;
     bool json;
     struct progress_line line = {.live = isatty(STDERR_FILENO), .began_ns = clock_mono_ns()};
     line.shown_ns = line.began_ns;
@@ -145,6 +173,7 @@ static titan_status build(const struct args *args, struct titan_error *err)
         return titan_fail(err, TITAN_EINVAL, "data build needs --tokenizer, --out and at least one INPUT");
     TRY(read_json(args, &json, err));
     TRY(read_format(args, &o.files, err));
+    TRY(read_encoding(args, &o.encoding, err));
     cpu_set_t set;
     const int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
     TRY(args_int(args, "threads", 1, 1024, MIN(cores, 1024), &threads, err));
@@ -152,11 +181,15 @@ static titan_status build(const struct args *args, struct titan_error *err)
     TRY(tokenizer_open_as(o.tokenizer_name, args_text(args, "pattern", NULL), &tokenizer, err));
     o.threads = (int)threads;
     o.tokenizer = tokenizer;
-    const titan_status status =
-        o.bos && tokenizer_bos(tokenizer) == TOKEN_NONE
-            ? titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has no begin of text (bos_token), which --bos asks for",
-                         o.tokenizer_name)
-            : data_build(&o, &report, err);
+    o.eos = args_has(args, "eos") ? &eos : NULL;
+    titan_status status = TITAN_OK;
+    if (o.bos && tokenizer_bos(tokenizer) == TOKEN_NONE)
+        status = titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has no begin of text (bos_token), which --bos asks for",
+                            o.tokenizer_name);
+    if (status == TITAN_OK && o.eos)
+        status = read_eos(args, tokenizer, &eos, err);
+    if (status == TITAN_OK)
+        status = data_build(&o, &report, err);
     tokenizer_close(tokenizer);
     if (line.live && line.shown)
         (void)fputs("\r\033[K", stderr);

@@ -19,15 +19,18 @@
 
 struct dataset {
     struct corpus sources[MIXTURE_MAX];
+    struct dataset_found found[MIXTURE_MAX];
     int n;
     struct mixture mixture;
     int64_t seq_len, vocab_size;
-    uint64_t hash, left_out, fingerprint[MIXTURE_MAX];
-    struct titan_error first_left_out;
+    uint64_t hash, fingerprint[MIXTURE_MAX];
     int32_t *window; /* seq_len + 1 tokens */
 };
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
+
+/* Tokenised when the run opens: beyond it a worker would be late. */
+#define TOKENISE_BYTES_MAX (UINT64_C(256) << 20)
 
 static bool is_bytes(const struct dataset_options *o)
 {
@@ -55,31 +58,47 @@ static titan_status open_shards(struct corpus *c, const char *path, const struct
     return status;
 }
 
-/* Files of tokens do not name their tokenizer: the run's says what ends a document, unless that is "bytes". */
-static titan_status open_tokens(struct corpus *c, const char *path, enum data_format format,
-                                const struct dataset_options *o, struct titan_error *err)
+/* Files of tokens are one stream in the order of their names: which of them make it is not guessed. */
+static titan_status refuse_held_out(const char *path, const struct data_files *files, struct titan_error *err)
 {
+    (void)titan_fail(err, TITAN_EINVAL,
+                     "training data '%.120s' has files of tokens that are held out by their names (first '%.120s')",
+                     path, files->left_out.by[OMITTED_HELD_OUT].first);
+    if (err)
+        titan_error_hint(err, "name what is trained on: a file ('%.60s') or a pattern (\"DIR/*train*.bin\")",
+                         files->file[0].path);
+    return TITAN_EINVAL;
+}
+
+/* Files of tokens do not name their tokenizer: the run's says what ends a document, unless that is "bytes". */
+static titan_status open_tokens(struct corpus *c, struct dataset_found *found, const char *path,
+                                enum data_format format, const struct dataset_options *o, struct titan_error *err)
+{
+    _cleanup_(data_files_clear) struct data_files files = {0};
     int32_t separator = -1;
-    TRY(corpus_open_tokens(c, path, format, &separator, err));
+    TRY(data_format_files(path, format, o->split, &files, err));
+    if (files.left_out.by[OMITTED_HELD_OUT].n > 0)
+        return refuse_held_out(path, &files, err);
+    TRY(corpus_open_tokens(c, &files, format, &separator, err));
     c->separator = is_bytes(o) ? separator : tokenizer_eos(o->tokenizer);
+    found->left_out = files.left_out;
     return TITAN_OK;
 }
 
-static titan_status open_bytes(struct dataset *ds, struct corpus *c, const char *path, struct titan_error *err)
+/* *ret_encoded: some is packed or UTF-16, and nothing was opened. What is too much to be decoded is left out. */
+static titan_status open_bytes(struct corpus *c, struct dataset_found *found, const char *path,
+                               const struct dataset_options *o, bool *ret_encoded, struct titan_error *err)
 {
     _cleanup_(data_files_clear) struct data_files files = {0};
-    TRY(data_files_add(&files, path, err));
-    TRY(corpus_open_text(c, path, &files, err));
-    if (files.left_out > 0 && ds->left_out == 0)
-        ds->first_left_out = files.first_left;
-    ds->left_out += files.left_out;
+    TRY(data_format_files(path, DATA_TEXT, o->split, &files, err));
+    TRY(corpus_open_text(c, &files, files.bytes <= TOKENISE_BYTES_MAX / 4, ret_encoded, err));
+    found->left_out = files.left_out;
+    if (*ret_encoded)
+        corpus_close(c);
     return TITAN_OK;
 }
 
 /* --- text that must become tokens first --------------------------------------------------------------------------- */
-
-/* Tokenised when the run opens: beyond it a worker would be late. */
-#define TOKENISE_BYTES_MAX (UINT64_C(256) << 20)
 
 static bool is_kind(const struct dataset_source *source, const char *kind)
 {
@@ -115,9 +134,10 @@ static titan_status build_tokens(const struct dataset_source *source, const stru
                                   .tokenizer = o->tokenizer,
                                   .tokenizer_name = o->tokenizer_name,
                                   .files = is_kind(source, "text") ? BUILD_TEXT : BUILD_JSONL,
-                                  .split = is_kind(source, "c4_validation") ? "validation"
-                                           : is_c4(source)                  ? "train"
-                                                                            : NULL,
+                                  .c4_split = is_kind(source, "c4_validation") ? "validation"
+                                              : is_c4(source)                  ? "train"
+                                                                               : NULL,
+                                  .split = o->split,
                                   .bos = is_c4(source),
                                   .wait = true,
                                   .threads = MAX(o->threads, 1),
@@ -139,7 +159,7 @@ static titan_status build_tokens(const struct dataset_source *source, const stru
     return data_build(&build, report, err);
 }
 
-static titan_status open_text(struct dataset *ds, struct corpus *c, const struct dataset_source *source,
+static titan_status open_text(struct corpus *c, struct dataset_found *found, const struct dataset_source *source,
                               const struct dataset_options *o, struct titan_error *err)
 {
     char folder[PATH_MAX] = "";
@@ -154,24 +174,32 @@ static titan_status open_text(struct dataset *ds, struct corpus *c, const struct
         status = status == TITAN_OK ? removed : status;
     }
     TRY(status);
-    if (report.bad_records > 0 && ds->left_out == 0)
-        (void)titan_fail(&ds->first_left_out, TITAN_EINVAL, "%s", report.notes[0]);
-    ds->left_out += report.bad_records;
+    found->files = report.files;
+    found->bad_records = report.bad_records;
+    found->replaced = report.replaced;
+    found->left_out = report.left_out;
+    memcpy(found->note, report.notes[0], sizeof(found->note));
     return TITAN_OK;
 }
 
-static titan_status open_source(struct dataset *ds, struct corpus *c, const struct dataset_source *source,
+static titan_status open_source(struct corpus *c, struct dataset_found *found, const struct dataset_source *source,
                                 const struct dataset_options *o, struct titan_error *err)
 {
     const enum data_format format = data_format_of(source->path);
+    const bool text = is_kind(source, "text");
+    bool encoded = true;
+    found->what = format == DATA_SHARDS || text ? data_format_name(format) : "JSON lines";
     if (format == DATA_SHARDS)
         TRY(open_shards(c, source->path, o, err));
-    else if (is_kind(source, "text") && format != DATA_TEXT)
-        TRY(open_tokens(c, source->path, format, o, err));
-    else if (is_kind(source, "text") && is_bytes(o))
-        TRY(open_bytes(ds, c, source->path, err));
-    else
-        TRY(open_text(ds, c, source, o, err));
+    else if (text && format != DATA_TEXT)
+        TRY(open_tokens(c, found, source->path, format, o, err));
+    else if (text && is_bytes(o))
+        TRY(open_bytes(c, found, source->path, o, &encoded, err));
+    if (format != DATA_SHARDS && (!text || format == DATA_TEXT) && encoded)
+        TRY(open_text(c, found, source, o, err));
+    found->files = found->files ? found->files : c->n;
+    found->documents = corpus_documents(c);
+    found->tokens = c->tokens;
     if (o->vocab_size > 0) {
         const titan_status status = corpus_check_ids(c, o->vocab_size, err);
         if (status != TITAN_OK)
@@ -202,7 +230,7 @@ static titan_status open_all(struct dataset *ds, const struct dataset_options *o
     for (; ds->n < o->n_sources; ds->n++) {
         const struct dataset_source *source = &o->sources[ds->n];
         struct corpus *c = &ds->sources[ds->n];
-        TRY(open_source(ds, c, source, o, err));
+        TRY(open_source(c, &ds->found[ds->n], source, o, err));
         TRY(count_windows(c, source->path, ds->seq_len, &windows[ds->n], err));
         weights[ds->n] = source->weight;
         ds->fingerprint[ds->n] = fingerprint_of_corpus(c);
@@ -316,10 +344,36 @@ void dataset_go_on(struct dataset *ds, const struct data_identity *before, uint6
         *ret_moved = before->n > 0 && !same;
 }
 
-uint64_t dataset_left_out(const struct dataset *ds, const char **ret_first)
+int dataset_sources(const struct dataset *ds)
 {
-    *ret_first = ds->first_left_out.msg;
-    return ds->left_out;
+    return ds->n;
+}
+
+const struct dataset_found *dataset_found(const struct dataset *ds, int source)
+{
+    titan_assert(source >= 0 && source < ds->n);
+    return &ds->found[source];
+}
+
+void dataset_found_print(const struct dataset_found *found, struct buf *out)
+{
+    buf_printf(out, "%" PRIu64 " file%s of %s, ", found->files, found->files == 1 ? "" : "s", found->what);
+    if (found->documents > 0)
+        buf_printf(out, "%" PRIu64 " document%s, ", found->documents, found->documents == 1 ? "" : "s");
+    buf_printf(out, "%" PRIu64 " tokens", found->tokens);
+    if (strcmp(found->what, "nanoGPT") == 0)
+        buf_puts(out, " (as ids without a header)");
+    const char *comma = "; left out: ";
+    if (data_left_out_count(&found->left_out) > 0) {
+        buf_puts(out, comma);
+        data_left_out_print(&found->left_out, out);
+        comma = ", ";
+    }
+    if (found->bad_records > 0)
+        buf_printf(out, "%s%" PRIu64 " bad records (first %s)", comma, found->bad_records, found->note);
+    if (found->replaced > 0)
+        buf_printf(out, "; %" PRIu64 " bytes are not UTF-8%s%s", found->replaced, found->bad_records > 0 ? "" : ": ",
+                   found->bad_records > 0 ? "" : found->note);
 }
 
 titan_status dataset_sample(const struct dataset *ds, uint64_t g, int32_t *inputs, int32_t *targets, int32_t *starts,

@@ -22,13 +22,14 @@
 
 #include "base/error.h"
 #include "base/recipe.h"
+#include "worker/data/files.h"
 #include "worker/data/mixture.h"
 #include "worker/tokenizer/tokenizer.h"
 
 struct dataset;
 
 struct dataset_source {
-    const char *path; /* file or folder */
+    const char *path; /* file, folder or pattern (files.h) */
     const char *kind; /* NULL: "text" */
     double weight;    /* 0 for all: in proportion to their sizes */
 };
@@ -41,8 +42,18 @@ struct dataset_options {
     int64_t seq_len;
     int64_t vocab_size; /* of the model; 0: ids are not checked */
     uint64_t seed;
-    const char *cache; /* existing folder; NULL: a temporary one */
-    int threads;       /* to tokenise with; 0: one */
+    const char *cache;     /* existing folder; NULL: a temporary one */
+    int threads;           /* to tokenise with; 0: one */
+    enum data_split split; /* of a folder or a pattern */
+};
+
+/* What was found at a source. */
+struct dataset_found {
+    const char *what;                  /* "text", "JSON lines", "shards", "Megatron", "llm.c", "nanoGPT" */
+    uint64_t files, documents, tokens; /* documents 0: the format does not tell */
+    uint64_t bad_records, replaced;    /* of JSON lines; bytes of text that are not UTF-8 */
+    char note[320];                    /* where the first of these is, and what */
+    struct data_left_out left_out;
 };
 
 /* TITAN_ENOTFOUND: no such path; TITAN_EINVAL: it cannot be opened or read, was made with another tokenizer, has ids
@@ -72,8 +83,10 @@ void dataset_identify(const struct dataset *ds, struct data_identity *ret);
  * length, the samples of each source that it may have read are left behind, and the order is another from here on:
  * *ret_moved (NULL: not wanted). */
 void dataset_go_on(struct dataset *ds, const struct data_identity *before, uint64_t samples, bool *ret_moved);
-/* How many files and folders could not be read. *ret_first: the first of them and why. */
-uint64_t dataset_left_out(const struct dataset *ds, const char **ret_first);
+int dataset_sources(const struct dataset *ds);
+const struct dataset_found *dataset_found(const struct dataset *ds, int source);
+/* "3 files of JSON lines, 1000 documents, 123456 tokens; left out: ...". */
+void dataset_found_print(const struct dataset_found *found, struct buf *out);
 /* Sample g: inputs and targets (seq_len each); a target of -1 is not counted in the loss. starts (seq_len), or NULL:
  * where each input's document begins in the sample. TITAN_ECORRUPT: an id is beyond the vocabulary. */
 titan_status dataset_sample(const struct dataset *ds, uint64_t g, int32_t *inputs, int32_t *targets, int32_t *starts,

@@ -13,7 +13,10 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/path_pattern.h"
 #include "base/vec.h"
+#include "worker/data/decoded.h"
+#include "worker/data/packed.h"
 #include "worker/data/shard.h"
 
 /* Files from this size on are mapped; smaller ones are copied into one buffer, since a mapping costs whole pages and a
@@ -66,6 +69,16 @@ static bool is_megatron(const char *bin)
            memcmp(magic, "MMIDIDX\0\0", sizeof(magic)) == 0;
 }
 
+/* What llm.c writes beside its training tokens. */
+static const struct {
+    int32_t magic;
+    const char *what;
+} llmc_others[] = {{20240326, "a model"},
+                   {20240327, "a state to debug with"},
+                   {20240328, "a tokenizer"},
+                   {20240522, "questions for an evaluation (HellaSwag, MMLU)"},
+                   {20240527, "a state of a run"}};
+
 static enum data_format format_of_bin(const char *path)
 {
     uint8_t head[SHARD_HEADER_BYTES];
@@ -77,6 +90,9 @@ static enum data_format format_of_bin(const char *path)
         return DATA_MEGATRON;
     if (n >= sizeof(magic))
         memcpy(&magic, head, sizeof(magic));
+    for (size_t i = 0; i < ARRAY_SIZE(llmc_others); i++)
+        if (magic == llmc_others[i].magic)
+            return DATA_LLMC;
     return magic == LLMC_MAGIC_GPT2 || magic == LLMC_MAGIC ? DATA_LLMC : DATA_NANOGPT;
 }
 
@@ -86,20 +102,42 @@ static bool ends_in(const char *path, const char *suffix)
     return len >= n && strcmp(path + len - n, suffix) == 0;
 }
 
-/* A folder: what its .bin files are, where it has no others. */
-static enum data_format format_of_folder(const char *path)
+static bool is_bin(const struct data_file *file, const void *with)
+{
+    (void)with;
+    return ends_in(file->path, ".bin");
+}
+
+/* What lies beside files of tokens: how they were made, indexes, characters of the vocabulary. */
+static bool is_companion(const struct data_file *file)
+{
+    static const char *const ends[] = {".idx", ".pkl", ".py", ".md", ".json", "/input.txt", "/.gitignore"};
+    for (size_t i = 0; i < ARRAY_SIZE(ends); i++)
+        if (ends_in(file->path, ends[i]))
+            return true;
+    return false;
+}
+
+/* A folder or a pattern: what its .bin files are. Those without a header must say so by their names, or be alone. */
+static enum data_format format_of_many(const char *path)
 {
     _cleanup_(data_files_clear) struct data_files files = {0};
-    const char *first = NULL;
+    enum data_format first = DATA_TEXT;
+    bool alone = true;
     if (data_files_add(&files, path, NULL) != TITAN_OK)
         return DATA_TEXT;
     for (size_t i = 0; i < files.n; i++) {
-        if (ends_in(files.file[i].path, ".bin"))
-            first = first ? first : files.file[i].path;
-        else if (!ends_in(files.file[i].path, ".idx"))
-            return DATA_TEXT;
+        const char *its = files.file[i].path;
+        if (!ends_in(its, ".bin")) {
+            alone = alone && is_companion(&files.file[i]);
+            continue;
+        }
+        const enum data_format format = format_of_bin(its);
+        if (format != DATA_NANOGPT || data_name_has(its + files.file[i].name, "train"))
+            return format;
+        first = format;
     }
-    return first ? format_of_bin(first) : DATA_TEXT;
+    return alone ? first : DATA_TEXT;
 }
 
 enum data_format data_format_of(const char *path)
@@ -108,11 +146,31 @@ enum data_format data_format_of(const char *path)
     struct stat st;
     if (shard_folder(path))
         return DATA_SHARDS;
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        return format_of_folder(path);
+    if (stat(path, &st) == 0 ? S_ISDIR(st.st_mode) : path_is_pattern(path))
+        return format_of_many(path);
     if (other_half(path, ".idx", ".bin", bin) && is_megatron(bin))
         return DATA_MEGATRON;
     return ends_in(path, ".bin") ? format_of_bin(path) : DATA_TEXT;
+}
+
+titan_status data_format_files(const char *path, enum data_format format, enum data_split split, struct data_files *ret,
+                               struct titan_error *err)
+{
+    char bin[PATH_MAX];
+    titan_assert(format != DATA_SHARDS && ret->n == 0);
+    if (other_half(path, ".idx", ".bin", bin))
+        path = bin;
+    TRY(data_files_add(ret, path, err));
+    if (format != DATA_TEXT) {
+        const bool named = ret->n == 1 && !ret->file[0].path[ret->file[0].name];
+        if (ret->left_out.by[OMITTED_UNREADABLE].n > 0) /* a stream with a hole in it is another stream */
+            return titan_fail(err, TITAN_EINVAL, "training data '%s': %s", ret->left_out.by[OMITTED_UNREADABLE].first,
+                              strerror(ret->left_out.by[OMITTED_UNREADABLE].error));
+        if (!named)
+            data_files_filter(ret, 0, OMITTED_KIND, is_bin, NULL);
+    }
+    data_files_select(ret, 0, path, split);
+    return ret->n > 0 ? TITAN_OK : data_files_none(ret, path, err);
 }
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
@@ -135,79 +193,108 @@ static int read_up_to(int fd, uint8_t *out, size_t len, size_t *ret_got)
     return 0;
 }
 
-/* *ret_why: errno where it cannot be read. */
-static titan_status add_small_file(struct corpus *c, int fd, uint64_t bytes, const char *name, int *ret_why,
-                                   struct titan_error *err)
+/* What the first bytes of a text show. */
+enum opening { OPENING_TEXT, OPENING_MARK, OPENING_BINARY, OPENING_ENCODED };
+
+#define MARK_BYTES 3 /* UTF-8's byte order mark */
+
+/* ENCODED: its bytes are not the text's: packed, or UTF-16. */
+static enum opening opening_of(const uint8_t *at, size_t n)
+{
+    size_t mark;
+    if (decoded_encoding(at, n, TEXT_UTF8, &mark) != TEXT_UTF8 || packed_begins(at, n))
+        return OPENING_ENCODED;
+    if (memchr(at, 0, MIN(n, (size_t)BINARY_PROBE_BYTES)))
+        return OPENING_BINARY;
+    return mark == MARK_BYTES && n > mark ? OPENING_MARK : OPENING_TEXT;
+}
+
+struct text_file {
+    const char *path, *name;
+    int fd, why; /* why: errno where it cannot be read */
+    uint64_t bytes;
+    enum opening opening;
+};
+
+static titan_status add_small_file(struct corpus *c, struct text_file *f, struct titan_error *err)
 {
     size_t got = 0;
-    if (!VEC_RESERVE(c->small, c->small_cap, c->small_len + bytes))
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of training data", c->small_len + bytes);
+    if (!VEC_RESERVE(c->small, c->small_cap, c->small_len + f->bytes))
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of training data", c->small_len + f->bytes);
     uint8_t *at = c->small + c->small_len;
-    *ret_why = at ? read_up_to(fd, at, bytes, &got) : 0;
-    if (*ret_why || got == 0 || memchr(at, 0, MIN(got, (size_t)BINARY_PROBE_BYTES)))
+    f->why = at ? read_up_to(f->fd, at, f->bytes, &got) : 0;
+    if (f->why || got == 0)
         return TITAN_OK;
+    f->opening = opening_of(at, got);
+    if (f->opening > OPENING_MARK)
+        return TITAN_OK;
+    const size_t mark = f->opening == OPENING_MARK ? MARK_BYTES : 0;
     const struct segment segment = {
-        .small_offset = c->small_len, .tokens = got + 1, .width = 1, .separated = true, .id_max = 255};
-    TRY(corpus_add(c, segment, name, err));
+        .small_offset = c->small_len + mark, .tokens = got - mark + 1, .width = 1, .separated = true, .id_max = 255};
+    TRY(corpus_add(c, segment, f->name, err));
     c->small_len += got;
     return TITAN_OK;
 }
 
-static titan_status add_mapped_file(struct corpus *c, int fd, uint64_t bytes, const char *name, int *ret_why,
-                                    struct titan_error *err)
+static titan_status add_mapped_file(struct corpus *c, struct text_file *f, struct titan_error *err)
 {
     uint8_t probe[BINARY_PROBE_BYTES];
     size_t got = 0;
-    *ret_why = read_up_to(fd, probe, sizeof(probe), &got);
-    if (*ret_why || got == 0 || memchr(probe, 0, got))
+    f->why = read_up_to(f->fd, probe, sizeof(probe), &got);
+    if (f->why || got == 0)
         return TITAN_OK;
-    void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    f->opening = opening_of(probe, got);
+    if (f->opening > OPENING_MARK)
+        return TITAN_OK;
+    void *map = mmap(NULL, f->bytes, PROT_READ, MAP_SHARED, f->fd, 0);
     if (map == MAP_FAILED)
-        return titan_fail_errno(err, "cannot map %" PRIu64 " bytes of training data", bytes);
-    const struct segment segment = {.data = map,
-                                    .tokens = bytes + 1,
+        return titan_fail_errno(err, "cannot map %" PRIu64 " bytes of training data", f->bytes);
+    const size_t mark = f->opening == OPENING_MARK ? MARK_BYTES : 0;
+    const struct segment segment = {.data = (const uint8_t *)map + mark,
+                                    .tokens = f->bytes - mark + 1,
                                     .width = 1,
                                     .separated = true,
                                     .id_max = 255,
-                                    .mapping = {.at = map, .bytes = bytes}};
-    return corpus_add(c, segment, name, err);
+                                    .mapping = {.at = map, .bytes = f->bytes}};
+    return corpus_add(c, segment, f->name, err);
 }
 
-/* The part of a path behind the root. */
-static const char *name_below(const char *root, const char *path)
+static titan_status add_text_file(struct corpus *c, struct data_files *files, const struct data_file *file,
+                                  bool *ret_encoded, struct titan_error *err)
 {
-    const size_t n = strlen(root);
-    return strncmp(root, path, n) == 0 ? path + n : path;
-}
-
-static titan_status add_text_file(struct corpus *c, const char *root, struct data_files *files, const char *path,
-                                  struct titan_error *err)
-{
-    const char *name = name_below(root, path);
-    _cleanup_fd_ int fd = file_open_named(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+    struct text_file f = {.path = file->path, .name = file->path + file->name};
+    _cleanup_fd_ int fd = file_open_named(f.path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
     struct stat st;
-    int why = 0;
     titan_status status = TITAN_OK;
-    if (fd < 0 || fstat(fd, &st) < 0)
-        why = errno;
-    else if (!S_ISREG(st.st_mode) || st.st_size <= 0)
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        f.why = errno;
+    } else if (!S_ISREG(st.st_mode) || st.st_size <= 0) {
         return TITAN_OK;
-    else if ((uint64_t)st.st_size < MAP_BYTES_MIN)
-        status = add_small_file(c, fd, (uint64_t)st.st_size, name, &why, err);
-    else
-        status = add_mapped_file(c, fd, (uint64_t)st.st_size, name, &why, err);
-    if (why && !*name)
-        return titan_fail(err, TITAN_EINVAL, "training data '%s': %s", path, strerror(why));
-    if (why)
-        data_files_leave_out(files, path, why);
-    return status == TITAN_OK ? status : titan_error_wrap(err, "%s", path);
+    } else {
+        f.fd = fd;
+        f.bytes = (uint64_t)st.st_size;
+        status = f.bytes < MAP_BYTES_MIN ? add_small_file(c, &f, err) : add_mapped_file(c, &f, err);
+    }
+    if (f.why && !*f.name)
+        return titan_fail(err, TITAN_EINVAL, "training data '%s': %s", f.path, strerror(f.why));
+    if (f.why || f.opening > OPENING_MARK)
+        data_leave_out(&files->left_out,
+                       f.why                         ? OMITTED_UNREADABLE
+                       : f.opening == OPENING_BINARY ? OMITTED_BINARY
+                                                     : OMITTED_ENCODED,
+                       f.path, f.why);
+    *ret_encoded = f.opening == OPENING_ENCODED;
+    return status == TITAN_OK ? status : titan_error_wrap(err, "%s", f.path);
 }
 
-titan_status corpus_open_text(struct corpus *c, const char *root, struct data_files *files, struct titan_error *err)
+titan_status corpus_open_text(struct corpus *c, struct data_files *files, bool decodes, bool *ret_encoded,
+                              struct titan_error *err)
 {
+    bool encoded = false;
     c->separator = 0;
-    for (size_t i = 0; i < files->n; i++)
-        TRY(add_text_file(c, root, files, files->file[i].path, err));
+    for (size_t i = 0; i < files->n && !(encoded && decodes); i++)
+        TRY(add_text_file(c, files, &files->file[i], &encoded, err));
+    *ret_encoded = encoded && decodes;
     return TITAN_OK;
 }
 
@@ -301,10 +388,14 @@ static titan_status add_megatron(struct corpus *c, const char *bin, const char *
 static titan_status read_llmc_header(const char *path, struct segment *s, int32_t *ret_separator,
                                      struct titan_error *err)
 {
-    int32_t head[3];
+    int32_t head[3] = {0};
+    memcpy(head, s->mapping.at, MIN(s->mapping.bytes, sizeof(head)));
+    for (size_t i = 0; i < ARRAY_SIZE(llmc_others); i++)
+        if (head[0] == llmc_others[i].magic)
+            return titan_fail(err, TITAN_EINVAL, "'%s' is %s of llm.c's (magic %d), no tokens to train on", path,
+                              llmc_others[i].what, head[0]);
     if (s->mapping.bytes < LLMC_HEADER_BYTES)
         return damaged(path, "it has no llm.c header of 1024 bytes", err);
-    memcpy(head, s->mapping.at, sizeof(head));
     const bool gpt2 = head[1] == LLMC_VERSION_GPT2, llama3 = head[0] == LLMC_MAGIC && head[1] == LLMC_VERSION_LLAMA3;
     if (head[0] != LLMC_MAGIC_GPT2 && head[0] != LLMC_MAGIC)
         return damaged(path, "it has no llm.c header", err);
@@ -324,15 +415,48 @@ static titan_status read_llmc_header(const char *path, struct segment *s, int32_
     return TITAN_OK;
 }
 
+#define PROBE_PAIRS 4096
+#define PROBE_PAIRS_MIN 16
+
+/* Of what has no header: ids of 32 or 64 bits, read as 16, have every second one (nearly) 0. */
+static bool looks_wide(const uint8_t *at, size_t bytes)
+{
+    const size_t pairs = MIN(bytes / 4, (size_t)PROBE_PAIRS);
+    bool any = false;
+    for (size_t i = 0; i < pairs; i++) {
+        uint16_t low, high;
+        memcpy(&low, at + 4 * i, sizeof(low));
+        memcpy(&high, at + 4 * i + 2, sizeof(high));
+        if (high >= 16) /* of a vocabulary of more than 2^20 */
+            return false;
+        any = any || low >= 16;
+    }
+    return any && pairs >= PROBE_PAIRS_MIN && bytes % 4 == 0;
+}
+
 static titan_status read_nanogpt(const char *path, struct segment *s, int32_t *ret_separator, struct titan_error *err)
 {
+    const uint8_t *at = s->mapping.at;
+    const size_t bytes = s->mapping.bytes;
     s->width = ends_in(path, ".u32.bin") ? 4 : 2;
     *ret_separator = 50256;
-    if (s->mapping.bytes % s->width)
+    if (bytes >= 6 && (memcmp(at, "PK\3\4", 4) == 0 || memcmp(at, "\x93NUMPY", 6) == 0))
+        return titan_fail(err, TITAN_EINVAL, "'%s' is %s, no file of tokens", path,
+                          *at == 'P' ? "a zip archive (as PyTorch's weights are)"
+                                     : "an array of NumPy's with a header");
+    if (s->width == 2 && looks_wide(at, bytes)) {
+        (void)titan_fail(err, TITAN_EINVAL,
+                         "'%s' has no header and looks like ids of 32 bits: every second one of 16 is 0", path);
+        if (err)
+            titan_error_hint(
+                err, "Megatron's NAME.bin needs its NAME.idx beside it; other ids of 32 bits the name NAME.u32.bin");
+        return TITAN_EINVAL;
+    }
+    if (bytes % s->width)
         return titan_fail(err, TITAN_ECORRUPT, "'%s' has %zu bytes, no whole number of ids of %u bits: it is cut off",
-                          path, s->mapping.bytes, 8 * s->width);
-    s->data = s->mapping.at;
-    s->tokens = s->mapping.bytes / s->width;
+                          path, bytes, 8 * s->width);
+    s->data = at;
+    s->tokens = bytes / s->width;
     return TITAN_OK;
 }
 
@@ -349,28 +473,16 @@ static titan_status add_flat(struct corpus *c, enum data_format format, const ch
     return status;
 }
 
-titan_status corpus_open_tokens(struct corpus *c, const char *root, enum data_format format, int32_t *ret_separator,
-                                struct titan_error *err)
+titan_status corpus_open_tokens(struct corpus *c, const struct data_files *files, enum data_format format,
+                                int32_t *ret_separator, struct titan_error *err)
 {
-    _cleanup_(data_files_clear) struct data_files files = {0};
-    char bin[PATH_MAX];
     *ret_separator = -1;
-    if (other_half(root, ".idx", ".bin", bin))
-        root = bin;
-    TRY(data_files_add(&files, root, err));
-    if (files.left_out > 0) { /* a stream with a hole in it is another stream */
-        if (err)
-            *err = files.first_left;
-        return files.first_left.status;
-    }
-    for (size_t i = 0; i < files.n; i++) {
-        const char *path = files.file[i].path, *name = name_below(root, path);
-        if (!ends_in(path, ".bin") && *name)
-            continue;
+    for (size_t i = 0; i < files->n; i++) {
+        const char *path = files->file[i].path, *name = path + files->file[i].name;
         const enum data_format its = format_of_bin(path);
         if (its != format)
-            return titan_fail(err, TITAN_EINVAL, "'%s' is a file of %s, others of '%s' are of %s", path,
-                              data_format_name(its), root, data_format_name(format));
+            return titan_fail(err, TITAN_EINVAL, "'%s' is a file of %s, '%s' one of %s", path, data_format_name(its),
+                              files->file[0].path, data_format_name(format));
         TRY(format == DATA_MEGATRON ? add_megatron(c, path, name, err)
                                     : add_flat(c, format, path, name, ret_separator, err));
     }

@@ -17,15 +17,21 @@
 enum data_format { DATA_TEXT, DATA_SHARDS, DATA_MEGATRON, DATA_LLMC, DATA_NANOGPT };
 /* "text", "shards", "Megatron", "llm.c", "nanoGPT". */
 const char *data_format_name(enum data_format format);
-/* A folder of tokens holds files that end in .bin and nothing else, but for their .idx. */
+/* A folder or a pattern is one of tokens where it has .bin files with a header, or "train" in the name of one; or none
+ * but such files, and what lies beside them (meta.pkl, prepare.py, input.txt, ...). */
 enum data_format data_format_of(const char *path);
+/* The files of the path that are of the format, but shards, and of the split. *ret is
+ * empty before, and has what is left out also after a failure. TITAN_EINVAL: there are none, with what is left out. */
+titan_status data_format_files(const char *path, enum data_format format, enum data_split split, struct data_files *ret,
+                               struct titan_error *err) TITAN_MUST_USE;
 
-/* root: what was named, for messages and names; a file of the list is root itself or lies below it. */
-titan_status corpus_open_text(struct corpus *c, const char *root, struct data_files *files,
+/* The bytes of the files. What is no text is left out of them. A file that is packed or UTF-16 is not its text: with
+ * `decodes`, *ret_encoded is true then, and the corpus not all of it; without, the file is left out. */
+titan_status corpus_open_text(struct corpus *c, struct data_files *files, bool decodes, bool *ret_encoded,
                               struct titan_error *err) TITAN_MUST_USE;
-/* Megatron, llm.c and nanoGPT: a file, or the .bin files of a folder, in the order of their paths. *ret_separator: the
- * id behind a document as the format has it, where the run's tokenizer does not say; -1: it has none. */
-titan_status corpus_open_tokens(struct corpus *c, const char *root, enum data_format format, int32_t *ret_separator,
-                                struct titan_error *err) TITAN_MUST_USE;
+/* Megatron, llm.c and nanoGPT, in the order of the files. *ret_separator: the id behind a document as the format has
+ * it, where the run's tokenizer does not say; -1: it has none. */
+titan_status corpus_open_tokens(struct corpus *c, const struct data_files *files, enum data_format format,
+                                int32_t *ret_separator, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -64,7 +64,8 @@ titan_status held_out_open(const struct recipe *recipe, const struct tokenizer *
                                             .vocab_size = vocabulary,
                                             .seed = SAMPLES_SEED,
                                             .cache = cache,
-                                            .threads = threads};
+                                            .threads = threads,
+                                            .split = SPLIT_HELD_OUT};
 
     titan_assert(!ret->data && !ret->token_bytes);
     if (dataset_open(&options, &ret->data, err) != TITAN_OK)

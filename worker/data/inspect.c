@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "base/units.h"
 #include "base/utf8.h"
+#include "worker/data/data_build.h"
 #include "worker/data/formats.h"
 #include "worker/data/shard.h"
 #include "worker/tokenizer/tokenizer.h"
@@ -23,7 +24,8 @@ struct inspection {
     enum data_format format;
     struct corpus corpus;
     struct shard_set set;
-    uint64_t documents;
+    struct data_files files; /* text, and tokens of others */
+    const char *what;
     struct tokenizer *tokenizer; /* NULL: none that fits */
     const char *why_not;
 };
@@ -33,25 +35,21 @@ static void inspection_close(struct inspection *in)
     tokenizer_close(in->tokenizer);
     shard_set_clear(&in->set);
     corpus_close(&in->corpus);
+    data_files_clear(&in->files);
 }
 
 static titan_status open_corpus(const char *path, struct inspection *in, struct titan_error *err)
 {
     in->format = data_format_of(path);
-    if (in->format == DATA_TEXT) {
-        _cleanup_(data_files_clear) struct data_files files = {0};
-        TRY(data_files_add(&files, path, err));
-        (void)titan_fail(err, TITAN_EINVAL, "'%s' is text, not a file or folder of tokens", path);
-        if (err)
-            titan_error_hint(err, "make tokens of it: titanctl data build --tokenizer T --out DIR '%.80s'", path);
-        return TITAN_EINVAL;
-    }
-    if (in->format == DATA_SHARDS)
+    in->what = data_format_name(in->format);
+    if (in->format == DATA_SHARDS) {
         TRY(corpus_open_shards(&in->corpus, path, &in->set, err));
-    else
-        TRY(corpus_open_tokens(&in->corpus, path, in->format, &in->corpus.separator, err));
-    for (size_t i = 0; i < in->corpus.n; i++)
-        in->documents += in->corpus.segments[i].index.documents;
+    } else {
+        TRY(data_format_files(path, in->format, SPLIT_TRAINING, &in->files, err));
+        if (in->format == DATA_TEXT)
+            return TITAN_OK;
+        TRY(corpus_open_tokens(&in->corpus, &in->files, in->format, &in->corpus.separator, err));
+    }
     return in->corpus.tokens > 0 ? TITAN_OK : titan_fail(err, TITAN_EINVAL, "'%s' has no tokens", path);
 }
 
@@ -179,16 +177,42 @@ static void put_sample_json(const struct inspection *in, const struct sample *s,
 
 /* --- all of it ---------------------------------------------------------------------------------------------------- */
 
+static void show_left_out(const struct inspection *in, struct buf *out)
+{
+    if (data_left_out_count(&in->files.left_out) == 0)
+        return;
+    buf_puts(out, "  left out    ");
+    data_left_out_print(&in->files.left_out, out);
+    buf_puts(out, "\n");
+}
+
+/* Of text what can be counted without a tokenizer. */
+static void show_text(const struct inspection *in, const char *path, struct buf *out)
+{
+    char text[UNITS_TEXT];
+    uint64_t lines = 0;
+    for (size_t i = 0; i < in->files.n; i++)
+        lines += data_build_reads_lines(in->files.file[i].path);
+    buf_printf(out, "%s\n  format      text, %zu file%s, %" PRIu64 " of them JSON lines by name\n", path, in->files.n,
+               in->files.n == 1 ? "" : "s", lines);
+    buf_printf(out, "  bytes       %" PRIu64 " (%s)\n", in->files.bytes, format_bytes(in->files.bytes, text));
+    show_left_out(in, out);
+    buf_puts(out, "  tokens      as titanctl data build or the start of a run makes them\n");
+}
+
 static void show_counts(const struct inspection *in, const char *path, struct buf *out)
 {
     const struct shard_set *set = &in->set;
+    const uint64_t documents = corpus_documents(&in->corpus);
     char text[UNITS_TEXT];
-    buf_printf(out, "%s\n  format      %s, %zu file%s, %u bytes a token\n", path, data_format_name(in->format),
-               in->corpus.n, in->corpus.n == 1 ? "" : "s", in->corpus.segments[0].width);
+    buf_printf(out, "%s\n  format      %s, %zu file%s, %u bytes a token%s\n", path, in->what, in->corpus.n,
+               in->corpus.n == 1 ? "" : "s", in->corpus.segments[0].width,
+               in->format == DATA_NANOGPT ? " (assumed: it has no header)" : "");
     buf_printf(out, "  tokens      %" PRIu64 " (%s)\n", in->corpus.tokens,
                format_count((double)in->corpus.tokens, text));
-    if (in->documents)
-        buf_printf(out, "  documents   %" PRIu64 "\n", in->documents);
+    show_left_out(in, out);
+    if (documents)
+        buf_printf(out, "  documents   %" PRIu64 "\n", documents);
     if (in->corpus.separator >= 0)
         buf_printf(out, "  separator   %d\n", in->corpus.separator);
     if (in->format != DATA_SHARDS)
@@ -205,13 +229,22 @@ static void show_counts(const struct inspection *in, const char *path, struct bu
 static void put_counts_json(const struct inspection *in, struct json_writer *w)
 {
     const struct shard_set *set = &in->set;
+    const uint64_t documents = corpus_documents(&in->corpus);
+    _cleanup_(buf_free) struct buf left_out = BUF_INIT;
     char hash[20];
-    json_put_string(w, "format", data_format_name(in->format));
-    json_put_uint(w, "files", in->corpus.n);
+    data_left_out_print(&in->files.left_out, &left_out);
+    json_put_string(w, "format", in->what);
+    json_put_uint(w, "files", in->format == DATA_SHARDS ? in->corpus.n : in->files.n);
+    json_put_uint(w, "files_left_out", data_left_out_count(&in->files.left_out));
+    json_put_string(w, "left_out", left_out.len ? left_out.data : "");
+    if (in->format == DATA_TEXT) {
+        json_put_uint(w, "bytes", in->files.bytes);
+        return;
+    }
     json_put_uint(w, "token_bytes", in->corpus.segments[0].width);
     json_put_uint(w, "tokens", in->corpus.tokens);
-    if (in->documents)
-        json_put_uint(w, "documents", in->documents);
+    if (documents)
+        json_put_uint(w, "documents", documents);
     if (in->corpus.separator >= 0)
         json_put_int(w, "separator", in->corpus.separator);
     if (in->format != DATA_SHARDS)
@@ -230,17 +263,18 @@ titan_status data_inspect(const struct inspect_options *o, struct buf *out, stru
     _cleanup_(inspection_close) struct inspection in = {.corpus.separator = -1};
     struct json_writer w = {.out = out, .pretty = true};
     TRY(open_corpus(o->path, &in, err));
+    const int64_t samples = in.format == DATA_TEXT ? 0 : o->samples;
     TRY(open_tokenizer(o, &in, err));
     if (o->json) {
         json_begin_object(&w, NULL);
         put_counts_json(&in, &w);
         json_begin_array(&w, "samples");
     } else {
-        show_counts(&in, o->path, out);
-        if (o->samples > 0 && in.why_not)
+        (in.format == DATA_TEXT ? show_text : show_counts)(&in, o->path, out);
+        if (samples > 0 && in.why_not)
             buf_printf(out, "  samples     as ids; %s\n", in.why_not);
     }
-    for (int64_t i = 0; i < o->samples; i++) {
+    for (int64_t i = 0; i < samples; i++) {
         struct sample sample;
         TRY(draw_sample(&in, o->seed, i, &sample, err));
         if (o->json)
@@ -289,6 +323,8 @@ titan_status data_verify(const char *path, struct buf *out, struct titan_error *
     if (!ids)
         return titan_fail(err, TITAN_ENOMEM, "no memory to verify '%s'", path);
     TRY(open_corpus(path, &in, err));
+    if (in.format == DATA_TEXT)
+        return titan_fail(err, TITAN_EINVAL, "'%s' is text, not a file or folder of tokens", path);
     for (size_t i = 0; i < in.corpus.n; i++)
         TRY(verify_segment(path, &in, i, err));
     const int64_t limit = in.format == DATA_SHARDS ? (int64_t)in.set.id_max + 1 : 0;

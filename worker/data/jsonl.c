@@ -5,16 +5,19 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/error.h"
 #include "base/utf8.h"
 
 struct scan {
     char *at, *end;
     const char *why, *field;
+    int on_way;                             /* so many of the open objects, from the outermost on, lead to the field */
     uint64_t objects[JSONL_DEPTH_MAX / 64]; /* by depth: is it an object? otherwise an array */
     int depth;
     bool value;       /* one is to come */
     bool own;         /* it is the field's */
+    bool leads;       /* the field is in it, where it is an object */
     bool found, text; /* the field was there; it was a string */
     char *string;     /* that string */
     size_t string_n;
@@ -158,8 +161,8 @@ static bool read_number(struct scan *s)
 
 static bool read_word(struct scan *s)
 {
-    static const char *const words[] = {"true", "false", "null"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const words[] = {"true", "false", "null", "NaN", "Infinity", "-Infinity"};
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
         const size_t n = strlen(words[i]);
         if ((size_t)(s->end - s->at) >= n && memcmp(s->at, words[i], n) == 0) {
             s->at += n;
@@ -187,7 +190,7 @@ static bool in_object(const struct scan *s)
     return s->objects[top / 64] >> (top % 64) & 1;
 }
 
-/* --- a line ------------------------------------------------------------------------------------------------------- */
+/* --- a record ----------------------------------------------------------------------------------------------------- */
 
 /* A member's name and colon. */
 static bool read_name(struct scan *s)
@@ -198,7 +201,16 @@ static bool read_name(struct scan *s)
         return fail(s, "a name in quotes is missing");
     if (!read_string(s, &name, &n))
         return false;
-    s->own = s->depth == 1 && n == strlen(s->field) && memcmp(name, s->field, n) == 0;
+    const char *part = s->field; /* of this object */
+    for (int i = 1; part && i < s->depth; i++) {
+        part = strchr(part, '.');
+        part = part ? part + 1 : NULL;
+    }
+    const size_t len = part ? strcspn(part, ".") : 0;
+    const bool on_way = part && s->on_way == s->depth;
+    s->leads = on_way && part[len] && n == len && memcmp(name, part, n) == 0;
+    s->own = (on_way && !part[len] && n == len && memcmp(name, part, n) == 0) ||
+             (s->depth == 1 && n == strlen(s->field) && memcmp(name, s->field, n) == 0);
     s->value = true;
     return next_is(s, ':') || fail(s, "a colon is missing");
 }
@@ -206,11 +218,14 @@ static bool read_name(struct scan *s)
 /* Behind the bracket. */
 static bool begin_container(struct scan *s, bool object)
 {
-    s->own = false;
+    const bool leads = object && (s->leads || s->depth == 0);
+    s->own = s->leads = false;
     if (!push(s, object))
         return false;
+    s->on_way = leads ? s->depth : MIN(s->on_way, s->depth - 1);
     if (next_is(s, object ? '}' : ']')) {
         s->depth--;
+        s->on_way = MIN(s->on_way, s->depth);
         s->value = false;
         return true;
     }
@@ -234,7 +249,7 @@ static bool read_value(struct scan *s)
         s->at++;
         return begin_container(s, c == '{');
     }
-    s->own = s->value = false;
+    s->own = s->leads = s->value = false;
     if (c != '"')
         return read_word(s);
     s->at++;
@@ -257,10 +272,11 @@ static bool read_end(struct scan *s)
     if (!next_is(s, in_object(s) ? '}' : ']'))
         return fail(s, s->at == s->end ? "it ends early" : "a comma is missing");
     s->depth--;
+    s->on_way = MIN(s->on_way, s->depth);
     return true;
 }
 
-static bool read_line(struct scan *s)
+static bool read_record(struct scan *s)
 {
     if (utf8_check(s->at, (size_t)(s->end - s->at)) != (size_t)(s->end - s->at))
         return fail(s, "not UTF-8");
@@ -279,13 +295,53 @@ static bool read_line(struct scan *s)
     return s->text || fail(s, "the field is no string");
 }
 
-bool jsonl_text(char *line, size_t n, const char *field, char **ret, size_t *ret_n, const char **ret_why)
+bool jsonl_text(char *record, size_t n, const char *field, char **ret, size_t *ret_n, const char **ret_why)
 {
-    titan_assert(line && field);
-    struct scan s = {.at = line, .end = line + n, .field = field};
-    const bool ok = read_line(&s);
+    titan_assert(record && field);
+    struct scan s = {.at = record, .end = record + n, .field = field};
+    const bool ok = read_record(&s);
     *ret = s.string;
     *ret_n = s.string_n;
     *ret_why = s.why;
     return ok;
+}
+
+/* --- where records end -------------------------------------------------------------------------------------------- */
+
+size_t jsonl_gap(const char *text, size_t n)
+{
+    size_t at = 0;
+    while (at < n && text[at] && strchr(" \t\r\n,]", text[at]))
+        at++;
+    return at;
+}
+
+/* Behind the closing quote of what begins at `at`; n + 1: it has none. */
+static size_t string_end(const char *text, size_t n, size_t at)
+{
+    while (at < n && text[at] != '"')
+        at += text[at] == '\\' ? 2 : 1;
+    return at < n ? at + 1 : n + 1;
+}
+
+size_t jsonl_value(const char *text, size_t n)
+{
+    uint64_t depth = 0;
+    size_t at = 0;
+    while (at < n) {
+        const char c = text[at++];
+        if (c == '"')
+            at = string_end(text, n, at);
+        else if (c == '{' || c == '[')
+            depth++;
+        else if ((c == '}' || c == ']') && depth > 0)
+            depth--;
+        else if (depth == 0 && (at == n || !text[at] || strchr(" \t\r\n,]}", text[at]))) /* a number or a word */
+            return at < n ? at : 0;
+        else
+            continue;
+        if (depth == 0)
+            return at <= n ? at : 0;
+    }
+    return 0;
 }

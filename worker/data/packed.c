@@ -38,6 +38,26 @@ struct packed {
 #endif
 };
 
+static enum packing packing_of(const uint8_t *head, size_t n)
+{
+    if (n >= 3 && memcmp(head, "\x1f\x8b\x08", 3) == 0)
+        return PACKING_GZIP;
+    if (n >= 4 && memcmp(head, "\x28\xb5\x2f\xfd", 4) == 0)
+        return PACKING_ZSTD;
+    return PACKING_NONE;
+}
+
+bool packed_begins(const void *head, size_t n)
+{
+    return packing_of(head, n) != PACKING_NONE;
+}
+
+static enum packing packing_named(const char *path)
+{
+    const char *name = data_file_packing(path);
+    return !*name ? PACKING_NONE : strcmp(name, ".gz") == 0 ? PACKING_GZIP : PACKING_ZSTD;
+}
+
 static titan_status start_unpacking(struct packed *p, struct titan_error *err)
 {
 #ifdef TITAN_BARE
@@ -57,12 +77,10 @@ static titan_status start_unpacking(struct packed *p, struct titan_error *err)
 
 titan_status packed_open(const char *path, struct packed **ret, struct titan_error *err)
 {
-    const char *packing = data_file_packing(path);
     struct packed *p = calloc(1, sizeof(*p));
     struct stat st;
     if (!p)
         return titan_fail(err, TITAN_ENOMEM, "no memory to read '%s'", path);
-    p->packing = !*packing ? PACKING_NONE : strcmp(packing, ".gz") == 0 ? PACKING_GZIP : PACKING_ZSTD;
     (void)snprintf(p->path, sizeof(p->path), "%s", path);
     titan_status status = TITAN_OK;
     p->fd = file_open_named(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
@@ -72,8 +90,12 @@ titan_status packed_open(const char *path, struct packed **ret, struct titan_err
         status = titan_fail(err, TITAN_EINVAL, "'%s' is not a regular file", path);
     else if (!(p->input = malloc(INPUT_BYTES)))
         status = titan_fail(err, TITAN_ENOMEM, "no memory to read '%s'", path);
-    else
+    if (status == TITAN_OK) {
+        const ssize_t n = pread(p->fd, p->input, 4, 0);
+        p->packing = packing_of(p->input, n > 0 ? (size_t)n : 0);
+        p->packing = p->packing == PACKING_NONE ? packing_named(path) : p->packing;
         status = start_unpacking(p, err);
+    }
     if (status == TITAN_OK)
         *ret = p;
     else

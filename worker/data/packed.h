@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* packed.h - the bytes of a file, of a gzip file (RFC 1952, any number of members) or of a zstd file (RFC 8878, any
- * number of frames), told apart by their names (files.h). One thread. */
+ * number of frames), told apart by their first bytes, or else by their names (files.h). One thread. */
 #ifndef TITAN_WORKER_DATA_PACKED_H
 #define TITAN_WORKER_DATA_PACKED_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/error.h"
+
+/* Does a gzip or zstd file begin so? */
+bool packed_begins(const void *head, size_t n);
 
 struct packed;
 

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/utf8.h"
 #include "base/vec.h"
 #include "worker/data/jsonl.h"
-#include "worker/data/packed.h"
 
 #define BINARY_PROBE_BYTES 4096
 #define TEXT_CUT_MAX (64 * PIECE_BYTES) /* a text without lines is cut here at the latest */
@@ -27,15 +27,17 @@ void data_piece_clear(struct piece *p)
 
 struct piece_reader {
     struct piece_reader_options opt;
-    uint64_t file;         /* the one that is open or comes next */
-    struct packed *packed; /* NULL: none is open */
-    uint64_t bytes_before; /* of the files before it */
-    char *buffer;          /* what was read of it and not given out */
+    uint64_t file;           /* the one that is open or comes next */
+    struct decoded *decoded; /* NULL: none is open */
+    uint64_t bytes_before;   /* of the files before it */
+    char *buffer;            /* what was read of it and not given out */
     size_t n, cap;
-    bool ended;               /* it has no more */
-    bool begun;               /* text: some of it was given out */
-    uint64_t line;            /* lines: so many are behind */
-    uint64_t binary;          /* files */
+    enum piece_content content;
+    bool ended;            /* it has no more */
+    bool begun;            /* some of it was given out */
+    bool open_array;       /* of its values; the end has not come */
+    uint64_t line, record; /* so many are behind */
+    struct data_left_out left_out;
     bool skips;               /* the rest of a line that is too long */
     struct titan_error fault; /* why it ended early */
 };
@@ -58,7 +60,7 @@ static void leave_file(struct piece_reader *r)
 {
     titan_assert(r->file < r->opt.files->n);
     r->bytes_before += r->opt.files->file[r->file].bytes;
-    packed_close(TAKE(r->packed));
+    decoded_close(TAKE(r->decoded));
     r->file++;
     r->n = 0;
 }
@@ -67,14 +69,14 @@ void data_piece_reader_close(struct piece_reader *r)
 {
     if (!r)
         return;
-    packed_close(r->packed);
+    decoded_close(r->decoded);
     free(r->buffer);
     free(r);
 }
 
-uint64_t data_piece_reader_binary(const struct piece_reader *r)
+const struct data_left_out *data_piece_reader_left_out(const struct piece_reader *r)
 {
-    return r->binary;
+    return &r->left_out;
 }
 
 /* Up to and with the last newline of the buffer, looked for behind `from`; 0: there is none. */
@@ -94,12 +96,12 @@ static titan_status fill(struct piece_reader *r, size_t want, struct titan_error
     if (!VEC_RESERVE(r->buffer, r->cap, want))
         return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of '%s'", want, r->opt.files->file[r->file].path);
     const size_t before = r->n;
-    const titan_status status = packed_read(r->packed, r->buffer + r->n, want - r->n, &got, &r->fault);
+    const titan_status status = decoded_read(r->decoded, r->buffer + r->n, want - r->n, &got, &r->fault);
     r->n = before + got;
     titan_assert(r->n <= r->cap);
     if (status == TITAN_OK || status == TITAN_ECORRUPT) {
         r->ended = r->n < want || status != TITAN_OK;
-        if (status != TITAN_OK && r->opt.lines[r->file]) /* half a line is no record */
+        if (status != TITAN_OK && r->content == PIECE_LINES) /* half a line is no record */
             r->n = last_line_end(r, 0);
         return TITAN_OK;
     }
@@ -111,7 +113,7 @@ static titan_status fill(struct piece_reader *r, size_t want, struct titan_error
 /* The first n bytes of the buffer become the piece's, with room for one more; the rest moves to another buffer. */
 static titan_status give(struct piece_reader *r, size_t n, struct piece *ret, struct titan_error *err)
 {
-    titan_assert(n <= r->n);
+    titan_assert(r->buffer && n <= r->n);
     char *rest = NULL;
     size_t cap = 0;
     if (!VEC_RESERVE(rest, cap, MAX(r->n - n, 2 * PIECE_BYTES)) || !VEC_RESERVE(r->buffer, r->cap, n + 1)) {
@@ -129,10 +131,12 @@ static titan_status give(struct piece_reader *r, size_t n, struct piece *ret, st
 
 static void begin_piece(const struct piece_reader *r, struct piece *ret)
 {
-    titan_assert(r->packed);
+    titan_assert(r->decoded);
     ret->file = r->file;
-    ret->lines = r->opt.lines[r->file];
-    ret->place = r->bytes_before + packed_place(r->packed);
+    ret->content = r->content;
+    ret->first_record = r->record + 1;
+    ret->first_line = r->line + 1;
+    ret->place = r->bytes_before + decoded_place(r->decoded);
 }
 
 /* What was wrong with the file itself, as a bad record of its own. *ret_any: there is such a piece. */
@@ -141,11 +145,12 @@ static void end_file(struct piece_reader *r, struct piece *ret, bool *ret_any)
     *ret_any = r->fault.status != TITAN_OK;
     if (*ret_any) {
         begin_piece(r, ret);
-        ret->lines = true;
-        ret->bad = (struct bad_record){.line = r->opt.lines[r->file] ? r->line + 1 : 0,
-                                       .why = strstr(r->fault.msg, "cut off")
-                                                  ? "the compressed data is cut off, what follows is lost"
-                                                  : "the compressed data is damaged, what follows is lost"};
+        ret->bad = (struct bad_record){
+            .record = r->record + 1,
+            .line = r->content != PIECE_TEXT ? r->line + 1 : 0,
+            .why = strstr(r->fault.msg, "array")     ? "the array has no end, the file is cut off"
+                   : strstr(r->fault.msg, "cut off") ? "the compressed data is cut off, what follows is lost"
+                                                     : "the compressed data is damaged, what follows is lost"};
         r->fault = (struct titan_error){0};
         return; /* the file itself is closed at the next call */
     }
@@ -171,15 +176,19 @@ static titan_status skip_line(struct piece_reader *r, struct titan_error *err)
         r->n -= n;
         memmove(r->buffer, r->buffer + n, r->n);
     }
-    r->line++;
+    r->record = ++r->line;
     return TITAN_OK;
 }
 
-/* Lines that a build before has done. */
+/* Records that a build before has done. */
+static uint64_t records_done(const struct piece_reader *r)
+{
+    return r->opt.from.file == r->file ? r->opt.from.record : 0;
+}
+
 static titan_status skip_lines(struct piece_reader *r, struct titan_error *err)
 {
-    const uint64_t want = r->opt.from.file == r->file ? r->opt.from.line : 0;
-    while (r->line < want && !(r->ended && r->n == 0)) {
+    while (r->line < records_done(r) && !(r->ended && r->n == 0)) {
         r->skips = true;
         TRY(skip_line(r, err));
     }
@@ -196,7 +205,7 @@ static titan_status next_lines(struct piece_reader *r, struct piece *ret, bool *
             break;
         if (r->n > LINE_BYTES_MAX) {
             begin_piece(r, ret);
-            ret->bad = (struct bad_record){.line = r->line + 1, .why = "a line of more than 1 GiB"};
+            ret->bad = (struct bad_record){r->record + 1, r->line + 1, "a line of more than 1 GiB"};
             *ret_any = true;
             r->n = 0;
             r->skips = true;
@@ -208,11 +217,97 @@ static titan_status next_lines(struct piece_reader *r, struct piece *ret, bool *
         return TITAN_OK;
     }
     begin_piece(r, ret);
-    ret->first_line = r->line + 1;
     const bool last = r->buffer[n - 1] != '\n';
-    r->line += count_lines(r->buffer, n) + last;
+    r->record = r->line += count_lines(r->buffer, n) + last;
     *ret_any = true;
     return give(r, n, ret, err);
+}
+
+/* Records up to about PIECE_BYTES, or to the last that a build before has done: their bytes, and how many. */
+static size_t last_value_end(struct piece_reader *r, uint64_t *ret_records)
+{
+    const uint64_t done = records_done(r);
+    size_t end = 0;
+    *ret_records = 0;
+    for (size_t at = 0; r->n > 0 && end < PIECE_BYTES && (r->record >= done || r->record + *ret_records < done);) {
+        const size_t gap = jsonl_gap(r->buffer + at, r->n - at);
+        r->open_array = r->open_array && !memchr(r->buffer + at, ']', gap);
+        const size_t n = jsonl_value(r->buffer + at + gap, r->n - at - gap);
+        if (n == 0)
+            break;
+        end = at += gap + n;
+        ++*ret_records;
+    }
+    return end;
+}
+
+/* JSON over several lines, or an array of records. */
+static titan_status next_values(struct piece_reader *r, struct piece *ret, bool *ret_any, struct titan_error *err)
+{
+    size_t n = 0;
+    uint64_t records = 0;
+    for (size_t want = PIECE_BYTES; n == 0; want = MIN(2 * want, LINE_BYTES_MAX + 1)) {
+        TRY(fill(r, want, err));
+        n = last_value_end(r, &records);
+        if (n == 0 && r->ended) { /* spaces, or half a record, which says so when it is read */
+            const size_t gap = jsonl_gap(r->buffer, r->n);
+            n = gap < r->n && r->fault.status == TITAN_OK ? r->n : 0;
+            records = n > 0;
+            r->n = n;
+            if (n == 0 && r->open_array && r->fault.status == TITAN_OK)
+                (void)titan_fail(&r->fault, TITAN_ECORRUPT, "the array has no end");
+            r->open_array = false;
+            break;
+        }
+        if (n == 0 && r->n > LINE_BYTES_MAX) {
+            begin_piece(r, ret);
+            ret->bad =
+                (struct bad_record){r->record + 1, r->line + 1, "a record of more than 1 GiB, what follows is lost"};
+            *ret_any = true;
+            r->n = 0;
+            r->ended = true;
+            r->open_array = false;
+            return TITAN_OK;
+        }
+    }
+    if (n == 0) {
+        end_file(r, ret, ret_any);
+        return TITAN_OK;
+    }
+    const bool done = r->record + records <= records_done(r);
+    if (!done)
+        begin_piece(r, ret);
+    r->line += count_lines(r->buffer, n);
+    r->record += records;
+    *ret_any = !done;
+    if (!done)
+        return give(r, n, ret, err);
+    r->n -= n;
+    memmove(r->buffer, r->buffer + n, r->n);
+    return TITAN_OK;
+}
+
+/* By its first bytes: a line for each record, or an array of them, or records over several lines. */
+static titan_status begin_records(struct piece_reader *r, struct titan_error *err)
+{
+    r->content = PIECE_LINES;
+    TRY(fill(r, PIECE_BYTES, err));
+    const size_t n = r->n;
+    size_t at = 0;
+    while (at < n && strchr(" \t\r\n", r->buffer[at]) && r->buffer[at])
+        at++;
+    if (at < n && r->buffer[at] == '[') {
+        r->content = PIECE_VALUES;
+        r->open_array = true;
+        r->buffer[at] = ' ';
+    } else if (at < n && r->buffer[at] == '{') {
+        do
+            at++;
+        while (at < n && (r->buffer[at] == ' ' || r->buffer[at] == '\t' || r->buffer[at] == '\r'));
+        if (at < n && r->buffer[at] == '\n')
+            r->content = PIECE_VALUES;
+    }
+    return r->content == PIECE_LINES ? skip_lines(r, err) : TITAN_OK;
 }
 
 static bool spaced(char c)
@@ -253,7 +348,7 @@ static titan_status next_text(struct piece_reader *r, struct piece *ret, bool *r
     for (size_t want = 2 * PIECE_BYTES; n == 0; want = MIN(2 * want, TEXT_CUT_MAX + PIECE_BYTES)) {
         TRY(fill(r, want, err));
         if (!r->begun && memchr(r->buffer ? r->buffer : "", 0, MIN(r->n, (size_t)BINARY_PROBE_BYTES))) {
-            r->binary++;
+            data_leave_out(&r->left_out, OMITTED_BINARY, r->opt.files->file[r->file].path, 0);
             r->fault = (struct titan_error){0};
             leave_file(r);
             return TITAN_OK;
@@ -272,6 +367,7 @@ static titan_status next_text(struct piece_reader *r, struct piece *ret, bool *r
     ret->begins = !r->begun;
     ret->ends = r->ended && n == r->n;
     r->begun = true;
+    r->line += count_lines(r->buffer, n);
     *ret_any = true;
     return give(r, n, ret, err);
 }
@@ -280,14 +376,17 @@ titan_status data_piece_reader_next(struct piece_reader *r, struct piece *ret, b
 {
     *ret_any = false;
     while (!*ret_any && r->file < r->opt.files->n) {
-        if (!r->packed) {
-            TRY(packed_open(r->opt.files->file[r->file].path, &r->packed, err));
-            r->ended = r->begun = r->skips = false;
-            r->n = r->line = 0;
+        if (!r->decoded) {
+            TRY(decoded_open(r->opt.files->file[r->file].path, r->opt.encoding, &r->decoded, err));
+            r->ended = r->begun = r->skips = r->open_array = false;
+            r->n = r->line = r->record = 0;
+            r->content = PIECE_TEXT;
             if (r->opt.lines[r->file])
-                TRY(skip_lines(r, err));
+                TRY(begin_records(r, err));
         }
-        TRY(r->opt.lines[r->file] ? next_lines(r, ret, ret_any, err) : next_text(r, ret, ret_any, err));
+        TRY((r->content == PIECE_TEXT    ? next_text
+             : r->content == PIECE_LINES ? next_lines
+                                         : next_values)(r, ret, ret_any, err));
     }
     return TITAN_OK;
 }
@@ -348,48 +447,70 @@ static titan_status end_document(const struct piece_encoder *e, struct piece *p,
     return VEC_PUSH(p->documents, p->n_documents, p->cap_documents, document) ? TITAN_OK : no_memory(p, err);
 }
 
-static titan_status encode_line(struct piece_encoder *e, struct piece *p, char *line, size_t n, uint64_t number,
-                                struct titan_error *err)
+/* One record, which begins on the line. */
+static titan_status encode_record(struct piece_encoder *e, struct piece *p, char *text, size_t n, struct bad_record at,
+                                  struct titan_error *err)
 {
-    struct bad_record bad = {.line = number};
-    char *text;
+    char *its;
     size_t len;
-    if (strspn(line, " \t\r") >= n) /* nothing; the byte behind the line is no space */
-        return TITAN_OK;
-    if (!jsonl_text(line, n, e->field, &text, &len, &bad.why))
-        return VEC_PUSH(p->bads, p->n_bads, p->cap_bads, bad) ? TITAN_OK : no_memory(p, err);
+    if (!jsonl_text(text, n, e->field, &its, &len, &at.why))
+        return VEC_PUSH(p->bads, p->n_bads, p->cap_bads, at) ? TITAN_OK : no_memory(p, err);
     TRY(begin_document(e, p, err));
-    TRY(put_text(e, p, text, len, err));
-    return end_document(e, p, (struct input_place){p->file, number}, err);
+    TRY(put_text(e, p, its, len, err));
+    return end_document(e, p, (struct input_place){p->file, at.record}, err);
 }
 
 static titan_status encode_lines(struct piece_encoder *e, struct piece *p, struct titan_error *err)
 {
-    titan_assert(p->lines);
+    titan_assert(p->content == PIECE_LINES);
     uint64_t number = p->first_line;
     p->bytes[p->n] = '\n'; /* the last line may have none */
     for (size_t at = 0; at < p->n; number++) {
         char *line = p->bytes + at;
         const size_t n = (size_t)((char *)memchr(line, '\n', p->n + 1 - at) - line);
-        TRY(encode_line(e, p, line, n, number, err));
+        if (strspn(line, " \t\r") < n) /* something; the byte behind the line is no space */
+            TRY(encode_record(e, p, line, n, (struct bad_record){.record = number, .line = number}, err));
         at += n + 1;
     }
     return TITAN_OK;
+}
+
+static titan_status encode_values(struct piece_encoder *e, struct piece *p, struct titan_error *err)
+{
+    titan_assert(p->content == PIECE_VALUES);
+    struct bad_record here = {.record = p->first_record, .line = p->first_line};
+    for (size_t at = 0;; here.record++) {
+        const size_t gap = jsonl_gap(p->bytes + at, p->n - at);
+        here.line += count_lines(p->bytes + at, gap);
+        at += gap;
+        if (at == p->n)
+            return TITAN_OK;
+        const size_t whole = jsonl_value(p->bytes + at, p->n - at), n = whole ? whole : p->n - at;
+        const uint64_t lines = count_lines(p->bytes + at, n); /* before the text takes their place */
+        TRY(encode_record(e, p, p->bytes + at, n, here, err));
+        here.line += lines;
+        at += n;
+    }
+}
+
+static titan_status encode_text(struct piece_encoder *e, struct piece *p, struct titan_error *err)
+{
+    for (size_t at = 0, good; !e->any_bytes && at < p->n; at += good + 1) {
+        good = utf8_check(p->bytes + at, p->n - at);
+        if (at + good < p->n && p->replaced++ == 0)
+            p->replaced_line = p->first_line + count_lines(p->bytes, at + good);
+    }
+    if (p->begins)
+        TRY(begin_document(e, p, err));
+    TRY(put_text(e, p, p->bytes, p->n, err));
+    return p->ends ? end_document(e, p, (struct input_place){p->file + 1, 0}, err) : TITAN_OK;
 }
 
 titan_status data_piece_encode(struct piece_encoder *e, struct piece *p, struct titan_error *err)
 {
     if (p->bad.why)
         return VEC_PUSH(p->bads, p->n_bads, p->cap_bads, p->bad) ? TITAN_OK : no_memory(p, err);
-    if (p->lines) {
-        TRY(encode_lines(e, p, err));
-    } else {
-        if (p->begins)
-            TRY(begin_document(e, p, err));
-        TRY(put_text(e, p, p->bytes, p->n, err));
-        if (p->ends)
-            TRY(end_document(e, p, (struct input_place){p->file + 1, 0}, err));
-    }
+    TRY((p->content == PIECE_TEXT ? encode_text : p->content == PIECE_LINES ? encode_lines : encode_values)(e, p, err));
     free(TAKE(p->bytes));
     return TITAN_OK;
 }

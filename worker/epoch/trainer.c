@@ -38,6 +38,21 @@ static titan_status open_sources(struct trainer *t, int threads, const struct to
     return dataset_open(&options, &t->data, err);
 }
 
+/* What is read, and what is left out: a line for each source. */
+static void log_found(struct trainer *t)
+{
+    const struct recipe *r = t->recipe;
+    for (int i = 0; i < dataset_sources(t->data); i++) {
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        const struct dataset_found *found = dataset_found(t->data, i);
+        dataset_found_print(found, &text);
+        const char *path = r->training.mixture.n ? r->training.mixture.source[i].path : r->training.dataset_path;
+        const bool whole = data_left_out_count(&found->left_out) == 0 && !found->bad_records && !found->replaced;
+        log_write(&t->log, whole ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "training data", "path=\"%s\" found=\"%s\"", path,
+                  text.len ? text.data : "");
+    }
+}
+
 static titan_status open_data(struct trainer *t, int threads, struct titan_error *err)
 {
     const struct recipe *r = t->recipe;
@@ -60,11 +75,7 @@ static titan_status open_data(struct trainer *t, int threads, struct titan_error
                           "(training.global_batch_size)",
                           (unsigned long)dataset_windows(t->data), (long)r->training.seq_len,
                           (long)r->training.global_batch_size);
-    const char *first;
-    const uint64_t left_out = dataset_left_out(t->data, &first);
-    if (left_out > 0)
-        tlog_warn(&t->log, "files of the training data are left out", "count=%lu first=\"%s\"", (unsigned long)left_out,
-                  first);
+    log_found(t);
     return TITAN_OK;
 }
 

@@ -196,6 +196,19 @@ uint64_t tokenizer_hash(const struct tokenizer *t)
     return t->hash;
 }
 
+int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t n)
+{
+    if (t->bytes)
+        return n == 1 ? (unsigned char)*text : TOKEN_NONE;
+    for (int64_t id = 0; id < t->n_ids; id++) {
+        size_t len;
+        const char *its = vocabulary_bytes(&t->vocabulary, id, &len);
+        if (its && len == n && memcmp(its, text, n) == 0)
+            return (int32_t)id;
+    }
+    return TOKEN_NONE;
+}
+
 /* --- words that were met ------------------------------------------------------------------------------------------ */
 
 #define CACHE_SLOTS (1u << 16)

@@ -57,6 +57,8 @@ int32_t tokenizer_bos(const struct tokenizer *t);
 int32_t tokenizer_eos(const struct tokenizer *t);
 /* As it was given, or the name of the family that the file is known to be of; "": none is needed. */
 const char *tokenizer_pattern(const struct tokenizer *t);
+/* The token of these bytes, special ones too, by their text; TOKEN_NONE: there is none. Looks at all of them. */
+int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t n);
 /* Equal where all text becomes the same ids, and begin and end of text are the same. */
 uint64_t tokenizer_hash(const struct tokenizer *t);
 

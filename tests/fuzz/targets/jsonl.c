@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines of JSON, as data build reads them: one line by itself, held against base/json.h, and a file of them, plain or
- * packed, cut into pieces and made into tokens. */
+/* Records of JSON, as data build reads them: one by itself, held against base/json.h, and a file of them or of text,
+ * plain or packed, of any encoding, cut into pieces and made into tokens. */
 #include "tests/fuzz/common.h"
 
 #include <unistd.h>
@@ -56,7 +56,8 @@ static void a_file(const uint8_t *data, size_t size, const char *ending, bool li
     fuzz_assert(tokenizer_encoder_open(bytes, &e.encoder, NULL) == TITAN_OK);
     struct data_file file = {.path = path, .bytes = size};
     const struct data_files files = {.file = &file, .n = 1, .bytes = size};
-    const struct piece_reader_options o = {.files = &files, .lines = &lines};
+    const struct piece_reader_options o = {
+        .files = &files, .lines = &lines, .encoding = size % 2 ? TEXT_LATIN1 : TEXT_UTF8};
     fuzz_assert(data_piece_reader_open(&o, &r, NULL) == TITAN_OK);
     for (bool any = true; any;) {
         struct piece p = {0};

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "worker/data/formats.h"
 #include "worker/data/shard.h"
 
@@ -50,8 +51,11 @@ static titan_status open_any(const char *path, struct corpus *c, struct titan_er
     const enum data_format format = data_format_of(path);
     if (format == DATA_TEXT)
         return titan_fail(err, TITAN_EINVAL, "text");
-    if (format != DATA_SHARDS)
-        return corpus_open_tokens(c, path, format, &separator, err);
+    if (format != DATA_SHARDS) {
+        _cleanup_(data_files_clear) struct data_files files = {0};
+        TRY(data_format_files(path, format, SPLIT_TRAINING, &files, err));
+        return corpus_open_tokens(c, &files, format, &separator, err);
+    }
     const titan_status status = corpus_open_shards(c, path, &set, err);
     shard_set_clear(&set);
     return status;

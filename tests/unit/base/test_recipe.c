@@ -638,6 +638,20 @@ static void test_data(void **state)
     assert_int_equal(file_replace(path, "", 0, &err), TITAN_OK);
     assert_int_equal(recipe_check_data(&r, NULL, &err), TITAN_EINVAL);
     assert_non_null(strstr(err.msg, "\" has no files that are not empty"));
+    snprintf(other, sizeof(other), "%s/link", dir); /* a folder of links, as a hub's cache has it */
+    assert_int_equal(symlink("/proc/self/status", other), 0);
+    assert_int_equal(recipe_check_data(&r, NULL, &err), TITAN_EINVAL); /* empty, as that file has it */
+    assert_int_equal(unlink(other), 0);
+    assert_int_equal(symlink("/etc/passwd", other), 0);
+    assert_int_equal(recipe_check_data(&r, NULL, &err), TITAN_OK);
+    r.job.follow_links = false;
+    assert_int_equal(recipe_check_data(&r, NULL, &err), TITAN_EINVAL);
+    r.job.follow_links = true;
+    snprintf(r.training.dataset_path, sizeof(r.training.dataset_path), "*.txt"); /* what it matches the workers see */
+    assert_int_equal(recipe_check_data(&r, dir, &err), TITAN_OK);
+    snprintf(r.training.dataset_path, sizeof(r.training.dataset_path), "none/*.txt");
+    assert_int_equal(recipe_check_data(&r, dir, &err), TITAN_ENOTFOUND);
+    assert_non_null(strstr(err.msg, "/none\": No such file"));
     snprintf(r.training.dataset_path, sizeof(r.training.dataset_path), "/dev/null");
     assert_int_equal(recipe_check_data(&r, NULL, &err), TITAN_EINVAL);
     assert_int_equal(dir_remove(dir, NULL), TITAN_OK);

@@ -143,6 +143,47 @@ static void test_reading(void **state)
         assert_int_equal(chown(in("secret"), 0, 0), 0);
 }
 
+/* A pattern of data: all that it could match lies in a folder that the caller may read whole. */
+static void test_patterns(void **state)
+{
+    (void)state;
+    static struct recipe r;
+    static const struct paths_options none;
+    static const struct {
+        const char *path, *as; /* as NULL: refused */
+    } rows[] = {{"open/*", "open/*"},
+                {"drop/good/f*", "open/f*"},
+                {"open/{file,other}.{a,b}", "open/{file,other}.{a,b}"},
+                {"open/[f]ile", "open/[f]ile"},
+                {"drop/l*", "drop/l*"}, /* links, which the worker does not follow */
+                {"mixed/*", NULL},
+                {"mixed/f*", NULL},
+                {"closed/*", NULL},
+                {"*", NULL},
+                {"open/*/../secret", NULL},
+                {"open/{..,x}/secret", NULL},
+                {"open/{.,x}{.,y}/secret", NULL},
+                {"open/{,x}./../secret", NULL},
+                {"open/.*/secret", NULL},
+                {"open/{x/,y}.?/secret", NULL},
+                {"open/\\.?/*", NULL},
+                {"drop/odd", NULL}};
+    char expected[1100];
+    make_dir("o[dp]*", 0755);
+    assert_int_equal(symlink("../o[dp]*", in("drop/odd")), 0);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        recipe_init(&r);
+        (void)snprintf(r.training.dataset_path, sizeof(r.training.dataset_path), "%s", in(rows[i].path));
+        const titan_status status = paths_check(&none, &stranger, NONE, &r, NULL);
+        if (status != (rows[i].as ? TITAN_OK : TITAN_EPERM))
+            fail_msg("%s: %d", rows[i].path, (int)status);
+        if (!rows[i].as)
+            continue;
+        (void)snprintf(expected, sizeof(expected), "%s/%s", dir, rows[i].as);
+        assert_string_equal(r.training.dataset_path, expected);
+    }
+}
+
 static void test_writing(void **state)
 {
     (void)state;
@@ -294,8 +335,8 @@ static void test_roots(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reading), cmocka_unit_test(test_writing), cmocka_unit_test(test_access_lists),
-        cmocka_unit_test(test_groups),  cmocka_unit_test(test_roots),
+        cmocka_unit_test(test_reading),      cmocka_unit_test(test_patterns), cmocka_unit_test(test_writing),
+        cmocka_unit_test(test_access_lists), cmocka_unit_test(test_groups),   cmocka_unit_test(test_roots),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -26,10 +26,13 @@ static void put_file(const char *name, const void *data, size_t len)
 
 static titan_status open_tokens(const char *name, struct corpus *c, struct titan_error *err)
 {
-    int32_t separator;
+    _cleanup_(data_files_clear) struct data_files files = {0};
+    int32_t separator = -1;
     *err = (struct titan_error){0};
-    const titan_status status =
-        corpus_open_tokens(c, root_path(name), data_format_of(root_path(name)), &separator, err);
+    const enum data_format format = data_format_of(root_path(name));
+    titan_status status = data_format_files(root_path(name), format, SPLIT_TRAINING, &files, err);
+    if (status == TITAN_OK)
+        status = corpus_open_tokens(c, &files, format, &separator, err);
     c->separator = separator;
     return status;
 }
@@ -333,9 +336,68 @@ static void test_refused_sets(void **state)
     tokenizer_close(bytes);
 }
 
+/* Files that are no tokens to train on, or of another width than their name has it. */
+static void test_foreign_files(void **state)
+{
+    (void)state;
+    struct titan_error err;
+    struct corpus c = {0};
+    int32_t wide[64];
+    uint16_t eight[64];
+    for (int i = 0; i < 64; i++) {
+        wide[i] = i * 911;
+        eight[i] = (uint16_t)(i % 8);
+    }
+    put_file("m.bin", wide, sizeof(wide));
+    assert_int_equal(open_tokens("m.bin", &c, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "looks like ids of 32 bits"));
+    assert_non_null(strstr(err.hint, "NAME.idx"));
+    put_file("m.u32.bin", wide, sizeof(wide));
+    assert_int_equal(open_tokens("m.u32.bin", &c, &err), TITAN_OK);
+    corpus_close(&c);
+    put_file("s.bin", eight, sizeof(eight)); /* few different ids are no sign */
+    assert_int_equal(open_tokens("s.bin", &c, &err), TITAN_OK);
+    assert_int_equal(c.tokens, 64);
+    corpus_close(&c);
+    wide[0] = 20240522;
+    put_file("e.bin", wide, sizeof(wide));
+    assert_int_equal(open_tokens("e.bin", &c, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "questions for an evaluation"));
+    put_file("z.bin", "PK\3\4 and so on", 14);
+    assert_int_equal(open_tokens("z.bin", &c, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "zip archive"));
+}
+
+/* What lies beside nanoGPT's files makes no text of the folder; what else does, where no name says "train". */
+static void test_folder_of_nanogpt(void **state)
+{
+    (void)state;
+    const uint16_t ids[] = {1, 2, 3};
+    struct titan_error err;
+    struct corpus c = {0};
+    assert_int_equal(mkdir(root_path("nano"), 0755), 0);
+    put_file("nano/a.bin", ids, sizeof(ids));
+    put_file("nano/meta.pkl", "x", 1);
+    put_file("nano/prepare.py", "x", 1);
+    put_file("nano/input.txt", "x", 1);
+    assert_int_equal(open_tokens("nano", &c, &err), TITAN_OK);
+    assert_int_equal(c.tokens, 3);
+    corpus_close(&c);
+    put_file("nano/notes.txt", "x", 1);
+    assert_int_equal(data_format_of(root_path("nano")), DATA_TEXT);
+    put_file("nano/train.bin", ids, sizeof(ids));
+    put_file("nano/val.bin", ids, sizeof(ids));
+    assert_int_equal(open_tokens("nano", &c, &err), TITAN_OK);
+    assert_int_equal(c.tokens, 6);
+    corpus_close(&c);
+    assert_int_equal(data_format_of(root_path("nano/*.bin")), DATA_NANOGPT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_foreign_files, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_folder_of_nanogpt, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_nanogpt, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_llmc, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_megatron, make_root, remove_root),

@@ -117,14 +117,14 @@ static void test_kinds_of_files(void **state)
     put_zstd("text/d.zst", "by zstd");
     assert_int_equal(build("text", "out", 2, 1000, &r, &err), TITAN_OK);
     assert_int_equal(r.documents, 3);
-    assert_int_equal(r.left_out, 1);
+    assert_int_equal(r.left_out.by[OMITTED_BINARY].n, 1);
     check_content("out", "first\0packed twice\0by zstd", 27);
     /* With a file of JSON lines in it a folder is taken for that. */
     put_gzip("text/e.jsonl.gz", "{\"text\":\"one\"}\n{\"text\":\"\"}\n");
     put_zstd("text/f.json.zst", "{\"text\":\"two\"}");
     assert_int_equal(build("text", "lines", 2, 1000, &r, &err), TITAN_OK);
     assert_int_equal(r.documents, 3);
-    assert_int_equal(r.left_out, 4);
+    assert_int_equal(r.left_out.by[OMITTED_KIND].n, 4);
     check_content("lines", "one\0\0two", 9);
     put_file("text/g.parquet", "PAR1", 4);
     assert_int_equal(build("text", "none", 2, 1000, &r, &err), TITAN_EUNSUPPORTED);
@@ -208,6 +208,94 @@ static void test_cut_off(void **state)
     assert_true(r.bad_records >= 1);
 }
 
+/* What a file's bytes are read as: marks, encodings, packing by content, records of every layout. */
+static void test_readings(void **state)
+{
+    (void)state;
+#define BYTES(text) text, sizeof(text) - 1
+    static const struct {
+        const char *name, *bytes;
+        size_t n;
+        const char *field;
+        enum text_encoding encoding;
+        const char *want; /* documents, with '|' behind each; NULL: there is no text */
+        uint64_t bad;
+        const char *note; /* the first, or what the refusal has */
+    } rows[] = {
+        {"a.txt", BYTES("\xef\xbb\xbfmark"), NULL, 0, "mark|", 0, ""},
+        {"b.txt", BYTES("\xff\xfeU\0\xe4\0\x3d\xd8\x00\xde\x00\xd8"), NULL, 0, "U\xc3\xa4\xf0\x9f\x98\x80\xef\xbf\xbd|",
+         0, ""},
+        {"c.txt", BYTES("\xfe\xff\0U\xd8\x3d\0V\0"), NULL, 0, "U\xef\xbf\xbdV\xef\xbf\xbd|", 0, ""},
+        {"d.txt", BYTES("caf\xe9"), NULL, TEXT_LATIN1, "caf\xc3\xa9|", 0, ""},
+        {"e.jsonl", BYTES("\xef\xbb\xbf{\"text\":\"a\"}\n{\"text\":\"b\"}\n"), NULL, 0, "a|b|", 0, ""},
+        {"f.jsonl", BYTES("{\"text\":\"caf\xe9\"}\n"), NULL, TEXT_LATIN1, "caf\xc3\xa9|", 0, ""},
+        {"g.jsonl", BYTES("{\"text\":\"caf\xe9\"}\n"), NULL, 0, NULL, 1, "1 bad records, the first: "},
+        {"h.jsonl", BYTES("{\"d\":{\"text\":\"a\",\"e\":{\"text\":\"n\"}},\"text\":\"n\"}\n{\"d.text\":\"b\"}\n"),
+         "d.text", 0, "a|b|", 0, ""},
+        {"i.jsonl", BYTES("{\"d\":[{\"text\":\"a\"}]}\n{\"d\":{\"text\":1}}\n{\"d\":\"x\"}\n"), "d.text", 0, NULL, 3,
+         "i.jsonl:1: no such field"},
+        {"j.jsonl", BYTES("{\"x\":NaN,\"y\":[-Infinity,Infinity],\"text\":\"a\"}\n"), NULL, 0, "a|", 0, ""},
+        {"k.json", BYTES(" [{\"text\":\"a]\\\"\"}, {\"text\":\n\"b\"},\n\n7,{\"text\":\"c\"}]\n"), NULL, 0, "a]\"|b|c|",
+         1, "k.json:4: not a JSON object"},
+        {"l.json", BYTES("{\n \"text\": \"a\"\n}\n{\n \"txt\": \"b\"\n}\n"), NULL, 0, "a|", 1,
+         "l.json:4: no such field"},
+        {"m.json", BYTES("[{\"text\":\"a\"},\n{\"text\":\"b"), NULL, 0, "a|", 1, "m.json:2: a string has no end"},
+        {"n.json", BYTES("[{\"text\":\"a\"},\n"), NULL, 0, "a|", 1, "n.json:1: the array has no end"},
+        {"o.json", BYTES("[]"), NULL, 0, NULL, 0, "there is no text"},
+        {"p.txt", BYTES("\x1f\x8b\x08 is no gzip"), NULL, 0, NULL, 1, "p.txt: the compressed data is "},
+    };
+#undef BYTES
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        char from[256], to[256], want[256] = "";
+        struct build_report r;
+        struct titan_error err = {0};
+        const char *const inputs[] = {at(rows[i].name, from)};
+        put_file(rows[i].name, rows[i].bytes, rows[i].n);
+        (void)snprintf(to, sizeof(to), "%s/out%zu", root, i);
+        const struct build_options o = {.inputs = inputs,
+                                        .n_inputs = 1,
+                                        .out = to,
+                                        .tokenizer = tokenizer,
+                                        .tokenizer_name = "bytes",
+                                        .field = rows[i].field,
+                                        .encoding = rows[i].encoding,
+                                        .threads = 1,
+                                        .shard_tokens = 1000};
+        const titan_status status = data_build(&o, &r, &err);
+        if (!rows[i].want) {
+            assert_int_equal(status, TITAN_EINVAL);
+            if (!strstr(err.msg, rows[i].note))
+                fail_msg("%s: %s", rows[i].name, err.msg);
+            assert_int_not_equal(access(to, F_OK), 0); /* as it was */
+            continue;
+        }
+        if (status != TITAN_OK)
+            fail_msg("%s: %s", rows[i].name, err.msg);
+        (void)snprintf(want, sizeof(want), "%s", rows[i].want);
+        for (size_t k = strlen(want); k > 0; k--)
+            want[k - 1] = want[k - 1] == '|' ? '\0' : want[k - 1];
+        (void)snprintf(to, sizeof(to), "out%zu", i);
+        check_content(to, want, strlen(rows[i].want));
+        assert_int_equal(r.bad_records, rows[i].bad);
+        if (!strstr(r.notes[0], rows[i].note))
+            fail_msg("%s: %s", rows[i].name, r.notes[0]);
+    }
+}
+
+/* Packed data is known by its first bytes, whatever the name. */
+static void test_packed_by_content(void **state)
+{
+    (void)state;
+    struct build_report r;
+    struct titan_error err;
+    put_gzip("x.jsonl", "{\"text\":\"a\"}\n");
+    put_zstd("y.txt", "b");
+    assert_int_equal(build("x.jsonl", "x", 1, 1000, &r, &err), TITAN_OK);
+    check_content("x", "a", 2);
+    assert_int_equal(build("y.txt", "y", 1, 1000, &r, &err), TITAN_OK);
+    check_content("y", "b", 2);
+}
+
 /* --- the same bytes ----------------------------------------------------------------------------------------------- */
 
 /* Documents of many lengths, with bad lines between them, in two files, one of them packed. */
@@ -264,6 +352,32 @@ static void test_threads(void **state)
     assert_int_equal(build("in", "one", 3, 300000, &four, &err), TITAN_OK);
     assert_true(four.there);
     assert_int_equal(build("in", "one", 3, 400000, &four, &err), TITAN_EEXIST); /* other bytes would come of it */
+}
+
+/* An array of records goes on behind a record, too: many lie on a line, and some over several. */
+static void test_arrays_going_on(void **state)
+{
+    (void)state;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct build_report whole, r;
+    struct titan_error err;
+    int ended = 0;
+    buf_puts(&text, "[");
+    for (int i = 0; i < 40000; i++)
+        buf_printf(&text, "%s{\"n\":[%d],%s\"text\":\"%.*s %d\"}", i ? "," : "", i, i % 5 ? "" : "\n\t", i % 50,
+                   "a text of up to fifty characters, of which some are many", i);
+    buf_puts(&text, "]");
+    put_file("a.json", text.data, text.len);
+    assert_int_equal(build("a.json", "whole", 1, 200000, &whole, &err), TITAN_OK);
+    assert_int_equal(whole.documents, 40000);
+    assert_int_equal(failpoint_set("data.state=fail:EIO@1", NULL), TITAN_OK);
+    while (build("a.json", "parts", 2, 200000, &r, &err) == TITAN_EIO && ++ended < 100)
+        assert_int_equal(failpoint_set("data.state=fail:EIO@1", NULL), TITAN_OK);
+    assert_int_equal(failpoint_set(NULL, NULL), TITAN_OK);
+    assert_in_range(ended, 3, 99);
+    assert_int_equal(build("a.json", "parts", 2, 200000, &r, &err), TITAN_OK);
+    assert_int_equal(r.documents, 40000);
+    same_files("whole", "parts", whole.shards);
 }
 
 /* Ended behind every shard in turn, before and after it was noted; each time it goes on, to the same bytes. */
@@ -435,6 +549,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_kinds_of_files, make_root, end),
         cmocka_unit_test_setup_teardown(test_padded_gzip, make_root, end),
         cmocka_unit_test_setup_teardown(test_bad_records, make_root, end),
+        cmocka_unit_test_setup_teardown(test_readings, make_root, end),
+        cmocka_unit_test_setup_teardown(test_packed_by_content, make_root, end),
+        cmocka_unit_test_setup_teardown(test_arrays_going_on, make_root, end),
         cmocka_unit_test_setup_teardown(test_cut_off, make_root, end),
         cmocka_unit_test_setup_teardown(test_threads, make_root, end),
         cmocka_unit_test_setup_teardown(test_going_on, make_root, end),

@@ -101,7 +101,7 @@ static void test_stream_is_files_in_path_order(void **state)
     put_file("z", "and the third one", 17);
     char link[128];
     (void)snprintf(link, sizeof(link), "%s/link", root);
-    assert_int_equal(symlink("z", link), 0); /* not followed: its text would come twice */
+    assert_int_equal(symlink("z", link), 0); /* its text would come twice */
     struct dataset *ds = must_open(5, 1);
     check_pass(ds, (const uint8_t *)stream, sizeof(stream) - 1, 5, 0);
     check_pass(ds, (const uint8_t *)stream, sizeof(stream) - 1, 5, 3);
@@ -184,8 +184,8 @@ static uint64_t hash_now(void)
 {
     struct dataset *ds = must_open(3, 1);
     const uint64_t hash = dataset_hash(ds);
-    const char *first;
-    assert_int_equal(dataset_left_out(ds, &first), 0);
+    const struct data_left_out *left_out = &dataset_found(ds, 0)->left_out;
+    assert_int_equal(data_left_out_count(left_out), left_out->by[OMITTED_BINARY].n);
     dataset_close(ds);
     return hash;
 }
@@ -271,6 +271,60 @@ static void test_tokens(void **state)
     assert_int_equal(open_path(path, NULL, 4, 1, 65535, &ds, &err), TITAN_EINVAL); /* the model has fewer ids */
 }
 
+/* A mark is no text, and UTF-16 and packed files are read as what they hold; then all of it is tokenised. */
+static void test_decoded(void **state)
+{
+    (void)state;
+    const char stream[] = "first\0second\0third\0";
+    put_file("a",
+             "\xef\xbb\xbf"
+             "first",
+             8);
+    put_file("b", "second", 6);
+    put_file("c", "third", 5);
+    struct dataset *ds = must_open(3, 1);
+    check_pass(ds, (const uint8_t *)stream, sizeof(stream) - 1, 3, 0);
+    dataset_close(ds);
+    put_file("b", "\xff\xfes\0e\0c\0o\0n\0d\0", 14);
+    ds = must_open(3, 1);
+    check_pass(ds, (const uint8_t *)stream, sizeof(stream) - 1, 3, 0);
+    assert_int_equal(dataset_found(ds, 0)->documents, 3);
+    dataset_close(ds);
+}
+
+/* Which files of tokens are trained on is not guessed; those that are held out are what an evaluation reads. */
+static void test_held_out_tokens(void **state)
+{
+    (void)state;
+    struct dataset *ds = NULL;
+    struct titan_error err = {0};
+    const uint16_t train[] = {1, 2, 3, 4}, held_out[] = {5, 6, 7};
+    char pattern[256];
+    put_file("train.bin", train, sizeof(train));
+    put_file("val.bin", held_out, sizeof(held_out));
+    (void)snprintf(pattern, sizeof(pattern), "%s/train*.bin", root);
+    assert_int_equal(open_path(root, NULL, 1, 1, 0, &ds, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "val.bin"));
+    assert_non_null(strstr(err.hint, "train.bin"));
+    assert_int_equal(open_path(pattern, NULL, 1, 1, 0, &ds, &err), TITAN_OK);
+    assert_int_equal(dataset_tokens(ds), 4);
+    dataset_close(ds);
+    const struct dataset_source source = {.path = root};
+    const struct dataset_options o = {.sources = &source,
+                                      .n_sources = 1,
+                                      .tokenizer_name = "bytes",
+                                      .tokenizer = tokenizer,
+                                      .seq_len = 1,
+                                      .split = SPLIT_HELD_OUT};
+    assert_int_equal(dataset_open(&o, &ds, &err), TITAN_OK);
+    assert_int_equal(dataset_tokens(ds), 3);
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    dataset_found_print(dataset_found(ds, 0), &text);
+    assert_non_null(
+        strstr(text.data, "1 file of nanoGPT, 3 tokens (as ids without a header); left out: 1 of training (/"));
+    dataset_close(ds);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -294,6 +348,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_hash_of_the_corpus, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_order_is_a_function_of_the_seed, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_tokens, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_decoded, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_held_out_tokens, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_refusals, make_root, remove_root),
     };
     if (tokenizer_open("bytes", &tokenizer, NULL) != TITAN_OK)
