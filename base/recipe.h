@@ -30,7 +30,8 @@ struct model_dims {
     int64_t head_dim; /* of queries and keys; dim / n_heads unless the flavor says otherwise */
     double rope_theta, norm_eps;
     /* How rotary frequencies are stretched for longer sequences: "none", "llama3", "yarn" (Peng et al. 2023,
-     * arXiv:2309.00071), "auto" until it is resolved. 0 in what a rule does not use. */
+     * arXiv:2309.00071), "linear" (positions are divided by rope_factor), "auto" until it is resolved. 0 in what a
+     * rule does not use. */
     char rope_scaling[8];
     double rope_factor;
     int64_t rope_original_length;
@@ -38,6 +39,13 @@ struct model_dims {
     double rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim; /* yarn */
     bool tied_embeddings; /* the output head is the embedding's matrix */
     bool qk_norm;         /* RMSNorm on each head of queries and keys (Qwen 3) */
+    /* Traits that some families have; 0 and false: they do not. */
+    bool qkv_bias, output_bias, mlp_bias; /* of attention's products in and out, of the feed-forward layer's */
+    int64_t rope_dim;                     /* the first so many columns of a head are rotated; 0: all */
+    int64_t no_rope_every;                /* every n-th layer rotates nothing (SmolLM 3) */
+    /* Granite's: of the embedding, of what a half layer adds, of scores in place of 1/sqrt(head_dim); logits are
+     * divided by the last one. */
+    double embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling;
     /* Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434); kv_lora_rank 0: ordinary attention. */
     int64_t q_lora_rank; /* 0: queries straight from the input */
     int64_t kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim;
@@ -52,6 +60,7 @@ struct model_dims {
     bool normalize_scores; /* the chosen experts' scores are divided by their sum */
     double route_scale;    /* multiplies them */
     double balance_rate;   /* per-step change of an expert's bias (arXiv:2408.15664); 0 = none */
+    bool expert_bias;      /* experts have such biases, also where none changes */
 };
 
 /* Sources of training data that are mixed by weight. */
@@ -227,6 +236,12 @@ titan_status recipe_load_with(struct recipe *r, const char *path, const struct a
                               struct titan_error *err) TITAN_MUST_USE;
 /* One override, "section.key=value" as given to --set; value in TOML or as a bare word for strings. */
 titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_error *err) TITAN_MUST_USE;
+/* The flavor of dimensions that are keys of the recipe: those of a config.json (base/hf_config.h). */
+#define RECIPE_FLAVOR_HF "hf"
+/* It is that one, and the keys have no dimensions: the config.json is still to be read. */
+bool recipe_lacks_dims(const struct recipe *r);
+/* Dimensions of the model that no key gives; before it is resolved. */
+void recipe_fill_dims(struct recipe *r, const struct model_dims *dims);
 /* All dimensions of the model, in place of the flavor's; before it is resolved. */
 void recipe_give_dims(struct recipe *r, const struct model_dims *dims);
 /* One line for each thing that was asked for and has no effect, the keys first: "compile.enable: ...". Resolved or not;

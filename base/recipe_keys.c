@@ -61,13 +61,14 @@ const struct recipe_key recipe_keys[] = {
      .doc = "Whether workers run as that user or not at all (coordinator.jobs_as_users). titand sets it, whatever a run file has."},
 
     {.section = "model", .name = "name", .type = KEY_STRING, AT(model.name),
-     .choices = "llama3|llama3_moe|qwen3|deepseek_v3", .later = "*", .initial = "\"llama3\"", .flags = KEY_NUMBERS,
+     .choices = "llama3|llama3_moe|qwen3|deepseek_v3|mistral|mixtral|qwen2|smollm3|granite|seed_oss|phi3|glm4_moe", .later = "*", .initial = "\"llama3\"", .flags = KEY_NUMBERS,
      .doc = "Family of models."},
     {.section = "model", .name = "flavor", .type = KEY_STRING, AT(model.flavor),
-     .choices = "debugmodel|debugmodel_flex_attn|debugmodel_varlen_attn|debugmodel_moe|demo|tiny|0.6B|1B|1.7B|3B|4B|8B|"
+     .choices = "debugmodel|debugmodel_flex_attn|debugmodel_varlen_attn|debugmodel_moe|demo|tiny|hf|0.6B|1B|1.7B|3B|4B|8B|"
                 "8B_flex|8B_varlen|14B|16B|30B-A3B|32B|70B|235B-A22B|236B|405B|671B",
      .initial = "\"debugmodel\"", .flags = KEY_NOCASE | KEY_LATER,
-     .doc = "Named set of the family's dimensions; the keys below override single ones."},
+     .doc = "Named set of the family's dimensions; the keys below override single ones. \"hf\": those of config.json "
+            "in checkpoint.initial_load_path (initial_load_in_hf)."},
     {.section = "model", .name = "tokenizer", .type = KEY_STRING, AT(model.tokenizer),
      .initial = "\"bytes\"", .theirs = "\"./tests/assets/tokenizer\"", .flags = KEY_TITAN | KEY_NUMBERS,
      .doc = "How text becomes tokens. \"bytes\": a token is a byte; needs vocab_size >= 256. Otherwise a folder of "
@@ -100,9 +101,10 @@ const struct recipe_key recipe_keys[] = {
     {.section = "model", .name = "norm_eps", .type = KEY_REAL, AT(model.dims.norm_eps), .min = 0, .above_min = true,
      .max = 1, .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .doc = "Epsilon of RMSNorm."},
     {.section = "model", .name = "rope_scaling", .type = KEY_STRING, AT(model.dims.rope_scaling),
-     .choices = "none|auto|llama3|yarn", .yes_no = "llama3|none", .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR,
+     .choices = "none|auto|llama3|yarn|linear", .yes_no = "llama3|none", .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR,
      .doc = "Rule that stretches the rotary frequencies for sequences longer than rope_original_length. \"auto\": "
-            "\"yarn\" where training.seq_len is longer, otherwise \"none\", as TorchTitan has it for DeepSeek V3."},
+            "\"yarn\" where training.seq_len is longer, otherwise \"none\", as TorchTitan has it for DeepSeek V3. "
+            "\"linear\": positions are divided by rope_factor."},
     TRAIT("rope_factor", KEY_REAL, rope_factor, "How many times longer sequences become. llama3: 8 unless given."),
     DIM("rope_original_length", rope_original_length, 0, 1 << 30, "Length that the frequencies were made for. llama3: "
         "8192 unless given."),
@@ -120,6 +122,18 @@ const struct recipe_key recipe_keys[] = {
           "yarn with latent attention: scores are multiplied by m(rope_mscale_all_dim) squared. 0: they are not."),
     TRAIT("tied_embeddings", KEY_BOOL, tied_embeddings, "The output head is the embedding's matrix."),
     TRAIT("qk_norm", KEY_BOOL, qk_norm, "RMSNorm on each head of queries and keys."),
+    TRAIT("qkv_bias", KEY_BOOL, qkv_bias, "Biases of queries, keys and values."),
+    TRAIT("output_bias", KEY_BOOL, output_bias, "A bias of attention's output product."),
+    TRAIT("mlp_bias", KEY_BOOL, mlp_bias, "Biases of the feed-forward layer. Not with experts."),
+    DIM("rope_dim", rope_dim, 0, 1 << 16, "Columns of a head that are rotated, the first ones, an even number. 0: all."),
+    DIM("no_rope_every", no_rope_every, 0, 4096, "Every layer of that many, the last one of them, rotates nothing. 0: "
+        "all layers rotate."),
+    TRAIT("embedding_multiplier", KEY_REAL, embedding_multiplier, "Factor of the embedding. 0: 1."),
+    TRAIT("residual_multiplier", KEY_REAL, residual_multiplier, "Factor of what attention and feed-forward layer add. "
+          "0: 1. Not with experts."),
+    TRAIT("attention_multiplier", KEY_REAL, attention_multiplier,
+          "Factor of products of queries and keys. 0: 1 / sqrt(head_dim)."),
+    TRAIT("logits_scaling", KEY_REAL, logits_scaling, "Logits are divided by it. 0: 1."),
     DIM("q_lora_rank", q_lora_rank, 0, 1 << 20, "Latent attention: rank of the queries' projection. 0: none."),
     DIM("kv_lora_rank", kv_lora_rank, 0, 1 << 20, "Latent attention: rank of keys and values. 0: ordinary attention."),
     DIM("qk_nope_head_dim", qk_nope_head_dim, 0, 1 << 16, "Latent attention: part of a head without positions."),
@@ -144,6 +158,8 @@ const struct recipe_key recipe_keys[] = {
     TRAIT("route_scale", KEY_REAL, route_scale, "Factor of the scores. 0: 1."),
     TRAIT("balance_rate", KEY_REAL, balance_rate,
           "Change of an expert's bias a step, towards equal loads. 0: none."),
+    TRAIT("expert_bias", KEY_BOOL, expert_bias, "Experts are chosen by their scores and a bias, as they are with a "
+          "balance_rate above 0; with 0 the biases stay what they are in the weights that are loaded."),
 
     {.section = "float8", .name = "recipe_name", .type = KEY_STRING, AT(float8.recipe_name),
      .choices = "tensorwise|rowwise|rowwise_with_gw_hp", .initial = "\"tensorwise\"", .theirs = "none",
@@ -702,10 +718,9 @@ const struct recipe_key recipe_keys[] = {
 const int recipe_keys_count = (int)ARRAY_SIZE(recipe_keys);
 
 const struct recipe_lack recipe_lacks[] = {
-    {"model", "name", "llama4",
-     "attention within chunks of the sequence, layers without positions, a temperature by position"},
+    {"model", "name", "llama4", "attention within chunks of the sequence, a temperature by position"},
     {"model", "name", "gpt_oss",
-     "attention sinks, a sliding window in every other layer, biases of projections and experts, clamped SwiGLU"},
+     "attention sinks, a sliding window in every other layer, biases of experts and their router, clamped SwiGLU"},
     {"model", "name", "flux", "diffusion models"},
 };
 const int recipe_lacks_count = (int)ARRAY_SIZE(recipe_lacks);

@@ -33,6 +33,14 @@ void recipe_give_dims(struct recipe *r, const struct model_dims *dims)
             mark_given(r, i);
 }
 
+bool recipe_lacks_dims(const struct recipe *r)
+{
+    const struct model_dims *d = &r->model.dims;
+    return strcmp(r->model.flavor, RECIPE_FLAVOR_HF) == 0 &&
+           (d->dim == 0 || d->n_layers == 0 || d->n_heads == 0 || d->vocab_size == 0 || d->rope_theta == 0 ||
+            d->norm_eps == 0);
+}
+
 /* The family's flavor; a message that lists what it has when there is none. */
 static titan_status find_flavor(const struct recipe *r, const struct recipe_flavor **ret, struct titan_error *err)
 {
@@ -54,20 +62,38 @@ static titan_status find_flavor(const struct recipe *r, const struct recipe_flav
                       r->model.name, have);
 }
 
+/* Keys with such flags that were not given. */
+static void fill(struct recipe *r, const struct recipe *from, unsigned flags)
+{
+    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
+        const struct recipe_key *k = &recipe_keys[i];
+        if ((k->flags & flags) != flags || recipe_key_given(r, i))
+            continue;
+        memcpy((char *)r + k->offset, (const char *)from + k->offset, k->size);
+        mark_given(r, i);
+    }
+}
+
+void recipe_fill_dims(struct recipe *r, const struct model_dims *dims)
+{
+    const struct recipe from = {.model.dims = *dims, .training.block_causal = r->training.block_causal};
+    fill(r, &from, KEY_FLAVOR);
+}
+
 /* Dimensions that were not given, from the flavor. */
 static titan_status apply_flavor(struct recipe *r, struct titan_error *err)
 {
-    const struct recipe_flavor *flavor = NULL;
-    TRY(find_flavor(r, &flavor, err));
-    titan_assert(flavor);
-    struct recipe from = {.model.dims = flavor->dims, .training.block_causal = flavor->block_causal};
-    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
-        const struct recipe_key *k = &recipe_keys[i];
-        if (!(k->flags & KEY_FLAVOR) || recipe_key_given(r, i))
-            continue;
-        memcpy((char *)r + k->offset, (const char *)&from + k->offset, k->size);
-        mark_given(r, i);
-    }
+    static const struct recipe_flavor given = {0};
+    const struct recipe_flavor *flavor = &given;
+    if (strcmp(r->model.flavor, RECIPE_FLAVOR_HF) != 0)
+        TRY(find_flavor(r, &flavor, err));
+    else if (recipe_lacks_dims(r))
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "model.flavor = \"hf\": model.dim and other dimensions are missing; titanctl and titan-worker "
+            "take them from checkpoint.initial_load_path");
+    const struct recipe from = {.model.dims = flavor->dims, .training.block_causal = flavor->block_causal};
+    fill(r, &from, KEY_FLAVOR);
     struct model_dims *d = &r->model.dims;
     if (d->head_dim == 0)
         d->head_dim = d->dim % d->n_heads == 0 ? d->dim / d->n_heads : 0; /* 0: check_heads() says why */
@@ -111,6 +137,10 @@ static void complete_rope(struct recipe *r)
 static titan_status check_rope(const struct model_dims *d, struct titan_error *err)
 {
     bool llama = strcmp(d->rope_scaling, "llama3") == 0, yarn = strcmp(d->rope_scaling, "yarn") == 0;
+    if (strcmp(d->rope_scaling, "linear") == 0 && d->rope_factor < 1)
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.rope_scaling = \"linear\" needs model.rope_factor of at least 1; it is %g",
+                          d->rope_factor);
     if ((llama || yarn) && (d->rope_factor < 1 || d->rope_original_length < 1))
         return titan_fail(err, TITAN_EINVAL,
                           "model.rope_scaling = \"%s\" needs model.rope_factor of at least 1 and "
@@ -203,12 +233,32 @@ static titan_status check_experts(const struct model_dims *d, struct titan_error
     return check_groups(d, err);
 }
 
+/* Traits that do not go together. */
+static titan_status check_traits(const struct model_dims *d, struct titan_error *err)
+{
+    const bool latent = d->kv_lora_rank > 0, experts = d->n_experts > 0;
+    if (latent && (d->qkv_bias || d->output_bias || d->rope_dim > 0 || d->no_rope_every > 0))
+        return titan_fail(err, TITAN_EINVAL, "model.%s does not go with latent attention (model.kv_lora_rank)",
+                          d->qkv_bias       ? "qkv_bias"
+                          : d->output_bias  ? "output_bias"
+                          : d->rope_dim > 0 ? "rope_dim"
+                                            : "no_rope_every");
+    if (experts && (d->mlp_bias || (d->residual_multiplier != 0 && d->residual_multiplier != 1)))
+        return titan_fail(err, TITAN_EINVAL, "model.%s does not go with experts (model.n_experts)",
+                          d->mlp_bias ? "mlp_bias" : "residual_multiplier");
+    if (d->rope_dim % 2 != 0 || d->rope_dim > d->head_dim)
+        return titan_fail(err, TITAN_EINVAL, "model.rope_dim = %lld is no even number up to model.head_dim = %lld",
+                          (long long)d->rope_dim, (long long)d->head_dim);
+    return TITAN_OK;
+}
+
 static titan_status check_dims(const struct recipe *r, struct titan_error *err)
 {
     const struct model_dims *d = &r->model.dims;
     TRY(check_rope(d, err));
     TRY(check_heads(d, err));
     TRY(check_experts(d, err));
+    TRY(check_traits(d, err));
     if (!r->model.tokenizer[0])
         return titan_fail(err, TITAN_EINVAL, "model.tokenizer is empty: expected \"bytes\" or a path");
     if (strcmp(r->model.tokenizer, "bytes") == 0 && d->vocab_size < 256)

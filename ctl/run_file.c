@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/hf_config.h"
 
 static titan_status read_stdin(struct buf *text, struct titan_error *err)
 {
@@ -93,17 +94,31 @@ static titan_status place_paths(struct run_file *f, const struct args *args, boo
     return TITAN_OK;
 }
 
-static titan_status check(struct run_file *f, bool local, struct titan_error *err)
+/* The folder of the file; NULL: it has none. */
+static const char *folder_of(const struct run_file *f, char out[PATH_MAX])
 {
-    TRY(recipe_resolve(&f->recipe, err));
-    if (!local)
-        return TITAN_OK;
-    char base[PATH_MAX];
-    (void)snprintf(base, sizeof(base), "%s", f->path);
-    char *slash = strrchr(base, '/');
+    (void)snprintf(out, PATH_MAX, "%s", f->path);
+    char *slash = strrchr(out, '/');
     if (slash)
         *slash = '\0';
-    return not_there(recipe_check_data(&f->recipe, slash ? base : NULL, err), err);
+    return slash ? out : NULL;
+}
+
+/* model.flavor = "hf": the dimensions travel in the recipe, and nothing but this reads the config.json for them. */
+static titan_status fill_dims(struct run_file *f, bool *changed, struct titan_error *err)
+{
+    char folder[PATH_MAX];
+    bool filled = false;
+    const titan_status status = hf_config_fill(&f->recipe, folder_of(f, folder), &filled, err);
+    *changed |= filled;
+    return not_there(status, err);
+}
+
+static titan_status check(struct run_file *f, bool local, struct titan_error *err)
+{
+    char folder[PATH_MAX];
+    TRY(recipe_resolve(&f->recipe, err));
+    return local ? not_there(recipe_check_data(&f->recipe, folder_of(f, folder), err), err) : TITAN_OK;
 }
 
 /* *changed: what is sent is not the text as it came. */
@@ -153,6 +168,7 @@ titan_status run_file_load(struct run_file *f, const struct run_source *source, 
         changed = true;
     }
     TRY(place_paths(f, args, from_stdin, &changed, err));
+    TRY(fill_dims(f, &changed, err));
     if (changed) {
         buf_clear(&f->text);
         recipe_print(&f->recipe, &f->text);

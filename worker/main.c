@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/folder_owner.h"
+#include "base/hf_config.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/recipe.h"
@@ -69,9 +70,11 @@ static titan_status read_recipe(const struct cli *cli, struct recipe *r, struct 
 {
     const char *device = args_text(cli->args, "device", NULL);
     char text[64];
+    bool filled;
 
     recipe_init(r);
     TRY(recipe_load_with(r, cli->args->words[0], cli->args, err));
+    TRY(hf_config_fill(r, NULL, &filled, err));
     if (device) {
         (void)snprintf(text, sizeof text, "device.name=%s", device);
         TRY(recipe_set(r, text, err));

@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/hf_config.h"
 #include "base/units.h"
 #include "worker/data/gzip.h"
 #include "worker/plan/fitting.h"
@@ -73,9 +74,11 @@ static titan_status read_options(const struct args *args, struct planner *p, str
 static titan_status read_recipe(struct planner *p, struct titan_error *err)
 {
     char bound[64];
+    bool filled;
 
     recipe_init(&p->recipe);
     TRY(recipe_load_with(&p->recipe, p->args->words[0], p->args, err));
+    TRY(hf_config_fill(&p->recipe, NULL, &filled, err));
     if (p->world == 0) { /* the file's own number: given, or what its mesh takes */
         recipe_offer(&p->recipe, 0);
         TRY(recipe_resolve(&p->recipe, err));

@@ -103,6 +103,9 @@ enum {
     SWIGLU,
     SWIGLU_DX,
     ADD,
+    BIAS,
+    BIAS_DW,
+    SCALE,
     COPY,
     EMBED,
     EMBED_DW,
@@ -207,6 +210,15 @@ static void call(struct bench *b, const struct op_call *o)
         break;
     case ADD:
         st = ops->add(s, x[0], x[0], x[1], b->dt, (size_t)(n * c));
+        break;
+    case BIAS:
+        st = ops->add_bias(s, x[0], q, x[1], b->dt, n, q);
+        break;
+    case BIAS_DW:
+        st = ops->bias_wgrad(s, grad[0], x[0], q, b->dt, n, q);
+        break;
+    case SCALE:
+        st = ops->scale(s, x[0], x[1], b->dt, 0.22f, (size_t)(n * c));
         break;
     case COPY:
         st = ops->copy(s, x[0], x[1], o->largest);
@@ -441,6 +453,9 @@ static void run_rest(struct bench *b)
         {.name = "swiglu", .kind = SWIGLU, .calls = l, .bytes = 3 * n * f * e, .largest = ffn},
         {.name = "swiglu_dgrad", .kind = SWIGLU_DX, .calls = l, .bytes = 5 * n * f * e, .largest = ffn},
         {.name = "add", .kind = ADD, .calls = 0, .bytes = 3 * n * c * e, .largest = row},
+        {.name = "add_bias", .kind = BIAS, .calls = 0, .bytes = 2 * (double)wide, .largest = wide},
+        {.name = "bias_wgrad", .kind = BIAS_DW, .calls = 0, .bytes = (double)wide, .largest = wide},
+        {.name = "scale", .kind = SCALE, .calls = 0, .bytes = 2 * n * c * e, .largest = row},
         {.name = "copy", .kind = COPY, .calls = 0, .bytes = 2 * n * c * e, .largest = row},
         {.name = "embed",
          .kind = EMBED,

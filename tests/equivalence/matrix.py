@@ -80,6 +80,13 @@ FAMILIES = {
     "dense": ("model.name=llama3", *SMALL, "model.dim=32", "model.n_heads=4", "model.n_kv_heads=2",
               "model.ffn_hidden=96"),
     "qwen": ("model.name=qwen3", *SMALL),  # heads wider than dim / n_heads, normed queries and keys, tied embeddings
+    # A key's bias has no gradient where it does not rotate: it is added to all scores of a query alike.
+    "biased": ("model.name=llama3", *SMALL, "model.dim=32", "model.n_heads=4", "model.n_kv_heads=2", "model.ffn_hidden=96",
+               "model.qkv_bias=true", "model.output_bias=true", "model.mlp_bias=true", "model.rope_scaling=linear",
+               "model.rope_factor=2", "model.embedding_multiplier=3", "model.residual_multiplier=0.5",
+               "model.attention_multiplier=0.3", "model.logits_scaling=2"),
+    "partial": ("model.name=llama3", *SMALL, "model.dim=32", "model.n_heads=4", "model.n_kv_heads=1", "model.head_dim=12",
+                "model.ffn_hidden=96", "model.rope_dim=8", "model.no_rope_every=2"),
     "moe": ("model.name=llama3_moe", *SMALL),
     "deepseek": ("model.name=deepseek_v3", *SMALL),
     "llama-debug": ("model.name=llama3", "model.flavor=debugmodel"),

@@ -87,8 +87,8 @@ def normals(seed, name, index):
 
 def initial(seed, name, shape, rule, std):
     n = int(np.prod(shape))
-    if rule == "ones":
-        return np.ones(shape, np.float32)
+    if rule in ("ones", "zeros"):
+        return np.full(shape, rule == "ones", np.float32)
     index = np.arange(n, dtype=np.uint64)
     x = normals(seed, name, index)
     if rule == "truncated":  # beyond 3: again from the streams NAME#1, NAME#2, ...
@@ -133,6 +133,12 @@ def attention_parameters(d, deep):
     if d.get("qk_norm"):
         yield "attention.q_norm.weight", (width,), "ones", 0.0
         yield "attention.k_norm.weight", (width,), "ones", 0.0
+    if d.get("qkv_bias"):
+        yield "attention.wq.bias", (heads * width,), "zeros", 0.0
+        yield "attention.wk.bias", (keys,), "zeros", 0.0
+        yield "attention.wv.bias", (keys,), "zeros", 0.0
+    if d.get("output_bias"):
+        yield "attention.wo.bias", (c,), "zeros", 0.0
 
 
 def feed_forward_parameters(d, layer, deep):
@@ -142,6 +148,10 @@ def feed_forward_parameters(d, layer, deep):
         yield "feed_forward.w1.weight", (f, c), "normal", 0.02
         yield "feed_forward.w3.weight", (f, c), "normal", deep
         yield "feed_forward.w2.weight", (c, f), "normal", deep
+        if d.get("mlp_bias"):
+            yield "feed_forward.w1.bias", (f,), "zeros", 0.0
+            yield "feed_forward.w3.bias", (f,), "zeros", 0.0
+            yield "feed_forward.w2.bias", (c,), "zeros", 0.0
         return
     yield "moe.router.gate.weight", (e, c), "normal", deep
     yield "moe.shared_experts.w1.weight", (d["n_shared_experts"] * m, c), "normal", 0.02

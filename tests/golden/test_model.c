@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model on a device (the CPU; TITAN_TEST_DEVICE names another) against PyTorch: initial values, loss, logits and
- * every gradient of ten models, 50 AdamW steps, and each gradient once more by finite differences. Values and
+ * every gradient of thirteen models, 50 AdamW steps, and each gradient once more by finite differences. Values and
  * digests: tests/golden/reference.py, and transformers_reference.py from transformers' classes. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -99,6 +99,15 @@ static struct model_dims dims_of(const struct json *d)
                              .norm_eps = member(d, "norm_eps"),
                              .tied_embeddings = flag(d, "tied_embeddings"),
                              .qk_norm = flag(d, "qk_norm"),
+                             .qkv_bias = flag(d, "qkv_bias"),
+                             .output_bias = flag(d, "output_bias"),
+                             .mlp_bias = flag(d, "mlp_bias"),
+                             .rope_dim = json_int(d, "rope_dim", 0),
+                             .no_rope_every = json_int(d, "no_rope_every", 0),
+                             .embedding_multiplier = json_real(d, "embedding_multiplier", 0),
+                             .residual_multiplier = json_real(d, "residual_multiplier", 0),
+                             .attention_multiplier = json_real(d, "attention_multiplier", 0),
+                             .logits_scaling = json_real(d, "logits_scaling", 0),
                              .q_lora_rank = json_int(d, "q_lora_rank", 0),
                              .kv_lora_rank = json_int(d, "kv_lora_rank", 0),
                              .qk_nope_head_dim = json_int(d, "qk_nope_head_dim", 0),
@@ -334,9 +343,9 @@ static void check_model(const char *name, enum dtype dt, double loss_limit, doub
 
 static void test_initial_values(void **state)
 {
-    static const char *const names[] = {"tiny",           "debugmodel",    "qwen3",         "moe",
-                                        "deepseek",       "hf_llama",      "hf_qwen3_yarn", "hf_qwen3_moe",
-                                        "hf_deepseek_v2", "hf_deepseek_v3"};
+    static const char *const names[] = {
+        "tiny",         "debugmodel",     "qwen3",          "moe",        "deepseek",   "hf_llama",   "hf_qwen3_yarn",
+        "hf_qwen3_moe", "hf_deepseek_v2", "hf_deepseek_v3", "hf_granite", "hf_smollm3", "hf_glm4_moe"};
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         struct fixture f;
@@ -404,6 +413,21 @@ static void test_transformers_deepseek_v3(void **state)
 {
     (void)state;
     check_model("hf_deepseek_v3", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_transformers_granite(void **state)
+{
+    (void)state;
+    check_model("hf_granite", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_transformers_smollm3(void **state)
+{
+    (void)state;
+    check_model("hf_smollm3", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_transformers_glm4_moe(void **state)
+{
+    (void)state;
+    check_model("hf_glm4_moe", DTYPE_F32, 1e-6, 1e-5);
 }
 
 /* bf16 has 8 bits: each of some hundred roundings on the way moves a value by up to 0.4 %. */
@@ -623,6 +647,9 @@ int main(void)
         quick(test_transformers_qwen3_moe),
         quick(test_transformers_deepseek_v2),
         quick(test_transformers_deepseek_v3),
+        quick(test_transformers_granite),
+        quick(test_transformers_smollm3),
+        quick(test_transformers_glm4_moe),
         quick(test_training_fp32),
         quick(test_adam_fp32),
         quick(test_training_bf16),

@@ -51,6 +51,18 @@ MODELS = {
                            top_k=4, n_shared_experts=1, moe_hidden=48, n_dense_layers=1, sigmoid_scores=True,
                            normalize_scores=True, route_scale=2.5, n_expert_groups=4, n_limited_groups=2, group_top_k=2,
                            balance_rate=0.001, rope_mscale=1.0, rope_mscale_all_dim=0.8, **LATENT),
+    # all biases and the four multipliers
+    "hf_granite": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=24, ffn_hidden=96, vocab_size=256,
+                       rope_theta=10000.0, norm_eps=1e-6, rope_scaling="linear", rope_factor=4.0, qkv_bias=True, output_bias=True,
+                       mlp_bias=True, embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.3, logits_scaling=2.0),
+    # every second layer does not rotate
+    "hf_smollm3": dict(dim=64, n_layers=3, n_heads=4, n_kv_heads=1, head_dim=16, ffn_hidden=96, vocab_size=256,
+                       rope_theta=10000.0, norm_eps=1e-6, rope_scaling="none", tied_embeddings=True, no_rope_every=2),
+    # the first half of a head rotates; sigmoid scores with ordinary attention, its norm of heads and its biases
+    "hf_glm4_moe": dict(dim=64, n_layers=3, n_heads=4, n_kv_heads=2, head_dim=24, ffn_hidden=96, vocab_size=256,
+                        rope_theta=10000.0, norm_eps=1e-5, rope_scaling="none", rope_dim=12, qk_norm=True, qkv_bias=True, n_experts=8,
+                        top_k=3, n_shared_experts=1, moe_hidden=48, n_dense_layers=1, sigmoid_scores=True, normalize_scores=True,
+                        route_scale=1.5, n_expert_groups=4, n_limited_groups=2, group_top_k=2, balance_rate=0.001),
 }
 BATCH = (2, 61)
 GAINS = 0.25
@@ -59,9 +71,12 @@ GAINS = 0.25
 def rope(d):
     """rope_parameters of a configuration."""
     if d["rope_scaling"] == "none":
-        return {"rope_type": "default", "rope_theta": d["rope_theta"]}
-    own = {"rope_type": d["rope_scaling"], "rope_theta": d["rope_theta"], "factor": d["rope_factor"],
-           "original_max_position_embeddings": d["rope_original_length"]}
+        part = {"partial_rotary_factor": d["rope_dim"] / d["head_dim"]} if "rope_dim" in d else {}
+        return {"rope_type": "default", "rope_theta": d["rope_theta"], **part}
+    own = {"rope_type": d["rope_scaling"], "rope_theta": d["rope_theta"], "factor": d["rope_factor"]}
+    if d["rope_scaling"] == "linear":
+        return own
+    own["original_max_position_embeddings"] = d["rope_original_length"]
     if d["rope_scaling"] == "llama3":
         return own | {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     own |= {"beta_fast": d["rope_beta_fast"], "beta_slow": d["rope_beta_slow"]}
@@ -89,6 +104,15 @@ def build(name, d):
             moe_intermediate_size=d["moe_hidden"], norm_topk_prob=d["normalize_scores"], **common))
     if name == "hf_qwen3_yarn":
         return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(head_dim=d["head_dim"], **common))
+    if name == "hf_granite":
+        factors = {k: d[k] for k in ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")}
+        config = transformers.GraniteConfig(head_dim=d["head_dim"], attention_bias=True, mlp_bias=True, **factors, **common)
+        return transformers.GraniteForCausalLM(config)
+    if name == "hf_smollm3":
+        return transformers.SmolLM3ForCausalLM(transformers.SmolLM3Config(no_rope_layer_interval=d["no_rope_every"], **common))
+    if name == "hf_glm4_moe":
+        return transformers.Glm4MoeForCausalLM(transformers.Glm4MoeConfig(
+            head_dim=d["head_dim"], use_qk_norm=True, attention_bias=True, num_nextn_predict_layers=0, **experts, **common))
     if name == "hf_deepseek_v2":
         return DeepseekV2ForCausalLM(DeepseekV2Config(topk_method="group_limited_greedy", **experts, **latent, **common))
     return DeepseekV3ForCausalLM(DeepseekV3Config(num_mtp_layers=0, **experts, **latent, **common))
@@ -104,6 +128,8 @@ NAMES = {
     "attention.wq_a.weight": "self_attn.q_a_proj.weight", "attention.wq_b.weight": "self_attn.q_b_proj.weight",
     "attention.wkv_a.weight": "self_attn.kv_a_proj_with_mqa.weight",
     "attention.kv_norm.weight": "self_attn.kv_a_layernorm.weight",
+    **{f"attention.w{x}.bias": f"self_attn.{x}_proj.bias" for x in "qkvo"},
+    **{f"feed_forward.{w}.bias": f"mlp.{p}.bias" for w, p in (("w1", "gate_proj"), ("w3", "up_proj"), ("w2", "down_proj"))},
     "attention.wkv_b.weight": "self_attn.kv_b_proj.weight", "moe.router.gate.weight": "mlp.gate.weight",
     **{f"{ours}.{w}.weight": f"{theirs}.{p}.weight" for ours, theirs in (("feed_forward", "mlp"), ("moe.shared_experts", "mlp.shared_experts"))
        for w, p in (("w1", "gate_proj"), ("w3", "up_proj"), ("w2", "down_proj"))},
@@ -133,7 +159,8 @@ def our_rows(name, d):
         return None
     width = d["head_dim"]
     heads = {"wq": d["n_heads"], "wk": d["n_kv_heads"]}.get(name.split(".")[-2], 1)
-    one = np.concatenate([np.arange(0, width, 2), np.arange(1, width, 2)])
+    part = d.get("rope_dim", width)  # columns of a head that rotate
+    one = np.concatenate([np.arange(0, part, 2), np.arange(1, part, 2), np.arange(part, width)])
     return (np.arange(heads)[:, None] * width + one).ravel()
 
 
@@ -158,7 +185,7 @@ def load(model, d, seed):
     with torch.no_grad():
         for name, shape, rule, std in our_parameters(d):
             x = initial(seed, name, shape, rule, std)
-            if rule == "ones":
+            if rule in ("ones", "zeros"):
                 x = x + np.float32(GAINS) * normals(seed, "golden." + name, np.arange(x.size, dtype=np.uint64))
             weights[name] = x
             rows = our_rows(name, d)

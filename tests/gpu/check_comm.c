@@ -565,7 +565,7 @@ static void check_death(struct rank *r, const struct comm_config *config)
     verdict(r, st == TITAN_OK || st == TITAN_EREVOKED || st == TITAN_EPEER, "a collective with a dead peer");
     /* More than a stream's queue holds: the host is blocked in a launch, and looks after nothing. */
     for (int i = 0; i < 3000; i++)
-        (void)r->ops->scale(r->s, grad, 1.0f, 1);
+        (void)r->ops->scale(r->s, grad, grad, DTYPE_F32, 1.0f, 1);
     verdict(r, true, "a full queue behind it gives way");
     (void)r->ops->event_record(e, r->s, NULL);
     (void)r->ops->event_wait(e, compute, NULL);

@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import interop  # noqa: E402
 import titan  # noqa: E402
+import torch_training  # noqa: E402
 
 interop.use("torch", "safetensors.torch", "transformers")
 import torch  # noqa: E402
@@ -27,6 +28,7 @@ LLAMA31 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_fa
 LATENT = dict(num_key_value_heads=4, kv_lora_rank=24, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12,
               moe_intermediate_size=40, n_routed_experts=4, num_experts_per_tok=2, first_k_dense_replace=1, n_group=1,
               topk_group=1)
+NO_TOKENS = dict(pad_token_id=None, bos_token_id=None, eos_token_id=None)  # the classes' own are beyond the vocabulary
 MODELS = {
     "llama": ("Llama", dict(num_key_value_heads=2, rope_parameters=LLAMA31)),
     "llama-tied": ("Llama", dict(num_key_value_heads=1, tie_word_embeddings=True)),
@@ -38,6 +40,28 @@ MODELS = {
     "deepseek-v3": ("DeepseekV3", dict(LATENT, q_lora_rank=20, n_shared_experts=2, routed_scaling_factor=2.5)),
     "deepseek-v2": ("DeepseekV2", dict(LATENT, q_lora_rank=20, n_shared_experts=1, topk_method="group_limited_greedy", n_group=2,
                                        norm_topk_prob=False, routed_scaling_factor=4.0)),
+    "llama-biases": ("Llama", dict(num_key_value_heads=2, head_dim=24, attention_bias=True, mlp_bias=True)),
+    "llama-linear": ("Llama", dict(num_key_value_heads=2, rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=10000.0))),
+    "qwen3-biases": ("Qwen3", dict(num_key_value_heads=2, head_dim=24, attention_bias=True)),
+    "mistral": ("Mistral", dict(num_key_value_heads=2, head_dim=24, sliding_window=None)),
+    "mixtral": ("Mixtral", dict(num_key_value_heads=2, num_local_experts=5, num_experts_per_tok=2, sliding_window=None)),
+    "qwen2": ("Qwen2", dict(num_key_value_heads=2, tie_word_embeddings=True)),
+    "smollm3": ("SmolLM3", dict(num_key_value_heads=2, num_hidden_layers=5, **NO_TOKENS)),
+    "smollm3-biases": ("SmolLM3", dict(num_key_value_heads=1, no_rope_layer_interval=2, attention_bias=True, mlp_bias=True,
+                                       tie_word_embeddings=False, **NO_TOKENS)),
+    "granite": ("Granite", dict(num_key_value_heads=2, embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.1,
+                                logits_scaling=8.0, tie_word_embeddings=True)),
+    "seed-oss": ("SeedOss", dict(num_key_value_heads=2, head_dim=24, mlp_bias=True, attention_out_bias=True, attention_dropout=0.0,
+                                 residual_dropout=0.0)),
+    "seed-oss-qkv": ("SeedOss", dict(num_key_value_heads=2, head_dim=24, attention_dropout=0.0, residual_dropout=0.0)),
+    "phi3": ("Phi3", dict(num_key_value_heads=1, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.75),
+                          **NO_TOKENS)),
+    "glm4-moe": ("Glm4Moe", dict(num_key_value_heads=2, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=40,
+                                 n_shared_experts=1, first_k_dense_replace=1, n_group=4, topk_group=2, head_dim=24, attention_bias=True,
+                                 use_qk_norm=True, num_nextn_predict_layers=0, routed_scaling_factor=1.5)),
+    "glm4-moe-plain": ("Glm4Moe", dict(num_key_value_heads=2, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=40,
+                                       n_shared_experts=2, first_k_dense_replace=0, n_group=1, topk_group=1, head_dim=20,
+                                       num_nextn_predict_layers=0, norm_topk_prob=False)),
     "deepseek-v3-halves": ("DeepseekV3", dict(LATENT, q_lora_rank=None, n_shared_experts=1, rope_interleave=False)),
 }
 
@@ -58,7 +82,7 @@ def written(name, dtype=torch.float32, shard="50GB"):
             for key, x in [*model.named_parameters(), *model.named_buffers()]:
                 if "norm" in key:
                     x.uniform_(0.5, 1.5)
-                elif "e_score_correction_bias" in key:
+                elif key.endswith("bias"):
                     x.uniform_(-0.2, 0.2)
         model.to(dtype).save_pretrained(to, max_shard_size=shard)
     return to
@@ -71,7 +95,7 @@ def recipe_of(checkpoint):
 
 
 def our_logits(checkpoint, to):
-    run("generate", checkpoint, "--device", "cpu", "--dtype", "f32", "--prompt", PROMPT, "--max-tokens", "0", "--logits", to)
+    run("generate", checkpoint, "--device", "cpu", "--dtype", "f32", "--tokenizer", "bytes", "--prompt", PROMPT, "--max-tokens", "0", "--logits", to)
     return load_file(to)
 
 
@@ -133,7 +157,7 @@ def test_after_training():
         if not (root / f"{name}-titan").exists():
             run("convert", theirs, root / f"{name}-titan")
         (root / f"{name}.toml").write_text(recipe_of(root / f"{name}-titan"))
-        keys = {"training.dataset_path": text, "training.mixed_precision_param": "float32", "training.seq_len": 64,
+        keys = {"model.tokenizer": "bytes", "training.dataset_path": text, "training.mixed_precision_param": "float32", "training.seq_len": 64,
                 "training.local_batch_size": 2, "training.global_batch_size": 4, "training.steps": 6, "optimizer.lr": 3e-3,
                 "lr_scheduler.warmup_steps": 2, "checkpoint.enable": "true", "checkpoint.initial_load_path": theirs,
                 "checkpoint.initial_load_in_hf": "true", "checkpoint.last_save_in_hf": "true", "metrics.log_freq": 1}
@@ -144,10 +168,31 @@ def test_after_training():
         moved = divergence(logits(theirs, ours["tokens"]), ours["logits"])
         off = divergence(logits(last / "hf", ours["tokens"]), ours["logits"])
         print(f"# {name}: divergence {moved:.1e} from the weights it began with, {off:.1e} from its export")
-        assert moved > 1e-3 and off <= 1e-10
+        assert moved > 1e-4 and off <= 1e-10
         run("convert", last, root / f"{name}-converted", "--dtype", "f32")
         a, b = tensors(last / "hf"), tensors(root / f"{name}-converted")
         assert a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-titan.tap(test_logits_and_back, test_types_and_shards, test_after_training)
+def test_beside_pytorch():
+    """every family, of dimensions that config.json has: twenty AdamW steps with PyTorch's losses and gradient norms"""
+    tokens = root / "tokens.bin"
+    ids, steps = torch_training.write_tokens(tokens, 3000), 20
+    # AdamW divides gradients that are nothing but rounding by their own size: with the usual eps some runs leave each other.
+    numbers = {**torch_training.KEYS, "optimizer.eps": 1e-6}
+    (root / "hf.toml").write_text('[model]\nflavor = "hf"\n')
+    for name in MODELS:
+        theirs, to = written(name), root / f"{name}-beside"
+        keys = {**numbers, "training.steps": steps, "training.dataset_path": tokens, "training.mixed_precision_param": "float32",
+                "model.balance_rate": 0.0, "checkpoint.initial_load_path": theirs, "checkpoint.initial_load_in_hf": "true",
+                "checkpoint.enable": "false", "metrics.log_freq": 1}
+        run("run", root / "hf.toml", "-n", "2", "--dir", to, "--device", "cpu", *titan.overrides(keys))
+        ours = [json.loads(line) for line in (to / "metrics.jsonl").read_text().splitlines()]
+        told, _ = torch_training.train(theirs, ids, steps, numbers)
+        loss = max(abs(m["loss"] - t[0]) / t[0] for m, t in zip(ours, told))
+        norm = max(abs(m["grad_norm"] - t[1]) / t[1] for m, t in zip(ours, told))
+        print(f"# {name}: loss off by at most {loss:.1e}, gradient norm by {norm:.1e}, over {told[0][0]:.3f} to {told[-1][0]:.3f}")
+        assert len(ours) == steps and loss <= 1e-5 and norm <= 1e-3, name
+
+
+titan.tap(test_logits_and_back, test_types_and_shards, test_after_training, test_beside_pytorch)

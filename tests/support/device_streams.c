@@ -29,7 +29,7 @@ static void check_segments(struct checker *c)
     int count = 0;
 
     need(c, ops->segment_begin(c->s, &err), "segment_begin");
-    need(c, ops->scale(c->s, x.p, 2.0f, 1000), "scale");
+    need(c, ops->scale(c->s, x.p, x.p, DTYPE_F32, 2.0f, 1000), "scale");
     need(c, ops->accumulate(c->s, x.p, x.p, 1000), "accumulate");
     need(c, ops->segment_end(c->s, &g, &err), "segment_end");
     result(c, same(c, download(c, &x), x.x, x.n, "kept"), "a segment that is kept has not run");
@@ -39,7 +39,7 @@ static void check_segments(struct checker *c)
         want[i] = 64.0 * x.x[i];
     result(c, same(c, download(c, &x), want, x.n, "launched three times"), "and runs as often as it is launched");
     need(c, ops->segment_begin(c->s, &err), "segment_begin");
-    need(c, ops->scale(c->s, x.p, 2.0f, 1000), "scale");
+    need(c, ops->scale(c->s, x.p, x.p, DTYPE_F32, 2.0f, 1000), "scale");
     bool ok = ops->stream_call(c->s, call_count, &count, &err) != TITAN_OK;
     ok = ops->segment_end(c->s, &none, &err) == TITAN_EUNSUPPORTED && ok && !none;
     ok = ops->stream_sync(c->s, &err) == TITAN_OK && ok && count == 0;
@@ -79,7 +79,7 @@ void device_streams_check(struct checker *c)
     need(c, ops->copy(c->side, y.p, x.p, 400000), "copy");
     need(c, ops->event_record(e, c->side, &err), "event_record");
     need(c, ops->event_wait(e, c->s, &err), "event_wait");
-    need(c, ops->scale(c->s, y.p, 2.0f, 100000), "scale");
+    need(c, ops->scale(c->s, y.p, y.p, DTYPE_F32, 2.0f, 100000), "scale");
     double *want = values(c, x.n);
     for (int64_t i = 0; i < x.n; i++)
         want[i] = 2.0 * x.x[i];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_sums.c - sums, scales and hashes of arrays, and initial weights. */
+/* device_sums.c - sums, scales, biases and hashes of arrays, and initial weights. */
 #include <math.h>
 #include <string.h>
 
@@ -108,6 +108,42 @@ static void sum_case(struct checker *c, int64_t n)
     sweep(c);
 }
 
+static void scale_case(struct checker *c, enum dtype dt, int64_t n)
+{
+    struct tensor x = noise(c, n, dt, 1.0), out = empty(c, n, dt);
+    double *want = values(c, n);
+    for (int64_t i = 0; i < n; i++)
+        want[i] = x.x[i] * 0.22;
+    need(c, c->ops->scale(c->s, out.p, x.p, dt, 0.22f, (size_t)n), "scale");
+    result(c, near(c, download(c, &out), want, n, limit_of(dt), "products"), "scale %s %lld", name_of(dt),
+           (long long)n);
+    sweep(c);
+}
+
+/* A bias of n rows of w columns, ld apart, and its gradient, twice: it is added to what is there. */
+static void bias_case(struct checker *c, enum dtype dt, int64_t n, int64_t w, int64_t ld)
+{
+    struct tensor x = noise(c, n * ld, dt, 1.0), bias = noise(c, w, dt, 1.0), dbias = noise(c, w, DTYPE_F32, 1.0);
+    double *want = values(c, n * ld), *sums = values(c, w);
+    memcpy(want, x.x, (size_t)(n * ld) * sizeof *want);
+    memcpy(sums, dbias.x, (size_t)w * sizeof *sums);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < w; j++) {
+            sums[j] += 2 * x.x[i * ld + j];
+            want[i * ld + j] += bias.x[j];
+        }
+    for (int i = 0; i < 2; i++)
+        need(c, c->ops->bias_wgrad(c->s, dbias.p, x.p, ld, dt, n, w), "bias_wgrad");
+    bool ok = near(c, download(c, &dbias), sums, w, limit_of(DTYPE_F32), "sums");
+    need(c, c->ops->add_bias(c->s, x.p, ld, bias.p, dt, n, w), "add_bias");
+    double *got = download(c, &x);
+    ok = ok && near(c, got, want, n * ld, limit_of(dt), "rows");
+    for (int64_t i = 0; i < n; i++)
+        ok = ok && same(c, got + i * ld + w, want + i * ld + w, ld - w, "between rows");
+    result(c, ok, "add_bias, bias_wgrad %s %lldx%lld", name_of(dt), (long long)n, (long long)w);
+    sweep(c);
+}
+
 void device_sums_check(struct checker *c)
 {
     struct tensor a = noise(c, 3333, DTYPE_F32, 1.0), b = noise(c, 3333, DTYPE_F32, 1.0);
@@ -118,9 +154,16 @@ void device_sums_check(struct checker *c)
     result(c, same(c, download(c, &a), want, 3333, "sum"), "accumulate");
     for (int i = 0; i < 3333; i++)
         want[i] = (double)((float)b.x[i] * 0.3f);
-    need(c, c->ops->scale(c->s, b.p, 0.3f, 3333), "scale");
+    need(c, c->ops->scale(c->s, b.p, b.p, DTYPE_F32, 0.3f, 3333), "scale");
     result(c, same(c, download(c, &b), want, 3333, "product"), "scale");
     sweep(c);
+    for (int i = 0; i < 2; i++) {
+        scale_case(c, both[i], 4096);
+        scale_case(c, both[i], 4097);
+        bias_case(c, both[i], 37, 64, 64);
+        bias_case(c, both[i], 300, 200, 208);
+        bias_case(c, both[i], 70, 19, 24);
+    }
     sums_case(c, 1, 4096, false);
     sums_case(c, 10000, 4096, true);
     sums_case(c, 1000, 33, false);

@@ -61,8 +61,9 @@ static titan_status make_recipe(struct import *im, struct titan_error *err)
     if (!c->there)
         return titan_fail(err, TITAN_ENOTFOUND, "'" HF_CONFIG_NAME "' is missing: it says which model the weights are");
     recipe_init(&im->recipe);
-    (void)snprintf(key, sizeof key, "model.name=%s", c->family);
+    (void)snprintf(key, sizeof key, "model.name=%s", c->family->ours);
     TRY(recipe_set(&im->recipe, key, err));
+    TRY(recipe_set(&im->recipe, "model.flavor=" RECIPE_FLAVOR_HF, err));
     (void)snprintf(key, sizeof key, "training.seq_len=%lld", (long long)MAX(c->positions, 1));
     TRY(recipe_set(&im->recipe, key, err));
     recipe_give_dims(&im->recipe, &c->dims);
@@ -154,7 +155,11 @@ titan_status convert_weights(const char *weights, const char *out_dir, struct ti
     struct hf_weights *w = NULL;
     TRY(hf_weights_open(weights, &w, err));
     struct import im = {.dir = out_dir, .path = weights, .weights = w, .text = BUF_INIT};
+    _cleanup_(buf_free) struct buf note = BUF_INIT;
     const titan_status status = import_all(&im, err);
+    hf_weights_left_out(w, &note);
+    if (status == TITAN_OK && note.len > 0)
+        (void)fprintf(stderr, "note: %s\n", note.data);
     for (int i = 0; i < im.n_files; i++)
         buf_free(&im.entries[i]);
     free(im.entries);

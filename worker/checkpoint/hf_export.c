@@ -13,9 +13,9 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/hf_config.h"
 #include "base/json.h"
 #include "base/vec.h"
-#include "worker/checkpoint/hf_config.h"
 #include "worker/checkpoint/hf_names.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/trained.h"
@@ -30,7 +30,8 @@
 struct export
 {
     const struct trained *trained;
-    int at;            /* the folder they go to */
+    int at; /* the folder they go to */
+    const struct hf_family *family;
     const char *dtype; /* of the files */
     float *biases;     /* of all layers' experts; NULL: the model has none */
     int *bounds;       /* tensors [bounds[i], bounds[i+1]) go to file i */
@@ -56,7 +57,9 @@ static titan_status plan_files(struct export *e, struct titan_error *err)
         if (has_biases(e, &m->tensors[i]))
             bytes += m->dims.n_experts * (int64_t)sizeof(float);
         e->bytes += (uint64_t)bytes;
-        if (i == 0 || bytes > room) {
+        struct hf_tensor theirs;
+        hf_find(e->family, m, i, false, &theirs);
+        if (i == 0 || (bytes > room && theirs.from == 0)) {
             e->bounds[e->nfiles++] = i;
             room = SHARD_BYTES_MAX;
         }
@@ -108,12 +111,12 @@ static titan_status for_each_tensor(const struct export *e, int file,
     for (int i = e->bounds[file]; i < e->bounds[file + 1]; i++) {
         const struct model_tensor *t = &m->tensors[i];
         for (int part = 0; part < MAX(t->experts, 1); part++) {
-            hf_name(m, i, part, name);
+            hf_name(e->family, m, i, part, name);
             TRY(each(arg, i, part, name, err));
         }
         if (!has_biases(e, t))
             continue;
-        hf_bias_name(m->units[t->unit].layer, name);
+        hf_bias_name(e->family, m->units[t->unit].layer, name);
         TRY(each(arg, i, -1, name, err));
     }
     return TITAN_OK;
@@ -142,16 +145,18 @@ static titan_status add_entry(void *arg, int tensor, int part, const char *name,
     const struct model *m = f->e->trained->model;
     const struct model_tensor *t = &m->tensors[tensor];
     struct hf_tensor theirs;
-    hf_find(m, tensor, false, &theirs);
+    hf_find(f->e->family, m, tensor, false, &theirs);
+    if (part == 0)
+        f->elements += (size_t)t->numel;
+    if (part >= 0 && theirs.from > 0) /* behind the rows of the entry before */
+        return TITAN_OK;
     if (!VEC_RESERVE(f->names, f->cap_names, f->n + 1) || !VEC_RESERVE(f->entries, f->cap_entries, f->n + 1))
         return titan_fail(err, TITAN_ENOMEM, "no memory to export %zu tensors", f->n);
     (void)snprintf(f->names[f->n], sizeof(f->names[0]), "%s", name);
     f->entries[f->n++] =
         part < 0
             ? (struct safetensors_entry){.dtype = "F32", .shape = {m->dims.n_experts}, .ndim = 1}
-            : (struct safetensors_entry){.dtype = f->e->dtype, .shape = {theirs.rows, theirs.cols}, .ndim = t->ndim};
-    if (part == 0)
-        f->elements += (size_t)t->numel;
+            : (struct safetensors_entry){.dtype = f->e->dtype, .shape = {theirs.whole, theirs.cols}, .ndim = t->ndim};
     return TITAN_OK;
 }
 
@@ -164,7 +169,7 @@ static titan_status append_tensor(void *arg, int tensor, int part, const char *n
     if (part < 0)
         return safetensors_append(f->w, f->e->biases + layout_bias_offset(m, m->units[m->tensors[tensor].unit].layer),
                                   (size_t)m->dims.n_experts * sizeof(float), err);
-    hf_find(m, tensor, false, &t);
+    hf_find(f->e->family, m, tensor, false, &t);
     const size_t n = (size_t)(t.rows * t.cols);
     const float *const ours = f->data;
     _cleanup_free_ float *moved = NULL;
@@ -175,7 +180,7 @@ static titan_status append_tensor(void *arg, int tensor, int part, const char *n
     if (!moved)
         return titan_fail(err, TITAN_ENOMEM, "no memory to convert '%s'", name);
     for (int64_t row = 0; row < t.rows; row++)
-        memcpy(moved + hf_row(&t, row) * t.cols, ours + row * t.cols, (size_t)t.cols * sizeof(*moved));
+        memcpy(moved + (hf_row(&t, row) - t.from) * t.cols, ours + row * t.cols, (size_t)t.cols * sizeof(*moved));
     return safetensors_append_floats(f->w, name, f->e->dtype, moved, n, err);
 }
 
@@ -241,23 +246,25 @@ static titan_status write_text(const struct export *e, const char *name, const s
 
 struct index_writer {
     struct json_writer json;
+    const struct export *e;
     char file[64];
 };
 
 static titan_status put_place(void *arg, int tensor, int part, const char *name, struct titan_error *err)
 {
     struct index_writer *w = arg;
-    (void)tensor;
-    (void)part;
+    struct hf_tensor theirs;
     (void)err;
-    json_put_string(&w->json, name, w->file);
+    hf_find(w->e->family, w->e->trained->model, tensor, false, &theirs);
+    if (part < 0 || theirs.from == 0)
+        json_put_string(&w->json, name, w->file);
     return TITAN_OK;
 }
 
 static titan_status write_index(const struct export *e, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
-    struct index_writer w = {.json = {.out = &text, .pretty = true}};
+    struct index_writer w = {.json = {.out = &text, .pretty = true}, .e = e};
     json_begin_object(&w.json, NULL);
     json_begin_object(&w.json, "metadata");
     json_put_uint(&w.json, "total_size", e->bytes);
@@ -280,6 +287,7 @@ static bool of_bytes(const struct export *e)
 /* Token 0 separates documents of a bytes corpus: it ends one text and begins the next. */
 static void put_special_tokens(struct json_writer *w, const struct export *e)
 {
+    json_put_raw(w, "pad_token_id", "null"); /* some classes have one of a vocabulary of their own */
     if (of_bytes(e)) {
         json_put_int(w, "bos_token_id", 0);
         json_put_int(w, "eos_token_id", 0);
@@ -294,7 +302,7 @@ static titan_status write_config(const struct export *e, struct titan_error *err
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct json_writer w = {.out = &text, .pretty = true};
     json_begin_object(&w, NULL);
-    hf_config_put(&w, &e->trained->model->dims, e->trained->recipe.training.seq_len);
+    hf_config_put(&w, e->family, &e->trained->model->dims, e->trained->recipe.training.seq_len);
     put_special_tokens(&w, e);
     json_put_string(&w, "torch_dtype",
                     strcmp(e->dtype, "BF16") == 0  ? "bfloat16"
@@ -419,7 +427,7 @@ titan_status hf_export(const char *checkpoint, int at, const char *out_dir, cons
     _cleanup_fd_ int own = -1;
     struct export e = {.trained = &trained, .at = at, .dtype = dtype};
     TRY(trained_open(checkpoint, &trained, err));
-    TRY(hf_check_model(trained.model, err));
+    TRY(hf_family_of(&trained.model->dims, trained.recipe.model.name, &e.family, err));
     if (at < 0) {
         TRY(dir_make_named(out_dir, err));
         own = file_open_named(out_dir, O_RDONLY | O_DIRECTORY);

@@ -6,98 +6,79 @@
 
 #include "base/cleanup.h"
 
-titan_status hf_check_model(const struct model *m, struct titan_error *err)
-{
-    const struct model_dims *d = &m->dims;
+/* Names within a layer, or of the whole model; "%d": which expert. NULL: the family has a word in it. */
+static const char *const patterns[ROLE_COUNT] = {
+    [ROLE_EMBEDDING] = "model.embed_tokens.weight",
+    [ROLE_NORM] = "model.norm.weight",
+    [ROLE_OUTPUT] = "lm_head.weight",
+    [ROLE_ATTENTION_NORM] = "input_layernorm.weight",
+    [ROLE_FFN_NORM] = "post_attention_layernorm.weight",
+    [ROLE_WQ] = "self_attn.q_proj.weight",
+    [ROLE_WK] = "self_attn.k_proj.weight",
+    [ROLE_WV] = "self_attn.v_proj.weight",
+    [ROLE_WO] = "self_attn.o_proj.weight",
+    [ROLE_Q_NORM] = "self_attn.q_norm.weight",
+    [ROLE_K_NORM] = "self_attn.k_norm.weight",
+    [ROLE_WQ_A] = "self_attn.q_a_proj.weight",
+    [ROLE_WQ_B] = "self_attn.q_b_proj.weight",
+    [ROLE_WKV_A] = "self_attn.kv_a_proj_with_mqa.weight",
+    [ROLE_KV_NORM] = "self_attn.kv_a_layernorm.weight",
+    [ROLE_WKV_B] = "self_attn.kv_b_proj.weight",
+    [ROLE_W1] = "mlp.gate_proj.weight",
+    [ROLE_W3] = "mlp.up_proj.weight",
+    [ROLE_W2] = "mlp.down_proj.weight",
+    [ROLE_WQ_BIAS] = "self_attn.q_proj.bias",
+    [ROLE_WK_BIAS] = "self_attn.k_proj.bias",
+    [ROLE_WV_BIAS] = "self_attn.v_proj.bias",
+    [ROLE_WO_BIAS] = "self_attn.o_proj.bias",
+    [ROLE_W1_BIAS] = "mlp.gate_proj.bias",
+    [ROLE_W3_BIAS] = "mlp.up_proj.bias",
+    [ROLE_W2_BIAS] = "mlp.down_proj.bias",
+};
 
-    if (d->n_experts == 0 && d->kv_lora_rank == 0)
-        return TITAN_OK;
-    if (d->kv_lora_rank > 0 && d->n_experts > 0 && d->n_expert_groups > 0 &&
-        d->group_top_k != (d->sigmoid_scores ? 2 : 1))
-        return titan_fail(err, TITAN_EUNSUPPORTED,
-                          "transformers has no class for this model: it scores a group of experts by its best %s",
-                          d->sigmoid_scores ? "two, for sigmoid scores" : "one, for softmax scores");
-    if (d->kv_lora_rank > 0 && d->n_experts > 0 && !d->sigmoid_scores && d->normalize_scores)
-        return titan_fail(err, TITAN_EUNSUPPORTED,
-                          "transformers has no class for this model: its DeepSeek V2 takes no notice of norm_topk_prob "
-                          "(model.normalize_scores)");
-    if (d->kv_lora_rank > 0 && d->n_experts > 0)
-        return TITAN_OK;
-    const bool limited = d->n_expert_groups > 0 && d->n_limited_groups < d->n_expert_groups;
-    if (d->kv_lora_rank == 0 && d->qk_norm && d->n_shared_experts == 0 && !d->sigmoid_scores && !limited &&
-        d->route_scale == 1)
-        return TITAN_OK;
-    return titan_fail(err, TITAN_EUNSUPPORTED, "transformers has no class for this model: %s",
-                      d->kv_lora_rank > 0   ? "latent attention without experts"
-                      : !d->qk_norm         ? "experts with ordinary attention and without a norm of heads"
-                      : d->n_shared_experts ? "Qwen 3 with shared experts"
-                      : d->sigmoid_scores   ? "Qwen 3 with sigmoid scores"
-                      : limited             ? "Qwen 3 with groups of experts"
-                                            : "Qwen 3 with scores times model.route_scale");
+static bool is_query_key_value(enum tensor_role role)
+{
+    return role == ROLE_WQ || role == ROLE_WK || role == ROLE_WV;
 }
 
-/* The name within a layer, or of the whole model; "%d": which expert. */
-static const char *pattern_of(const struct model *m, int tensor)
+static bool is_gate_up(enum tensor_role role)
+{
+    return role == ROLE_W1 || role == ROLE_W3;
+}
+
+/* The name of one of the three matrices of an expert, of the shared ones, or of a router. */
+static void expert_name(const struct hf_family *f, const struct model_tensor *t, int part, char *out, size_t size)
+{
+    static const char *const usual[] = {"gate_proj", "up_proj", "down_proj"};
+    const char *in = f->experts_in ? f->experts_in : "mlp";
+    const int which = t->role == ROLE_W1 ? 0 : t->role == ROLE_W3 ? 1 : 2;
+
+    if (t->role == ROLE_GATE)
+        (void)snprintf(out, size, "%s.gate.weight", in);
+    else if (t->experts == 0)
+        (void)snprintf(out, size, "%s.shared_experts.%s.weight", in, usual[which]);
+    else
+        (void)snprintf(out, size, "%s.experts.%d.%s.weight", in, part,
+                       f->expert[which] ? f->expert[which] : usual[which]);
+}
+
+/* Ours that are one of theirs lie one below the other, in our order. */
+static void find_fused(const struct model *m, int tensor, struct hf_tensor *ret)
 {
     const struct model_tensor *t = &m->tensors[tensor];
-    const bool latent = m->dims.kv_lora_rank > 0, shared = strstr(t->name, ".shared_experts.") != NULL;
 
-    titan_assert(tensor >= 0 && tensor < m->n_tensors);
-    switch (t->role) {
-    case ROLE_EMBEDDING:
-        return "model.embed_tokens.weight";
-    case ROLE_NORM:
-        return "model.norm.weight";
-    case ROLE_OUTPUT:
-        return "lm_head.weight";
-    case ROLE_ATTENTION_NORM:
-        return "input_layernorm.weight";
-    case ROLE_FFN_NORM:
-        return "post_attention_layernorm.weight";
-    case ROLE_WQ:
-        return "self_attn.q_proj.weight";
-    case ROLE_WK:
-        return "self_attn.k_proj.weight";
-    case ROLE_WV:
-        return "self_attn.v_proj.weight";
-    case ROLE_WO:
-        return "self_attn.o_proj.weight";
-    case ROLE_Q_NORM:
-        return latent ? "self_attn.q_a_layernorm.weight" : "self_attn.q_norm.weight";
-    case ROLE_K_NORM:
-        return "self_attn.k_norm.weight";
-    case ROLE_WQ_A:
-        return "self_attn.q_a_proj.weight";
-    case ROLE_WQ_B:
-        return "self_attn.q_b_proj.weight";
-    case ROLE_WKV_A:
-        return "self_attn.kv_a_proj_with_mqa.weight";
-    case ROLE_KV_NORM:
-        return "self_attn.kv_a_layernorm.weight";
-    case ROLE_WKV_B:
-        return "self_attn.kv_b_proj.weight";
-    case ROLE_GATE:
-        return "mlp.gate.weight";
-    case ROLE_W1:
-        return t->experts > 0 ? "mlp.experts.%d.gate_proj.weight"
-               : shared       ? "mlp.shared_experts.gate_proj.weight"
-                              : "mlp.gate_proj.weight";
-    case ROLE_W3:
-        return t->experts > 0 ? "mlp.experts.%d.up_proj.weight"
-               : shared       ? "mlp.shared_experts.up_proj.weight"
-                              : "mlp.up_proj.weight";
-    case ROLE_W2:
-        return t->experts > 0 ? "mlp.experts.%d.down_proj.weight"
-               : shared       ? "mlp.shared_experts.down_proj.weight"
-                              : "mlp.down_proj.weight";
-    case ROLE_COUNT:
-        break;
+    if (!is_query_key_value(t->role) && !(is_gate_up(t->role) && t->experts == 0))
+        return;
+    while (m->tensors[tensor].glued) {
+        ret->from += m->tensors[--tensor].shape[0];
+        titan_assert(tensor > 0);
     }
-    titan_assert(!"a tensor without a role");
-    return "";
+    ret->whole = m->tensors[tensor].shape[0];
+    while (++tensor < m->n_tensors && m->tensors[tensor].glued)
+        ret->whole += m->tensors[tensor].shape[0];
 }
 
-void hf_find(const struct model *m, int tensor, bool halves, struct hf_tensor *ret)
+void hf_find(const struct hf_family *f, const struct model *m, int tensor, bool halves, struct hf_tensor *ret)
 {
     const struct model_tensor *t = &m->tensors[tensor];
     const struct model_dims *d = &m->dims;
@@ -107,6 +88,10 @@ void hf_find(const struct model *m, int tensor, bool halves, struct hf_tensor *r
     *ret = (struct hf_tensor){.parts = MAX(t->experts, 1), .cols = t->ndim > 1 ? t->shape[1] : 1};
     ret->rows = t->shape[0] / ret->parts;
     titan_assert(ret->rows * ret->parts == t->shape[0]);
+    ret->whole = ret->rows;
+    if (f->fused)
+        find_fused(m, tensor, ret);
+    ret->moved = latent ? d->qk_rope_head_dim : d->rope_dim > 0 ? d->rope_dim : m->head_dim;
     switch (t->role) {
     case ROLE_WQ:
     case ROLE_WQ_B:
@@ -118,6 +103,8 @@ void hf_find(const struct model *m, int tensor, bool halves, struct hf_tensor *r
         ret->still = d->kv_lora_rank;
         break;
     case ROLE_WK:
+    case ROLE_WQ_BIAS:
+    case ROLE_WK_BIAS:
         ret->head = m->head_dim;
         break;
     case ROLE_Q_NORM:
@@ -129,32 +116,40 @@ void hf_find(const struct model *m, int tensor, bool halves, struct hf_tensor *r
     }
 }
 
-void hf_name(const struct model *m, int tensor, int part, char out[HF_NAME_MAX])
+void hf_name(const struct hf_family *f, const struct model *m, int tensor, int part, char out[HF_NAME_MAX])
 {
-    const struct model_unit *u = &m->units[m->tensors[tensor].unit];
-    const char *pattern = pattern_of(m, tensor), *number = strstr(pattern, "%d");
+    const struct model_tensor *t = &m->tensors[tensor];
+    const bool shared = strstr(t->name, ".shared_experts.") != NULL;
+    const int layer = m->units[t->unit].layer;
     size_t used = 0;
 
-    titan_assert(part >= 0 && part < MAX(m->tensors[tensor].experts, 1));
-    if (u->layer >= 0)
-        used = (size_t)snprintf(out, HF_NAME_MAX, "model.layers.%d.", u->layer);
-    if (number)
-        (void)snprintf(out + used, HF_NAME_MAX - used, "%.*s%d%s", (int)(number - pattern), pattern, part, number + 2);
+    titan_assert(part >= 0 && part < MAX(t->experts, 1));
+    if (layer >= 0)
+        used = (size_t)snprintf(out, HF_NAME_MAX, "model.layers.%d.", layer);
+    if (t->role == ROLE_GATE || t->experts > 0 || shared)
+        expert_name(f, t, part, out + used, HF_NAME_MAX - used);
+    else if (f->fused && is_query_key_value(t->role))
+        (void)snprintf(out + used, HF_NAME_MAX - used, "self_attn.qkv_proj.weight");
+    else if (f->fused && is_gate_up(t->role))
+        (void)snprintf(out + used, HF_NAME_MAX - used, "mlp.gate_up_proj.weight");
+    else if (f->latent && t->role == ROLE_Q_NORM)
+        (void)snprintf(out + used, HF_NAME_MAX - used, "self_attn.q_a_layernorm.weight");
     else
-        (void)snprintf(out + used, HF_NAME_MAX - used, "%s", pattern);
+        (void)snprintf(out + used, HF_NAME_MAX - used, "%s", patterns[t->role]);
 }
 
-void hf_bias_name(int layer, char out[HF_NAME_MAX])
+void hf_bias_name(const struct hf_family *f, int layer, char out[HF_NAME_MAX])
 {
     titan_assert(layer >= 0);
-    (void)snprintf(out, HF_NAME_MAX, "model.layers.%d.mlp.gate.e_score_correction_bias", layer);
+    (void)snprintf(out, HF_NAME_MAX, "model.layers.%d.%s.gate.e_score_correction_bias", layer,
+                   f->experts_in ? f->experts_in : "mlp");
 }
 
 int64_t hf_row(const struct hf_tensor *t, int64_t row)
 {
     titan_assert(row >= 0 && row < t->rows);
-    if (t->head == 0 || row % t->head < t->still)
-        return row;
-    const int64_t i = row % t->head - t->still, half = (t->head - t->still) / 2;
-    return row - i + i / 2 + (i % 2) * half;
+    const int64_t i = t->head == 0 ? -1 : row % t->head - t->still;
+    if (i < 0 || i >= t->moved)
+        return t->from + row;
+    return t->from + row - i + i / 2 + (i % 2) * (t->moved / 2);
 }

@@ -18,6 +18,7 @@
 
 #define SINGLE_NAME "model.safetensors"
 #define INDEX_NAME "model.safetensors.index.json"
+#define PICKLED_NAME "pytorch_model.bin" /* or its shards */
 #define INDEX_BYTES_MAX ((size_t)64 << 20)
 
 struct shard {
@@ -41,7 +42,7 @@ struct hf_weights {
 
 bool hf_weights_are_at(const char *path)
 {
-    static const char *const names[] = {SINGLE_NAME, INDEX_NAME};
+    static const char *const names[] = {SINGLE_NAME, INDEX_NAME, PICKLED_NAME, PICKLED_NAME ".index.json"};
     char file[PATH_MAX];
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
         if ((size_t)snprintf(file, sizeof file, "%s/%s", path, names[i]) < sizeof file && access(file, F_OK) == 0)
@@ -174,6 +175,15 @@ static titan_status list_tensors(struct hf_weights *w, struct titan_error *err)
     return TITAN_OK;
 }
 
+static titan_status without_safetensors(int at, struct titan_error *err)
+{
+    if (faccessat(at, PICKLED_NAME, F_OK, 0) < 0 && faccessat(at, PICKLED_NAME ".index.json", F_OK, 0) < 0)
+        return titan_fail(err, TITAN_ENOTFOUND, "neither '" SINGLE_NAME "' nor '" INDEX_NAME "' is there");
+    (void)titan_fail(err, TITAN_EUNSUPPORTED, "no safetensors: its weights are in '" PICKLED_NAME "'");
+    titan_error_hint(err, "write them with save_pretrained() of transformers 5 once");
+    return TITAN_EUNSUPPORTED;
+}
+
 static titan_status open_files(struct hf_weights *w, int at, struct titan_error *err)
 {
     TRY(hf_config_read(at, w->path, &w->config, err));
@@ -183,7 +193,7 @@ static titan_status open_files(struct hf_weights *w, int at, struct titan_error 
     else if (faccessat(at, INDEX_NAME, F_OK, 0) == 0)
         status = open_index(w, at, err);
     else
-        status = titan_fail(err, TITAN_ENOTFOUND, "neither '" SINGLE_NAME "' nor '" INDEX_NAME "' is there");
+        status = without_safetensors(at, err);
     if (status == TITAN_OK)
         status = list_tensors(w, err);
     if (status != TITAN_OK)
@@ -228,6 +238,7 @@ void hf_weights_close(struct hf_weights *w)
 
 struct checking {
     const struct hf_weights *w;
+    const struct hf_family *family;
     const struct model *m;
     bool *used;
     char missing[HF_NAME_MAX]; /* the first */
@@ -258,6 +269,14 @@ static titan_status check_one(struct checking *c, const char *name, int ndim, co
     return TITAN_OK;
 }
 
+/* That of config.json, or one that the model can be of. */
+static titan_status family_of(const struct hf_weights *w, const struct model *m, const struct hf_family **ret,
+                              struct titan_error *err)
+{
+    *ret = w->config.family;
+    return w->config.there ? TITAN_OK : hf_family_of(&m->dims, "", ret, err);
+}
+
 /* A head that is tied in the files alone is the embedding's. */
 static bool takes_embedding(const struct hf_weights *w, const struct model *m, int tensor)
 {
@@ -270,10 +289,10 @@ static titan_status check_parameters(struct checking *c, struct titan_error *err
     char name[HF_NAME_MAX];
     for (int i = 0; i < c->m->n_tensors; i++) {
         struct hf_tensor t;
-        hf_find(c->m, i, false, &t);
+        hf_find(c->family, c->m, i, false, &t);
         for (int part = 0; part < t.parts && !takes_embedding(c->w, c->m, i); part++) {
-            hf_name(c->m, i, part, name);
-            TRY(check_one(c, name, c->m->tensors[i].ndim, (int64_t[]){t.rows, t.cols}, false, err));
+            hf_name(c->family, c->m, i, part, name);
+            TRY(check_one(c, name, c->m->tensors[i].ndim, (int64_t[]){t.whole, t.cols}, false, err));
         }
     }
     return TITAN_OK;
@@ -285,7 +304,7 @@ static titan_status check_biases(struct checking *c, struct titan_error *err)
     const struct model_dims *d = &c->m->dims;
     char name[HF_NAME_MAX];
     for (int l = (int)d->n_dense_layers; d->n_experts > 0 && l < d->n_layers; l++) {
-        hf_bias_name(l, name);
+        hf_bias_name(c->family, l, name);
         TRY(check_one(c, name, 1, &d->n_experts, true, err));
         const struct entry *e = find(c->w, name);
         _cleanup_free_ float *biases = e ? calloc((size_t)d->n_experts, sizeof *biases) : NULL;
@@ -297,27 +316,64 @@ static titan_status check_biases(struct checking *c, struct titan_error *err)
         for (int64_t i = 0; i < d->n_experts; i++)
             if (biases[i] != 0)
                 return titan_fail(err, TITAN_ECONFLICT,
-                                  "tensor '%s' has biases of experts, the model has none: model.balance_rate = 0",
+                                  "tensor '%s' has biases of experts, the model has none: set model.expert_bias = true",
                                   name);
     }
     return TITAN_OK;
 }
 
 /* A number of a layer behind the model's own. */
-static bool of_further_layer(const struct checking *c, const char *name)
+static bool of_further_layer(const struct hf_weights *w, const char *name)
 {
     static const char prefix[] = "model.layers.";
-    const int64_t n = c->m->dims.n_layers;
+    const int64_t n = w->config.dims.n_layers;
     if (strncmp(name, prefix, sizeof prefix - 1) != 0)
         return false;
     const int64_t layer = strtoll(name + sizeof prefix - 1, NULL, 10);
-    return layer >= n && layer < n + c->w->config.more_layers;
+    return layer >= n && layer < n + w->config.more_layers;
+}
+
+void hf_weights_left_out(const struct hf_weights *w, struct buf *ret_note)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < w->n_entries; i++)
+        n += of_further_layer(w, w->entries[i].tensor->name);
+    if (n > 0)
+        buf_printf(ret_note,
+                   "%sleft out: %zu tensors of the layers that predict further tokens (multi-token prediction)",
+                   ret_note->len > 0 ? "; " : "", n);
+}
+
+/* Rows all over the matrices: a head of its own differs everywhere. */
+static titan_status check_tied_head(const struct checking *c, struct titan_error *err)
+{
+    enum { LOOKED_AT = 64 };
+    const struct model_dims *d = &c->m->dims;
+    const struct entry *head = find(c->w, "lm_head.weight"), *embedding = find(c->w, "model.embed_tokens.weight");
+    const int64_t rows = d->vocab_size, cols = d->dim;
+    if (!head || !embedding || !d->tied_embeddings)
+        return TITAN_OK;
+    _cleanup_free_ float *a = calloc(2 * (size_t)cols, sizeof *a);
+    bool same = head->tensor->ndim == 2 && head->tensor->shape[0] == rows && head->tensor->shape[1] == cols;
+    if (!a)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to compare rows");
+    for (int64_t i = 0; same && i < MIN(rows, LOOKED_AT); i++) {
+        const uint64_t at = (uint64_t)((rows - 1) * i / MAX(MIN(rows, LOOKED_AT) - 1, 1) * cols);
+        TRY(safetensors_read_floats(head->st, head->tensor, at, a, (size_t)cols, err));
+        TRY(safetensors_read_floats(embedding->st, embedding->tensor, at, a + cols, (size_t)cols, err));
+        same = memcmp(a, a + cols, (size_t)cols * sizeof *a) == 0;
+    }
+    if (same)
+        return TITAN_OK;
+    (void)titan_fail(err, TITAN_ECONFLICT, "tensor 'lm_head.weight' is not the embedding's matrix, which the head is");
+    titan_error_hint(err, "set model.tied_embeddings = false: these weights have a head of their own");
+    return TITAN_ECONFLICT;
 }
 
 static bool is_left_out(const struct checking *c, const char *name)
 {
     const char *end = strstr(name, ".rotary_emb.inv_freq");
-    return (end && !end[sizeof ".rotary_emb.inv_freq" - 1]) || of_further_layer(c, name) ||
+    return (end && !end[sizeof ".rotary_emb.inv_freq" - 1]) || of_further_layer(c->w, name) ||
            (strcmp(name, "lm_head.weight") == 0 && c->m->dims.tied_embeddings && c->w->config.dims.tied_embeddings);
 }
 
@@ -347,7 +403,8 @@ static titan_status check_all(struct checking *c, struct titan_error *err)
     if (c->n_missing > 0)
         return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' is missing, and %zu others", c->missing, c->n_missing - 1);
     TRY(check_biases(c, err));
-    return check_others(c, err);
+    TRY(check_others(c, err));
+    return check_tied_head(c, err);
 }
 
 titan_status hf_weights_check(const struct hf_weights *w, const struct model *m, struct titan_error *err)
@@ -357,7 +414,7 @@ titan_status hf_weights_check(const struct hf_weights *w, const struct model *m,
     struct checking c = {.w = w, .m = m, .used = used};
     if (!used)
         return titan_fail(err, TITAN_ENOMEM, "no memory to check %zu tensors", w->n_entries);
-    titan_status status = hf_check_model(m, err);
+    titan_status status = family_of(w, m, &c.family, err);
     if (status == TITAN_OK)
         status = hf_config_compare(&w->config, &m->dims, &note, err);
     if (status == TITAN_OK)
@@ -419,7 +476,7 @@ static int64_t run_of_rows(const struct hf_tensor *t, int64_t row, int64_t n)
 static titan_status read_rows(const struct entry *e, const struct hf_tensor *t, int64_t row, int64_t n, int64_t col,
                               int64_t cols, float *out, struct titan_error *err)
 {
-    titan_assert(row >= 0 && row + n <= t->rows && col >= 0 && col + cols <= t->cols);
+    titan_assert(row >= t->from && row + n <= t->from + t->rows && col >= 0 && col + cols <= t->cols);
     if (cols == t->cols)
         return safetensors_read_floats(e->st, e->tensor, (uint64_t)(row * t->cols), out, (size_t)(n * cols), err);
     for (int64_t r = 0; r < n; r++)
@@ -435,13 +492,15 @@ titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, 
     const int64_t from = vector ? p->col : p->row, n = vector ? p->cols : p->rows;
     const int64_t col = vector ? 0 : p->col, cols = vector ? 1 : p->cols;
     char name[HF_NAME_MAX];
+    const struct hf_family *family;
     struct hf_tensor t;
 
     titan_assert(p->tensor >= 0 && p->tensor < m->n_tensors && p->data);
-    hf_find(m, p->tensor, w->config.halves, &t);
+    TRY(family_of(w, m, &family, err));
+    hf_find(family, m, p->tensor, w->config.halves, &t);
     for (int64_t done = 0, run; done < n; done += run) {
         const int64_t row = from + done, part = row / t.rows;
-        hf_name(m, p->tensor, (int)part, name);
+        hf_name(family, m, p->tensor, (int)part, name);
         const struct entry *e = find(w, takes_embedding(w, m, p->tensor) ? "model.embed_tokens.weight" : name);
         titan_assert(e);
         run = run_of_rows(&t, row, n - done);
@@ -456,8 +515,10 @@ titan_status hf_weights_read_biases(const struct hf_weights *w, const struct mod
                                     struct titan_error *err)
 {
     titan_assert(layer >= 0 && layer < m->dims.n_layers);
+    const struct hf_family *family;
     char name[HF_NAME_MAX];
-    hf_bias_name(layer, name);
+    TRY(family_of(w, m, &family, err));
+    hf_bias_name(family, layer, name);
     const struct entry *e = find(w, name);
     memset(out, 0, (size_t)m->dims.n_experts * sizeof *out);
     return e ? safetensors_read_floats(e->st, e->tensor, 0, out, (size_t)m->dims.n_experts, err) : TITAN_OK;

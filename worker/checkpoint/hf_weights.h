@@ -10,14 +10,14 @@
 
 #include <limits.h>
 
+#include "base/hf_config.h"
 #include "worker/checkpoint/apart.h"
-#include "worker/checkpoint/hf_config.h"
 #include "worker/checkpoint/hf_names.h"
 #include "worker/tensor/shard_slice.h"
 
 struct hf_weights;
 
-/* Is there such a folder at the path? By the names in it only. */
+/* Is there such a folder at the path? By the names in it only, pytorch_model.bin among them, which is not read. */
 bool hf_weights_are_at(const char *path);
 /* TITAN_ENOTFOUND: the folder or a shard is missing; TITAN_ECORRUPT: it is damaged. path names it in every message. */
 titan_status hf_weights_open(const char *path, struct hf_weights **ret, struct titan_error *err) TITAN_MUST_USE;
@@ -28,6 +28,8 @@ const struct hf_config *hf_weights_config(const struct hf_weights *w);
  * A head that is not there and is tied there is the embedding's. */
 titan_status hf_weights_check(const struct hf_weights *w, const struct model *m,
                               struct titan_error *err) TITAN_MUST_USE;
+/* Appends what of the files no model takes. */
+void hf_weights_left_out(const struct hf_weights *w, struct buf *ret_note);
 /* What can be seen without checksums, which such a folder does not have: config.json is of a model that is known,
  * headers and sizes of the files fit, the index has each tensor once and no other, and, m not NULL, they are the
  * model's. TITAN_OK: *ret_files and *ret_bytes say how much it is; any other status says what is wrong. */

@@ -212,7 +212,7 @@ static titan_status compare_tokenizer(struct load *l, struct titan_error *err)
         (void)snprintf(l->source.notes + used, sizeof l->source.notes - used,
                        "the tokenizer beside the weights is not compared: %.300s\n", fault.msg);
     else if (tokenizer_hash(theirs) != l->source.here->tokenizer)
-        status = tokenizer_open(l->recipe.model.tokenizer, &ours, err);
+        status = tokenizer_open_as(l->recipe.model.tokenizer, l->recipe.model.tokenizer_pattern, &ours, err);
     if (status == TITAN_OK && ours)
         status = compare_tokenizers(l, ours, theirs, err);
     else if (!theirs)
@@ -235,6 +235,11 @@ static titan_status read_weights(struct load *l, const struct hf_weights *w, str
     if (note.len > 0)
         (void)snprintf(l->source.notes, sizeof l->source.notes, "the model's numbers are others: %s: accepted\n",
                        note.data);
+    buf_clear(&note);
+    hf_weights_left_out(w, &note);
+    const size_t used = strlen(l->source.notes);
+    if (note.len > 0)
+        (void)snprintf(l->source.notes + used, sizeof l->source.notes - used, "%s\n", note.data);
     TRY(compare_tokenizer(l, err));
     for (int i = 0; i < l->n_slices; i++) {
         const struct shard_slice *p = &l->slices[i];

@@ -33,7 +33,7 @@
 #include "base/float8.h"
 #include "base/rng.h"
 
-#define TITAN_DEVICE_ABI 14 /* declarations 197708d4c70c8833 (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 15 /* declarations b65ce9d7ddfbf932 (tests/docs/test_abi.py) */
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -280,6 +280,14 @@ struct device_ops {
     titan_status (*add_2d)(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
                            int64_t rows, int64_t cols, int64_t repeat);
 
+    /* --- biases of linear layers ------------------------------------------------------------------------------- */
+    /* x (N,C) dt += bias (C) dt, rows of x ldx apart. */
+    titan_status (*add_bias)(struct stream *s, void *x, int64_t ldx, const void *bias, enum dtype dt, int64_t n,
+                             int64_t c);
+    /* dbias (C) fp32 += sum over N of dout (N,C) dt, rows ldo apart, in a fixed order. */
+    titan_status (*bias_wgrad)(struct stream *s, float *dbias, const void *dout, int64_t ldo, enum dtype dt, int64_t n,
+                               int64_t c);
+
     /* --- products ---------------------------------------------------------------------------------------------- */
     /* c (M,N) = beta*c + op(a) op(b), op = transpose where ta/tb. a is (M,K), or (K,M) with ta; b is (K,N), or (N,K)
      * with tb. a and b are ab_dt (bf16 or fp32), c is c_dt (ab_dt or fp32); beta is 0 or 1.
@@ -453,7 +461,8 @@ struct device_ops {
     /* --- sums over buffers --------------------------------------------------------------------------------------- */
     /* dst (n) fp32 += src (n) fp32. */
     titan_status (*accumulate)(struct stream *s, float *dst, const float *src, size_t n);
-    titan_status (*scale)(struct stream *s, float *x, float factor, size_t n);
+    /* out (n) dt = factor * x (n) dt; out may be x. */
+    titan_status (*scale)(struct stream *s, void *out, const void *x, enum dtype dt, float factor, size_t n);
     /* out[i] (device, fp64) = sum of x (or of x^2 where square) over elements [i*block, min((i+1)*block, n)), each
      * block summed in one fixed order in fp64, so results do not depend on how a buffer is cut at block bounds. A
      * non-finite element makes its block's sum non-finite. */
@@ -508,7 +517,7 @@ struct device_ops {
  * this list. */
 /* clang-format off */
 #define DEVICE_OPS(X) \
-    X(copy) X(zero) X(cast) X(copy_2d) X(add_2d) X(matmul) X(matmul_grouped) X(embed) X(embed_wgrad) X(rmsnorm) \
+    X(copy) X(zero) X(cast) X(copy_2d) X(add_2d) X(add_bias) X(bias_wgrad) X(matmul) X(matmul_grouped) X(embed) X(embed_wgrad) X(rmsnorm) \
     X(rmsnorm_dgrad) X(rmsnorm_dgain) X(add_rmsnorm) X(rope) X(attention) X(attention_dgrad) X(attention_work_bytes) \
     X(attention_merge) X(swiglu) X(swiglu_dgrad) X(add) X(router) X(router_dgrad) X(router_balance) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \

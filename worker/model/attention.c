@@ -50,9 +50,11 @@ static struct tensor dgrad_work(struct block *k, const struct attention_heads *h
 }
 
 /* Queries and keys of the same width; in one go where they are neighbours. */
-static void rotate(struct block *k, const struct block_tokens *tokens, struct tensor q, struct tensor key,
-                   bool backward)
+static void rotate(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens, struct tensor q,
+                   struct tensor key, bool backward)
 {
+    if (!model_layer_rotates(k->layout->model, k->layout->model->units[u->unit].layer))
+        return;
     const int64_t d = k->layout->model->head_dim;
     const struct tensor c = tensor_at(k->table[TABLE_COS], 0, DTYPE_F32, k->t, d / 2);
     const struct tensor s = tensor_at(k->table[TABLE_SIN], 0, DTYPE_F32, k->t, d / 2);
@@ -197,7 +199,7 @@ void attention_forward(struct block *k, const struct unit_buffers *u, const stru
         project_normed(k, u, saved);
     else
         project(k, u, saved);
-    rotate(k, tokens, saved->t[SAVED_Q], saved->t[SAVED_K], false);
+    rotate(k, u, tokens, saved->t[SAVED_Q], saved->t[SAVED_K], false);
     attention_scores(k, tokens, saved);
 }
 
@@ -300,7 +302,7 @@ struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, con
         out.k = back->t[BACK_DK_NORMED] = block_new(k, BUF_DACTIVATION, "dk", z.n, z.kd);
     }
     attention_scores_dgrad(k, tokens, saved, dattn, &out);
-    rotate(k, tokens, out.q, out.k, true);
+    rotate(k, u, tokens, out.q, out.k, true);
     if (normed) {
         norm_heads_dgrad(k, raw.q, out.q, saved->t[SAVED_Q_RAW], block_param(k, u, ROLE_Q_NORM, 1),
                          saved->t[SAVED_Q_RSTD]);

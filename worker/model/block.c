@@ -73,13 +73,14 @@ static struct tensor unit_matrix(const struct block *k, int unit, enum tensor_ro
     const int first = model_find(m, unit, role);
     titan_assert(first >= 0 && (buffer >= 0 || k->e->status != TITAN_OK));
     const struct local_tensor *t = &k->layout->tensors[first];
-    int64_t rows = t->rows;
+    const bool vector = m->tensors[first].ndim == 1;
+    int64_t rows = t->rows, cols = t->cols;
 
     for (int i = 1; i < count; i++) {
         titan_assert(m->tensors[first + i].glued);
-        rows += t[i].rows;
+        *(vector ? &cols : &rows) += vector ? t[i].cols : t[i].rows;
     }
-    return tensor_at(buffer, (size_t)t->offset * dtype_bytes(dt), dt, rows, t->cols);
+    return tensor_at(buffer, (size_t)t->offset * dtype_bytes(dt), dt, rows, cols);
 }
 
 /* A tensor and those glued to it, where the unit has codes: codes, or elements of the compute type. */
@@ -87,12 +88,13 @@ static struct tensor coded_matrix(const struct block *k, const struct unit_buffe
 {
     const struct local_tensor *t = &k->layout->tensors[first];
     const bool codes = coded_place(u->coded, first - k->layout->model->units[u->unit].first_tensor) >= 0;
-    int64_t rows = 0;
+    const bool vector = k->layout->model->tensors[first].ndim == 1;
+    int64_t rows = t->rows, cols = t->cols;
 
-    for (int i = 0; i < count; i++)
-        rows += t[i].rows;
+    for (int i = 1; i < count; i++)
+        *(vector ? &cols : &rows) += vector ? t[i].cols : t[i].rows;
     return tensor_at(u->params, codes ? (size_t)t->offset : coded_offset(u->coded, t->offset), codes ? DTYPE_U8 : k->dt,
-                     rows, t->cols);
+                     rows, cols);
 }
 
 struct tensor block_param(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count)
@@ -219,6 +221,39 @@ static struct tensor weight_of(const struct block *k, const struct unit_buffers 
     return coded_matrix(k, u, l->first, l->count);
 }
 
+static enum tensor_role bias_of(enum tensor_role role)
+{
+    switch (role) {
+    case ROLE_WQ:
+        return ROLE_WQ_BIAS;
+    case ROLE_WK:
+        return ROLE_WK_BIAS;
+    case ROLE_WV:
+        return ROLE_WV_BIAS;
+    case ROLE_WO:
+        return ROLE_WO_BIAS;
+    case ROLE_W1:
+        return ROLE_W1_BIAS;
+    case ROLE_W3:
+        return ROLE_W3_BIAS;
+    case ROLE_W2:
+        return ROLE_W2_BIAS;
+    default:
+        return ROLE_COUNT;
+    }
+}
+
+static bool has_bias(const struct block *k, const struct unit_buffers *u, enum tensor_role role)
+{
+    return bias_of(role) != ROLE_COUNT && model_find(k->layout->model, u->unit, bias_of(role)) >= 0;
+}
+
+/* Is the layer's output cut over tp? Then its bias is cut with it. Otherwise each rank's output is a part of a sum. */
+static bool has_cut_bias(const struct block *k, const struct unit_buffers *u, enum tensor_role role)
+{
+    return role != ROLE_WO && role != ROLE_W2 && has_bias(k, u, role);
+}
+
 void block_linear(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count, struct tensor y,
                   struct tensor x)
 {
@@ -229,6 +264,8 @@ void block_linear(struct block *k, const struct unit_buffers *u, enum tensor_rol
         const struct tensor w = weight_of(k, u, role, count, &l, &scale);
         product(k, tensor_cols(y, l.from, l.rows), x, w, scale, OP_TB | l.converted);
     }
+    if (has_cut_bias(k, u, role))
+        EMIT(k->e, add_bias, y, block_param(k, u, bias_of(role), count));
 }
 
 void block_linear_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
@@ -252,6 +289,13 @@ void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tens
     for (int i = 0; next_layers(k, u, role, count, LINEAR_WGRAD, &i, &l);)
         block_product(k, tensor_rows(dw, l.from, l.rows), tensor_cols(dy, l.from, l.rows), x,
                       OP_TA | (u->first ? 0 : OP_ADD_TO) | l.converted);
+    if (has_cut_bias(k, u, role))
+        EMIT(k->e, bias_wgrad, block_grad(k, u, bias_of(role), count), dy);
+}
+
+static bool multiplies(double factor)
+{
+    return factor != 0 && factor != 1;
 }
 
 struct tensor block_norm(struct block *k, const char *name, struct tensor x, struct tensor gain,
@@ -278,11 +322,39 @@ struct tensor block_project_out(struct block *k, const struct unit_buffers *u, e
                                 struct tensor x, struct tensor residual)
 {
     struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, block_param(k, u, role, 1).rows);
+    const double by = k->layout->model->dims.residual_multiplier;
 
     block_linear(k, u, role, 1, out, x);
     out = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_ACTIVATION, name, out);
+    if (has_bias(k, u, role))
+        EMIT(k->e, add_bias, out, block_param(k, u, bias_of(role), 1));
+    if (multiplies(by))
+        EMIT(k->e, scale, out, out, .factor = by);
     EMIT(k->e, add, out, out, residual);
     return out;
+}
+
+struct tensor block_project_out_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role,
+                                      const char *name, struct tensor dy, struct tensor *ret_own)
+{
+    const double by = k->layout->model->dims.residual_multiplier;
+
+    if (multiplies(by)) {
+        const struct tensor scaled = block_new(k, BUF_DACTIVATION, name, dy.rows, dy.cols);
+        EMIT(k->e, scale, scaled, dy, .factor = by);
+        dy = scaled;
+    }
+    *ret_own = has_bias(k, u, role) ? dy : TENSOR_NONE;
+    return emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, name, dy);
+}
+
+/* Of the layer's product too. */
+static void project_out_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, struct tensor dy,
+                              struct tensor own, struct tensor x)
+{
+    block_linear_wgrad(k, u, role, 1, dy, x);
+    if (has_bias(k, u, role))
+        EMIT(k->e, bias_wgrad, block_grad(k, u, bias_of(role), 1), own);
 }
 
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
@@ -291,16 +363,26 @@ struct tensor embedding_forward(struct block *k, const struct unit_buffers *u, c
 {
     const struct block_sizes z = block_sizes(k);
     const struct tensor x = block_new(k, BUF_ACTIVATION, "x", z.n, z.c);
+    const double by = k->layout->model->dims.embedding_multiplier;
 
     /* Each tp rank has the rows of its part of the vocabulary, others are zero. */
     EMIT(k->e, embed, x, tokens->inputs, block_param(k, u, ROLE_EMBEDDING, 1));
-    return emit_reduce_scatter(k->e, CHANNEL_TP, BUF_ACTIVATION, "x", x);
+    const struct tensor own = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_ACTIVATION, "x", x);
+    if (multiplies(by))
+        EMIT(k->e, scale, own, own, .factor = by);
+    return own;
 }
 
 void embedding_wgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens, struct tensor dx)
 {
-    const struct tensor all = emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dx", dx);
+    const double by = k->layout->model->dims.embedding_multiplier;
 
+    if (multiplies(by)) {
+        const struct tensor scaled = block_new(k, BUF_DACTIVATION, "dx", dx.rows, dx.cols);
+        EMIT(k->e, scale, scaled, dx, .factor = by);
+        dx = scaled;
+    }
+    const struct tensor all = emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dx", dx);
     if (u->first)
         zero_range(k, u, 0, k->layout->units[u->unit].padded);
     EMIT(k->e, embed_wgrad, block_grad(k, u, ROLE_EMBEDDING, 1), tokens->inputs, all);
@@ -349,7 +431,7 @@ struct tensor block_feed_forward_dgrad(struct block *k, const struct unit_buffer
     const int64_t n = block_tokens_local(k), f = s[SAVED_ACT].cols;
     struct tensor *g = back->t;
 
-    g[BACK_DY] = emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dy", dy);
+    g[BACK_DY] = block_project_out_dgrad(k, u, ROLE_W2, "dy", dy, &g[BACK_DY_OWN]);
     /* dact (N,F) */
     const struct tensor dact = block_new(k, BUF_DACTIVATION, "dact", n, f);
     block_linear_dgrad(k, u, ROLE_W2, 1, dact, g[BACK_DY]);
@@ -369,7 +451,7 @@ void block_feed_forward_wgrad(struct block *k, const struct unit_buffers *u, con
     const struct tensor *s = saved->t, *g = back->t;
 
     /* dw2 (C,F) */
-    block_linear_wgrad(k, u, ROLE_W2, 1, g[BACK_DY], s[SAVED_ACT]);
+    project_out_wgrad(k, u, ROLE_W2, g[BACK_DY], g[BACK_DY_OWN], s[SAVED_ACT]);
     /* dw1 | dw3 (2F,C) */
     block_linear_wgrad(k, u, ROLE_W1, 2, g[BACK_DGU], s[SAVED_XN2]);
 }
@@ -437,7 +519,7 @@ struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct bl
         back->t[i] = TENSOR_NONE;
     struct tensor *g = back->t;
     const struct tensor dh = second_half_dgrad(k, u, saved, dy, back);
-    g[BACK_DH] = emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dh", dh);
+    g[BACK_DH] = block_project_out_dgrad(k, u.own, ROLE_WO, "dh", dh, &g[BACK_DH_OWN]);
     /* dattn (N,H*Dv) */
     const struct tensor dattn = block_new(k, BUF_DACTIVATION, "dattn", z.n, s[SAVED_ATTN].cols);
     block_linear_dgrad(k, u.own, ROLE_WO, 1, dattn, g[BACK_DH]);
@@ -461,7 +543,7 @@ void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved
         block_feed_forward_wgrad(k, own, saved, back);
     EMIT(k->e, rmsnorm_dgain, block_grad(k, own, ROLE_FFN_NORM, 1), g[BACK_DXN2], s[SAVED_H], s[SAVED_RSTD2]);
     /* dwo (C,H*Dv) */
-    block_linear_wgrad(k, own, ROLE_WO, 1, g[BACK_DH], s[SAVED_ATTN]);
+    project_out_wgrad(k, own, ROLE_WO, g[BACK_DH], g[BACK_DH_OWN], s[SAVED_ATTN]);
     (is_latent(k) ? latent_wgrad : attention_wgrad)(k, own, saved, back);
     EMIT(k->e, rmsnorm_dgain, block_grad(k, own, ROLE_ATTENTION_NORM, 1), g[BACK_DXN1], s[SAVED_X], s[SAVED_RSTD1]);
 }
@@ -527,6 +609,15 @@ static void head_piece(struct block *k, const struct head *head, const struct bl
     k->e->phase = phase;
 }
 
+/* Logits are linear in xn, and so is its gradient: both are divided in place of them. */
+static void scale_logits(struct block *k, struct tensor xn)
+{
+    const double by = k->layout->model->dims.logits_scaling;
+
+    if (multiplies(by))
+        EMIT(k->e, scale, xn, xn, .factor = 1 / by);
+}
+
 static struct tensor head_back(struct block *k, const struct unit_buffers *u, struct tensor dxn, struct tensor x,
                                struct tensor rstd)
 {
@@ -534,6 +625,7 @@ static struct tensor head_back(struct block *k, const struct unit_buffers *u, st
     const struct tensor dx = block_new(k, BUF_DACTIVATION, "dx", x.rows, x.cols);
 
     k->e->phase = PHASE_DGRAD;
+    scale_logits(k, dxn);
     dxn = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn", dxn);
     EMIT(k->e, rmsnorm_dgrad, dx, dxn, x, block_param(k, u, ROLE_NORM, 1), rstd, .flags = 0);
     k->e->phase = PHASE_WGRAD;
@@ -558,6 +650,7 @@ struct tensor head_step(struct block *k, const struct unit_buffers *u, const str
                         .losses = losses};
 
     titan_assert(rows >= 1 && pieces * rows >= z.n);
+    scale_logits(k, head.xn);
     if (tensor_exists(statistics))
         EMIT(k->e, check, statistics, rstd);
     if (gradient) {
@@ -580,5 +673,6 @@ void head_logits(struct block *k, const struct unit_buffers *u, const struct uni
     struct tensor rstd;
     const struct tensor xn = block_norm(k, "xn", x, block_param(k, u, ROLE_NORM, 1), &rstd);
 
+    scale_logits(k, xn);
     block_linear(k, output_unit(k, u, tied), output_role(k), 1, logits, xn);
 }

@@ -108,9 +108,11 @@ struct layer_saved {
 /* What the weight gradients need of the input gradients. */
 enum back_tensor {
     BACK_DY,        /* (N,C)  gathered over tp */
+    BACK_DY_OWN,    /* (Ns,C) before, where the product has a bias */
     BACK_DGU,       /* (N,2F) */
     BACK_DXN2,      /* (Ns,C) */
     BACK_DH,        /* (N,C)  gathered over tp */
+    BACK_DH_OWN,    /* (Ns,C) as BACK_DY_OWN */
     BACK_DQKV,      /* (N,(H+2K)*D) */
     BACK_DQ_NORMED, /* gradients before the heads' norm (qk_norm) */
     BACK_DK_NORMED,

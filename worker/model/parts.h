@@ -33,14 +33,15 @@ void block_begin_grads(struct block *k, const struct unit_buffers *u);
 void block_product(struct block *k, struct tensor c, struct tensor a, struct tensor b, uint32_t flags);
 
 /* The three products of the linear layer with tensor `role` as weight w (out,in), or of it and those glued to it,
- * `count` in all, outputs side by side: one product, or where a converter has one of them one of each layer.
- * y (n,out) = x (n,in) w^T */
+ * `count` in all, outputs side by side: one product, or where a converter has one of them one of each layer. Biases of
+ * outputs that are cut over tp are added, and have their gradients, here.
+ * y (n,out) = x (n,in) w^T + bias */
 void block_linear(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count, struct tensor y,
                   struct tensor x);
 /* dx (n,in) = dy (n,out) w */
 void block_linear_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
                         struct tensor dx, struct tensor dy);
-/* dw (out,in) = dy^T x, or += where it is not the unit's first */
+/* dw (out,in) = dy^T x, or += where it is not the unit's first; dbias += the sum of dy's rows */
 void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
                         struct tensor dy, struct tensor x);
 /* Flags of such a product by the model's converters; 0: none. */
@@ -50,9 +51,13 @@ uint32_t block_converted(const struct block *k, const struct unit_buffers *u, en
 /* xn = norm(x), on this rank's Ns tokens, gathered over tp; *ret_rstd for backward. */
 struct tensor block_norm(struct block *k, const char *name, struct tensor x, struct tensor gain,
                          struct tensor *ret_rstd);
-/* out (Ns,C) = x w^T with tensor `role`, summed over tp, + residual. */
+/* out (Ns,C) = x w^T with tensor `role`, summed over tp, and its bias, times the model's residual_multiplier, +
+ * residual. */
 struct tensor block_project_out(struct block *k, const struct unit_buffers *u, enum tensor_role role, const char *name,
                                 struct tensor x, struct tensor residual);
+/* dy (Ns,C) -> gradient of the product's output (N,C), gathered over tp; *ret_own: before that, where it has a bias. */
+struct tensor block_project_out_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role,
+                                      const char *name, struct tensor dy, struct tensor *ret_own);
 /* A copy of residual with the norm's gradient added: the end of a half layer. */
 struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor residual, struct tensor dxn,
                                struct tensor x, struct tensor gain, struct tensor rstd);

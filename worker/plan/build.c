@@ -880,7 +880,7 @@ static void add_state(struct builder *b)
     }
 }
 
-/* Of experts: biases where loads are balanced, and in training counts of this step. */
+/* Of experts: biases where the model has them, and in training counts of this step. */
 static void add_biases(struct builder *b)
 {
     const int64_t experts = b->model->dims.n_experts;
@@ -889,7 +889,7 @@ static void add_biases(struct builder *b)
         if (!unit_is_mine(b, u) || kind_of(b, u) != UNIT_EXPERTS)
             continue;
         builder_stamp(b, PHASE_FORWARD, u, NONE, NONE);
-        if (b->model->dims.balance_rate > 0)
+        if (layout_biases(b->model) > 0)
             b->bias[u] = emit_tensor(&b->e, BUF_BIAS, "expert_bias", DTYPE_F32, 1, experts);
         if (b->opt->forward_only)
             continue;

@@ -382,7 +382,7 @@ static bool alike(const struct values *v, int a, int b, int phase)
     if (phase == PHASE_RECOMPUTE || m->units[a].kind != UNIT_LAYER || m->units[b].kind != UNIT_LAYER ||
         v->converted[a] != v->converted[b])
         return false;
-    return (model_experts_unit(m, m->units[a].layer) < 0) == (model_experts_unit(m, m->units[b].layer) < 0);
+    return model_layers_alike(m, m->units[a].layer, m->units[b].layer);
 }
 
 static bool is_mine(const struct checker *c, int unit)

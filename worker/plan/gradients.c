@@ -356,7 +356,7 @@ static void sum_expert_tokens(struct builder *b)
 static void balance_experts(struct builder *b)
 {
     for (int u = 0; u < b->model->n_units; u++) {
-        if (!tensor_exists(b->bias[u]))
+        if (!tensor_exists(b->bias[u]) || b->model->dims.balance_rate == 0)
             continue;
         builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
         const struct tensor all = emit_tensor(&b->e, BUF_WORK, "expert_loads", DTYPE_F32, 1, b->expert_tokens[u].cols);

@@ -346,13 +346,17 @@ titan_status state_copy(const struct train_state *state, void *host, size_t pinn
 #define DRAWN ((int64_t)16 << 20) /* elements drawn at a time, each time counts as progress */
 #define AHEAD 128                 /* operations enqueued between waits */
 
-static void fill_ones(void *arg, void *slice, size_t bytes)
-{
-    const enum dtype type = *(const enum dtype *)arg;
-    const float one = 1;
+struct constant {
+    enum dtype type;
+    float value;
+};
 
-    for (size_t at = 0; at < bytes; at += dtype_bytes(type))
-        narrow((char *)slice + at, &one, type, 1);
+static void fill_constant(void *arg, void *slice, size_t bytes)
+{
+    const struct constant *c = arg;
+
+    for (size_t at = 0; at < bytes; at += dtype_bytes(c->type))
+        narrow((char *)slice + at, &c->value, c->type, 1);
 }
 
 static titan_status init_slice(struct train_state *state, uint64_t seed, const struct shard_slice *p, struct stream *s,
@@ -364,9 +368,11 @@ static titan_status init_slice(struct train_state *state, uint64_t seed, const s
     enum dtype type;
     void *const to = state_slice(state, p, &type);
 
-    if (t->init == INIT_ONES)
-        return staging_write(state->staging, to, (size_t)(p->rows * p->cols) * dtype_bytes(type), fill_ones, &type, s,
+    if (t->init <= INIT_ONES) {
+        struct constant c = {type, t->init == INIT_ONES};
+        return staging_write(state->staging, to, (size_t)(p->rows * p->cols) * dtype_bytes(type), fill_constant, &c, s,
                              err);
+    }
     const struct rng_weights w = model_init_weights(m, seed, p->tensor);
     const int64_t rows = MAX(DRAWN / p->cols, 1);
     for (int64_t r = 0; r < p->rows; r += rows) {

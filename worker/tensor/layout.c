@@ -145,7 +145,7 @@ static titan_status cut_tensor(struct layout *l, int tensor, int parts, struct t
     struct local_tensor *local = &l->tensors[tensor];
     int64_t *cut = t->split == SPLIT_COLS ? &local->cols : &local->rows;
 
-    titan_assert(t->ndim == 2 || t->split == SPLIT_NONE);
+    titan_assert(t->ndim == 2 || t->split == SPLIT_NONE || t->split == SPLIT_COLS);
     if (t->experts % parts != 0)
         return titan_fail(err, TITAN_EINVAL,
                           "layout: %d experts of '%s' are not a multiple of the expert-parallel "
@@ -432,7 +432,7 @@ static int mixture_layers(const struct model *model)
 
 static int balanced_layers(const struct model *model)
 {
-    return model->dims.balance_rate > 0 ? mixture_layers(model) : 0;
+    return model->dims.balance_rate > 0 || model->dims.expert_bias ? mixture_layers(model) : 0;
 }
 
 int64_t layout_biases(const struct model *model)

@@ -95,8 +95,8 @@ void layout_origin(const struct layout *layout, int tensor, int rank, int64_t fr
  * model keeps (expert biases). Owned (free). */
 titan_status layout_specs(const struct model *model, struct tensor_spec **ret, int *ret_n,
                           struct titan_error *err) TITAN_MUST_USE;
-/* Expert biases (models with a balance_rate): every rank has room for those of all layers, and keeps those of its own
- * stages, whole: n_experts numbers a layer. */
+/* Expert biases (models with a balance_rate or expert_bias): every rank has room for those of all layers, and keeps
+ * those of its own stages, whole: n_experts numbers a layer. */
 int64_t layout_biases(const struct model *model);                 /* elements, 0: none */
 int64_t layout_all_experts(const struct model *model);            /* experts of all layers, with biases or without */
 int64_t layout_bias_offset(const struct model *model, int layer); /* where a layer's begin, of either */

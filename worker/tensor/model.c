@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.c - parameter list, initial values and rotary tables of the Llama 3 family, Qwen 3 and DeepSeek V2 and V3. */
+/* model.c - parameter list, initial values and rotary tables, as a model's dimensions and traits say. */
 #include "worker/tensor/model.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 #include "base/cleanup.h"
 
-#define LAYER_TENSORS 16 /* at most, with its experts */
+#define LAYER_TENSORS 24 /* at most, with its experts */
 #define TRUNCATE_AT 3.0f
 
 /* --- what a model can be ------------------------------------------------------------------------------------------ */
@@ -42,8 +42,11 @@ static titan_status check_experts(const struct model_dims *d, struct titan_error
 static titan_status check_rope(const struct model_dims *d, struct titan_error *err)
 {
     const bool llama = strcmp(d->rope_scaling, "llama3") == 0, yarn = strcmp(d->rope_scaling, "yarn") == 0;
+    const bool linear = strcmp(d->rope_scaling, "linear") == 0;
 
-    if (!llama && !yarn && d->rope_scaling[0] != '\0' && strcmp(d->rope_scaling, "none") != 0)
+    if (linear && d->rope_factor < 1)
+        return titan_fail(err, TITAN_EINVAL, "model: rope_scaling \"linear\" needs rope_factor");
+    if (!llama && !yarn && !linear && d->rope_scaling[0] != '\0' && strcmp(d->rope_scaling, "none") != 0)
         return titan_fail(err, TITAN_EINVAL, "model: there is no rope_scaling \"%.8s\"", d->rope_scaling);
     if ((llama || yarn) && (d->rope_factor < 1 || d->rope_original_length < 1))
         return titan_fail(err, TITAN_EINVAL, "model: rope_scaling \"%s\" needs rope_factor and rope_original_length",
@@ -64,6 +67,8 @@ static titan_status check_latent(const struct model_dims *d, struct titan_error 
     if (d->qk_rope_head_dim % 2 != 0)
         return titan_fail(err, TITAN_EINVAL, "model: qk_rope_head_dim %ld is odd, rotary embedding needs pairs",
                           (long)d->qk_rope_head_dim);
+    if (d->qkv_bias || d->output_bias || d->rope_dim > 0 || d->no_rope_every > 0)
+        return titan_fail(err, TITAN_EINVAL, "model: latent attention has no biases and rotates in every layer");
     if (head_width(d) != d->qk_nope_head_dim + d->qk_rope_head_dim || d->n_kv_heads != d->n_heads || d->qk_norm)
         return titan_fail(
             err, TITAN_EINVAL,
@@ -88,6 +93,11 @@ static titan_status check_dims(const struct model_dims *d, struct titan_error *e
     if (d->kv_lora_rank == 0 && head_width(d) % 2 != 0)
         return titan_fail(err, TITAN_EINVAL, "model: head width %ld is odd, rotary embedding needs pairs",
                           (long)head_width(d));
+    if (d->rope_dim < 0 || d->rope_dim % 2 != 0 || d->rope_dim > head_width(d) || d->no_rope_every < 0)
+        return titan_fail(err, TITAN_EINVAL, "model: %ld columns of a head of %ld cannot be rotated", (long)d->rope_dim,
+                          (long)head_width(d));
+    if (d->n_experts > 0 && (d->mlp_bias || (d->residual_multiplier != 0 && d->residual_multiplier != 1)))
+        return titan_fail(err, TITAN_EINVAL, "model: experts have neither mlp_bias nor residual_multiplier");
     TRY(check_rope(d, err));
     TRY(check_latent(d, err));
     return check_experts(d, err);
@@ -145,6 +155,12 @@ static void add_ones(struct model *m, const char *name, enum tensor_role role, i
     add_tensor(m, &(struct tensor_kind){name, role, SPLIT_NONE, false}, n, 0, INIT_ONES, 0);
 }
 
+/* Biases of a layer with cut outputs are cut with them. */
+static void add_bias(struct model *m, const char *name, enum tensor_role role, bool cut, bool glued, int64_t n)
+{
+    add_tensor(m, &(struct tensor_kind){name, role, cut ? SPLIT_COLS : SPLIT_NONE, glued}, n, 0, INIT_ZEROS, 0);
+}
+
 static void add_normal(struct model *m, const char *name, enum tensor_role role, enum split split, bool glued,
                        int64_t rows, int64_t cols, double std)
 {
@@ -172,6 +188,13 @@ static void add_attention(struct model *m, double out_std)
         add_ones(m, "attention.q_norm.weight", ROLE_Q_NORM, m->head_dim);
         add_ones(m, "attention.k_norm.weight", ROLE_K_NORM, m->head_dim);
     }
+    if (m->dims.qkv_bias) {
+        add_bias(m, "attention.wq.bias", ROLE_WQ_BIAS, true, false, hd);
+        add_bias(m, "attention.wk.bias", ROLE_WK_BIAS, true, true, kd);
+        add_bias(m, "attention.wv.bias", ROLE_WV_BIAS, true, true, kd);
+    }
+    if (m->dims.output_bias)
+        add_bias(m, "attention.wo.bias", ROLE_WO_BIAS, false, false, c);
 }
 
 /* Queries and keys have heads of nope + rope, values their own width; one rotated key is shared by all heads. */
@@ -203,6 +226,11 @@ static void add_feed_forward(struct model *m, double out_std)
     add_normal(m, "feed_forward.w1.weight", ROLE_W1, SPLIT_ROWS, false, f, c, 0.02);
     add_normal(m, "feed_forward.w3.weight", ROLE_W3, SPLIT_ROWS, true, f, c, out_std);
     add_normal(m, "feed_forward.w2.weight", ROLE_W2, SPLIT_COLS, false, c, f, out_std);
+    if (!m->dims.mlp_bias)
+        return;
+    add_bias(m, "feed_forward.w1.bias", ROLE_W1_BIAS, true, false, f);
+    add_bias(m, "feed_forward.w3.bias", ROLE_W3_BIAS, true, true, f);
+    add_bias(m, "feed_forward.w2.bias", ROLE_W2_BIAS, false, false, c);
 }
 
 /* Router and shared experts: what a layer with experts has in its own unit. */
@@ -330,6 +358,12 @@ int model_experts_unit(const struct model *model, int layer)
     return expert_layers(model, layer + 1) > expert_layers(model, layer) ? model_layer_unit(model, layer) + 1 : -1;
 }
 
+bool model_layers_alike(const struct model *model, int a, int b)
+{
+    return (model_experts_unit(model, a) < 0) == (model_experts_unit(model, b) < 0) &&
+           model_layer_rotates(model, a) == model_layer_rotates(model, b);
+}
+
 /* --- initial values ----------------------------------------------------------------------------------------------- */
 
 struct rng_weights model_init_weights(const struct model *model, uint64_t seed, int tensor)
@@ -338,7 +372,7 @@ struct rng_weights model_init_weights(const struct model *model, uint64_t seed, 
     struct rng_weights ret = {
         .key = rng_key(seed, t->name), .limit = t->init == INIT_TRUNCATED ? TRUNCATE_AT : 0, .std = t->std};
 
-    titan_assert(t->init != INIT_ONES);
+    titan_assert(t->init > INIT_ONES);
     for (int i = 0; i < RNG_REDRAWS; i++) {
         char stream[128];
         (void)snprintf(stream, sizeof stream, "%s#%d", t->name, i + 1);
@@ -351,9 +385,9 @@ void model_init_tensor(const struct model *model, uint64_t seed, int tensor, int
 {
     const struct model_tensor *t = &model->tensors[tensor];
 
-    if (t->init == INIT_ONES) {
+    if (t->init <= INIT_ONES) {
         for (int64_t i = 0; i < count; i++)
-            out[i] = 1.0f;
+            out[i] = t->init == INIT_ONES;
         return;
     }
     const struct rng_weights w = model_init_weights(model, seed, tensor);
@@ -412,19 +446,29 @@ static double rope_magnitude(const struct model_dims *d)
     return yarn_magnitude(d, d->rope_mscale) / yarn_magnitude(d, d->rope_mscale_all_dim);
 }
 
+static double frequency(const struct model_dims *d, int64_t width, int64_t pair)
+{
+    const double plain = pow(d->rope_theta, -2.0 * (double)pair / (double)width);
+
+    if (strcmp(d->rope_scaling, "llama3") == 0)
+        return stretch_llama3(d, plain);
+    if (strcmp(d->rope_scaling, "linear") == 0)
+        return plain / d->rope_factor;
+    return is_yarn(d) ? stretch_yarn(d, width, pair, plain) : plain;
+}
+
 void model_rope_tables(const struct model *model, int64_t positions, float *cos_out, float *sin_out)
 {
     const struct model_dims *d = &model->dims;
-    const int64_t width = model_rope_dim(model), half = width / 2;
+    const int64_t half = model_rope_dim(model) / 2, width = d->rope_dim > 0 ? d->rope_dim : 2 * half;
     const double magnitude = rope_magnitude(d);
-    const bool llama = strcmp(d->rope_scaling, "llama3") == 0;
 
     for (int64_t i = 0; i < half; i++) {
-        const double plain = pow(d->rope_theta, -2.0 * (double)i / (double)width);
-        const double freq = llama ? stretch_llama3(d, plain) : is_yarn(d) ? stretch_yarn(d, width, i, plain) : plain;
+        const bool turns = 2 * i < width;
+        const double freq = turns ? frequency(d, width, i) : 0, by = turns ? magnitude : 1;
         for (int64_t p = 0; p < positions; p++) {
-            cos_out[p * half + i] = (float)(magnitude * cos((double)p * freq));
-            sin_out[p * half + i] = (float)(magnitude * sin((double)p * freq));
+            cos_out[p * half + i] = (float)(by * cos((double)p * freq));
+            sin_out[p * half + i] = (float)(by * sin((double)p * freq));
         }
     }
 }
@@ -434,5 +478,5 @@ double model_score_scale(const struct model *model)
     const struct model_dims *d = &model->dims;
     const double all = d->kv_lora_rank > 0 && is_yarn(d) ? yarn_magnitude(d, d->rope_mscale_all_dim) : 1;
 
-    return all * all / sqrt((double)model->head_dim);
+    return d->attention_multiplier > 0 ? d->attention_multiplier : all * all / sqrt((double)model->head_dim);
 }

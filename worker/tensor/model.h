@@ -9,7 +9,8 @@
  *
  *   embedding  tok_embeddings.weight (V,C)
  *   layers.N   attention_norm (C) | wq (H*D,C) wk (K*D,C) wv (K*D,C) | wo (C,H*D) | ffn_norm (C) | w1 (F,C) w3 (F,C) |
- *              w2 (C,F); with qk_norm also q_norm (D) k_norm (D)
+ *              w2 (C,F); with qk_norm also q_norm (D) k_norm (D); with biases wq.bias (H*D) wk.bias (K*D) wv.bias
+ *              (K*D), wo.bias (C), w1.bias (F) w3.bias (F), w2.bias (C)
  *              latent attention has instead of wq, wk, wv: wq (H*D,C), or wq_a (Q,C) q_norm (Q) wq_b (H*D,Q), and
  *              wkv_a (R+rope,C) kv_norm (R) wkv_b (H*(nope+Dv),R)
  *              a layer with experts has instead of w1, w3, w2: gate (E,C) and the shared experts as one feed-forward
@@ -20,7 +21,8 @@
  * E experts of width M, S shared ones; Q and R the ranks of latent queries, keys and values.
  *
  * split says how tensor parallelism cuts a tensor: SPLIT_ROWS (column parallel: outputs are cut; embedding and head:
- * the vocabulary is), SPLIT_COLS (row parallel: inputs are cut), SPLIT_EXPERTS (rows over ep), SPLIT_NONE.
+ * the vocabulary is), SPLIT_COLS (row parallel: inputs are cut; vectors: biases of outputs that are cut), SPLIT_EXPERTS
+ * (rows over ep), SPLIT_NONE.
  *
  * Names are TorchTitan's. Initial values are a pure function of (seed, name, element), so any rank computes any part.
  */
@@ -57,12 +59,20 @@ enum tensor_role {
     ROLE_GATE, /* the router's */
     ROLE_NORM,
     ROLE_OUTPUT,
+    ROLE_WQ_BIAS,
+    ROLE_WK_BIAS,
+    ROLE_WV_BIAS,
+    ROLE_WO_BIAS,
+    ROLE_W1_BIAS,
+    ROLE_W3_BIAS,
+    ROLE_W2_BIAS,
     ROLE_COUNT
 };
 
 enum split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS, SPLIT_EXPERTS };
 
 enum init_rule {
+    INIT_ZEROS,
     INIT_ONES,
     INIT_NORMAL,   /* std * n */
     INIT_TRUNCATED /* std * n; where |n| > 3, n is drawn again from the stream NAME#1, NAME#2, ... */
@@ -109,22 +119,30 @@ int model_tensor_shape(const struct model_tensor *tensor, int64_t ret[3]);
 int model_layer_unit(const struct model *model, int layer);
 int model_experts_unit(const struct model *model, int layer);
 
-/* What a tensor's initial values are drawn by; not of INIT_ONES. */
+/* What a tensor's initial values are drawn by; not of INIT_ZEROS and INIT_ONES. */
 struct rng_weights model_init_weights(const struct model *model, uint64_t seed, int tensor);
 /* Initial values of elements [start, start+count) of a tensor flattened row-major. */
 void model_init_tensor(const struct model *model, uint64_t seed, int tensor, int64_t start, int64_t count, float *out);
 
-/* Width of the part of a head that is rotated. */
+/* Does a layer rotate queries and keys? */
+static inline bool model_layer_rotates(const struct model *model, int layer)
+{
+    return model->dims.no_rope_every == 0 || (layer + 1) % model->dims.no_rope_every != 0;
+}
+/* Do two layers have the same traits? */
+bool model_layers_alike(const struct model *model, int a, int b);
+/* Width of what goes through rotary embedding: of a head, or of its part for it. */
 static inline int64_t model_rope_dim(const struct model *model)
 {
     return model->dims.kv_lora_rank > 0 ? model->dims.qk_rope_head_dim : model->head_dim;
 }
 /* Rotary tables for positions [0, positions): cos and sin (positions, model_rope_dim/2), angles in double. Frequencies
- * by dims.rope_scaling: Llama 3.1's rule, or YaRN (Peng et al. 2023, arXiv:2309.00071), with its factor in the tables.
- */
+ * by dims.rope_scaling: Llama 3.1's rule, a plain stretch, or YaRN (Peng et al. 2023, arXiv:2309.00071), with its
+ * factor in the tables. Pairs behind dims.rope_dim turn by no angle: they stay as they are, to the bit. */
 void model_rope_tables(const struct model *model, int64_t positions, float *cos_out, float *sin_out);
-/* What products of queries and keys are multiplied by: 1/sqrt(head_dim), with YaRN and latent attention times
- * m(rope_mscale_all_dim)^2, m(x) = 1 + 0.1 x ln(rope_factor) (DeepSeek-AI 2024, arXiv:2405.04434, section 3.1.4). */
+/* What products of queries and keys are multiplied by: dims.attention_multiplier, or 1/sqrt(head_dim), with YaRN and
+ * latent attention times m(rope_mscale_all_dim)^2, m(x) = 1 + 0.1 x ln(rope_factor) (DeepSeek-AI 2024,
+ * arXiv:2405.04434, section 3.1.4). */
 double model_score_scale(const struct model *model);
 
 #endif

@@ -75,8 +75,9 @@ static void test_refused(void **state)
         {"[model]\nname = \"llama4\"\n", TITAN_EUNSUPPORTED,
          "f.toml:2: model.name = \"llama4\" is not supported by this version, which lacks attention within chunks of "
          "the "
-         "sequence, layers without positions, a temperature by position; use \"llama3\", \"llama3_moe\", \"qwen3\" or "
-         "\"deepseek_v3\""},
+         "sequence, a temperature by position; use \"llama3\", \"llama3_moe\", \"qwen3\", "
+         "\"deepseek_v3\", \"mistral\", \"mixtral\", \"qwen2\", \"smollm3\", \"granite\", \"seed_oss\", \"phi3\" or "
+         "\"glm4_moe\""},
         {"[optimizer]\nname = \"Muon\"\n", TITAN_EUNSUPPORTED,
          "f.toml:2: optimizer.name = \"Muon\" is not supported by this version; use \"AdamW\", \"Adam\" or \"SGD\""},
         {"[parallelism]\ncontext_parallel_load_balancer = \"ptrr\"\n", TITAN_EUNSUPPORTED,

@@ -162,8 +162,8 @@ static void test_refused(void **state)
     } cases[] = {
         {"llama4/debug_model",
          "model.name = \"llama4\" is not supported by this version, which lacks attention within"},
-        {"llama4/llama4_17bx16e", "layers without positions"},
-        {"llama4/llama4_17bx128e", "layers without positions"},
+        {"llama4/llama4_17bx16e", "a temperature by position"},
+        {"llama4/llama4_17bx128e", "a temperature by position"},
         {"gpt_oss/debug_model", "which lacks attention sinks, a sliding window"},
         {"llama3_ft/debug_model", "job.custom_config_module"},
     };

@@ -120,17 +120,27 @@ titan_status cpu_add_2d(struct stream *s, void *dst, int64_t ldd, const void *sr
     return cpu_enqueue(s, run_add_2d, &a, sizeof(a));
 }
 
-CPU_KERNEL static void scale_f32(float *x, float factor, int64_t n)
+CPU_INLINE void scale_as(void *out, const void *x, float factor, int64_t n, enum dtype dt)
 {
+#pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        x[i] *= factor;
+        store_f32_as(out, i, dt, load_as_f32(x, i, dt) * factor);
+}
+CPU_KERNEL static void scale_bf16(void *out, const void *x, float factor, int64_t n)
+{
+    scale_as(out, x, factor, n, DTYPE_BF16);
+}
+CPU_KERNEL static void scale_f32(void *out, const void *x, float factor, int64_t n)
+{
+    scale_as(out, x, factor, n, DTYPE_F32);
 }
 
 static void scale_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct sum_args *a = p;
     (void)thread;
-    scale_f32((float *)a->out + begin, a->factor, end - begin);
+    (a->dt == DTYPE_BF16 ? scale_bf16 : scale_f32)(at_mut(a->out, begin, a->dt), at(a->a, begin, a->dt), a->factor,
+                                                   end - begin);
 }
 
 static titan_status run_scale(const struct cpu_context *ctx, const void *p)
@@ -140,9 +150,11 @@ static titan_status run_scale(const struct cpu_context *ctx, const void *p)
     return TITAN_OK;
 }
 
-titan_status cpu_scale(struct stream *s, float *x, float factor, size_t n)
+titan_status cpu_scale(struct stream *s, void *out, const void *x, enum dtype dt, float factor, size_t n)
 {
-    struct sum_args a = {.out = x, .factor = factor, .n = (int64_t)n};
+    if (dt != DTYPE_BF16 && dt != DTYPE_F32)
+        return TITAN_EINVAL;
+    struct sum_args a = {.out = out, .a = x, .dt = dt, .factor = factor, .n = (int64_t)n};
     return cpu_enqueue(s, run_scale, &a, sizeof(a));
 }
 

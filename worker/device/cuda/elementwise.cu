@@ -94,15 +94,24 @@ int cuda_accumulate(void *stream, float *dst, const float *src, size_t n)
     return cuda_add(stream, dst, dst, src, false, n);
 }
 
-__global__ static void scale(float *x, float factor, size_t n)
+template <class T> __global__ static void scale(T *out, const T *x, float factor, size_t n, bool aligned)
 {
-    for (size_t i = grid_first(); i < n; i += grid_stride())
-        x[i] *= factor;
+    for (size_t i = grid_first() * piece<T>::N; i < n; i += grid_stride() * piece<T>::N) {
+        const bool whole = aligned && n - i >= piece<T>::N;
+        piece<T> p = piece_load(x + i, (int64_t)(n - i), whole);
+        for (int k = 0; k < piece<T>::N; k++)
+            p.v[k] *= factor;
+        piece_store(out + i, p, (int64_t)(n - i), whole);
+    }
 }
 
-int cuda_scale(void *stream, float *x, float factor, size_t n)
+int cuda_scale(void *stream, void *out, const void *x, bool is_bf16, float factor, size_t n)
 {
+    const bool aligned = in_pieces(0, address(out) | address(x));
+    const unsigned blocks = grid_blocks(pieces_of((int64_t)n, is_bf16));
     if (n == 0)
         return 0;
-    return LAUNCH(scale, grid_blocks(n), THREADS, 0, stream, x, factor, n);
+    if (is_bf16)
+        return LAUNCH(scale<bf16>, blocks, THREADS, 0, stream, (bf16 *)out, (const bf16 *)x, factor, n, aligned);
+    return LAUNCH(scale<float>, blocks, THREADS, 0, stream, (float *)out, (const float *)x, factor, n, aligned);
 }

@@ -48,7 +48,11 @@ struct fault_words {
 int cuda_cast(void *stream, void *dst, enum num to, const void *src, enum num from, size_t n);
 int cuda_add(void *stream, void *out, const void *a, const void *b, bool bf16, size_t n);
 int cuda_accumulate(void *stream, float *dst, const float *src, size_t n);
-int cuda_scale(void *stream, float *x, float factor, size_t n);
+int cuda_scale(void *stream, void *out, const void *x, bool bf16, float factor, size_t n);
+
+/* --- bias.cu ------------------------------------------------------------------------------------------------------ */
+int cuda_add_bias(void *stream, void *x, int64_t ldx, const void *bias, bool bf16, int64_t n, int64_t c);
+int cuda_bias_wgrad(void *stream, float *dbias, const void *dout, int64_t ldo, bool bf16, int64_t n, int64_t c);
 
 /* --- float8.cu: see float8_product in device.h -------------------------------------------------------------------- */
 /* An operand of a product: lines of k elements, element (i, x) at src[i * line + x * along], line or along 1. */

@@ -46,6 +46,22 @@ titan_status cuda_ops_add_2d(struct stream *s, void *dst, int64_t ldd, const voi
                    cuda_add_2d(s->native, dst, ldd, src, lds, dt == DTYPE_BF16, rows, cols, repeat));
 }
 
+titan_status cuda_ops_add_bias(struct stream *s, void *x, int64_t ldx, const void *bias, enum dtype dt, int64_t n,
+                               int64_t c)
+{
+    if (!compute_type(dt) || n < 0 || c < 0 || ldx < c)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "a bias", cuda_add_bias(s->native, x, ldx, bias, dt == DTYPE_BF16, n, c));
+}
+
+titan_status cuda_ops_bias_wgrad(struct stream *s, float *dbias, const void *dout, int64_t ldo, enum dtype dt,
+                                 int64_t n, int64_t c)
+{
+    if (!compute_type(dt) || n < 0 || c < 0 || ldo < c)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "bias gradient", cuda_bias_wgrad(s->native, dbias, dout, ldo, dt == DTYPE_BF16, n, c));
+}
+
 titan_status cuda_ops_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
                                 int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m,
                                 int64_t n, int64_t k, float beta, const struct float8_product *how, void *work)
@@ -332,9 +348,11 @@ titan_status cuda_ops_accumulate(struct stream *s, float *dst, const float *src,
     return ENQUEUE(s, "a sum", cuda_accumulate(s->native, dst, src, n));
 }
 
-titan_status cuda_ops_scale(struct stream *s, float *x, float factor, size_t n)
+titan_status cuda_ops_scale(struct stream *s, void *out, const void *x, enum dtype dt, float factor, size_t n)
 {
-    return ENQUEUE(s, "scaling", cuda_scale(s->native, x, factor, n));
+    if (!compute_type(dt))
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "scaling", cuda_scale(s->native, out, x, dt == DTYPE_BF16, factor, n));
 }
 
 titan_status cuda_ops_block_sums(struct stream *s, double *out, const float *x, size_t n, size_t block, bool square)

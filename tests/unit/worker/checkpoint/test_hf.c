@@ -35,6 +35,7 @@ struct tensor {
     int ndim;
 };
 struct folder {
+    const struct hf_family *family;
     struct model *model;
     struct tensor *tensors;
     size_t n, cap;
@@ -54,7 +55,9 @@ static struct folder folder_of(const char *family, const char *set)
     struct folder f = {0};
     char key[64], name[HF_NAME_MAX];
     recipe_init(&r);
-    (void)snprintf(key, sizeof key, "model.name=%s", family);
+    /* A family without sizes has Llama's. */
+    const bool own = strstr("llama3 llama3_moe qwen3 deepseek_v3", family) != NULL;
+    (void)snprintf(key, sizeof key, "model.name=%s", own ? family : "llama3");
     assert_int_equal(recipe_set(&r, key, &err), TITAN_OK);
     assert_int_equal(recipe_set(&r, "model.flavor=tiny", &err), TITAN_OK);
     for (const char *at = set; at && *at; at += strcspn(at, " "), at += strspn(at, " ")) {
@@ -71,20 +74,23 @@ static struct folder folder_of(const char *family, const char *set)
                 (double)(r.model.dims.rope_original_length = 0);
     if (r.model.dims.kv_lora_rank > 0)
         r.model.dims.latent_norm_eps = 1e-6; /* as transformers has it */
+    r.model.dims.expert_bias |= r.model.dims.balance_rate > 0 && r.model.dims.sigmoid_scores;
     if (model_open(&r.model.dims, &f.model, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
+    if (hf_family_of(&f.model->dims, family, &f.family, &err) != TITAN_OK)
+        f.family = hf_family_of_type("llama");
     for (int i = 0; i < f.model->n_tensors; i++) {
         struct hf_tensor t;
-        hf_find(f.model, i, false, &t);
-        for (int part = 0; part < t.parts; part++) {
-            hf_name(f.model, i, part, name);
-            add(&f, name, f.model->tensors[i].ndim, t.rows, t.cols);
+        hf_find(f.family, f.model, i, false, &t);
+        for (int part = 0; part < t.parts && t.from == 0; part++) {
+            hf_name(f.family, f.model, i, part, name);
+            add(&f, name, f.model->tensors[i].ndim, t.whole, t.cols);
         }
     }
     for (int64_t l = 0; layout_biases(f.model) > 0 && l < f.model->dims.n_layers; l++) {
         if (l < f.model->dims.n_dense_layers)
             continue;
-        hf_bias_name((int)l, name);
+        hf_bias_name(f.family, (int)l, name);
         add(&f, name, 1, f.model->dims.n_experts, 1);
     }
     return f;
@@ -148,7 +154,7 @@ static void write_config(const struct folder *f, const char *dir)
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct json_writer w = {.out = &text};
     json_begin_object(&w, NULL);
-    hf_config_put(&w, &f->model->dims, 128);
+    hf_config_put(&w, f->family, &f->model->dims, 128);
     json_end_object(&w);
     assert_int_equal(buf_append(&text, "", 1), TITAN_OK);
     write_text(dir, "config.json", text.data);
@@ -224,7 +230,22 @@ static const struct {
     {"deepseek_v3", "model.sigmoid_scores=false model.balance_rate=0 model.normalize_scores=false "
                     "model.rope_scaling=yarn model.rope_mscale=0.707 "
                     "model.n_expert_groups=2 model.n_limited_groups=1 model.group_top_k=1 model.qk_nope_head_dim=13"},
-    {"deepseek_v3", "model.sigmoid_scores=false model.balance_rate=0 model.normalize_scores=false"}};
+    {"deepseek_v3", "model.sigmoid_scores=false model.balance_rate=0 model.normalize_scores=false"},
+    {"llama3", "model.qkv_bias=true model.output_bias=true model.mlp_bias=true model.head_dim=24"},
+    {"llama3", "model.rope_scaling=linear model.rope_factor=4"},
+    {"qwen3", "model.qkv_bias=true model.output_bias=true"},
+    {"mistral", "model.head_dim=24"},
+    {"mixtral", "model.n_experts=5 model.top_k=2 model.moe_hidden=96 model.ffn_hidden=96 model.normalize_scores=true"},
+    {"qwen2", "model.qkv_bias=true model.tied_embeddings=true"},
+    {"smollm3", "model.no_rope_every=2 model.n_layers=5"},
+    {"granite", "model.embedding_multiplier=12 model.residual_multiplier=0.25 model.attention_multiplier=0.125 "
+                "model.logits_scaling=8"},
+    {"seed_oss", "model.qkv_bias=true model.mlp_bias=true"},
+    {"phi3", "model.n_kv_heads=1"},
+    {"phi3", "model.rope_dim=12"},
+    {"glm4_moe", "model.n_experts=8 model.top_k=3 model.moe_hidden=32 model.n_shared_experts=1 model.n_dense_layers=1 "
+                 "model.sigmoid_scores=true model.normalize_scores=true model.balance_rate=1e-3 model.rope_dim=8 "
+                 "model.n_expert_groups=4 model.n_limited_groups=2 model.qkv_bias=true model.qk_norm=true"}};
 
 static void test_families(void **state)
 {
@@ -349,15 +370,28 @@ static void test_wrong_model(void **state)
     (void)state;
     struct folder f = folder_of("llama3", ""), wide = folder_of("llama3", "model.dim=32 model.head_dim=16"),
                   experts = folder_of("deepseek_v3", "model.balance_rate=0"), biased = folder_of("deepseek_v3", ""),
-                  none = folder_of("llama3_moe", "");
+                  deep = folder_of("llama3", "model.dim=32 model.head_dim=16 model.n_layers=3 model.qkv_bias=true");
+    struct folder frozen = folder_of("deepseek_v3", "model.balance_rate=0 model.expert_bias=true");
+    struct hf_weights *w = NULL;
+    struct titan_error err = {0};
     refused(&f, write_weights(&wide, "wide", "F32", 1), TITAN_ECONFLICT, "model.dim = 64, there 32");
-    refused(&experts, write_weights(&biased, "biased", "F32", 1), TITAN_ECONFLICT, "e_score_correction_bias");
-    refused(&none, write_weights(&none, "none", "F32", 1), TITAN_EUNSUPPORTED, "no class for this model");
+    refused(&f, write_weights(&deep, "deep", "F32", 1), TITAN_ECONFLICT,
+            "model.dim = 64, there 32; model.n_layers = 2, there 3; model.qkv_bias = 0, there 1");
+    refused(&experts, write_weights(&biased, "biased", "F32", 1), TITAN_ECONFLICT, "set model.expert_bias = true");
+    /* Biases that stay what they are. */
+    assert_int_equal(hf_weights_open(root_path("biased"), &w, &err), TITAN_OK);
+    if (hf_weights_check(w, frozen.model, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    float biases[4] = {0};
+    assert_int_equal(hf_weights_read_biases(w, frozen.model, 1, biases, &err), TITAN_OK);
+    assert_true(biases[0] != 0);
+    hf_weights_close(w);
     clear(&f);
     clear(&wide);
     clear(&experts);
     clear(&biased);
-    clear(&none);
+    clear(&frozen);
+    clear(&deep);
 }
 
 /* What transformers' class would compute in another way is not written for it. */
@@ -371,11 +405,15 @@ static void test_no_class(void **state)
         {"qwen3", "model.n_experts=4 model.top_k=2 model.moe_hidden=64 model.route_scale=2", "model.route_scale"},
         {"qwen3",
          "model.n_experts=4 model.top_k=2 model.moe_hidden=64 model.n_expert_groups=2 model.n_limited_groups=1",
-         "groups of experts"}};
+         "groups of experts"},
+        {"llama3_moe", "", "with these traits"},
+        {"llama3", "model.qkv_bias=true model.no_rope_every=2", "biases of attention"},
+        {"mistral", "model.logits_scaling=2 model.qkv_bias=true", "biases of attention"}};
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct folder f = folder_of(cases[i].family, cases[i].set);
         struct titan_error err = {0};
-        assert_int_equal(hf_check_model(f.model, &err), TITAN_EUNSUPPORTED);
+        const struct hf_family *family;
+        assert_int_equal(hf_family_of(&f.model->dims, cases[i].family, &family, &err), TITAN_EUNSUPPORTED);
         assert_non_null(strstr(err.msg, cases[i].words));
         clear(&f);
     }
@@ -463,8 +501,17 @@ static void test_wrong_files(void **state)
     (void)snprintf(file, sizeof file, "%s/model.safetensors.index.json", dir);
     assert_int_equal(unlink(file), 0);
     refused(&f, dir, TITAN_ENOTFOUND, "neither 'model.safetensors' nor");
+    assert_false(hf_weights_are_at(dir));
+    write_text(dir, "pytorch_model.bin", "");
+    assert_true(hf_weights_are_at(dir));
+    refused(&f, dir, TITAN_EUNSUPPORTED, "no safetensors: its weights are in 'pytorch_model.bin'");
     clear(&f);
 }
+
+#define SIZED(type)                                                                                                    \
+    "{\"model_type\":\"" type "\",\"hidden_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":4,"               \
+    "\"vocab_size\":256,\"intermediate_size\":128,\"max_position_embeddings\":128"
+#define MISTRAL SIZED("mistral")
 
 static void test_wrong_config(void **state)
 {
@@ -475,7 +522,15 @@ static void test_wrong_config(void **state)
     } cases[] = {{"{", "config", TITAN_ECORRUPT},
                  {"{\"model_type\":\"gpt2\"}", "\"gpt2\"", TITAN_EUNSUPPORTED},
                  {"{\"model_type\":\"llama\"}", "'hidden_size'", TITAN_ECORRUPT},
-                 {"{\"model_type\":\"llama\",\"hidden_size\":-1}", "'hidden_size'", TITAN_ECORRUPT}};
+                 {"{\"model_type\":\"llama\",\"hidden_size\":-1}", "'hidden_size'", TITAN_ECORRUPT},
+                 {MISTRAL ",\"sliding_window\":64}", "'sliding_window'", TITAN_EUNSUPPORTED},
+                 {MISTRAL ",\"layer_types\":[\"sliding_attention\"]}", "'layer_types'", TITAN_EUNSUPPORTED},
+                 {MISTRAL ",\"hidden_act\":\"gelu\"}", "'hidden_act'", TITAN_EUNSUPPORTED},
+                 {SIZED("llama") ",\"partial_rotary_factor\":0.5}", "'partial_rotary_factor'", TITAN_EUNSUPPORTED},
+                 {SIZED("smollm3") ",\"no_rope_layers\":[1,0,0]}", "'no_rope_layers'", TITAN_EUNSUPPORTED},
+                 {SIZED("smollm3") ",\"no_rope_layers\":[1,0]}", "'no_rope_layers'", TITAN_ECORRUPT},
+                 {SIZED("granite") ",\"logits_scaling\":0}", "'logits_scaling'", TITAN_ECORRUPT},
+                 {SIZED("phi3") ",\"partial_rotary_factor\":0.2}", "'partial_rotary_factor'", TITAN_ECORRUPT}};
     struct folder f = folder_of("llama3", "");
     const char *dir = write_weights(&f, "config", "F32", 1);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -519,7 +574,7 @@ static void test_no_shared_experts(void **state)
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct json_writer w = {.out = &text};
     json_begin_object(&w, NULL);
-    hf_config_put(&w, &f.model->dims, 128);
+    hf_config_put(&w, f.family, &f.model->dims, 128);
     json_end_object(&w);
     assert_non_null(strstr(text.data, "\"n_shared_experts\":0,"));
     clear(&f);
@@ -544,6 +599,11 @@ static void test_tied(void **state)
     assert_memory_equal(a, b, (size_t)(n * c) * sizeof *a);
     hf_weights_close(w);
     refused(&tied, write_weights(&own, "own", "F32", 1), TITAN_ECONFLICT, "'lm_head.weight' is not the model's");
+    /* config.json says that they are tied, and the files have another head. */
+    own.model->dims.tied_embeddings = true;
+    write_config(&own, root_path("own"));
+    own.model->dims.tied_embeddings = false;
+    refused(&tied, root_path("own"), TITAN_ECONFLICT, "'lm_head.weight' is not the embedding's matrix");
     free(a);
     free(b);
     clear(&tied);

@@ -476,6 +476,9 @@ static void run_all(int threads, enum dtype dt, struct outputs *o)
     char *sum = take(o, N * C * e);
     st |= ops->add_rmsnorm(s, sum, take(o, N * C * e), take(o, N * 4), x, y, y, dt, N, C, 1e-5f);
     st |= ops->embed_wgrad(s, table, tokens, x, dt, N, C, V, 0);
+    st |= ops->scale(s, take(o, N * C * e), x, dt, 0.3f, N * C);
+    st |= ops->add_bias(s, sum, C, y, dt, N, C);
+    st |= ops->bias_wgrad(s, take(o, C * 4), x, C, dt, N, C);
     char *out = take(o, N * H * D * e), *dqkv = take(o, (size_t)(N * q) * e);
     const struct attention_shape shape = {.dt = dt, .b = B, .tq = T, .tk = T, .h = H, .kv = K, .d = D, .dv = D};
     char *k = x + H * D * e, *v = x + (H + K) * D * e, *dk = dqkv + H * D * e, *dv = dqkv + (H + K) * D * e;

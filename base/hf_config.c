@@ -1,0 +1,659 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/hf_config.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/recipe_keys.h"
+
+#define CONFIG_BYTES_MAX ((size_t)1 << 20)
+#define LATENT_NORM_EPS 1e-6 /* in transformers' code, whatever rms_norm_eps is */
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
+
+/* Our dimensions and transformers' keys of them. */
+static const struct {
+    const char *key, *theirs[2];
+    size_t offset;
+    unsigned experts; /* kinds of families where it must be given; LATENT: those with latent attention */
+} sizes[] = {
+#define SIZE(field, key, other, in)                                                                                    \
+    {                                                                                                                  \
+#field, {key, other }, offsetof(struct model_dims, field), (in)                                                \
+    }
+#define IN(kind) (1u << (kind))
+#define LATENT (1u << 31)
+#define ALL (~0u)
+#define DEEPSEEK (IN(HF_SOFTMAX) | IN(HF_SIGMOID))
+    SIZE(dim, "hidden_size", NULL, ALL),
+    SIZE(n_layers, "num_hidden_layers", NULL, ALL),
+    SIZE(n_heads, "num_attention_heads", NULL, ALL),
+    SIZE(vocab_size, "vocab_size", NULL, ALL),
+    SIZE(ffn_hidden, "intermediate_size", NULL, ALL),
+    SIZE(kv_lora_rank, "kv_lora_rank", NULL, LATENT),
+    SIZE(qk_nope_head_dim, "qk_nope_head_dim", NULL, LATENT),
+    SIZE(qk_rope_head_dim, "qk_rope_head_dim", NULL, LATENT),
+    SIZE(v_head_dim, "v_head_dim", NULL, LATENT),
+    SIZE(n_experts, "num_experts", "num_local_experts", IN(HF_QWEN)),
+    SIZE(n_experts, "num_local_experts", NULL, IN(HF_MIXTRAL)),
+    SIZE(n_experts, "n_routed_experts", "num_local_experts", DEEPSEEK),
+    SIZE(top_k, "num_experts_per_tok", NULL, IN(HF_QWEN) | IN(HF_MIXTRAL) | DEEPSEEK),
+    SIZE(moe_hidden, "moe_intermediate_size", NULL, IN(HF_QWEN) | DEEPSEEK),
+    SIZE(moe_hidden, "intermediate_size", NULL, IN(HF_MIXTRAL)),
+#undef SIZE
+};
+
+#define SIZE_MOST (INT64_C(1) << 24)
+
+static titan_status read_size(const struct json *root, const char *key, const char *other, int64_t *ret,
+                              struct titan_error *err)
+{
+    const struct json *v = json_get(root, key);
+    if (!v && other)
+        v = json_get(root, other);
+    if (!v || v->type != JSON_INT || v->integer < 1 || v->integer > SIZE_MOST)
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' is missing, or no size from 1 to %lld", key, (long long)SIZE_MOST);
+    *ret = v->integer;
+    return TITAN_OK;
+}
+
+/* One that may be missing or null, and then is `fallback`. */
+static titan_status read_count(const struct json *root, const char *key, int64_t fallback, int64_t *ret,
+                               struct titan_error *err)
+{
+    const struct json *v = json_get(root, key);
+    *ret = fallback;
+    if (!v || v->type == JSON_NULL)
+        return TITAN_OK;
+    if (v->type != JSON_INT || v->integer < 0 || v->integer > SIZE_MOST)
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' is no count up to %lld", key, (long long)SIZE_MOST);
+    *ret = v->integer;
+    return TITAN_OK;
+}
+
+static titan_status read_real(const struct json *root, const char *key, double fallback, double *ret,
+                              struct titan_error *err)
+{
+    const struct json *v = json_get(root, key);
+    *ret = json_real(root, key, fallback);
+    if ((v && v->type != JSON_INT && v->type != JSON_REAL && v->type != JSON_NULL) || !(*ret > 0) || !isfinite(*ret))
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' is not a number above 0", key);
+    return TITAN_OK;
+}
+
+static bool read_flag(const struct json *root, const char *key, bool fallback)
+{
+    const struct json *v = json_get(root, key);
+    return v && v->type == JSON_BOOL ? v->boolean : fallback;
+}
+
+static titan_status refuse(const char *key, const char *what, struct titan_error *err)
+{
+    return titan_fail(err, TITAN_EUNSUPPORTED, "'%s': %s", key, what);
+}
+
+static bool read_trait(const struct json *root, const struct hf_trait *trait)
+{
+    return trait->key && trait->key[0] ? read_flag(root, trait->key, trait->initial) : trait->initial;
+}
+
+/* 1 is no factor. */
+static titan_status read_factor(const struct json *root, const char *key, double *ret, struct titan_error *err)
+{
+    TRY(read_real(root, key, 1, ret, err));
+    *ret = *ret == 1 ? 0 : *ret;
+    return TITAN_OK;
+}
+
+/* A window that is as long as any sequence is none. */
+static titan_status check_window(const struct json *root, const struct hf_family *f, int64_t positions,
+                                 struct titan_error *err)
+{
+    const struct json *types = json_get(root, "layer_types");
+    int64_t window = 0;
+
+    for (const struct json *l = types && types->type == JSON_ARRAY ? types->first : NULL; l; l = l->next)
+        if (l->type != JSON_STRING || strcmp(l->string, "full_attention") != 0)
+            return refuse("layer_types", "only \"full_attention\" is supported", err);
+    if (f->window && f->window[0] && !read_flag(root, f->window, false))
+        return TITAN_OK;
+    if (f->window)
+        TRY(read_count(root, "sliding_window", 0, &window, err));
+    return window > 0 && window < positions ? refuse("sliding_window", "sliding windows are not supported", err)
+                                            : TITAN_OK;
+}
+
+/* Every n-th layer does not rotate: the last of n. */
+static titan_status read_no_rope(const struct json *root, struct model_dims *d, struct titan_error *err)
+{
+    const struct json *list = json_get(root, "no_rope_layers");
+    int64_t layer = 0, every = 0;
+
+    if (!list || list->type != JSON_ARRAY)
+        return read_count(root, "no_rope_layer_interval", 4, &d->no_rope_every, err);
+    for (const struct json *l = list->first; l; l = l->next, layer++) {
+        const bool still = l->type == JSON_INT && l->integer == 0;
+        every = still && every == 0 ? layer + 1 : every;
+        if (still != (every > 0 && (layer + 1) % every == 0))
+            return refuse("no_rope_layers", "only every n-th layer can be without rotation", err);
+    }
+    if (layer != d->n_layers)
+        return titan_fail(err, TITAN_ECORRUPT, "'no_rope_layers' is of %lld layers, 'num_hidden_layers' is %lld",
+                          (long long)layer, (long long)d->n_layers);
+    d->no_rope_every = every;
+    return TITAN_OK;
+}
+
+static titan_status read_traits(const struct json *root, const struct hf_family *f, struct model_dims *d,
+                                struct titan_error *err)
+{
+    d->qk_norm = read_trait(root, &f->qk_norm);
+    d->qkv_bias = read_trait(root, &f->qkv_bias);
+    d->output_bias = read_trait(root, &f->output_bias);
+    d->mlp_bias = read_trait(root, &f->mlp_bias);
+    if (f->latent && read_flag(root, "attention_bias", false))
+        return refuse("attention_bias", "biases of latent attention are not supported", err);
+    if (strcmp(json_string(root, "hidden_act", "silu"), "silu") != 0)
+        return refuse("hidden_act", "only \"silu\" is supported", err);
+    if (f->multipliers) {
+        TRY(read_factor(root, "embedding_multiplier", &d->embedding_multiplier, err));
+        TRY(read_factor(root, "residual_multiplier", &d->residual_multiplier, err));
+        TRY(read_factor(root, "logits_scaling", &d->logits_scaling, err));
+        TRY(read_real(root, "attention_multiplier", 1, &d->attention_multiplier, err));
+    }
+    return f->no_rope_layers ? read_no_rope(root, d, err) : TITAN_OK;
+}
+
+/* Numbers of Llama 3.1's rule. */
+static titan_status read_llama3(const struct json *from, struct model_dims *d, struct titan_error *err)
+{
+    TRY(read_real(from, "factor", 0, &d->rope_factor, err));
+    TRY(read_real(from, "low_freq_factor", 0, &d->rope_low_freq_factor, err));
+    TRY(read_real(from, "high_freq_factor", 0, &d->rope_high_freq_factor, err));
+    return read_size(from, "original_max_position_embeddings", NULL, &d->rope_original_length, err);
+}
+
+/* Numbers of YaRN; one that is missing has transformers' default. */
+static titan_status read_yarn(const struct json *from, int64_t positions, struct model_dims *d, struct titan_error *err)
+{
+    const struct json *truncate = json_get(from, "truncate"), *own = json_get(from, "attention_factor");
+    TRY(read_size(from, "original_max_position_embeddings", NULL, &d->rope_original_length, err));
+    titan_assert(d->rope_original_length >= 1);
+    TRY(read_real(from, "factor", (double)positions / (double)d->rope_original_length, &d->rope_factor, err));
+    TRY(read_real(from, "beta_fast", 32, &d->rope_beta_fast, err));
+    TRY(read_real(from, "beta_slow", 1, &d->rope_beta_slow, err));
+    if (json_real(from, "mscale", 0) != 0)
+        TRY(read_real(from, "mscale", 0, &d->rope_mscale, err));
+    if (json_real(from, "mscale_all_dim", 0) != 0)
+        TRY(read_real(from, "mscale_all_dim", 0, &d->rope_mscale_all_dim, err));
+    if (truncate && truncate->type == JSON_BOOL && !truncate->boolean)
+        return refuse("truncate", "only true is supported", err);
+    if (own && own->type != JSON_NULL)
+        return refuse("attention_factor", "only the one that follows from factor and mscale is supported", err);
+    return TITAN_OK;
+}
+
+/* Columns of a head that are rotated; all of them: 0. */
+static titan_status read_part(double part, const struct hf_family *f, struct model_dims *d, struct titan_error *err)
+{
+    const int64_t columns = (int64_t)((double)d->head_dim * part);
+
+    if (part == 1)
+        return TITAN_OK;
+    if (f->partial == 0)
+        return refuse("partial_rotary_factor", "only 1 is supported", err);
+    if (part > 1 || columns < 2 || columns % 2 != 0)
+        return titan_fail(err, TITAN_ECORRUPT, "'partial_rotary_factor' is %g: no even number of columns of %lld", part,
+                          (long long)d->head_dim);
+    d->rope_dim = columns;
+    return TITAN_OK;
+}
+
+/* transformers 5 has "rope_parameters", those before "rope_theta" and "rope_scaling". */
+static titan_status read_rope(const struct json *root, const struct hf_family *f, int64_t positions,
+                              struct model_dims *d, struct titan_error *err)
+{
+    static const char *const rules[] = {"llama3", "yarn", "linear"};
+    const struct json *p = json_get(root, "rope_parameters"), *scaling = json_get(root, "rope_scaling");
+    const struct json *from = p && p->type == JSON_OBJECT ? p : scaling;
+    const double all = f->partial > 0 ? f->partial : 1;
+    const char *type = json_string(from, "rope_type", json_string(from, "type", "default"));
+    size_t rule = 0;
+
+    TRY(read_real(p && p->type == JSON_OBJECT && json_get(p, "rope_theta") ? p : root, "rope_theta",
+                  f->rope_theta > 0 ? f->rope_theta : 10000.0, &d->rope_theta, err));
+    TRY(read_part(json_real(from, "partial_rotary_factor", json_real(root, "partial_rotary_factor", all)), f, d, err));
+    while (rule < ARRAY_SIZE(rules) && strcmp(type, rules[rule]) != 0)
+        rule++;
+    if (rule == ARRAY_SIZE(rules) && strcmp(type, "default") != 0)
+        return titan_fail(err, TITAN_EUNSUPPORTED,
+                          "'rope_type' is \"%.32s\"; \"llama3\", \"yarn\" and \"linear\" are supported", type);
+    (void)snprintf(d->rope_scaling, sizeof d->rope_scaling, "%s", rule < ARRAY_SIZE(rules) ? rules[rule] : "none");
+    return rule == 0   ? read_llama3(from, d, err)
+           : rule == 1 ? read_yarn(from, positions, d, err)
+           : rule == 2 ? read_real(from, "factor", 0, &d->rope_factor, err)
+                       : TITAN_OK;
+}
+
+/* DeepSeek V3 scores a group by its best two experts, V2 by the best one, where it has groups at all. */
+static titan_status read_groups(const struct json *root, const struct hf_family *f, struct model_dims *d,
+                                struct titan_error *err)
+{
+    titan_assert(IN(f->experts) & DEEPSEEK);
+    const bool sigmoid = f->experts == HF_SIGMOID, v3 = sigmoid && f->latent;
+    const char *method = json_string(root, "topk_method", "greedy");
+    int64_t groups = 1, of = 1;
+    if (!sigmoid && strcmp(method, "greedy") != 0 && strcmp(method, "group_limited_greedy") != 0)
+        return refuse("topk_method", "only \"greedy\" and \"group_limited_greedy\" are supported", err);
+    TRY(read_count(root, "n_group", v3 ? 8 : 1, &groups, err));
+    TRY(read_count(root, "topk_group", v3 ? 4 : 1, &of, err));
+    if (groups <= 1 || of >= groups || (!sigmoid && strcmp(method, "greedy") == 0))
+        return TITAN_OK;
+    if (of == 0)
+        return titan_fail(err, TITAN_ECORRUPT, "'topk_group' is 0: no group of experts would be taken");
+    d->n_expert_groups = groups;
+    d->n_limited_groups = of;
+    d->group_top_k = sigmoid ? 2 : 1;
+    return TITAN_OK;
+}
+
+/* Layers without experts: the first ones. */
+static titan_status read_sparse_layers(const struct json *root, struct model_dims *d, struct titan_error *err)
+{
+    const struct json *dense = json_get(root, "mlp_only_layers");
+    if (json_int(root, "decoder_sparse_step", 1) != 1)
+        return refuse("decoder_sparse_step", "only 1 is supported", err);
+    for (const struct json *l = dense && dense->type == JSON_ARRAY ? dense->first : NULL; l; l = l->next)
+        if (l->type != JSON_INT || l->integer != d->n_dense_layers++)
+            return refuse("mlp_only_layers", "only the first layers can be without experts", err);
+    return TITAN_OK;
+}
+
+static titan_status read_experts(const struct json *root, const struct hf_family *f, struct model_dims *d,
+                                 struct titan_error *err)
+{
+    const bool sigmoid = f->experts == HF_SIGMOID;
+    d->normalize_scores = f->experts == HF_MIXTRAL || read_flag(root, "norm_topk_prob", sigmoid);
+    d->route_scale = 1;
+    if (f->experts == HF_MIXTRAL)
+        return TITAN_OK;
+    if (f->experts == HF_QWEN)
+        return read_sparse_layers(root, d, err);
+    titan_assert(IN(f->experts) & DEEPSEEK);
+    TRY(read_count(root, "n_shared_experts", 0, &d->n_shared_experts, err));
+    TRY(read_count(root, "first_k_dense_replace", 0, &d->n_dense_layers, err));
+    TRY(read_real(root, "routed_scaling_factor", f->route_scale, &d->route_scale, err));
+    if (json_int(root, "moe_layer_freq", 1) != 1)
+        return refuse("moe_layer_freq", "only 1 is supported", err);
+    TRY(read_groups(root, f, d, err));
+    d->sigmoid_scores = d->expert_bias = sigmoid; /* the files have biases */
+    d->balance_rate = sigmoid ? 1e-3 : 0;
+    if (!sigmoid && strcmp(json_string(root, "scoring_func", "softmax"), "softmax") != 0)
+        return refuse("scoring_func", "only \"softmax\" is supported", err);
+    return TITAN_OK;
+}
+
+static titan_status read_latent(const struct json *root, struct hf_config *c, struct titan_error *err)
+{
+    struct model_dims *d = &c->dims;
+    TRY(read_count(root, "q_lora_rank", 0, &d->q_lora_rank, err));
+    d->n_kv_heads = d->n_heads;
+    d->head_dim = d->qk_nope_head_dim + d->qk_rope_head_dim;
+    d->latent_norm_eps = LATENT_NORM_EPS;
+    c->halves = !read_flag(root, "rope_interleave", true);
+    return TITAN_OK;
+}
+
+static titan_status read_dims(const struct json *root, const struct hf_family *f, struct hf_config *c,
+                              struct titan_error *err)
+{
+    struct model_dims *d = &c->dims;
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++)
+        if (sizes[i].experts & (IN(f->experts) | (f->latent ? LATENT : 0)))
+            TRY(read_size(root, sizes[i].theirs[0], sizes[i].theirs[1],
+                          (int64_t *)(void *)((char *)d + sizes[i].offset), err));
+    if (f->latent) {
+        TRY(read_latent(root, c, err));
+    } else {
+        TRY(read_count(root, "num_key_value_heads", d->n_heads, &d->n_kv_heads, err));
+        TRY(read_count(root, "head_dim", d->dim / d->n_heads, &d->head_dim, err));
+    }
+    TRY(read_real(root, "rms_norm_eps", f->norm_eps > 0 ? f->norm_eps : 1e-6, &d->norm_eps, err));
+    d->tied_embeddings = read_flag(root, "tie_word_embeddings", f->tied);
+    TRY(read_traits(root, f, d, err));
+    TRY(check_window(root, f, c->positions, err));
+    TRY(read_rope(root, f, c->positions, d, err));
+    if (f->experts != HF_DENSE)
+        TRY(read_experts(root, f, d, err));
+    return f->experts == HF_SIGMOID || f->experts == HF_SOFTMAX
+               ? read_count(root, "num_nextn_predict_layers", 0, &c->more_layers, err)
+               : TITAN_OK;
+}
+
+static void free_json(struct json **root)
+{
+    json_free(*root);
+}
+
+titan_status hf_config_parse(const char *text, size_t len, struct hf_config *ret, struct titan_error *err)
+{
+    _cleanup_(free_json) struct json *root = NULL;
+    *ret = (struct hf_config){.there = true};
+    if (json_parse(text, len, &root, err) != TITAN_OK)
+        return err ? (err->status = TITAN_ECORRUPT) : TITAN_ECORRUPT;
+    const char *type = json_string(root, "model_type", "");
+    const struct hf_family *f = hf_family_of_type(type);
+    if (!f) {
+        _cleanup_(buf_free) struct buf have = BUF_INIT;
+        hf_families_list(&have);
+        return titan_fail(err, TITAN_EUNSUPPORTED, "'model_type' is \"%.32s\"; %s", type, have.data ? have.data : "");
+    }
+    ret->family = f;
+    TRY(read_count(root, "max_position_embeddings", 2048, &ret->positions, err));
+    return read_dims(root, f, ret, err);
+}
+
+titan_status hf_config_read(int at, const char *path, struct hf_config *ret, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    *ret = (struct hf_config){0};
+    titan_status status =
+        file_read_at(at, HF_CONFIG_NAME, file_refuses_links() ? O_NOFOLLOW : 0, CONFIG_BYTES_MAX, &text, err);
+    if (status == TITAN_ENOTFOUND)
+        return TITAN_OK;
+    if (status == TITAN_OK)
+        status = hf_config_parse(text.data ? text.data : "", text.len, ret, err);
+    if (status != TITAN_OK)
+        (void)titan_error_wrap(err, "'%s/" HF_CONFIG_NAME "'", path);
+    return status;
+}
+
+/* --- comparing ---------------------------------------------------------------------------------------------------- */
+
+static const char *rope_rule(const struct model_dims *d)
+{
+    return d->rope_scaling[0] ? d->rope_scaling : "none";
+}
+
+static double latent_eps(const struct model_dims *d)
+{
+    return d->kv_lora_rank == 0 ? 0 : d->latent_norm_eps > 0 ? d->latent_norm_eps : d->norm_eps;
+}
+
+static double factor(double x)
+{
+    return x == 0 ? 1 : x;
+}
+
+titan_status hf_config_compare(const struct hf_config *c, const struct model_dims *d, struct buf *ret_note,
+                               struct titan_error *err)
+{
+    const struct model_dims *t = &c->dims;
+    const bool dense = t->n_experts == 0 || t->n_dense_layers > 0, chosen = d->n_experts > 0;
+    const bool same_rule = strcmp(rope_rule(d), rope_rule(t)) == 0;
+    const bool stretched = same_rule && strcmp(rope_rule(d), "none") != 0;
+    const bool ramp = stretched && strcmp(rope_rule(d), "linear") != 0;
+    const struct {
+        const char *key;
+        int64_t ours, theirs;
+    } shapes[] = {{"dim", d->dim, t->dim},
+                  {"n_layers", d->n_layers, t->n_layers},
+                  {"n_heads", d->n_heads, t->n_heads},
+                  {"n_kv_heads", d->n_kv_heads, t->n_kv_heads},
+                  {"head_dim", d->head_dim, t->head_dim},
+                  {"vocab_size", d->vocab_size, t->vocab_size},
+                  {"ffn_hidden", dense ? d->ffn_hidden : t->ffn_hidden, t->ffn_hidden},
+                  {"qk_norm", d->qk_norm, t->qk_norm},
+                  {"qkv_bias", d->qkv_bias, t->qkv_bias},
+                  {"output_bias", d->output_bias, t->output_bias},
+                  {"mlp_bias", d->mlp_bias, t->mlp_bias},
+                  {"rope_dim", d->rope_dim, t->rope_dim},
+                  {"q_lora_rank", d->q_lora_rank, t->q_lora_rank},
+                  {"kv_lora_rank", d->kv_lora_rank, t->kv_lora_rank},
+                  {"qk_nope_head_dim", d->qk_nope_head_dim, t->qk_nope_head_dim},
+                  {"qk_rope_head_dim", d->qk_rope_head_dim, t->qk_rope_head_dim},
+                  {"v_head_dim", d->v_head_dim, t->v_head_dim},
+                  {"n_experts", d->n_experts, t->n_experts},
+                  {"n_shared_experts", d->n_shared_experts, t->n_shared_experts},
+                  {"moe_hidden", chosen ? d->moe_hidden : t->moe_hidden, t->moe_hidden},
+                  {"n_dense_layers", chosen ? d->n_dense_layers : t->n_dense_layers, t->n_dense_layers},
+                  {"sigmoid_scores", d->sigmoid_scores, t->sigmoid_scores}};
+    const struct {
+        const char *key;
+        double ours, theirs;
+    } numbers[] = {{"rope_theta", d->rope_theta, t->rope_theta},
+                   {"norm_eps", d->norm_eps, t->norm_eps},
+                   {"rope_factor", stretched ? d->rope_factor : 0, stretched ? t->rope_factor : 0},
+                   {"rope_original_length", ramp ? (double)d->rope_original_length : 0,
+                    ramp ? (double)t->rope_original_length : 0},
+                   {"rope_low_freq_factor", ramp ? d->rope_low_freq_factor : 0, ramp ? t->rope_low_freq_factor : 0},
+                   {"rope_high_freq_factor", ramp ? d->rope_high_freq_factor : 0, ramp ? t->rope_high_freq_factor : 0},
+                   {"rope_beta_fast", ramp ? d->rope_beta_fast : 0, ramp ? t->rope_beta_fast : 0},
+                   {"rope_beta_slow", ramp ? d->rope_beta_slow : 0, ramp ? t->rope_beta_slow : 0},
+                   {"rope_mscale", ramp ? d->rope_mscale : 0, ramp ? t->rope_mscale : 0},
+                   {"rope_mscale_all_dim", ramp ? d->rope_mscale_all_dim : 0, ramp ? t->rope_mscale_all_dim : 0},
+                   {"no_rope_every", (double)d->no_rope_every, (double)t->no_rope_every},
+                   {"embedding_multiplier", factor(d->embedding_multiplier), factor(t->embedding_multiplier)},
+                   {"residual_multiplier", factor(d->residual_multiplier), factor(t->residual_multiplier)},
+                   {"attention_multiplier", d->attention_multiplier, t->attention_multiplier},
+                   {"logits_scaling", factor(d->logits_scaling), factor(t->logits_scaling)},
+                   {"latent_norm_eps", latent_eps(d), latent_eps(t)},
+                   {"n_expert_groups", (double)d->n_expert_groups, (double)t->n_expert_groups},
+                   {"n_limited_groups", (double)d->n_limited_groups, (double)t->n_limited_groups},
+                   {"group_top_k", (double)d->group_top_k, (double)t->group_top_k},
+                   {"top_k", (double)d->top_k, (double)t->top_k},
+                   {"normalize_scores", chosen && d->normalize_scores, chosen && t->normalize_scores},
+                   {"route_scale", chosen ? d->route_scale : 0, chosen ? t->route_scale : 0}};
+
+    if (!c->there)
+        return TITAN_OK;
+    _cleanup_(buf_free) struct buf other = BUF_INIT;
+    for (size_t i = 0; i < ARRAY_SIZE(shapes); i++)
+        if (shapes[i].ours != shapes[i].theirs)
+            buf_printf(&other, "%smodel.%s = %lld, there %lld", other.len > 0 ? "; " : "", shapes[i].key,
+                       (long long)shapes[i].ours, (long long)shapes[i].theirs);
+    if (other.len > 0) {
+        (void)titan_fail(err, TITAN_ECONFLICT, "the weights are of another model: %s (" HF_CONFIG_NAME ")", other.data);
+        titan_error_hint(err, "leave these keys out with model.flavor = \"hf\": it takes the dimensions from there");
+        return TITAN_ECONFLICT;
+    }
+    if (!same_rule)
+        buf_printf(ret_note, "%smodel.rope_scaling = %s, there %s", ret_note->len > 0 ? "; " : "", rope_rule(d),
+                   rope_rule(t));
+    for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)
+        if (numbers[i].ours != numbers[i].theirs)
+            buf_printf(ret_note, "%smodel.%s = %g, there %g", ret_note->len > 0 ? "; " : "", numbers[i].key,
+                       numbers[i].ours, numbers[i].theirs);
+    return TITAN_OK;
+}
+
+/* --- for a recipe ------------------------------------------------------------------------------------------------- */
+
+/* What a reader of a recipe looks for is said where it is missing. */
+static titan_status read_for(const struct recipe *r, const char *base, struct hf_config *ret, struct titan_error *err)
+{
+    const char *path = r->checkpoint.initial_load_path;
+    char at[PATH_MAX];
+    if (!*path)
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.flavor = \"hf\" needs checkpoint.initial_load_path, the folder with " HF_CONFIG_NAME);
+    const bool beside = *path != '/' && base;
+    if ((size_t)snprintf(at, sizeof at, "%s%s%s", beside ? base : "", beside ? "/" : "", path) >= sizeof at)
+        return titan_fail(err, TITAN_EINVAL, "checkpoint.initial_load_path is too long");
+    _cleanup_fd_ int folder = file_open_named(at, O_RDONLY | O_DIRECTORY);
+    if (folder < 0)
+        return titan_fail_errno(err, "model.flavor = \"hf\": cannot open folder '%s'", at);
+    TRY(hf_config_read(folder, at, ret, err));
+    return ret->there ? TITAN_OK : titan_fail(err, TITAN_ENOTFOUND, "'%s' has no " HF_CONFIG_NAME, at);
+}
+
+titan_status hf_config_fill(struct recipe *r, const char *base, bool *ret_changed, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf note = BUF_INIT;
+    struct hf_config c;
+    char name[64];
+
+    *ret_changed = recipe_lacks_dims(r);
+    if (!*ret_changed)
+        return TITAN_OK;
+    TRY(read_for(r, base, &c, err));
+    if (recipe_key_given(r, recipe_key_find("model", "name")) && strcmp(r->model.name, c.family->ours) != 0)
+        return titan_fail(err, TITAN_ECONFLICT, "model.name = \"%s\", but " HF_CONFIG_NAME " is of \"%s\"",
+                          r->model.name, c.family->ours);
+    (void)snprintf(name, sizeof name, "model.name=%s", c.family->ours);
+    TRY(recipe_set(r, name, err));
+    recipe_fill_dims(r, &c.dims);
+    return hf_config_compare(&c, &r->model.dims, &note, err);
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------------ */
+
+static void put_rope_scaling(struct json_writer *w, const struct model_dims *d)
+{
+    const char *rule = rope_rule(d);
+    if (strcmp(rule, "none") == 0) {
+        json_put_raw(w, "rope_scaling", "null");
+        return;
+    }
+    json_begin_object(w, "rope_scaling");
+    json_put_string(w, "rope_type", rule);
+    json_put_real(w, "factor", d->rope_factor);
+    if (strcmp(rule, "linear") == 0) {
+        json_end_object(w);
+        return;
+    }
+    json_put_int(w, "original_max_position_embeddings", d->rope_original_length);
+    if (strcmp(rule, "llama3") == 0) {
+        json_put_real(w, "low_freq_factor", d->rope_low_freq_factor);
+        json_put_real(w, "high_freq_factor", d->rope_high_freq_factor);
+    } else {
+        json_put_real(w, "beta_fast", d->rope_beta_fast);
+        json_put_real(w, "beta_slow", d->rope_beta_slow);
+        if (d->rope_mscale > 0)
+            json_put_real(w, "mscale", d->rope_mscale);
+        if (d->rope_mscale_all_dim > 0)
+            json_put_real(w, "mscale_all_dim", d->rope_mscale_all_dim);
+    }
+    json_end_object(w);
+}
+
+static void put_experts(struct json_writer *w, const struct hf_family *f, const struct model_dims *d)
+{
+    titan_assert(d->n_experts > 0 && f->experts != HF_DENSE);
+    json_put_int(w, "num_experts_per_tok", d->top_k);
+    if (f->experts == HF_MIXTRAL) {
+        json_put_int(w, "num_local_experts", d->n_experts);
+        json_put_real(w, "router_aux_loss_coef", 0);
+        return;
+    }
+    json_put_int(w, "moe_intermediate_size", d->moe_hidden);
+    json_put_bool(w, "norm_topk_prob", d->normalize_scores);
+    if (f->experts == HF_QWEN) {
+        json_put_int(w, "num_experts", d->n_experts);
+        json_put_int(w, "decoder_sparse_step", 1);
+        json_put_real(w, "router_aux_loss_coef", 0);
+        json_begin_array(w, "mlp_only_layers");
+        for (int64_t l = 0; l < d->n_dense_layers; l++)
+            json_put_int(w, NULL, l);
+        json_end_array(w);
+        return;
+    }
+    json_put_int(w, "n_routed_experts", d->n_experts);
+    json_put_int(w, "n_shared_experts", d->n_shared_experts);
+    json_put_int(w, "first_k_dense_replace", d->n_dense_layers);
+    json_put_int(w, "moe_layer_freq", 1);
+    json_put_real(w, "routed_scaling_factor", d->route_scale);
+    json_put_string(w, "scoring_func", d->sigmoid_scores ? "sigmoid" : "softmax");
+    const char *v2 = d->n_expert_groups > 0 ? "group_limited_greedy" : "greedy";
+    json_put_string(w, "topk_method", d->sigmoid_scores ? "noaux_tc" : v2);
+    json_put_int(w, "n_group", MAX(d->n_expert_groups, 1));
+    json_put_int(w, "topk_group", MAX(d->n_limited_groups, 1));
+    json_put_int(w, "num_nextn_predict_layers", 0);
+}
+
+static void put_latent(struct json_writer *w, const struct model_dims *d)
+{
+    titan_assert(d->kv_lora_rank > 0);
+    if (d->q_lora_rank > 0)
+        json_put_int(w, "q_lora_rank", d->q_lora_rank);
+    else
+        json_put_raw(w, "q_lora_rank", "null");
+    json_put_int(w, "kv_lora_rank", d->kv_lora_rank);
+    json_put_int(w, "qk_nope_head_dim", d->qk_nope_head_dim);
+    json_put_int(w, "qk_rope_head_dim", d->qk_rope_head_dim);
+    json_put_int(w, "v_head_dim", d->v_head_dim);
+    json_put_bool(w, "rope_interleave", true);
+}
+
+/* By its key, once where two traits have one. */
+static void put_trait(struct json_writer *w, const struct hf_trait *trait, bool value, const struct hf_trait *before)
+{
+    if (trait->key && trait->key[0] && !(before && before->key && strcmp(before->key, trait->key) == 0))
+        json_put_bool(w, trait->key, value);
+}
+
+static void put_traits(struct json_writer *w, const struct hf_family *f, const struct model_dims *d)
+{
+    put_trait(w, &f->qk_norm, d->qk_norm, NULL);
+    put_trait(w, &f->qkv_bias, d->qkv_bias, NULL);
+    put_trait(w, &f->output_bias, d->output_bias, &f->qkv_bias);
+    put_trait(w, &f->mlp_bias, d->mlp_bias, NULL);
+    if (f->window) {
+        json_put_raw(w, "sliding_window", "null");
+        if (f->window[0])
+            json_put_bool(w, f->window, false);
+    }
+    if (f->multipliers) {
+        json_put_real(w, "embedding_multiplier", factor(d->embedding_multiplier));
+        json_put_real(w, "residual_multiplier", factor(d->residual_multiplier));
+        json_put_real(w, "logits_scaling", factor(d->logits_scaling));
+        json_put_real(w, "attention_multiplier",
+                      d->attention_multiplier > 0 ? d->attention_multiplier : 1 / sqrt((double)d->head_dim));
+    }
+    if (f->no_rope_layers) {
+        json_put_int(w, "no_rope_layer_interval", MAX(d->no_rope_every, 1));
+        json_begin_array(w, "no_rope_layers");
+        for (int64_t l = 1; l <= d->n_layers; l++)
+            json_put_int(w, NULL, d->no_rope_every == 0 || l % d->no_rope_every != 0);
+        json_end_array(w);
+    }
+    if (f->partial > 0)
+        json_put_real(w, "partial_rotary_factor", d->rope_dim > 0 ? (double)d->rope_dim / (double)d->head_dim : 1);
+}
+
+void hf_config_put(struct json_writer *w, const struct hf_family *f, const struct model_dims *d, int64_t positions)
+{
+    titan_assert(positions >= 1);
+    json_begin_array(w, "architectures");
+    json_put_string(w, NULL, f->class);
+    json_end_array(w);
+    json_put_string(w, "model_type", f->type);
+    put_traits(w, f, d);
+    if (f->latent)
+        put_latent(w, d);
+    else
+        json_put_int(w, "head_dim", d->head_dim);
+    if (f->experts != HF_DENSE)
+        put_experts(w, f, d);
+    json_put_real(w, "attention_dropout", 0);
+    json_put_string(w, "hidden_act", "silu");
+    json_put_int(w, "hidden_size", d->dim);
+    json_put_real(w, "initializer_range", 0.02);
+    json_put_int(w, "intermediate_size", f->experts == HF_MIXTRAL ? d->moe_hidden : d->ffn_hidden);
+    json_put_int(w, "max_position_embeddings", positions);
+    json_put_int(w, "num_attention_heads", d->n_heads);
+    json_put_int(w, "num_hidden_layers", d->n_layers);
+    json_put_int(w, "num_key_value_heads", d->n_kv_heads);
+    json_put_real(w, "rms_norm_eps", d->norm_eps);
+    put_rope_scaling(w, d);
+    json_put_real(w, "rope_theta", d->rope_theta);
+    json_put_bool(w, "tie_word_embeddings", d->tied_embeddings);
+    json_put_bool(w, "use_cache", true);
+    json_put_int(w, "vocab_size", d->vocab_size);
+}

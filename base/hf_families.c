@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/hf_families.h"
+
+#include <string.h>
+
+#include "base/cleanup.h"
+
+#define ALWAYS                                                                                                         \
+    {                                                                                                                  \
+        "", true                                                                                                       \
+    }
+#define KEY(name)                                                                                                      \
+    {                                                                                                                  \
+        name, false                                                                                                    \
+    }
+
+/* clang-format off */
+const struct hf_family hf_families[] = {
+    {"llama", "LlamaForCausalLM", "llama3",
+     .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"), .mlp_bias = KEY("mlp_bias")},
+    {"qwen3", "Qwen3ForCausalLM", "qwen3",
+     .qk_norm = ALWAYS, .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"),
+     .window = "use_sliding_window"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", "qwen3", .experts = HF_QWEN,
+     .qk_norm = ALWAYS, .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"),
+     .window = "use_sliding_window"},
+    {"deepseek_v2", "DeepseekV2ForCausalLM", "deepseek_v3", .latent = true, .experts = HF_SOFTMAX, .route_scale = 1},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", "deepseek_v3", .latent = true, .experts = HF_SIGMOID, .route_scale = 2.5},
+    {"mistral", "MistralForCausalLM", "mistral", .window = ""},
+    {"mixtral", "MixtralForCausalLM", "mixtral", .experts = HF_MIXTRAL, .window = "", .rope_theta = 1e6, .norm_eps = 1e-5,
+     .experts_in = "block_sparse_moe", .expert = {"w1", "w3", "w2"}},
+    {"qwen2", "Qwen2ForCausalLM", "qwen2", .qkv_bias = ALWAYS, .window = "use_sliding_window"},
+    {"smollm3", "SmolLM3ForCausalLM", "smollm3",
+     .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"), .mlp_bias = KEY("mlp_bias"),
+     .no_rope_layers = true, .rope_theta = 2e6, .tied = true, .window = "use_sliding_window"},
+    {"granite", "GraniteForCausalLM", "granite",
+     .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"), .mlp_bias = KEY("mlp_bias"),
+     .multipliers = true},
+    {"seed_oss", "SeedOssForCausalLM", "seed_oss",
+     .qkv_bias = {"attention_bias", true}, .output_bias = KEY("attention_out_bias"), .mlp_bias = KEY("mlp_bias")},
+    {"phi3", "Phi3ForCausalLM", "phi3", .partial = 1, .fused = true, .norm_eps = 1e-5, .window = ""},
+    {"glm4_moe", "Glm4MoeForCausalLM", "glm4_moe", .experts = HF_SIGMOID,
+     .qk_norm = KEY("use_qk_norm"), .qkv_bias = KEY("attention_bias"), .partial = 0.5, .norm_eps = 1e-5, .route_scale = 1},
+};
+/* clang-format on */
+const int hf_families_count = ARRAY_SIZE(hf_families);
+
+const struct hf_family *hf_family_of_type(const char *type)
+{
+    for (int i = 0; i < hf_families_count; i++)
+        if (strcmp(hf_families[i].type, type) == 0)
+            return &hf_families[i];
+    return NULL;
+}
+
+void hf_families_list(struct buf *out)
+{
+    for (int i = 0; i < hf_families_count; i++)
+        buf_printf(out, "%s%s", i == 0 ? "" : i + 1 < hf_families_count ? ", " : " and ", hf_families[i].type);
+    buf_puts(out, " are supported");
+}
+
+/* --- which family a model is of ----------------------------------------------------------------------------------- */
+
+static bool can_have(const struct hf_trait *t, bool value)
+{
+    return (t->key && t->key[0]) || t->initial == value;
+}
+
+/* Two traits by one key are both there or both not. */
+static bool agree(const struct hf_trait *a, bool a_has, const struct hf_trait *b, bool b_has)
+{
+    return !a->key || !b->key || !a->key[0] || strcmp(a->key, b->key) != 0 || a_has == b_has;
+}
+
+/* The first trait that the family's layers cannot have; NULL: they have all. */
+static const char *lacks_trait(const struct hf_family *f, const struct model_dims *d)
+{
+    const bool factors = d->embedding_multiplier != 0 || d->residual_multiplier != 0 || d->attention_multiplier != 0 ||
+                         d->logits_scaling != 0;
+
+    if (!can_have(&f->qk_norm, d->qk_norm))
+        return d->qk_norm ? "with a norm of heads" : "without a norm of heads";
+    if (!can_have(&f->qkv_bias, d->qkv_bias) || !can_have(&f->output_bias, d->output_bias) ||
+        !agree(&f->qkv_bias, d->qkv_bias, &f->output_bias, d->output_bias))
+        return "with such biases of attention";
+    if (!can_have(&f->mlp_bias, d->mlp_bias))
+        return "with biases of the feed-forward layer";
+    if (factors && !f->multipliers)
+        return "with multipliers";
+    if (d->no_rope_every > 0 && !f->no_rope_layers)
+        return "with layers that do not rotate";
+    if (d->rope_dim > 0 && f->partial == 0)
+        return "with a part of a head that does not rotate";
+    return NULL;
+}
+
+static const char *lacks_experts(const struct hf_family *f, const struct model_dims *d)
+{
+    const bool limited = d->n_expert_groups > 0 && d->n_limited_groups < d->n_expert_groups;
+
+    if (f->experts == HF_DENSE || d->n_experts == 0)
+        return (f->experts == HF_DENSE) == (d->n_experts == 0) ? NULL
+               : d->n_experts > 0                              ? "with experts"
+                                                               : "without experts";
+    if (f->experts == HF_QWEN || f->experts == HF_MIXTRAL)
+        return d->n_shared_experts     ? "with shared experts"
+               : d->sigmoid_scores     ? "with sigmoid scores"
+               : limited               ? "with groups of experts"
+               : d->route_scale != 1   ? "with scores times model.route_scale"
+               : f->experts == HF_QWEN ? NULL
+               : !d->normalize_scores  ? "without model.normalize_scores"
+               : d->n_dense_layers > 0 ? "with layers without experts"
+                                       : NULL;
+    if (d->sigmoid_scores != (f->experts == HF_SIGMOID))
+        return d->sigmoid_scores ? "with sigmoid scores" : "with softmax scores";
+    if (d->n_expert_groups > 0 && d->group_top_k != (d->sigmoid_scores ? 2 : 1))
+        return d->sigmoid_scores ? "that scores a group of experts by other than its best two"
+                                 : "that scores a group of experts by other than its best one";
+    return !d->sigmoid_scores && d->normalize_scores ? "with model.normalize_scores" : NULL;
+}
+
+/* What the model has and the family has not; NULL: nothing. */
+static const char *lacks(const struct hf_family *f, const struct model_dims *d)
+{
+    const char *trait;
+
+    if (f->latent != (d->kv_lora_rank > 0))
+        return f->latent ? "without latent attention" : "with latent attention";
+    trait = lacks_experts(f, d);
+    return trait ? trait : lacks_trait(f, d);
+}
+
+/* Of the same kind: the one to speak of where none fits. */
+static bool is_near(const struct hf_family *f, const struct model_dims *d)
+{
+    return f->latent == (d->kv_lora_rank > 0) && (f->experts == HF_DENSE) == (d->n_experts == 0) &&
+           (d->n_experts == 0 || (f->experts == HF_SIGMOID) == d->sigmoid_scores);
+}
+
+titan_status hf_family_of(const struct model_dims *dims, const char *name, const struct hf_family **ret,
+                          struct titan_error *err)
+{
+    const struct hf_family *first = NULL, *own = NULL, *near = NULL;
+
+    for (const struct hf_family *f = hf_families; f < hf_families + hf_families_count; f++) {
+        const bool named = strcmp(f->ours, name) == 0, fits = !lacks(f, dims);
+        first = first || !fits ? first : f;
+        own = own || !fits || !named ? own : f;
+        near = near || !named || !is_near(f, dims) ? near : f;
+    }
+    *ret = own ? own : first;
+    if (*ret)
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EUNSUPPORTED, "transformers has no class for this model: %s %s",
+                      near ? near->class : "a model", near ? lacks(near, dims) : "with these traits");
+}
