@@ -213,6 +213,39 @@ def other_data_on_every_way():
     assert OTHER_DATA in reason, reason
 
 
+def samples(job):
+    """{number of a sample: hash} of what a job read from step 21 on, 4 a step behind 160, whichever worker did; each hash the same."""
+    found = {}
+    for file in (World.daemon.state / f"jobs/{job}").glob("samples-*.csv"):
+        for step, number_in_step, text in (line.split(",") for line in file.read_text().splitlines() if line.count(",") == 2):
+            g = 160 + (int(step) - 21) * 4 + int(number_in_step)
+            assert found.setdefault(g, text) == text, (job, step, number_in_step)
+    return found
+
+
+def batch_of_a_new_worker():
+    """another batch, taken by accept_changed: a worker that comes anew, with the state from the others' memory, reads on where they do"""
+    d = World.daemon
+    one = d.state / "one"
+    assert command(BIN / "titan-worker", "run", TINY, "--dir", one, *overrides(keys(training__steps=200, metrics__log_samples="true"))).code == 0
+    lines = sorted((int(step), int(n), text) for f in one.glob("samples-*.csv") for step, n, text in (x.split(",") for x in f.read_text().splitlines()))
+    whole = [text for _, _, text in lines]  # 8 a step: by their numbers
+    both = {"elastic__max_workers": 2, "metrics__log_samples": "true"}
+    first = number(submit("--follow", **both))
+    job = number(d.ctl("resume", first, *overrides({"training.steps": LONG, "training.global_batch_size": 4, "checkpoint.accept_changed": '["batch"]'})))
+    for kill in range(2):
+        s = until("two workers train", lambda: (lambda s: s["state"] == "RUNNING" and s["world_size"] == 2 and s["step"] > 22 and s)(d.status(job)))
+        workers = d.workers(job)
+        os.kill(workers[(min, max)[kill](workers)], signal.SIGKILL)
+        until("it goes on with another", lambda: (lambda n: n["state"] == "RUNNING" and n["world_size"] == 2 and n["step"] > s["step"] + 5)(d.status(job)))
+    d.ok("cancel", job)
+    ended(job, "CANCELLED")
+    rungs = {e["detail"]["rung"] for e in d.lines("events", job) if e["type"] == "state.ready"}
+    assert rungs - {"checkpoint"}, rungs
+    got = {g: text for g, text in samples(job).items() if g < len(whole)}
+    assert len(got) > 40 and min(got) == 160 and got == {g: whole[g] for g in got}, (len(got), min(got))
+
+
 def the_way_back():
     """a run that went back is resumed from where it is; submit prints the step that is taken, refuses one that is not there, and prints what more steps do to the rate"""
     d = World.daemon
@@ -333,7 +366,7 @@ if __name__ == "__main__":
         World.done = number(submit("--follow"))
         try:
             tap(resume_a_cancelled_job, resume_what_completed_or_failed, resume_whatever_it_began_with, resume_refused, one_folder_two_jobs, from_another_job, other_data_on_every_way,
-                the_way_back, fresh_folders,
+                batch_of_a_new_worker, the_way_back, fresh_folders,
                 job_in_a_run_file, nothing_to_begin_with, weights_alone_at_the_end, same_key)
         except SystemExit as end:
             if end.code:

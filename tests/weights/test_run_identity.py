@@ -151,6 +151,18 @@ def test_the_same_goes_on():
         assert done.code == 0 and " warn " not in done.err, (way, done.err[-1500:])
 
 
+def test_generating():
+    """text is not generated with a tokenizer that is not the run's any more, unless it is named"""
+    at = fresh("generating")
+    assert start(at, "own").code == 0
+    args = (titan.BIN / "titan-worker", "generate", at / "own/checkpoint", "--max-tokens", 1, "--device", "cpu")
+    assert titan.command(*args).code == 0
+    other_ids(at)
+    done = titan.command(*args)
+    assert done.code == 2 and "gives other ids" in done.err and "--tokenizer" in done.err, done.err
+    assert titan.command(*args, "--tokenizer", at / "tokenizer").code == 0
+
+
 def test_goes_on_behind_what_was_read():
     """another batch begins with the next sample: none is read twice, none is left out, as if it had been one run"""
     at = fresh("behind")
@@ -301,5 +313,5 @@ def test_manifests_of_earlier_versions():
         shutil.rmtree(newest.parents[1] / "step-00000010")
 
 
-titan.tap(test_every_difference_on_every_way, test_the_same_goes_on, test_goes_on_behind_what_was_read, test_mixture,
+titan.tap(test_every_difference_on_every_way, test_the_same_goes_on, test_generating, test_goes_on_behind_what_was_read, test_mixture,
           test_partial_load_on_another_mesh, test_longer_run, test_line, test_names, test_manifests_of_earlier_versions)

@@ -29,6 +29,15 @@ static titan_status open_tokenizer(struct inference *i, const char *given, const
             titan_error_hint(err, "the run trained with it; --tokenizer names where it is now");
         return err && err->status == TITAN_ENOMEM ? TITAN_ENOMEM : TITAN_EINVAL;
     }
+    const struct run_identity *trained = &i->trained.info.identity;
+    if (!given && trained->known && tokenizer_hash(i->tokenizer) != trained->tokenizer) {
+        (void)titan_fail(err, TITAN_EINVAL,
+                         "the tokenizer '%s' gives other ids (%016" PRIx64
+                         ") than when the run trained with it (%016" PRIx64 ")",
+                         name, tokenizer_hash(i->tokenizer), trained->tokenizer);
+        titan_error_hint(err, "--tokenizer names the one that is meant");
+        return TITAN_EINVAL;
+    }
     if (tokenizer_vocabulary(i->tokenizer) > r->model.dims.vocab_size)
         return titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has %" PRId64 " tokens, the model %" PRId64, name,
                           tokenizer_vocabulary(i->tokenizer), (int64_t)r->model.dims.vocab_size);
