@@ -12,8 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from titan import BIN, SOURCE, Daemon, command, tap  # noqa: E402
+from torchtitan_sets import HERE, override_sets  # noqa: E402
+from torchtitan_sets import LACKS as OVERRIDES_LACK  # noqa: E402
 
-HERE = SOURCE / "tests/interop/torchtitan"
 # Each on the number of devices that its first line or TorchTitan's documents name; the mesh without axes of one.
 FILES = {
     "llama3/debug_model": (8, {"dp_shard": 8}),
@@ -66,30 +67,20 @@ def rescued():
     assert done.code == 0, done.err
 
 
-OVERRIDES_LACK = {
-    "features/fsdp2_memory_estimation/1": "memory_estimation.enable",
-    "models/llama4_pp+fsdp+tp+ep+compile/1": "model.name",
-    "models/gpt_oss_fsdp+tp+ep+compile/1": "model.name",
-    "h100/simplefsdp_deepseekv3_auto_bucketing/1": "compile.graph_passes",  # a key of its own configuration module
-}
-
-
 def integration_tests():
     """what TorchTitan's integration tests lay over its base file plans; what is refused is named in one line"""
-    lacking = {}
-    lines = (HERE / "overrides.tsv").read_text().splitlines()
-    for line in lines:
-        name, gpus, *sets = line.split("\t")
-        sets = [s.replace("./tests/assets", str(HERE)) for s in sets]
-        done = plan("base_config", gpus, sets)
+    lacking, n = {}, 0
+    for name, devices, sets in override_sets():
+        done = plan("base_config", devices, sets)
+        n += 1
         if done.code:
             assert done.code == 2 and done.err.count("\n") <= 2, (name, done.code, done.err)
             lacking[name] = done.err
-    wrong = {n: e for n, e in lacking.items() if OVERRIDES_LACK.get(n, "accepted") not in e}
+    wrong = {name: e for name, e in lacking.items() if OVERRIDES_LACK.get(name, "accepted") not in e}
     assert not wrong, json.dumps(wrong, indent=1)
     plans = OVERRIDES_LACK.keys() - lacking.keys()
     assert not plans, f"these plan, and are said not to: {plans}"
-    print(f"# {len(lines) - len(lacking)} of {len(lines)} plan")
+    print(f"# {n - len(lacking)} of {n} plan")
 
 
 # --- submitted -------------------------------------------------------------------------------------------------------

@@ -24,27 +24,33 @@ static void put_file(const char *name, const void *data, size_t len)
     assert_int_equal(file_replace(root_path(name), data, len, NULL), TITAN_OK);
 }
 
-static uint64_t fingerprint_of_text(const char *name)
+static uint64_t fingerprint_of(const char *name, enum data_format format)
 {
     _cleanup_(data_files_clear) struct data_files files = {0};
+    const char *path = root_path(name);
     struct corpus c = {0};
-    assert_int_equal(data_files_add(&files, root_path(name), NULL), TITAN_OK);
-    assert_int_equal(corpus_open_text(&c, root_path(name), &files, NULL), TITAN_OK);
+    struct titan_error err = {0};
+    int32_t separator;
+    bool encoded;
+    titan_status status = data_format_files(path, format, SPLIT_TRAINING, &files, &err);
+    if (status == TITAN_OK)
+        status = format == DATA_TEXT ? corpus_open_text(&c, &files, false, &encoded, &err)
+                                     : corpus_open_tokens(&c, &files, format, &separator, &err);
+    if (status != TITAN_OK)
+        fail_msg("%s", err.msg);
     const uint64_t hash = fingerprint_of_corpus(&c);
     corpus_close(&c);
     return hash;
 }
 
+static uint64_t fingerprint_of_text(const char *name)
+{
+    return fingerprint_of(name, DATA_TEXT);
+}
+
 static uint64_t fingerprint_of_tokens(const char *name)
 {
-    struct corpus c = {0};
-    struct titan_error err = {0};
-    int32_t separator;
-    if (corpus_open_tokens(&c, root_path(name), data_format_of(root_path(name)), &separator, &err) != TITAN_OK)
-        fail_msg("%s", err.msg);
-    const uint64_t hash = fingerprint_of_corpus(&c);
-    corpus_close(&c);
-    return hash;
+    return fingerprint_of(name, data_format_of(root_path(name)));
 }
 
 static void test_text(void **state)
@@ -84,18 +90,18 @@ static void test_large(void **state)
     const uint64_t first = last / (FINGERPRINT_BLOCKS - 1), seventh = last * 7 / (FINGERPRINT_BLOCKS - 1);
     const uint64_t seen[] = {0, bytes - 1, last, first, seventh + FINGERPRINT_BLOCK_BYTES - 1};
     const uint64_t unseen[] = {FINGERPRINT_BLOCK_BYTES, first - 1, seventh + FINGERPRINT_BLOCK_BYTES};
-    _cleanup_fd_ int fd = open(root_path("large.bin"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    _cleanup_fd_ int fd = open(root_path("large.u32.bin"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     assert_true(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
-    const uint64_t hash = fingerprint_of_tokens("large.bin");
+    const uint64_t hash = fingerprint_of_tokens("large.u32.bin");
     for (size_t i = 0; i < ARRAY_SIZE(seen) + ARRAY_SIZE(unseen); i++) {
         const bool looked = i < ARRAY_SIZE(seen);
         const uint64_t at = looked ? seen[i] : unseen[i - ARRAY_SIZE(seen)];
         assert_int_equal(pwrite(fd, "x", 1, (off_t)at), 1);
-        if ((fingerprint_of_tokens("large.bin") == hash) == looked)
+        if ((fingerprint_of_tokens("large.u32.bin") == hash) == looked)
             fail_msg("byte %lu of %lu", (unsigned long)at, (unsigned long)bytes);
         assert_int_equal(pwrite(fd, "", 1, (off_t)at), 1);
     }
-    assert_int_equal(unlink(root_path("large.bin")), 0);
+    assert_int_equal(unlink(root_path("large.u32.bin")), 0);
 }
 
 static void write_shard(const char *name, uint16_t last)
