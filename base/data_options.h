@@ -17,7 +17,11 @@
          WORD_NONE},                                                                                                   \
         {"encoding", 0, "NAME", "build: of files without a byte order mark: utf-8 (default) or latin-1", WORD_NONE},   \
         {"eos", 0, "TOKEN", "build: the token behind each document, where the tokenizer names none", WORD_NONE},       \
-        {"format", 0, "KIND", "build: what files are: auto (by their names), text or jsonl", WORD_NONE},               \
+        {"format", 0, "KIND", "build: what files are: auto (by their names), text, jsonl or sft", WORD_NONE},          \
+        {"chat-template", 0, "NAME", "build: of conversations (sft): none (default), chatml, llama3 or gemma",         \
+         WORD_NONE},                                                                                                   \
+        {"prompt", 0, "NAME", "build: sft: the field that is asked (default prompt)", WORD_NONE},                      \
+        {"completion", 0, "NAME", "build: sft: the field that answers (default completion)", WORD_NONE},               \
         {"bos", 0, NULL, "build: begin of text in front of each document too", WORD_NONE},                             \
         {"threads", 0, "N", "build: threads that tokenise (default: all cores)", WORD_NONE},                           \
         {"shard-tokens", 0, "N", "build: a shard ends with the document that reaches so many (default 268435456)",     \

@@ -8,7 +8,7 @@
 /* Rows of a table of struct option_spec. */
 #define EVAL_OPTIONS                                                                                                   \
     {"data", 0, "PATH", "a file or a folder (default: the run's validation data)", WORD_FILE},                         \
-        {"dataset", 0, "KIND", "what it is: text, jsonl, c4, c4_test or c4_validation (default: as in the run)",       \
+        {"dataset", 0, "KIND", "what it is: text, jsonl, c4, c4_test, c4_validation or sft (default: as in the run)",  \
          WORD_NONE},                                                                                                   \
         {"steps", 0, "N", "steps of the run's validation batch, -1 = all of the data (default: as in the run)",        \
          WORD_NONE},                                                                                                   \

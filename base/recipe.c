@@ -815,6 +815,19 @@ static void warn_of_text(const struct recipe *r, struct buf *out)
                    "the text of its records\n");
 }
 
+static void warn_of_template(const struct recipe *r, struct buf *out)
+{
+    bool used = (r->training.mixture.n == 0 && strcmp(r->training.dataset, "sft") == 0) ||
+                (r->validation.enable && strcmp(r->validation.dataset, "sft") == 0);
+
+    for (int64_t i = 0; i < r->training.mixture.n; i++) {
+        const char *its = r->training.mixture.source[i].dataset;
+        used = used || strcmp(*its ? its : r->training.dataset, "sft") == 0;
+    }
+    if (!used && strcmp(r->training.chat_template, "none") != 0)
+        buf_puts(out, "training.chat_template has no effect: no data is of the kind \"sft\"\n");
+}
+
 /* A folder that nothing is written to. */
 static void warn_of_dump_folder(const struct recipe *r, struct buf *out)
 {
@@ -849,6 +862,7 @@ static void warn_of_float8(const struct recipe *r, struct buf *out)
 void recipe_warnings(const struct recipe *r, struct buf *out)
 {
     warn_of_float8(r, out);
+    warn_of_template(r, out);
     warn_of_text(r, out);
     warn_of_dump_folder(r, out);
     if (strcmp(r->parallelism.fsdp_reshard_after_forward, "always") == 0 &&

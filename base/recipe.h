@@ -114,6 +114,7 @@ struct recipe {
         int64_t seq_len, steps;
         double max_norm; /* 0 = no clipping */
         char dataset[64], dataset_path[1024];
+        char chat_template[16]; /* of data of kind "sft" */
         struct recipe_mixture mixture;
         char dtype[16];                 /* of master weights, gradients and moments: "float32", "bfloat16" */
         char mixed_precision_param[16]; /* "bfloat16", "float32", "auto" */

@@ -462,7 +462,7 @@ static titan_status check_rounding(const struct recipe *r, struct titan_error *e
 
 static titan_status check_mixture(const struct recipe *r, struct titan_error *err)
 {
-    static const char *const kinds[] = {"", "text", "jsonl", "c4", "c4_test", "c4_validation"};
+    static const char *const kinds[] = {"", "text", "jsonl", "c4", "c4_test", "c4_validation", "sft"};
     for (int64_t i = 0; i < r->training.mixture.n; i++) {
         const char *dataset = r->training.mixture.source[i].dataset;
         bool known = false;

@@ -130,11 +130,18 @@ def full_disk():
         command("umount", place)
 
 
+def pairs():
+    """Questions with answers, which alone are trained on."""
+    (HOME / "pairs.jsonl").write_text("".join(json.dumps({"prompt": f"What is {i} and {i + 1}? ", "completion": f"It is {2 * i + 1}, and no more."}) + "\n"
+                                              for i in range(900)))
+    return HOME / "pairs.jsonl"
+
+
 def mixture():
     (HOME / "text").mkdir(exist_ok=True)
     (HOME / "text/a.txt").write_text("\n".join(f"line {i} of what is not in C4" for i in range(1000)))
     return (f'[{{path = "{HOME}/tokens", weight = 3}}, {{path = "{HOME}/text", weight = 1}}, '
-            f'{{path = "{HOME}/c4", weight = 1, dataset = "c4"}}]')
+            f'{{path = "{HOME}/c4", weight = 1, dataset = "c4"}}, {{path = "{pairs()}", weight = 1, dataset = "sft"}}]')
 
 
 def samples(folder):
@@ -175,6 +182,26 @@ def resized_runs():
     assert shutil.rmtree(HOME / "daemon", ignore_errors=True) is None
 
 
+def masks():
+    """prompts and completions: one worker's losses to the bit on two and three, and behind a checkpoint; only answers count"""
+    def losses(name, workers, *more):
+        keys = {**KEYS, "training.dataset_path": pairs(), "training.dataset": "sft", "training.steps": 12, "training.block_causal": "true",
+                "numerics.canonical": "true", "metrics.log_samples": "false", "elastic.max_workers": 3, "checkpoint.interval": 5}
+        done = command(BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", *overrides(keys), *more, "-n", workers, "--dir", HOME / name)
+        assert done.code == 0, done.err
+        assert "file of conversations, 900 documents" in done.err and "of them trained on" in done.err, done.err
+        return {m["step"]: m["loss"] for m in map(json.loads, (HOME / name / "metrics.jsonl").read_text().splitlines())}
+
+    want = losses("masks-1", 1)
+    assert len(want) == 12 and losses("masks-2", 2) == want
+    shutil.rmtree(HOME / "masks-1/checkpoint/step-00000012", ignore_errors=True)
+    assert losses("masks-1", 3) == want
+    build = titanctl("data", "build", "--tokenizer", "bytes", "--format", "sft", "--out", HOME / "pairs", pairs())
+    told = json.loads(titanctl("data", "inspect", HOME / "pairs", "-o", "json").out)
+    answers = sum(len(json.loads(line)["completion"]) + 1 for line in pairs().read_text().splitlines())
+    assert build.code == 0 and told["tokens_trained_on"] == answers < told["tokens"] and titanctl("data", "verify", HOME / "pairs").code == 0
+
+
 def refused():
     """data a run cannot use: refused when it starts, in one line that has both sides"""
     def run(says, **keys):
@@ -198,12 +225,14 @@ def refused():
     run("expected what training.dataset may be", mixture='[{path = "/tmp", dataset = "wikipedia"}]')
     run("2 sources have a weight", mixture='[{path = "/tmp", weight = 1}, {path = "/usr"}]')
     run("both given", mixture='[{path = "/tmp"}]', dataset_path="/tmp")
+    (HOME / "unanswered.jsonl").write_text('{"messages": []}\n{"messages": [{"role": "user", "content": "a"}]}\n')
+    run("2 bad records, the first: ", dataset_path=HOME / "unanswered.jsonl", dataset="sft")
     (HOME / "short").write_text("short")
     done = build("short", "no-begin", "--bos")
     assert done.code == 2 and "'bytes' has no begin of text" in done.err and not (HOME / "no-begin").exists(), done
 
 
 try:
-    tap(numpy_reads_it, killed_builds, full_disk, resized_runs, refused)
+    tap(numpy_reads_it, killed_builds, full_disk, resized_runs, masks, refused)
 finally:
     shutil.rmtree(HOME, ignore_errors=True)

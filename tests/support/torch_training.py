@@ -60,16 +60,22 @@ def write_tokens(path, count):
     return list(ids)
 
 
-def batch_of(tokens, step, keys):
-    """Rows of seq_len + 1 tokens of a step, from 1: docs/data.md, "Which sample comes when"."""
+def batch_of(tokens, step, keys, windows=None):
+    """Rows of seq_len + 1 tokens of a step, from 1: docs/data.md, "Which sample comes when". windows: of those with these numbers alone."""
     from make_rng_reference import key, permute
     length, batch = keys["training.seq_len"], keys["training.global_batch_size"]
-    windows = (len(tokens) - 1) // length
+    windows = windows or range((len(tokens) - 1) // length)
     rows = []
     for g in range((step - 1) * batch, step * batch):
-        at = permute(key(keys["training.seed"], f"data.pass.{g // windows}"), g % windows, windows)
+        at = windows[permute(key(keys["training.seed"], f"data.pass.{g // len(windows)}"), g % len(windows), len(windows))]
         rows.append(tokens[at * length:(at + 1) * length + 1])
     return rows
+
+
+def windows_of(trained, keys):
+    """Numbers of the windows with a target that is trained on."""
+    length = keys["training.seq_len"]
+    return [w for w in range((len(trained) - 1) // length) if any(trained[w * length + 1:(w + 1) * length + 1])]
 
 
 def rate(step, steps, keys):
@@ -99,9 +105,10 @@ def step_of(optimizer, kept):
             state[key].copy_(state[key].to(torch.bfloat16))
 
 
-def train(folder, tokens, steps, keys=KEYS, kept="float32", compute="float32"):
+def train(folder, tokens, steps, keys=KEYS, kept="float32", compute="float32", trained=None):
     """[(loss, gradient norm before clipping)] of every step, and the weights after them.
 
+    trained: of each token whether it counts as a target; None: all do.
     kept, of STATES: what weights and moments are kept in. With training.dtype the parameters are bf16 tensors, which are cast to compute for each
     use, so that gradients are bf16 as well, and PyTorch's fused AdamW keeps its state in their type. Logits are widened for the loss."""
     import torch
@@ -117,10 +124,15 @@ def train(folder, tokens, steps, keys=KEYS, kept="float32", compute="float32"):
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
             group["lr"] = rate(step, steps, keys)
-        rows = torch.tensor(batch_of(tokens, step, keys))
+        windows = windows_of(trained, keys) if trained else None
+        rows = torch.tensor(batch_of(tokens, step, keys, windows))
+        targets = rows[:, 1:].flatten()
+        if trained:
+            counts = torch.tensor(batch_of(trained, step, keys, windows))[:, 1:].flatten()
+            targets = targets.masked_fill(counts == 0, -100)
         used = {name: p.to(getattr(torch, compute)) for name, p in weights.items()}
         logits = torch.func.functional_call(model, used, (rows[:, :-1],)).logits.float()
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets)
         optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(weights.values(), keys["training.max_norm"])

@@ -238,6 +238,32 @@ void corpus_starts(const struct corpus *c, uint64_t at, int64_t n, const int32_t
     }
 }
 
+bool corpus_masked(const struct corpus *c)
+{
+    for (size_t i = 0; i < c->n; i++)
+        if (c->segments[i].mask)
+            return true;
+    return false;
+}
+
+int64_t corpus_mask(const struct corpus *c, uint64_t at, int64_t n, int32_t *targets)
+{
+    titan_assert(n >= 0 && at <= c->tokens && (uint64_t)n <= c->tokens - at);
+    int64_t trained = 0;
+    for (int64_t i = 0; i < n;) {
+        const struct segment *s = &c->segments[find_segment(c, at + (uint64_t)i)];
+        const uint64_t base = at + (uint64_t)i - s->start;
+        const int64_t end = i + (int64_t)MIN((uint64_t)(n - i), s->tokens - base);
+        for (uint64_t t = base; i < end; i++, t++) {
+            const bool counts = !s->mask || s->mask[t / 8] >> (t % 8) & 1;
+            trained += counts;
+            if (targets && !counts)
+                targets[i] = -1;
+        }
+    }
+    return trained;
+}
+
 uint64_t corpus_documents(const struct corpus *c)
 {
     uint64_t n = 0;

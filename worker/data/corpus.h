@@ -37,6 +37,7 @@ struct segment {
     uint32_t width;         /* bytes a token */
     bool separated;         /* the last token is the corpus's separator and in no file */
     int64_t id_max;         /* no id is larger; -1: not known */
+    const uint8_t *mask;    /* a bit a token, from the lowest on: trained on; NULL: all are */
     struct document_index index;
     struct mapping mapping, index_mapping;
 };
@@ -63,6 +64,10 @@ titan_status corpus_read(const struct corpus *c, uint64_t at, int64_t n, int64_t
 void corpus_starts(const struct corpus *c, uint64_t at, int64_t n, const int32_t *tokens, int32_t *ret);
 /* The first token of document d of a segment with an index; not beyond its end, whatever the index says. */
 uint64_t corpus_document(const struct segment *s, uint64_t d);
+/* Of n targets, which are the tokens from `at` on: -1 in the place of those that are not trained on. Returns how many
+ * are. targets NULL: counts only. */
+int64_t corpus_mask(const struct corpus *c, uint64_t at, int64_t n, int32_t *targets);
+bool corpus_masked(const struct corpus *c);
 /* By its indexes, or files of text; 0: it has neither. */
 uint64_t corpus_documents(const struct corpus *c);
 /* Ids that are too large for the model, as far as they are known at once: by headers, else by reading the whole of

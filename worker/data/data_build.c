@@ -44,7 +44,7 @@ static void inputs_clear(struct inputs *in)
 static bool is_lines(const struct build_options *o, const char *path)
 {
     if (o->files != BUILD_AUTO)
-        return o->files == BUILD_JSONL;
+        return o->files != BUILD_TEXT;
     return data_file_is(path, ".jsonl") || data_file_is(path, ".ndjson") || data_file_is(path, ".json");
 }
 
@@ -86,7 +86,7 @@ static titan_status choose_files(struct inputs *in, size_t from, const char *inp
     struct data_files *f = &in->files;
     const bool named = f->n == from + 1 && !f->file[from].path[f->file[from].name];
     char split[64];
-    bool any_lines = o->files == BUILD_JSONL, any_split = false;
+    bool any_lines = o->files >= BUILD_JSONL, any_split = false;
     (void)snprintf(split, sizeof(split), "c4-%s", o->c4_split ? o->c4_split : "");
     for (size_t i = from; i < f->n; i++) {
         if (data_file_is(f->file[i].path, ".parquet"))
@@ -110,7 +110,7 @@ static titan_status inputs_list(const struct build_options *o, struct inputs *in
         TRY(data_files_add(&in->files, o->inputs[i], err));
         TRY(choose_files(in, from, o->inputs[i], o, err));
     }
-    if (in->files.n == 0 && o->files == BUILD_JSONL && in->files.left_out.by[OMITTED_HELD_OUT].n == 0)
+    if (in->files.n == 0 && o->files >= BUILD_JSONL && in->files.left_out.by[OMITTED_HELD_OUT].n == 0)
         return titan_fail(err, TITAN_EINVAL,
                           "there are no files of JSON lines (.jsonl, .ndjson, .json, also .gz or .zst) in '%s'%s",
                           o->inputs[0], o->n_inputs > 1 ? " and the others" : "");
@@ -142,6 +142,9 @@ static uint64_t inputs_hash(const struct build_options *o, const struct inputs *
     if (o->encoding != TEXT_UTF8 || o->eos)
         hash = hash_word(hash_word(hash, o->encoding), (uint64_t)eos_of(o));
     hash = hash_bytes(hash, field, strlen(field) + 1);
+    const char *const chat[] = {o->chat.template, o->chat.prompt, o->chat.completion};
+    for (size_t i = 0; i < ARRAY_SIZE(chat) && o->files == BUILD_SFT; i++)
+        hash = hash_text(hash_word(hash, i), chat[i] ? chat[i] : "");
     for (size_t i = 0; i < in->files.n; i++) {
         const struct data_file *file = &in->files.file[i];
         hash = hash_bytes(hash, file->path, strlen(file->path) + 1);
@@ -297,6 +300,7 @@ struct pipeline {
     struct titan_error fault; /* of the first thread that failed */
     uint32_t width;
     int32_t bos, eos;
+    struct chat *chat; /* NULL: records are texts */
     pthread_t *threads;
     int n_threads;
 };
@@ -380,6 +384,7 @@ static void *encode_main(void *arg)
     struct titan_error err = {0};
     struct piece_encoder e = {.field = field_of(p->opt),
                               .any_bytes = tokenizer_vocabulary(p->opt->tokenizer) == 256,
+                              .chat = p->chat,
                               .bos = p->bos,
                               .eos = p->eos,
                               .width = p->width};
@@ -394,6 +399,7 @@ static void *encode_main(void *arg)
         pipeline_fail(p, &err);
     tokenizer_encoder_close(e.encoder);
     free(e.ids.ids);
+    chat_tokens_free(&e.turn);
     return NULL;
 }
 
@@ -511,7 +517,8 @@ static titan_status write_ids(struct build *b, const struct piece *p, uint64_t f
         shard_path(b->opt->out, b->now.set.n, path);
         TRY(shard_writer_open(path, width, b->now.set.tokenizer_hash, b->now.set.eos, &b->writer, err));
     }
-    return shard_writer_add(b->writer, p->ids + from * width, end - from, (uint32_t)p->id_max, err);
+    return shard_writer_add(b->writer, p->ids + from * width, p->trained ? p->trained + from : NULL, end - from,
+                            (uint32_t)p->id_max, err);
 }
 
 static titan_status write_piece(struct build *b, const struct piece *p, struct titan_error *err)
@@ -708,12 +715,16 @@ static titan_status run_pipeline(struct build *b, struct titan_error *err)
                          .bos = b->opt->bos ? tokenizer_bos(b->opt->tokenizer) : TOKEN_NONE,
                          .eos = b->now.set.eos};
     TRY(data_piece_reader_open(&reader, &p.reader, err));
-    titan_status status = pipeline_start(&p, err);
+    titan_status status =
+        b->opt->files == BUILD_SFT ? chat_open(&b->opt->chat, b->opt->tokenizer, &p.chat, err) : TITAN_OK;
+    if (status == TITAN_OK)
+        status = pipeline_start(&p, err);
     if (status == TITAN_OK)
         status = write_all(b, &p, err);
     pipeline_end(&p);
     data_left_out_add(&b->report->left_out, data_piece_reader_left_out(p.reader));
     data_piece_reader_close(p.reader);
+    chat_close(p.chat);
     return status;
 }
 

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "worker/data/chat.h"
 #include "worker/data/decoded.h"
 #include "worker/data/files.h"
 #include "worker/tokenizer/tokenizer.h"
@@ -25,7 +26,7 @@
 #define BUILD_NOTES 5
 #define BUILD_SHARD_TOKENS (INT64_C(1) << 28)
 
-enum build_files { BUILD_AUTO, BUILD_TEXT, BUILD_JSONL };
+enum build_files { BUILD_AUTO, BUILD_TEXT, BUILD_JSONL, BUILD_SFT };
 
 struct build_progress {
     uint64_t bytes, bytes_all; /* of the files, as they lie on disk */
@@ -42,6 +43,7 @@ struct build_options {
     const char *c4_split;        /* of a folder that has files with "c4-SPLIT" in their names, these alone; NULL: all */
     enum data_split split;       /* of a folder or a pattern */
     const char *field;           /* NULL: "text" */
+    struct chat_options chat;    /* BUILD_SFT: records are conversations */
     enum text_encoding encoding; /* of files without a byte order mark */
     const int32_t *eos;          /* behind each document, in place of the tokenizer's end of text; NULL: that */
     bool bos;                    /* begin of text in front of each document, where the tokenizer has one */

@@ -58,14 +58,15 @@ static void on_progress(void *arg, const struct build_progress *now)
 
 static titan_status read_format(const struct args *args, enum build_files *ret, struct titan_error *err)
 {
-    static const char *const names[] = {[BUILD_AUTO] = "auto", [BUILD_TEXT] = "text", [BUILD_JSONL] = "jsonl"};
+    static const char *const names[] = {
+        [BUILD_AUTO] = "auto", [BUILD_TEXT] = "text", [BUILD_JSONL] = "jsonl", [BUILD_SFT] = "sft"};
     const char *text = args_text(args, "format", "auto");
-    for (int i = BUILD_AUTO; i <= BUILD_JSONL; i++) {
+    for (int i = BUILD_AUTO; i <= BUILD_SFT; i++) {
         *ret = (enum build_files)i;
         if (strcmp(text, names[i]) == 0)
             return TITAN_OK;
     }
-    return titan_fail(err, TITAN_EINVAL, "--format is auto, text or jsonl, not '%.64s'", text);
+    return titan_fail(err, TITAN_EINVAL, "--format is auto, text, jsonl or sft, not '%.64s'", text);
 }
 
 static void print_report(const struct build_report *r, const char *out, double seconds)
@@ -164,6 +165,9 @@ static titan_status build(const struct args *args, struct titan_error *err)
                               .out = args_text(args, "out", NULL),
                               .tokenizer_name = args_text(args, "tokenizer", NULL),
                               .field = args_text(args, "field", "text"),
+                              .chat = {.template = args_text(args, "chat-template", NULL),
+                                       .prompt = args_text(args, "prompt", NULL),
+                                       .completion = args_text(args, "completion", NULL)},
                               .bos = args_has(args, "bos"),
                               .strict = args_has(args, "strict"),
                               .fresh = args_has(args, "force"),

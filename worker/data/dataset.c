@@ -20,6 +20,7 @@
 struct dataset {
     struct corpus sources[MIXTURE_MAX];
     struct dataset_found found[MIXTURE_MAX];
+    uint64_t *windows[MIXTURE_MAX]; /* those that are read; NULL: all */
     int n;
     struct mixture mixture;
     int64_t seq_len, vocab_size;
@@ -133,7 +134,10 @@ static titan_status build_tokens(const struct dataset_source *source, const stru
                                   .n_inputs = 1,
                                   .tokenizer = o->tokenizer,
                                   .tokenizer_name = o->tokenizer_name,
-                                  .files = is_kind(source, "text") ? BUILD_TEXT : BUILD_JSONL,
+                                  .files = is_kind(source, "text")  ? BUILD_TEXT
+                                           : is_kind(source, "sft") ? BUILD_SFT
+                                                                    : BUILD_JSONL,
+                                  .chat.template = o->chat_template,
                                   .c4_split = is_kind(source, "c4_validation") ? "validation"
                                               : is_c4(source)                  ? "train"
                                                                                : NULL,
@@ -151,7 +155,10 @@ static titan_status build_tokens(const struct dataset_source *source, const stru
             titan_error_hint(
                 err, "make tokens of it once: titanctl data build --tokenizer '%.40s'%s%.40s%s --out DIR%s '%.60s'",
                 o->tokenizer_name, *pattern ? " --pattern '" : "", pattern, *pattern ? "'" : "",
-                build.bos && tokenizer_bos(o->tokenizer) != TOKEN_NONE ? " --bos" : "", source->path);
+                build.files == BUILD_SFT                                 ? " --format sft"
+                : build.bos && tokenizer_bos(o->tokenizer) != TOKEN_NONE ? " --bos"
+                                                                         : "",
+                source->path);
         return TITAN_EINVAL;
     }
     TRY(place_tokens(o, hash, ret_folder, err));
@@ -188,7 +195,9 @@ static titan_status open_source(struct corpus *c, struct dataset_found *found, c
     const enum data_format format = data_format_of(source->path);
     const bool text = is_kind(source, "text");
     bool encoded = true;
-    found->what = format == DATA_SHARDS || text ? data_format_name(format) : "JSON lines";
+    found->what = format == DATA_SHARDS || text ? data_format_name(format)
+                  : is_kind(source, "sft")      ? "conversations"
+                                                : "JSON lines";
     if (format == DATA_SHARDS)
         TRY(open_shards(c, source->path, o, err));
     else if (text && format != DATA_TEXT)
@@ -221,6 +230,29 @@ static titan_status count_windows(const struct corpus *c, const char *path, int6
                       path, c->tokens, seq_len + 1);
 }
 
+/* Of data with a mask the windows that have a target which is trained on: a step has some, whatever its samples. */
+static titan_status choose_windows(struct dataset *ds, int k, const char *path, uint64_t *windows,
+                                   struct titan_error *err)
+{
+    const struct corpus *c = &ds->sources[k];
+    struct dataset_found *found = &ds->found[k];
+    uint64_t kept = 0;
+    found->trained = c->tokens;
+    if (!corpus_masked(c))
+        return TITAN_OK;
+    ds->windows[k] = calloc(*windows, sizeof(**ds->windows));
+    if (!ds->windows[k])
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a list of %" PRIu64 " samples", *windows);
+    for (uint64_t w = 0; w < *windows; w++)
+        if (corpus_mask(c, w * (uint64_t)ds->seq_len + 1, ds->seq_len, NULL) > 0)
+            ds->windows[k][kept++] = w;
+    found->trained = (uint64_t)corpus_mask(c, 0, (int64_t)c->tokens, NULL);
+    found->idle = *windows - kept;
+    *windows = kept;
+    return kept > 0 ? TITAN_OK
+                    : titan_fail(err, TITAN_EINVAL, "'%s' has no sample with a token that is trained on", path);
+}
+
 static titan_status open_all(struct dataset *ds, const struct dataset_options *o, struct titan_error *err)
 {
     titan_assert(o->n_sources >= 1 && o->n_sources <= MIXTURE_MAX);
@@ -232,6 +264,7 @@ static titan_status open_all(struct dataset *ds, const struct dataset_options *o
         struct corpus *c = &ds->sources[ds->n];
         TRY(open_source(c, &ds->found[ds->n], source, o, err));
         TRY(count_windows(c, source->path, ds->seq_len, &windows[ds->n], err));
+        TRY(choose_windows(ds, ds->n, source->path, &windows[ds->n], err));
         weights[ds->n] = source->weight;
         ds->fingerprint[ds->n] = fingerprint_of_corpus(c);
         ds->hash = hash_word(ds->n == 0 ? c->hash : hash_word(ds->hash, c->hash), ds->fingerprint[ds->n]);
@@ -266,6 +299,8 @@ void dataset_close(struct dataset *ds)
         return;
     for (int k = 0; k < MIXTURE_MAX; k++)
         corpus_close(&ds->sources[k]);
+    for (int k = 0; k < MIXTURE_MAX; k++)
+        free(ds->windows[k]);
     free(ds->window);
     free(ds);
 }
@@ -361,8 +396,12 @@ void dataset_found_print(const struct dataset_found *found, struct buf *out)
     if (found->documents > 0)
         buf_printf(out, "%" PRIu64 " document%s, ", found->documents, found->documents == 1 ? "" : "s");
     buf_printf(out, "%" PRIu64 " tokens", found->tokens);
+    if (found->trained < found->tokens)
+        buf_printf(out, ", %" PRIu64 " of them trained on", found->trained);
     if (strcmp(found->what, "nanoGPT") == 0)
         buf_puts(out, " (as ids without a header)");
+    if (found->idle > 0)
+        buf_printf(out, "; %" PRIu64 " samples have none of these and are passed over", found->idle);
     const char *comma = "; left out: ";
     if (data_left_out_count(&found->left_out) > 0) {
         buf_puts(out, comma);
@@ -381,13 +420,16 @@ titan_status dataset_sample(const struct dataset *ds, uint64_t g, int32_t *input
 {
     const struct mixture_pick pick = mixture_pick(&ds->mixture, g);
     const struct corpus *c = &ds->sources[pick.source];
-    const uint64_t at = pick.window * (uint64_t)ds->seq_len;
+    const uint64_t *windows = ds->windows[pick.source];
+    const uint64_t at = (windows ? windows[pick.window] : pick.window) * (uint64_t)ds->seq_len;
     const size_t bytes = (size_t)ds->seq_len * sizeof(*inputs);
 
     titan_assert(pick.source < ds->n && pick.window < ds->mixture.windows[pick.source]);
     TRY(corpus_read(c, at, ds->seq_len + 1, ds->vocab_size, ds->window, err));
     memcpy(inputs, ds->window, bytes);
     memcpy(targets, ds->window + 1, bytes);
+    if (windows)
+        (void)corpus_mask(c, at + 1, ds->seq_len, targets);
     if (starts)
         corpus_starts(c, at, ds->seq_len, ds->window, starts);
     return TITAN_OK;

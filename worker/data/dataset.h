@@ -5,9 +5,10 @@
  *   text   what the path is shows in it (formats.h): built shards, token files of Megatron, llm.c or nanoGPT, otherwise
  * the bytes of one file or of every regular file below a folder, a document each jsonl  a document a line, in its field
  * "text"; files may be gzip or zstd c4, c4_test, c4_validation   the same, with begin of text in front of each; in a
- * folder with C4's names the files of the split A document ends with the tokenizer's end of text. Text is tokenised
- * once, into the cache folder, which the workers of a node share; only bytes are read as they lie. What is too much for
- * that is refused: `titanctl data build` comes first.
+ * folder with C4's names the files of the split sft   a conversation a record, of which answers are trained on (chat.h)
+ * A document ends with the tokenizer's end of text. Text is tokenised once, into the cache folder, which the workers of
+ * a node share; only bytes are read as they lie. What is too much for that is refused: `titanctl data build` comes
+ * first.
  *
  * A source is cut into windows of seq_len+1 tokens at multiples of seq_len (inputs are the first seq_len, targets the
  * last). Sample number g = step*global_batch + i of a run reads a window of a source by mixture.h: there is no loader
@@ -39,6 +40,7 @@ struct dataset_options {
     int n_sources; /* 1..MIXTURE_MAX */
     const char *tokenizer_name;
     const struct tokenizer *tokenizer; /* borrowed while it opens */
+    const char *chat_template;         /* of sources of kind sft; NULL: none */
     int64_t seq_len;
     int64_t vocab_size; /* of the model; 0: ids are not checked */
     uint64_t seed;
@@ -51,6 +53,8 @@ struct dataset_options {
 struct dataset_found {
     const char *what;                  /* "text", "JSON lines", "shards", "Megatron", "llm.c", "nanoGPT" */
     uint64_t files, documents, tokens; /* documents 0: the format does not tell */
+    uint64_t trained;                  /* tokens that are trained on */
+    uint64_t idle;                     /* samples without one, which are passed over */
     uint64_t bad_records, replaced;    /* of JSON lines; bytes of text that are not UTF-8 */
     char note[320];                    /* where the first of these is, and what */
     struct data_left_out left_out;

@@ -60,6 +60,7 @@ titan_status held_out_open(const struct recipe *recipe, const struct tokenizer *
                                             .n_sources = 1,
                                             .tokenizer_name = recipe->model.tokenizer,
                                             .tokenizer = tokenizer,
+                                            .chat_template = recipe->training.chat_template,
                                             .seq_len = recipe->validation.seq_len,
                                             .vocab_size = vocabulary,
                                             .seed = SAMPLES_SEED,

@@ -210,6 +210,8 @@ static void show_counts(const struct inspection *in, const char *path, struct bu
                in->format == DATA_NANOGPT ? " (assumed: it has no header)" : "");
     buf_printf(out, "  tokens      %" PRIu64 " (%s)\n", in->corpus.tokens,
                format_count((double)in->corpus.tokens, text));
+    if (corpus_masked(&in->corpus))
+        buf_printf(out, "  trained on  %" PRId64 "\n", corpus_mask(&in->corpus, 0, (int64_t)in->corpus.tokens, NULL));
     show_left_out(in, out);
     if (documents)
         buf_printf(out, "  documents   %" PRIu64 "\n", documents);
@@ -243,6 +245,8 @@ static void put_counts_json(const struct inspection *in, struct json_writer *w)
     }
     json_put_uint(w, "token_bytes", in->corpus.segments[0].width);
     json_put_uint(w, "tokens", in->corpus.tokens);
+    if (corpus_masked(&in->corpus))
+        json_put_int(w, "tokens_trained_on", corpus_mask(&in->corpus, 0, (int64_t)in->corpus.tokens, NULL));
     if (documents)
         json_put_uint(w, "documents", documents);
     if (in->corpus.separator >= 0)

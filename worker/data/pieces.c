@@ -18,6 +18,7 @@ void data_piece_clear(struct piece *p)
 {
     free(p->bytes);
     free(p->ids);
+    free(p->trained);
     free(p->documents);
     free(p->bads);
     *p = (struct piece){0};
@@ -447,12 +448,33 @@ static titan_status end_document(const struct piece_encoder *e, struct piece *p,
     return VEC_PUSH(p->documents, p->n_documents, p->cap_documents, document) ? TITAN_OK : no_memory(p, err);
 }
 
+static titan_status encode_conversation(struct piece_encoder *e, struct piece *p, const char *record, size_t n,
+                                        struct bad_record at, struct titan_error *err)
+{
+    const struct chat_tokens *t = &e->turn;
+    if (!chat_encode(e->chat, e->encoder, e->eos, record, n, &e->turn, &at.why, err)) {
+        if (!at.why)
+            return err ? err->status : TITAN_ENOMEM;
+        return VEC_PUSH(p->bads, p->n_bads, p->cap_bads, at) ? TITAN_OK : no_memory(p, err);
+    }
+    if (!VEC_RESERVE(p->trained, p->cap_trained, p->n_ids + t->n))
+        return no_memory(p, err);
+    memcpy(p->trained + p->n_ids, t->trained, t->n);
+    TRY(put_ids(e, p, t->ids.ids, t->n, err));
+    p->text_bytes += t->text_bytes;
+    const struct piece_document document = {
+        .end = p->n_ids, .text_bytes = p->text_bytes, .after = {p->file, at.record}};
+    return VEC_PUSH(p->documents, p->n_documents, p->cap_documents, document) ? TITAN_OK : no_memory(p, err);
+}
+
 /* One record, which begins on the line. */
 static titan_status encode_record(struct piece_encoder *e, struct piece *p, char *text, size_t n, struct bad_record at,
                                   struct titan_error *err)
 {
     char *its;
     size_t len;
+    if (e->chat)
+        return encode_conversation(e, p, text, n, at, err);
     if (!jsonl_text(text, n, e->field, &its, &len, &at.why))
         return VEC_PUSH(p->bads, p->n_bads, p->cap_bads, at) ? TITAN_OK : no_memory(p, err);
     TRY(begin_document(e, p, err));

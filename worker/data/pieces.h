@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "worker/data/chat.h"
 #include "worker/data/decoded.h"
 #include "worker/data/files.h"
 #include "worker/tokenizer/tokenizer.h"
@@ -43,7 +44,9 @@ struct piece {
     size_t n;
 
     /* data_piece_encode: */
-    uint8_t *ids; /* of `width` bytes */
+    uint8_t *ids;     /* of `width` bytes */
+    uint8_t *trained; /* of each, 0 or 1; NULL: all are */
+    size_t cap_trained;
     uint64_t n_ids, cap_ids, text_bytes, id_max;
     struct piece_document *documents;
     size_t n_documents, cap_documents;
@@ -78,7 +81,9 @@ size_t data_piece_cut(const char *text, size_t n);
 
 struct piece_encoder {
     struct tokenizer_encoder *encoder;
-    struct tokens ids; /* of one cut */
+    struct tokens ids;       /* of one cut */
+    const struct chat *chat; /* records are conversations; NULL: texts */
+    struct chat_tokens turn; /* of one */
     const char *field;
     bool any_bytes;   /* the tokenizer takes what is not UTF-8 as it is */
     int32_t bos, eos; /* bos TOKEN_NONE: none */

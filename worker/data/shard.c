@@ -30,6 +30,16 @@ uint64_t shard_index_at(const struct shard_header *h)
     return SHARD_HEADER_BYTES + ((h->tokens * h->width + 7) & ~UINT64_C(7));
 }
 
+uint64_t shard_mask_at(const struct shard_header *h)
+{
+    return shard_index_at(h) + 8 * (h->documents + 1);
+}
+
+uint64_t shard_mask_bytes(const struct shard_header *h)
+{
+    return h->version == SHARD_VERSION_MASKED ? (h->tokens + 63) / 64 * 8 : 0;
+}
+
 static titan_status damaged(const char *path, const char *what, struct titan_error *err)
 {
     (void)titan_fail(err, TITAN_ECORRUPT, "shard '%s': %s", path, what);
@@ -47,15 +57,14 @@ titan_status shard_header_read(const char *path, const void *file, uint64_t byte
     memcpy(h, file, sizeof(*h));
     if (memcmp(h->magic, SHARD_MAGIC, sizeof(h->magic)) != 0)
         return damaged(path, "it is not a shard of tokens", err);
-    if (h->version != SHARD_VERSION)
-        return titan_fail(err, TITAN_EVERSION, "shard '%s' has version %u; version %d is read", path, h->version,
-                          SHARD_VERSION);
+    if (h->version != SHARD_VERSION && h->version != SHARD_VERSION_MASKED)
+        return titan_fail(err, TITAN_EVERSION, "shard '%s' has version %u; versions %d and %d are read", path,
+                          h->version, SHARD_VERSION, SHARD_VERSION_MASKED);
     if (h->header_crc != crc32c(0, h, offsetof(struct shard_header, header_crc)))
         return damaged(path, "the checksum of its header is wrong", err);
     if ((h->width != 2 && h->width != 4) || h->eos > INT32_MAX || h->id_max > INT32_MAX)
         return damaged(path, "its header is not as it should be", err);
-    if (h->tokens > bytes / h->width || h->documents >= bytes / 8 ||
-        shard_index_at(h) + 8 * (h->documents + 1) != bytes)
+    if (h->tokens > bytes / h->width || h->documents >= bytes / 8 || shard_mask_at(h) + shard_mask_bytes(h) != bytes)
         return titan_fail(err, TITAN_ECORRUPT,
                           "shard '%s' has %" PRIu64 " bytes and not what its header says (%" PRIu64
                           " tokens of %u bytes, "
@@ -69,7 +78,7 @@ titan_status shard_verify(const char *path, const void *file, const struct shard
     const uint8_t *at = file;
     if (crc32c(0, at + SHARD_HEADER_BYTES, h->tokens * h->width) != h->tokens_crc)
         return damaged(path, "the checksum of its tokens is wrong", err);
-    if (crc32c(0, at + shard_index_at(h), 8 * (h->documents + 1)) != h->index_crc)
+    if (crc32c(0, at + shard_index_at(h), 8 * (h->documents + 1) + shard_mask_bytes(h)) != h->index_crc)
         return damaged(path, "the checksum of its index is wrong", err);
     return TITAN_OK;
 }
@@ -261,6 +270,7 @@ static titan_status add_shard(struct corpus *c, const char *path, const struct s
     s.tokens = h->tokens;
     s.width = h->width;
     s.id_max = h->id_max;
+    s.mask = shard_mask_bytes(h) > 0 ? at + shard_mask_at(h) : NULL;
     s.index = (struct document_index){
         .offsets = at + shard_index_at(h), .n_offsets = h->documents + 1, .documents = h->documents, .unit = 1};
     (void)snprintf(name, sizeof(name), "%08x%08x", h->tokens_crc, h->index_crc); /* its content is its name */
@@ -309,6 +319,8 @@ struct shard_writer {
     struct shard_header header;
     uint64_t *ends; /* of the documents, the first entry 0 */
     size_t n_ends, cap_ends;
+    uint64_t *mask; /* a bit a token; NULL: none was given */
+    size_t cap_mask;
     uint8_t *buffer; /* what is not written yet */
     size_t buffered;
 };
@@ -386,11 +398,28 @@ static titan_status put(struct shard_writer *w, const void *data, size_t len, st
     return TITAN_OK;
 }
 
-titan_status shard_writer_add(struct shard_writer *w, const void *ids, uint64_t n, uint32_t id_max,
-                              struct titan_error *err)
+static titan_status add_mask(struct shard_writer *w, const uint8_t *trained, uint64_t n, struct titan_error *err)
+{
+    const uint64_t before = w->header.tokens;
+    titan_assert(w->mask || before == 0);
+    if (!VEC_RESERVE(w->mask, w->cap_mask, (before + n + 63) / 64))
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a mask of %" PRIu64 " tokens", before + n);
+    w->header.version = SHARD_VERSION_MASKED;
+    for (uint64_t t = before; t < before + n; t++) {
+        uint64_t *word = &w->mask[t / 64];
+        *word = (t % 64 ? *word : 0) | (uint64_t)(trained[t - before] != 0) << t % 64;
+    }
+    return TITAN_OK;
+}
+
+titan_status shard_writer_add(struct shard_writer *w, const void *ids, const uint8_t *trained, uint64_t n,
+                              uint32_t id_max, struct titan_error *err)
 {
     titan_assert(ids || n == 0);
+    titan_assert(!w->mask || trained);
     struct shard_header *h = &w->header;
+    if (trained)
+        TRY(add_mask(w, trained, n, err));
     h->tokens_crc = crc32c(h->tokens_crc, ids, n * h->width);
     h->tokens += n;
     h->id_max = MAX(h->id_max, id_max);
@@ -419,8 +448,9 @@ static titan_status finish(struct shard_writer *w, struct titan_error *err)
     char folder[PATH_MAX];
     TRY(put(w, zeros, shard_index_at(h) - SHARD_HEADER_BYTES - h->tokens * h->width, err));
     TRY(put(w, w->ends, 8 * w->n_ends, err));
+    TRY(put(w, w->mask, shard_mask_bytes(h), err));
     TRY(flush(w, err));
-    h->index_crc = crc32c(0, w->ends, 8 * w->n_ends);
+    h->index_crc = crc32c(crc32c(0, w->ends, 8 * w->n_ends), w->mask, shard_mask_bytes(h));
     h->header_crc = crc32c(0, h, offsetof(struct shard_header, header_crc));
     if (pwrite(w->fd, h, sizeof(*h), 0) != (ssize_t)sizeof(*h) || fsync(w->fd) < 0 || rename(w->part, w->path) < 0)
         return titan_fail_errno(err, "cannot write '%s'", w->path);
@@ -448,6 +478,7 @@ void shard_writer_abandon(struct shard_writer *w)
         (void)close(w->fd);
     }
     free(w->ends);
+    free(w->mask);
     free(w->buffer);
     free(w);
 }

@@ -3,7 +3,8 @@
  *
  *   DIR/titan-data.json    what is there (struct shard_set); written last, so that a folder without it is unfinished
  *   DIR/shard-00000.bin    a header of 64 bytes, token ids of 16 or 32 bits, zeros up to a multiple of 8, and the place
- * of each document's first token, 64 bits each, with the number of tokens behind the last
+ * of each document's first token, 64 bits each, with the number of tokens behind the last; in version 2 then a mask, a
+ * bit for each token from the lowest on, zeros up to a multiple of 8 bytes: 1 is trained on
  *
  * All numbers are little-endian. A document ends with the eos token; none is split between shards. */
 #ifndef TITAN_WORKER_DATA_SHARD_H
@@ -18,6 +19,7 @@
 
 #define SHARD_MAGIC "TITANTOK"
 #define SHARD_VERSION 1
+#define SHARD_VERSION_MASKED 2 /* of a file */
 #define SHARD_HEADER_BYTES 64
 #define SHARD_SET_NAME "titan-data.json"
 #define SHARD_BUILD_NAME "titan-build.json" /* beside it: of what it is built, and how far */
@@ -28,7 +30,7 @@ struct shard_header {
     uint32_t version, width; /* 2 or 4 bytes an id */
     uint64_t tokens, documents, tokenizer_hash;
     uint32_t id_max, eos;
-    uint32_t tokens_crc, index_crc; /* CRC-32C of their bytes, padding left out */
+    uint32_t tokens_crc, index_crc; /* CRC-32C of their bytes, padding left out; the index's with the mask */
     uint32_t reserved, header_crc;  /* 0; CRC-32C of the 60 bytes before */
 };
 _Static_assert(sizeof(struct shard_header) == SHARD_HEADER_BYTES, "a shard's header is 64 bytes");
@@ -39,8 +41,10 @@ titan_status shard_header_read(const char *path, const void *file, uint64_t byte
 /* Both checksums of the whole file: TITAN_ECORRUPT. */
 titan_status shard_verify(const char *path, const void *file, const struct shard_header *h,
                           struct titan_error *err) TITAN_MUST_USE;
-/* Places of tokens and of the index in the file. */
+/* Places of the index and of the mask in the file, and the mask's bytes, 0 where there is none. */
 uint64_t shard_index_at(const struct shard_header *h);
+uint64_t shard_mask_at(const struct shard_header *h);
+uint64_t shard_mask_bytes(const struct shard_header *h);
 
 /* --- a set -------------------------------------------------------------------------------------------------------- */
 
@@ -79,9 +83,9 @@ struct shard_writer;
 /* Writes PATH.part; shard_writer_finish makes it PATH, on disk. */
 titan_status shard_writer_open(const char *path, uint32_t width, uint64_t tokenizer_hash, int32_t eos,
                                struct shard_writer **ret, struct titan_error *err) TITAN_MUST_USE;
-/* ids: n of `width` bytes each. */
-titan_status shard_writer_add(struct shard_writer *w, const void *ids, uint64_t n, uint32_t id_max,
-                              struct titan_error *err) TITAN_MUST_USE;
+/* ids: n of `width` bytes each. trained: of each 0 or 1, in all calls or in none (NULL). */
+titan_status shard_writer_add(struct shard_writer *w, const void *ids, const uint8_t *trained, uint64_t n,
+                              uint32_t id_max, struct titan_error *err) TITAN_MUST_USE;
 /* The document ends here. */
 titan_status shard_writer_end_document(struct shard_writer *w, struct titan_error *err) TITAN_MUST_USE;
 uint64_t shard_writer_tokens(const struct shard_writer *w);

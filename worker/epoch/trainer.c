@@ -30,6 +30,7 @@ static titan_status open_sources(struct trainer *t, int threads, const struct to
                                             .n_sources = m->n ? (int)m->n : 1,
                                             .tokenizer_name = r->model.tokenizer,
                                             .tokenizer = tokenizer,
+                                            .chat_template = r->training.chat_template,
                                             .seq_len = r->training.seq_len,
                                             .vocab_size = r->model.dims.vocab_size,
                                             .seed = (uint64_t)r->training.seed,

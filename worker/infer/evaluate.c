@@ -257,14 +257,14 @@ static void print_json(const struct evaluation_report *r)
 
 static titan_status check_dataset(const char *kind, struct titan_error *err)
 {
-    static const char *const kinds[] = {"text", "jsonl", "c4", "c4_test", "c4_validation"};
+    static const char *const kinds[] = {"text", "jsonl", "c4", "c4_test", "c4_validation", "sft"};
 
     for (size_t i = 0; kind && i < ARRAY_SIZE(kinds); i++)
         if (strcmp(kind, kinds[i]) == 0)
             return TITAN_OK;
     return !kind ? TITAN_OK
-                 : titan_fail(err, TITAN_EINVAL, "--dataset is text, jsonl, c4, c4_test or c4_validation, not '%.64s'",
-                              kind);
+                 : titan_fail(err, TITAN_EINVAL,
+                              "--dataset is text, jsonl, c4, c4_test, c4_validation or sft, not '%.64s'", kind);
 }
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)

@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "base/utf8.h"
+#include "worker/data/chat.h"
 #include "worker/data/jsonl.h"
 #include "worker/data/pieces.h"
 
@@ -41,6 +42,27 @@ static void one_line(const uint8_t *data, size_t size)
         fuzz_assert(!ok || (strlen(want) == n && memcmp(want, text, n) == 0));
     }
     json_free(root);
+}
+
+/* Each of its tokens is marked, and its end is trained on. */
+static void a_conversation(const uint8_t *data, size_t size)
+{
+    static struct tokenizer *bytes;
+    static struct tokenizer_encoder *encoder;
+    static struct chat *chat;
+    struct chat_tokens t = {0};
+    struct titan_error err = {0};
+    const char *why = NULL;
+    _cleanup_free_ char *text = fuzz_text(data, size);
+    fuzz_assert(bytes || tokenizer_open("bytes", &bytes, NULL) == TITAN_OK);
+    fuzz_assert(encoder || tokenizer_encoder_open(bytes, &encoder, NULL) == TITAN_OK);
+    fuzz_assert(chat ||
+                chat_open(&(struct chat_options){.prompt = "text", .completion = "a"}, bytes, &chat, NULL) == TITAN_OK);
+    if (chat_encode(chat, encoder, 0, text, size, &t, &why, &err))
+        fuzz_assert(t.n == t.ids.n && t.n > 0 && t.trained[t.n - 1] == 1 && t.ids.ids[t.n - 1] == 0);
+    else
+        fuzz_assert(why && *why);
+    chat_tokens_free(&t);
 }
 
 static void a_file(const uint8_t *data, size_t size, const char *ending, bool lines)
@@ -81,9 +103,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const char *const endings[] = {".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt", ".gz", ".zst"};
     struct fuzz_input in = {data, size};
     const uint64_t how = fuzz_take(&in, 1) % 7;
-    if (how == 6)
+    if (how == 6) {
         one_line(in.data, in.len);
-    else
+        a_conversation(in.data, in.len);
+    } else {
         a_file(in.data, in.len, endings[how], how < 3);
+    }
     return 0;
 }

@@ -122,7 +122,7 @@ static void test_refused(void **state)
          "f.toml:2: training.mixture: unknown key size; there are path, weight and dataset"},
         {"[training]\ndataset = \"pile\"\n", TITAN_EUNSUPPORTED,
          "f.toml:2: training.dataset = \"pile\" is not supported by this version; use \"text\", \"jsonl\", \"c4\", "
-         "\"c4_test\" or \"c4_validation\""},
+         "\"c4_test\", \"c4_validation\" or \"sft\""},
         {"[resources]\nmemory = \"16G\"\n", TITAN_EINVAL,
          "f.toml:2: resources.memory = \"16G\": expected bytes with a unit, such as \"16GiB\""},
         {"[resources]\nmemory = \"-1GiB\"\n", TITAN_EINVAL,

@@ -246,11 +246,11 @@ static void put_set(const char *name)
     (void)mkdir(root_path(name), 0755);
     shard_path(root_path(name), 0, path);
     assert_int_equal(shard_writer_open(path, 2, 77, 9, &w, NULL), TITAN_OK);
-    assert_int_equal(shard_writer_add(w, document_ids, 3, 9, NULL), TITAN_OK);
+    assert_int_equal(shard_writer_add(w, document_ids, NULL, 3, 9, NULL), TITAN_OK);
     assert_int_equal(shard_writer_end_document(w, NULL), TITAN_OK);
-    assert_int_equal(shard_writer_add(w, document_ids + 3, 2, 9, NULL), TITAN_OK);
+    assert_int_equal(shard_writer_add(w, document_ids + 3, NULL, 2, 9, NULL), TITAN_OK);
     assert_int_equal(shard_writer_end_document(w, NULL), TITAN_OK);
-    assert_int_equal(shard_writer_add(w, document_ids + 5, 1, 9, NULL), TITAN_OK);
+    assert_int_equal(shard_writer_add(w, document_ids + 5, NULL, 1, 9, NULL), TITAN_OK);
     assert_int_equal(shard_writer_end_document(w, NULL), TITAN_OK);
     assert_int_equal(shard_writer_finish(w, &info, &id_max, NULL), TITAN_OK);
     set.shards = &info;
