@@ -111,22 +111,50 @@ static titan_status read_factor(const struct json *root, const char *key, double
     return TITAN_OK;
 }
 
-/* A window that is as long as any sequence is none. */
-static titan_status check_window(const struct json *root, const struct hf_family *f, int64_t positions,
-                                 struct titan_error *err)
+/* Which layers have the window: all, or all but every n-th. */
+static titan_status read_layer_types(const struct json *types, struct model_dims *d, struct titan_error *err)
 {
-    const struct json *types = json_get(root, "layer_types");
-    int64_t window = 0;
+    int64_t layer = 0, every = 0;
 
-    for (const struct json *l = types && types->type == JSON_ARRAY ? types->first : NULL; l; l = l->next)
-        if (l->type != JSON_STRING || strcmp(l->string, "full_attention") != 0)
-            return refuse("layer_types", "only \"full_attention\" is supported", err);
-    if (f->window && f->window[0] && !read_flag(root, f->window, false))
-        return TITAN_OK;
-    if (f->window)
-        TRY(read_count(root, "sliding_window", 0, &window, err));
-    return window > 0 && window < positions ? refuse("sliding_window", "sliding windows are not supported", err)
-                                            : TITAN_OK;
+    for (const struct json *l = types->first; l; l = l->next, layer++) {
+        const bool full = l->type == JSON_STRING && strcmp(l->string, "full_attention") == 0;
+        if (!full && (l->type != JSON_STRING || strcmp(l->string, "sliding_attention") != 0))
+            return refuse("layer_types", "only \"full_attention\" and \"sliding_attention\" are supported", err);
+        if (!full && d->sliding_window == 0)
+            return titan_fail(err, TITAN_ECORRUPT, "'layer_types' has \"sliding_attention\", and there is no window");
+        every = full && every == 0 ? layer + 1 : every;
+        if (full != (every > 0 && (layer + 1) % every == 0))
+            return refuse("layer_types", "only every n-th layer can have full attention", err);
+    }
+    if (layer != d->n_layers)
+        return titan_fail(err, TITAN_ECORRUPT, "'layer_types' is of %lld layers, 'num_hidden_layers' is %lld",
+                          (long long)layer, (long long)d->n_layers);
+    d->full_attention_every = every;
+    return TITAN_OK;
+}
+
+static titan_status read_window(const struct json *root, const struct hf_family *f, struct model_dims *d,
+                                struct titan_error *err)
+{
+    const struct json *types = json_get(root, "layer_types"), *window = json_get(root, "sliding_window");
+    const bool by_layer = f->window && f->window[0];
+    int64_t without;
+
+    if (f->window && (!by_layer || read_flag(root, f->window, false)))
+        TRY(read_count(root, "sliding_window", window ? 0 : f->window_initial, &d->sliding_window, err));
+    if (types && types->type == JSON_ARRAY)
+        TRY(read_layer_types(types, d, err));
+    else if (by_layer && d->sliding_window > 0) {
+        TRY(read_count(root, "max_window_layers", 28, &without, err));
+        if (without > 0 && without < d->n_layers)
+            return refuse("max_window_layers", "only 0 is supported", err);
+        d->full_attention_every = without > 0;
+    }
+    if (d->full_attention_every == 1)
+        d->sliding_window = 0;
+    if (d->sliding_window == 0)
+        d->full_attention_every = 0;
+    return TITAN_OK;
 }
 
 /* Every n-th layer does not rotate: the last of n. */
@@ -327,7 +355,7 @@ static titan_status read_dims(const struct json *root, const struct hf_family *f
     TRY(read_real(root, "rms_norm_eps", f->norm_eps > 0 ? f->norm_eps : 1e-6, &d->norm_eps, err));
     d->tied_embeddings = read_flag(root, "tie_word_embeddings", f->tied);
     TRY(read_traits(root, f, d, err));
-    TRY(check_window(root, f, c->positions, err));
+    TRY(read_window(root, f, d, err));
     TRY(read_rope(root, f, c->positions, d, err));
     if (f->experts != HF_DENSE)
         TRY(read_experts(root, f, d, err));
@@ -439,6 +467,8 @@ titan_status hf_config_compare(const struct hf_config *c, const struct model_dim
                    {"rope_mscale", ramp ? d->rope_mscale : 0, ramp ? t->rope_mscale : 0},
                    {"rope_mscale_all_dim", ramp ? d->rope_mscale_all_dim : 0, ramp ? t->rope_mscale_all_dim : 0},
                    {"no_rope_every", (double)d->no_rope_every, (double)t->no_rope_every},
+                   {"sliding_window", (double)d->sliding_window, (double)t->sliding_window},
+                   {"full_attention_every", (double)d->full_attention_every, (double)t->full_attention_every},
                    {"embedding_multiplier", factor(d->embedding_multiplier), factor(t->embedding_multiplier)},
                    {"residual_multiplier", factor(d->residual_multiplier), factor(t->residual_multiplier)},
                    {"attention_multiplier", d->attention_multiplier, t->attention_multiplier},
@@ -598,17 +628,34 @@ static void put_trait(struct json_writer *w, const struct hf_trait *trait, bool 
         json_put_bool(w, trait->key, value);
 }
 
+static void put_window(struct json_writer *w, const struct hf_family *f, const struct model_dims *d)
+{
+    const bool has = d->sliding_window > 0;
+
+    if (has)
+        json_put_int(w, "sliding_window", d->sliding_window);
+    else
+        json_put_raw(w, "sliding_window", "null");
+    if (!f->window[0])
+        return;
+    json_put_bool(w, f->window, has);
+    json_put_int(w, "max_window_layers", has ? 0 : d->n_layers);
+    json_begin_array(w, "layer_types");
+    for (int64_t l = 1; l <= d->n_layers; l++) {
+        const bool full = !has || (d->full_attention_every > 0 && l % d->full_attention_every == 0);
+        json_put_string(w, NULL, full ? "full_attention" : "sliding_attention");
+    }
+    json_end_array(w);
+}
+
 static void put_traits(struct json_writer *w, const struct hf_family *f, const struct model_dims *d)
 {
     put_trait(w, &f->qk_norm, d->qk_norm, NULL);
     put_trait(w, &f->qkv_bias, d->qkv_bias, NULL);
     put_trait(w, &f->output_bias, d->output_bias, &f->qkv_bias);
     put_trait(w, &f->mlp_bias, d->mlp_bias, NULL);
-    if (f->window) {
-        json_put_raw(w, "sliding_window", "null");
-        if (f->window[0])
-            json_put_bool(w, f->window, false);
-    }
+    if (f->window)
+        put_window(w, f, d);
     if (f->multipliers) {
         json_put_real(w, "embedding_multiplier", factor(d->embedding_multiplier));
         json_put_real(w, "residual_multiplier", factor(d->residual_multiplier));

@@ -26,7 +26,7 @@ const struct hf_family hf_families[] = {
      .window = "use_sliding_window"},
     {"deepseek_v2", "DeepseekV2ForCausalLM", "deepseek_v3", .latent = true, .experts = HF_SOFTMAX, .route_scale = 1},
     {"deepseek_v3", "DeepseekV3ForCausalLM", "deepseek_v3", .latent = true, .experts = HF_SIGMOID, .route_scale = 2.5},
-    {"mistral", "MistralForCausalLM", "mistral", .window = ""},
+    {"mistral", "MistralForCausalLM", "mistral", .window = "", .window_initial = 4096},
     {"mixtral", "MixtralForCausalLM", "mixtral", .experts = HF_MIXTRAL, .window = "", .rope_theta = 1e6, .norm_eps = 1e-5,
      .experts_in = "block_sparse_moe", .expert = {"w1", "w3", "w2"}},
     {"qwen2", "Qwen2ForCausalLM", "qwen2", .qkv_bias = ALWAYS, .window = "use_sliding_window"},
@@ -90,6 +90,10 @@ static const char *lacks_trait(const struct hf_family *f, const struct model_dim
         return "with multipliers";
     if (d->no_rope_every > 0 && !f->no_rope_layers)
         return "with layers that do not rotate";
+    if (d->sliding_window > 0 && !f->window)
+        return "with a sliding window";
+    if (d->sliding_window > 0 && d->full_attention_every > 0 && !f->window[0])
+        return "with a sliding window in some layers";
     if (d->rope_dim > 0 && f->partial == 0)
         return "with a part of a head that does not rotate";
     return NULL;

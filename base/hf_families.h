@@ -38,7 +38,10 @@ struct hf_family {
     /* What a missing key stands for. */
     double rope_theta, norm_eps, route_scale;
     bool tied;
-    const char *window;     /* key that sliding_window depends on; NULL: none, "": sliding_window holds by itself */
+    /* Key that sliding_window depends on, beside which "layer_types" has the layers; "": it holds by itself, for all
+     * layers; NULL: there is none. */
+    const char *window;
+    int64_t window_initial;
     const char *experts_in; /* the names of router and experts begin so; NULL: "mlp" */
     const char *expert[3];  /* names of an expert's w1, w3, w2; NULL: gate_proj, up_proj, down_proj */
 };

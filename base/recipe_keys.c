@@ -128,6 +128,10 @@ const struct recipe_key recipe_keys[] = {
     DIM("rope_dim", rope_dim, 0, 1 << 16, "Columns of a head that are rotated, the first ones, an even number. 0: all."),
     DIM("no_rope_every", no_rope_every, 0, 4096, "Every layer of that many, the last one of them, rotates nothing. 0: "
         "all layers rotate."),
+    DIM("sliding_window", sliding_window, 0, 1 << 30, "Tokens that a token sees, itself among them. 0: all that came "
+        "before. Layers with a window use attention with masks."),
+    DIM("full_attention_every", full_attention_every, 0, 4096, "With sliding_window: every layer of that many, the last "
+        "one of them, has none. 0: all have it."),
     TRAIT("embedding_multiplier", KEY_REAL, embedding_multiplier, "Factor of the embedding. 0: 1."),
     TRAIT("residual_multiplier", KEY_REAL, residual_multiplier, "Factor of what attention and feed-forward layer add. "
           "0: 1. Not with experts."),

@@ -237,12 +237,13 @@ static titan_status check_experts(const struct model_dims *d, struct titan_error
 static titan_status check_traits(const struct model_dims *d, struct titan_error *err)
 {
     const bool latent = d->kv_lora_rank > 0, experts = d->n_experts > 0;
-    if (latent && (d->qkv_bias || d->output_bias || d->rope_dim > 0 || d->no_rope_every > 0))
+    if (latent && (d->qkv_bias || d->output_bias || d->rope_dim > 0 || d->no_rope_every > 0 || d->sliding_window > 0))
         return titan_fail(err, TITAN_EINVAL, "model.%s does not go with latent attention (model.kv_lora_rank)",
-                          d->qkv_bias       ? "qkv_bias"
-                          : d->output_bias  ? "output_bias"
-                          : d->rope_dim > 0 ? "rope_dim"
-                                            : "no_rope_every");
+                          d->qkv_bias            ? "qkv_bias"
+                          : d->output_bias       ? "output_bias"
+                          : d->rope_dim > 0      ? "rope_dim"
+                          : d->no_rope_every > 0 ? "no_rope_every"
+                                                 : "sliding_window");
     if (experts && (d->mlp_bias || (d->residual_multiplier != 0 && d->residual_multiplier != 1)))
         return titan_fail(err, TITAN_EINVAL, "model.%s does not go with experts (model.n_experts)",
                           d->mlp_bias ? "mlp_bias" : "residual_multiplier");

@@ -58,23 +58,33 @@ int64_t recipe_params(const struct recipe *r)
     return (int64_t)all_params(&r->model.dims);
 }
 
-/* keys: those that a query sees, on average. */
+/* Keys that a query sees in all layers: half of those within reach, on average, or as many as are there. */
+static double all_keys(const struct recipe *r, bool causal)
+{
+    const struct model_dims *d = &r->model.dims;
+    const double t = (double)r->training.seq_len, w = d->sliding_window > 0 ? MIN((double)d->sliding_window, t) : t;
+    const double full =
+        d->sliding_window == 0 || d->full_attention_every == 0 ? 0 : (double)(d->n_layers / d->full_attention_every);
+    const double within = causal ? (w * (w + 1) / 2 + (t - w) * w) / t : w, before = causal ? (t + 1) / 2 : t;
+    return full * before + ((double)d->n_layers - full) * within;
+}
+
 static double flops_per_token(const struct recipe *r, double keys)
 {
     const struct model_dims *d = &r->model.dims;
     const double active = layers_params(d, 0, d->n_layers, d->top_k) + head_params(d);
     int64_t v = d->kv_lora_rank ? d->v_head_dim : d->head_dim;
-    return 6.0 * active + 6.0 * (double)d->n_layers * (double)d->n_heads * (double)(d->head_dim + v) * keys;
+    return 6.0 * active + 6.0 * (double)d->n_heads * (double)(d->head_dim + v) * keys;
 }
 
 double recipe_flops_per_token(const struct recipe *r)
 {
-    return flops_per_token(r, (double)r->training.seq_len);
+    return flops_per_token(r, all_keys(r, false));
 }
 
 double recipe_causal_flops_per_token(const struct recipe *r)
 {
-    return flops_per_token(r, ((double)r->training.seq_len + 1) / 2);
+    return flops_per_token(r, all_keys(r, true));
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */

@@ -105,6 +105,7 @@ enum {
     ADD,
     BIAS,
     BIAS_DW,
+    WINDOW,
     SCALE,
     COPY,
     EMBED,
@@ -216,6 +217,9 @@ static void call(struct bench *b, const struct op_call *o)
         break;
     case BIAS_DW:
         st = ops->bias_wgrad(s, grad[0], x[0], q, b->dt, n, q);
+        break;
+    case WINDOW:
+        st = ops->window(s, (int32_t *)x[0], b->tokens, b->positions, n, 64);
         break;
     case SCALE:
         st = ops->scale(s, x[0], x[1], b->dt, 0.22f, (size_t)(n * c));
@@ -455,6 +459,7 @@ static void run_rest(struct bench *b)
         {.name = "add", .kind = ADD, .calls = 0, .bytes = 3 * n * c * e, .largest = row},
         {.name = "add_bias", .kind = BIAS, .calls = 0, .bytes = 2 * (double)wide, .largest = wide},
         {.name = "bias_wgrad", .kind = BIAS_DW, .calls = 0, .bytes = (double)wide, .largest = wide},
+        {.name = "window", .kind = WINDOW, .calls = 0, .bytes = 12 * n, .largest = (size_t)n * 4},
         {.name = "scale", .kind = SCALE, .calls = 0, .bytes = 2 * n * c * e, .largest = row},
         {.name = "copy", .kind = COPY, .calls = 0, .bytes = 2 * n * c * e, .largest = row},
         {.name = "embed",

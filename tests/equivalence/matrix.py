@@ -87,6 +87,8 @@ FAMILIES = {
                "model.attention_multiplier=0.3", "model.logits_scaling=2"),
     "partial": ("model.name=llama3", *SMALL, "model.dim=32", "model.n_heads=4", "model.n_kv_heads=1", "model.head_dim=12",
                 "model.ffn_hidden=96", "model.rope_dim=8", "model.no_rope_every=2"),
+    "window": ("model.name=llama3", *SMALL, "model.dim=32", "model.n_heads=4", "model.n_kv_heads=2", "model.ffn_hidden=96",
+               "model.sliding_window=7", "model.full_attention_every=3"),
     "moe": ("model.name=llama3_moe", *SMALL),
     "deepseek": ("model.name=deepseek_v3", *SMALL),
     "llama-debug": ("model.name=llama3", "model.flavor=debugmodel"),

@@ -58,6 +58,9 @@ MODELS = {
     # every second layer does not rotate
     "hf_smollm3": dict(dim=64, n_layers=3, n_heads=4, n_kv_heads=1, head_dim=16, ffn_hidden=96, vocab_size=256,
                        rope_theta=10000.0, norm_eps=1e-6, rope_scaling="none", tied_embeddings=True, no_rope_every=2),
+    # a window in every layer, from which the longer sequences fall out
+    "hf_mistral": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=24, ffn_hidden=96, vocab_size=256,
+                       rope_theta=10000.0, norm_eps=1e-6, rope_scaling="none", sliding_window=17),
     # the first half of a head rotates; sigmoid scores with ordinary attention, its norm of heads and its biases
     "hf_glm4_moe": dict(dim=64, n_layers=3, n_heads=4, n_kv_heads=2, head_dim=24, ffn_hidden=96, vocab_size=256,
                         rope_theta=10000.0, norm_eps=1e-5, rope_scaling="none", rope_dim=12, qk_norm=True, qkv_bias=True, n_experts=8,
@@ -108,6 +111,8 @@ def build(name, d):
         factors = {k: d[k] for k in ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")}
         config = transformers.GraniteConfig(head_dim=d["head_dim"], attention_bias=True, mlp_bias=True, **factors, **common)
         return transformers.GraniteForCausalLM(config)
+    if name == "hf_mistral":
+        return transformers.MistralForCausalLM(transformers.MistralConfig(head_dim=d["head_dim"], sliding_window=d["sliding_window"], **common))
     if name == "hf_smollm3":
         return transformers.SmolLM3ForCausalLM(transformers.SmolLM3Config(no_rope_layer_interval=d["no_rope_every"], **common))
     if name == "hf_glm4_moe":

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_sums.c - sums, scales, biases and hashes of arrays, and initial weights. */
+/* device_sums.c - sums, scales, biases, windows and hashes of arrays, and initial weights. */
 #include <math.h>
 #include <string.h>
 
@@ -144,6 +144,21 @@ static void bias_case(struct checker *c, enum dtype dt, int64_t n, int64_t w, in
     sweep(c);
 }
 
+static void window_case(struct checker *c, int64_t n, int64_t tokens)
+{
+    struct tensor index = empty(c, n, DTYPE_I32), first = empty(c, n, DTYPE_I32), start = empty(c, n, DTYPE_I32);
+    double *want = values(c, n);
+    for (int64_t i = 0; i < n; i++) {
+        index.x[i] = (double)(i * 7 % n);
+        first.x[i] = (double)(i * 7 % n / 50 * 50);
+        want[i] = fmax(first.x[i], index.x[i] - (double)tokens + 1);
+    }
+    upload(c, &index), upload(c, &first);
+    need(c, c->ops->window(c->s, start.p, index.p, first.p, n, tokens), "window");
+    result(c, same(c, download(c, &start), want, n, "starts"), "window of %lld", (long long)tokens);
+    sweep(c);
+}
+
 void device_sums_check(struct checker *c)
 {
     struct tensor a = noise(c, 3333, DTYPE_F32, 1.0), b = noise(c, 3333, DTYPE_F32, 1.0);
@@ -157,6 +172,8 @@ void device_sums_check(struct checker *c)
     need(c, c->ops->scale(c->s, b.p, b.p, DTYPE_F32, 0.3f, 3333), "scale");
     result(c, same(c, download(c, &b), want, 3333, "product"), "scale");
     sweep(c);
+    window_case(c, 300, 17);
+    window_case(c, 1000, 1);
     for (int i = 0; i < 2; i++) {
         scale_case(c, both[i], 4096);
         scale_case(c, both[i], 4097);

@@ -33,7 +33,7 @@
 #include "base/float8.h"
 #include "base/rng.h"
 
-#define TITAN_DEVICE_ABI 15 /* declarations b65ce9d7ddfbf932 (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 16 /* declarations f8a74839daf81a14 (tests/docs/test_abi.py) */
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -357,6 +357,9 @@ struct device_ops {
      * backward: rotate by the negative angle. */
     titan_status (*rope)(struct stream *s, void *x, int64_t ldx, const int32_t *positions, const float *cos,
                          const float *sin, enum dtype dt, int64_t n, int64_t heads, int64_t d, bool backward);
+    /* start (N) = the larger of first (N) and index (N) - tokens + 1, int32: a sliding window for masks. */
+    titan_status (*window)(struct stream *s, int32_t *start, const int32_t *index, const int32_t *first, int64_t n,
+                           int64_t tokens);
     /* Grouped-query attention: B times Tq queries look at Tk keys of the same sequence. q (B*Tq,H,D)
      * with row stride ldq, k (B*Tk,K,D) with ldk, v (B*Tk,K,Dv) with ldv, out (B*Tq,H,Dv) with ldo. lse (B,H,Tq) fp32:
      * log-sum-exp of each row's scaled scores. The mask says which query sees which key; a row that sees nothing gets
@@ -518,7 +521,7 @@ struct device_ops {
 /* clang-format off */
 #define DEVICE_OPS(X) \
     X(copy) X(zero) X(cast) X(copy_2d) X(add_2d) X(add_bias) X(bias_wgrad) X(matmul) X(matmul_grouped) X(embed) X(embed_wgrad) X(rmsnorm) \
-    X(rmsnorm_dgrad) X(rmsnorm_dgain) X(add_rmsnorm) X(rope) X(attention) X(attention_dgrad) X(attention_work_bytes) \
+    X(rmsnorm_dgrad) X(rmsnorm_dgain) X(add_rmsnorm) X(rope) X(window) X(attention) X(attention_dgrad) X(attention_work_bytes) \
     X(attention_merge) X(swiglu) X(swiglu_dgrad) X(add) X(router) X(router_dgrad) X(router_balance) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
     X(accumulate) X(scale) X(block_sums) X(sum) X(hash) X(weights) X(adamw) X(adamw_all) X(sgd) \

@@ -192,15 +192,38 @@ void attention_scores(struct block *k, const struct block_tokens *tokens, struct
                    saved->t[SAVED_V], &heads, &mask);
 }
 
+/* Does the layer see less of a sequence than all that came before? */
+static int64_t window_of(const struct block *k, const struct unit_buffers *u)
+{
+    const int64_t window = model_layer_window(k->layout->model, k->layout->model->units[u->unit].layer);
+    return window < k->t ? window : 0;
+}
+
+/* What attention takes for the batch in a layer with a window: a token sees what it sees otherwise from SAVED_START on,
+ * so attention is masked whether the batch is or not. */
+static void look_through(struct block *k, struct block_tokens *tokens, struct tensor start)
+{
+    k->masked = true;
+    tokens->start = start;
+}
+
 void attention_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
                        struct layer_saved *saved)
 {
+    struct block seen = *k;
+    struct block_tokens seen_tokens = *tokens;
+
+    if (window_of(k, u) > 0) {
+        saved->t[SAVED_START] = emit_tensor(k->e, BUF_ACTIVATION, "window_start", DTYPE_I32, 1, block_tokens_local(k));
+        EMIT(k->e, window, saved->t[SAVED_START], tokens->index, tokens->start, .tokens = window_of(k, u));
+        look_through(&seen, &seen_tokens, saved->t[SAVED_START]);
+    }
     if (k->layout->model->dims.qk_norm)
         project_normed(k, u, saved);
     else
         project(k, u, saved);
     rotate(k, u, tokens, saved->t[SAVED_Q], saved->t[SAVED_K], false);
-    attention_scores(k, tokens, saved);
+    attention_scores(&seen, &seen_tokens, saved);
 }
 
 /* --- input gradient ----------------------------------------------------------------------------------------------- */
@@ -296,12 +319,16 @@ struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, con
     struct attention_grads out = {tensor_cols(dqkv, 0, z.hd), tensor_cols(dqkv, z.hd, z.kd),
                                   tensor_cols(dqkv, z.hd + z.kd, z.kd)};
     const struct attention_grads raw = out;
+    struct block seen = *k;
+    struct block_tokens seen_tokens = *tokens;
 
     if (normed) {
         out.q = back->t[BACK_DQ_NORMED] = block_new(k, BUF_DACTIVATION, "dq", z.n, z.hd);
         out.k = back->t[BACK_DK_NORMED] = block_new(k, BUF_DACTIVATION, "dk", z.n, z.kd);
     }
-    attention_scores_dgrad(k, tokens, saved, dattn, &out);
+    if (window_of(k, u) > 0)
+        look_through(&seen, &seen_tokens, saved->t[SAVED_START]);
+    attention_scores_dgrad(&seen, &seen_tokens, saved, dattn, &out);
     rotate(k, u, tokens, out.q, out.k, true);
     if (normed) {
         norm_heads_dgrad(k, raw.q, out.q, saved->t[SAVED_Q_RAW], block_param(k, u, ROLE_Q_NORM, 1),

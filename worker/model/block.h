@@ -75,6 +75,7 @@ enum saved_tensor {
     SAVED_KV,      /* cp > 1: k | v (cp*N,K*(D+Dv)) of all cp ranks; where keys go round: (N,K*(D+Dv)) of this one */
     SAVED_ATTN,    /* (N,H*Dv) */
     SAVED_LSE,     /* (B*H,T), of attention's sequences */
+    SAVED_START,   /* (N) int32: the first token that each one sees, in a layer with a window */
     SAVED_H,       /* (Ns,C)  x + attention */
     SAVED_RSTD2,   /* (Ns) */
     SAVED_XN2,     /* (N,C) */

@@ -67,8 +67,9 @@ static titan_status check_latent(const struct model_dims *d, struct titan_error 
     if (d->qk_rope_head_dim % 2 != 0)
         return titan_fail(err, TITAN_EINVAL, "model: qk_rope_head_dim %ld is odd, rotary embedding needs pairs",
                           (long)d->qk_rope_head_dim);
-    if (d->qkv_bias || d->output_bias || d->rope_dim > 0 || d->no_rope_every > 0)
-        return titan_fail(err, TITAN_EINVAL, "model: latent attention has no biases and rotates in every layer");
+    if (d->qkv_bias || d->output_bias || d->rope_dim > 0 || d->no_rope_every > 0 || d->sliding_window > 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "model: latent attention has no biases, rotates in every layer and sees all tokens");
     if (head_width(d) != d->qk_nope_head_dim + d->qk_rope_head_dim || d->n_kv_heads != d->n_heads || d->qk_norm)
         return titan_fail(
             err, TITAN_EINVAL,
@@ -93,7 +94,8 @@ static titan_status check_dims(const struct model_dims *d, struct titan_error *e
     if (d->kv_lora_rank == 0 && head_width(d) % 2 != 0)
         return titan_fail(err, TITAN_EINVAL, "model: head width %ld is odd, rotary embedding needs pairs",
                           (long)head_width(d));
-    if (d->rope_dim < 0 || d->rope_dim % 2 != 0 || d->rope_dim > head_width(d) || d->no_rope_every < 0)
+    if (d->rope_dim < 0 || d->rope_dim % 2 != 0 || d->rope_dim > head_width(d) || d->no_rope_every < 0 ||
+        d->sliding_window < 0 || d->full_attention_every < 0)
         return titan_fail(err, TITAN_EINVAL, "model: %ld columns of a head of %ld cannot be rotated", (long)d->rope_dim,
                           (long)head_width(d));
     if (d->n_experts > 0 && (d->mlp_bias || (d->residual_multiplier != 0 && d->residual_multiplier != 1)))
@@ -361,7 +363,8 @@ int model_experts_unit(const struct model *model, int layer)
 bool model_layers_alike(const struct model *model, int a, int b)
 {
     return (model_experts_unit(model, a) < 0) == (model_experts_unit(model, b) < 0) &&
-           model_layer_rotates(model, a) == model_layer_rotates(model, b);
+           model_layer_rotates(model, a) == model_layer_rotates(model, b) &&
+           model_layer_window(model, a) == model_layer_window(model, b);
 }
 
 /* --- initial values ----------------------------------------------------------------------------------------------- */

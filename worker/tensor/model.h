@@ -129,6 +129,12 @@ static inline bool model_layer_rotates(const struct model *model, int layer)
 {
     return model->dims.no_rope_every == 0 || (layer + 1) % model->dims.no_rope_every != 0;
 }
+/* So many tokens a layer's tokens see at most, themselves among them; 0: all that came before. */
+static inline int64_t model_layer_window(const struct model *model, int layer)
+{
+    const int64_t every = model->dims.full_attention_every;
+    return every > 0 && (layer + 1) % every == 0 ? 0 : model->dims.sliding_window;
+}
 /* Do two layers have the same traits? */
 bool model_layers_alike(const struct model *model, int a, int b);
 /* Width of what goes through rotary embedding: of a head, or of its part for it. */

@@ -94,6 +94,9 @@ int cuda_rmsnorm_dgain(void *stream, float *dgain, const void *dout, const void 
 int cuda_add_rmsnorm(void *stream, void *h, void *out, float *rstd, const void *a, const void *b, const void *gain,
                      bool bf16, int64_t n, int64_t c, float eps);
 
+/* --- window.cu ---------------------------------------------------------------------------------------------------- */
+int cuda_window(void *stream, int32_t *start, const int32_t *index, const int32_t *first, int64_t n, int64_t tokens);
+
 /* --- rope.cu ------------------------------------------------------------------------------------------------------ */
 int cuda_rope(void *stream, void *x, int64_t ldx, const int32_t *positions, const float *cos, const float *sin,
               bool bf16, int64_t n, int64_t heads, int64_t d, bool backward);

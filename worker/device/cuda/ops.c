@@ -154,6 +154,14 @@ titan_status cuda_ops_add_rmsnorm(struct stream *s, void *h, void *out, float *r
                    cuda_add_rmsnorm(s->native, h, out, rstd, a, b, gain, dt == DTYPE_BF16, n, c, eps));
 }
 
+titan_status cuda_ops_window(struct stream *s, int32_t *start, const int32_t *index, const int32_t *first, int64_t n,
+                             int64_t tokens)
+{
+    if (n < 0 || tokens <= 0)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "a window", cuda_window(s->native, start, index, first, n, tokens));
+}
+
 titan_status cuda_ops_rope(struct stream *s, void *x, int64_t ldx, const int32_t *positions, const float *cosines,
                            const float *sines, enum dtype dt, int64_t n, int64_t heads, int64_t d, bool backward)
 {

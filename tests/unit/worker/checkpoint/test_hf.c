@@ -235,6 +235,9 @@ static const struct {
     {"llama3", "model.rope_scaling=linear model.rope_factor=4"},
     {"qwen3", "model.qkv_bias=true model.output_bias=true"},
     {"mistral", "model.head_dim=24"},
+    {"mistral", "model.sliding_window=16"},
+    {"qwen2", "model.qkv_bias=true model.sliding_window=16 model.full_attention_every=3 model.n_layers=7"},
+    {"phi3", "model.sliding_window=64"},
     {"mixtral", "model.n_experts=5 model.top_k=2 model.moe_hidden=96 model.ffn_hidden=96 model.normalize_scores=true"},
     {"qwen2", "model.qkv_bias=true model.tied_embeddings=true"},
     {"smollm3", "model.no_rope_every=2 model.n_layers=5"},
@@ -519,18 +522,24 @@ static void test_wrong_config(void **state)
     static const struct {
         const char *text, *words;
         titan_status status;
-    } cases[] = {{"{", "config", TITAN_ECORRUPT},
-                 {"{\"model_type\":\"gpt2\"}", "\"gpt2\"", TITAN_EUNSUPPORTED},
-                 {"{\"model_type\":\"llama\"}", "'hidden_size'", TITAN_ECORRUPT},
-                 {"{\"model_type\":\"llama\",\"hidden_size\":-1}", "'hidden_size'", TITAN_ECORRUPT},
-                 {MISTRAL ",\"sliding_window\":64}", "'sliding_window'", TITAN_EUNSUPPORTED},
-                 {MISTRAL ",\"layer_types\":[\"sliding_attention\"]}", "'layer_types'", TITAN_EUNSUPPORTED},
-                 {MISTRAL ",\"hidden_act\":\"gelu\"}", "'hidden_act'", TITAN_EUNSUPPORTED},
-                 {SIZED("llama") ",\"partial_rotary_factor\":0.5}", "'partial_rotary_factor'", TITAN_EUNSUPPORTED},
-                 {SIZED("smollm3") ",\"no_rope_layers\":[1,0,0]}", "'no_rope_layers'", TITAN_EUNSUPPORTED},
-                 {SIZED("smollm3") ",\"no_rope_layers\":[1,0]}", "'no_rope_layers'", TITAN_ECORRUPT},
-                 {SIZED("granite") ",\"logits_scaling\":0}", "'logits_scaling'", TITAN_ECORRUPT},
-                 {SIZED("phi3") ",\"partial_rotary_factor\":0.2}", "'partial_rotary_factor'", TITAN_ECORRUPT}};
+    } cases[] = {
+        {"{", "config", TITAN_ECORRUPT},
+        {"{\"model_type\":\"gpt2\"}", "\"gpt2\"", TITAN_EUNSUPPORTED},
+        {"{\"model_type\":\"llama\"}", "'hidden_size'", TITAN_ECORRUPT},
+        {"{\"model_type\":\"llama\",\"hidden_size\":-1}", "'hidden_size'", TITAN_ECORRUPT},
+        {MISTRAL ",\"sliding_window\":-1}", "'sliding_window'", TITAN_ECORRUPT},
+        {MISTRAL ",\"layer_types\":[\"full_attention\",\"chunked_attention\"]}", "'layer_types'", TITAN_EUNSUPPORTED},
+        {MISTRAL ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", "'layer_types'", TITAN_EUNSUPPORTED},
+        {MISTRAL ",\"layer_types\":[\"sliding_attention\"]}", "'layer_types'", TITAN_ECORRUPT},
+        {SIZED("qwen2") ",\"layer_types\":[\"sliding_attention\"]}", "there is no window", TITAN_ECORRUPT},
+        {SIZED("qwen2") ",\"use_sliding_window\":true,\"sliding_window\":8,\"max_window_layers\":2}",
+         "'max_window_layers'", TITAN_EUNSUPPORTED},
+        {MISTRAL ",\"hidden_act\":\"gelu\"}", "'hidden_act'", TITAN_EUNSUPPORTED},
+        {SIZED("llama") ",\"partial_rotary_factor\":0.5}", "'partial_rotary_factor'", TITAN_EUNSUPPORTED},
+        {SIZED("smollm3") ",\"no_rope_layers\":[1,0,0]}", "'no_rope_layers'", TITAN_EUNSUPPORTED},
+        {SIZED("smollm3") ",\"no_rope_layers\":[1,0]}", "'no_rope_layers'", TITAN_ECORRUPT},
+        {SIZED("granite") ",\"logits_scaling\":0}", "'logits_scaling'", TITAN_ECORRUPT},
+        {SIZED("phi3") ",\"partial_rotary_factor\":0.2}", "'partial_rotary_factor'", TITAN_ECORRUPT}};
     struct folder f = folder_of("llama3", "");
     const char *dir = write_weights(&f, "config", "F32", 1);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

@@ -478,6 +478,7 @@ static void run_all(int threads, enum dtype dt, struct outputs *o)
     st |= ops->embed_wgrad(s, table, tokens, x, dt, N, C, V, 0);
     st |= ops->scale(s, take(o, N * C * e), x, dt, 0.3f, N * C);
     st |= ops->add_bias(s, sum, C, y, dt, N, C);
+    st |= ops->window(s, take(o, N * 4), tokens, tokens, N, 7);
     st |= ops->bias_wgrad(s, take(o, C * 4), x, C, dt, N, C);
     char *out = take(o, N * H * D * e), *dqkv = take(o, (size_t)(N * q) * e);
     const struct attention_shape shape = {.dt = dt, .b = B, .tq = T, .tk = T, .h = H, .kv = K, .d = D, .dv = D};
