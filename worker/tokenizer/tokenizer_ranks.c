@@ -14,6 +14,8 @@
 #include "worker/tokenizer/tokenizer_parts.h"
 
 #define TOKEN_BYTES_MAX 1024
+#define AHEAD 4 /* tokens: so far ahead their places in the table are fetched */
+#define AHEAD_BYTES 16
 
 /* A token's bytes in base64; "=" are none, as Whisper's file has them: nothing that is found. */
 static titan_status put_token(struct tokenizer *t, const char *base64, size_t n, int64_t id, bool *ret_good,
@@ -59,6 +61,11 @@ static titan_status add_pairs(struct tokenizer *t, struct titan_error *err)
 {
     const struct vocabulary *v = &t->vocabulary;
     for (size_t id = 0; id < v->n; id++) {
+        const struct token *ahead = &v->tokens[MIN(id + AHEAD, v->n - 1)];
+        for (size_t cut = 1; cut < MIN(ahead->len, (uint32_t)AHEAD_BYTES); cut++) {
+            vocabulary_prefetch(v, v->bytes.data + ahead->start, cut);
+            vocabulary_prefetch(v, v->bytes.data + ahead->start + cut, ahead->len - cut);
+        }
         const size_t len = v->tokens[id].len;
         const char *bytes = v->bytes.data + v->tokens[id].start;
         for (size_t cut = 1; cut < len; cut++) {

@@ -47,13 +47,20 @@ titan_status vocabulary_put(struct vocabulary *v, int64_t id, const char *bytes,
     return TITAN_OK;
 }
 
-/* Where the table has the token with these bytes, or would have it. */
-static size_t place_of(const struct vocabulary *v, const void *bytes, size_t len)
+static uint32_t tag_of(uint64_t hash)
+{
+    return (uint32_t)(hash >> 32);
+}
+
+/* Where the table has the token with these bytes of this hash, or would have it. */
+static size_t place_of(const struct vocabulary *v, uint64_t hash, const void *bytes, size_t len)
 {
     titan_assert(v->table_size > 0 && (v->table_size & (v->table_size - 1)) == 0);
-    size_t at = hash_of(bytes, len) & (v->table_size - 1);
-    for (; v->table[at] >= 0; at = (at + 1) & (v->table_size - 1)) {
-        const struct token *t = &v->tokens[v->table[at]];
+    size_t at = hash & (v->table_size - 1);
+    for (; v->table[at].id >= 0; at = (at + 1) & (v->table_size - 1)) {
+        if (v->table[at].tag != tag_of(hash))
+            continue;
+        const struct token *t = &v->tokens[v->table[at].id];
         if (t->len == len && memcmp(v->bytes.data + t->start, bytes, len) == 0)
             break;
     }
@@ -62,18 +69,21 @@ static size_t place_of(const struct vocabulary *v, const void *bytes, size_t len
 
 static titan_status grow_table(struct vocabulary *v, struct titan_error *err)
 {
-    int32_t *old = v->table;
+    struct token_place *old = v->table;
     const size_t old_size = v->table_size, size = old_size ? 2 * old_size : TABLE_MIN;
     titan_assert((size & (size - 1)) == 0);
-    int32_t *table = malloc(size * sizeof(*table));
+    struct token_place *table = malloc(size * sizeof(*table));
     if (!table)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a table of %zu tokens", size);
     memset(table, 0xff, size * sizeof(*table));
     v->table = table;
     v->table_size = size;
     for (size_t i = 0; i < old_size; i++)
-        if (old[i] >= 0)
-            v->table[place_of(v, v->bytes.data + v->tokens[old[i]].start, v->tokens[old[i]].len)] = old[i];
+        if (old[i].id >= 0) {
+            const struct token *t = &v->tokens[old[i].id];
+            const char *bytes = v->bytes.data + t->start;
+            v->table[place_of(v, hash_of(bytes, t->len), bytes, t->len)] = old[i];
+        }
     free(old);
     return TITAN_OK;
 }
@@ -85,19 +95,26 @@ titan_status vocabulary_index(struct vocabulary *v, int32_t id, struct titan_err
     const char *bytes = v->bytes.data + t->start;
     if (2 * (v->indexed + 1) > v->table_size)
         TRY(grow_table(v, err));
-    const size_t at = place_of(v, bytes, t->len);
-    if (v->table[at] >= 0)
+    const uint64_t hash = hash_of(bytes, t->len);
+    const size_t at = place_of(v, hash, bytes, t->len);
+    if (v->table[at].id >= 0)
         return titan_fail(err, TITAN_EINVAL, "the tokens %" PRId32 " and %" PRId32 " are the same, '%.*s'",
-                          v->table[at], id, (int)MIN(t->len, (uint32_t)TOKEN_SHOWN), bytes);
+                          v->table[at].id, id, (int)MIN(t->len, (uint32_t)TOKEN_SHOWN), bytes);
     titan_assert(2 * (v->indexed + 1) <= v->table_size);
-    v->table[at] = id;
+    v->table[at] = (struct token_place){.id = id, .tag = tag_of(hash)};
     v->indexed++;
     return TITAN_OK;
 }
 
 int32_t vocabulary_find(const struct vocabulary *v, const void *bytes, size_t len)
 {
-    return v->table_size ? v->table[place_of(v, bytes, len)] : -1;
+    return v->table_size ? v->table[place_of(v, hash_of(bytes, len), bytes, len)].id : -1;
+}
+
+void vocabulary_prefetch(const struct vocabulary *v, const void *bytes, size_t len)
+{
+    if (v->table_size)
+        __builtin_prefetch(&v->table[hash_of(bytes, len) & (v->table_size - 1)]);
 }
 
 uint64_t vocabulary_hash(const struct vocabulary *v)

@@ -19,13 +19,18 @@ struct token {
     bool there;
 };
 
+struct token_place {
+    int32_t id;   /* -1: free */
+    uint32_t tag; /* of the hash: others are told by it, without a look at their bytes */
+};
+
 /* All zero is an empty one. */
 struct vocabulary {
-    struct token *tokens; /* by id */
-    size_t n, cap;        /* ids are below n */
-    struct buf bytes;     /* of all tokens */
-    int32_t *table;       /* ids by the hash of their bytes, -1: free */
-    size_t table_size;    /* a power of two */
+    struct token *tokens;      /* by id */
+    size_t n, cap;             /* ids are below n */
+    struct buf bytes;          /* of all tokens */
+    struct token_place *table; /* by the hash of their bytes */
+    size_t table_size;         /* a power of two */
     size_t indexed;
 };
 
@@ -36,6 +41,8 @@ titan_status vocabulary_put(struct vocabulary *v, int64_t id, const char *bytes,
 titan_status vocabulary_index(struct vocabulary *v, int32_t id, struct titan_error *err) TITAN_MUST_USE;
 /* The id of a token with these bytes; -1: there is none. */
 int32_t vocabulary_find(const struct vocabulary *v, const void *bytes, size_t len);
+/* They will be looked for soon. */
+void vocabulary_prefetch(const struct vocabulary *v, const void *bytes, size_t len);
 /* The bytes of a token; NULL: id is none. */
 static inline const char *vocabulary_bytes(const struct vocabulary *v, int64_t id, size_t *ret_len)
 {
