@@ -117,6 +117,7 @@ struct recipe {
         double max_norm; /* 0 = no clipping */
         char dataset[64], dataset_path[1024];
         char chat_template[16]; /* of data of kind "sft" */
+        char packing[16];       /* "none", "first_fit" */
         struct recipe_mixture mixture;
         char dtype[16];                 /* of master weights, gradients and moments: "float32", "bfloat16" */
         char mixed_precision_param[16]; /* "bfloat16", "float32", "auto" */

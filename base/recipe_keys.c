@@ -253,6 +253,10 @@ const struct recipe_key recipe_keys[] = {
     {.section = "training", .name = "chat_template", .type = KEY_STRING, AT(training.chat_template),
      .choices = "none|chatml|llama3|gemma", .initial = "\"none\"", .flags = KEY_TITAN | KEY_NUMBERS,
      .doc = "How messages of data of kind \"sft\" become tokens (docs/data.md)."},
+    {.section = "training", .name = "packing", .type = KEY_STRING, AT(training.packing), .choices = "none|first_fit",
+     .initial = "\"none\"", .flags = KEY_TITAN | KEY_NUMBERS,
+     .doc = "\"none\": samples are windows of the tokens, across documents. \"first_fit\": samples of whole documents, "
+            "padded; longer ones are left out. block_causal keeps them apart."},
     {.section = "training", .name = "dataset_path", .type = KEY_STRING, AT(training.dataset_path), .initial = "\"\"",
      .theirs = "none", .flags = KEY_NUMBERS, .doc = "A file, a folder or a pattern (\"DIR/*train*.bin\", \"{a,b}/*.txt\"): its files are read in path order. This or mixture must be given."},
     {.section = "training", .name = "mixture", .type = KEY_SOURCES, AT(training.mixture), .initial = "[]",

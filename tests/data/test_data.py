@@ -183,11 +183,12 @@ def resized_runs():
 
 
 def masks():
-    """prompts and completions: one worker's losses to the bit on two and three, and behind a checkpoint; only answers count"""
-    def losses(name, workers, *more):
-        keys = {**KEYS, "training.dataset_path": pairs(), "training.dataset": "sft", "training.steps": 12, "training.block_causal": "true",
+    """prompts and completions: one worker's losses to the bit on two and three, and behind a checkpoint; packed ones too; only answers count"""
+    def losses(name, workers, packing="none"):
+        keys = {**KEYS, "training.dataset_path": pairs(), "training.dataset": "sft", "training.steps": 12, "training.block_causal": "true", "training.packing": packing,
+                "training.seq_len": 32 if packing == "none" else 120,
                 "numerics.canonical": "true", "metrics.log_samples": "false", "elastic.max_workers": 3, "checkpoint.interval": 5}
-        done = command(BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", *overrides(keys), *more, "-n", workers, "--dir", HOME / name)
+        done = command(BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", *overrides(keys), "-n", workers, "--dir", HOME / name)
         assert done.code == 0, done.err
         assert "file of conversations, 900 documents" in done.err and "of them trained on" in done.err, done.err
         return {m["step"]: m["loss"] for m in map(json.loads, (HOME / name / "metrics.jsonl").read_text().splitlines())}
@@ -196,6 +197,8 @@ def masks():
     assert len(want) == 12 and losses("masks-2", 2) == want
     shutil.rmtree(HOME / "masks-1/checkpoint/step-00000012", ignore_errors=True)
     assert losses("masks-1", 3) == want
+    packed = losses("packed-1", 1, "first_fit")
+    assert packed != want and losses("packed-3", 3, "first_fit") == packed
     build = titanctl("data", "build", "--tokenizer", "bytes", "--format", "sft", "--out", HOME / "pairs", pairs())
     told = json.loads(titanctl("data", "inspect", HOME / "pairs", "-o", "json").out)
     answers = sum(len(json.loads(line)["completion"]) + 1 for line in pairs().read_text().splitlines())

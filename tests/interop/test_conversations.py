@@ -101,27 +101,34 @@ def test_templates():
 
 
 def test_losses():
-    """Llama on prompts and completions, 100 steps, on 1, 2 and 4 workers: every loss within 1e-4 of PyTorch's"""
+    """Llama on prompts and completions, 100 steps, on 1, 2 and 4 workers, in windows and packed: every loss within 1e-4 of PyTorch's"""
     draw = random.Random(2)
     records = []
     for i in range(400):
         a, b = draw.randrange(1000), draw.randrange(1000)
         records.append({"prompt": f"What is {a} and {b}{', please' * draw.randrange(8)}? ", "completion": f"It is {a + b}."})
-    ids, mask, _ = build("pairs", records, "--tokenizer", "bytes")
+    ids, mask, starts = build("pairs", records, "--tokenizer", "bytes")
     assert 0 < sum(mask) < len(mask) / 2 and len(training.windows_of(mask, training.KEYS)) < (len(ids) - 1) // 32
     training.write_model("llama", root / "llama", seed=1)
-    theirs, _ = training.train(root / "llama", ids, 100, trained=mask)
-    for workers, more in ((1, {}), (2, {}), (4, {"parallelism.tensor_parallel_degree": 1, "parallelism.context_parallel_degree": 2})):
+    windows, _ = training.train(root / "llama", ids, 100, trained=mask)
+    samples = training.first_fit([(ids[a:b], mask[a:b]) for a, b in zip(starts, starts[1:])], 48)
+    at_48 = {**training.KEYS, "training.seq_len": 48}
+    packed, _ = training.train(root / "llama", None, 100, keys=at_48, samples=samples)
+    packs = {**at_48, "training.packing": "first_fit", "training.block_causal": "true"}
+    cp2 = {"parallelism.context_parallel_degree": 2}
+    for workers, theirs, more in ((1, windows, {}), (2, windows, {}), (4, windows, cp2), (1, packed, packs), (2, packed, packs), (4, packed, {**packs, **cp2})):
         keys = {**training.KEYS, **training.model_keys("llama"), "training.steps": 100, "training.dataset_path": root / "pairs-tokens",
                 "training.mixed_precision_param": "float32", "checkpoint.enable": "false", "checkpoint.initial_load_path": root / "llama",
                 "checkpoint.initial_load_in_hf": "true", **more}
-        done = titan.command(titan.BIN / "titan-worker", "run", titan.SOURCE / "recipes/tiny.toml", "-n", workers, "--dir", root / f"run-{workers}",
-                             "--device", "cpu", *titan.overrides(keys))
+        to = root / f"run-{len(list(root.iterdir()))}"
+        done = titan.command(titan.BIN / "titan-worker", "run", titan.SOURCE / "recipes/tiny.toml", "-n", workers, "--dir", to, "--device", "cpu",
+                             *titan.overrides(keys))
         assert done.code == 0, done.err[-2000:]
-        ours = [json.loads(line) for line in (root / f"run-{workers}/metrics.jsonl").read_text().splitlines()]
+        ours = [json.loads(line) for line in (to / "metrics.jsonl").read_text().splitlines()]
         off = max(abs(m["loss"] - loss) for m, (loss, _) in zip(ours, theirs, strict=True))
         norm = max(abs(m["grad_norm"] - n) / n for m, (_, n) in zip(ours, theirs))
-        print(f"# {workers}: loss {theirs[0][0]:.4f} -> {theirs[-1][0]:.4f}, off by at most {off:.1e}, gradient norm by {norm:.1e}")
+        print(f"# {'packed' if 'training.packing' in more else 'windows'} on {workers}: loss {theirs[0][0]:.4f} -> {theirs[-1][0]:.4f}, off by at most "
+              f"{off:.1e}, gradient norm by {norm:.1e}")
         assert off <= 1e-4
 
 

@@ -60,16 +60,44 @@ def write_tokens(path, count):
     return list(ids)
 
 
-def batch_of(tokens, step, keys, windows=None):
-    """Rows of seq_len + 1 tokens of a step, from 1: docs/data.md, "Which sample comes when". windows: of those with these numbers alone."""
+def windows_at(step, keys, windows):
+    """The windows of a step, from 1, of those that there are: docs/data.md, "Which sample comes when"."""
     from make_rng_reference import key, permute
-    length, batch = keys["training.seq_len"], keys["training.global_batch_size"]
+    batch, n = keys["training.global_batch_size"], len(windows)
+    return [windows[permute(key(keys["training.seed"], f"data.pass.{g // n}"), g % n, n)] for g in range((step - 1) * batch, step * batch)]
+
+
+def batch_of(tokens, step, keys, windows=None):
+    """Rows of seq_len + 1 tokens of a step, from 1. windows: of those with these numbers alone."""
+    length = keys["training.seq_len"]
     windows = windows or range((len(tokens) - 1) // length)
-    rows = []
-    for g in range((step - 1) * batch, step * batch):
-        at = windows[permute(key(keys["training.seed"], f"data.pass.{g // len(windows)}"), g % len(windows), len(windows))]
-        rows.append(tokens[at * length:(at + 1) * length + 1])
-    return rows
+    return [tokens[at * length:(at + 1) * length + 1] for at in windows_at(step, keys, windows)]
+
+
+def first_fit(documents, places):
+    """Documents (ids and masks) in samples, each in the first with room, none cut; those that fit into none are in none."""
+    samples = []
+    for d in documents:
+        needs = len(d[0]) - 1
+        if 0 < needs <= places:
+            for sample in samples:
+                if sum(len(ids) - 1 for ids, _ in sample) + needs <= places:
+                    sample.append(d)
+                    break
+            else:
+                samples.append([d])
+    return [s for s in samples if any(any(mask[1:]) for _, mask in s)]
+
+
+def documents_loss(forward, documents):
+    """The mean over what counts, each document by itself."""
+    import torch
+    total, count = 0.0, 0
+    for ids, mask in documents:
+        targets = torch.tensor(ids[1:]).masked_fill(torch.tensor(mask[1:]) == 0, -100)
+        total = total + torch.nn.functional.cross_entropy(forward(torch.tensor([ids[:-1]])).flatten(0, 1), targets, reduction="sum")
+        count += sum(mask[1:])
+    return total / count
 
 
 def windows_of(trained, keys):
@@ -105,10 +133,10 @@ def step_of(optimizer, kept):
             state[key].copy_(state[key].to(torch.bfloat16))
 
 
-def train(folder, tokens, steps, keys=KEYS, kept="float32", compute="float32", trained=None):
+def train(folder, tokens, steps, keys=KEYS, kept="float32", compute="float32", trained=None, samples=None):
     """[(loss, gradient norm before clipping)] of every step, and the weights after them.
 
-    trained: of each token whether it counts as a target; None: all do.
+    trained: of each token whether it counts as a target; None: all do. samples: in place of tokens, of first_fit(), attention within documents.
     kept, of STATES: what weights and moments are kept in. With training.dtype the parameters are bf16 tensors, which are cast to compute for each
     use, so that gradients are bf16 as well, and PyTorch's fused AdamW keeps its state in their type. Logits are widened for the loss."""
     import torch
@@ -124,15 +152,21 @@ def train(folder, tokens, steps, keys=KEYS, kept="float32", compute="float32", t
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
             group["lr"] = rate(step, steps, keys)
-        windows = windows_of(trained, keys) if trained else None
-        rows = torch.tensor(batch_of(tokens, step, keys, windows))
-        targets = rows[:, 1:].flatten()
-        if trained:
-            counts = torch.tensor(batch_of(trained, step, keys, windows))[:, 1:].flatten()
-            targets = targets.masked_fill(counts == 0, -100)
         used = {name: p.to(getattr(torch, compute)) for name, p in weights.items()}
-        logits = torch.func.functional_call(model, used, (rows[:, :-1],)).logits.float()
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets)
+
+        def forward(rows):
+            return torch.func.functional_call(model, used, (rows,)).logits.float()
+
+        if samples:
+            loss = documents_loss(forward, [d for sample in windows_at(step, keys, samples) for d in sample])
+        else:
+            windows = windows_of(trained, keys) if trained else None
+            rows = torch.tensor(batch_of(tokens, step, keys, windows))
+            targets = rows[:, 1:].flatten()
+            if trained:
+                counts = torch.tensor(batch_of(trained, step, keys, windows))[:, 1:].flatten()
+                targets = targets.masked_fill(counts == 0, -100)
+            loss = torch.nn.functional.cross_entropy(forward(rows[:, :-1]).flatten(0, 1), targets)
         optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(weights.values(), keys["training.max_norm"])

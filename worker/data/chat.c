@@ -12,7 +12,8 @@
 enum role { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLES };
 
 /* A turn: open, the role's name, close, gap, content, end, tail. The conversation: begin, then turns. */
-struct template {
+struct template
+{
     const char *name, *begin, *open, *close, *gap, *end, *tail; /* begin, open, close, end: a token or "" */
     const char *roles[ROLES];                                   /* NULL: the template has none */
     bool trims;                                                 /* contents, of space at both ends */
@@ -42,10 +43,10 @@ static titan_status find_token(const struct tokenizer *t, const char *template, 
                                struct titan_error *err)
 {
     *ret = *text ? tokenizer_find(t, text, strlen(text)) : TOKEN_NONE;
-    return !*text || *ret != TOKEN_NONE ? TITAN_OK
-                                        : titan_fail(err, TITAN_EINVAL,
-                                                     "the chat template %s needs the token '%s', which the tokenizer lacks",
-                                                     template, text);
+    return !*text || *ret != TOKEN_NONE
+               ? TITAN_OK
+               : titan_fail(err, TITAN_EINVAL, "the chat template %s needs the token '%s', which the tokenizer lacks",
+                            template, text);
 }
 
 titan_status chat_open(const struct chat_options *options, const struct tokenizer *tokenizer, struct chat **ret,
@@ -190,7 +191,8 @@ static titan_status put_record(struct writing *w, const struct json *record, int
     if (messages && messages->type == JSON_ARRAY) {
         TRY(put_messages(w, messages, err));
     } else if (!prompt || !completion) {
-        w->why = record->type == JSON_OBJECT ? "no array of messages, and no prompt with a completion" : "not a JSON object";
+        w->why =
+            record->type == JSON_OBJECT ? "no array of messages, and no prompt with a completion" : "not a JSON object";
     } else if (c->template) {
         TRY(put_turn(w, ROLE_USER, prompt, err));
         TRY(put_turn(w, ROLE_ASSISTANT, completion, err));

@@ -238,6 +238,30 @@ void corpus_starts(const struct corpus *c, uint64_t at, int64_t n, const int32_t
     }
 }
 
+titan_status corpus_list_documents(const struct corpus *c, struct bin_document **ret, struct titan_error *err)
+{
+    const uint64_t n = corpus_documents(c);
+    uint64_t at = 0;
+    _cleanup_free_ struct bin_document *list = calloc(n + 1, sizeof(*list));
+    if (!list)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a list of %" PRIu64 " documents", n);
+    for (size_t i = 0; i < c->n; i++) {
+        const struct segment *s = &c->segments[i];
+        if (s->separated)
+            list[at++] = (struct bin_document){s->start, s->tokens};
+        else if (s->index.documents == 0)
+            return titan_fail(err, TITAN_EINVAL, "its files have no index of documents");
+        for (uint64_t d = 0; d < s->index.documents; d++) {
+            const uint64_t from = corpus_document(s, d),
+                           to = d + 1 < s->index.documents ? corpus_document(s, d + 1) : s->tokens;
+            list[at++] = (struct bin_document){s->start + from, to > from ? to - from : 0};
+        }
+    }
+    titan_assert(at == n);
+    *ret = TAKE(list);
+    return TITAN_OK;
+}
+
 bool corpus_masked(const struct corpus *c)
 {
     for (size_t i = 0; i < c->n; i++)

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "worker/data/bins.h"
 #include "worker/data/files.h"
 
 struct mapping {
@@ -68,6 +69,9 @@ uint64_t corpus_document(const struct segment *s, uint64_t d);
  * are. targets NULL: counts only. */
 int64_t corpus_mask(const struct corpus *c, uint64_t at, int64_t n, int32_t *targets);
 bool corpus_masked(const struct corpus *c);
+/* Where the documents are: *ret has corpus_documents() of them, to be freed. TITAN_EINVAL: a file has no index. */
+titan_status corpus_list_documents(const struct corpus *c, struct bin_document **ret,
+                                   struct titan_error *err) TITAN_MUST_USE;
 /* By its indexes, or files of text; 0: it has neither. */
 uint64_t corpus_documents(const struct corpus *c);
 /* Ids that are too large for the model, as far as they are known at once: by headers, else by reading the whole of

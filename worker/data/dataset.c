@@ -11,8 +11,9 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "worker/data/data_build.h"
+#include "worker/data/bins.h"
 #include "worker/data/corpus.h"
+#include "worker/data/data_build.h"
 #include "worker/data/fingerprint.h"
 #include "worker/data/formats.h"
 #include "worker/data/shard.h"
@@ -20,6 +21,8 @@
 struct dataset {
     struct corpus sources[MIXTURE_MAX];
     struct dataset_found found[MIXTURE_MAX];
+    struct bins bins[MIXTURE_MAX]; /* where samples are of whole documents */
+    bool packs;
     uint64_t *windows[MIXTURE_MAX]; /* those that are read; NULL: all */
     int n;
     struct mixture mixture;
@@ -230,6 +233,38 @@ static titan_status count_windows(const struct corpus *c, const char *path, int6
                       path, c->tokens, seq_len + 1);
 }
 
+static titan_status pack_source(struct dataset *ds, int k, const char *path, uint64_t *ret, struct titan_error *err)
+{
+    struct dataset_found *found = &ds->found[k];
+    struct bins *bins = &ds->bins[k];
+    const uint64_t places = (uint64_t)ds->seq_len;
+    _cleanup_free_ struct bin_document *documents = NULL;
+    titan_status status = corpus_list_documents(&ds->sources[k], &documents, err);
+    if (status == TITAN_OK)
+        status = bins_fill(documents, corpus_documents(&ds->sources[k]), places, bins, err);
+    if (status == TITAN_OK && bins->n == 0)
+        status = titan_fail(err, TITAN_EINVAL, "it has no document of 2 to %" PRIu64 " tokens", places + 1);
+    if (status != TITAN_OK)
+        return titan_error_wrap(err, "training.packing: '%s'", path);
+    found->packed = *ret = bins->n;
+    found->padding = bins->n * places - bins->places;
+    found->too_long = bins->too_long;
+    return TITAN_OK;
+}
+
+/* How many targets of a sample are trained on, by the mask. */
+static int64_t count_trained(const struct dataset *ds, int k, uint64_t window)
+{
+    const struct corpus *c = &ds->sources[k];
+    const struct bins *b = &ds->bins[k];
+    int64_t n = 0;
+    if (!ds->packs)
+        return corpus_mask(c, window * (uint64_t)ds->seq_len + 1, ds->seq_len, NULL);
+    for (uint64_t d = b->first[window]; d < b->first[window + 1]; d++)
+        n += corpus_mask(c, b->documents[d].start + 1, (int64_t)b->documents[d].n - 1, NULL);
+    return n;
+}
+
 /* Of data with a mask the windows that have a target which is trained on: a step has some, whatever its samples. */
 static titan_status choose_windows(struct dataset *ds, int k, const char *path, uint64_t *windows,
                                    struct titan_error *err)
@@ -244,7 +279,7 @@ static titan_status choose_windows(struct dataset *ds, int k, const char *path, 
     if (!ds->windows[k])
         return titan_fail(err, TITAN_ENOMEM, "no memory for a list of %" PRIu64 " samples", *windows);
     for (uint64_t w = 0; w < *windows; w++)
-        if (corpus_mask(c, w * (uint64_t)ds->seq_len + 1, ds->seq_len, NULL) > 0)
+        if (count_trained(ds, k, w) > 0)
             ds->windows[k][kept++] = w;
     found->trained = (uint64_t)corpus_mask(c, 0, (int64_t)c->tokens, NULL);
     found->idle = *windows - kept;
@@ -263,7 +298,8 @@ static titan_status open_all(struct dataset *ds, const struct dataset_options *o
         const struct dataset_source *source = &o->sources[ds->n];
         struct corpus *c = &ds->sources[ds->n];
         TRY(open_source(c, &ds->found[ds->n], source, o, err));
-        TRY(count_windows(c, source->path, ds->seq_len, &windows[ds->n], err));
+        TRY(ds->packs ? pack_source(ds, ds->n, source->path, &windows[ds->n], err)
+                      : count_windows(c, source->path, ds->seq_len, &windows[ds->n], err));
         TRY(choose_windows(ds, ds->n, source->path, &windows[ds->n], err));
         weights[ds->n] = source->weight;
         ds->fingerprint[ds->n] = fingerprint_of_corpus(c);
@@ -285,6 +321,7 @@ titan_status dataset_open(const struct dataset_options *options, struct dataset 
         return titan_fail(err, TITAN_ENOMEM, "no memory for a dataset");
     ds->seq_len = options->seq_len;
     ds->vocab_size = options->vocab_size;
+    ds->packs = options->packs;
     const titan_status status = open_all(ds, options, err);
     if (status == TITAN_OK)
         *ret = ds;
@@ -299,8 +336,10 @@ void dataset_close(struct dataset *ds)
         return;
     for (int k = 0; k < MIXTURE_MAX; k++)
         corpus_close(&ds->sources[k]);
-    for (int k = 0; k < MIXTURE_MAX; k++)
+    for (int k = 0; k < MIXTURE_MAX; k++) {
+        bins_clear(&ds->bins[k]);
         free(ds->windows[k]);
+    }
     free(ds->window);
     free(ds);
 }
@@ -400,6 +439,11 @@ void dataset_found_print(const struct dataset_found *found, struct buf *out)
         buf_printf(out, ", %" PRIu64 " of them trained on", found->trained);
     if (strcmp(found->what, "nanoGPT") == 0)
         buf_puts(out, " (as ids without a header)");
+    if (found->packed > 0)
+        buf_printf(out, ", packed into %" PRIu64 " samples with %" PRIu64 " places of padding", found->packed,
+                   found->padding);
+    if (found->too_long > 0)
+        buf_printf(out, "; %" PRIu64 " documents are longer than a sample and left out", found->too_long);
     if (found->idle > 0)
         buf_printf(out, "; %" PRIu64 " samples have none of these and are passed over", found->idle);
     const char *comma = "; left out: ";
@@ -415,22 +459,57 @@ void dataset_found_print(const struct dataset_found *found, struct buf *out)
                    found->bad_records > 0 ? "" : found->note);
 }
 
-titan_status dataset_sample(const struct dataset *ds, uint64_t g, int32_t *inputs, int32_t *targets, int32_t *starts,
-                            struct titan_error *err)
+static titan_status read_window(const struct dataset *ds, int k, uint64_t window, int32_t *inputs, int32_t *targets,
+                                int32_t *starts, struct titan_error *err)
 {
-    const struct mixture_pick pick = mixture_pick(&ds->mixture, g);
-    const struct corpus *c = &ds->sources[pick.source];
-    const uint64_t *windows = ds->windows[pick.source];
-    const uint64_t at = (windows ? windows[pick.window] : pick.window) * (uint64_t)ds->seq_len;
+    const struct corpus *c = &ds->sources[k];
+    const uint64_t at = window * (uint64_t)ds->seq_len;
     const size_t bytes = (size_t)ds->seq_len * sizeof(*inputs);
-
-    titan_assert(pick.source < ds->n && pick.window < ds->mixture.windows[pick.source]);
     TRY(corpus_read(c, at, ds->seq_len + 1, ds->vocab_size, ds->window, err));
     memcpy(inputs, ds->window, bytes);
     memcpy(targets, ds->window + 1, bytes);
-    if (windows)
+    if (ds->windows[k])
         (void)corpus_mask(c, at + 1, ds->seq_len, targets);
     if (starts)
         corpus_starts(c, at, ds->seq_len, ds->window, starts);
     return TITAN_OK;
+}
+
+static titan_status read_bin(const struct dataset *ds, int k, uint64_t bin, int32_t *inputs, int32_t *targets,
+                             int32_t *starts, struct titan_error *err)
+{
+    const struct corpus *c = &ds->sources[k];
+    const struct bins *b = &ds->bins[k];
+    int64_t place = 0;
+    for (uint64_t d = b->first[bin]; d < b->first[bin + 1]; d++) {
+        const struct bin_document *document = &b->documents[d];
+        const int64_t n = (int64_t)document->n - 1;
+        titan_assert(n > 0 && n <= ds->seq_len - place);
+        TRY(corpus_read(c, document->start, n + 1, ds->vocab_size, ds->window, err));
+        memcpy(inputs + place, ds->window, (size_t)n * sizeof(*inputs));
+        memcpy(targets + place, ds->window + 1, (size_t)n * sizeof(*targets));
+        if (ds->windows[k])
+            (void)corpus_mask(c, document->start + 1, n, targets + place);
+        for (int64_t i = 0; starts && i < n; i++)
+            starts[place + i] = (int32_t)place;
+        place += n;
+    }
+    for (int64_t i = place; i < ds->seq_len; i++) {
+        inputs[i] = 0;
+        targets[i] = -1;
+        if (starts)
+            starts[i] = (int32_t)place;
+    }
+    return TITAN_OK;
+}
+
+titan_status dataset_sample(const struct dataset *ds, uint64_t g, int32_t *inputs, int32_t *targets, int32_t *starts,
+                            struct titan_error *err)
+{
+    const struct mixture_pick pick = mixture_pick(&ds->mixture, g);
+    const uint64_t *windows = ds->windows[pick.source];
+
+    titan_assert(pick.source < ds->n && pick.window < ds->mixture.windows[pick.source]);
+    const uint64_t window = windows ? windows[pick.window] : pick.window;
+    return (ds->packs ? read_bin : read_window)(ds, pick.source, window, inputs, targets, starts, err);
 }

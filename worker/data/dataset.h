@@ -10,9 +10,11 @@
  * a node share; only bytes are read as they lie. What is too much for that is refused: `titanctl data build` comes
  * first.
  *
- * A source is cut into windows of seq_len+1 tokens at multiples of seq_len (inputs are the first seq_len, targets the
- * last). Sample number g = step*global_batch + i of a run reads a window of a source by mixture.h: there is no loader
- * state, and every window of a source is read exactly once a pass, whatever the world size.
+ * With `packs` the windows of a source are samples of whole documents; a place without one has no target, and a
+ * document of its own. Otherwise a source is cut into windows of seq_len+1 tokens at multiples of seq_len (inputs are
+ * the first seq_len, targets the last). Sample number g = step*global_batch + i of a run reads a window of a source by
+ * mixture.h: there is no loader state, and every window of a source is read exactly once a pass, whatever the world
+ * size.
  *
  * Thread: any one thread at a time. */
 #ifndef TITAN_WORKER_DATA_DATASET_H
@@ -47,6 +49,7 @@ struct dataset_options {
     const char *cache;     /* existing folder; NULL: a temporary one */
     int threads;           /* to tokenise with; 0: one */
     enum data_split split; /* of a folder or a pattern */
+    bool packs;            /* samples are of whole documents (bins.h), instead of windows */
 };
 
 /* What was found at a source. */
@@ -55,6 +58,8 @@ struct dataset_found {
     uint64_t files, documents, tokens; /* documents 0: the format does not tell */
     uint64_t trained;                  /* tokens that are trained on */
     uint64_t idle;                     /* samples without one, which are passed over */
+    uint64_t packed, padding;          /* samples of whole documents, and their places that have none */
+    uint64_t too_long;                 /* documents that fit into none */
     uint64_t bad_records, replaced;    /* of JSON lines; bytes of text that are not UTF-8 */
     char note[320];                    /* where the first of these is, and what */
     struct data_left_out left_out;

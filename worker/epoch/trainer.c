@@ -35,6 +35,7 @@ static titan_status open_sources(struct trainer *t, int threads, const struct to
                                             .vocab_size = r->model.dims.vocab_size,
                                             .seed = (uint64_t)r->training.seed,
                                             .cache = t->members->job_dir,
+                                            .packs = strcmp(r->training.packing, "first_fit") == 0,
                                             .threads = threads};
     return dataset_open(&options, &t->data, err);
 }
@@ -48,7 +49,8 @@ static void log_found(struct trainer *t)
         const struct dataset_found *found = dataset_found(t->data, i);
         dataset_found_print(found, &text);
         const char *path = r->training.mixture.n ? r->training.mixture.source[i].path : r->training.dataset_path;
-        const bool whole = data_left_out_count(&found->left_out) == 0 && !found->bad_records && !found->replaced;
+        const bool whole =
+            data_left_out_count(&found->left_out) == 0 && !found->bad_records && !found->replaced && !found->too_long;
         log_write(&t->log, whole ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "training data", "path=\"%s\" found=\"%s\"", path,
                   text.len ? text.data : "");
     }

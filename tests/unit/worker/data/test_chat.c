@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chat.h: the tokens of a conversation and which of them are trained on, and what is no conversation. What the templates of models make of
- * more is held against transformers by tests/interop/test_conversations.py. */
+/* chat.h: the tokens of a conversation and which of them are trained on, and what is no conversation. What the
+ * templates of models make of more is held against transformers by tests/interop/test_conversations.py. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,14 +16,17 @@
 #include "worker/data/chat.h"
 
 /* A character is a token; so are the two of chatml and the end of text. */
-static const char file[] =
-    "{\"added_tokens\": [{\"id\": 100, \"content\": \"<|im_start|>\", \"special\": true}, "
-    "{\"id\": 101, \"content\": \"<|im_end|>\", \"special\": true}, {\"id\": 102, \"content\": \"<e>\", \"special\": true}],"
-    "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, "
-    "\"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {\"\\u010a\": 10, \"<\": 11, \">\": 12, \"|\": 13, \"_\": 14, "
-    "\"a\": 20, \"b\": 21, \"c\": 22, \"d\": 23, \"e\": 24, \"f\": 25, \"g\": 26, \"h\": 27, \"i\": 28, \"j\": 29, \"k\": 30, \"l\": 31, "
-    "\"m\": 32, \"n\": 33, \"o\": 34, \"p\": 35, \"q\": 36, \"r\": 37, \"s\": 38, \"t\": 39, \"u\": 40, \"v\": 41, \"w\": 42, \"x\": 43, "
-    "\"y\": 44, \"z\": 45}}}";
+static const char file[] = "{\"added_tokens\": [{\"id\": 100, \"content\": \"<|im_start|>\", \"special\": true}, "
+                           "{\"id\": 101, \"content\": \"<|im_end|>\", \"special\": true}, {\"id\": 102, \"content\": "
+                           "\"<e>\", \"special\": true}],"
+                           "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, "
+                           "\"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {\"\\u010a\": 10, \"<\": 11, "
+                           "\">\": 12, \"|\": 13, \"_\": 14, "
+                           "\"a\": 20, \"b\": 21, \"c\": 22, \"d\": 23, \"e\": 24, \"f\": 25, \"g\": 26, \"h\": 27, "
+                           "\"i\": 28, \"j\": 29, \"k\": 30, \"l\": 31, "
+                           "\"m\": 32, \"n\": 33, \"o\": 34, \"p\": 35, \"q\": 36, \"r\": 37, \"s\": 38, \"t\": 39, "
+                           "\"u\": 40, \"v\": 41, \"w\": 42, \"x\": 43, "
+                           "\"y\": 44, \"z\": 45}}}";
 
 static struct tokenizer *tokenizer;
 static struct tokenizer_encoder *encoder;
@@ -60,7 +63,12 @@ static const char *tokens_of(const char *template, const char *record, const cha
     size_t n = 0;
     for (size_t i = 0; ok && i < t.n; i++) {
         const int32_t id = t.ids.ids[i];
-        const char letter = (char)(id == 10 ? '\n' : id == 100 ? '(' : id == 101 ? ')' : id == 102 ? '.' : id < 20 ? '#' : 'a' + id - 20);
+        const char letter = (char)(id == 10    ? '\n'
+                                   : id == 100 ? '('
+                                   : id == 101 ? ')'
+                                   : id == 102 ? '.'
+                                   : id < 20   ? '#'
+                                               : 'a' + id - 20);
         if (t.trained[i])
             text[n++] = '!';
         text[n++] = letter;
@@ -83,7 +91,8 @@ static void test_tokens(void **state)
         {"chatml", "{\"prompt\":\"ab\",\"completion\":\"c\"}", "(user\nab)\n(assistant\n!c!)\n."},
         {"chatml",
          "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"\\na\"},"
-         "{\"role\":\"assistant\",\"content\":\"b\"},{\"content\":\"c\",\"role\":\"user\"},{\"role\":\"assistant\",\"content\":\"\"}]}",
+         "{\"role\":\"assistant\",\"content\":\"b\"},{\"content\":\"c\",\"role\":\"user\"},{\"role\":\"assistant\","
+         "\"content\":\"\"}]}",
          "(system\ns)\n(user\n\na)\n(assistant\n!b!)\n(user\nc)\n(assistant\n!)\n."},
         /* A special token that a text spells is text. */
         {NULL, "{\"prompt\":\"<|im_end|>\",\"completion\":\"<e>\"}", "##im#end##!#!e!#!."},
@@ -129,7 +138,8 @@ static void test_templates(void **state)
     struct titan_error err = {0};
     struct chat *chat = NULL;
     assert_int_equal(chat_open(&(struct chat_options){.template = "llama3"}, tokenizer, &chat, &err), TITAN_EINVAL);
-    assert_string_equal(err.msg, "the chat template llama3 needs the token '<|begin_of_text|>', which the tokenizer lacks");
+    assert_string_equal(err.msg,
+                        "the chat template llama3 needs the token '<|begin_of_text|>', which the tokenizer lacks");
     assert_int_equal(chat_open(&(struct chat_options){.template = "vicuna"}, tokenizer, &chat, &err), TITAN_EINVAL);
     assert_non_null(strstr(err.msg, "chatml, llama3 or gemma, not 'vicuna'"));
 }

@@ -325,6 +325,63 @@ static void test_held_out_tokens(void **state)
     dataset_close(ds);
 }
 
+/* Whole documents in each sample, in the first with room; a place without one has no target and is apart. */
+static void test_packing(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *inputs, *targets; /* . for 0 and - for no target */
+        int starts[6];
+    } samples[] = {{"abcxyz", "bc.yz.", {0, 0, 0, 3, 3, 3}}, {"defg..", "efg.--", {0, 0, 0, 0, 4, 4}}};
+    struct dataset *ds = NULL;
+    struct titan_error err = {0};
+    bool seen[2] = {false};
+    put_file("1", "abc", 3);
+    put_file("2", "defg", 4);
+    put_file("3", "toolong", 7);
+    put_file("4", "xyz", 3);
+    const struct dataset_source source = {.path = root};
+    struct dataset_options o = {.sources = &source,
+                                .n_sources = 1,
+                                .tokenizer_name = "bytes",
+                                .tokenizer = tokenizer,
+                                .seq_len = 6,
+                                .packs = true};
+    if (dataset_open(&o, &ds, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(dataset_windows(ds), 2);
+    for (uint64_t g = 0; g < 2; g++) {
+        int32_t in[6], out[6], starts[6];
+        assert_int_equal(dataset_sample(ds, g, in, out, starts, &err), TITAN_OK);
+        const int k = in[0] == 'd';
+        assert_false(seen[k]);
+        seen[k] = true;
+        for (int i = 0; i < 6; i++) {
+            assert_int_equal(in[i], samples[k].inputs[i] == '.' ? 0 : samples[k].inputs[i]);
+            assert_int_equal(out[i], samples[k].targets[i] == '.'   ? 0
+                                     : samples[k].targets[i] == '-' ? -1
+                                                                    : samples[k].targets[i]);
+            assert_int_equal(starts[i], samples[k].starts[i]);
+        }
+    }
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    dataset_found_print(dataset_found(ds, 0), &text);
+    assert_non_null(
+        strstr(text.data, "packed into 2 samples with 2 places of padding; 1 documents are longer than a sample"));
+    dataset_close(ds);
+    o.seq_len = 2;
+    assert_int_equal(dataset_open(&o, &ds, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "it has no document of 2 to 3 tokens"));
+    const uint16_t ids[] = {1, 2, 3, 4};
+    char path[256];
+    put_file("train.bin", ids, sizeof(ids));
+    (void)snprintf(path, sizeof(path), "%s/train.bin", root);
+    const struct dataset_source flat = {.path = path};
+    o.sources = &flat;
+    assert_int_equal(dataset_open(&o, &ds, &err), TITAN_EINVAL);
+    assert_non_null(strstr(err.msg, "its files have no index of documents"));
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -350,6 +407,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_tokens, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_decoded, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_held_out_tokens, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_packing, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_refusals, make_root, remove_root),
     };
     if (tokenizer_open("bytes", &tokenizer, NULL) != TITAN_OK)

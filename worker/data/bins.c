@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bins.c - see bins.h. */
+#include "worker/data/bins.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+#define NO_BIN UINT64_MAX
+
+/* The first bin with so much room, in a tree of the most room below each node; leaves [leaves, 2 leaves) are bins, of
+ * which those that nothing is in yet have all their room. */
+static uint64_t take(uint64_t *room, uint64_t leaves, uint64_t places)
+{
+    uint64_t node = 1;
+    titan_assert(room[1] >= places);
+    while (node < leaves)
+        node = 2 * node + (room[2 * node] < places);
+    const uint64_t bin = node - leaves;
+    room[node] -= places;
+    for (node /= 2; node > 0; node /= 2)
+        room[node] = MAX(room[2 * node], room[2 * node + 1]);
+    return bin;
+}
+
+static titan_status place(const struct bin_document *documents, uint64_t n, uint64_t places, uint64_t *bin_of,
+                          struct bins *b, struct titan_error *err)
+{
+    uint64_t leaves = 1;
+    while (leaves < n)
+        leaves *= 2;
+    _cleanup_free_ uint64_t *room = malloc(2 * leaves * sizeof(*room));
+    if (!room)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to pack %" PRIu64 " documents", n);
+    for (uint64_t i = 0; i < 2 * leaves; i++)
+        room[i] = places;
+    for (uint64_t d = 0; d < n; d++) {
+        const uint64_t needs = documents[d].n > 0 ? documents[d].n - 1 : 0;
+        bin_of[d] = NO_BIN;
+        b->too_long += needs > places;
+        if (needs == 0 || needs > places)
+            continue;
+        bin_of[d] = take(room, leaves, needs);
+        b->n = MAX(b->n, bin_of[d] + 1);
+        b->places += needs;
+    }
+    return TITAN_OK;
+}
+
+titan_status bins_fill(const struct bin_document *documents, uint64_t n, uint64_t places, struct bins *ret,
+                       struct titan_error *err)
+{
+    titan_assert(!ret->first && places > 0);
+    _cleanup_free_ uint64_t *bin_of = calloc(n + 1, sizeof(*bin_of));
+    if (!bin_of)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to pack %" PRIu64 " documents", n);
+    TRY(place(documents, n, places, bin_of, ret, err));
+    ret->first = calloc(ret->n + 2, sizeof(*ret->first));
+    ret->documents = calloc(n + 1, sizeof(*ret->documents));
+    if (!ret->first || !ret->documents) {
+        bins_clear(ret);
+        return titan_fail(err, TITAN_ENOMEM, "no memory to pack %" PRIu64 " documents", n);
+    }
+    for (uint64_t d = 0; d < n; d++)
+        if (bin_of[d] != NO_BIN)
+            ret->first[bin_of[d] + 2]++;
+    for (uint64_t i = 2; i < ret->n + 2; i++)
+        ret->first[i] += ret->first[i - 1];
+    for (uint64_t d = 0; d < n; d++) /* first[b + 1] goes from where sample b begins to where it ends */
+        if (bin_of[d] != NO_BIN)
+            ret->documents[ret->first[bin_of[d] + 1]++] = documents[d];
+    return TITAN_OK;
+}
+
+void bins_clear(struct bins *b)
+{
+    free(b->first);
+    free(b->documents);
+    *b = (struct bins){0};
+}
