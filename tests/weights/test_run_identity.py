@@ -239,6 +239,9 @@ def test_line():
     assert start(at, training__steps=10).code == 0
     assert start(at, training__steps=5, checkpoint__load_step=2).code == 0
     assert steps_of(at) == [2, 4, 5, 6, 8, 10]
+    manifests = {step: json.loads((at / f"run/checkpoint/step-{step:08d}/manifest.json").read_text()) for step in (2, 5, 10)}
+    assert manifests[5]["from"] == {"run": manifests[2]["run"], "step": 2} and manifests[5]["line"] == [[1, 2]], manifests[5]["from"]
+    assert manifests[10]["from"]["step"] == 4 and "line" not in manifests[10] and "from" not in manifests[2]
     newest = titan.command(titan.BIN / "titan-worker", "generate", at / "run/checkpoint", "--max-tokens", 1, "--device", "cpu")
     assert newest.code == 0 and "steps=6-10" in newest.err, newest.err
     for steps, loaded in ((6, 5), (7, 6)):

@@ -32,14 +32,14 @@ struct checkpoint_info {
     int world;
     uint64_t recipe_hash;
     struct skipped_steps skipped;
-    uint64_t bytes;     /* of all files; filled by load and commit */
-    char owner[320];    /* the user that wrote it (base/folder_owner.h); "": not known */
-    char *recipe;       /* the resolved run file (TOML); owned after load, borrowed for write */
-    bool model_only;    /* it has no moments of the optimizer; a writer is told so, load fills it */
-    bool biases;        /* it has biases of experts; filled by load */
-    char metrics[1024]; /* of its step, a line as metrics.jsonl has it; "": not known */
-    char dtype[8];      /* load: of its first tensor, a parameter: "F32", "BF16", "F16"; writer.h */
-    char run[128];      /* the run that wrote it (folder_owner.id); "": not known */
+    uint64_t bytes;               /* of all files; filled by load and commit */
+    char owner[320];              /* the user that wrote it (base/folder_owner.h); "": not known */
+    char *recipe;                 /* the resolved run file (TOML); owned after load, borrowed for write */
+    bool model_only;              /* it has no moments of the optimizer; a writer is told so, load fills it */
+    bool biases;                  /* it has biases of experts; filled by load */
+    char metrics[1024];           /* of its step, a line as metrics.jsonl has it; "": not known */
+    char dtype[8];                /* load: of its first tensor, a parameter: "F32", "BF16", "F16"; writer.h */
+    char run[IDENTITY_RUN_BYTES]; /* the run that wrote it (folder_owner.id); "": not known */
     struct run_identity identity;
 };
 

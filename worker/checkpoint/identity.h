@@ -9,6 +9,8 @@
 #include "base/recipe.h"
 #include "worker/data/dataset.h"
 
+#define IDENTITY_RUN_BYTES 128 /* of a run's id (folder_owner.id) */
+
 struct run_identity {
     bool known;         /* false: a checkpoint of an earlier version, which has none of it but the line */
     uint64_t tokenizer; /* tokenizer_hash */
@@ -17,6 +19,8 @@ struct run_identity {
     uint64_t step;
     bool moved; /* not step times batch, or otherwise than the sources alone say; written only */
     struct checkpoint_line line;
+    char from_run[IDENTITY_RUN_BYTES]; /* that wrote the checkpoint it has gone on from; "": none, or not known */
+    uint64_t from_step;                /* of that checkpoint */
 };
 
 /* That a run of this identity and recipe has read after a step. */

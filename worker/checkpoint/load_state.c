@@ -128,8 +128,11 @@ static titan_status compare_identity(struct load *l, struct titan_error *err)
                                          .path = l->path,
                                          .own = l->source.from == LOAD_OWN,
                                          .progress = !l->source.without_progress};
-    return identity_compare(&check, l->info.recipe_hash, l->info.recipe, l->info.step, &l->info.identity,
-                            l->source.notes, &l->source.identity, err);
+    TRY(identity_compare(&check, l->info.recipe_hash, l->info.recipe, l->info.step, &l->info.identity, l->source.notes,
+                         &l->source.identity, err));
+    memcpy(l->source.identity.from_run, l->info.run, sizeof l->info.run);
+    l->source.identity.from_step = l->info.step;
+    return TITAN_OK;
 }
 
 static titan_status load_checkpoint(struct load *l, struct titan_error *err)

@@ -226,20 +226,26 @@ static bool parse_count(const struct json *from, const char *key, int64_t most, 
     return n >= 0 && n <= most;
 }
 
-#define READ_MAX (INT64_C(1) << 34) /* samples; times a sequence length they still fit */
+#define READ_MAX (INT64_MAX / 2) /* tokens */
 
 static titan_status parse_identity(const struct json *root, struct run_identity *ret, struct titan_error *err)
 {
     const struct json *o = json_get(root, "identity"), *list = json_get(o, "data");
     struct data_identity *d = &ret->data;
     uint64_t seq_len = 0;
+    const struct json *from = json_get(root, "from");
+    uint64_t step = 0;
     TRY(checkpoint_line_parse(root, &ret->line, err));
+    if (from && !parse_count(from, "step", COUNT_MAX, &step))
+        return titan_fail(err, TITAN_ECORRUPT, "'from' names no step");
+    (void)snprintf(ret->from_run, sizeof(ret->from_run), "%s", json_string(from, "run", ""));
+    ret->from_step = step;
     if (!o)
         return TITAN_OK;
     bool good = parse_hex(json_string(o, "tokenizer", ""), 16, &ret->tokenizer) &&
-                parse_count(o, "samples", READ_MAX, &ret->samples) && parse_count(o, "seq_len", INT32_MAX, &seq_len) &&
-                parse_count(o, "first", (int64_t)ret->samples, &d->first) && list && list->type == JSON_ARRAY &&
-                seq_len > 0;
+                parse_count(o, "seq_len", INT32_MAX, &seq_len) && seq_len > 0 &&
+                parse_count(o, "samples", READ_MAX / (int64_t)seq_len, &ret->samples) &&
+                parse_count(o, "first", (int64_t)ret->samples, &d->first) && list && list->type == JSON_ARRAY;
     d->seq_len = (int64_t)seq_len;
     for (const struct json *s = good ? list->first : NULL; s && good; s = s->next) {
         struct data_source_identity *x = d->n < MIXTURE_MAX ? &d->source[d->n++] : NULL;
@@ -631,6 +637,12 @@ titan_status manifest_print(const struct manifest *m, struct buf *out, struct ti
         json_put_string(&w, "metrics", m->info.metrics);
     if (m->info.run[0])
         json_put_string(&w, "run", m->info.run);
+    if (m->info.identity.from_run[0]) {
+        json_begin_object(&w, "from");
+        json_put_string(&w, "run", m->info.identity.from_run);
+        json_put_uint(&w, "step", m->info.identity.from_step);
+        json_end_object(&w);
+    }
     if (m->info.identity.known)
         print_identity(&w, &m->info.identity);
     json_begin_array(&w, "tensors");

@@ -4,7 +4,8 @@
  *   {"format":"titan-checkpoint","version":2,"step":120,"epoch":3,"tokens":...,"world":4,"skipped_steps":0,
  *    "skipped":{"in_a_row":0,"first":0,"last":0},
  *    "line":[[branch,step it goes back to],...],"recipe_hash":"16 hex digits","owner":"uid:1001 alice",
- *    "recipe":"resolved TOML","run":"the run's id","identity":{"tokenizer":"16 hex digits","samples":read so far,
+ *    "recipe":"resolved TOML","run":"the run's id","from":{"run":"of what it went on
+ * from","step":...},"identity":{"tokenizer":"16 hex digits","samples":read so far,
  *    "seq_len":...,"first":...,"data":[{"fingerprint":"16 hex digits","tokens":...,"share":...,"from":...},...]},
  *    "tensors":[{"name":"output.weight","dtype":"F32","shape":[256,288]},...],
  *    "files":[{"name":"rank-00000.safetensors","bytes":N,"crc32c":"8 hex digits",
@@ -16,11 +17,11 @@
  * The last member covers every byte before its comma. Reading bounds and checks everything: slices lie inside their
  * tensors and cover each of them exactly once, file names are plain names.
  *
- * "line", "run" and "identity" (identity.h) may be missing, and programs before them skip them. Version 5 is written
- * where those would go on at another place: a branch, or samples that steps and batch do not tell. Version 4 is written
- * where tensors have different types, each its "dtype" of "F32", "BF16" and "F16"; version 3 where
- * all of them have one that is not "F32". Version 1 had
- * "pieces":[[tensor,start,count],...], ranges of elements; they are read as the boxes they consist of. */
+ * "line", "run", "from" and "identity" (identity.h) may be missing, and programs before them skip them. Version 5 is
+ * written where those would go on at another place: a branch, or samples that steps and batch do not tell. Version 4 is
+ * written where tensors have different types, each its "dtype" of "F32", "BF16" and "F16"; version 3 where all of them
+ * have one that is not "F32". Version 1 had "pieces":[[tensor,start,count],...], ranges of elements; they are read as
+ * the boxes they consist of. */
 #ifndef TITAN_WORKER_CHECKPOINT_MANIFEST_H
 #define TITAN_WORKER_CHECKPOINT_MANIFEST_H
 

@@ -124,6 +124,8 @@ static titan_status compare_shards(struct restore *r, struct titan_error *err)
 /* How far the run has read and its line, as a rank that holds its state knows it. Doubles carry it all. */
 struct course {
     double step, samples, sources, first, from[MIXTURE_MAX], branches, branch[2 * CHECKPOINT_BRANCHES_MAX];
+    double from_step;
+    char from_run[IDENTITY_RUN_BYTES];
 };
 
 static struct course course_of(const struct run_identity *identity)
@@ -142,6 +144,8 @@ static struct course course_of(const struct run_identity *identity)
         c.branch[2 * i] = (double)identity->line.branch[i].number;
         c.branch[2 * i + 1] = (double)identity->line.branch[i].from;
     }
+    c.from_step = (double)identity->from_step;
+    memcpy(c.from_run, identity->from_run, sizeof c.from_run);
     return c;
 }
 
@@ -153,13 +157,18 @@ static titan_status check_course(const struct restore *r, int rank, const struct
                                 {"samples", c->samples, 0, SAID_EXACT},
                                 {"sources", c->sources, sources, sources},
                                 {"first", c->first, 0, c->samples},
-                                {"branches", c->branches, 0, CHECKPOINT_BRANCHES_MAX}};
+                                {"branches", c->branches, 0, CHECKPOINT_BRANCHES_MAX},
+                                {"from_step", c->from_step, 0, (double)CHECKPOINT_STEP_MAX}};
 
     TRY(said_check(about, rank, said, ARRAY_SIZE(said), err));
+    TRY(said_check_words(about, rank, "from_run", c->from_run, sizeof c->from_run, false, err));
     for (int k = 0; k < (int)sources; k++)
         TRY(said_check(about, rank, &(struct said){"from", c->from[k], 0, SAID_EXACT}, 1, err));
-    for (int i = 0; i < 2 * (int)c->branches; i++)
-        TRY(said_check(about, rank, &(struct said){"branch", c->branch[i], 0, (double)CHECKPOINT_STEP_MAX}, 1, err));
+    for (int i = 0; i < 2 * (int)c->branches; i++) {
+        const double least = i % 2 > 0 ? 0 : i > 0 ? c->branch[i - 2] + 1 : 1; /* their numbers ascend */
+        TRY(said_check(about, rank, &(struct said){"branch", c->branch[i], least, (double)CHECKPOINT_STEP_MAX}, 1,
+                       err));
+    }
     return TITAN_OK;
 }
 
@@ -189,6 +198,8 @@ static titan_status share_course(struct restore *r, struct titan_error *err)
     for (int i = 0; i < r->found.line.n; i++)
         r->found.line.branch[i] =
             (struct checkpoint_branch){(uint64_t)c->branch[2 * i], (uint64_t)c->branch[2 * i + 1]};
+    r->found.from_step = (uint64_t)c->from_step;
+    memcpy(r->found.from_run, c->from_run, sizeof r->found.from_run);
     return TITAN_OK;
 }
 
@@ -614,8 +625,10 @@ static void take_over(struct restore *r, const struct candidates *c, const struc
     r->found = source->identity;
     if (source->without_progress)
         r->found.samples = r->found.step = r->found.data.n = 0;
-    if ((c->newest > step || !c->on_line) && c->branches < CHECKPOINT_STEP_MAX)
-        checkpoint_line_go_back(&r->found.line, c->branches + 1, step);
+    const struct checkpoint_line *line = &r->found.line; /* it may be newer than what the folder was seen to have */
+    const uint64_t branches = MAX(c->branches, line->n > 0 ? line->branch[line->n - 1].number : 0);
+    if ((c->newest > step || !c->on_line) && branches < CHECKPOINT_STEP_MAX)
+        checkpoint_line_go_back(&r->found.line, branches + 1, step);
     log_notes(r, source);
 }
 
@@ -710,8 +723,10 @@ static titan_status load_initial(struct restore *r, struct train_state *to, stru
         status = try_checkpoint(r, LOAD, &source, to, &fault);
     if (status == TITAN_OK) {
         tlog_info(r->log, "weights loaded", "path=\"%s\" step=%lu", source.path, to ? (unsigned long)to->step : 0);
-        if (to && source.from == LOAD_OTHER && !source.without_progress)
+        if (source.from == LOAD_OTHER)
             r->found = source.identity;
+        if (source.without_progress)
+            r->found.samples = r->found.step = r->found.data.n = 0;
         r->found.line = (struct checkpoint_line){0}; /* of that folder */
         log_notes(r, &source);
         return TITAN_OK;

@@ -3,6 +3,7 @@
 #include "worker/epoch/recover.h"
 
 #include <limits.h>
+#include <string.h>
 
 #include "base/cleanup.h"
 #include "base/failpoint.h"
@@ -225,6 +226,8 @@ static void take_course(struct epoch *e)
     t->identity.samples = found->samples;
     t->identity.step = found->step;
     t->identity.line = found->line;
+    t->identity.from_step = found->from_step;
+    memcpy(t->identity.from_run, found->from_run, sizeof t->identity.from_run);
 }
 
 /* A checkpoint of another run stays one: no worker is started again for it. */

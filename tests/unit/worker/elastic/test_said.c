@@ -172,7 +172,8 @@ static void test_course(void **state)
                   {3, "first"},
                   {4, "from"},
                   {4 + MIXTURE_MAX, "branches"},
-                  {5 + MIXTURE_MAX, "branch"}};
+                  {5 + MIXTURE_MAX, "branch"},
+                  {5 + MIXTURE_MAX + 2 * CHECKPOINT_BRANCHES_MAX, "from_step"}};
     const struct run_identity identity = {
         .known = true, .samples = 7, .data = {.n = 1, .first = 3}, .line = {.n = 1, .branch = {{1, 1}}}};
     struct titan_error err = {0};
