@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """titan-worker tokenize, and generate with a tokenizer that is not bytes. What ids are: tests/interop/test_tokenizer.py."""
+import base64
 import json
 import struct
 import sys
@@ -96,6 +97,15 @@ def families():
         assert run("tokenize", "-t", ranks(), "--pattern", family, "-d", stdin=f"{n + behind}\n").out == name, (family, behind)
 
 
+def gap():
+    """a file that leaves the id of its family's end of text free, as p50k does, has it there"""
+    tokens = [bytes([b]) for b in range(256)] + [bytes([a, b]) for a in range(200) for b in range(256)]
+    path = root / "gap.tiktoken"
+    path.write_text("".join(f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(tokens[:50300]) if rank != 50256))
+    assert run("tokenize", "-t", path, "--pattern", "gpt2", "-d", stdin="50256\n").out == "<|endoftext|>"
+    assert "no token has the rank 50256" in run("tokenize", "-t", path, "--pattern", "llama3").err
+
+
 def cut_another_way():
     """shards keep how text was cut: inspect decodes by it, and a run that cuts another way is refused with both named"""
     text, shards = root / "text", root / "shards"
@@ -164,4 +174,4 @@ def generated():
     assert done.code == 2 and "has 295 tokens, the model 256" in done.err, (done.code, done.err)
 
 
-titan.tap(there_and_back, golden, families, cut_another_way, refused, generated)
+titan.tap(there_and_back, golden, families, gap, cut_another_way, refused, generated)
