@@ -28,7 +28,8 @@ LLAMA31 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_fa
 LATENT = dict(num_key_value_heads=4, kv_lora_rank=24, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12,
               moe_intermediate_size=40, n_routed_experts=4, num_experts_per_tok=2, first_k_dense_replace=1, n_group=1,
               topk_group=1)
-NO_TOKENS = dict(pad_token_id=None, bos_token_id=None, eos_token_id=None)  # the classes' own are beyond the vocabulary
+# The classes' own are beyond the vocabulary, or the embedding of one has no gradient.
+NO_TOKENS = dict(pad_token_id=None, bos_token_id=None, eos_token_id=None)
 MODELS = {
     "llama": ("Llama", dict(num_key_value_heads=2, rope_parameters=LLAMA31)),
     "llama-tied": ("Llama", dict(num_key_value_heads=1, tie_word_embeddings=True)),
@@ -56,8 +57,8 @@ MODELS = {
     "granite": ("Granite", dict(num_key_value_heads=2, embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.1,
                                 logits_scaling=8.0, tie_word_embeddings=True)),
     "seed-oss": ("SeedOss", dict(num_key_value_heads=2, head_dim=24, mlp_bias=True, attention_out_bias=True, attention_dropout=0.0,
-                                 residual_dropout=0.0)),
-    "seed-oss-qkv": ("SeedOss", dict(num_key_value_heads=2, head_dim=24, attention_dropout=0.0, residual_dropout=0.0)),
+                                 residual_dropout=0.0, **NO_TOKENS)),
+    "seed-oss-qkv": ("SeedOss", dict(num_key_value_heads=2, head_dim=24, attention_dropout=0.0, residual_dropout=0.0, **NO_TOKENS)),
     "phi3": ("Phi3", dict(num_key_value_heads=1, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.75),
                           **NO_TOKENS)),
     "glm4-moe": ("Glm4Moe", dict(num_key_value_heads=2, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=40,
