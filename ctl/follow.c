@@ -28,7 +28,7 @@ struct follow {
     struct rpc_client *client;
     struct rpc_stream *events, *metrics;
     uv_timer_t tick, retry, timeout;
-    uv_signal_t interrupt, terminate;
+    uv_signal_t interrupt, terminate, save;
     struct progress progress;
     uint64_t last_event, last_step;
     int64_t checkpoint_ms; /* when the last one was printed */
@@ -64,8 +64,8 @@ static void finish(struct follow *f, titan_status status)
     titan_assert(f->client && !f->client_down);
     f->over = true;
     f->status = status;
-    uv_handle_t *handles[] = {(uv_handle_t *)&f->tick, (uv_handle_t *)&f->retry, (uv_handle_t *)&f->timeout,
-                              (uv_handle_t *)&f->interrupt, (uv_handle_t *)&f->terminate};
+    uv_handle_t *handles[] = {(uv_handle_t *)&f->tick,      (uv_handle_t *)&f->retry,     (uv_handle_t *)&f->timeout,
+                              (uv_handle_t *)&f->interrupt, (uv_handle_t *)&f->terminate, (uv_handle_t *)&f->save};
     for (size_t i = 0; i < ARRAY_SIZE(handles); i++)
         uv_close(handles[i], NULL);
     rpc_client_close(f->client, client_closed, f);
@@ -447,11 +447,31 @@ static void on_signal(uv_signal_t *handle, int number)
     fail(f, &err);
 }
 
-static void signal_start(struct follow *f, uv_signal_t *handle, int number)
+static void on_saves(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
+{
+    (void)reply;
+    struct follow *f = data;
+    if (!f->over && err->status != TITAN_OK && f->options->progress)
+        progress_print(&f->progress, err->msg);
+}
+
+/* A batch system's signal before its time limit. */
+static void on_save(uv_signal_t *handle, int number)
+{
+    (void)number;
+    struct follow *f = handle->data;
+    Titan__V1__CheckpointJobRequest request = TITAN__V1__CHECKPOINT_JOB_REQUEST__INIT;
+    request.job_id = f->options->job_id;
+    rpc_client_call(f->client, TITAN_METHOD("CheckpointJob"), &request.base,
+                    &titan__v1__checkpoint_job_response__descriptor, CALL_MS, on_saves, f);
+}
+
+static void signal_start(struct follow *f, uv_signal_t *handle, uv_signal_cb heed, int number)
 {
     (void)uv_signal_init(&f->loop, handle);
     handle->data = f;
-    (void)uv_signal_start(handle, on_signal, number);
+    if (heed)
+        (void)uv_signal_start(handle, heed, number);
 }
 
 static void timer_init(struct follow *f, uv_timer_t *timer)
@@ -477,8 +497,9 @@ titan_status follow_job(const struct follow_options *options, Titan__V1__GetJobR
     timer_init(&f, &f.tick);
     timer_init(&f, &f.retry);
     timer_init(&f, &f.timeout);
-    signal_start(&f, &f.interrupt, SIGINT);
-    signal_start(&f, &f.terminate, SIGTERM);
+    signal_start(&f, &f.interrupt, on_signal, SIGINT);
+    signal_start(&f, &f.terminate, on_signal, SIGTERM);
+    signal_start(&f, &f.save, options->cancel_on_interrupt ? on_save : NULL, SIGUSR1);
     (void)uv_timer_start(&f.tick, on_tick, 0, POLL_MS);
     if (options->timeout_ms)
         (void)uv_timer_start(&f.timeout, on_timeout, options->timeout_ms, 0);

@@ -12,13 +12,15 @@
 struct follow_options {
     const char *server;
     uint64_t job_id;
-    bool progress;            /* show progress and events of note on stderr */
-    bool from_now;            /* events that are there already are passed over, in favour of how the job is now */
-    bool cancel_on_interrupt; /* Ctrl-C cancels the job, a second one leaves at once; otherwise the first one leaves */
-    uint32_t timeout_ms;      /* 0 = none */
-    int64_t patience_ms;      /* how long the server may be gone, below 0: for ever; before its first answer, GONE_MS
-                                 at most where it is for ever */
-    int64_t nodes_ms; /* cancel a job that nodes are missing for, for so long on end; 0 = never. With progress */
+    bool progress; /* show progress and events of note on stderr */
+    bool from_now; /* events that are there already are passed over, in favour of how the job is now */
+    /* Ctrl-C cancels the job, a second one leaves at once, and SIGUSR1 has it write a checkpoint; otherwise the first
+     * Ctrl-C leaves. */
+    bool cancel_on_interrupt;
+    uint32_t timeout_ms; /* 0 = none */
+    int64_t patience_ms; /* how long the server may be gone, below 0: for ever; before its first answer, GONE_MS
+                            at most where it is for ever */
+    int64_t nodes_ms;    /* cancel a job that nodes are missing for, for so long on end; 0 = never. With progress */
 };
 
 /* TITAN_OK: the job has ended and *ret_job (the caller's, ctl_message_free) says how. TITAN_ETIMEDOUT, TITAN_ECANCELLED

@@ -132,8 +132,9 @@ const struct command command_run = {
     .text =
         "Starts `titand dev` over a folder, submits the run, shows progress, and ends with the run's exit code. The "
         "job's\nfolder (logs, metrics, checkpoints) stays and is printed; the rest is removed, unless --state-dir says "
-        "where it is\nto be kept. Ctrl-C stops the run with a last checkpoint (exit code 130), a second one does not "
-        "wait for it.",
+        "where it is\nto be kept. Ctrl-C and SIGTERM stop the run with a last checkpoint (exit code 130), a second one "
+        "does "
+        "not wait for it;\nSIGUSR1 writes a checkpoint.",
     .min_args = 1,
     .max_args = 1,
     .word = WORD_FILE,

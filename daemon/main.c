@@ -22,6 +22,7 @@ int main(int argc, char **argv)
     struct daemon_config config;
     struct titan_error err = {0};
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGUSR1, SIG_IGN); /* `titanctl run` answers it; batch systems send it to all processes */
     standard_streams_open();
     if (config_parse(argc, argv, &config, &err) != TITAN_OK)
         return complain(&err);

@@ -81,6 +81,7 @@ static int spawn_attributes(posix_spawnattr_t *attr)
     (void)sigemptyset(&stops);
     (void)sigaddset(&stops, SIGTERM);
     (void)sigaddset(&stops, SIGINT);
+    (void)sigaddset(&stops, SIGUSR1); /* `titanctl run` asks for a checkpoint then */
     (void)sigfillset(&all);
     (void)sigdelset(&all, SIGKILL);
     (void)sigdelset(&all, SIGSTOP);

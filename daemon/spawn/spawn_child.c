@@ -205,6 +205,7 @@ static void reset_signals(void)
     (void)sigemptyset(&stops);
     (void)sigaddset(&stops, SIGTERM);
     (void)sigaddset(&stops, SIGINT);
+    (void)sigaddset(&stops, SIGUSR1);
     (void)sigprocmask(SIG_SETMASK, &stops, NULL);
 }
 

@@ -108,6 +108,20 @@ def run_interrupted():
     assert "stopped at step" in err.splitlines()[-1] and "checkpoint" in err.splitlines()[-1], err
     assert not descendants(home)
 
+    home = World.dir / "saved"
+    process = run_in(home, training__steps=1000000, checkpoint__interval=1000000)
+    until("it trains", lambda: [p for p in home.glob("*/jobs/1/metrics.jsonl") if p.read_bytes().count(b"\n") > 3])
+    for pid in {*descendants(home), process.pid}:  # as scancel sends it
+        os.kill(pid, signal.SIGUSR1)
+    [saved] = until("a checkpoint is there", lambda: list(home.glob("*/jobs/1/checkpoint/step-*")))
+    [metrics] = home.glob("*/jobs/1/metrics.jsonl")
+    steps = metrics.read_bytes().count(b"\n")
+    until("it trains on", lambda: metrics.read_bytes().count(b"\n") > steps + 3)
+    assert list(saved.parent.glob("step-*")) == [saved] and process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=deadline())
+    assert process.returncode == 130 and not descendants(home), err
+
     home = World.dir / "twice"
     process = run_in(home, training__steps=1000000)
     until("it trains", lambda: list(home.glob("*/jobs/1/checkpoint/step-*")))

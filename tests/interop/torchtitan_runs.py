@@ -21,7 +21,7 @@ from torchtitan_sets import HERE, LACKS, override_sets  # noqa: E402
 
 SHAPE = {"training.seq_len": 16, "device.threads": 1, "model.tokenizer": "bytes"}
 # Of 315 million parameters and 64 experts in eight layers on two cores: as many kinds of layers, and fewer.
-SMALLER = {"debugmodel_moe": {"model.n_layers": 2, "moe.num_experts": 8, "moe.top_k": 2}}
+SMALLER = {"debugmodel_moe": {"model.n_layers": 2, "model.n_experts": 8, "model.top_k": 2}}
 
 
 def value_of(sets, key):

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bins.h - documents packed into samples, none of them cut: first-fit (Johnson 1973). A document of n tokens takes n - 1
- * places, each of a token with its target, in the first sample with room for it, in the order of the documents; what is
- * left of a sample is padding. Documents without a target, and those that fit into no sample, are in none. Pure. */
+/* bins.h - documents packed into samples, none of them cut: first-fit (Johnson 1973). A document of n tokens takes n -
+ * 1 places, each of a token with its target, in the first sample with room for it, in the order of the documents; what
+ * is left of a sample is padding. Documents without a target, and those that fit into no sample, are in none. Pure. */
 #ifndef TITAN_WORKER_DATA_BINS_H
 #define TITAN_WORKER_DATA_BINS_H
 

@@ -126,8 +126,8 @@ struct membership_ops {
 struct membership {
     const struct membership_ops *ops;
     char job_dir[PATH_MAX];
-    int listener;   /* comm_listen socket of this worker; -1 = none */
-    int solo_world; /* solo only: how many there are */
+    int listener;              /* comm_listen socket of this worker; -1 = none */
+    int solo_world, solo_rank; /* solo only: how many there are, and which this is */
     /* Which run this is (worker/checkpoint/folder.h): alike on all its ranks, and no other has the id. */
     char run_id[128], run_name[128];
 };

@@ -231,6 +231,7 @@ titan_status membership_solo_open(int rank, int world, int memfd, const char *jo
     s->base.ops = &solo_ops;
     s->base.listener = -1;
     s->base.solo_world = world;
+    s->base.solo_rank = rank;
     s->rank = rank;
     s->world = world;
     s->memfd = memfd;

@@ -40,11 +40,11 @@ static titan_status open_sources(struct trainer *t, int threads, const struct to
     return dataset_open(&options, &t->data, err);
 }
 
-/* What is read, and what is left out: a line for each source. */
+/* What is read, and what is left out: a line for each source. Ranks of one log read the same. */
 static void log_found(struct trainer *t)
 {
     const struct recipe *r = t->recipe;
-    for (int i = 0; i < dataset_sources(t->data); i++) {
+    for (int i = 0; t->members->solo_rank == 0 && i < dataset_sources(t->data); i++) {
         _cleanup_(buf_free) struct buf text = BUF_INIT;
         const struct dataset_found *found = dataset_found(t->data, i);
         dataset_found_print(found, &text);

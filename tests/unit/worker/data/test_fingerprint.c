@@ -111,7 +111,7 @@ static void write_shard(const char *name, uint16_t last)
     struct shard_info info;
     uint32_t id_max;
     assert_int_equal(shard_writer_open(root_path(name), 2, 5, 0, &w, NULL), TITAN_OK);
-    assert_int_equal(shard_writer_add(w, ids, 4, 9, NULL), TITAN_OK);
+    assert_int_equal(shard_writer_add(w, ids, NULL, 4, 9, NULL), TITAN_OK);
     assert_int_equal(shard_writer_end_document(w, NULL), TITAN_OK);
     assert_int_equal(shard_writer_finish(w, &info, &id_max, NULL), TITAN_OK);
 }

@@ -33,6 +33,7 @@
 #include "tests/support/patience.h"
 #include "titan/internal/worker.pb-c.h"
 #include "worker/elastic/member.h"
+#include "worker/elastic/solo.h"
 
 #define JOB 3
 #define WORKER 7
