@@ -251,7 +251,8 @@ static titan_status parse_identity(const struct json *root, struct run_identity 
         struct data_source_identity *x = d->n < MIXTURE_MAX ? &d->source[d->n++] : NULL;
         good = x && parse_hex(json_string(s, "fingerprint", ""), 16, &x->fingerprint) &&
                parse_count(s, "tokens", INT64_MAX, &x->tokens) &&
-               parse_count(s, "share", (int64_t)MIXTURE_BLOCK, &x->share) && parse_count(s, "from", READ_MAX, &x->from);
+               parse_count(s, "share", (int64_t)MIXTURE_BLOCK, &x->share) &&
+               parse_count(s, "from", READ_MAX / d->seq_len, &x->from);
     }
     ret->known = good && d->n > 0;
     return ret->known ? TITAN_OK : titan_fail(err, TITAN_ECORRUPT, "'identity' cannot be one");

@@ -900,6 +900,70 @@ static void test_verify_values(void **state)
     }
 }
 
+/* What a run is, as text and back; the version is the oldest that says how to go on; what cannot be is damage. */
+static void test_identity(void **state)
+{
+    (void)state;
+    struct manifest m = {
+        .info = {.step = 10, .epoch = 1, .tokens = 640, .world = 1, .run = "run-a", .recipe = (char *)recipe}};
+    struct run_identity *const its = &m.info.identity;
+    struct titan_error err = {0};
+    for (int round = 0; round < 4; round++) {
+        _cleanup_(manifest_clear) struct manifest back = {0};
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        *its = (struct run_identity){0};
+        if (round > 0)
+            *its = (struct run_identity){.known = true,
+                                         .tokenizer = UINT64_MAX,
+                                         .samples = 80,
+                                         .from_run = "run-b",
+                                         .from_step = 4,
+                                         .moved = round == 2,
+                                         .data = {.seq_len = 8,
+                                                  .n = 2,
+                                                  .first = round == 2 ? 40 : 0,
+                                                  .source = {{1, 1000, 1 << 19, 3}, {UINT64_MAX, 7, 1 << 19, 0}}}};
+        if (round == 3)
+            its->line = (struct checkpoint_line){.n = 2, .branch = {{1, 5}, {4, 9}}};
+        assert_int_equal(manifest_print(&m, &text, &err), TITAN_OK);
+        if (manifest_parse(text.data, text.len, &back, &err) != TITAN_OK)
+            fail_msg("%s", err.msg);
+        assert_int_equal(back.version, round < 2 ? 2 : 5);
+        its->moved = false; /* said by the version */
+        assert_memory_equal(&back.info.identity.data, &its->data, sizeof its->data);
+        assert_memory_equal(&back.info.identity.line, &its->line, sizeof its->line);
+        assert_true(back.info.identity.known == its->known && back.info.identity.tokenizer == its->tokenizer &&
+                    back.info.identity.samples == its->samples && back.info.identity.from_step == its->from_step);
+        assert_string_equal(back.info.identity.from_run, its->from_run);
+        assert_string_equal(back.info.run, "run-a");
+    }
+    static const struct {
+        struct run_identity identity;
+        const char *why;
+    } bad[] = {
+        {{.known = true, .samples = 80, .data = {.seq_len = 0, .n = 1}}, "'identity' cannot be one"},
+        {{.known = true, .samples = 80, .data = {.seq_len = 8, .n = 0}}, "'identity' cannot be one"},
+        {{.known = true, .samples = 80, .data = {.seq_len = 8, .n = 1, .first = 81}}, "'identity' cannot be one"},
+        {{.known = true, .samples = UINT64_C(1) << 61, .data = {.seq_len = 8, .n = 1}}, "'identity' cannot be one"},
+        {{.known = true, .data = {.seq_len = 8, .n = 1, .source = {{.share = 1 << 21}}}}, "'identity' cannot be one"},
+        {{.known = true, .data = {.seq_len = 8, .n = 1, .source = {{.from = UINT64_C(1) << 61}}}},
+         "'identity' cannot be one"},
+        {{.line = {.n = 2, .branch = {{2, 1}, {1, 1}}}}, "'line' is no list of branches"},
+        {{.line = {.n = 1, .branch = {{1, UINT64_C(1) << 50}}}}, "'line' is no list of branches"},
+        {{.from_run = "x", .from_step = UINT64_C(1) << 50}, "'from' names no step"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        struct manifest back;
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        *its = bad[i].identity;
+        assert_int_equal(manifest_print(&m, &text, &err), TITAN_OK);
+        const titan_status status = manifest_parse(text.data, text.len, &back, &err);
+        manifest_clear(&back);
+        if (status != TITAN_ECORRUPT || !strstr(err.msg, bad[i].why))
+            fail_msg("case %zu: %s, %s", i, titan_status_name(status), err.msg);
+    }
+}
+
 /* Numbers that no run comes to; the text is right otherwise. */
 static void test_numbers_in_range(void **state)
 {
@@ -1107,6 +1171,7 @@ int main(void)
         cmocka_unit_test(test_boxes_of_ranges),
         cmocka_unit_test(test_cover),
         cmocka_unit_test(test_random_covers),
+        cmocka_unit_test(test_identity),
         cmocka_unit_test(test_numbers_in_range),
         cmocka_unit_test_setup_teardown(test_version_1, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_any_world_to_any_world, make_dir, remove_dir),
