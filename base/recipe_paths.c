@@ -242,9 +242,8 @@ static titan_status check_contents(const struct recipe_path *p, char *full, bool
 static titan_status check_sample(const struct recipe *r, const struct recipe_path *p, const char *full,
                                  const struct stat *st, struct titan_error *err)
 {
-    const size_t len = strlen(full);
-    if (strcmp(r->model.tokenizer, "bytes") != 0 || strcmp(p->dataset, "text") != 0 ||
-        (len > 4 && strcmp(full + len - 4, ".bin") == 0) || !S_ISREG(st->st_mode) || st->st_size >= p->seq_len)
+    if (strcmp(r->model.tokenizer, "bytes") != 0 || strcmp(p->dataset, "text") != 0 || is_encoded(full) ||
+        !S_ISREG(st->st_mode) || st->st_size >= p->seq_len)
         return TITAN_OK;
     titan_fail(err, TITAN_EINVAL, "%s = \"%s\" has %lld bytes; one sample needs %lld", p->key, full,
                (long long)st->st_size, (long long)p->seq_len);

@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/hf_config.h"
+#include "base/path_pattern.h"
 
 static titan_status read_stdin(struct buf *text, struct titan_error *err)
 {
@@ -68,6 +69,14 @@ static bool is_overridden(const struct args *args, const char *key)
     return sets(args, strncmp(key, "training.mixture", 16) == 0 ? "training.mixture" : key);
 }
 
+/* Of a pattern its folder. */
+static bool is_there(const char *path)
+{
+    char folder[2 * PATH_MAX];
+    (void)snprintf(folder, sizeof(folder), "%.*s", (int)path_pattern_folder(path), path);
+    return access(path, F_OK) == 0 || (path_is_pattern(path) && access(*folder ? folder : ".", F_OK) == 0);
+}
+
 /* A path given by --set, or with a recipe from standard input, is meant from the current folder; one of the file from
  * the file's folder, or, as TorchTitan has it, from the current one where it is there and not beside the file. */
 static titan_status place_paths(struct run_file *f, const struct args *args, bool from_stdin, bool *changed,
@@ -86,7 +95,7 @@ static titan_status place_paths(struct run_file *f, const struct args *args, boo
         const struct recipe_path *p = &paths[i];
         (void)snprintf(beside, sizeof(beside), "%s/%s", folder, p->path);
         if (p->path[0] == '/' ||
-            !(from_stdin || is_overridden(args, p->key) || (access(beside, F_OK) < 0 && access(p->path, F_OK) == 0)))
+            !(from_stdin || is_overridden(args, p->key) || (!is_there(beside) && is_there(p->path))))
             continue;
         TRY(recipe_place_path(p, here, err));
         *changed = true;

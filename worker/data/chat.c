@@ -67,6 +67,8 @@ titan_status chat_open(const struct chat_options *options, const struct tokenize
         TRY(find_token(tokenizer, name, found->close, &c.close, err));
         TRY(find_token(tokenizer, name, found->end, &c.end, err));
     }
+    if (options->bos && c.begin == TOKEN_NONE)
+        c.begin = tokenizer_bos(tokenizer);
     (void)snprintf(c.prompt, sizeof(c.prompt), "%s", options->prompt ? options->prompt : "prompt");
     (void)snprintf(c.completion, sizeof(c.completion), "%s", options->completion ? options->completion : "completion");
     if (!(*ret = malloc(sizeof(c))))

@@ -22,6 +22,7 @@
 struct chat_options {
     const char *template;            /* NULL or "none": none */
     const char *prompt, *completion; /* fields; NULL: of these names */
+    bool bos;                        /* the tokenizer's begin of text in front, where the template has none */
 };
 
 struct chat;

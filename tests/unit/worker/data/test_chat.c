@@ -144,12 +144,34 @@ static void test_templates(void **state)
     assert_non_null(strstr(err.msg, "chatml, llama3 or gemma, not 'vicuna'"));
 }
 
+/* A begin of text, where it is asked for and the template has none. */
+static void test_begin(void **state)
+{
+    (void)state;
+    static const char record[] = "{\"prompt\":\"b\",\"completion\":\"c\"}", config[] = "{\"bos_token\": \"a\"}";
+    struct tokenizer *t = NULL;
+    struct chat *chat = NULL;
+    struct chat_tokens out = {0};
+    const char *why = NULL;
+    assert_int_equal(file_replace(root_path("tokenizer_config.json"), config, strlen(config), NULL), TITAN_OK);
+    assert_int_equal(tokenizer_open(root_path("tokenizer.json"), &t, NULL), TITAN_OK);
+    assert_int_equal(chat_open(&(struct chat_options){.bos = true}, t, &chat, NULL), TITAN_OK);
+    assert_true(chat_encode(chat, encoder, 102, record, sizeof(record) - 1, &out, &why, NULL));
+    assert_int_equal(out.n, 4);
+    assert_int_equal(out.ids.ids[0], 20);
+    assert_int_equal(out.trained[0], 0);
+    chat_tokens_free(&out);
+    chat_close(chat);
+    tokenizer_close(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_bad_records),
         cmocka_unit_test(test_templates),
+        cmocka_unit_test(test_begin),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
