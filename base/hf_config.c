@@ -181,6 +181,9 @@ static titan_status read_no_rope(const struct json *root, struct model_dims *d, 
 static titan_status read_traits(const struct json *root, const struct hf_family *f, struct model_dims *d,
                                 struct titan_error *err)
 {
+    d->output_norms = f->output_norms;
+    d->no_input_norms = f->no_input_norms;
+    d->qk_norm_whole = f->qk_norm_whole;
     d->qk_norm = read_trait(root, &f->qk_norm);
     d->qkv_bias = read_trait(root, &f->qkv_bias);
     d->output_bias = read_trait(root, &f->output_bias);
@@ -438,6 +441,9 @@ titan_status hf_config_compare(const struct hf_config *c, const struct model_dim
                   {"vocab_size", d->vocab_size, t->vocab_size},
                   {"ffn_hidden", dense ? d->ffn_hidden : t->ffn_hidden, t->ffn_hidden},
                   {"qk_norm", d->qk_norm, t->qk_norm},
+                  {"qk_norm_whole", d->qk_norm_whole, t->qk_norm_whole},
+                  {"output_norms", d->output_norms, t->output_norms},
+                  {"no_input_norms", d->no_input_norms, t->no_input_norms},
                   {"qkv_bias", d->qkv_bias, t->qkv_bias},
                   {"output_bias", d->output_bias, t->output_bias},
                   {"mlp_bias", d->mlp_bias, t->mlp_bias},

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/hf_families.h"
 
+#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -39,6 +41,9 @@ const struct hf_family hf_families[] = {
     {"seed_oss", "SeedOssForCausalLM", "seed_oss",
      .qkv_bias = {"attention_bias", true}, .output_bias = KEY("attention_out_bias"), .mlp_bias = KEY("mlp_bias")},
     {"phi3", "Phi3ForCausalLM", "phi3", .partial = 1, .fused = true, .norm_eps = 1e-5, .window = ""},
+    {"olmo2", "Olmo2ForCausalLM", "olmo2",
+     .qk_norm = ALWAYS, .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"),
+     .output_norms = true, .no_input_norms = true, .qk_norm_whole = true, .norm_eps = 1e-5},
     {"glm4_moe", "Glm4MoeForCausalLM", "glm4_moe", .experts = HF_SIGMOID,
      .qk_norm = KEY("use_qk_norm"), .qkv_bias = KEY("attention_bias"), .partial = 0.5, .norm_eps = 1e-5, .route_scale = 1},
 };
@@ -51,6 +56,28 @@ const struct hf_family *hf_family_of_type(const char *type)
         if (strcmp(hf_families[i].type, type) == 0)
             return &hf_families[i];
     return NULL;
+}
+
+#define FLAVORED "llama3 qwen3 deepseek_v3"
+
+static char names[256];
+
+static void join_names(void)
+{
+    size_t used = 0;
+
+    for (int i = 0; i < hf_families_count; i++)
+        if (!strstr(FLAVORED, hf_families[i].ours))
+            used +=
+                (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? "|" : "", hf_families[i].ours);
+    titan_assert(used < sizeof names);
+}
+
+const char *hf_family_names(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, join_names);
+    return names;
 }
 
 void hf_families_list(struct buf *out)
@@ -79,6 +106,9 @@ static const char *lacks_trait(const struct hf_family *f, const struct model_dim
     const bool factors = d->embedding_multiplier != 0 || d->residual_multiplier != 0 || d->attention_multiplier != 0 ||
                          d->logits_scaling != 0;
 
+    if (f->output_norms != d->output_norms || f->no_input_norms != d->no_input_norms ||
+        f->qk_norm_whole != d->qk_norm_whole)
+        return "with its norms where they are";
     if (!can_have(&f->qk_norm, d->qk_norm))
         return d->qk_norm ? "with a norm of heads" : "without a norm of heads";
     if (!can_have(&f->qkv_bias, d->qkv_bias) || !can_have(&f->output_bias, d->output_bias) ||

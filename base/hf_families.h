@@ -31,6 +31,7 @@ struct hf_family {
     bool latent;
     enum hf_experts experts;
     struct hf_trait qk_norm, qkv_bias, output_bias, mlp_bias;
+    bool output_norms, no_input_norms, qk_norm_whole;
     bool multipliers;    /* Granite's four */
     bool no_rope_layers; /* a list of layers that rotate, and an interval */
     double partial;      /* share of a head that is rotated unless the configuration says otherwise; 0: all, always */
@@ -55,6 +56,8 @@ const struct hf_family *hf_family_of_type(const char *type);
  * says what there is none for. */
 titan_status hf_family_of(const struct model_dims *dims, const char *name, const struct hf_family **ret,
                           struct titan_error *err) TITAN_MUST_USE;
+/* "mistral|mixtral|...": model.name of the families that have no flavors of their own. */
+const char *hf_family_names(void);
 /* "llama, qwen3 and mistral are supported", for messages. */
 void hf_families_list(struct buf *out);
 

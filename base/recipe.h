@@ -40,6 +40,9 @@ struct model_dims {
     bool tied_embeddings; /* the output head is the embedding's matrix */
     bool qk_norm;         /* RMSNorm on each head of queries and keys (Qwen 3) */
     /* Traits that some families have; 0 and false: they do not. */
+    bool output_norms;                    /* RMSNorm of what attention and feed-forward layer add (OLMo 2) */
+    bool no_input_norms;                  /* none of what they read */
+    bool qk_norm_whole;                   /* qk_norm is one over all heads */
     bool qkv_bias, output_bias, mlp_bias; /* of attention's products in and out, of the feed-forward layer's */
     int64_t rope_dim;                     /* the first so many columns of a head are rotated; 0: all */
     int64_t no_rope_every;                /* every n-th layer rotates nothing (SmolLM 3) */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/hf_families.h"
 #include "base/schedule.h"
 
 #define AT(field) .offset = offsetof(struct recipe, field), .size = sizeof(((struct recipe *)0)->field)
@@ -61,7 +62,7 @@ const struct recipe_key recipe_keys[] = {
      .doc = "Whether workers run as that user or not at all (coordinator.jobs_as_users). titand sets it, whatever a run file has."},
 
     {.section = "model", .name = "name", .type = KEY_STRING, AT(model.name),
-     .choices = "llama3|llama3_moe|qwen3|deepseek_v3|mistral|mixtral|qwen2|smollm3|granite|seed_oss|phi3|glm4_moe", .later = "*", .initial = "\"llama3\"", .flags = KEY_NUMBERS,
+     .choices = "llama3|llama3_moe|qwen3|deepseek_v3", .names = hf_family_names, .later = "*", .initial = "\"llama3\"", .flags = KEY_NUMBERS,
      .doc = "Family of models."},
     {.section = "model", .name = "flavor", .type = KEY_STRING, AT(model.flavor),
      .choices = "debugmodel|debugmodel_flex_attn|debugmodel_varlen_attn|debugmodel_moe|demo|tiny|hf|0.6B|1B|1.7B|3B|4B|8B|"
@@ -122,6 +123,11 @@ const struct recipe_key recipe_keys[] = {
           "yarn with latent attention: scores are multiplied by m(rope_mscale_all_dim) squared. 0: they are not."),
     TRAIT("tied_embeddings", KEY_BOOL, tied_embeddings, "The output head is the embedding's matrix."),
     TRAIT("qk_norm", KEY_BOOL, qk_norm, "RMSNorm on each head of queries and keys."),
+    TRAIT("qk_norm_whole", KEY_BOOL, qk_norm_whole, "With qk_norm: one RMSNorm over all heads. Not with tensor "
+          "parallelism."),
+    TRAIT("output_norms", KEY_BOOL, output_norms, "RMSNorm of what attention and feed-forward layer add, before they "
+          "add it. Not with experts or latent attention."),
+    TRAIT("no_input_norms", KEY_BOOL, no_input_norms, "No RMSNorm of what they read. Needs output_norms."),
     TRAIT("qkv_bias", KEY_BOOL, qkv_bias, "Biases of queries, keys and values."),
     TRAIT("output_bias", KEY_BOOL, output_bias, "A bias of attention's output product."),
     TRAIT("mlp_bias", KEY_BOOL, mlp_bias, "Biases of the feed-forward layer. Not with experts."),

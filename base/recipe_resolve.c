@@ -247,6 +247,12 @@ static titan_status check_traits(const struct model_dims *d, struct titan_error 
     if (experts && (d->mlp_bias || (d->residual_multiplier != 0 && d->residual_multiplier != 1)))
         return titan_fail(err, TITAN_EINVAL, "model.%s does not go with experts (model.n_experts)",
                           d->mlp_bias ? "mlp_bias" : "residual_multiplier");
+    if ((latent || experts) && d->output_norms)
+        return titan_fail(err, TITAN_EINVAL, "model.output_norms goes neither with experts nor with latent attention");
+    if (d->no_input_norms && !d->output_norms)
+        return titan_fail(err, TITAN_EINVAL, "model.no_input_norms = true needs model.output_norms = true");
+    if (d->qk_norm_whole && !d->qk_norm)
+        return titan_fail(err, TITAN_EINVAL, "model.qk_norm_whole = true needs model.qk_norm = true");
     if (d->rope_dim % 2 != 0 || d->rope_dim > d->head_dim)
         return titan_fail(err, TITAN_EINVAL, "model.rope_dim = %lld is no even number up to model.head_dim = %lld",
                           (long long)d->rope_dim, (long long)d->head_dim);

@@ -16,7 +16,8 @@ static double attention_params(const struct model_dims *d)
     const double c = (double)d->dim, h = (double)d->n_heads, qk = (double)d->head_dim, v = (double)d->v_head_dim;
     const double q_rank = (double)d->q_lora_rank, kv_rank = (double)d->kv_lora_rank;
     if (d->kv_lora_rank == 0)
-        return 2 * c * h * qk + 2 * c * (double)d->n_kv_heads * qk + (d->qk_norm ? 2 * qk : 0) +
+        return 2 * c * h * qk + 2 * c * (double)d->n_kv_heads * qk +
+               (d->qk_norm ? (d->qk_norm_whole ? h + (double)d->n_kv_heads : 2) * qk : 0) +
                (d->qkv_bias ? (h + 2 * (double)d->n_kv_heads) * qk : 0) + (d->output_bias ? c : 0);
     const double queries = d->q_lora_rank ? q_rank * (c + 1 + h * qk) : c * h * qk; /* 1: the norm between */
     return queries + c * (kv_rank + (double)d->qk_rope_head_dim) +
@@ -37,7 +38,8 @@ static double layers_params(const struct model_dims *d, int64_t from, int64_t to
     titan_assert(from >= 0 && from <= to && to <= d->n_layers);
     const int64_t dense = d->n_experts == 0 ? to - from : MAX(MIN(to, d->n_dense_layers) - from, 0);
     const double c = (double)d->dim, f = (double)d->ffn_hidden;
-    return (double)(to - from) * (attention_params(d) + 2 * c) +
+    const double norms = (d->no_input_norms ? 0 : 2) + (d->output_norms ? 2 : 0);
+    return (double)(to - from) * (attention_params(d) + norms * c) +
            (double)dense * (3 * c * f + (d->mlp_bias ? 2 * f + c : 0)) +
            (double)(to - from - dense) * expert_params(d, experts);
 }

@@ -345,6 +345,15 @@ def weights_alone_at_the_end():
     refused(d.ctl("submit", "--from", only), 3, "no checkpoint with optimizer state")
 
 
+def dimensions_of_config_json():
+    """model.flavor = "hf": titanctl takes the dimensions from config.json, and the job trains the model that is there"""
+    there = dict(model__flavor="hf", checkpoint__initial_load_path=SOURCE / "tests/golden/trained/llama", checkpoint__initial_load_in_hf="true")
+    job = number(submit(**there))
+    ended(job)
+    assert "\ndim = 16\n" in (World.daemon.state / f"jobs/{job}/recipe.toml").read_text()
+    refused(submit(**there, model__dim=32, model__n_layers=3), 6, "model.dim = 32, there 16; model.n_layers = 3, there 2")
+
+
 def same_key():
     """an idempotency key: the same resume again is the first one's job; another request with the key is refused"""
     d = World.daemon
@@ -367,7 +376,7 @@ if __name__ == "__main__":
         try:
             tap(resume_a_cancelled_job, resume_what_completed_or_failed, resume_whatever_it_began_with, resume_refused, one_folder_two_jobs, from_another_job, other_data_on_every_way,
                 batch_of_a_new_worker, the_way_back, fresh_folders,
-                job_in_a_run_file, nothing_to_begin_with, weights_alone_at_the_end, same_key)
+                job_in_a_run_file, nothing_to_begin_with, weights_alone_at_the_end, dimensions_of_config_json, same_key)
         except SystemExit as end:
             if end.code:
                 raise  # the daemon's log is shown

@@ -48,6 +48,17 @@ def triples_and_more():
                 "moe pp2 dpr2 dps2 tp2 ep4 schedule=InterleavedZeroBubble ac=selective:op")
 
 
+def traits():
+    """Layers with traits that the other families do not have."""
+    for family in ("biased", "partial kv=2", "window", "olmo", "sandwich"):
+        yield from (f"{family} {axis}" for axis in ("pp2", "dps2", "dps4", "cp2", "cp2 rotate=ring", "dpr2 dps2"))
+        yield f"{family} pp2 dps2 cp2 ac=full masked=true"
+        yield f"{family} pp4 layers=8 schedule=DualPipeV"
+        yield f"{family} pp2 schedule=InterleavedZeroBubble ac=memory_budget:0.4"
+        if family != "olmo":  # its norm over all heads does not go with tp
+            yield from (f"{family} tp2", f"{family} dps2 tp2 async=true", f"{family} pp2 cp2 tp2 ac=selective:op schedule=ZBVZeroBubble")
+
+
 SINGLE = ["GPipe", "1F1B", "ZB1P"]
 LOOPED = ["Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble"]
 V = ["ZBVZeroBubble", "DualPipeV"]
@@ -225,5 +236,5 @@ def canonical():
 
 def all_cases():
     lines = [*AXES, *pairs(), *triples_and_more(), *schedules(), *uneven_shares(), *checkpointing(), *passes(),
-             *offload(), *models()]
+             *offload(), *models(), *traits()]
     return [Case(words) for words in dict.fromkeys(lines)] + list(fusions()) + list(rounds()) + list(drops()) + list(canonical())

@@ -109,7 +109,8 @@ def mixed(d, layer):
 
 def attention_parameters(d, deep):
     c, heads = d["dim"], d["n_heads"]
-    yield "attention_norm.weight", (c,), "ones", 0.0
+    if not d.get("no_input_norms"):
+        yield "attention_norm.weight", (c,), "ones", 0.0
     if d.get("kv_lora_rank"):
         nope, rope, v, r, q = (d[k] for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank",
                                                "q_lora_rank"))
@@ -131,8 +132,11 @@ def attention_parameters(d, deep):
     yield "attention.wv.weight", (keys, c), "normal", 0.02
     yield "attention.wo.weight", (c, heads * width), "normal", deep
     if d.get("qk_norm"):
-        yield "attention.q_norm.weight", (width,), "ones", 0.0
-        yield "attention.k_norm.weight", (width,), "ones", 0.0
+        whole = d.get("qk_norm_whole")
+        yield "attention.q_norm.weight", (heads * width if whole else width,), "ones", 0.0
+        yield "attention.k_norm.weight", (keys if whole else width,), "ones", 0.0
+    if d.get("output_norms"):
+        yield "attention_out_norm.weight", (c,), "ones", 0.0
     if d.get("qkv_bias"):
         yield "attention.wq.bias", (heads * width,), "zeros", 0.0
         yield "attention.wk.bias", (keys,), "zeros", 0.0
@@ -143,11 +147,14 @@ def attention_parameters(d, deep):
 
 def feed_forward_parameters(d, layer, deep):
     c, f, e, m = d["dim"], d["ffn_hidden"], d.get("n_experts", 0), d.get("moe_hidden", 0)
-    yield "ffn_norm.weight", (c,), "ones", 0.0
+    if not d.get("no_input_norms"):
+        yield "ffn_norm.weight", (c,), "ones", 0.0
     if not mixed(d, layer):
         yield "feed_forward.w1.weight", (f, c), "normal", 0.02
         yield "feed_forward.w3.weight", (f, c), "normal", deep
         yield "feed_forward.w2.weight", (c, f), "normal", deep
+        if d.get("output_norms"):
+            yield "ffn_out_norm.weight", (c,), "ones", 0.0
         if d.get("mlp_bias"):
             yield "feed_forward.w1.bias", (f,), "zeros", 0.0
             yield "feed_forward.w3.bias", (f,), "zeros", 0.0

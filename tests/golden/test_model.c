@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model on a device (the CPU; TITAN_TEST_DEVICE names another) against PyTorch: initial values, loss, logits and
- * every gradient of fourteen models, 50 AdamW steps, and each gradient once more by finite differences. Values and
+ * every gradient of fifteen models, 50 AdamW steps, and each gradient once more by finite differences. Values and
  * digests: tests/golden/reference.py, and transformers_reference.py from transformers' classes. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -105,6 +105,9 @@ static struct model_dims dims_of(const struct json *d)
                              .rope_dim = json_int(d, "rope_dim", 0),
                              .no_rope_every = json_int(d, "no_rope_every", 0),
                              .sliding_window = json_int(d, "sliding_window", 0),
+                             .output_norms = flag(d, "output_norms"),
+                             .no_input_norms = flag(d, "no_input_norms"),
+                             .qk_norm_whole = flag(d, "qk_norm_whole"),
                              .embedding_multiplier = json_real(d, "embedding_multiplier", 0),
                              .residual_multiplier = json_real(d, "residual_multiplier", 0),
                              .attention_multiplier = json_real(d, "attention_multiplier", 0),
@@ -344,9 +347,10 @@ static void check_model(const char *name, enum dtype dt, double loss_limit, doub
 
 static void test_initial_values(void **state)
 {
-    static const char *const names[] = {
-        "tiny",         "debugmodel",     "qwen3",          "moe",        "deepseek",   "hf_llama",    "hf_qwen3_yarn",
-        "hf_qwen3_moe", "hf_deepseek_v2", "hf_deepseek_v3", "hf_granite", "hf_smollm3", "hf_glm4_moe", "hf_mistral"};
+    static const char *const names[] = {"tiny",           "debugmodel",     "qwen3",         "moe",
+                                        "deepseek",       "hf_llama",       "hf_qwen3_yarn", "hf_qwen3_moe",
+                                        "hf_deepseek_v2", "hf_deepseek_v3", "hf_granite",    "hf_smollm3",
+                                        "hf_glm4_moe",    "hf_mistral",     "hf_olmo2"};
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         struct fixture f;
@@ -424,6 +428,11 @@ static void test_transformers_smollm3(void **state)
 {
     (void)state;
     check_model("hf_smollm3", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_transformers_olmo2(void **state)
+{
+    (void)state;
+    check_model("hf_olmo2", DTYPE_F32, 1e-6, 1e-5);
 }
 static void test_transformers_mistral(void **state)
 {
@@ -657,6 +666,7 @@ int main(void)
         quick(test_transformers_smollm3),
         quick(test_transformers_glm4_moe),
         quick(test_transformers_mistral),
+        quick(test_transformers_olmo2),
         quick(test_training_fp32),
         quick(test_adam_fp32),
         quick(test_training_bf16),

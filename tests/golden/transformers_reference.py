@@ -58,6 +58,10 @@ MODELS = {
     # every second layer does not rotate
     "hf_smollm3": dict(dim=64, n_layers=3, n_heads=4, n_kv_heads=1, head_dim=16, ffn_hidden=96, vocab_size=256,
                        rope_theta=10000.0, norm_eps=1e-6, rope_scaling="none", tied_embeddings=True, no_rope_every=2),
+    # norms of what is added, none of what is read, and of all heads together
+    "hf_olmo2": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=16, ffn_hidden=96, vocab_size=256,
+                     rope_theta=10000.0, norm_eps=1e-5, rope_scaling="none", qk_norm=True, qk_norm_whole=True, output_norms=True,
+                     no_input_norms=True),
     # a window in every layer, from which the longer sequences fall out
     "hf_mistral": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=24, ffn_hidden=96, vocab_size=256,
                        rope_theta=10000.0, norm_eps=1e-6, rope_scaling="none", sliding_window=17),
@@ -111,6 +115,8 @@ def build(name, d):
         factors = {k: d[k] for k in ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")}
         config = transformers.GraniteConfig(head_dim=d["head_dim"], attention_bias=True, mlp_bias=True, **factors, **common)
         return transformers.GraniteForCausalLM(config)
+    if name == "hf_olmo2":
+        return transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**common))
     if name == "hf_mistral":
         return transformers.MistralForCausalLM(transformers.MistralConfig(head_dim=d["head_dim"], sliding_window=d["sliding_window"], **common))
     if name == "hf_smollm3":
@@ -130,6 +136,7 @@ NAMES = {
     "attention.wq.weight": "self_attn.q_proj.weight", "attention.wk.weight": "self_attn.k_proj.weight",
     "attention.wv.weight": "self_attn.v_proj.weight", "attention.wo.weight": "self_attn.o_proj.weight",
     "attention.k_norm.weight": "self_attn.k_norm.weight",
+    "attention_out_norm.weight": "post_attention_layernorm.weight", "ffn_out_norm.weight": "post_feedforward_layernorm.weight",
     "attention.wq_a.weight": "self_attn.q_a_proj.weight", "attention.wq_b.weight": "self_attn.q_b_proj.weight",
     "attention.wkv_a.weight": "self_attn.kv_a_proj_with_mqa.weight",
     "attention.kv_norm.weight": "self_attn.kv_a_layernorm.weight",
@@ -163,7 +170,8 @@ def our_rows(name, d):
     if d.get("kv_lora_rank") or not name.split(".")[-2] in ("wq", "wk", "q_norm", "k_norm"):
         return None
     width = d["head_dim"]
-    heads = {"wq": d["n_heads"], "wk": d["n_kv_heads"]}.get(name.split(".")[-2], 1)
+    both = {"wq": d["n_heads"], "wk": d["n_kv_heads"]}
+    heads = {**both, **({"q_norm": both["wq"], "k_norm": both["wk"]} if d.get("qk_norm_whole") else {})}.get(name.split(".")[-2], 1)
     part = d.get("rope_dim", width)  # columns of a head that rotate
     one = np.concatenate([np.arange(0, part, 2), np.arange(1, part, 2), np.arange(part, width)])
     return (np.arange(heads)[:, None] * width + one).ravel()

@@ -49,6 +49,7 @@ MODELS = {
     "qwen2-window": ("Qwen2", dict(num_key_value_heads=2, num_hidden_layers=4, use_sliding_window=True, sliding_window=13,
                                    max_window_layers=0, layer_types=["sliding_attention", "full_attention"] * 2)),
     "phi3-window": ("Phi3", dict(num_key_value_heads=2, sliding_window=15, **NO_TOKENS)),
+    "olmo2": ("Olmo2", dict(num_key_value_heads=2, **NO_TOKENS)),
     "mixtral": ("Mixtral", dict(num_key_value_heads=2, num_local_experts=5, num_experts_per_tok=2, sliding_window=None)),
     "qwen2": ("Qwen2", dict(num_key_value_heads=2, tie_word_embeddings=True)),
     "smollm3": ("SmolLM3", dict(num_key_value_heads=2, num_hidden_layers=5, **NO_TOKENS)),

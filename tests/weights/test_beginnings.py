@@ -37,9 +37,9 @@ def run(name, workers=1, **keys):
     return {p["step"]: p["loss"] for p in map(json.loads, log.read_text().splitlines()[before:])}
 
 
-def refused(words, name, **keys):
+def refused(words, name, code=2, **keys):
     done = start(name, **keys)
-    assert done.code == 2 and words in done.err, (done.code, done.err)
+    assert done.code == code and words in done.err, (done.code, done.err)
 
 
 def close(a, b):
@@ -163,6 +163,17 @@ def test_last_in_hf():
     refused("last_save_model_only", "wrong", last_save_in_hf=True, last_save_model_only=False)
 
 
+def test_dimensions_of_config_json():
+    """model.flavor = "hf": those of the directory that a run begins from; keys with other values are named at once"""
+    at = root / "hf/checkpoint/step-00000020/hf"
+    there = {"initial_load_path": at, "initial_load_in_hf": True, "model.flavor": "hf"}
+    close(run("of-config", 2, **there), run("of-hf-again", initial_load_path=at, initial_load_in_hf=True))
+    refused("model.dim = 32, there 64; model.n_layers = 3, there 2", "wrong", 6, **there, **{"model.dim": 32, "model.n_layers": 3})
+    refused('model.name = "qwen3", but config.json is of "llama3"', "wrong", 6, **there, **{"model.name": "qwen3"})
+    refused("needs checkpoint.initial_load_path", "wrong", **{"model.flavor": "hf"})
+    refused("has no config.json", "wrong", **there | {"initial_load_path": root})
+
+
 def test_refusals():
     """another model, what is not there, words that are no parts of the state"""
     whole()
@@ -174,4 +185,4 @@ def test_refusals():
 
 
 titan.tap(test_another_runs_checkpoint, test_newest_of_a_folder, test_load_step, test_first_and_seed, test_last_of_a_run,
-          test_last_in_hf, test_refusals)
+          test_last_in_hf, test_dimensions_of_config_json, test_refusals)

@@ -34,6 +34,8 @@ static const char *const patterns[ROLE_COUNT] = {
     [ROLE_W1_BIAS] = "mlp.gate_proj.bias",
     [ROLE_W3_BIAS] = "mlp.up_proj.bias",
     [ROLE_W2_BIAS] = "mlp.down_proj.bias",
+    [ROLE_ATTENTION_OUT_NORM] = "post_attention_layernorm.weight",
+    [ROLE_FFN_OUT_NORM] = "post_feedforward_layernorm.weight",
 };
 
 static bool is_query_key_value(enum tensor_role role)
@@ -132,6 +134,8 @@ void hf_name(const struct hf_family *f, const struct model *m, int tensor, int p
         (void)snprintf(out + used, HF_NAME_MAX - used, "self_attn.qkv_proj.weight");
     else if (f->fused && is_gate_up(t->role))
         (void)snprintf(out + used, HF_NAME_MAX - used, "mlp.gate_up_proj.weight");
+    else if (m->dims.output_norms && t->role == ROLE_FFN_NORM) /* the usual name is taken */
+        (void)snprintf(out + used, HF_NAME_MAX - used, "pre_feedforward_layernorm.weight");
     else if (f->latent && t->role == ROLE_Q_NORM)
         (void)snprintf(out + used, HF_NAME_MAX - used, "self_attn.q_a_layernorm.weight");
     else

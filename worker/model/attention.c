@@ -71,11 +71,12 @@ static void rotate(struct block *k, const struct unit_buffers *u, const struct b
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-/* Rows of heads, each a row of its own. */
-static struct tensor by_head(struct tensor t, int64_t d)
+/* What is normed together is a row: a head of x (N,heads*D), or all of them. */
+static struct tensor by_norm(const struct block *k, struct tensor x)
 {
-    titan_assert(d > 0 && tensor_numel(t) % d == 0);
-    return tensor_reshape(t, tensor_numel(t) / d, d);
+    const int64_t width = k->layout->model->dims.qk_norm_whole ? x.cols : k->layout->model->head_dim;
+    titan_assert(width > 0 && tensor_numel(x) % width == 0);
+    return tensor_reshape(x, tensor_numel(x) / width, width);
 }
 
 /* q | k | v (N,(H+2K)*D), one product unless converted. Where keys and values travel they are a product of their own.
@@ -105,12 +106,10 @@ static void project(struct block *k, const struct unit_buffers *u, struct layer_
 static struct tensor norm_heads(struct block *k, const char *name, struct tensor x, struct tensor gain,
                                 struct tensor *ret_rstd)
 {
-    const int64_t d = k->layout->model->head_dim;
-    const struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, x.cols);
+    const struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, x.cols), rows = by_norm(k, x);
 
-    titan_assert(x.cols % d == 0);
-    *ret_rstd = block_new_f32(k, BUF_ACTIVATION, "head_rstd", 1, tensor_numel(x) / d);
-    EMIT(k->e, rmsnorm, by_head(out, d), *ret_rstd, by_head(x, d), gain, .eps = k->layout->model->dims.norm_eps);
+    *ret_rstd = block_new_f32(k, BUF_ACTIVATION, "head_rstd", 1, rows.rows);
+    EMIT(k->e, rmsnorm, by_norm(k, out), *ret_rstd, rows, gain, .eps = k->layout->model->dims.norm_eps);
     return out;
 }
 
@@ -303,10 +302,9 @@ void attention_scores_dgrad(struct block *k, const struct block_tokens *tokens, 
 static void norm_heads_dgrad(struct block *k, struct tensor to, struct tensor dnormed, struct tensor raw,
                              struct tensor gain, struct tensor rstd)
 {
-    const int64_t d = k->layout->model->head_dim;
     const struct tensor dense = block_new(k, BUF_WORK, "dhead_raw", raw.rows, raw.cols);
 
-    EMIT(k->e, rmsnorm_dgrad, by_head(dense, d), by_head(dnormed, d), by_head(raw, d), gain, rstd, .flags = 0);
+    EMIT(k->e, rmsnorm_dgrad, by_norm(k, dense), by_norm(k, dnormed), by_norm(k, raw), gain, rstd, .flags = 0);
     emit_copy(k->e, to, dense);
 }
 
@@ -347,13 +345,11 @@ struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, con
 void attention_wgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
                      const struct layer_back *back)
 {
-    const int64_t d = k->layout->model->head_dim;
-
     block_linear_wgrad(k, u, ROLE_WQ, 3, back->t[BACK_DQKV], saved->t[SAVED_XN1]);
     if (!k->layout->model->dims.qk_norm)
         return;
-    EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_Q_NORM, 1), by_head(back->t[BACK_DQ_NORMED], d),
-         by_head(saved->t[SAVED_Q_RAW], d), saved->t[SAVED_Q_RSTD]);
-    EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_K_NORM, 1), by_head(back->t[BACK_DK_NORMED], d),
-         by_head(saved->t[SAVED_K_RAW], d), saved->t[SAVED_K_RSTD]);
+    EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_Q_NORM, 1), by_norm(k, back->t[BACK_DQ_NORMED]),
+         by_norm(k, saved->t[SAVED_Q_RAW]), saved->t[SAVED_Q_RSTD]);
+    EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_K_NORM, 1), by_norm(k, back->t[BACK_DK_NORMED]),
+         by_norm(k, saved->t[SAVED_K_RAW]), saved->t[SAVED_K_RSTD]);
 }

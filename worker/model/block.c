@@ -301,8 +301,9 @@ static bool multiplies(double factor)
 struct tensor block_norm(struct block *k, const char *name, struct tensor x, struct tensor gain,
                          struct tensor *ret_rstd)
 {
+    if (!tensor_exists(gain))
+        return emit_all_gather(k->e, CHANNEL_TP, BUF_ACTIVATION, name, x);
     const struct tensor xn = block_new(k, BUF_ACTIVATION, name, x.rows, x.cols);
-
     *ret_rstd = block_new_f32(k, BUF_ACTIVATION, "rstd", 1, x.rows);
     EMIT(k->e, rmsnorm, xn, *ret_rstd, x, gain, .eps = k->layout->model->dims.norm_eps);
     return emit_all_gather(k->e, CHANNEL_TP, BUF_ACTIVATION, name, xn);
@@ -313,21 +314,55 @@ struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor 
 {
     const struct tensor dx = block_new(k, BUF_DACTIVATION, name, x.rows, x.cols);
 
+    if (!tensor_exists(gain)) {
+        EMIT(k->e, add, dx, residual, dxn);
+        return dx;
+    }
     emit_copy(k->e, dx, residual);
     EMIT(k->e, rmsnorm_dgrad, dx, dxn, x, gain, rstd, .flags = OP_ADD_TO);
     return dx;
 }
 
+/* Where a half layer keeps what the norm of its output needs, by the role of its last product. */
+struct out_norm {
+    enum tensor_role gain;
+    enum saved_tensor raw, rstd;
+    enum back_tensor normed, own;
+};
+
+static struct out_norm out_norm_of(enum tensor_role role)
+{
+    if (role == ROLE_WO)
+        return (struct out_norm){ROLE_ATTENTION_OUT_NORM, SAVED_ATTN_OUT, SAVED_ATTN_OUT_RSTD, BACK_DH_NORMED,
+                                 BACK_DH_OWN};
+    titan_assert(role == ROLE_W2);
+    return (struct out_norm){ROLE_FFN_OUT_NORM, SAVED_FFN_OUT, SAVED_FFN_OUT_RSTD, BACK_DY_NORMED, BACK_DY_OWN};
+}
+
+/* A norm's gain; none: the layer does not have it. */
+static struct tensor gain_of(const struct block *k, const struct unit_buffers *u, enum tensor_role role)
+{
+    return model_find(k->layout->model, u->unit, role) < 0 ? TENSOR_NONE : block_param(k, u, role, 1);
+}
+
 struct tensor block_project_out(struct block *k, const struct unit_buffers *u, enum tensor_role role, const char *name,
-                                struct tensor x, struct tensor residual)
+                                struct tensor x, struct tensor residual, struct layer_saved *saved)
 {
     struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, block_param(k, u, role, 1).rows);
+    const struct out_norm norm = out_norm_of(role);
+    const struct tensor gain = gain_of(k, u, norm.gain);
     const double by = k->layout->model->dims.residual_multiplier;
 
     block_linear(k, u, role, 1, out, x);
     out = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_ACTIVATION, name, out);
     if (has_bias(k, u, role))
         EMIT(k->e, add_bias, out, block_param(k, u, bias_of(role), 1));
+    if (tensor_exists(gain)) {
+        saved->t[norm.raw] = out;
+        saved->t[norm.rstd] = block_new_f32(k, BUF_ACTIVATION, "out_rstd", 1, out.rows);
+        out = block_new(k, BUF_ACTIVATION, name, out.rows, out.cols);
+        EMIT(k->e, rmsnorm, out, saved->t[norm.rstd], saved->t[norm.raw], gain, .eps = k->layout->model->dims.norm_eps);
+    }
     if (multiplies(by))
         EMIT(k->e, scale, out, out, .factor = by);
     EMIT(k->e, add, out, out, residual);
@@ -335,8 +370,11 @@ struct tensor block_project_out(struct block *k, const struct unit_buffers *u, e
 }
 
 struct tensor block_project_out_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role,
-                                      const char *name, struct tensor dy, struct tensor *ret_own)
+                                      const char *name, struct tensor dy, const struct layer_saved *saved,
+                                      struct layer_back *back)
 {
+    const struct out_norm norm = out_norm_of(role);
+    const struct tensor gain = gain_of(k, u, norm.gain);
     const double by = k->layout->model->dims.residual_multiplier;
 
     if (multiplies(by)) {
@@ -344,17 +382,35 @@ struct tensor block_project_out_dgrad(struct block *k, const struct unit_buffers
         EMIT(k->e, scale, scaled, dy, .factor = by);
         dy = scaled;
     }
-    *ret_own = has_bias(k, u, role) ? dy : TENSOR_NONE;
+    if (tensor_exists(gain)) {
+        back->t[norm.normed] = dy;
+        dy = block_new(k, BUF_DACTIVATION, name, dy.rows, dy.cols);
+        EMIT(k->e, rmsnorm_dgrad, dy, back->t[norm.normed], saved->t[norm.raw], gain, saved->t[norm.rstd], .flags = 0);
+    }
+    back->t[norm.own] = has_bias(k, u, role) ? dy : TENSOR_NONE;
     return emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, name, dy);
 }
 
-/* Of the layer's product too. */
+/* Of the half layer's last product, dy (N,C), of its bias and of its norm. */
 static void project_out_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, struct tensor dy,
-                              struct tensor own, struct tensor x)
+                              struct tensor x, const struct layer_saved *saved, const struct layer_back *back)
 {
+    const struct out_norm norm = out_norm_of(role);
+
     block_linear_wgrad(k, u, role, 1, dy, x);
     if (has_bias(k, u, role))
-        EMIT(k->e, bias_wgrad, block_grad(k, u, bias_of(role), 1), own);
+        EMIT(k->e, bias_wgrad, block_grad(k, u, bias_of(role), 1), back->t[norm.own]);
+    if (tensor_exists(back->t[norm.normed]))
+        EMIT(k->e, rmsnorm_dgain, block_grad(k, u, norm.gain, 1), back->t[norm.normed], saved->t[norm.raw],
+             saved->t[norm.rstd]);
+}
+
+/* Of the norm where a half layer begins, if there is one. */
+static void norm_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, struct tensor dxn,
+                       struct tensor x, struct tensor rstd)
+{
+    if (model_find(k->layout->model, u->unit, role) >= 0)
+        EMIT(k->e, rmsnorm_dgain, block_grad(k, u, role, 1), dxn, x, rstd);
 }
 
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
@@ -421,7 +477,7 @@ struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, 
     s[SAVED_ACT] = block_new(k, BUF_ACTIVATION, "act", n, f);
     EMIT(k->e, swiglu, s[SAVED_ACT], s[SAVED_GATE], s[SAVED_UP], TENSOR_NONE);
     /* y (Ns,C) */
-    return block_project_out(k, u, ROLE_W2, "y", s[SAVED_ACT], residual);
+    return block_project_out(k, u, ROLE_W2, "y", s[SAVED_ACT], residual, saved);
 }
 
 struct tensor block_feed_forward_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
@@ -431,7 +487,7 @@ struct tensor block_feed_forward_dgrad(struct block *k, const struct unit_buffer
     const int64_t n = block_tokens_local(k), f = s[SAVED_ACT].cols;
     struct tensor *g = back->t;
 
-    g[BACK_DY] = block_project_out_dgrad(k, u, ROLE_W2, "dy", dy, &g[BACK_DY_OWN]);
+    g[BACK_DY] = block_project_out_dgrad(k, u, ROLE_W2, "dy", dy, saved, back);
     /* dact (N,F) */
     const struct tensor dact = block_new(k, BUF_DACTIVATION, "dact", n, f);
     block_linear_dgrad(k, u, ROLE_W2, 1, dact, g[BACK_DY]);
@@ -451,7 +507,7 @@ void block_feed_forward_wgrad(struct block *k, const struct unit_buffers *u, con
     const struct tensor *s = saved->t, *g = back->t;
 
     /* dw2 (C,F) */
-    project_out_wgrad(k, u, ROLE_W2, g[BACK_DY], g[BACK_DY_OWN], s[SAVED_ACT]);
+    project_out_wgrad(k, u, ROLE_W2, g[BACK_DY], s[SAVED_ACT], saved, back);
     /* dw1 | dw3 (2F,C) */
     block_linear_wgrad(k, u, ROLE_W1, 2, g[BACK_DGU], s[SAVED_XN2]);
 }
@@ -472,7 +528,7 @@ static struct tensor second_half(struct block *k, struct layer_units u, const st
     if (u.experts)
         return experts_forward(k, u, tokens, saved);
     /* xn2 (N,C) */
-    s[SAVED_XN2] = block_norm(k, "xn2", s[SAVED_H], block_param(k, u.own, ROLE_FFN_NORM, 1), &s[SAVED_RSTD2]);
+    s[SAVED_XN2] = block_norm(k, "xn2", s[SAVED_H], gain_of(k, u.own, ROLE_FFN_NORM), &s[SAVED_RSTD2]);
     return block_feed_forward(k, u.own, s[SAVED_H], saved);
 }
 
@@ -486,13 +542,15 @@ struct tensor layer_forward(struct block *k, struct layer_units u, const struct 
         s[i] = TENSOR_NONE;
     s[SAVED_X] = x;
     /* xn1 (N,C) */
-    s[SAVED_XN1] = block_norm(k, "xn1", x, block_param(k, u.own, ROLE_ATTENTION_NORM, 1), &s[SAVED_RSTD1]);
-    if (tensor_exists(statistics))
+    s[SAVED_XN1] = block_norm(k, "xn1", x, gain_of(k, u.own, ROLE_ATTENTION_NORM), &s[SAVED_RSTD1]);
+    if (tensor_exists(statistics) && tensor_exists(s[SAVED_RSTD1]))
         EMIT(k->e, check, statistics, s[SAVED_RSTD1]);
     /* attn (N,H*Dv) */
     (is_latent(k) ? latent_forward : attention_forward)(k, u.own, tokens, saved);
     /* h (Ns,C) = x + wo attn */
-    s[SAVED_H] = block_project_out(k, u.own, ROLE_WO, "h", s[SAVED_ATTN], x);
+    s[SAVED_H] = block_project_out(k, u.own, ROLE_WO, "h", s[SAVED_ATTN], x, saved);
+    if (tensor_exists(statistics) && !tensor_exists(s[SAVED_RSTD1])) /* what is not finite comes through */
+        EMIT(k->e, check, statistics, s[SAVED_ATTN_OUT_RSTD]);
     return second_half(k, u, tokens, saved);
 }
 
@@ -505,7 +563,7 @@ static struct tensor second_half_dgrad(struct block *k, struct layer_units u, co
     back->t[BACK_DXN2] =
         u.experts ? experts_dgrad(k, u, saved, dy, back) : block_feed_forward_dgrad(k, u.own, saved, dy, back);
     /* dh (Ns,C) = dy + the norm's */
-    return block_norm_dgrad(k, "dh", dy, back->t[BACK_DXN2], s[SAVED_H], block_param(k, u.own, ROLE_FFN_NORM, 1),
+    return block_norm_dgrad(k, "dh", dy, back->t[BACK_DXN2], s[SAVED_H], gain_of(k, u.own, ROLE_FFN_NORM),
                             s[SAVED_RSTD2]);
 }
 
@@ -519,7 +577,7 @@ struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct bl
         back->t[i] = TENSOR_NONE;
     struct tensor *g = back->t;
     const struct tensor dh = second_half_dgrad(k, u, saved, dy, back);
-    g[BACK_DH] = block_project_out_dgrad(k, u.own, ROLE_WO, "dh", dh, &g[BACK_DH_OWN]);
+    g[BACK_DH] = block_project_out_dgrad(k, u.own, ROLE_WO, "dh", dh, saved, back);
     /* dattn (N,H*Dv) */
     const struct tensor dattn = block_new(k, BUF_DACTIVATION, "dattn", z.n, s[SAVED_ATTN].cols);
     block_linear_dgrad(k, u.own, ROLE_WO, 1, dattn, g[BACK_DH]);
@@ -527,7 +585,7 @@ struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct bl
     const struct tensor dxn1 = (is_latent(k) ? latent_dgrad : attention_dgrad)(k, u.own, tokens, saved, dattn, back);
     g[BACK_DXN1] = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn1", dxn1);
     /* dx (Ns,C) = dh + the norm's */
-    return block_norm_dgrad(k, "dx", dh, g[BACK_DXN1], s[SAVED_X], block_param(k, u.own, ROLE_ATTENTION_NORM, 1),
+    return block_norm_dgrad(k, "dx", dh, g[BACK_DXN1], s[SAVED_X], gain_of(k, u.own, ROLE_ATTENTION_NORM),
                             s[SAVED_RSTD1]);
 }
 
@@ -541,11 +599,11 @@ void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved
         experts_wgrad(k, u, saved, back);
     else
         block_feed_forward_wgrad(k, own, saved, back);
-    EMIT(k->e, rmsnorm_dgain, block_grad(k, own, ROLE_FFN_NORM, 1), g[BACK_DXN2], s[SAVED_H], s[SAVED_RSTD2]);
+    norm_wgrad(k, own, ROLE_FFN_NORM, g[BACK_DXN2], s[SAVED_H], s[SAVED_RSTD2]);
     /* dwo (C,H*Dv) */
-    project_out_wgrad(k, own, ROLE_WO, g[BACK_DH], g[BACK_DH_OWN], s[SAVED_ATTN]);
+    project_out_wgrad(k, own, ROLE_WO, g[BACK_DH], s[SAVED_ATTN], saved, back);
     (is_latent(k) ? latent_wgrad : attention_wgrad)(k, own, saved, back);
-    EMIT(k->e, rmsnorm_dgain, block_grad(k, own, ROLE_ATTENTION_NORM, 1), g[BACK_DXN1], s[SAVED_X], s[SAVED_RSTD1]);
+    norm_wgrad(k, own, ROLE_ATTENTION_NORM, g[BACK_DXN1], s[SAVED_X], s[SAVED_RSTD1]);
 }
 
 /* --- head --------------------------------------------------------------------------------------------------------- */

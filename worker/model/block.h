@@ -72,16 +72,20 @@ enum saved_tensor {
     SAVED_KV_LATENT,
     SAVED_KV_LATENT_RSTD,
     SAVED_KV_LATENT_NORMED,
-    SAVED_KV,      /* cp > 1: k | v (cp*N,K*(D+Dv)) of all cp ranks; where keys go round: (N,K*(D+Dv)) of this one */
-    SAVED_ATTN,    /* (N,H*Dv) */
-    SAVED_LSE,     /* (B*H,T), of attention's sequences */
-    SAVED_START,   /* (N) int32: the first token that each one sees, in a layer with a window */
+    SAVED_KV,       /* cp > 1: k | v (cp*N,K*(D+Dv)) of all cp ranks; where keys go round: (N,K*(D+Dv)) of this one */
+    SAVED_ATTN,     /* (N,H*Dv) */
+    SAVED_LSE,      /* (B*H,T), of attention's sequences */
+    SAVED_START,    /* (N) int32: the first token that each one sees, in a layer with a window */
+    SAVED_ATTN_OUT, /* (Ns,C) of the output product, before its norm (output_norms) */
+    SAVED_ATTN_OUT_RSTD,
     SAVED_H,       /* (Ns,C)  x + attention */
     SAVED_RSTD2,   /* (Ns) */
     SAVED_XN2,     /* (N,C) */
     SAVED_GATE,    /* (N,F) */
     SAVED_UP,      /* (N,F) */
     SAVED_ACT,     /* (N,F)   silu(gate) * up */
+    SAVED_FFN_OUT, /* as SAVED_ATTN_OUT */
+    SAVED_FFN_OUT_RSTD,
     SAVED_XN2_OWN, /* mixture of experts (experts.h): (Ns,C) before it was gathered */
     SAVED_LOGITS,  /* (Ns,E) fp32 */
     SAVED_CHOSEN,  /* (Ns,top_k) */
@@ -109,10 +113,12 @@ struct layer_saved {
 /* What the weight gradients need of the input gradients. */
 enum back_tensor {
     BACK_DY,        /* (N,C)  gathered over tp */
+    BACK_DY_NORMED, /* (Ns,C) gradient of the output's norm (output_norms) */
     BACK_DY_OWN,    /* (Ns,C) before, where the product has a bias */
     BACK_DGU,       /* (N,2F) */
     BACK_DXN2,      /* (Ns,C) */
     BACK_DH,        /* (N,C)  gathered over tp */
+    BACK_DH_NORMED,
     BACK_DH_OWN,    /* (Ns,C) as BACK_DY_OWN */
     BACK_DQKV,      /* (N,(H+2K)*D) */
     BACK_DQ_NORMED, /* gradients before the heads' norm (qk_norm) */

@@ -48,17 +48,18 @@ void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tens
 uint32_t block_converted(const struct block *k, const struct unit_buffers *u, enum tensor_role role,
                          enum linear_product product);
 
-/* xn = norm(x), on this rank's Ns tokens, gathered over tp; *ret_rstd for backward. */
+/* xn = norm(x), on this rank's Ns tokens, gathered over tp; *ret_rstd for backward. gain none: xn is x. */
 struct tensor block_norm(struct block *k, const char *name, struct tensor x, struct tensor gain,
                          struct tensor *ret_rstd);
-/* out (Ns,C) = x w^T with tensor `role`, summed over tp, and its bias, times the model's residual_multiplier, +
- * residual. */
+/* The end of a half layer: out (Ns,C) = x w^T with tensor `role` (ROLE_WO, ROLE_W2), summed over tp, and its bias,
+ * normed where the model has output_norms, times its residual_multiplier, + residual. */
 struct tensor block_project_out(struct block *k, const struct unit_buffers *u, enum tensor_role role, const char *name,
-                                struct tensor x, struct tensor residual);
-/* dy (Ns,C) -> gradient of the product's output (N,C), gathered over tp; *ret_own: before that, where it has a bias. */
+                                struct tensor x, struct tensor residual, struct layer_saved *saved);
+/* dy (Ns,C) -> gradient of the product's output (N,C), gathered over tp; BACK_DH_NORMED and _OWN, or BACK_DY's. */
 struct tensor block_project_out_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role,
-                                      const char *name, struct tensor dy, struct tensor *ret_own);
-/* A copy of residual with the norm's gradient added: the end of a half layer. */
+                                      const char *name, struct tensor dy, const struct layer_saved *saved,
+                                      struct layer_back *back);
+/* A copy of residual with the norm's gradient added: the way back to where a half layer begins. gain none: dxn. */
 struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor residual, struct tensor dxn,
                                struct tensor x, struct tensor gain, struct tensor rstd);
 

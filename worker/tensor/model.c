@@ -100,6 +100,9 @@ static titan_status check_dims(const struct model_dims *d, struct titan_error *e
                           (long)head_width(d));
     if (d->n_experts > 0 && (d->mlp_bias || (d->residual_multiplier != 0 && d->residual_multiplier != 1)))
         return titan_fail(err, TITAN_EINVAL, "model: experts have neither mlp_bias nor residual_multiplier");
+    if ((d->output_norms && (d->n_experts > 0 || d->kv_lora_rank > 0)) || (d->no_input_norms && !d->output_norms) ||
+        (d->qk_norm_whole && !d->qk_norm))
+        return titan_fail(err, TITAN_EINVAL, "model: these norms do not go together");
     TRY(check_rope(d, err));
     TRY(check_latent(d, err));
     return check_experts(d, err);
@@ -181,15 +184,18 @@ static void add_attention(struct model *m, double out_std)
 {
     const int64_t c = m->dims.dim, hd = m->dims.n_heads * m->head_dim, kd = m->dims.n_kv_heads * m->head_dim;
 
-    add_ones(m, "attention_norm.weight", ROLE_ATTENTION_NORM, c);
+    if (!m->dims.no_input_norms)
+        add_ones(m, "attention_norm.weight", ROLE_ATTENTION_NORM, c);
     add_normal(m, "attention.wq.weight", ROLE_WQ, SPLIT_ROWS, false, hd, c, 0.02);
     add_normal(m, "attention.wk.weight", ROLE_WK, SPLIT_ROWS, true, kd, c, 0.02);
     add_normal(m, "attention.wv.weight", ROLE_WV, SPLIT_ROWS, true, kd, c, 0.02);
     add_normal(m, "attention.wo.weight", ROLE_WO, SPLIT_COLS, false, c, hd, out_std);
     if (m->dims.qk_norm) {
-        add_ones(m, "attention.q_norm.weight", ROLE_Q_NORM, m->head_dim);
-        add_ones(m, "attention.k_norm.weight", ROLE_K_NORM, m->head_dim);
+        add_ones(m, "attention.q_norm.weight", ROLE_Q_NORM, m->dims.qk_norm_whole ? hd : m->head_dim);
+        add_ones(m, "attention.k_norm.weight", ROLE_K_NORM, m->dims.qk_norm_whole ? kd : m->head_dim);
     }
+    if (m->dims.output_norms)
+        add_ones(m, "attention_out_norm.weight", ROLE_ATTENTION_OUT_NORM, c);
     if (m->dims.qkv_bias) {
         add_bias(m, "attention.wq.bias", ROLE_WQ_BIAS, true, false, hd);
         add_bias(m, "attention.wk.bias", ROLE_WK_BIAS, true, true, kd);
@@ -224,10 +230,13 @@ static void add_feed_forward(struct model *m, double out_std)
 {
     const int64_t c = m->dims.dim, f = m->dims.ffn_hidden;
 
-    add_ones(m, "ffn_norm.weight", ROLE_FFN_NORM, c);
+    if (!m->dims.no_input_norms)
+        add_ones(m, "ffn_norm.weight", ROLE_FFN_NORM, c);
     add_normal(m, "feed_forward.w1.weight", ROLE_W1, SPLIT_ROWS, false, f, c, 0.02);
     add_normal(m, "feed_forward.w3.weight", ROLE_W3, SPLIT_ROWS, true, f, c, out_std);
     add_normal(m, "feed_forward.w2.weight", ROLE_W2, SPLIT_COLS, false, c, f, out_std);
+    if (m->dims.output_norms)
+        add_ones(m, "ffn_out_norm.weight", ROLE_FFN_OUT_NORM, c);
     if (!m->dims.mlp_bias)
         return;
     add_bias(m, "feed_forward.w1.bias", ROLE_W1_BIAS, true, false, f);

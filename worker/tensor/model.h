@@ -9,7 +9,8 @@
  *
  *   embedding  tok_embeddings.weight (V,C)
  *   layers.N   attention_norm (C) | wq (H*D,C) wk (K*D,C) wv (K*D,C) | wo (C,H*D) | ffn_norm (C) | w1 (F,C) w3 (F,C) |
- *              w2 (C,F); with qk_norm also q_norm (D) k_norm (D); with biases wq.bias (H*D) wk.bias (K*D) wv.bias
+ *              w2 (C,F); with qk_norm also q_norm (D) k_norm (D), or (H*D) and (K*D) of all heads; with output norms
+ *              attention_out_norm (C), ffn_out_norm (C); with biases wq.bias (H*D) wk.bias (K*D) wv.bias
  *              (K*D), wo.bias (C), w1.bias (F) w3.bias (F), w2.bias (C)
  *              latent attention has instead of wq, wk, wv: wq (H*D,C), or wq_a (Q,C) q_norm (Q) wq_b (H*D,Q), and
  *              wkv_a (R+rope,C) kv_norm (R) wkv_b (H*(nope+Dv),R)
@@ -66,6 +67,8 @@ enum tensor_role {
     ROLE_W1_BIAS,
     ROLE_W3_BIAS,
     ROLE_W2_BIAS,
+    ROLE_ATTENTION_OUT_NORM,
+    ROLE_FFN_OUT_NORM,
     ROLE_COUNT
 };
 
