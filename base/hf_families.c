@@ -44,6 +44,8 @@ const struct hf_family hf_families[] = {
     {"olmo2", "Olmo2ForCausalLM", "olmo2",
      .qk_norm = ALWAYS, .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"),
      .output_norms = true, .no_input_norms = true, .qk_norm_whole = true, .norm_eps = 1e-5},
+    {"dots1", "Dots1ForCausalLM", "dots1", .experts = HF_SIGMOID,
+     .qk_norm = ALWAYS, .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"), .route_scale = 1},
     {"glm4_moe", "Glm4MoeForCausalLM", "glm4_moe", .experts = HF_SIGMOID,
      .qk_norm = KEY("use_qk_norm"), .qkv_bias = KEY("attention_bias"), .partial = 0.5, .norm_eps = 1e-5, .route_scale = 1},
 };

@@ -247,6 +247,8 @@ static const struct {
     {"phi3", "model.n_kv_heads=1"},
     {"olmo2", "model.output_norms=true model.no_input_norms=true model.qk_norm=true model.qk_norm_whole=true"},
     {"phi3", "model.rope_dim=12"},
+    {"dots1", "model.n_experts=4 model.top_k=2 model.moe_hidden=32 model.sigmoid_scores=true model.qkv_bias=true "
+              "model.balance_rate=1e-3 model.output_bias=true model.qk_norm=true"},
     {"glm4_moe", "model.n_experts=8 model.top_k=3 model.moe_hidden=32 model.n_shared_experts=1 model.n_dense_layers=1 "
                  "model.sigmoid_scores=true model.normalize_scores=true model.balance_rate=1e-3 model.rope_dim=8 "
                  "model.n_expert_groups=4 model.n_limited_groups=2 model.qkv_bias=true model.qk_norm=true"}};
