@@ -102,6 +102,8 @@ struct writing {
 
 static titan_status mark(struct chat_tokens *out, bool trained, struct titan_error *err)
 {
+    if (out->ids.n == out->n)
+        return TITAN_OK;
     if (!VEC_RESERVE(out->trained, out->cap, out->ids.n))
         return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", out->ids.n);
     memset(out->trained + out->n, trained, out->ids.n - out->n);
