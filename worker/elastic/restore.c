@@ -164,10 +164,12 @@ static titan_status check_course(const struct restore *r, int rank, const struct
     TRY(said_check_words(about, rank, "from_run", c->from_run, sizeof c->from_run, false, err));
     for (int k = 0; k < (int)sources; k++)
         TRY(said_check(about, rank, &(struct said){"from", c->from[k], 0, SAID_EXACT}, 1, err));
-    for (int i = 0; i < 2 * (int)c->branches; i++) {
-        const double least = i % 2 > 0 ? 0 : i > 0 ? c->branch[i - 2] + 1 : 1; /* their numbers ascend */
-        TRY(said_check(about, rank, &(struct said){"branch", c->branch[i], least, (double)CHECKPOINT_STEP_MAX}, 1,
-                       err));
+    double least = 1; /* numbers ascend */
+    for (int i = 0; i < (int)c->branches; i++) {
+        const struct said branch[] = {{"branch", c->branch[2 * i], least, (double)CHECKPOINT_STEP_MAX},
+                                      {"branch", c->branch[2 * i + 1], 0, (double)CHECKPOINT_STEP_MAX}};
+        TRY(said_check(about, rank, branch, ARRAY_SIZE(branch), err));
+        least = c->branch[2 * i] + 1;
     }
     return TITAN_OK;
 }
