@@ -65,8 +65,10 @@ static double all_keys(const struct recipe *r, bool causal)
 {
     const struct model_dims *d = &r->model.dims;
     const double t = (double)r->training.seq_len, w = d->sliding_window > 0 ? MIN((double)d->sliding_window, t) : t;
-    const double full =
-        d->sliding_window == 0 || d->full_attention_every == 0 ? 0 : (double)(d->n_layers / d->full_attention_every);
+    const int64_t without = d->sliding_window == 0 || d->full_attention_every == 0
+                                ? 0
+                                : d->n_layers / d->full_attention_every; /* layers without a window */
+    const double full = (double)without;
     const double within = causal ? (w * (w + 1) / 2 + (t - w) * w) / t : w, before = causal ? (t + 1) / 2 : t;
     return full * before + ((double)d->n_layers - full) * within;
 }

@@ -202,12 +202,14 @@ static bool read_name(struct scan *s)
     if (!read_string(s, &name, &n))
         return false;
     const char *part = s->field; /* of this object */
-    for (int i = 1; part && i < s->depth; i++) {
-        part = strchr(part, '.');
-        part = part ? part + 1 : NULL;
+    bool deep = true;            /* it has so many parts */
+    for (int i = 1; i < s->depth && deep; i++) {
+        const char *dot = strchr(part, '.');
+        deep = dot != NULL;
+        part = deep ? dot + 1 : part;
     }
-    const size_t len = part ? strcspn(part, ".") : 0;
-    const bool on_way = part && s->on_way == s->depth;
+    const size_t len = strcspn(part, ".");
+    const bool on_way = deep && s->on_way == s->depth;
     s->leads = on_way && part[len] && n == len && memcmp(name, part, n) == 0;
     s->own = (on_way && !part[len] && n == len && memcmp(name, part, n) == 0) ||
              (s->depth == 1 && n == strlen(s->field) && memcmp(name, s->field, n) == 0);
