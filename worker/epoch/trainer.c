@@ -78,7 +78,6 @@ static titan_status open_data(struct trainer *t, int threads, struct titan_error
                           "(training.global_batch_size)",
                           (unsigned long)dataset_windows(t->data), (long)r->training.seq_len,
                           (long)r->training.global_batch_size);
-    log_found(t);
     return TITAN_OK;
 }
 
@@ -150,6 +149,7 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
     TRY(evaluator_plan(t, err));
     TRY(open_planning(t, err));
     TRY(t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err));
+    log_found(t); /* a start that is refused is one line */
     if (members->ops->opened)
         members->ops->opened(members);
     return run_folder_take(t, err); /* may wait for a file server, for longer than a start may take */
