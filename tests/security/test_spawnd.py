@@ -443,7 +443,9 @@ def folders_are_not_believed():
                 replace(path, how, secrets[secret])
             shown = w.daemon.ctl("logs", job)
             assert "bobs-secret" not in shown.out + shown.err, (how, shown)
-            assert len(said(f'a job\'s logs are not all read folder="{folder}"')) == 1, (how, said(str(folder)))
+            line = f'a job\'s logs are not all read folder="{folder}"'
+            until("its log has it", lambda: said(line))  # written behind the answer
+            assert len(said(line)) == 1, (how, said(str(folder)))
             # Its next worker has its recipe, whatever stood there; nothing is put in the place of a folder.
             os.kill(pid, signal.SIGKILL)
             if how == "folder":
