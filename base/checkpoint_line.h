@@ -32,7 +32,7 @@ void checkpoint_line_print(const struct checkpoint_line *line, struct json_write
 void checkpoint_line_go_back(struct checkpoint_line *line, uint64_t number, uint64_t step);
 
 struct checkpoint_line_list {
-    uint64_t *steps; /* on the run's line, newest first; those that cannot be read are taken to be */
+    uint64_t *steps; /* on the run's line, newest first; unreadable checkpoints count as on it */
     size_t n;
     uint64_t *left; /* of branches that were given up, newest first */
     size_t n_left;

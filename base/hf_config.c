@@ -210,7 +210,7 @@ static titan_status read_llama3(const struct json *from, struct model_dims *d, s
     return read_size(from, "original_max_position_embeddings", NULL, &d->rope_original_length, err);
 }
 
-/* Numbers of YaRN; one that is missing has transformers' default. */
+/* Numbers of YaRN; a missing number has transformers' default. */
 static titan_status read_yarn(const struct json *from, int64_t positions, struct model_dims *d, struct titan_error *err)
 {
     const struct json *truncate = json_get(from, "truncate"), *own = json_get(from, "attention_factor");

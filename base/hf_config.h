@@ -31,7 +31,7 @@ titan_status hf_config_compare(const struct hf_config *c, const struct model_dim
                                struct titan_error *err) TITAN_MUST_USE;
 /* A recipe with model.flavor = "hf" gets model.name and the dimensions that no key gives from config.json of its
  * checkpoint.initial_load_path, a relative one below base (NULL: the current folder); *ret_changed says whether it did.
- * Other recipes, and those that have dimensions, stay as they are. TITAN_ECONFLICT names all keys with other values. */
+ * Other recipes, and recipes with dimensions, stay as they are. TITAN_ECONFLICT names all keys with other values. */
 titan_status hf_config_fill(struct recipe *r, const char *base, bool *ret_changed,
                             struct titan_error *err) TITAN_MUST_USE;
 /* The members of config.json that follow from the dims, of a family that can have them (hf_family_of). */

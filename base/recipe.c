@@ -1171,7 +1171,7 @@ static bool may_differ(const struct recipe *r, const struct recipe *other, const
 
 #define DIFFERENCES_NAMED 3
 
-/* Of the keys with one of the flags, but for those that may differ. */
+/* Prints the keys with one of the flags that differ and may not. */
 static void put_differences(const struct recipe *r, const struct recipe *other, unsigned flags,
                             bool (*may)(const struct recipe *r, const struct recipe *other, const struct recipe_key *k),
                             struct buf *out)

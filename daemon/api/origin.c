@@ -152,8 +152,9 @@ static bool never_began(const struct origin *o)
     return lstat(own, &st) != 0 && errno == ENOENT;
 }
 
-/* How a run begins has been done with where the job has checkpoints of its own, but for what this submit changes. Where
- * it had gone back to a step, and its manifests do not tell, the newest in the folder may be one that it left. */
+/* A job with checkpoints of its own has begun: its keys of how a run begins go, but for what this submit changes. Where
+ * the job had gone back to a step and no manifest tells of it, the folder's newest checkpoint may be of the branch that
+ * it left. */
 static void begin_from_own(const struct origin *o, const char *way, struct recipe *r)
 {
     const struct recipe *before = o->recipe;
