@@ -477,6 +477,13 @@ def tokenizer():
     return json.loads(run(interpreter, SOURCE / "tests/bench/tokenizer.py", BUILD / "tests/bench/bench_tokenizer", text, HOME))
 
 
+def fingerprint():
+    """1 TiB of shards, all holes but for their headers: only what is read of them costs time."""
+    folder = HOME / "shards"
+    folder.mkdir(exist_ok=True)
+    return json.loads(run(BUILD / "tests/bench/bench_fingerprint", folder))
+
+
 def opened(browser, page):
     """Seconds until the browser has shown a page and ended, and milliseconds until its script was through and it was laid out."""
     said = page.with_suffix(".timed.html")
@@ -560,6 +567,8 @@ PARTS = {  # name: (what measures it, seconds it takes on two cores, its rows in
         ("tokens of a text met before, tiktoken's time over ours", "ratio", "target_ratio"),
         ("opening a file of ranks, tiktoken's time over ours", "open_ratio", "target_open_ratio"),
         ("tokens of a text met for the first time, that of tokenizers over ours", "tokenizers_ratio", "target_tokenizers_ratio"))]),
+    "fingerprint": (fingerprint, 5, lambda r: [(
+        f"a fingerprint of {r['bytes'] >> 40} TiB of shards, of opening them", f"{100 * r['share']:.2g} %", f"{100 * r['target_share']:.0f} %")]),
     "report": (report, 30, lambda r: [timed(f"a report of {r['steps']:,} steps opened in Chromium, median", r["open_ms"], r["target_ms"]),
                                       ("the same page", f"{r['bytes'] / 1e6:.2f} MB", "")]),
     "ops": (document("bench_ops"), 30, fastest),
