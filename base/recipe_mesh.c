@@ -377,15 +377,7 @@ static titan_status check_pipeline(const struct recipe *r, const struct recipe_m
     TRY(recipe_stages(r, &stages, err));
     TRY(recipe_split_layers(r, stages, first_layer, err));
     TRY(open_schedule(r, m, stages, &s, err));
-    titan_status status = schedule_check(s, err);
-    if (status == TITAN_OK && r->model.dims.tied_embeddings &&
-        schedule_rank_of(s, 0) != schedule_rank_of(s, stages - 1))
-        status =
-            titan_fail(err, TITAN_EINVAL,
-                       "parallelism.pipeline_parallel_degree = %lld with %s puts the embedding and the head on two "
-                       "ranks, but model.tied_embeddings makes them one; nearest: 1, or a schedule in V order "
-                       "(ZBVZeroBubble, DualPipeV)",
-                       (long long)m->pp, s->name);
+    const titan_status status = schedule_check(s, err);
     schedule_close(s);
     return status;
 }

@@ -74,10 +74,14 @@ def schedules():
         yield f"moe pp2 dps2 ep2 schedule={name}"
     for name in LOOPED:
         yield f"pp2 layers=6 per_stage=1 less_first=0 less_last=0 schedule={name}"  # three stages a rank
-    for name in V:
-        yield f"qwen pp2 schedule={name}"  # embedding and head share their matrix on one rank
+    for name in SINGLE + LOOPED + V:
+        yield f"qwen pp2 schedule={name}"  # embedding and head share their matrix: in V order on one rank
         yield f"qwen pp2 dps2 schedule={name}"
         yield f"qwen pp2 dps2 tp2 reduce=microbatch schedule={name}"
+        yield f"qwen pp4 dpr2 batch=9 layers=8 schedule={name}"
+    yield from ("qwen pp3 batch=7 csv=single:4", "qwen pp4 layers=8 csv=loop:4", "qwen pp4 layers=2", "qwen pp2 cp2 rotate=ring masked=true",
+                "qwen pp2 dps2 bucketing=greedy reorder=true reshard=always", "qwen pp2 dps3 batch=7 offload=true",
+                "moe tied=true pp2 dps2 ep2 schedule=InterleavedZeroBubble", "tied=true pp2 dps2 float8=true", "qwen pp2 dpr2 dps2 cp2 tp2 batch=7")
     for seed in (1, 2, 3):
         yield f"pp2 csv=single:{seed}"
         yield f"pp4 layers=8 csv=loop:{seed}"
@@ -134,7 +138,7 @@ def fusions():
     """Bit for bit: two operations as one are the two."""
     for words in ("", "tp2", "dps4", "pp2 dps2 tp2", "cp2 tp2 rotate=ring masked=true", "dps2 reshard=always prefetch=0",
                   "pp2 schedule=ZBVZeroBubble", "pp4 layers=8 schedule=Interleaved1F1B", "dps3 bucketing=greedy",
-                  "tp2 async=true", "qwen dps2 tp2", "qwen chunks=3", "moe dps2 tp2 ep2", "moe pp2 dps2 ep2 shared=0",
+                  "tp2 async=true", "qwen dps2 tp2", "qwen pp2 dps2", "qwen chunks=3", "moe dps2 tp2 ep2", "moe pp2 dps2 ep2 shared=0",
                   "deepseek dps2 ep2", "canonical=true dps3", "dps2 offload=true", "llama-debug dps2 batch=4"):
         for ac in ("none", "full", "selective:op", "selective:op:1"):
             yield Case(f"{words} ac={ac} fuse=false", exact=f"{words} ac={ac}")
@@ -197,7 +201,7 @@ def models():
 def canonical():
     """Bit for bit where only the data-parallel degree differs."""
     fixed = ("", "tp2", "pp2", "cp2", "pp2 tp2", "cp2 tp2", "pp2 cp2 rotate=ring", "pp2 schedule=ZBVZeroBubble", "moe",
-             "qwen", "masked=true cp2 rotate=ring")
+             "qwen", "qwen pp2", "masked=true cp2 rotate=ring")
     for words in fixed:
         for degrees in ("dps2", "dps4", "dpr2", "dpr4", "dpr2 dps2"):
             yield Case(f"{words} canonical=true {degrees}", exact=f"{words} canonical=true")

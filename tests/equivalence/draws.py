@@ -51,11 +51,11 @@ def draw_model(rng, mesh):
     return family, model
 
 
-def draw_pipeline(rng, mesh, family, model):
+def draw_pipeline(rng, mesh, model):
     """Stages, layers, and the order of a pipeline."""
     if mesh["pp"] == 1:
         return {}
-    each = "v" if family == "qwen" else rng.choice([1, 1, 2, "v"])  # a tied head needs the embedding's rank
+    each = rng.choice([1, 1, 2, "v"])
     stages = mesh["pp"] * (1 if each == 1 else 2)
     layers = model["layers"] = rng.randint(max(stages - 2, 1), max(stages, 6))  # either end may have none
     if rng.random() < 0.3:
@@ -123,7 +123,7 @@ def draw(rng, most=8):
     mesh = draw_mesh(rng, most)
     family, model = draw_model(rng, mesh)
     model["layers"] = rng.randint(1, 4)
-    options = draw_pipeline(rng, mesh, family, model)
+    options = draw_pipeline(rng, mesh, model)
     tokens = mesh["cp"] * mesh["tp"]
     canonical = rng.random() < 0.15 and (mesh.get("ep", 1) % tokens == 0 or tokens % mesh.get("ep", 1) == 0)
     batch = draw_batch(rng, mesh, family, canonical)
@@ -203,7 +203,6 @@ def refusals():
         Refusal("pp2", "pipeline_parallel_schedule", [p + "pipeline_parallel_schedule=2F2B"]),
         Refusal("pp2", "pipeline_parallel_schedule_csv", [p + "pipeline_parallel_schedule=PipelineScheduleSingle"]),
         Refusal("pp2", "pipeline_parallel_schedule_csv", [p + "pipeline_parallel_schedule_csv=/nonexistent.csv"]),
-        Refusal("qwen pp2", "tied_embeddings"),
         Refusal("dps4 batch=3", "global_batch_size"),
         Refusal("dps2 rows=2 batch=7", "global_batch_size"),
         Refusal("pp2 rows=3 batch=8", "global_batch_size"),

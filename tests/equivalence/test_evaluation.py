@@ -16,6 +16,7 @@ DENSE = ["dps1", "dps3", "dpr2 dps2", "tp2", "pp2", "cp2", "cp2 rotate=ring mask
          "pp2 dps2 tp2 schedule=Interleaved1F1B async=true", "canonical=true dps3", "dps2 offload=true reshard=always"]
 MOE = ["moe", "moe dps2 ep2", "moe pp2 dps2 tp2 ep4 schedule=ZBVZeroBubble"]
 DEEPSEEK = ["deepseek", "deepseek dps2 tp2 ep2"]
+TIED = ["qwen", "qwen pp3 dps2"]
 # Checkpoints that are evaluated alone, and whether that is the run's loss to the bit: one rank has the same program, and data-parallel
 # ranks the same losses of each microbatch.
 ALONE = [("dps1", True), ("canonical=true dps3", True), ("pp2 dps2 tp2 schedule=Interleaved1F1B async=true", False), ("moe dps2 ep2", False),
@@ -116,7 +117,7 @@ def main():
         with ThreadPoolExecutor(2) as pool:
             jobs = [pool.submit(same_case, runs), pool.submit(training_case, runs), pool.submit(steps_case, runs)]
             jobs += [pool.submit(alone_case, runs, words, exact) for words, exact in ALONE]
-            for family in DENSE, MOE, DEEPSEEK:
+            for family in DENSE, MOE, DEEPSEEK, TIED:
                 references = {}
                 for words in family[1:]:
                     key = matrix.Case(words).reference()

@@ -194,6 +194,12 @@ def zero_bubble():
 
 
 @slow
+def tied_embeddings():
+    """one matrix for embedding and head, pp=2 dp_shard=2: 4 -> 2 -> 4"""
+    kill_and_grow("tied embeddings, pp=2", keys("", 2, 4, "pp=2", model__name="qwen3"), 4, 2)
+
+
+@slow
 def context_parallel():
     """cp=2 dp_shard=2: 4 -> 2 -> 4"""
     kill_and_grow("cp=2 dp_shard=2", keys("", 2, 4, "cp=2"), 4, 2)
@@ -233,4 +239,4 @@ def waits_for_a_worker():
         compare(disturbed, undisturbed(d.state / "calm", 4, sets, disturbed[-1]["step"]))
 
 
-tap(eight_become_four, zero_bubble, context_parallel, experts, experts_apart, waits_for_a_worker)
+tap(eight_become_four, zero_bubble, tied_embeddings, context_parallel, experts, experts_apart, waits_for_a_worker)

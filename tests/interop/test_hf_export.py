@@ -33,8 +33,11 @@ def exported(model="llama3"):
     to = root / model
     if not (to / "f32").exists():
         text = titan.headers_text(root / f"{model}-text")
+        sets = [f"model.name={model}", f"training.dataset_path={text}", "training.steps=20"]
+        if model == "qwen3":  # embedding and head on two ranks
+            sets.append("parallelism.pipeline_parallel_degree=2")
         run("run", titan.SOURCE / "recipes/tiny.toml", "-n", "2", "--dir", to / "run", "--device", "cpu",
-            "--set", f"model.name={model}", "--set", f"training.dataset_path={text}", "--set", "training.steps=20")
+            *[word for s in sets for word in ("--set", s)])
         checkpoints = to / "run" / "checkpoint"
         run("generate", checkpoints, "--device", "cpu", "--dtype", "f32", "--prompt", PROMPT, "--max-tokens", "0",
             "--logits", to / "logits.safetensors")

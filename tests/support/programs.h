@@ -13,6 +13,7 @@ struct programs_case {
     const char *schedule;                       /* NULL: 1F1B where pp > 1 */
     int stages;                                 /* a rank; 0: the schedule's default */
     int layers;                                 /* of the small model; 0: 4 */
+    bool tied;                                  /* head and embedding have one matrix */
     int microbatches;                           /* of the global batch */
     int64_t b, t;                               /* 0: 2 and 32 */
     enum dtype dt;

@@ -174,6 +174,29 @@ def test_dimensions_of_config_json():
     refused("has no config.json", "wrong", **there | {"initial_load_path": root})
 
 
+def test_tied_head():
+    """embedding and head with one matrix, on one rank and on two stages: checkpoints and exports go both ways; a head of its own is refused"""
+    tied = {"model.tied_embeddings": True, "last_save_model_only": True, "last_save_in_hf": True}
+    apart = tied | {"parallelism.pipeline_parallel_degree": 2, "parallelism.tensor_parallel_degree": 2}
+    losses = run("tied", **tied)
+    close(run("tied-apart", 4, **apart), losses)
+    for name, workers, keys, there in ("onto-four", 4, apart, "tied"), ("onto-one", 1, tied, "tied-apart"):
+        at = root / there / "checkpoint"
+        close(run(name, workers, initial_load_path=at / "step-00000010", initial_load_model_only=False, **keys), tail(losses, 10))
+        hf = at / "step-00000020/hf"
+        assert "lm_head.weight" not in header(hf / "model.safetensors")
+        close(run(f"{name}-of-hf", workers, initial_load_path=hf, initial_load_in_hf=True, **keys),
+              run(f"{name}-of-titan", initial_load_path=at / "step-00000020", **tied))
+    run("own-head", **tied | {"model.tied_embeddings": False})
+    own = root / "own-head/checkpoint/step-00000020/hf"
+    there = {"workers": 2, "initial_load_path": own, "initial_load_in_hf": True, "parallelism.pipeline_parallel_degree": 2}
+    refused("tensor 'lm_head.weight' is not the model's\n  set model.tied_embeddings = false", "head", **there | {"model.tied_embeddings": True})
+    config = json.loads((own / "config.json").read_text())
+    (own / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    refused("tensor 'lm_head.weight' is not the embedding's matrix, which the head is\n  set model.tied_embeddings = false", "head",
+            **there | {"model.flavor": "hf"})
+
+
 def test_refusals():
     """another model, what is not there, words that are no parts of the state"""
     whole()
@@ -185,4 +208,4 @@ def test_refusals():
 
 
 titan.tap(test_another_runs_checkpoint, test_newest_of_a_folder, test_load_step, test_first_and_seed, test_last_of_a_run,
-          test_last_in_hf, test_dimensions_of_config_json, test_refusals)
+          test_last_in_hf, test_dimensions_of_config_json, test_tied_head, test_refusals)

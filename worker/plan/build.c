@@ -699,15 +699,8 @@ static void init_builder(struct builder *b, const struct build_options *o, int r
 static titan_status refuse(const struct builder *b, struct titan_error *err)
 {
     const struct mesh *mesh = &b->layout->mesh;
-    const int head = b->model->n_units - 1;
     const bool experts = b->model->dims.n_experts > 0;
 
-    if (b->model->dims.tied_embeddings && b->layout->units[0].pp_rank != b->layout->units[head].pp_rank)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "the head is tied to the embedding, but they are on pipeline ranks %d and %d: take a schedule "
-            "in V order, or no pipeline",
-            b->layout->units[head].pp_rank, b->layout->units[0].pp_rank);
     const int tokens = mesh->size[AXIS_CP] * mesh->size[AXIS_TP] / mesh_expert_cut(mesh);
 
     if (experts && b->summing == SUM_CANONICAL && mesh_expert_cut(mesh) > 1)
@@ -738,7 +731,7 @@ static titan_status alloc_units(struct builder *b, struct titan_error *err)
                    &unit->coded);
         unit->parts = kind_of(b, u) == UNIT_EXPERTS ? b->expert_parts : 1;
         b->local[u] = unit_is_mine(b, u) ? n++ : NONE;
-        if (!unit_is_mine(b, u))
+        if (!unit_adds_here(b, u))
             continue;
         unit->grad = malloc(slots * sizeof *unit->grad);
         unit->done = calloc(slots, sizeof *unit->done);
@@ -944,6 +937,7 @@ static titan_status build(struct builder *b, struct titan_error *err)
     begin_step(b);
     add_biases(b);
     find_scales(b);
+    pipeline_share_table(b);
     for (int i = 0; i < b->n_cells; i++)
         emit_cell(b, &b->cells[i]);
     release_scales(b);

@@ -18,7 +18,7 @@ enum summing {
 
 /* A unit of this rank while the step is written. */
 struct unit_state {
-    int shard, state;         /* external buffers; NONE: another rank's unit */
+    int shard, state;         /* external buffers, or the received shard of a copied table; NONE: another rank's unit */
     int *grad;                /* [slot]: gradients; only [0] when summing by step; NONE: none yet */
     int parts;                /* experts_parts(): as many buffers each, one behind the other */
     struct tensor reduced;    /* what norm and update read */
@@ -78,6 +78,11 @@ static inline bool unit_is_mine(const struct builder *b, int unit)
 {
     return b->layout->units[unit].pp_rank == b->pp_rank;
 }
+/* Does this rank add to the unit's gradient? */
+static inline bool unit_adds_here(const struct builder *b, int unit)
+{
+    return unit_is_mine(b, unit) || (unit == 0 && layout_copies_table(b->layout, b->pp_rank));
+}
 static inline int unit_group_size(const struct builder *b, int unit)
 {
     return mesh_group_size(&b->layout->mesh, b->layout->units[unit].group);
@@ -106,6 +111,11 @@ void pipeline_begin(struct builder *b, int place);
 /* What a cell hands on to the next stage (F: activation) or the one before (I, B: gradient), if there is one; on the
  * same rank it is left there. */
 void pipeline_send(struct builder *b, const struct cell *cell, int place);
+/* Of a tied head on another rank than the embedding. Before all cells: the embedding's rank sends its shard of the
+ * table to the head's. */
+void pipeline_share_table(struct builder *b);
+/* Behind all cells, where the table's gradient is reduced: the head's rank sends its part, the embedding's adds it. */
+void pipeline_share_gradient(struct builder *b);
 
 /* --- gradients.c -------------------------------------------------------------------------------------------------- */
 /* Canonical: which subtrees each rank of the batch holds and in which order they are added (program.sum). */

@@ -4,7 +4,8 @@
  *
  * Each buffer on this way has a set of the microbatches with a gradient in it, and the reductions it has been
  * through. In canonical mode a gradient of experts is of one rank's tokens of a microbatch: it counts as one of so many
- * microbatches as ranks share the experts, and none is added to another rank's before all are exchanged.
+ * microbatches as ranks share the experts, and none is added to another rank's before all are exchanged. A tied head on
+ * another pp rank has a copy of the embedding's matrix, and its gradient, reduced, goes into the embedding's.
  */
 #include <string.h>
 
@@ -26,12 +27,13 @@ struct flow {
     int state_of; /* copy of this unit's state, NONE */
     bool updated; /* that copy */
     int packed;   /* holds this unit's shard, to be gathered, NONE */
+    bool heads;   /* the head's part of a tied matrix is in it, from another pp rank */
 };
 
 #define MANY (-1)
 
 struct unit_progress {
-    int normed; /* buffer that NORM read, NONE */
+    int normed; /* buffer that NORM read, or that went to the rank with the unit, NONE */
     bool fetched, optimised, returned;
     bool counted, balanced; /* loads of experts */
 };
@@ -43,6 +45,7 @@ struct gradients {
     struct unit_progress *units;
     uint64_t *given; /* [model tensors]: bits of microbatches that have added to it */
     bool agreed, decided;
+    bool table_moved; /* to or from the rank of a tied head */
 };
 
 static const char *done_names(unsigned done)
@@ -258,6 +261,9 @@ static titan_status accumulate(const struct gradients *g, const struct operand *
     if (into->part != from->part)
         return REFUSE(c, "adds what rank %d has of unit %d to what rank %d has: each goes up its own tree", from->part,
                       from->unit, into->part);
+    if (into->heads && from->heads)
+        return REFUSE(c, "adds the head's part to unit %d's gradient a second time", into->unit);
+    into->heads |= from->heads;
     return join(g, into, from);
 }
 
@@ -409,6 +415,23 @@ static unsigned must_be_done(const struct gradients *g, int unit)
     return done;
 }
 
+/* Has a gradient every microbatch of this rank, and been through every reduction? */
+static titan_status check_complete(const struct gradients *g, const struct flow *f, int unit)
+{
+    const struct checker *c = g->c;
+    const unsigned want = must_be_done(g, unit);
+
+    for (int i = 0; i < c->p->share * parts_of(g, unit); i++) {
+        const int part = i / (int)c->p->share, slot = i % (int)c->p->share;
+        if (f->unit != unit || !f->held || !has_bit(f->held, bit_of(g, part, slot)))
+            return REFUSE(c, "the gradient it reads lacks microbatch %d", slot);
+    }
+    if (c->p->share > 0 && (f->done & want) != want)
+        return REFUSE(c, "the gradient it reads has been reduced over %s, it must be over %s", done_names(f->done),
+                      done_names(want));
+    return TITAN_OK;
+}
+
 static titan_status norm(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -419,17 +442,13 @@ static titan_status norm(const struct gradients *g, const struct action *a, cons
     f->passed = true;
     if (a->unit < 0 || g->units[a->unit].normed != NONE)
         return REFUSE(c, "a second norm of this unit");
+    if (c->p->layout->units[a->unit].pp_rank != c->p->pp_rank)
+        return REFUSE(c, "is of unit %d, which pp rank %d trains", a->unit, c->p->layout->units[a->unit].pp_rank);
     if (g->agreed)
         return REFUSE(c, "comes after the agreement");
-    const unsigned want = must_be_done(g, a->unit);
-    for (int i = 0; i < c->p->share * parts_of(g, a->unit); i++) {
-        const int part = i / (int)c->p->share, slot = i % (int)c->p->share;
-        if (f->unit != a->unit || !f->held || !has_bit(f->held, bit_of(g, part, slot)))
-            return REFUSE(c, "the gradient it reads lacks microbatch %d", slot);
-    }
-    if (c->p->share > 0 && (f->done & want) != want)
-        return REFUSE(c, "the gradient it reads has been reduced over %s, it must be over %s", done_names(f->done),
-                      done_names(want));
+    TRY(check_complete(g, f, a->unit));
+    if (a->unit == 0 && layout_tied_across_ranks(c->p->layout) && !f->heads)
+        return REFUSE(c, "the gradient it reads lacks the head's part");
     g->units[a->unit].normed = gradient->buffer;
     return TITAN_OK;
 }
@@ -517,6 +536,8 @@ static titan_status agree(struct gradients *g)
     for (int u = 0; u < c->model->n_units && !c->p->forward_only; u++)
         if (c->p->layout->units[u].pp_rank == c->p->pp_rank && g->units[u].normed == NONE)
             return REFUSE(c, "unit %d has no norm yet", u);
+    if (layout_copies_table(c->p->layout, c->p->pp_rank) && !c->p->forward_only && g->units[0].normed == NONE)
+        return REFUSE(c, "the head's part of unit 0's gradient has not been sent");
     g->agreed = true;
     return TITAN_OK;
 }
@@ -546,6 +567,57 @@ static titan_status evaluate(const struct gradients *g, const struct action *a, 
         if (o[k].access & ACCESS_WRITE && (trains || buffer_is_external(b->kind)))
             return REFUSE(c, "operand %d: an evaluation writes to %s #%d", k, buffer_kind_name(b->kind), o[k].buffer);
     }
+    return TITAN_OK;
+}
+
+/* --- a tied head on another pp rank than the embedding ------------------------------------------------------------ */
+
+/* The embedding's shard goes to the head's rank, the head's gradient of it to the embedding's, once each. Of other
+ * units neither leaves the rank. */
+static titan_status send(struct gradients *g, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const struct buffer *b = &c->p->buffers[o->buffer];
+    struct flow *f = flow_of(g, o);
+
+    if (b->kind == BUF_SHARD || b->kind == BUF_FULL) {
+        if (b->kind != BUF_SHARD || b->unit != 0 || !layout_tied_across_ranks(c->p->layout) || g->table_moved)
+            return REFUSE(c, "sends %s of unit %d", buffer_kind_name(b->kind), b->unit);
+        g->table_moved = true;
+        return check_whole(g, o);
+    }
+    if (f->unit == NONE)
+        return TITAN_OK;
+    if (f->unit != 0 || !layout_copies_table(c->p->layout, c->p->pp_rank) || g->agreed || g->units[0].normed != NONE)
+        return REFUSE(c, "sends the gradient of unit %d", f->unit);
+    TRY(take(g, o));
+    TRY(check_complete(g, f, 0));
+    f->passed = true;
+    g->units[0].normed = o->buffer;
+    return TITAN_OK;
+}
+
+static titan_status receive(struct gradients *g, const struct operand *o)
+{
+    const struct checker *c = g->c;
+    const struct buffer *b = &c->p->buffers[o->buffer];
+    struct flow *f = flow_of(g, o);
+
+    if (b->kind == BUF_ACTIVATION || b->kind == BUF_DACTIVATION)
+        return TITAN_OK;
+    const bool copies = layout_copies_table(c->p->layout, c->p->pp_rank);
+    const bool trains = layout_tied_across_ranks(c->p->layout) && c->p->layout->units[0].pp_rank == c->p->pp_rank;
+    if (b->unit != 0 || !((copies && b->kind == BUF_FULL && !g->table_moved) || (trains && b->kind == BUF_EXCHANGE)))
+        return REFUSE(c, "receives %s of unit %d", buffer_kind_name(b->kind), b->unit);
+    TRY(check_whole(g, o));
+    if (copies) {
+        g->table_moved = true;
+        f->packed = 0;
+        return TITAN_OK;
+    }
+    f->unit = 0;
+    f->done = must_be_done(g, 0);
+    f->heads = true;
     return TITAN_OK;
 }
 
@@ -589,6 +661,10 @@ static titan_status step(struct gradients *g, const struct action *a)
     case OP_ALL_REDUCE:
     case OP_ALL_TO_ALL:
         return collective(g, a, o);
+    case OP_SEND:
+        return send(g, o);
+    case OP_RECV:
+        return receive(g, o);
     case OP_ZERO:
         if (is_gradient(g, &o[0])) /* holds nothing yet, but is one */
             flow_of(g, &o[0])->unit = g->c->p->buffers[o[0].buffer].unit;
@@ -609,6 +685,8 @@ static titan_status check_end(struct gradients *g)
         return REFUSE(c, "there is no %s", g->agreed ? "DECIDE" : "AGREE");
     if (c->p->forward_only)
         return TITAN_OK;
+    if (layout_copies_table(c->p->layout, c->p->pp_rank))
+        TRY(check_tensors(g, 0));
     for (int u = 0; u < c->model->n_units; u++) {
         if (c->p->layout->units[u].pp_rank != c->p->pp_rank)
             continue;

@@ -310,7 +310,7 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
 {
     const bool mine = slot < b->share;
 
-    titan_assert(unit_is_mine(b, unit) && slot < b->share_max);
+    titan_assert(unit_adds_here(b, unit) && slot < b->share_max);
     builder_stamp(b, PHASE_REDUCE, unit, b->layout->units[unit].stage, b->summing == SUM_STEP ? NONE : slot);
     switch (b->summing) {
     case SUM_STEP:
@@ -456,7 +456,10 @@ void gradients_update(struct builder *b)
         builder_stamp(b, PHASE_REDUCE, b->reduced[i], b->layout->units[b->reduced[i]].stage, NONE);
         sum_subtrees(b, b->reduced[i]);
         titan_assert(tensor_exists(b->units[b->reduced[i]].reduced) || b->e.status != TITAN_OK);
-        EMIT(&b->e, norm, b->statistics, b->units[b->reduced[i]].reduced);
+        if (b->reduced[i] == 0)
+            pipeline_share_gradient(b);
+        if (unit_is_mine(b, b->reduced[i]))
+            EMIT(&b->e, norm, b->statistics, b->units[b->reduced[i]].reduced);
     }
     sum_expert_tokens(b);
     builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);

@@ -134,14 +134,17 @@ static int first_pack(const struct program *p, int gather)
 /* The first place that a gather, and what goes with it, can have. */
 static int first_place(const struct program *p, int gather)
 {
-    const struct operand *in = &action_operands(p, &p->actions[gather])[OPERAND_OF(all_gather, in)];
+    const struct action *a = &p->actions[gather];
     const int pack = first_pack(p, gather);
+    bool external = true;
     int behind = NONE;
 
     for (int i = pack; i < gather; i++)
         behind =
             MAX(behind, first_writer(p, action_operands(p, &p->actions[i])[OPERAND_OF(float8_pack, scales)].buffer));
-    if (pack == gather && !buffer_is_external(p->buffers[in->buffer].kind))
+    for (int k = OPERAND_OF(all_gather, in); k < a->n_operands; k += 2)
+        external &= buffer_is_external(p->buffers[action_operands(p, a)[k].buffer].kind);
+    if (pack == gather && !external)
         behind = last_writer(p, gather);
     return behind + 1;
 }

@@ -254,3 +254,44 @@ void pipeline_send(struct builder *b, const struct cell *cell, int place)
                                          .slot = slot,
                                          .gradient = gradient};
 }
+
+/* --- a tied head -------------------------------------------------------------------------------------------------- */
+
+/* Both ends of the model are neighbours on the ring, and these messages stand before all others of their channels, or
+ * behind them. Where a step begins and ends, so does the copy: no rank but the embedding's has the table's state. */
+void pipeline_share_table(struct builder *b)
+{
+    const struct unit_layout *table = &b->layout->units[0];
+    const int head = layout_stage_rank(b->layout, b->layout->stages - 1);
+
+    if (!layout_tied_across_ranks(b->layout) || (b->pp_rank != table->pp_rank && b->pp_rank != head))
+        return;
+    const enum channel channel = channel_to(b, table->pp_rank, head, false);
+    builder_stamp(b, PHASE_FORWARD, 0, table->stage, NONE);
+    if (b->pp_rank == head) {
+        const struct tensor t = emit_tensor(&b->e, BUF_FULL, "received table", b->opt->dt, 1, table->shard);
+        emit_recv(&b->e, channel, table->pp_rank, t);
+        b->units[0].shard = t.buffer;
+    } else {
+        emit_send(&b->e, channel, head, tensor_at(b->units[0].shard, 0, b->opt->dt, 1, table->shard));
+    }
+}
+
+void pipeline_share_gradient(struct builder *b)
+{
+    const struct unit_layout *table = &b->layout->units[0];
+    const int head = layout_stage_rank(b->layout, b->layout->stages - 1);
+    const struct tensor own = b->units[0].reduced;
+
+    if (!layout_tied_across_ranks(b->layout))
+        return;
+    const enum channel channel = channel_to(b, head, table->pp_rank, true);
+    titan_assert(b->pp_rank == head || b->pp_rank == table->pp_rank);
+    if (b->pp_rank == head) {
+        emit_send(&b->e, channel, table->pp_rank, own);
+        return;
+    }
+    const struct tensor t = emit_tensor(&b->e, BUF_EXCHANGE, "the head's gradient", DTYPE_F32, own.rows, own.cols);
+    emit_recv(&b->e, channel, head, t);
+    EMIT(&b->e, accumulate, own, t);
+}

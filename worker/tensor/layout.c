@@ -65,6 +65,17 @@ int layout_stage_rank(const struct layout *layout, int stage)
     return layout->v_order && round % 2 != 0 ? pp - 1 - place : place;
 }
 
+bool layout_tied_across_ranks(const struct layout *layout)
+{
+    return layout->model->dims.tied_embeddings &&
+           layout_stage_rank(layout, 0) != layout_stage_rank(layout, layout->stages - 1);
+}
+
+bool layout_copies_table(const struct layout *layout, int pp_rank)
+{
+    return layout_tied_across_ranks(layout) && layout_stage_rank(layout, layout->stages - 1) == pp_rank;
+}
+
 static int unit_stage(const struct layout *l, const int *first_layer, const struct model_unit *u)
 {
     int stage = 0;
@@ -231,20 +242,6 @@ static titan_status check_options(const struct layout_options *o, int stages, st
     return TITAN_OK;
 }
 
-/* The head reads the embedding's matrix, so one rank must have both ends of the model. */
-static titan_status check_tied(const struct layout *l, struct titan_error *err)
-{
-    const int first = layout_stage_rank(l, 0), last = layout_stage_rank(l, l->stages - 1);
-
-    if (!l->model->dims.tied_embeddings || first == last)
-        return TITAN_OK;
-    (void)titan_fail(err, TITAN_EUNSUPPORTED,
-                     "layout: the head shares the embedding's matrix, but they are on pipeline ranks %d and %d", last,
-                     first);
-    titan_error_hint(err, "use pipeline_parallel_degree 1, or a schedule in V order");
-    return TITAN_EUNSUPPORTED;
-}
-
 static titan_status fill(struct layout *l, const struct layout_options *o, struct titan_error *err)
 {
     const struct model *m = o->model;
@@ -258,7 +255,7 @@ static titan_status fill(struct layout *l, const struct layout_options *o, struc
     place_stages(l, o->first_layer);
     for (int u = 0; u < m->n_units; u++)
         TRY(place_unit(l, u, err));
-    return check_tied(l, err);
+    return TITAN_OK;
 }
 
 titan_status layout_open(const struct layout_options *options, struct layout **ret, struct titan_error *err)

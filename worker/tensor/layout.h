@@ -70,6 +70,10 @@ titan_status layout_of_recipe(const struct recipe *recipe, const struct model *m
 void layout_close(struct layout *layout); /* NULL is fine */
 
 int layout_stage_rank(const struct layout *layout, int stage); /* pp rank */
+/* Is the head's matrix the embedding's, and the head on another pp rank than the embedding, which trains it? */
+bool layout_tied_across_ranks(const struct layout *layout);
+/* Is it, and this the head's pp rank? It computes with a copy of the matrix. */
+bool layout_copies_table(const struct layout *layout, int pp_rank);
 /* Elements of this rank's state. */
 int64_t layout_total(const struct layout *layout, int rank);
 /* How many different local flat buffers a unit has: tp, for expert units ep, or ep * tp; and which one a rank has a

@@ -185,9 +185,6 @@ static void test_refused(void **state)
         {"[model]\nname = \"llama3_moe\"\nmoe_hidden = 255\n[parallelism]\ntensor_parallel_degree = 2\n",
          "parallelism.tensor_parallel_degree = 2 does not divide model.n_shared_experts * moe_hidden = 255; nearest: "
          "1"},
-        {"[model]\nname = \"qwen3\"\n[parallelism]\npipeline_parallel_degree = 2\n",
-         "parallelism.pipeline_parallel_degree = 2 with 1F1B puts the embedding and the head on two ranks, but "
-         "model.tied_embeddings makes them one; nearest: 1, or a schedule in V order (ZBVZeroBubble, DualPipeV)"},
         {"[training]\nglobal_batch_size = 65536\n[parallelism]\npipeline_parallel_degree = 2\n",
          "training.global_batch_size = 65536 makes 65536 microbatches a rank; a pipeline of 2 stages takes at most "
          "4096; "
@@ -276,15 +273,6 @@ static void test_suggestions(void **state)
         }
     }
     assert_true(taken > 1000);
-}
-
-/* First and last stage on one rank: the embedding can be the head. */
-static void test_tied_in_v_order(void **state)
-{
-    (void)state;
-    struct recipe r = parse("[model]\nname = \"qwen3\"\n[parallelism]\npipeline_parallel_degree = 2\n"
-                            "pipeline_parallel_schedule = \"ZBVZeroBubble\"\n");
-    legal(&r, 2);
 }
 
 /* --- stages ------------------------------------------------------------------------------------------------------- */
@@ -449,8 +437,6 @@ static bool plainly_legal(const struct recipe *r, int64_t world)
     if (r->training.seq_len % tp || (cp > 1 && r->training.seq_len % (2 * cp * tp)) || pp > d->n_layers + 2 ||
         r->training.global_batch_size / rows < dp)
         return false;
-    if (pp > 1 && d->tied_embeddings)
-        return false;
     if (ep > 1 && cp * tp % ep && r->training.global_batch_size / rows % dp)
         return false;
     return ep == 1 || (d->n_experts && d->n_experts % ep == 0 && shard * cp * tp % ep == 0);
@@ -513,11 +499,9 @@ static void test_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_world),       cmocka_unit_test(test_mesh),
-        cmocka_unit_test(test_refused),     cmocka_unit_test(test_split),
-        cmocka_unit_test(test_stages),      cmocka_unit_test(test_csv),
-        cmocka_unit_test(test_suggestions), cmocka_unit_test(test_tied_in_v_order),
-        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_world),       cmocka_unit_test(test_mesh),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_split),       cmocka_unit_test(test_stages), cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_suggestions), cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

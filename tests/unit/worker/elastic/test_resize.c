@@ -720,25 +720,29 @@ static void four_become_two(const char *const *axes, int victim, const char *rec
     (void)lose_one(axes, e, (int)ARRAY_SIZE(e), alone, false);
 }
 
-/* All of a stage is gone, and its experts' biases with it: a newcomer gets them from the buddy in the other stage. */
+/* All of a stage is gone, and its experts' biases with it: a newcomer gets them from the buddy in the other stage. Of a
+ * matrix that embedding and head have in common the first stage has the state. */
 static void test_kill_stage(void **state)
 {
     (void)state;
-    static const char *const axes[] = {"model.name=deepseek_v3", "parallelism.pipeline_parallel_degree=2",
-                                       "elastic.max_workers=2", NULL};
-    for (int victim = 1; victim <= 2; victim++) {
-        struct script_epoch alone[] = {{.world = 2, .process = {0, 1}}};
-        struct script_epoch e[] = {
-            {.world = 2, .process = {victim == 1 ? 0 : 2, victim == 1 ? 1 : 0}, .victim = victim, .kill_before = 9},
-            {.world = 2,
-             .process = {0, 3},
-             .source = STATE_FROM_MEMORY,
-             .holders = 2,
-             .holder_ranks = {victim == 1 ? 0 : -1, victim == 1 ? -1 : 0},
-             .recovery_source = "buddy"},
-        };
-        (void)lose_one(axes, e, (int)ARRAY_SIZE(e), alone, false);
-    }
+    static const char *const axes[][4] = {
+        {"model.name=deepseek_v3", "parallelism.pipeline_parallel_degree=2", "elastic.max_workers=2"},
+        {"model.name=qwen3", "parallelism.pipeline_parallel_degree=2", "elastic.max_workers=2"},
+    };
+    for (size_t a = 0; a < ARRAY_SIZE(axes); a++)
+        for (int victim = 1; victim <= 2; victim++) {
+            struct script_epoch alone[] = {{.world = 2, .process = {0, 1}}};
+            struct script_epoch e[] = {
+                {.world = 2, .process = {victim == 1 ? 0 : 2, victim == 1 ? 1 : 0}, .victim = victim, .kill_before = 9},
+                {.world = 2,
+                 .process = {0, 3},
+                 .source = STATE_FROM_MEMORY,
+                 .holders = 2,
+                 .holder_ranks = {victim == 1 ? 0 : -1, victim == 1 ? -1 : 0},
+                 .recovery_source = "buddy"},
+            };
+            (void)lose_one(axes[a], e, (int)ARRAY_SIZE(e), alone, false);
+        }
 }
 
 /* Of these cases and meshes, each case with one mesh in the fast set. */
@@ -778,6 +782,7 @@ static void test_fail_in_step(void **state)
         {"elastic.max_workers=4", "parallelism.data_parallel_replicate_degree=2", "training.dtype=bfloat16"},
         {"elastic.max_workers=4", "model.name=deepseek_v3", "parallelism.pipeline_parallel_degree=2",
          "training.dtype=bfloat16"},
+        {"elastic.max_workers=4", "model.name=qwen3", "parallelism.pipeline_parallel_degree=2"},
     };
     enum { ALL_CASES = 3, REPLICAS = 4 }; /* axes of which only the last cases are tried; with replicas */
     static const struct {

@@ -110,7 +110,8 @@ static bool run_stream(struct machine_rank *ranks, int n, int rank, int stream)
         return false;
     /* the message is the one the receiver means */
     assert_int_equal(a->microbatch, r->microbatch);
-    assert_int_equal(abs(a->stage - r->stage), 1);
+    if (a->microbatch >= 0) /* otherwise it is of a tied head */
+        assert_int_equal(abs(a->stage - r->stage), 1);
     assert_int_equal(action_params(ranks[rank].p, a)->send.bytes, action_params(ranks[a->peer].p, r)->recv.bytes);
     ranks[rank].done[i] = ranks[a->peer].done[there] = true;
     return true;
@@ -187,7 +188,8 @@ static void test_every_schedule_runs(void **state)
                                                     .tp = 1,
                                                     .schedule = schedules[s],
                                                     .microbatches = share,
-                                                    .prefetch = 1});
+                                                    .prefetch = 1,
+                                                    .tied = share > 2 * pp});
 }
 
 static void test_drawn_meshes_run(void **state)
@@ -212,7 +214,8 @@ static void test_drawn_meshes_run(void **state)
                                             .canonical = draw(&counter, 2),
                                             .ring = draw(&counter, 2),
                                             .offload = draw(&counter, 2),
-                                            .dt = draw(&counter, 2) ? DTYPE_BF16 : DTYPE_F32});
+                                            .dt = draw(&counter, 2) ? DTYPE_BF16 : DTYPE_F32,
+                                            .tied = draw(&counter, 2)});
     }
 }
 
@@ -484,6 +487,57 @@ static void test_gathers(void **state)
     programs_close(&p);
 }
 
+/* Messages of a tied head: the table, or its gradient. */
+static int count_messages(const struct program *p, enum op op, enum phase phase)
+{
+    int n = 0;
+
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        n += a->op == op && a->microbatch < 0 && a->phase == phase && a->unit == 0;
+    }
+    return n;
+}
+
+static int count_buffers(const struct program *p, enum buffer_kind kind, int unit)
+{
+    int n = 0;
+
+    for (int i = 0; i < p->n_buffers; i++)
+        n += p->buffers[i].kind == kind && p->buffers[i].unit == unit;
+    return n;
+}
+
+/* A matrix is trained on one rank: the head's rank gets it once a step, and gives its part of the gradient back. */
+static void test_tied_head(void **state)
+{
+    (void)state;
+    struct programs_case c = {
+        .pp = 2, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 1, .layers = 8, .microbatches = 8, .tied = true};
+    static const char *const orders[] = {"1F1B", "Interleaved1F1B", "ZBVZeroBubble"};
+    struct programs p;
+
+    for (int i = 0; i < 18; i++) {
+        c.pp = 2 + i % 3;
+        c.schedule = orders[i / 3 % 3];
+        c.forward_only = i >= 9;
+        const int apart = i / 3 % 3 < 2, trained = apart && !c.forward_only;
+        open_case(&c, &p);
+        for (int r = 0; r < c.pp; r++) {
+            const struct program *q = p.classes[r];
+            const int first = r == 0, last = r == c.pp - 1;
+            assert_int_equal(count_messages(q, OP_SEND, PHASE_FORWARD), first && apart);
+            assert_int_equal(count_messages(q, OP_RECV, PHASE_FORWARD), last && apart);
+            assert_int_equal(count_messages(q, OP_SEND, PHASE_REDUCE), last && trained);
+            assert_int_equal(count_messages(q, OP_RECV, PHASE_REDUCE), first && trained);
+            assert_int_equal(count_ops(q, OP_NORM, 0), first && !c.forward_only);
+            assert_int_equal(count_buffers(q, BUF_STATE, 0), first);
+            assert_int_equal(count_buffers(q, BUF_SHARD, 0), first);
+        }
+        programs_close(&p);
+    }
+}
+
 /* As many microbatches' inputs are kept as the schedule has in flight. */
 static void test_in_flight(void **state)
 {
@@ -628,6 +682,7 @@ int main(void)
         cmocka_unit_test(test_canonical_sums),
         cmocka_unit_test(test_canonical_sums_of_experts),
         cmocka_unit_test(test_gathers),
+        cmocka_unit_test(test_tied_head),
         cmocka_unit_test(test_in_flight),
         cmocka_unit_test(test_recomputation),
         cmocka_unit_test(test_recomputation_without_products),

@@ -426,6 +426,24 @@ static const struct programs_case broken_cases[] = {
      .fuse = true,
      .prefetch = 2},
     {.pp = 1, .dp_replicate = 2, .dp_shard = 2, .cp = 1, .tp = 2, .microbatches = 9, .canonical = true},
+    {.pp = 2, .dp_replicate = 2, .dp_shard = 2, .cp = 1, .tp = 1, .microbatches = 13, .tied = true},
+    {.pp = 3,
+     .dp_replicate = 1,
+     .dp_shard = 1,
+     .cp = 1,
+     .tp = 1,
+     .microbatches = 6,
+     .schedule = "ZB1P",
+     .canonical = true,
+     .tied = true},
+    {.pp = 2,
+     .dp_replicate = 1,
+     .dp_shard = 2,
+     .cp = 1,
+     .tp = 2,
+     .microbatches = 6,
+     .forward_only = true,
+     .tied = true},
     {.dims = &programs_experts,
      .pp = 2,
      .dp_replicate = 1,
@@ -562,7 +580,8 @@ static struct programs_case case_of(int turn)
                                   .fuse = turn / 3 % 2,
                                   .masked = turn % 2,
                                   .ring = turn / 2 % 2,
-                                  .offload = turn % 7 == 0};
+                                  .offload = turn % 7 == 0,
+                                  .tied = turn / 5 % 2};
 }
 
 static void test_programs_pass(void **state)
