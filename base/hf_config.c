@@ -13,6 +13,8 @@
 #include "base/recipe_keys.h"
 
 #define CONFIG_BYTES_MAX ((size_t)1 << 20)
+#define GEMMA_HEAD 256
+#define GEMMA_GELU "gelu_pytorch_tanh"
 #define LATENT_NORM_EPS 1e-6 /* in transformers' code, whatever rms_norm_eps is */
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
@@ -144,6 +146,8 @@ static titan_status read_window(const struct json *root, const struct hf_family 
         TRY(read_count(root, "sliding_window", window ? 0 : f->window_initial, &d->sliding_window, err));
     if (types && types->type == JSON_ARRAY)
         TRY(read_layer_types(types, d, err));
+    else if (f->full_every > 0)
+        TRY(read_count(root, "sliding_window_pattern", f->full_every, &d->full_attention_every, err));
     else if (by_layer && d->sliding_window > 0) {
         TRY(read_count(root, "max_window_layers", 28, &without, err));
         if (without > 0 && without < d->n_layers)
@@ -152,6 +156,8 @@ static titan_status read_window(const struct json *root, const struct hf_family 
     }
     if (d->full_attention_every == 1)
         d->sliding_window = 0;
+    if (d->full_attention_every > d->n_layers)
+        d->full_attention_every = 0;
     if (d->sliding_window == 0)
         d->full_attention_every = 0;
     return TITAN_OK;
@@ -178,6 +184,28 @@ static titan_status read_no_rope(const struct json *root, struct model_dims *d, 
     return TITAN_OK;
 }
 
+/* Scores are divided by the root of query_pre_attn_scalar, which is most often the width of a head. */
+static titan_status read_gemma(const struct json *root, struct model_dims *d, struct titan_error *err)
+{
+    static const char *const refused[] = {"attn_logit_softcapping", "final_logit_softcapping"};
+    int64_t scalar;
+
+    d->gelu = d->norm_offset = true;
+    d->embedding_multiplier = sqrt((double)d->dim);
+    TRY(read_count(root, "query_pre_attn_scalar", GEMMA_HEAD, &scalar, err));
+    if (scalar == 0)
+        return titan_fail(err, TITAN_ECORRUPT, "'query_pre_attn_scalar' is 0");
+    d->attention_multiplier = scalar == d->head_dim ? 0 : 1 / sqrt((double)scalar);
+    if (strcmp(json_string(root, "hidden_activation", GEMMA_GELU), GEMMA_GELU) != 0)
+        return refuse("hidden_activation", "only \"" GEMMA_GELU "\" is supported", err);
+    if (read_flag(root, "use_bidirectional_attention", false))
+        return refuse("use_bidirectional_attention", "only false is supported", err);
+    for (size_t i = 0; i < ARRAY_SIZE(refused); i++)
+        if (json_real(root, refused[i], 0) != 0)
+            return refuse(refused[i], "only null is supported", err);
+    return TITAN_OK;
+}
+
 static titan_status read_traits(const struct json *root, const struct hf_family *f, struct model_dims *d,
                                 struct titan_error *err)
 {
@@ -190,6 +218,8 @@ static titan_status read_traits(const struct json *root, const struct hf_family 
     d->mlp_bias = read_trait(root, &f->mlp_bias);
     if (f->latent && read_flag(root, "attention_bias", false))
         return refuse("attention_bias", "biases of latent attention are not supported", err);
+    if (f->gemma)
+        return read_gemma(root, d, err);
     if (strcmp(json_string(root, "hidden_act", "silu"), "silu") != 0)
         return refuse("hidden_act", "only \"silu\" is supported", err);
     if (f->multipliers) {
@@ -246,12 +276,29 @@ static titan_status read_part(double part, const struct hf_family *f, struct mod
     return TITAN_OK;
 }
 
+/* transformers 5 has "rope_parameters" of both kinds of layers, those before "rope_local_base_freq". */
+static titan_status read_rope_local(const struct json *root, const struct json *both, const struct hf_family *f,
+                                    struct model_dims *d, struct titan_error *err)
+{
+    const struct json *own = json_get(both, "sliding_attention");
+    const bool there = own && own->type == JSON_OBJECT;
+
+    if (strcmp(json_string(own, "rope_type", "default"), "default") != 0)
+        return refuse("sliding_attention", "only \"rope_type\": \"default\" is supported", err);
+    return read_real(there ? own : root, there ? "rope_theta" : "rope_local_base_freq", f->rope_local_theta,
+                     &d->rope_local_theta, err);
+}
+
 /* transformers 5 has "rope_parameters", those before "rope_theta" and "rope_scaling". */
 static titan_status read_rope(const struct json *root, const struct hf_family *f, int64_t positions,
                               struct model_dims *d, struct titan_error *err)
 {
     static const char *const rules[] = {"llama3", "yarn", "linear"};
     const struct json *p = json_get(root, "rope_parameters"), *scaling = json_get(root, "rope_scaling");
+    if (f->rope_local_theta > 0 && d->sliding_window > 0)
+        TRY(read_rope_local(root, p, f, d, err));
+    if (f->rope_local_theta > 0 && json_get(p, "full_attention"))
+        p = json_get(p, "full_attention");
     const struct json *from = p && p->type == JSON_OBJECT ? p : scaling;
     const double all = f->partial > 0 ? f->partial : 1;
     const char *type = json_string(from, "rope_type", json_string(from, "type", "default"));
@@ -353,7 +400,7 @@ static titan_status read_dims(const struct json *root, const struct hf_family *f
         TRY(read_latent(root, c, err));
     } else {
         TRY(read_count(root, "num_key_value_heads", d->n_heads, &d->n_kv_heads, err));
-        TRY(read_count(root, "head_dim", d->dim / d->n_heads, &d->head_dim, err));
+        TRY(read_count(root, "head_dim", f->gemma ? GEMMA_HEAD : d->dim / d->n_heads, &d->head_dim, err));
     }
     TRY(read_real(root, "rms_norm_eps", f->norm_eps > 0 ? f->norm_eps : 1e-6, &d->norm_eps, err));
     d->tied_embeddings = read_flag(root, "tie_word_embeddings", f->tied);
@@ -444,6 +491,8 @@ titan_status hf_config_compare(const struct hf_config *c, const struct model_dim
                   {"qk_norm_whole", d->qk_norm_whole, t->qk_norm_whole},
                   {"output_norms", d->output_norms, t->output_norms},
                   {"no_input_norms", d->no_input_norms, t->no_input_norms},
+                  {"norm_offset", d->norm_offset, t->norm_offset},
+                  {"gelu", d->gelu, t->gelu},
                   {"qkv_bias", d->qkv_bias, t->qkv_bias},
                   {"output_bias", d->output_bias, t->output_bias},
                   {"mlp_bias", d->mlp_bias, t->mlp_bias},
@@ -475,6 +524,7 @@ titan_status hf_config_compare(const struct hf_config *c, const struct model_dim
                    {"no_rope_every", (double)d->no_rope_every, (double)t->no_rope_every},
                    {"sliding_window", (double)d->sliding_window, (double)t->sliding_window},
                    {"full_attention_every", (double)d->full_attention_every, (double)t->full_attention_every},
+                   {"rope_local_theta", d->rope_local_theta, t->rope_local_theta},
                    {"embedding_multiplier", factor(d->embedding_multiplier), factor(t->embedding_multiplier)},
                    {"residual_multiplier", factor(d->residual_multiplier), factor(t->residual_multiplier)},
                    {"attention_multiplier", d->attention_multiplier, t->attention_multiplier},
@@ -638,14 +688,16 @@ static void put_window(struct json_writer *w, const struct hf_family *f, const s
 {
     const bool has = d->sliding_window > 0;
 
-    if (has)
-        json_put_int(w, "sliding_window", d->sliding_window);
+    if (has || f->full_every > 0) /* transformers makes both masks, whether a layer takes them or not */
+        json_put_int(w, "sliding_window", has ? d->sliding_window : f->window_initial);
     else
         json_put_raw(w, "sliding_window", "null");
-    if (!f->window[0])
+    if (!f->window[0] && f->full_every == 0)
         return;
-    json_put_bool(w, f->window, has);
-    json_put_int(w, "max_window_layers", has ? 0 : d->n_layers);
+    if (f->window[0]) {
+        json_put_bool(w, f->window, has);
+        json_put_int(w, "max_window_layers", has ? 0 : d->n_layers);
+    }
     json_begin_array(w, "layer_types");
     for (int64_t l = 1; l <= d->n_layers; l++) {
         const bool full = !has || (d->full_attention_every > 0 && l % d->full_attention_every == 0);
@@ -662,6 +714,15 @@ static void put_traits(struct json_writer *w, const struct hf_family *f, const s
     put_trait(w, &f->mlp_bias, d->mlp_bias, NULL);
     if (f->window)
         put_window(w, f, d);
+    if (f->gemma) {
+        const double by = d->attention_multiplier;
+        json_put_int(w, "query_pre_attn_scalar", by > 0 ? llround(1 / (by * by)) : d->head_dim);
+        json_put_string(w, "hidden_activation", GEMMA_GELU);
+    } else {
+        json_put_string(w, "hidden_act", "silu");
+    }
+    if (d->rope_local_theta > 0)
+        json_put_real(w, "rope_local_base_freq", d->rope_local_theta);
     if (f->multipliers) {
         json_put_real(w, "embedding_multiplier", factor(d->embedding_multiplier));
         json_put_real(w, "residual_multiplier", factor(d->residual_multiplier));
@@ -695,7 +756,6 @@ void hf_config_put(struct json_writer *w, const struct hf_family *f, const struc
     if (f->experts != HF_DENSE)
         put_experts(w, f, d);
     json_put_real(w, "attention_dropout", 0);
-    json_put_string(w, "hidden_act", "silu");
     json_put_int(w, "hidden_size", d->dim);
     json_put_real(w, "initializer_range", 0.02);
     json_put_int(w, "intermediate_size", f->experts == HF_MIXTRAL ? d->moe_hidden : d->ffn_hidden);

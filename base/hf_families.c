@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/hf_families.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,6 +45,10 @@ const struct hf_family hf_families[] = {
     {"olmo2", "Olmo2ForCausalLM", "olmo2",
      .qk_norm = ALWAYS, .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"),
      .output_norms = true, .no_input_norms = true, .qk_norm_whole = true, .norm_eps = 1e-5},
+    {"gemma3_text", "Gemma3ForCausalLM", "gemma3",
+     .qk_norm = ALWAYS, .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"),
+     .output_norms = true, .gemma = true, .rope_theta = 1e6, .tied = true,
+     .window = "", .window_initial = 4096, .full_every = 6, .rope_local_theta = 1e4},
     {"dots1", "Dots1ForCausalLM", "dots1", .experts = HF_SIGMOID,
      .qk_norm = ALWAYS, .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"), .route_scale = 1},
     {"glm4_moe", "Glm4MoeForCausalLM", "glm4_moe", .experts = HF_SIGMOID,
@@ -102,11 +107,23 @@ static bool agree(const struct hf_trait *a, bool a_has, const struct hf_trait *b
     return !a->key || !b->key || !a->key[0] || strcmp(a->key, b->key) != 0 || a_has == b_has;
 }
 
+/* Gemma's embedding is multiplied by sqrt(dim), scores by 1 / sqrt of a whole number. */
+static const char *lacks_gemma(const struct model_dims *d)
+{
+    const double by = d->attention_multiplier, divisor = by > 0 ? 1 / (by * by) : 1;
+
+    if (!d->gelu || !d->norm_offset)
+        return "without GELU and gains less 1";
+    if (fabs(d->embedding_multiplier / sqrt((double)d->dim) - 1) > 1e-6)
+        return "without model.embedding_multiplier = sqrt(dim)";
+    return divisor >= 1 && fabs(divisor / round(divisor) - 1) <= 1e-6 ? NULL : "with such a model.attention_multiplier";
+}
+
 /* The first trait that the family's layers cannot have; NULL: they have all. */
 static const char *lacks_trait(const struct hf_family *f, const struct model_dims *d)
 {
-    const bool factors = d->embedding_multiplier != 0 || d->residual_multiplier != 0 || d->attention_multiplier != 0 ||
-                         d->logits_scaling != 0;
+    const bool factors = d->residual_multiplier != 0 || d->logits_scaling != 0 ||
+                         (!f->gemma && (d->embedding_multiplier != 0 || d->attention_multiplier != 0));
 
     if (f->output_norms != d->output_norms || f->no_input_norms != d->no_input_norms ||
         f->qk_norm_whole != d->qk_norm_whole)
@@ -118,14 +135,20 @@ static const char *lacks_trait(const struct hf_family *f, const struct model_dim
         return "with such biases of attention";
     if (!can_have(&f->mlp_bias, d->mlp_bias))
         return "with biases of the feed-forward layer";
+    if (f->gemma && lacks_gemma(d))
+        return lacks_gemma(d);
+    if (!f->gemma && (d->gelu || d->norm_offset))
+        return "with GELU or gains less 1";
     if (factors && !f->multipliers)
         return "with multipliers";
     if (d->no_rope_every > 0 && !f->no_rope_layers)
         return "with layers that do not rotate";
     if (d->sliding_window > 0 && !f->window)
         return "with a sliding window";
-    if (d->sliding_window > 0 && d->full_attention_every > 0 && !f->window[0])
+    if (d->sliding_window > 0 && d->full_attention_every > 0 && !f->window[0] && f->full_every == 0)
         return "with a sliding window in some layers";
+    if (d->sliding_window > 0 && (f->rope_local_theta > 0) != (d->rope_local_theta > 0))
+        return f->rope_local_theta > 0 ? "without model.rope_local_theta" : "with model.rope_local_theta";
     if (d->rope_dim > 0 && f->partial == 0)
         return "with a part of a head that does not rotate";
     return NULL;

@@ -32,7 +32,8 @@ struct hf_family {
     enum hf_experts experts;
     struct hf_trait qk_norm, qkv_bias, output_bias, mlp_bias;
     bool output_norms, no_input_norms, qk_norm_whole;
-    bool multipliers;    /* Granite's four */
+    bool multipliers; /* Granite's four */
+    bool gemma;       /* GELU, gains less 1, an embedding times sqrt(hidden_size), heads of 256 where none are said */
     bool no_rope_layers; /* a list of layers that rotate, and an interval */
     double partial;      /* share of a head that is rotated unless the configuration says otherwise; 0: all, always */
     bool fused;          /* one matrix for queries, keys and values, and one for gate and up */
@@ -43,8 +44,10 @@ struct hf_family {
      * layers; NULL: there is none. */
     const char *window;
     int64_t window_initial;
-    const char *experts_in; /* the names of router and experts begin so; NULL: "mlp" */
-    const char *expert[3];  /* names of an expert's w1, w3, w2; NULL: gate_proj, up_proj, down_proj */
+    int64_t full_every;      /* every n-th layer has none, unless "layer_types" has them; 0: what window says */
+    double rope_local_theta; /* of layers with a window; 0: they rotate as the others */
+    const char *experts_in;  /* the names of router and experts begin so; NULL: "mlp" */
+    const char *expert[3];   /* names of an expert's w1, w3, w2; NULL: gate_proj, up_proj, down_proj */
 };
 
 extern const struct hf_family hf_families[];

@@ -43,11 +43,14 @@ struct model_dims {
     bool output_norms;                    /* RMSNorm of what attention and feed-forward layer add (OLMo 2) */
     bool no_input_norms;                  /* none of what they read */
     bool qk_norm_whole;                   /* qk_norm is one over all heads */
+    bool norm_offset;                     /* gains of norms are stored less 1 (Gemma) */
+    bool gelu;                            /* gates by GELU, in its form with tanh, in place of SiLU */
     bool qkv_bias, output_bias, mlp_bias; /* of attention's products in and out, of the feed-forward layer's */
     int64_t rope_dim;                     /* the first so many columns of a head are rotated; 0: all */
     int64_t no_rope_every;                /* every n-th layer rotates nothing (SmolLM 3) */
     int64_t sliding_window;       /* tokens that one sees, itself among them (Beltagy et al. 2020, arXiv:2004.05150) */
     int64_t full_attention_every; /* every n-th layer has no window */
+    double rope_local_theta; /* layers with a window rotate by it, without rope_scaling (Gemma 3); 0: as the others */
     /* Granite's: of the embedding, of what a half layer adds, of scores in place of 1/sqrt(head_dim); logits are
      * divided by the last one. */
     double embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling;

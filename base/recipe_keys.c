@@ -128,6 +128,8 @@ const struct recipe_key recipe_keys[] = {
     TRAIT("output_norms", KEY_BOOL, output_norms, "RMSNorm of what attention and feed-forward layer add, before they "
           "add it. Not with experts or latent attention."),
     TRAIT("no_input_norms", KEY_BOOL, no_input_norms, "No RMSNorm of what they read. Needs output_norms."),
+    TRAIT("norm_offset", KEY_BOOL, norm_offset, "Gains of RMSNorms are stored less 1, as Gemma has them."),
+    TRAIT("gelu", KEY_BOOL, gelu, "Feed-forward layers and experts gate by GELU, in its form with tanh, in place of SiLU."),
     TRAIT("qkv_bias", KEY_BOOL, qkv_bias, "Biases of queries, keys and values."),
     TRAIT("output_bias", KEY_BOOL, output_bias, "A bias of attention's output product."),
     TRAIT("mlp_bias", KEY_BOOL, mlp_bias, "Biases of the feed-forward layer. Not with experts."),
@@ -138,6 +140,8 @@ const struct recipe_key recipe_keys[] = {
         "before. Layers with a window use attention with masks."),
     DIM("full_attention_every", full_attention_every, 0, 4096, "With sliding_window: every layer of that many, the last "
         "one of them, has none. 0: all have it."),
+    TRAIT("rope_local_theta", KEY_REAL, rope_local_theta, "With sliding_window: base of the rotary frequencies in layers "
+          "with a window, which rope_scaling leaves as they are. 0: all layers have rope_theta."),
     TRAIT("embedding_multiplier", KEY_REAL, embedding_multiplier, "Factor of the embedding. 0: 1."),
     TRAIT("residual_multiplier", KEY_REAL, residual_multiplier, "Factor of what attention and feed-forward layer add. "
           "0: 1. Not with experts."),

@@ -253,6 +253,10 @@ static titan_status check_traits(const struct model_dims *d, struct titan_error 
         return titan_fail(err, TITAN_EINVAL, "model.no_input_norms = true needs model.output_norms = true");
     if (d->qk_norm_whole && !d->qk_norm)
         return titan_fail(err, TITAN_EINVAL, "model.qk_norm_whole = true needs model.qk_norm = true");
+    if (d->rope_local_theta > 0 && (d->sliding_window == 0 || d->rope_local_theta < 1))
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.rope_local_theta = %g needs model.sliding_window, and is 1 at least",
+                          d->rope_local_theta);
     if (d->rope_dim % 2 != 0 || d->rope_dim > d->head_dim)
         return titan_fail(err, TITAN_EINVAL, "model.rope_dim = %lld is no even number up to model.head_dim = %lld",
                           (long long)d->rope_dim, (long long)d->head_dim);

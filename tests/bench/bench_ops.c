@@ -172,19 +172,19 @@ static void call(struct bench *b, const struct op_call *o)
                                  EXPERTS, 1, o->m, o->nn, o->k, 1.0f);
         break;
     case NORM:
-        st = ops->rmsnorm(s, x[0], b->rstd, x[1], x[2], b->dt, n, c, 1e-5f);
+        st = ops->rmsnorm(s, x[0], b->rstd, x[1], x[2], b->dt, n, c, 1e-5f, false);
         break;
     case NORM_DX:
-        st = ops->rmsnorm_dgrad(s, x[0], x[4], x[1], x[2], x[3], b->rstd, b->dt, n, c);
+        st = ops->rmsnorm_dgrad(s, x[0], x[4], x[1], x[2], x[3], b->rstd, b->dt, n, c, false);
         break;
     case NORM_DX_IN_PLACE:
-        st = ops->rmsnorm_dgrad(s, x[0], x[0], x[1], x[2], x[3], b->rstd, b->dt, n, c);
+        st = ops->rmsnorm_dgrad(s, x[0], x[0], x[1], x[2], x[3], b->rstd, b->dt, n, c, false);
         break;
     case NORM_DG:
         st = ops->rmsnorm_dgain(s, grad[0], x[0], x[1], b->rstd, b->dt, n, c);
         break;
     case ADD_NORM:
-        st = ops->add_rmsnorm(s, x[0], x[1], b->rstd, x[0], x[2], x[3], b->dt, n, c, 1e-5f);
+        st = ops->add_rmsnorm(s, x[0], x[1], b->rstd, x[0], x[2], x[3], b->dt, n, c, 1e-5f, false);
         break;
     case ROPE:
         st = ops->rope(s, x[0], q, b->positions, b->angle, b->angle, b->dt, n, b->heads + b->kv, b->d, false);
@@ -203,11 +203,11 @@ static void call(struct bench *b, const struct op_call *o)
                                   b->work);
         break;
     case SWIGLU:
-        st = ops->swiglu(s, x[0], x[1], x[1] + b->f * e, 2 * b->f, b->dt, n, b->f, NULL, 0);
+        st = ops->swiglu(s, x[0], x[1], x[1] + b->f * e, 2 * b->f, b->dt, n, b->f, NULL, 0, false);
         break;
     case SWIGLU_DX:
         st = ops->swiglu_dgrad(s, x[0], x[0] + b->f * e, 2 * b->f, x[2], x[1], x[1] + b->f * e, 2 * b->f, b->dt, n,
-                               b->f, NULL, 0);
+                               b->f, NULL, 0, false);
         break;
     case ADD:
         st = ops->add(s, x[0], x[0], x[1], b->dt, (size_t)(n * c));

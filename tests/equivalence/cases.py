@@ -50,13 +50,14 @@ def triples_and_more():
 
 def traits():
     """Layers with traits that the other families do not have."""
-    for family in ("biased", "partial kv=2", "window", "olmo", "sandwich"):
+    for family in ("biased", "partial kv=2", "window", "olmo", "sandwich", "gemma"):
         yield from (f"{family} {axis}" for axis in ("pp2", "dps2", "dps4", "cp2", "cp2 rotate=ring", "dpr2 dps2"))
         yield f"{family} pp2 dps2 cp2 ac=full masked=true"
         yield f"{family} pp4 layers=8 schedule=DualPipeV"
         yield f"{family} pp2 schedule=InterleavedZeroBubble ac=memory_budget:0.4"
         if family != "olmo":  # its norm over all heads does not go with tp
             yield from (f"{family} tp2", f"{family} dps2 tp2 async=true", f"{family} pp2 cp2 tp2 ac=selective:op schedule=ZBVZeroBubble")
+    yield from (f"gemma tied=true {mesh}" for mesh in ("dps2 tp2", "pp2 cp2 schedule=DualPipeV"))
 
 
 SINGLE = ["GPipe", "1F1B", "ZB1P"]

@@ -169,6 +169,11 @@ def feed_forward_parameters(d, layer, deep):
     yield "moe.experts.w2", (e, c, m), "normal", deep
 
 
+def gain(d, shape, rule, std):
+    """Gains of norms may be stored less 1."""
+    return shape, "zeros" if rule == "ones" and d.get("norm_offset") else rule, std
+
+
 def parameters(d):
     """(name, shape, rule, std) of every parameter, TorchTitan's names."""
     c, v = d["dim"], d["vocab_size"]
@@ -177,8 +182,8 @@ def parameters(d):
     for layer in range(d["n_layers"]):
         deep = 0.02 / math.sqrt(2.0 * (layer + 1))
         for name, *rest in (*attention_parameters(d, deep), *feed_forward_parameters(d, layer, deep)):
-            yield f"layers.{layer}.{name}", *rest
-    yield "norm.weight", (c,), "ones", 0.0
+            yield f"layers.{layer}.{name}", *gain(d, *rest)
+    yield "norm.weight", *gain(d, (c,), "ones", 0.0)
     if not tied:
         yield "output.weight", (v, c), "truncated", c**-0.5
 

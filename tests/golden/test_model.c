@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model on a device (the CPU; TITAN_TEST_DEVICE names another) against PyTorch: initial values, loss, logits and
- * every gradient of fifteen models, 50 AdamW steps, and each gradient once more by finite differences. Values and
+ * every gradient of sixteen models, 50 AdamW steps, and each gradient once more by finite differences. Values and
  * digests: tests/golden/reference.py, and transformers_reference.py from transformers' classes. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -99,12 +99,16 @@ static struct model_dims dims_of(const struct json *d)
                              .norm_eps = member(d, "norm_eps"),
                              .tied_embeddings = flag(d, "tied_embeddings"),
                              .qk_norm = flag(d, "qk_norm"),
+                             .norm_offset = flag(d, "norm_offset"),
+                             .gelu = flag(d, "gelu"),
                              .qkv_bias = flag(d, "qkv_bias"),
                              .output_bias = flag(d, "output_bias"),
                              .mlp_bias = flag(d, "mlp_bias"),
                              .rope_dim = json_int(d, "rope_dim", 0),
                              .no_rope_every = json_int(d, "no_rope_every", 0),
                              .sliding_window = json_int(d, "sliding_window", 0),
+                             .full_attention_every = json_int(d, "full_attention_every", 0),
+                             .rope_local_theta = json_real(d, "rope_local_theta", 0),
                              .output_norms = flag(d, "output_norms"),
                              .no_input_norms = flag(d, "no_input_norms"),
                              .qk_norm_whole = flag(d, "qk_norm_whole"),
@@ -350,7 +354,7 @@ static void test_initial_values(void **state)
     static const char *const names[] = {"tiny",           "debugmodel",     "qwen3",         "moe",
                                         "deepseek",       "hf_llama",       "hf_qwen3_yarn", "hf_qwen3_moe",
                                         "hf_deepseek_v2", "hf_deepseek_v3", "hf_granite",    "hf_smollm3",
-                                        "hf_glm4_moe",    "hf_mistral",     "hf_olmo2"};
+                                        "hf_glm4_moe",    "hf_mistral",     "hf_olmo2",      "hf_gemma3"};
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         struct fixture f;
@@ -438,6 +442,11 @@ static void test_transformers_mistral(void **state)
 {
     (void)state;
     check_model("hf_mistral", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_transformers_gemma3(void **state)
+{
+    (void)state;
+    check_model("hf_gemma3", DTYPE_F32, 1e-6, 1e-5);
 }
 static void test_transformers_glm4_moe(void **state)
 {
@@ -667,6 +676,7 @@ int main(void)
         quick(test_transformers_glm4_moe),
         quick(test_transformers_mistral),
         quick(test_transformers_olmo2),
+        quick(test_transformers_gemma3),
         quick(test_training_fp32),
         quick(test_adam_fp32),
         quick(test_training_bf16),

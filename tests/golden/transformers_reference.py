@@ -62,6 +62,11 @@ MODELS = {
     "hf_olmo2": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=16, ffn_hidden=96, vocab_size=256,
                      rope_theta=10000.0, norm_eps=1e-5, rope_scaling="none", qk_norm=True, qk_norm_whole=True, output_norms=True,
                      no_input_norms=True),
+    # GELU, gains less 1, norms of all kinds, an embedding times sqrt(dim); layers with a window have frequencies of their own
+    "hf_gemma3": dict(dim=64, n_layers=3, n_heads=4, n_kv_heads=2, head_dim=24, ffn_hidden=96, vocab_size=256, rope_theta=1000.0,
+                      norm_eps=1e-6, rope_scaling="linear", rope_factor=4.0, tied_embeddings=True, qk_norm=True, output_norms=True,
+                      norm_offset=True, gelu=True, embedding_multiplier=8.0, attention_multiplier=0.25, sliding_window=17,
+                      full_attention_every=2, rope_local_theta=100.0),
     # a window in every layer, from which the longer sequences fall out
     "hf_mistral": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=24, ffn_hidden=96, vocab_size=256,
                        rope_theta=10000.0, norm_eps=1e-6, rope_scaling="none", sliding_window=17),
@@ -117,6 +122,13 @@ def build(name, d):
         return transformers.GraniteForCausalLM(config)
     if name == "hf_olmo2":
         return transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**common))
+    if name == "hf_gemma3":
+        local = {"rope_type": "default", "rope_theta": d["rope_local_theta"]}
+        types = ["sliding_attention" if (i + 1) % d["full_attention_every"] else "full_attention" for i in range(d["n_layers"])]
+        config = transformers.Gemma3TextConfig(**common | dict(
+            head_dim=d["head_dim"], query_pre_attn_scalar=round(d["attention_multiplier"] ** -2), sliding_window=d["sliding_window"],
+            layer_types=types, rope_parameters={"full_attention": rope(d), "sliding_attention": local}))
+        return transformers.Gemma3ForCausalLM(config)
     if name == "hf_mistral":
         return transformers.MistralForCausalLM(transformers.MistralConfig(head_dim=d["head_dim"], sliding_window=d["sliding_window"], **common))
     if name == "hf_smollm3":
@@ -162,6 +174,8 @@ def tensor_of(p, name, d):
     if rest in ("moe.experts.w1", "moe.experts.w3"):
         both = p[at + "mlp.experts.gate_up_proj"]
         return both[:, :d["moe_hidden"]] if rest.endswith("w1") else both[:, d["moe_hidden"]:]
+    if rest == "ffn_norm.weight" and d.get("output_norms"):
+        return p[at + "pre_feedforward_layernorm.weight"]
     return p[at + NAMES[rest]]
 
 

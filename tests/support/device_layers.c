@@ -6,27 +6,29 @@
 #include "support/device_ops.h"
 #include "support/device_reference.h"
 
-static void swiglu_case(struct checker *c, enum dtype dt, int64_t n, int64_t f, double range)
+static void swiglu_case(struct checker *c, enum dtype dt, int64_t n, int64_t f, double range, bool gelu)
 {
+    const uint64_t random = c->random;
     struct tensor gu = noise(c, n * 2 * f, dt, range), out = empty(c, n * f, dt), dout = noise(c, n * f, dt, 1.0);
     struct tensor dgu = empty(c, n * 2 * f, dt);
     double *want = values(c, n * f), *dwant = values(c, n * 2 * f);
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < f; j++) {
             double g = gu.x[i * 2 * f + j], u = gu.x[i * 2 * f + f + j], d = dout.x[i * f + j];
-            want[i * f + j] = ref_silu(g) * u;
-            dwant[i * 2 * f + j] = d * u * ref_dsilu(g);
-            dwant[i * 2 * f + f + j] = d * ref_silu(g);
+            want[i * f + j] = (gelu ? ref_gelu(g) : ref_silu(g)) * u;
+            dwant[i * 2 * f + j] = d * u * (gelu ? ref_dgelu(g) : ref_dsilu(g));
+            dwant[i * 2 * f + f + j] = d * (gelu ? ref_gelu(g) : ref_silu(g));
         }
-    need(c, c->ops->swiglu(c->s, out.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f, NULL, 0), "swiglu");
-    result(c, near(c, download(c, &out), want, n * f, limit_of(dt), "out"), "swiglu %s %lldx%lld", name_of(dt),
-           (long long)n, (long long)f);
+    need(c, c->ops->swiglu(c->s, out.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f, NULL, 0, gelu), "swiglu");
+    result(c, near(c, download(c, &out), want, n * f, limit_of(dt), "out"), "swiglu %s %lldx%lld%s", name_of(dt),
+           (long long)n, (long long)f, gelu ? ", GELU" : "");
     need(c,
          c->ops->swiglu_dgrad(c->s, dgu.p, offset_of(&dgu, f), 2 * f, dout.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f,
-                              NULL, 0),
+                              NULL, 0, gelu),
          "swiglu_dgrad");
-    result(c, near(c, download(c, &dgu), dwant, n * 2 * f, limit_of(dt), "dgate, dup"), "swiglu_dgrad %s %lldx%lld",
-           name_of(dt), (long long)n, (long long)f);
+    result(c, near(c, download(c, &dgu), dwant, n * 2 * f, limit_of(dt), "dgate, dup"), "swiglu_dgrad %s %lldx%lld%s",
+           name_of(dt), (long long)n, (long long)f, gelu ? ", GELU" : "");
+    c->random = gelu ? random : c->random; /* what comes behind draws what it always has */
     sweep(c);
 }
 
@@ -48,10 +50,10 @@ static void swiglu_counts_case(struct checker *c, enum dtype dt, int64_t n, int6
             dgu.x[i * 2 * f + j] = d * u * ref_dsilu(g);
             dgu.x[i * 2 * f + f + j] = d * ref_silu(g);
         }
-    need(c, c->ops->swiglu(c->s, out.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f, counts.p, parts), "swiglu");
+    need(c, c->ops->swiglu(c->s, out.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f, counts.p, parts, false), "swiglu");
     need(c,
          c->ops->swiglu_dgrad(c->s, dgu.p, offset_of(&dgu, f), 2 * f, dout.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f,
-                              counts.p, parts),
+                              counts.p, parts, false),
          "swiglu_dgrad");
     double *got = download(c, &out);
     bool ok = near(c, got, out.x, rows * f, limit_of(dt), "out");
@@ -130,9 +132,12 @@ void device_layers_check(struct checker *c)
 {
     for (int i = 0; i < 2; i++) {
         enum dtype dt = both[i];
-        swiglu_case(c, dt, 9, 1, 4.0);
-        swiglu_case(c, dt, 31, 96, 4.0);
-        swiglu_case(c, dt, 3, 777, 100.0); /* e^-x overflows fp32 */
+        swiglu_case(c, dt, 9, 1, 4.0, false);
+        swiglu_case(c, dt, 31, 96, 4.0, false);
+        swiglu_case(c, dt, 3, 777, 100.0, false); /* e^-x overflows fp32 */
+        swiglu_case(c, dt, 31, 97, 4.0, true);
+        swiglu_case(c, dt, 3, 777, 100.0, true);
+        swiglu_case(c, dt, 5, 64, 1e18, true); /* and x^3 */
         swiglu_counts_case(c, dt, 61, 96, 4, true);
         swiglu_counts_case(c, dt, 61, 96, 4, false);
         swiglu_counts_case(c, dt, 700, 31, 300, true);

@@ -124,6 +124,17 @@ double ref_dsilu(double x)
     return s * (1.0 + x * (1.0 - s));
 }
 
+#define GELU_ROOT 0.79788456080286535588 /* sqrt(2/pi) */
+double ref_gelu(double x)
+{
+    return 0.5 * x * (1.0 + tanh(GELU_ROOT * (x + 0.044715 * x * x * x)));
+}
+double ref_dgelu(double x)
+{
+    double t = tanh(GELU_ROOT * (x + 0.044715 * x * x * x));
+    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * GELU_ROOT * (1.0 + 3.0 * 0.044715 * x * x);
+}
+
 void ref_cross_entropy(double *loss, double *dx, const double *x, const double *target, int64_t n, int64_t v)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -165,6 +176,11 @@ static double silu_value(const void *arg)
 {
     const struct difference_case *d = arg;
     return ref_silu(d->x[0]);
+}
+static double gelu_value(const void *arg)
+{
+    const struct difference_case *d = arg;
+    return ref_gelu(d->x[0]);
 }
 static double loss_value(const void *arg)
 {
@@ -212,6 +228,8 @@ static void check_row_gradients(struct checker *c)
 
     double slope = ref_dsilu(d.x[0]);
     result(c, differences(c, d.x, &slope, 1, silu_value, &d), "reference: silu gradient by finite differences");
+    slope = ref_dgelu(d.x[0]);
+    result(c, differences(c, d.x, &slope, 1, gelu_value, &d), "reference: gelu gradient by finite differences");
 
     d.n = 3, d.c = 7;
     double *target = values(c, 3);

@@ -25,6 +25,9 @@ void ref_attention_grad(double *dq, double *dk, double *dv, const double *dout, 
                         const double *q, const double *k, const double *v, const struct attention_ref *s);
 double ref_silu(double x);
 double ref_dsilu(double x);
+/* In its form with tanh. */
+double ref_gelu(double x);
+double ref_dgelu(double x);
 /* Targets below 0 do not count. */
 void ref_cross_entropy(double *loss, double *dx, const double *x, const double *target, int64_t n, int64_t v);
 

@@ -33,7 +33,7 @@
 #include "base/float8.h"
 #include "base/rng.h"
 
-#define TITAN_DEVICE_ABI 16 /* declarations f8a74839daf81a14 (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 17 /* declarations 287f44a1a8e9f21a (tests/docs/test_abi.py) */
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -336,20 +336,22 @@ struct device_ops {
                                 int64_t n, int64_t c, int64_t v, int64_t first);
 
     /* --- RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467) ----------------------------------------------------- */
-    /* out (N,C) = x * rstd * gain; rstd (N) fp32 = 1/sqrt(mean(x^2)+eps), kept for backward. gain (C) dt. */
+    /* out (N,C) = x * rstd * gain; rstd (N) fp32 = 1/sqrt(mean(x^2)+eps), kept for backward. gain (C) dt; offset:
+     * stored less 1, which is added in fp32. */
     titan_status (*rmsnorm)(struct stream *s, void *out, float *rstd, const void *x, const void *gain, enum dtype dt,
-                            int64_t n, int64_t c, float eps);
+                            int64_t n, int64_t c, float eps, bool offset);
     /* dx (N,C) = residual + the gradient to x; residual (N,C), which may be dx, NULL: the gradient alone. dx may not
      * alias dout. */
     titan_status (*rmsnorm_dgrad)(struct stream *s, void *dx, const void *residual, const void *dout, const void *x,
-                                  const void *gain, const float *rstd, enum dtype dt, int64_t n, int64_t c);
+                                  const void *gain, const float *rstd, enum dtype dt, int64_t n, int64_t c,
+                                  bool offset);
     /* dgain (C) fp32 += sum over N of dout * x * rstd, in a fixed order. */
     titan_status (*rmsnorm_dgain)(struct stream *s, float *dgain, const void *dout, const void *x, const float *rstd,
                                   enum dtype dt, int64_t n, int64_t c);
     /* h (N,C) = a + b, rounded to dt, then rmsnorm of h: the bits of add and rmsnorm, with one pass over memory. h may
      * alias a or b; out may alias none of them. */
     titan_status (*add_rmsnorm)(struct stream *s, void *h, void *out, float *rstd, const void *a, const void *b,
-                                const void *gain, enum dtype dt, int64_t n, int64_t c, float eps);
+                                const void *gain, enum dtype dt, int64_t n, int64_t c, float eps, bool offset);
 
     /* --- attention --------------------------------------------------------------------------------------------- */
     /* Rotary embedding in place on adjacent pairs (2i,2i+1) of each head (Su et al. 2021, arXiv:2104.09864): x points
@@ -383,12 +385,13 @@ struct device_ops {
 
     /* --- feed-forward and residual ------------------------------------------------------------------------------- */
     /* out (N,F) = silu(gate) * up; gate and up (N,F) with row stride ldgu (they are halves of one product). counts
-     * (parts) int32: of the N rows only as many as their sum are there, the others stay as they are; NULL: all. */
+     * (parts) int32: of the N rows only as many as their sum are there, the others stay as they are; NULL: all. gelu:
+     * in place of silu(x), GELU in its form with tanh (Hendrycks and Gimpel 2016, arXiv:1606.08415). */
     titan_status (*swiglu)(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu, enum dtype dt,
-                           int64_t n, int64_t f, const int32_t *counts, int64_t parts);
+                           int64_t n, int64_t f, const int32_t *counts, int64_t parts, bool gelu);
     titan_status (*swiglu_dgrad)(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
                                  const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f,
-                                 const int32_t *counts, int64_t parts);
+                                 const int32_t *counts, int64_t parts, bool gelu);
     /* out (n) = a + b; out may alias a or b. */
     titan_status (*add)(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n);
 

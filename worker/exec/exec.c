@@ -33,20 +33,20 @@ static titan_status upload(struct exec *e, enum table which, void *host, size_t 
     return d->ops->stream_sync(s, err);
 }
 
-static titan_status upload_rope(struct exec *e, struct titan_error *err)
+static titan_status upload_rope(struct exec *e, bool local, struct titan_error *err)
 {
     const struct model *m = e->p->layout->model;
     const size_t n = (size_t)(e->opt.cut.t * (model_rope_dim(m) / 2));
     float *c = malloc(n * sizeof *c), *s = malloc(n * sizeof *s);
 
     if (c && s)
-        model_rope_tables(m, e->opt.cut.t, c, s);
-    const titan_status status = upload(e, TABLE_COS, c, n * sizeof *c, err);
+        model_rope_tables(m, local, e->opt.cut.t, c, s);
+    const titan_status status = upload(e, local ? TABLE_COS_LOCAL : TABLE_COS, c, n * sizeof *c, err);
     if (status != TITAN_OK) {
         free(s);
         return status;
     }
-    return upload(e, TABLE_SIN, s, n * sizeof *s, err);
+    return upload(e, local ? TABLE_SIN_LOCAL : TABLE_SIN, s, n * sizeof *s, err);
 }
 
 /* Index of the keys of all cp ranks: in rank order, or this rank's first and then against the ring's direction. */
@@ -58,6 +58,20 @@ static titan_status upload_keys(struct exec *e, enum table which, struct titan_e
     for (int i = 0; index && i < cp; i++)
         sequence_index(&e->opt.cut, which == TABLE_KEYS_GATHERED ? i : (me - i + cp) % cp, index + i * e->tokens);
     return upload(e, which, index, (size_t)(cp * e->tokens) * sizeof *index, err);
+}
+
+static titan_status upload_table(struct exec *e, enum table which, struct titan_error *err)
+{
+    switch (which) {
+    case TABLE_COS:
+    case TABLE_SIN:
+        return upload_rope(e, false, err);
+    case TABLE_COS_LOCAL:
+    case TABLE_SIN_LOCAL:
+        return upload_rope(e, true, err);
+    default:
+        return upload_keys(e, which, err);
+    }
 }
 
 static titan_status open_arena(struct exec *e, struct titan_error *err)
@@ -94,7 +108,7 @@ static titan_status bind_buffers(struct exec *e, struct titan_error *err)
         if (b->kind == BUF_TABLE) {
             const enum table which = (enum table)b->unit;
             if (b->first >= 0 && !e->tables[which])
-                TRY(which == TABLE_COS || which == TABLE_SIN ? upload_rope(e, err) : upload_keys(e, which, err));
+                TRY(upload_table(e, which, err));
             e->address[i] = e->tables[which];
         } else if (buffer_is_external(b->kind)) {
             e->address[i] = e->opt.bind(e->opt.arg, b);

@@ -179,12 +179,12 @@ static void declare_buffers(const struct whole_model *w, struct writer *to, bool
 
     for (int i = 0; i < TABLE_COUNT; i++)
         to->k.table[i] = -1;
-    e->unit = TABLE_COS;
-    to->k.table[TABLE_COS] =
-        emit_buffer(e, BUF_TABLE, "cos", (size_t)(to->k.t * (model_rope_dim(m) / 2)) * sizeof(float));
-    e->unit = TABLE_SIN;
-    to->k.table[TABLE_SIN] =
-        emit_buffer(e, BUF_TABLE, "sin", (size_t)(to->k.t * (model_rope_dim(m) / 2)) * sizeof(float));
+    const enum table angles[] = {TABLE_COS, TABLE_SIN, TABLE_COS_LOCAL, TABLE_SIN_LOCAL};
+    for (int i = 0; i < (m->dims.rope_local_theta > 0 ? 4 : 2); i++) {
+        e->unit = (int)angles[i];
+        to->k.table[angles[i]] =
+            emit_buffer(e, BUF_TABLE, "angles", (size_t)(to->k.t * (model_rope_dim(m) / 2)) * sizeof(float));
+    }
     for (int u = 0; u < m->n_units; u++) {
         const size_t n = (size_t)w->layout->units[u].padded;
         e->unit = u;

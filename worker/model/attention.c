@@ -53,11 +53,13 @@ static struct tensor dgrad_work(struct block *k, const struct attention_heads *h
 static void rotate(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens, struct tensor q,
                    struct tensor key, bool backward)
 {
-    if (!model_layer_rotates(k->layout->model, k->layout->model->units[u->unit].layer))
+    const int layer = k->layout->model->units[u->unit].layer;
+    if (!model_layer_rotates(k->layout->model, layer))
         return;
+    const bool local = model_layer_rotates_locally(k->layout->model, layer);
     const int64_t d = k->layout->model->head_dim;
-    const struct tensor c = tensor_at(k->table[TABLE_COS], 0, DTYPE_F32, k->t, d / 2);
-    const struct tensor s = tensor_at(k->table[TABLE_SIN], 0, DTYPE_F32, k->t, d / 2);
+    const struct tensor c = tensor_at(k->table[local ? TABLE_COS_LOCAL : TABLE_COS], 0, DTYPE_F32, k->t, d / 2);
+    const struct tensor s = tensor_at(k->table[local ? TABLE_SIN_LOCAL : TABLE_SIN], 0, DTYPE_F32, k->t, d / 2);
 
     titan_assert(q.cols % d == 0 && key.cols % d == 0);
     if (key.buffer == q.buffer && key.ld == q.ld && key.offset == q.offset + (size_t)q.cols * dtype_bytes(q.dt)) {
@@ -109,7 +111,8 @@ static struct tensor norm_heads(struct block *k, const char *name, struct tensor
     const struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, x.cols), rows = by_norm(k, x);
 
     *ret_rstd = block_new_f32(k, BUF_ACTIVATION, "head_rstd", 1, rows.rows);
-    EMIT(k->e, rmsnorm, by_norm(k, out), *ret_rstd, rows, gain, .eps = k->layout->model->dims.norm_eps);
+    EMIT(k->e, rmsnorm, by_norm(k, out), *ret_rstd, rows, gain, .eps = k->layout->model->dims.norm_eps,
+         .flags = block_norm_flags(k));
     return out;
 }
 
@@ -304,7 +307,8 @@ static void norm_heads_dgrad(struct block *k, struct tensor to, struct tensor dn
 {
     const struct tensor dense = block_new(k, BUF_WORK, "dhead_raw", raw.rows, raw.cols);
 
-    EMIT(k->e, rmsnorm_dgrad, by_norm(k, dense), by_norm(k, dnormed), by_norm(k, raw), gain, rstd, .flags = 0);
+    EMIT(k->e, rmsnorm_dgrad, by_norm(k, dense), by_norm(k, dnormed), by_norm(k, raw), gain, rstd,
+         .flags = block_norm_flags(k));
     emit_copy(k->e, to, dense);
 }
 

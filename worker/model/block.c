@@ -305,7 +305,7 @@ struct tensor block_norm(struct block *k, const char *name, struct tensor x, str
         return emit_all_gather(k->e, CHANNEL_TP, BUF_ACTIVATION, name, x);
     const struct tensor xn = block_new(k, BUF_ACTIVATION, name, x.rows, x.cols);
     *ret_rstd = block_new_f32(k, BUF_ACTIVATION, "rstd", 1, x.rows);
-    EMIT(k->e, rmsnorm, xn, *ret_rstd, x, gain, .eps = k->layout->model->dims.norm_eps);
+    EMIT(k->e, rmsnorm, xn, *ret_rstd, x, gain, .eps = k->layout->model->dims.norm_eps, .flags = block_norm_flags(k));
     return emit_all_gather(k->e, CHANNEL_TP, BUF_ACTIVATION, name, xn);
 }
 
@@ -319,7 +319,7 @@ struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor 
         return dx;
     }
     emit_copy(k->e, dx, residual);
-    EMIT(k->e, rmsnorm_dgrad, dx, dxn, x, gain, rstd, .flags = OP_ADD_TO);
+    EMIT(k->e, rmsnorm_dgrad, dx, dxn, x, gain, rstd, .flags = OP_ADD_TO | block_norm_flags(k));
     return dx;
 }
 
@@ -361,7 +361,8 @@ struct tensor block_project_out(struct block *k, const struct unit_buffers *u, e
         saved->t[norm.raw] = out;
         saved->t[norm.rstd] = block_new_f32(k, BUF_ACTIVATION, "out_rstd", 1, out.rows);
         out = block_new(k, BUF_ACTIVATION, name, out.rows, out.cols);
-        EMIT(k->e, rmsnorm, out, saved->t[norm.rstd], saved->t[norm.raw], gain, .eps = k->layout->model->dims.norm_eps);
+        EMIT(k->e, rmsnorm, out, saved->t[norm.rstd], saved->t[norm.raw], gain, .eps = k->layout->model->dims.norm_eps,
+             .flags = block_norm_flags(k));
     }
     if (multiplies(by))
         EMIT(k->e, scale, out, out, .factor = by);
@@ -385,7 +386,8 @@ struct tensor block_project_out_dgrad(struct block *k, const struct unit_buffers
     if (tensor_exists(gain)) {
         back->t[norm.normed] = dy;
         dy = block_new(k, BUF_DACTIVATION, name, dy.rows, dy.cols);
-        EMIT(k->e, rmsnorm_dgrad, dy, back->t[norm.normed], saved->t[norm.raw], gain, saved->t[norm.rstd], .flags = 0);
+        EMIT(k->e, rmsnorm_dgrad, dy, back->t[norm.normed], saved->t[norm.raw], gain, saved->t[norm.rstd],
+             .flags = block_norm_flags(k));
     }
     back->t[norm.own] = has_bias(k, u, role) ? dy : TENSOR_NONE;
     return emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, name, dy);
@@ -465,7 +467,7 @@ static void gate_and_up(struct block *k, const struct unit_buffers *u, int64_t f
     s[SAVED_UP] = tensor_cols(gu, f, f);
 }
 
-/* y = residual + w2 (silu(w1 n) * w3 n) */
+/* y = residual + w2 (silu(w1 n) * w3 n), or with GELU */
 struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, struct tensor residual,
                                  struct layer_saved *saved)
 {
@@ -475,7 +477,7 @@ struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, 
     gate_and_up(k, u, f, saved);
     /* act (N,F) */
     s[SAVED_ACT] = block_new(k, BUF_ACTIVATION, "act", n, f);
-    EMIT(k->e, swiglu, s[SAVED_ACT], s[SAVED_GATE], s[SAVED_UP], TENSOR_NONE);
+    EMIT(k->e, swiglu, s[SAVED_ACT], s[SAVED_GATE], s[SAVED_UP], TENSOR_NONE, .flags = block_gate_flags(k));
     /* y (Ns,C) */
     return block_project_out(k, u, ROLE_W2, "y", s[SAVED_ACT], residual, saved);
 }
@@ -494,7 +496,7 @@ struct tensor block_feed_forward_dgrad(struct block *k, const struct unit_buffer
     /* dgu (N,2F) */
     g[BACK_DGU] = block_new(k, BUF_DACTIVATION, "dgu", n, 2 * f);
     EMIT(k->e, swiglu_dgrad, tensor_cols(g[BACK_DGU], 0, f), tensor_cols(g[BACK_DGU], f, f), dact, s[SAVED_GATE],
-         s[SAVED_UP], TENSOR_NONE);
+         s[SAVED_UP], TENSOR_NONE, .flags = block_gate_flags(k));
     /* dxn2 (N,C) -> (Ns,C) */
     const struct tensor dxn2 = block_new(k, BUF_DACTIVATION, "dxn2", n, dy.cols);
     block_linear_dgrad(k, u, ROLE_W1, 2, dxn2, g[BACK_DGU]);
@@ -685,7 +687,7 @@ static struct tensor head_back(struct block *k, const struct unit_buffers *u, st
     k->e->phase = PHASE_DGRAD;
     scale_logits(k, dxn);
     dxn = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn", dxn);
-    EMIT(k->e, rmsnorm_dgrad, dx, dxn, x, block_param(k, u, ROLE_NORM, 1), rstd, .flags = 0);
+    EMIT(k->e, rmsnorm_dgrad, dx, dxn, x, block_param(k, u, ROLE_NORM, 1), rstd, .flags = block_norm_flags(k));
     k->e->phase = PHASE_WGRAD;
     EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_NORM, 1), dxn, x, rstd);
     k->e->phase = phase;

@@ -283,7 +283,7 @@ static struct pass run_experts(struct block *k, const struct unit_buffers *u, co
     EMIT(k->e, matmul_grouped, gate, rows, block_param(k, u, ROLE_W1, 1), r->counts, .rows = r->expected,
          .flags = OP_TB);
     EMIT(k->e, matmul_grouped, up, rows, block_param(k, u, ROLE_W3, 1), r->counts, .rows = r->expected, .flags = OP_TB);
-    EMIT(k->e, swiglu, x.act, gate, up, z.ep > 1 ? r->counts : TENSOR_NONE);
+    EMIT(k->e, swiglu, x.act, gate, up, z.ep > 1 ? r->counts : TENSOR_NONE, .flags = block_gate_flags(k));
     return x;
 }
 
@@ -299,7 +299,7 @@ struct tensor experts_forward(struct block *k, struct layer_units u, const struc
     s[SAVED_XN2_OWN] = block_new(k, BUF_ACTIVATION, "xn2", own, z.c);
     s[SAVED_RSTD2] = block_new_f32(k, BUF_ACTIVATION, "rstd", 1, own);
     EMIT(k->e, rmsnorm, s[SAVED_XN2_OWN], s[SAVED_RSTD2], s[SAVED_H], block_param(k, u.own, ROLE_FFN_NORM, 1),
-         .eps = k->layout->model->dims.norm_eps);
+         .eps = k->layout->model->dims.norm_eps, .flags = block_norm_flags(k));
     if (z.cut)
         s[SAVED_XN2] = emit_all_gather(k->e, CHANNEL_TP, BUF_ACTIVATION, "xn2", s[SAVED_XN2_OWN]);
     const struct tensor received = route(k, u, tokens, saved);
@@ -375,7 +375,7 @@ static struct tensor run_experts_dgu(struct block *k, const struct unit_buffers 
     EMIT(k->e, matmul_grouped, dact, drows, block_param(k, u, ROLE_W2, 1), r->counts, .rows = r->expected, .flags = 0);
     const struct tensor dgu = block_new(k, BUF_DACTIVATION, "drows_gu", z.round_rows, 2 * z.m);
     EMIT(k->e, swiglu_dgrad, tensor_cols(dgu, 0, z.m), tensor_cols(dgu, z.m, z.m), dact, tensor_cols(x->gu, 0, z.m),
-         tensor_cols(x->gu, z.m, z.m), z.ep > 1 ? r->counts : TENSOR_NONE);
+         tensor_cols(x->gu, z.m, z.m), z.ep > 1 ? r->counts : TENSOR_NONE, .flags = block_gate_flags(k));
     return dgu;
 }
 

@@ -68,7 +68,8 @@ static struct tensor norm_latent(struct block *k, const char *name, struct tenso
     const struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, x.cols);
 
     *ret_rstd = block_new_f32(k, BUF_ACTIVATION, "latent_rstd", 1, x.rows);
-    EMIT(k->e, rmsnorm, out, *ret_rstd, x, gain, .eps = d->latent_norm_eps > 0 ? d->latent_norm_eps : d->norm_eps);
+    EMIT(k->e, rmsnorm, out, *ret_rstd, x, gain, .eps = d->latent_norm_eps > 0 ? d->latent_norm_eps : d->norm_eps,
+         .flags = block_norm_flags(k));
     return out;
 }
 
@@ -151,7 +152,7 @@ static struct tensor norm_latent_dgrad(struct block *k, const char *name, struct
 {
     const struct tensor dx = block_new(k, BUF_DACTIVATION, name, x.rows, x.cols);
 
-    EMIT(k->e, rmsnorm_dgrad, dx, dnormed, x, gain, rstd, .flags = 0);
+    EMIT(k->e, rmsnorm_dgrad, dx, dnormed, x, gain, rstd, .flags = block_norm_flags(k));
     return dx;
 }
 

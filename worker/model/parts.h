@@ -48,6 +48,16 @@ void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tens
 uint32_t block_converted(const struct block *k, const struct unit_buffers *u, enum tensor_role role,
                          enum linear_product product);
 
+/* Flags of RMSNORM and its gradients to x; of SWIGLU and its gradient. */
+static inline uint32_t block_norm_flags(const struct block *k)
+{
+    return k->layout->model->dims.norm_offset ? OP_OFFSET : 0;
+}
+static inline uint32_t block_gate_flags(const struct block *k)
+{
+    return k->layout->model->dims.gelu ? OP_GELU : 0;
+}
+
 /* xn = norm(x), on this rank's Ns tokens, gathered over tp; *ret_rstd for backward. gain none: xn is x. */
 struct tensor block_norm(struct block *k, const char *name, struct tensor x, struct tensor gain,
                          struct tensor *ret_rstd);

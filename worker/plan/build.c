@@ -850,6 +850,10 @@ static void init_block(struct builder *b)
         b->k.table[i] = NONE;
     add_table(b, TABLE_COS, "cos", angles);
     add_table(b, TABLE_SIN, "sin", angles);
+    if (b->model->dims.rope_local_theta > 0) {
+        add_table(b, TABLE_COS_LOCAL, "cos of windows", angles);
+        add_table(b, TABLE_SIN_LOCAL, "sin of windows", angles);
+    }
     const size_t keys = (size_t)(cp * block_tokens_local(&b->k)) * sizeof(int32_t);
     if (cp > 1 && o->ring)
         add_table(b, TABLE_KEYS_RING, "keys, going round", keys);

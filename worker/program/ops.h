@@ -49,7 +49,9 @@ enum op_flag {
     OP_BY_RANK = 262144,     /* rows for experts stay apart by the rank that sent them */
     OP_F8_BLOCKS = 524288,   /* MXFP8: a scale for each block of a line along k */
     OP_BIASED = 1048576,     /* of routing: experts have biases */
-    OP_KEEP = 2097152        /* of rows that are combined: those that get nothing stay as they are */
+    OP_KEEP = 2097152,       /* of rows that are combined: those that get nothing stay as they are */
+    OP_OFFSET = 4194304,     /* of norms: gains are stored less 1 */
+    OP_GELU = 8388608        /* of SWIGLU: GELU in place of SiLU */
 };
 
 static inline enum attention_order op_attention_order(uint32_t flags)

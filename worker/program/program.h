@@ -70,6 +70,8 @@ enum table {
     TABLE_SIN,
     TABLE_KEYS_GATHERED, /* index of the keys of all cp ranks, in rank order: (cp*N) int32 */
     TABLE_KEYS_RING,     /* the same, this rank's first, then of the rank before it, and so on */
+    TABLE_COS_LOCAL,     /* as the first two, of layers with a window (rope_local_theta) */
+    TABLE_SIN_LOCAL,
     TABLE_COUNT
 };
 

@@ -95,7 +95,7 @@ static titan_status check_dims(const struct model_dims *d, struct titan_error *e
         return titan_fail(err, TITAN_EINVAL, "model: head width %ld is odd, rotary embedding needs pairs",
                           (long)head_width(d));
     if (d->rope_dim < 0 || d->rope_dim % 2 != 0 || d->rope_dim > head_width(d) || d->no_rope_every < 0 ||
-        d->sliding_window < 0 || d->full_attention_every < 0)
+        d->sliding_window < 0 || d->full_attention_every < 0 || d->rope_local_theta < 0)
         return titan_fail(err, TITAN_EINVAL, "model: %ld columns of a head of %ld cannot be rotated", (long)d->rope_dim,
                           (long)head_width(d));
     if (d->n_experts > 0 && (d->mlp_bias || (d->residual_multiplier != 0 && d->residual_multiplier != 1)))
@@ -155,9 +155,11 @@ static void add_tensor(struct model *m, const struct tensor_kind *kind, int64_t 
     u->n_tensors++;
 }
 
-static void add_ones(struct model *m, const char *name, enum tensor_role role, int64_t n)
+/* A norm's, of which nothing but 1 is there yet. */
+static void add_gain(struct model *m, const char *name, enum tensor_role role, int64_t n)
 {
-    add_tensor(m, &(struct tensor_kind){name, role, SPLIT_NONE, false}, n, 0, INIT_ONES, 0);
+    add_tensor(m, &(struct tensor_kind){name, role, SPLIT_NONE, false}, n, 0,
+               m->dims.norm_offset ? INIT_ZEROS : INIT_ONES, 0);
 }
 
 /* Biases of a layer with cut outputs are cut with them. */
@@ -185,17 +187,17 @@ static void add_attention(struct model *m, double out_std)
     const int64_t c = m->dims.dim, hd = m->dims.n_heads * m->head_dim, kd = m->dims.n_kv_heads * m->head_dim;
 
     if (!m->dims.no_input_norms)
-        add_ones(m, "attention_norm.weight", ROLE_ATTENTION_NORM, c);
+        add_gain(m, "attention_norm.weight", ROLE_ATTENTION_NORM, c);
     add_normal(m, "attention.wq.weight", ROLE_WQ, SPLIT_ROWS, false, hd, c, 0.02);
     add_normal(m, "attention.wk.weight", ROLE_WK, SPLIT_ROWS, true, kd, c, 0.02);
     add_normal(m, "attention.wv.weight", ROLE_WV, SPLIT_ROWS, true, kd, c, 0.02);
     add_normal(m, "attention.wo.weight", ROLE_WO, SPLIT_COLS, false, c, hd, out_std);
     if (m->dims.qk_norm) {
-        add_ones(m, "attention.q_norm.weight", ROLE_Q_NORM, m->dims.qk_norm_whole ? hd : m->head_dim);
-        add_ones(m, "attention.k_norm.weight", ROLE_K_NORM, m->dims.qk_norm_whole ? kd : m->head_dim);
+        add_gain(m, "attention.q_norm.weight", ROLE_Q_NORM, m->dims.qk_norm_whole ? hd : m->head_dim);
+        add_gain(m, "attention.k_norm.weight", ROLE_K_NORM, m->dims.qk_norm_whole ? kd : m->head_dim);
     }
     if (m->dims.output_norms)
-        add_ones(m, "attention_out_norm.weight", ROLE_ATTENTION_OUT_NORM, c);
+        add_gain(m, "attention_out_norm.weight", ROLE_ATTENTION_OUT_NORM, c);
     if (m->dims.qkv_bias) {
         add_bias(m, "attention.wq.bias", ROLE_WQ_BIAS, true, false, hd);
         add_bias(m, "attention.wk.bias", ROLE_WK_BIAS, true, true, kd);
@@ -211,16 +213,16 @@ static void add_latent_attention(struct model *m, double out_std)
     const struct model_dims *d = &m->dims;
     const int64_t c = d->dim, h = d->n_heads, hd = h * m->head_dim, q = d->q_lora_rank, r = d->kv_lora_rank;
 
-    add_ones(m, "attention_norm.weight", ROLE_ATTENTION_NORM, c);
+    add_gain(m, "attention_norm.weight", ROLE_ATTENTION_NORM, c);
     if (q > 0) {
         add_normal(m, "attention.wq_a.weight", ROLE_WQ_A, SPLIT_NONE, false, q, c, 0.02);
-        add_ones(m, "attention.q_norm.weight", ROLE_Q_NORM, q);
+        add_gain(m, "attention.q_norm.weight", ROLE_Q_NORM, q);
         add_normal(m, "attention.wq_b.weight", ROLE_WQ_B, SPLIT_ROWS, false, hd, q, 0.02);
     } else {
         add_normal(m, "attention.wq.weight", ROLE_WQ, SPLIT_ROWS, false, hd, c, 0.02);
     }
     add_normal(m, "attention.wkv_a.weight", ROLE_WKV_A, SPLIT_NONE, false, r + d->qk_rope_head_dim, c, 0.02);
-    add_ones(m, "attention.kv_norm.weight", ROLE_KV_NORM, r);
+    add_gain(m, "attention.kv_norm.weight", ROLE_KV_NORM, r);
     add_normal(m, "attention.wkv_b.weight", ROLE_WKV_B, SPLIT_ROWS, false, h * (d->qk_nope_head_dim + d->v_head_dim), r,
                0.02);
     add_normal(m, "attention.wo.weight", ROLE_WO, SPLIT_COLS, false, c, h * d->v_head_dim, out_std);
@@ -231,12 +233,12 @@ static void add_feed_forward(struct model *m, double out_std)
     const int64_t c = m->dims.dim, f = m->dims.ffn_hidden;
 
     if (!m->dims.no_input_norms)
-        add_ones(m, "ffn_norm.weight", ROLE_FFN_NORM, c);
+        add_gain(m, "ffn_norm.weight", ROLE_FFN_NORM, c);
     add_normal(m, "feed_forward.w1.weight", ROLE_W1, SPLIT_ROWS, false, f, c, 0.02);
     add_normal(m, "feed_forward.w3.weight", ROLE_W3, SPLIT_ROWS, true, f, c, out_std);
     add_normal(m, "feed_forward.w2.weight", ROLE_W2, SPLIT_COLS, false, c, f, out_std);
     if (m->dims.output_norms)
-        add_ones(m, "ffn_out_norm.weight", ROLE_FFN_OUT_NORM, c);
+        add_gain(m, "ffn_out_norm.weight", ROLE_FFN_OUT_NORM, c);
     if (!m->dims.mlp_bias)
         return;
     add_bias(m, "feed_forward.w1.bias", ROLE_W1_BIAS, true, false, f);
@@ -249,7 +251,7 @@ static void add_mixture(struct model *m, double out_std)
 {
     const int64_t c = m->dims.dim, f = m->dims.n_shared_experts * m->dims.moe_hidden;
 
-    add_ones(m, "ffn_norm.weight", ROLE_FFN_NORM, c);
+    add_gain(m, "ffn_norm.weight", ROLE_FFN_NORM, c);
     add_normal(m, "moe.router.gate.weight", ROLE_GATE, SPLIT_NONE, false, m->dims.n_experts, c, out_std);
     if (f == 0)
         return;
@@ -298,7 +300,7 @@ static void add_units(struct model *m)
     for (int l = 0; l < d->n_layers; l++)
         add_layer(m, l);
     begin_unit(m, UNIT_HEAD, -1);
-    add_ones(m, "norm.weight", ROLE_NORM, d->dim);
+    add_gain(m, "norm.weight", ROLE_NORM, d->dim);
     if (!d->tied_embeddings)
         add_output(m, "output.weight", ROLE_OUTPUT);
 }
@@ -458,9 +460,14 @@ static double rope_magnitude(const struct model_dims *d)
     return yarn_magnitude(d, d->rope_mscale) / yarn_magnitude(d, d->rope_mscale_all_dim);
 }
 
+static double plain_frequency(double theta, int64_t width, int64_t pair)
+{
+    return pow(theta, -2.0 * (double)pair / (double)width);
+}
+
 static double frequency(const struct model_dims *d, int64_t width, int64_t pair)
 {
-    const double plain = pow(d->rope_theta, -2.0 * (double)pair / (double)width);
+    const double plain = plain_frequency(d->rope_theta, width, pair);
 
     if (strcmp(d->rope_scaling, "llama3") == 0)
         return stretch_llama3(d, plain);
@@ -469,15 +476,16 @@ static double frequency(const struct model_dims *d, int64_t width, int64_t pair)
     return is_yarn(d) ? stretch_yarn(d, width, pair, plain) : plain;
 }
 
-void model_rope_tables(const struct model *model, int64_t positions, float *cos_out, float *sin_out)
+void model_rope_tables(const struct model *model, bool local, int64_t positions, float *cos_out, float *sin_out)
 {
     const struct model_dims *d = &model->dims;
     const int64_t half = model_rope_dim(model) / 2, width = d->rope_dim > 0 ? d->rope_dim : 2 * half;
-    const double magnitude = rope_magnitude(d);
+    const double magnitude = local ? 1 : rope_magnitude(d);
 
     for (int64_t i = 0; i < half; i++) {
         const bool turns = 2 * i < width;
-        const double freq = turns ? frequency(d, width, i) : 0, by = turns ? magnitude : 1;
+        const double turning = local ? plain_frequency(d->rope_local_theta, width, i) : frequency(d, width, i);
+        const double freq = turns ? turning : 0, by = turns ? magnitude : 1;
         for (int64_t p = 0; p < positions; p++) {
             cos_out[p * half + i] = (float)(by * cos((double)p * freq));
             sin_out[p * half + i] = (float)(by * sin((double)p * freq));

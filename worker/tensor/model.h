@@ -138,6 +138,11 @@ static inline int64_t model_layer_window(const struct model *model, int layer)
     const int64_t every = model->dims.full_attention_every;
     return every > 0 && (layer + 1) % every == 0 ? 0 : model->dims.sliding_window;
 }
+/* Does a layer that rotates do so by rope_local_theta? */
+static inline bool model_layer_rotates_locally(const struct model *model, int layer)
+{
+    return model->dims.rope_local_theta > 0 && model_layer_window(model, layer) > 0;
+}
 /* Do two layers have the same traits? */
 bool model_layers_alike(const struct model *model, int a, int b);
 /* Width of what goes through rotary embedding: of a head, or of its part for it. */
@@ -147,8 +152,9 @@ static inline int64_t model_rope_dim(const struct model *model)
 }
 /* Rotary tables for positions [0, positions): cos and sin (positions, model_rope_dim/2), angles in double. Frequencies
  * by dims.rope_scaling: Llama 3.1's rule, a plain stretch, or YaRN (Peng et al. 2023, arXiv:2309.00071), with its
- * factor in the tables. Pairs behind dims.rope_dim turn by no angle: they stay as they are, to the bit. */
-void model_rope_tables(const struct model *model, int64_t positions, float *cos_out, float *sin_out);
+ * factor in the tables; local: by dims.rope_local_theta, without a rule. Pairs behind dims.rope_dim turn by no angle:
+ * they stay as they are, to the bit. */
+void model_rope_tables(const struct model *model, bool local, int64_t positions, float *cos_out, float *sin_out);
 /* What products of queries and keys are multiplied by: dims.attention_multiplier, or 1/sqrt(head_dim), with YaRN and
  * latent attention times m(rope_mscale_all_dim)^2, m(x) = 1 + 0.1 x ln(rope_factor) (DeepSeek-AI 2024,
  * arXiv:2405.04434, section 3.1.4). */

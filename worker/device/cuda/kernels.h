@@ -86,13 +86,13 @@ int cuda_embed_wgrad(void *stream, float *dtable, const int32_t *tokens, const v
 
 /* --- rmsnorm.cu --------------------------------------------------------------------------------------------------- */
 int cuda_rmsnorm(void *stream, void *out, float *rstd, const void *x, const void *gain, bool bf16, int64_t n, int64_t c,
-                 float eps);
+                 float eps, bool offset);
 int cuda_rmsnorm_dgrad(void *stream, void *dx, const void *residual, const void *dout, const void *x, const void *gain,
-                       const float *rstd, bool bf16, int64_t n, int64_t c);
+                       const float *rstd, bool bf16, int64_t n, int64_t c, bool offset);
 int cuda_rmsnorm_dgain(void *stream, float *dgain, const void *dout, const void *x, const float *rstd, bool bf16,
                        int64_t n, int64_t c);
 int cuda_add_rmsnorm(void *stream, void *h, void *out, float *rstd, const void *a, const void *b, const void *gain,
-                     bool bf16, int64_t n, int64_t c, float eps);
+                     bool bf16, int64_t n, int64_t c, float eps, bool offset);
 
 /* --- window.cu ---------------------------------------------------------------------------------------------------- */
 int cuda_window(void *stream, int32_t *start, const int32_t *index, const int32_t *first, int64_t n, int64_t tokens);
@@ -138,10 +138,10 @@ int cuda_attention_hopper_dgrad(void *stream, void *dq, int64_t lddq, void *dk, 
 
 /* --- swiglu.cu ---------------------------------------------------------------------------------------------------- */
 int cuda_swiglu(void *stream, void *out, const void *gate, const void *up, int64_t ldgu, bool bf16, int64_t n,
-                int64_t f, const int32_t *counts, int64_t parts);
+                int64_t f, const int32_t *counts, int64_t parts, bool gelu);
 int cuda_swiglu_dgrad(void *stream, void *dgate, void *dup, int64_t lddgu, const void *dout, const void *gate,
                       const void *up, int64_t ldgu, bool bf16, int64_t n, int64_t f, const int32_t *counts,
-                      int64_t parts);
+                      int64_t parts, bool gelu);
 
 /* --- loss.cu ------------------------------------------------------------------------------------------------------ */
 int cuda_loss_stats(void *stream, float *stats, const void *logits, const int32_t *targets, bool bf16, int64_t n,

@@ -120,20 +120,21 @@ titan_status cuda_ops_embed_wgrad(struct stream *s, float *dtable, const int32_t
 }
 
 titan_status cuda_ops_rmsnorm(struct stream *s, void *out, float *rstd, const void *x, const void *gain, enum dtype dt,
-                              int64_t n, int64_t c, float eps)
+                              int64_t n, int64_t c, float eps, bool offset)
 {
     if (!compute_type(dt) || !rows_fit(n, c))
         return TITAN_EINVAL;
-    return ENQUEUE(s, "RMSNorm", cuda_rmsnorm(s->native, out, rstd, x, gain, dt == DTYPE_BF16, n, c, eps));
+    return ENQUEUE(s, "RMSNorm", cuda_rmsnorm(s->native, out, rstd, x, gain, dt == DTYPE_BF16, n, c, eps, offset));
 }
 
 titan_status cuda_ops_rmsnorm_dgrad(struct stream *s, void *dx, const void *residual, const void *dout, const void *x,
-                                    const void *gain, const float *rstd, enum dtype dt, int64_t n, int64_t c)
+                                    const void *gain, const float *rstd, enum dtype dt, int64_t n, int64_t c,
+                                    bool offset)
 {
     if (!compute_type(dt) || !rows_fit(n, c) || dx == dout)
         return TITAN_EINVAL;
     return ENQUEUE(s, "RMSNorm gradient",
-                   cuda_rmsnorm_dgrad(s->native, dx, residual, dout, x, gain, rstd, dt == DTYPE_BF16, n, c));
+                   cuda_rmsnorm_dgrad(s->native, dx, residual, dout, x, gain, rstd, dt == DTYPE_BF16, n, c, offset));
 }
 
 titan_status cuda_ops_rmsnorm_dgain(struct stream *s, float *dgain, const void *dout, const void *x, const float *rstd,
@@ -146,12 +147,12 @@ titan_status cuda_ops_rmsnorm_dgain(struct stream *s, float *dgain, const void *
 }
 
 titan_status cuda_ops_add_rmsnorm(struct stream *s, void *h, void *out, float *rstd, const void *a, const void *b,
-                                  const void *gain, enum dtype dt, int64_t n, int64_t c, float eps)
+                                  const void *gain, enum dtype dt, int64_t n, int64_t c, float eps, bool offset)
 {
     if (!compute_type(dt) || !rows_fit(n, c) || out == h || out == a || out == b)
         return TITAN_EINVAL;
     return ENQUEUE(s, "RMSNorm of a sum",
-                   cuda_add_rmsnorm(s->native, h, out, rstd, a, b, gain, dt == DTYPE_BF16, n, c, eps));
+                   cuda_add_rmsnorm(s->native, h, out, rstd, a, b, gain, dt == DTYPE_BF16, n, c, eps, offset));
 }
 
 titan_status cuda_ops_window(struct stream *s, int32_t *start, const int32_t *index, const int32_t *first, int64_t n,
@@ -297,22 +298,23 @@ titan_status cuda_ops_attention_merge(struct stream *s, void *out, float *lse, c
 }
 
 titan_status cuda_ops_swiglu(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu, enum dtype dt,
-                             int64_t n, int64_t f, const int32_t *counts, int64_t parts)
+                             int64_t n, int64_t f, const int32_t *counts, int64_t parts, bool gelu)
 {
     if (!compute_type(dt) || n < 0 || f < 0 || ldgu < f || (counts && parts <= 0))
         return TITAN_EINVAL;
-    return ENQUEUE(s, "SwiGLU", cuda_swiglu(s->native, out, gate, up, ldgu, dt == DTYPE_BF16, n, f, counts, parts));
+    return ENQUEUE(s, "SwiGLU",
+                   cuda_swiglu(s->native, out, gate, up, ldgu, dt == DTYPE_BF16, n, f, counts, parts, gelu));
 }
 
 titan_status cuda_ops_swiglu_dgrad(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
                                    const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f,
-                                   const int32_t *counts, int64_t parts)
+                                   const int32_t *counts, int64_t parts, bool gelu)
 {
     if (!compute_type(dt) || n < 0 || f < 0 || ldgu < f || lddgu < f || (counts && parts <= 0))
         return TITAN_EINVAL;
-    return ENQUEUE(
-        s, "SwiGLU gradient",
-        cuda_swiglu_dgrad(s->native, dgate, dup, lddgu, dout, gate, up, ldgu, dt == DTYPE_BF16, n, f, counts, parts));
+    return ENQUEUE(s, "SwiGLU gradient",
+                   cuda_swiglu_dgrad(s->native, dgate, dup, lddgu, dout, gate, up, ldgu, dt == DTYPE_BF16, n, f, counts,
+                                     parts, gelu));
 }
 
 titan_status cuda_ops_add(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rmsnorm.cu - RMSNorm, of a sum too, forward and backward (Zhang and Sennrich 2019, arXiv:1910.07467). One block per
- * row; the gain's gradient one block per 64 bytes of a row. */
+ * row; the gain's gradient one block per 64 bytes of a row. Gains may be stored less `one`. */
 #include "worker/device/cuda/kernel.cuh"
 
 #define HELD 3 /* pieces of a row that a thread has in registers; what is beyond them it reads again */
@@ -14,18 +14,19 @@ template <class T> __device__ static inline float squares_of(const piece<T> &p)
 }
 
 template <class T>
-__device__ static inline void norm_piece(T *out, piece<T> p, const T *gain, float r, int64_t left, bool whole)
+__device__ static inline void norm_piece(T *out, piece<T> p, const T *gain, float one, float r, int64_t left,
+                                         bool whole)
 {
     const piece<T> g = piece_load(gain, left, whole);
     for (int k = 0; k < piece<T>::N; k++)
-        p.v[k] = p.v[k] * r * g.v[k];
+        p.v[k] = p.v[k] * r * (one + g.v[k]);
     piece_store(out, p, left, whole);
 }
 
 /* From the thread's sum of squares: rstd, and the row normed; held: the thread's first pieces of x. */
 template <class T>
 __device__ static void norm_row(T *out, float *rstd, const uint4 *held, const T *x, const T *gain, int64_t c, float eps,
-                                bool whole, float sum, float *scratch)
+                                float one, bool whole, float sum, float *scratch)
 {
     sum = block_reduce(sum, op_sum(), scratch);
     const float r = 1.0f / sqrtf(sum / (float)c + eps);
@@ -35,16 +36,16 @@ __device__ static void norm_row(T *out, float *rstd, const uint4 *held, const T 
     for (int u = 0; u < HELD; u++) {
         const int64_t i = piece_first<T>() + u * piece_stride<T>();
         if (i < c)
-            norm_piece(out + i, piece_of<T>(held[u]), gain + i, r, c - i, whole);
+            norm_piece(out + i, piece_of<T>(held[u]), gain + i, one, r, c - i, whole);
     }
 #pragma unroll 1
     for (int64_t i = piece_first<T>() + HELD * piece_stride<T>(); i < c; i += piece_stride<T>())
-        norm_piece(out + i, piece_load(x + i, c - i, whole), gain + i, r, c - i, whole);
+        norm_piece(out + i, piece_load(x + i, c - i, whole), gain + i, one, r, c - i, whole);
 }
 
 template <class T, bool WHOLE>
 __global__ static void __launch_bounds__(THREADS, WHOLE ? 5 : 2)
-    rmsnorm(T *out, float *rstd, const T *x, const T *gain, int64_t c, float eps)
+    rmsnorm(T *out, float *rstd, const T *x, const T *gain, int64_t c, float eps, float one)
 {
     __shared__ float scratch[32];
     const int64_t row = blockIdx.x;
@@ -61,20 +62,20 @@ __global__ static void __launch_bounds__(THREADS, WHOLE ? 5 : 2)
 #pragma unroll 1
     for (int64_t i = piece_first<T>() + HELD * piece_stride<T>(); i < c; i += piece_stride<T>())
         sum += squares_of(piece_load(x + row * c + i, c - i, WHOLE));
-    norm_row(out + row * c, rstd + row, held, x + row * c, gain, c, eps, WHOLE, sum, scratch);
+    norm_row(out + row * c, rstd + row, held, x + row * c, gain, c, eps, one, WHOLE, sum, scratch);
 }
 
 int cuda_rmsnorm(void *stream, void *out, float *rstd, const void *x, const void *gain, bool is_bf16, int64_t n,
-                 int64_t c, float eps)
+                 int64_t c, float eps, bool offset)
 {
     const bool whole = in_pieces(row_bytes(c, is_bf16), address(out) | address(x) | address(gain));
     if (n == 0 || c == 0)
         return 0;
     if (is_bf16)
         return LAUNCH((whole ? rmsnorm<bf16, true> : rmsnorm<bf16, false>), (unsigned)n, THREADS, 0, stream,
-                      (bf16 *)out, rstd, (const bf16 *)x, (const bf16 *)gain, c, eps);
+                      (bf16 *)out, rstd, (const bf16 *)x, (const bf16 *)gain, c, eps, offset ? 1.0f : 0.0f);
     return LAUNCH((whole ? rmsnorm<float, true> : rmsnorm<float, false>), (unsigned)n, THREADS, 0, stream, (float *)out,
-                  rstd, (const float *)x, (const float *)gain, c, eps);
+                  rstd, (const float *)x, (const float *)gain, c, eps, offset ? 1.0f : 0.0f);
 }
 
 /* Stores the sum; p becomes it as it is stored. */
@@ -89,7 +90,7 @@ __device__ static inline void add_piece(T *h, piece<T> &p, const piece<T> &q, in
 /* A thread adds the elements that it squares and norms, so that what it reads back it has written itself. */
 template <class T, bool WHOLE>
 __global__ static void __launch_bounds__(THREADS, WHOLE ? 5 : 2)
-    add_rmsnorm(T *h, T *out, float *rstd, const T *a, const T *b, const T *gain, int64_t c, float eps)
+    add_rmsnorm(T *h, T *out, float *rstd, const T *a, const T *b, const T *gain, int64_t c, float eps, float one)
 {
     __shared__ float scratch[32];
     const int64_t row = blockIdx.x, at = row * c;
@@ -117,11 +118,11 @@ __global__ static void __launch_bounds__(THREADS, WHOLE ? 5 : 2)
         add_piece(h + at + i, p, piece_load(b + at + i, c - i, WHOLE), c - i, WHOLE);
         sum += squares_of(p);
     }
-    norm_row(out + at, rstd + row, held, h + at, gain, c, eps, WHOLE, sum, scratch);
+    norm_row(out + at, rstd + row, held, h + at, gain, c, eps, one, WHOLE, sum, scratch);
 }
 
 int cuda_add_rmsnorm(void *stream, void *h, void *out, float *rstd, const void *a, const void *b, const void *gain,
-                     bool is_bf16, int64_t n, int64_t c, float eps)
+                     bool is_bf16, int64_t n, int64_t c, float eps, bool offset)
 {
     const bool whole =
         in_pieces(row_bytes(c, is_bf16), address(h) | address(out) | address(a) | address(b) | address(gain));
@@ -129,15 +130,18 @@ int cuda_add_rmsnorm(void *stream, void *h, void *out, float *rstd, const void *
         return 0;
     if (is_bf16)
         return LAUNCH((whole ? add_rmsnorm<bf16, true> : add_rmsnorm<bf16, false>), (unsigned)n, THREADS, 0, stream,
-                      (bf16 *)h, (bf16 *)out, rstd, (const bf16 *)a, (const bf16 *)b, (const bf16 *)gain, c, eps);
+                      (bf16 *)h, (bf16 *)out, rstd, (const bf16 *)a, (const bf16 *)b, (const bf16 *)gain, c, eps,
+                      offset ? 1.0f : 0.0f);
     return LAUNCH((whole ? add_rmsnorm<float, true> : add_rmsnorm<float, false>), (unsigned)n, THREADS, 0, stream,
-                  (float *)h, (float *)out, rstd, (const float *)a, (const float *)b, (const float *)gain, c, eps);
+                  (float *)h, (float *)out, rstd, (const float *)a, (const float *)b, (const float *)gain, c, eps,
+                  offset ? 1.0f : 0.0f);
 }
 
 /* With y = x r g and r = (mean(x^2) + eps)^-1/2:  dx = r (dout g) - x r^3 / C * sum(dout g x). */
 template <class T>
-__global__ static void __launch_bounds__(THREADS) rmsnorm_dgrad(T *dx, const T *residual, const T *dout, const T *x,
-                                                                const T *gain, const float *rstd, int64_t c, bool whole)
+__global__ static void __launch_bounds__(THREADS)
+    rmsnorm_dgrad(T *dx, const T *residual, const T *dout, const T *x, const T *gain, const float *rstd, int64_t c,
+                  float one, bool whole)
 {
     __shared__ float scratch[32];
     const int64_t at = (int64_t)blockIdx.x * c;
@@ -146,7 +150,7 @@ __global__ static void __launch_bounds__(THREADS) rmsnorm_dgrad(T *dx, const T *
         const piece<T> d = piece_load(dout + at + i, c - i, whole), g = piece_load(gain + i, c - i, whole);
         const piece<T> p = piece_load(x + at + i, c - i, whole);
         for (int k = 0; k < piece<T>::N; k++)
-            dot += d.v[k] * g.v[k] * p.v[k];
+            dot += d.v[k] * (one + g.v[k]) * p.v[k];
     }
     dot = block_reduce(dot, op_sum(), scratch);
     const float r = rstd[blockIdx.x];
@@ -155,7 +159,7 @@ __global__ static void __launch_bounds__(THREADS) rmsnorm_dgrad(T *dx, const T *
         const piece<T> d = piece_load(dout + at + i, c - i, whole), g = piece_load(gain + i, c - i, whole);
         piece<T> p = piece_load(x + at + i, c - i, whole);
         for (int k = 0; k < piece<T>::N; k++)
-            p.v[k] = r * d.v[k] * g.v[k] - factor * p.v[k];
+            p.v[k] = r * d.v[k] * (one + g.v[k]) - factor * p.v[k];
         if (residual) {
             const piece<T> from = piece_load(residual + at + i, c - i, whole);
             for (int k = 0; k < piece<T>::N; k++)
@@ -166,7 +170,7 @@ __global__ static void __launch_bounds__(THREADS) rmsnorm_dgrad(T *dx, const T *
 }
 
 int cuda_rmsnorm_dgrad(void *stream, void *dx, const void *residual, const void *dout, const void *x, const void *gain,
-                       const float *rstd, bool is_bf16, int64_t n, int64_t c)
+                       const float *rstd, bool is_bf16, int64_t n, int64_t c, bool offset)
 {
     const bool whole =
         in_pieces(row_bytes(c, is_bf16), address(dx) | address(residual) | address(dout) | address(x) | address(gain));
@@ -174,9 +178,9 @@ int cuda_rmsnorm_dgrad(void *stream, void *dx, const void *residual, const void 
         return 0;
     if (is_bf16)
         return LAUNCH(rmsnorm_dgrad<bf16>, (unsigned)n, THREADS, 0, stream, (bf16 *)dx, (const bf16 *)residual,
-                      (const bf16 *)dout, (const bf16 *)x, (const bf16 *)gain, rstd, c, whole);
+                      (const bf16 *)dout, (const bf16 *)x, (const bf16 *)gain, rstd, c, offset ? 1.0f : 0.0f, whole);
     return LAUNCH(rmsnorm_dgrad<float>, (unsigned)n, THREADS, 0, stream, (float *)dx, (const float *)residual,
-                  (const float *)dout, (const float *)x, (const float *)gain, rstd, c, whole);
+                  (const float *)dout, (const float *)x, (const float *)gain, rstd, c, offset ? 1.0f : 0.0f, whole);
 }
 
 /* A block takes DGAIN_ACROSS pieces side by side of every row, a thread one of them of rows g, g + DGAIN_ROWS, ... in

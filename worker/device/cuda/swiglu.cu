@@ -1,10 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* swiglu.cu - silu(gate) * up and its gradient (Shazeer 2020, arXiv:2002.05202). */
+/* swiglu.cu - silu(gate) * up and its gradient (Shazeer 2020, arXiv:2002.05202), or with GELU in its form with tanh in
+ * place of SiLU: x sigmoid(y(x)). */
 #include "worker/device/cuda/kernel.cuh"
 
 __device__ static inline float sigmoid(float x)
 {
     return 1.0f / (1.0f + expf(-x));
+}
+
+/* y = GELU_LINEAR x + GELU_CUBIC x^3. Beyond the bound its sigmoid is 0 or 1, and x^2 would leave fp32. */
+#define GELU_LINEAR 1.5957691216f /* 2 sqrt(2/pi) */
+#define GELU_CUBIC (GELU_LINEAR * 0.044715f)
+#define GELU_BOUND 16.0f
+
+enum { SILU, GELU };
+
+/* What the sigmoid is taken of; *ret_slope: its derivative. */
+template <int GATE> __device__ static inline float bend(float x, float *ret_slope)
+{
+    const float within = fminf(fmaxf(x, -GELU_BOUND), GELU_BOUND), square = within * within;
+    *ret_slope = GATE == GELU ? GELU_LINEAR + 3.0f * GELU_CUBIC * square : 1.0f;
+    return GATE == GELU ? within * (GELU_LINEAR + GELU_CUBIC * square) : x;
 }
 
 /* Of count pieces, those of rows that are there: as many rows as the sum of counts, all without them. The whole block.
@@ -22,7 +38,7 @@ __device__ static inline size_t pieces_there(size_t count, size_t pieces, const 
 }
 
 /* A thread takes pieces of rows: `pieces` of them in each. */
-template <class T>
+template <class T, int GATE>
 __global__ static void swiglu(T *out, const T *gate, const T *up, int64_t ld, size_t count, size_t pieces, int64_t f,
                               bool whole, const int32_t *counts, int64_t parts)
 {
@@ -31,14 +47,15 @@ __global__ static void swiglu(T *out, const T *gate, const T *up, int64_t ld, si
         const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = f - column;
         const piece<T> g = piece_load(gate + row * ld + column, left, whole);
         piece<T> p = piece_load(up + row * ld + column, left, whole);
+        float slope;
         for (int k = 0; k < piece<T>::N; k++)
-            p.v[k] = g.v[k] * sigmoid(g.v[k]) * p.v[k];
+            p.v[k] = g.v[k] * sigmoid(bend<GATE>(g.v[k], &slope)) * p.v[k];
         piece_store(out + row * f + column, p, left, whole);
     }
 }
 
 int cuda_swiglu(void *stream, void *out, const void *gate, const void *up, int64_t ldgu, bool is_bf16, int64_t n,
-                int64_t f, const int32_t *counts, int64_t parts)
+                int64_t f, const int32_t *counts, int64_t parts, bool gelu)
 {
     const size_t pieces = pieces_of(f, is_bf16), count = (size_t)n * pieces;
     const bool whole =
@@ -46,14 +63,14 @@ int cuda_swiglu(void *stream, void *out, const void *gate, const void *up, int64
     if (count == 0)
         return 0;
     if (is_bf16)
-        return LAUNCH(swiglu<bf16>, grid_blocks(count), THREADS, 0, stream, (bf16 *)out, (const bf16 *)gate,
-                      (const bf16 *)up, ldgu, count, pieces, f, whole, counts, parts);
-    return LAUNCH(swiglu<float>, grid_blocks(count), THREADS, 0, stream, (float *)out, (const float *)gate,
-                  (const float *)up, ldgu, count, pieces, f, whole, counts, parts);
+        return LAUNCH((gelu ? swiglu<bf16, GELU> : swiglu<bf16, SILU>), grid_blocks(count), THREADS, 0, stream,
+                      (bf16 *)out, (const bf16 *)gate, (const bf16 *)up, ldgu, count, pieces, f, whole, counts, parts);
+    return LAUNCH((gelu ? swiglu<float, GELU> : swiglu<float, SILU>), grid_blocks(count), THREADS, 0, stream,
+                  (float *)out, (const float *)gate, (const float *)up, ldgu, count, pieces, f, whole, counts, parts);
 }
 
 /* silu'(g) = s (1 + g (1 - s)) with s = sigmoid(g). */
-template <class T>
+template <class T, int GATE>
 __global__ static void swiglu_dgrad(T *dgate, T *dup, int64_t lddgu, const T *dout, const T *gate, const T *up,
                                     int64_t ldgu, size_t count, size_t pieces, int64_t f, bool whole,
                                     const int32_t *counts, int64_t parts)
@@ -66,8 +83,9 @@ __global__ static void swiglu_dgrad(T *dgate, T *dup, int64_t lddgu, const T *do
         const piece<T> d = piece_load(dout + row * f + column, left, whole);
         piece<T> dg, du;
         for (int k = 0; k < piece<T>::N; k++) {
-            const float s = sigmoid(g.v[k]);
-            dg.v[k] = d.v[k] * u.v[k] * s * (1.0f + g.v[k] * (1.0f - s));
+            float slope;
+            const float s = sigmoid(bend<GATE>(g.v[k], &slope));
+            dg.v[k] = d.v[k] * u.v[k] * s * (1.0f + g.v[k] * (1.0f - s) * slope);
             du.v[k] = d.v[k] * g.v[k] * s;
         }
         piece_store(dgate + to, dg, left, whole);
@@ -77,7 +95,7 @@ __global__ static void swiglu_dgrad(T *dgate, T *dup, int64_t lddgu, const T *do
 
 int cuda_swiglu_dgrad(void *stream, void *dgate, void *dup, int64_t lddgu, const void *dout, const void *gate,
                       const void *up, int64_t ldgu, bool is_bf16, int64_t n, int64_t f, const int32_t *counts,
-                      int64_t parts)
+                      int64_t parts, bool gelu)
 {
     const size_t pieces = pieces_of(f, is_bf16), count = (size_t)n * pieces;
     const bool whole = in_pieces(row_bytes(f, is_bf16) | row_bytes(ldgu, is_bf16) | row_bytes(lddgu, is_bf16),
@@ -85,10 +103,10 @@ int cuda_swiglu_dgrad(void *stream, void *dgate, void *dup, int64_t lddgu, const
     if (count == 0)
         return 0;
     if (is_bf16)
-        return LAUNCH(swiglu_dgrad<bf16>, grid_blocks(count), THREADS, 0, stream, (bf16 *)dgate, (bf16 *)dup, lddgu,
-                      (const bf16 *)dout, (const bf16 *)gate, (const bf16 *)up, ldgu, count, pieces, f, whole, counts,
-                      parts);
-    return LAUNCH(swiglu_dgrad<float>, grid_blocks(count), THREADS, 0, stream, (float *)dgate, (float *)dup, lddgu,
-                  (const float *)dout, (const float *)gate, (const float *)up, ldgu, count, pieces, f, whole, counts,
-                  parts);
+        return LAUNCH((gelu ? swiglu_dgrad<bf16, GELU> : swiglu_dgrad<bf16, SILU>), grid_blocks(count), THREADS, 0,
+                      stream, (bf16 *)dgate, (bf16 *)dup, lddgu, (const bf16 *)dout, (const bf16 *)gate,
+                      (const bf16 *)up, ldgu, count, pieces, f, whole, counts, parts);
+    return LAUNCH((gelu ? swiglu_dgrad<float, GELU> : swiglu_dgrad<float, SILU>), grid_blocks(count), THREADS, 0,
+                  stream, (float *)dgate, (float *)dup, lddgu, (const float *)dout, (const float *)gate,
+                  (const float *)up, ldgu, count, pieces, f, whole, counts, parts);
 }

@@ -246,6 +246,11 @@ static const struct {
     {"seed_oss", "model.qkv_bias=true model.mlp_bias=true"},
     {"phi3", "model.n_kv_heads=1"},
     {"olmo2", "model.output_norms=true model.no_input_norms=true model.qk_norm=true model.qk_norm_whole=true"},
+    {"gemma3", "model.gelu=true model.norm_offset=true model.output_norms=true model.qk_norm=true "
+               "model.embedding_multiplier=8 model.sliding_window=16 model.full_attention_every=2 "
+               "model.rope_local_theta=1000 model.tied_embeddings=true model.attention_multiplier=0.5"},
+    {"gemma3", "model.gelu=true model.norm_offset=true model.output_norms=true model.qk_norm=true "
+               "model.embedding_multiplier=8 model.rope_scaling=linear model.rope_factor=8"},
     {"phi3", "model.rope_dim=12"},
     {"dots1", "model.n_experts=4 model.top_k=2 model.moe_hidden=32 model.sigmoid_scores=true model.qkv_bias=true "
               "model.balance_rate=1e-3 model.output_bias=true model.qk_norm=true"},
@@ -414,6 +419,11 @@ static void test_no_class(void **state)
          "groups of experts"},
         {"llama3_moe", "", "with these traits"},
         {"llama3", "model.qkv_bias=true model.no_rope_every=2", "biases of attention"},
+        {"gemma3",
+         "model.gelu=true model.norm_offset=true model.output_norms=true model.qk_norm=true "
+         "model.embedding_multiplier=7",
+         "sqrt(dim)"},
+        {"mistral", "model.gelu=true", "GELU or gains less 1"},
         {"mistral", "model.logits_scaling=2 model.qkv_bias=true", "biases of attention"}};
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct folder f = folder_of(cases[i].family, cases[i].set);
@@ -539,6 +549,13 @@ static void test_wrong_config(void **state)
          "'max_window_layers'", TITAN_EUNSUPPORTED},
         {MISTRAL ",\"hidden_act\":\"gelu\"}", "'hidden_act'", TITAN_EUNSUPPORTED},
         {SIZED("llama") ",\"partial_rotary_factor\":0.5}", "'partial_rotary_factor'", TITAN_EUNSUPPORTED},
+        {SIZED("gemma3_text") ",\"hidden_activation\":\"gelu\"}", "'hidden_activation'", TITAN_EUNSUPPORTED},
+        {SIZED("gemma3_text") ",\"use_bidirectional_attention\":true}", "'use_bidirectional_attention'",
+         TITAN_EUNSUPPORTED},
+        {SIZED("gemma3_text") ",\"query_pre_attn_scalar\":2.5}", "'query_pre_attn_scalar'", TITAN_ECORRUPT},
+        {SIZED("gemma3_text") ",\"attn_logit_softcapping\":50}", "'attn_logit_softcapping'", TITAN_EUNSUPPORTED},
+        {SIZED("gemma3_text") ",\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\"}}}",
+         "'sliding_attention'", TITAN_EUNSUPPORTED},
         {SIZED("smollm3") ",\"no_rope_layers\":[1,0,0]}", "'no_rope_layers'", TITAN_EUNSUPPORTED},
         {SIZED("smollm3") ",\"no_rope_layers\":[1,0]}", "'no_rope_layers'", TITAN_ECORRUPT},
         {SIZED("granite") ",\"logits_scaling\":0}", "'logits_scaling'", TITAN_ECORRUPT},
@@ -576,6 +593,47 @@ static void test_defaults(void **state)
         assert_int_equal(c.dims.normalize_scores, cases[i].normalize);
         assert_true(c.dims.route_scale == cases[i].scale);
     }
+}
+
+#define GEMMA(type)                                                                                                    \
+    "{\"model_type\":\"" type                                                                                          \
+    "\",\"hidden_size\":64,\"num_hidden_layers\":6,\"num_attention_heads\":4,\"vocab_size\":256,"                      \
+    "\"intermediate_size\":128"
+
+static struct model_dims gemma_dims(const char *text)
+{
+    struct hf_config c;
+    struct titan_error err = {0};
+    if (hf_config_parse(text, strlen(text), &c, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    return c.dims;
+}
+
+/* Gemma's layers and rotary frequencies as transformers 5 writes them, as versions before did, and left out. */
+static void test_gemma(void **state)
+{
+    (void)state;
+    const struct model_dims
+        now = gemma_dims(GEMMA(
+            "gemma3_text") ",\"layer_types\":[\"sliding_attention\",\"sliding_attention\","
+                           "\"full_attention\",\"sliding_attention\",\"sliding_attention\",\"full_attention\"],"
+                           "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8,"
+                           "\"rope_theta\":5e5},\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":500}},"
+                           "\"sliding_window\":512,\"query_pre_attn_scalar\":64}"),
+        before = gemma_dims(GEMMA(
+            "gemma3_text") ",\"sliding_window_pattern\":3,\"rope_theta\":5e5,"
+                           "\"rope_local_base_freq\":500,\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8},"
+                           "\"sliding_window\":512,\"query_pre_attn_scalar\":64}"),
+        least = gemma_dims(GEMMA("gemma3_text") "}");
+    assert_memory_equal(&now, &before, sizeof now);
+    assert_int_equal(now.sliding_window, 512);
+    assert_int_equal(now.full_attention_every, 3);
+    assert_true(now.rope_theta == 5e5 && now.rope_local_theta == 500 && now.rope_factor == 8);
+    assert_true(now.attention_multiplier == 0.125 && now.embedding_multiplier == 8 && now.gelu && now.norm_offset);
+    assert_int_equal(least.sliding_window, 4096);
+    assert_int_equal(least.full_attention_every, 6);
+    assert_int_equal(least.head_dim, 256);
+    assert_true(least.rope_theta == 1e6 && least.rope_local_theta == 1e4 && least.attention_multiplier == 0);
 }
 
 /* No key of config.json is one that transformers' classes refuse: null is none of a count's. */
@@ -652,6 +710,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_tokenizer_beside, make_root, remove_root),
         cmocka_unit_test(test_no_class),
         cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_gemma),
         cmocka_unit_test(test_no_shared_experts),
         cmocka_unit_test_setup_teardown(test_wrong_files, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_wrong_config, make_root, remove_root),

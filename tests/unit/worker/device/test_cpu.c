@@ -470,11 +470,11 @@ static void run_all(int threads, enum dtype dt, struct outputs *o)
     for (int i = 0; i < N; i++)
         tokens[i] = (i * 31) % V;
     float *rstd = take(o, N * 4), *lse = take(o, H * N * 4), *gain = take(o, C * 4), *table = take(o, V * C * 4);
-    titan_status st = ops->rmsnorm(s, take(o, N * C * e), rstd, x, y, dt, N, C, 1e-5f);
-    st |= ops->rmsnorm_dgrad(s, take(o, N * C * e), y, x, y, x, rstd, dt, N, C);
+    titan_status st = ops->rmsnorm(s, take(o, N * C * e), rstd, x, y, dt, N, C, 1e-5f, false);
+    st |= ops->rmsnorm_dgrad(s, take(o, N * C * e), y, x, y, x, rstd, dt, N, C, true);
     st |= ops->rmsnorm_dgain(s, gain, x, y, rstd, dt, N, C);
     char *sum = take(o, N * C * e);
-    st |= ops->add_rmsnorm(s, sum, take(o, N * C * e), take(o, N * 4), x, y, y, dt, N, C, 1e-5f);
+    st |= ops->add_rmsnorm(s, sum, take(o, N * C * e), take(o, N * 4), x, y, y, dt, N, C, 1e-5f, true);
     st |= ops->embed_wgrad(s, table, tokens, x, dt, N, C, V, 0);
     st |= ops->scale(s, take(o, N * C * e), x, dt, 0.3f, N * C);
     st |= ops->add_bias(s, sum, C, y, dt, N, C);
@@ -489,7 +489,7 @@ static void run_all(int threads, enum dtype dt, struct outputs *o)
     st |= ops->attention_dgrad(s, dqkv, q, dk, q, dv, q, y, H * D, out, H * D, lse, x, q, k, q, v, q, &shape, work);
     st |= run_sparse(ops, s, dt, o, x, y, work);
     st |= run_router(ops, s, dt, o, x);
-    st |= ops->swiglu(s, take(o, N * F * e), x, x + F * e, 2 * F, dt, N, F, NULL, 0);
+    st |= ops->swiglu(s, take(o, N * F * e), x, x + F * e, 2 * F, dt, N, F, NULL, 0, true);
     float *stats = take(o, N * 3 * 4), *losses = take(o, N * 4);
     st |= ops->loss_stats(s, stats, x, tokens, dt, N, V, 0);
     st |= ops->loss_finish(s, losses, take(o, N * V * e), x, tokens, stats, 1, dt, N, V, 0);
