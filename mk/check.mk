@@ -9,9 +9,16 @@ CPPCHECK     ?= cppcheck
 jobs := $(shell nproc)
 
 packages_dev := $(shell sed 's/[[:space:]]*\#.*//; /^$$/d' packages-dev.txt)
-.PHONY: deps-dev heads check-heads check-format check-layers tidy check-tidy tidy-files check-cppcheck check-sanitizers check-threads
+.PHONY: deps-dev compdb heads check-heads check-format check-layers tidy check-tidy tidy-files check-cppcheck check-sanitizers check-threads
 deps-dev: ## install what `make check` needs on top (packages-dev.txt)
 	@deploy/deps.sh $(packages_dev)
+
+# clangd looks for the file in build/ by itself. A command is one line that ends with its source.
+compdb: $(gen_c) ## write build/compile_commands.json, for clangd and other tools
+	@$(MAKE) -nB --no-print-directory V=1 all tests | awk -v dir='$(CURDIR)' '/ -c -o / { gsub(/["\\]/, "\\\\&"); \
+		printf "%s{\"directory\": \"%s\", \"file\": \"%s\", \"command\": \"%s\"}", n++ ? ",\n" : "[\n", dir, $$NF, $$0 } END { print "\n]" }' \
+		>$(BUILD)/compile_commands.json
+	@echo "$(BUILD)/compile_commands.json: $$(grep -c '"file"' $(BUILD)/compile_commands.json) files"
 
 check_parts := format heads cppcheck tidy sanitizers threads
 check: ## format, heads, cppcheck, tidy, sanitizers, threads; PARTS='tidy threads' for some

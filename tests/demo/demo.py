@@ -220,21 +220,21 @@ def demo(options, home):
     }
     (home / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
     (home / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    recovery = f"{summary['recovery_ms']} ms after SIGKILL" if recoveries else "no worker was lost"
-    say(f"""summary
-  loss          {first:.3f} -> {last:.3f} ({summary['bits_per_byte_last']:.2f} bits per byte) in {summary['steps']} steps
-  speed         {summary['tokens_per_second']:,.0f} tokens/s
-  recovery      training again {recovery}
-  world sizes   {' -> '.join(map(str, worlds))}
-  checkpoint    {summary['checkpoint']}
-  logs          {state}/jobs/{job}/logs
-  job store     {state}/titan.db
-  facts         {home}/summary.json
-  took          {summary['took_s']:.0f} s
-try next
-  {BIN}/titanctl run {RECIPE} --set training.dataset_path={data} --set training.steps=50
-  {BIN}/titan-worker generate {summary['checkpoint']} --prompt '#define '
-  {BIN}/titand dev{' --allow-root' if os.geteuid() == 0 else ''} --state-dir {state} &   # then: titanctl --server unix:{state}/titan.sock list""")
+    seen = f"worker killed with SIGKILL: training went on {recoveries[0]} ms later" if recoveries else "no worker was lost"
+    root = " --allow-root" if os.geteuid() == 0 else ""
+    say(f"""what you have seen
+  trained       loss {first:.3f} -> {last:.3f} ({summary['bits_per_byte_last']:.2f} bits per byte) in {summary['steps']} steps, {summary['tokens_per_second']:,.0f} tokens/s, {summary['took_s']:.0f} s in all
+  elastic       {seen}; workers {' -> '.join(map(str, worlds))}
+  kept          {summary['checkpoint']}
+                {home}/hf (Hugging Face)
+  facts         {home}/summary.json, logs in {state}/jobs/{job}/logs
+type next
+  export PATH={BIN}:$PATH
+  titan-worker generate {summary['checkpoint']} --prompt '#define '
+  titanctl run {RECIPE} --set training.dataset_path=YOUR_TEXT --set training.steps=50
+  titand dev{root} --state-dir {state} &
+  titanctl --server unix:{state}/titan.sock list
+  docs/start.md goes on from here""")
     sys.exit(0 if summary["ok"] else 1)
 
 

@@ -294,10 +294,14 @@ def is_used(function):
     return function in used() or "X(%s)" % function.split("_", 1)[-1] in product()
 
 
+def anchor_of(heading):
+    """What GitHub makes of it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
 def anchors(path):
-    """What GitHub makes of the headings of a document."""
-    found = re.findall(r"^#+ (.*)$", path.read_text(errors="replace"), re.M)
-    return {re.sub(r"[^\w\- ]", "", h.strip().lower()).replace(" ", "-") for h in found}
+    """Of the headings of a document."""
+    return {anchor_of(h) for h in re.findall(r"^#+ (.*)$", path.read_text(errors="replace"), re.M)}
 
 
 def check(name, text):

@@ -23,3 +23,12 @@ report "docs/gpu.md has the operations of the tree (make docs)" $?
 report "an operation may wait for its row in docs/gpu.md, a row is current" $?
 { make --no-print-directory step-picture OUT="$tmp/step.svg" && cmp "$tmp/step.svg" docs/step.svg; } >"$tmp/out" 2>&1
 report "docs/step.svg is current (make docs)" $?
+{
+    make --no-print-directory compdb && "$PYTHON" - "$BUILD/compile_commands.json" <<'END'
+import json, sys
+made = {c["file"]: c for c in json.load(open(sys.argv[1]))}
+assert "-std=gnu17" in made["worker/train.c"]["command"].split(), made["worker/train.c"]
+assert '-DTITAN_FDS=' in made["proto/rpc/descriptors.c"]["command"] and "tests/unit/base/test_vec.c" in made
+END
+} >"$tmp/out" 2>&1
+report "make compdb has programs and tests" $?

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The README's commands run as they stand, section by section, each in one shell over a home of its own.
+"""The commands of README.md and docs/start.md run as they stand, section by section, each in one shell over a home of its own.
 
 What differs from what a reader types:
   - `make` lines are not run, only their targets looked for: they are this test, or take minutes (`make demo`);
@@ -23,16 +23,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import names  # noqa: E402
 from titan import BUILD, SOURCE, deadline, descendants, tap, until  # noqa: E402
 
-TEXT = (SOURCE / "README.md").read_text()
+PAGES = [SOURCE / "README.md", SOURCE / "docs/start.md"]
+LINES_MAX = 100  # of the README: read in a minute
 
 
 def sections():
     """{heading: commands of its blocks}"""
     out = {}
-    for part in re.split(r"^## ", TEXT, flags=re.M)[1:]:
-        blocks = re.findall(r"^```sh\n(.*?)^```", part, re.S | re.M)
-        if blocks:
-            out[part.splitlines()[0]] = "".join(blocks)
+    for page in PAGES:
+        for part in re.split(r"^## ", page.read_text(), flags=re.M)[1:]:
+            blocks = re.findall(r"^```sh\n(.*?)^```", part, re.S | re.M)
+            heading = part.splitlines()[0]
+            assert heading not in out, f"{heading}: in two pages"
+            if blocks:
+                out[heading] = "".join(blocks)
     return out
 
 
@@ -83,7 +87,7 @@ def run(heading):
 def of(heading):
     def test():
         run(heading)
-    test.__doc__ = f"README, {heading}"
+    test.__doc__ = f"commands of {heading}"
     return test
 
 
@@ -95,11 +99,25 @@ def make_lines():
 
 
 def pictures():
-    """README's pictures are there"""
-    for picture in re.findall(r"!\[.*?\]\((.*?)\)", TEXT):
-        assert (SOURCE / picture).read_text().startswith("<svg "), picture
+    """the pictures are there"""
+    for page in PAGES:
+        for picture in re.findall(r"!\[.*?\]\((.*?)\)", page.read_text()):
+            assert (page.parent / picture).read_text().startswith("<svg "), picture
+
+
+def short():
+    """the README can be read in a minute"""
+    lines = len(PAGES[0].read_text().splitlines())
+    assert lines <= LINES_MAX, f"{lines} lines, more than {LINES_MAX}"
+
+
+def indexed():
+    """docs/README.md names every document"""
+    index = (SOURCE / "docs/README.md").read_text()
+    missing = [f.name for f in sorted((SOURCE / "docs").glob("*.md")) if f.name != "README.md" and f"({f.name})" not in index]
+    assert not missing, missing
 
 
 if __name__ == "__main__":
     wanted = sys.argv[1:] or [h for h in sections() if h != "Two commands"]
-    tap(make_lines, pictures, *map(of, wanted))
+    tap(make_lines, pictures, short, indexed, *map(of, wanted))
