@@ -48,7 +48,7 @@ check "configuration files are known as such" bash -c \
 check "copyright and changelog" bash -c "grep -q common-licenses/Apache-2.0 '$tmp/b/usr/share/doc/titan/copyright' &&
     zcat '$tmp/b/usr/share/doc/titan/changelog.gz' | head -n 1 | grep -qF '($version)'"
 cat >"$tmp/links" <<'END'
-cd "$1/usr/share/doc/titan" && for file in *.md docs/*.md; do
+cd "$1/usr/share/doc/titan" && for file in *.md docs/*.md docs/log/*.md; do
     grep -oE '\]\([^)#]+' "$file" | sed 's/^](//' | grep -v '^[a-z]*:' | while read -r link; do
         [ -e "$(dirname "$file")/$link" ] || [ -L "$(dirname "$file")/$link" ] || { echo "$file: $link leads nowhere"; exit 1; }
     done || exit 1

@@ -114,7 +114,8 @@ def short():
 def indexed():
     """docs/README.md names every document"""
     index = (SOURCE / "docs/README.md").read_text()
-    missing = [f.name for f in sorted((SOURCE / "docs").glob("*.md")) if f.name != "README.md" and f"({f.name})" not in index]
+    documents = [str(f.relative_to(SOURCE / "docs")) for f in sorted((SOURCE / "docs").rglob("*.md"))]
+    missing = [name for name in documents if name != "README.md" and f"({name})" not in index]
     assert not missing, missing
 
 

@@ -3,6 +3,7 @@
 """What a check has printed stands on docs/reliability.md as tables of names and counts, as far as it is whole (tests/fault/reliability.py)."""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -74,6 +75,23 @@ def page_is_so():
         assert max(len(line) for line in block.splitlines() if not line.startswith("|")) < 300, part
 
 
+def first_table():
+    """the first table has a line for each part: how many rows hold, what is missed by name, what was done, date, commit, command, a link"""
+    begin = "<!-- x: begin -->\n2026-11-28, commit abc, def; CPU, load 1. Again: `make it`.\n\n"
+    table = "| # | Fault | Verdict |\n|---|---|---|\n| 1 | one dies | held |\n| 2 | two die | missed: late |\n| 3 | three die | failed: x |\n\n9,001 losses were compared"
+    rows = "| c, run later |  | 5 inputs | held |\n| d |  | not done: no c here; 0 s |  |\n| e |  | 1,005 inputs | held |\n| all | 0 failed | 2 passed | held |"
+    blocks = {part: f"## x\n\n{begin}{rows}\n<!-- x: end -->\n\nWritten by hand: | f | held |\n" for part in reliability.PARTS}
+    blocks |= {"fault": begin + table, "sim": begin + "| all | 0 failed | 60000 passed, 0 failed | held |", "turns": "Not measured yet: `make y`."}
+    out = reliability.summary(blocks)
+    assert "| [Faults for real](#faults-for-real) | one fault at a time to real daemons and workers | 1 of 3 held; **missed**: two die; **missed**: three die; 9,001 losses compared | " \
+        "2026-11-28, abc, def | `make it` |\n" in out, out
+    assert " | held; 60,000 schedules | " in out and " | 2 of 2 held; 1 not done; 1,010 inputs | 2026-11-28, abc, def, some later | " in out, out
+    assert "(#scale-simulated)" in out and " | not measured yet | | `make turns OLD=PATH` |\n" in out, out
+    text = reliability.PAGE.read_text()
+    blocks = {part: re.search(f"<!-- {part}: begin -->.*?<!-- {part}: end -->", text, re.S)[0] for part in reliability.PARTS}
+    assert reliability.summary(blocks) in text, "make reliability"
+
+
 def by_hand():
     """what was written by hand behind a block stays, with results and without"""
     old = "<!-- soak: begin -->\nx\n<!-- soak: end -->\n\nWritten by hand: a\nb\n\n## Next\n"
@@ -87,4 +105,4 @@ def by_hand():
 
 
 if __name__ == "__main__":
-    tap(tables, cut, recorded, page_is_so, by_hand)
+    tap(tables, cut, recorded, page_is_so, first_table, by_hand)

@@ -18,19 +18,34 @@ from titan import BUILD, SOURCE  # noqa: E402
 PAGE = SOURCE / "docs/reliability.md"
 HEAD = """# Reliability: what was done to it, and what it did
 
-Written by `make reliability` from the results of the commands named in each part, `build/PART/results.json`; what was written by hand says so. What happens in
-each case, what an operator sees and does: [operations.md](operations.md#the-faults). The protocol: [membership.md](membership.md).
+`make reliability` writes this page from `build/PART/results.json`. Lines written by hand are marked. A row without a verdict has no target; each section has
+its machine. What happens in each case, what an operator sees and does: [operations.md](operations.md#the-faults). The protocol: [membership.md](membership.md). Older
+results and conditions: [log/reliability.md](log/reliability.md).
 """
-PARTS = {"fault": ("Faults for real", "make fault"), "soak": ("Soak", "make soak MINUTES=60"),
-         "soak-tls": ("Soak of certificates", "make record-soak-tls MINUTES=10"),
-         "alarms": ("False alarms", "make alarms"),
-         "attack": ("Attacks", "make record-attack ROUNDS=100000"), "fuzz": ("Fuzzing", "make record-fuzz MINUTES=30"),
-         "sim": ("Simulation", "make record-sim ROUNDS=1000000"),
-         "sim-mutants": ("Deliberate bugs", "make record-sim-mutants"), "model": ("Model", "make record-model"),
-         "scale": ("Scale", "make scale AGENTS=1000"), "sim-scale": ("Scale, simulated", "make record-sim-scale AGENTS=10000"),
-         "system": ("Installed system", "make system"),
-         "system-containers": ("Installed system, in containers", "make system KIND=containers"), "bench": ("Numbers", "make bench PART=elastic"),
-         "turns": ("Speed, by turns with an older tree", "make turns OLD=PATH")}
+PARTS = {  # title, command, what it does
+    "fault": ("Faults for real", "make fault", "one fault at a time to real daemons and workers"),
+    "soak": ("Soak", "make soak MINUTES=60", "random faults for an hour"),
+    "soak-tls": ("Soak of certificates", "make record-soak-tls MINUTES=10", "every certificate is replaced while a run trains"),
+    "alarms": ("False alarms", "make alarms", "nothing fails: what is taken for lost or hung"),
+    "attack": ("Attacks", "make record-attack ROUNDS=100000", "mutated messages and known tricks against real daemons"),
+    "fuzz": ("Fuzzing", "make record-fuzz MINUTES=30", "random inputs to each parser and handler"),
+    "sim": ("Simulation", "make record-sim ROUNDS=1000000", "the programs' cores under drawn schedules of faults"),
+    "sim-mutants": ("Deliberate bugs", "make record-sim-mutants", "the simulation finds each bug that is put in"),
+    "model": ("Model", "make record-model", "every state of the protocol's rules, random ones with more agents"),
+    "scale": ("Scale", "make scale AGENTS=1000", "a coordinator with a thousand agents"),
+    "sim-scale": ("Scale, simulated", "make record-sim-scale AGENTS=10000", "a coordinator with ten thousand agents"),
+    "system": ("Installed system", "make system", "the package on two machines under qemu"),
+    "system-containers": ("Installed system, in containers", "make system KIND=containers", "the package in two containers"),
+    "bench": ("Numbers", "make bench PART=elastic", "times of recovery, rates of submits"),
+    "turns": ("Speed, by turns with an older tree", "make turns OLD=PATH", "the same, as a share of an older tree's")}
+# How much was done, for the first table: where a block has it, and its words there.
+DONE = {"fault": (r"([\d,]+) losses were compared", "{} losses compared"), "soak": (r"([\d,]+ failures in [\d.]+ min)", "{}"),
+        "soak-tls": (r"nodes renewed \|[^|]*\| (\d+)", "{} certificates renewed"),
+        "alarms": (r"30 % loss[^|]*\|[^|]*\| given up (\d+)", "without a target: {} nodes given up at 30 % loss"),
+        "attack": (r"\| (\d+) messages", "{} messages"), "fuzz": (r"([\d,]+) inputs", "{} inputs"), "sim": (r"(\d+) passed", "{} schedules"),
+        "sim-mutants": (r"(\d+) passed", "{} bugs found"), "scale": (r"at rest, (\d+) nodes", "{} nodes"), "sim-scale": (r"\| (\d+) nodes", "{} nodes"),
+        "bench": (r"next step finished, median of 100 \|[^|]*\| ([\d.]+ ms)", "SIGKILL to the next step {}"),
+        "turns": (r"next step, p99 of 100: new - old \|[^|]*\| (-?[\d.]+ ms)", "SIGKILL to the next step {}")}
 UNITS = {"_ms": "ms", "_s": "s", "_percent": "%", "_mib": "MiB"}
 
 
@@ -152,7 +167,7 @@ def rows(results):
 
 
 def block(part, old):
-    title, command = PARTS[part]
+    title, command, _ = PARTS[part]
     begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
     path = BUILD / part / "results.json"
     if path.exists():
@@ -165,9 +180,46 @@ def block(part, old):
     return f"## {title}\n\n{begin}\n{body}\n{end}\n{by_hand.group(1) if by_hand else ''}"
 
 
+def anchor(title):
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
+def verdicts(text):
+    """[(name, verdict)] of the rows that have one: of each row the first cell, or the second behind a number."""
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if re.search(r"\| (held|(missed|failed)\b[^|]*) \|$", line)]
+    return [(row[1] if row[0].isdigit() else row[0], row[-1]) for row in cells]
+
+
+def amount(part, text):
+    """How much was done: of inputs the sum, of all else what stands first."""
+    pattern, words = DONE.get(part, ("$^", ""))
+    found = re.findall(pattern, text)
+    if part == "fuzz":
+        found = [str(sum(int(n.replace(",", "")) for n in found))] if found else []
+    return words.format(f"{int(found[0]):,}" if found[0].isdigit() else found[0]) if found else ""
+
+
+def summary(blocks):
+    """The first table: a line for each part, from its block."""
+    out = ["| Proof | What it does | Newest result | Date, commit | Again |", "|---|---|---|---|---|"]
+    for part, (title, command, does) in PARTS.items():
+        text = blocks[part].split("end -->")[0]
+        begin = re.search(r"^(\d{4}-\d\d-\d\d), commit (.*?); .*Again: `(.*?)`\.$", text, re.M)
+        rows_of, missed = verdicts(text), [name for name, verdict in verdicts(text) if verdict != "held"]
+        single = [row for row in rows_of if row[0] != "all"]
+        held = f"{sum(verdict == 'held' for _, verdict in single)} of {len(single)} held" if single else "" if missed else "held"
+        not_done = len(re.findall(r"\| not done: ", text))
+        result = [held, *(f"**missed**: {name}" for name in missed), f"{not_done} not done" if not_done else "", amount(part, text)]
+        later = ", some later" if ", run later |" in text else ""
+        out.append(f"| [{title}](#{anchor(title)}) | {does} | " + (f"{'; '.join(filter(None, result))} | {begin[1]}, {begin[2]}{later} | `{begin[3]}` |"
+                                                                   if begin else f"not measured yet | | `{command}` |"))
+    return "\n".join(out) + "\n"
+
+
 def main():
     old = PAGE.read_text() if PAGE.exists() else ""
-    PAGE.write_text("\n".join([HEAD, *(block(p, old) for p in PARTS)]))
+    blocks = {part: block(part, old) for part in PARTS}
+    PAGE.write_text("\n".join([HEAD, summary(blocks), *blocks.values()]))
     print(f"written to {PAGE.relative_to(SOURCE)}")
 
 
