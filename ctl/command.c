@@ -2,9 +2,6 @@
 /* command.c - the table of commands, in the order help lists them. */
 #include "ctl/command.h"
 
-#include <errno.h>
-#include <stdlib.h>
-
 static const struct command *const commands[] = {
     &command_submit,     &command_resume,      &command_run,      &command_status,     &command_show,
     &command_list,       &command_cancel,      &command_rm,       &command_gc,         &command_resize,
@@ -33,22 +30,3 @@ static const struct option_spec options[] = {
 };
 
 const struct command_table titanctl = {.name = "titanctl", .noun = "command", .commands = commands, .options = options};
-
-titan_status args_job_of(const char *text, uint64_t *ret, struct titan_error *err)
-{
-    char *end;
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value == 0 || value > INT64_MAX) {
-        titan_status status = titan_fail(err, TITAN_EINVAL, "'%.64s' is not the number of a job", text);
-        titan_error_hint(err, "titanctl list shows them");
-        return status;
-    }
-    *ret = value;
-    return TITAN_OK;
-}
-
-titan_status args_job(const struct args *args, int i, uint64_t *ret, struct titan_error *err)
-{
-    return args_job_of(args->words[i], ret, err);
-}

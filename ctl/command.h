@@ -15,11 +15,6 @@ extern const struct command command_submit, command_resume, command_run, command
     command_checkpoints, command_eval, command_generate, command_convert, command_data, command_plan, command_admin,
     command_audit, command_token, command_version, command_help, command_completion;
 
-/* TITAN_EINVAL: it is none. */
-titan_status args_job_of(const char *text, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
-/* Argument i as the number of a job. */
-titan_status args_job(const struct args *args, int i, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
-
 /* The program without its process: parse, run, print the error; returns the exit code. */
 int ctl_main(int argc, char **argv);
 

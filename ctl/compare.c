@@ -9,6 +9,7 @@
 #include "base/recipe.h"
 #include "base/units.h"
 #include "base/vec.h"
+#include "ctl/args.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/output.h"

@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "ctl/args.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/live_stream.h"

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/vec.h"
+#include "ctl/args.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/output.h"

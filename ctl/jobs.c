@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/labels.h"
 #include "base/vec.h"
+#include "ctl/args.h"
 #include "ctl/command.h"
 
 enum { PAGE = 500, STATES_MAX = 16 };

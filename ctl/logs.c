@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "base/utf8.h"
 #include "base/vec.h"
+#include "ctl/args.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/live_stream.h"

@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "ctl/args.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/output.h"

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/cleanup.h"
+#include "ctl/args.h"
 #include "ctl/client.h"
 #include "ctl/command.h"
 #include "ctl/run_file.h"

@@ -20,7 +20,7 @@ struct stall_dump {
     int64_t now_ns, time_ms;     /* when it was read: on the clock of its records; since 1970 */
     struct flight_copy *copy;    /* owned */
 };
-/* The text of a dump (daemon/agent/flight_dumps.h). Every field is checked; TITAN_ECORRUPT: it is none. */
+/* The text of a dump (daemon/agent/shell/flight_dumps.h). Every field is checked; TITAN_ECORRUPT: it is none. */
 titan_status stall_read(const char *text, size_t len, struct stall_dump *ret, struct titan_error *err) TITAN_MUST_USE;
 void stall_dump_free(struct stall_dump *dump);
 

@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/folder_owner.h"
+#include "ctl/args.h"
 
 static titan_status checkpoint_of_step(struct ctl *ctl, uint64_t job, uint64_t step, char out[PATH_MAX],
                                        struct titan_error *err)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "ctl/args.h"
 #include "ctl/command.h"
 
 enum { WORDS = 32 };

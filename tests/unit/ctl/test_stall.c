@@ -13,7 +13,7 @@
 
 #include "base/cleanup.h"
 #include "ctl/stall.h"
-#include "daemon/agent/flight_dumps.h"
+#include "daemon/agent/shell/flight_dumps.h"
 
 #define WORLD 4
 #define S INT64_C(1000000000)
