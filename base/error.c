@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "base/utf8.h"
 
 /* Formats into out[cap]; a message that does not fit ends in "...", control characters become spaces so that a message
@@ -112,9 +111,17 @@ bool titan_error_short(const struct titan_error *err)
     }
 }
 
+static void (*before_abort)(void);
+
+void titan_before_abort(void (*call)(void))
+{
+    before_abort = call;
+}
+
 void titan_assert_fail(const char *cond, const char *file, int line, const char *func)
 {
-    log_flush(LOG_LAST_MS);
+    if (before_abort)
+        before_abort();
     fprintf(stderr, "%s:%d: %s: assertion failed: %s\n", file, line, func, cond);
     abort();
 }
@@ -122,7 +129,8 @@ void titan_assert_fail(const char *cond, const char *file, int line, const char 
 void titan_bug_fail(const char *file, int line, const char *fmt, ...)
 {
     va_list ap;
-    log_flush(LOG_LAST_MS);
+    if (before_abort)
+        before_abort();
     va_start(ap, fmt);
     fprintf(stderr, "%s:%d: ", file, line);
     vfprintf(stderr, fmt, ap);

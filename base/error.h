@@ -60,6 +60,10 @@ bool titan_error_short(const struct titan_error *err);
 #define titan_assert(cond) ((cond) ? (void)0 : titan_assert_fail(#cond, __FILE__, __LINE__, __func__))
 void titan_assert_fail(const char *cond, const char *file, int line, const char *func) __attribute__((noreturn));
 /* The same for what a condition alone does not tell: a message in printf's manner. */
+/* Called before the process ends by either: what is left to write, such as the log's queue. Set before threads start.
+ */
+void titan_before_abort(void (*call)(void));
+
 #define titan_bug(...) titan_bug_fail(__FILE__, __LINE__, __VA_ARGS__)
 void titan_bug_fail(const char *file, int line, const char *fmt, ...) __attribute__((noreturn, format(printf, 3, 4)));
 /* Hot paths: on in DEBUG=1 and sanitizer builds. */

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -302,4 +303,20 @@ titan_status flight_read(const char *path, struct flight_ring **ret, struct tita
                      : titan_fail(err, TITAN_ECORRUPT, "'%s' is cut short", path);
     *ret = TAKE(ring);
     return TITAN_OK;
+}
+
+/* --- files of a job that a recorder is printed into --------------------------------------------------------------- */
+
+void flight_name(uint64_t worker_id, uint64_t epoch, char ret[FLIGHT_NAME_BYTES])
+{
+    (void)snprintf(ret, FLIGHT_NAME_BYTES, "worker-%" PRIu64 "-epoch-%" PRIu64 ".json", worker_id, epoch);
+}
+
+bool flight_parse_name(const char *name, uint64_t *ret_worker, uint64_t *ret_epoch)
+{
+    char again[FLIGHT_NAME_BYTES];
+    if (sscanf(name, "worker-%" SCNu64 "-epoch-%" SCNu64 ".json", ret_worker, ret_epoch) != 2)
+        return false;
+    flight_name(*ret_worker, *ret_epoch, again);
+    return !strcmp(name, again);
 }

@@ -8,8 +8,6 @@
  *
  * The reader believes nothing: it reads a copy, and leaves out, and counts, records that cannot be. */
 #ifndef TITAN_BASE_FLIGHT_H
-#define PAGES_FOLDERS "/dev/shm/titan-" /* folders with workers' pages and flight recorders begin so */
-
 #define TITAN_BASE_FLIGHT_H
 
 #include <assert.h>
@@ -20,6 +18,7 @@
 
 #include "base/error.h"
 
+#define PAGES_FOLDERS "/dev/shm/titan-"           /* folders with workers' pages and flight recorders begin so */
 #define FLIGHT_MAGIC UINT64_C(0x31746867696c4674) /* "tFlight1" */
 #define FLIGHT_RECORDS 1024                       /* a power of two */
 #define FLIGHT_GROUPS 16
@@ -120,5 +119,11 @@ titan_status flight_read(const char *path, struct flight_ring **ret, struct tita
  * later. TITAN_ECORRUPT: no record of it can be believed. */
 titan_status flight_check(const struct flight_ring *ring, int64_t now_ns, struct flight_copy *ret,
                           struct titan_error *err) TITAN_MUST_USE;
+
+/* The name of the file that a worker's recorder is printed into, below the job's folder, and back; false: it is no such
+ * name. */
+#define FLIGHT_NAME_BYTES 96
+void flight_name(uint64_t worker_id, uint64_t epoch, char ret[FLIGHT_NAME_BYTES]);
+bool flight_parse_name(const char *name, uint64_t *ret_worker, uint64_t *ret_epoch);
 
 #endif

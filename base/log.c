@@ -245,6 +245,27 @@ static void *write_lines(void *arg)
     return NULL;
 }
 
+void log_flush(unsigned timeout_ms)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += timeout_ms / 1000;
+    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&queue.mutex);
+    while (queue.running && queue.bytes && pthread_cond_timedwait(&queue.written, &queue.mutex, &until) == 0)
+        ;
+    pthread_mutex_unlock(&queue.mutex);
+}
+
+static void write_last_lines(void)
+{
+    log_flush(LOG_LAST_MS);
+}
+
 titan_status log_start_thread(struct titan_error *err)
 {
     titan_assert(!queue.running);
@@ -265,23 +286,8 @@ titan_status log_start_thread(struct titan_error *err)
     (void)pthread_setname_np(thread, "titan-log");
     (void)pthread_detach(thread);
     queue.running = true;
+    titan_before_abort(write_last_lines);
     return TITAN_OK;
-}
-
-void log_flush(unsigned timeout_ms)
-{
-    struct timespec until;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    pthread_mutex_lock(&queue.mutex);
-    while (queue.running && queue.bytes && pthread_cond_timedwait(&queue.written, &queue.mutex, &until) == 0)
-        ;
-    pthread_mutex_unlock(&queue.mutex);
 }
 
 /* false: there is no thread, the caller writes. */

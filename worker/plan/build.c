@@ -284,15 +284,6 @@ static titan_status plan_param_uses(struct builder *b, struct titan_error *err)
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */
 
-void builder_stamp(struct builder *b, enum phase phase, int unit, int stage, int slot)
-{
-    b->e.phase = phase;
-    b->e.stream = STREAM_COMPUTE;
-    b->e.unit = unit;
-    b->e.stage = stage;
-    b->e.microbatch = slot;
-}
-
 static struct tensor shard_of(const struct builder *b, int unit)
 {
     return tensor_at(b->units[unit].shard, 0, b->opt->dt, 1, b->layout->units[unit].shard);

@@ -94,7 +94,14 @@ static inline size_t builder_state_bytes(const struct builder *b)
     return state_types_bytes(types) - (!b->opt->offload && types.master == b->opt->dt ? dtype_bytes(types.master) : 0);
 }
 /* Stamp what is written next. */
-void builder_stamp(struct builder *b, enum phase phase, int unit, int stage, int slot);
+static inline void builder_stamp(struct builder *b, enum phase phase, int unit, int stage, int slot)
+{
+    b->e.phase = phase;
+    b->e.stream = STREAM_COMPUTE;
+    b->e.unit = unit;
+    b->e.stage = stage;
+    b->e.microbatch = slot;
+}
 
 static inline struct stage_pass *stage_pass(const struct builder *b, int stage, int slot)
 {
