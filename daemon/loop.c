@@ -33,7 +33,7 @@
 #include "base/slice.h"
 #include "base/slowest.h"
 #include "base/version.h"
-#include "daemon/agent/agent.h"
+#include "daemon/agent/shell/agent.h"
 #include "daemon/auth/certs.h"
 #include "daemon/auth/enrolling.h"
 #include "daemon/api/methods.h"

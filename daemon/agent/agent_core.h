@@ -26,10 +26,11 @@
 
 #include "base/arena.h"
 #include "base/error.h"
-#include "daemon/agent/installation.h"
 #include "daemon/common/proof.h"
 #include "titan/internal/agent.pb-c.h"
 #include "titan/internal/worker.pb-c.h"
+
+#define INSTALLATION_BYTES 16 /* of the number that the agent's state directory is known by */
 
 /* --- what is to be done ------------------------------------------------------------------------------------------- */
 enum agent_action_kind {

@@ -196,7 +196,7 @@ static void let_group_remove(void)
     (void)setxattr(".", "system.posix_acl_default", &list, sizeof(list), XATTR_CREATE);
 }
 
-/* Signals as after a fresh login, but for those that stop a node (daemon/agent/worker_process.c). */
+/* Signals as after a fresh login, but for those that stop a node (daemon/agent/shell/worker_process.c). */
 static void reset_signals(void)
 {
     sigset_t stops;

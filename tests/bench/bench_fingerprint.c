@@ -109,7 +109,8 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "bench_fingerprint: %s\n", err.msg);
         return 1;
     }
-    (void)printf("{\"shards\": %d, \"bytes\": %llu, \"open\": %.9f, \"fingerprint\": %.9f, \"share\": %.6f, \"target_share\": 0.01}\n",
+    (void)printf("{\"shards\": %d, \"bytes\": %llu, \"open\": %.9f, \"fingerprint\": %.9f, \"share\": %.6f, "
+                 "\"target_share\": 0.01}\n",
                  SHARDS, (unsigned long long)SHARDS * TOKENS * 2, opens, takes, takes / opens);
     return 0;
 }

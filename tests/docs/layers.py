@@ -22,7 +22,11 @@ state
 daemon/auth         titan state proto/rpc
 daemon/common       titan
 daemon/spawn        daemon/common
-daemon/agent        titan proto proto/rpc daemon/common daemon/auth daemon/spawn
+daemon/agent        titan daemon/common
+daemon/agent/core      titan proto daemon/common daemon/agent
+daemon/agent/failover  daemon/common daemon/agent daemon/agent/core
+daemon/agent/inputs    proto daemon/common daemon/agent daemon/agent/core daemon/agent/failover
+daemon/agent/shell     titan proto proto/rpc daemon/common daemon/auth daemon/spawn daemon/agent
 daemon/coordinator  titan proto/rpc state daemon/auth
 daemon/coordinator/records  titan proto state daemon/coordinator
 daemon/coordinator/outbox   daemon/common daemon/coordinator/records
@@ -32,7 +36,7 @@ daemon/coordinator/sched    daemon/coordinator/records daemon/coordinator/outbox
 daemon/coordinator/inputs   daemon/common daemon/coordinator/records daemon/coordinator/outbox daemon/coordinator/cluster daemon/coordinator/run daemon/coordinator/sched
 daemon/coordinator/shell    proto proto/rpc state daemon/common daemon/auth daemon/coordinator
 daemon/api          titan proto state daemon/common daemon/auth daemon/coordinator daemon/coordinator/shell
-daemon              proto/rpc daemon/auth daemon/agent daemon/coordinator daemon/api
+daemon              proto/rpc daemon/auth daemon/agent/shell daemon/coordinator daemon/api
 
 ctl                 titan proto proto/rpc state daemon/auth
 

@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("base", "proto", "state", "daemon", "ctl", "worker")
 CORE = "daemon/coordinator/"
+AGENT = "daemon/agent/"
 EXCEPTIONS = {  # header: prefixes, reason
     "base/distance.h": (("text",), "what is done to a text, as in utf8.h"),
     "base/file.h": (("dir",), "a folder as file_ is a file"),
@@ -37,6 +38,7 @@ EXCEPTIONS = {  # header: prefixes, reason
 }
 LAYERS = "the store has its row, the core its record, the agent its process"
 SHARED = {  # prefix: folders, reason
+    "agent": ((AGENT + "core", AGENT + "inputs", AGENT + "shell"), "the agent is all of these folders"),
     "args": (("base", "ctl"), "a job's number is an argument of titanctl's alone"),
     "checkpoint": (("worker/checkpoint", "worker/epoch"), "due.h says when one is written"),
     "core": ((CORE + "inputs", CORE + "records", CORE + "shell", "daemon/coordinator"), "the core is all of these folders"),
@@ -49,10 +51,10 @@ SHARED = {  # prefix: folders, reason
     "node": ((CORE + "inputs", CORE + "records", "state"), LAYERS),
     "program": (("worker/plan", "worker/program"), "plan/ builds and checks what program/ has"),
     "progress": (("base", "ctl"), "base/ has the page that a worker writes, ctl/ the line that a person sees"),
-    "session": ((CORE + "shell", "daemon/agent"), "its two ends"),
+    "session": ((CORE + "shell", AGENT + "shell"), "its two ends"),
     "state": (("worker/elastic", "worker/state"), "its transfer"),
     "store": ((CORE + "outbox", "state"), "changes that go into the store and move nothing"),
-    "worker": ((CORE + "records", CORE + "run", "daemon/agent", "state"), LAYERS),
+    "worker": ((CORE + "records", CORE + "run", AGENT + "shell", "state"), LAYERS),
 }
 COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.S)
 DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.M)

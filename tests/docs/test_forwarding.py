@@ -38,7 +38,7 @@ def between(text):
 
 def main():
     print("1..3")
-    text = "\n".join(f.read_text() for f in sorted((ROOT / "daemon/agent").rglob("*.c")))
+    text = "\n".join(f.read_text() for f in sorted((ROOT / "daemon/agent").rglob("*.[ch]")))
     longer = text.replace("    CORE(a, agent_core_worker,", "    relay(a,") + "\nstatic void relay(struct agent *a)\n{\n    CORE(a, agent_core_worker, 1, m);\n}\n"
     planted = len(between(longer) or ()) == 4 and SENTINEL.search("next = (struct worker *)-1;")
     print(f"{'ok' if planted else 'not ok'} 1 - a fourth function, and a number for a pointer, are found")

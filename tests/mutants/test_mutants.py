@@ -49,7 +49,7 @@ def what_may_be_changed():
 
 def a_change_is_of_its_line():
     """a mutant differs from the source in the one line that it names"""
-    for path in ("base/toml.c", "daemon/agent/node_check.c", "ctl/top.c"):
+    for path in ("base/toml.c", "daemon/agent/shell/node_check.c", "ctl/top.c"):
         text = (run_mutants.ROOT / path).read_text()
         for site in sites.sites(text):
             lines = [n for n, (a, b) in enumerate(zip(text.splitlines(), site.applied(text).splitlines()), 1) if a != b]

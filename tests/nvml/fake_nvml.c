@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "daemon/agent/nvml.h"
+#include "daemon/agent/shell/nvml.h"
 
 #define GPUS_MAX 16
 

@@ -370,7 +370,7 @@ static void say_probe(struct sim_agent *a, uint64_t id, char *node, bool reached
     SEND(a, PROBE_RESULT, probe_result, &r);
 }
 
-/* One of as many as an agent sends (daemon/agent/probes.c), there and back. */
+/* One of as many as an agent sends (daemon/agent/core/probes.c), there and back. */
 static bool ping_is_answered(void)
 {
     for (int i = 0; i < PINGS; i++)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An agent: its real core (daemon/agent/agent_core.h), and around it what the shell does (daemon/agent/agent.c):
- * actions are carried out in order, and wait for the records they rest on to be on the host's disk. */
+/* An agent: its real core (daemon/agent/agent_core.h), and around it what the shell does
+ * (daemon/agent/shell/action_queue.c): actions are carried out in order, and wait for the records they rest on to be on
+ * the host's disk. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>

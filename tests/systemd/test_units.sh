@@ -54,7 +54,7 @@ exposure titan-spawnd 4.2
 exposure titan-coordinator 1.3
 exposure titan-backup 1.0
 seconds() { sed -n "s/^$1=\([0-9]*\)s$/\1/p" systemd/titand.service; }
-lease=$(sed -n 's/^#define LEASE_MS \([0-9]*\)000$/\1/p' daemon/agent/agent_settings.c)
+lease=$(sed -n 's/^#define LEASE_MS \([0-9]*\)000$/\1/p' daemon/agent/shell/agent_settings.c)
 [ $(($(seconds WatchdogSec) + $(seconds TimeoutAbortSec))) -lt "$lease" ]
 result $? "an agent that hangs is started again within its workers' lease of $lease s"
 # After exit code 5 a pause so long that the limit of starts is never reached; after others none.

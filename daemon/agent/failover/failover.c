@@ -6,10 +6,12 @@
 #include "base/cleanup.h"
 #include "daemon/agent/failover/failover_internal.h"
 
-void failover_free(struct failover_state *s)
+void failover_drop(struct agent_job *j)
 {
+    struct failover_state *s = j->failover;
     if (!s)
         return;
+    j->failover = NULL;
     for (size_t i = 0; i < s->n_peers; i++)
         free(s->peers[i].alive);
     free(s->peers);
@@ -122,10 +124,8 @@ void failover_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
         const struct failover f = {c, j, now, out};
         failover_lease_tick(&f);
         bool wanted = can && is_wanted(c, j);
-        if (j->failover && (!wanted || j->failover->epoch != agent_job_accepted(j))) {
-            failover_free(j->failover);
-            j->failover = NULL;
-        }
+        if (!wanted || (j->failover && j->failover->epoch != agent_job_accepted(j)))
+            failover_drop(j);
         if (wanted && !j->failover)
             j->failover = failover_new(c, j->record->accepted);
         titan_assert(!j->failover || can);

@@ -13,6 +13,7 @@
  *   failover.c         the state of an attempt, the time, datagrams by kind
  *   failover_lease.c   how long an epoch may go on without a coordinator
  *   failover_epoch.c   questions about epochs: members, quorums, legal sizes
+ *   failover_messages.c  addresses and keys of the other agents, messages to them
  *   failover_peers.c   the other agents: which answer, which of their members live, which one leads
  *   failover_propose.c the acting leader's half
  *   failover_accept.c  the other agents' half */
@@ -35,8 +36,8 @@ void failover_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
 int64_t failover_deadline(const struct agent_core *c); /* INT64_MAX = none */
 /* Others have so much longer to promise, and to leave an epoch. */
 void failover_shift(struct agent_core *c, int64_t ms);
-void failover_free(struct failover_state *s); /* NULL is fine */
 struct agent_job;
+void failover_drop(struct agent_job *j);                                    /* frees the attempt, if there is one */
 void failover_check(const struct agent_core *c, const struct agent_job *j); /* asserts what holds between inputs */
 
 #endif

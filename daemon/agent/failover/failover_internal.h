@@ -3,7 +3,7 @@
 #ifndef TITAN_DAEMON_AGENT_FAILOVER_FAILOVER_INTERNAL_H
 #define TITAN_DAEMON_AGENT_FAILOVER_FAILOVER_INTERNAL_H
 
-#include "daemon/agent/agent_core_internal.h"
+#include "daemon/agent/core/agent_core_internal.h"
 #include "daemon/agent/failover/failover.h"
 
 #define ASKS_KEPT 4 /* questions that may still be answered */
@@ -70,13 +70,17 @@ bool failover_can_shrink(const struct failover *f, const form_epoch *form);
 void failover_set_checkpoints(const struct failover *f, form_epoch *form);
 void failover_set_worlds(const struct failover *f, form_epoch *form);
 
-/* --- failover_peers.c --------------------------------------------------------------------------------------------- */
+/* --- failover_messages.c ------------------------------------------------------------------------------------------ */
 struct peer *failover_peer_of(const struct failover_state *s, const char *node); /* NULL = none */
 /* Where the agent of a node is that has a rank in a quorum configuration; NULL = nothing is taken from that node. */
 const char *failover_address_of(const struct failover *f, const char *node);
 void failover_keys(const struct failover *f, struct proof_keys *ret);
 /* To the agent of that node, proved. Returns the message's id; 0 = its address is not known. */
 uint64_t failover_send(const struct failover *f, const char *node, peer_message *m);
+void failover_send_commit(const struct failover *f, const char *node);
+void failover_report(const struct failover *f); /* the newest epoch of an acting leader, to the coordinator */
+
+/* --- failover_peers.c --------------------------------------------------------------------------------------------- */
 void failover_ask_peers(const struct failover *f);
 /* The first that answers and can promise; NULL while it is not known. */
 const struct peer *failover_leader(const struct failover *f);
@@ -87,9 +91,7 @@ void failover_on_state(const struct failover *f, const peer_message *m);
 
 /* --- failover_propose.c ------------------------------------------------------------------------------------------- */
 void failover_leader_tick(const struct failover *f); /* may end the state */
-void failover_send_commit(const struct failover *f, const char *node);
-void failover_report(const struct failover *f);  /* the newest epoch of an acting leader, to the coordinator */
-void failover_give_up(const struct failover *f); /* ends the proposal; the next comes after a rest */
+void failover_give_up(const struct failover *f);     /* ends the proposal; the next comes after a rest */
 void failover_on_promise(const struct failover *f, const peer_message *m);
 void failover_on_peer_quiesced(const struct failover *f, const peer_message *m);
 

@@ -9,50 +9,6 @@
 #define ASK_MS 100
 #define SILENT_MS 350 /* asked for so long without an answer */
 
-struct peer *failover_peer_of(const struct failover_state *s, const char *node)
-{
-    for (size_t i = 0; i < s->n_peers; i++)
-        if (!strcmp(s->peers[i].node, node))
-            return &s->peers[i];
-    return NULL;
-}
-
-const char *failover_address_of(const struct failover *f, const char *node)
-{
-    const job_record *r = f->job->record;
-    const Titan__Internal__Member *m = failover_member_on(r->accepted, node);
-    for (size_t i = r->n_before; i-- > 0 && !m;)
-        m = failover_member_on(r->before[i], node);
-    return m && *m->peer_address ? m->peer_address : NULL;
-}
-
-/* Every agent that may have promised or accepted an epoch shares a quorum configuration with this one: one key is
- * common. */
-void failover_keys(const struct failover *f, struct proof_keys *ret)
-{
-    const job_record *r = f->job->record;
-    ret->n = 0;
-    proof_add_epoch(ret, r->accepted);
-    if (r->n_before)
-        proof_add_epoch(ret, r->before[0]);
-    for (size_t i = r->n_before; i-- > 0;)
-        proof_add_epoch(ret, r->before[i]);
-    titan_assert(ret->n <= PROOF_KEYS_MAX);
-}
-
-uint64_t failover_send(const struct failover *f, const char *node, peer_message *m)
-{
-    struct proof_keys keys;
-    const char *address = failover_address_of(f, node);
-    titan_assert(m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND__NOT_SET);
-    if (!address)
-        return 0;
-    m->job_id = f->job->id;
-    m->to = (char *)node;
-    failover_keys(f, &keys);
-    return agent_peer_send(f->core, address, m, &keys, f->out);
-}
-
 static bool worker_lives(const struct failover *f, uint64_t worker_id)
 {
     const struct agent_worker *w = agent_worker_find(f->core, worker_id);

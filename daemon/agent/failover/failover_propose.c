@@ -241,34 +241,6 @@ static bool set_source(const struct failover *f, form_epoch *form)
     return installed && holders_of(f, installed, form);
 }
 
-/* The epoch's key goes covered under the keys that its receiver may have, never bare. */
-void failover_send_commit(const struct failover *f, const char *node)
-{
-    uint8_t covered[PROOF_KEYS_MAX * MAC_BYTES];
-    struct proof_keys keys;
-    peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
-    form_epoch form = *f->job->record->accepted;
-    failover_keys(f, &keys);
-    for (size_t i = 0; i < keys.n && form.key.len == MAC_BYTES; i++) {
-        memcpy(covered + i * MAC_BYTES, form.key.data, MAC_BYTES);
-        proof_cover(keys.key[i], &form, covered + i * MAC_BYTES);
-        m.covered_key = (ProtobufCBinaryData){(i + 1) * MAC_BYTES, covered};
-    }
-    form.key = (ProtobufCBinaryData){0};
-    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT;
-    m.commit = &form;
-    (void)failover_send(f, node, &m);
-}
-
-void failover_report(const struct failover *f)
-{
-    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
-    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEADER_EPOCH;
-    titan_assert(f->job->record->n_leader_epochs > 0);
-    m.leader_epoch = f->job->record->leader_epochs[f->job->record->n_leader_epochs - 1];
-    agent_send(f->core, &m, f->out);
-}
-
 static void commit_epoch(const struct failover *f, form_epoch *form)
 {
     const form_epoch *accepted = f->job->record->accepted;

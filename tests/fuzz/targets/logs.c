@@ -8,7 +8,7 @@
 #include <uv.h>
 
 #include "base/buf.h"
-#include "daemon/agent/worker_logs.h"
+#include "daemon/agent/shell/worker_logs.h"
 #include "daemon/common/file_pool.h"
 
 static struct sending {

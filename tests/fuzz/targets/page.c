@@ -2,7 +2,7 @@
 /* A worker's page as an earlier agent may have left it, and what else of its folder is believed. */
 #include "tests/fuzz/common.h"
 
-#include "daemon/agent/page_watch.h"
+#include "daemon/agent/shell/page_watch.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -8,7 +8,7 @@
 
 #include "base/crc32c.h"
 #include "daemon/agent/agent_core.h"
-#include "daemon/agent/records.h"
+#include "daemon/agent/shell/records.h"
 #include "proto/ranges.h"
 
 static const char *const texts[] = {"here", "evil", "b", "", "127.0.0.1:7", "/c/step-00000005", NULL};

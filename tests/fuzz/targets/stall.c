@@ -5,7 +5,7 @@
 #include "tests/fuzz/common.h"
 
 #include "ctl/stall.h"
-#include "daemon/agent/flight_dumps.h"
+#include "daemon/agent/shell/flight_dumps.h"
 
 enum { DUMPS = 12 };
 #define BEGINS "{\"flight\":"

@@ -8,7 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "daemon/agent/agent_core_internal.h"
+#include "daemon/agent/core/agent_core_internal.h"
 #include "tests/sim/sim.h"
 #include "titan/internal/worker.pb-c.h"
 

@@ -32,7 +32,7 @@
 #include "base/file.h"
 #include "base/frame.h"
 #include "base/log.h"
-#include "daemon/agent/agent.h"
+#include "daemon/agent/shell/agent.h"
 #include "proto/rpc/server.h"
 #include "tests/support/child.h"
 #include "tests/support/patience.h"

@@ -2,7 +2,7 @@
 /* An NVML that stops answering, by its stand-in: the loop goes on, the slots wait, and take workers again when it does.
  * A build with 1.2 s in place of 30. */
 #define GPU_WATCH_OLD_MS 1200
-#include "daemon/agent/gpu_watch.c"
+#include "daemon/agent/shell/gpu_watch.c"
 
 #include <dirent.h>
 #include <limits.h>

@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "daemon/agent/gpu_watch.h"
+#include "daemon/agent/shell/gpu_watch.h"
 #include "tests/support/patience.h"
 
 #define LIBRARY TITAN_BUILD_DIR "/tests/nvml/libnvidia-ml.so.1"

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
-#include "daemon/agent/hang_detector.h"
+#include "daemon/agent/core/hang_detector.h"
 
 static struct watch_limits limits;
 static struct watch w;

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/version.h"
-#include "daemon/agent/node_check.h"
+#include "daemon/agent/shell/node_check.h"
 #include "daemon/auth/certs.h"
 
 #define HOUR INT64_C(3600000)

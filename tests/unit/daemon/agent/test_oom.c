@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "daemon/agent/oom.h"
+#include "daemon/agent/shell/oom.h"
 
 #define GIB (UINT64_C(1) << 30)
 #define PID 4711

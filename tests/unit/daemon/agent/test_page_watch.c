@@ -24,8 +24,8 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "daemon/agent/page_watch.h"
-#include "daemon/agent/pages_dir.h"
+#include "daemon/agent/shell/page_watch.h"
+#include "daemon/agent/shell/pages_dir.h"
 #include "tests/support/child.h"
 #include "tests/support/patience.h"
 

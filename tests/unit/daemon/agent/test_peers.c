@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "daemon/common/peers.h"
-#include "daemon/agent/records.h"
+#include "daemon/agent/shell/records.h"
 #include "proto/ranges.h"
 #include "tests/support/patience.h"
 

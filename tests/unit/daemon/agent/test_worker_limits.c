@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "daemon/agent/worker_limits.h"
+#include "daemon/agent/shell/worker_limits.h"
 
 #define GIB (UINT64_C(1) << 30)
 

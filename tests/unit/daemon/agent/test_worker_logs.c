@@ -17,7 +17,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/file.h"
-#include "daemon/agent/worker_logs.h"
+#include "daemon/agent/shell/worker_logs.h"
 #include "daemon/common/file_pool.h"
 #include "tests/support/patience.h"
 

@@ -21,8 +21,8 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "daemon/agent/worker_cgroup.h"
-#include "daemon/agent/worker_process.h"
+#include "daemon/agent/shell/worker_cgroup.h"
+#include "daemon/agent/shell/worker_process.h"
 #include "tests/support/child.h"
 
 #define NOBODY 65534

@@ -28,7 +28,7 @@
 #include "base/frame.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "daemon/agent/page_watch.h"
+#include "daemon/agent/shell/page_watch.h"
 #include "tests/support/child.h"
 #include "tests/support/patience.h"
 #include "titan/internal/worker.pb-c.h"

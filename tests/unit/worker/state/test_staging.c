@@ -12,7 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/progress.h"
-#include "daemon/agent/hang_detector.h"
+#include "daemon/agent/core/hang_detector.h"
 #include "titan/internal/worker.pb-c.h"
 #include "worker/state/staging.h"
 

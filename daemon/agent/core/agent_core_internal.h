@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent_core_internal.h - the state of the agent's core, and the functions of core/; agent_core.h is its contract.
+ *
+ *   inputs/                                               core/
+ *     agent_core.c            life, time, questions         worker_table.c        workers of this node
+ *     coordinator_commands.c  the coordinator's messages    agent_job_table.c     jobs of this node
+ *     worker_messages.c       workers' messages             worker_commands.c     commands to workers
+ *     worker_watch.c          samples, late ranks           hang_detector.c       does a worker get on?
+ *     agent_datagrams.c       other agents' datagrams       straggler.c           slow workers
+ *     registration.c          registration, its answer      exit_cause.c          why a worker ended
+ *     agent_core_check.c      invariants between inputs     report_queue.c        reports that must arrive
+ *                                                           heartbeats.c          heartbeats, last contact
+ *   failover/                 epochs without coordinator    held_forms.c          commands that wait
+ *                                                           epoch_fence.c         terms, epochs accepted
+ *                                                           epoch_record.c        their records
+ *                                                           peer_messages.c       datagrams and their proofs
+ *                                                           probes.c              pings
+ *                                                           node_gpus.c           GPUs of the slots
+ *                                                           agent_actions.c       the list of actions
+ *
+ * inputs/ calls failover/ and core/, failover/ calls core/, and core/ calls neither. */
+#ifndef TITAN_DAEMON_AGENT_CORE_AGENT_CORE_INTERNAL_H
+#define TITAN_DAEMON_AGENT_CORE_AGENT_CORE_INTERNAL_H
+
+#include "daemon/agent/agent_core.h"
+#include "daemon/agent/core/hang_detector.h"
+#include "daemon/common/proof.h"
+
+typedef Titan__Internal__AgentMessage agent_message;
+typedef Titan__Internal__CoordinatorMessage coordinator_message;
+typedef Titan__Internal__AgentToWorker command_to_worker;
+typedef Titan__Internal__FormEpoch form_epoch;
+typedef Titan__Internal__AgentJobRecord job_record;
+typedef Titan__Internal__PeerMessage peer_message;
+
+#define HEARTBEAT_MS 200 /* of a coordinator that does not say */
+#define AWAY_MS 1000
+#define HEARTBEATS_KEPT 64
+#define ENDED_KEPT 64
+
+/* A message to the coordinator: part goes into the field of its kind. */
+#define MESSAGE(name, KIND, field, part)                                                                               \
+    agent_message name = TITAN__INTERNAL__AGENT_MESSAGE__INIT;                                                         \
+    (name).kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_##KIND;                                                    \
+    (name).field = (part)
+
+/* A report that must arrive, packed. */
+struct report {
+    struct report *next;
+    bool sent; /* in this session */
+    int64_t sent_at;
+    size_t len;
+    uint8_t bytes[];
+};
+
+enum end_cause { END_BY_ITSELF, END_ASKED, END_HUNG }; /* why it will end, if the agent made it end */
+
+struct agent_worker {
+    struct agent_worker *next;
+    uint64_t job_id, id;
+    uint32_t rank;
+    char address[256];
+    enum end_cause end;
+    bool killed;
+    bool forged; /* it has spoken for another one */
+    char *fault; /* the illegal thing it said, for which it is killed; NULL = none */
+    struct agent_sample sample;
+    struct watch watch;
+    uint64_t commanded_epoch;                  /* newest it was told to form */
+    Titan__Internal__WorkerQuiesced *quiesced; /* what it said last when it left an epoch; owned */
+    agent_message *progress;                   /* its newest; owned */
+    bool progress_kept;                        /* it is or was among the reports that are kept */
+    uint64_t revoked_epoch;                    /* must be out of it; 0 = of none */
+    int64_t revoked_at;
+    struct {
+        uint64_t epoch, step, busy_ns; /* where the window began */
+        int64_t at;
+        double busy_ms; /* per step, of the last whole window; 0 = none */
+        bool straggles; /* reported, and did not do better since */
+    } step_time;
+};
+
+struct agent_job {
+    struct agent_job *next;
+    uint64_t id;
+    job_record *record; /* owned; what is or will be on disk */
+    char *checkpoint;   /* newest that a worker here has written */
+    uint64_t checkpoint_step;
+    bool finished;                   /* a worker here has done all steps of it */
+    bool complete;                   /* all members of the accepted epoch have had their state */
+    uint64_t looked_epoch;           /* the accepted epoch that watched is about: */
+    bool watched;                    /* it has members here, and this agent can reach those of the others */
+    struct failover_state *failover; /* of failover/; NULL while a coordinator is heard */
+    bool lease_paused, lease_revoked;
+    uint64_t relay_epoch; /* what workers say when they leave it goes to an acting leader; 0 = none asked */
+    char relay_to[256];   /* its node */
+};
+
+struct probe {
+    struct probe *next;
+    uint64_t probe_id, id;
+    char *node, *address;
+    struct proof_keys keys;
+    int sent;
+    int64_t next_at, until;
+};
+
+struct agent_core {
+    char *node, *device, *address, *version, *coordinator;
+    struct agent_core_options options;
+    struct agent_counters counters;
+    uint64_t session_term;
+    struct seen_term seen;
+    bool up, registered, answered, ending; /* answered: a heartbeat of this session was */
+    bool fenced_said, forged_reported;     /* of this session */
+    bool range_said;                       /* of a datagram; of this session */
+    bool unproved_said;
+    bool leader_epoch_since; /* an epoch of an acting leader was accepted since the registration */
+    int64_t leave_at;        /* when its workers are to be gone; 0 = they are not */
+    bool draining, quiet;
+    uint32_t heartbeat_ms, away_ms, leader_lease_ms;
+    uint64_t heartbeat, ids, sessions;
+    struct proof_keys
+        session_keys; /* of the newest acknowledgement, and of the one before; none = an older coordinator's */
+    struct {
+        uint64_t number;
+        int64_t at;
+    } heartbeats[HEARTBEATS_KEPT];
+    int64_t registration_at, next_heartbeat_at, stream_heartbeat_at, ticked_at;
+    int64_t datagram_at; /* when the newest heartbeat was sent that a datagram answered; INT64_MIN = none */
+    int64_t contact_at;  /* when what the coordinator answered last was sent */
+    bool contact;        /* ... since this start, at all */
+    struct agent_worker *workers;
+    struct agent_job *jobs;
+    void (*drop_failover)(struct agent_job *j); /* frees what failover/ keeps of a job, if there is any */
+    struct probe *probes;
+    Titan__Internal__NodeGpus *gpus; /* owned; NULL = nothing is known */
+    bool gpus_said;                  /* to this session */
+    form_epoch **held;               /* commands to form that wait for an answer to a heartbeat; owned */
+    size_t n_held, cap_held;
+    struct report *reports, *reports_last;
+    size_t n_reports;
+    struct {
+        uint64_t job_id, worker_id;
+        agent_message *report; /* owned */
+    } ended[ENDED_KEPT];
+    size_t n_ended;
+};
+
+/* --- agent_actions.c ---------------------------------------------------------------------------------------------- */
+struct agent_action *agent_action_add(struct agent_actions *out, enum agent_action_kind kind);
+void *agent_action_alloc(struct agent_actions *out, size_t bytes);             /* zeroed, of the arena */
+void *agent_action_copy(struct agent_actions *out, const ProtobufCMessage *m); /* deep, in the arena */
+char *agent_action_text(struct agent_actions *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* sentence is a literal, as in log.h. */
+void agent_log(struct agent_actions *out, enum agent_level level, const char *sentence, const char *pairs_fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void *agent_message_copy(const ProtobufCMessage *m); /* deep, on the heap */
+char *agent_text_copy(const char *text);             /* on the heap; NULL gives "" */
+
+/* --- worker_table.c ----------------------------------------------------------------------------------------------- */
+struct agent_worker *agent_worker_find(const struct agent_core *c, uint64_t worker_id); /* NULL = none */
+struct agent_worker *agent_worker_add(struct agent_core *c, uint64_t job_id, uint64_t worker_id);
+void agent_worker_free(struct agent_worker *w); /* not in the table any more */
+uint32_t agent_workers_alive(const struct agent_core *c);
+/* A worker writes its page itself: may it say this? */
+bool agent_sample_legal(const struct agent_sample *s);
+/* Is it in an epoch up to this one, as far as is known? */
+bool agent_in_epoch(const struct agent_worker *w, uint64_t epoch);
+
+/* --- agent_job_table.c -------------------------------------------------------------------------------------------- */
+struct agent_job *agent_job_find(const struct agent_core *c, uint64_t job_id); /* NULL = none */
+struct agent_job *agent_job_make(struct agent_core *c, uint64_t job_id);       /* found, or added empty */
+void agent_job_free(const struct agent_core *c, struct agent_job *j);          /* not in the table any more */
+bool agent_job_has_workers(const struct agent_core *c, uint64_t job_id);
+/* A worker here shows that all members of that epoch have had their state. */
+void agent_job_note_complete(struct agent_core *c, uint64_t job_id, uint64_t epoch);
+void agent_job_note_checkpoint(struct agent_core *c, const Titan__Internal__CheckpointWritten *m);
+void agent_jobs_trim(struct agent_core *c, struct agent_actions *out); /* forgets the oldest that has no use here */
+
+/* --- report_queue.c ----------------------------------------------------------------------------------------------- */
+/* Sets the term of a message to the coordinator; false: there is no session that takes it. */
+bool agent_session_takes(const struct agent_core *c, agent_message *m);
+void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *out); /* if the session takes it */
+/* Keeps a copy of a report, to be sent by the caller now if the session takes it, and again in the next session. */
+void agent_report_keep(struct agent_core *c, const agent_message *m, int64_t now, struct agent_actions *out);
+void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out); /* keep and send */
+/* A worker's progress. The next one says more, so the newest alone is kept, when the worker reports something else. */
+void agent_progress(struct agent_core *c, struct agent_worker *w, agent_message *m, struct agent_actions *out);
+void agent_progress_keep(struct agent_core *c, struct agent_worker *w, int64_t now, struct agent_actions *out);
+void agent_reports_flush(struct agent_core *c, int64_t now,
+                         struct agent_actions *out); /* all queued reports, in order */
+void agent_reports_resend(struct agent_core *c);     /* at the next flush */
+void agent_reports_expire(struct agent_core *c, int64_t now);
+
+/* --- node_gpus.c -------------------------------------------------------------------------------------------------- */
+void agent_gpus_report(struct agent_core *c, struct agent_actions *out); /* if the coordinator has not heard of it */
+
+/* --- heartbeats.c ------------------------------------------------------------------------------------------------- */
+void agent_coordinator_heard(struct agent_core *c, int64_t at); /* it answered what was sent at that time */
+void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *out);
+void agent_heartbeat_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
+int64_t agent_heartbeat_deadline(const struct agent_core *c);
+/* false: it answers none of the newest heartbeats. */
+bool agent_on_heartbeat_answer(struct agent_core *c, const Titan__Internal__HeartbeatAnswer *m);
+void agent_on_heartbeat_datagram(struct agent_core *c, const peer_message *m);
+
+/* --- worker_commands.c -------------------------------------------------------------------------------------------- */
+/* To all of the job here that the command to form names, and their ranks. */
+void agent_command_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out);
+void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now,
+                          struct agent_actions *out);
+void agent_command_pause(struct agent_core *c, uint64_t job_id, uint64_t epoch, struct agent_actions *out);
+void agent_command_job(const struct agent_core *c, uint64_t job_id, command_to_worker *command,
+                       struct agent_actions *out);
+void agent_command_stop(struct agent_worker *w, uint32_t grace_ms, bool must_checkpoint, const char *reason,
+                        enum end_cause cause, struct agent_actions *out);
+
+void agent_worker_faulty(struct agent_worker *w, const char *what, struct agent_actions *out);
+
+/* --- held_forms.c ------------------------------------------------------------------------------------------------- */
+/* Keeps a copy; the next heartbeat goes out at once, as its answer ends the wait. */
+void agent_form_hold(struct agent_core *c, const form_epoch *m, int64_t now);
+void agent_forms_drop(struct agent_core *c);
+
+/* --- exit_cause.c ------------------------------------------------------------------------------------------------- */
+bool agent_exit_repeat(struct agent_core *c, uint64_t worker_id, struct agent_actions *out);
+
+/* --- straggler.c -------------------------------------------------------------------------------------------------- */
+void agent_straggler_sample(struct agent_core *c, struct agent_worker *w, int64_t now, struct agent_actions *out);
+
+/* --- epoch_fence.c ------------------------------------------------------------------------------------------------ */
+enum fence { FENCE_NEW, FENCE_SAME, FENCE_OLDER, FENCE_OTHER };
+enum fence agent_fence_form(const struct agent_job *j, const form_epoch *form);
+/* Is every field in its range? Else it is counted, and ret_why names the field. */
+bool agent_fence_range(struct agent_core *c, const ProtobufCMessage *m, struct titan_error *ret_why);
+/* false: of an older coordinator. proof: the acknowledgement's; NULL = this is none. */
+bool agent_fence_term(struct agent_core *c, uint64_t term, const ProtobufCBinaryData *proof, struct agent_actions *out);
+ProtobufCBinaryData agent_term_proof(struct agent_core *c); /* of the highest term; empty = there is none */
+void agent_fenced_epoch(struct agent_core *c, const char *what, uint64_t job_id, uint64_t epoch, uint64_t seen,
+                        struct agent_actions *out);
+void agent_refuse_form(struct agent_core *c, const struct agent_job *j, const form_epoch *form,
+                       struct agent_actions *out);
+
+/* --- epoch_record.c ----------------------------------------------------------------------------------------------- */
+uint64_t agent_job_accepted(const struct agent_job *j); /* 0 = none */
+/* The coordinator's epoch, or with a node the one of that acting leader: recorded as accepted. */
+void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoch *form, const char *leader,
+                      struct agent_actions *out);
+void agent_job_promise(struct agent_core *c, struct agent_job *j, const form_epoch *form, struct agent_actions *out);
+bool agent_bytes_equal(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b);
+
+/* --- probes.c ----------------------------------------------------------------------------------------------------- */
+void agent_probe_start(struct agent_core *c, const Titan__Internal__ProbeNode *m, int64_t now,
+                       struct agent_actions *out);
+void agent_probes_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
+int64_t agent_probes_deadline(const struct agent_core *c);
+void agent_probes_drop(struct agent_core *c);
+void agent_on_pong(struct agent_core *c, const peer_message *m, const char *from, struct agent_actions *out);
+void agent_on_ping(struct agent_core *c, const peer_message *m, const char *from, struct agent_actions *out);
+
+/* --- peer_messages.c ---------------------------------------------------------------------------------------------- */
+/* Drawn from the core's seed: the index-th of that name. */
+uint64_t agent_draw(const struct agent_core *c, const char *name, uint64_t index);
+/* term, from and, when 0, a fresh id are filled in, and the proofs under the keys. Returns the id. */
+uint64_t agent_peer_send(struct agent_core *c, const char *to, peer_message *m, const struct proof_keys *keys,
+                         struct agent_actions *out);
+/* Is it for this node, and proved under one of the keys, if there are any? */
+bool agent_proof_holds(const struct agent_core *c, const peer_message *m, const struct proof_keys *keys);
+/* A datagram without the right proof: counted, and logged once. */
+void agent_unproved(struct agent_core *c, const char *from, struct agent_actions *out);
+
+#endif

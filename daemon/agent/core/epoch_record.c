@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* epoch_record.c - the record of a job's epochs: accepted, before it, promised, of acting leaders. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/mutant.h"
+#include "base/vec.h"
+#include "daemon/agent/core/agent_core_internal.h"
+
+bool agent_bytes_equal(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b)
+{
+    return a->len == b->len && (a->len == 0 || !memcmp(a->data, b->data, a->len));
+}
+
+uint64_t agent_job_accepted(const struct agent_job *j)
+{
+    return j->record->accepted ? j->record->accepted->epoch : 0;
+}
+
+static void record_job(const struct agent_job *j, struct agent_actions *out)
+{
+    titan_assert(j->record->job_id == j->id);
+    struct agent_action *a = agent_action_add(out, AGENT_RECORD_JOB);
+    a->job_id = j->id;
+    a->record = agent_action_copy(out, &j->record->base);
+}
+
+static void drop_leader_epochs(job_record *r)
+{
+    for (size_t i = 0; i < r->n_leader_epochs; i++)
+        titan__internal__leader_epoch__free_unpacked(r->leader_epochs[i], NULL);
+    free(r->leader_epochs);
+    r->leader_epochs = NULL;
+    r->n_leader_epochs = 0;
+}
+
+static void add_leader_epoch(const struct agent_core *c, job_record *r, const char *leader)
+{
+    Titan__Internal__LeaderEpoch d = TITAN__INTERNAL__LEADER_EPOCH__INIT;
+    d.epoch = r->accepted;
+    d.term = c->seen.term;
+    d.leader = (char *)leader;
+    size_t cap = r->n_leader_epochs; /* a message keeps none */
+    const bool added = VEC_PUSH(r->leader_epochs, r->n_leader_epochs, cap, agent_message_copy(&d.base));
+    titan_assert(added);
+}
+
+/* The accepted epoch makes room for the next. Complete, it is the only quorum configuration; none before it counts. */
+static void move_to_before(job_record *r, bool complete)
+{
+    for (size_t i = 0; complete && i < r->n_before; i++)
+        titan__internal__form_epoch__free_unpacked(r->before[i], NULL);
+    r->n_before = complete ? 0 : r->n_before;
+    size_t cap = r->n_before;
+    const bool added = VEC_PUSH(r->before, r->n_before, cap, r->accepted);
+    titan_assert(added);
+    r->accepted = NULL;
+}
+
+void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoch *form, const char *leader,
+                      struct agent_actions *out)
+{
+    job_record *r = j->record;
+    const bool again = r->accepted && form->epoch == r->accepted->epoch;
+    titan_assert(form->epoch >= agent_job_accepted(j));
+    titan_assert(again || form->epoch >= r->promised_epoch);
+    if (again && (leader || r->n_leader_epochs == 0) && r->term == c->seen.term)
+        return;
+    if (!again) {
+        if (r->accepted)
+            move_to_before(r, j->complete);
+        r->accepted = agent_message_copy(&form->base);
+        j->complete = j->finished = j->lease_paused = j->lease_revoked = false;
+        j->relay_epoch = 0;
+        c->drop_failover(j); /* it is about the epoch before, and of its size */
+    }
+    r->term = c->seen.term;
+    c->leader_epoch_since |= leader != NULL;
+    if (leader)
+        add_leader_epoch(c, r, leader);
+    else /* the coordinator knows of the acting leaders' epochs before its own */
+        drop_leader_epochs(r);
+    record_job(j, out);
+}
+
+void agent_job_promise(struct agent_core *c, struct agent_job *j, const form_epoch *form, struct agent_actions *out)
+{
+    job_record *r = j->record;
+    if (r->promised_epoch == form->epoch && agent_bytes_equal(&r->promised_id, &form->comm_id))
+        return;
+    titan_assert(form->epoch > agent_job_accepted(j));
+    titan_assert(form->epoch > r->promised_epoch);
+    free(r->promised_id.data);
+    r->promised_id.data = malloc(form->comm_id.len + 1);
+    titan_assert(r->promised_id.data);
+    memcpy(r->promised_id.data, form->comm_id.data, form->comm_id.len);
+    r->promised_id.len = form->comm_id.len;
+    r->promised_epoch = form->epoch;
+    r->term = c->seen.term;
+    c->counters.promises++;
+    if (!MUTANT(PROMISE_UNRECORDED))
+        record_job(j, out);
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* exit_cause.c - the end of a worker: its cause, its report, and the reports of those that ended lately. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/agent/core/agent_core_internal.h"
+#include "proto/ranges.h"
+
+#define SIGNALS_MAX 64
+
+static Titan__Internal__ExitCause exit_cause(const struct agent_worker *w, const struct agent_exit *how, bool started)
+{
+    if (how->node_short)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT;
+    if (how->refused)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_REFUSED;
+    if (!started)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NOT_STARTED;
+    if (how->out_of_memory)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_OUT_OF_MEMORY;
+    if (w->end == END_HUNG)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_HANG;
+    if (w->fault)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_FAULTY;
+    if (w->end == END_ASKED)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_STOPPED;
+    if (how->code == 0)
+        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NONE;
+    return how->code > 0 ? TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT : TITAN__INTERNAL__EXIT_CAUSE__CAUSE_SIGNAL;
+}
+
+/* For a command about it that is still on its way. */
+static void keep_exit_report(struct agent_core *c, const struct agent_worker *w, const agent_message *report)
+{
+    titan_assert(report->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED);
+    size_t at = c->n_ended++ % ENDED_KEPT;
+    if (c->n_ended > ENDED_KEPT)
+        titan__internal__agent_message__free_unpacked(c->ended[at].report, NULL);
+    c->ended[at].job_id = w->job_id;
+    c->ended[at].worker_id = w->id;
+    c->ended[at].report = agent_message_copy(&report->base);
+}
+
+/* A command about a worker that has ended is answered with its exit report. A coordinator that does not hear it gives
+ * the command again, so this answer is not queued for the next session. */
+bool agent_exit_repeat(struct agent_core *c, uint64_t worker_id, struct agent_actions *out)
+{
+    for (size_t i = 0; i < MIN(c->n_ended, (size_t)ENDED_KEPT); i++)
+        if (c->ended[i].worker_id == worker_id) {
+            agent_send(c, c->ended[i].report, out);
+            return true;
+        }
+    return false;
+}
+
+void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct agent_exit *how, int64_t now,
+                       struct agent_actions *out)
+{
+    struct agent_worker **at = &c->workers;
+    while (*at && (*at)->id != worker_id)
+        at = &(*at)->next;
+    struct agent_worker *w = *at;
+    if (!w)
+        return;
+    *at = w->next;
+    titan_assert(!agent_worker_find(c, worker_id));
+    Titan__Internal__WorkerExited exited = TITAN__INTERNAL__WORKER_EXITED__INIT;
+    const char *reason = how->reason ? how->reason : "";
+    bool hung = w->end == END_HUNG && !*reason;
+    exited.job_id = w->job_id;
+    exited.worker_id = worker_id;
+    exited.exit_code = how->signal ? -1 : MIN(MAX(how->code, -1), 255);
+    exited.signal = MIN(MAX(how->signal, 0), SIGNALS_MAX);
+    exited.reason = w->fault ? agent_action_text(out, "it broke the protocol: %s", w->fault)
+                    : hung   ? agent_action_text(out, "did not leave epoch %" PRIu64 " in time", w->revoked_epoch)
+                             : agent_action_text(out, "%s", reason);
+    range_fit_text(exited.reason, strlen(exited.reason) + 1);
+    exited.last_step = MIN(how->last_step, RANGE_STEP_MAX);
+    exited.cause = exit_cause(w, how, !how->not_started);
+    MESSAGE(m, WORKER_EXITED, worker_exited, &exited);
+    keep_exit_report(c, w, &m);
+    if (!c->draining || !c->quiet) {
+        agent_progress_keep(c, w, now, out);
+        agent_report(c, &m, now, out);
+    }
+    agent_worker_free(w);
+    agent_jobs_trim(c, out);
+}

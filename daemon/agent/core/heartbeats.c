@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* heartbeats.c - heartbeats to the coordinator, and when it answered last. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/agent/core/agent_core_internal.h"
+
+#define STREAM_HEARTBEATS 4 /* in away_ms, while datagrams are answered */
+#define DEAF_MS 10000       /* without an answer, from a coordinator that has answered: another session */
+
+void agent_core_restore_contact(struct agent_core *c, int64_t at, int64_t epoch_until)
+{
+    titan_assert(!c->contact && c->sessions == 0);
+    c->contact_at = at;
+    c->contact = true;
+    c->leader_lease_ms = epoch_until > at ? (uint32_t)MIN(epoch_until - at, (int64_t)UINT32_MAX) : 0;
+}
+
+int64_t agent_core_contact(const struct agent_core *c)
+{
+    return c->contact ? c->contact_at : INT64_MIN;
+}
+
+void agent_coordinator_heard(struct agent_core *c, int64_t at)
+{
+    c->contact_at = c->contact ? MAX(c->contact_at, at) : at;
+    c->contact = true;
+    titan_assert(c->contact_at >= at);
+}
+
+/* Did an answer come lately, by stream or as a datagram? */
+static bool coordinator_answers(const struct agent_core *c, int64_t now)
+{
+    return MAX(c->contact ? c->contact_at : INT64_MIN, c->datagram_at) > now - (int64_t)c->away_ms;
+}
+
+/* Also between two sessions: it takes long to open one where many packets are lost. */
+static bool sends_heartbeats(const struct agent_core *c, int64_t now)
+{
+    return (c->registered && !c->ending) || (c->coordinator && c->session_term && coordinator_answers(c, now));
+}
+
+static void heartbeat_datagram(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    Titan__Internal__PeerHeartbeat b = TITAN__INTERNAL__PEER_HEARTBEAT__INIT;
+    peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+    struct proof_keys newest = {0};
+    b.incarnation = c->options.incarnation;
+    b.number = c->heartbeat;
+    b.hears = coordinator_answers(c, now);
+    if (c->session_keys.n) {
+        newest.n = 1;
+        memcpy(newest.key[0], c->session_keys.key[0], MAC_BYTES);
+    }
+    titan_assert(c->coordinator);
+    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT;
+    m.heartbeat = &b;
+    (void)agent_peer_send(c, c->coordinator, &m, &newest, out);
+}
+
+static void heartbeat_stream(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    Titan__Internal__AgentHeartbeat b = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
+    b.slots_used = agent_workers_alive(c);
+    b.number = c->heartbeat;
+    b.old_terms = c->counters.fenced_terms;
+    b.old_epochs = c->counters.fenced_epochs;
+    b.other_epochs = c->counters.refused;
+    b.forged = c->counters.forged;
+    b.out_of_range = c->counters.out_of_range;
+    b.unproved = c->counters.unproved;
+    MESSAGE(m, HEARTBEAT, heartbeat, &b);
+    agent_send(c, &m, out);
+    c->stream_heartbeat_at = now + c->away_ms / STREAM_HEARTBEATS;
+}
+
+/* A datagram shows that the node lives; the stream's heartbeat shows that commands and reports get through, and few are
+ * enough for that while datagrams are answered. */
+void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    const bool answered = c->datagram_at > now - 3 * (int64_t)c->heartbeat_ms;
+    titan_assert(c->heartbeat_ms > 0);
+    c->heartbeat++;
+    c->heartbeats[c->heartbeat % HEARTBEATS_KEPT].number = c->heartbeat;
+    c->heartbeats[c->heartbeat % HEARTBEATS_KEPT].at = now;
+    if (c->coordinator)
+        heartbeat_datagram(c, now, out);
+    if (c->registered && !c->ending && (!answered || now >= c->stream_heartbeat_at))
+        heartbeat_stream(c, now, out);
+    c->next_heartbeat_at =
+        now + MAX(c->heartbeat_ms * 3 / 4, 1u); /* at least every heartbeat_ms, also when a timer is late */
+    titan_assert(c->next_heartbeat_at > now);
+}
+
+void agent_on_heartbeat_datagram(struct agent_core *c, const peer_message *m)
+{
+    const uint64_t number = m->heartbeat_answer->number;
+    if (m->term == c->session_term && number && c->heartbeats[number % HEARTBEATS_KEPT].number == number)
+        c->datagram_at = MAX(c->datagram_at, c->heartbeats[number % HEARTBEATS_KEPT].at);
+}
+
+bool agent_on_heartbeat_answer(struct agent_core *c, const Titan__Internal__HeartbeatAnswer *m)
+{
+    if (m->number == 0 || c->heartbeats[m->number % HEARTBEATS_KEPT].number != m->number)
+        return false;
+    c->answered = true;
+    agent_coordinator_heard(c, c->heartbeats[m->number % HEARTBEATS_KEPT].at);
+    return true;
+}
+
+void agent_heartbeat_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    if (!sends_heartbeats(c, now) || now < c->next_heartbeat_at)
+        return;
+    agent_reports_expire(c, now);
+    agent_heartbeat(c, now, out);
+    /* Heartbeats go out and no answer comes back: a new session may do better. */
+    if (c->registered && c->answered && !c->ending && now - c->contact_at >= DEAF_MS) {
+        c->ending = true;
+        agent_action_add(out, AGENT_END_SESSION)->text = "the coordinator does not answer heartbeats";
+    }
+}
+
+int64_t agent_heartbeat_deadline(const struct agent_core *c)
+{
+    return sends_heartbeats(c, c->ticked_at) ? c->next_heartbeat_at : INT64_MAX;
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* straggler.c - a worker that needs much longer for a step than the others of its job on this node. */
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "daemon/agent/core/agent_core_internal.h"
+
+#define STRAGGLER_STEPS 20  /* a window has at least so many, and */
+#define STRAGGLER_MS 5000   /* lasts so long: short steps are noisy */
+#define STRAGGLER_RATIO 1.5 /* of the median */
+
+static int by_value(const void *a, const void *b)
+{
+    const double *x = (const double *)a, *y = (const double *)b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* Lower median of the last windows of a job's workers here; 0 with fewer than two. */
+static double median_step_time(const struct agent_core *c, uint64_t job_id, uint64_t epoch)
+{
+    size_t n = 0, all = agent_workers_alive(c);
+    _cleanup_free_ double *values = calloc(all + 1, sizeof(*values));
+    titan_assert(values);
+    for (const struct agent_worker *w = c->workers; w; w = w->next) {
+        if (w->job_id != job_id || w->step_time.epoch != epoch || w->step_time.busy_ms <= 0)
+            continue;
+        titan_assert(n < all);
+        values[n++] = w->step_time.busy_ms;
+    }
+    qsort(values, n, sizeof(*values), by_value);
+    return n < 2 ? 0 : values[(n - 1) / 2];
+}
+
+/* Its own time per step over windows of some steps, against the median of its job here. */
+void agent_straggler_sample(struct agent_core *c, struct agent_worker *w, int64_t now, struct agent_actions *out)
+{
+    const struct agent_sample *s = &w->sample;
+    if (s->epoch != w->step_time.epoch || s->step < w->step_time.step || s->busy_ns < w->step_time.busy_ns) {
+        w->step_time.epoch = s->epoch;
+        w->step_time.step = s->step;
+        w->step_time.busy_ns = s->busy_ns;
+        w->step_time.at = now;
+        w->step_time.busy_ms = 0;
+        w->step_time.straggles = false;
+        return;
+    }
+    uint64_t steps = s->step - w->step_time.step;
+    if (steps < STRAGGLER_STEPS || now - w->step_time.at < STRAGGLER_MS)
+        return;
+    w->step_time.busy_ms = (double)(s->busy_ns - w->step_time.busy_ns) / 1e6 / (double)steps;
+    w->step_time.step = s->step;
+    w->step_time.busy_ns = s->busy_ns;
+    w->step_time.at = now;
+    titan_assert(w->step_time.busy_ms >= 0);
+    double median = median_step_time(c, w->job_id, s->epoch);
+    bool before = w->step_time.straggles;
+    w->step_time.straggles = median > 0 && w->step_time.busy_ms > STRAGGLER_RATIO * median;
+    if (!w->step_time.straggles || before)
+        return;
+    Titan__Internal__WorkerStraggles m = TITAN__INTERNAL__WORKER_STRAGGLES__INIT;
+    m.job_id = w->job_id;
+    m.worker_id = w->id;
+    m.epoch = s->epoch;
+    m.busy_ms = w->step_time.busy_ms;
+    m.median_ms = median;
+    m.steps = (uint32_t)steps;
+    MESSAGE(message, STRAGGLES, straggles, &m);
+    agent_send(c, &message, out);
+}

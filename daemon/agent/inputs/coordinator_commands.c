@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* coordinator_commands.c - what the coordinator says, and how it is obeyed. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "daemon/agent/failover/failover.h"
+#include "daemon/agent/inputs/inputs.h"
+#include "daemon/common/epochs.h"
+
+static void on_start(struct agent_core *c, const Titan__Internal__StartWorkers *m, struct agent_actions *out)
+{
+    for (size_t i = 0; i < m->n_worker_ids && !c->draining; i++) {
+        if (agent_exit_repeat(c, m->worker_ids[i], out) || agent_worker_find(c, m->worker_ids[i]))
+            continue;
+        Titan__Internal__StartWorkers one = *m;
+        uint64_t id = m->worker_ids[i];
+        one.worker_ids = &id;
+        one.n_worker_ids = 1;
+        (void)agent_worker_add(c, m->job_id, id);
+        struct agent_action *a = agent_action_add(out, AGENT_START_WORKER);
+        a->job_id = m->job_id;
+        a->worker_id = id;
+        a->start = agent_action_copy(out, &one.base);
+    }
+}
+
+static void on_form(struct agent_core *c, const form_epoch *m, struct agent_actions *out)
+{
+    if (!epoch_workers_distinct(m)) {
+        c->counters.out_of_range++;
+        agent_log(out, AGENT_WARN, "an epoch with a worker in two places, dropped", "job=%" PRIu64 " epoch=%" PRIu64,
+                  m->job_id, m->epoch);
+        return;
+    }
+    struct agent_job *j = agent_job_make(c, m->job_id);
+    switch (agent_fence_form(j, m)) {
+    case FENCE_OLDER:
+        agent_fenced_epoch(c, "command to form", m->job_id, m->epoch, agent_job_accepted(j), out);
+        agent_refuse_form(c, j, m, out);
+        return;
+    case FENCE_OTHER:
+        c->counters.refused++;
+        agent_log(out, AGENT_WARN, "another epoch of this number is accepted or promised here",
+                  "job=%" PRIu64 " epoch=%" PRIu64, m->job_id, m->epoch);
+        agent_refuse_form(c, j, m, out);
+        return;
+    default:
+        agent_job_accept(c, j, m, NULL, out);
+        titan_assert(agent_job_accepted(j) == m->epoch);
+        agent_command_form(c, m, out);
+    }
+}
+
+/* A command to form may have waited in the socket of a stopped agent while the job went on without its node, so it is
+ * held until a heartbeat sent since is answered. */
+static bool commands_stale(const struct agent_core *c, int64_t now)
+{
+    return c->answered && failover_coordinator_away(c, now);
+}
+
+static void obey_held(struct agent_core *c, int64_t now, struct agent_actions *out)
+{
+    if (commands_stale(c, now))
+        return;
+    for (size_t i = 0; i < c->n_held; i++)
+        on_form(c, c->held[i], out);
+    agent_forms_drop(c);
+}
+
+static void on_revoke(struct agent_core *c, const Titan__Internal__RevokeEpoch *m, int64_t now,
+                      struct agent_actions *out)
+{
+    const struct agent_job *j = agent_job_find(c, m->job_id);
+    if (j && m->epoch < agent_job_accepted(j))
+        agent_fenced_epoch(c, "revoke", m->job_id, m->epoch, agent_job_accepted(j), out);
+    else
+        agent_command_revoke(c, m->job_id, m->epoch, now, out);
+}
+
+static void on_pause(struct agent_core *c, Titan__Internal__PauseJob *m, struct agent_actions *out)
+{
+    const struct agent_job *j = agent_job_find(c, m->job_id);
+    if (j && m->epoch < agent_job_accepted(j)) {
+        agent_fenced_epoch(c, "pause", m->job_id, m->epoch, agent_job_accepted(j), out);
+        return;
+    }
+    command_to_worker command = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    command.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
+    command.pause = m;
+    agent_command_job(c, m->job_id, &command, out);
+}
+
+static void on_stop(struct agent_core *c, const Titan__Internal__StopWorkers *m, struct agent_actions *out)
+{
+    for (size_t i = 0; i < m->n_worker_ids; i++)
+        (void)agent_exit_repeat(c, m->worker_ids[i], out);
+    for (struct agent_worker *w = c->workers; w; w = w->next) {
+        bool named = m->n_worker_ids == 0;
+        for (size_t i = 0; i < m->n_worker_ids && !named; i++)
+            named = m->worker_ids[i] == w->id;
+        if (w->job_id == m->job_id && named)
+            agent_command_stop(w, m->grace_ms, m->must_checkpoint, m->reason, END_ASKED, out);
+    }
+}
+
+static void on_committed(struct agent_core *c, const Titan__Internal__CheckpointCommitted *m, struct agent_actions *out)
+{
+    Titan__Internal__CheckpointCommitted committed = TITAN__INTERNAL__CHECKPOINT_COMMITTED__INIT;
+    command_to_worker command = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
+    committed.job_id = m->job_id;
+    committed.step = m->step;
+    command.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_CHECKPOINT_COMMITTED;
+    command.checkpoint_committed = &committed;
+    agent_command_job(c, m->job_id, &command, out);
+}
+
+void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, int64_t now, struct agent_actions *out)
+{
+    struct titan_error why;
+    if (!c->up || c->ending)
+        return;
+    if (!agent_fence_range(c, &m->base, &why)) {
+        char *text = agent_action_text(out, "invalid message from the coordinator: %s", why.msg);
+        agent_log(out, AGENT_WARN, "fenced", "reason=\"%s\"", text);
+        agent_action_add(out, AGENT_END_SESSION)->text = text;
+        c->ending = true;
+        return;
+    }
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK) {
+        agent_on_registration_ack(c, m->ack, now, out);
+        return;
+    }
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LIST_EPOCHS) {
+        agent_on_list_epochs(c, m->term, m->list_epochs->restored_term, now, out);
+        return;
+    }
+    /* A message without a term has that of the session's acknowledgement. */
+    if (!c->registered || !agent_fence_term(c, m->term ? m->term : c->session_term, NULL, out))
+        return;
+    titan_assert((m->term ? m->term : c->session_term) == c->seen.term);
+    switch (m->kind_case) {
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START:
+        on_start(c, m->start, out);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM:
+        if (commands_stale(c, now))
+            agent_form_hold(c, m->form, now);
+        else
+            on_form(c, m->form, out);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_REVOKE:
+        on_revoke(c, m->revoke, now, out);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE:
+        on_pause(c, m->pause, out);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP:
+        on_stop(c, m->stop, out);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_HEARTBEAT_ANSWER:
+        if (agent_on_heartbeat_answer(c, m->heartbeat_answer))
+            obey_held(c, now, out);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE:
+        agent_probe_start(c, m->probe, now, out);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED:
+        on_committed(c, m->checkpoint_committed, out);
+        if (m->checkpoint_committed->n_expired_paths)
+            agent_action_add(out, AGENT_REQUEST)->request = agent_action_copy(out, &m->base);
+        break;
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG:
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK:
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_RELEASE_GPUS:
+        agent_action_add(out, AGENT_REQUEST)->request = agent_action_copy(out, &m->base);
+        break;
+    default: /* of a newer coordinator */
+        break;
+    }
+}

@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/agent/shell/gpu_watch.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/machine.h"
+#include "daemon/agent/shell/nvml.h"
+#include "daemon/common/thread.h"
+
+#define WAIT_MS 250                    /* for an event, before the rest is looked at: a stop, a request */
+#define PAUSE_MS 1000                  /* where NVML has no events, or no answer */
+#define LOOK_MS (GPU_WATCH_OLD_MS / 6) /* all values, when nothing calls for them sooner */
+#define AGE_CHECK_MS LOOK_MS
+#define MEMORY_MOST (1ULL << 60) /* more is nonsense, and not passed on */
+#define CELSIUS_MOST 1000
+#define WATCH_STACK_BYTES ((size_t)512 * 1024)
+
+struct watched_gpu {
+    char visible[128]; /* as machine_gpu() has it */
+    nvmlDevice_t device;
+    bool registered;
+    uint64_t ecc_forgiven; /* errors that an operator has seen */
+    char fault[256];       /* that takes it out until it is released; "" = none */
+    struct gpu_state state;
+};
+
+/* Shared by the loop and the thread; the last of them frees it. */
+struct gpu_board {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    int refs;
+    bool stopped, failed; /* failed: NVML does not start, or knows nothing */
+    bool release, look;
+    uv_async_t *async; /* NULL = the loop is gone */
+    int64_t looked_ms; /* last; at first when the watch began */
+    char why[256];     /* it failed */
+    uint32_t slots;
+    struct {
+        struct gpu_state state; /* as the thread has told */
+        bool release, look;     /* look: not begun yet; what was found before does not count */
+    } gpus[];
+};
+
+/* The thread's own. */
+struct watcher {
+    struct gpu_board *board;
+    struct nvml nvml;
+    nvmlEventSet_t events; /* NULL = there are none */
+    bool failing;          /* the last wait for an event ended with an error */
+    uint32_t slots;
+    struct watched_gpu gpus[];
+};
+
+struct gpu_watch {
+    struct gpu_board *board;
+    struct log log;
+    uv_async_t async;
+    uv_timer_t age_timer;
+    bool old, failure_said;
+    int open_handles;
+    void (*changed)(void *data);
+    void (*done)(void *data);
+    void *data, *done_data;
+};
+
+static void board_unref(struct gpu_board *b)
+{
+    (void)pthread_mutex_lock(&b->lock);
+    const int refs = --b->refs;
+    (void)pthread_mutex_unlock(&b->lock);
+    titan_assert(refs >= 0);
+    if (refs > 0)
+        return;
+    titan_assert(!b->async);
+    (void)pthread_cond_destroy(&b->wake);
+    (void)pthread_mutex_destroy(&b->lock);
+    free(b);
+}
+
+/* --- the thread --------------------------------------------------------------------------------------------------- */
+
+/* Xids that a faulty program causes on a GPU that is well: the list that NVIDIA's device plug-in for Kubernetes leaves
+ * out of its health checks (internal/rm/health.go), after "Xid Errors" of the driver's documentation. */
+static bool xid_of_program(uint64_t xid)
+{
+    static const uint16_t programs[] = {13, 31, 43, 45, 68, 109};
+    for (size_t i = 0; i < ARRAY_SIZE(programs); i++)
+        if (programs[i] == xid)
+            return true;
+    return false;
+}
+
+static void gpu_fails(struct watched_gpu *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* The first fault stays: what follows it is often its result. */
+static void gpu_fails(struct watched_gpu *g, const char *fmt, ...)
+{
+    va_list ap;
+    if (g->fault[0])
+        return;
+    va_start(ap, fmt);
+    (void)vsnprintf(g->fault, sizeof(g->fault), fmt, ap);
+    va_end(ap);
+}
+
+/* By number, by UUID, or by the beginning of one, as CUDA takes them. */
+static nvmlReturn_t gpu_find(const struct nvml *n, struct watched_gpu *g)
+{
+    unsigned count = 0;
+    if (strspn(g->visible, "0123456789") == strlen(g->visible))
+        return n->by_index((unsigned)strtoul(g->visible, NULL, 10), &g->device);
+    nvmlReturn_t code = n->by_uuid(g->visible, &g->device);
+    if (code == NVML_SUCCESS || n->count(&count) != NVML_SUCCESS)
+        return code;
+    for (unsigned i = 0; i < count; i++) {
+        char uuid[NVML_UUID_SIZE] = "";
+        nvmlDevice_t device = NULL;
+        if (n->by_index(i, &device) == NVML_SUCCESS && n->uuid(device, uuid, sizeof(uuid)) == NVML_SUCCESS &&
+            !strncmp(uuid, g->visible, strlen(g->visible))) {
+            g->device = device;
+            return NVML_SUCCESS;
+        }
+    }
+    return code;
+}
+
+/* What the answer says of the GPU itself. */
+static void gpu_hear(const struct nvml *n, struct watched_gpu *g, nvmlReturn_t code)
+{
+    if (code == NVML_ERROR_GPU_IS_LOST)
+        gpu_fails(g, "the GPU has fallen off the bus (NVML: %s)", n->error_string(code));
+    else if (code == NVML_ERROR_RESET_REQUIRED)
+        gpu_fails(g, "the GPU needs a reset (NVML: %s)", n->error_string(code));
+}
+
+static void gpu_measure(const struct nvml *n, struct watched_gpu *g)
+{
+    struct gpu_state *const s = &g->state;
+    nvmlMemory_t memory = {0};
+    unsigned celsius = 0;
+    unsigned long long errors = 0;
+    nvmlReturn_t code = n->memory(g->device, &memory);
+    gpu_hear(n, g, code);
+    if (code == NVML_SUCCESS) {
+        s->memory_total = MIN(memory.total, MEMORY_MOST);
+        s->memory_used = MIN(memory.used, s->memory_total);
+    }
+    code = n->temperature(g->device, NVML_TEMPERATURE_GPU, &celsius);
+    gpu_hear(n, g, code);
+    s->celsius = code == NVML_SUCCESS && celsius < CELSIUS_MOST ? celsius : 0;
+    code = n->ecc_errors(g->device, NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC, &errors);
+    gpu_hear(n, g, code);
+    s->ecc = code == NVML_SUCCESS;
+    s->ecc_errors = s->ecc ? MIN(errors, MEMORY_MOST) : s->ecc_errors;
+    g->ecc_forgiven = s->ecc ? MIN(g->ecc_forgiven, s->ecc_errors) : g->ecc_forgiven;
+    if (s->ecc && s->ecc_errors > g->ecc_forgiven)
+        gpu_fails(g, "%llu uncorrected ECC error%s since the driver was loaded: reset the GPU", errors,
+                  errors == 1 ? "" : "s");
+}
+
+static void gpu_look(struct watcher *w, struct watched_gpu *g)
+{
+    const struct nvml *const n = &w->nvml;
+    struct gpu_state *const s = &g->state;
+    nvmlReturn_t code = g->device ? NVML_SUCCESS : gpu_find(n, g);
+    gpu_hear(n, g, code);
+    if (code == NVML_SUCCESS) {
+        gpu_hear(n, g, n->name(g->device, s->name, sizeof(s->name)));
+        gpu_hear(n, g, n->uuid(g->device, s->uuid, sizeof(s->uuid)));
+        gpu_measure(n, g);
+        if (w->events && !g->registered)
+            g->registered =
+                n->events_register(g->device, nvmlEventTypeXidCriticalError | nvmlEventTypeDoubleBitEccError,
+                                   w->events) == NVML_SUCCESS;
+    }
+    s->reason[0] = '\0';
+    if (g->fault[0])
+        (void)snprintf(s->reason, sizeof(s->reason), "%s", g->fault);
+    else if (code == NVML_ERROR_NOT_FOUND)
+        (void)snprintf(s->reason, sizeof(s->reason), "NVML knows no GPU '%.120s'", g->visible);
+    s->health = s->reason[0] ? GPU_OUT : GPU_WELL;
+}
+
+static void look(struct watcher *w)
+{
+    for (uint32_t i = 0; i < w->slots; i++)
+        gpu_look(w, &w->gpus[i]);
+}
+
+/* Tells the loop. */
+static void publish(struct watcher *w, const char *failed)
+{
+    struct gpu_board *const b = w->board;
+    (void)pthread_mutex_lock(&b->lock);
+    for (uint32_t i = 0; i < w->slots; i++)
+        if (!b->gpus[i].look)
+            b->gpus[i].state = w->gpus[i].state;
+    b->looked_ms = clock_mono_ms();
+    b->failed = failed;
+    (void)snprintf(b->why, sizeof(b->why), "%s", failed ? failed : "");
+    if (b->async)
+        (void)uv_async_send(b->async);
+    (void)pthread_mutex_unlock(&b->lock);
+}
+
+static void hear_event(struct watcher *w, const nvmlEventData_t *e)
+{
+    char uuid[NVML_UUID_SIZE] = "";
+    const bool named = w->nvml.uuid(e->device, uuid, sizeof(uuid)) == NVML_SUCCESS && uuid[0];
+    if (e->eventType != nvmlEventTypeXidCriticalError)
+        return; /* the look that follows counts ECC errors */
+    for (uint32_t i = 0; i < w->slots; i++) {
+        struct watched_gpu *g = &w->gpus[i];
+        if (g->device != e->device && !(named && !strcmp(uuid, g->state.uuid)))
+            continue;
+        g->state.xid = (uint32_t)MIN(e->eventData, (unsigned long long)UINT32_MAX);
+        if (!xid_of_program(e->eventData))
+            gpu_fails(g, "Xid %u: see the kernel's log, and NVIDIA's \"Xid Errors\"", g->state.xid);
+    }
+}
+
+/* Until ms have passed, or the loop wants something. */
+static void pause_for(struct gpu_board *b, int64_t ms)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += ms / 1000;
+    until.tv_nsec += ms % 1000 * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    (void)pthread_mutex_lock(&b->lock);
+    for (int rc = 0; !b->stopped && !b->release && !b->look && rc != ETIMEDOUT;)
+        rc = pthread_cond_clockwait(&b->wake, &b->lock, CLOCK_MONOTONIC, &until);
+    (void)pthread_mutex_unlock(&b->lock);
+}
+
+/* false: the watch is over. */
+static bool take_requests(struct watcher *w, bool *ret_look)
+{
+    struct gpu_board *const b = w->board;
+    (void)pthread_mutex_lock(&b->lock);
+    const bool on = !b->stopped;
+    *ret_look = b->release || b->look;
+    for (uint32_t i = 0; i < w->slots && *ret_look; i++) {
+        struct watched_gpu *g = &w->gpus[i];
+        b->gpus[i].look = false;
+        if (!b->gpus[i].release)
+            continue;
+        b->gpus[i].release = false;
+        g->fault[0] = '\0';
+        g->ecc_forgiven = g->state.ecc_errors;
+    }
+    b->release = b->look = false;
+    (void)pthread_mutex_unlock(&b->lock);
+    return on;
+}
+
+/* Returns whether the GPUs are to be looked at at once. */
+static bool await_event(struct watcher *w)
+{
+    bool any = false;
+    nvmlEventData_t event = {0};
+    for (uint32_t i = 0; i < w->slots; i++)
+        any |= w->gpus[i].registered;
+    const nvmlReturn_t code = any ? w->nvml.events_wait(w->events, &event, WAIT_MS) : NVML_ERROR_NOT_SUPPORTED;
+    const bool failed = any && code != NVML_SUCCESS && code != NVML_ERROR_TIMEOUT, again = failed && w->failing;
+    w->failing = failed;
+    if (code == NVML_SUCCESS)
+        hear_event(w, &event);
+    else if (!any || again)
+        pause_for(w->board, PAUSE_MS);
+    return code == NVML_SUCCESS || failed; /* a GPU that is lost ends the wait for all */
+}
+
+static void *watch_main(void *arg)
+{
+    struct watcher *const w = arg;
+    const nvmlReturn_t code = w->nvml.init();
+    bool now = true, asked = false;
+    int64_t looked = 0;
+    if (code != NVML_SUCCESS) {
+        publish(w, w->nvml.error_string(code));
+    } else {
+        if (w->nvml.events_create(&w->events) != NVML_SUCCESS)
+            w->events = NULL;
+        while (take_requests(w, &asked)) {
+            if (now || asked || clock_mono_ms() - looked >= LOOK_MS) {
+                look(w);
+                publish(w, NULL);
+                looked = clock_mono_ms();
+            }
+            now = await_event(w);
+        }
+        if (w->events)
+            (void)w->nvml.events_free(w->events);
+        (void)w->nvml.shutdown();
+    }
+    board_unref(w->board);
+    free(w);
+    return NULL;
+}
+
+/* --- the loop ----------------------------------------------------------------------------------------------------- */
+
+static void on_news(uv_async_t *async)
+{
+    struct gpu_watch *w = async->data;
+    struct gpu_board *const b = w->board;
+    char why[sizeof(b->why)];
+    (void)pthread_mutex_lock(&b->lock);
+    const bool failed = b->failed;
+    memcpy(why, b->why, sizeof(why));
+    (void)pthread_mutex_unlock(&b->lock);
+    if (failed && !w->failure_said)
+        tlog_warn(&w->log, "GPUs are not watched: NVML does not start", "reason=\"%s\"", why);
+    w->failure_said |= failed;
+    w->old = false;
+    w->changed(w->data);
+}
+
+static bool board_old(struct gpu_board *b)
+{
+    (void)pthread_mutex_lock(&b->lock);
+    const bool old = !b->failed && clock_mono_ms() - b->looked_ms > GPU_WATCH_OLD_MS;
+    (void)pthread_mutex_unlock(&b->lock);
+    return old;
+}
+
+static void on_age_timer(uv_timer_t *timer)
+{
+    struct gpu_watch *w = timer->data;
+    const bool old = board_old(w->board);
+    if (old && !w->old)
+        w->changed(w->data);
+    w->old = old;
+}
+
+bool gpu_watch_get(const struct gpu_watch *w, uint32_t slot, struct gpu_state *ret)
+{
+    if (!w || slot >= w->board->slots)
+        return false;
+    struct gpu_board *const b = w->board;
+    const bool old = board_old(b);
+    (void)pthread_mutex_lock(&b->lock);
+    const bool known = !b->failed;
+    *ret = b->gpus[slot].state;
+    (void)pthread_mutex_unlock(&b->lock);
+    if (old && ret->health != GPU_OUT) {
+        ret->health = GPU_OUT;
+        (void)snprintf(ret->reason, sizeof(ret->reason), "NVML has not answered for more than %d s",
+                       GPU_WATCH_OLD_MS / 1000);
+    }
+    titan_assert((ret->health == GPU_WELL) == !ret->reason[0]);
+    return known;
+}
+
+void gpu_watch_release(struct gpu_watch *w, uint32_t slot)
+{
+    if (!w || slot >= w->board->slots)
+        return;
+    (void)pthread_mutex_lock(&w->board->lock);
+    w->board->release = w->board->gpus[slot].release = true;
+    (void)pthread_cond_signal(&w->board->wake);
+    (void)pthread_mutex_unlock(&w->board->lock);
+}
+
+void gpu_watch_look(struct gpu_watch *w, uint32_t slot)
+{
+    if (!w || slot >= w->board->slots)
+        return;
+    struct gpu_board *const b = w->board;
+    (void)pthread_mutex_lock(&b->lock);
+    struct gpu_state *const s = &b->gpus[slot].state;
+    b->look = b->gpus[slot].look = true;
+    if (s->health == GPU_WELL) {
+        s->health = GPU_UNSEEN;
+        (void)snprintf(s->reason, sizeof(s->reason), "its GPU has not been looked at since a worker's device failed");
+    }
+    (void)pthread_cond_signal(&b->wake);
+    (void)pthread_mutex_unlock(&b->lock);
+}
+
+titan_status gpu_watch_open(uv_loop_t *loop, uint32_t slots, const char *library, void (*changed)(void *data),
+                            void *data, struct gpu_watch **ret, struct titan_error *err)
+{
+    struct nvml nvml;
+    titan_assert(slots > 0 && changed);
+    TRY(nvml_load(library, &nvml, err));
+    struct gpu_watch *w = calloc(1, sizeof(*w));
+    struct gpu_board *b = calloc(1, sizeof(*b) + slots * sizeof(b->gpus[0]));
+    struct watcher *watcher = calloc(1, sizeof(*watcher) + slots * sizeof(watcher->gpus[0]));
+    titan_assert(w && b && watcher);
+    *watcher = (struct watcher){.board = b, .nvml = nvml, .slots = slots};
+    for (uint32_t i = 0; i < slots; i++) {
+        if (!machine_gpu(i, watcher->gpus[i].visible))
+            (void)snprintf(watcher->gpus[i].visible, sizeof(watcher->gpus[i].visible), "%u", i);
+        b->gpus[i].state = (struct gpu_state){.health = GPU_UNSEEN, .reason = "its GPU has not been looked at yet"};
+    }
+    (void)pthread_mutex_init(&b->lock, NULL);
+    (void)pthread_cond_init(&b->wake, NULL);
+    b->refs = 2;
+    b->looked_ms = clock_mono_ms();
+    b->slots = slots;
+    b->async = &w->async;
+    *w = (struct gpu_watch){.board = b, .changed = changed, .data = data};
+    log_init(&w->log, "agent", "%s", "");
+    titan_status status = uv_async_init(loop, &w->async, on_news) ? titan_fail(err, TITAN_EIO, "no handle") : TITAN_OK;
+    titan_assert(status == TITAN_OK);
+    (void)uv_timer_init(loop, &w->age_timer);
+    w->async.data = w->age_timer.data = w;
+    w->open_handles = 2;
+    (void)uv_timer_start(&w->age_timer, on_age_timer, AGE_CHECK_MS, AGE_CHECK_MS);
+    errno = thread_start(WATCH_STACK_BYTES, watch_main, watcher);
+    if (errno) {
+        status = titan_fail_errno(err, "cannot start the thread that watches the GPUs");
+        free(watcher);
+        board_unref(b);
+        gpu_watch_close(w, NULL, NULL);
+        return status;
+    }
+    *ret = w;
+    return TITAN_OK;
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct gpu_watch *w = handle->data;
+    titan_assert(w->open_handles > 0);
+    if (--w->open_handles > 0)
+        return;
+    if (w->done)
+        w->done(w->done_data);
+    free(w);
+}
+
+void gpu_watch_close(struct gpu_watch *w, void (*done)(void *data), void *data)
+{
+    if (!w) {
+        if (done)
+            done(data);
+        return;
+    }
+    struct gpu_board *const b = w->board;
+    (void)pthread_mutex_lock(&b->lock);
+    titan_assert(!b->stopped && b->async == &w->async);
+    b->stopped = true;
+    b->async = NULL;
+    (void)pthread_cond_signal(&b->wake);
+    (void)pthread_mutex_unlock(&b->lock);
+    board_unref(b);
+    w->done = done;
+    w->done_data = data;
+    uv_close((uv_handle_t *)&w->async, on_closed);
+    uv_close((uv_handle_t *)&w->age_timer, on_closed);
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* oom.c - see oom.h. */
+#include "daemon/agent/shell/oom.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/units.h"
+
+struct oom_group {
+    struct oom_group *next;
+    uint32_t users;
+    bool v1;
+    char path[PATH_MAX];              /* the folder that counts; "" = the machine */
+    size_t root;                      /* so much of it is the hierarchy's */
+    uint64_t kills[OOM_LOOKS], looks; /* a ring: the newest looks */
+    uint64_t attributed;              /* kills up to this one have had their process */
+};
+
+/* The number behind "key " at the start of a line; false when there is none. */
+static bool file_number(const char *folder, const char *name, const char *key, uint64_t *ret)
+{
+    char path[PATH_MAX + 32];
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+    *ret = 0;
+    if (file_read(path, 1 << 20, &text, NULL) != TITAN_OK || !text.data)
+        return false;
+    const char *at = text.data;
+    const size_t len = strlen(key);
+    while (at && strncmp(at, key, len) != 0)
+        at = (at = strchr(at, '\n')) ? at + 1 : NULL;
+    char *end = NULL;
+    const unsigned long long value = at ? strtoull(at + len, &end, 10) : 0;
+    if (!at || end == at + len)
+        return false;
+    *ret = value;
+    return true;
+}
+
+/* --- which cgroup counts ------------------------------------------------------------------------------------------ */
+
+static bool count(const struct oom_watch *o, const struct oom_group *g, uint64_t *ret)
+{
+    if (!g->path[0])
+        return file_number(o->proc, "vmstat", "oom_kill ", ret);
+    if (g->v1)
+        return file_number(g->path, "memory.oom_control", "oom_kill ", ret);
+    return file_number(g->path, "memory.events.local", "oom_kill ", ret) ||
+           file_number(g->path, "memory.events", "oom_kill ", ret);
+}
+
+/* The path in a line of /proc/PID/cgroup, which is "ID:CONTROLLERS:PATH", of the hierarchy that has memory. */
+static bool memory_line(const char *text, bool *ret_v1, char path[PATH_MAX])
+{
+    bool found = false;
+    for (const char *line = text, *end; line && *line; line = end ? end + 1 : NULL) {
+        char controllers[256];
+        const char *names = strchr(line, ':'), *at = names ? strchr(names + 1, ':') : NULL;
+        end = strchr(line, '\n');
+        if (!at || (end && at > end))
+            continue;
+        (void)snprintf(controllers, sizeof(controllers), ",%.*s,", (int)MIN(at - names - 1, 250), names + 1);
+        const bool v1 = strstr(controllers, ",memory,"), v2 = strcmp(controllers, ",,") == 0;
+        if (!v1 && !(v2 && !found))
+            continue;
+        (void)snprintf(path, PATH_MAX, "%.*s", (int)strcspn(at + 1, "\n"), at + 1);
+        *ret_v1 = v1;
+        found = true;
+        if (v1)
+            break;
+    }
+    return found;
+}
+
+/* Version 1 counts in the cgroup of the process; version 2 where the memory controller is, there or above. */
+static void find_folder(const struct oom_watch *o, pid_t pid, struct oom_group *g)
+{
+    char file[PATH_MAX], path[PATH_MAX];
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    uint64_t kills;
+    g->path[0] = '\0';
+    (void)snprintf(file, sizeof(file), "%s/%d/cgroup", o->proc, (int)pid);
+    if (file_read(file, 65536, &text, NULL) != TITAN_OK || !text.data || !memory_line(text.data, &g->v1, path))
+        return;
+    static const char *const mounts[] = {"/memory", "", "/unified"};
+    for (size_t i = g->v1 ? 0 : 1; i < (g->v1 ? 1u : ARRAY_SIZE(mounts)); i++) {
+        g->root = (size_t)snprintf(g->path, PATH_MAX, "%s%s", o->cgroups, mounts[i]);
+        if (snprintf(g->path, PATH_MAX, "%s%s%s", o->cgroups, mounts[i], strcmp(path, "/") == 0 ? "" : path) >=
+                PATH_MAX ||
+            access(g->path, F_OK) != 0)
+            continue;
+        for (char *slash; !count(o, g, &kills) && !g->v1 && (slash = strrchr(g->path, '/')) > g->path + g->root - 1;)
+            *slash = '\0';
+        if (count(o, g, &kills))
+            return;
+    }
+    g->path[0] = '\0';
+}
+
+static struct oom_group *group_of(struct oom_watch *o, const struct oom_group *like)
+{
+    struct oom_group *g = o->groups;
+    while (g && strcmp(g->path, like->path) != 0)
+        g = g->next;
+    if (!g && (g = malloc(sizeof(*g)))) {
+        *g = *like;
+        g->next = o->groups;
+        o->groups = g;
+        (void)count(o, g, &g->kills[0]);
+        for (size_t i = 1; i < OOM_LOOKS; i++)
+            g->kills[i] = g->kills[0];
+    }
+    if (g)
+        g->users++;
+    return g;
+}
+
+void oom_group_leave(struct oom_watch *o, struct oom_group **group)
+{
+    struct oom_group *g = TAKE(*group), **at = &o->groups;
+    if (!g || --g->users > 0)
+        return;
+    while (*at != g)
+        at = &(*at)->next;
+    *at = g->next;
+    free(g);
+}
+
+void oom_group_follow(struct oom_watch *o, struct oom_group **group, pid_t pid)
+{
+    struct oom_group now = {.users = 0};
+    find_folder(o, pid, &now);
+    /* One of version 1 that ends is shown in the root. */
+    const bool ends = *group && (!now.path[0] || (now.v1 && now.path[now.root] == '\0'));
+    if (ends || (*group && strcmp(now.path, (*group)->path) == 0))
+        return;
+    oom_group_leave(o, group);
+    *group = group_of(o, &now);
+}
+
+void oom_watch_init(struct oom_watch *o)
+{
+    *o = (struct oom_watch){.proc = "/proc", .cgroups = "/sys/fs/cgroup"};
+}
+
+void oom_watch_look(struct oom_watch *o)
+{
+    for (struct oom_group *g = o->groups; g; g = g->next) {
+        const uint64_t before = g->kills[g->looks % OOM_LOOKS];
+        uint64_t *newest = &g->kills[++g->looks % OOM_LOOKS];
+        if (!count(o, g, newest))
+            *newest = before;
+    }
+}
+
+/* --- what acted --------------------------------------------------------------------------------------------------- */
+
+bool oom_limit_reached(uint64_t limit, uint64_t peak)
+{
+    return limit && (!peak || peak >= limit - limit / 64);
+}
+
+/* The nearest limit above the process that was reached: path is its folder then. False: none was. */
+static bool limit_reached(const struct oom_group *g, char path[PATH_MAX], uint64_t *ret_limit, uint64_t *ret_peak)
+{
+    memcpy(path, g->path, PATH_MAX);
+    for (char *slash; strlen(path) > g->root && (slash = strrchr(path, '/')); *slash = '\0') {
+        const bool limited = g->v1 ? file_number(path, "memory.limit_in_bytes", "", ret_limit) && *ret_limit >> 60 == 0
+                                   : file_number(path, "memory.max", "", ret_limit); /* "max" is no number */
+        const bool known =
+            limited && file_number(path, g->v1 ? "memory.max_usage_in_bytes" : "memory.peak", "", ret_peak);
+        if (limited && oom_limit_reached(*ret_limit, known ? *ret_peak : 0))
+            return true;
+    }
+    return false;
+}
+
+void oom_reason(const struct oom_numbers *n, const char *of, char *reason, size_t cap)
+{
+    char limit[UNITS_TEXT], peak[UNITS_TEXT];
+    (void)snprintf(reason, cap, "out of memory: limit %s%s, peak %s (oom_kill %" PRIu64 ")",
+                   format_bytes(n->limit, limit), of, format_bytes(n->peak, peak), n->kills);
+}
+
+enum oom oom_verdict(struct oom_group *group, const struct oom_watch *o, const char *own,
+                     const struct worker_limits *node, uint64_t rss_max, char *reason, size_t cap)
+{
+    uint64_t all = 0, limit = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE), of_limit, peak = 0;
+    char path[PATH_MAX], of[300] = " (the machine's)", limit_text[UNITS_TEXT], peak_text[UNITS_TEXT];
+    if (!group)
+        return OOM_NO;
+    const uint64_t before = MAX(group->attributed, group->kills[(group->looks + 1) % OOM_LOOKS]); /* the oldest */
+    if (!count(o, group, &all) || all <= before)
+        return OOM_NO;
+    if (!group->path[0] && rss_max < limit / 1000)
+        return OOM_NO;              /* the machine did not end for its sake */
+    group->attributed = before + 1; /* one process for one kill */
+    if (!group->path[0]) {
+        (void)snprintf(reason, cap,
+                       "perhaps out of memory: the kernel has just ended a process for memory, no cgroup says which; "
+                       "peak %s of the machine's %s",
+                       format_bytes(rss_max, peak_text), format_bytes(limit, limit_text));
+        return OOM_PERHAPS;
+    }
+    if (limit_reached(group, path, &of_limit, &peak)) {
+        limit = of_limit;
+        if (strcmp(path, own) == 0)
+            (void)snprintf(of, sizeof(of), "%s", worker_limits_origin(node, limit));
+        else
+            (void)snprintf(of, sizeof(of), " (of %.255s)", strrchr(path, '/') + 1);
+    }
+    oom_reason(&(struct oom_numbers){limit, peak ? peak : rss_max, all - before}, of, reason, cap);
+    return OOM_YES;
+}
