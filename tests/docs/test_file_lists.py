@@ -1,27 +1,25 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The three heads that docs/architecture.md names list every file of the agent, each in its own: those of the core, which include
-agent_core_internal.h or are included by it, those of epochs without a coordinator, and the shell's."""
+"""The three heads that docs/architecture.md names list every file of the agent, each those of its folders."""
 import re
 import sys
 from pathlib import Path
 
 AGENT = Path(__file__).resolve().parents[2] / "daemon/agent"
-CORE, SHELL, FAILOVER = "agent_core_internal.h", "agent.c", "failover/failover.h"
+CORE, FAILOVER, SHELL = "core/agent_core_internal.h", "failover/failover.h", "shell/agent_internal.h"
+HEADS = {"core": CORE, "inputs": CORE, "failover": FAILOVER, "shell": SHELL}
 
 
 def wrong(files):
     """{path below daemon/agent: text}: what a head lacks, and what it lists that is not its own."""
-    comment = {head: re.search(r"^/\* \w+\.[ch] - .*?\*/", files[head], re.M | re.S)[0] for head in (CORE, SHELL, FAILOVER)}
+    comment = {head: re.search(r"^/\* \w+\.[ch] - .*?\*/", files[head], re.M | re.S)[0] for head in (CORE, FAILOVER, SHELL)}
     heads = {head: set(re.findall(r"  (\w+\.c) ", text)) for head, text in comment.items()}
-    core = set(re.findall(r'#include "daemon/agent/(\w+)\.h"', files[CORE]))
     found = []
-    for path, text in files.items():
-        if not path.endswith(".c") or path == SHELL:
-            continue
-        own = FAILOVER if path.startswith("failover/") else CORE if f'/{CORE}"' in text or path[:-2] in core else SHELL
-        found += [f"{head}: {path} {'is missing' if head == own else 'is not of it'}"
-                  for head in heads if (head == own) != (Path(path).name in heads[head])]
+    for path in files:
+        own = HEADS.get(path.split("/")[0])
+        if path.endswith(".c"):
+            found += [f"{head}: {path} {'is missing' if head == own else 'is not of it'}"
+                      for head in heads if (head == own) != (Path(path).name in heads[head])] if own else [f"{path}: no head is for its folder"]
     names = {Path(path).name for path in files}
     return found + [f"{head}: there is no {name}" for head in heads for name in sorted(heads[head] - names)]
 
@@ -30,8 +28,8 @@ def main():
     print("1..2")
     files = {str(f.relative_to(AGENT)): f.read_text() for f in sorted(AGENT.rglob("*.[ch]"))}
     missing = wrong(files)
-    plants = [files | {"spare.c": ""}, files | {"spare.c": f'#include "daemon/agent/{CORE}"\n'}, files | {"failover/spare.c": ""},
-              {path: text for path, text in files.items() if path != "oom.c"}]
+    plants = [files | {"spare.c": ""}, files | {"core/spare.c": ""}, files | {"failover/spare.c": ""}, files | {"shell/spare.c": ""},
+              {path: text for path, text in files.items() if path != "shell/oom.c"}]
     missed = [k for k, plant in enumerate(plants) if len(wrong(plant)) != len(missing) + 1]
     print(f"{'not ok' if missed else 'ok'} 1 - a file that no head lists, and one that is gone, are found: {missed or len(plants)}")
     print(f"{'not ok' if missing else 'ok'} 2 - every file of the agent is in its head's list")
