@@ -15,6 +15,8 @@
 #define CONFIG_BYTES_MAX ((size_t)1 << 20)
 #define GEMMA_HEAD 256
 #define GEMMA_GELU "gelu_pytorch_tanh"
+#define ATTENTION_CAP "attn_logit_softcapping"
+#define LOGITS_CAP "final_logit_softcapping"
 #define LATENT_NORM_EPS 1e-6 /* in transformers' code, whatever rms_norm_eps is */
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
@@ -184,10 +186,19 @@ static titan_status read_no_rope(const struct json *root, struct model_dims *d, 
     return TITAN_OK;
 }
 
-/* Scores are divided by the root of query_pre_attn_scalar, which is most often the width of a head. */
-static titan_status read_gemma(const struct json *root, struct model_dims *d, struct titan_error *err)
+/* null is none, which is not what a missing key stands for. */
+static titan_status read_cap(const struct json *root, const char *key, double initial, double *ret,
+                             struct titan_error *err)
 {
-    static const char *const refused[] = {"attn_logit_softcapping", "final_logit_softcapping"};
+    const struct json *v = json_get(root, key);
+    *ret = v ? 0 : initial;
+    return v && v->type != JSON_NULL ? read_real(root, key, 0, ret, err) : TITAN_OK;
+}
+
+/* Scores are divided by the root of query_pre_attn_scalar, which is most often the width of a head. */
+static titan_status read_gemma(const struct json *root, const struct hf_family *f, struct model_dims *d,
+                               struct titan_error *err)
+{
     int64_t scalar;
 
     d->gelu = d->norm_offset = true;
@@ -200,10 +211,10 @@ static titan_status read_gemma(const struct json *root, struct model_dims *d, st
         return refuse("hidden_activation", "only \"" GEMMA_GELU "\" is supported", err);
     if (read_flag(root, "use_bidirectional_attention", false))
         return refuse("use_bidirectional_attention", "only false is supported", err);
-    for (size_t i = 0; i < ARRAY_SIZE(refused); i++)
-        if (json_real(root, refused[i], 0) != 0)
-            return refuse(refused[i], "only null is supported", err);
-    return TITAN_OK;
+    TRY(read_cap(root, ATTENTION_CAP, f->attention_softcap, &d->attention_softcap, err));
+    if (d->attention_softcap > 0 && f->attention_softcap == 0) /* transformers' class does not look at it */
+        return refuse(ATTENTION_CAP, "only null is supported", err);
+    return read_cap(root, LOGITS_CAP, f->logits_softcap, &d->logits_softcap, err);
 }
 
 static titan_status read_traits(const struct json *root, const struct hf_family *f, struct model_dims *d,
@@ -219,7 +230,7 @@ static titan_status read_traits(const struct json *root, const struct hf_family 
     if (f->latent && read_flag(root, "attention_bias", false))
         return refuse("attention_bias", "biases of latent attention are not supported", err);
     if (f->gemma)
-        return read_gemma(root, d, err);
+        return read_gemma(root, f, d, err);
     if (strcmp(json_string(root, "hidden_act", "silu"), "silu") != 0)
         return refuse("hidden_act", "only \"silu\" is supported", err);
     if (f->multipliers) {
@@ -529,6 +540,8 @@ titan_status hf_config_compare(const struct hf_config *c, const struct model_dim
                    {"residual_multiplier", factor(d->residual_multiplier), factor(t->residual_multiplier)},
                    {"attention_multiplier", d->attention_multiplier, t->attention_multiplier},
                    {"logits_scaling", factor(d->logits_scaling), factor(t->logits_scaling)},
+                   {"attention_softcap", d->attention_softcap, t->attention_softcap},
+                   {"logits_softcap", d->logits_softcap, t->logits_softcap},
                    {"latent_norm_eps", latent_eps(d), latent_eps(t)},
                    {"n_expert_groups", (double)d->n_expert_groups, (double)t->n_expert_groups},
                    {"n_limited_groups", (double)d->n_limited_groups, (double)t->n_limited_groups},
@@ -706,6 +719,14 @@ static void put_window(struct json_writer *w, const struct hf_family *f, const s
     json_end_array(w);
 }
 
+static void put_cap(struct json_writer *w, const char *key, double cap)
+{
+    if (cap > 0)
+        json_put_real(w, key, cap);
+    else
+        json_put_raw(w, key, "null");
+}
+
 static void put_traits(struct json_writer *w, const struct hf_family *f, const struct model_dims *d)
 {
     put_trait(w, &f->qk_norm, d->qk_norm, NULL);
@@ -718,6 +739,8 @@ static void put_traits(struct json_writer *w, const struct hf_family *f, const s
         const double by = d->attention_multiplier;
         json_put_int(w, "query_pre_attn_scalar", by > 0 ? llround(1 / (by * by)) : d->head_dim);
         json_put_string(w, "hidden_activation", GEMMA_GELU);
+        put_cap(w, ATTENTION_CAP, d->attention_softcap);
+        put_cap(w, LOGITS_CAP, d->logits_softcap);
     } else {
         json_put_string(w, "hidden_act", "silu");
     }

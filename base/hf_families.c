@@ -45,6 +45,9 @@ const struct hf_family hf_families[] = {
     {"olmo2", "Olmo2ForCausalLM", "olmo2",
      .qk_norm = ALWAYS, .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"),
      .output_norms = true, .no_input_norms = true, .qk_norm_whole = true, .norm_eps = 1e-5},
+    {"gemma2", "Gemma2ForCausalLM", "gemma2",
+     .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"), .output_norms = true, .gemma = true, .tied = true,
+     .window = "", .window_initial = 4096, .full_every = 2, .attention_softcap = 50, .logits_softcap = 30},
     {"gemma3_text", "Gemma3ForCausalLM", "gemma3",
      .qk_norm = ALWAYS, .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"),
      .output_norms = true, .gemma = true, .rope_theta = 1e6, .tied = true,
@@ -139,6 +142,10 @@ static const char *lacks_trait(const struct hf_family *f, const struct model_dim
         return lacks_gemma(d);
     if (!f->gemma && (d->gelu || d->norm_offset))
         return "with GELU or gains less 1";
+    if (d->attention_softcap > 0 && f->attention_softcap == 0)
+        return "with capped scores";
+    if (d->logits_softcap > 0 && !f->gemma)
+        return "with capped logits";
     if (factors && !f->multipliers)
         return "with multipliers";
     if (d->no_rope_every > 0 && !f->no_rope_layers)

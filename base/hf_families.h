@@ -44,10 +44,12 @@ struct hf_family {
      * layers; NULL: there is none. */
     const char *window;
     int64_t window_initial;
-    int64_t full_every;      /* every n-th layer has none, unless "layer_types" has them; 0: what window says */
-    double rope_local_theta; /* of layers with a window; 0: they rotate as the others */
-    const char *experts_in;  /* the names of router and experts begin so; NULL: "mlp" */
-    const char *expert[3];   /* names of an expert's w1, w3, w2; NULL: gate_proj, up_proj, down_proj */
+    int64_t full_every;       /* every n-th layer has none, unless "layer_types" has them; 0: what window says */
+    double rope_local_theta;  /* of layers with a window; 0: they rotate as the others */
+    double attention_softcap; /* where its key is missing; 0: it has none */
+    double logits_softcap;    /* of Gemma, where its key is missing */
+    const char *experts_in;   /* the names of router and experts begin so; NULL: "mlp" */
+    const char *expert[3];    /* names of an expert's w1, w3, w2; NULL: gate_proj, up_proj, down_proj */
 };
 
 extern const struct hf_family hf_families[];

@@ -54,6 +54,7 @@ struct model_dims {
     /* Granite's: of the embedding, of what a half layer adds, of scores in place of 1/sqrt(head_dim); logits are
      * divided by the last one. */
     double embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling;
+    double attention_softcap, logits_softcap; /* scores or logits x become cap tanh(x / cap) (Gemma 2) */
     /* Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434); kv_lora_rank 0: ordinary attention. */
     int64_t q_lora_rank; /* 0: queries straight from the input */
     int64_t kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim;

@@ -148,6 +148,8 @@ const struct recipe_key recipe_keys[] = {
     TRAIT("attention_multiplier", KEY_REAL, attention_multiplier,
           "Factor of products of queries and keys. 0: 1 / sqrt(head_dim)."),
     TRAIT("logits_scaling", KEY_REAL, logits_scaling, "Logits are divided by it. 0: 1."),
+    TRAIT("attention_softcap", KEY_REAL, attention_softcap, "Cap c of attention's scores: s becomes c tanh(s / c). 0: none."),
+    TRAIT("logits_softcap", KEY_REAL, logits_softcap, "Cap of logits, before the loss. 0: none."),
     DIM("q_lora_rank", q_lora_rank, 0, 1 << 20, "Latent attention: rank of the queries' projection. 0: none."),
     DIM("kv_lora_rank", kv_lora_rank, 0, 1 << 20, "Latent attention: rank of keys and values. 0: ordinary attention."),
     DIM("qk_nope_head_dim", qk_nope_head_dim, 0, 1 << 16, "Latent attention: part of a head without positions."),

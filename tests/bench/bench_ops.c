@@ -107,6 +107,8 @@ enum {
     BIAS_DW,
     WINDOW,
     SCALE,
+    SOFTCAP,
+    SOFTCAP_DX,
     COPY,
     EMBED,
     EMBED_DW,
@@ -220,6 +222,12 @@ static void call(struct bench *b, const struct op_call *o)
         break;
     case WINDOW:
         st = ops->window(s, (int32_t *)x[0], b->tokens, b->positions, n, 64);
+        break;
+    case SOFTCAP:
+        st = ops->softcap(s, x[0], x[1], b->dt, 30.0f, (size_t)(n * b->v));
+        break;
+    case SOFTCAP_DX:
+        st = ops->softcap_dgrad(s, x[0], x[0], x[1], b->dt, 30.0f, (size_t)(n * b->v));
         break;
     case SCALE:
         st = ops->scale(s, x[0], x[1], b->dt, 0.22f, (size_t)(n * c));
@@ -460,6 +468,16 @@ static void run_rest(struct bench *b)
         {.name = "add_bias", .kind = BIAS, .calls = 0, .bytes = 2 * (double)wide, .largest = wide},
         {.name = "bias_wgrad", .kind = BIAS_DW, .calls = 0, .bytes = (double)wide, .largest = wide},
         {.name = "window", .kind = WINDOW, .calls = 0, .bytes = 12 * n, .largest = (size_t)n * 4},
+        {.name = "softcap",
+         .kind = SOFTCAP,
+         .calls = 0,
+         .bytes = 2 * n * (double)b->v * e,
+         .largest = (size_t)(b->n * b->v) * es},
+        {.name = "softcap_dgrad",
+         .kind = SOFTCAP_DX,
+         .calls = 0,
+         .bytes = 3 * n * (double)b->v * e,
+         .largest = (size_t)(b->n * b->v) * es},
         {.name = "scale", .kind = SCALE, .calls = 0, .bytes = 2 * n * c * e, .largest = row},
         {.name = "copy", .kind = COPY, .calls = 0, .bytes = 2 * n * c * e, .largest = row},
         {.name = "embed",

@@ -57,7 +57,7 @@ def traits():
         yield f"{family} pp2 schedule=InterleavedZeroBubble ac=memory_budget:0.4"
         if family != "olmo":  # its norm over all heads does not go with tp
             yield from (f"{family} tp2", f"{family} dps2 tp2 async=true", f"{family} pp2 cp2 tp2 ac=selective:op schedule=ZBVZeroBubble")
-    yield from (f"gemma tied=true {mesh}" for mesh in ("dps2 tp2", "pp2 cp2 schedule=DualPipeV"))
+    yield from (f"gemma tied=true {mesh}" for mesh in ("dps2 tp2 chunks=3", "pp2 cp2 schedule=DualPipeV"))
 
 
 SINGLE = ["GPipe", "1F1B", "ZB1P"]

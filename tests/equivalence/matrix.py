@@ -94,7 +94,7 @@ FAMILIES = {
     "gemma": ("model.name=llama3", *SMALL, "model.dim=36", "model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=12", "model.ffn_hidden=96",
               "model.qk_norm=true", "model.output_norms=true", "model.norm_offset=true", "model.gelu=true",
               "model.embedding_multiplier=6", "model.sliding_window=7", "model.full_attention_every=2", "model.rope_theta=1000",
-              "model.rope_local_theta=100"),
+              "model.rope_local_theta=100", "model.attention_softcap=0.5", "model.logits_softcap=2"),
     "window": ("model.name=llama3", *SMALL, "model.dim=32", "model.n_heads=4", "model.n_kv_heads=2", "model.ffn_hidden=96",
                "model.sliding_window=7", "model.full_attention_every=3"),
     "moe": ("model.name=llama3_moe", *SMALL),

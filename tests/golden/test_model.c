@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model on a device (the CPU; TITAN_TEST_DEVICE names another) against PyTorch: initial values, loss, logits and
- * every gradient of sixteen models, 50 AdamW steps, and each gradient once more by finite differences. Values and
+ * every gradient of seventeen models, 50 AdamW steps, and each gradient once more by finite differences. Values and
  * digests: tests/golden/reference.py, and transformers_reference.py from transformers' classes. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -108,6 +108,8 @@ static struct model_dims dims_of(const struct json *d)
                              .no_rope_every = json_int(d, "no_rope_every", 0),
                              .sliding_window = json_int(d, "sliding_window", 0),
                              .full_attention_every = json_int(d, "full_attention_every", 0),
+                             .attention_softcap = json_real(d, "attention_softcap", 0),
+                             .logits_softcap = json_real(d, "logits_softcap", 0),
                              .rope_local_theta = json_real(d, "rope_local_theta", 0),
                              .output_norms = flag(d, "output_norms"),
                              .no_input_norms = flag(d, "no_input_norms"),
@@ -351,10 +353,10 @@ static void check_model(const char *name, enum dtype dt, double loss_limit, doub
 
 static void test_initial_values(void **state)
 {
-    static const char *const names[] = {"tiny",           "debugmodel",     "qwen3",         "moe",
-                                        "deepseek",       "hf_llama",       "hf_qwen3_yarn", "hf_qwen3_moe",
-                                        "hf_deepseek_v2", "hf_deepseek_v3", "hf_granite",    "hf_smollm3",
-                                        "hf_glm4_moe",    "hf_mistral",     "hf_olmo2",      "hf_gemma3"};
+    static const char *const names[] = {
+        "tiny",         "debugmodel",     "qwen3",          "moe",        "deepseek",   "hf_llama",    "hf_qwen3_yarn",
+        "hf_qwen3_moe", "hf_deepseek_v2", "hf_deepseek_v3", "hf_granite", "hf_smollm3", "hf_glm4_moe", "hf_mistral",
+        "hf_olmo2",     "hf_gemma3",      "hf_gemma2"};
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         struct fixture f;
@@ -447,6 +449,11 @@ static void test_transformers_gemma3(void **state)
 {
     (void)state;
     check_model("hf_gemma3", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_transformers_gemma2(void **state)
+{
+    (void)state;
+    check_model("hf_gemma2", DTYPE_F32, 1e-6, 1e-5);
 }
 static void test_transformers_glm4_moe(void **state)
 {
@@ -677,6 +684,7 @@ int main(void)
         quick(test_transformers_mistral),
         quick(test_transformers_olmo2),
         quick(test_transformers_gemma3),
+        quick(test_transformers_gemma2),
         quick(test_training_fp32),
         quick(test_adam_fp32),
         quick(test_training_bf16),

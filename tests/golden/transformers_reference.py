@@ -67,6 +67,11 @@ MODELS = {
                       norm_eps=1e-6, rope_scaling="linear", rope_factor=4.0, tied_embeddings=True, qk_norm=True, output_norms=True,
                       norm_offset=True, gelu=True, embedding_multiplier=8.0, attention_multiplier=0.25, sliding_window=17,
                       full_attention_every=2, rope_local_theta=100.0),
+    # as that, with caps of scores and logits that both come to, and no norms of heads
+    "hf_gemma2": dict(dim=64, n_layers=3, n_heads=4, n_kv_heads=2, head_dim=24, ffn_hidden=96, vocab_size=256, rope_theta=1000.0,
+                      norm_eps=1e-6, rope_scaling="none", tied_embeddings=True, output_norms=True, norm_offset=True, gelu=True,
+                      embedding_multiplier=8.0, attention_multiplier=0.5, sliding_window=17, full_attention_every=2,
+                      attention_softcap=0.25, logits_softcap=1.5),
     # a window in every layer, from which the longer sequences fall out
     "hf_mistral": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=24, ffn_hidden=96, vocab_size=256,
                        rope_theta=10000.0, norm_eps=1e-6, rope_scaling="none", sliding_window=17),
@@ -129,6 +134,10 @@ def build(name, d):
             head_dim=d["head_dim"], query_pre_attn_scalar=round(d["attention_multiplier"] ** -2), sliding_window=d["sliding_window"],
             layer_types=types, rope_parameters={"full_attention": rope(d), "sliding_attention": local}))
         return transformers.Gemma3ForCausalLM(config)
+    if name == "hf_gemma2":
+        return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(
+            head_dim=d["head_dim"], query_pre_attn_scalar=round(d["attention_multiplier"] ** -2), sliding_window=d["sliding_window"],
+            attn_logit_softcapping=d["attention_softcap"], final_logit_softcapping=d["logits_softcap"], **common))
     if name == "hf_mistral":
         return transformers.MistralForCausalLM(transformers.MistralConfig(head_dim=d["head_dim"], sliding_window=d["sliding_window"], **common))
     if name == "hf_smollm3":

@@ -105,7 +105,8 @@ static struct attention_data attention_data(struct checker *c, const struct atte
 {
     struct attention_data a = {.s = *s, .pad = pad};
     int64_t nq = s->b * s->tq, nk = s->b * s->tk;
-    a.ref = (struct attention_ref){s->b, s->tq, s->tk, s->h, s->kv, s->d, s->dv, NULL, NULL, NULL, (double)s->scale};
+    a.ref = (struct attention_ref){
+        s->b, s->tq, s->tk, s->h, s->kv, s->d, s->dv, NULL, NULL, NULL, (double)s->scale, (double)s->softcap};
     a.wq = s->h * s->d, a.wk = s->kv * s->d, a.wv = s->kv * s->dv, a.wo = s->h * s->dv;
     a.q = noise(c, nq * (a.wq + pad), s->dt, sharpness);
     a.k = noise(c, nk * (a.wk + 2 * pad), s->dt, sharpness);
@@ -218,6 +219,8 @@ static void attention_case(struct checker *c, struct attention_shape s, int64_t 
     snprintf(name, sizeof(name), "%s B%lld Tq%lld Tk%lld H%lld K%lld D%lld Dv%lld ld+%lld %s%s", name_of(s.dt),
              (long long)s.b, (long long)s.tq, (long long)s.tk, (long long)s.h, (long long)s.kv, (long long)s.d,
              (long long)s.dv, (long long)pad, mask_names[mask], order_names[s.order]);
+    if (s.softcap > 0)
+        strcat(name, ", capped");
     attention_forward(c, &a, name);
     attention_backward(c, &a, name);
     sweep(c);
@@ -415,24 +418,26 @@ static void head_tail_case(struct checker *c, enum dtype dt, int64_t ranks, int6
 
 static void check_attention_masks(struct checker *c, enum dtype dt)
 {
-    attention_case(c, (struct attention_shape){dt, 2, 100, 100, 4, 2, 32, 32, 0, 0, 0, 0, ATTENTION_FIXED}, 0, 2.0,
+    attention_case(c, (struct attention_shape){dt, 2, 100, 100, 4, 2, 32, 32, 0, 0, 0, 0, ATTENTION_FIXED, 0}, 0, 2.0,
                    DOCUMENTS, 100);
-    attention_case(c, (struct attention_shape){dt, 1, 71, 71, 3, 1, 24, 40, 0, 0, 0, 0, ATTENTION_FIXED}, 4, 1.0,
+    attention_case(c, (struct attention_shape){dt, 1, 71, 71, 3, 1, 24, 40, 0, 0, 0, 0, ATTENTION_FIXED, 0}, 4, 1.0,
                    DOCUMENTS, 71);
-    attention_case(c, (struct attention_shape){dt, 1, 65, 65, 2, 1, 16, 16, 0, 0, 0, 0, ATTENTION_FIXED}, 0, 1.0,
+    attention_case(c, (struct attention_shape){dt, 1, 65, 65, 2, 1, 16, 16, 0, 0, 0, 0, ATTENTION_FIXED, 0}, 0, 1.0,
                    DOCUMENTS, 65);
-    attention_case(c, (struct attention_shape){dt, 1, 33, 33, 1, 1, 128, 96, 0, 0, 0, 0, ATTENTION_FIXED}, 0, 1.0,
+    attention_case(c, (struct attention_shape){dt, 1, 33, 33, 1, 1, 128, 96, 0, 0, 0, 0, ATTENTION_FIXED, 0}, 0, 1.0,
                    DOCUMENTS, 33);
-    attention_case(c, (struct attention_shape){dt, 1, 64, 64, 2, 2, 16, 16, 0, 0, 0, 0, ATTENTION_FIXED}, 0, 2.0,
+    attention_case(c, (struct attention_shape){dt, 1, 64, 64, 2, 2, 16, 16, 0, 0, 0, 0, ATTENTION_FIXED, 0}, 0, 2.0,
                    HEAD_TAIL, 256);
-    attention_case(c, (struct attention_shape){dt, 2, 37, 150, 4, 1, 16, 32, 0, 0, 0, 0, ATTENTION_FIXED}, 2, 1.0,
+    attention_case(c, (struct attention_shape){dt, 2, 37, 150, 4, 1, 16, 32, 0, 0, 0, 0, ATTENTION_FIXED, 0}, 2, 1.0,
                    SCATTERED, 170);
-    attention_case(c, (struct attention_shape){dt, 1, 130, 33, 2, 2, 48, 16, 0, 0, 0, 0, ATTENTION_FIXED}, 8, 2.0,
+    attention_case(c, (struct attention_shape){dt, 1, 130, 33, 2, 2, 48, 16, 0, 0, 0, 0, ATTENTION_FIXED, 0}, 8, 2.0,
                    SCATTERED, 400);
-    ring_case(c, (struct attention_shape){dt, 1, 96, 96, 4, 2, 32, 32, 0, 0, 0, 0, ATTENTION_FIXED}, 3, DOCUMENTS, 96);
-    ring_case(c, (struct attention_shape){dt, 1, 50, 131, 2, 1, 16, 24, 0, 0, 0, 0, ATTENTION_FIXED}, 4, SCATTERED,
+    ring_case(c, (struct attention_shape){dt, 1, 96, 96, 4, 2, 32, 32, 0, 0, 0, 0, ATTENTION_FIXED, 0}, 3, DOCUMENTS,
+              96);
+    ring_case(c, (struct attention_shape){dt, 1, 50, 131, 2, 1, 16, 24, 0, 0, 0, 0, ATTENTION_FIXED, 0}, 4, SCATTERED,
               150);
-    ring_case(c, (struct attention_shape){dt, 1, 64, 64, 4, 4, 16, 16, 0, 0, 0, 0, ATTENTION_FIXED}, 2, HEAD_TAIL, 64);
+    ring_case(c, (struct attention_shape){dt, 1, 64, 64, 4, 4, 16, 16, 0, 0, 0, 0, ATTENTION_FIXED, 0}, 2, HEAD_TAIL,
+              64);
     merge_case(c, dt, 3, 5, 4, 24);
     head_tail_case(c, dt, 4, 20);
     head_tail_case(c, dt, 3, 100);
@@ -455,10 +460,10 @@ void device_attention_tiles_check(struct checker *c)
         const int64_t n = (int64_t)i / 2;
         attention_case(c,
                        (struct attention_shape){DTYPE_BF16, cases[n].b, cases[n].tq, cases[n].tk, cases[n].h,
-                                                cases[n].kv, cases[n].d, cases[n].dv, 0, 0, 0, 0, orders[i % 2]},
+                                                cases[n].kv, cases[n].d, cases[n].dv, 0, 0, 0, 0, orders[i % 2], 0},
                        cases[n].pad, 1.5, cases[n].mask, cases[n].length);
     }
-    ring_case(c, (struct attention_shape){DTYPE_BF16, 1, 256, 384, 2, 1, 64, 64, 0, 0, 0, 0, ATTENTION_FIXED}, 3,
+    ring_case(c, (struct attention_shape){DTYPE_BF16, 1, 256, 384, 2, 1, 64, 64, 0, 0, 0, 0, ATTENTION_FIXED, 0}, 3,
               DOCUMENTS, 384);
 }
 
@@ -476,24 +481,31 @@ void device_attention_check(struct checker *c)
             const int64_t *z = shapes[j];
             attention_case(c,
                            (struct attention_shape){both[i], z[0], z[1], z[1], z[2], z[3], z[4], z[5], 0, 0, 0, 0,
-                                                    ATTENTION_FIXED},
+                                                    ATTENTION_FIXED, 0},
                            j % 3 ? 0 : 8, j % 2 ? 3.0 : 1.0, CAUSAL, 0);
         }
         /* Of latent attention: heads of odd width, a scale of their own. */
-        attention_case(c, (struct attention_shape){both[i], 2, 45, 45, 3, 3, 21, 13, 0, 0, 0, 0.4f, ATTENTION_FIXED}, 0,
-                       1.0, CAUSAL, 0);
-        attention_case(c, (struct attention_shape){both[i], 1, 70, 70, 2, 2, 24, 16, 0, 0, 0, 0.3f, ATTENTION_FIXED}, 5,
-                       1.0, CAUSAL, 0);
-        attention_case(c, (struct attention_shape){both[i], 1, 40, 40, 2, 1, 9, 11, 0, 0, 0, 0, ATTENTION_FIXED}, 1,
+        attention_case(c, (struct attention_shape){both[i], 2, 45, 45, 3, 3, 21, 13, 0, 0, 0, 0.4f, ATTENTION_FIXED, 0},
+                       0, 1.0, CAUSAL, 0);
+        attention_case(c, (struct attention_shape){both[i], 1, 70, 70, 2, 2, 24, 16, 0, 0, 0, 0.3f, ATTENTION_FIXED, 0},
+                       5, 1.0, CAUSAL, 0);
+        attention_case(c, (struct attention_shape){both[i], 1, 40, 40, 2, 1, 9, 11, 0, 0, 0, 0, ATTENTION_FIXED, 0}, 1,
                        1.0, DOCUMENTS, 40);
+        const uint64_t random = c->random; /* what comes behind draws what it always has */
+        attention_case(c, (struct attention_shape){both[i], 2, 70, 70, 4, 2, 64, 64, 0, 0, 0, 0, ATTENTION_ANY, 2.0f},
+                       0, 2.0, CAUSAL, 0);
+        attention_case(c,
+                       (struct attention_shape){both[i], 1, 71, 71, 3, 1, 24, 40, 0, 0, 0, 0.4f, ATTENTION_FIXED, 1.5f},
+                       4, 2.0, DOCUMENTS, 71);
+        c->random = random;
         check_attention_packed(c, both[i]);
         check_attention_masks(c, both[i]);
     }
     struct tensor x = empty(c, 4096, DTYPE_F32);
-    struct attention_shape s = {DTYPE_F32, 1, 4, 4, 3, 2, 16, 16, NULL, NULL, NULL, 0, ATTENTION_FIXED};
+    struct attention_shape s = {DTYPE_F32, 1, 4, 4, 3, 2, 16, 16, NULL, NULL, NULL, 0, ATTENTION_FIXED, 0};
     bool ok = c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
     result(c, ok, "attention refuses query heads that key heads do not divide");
-    s = (struct attention_shape){DTYPE_F32, 1, 4, 5, 2, 2, 16, 16, NULL, NULL, NULL, 0, ATTENTION_FIXED};
+    s = (struct attention_shape){DTYPE_F32, 1, 4, 5, 2, 2, 16, 16, NULL, NULL, NULL, 0, ATTENTION_FIXED, 0};
     ok = c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
     s.tk = 4, s.index = x.p;
     ok = ok && c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
@@ -512,16 +524,16 @@ void device_attention_orders_check(struct checker *c)
         for (int j = 0; j < 4; j++) {
             const int64_t *z = shapes[j];
             attention_case(
-                c, (struct attention_shape){DTYPE_BF16, z[0], z[1], z[1], z[2], z[3], z[4], z[5], 0, 0, 0, 0, o},
+                c, (struct attention_shape){DTYPE_BF16, z[0], z[1], z[1], z[2], z[3], z[4], z[5], 0, 0, 0, 0, o, 0},
                 j % 2 ? 8 : 0, j % 2 ? 3.0 : 1.0, CAUSAL, 0);
         }
-        attention_case(c, (struct attention_shape){DTYPE_BF16, 1, 40, 40, 2, 2, 16, 16, 0, 0, 0, 0.3f, o}, 16, 1.0,
+        attention_case(c, (struct attention_shape){DTYPE_BF16, 1, 40, 40, 2, 2, 16, 16, 0, 0, 0, 0.3f, o, 0}, 16, 1.0,
                        CAUSAL, 0);
-        attention_case(c, (struct attention_shape){DTYPE_BF16, 1, 40, 40, 2, 1, 12, 20, 0, 0, 0, 0, o}, 1, 1.0, CAUSAL,
-                       0);
-        attention_case(c, (struct attention_shape){DTYPE_F32, 1, 40, 40, 2, 1, 16, 16, 0, 0, 0, 0, o}, 0, 1.0, CAUSAL,
-                       0);
-        attention_case(c, (struct attention_shape){DTYPE_BF16, 1, 40, 40, 2, 1, 16, 16, 0, 0, 0, 0, o}, 0, 1.0,
+        attention_case(c, (struct attention_shape){DTYPE_BF16, 1, 40, 40, 2, 1, 12, 20, 0, 0, 0, 0, o, 0}, 1, 1.0,
+                       CAUSAL, 0);
+        attention_case(c, (struct attention_shape){DTYPE_F32, 1, 40, 40, 2, 1, 16, 16, 0, 0, 0, 0, o, 0}, 0, 1.0,
+                       CAUSAL, 0);
+        attention_case(c, (struct attention_shape){DTYPE_BF16, 1, 40, 40, 2, 1, 16, 16, 0, 0, 0, 0, o, 0}, 0, 1.0,
                        DOCUMENTS, 40);
     }
 }

@@ -62,6 +62,7 @@ void ref_attention(double *out, double *lse, const double *q, const double *k, c
                     p[j] = ref_sees(s, b, i, j) ? 0.0 : -INFINITY;
                     for (int64_t e = 0; e < s->d; e++)
                         p[j] += q[(row * s->h + h) * s->d + e] * k[((b * s->tk + j) * s->kv + g) * s->d + e] * scale;
+                    p[j] = p[j] == -INFINITY || s->softcap == 0 ? p[j] : s->softcap * tanh(p[j] / s->softcap);
                     max = fmax(max, p[j]);
                 }
                 for (int64_t j = 0; j < s->tk; j++)
@@ -86,7 +87,9 @@ static void ref_attention_pair(double *dq, double *dk, double *dv, const double 
         score += q[e] * k[e] * scale;
     for (int64_t e = 0; e < s->dv; e++)
         dp += dout[e] * v[e];
-    double p = exp(score - lse), ds = p * (dp - delta) * scale;
+    double t = s->softcap > 0 ? tanh(score / s->softcap) : 0.0;
+    score = s->softcap > 0 ? s->softcap * t : score;
+    double p = exp(score - lse), ds = p * (dp - delta) * scale * (1.0 - t * t);
     for (int64_t e = 0; e < s->d; e++) {
         dq[e] += ds * k[e];
         dk[e] += ds * q[e];
@@ -189,14 +192,16 @@ static double loss_value(const void *arg)
     return d->aux[0] + d->aux[1] + d->aux[2];
 }
 
-/* Causal, and with rows out of order in two documents where the last row sees nothing. */
+/* Causal, the same with capped scores, and with rows out of order in two documents where the last row sees nothing. */
 static void check_attention_gradients(struct checker *c)
 {
     static const double index[] = {3, 0, 6, 1, 7, 4, 2, 5}, start[] = {0, 0, 5, 0, 5, 0, 0, 9};
-    for (int masked = 0; masked < 2; masked++) {
+    for (int which = 0; which < 3; which++) {
+        const bool masked = which == 2;
         struct difference_case d = {.shape = {.b = 2, .tq = 4, .tk = 4, .h = 4, .kv = 2, .d = 3, .dv = 3}};
+        d.shape.softcap = which == 1 ? 0.5 : 0.0;
         if (masked)
-            d.shape = (struct attention_ref){1, 8, 8, 4, 2, 3, 2, index, start, index, 0.7};
+            d.shape = (struct attention_ref){1, 8, 8, 4, 2, 3, 2, index, start, index, 0.7, 0};
         const struct attention_ref *s = &d.shape;
         int64_t nq = 8 * s->h * s->d, nk = 8 * s->kv * s->d, nv = 8 * s->kv * s->dv;
         d.n = 8 * s->h * s->dv;
@@ -209,7 +214,10 @@ static void check_attention_gradients(struct checker *c)
         result(c,
                differences(c, d.q, dq, nq, attention_value, &d) && differences(c, d.k, dk, nk, attention_value, &d) &&
                    differences(c, d.v, dv, nv, attention_value, &d),
-               "reference: attention gradients by finite differences%s", masked ? ", masked" : "");
+               "reference: attention gradients by finite differences%s",
+               masked       ? ", masked"
+               : which == 1 ? ", capped"
+                            : "");
     }
     sweep(c);
 }

@@ -15,7 +15,8 @@ void ref_rmsnorm_grad(double *dx, double *dg, const double *dy, const double *x,
 struct attention_ref {
     int64_t b, tq, tk, h, kv, d, dv;
     const double *index, *start, *key_index;
-    double scale; /* 0: 1/sqrt(D) */
+    double scale;   /* 0: 1/sqrt(D) */
+    double softcap; /* 0: none */
 };
 /* q (B*Tq,H,D), k (B*Tk,K,D), v (B*Tk,K,Dv), dense. */
 void ref_attention(double *out, double *lse, const double *q, const double *k, const double *v,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_sums.c - sums, scales, biases, windows and hashes of arrays, and initial weights. */
+/* device_sums.c - sums, scales, caps, biases, windows and hashes of arrays, and initial weights. */
 #include <math.h>
 #include <string.h>
 
@@ -120,6 +120,26 @@ static void scale_case(struct checker *c, enum dtype dt, int64_t n)
     sweep(c);
 }
 
+static void softcap_case(struct checker *c, enum dtype dt, int64_t n)
+{
+    const uint64_t random = c->random; /* what comes behind draws what it always has */
+    struct tensor x = noise(c, n, dt, 4.0), dout = noise(c, n, dt, 1.0), out = empty(c, n, dt), dx = empty(c, n, dt);
+    double *want = values(c, n), *dwant = values(c, n);
+    for (int64_t i = 0; i < n; i++) {
+        want[i] = 1.5 * tanh(x.x[i] / 1.5);
+        dwant[i] = dout.x[i] * (1 - tanh(x.x[i] / 1.5) * tanh(x.x[i] / 1.5));
+    }
+    need(c, c->ops->softcap(c->s, out.p, x.p, dt, 1.5f, (size_t)n), "softcap");
+    need(c, c->ops->softcap_dgrad(c->s, dx.p, dout.p, x.p, dt, 1.5f, (size_t)n), "softcap_dgrad");
+    need(c, c->ops->softcap_dgrad(c->s, dout.p, dout.p, x.p, dt, 1.5f, (size_t)n), "softcap_dgrad");
+    bool ok = near(c, download(c, &out), want, n, limit_of(dt), "capped");
+    ok = near(c, download(c, &dx), dwant, n, limit_of(dt), "gradient") && ok;
+    ok = same(c, download(c, &dout), download(c, &dx), n, "gradient in place") && ok;
+    result(c, ok, "softcap and its gradient %s %lld", name_of(dt), (long long)n);
+    c->random = random;
+    sweep(c);
+}
+
 /* A bias of n rows of w columns, ld apart, and its gradient, twice: it is added to what is there. */
 static void bias_case(struct checker *c, enum dtype dt, int64_t n, int64_t w, int64_t ld)
 {
@@ -177,6 +197,7 @@ void device_sums_check(struct checker *c)
     for (int i = 0; i < 2; i++) {
         scale_case(c, both[i], 4096);
         scale_case(c, both[i], 4097);
+        softcap_case(c, both[i], 4097);
         bias_case(c, both[i], 37, 64, 64);
         bias_case(c, both[i], 300, 200, 208);
         bias_case(c, both[i], 70, 19, 24);

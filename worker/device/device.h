@@ -33,7 +33,7 @@
 #include "base/float8.h"
 #include "base/rng.h"
 
-#define TITAN_DEVICE_ABI 17 /* declarations 287f44a1a8e9f21a (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 18 /* declarations 7d1c78341619bde4 (tests/docs/test_abi.py) */
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -133,6 +133,7 @@ struct attention_shape {
     const int32_t *key_index;     /* (B*Tk) */
     float scale;                  /* of the scores; 0: 1/sqrt(D) */
     enum attention_order order;
+    float softcap; /* a scaled score s becomes softcap tanh(s / softcap); 0: it stays */
 };
 
 /* How the operands of a product become float8. Each is multiplied by a scale in fp32 and rounded to its type; the sums
@@ -469,6 +470,11 @@ struct device_ops {
     titan_status (*accumulate)(struct stream *s, float *dst, const float *src, size_t n);
     /* out (n) dt = factor * x (n) dt; out may be x. */
     titan_status (*scale)(struct stream *s, void *out, const void *x, enum dtype dt, float factor, size_t n);
+    /* out (n) dt = cap * tanh(x / cap), cap > 0; out may be x. */
+    titan_status (*softcap)(struct stream *s, void *out, const void *x, enum dtype dt, float cap, size_t n);
+    /* dx (n) dt = dout * (1 - tanh(x / cap)^2); dx may be dout. */
+    titan_status (*softcap_dgrad)(struct stream *s, void *dx, const void *dout, const void *x, enum dtype dt, float cap,
+                                  size_t n);
     /* out[i] (device, fp64) = sum of x (or of x^2 where square) over elements [i*block, min((i+1)*block, n)), each
      * block summed in one fixed order in fp64, so results do not depend on how a buffer is cut at block bounds. A
      * non-finite element makes its block's sum non-finite. */
@@ -527,7 +533,7 @@ struct device_ops {
     X(rmsnorm_dgrad) X(rmsnorm_dgain) X(add_rmsnorm) X(rope) X(window) X(attention) X(attention_dgrad) X(attention_work_bytes) \
     X(attention_merge) X(swiglu) X(swiglu_dgrad) X(add) X(router) X(router_dgrad) X(router_balance) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
-    X(accumulate) X(scale) X(block_sums) X(sum) X(hash) X(weights) X(adamw) X(adamw_all) X(sgd) \
+    X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(weights) X(adamw) X(adamw_all) X(sgd) \
     X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode)
 /* clang-format on */
 

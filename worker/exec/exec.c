@@ -487,9 +487,9 @@ static titan_status update_units(const struct call *c)
 {
     const struct program *p = c->e->p;
     const int n = c->a->n_operands / UPDATE_OPERANDS;
-    struct update_range ranges[OP_WORDS];
+    struct update_range ranges[OP_PARTS];
 
-    titan_assert(n <= OP_WORDS && c->a->n_operands == n * UPDATE_OPERANDS);
+    titan_assert(n <= OP_PARTS && c->a->n_operands == n * UPDATE_OPERANDS);
     if (!c->e->update)
         return TITAN_OK;
     for (int i = 0; i < n; i++) {

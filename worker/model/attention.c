@@ -16,6 +16,7 @@ static struct attention_heads heads_of(const struct block *k, const struct block
                                     .d = z->d,
                                     .dv = z->dv,
                                     .scale = model_score_scale(k->layout->model),
+                                    .softcap = k->layout->model->dims.attention_softcap,
                                     .order = k->masked ? ATTENTION_FIXED : k->order};
 }
 
@@ -44,7 +45,8 @@ static struct tensor dgrad_work(struct block *k, const struct attention_heads *h
                                           .kv = heads->kv,
                                           .d = heads->d,
                                           .dv = heads->dv,
-                                          .order = heads->order};
+                                          .order = heads->order,
+                                          .softcap = (float)heads->softcap};
     const size_t bytes = k->ops->attention_work_bytes(k->dev, &shape);
     return emit_tensor(k->e, BUF_WORK, "attention_work", DTYPE_U8, 1, (int64_t)MAX(bytes, 1));
 }

@@ -646,15 +646,20 @@ static void head_piece(struct block *k, const struct head *head, const struct bl
 {
     const enum phase phase = k->e->phase;
     const bool gradient = tensor_exists(head->dxn);
+    const double cap = k->layout->model->dims.logits_softcap;
     const struct tensor xn = tensor_rows(head->xn, from, n);
     const struct tensor losses =
         tensor_exists(head->losses) ? tensor_cols(head->losses, from, n) : block_new_f32(k, BUF_WORK, "losses", 1, n);
     /* logits (n,V) */
     const struct tensor logits = block_new(k, BUF_ACTIVATION, "logits", n, block_sizes(k).v);
+    const struct tensor uncapped =
+        cap > 0 && gradient ? block_new(k, BUF_ACTIVATION, "uncapped", n, logits.cols) : logits;
     struct unit_buffers out = head->out;
 
     titan_assert(from >= 0 && n > 0 && from + n <= head->xn.rows);
-    block_linear(k, &out, output_role(k), 1, logits, xn);
+    block_linear(k, &out, output_role(k), 1, uncapped, xn);
+    if (cap > 0)
+        EMIT(k->e, softcap, logits, uncapped, .cap = cap);
     losses_of(k, losses, logits, tensor_cols(tokens->targets, from, n), gradient);
     if (tensor_exists(head->statistics))
         EMIT(k->e, loss_sum, head->statistics, losses);
@@ -662,6 +667,8 @@ static void head_piece(struct block *k, const struct head *head, const struct bl
         return;
     /* The gradient is that of the sum over tokens; the mean over the global batch is the optimizer's factor. */
     k->e->phase = PHASE_DGRAD;
+    if (cap > 0)
+        EMIT(k->e, softcap_dgrad, logits, logits, uncapped, .cap = cap);
     block_linear_dgrad(k, &out, output_role(k), 1, tensor_rows(head->dxn, from, n), logits);
     k->e->phase = PHASE_WGRAD;
     out.first = head->out.first && from == 0;
@@ -735,4 +742,6 @@ void head_logits(struct block *k, const struct unit_buffers *u, const struct uni
 
     scale_logits(k, xn);
     block_linear(k, output_unit(k, u, tied), output_role(k), 1, logits, xn);
+    if (k->layout->model->dims.logits_softcap > 0)
+        EMIT(k->e, softcap, logits, logits, .cap = k->layout->model->dims.logits_softcap);
 }

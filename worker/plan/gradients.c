@@ -373,7 +373,7 @@ static struct tensor state_of(const struct builder *b, int unit, int buffer)
 /* Units that one action updates. */
 struct updates {
     int n;
-    struct tensor of[OP_WORDS][UPDATE_OPERANDS];
+    struct tensor of[OP_PARTS][UPDATE_OPERANDS];
 };
 
 static void emit_updates(struct builder *b, struct updates *updates)
@@ -388,7 +388,7 @@ static void emit_updates(struct builder *b, struct updates *updates)
 static void add_update(struct builder *b, struct updates *updates, int unit, int state)
 {
     const struct unit_state *u = &b->units[unit];
-    const int most = b->opt->update_together && !b->opt->offload ? OP_WORDS : 1;
+    const int most = b->opt->update_together && !b->opt->offload ? OP_PARTS : 1;
 
     if (updates->n == 0)
         builder_stamp(b, PHASE_UPDATE, unit, NONE, NONE);

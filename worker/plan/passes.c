@@ -260,7 +260,7 @@ static titan_status join(struct program *p, struct action *a, const struct actio
     struct op_params params = *action_params(p, a);
     const int pairs = a->n_operands / 2, more = b->n_operands / 2, first = p->n_operands;
 
-    titan_assert(pairs + more <= OP_WORDS);
+    titan_assert(pairs + more <= OP_PARTS);
     for (int i = 0; i < more; i++)
         params.part[pairs + i] = action_params(p, b)->part[i];
     TRY(append_params(p, &params, &a->params, err));

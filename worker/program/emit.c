@@ -383,7 +383,8 @@ void emit_attention(struct emitter *e, struct tensor out, struct tensor lse, str
                                                    .ldk = k.ld,
                                                    .ldv = v.ld,
                                                    .ldo = out.ld,
-                                                   .scale = (float)heads->scale},
+                                                   .scale = (float)heads->scale,
+                                                   .softcap = heads->softcap},
                                      .flags = (masked ? OP_MASKED : 0) | order_flag(heads->order),
                                      .dt = (uint8_t)q.dt};
     const struct tensor t[] = {out, lse, q, k, v, m->index, m->start, m->key_index};
@@ -413,7 +414,8 @@ void emit_attention_dgrad(struct emitter *e, struct tensor dq, struct tensor dk,
                                                          .lddk = dk.ld,
                                                          .lddv = dv.ld,
                                                          .lddo = dout.ld,
-                                                         .scale = (float)heads->scale},
+                                                         .scale = (float)heads->scale,
+                                                         .softcap = heads->softcap},
                                      .flags = (masked ? OP_MASKED : 0) | order_flag(heads->order),
                                      .dt = (uint8_t)q.dt};
     const struct tensor t[] = {dq, dk, dv, dout, out, lse, q, k, v, work, m->index, m->start, m->key_index};
@@ -457,7 +459,7 @@ void emit_optimise(struct emitter *e, const struct tensor (*units)[UPDATE_OPERAN
     const int shard = OPERAND_OF(optimise, shard);
     struct op_params params = {.dt = (uint8_t)units[0][shard].dt};
 
-    titan_assert(n > 0 && n <= OP_WORDS);
+    titan_assert(n > 0 && n <= OP_PARTS);
     for (int i = 0; i < n; i++)
         params.part[i] = tensor_numel(units[i][shard]);
     emit_checked(e, OP_OPTIMISE, &params, 1, units[0], UPDATE_OPERANDS * n);

@@ -86,7 +86,8 @@ struct attention_mask {
 struct attention_heads {
     int64_t b; /* sequences; 1 when masked */
     int64_t h, kv, d, dv;
-    double scale; /* of the scores; 0: 1/sqrt(d) */
+    double scale;   /* of the scores; 0: 1/sqrt(d) */
+    double softcap; /* device.h's */
     enum attention_order order;
 };
 void emit_attention(struct emitter *e, struct tensor out, struct tensor lse, struct tensor q, struct tensor k,
@@ -98,7 +99,7 @@ void emit_attention_dgrad(struct emitter *e, struct tensor dq, struct tensor dk,
 void emit_copy(struct emitter *e, struct tensor dst, struct tensor src);
 /* PACK: the gradients (n) of all of a unit, cut for so many owners. */
 void emit_pack(struct emitter *e, struct tensor slices, const struct tensor *gradients, int n, int64_t owners);
-/* OPTIMISE: state, shard and gradient of each of so many units, OP_WORDS at most. */
+/* OPTIMISE: state, shard and gradient of each of so many units, OP_PARTS at most. */
 void emit_optimise(struct emitter *e, const struct tensor (*units)[UPDATE_OPERANDS], int n);
 
 /* --- transfers: on the stream of their channel -------------------------------------------------------------------- */

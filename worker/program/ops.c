@@ -100,7 +100,7 @@ int op_forms(enum op op, const struct op_params *params, int members, int given,
 #define GIVEN(name) const int64_t name UNUSED = own->name;
 #define PART                                                                                                           \
     const int64_t *const part = own->part;                                                                             \
-    most = OP_WORDS;
+    most = OP_PARTS;
 #define OPERAND(called, how, when, type, ...)                                                                          \
     if (when) {                                                                                                        \
         if (count < FORMS_MAX)                                                                                         \

@@ -60,7 +60,8 @@ static inline enum attention_order op_attention_order(uint32_t flags)
 }
 
 /* Each operation's numbers: struct op_matmul {M, N, K, lda, ldb, ldc}. */
-#define OP_WORDS 16
+#define OP_WORDS 17
+#define OP_PARTS 16 /* of a bucket */
 #define OP(NAME, name, class, type, flops, numbers, ...)                                                               \
     struct op_##name {                                                                                                 \
         numbers                                                                                                        \
@@ -68,13 +69,13 @@ static inline enum attention_order op_attention_order(uint32_t flags)
 #define NUM(name, ...) int64_t name;
 #define GIVEN(name) int64_t name;
 #define REAL(name) double name;
-#define PART int64_t part[OP_WORDS];
+#define PART int64_t part[OP_PARTS];
 #include "worker/program/ops.def"
 
 struct op_params {
     union {
         int64_t word[OP_WORDS]; /* the numbers as they lie, to compare or print any operation's */
-        int64_t part[OP_WORDS]; /* ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE */
+        int64_t part[OP_PARTS]; /* ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE */
 #define OP(NAME, name, ...) struct op_##name name;
 #include "worker/program/ops.def"
     };

@@ -254,6 +254,13 @@ static size_t hashed_bytes(const struct program *p, int buffer, size_t bytes)
     return p->buffers[buffer].kind == BUF_WORK ? 0 : bytes;
 }
 
+/* The last number of attention came later: without a cap of scores programs have the hashes that they had. */
+static int hashed_words(enum op op, const struct op_params *q)
+{
+    const int n = op_words(op);
+    return (op == OP_ATTENTION || op == OP_ATTENTION_DGRAD) && q->word[n - 1] == 0 ? n - 1 : n;
+}
+
 static uint64_t hash_action(uint64_t hash, const struct program *p, const struct action *a)
 {
     const struct op_params *q = action_params(p, a);
@@ -262,7 +269,7 @@ static uint64_t hash_action(uint64_t hash, const struct program *p, const struct
 
     for (size_t i = 0; i < ARRAY_SIZE(words); i++)
         hash = hash_word(hash, (uint64_t)words[i]);
-    for (int i = 0; i < op_words((enum op)a->op); i++)
+    for (int i = 0; i < hashed_words((enum op)a->op, q); i++)
         hash = hash_word(hash, (uint64_t)q->word[i]);
     for (int i = 0; i < a->n_operands; i++) {
         const struct operand *o = &action_operands(p, a)[i];

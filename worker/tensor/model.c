@@ -95,7 +95,8 @@ static titan_status check_dims(const struct model_dims *d, struct titan_error *e
         return titan_fail(err, TITAN_EINVAL, "model: head width %ld is odd, rotary embedding needs pairs",
                           (long)head_width(d));
     if (d->rope_dim < 0 || d->rope_dim % 2 != 0 || d->rope_dim > head_width(d) || d->no_rope_every < 0 ||
-        d->sliding_window < 0 || d->full_attention_every < 0 || d->rope_local_theta < 0)
+        d->sliding_window < 0 || d->full_attention_every < 0 || d->rope_local_theta < 0 || d->attention_softcap < 0 ||
+        d->logits_softcap < 0)
         return titan_fail(err, TITAN_EINVAL, "model: %ld columns of a head of %ld cannot be rotated", (long)d->rope_dim,
                           (long)head_width(d));
     if (d->n_experts > 0 && (d->mlp_bias || (d->residual_multiplier != 0 && d->residual_multiplier != 1)))

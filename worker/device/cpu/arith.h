@@ -71,6 +71,16 @@ CPU_INLINE float sigmoid_f32(float x)
     return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 
+/* Near 0 tanh's continued fraction x / (1 + x^2 / (3 + x^2 / (5 + x^2 / (7 + x^2 / 9)))), beyond by e^-2|x|, where 1 is
+ * not taken from what is nearly 1. */
+CPU_INLINE float tanh_f32(float x)
+{
+    const float size = x < 0.0f ? -x : x, z = x * x;
+    const float near = x * (945.0f + z * (105.0f + z)) / (945.0f + z * (420.0f + z * 15.0f));
+    const float e = exp_neg_f32(-2.0f * size), far = (1.0f - e) / (1.0f + e);
+    return size < 0.75f ? near : x < 0.0f ? -far : far;
+}
+
 /* Sums and maxima over a row run in LANES partial results, element j in lane j % LANES, which are then folded in a
  * tree: vector registers while the row runs, and the same order on every instruction set. 32: what one vector of bf16
  * holds. */

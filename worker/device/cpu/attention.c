@@ -6,7 +6,7 @@
  * BLOCK rows. A block's scores against all keys it may see are held at once: BLOCK x T floats, 128 KiB at T = 2048, so
  * softmax needs no running rescale. Keys that the mask hides from the whole block are left out (attention_keys.c).
  * Formulas of the backward pass: Dao 2023, arXiv:2307.08691, algorithm 2.
- *   S = q k^T / sqrt(D), P = exp(S - lse), out = P v
+ *   S = q k^T / sqrt(D), which may be capped, P = exp(S - lse), out = P v
  *   dv = P^T do, dP = do v^T, dS = P (dP - rowsum(do out)) / sqrt(D), dq = dS k, dk = dS^T q
  * Only a task writes its dk and dv, in one order: the result is the same for any number of threads. */
 #include <math.h>
@@ -121,6 +121,26 @@ CPU_KERNEL static void dsoftmax_row(float *restrict p, float *restrict dp, int64
     }
 }
 
+/* The same of capped scores: s / cap is the tanh, of which the derivative goes to dp; -1 where s is -inf. */
+CPU_KERNEL static void dsoftmax_capped_row(float *restrict p, float *restrict dp, int64_t n, float lse, float delta,
+                                           float cap)
+{
+    float from = lse == -INFINITY ? INFINITY : lse;
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) {
+        float t = (p[j] < -cap ? -cap : p[j]) / cap, e = exp_neg_f32(p[j] - from);
+        p[j] = e;
+        dp[j] = e * (dp[j] - delta) * (1.0f - t * t);
+    }
+}
+
+CPU_KERNEL static void cap_row(float *s, int64_t n, float cap)
+{
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++)
+        s[j] = cap * tanh_f32(s[j] / cap);
+}
+
 CPU_KERNEL static float dot(const float *restrict a, const float *restrict b, int64_t n)
 {
     float sum = 0.0f;
@@ -161,6 +181,12 @@ static void scores(const struct attention_keys *keys, float *s, int64_t tp, cons
     }
 }
 
+static void cap_scores(const struct attention_keys *keys, float *s, int64_t tp, float cap)
+{
+    for (int64_t i = 0; cap > 0 && i < keys->rows; i++)
+        cap_row(s + i * tp, keys->columns, cap);
+}
+
 /* o (rows, dp) = s y, y (keys, dp). */
 static void weigh(const struct attention_keys *keys, float *o, int64_t dp, const float *s, int64_t tp, const float *y)
 {
@@ -183,6 +209,7 @@ static void forward_block(const struct attention_args *a, const struct forward_s
     load_rows(f->q, dp, at(a->q, row * a->ldq + head * z->d, z->dt), a->ldq, rows, z->d, attention_scale(z),
               (int)z->dt);
     scores(&f->keys, f->s, tp, f->q, dp, f->kt, z->d);
+    cap_scores(&f->keys, f->s, tp, z->softcap);
     attention_keys_mask(&f->keys, f->s, tp, LANES);
     for (int64_t i = 0; i < rows; i++) {
         float max, sum = softmax_row(f->s + i * tp, f->keys.columns, &max);
@@ -314,11 +341,16 @@ static void backward_block(const struct attention_args *a, const struct backward
     load_rows(f->dout, vp, at(a->dout, row * a->lddo + head * z->dv, dt), a->lddo, rows, z->dv, 1.0f, (int)dt);
     load_rows(f->o, vp, at(a->fwd, row * a->ldo + head * z->dv, dt), a->ldo, rows, z->dv, 1.0f, (int)dt);
     scores(&f->keys, f->p, tp, f->q, dp, f->kt, z->d);
+    cap_scores(&f->keys, f->p, tp, z->softcap);
     scores(&f->keys, f->ds, tp, f->dout, vp, f->vt, z->dv);
     attention_keys_mask(&f->keys, f->p, tp, TILE);
-    for (int64_t i = 0; i < rows; i++)
-        dsoftmax_row(f->p + i * tp, f->ds + i * tp, f->keys.columns, a->lse[lse_at + i],
-                     dot(f->dout + i * vp, f->o + i * vp, z->dv));
+    for (int64_t i = 0; i < rows; i++) {
+        float *p = f->p + i * tp, *ds = f->ds + i * tp, delta = dot(f->dout + i * vp, f->o + i * vp, z->dv);
+        if (z->softcap > 0)
+            dsoftmax_capped_row(p, ds, f->keys.columns, a->lse[lse_at + i], delta, z->softcap);
+        else
+            dsoftmax_row(p, ds, f->keys.columns, a->lse[lse_at + i], delta);
+    }
     weigh(&f->keys, f->dq, dp, f->ds, tp, f->k);
     spread(&f->keys, f->dv, vp, f->p, tp, f->dout);
     spread(&f->keys, f->dk, dp, f->ds, tp, f->q); /* q carries the scale */

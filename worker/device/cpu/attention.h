@@ -24,7 +24,7 @@ static inline int64_t attention_lse_at(const struct attention_shape *z, int64_t 
     return (row / z->tq * z->h + head) * z->tq + row % z->tq;
 }
 
-/* bf16 tensors with rows that start at whole pairs. */
+/* bf16 tensors with rows that start at whole pairs, scores without a cap. */
 bool attention_bf16_fits(const struct device *dev, const struct attention_args *a);
 /* Floats of scratch one thread needs. */
 size_t attention_bf16_forward_floats(const struct attention_shape *shape);

@@ -23,7 +23,8 @@ bool attention_bf16_fits(const struct device *dev, const struct attention_args *
 {
     int64_t odd = a->shape.d | a->shape.dv | a->ldq | a->ldk | a->ldv | a->lddo;
     uintptr_t address = (uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v | (uintptr_t)a->dout;
-    return a->shape.dt == DTYPE_BF16 && gemm_bf16_usable(&dev->isa) && odd % 2 == 0 && address % 4 == 0;
+    return a->shape.dt == DTYPE_BF16 && a->shape.softcap == 0 && gemm_bf16_usable(&dev->isa) && odd % 2 == 0 &&
+           address % 4 == 0;
 }
 
 /* --- operand forms ------------------------------------------------------------------------------------------------ */

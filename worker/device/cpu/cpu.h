@@ -64,7 +64,7 @@ struct cpu_context {
 };
 
 typedef titan_status (*cpu_run)(const struct cpu_context *ctx, const void *args);
-#define CPU_ARGS_MAX 256
+#define CPU_ARGS_MAX 272
 /* Run now (compute stream) or queue (other streams). args are copied. Skipped when the stream has failed. */
 titan_status cpu_enqueue(struct stream *s, cpu_run run, const void *args, size_t bytes);
 

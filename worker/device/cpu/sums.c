@@ -158,6 +158,60 @@ titan_status cpu_scale(struct stream *s, void *out, const void *x, enum dtype dt
     return cpu_enqueue(s, run_scale, &a, sizeof(a));
 }
 
+/* b NULL: cap tanh(a / cap); otherwise a times the derivative at b. */
+CPU_INLINE void softcap_as(void *out, const void *a, const void *b, float cap, int64_t n, enum dtype dt)
+{
+    if (b) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            float t = tanh_f32(load_as_f32(b, i, dt) / cap);
+            store_f32_as(out, i, dt, load_as_f32(a, i, dt) * (1.0f - t * t));
+        }
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            store_f32_as(out, i, dt, cap * tanh_f32(load_as_f32(a, i, dt) / cap));
+    }
+}
+CPU_KERNEL static void softcap_bf16(void *out, const void *a, const void *b, float cap, int64_t n)
+{
+    softcap_as(out, a, b, cap, n, DTYPE_BF16);
+}
+CPU_KERNEL static void softcap_f32(void *out, const void *a, const void *b, float cap, int64_t n)
+{
+    softcap_as(out, a, b, cap, n, DTYPE_F32);
+}
+
+static void softcap_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct sum_args *a = p;
+    (void)thread;
+    (a->dt == DTYPE_BF16 ? softcap_bf16 : softcap_f32)(at_mut(a->out, begin, a->dt), at(a->a, begin, a->dt),
+                                                       a->b ? at(a->b, begin, a->dt) : NULL, a->factor, end - begin);
+}
+
+static titan_status run_softcap(const struct cpu_context *ctx, const void *p)
+{
+    const struct sum_args *a = p;
+    titan_assert(a->factor > 0);
+    cpu_for(ctx, a->n, GRAIN, softcap_range, a);
+    return TITAN_OK;
+}
+
+titan_status cpu_softcap(struct stream *s, void *out, const void *x, enum dtype dt, float cap, size_t n)
+{
+    return cpu_softcap_dgrad(s, out, x, NULL, dt, cap, n);
+}
+
+titan_status cpu_softcap_dgrad(struct stream *s, void *dx, const void *dout, const void *x, enum dtype dt, float cap,
+                               size_t n)
+{
+    if ((dt != DTYPE_BF16 && dt != DTYPE_F32) || !(cap > 0))
+        return TITAN_EINVAL;
+    struct sum_args a = {.out = dx, .a = dout, .b = x, .dt = dt, .factor = cap, .n = (int64_t)n};
+    return cpu_enqueue(s, run_softcap, &a, sizeof(a));
+}
+
 enum { SUM_LANES = 32 };
 
 /* Element j of a block goes to lane j % SUM_LANES, lanes are added in order: the same order on every instruction set,

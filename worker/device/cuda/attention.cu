@@ -257,6 +257,17 @@ __device__ static inline bool sees(const struct tile_mask &m, int i, int j, int 
     return k_first + j <= q_first + i;
 }
 
+/* A score under its cap; *ret_slope: the derivative. */
+__device__ static inline float capped(float score, float cap, float *ret_slope)
+{
+    *ret_slope = 1.0f;
+    if (cap == 0.0f)
+        return score;
+    const float t = tanhf(score / cap);
+    *ret_slope = 1.0f - t * t;
+    return cap * t;
+}
+
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
 template <int R, int DJ, bool MASKED>
@@ -294,11 +305,11 @@ __global__ static void __launch_bounds__(THREADS, MASKED ? 2 : 3)
         rows_dot_rows<R, DJ>(p, qs, ks);
 #pragma unroll
         for (int i = 0; i < R; i++) {
-            float best = top[i], sum = 0.0f;
+            float best = top[i], sum = 0.0f, slope;
 #pragma unroll
             for (int j = 0; j < R; j++) {
                 const bool seen = sees<MASKED>(mask, ty + SIDE * i, tx + SIDE * j, q_first, k_first);
-                p[i][j] = seen ? p[i][j] * f.s.scale : -INFINITY;
+                p[i][j] = seen ? capped(p[i][j] * f.s.scale, f.s.softcap, &slope) : -INFINITY;
                 best = fmaxf(best, p[i][j]);
             }
             /* Causal: finite from the first tile on, every row sees column 0. Masked: -inf less -inf would be NaN. */
@@ -355,8 +366,8 @@ __global__ static void __launch_bounds__(THREADS)
         delta[rows_at(f, row / f.s.tq, head) + row % f.s.tq] = sum;
 }
 
-/* p = exp(s scale - lse) and ds = p (dp - delta) scale, for the tile at (q_first, k_first); zero where masked. On entry
- * p holds q k^T and ds holds dout v^T. */
+/* p = exp(s scale - lse) and ds = p (dp - delta) scale, times the slope of a cap, for the tile at (q_first, k_first);
+ * zero where masked. On entry p holds q k^T and ds holds dout v^T. */
 template <int R, bool MASKED>
 __device__ static inline void score_gradients(float (&p)[R][R], float (&ds)[R][R], const float *lse, const float *delta,
                                               int64_t at, int q_first, int k_first, const struct tile_mask &mask,
@@ -370,8 +381,9 @@ __device__ static inline void score_gradients(float (&p)[R][R], float (&ds)[R][R
 #pragma unroll
         for (int j = 0; j < R; j++) {
             const bool seen = row < f.s.tq && sees<MASKED>(mask, ty + SIDE * i, tx + SIDE * j, q_first, k_first);
-            p[i][j] = seen ? expf(p[i][j] * f.s.scale - row_lse) : 0.0f;
-            ds[i][j] = seen ? p[i][j] * (ds[i][j] - row_delta) * f.s.scale : 0.0f;
+            float slope;
+            p[i][j] = seen ? expf(capped(p[i][j] * f.s.scale, f.s.softcap, &slope) - row_lse) : 0.0f;
+            ds[i][j] = seen ? p[i][j] * (ds[i][j] - row_delta) * (f.s.scale * slope) : 0.0f;
         }
     }
 }

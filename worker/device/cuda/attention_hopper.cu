@@ -1210,8 +1210,8 @@ size_t cuda_attention_hopper_sums(int64_t b, int64_t tq, int64_t h)
 static bool forward_served(const void *out, const void *q, const void *k, const void *v,
                            const struct attention_problem *s)
 {
-    return s->hopper && cuda_attention_hopper_fits(s->bf16, s->d, s->dv) && s->b > 0 && s->tq > 0 && s->tk > 0 &&
-           in_reach(q, s->ldq, s->tq) && in_reach(k, s->ldk, s->tk) && in_reach(v, s->ldv, s->tk) &&
+    return s->hopper && s->softcap == 0 && cuda_attention_hopper_fits(s->bf16, s->d, s->dv) && s->b > 0 && s->tq > 0 &&
+           s->tk > 0 && in_reach(q, s->ldq, s->tq) && in_reach(k, s->ldk, s->tk) && in_reach(v, s->ldv, s->tk) &&
            in_reach(out, s->ldo, s->tq);
 }
 

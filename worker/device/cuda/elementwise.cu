@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* elementwise.cu - casts, sums of two tensors, scaling. */
+/* elementwise.cu - casts, sums of two tensors, scaling, caps. */
 #include "worker/device/cuda/kernel.cuh"
 
 /* fp64 holds every value of every type. */
@@ -114,4 +114,54 @@ int cuda_scale(void *stream, void *out, const void *x, bool is_bf16, float facto
     if (is_bf16)
         return LAUNCH(scale<bf16>, blocks, THREADS, 0, stream, (bf16 *)out, (const bf16 *)x, factor, n, aligned);
     return LAUNCH(scale<float>, blocks, THREADS, 0, stream, (float *)out, (const float *)x, factor, n, aligned);
+}
+
+template <class T> __global__ static void softcap(T *out, const T *x, float cap, size_t n, bool aligned)
+{
+    for (size_t i = grid_first() * piece<T>::N; i < n; i += grid_stride() * piece<T>::N) {
+        const bool whole = aligned && n - i >= piece<T>::N;
+        piece<T> p = piece_load(x + i, (int64_t)(n - i), whole);
+        for (int k = 0; k < piece<T>::N; k++)
+            p.v[k] = cap * tanhf(p.v[k] / cap);
+        piece_store(out + i, p, (int64_t)(n - i), whole);
+    }
+}
+
+int cuda_softcap(void *stream, void *out, const void *x, bool is_bf16, float cap, size_t n)
+{
+    const bool aligned = in_pieces(0, address(out) | address(x));
+    const unsigned blocks = grid_blocks(pieces_of((int64_t)n, is_bf16));
+    if (n == 0)
+        return 0;
+    if (is_bf16)
+        return LAUNCH(softcap<bf16>, blocks, THREADS, 0, stream, (bf16 *)out, (const bf16 *)x, cap, n, aligned);
+    return LAUNCH(softcap<float>, blocks, THREADS, 0, stream, (float *)out, (const float *)x, cap, n, aligned);
+}
+
+template <class T>
+__global__ static void softcap_dgrad(T *dx, const T *dout, const T *x, float cap, size_t n, bool aligned)
+{
+    for (size_t i = grid_first() * piece<T>::N; i < n; i += grid_stride() * piece<T>::N) {
+        const bool whole = aligned && n - i >= piece<T>::N;
+        piece<T> p = piece_load(dout + i, (int64_t)(n - i), whole);
+        const piece<T> q = piece_load(x + i, (int64_t)(n - i), whole);
+        for (int k = 0; k < piece<T>::N; k++) {
+            const float t = tanhf(q.v[k] / cap);
+            p.v[k] *= 1.0f - t * t;
+        }
+        piece_store(dx + i, p, (int64_t)(n - i), whole);
+    }
+}
+
+int cuda_softcap_dgrad(void *stream, void *dx, const void *dout, const void *x, bool is_bf16, float cap, size_t n)
+{
+    const bool aligned = in_pieces(0, address(dx) | address(dout) | address(x));
+    const unsigned blocks = grid_blocks(pieces_of((int64_t)n, is_bf16));
+    if (n == 0)
+        return 0;
+    if (is_bf16)
+        return LAUNCH(softcap_dgrad<bf16>, blocks, THREADS, 0, stream, (bf16 *)dx, (const bf16 *)dout, (const bf16 *)x,
+                      cap, n, aligned);
+    return LAUNCH(softcap_dgrad<float>, blocks, THREADS, 0, stream, (float *)dx, (const float *)dout, (const float *)x,
+                  cap, n, aligned);
 }

@@ -49,6 +49,8 @@ int cuda_cast(void *stream, void *dst, enum num to, const void *src, enum num fr
 int cuda_add(void *stream, void *out, const void *a, const void *b, bool bf16, size_t n);
 int cuda_accumulate(void *stream, float *dst, const float *src, size_t n);
 int cuda_scale(void *stream, void *out, const void *x, bool bf16, float factor, size_t n);
+int cuda_softcap(void *stream, void *out, const void *x, bool bf16, float cap, size_t n);
+int cuda_softcap_dgrad(void *stream, void *dx, const void *dout, const void *x, bool bf16, float cap, size_t n);
 
 /* --- bias.cu ------------------------------------------------------------------------------------------------------ */
 int cuda_add_bias(void *stream, void *x, int64_t ldx, const void *bias, bool bf16, int64_t n, int64_t c);
@@ -108,7 +110,7 @@ struct attention_problem {
     int b, tq, tk, h, kv, d, dv;
     int64_t ldq, ldk, ldv, ldo;               /* of the forward tensors */
     const int32_t *index, *start, *key_index; /* NULL = causal */
-    float scale;
+    float scale, softcap;
 };
 int cuda_attention(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
                    const struct attention_problem *problem);

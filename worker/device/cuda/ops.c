@@ -207,7 +207,8 @@ static struct attention_problem attention_problem(const struct stream *st, const
                                       .index = z->index,
                                       .start = z->start,
                                       .key_index = z->key_index,
-                                      .scale = attention_scale(z)};
+                                      .scale = attention_scale(z),
+                                      .softcap = z->softcap};
 }
 
 /* Where attention_hopper.cu comes before cuDNN. H200, 8,192 tokens, ms, ours and cuDNN's: heads of 128 forward 0.96 and
@@ -215,11 +216,13 @@ static struct attention_problem attention_problem(const struct stream *st, const
  * and 5.68, in any order cuDNN's 3.31. */
 static bool in_one_pass(const struct device *dev, const struct attention_shape *z)
 {
-    return dev->hopper && z->order == ATTENTION_ANY &&
+    return dev->hopper && z->softcap == 0 && z->order == ATTENTION_ANY &&
            cuda_attention_hopper_any_order(z->dt == DTYPE_BF16, z->d, z->dv);
 }
 static bool before_cudnn(const struct device *dev, const struct attention_shape *z, bool backward)
 {
+    if (z->softcap > 0) /* attention.cu's alone: cuDNN's graphs have no cap */
+        return true;
     return dev->hopper && cuda_attention_hopper_fits(z->dt == DTYPE_BF16, z->d, z->dv) &&
            (backward ? z->order != ATTENTION_ANY || in_one_pass(dev, z) : z->d > 64);
 }
@@ -363,6 +366,21 @@ titan_status cuda_ops_scale(struct stream *s, void *out, const void *x, enum dty
     if (!compute_type(dt))
         return TITAN_EINVAL;
     return ENQUEUE(s, "scaling", cuda_scale(s->native, out, x, dt == DTYPE_BF16, factor, n));
+}
+
+titan_status cuda_ops_softcap(struct stream *s, void *out, const void *x, enum dtype dt, float cap, size_t n)
+{
+    if (!compute_type(dt) || !(cap > 0))
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "a cap", cuda_softcap(s->native, out, x, dt == DTYPE_BF16, cap, n));
+}
+
+titan_status cuda_ops_softcap_dgrad(struct stream *s, void *dx, const void *dout, const void *x, enum dtype dt,
+                                    float cap, size_t n)
+{
+    if (!compute_type(dt) || !(cap > 0))
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "gradient of a cap", cuda_softcap_dgrad(s->native, dx, dout, x, dt == DTYPE_BF16, cap, n));
 }
 
 titan_status cuda_ops_block_sums(struct stream *s, double *out, const float *x, size_t n, size_t block, bool square)

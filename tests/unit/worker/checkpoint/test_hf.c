@@ -249,8 +249,11 @@ static const struct {
     {"gemma3", "model.gelu=true model.norm_offset=true model.output_norms=true model.qk_norm=true "
                "model.embedding_multiplier=8 model.sliding_window=16 model.full_attention_every=2 "
                "model.rope_local_theta=1000 model.tied_embeddings=true model.attention_multiplier=0.5"},
+    {"gemma2",
+     "model.gelu=true model.norm_offset=true model.output_norms=true model.embedding_multiplier=8 "
+     "model.sliding_window=16 model.full_attention_every=2 model.attention_softcap=50 model.logits_softcap=30"},
     {"gemma3", "model.gelu=true model.norm_offset=true model.output_norms=true model.qk_norm=true "
-               "model.embedding_multiplier=8 model.rope_scaling=linear model.rope_factor=8"},
+               "model.embedding_multiplier=8 model.logits_softcap=20 model.rope_scaling=linear model.rope_factor=8"},
     {"phi3", "model.rope_dim=12"},
     {"dots1", "model.n_experts=4 model.top_k=2 model.moe_hidden=32 model.sigmoid_scores=true model.qkv_bias=true "
               "model.balance_rate=1e-3 model.output_bias=true model.qk_norm=true"},
@@ -424,6 +427,7 @@ static void test_no_class(void **state)
          "model.embedding_multiplier=7",
          "sqrt(dim)"},
         {"mistral", "model.gelu=true", "GELU or gains less 1"},
+        {"llama3", "model.logits_softcap=30", "with capped logits"},
         {"mistral", "model.logits_scaling=2 model.qkv_bias=true", "biases of attention"}};
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct folder f = folder_of(cases[i].family, cases[i].set);
@@ -633,6 +637,12 @@ static void test_gemma(void **state)
     assert_int_equal(least.sliding_window, 4096);
     assert_int_equal(least.full_attention_every, 6);
     assert_int_equal(least.head_dim, 256);
+    const struct model_dims second = gemma_dims(GEMMA("gemma2") "}");
+    const struct model_dims uncapped =
+        gemma_dims(GEMMA("gemma2") ",\"attn_logit_softcapping\":null,\"final_logit_softcapping\":null}");
+    assert_true(second.attention_softcap == 50 && second.logits_softcap == 30 && second.rope_local_theta == 0);
+    assert_true(uncapped.attention_softcap == 0 && uncapped.logits_softcap == 0);
+    assert_int_equal(second.full_attention_every, 2);
     assert_true(least.rope_theta == 1e6 && least.rope_local_theta == 1e4 && least.attention_multiplier == 0);
 }
 

@@ -418,7 +418,7 @@ static titan_status run_sparse(const struct device_ops *ops, struct stream *s, e
         index[i] = i / T * T + i * 29 % T;
         start[i] = index[i] / 31 * 31;
     }
-    const struct attention_shape shape = {dt, 3, T, T, H, K, D, D, index, start, index, 0, ATTENTION_FIXED};
+    const struct attention_shape shape = {dt, 3, T, T, H, K, D, D, index, start, index, 0, ATTENTION_FIXED, 0};
     const struct router_shape router = {dt, N, E, TOP, true, true, 1.0f, 0, 0, 0};
     char *out = take(o, N * H * D * e), *dq = take(o, N * H * D * e), *dk = take(o, N * K * D * e);
     char *dv = take(o, N * K * D * e), *packed = take(o, N * TOP * W * e), *product = take(o, N * TOP * W * e);
@@ -476,6 +476,8 @@ static void run_all(int threads, enum dtype dt, struct outputs *o)
     char *sum = take(o, N * C * e);
     st |= ops->add_rmsnorm(s, sum, take(o, N * C * e), take(o, N * 4), x, y, y, dt, N, C, 1e-5f, true);
     st |= ops->embed_wgrad(s, table, tokens, x, dt, N, C, V, 0);
+    st |= ops->softcap(s, take(o, N * C * e), x, dt, 1.5f, N * C);
+    st |= ops->softcap_dgrad(s, take(o, N * C * e), y, x, dt, 1.5f, N * C);
     st |= ops->scale(s, take(o, N * C * e), x, dt, 0.3f, N * C);
     st |= ops->add_bias(s, sum, C, y, dt, N, C);
     st |= ops->window(s, take(o, N * 4), tokens, tokens, N, 7);
