@@ -5,15 +5,9 @@
 A row of TERMS is a word, the term in its place, and two patterns: of the identifiers that have its private sense, and of
 prose: comments, strings and documents. An identifier is matched as a whole, in lower case, between underscores: "seat" finds
 job_seat and n_seats. Names of the API, of events, of keys and of the store's columns stay: LITERALS, COLUMNS, and what a
-document has in `backticks`. Passed over in documents: the glossary, and results that a check has printed.
-
-PERSON are words for people: a process, a node, a rank, a file or a message is "which" and "that", not "who". They are looked
-for in the documents, in comments and in strings. people.txt has what speaks of people, a line each: PATH: WORDS THAT STAND THERE."""
-import io
+document has in `backticks`. Passed over in documents: the glossary, and results that a check has printed."""
 import re
-import subprocess
 import sys
-import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,66 +114,6 @@ def found(path, text):
                 yield word, term, text.count("\n", 0, m.start()) + 1, hit[0].strip("_") if prose else token
 
 
-PERSON = re.compile(r"\b(who|whom|whose|whoever|(?:no|some|any|every)body|(?:some|any|every)one)\b", re.I)
-PLACES = ("*.md", "docs/man", "Makefile", "mk", "deploy", "systemd", *FOLDERS, "tests", ":!tests/docs", ":!tests/fuzz/corpus", ":!tests/golden/*.json")
-
-
-def prose(path, text):
-    """(line, what it says) of a file: all of a document or a script, comments and strings of code."""
-    if path.endswith((".c", ".h", ".cu", ".cuh", ".cpp", ".proto", ".pml")):
-        for m in TOKEN.finditer(text):
-            if m[0][0] in "\"/":
-                line = text.count("\n", 0, m.start())
-                yield from ((line + n, part) for n, part in enumerate(m[0].split("\n"), 1))
-    elif path.endswith(".py"):
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type in (tokenize.COMMENT, tokenize.STRING):
-                yield from ((token.start[0] + n, part) for n, part in enumerate(token.string.split("\n")))
-    else:
-        yield from enumerate(text.split("\n"), 1)
-
-
-def people():
-    """{path: [words that may stand there]}"""
-    allowed = {}
-    for line in (ROOT / "tests/docs/people.txt").read_text().splitlines():
-        if line and not line.startswith("#"):
-            path, words = line.split(": ", 1)
-            allowed.setdefault(path, []).append(words)
-    return allowed
-
-
-def persons(files, allowed):
-    """Where a word for people stands that is not allowed there; and what is allowed and does not stand there any more."""
-    wrong = []
-    for path, text in sorted(files.items()):
-        left = list(allowed.get(path, ()))
-        for line, says in prose(path, text):
-            for words in allowed.get(path, ()):
-                if words in says:
-                    says = says.replace(words, "")
-                    left = [w for w in left if w != words]
-            wrong += [f"{path}:{line}: {m[0]}: that is for people" for m in PERSON.finditer(says)]
-        wrong += [f"tests/docs/people.txt: {path}: {words}: does not stand there" for words in left]
-    return wrong + [f"tests/docs/people.txt: there is no {path}" for path in sorted(set(allowed) - set(files))]
-
-
-def texts():
-    """The files in which PERSON is looked for."""
-    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *PLACES], cwd=ROOT, check=False, capture_output=True, text=True)
-    if listed.returncode != 0:
-        return None  # an unpacked archive
-    files = {}
-    for name in listed.stdout.splitlines():
-        path = ROOT / name
-        if path.is_file() and not path.is_symlink() and path.suffix not in (".svg", ".bin", ".gz"):
-            try:
-                files[name] = path.read_text()
-            except UnicodeDecodeError:
-                pass
-    return files
-
-
 def check(files):
     return [f"{path}:{line}: {what}: the field's term is {term}" for path, text in sorted(files.items())
             for word, term, line, what in found(path, text)]
@@ -193,7 +127,7 @@ def sources():
 
 
 def main():
-    wrong = check(sources()) + persons(texts() or {}, people())
+    wrong = check(sources())
     print("\n".join(wrong) if wrong else f"none of {len(TERMS)} words is back")
     return 1 if wrong else 0
 
