@@ -48,10 +48,11 @@ check-cppcheck:
 	$(call say,CPPCHK,"$(words $(check_own)) files")$(CPPCHECK) -q -j$(jobs) --enable=warning,performance,portability --std=c11 \
 		--library=posix --library=gnu --inline-suppr --suppressions-list=mk/cppcheck.txt --error-exitcode=1 \
 		--template='{file}:{line}: {severity}: {message} [{id}]' -D_GNU_SOURCE -I. $(check_own)
-tidy: check-tidy ## clang-tidy alone
+tidy: check-tidy ## clang-tidy alone, and a report on style by folder
 tidy_stamps = $(check_own:%.c=$(BUILD)/tidy/%.ok)
 check-tidy:
 	@$(MAKE) --no-print-directory -j$(jobs) tidy-files
+	@$(PYTHON) tests/docs/style.py
 tidy-files: $(tidy_stamps)
 # A file that was clean is looked at again when it, or a header it reads, has changed: its object is newer then.
 $(BUILD)/tidy/%.ok: %.c $(BUILD)/obj/%.o .clang-tidy

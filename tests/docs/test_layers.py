@@ -65,8 +65,8 @@ def main():
         lines = f.readlines()
     calls = ["exec_gradients(", "exec_agree(", "exec_update("]
     found = [next((i for i, line in enumerate(lines) if call in line), -1) for call in calls]
-    report("a training step is read in one file of 300 lines: gradients, agreement, update", len(lines) <= 300 and
-           -1 not in found and found == sorted(found), f"train.c has {len(lines)} lines; calls in lines {found}")
+    report("a training step is read in one file: gradients, agreement, update", -1 not in found and found == sorted(found),
+           f"calls of worker/train.c in lines {found}")
     return 1 if failed else 0
 
 
