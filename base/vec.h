@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/error.h"
+
 /* Behind the macros: the array with room for at least `need` entries of `size` bytes, NULL = out of memory. *cap is set
  * on success; it does not pass `cap_max`. */
 void *vec_grow(void *array, size_t *cap, size_t need, size_t size, size_t cap_max) __attribute__((warn_unused_result));
@@ -51,6 +53,12 @@ void *vec_grow(void *array, size_t *cap, size_t need, size_t size, size_t cap_ma
         }                                                                                                              \
         room_;                                                                                                         \
     })
+
+/* The same for a caller that cannot go on without memory: the process ends with the line of the call. */
+#define VEC_MUST(done) ((void)((done) || (titan_bug("out of memory"), false)))
+#define VEC_MUST_RESERVE(array, cap, need) VEC_MUST(VEC_RESERVE(array, cap, need))
+#define VEC_MUST_PUSH(array, n, cap, ...) VEC_MUST(VEC_PUSH(array, n, cap, __VA_ARGS__))
+#define VEC_MUST_INSERT(array, n, cap, at, ...) VEC_MUST(VEC_INSERT(array, n, cap, at, __VA_ARGS__))
 
 /* Removes entry `at`; those behind it move up. */
 #define VEC_REMOVE(array, n, at)                                                                                       \

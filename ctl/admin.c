@@ -292,7 +292,7 @@ static titan_status load_heads(const char *given, struct event_head **ret, size_
     size_t cap = 0;
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     if (event_head_read(given, &head, &end) && !*end) {
-        titan_assert(VEC_PUSH(*ret, *ret_n, cap, head));
+        VEC_MUST_PUSH(*ret, *ret_n, cap, head);
         return TITAN_OK;
     }
     TRY(file_read(given, HEADS_FILE_MAX, &text, err));
@@ -303,7 +303,7 @@ static titan_status load_heads(const char *given, struct event_head **ret, size_
     for (char *line = strtok_r(text.data, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         const char *named = strstr(line, "head=");
         if (event_head_read(named ? named + strlen("head=") : line, &head, NULL))
-            titan_assert(VEC_PUSH(*ret, *ret_n, cap, head));
+            VEC_MUST_PUSH(*ret, *ret_n, cap, head);
     }
     return *ret_n ? TITAN_OK : titan_fail(err, TITAN_EINVAL, "--head: no line of '%s' has a head, N:HASH", given);
 }

@@ -53,7 +53,7 @@ struct ends {
 static bool each_worker(const struct worker *w, void *data)
 {
     struct ends *e = data;
-    titan_assert(VEC_PUSH(e->workers, e->n, e->cap, (struct worker){.id = w->id, .job_id = w->job_id, .run = w->run}));
+    VEC_MUST_PUSH(e->workers, e->n, e->cap, (struct worker){.id = w->id, .job_id = w->job_id, .run = w->run});
     return true;
 }
 

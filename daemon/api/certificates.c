@@ -190,7 +190,7 @@ static bool each_join(const struct join *j, void *data)
     m->expires_at_ms = j->expires_at_ms;
     m->used_at_ms = j->used_at_ms;
     m->created_by = arena_strdup(&l->memory, j->created_by);
-    titan_assert(VEC_PUSH(l->joins, l->n, l->cap, m));
+    VEC_MUST_PUSH(l->joins, l->n, l->cap, m);
     return true;
 }
 

@@ -26,7 +26,7 @@ struct reply {
 static void reply_add(struct reply *r, void *item)
 {
     titan_assert(item);
-    titan_assert(VEC_PUSH(r->items, r->n, r->cap, item));
+    VEC_MUST_PUSH(r->items, r->n, r->cap, item);
 }
 
 Titan__V1__Evaluation api_evaluation(const struct evaluation_report *e)

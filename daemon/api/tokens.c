@@ -51,7 +51,7 @@ static bool each_made_token(const struct token *t, void *data)
 {
     struct made *m = data;
     if (made_by(m, t->created_by) && !t->revoked_at_ms && t->expires_at_ms > m->now_ms)
-        titan_assert(VEC_PUSH(m->tokens, m->n_tokens, m->cap_tokens, arena_strdup(m->memory, t->id)));
+        VEC_MUST_PUSH(m->tokens, m->n_tokens, m->cap_tokens, arena_strdup(m->memory, t->id));
     return true;
 }
 
@@ -59,7 +59,7 @@ static bool each_made_join(const struct join *j, void *data)
 {
     struct made *m = data;
     if (made_by(m, j->created_by) && !j->used_at_ms && j->expires_at_ms > m->now_ms)
-        titan_assert(VEC_PUSH(m->joins, m->n_joins, m->cap_joins, arena_strdup(m->memory, j->id)));
+        VEC_MUST_PUSH(m->joins, m->n_joins, m->cap_joins, arena_strdup(m->memory, j->id));
     return true;
 }
 
@@ -214,7 +214,7 @@ static bool each_token(const struct token *t, void *data)
     m->expires_at_ms = t->expires_at_ms;
     m->revoked_at_ms = t->revoked_at_ms;
     m->created_by = arena_strdup(&l->memory, t->created_by);
-    titan_assert(VEC_PUSH(l->tokens, l->n, l->cap, m));
+    VEC_MUST_PUSH(l->tokens, l->n, l->cap, m);
     return true;
 }
 

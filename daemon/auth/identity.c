@@ -192,7 +192,7 @@ void auth_put_token(struct auth *a, const struct token *token, int64_t now_ms)
 {
     if (token->expires_at_ms <= now_ms || find_token(a, token->id))
         return;
-    titan_assert(VEC_PUSH(a->tokens, a->n_tokens, a->cap_tokens, *token));
+    VEC_MUST_PUSH(a->tokens, a->n_tokens, a->cap_tokens, *token);
 }
 
 int64_t auth_revoke_token(struct auth *a, const char *id, int64_t at_ms)

@@ -122,7 +122,7 @@ static bool before(const struct ev *a, const struct ev *b)
 
 static struct ev *push(const struct ev *e)
 {
-    titan_assert(VEC_RESERVE(S->heap, S->cap_heap, S->n_heap + 1));
+    VEC_MUST_RESERVE(S->heap, S->cap_heap, S->n_heap + 1);
     size_t i = S->n_heap++;
     for (; i > 0 && before(e, &S->heap[(i - 1) / 2]); i = (i - 1) / 2)
         S->heap[i] = S->heap[(i - 1) / 2];
@@ -174,7 +174,7 @@ static bool stands_still(const struct ev *e)
 
 static void wait_for_process(const struct ev *e)
 {
-    titan_assert(VEC_PUSH(S->waiting, S->n_waiting, S->cap_waiting, *e));
+    VEC_MUST_PUSH(S->waiting, S->n_waiting, S->cap_waiting, *e);
 }
 
 void cluster_continue(enum target target, uint64_t a)

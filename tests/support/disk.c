@@ -87,7 +87,7 @@ static uint64_t below(uint64_t *rng, uint64_t n)
 
 static void bytes_resize(struct bytes *b, uint64_t len)
 {
-    titan_assert(VEC_RESERVE(b->data, b->cap, len));
+    VEC_MUST_RESERVE(b->data, b->cap, len);
     if (len > b->len)
         memset(b->data + b->len, 0, len - b->len);
     b->len = len;

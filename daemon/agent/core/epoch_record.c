@@ -42,8 +42,7 @@ static void add_leader_epoch(const struct agent_core *c, job_record *r, const ch
     d.term = c->seen.term;
     d.leader = (char *)leader;
     size_t cap = r->n_leader_epochs; /* a message keeps none */
-    const bool added = VEC_PUSH(r->leader_epochs, r->n_leader_epochs, cap, agent_message_copy(&d.base));
-    titan_assert(added);
+    VEC_MUST_PUSH(r->leader_epochs, r->n_leader_epochs, cap, agent_message_copy(&d.base));
 }
 
 /* The accepted epoch makes room for the next. Complete, it is the only quorum configuration; none before it counts. */
@@ -53,8 +52,7 @@ static void move_to_before(job_record *r, bool complete)
         titan__internal__form_epoch__free_unpacked(r->before[i], NULL);
     r->n_before = complete ? 0 : r->n_before;
     size_t cap = r->n_before;
-    const bool added = VEC_PUSH(r->before, r->n_before, cap, r->accepted);
-    titan_assert(added);
+    VEC_MUST_PUSH(r->before, r->n_before, cap, r->accepted);
     r->accepted = NULL;
 }
 

@@ -8,8 +8,7 @@ void agent_form_hold(struct agent_core *c, const form_epoch *m, int64_t now)
 {
     titan_assert(c->registered);
     c->next_heartbeat_at = c->stream_heartbeat_at = now;
-    const bool held = VEC_PUSH(c->held, c->n_held, c->cap_held, agent_message_copy(&m->base));
-    titan_assert(held);
+    VEC_MUST_PUSH(c->held, c->n_held, c->cap_held, agent_message_copy(&m->base));
 }
 
 void agent_forms_drop(struct agent_core *c)

@@ -136,7 +136,7 @@ struct workrec *job_new_worker(struct jobrec *j, struct workrec is, const char *
     w->node->used++;
     const size_t at = worker_at(j, w->id);
     titan_assert(at == j->n_workers || j->workers[at]->id != w->id);
-    titan_assert(VEC_INSERT(j->workers, j->n_workers, j->cap_workers, at, w));
+    VEC_MUST_INSERT(j->workers, j->n_workers, j->cap_workers, at, w);
     return w;
 }
 

@@ -23,7 +23,7 @@ bool refusal_add(struct core *c, struct jobrec *j, const struct noderec *n)
 {
     if (refusal_holds(j, n))
         return false;
-    titan_assert(VEC_PUSH(j->refusals, j->n_refusals, j->cap_refusals, n));
+    VEC_MUST_PUSH(j->refusals, j->n_refusals, j->cap_refusals, n);
     c->refusals++;
     return true;
 }

@@ -26,7 +26,7 @@ void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Intern
         free(j->ckpts[at].path);
         j->ckpts[at] = written;
     } else {
-        titan_assert(VEC_INSERT(j->ckpts, j->n_ckpts, j->cap_ckpts, at, written));
+        VEC_MUST_INSERT(j->ckpts, j->n_ckpts, j->cap_ckpts, at, written);
     }
     titan_assert(at + 1 == j->n_ckpts || j->ckpts[at].step > j->ckpts[at + 1].step); /* newest first */
     if (j->state == JOB_CANCELLING) /* the report of the step itself may be lost, and this is the last word on it */

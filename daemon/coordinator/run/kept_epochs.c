@@ -135,7 +135,7 @@ struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint64_t source, 
     struct kept_member *members = core_alloc((n + 1) * sizeof(*members));
     struct kept_epoch added = {.epoch = epoch, .source = source, .n = n, .members = members};
     titan_assert(n > 0 && source < epoch && !kept_find(j, epoch));
-    titan_assert(VEC_PUSH(j->kept, j->n_kept, j->cap_kept, added));
+    VEC_MUST_PUSH(j->kept, j->n_kept, j->cap_kept, added);
     size_t at = j->n_kept - 1;
     for (; at > 0 && j->kept[at - 1].epoch > epoch; at--)
         j->kept[at] = j->kept[at - 1];

@@ -90,7 +90,7 @@ static void set_holders(struct jobrec *j, uint64_t epoch)
         return; /* the same as for the epoch before, which was never installed */
     const struct kept_epoch *base = epoch == j->status.epoch ? NULL : kept_find(j, epoch);
     j->source.n_holders = !epoch ? 0 : base ? base->n : j->n_members;
-    titan_assert(VEC_RESERVE(j->source.holders, j->source.cap_holders, j->source.n_holders + 1));
+    VEC_MUST_RESERVE(j->source.holders, j->source.cap_holders, j->source.n_holders + 1);
     for (size_t i = 0; i < j->source.n_holders; i++)
         j->source.holders[i] = base ? base->members[i].worker_id : j->rank_slots[i].worker_id;
 }
@@ -203,7 +203,7 @@ static void take(struct jobrec *j, uint32_t source, uint64_t epoch, uint64_t ste
 static void take_holders(struct jobrec *j, const uint64_t *holders, size_t n)
 {
     j->source.n_holders = n;
-    titan_assert(VEC_RESERVE(j->source.holders, j->source.cap_holders, n + 1));
+    VEC_MUST_RESERVE(j->source.holders, j->source.cap_holders, n + 1);
     if (n)
         memcpy(j->source.holders, holders, n * sizeof(*j->source.holders));
 }

@@ -63,7 +63,7 @@ static uint32_t count(const struct jobrec *j, enum loss_cause cause)
 static void remember(struct jobrec *j, enum loss_cause cause, int64_t at_mono)
 {
     titan_assert(cause > LOSS_NONE && cause < LOSS_CAUSES);
-    titan_assert(VEC_PUSH(j->budget.past, j->budget.n_past, j->budget.cap_past, (struct past_loss){cause, at_mono}));
+    VEC_MUST_PUSH(j->budget.past, j->budget.n_past, j->budget.cap_past, (struct past_loss){cause, at_mono});
 }
 
 /* A loss dated in the future (the clock was ahead) counts as of now. */

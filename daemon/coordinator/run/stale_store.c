@@ -58,7 +58,7 @@ void stale_tick(struct core *c)
 
 void core_restore_taken(struct core *c, uint64_t worker_id)
 {
-    titan_assert(VEC_PUSH(c->taken, c->n_taken, c->cap_taken, worker_id));
+    VEC_MUST_PUSH(c->taken, c->n_taken, c->cap_taken, worker_id);
 }
 
 /* Was it started after the backup, by a coordinator before the restore, and is it not in the store yet? */

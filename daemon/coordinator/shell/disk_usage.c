@@ -70,7 +70,7 @@ static void take_name(struct disk_walk *w, const FTSENT *e)
     char *end = NULL;
     const uint64_t id = strtoull(e->fts_name, &end, 10);
     if (e->fts_info == FTS_D && e->fts_name[0] >= '1' && e->fts_name[0] <= '9' && !*end)
-        titan_assert(VEC_PUSH(w->ids, w->n_ids, w->cap_ids, id));
+        VEC_MUST_PUSH(w->ids, w->n_ids, w->cap_ids, id);
     if (e->fts_info == FTS_D)
         (void)fts_set(w->fts, (FTSENT *)(uintptr_t)e, FTS_SKIP);
 }
@@ -276,7 +276,7 @@ void disk_usage_changed(struct coordinator *c, uint64_t job_id)
         return;
     const size_t at = folder_at(d, job_id);
     if (job_id && (at == d->n || d->folders[at].job_id != job_id))
-        titan_assert(VEC_INSERT(d->folders, d->n, d->cap, at, (struct disk_folder){.job_id = job_id}));
+        VEC_MUST_INSERT(d->folders, d->n, d->cap, at, (struct disk_folder){.job_id = job_id});
     if (job_id)
         d->folders[at].changed = true;
     look_soon(c);

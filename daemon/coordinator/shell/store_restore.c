@@ -83,7 +83,7 @@ static bool each_worker(const struct worker *w, void *data)
     copy.node = arena_strdup(&g->memory, w->node);
     copy.address = arena_strdup(&g->memory, w->address);
     copy.reason = "";
-    titan_assert(VEC_PUSH(g->workers, g->saved.n_workers, g->cap_workers, copy));
+    VEC_MUST_PUSH(g->workers, g->saved.n_workers, g->cap_workers, copy);
     return true;
 }
 
@@ -92,7 +92,7 @@ static bool each_checkpoint(const struct checkpoint *k, void *data)
     struct gather *g = data;
     struct checkpoint copy = *k;
     copy.path = arena_strdup(&g->memory, k->path);
-    titan_assert(VEC_PUSH(g->checkpoints, g->saved.n_checkpoints, g->cap_checkpoints, copy));
+    VEC_MUST_PUSH(g->checkpoints, g->saved.n_checkpoints, g->cap_checkpoints, copy);
     return true;
 }
 
@@ -131,7 +131,7 @@ static void with_base(const struct epoch *e, void *data)
         .source = e->source_epoch,
         .complete = e->complete,
     };
-    titan_assert(VEC_PUSH(g->bases, g->saved.n_bases, g->cap_bases, base));
+    VEC_MUST_PUSH(g->bases, g->saved.n_bases, g->cap_bases, base);
 }
 
 static bool each_lost(const struct worker *w, void *data)
@@ -141,7 +141,7 @@ static bool each_lost(const struct worker *w, void *data)
         return true;
     struct worker copy = *w;
     copy.node = arena_strdup(&g->memory, w->node);
-    titan_assert(VEC_PUSH(g->lost, g->saved.n_lost, g->cap_lost, copy));
+    VEC_MUST_PUSH(g->lost, g->saved.n_lost, g->cap_lost, copy);
     return true;
 }
 
@@ -183,7 +183,7 @@ static titan_status gather_job(struct gather *g, uint64_t id)
 static void each_job_loss(const struct loss *l, void *data)
 {
     struct gather *g = data;
-    titan_assert(VEC_PUSH(g->losses, g->saved.n_losses, g->cap_losses, *l));
+    VEC_MUST_PUSH(g->losses, g->saved.n_losses, g->cap_losses, *l);
 }
 
 /* Numbers that no job comes to, by a version that believed them or a disk that lost bits, would only be found when it
