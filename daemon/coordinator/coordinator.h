@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* coordinator.h - the coordinator's shell: the pure core (core.h), the job store (state/store.h) and the agents'
- * sessions, tied to a loop.
+/* coordinator.h - the coordinator's shell. It ties the pure core (core.h), the job store (state/store.h) and the
+ * agents' sessions to a loop.
  *
- * Input (a request, an agent's message, a timer) -> core -> a batch of store writes and messages. The writes of
- * one loop tick are committed as one transaction by the store's writer thread; the messages and replies of the batch
- * leave only after it is durable. */
+ * Input (a request, an agent's message, a timer) -> core -> a batch of store writes and messages. The store's writer
+ * thread commits the writes of one loop tick in one transaction. The batch's messages and replies leave only after that
+ * commit is durable. */
 #ifndef TITAN_DAEMON_COORDINATOR_COORDINATOR_H
 #define TITAN_DAEMON_COORDINATOR_COORDINATOR_H
 
@@ -17,76 +17,76 @@
 
 struct coordinator;
 
-/* Exit code of the process when an fsync of the store has failed: only a new process knows again what is on the disk.
- */
+/* Exit code of the process after a failed fsync of the store: only a new process knows what is on the disk. */
 #define COORDINATOR_EXIT_STORE 74 /* EX_IOERR of sysexits.h */
 
 #define COORDINATOR_NO_QUARANTINE UINT32_MAX
 
-/* What serves requests on top of the coordinator, and gets what it has to pass on (daemon/api/methods.h). All on
- * the loop. */
+/* Callbacks of the request server on top of the coordinator (daemon/api/methods.h). All run on the loop. */
 struct coordinator_observer {
-    void (*stopping)(struct coordinator *c); /* the last time that something can be stored */
-    /* Something new for the watchers of this job: events, metrics. */
+    void (*stopping)(struct coordinator *c); /* last chance to store something */
+    /* The job has new events or metrics for its watchers. */
     void (*job_changed)(struct coordinator *c, uint64_t job_id);
-    /* metrics_stored has moved: for callers that wait for earlier reports only. */
+    /* metrics_stored has grown. For callers that wait until earlier reports are stored. */
     void (*metrics_stored)(struct coordinator *c);
     void (*log_chunk)(struct coordinator *c, uint64_t session, const Titan__Internal__AgentLogChunk *chunk);
-    /* An answer to an operator's check; false: it is for the core. */
+    /* A node answers a check. True: the check was an operator's; false: the answer is for the core. */
     bool (*node_checked)(struct coordinator *c, uint64_t session, const Titan__Internal__NodeChecked *m);
     /* A node's answer to a probe with CORE_PROBE_OTHERS. */
     void (*probed)(struct coordinator *c, uint64_t session, const Titan__Internal__ProbeResult *m);
-    /* A registration with the certificate of another node: for the record. */
+    /* An agent registered with the certificate of another node. For the audit record. */
     void (*session_refused)(struct coordinator *c, const struct rpc_call *call, const struct titan_error *why);
     void (*session_gone)(struct coordinator *c, uint64_t session);
-    void (*rights_changed)(struct coordinator *c); /* of callers that may have calls open */
+    void (*rights_changed)(struct coordinator *c); /* rights changed; open calls may have lost theirs */
 };
 
-/* Of jobs, by owner; 0 = no limit. */
+/* Limits on the jobs of one owner; 0 = no limit. */
 struct user_limits {
     uint32_t pending_jobs, slots, submits_per_minute;
-    uint64_t disk_bytes; /* below jobs_dir */
+    uint64_t disk_bytes; /* disk usage below jobs_dir */
 };
 
 struct coordinator_options {
-    const struct coordinator_observer *observer; /* outlives all */
-    const char *state_dir;                       /* titan.db lives here; the caller holds its lock */
-    const char *jobs_dir;  /* is there already, and all nodes see it; NULL = jobs/ in state_dir, which is made */
-    const char *head_file; /* gets the heads of the event log; NULL = none does; outlives all */
-    bool one_machine;      /* workers run where the coordinator does: what a recipe names is looked at on submit */
-    /* As in core_options; 0 = what core.h says. */
+    const struct coordinator_observer *observer; /* outlives the coordinator */
+    const char *state_dir;                       /* folder of titan.db; the caller holds its lock */
+    const char *jobs_dir;  /* exists already, and all nodes share it; NULL = jobs/ in state_dir, created here */
+    const char *head_file; /* file for the heads of the event log; NULL = none; outlives the coordinator */
+    bool one_machine;      /* workers run on this machine: Submit checks the paths that a recipe names */
+    /* As in core_options; 0 = the default there. */
     uint32_t heartbeat_ms, suspect_ms, confirm_ms, node_timeout_ms, reachable_ms, away_ms;
-    uint32_t leader_lease_ms;          /* agents may go on without a coordinator for so long; 0 = they may not */
-    uint32_t quarantine_crashes;       /* of workers within 10 minutes put a node in quarantine; 0 = 3 */
-    bool adopt_state;                  /* the store may be a copy of another directory's */
-    const struct paths_options *paths; /* that users' run files may name; NULL = what they may open; outlives all */
-    const struct auth_options *auth;   /* NULL: every caller may everything (tests) */
-    uint32_t node_life_s;              /* of certificates that nodes get; 0 = 7 days */
-    uint32_t check_ms;                 /* to open what may be on a file server, at the start too; 0 = 10 s */
-    uint32_t max_pending_jobs;         /* submits beyond it fail with TITAN_ELIMIT; 0 = 100000 */
-    struct user_limits user;           /* the same */
+    uint32_t leader_lease_ms;    /* how long agents may go on without a coordinator; 0 = they may not */
+    uint32_t quarantine_crashes; /* crashes of workers within 10 minutes that put a node in quarantine; 0 = 3 */
+    bool adopt_state;            /* accept a store copied from another directory */
+    /* paths for users' run files; NULL = whatever the user may open; outlives the coordinator */
+    const struct paths_options *paths;
+    const struct auth_options *auth; /* NULL = every caller may call everything (tests) */
+    uint32_t node_life_s;            /* lifetime of nodes' certificates; 0 = 7 days */
+    /* time limit to open files that may be on a file server, also at the start; 0 = 10 s */
+    uint32_t check_ms;
+    uint32_t max_pending_jobs; /* further submits fail with TITAN_ELIMIT; 0 = 100000 */
+    struct user_limits user;   /* limits on the jobs of one user */
 };
 
-/* Opens (creates, migrates) the store and continues where it says. TITAN_EVERSION for a store from a newer Titan,
- * TITAN_ECORRUPT for a damaged one; neither is touched then. */
+/* Opens (creates, migrates) the store and restores its state. TITAN_EVERSION: the store is from a newer Titan;
+ * TITAN_ECORRUPT: it is damaged. Neither store is touched. */
 titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options *options, struct coordinator **ret,
                               struct titan_error *err) TITAN_MUST_USE;
-/* Takes agents' heartbeats as datagrams at HOST:PORT, where their sessions come in too. */
+/* Receives agents' heartbeats as datagrams at HOST:PORT, where their sessions connect too. */
 titan_status coordinator_listen(struct coordinator *c, const char *address, struct titan_error *err) TITAN_MUST_USE;
-/* Its TLS identity: renewed when it is time, where it has the CA's key. files are copied; they must fit each
- * other and be valid. Before the server listens. */
+/* Sets the coordinator's TLS identity, and renews it in time if the coordinator has the CA's key. Copies files; they
+ * must match each other and be valid. Call it before the server listens. */
 titan_status coordinator_identity(struct coordinator *c, const struct rpc_tls *files,
                                   struct titan_error *err) TITAN_MUST_USE;
-/* One of the two servers of its methods at most; it outlives every call of them. */
+/* Adds one of at most two servers of the coordinator's methods. The server outlives every call of them. */
 void coordinator_served_by(struct coordinator *c, struct rpc_server *server);
-/* Other lists of users with roles: a user without a role that it had loses the calls that go on by it. */
+/* Replaces the lists of users with roles. A user that loses a role loses the open calls that need it. */
 void coordinator_reload(struct coordinator *c, const struct auth_options *auth);
-/* It is served over TLS at HOST:PORT; agents: to agents only. */
+/* The coordinator serves TLS at HOST:PORT; agents: to agents only. */
 void coordinator_serves_tls(struct coordinator *c, const char *address, bool agents);
-/* Stops taking input, commits what was accepted, closes the store, then calls done on the loop. Jobs go on. */
+/* Stops taking input, commits accepted input, closes the store, then calls done on the loop. Jobs go on. */
 void coordinator_close(struct coordinator *c, void (*done)(void *), void *data);
 
-/* Is the writer alive and the loop's last commit younger than this? For the watchdog. */
+/* Is the writer alive, and is the loop's last commit recent enough? For the watchdog. */
 bool coordinator_healthy(const struct coordinator *c);
 
 #endif

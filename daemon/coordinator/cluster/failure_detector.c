@@ -9,12 +9,12 @@
 #include "daemon/coordinator/outbox/messages.h"
 #include "daemon/common/proof.h"
 
-#define QUIET_MS 2000        /* of good heartbeats, before a node that was lost gets work again */
-#define QUIET_AGAIN_MS 10000 /* the second time; twice as long each further time */
+#define QUIET_MS 2000        /* good heartbeats of a returned node before it gets work again */
+#define QUIET_AGAIN_MS 10000 /* at the second return; doubled each further time */
 #define QUIET_MAX_MS 60000
 #define FLAPS_FORGOTTEN_MS 600000
-#define HEARTBEATS_PER_S 4000        /* of all nodes together, and of those */
-#define STREAM_HEARTBEATS_PER_S 2500 /* ... without datagrams that come */
+#define HEARTBEATS_PER_S 4000        /* limit for all nodes together */
+#define STREAM_HEARTBEATS_PER_S 2500 /* limit for nodes without heartbeats by datagram */
 
 static uint32_t scaled(uint32_t ms, uint32_t interval, uint32_t heartbeat_ms)
 {
@@ -29,7 +29,7 @@ void detector_set_interval(struct core *c)
     uint32_t interval = MAX(c->connected * 1000 / HEARTBEATS_PER_S, by_stream * 1000 / STREAM_HEARTBEATS_PER_S);
     interval = MAX(interval, asked->heartbeat_ms);
     if (4 * interval <= 5 * o->heartbeat_ms && 3 * interval >= 2 * o->heartbeat_ms)
-        return; /* near enough */
+        return; /* close enough */
     o->heartbeat_ms = interval;
     o->suspect_ms = scaled(asked->suspect_ms, interval, asked->heartbeat_ms);
     o->confirm_ms = scaled(asked->confirm_ms, interval, asked->heartbeat_ms);
@@ -73,13 +73,13 @@ static void send_probe(struct core *c, const struct noderec *asked, const struct
     batch_answer(c->out, asked->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE, m);
 }
 
-/* The next ones behind it in the list with heartbeats that come, so that different nodes ask different ones. */
+/* Asks the next nodes in the list that send heartbeats, so that different silent nodes are probed by different ones. */
 static void ask(struct core *c, struct noderec *n)
 {
     bool held = n->probe.at && (n->probe.reached || (n->probe.held && !n->probe.denied));
     n->probe = (struct probe){.id = ++c->last_probe, .at = c->now.mono_ms, .held = held};
     struct core_peer peer;
-    if (!peer_of(c, n, n->probe.id, &peer)) /* there is nothing that it could be asked with */
+    if (!peer_of(c, n, n->probe.id, &peer)) /* nothing could prove its pong */
         return;
     for (struct noderec *o = n->next ? n->next : c->nodes; o != n && n->probe.asked < PROBE_ASKED_MAX;
          o = o->next ? o->next : c->nodes) {
@@ -99,7 +99,7 @@ void detector_probe_result(struct core *c, struct noderec *n, const Titan__Inter
     while (about && (!about->probe.at || about->probe.id != m->probe_id))
         about = about->next;
     if (!about)
-        return; /* it has been heard meanwhile */
+        return; /* the node has been heard meanwhile */
     struct probe *p = &about->probe;
     while (i < p->asked && p->sessions[i] != n->session)
         i++;
@@ -115,14 +115,14 @@ void detector_probe_result(struct core *c, struct noderec *n, const Titan__Inter
         p->denied++;
 }
 
-/* Until then silence may come from this process having stood still; INT64_MIN = it has not. */
+/* Until when silence may be due to a standstill of this process; INT64_MIN = there was none. */
 static int64_t late_until(const struct core *c)
 {
     const int64_t until = c->late_mono + c->options.node_timeout_ms;
     return c->late_mono && c->now.mono_ms < until ? until : INT64_MIN;
 }
 
-/* Are there other nodes that could probe it? When they say nothing they are as badly off as it is. */
+/* Are there other nodes that could probe it? Their silence is no evidence: they may be partitioned too. */
 static bool others_there(const struct core *c, const struct noderec *n)
 {
     for (const struct noderec *o = c->nodes; o && n->peer_port; o = o->next)
@@ -131,13 +131,13 @@ static bool others_there(const struct core *c, const struct noderec *n)
     return false;
 }
 
-/* When it is lost unless something is heard, as things stand. */
+/* When the node is lost unless it is heard, as things stand. */
 static int64_t lost_at(const struct core *c, const struct noderec *n)
 {
     const struct core_options *o = &c->options;
     const struct probe *p = &n->probe;
     bool late = late_until(c) > INT64_MIN;
-    /* An agent sends no heartbeats before its acknowledgement has come: it has as long as one without a session. */
+    /* An agent sends no heartbeats before its acknowledgement: it has as long as one without a session. */
     int64_t alone = n->session && !n->unconfirmed ? o->node_timeout_ms : 2 * (int64_t)o->node_timeout_ms;
     const bool denied = p->denied > 0;
     if (p->reached || (p->held && !denied) || late || (!denied && others_there(c, n)))
@@ -178,13 +178,13 @@ void detector_shift(struct core *c, int64_t ms)
 
 bool detector_datagram(struct core *c, struct noderec *n, bool hears)
 {
-    /* A datagram proves that the agent lives, not that commands reach it: without a message in its stream it counts for
-     * no longer than workers may train without a coordinator. */
+    /* A datagram proves that the agent lives, not that commands reach it. Without a stream message it counts only as
+     * long as workers may train without a coordinator. */
     const int64_t patience = MAX(c->options.leader_lease_ms, c->options.reachable_ms);
     if (n->state != NODE_READY || c->now.mono_ms - n->stream_mono >= patience)
         return false;
     if (hears) {
-        if (n->probe.at) /* it may be asked for later than it is suspected again */
+        if (n->probe.at) /* its deadline may be later than its next suspicion */
             c->due.node = 0;
         detector_heard(c, n);
         n->datagram_mono = c->now.mono_ms;
@@ -211,7 +211,7 @@ bool detector_proved(struct core *c, struct noderec *n, const Titan__Internal__P
         detector_has_key(n);
     if (k > 0)
         memcpy(keys->key[0], keys->key[k], MAC_BYTES);
-    keys->n = 1; /* the answer goes under that one */
+    keys->n = 1; /* this key proves the answer */
     return true;
 }
 
@@ -238,7 +238,7 @@ const char *detector_look(struct core *c, struct noderec *n)
     if (n->state != NODE_READY)
         return NULL;
     if (n->steady_at && now >= n->seen_mono + c->options.suspect_ms) {
-        n->steady_at = now + n->quiet_ms; /* not that good */
+        n->steady_at = now + n->quiet_ms; /* heartbeats are not steady yet: wait longer */
     } else if (n->steady_at && now >= n->steady_at) {
         n->steady_at = 0;
         c->slots_changed = true;
@@ -261,7 +261,7 @@ int64_t detector_deadline(const struct core *c)
             continue;
         at = MIN(at, n->probe.at ? MIN(lost_at(c, n), ask_again_at(c, n)) : suspect_at(c, n));
         if (n->probe.at && late > INT64_MIN)
-            at = MIN(at, late); /* others may be lost from then on */
+            at = MIN(at, late); /* from then on other nodes may be lost */
         if (n->steady_at)
             at = MIN(at, n->steady_at);
     }
@@ -278,8 +278,8 @@ void detector_lost(struct core *c, struct noderec *n)
     n->probe.at = n->steady_at = 0;
 }
 
-/* A node comes back. If its agent is the same one its network failed, so it gets no work before heartbeats have come
- * for a while; an agent that was started anew gets work at once. */
+/* A node returns. If its agent is the same one, the network had failed: it gets no work before a time of good
+ * heartbeats. A restarted agent gets work at once. */
 void detector_returned(struct core *c, struct noderec *n, bool same_agent)
 {
     if (!n->lost_mono || !same_agent)

@@ -49,7 +49,7 @@ static void emit_slot(struct core *c, const struct noderec *n, const Titan__Inte
             .detail = detail_end(c, &d)});
 }
 
-/* A new agent has not looked at it yet: until then the old one's word holds. */
+/* A new agent has not checked this GPU yet: the old agent's report holds until then. */
 static void keep_fault(Titan__Internal__GpuState *g, Titan__Internal__GpuState *before)
 {
     if (g->health != TITAN__INTERNAL__GPU_HEALTH__GPU_UNKNOWN || !faulty(before))

@@ -12,7 +12,7 @@
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/common/proof.h"
 
-#define SAID_ONCE_MS 60000 /* the same refusal of one node is logged again after this */
+#define SAID_ONCE_MS 60000 /* least time between log lines about the same refusal of one node */
 
 static const char *fence_words(const struct core *c, char *text, size_t size)
 {
@@ -55,7 +55,7 @@ static titan_status fence(struct core *c, uint64_t term, const char *node, struc
     return core_accepts(c, err);
 }
 
-/* The highest term the sender knows of, and what proves it. */
+/* The highest term that the sender knows, and its proof. */
 static uint64_t seen_term(const Titan__Internal__AgentMessage *m, ProtobufCBinaryData *ret_proof)
 {
     uint64_t seen = 0;
@@ -77,7 +77,7 @@ static bool is_proved(const struct core *c, uint64_t term, const ProtobufCBinary
     return (proof->len == sizeof(right) && mac_equal(right, proof->data)) || MUTANT(TERM_UNPROVED);
 }
 
-/* No proof says that the agent has seen a term of this store: it is refused, others are served. */
+/* Nothing proves that the agent has seen a term of this store: the agent is refused, others are served. */
 static titan_status unproved(struct core *c, uint64_t term, const char *node, struct titan_error *err)
 {
     c->counters.term_unproved++;
@@ -136,7 +136,7 @@ titan_status fence_message(struct core *c, const char *node, const Titan__Intern
         return unproved(c, seen, node, err);
     if (seen > c->options.term && !MUTANT(COORD_UNFENCED))
         return fence(c, seen, node, err);
-    /* A registration says what was seen before; all else is said to one coordinator, and only to that. */
+    /* A registration reports earlier terms; every other message is meant for one coordinator only. */
     if (!registration && m->term && m->term < c->options.term) {
         c->counters.old_term++;
         *ret_drop = true;
@@ -166,10 +166,10 @@ titan_status fence_name(struct core *c, const struct noderec *n, const Titan__In
 {
     const bool thief = *n->identity && strcmp(n->identity, identity) != 0 && !MUTANT(IDENTITY_THEFT);
     const bool moved = n->incarnation != m->incarnation && strcmp(n->address, m->address) != 0;
-    /* Also while one from before our start is waited for: the first to come need not be the earlier one. */
+    /* Holds also while an agent from before our start is awaited: the first to register need not be the earlier one. */
     const bool alive = n->state == NODE_READY && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
-    /* The one at the old address may go on without us for as long as its lease lasts: another with its name would make
-     * us believe that its workers are gone. */
+    /* The agent at the old address may go on without us until its lease ends. A namesake would make us believe that its
+     * workers are gone. */
     const int64_t lease = c->options.leader_lease_ms, silent = c->now.mono_ms - n->answered_mono;
     const int64_t left = lease && !n->given_up ? lease + lease / 20 + 500 - silent : 0;
     const bool itself = same_installation(n, m) && !(alive && n->session);

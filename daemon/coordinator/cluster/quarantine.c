@@ -7,15 +7,15 @@
 #include "base/mutant.h"
 #include "daemon/coordinator/outbox/events.h"
 
-#define QUARANTINE_MS 600000       /* the first; each further one is twice as long */
-#define QUARANTINE_MAX_MS 86400000 /* the longest */
+#define QUARANTINE_MS 600000       /* the first quarantine; each further one is twice as long */
+#define QUARANTINE_MAX_MS 86400000 /* longest quarantine */
 
 static void add_crash(struct noderec *n, uint64_t job_id, int64_t at)
 {
     n->crashes[n->n_crashes++ % NODE_CRASHES] = (struct crash){at, job_id};
 }
 
-/* Its crashes within the window, of one job or, with job_id 0, of all. */
+/* Crashes on the node within the window, of one job; job_id 0 = of all jobs. */
 static uint32_t crashes_of(const struct core *c, const struct noderec *n, uint64_t job_id)
 {
     uint32_t count = 0;
@@ -25,7 +25,7 @@ static uint32_t crashes_of(const struct core *c, const struct noderec *n, uint64
     return count;
 }
 
-/* Is it this node, or do workers crash wherever they are? The last node of its kind stays in any case. */
+/* Do workers crash on this node only, or everywhere? The last node of its device kind never stands out. */
 static bool stands_out(const struct core *c, const struct noderec *n, uint32_t crashes)
 {
     uint32_t others = 0;
@@ -39,8 +39,8 @@ static bool stands_out(const struct core *c, const struct noderec *n, uint32_t c
     return alternative && crashes > others;
 }
 
-/* One job's crashes speak against a node only when its workers elsewhere are there and have not crashed: else it may
- * be the job. */
+/* A job's crashes count against a node only if the job has workers elsewhere that have not crashed. Otherwise the job
+ * may be the cause. */
 static bool bears_witness(const struct core *c, const struct noderec *n, const struct jobrec *j)
 {
     bool elsewhere = false;
@@ -66,7 +66,7 @@ void quarantine_crashed(struct core *c, struct noderec *n, const struct jobrec *
     if (c->options.quarantine_crashes == CORE_NO_QUARANTINE || crashes < c->options.quarantine_crashes ||
         n->quarantine_end || !stands_out(c, n, crashes) || (alone && !bears_witness(c, n, j)))
         return;
-    /* One that had none for as long as the longest starts over. */
+    /* A node without quarantine for the longest length starts over. */
     if (n->policy.quarantined_until_ms && c->now.wall_ms - n->policy.quarantined_until_ms > QUARANTINE_MAX_MS)
         n->policy.quarantines = 0;
     int64_t length = MIN((int64_t)QUARANTINE_MS << MIN(n->policy.quarantines, 16u), (int64_t)QUARANTINE_MAX_MS);
@@ -109,7 +109,7 @@ void quarantine_lift(struct noderec *n)
     core_set_text(&n->policy.quarantine_reason, "");
 }
 
-/* quarantined_until_ms stays: how long ago the last one was decides on the length of the next. */
+/* quarantined_until_ms stays: the time since the last quarantine decides on the length of the next. */
 void quarantine_over(struct core *c, struct noderec *n)
 {
     titan_assert(n->quarantine_end && n->quarantine_end <= c->now.mono_ms);

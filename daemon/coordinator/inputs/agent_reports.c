@@ -28,13 +28,14 @@ static void answer_heartbeat(struct core *c, struct noderec *n, const Titan__Int
     detector_answered(c, n);
 }
 
-/* A step of such a job is no event: only its first in an epoch and its last one change what the coordinator does. */
+/* True: a step of this job is no event. Only the first step of an epoch and the last step change the coordinator's
+ * actions. */
 static bool just_trains(const struct jobrec *j)
 {
     return j->state == JOB_RUNNING && j->epoch_state == EPOCH_RUNNING && j->status.step + 1 < j->spec.steps;
 }
 
-/* What an agent says of a worker. Returns whether it makes no job's deadline an earlier one. */
+/* Handles an agent's report about a worker. True: no job's deadline becomes earlier. */
 static bool hear_report(struct core *c, struct noderec *n, const struct subject *about,
                         const Titan__Internal__AgentMessage *m)
 {
@@ -49,20 +50,20 @@ static bool hear_report(struct core *c, struct noderec *n, const struct subject 
             return unsaved == j->progress.unsaved;
         job_heard(c, j);
     } else if (exited) {
-        c->counters.duplicate++; /* kept by its agent, and said on another session before */
-        if (j && !w) {           /* or out of our books before it had ended */
+        c->counters.duplicate++; /* the agent kept the report and had sent it in another session */
+        if (j && !w) {           /* or the record went before the worker had ended */
             kept_release(j, n, about->worker_id);
             job_heard(c, j);
         }
     } else {
         fence_unknown_worker(c, n, about);
-        if (!w) /* another node's worker is neither its concern nor to be stopped */
+        if (!w) /* else it is another node's worker, which must not be stopped */
             send_stop_unknown(c, n->session, about->job_id, about->worker_id);
     }
     return false;
 }
 
-/* The same. */
+/* Handles an agent's message. True: no deadline becomes earlier. */
 static bool hear(struct core *c, struct noderec *n, const Titan__Internal__AgentMessage *m)
 {
     struct subject about;
@@ -73,7 +74,7 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
         if (!n->unconfirmed)
             return true;
         n->unconfirmed = false;
-        detector_has_key(n); /* its acknowledgement has come */
+        detector_has_key(n); /* a heartbeat proves that the acknowledgement has arrived */
         worker_reports_complete(c, n);
         job_driver_look_again(c, n);
         return false;
@@ -115,12 +116,12 @@ titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal_
         status = titan_fail(err, TITAN_ECONFLICT, "the session has not registered, or its node was given up");
     } else if (status == TITAN_OK && c->options.leader_lease_ms &&
                now.mono_ms - n->answered_mono >= c->options.away_ms) {
-        /* What lay in its stream may be older than an epoch it has formed without us: a registration tells of that
-         * first. */
+        /* Queued stream messages may be older than an epoch that the agent has formed without us: a registration
+         * reports that epoch first. */
         status = titan_fail(err, TITAN_ECONFLICT, "node %s has had no answer for %lld ms: it registers again", n->name,
                             (long long)(now.mono_ms - n->answered_mono));
     } else if (status == TITAN_OK && !drop) {
-        const bool suspected = n->probe.at != 0; /* it may be asked for later than it is suspected again */
+        const bool suspected = n->probe.at != 0; /* its deadline may be later than its next suspicion */
         const bool calm = hear(c, n, m);
         if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT && !suspected)
             c->due.node = due.node;
@@ -136,7 +137,7 @@ bool core_heartbeat(struct core *c, const Titan__Internal__PeerMessage *m, struc
 {
     if (core_fenced(c) || m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT)
         return false;
-    if (m->term != c->options.term) { /* of a coordinator before this one, or none of ours at all */
+    if (m->term != c->options.term) { /* meant for an earlier coordinator, or for one of another store */
         c->counters.old_term++;
         return false;
     }

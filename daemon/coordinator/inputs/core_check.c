@@ -44,7 +44,7 @@ void epoch_check(struct jobrec *j)
             continue;
         titan_assert(rank_slot->worker->id == rank_slot->worker_id && rank_slot->worker->job == j);
         titan_assert(job_rank_slot(j, rank_slot->worker) ==
-                     rank_slot); /* and so it has no other; its epoch is what its agent says */
+                     rank_slot); /* so the worker has no other rank slot; the agent reports its epoch */
     }
     titan_assert(j->n_kept > 0 && j->kept[j->n_kept - 1].epoch == j->status.epoch);
     for (size_t b = 0; b < j->n_kept; b++) {
@@ -89,7 +89,7 @@ static void check_phase(const struct jobrec *j)
         titan_assert(!live && !j->run_active);
         break;
     }
-    titan_assert(!phase_stops(j) || size_staying(j) == 0); /* all are told to stop, and none is started */
+    titan_assert(!phase_stops(j) || size_staying(j) == 0); /* all workers are told to stop, and none is started */
 }
 
 void job_check(const struct core *c, struct jobrec *j)
@@ -120,7 +120,7 @@ void core_check(const struct core *c)
     uint32_t connected = 0;
     size_t pending = 0, too_large = 0, active = 0, listed = 0;
     if (core_fenced(c))
-        return; /* it has stopped in the midst of an input */
+        return; /* fencing stops the core in the middle of an input */
     for (const struct noderec *n = c->nodes; n; n = n->next) {
         node_check(c, n);
         connected += n->session != 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core_check.h - what has to be so between two inputs. The whole core is looked at: for debug builds, and for the
+/* core_check.h - the invariants between two inputs. The check walks the whole core: for debug builds, and for the
  * simulation, which calls core_check() (core.h) after every input. */
 #ifndef TITAN_DAEMON_COORDINATOR_INPUTS_CORE_CHECK_H
 #define TITAN_DAEMON_COORDINATOR_INPUTS_CORE_CHECK_H

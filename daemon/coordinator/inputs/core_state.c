@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The core: made, driven by time, asked. */
+/* The core: creation, ticks, queries. */
 #include "daemon/coordinator/records/core_record.h"
 
 #include <stdlib.h>
@@ -163,7 +163,7 @@ static const char *node_state_text(const struct noderec *n)
     bool there = n->state == NODE_READY && n->session;
     if (n->in_window && n->used == 0)
         return "maintenance";
-    /* One that has just dropped its stream is not lost yet, but neither can it be counted on. */
+    /* A node that has just dropped its stream is not lost yet, but cannot be counted on. */
     if (!there)
         return "lost";
     if (node_empties(n))
@@ -220,7 +220,7 @@ static void job_placements(const struct jobrec *j, void (*each)(const struct cor
         while (before > 0 && j->workers[before - 1]->node != n)
             before--;
         if (before > 0)
-            continue; /* told with an earlier one */
+            continue; /* reported with an earlier worker */
         for (size_t k = i; k < j->n_workers; k++)
             workers += j->workers[k]->node == n;
         each(&(struct core_placement){j->id, n->name, workers}, data);

@@ -9,20 +9,20 @@
 
 void core_moves(struct core *c, struct core_time now)
 {
-    /* When the process itself stood still (stopped, starved), silence says nothing about the nodes. */
+    /* When this process itself stood still (stopped, starved), silence proves nothing about the nodes. */
     const int64_t since = c->last_input ? now.mono_ms - c->last_input : 0, usual = 2 * (int64_t)c->options.heartbeat_ms;
     const int64_t stall = since - usual;
     if (stall > 0)
         detector_shift(c, stall);
-    const int64_t unanswerable = now.held_ms > usual ? since : stall; /* what is not sent is not answered */
+    const int64_t unanswerable = now.held_ms > usual ? since : stall; /* unsent messages get no answer */
     for (struct jobrec *j = c->active; j && unanswerable > 0; j = j->next) {
         job_clock_shift(j, unanswerable);
         for (size_t i = 0; i < j->n_workers; i++)
             if (j->workers[i]->state == WORKER_STARTING)
                 worker_grant(j->workers[i], unanswerable);
     }
-    /* What is moved makes up for a short one; after a long one heartbeats lie in queues, and probes' answers with them.
-     */
+    /* Shifted times make up for a short standstill. After a long one, heartbeats and probes' answers still lie in
+     * queues. */
     if (stall >= (int64_t)c->options.suspect_ms)
         c->late_mono = now.mono_ms;
     if (!c->last_input)

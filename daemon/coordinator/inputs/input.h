@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* input.h - around every input. */
+/* input.h - what surrounds every input. */
 #ifndef TITAN_DAEMON_COORDINATOR_INPUTS_INPUT_H
 #define TITAN_DAEMON_COORDINATOR_INPUTS_INPUT_H
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* Around every input. */
-void core_moves(struct core *c, struct core_time now); /* time does */
+void core_moves(struct core *c, struct core_time now); /* time moves on */
 void core_begin(struct core *c, struct core_time now, struct batch *out);
 void core_finish(struct core *c);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What people ask of jobs. */
+/* Users' requests about jobs. */
 #include "daemon/coordinator/records/core_record.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@
 void core_submitted(struct core *c, const struct job *job, struct core_time now, struct batch *out)
 {
     if (core_fenced(c))
-        return; /* it is stored; the next coordinator finds it there */
+        return; /* the job is stored; the next coordinator finds it in the store */
     core_begin(c, now, out);
     sched_submitted(c, core_add_job(c, job));
     core_finish(c);
@@ -134,7 +134,7 @@ static titan_status check_desired(const struct jobrec *j, const struct core_resi
     return check_number(j, r->max, err);
 }
 
-/* For its user's sake; *ret: slots that it may have, no less than it has. */
+/* Checks the user's limit. *ret: slots that the job may have, at least those that it has. */
 static titan_status check_allowed(const struct core *c, const struct jobrec *j, const struct core_resize *r,
                                   uint32_t *ret, struct titan_error *err)
 {
@@ -142,7 +142,7 @@ static titan_status check_allowed(const struct core *c, const struct jobrec *j, 
     const uint32_t allowed = queue_allows(c, j, &others), least = r->workers ? r->workers : r->min;
     *ret = MAX(allowed, size_kept(j));
     if (j->state == JOB_PENDING && c->options.user_slots)
-        *ret = c->options.user_slots; /* others end */
+        *ret = c->options.user_slots; /* the user's other jobs will end */
     if (least <= *ret)
         return TITAN_OK;
     titan_fail(err, TITAN_ELIMIT, "%s may have %u slots (limits.user_slots), and other jobs of theirs have %u",
@@ -163,12 +163,12 @@ titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r,
     j->desired.min = r->min;
     j->desired.max = r->workers ? r->workers : r->max;
     j->desired.number++;
-    if (j->state == JOB_PENDING) { /* it may need more than before, or less */
+    if (j->state == JOB_PENDING) { /* the job's need of slots may have changed */
         queue_remove(c, j);
         queue_add(c, j);
     }
     size_limit(j, 0, 0);
-    /* What is asked for is the job's before the queue's. */
+    /* The requested workers are the job's before the queue's. */
     if (j->state != JOB_PENDING)
         size_claim(j, MIN(j->desired.max ? j->desired.max : MIN(j->size.claim, size_max(j)), allowed));
     r->desired = j->desired;

@@ -22,7 +22,7 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
     if (n->session)
         batch_drop(c->out, n->session);
     core_set_session(c, n, 0);
-    const int64_t silent = MAX(c->now.mono_ms - n->seen_mono, (int64_t)0); /* one that was awaited has time left */
+    const int64_t silent = MAX(c->now.mono_ms - n->seen_mono, (int64_t)0); /* an awaited node has time left */
     move_node(c, n, NODE_LOST, words);
     detector_lost(c, n);
     const char *why = batch_printf(c->out, "node %s is lost", n->name);
@@ -48,7 +48,7 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
     c->slots_changed = true;
 }
 
-/* It is not coming back: its reports are not waited for. */
+/* The node does not return: nothing waits for its reports. */
 static void give_up(struct core *c, struct noderec *n, const char *words, const struct emit *default_event)
 {
     n->given_up = true;
@@ -91,7 +91,7 @@ titan_status core_node_forget(struct core *c, const char *node, struct core_time
 
 /* --- removal ------------------------------------------------------------------------------------------------------ */
 
-/* The job that has workers there, or waits for what those did that it had there. */
+/* A job that has workers on the node, or waits for reports about its former workers there. */
 static const struct jobrec *needed_by(const struct core *c, const struct noderec *n)
 {
     for (const struct jobrec *j = c->active; j; j = j->next)
@@ -144,7 +144,7 @@ void lost_nodes_tick(struct core *c)
 {
     for (struct noderec *n = c->nodes, *next; n; n = next) {
         next = n->next;
-        /* One that only seemed to be gone comes back, and its past says when it gets work again. */
+        /* A node that only seemed gone may return, and its record decides when it gets work again. */
         const bool over = node_empties(n) || c->now.mono_ms - n->lost_mono >= EPHEMERAL_GONE_MS;
         if (n->ephemeral && n->state == NODE_LOST && !n->session && over && !c->stale && !needed_by(c, n))
             remove_node(c, n, "is removed: it is ephemeral, and gone");

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lost_node.h - a node is lost, and its workers with it; later its record goes. */
+/* lost_node.h - a node is lost with its workers; later its record goes. */
 #ifndef TITAN_DAEMON_COORDINATOR_INPUTS_LOST_NODE_H
 #define TITAN_DAEMON_COORDINATOR_INPUTS_LOST_NODE_H
 
 #include "daemon/coordinator/records/core_record.h"
 
 void node_lose(struct core *c, struct noderec *n, const char *words);
-/* Removes ephemeral nodes that are lost: those that were drained at once, others after a minute. */
+/* Removes lost ephemeral nodes: drained ones at once, others after a minute. */
 void lost_nodes_tick(struct core *c);
 
 #endif

@@ -29,9 +29,8 @@
 #include "daemon/coordinator/run/worker_end.h"
 #include "daemon/coordinator/run/worker_reports.h"
 
-/* What an agent has left to say about a worker that is no more comes between its registration and the heartbeat that
- * follows, however busy both machines are (worker_reports_complete). An agent that falls silent between them is not
- * waited for. */
+/* Time for an agent's last reports about ended workers: they arrive between its registration and the next heartbeat,
+ * however busy both machines are (worker_reports_complete). An agent that falls silent in between is not waited for. */
 #define MISSING_MS 10000
 
 static titan_status check_registration(const Titan__Internal__AgentRegistration *m, struct titan_error *err)
@@ -57,7 +56,8 @@ static void draw_key(struct core *c, struct noderec *n, bool proves)
         mac_derive(c->secret, "titan session", about, sizeof(about), n->key);
 }
 
-/* A worker the agent says is there. Its page is its own to write: what cannot be costs it alone. */
+/* Handles a live worker in a registration. The worker itself writes its page: implausible values harm only this worker.
+ */
 static void hear_live(struct core *c, struct noderec *n, const Titan__Internal__LiveWorker *live)
 {
     struct jobrec *j = core_find_job(c, live->job_id);
@@ -77,7 +77,8 @@ static void hear_live(struct core *c, struct noderec *n, const Titan__Internal__
     send_stop_unknown(c, n->session, live->job_id, live->worker_id);
 }
 
-/* An agent that is new to us sees the jobs' folders, or it does not: its workers would have others of the same name. */
+/* Asks a new agent whether it sees the jobs' folders. Otherwise its workers would use other folders of the same name.
+ */
 static void ask_for_folders(struct core *c, struct noderec *n, const Titan__Internal__AgentRegistration *m, bool known)
 {
     if (!known)
@@ -98,7 +99,7 @@ void node_checked(struct core *c, struct noderec *n, const Titan__Internal__Node
     c->slots_changed = true;
 }
 
-/* Those of its workers that it does not list count as ended after a while. */
+/* Workers of the node that the agent does not list count as ended after a while. */
 static void await_workers(struct core *c, struct noderec *n)
 {
     for (struct jobrec *j = c->active; j; j = j->next)
@@ -106,23 +107,23 @@ static void await_workers(struct core *c, struct noderec *n)
             if (j->workers[i]->node != n)
                 continue;
             j->workers[i]->away = false;
-            if (!*j->device) /* the store had none of its nodes */
+            if (!*j->device) /* the store knew none of its nodes */
                 (void)snprintf(j->device, sizeof(j->device), "%s", n->device);
-            /* With a restored store it may be of the past: until that is settled none has ended. */
+            /* With a restored store the list may be outdated: no worker counts as ended until that is settled. */
             worker_missing(j->workers[i], MUTANT(DEAD_ADOPTED) ? 0
                                           : c->stale           ? INT64_MAX
                                                                : c->now.mono_ms + MISSING_MS);
         }
 }
 
-/* Sends the node again what is in force for its jobs. awaited: it had not registered before. */
+/* Sends the node again everything in force for its jobs. awaited: its first registration since our start. */
 static void resend_jobs(struct core *c, struct noderec *n, bool awaited)
 {
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;
         if (!job_on_node(j, n))
             continue;
-        /* Its members hear only now that the epoch is over. */
+        /* The members learn only now that the epoch is over. */
         if (awaited && epoch_leaving(j) && j->clock.epoch_deadline != INT64_MAX)
             job_clock_limit(j, c->now.mono_ms + job_clock_quiesce_ms(c, j));
         job_resend(c, j, n);
@@ -130,7 +131,7 @@ static void resend_jobs(struct core *c, struct noderec *n, bool awaited)
     }
 }
 
-/* May one of its workers train, for all that is known? A store that was restored does not know of all. */
+/* May one of its workers train, as far as known? A restored store does not know all workers. */
 static bool has_worker(const struct core *c, const struct noderec *n)
 {
     for (struct jobrec *j = c->active; j; j = j->next) {
@@ -152,7 +153,7 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
     if (!identity)
         return titan_fail(err, TITAN_EPERM,
                           "registration of node %s: the certificate was revoked after the session was opened", m->node);
-    /* A second one would be an old one: what it does not list would count as ended. */
+    /* A second registration of a session would be outdated: workers that it does not list would count as ended. */
     if (core_find_session(c, session)) {
         c->counters.duplicate++;
         return titan_fail(err, TITAN_ECONFLICT, "registration of node %s: this session has registered before", m->node);
@@ -162,7 +163,7 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
         TRY(fence_name(c, n, m, identity, has_worker(c, n), err));
     TRY(fence_message(c, m->node, message, &drop, err));
     if (stale_asks(c, m)) {
-        core_session_opened(c, session, identity); /* it says another one */
+        core_session_opened(c, session, identity); /* the next registration brings the identity again */
         send_epochs(c, session);
         return TITAN_OK;
     }
@@ -224,6 +225,6 @@ void core_session_closed(struct core *c, uint64_t session, struct core_time now,
     struct noderec *n = core_find_session(c, session);
     free(fence_take_identity(c, session));
     if (n)
-        core_set_session(c, n, 0); /* silence from now on */
+        core_set_session(c, n, 0); /* the node is silent from now on */
     core_finish(c);
 }

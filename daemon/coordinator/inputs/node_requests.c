@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What people ask of nodes. */
+/* Operators' requests about nodes. */
 #include "daemon/coordinator/records/core_record.h"
 
 #include "base/mutant.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The core as the store says it was. */
+/* Restores the core's records from the store. */
 #include "daemon/coordinator/records/core_record.h"
 
 #include <string.h>
@@ -129,11 +129,12 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
     if (saved->epoch)
         restore_epoch(c, j, saved);
     restore_phase(j);
-    /* What the coordinator before us heard of acting leaders' numbers while it was being queued again is not stored. */
+    /* The store lacks what an earlier coordinator knew of acting leaders' numbers while the job was being queued again.
+     */
     j->quorum.above_leaders =
         c->options.leader_lease_ms && j->status.epoch && (j->phase == PHASE_QUEUED || j->phase == PHASE_REQUEUEING);
-    /* How long its workers had to stop is not stored. They may be at their last checkpoint, and are not told to hurry:
-     * what their agents have heard before holds. */
+    /* The store lacks the grace of its workers. They may be writing their last checkpoint, so they are not hurried: the
+     * grace that their agents know holds. */
     if (phase_ends(j))
         job_end_because(j, LAST_CHECKPOINT_MS, NULL);
     for (size_t i = 0; i < j->n_workers; i++)

@@ -52,7 +52,7 @@ void emit_event(struct core *c, struct jobrec *j, struct emit emit)
     event_attach(c, batch_change(c->out, CHANGE_EVENT), j, emit);
 }
 
-/* Tells of a number of lacking workers when it has changed; words is NULL when there are none. */
+/* Emits the number of missing workers when it has changed; words NULL = none is missing. */
 static void set_lacks(struct core *c, struct jobrec *j, uint32_t lacks, const char *words)
 {
     struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
@@ -67,7 +67,7 @@ static void set_lacks(struct core *c, struct jobrec *j, uint32_t lacks, const ch
                                                           size_least(j), size_staying(j))});
 }
 
-/* "mesh pp=2 tp=2", or "run" where there is none. */
+/* "mesh pp=2 tp=2", or "run" without a mesh. */
 static const char *mesh_words(struct core *c, const struct jobrec *j)
 {
     return *j->spec.mesh ? batch_printf(c->out, "mesh %s", j->spec.mesh) : "run";
@@ -196,7 +196,7 @@ const char *event_source_name(uint32_t source)
     return source < 3 ? names[source] : "?";
 }
 
-/* Of titan.internal.RecoverySource. */
+/* recovery_source: titan.internal.RecoverySource. */
 static const char *recovery_source_name(int32_t recovery_source)
 {
     static const char *const names[] = {"init", "checkpoint", "memory", "replica", "buddy"};
@@ -230,7 +230,7 @@ void emit_origin(struct core *c, struct jobrec *j, const Titan__Internal__StateR
                                .detail = detail_end(c, &d)});
 }
 
-/* The phases follow each other, so what took long can be seen. A time that is not known is 0. */
+/* The phases follow each other, so the slow one is visible. An unknown time is 0. */
 void emit_recovery_finished(struct core *c, struct jobrec *j)
 {
     const struct recovery *r = &j->recovery;

@@ -121,7 +121,7 @@ void send_form(struct core *c, struct jobrec *j, struct noderec *n)
         memcpy(m->state_holders, j->source.holders, j->source.n_holders * sizeof(*m->state_holders));
         m->source_epoch = j->source.epoch;
     }
-    /* What an acting leader may shrink it to. */
+    /* Worlds to which an acting leader may shrink the epoch. */
     m->worlds = batch_alloc(c->out, (j->n_members + 1) * sizeof(*m->worlds));
     for (uint32_t world = size_min(j); world < j->n_members; world++)
         if (world_set_has(&j->spec.worlds, world))
@@ -190,7 +190,8 @@ void send_stop(struct core *c, uint64_t session, uint64_t job_id, uint64_t worke
 
 void send_stop_unknown(struct core *c, uint64_t session, uint64_t job_id, uint64_t worker_id)
 {
-    /* Of a job that was submitted after the backup: what its worker has done may be of use, though it is not. */
+    /* A job submitted after the backup: the coordinator has no use for it, but its user may want the worker's results.
+     */
     const bool late = c->options.restored_term && !core_find_job(c, job_id);
     send_stop(c, session, job_id, worker_id, late ? LAST_CHECKPOINT_MS : 0, "the coordinator has no use for it");
 }

@@ -25,7 +25,7 @@ void move_phase(struct jobrec *j, enum job_phase to)
     j->phase = to;
 }
 
-/* What the phase is when the job's state is this now; its own phase where the state does not say. */
+/* The phase that the job's state implies; the job's own phase where the state implies none. */
 static enum job_phase phase_of_state(const struct jobrec *j, enum job_state state)
 {
     if (sm_final(&job_sm, (int)state))
@@ -56,7 +56,7 @@ void move_job(struct core *c, struct jobrec *j, enum job_state to, const char *r
         j->state = to;
         return;
     }
-    free(TAKE(j->waits.said)); /* its words are replaced by these */
+    free(TAKE(j->waits.said)); /* the new reason replaces it */
     detail_begin(&d);
     json_put_string(&d.w, "from", sm_name(&job_sm, (int)from));
     json_put_string(&d.w, "to", sm_name(&job_sm, (int)to));
@@ -120,7 +120,7 @@ void end_run(struct core *c, struct jobrec *j, enum run_state to, const char *re
                                .detail = detail_end(c, &d)});
 }
 
-/* What a job's newest epoch is counted by from here on; the members' places are given before it is stored. */
+/* Makes the new epoch the job's newest one; the members get their places before it is stored. */
 void enter_epoch(struct jobrec *j, uint64_t number, uint32_t world)
 {
     titan_assert(number > j->status.epoch && world > 0);
@@ -132,7 +132,7 @@ void enter_epoch(struct jobrec *j, uint64_t number, uint32_t world)
     move_phase(j, PHASE_TRAINING);
 }
 
-/* Worker ids by rank, for views of a run; those of more would not fit in an event. */
+/* Worker ids by rank, for views of a run; more ids than MOST would not fit into an event. */
 static void put_members(const struct jobrec *j, struct json_writer *w)
 {
     enum { MOST = 256 };

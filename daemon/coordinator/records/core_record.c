@@ -35,7 +35,7 @@ void core_set_text(const char **field, const char *text)
     *field = core_strdup(text);
 }
 
-/* Numbers of epochs begin again above all that coordinators before a restore can have given. */
+/* After a restore, epoch numbers begin above all numbers that earlier coordinators can have given. */
 #define EPOCHS_EACH (UINT64_C(1) << 32)
 
 uint64_t core_first_epoch(const struct core *c)

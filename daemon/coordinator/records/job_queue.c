@@ -10,15 +10,15 @@
 struct user {
     struct user *next;
     char *name;
-    uint32_t slots; /* of its running jobs, as of queue_begin */
+    uint32_t slots; /* slots of the user's running jobs, as of queue_begin */
     size_t pending;
 };
 
 struct lane {
-    struct lane *next; /* of lower or equal priority */
+    struct lane *next; /* has lower or equal priority */
     int32_t priority;
     struct user *user;
-    uint32_t least; /* workers that each of them needs; 0 = no number is legal */
+    uint32_t least; /* least workers of each of its jobs; 0 = no number is legal */
     size_t n;
     bool too_large;
     struct jobrec *first, *last, *cursor;
@@ -55,7 +55,7 @@ struct user *queue_user(struct core *c, const char *name)
     return u;
 }
 
-/* Does it need no more than so many slots of a device that it may run on? */
+/* Does the lane need at most room[] slots on some device that its jobs may run on? */
 static bool lane_fits(const struct lane *l, const uint32_t room[CORE_DEVICES])
 {
     bool fits = false;
@@ -102,7 +102,7 @@ void queue_add(struct core *c, struct jobrec *j)
     titan_assert(!j->lane && j->n_workers == 0);
     struct lane *l = find_lane(c, j);
     struct jobrec *before = l->last;
-    while (before && before->id > j->id) /* it has been here before */
+    while (before && before->id > j->id) /* a job that is queued again is older than others */
         before = before->prev;
     j->lane = l;
     j->prev = before;
@@ -209,7 +209,7 @@ void queue_narrow_user(struct core *c, const struct jobrec *j, uint32_t allowed)
             l->cursor = NULL;
 }
 
-/* Before the next placement nothing is known of jobs that have come into the queue. */
+/* Until the next placement nothing is known about newly queued jobs. */
 bool queue_wants(const struct core *c, const char *device)
 {
     return queue_head_of(c, device)->job || (c->slots_changed && c->pending > c->too_large);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* job_queue.h - the queue: priority first, then the user with the fewest slots in use, then age.
+/* job_queue.h - the queue: by priority, then the user with the fewest slots in use, then age.
  *
- * Jobs of one priority, user, device and least size wait in a lane, oldest first: they differ in age only, so what
- * keeps the first one from its turn keeps all of them. A walk looks at lanes, however many jobs there are. */
+ * Jobs of one priority, user, device and least size wait in one lane, oldest first. They differ in age only, so what
+ * blocks the first blocks all of them. A walk looks at lanes, however many jobs there are. */
 #ifndef TITAN_DAEMON_COORDINATOR_RECORDS_JOB_QUEUE_H
 #define TITAN_DAEMON_COORDINATOR_RECORDS_JOB_QUEUE_H
 
@@ -10,31 +10,31 @@
 
 void queue_add(struct core *c, struct jobrec *j);
 void queue_remove(struct core *c, struct jobrec *j);
-/* All nodes in service have so many slots together: lanes of jobs that need more are left out of every walk. False:
- * they had as many before. */
+/* Sets the slots of all nodes in service. Every walk leaves out lanes of jobs that need more. False: the numbers did
+ * not change. */
 bool queue_set_all(struct core *c, const uint32_t all[CORE_DEVICES]);
-/* Slots of all nodes in service, of the kind with most of them that the job may run on. */
+/* Slots of all nodes in service, of the device kind with the most slots among those the job may run on. */
 uint32_t queue_room(const struct core *c, const struct jobrec *j);
-bool queue_too_large(const struct jobrec *j); /* does it need more than that? */
-/* The oldest jobs that are too large, so many of them at most. */
+bool queue_too_large(const struct jobrec *j); /* does the job need more than queue_room? */
+/* Calls each() for the oldest jobs that are too large, at most `most` of them. */
 void queue_each_too_large(struct core *c, size_t most, void (*each)(struct core *c, struct jobrec *j));
-/* In order: queue_next until it is NULL. A job that was given out may be removed. */
+/* Walks the queue in order: call queue_next until NULL. A returned job may be removed. */
 void queue_begin(struct core *c);
 struct jobrec *queue_next(struct core *c);
-/* From here on the walk leaves out jobs that need more than so many slots of each device that they may run on. */
+/* The rest of the walk leaves out jobs that need more than room[] slots of every device that they may run on. */
 void queue_narrow(struct core *c, const uint32_t room[CORE_DEVICES]);
-/* The same of jobs of j's user that need more than so many slots. */
+/* Likewise leaves out jobs of j's user that need more than `allowed` slots. */
 void queue_narrow_user(struct core *c, const struct jobrec *j, uint32_t allowed);
-/* Does one that waits come before one that runs, if that waited as well? As of queue_begin. */
+/* Would `waits` come before `runs` if both waited? As of queue_begin. */
 bool queue_before(const struct jobrec *waits, const struct jobrec *runs);
-/* Of one of core_devices. */
+/* device: one of core_devices. */
 const struct queue_head *queue_head_of(const struct core *c, const char *device);
-/* Does a job wait that could have free slots of that device? */
+/* Does a job wait that could use free slots of this device? */
 bool queue_wants(const struct core *c, const char *device);
-/* Slots that a job may have for its user's sake, UINT32_MAX without a limit; *ret_others (may be NULL): those of that
- * user's other jobs. */
+/* Slots that the user's limit allows the job; UINT32_MAX = no limit. *ret_others (may be NULL): slots of the user's
+ * other jobs. */
 uint32_t queue_allows(const struct core *c, const struct jobrec *j, uint32_t *ret_others);
-void queue_took(struct jobrec *j, uint32_t slots); /* since queue_begin */
+void queue_took(struct jobrec *j, uint32_t slots); /* counts slots that the job took since queue_begin */
 struct user *queue_user(struct core *c, const char *name);
 const char *queue_user_name(const struct user *u);
 size_t queue_user_pending(const struct core *c, const char *name);

@@ -22,7 +22,7 @@ bool job_fits_device(const struct jobrec *j, const char *device)
     return strcmp(j->spec.device, "auto") == 0 || strcmp(j->spec.device, device) == 0;
 }
 
-/* Where it is or would be in id order. */
+/* Index of the worker, or where it would be, in id order. */
 static size_t worker_at(const struct jobrec *j, uint64_t id)
 {
     size_t lo = 0, hi = j->n_workers;
@@ -42,7 +42,7 @@ struct workrec *job_worker(const struct jobrec *j, uint64_t id)
     return at < j->n_workers && j->workers[at]->id == id ? j->workers[at] : NULL;
 }
 
-/* What it remembers of its place may be of rank slots that are no more. */
+/* w->rank_slot may point into rank slots that no longer exist. */
 struct rank_slot *job_rank_slot(struct jobrec *j, const struct workrec *w)
 {
     bool its = w->rank_slot > 0 && w->rank_slot <= j->n_members + j->n_departing &&

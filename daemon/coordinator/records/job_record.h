@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* job_record.h - jobs and their workers: the records, and the containers in them. They decide nothing. */
+/* job_record.h - records of jobs and their workers, and the containers in them. They decide nothing. */
 #ifndef TITAN_DAEMON_COORDINATOR_RECORDS_JOB_RECORD_H
 #define TITAN_DAEMON_COORDINATOR_RECORDS_JOB_RECORD_H
 
@@ -17,55 +17,55 @@ struct workrec {
     uint64_t id;
     struct jobrec *job;
     struct noderec *node;
-    uint32_t rank_slot;      /* its place among the job's rank slots + 1, see job_rank_slot; 0 = it never had one */
-    enum worker_state state; /* STARTING, READY, STOPPING; ended ones have no record */
+    uint32_t rank_slot;      /* index of its rank slot + 1, see job_rank_slot; 0 = it never had one */
+    enum worker_state state; /* STARTING, READY, STOPPING; ended workers have no record */
     char *address;
-    int64_t pid;                /* 0 = not known */
-    enum loss_cause exit_cause; /* what its end counts as, though it is told to stop; LOSS_NONE = not at all */
-    bool started;               /* it has been seen alive */
-    bool quiesced;              /* out of the job's current epoch, holding the state of last_step */
-    int64_t missing;            /* its agent did not list it; it counts as ended from then on; 0 = it is there */
-    uint64_t epoch;             /* newest it knows of */
+    int64_t pid;                /* 0 = unknown */
+    enum loss_cause exit_cause; /* cause of its end though it was told to stop; LOSS_NONE = the end is no loss */
+    bool started;               /* seen alive */
+    bool quiesced;              /* left the job's current epoch with the state of last_step */
+    int64_t missing;            /* when it counts as ended, since its agent did not list it; 0 = present */
+    uint64_t epoch;             /* newest epoch it knows */
     uint64_t last_step;
-    uint64_t installed; /* epoch of the state shards that it holds for good, at last_step; 0 = none */
-    bool unseen;        /* a restored store or others say so, its own agent has not yet: its end is no loss to count */
-    bool away;          /* its node cannot be reached, and nothing is decided about it */
-    uint64_t pending;   /* of this one it has its whole state shard too; 0 = none */
-    bool prepared;      /* for last_step + 1 it needs nothing but the sum of AGREE */
-    bool chosen;        /* a member of the epoch that is being formed, see source_departing */
-    int64_t deadline;   /* of starting or stopping */
+    uint64_t installed; /* epoch of its installed state shards, at last_step; 0 = none */
+    bool unseen;        /* reported by a restored store or others, not yet by its agent: its end is no loss */
+    bool away;          /* its node is unreachable, and nothing is decided about the worker */
+    uint64_t pending;   /* epoch of which it also has its whole state shard; 0 = none */
+    bool prepared;      /* it needs only the sum of AGREE for last_step + 1 */
+    bool chosen;        /* member of the epoch being formed, see source_departing */
+    int64_t deadline;   /* deadline of its start or stop */
 };
 
-#define METRICS_SPARE 4 /* steps that members can be ahead of what rank 0 was heard to say */
+#define METRICS_SPARE 4 /* steps that members can be ahead of rank 0's last report */
 
 /* A place in the current epoch. */
 struct rank_slot {
     uint64_t worker_id;
-    struct workrec *worker; /* NULL = ended */
-    bool finished;          /* a departing rank: it has handed its state shard over */
+    struct workrec *worker; /* NULL = the worker has ended */
+    bool finished;          /* a departing rank has handed over its state shard */
 };
 
-/* An epoch with members that are kept (run/kept_epochs.h): the newest that made a step, and those since. */
+/* A kept epoch and its members (run/kept_epochs.h): the newest that made a step, and the epochs since. */
 struct kept_member {
     uint64_t worker_id;
-    const struct noderec *node; /* NULL = not known any more, which is reported */
-    bool released;              /* it has ended, or its agent knows that the run goes on without it */
+    const struct noderec *node; /* NULL = no longer known */
+    bool released;              /* the worker has ended, or its agent knows that the run goes on without it */
 };
 
 struct kept_epoch {
-    uint64_t epoch, source; /* where its state came from; 0 = no memory */
-    bool complete;          /* its members have had their state */
+    uint64_t epoch, source; /* source: epoch its state came from; 0 = not from memory */
+    bool complete;          /* all its members got their state */
     uint32_t n;
-    struct kept_member *members; /* in rank order */
-    uint32_t *by_id;             /* where they are, in id order; NULL until the first search */
+    struct kept_member *members; /* ordered by rank */
+    uint32_t *by_id;             /* indexes into members, in id order; NULL until the first search */
 };
 
-/* How a recovery goes; monotonic times, 0 = not yet. */
+/* The course of a recovery; monotonic times, 0 = not yet. */
 struct recovery {
-    int64_t lost;                                   /* the first report; 0 = there is none under way */
-    int64_t revoked, quiet, formed, ready, stepped; /* of the newest epoch in it */
-    int64_t detect_ms;                              /* from the loss to its report, where that is known */
-    uint32_t epochs;                                /* that were revoked in it */
+    int64_t lost;                                   /* first report; 0 = no recovery is under way */
+    int64_t revoked, quiet, formed, ready, stepped; /* times of its newest epoch */
+    int64_t detect_ms;                              /* from the loss to its report, where known */
+    uint32_t epochs;                                /* epochs revoked in it */
     uint64_t from_step;
 };
 
@@ -92,107 +92,108 @@ struct ckptrec {
  */
 enum job_phase {
     PHASE_NONE,
-    PHASE_QUEUED,     /* it has no workers */
-    PHASE_ASSEMBLING, /* no epoch is live: workers start, or leave the last one, until enough are ready for the next */
+    PHASE_QUEUED,     /* the job has no workers */
+    PHASE_ASSEMBLING, /* no epoch is live: workers start, or leave the last epoch, until enough are ready */
     PHASE_TRAINING,   /* an epoch forms or runs */
-    PHASE_PAUSING,    /* members of a running epoch were asked to leave it at a step boundary, for another membership */
-    PHASE_REQUEUEING, /* workers stop, with a checkpoint; then it is queued again */
+    PHASE_PAUSING,    /* members were asked to leave a running epoch at a step boundary, for another membership */
+    PHASE_REQUEUEING, /* workers write a checkpoint and stop; then the job is queued again */
     PHASE_FINISHING,  /* all steps are made: workers exit */
     PHASE_CANCELLING,
     PHASE_ENDED,
 };
 
-/* The parts of a job. Each is written by one file, and read by all. */
+/* The parts of a job. One file writes each part; all files read it. */
 struct job_size {       /* job_size.c */
-    uint32_t claim;     /* workers it has a claim to */
-    uint32_t limit;     /* at most so many for now, since a job of higher priority waits; 0 = no such limit */
-    uint64_t limit_for; /* that one */
+    uint32_t claim;     /* workers that the job may claim */
+    uint32_t limit;     /* temporary maximum of workers, since a job of higher priority waits; 0 = none */
+    uint64_t limit_for; /* id of that job */
 };
-struct job_waits {  /* outbox/events.c: what it waits for, as it was said */
+struct job_waits {  /* outbox/events.c: what the job waits for, as last emitted */
     char *said;     /* NULL = nothing */
-    uint32_t lacks; /* workers; 0 = it does not wait for any */
-    bool undecided; /* for members that cannot be reached */
+    uint32_t lacks; /* missing workers; 0 = it waits for none */
+    bool undecided; /* the job waits for unreachable members */
 };
 struct job_clock {          /* run/job_clock.c; monotonic times */
-    int64_t epoch_deadline; /* to be quiet, or to make the first or next step; INT64_MAX = none */
-    int64_t starve_at;      /* gives its slots back; INT64_MAX = none */
-    int64_t formed_mono;    /* when we have formed the epoch; 0 = we have not, or before our start */
+    int64_t epoch_deadline; /* until quiet, or until the first or next step; INT64_MAX = none */
+    int64_t starve_at;      /* when the job gives its slots back; INT64_MAX = never */
+    int64_t formed_mono;    /* when this coordinator formed the epoch; 0 = it did not, or before its start */
     int64_t state_took;     /* longest from FormEpoch to StateReady; 0 = none yet */
-    bool patient;           /* the last epoch missed its time: the next one has as long as the first */
+    bool patient;           /* the last epoch missed its deadline: the next one gets as long as the first */
 };
 struct epoch_id { /* run/epoch_forming.c */
     unsigned char comm_id[16];
     bool keyed;
     uint8_t key[MAC_BYTES];
 };
-struct epoch_source { /* run/recovery_source.c: where its state comes from */
+struct epoch_source { /* run/recovery_source.c: where the epoch's state comes from */
     uint32_t kind;    /* titan.internal.StateSource */
     uint64_t epoch, resume_step;
     char *checkpoint;
-    uint64_t *holders; /* members of that epoch, in rank order */
+    uint64_t *holders; /* members of the source epoch, in rank order */
     size_t n_holders, cap_holders;
-    bool origin_known;    /* its members have said where their state came from */
-    bool origin_reported; /* ... which is in the store, of this coordinator or one before */
+    bool origin_known;    /* the members have reported where their state came from */
+    bool origin_reported; /* this or an earlier coordinator has stored that report */
     struct epoch_origin origin;
 };
-struct job_quorum {         /* run/quorum.c; what agents have decided: run/leader_epochs.c */
-    int64_t at;             /* leases of unreachable members are over; INT64_MAX = none is waited for */
-    bool above_leaders;     /* the next epoch's number is to be above all that agents can have given unheard */
-    uint64_t refused_epoch; /* a number that an agent has taken already */
-    int64_t adopt_until;    /* members of an epoch that agents have formed, and that are away, are waited for */
+struct job_quorum {         /* run/quorum.c; decisions of agents: run/leader_epochs.c */
+    int64_t at;             /* when the leases of unreachable members end; INT64_MAX = the job waits for none */
+    bool above_leaders;     /* the next epoch's number must exceed every number that agents can have given unheard */
+    uint64_t refused_epoch; /* epoch number already taken by an agent */
+    int64_t adopt_until;    /* how long the job waits for absent members of an epoch that agents have formed */
 };
 struct job_budget {         /* run/restart_budget.c */
     int64_t replace_at;     /* earliest start of new workers */
-    uint32_t losses;        /* since the job was last complete and moving */
-    struct past_loss *past; /* that counted, oldest first; only those within the window, if it has one */
+    uint32_t losses;        /* losses since the job was last complete and moving */
+    struct past_loss *past; /* counted losses, oldest first; with a window, only those within it */
     size_t n_past, cap_past;
     struct {
-        char *words;     /* the reason that the worker itself gave; NULL = none has */
-        uint64_t epoch;  /* of the job then */
-        uint64_t before; /* workers below it were there */
-    } fault;             /* the last one that was charged */
+        char *words;     /* the worker's own reason; NULL = it gave none */
+        uint64_t epoch;  /* the job's epoch then */
+        uint64_t before; /* workers with lower ids existed then */
+    } fault;             /* the last charged fault */
 };
 struct job_progress { /* run/job_progress.c */
     double step_ms;
-    uint64_t metric_step;               /* of the last one taken */
-    uint64_t evaluated_step;            /* likewise; steps behind a fallback are evaluated again */
-    struct metric spare[METRICS_SPARE]; /* of other ranks than 0, by step */
-    bool unsaved;                       /* status has changed since it was stored ... */
-    int64_t saved_mono;                 /* ... then */
+    uint64_t metric_step; /* step of the last metric taken */
+    /* step of the last evaluation taken; steps after a fallback are evaluated again */
+    uint64_t evaluated_step;
+    struct metric spare[METRICS_SPARE]; /* metrics of ranks other than 0, by step */
+    bool unsaved;                       /* status has changed since it was stored */
+    int64_t saved_mono;                 /* when status was last stored */
 };
 struct job_resize {      /* run/resize.c */
-    int64_t begun_mono;  /* 0 = none is under way */
-    uint32_t next_world; /* that the members pause for; a hint */
+    int64_t begun_mono;  /* 0 = no resize is under way */
+    uint32_t next_world; /* world size that the members pause for; a hint */
 };
 struct job_stop {      /* run/job_end.c */
-    char *why;         /* it is queued again, or cancelled */
-    uint32_t grace_ms; /* that its workers have */
+    char *why;         /* reason of the requeue or cancellation */
+    uint32_t grace_ms; /* grace of its workers */
 };
 
 struct jobrec {
     struct jobrec *hash_next;
-    struct jobrec *prev, *next; /* in its lane of the queue or in the active list */
-    struct lane *lane;          /* while it waits */
+    struct jobrec *prev, *next; /* links in its lane of the queue, or in the active list */
+    struct lane *lane;          /* NULL unless it waits in the queue */
     uint64_t id;
     struct user *user;
     struct job_spec spec;
     struct desired_size desired;
-    char device[16]; /* what it was placed on; "" before */
+    char device[16]; /* device it was placed on; "" = not placed yet */
 
-    /* outbox/transitions.c moves these. */
+    /* Only outbox/transitions.c changes these. */
     enum job_state state; /* as stored */
     enum job_phase phase;
     struct job_status status;
-    uint32_t run; /* number of the newest */
+    uint32_t run; /* number of the newest run */
     bool run_active;
-    enum epoch_state epoch_state; /* of status.epoch */
-    bool broken;                  /* a member left the epoch by itself, or it did not form in time */
+    enum epoch_state epoch_state; /* state of status.epoch */
+    bool broken;                  /* a member left the epoch by itself, or the epoch did not form in time */
     bool charged;                 /* the end of the current epoch has cost at least one restart */
 
     /* job_record.c */
-    struct workrec **workers; /* in id order */
+    struct workrec **workers; /* ordered by id */
     size_t n_workers, cap_workers;
-    struct rank_slot *rank_slots; /* in rank order; behind them, until it is installed, the departing ranks */
+    struct rank_slot *rank_slots; /* members in rank order, then the departing ranks until the epoch is installed */
     uint32_t n_members, n_departing;
 
     struct job_size size;
@@ -200,7 +201,7 @@ struct jobrec {
     struct job_clock clock;
     struct epoch_id epoch_id;
     struct epoch_source source;
-    struct kept_epoch *kept; /* in the order of their numbers */
+    struct kept_epoch *kept; /* by epoch number */
     size_t n_kept, cap_kept;
     struct job_quorum quorum;
     struct recovery recovery;
@@ -208,29 +209,29 @@ struct jobrec {
     struct job_progress progress;
     struct job_resize resize;
     struct job_stop stop;
-    bool requeue;         /* it is to give its slots back and be queued again, as soon as it may stop */
-    bool must_checkpoint; /* when it stops, also if its recipe writes none */
-    char *short_why; /* a node could not start or keep a worker, for want of what is its own; NULL = one could since */
+    bool requeue;         /* the job is to give its slots back and be queued again, as soon as it may stop */
+    bool must_checkpoint; /* write a checkpoint when the job stops, even if its recipe writes none */
+    char *short_why;      /* why its node lacked resources to start or keep a worker; NULL = a worker started since */
     const struct noderec **refusals; /* records/refusals.h */
     size_t n_refusals, cap_refusals;
-    char *folder;          /* of its checkpoints, see core_set_folder; NULL = not known */
+    char *folder;          /* folder of its checkpoints, see core_set_folder; NULL = unknown */
     struct ckptrec *ckpts; /* newest first */
     size_t n_ckpts, cap_ckpts;
     struct {
-        char *words, *why; /* for its reason, and the cause alone; NULL = there is no trouble */
-        uint32_t streak;   /* not written since the last that was */
+        char *words, *why; /* text for its reason; the cause alone; NULL = no trouble */
+        uint32_t streak;   /* failed checkpoints since the last written one */
         bool reading;
-    } trouble;        /* with its checkpoints */
-    uint64_t n_taken; /* workers that agents have reported, after a backup */
+    } trouble;        /* trouble with its checkpoints */
+    uint64_t n_taken; /* workers added from agents' reports, after a backup */
 };
 
 struct exit_report {
     int32_t exit_code, signal;
     enum loss_cause cause;
-    bool node_short; /* not its fault: its node has no descriptors, memory, processes or space left; or it was not
-                        started, as no folder answers */
-    bool refused;    /* nor started: its node does not start workers of this job */
-    bool asked;      /* it was told to leave and did, or was killed for it */
+    /* not the worker's fault: its node has no descriptors, memory, processes or space left, or no folder answers */
+    bool node_short;
+    bool refused; /* not started: its node refuses workers of this job */
+    bool asked;   /* the worker left on request, or was killed for not leaving */
     const char *reason;
 };
 
@@ -241,25 +242,25 @@ struct subject {
 void core_list_remove(struct jobrec **first, struct jobrec **last, struct jobrec *j);
 void core_list_append(struct jobrec **first, struct jobrec **last, struct jobrec *j);
 bool epoch_live(const struct jobrec *j);    /* forming or running */
-bool epoch_leaving(const struct jobrec *j); /* members were asked to leave it, by revoke or pause */
-/* The members are at their last step or past it: no worker needs to join. */
+bool epoch_leaving(const struct jobrec *j); /* members were asked to leave, by revoke or pause */
+/* The members have reached their last step: no worker needs to join. */
 bool epoch_near_end(const struct jobrec *j);
 size_t job_count_workers(const struct jobrec *j, enum worker_state state);
 struct workrec *job_worker(const struct jobrec *j, uint64_t id);
-struct rank_slot *job_rank_slot(struct jobrec *j, const struct workrec *w); /* a member's or a departing rank's */
-/* Make room for new ones, members and departing ranks, and fill it; w NULL = it has ended. A worker keeps the first
- * place it is given: a second one is as of one that has ended. */
+struct rank_slot *job_rank_slot(struct jobrec *j, const struct workrec *w); /* of a member or departing rank */
+/* Makes room for new rank slots, members and departing ranks; job_set_rank_slot fills one, w NULL = the worker has
+ * ended. A worker keeps its first slot: a second one counts as an ended worker's. */
 void job_new_rank_slots(struct jobrec *j, uint32_t members, uint32_t departing);
 void job_set_rank_slot(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w);
 bool job_member(struct jobrec *j, const struct workrec *w);
 bool job_final(const struct jobrec *j);
-/* Does it give its slots to that one, which waits? It has a lower priority, or has passed it. */
+/* Does j give its slots to the waiting job `to`? j has a lower priority, or has passed it. */
 bool job_yields(const struct jobrec *j, const struct jobrec *to);
-bool job_fits_device(const struct jobrec *j, const char *device); /* may it run on this kind? */
-/* A worker as `is` says, on is.node, where it uses a slot; its id is none of the others'. */
+bool job_fits_device(const struct jobrec *j, const char *device); /* may it run on this device kind? */
+/* Adds the worker `is`, which uses a slot of is.node. Its id must be new to the job. */
 struct workrec *job_new_worker(struct jobrec *j, struct workrec is, const char *address);
-void worker_knows(struct workrec *w, uint64_t epoch);              /* of this epoch */
-void worker_enters(struct workrec *w, uint64_t epoch);             /* it was sent the epoch */
-void job_remove_worker(struct jobrec *j, const struct workrec *w); /* its slot is free */
+void worker_knows(struct workrec *w, uint64_t epoch);              /* the worker knows this epoch */
+void worker_enters(struct workrec *w, uint64_t epoch);             /* the worker was sent this epoch */
+void job_remove_worker(struct jobrec *j, const struct workrec *w); /* frees its slot */
 
 #endif

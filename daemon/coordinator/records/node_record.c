@@ -59,7 +59,7 @@ struct noderec *core_add_node(struct core *c, const char *name, enum node_state 
     n->policy.reason = core_strdup("");
     n->policy.quarantine_reason = core_strdup("");
     n->drain_at = INT64_MAX;
-    *(c->last_node ? &c->last_node->next : &c->nodes) = n; /* in the order they came */
+    *(c->last_node ? &c->last_node->next : &c->nodes) = n; /* in order of arrival */
     c->last_node = n;
     n->hash_next = *bucket;
     *bucket = n;
@@ -104,7 +104,7 @@ void node_awaited(struct core *c, struct noderec *n, struct core_time now)
 {
     n->seen_mono = now.mono_ms + c->options.adopt_ms - 2 * (int64_t)c->options.node_timeout_ms;
     n->stream_mono = n->seen_mono;
-    n->answered_mono = now.mono_ms; /* by the coordinator before this one */
+    n->answered_mono = now.mono_ms; /* the coordinator before this one may have answered until now */
     n->awaited = true;
 }
 

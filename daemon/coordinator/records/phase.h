@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* phase.h - what a job is about, beside the state that is stored of it. */
+/* phase.h - what a job is doing now, beside its stored state. */
 #ifndef TITAN_DAEMON_COORDINATOR_RECORDS_PHASE_H
 #define TITAN_DAEMON_COORDINATOR_RECORDS_PHASE_H
 
@@ -8,10 +8,10 @@
 
 extern const struct sm phase_sm;
 
-/* Of a job that goes on: by its newest epoch. */
+/* The phase of a continuing job, from its newest epoch. */
 enum job_phase phase_by_epoch(const struct jobrec *j);
-/* Only exits of its workers are waited for: it finishes, is cancelled, or has ended. */
+/* The job only awaits exits of its workers: it finishes, is cancelled, or has ended. */
 bool phase_ends(const struct jobrec *j);
-bool phase_stops(const struct jobrec *j); /* the same, or it stops to be queued again */
+bool phase_stops(const struct jobrec *j); /* phase_ends, or the job stops to be queued again */
 
 #endif

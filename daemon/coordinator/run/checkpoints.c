@@ -20,7 +20,7 @@ void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Intern
         at++;
     bool again = at < j->n_ckpts && j->ckpts[at].step == m->step;
     if (at > 0 || (again && j->ckpts[at].epoch == m->epoch))
-        return; /* a report that was sent twice: steps of an epoch are written in order */
+        return; /* a repeated report: an epoch writes its checkpoints in order of steps */
     const struct ckptrec written = {.step = m->step, .epoch = m->epoch, .path = core_strdup(m->path)};
     if (again) {
         free(j->ckpts[at].path);
@@ -29,7 +29,7 @@ void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Intern
         VEC_MUST_INSERT(j->ckpts, j->n_ckpts, j->cap_ckpts, at, written);
     }
     titan_assert(at + 1 == j->n_ckpts || j->ckpts[at].step > j->ckpts[at + 1].step); /* newest first */
-    if (j->state == JOB_CANCELLING) /* the report of the step itself may be lost, and this is the last word on it */
+    if (j->state == JOB_CANCELLING) /* the step's own report may be lost, and no later one comes */
         job_progress_reaches(j, m->step);
     emit_checkpoint(c, j, m);
     store_status(c, j);
@@ -43,7 +43,7 @@ void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Intern
     for (size_t i = j->n_ckpts; i-- > (MUTANT(EXPIRED_NEWEST) && keep == 1 ? 0 : keep);) {
         struct ckptrec *old = &j->ckpts[i];
         if (old->step == m->resumable_step || old->step == m->sound_step)
-            continue; /* its worker keeps it */
+            continue; /* the worker keeps this checkpoint */
         emit_checkpoint_expired(c, j, old);
         committed->expired_paths[committed->n_expired_paths++] = batch_strdup(c->out, old->path);
         free(old->path);
@@ -78,7 +78,7 @@ const char *checkpoints_lost(struct core *c, const struct jobrec *j, bool wanted
                   : batch_printf(c->out, "%s; there is no checkpoint", words);
 }
 
-/* The cause: what stands behind the last name in it. Paths differ from step to step. */
+/* The cause: the text after the last name in it, since paths differ from step to step. */
 static const char *cause_words(const char *reason)
 {
     const char *at = reason;
@@ -94,7 +94,8 @@ void checkpoints_failed(struct core *c, struct jobrec *j, const struct workrec *
     const char *why = cause_words(m->reason);
     const bool changed = !j->trouble.why || strcmp(j->trouble.why, why) != 0 || j->trouble.reading != m->reading;
     const bool counts =
-        j->trouble.streak == 0 || job_rank_slot(j, w) == j->rank_slots; /* of one checkpoint all may speak */
+        /* every member may report the same checkpoint */
+        j->trouble.streak == 0 || job_rank_slot(j, w) == j->rank_slots;
     if (!counts && !changed)
         return;
     if (m->reading)
@@ -114,5 +115,5 @@ void checkpoints_failed(struct core *c, struct jobrec *j, const struct workrec *
         emit_checkpoint_failed(c, j, m);
         store_status(c, j);
     }
-    job_clock_tries(c, j); /* it has not stopped: its members wait for a disk */
+    job_clock_tries(c, j); /* the run is not hanging: its members wait for a disk */
 }

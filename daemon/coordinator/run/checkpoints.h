@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoints.h - a job's checkpoints: committed, expired, not written. */
+/* checkpoints.h - a job's checkpoints: committed, expired, failed. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_CHECKPOINTS_H
 #define TITAN_DAEMON_COORDINATOR_RUN_CHECKPOINTS_H
 
@@ -8,9 +8,9 @@
 void checkpoints_committed(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m);
 void checkpoints_failed(struct core *c, struct jobrec *j, const struct workrec *w,
                         const Titan__Internal__CheckpointFailed *m);
-/* What a run that stops here loses, for its reason: its last checkpoint was not written, or none was though one was
- * `wanted`, and which is the newest; NULL = nothing. */
+/* What a run that stops here loses, as text for its reason: the last checkpoint, or a wanted one, was not written; and
+ * which one is the newest. NULL = nothing. */
 const char *checkpoints_lost(struct core *c, const struct jobrec *j, bool wanted);
-void checkpoints_well(struct jobrec *j); /* there is no trouble any more */
+void checkpoints_well(struct jobrec *j); /* the trouble is over */
 
 #endif

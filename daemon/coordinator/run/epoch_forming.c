@@ -41,7 +41,7 @@ void epoch_revoke(struct core *c, struct jobrec *j, const char *why)
     }
 }
 
-/* Candidates in rank order: existing members, then joiners; filtered by leaving. */
+/* Collects candidates in rank order: existing members, then joiners; leaving ones only if `leaving` is set. */
 static uint32_t collect_some(struct jobrec *j, bool leaving, struct workrec **ret, uint32_t *ret_survivors)
 {
     uint32_t n = 0;
@@ -60,8 +60,8 @@ static uint32_t collect_some(struct jobrec *j, bool leaving, struct workrec **re
     return n;
 }
 
-/* The next epoch's members, in rank order; 0 = there are not enough. A departing one stays when it does not work
- * without. */
+/* Collects the next epoch's members, in rank order; 0 = not enough. A leaving worker stays if the job does not work
+ * without it. */
 static uint32_t collect(struct jobrec *j, struct workrec **ret, uint32_t *ret_survivors)
 {
     *ret_survivors = 0;
@@ -84,8 +84,8 @@ static int earlier_place(const void *a, const void *b)
     return m != n ? (m > n) - (m < n) : (x->at > y->at) - (x->at < y->at);
 }
 
-/* Ranks of a node are next to each other, so that one offset from owner to buddy replica puts most copies on another
- * node (worker/elastic/buddy.h), and the innermost axes of the mesh stay within nodes. Else all keep their order. */
+/* Puts ranks of a node next to each other. Then one offset from owner to buddy replica puts most copies on another node
+ * (worker/elastic/buddy.h), and the innermost axes of the mesh stay within nodes. All else keeps its order. */
 static void group_by_node(struct workrec **members, uint32_t n)
 {
     _cleanup_free_ struct place *places = core_alloc((n + 1) * sizeof(*places));
@@ -101,7 +101,7 @@ static void group_by_node(struct workrec **members, uint32_t n)
         members[i] = places[i].worker;
 }
 
-/* The members, then the departing ranks. */
+/* Sets the members, then the departing ranks. */
 static void set_members(struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec *const *departing,
                         uint32_t n_departing)
 {
@@ -150,10 +150,10 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
         move_epoch(c, j, EPOCH_ENDED, NULL);
     source_choose(j);
     titan_assert(number > j->status.epoch &&
-                 number > j->source.epoch); /* no number twice, and no state from the future */
+                 number > j->source.epoch); /* no number is used twice, and no state is from the future */
     if (j->source.epoch && !j->source.origin_known && j->source.resume_step + 1 < j->status.step) {
-        job_progress_falls_back(
-            j, j->source.resume_step); /* its state was an older one, which no live worker could report */
+        /* the last epoch began from an older state, and no live worker could report this */
+        job_progress_falls_back(j, j->source.resume_step);
         store_status(c, j);
     }
     _cleanup_free_ struct workrec **departing = core_alloc((j->source.n_holders + 1) * sizeof(struct workrec *));
@@ -176,8 +176,9 @@ static bool all_quiet(const struct jobrec *j)
 {
     for (uint32_t i = 0; i < j->n_members + j->n_departing; i++) {
         const struct workrec *w = j->rank_slots[i].worker;
-        bool away = w && w->away && j->epoch_state == EPOCH_REVOKED; /* of an acting leader's: on their way here */
-        if (w && w->missing) /* it has ended; whether it had finished comes right after the registration */
+        /* absent members of an acting leader's epoch are on their way here */
+        bool away = w && w->away && j->epoch_state == EPOCH_REVOKED;
+        if (w && w->missing) /* the worker has ended; whether it had finished is reported after the registration */
             return false;
         if (w && w->state != WORKER_STOPPING && !away && !w->quiesced && !j->rank_slots[i].finished)
             return false;
@@ -185,14 +186,14 @@ static bool all_quiet(const struct jobrec *j)
     return true;
 }
 
-/* Is it a member of a quorum configuration but not of the current epoch, and has not reported what it holds? Workers
- * that an acting leader went on without are. */
+/* True: the worker belongs to a quorum configuration but not to the current epoch, and has not reported its state. For
+ * example an acting leader went on without it. */
 static bool holds_unheard(struct jobrec *j, const struct workrec *w)
 {
     return w->state == WORKER_READY && !w->away && !w->quiesced && !job_rank_slot(j, w) && kept_counts(j, w->id);
 }
 
-/* Have all of those reported? ret_reachable: one that has not is on a node that is connected. */
+/* Have all workers of holds_unheard reported? *ret_reachable: one that has not is on a connected node. */
 static bool others_heard(struct jobrec *j, bool *ret_reachable)
 {
     bool heard = true;
@@ -205,8 +206,9 @@ static bool others_heard(struct jobrec *j, bool *ret_reachable)
     return heard;
 }
 
-/* Has every agent sent a heartbeat since its acknowledgement? Its registration may be old: the agent may have formed an
- * epoch without the coordinator while that was on its way. It reports such an epoch before that heartbeat. */
+/* Has every agent sent a heartbeat since its acknowledgement? A registration may be old: the agent may have formed an
+ * epoch without the coordinator while the registration was under way. The agent reports such an epoch before that
+ * heartbeat. */
 static bool all_confirmed(const struct core *c, const struct jobrec *j)
 {
     for (size_t i = 0; i < j->n_workers && c->options.leader_lease_ms; i++)
@@ -219,8 +221,8 @@ void epoch_try_form(struct core *c, struct jobrec *j)
 {
     if (c->stale || !all_confirmed(c, j))
         return;
-    /* Members have left the epoch, and other holders of its state have been heard. A worker that is back and is neither
-     * is waited for no longer than the members were. */
+    /* Forming needs two things: members have left the epoch, and other holders of its state have reported. A returned
+     * worker that blocks either is waited for no longer than the members were. */
     bool reachable, quiet = all_quiet(j), heard = others_heard(j, &reachable);
     if ((reachable || (!quiet && epoch_leaving(j))) && j->clock.epoch_deadline == INT64_MAX)
         job_clock_limit(j, c->now.mono_ms + job_clock_quiesce_ms(c, j));
@@ -233,7 +235,7 @@ void epoch_try_form(struct core *c, struct jobrec *j)
     if (!quorum_decides(c, j))
         return;
     uint32_t need = size_least(j), have = size_staying(j);
-    if (need > have) /* what is left and what is starting make no legal world */
+    if (need > have) /* remaining and starting workers make no legal world */
         emit_job_waits(c, j, need - have);
     if (survivors < size_min(j) && job_count_workers(j, WORKER_STARTING) > 0)
         return;
@@ -287,13 +289,13 @@ void epoch_exclude_laggards(struct core *c, struct jobrec *j)
         struct workrec *w = j->rank_slots[i].worker;
         if (!w || w->away || w->quiesced || w->state == WORKER_STOPPING)
             continue;
-        /* Its node has not registered since the coordinator's start, so it was never told to leave, and it may hold the
-         * only state: it is kept until the node is back or lost. */
+        /* The node has not registered since our start, so the worker was never told to leave, and it may hold the only
+         * state. It is kept until the node returns or is lost. */
         if (w->node->awaited && w->node->state == NODE_READY)
             continue;
         worker_set_exit_cause(w, j->rank_slots[i].finished ? LOSS_NONE : LOSS_HANG);
         if (w->exit_cause)
-            epoch_charged(j); /* when it ends */
+            epoch_charged(j); /* once it has ended */
         worker_stop(c, w, 0, "it did not leave the epoch in time");
     }
     for (size_t i = 0; i < j->n_workers; i++) {

@@ -6,13 +6,13 @@
 #include "daemon/coordinator/records/core_record.h"
 
 void epoch_revoke(struct core *c, struct jobrec *j, const char *why);
-/* All members out of the old epoch, and enough for a new one? Then it is formed. */
+/* Forms a new epoch once all members have left the old one and enough workers are ready. */
 void epoch_try_form(struct core *c, struct jobrec *j);
-/* It has made its first step (or was done at once). */
+/* The epoch has made its first step (or was done at once). */
 void epoch_formed(struct core *c, struct jobrec *j);
-/* Workers that did not leave the epoch in time are stopped. */
+/* Stops workers that did not leave the epoch in time. */
 void epoch_exclude_laggards(struct core *c, struct jobrec *j);
-/* What proves that a connection is of the epoch; key NULL = nothing does. */
+/* Sets the id and key that prove a connection belongs to the epoch; key NULL = no proof. */
 void epoch_set_id(struct jobrec *j, const uint8_t comm_id[16], const uint8_t key[MAC_BYTES]);
 
 #endif

@@ -14,16 +14,16 @@
 #include "daemon/coordinator/run/job_clock.h"
 #include "daemon/coordinator/run/slots.h"
 
-/* A node with slots for workers of a job that are to be started. */
+/* A node with free slots for the job's new workers. */
 struct offer {
     struct noderec *node;
-    uint32_t at; /* in the list of nodes */
+    uint32_t at; /* index in the list of nodes */
     uint32_t mine, spare, n_workers;
     bool avoided;
-    uint64_t *workers; /* n_workers that start there */
+    uint64_t *workers; /* n_workers ids of the workers to start there */
 };
 
-/* Nodes with most workers of the job first, then those with most free slots; last those where its workers crash. */
+/* Order of nodes: most workers of the job, then most free slots; nodes where its workers crash come last. */
 static int better_offer(const void *a, const void *b)
 {
     const struct offer *x = a, *y = b;

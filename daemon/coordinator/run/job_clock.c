@@ -3,18 +3,18 @@
 
 #include "base/cleanup.h"
 
-#define FORM_AGAIN_MS 5000    /* least time for an epoch with its state in memory */
-#define QUIESCE_MORE_MS 10000 /* most of a step that is added to the time for leaving an epoch */
+#define FORM_AGAIN_MS 5000    /* least time to form an epoch with its state in memory */
+#define QUIESCE_MORE_MS 10000 /* most of a step time that is added to the time for leaving an epoch */
 
-/* No worker looks at a revoke in the middle of an action, and a step has many. */
+/* A worker checks for a revoke only between actions, and a step has many. */
 int64_t job_clock_quiesce_ms(const struct core *c, const struct jobrec *j)
 {
     titan_assert(j->progress.step_ms >= 0);
     return c->options.quiesce_ms + MIN((int64_t)j->progress.step_ms, (int64_t)QUIESCE_MORE_MS);
 }
 
-/* Until the first step. An epoch with state from memory takes as long as others did; one that had to go further
- * down the fallback order misses that, and the next one gets all the time a first epoch has. */
+/* Time until the first step. An epoch with state from memory takes as long as earlier ones. An epoch that had to fall
+ * back further misses that time, and the next one gets the time of a first epoch. */
 int64_t job_clock_form_ms(const struct core *c, const struct jobrec *j)
 {
     int64_t steps = (int64_t)(20 * j->progress.step_ms), limit = c->options.form_ms;
@@ -26,8 +26,8 @@ int64_t job_clock_form_ms(const struct core *c, const struct jobrec *j)
 void job_clock_moved_on(struct core *c, struct jobrec *j)
 {
     if (j->state == JOB_RESIZING || j->epoch_state != EPOCH_RUNNING)
-        return; /* waits for something else */
-    /* After the last step comes the last checkpoint, which may be long. */
+        return; /* something else sets its deadline */
+    /* The last checkpoint follows the last step, and may take long. */
     int64_t patience = j->status.step < j->spec.steps ? c->options.stall_ms : 10 * (int64_t)c->options.stall_ms;
     j->clock.epoch_deadline = c->now.mono_ms + patience + (int64_t)(50 * j->progress.step_ms);
 }

@@ -18,8 +18,8 @@
 #include "daemon/coordinator/run/resize.h"
 #include "daemon/coordinator/run/worker_end.h"
 
-#define FINISH_GRACE_MS 10000 /* for a worker that is done to exit by itself */
-#define SAVE_MS 1000          /* a running job's status is stored at least this often */
+#define FINISH_GRACE_MS 10000 /* for a finished worker to exit by itself */
+#define SAVE_MS 1000          /* longest time between stores of a running job's status */
 
 static bool all_done(const struct jobrec *j)
 {
@@ -34,7 +34,7 @@ static bool all_done(const struct jobrec *j)
 static bool any_lost(const struct core *c, const struct jobrec *j)
 {
     const uint32_t n = j->n_members + j->n_departing;
-    /* Of an epoch after a backup its members tell whether it runs: departing workers may have gone long ago. */
+    /* After a restore only the members decide whether the epoch runs: departing workers may have gone long ago. */
     const uint32_t needed = c->stale ? j->n_members : n;
     for (uint32_t i = 0; i < needed; i++)
         if (!j->rank_slots[i].worker && !j->rank_slots[i].finished)
@@ -48,7 +48,7 @@ static bool any_lost(const struct core *c, const struct jobrec *j)
     return false;
 }
 
-/* All steps are done. */
+/* All steps are done: the workers exit. */
 static void finish(struct core *c, struct jobrec *j)
 {
     move_phase(j, PHASE_FINISHING);
@@ -60,8 +60,8 @@ static void finish(struct core *c, struct jobrec *j)
         job_end(c, j, JOB_COMPLETED, "");
 }
 
-/* With where the last checkpoint is that was asked for, or why there is none: then steps are lost. And with workers
- * that no agent could stop. */
+/* Reason of a cancelled job: where the requested last checkpoint is, or why there is none and steps are lost; and which
+ * workers no agent could stop. */
 static const char *cancelled_words(struct core *c, const struct jobrec *j)
 {
     const struct noderec *node = NULL;
@@ -80,7 +80,7 @@ static const char *cancelled_words(struct core *c, const struct jobrec *j)
 void job_advance(struct core *c, struct jobrec *j)
 {
     if (phase_stops(j))
-        quorum_end_away(c, j, NULL); /* nothing will be decided that they could be in the way of */
+        quorum_end_away(c, j, NULL); /* no decision follows that they could block */
     requeue_advance(c, j);
     switch (j->phase) {
     case PHASE_NONE:
@@ -88,7 +88,7 @@ void job_advance(struct core *c, struct jobrec *j)
         break;
     case PHASE_QUEUED:
     case PHASE_REQUEUEING:
-        break; /* it waits for its place, or for its workers to exit */
+        break; /* the job waits until it may stop, or until its workers exit */
     case PHASE_TRAINING:
     case PHASE_PAUSING:
         if (all_done(j)) {
@@ -164,7 +164,7 @@ void job_resend(struct core *c, struct jobrec *j, struct noderec *n)
     if (!here || phase_ends(j))
         return;
     if (j->epoch_state == EPOCH_FORMING && form_again && j->source.epoch && j->source.n_holders == 0) {
-        epoch_failed(j, true); /* taken from agents; its source's members are not in the store: it cannot be sent */
+        epoch_failed(j, true); /* agents formed it, and the store lacks its source's members: it cannot be sent */
     } else if (j->epoch_state == EPOCH_FORMING && form_again) {
         send_form(c, j, n);
         for (size_t i = 0; i < j->n_workers; i++)
@@ -213,7 +213,7 @@ int64_t job_deadline(const struct jobrec *j, int64_t now)
     if (job_final(j))
         return at;
     at = MIN(at, MIN(j->clock.epoch_deadline, j->clock.starve_at));
-    if (j->quorum.at > now) /* it may have become moot since */
+    if (j->quorum.at > now) /* a past time may be moot by now */
         at = MIN(at, j->quorum.at);
     if (j->quorum.adopt_until > now)
         at = MIN(at, j->quorum.adopt_until);

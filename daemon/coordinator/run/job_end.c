@@ -11,7 +11,7 @@ void worker_stop(struct core *c, struct workrec *w, uint32_t grace_ms, const cha
     titan_assert(w->job && w->node && reason);
     if (w->state != WORKER_STOPPING) {
         move_worker(c, w, WORKER_STOPPING, NULL, false, reason);
-        c->slots_changed = true; /* what comes back may be enough for the first in the queue, with what others give */
+        c->slots_changed = true; /* returning slots may suffice for the first in the queue, with those of other jobs */
     }
     w->deadline = c->now.mono_ms + grace_ms + c->options.stop_ms;
     titan_assert(w->state == WORKER_STOPPING);

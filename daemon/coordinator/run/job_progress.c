@@ -7,7 +7,7 @@
 #include "daemon/coordinator/outbox/events.h"
 #include "daemon/coordinator/outbox/transitions.h"
 
-/* Loss and speed are those of the step, or not known. */
+/* Moves the status to a step, with unknown loss and speed. */
 static void move_to(struct jobrec *j, uint64_t step)
 {
     if (step == j->status.step)
@@ -78,7 +78,7 @@ static struct metric metric_of(const struct core *c, const struct jobrec *j, con
 static void take_metric(struct core *c, struct jobrec *j, const struct metric *metric)
 {
     if (metric->step <= j->progress.metric_step)
-        return; /* a report that was sent twice */
+        return; /* repeated report */
     if (metric->step > j->progress.metric_step + 1)
         batch_gap(c->out, j->id, j->progress.metric_step);
     j->progress.metric_step = metric->step;
@@ -94,8 +94,8 @@ void job_progress_spare(struct core *c, struct jobrec *j)
     }
 }
 
-/* Metrics are taken from rank 0. Its last ones may get lost with it, so those of other ranks are kept as spares. The
- * job's own are of the step that it has come to, whichever rank reports it first. */
+/* Metrics come from rank 0. Its last ones may be lost with it, so other ranks' metrics are kept as spares. The job's
+ * status takes the newest step, whichever rank reports it first. */
 void job_progress_metric(struct core *c, struct jobrec *j, const struct rank_slot *rank_slot,
                          const Titan__Internal__WorkerProgress *p)
 {
@@ -120,7 +120,7 @@ void job_progress_evaluated(struct core *c, struct jobrec *j, const Titan__Inter
 {
     titan_assert(m->job_id == j->id && m->step > 0);
     if (m->step <= j->progress.evaluated_step)
-        return; /* reported before, by another member or in another epoch */
+        return; /* another member, or another epoch, has reported it */
     j->progress.evaluated_step = m->step;
     j->status.evaluation = (struct evaluation_report){
         .step = m->step, .tokens = m->tokens, .bytes = m->bytes, .loss = m->loss, .ms = m->ms};
@@ -145,7 +145,8 @@ void job_progress_unsaved(struct jobrec *j)
 
 void job_progress_restored(struct jobrec *j)
 {
-    /* The newest may not have got into the store: the first one heard makes a gap, and they are read from the file. */
+    /* The newest metrics may be missing from the store: the first report then makes a gap, which is filled from the
+     * file. */
     j->progress.metric_step = j->status.step - MIN(j->status.step, METRICS_UNSTORED);
     j->progress.evaluated_step = j->status.evaluation.step;
 }

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* job_progress.h - how far a job is: steps and their metrics. */
+/* job_progress.h - a job's steps and their metrics. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_JOB_PROGRESS_H
 #define TITAN_DAEMON_COORDINATOR_RUN_JOB_PROGRESS_H
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* Rank 0 reports no more in this epoch: for steps that it has not reported, take the metrics that other ranks sent. */
+/* Rank 0 reports no more in this epoch: take other ranks' metrics for the steps it has not reported. */
 void job_progress_spare(struct core *c, struct jobrec *j);
-void job_progress_falls_back(struct jobrec *j, uint64_t step); /* steps after it are made again */
+void job_progress_falls_back(struct jobrec *j, uint64_t step); /* later steps are repeated */
 void job_progress_metric(struct core *c, struct jobrec *j, const struct rank_slot *rank_slot,
                          const Titan__Internal__WorkerProgress *p);
-/* An evaluation that a member reports: the first of each step is stored, with an event. */
+/* A member reports an evaluation. The first of each step is stored, with an event. */
 void job_progress_evaluated(struct core *c, struct jobrec *j, const Titan__Internal__WorkerEvaluated *m);
 void job_progress_reaches(struct jobrec *j, uint64_t step); /* if it is not there yet */
-void job_progress_unsaved(struct jobrec *j);                /* its status is to be stored */
+void job_progress_unsaved(struct jobrec *j);                /* marks the status to be stored */
 void job_progress_restored(struct jobrec *j);
 
 #endif

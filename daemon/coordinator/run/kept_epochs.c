@@ -42,7 +42,7 @@ const struct kept_epoch *kept_find(const struct jobrec *j, uint64_t epoch)
     return NULL;
 }
 
-/* The oldest quorum configuration. */
+/* Index of the oldest quorum configuration. */
 size_t kept_first(const struct jobrec *j)
 {
     size_t first = 0;
@@ -171,7 +171,7 @@ void kept_trained(struct jobrec *j)
         free(j->kept[b].by_id);
     }
     j->n_kept = kept;
-    titan_assert(kept <= 1); /* the epoch that has made a step is the newest */
+    titan_assert(kept <= 1); /* the epoch that made a step is the newest */
     kept_complete(j);
 }
 
@@ -204,7 +204,7 @@ static void node_known_to(struct jobrec *j, const struct noderec *n,
 
 void kept_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *registration)
 {
-    for (size_t b = 0; b < CORE_BUCKETS; b++) /* also those that wait: one that was queued again has a past */
+    for (size_t b = 0; b < CORE_BUCKETS; b++) /* also queued jobs: requeued ones have kept epochs */
         for (struct jobrec *j = c->buckets[b]; j; j = j->hash_next)
             node_known_to(j, n, registration);
 }

@@ -22,7 +22,7 @@
 #include "daemon/coordinator/run/resize.h"
 #include "daemon/common/epochs.h"
 
-#define KEPT_MAX 64 /* epochs of a job at once, with those that leaders formed below the current one */
+#define KEPT_MAX 64 /* most kept epochs of a job, with leaders' epochs below the current one */
 
 static bool all_known(const struct core *c, struct jobrec *j, Titan__Internal__Member *const *list, size_t n,
                       leader_epochs_knows *knows)
@@ -45,7 +45,7 @@ bool leader_epochs_sound(const struct core *c, struct jobrec *j, const Titan__In
            all_known(c, j, f->departing, f->n_departing, knows);
 }
 
-/* The store has it: it is there, or was a member of an epoch that is kept. */
+/* Does the store know the worker, as a present one or as a member of a kept epoch? */
 static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal__Member *m)
 {
     (void)c;
@@ -95,7 +95,7 @@ void leader_epochs_take(struct core *c, struct jobrec *j, const Titan__Internal_
     if (leader)
         recovery_begin(c, j);
     else
-        recovery_clear(j); /* what was lost at the time of the backup is of the past */
+        recovery_clear(j); /* losses from before the restore no longer matter */
     if (epoch_live(j)) {
         send_to_members(c, j, send_revoke);
         move_epoch(c, j, EPOCH_REVOKED, why);
@@ -106,7 +106,8 @@ void leader_epochs_take(struct core *c, struct jobrec *j, const Titan__Internal_
     epoch_set_id(j, f->comm_id.data, f->key.len == sizeof(j->epoch_id.key) ? f->key.data : NULL);
     kept_formed(j);
     job_clock_taken(c, j);
-    j->quorum.adopt_until = c->now.mono_ms + c->options.reachable_ms; /* the others' agents are on their way too */
+    /* the other members' agents are registering too */
+    j->quorum.adopt_until = c->now.mono_ms + c->options.reachable_ms;
     recovery_formed(c, j);
     emit_job_waits(c, j, 0);
     emit_job_decided(c, j);
@@ -114,8 +115,9 @@ void leader_epochs_take(struct core *c, struct jobrec *j, const Titan__Internal_
     store_status(c, j);
 }
 
-/* It was formed after the current epoch was stored and before that reached a member, so it may hold newer state than
- * the current epoch starts from. With a restored store the current number is above all that leaders give. */
+/* This epoch was formed after the current epoch was stored and before the current one reached a member. So it may hold
+ * newer state than the current epoch starts from. With a restored store the current number is above all numbers of
+ * leaders. */
 static void take_between(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
     titan_assert(f->epoch < j->status.epoch && !kept_find(j, f->epoch));
@@ -129,7 +131,7 @@ static void take_between(struct core *c, struct jobrec *j, const Titan__Internal
         epoch_revoke(c, j, "its members went on without the coordinator");
 }
 
-/* Returns its job when it is in that epoch now. */
+/* Returns the job if it is in the reported epoch now. */
 static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan__Internal__LeaderEpoch *d)
 {
     const Titan__Internal__FormEpoch *f = d->epoch;
@@ -142,7 +144,7 @@ static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan
         return NULL;
     }
     if (j->phase == PHASE_QUEUED || phase_stops(j)) {
-        if (f->epoch > j->status.epoch && sound(c, j, f)) /* of no use, but its number is taken */
+        if (f->epoch > j->status.epoch && sound(c, j, f)) /* the epoch is of no use, but its number is taken */
             j->quorum.refused_epoch = MAX(j->quorum.refused_epoch, f->epoch);
         return NULL;
     }
@@ -154,7 +156,7 @@ static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan
     }
     const bool between = f->epoch < j->status.epoch && j->n_kept > 0 && f->epoch > j->kept[kept_first(j)].epoch;
     if (f->epoch <= j->status.epoch && (!between || j->n_kept >= KEPT_MAX || kept_find(j, f->epoch))) {
-        c->counters.old_epoch++; /* the run has gone on without it */
+        c->counters.old_epoch++; /* the run has gone on without this epoch */
         return NULL;
     }
     if (!sound(c, j, f) || !j->run_active) {
@@ -169,8 +171,8 @@ static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan
     return j;
 }
 
-/* Its workers there have been sent it, and what they said of earlier ones, which may come after this, is of the
- * past. */
+/* The leader's workers have been sent the epoch. Their reports about earlier epochs, which may arrive later, are
+ * outdated. */
 void leader_epochs_report(struct core *c, struct noderec *n, const Titan__Internal__LeaderEpoch *d)
 {
     struct jobrec *j = take_report(c, n, d);
@@ -182,7 +184,7 @@ void leader_epochs_report(struct core *c, struct noderec *n, const Titan__Intern
     }
 }
 
-/* In the order of their numbers. */
+/* Takes the reported epochs in the order of their numbers. */
 void leader_epochs_register(struct core *c, struct noderec *n, const Titan__Internal__AgentRegistration *m)
 {
     uint64_t done = 0;

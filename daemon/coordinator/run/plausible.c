@@ -11,8 +11,8 @@
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/common/epochs.h"
 
-#define STEPS_PER_MS 50    /* more than any step is so short */
-#define STEPS_AT_ONCE 1000 /* what clocks, and a first step that was under way, may add */
+#define STEPS_PER_MS 50    /* upper bound: no step is shorter */
+#define STEPS_AT_ONCE 1000 /* tolerance for clocks and for a first step under way */
 
 bool plausible_step(const struct jobrec *j, uint64_t step)
 {

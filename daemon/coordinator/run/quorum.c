@@ -8,7 +8,7 @@
 #include "daemon/coordinator/run/kept_epochs.h"
 #include "daemon/coordinator/run/worker_end.h"
 
-#define WAITED_STEP (UINT64_C(1) << 20) /* numbers below the next multiple may be an acting leader's */
+#define WAITED_STEP (UINT64_C(1) << 20) /* an acting leader may have used numbers below the next multiple */
 
 bool quorum_keeps(const struct core *c, struct workrec *w)
 {
@@ -18,7 +18,7 @@ bool quorum_keeps(const struct core *c, struct workrec *w)
 
 void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n)
 {
-    titan_assert(!c->stale || n || phase_stops(j)); /* what a restored store does not know may still decide */
+    titan_assert(!c->stale || n || phase_stops(j)); /* workers unknown to a restored store may still decide */
     for (size_t i = j->n_workers; i-- > 0;) {
         struct workrec *w = j->workers[i];
         if (!w->away || (n && w->node != n))
@@ -28,12 +28,12 @@ void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n)
 }
 
 struct quorum {
-    uint32_t unknown, all; /* of the epoch that lacks most */
-    int64_t until;         /* when the leases of those are over; INT64_MAX: one is about to be published */
+    uint32_t unknown, all; /* counts of the epoch that lacks most members */
+    int64_t until;         /* when the leases of unknown members end; INT64_MAX = a connected node is about to report */
     const struct noderec *node;
 };
 
-/* gone: a node that counts as unknown whatever is known of its workers; NULL = none. */
+/* gone: a node that counts as unknown whatever its workers' records say; NULL = none. */
 static bool has_quorum(const struct core *c, const struct jobrec *j, const struct noderec *gone, struct quorum *q)
 {
     const int64_t lease = c->options.leader_lease_ms, margin = lease / 20 + 500;
@@ -45,7 +45,7 @@ static bool has_quorum(const struct core *c, const struct jobrec *j, const struc
         for (uint32_t i = 0; i < base->n; i++) {
             const struct kept_member *m = &base->members[i];
             const struct workrec *w = job_worker(j, m->worker_id);
-            /* It will be in the epoch to come, or can be reached and is of no use to it. */
+            /* The worker will be in the next epoch, or it is reachable and not needed for it. */
             const bool counted_on = w && w->state == WORKER_READY && !w->away && m->node != gone;
             if (m->released || !m->node || counted_on)
                 continue;

@@ -6,7 +6,7 @@
 #include "base/cleanup.h"
 #include "daemon/coordinator/outbox/events.h"
 
-#define ORIGIN_MS 1000 /* after the first step: how long the origin of the state is waited for */
+#define ORIGIN_MS 1000 /* longest wait for the origin of the state, after the first step */
 
 void recovery_begin(struct core *c, struct jobrec *j)
 {
@@ -17,7 +17,8 @@ void recovery_begin(struct core *c, struct jobrec *j)
     j->recovery.from_step = j->status.step;
 }
 
-/* When it runs and its members have said where their state came from; they are waited for no longer than ORIGIN_MS. */
+/* Finishes once the epoch runs and its members have reported where their state came from. The wait for these reports is
+ * at most ORIGIN_MS. */
 void recovery_finish(struct core *c, struct jobrec *j)
 {
     titan_assert(!j->recovery.lost || j->recovery.lost <= c->now.mono_ms);

@@ -29,8 +29,8 @@ void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
     w->prepared = q->prepared;
 }
 
-/* The newest epoch that a worker holds installed; 0 = none. No counted worker can hold one of unknown members
- * any more. */
+/* The newest epoch that a worker holds installed; 0 = none. No counted worker can still hold an epoch of unknown
+ * members. */
 static uint64_t newest_installed(const struct jobrec *j)
 {
     uint64_t newest = 0;
@@ -43,7 +43,7 @@ static uint64_t newest_installed(const struct jobrec *j)
     return newest;
 }
 
-/* Do all members of that epoch hold their state shards of it, for good or not? */
+/* Do all members of that epoch hold their state shards of it, installed or pending? */
 static bool all_hold(const struct jobrec *j, const struct kept_epoch *base)
 {
     for (uint32_t i = 0; i < base->n; i++) {
@@ -54,8 +54,8 @@ static bool all_hold(const struct jobrec *j, const struct kept_epoch *base)
     return true;
 }
 
-/* Have all holders of that epoch kept it, because the one after was not installed for them? Then none has made a
- * step in that one, and both are of one step. */
+/* Have all holders of that epoch kept it because the next one was not installed for them? Then no member has made a
+ * step in the next one, and both epochs are at the same step. */
 static bool all_kept(const struct jobrec *j, const struct kept_epoch *base)
 {
     for (uint32_t i = 0; i < base->n; i++) {
@@ -66,7 +66,7 @@ static bool all_kept(const struct jobrec *j, const struct kept_epoch *base)
     return base->n > 0;
 }
 
-/* The step of the furthest holder of that epoch; *ret_reach: the one it can be brought to without a peer's data. */
+/* The furthest step among the epoch's holders; *ret_reach: the furthest step reachable without a peer's data. */
 static uint64_t furthest(const struct jobrec *j, uint64_t epoch, uint64_t *ret_reach)
 {
     uint64_t step = 0, reach = 0;
@@ -74,20 +74,20 @@ static uint64_t furthest(const struct jobrec *j, uint64_t epoch, uint64_t *ret_r
         const struct workrec *w = j->workers[i];
         if (!source_holds(w, epoch))
             continue;
-        uint64_t at = w->installed == epoch ? w->last_step : 0; /* pending: where the epoch began */
+        uint64_t at = w->installed == epoch ? w->last_step : 0; /* pending: the step where the epoch began */
         step = MAX(step, at);
         reach = MAX(reach, at + (w->installed == epoch && w->prepared));
     }
-    titan_assert(reach >= step && reach <= step + 1); /* a prepared step is one more */
+    titan_assert(reach >= step && reach <= step + 1); /* a prepared step adds one */
     *ret_reach = reach;
     return step;
 }
 
-/* Members of the source, in its rank order, also those that are gone. */
+/* Sets the members of the source, in its rank order, including those that are gone. */
 static void set_holders(struct jobrec *j, uint64_t epoch)
 {
     if (epoch && epoch == j->source.epoch)
-        return; /* the same as for the epoch before, which was never installed */
+        return; /* the previous epoch had the same source and was never installed */
     const struct kept_epoch *base = epoch == j->status.epoch ? NULL : kept_find(j, epoch);
     j->source.n_holders = !epoch ? 0 : base ? base->n : j->n_members;
     VEC_MUST_RESERVE(j->source.holders, j->source.cap_holders, j->source.n_holders + 1);
@@ -98,14 +98,14 @@ static void set_holders(struct jobrec *j, uint64_t epoch)
 void source_choose(struct jobrec *j)
 {
     uint64_t reach = 0, epoch = newest_installed(j);
-    /* A state shard of the newest may be gone with its holder, while the one before it is whole. */
+    /* A shard of the newest epoch may be lost with its holder, while the epoch before is whole. */
     const struct kept_epoch *base = kept_find(j, epoch), *before = base ? kept_find(j, base->source) : NULL;
     if (before && !all_hold(j, base) && all_kept(j, before))
         epoch = before->epoch;
     uint64_t step = furthest(j, epoch, &reach);
     const struct ckptrec *newest = j->n_ckpts ? &j->ckpts[0] : NULL;
     if (newest && newest->step > reach)
-        epoch = 0; /* its holders have been out of the run for long */
+        epoch = 0; /* the epoch's holders have long been out of the run */
     titan_assert(epoch <= j->status.epoch);
     set_holders(j, epoch);
     j->source.epoch = epoch;
@@ -164,7 +164,7 @@ static bool epoch_state_in_memory(int32_t recovery_source)
 
 void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m)
 {
-    if (j->state == JOB_CANCELLING) /* said once more: how far it came is known */
+    if (j->state == JOB_CANCELLING) /* a repeated report: the progress is known */
         return;
     if (m->epoch != j->status.epoch || !job_member(j, w)) {
         c->counters.old_epoch += m->epoch < j->status.epoch;
@@ -181,10 +181,10 @@ void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Tit
     recovery_ready(c, j);
     job_clock_state_ready(c, j);
     if (epoch_state_in_memory(m->recovery_source) && !MUTANT(STEP_FORGOTTEN))
-        job_progress_reaches(j, m->step); /* a step that was committed only on lost ranks is redone */
+        job_progress_reaches(j, m->step); /* a step that only lost ranks have committed is redone */
     else if (j->epoch_state == EPOCH_FORMING)
         job_progress_falls_back(j, m->step);
-    if (!j->source.origin_reported) /* a worker says it once more to each coordinator */
+    if (!j->source.origin_reported) /* a worker repeats the report to each coordinator */
         emit_origin(c, j, m);
     j->source.origin_reported = true;
     store_status(c, j);

@@ -21,7 +21,7 @@ static void stop_workers(struct core *c, struct jobrec *j)
     const char *why = batch_strdup(c->out, j->stop.why);
     move_phase(j, PHASE_REQUEUEING);
     j->must_checkpoint = true;
-    /* Without an epoch that runs there is nothing new to write. */
+    /* Without a running epoch there is nothing new to write. */
     job_end_because(j, j->epoch_state == EPOCH_RUNNING ? LAST_CHECKPOINT_MS : 0, NULL);
     job_clock_limit(j, INT64_MAX);
     job_clock_starves(j, INT64_MAX);
@@ -38,7 +38,7 @@ bool requeue_begin(struct jobrec *j, const char *why)
     return true;
 }
 
-/* Between two epochs the newest steps may be in memory only: they are for a checkpoint of the next one. */
+/* Between two epochs the newest steps may be only in memory: the next epoch has to write the checkpoint. */
 static bool may_stop(const struct jobrec *j)
 {
     if (j->state == JOB_RUNNING || j->n_workers == 0)
@@ -57,7 +57,7 @@ static void queue_again(struct core *c, struct jobrec *j)
     if (lost)
         job_end_because(j, j->stop.grace_ms, batch_printf(c->out, "%s; %s", j->stop.why, lost));
     const char *why = batch_strdup(c->out, j->stop.why);
-    checkpoints_well(j); /* its next run begins anew */
+    checkpoints_well(j); /* the next run starts afresh */
     if (epoch_live(j))
         move_epoch(c, j, EPOCH_REVOKED, why);
     end_run(c, j, RUN_CANCELLED, why);
@@ -84,7 +84,7 @@ void requeue_advance(struct core *c, struct jobrec *j)
     for (uint32_t i = 0; i < j->n_members; i++)
         done &= j->rank_slots[i].finished;
     if ((epoch_live(j) && done) || (j->n_workers == 0 && j->n_ckpts && j->ckpts[0].step >= j->spec.steps)) {
-        j->requeue = false; /* it made its last step */
+        j->requeue = false; /* the job has made its last step */
         if (j->phase == PHASE_REQUEUEING)
             move_phase(j, phase_by_epoch(j));
         return;

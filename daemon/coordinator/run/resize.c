@@ -16,7 +16,7 @@ static uint32_t count_kept(const struct jobrec *j, enum worker_state state)
     return n;
 }
 
-/* Joiners are sent the pause, too: it names the size of the epoch to come, for which they make their programs. */
+/* Joiners get the pause too: it names the size of the next epoch, for which they build their programs. */
 static void pause_members(struct core *c, struct jobrec *j, uint32_t world, const char *why)
 {
     titan_assert(j->phase == PHASE_TRAINING && j->state == JOB_RUNNING && size_world(j, world) == world);
@@ -27,7 +27,7 @@ static void pause_members(struct core *c, struct jobrec *j, uint32_t world, cons
     send_all(c, j, send_pause);
 }
 
-/* "draining node a: 2 workers wait for slots elsewhere", while it does not work without them. */
+/* "draining node a: 2 workers wait for slots elsewhere", while the job does not work without them. */
 static void emit_blocked(struct core *c, struct jobrec *j, uint32_t leaving, uint32_t world)
 {
     const struct noderec *from = NULL;
@@ -56,7 +56,7 @@ void resize_release(struct core *c, struct jobrec *j)
     }
 }
 
-/* A worker that is no member and not wanted either goes at once: it would only hold a slot. */
+/* A worker that is neither a member nor needed goes at once: it would only hold a slot. */
 static bool has_surplus(struct jobrec *j)
 {
     bool leaves = false;
@@ -82,7 +82,7 @@ void resize_plan(struct core *c, struct jobrec *j)
     for (uint32_t i = 0; i < j->n_members; i++)
         leaving += j->rank_slots[i].worker && worker_displaced(j->rank_slots[i].worker);
     bool too_many = j->n_members > size_max(j);
-    if (j->n_workers == j->n_members && !leaving && !too_many) { /* after most reports */
+    if (j->n_workers == j->n_members && !leaving && !too_many) { /* the common case */
         emit_job_blocked(c, j, NULL);
         return;
     }

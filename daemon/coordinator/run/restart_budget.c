@@ -82,7 +82,7 @@ static int64_t backoff_ms(const struct jobrec *j)
     return MIN(wait, (int64_t)j->spec.backoff_max_ms);
 }
 
-/* Why the job fails now; NULL: it does not. */
+/* Why the job fails now; NULL = it does not fail. */
 static const char *used_up(struct core *c, struct jobrec *j, enum loss_cause cause, const char *words)
 {
     if (j->spec.restart_window_s == 0)
@@ -101,9 +101,9 @@ static const char *used_up(struct core *c, struct jobrec *j, enum loss_cause cau
                         words);
 }
 
-#define SHORT_MS 1000 /* what a node has run out of takes some time to come back */
+#define SHORT_MS 1000 /* a node's lacking resource takes some time to return */
 
-/* Losses before a replacement may start are one incident for the wait: a node takes all of its workers along. */
+/* Losses before a replacement may start count as one incident for the wait: a lost node takes all its workers along. */
 static void wait_longer(struct core *c, struct jobrec *j, int64_t least)
 {
     if (j->budget.losses == 0 || c->now.mono_ms >= j->budget.replace_at)

@@ -50,7 +50,7 @@ uint32_t slots_claimed(const struct core *c, const char *device, const struct jo
 
 void slots_set_device(struct jobrec *j, const char *device)
 {
-    titan_assert(j->n_workers == 0 || strcmp(j->device, device) == 0); /* a run is on one kind */
+    titan_assert(j->n_workers == 0 || strcmp(j->device, device) == 0); /* a run stays on one device kind */
     (void)snprintf(j->device, sizeof(j->device), "%s", device);
 }
 
@@ -65,8 +65,8 @@ bool slots_choose_device(const struct core *c, struct jobrec *j)
     return false;
 }
 
-/* A job that is to be queued again may have its newest steps in memory only: it gets its slots all the same, so that
- * it can form an epoch, write a checkpoint and free them, which is sooner than when it starves. */
+/* A job that is to be queued again may have its newest steps only in memory. So it still gets its slots: it can form an
+ * epoch, write a checkpoint and free the slots, which is sooner than starving. */
 uint32_t slots_held_back(const struct core *c, const struct jobrec *j)
 {
     const struct queue_head *head = queue_head_of(c, j->device);

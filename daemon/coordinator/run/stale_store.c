@@ -20,7 +20,7 @@
 #include "daemon/coordinator/run/plausible.h"
 #include "daemon/coordinator/run/worker_end.h"
 
-#define TAKEN_EACH 8 /* workers of one job that are not in the store, for each that it may have */
+#define TAKEN_EACH 8 /* workers unknown to the store, per worker that the job may have */
 
 bool stale_asks(const struct core *c, const Titan__Internal__AgentRegistration *m)
 {
@@ -61,7 +61,7 @@ void core_restore_taken(struct core *c, uint64_t worker_id)
     VEC_MUST_PUSH(c->taken, c->n_taken, c->cap_taken, worker_id);
 }
 
-/* Was it started after the backup, by a coordinator before the restore, and is it not in the store yet? */
+/* True: the worker was started after the backup, by a coordinator before the restore, and is not in the store yet. */
 static bool unheard_of(const struct core *c, uint64_t worker_id)
 {
     for (size_t i = 0; i < c->n_taken; i++)
@@ -82,7 +82,7 @@ static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal_
            (!*f->checkpoint_path || plausible_path(j, UINT64_MAX, f->checkpoint_path));
 }
 
-/* The run it is in is not in the store: it was queued when the backup was made, or between two runs. */
+/* The store lacks the job's run: at the backup the job was queued, or between two runs. */
 static void begin(struct core *c, struct jobrec *j)
 {
     if (j->state == JOB_PENDING) {
@@ -110,7 +110,7 @@ static void add_members(struct core *c, struct jobrec *j, Titan__Internal__Membe
         core_restore_taken(c, w->id);
         j->n_taken++;
         begin_worker(c, w);
-        if (node->session) /* registered before, without it: nothing will be reported of its end */
+        if (node->session) /* the node registered earlier without this worker, so no report of its end will come */
             worker_missing(w, c->stale ? INT64_MAX : c->now.mono_ms);
         move_worker(c, w, WORKER_READY, NULL, false, NULL);
     }
@@ -152,8 +152,8 @@ static void take_job(struct core *c, struct jobrec *j, struct noderec *n, const 
         const Titan__Internal__FormEpoch *f = k->epochs[i];
         if (f->epoch <= j->status.epoch)
             continue;
-        /* Epochs since the backup name workers that were in one epoch, and some that have replaced others; ids without
-         * end are made up. Per job, as long as this process lives. */
+        /* Epochs since the backup name workers of one epoch and some replacements. Endlessly many ids are made up. The
+         * limit is per job, as long as this process lives. */
         const uint64_t most = TAKEN_EACH * (uint64_t)(j->spec.max_workers + 1);
         if (!over && j->n_taken + f->n_members + f->n_departing > most) {
             fence_implausible(c, n, j->id,
@@ -172,7 +172,7 @@ static void take_job(struct core *c, struct jobrec *j, struct noderec *n, const 
         take_checkpoint(c, j, k->checkpoint_path);
 }
 
-/* A job submitted after the backup: its owner and its rights are not known. */
+/* A job submitted after the backup: its owner and rights are unknown. */
 static void emit_orphans(struct core *c, struct noderec *n, const Titan__Internal__AgentRegistration *m,
                          uint64_t job_id)
 {

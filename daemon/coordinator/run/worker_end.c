@@ -40,13 +40,13 @@ void worker_forget(struct core *c, struct workrec *w)
     free(w);
 }
 
-/* An exit code or signal of another kind is its own, although it was told to leave. */
+/* Any other exit code or signal is the worker's own failure, although it was told to leave. */
 static bool leaves_as_asked(const struct exit_report *r)
 {
     return r->signal ? r->signal == SIGKILL && r->cause != LOSS_OOM : r->exit_code == 0;
 }
 
-/* The node and the job do not fit together, which says nothing of the run: it goes on elsewhere. */
+/* The node and the job do not fit together. This is no fault of the run, which goes on elsewhere. */
 static void leave_out(struct core *c, struct jobrec *j, const struct noderec *n, const char *words)
 {
     const char *why = batch_printf(c->out, "node %s refuses its workers: %s", n->name, words);
@@ -101,7 +101,7 @@ void worker_ended(struct core *c, struct workrec *w, struct exit_report *report,
                                      starting ? "cannot start a worker" : "cannot keep a worker", words));
         budget_wait(c, j);
         if (rank_slot)
-            epoch_charged(j); /* it costs none */
+            epoch_charged(j); /* the end costs no restart */
     }
     if (lost && rank_slot)
         recovery_begin(c, j);
@@ -125,7 +125,7 @@ void worker_reports_complete(struct core *c, const struct noderec *n)
                 worker_missing(j->workers[i], c->now.mono_ms);
 }
 
-/* The command to start it has no answer, and its agent has spoken of other things since it should have. */
+/* The start command has no answer, although its agent has sent other messages since the answer was due. */
 static bool is_unanswered(const struct core *c, const struct workrec *w)
 {
     const int64_t due = w->deadline - c->options.start_ms + c->options.answer_ms;
@@ -138,7 +138,7 @@ void worker_deadlines(struct core *c, struct jobrec *j)
         struct workrec *w = j->workers[i];
         if (!w->missing || c->now.mono_ms < w->missing)
             continue;
-        if (w->node->session) /* should a command to start it have come late after all */
+        if (w->node->session) /* in case a start command arrived late */
             send_stop(c, w->node->session, j->id, w->id, 0, "its agent did not list it");
         worker_ended(c, w, NULL,
                      w->started ? "it ended while its agent was away" : "its start never reached the agent");

@@ -23,7 +23,8 @@
 static enum loss_cause cause_from_report(const Titan__Internal__WorkerExited *x)
 {
     switch (x->cause) {
-    case TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NONE: /* in order and not told to: its agent was silent for its lease */
+    case TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NONE: /* an orderly exit without a request: the agent was silent for its
+                                                     lease */
         return x->exit_code == 0 && x->signal == 0 ? LOSS_NODE : LOSS_CRASH;
     case TITAN__INTERNAL__EXIT_CAUSE__CAUSE_OUT_OF_MEMORY:
         return LOSS_OOM;
@@ -36,7 +37,7 @@ static enum loss_cause cause_from_report(const Titan__Internal__WorkerExited *x)
     }
 }
 
-/* When it was to be started, or as it says itself. */
+/* The node lacked resources at the start, or the worker reports so. */
 static bool node_was_short(const Titan__Internal__WorkerExited *x)
 {
     return x->cause == TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT ||
@@ -46,7 +47,8 @@ static bool node_was_short(const Titan__Internal__WorkerExited *x)
 static void worker_ready(struct core *c, struct workrec *w, const char *address)
 {
     w->started = true;
-    /* Its node may have another one since. That is not stored: its agent says it with each registration. */
+    /* Its node may have another address by now. The store does not keep it: the agent sends it with each registration.
+     */
     if (w->state == WORKER_STARTING || (w->state == WORKER_READY && *address))
         core_set_string(&w->address, address);
     if (w->state != WORKER_STARTING)
@@ -55,7 +57,7 @@ static void worker_ready(struct core *c, struct workrec *w, const char *address)
     move_worker(c, w, WORKER_READY, NULL, false, NULL);
 }
 
-/* Is it about the current epoch, in which the worker has a place? */
+/* Is the report about the current epoch, and has the worker a place in it? */
 static bool speaks_of_epoch(struct core *c, struct jobrec *j, const struct workrec *w, uint64_t epoch)
 {
     if (epoch < j->status.epoch)
@@ -65,7 +67,7 @@ static bool speaks_of_epoch(struct core *c, struct jobrec *j, const struct workr
     return epoch == j->status.epoch && job_member(j, w);
 }
 
-/* A step that a worker tells of. */
+/* Can the job have reached the step that the worker reports? */
 static bool step_can_be(struct core *c, const struct jobrec *j, const struct workrec *w, uint64_t step)
 {
     if (plausible_reached(c, j, step))
@@ -75,14 +77,14 @@ static bool step_can_be(struct core *c, const struct jobrec *j, const struct wor
     return false;
 }
 
-/* A member or departing rank is out of its epoch. */
+/* A member or departing rank has left its epoch. */
 static void worker_quiesced(struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
 {
     struct rank_slot *rank_slot = job_rank_slot(j, w);
     bool member = job_member(j, w);
     source_held(w, q);
     if (member && q->paused && q->epoch == j->status.epoch && !w->installed)
-        w->installed = q->epoch; /* a paused member has trained in it */
+        w->installed = q->epoch; /* a paused member has trained in the epoch */
     if (w->state != WORKER_READY)
         return;
     w->quiesced = true;
@@ -113,8 +115,8 @@ static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w,
     epoch_formed(c, j);
 }
 
-/* Does live->step belong to the epoch that it names? Not while the worker forms that epoch, and not after a revoke:
- * then it may be the only one that has finished that step. */
+/* Does live->step belong to the named epoch? It does not while the worker forms that epoch, nor after a revoke: then
+ * this worker may be the only one that has finished the step. */
 static bool step_of_epoch(const Titan__Internal__LiveWorker *live)
 {
     if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
@@ -144,13 +146,13 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
             worker_finished(c, j, w, live->epoch, live->step);
         else
             w->quiesced = false;
-        /* It has made a step, so the epoch counts as formed: its StateReady, which comes again, has nothing to add. */
+        /* The worker has made a step, so the epoch counts as formed. Its repeated StateReady adds nothing. */
         if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING && j->state != JOB_CANCELLING &&
             !job_final(j))
             epoch_formed(c, j);
     } else if (j->epoch_state == EPOCH_REVOKED && (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED ||
                                                    live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE)) {
-        w->quiesced = true; /* it never heard of the epoch that is over already */
+        w->quiesced = true; /* the worker never learnt of the epoch, which is over already */
         source_held(w, live->quiesced ? live->quiesced : &said);
     } else if (live->quiesced || live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE) {
         w->quiesced |= !job_rank_slot(j, w);
@@ -159,7 +161,7 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
     }
 }
 
-/* A job that ends, or is queued again, has the steps that its workers make before they stop. */
+/* A job that ends or is queued again counts the steps that its workers make before they stop. */
 static bool steps_count(const struct jobrec *j, const struct workrec *w)
 {
     return !job_final(j) && j->epoch_state != EPOCH_ENDED &&
@@ -173,11 +175,11 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
     if (!speaks_of_epoch(c, j, w, p->epoch) || !steps_count(j, w) || !step_can_be(c, j, w, p->step))
         return;
     j->progress.step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->progress.step_ms;
-    if (!w->quiesced) /* else its report of what it holds is newer */
+    if (!w->quiesced) /* else its report of its state is newer */
         w->last_step = p->step;
     if (j->phase != PHASE_CANCELLING) {
         if (j->epoch_state == EPOCH_FORMING && !j->source.origin_known && p->step < j->status.step)
-            job_progress_falls_back(j, p->step - 1); /* this was not reported yet, but the state is an older one */
+            job_progress_falls_back(j, p->step - 1); /* this step was not reported before, but the state is older */
         epoch_formed(c, j);
     }
     const uint64_t before = j->status.step;
@@ -199,7 +201,7 @@ static void worker_checkpoint(struct core *c, struct jobrec *j, struct workrec *
             batch_printf(c->out, "'%s' is not where it keeps its checkpoint of step %" PRIu64, m->path, m->step));
 }
 
-/* Of a worker that alone holds the state: ending it costs the steps since the last checkpoint. */
+/* Patience with a worker that alone holds the state: ending it costs the steps since the last checkpoint. */
 #define STALL_ALONE_MS 10000
 
 static void worker_stalled(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__WorkerStalled *m)
@@ -212,7 +214,7 @@ static void worker_stalled(struct core *c, struct jobrec *j, struct workrec *w, 
     if (!rank_slot || rank_slot->finished || !epoch_live(j) || w->state != WORKER_READY || w->quiesced)
         return;
     if (j->n_members == 1 && m->for_ms < STALL_ALONE_MS)
-        return; /* its agent says so again each second */
+        return; /* the agent repeats the report each second */
     const char *words = batch_printf(c->out, "it has made no progress for %u ms%s", m->for_ms,
                                      m->stopped ? ": its process is stopped" : " though it waits for no peer");
     emit_event(c, j,

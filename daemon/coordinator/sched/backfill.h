@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backfill.h - jobs that have started before one that comes first, on slots that are not enough for it. Those are on
- * loan: they are given back when they are enough, as by a job of lower priority (preemption.h). A loan is due as if the
- * job that has it waited still: to each one that would come before it. */
+/* backfill.h - jobs that started before an earlier one, on slots that are not enough for that one. Such slots are on
+ * loan: they are given back once they are enough, like those of a job of lower priority (preemption.h). A loan is due
+ * to each job that would precede the borrower if the borrower still waited. */
 #ifndef TITAN_DAEMON_COORDINATOR_SCHED_BACKFILL_H
 #define TITAN_DAEMON_COORDINATOR_SCHED_BACKFILL_H
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* What is said of it, with the id of the other one. */
+/* Reason text; the argument is the id of the earlier job. */
 #define BACKFILL_WORDS "backfill: job %llu comes first, and gets these slots when they are enough for it"
 /* The job is placed on its device. */
 void backfill_begin(const struct core *c, struct jobrec *j);
-/* This one is the next in order for the device, in a walk of the queue. */
+/* A walk of the queue has reached this job as the next for the device. */
 void backfills_fall_due(struct core *c, const struct jobrec *next, const char *device);
-/* The slots of jobs that have passed none that waits still are their own. */
+/* Ends the loans of jobs that have passed no waiting job. */
 void backfills_end(struct core *c);
 
 #endif

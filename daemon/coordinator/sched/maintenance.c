@@ -11,8 +11,8 @@
 #include "daemon/coordinator/run/job_driver.h"
 #include "daemon/coordinator/run/requeue.h"
 
-#define LEAD_DEFAULT_MS 300000           /* a window's drain begins so long before it */
-#define WINDOW_MAX_MS (366LL * 86400000) /* of maintenance, and how far ahead it may be planned */
+#define LEAD_DEFAULT_MS 300000           /* how long before a window its drain begins */
+#define WINDOW_MAX_MS (366LL * 86400000) /* longest window, and how far ahead it may be planned */
 
 static int64_t mono_of(const struct core *c, int64_t wall_ms)
 {
@@ -114,7 +114,7 @@ static void window_tick(struct core *c, struct noderec *n)
     if (!p->window_until_ms)
         return;
     if (c->now.wall_ms >= p->window_until_ms) {
-        bool draining = p->draining; /* by request as well: that stays */
+        bool draining = p->draining; /* a requested drain stays in force */
         int64_t deadline_ms = p->deadline_ms, drain_at = n->drain_at;
         end_drain(c, n, "is in service again: the maintenance window is over");
         if (draining) {
@@ -131,7 +131,7 @@ static void window_tick(struct core *c, struct noderec *n)
     }
 }
 
-/* What could not be moved in time is stopped, with a checkpoint, and waits for slots elsewhere. */
+/* Workers that could not be moved in time stop with a checkpoint and wait for slots elsewhere. */
 static void drain_deadline(struct core *c, struct noderec *n)
 {
     titan_assert(node_empties(n) && n->used > 0);
@@ -141,7 +141,7 @@ static void drain_deadline(struct core *c, struct noderec *n)
         bool here = false;
         for (size_t i = 0; i < j->n_workers && !here; i++)
             here = j->workers[i]->node == n && j->workers[i]->state != WORKER_STOPPING;
-        if (here && j->state != JOB_RESIZING && j->n_departing == 0) /* they are on their way */
+        if (here && j->state != JOB_RESIZING && j->n_departing == 0) /* a move is already under way */
         {
             if (requeue_begin(j, why))
                 job_advance(c, j);
@@ -173,7 +173,7 @@ void maintenance_restore(struct core *c, struct noderec *n, const struct node_po
 {
     node_take_policy(n, saved);
     n->drain_at = mono_of(c, saved->deadline_ms);
-    n->said_drained = true; /* before the restart, or it does not matter any more */
+    n->said_drained = true; /* emitted before the restart, or no longer relevant */
     if (saved->window_until_ms > c->now.wall_ms && c->now.wall_ms >= saved->window_from_ms - saved->window_lead_ms) {
         n->in_window = true;
         n->drain_at = MIN(n->drain_at, mono_of(c, saved->window_from_ms));

@@ -15,7 +15,7 @@
 #include "daemon/coordinator/sched/backfill.h"
 #include "daemon/coordinator/sched/preemption.h"
 
-#define WAITS_REPORTED 256 /* at a time; of other jobs the reason is made when it is asked for */
+#define WAITS_REPORTED 256 /* per placement; the reason of other jobs is made on request */
 
 static void report_too_large(struct core *c, struct jobrec *j)
 {
@@ -25,7 +25,7 @@ static void report_too_large(struct core *c, struct jobrec *j)
         emit_job_needs_nodes(c, j, size_least(j) - slots, words);
 }
 
-/* Nodes have come or gone: which jobs could the cluster as it is hold if nothing else ran? */
+/* Nodes have come or gone: updates which jobs the cluster could hold if nothing else ran. */
 static void measure_cluster(struct core *c)
 {
     uint32_t all[CORE_DEVICES];
@@ -36,7 +36,7 @@ static void measure_cluster(struct core *c)
     c->unreported = false;
 }
 
-/* Slots of the device that it may have now: none where they are kept for the first one. */
+/* Slots of the device that the job may have now; 0 if they are kept for the first job. */
 static uint32_t room_for(const struct core *c, const struct jobrec *j, size_t device)
 {
     if (!job_fits_device(j, core_devices[device]) || (c->heads[device].held && !MUTANT(BACKFILL_DELAYS)))
@@ -46,7 +46,7 @@ static uint32_t room_for(const struct core *c, const struct jobrec *j, size_t de
     return spare > taken ? spare - taken : 0;
 }
 
-/* room: slots that it may have. */
+/* room: slots that the job may have. */
 static void place(struct core *c, struct jobrec *j, size_t device, uint32_t room)
 {
     const struct jobrec *first = c->heads[device].job;
@@ -63,8 +63,8 @@ static void place(struct core *c, struct jobrec *j, size_t device, uint32_t room
     growth_start(c, j, j->size.claim);
 }
 
-/* It is its turn, but there are too few slots. It waits for what others can give up; where that will be enough, so do
- * those behind it. */
+/* It is the job's turn, but there are too few slots. The job waits for slots that others can give up. If those will
+ * suffice, the jobs behind it wait too. */
 static void block(struct core *c, const struct jobrec *j, uint32_t room[CORE_DEVICES])
 {
     titan_assert(j->phase == PHASE_QUEUED);
@@ -91,7 +91,7 @@ static void place_queue(struct core *c)
         size_t device = CORE_DEVICES;
         const uint32_t allowed = queue_allows(c, j, NULL);
         c->counters.queue_looks++;
-        if (size_world(j, allowed) == 0) { /* it waits for its own user's jobs, and no other for it */
+        if (size_world(j, allowed) == 0) { /* the job waits for its own user's jobs, and no other job waits for it */
             queue_narrow_user(c, j, allowed);
             continue;
         }
@@ -105,12 +105,12 @@ static void place_queue(struct core *c)
             place(c, j, device, MIN(room[device], allowed));
             continue;
         }
-        if (j->n_refusals) /* it waits for slots of some nodes only, and no other job for it */
+        if (j->n_refusals) /* the job waits for slots of some nodes only, and no other job waits for it */
             continue;
         block(c, j, room);
         for (size_t i = 0; i < CORE_DEVICES; i++)
             room[i] = job_fits_device(j, core_devices[i]) ? room[i] : UINT32_MAX;
-        queue_narrow(c, room); /* whatever comes behind it has no more room */
+        queue_narrow(c, room); /* later jobs have no more room than this one */
     }
     for (size_t i = 0; i < CORE_DEVICES; i++)
         c->idle[i] = c->heads[i].job ? slots_free(c, core_devices[i], NULL, NULL) : 0;
@@ -126,7 +126,7 @@ static void grow_all(struct core *c)
 
 void sched_settle(struct core *c)
 {
-    /* What gives way may have gone at once, when it had not started. */
+    /* A worker that had not started may have gone at once, so placement repeats. */
     for (int round = 0; c->slots_changed && !c->stale && round < 4; round++) {
         const bool waited = c->pending > c->too_large;
         preempt_over(c);
@@ -135,11 +135,11 @@ void sched_settle(struct core *c)
         c->slots_changed = false;
         place_queue(c);
         if (waited)
-            grow_all(c); /* what no job waits for is for those that run */
+            grow_all(c); /* running jobs grow if no job waits */
     }
 }
 
-/* Would it neither come before those that wait nor pass them? */
+/* Would the job neither come before waiting jobs nor pass them? */
 static bool stays_behind(const struct core *c, const struct jobrec *j)
 {
     for (size_t i = 0; i < CORE_DEVICES; i++) {

@@ -15,11 +15,11 @@
 
 struct victim {
     struct jobrec *job;
-    uint32_t slots; /* that it has on nodes which take workers */
-    uint32_t least; /* that it can shrink to */
+    uint32_t slots; /* the job's slots on nodes that take workers */
+    uint32_t least; /* workers that the job can shrink to */
 };
 
-/* What is on loan first, then the lowest, and of these the youngest. */
+/* Order of victims: jobs with loans first, then lower priority, then younger. */
 static int by_priority(const void *a, const void *b)
 {
     const struct jobrec *x = ((const struct victim *)a)->job, *y = ((const struct victim *)b)->job;
@@ -30,7 +30,7 @@ static int by_priority(const void *a, const void *b)
     return x->id < y->id ? 1 : -1;
 }
 
-/* Slots on their way back: of workers that stop, of jobs that shrink already. */
+/* Returning slots: of stopping workers, and of shrinking jobs. */
 static uint32_t coming(const struct core *c, const char *device)
 {
     uint32_t n = 0;

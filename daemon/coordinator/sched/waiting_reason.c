@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Why a job waits, in words, as things stand now. */
+/* Text of the reason why a job waits now. */
 #include "daemon/coordinator/records/core_record.h"
 
 #include <stdarg.h>
@@ -40,7 +40,7 @@ static bool may_use(const struct jobrec *j, const struct noderec *n)
     return node_accepts(n) && job_fits_device(j, n->device) && !refusal_holds(j, n);
 }
 
-/* "2 free on node b, 1 on node c" */
+/* Puts "2 free on node b, 1 on node c". */
 static void put_free(const struct core *c, const struct jobrec *j, struct text *t)
 {
     uint32_t named = 0, more = 0, free_there = 0;
@@ -78,7 +78,7 @@ static void put_out_of_service(const struct core *c, const struct jobrec *j, str
     }
 }
 
-/* "; node a slot 0 is out of use: Xid 79" */
+/* Puts "; node a slot 0 is out of use: Xid 79". */
 static void put_unused_slot(const struct core *c, const struct jobrec *j, struct text *t)
 {
     for (const struct noderec *n = c->nodes; n; n = n->next) {
@@ -90,7 +90,7 @@ static void put_unused_slot(const struct core *c, const struct jobrec *j, struct
     }
 }
 
-/* "no node has a cuda device (2 nodes: cpu)"; false when one has, or there is no node yet. */
+/* Puts "no node has a cuda device (2 nodes: cpu)". False: a node has one, or there is no node yet. */
 static bool put_no_device(const struct core *c, const struct jobrec *j, struct text *t)
 {
     const char *others = NULL;
@@ -100,7 +100,7 @@ static bool put_no_device(const struct core *c, const struct jobrec *j, struct t
             continue;
         if (job_fits_device(j, n->device))
             return false;
-        others = n->device; /* there are two kinds */
+        others = n->device; /* there are only two device kinds */
         nodes++;
     }
     if (nodes)

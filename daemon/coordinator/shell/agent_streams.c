@@ -10,7 +10,7 @@
 #include "daemon/coordinator/shell/enrol.h"
 #include "proto/ranges.h"
 
-/* Where the job's workers write their checkpoints (worker/train.c): by its recipe, which the core does not know. */
+/* Gives the core the job's checkpoint folder (worker/train.c). It is in the recipe, which the core does not know. */
 static void know_folder(struct coordinator *c, uint64_t job_id)
 {
     _cleanup_free_ char *text = NULL;
@@ -27,7 +27,7 @@ static void know_folder(struct coordinator *c, uint64_t job_id)
         core_set_folder(c->core, job_id, folder);
 }
 
-/* Of all jobs with checkpoints that the message names. */
+/* For all jobs with checkpoints in the message. */
 static void know_folders(struct coordinator *c, const Titan__Internal__AgentMessage *m)
 {
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT)
@@ -43,7 +43,7 @@ static void know_folders(struct coordinator *c, const Titan__Internal__AgentMess
         know_folder(c, m->registration->known[i]->job_id);
 }
 
-/* Most of what is heard are heartbeats: their answer is all there is to do, and no deadline comes sooner for them. */
+/* Most messages are heartbeats. A heartbeat needs only its answer, and makes no deadline earlier. */
 static bool was_heartbeat(struct coordinator *c, struct agent_session *s, struct batch *batch)
 {
     if (!batch->answers || batch->changes || batch->messages || batch->metrics || batch->drops)
@@ -57,7 +57,7 @@ static bool was_heartbeat(struct coordinator *c, struct agent_session *s, struct
     return true;
 }
 
-/* Every member tells of every step, and one of them is enough: no deadline comes sooner for the others either. */
+/* Every member reports every step, and one report is enough. The others make no deadline earlier. */
 static bool was_step(const Titan__Internal__AgentMessage *m, titan_status status, struct batch *batch)
 {
     if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS || status != TITAN_OK || !batch_empty(batch))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the core has decided, on its way into the store and out to agents; and the time that drives it. */
+/* The core's decisions on their way to the store and to agents; and the timer that drives the core. */
 #include "daemon/coordinator/shell/commits.h"
 #include "daemon/coordinator/shell/disk_usage.h"
 
@@ -17,10 +17,10 @@
 #include "daemon/coordinator/shell/sessions.h"
 #include "state/job_quarantine.h"
 
-#define RETRY_MS 250 /* a store that refused is tried again */
+#define RETRY_MS 250 /* until a refused commit is tried again */
 #define BACKFILL_BYTES_MAX ((size_t)256 << 20)
-#define BACKFILL_TAIL ((size_t)512 << 10) /* that is looked at first */
-#define METRICS_FLUSH_MS 100              /* a step's metrics are stored, and seen by followers, within this */
+#define BACKFILL_TAIL ((size_t)512 << 10) /* bytes at the end of the file that are read first */
+#define METRICS_FLUSH_MS 100              /* longest delay until a step's metrics are stored and visible to followers */
 
 struct commit {
     struct commit *next;
@@ -85,7 +85,7 @@ void shell_flush_metrics(struct coordinator *c)
         memcpy(w->metrics, c->metrics, bytes);
         store_write_metrics(c->store, write_metrics, w, metrics_written);
     } else {
-        c->metrics_stored += c->n_metrics; /* lost */
+        c->metrics_stored += c->n_metrics; /* these metrics are lost */
     }
     c->n_metrics = 0;
 }
@@ -93,11 +93,11 @@ void shell_flush_metrics(struct coordinator *c)
 /* --- what was not heard of: agents that were away pass no metrics on, but the workers write them down ------------- */
 
 struct backfill {
-    struct file_task task; /* first */
-    struct backfill *next; /* of the coordinator's */
+    struct file_task task; /* must be first */
+    struct backfill *next; /* next in the coordinator's list */
     struct coordinator *owner;
     uint64_t job_id, after;
-    bool ended; /* the job has */
+    bool ended; /* the job has ended */
     char job_dir[PATH_MAX + 24];
     struct buf text;
     struct metric last;
@@ -117,7 +117,7 @@ static void backfill_free(struct file_task *k)
     free(b);
 }
 
-/* Its end, whatever it has come to: a watcher of the job's metrics waits for it. */
+/* Ends a backfill, whatever its result: a watcher of the job's metrics waits for it. */
 static void backfill_over(struct backfill *b, const struct titan_error *err)
 {
     struct coordinator *c = b->owner;
@@ -126,7 +126,7 @@ static void backfill_over(struct backfill *b, const struct titan_error *err)
         at = &(*at)->next;
     *at = b->next;
     if (err->status != TITAN_OK &&
-        err->status != TITAN_ENOTFOUND) /* not there: the job's node has it, or it never ran */
+        err->status != TITAN_ENOTFOUND) /* ENOTFOUND: the file is on the job's node, or the job never ran */
         tlog_warn(&c->log, "metrics of an ended job may lack steps", "job=%llu reason=\"%s\"",
                   (unsigned long long)b->job_id, err->msg);
     if (!c->closing) {
@@ -157,8 +157,8 @@ static void metrics_filled(void *arg, const struct titan_error *err)
         job_filled(b, err);
 }
 
-/* The store's writer thread, on which every epoch waits, does not open the file: it may be on a file server. Of a long
- * file only the end is read, from a line of a step that is there. */
+/* Reads the job's metrics file, which may be on a file server. So this runs on a file thread, not on the store's writer
+ * thread, for which every epoch waits. Of a long file only the end is read, from the line of a stored step. */
 static void backfill_run(struct file_task *k)
 {
     struct backfill *b = (struct backfill *)(void *)k;
@@ -205,7 +205,7 @@ bool shell_fills_metrics(const struct coordinator *c, uint64_t job_id)
     return b;
 }
 
-/* after: the steps up to it are there. */
+/* after: the last step that is stored already. */
 static void backfill_metrics(struct coordinator *c, uint64_t job_id, uint64_t after, bool ended)
 {
     static const struct file_calls backfill_calls = {
@@ -218,14 +218,14 @@ static void backfill_metrics(struct coordinator *c, uint64_t job_id, uint64_t af
     b->after = after;
     b->ended = ended;
     (void)snprintf(b->job_dir, sizeof(b->job_dir), "%s/%llu", c->jobs_dir, (unsigned long long)job_id);
-    shell_flush_metrics(c); /* what was heard comes first */
+    shell_flush_metrics(c); /* metrics received so far come first */
     b->next = c->backfills;
     c->backfills = b;
     if (file_pool_add(c->files, &b->task, &backfill_calls, sizeof(*b), &b->err) != TITAN_OK)
         metrics_filled(b, &b->err);
 }
 
-#define ENDED_FILLED 64 /* jobs at a start: each reads a file */
+#define ENDED_FILLED 64 /* jobs per start: each reads a file */
 
 static bool fill_ended(const struct job *job, void *data)
 {
@@ -269,7 +269,7 @@ static bool forms_an_epoch(const struct batch *batch)
     return k;
 }
 
-/* Runs on the writer thread. The sequence number is kept in the store, so it moves with the transaction. */
+/* Runs on the writer thread. The store keeps the sequence number, so it moves with the transaction. */
 static titan_status apply_commit(struct db *db, void *arg, struct titan_error *err)
 {
     struct commit *k = arg;
@@ -324,7 +324,7 @@ static void with_owner(const struct job *job, void *data)
     p->start->uid = p->start->has_uid ? (uint32_t)job->uid : 0;
 }
 
-/* Recipe and owner go along. The job's folder is the agents' to make: a share that hangs holds up no other job. */
+/* Adds recipe and owner. The agents make the job's folder: a hanging share then delays no other job. */
 static void complete_start(struct coordinator *c, Titan__Internal__StartWorkers *start, struct start_parts *p)
 {
     struct titan_error err = {0};
@@ -345,7 +345,7 @@ static void complete_start(struct coordinator *c, Titan__Internal__StartWorkers 
 static void release_messages(struct coordinator *c, const struct batch *batch)
 {
     const Titan__Internal__CoordinatorMessage *last = NULL;
-    struct rpc_packed *packed = NULL; /* that one */
+    struct rpc_packed *packed = NULL; /* `last`, packed */
     for (const struct batch_message *m = batch->messages; m; m = m->next) {
         struct start_parts parts = {.recipe = NULL};
         if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START)
@@ -396,7 +396,7 @@ static void stall(struct coordinator *c, const struct titan_error *err)
     c->stalled = true;
 }
 
-/* Stands for the change of a job that is set aside, for the job cache. */
+/* A stand-in change of a job that is set aside, for the job cache. */
 static struct change aside_change(uint64_t job_id)
 {
     struct change change = {.kind = CHANGE_JOB_UPDATE};
@@ -440,7 +440,7 @@ static void finish_commit(struct coordinator *c, struct commit *k)
     free(k);
 }
 
-/* 0 = it is about no job, or stops a worker, which stays right whatever becomes of the job. */
+/* 0 = the message is about no job, or stops a worker, which stays right whatever becomes of the job. */
 static uint64_t message_job(const Titan__Internal__CoordinatorMessage *m)
 {
     switch (m->kind_case) {
@@ -459,7 +459,7 @@ static uint64_t message_job(const Titan__Internal__CoordinatorMessage *m)
     }
 }
 
-/* Nothing of what was decided about the job goes into the store or to agents any more. */
+/* Drops all decisions about the job: they reach neither the store nor agents. */
 static void strip(struct coordinator *c, struct batch *batch, uint64_t job_id)
 {
     struct change **at = &batch->changes;
@@ -484,8 +484,8 @@ static void strip(struct coordinator *c, struct batch *batch, uint64_t job_id)
     batch->messages_tail = to;
 }
 
-/* The core has decided what the store knows to be impossible, about one job. That job is ended by what is stored, and
- * nothing else is lost. False: it is about no job, or its end is impossible too. */
+/* The core decided something about one job that the store refuses as impossible. The job is ended as stored, and
+ * nothing else is lost. False: the change is about no job, or ending the job is impossible too. */
 static bool set_aside(struct coordinator *c, struct commit *k, const struct titan_error *err)
 {
     const uint64_t job_id = k->failed ? change_job(k->failed) : 0;
@@ -504,7 +504,7 @@ static bool set_aside(struct coordinator *c, struct commit *k, const struct tita
     a->next = k->asides;
     k->asides = a;
     job_cache_begin(c->jobs, &change);
-    for (struct commit *x = k; x; x = x->next) /* those behind it have been refused, or will be: it comes first */
+    for (struct commit *x = k; x; x = x->next) /* later commits were or will be refused: the end comes first */
         strip(c, &x->batch, job_id);
     c->again = true;
     batch_init(&batch);
@@ -528,7 +528,7 @@ static void commit_returned(void *arg, const struct titan_error *err)
             (void)!failpoint("coordinator.stored", NULL);
         finish_commit(c, k);
         if (c->in_flight == 0 && !c->closing)
-            send_waiting(c); /* batches that came while earlier ones were tried again */
+            send_waiting(c); /* batches that arrived while earlier ones were tried again */
         return;
     }
     if (c->again && err->status == TITAN_EAGAIN) {
@@ -544,7 +544,7 @@ static void commit_returned(void *arg, const struct titan_error *err)
         return;
     }
     if (refused) {
-        /* Going on would act on it; a new process starts from what is stored. */
+        /* Going on would act on the refused decision; a new process starts from the store. */
         tlog_error(&c->log, "the job store contradicts the coordinator", "reason=\"%s\"", err->msg);
         log_flush(LOG_LAST_MS);
         abort();
@@ -579,7 +579,7 @@ void shell_set_timer(struct coordinator *c)
 void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, void *arg)
 {
     take_metrics(c, batch);
-    for (const struct batch_message *m = batch->answers; m; m = m->next) /* what does not wait for the store */
+    for (const struct batch_message *m = batch->answers; m; m = m->next) /* answers do not wait for the store */
         session_post(c, m->session, m->message);
     batch->answers = NULL;
     batch->answers_tail = &batch->answers;
@@ -589,10 +589,10 @@ void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, v
         return;
     }
     struct commit *k = calloc(1, sizeof(*k));
-    titan_assert(k); /* as in batch_alloc: a decision cannot be taken back */
+    titan_assert(k); /* as in batch_alloc: a decision cannot be undone */
     k->owner = c;
     k->batch = *batch;
-    /* The tails of empty lists point into the struct that was copied. */
+    /* Tails of empty lists point into the copied struct. */
     if (!k->batch.changes)
         k->batch.changes_tail = &k->batch.changes;
     if (!k->batch.messages)

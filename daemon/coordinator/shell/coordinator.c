@@ -20,10 +20,10 @@
 #include "state/home.h"
 #include "state/job_quarantine.h"
 
-#define UNHEALTHY_MS 10000 /* a commit that takes longer */
+#define UNHEALTHY_MS 10000 /* a commit that takes longer makes the coordinator unhealthy */
 
-/* Nothing may be said any more: not that a write is durable, nor that it is not. Clients see their call broken off and
- * ask again with their key; agents and workers go on without a coordinator until the next one is there. */
+/* No answer may leave any more, neither that a write is durable nor that it is not. Clients see a broken call and ask
+ * again with their key. Agents and workers go on without a coordinator until the next one is there. */
 static void on_store_failure(void *data, const struct titan_error *err)
 {
     struct coordinator *c = data;
@@ -57,7 +57,7 @@ static void on_bad_job(uint64_t job_id, const char *why, void *data)
     *list = a;
 }
 
-/* Jobs of which the store says what cannot be are ended, and the others go on. */
+/* Jobs with impossible stored state are ended; the others go on. */
 static titan_status restore_core(struct coordinator *c, struct titan_error *err)
 {
     struct set_aside *bad = NULL;
@@ -78,7 +78,7 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
 {
     struct db *db = store_reader(c->store);
     uint64_t last_worker = 0, last_job = 0;
-    int64_t sequence = 0, gone_job = 0, gone_worker = 0; /* numbers given out after the backup this store comes from */
+    int64_t sequence = 0, gone_job = 0, gone_worker = 0; /* numbers given out after the backup of this store */
     struct backup_origin origin;
     TRY(backup_origin(db, &origin, err));
     TRY(worker_last_id(db, &last_worker, err));
@@ -125,7 +125,7 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
     return restore_core(c, err);
 }
 
-/* Backups need it; nothing else does. */
+/* Only backups need the signing key. */
 static void open_signing_key(const struct coordinator *c)
 {
     struct signature_key key;
@@ -202,7 +202,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
     init_timer(c, &c->review_timer);
     init_timer(c, &c->disk_timer);
     init_timer(c, &c->head_timer);
-    c->open_handles++; /* the files' */
+    c->open_handles++; /* handle of the file pool */
     shell_set_timer(c);
     disk_usage_open(c);
     log_head_open(c);

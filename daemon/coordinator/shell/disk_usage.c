@@ -12,8 +12,8 @@
 #include "base/units.h"
 #include "base/vec.h"
 
-#define SLICE_MS 2000  /* of a walk, after which other work gets the thread */
-#define AGAIN_MS 10000 /* a folder that changes is measured this often at most */
+#define SLICE_MS 2000  /* length of a slice; then other work gets the thread */
+#define AGAIN_MS 10000 /* least time between measurements of a changing folder */
 
 struct disk_user {
     struct disk_user *next;
@@ -23,16 +23,16 @@ struct disk_user {
 
 struct disk_folder {
     uint64_t job_id, bytes;
-    struct disk_user *user; /* NULL = not known: it was never measured, or is of no job that there is */
+    struct disk_user *user; /* NULL = unknown: never measured, or of no existing job */
     bool changed;
     int64_t measured_ms; /* 0 = never */
 };
 
-/* A walk through the folder of one job, or through jobs_dir for the names of all. */
+/* A walk through the folder of one job, or through jobs_dir for all names. */
 struct disk_walk {
-    struct file_task task; /* first */
+    struct file_task task; /* must be first */
     struct coordinator *owner;
-    uint64_t job_id; /* 0 = of all */
+    uint64_t job_id; /* 0 = all jobs */
     FTS *fts;
     bool done;
     uint64_t bytes;
@@ -43,8 +43,8 @@ struct disk_walk {
 
 struct disk_usage {
     struct disk_user *users;
-    struct disk_folder *folders; /* by job_id */
-    size_t n, cap, at;           /* at: the next to look at */
+    struct disk_folder *folders; /* ordered by job_id */
+    size_t n, cap, at;           /* at: index of the next folder to look at */
     bool listed, walks;          /* all folders were found; a walk is under way */
 };
 
@@ -64,7 +64,7 @@ static void walk_free(struct file_task *k)
     free(w);
 }
 
-/* A folder of jobs_dir, by name. */
+/* Takes a folder of jobs_dir, by its name. */
 static void take_name(struct disk_walk *w, const FTSENT *e)
 {
     char *end = NULL;
@@ -75,7 +75,7 @@ static void take_name(struct disk_walk *w, const FTSENT *e)
         (void)fts_set(w->fts, (FTSENT *)(uintptr_t)e, FTS_SKIP);
 }
 
-/* What is not there any more, or cannot be read, is passed over. */
+/* Files that have gone or cannot be read are skipped. */
 static void walk_on(struct file_task *k)
 {
     struct disk_walk *w = walk_of(k);
@@ -206,7 +206,7 @@ static bool start_walk(struct coordinator *c, uint64_t job_id)
     struct disk_walk *w = calloc(1, sizeof(*w));
     titan_assert(w);
     w->owner = c;
-    w->task.key = "disk usage"; /* a file server that does not answer holds one thread */
+    w->task.key = "disk usage"; /* a dead file server holds one thread only */
     w->job_id = job_id;
     if (job_id)
         (void)snprintf(w->path, sizeof(w->path), "%s/%llu", c->jobs_dir, (unsigned long long)job_id);
@@ -235,7 +235,7 @@ static void walked(struct file_task *k)
     look_soon(c);
 }
 
-/* It does not answer: what was known of it holds. */
+/* The folder does not answer: its last measurement holds. */
 static void given_up(struct file_task *k, bool started)
 {
     struct disk_walk *w = walk_of(k);
@@ -292,14 +292,14 @@ void disk_usage_removed(struct coordinator *c, uint64_t job_id)
     VEC_REMOVE(c->disk->folders, c->disk->n, (size_t)(f - c->disk->folders));
 }
 
-/* It changes no more, so there is nothing to wait for. */
+/* The folder changes no more, so it is measured without a wait. */
 static void ended(struct coordinator *c, uint64_t job_id)
 {
     disk_usage_changed(c, job_id);
     find_folder(c->disk, job_id)->measured_ms = 0;
 }
 
-/* A job that goes on from another one writes into that one's folder. */
+/* A job that continues another one writes into that job's folder. */
 static uint64_t job_of_path(const struct coordinator *c, const char *path)
 {
     const size_t n = strlen(c->jobs_dir);

@@ -16,17 +16,17 @@
 #include "daemon/coordinator/shell/shell.h"
 #include "state/enrolment.h"
 
-#define ADDRESSES 256                /* of which wrong join tokens are counted */
-#define TRIES_MAX 60                 /* that are looked at ... */
+#define ADDRESSES 256                /* entries for addresses with wrong join tokens */
+#define TRIES_MAX 60                 /* tries that are examined ... */
 #define TRIES_MS 60000               /* ... within this */
-#define LOOK_MAX_MS INT64_C(3600000) /* the clock may be set: the certificate is looked at this often */
+#define LOOK_MAX_MS INT64_C(3600000) /* longest time between checks of the certificate, since the clock may be set */
 
 struct denied {
     char uri[PKI_URI_MAX];
     int64_t at_ms;
 };
 
-/* Wrong join tokens of one address. */
+/* Wrong join tokens from one address. */
 struct tries {
     uint64_t address;
     int64_t since_ms;
@@ -38,9 +38,9 @@ struct enrol {
     struct log log;
     struct enrol_counters counters;
     char pki_dir[PATH_MAX];
-    struct authority given; /* by the unit; no key: none */
-    char port[8];           /* of the first TLS listener; "" = none */
-    uint32_t agents_port;   /* of one for agents only; 0 = none */
+    struct authority given; /* CA handed over by the unit; an empty key = none */
+    char port[8];           /* port of the first TLS listener; "" = none */
+    uint32_t agents_port;   /* port of the listener for agents only; 0 = none */
     struct rpc_tls own;
     uv_timer_t timer;
     struct denied *denied;
@@ -161,7 +161,7 @@ titan_status enrol_sign(struct enrol *e, const char *node, int64_t given_ms, con
         titan_error_hint(err, "titanctl node join lets it in again");
         return TITAN_EPERM;
     }
-    if (d) /* whole seconds: those of a certificate */
+    if (d) /* certificates have whole seconds */
         spec.from_ms = MAX(spec.from_ms, (d->at_ms / 1000 + 1) * 1000);
     TRY(enrol_can_sign(e, &a, err));
     TRY(pki_issue(&a.certificate, &a.key, request, len, &spec, out, err));
@@ -173,7 +173,7 @@ titan_status enrol_sign(struct enrol *e, const char *node, int64_t given_ms, con
 
 /* --- its own ------------------------------------------------------------------------------------------------------ */
 
-/* Same key, same names, same length of life. */
+/* Renews with the same key, names and lifetime. */
 static titan_status renew_own(struct enrol *e, const struct pki_certificate *old, struct titan_error *err)
 {
     _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
@@ -190,13 +190,13 @@ static titan_status renew_own(struct enrol *e, const struct pki_certificate *old
     TRY(certs_load(&e->own, &c, err));
     TRY(pki_request_make(&c.key, old->uri, &request, err));
     TRY(pki_issue(&a.certificate, &a.key, request.data, request.len, &spec, &fresh, err));
-    TRY(pki_check(&c.ca, &fresh, &c.key, now, err)); /* a CA of another cluster */
+    TRY(pki_check(&c.ca, &fresh, &c.key, now, err)); /* fails for a CA of another cluster */
     TRY(certs_write(e->own.certificate, &fresh, false, err));
     tlog_info(&e->log, "certificate renewed", "name=\"%s\"", old->uri);
     return TITAN_OK;
 }
 
-/* Returns the time to look again. */
+/* Returns the time of the next check. */
 static int64_t look_at_own(struct enrol *e)
 {
     struct pki_certificate old;
@@ -245,7 +245,7 @@ void enrol_serves(struct enrol *e, const char *address, bool agents)
 
 /* --- for the API -------------------------------------------------------------------------------------------------- */
 
-/* The first of the certificate's names that is not this machine to itself. */
+/* The certificate's first name that is no local alias of this machine. */
 void enrol_address(const struct enrol *e, char out[ENROL_ADDRESS])
 {
     static const char *const here[] = {"localhost", "127.0.0.1", "::1"};
@@ -281,7 +281,7 @@ const struct log *enrol_log(const struct enrol *e)
     return &e->log;
 }
 
-/* The address without the port, of IPv6 the network of 64 bits that one host has. */
+/* Hash of the address without the port; for IPv6 of the 64-bit network that one host has. */
 static uint64_t address_of(const char *peer)
 {
     char text[96];
@@ -305,7 +305,8 @@ bool enrol_may_try(const struct enrol *e, const char *peer, int64_t mono_ms)
     return t->address != address || mono_ms - t->since_ms >= TRIES_MS || t->n < TRIES_MAX;
 }
 
-/* Of two addresses in one place the newer is counted: that lets more through, and keeps no address out for another. */
+/* Two addresses in one entry: the newer one is counted. That lets more tries through, but blocks no address because of
+ * another. */
 void enrol_join_refused(struct enrol *e, const char *peer, int64_t mono_ms)
 {
     const uint64_t address = address_of(peer);

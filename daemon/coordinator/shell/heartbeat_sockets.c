@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Agents' heartbeats as datagrams, at the addresses where their sessions come in. */
+/* Agents' heartbeats as datagrams, at the addresses of their sessions. */
 #include "daemon/coordinator/shell/shell.h"
 
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static void on_heartbeat(const Titan__Internal__PeerMessage *m, const char *from
     Titan__Internal__HeartbeatAnswer answer = TITAN__INTERNAL__HEARTBEAT_ANSWER__INIT;
     Titan__Internal__PeerMessage out = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     answer.number = m->heartbeat->number;
-    out.from = (char *)""; /* no node */
+    out.from = (char *)""; /* empty: not a node */
     out.to = m->from;
     out.term = m->term;
     out.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT_ANSWER;

@@ -6,12 +6,12 @@
 
 #include "base/cleanup.h"
 
-#define SLOTS 1024 /* a power of two: jobs one by one, as their ids follow each other */
+#define SLOTS 1024 /* a power of two; jobs with consecutive ids use separate slots */
 
 struct slot {
-    struct job job; /* id 0 = empty; its strings are in text */
+    struct job job; /* id 0 = empty; text holds its strings */
     char *text;
-    size_t changing; /* changes on their way to jobs of this slot */
+    size_t changing; /* changes under way to jobs of this slot */
 };
 
 struct job_cache {
@@ -42,7 +42,7 @@ static struct slot *slot_of(struct job_cache *c, uint64_t id)
     return &c->slots[id & (SLOTS - 1)];
 }
 
-/* Everything of the job that points elsewhere, one behind the other. */
+/* Copies the job's strings into one block, one after the other. */
 static void keep(struct slot *s, const struct job *job)
 {
     const char *const from[] = {job->name, job->user, job->labels, job->reason, job->status.checkpoint};
@@ -119,7 +119,7 @@ static struct slot *slot_changed(struct job_cache *c, const struct change *chang
     case CHANGE_NODE_POLICY:
     case CHANGE_LOSS_ADD:
     case CHANGE_STORE_SETTLED:
-        break; /* rows of other tables */
+        break; /* these changes touch other tables */
     }
     return NULL;
 }

@@ -20,8 +20,8 @@
 
 struct log_head {
     struct event_head now, written;
-    int64_t written_ms, warned_ms; /* of the monotonic clock; warned_ms 0 = never */
-    bool writes;                   /* a line is on its way into the file */
+    int64_t written_ms, warned_ms; /* monotonic clock; warned_ms 0 = never */
+    bool writes;                   /* a line is being written to the file */
 };
 
 static const struct log head_log = {.subsystem = "audit"};
@@ -29,7 +29,7 @@ static const struct log head_log = {.subsystem = "audit"};
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
 struct head_line {
-    struct file_task task; /* first */
+    struct file_task task; /* must be first */
     struct coordinator *owner;
     char path[PATH_MAX], text[EVENT_HEAD_TEXT + 40];
     struct titan_error err;
@@ -125,7 +125,7 @@ static void write_file(struct coordinator *c, const char *head)
     } else if (file_task_await(&l->task, &calls, LAST_WAIT_MS, &err) == TITAN_OK) {
         err = l->err;
     } else if (err.status == TITAN_ETIMEDOUT) {
-        l = NULL; /* its thread's */
+        l = NULL; /* the line's thread frees it */
     }
     if (err.status != TITAN_OK)
         warn(c, c->options.head_file, err.msg);

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 
-#define SAID_ONCE_MS 60000 /* the same end of a session is logged again after this */
+#define SAID_ONCE_MS 60000 /* least time between log lines about the same end of a session */
 
 static struct agent_session *find(const struct coordinator *c, uint64_t id)
 {
@@ -28,12 +28,12 @@ struct agent_session *sessions_begin(struct coordinator *c, struct rpc_call *cal
     c->sessions[s->id % SESSION_BUCKETS] = s;
     rpc_call_set_data(call, s);
     const struct rpc_identity *caller = rpc_call_identity(call);
-    if (caller->kind == RPC_ID_CERT) /* others prove nothing about a node */
+    if (caller->kind == RPC_ID_CERT) /* other identities prove nothing about a node */
         core_session_opened(c->core, s->id, caller->name);
     return s;
 }
 
-/* An agent that is refused tries again, each second. */
+/* True: the same reason was logged lately. A refused agent tries again each second. */
 static bool said_lately(struct coordinator *c, const struct titan_error *err)
 {
     const uint64_t hash = hash_text(HASH_INIT, err->msg);
@@ -64,7 +64,7 @@ void sessions_end(struct coordinator *c, struct agent_session *s, const struct t
 static void sent(struct coordinator *c, struct agent_session *s, titan_status status)
 {
     if (status == TITAN_EAGAIN) {
-        /* It will open another and be sent again what is in force. */
+        /* The agent will open another session and be sent again everything in force. */
         struct titan_error err = {0};
         titan_fail(&err, TITAN_ELIMIT, "the agent does not read its messages");
         sessions_end(c, s, &err);

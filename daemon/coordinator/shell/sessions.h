@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sessions.h - the agents' streams that are open. */
+/* sessions.h - the agents' open streams. */
 #ifndef TITAN_DAEMON_COORDINATOR_SHELL_SESSIONS_H
 #define TITAN_DAEMON_COORDINATOR_SHELL_SESSIONS_H
 
@@ -8,14 +8,14 @@
 struct agent_session {
     struct agent_session *next;
     uint64_t id;
-    struct rpc_call *call; /* NULL once it is over */
-    bool begun;            /* with a registration */
-    bool revoked;          /* its certificate is: nothing more is taken; it ends when the last commands are out */
+    struct rpc_call *call; /* NULL = the call is over */
+    bool begun;            /* the agent has registered */
+    bool revoked;          /* its certificate is revoked: no more input; it ends once the last commands are sent */
 };
 
-/* The first message of a call makes one; NULL = no memory. */
+/* The first message of a call creates a session; NULL = out of memory. */
 struct agent_session *sessions_begin(struct coordinator *c, struct rpc_call *call);
-/* End it from our side; session_on_close() does the rest. err NULL = in order. */
+/* Ends the session from our side; session_on_close() does the rest. err NULL = orderly end. */
 void sessions_end(struct coordinator *c, struct agent_session *s, const struct titan_error *err);
 void sessions_send(struct coordinator *c, struct agent_session *s, const ProtobufCMessage *m);
 

@@ -41,42 +41,42 @@ struct coordinator {
     struct core *core;
     struct job_cache *jobs; /* may be NULL */
     uv_timer_t timer, retry_timer, metrics_timer, audit_timer, review_timer, disk_timer, head_timer;
-    int64_t review_at_ms;          /* of the wall clock: a right of an open call ends; 0 = none is known to */
-    struct rpc_server *servers[2]; /* that serve it; NULL = none */
-    struct auth *auth;             /* NULL: every caller may everything */
+    int64_t review_at_ms;          /* wall clock: when a right of an open call ends; 0 = no such time is known */
+    struct rpc_server *servers[2]; /* servers of its methods; NULL = none */
+    struct auth *auth;             /* NULL = every caller may call everything */
     struct audit *audit;
     struct log_head *head;   /* NULL until the store is open */
-    struct disk_usage *disk; /* NULL = it is not limited */
-    struct quota *quotas;    /* of users that submit; daemon/api/quota.h */
+    struct disk_usage *disk; /* NULL = disk usage is not limited */
+    struct quota *quotas;    /* quotas of submitting users; daemon/api/quota.h */
     int open_handles;
     bool closing;
 
-    /* Batches on their way into the store, in order. Each carries its sequence number; the store takes them in
-     * sequence only, so one that fails (full disk) holds up those behind it until it goes in. */
+    /* Batches on their way into the store, in order of their sequence numbers. The store takes them in that order only:
+     * a failed one (full disk) holds up the later ones until it is stored. */
     struct commit *commits, **commits_tail;
     uint64_t next_sequence;
     size_t in_flight;
-    bool stalled; /* the store refused a commit; new work is refused until that one is stored */
-    bool again;   /* a commit was changed: it goes in once more, and so do those behind it */
+    bool stalled; /* the store refused a commit; new work is refused until it is stored */
+    bool again;   /* a commit was changed: it and the later ones are handed over again */
     struct titan_error stall;
 
-    uint64_t next_job_id;    /* the store's writer thread's, once it writes submits */
-    size_t submitting;       /* not durable yet */
-    struct file_pool *files; /* for what may be on a file server: paths of recipes, folders of jobs */
+    uint64_t next_job_id;    /* owned by the store's writer thread once it writes submits */
+    size_t submitting;       /* submits that are not durable yet */
+    struct file_pool *files; /* for files that may be on a file server: paths of recipes, folders of jobs */
 
-    struct metric metrics[METRICS_BUFFER]; /* not handed to the store yet */
+    struct metric metrics[METRICS_BUFFER]; /* not yet handed to the store */
     size_t n_metrics;
-    uint64_t metrics_taken, metrics_stored; /* counts since the start; what is taken gets stored in order */
-    bool metrics_failed;                    /* said once */
-    struct backfill *backfills;             /* of jobs that have ended or have gaps, until they are stored */
+    uint64_t metrics_taken, metrics_stored; /* counts since the start; metrics are stored in the order taken */
+    bool metrics_failed;                    /* the failure was logged */
+    struct backfill *backfills;             /* metrics of ended jobs, or of jobs with gaps, until they are stored */
 
     struct agent_session *sessions[SESSION_BUCKETS];
     uint64_t next_session;
-    uint64_t refusal_said; /* the hash of why a session ended, as logged last */
+    uint64_t refusal_said; /* hash of the last logged reason of a session's end */
     int64_t refusal_said_ms;
-    struct heartbeat_socket *heartbeat_sockets; /* sockets that take them */
-    struct enrol *enrol;                        /* enrol.h */
-    struct backup *backup;                      /* that is sent; NULL = none */
+    struct heartbeat_socket *heartbeat_sockets; /* receive heartbeats as datagrams */
+    struct enrol *enrol;
+    struct backup *backup; /* backup being sent; NULL = none */
     struct watcher *watchers;
     size_t n_watchers;
     struct check_request *check_requests;
@@ -90,34 +90,34 @@ struct coordinator {
 
 struct core_time shell_now(const struct coordinator *c);
 void shell_part_closed(struct coordinator *c); /* one of open_handles is closed; the last one ends the shell */
-void shell_free_parts(struct coordinator *c);  /* of one that has not opened */
-/* Hand the metrics that were collected to the store now. */
+void shell_free_parts(struct coordinator *c);  /* for a shell that has not opened */
+/* Hands the collected metrics to the store now. */
 void shell_flush_metrics(struct coordinator *c);
-/* What the job's workers wrote down is being read, or on its way into the store. */
+/* True: metrics written down by the job's workers are being read or stored. */
 bool shell_fills_metrics(const struct coordinator *c, uint64_t job_id);
-/* Called with the outcome once the batch is durable, or with the error while it is not (it will be tried again). */
+/* Called with err NULL once the batch is durable, or with the error while it is not (the store tries again). */
 typedef void (*shell_done)(void *arg, const struct titan_error *err);
-/* Take over what the core has put into batch (left empty). done may be NULL. */
+/* Takes over the core's batch and leaves it empty. done may be NULL. */
 void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, void *arg);
-/* TITAN_OK, or why nothing that changes the store can be taken now. */
+/* TITAN_OK, or why the store can take no change now. */
 titan_status shell_accepts(const struct coordinator *c, struct titan_error *err) TITAN_MUST_USE;
 
 /* --- agent_streams.c ---------------------------------------------------------------------------------------------- */
 void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void session_on_close(struct rpc_call *call, bool cancelled, void *data);
 /* --- sessions.c --------------------------------------------------------------------------------------------------- */
-/* Send to a session; nothing happens when it is over. */
+/* Sends to a session; no-op when it is over. */
 void session_post(struct coordinator *c, uint64_t session, const Titan__Internal__CoordinatorMessage *m);
-/* It came over a Unix socket: from this machine. */
+/* Did the session connect over a Unix socket, that is from this machine? */
 bool session_is_local(const struct coordinator *c, uint64_t session);
 void session_post_packed(struct coordinator *c, uint64_t session, const struct rpc_packed *packed);
 void session_drop(struct coordinator *c, uint64_t session);
-/* A certificate is revoked: ends all sessions that were opened with its name and takes no more messages from them.
- * The session `except` (0 = none) stays open until session_drop(), so that last commands still reach it. Returns how
- * many sessions there are of that name. */
+/* A certificate is revoked: ends all sessions opened with its name and takes no more messages from them. Session
+ * `except` (0 = none) stays open until session_drop(), so that last commands still reach it. Returns the number of
+ * sessions of that name. */
 uint32_t session_revoked(struct coordinator *c, const char *uri, uint64_t except);
 
-/* It is revoked and stays open for the last commands to its agent only; session_drop() ends it. */
+/* The session is revoked and stays open only for the last commands to its agent; session_drop() ends it. */
 bool session_takes_last_words(const struct rpc_call *call);
 
 /* --- heartbeat_sockets.c ------------------------------------------------------------------------------------------ */

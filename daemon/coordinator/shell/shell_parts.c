@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of the shell: when its last handle is closed. */
+/* The end of the shell, when its last handle is closed. */
 #include "daemon/coordinator/shell/enrol.h"
 #include "daemon/coordinator/shell/log_head.h"
 #include "daemon/coordinator/shell/commits.h"

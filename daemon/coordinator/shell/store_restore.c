@@ -12,17 +12,17 @@
 #include "proto/ranges.h"
 #include "state/backup.h"
 
-/* What one job's queries gather; the strings live in an arena until the core has copied them. */
+/* Results of one job's queries. The arena holds the strings until the core has copied them. */
 struct gather {
     struct core *core;
     struct db *db;
     struct core_time now;
     struct titan_error *err;
     titan_status status;
-    void (*bad)(uint64_t job_id, const char *why, void *data); /* NULL: nothing is passed over */
+    void (*bad)(uint64_t job_id, const char *why, void *data); /* NULL = no job is skipped */
     void *bad_data;
 
-    struct arena memory; /* of one job */
+    struct arena memory; /* for one job */
     struct core_saved_job saved;
     struct worker *workers;
     struct checkpoint *checkpoints;
@@ -30,7 +30,8 @@ struct gather {
     struct epoch epoch;
     uint64_t *holders;
     struct core_saved_base *bases;
-    size_t cap_workers, cap_checkpoints, cap_losses, cap_bases, cap_lost; /* kept from job to job, as the arrays are */
+    /* capacities of the arrays, which are reused from job to job */
+    size_t cap_workers, cap_checkpoints, cap_losses, cap_bases, cap_lost;
     struct worker *lost;
 };
 
@@ -44,7 +45,7 @@ static void gather_free(struct gather *g)
     free(g->lost);
 }
 
-/* Unix times that can be added up; 0 = none. */
+/* Is ms a Unix time that sums cannot overflow? 0 = none. */
 static bool time_ok(int64_t ms)
 {
     return ms >= 0 && ms <= INT64_MAX / 4;
@@ -145,7 +146,7 @@ static bool each_lost(const struct worker *w, void *data)
     return true;
 }
 
-/* Quorum configurations, and epochs that a worker may hold: from the newest that made a step. */
+/* Gathers the quorum configurations and the epochs that a worker may hold: from the newest that made a step. */
 static titan_status gather_bases(struct gather *g, uint64_t id)
 {
     uint64_t first = 0;
@@ -171,7 +172,7 @@ static titan_status gather_job(struct gather *g, uint64_t id)
         return TITAN_OK;
     TRY(epoch_get(g->db, id, 0, with_epoch, g, g->err));
     if (g->epoch.source_epoch) {
-        /* After epoch.restored the epoch before it may not be in the store. */
+        /* After epoch.restored the store may lack the epoch before. */
         titan_status status = epoch_get(g->db, id, g->epoch.source_epoch, with_holders, g, g->err);
         if (status != TITAN_OK && status != TITAN_ENOTFOUND)
             return status;
@@ -186,8 +187,8 @@ static void each_job_loss(const struct loss *l, void *data)
     VEC_MUST_PUSH(g->losses, g->saved.n_losses, g->cap_losses, *l);
 }
 
-/* Numbers that no job comes to, by a version that believed them or a disk that lost bits, would only be found when it
- * is too late. */
+/* Rejects impossible numbers now: written by a version that believed them, or by a disk that lost bits, they would
+ * otherwise be found too late. */
 static titan_status check_numbers(const struct gather *g, struct titan_error *err)
 {
     const struct job *job = &g->saved.job;
@@ -251,7 +252,7 @@ static titan_status check_members(const struct gather *g, struct titan_error *er
     return TITAN_OK;
 }
 
-/* Can a job be in this state while its newest epoch is in that one? Every move that is made keeps to this. */
+/* Can a job in this state have its newest epoch in that state? Every move keeps to this. */
 static bool states_fit(enum job_state job, enum epoch_state epoch)
 {
     switch (job) {
@@ -297,7 +298,7 @@ static titan_status check_states(const struct gather *g, struct titan_error *err
     return TITAN_OK;
 }
 
-/* What is wrong with one job is no reason for the others to stand still; what is wrong with the disk is. */
+/* May this job be skipped? A fault in one job does not stop the others; a fault of the disk does. */
 static bool passed_over(struct gather *g, uint64_t job_id)
 {
     if (!g->bad || (g->status != TITAN_ECORRUPT && g->status != TITAN_ENOTFOUND))
@@ -357,7 +358,7 @@ static void each_loss(const struct loss *l, void *data)
         core_restore_loss(g->core, l, g->now);
 }
 
-/* Workers of the time between backup and restore that agents have reported before. */
+/* Restores workers from between backup and restore that agents have reported before. */
 static titan_status restore_taken(struct core *c, struct db *db, struct titan_error *err)
 {
     struct backup_origin origin;
