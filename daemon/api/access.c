@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which identity calls, whether it may, and what goes on record of it. */
+/* The caller's identity, its rights, and the audit record of its calls. */
 #include <stdio.h>
 #include <string.h>
 
@@ -89,7 +89,7 @@ void api_audit(struct batch *out, const struct auth_user *u, unsigned method, ui
     struct audit_record r = record_of(u, method, job_id);
     for (struct change *k = out->changes; k; k = k->next)
         if (k->has_event)
-            k->event.actor = batch_strdup(out, u->actor); /* all this came of it */
+            k->event.actor = batch_strdup(out, u->actor); /* the caller is the actor of every event in the batch */
     add_event(out, &r);
 }
 
@@ -130,8 +130,8 @@ void api_audit_flush(struct coordinator *c, bool all)
         batch_free(&batch);
 }
 
-/* Is it the caller's doing, or does it try in vain? Want of disk or memory says nothing about it, and to store that
- * would only be refused, too. */
+/* Is the failure the caller's doing, or a vain attempt? A lack of disk or memory is neither, and could not be stored
+ * anyway. */
 static bool of_caller(titan_status status)
 {
     switch (status) {
@@ -156,7 +156,7 @@ void api_failed(struct coordinator *c, const struct auth_user *u, unsigned metho
     bool audited = err->status == TITAN_EPERM || (policy_audits(method) && of_caller(err->status));
     struct titan_error closed = {0};
     if (!c->auth || !audited || shell_accepts(c, &closed) != TITAN_OK)
-        return; /* nothing is stored now, and what fails fails for that */
+        return; /* the store takes nothing now, and that is why calls fail */
     struct audit_record r = record_of(u, method, job_id);
     r.outcome = err->status;
     (void)snprintf(r.why, sizeof(r.why), "%.*s", (int)sizeof(r.why) - 1, err->msg);
@@ -166,7 +166,7 @@ void api_failed(struct coordinator *c, const struct auth_user *u, unsigned metho
         batch_init(&batch);
         add_event(&batch, &r);
         shell_commit(c, &batch, NULL, NULL);
-        api_audit_flush(c, false); /* sets the time to count again */
+        api_audit_flush(c, false); /* sets the time of the next count */
     }
 }
 
@@ -185,7 +185,7 @@ static void on_review_timer(uv_timer_t *timer)
     api_review(timer->data);
 }
 
-/* The wall clock may be set: it is looked at often enough. */
+/* Sets the timer to review_at_ms, at most REVIEW_LOOK_MAX_MS ahead, since the wall clock may be set. */
 static void set_review_timer(struct coordinator *c, int64_t now_ms)
 {
     const int64_t wait = MIN(MAX(c->review_at_ms - now_ms, INT64_C(1)), REVIEW_LOOK_MAX_MS);
@@ -227,7 +227,7 @@ titan_status api_authorize(struct rpc_call *call, const struct rpc_method *metho
     titan_status status = TITAN_OK;
     if (header && c->auth) {
         const int64_t now = clock_wall_ms();
-        status = enrol_admits(c->enrol, &transport, now, err); /* a token does not wash a certificate clean */
+        status = enrol_admits(c->enrol, &transport, now, err); /* a token does not make up for a revoked certificate */
         if (status == TITAN_OK)
             status = auth_bearer(c->auth, header, &transport, now, &identity, err);
         if (identity.kind == RPC_ID_NONE)
@@ -250,7 +250,7 @@ titan_status api_check(struct rpc_call *call, const struct rpc_method *method, c
     struct coordinator *c = data;
     struct auth_user u;
     titan_status status = api_admit(c, rpc_call_identity(call), method->needs, &u, err);
-    if (status == TITAN_OK && !method->on_message) /* a stream checks each of its messages */
+    if (status == TITAN_OK && !method->on_message) /* streams check each of their messages */
         status = range_check(request, err);
     if (status != TITAN_OK)
         api_failed(c, &u, method->needs, 0, err);
@@ -285,7 +285,7 @@ void api_review(struct coordinator *c)
 {
     c->review_at_ms = 0;
     if (failpoint("api.review", NULL) != TITAN_OK)
-        return; /* what is open stays so: for tests of what is asked when a message comes */
+        return; /* open calls stay open: to test the checks when a message arrives */
     for (size_t i = 0; i < ARRAY_SIZE(c->servers) && c->servers[i] && !c->closing; i++)
         rpc_server_review(c->servers[i]);
     if (c->review_at_ms)

@@ -8,7 +8,7 @@
 #include "daemon/coordinator/shell/enrol.h"
 #include "titan/internal/enrol.pb-c.h"
 
-#define SESSION_FIRST_MS 10000 /* for an agent to register */
+#define SESSION_FIRST_MS 10000 /* time for an agent to register */
 
 static const struct rpc_method methods[] = {
     {.path = "/titan.v1.Titan/Submit",
@@ -78,7 +78,7 @@ static const struct rpc_method methods[] = {
      .needs = POLICY_LOGS,
      .request = &titan__v1__logs_request__descriptor,
      .on_request = api_logs,
-     .max_queue_bytes = 256 << 10, /* the rest waits in logs.c, where it is counted */
+     .max_queue_bytes = 256 << 10, /* further bytes wait in logs.c, which counts them */
      .on_drain = api_logs_drain,
      .on_close = api_logs_closed},
     {.path = "/titan.v1.Titan/Metrics",
@@ -104,7 +104,7 @@ static const struct rpc_method methods[] = {
      .needs = POLICY_BACKUP,
      .request = &titan__v1__backup_request__descriptor,
      .on_request = api_backup,
-     .max_queue_bytes = 256 << 10, /* what waits here still goes out when the caller is no more */
+     .max_queue_bytes = 256 << 10, /* queued bytes still go out after the caller has gone */
      .on_drain = api_backup_drain,
      .on_close = api_backup_closed},
     {.path = "/titan.v1.Titan/JoinNode",
@@ -159,7 +159,7 @@ static const struct rpc_method methods[] = {
      .request = &titan__internal__enroll_request__descriptor,
      .on_request = api_enroll,
      .on_close = api_certificate_closed},
-    /* From here on those of agents. */
+    /* Methods of agents from here on. */
     {.path = "/titan.internal.Coordinator/Session",
      .needs = POLICY_SESSION,
      .request = &titan__internal__agent_message__descriptor,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api.h - the handlers of titan.v1.Titan, one file per group: submit.c, requests.c, remove.c, jobs.c, watch.c, logs.c,
- * tokens.c, certificates.c, backup.c, check.c; api.c has the table of methods, access.c decides what a caller may do.
- * data is the coordinator. docs/api.md, "Adding a method", has the steps. */
+ * tokens.c, certificates.c, backup.c, check.c. api.c has the table of methods; access.c decides what a caller may do.
+ * The handlers' data is the coordinator. docs/api.md, "Adding a method", has the steps. */
 #ifndef TITAN_DAEMON_API_API_H
 #define TITAN_DAEMON_API_API_H
 
@@ -9,18 +9,18 @@
 #include "daemon/coordinator/shell/shell.h"
 #include "titan/v1/titan.pb-c.h"
 
-/* Lengths of texts: as proto/ranges.c has them. */
+/* Text lengths, equal to those in proto/ranges.c. */
 #define API_NAME_MAX 128
 #define API_REASON_MAX 256
 #define API_PAGE_MAX 1000
-#define API_COUNT_MAX 20000 /* jobs that are counted for an answer */
+#define API_COUNT_MAX 20000 /* jobs counted for one answer, at most */
 #define API_PAGE_DEFAULT 100
 #define API_WATCHERS_MAX 1024
-#define API_WATCHERS_OF_ONE_MAX 256 /* by identity */
+#define API_WATCHERS_OF_ONE_MAX 256 /* per identity */
 #define API_LOG_REQUESTS_MAX 64
 #define API_LOG_REQUESTS_OF_ONE_MAX 16
 
-/* As the API has it. */
+/* Converts to the API's message. */
 Titan__V1__Evaluation api_evaluation(const struct evaluation_report *e);
 
 /* --- what the coordinator tells, see struct coordinator_observer -------------------------------------------------- */
@@ -31,33 +31,35 @@ bool api_node_checked(struct coordinator *c, uint64_t session, const Titan__Inte
 void api_probed(struct coordinator *c, uint64_t session, const Titan__Internal__ProbeResult *m);
 void api_session_refused(struct coordinator *c, const struct rpc_call *call, const struct titan_error *why);
 void api_session_gone(struct coordinator *c, uint64_t session);
-/* Store what the audit has counted (audit.h): of minutes that are over, or all of it. */
+/* Stores the audit's counts (audit.h): of minutes that are over, or all of them. */
 void api_audit_flush(struct coordinator *c, bool all);
 
 /* --- access.c: rpc_method.needs is a row of daemon/auth/policy.h -------------------------------------------------- */
 void api_user(const struct coordinator *c, const struct rpc_call *call, struct auth_user *ret);
-/* The name under which requests are counted and keys are told apart: "uid:N", "user:NAME", "user:" without a name. */
+/* The key under which requests are counted and idempotency keys are kept apart: "uid:N", "user:NAME", "user:" without a
+ * name. */
 const char *api_user_key(struct arena *memory, const struct auth_user *u);
-/* May this identity do that with this job? TITAN_EPERM, TITAN_ENOTFOUND (also for one it may not know of). A refusal is
- * on record then. */
+/* May this identity call the method on this job? TITAN_EPERM, TITAN_ENOTFOUND (also for a job that it may not know of).
+ * A refusal goes on record. */
 titan_status api_may(struct coordinator *c, const struct auth_user *u, unsigned method, uint64_t job_id,
                      struct titan_error *err) TITAN_MUST_USE;
 /* The one decision on authority: may this identity, as it is now, call the method? It is asked when a call begins, when
- * its message is there, by a handler that stores something in a later turn of the loop, and of all open calls when
- * rights change (api_review). ret: its user, set in any case. TITAN_EPERM says why not. */
+ * its message arrives, by a handler that stores something in a later loop turn, and for all open calls when rights
+ * change (api_review). ret: the identity's user, always set. TITAN_EPERM says why not. */
 titan_status api_admit(struct coordinator *c, const struct rpc_identity *identity, unsigned method,
                        struct auth_user *ret, struct titan_error *err) TITAN_MUST_USE;
-/* Rights have ended or changed: calls and connections that have none any more end. */
+/* Rights have ended or changed: ends calls and connections that have none any more. */
 void api_review(struct coordinator *c);
-/* All jobs, or only its own? */
+/* May the user see all jobs, or only its own? */
 bool api_sees_all(const struct coordinator *c, const struct auth_user *u, unsigned method);
-/* Puts the call on record, in the batch of what it has changed. */
+/* Puts the call on record, in the batch of its changes. */
 void api_audit(struct batch *out, const struct auth_user *u, unsigned method, uint64_t job_id);
-/* The same for a call that has no batch: in one of its own. */
+/* The same for a call without a batch: the record gets its own batch. */
 void api_on_record(struct coordinator *c, const char *actor, unsigned method);
-/* The record as an event, for a handler that writes to the store itself; its texts live in memory. */
+/* Returns the record as an event, for a handler that writes to the store itself; memory owns its texts. */
 struct event api_audit_event(struct arena *memory, const struct auth_user *u, unsigned method, uint64_t job_id);
-/* The call fails with err: goes on record, at once or counted, if it was refused or would have changed something. */
+/* The call fails with err. A refusal, or a failed call that would have changed something, goes on record, at once or
+ * counted. */
 void api_failed(struct coordinator *c, const struct auth_user *u, unsigned method, uint64_t job_id,
                 const struct titan_error *err);
 
@@ -109,11 +111,11 @@ void api_certificate_closed(struct rpc_call *call, bool cancelled, void *data);
 void api_logs(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_logs_drain(struct rpc_call *call, void *data);
 void api_logs_closed(struct rpc_call *call, bool cancelled, void *data);
-/* Something happened to the job: its followers ask nodes it is new on, and end soon when it has ended. */
+/* The job has changed: its followers ask its new nodes, and end soon after the job has. */
 void api_logs_job_moved(struct coordinator *c, uint64_t job_id);
 
 Titan__V1__Node *api_node_message(struct arena *memory, const struct core_node *n);
-/* Has the job ended, as far as the store knows? TITAN_ENOTFOUND. */
+/* *ret: the stored job has ended. TITAN_ENOTFOUND. */
 titan_status api_job_ended(struct coordinator *c, uint64_t job_id, bool *ret, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

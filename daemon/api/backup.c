@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Backup: copy the store on a thread of the pool and sign the copy, then pass it on as it is read. It lies in the state
- * directory; where that has no room, in $TMPDIR. */
+/* Backup: copies the store on a thread of the pool, signs the copy, and sends it while reading it. The copy is in the
+ * state directory, or in $TMPDIR if that has no room. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,11 +19,11 @@
 #define CHUNK ((size_t)64 << 10)
 
 struct backup {
-    struct rpc_call *call; /* NULL: over; the coordinator may be gone, too */
+    struct rpc_call *call; /* NULL = the call is over, and the coordinator may be gone too */
     uv_work_t work;
     bool copying;
     char state_dir[PATH_MAX], store[PATH_MAX + 16], copy[PATH_MAX + 16];
-    char folder[PATH_MAX]; /* that was made for the copy, or "" */
+    char folder[PATH_MAX]; /* folder made for the copy; "" = none */
     struct titan_error err;
     int fd;
     struct signature signature;
@@ -46,7 +46,7 @@ static void fail(struct backup *b)
         rpc_call_fail(b->call, &b->err);
 }
 
-/* Send until it is all gone or the queue is full. */
+/* Sends until all is sent or the queue is full. */
 static void pump(struct backup *b)
 {
     titan_assert(b->call && b->fd >= 0 && b->sent <= b->signature.size && b->signed_text.len);
@@ -76,7 +76,8 @@ static bool has_room(const char *dir, uint64_t bytes)
     return statvfs(dir, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize >= bytes;
 }
 
-/* In the state directory twice its size: the store goes on growing, and a copy in the last space would hold it up. */
+/* The state directory needs room for two copies: the store keeps growing, and a copy that fills the disk would stop it.
+ */
 static void choose_folder(struct backup *b)
 {
     char wal[PATH_MAX + 24];
@@ -96,7 +97,7 @@ static void choose_folder(struct backup *b)
         b->folder[0] = '\0';
 }
 
-/* What is sent is what was signed: the descriptor's, whatever becomes of the name. */
+/* Signs what is sent later: the content of the descriptor, whatever becomes of the name. */
 static titan_status sign(struct backup *b, struct titan_error *err)
 {
     bool made = false;
@@ -123,7 +124,7 @@ static void copy(uv_work_t *work)
         titan_error_hint(&b->err, "free space there, or start titand with TMPDIR on a file system that has some");
     if (status == TITAN_OK)
         (void)!sign(b, &b->err);
-    (void)unlink(b->copy); /* gone with its last descriptor */
+    (void)unlink(b->copy); /* the file goes with its last descriptor */
     if (b->folder[0])
         (void)rmdir(b->folder);
 }
@@ -147,7 +148,7 @@ static titan_status begin(struct coordinator *c, struct rpc_call *call, struct b
 {
     if (c->backup)
         return titan_fail(err, TITAN_ELIMIT, "another backup is under way");
-    static unsigned count; /* a copy may still be under way after its call was broken off */
+    static unsigned count; /* an aborted call may leave a copy under way */
     struct backup *b = calloc(1, sizeof(*b));
     if (!b)
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
@@ -191,7 +192,7 @@ void api_backup_drain(struct rpc_call *call, void *data)
         pump(b);
 }
 
-/* Its call is over; a copy that is being made is freed when it is. */
+/* The call is over; a copy under way is freed at its end. */
 static void let_go(struct coordinator *c, struct backup *b)
 {
     titan_assert(c->backup == b && b->call);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes' certificates: join tokens, the first certificate and the next ones, revocation. */
+/* Nodes' certificates: join tokens, first and later certificates, revocation. */
 #include <openssl/crypto.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,16 +24,16 @@
 struct pending {
     struct coordinator *c;
     struct rpc_call *call; /* NULL when the client has gone */
-    unsigned method;       /* of policy.h */
+    unsigned method;       /* number in policy.h */
     struct auth_user user;
     char by[192], node[ENROLMENT_NODE], uri[PKI_URI_MAX], reason[API_REASON_MAX + 1];
     int64_t now_ms, invited_ms, denied_before_ms;
-    struct token token; /* of join: id and hash; of enroll: those that came */
+    struct token token; /* join: id and hash; enroll: the received ones */
     char token_text[TOKEN_TEXT];
     uint8_t key_hash[PKI_KEY_HASH];
     struct buf request;
     struct titan_error refusal;
-    uint32_t sessions; /* of a revoked name */
+    uint32_t sessions; /* sessions of the revoked name */
 };
 
 void api_certificate_closed(struct rpc_call *call, bool cancelled, void *data)
@@ -56,7 +56,7 @@ static struct pending *pending_new(struct coordinator *c, struct rpc_call *call,
     p->method = method;
     api_user(c, call, &p->user);
     (void)snprintf(p->by, sizeof(p->by), "%.*s", (int)sizeof(p->by) - 1, p->user.actor);
-    text_fit(p->by, '?'); /* it may be cut */
+    text_fit(p->by, '?'); /* the cut may split a character */
     return p;
 }
 
@@ -66,7 +66,7 @@ static void pending_free(struct pending *p)
     free(p);
 }
 
-/* Fill p by check, then write; done answers. */
+/* The caller has filled and checked p (status). Stores it by write; done answers. */
 static void submit(struct coordinator *c, struct rpc_call *call, struct pending *p, titan_status status,
                    struct titan_error *err, store_fn write, store_done done)
 {
@@ -84,7 +84,7 @@ static void submit(struct coordinator *c, struct rpc_call *call, struct pending 
     store_write(c->store, write, p, done);
 }
 
-/* What came of it goes on record. The call, if it is still open; an error is answered here. */
+/* Puts the outcome on record. Returns the call if it is still open; answers an error itself. */
 static struct rpc_call *answering(struct pending *p, const struct titan_error *err)
 {
     struct rpc_call *call = p->call;
@@ -255,7 +255,7 @@ static void answer_signed(struct coordinator *c, struct rpc_call *call, const ch
         rpc_call_fail(call, &err);
         return;
     }
-    rpc_call_renewed(call, until_ms); /* a node goes on over the connection that it has */
+    rpc_call_renewed(call, until_ms); /* a node keeps its present connection */
     Titan__Internal__EnrollResponse reply = TITAN__INTERNAL__ENROLL_RESPONSE__INIT;
     reply.certificate = (ProtobufCBinaryData){.data = (uint8_t *)certificate.data, .len = certificate.len};
     reply.ca = (ProtobufCBinaryData){.data = (uint8_t *)ca.data, .len = ca.len};
@@ -296,10 +296,10 @@ static titan_status prepare_enroll(struct coordinator *c, const Titan__Internal_
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     TRY(check_node(r->node, err));
     TRY(token_parse(r->token, p->token.id, p->token.hash, err));
-    /* A wrong token, which any machine may send, costs no write and no signature. */
+    /* Any machine may send a wrong token: it costs no write and no signature. */
     TRY(enrolment_join_find(store_reader(c->store), p->token.id, p->token.hash, err));
     TRY(pki_request_check(r->request.data, r->request.len, p->key_hash, err));
-    TRY(enrol_can_sign(c->enrol, &a, err)); /* before the token is spent */
+    TRY(enrol_can_sign(c->enrol, &a, err)); /* before the token is used up */
     (void)snprintf(p->node, sizeof(p->node), "%s", r->node);
     return buf_append(&p->request, r->request.data, r->request.len) == TITAN_OK
                ? TITAN_OK
@@ -359,7 +359,7 @@ static titan_status write_revocation(struct db *db, void *arg, struct titan_erro
     return revocation_put(db, &r, err);
 }
 
-/* The node's workers were told to stop, by an agent that still obeys; messages of that name are refused. */
+/* The node's agent, which still obeys, was told to stop its workers. Messages under that name are now refused. */
 static void revocation_done(void *arg, const struct titan_error *stored)
 {
     struct pending *p = arg;
@@ -386,7 +386,8 @@ static void revocation_written(void *arg, const struct titan_error *stored)
         pending_free(p);
         return;
     }
-    (void)!enrol_deny(c->enrol, p->uri, p->now_ms); /* again: another one may have failed since, and undone it */
+    /* once more: another revocation may have failed meanwhile and undone this one */
+    (void)!enrol_deny(c->enrol, p->uri, p->now_ms);
     tlog_warn(enrol_log(c->enrol), "certificate revoked", "name=\"%s\" by=\"%s\" reason=\"%s\"", p->uri, p->by,
               p->reason);
     bool node = pki_uri_parse(p->uri, &name) == PKI_NODE && !c->closing;
@@ -423,7 +424,7 @@ void api_revoke_certificate(struct rpc_call *call, const ProtobufCMessage *base,
     titan_status status = prepare_revocation((const Titan__V1__RevokeCertificateRequest *)base, p, &err);
     if (status == TITAN_OK)
         status = shell_accepts(c, &err);
-    /* From here on: what such a certificate is handed to the store for comes behind this. */
+    /* Deny the name before the write: whatever a caller with such a certificate stores comes after the revocation. */
     if (status == TITAN_OK && (p->denied_before_ms = enrol_deny(c->enrol, p->uri, p->now_ms)) < 0)
         status = titan_fail(&err, TITAN_ENOMEM, "out of memory");
     submit(c, call, p, status, &err, write_revocation, revocation_written);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CheckNodes: what would not work, asked of every node's agent. One that does not answer in time is reported as such.
+/* CheckNodes: asks every node's agent what would not work. A node that does not answer in time is reported as such.
  *
- * Two rounds: what each node sees of itself, its mark of each configured root among it, which the coordinator compares;
- * then whether each reaches the NEIGHBOURS nodes that follow it in the list, by a datagram as agents do and by a TCP
- * connection as workers do. So n nodes try NEIGHBOURS * n pairs, and up to NEIGHBOURS + 1 of them all there are. */
+ * Two rounds. First each node checks itself and sends its mark of each configured root, which the coordinator compares.
+ * Then each node tries to reach the NEIGHBOURS nodes after it in the list: by a datagram, as agents do, and by a TCP
+ * connection, as workers do. So n nodes try NEIGHBOURS * n pairs; up to NEIGHBOURS + 1 nodes try all pairs. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -15,30 +15,30 @@
 
 #define WAIT_MS 5000
 #define REACH_WAIT_MS 5000
-#define PROBE_MS 1000 /* twice: the first may look up a name, and lose its datagrams meanwhile */
+#define PROBE_MS 1000 /* two tries: the first may wait for a name and lose its datagrams */
 #define REQUESTS_MAX 16
 #define FINDINGS_MAX 128
 #define NEIGHBOURS 8
 #define TOKEN_BYTES 16
-#define HERE_MAX 200 /* of names in one text */
+#define HERE_MAX 200 /* names listed in one text, at most */
 
 struct checked_node {
     struct checked_node *next;
     Titan__V1__NodeCheck *message;
     const char *name, *address, *version;
     uint64_t session;
-    bool waiting, absent; /* absent: it did not answer in the first round */
-    bool reaches;         /* it knows the second one's question */
-    uint32_t port;        /* it takes TCP connections at; 0 = it does not */
+    bool waiting, absent; /* absent: no answer in the first round */
+    bool reaches;         /* the node's agent knows the second round's question */
+    uint32_t port;        /* port for TCP connections; 0 = none */
     uint8_t token[TOKEN_BYTES];
-    char **marks; /* of roots, in their order; NULL = none */
-    char *pongs;  /* names of nodes that have answered its datagrams */
+    char **marks; /* marks of the roots, in their order; NULL = none */
+    char *pongs;  /* names of the nodes that answered its datagrams */
 };
 
 struct check_probe {
     struct check_probe *next;
     struct checked_node *from, *to;
-    uint64_t id; /* 0 = it is over */
+    uint64_t id; /* 0 = over */
     uint32_t port;
     bool again;
 };
@@ -46,12 +46,12 @@ struct check_probe {
 struct check_request {
     struct check_request *next;
     struct coordinator *owner;
-    struct rpc_call *call; /* NULL: over */
-    uint64_t id;           /* of the round that is under way */
-    bool reaching;         /* it is the second */
+    struct rpc_call *call; /* NULL = over */
+    uint64_t id;           /* id of the present round */
+    bool reaching;         /* second round */
     struct arena memory;
-    struct checked_node *nodes;   /* in the order of their names */
-    size_t n, waiting, elsewhere; /* nodes with an address that others reach */
+    struct checked_node *nodes;   /* ordered by name */
+    size_t n, waiting, elsewhere; /* elsewhere: nodes with an address that others reach */
     struct check_probe *probes;
     Titan__Internal__CheckRoot **roots;
     size_t n_roots;
@@ -102,7 +102,7 @@ static void add_roots(struct check_request *r, const struct paths_roots *roots, 
     }
 }
 
-/* Only those that were asked for, and each once. */
+/* Keeps the marks of requested roots only, each once. */
 static void keep_marks(struct check_request *r, struct checked_node *n, const Titan__Internal__NodeChecked *m)
 {
     n->marks = arena_alloc(&r->memory, (r->n_roots + 1) * sizeof(*n->marks));
@@ -114,7 +114,7 @@ static void keep_marks(struct check_request *r, struct checked_node *n, const Ti
     }
 }
 
-/* Every node against the first one by name that has a mark of it. */
+/* Compares every node with the first by name that has a mark of the root. */
 static void compare_roots(struct check_request *r)
 {
     for (size_t i = 0; i < r->n_roots; i++) {
@@ -145,7 +145,7 @@ static void send_probe(struct check_request *r, struct check_probe *p)
     Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
     struct core_peer peer;
     p->id = CORE_PROBE_OTHERS | ++c->next_check_probe;
-    if (!core_node_peer(c->core, p->to->name, p->id, &peer)) { /* it has left meanwhile */
+    if (!core_node_peer(c->core, p->to->name, p->id, &peer)) { /* the node has left meanwhile */
         p->id = 0;
         return;
     }
@@ -167,7 +167,7 @@ static void add_probe(struct check_request *r, struct checked_node *from, struct
     titan_assert(from != to && r->reaching);
     struct core_peer peer;
     if (!core_node_peer(r->owner->core, from->name, 0, &peer) || !core_node_peer(r->owner->core, to->name, 0, &peer))
-        return; /* its finding "peers" says so */
+        return; /* the finding "peers" reports this */
     struct check_probe *p = arena_alloc(&r->memory, sizeof(*p));
     *p = (struct check_probe){.next = r->probes, .from = from, .to = to};
     r->probes = p;
@@ -189,7 +189,7 @@ static void probe_over(struct check_request *r, struct check_probe *p, bool reac
                            n->name, p->to->name, p->to->address, p->port));
 }
 
-/* Of those that are there, the one at that place asks its neighbours; one message for all of them that listen. */
+/* The node there[place] probes its neighbours; one message names all neighbours that listen. */
 static void send_reach(struct check_request *r, struct checked_node *const *there, size_t n_there, size_t place)
 {
     titan_assert(place < n_there);
@@ -234,7 +234,7 @@ static void reach_each_other(struct check_request *r)
 
 static void on_timer(uv_timer_t *timer);
 
-/* All have answered, or their time is over. */
+/* All nodes have answered, or the time is over. */
 static void round_over(struct check_request *r)
 {
     titan_assert(r->call);
@@ -322,7 +322,7 @@ static void each_node(const struct core_node *node, void *data)
     n->message->node = arena_strdup(&r->memory, node->name);
     n->message->findings = arena_alloc(&r->memory, FINDINGS_MAX * sizeof(*n->message->findings));
     n->session = node->connected ? core_node_session(r->owner->core, node->name) : 0;
-    struct checked_node **at = &r->nodes; /* by name, so that the same node is compared with each time */
+    struct checked_node **at = &r->nodes; /* by name, so that each check compares with the same node */
     while (*at && strcmp((*at)->name, n->name) < 0)
         at = &(*at)->next;
     n->next = *at;
@@ -336,7 +336,7 @@ static void each_node(const struct core_node *node, void *data)
     found(r, n, "address", alone,
           alone ? arena_printf(&r->memory, "%s: workers of other nodes cannot reach it (agent.address)", node->address)
                 : node->address);
-    /* It listens for them, and they are sent where there is a network on the way. */
+    /* The coordinator listens for datagrams, and agents beyond a network send them. */
     if (r->owner->heartbeat_sockets && !session_is_local(r->owner, n->session))
         found(r, n, "datagrams", !node->by_datagram,
               node->by_datagram
@@ -414,7 +414,7 @@ bool api_node_checked(struct coordinator *c, uint64_t session, const Titan__Inte
     return true;
 }
 
-/* One that was not reached is asked for once more. */
+/* Probes an unreached node once more. */
 void api_probed(struct coordinator *c, uint64_t session, const Titan__Internal__ProbeResult *m)
 {
     for (struct check_request *r = c->check_requests; r; r = r->next) {

@@ -20,7 +20,7 @@ bool place_named(const struct recipe *r)
     return r->checkpoint.folder[0] == '/' || r->job.dump_folder[0] == '/';
 }
 
-/* To titand. Workers that are their jobs' users may get there all the same. */
+/* Is the folder closed to titand? Workers that are their jobs' users may still get there. */
 static bool closed(const char *folder)
 {
     struct stat st;
@@ -66,7 +66,7 @@ titan_status place_fresh(struct recipe *r, struct titan_error *err)
 
 /* --- the owner's right -------------------------------------------------------------------------------------------- */
 
-/* An owner file without a user: that of its job. False: to be looked up first. */
+/* Finds the user of an owner file without one: its job's user. False: the job must be looked up first. */
 static bool find_user(struct place_rights *p, struct folder_found *f)
 {
     unsigned long long job = 0, store = 0;
@@ -79,7 +79,7 @@ static bool find_user(struct place_rights *p, struct folder_found *f)
             f->user = p->known[i].user;
             return true;
         }
-    if (p->n_known == (int)ARRAY_SIZE(p->known)) /* more than a run has any use for */
+    if (p->n_known == (int)ARRAY_SIZE(p->known)) /* more than a run ever needs */
         return true;
     p->asks = job;
     return false;
@@ -91,8 +91,8 @@ static bool may_begin(const struct place_rights *p, const struct folder_found *f
            paths_user_reads(p->caller, path);
 }
 
-/* A path that the run reads, which an admin may put anywhere. What cannot be looked at from here the workers judge.
- * seen: FOLDER_USER_TEXT; NULL: no worker asks again. */
+/* Admits a path that the run reads; an admin may place it anywhere. Workers judge what cannot be seen from here. seen:
+ * FOLDER_USER_TEXT; NULL = no worker asks again. */
 static titan_status admit_reading(struct place_rights *p, const struct recipe_path *at, char *seen,
                                   struct titan_error *err)
 {
@@ -130,7 +130,7 @@ static titan_status admit_beginning(struct place_rights *p, struct recipe *r, co
     return TITAN_OK;
 }
 
-/* To go on in a folder it has to be the user's own; a run that only reads what is there needs to share it. */
+/* Admits the folder: a run that continues in it must own it; a run that only reads it needs it shared. */
 static titan_status admit_folder(struct place_rights *p, struct recipe *r, struct titan_error *err)
 {
     titan_assert(!p->asks);
@@ -172,7 +172,7 @@ titan_status place_admit(struct place_rights *p, struct recipe *r, const struct 
 
 /* --- what is there ------------------------------------------------------------------------------------------------ */
 
-/* Of a folder with checkpoints that are not of this run. */
+/* Refuses a folder with checkpoints of another run. */
 static void refuse_recipe(const char *folder, const struct folder_found *owner, const char *keys,
                           struct titan_error *held)
 {
@@ -190,7 +190,7 @@ static void refuse_step(const struct recipe *r, const char *folder, struct titan
                            "another folder");
 }
 
-/* What the run does to the learning rate that the folder's owner has. */
+/* Notes how the run changes the learning rate of the folder's owner. */
 static titan_status note_rate(const struct recipe *r, const struct folder_found *owner, uint64_t step,
                               struct buf *notes, struct titan_error *err)
 {
@@ -207,7 +207,7 @@ static titan_status note_rate(const struct recipe *r, const struct folder_found 
     return TITAN_OK;
 }
 
-/* The step that the run begins from, of a folder with checkpoints of its recipe. */
+/* Finds the step that the run begins from, in a folder with checkpoints of its recipe. */
 static void find_step(const struct recipe *r, const char *folder, uint64_t *ret, struct titan_error *held)
 {
     const int64_t asked = r->checkpoint.load_step;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Questions about jobs, checkpoints, nodes. */
+/* Questions about jobs, checkpoints and nodes. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include "daemon/coordinator/shell/enrol.h"
 #include "state/schema.h"
 
-/* Messages of a reply under construction; strings are in the arena. */
+/* Messages of a reply under construction; the arena owns the strings. */
 struct reply {
     struct coordinator *c;
     struct arena memory;
@@ -75,7 +75,7 @@ static Titan__V1__Placement *placement_message(struct reply *r, const struct cor
 struct placements {
     struct reply *reply;
     size_t n;
-    Titan__V1__Placement **messages; /* NULL: they are counted */
+    Titan__V1__Placement **messages; /* NULL = only counted */
 };
 
 static void each_placement(const struct core_placement *p, void *data)
@@ -105,7 +105,7 @@ static void add_labels(struct reply *r, const char *joined, Titan__V1__Job *m)
         m->labels[m->n_labels++] = one;
 }
 
-/* The stored row, with the progress made since it was written. */
+/* The stored row, plus the progress since it was stored. */
 static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
 {
     struct job_status s = job->status, live;
@@ -236,7 +236,7 @@ static titan_status parse_states(const Titan__V1__ListJobsRequest *request, uint
     return TITAN_OK;
 }
 
-/* ret_total: 0 where it was not asked for. */
+/* ret_total: 0 unless requested. */
 static titan_status list_jobs(struct reply *r, const struct auth_user *u, const Titan__V1__ListJobsRequest *request,
                               uint32_t *ret_limit, uint32_t *ret_total, struct titan_error *err)
 {
@@ -399,7 +399,7 @@ static void each_node(const struct core_node *n, void *data)
 struct node_jobs {
     struct reply *reply;
     const struct auth_user *user;
-    bool all; /* it sees those of others */
+    bool all; /* the caller sees others' jobs */
 };
 
 static void with_user(const struct job *job, void *data)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Logs, and dumps of flight recorders: the request goes to the nodes that run, or ran, the job's workers; their pieces
- * are passed on. */
+/* Logs, and dumps of flight recorders: asks the nodes that run, or ran, the job's workers, and passes their chunks on.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,10 +10,10 @@
 #include "proto/ranges.h"
 
 #define NODES_MAX 256
-/* For clients that read slower than nodes send: of all of them, and of those of one identity. */
+/* Bytes held for clients that read slower than nodes send: of all clients, and of one identity. */
 #define WAITING_BYTES_MAX ((size_t)64 << 20)
 #define WAITING_BYTES_OF_ONE_MAX ((size_t)16 << 20)
-#define LINGER_MS 1000 /* for the last lines of a job that has ended */
+#define LINGER_MS 1000 /* wait for the last lines of an ended job */
 
 struct piece {
     struct piece *next;
@@ -23,7 +23,7 @@ struct piece {
     uint8_t data[];
 };
 
-/* How far the output of a worker has come: a node that is asked again goes on there. */
+/* How far a worker's output has been sent: a node that is asked again continues there. */
 struct position {
     uint64_t worker_id, position;
 };
@@ -31,23 +31,23 @@ struct position {
 struct log_request {
     struct log_request *prev, *next;
     struct coordinator *owner;
-    struct rpc_call *call; /* NULL: over */
+    struct rpc_call *call; /* NULL = over */
     uint64_t id, job_id;
     int32_t rank;
     uint32_t tail_lines;
-    bool flight; /* dumps of flight recorders, not logs */
+    bool flight; /* flight recorder dumps, not logs */
     struct {
         uint64_t session;
-        bool open; /* more may come from it */
+        bool open; /* the node may send more */
         char *name;
-    } nodes[NODES_MAX]; /* asked */
+    } nodes[NODES_MAX]; /* nodes asked */
     size_t n_nodes;
     struct position *positions;
     size_t n_positions, cap_positions;
     struct piece *waiting, **waiting_tail;
     size_t waiting_bytes;
     uv_timer_t linger;
-    struct titan_error cut; /* why not all came from some node; TITAN_OK: all did */
+    struct titan_error cut; /* why a node's logs are incomplete; TITAN_OK = all are complete */
     bool follow, ended, lingering;
 };
 
@@ -74,7 +74,7 @@ static void request_log(struct log_request *r, uint64_t session, bool cancel)
     body.job_id = r->job_id;
     body.rank = r->rank;
     body.follow = r->follow;
-    body.tail_lines = r->n_positions ? 0 : r->tail_lines; /* of workers that have come since, all */
+    body.tail_lines = r->n_positions ? 0 : r->tail_lines; /* output of new workers is sent whole */
     body.cancel = cancel;
     body.flight = r->flight;
     for (size_t i = 0; after && list && !cancel && i < r->n_positions; i++) {
@@ -113,14 +113,14 @@ static void finish(struct log_request *r, const struct titan_error *err)
     if (!call)
         return;
     cancel_all(r);
-    drop_waiting(r); /* at once: the client may take its time to hear of the end */
+    drop_waiting(r); /* the client may take long to notice the end */
     if (err)
         rpc_call_fail(call, err);
     else
         rpc_call_finish(call, TITAN_OK, NULL);
 }
 
-/* What is there is passed on; at the end, the first node that has not given all is named. */
+/* Records the first node whose logs are incomplete. The rest is sent, and the end names this node. */
 static void note_cut(struct log_request *r, const char *node, const char *why)
 {
     if (r->cut.status == TITAN_OK)
@@ -152,7 +152,7 @@ static void drain(struct log_request *r)
         m.data.data = p->data;
         titan_status status = rpc_call_send(r->call, &m.base);
         if (status != TITAN_OK)
-            return; /* full: on_drain comes; over: on_close comes */
+            return; /* full: on_drain follows; over: on_close follows */
         r->waiting = p->next;
         if (!r->waiting)
             r->waiting_tail = &r->waiting;
@@ -163,7 +163,8 @@ static void drain(struct log_request *r)
     finish_if_over(r);
 }
 
-/* Until len more bytes fit r's identity and all of them, the stream that holds most of those ends. */
+/* Makes room for len more bytes within the limits of r's identity and of all. Ends the streams that hold most, one by
+ * one. */
 static void make_room(struct log_request *r, size_t len)
 {
     while (r->call) {
@@ -227,7 +228,7 @@ void api_log_chunk(struct coordinator *c, uint64_t session, const Titan__Interna
     size_t i = 0;
     while (i < r->n_nodes && r->nodes[i].session != session)
         i++;
-    if (i == r->n_nodes || !r->nodes[i].open) /* it was not asked, or has said that this was all */
+    if (i == r->n_nodes || !r->nodes[i].open) /* the node was not asked, or has finished */
         return;
     if (chunk->data.len)
         take_piece(r, chunk);
@@ -245,7 +246,7 @@ void api_session_gone(struct coordinator *c, uint64_t session)
             if (r->nodes[i].session != session || !r->nodes[i].open)
                 continue;
             r->nodes[i].open = false;
-            if (!r->follow || r->lingering) /* one that follows asks the node's next session */
+            if (!r->follow || r->lingering) /* a following stream asks the node's next session */
                 note_cut(r, r->nodes[i].name, "went away");
         }
         if (r->call)
@@ -261,7 +262,7 @@ static void on_linger(uv_timer_t *timer)
     drain(r);
 }
 
-/* Ask the node of this worker, unless it has been asked. */
+/* Asks the worker's node, unless it was asked already. */
 static bool each_worker(const struct worker *w, void *data)
 {
     struct log_request *r = data;
@@ -270,7 +271,7 @@ static bool each_worker(const struct worker *w, void *data)
         if (r->nodes[i].session == session)
             return true;
     if (!session) {
-        if (!r->follow && w->state < WORKER_EXITED) /* it is expected back */
+        if (!r->follow && w->state < WORKER_EXITED) /* the node is expected back */
             note_cut(r, w->node, "is not connected");
         return true;
     }
@@ -304,7 +305,7 @@ void api_logs_job_moved(struct coordinator *c, uint64_t job_id)
     }
 }
 
-/* A call that follows waits for what is not there yet; others are told that there is nothing. */
+/* A following call waits for logs to appear; other calls fail if there are none. */
 static titan_status check_there(struct coordinator *c, const Titan__V1__LogsRequest *request, bool ended,
                                 struct titan_error *err)
 {
@@ -329,7 +330,7 @@ static titan_status check_there(struct coordinator *c, const Titan__V1__LogsRequ
 static titan_status begin(struct coordinator *c, const struct rpc_call *call, const Titan__V1__LogsRequest *request,
                           bool *ret_ended, struct titan_error *err)
 {
-    size_t n = 0, of_one = 0; /* one user's leave room for those of others */
+    size_t n = 0, of_one = 0; /* of_one: one user's streams leave room for others' */
     for (const struct log_request *r = c->log_requests; r; r = r->next, n++)
         of_one += r->call && strcmp(rpc_call_identity(r->call)->name, rpc_call_identity(call)->name) == 0;
     if (c->closing)

@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* methods.h - the API as its server and the coordinator see it. */
+/* methods.h - the API for its server and the coordinator. */
 #ifndef TITAN_DAEMON_API_METHODS_H
 #define TITAN_DAEMON_API_METHODS_H
 
 #include "daemon/coordinator/coordinator.h"
 
-/* titan.v1.Titan and titan.internal.Coordinator; hand the table to rpc_server_open with the coordinator as data. */
+/* Methods of titan.v1.Titan and titan.internal.Coordinator. Hand the table to rpc_server_open, with the coordinator as
+ * data. */
 const struct rpc_method *api_methods(size_t *ret_n);
-/* Those of agents only, for a server of their own. */
+/* Only the agents' methods, for a separate server. */
 const struct rpc_method *api_agent_methods(size_t *ret_n);
 /* rpc_server_options.authorize for that table. */
 titan_status api_authorize(struct rpc_call *call, const struct rpc_method *method, void *data,
                            struct titan_error *err) TITAN_MUST_USE;
-/* rpc_server_options.check: the caller still may, and every field of a request is within its range (proto/ranges.h). */
+/* rpc_server_options.check: the caller still has the right, and every request field is within its range
+ * (proto/ranges.h). */
 titan_status api_check(struct rpc_call *call, const struct rpc_method *method, const ProtobufCMessage *request,
                        void *data, struct titan_error *err) TITAN_MUST_USE;
 /* rpc_server_options.review and review_connection. */
 titan_status api_may_go_on(struct rpc_call *call, const struct rpc_method *method, void *data,
                            struct titan_error *err) TITAN_MUST_USE;
 bool api_connection_may_go_on(const struct rpc_identity *identity, void *data);
-/* coordinator_options.observer of a coordinator that serves them. */
+/* coordinator_options.observer of a coordinator that serves these methods. */
 extern const struct coordinator_observer api_observer;
 
 #endif

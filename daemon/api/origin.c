@@ -61,7 +61,7 @@ titan_status origin_find(struct coordinator *c, const struct auth_user *u, uint6
     return job_recipe(store_reader(c->store), job_id, &ret->text, err);
 }
 
-/* Paths by their first byte: every submit comes by here, few go on from another job. */
+/* Clears all but the paths, of which only the first byte: every submit calls this, and few continue another job. */
 void origin_init(struct origin *o)
 {
     memset(o, 0, offsetof(struct origin, jobs_dir));
@@ -83,8 +83,8 @@ static bool below(const char *path, const char *folder)
     return n > 0 && strncmp(path, folder, n) == 0 && path[n] == '/' && !strstr(path, "/../");
 }
 
-/* The daemon owns the folder of jobs, so the owner of a job, and a user that it is shared with, need a grant there.
- * Paths elsewhere are checked as any other path of a recipe. */
+/* Grants the path if it is in the folder of jobs. The daemon owns that folder, so a job's owner, and users that share
+ * the job, need a grant there. Other paths are checked like any path of a recipe. */
 static void grant(struct origin *o, const char *path)
 {
     size_t n = 0;
@@ -122,8 +122,8 @@ static titan_status set_path(const char *key, char *to, size_t size, const char 
     return TITAN_OK;
 }
 
-/* By what its folder of checkpoints is read here: below jobs_dir, where it is its user's, by a descriptor that no link
- * has led to. *ret_seen: whether it is there; a link is an error. */
+/* Opens the job's checkpoint folder for reading. Below jobs_dir, where the folder is its user's, the descriptor is
+ * opened without following links. *ret_seen: whether the folder exists; a link is an error. */
 static titan_status open_folder(const struct origin *o, int *ret_fd, char way[PATH_MAX], titan_status *ret_seen,
                                 struct titan_error *err)
 {
@@ -140,7 +140,7 @@ static titan_status open_folder(const struct origin *o, int *ret_fd, char way[PA
     return TITAN_OK;
 }
 
-/* No worker of a job has ever made the job's folder that its checkpoints were to be in. */
+/* True: the job's own folder, in which its checkpoints were to be, was never made by a worker. */
 static bool never_began(const struct origin *o)
 {
     const size_t n = strlen(o->jobs_dir) + 1;
@@ -152,9 +152,8 @@ static bool never_began(const struct origin *o)
     return lstat(own, &st) != 0 && errno == ENOENT;
 }
 
-/* A job with checkpoints of its own has begun: its keys of how a run begins go, but for what this submit changes. Where
- * the job had gone back to a step and no manifest tells of it, the folder's newest checkpoint may be of the branch that
- * it left. */
+/* The job has checkpoints, so its keys for the begin of a run go, except those that this submit changes. If the job had
+ * gone back to a step and no manifest records it, the folder's newest checkpoint may be of the abandoned branch. */
 static void begin_from_own(const struct origin *o, const char *way, struct recipe *r)
 {
     const struct recipe *before = o->recipe;
@@ -183,7 +182,7 @@ static titan_status resume(struct origin *o, struct recipe *r, struct titan_erro
     if (job)
         return titan_fail(err, TITAN_EINVAL,
                           "a resumed job goes on from its own checkpoints, not from those of job %" PRIu64, job);
-    if (never_began(o)) /* and with titan-spawnd its user could not make it: the new job's own is made for that user */
+    if (never_began(o)) /* with titan-spawnd its user could not make that folder: the new job gets its own */
         return TITAN_OK;
     TRY(set_path("checkpoint.folder", r->checkpoint.folder, sizeof(r->checkpoint.folder), o->folder, err));
     grant(o, o->folder);
@@ -193,7 +192,7 @@ static titan_status resume(struct origin *o, struct recipe *r, struct titan_erro
     TRY(open_folder(o, &fd, way, &seen, err));
     if (seen != TITAN_OK || folder_newest_step(way, &newest, &any, NULL) != TITAN_OK || !any)
         return TITAN_OK;
-    if (!r->checkpoint.enable) /* its checkpoints were written on request only: load them, and write none unasked */
+    if (!r->checkpoint.enable) /* the job wrote checkpoints on request only: load them, write none unasked */
         r->checkpoint.enable = r->checkpoint.load_only = true;
     begin_from_own(o, way, r);
     return TITAN_OK;
@@ -210,7 +209,7 @@ static titan_status none_there(const struct origin *o, int64_t step, bool whole,
     return TITAN_ENOTFOUND;
 }
 
-/* The folder of checkpoints is missing where the job's own folder, which is the coordinator's too, is there. */
+/* True: the job's own folder, which the coordinator sees too, exists, but the folder of checkpoints does not. */
 static bool never_written(const struct origin *o, titan_status seen)
 {
     char own[PATH_MAX + 32];
@@ -219,8 +218,8 @@ static bool never_written(const struct origin *o, titan_status seen)
     return seen == TITAN_ENOTFOUND && below(o->folder, own) && stat(own, &st) == 0;
 }
 
-/* One checkpoint, by its path: a run that is restarted before its own first one begins from the same again. Where the
- * folder is not seen from here, the workers look for it. */
+/* Begins from one checkpoint, by its path: a run that restarts before its own first checkpoint begins from the same
+ * one. If the folder is invisible from here, the workers look for it. */
 static titan_status begin(struct origin *o, const struct auth_user *u, struct recipe *r, bool local,
                           struct titan_error *err)
 {

@@ -12,13 +12,13 @@
 
 struct quota {
     struct quota *next;
-    size_t submitting; /* not durable yet */
-    int64_t minute_ms; /* when the minute began that these were in */
+    size_t submitting; /* submits that are not durable yet */
+    int64_t minute_ms; /* begin of the minute in which `submits` were counted */
     uint32_t submits;
     char user[];
 };
 
-/* Those that say nothing any more are dropped on the way. */
+/* Finds the user's entry, and drops entries without content on the way. */
 static struct quota *find(struct coordinator *c, const char *user, int64_t now)
 {
     struct quota **at = &c->quotas, *found = NULL;
@@ -90,7 +90,7 @@ void quota_leave(struct coordinator *c, const char *user)
 {
     struct quota *q = find(c, user, clock_mono_ms());
     titan_assert(!q || q->submitting > 0);
-    if (q) /* not after quota_free() */
+    if (q) /* NULL after quota_free() */
         q->submitting--;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RemoveJob: the records of a job that has ended, then its directory. The directory may be on a file server that does
- * not answer, and large: it is deleted on a thread for such, and what is left of it is said. */
+/* RemoveJob: removes the records of an ended job, then its directory. The directory may be large, or on a dead file
+ * server. So a file thread deletes it, and the answer names what is left. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,15 +12,15 @@
 #include "state/job_removal.h"
 
 struct removal {
-    struct file_task task; /* first */
+    struct file_task task; /* must be first */
     struct coordinator *owner;
-    struct rpc_call *call; /* NULL when the client has gone; it is done all the same */
+    struct rpc_call *call; /* NULL when the client has gone; the removal goes on */
     uint64_t job_id;
     char directory[PATH_MAX + 24];
     struct arena memory;
-    struct auth_user user; /* that wants it */
+    struct auth_user user; /* the caller */
     struct event on_record, event;
-    struct titan_error err; /* of the directory */
+    struct titan_error err; /* failure to remove the directory */
 };
 
 static struct removal *removal_of(struct file_task *k)
@@ -82,7 +82,7 @@ static titan_status write_metrics(struct db *db, void *arg, struct titan_error *
     return job_remove_metrics(db, ((const struct removal *)arg)->job_id, err);
 }
 
-/* Metrics that could not be deleted are of no job, and harmless. */
+/* Metrics that could not be deleted belong to no job and do no harm. */
 static void metrics_written(void *arg, const struct titan_error *ignored)
 {
     struct removal *r = arg;
@@ -153,7 +153,7 @@ void api_remove_job(struct rpc_call *call, const ProtobufCMessage *base, void *d
     r->job_id = ((const Titan__V1__RemoveJobRequest *)base)->job_id;
     (void)snprintf(r->directory, sizeof(r->directory), "%s/%llu", r->owner->jobs_dir, (unsigned long long)r->job_id);
     api_user(r->owner, call, &r->user);
-    if (api_may(r->owner, &r->user, POLICY_REMOVE_JOB, r->job_id, &err) != TITAN_OK) { /* on record */
+    if (api_may(r->owner, &r->user, POLICY_REMOVE_JOB, r->job_id, &err) != TITAN_OK) { /* a refusal is on record */
         rpc_call_fail(call, &err);
         removal_free(&r->task);
         return;

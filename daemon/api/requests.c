@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What changes jobs and nodes that are there: answered when it is durable. */
+/* Changes of existing jobs and nodes: answered when durable. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,13 +8,13 @@
 
 #define GRACE_DEFAULT_MS 10000
 #define GRACE_MAX_MS 3600000
-#define DEADLINE_MAX_MS UINT64_C(31622400000) /* a year */
+#define DEADLINE_MAX_MS UINT64_C(31622400000) /* 366 days */
 
-/* A reply that waits for its commit; it lives in memory. */
+/* A reply that waits for its commit; `memory` owns it. */
 struct answer {
     struct rpc_call *call; /* NULL when the client has gone */
     struct arena memory;
-    const char *by; /* the caller, for people */
+    const char *by; /* the caller's display name */
     const ProtobufCMessage *reply;
 };
 
@@ -47,11 +47,11 @@ void api_request_closed(struct rpc_call *call, bool cancelled, void *data)
         a->call = NULL;
 }
 
-/* Ask the core: fill out and, in the answer's memory, the reply. */
+/* Asks the core: fills out and, in the answer's memory, the reply. */
 typedef titan_status (*ask_core)(struct coordinator *c, const ProtobufCMessage *request, struct answer *a,
                                  struct batch *out, struct titan_error *err);
 
-/* of_job: it is for the owner of job_id. */
+/* of_job: the call needs a right to job_id (api_may). */
 static void handle(struct coordinator *c, struct rpc_call *call, const ProtobufCMessage *request, unsigned method,
                    uint64_t job_id, bool of_job, ask_core ask)
 {
@@ -72,7 +72,7 @@ static void handle(struct coordinator *c, struct rpc_call *call, const ProtobufC
         if (a)
             answer_free(a);
         batch_free(&batch);
-        if (may) /* else it is on record */
+        if (may) /* otherwise api_may has put the refusal on record */
             api_failed(c, &u, method, job_id, &err);
         rpc_call_fail(call, &err);
         return;
@@ -89,12 +89,12 @@ static void with_state(const struct job *job, void *data)
     *(enum job_state *)data = job->state;
 }
 
-/* The core has no such job: it has ended, or there never was one. */
+/* The core does not have the job: it has ended, or never existed. */
 static titan_status job_is_over(struct coordinator *c, uint64_t job_id, struct titan_error *err)
 {
     enum job_state state = JOB_NONE;
     TRY(job_get(store_reader(c->store), job_id, with_state, &state, err));
-    if (!sm_final(&job_sm, (int)state)) /* its end is on its way into the store */
+    if (!sm_final(&job_sm, (int)state)) /* the job's end is on its way into the store */
         return titan_fail(err, TITAN_ECONFLICT, "job %llu has just ended", (unsigned long long)job_id);
     return titan_fail(err, TITAN_ECONFLICT, "job %llu has already ended: %s", (unsigned long long)job_id,
                       sm_name(&job_sm, (int)state));

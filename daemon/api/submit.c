@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Submit: look at the request, check the recipe, store the job, answer, tell the core. Where nodes may be too few the
- * core comes first, so that the answer can say what the job waits for.
+/* Submit: checks the request and the recipe, stores the job, answers, hands the job to the core. If nodes may be too
+ * few, the core comes first, so that the answer can name what the job waits for.
  *
- * The recipe is parsed, checked and printed on a thread of its own (daemon/common/file_pool.h). Not on the loop, on
- * which all callers wait, nor on the store's writer thread, on which every epoch waits: the paths a recipe names may be
- * on a file server that does not answer. Such a path costs its own submit, after CHECK_MS; users take turns. */
+ * A file thread (daemon/common/file_pool.h) parses, checks and prints the recipe. All callers wait for the loop, and
+ * every epoch waits for the store's writer thread, so neither may open the recipe's paths: they may be on a dead file
+ * server. Such a path costs only its own submit, after CHECK_MS; users take turns. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,41 +22,41 @@
 #include "daemon/api/origin.h"
 #include "daemon/api/quota.h"
 
-/* Of the nodes there are, by kind of device: the most memory a connected one has for a slot, which is what the largest
- * run may need, and the slots of those that take jobs. */
+/* The present nodes, by device kind: the most memory per slot of a connected node (the largest run may need it), and
+ * the slots of nodes that take jobs. */
 struct supply {
     struct slots {
-        uint64_t memory, machine; /* machine: the most that one has in all */
+        uint64_t memory, machine; /* machine: most memory of one node */
         int64_t number;
     } cpu, cuda;
 };
 
 struct submit {
-    struct file_task task; /* first */
+    struct file_task task; /* must be first */
     struct coordinator *owner;
     struct rpc_call *call; /* NULL when the client has gone; the job is stored all the same */
     Titan__V1__SubmitRequest *request;
     struct supply supply;
-    bool one_machine;    /* as the coordinator has it, which may be gone when this is looked at */
-    uint32_t user_slots; /* the same */
+    bool one_machine;    /* copy of the coordinator's option: the coordinator may be gone when a thread reads it */
+    uint32_t user_slots; /* also copied */
     struct job job;
-    struct rpc_identity identity; /* that submits it, and its user */
+    struct rpc_identity identity; /* the submitter, and its user */
     struct auth_user user;
     const struct paths_options *paths;
     struct arena memory;
     struct event on_record;
-    struct buf text;         /* printed */
-    struct buf labels;       /* joined */
-    struct buf warnings;     /* lines */
-    struct buf changes;      /* likewise: keys that differ from the origin's */
-    uint64_t asks;           /* the recipe names this job, which the loop looks up; 0 = none */
-    struct titan_error err;  /* what is wrong with it */
-    struct titan_error held; /* with its folder; ignored when the same submit was stored before, by its key */
+    struct buf text;         /* the recipe, printed */
+    struct buf labels;       /* the labels, joined */
+    struct buf warnings;     /* lines of text */
+    struct buf changes;      /* lines: keys that differ from the origin's */
+    uint64_t asks;           /* job named by the recipe, which the loop must look up; 0 = none */
+    struct titan_error err;  /* why the submit fails */
+    struct titan_error held; /* fault of its folder; ignored if the same submit was stored before, by its key */
     uint64_t existing;
     uint64_t resumes_step; /* newest checkpoint of the same recipe in job.folder; 0 = none */
     struct place_rights rights;
-    struct origin origin; /* the job that it goes on from, if there is one */
-    struct recipe recipe; /* resolved. Last, and not cleared before it is filled: most of this struct */
+    struct origin origin; /* the job that it continues, if any */
+    struct recipe recipe; /* resolved. Last, and not cleared before it is filled: it is most of this struct */
 };
 
 static void submit_free(struct submit *s)
@@ -72,13 +72,13 @@ static void submit_free(struct submit *s)
     free(s);
 }
 
-/* With the terminator, so that ("ab", "c") and ("a", "bc") differ. */
+/* Hashes the terminator too, so that ("ab", "c") and ("a", "bc") differ. */
 static uint64_t hash_field(uint64_t hash, const char *text)
 {
     return hash_bytes(hash, text, strlen(text) + 1);
 }
 
-/* A relative path is meant from the folder of the recipe. */
+/* Relative paths start in the recipe's folder. */
 static titan_status make_paths_absolute(struct recipe *r, const char *recipe_path, struct titan_error *err)
 {
     struct recipe_path paths[RECIPE_PATHS_MAX];
@@ -106,7 +106,7 @@ static void each_node(const struct core_node *n, void *data)
         s->number += n->slots;
 }
 
-/* A run has one kind of device. */
+/* The nodes' supply for the run's one device kind. */
 static struct slots supply_for(const struct supply *supply, const char *device)
 {
     const struct slots *cpu = &supply->cpu, *cuda = &supply->cuda;
@@ -116,7 +116,7 @@ static struct slots supply_for(const struct supply *supply, const char *device)
     return strcmp(device, "cuda") == 0 ? *cuda : *cpu;
 }
 
-/* What one node gives is looked at when it starts a worker: here, whether any could. */
+/* Could any node give a worker its resources? The node itself checks when it starts a worker. */
 static titan_status check_resources(const struct recipe *r, uint64_t machine, struct titan_error *err)
 {
     char asked[UNITS_TEXT], there[UNITS_TEXT];
@@ -126,7 +126,7 @@ static titan_status check_resources(const struct recipe *r, uint64_t machine, st
                       format_exact_bytes((uint64_t)r->resources.memory, asked), format_bytes(machine, there));
 }
 
-/* "pp=2 tp=4": the degrees that stay what they are. */
+/* "pp=2 tp=4": the fixed degrees. */
 static void describe_mesh(const struct recipe *r, struct job_spec *spec)
 {
     const struct {
@@ -142,7 +142,8 @@ static void describe_mesh(const struct recipe *r, struct job_spec *spec)
                                      axes[i].name, (long long)axes[i].degree);
 }
 
-/* The numbers of workers the run may have. Its largest must be one of them; its least is the smallest of them. */
+/* Collects the world sizes that the run may have. The largest must be legal; the smallest legal one becomes the
+ * minimum. */
 static titan_status collect_worlds(const struct recipe *r, struct job_spec *spec, struct titan_error *err)
 {
     if (r->elastic.max_workers > JOB_WORKERS_MAX)
@@ -150,7 +151,8 @@ static titan_status collect_worlds(const struct recipe *r, struct job_spec *spec
                           (long long)r->elastic.max_workers, JOB_WORKERS_MAX);
     TRY(recipe_check_world(r, r->elastic.max_workers, err));
     spec->min_workers = spec->max_workers = (uint32_t)r->elastic.max_workers;
-    world_set_add(&spec->worlds, spec->max_workers); /* asked for again, a schedule's file might say something else */
+    /* already checked: a second check might read a changed schedule file */
+    world_set_add(&spec->worlds, spec->max_workers);
     for (int64_t world = r->elastic.max_workers - 1; world >= r->elastic.min_workers; world--) {
         if (recipe_check_world(r, world, NULL) != TITAN_OK)
             continue;
@@ -169,7 +171,8 @@ static uint32_t own_budget(const struct recipe *r, int64_t budget)
 
 /* --- the recipe --------------------------------------------------------------------------------------------------- */
 
-/* Sets s->asks and does no more where the recipe names a job: that has to be looked up on the loop first. */
+/* Resolves the recipe's paths. If the recipe names a job, sets s->asks and returns: the loop must look up the job
+ * first. */
 static titan_status place_paths(struct submit *s, const char *recipe_path, struct titan_error *err)
 {
     static const struct paths_options no_roots;
@@ -182,15 +185,16 @@ static titan_status place_paths(struct submit *s, const char *recipe_path, struc
         return TITAN_OK;
     if (s->origin.job_id)
         TRY(origin_apply(&s->origin, &s->user, r, s->one_machine, err));
-    TRY(paths_check(s->paths ? s->paths : &no_roots, &s->user, s->origin.granted, r, err)); /* before one is opened */
+    /* before any path is opened */
+    TRY(paths_check(s->paths ? s->paths : &no_roots, &s->user, s->origin.granted, r, err));
     if (s->request->folder != TITAN__V1__CHECKPOINT_FOLDER__FRESH)
         return TITAN_OK;
     TRY(place_fresh(r, err));
     return paths_check(s->paths ? s->paths : &no_roots, &s->user, s->origin.granted, r, err);
 }
 
-/* On several machines it is looked at where it will be read: by the workers. So is what is closed to titand, where they
- * are the users of their jobs. */
+/* Checks the data on one machine. On several machines the workers check it where they read it. If workers are their
+ * jobs' users, they also check what is closed to titand. */
 static titan_status check_data(struct submit *s, struct titan_error *err)
 {
     const titan_status status = s->one_machine ? recipe_check_data(&s->recipe, NULL, err) : TITAN_OK;
@@ -200,7 +204,7 @@ static titan_status check_data(struct submit *s, struct titan_error *err)
         *err = (struct titan_error){0};
         return TITAN_OK;
     }
-    return err->status = TITAN_EINVAL; /* to the client its recipe is wrong, whatever is wrong with the file */
+    return err->status = TITAN_EINVAL; /* the client's recipe is wrong, whatever is wrong with the file */
 }
 
 static titan_status check_recipe(struct submit *s, struct titan_error *err)
@@ -221,7 +225,7 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
     recipe_offer(r, there.number);
     TRY(recipe_resolve(r, err));
     TRY(place_admit(&s->rights, r, s->origin.resumed ? s->origin.recipe : NULL,
-                    err)); /* before what is there is told */
+                    err)); /* before the folder's content is reported */
     if (s->rights.asks)
         return TITAN_OK;
     TRY(origin_check(&s->origin, r, err));
@@ -243,7 +247,7 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* A job is its submitter's; an operator may submit for another user. A resumed one stays its owner's. */
+/* Sets the job's owner: the submitter, or the user that an operator submits for. A resumed job keeps its owner. */
 static titan_status choose_owner(struct submit *s, const char *wanted, struct titan_error *err)
 {
     const struct auth_user *u = &s->user;
@@ -294,7 +298,7 @@ static titan_status check_request(struct coordinator *c, struct submit *s, const
     return TITAN_OK;
 }
 
-/* A request of its own: the caller's ends with the call of the handler. */
+/* Copies the request: the caller's copy ends with the handler. */
 static titan_status copy_request(const Titan__V1__SubmitRequest *request, struct submit *s, struct titan_error *err)
 {
     size_t bytes = protobuf_c_message_get_packed_size(&request->base);
@@ -341,7 +345,7 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
                           "not permitted: job.priority = %d: only an operator may put a job before others; you are %s",
                           (int)s->job.spec.priority, s->user.actor);
     char *described = arena_strdup(&s->memory, s->recipe.job.description[0] ? s->recipe.job.description : "run");
-    text_fit(described, ' '); /* a text there, a name here */
+    text_fit(described, ' '); /* a description is text, a name is one line */
     s->job.name = request->name[0] ? request->name : s->origin.resumed ? s->origin.name : described;
     s->job.state = JOB_PENDING;
     s->job.reason = "";
@@ -399,7 +403,7 @@ static void check_free(struct file_task *k)
 
 /* --- the store's writer thread ------------------------------------------------------------------------------------ */
 
-/* A submit that was stored before, by its key, is found first: the folder may hold that job's own checkpoints. */
+/* Finds an earlier submit with the same key first: the folder may hold that job's own checkpoints. */
 static titan_status find_earlier(struct db *db, struct submit *s, struct titan_error *err)
 {
     TRY(job_find_key(db, &s->job, &s->existing, err));
@@ -413,10 +417,10 @@ static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
     titan_assert(((struct submit *)arg)->text.data && ((struct submit *)arg)->job.state == JOB_PENDING);
     struct submit *s = arg;
     char folder[PATH_MAX] = "", own[PATH_MAX + 32];
-    if (s->job.id == 0) /* it may be written twice (group.h) */
+    if (s->job.id == 0) /* the transaction may run twice (group.h) */
         s->job.id = s->owner->next_job_id++;
     titan_status status = TITAN_OK;
-    if (!place_named(&s->recipe)) { /* its own, which another one may name */
+    if (!place_named(&s->recipe)) { /* the job's own folder, which another job may name */
         (void)snprintf(own, sizeof(own), "%s/%llu", s->owner->jobs_dir, (unsigned long long)s->job.id);
         status = recipe_checkpoint_folder(&s->recipe, own, folder, err);
         s->job.folder = folder;
@@ -431,7 +435,7 @@ static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
     if (status == TITAN_OK && !s->existing && s->owner->auth)
         status = event_add(db, &s->on_record, err);
     if ((status != TITAN_OK || s->existing) && s->job.id + 1 == s->owner->next_job_id) {
-        s->owner->next_job_id = s->job.id; /* it has not been handed out */
+        s->owner->next_job_id = s->job.id; /* no caller has got this number */
         s->job.id = 0;
     }
     return status;
@@ -439,7 +443,7 @@ static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
-/* Lines as texts, in place. */
+/* Splits the lines into texts, in place. */
 static size_t split_lines(struct arena *memory, struct buf *lines, char ***ret)
 {
     size_t n = 0, at = 0;
@@ -479,7 +483,7 @@ static void written(void *arg, const struct titan_error *err)
         submit_free(s);
         return;
     }
-    /* Why a job waits for nodes is known once it has been placed; one that has room is answered before that. */
+    /* The reason why a job waits for nodes is known only after placement. A job with room is answered before that. */
     const uint64_t id = s->existing ? s->existing : s->job.id;
     const bool may_wait = supply_for(&s->supply, s->job.spec.device).number < s->job.spec.min_workers;
     if (may_wait)
@@ -515,7 +519,7 @@ static void note_user(const struct job *job, void *data)
     (void)snprintf(u->name, sizeof(u->name), "%s", job->user);
 }
 
-/* The user of a job that wrote a folder; a job that is gone has none. */
+/* Finds the user of the job that wrote a folder; a removed job has none. */
 static titan_status look_up_writer(struct coordinator *c, struct place_rights *p, struct titan_error *err)
 {
     struct folder_user user = {.uid = -1};
@@ -537,7 +541,7 @@ static void checked(struct file_task *k)
     struct coordinator *c = s->owner;
     if (s->err.status == TITAN_OK && c->closing)
         titan_fail(&s->err, TITAN_EUNREACHABLE, "the coordinator is stopping");
-    if (s->err.status == TITAN_OK) { /* the recipe may have been looked at for long */
+    if (s->err.status == TITAN_OK) { /* the check may have taken long */
         struct auth_user now;
         (void)!api_admit(c, &s->identity, POLICY_SUBMIT, &now, &s->err);
     }
@@ -555,7 +559,7 @@ static void checked(struct file_task *k)
     }
 }
 
-/* A thread may have it still: nothing but its call and its user, which stays as it is, is looked at. */
+/* A thread may still hold the submit: only its call and its user, which do not change, are used here. */
 static void given_up(struct file_task *k, bool started)
 {
     titan_assert(submit_of(k)->owner->submitting > 0);
@@ -613,7 +617,7 @@ void api_submit(struct rpc_call *call, const ProtobufCMessage *base, void *data)
         written(s, &err);
 }
 
-/* One that has not been begun is dropped; others are stored all the same. */
+/* Drops a submit that has not begun; a begun one is stored all the same. */
 void api_submit_closed(struct rpc_call *call, bool cancelled, void *data)
 {
     struct coordinator *c = data;

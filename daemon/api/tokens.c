@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bearer tokens: made, listed, revoked, by an admin. */
+/* Bearer tokens: an admin makes, lists and revokes them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,10 +16,10 @@
 struct token_write {
     struct coordinator *owner;
     struct rpc_call *call; /* NULL when the client has gone */
-    struct token token;    /* to be revoked: id only */
+    struct token token;    /* to revoke: only id is set */
     char text[TOKEN_TEXT];
     bool revoke;
-    int64_t at_ms, before_ms; /* before_ms: when it was revoked already, 0 = it was not */
+    int64_t at_ms, before_ms; /* before_ms: earlier revocation, 0 = none */
     struct arena memory;
     struct event event;
 };
@@ -32,11 +32,11 @@ static titan_status write_token(struct db *db, void *arg, struct titan_error *er
                      : token_add(db, &w->token, &w->event, err);
 }
 
-/* What was made by calls with a token, and is good still. */
+/* Valid tokens and joins made by calls with a token. */
 struct made {
     struct arena *memory;
     int64_t now_ms;
-    char by[TOKEN_ID_TEXT + 16]; /* as the end of an actor */
+    char by[TOKEN_ID_TEXT + 16]; /* end of the actor name of such calls */
     char **tokens, **joins;
     size_t n_tokens, cap_tokens, n_joins, cap_joins;
 };
@@ -94,7 +94,7 @@ static void written(void *arg, const struct titan_error *err)
 {
     struct token_write *w = arg;
     struct coordinator *c = w->owner;
-    if (c->auth && w->revoke) /* again: another one may have failed since, and undone it */
+    if (c->auth && w->revoke) /* once more: another revocation may have failed meanwhile and undone this one */
         auth_revoke_token(c->auth, w->token.id, err->status == TITAN_OK && !w->before_ms ? w->at_ms : w->before_ms);
     else if (err->status == TITAN_OK && c->auth && !w->revoke)
         auth_put_token(c->auth, &w->token, w->at_ms);
@@ -141,7 +141,7 @@ static titan_status fill(struct token_write *w, const Titan__V1__CreateTokenRequ
         return titan_fail(err, TITAN_EINVAL, "role: '%.32s' is not one of user, operator, admin", request->role);
     (void)snprintf(t->name, sizeof(t->name), "%s", request->name);
     (void)snprintf(t->created_by, sizeof(t->created_by), "%.*s", (int)sizeof(t->created_by) - 1, u->actor);
-    text_fit(t->created_by, '?'); /* it may be cut */
+    text_fit(t->created_by, '?'); /* the cut may split a character */
     t->created_at_ms = w->at_ms;
     t->expires_at_ms = w->at_ms + (int64_t)ttl * 1000;
     return token_make(t, w->text, err);
@@ -178,7 +178,7 @@ static void begin(struct coordinator *c, struct rpc_call *call, const ProtobufCM
         arena_printf(&w->memory, "%s: %s%s%s", w->event.message, w->token.id, w->revoke ? "" : " for ", w->token.name);
     w->call = call;
     rpc_call_set_data(call, w);
-    if (w->revoke && c->auth) /* from here on: what it is handed to the store for comes behind this */
+    if (w->revoke && c->auth) /* before the write: whatever a caller with this token stores comes after it */
         w->before_ms = auth_revoke_token(c->auth, w->token.id, w->at_ms);
     store_write(c->store, write_token, w, written);
 }

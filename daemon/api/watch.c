@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams out of the store: events, metrics. A watcher remembers how far it has sent; whenever something new is
- * durable, or its stream has room again, it reads on from there. So what is sent is what is stored, in order, without
- * gaps; steps that are trained again after a recovery come again. */
+/* Streams from the store: events and metrics. A watcher remembers how far it has sent. When something new is durable,
+ * or its stream has room again, it reads on from there. So it sends stored rows, in order, without gaps; steps repeated
+ * after a recovery are sent again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "daemon/api/api.h"
 
 #define READ_AT_ONCE 64 /* rows of one query */
-#define READS_MAX 4     /* then other calls are looked at first: those of others' jobs fill no queue */
+#define READS_MAX 4     /* queries in a row before other calls run: rows of other users' jobs fill no queue */
 #define READ_ON_MS 1
 
 struct watcher {
@@ -18,19 +18,19 @@ struct watcher {
     struct rpc_call *call;
     bool metrics, audit, follow;
     uv_timer_t read_on;
-    bool full;     /* the stream's queue is full; on_drain will come */
-    bool again;    /* there may be more than was read */
-    bool settling; /* metrics: only what is stored before metrics_stored reaches until is still awaited */
+    bool full;     /* the stream's queue is full; on_drain follows */
+    bool again;    /* more rows may be stored than were read */
+    bool settling; /* metrics: only rows stored before metrics_stored reaches until are awaited */
     uint64_t until;
     uint64_t job_id, after;
-    uint64_t epoch;   /* metrics: of the newest that was sent; 0: none was */
+    uint64_t epoch;   /* metrics: newest epoch sent; 0 = none */
     int64_t since_ms; /* audit */
-    char actor[256];  /* audit; "" = of all */
+    char actor[256];  /* audit; "" = all actors */
     titan_status failed;
     struct auth_user user;
     bool sees_all;
-    uint64_t last_job; /* of which the owner was asked for last ... */
-    bool last_seen;    /* ... and the answer */
+    uint64_t last_job; /* last job whose access was checked ... */
+    bool last_seen;    /* ... and the result */
 };
 
 static void with_owner(const struct job *job, void *data)
@@ -39,7 +39,7 @@ static void with_owner(const struct job *job, void *data)
     w->last_seen = job_owned_by(job, &(struct job_owner){w->user.uid, w->user.name});
 }
 
-/* Of its own jobs, and of none. */
+/* May the watcher see events of this job? Its own jobs, and events of no job. */
 static bool may_see(struct watcher *w, uint64_t job_id)
 {
     struct coordinator *c = w->owner;
@@ -150,9 +150,8 @@ static bool each_metric(const struct metric *x, void *data)
     return true;
 }
 
-/* Nothing more will come: asked before the rows are read, so that none can slip in between. Metrics are stored a little
- * after they are reported; what was reported before the question (or before the end of the job) belongs to the answer.
- */
+/* *ret: nothing more will come. Call it before the rows are read, so that no row slips in between. Metrics are stored
+ * shortly after their report. The answer includes everything reported before the call (or before the job's end). */
 static titan_status is_over(struct watcher *w, bool *ret, struct titan_error *err)
 {
     struct coordinator *c = w->owner;
@@ -176,8 +175,8 @@ static titan_status list_metrics(struct watcher *w, struct titan_error *err)
     if (!db)
         return titan_fail(err, TITAN_EIO, "metrics.db could not be opened; the coordinator's log says why");
     if (shell_fills_metrics(w->owner, w->job_id))
-        return TITAN_OK; /* steps before those that are there come, and this is looked at again then */
-    if (w->epoch)        /* steps that are trained again are sent again */
+        return TITAN_OK; /* earlier steps are being stored: this is called again then */
+    if (w->epoch)        /* repeated steps are sent again */
         TRY(metric_reached(db, w->job_id, w->after, w->epoch, &w->after, err));
     return metric_list(db, w->job_id, w->after, READ_AT_ONCE, each_metric, w, err);
 }
@@ -218,7 +217,7 @@ static void pump(struct watcher *w)
         rpc_call_finish(w->call, TITAN_OK, NULL);
     else
         return;
-    w->failed = TITAN_ECANCELLED; /* nothing more is sent; on_close frees it */
+    w->failed = TITAN_ECANCELLED; /* nothing more is sent; on_close frees the watcher */
 }
 
 static void on_read_on(uv_timer_t *timer)
@@ -249,7 +248,7 @@ void api_watch_metrics_stored(struct coordinator *c)
     }
 }
 
-/* One user's streams leave room for those of others. */
+/* Counts one user's streams, which leave room for others'. */
 static size_t watchers_of(const struct coordinator *c, const struct rpc_call *call)
 {
     size_t n = 0;
@@ -310,7 +309,7 @@ void api_audit_trail(struct rpc_call *call, const ProtobufCMessage *base, void *
     const Titan__V1__AuditRequest *request = (const Titan__V1__AuditRequest *)base;
     struct watcher w = {
         .audit = true, .after = request->after_event_id, .since_ms = request->since_ms, .follow = request->follow};
-    titan_assert(strlen(request->actor) < sizeof(w.actor)); /* its range */
+    titan_assert(strlen(request->actor) < sizeof(w.actor)); /* checked by its range */
     memcpy(w.actor, request->actor, strlen(request->actor) + 1);
     begin(data, call, POLICY_AUDIT, &w);
 }

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-/* As the kernel hands it out: a version and entries, little-endian. */
+/* The kernel's format: a version and entries, little-endian. */
 #define VERSION 2
 enum { OWNER = 0x01, USER = 0x02, OWN_GROUP = 0x04, GROUP = 0x08, MASK = 0x10, OTHERS = 0x20 };
 struct entry {
@@ -30,8 +30,8 @@ static struct entry entry_at(const void *list, size_t i)
     return (struct entry){le16toh(e.tag), le16toh(e.bits), le32toh(e.id)};
 }
 
-/* What the kernel takes as a list: entries in the order of their tags, owner, group and others once, and a mask where
- * a user or group is named. */
+/* Is this a list that the kernel accepts? Entries are in the order of their tags; owner, group and others appear once;
+ * a mask is there if a user or group is named. */
 static bool sound(const void *list, size_t n)
 {
     unsigned last = 0, seen = 0;
@@ -46,7 +46,7 @@ static bool sound(const void *list, size_t n)
     return (seen & OWNER) && (seen & OWN_GROUP) && (seen & OTHERS) && ((seen & MASK) || !(seen & (USER | GROUP)));
 }
 
-/* The mask bounds all entries but the owner's and others'. */
+/* The mask limits all entries except the owner's and others'. */
 bool acl_permits(const struct acl_user *u, const void *list, size_t len, const struct stat *st, mode_t bits)
 {
     titan_assert(bits <= 7);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* acl.h - what a POSIX access list (acl(5)) lets a user do. Its bytes are from outside: a file system of others (FUSE,
- * NFS) may say any. */
+/* acl.h - evaluates a POSIX access list (acl(5)) for a user. The list's bytes are untrusted: a foreign file system
+ * (FUSE, NFS) may return anything. */
 #ifndef TITAN_DAEMON_AUTH_ACL_H
 #define TITAN_DAEMON_AUTH_ACL_H
 
@@ -14,16 +14,16 @@
 #define ACL_BYTES_MAX (4 + 8 * ACL_ENTRIES_MAX)
 #define ACL_GROUPS_MAX 256
 
-/* A user as files see it. */
+/* A user's identity for file access. */
 struct acl_user {
-    int64_t uid; /* -1 = it has none here */
+    int64_t uid; /* -1 = none on this machine */
     gid_t groups[ACL_GROUPS_MAX];
     int n_groups;
 };
 
 bool acl_in_group(const struct acl_user *u, gid_t gid);
-/* May u, not the file's owner, do all of bits ("rwx", 0 to 7)? list: the attribute's bytes, unaligned. What others
- * may do is said by st. Bytes that are no list, or one that the kernel would not take, grant nothing. */
+/* Has u, not the file's owner, all of bits ("rwx", 0 to 7)? list: the attribute's bytes, unaligned. st has the mode for
+ * others. A malformed list, or one that the kernel would reject, grants nothing. */
 bool acl_permits(const struct acl_user *u, const void *list, size_t len, const struct stat *st, mode_t bits);
 
 #endif

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One actor, method and outcome in its minute; the last slot is for all others. */
+/* One actor, method and outcome within a minute; the last slot takes all others. */
 struct slot {
     bool used;
     int64_t until_ms;
-    struct audit_record counted; /* since the one that went on record */
+    struct audit_record counted; /* calls since the recorded one */
 };
 
 struct audit {
@@ -46,7 +46,7 @@ bool audit_failed(struct audit *a, const struct audit_record *r, int64_t now_ms)
     titan_assert(r->outcome != TITAN_OK);
     struct slot *s = find(a, r);
     if (s->used && now_ms < s->until_ms) {
-        if (s->counted.count++ == 0) /* which job, only while it is one */
+        if (s->counted.count++ == 0) /* the job is kept only while one call is counted */
             s->counted.job_id = r->job_id;
         else if (s->counted.job_id != r->job_id)
             s->counted.job_id = 0;

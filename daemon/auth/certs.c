@@ -86,7 +86,7 @@ titan_status authority_load(const char *dir, struct authority *ret, struct titan
     return status;
 }
 
-/* The unit has a word in the place of a file that is not there. */
+/* Reads a credential. The unit puts a word in place of a missing file. */
 static titan_status read_credential(const char *dir, const char *name, struct buf *out, struct titan_error *err)
 {
     static const char begin[] = "-----BEGIN ";
@@ -121,7 +121,7 @@ void authority_free(struct authority *a)
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-/* Root makes them for the user that a daemon runs as: the owner of the folder they are in. */
+/* Gives a file made by root to the daemon's user: the owner of the file's folder. */
 static void give_away(int fd, const char *parent)
 {
     struct stat st;
@@ -136,7 +136,7 @@ titan_status certs_write(const char *path, const struct buf *text, bool secret, 
     if (snprintf(temporary, sizeof(temporary), "%s.XXXXXX", path) >= (int)sizeof(temporary))
         return titan_fail(err, TITAN_EINVAL, "path is too long: '%s'", path);
     file_parent(path, parent);
-    _cleanup_fd_ int fd = mkostemp(temporary, O_CLOEXEC); /* mode 0600 */
+    _cleanup_fd_ int fd = mkostemp(temporary, O_CLOEXEC); /* mkostemp: mode 0600 */
     if (fd < 0)
         return titan_fail_errno(err, "cannot create '%s'", temporary);
     give_away(fd, parent);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* certs.h - an identity as files: a folder with ca.pem, cert.pem and key.pem, and the folder of a CA. */
+/* certs.h - an identity as files: a folder with ca.pem, cert.pem and key.pem; and the folder of a CA. */
 #ifndef TITAN_DAEMON_AUTH_CERTS_H
 #define TITAN_DAEMON_AUTH_CERTS_H
 
@@ -8,37 +8,37 @@
 #include "daemon/auth/pki.h"
 #include "proto/rpc/server.h" /* struct rpc_tls */
 
-/* DIR/ca.pem, DIR/cert.pem, DIR/key.pem. TITAN_EINVAL when that is too long. */
+/* DIR/ca.pem, DIR/cert.pem, DIR/key.pem. TITAN_EINVAL: a path is too long. */
 titan_status certs_in(const char *dir, struct rpc_tls *ret, struct titan_error *err) TITAN_MUST_USE;
-/* Is there a certificate? */
+/* Does the certificate file exist? */
 bool certs_there(const struct rpc_tls *files);
 
 struct certs {
     struct buf ca, certificate, key;
 };
-/* TITAN_EPERM for a key that others than its owner may read. */
+/* TITAN_EPERM: others than the owner may read the key. */
 titan_status certs_load(const struct rpc_tls *files, struct certs *ret, struct titan_error *err) TITAN_MUST_USE;
 void certs_free(struct certs *certs);
-/* A file of at most PKI_PEM_MAX bytes. TITAN_EPERM: others than its owner may read it. */
+/* Reads a file of at most PKI_PEM_MAX bytes. TITAN_EPERM: others than the owner may read it. */
 titan_status certs_read_secret(const char *path, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
-/* Load, and check the whole: the pair fits, it leads to the CA, it is valid now. Errors name the file. */
+/* Loads and checks everything: certificate and key match, the chain leads to the CA, the certificate is valid now.
+ * Errors name the file. */
 titan_status certs_check(const struct rpc_tls *files, int64_t now_ms, struct pki_certificate *ret,
                          struct titan_error *err) TITAN_MUST_USE;
 
-/* Replace a file; a secret one has mode 0600, others 0644. It gets the owner of its folder, where the process may set
- * it. */
+/* Replaces a file; mode 0600 if secret, else 0644. The file gets its folder's owner if the process may set it. */
 titan_status certs_write(const char *path, const struct buf *text, bool secret, struct titan_error *err) TITAN_MUST_USE;
-/* mkdir -p; the last folder with mode 0700 and the owner of the one it is in. */
+/* mkdir -p. The last folder gets mode 0700 and its parent's owner. */
 titan_status certs_dir(const char *path, struct titan_error *err) TITAN_MUST_USE;
 
-/* A CA: DIR/ca.pem and, unless it is kept elsewhere, DIR/ca.key. */
+/* A CA: DIR/ca.pem and, unless kept elsewhere, DIR/ca.key. */
 struct authority {
     struct buf certificate, key;
 };
-/* TITAN_ENOTFOUND: there is none here, or its key is kept elsewhere. */
+/* TITAN_ENOTFOUND: there is no CA here, or its key is kept elsewhere. */
 titan_status authority_load(const char *dir, struct authority *ret, struct titan_error *err) TITAN_MUST_USE;
-/* The CA that systemd hands to this service alone, from files of root's: ca.pem and ca.key of CREDENTIALS_DIRECTORY.
- * TITAN_ENOTFOUND: none. */
+/* Loads the CA that systemd hands to this service alone, from files of root: ca.pem and ca.key of
+ * CREDENTIALS_DIRECTORY. TITAN_ENOTFOUND: none. */
 titan_status authority_load_credentials(struct authority *ret, struct titan_error *err) TITAN_MUST_USE;
 void authority_free(struct authority *a);
 

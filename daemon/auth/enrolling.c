@@ -21,12 +21,12 @@
 #define RETRY_MS 1000
 #define RENEW_RETRY_MIN_MS INT64_C(1000)
 #define RENEW_RETRY_MAX_MS INT64_C(300000)
-#define LOOK_MAX_MS INT64_C(3600000) /* the clock may be set: the certificate is looked at this often */
-#define JUST_BEGINS_MS 2000          /* one signed right after a revocation begins within a second */
+#define LOOK_MAX_MS INT64_C(3600000) /* longest time between checks of the certificate, since the clock may be set */
+#define JUST_BEGINS_MS 2000          /* a certificate signed right after a revocation begins within a second */
 
 /* --- what came ---------------------------------------------------------------------------------------------------- */
 
-/* Is it for our key and name, and of the CA that comes with it, which the server's own certificate is of? */
+/* Is the certificate for our key and name, and of the CA sent with it, which also signed the server's certificate? */
 static titan_status check_answer(const Titan__Internal__EnrollResponse *reply, const struct buf *key, const char *node,
                                  struct buf *certificate, struct buf *ca, struct titan_error *err)
 {
@@ -42,7 +42,7 @@ static titan_status check_answer(const Titan__Internal__EnrollResponse *reply, c
     return pki_check(ca, certificate, key, c.from_ms - now <= JUST_BEGINS_MS ? MAX(now, c.from_ms) : now, err);
 }
 
-/* The CA first: a certificate that is new is of it. */
+/* Writes the CA first: the new certificate is of that CA. */
 static titan_status write_answer(const struct rpc_tls *files, const struct buf *certificate, const struct buf *ca,
                                  struct titan_error *err)
 {
@@ -75,8 +75,7 @@ titan_status enrolling_name(const struct rpc_tls *files, char out[PKI_NAME_MAX +
     return TITAN_OK;
 }
 
-/* What is beside the certificate: the number of the token it was got with, where the coordinator is, and the key while
- * it is being got. */
+/* Files beside the certificate: the id of its token, the coordinator's addresses, and the key during the join. */
 struct paths {
     char dir[PATH_MAX], joined[PATH_MAX + 16], place[PATH_MAX + 16], key[PATH_MAX + 64];
     char id[TOKEN_ID_TEXT];
@@ -102,7 +101,7 @@ static bool joined_with(const struct paths *p)
            memcmp(text.data, p->id, text.len) == 0;
 }
 
-/* A token is good for one key: one that is there is from an attempt with an answer that was lost. */
+/* A token is good for one key. An existing key is from an attempt with a lost answer. */
 static titan_status own_key(const struct paths *p, struct buf *out, struct titan_error *err)
 {
     if (access(p->key, F_OK) == 0)
@@ -155,7 +154,7 @@ static titan_status keep_place(const struct paths *p, const struct join_file *jo
     return certs_write(p->place, &text, false, err);
 }
 
-/* One signed right after a revocation begins with the next second. */
+/* Waits until the certificate begins: right after a revocation it begins with the next second. */
 static void wait_for_begin(const struct buf *certificate)
 {
     struct pki_certificate c;
@@ -183,7 +182,7 @@ static titan_status get_first(const struct join_file *join, const struct rpc_tls
     titan_status status = check_answer(reply, &key, join->node, &certificate, &ca, err);
     titan__internal__enroll_response__free_unpacked(reply, NULL);
     TRY(status);
-    /* Whatever is cut off here is done again from the start: the token is still good for this key. */
+    /* An interrupted join starts again from here: the token is still good for this key. */
     TRY(certs_write(files->key, &key, true, err));
     TRY(write_answer(files, &certificate, &ca, err));
     TRY(keep_place(p, join, err));
@@ -249,7 +248,7 @@ static titan_status read_own(const struct renewal *r, struct pki_certificate *re
     return pki_read(pem.data ? pem.data : "", pem.len, ret, err);
 }
 
-/* More often the nearer its end is. */
+/* Retries more often the nearer the certificate's end. */
 static void try_later(struct renewal *r, const struct titan_error *why)
 {
     struct pki_certificate c = {.until_ms = 0};

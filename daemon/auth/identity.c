@@ -14,10 +14,10 @@
 #include "base/utf8.h"
 #include "base/vec.h"
 
-#define CACHE 256                     /* uids with known groups */
-#define CACHE_MS 60000                /* a change of a directory service's groups counts after that */
-#define GROUPS_MAX 1024               /* of one user */
-#define GROUP_BYTES ((size_t)1 << 20) /* of a group with its members */
+#define CACHE 256                     /* uids with cached groups */
+#define CACHE_MS 60000                /* a directory service's change of groups takes effect after this */
+#define GROUPS_MAX 1024               /* groups of one user */
+#define GROUP_BYTES ((size_t)1 << 20) /* buffer for a group with its members */
 #define CERT_PREFIX "spiffe://titan/"
 
 struct known {
@@ -28,8 +28,8 @@ struct known {
 struct auth {
     struct auth_options options;
     uid_t own;
-    bool by_group;      /* a list names one */
-    struct stat groups; /* of /etc/group, when it was looked at */
+    bool by_group;      /* a list names a group */
+    struct stat groups; /* stat of /etc/group at the last look */
     struct known known[CACHE];
     struct token *tokens;
     size_t n_tokens, cap_tokens;
@@ -75,7 +75,7 @@ static bool in_group(const gid_t *groups, int n, const char *name)
     return false;
 }
 
-/* uid JOB_NO_ID: a name of a certificate, which is in no group of this machine. */
+/* Is the caller on the list? uid JOB_NO_ID: a name of a certificate, which is in no group of this machine. */
 static bool listed(const struct auth_list *list, int64_t uid, const char *name, const gid_t *groups, int n_groups)
 {
     titan_assert(list->n <= AUTH_LIST_MAX && (n_groups == 0 || groups));
@@ -109,7 +109,7 @@ static unsigned roles_of(const struct auth *a, int64_t uid, const char *name, co
 
 /* --- a process of this machine ------------------------------------------------------------------------------------ */
 
-/* Of a uid without an entry: gid alone. */
+/* Gets the groups of a uid; an unknown uid has only gid. */
 static int groups_of(uid_t uid, gid_t gid, gid_t groups[GROUPS_MAX])
 {
     char memory[4096];
@@ -118,7 +118,7 @@ static int groups_of(uid_t uid, gid_t gid, gid_t groups[GROUPS_MAX])
     groups[0] = gid;
     if (getpwuid_r(uid, &entry, memory, sizeof(memory), &found) != 0 || !found)
         return 1;
-    return getgrouplist(found->pw_name, found->pw_gid, groups, &n) < 0 ? GROUPS_MAX : n; /* those that fit */
+    return getgrouplist(found->pw_name, found->pw_gid, groups, &n) < 0 ? GROUPS_MAX : n; /* the groups that fit */
 }
 
 bool auth_shared_with(const char *entries, const struct auth_user *u)
@@ -154,7 +154,7 @@ static void forget_roles(struct auth *a)
         a->known[i].uid = JOB_NO_ID;
 }
 
-/* A group of this machine that has changed counts at once; one of a directory service, when the cache is old. */
+/* Drops cached groups when /etc/group changes. Groups of a directory service change when the cache expires. */
 static void look_at_groups(struct auth *a)
 {
     struct stat now = {0};
@@ -303,7 +303,7 @@ void auth_resolve(struct auth *a, const struct rpc_identity *id, int64_t now_ms,
         u->gid = (int64_t)id->gid;
         u->roles |= process_roles(a, id, now_ms);
         (void)snprintf(u->name, sizeof(u->name), "%.*s", (int)sizeof(u->name) - 1, id->name);
-        text_fit(u->name, '?'); /* a directory service may have any */
+        text_fit(u->name, '?'); /* a directory service may return any characters */
         text_fit(u->actor, '?');
         break;
     case RPC_ID_CERT:

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/toml.h"
 
-/* Where the coordinator is, and for which node. */
+/* Prints the node and the coordinator's addresses. */
 static void print_place(const struct join_file *j, struct buf *out)
 {
     buf_printf(out, "node = \"%s\"\ncoordinator = \"%s\"\n", j->node, j->coordinator);
@@ -136,7 +136,7 @@ titan_status join_load(const char *path, struct join_file *ret, struct titan_err
         return TITAN_EPERM;
     }
     titan_status status = file_read(path, JOIN_FILE_MAX, &text, err);
-    if (status == TITAN_ENOTFOUND) { /* as of a configuration: bad input, with which a unit is not started again */
+    if (status == TITAN_ENOTFOUND) { /* like a bad configuration: bad input, with which a unit is not restarted */
         status = TITAN_EINVAL;
         if (err)
             err->status = status;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* join.h - what a node needs to get its certificate, in one file: where the coordinator is, what CA its certificate is
- * of, and the token that is good for this node, once. TOML, so that a person can read it. */
+/* join.h - everything a node needs to get its certificate, in one file: the coordinator's address, the CA, and the
+ * one-time token of this node. TOML, so that a person can read it. */
 #ifndef TITAN_DAEMON_AUTH_JOIN_H
 #define TITAN_DAEMON_AUTH_JOIN_H
 
@@ -13,19 +13,19 @@
 
 struct join_file {
     char node[PKI_NAME_MAX + 1], token[JOIN_TOKEN_MAX];
-    char coordinator[JOIN_ADDRESS_MAX]; /* one address, or a list of those that it may be at */
-    char agents[JOIN_ADDRESS_MAX];      /* where its session goes; "" = to coordinator, too */
+    char coordinator[JOIN_ADDRESS_MAX]; /* one address, or a list of possible addresses */
+    char agents[JOIN_ADDRESS_MAX];      /* addresses for its session; "" = as coordinator */
     struct buf ca;
     int64_t expires_at_ms;
 };
 
 void join_print(const struct join_file *join, struct buf *out);
-/* path: for messages. From outside: any bytes. */
+/* path: for messages. The text is untrusted. */
 titan_status join_parse(const char *text, size_t len, const char *path, struct join_file *ret,
                         struct titan_error *err) TITAN_MUST_USE;
-/* Refused when others than its owner may read it. */
+/* TITAN_EPERM: others than the owner may read the file. */
 titan_status join_load(const char *path, struct join_file *ret, struct titan_error *err) TITAN_MUST_USE;
-/* The place alone, node, coordinator and agents: what a node keeps once it has joined, no secret. */
+/* Only node, coordinator and agents: what a node keeps after the join. No secret. */
 #define JOIN_PLACE_FILE "cluster.toml" /* beside its certificate */
 void join_print_place(const struct join_file *join, struct buf *out);
 titan_status join_load_place(const char *path, struct join_file *ret, struct titan_error *err) TITAN_MUST_USE;

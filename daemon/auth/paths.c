@@ -18,15 +18,16 @@
 #include "daemon/auth/acl.h"
 
 #define LINKS_MAX 40
-#define TREE_MAX 200000 /* files of a folder that are looked at one by one */
+#define TREE_MAX 200000 /* files of a folder checked one by one, at most */
 
-/* A run begins from a checkpoint; data is read from roots of data. */
+/* USE_BEGIN: a run begins from a checkpoint; USE_READ: from roots of data. */
 enum use { USE_READ, USE_BEGIN, USE_WRITE };
 
-/* Modes as others see them: bits of "rwx". */
+/* Bits of "rwx", as in the mode for others. */
 enum { MAY_X = 1, MAY_W = 2, MAY_R = 4 };
 
-/* path: of what st tells. Its POSIX ACL counts where it has one; one that cannot be read grants nothing. */
+/* May the user do `bits` to path? st: stat of path. The path's POSIX ACL applies if there is one; an unreadable ACL
+ * grants nothing. */
 static bool may(const struct acl_user *r, const char *path, const struct stat *st, mode_t bits)
 {
     unsigned char acl[ACL_BYTES_MAX];
@@ -91,7 +92,7 @@ static bool below(const struct paths_roots *roots, const char *path)
     return false;
 }
 
-/* Other users' jobs are in there, in folders with the names that the next ones will have. */
+/* Does the path touch Titan's folders? They hold other users' jobs, under names that the next jobs will have. */
 static bool touches_own(const struct paths_options *o, const char *path)
 {
     for (size_t i = 0; i < o->own.n; i++)
@@ -102,15 +103,15 @@ static bool touches_own(const struct paths_options *o, const char *path)
 
 /* --- the way there ------------------------------------------------------------------------------------------------ */
 
-/* As far as it has been walked: "" is "/". What is not there yet may come last, for USE_WRITE. */
+/* A path walked so far: at "" is "/". With USE_WRITE the last part may be missing. */
 struct walk {
     const struct acl_user *reader;
     char at[PATH_MAX], rest[2 * PATH_MAX];
     int links;
-    bool searchable; /* every folder so far, for the reader */
-    bool missing;    /* the rest of the path is not there; at holds its name all the same */
-    bool writable;   /* ... and may be made */
-    bool closed;     /* it ended at a folder that is closed to this process */
+    bool searchable; /* the reader may search every folder so far */
+    bool missing;    /* the rest of the path is missing; at holds its full name */
+    bool writable;   /* ... and may be created */
+    bool closed;     /* the walk ended at a folder closed to this process */
     struct stat last;
 };
 
@@ -125,7 +126,7 @@ static bool append(struct walk *w, const char *name, size_t len)
     return true;
 }
 
-/* A link in the place of the last component: go on with its target. */
+/* The last component is a link: the walk continues at its target. */
 static bool follow(struct walk *w, const char *rest)
 {
     char target[PATH_MAX], joined[2 * PATH_MAX];
@@ -144,7 +145,7 @@ static bool follow(struct walk *w, const char *rest)
     return true;
 }
 
-/* False: it cannot be walked at all. */
+/* Walks one component. False: the path cannot be walked. */
 static bool step(struct walk *w)
 {
     char *from = w->rest + strspn(w->rest, "/");
@@ -208,7 +209,7 @@ static void close_fts(FTS **fts)
         (void)fts_close(*fts);
 }
 
-/* Of a folder, everything that a worker would read. */
+/* May the reader read every file of the folder that a worker would read? */
 static bool tree_readable(const struct acl_user *r, const char *path)
 {
     char *roots[2] = {(char *)(uintptr_t)path, NULL};
@@ -276,7 +277,7 @@ static bool left_to_worker(const struct asking *a)
 
 static titan_status check(const struct asking *a, const char *key, char *path, size_t size, enum use use);
 
-/* Could a part of what the pattern stands for be ".."? A dot at its beginning matches nothing but a dot. */
+/* Could a part of a match of the pattern be ".."? A wildcard does not match a leading dot. */
 static bool may_climb(const char *pattern)
 {
     static const char *const ways[] = {"/.", "{.", ",.", "{,", ",,", ",}", "{}", "/,", "/}", "\\"};
@@ -286,7 +287,7 @@ static bool may_climb(const char *pattern)
     return *pattern == '.';
 }
 
-/* All that a pattern may stand for lies in its folder, which the caller must be able to read whole. */
+/* All matches of a pattern lie in its folder, which the caller must be able to read as a whole. */
 static titan_status check_pattern(const struct asking *a, const char *key, char *path, size_t size)
 {
     char folder[PATH_MAX], whole[2 * PATH_MAX];
@@ -321,7 +322,7 @@ static titan_status check(const struct asking *a, const char *key, char *path, s
     bool rooted = (use != USE_READ && below(&a->options->checkpoints, w.at)) ||
                   (use != USE_WRITE && below(&a->options->data, w.at));
     rooted = rooted && !touches_own(a->options, w.at);
-    if ((!rooted && !usable(&w, use)) || (use == USE_READ && path_is_pattern(w.at))) /* a link to such a name */
+    if ((!rooted && !usable(&w, use)) || (use == USE_READ && path_is_pattern(w.at))) /* a link to a pattern */
         return refuse(a, key, path, use);
     if (strlen(w.at) >= size)
         return titan_fail(a->err, TITAN_EINVAL, "%s: the path is too long with its links resolved", key);
@@ -337,7 +338,8 @@ static bool climbs(const char *path)
     return false;
 }
 
-/* A root holds the folders of many: as the folder of one, everything in it would be that user's. */
+/* Refuses a root: it holds the folders of many users, and as one user's folder its whole content would be that user's.
+ */
 static titan_status check_no_root(const struct asking *a, const char *folder)
 {
     for (size_t i = 0; i < a->options->checkpoints.n; i++)
@@ -348,7 +350,7 @@ static titan_status check_no_root(const struct asking *a, const char *folder)
     return TITAN_OK;
 }
 
-/* A relative one lies below the job's own folder, or job.dump_folder. */
+/* A relative folder lies below the job's own folder, or job.dump_folder. */
 static titan_status check_checkpoint_folder(const struct asking *a, struct recipe *r)
 {
     char full[PATH_MAX];
@@ -377,7 +379,7 @@ titan_status paths_check(const struct paths_options *options, const struct auth_
     struct asking a = {.options = options, .user = u, .granted = granted, .err = err ? err : &unused};
     if (auth_trusted(u))
         return TITAN_OK;
-    r->job.follow_links = left_to_worker(&a); /* links that are put there from now on */
+    r->job.follow_links = left_to_worker(&a); /* links could be put there from now on */
     reader_of(u, &a.reader);
     struct recipe_path paths[RECIPE_PATHS_MAX];
     for (int i = 0, n = recipe_paths(r, paths); i < n; i++)

@@ -55,7 +55,7 @@ static void bn_free(BIGNUM **n)
 #define _cleanup_request_ _cleanup_(request_free)
 #define _cleanup_names_ _cleanup_(names_free)
 
-/* What OpenSSL says goes behind ours; its queue is empty afterwards. */
+/* Fails with OpenSSL's reason behind ours; OpenSSL's queue is empty afterwards. */
 static titan_status crypto_fail(struct titan_error *err, titan_status status, const char *what)
 {
     titan_assert(status != TITAN_OK);
@@ -100,7 +100,7 @@ enum pki_kind pki_uri_parse(const char *uri, const char **ret_name)
 
 /* --- in and out of PEM -------------------------------------------------------------------------------------------- */
 
-/* There is no terminal to ask at. */
+/* A password callback: there is no terminal to ask at. */
 static int no_password(char *out, int cap, int writing, void *data)
 {
     (void)out;
@@ -115,7 +115,7 @@ static BIO *reading(const void *data, size_t len)
     return len <= INT_MAX ? BIO_new_mem_buf(data ? data : "", (int)len) : NULL;
 }
 
-/* What was written into a memory BIO. */
+/* Takes the content of a memory BIO. */
 static titan_status take(BIO *from, struct buf *out, struct titan_error *err)
 {
     titan_assert(from);
@@ -191,11 +191,12 @@ titan_status pki_key_hash(const struct buf *pem, uint8_t hash[PKI_KEY_HASH], str
     return public_hash(key, hash, err);
 }
 
-/* A CA's differs from every name it signs: a subject that is also the issuer would pass for signed by itself. */
+/* Sets a name. A CA's name differs from every name it signs: a certificate with subject = issuer would count as
+ * self-signed. */
 static bool set_name(X509_NAME *name, const char *kind, const char *common)
 {
     titan_assert(kind[0]);
-    char text[65]; /* the limit of a CN */
+    char text[65]; /* limit of a CN */
     (void)snprintf(text, sizeof(text), "%s", common);
     return X509_NAME_add_entry_by_txt(name, "O", MBSTRING_UTF8, (const unsigned char *)kind, -1, -1, 0) == 1 &&
            X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8, (const unsigned char *)text, -1, -1, 0) == 1;
@@ -244,7 +245,7 @@ titan_status pki_request_check(const void *request, size_t len, uint8_t hash[PKI
 
 /* --- signing ------------------------------------------------------------------------------------------------------ */
 
-/* Random: nothing has to be remembered. Positive, so that it is as long in every encoding. */
+/* Sets a random serial, so that no state is needed; positive, so that every encoding has the same length. */
 static bool set_serial(X509 *x)
 {
     unsigned char bytes[SERIAL_BYTES];
@@ -300,7 +301,7 @@ static GENERAL_NAME *text_name(int type, const char *text)
     return name;
 }
 
-/* A DNS name or an address. */
+/* Makes a GENERAL_NAME from a DNS name or an address. */
 static GENERAL_NAME *host_name(const char *host)
 {
     unsigned char address[16];
@@ -395,7 +396,7 @@ static int64_t time_ms(const ASN1_TIME *t)
     return ASN1_TIME_to_tm(t, &tm) == 1 ? (int64_t)timegm(&tm) * 1000 : 0;
 }
 
-/* Text of a name without a NUL inside. */
+/* Copies a name without an inner NUL. */
 static bool name_text(const ASN1_IA5STRING *value, char *out, size_t cap)
 {
     int n = ASN1_STRING_length(value);
@@ -407,7 +408,7 @@ static bool name_text(const ASN1_IA5STRING *value, char *out, size_t cap)
     return true;
 }
 
-/* A certificate with two names of ours identifies no one. */
+/* Reads the names. A certificate with two names of ours identifies no one. */
 static void read_names(X509 *x, struct pki_certificate *c)
 {
     _cleanup_names_ GENERAL_NAMES *names = X509_get_ext_d2i(x, NID_subject_alt_name, NULL, NULL);
@@ -468,7 +469,7 @@ int64_t pki_renew_at_ms(const struct pki_certificate *c)
 
 /* --- checking ----------------------------------------------------------------------------------------------------- */
 
-/* Every certificate of a PEM text into the store, or (store NULL) behind its first into chain. */
+/* Adds every certificate of a PEM text to the store, or (store NULL) all but the first to chain. */
 static titan_status each_certificate(const struct buf *pem, X509_STORE *store, STACK_OF(X509) * chain,
                                      struct titan_error *err)
 {
@@ -482,7 +483,7 @@ static titan_status each_certificate(const struct buf *pem, X509_STORE *store, S
         if (!ok)
             return crypto_fail(err, TITAN_ENOMEM, "no memory for a chain of certificates");
     }
-    ERR_clear_error(); /* the end of the text is one */
+    ERR_clear_error(); /* OpenSSL reports the end of the text as an error */
     return n > 0 ? TITAN_OK : titan_fail(err, TITAN_EINVAL, "the CA's file has no certificate in PEM");
 }
 

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* policy.h - which role may call which method, as one table. docs/security.md shows it to people.
+/* policy.h - the table of roles and methods: which role may call which method. docs/security.md shows it to people.
  *
- * A method is found by its number, rpc_method.needs. A method without one has POLICY_NOTHING and is refused to
- * every caller; a number without a row does not build. */
+ * rpc_method.needs is a method's number. A method without a number has POLICY_NOTHING and is refused to every caller; a
+ * number without a row does not build. */
 #ifndef TITAN_DAEMON_AUTH_POLICY_H
 #define TITAN_DAEMON_AUTH_POLICY_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Columns of the table. An identity has one or more of them. */
+/* Columns of the table. An identity has one or more roles. */
 enum policy_role {
-    POLICY_UNAUTHENTICATED, /* has proved nothing: TLS without a certificate or token */
-    POLICY_ANONYMOUS,       /* plain TCP of a daemon that runs with --insecure */
+    POLICY_UNAUTHENTICATED, /* no proof: TLS without a certificate or token */
+    POLICY_ANONYMOUS,       /* plain TCP to a daemon with --insecure */
     POLICY_USER,
     POLICY_OPERATOR,
     POLICY_ADMIN,
@@ -23,14 +23,14 @@ enum policy_role {
 
 enum policy_cell {
     POLICY_NO,
-    POLICY_OWN,  /* on jobs of one's own; for a call without a job: what is one's own */
-    POLICY_VIEW, /* on all jobs, unless private_jobs is set: then as POLICY_OWN */
+    POLICY_OWN,  /* only the caller's own jobs, or own things for a call without a job */
+    POLICY_VIEW, /* all jobs, unless private_jobs is set: then as POLICY_OWN */
     POLICY_YES,
 };
 
 /* X(NAME, method, unauthenticated anonymous user operator admin node, AUDIT or READS)
- * - no, o own jobs, v own jobs and, without private_jobs, those of others, y yes. AUDIT: it changes something, so a
- * call of it is an event; refusals always are. */
+ * - = no; o = own jobs; v = own jobs and, without private_jobs, those of others; y = yes. AUDIT: the method changes
+ * something, so each call is an event. Refusals always are. */
 #define POLICY_TABLE(X)                                                                                                \
     X(SUBMIT, "/titan.v1.Titan/Submit", "-yyyy-", AUDIT)                                                               \
     X(GET_JOB, "/titan.v1.Titan/GetJob", "-yvyy-", READS)                                                              \
@@ -73,13 +73,13 @@ enum policy_method {
         POLICY_METHODS
 };
 
-/* The most that any of these roles (a set of POLICY_BIT) may. */
+/* The largest right of these roles (a set of POLICY_BIT). */
 enum policy_cell policy_look_up(unsigned method, unsigned roles);
-/* Full name, NULL for POLICY_NOTHING and beyond; its last part, "CancelJob", for people. */
+/* Full name; NULL for POLICY_NOTHING and beyond. policy_method_short: its last part, "CancelJob", for people. */
 const char *policy_method(unsigned method);
 const char *policy_method_short(unsigned method);
 bool policy_audits(unsigned method);
-/* Those that may call it, for a refusal: "an operator or admin". */
+/* The roles that may call it, as text for a refusal: "an operator or admin". */
 const char *policy_needs(unsigned method);
 
 #endif

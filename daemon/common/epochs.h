@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* epochs.h - what a number of an epoch from outside may be, and its other bounds. */
+/* epochs.h - bounds on epoch numbers and other epoch data from outside. */
 #ifndef TITAN_DAEMON_COMMON_EPOCHS_H
 #define TITAN_DAEMON_COMMON_EPOCHS_H
 
@@ -8,15 +8,15 @@
 
 #include "titan/internal/agent.pb-c.h"
 
-/* An acting leader's, or one that an agent has seen, is at most so far above the job's own: no run has that many, and
- * above the highest there could be no next one. */
+/* An acting leader's epoch, or one that an agent has seen, is at most this far above the job's. No run has that many,
+ * and above the largest number there could be no next epoch. */
 #define EPOCH_STEP_MAX (UINT64_C(1) << 32)
-#define EPOCH_ID_BYTES 16       /* of a communicator's id */
-#define EPOCH_HOLDERS_MAX 65536 /* of its state */
+#define EPOCH_ID_BYTES 16       /* bytes of a communicator id */
+#define EPOCH_HOLDERS_MAX 65536 /* holders of an epoch's state */
 
-/* A worker has one place in an epoch: as a member or as a departing rank. */
+/* Each worker has one place in the epoch: as a member or as a departing rank. */
 bool epoch_workers_distinct(const Titan__Internal__FormEpoch *f);
-/* ... and one among the holders of its state. */
+/* Each worker appears once among the holders of the epoch's state. */
 bool epoch_holders_distinct(const Titan__Internal__FormEpoch *f);
 
 #endif

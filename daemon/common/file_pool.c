@@ -13,24 +13,24 @@
 #include "base/slowest.h"
 #include "daemon/common/thread.h"
 
-#define LOOK_MS 100     /* how often it is looked for those that hang */
-#define PATIENCE_MS 500 /* at one task, before another thread takes the rest */
+#define LOOK_MS 100     /* time between checks for hanging tasks */
+#define PATIENCE_MS 500 /* time at one task before another thread takes the rest */
 #define STACK (1 << 20)
 
-/* What there is of one user; it goes when nothing of it waits and no thread is at any. */
+/* One user's tasks and threads; freed when no task waits and no thread works for it. */
 struct lot {
     struct lot *next;
     struct file_task *waiting, **last;
-    size_t bytes;          /* of what waits */
-    unsigned n, n_threads; /* tasks that wait; threads at others */
+    size_t bytes;          /* total of the waiting tasks */
+    unsigned n, n_threads; /* waiting tasks; working threads */
     char user[];           /* "" = the daemon */
 };
 
 struct thread {
     struct file_pool *owner;
     bool alive;
-    struct file_task *at; /* NULL = idle */
-    struct lot *lot;      /* that it is of */
+    struct file_task *at; /* task under way; NULL = idle */
+    struct lot *lot;      /* user of the task */
 };
 
 struct file_pool {
@@ -42,13 +42,13 @@ struct file_pool {
     void (*closed)(void *);
     void *data;
 
-    pthread_mutex_t lock; /* over the rest */
+    pthread_mutex_t lock; /* protects the following fields */
     pthread_cond_t more;
-    struct lot *lots; /* in the order of their turns */
+    struct lot *lots; /* ordered by turns */
     struct file_task *finished, **last_finished;
-    size_t bytes; /* of what waits, but the daemon's */
+    size_t bytes; /* total of the waiting tasks, without the daemon's */
     struct thread threads[FILE_THREADS_MAX];
-    unsigned refs; /* threads alive, and the loop */
+    unsigned refs; /* living threads, plus one for the loop */
     bool closing;
 };
 
@@ -69,7 +69,7 @@ uint32_t file_pool_deadline_ms(const struct file_pool *p)
 
 /* --- the threads -------------------------------------------------------------------------------------------------- */
 
-/* Locked; unlocks. The last one out frees. */
+/* Needs the lock, and releases it. The last reference frees the pool. */
 static void release(struct file_pool *p)
 {
     titan_assert(p->refs > 0);
@@ -83,7 +83,7 @@ static void release(struct file_pool *p)
     free(p);
 }
 
-/* Locked, as all up to thread_main(). Out of the list that *at is in, of which *tail is the end. */
+/* Unlinks *at from its list; *tail is the list's end. Needs the lock, like all functions up to thread_main(). */
 static struct file_task *unlink_task(struct file_task **at, struct file_task ***tail)
 {
     titan_assert(*at && *tail && !**tail);
@@ -123,7 +123,7 @@ static void lot_append(struct file_pool *p, struct lot *lot)
     *at = lot;
 }
 
-/* It has had its turn. */
+/* Moves the user behind all others, after its turn. */
 static void turn_over(struct file_pool *p, struct lot *lot)
 {
     lot_unlink(p, lot);
@@ -139,7 +139,7 @@ static void lot_trim(struct file_pool *p, struct lot *lot)
     free(lot);
 }
 
-/* NULL: out of memory. */
+/* NULL = out of memory. */
 static struct lot *lot_of(struct file_pool *p, const char *user)
 {
     struct lot *lot = p->lots;
@@ -167,7 +167,8 @@ static bool key_taken(const struct file_pool *p, const char *key)
     return false;
 }
 
-/* Another thread is a user's while more are left than it holds: half of all at most, and others find some. */
+/* May the user get another thread? Only while more threads are left than it holds: so it holds at most half of all, and
+ * other users find some. */
 static bool thread_left(const struct file_pool *p, const struct lot *lot)
 {
     unsigned left = FILE_THREADS_MAX;
@@ -176,7 +177,7 @@ static bool thread_left(const struct file_pool *p, const struct lot *lot)
     return left > lot->n_threads;
 }
 
-/* The first that may begin, of the first user with any; NULL: none. */
+/* The first task that may begin, of the first user with one; NULL = none. */
 static struct lot *next_lot(const struct file_pool *p, struct file_task ***ret)
 {
     for (struct lot *lot = p->lots; lot; lot = lot->next) {
@@ -212,7 +213,7 @@ static void *thread_main(void *arg)
         pthread_mutex_lock(&p->lock);
         t->at = NULL;
         t->lot->n_threads--;
-        turn_over(p, t->lot); /* those that have come meanwhile are before it */
+        turn_over(p, t->lot); /* users that came meanwhile go first */
         lot_trim(p, t->lot);
         if (atomic_load(&k->given_up)) {
             k->returned = true;
@@ -232,7 +233,7 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* Locked. A thread that is idle, or a new one; false when all are at work. */
+/* Needs the lock. Gets an idle thread, or starts one; false: all are at work. */
 static bool have_thread(struct file_pool *p)
 {
     titan_assert(p->refs > 0 && p->refs <= FILE_THREADS_MAX + 1);
@@ -251,7 +252,7 @@ static bool have_thread(struct file_pool *p)
     return free_one->alive;
 }
 
-/* Locked. Is one at work that will soon take the next task? */
+/* Needs the lock. Will a working thread soon take the next task? */
 static bool one_works(const struct file_pool *p, int64_t now)
 {
     for (size_t i = 0; i < FILE_THREADS_MAX; i++)
@@ -260,7 +261,8 @@ static bool one_works(const struct file_pool *p, int64_t now)
     return false;
 }
 
-/* Locked. So many hang that none of this user begins before one of them is back; 0: one could. */
+/* Needs the lock. Number of hanging threads, if no task of this user can begin before one returns; 0 = one could begin.
+ */
 static unsigned all_hang(const struct file_pool *p, const struct lot *lot)
 {
     unsigned hang = 0, own = 0;
@@ -273,7 +275,7 @@ static unsigned all_hang(const struct file_pool *p, const struct lot *lot)
     return FILE_THREADS_MAX - hang <= own ? hang : 0;
 }
 
-/* Locked. */
+/* Needs the lock. */
 static void call_thread(struct file_pool *p, int64_t now)
 {
     struct file_task **first;
@@ -312,8 +314,8 @@ static void on_wake(uv_async_t *wake)
         deliver(p);
 }
 
-/* Those that have had their time. What a thread has may come back while its owner is notified: then it is freed here.
- */
+/* Gives up tasks whose time is over (since_ms <= before_ms). A thread may return a task while its owner is notified;
+ * then the task is freed here. */
 static void give_up(struct file_pool *p, int64_t before_ms)
 {
     struct file_task *started[FILE_THREADS_MAX], *unstarted = NULL, **tail = &unstarted;
@@ -386,7 +388,7 @@ titan_status file_pool_open(uv_loop_t *loop, uint32_t deadline_ms, struct file_p
     return TITAN_OK;
 }
 
-/* Locked. Of users with nothing waiting each may have one task wait, however much of others does. */
+/* Needs the lock. A user without waiting tasks may always have one wait, however many of others do. */
 static titan_status has_room(const struct file_pool *p, const struct lot *lot, size_t bytes, struct titan_error *err)
 {
     if (!*lot->user)
@@ -401,7 +403,7 @@ static titan_status has_room(const struct file_pool *p, const struct lot *lot, s
     return TITAN_ELIMIT;
 }
 
-/* Locked. */
+/* Needs the lock. */
 static titan_status add(struct file_pool *p, struct file_task *k, struct titan_error *err)
 {
     if (p->handles)
@@ -446,7 +448,7 @@ titan_status file_pool_add(struct file_pool *p, struct file_task *k, const struc
     return status;
 }
 
-/* Locked. */
+/* Needs the lock. */
 static bool take_waiting(struct file_pool *p, const struct file_task *k)
 {
     for (struct lot *lot = p->lots; lot; lot = lot->next)
@@ -506,7 +508,7 @@ void file_pool_close(struct file_pool *p, void (*closed)(void *data), void *data
     titan_assert(p->handles == 0 && !p->closing);
     p->closed = closed;
     p->data = data;
-    p->handles = 2; /* nothing is added from here on */
+    p->handles = 2; /* no task is added from here on */
     give_up(p, INT64_MAX);
     deliver(p);
     pthread_mutex_lock(&p->lock);
@@ -523,7 +525,7 @@ struct await {
     struct file_task *task;
     pthread_mutex_t lock;
     pthread_cond_t through;
-    bool done, left; /* the task is run; its caller waits no longer */
+    bool done, left; /* done: the task has run; left: the caller no longer waits */
 };
 
 static void await_free(struct await *a)

@@ -19,7 +19,7 @@
 #include "base/hash.h"
 #include "daemon/common/file_pool.h"
 
-#define NAMES_MAX 65536 /* of a data root, for its mark */
+#define NAMES_MAX 65536 /* names of a data root that count for its mark */
 
 static titan_status token_read(const char *path, char ret[JOBS_TOKEN_MAX], struct titan_error *err)
 {
@@ -55,7 +55,7 @@ static titan_status open_folder(const char *path, char ret_token[JOBS_TOKEN_MAX]
 }
 
 struct opening {
-    struct file_task task; /* first */
+    struct file_task task; /* must be first */
     char state_dir[PATH_MAX], given[PATH_MAX], path[PATH_MAX], token[JOBS_TOKEN_MAX];
     struct titan_error err;
 };
@@ -68,7 +68,7 @@ static titan_status open_own(struct opening *o, struct titan_error *err)
     return open_folder(o->path, o->token, err);
 }
 
-/* Not made: the mount that belongs there may be missing. */
+/* Opens the configured folder, which is not created: a missing mount would be hidden. */
 static titan_status open_given(struct opening *o, struct titan_error *err)
 {
     titan_status status = TITAN_OK;
@@ -103,7 +103,7 @@ titan_status jobs_open(const char *state_dir, const char *given, uint32_t wait_m
     (void)snprintf(o->state_dir, sizeof(o->state_dir), "%s", state_dir);
     (void)snprintf(o->given, sizeof(o->given), "%s", given ? given : "");
     titan_status status = file_task_await(&o->task, &calls, wait_ms, err);
-    if (status == TITAN_ETIMEDOUT) { /* its thread has it */
+    if (status == TITAN_ETIMEDOUT) { /* the task's thread frees it */
         (void)titan_fail(err, status, "%s%s%s' does not answer within %u ms", given ? "storage.jobs_dir '" : "'",
                          given ? given : state_dir, given ? "" : "/jobs", wait_ms);
         titan_error_hint(err, "look at its file server; the coordinator can start when it answers");
@@ -158,7 +158,7 @@ titan_status jobs_check(const char *path, const char *token, const char *node, s
 
 /* --- configured roots --------------------------------------------------------------------------------------------- */
 
-/* Several nodes may make it at once: a link gets its name once, whole. */
+/* Reads or makes the root's token. Several nodes may make it at once: a link appears once, complete. */
 static titan_status root_token(const char *path, const char *node, char ret[JOBS_TOKEN_MAX], struct titan_error *err)
 {
     char file[PATH_MAX], own[PATH_MAX];
@@ -176,7 +176,7 @@ static titan_status root_token(const char *path, const char *node, char ret[JOBS
     return token_read(file, ret, err);
 }
 
-/* Of the names alone, in any order: sizes would have to be asked for one by one. */
+/* Hash of the names in any order; sizes would need one request each. */
 static titan_status names_mark(const char *path, char ret[ROOT_MARK_MAX], struct titan_error *err)
 {
     uint64_t sum = 0, n = 0;

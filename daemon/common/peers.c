@@ -22,7 +22,8 @@ struct name {
     struct name *next;
     struct peers *peers;
     uv_getaddrinfo_t lookup;
-    bool looking, known, old; /* old: look again, and use what is known meanwhile */
+    /* looking: a lookup is under way; old: look it up again, and use the known address meanwhile */
+    bool looking, known, old;
     struct sockaddr_storage address;
     char text[];
 };
@@ -32,7 +33,7 @@ struct peers {
     struct log log;
     uv_udp_t socket;
     uint16_t port;
-    int family; /* of its address */
+    int family; /* address family of its socket */
     peers_message_cb on_message;
     void *data;
     struct name *names;
@@ -46,7 +47,7 @@ struct peers {
 
 /* --- addresses ---------------------------------------------------------------------------------------------------- */
 
-/* "host:port", "[v6]:port" -> parts; false when it is neither. */
+/* "host:port", "[v6]:port" -> parts. False: neither form. */
 static bool split(const char *text, char host[256], uint16_t *ret_port)
 {
     const char *colon = strrchr(text, ':');
@@ -172,7 +173,8 @@ void peers_send(struct peers *p, const char *to, const Titan__Internal__PeerMess
         return;
     (void)titan__internal__peer_message__pack(message, bytes);
     const uv_buf_t buf = uv_buf_init((char *)bytes, (unsigned)len);
-    (void)uv_udp_try_send(&p->socket, &buf, 1, (const struct sockaddr *)&address); /* or it is lost, as any */
+    /* a failed send is a lost datagram */
+    (void)uv_udp_try_send(&p->socket, &buf, 1, (const struct sockaddr *)&address);
 }
 
 static void on_alloc(uv_handle_t *handle, size_t size, uv_buf_t *buf)
@@ -196,7 +198,7 @@ static void on_datagram(uv_udp_t *socket, ssize_t n, const uv_buf_t *buf, const 
     if (m && print_address(from, sender)) {
         p->on_message(m, sender, p->data);
     } else {
-        if (!p->refused_said && print_address(from, sender)) /* once: any host can send datagrams */
+        if (!p->refused_said && print_address(from, sender)) /* logged once: any host can send datagrams */
             tlog_warn(&p->log, "datagram refused", "from=%s reason=\"no message\"", sender);
         p->refused_said = true;
     }
@@ -212,7 +214,7 @@ static void on_socket_closed(uv_handle_t *handle)
     finish(p);
 }
 
-/* At boot a daemon may be there before the address is. */
+/* Lets the socket bind before the machine has the address: at boot the daemon may start earlier. */
 static bool may_bind_early(struct peers *p, int family)
 {
     const int on = 1;

@@ -13,7 +13,7 @@
 #define FIELD_STATE 3
 #define FIELD_STARTED 22
 
-/* "PID (NAME) STATE ppid ...", where NAME may hold anything; the exit status is the last field. */
+/* Parses "PID (NAME) STATE ppid ...". NAME may hold anything; the exit status is the last field. */
 bool process_stat_read(pid_t pid, struct process_stat *ret)
 {
     char path[64], text[1024];

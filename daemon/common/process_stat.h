@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* process_stat.h - a process as /proc/PID/stat has it (proc(5)). Any thread. */
+/* process_stat.h - a process in /proc/PID/stat (proc(5)). Any thread. */
 #ifndef TITAN_DAEMON_COMMON_PROCESS_STAT_H
 #define TITAN_DAEMON_COMMON_PROCESS_STAT_H
 
@@ -9,14 +9,15 @@
 
 struct process_stat {
     char state;       /* 'R', 'S', 'Z', ... */
-    uint64_t started; /* in ticks since the machine's start: with the pid, it is one process alone */
-    int status;       /* as wait() will give it, from when the process begins to end; 0 also where it is hidden: without
-                         CAP_SYS_PTRACE, of processes of other users and of processes that are not dumpable */
+    uint64_t started; /* ticks since the machine's start; with the pid it identifies one process */
+    /* as wait() will return it, from when the process begins to end. 0 also where it is hidden: without CAP_SYS_PTRACE,
+     * of processes of other users and of processes that are not dumpable */
+    int status;
 };
 
 bool process_stat_read(pid_t pid, struct process_stat *ret);
-/* It is ending, and how: exit code, or -1 and the signal. False also for the exit code 0, which a status that is hidden
- * looks like. */
+/* True: the process is ending, with an exit code, or with -1 and the signal. False also for exit code 0, which looks
+ * like a hidden status. */
 bool process_stat_ending(const struct process_stat *s, int *ret_code, int *ret_signal);
 
 #endif

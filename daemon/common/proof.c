@@ -34,7 +34,7 @@ void proof_add_epoch(struct proof_keys *keys, const Titan__Internal__FormEpoch *
     mac_wipe(key, sizeof(key));
 }
 
-/* As packed by us: both ends are of the same protocol. NULL = no memory. */
+/* Packs the message as the sender did: both ends have the same protocol. NULL = out of memory. */
 static uint8_t *packed(const Titan__Internal__PeerMessage *m, size_t *ret_len)
 {
     Titan__Internal__PeerMessage bare = *m;
@@ -77,7 +77,7 @@ int proof_find(const Titan__Internal__PeerMessage *m, const struct proof_keys *k
 
 void proof_term(const uint8_t secret[MAC_BYTES], uint64_t term, uint8_t ret[MAC_BYTES])
 {
-    const uint64_t bytes = htole64(term); /* a backup is put back on any machine */
+    const uint64_t bytes = htole64(term); /* fixed byte order: a backup may be restored on any machine */
     mac_derive(secret, "titan term", &bytes, sizeof(bytes), ret);
 }
 
@@ -88,7 +88,7 @@ void proof_leader_epoch(const Titan__Internal__FormEpoch *shrunk, const Protobuf
     mac_derive(shrunk->key.data, "titan delegated", comm_id->data, comm_id->len, ret);
 }
 
-/* What is said of an epoch, as bytes: job, number, communicator id. */
+/* The bytes that identify an epoch: job, number, communicator id. */
 static size_t about(const Titan__Internal__FormEpoch *form, uint8_t out[32])
 {
     const size_t id = form->comm_id.len < 16 ? form->comm_id.len : 16;

@@ -25,9 +25,9 @@
 
 #define GROUPS_MAX 1024
 #define PASSWD_BYTES 65536
-#define OOM_BEFORE_US 500 /* a worker is taken before its agent */
+#define OOM_BEFORE_US 500 /* the OOM killer takes a worker before its agent */
 #define OOM_MOST 1000     /* proc(5) */
-#define OWN_ENV 5         /* HOME, USER, LOGNAME, PATH, and the end */
+#define OWN_ENV 5         /* HOME, USER, LOGNAME, PATH, NULL */
 #define OWN_PATH "PATH=/usr/local/bin:/usr/bin:/bin"
 
 struct user {
@@ -37,7 +37,7 @@ struct user {
 
 /* --- before it is the user ---------------------------------------------------------------------------------------- */
 
-/* Only root may have put it there: what root starts is not the agent's to choose. */
+/* Checks that only root may have installed the program: the agent must not choose what root starts. */
 static titan_status check_program(const char *path, struct titan_error *err)
 {
     struct stat st;
@@ -65,8 +65,8 @@ titan_status spawn_policy_check(const struct spawn_policy *p, const struct spawn
     return check_program(p->worker, err);
 }
 
-/* A folder that the agent has just made is still its own: it is given to the user, and keeps its group, by which titand
- * reads it. */
+/* A folder that the agent has just made belongs to the agent. It is given to the user and keeps its group, by which
+ * titand reads it. */
 static titan_status take_folder(const struct spawn_policy *p, const struct spawn_request *r, int folder,
                                 struct titan_error *err)
 {
@@ -115,7 +115,7 @@ static titan_status find_user(const struct spawn_policy *p, uid_t uid, struct us
     return TITAN_OK;
 }
 
-/* Of this process, while its files in /proc are still its own. */
+/* Raises this process's OOM score, while its files in /proc are still its own. */
 static void oom_before_agent(void)
 {
     char text[24] = "";
@@ -127,7 +127,7 @@ static void oom_before_agent(void)
     (void)!pwrite(fd, text, strlen(text), 0);
 }
 
-/* For good: tried, not believed. */
+/* Becomes the user for good, and verifies it by trying to return. */
 static titan_status become(uid_t uid, const struct user *u, struct titan_error *err)
 {
     uid_t real, effective, saved;
@@ -159,7 +159,7 @@ static titan_status check_way(const struct spawn_request *r, int folder, struct 
                       r->uid, r->directory);
 }
 
-/* The group's files, too, are the user's to remove: so the user makes these folders. */
+/* Makes the log folders as the user, so that the user can also remove the group's files. */
 static titan_status open_log(const struct spawn_request *r, int folder, int *ret, struct titan_error *err)
 {
     char name[64];
@@ -182,8 +182,8 @@ static titan_status open_log(const struct spawn_request *r, int folder, int *ret
     return TITAN_OK;
 }
 
-/* By this list what is made in the folder is its group's to change, too: titand removes it with its job. A job before
- * this one may have shared the folder and has a longer list. A file system without lists leaves it to the user. */
+/* Sets a default ACL: the folder's group may change new files, so titand removes them with the job. An earlier job may
+ * have shared the folder and has a longer list. On a file system without ACLs this is left to the user. */
 static void let_group_remove(void)
 {
     const struct {
@@ -196,7 +196,7 @@ static void let_group_remove(void)
     (void)setxattr(".", "system.posix_acl_default", &list, sizeof(list), XATTR_CREATE);
 }
 
-/* Signals as after a fresh login, but for those that stop a node (daemon/agent/shell/worker_process.c). */
+/* Resets signals as after a fresh login, except signals that stop a node (daemon/agent/shell/worker_process.c). */
 static void reset_signals(void)
 {
     sigset_t stops;
@@ -209,8 +209,8 @@ static void reset_signals(void)
     (void)sigprocmask(SIG_SETMASK, &stops, NULL);
 }
 
-/* 0 to 2, then what the worker gets; nothing else but the report, which closes by itself. They are first moved to where
- * none is in the way of another. */
+/* Sets descriptors 0 to 2, then the worker's; all others close, and report closes at exec. They first move to high
+ * numbers, so that none is in another's way. */
 static titan_status set_descriptors(const int fds[SPAWN_FDS], size_t n_fds, int log, int *report,
                                     struct titan_error *err)
 {

@@ -10,21 +10,21 @@
 #define SPAWN_NO_GROUP ((gid_t)-1)
 
 struct spawn_policy {
-    uid_t agent;           /* titand's: the one that may ask */
-    uid_t uid_min;         /* below are the system's */
+    uid_t agent;           /* titand's uid: the only one that may ask */
+    uid_t uid_min;         /* lower uids are the system's */
     gid_t group;           /* users must be in it; SPAWN_NO_GROUP = any */
     char worker[PATH_MAX]; /* titan-worker, as installed */
     uint64_t memory;       /* the machine's bytes and processors */
     uint32_t cpus;
 };
 
-/* TITAN_EPERM or TITAN_EINVAL: what the request asks for beyond that, in one line. What it takes a name service or the
- * job's folder to find out, the child does. */
+/* TITAN_EPERM or TITAN_EINVAL: the request exceeds the policy; err has one line. The child checks what needs a name
+ * service or the job's folder. */
 titan_status spawn_policy_check(const struct spawn_policy *p, const struct spawn_request *r,
                                 struct titan_error *err) TITAN_MUST_USE;
 
-/* In the child, as root: becomes the user and then the worker. fds: of the request. report closes when the worker runs;
- * before that, it gets the text of what went wrong, and the child exits with the status, negated. */
+/* Runs in the child as root: becomes the user, then the worker. fds: those of the request. report closes when the
+ * worker runs. On a failure report gets the text, and the child exits with the negated status. */
 void spawn_child_run(const struct spawn_policy *p, const struct spawn_request *r, const int fds[SPAWN_FDS],
                      size_t n_fds, int report) __attribute__((noreturn));
 

@@ -19,7 +19,7 @@
 #define OTHER_ABI 0xffffffffu
 #else
 #define ARCHITECTURE AUDIT_ARCH_X86_64
-#define OTHER_ABI 0x40000000u /* x32 numbers its calls from here */
+#define OTHER_ABI 0x40000000u /* x32 calls are numbered from here */
 #endif
 
 #define NAMESPACES                                                                                                     \
@@ -88,7 +88,7 @@ static const uint32_t denied[] = {
 };
 
 #define NUMBER offsetof(struct seccomp_data, nr)
-#define FLAGS offsetof(struct seccomp_data, args[0]) /* its lower half: both architectures are little-endian */
+#define FLAGS offsetof(struct seccomp_data, args[0]) /* lower half: both architectures are little-endian */
 
 titan_status spawn_filter_set(struct titan_error *err)
 {
@@ -99,7 +99,7 @@ titan_status spawn_filter_set(struct titan_error *err)
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, NUMBER),
         BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, OTHER_ABI, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        /* Its flags are in memory, where a filter does not look: libc then takes clone(). */
+        /* clone3 has its flags in memory, invisible to a filter: ENOSYS makes libc use clone(). */
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
     };

@@ -11,7 +11,7 @@
 
 #include "base/cleanup.h"
 
-#define NUMBER_MAX ((UINT64_C(1) << 53) - 1) /* of jobs and workers (proto/ranges.h) */
+#define NUMBER_MAX ((UINT64_C(1) << 53) - 1) /* job and worker numbers (proto/ranges.h) */
 #define STRINGS 5                            /* page, host, directory, run, ports; the environment follows */
 #define CPUS_MAX 16777216
 
@@ -26,7 +26,8 @@ struct head {
 bool spawn_env_allowed(const char *entry)
 {
     static const char *const allowed[] = {"LANG=", "LC_", "TZ=", "ASAN_OPTIONS=", "UBSAN_OPTIONS=", "LSAN_OPTIONS="};
-    /* Of the libraries: some name a library to load, a file to write or a file that names these. */
+    /* Variables of libraries without a path: others name a library to load, a file to write, or a file that names
+     * these. */
     static const char *const without_path[] = {"OMP_", "TITAN_", "NCCL_", "DNNL_", "CUDA_"};
     const size_t name = strspn(entry, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
     if (name == 0 || entry[name] != '=' || (entry[0] >= '0' && entry[0] <= '9'))
@@ -42,7 +43,7 @@ bool spawn_env_allowed(const char *entry)
 
 /* --- requests ----------------------------------------------------------------------------------------------------- */
 
-/* The next string of a packet; NULL: there is none whole. */
+/* The next string of a packet; NULL = none is complete. */
 static const char *take(const char **at, const char *end)
 {
     titan_assert(*at <= end);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spawn_frames.h - what an agent and titan-spawnd send each other: one frame a packet of a SEQPACKET Unix socket, with
- * descriptors. A frame is a struct of numbers in the machine's order, and of a start the strings behind it.
+/* spawn_frames.h - messages between an agent and titan-spawnd: one frame per packet of a SEQPACKET Unix socket, with
+ * descriptors. A frame is a struct of numbers in the machine's byte order; in a start the strings follow.
  *
  *   start   descriptors of SPAWN_FDS ──► started, with the process's pidfd; or refused, with the reason
  *   signal                           ──► done, or refused
  *   ask                              ──► end: whether the worker runs, and how it ended
- *   limits                           ──► held: what workers can be limited in, and why not in all
+ *   limits                           ──► held: the limits that workers can have, and why not all
  *
- * A connection has one request at a time. Numbers of workers are the coordinator's, and never used again. */
+ * A connection has one request at a time. Worker numbers are the coordinator's, and are never reused. */
 #ifndef TITAN_DAEMON_SPAWN_SPAWN_FRAMES_H
 #define TITAN_DAEMON_SPAWN_SPAWN_FRAMES_H
 
@@ -35,9 +35,9 @@ enum spawn_kind {
     SPAWN_HELD
 };
 
-/* The descriptors of a start, in this order; without a flight recorder the last is missing. */
+/* Descriptors of a start, in this order; without a flight recorder the last is missing. */
 enum spawn_fd {
-    SPAWN_FOLDER, /* the job's, O_PATH */
+    SPAWN_FOLDER, /* the job's folder, O_PATH */
     SPAWN_DOOR,   /* the folder of the agent's socket, O_PATH: others cannot walk there */
     SPAWN_PAGE,
     SPAWN_FLIGHT,
@@ -46,8 +46,8 @@ enum spawn_fd {
 
 struct spawn_request {
     uint32_t kind;
-    uint64_t worker_id, job_id; /* of limits: 0 */
-    /* Of a start. */
+    uint64_t worker_id, job_id; /* 0 in a limits request */
+    /* Start only. */
     uid_t uid;
     uint64_t memory;  /* bytes; 0 = no limit */
     uint32_t cpus;    /* in thousandths; 0 = no limit */
@@ -55,12 +55,12 @@ struct spawn_request {
     const char *host;
     const char *directory; /* the job's folder */
     const char *run;
-    const char *ports;              /* that it may listen at; "" = any */
+    const char *ports;              /* ports that the worker may listen at; "" = any */
     const char *env[SPAWN_ENV_MAX]; /* NAME=VALUE */
     size_t n_env;
-    /* Of a signal: SIGKILL or SIGTERM. */
+    /* Signal only: SIGKILL or SIGTERM. */
     int signal;
-    /* Of an ask: a worker that has ended need not be kept after its answer. */
+    /* Ask only: titan-spawnd may forget an ended worker after the answer. */
     bool forget;
 };
 
@@ -73,27 +73,27 @@ struct spawn_reply {
     uint32_t state; /* enum spawn_state */
     uint32_t uid;
     int32_t pid;
-    /* Of the end: code -1: by a signal, or unknown where signal is 0. A refusal's code is its titan_status. */
+    /* End: code -1 = ended by a signal; signal 0 then = unknown. Refusal: code is its titan_status. */
     int32_t code, signal;
-    uint32_t held;                   /* SPAWN_HELD_*: what workers can be limited in */
-    uint64_t oom_kills, limit, peak; /* of its cgroup's memory; 0 = not known */
-    char text[SPAWN_TEXT];           /* why not, or not in all, ended by a NUL */
+    uint32_t held;                   /* SPAWN_HELD_*: limits that workers can have */
+    uint64_t oom_kills, limit, peak; /* memory of its cgroup; 0 = unknown */
+    char text[SPAWN_TEXT];           /* why refused or limited, NUL-terminated */
 };
 
-/* The request in a packet and as many descriptors. Strings of *ret lie in data. TITAN_EINVAL says what is wrong: sizes,
- * numbers, names of the environment (no LD_*), paths that are not absolute. */
+/* Parses a request of one packet with n_fds descriptors. Strings of *ret point into data. TITAN_EINVAL names the fault:
+ * sizes, numbers, environment names (no LD_*), paths that are not absolute. */
 titan_status spawn_request_parse(const void *data, size_t len, size_t n_fds, struct spawn_request *ret,
                                  struct titan_error *err) TITAN_MUST_USE;
-/* The packet of a request: its length, 0 = it has no room in cap bytes. */
+/* Packs a request. Returns its length; 0 = it does not fit into cap bytes. */
 size_t spawn_request_pack(const struct spawn_request *r, void *out, size_t cap);
-/* TITAN_ECORRUPT: it is no reply, or to another request. */
+/* TITAN_ECORRUPT: not a reply, or a reply to another request. */
 titan_status spawn_reply_check(const struct spawn_reply *reply, size_t len, uint64_t worker_id,
                                struct titan_error *err) TITAN_MUST_USE;
-/* NAME=VALUE that a worker may have: what is allowed names no path, so the worker loads and writes nothing by it. */
+/* May a worker have this NAME=VALUE? No allowed variable names a path, so the worker loads and writes nothing by it. */
 bool spawn_env_allowed(const char *entry);
 
-/* One packet. *ret_fds: those that came with it, the caller's; at most SPAWN_FDS. TITAN_EPEER: the other side has
- * closed; TITAN_EAGAIN: there is none yet. */
+/* Receives one packet. *ret_fds: its descriptors, at most SPAWN_FDS; the caller owns them. TITAN_EPEER: the other side
+ * has closed; TITAN_EAGAIN: no packet yet. */
 titan_status spawn_receive(int socket, void *out, size_t cap, size_t *ret_len, int ret_fds[SPAWN_FDS],
                            size_t *ret_n_fds, struct titan_error *err) TITAN_MUST_USE;
 titan_status spawn_send(int socket, const void *data, size_t len, const int *fds, size_t n_fds,

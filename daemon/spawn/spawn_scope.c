@@ -20,9 +20,9 @@
 #define SCOPE "/" SLICE "/" UNIT ".scope"
 #define WAIT_MS 10000
 #define ANSWER_BYTES 256
-#define INIT_SCOPE "/init.scope" /* systemd's own, of the folder that all of its units are in */
+#define INIT_SCOPE "/init.scope" /* systemd's own scope, in the folder of all its units */
 
-/* Where units have their folders. */
+/* Finds the folder of systemd's units. */
 static titan_status find_units(char out[PATH_MAX], struct titan_error *err)
 {
     static const char *const mounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
@@ -53,8 +53,8 @@ static bool has_processes(const char *folder)
     return file_read(path, 65536, &text, NULL) == TITAN_OK && text.len > 0;
 }
 
-/* Of no parent: it outlives this process, and nothing waits for its end. argv in the folder main_group, "" = here; what
- * it prints goes to out, -1 = nowhere. */
+/* Starts argv detached: it outlives this process, and nothing waits for its end. It runs in cgroup main_group ("" =
+ * here). Its output goes to out (-1 = nowhere). */
 static titan_status launch(char *const argv[], const char *main_group, int out, struct titan_error *err)
 {
     titan_assert(argv[0][0] == '/');
@@ -77,7 +77,7 @@ static titan_status launch(char *const argv[], const char *main_group, int out, 
     return TITAN_OK;
 }
 
-/* The holder closes the pipe when it runs, and systemd-run that has failed does by ending. */
+/* Makes the scope. The holder closes the pipe once it runs; a failed systemd-run closes the pipe by ending. */
 static titan_status make_scope(char *self, const char *folder, struct titan_error *err)
 {
     static char slice[] = "--slice=" SLICE, unit[] = "--unit=" UNIT;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spawn_scope.h - the cgroup of workers where systemd runs: titan-workers.scope of titan.slice (Delegate=yes).
+/* spawn_scope.h - the workers' cgroup under systemd: titan-workers.scope of titan.slice (Delegate=yes).
  *
- * It is no service's: restarts of titand and titan-spawnd and reloads of systemd leave it and the limits in it as they
- * are. systemd keeps a scope while a process is in it. That is the holder, titan-spawnd --hold, in main/. */
+ * It belongs to no service: restarts of titand and titan-spawnd and reloads of systemd keep it and its limits. systemd
+ * keeps a scope while it has a process. That process is the holder, titan-spawnd --hold, in main/. */
 #ifndef TITAN_DAEMON_SPAWN_SPAWN_SCOPE_H
 #define TITAN_DAEMON_SPAWN_SPAWN_SCOPE_H
 
@@ -10,11 +10,10 @@
 
 #include "base/error.h"
 
-/* Its folder. One that is there costs no call of systemd; else systemd is asked to make it (systemd-run), and waited
- * for at most ten seconds. What the next call finds is the same in all cases. */
+/* out: the scope's folder. An existing scope costs no call of systemd. Otherwise systemd-run makes it, within ten
+ * seconds. The next call finds the same in all cases. */
 titan_status spawn_scope_open(char out[PATH_MAX], struct titan_error *err) TITAN_MUST_USE;
-/* The holder: closes all descriptors, is no choice of the kernel's when memory ends (where it may), and ends by
- * SIGTERM. */
+/* The holder closes all descriptors, avoids the OOM killer (where it may), and ends by SIGTERM. */
 void spawn_scope_hold(void) __attribute__((noreturn));
 
 #endif

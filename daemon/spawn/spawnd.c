@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spawnd.c - titan-spawnd: starts workers as the users of their jobs, and is their parent; docs/man/titan-spawnd.8.
  *
- * One thread, which waits for nothing but its events: what may take long (a name service, a folder on a file server) is
- * done by the child. A worker is kept here from its start until the agent has asked for its end. What the next
- * titan-spawnd needs of it, is a file in the state folder: that one watches the worker, and is not its parent. */
+ * One thread, which waits only for its events. The child does everything slow (a name service, a folder on a file
+ * server). titan-spawnd keeps a worker from its start until the agent has asked for its end. A file in the state folder
+ * has what the next titan-spawnd needs: that one watches the worker, and is not its parent. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -42,9 +42,7 @@
 #define DEFAULT_STATE "/run/titan-spawnd"
 #define UID_MIN 1000
 #define CONNECTIONS_MAX 64
-#define WORKERS_MAX                                                                                                    \
-    4096 /* with those that have ended and that no agent has asked for; then the oldest of these goes                  \
-          */
+#define WORKERS_MAX 4096 /* includes ended workers that no agent has asked for; the oldest of these goes first */
 #define RECORD_BYTES 256
 #define SWEEP_MS 100
 #define CGROUP_AUTO "auto"
@@ -54,20 +52,20 @@ struct source {
 };
 
 struct connection {
-    struct source source; /* first */
+    struct source source; /* must be first */
     struct connection *next;
     int fd;
 };
 
 struct worker {
-    struct source process, report; /* first: process */
+    struct source process, report; /* process must be first */
     struct worker *next;
     uint64_t id, job_id;
     uid_t uid;
     pid_t pid;
-    uint64_t started;      /* process_stat.started */
-    int pidfd, report_fd;  /* report_fd: of the child that is not yet a worker; -1 */
-    struct connection *by; /* asked for the start, and hears of it; NULL: it has gone */
+    uint64_t started;      /* from process_stat.started */
+    int pidfd, report_fd;  /* report_fd: from the child that is not yet a worker; -1 = none */
+    struct connection *by; /* asked for the start and gets the answer; NULL = gone */
     bool child, ended;
     int code, signal;
     uint64_t oom_kills, limit, peak;
@@ -78,11 +76,11 @@ struct spawnd {
     struct spawn_policy policy;
     struct log log;
     int epoll, listener, n_connections, n_workers;
-    bool sweeps; /* cgroups of workers that have ended may be left */
+    bool sweeps; /* cgroups of ended workers may be left */
     struct source listening;
     struct connection *connections;
-    struct worker *workers;                 /* the newest first */
-    char state[PATH_MAX], cgroup[PATH_MAX]; /* cgroup: that of workers are in; "" = none */
+    struct worker *workers;                 /* newest first */
+    char state[PATH_MAX], cgroup[PATH_MAX]; /* cgroup: parent of the workers' cgroups; "" = none */
     char no_cgroup[SPAWN_TEXT];             /* why there is none */
     struct cgroup_holds holds;
 };
@@ -94,7 +92,8 @@ static bool watch(const struct spawnd *s, int fd, struct source *source)
     return epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-/* Children that have not become workers hold copies of every descriptor, and an epoll goes by these, too. */
+/* Removes fd from epoll before closing it: children that are not yet workers hold copies of it, and epoll watches these
+ * too. */
 static void forget_fd(const struct spawnd *s, int *fd)
 {
     if (*fd < 0)
@@ -113,7 +112,7 @@ static struct worker *worker_find(const struct spawnd *s, uint64_t id)
 
 /* --- a worker's cgroup -------------------------------------------------------------------------------------------- */
 
-/* --cgroup auto. Without one workers run all the same, those without limits. */
+/* --cgroup auto. Without a cgroup, workers without limits still run. */
 static void cgroup_find(struct spawnd *s)
 {
     struct titan_error err = {0};
@@ -125,8 +124,8 @@ static void cgroup_find(struct spawnd *s)
     tlog_warn(&s->log, "workers have no cgroups, and cannot be limited", "reason=\"%s\"", err.msg);
 }
 
-/* Processes are in the leaves alone, else the kernel hands no controller on: those that are in the folder go to main/.
- */
+/* Opens the cgroup. The kernel hands controllers on only if processes are in leaves: processes in the folder move to
+ * main/. */
 static void cgroup_open(struct spawnd *s)
 {
     char main_group[PATH_MAX + 8], procs[PATH_MAX + 32];
@@ -145,8 +144,8 @@ static void cgroup_open(struct spawnd *s)
                   s->holds.memory, s->holds.cpus);
 }
 
-/* What workers' cgroups can be limited in now. why: what keeps them from the rest, and what to do; "" = nothing does.
- */
+/* Limits that workers' cgroups can have now. why: the reason for the missing ones, and the remedy; "" = none is
+ * missing. */
 static struct cgroup_holds cgroup_held(const struct spawnd *s, char why[SPAWN_TEXT])
 {
     const struct cgroup_holds none = {.memory = false};
@@ -199,7 +198,7 @@ static void cgroup_close(struct spawnd *s, struct worker *w)
     (void)cgroup_write(w->cgroup, "cgroup.kill", "1");
 }
 
-/* Removes cgroups of workers that have ended. False: none is left that still has a process. */
+/* Removes cgroups of ended workers. False: no such cgroup still has a process. */
 static bool cgroup_sweep(const struct spawnd *s)
 {
     DIR *dir = s->cgroup[0] ? opendir(s->cgroup) : NULL;
@@ -275,20 +274,20 @@ static struct worker *worker_new(struct spawnd *s, uint64_t id)
 
 /* --- ends --------------------------------------------------------------------------------------------------------- */
 
-/* Of its group and cgroup too, where it still is the one that has its number. */
+/* Signals the worker, its group and its cgroup, if the pid is still the worker's. */
 static bool worker_signal(const struct worker *w, int signal)
 {
     if (w->ended)
         return false;
-    titan_assert(w->pid > 1 && w->pidfd >= 0); /* never all processes */
+    titan_assert(w->pid > 1 && w->pidfd >= 0); /* never signal all processes */
     const bool sent = pidfd_send_signal(w->pidfd, signal, NULL, 0) == 0;
     if (signal == SIGKILL && w->cgroup[0])
         (void)cgroup_write(w->cgroup, "cgroup.kill", "1");
     return kill(-w->pid, signal) == 0 || sent;
 }
 
-/* Its number is not free before it is reaped, so its group is killed before that. One that is not our child is reaped
- * by another, and how it ended is known only if it is seen to end. */
+/* The worker has ended. Its pid is not free before it is reaped, so its group is killed first. A worker that is not our
+ * child is reaped by another process; how it ended is known only if it is seen to end. */
 static void worker_ended(struct spawnd *s, struct worker *w)
 {
     siginfo_t info = {0};
@@ -322,7 +321,7 @@ static void connection_close(struct spawnd *s, struct connection *c)
     *at = c->next;
     s->n_connections--;
     for (struct worker *w = s->workers; w; w = w->next)
-        if (w->by == c) { /* no agent would know that it runs */
+        if (w->by == c) { /* no agent would know that the worker runs */
             w->by = NULL;
             (void)worker_signal(w, SIGKILL);
         }
@@ -356,7 +355,7 @@ static void refuse(struct spawnd *s, struct connection *c, uint64_t worker_id, t
 
 /* --- starts ------------------------------------------------------------------------------------------------------- */
 
-/* fork() into the worker's cgroup, with a descriptor of the child: there is no moment in which it is elsewhere. */
+/* fork() into the worker's cgroup, with a pidfd: the child is never elsewhere. */
 static pid_t fork_into(const char *cgroup, int *ret_pidfd)
 {
     _cleanup_fd_ int folder = cgroup[0] ? open(cgroup, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -365,7 +364,7 @@ static pid_t fork_into(const char *cgroup, int *ret_pidfd)
                              .exit_signal = SIGCHLD,
                              .cgroup = (uint64_t)(folder >= 0 ? folder : 0)};
     pid_t pid = (pid_t)syscall(SYS_clone3, &how, sizeof(how));
-    if (pid >= 0 || errno != ENOSYS) /* which a filter of namespaces says (RestrictNamespaces=) */
+    if (pid >= 0 || errno != ENOSYS) /* ENOSYS comes from a filter of namespaces (RestrictNamespaces=) */
         return pid;
     pid = fork();
     if (pid <= 0)
@@ -427,7 +426,7 @@ static titan_status start(struct spawnd *s, struct connection *c, const struct s
     return TITAN_OK;
 }
 
-/* The child has become the worker, or says why it has not. */
+/* The child has become the worker, or reports why not. */
 static void on_report(struct spawnd *s, struct worker *w)
 {
     char text[SPAWN_TEXT] = "";
@@ -448,7 +447,7 @@ static void on_report(struct spawnd *s, struct worker *w)
         return;
     }
     siginfo_t end = {0};
-    /* Its end may have been seen before its report. */
+    /* The child's end may have been seen before its report. */
     if (!w->ended && waitid(P_PIDFD, (id_t)w->pidfd, &end, WEXITED) == 0 && end.si_code == CLD_EXITED)
         w->code = end.si_status;
     if (c)
@@ -557,7 +556,7 @@ static void on_listener(struct spawnd *s)
 
 /* --- begin and go on ---------------------------------------------------------------------------------------------- */
 
-/* One of an earlier titan-spawnd: it runs and is watched, or is gone. */
+/* Adopts a worker of an earlier titan-spawnd: it runs and is watched, or is gone. */
 static void adopt(struct spawnd *s, uint64_t id, const char *text)
 {
     int pid, ended, code, signal;
@@ -582,7 +581,7 @@ static void adopt(struct spawnd *s, uint64_t id, const char *text)
         (void)snprintf(w->cgroup, sizeof(w->cgroup), "%.4000s/" CGROUP_WORKER "%" PRIu64, s->cgroup, id);
     if (!ended && (w->pidfd = pidfd_open(pid, 0)) >= 0) {
         (void)fcntl(w->pidfd, F_SETFD, FD_CLOEXEC);
-        /* Looked at after the descriptor was opened: both speak of the same process. */
+        /* Read after the descriptor was opened, so both are of the same process. */
         w->ended = !process_stat_read(pid, &stat) || stat.started != started || !watch(s, w->pidfd, &w->process);
     }
     if (w->ended)
@@ -635,7 +634,7 @@ static titan_status run(struct spawnd *s, struct titan_error *err)
     for (;;) {
         struct epoll_event event;
         titan_assert(s->n_connections <= CONNECTIONS_MAX);
-        /* One at a time: what one does may free what the next is of. */
+        /* One event at a time: handling one may free the next one's object. */
         const int n = epoll_wait(s->epoll, &event, 1, s->sweeps ? SWEEP_MS : -1);
         if (n < 0 && errno != EINTR)
             return titan_fail_errno(err, "cannot wait for events");
@@ -690,7 +689,7 @@ static titan_status configure(struct spawnd *s, const struct args *args, struct 
     if (!found)
         return titan_fail(err, TITAN_ENOTFOUND, "--user: this machine has no user '%s'", user);
     s->policy.agent = found->pw_uid;
-    /* Loads the name services' libraries: else each start does, in its child. */
+    /* Loads the name services' libraries now; otherwise each start would load them, in its child. */
     (void)getgrouplist(user, found->pw_gid, groups, &n_groups);
     s->policy.group = SPAWN_NO_GROUP;
     const struct group *members = group ? getgrnam(group) : NULL;
@@ -718,7 +717,7 @@ static titan_status begin(struct spawnd *s, const struct args *args, struct tita
         return titan_fail_errno(err, "cannot make an epoll");
     cgroup_find(s);
     cgroup_open(s);
-    s->sweeps = true; /* what an earlier one has left */
+    s->sweeps = true; /* an earlier titan-spawnd may have left cgroups */
     TRY(adopt_all(s, err));
     TRY(listen_at(args_text(args, "socket", DEFAULT_SOCKET), s->policy.agent, &s->listener, err));
     if (!watch(s, s->listener, &s->listening))
