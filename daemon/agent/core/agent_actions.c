@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent_actions.c - what the core wants done (agent_core.h): a list in an arena of its own. */
+/* agent_actions.c - the core's list of actions (agent_core.h), in its own arena. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -33,7 +33,7 @@ typedef Titan__Internal__FormEpoch form_epoch;
 typedef Titan__Internal__AgentJobRecord job_record;
 typedef Titan__Internal__PeerMessage peer_message;
 
-#define HEARTBEAT_MS 200 /* of a coordinator that does not say */
+#define HEARTBEAT_MS 200 /* until a coordinator gives its interval */
 #define AWAY_MS 1000
 #define HEARTBEATS_KEPT 64
 #define ENDED_KEPT 64
@@ -47,13 +47,13 @@ typedef Titan__Internal__PeerMessage peer_message;
 /* A report that must arrive, packed. */
 struct report {
     struct report *next;
-    bool sent; /* in this session */
+    bool sent; /* sent in this session */
     int64_t sent_at;
     size_t len;
     uint8_t bytes[];
 };
 
-enum end_cause { END_BY_ITSELF, END_ASKED, END_HUNG }; /* why it will end, if the agent made it end */
+enum end_cause { END_BY_ITSELF, END_ASKED, END_HUNG }; /* the reason, if the agent ended the worker */
 
 struct agent_worker {
     struct agent_worker *next;
@@ -62,21 +62,21 @@ struct agent_worker {
     char address[256];
     enum end_cause end;
     bool killed;
-    bool forged; /* it has spoken for another one */
-    char *fault; /* the illegal thing it said, for which it is killed; NULL = none */
+    bool forged; /* it claimed to be another worker */
+    char *fault; /* the illegal message or page it is killed for; NULL = none */
     struct agent_sample sample;
     struct watch watch;
-    uint64_t commanded_epoch;                  /* newest it was told to form */
-    Titan__Internal__WorkerQuiesced *quiesced; /* what it said last when it left an epoch; owned */
-    agent_message *progress;                   /* its newest; owned */
-    bool progress_kept;                        /* it is or was among the reports that are kept */
-    uint64_t revoked_epoch;                    /* must be out of it; 0 = of none */
+    uint64_t commanded_epoch;                  /* newest epoch of a command to form */
+    Titan__Internal__WorkerQuiesced *quiesced; /* its last report of leaving an epoch; owned */
+    agent_message *progress;                   /* newest progress report; owned */
+    bool progress_kept;                        /* the progress report is or was in the report queue */
+    uint64_t revoked_epoch;                    /* the epoch it must leave; 0 = none */
     int64_t revoked_at;
     struct {
-        uint64_t epoch, step, busy_ns; /* where the window began */
+        uint64_t epoch, step, busy_ns; /* at the start of the window */
         int64_t at;
-        double busy_ms; /* per step, of the last whole window; 0 = none */
-        bool straggles; /* reported, and did not do better since */
+        double busy_ms; /* per step, in the last whole window; 0 = none */
+        bool straggles; /* reported as a straggler and not faster since */
     } step_time;
 };
 
@@ -84,16 +84,16 @@ struct agent_job {
     struct agent_job *next;
     uint64_t id;
     job_record *record; /* owned; what is or will be on disk */
-    char *checkpoint;   /* newest that a worker here has written */
+    char *checkpoint;   /* newest checkpoint written by a worker here */
     uint64_t checkpoint_step;
-    bool finished;                   /* a worker here has done all steps of it */
-    bool complete;                   /* all members of the accepted epoch have had their state */
-    uint64_t looked_epoch;           /* the accepted epoch that watched is about: */
-    bool watched;                    /* it has members here, and this agent can reach those of the others */
-    struct failover_state *failover; /* of failover/; NULL while a coordinator is heard */
+    bool finished;                   /* a worker here finished all steps of the job */
+    bool complete;                   /* all members of the accepted epoch have their state */
+    uint64_t looked_epoch;           /* the accepted epoch that watched refers to */
+    bool watched;                    /* the job has members here, and this agent can reach the other members' agents */
+    struct failover_state *failover; /* owned by failover/; NULL while a coordinator is heard */
     bool lease_paused, lease_revoked;
-    uint64_t relay_epoch; /* what workers say when they leave it goes to an acting leader; 0 = none asked */
-    char relay_to[256];   /* its node */
+    uint64_t relay_epoch; /* epoch with WorkerQuiesced reports to be relayed to an acting leader; 0 = none */
+    char relay_to[256];   /* the acting leader's node */
 };
 
 struct probe {
@@ -111,32 +111,32 @@ struct agent_core {
     struct agent_counters counters;
     uint64_t session_term;
     struct seen_term seen;
-    bool up, registered, answered, ending; /* answered: a heartbeat of this session was */
-    bool fenced_said, forged_reported;     /* of this session */
-    bool range_said;                       /* of a datagram; of this session */
+    bool up, registered, answered, ending; /* answered: the coordinator answered a heartbeat of this session */
+    bool fenced_said, forged_reported;     /* in this session */
+    bool range_said;                       /* logged for a datagram in this session */
     bool unproved_said;
-    bool leader_epoch_since; /* an epoch of an acting leader was accepted since the registration */
-    int64_t leave_at;        /* when its workers are to be gone; 0 = they are not */
+    bool leader_epoch_since; /* an acting leader's epoch was accepted since the registration */
+    int64_t leave_at;        /* deadline for its workers to leave the node; 0 = they stay */
     bool draining, quiet;
     uint32_t heartbeat_ms, away_ms, leader_lease_ms;
     uint64_t heartbeat, ids, sessions;
     struct proof_keys
-        session_keys; /* of the newest acknowledgement, and of the one before; none = an older coordinator's */
+        session_keys; /* of the newest acknowledgement and the one before; none = the coordinator is older */
     struct {
         uint64_t number;
         int64_t at;
     } heartbeats[HEARTBEATS_KEPT];
     int64_t registration_at, next_heartbeat_at, stream_heartbeat_at, ticked_at;
-    int64_t datagram_at; /* when the newest heartbeat was sent that a datagram answered; INT64_MIN = none */
-    int64_t contact_at;  /* when what the coordinator answered last was sent */
-    bool contact;        /* ... since this start, at all */
+    int64_t datagram_at; /* send time of the newest heartbeat answered by datagram; INT64_MIN = none */
+    int64_t contact_at;  /* send time of the last message that the coordinator answered */
+    bool contact;        /* the coordinator answered since this start */
     struct agent_worker *workers;
     struct agent_job *jobs;
-    void (*drop_failover)(struct agent_job *j); /* frees what failover/ keeps of a job, if there is any */
+    void (*drop_failover)(struct agent_job *j); /* frees failover's state of a job; no state is fine */
     struct probe *probes;
-    Titan__Internal__NodeGpus *gpus; /* owned; NULL = nothing is known */
-    bool gpus_said;                  /* to this session */
-    form_epoch **held;               /* commands to form that wait for an answer to a heartbeat; owned */
+    Titan__Internal__NodeGpus *gpus; /* owned; NULL = unknown */
+    bool gpus_said;                  /* sent in this session */
+    form_epoch **held;               /* commands to form that wait for a heartbeat's answer; owned */
     size_t n_held, cap_held;
     struct report *reports, *reports_last;
     size_t n_reports;
@@ -149,10 +149,10 @@ struct agent_core {
 
 /* --- agent_actions.c ---------------------------------------------------------------------------------------------- */
 struct agent_action *agent_action_add(struct agent_actions *out, enum agent_action_kind kind);
-void *agent_action_alloc(struct agent_actions *out, size_t bytes);             /* zeroed, of the arena */
+void *agent_action_alloc(struct agent_actions *out, size_t bytes);             /* zeroed, in the arena */
 void *agent_action_copy(struct agent_actions *out, const ProtobufCMessage *m); /* deep, in the arena */
 char *agent_action_text(struct agent_actions *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* sentence is a literal, as in log.h. */
+/* sentence: a literal, as in log.h. */
 void agent_log(struct agent_actions *out, enum agent_level level, const char *sentence, const char *pairs_fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void *agent_message_copy(const ProtobufCMessage *m); /* deep, on the heap */
@@ -161,52 +161,53 @@ char *agent_text_copy(const char *text);             /* on the heap; NULL gives 
 /* --- worker_table.c ----------------------------------------------------------------------------------------------- */
 struct agent_worker *agent_worker_find(const struct agent_core *c, uint64_t worker_id); /* NULL = none */
 struct agent_worker *agent_worker_add(struct agent_core *c, uint64_t job_id, uint64_t worker_id);
-void agent_worker_free(struct agent_worker *w); /* not in the table any more */
+void agent_worker_free(struct agent_worker *w); /* w must be out of the table */
 uint32_t agent_workers_alive(const struct agent_core *c);
-/* A worker writes its page itself: may it say this? */
+/* May a worker report this? Workers write their pages themselves. */
 bool agent_sample_legal(const struct agent_sample *s);
-/* Is it in an epoch up to this one, as far as is known? */
+/* Is the worker in this epoch or an older one, as far as known? */
 bool agent_in_epoch(const struct agent_worker *w, uint64_t epoch);
 
 /* --- agent_job_table.c -------------------------------------------------------------------------------------------- */
 struct agent_job *agent_job_find(const struct agent_core *c, uint64_t job_id); /* NULL = none */
-struct agent_job *agent_job_make(struct agent_core *c, uint64_t job_id);       /* found, or added empty */
-void agent_job_free(const struct agent_core *c, struct agent_job *j);          /* not in the table any more */
+struct agent_job *agent_job_make(struct agent_core *c, uint64_t job_id);       /* finds the job or adds an empty one */
+void agent_job_free(const struct agent_core *c, struct agent_job *j);          /* j must be out of the table */
 bool agent_job_has_workers(const struct agent_core *c, uint64_t job_id);
-/* A worker here shows that all members of that epoch have had their state. */
+/* A worker here shows that all members of the epoch have their state. */
 void agent_job_note_complete(struct agent_core *c, uint64_t job_id, uint64_t epoch);
 void agent_job_note_checkpoint(struct agent_core *c, const Titan__Internal__CheckpointWritten *m);
-void agent_jobs_trim(struct agent_core *c, struct agent_actions *out); /* forgets the oldest that has no use here */
+void agent_jobs_trim(struct agent_core *c, struct agent_actions *out); /* forgets the oldest job without use here */
 
 /* --- report_queue.c ----------------------------------------------------------------------------------------------- */
-/* Sets the term of a message to the coordinator; false: there is no session that takes it. */
+/* Sets the message's term; false: no session takes it. */
 bool agent_session_takes(const struct agent_core *c, agent_message *m);
 void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *out); /* if the session takes it */
-/* Keeps a copy of a report, to be sent by the caller now if the session takes it, and again in the next session. */
+/* Queues a copy for the next session. The caller sends the report now if the session takes it. */
 void agent_report_keep(struct agent_core *c, const agent_message *m, int64_t now, struct agent_actions *out);
 void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out); /* keep and send */
-/* A worker's progress. The next one says more, so the newest alone is kept, when the worker reports something else. */
+/* Sends a worker's progress. Only the newest is kept, and queued with the worker's next other report. */
 void agent_progress(struct agent_core *c, struct agent_worker *w, agent_message *m, struct agent_actions *out);
 void agent_progress_keep(struct agent_core *c, struct agent_worker *w, int64_t now, struct agent_actions *out);
 void agent_reports_flush(struct agent_core *c, int64_t now,
-                         struct agent_actions *out); /* all queued reports, in order */
-void agent_reports_resend(struct agent_core *c);     /* at the next flush */
+                         struct agent_actions *out); /* sends all queued reports, in order */
+void agent_reports_resend(struct agent_core *c);     /* with the next flush */
 void agent_reports_expire(struct agent_core *c, int64_t now);
 
 /* --- node_gpus.c -------------------------------------------------------------------------------------------------- */
-void agent_gpus_report(struct agent_core *c, struct agent_actions *out); /* if the coordinator has not heard of it */
+void agent_gpus_report(struct agent_core *c, struct agent_actions *out); /* unless this session's coordinator has
+                                                                          * them */
 
 /* --- heartbeats.c ------------------------------------------------------------------------------------------------- */
-void agent_coordinator_heard(struct agent_core *c, int64_t at); /* it answered what was sent at that time */
+void agent_coordinator_heard(struct agent_core *c, int64_t at); /* it answered a message sent at that time */
 void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *out);
 void agent_heartbeat_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t agent_heartbeat_deadline(const struct agent_core *c);
-/* false: it answers none of the newest heartbeats. */
+/* false: m answers none of the newest heartbeats. */
 bool agent_on_heartbeat_answer(struct agent_core *c, const Titan__Internal__HeartbeatAnswer *m);
 void agent_on_heartbeat_datagram(struct agent_core *c, const peer_message *m);
 
 /* --- worker_commands.c -------------------------------------------------------------------------------------------- */
-/* To all of the job here that the command to form names, and their ranks. */
+/* Sends the command to the job's workers here that it names, with their ranks. */
 void agent_command_form(struct agent_core *c, const form_epoch *form, struct agent_actions *out);
 void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now,
                           struct agent_actions *out);
@@ -219,7 +220,7 @@ void agent_command_stop(struct agent_worker *w, uint32_t grace_ms, bool must_che
 void agent_worker_faulty(struct agent_worker *w, const char *what, struct agent_actions *out);
 
 /* --- held_forms.c ------------------------------------------------------------------------------------------------- */
-/* Keeps a copy; the next heartbeat goes out at once, as its answer ends the wait. */
+/* Keeps a copy. The next heartbeat goes out at once, because its answer ends the wait. */
 void agent_form_hold(struct agent_core *c, const form_epoch *m, int64_t now);
 void agent_forms_drop(struct agent_core *c);
 
@@ -232,11 +233,11 @@ void agent_straggler_sample(struct agent_core *c, struct agent_worker *w, int64_
 /* --- epoch_fence.c ------------------------------------------------------------------------------------------------ */
 enum fence { FENCE_NEW, FENCE_SAME, FENCE_OLDER, FENCE_OTHER };
 enum fence agent_fence_form(const struct agent_job *j, const form_epoch *form);
-/* Is every field in its range? Else it is counted, and ret_why names the field. */
+/* Is every field in its range? If not, it is counted, and ret_why names the field. */
 bool agent_fence_range(struct agent_core *c, const ProtobufCMessage *m, struct titan_error *ret_why);
-/* false: of an older coordinator. proof: the acknowledgement's; NULL = this is none. */
+/* false: m is from an older coordinator. proof: the acknowledgement's; NULL = m is no acknowledgement. */
 bool agent_fence_term(struct agent_core *c, uint64_t term, const ProtobufCBinaryData *proof, struct agent_actions *out);
-ProtobufCBinaryData agent_term_proof(struct agent_core *c); /* of the highest term; empty = there is none */
+ProtobufCBinaryData agent_term_proof(struct agent_core *c); /* proof of the highest term; empty = none */
 void agent_fenced_epoch(struct agent_core *c, const char *what, uint64_t job_id, uint64_t epoch, uint64_t seen,
                         struct agent_actions *out);
 void agent_refuse_form(struct agent_core *c, const struct agent_job *j, const form_epoch *form,
@@ -244,7 +245,7 @@ void agent_refuse_form(struct agent_core *c, const struct agent_job *j, const fo
 
 /* --- epoch_record.c ----------------------------------------------------------------------------------------------- */
 uint64_t agent_job_accepted(const struct agent_job *j); /* 0 = none */
-/* The coordinator's epoch, or with a node the one of that acting leader: recorded as accepted. */
+/* Records form as accepted. leader: node of the acting leader; NULL = the epoch is the coordinator's. */
 void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoch *form, const char *leader,
                       struct agent_actions *out);
 void agent_job_promise(struct agent_core *c, struct agent_job *j, const form_epoch *form, struct agent_actions *out);
@@ -260,14 +261,14 @@ void agent_on_pong(struct agent_core *c, const peer_message *m, const char *from
 void agent_on_ping(struct agent_core *c, const peer_message *m, const char *from, struct agent_actions *out);
 
 /* --- peer_messages.c ---------------------------------------------------------------------------------------------- */
-/* Drawn from the core's seed: the index-th of that name. */
+/* The index-th number of that name, drawn from the core's seed. */
 uint64_t agent_draw(const struct agent_core *c, const char *name, uint64_t index);
-/* term, from and, when 0, a fresh id are filled in, and the proofs under the keys. Returns the id. */
+/* Fills in term, from, a fresh id if 0, and the proofs under the keys. Returns the id. */
 uint64_t agent_peer_send(struct agent_core *c, const char *to, peer_message *m, const struct proof_keys *keys,
                          struct agent_actions *out);
-/* Is it for this node, and proved under one of the keys, if there are any? */
+/* Is m for this node, and proved under one of the keys if there are any? */
 bool agent_proof_holds(const struct agent_core *c, const peer_message *m, const struct proof_keys *keys);
-/* A datagram without the right proof: counted, and logged once. */
+/* Counts a datagram without the right proof, and logs the first. */
 void agent_unproved(struct agent_core *c, const char *from, struct agent_actions *out);
 
 #endif

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent_job_table.c - the jobs that this node takes part in: their records, and what workers here have shown of them.
- */
+/* agent_job_table.c - this node's jobs: their records, and the state shown by workers here. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "daemon/agent/core/agent_core_internal.h"
 
-#define JOBS_KEPT 256 /* records of jobs without a worker here; the newest */
+#define JOBS_KEPT 256 /* newest records of jobs without a worker here */
 
 struct agent_job *agent_job_find(const struct agent_core *c, uint64_t job_id)
 {
@@ -81,7 +80,7 @@ void agent_jobs_trim(struct agent_core *c, struct agent_actions *out)
     struct agent_job **oldest = NULL;
     for (struct agent_job **at = &c->jobs; *at; at = &(*at)->next) {
         if (agent_job_has_workers(c, (*at)->id) ||
-            (*at)->record->n_leader_epochs) /* a coordinator has to hear of those */
+            (*at)->record->n_leader_epochs) /* a coordinator must still get these epochs */
             continue;
         n++;
         if (!oldest || (*at)->id < (*oldest)->id)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* epoch_fence.c - terms and epochs: what is accepted, what is refused. */
+/* epoch_fence.c - terms and epochs: which are accepted, which are refused. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ ProtobufCBinaryData agent_term_proof(struct agent_core *c)
     return (ProtobufCBinaryData){c->seen.proved ? MAC_BYTES : 0, c->seen.proof};
 }
 
-/* A coordinator over another store proves the same term otherwise: the newest proof is kept. */
+/* A coordinator over another store has another proof of the same term: the newest proof is kept. */
 static void see_term(struct agent_core *c, uint64_t term, const ProtobufCBinaryData *proof, struct agent_actions *out)
 {
     const bool proved = proof && proof->len == MAC_BYTES;
@@ -86,7 +86,7 @@ void agent_fenced_epoch(struct agent_core *c, const char *what, uint64_t job_id,
                         struct agent_actions *out)
 {
     c->counters.fenced_epochs++;
-    if (!c->fenced_said) /* once for each session */
+    if (!c->fenced_said) /* once per session */
         agent_log(out, AGENT_WARN, "fenced: of an older epoch, dropped",
                   "what=\"%s\" job=%" PRIu64 " epoch=%" PRIu64 " seen=%" PRIu64, what, job_id, epoch, seen);
     c->fenced_said = true;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* epoch_record.c - the record of a job's epochs: accepted, before it, promised, of acting leaders. */
+/* epoch_record.c - the record of a job's epochs: accepted, the one before, promised, of acting leaders. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,11 +41,12 @@ static void add_leader_epoch(const struct agent_core *c, job_record *r, const ch
     d.epoch = r->accepted;
     d.term = c->seen.term;
     d.leader = (char *)leader;
-    size_t cap = r->n_leader_epochs; /* a message keeps none */
+    size_t cap = r->n_leader_epochs; /* a message stores no capacity */
     VEC_MUST_PUSH(r->leader_epochs, r->n_leader_epochs, cap, agent_message_copy(&d.base));
 }
 
-/* The accepted epoch makes room for the next. Complete, it is the only quorum configuration; none before it counts. */
+/* Makes room for the next accepted epoch. A complete epoch is the only quorum configuration: earlier ones no longer
+ * count. */
 static void move_to_before(job_record *r, bool complete)
 {
     for (size_t i = 0; complete && i < r->n_before; i++)
@@ -71,13 +72,13 @@ void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoc
         r->accepted = agent_message_copy(&form->base);
         j->complete = j->finished = j->lease_paused = j->lease_revoked = false;
         j->relay_epoch = 0;
-        c->drop_failover(j); /* it is about the epoch before, and of its size */
+        c->drop_failover(j); /* its state and size are of the previous epoch */
     }
     r->term = c->seen.term;
     c->leader_epoch_since |= leader != NULL;
     if (leader)
         add_leader_epoch(c, r, leader);
-    else /* the coordinator knows of the acting leaders' epochs before its own */
+    else /* the coordinator knows the acting leaders' epochs before its own */
         drop_leader_epochs(r);
     record_job(j, out);
 }

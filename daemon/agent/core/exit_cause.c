@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exit_cause.c - the end of a worker: its cause, its report, and the reports of those that ended lately. */
+/* exit_cause.c - the end of a worker: its cause, its report, and the reports of workers that ended lately. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static Titan__Internal__ExitCause exit_cause(const struct agent_worker *w, const
     return how->code > 0 ? TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT : TITAN__INTERNAL__EXIT_CAUSE__CAUSE_SIGNAL;
 }
 
-/* For a command about it that is still on its way. */
+/* Keeps the report for a command about the worker that is still in flight. */
 static void keep_exit_report(struct agent_core *c, const struct agent_worker *w, const agent_message *report)
 {
     titan_assert(report->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED);
@@ -43,8 +43,8 @@ static void keep_exit_report(struct agent_core *c, const struct agent_worker *w,
     c->ended[at].report = agent_message_copy(&report->base);
 }
 
-/* A command about a worker that has ended is answered with its exit report. A coordinator that does not hear it gives
- * the command again, so this answer is not queued for the next session. */
+/* Answers a command about an ended worker with its exit report. A coordinator that misses the answer repeats the
+ * command, so the answer is not queued for the next session. */
 bool agent_exit_repeat(struct agent_core *c, uint64_t worker_id, struct agent_actions *out)
 {
     for (size_t i = 0; i < MIN(c->n_ended, (size_t)ENDED_KEPT); i++)

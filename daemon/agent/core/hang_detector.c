@@ -8,11 +8,11 @@
 #include "base/error.h"
 #include "titan/internal/worker.pb-c.h"
 
-#define TAIL_FADE 8192 /* entries at which all counts are halved */
+#define TAIL_FADE 8192 /* at this total all counts are halved */
 #define AGAIN_MS 1000
 #define STOPPED_SAMPLES 2
 
-/* Four buckets to each power of two, single milliseconds below eight. */
+/* Four buckets per power of two; single milliseconds below eight. */
 static unsigned bucket_of(uint64_t ms)
 {
     if (ms < 4)
@@ -37,7 +37,7 @@ void tail_add(struct tail *t, uint64_t ms)
     if (t->total >= TAIL_FADE) {
         t->total = 0;
         for (unsigned i = 0; i < TAIL_BUCKETS; i++) {
-            t->counts[i] = (t->counts[i] + 1) / 2; /* up: what was seen once is not forgotten at once */
+            t->counts[i] = (t->counts[i] + 1) / 2; /* rounded up: a single value is not forgotten at once */
             t->total += t->counts[i];
         }
     }
@@ -73,7 +73,7 @@ bool watch_hangs(const struct watch *w)
     return w->reported;
 }
 
-/* A step, or several since the last sample. */
+/* Counts one step, or several since the last sample. */
 static void count_steps(struct watch *w, uint64_t steps)
 {
     titan_assert(steps > 0);
@@ -84,7 +84,7 @@ static void count_steps(struct watch *w, uint64_t steps)
     w->own_ms = 0;
 }
 
-/* Of the time since the last sample, what it had no processor for. */
+/* The part of the time since the last sample in which the worker was runnable without a processor. */
 static int64_t starved(struct watch *w, const struct agent_sample *s, int64_t gap)
 {
     const uint64_t ran = s->cpu_ms >= w->cpu_ms ? s->cpu_ms - w->cpu_ms : 0;
@@ -97,7 +97,7 @@ static int64_t starved(struct watch *w, const struct agent_sample *s, int64_t ga
     return gap - had;
 }
 
-/* Since when it stands still, and what its steps take. */
+/* Updates the standstill and the step times. */
 static void follow(struct watch *w, const struct agent_sample *s, int64_t now)
 {
     bool fresh = !w->seen || s->epoch != w->epoch;
@@ -140,7 +140,7 @@ enum watch_verdict watch_sample(struct watch *w, const struct agent_sample *s, c
     follow(w, s, now);
     bool is_stopped = s->process_state == 'T' || s->process_state == 't';
     w->stopped = is_stopped ? w->stopped + 1 : 0;
-    /* The step time of a first step is not known: it has set-up in it. */
+    /* A first step includes set-up, so its time is unknown. */
     uint64_t patience = s->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_TRAINING && !w->first
                             ? watch_patience(w, limits)
                             : MAX(watch_patience(w, limits), (uint64_t)limits->unknown_ms);

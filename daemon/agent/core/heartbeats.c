@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heartbeats.c - heartbeats to the coordinator, and when it answered last. */
+/* heartbeats.c - heartbeats to the coordinator, and the time of its last answer. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "daemon/agent/core/agent_core_internal.h"
 
 #define STREAM_HEARTBEATS 4 /* in away_ms, while datagrams are answered */
-#define DEAF_MS 10000       /* without an answer, from a coordinator that has answered: another session */
+#define DEAF_MS 10000       /* without an answer from a coordinator that answered before: opens another session */
 
 void agent_core_restore_contact(struct agent_core *c, int64_t at, int64_t epoch_until)
 {
@@ -29,13 +29,13 @@ void agent_coordinator_heard(struct agent_core *c, int64_t at)
     titan_assert(c->contact_at >= at);
 }
 
-/* Did an answer come lately, by stream or as a datagram? */
+/* Was there a recent answer, by stream or datagram? */
 static bool coordinator_answers(const struct agent_core *c, int64_t now)
 {
     return MAX(c->contact ? c->contact_at : INT64_MIN, c->datagram_at) > now - (int64_t)c->away_ms;
 }
 
-/* Also between two sessions: it takes long to open one where many packets are lost. */
+/* Also between two sessions: with many lost packets an open takes long. */
 static bool sends_heartbeats(const struct agent_core *c, int64_t now)
 {
     return (c->registered && !c->ending) || (c->coordinator && c->session_term && coordinator_answers(c, now));
@@ -75,8 +75,8 @@ static void heartbeat_stream(struct agent_core *c, int64_t now, struct agent_act
     c->stream_heartbeat_at = now + c->away_ms / STREAM_HEARTBEATS;
 }
 
-/* A datagram shows that the node lives; the stream's heartbeat shows that commands and reports get through, and few are
- * enough for that while datagrams are answered. */
+/* A datagram shows that the node lives. The stream's heartbeat shows that commands and reports get through; while
+ * datagrams are answered, few of these suffice. */
 void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
     const bool answered = c->datagram_at > now - 3 * (int64_t)c->heartbeat_ms;
@@ -89,7 +89,7 @@ void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *ou
     if (c->registered && !c->ending && (!answered || now >= c->stream_heartbeat_at))
         heartbeat_stream(c, now, out);
     c->next_heartbeat_at =
-        now + MAX(c->heartbeat_ms * 3 / 4, 1u); /* at least every heartbeat_ms, also when a timer is late */
+        now + MAX(c->heartbeat_ms * 3 / 4, 1u); /* at least every heartbeat_ms, even with a late timer */
     titan_assert(c->next_heartbeat_at > now);
 }
 
@@ -115,7 +115,7 @@ void agent_heartbeat_tick(struct agent_core *c, int64_t now, struct agent_action
         return;
     agent_reports_expire(c, now);
     agent_heartbeat(c, now, out);
-    /* Heartbeats go out and no answer comes back: a new session may do better. */
+    /* Heartbeats go out without an answer: a new session may help. */
     if (c->registered && c->answered && !c->ending && now - c->contact_at >= DEAF_MS) {
         c->ending = true;
         agent_action_add(out, AGENT_END_SESSION)->text = "the coordinator does not answer heartbeats";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* held_forms.c - commands to form an epoch that wait until the coordinator answers a heartbeat. */
+/* held_forms.c - commands to form an epoch that wait for the coordinator's answer to a heartbeat. */
 #include "base/cleanup.h"
 #include "base/vec.h"
 #include "daemon/agent/core/agent_core_internal.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* node_gpus.c - the GPUs of this node's slots, told to the coordinator when something of them has changed. */
+/* node_gpus.c - the GPUs of this node's slots; the coordinator gets each change. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peer_messages.c - datagrams to other agents, with proofs; which of theirs are proved (daemon/common/proof.h). */
+/* peer_messages.c - datagrams to other agents, with proofs; checks of the proofs in theirs (daemon/common/proof.h). */
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -18,7 +18,7 @@ uint64_t agent_peer_send(struct agent_core *c, const char *to, peer_message *m, 
 {
     uint8_t proofs[PROOF_KEYS_MAX * MAC_BYTES];
     titan_assert(to && m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND__NOT_SET);
-    if (m->id == 0) /* none of an earlier start or of another node has it */
+    if (m->id == 0) /* unique over all starts and nodes */
         m->id = agent_draw(c, "datagram", ++c->ids) | 1;
     m->from = c->node;
     m->term = c->seen.term;
@@ -38,7 +38,7 @@ bool agent_proof_holds(const struct agent_core *c, const peer_message *m, const 
 void agent_unproved(struct agent_core *c, const char *from, struct agent_actions *out)
 {
     c->counters.unproved++;
-    if (!c->unproved_said) /* once: anything can send datagrams */
+    if (!c->unproved_said) /* once: any process can send datagrams */
         agent_log(out, AGENT_WARN, "a datagram without the right proof, dropped", "from=%s", from);
     c->unproved_said = true;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* probes.c - probes: the coordinator asks this node to ping another, and other agents ping this one. */
+/* probes.c - probes: the coordinator has this node ping another, and other agents ping this node. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,7 +69,7 @@ void agent_probe_start(struct agent_core *c, const Titan__Internal__ProbeNode *m
         proof_add_key(&p->keys, m->key.data);
     p->next = c->probes;
     c->probes = p;
-    if (c->options.peer_port == 0) /* it has no socket to ask with */
+    if (c->options.peer_port == 0) /* there is no socket for pings */
         probe_end(c, p, false, out);
     else
         probe_ping(c, p, now, out);
@@ -107,7 +107,7 @@ void agent_on_pong(struct agent_core *c, const peer_message *m, const char *from
 {
     for (struct probe *p = c->probes, *next; p; p = next) {
         next = p->next;
-        if (p->id != m->id || strcmp(p->node, m->from) != 0) /* another node has its address now */
+        if (p->id != m->id || strcmp(p->node, m->from) != 0) /* another node now has its address */
             continue;
         if (agent_proof_holds(c, m, &p->keys))
             probe_end(c, p, true, out);
@@ -116,7 +116,7 @@ void agent_on_pong(struct agent_core *c, const peer_message *m, const char *from
     }
 }
 
-/* The coordinator asked that agent to, and gave it a key for this ping, made of the key of this session. */
+/* The coordinator asked that agent for the ping, and gave the agent a key for it, derived from this session's key. */
 void agent_on_ping(struct agent_core *c, const peer_message *m, const char *from, struct agent_actions *out)
 {
     peer_message pong = TITAN__INTERNAL__PEER_MESSAGE__INIT;
@@ -128,7 +128,7 @@ void agent_on_ping(struct agent_core *c, const peer_message *m, const char *from
         proof_add_key(&keys, key);
     }
     const int k = keys.n && !strcmp(m->to, c->node) ? proof_find(m, &keys, &at) : -1;
-    if (k < 0 && (keys.n || !c->session_term)) { /* no key is fine only where the coordinator gives none */
+    if (k < 0 && (keys.n || !c->session_term)) { /* a missing key is fine only if the coordinator gives no keys */
         agent_unproved(c, from, out);
         return;
     }

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* report_queue.c - messages to the coordinator, and the queue of reports that must arrive.
  *
- * A report stays in the queue until a heartbeat that followed it is answered, and KEEP_MS more: a coordinator that
- * takes over soon after has not heard it. A new session sends all of them again; receivers take a repeated report as
- * one. */
+ * A report stays in the queue until a later heartbeat is answered, and KEEP_MS more: a coordinator that takes over soon
+ * after may lack it. A new session resends all reports; receivers ignore a repeated report. */
 #include <stdlib.h>
 
 #include "base/cleanup.h"
 #include "daemon/agent/core/agent_core_internal.h"
 
 #define KEEP_MS 5000
-#define KEEP_MAX 4096 /* reports; fewer than a stream's queue takes (proto/rpc/client.h) */
+#define KEEP_MAX 4096 /* reports; less than a stream's queue holds (proto/rpc/client.h) */
 
 bool agent_core_registered(const struct agent_core *c)
 {
@@ -74,7 +73,7 @@ void agent_report_keep(struct agent_core *c, const agent_message *m, int64_t now
     size_t len = titan__internal__agent_message__get_packed_size(m);
     struct report *r = malloc(sizeof(*r) + len);
     titan_assert(r);
-    titan_assert(!c->registered || !c->reports_last || c->reports_last->sent); /* none before it waits */
+    titan_assert(!c->registered || !c->reports_last || c->reports_last->sent); /* no earlier report waits */
     *r = (struct report){.len = len, .sent = c->registered, .sent_at = now};
     (void)titan__internal__agent_message__pack(m, r->bytes);
     if (c->n_reports == KEEP_MAX) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* straggler.c - a worker that needs much longer for a step than the others of its job on this node. */
+/* straggler.c - detects a worker with much longer steps than the other workers of its job on this node. */
 #include <stdlib.h>
 
 #include "base/cleanup.h"
 #include "daemon/agent/core/agent_core_internal.h"
 
-#define STRAGGLER_STEPS 20  /* a window has at least so many, and */
-#define STRAGGLER_MS 5000   /* lasts so long: short steps are noisy */
+#define STRAGGLER_STEPS 20  /* minimum steps of a window */
+#define STRAGGLER_MS 5000   /* minimum time of a window: short steps are noisy */
 #define STRAGGLER_RATIO 1.5 /* of the median */
 
 static int by_value(const void *a, const void *b)
@@ -15,7 +15,7 @@ static int by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Lower median of the last windows of a job's workers here; 0 with fewer than two. */
+/* Lower median over the job's workers here, of their last windows; 0 with fewer than two. */
 static double median_step_time(const struct agent_core *c, uint64_t job_id, uint64_t epoch)
 {
     size_t n = 0, all = agent_workers_alive(c);
@@ -31,7 +31,7 @@ static double median_step_time(const struct agent_core *c, uint64_t job_id, uint
     return n < 2 ? 0 : values[(n - 1) / 2];
 }
 
-/* Its own time per step over windows of some steps, against the median of its job here. */
+/* Compares the worker's own time per step, over windows of several steps, with the median of its job here. */
 void agent_straggler_sample(struct agent_core *c, struct agent_worker *w, int64_t now, struct agent_actions *out)
 {
     const struct agent_sample *s = &w->sample;

@@ -25,7 +25,7 @@ void agent_command_job(const struct agent_core *c, uint64_t job_id, command_to_w
             command_one(c, w, command, out);
 }
 
-/* rank below 0: a departing rank, which has none in the next epoch. */
+/* rank < 0: a departing rank, without a rank in the next epoch. */
 static void command_member(struct agent_core *c, const form_epoch *form, uint64_t worker_id, int32_t rank,
                            struct agent_actions *out)
 {
@@ -47,7 +47,7 @@ static void command_member(struct agent_core *c, const form_epoch *form, uint64_
     command_one(c, w, &command, out);
 }
 
-/* Workers get the mesh key, which is made of the agents' key. */
+/* Workers get the mesh key, derived from the agents' key. */
 void agent_command_form(struct agent_core *c, const form_epoch *said, struct agent_actions *out)
 {
     uint8_t mesh[MAC_BYTES];
@@ -73,10 +73,10 @@ void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch,
     command.revoke = &revoke;
     agent_command_job(c, job_id, &command, out);
     for (struct agent_worker *w = c->workers; w; w = w->next) {
-        /* A worker that was told to stop has its grace. */
+        /* A stopping worker has its grace. */
         if (w->job_id != job_id || w->end == END_ASKED || !agent_in_epoch(w, epoch) || w->revoked_epoch >= epoch)
             continue;
-        if (w->revoked_epoch == 0) /* else it runs since the first revoke */
+        if (w->revoked_epoch == 0) /* otherwise the time runs since the first revoke */
             w->revoked_at = now;
         w->revoked_epoch = epoch;
     }

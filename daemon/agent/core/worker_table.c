@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker_table.c - the workers of this node as the core knows them (agent_core.h). */
+/* worker_table.c - this node's workers in the core's view (agent_core.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ struct agent_worker *agent_worker_add(struct agent_core *c, uint64_t job_id, uin
     titan_assert(w);
     w->job_id = job_id;
     w->id = worker_id;
-    struct agent_worker **at = &c->workers; /* in the order they came */
+    struct agent_worker **at = &c->workers; /* in order of arrival */
     while (*at)
         at = &(*at)->next;
     *at = w;
@@ -60,7 +60,7 @@ void agent_core_adopted(struct agent_core *c, uint64_t job_id, uint64_t worker_i
     titan_assert(c->sessions == 0); /* before the first input */
     struct agent_worker *w = agent_worker_add(c, job_id, worker_id);
     if (!agent_sample_legal(sample))
-        return; /* the next sample of it ends it */
+        return; /* the next sample ends the worker */
     w->sample = *sample;
     w->commanded_epoch = sample->epoch;
 }

@@ -43,8 +43,8 @@ static struct failover_state *failover_new(const struct agent_core *c, const for
     return s;
 }
 
-/* Has the epoch members here, living or not, and are the others within reach? Asked after every input, and an epoch may
- * have thousands of members: they are looked at once. */
+/* Has the epoch members here, alive or not, and can this agent reach the others? Called after every input, and an epoch
+ * may have thousands of members: one pass over them suffices. */
 static bool is_wanted(const struct agent_core *c, struct agent_job *j)
 {
     const form_epoch *accepted = j->record->accepted;
@@ -76,7 +76,7 @@ void failover_on_datagram(struct agent_core *c, const peer_message *m, const cha
         failover_keys(f, &keys);
     if (keys.n && !strcmp(m->to, c->node))
         key = proof_find(m, &keys, &at);
-    /* An older version's epoch has no key: there, the address must do. */
+    /* An older version's epoch has no key: the address must match instead. */
     if (!address || (keys.n ? key < 0 : strcmp(address, from) != 0)) {
         agent_unproved(c, from, out);
         return;
@@ -176,7 +176,7 @@ void failover_check(const struct agent_core *c, const struct agent_job *j)
         titan_assert(!s->quiesced[i] || s->quiesced[i]->worker_id == accepted->members[i]->worker_id);
     for (size_t i = 0; i < s->n_peers; i++) {
         const struct peer *p = &s->peers[i];
-        titan_assert(failover_peer_of(s, p->node) == p); /* once */
+        titan_assert(failover_peer_of(s, p->node) == p); /* no duplicates */
         titan_assert(p->self == !strcmp(p->node, c->node));
         titan_assert(!p->self || (!p->asked && !p->heard));
         titan_assert(p->alive || p->n_alive == 0);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failover.h - epochs without a coordinator: while none is heard, the agents of a job's members shrink it by majority
+/* failover.h - epochs without a coordinator: without one, the agents of a job's members shrink it by majority
  * (docs/membership.md, "The right to decide"; tests/model/membership.pml checks the rules).
  *
  *   watch ──► propose ──► revoke ──► commit: watch the new epoch
  *     ▲          │           │
  *     └──────────┴───────────┘  too few promise, or too few are left
  *
- * Every agent of the members watches: it asks the agents before it, by the lowest rank of their members, until one
- * answers. That one is the acting leader; it asks all. An agent that missed a commit is sent it when it asks or
+ * Every member's agent watches: it asks the agents before it, by lowest member rank, until one answers. The first to
+ * answer is the acting leader; the leader asks all agents. An agent that missed a commit gets it when it asks or
  * answers.
  *
  *   failover.c         the state of an attempt, the time, datagrams by kind
@@ -24,20 +24,20 @@
 
 struct failover_state; /* of one job and its accepted epoch */
 
-/* Is the coordinator known, and unheard for longer than away_ms? */
+/* Is the coordinator known, and silent for longer than away_ms? */
 bool failover_coordinator_away(const struct agent_core *c, int64_t now);
-/* A datagram of another agent that is neither a ping nor an answer to one. */
+/* m is from another agent, and neither a ping nor its answer. */
 void failover_on_datagram(struct agent_core *c, const Titan__Internal__PeerMessage *m, const char *from, int64_t now,
                           struct agent_actions *out);
-/* A worker here has left its epoch: the acting leader that asked for it hears what the worker holds. */
+/* A worker here left its epoch: the acting leader that asked gets the worker's holdings. */
 void failover_on_quiesced(struct agent_core *c, const Titan__Internal__WorkerQuiesced *m, int64_t now,
                           struct agent_actions *out);
 void failover_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t failover_deadline(const struct agent_core *c); /* INT64_MAX = none */
-/* Others have so much longer to promise, and to leave an epoch. */
+/* Extends the others' deadlines to promise and to leave an epoch by ms. */
 void failover_shift(struct agent_core *c, int64_t ms);
 struct agent_job;
-void failover_drop(struct agent_job *j);                                    /* frees the attempt, if there is one */
+void failover_drop(struct agent_job *j);                                    /* frees the attempt, if any */
 void failover_check(const struct agent_core *c, const struct agent_job *j); /* asserts what holds between inputs */
 
 #endif

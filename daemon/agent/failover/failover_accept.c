@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failover_accept.c - the other agents: they promise, revoke, pass on what their workers hold, and accept. */
+/* failover_accept.c - the other agents: they promise, revoke, relay their workers' holdings, and accept. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,7 +35,7 @@ void failover_on_propose(const struct failover *f, const peer_message *m)
     promise.counts[promise.n_counts++] = agent_job_accepted(f->job);
     if (promise.granted) {
         if (f->job->failover && f->job->failover->proposal)
-            failover_give_up(f); /* nothing lower is accepted from now on, the own proposal included */
+            failover_give_up(f); /* from now on no lower epoch is accepted, the own proposal included */
         agent_job_promise(f->core, f->job, m->propose, f->out);
         titan_assert(f->job->record->promised_epoch == m->propose->epoch);
     }
@@ -55,7 +55,7 @@ void failover_relay(const struct failover *f, const Titan__Internal__WorkerQuies
     (void)failover_send(f, f->job->relay_to, &m);
 }
 
-/* By the acting leader that has this agent's promise, and still needs it. */
+/* From the acting leader that has this agent's promise, if it still needs the revoke. */
 void failover_on_revoke(const struct failover *f, const peer_message *m)
 {
     uint64_t epoch = m->revoke->epoch;
@@ -72,7 +72,7 @@ void failover_on_revoke(const struct failover *f, const peer_message *m)
             failover_relay(f, w->quiesced);
 }
 
-/* This agent's own entries: a peer says which workers are in an epoch, not where they are. */
+/* This agent's own entries: a peer names an epoch's workers, not their addresses. */
 static Titan__Internal__Member **own_members(const struct failover *f, Titan__Internal__Member *const *of, size_t n)
 {
     const form_epoch *accepted = f->job->record->accepted;
@@ -82,12 +82,12 @@ static Titan__Internal__Member **own_members(const struct failover *f, Titan__In
             if (accepted->members[k]->worker_id == of[i]->worker_id)
                 list[i] = accepted->members[k];
     for (size_t i = 0; i < n; i++)
-        titan_assert(list[i]); /* failover_can_shrink() has found each */
+        titan_assert(list[i]); /* failover_can_shrink() found each of them */
     return list;
 }
 
-/* The epoch that was promised here: members out of this agent's record, memory as the only source, no path but those
- * that the coordinator or a worker here named. false: it was not promised, or is not sound. */
+/* Makes form the epoch promised here: members from this agent's record, memory as the only source, paths only if the
+ * coordinator or a worker here named them. false: it was not promised, or is not sound. */
 static bool commit_is_promised(const struct failover *f, const peer_message *m, form_epoch *form)
 {
     const job_record *r = f->job->record;
@@ -117,12 +117,12 @@ void failover_on_commit(const struct failover *f, const peer_message *m, const s
     if (!commit_is_promised(f, m, &form))
         return;
     form.key = (ProtobufCBinaryData){0};
-    if (key >= 0 && m->covered_key.len >= (at + 1) * MAC_BYTES) { /* its key, under the one that proves the message */
+    if (key >= 0 && m->covered_key.len >= (at + 1) * MAC_BYTES) { /* covered by the key that proves the message */
         memcpy(uncovered, m->covered_key.data + at * MAC_BYTES, MAC_BYTES);
         proof_cover(keys->key[key], m->commit, uncovered);
         form.key = (ProtobufCBinaryData){MAC_BYTES, uncovered};
     } else if (key >= 0 && f->job->record->accepted->key.len > 0) {
-        return; /* an epoch out of one with a key has one */
+        return; /* an epoch that follows one with a key must have a key */
     }
     form_epoch *final = agent_action_copy(f->out, &form.base);
     agent_log(f->out, AGENT_WARN, "no coordinator: epoch of an acting leader accepted",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failover_epoch.c - questions about epochs: their members, their quorums, and whether one may follow the other. */
+/* failover_epoch.c - questions about epochs: their members, their quorums, and whether one may follow another. */
 #include <string.h>
 
 #include "base/mutant.h"

@@ -11,19 +11,19 @@
 /* One input's view of one job. */
 struct failover {
     struct agent_core *core;
-    struct agent_job *job; /* it has an accepted epoch */
+    struct agent_job *job; /* its accepted epoch is set */
     int64_t now;
     struct agent_actions *out;
 };
 
-/* An agent of members of the epoch. */
+/* The agent of one or more members of the epoch. */
 struct peer {
-    const char *node, *address; /* of the record */
+    const char *node, *address; /* borrowed from the record */
     bool self, asked, heard;    /* asked: no answer since */
-    bool barred;                /* it hears a coordinator, or can give no promise */
+    bool barred;                /* it hears a coordinator or cannot promise */
     bool promised, finished;
     int64_t asked_at;
-    uint64_t asks[ASKS_KEPT]; /* ids of the newest: any other answer may be of long ago */
+    uint64_t asks[ASKS_KEPT]; /* ids of the newest questions; other answers are too old */
     size_t n_asks;
     uint64_t epoch;
     uint64_t *alive;
@@ -33,22 +33,22 @@ struct peer {
 enum failover_stage { STAGE_WATCH, STAGE_PROPOSE, STAGE_REVOKE };
 
 struct failover_state {
-    uint64_t epoch; /* the accepted one that it is about */
+    uint64_t epoch; /* the accepted epoch that this state is about */
     enum failover_stage stage;
     size_t n_peers;
-    struct peer *peers; /* by the lowest rank of their members */
+    struct peer *peers; /* by lowest member rank */
     int64_t ask_at, again_at, until, rest_until;
     unsigned fails;
     uint64_t above; /* numbers up to here are taken */
     uint64_t message;
-    form_epoch *proposal;                       /* not while watching; owned */
+    form_epoch *proposal;                       /* NULL while watching; owned */
     size_t n_members;                           /* of the epoch */
-    Titan__Internal__WorkerQuiesced **quiesced; /* by rank in it; owned */
+    Titan__Internal__WorkerQuiesced **quiesced; /* by rank in the epoch; owned */
 };
 
 /* --- failover_lease.c --------------------------------------------------------------------------------------------- */
-int64_t failover_lease_pause(const struct agent_core *c); /* workers pause; INT64_MIN = no coordinator was ever heard */
-int64_t failover_lease_end(const struct agent_core *c);   /* their epoch is revoked */
+int64_t failover_lease_pause(const struct agent_core *c); /* when workers pause; INT64_MIN = never any coordinator */
+int64_t failover_lease_end(const struct agent_core *c);   /* when their epoch is revoked */
 /* The coordinator is away and the lease lasts. */
 bool failover_can_promise(const struct agent_core *c, int64_t now);
 void failover_lease_tick(const struct failover *f);
@@ -56,33 +56,34 @@ int64_t failover_lease_deadline(const struct agent_core *c, const struct agent_j
 
 /* --- failover_epoch.c --------------------------------------------------------------------------------------------- */
 bool failover_is_member(const form_epoch *form, uint64_t worker_id);
-bool failover_takes_part(const form_epoch *form, uint64_t worker_id);           /* as a member or a departing rank */
+bool failover_takes_part(const form_epoch *form, uint64_t worker_id);           /* as a member or departing rank */
 size_t failover_ranks(const form_epoch *form);                                  /* members and departing ranks */
-const Titan__Internal__Member *failover_rank(const form_epoch *form, size_t i); /* members in rank order, then those */
+const Titan__Internal__Member *failover_rank(const form_epoch *form, size_t i); /* members in rank order, then the
+                                                                                 * others */
 const Titan__Internal__Member *failover_member_on(const form_epoch *form, const char *node); /* NULL = none */
 /* Are the ranks of form a majority of each quorum configuration? */
 bool failover_has_quorum(const struct failover *f, const form_epoch *form);
 bool failover_world_is_legal(const form_epoch *accepted, size_t n);
 /* Was the accepted epoch formed by an acting leader? */
 bool failover_by_leader(const struct failover *f);
-/* Is form sound, and of nothing but members of the accepted epoch? */
+/* Is form sound, with members of the accepted epoch only? */
 bool failover_can_shrink(const struct failover *f, const form_epoch *form);
 void failover_set_checkpoints(const struct failover *f, form_epoch *form);
 void failover_set_worlds(const struct failover *f, form_epoch *form);
 
 /* --- failover_messages.c ------------------------------------------------------------------------------------------ */
 struct peer *failover_peer_of(const struct failover_state *s, const char *node); /* NULL = none */
-/* Where the agent of a node is that has a rank in a quorum configuration; NULL = nothing is taken from that node. */
+/* Address of that node's agent, which has a rank in a quorum configuration; NULL = refuse messages from the node. */
 const char *failover_address_of(const struct failover *f, const char *node);
 void failover_keys(const struct failover *f, struct proof_keys *ret);
-/* To the agent of that node, proved. Returns the message's id; 0 = its address is not known. */
+/* Sends m with proofs to that node's agent. Returns the message's id; 0 = its address is unknown. */
 uint64_t failover_send(const struct failover *f, const char *node, peer_message *m);
 void failover_send_commit(const struct failover *f, const char *node);
-void failover_report(const struct failover *f); /* the newest epoch of an acting leader, to the coordinator */
+void failover_report(const struct failover *f); /* sends the newest epoch of an acting leader to the coordinator */
 
 /* --- failover_peers.c --------------------------------------------------------------------------------------------- */
 void failover_ask_peers(const struct failover *f);
-/* The first that answers and can promise; NULL while it is not known. */
+/* The first agent that answers and can promise; NULL = not known yet. */
 const struct peer *failover_leader(const struct failover *f);
 enum life { LIFE_UNKNOWN, LIFE_GONE, LIFE_THERE };
 enum life failover_life_of(const struct failover *f, const Titan__Internal__Member *m);
@@ -90,15 +91,15 @@ void failover_on_ask(const struct failover *f, const peer_message *m);
 void failover_on_state(const struct failover *f, const peer_message *m);
 
 /* --- failover_propose.c ------------------------------------------------------------------------------------------- */
-void failover_leader_tick(const struct failover *f); /* may end the state */
-void failover_give_up(const struct failover *f);     /* ends the proposal; the next comes after a rest */
+void failover_leader_tick(const struct failover *f); /* may free the state */
+void failover_give_up(const struct failover *f);     /* ends the proposal; the next follows after a rest */
 void failover_on_promise(const struct failover *f, const peer_message *m);
 void failover_on_peer_quiesced(const struct failover *f, const peer_message *m);
 
 /* --- failover_accept.c -------------------------------------------------------------------------------------------- */
 void failover_on_propose(const struct failover *f, const peer_message *m);
 void failover_on_revoke(const struct failover *f, const peer_message *m);
-/* m's proof number at is right under key number key of keys; key -1 = an older version's epoch, which has no key. */
+/* m's proof at index at holds under keys' key number key; key -1 = an older version's epoch, without a key. */
 void failover_on_commit(const struct failover *f, const peer_message *m, const struct proof_keys *keys, int key,
                         size_t at);
 void failover_relay(const struct failover *f, const Titan__Internal__WorkerQuiesced *q);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failover_lease.c - how long an epoch may go on without a coordinator. */
+/* failover_lease.c - how long an epoch may run without a coordinator. */
 #include <inttypes.h>
 
 #include "base/cleanup.h"
 #include "base/mutant.h"
 #include "daemon/agent/failover/failover_internal.h"
 
-#define PAUSE_BEFORE_MS 2000 /* before the end of the lease, or a quarter of it */
+#define PAUSE_BEFORE_MS 2000 /* before the end of the lease; at most a quarter of the lease */
 
 bool failover_coordinator_away(const struct agent_core *c, int64_t now)
 {
@@ -40,14 +40,14 @@ static bool lease_runs(const struct agent_core *c, const struct agent_job *j)
     return agent_core_epoch_until(c) && j->record->accepted && agent_job_has_workers(c, j->id);
 }
 
-/* The coordinator waits for the end of the lease before it forms an epoch without members of this one, so none of them
- * may train for longer. */
+/* The coordinator waits for the lease to end before it forms an epoch without this epoch's members, so none of them may
+ * train longer. */
 void failover_lease_tick(const struct failover *f)
 {
     if (!lease_runs(f->core, f->job) || MUTANT(LEASE_IGNORED))
         return;
     titan_assert(failover_lease_pause(f->core) <= failover_lease_end(f->core));
-    if (f->now < failover_lease_pause(f->core)) { /* heard again: a paused worker waits for its command */
+    if (f->now < failover_lease_pause(f->core)) { /* the coordinator is back: a paused worker waits for its command */
         f->job->lease_paused = f->job->lease_revoked = false;
         return;
     }

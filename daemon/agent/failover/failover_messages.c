@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failover_messages.c - an epoch's agents: their addresses and keys, and what is sent to them and to the coordinator.
- */
+/* failover_messages.c - an epoch's agents: their addresses and keys, and messages to them and to the coordinator. */
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -23,8 +22,8 @@ const char *failover_address_of(const struct failover *f, const char *node)
     return m && *m->peer_address ? m->peer_address : NULL;
 }
 
-/* Every agent that may have promised or accepted an epoch shares a quorum configuration with this one: one key is
- * common. */
+/* Every agent that may have promised or accepted an epoch shares a quorum configuration with this agent, so they share
+ * a key. */
 void failover_keys(const struct failover *f, struct proof_keys *ret)
 {
     const job_record *r = f->job->record;
@@ -50,7 +49,7 @@ uint64_t failover_send(const struct failover *f, const char *node, peer_message 
     return agent_peer_send(f->core, address, m, &keys, f->out);
 }
 
-/* The epoch's key goes covered under the keys that its receiver may have, never bare. */
+/* The epoch's key is sent covered by the keys that its receiver may have, never bare. */
 void failover_send_commit(const struct failover *f, const char *node)
 {
     uint8_t covered[PROOF_KEYS_MAX * MAC_BYTES];

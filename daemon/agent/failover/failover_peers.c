@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failover_peers.c - the other agents of an epoch: which answer, which of their members live, which one leads. */
+/* failover_peers.c - an epoch's other agents: which answer, which of their members live, which agent leads. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "daemon/agent/failover/failover_internal.h"
 
 #define ASK_MS 100
-#define SILENT_MS 350 /* asked for so long without an answer */
+#define SILENT_MS 350 /* without an answer to a question */
 
 static bool worker_lives(const struct failover *f, uint64_t worker_id)
 {
@@ -28,7 +28,7 @@ static void fill_state(const struct failover *f, Titan__Internal__PeerState *sta
     state->finished = f->job->finished;
 }
 
-/* answers: the id of the question it answers; 0 = it is one itself. Returns its own id. */
+/* answers: the id of the question that this answers; 0 = this is a question. Returns the message's own id. */
 static uint64_t send_state(const struct failover *f, const char *node, uint64_t answers)
 {
     Titan__Internal__PeerState state;
@@ -86,7 +86,7 @@ void failover_ask_peers(const struct failover *f)
     const struct peer *lead = failover_leader(f);
     for (size_t i = 0; i < s->n_peers; i++) {
         struct peer *p = &s->peers[i];
-        /* The leader asks all; another agent asks those before it, up to the first that answers. */
+        /* The leader asks all agents; another agent asks the agents before it, up to the first that answers. */
         if (!lead || lead->self || p <= lead)
             ask(f, p);
     }
@@ -96,7 +96,7 @@ void failover_ask_peers(const struct failover *f)
 enum life failover_life_of(const struct failover *f, const Titan__Internal__Member *m)
 {
     const struct peer *p = failover_peer_of(f->job->failover, m->node);
-    titan_assert(p); /* every member has one */
+    titan_assert(p); /* every member has a peer */
     if (p->self)
         return worker_lives(f, m->worker_id) ? LIFE_THERE : LIFE_GONE;
     if (peer_is_silent(p, f->now))

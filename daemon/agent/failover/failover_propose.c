@@ -10,16 +10,16 @@
 #include "daemon/common/epochs.h"
 
 #define PROPOSE_MS 600
-#define REVOKE_MS 3000 /* by then workers that hang have been killed */
-#define AGAIN_MS 50    /* datagrams get lost */
-#define REST_MS 200    /* after an attempt that failed, and twice as long after each more */
+#define REVOKE_MS 3000 /* enough for hanging workers to be killed */
+#define AGAIN_MS 50    /* datagrams may be lost */
+#define REST_MS 200    /* after a failed attempt; doubled after each further failure */
 #define REST_MS_MAX 6400
 #define NUMBER_STEP UINT64_C(1024)
-#define FORM_BYTES_MAX 60000 /* of a datagram */
+#define FORM_BYTES_MAX 60000 /* per datagram */
 
 struct choice {
     size_t n;
-    Titan__Internal__Member **all; /* members that can be in it, in rank order */
+    Titan__Internal__Member **all; /* possible members, in rank order */
 };
 
 static struct choice choice_new(const struct failover *f)
@@ -28,8 +28,8 @@ static struct choice choice_new(const struct failover *f)
     return (struct choice){.all = agent_action_alloc(f->out, (n + 1) * sizeof(Titan__Internal__Member *))};
 }
 
-/* The largest legal number of them become the members of form, the others depart; false: no legal number, or no quorum.
- * form borrows from the choice. */
+/* The largest legal number of them become form's members, the others depart; false: no legal number, or no quorum. form
+ * borrows from the choice. */
 static bool choose_world(const struct failover *f, const struct choice *choice, form_epoch *form)
 {
     size_t n = choice->n;
@@ -62,7 +62,7 @@ void failover_give_up(const struct failover *f)
         s->peers[i].promised = false;
 }
 
-/* Has a member here that lives left the epoch? */
+/* Has a living member here left the epoch? */
 static bool member_left_here(const struct failover *f)
 {
     for (const struct agent_worker *w = f->core->workers; w; w = w->next)
@@ -73,8 +73,8 @@ static bool member_left_here(const struct failover *f)
     return false;
 }
 
-/* Members that live, on agents that can promise; false: one is not known yet, or none is lost. A worker that has done
- * all steps is not lost. */
+/* Chooses living members, on agents that can promise; false: a member's state is unknown, or none is lost. A worker
+ * that finished all steps is not lost. */
 static bool survivors(const struct failover *f, struct choice *choice)
 {
     struct failover_state *s = f->job->failover;
@@ -94,12 +94,12 @@ static bool survivors(const struct failover *f, struct choice *choice)
             break;
         case LIFE_THERE:
             if (p->heard && p->epoch > accepted->epoch)
-                return false; /* this agent is behind: it will be sent the commit */
+                return false; /* this agent is behind: it will get the commit */
             if (p->self || !p->barred)
                 choice->all[choice->n++] = accepted->members[i];
         }
     }
-    /* Members that left an acting leader's epoch before it was complete lack state: the same epoch again would too. */
+    /* Members that left an acting leader's incomplete epoch lack state, and would in the same epoch again. */
     return gone || (member_left_here(f) && (f->job->complete || !failover_by_leader(f)));
 }
 
@@ -126,7 +126,7 @@ static void propose(const struct failover *f, const struct choice *choice)
     form.job_id = f->job->id;
     form.epoch = next_number(f);
     form.comm_id = (ProtobufCBinaryData){sizeof(id), (uint8_t *)id};
-    form.source_epoch = accepted->epoch; /* in a proposal: the epoch before it */
+    form.source_epoch = accepted->epoch; /* a proposal's source_epoch is the previous epoch */
     if (titan__internal__form_epoch__get_packed_size(&form) > FORM_BYTES_MAX)
         return;
     set_proposal(s, &form);
@@ -151,7 +151,7 @@ static void watch_members(const struct failover *f)
         propose(f, &choice);
 }
 
-/* When all ranks of the proposal have promised, or time is up: those that have go on. */
+/* Goes on when all ranks of the proposal have promised, or at the deadline with the ranks that have. */
 static void count_promises(const struct failover *f)
 {
     struct failover_state *s = f->job->failover;
@@ -194,7 +194,7 @@ static void note_quiesced(struct failover_state *s, const form_epoch *accepted,
     }
 }
 
-/* What workers here hold that have left the epoch. */
+/* Stores the holdings of workers here that have left the epoch. */
 static void note_own_quiesced(const struct failover *f)
 {
     struct failover_state *s = f->job->failover;
@@ -203,7 +203,7 @@ static void note_own_quiesced(const struct failover *f)
             note_quiesced(s, f->job->record->accepted, w->quiesced);
 }
 
-/* The members of the epoch that the state is of, in its rank order; false: not known here. */
+/* The members of the state's epoch, in its rank order; false: unknown here. */
 static bool holders_of(const struct failover *f, uint64_t epoch, form_epoch *form)
 {
     const job_record *r = f->job->record;
@@ -220,7 +220,7 @@ static bool holders_of(const struct failover *f, uint64_t epoch, form_epoch *for
     return true;
 }
 
-/* The recovery source, out of what they hold, as the coordinator chooses it; false: its members are not known. */
+/* Sets the recovery source from the holdings, as the coordinator would; false: the source's members are unknown. */
 static bool set_source(const struct failover *f, form_epoch *form)
 {
     struct failover_state *s = f->job->failover;
@@ -235,7 +235,7 @@ static bool set_source(const struct failover *f, form_epoch *form)
             form->resume_step = MAX(form->resume_step, s->quiesced[i]->last_step);
     failover_set_checkpoints(f, form);
     form->source_epoch = installed;
-    /* A member that is not reached may hold what is missing here, so only the coordinator takes an older state. */
+    /* An unreached member may hold the missing state, so only the coordinator may take an older state. */
     form->source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
     form->memory_only = !MUTANT(LEADER_FROM_OLDER_STATE);
     return installed && holders_of(f, installed, form);
@@ -253,7 +253,7 @@ static void commit_epoch(const struct failover *f, form_epoch *form)
         form->key = (ProtobufCBinaryData){MAC_BYTES, key};
     }
     form_epoch *final = agent_action_copy(f->out, &form->base);
-    form->key = (ProtobufCBinaryData){0}; /* it pointed at the stack; commits cover the record's */
+    form->key = (ProtobufCBinaryData){0}; /* it pointed to the stack; commits cover the record's key */
     agent_log(f->out, AGENT_WARN, "no coordinator: epoch formed as acting leader",
               "job=%" PRIu64 " epoch=%" PRIu64 " members=%zu source_epoch=%" PRIu64 " step=%" PRIu64, f->job->id,
               final->epoch, final->n_members, final->source_epoch, final->resume_step);
@@ -271,7 +271,7 @@ static void commit_epoch(const struct failover *f, form_epoch *form)
     }
 }
 
-/* When all that promised have left the epoch, or are gone, or are late: those that left form the next one. */
+/* When all promised ranks have left the epoch, are gone or are late: the ranks that left form the next epoch. */
 static void finish_revoke(const struct failover *f)
 {
     struct failover_state *s = f->job->failover;
@@ -295,7 +295,7 @@ static void finish_revoke(const struct failover *f)
         failover_give_up(f);
 }
 
-/* Does this agent know every quorum configuration of the other? */
+/* Does this agent know every quorum configuration of the promising agent? */
 static bool knows_configurations(const struct failover *f, const Titan__Internal__EpochPromise *promise)
 {
     for (size_t i = 0; i < promise->n_counts; i++) {
@@ -331,7 +331,7 @@ void failover_on_peer_quiesced(const struct failover *f, const peer_message *m)
     const struct peer *p = s ? failover_peer_of(s, m->from) : NULL;
     if (!p || s->stage != STAGE_REVOKE || m->quiesced->job_id != f->job->id || m->number != s->proposal->epoch)
         return;
-    for (size_t i = 0; i < f->job->record->accepted->n_members; i++) { /* it speaks for its own workers only */
+    for (size_t i = 0; i < f->job->record->accepted->n_members; i++) { /* an agent speaks for its own workers only */
         const Titan__Internal__Member *member = f->job->record->accepted->members[i];
         if (member->worker_id == m->quiesced->worker_id &&
             (!strcmp(member->node, m->from) || MUTANT(PEER_SPEAKS_FOR_OTHERS))) {
@@ -386,6 +386,6 @@ void failover_leader_tick(const struct failover *f)
         if (f->now >= s->again_at)
             resend(f);
         note_own_quiesced(f);
-        finish_revoke(f); /* may end the state */
+        finish_revoke(f); /* may free the state */
     }
 }

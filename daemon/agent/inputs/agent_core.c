@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent_core.c - life of the core, the time, and what can be asked; see agent_core.h for its parts. */
+/* agent_core.c - the core's lifetime, time and queries; see agent_core.h for its parts. */
 #include "daemon/agent/agent_core.h"
 
 #include <stdlib.h>
@@ -75,7 +75,8 @@ void agent_core_free(struct agent_core *c)
 
 void agent_core_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
-    /* It stood still, and most likely the machine: what workers and other agents say since is not read yet. */
+    /* The agent stood still, most likely with the machine: messages of workers and other agents since then are
+     * unread. */
     const int64_t late = now - MAX(c->ticked_at, agent_core_deadline(c));
     if (late > 0) {
         agent_revoke_shift(c, late);

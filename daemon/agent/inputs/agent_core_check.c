@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent_core_check.c - what holds of the core between two inputs, whatever came in. */
+/* agent_core_check.c - the core's invariants between two inputs. */
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -28,7 +28,7 @@ static void check_session(const struct agent_core *c)
     }
 }
 
-/* While acknowledged every report has been sent in this session; otherwise none has. */
+/* In an acknowledged session all reports have been sent; otherwise none. */
 static void check_reports(const struct agent_core *c)
 {
     size_t n = 0;
@@ -49,7 +49,7 @@ static void check_reports(const struct agent_core *c)
 
 static void check_worker(const struct agent_core *c, const struct agent_worker *w)
 {
-    titan_assert(agent_worker_find(c, w->id) == w); /* once */
+    titan_assert(agent_worker_find(c, w->id) == w); /* no duplicates */
     titan_assert(agent_sample_legal(&w->sample));
     titan_assert(w->commanded_epoch <= RANGE_EPOCH_MAX);
     titan_assert(memchr(w->address, '\0', sizeof(w->address)));
@@ -68,7 +68,7 @@ static void check_job(const struct agent_core *c, const struct agent_job *j)
 {
     const job_record *r = j->record;
     const uint64_t accepted = agent_job_accepted(j);
-    titan_assert(agent_job_find(c, j->id) == j); /* once */
+    titan_assert(agent_job_find(c, j->id) == j); /* no duplicates */
     titan_assert(r && r->job_id == j->id);
     titan_assert(!r->accepted || r->accepted->job_id == j->id);
     titan_assert(!j->complete || accepted);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent_datagrams.c - datagrams of other agents, by kind; they are taken only with the right proof. */
+/* agent_datagrams.c - other agents' datagrams, by kind; only proved ones are accepted. */
 #include <string.h>
 
 #include "base/cleanup.h"

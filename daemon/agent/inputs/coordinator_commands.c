@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* coordinator_commands.c - what the coordinator says, and how it is obeyed. */
+/* coordinator_commands.c - the coordinator's messages and their execution. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -52,8 +52,8 @@ static void on_form(struct agent_core *c, const form_epoch *m, struct agent_acti
     }
 }
 
-/* A command to form may have waited in the socket of a stopped agent while the job went on without its node, so it is
- * held until a heartbeat sent since is answered. */
+/* A command to form may have waited in a stopped agent's socket while the job went on without its node. So the command
+ * is held until a heartbeat sent since is answered. */
 static bool commands_stale(const struct agent_core *c, int64_t now)
 {
     return c->answered && failover_coordinator_away(c, now);
@@ -135,7 +135,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         agent_on_list_epochs(c, m->term, m->list_epochs->restored_term, now, out);
         return;
     }
-    /* A message without a term has that of the session's acknowledgement. */
+    /* A message without a term has the term of the session's acknowledgement. */
     if (!c->registered || !agent_fence_term(c, m->term ? m->term : c->session_term, NULL, out))
         return;
     titan_assert((m->term ? m->term : c->session_term) == c->seen.term);
@@ -175,7 +175,7 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_RELEASE_GPUS:
         agent_action_add(out, AGENT_REQUEST)->request = agent_action_copy(out, &m->base);
         break;
-    default: /* of a newer coordinator */
+    default: /* from a newer coordinator */
         break;
     }
 }

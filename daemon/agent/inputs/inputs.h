@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inputs.h - functions that one file of inputs/ calls of another; agent_core.h has those of the shell. */
+/* inputs.h - functions shared between files of inputs/; agent_core.h has the functions for the shell. */
 #ifndef TITAN_DAEMON_AGENT_INPUTS_INPUTS_H
 #define TITAN_DAEMON_AGENT_INPUTS_INPUTS_H
 
@@ -14,6 +14,6 @@ void agent_on_list_epochs(struct agent_core *c, uint64_t term, uint64_t restored
 /* --- worker_watch.c ----------------------------------------------------------------------------------------------- */
 void agent_revoke_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t agent_revoke_deadline(const struct agent_core *c);
-void agent_revoke_shift(struct agent_core *c, int64_t ms); /* revoked workers have so much longer */
+void agent_revoke_shift(struct agent_core *c, int64_t ms); /* extends the deadline of revoked workers by ms */
 
 #endif

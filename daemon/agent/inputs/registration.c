@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registration.c - the session with the coordinator: the registration with all that this node knows, the
- * acknowledgement, the end. */
+/* registration.c - the session with the coordinator: the registration with this node's state, the acknowledgement, the
+ * end. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "base/cleanup.h"
 #include "daemon/agent/inputs/inputs.h"
 
-#define KNOWN_BYTES_MAX ((size_t)1 << 20) /* of epochs in a registration; a message has at most 4 MiB */
+#define KNOWN_BYTES_MAX ((size_t)1 << 20) /* for epochs in a registration; a message has at most 4 MiB */
 
 static void fill_live_worker(struct agent_worker *w, Titan__Internal__LiveWorker *out)
 {
@@ -21,7 +21,7 @@ static void fill_live_worker(struct agent_worker *w, Titan__Internal__LiveWorker
     out->state = w->sample.phase;
     out->address = w->address;
     out->quiesced = w->quiesced;
-    /* Its page says so already; what it holds comes in its own report, after this registration. */
+    /* The page shows that already; the worker's holdings follow in its own report after this registration. */
     if (out->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED &&
         !(w->quiesced && w->quiesced->epoch >= w->sample.epoch))
         out->state = TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
@@ -45,8 +45,8 @@ static bool fill_known_epochs(const struct agent_job *j, uint64_t term, Titan__I
     return true;
 }
 
-/* All jobs with workers here; then others, the newest first, while the message has room. known and list have room for
- * all. */
+/* Lists all jobs with workers here; then other jobs, newest first, while the message has room. known and list have room
+ * for all jobs. */
 static void list_known_epochs(const struct agent_core *c, uint64_t term, Titan__Internal__EpochsKnown *known,
                               Titan__Internal__EpochsKnown **list, size_t *ret_n)
 {
@@ -67,7 +67,7 @@ static void list_known_epochs(const struct agent_core *c, uint64_t term, Titan__
     *ret_n = n;
 }
 
-/* known_term: list the epochs up to it; 0 = not asked for. */
+/* known_term: lists the epochs up to this term; 0 = no list. */
 static void send_registration(struct agent_core *c, uint64_t known_term, struct agent_actions *out)
 {
     Titan__Internal__AgentRegistration registration = TITAN__INTERNAL__AGENT_REGISTRATION__INIT;
@@ -185,7 +185,7 @@ void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__Regi
 {
     if (!agent_fence_term(c, m->term, &m->term_proof, out))
         return;
-    if (c->registered && m->term != c->session_term) /* the acknowledgement before was of an older coordinator */
+    if (c->registered && m->term != c->session_term) /* the previous acknowledgement was from an older coordinator */
         agent_reports_resend(c);
     titan_assert(m->term == c->seen.term);
     c->registered = true;
@@ -205,10 +205,10 @@ void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__Regi
         if (w->progress)
             agent_send(c, w->progress, out);
     c->stream_heartbeat_at = now;
-    agent_heartbeat(c, now, out); /* after it nothing is older than this session */
+    agent_heartbeat(c, now, out); /* after this heartbeat no message is older than this session */
 }
 
-/* A restored coordinator asks before its acknowledgement, so its term counts only with that acknowledgement. */
+/* A restored coordinator asks before its acknowledgement, so its term counts only once it has acknowledged. */
 void agent_on_list_epochs(struct agent_core *c, uint64_t term, uint64_t restored_term, int64_t now,
                           struct agent_actions *out)
 {

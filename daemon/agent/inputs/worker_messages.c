@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker_messages.c - what workers say, and what of it the coordinator hears. */
+/* worker_messages.c - workers' messages, and what the coordinator gets of them. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static void on_quiesced(struct agent_core *c, struct agent_worker *w, const Tita
     m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_##KIND;                                                         \
     m.field = (part)
 
-/* The message for the coordinator in what a worker says, if there is one; false: it speaks for another worker. */
+/* Extracts the message for the coordinator, if any; false: the message is about another worker. */
 static bool forwarded(const struct agent_worker *w, const Titan__Internal__WorkerToAgent *in,
                       agent_message *out_message)
 {
@@ -112,7 +112,7 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
     }
     if (!forwarded(w, in, &m)) {
         c->counters.forged++;
-        if (!w->forged) /* once */
+        if (!w->forged) /* log once */
             agent_log(out, AGENT_WARN, "worker sent a message of another worker, dropped", "worker=%" PRIu64, w->id);
         w->forged = true;
         return;
@@ -124,7 +124,7 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED:
         on_quiesced(c, w, in->quiesced, now, out);
         if (c->draining && c->quiet)
-            return; /* no change of membership: the coordinator hears of the last checkpoint and nothing else */
+            return; /* no change of membership: the coordinator gets only the last checkpoint */
         break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_PROGRESS:
         in->progress->busy_ms = w->step_time.busy_ms;
@@ -140,9 +140,9 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
         agent_job_note_checkpoint(c, in->checkpoint);
         break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_CHECKPOINT_FAILED:
-        keep = false; /* the worker tries again */
+        keep = false; /* the worker retries */
         break;
-    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FAILING: /* its page says it again when it has exited */
+    case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_FAILING: /* the page repeats it after the exit */
         agent_log(out, AGENT_WARN, "worker fails", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id,
                   in->failing->reason);
         return;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker_watch.c - samples of workers: which hang, and which do not leave a revoked epoch. */
+/* worker_watch.c - samples of workers: which hang, and which stay in a revoked epoch. */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/cleanup.h"
 #include "daemon/agent/inputs/inputs.h"
 
-#define REVOKE_LIMIT_MS 10000 /* to leave an epoch, however much the worker moves meanwhile */
+#define REVOKE_LIMIT_MS 10000 /* deadline to leave an epoch, even for a worker that moves */
 
 bool agent_core_watches(const struct agent_core *c)
 {
@@ -66,7 +66,8 @@ void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct ag
     agent_straggler_sample(c, w, now, out);
 }
 
-/* A revoked worker has revoke_ms, or as long as one of its actions may take; one that moves has more, up to a limit. */
+/* A revoked worker has revoke_ms, or the time that one of its actions may take; a moving worker has more, up to a
+ * limit. */
 static int64_t revoke_due(const struct agent_core *c, const struct agent_worker *w)
 {
     titan_assert(w->revoked_epoch > 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* action_queue.c - the actions of the core, carried out in order, and its time. Actions behind a record wait until it
- * is on disk. */
+/* action_queue.c - carries out the core's actions in order, and keeps its time. Actions behind a record wait until the
+ * record is on disk. */
 #include "daemon/agent/shell/agent_internal.h"
 
 #include <inttypes.h>
@@ -25,7 +25,7 @@ static void batch_free(struct action_batch *t)
     free(t);
 }
 
-/* What the next agent of this node, and workers without an agent, have to know. */
+/* Writes the state that the next agent of this node and workers without an agent need. */
 void agent_publish(struct agent *a)
 {
     workers_publish(a->workers, agent_core_term(a->core), agent_core_contact(a->core), agent_core_epoch_until(a->core));
@@ -44,7 +44,7 @@ static void on_sample_timer(uv_timer_t *timer)
     agent_sample_all(timer->data);
 }
 
-/* Timers for the next deadline of the core, and for samples while there are workers. */
+/* Arms timers for the core's next deadline, and for samples while there are workers. */
 static void tick_arm(struct agent *a)
 {
     int64_t due = agent_core_deadline(a->core);
@@ -75,14 +75,14 @@ void agent_sample_all(struct agent *a)
     }
 }
 
-/* Did the start fail for want of what the node has too little of? Then it is no fault of worker or job. */
+/* Did the start fail because the node lacks a resource? Then neither worker nor job is at fault. */
 static bool node_short(const struct titan_error *err)
 {
     return titan_error_short(err) || err->sys_errno == EAGAIN || err->status == TITAN_ENOMEM ||
            err->status == TITAN_ETIMEDOUT || err->status == TITAN_EAGAIN;
 }
 
-/* Is it this node that does not start workers of that job: its user, its folder, its limits? */
+/* Does this node refuse that job's workers: its user, folder or limits? */
 static bool refused(const struct agent *a, const struct titan_error *err)
 {
     return err->status == TITAN_EUNPLACEABLE ||
@@ -113,7 +113,7 @@ static void start_worker(struct agent *a, uint64_t worker_id, const Titan__Inter
         agent_worker_not_started(a, m->job_id, worker_id, &err);
 }
 
-/* Dumps the worker that hangs, and all of its job's workers here: they show what they wait for. */
+/* Dumps the hanging worker and all of its job's workers here: the dumps show their waits. */
 static void dump_stalled(const struct agent *a, const Titan__Internal__WorkerStalled *m)
 {
     struct worker *w = workers_find(a->workers, m->worker_id);
@@ -128,7 +128,7 @@ static void command_worker(struct agent *a, uint64_t worker_id, const Titan__Int
     if (!w || w->dying)
         return;
     if (m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE)
-        dump_worker(w, DUMP_REVOKE, NULL, a->files, &a->log); /* now: the revoke ends the waits that it shows */
+        dump_worker(w, DUMP_REVOKE, NULL, a->files, &a->log); /* before the revoke ends the waits that it shows */
     const bool form = m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
     worker_send(w, m, form ? comm_segments_get(&a->segments, a->settings.node, m->form) : -1);
 }
@@ -150,19 +150,19 @@ static void on_log(struct agent *a, const Titan__Internal__LogRequest *m)
         logs_cancel(a->logs, m->request_id);
         return;
     }
-    /* A request may come before the command to start: it then follows what will be there. */
+    /* A request may come before the command to start: it then follows the future logs. */
     const bool known = job_folder_find(a->settings.run_dir, m->job_id, job_dir) ||
                        job_folder_link(a->settings.run_dir, m->job_id, job_dir);
-    if (m->flight) /* before it is read: the tasks of a folder are done in order */
+    if (m->flight) /* before the read: a folder's tasks run in order */
         dump_job(a->workers, m->job_id, DUMP_REQUEST, a->files, &a->log);
     logs_request(a->logs, m, known ? job_dir : NULL);
 }
 
-/* A message that was not taken because the stream is over (TITAN_ECANCELLED) is sent again in the next session. */
+/* A message refused because the stream ended (TITAN_ECANCELLED) is resent in the next session. */
 static void note_sent(struct agent *a, titan_status status, Titan__Internal__AgentMessage__KindCase kind)
 {
     if (status == TITAN_OK || status == TITAN_ECANCELLED || kind == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS)
-        return; /* the next progress says more */
+        return; /* the next progress report supersedes it */
     session_end(a->session, status == TITAN_EAGAIN ? "the coordinator reads too slowly" : "no memory for a message");
 }
 
@@ -175,7 +175,7 @@ static void do_request(struct agent *a, const Titan__Internal__CoordinatorMessag
     else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_RELEASE_GPUS)
         for (size_t i = 0; i < m->release_gpus->n_slots; i++)
             gpu_watch_release(a->gpus, m->release_gpus->slots[i]);
-    /* Checkpoints that are not listed any more are removed by the worker that writes the next: it knows its own. */
+    /* Unlisted checkpoints are removed by the worker that writes the next one: it knows which are its own. */
 }
 
 static void stop_worker(struct agent *a, const struct agent_action *x)
@@ -185,8 +185,8 @@ static void stop_worker(struct agent *a, const struct agent_action *x)
         workers_stop(w, x->grace_ms, x->grace_ms > 0, x->must_checkpoint, x->text);
 }
 
-/* Does what earlier inputs led to, and then the newest batch (NULL: none). Inputs that this leads to append batches.
- */
+/* Carries out the actions of earlier inputs, then the newest batch's (NULL = none). Inputs that follow from an action
+ * append batches. */
 void agent_carry_out(struct agent *a, struct action_batch *batch)
 {
     static const enum log_level levels[] = {LOG_LEVEL_INFO, LOG_LEVEL_WARN, LOG_LEVEL_ERROR};
@@ -214,7 +214,7 @@ void agent_carry_out(struct agent *a, struct action_batch *batch)
         case AGENT_RECORD_TERM:
         case AGENT_RECORD_JOB:
         case AGENT_FORGET_JOB:
-            record_writer_start(a->records, x); /* the batch stays until it is done */
+            record_writer_start(a->records, x); /* the batch stays until the record is written */
             break;
         case AGENT_SEND:
             if (x->send->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_STALLED)

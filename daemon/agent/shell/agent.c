@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent.c - the shell around the core, which decides everything (agent_core.h): opened, left and closed.
+/* agent.c - the shell around the core, which makes all decisions (agent_core.h): open, leave and close.
  * agent_internal.h lists its files. */
 #include "daemon/agent/shell/agent_internal.h"
 
@@ -19,9 +19,9 @@
 #include "daemon/agent/shell/records.h"
 #include "daemon/auth/enrolling.h"
 
-#define ADOPTION_WAIT_MS 1000 /* for adopted workers to say where they are, before the first registration */
+#define ADOPTION_WAIT_MS 1000 /* for adopted workers to report their state, before the first registration */
 #define CLOSE_POLL_MS 2
-#define FILES_WAIT_MS 5000 /* for a file server: to open a job's folder */
+#define FILES_WAIT_MS 5000 /* for a file server to open a job's folder */
 
 static uint64_t memory_bytes(void)
 {
@@ -34,7 +34,7 @@ static void on_record_written(void *data)
     agent_carry_out(data, NULL);
 }
 
-/* The port of the last start, where other agents still expect this one. */
+/* The last start's port, which other agents still use for this node. */
 static uint16_t last_port(const char *path)
 {
     struct buf text = BUF_INIT;
@@ -59,7 +59,7 @@ static titan_status open_peers(struct agent *a, const struct agent_options *o, s
         status = peers_open(a->loop, listen, agent_on_peer_message, a, &a->peers, err);
     }
     if (status == TITAN_EINVAL)
-        return status; /* the address */
+        return status; /* the address is wrong */
     if (status != TITAN_OK) {
         tlog_warn(&a->log, "no socket for other agents: this node can neither be probed nor probe others",
                   "reason=\"%s\"", err->msg);
@@ -108,11 +108,11 @@ static titan_status open_core(struct agent *a, const struct agent_options *o, st
     return TITAN_OK;
 }
 
-/* Where an earlier agent's workers stand, before any of them sends a message. */
+/* Samples an earlier agent's workers before any of them sends a message. */
 static void adopt(struct agent *a)
 {
     int64_t epoch_until = 0, contact = workers_contact(a->workers, &epoch_until);
-    if (contact) /* in the life of an earlier agent; the lease runs on */
+    if (contact) /* from an earlier agent's life; the lease continues */
         agent_core_restore_contact(a->core, contact, epoch_until);
     agent_publish(a);
     for (struct worker *w = workers_first(a->workers); w; w = w->next) {
@@ -122,7 +122,7 @@ static void adopt(struct agent *a)
     }
 }
 
-/* Their exits wait for the first session, as those of workers that end while there is none. */
+/* Their exits wait for the first session, like other exits without a session. */
 static void report_departed(struct agent *a)
 {
     for (struct departed *d = workers_take_departed(a->workers), *next; d; d = next) {
@@ -143,7 +143,7 @@ static void on_adoption_timer(uv_timer_t *timer)
     session_start(((struct agent *)timer->data)->session);
 }
 
-/* Without NVML the node works all the same, and nothing is known of its GPUs. */
+/* Without NVML the node works, but its GPUs' state is unknown. */
 static titan_status open_gpus(struct agent *a, struct titan_error *err)
 {
     if (strcmp(a->settings.device, "cuda") != 0)
@@ -202,7 +202,7 @@ static void on_nothing(void *data)
     (void)data;
 }
 
-/* Workers run without them then: a job that asks for one itself is refused when it starts. */
+/* Workers then run without these limits; a job that requests such a limit itself is refused at its start. */
 static void warn_of_limits(const struct agent *a, const char *spawnd)
 {
     const struct cgroup_limits *site = &a->settings.limits.site;
@@ -295,8 +295,8 @@ static void on_session_closed(void *data)
     a->open_parts = N_TIMERS + N_PARTS;
     for (size_t i = 0; i < N_TIMERS; i++)
         uv_close((uv_handle_t *)timer_of(a, i), on_handle_closed);
-    file_pool_close(a->files, on_part_closed, a); /* first: tasks end in the parts below */
-    renewal_close(a->renewal, on_part_closed, a); /* the end of the session has ended its call */
+    file_pool_close(a->files, on_part_closed, a); /* first: its tasks end in the parts below */
+    renewal_close(a->renewal, on_part_closed, a); /* its call ended with the session */
     peers_close(a->peers, on_part_closed, a);
     gpu_watch_close(a->gpus, on_part_closed, a);
     workers_close(a->workers, on_part_closed, a);
@@ -306,7 +306,7 @@ static void on_session_closed(void *data)
     log_bounds_close(a->log_bounds, on_part_closed, a);
 }
 
-/* The session goes first, so that no more commands come. */
+/* The session closes first, so no more commands come. */
 static void close_parts(struct agent *a)
 {
     a->closing = true;
@@ -314,7 +314,7 @@ static void close_parts(struct agent *a)
         (void)uv_timer_stop(timer_of(a, i));
     log_bounds_stop(a->log_bounds);
     record_writer_stop(a->records);
-    agent_carry_out(a, NULL); /* frees all that waits */
+    agent_carry_out(a, NULL); /* frees all waiting batches */
     logs_forget(a->logs);
     session_close(a->session, on_session_closed, a);
 }
@@ -322,7 +322,7 @@ static void close_parts(struct agent *a)
 static void on_close_timer(uv_timer_t *timer)
 {
     struct agent *a = timer->data;
-    const bool waits = a->batches && !record_writer_fails(a->records); /* the last reports are to go out */
+    const bool waits = a->batches && !record_writer_fails(a->records); /* the last reports must go out */
     if ((a->draining && workers_first(a->workers)) || record_writer_on_disk(a->records) ||
         log_bounds_working(a->log_bounds) || waits)
         return;

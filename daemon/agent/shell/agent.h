@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent.h - the node's half: starts workers, watches them, speaks to the coordinator for them.
+/* agent.h - the node's agent: starts workers, watches them, speaks to the coordinator for them.
  *
- * Workers run in their own process group with a clean environment and no inherited descriptors, each with a page of
- * shared memory (proto/worker_page.h) with a robust mutex that tells of its death within a millisecond at any size, a
- * log file bounded in size, and the agent's Unix socket to talk to. A worker goes on for its lease when its agent dies;
- * an agent that starts over the same folder adopts the workers it finds. */
+ * A worker runs in its own process group with a clean environment and no inherited descriptors. It has a page of shared
+ * memory (proto/worker_page.h), a log file bounded in size, and the agent's Unix socket. The page's robust mutex shows
+ * its death within a millisecond at any size. A worker runs on for its lease when its agent dies; an agent that starts
+ * over the same folder adopts the workers there. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_AGENT_H
 #define TITAN_DAEMON_AGENT_SHELL_AGENT_H
 
@@ -18,36 +18,37 @@
 struct agent;
 
 struct agent_options {
-    const char *state_dir;             /* run/ (socket, records) lives here; the caller holds its lock */
+    const char *state_dir;             /* holds run/ (socket, records); the caller holds its lock */
     const char *coordinator;           /* target as in rpc_client_open */
-    const struct rpc_tls *tls;         /* to it, copied; NULL = none */
-    bool renew;                        /* keep these files fresh */
+    const struct rpc_tls *tls;         /* for the coordinator, copied; NULL = none */
+    bool renew;                        /* renew the files of tls */
     const char *node;                  /* unique name; NULL = host name */
-    const char *address;               /* host other nodes' workers connect to; NULL = 127.0.0.1 */
+    const char *address;               /* host for other nodes' workers; NULL = 127.0.0.1 */
     const char *worker;                /* path of titan-worker; NULL = beside this executable */
     const char *device;                /* "auto", "cpu", "cuda" */
-    const char *spawnd;                /* titan-spawnd's socket: workers run as their jobs' users; NULL = as this one */
-    const char *default_user;          /* with it, of jobs without a user of this node; NULL = these are not run */
-    uint32_t slots;                    /* workers at a time; 0 = one per GPU, or 4 on a CPU node */
+    const char *spawnd;                /* titan-spawnd's socket: workers run as their jobs' users; NULL = as the agent's
+                                        * user */
+    const char *default_user;          /* with spawnd, for jobs without a user of this node; NULL = refuse such jobs */
+    uint32_t slots;                    /* concurrent workers; 0 = one per GPU, or 4 on a CPU node */
     uint32_t lease_ms;                 /* 0 = 30000 */
     uint64_t log_bytes_max;            /* per worker, kept as two halves; 0 = 64 MiB */
-    uint64_t worker_memory;            /* bytes that one worker gets; 0 = any */
-    uint32_t worker_cpus;              /* processors, in thousandths; 0 = any */
+    uint64_t worker_memory;            /* bytes per worker; 0 = any */
+    uint32_t worker_cpus;              /* processors per worker, in thousandths; 0 = any */
     uint32_t hang_floor_ms;            /* 0 = 300 */
-    uint32_t away_ms, leader_lease_ms; /* until a coordinator says (agent_core.h) */
-    const char *peer_listen;  /* HOST:PORT for other agents' datagrams; NULL = address, a free port; "" = none */
+    uint32_t away_ms, leader_lease_ms; /* until a coordinator gives them (agent_core.h) */
+    const char *peer_listen;  /* HOST:PORT for other agents' datagrams; NULL = address and a free port; "" = none */
     const char *worker_ports; /* "30000-30999"; NULL = any */
-    bool ephemeral;           /* its record may go when the node is gone */
-    bool quiet_stop; /* do not report workers that end because agent_close stops them: the coordinator goes down
-                        with us, and its jobs go on from their last checkpoint when it is back */
+    bool ephemeral;           /* the coordinator may delete its record when the node is gone */
+    bool quiet_stop; /* do not report workers that agent_close stops: the coordinator stops too, and its jobs later
+                      * resume from their last checkpoint */
 };
 
 titan_status agent_open(uv_loop_t *loop, const struct agent_options *options, struct agent **ret,
                         struct titan_error *err) TITAN_MUST_USE;
-/* stop_workers: end them (checkpoint within grace_ms, then SIGKILL); otherwise they go on under their lease for the
- * next agent. done is called on the loop. */
+/* stop_workers: ends the workers (checkpoint within grace_ms, then SIGKILL); else they run on under their lease for the
+ * next agent. done runs on the loop. */
 void agent_close(struct agent *a, bool stop_workers, uint32_t grace_ms, void (*done)(void *), void *data);
-/* Have the coordinator take the workers elsewhere, as a drain with this deadline does; agent_close() comes later. */
+/* Asks the coordinator to move the workers elsewhere, like a drain with this deadline; agent_close() comes later. */
 void agent_leave(struct agent *a, uint32_t deadline_ms);
 uint32_t agent_workers(const struct agent *a);
 bool agent_connected(const struct agent *a);

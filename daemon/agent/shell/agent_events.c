@@ -11,9 +11,9 @@
 #include "daemon/agent/shell/flight_dumps.h"
 #include "proto/ranges.h"
 
-#define LOGS_AHEAD 64 /* chunks and other messages that wait to go out, before more of workers' logs is read */
+#define LOGS_AHEAD 64 /* messages in the session's queue at which reading workers' logs pauses */
 
-/* One that this node killed for standing still has been dumped as it stood. */
+/* A worker that this node killed for hanging has already been dumped in that state. */
 static void dump_exited(const struct agent *a, struct worker *w, const struct worker_exit *how)
 {
     char detail[160];
@@ -26,7 +26,7 @@ static void dump_exited(const struct agent *a, struct worker *w, const struct wo
     dump_worker(w, DUMP_EXIT, detail, a->files, &a->log);
 }
 
-/* To the core: what is known of the slots' GPUs, and the workers there. */
+/* Gives the core the slots' GPUs and their workers. */
 void agent_report_gpus(struct agent *a)
 {
     const uint32_t slots = a->settings.slots;
@@ -131,7 +131,7 @@ static void on_session_open(void *data)
 {
     struct agent *a = data;
     if (a->peers)
-        peers_look_again(a->peers); /* it may be on another machine than before, under the same name */
+        peers_look_again(a->peers); /* another machine may now have its name */
     agent_core_coordinator_at(a->core, session_target(a->session));
     agent_sample_all(a);
     CORE(a, agent_core_session_up);

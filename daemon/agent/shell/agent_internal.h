@@ -5,19 +5,19 @@
  *   action_queue.c   carries out what the core decides, and keeps the core's time
  *   agent_events.c   supervises: events of workers, session, datagrams and GPUs become inputs of the core
  *   agent_settings.c  options checked                 agent_session.c   the stream to the coordinator
- *   workers.c         workers' processes and sockets  worker_start.c    what a worker is started with
+ *   workers.c         workers' processes and sockets  worker_start.c    what a worker starts with
  *   worker_process.c  start, kill and reap            worker_channel.c  the socket for workers
  *   page_watch.c      pages of workers                pages_dir.c       where the pages lie
  *   record_writer.c   records to the disk             records.c         records as files
  *   comm_segments.c   shared memory of epochs         oom.c             workers killed for memory
- *   worker_logs.c     output of workers               log_bounds.c      how long it gets
- *   flight_dumps.c    workers' flight recorders       job_folders.c     where folders of jobs are
- *   node_check.c      what would not work here        reach.c           whether other nodes are reached
+ *   worker_logs.c     output of workers               log_bounds.c      bounds of the logs
+ *   flight_dumps.c    workers' flight recorders       job_folders.c     where jobs' folders are
+ *   node_check.c      problems of this node           reach.c           are other nodes reachable?
  *   gpu_watch.c       GPUs of the slots               nvml.c            NVIDIA's library
- *   worker_limits.c   memory and processors of one    worker_cgroup.c   where the agent holds it to them
- *   installation.c    which state directory it is     spawn_client.c    what is asked of titan-spawnd
+ *   worker_limits.c   a worker's memory, processors   worker_cgroup.c   cgroups that enforce them
+ *   installation.c    the state directory's id        spawn_client.c    calls to titan-spawnd
  *
- * Folders of jobs are read in daemon/common/file_pool.c, datagrams go through daemon/common/peers.c.
+ * Jobs' folders are read in daemon/common/file_pool.c, datagrams go through daemon/common/peers.c.
  *
  * A worker's message passes three functions from the channel's read to the session's send: on_worker_message()
  * (agent_events.c), agent_core_worker() (inputs/worker_messages.c), and agent_carry_out() (action_queue.c). */
@@ -40,11 +40,11 @@
 #include "daemon/common/file_pool.h"
 #include "daemon/common/peers.h"
 
-/* What one input has led to. */
+/* The actions of one input. */
 struct action_batch {
     struct action_batch *next;
     struct agent_actions actions;
-    const struct agent_action *at; /* to be carried out next */
+    const struct agent_action *at; /* the next to carry out */
 };
 
 struct agent {
@@ -53,34 +53,34 @@ struct agent {
     struct agent_settings settings;
     struct agent_core *core;
     struct action_batch *batches, **batches_tail;
-    bool carrying_out; /* a call of carry_out is on the stack */
+    bool carrying_out; /* agent_carry_out is on the stack */
     struct record_writer *records;
-    struct file_pool *files; /* for what may be on a file server: jobs' folders */
+    struct file_pool *files; /* for files that may lie on a file server: jobs' folders */
     struct workers *workers;
     struct session *session;
-    struct renewal *renewal; /* of this agent's certificate; NULL = it has none */
-    struct peers *peers;     /* NULL: none */
+    struct renewal *renewal; /* of this agent's certificate; NULL = no certificate */
+    struct peers *peers;     /* NULL = none */
     struct logs *logs;
     struct log_bounds *log_bounds;
     struct node_checks *checks;
-    struct gpu_watch *gpus; /* NULL: none */
+    struct gpu_watch *gpus; /* NULL = none */
     struct comm_segments segments;
     uv_timer_t close_timer, adoption_timer, tick_timer, sample_timer;
     bool as_users; /* titan-spawnd starts the workers */
     bool draining, closing;
-    int open_parts; /* what agent_close still waits for */
+    int open_parts; /* agent_close waits for these */
     void (*done)(void *);
     void *done_data;
 };
 
 /* --- action_queue.c ----------------------------------------------------------------------------------------------- */
 struct action_batch *agent_batch_new(void);
-/* Does what earlier inputs led to, and then this batch (NULL: none); takes it over. Inputs that this leads to append
- * batches. */
+/* Carries out the actions of earlier inputs, then this batch's (NULL = none); takes batch over. Inputs that follow from
+ * an action append batches. */
 void agent_carry_out(struct agent *a, struct action_batch *batch);
-/* What the next agent of this node, and workers without an agent, have to know. */
+/* Writes the state that the next agent of this node and workers without an agent need. */
 void agent_publish(struct agent *a);
-void agent_sample_all(struct agent *a); /* the pages of all workers */
+void agent_sample_all(struct agent *a); /* samples the pages of all workers */
 void agent_worker_not_started(struct agent *a, uint64_t job_id, uint64_t worker_id, const struct titan_error *why);
 
 /* An input for the core: CORE(a, agent_core_sample, id, &sample). */
@@ -99,6 +99,6 @@ void agent_on_peer_message(const Titan__Internal__PeerMessage *m, const char *fr
 bool agent_on_log_chunk(const Titan__Internal__AgentLogChunk *chunk, void *data);
 bool agent_on_checked(const Titan__Internal__NodeChecked *answer, void *data);
 void agent_on_gpus_changed(void *data);
-void agent_report_gpus(struct agent *a); /* to the core: what is known of the slots' GPUs, and the workers there */
+void agent_report_gpus(struct agent *a); /* gives the core the slots' GPUs and their workers */
 
 #endif

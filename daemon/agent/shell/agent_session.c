@@ -17,7 +17,7 @@
 
 static const char session_path[] = "/titan.internal.Coordinator/Session";
 
-/* Whether one of several addresses has a name that is known: it may be needed a year from now. */
+/* Checks that each of several addresses has a name that resolves: an address may be needed much later. */
 struct lookup {
     struct session *session;
     uv_getaddrinfo_t request;
@@ -30,16 +30,16 @@ struct session {
     void *data;
     struct log log;
     struct rpc_client *client;
-    struct rpc_stream *stream; /* NULL while there is none */
+    struct rpc_stream *stream; /* NULL = none */
     uv_timer_t retry_timer;
     uint32_t retry_ms;
     bool settled, closing, client_closing, failed_before;
-    char why[256]; /* of a session_end that is under way */
+    char why[256]; /* reason of the session_end in progress */
     struct lookup lookups[RPC_TARGETS_MAX];
-    int looking; /* lookups that are under way */
+    int looking; /* lookups in progress */
     bool handle_closed;
-    size_t n_targets, tried;          /* addresses that it may be at; tried since the last that took this node in */
-    char tried_why[RPC_TARGETS_TEXT]; /* what these said */
+    size_t n_targets, tried;          /* possible addresses; tried since the last address that accepted this node */
+    char tried_why[RPC_TARGETS_TEXT]; /* their errors */
     void (*done)(void *);
     void *done_data;
 };
@@ -95,7 +95,7 @@ static void on_retry(uv_timer_t *timer)
         session_try(s);
 }
 
-/* All addresses are tried at once, one after the other, and then, each time later, again. */
+/* Tries all addresses in sequence, and then again, with growing pauses. */
 static void retry_later(struct session *s)
 {
     const bool round = s->tried % s->n_targets == 0;
@@ -105,7 +105,7 @@ static void retry_later(struct session *s)
         s->retry_ms = MIN(2 * s->retry_ms, RETRY_MAX_MS);
 }
 
-/* An address did not take this node in: the next one. One line for each outage, when all have been tried. */
+/* An address did not accept this node: tries the next. Logs once per outage, when all have been tried. */
 static void pass_over(struct session *s, const struct titan_error *why)
 {
     if (s->tried == 0)
@@ -129,7 +129,7 @@ static void on_stream_close(struct rpc_stream *stream, const struct titan_error 
         close_client(s);
         return;
     }
-    if (s->settled) { /* it is most likely back where it was */
+    if (s->settled) { /* it is most likely back at the same address */
         tlog_warn(&s->log, "session with the coordinator lost", "reason=\"%s\"", s->why[0] ? s->why : err->msg);
         rpc_client_reconnect(s->client, false);
         s->failed_before = s->n_targets == 1;
@@ -252,7 +252,7 @@ static void on_client_closed(void *data)
     uv_close((uv_handle_t *)&s->retry_timer, on_handle_closed);
 }
 
-/* A stream that is still there has had its time: it is cancelled. */
+/* A stream that still exists had time to end: it is cancelled. */
 static void close_client(struct session *s)
 {
     if (s->client_closing)

@@ -40,7 +40,7 @@ static titan_status choose_device(const struct agent_options *o, struct agent_se
     return TITAN_OK;
 }
 
-/* One for each worker, and one for admin check. */
+/* Checks for one port per worker, and one for admin check. */
 static titan_status check_ports(const struct agent_options *o, struct agent_settings *ret, struct titan_error *err)
 {
     ret->ports = (struct listen_ports){0};

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define ID_BYTES 16 /* of a communicator */
+#define ID_BYTES 16 /* size of a communicator's id */
 
 struct comm_segment {
     struct comm_segment *next;

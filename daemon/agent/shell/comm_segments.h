@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_segments.h - the shared memory of epochs with all members on this node: one segment a job, of its newest
- * epoch. A segment is an empty memfd, which the communicator sizes, so a crash leaves nothing behind. */
+/* comm_segments.h - shared memory of epochs with all members on this node: one segment per job, for its newest epoch. A
+ * segment is an empty memfd that the communicator sizes, so a crash leaves nothing behind. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_COMM_SEGMENTS_H
 #define TITAN_DAEMON_AGENT_SHELL_COMM_SEGMENTS_H
 
@@ -10,10 +10,10 @@ struct comm_segments {
     struct comm_segment *first;
 };
 
-/* The descriptor of an epoch's segment, which stays ours. -1: a member is on another node, or no memory is to be had;
- * the workers then connect over TCP. */
+/* The descriptor of the epoch's segment; s keeps ownership. -1: a member is on another node, or memory is short; the
+ * workers then connect over TCP. */
 int comm_segments_get(struct comm_segments *s, const char *node, const Titan__Internal__FormEpoch *form);
-/* Drops those of jobs without a worker here. Workers have their own descriptors. */
+/* Drops segments of jobs without a worker here. Workers have their own descriptors. */
 void comm_segments_sweep(struct comm_segments *s, struct workers *workers);
 void comm_segments_close(struct comm_segments *s);
 

@@ -18,11 +18,11 @@
 #include "daemon/common/job_files.h"
 
 #define DUMP_BYTES_MAX ((size_t)1 << 20)
-#define AGAIN_NS INT64_C(100000000)  /* a worker is not dumped more often for one cause, but where it is at fault */
-#define HUNG_NS INT64_C(10000000000) /* for so long a revoke does not replace what was dumped of a hang */
+#define AGAIN_NS INT64_C(100000000)  /* minimum between a worker's dumps for one cause, unless it is at fault */
+#define HUNG_NS INT64_C(10000000000) /* for this long a revoke does not replace the dump of a hang */
 
 struct dump {
-    struct file_task task; /* first */
+    struct file_task task; /* must be the first member */
     struct log log;
     struct flight_ring *ring;
     struct dump_head head;
@@ -118,7 +118,7 @@ static int by_epoch(const void *a, const void *b)
                                 : (x->worker > y->worker) - (x->worker < y->worker);
 }
 
-/* Those of the oldest epochs go, until what is left is within the limits or of the newest. */
+/* Deletes dumps of the oldest epochs until the rest is within the limits or of the newest epoch. */
 static void bound_folder(int folder)
 {
     _cleanup_free_ struct dump_file *files = NULL;
@@ -162,7 +162,7 @@ static titan_status dump_write(const struct dump *d, struct titan_error *err)
     if (!copy)
         return titan_fail(err, TITAN_ENOMEM, "no memory for it");
     TRY(flight_check(d->ring, d->head.mono_ns, copy, err));
-    if (copy->world == 0) /* it has been in no epoch */
+    if (copy->world == 0) /* it never was in an epoch */
         return TITAN_OK;
     dump_print(&d->head, copy, &text);
     if (buf_failed(&text))

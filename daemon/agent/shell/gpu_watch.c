@@ -16,45 +16,45 @@
 #include "daemon/agent/shell/nvml.h"
 #include "daemon/common/thread.h"
 
-#define WAIT_MS 250                    /* for an event, before the rest is looked at: a stop, a request */
-#define PAUSE_MS 1000                  /* where NVML has no events, or no answer */
-#define LOOK_MS (GPU_WATCH_OLD_MS / 6) /* all values, when nothing calls for them sooner */
+#define WAIT_MS 250                    /* for an event, before stops and requests are checked */
+#define PAUSE_MS 1000                  /* if NVML has no events, or no answer */
+#define LOOK_MS (GPU_WATCH_OLD_MS / 6) /* interval of full looks, unless an event comes earlier */
 #define AGE_CHECK_MS LOOK_MS
-#define MEMORY_MOST (1ULL << 60) /* more is nonsense, and not passed on */
+#define MEMORY_MOST (1ULL << 60) /* larger values are nonsense, and dropped */
 #define CELSIUS_MOST 1000
 #define WATCH_STACK_BYTES ((size_t)512 * 1024)
 
 struct watched_gpu {
-    char visible[128]; /* as machine_gpu() has it */
+    char visible[128]; /* from machine_gpu() */
     nvmlDevice_t device;
     bool registered;
-    uint64_t ecc_forgiven; /* errors that an operator has seen */
-    char fault[256];       /* that takes it out until it is released; "" = none */
+    uint64_t ecc_forgiven; /* errors from before the last release */
+    char fault[256];       /* the reason it is out of use until its release; "" = none */
     struct gpu_state state;
 };
 
-/* Shared by the loop and the thread; the last of them frees it. */
+/* Shared by the loop and the thread; the last user frees it. */
 struct gpu_board {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     int refs;
-    bool stopped, failed; /* failed: NVML does not start, or knows nothing */
+    bool stopped, failed; /* failed: NVML does not start, or knows no GPU */
     bool release, look;
     uv_async_t *async; /* NULL = the loop is gone */
-    int64_t looked_ms; /* last; at first when the watch began */
-    char why[256];     /* it failed */
+    int64_t looked_ms; /* time of the last look; at first, the watch's start */
+    char why[256];     /* the reason of failed */
     uint32_t slots;
     struct {
-        struct gpu_state state; /* as the thread has told */
-        bool release, look;     /* look: not begun yet; what was found before does not count */
+        struct gpu_state state; /* as published by the thread */
+        bool release, look;     /* look: not begun yet; earlier results do not count */
     } gpus[];
 };
 
-/* The thread's own. */
+/* Used by the thread only. */
 struct watcher {
     struct gpu_board *board;
     struct nvml nvml;
-    nvmlEventSet_t events; /* NULL = there are none */
+    nvmlEventSet_t events; /* NULL = none */
     bool failing;          /* the last wait for an event ended with an error */
     uint32_t slots;
     struct watched_gpu gpus[];
@@ -88,8 +88,8 @@ static void board_unref(struct gpu_board *b)
 
 /* --- the thread --------------------------------------------------------------------------------------------------- */
 
-/* Xids that a faulty program causes on a GPU that is well: the list that NVIDIA's device plug-in for Kubernetes leaves
- * out of its health checks (internal/rm/health.go), after "Xid Errors" of the driver's documentation. */
+/* Xids that a faulty program causes on a healthy GPU: the list that NVIDIA's device plug-in for Kubernetes leaves out
+ * of its health checks (internal/rm/health.go), after "Xid Errors" of the driver's documentation. */
 static bool xid_of_program(uint64_t xid)
 {
     static const uint16_t programs[] = {13, 31, 43, 45, 68, 109};
@@ -101,7 +101,7 @@ static bool xid_of_program(uint64_t xid)
 
 static void gpu_fails(struct watched_gpu *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* The first fault stays: what follows it is often its result. */
+/* The first fault stays: later ones are often its result. */
 static void gpu_fails(struct watched_gpu *g, const char *fmt, ...)
 {
     va_list ap;
@@ -112,7 +112,7 @@ static void gpu_fails(struct watched_gpu *g, const char *fmt, ...)
     va_end(ap);
 }
 
-/* By number, by UUID, or by the beginning of one, as CUDA takes them. */
+/* By number, by UUID, or by a UUID's prefix, as in CUDA. */
 static nvmlReturn_t gpu_find(const struct nvml *n, struct watched_gpu *g)
 {
     unsigned count = 0;
@@ -133,7 +133,7 @@ static nvmlReturn_t gpu_find(const struct nvml *n, struct watched_gpu *g)
     return code;
 }
 
-/* What the answer says of the GPU itself. */
+/* Updates the GPU's health from NVML's return code. */
 static void gpu_hear(const struct nvml *n, struct watched_gpu *g, nvmlReturn_t code)
 {
     if (code == NVML_ERROR_GPU_IS_LOST)
@@ -196,7 +196,7 @@ static void look(struct watcher *w)
         gpu_look(w, &w->gpus[i]);
 }
 
-/* Tells the loop. */
+/* Publishes the state to the loop. */
 static void publish(struct watcher *w, const char *failed)
 {
     struct gpu_board *const b = w->board;
@@ -217,7 +217,7 @@ static void hear_event(struct watcher *w, const nvmlEventData_t *e)
     char uuid[NVML_UUID_SIZE] = "";
     const bool named = w->nvml.uuid(e->device, uuid, sizeof(uuid)) == NVML_SUCCESS && uuid[0];
     if (e->eventType != nvmlEventTypeXidCriticalError)
-        return; /* the look that follows counts ECC errors */
+        return; /* the next look counts ECC errors */
     for (uint32_t i = 0; i < w->slots; i++) {
         struct watched_gpu *g = &w->gpus[i];
         if (g->device != e->device && !(named && !strcmp(uuid, g->state.uuid)))
@@ -228,7 +228,7 @@ static void hear_event(struct watcher *w, const nvmlEventData_t *e)
     }
 }
 
-/* Until ms have passed, or the loop wants something. */
+/* Waits for ms, or until the loop has a request. */
 static void pause_for(struct gpu_board *b, int64_t ms)
 {
     struct timespec until;
@@ -243,7 +243,7 @@ static void pause_for(struct gpu_board *b, int64_t ms)
     (void)pthread_mutex_unlock(&b->lock);
 }
 
-/* false: the watch is over. */
+/* false = the watch is over. */
 static bool take_requests(struct watcher *w, bool *ret_look)
 {
     struct gpu_board *const b = w->board;
@@ -264,7 +264,7 @@ static bool take_requests(struct watcher *w, bool *ret_look)
     return on;
 }
 
-/* Returns whether the GPUs are to be looked at at once. */
+/* Returns whether the GPUs must be looked at now. */
 static bool await_event(struct watcher *w)
 {
     bool any = false;
@@ -278,7 +278,7 @@ static bool await_event(struct watcher *w)
         hear_event(w, &event);
     else if (!any || again)
         pause_for(w->board, PAUSE_MS);
-    return code == NVML_SUCCESS || failed; /* a GPU that is lost ends the wait for all */
+    return code == NVML_SUCCESS || failed; /* a lost GPU ends the wait for all GPUs */
 }
 
 static void *watch_main(void *arg)

@@ -15,7 +15,7 @@
 #define TEXT_MAX 160
 #define MACHINE_MAX 64
 
-/* Empty where the machine has none, as in most containers. */
+/* Empty if the machine has no id, as in most containers. */
 static void read_machine(char ret[MACHINE_MAX + 1])
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -24,7 +24,7 @@ static void read_machine(char ret[MACHINE_MAX + 1])
         (void)snprintf(ret, MACHINE_MAX + 1, "%.*s", (int)strspn(text.data, "0123456789abcdef"), text.data);
 }
 
-/* "NUMBER INODE MACHINE", a line. */
+/* One line: "NUMBER INODE MACHINE". */
 static void print(const uint8_t number[INSTALLATION_BYTES], uint64_t inode, const char *machine, char out[TEXT_MAX])
 {
     int at = 0;

@@ -22,9 +22,9 @@ struct log_bounds {
     void *done_data;
 };
 
-/* A look at one worker's log. */
+/* One check of a worker's log. */
 struct log_look {
-    struct file_task task; /* first */
+    struct file_task task; /* must be the first member */
     struct log_bounds *owner;
     struct log log;
     uint64_t worker_id, bytes_max;
@@ -92,7 +92,7 @@ static void on_timer(uv_timer_t *timer)
     HANDLER("worker.log");
     struct log_bounds *b = timer->data;
     if (workers_count(b->workers) == 0) {
-        (void)uv_timer_stop(timer); /* an idle agent does nothing */
+        (void)uv_timer_stop(timer); /* an idle agent uses no processor time */
         return;
     }
     workers_look_after(b->workers);

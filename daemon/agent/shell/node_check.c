@@ -27,17 +27,17 @@
 #include "proto/ranges.h"
 
 #define AGAIN_MS 5000 /* while jobs cannot have their folders here */
-#define AT_ONCE 8     /* of operators */
+#define AT_ONCE 8     /* requests of operators */
 #define SKEW_MS 1000
 #define FILES_LEAST 4096
-#define SOON_MS INT64_C(86400000) /* renewed at two thirds of its life: a day before the end something is wrong */
-#define LOOK_MS 3000              /* for one path, or for connections to other nodes: less than the coordinator waits */
+#define SOON_MS INT64_C(86400000) /* a day before the end; the renewal is due at two thirds of the life */
+#define LOOK_MS 3000              /* for one path or connections to other nodes: below the coordinator's wait */
 #define CONNECT_MS 2000
-#define LISTEN_MS 15000 /* longer than the coordinator's check takes */
+#define LISTEN_MS 15000 /* longer than the coordinator's check */
 #define FINDINGS_MAX 16
 #define TEXT_MAX 400
 #define ROOTS_MAX 64
-#define TARGETS_MAX 8 /* that one request has it connect to; more are left out */
+#define TARGETS_MAX 8 /* targets of one request; further ones are dropped */
 
 struct finding {
     const char *what;
@@ -45,28 +45,28 @@ struct finding {
     char text[TEXT_MAX];
 };
 
-/* The acknowledgement's question, which is asked again and again: jobs' folders alone. */
+/* The acknowledgement's question about jobs' folders, asked repeatedly. */
 struct placement {
-    struct file_task task; /* first */
+    struct file_task task; /* must be the first member */
     struct node_checks *owner;
     char node[256], jobs_dir[PATH_MAX], token[JOBS_TOKEN_MAX];
     char problem[TEXT_MAX];
 };
 
-/* A part of an operator's request. What a thread needs is in it: the thread may outlive the agent. */
+/* A part of an operator's request. It holds all data of its thread, because the thread may outlive the agent. */
 enum look_kind { LOOK_NODE, LOOK_FOLDERS, LOOK_ROOT, LOOK_REACH };
 struct look {
-    struct file_task task; /* first */
+    struct file_task task; /* must be the first member */
     struct request *request;
     enum look_kind kind;
-    size_t place; /* among its request's */
+    size_t place; /* index in its request */
     char node[256], path[PATH_MAX];
     union {
         struct {
             char token[JOBS_TOKEN_MAX];
-            bool by_users; /* workers are their jobs' users */
-        } jobs;            /* LOOK_FOLDERS */
-        bool writes;       /* LOOK_ROOT */
+            bool by_users; /* workers run as their jobs' users */
+        } jobs;            /* for LOOK_FOLDERS */
+        bool writes;       /* for LOOK_ROOT */
         struct {
             struct reach_target list[TARGETS_MAX];
             size_t n;
@@ -76,27 +76,27 @@ struct look {
             char spawnd[SPAWN_SOCKET_MAX];
             struct listen_ports ports;
             struct worker_limits limits;
-            int64_t skew_ms; /* ours against the coordinator's */
+            int64_t skew_ms; /* this node's clock against the coordinator's */
             bool peers, secure, listens;
             struct rpc_tls tls;
         } of;
     };
     char mark[ROOT_MARK_MAX];
-    int fd; /* listens; -1 = it does not */
+    int fd; /* listening socket; -1 = none */
     uint16_t port;
     struct finding findings[FINDINGS_MAX];
     size_t n_findings;
 };
 
-/* An operator's. It is answered when the last of its looks is through or given up. */
+/* An operator's request. It is answered when all its looks have ended or were given up. */
 struct request {
     struct node_checks *owner;
     uint64_t session, id;
     uint8_t listen[REACH_TOKEN_BYTES];
     size_t n, open;
     struct place {
-        struct look *look;   /* NULL: it was given up, and ... */
-        struct finding lost; /* ... that is all there is to say */
+        struct look *look;   /* NULL: given up; then lost is its result */
+        struct finding lost; /* the only finding of a look that was given up */
     } places[ROOTS_MAX + 2];
 };
 
@@ -117,10 +117,10 @@ struct node_checks {
     void *data;
     uv_timer_t again;
     uint64_t session;
-    struct placement *placement; /* of the acknowledgement; NULL: none was asked in this session */
-    bool looking;                /* ... and it is on its way */
-    char last[TEXT_MAX];         /* ... what was said of it */
-    struct file_pool *files;     /* of their own: what hangs here keeps no worker from starting */
+    struct placement *placement; /* the acknowledgement's; NULL: none in this session */
+    bool looking;                /* ... is in progress */
+    char last[TEXT_MAX];         /* ... its last report */
+    struct file_pool *files;     /* an own pool: a hang here blocks no worker's start */
     struct serving *serving;
     size_t requests;
     int works;
@@ -305,7 +305,7 @@ static void look_at_node(struct look *k)
     bool runs = access(k->of.program, X_OK) == 0;
     found(k, "worker", !runs, "%.250s%s%s", k->of.program, runs ? "" : ": ", runs ? "" : strerror(errno));
     if (!k->of.spawnd[0])
-        look_at_cgroups(k); /* else titan-spawnd has them */
+        look_at_cgroups(k); /* otherwise titan-spawnd has them */
     look_at_worker_limits(k);
     look_at_limits(k);
     look_at_certificate(k);
@@ -346,7 +346,7 @@ static void look_free(struct look *k)
     free(k);
 }
 
-/* A look that was given up has come back: nothing waits for its answer any more. */
+/* A look that was given up has ended: its answer is no longer needed. */
 static void look_late(struct file_task *task)
 {
     look_free((struct look *)(void *)task);
@@ -378,7 +378,7 @@ static void on_listener_closed(struct reach_listener *l, void *data)
     finish(c);
 }
 
-/* The port that others are sent; 0: none could be served. */
+/* The port for other nodes; 0 = none could be opened. */
 static uint16_t serve(struct node_checks *c, const struct request *r, struct look *k)
 {
     struct serving *s = k->fd >= 0 ? calloc(1, sizeof(*s)) : NULL;
@@ -537,7 +537,7 @@ static void look_outside(struct request *r, const Titan__Internal__CheckNode *m)
         struct reach_target *t = &k->reach.list[k->reach.n++];
         (void)snprintf(t->node, sizeof(t->node), "%s", m->reach[i]->node);
         (void)snprintf(t->address, sizeof(t->address), "%s", m->reach[i]->address);
-        memcpy(t->token, m->reach[i]->token.data, sizeof(t->token)); /* of that length: proto/ranges.c */
+        memcpy(t->token, m->reach[i]->token.data, sizeof(t->token)); /* proto/ranges.c checked the length */
     }
     if (k)
         start_look(k);
@@ -559,7 +559,7 @@ static void placement_free(struct file_task *task)
     free(task);
 }
 
-/* What was seen is reported when it is new. p is freed, unless it is the one that is looked at again. */
+/* Reports a new result. Frees p unless it is reused for the next look. */
 static void placement_looked(struct file_task *task)
 {
     struct placement *p = (struct placement *)(void *)task;
@@ -567,7 +567,7 @@ static void placement_looked(struct file_task *task)
     titan_assert(c->works > 0 && c->looking);
     c->works--;
     c->looking = false;
-    if (p != c->placement) { /* another session has asked again */
+    if (p != c->placement) { /* another session has asked since */
         free(p);
         if (c->placement && !c->closing)
             start(c->placement);
@@ -596,7 +596,7 @@ static struct placement *placement_new(struct node_checks *c, const char *jobs_d
     return p;
 }
 
-/* If it was started its thread still uses it: a new struct takes its place, for the report and the next look. */
+/* A started look's thread still uses p: a new struct replaces it for the report and the next look. */
 static void placement_given_up(struct file_task *task, bool started)
 {
     struct placement *p = (struct placement *)(void *)task, *other = p;
@@ -634,7 +634,7 @@ static void ask_placement(struct node_checks *c, const Titan__Internal__CheckNod
         return;
     node_checks_forget(c);
     c->placement = p;
-    (void)snprintf(c->last, sizeof(c->last), "?"); /* whatever it is, it is news */
+    (void)snprintf(c->last, sizeof(c->last), "?"); /* so the next result counts as new */
     if (!c->looking)
         start(p);
 }
@@ -659,7 +659,7 @@ void node_checks_ask(struct node_checks *c, const Titan__Internal__CheckNode *m)
         memcpy(r->listen, m->listen.data, sizeof(r->listen));
     c->requests++;
     c->works++;
-    r->open = 1; /* until all are on their way */
+    r->open = 1; /* held until all looks are started */
     if (m->n_reach > 0)
         look_outside(r, m);
     else
@@ -674,7 +674,7 @@ void node_checks_forget(struct node_checks *c)
     (void)uv_timer_stop(&c->again);
     if (!c->looking)
         free(c->placement);
-    c->placement = NULL; /* one that is on its way is freed when it comes back */
+    c->placement = NULL; /* a look in progress is freed when it ends */
 }
 
 titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options *o,
@@ -734,5 +734,5 @@ void node_checks_close(struct node_checks *c, void (*done)(void *), void *data)
     for (const struct serving *s = c->serving; s; s = s->next)
         reach_end(s->listener);
     uv_close((uv_handle_t *)&c->again, on_timer_closed);
-    file_pool_close(c->files, on_files_closed, c); /* what it gives up is answered to none */
+    file_pool_close(c->files, on_files_closed, c); /* answers of abandoned looks go nowhere */
 }

@@ -34,7 +34,7 @@ titan_status nvml_load(const char *path, struct nvml *ret, struct titan_error *e
         if (!symbol)
             return titan_fail(err, TITAN_ENOTFOUND, "NVML has no %s: its driver is too old", symbols[i].name);
         titan_assert(symbols[i].at);
-        memcpy(symbols[i].at, &symbol, sizeof(symbol)); /* a data pointer made a function's, as POSIX has it */
+        memcpy(symbols[i].at, &symbol, sizeof(symbol)); /* a data pointer becomes a function pointer, as POSIX allows */
     }
     titan_assert(ret->init && ret->error_string);
     return TITAN_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nvml.h - the few functions of NVIDIA's management library that the agent calls, loaded at run time. Types, values and
- * names are those of the documented C ABI (NVML API Reference Guide, nvml.h of driver 450 and later). Any of them can
- * block for as long as the driver does. */
+/* nvml.h - the functions of NVIDIA's management library that the agent calls, loaded at run time. Types, values and
+ * names follow the documented C ABI (NVML API Reference Guide, nvml.h of driver 450 and later). Each function can block
+ * for as long as the driver does. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_NVML_H
 #define TITAN_DAEMON_AGENT_SHELL_NVML_H
 
@@ -53,8 +53,8 @@ struct nvml {
     const char *(*error_string)(nvmlReturn_t code);
 };
 
-/* path NULL or "": libnvidia-ml.so.1, where the loader looks. TITAN_ENOTFOUND: there is none, or it lacks a function.
- * It stays loaded. */
+/* path NULL or "": libnvidia-ml.so.1 from the loader's path. TITAN_ENOTFOUND: no library, or a function is missing. The
+ * library stays loaded. */
 titan_status nvml_load(const char *path, struct nvml *ret, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

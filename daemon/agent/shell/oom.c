@@ -16,13 +16,13 @@ struct oom_group {
     struct oom_group *next;
     uint32_t users;
     bool v1;
-    char path[PATH_MAX];              /* the folder that counts; "" = the machine */
-    size_t root;                      /* so much of it is the hierarchy's */
-    uint64_t kills[OOM_LOOKS], looks; /* a ring: the newest looks */
-    uint64_t attributed;              /* kills up to this one have had their process */
+    char path[PATH_MAX];              /* the counting folder; "" = the machine */
+    size_t root;                      /* length of the hierarchy's part of path */
+    uint64_t kills[OOM_LOOKS], looks; /* a ring of the newest looks */
+    uint64_t attributed;              /* kills up to this one are attributed to a process */
 };
 
-/* The number behind "key " at the start of a line; false when there is none. */
+/* The number after "key " at the start of a line; false = none. */
 static bool file_number(const char *folder, const char *name, const char *key, uint64_t *ret)
 {
     char path[PATH_MAX + 32];
@@ -55,7 +55,7 @@ static bool count(const struct oom_watch *o, const struct oom_group *g, uint64_t
            file_number(g->path, "memory.events", "oom_kill ", ret);
 }
 
-/* The path in a line of /proc/PID/cgroup, which is "ID:CONTROLLERS:PATH", of the hierarchy that has memory. */
+/* The path in a line of /proc/PID/cgroup, "ID:CONTROLLERS:PATH", of the hierarchy with memory. */
 static bool memory_line(const char *text, bool *ret_v1, char path[PATH_MAX])
 {
     bool found = false;
@@ -78,7 +78,7 @@ static bool memory_line(const char *text, bool *ret_v1, char path[PATH_MAX])
     return found;
 }
 
-/* Version 1 counts in the cgroup of the process; version 2 where the memory controller is, there or above. */
+/* Version 1 counts in the process's cgroup; version 2 in the nearest one at or above it with the memory controller. */
 static void find_folder(const struct oom_watch *o, pid_t pid, struct oom_group *g)
 {
     char file[PATH_MAX], path[PATH_MAX];
@@ -136,7 +136,7 @@ void oom_group_follow(struct oom_watch *o, struct oom_group **group, pid_t pid)
 {
     struct oom_group now = {.users = 0};
     find_folder(o, pid, &now);
-    /* One of version 1 that ends is shown in the root. */
+    /* Version 1 shows an ending process in the root. */
     const bool ends = *group && (!now.path[0] || (now.v1 && now.path[now.root] == '\0'));
     if (ends || (*group && strcmp(now.path, (*group)->path) == 0))
         return;
@@ -166,13 +166,13 @@ bool oom_limit_reached(uint64_t limit, uint64_t peak)
     return limit && (!peak || peak >= limit - limit / 64);
 }
 
-/* The nearest limit above the process that was reached: path is its folder then. False: none was. */
+/* The nearest limit at or above the process that was reached, with its folder in path. False = none. */
 static bool limit_reached(const struct oom_group *g, char path[PATH_MAX], uint64_t *ret_limit, uint64_t *ret_peak)
 {
     memcpy(path, g->path, PATH_MAX);
     for (char *slash; strlen(path) > g->root && (slash = strrchr(path, '/')); *slash = '\0') {
         const bool limited = g->v1 ? file_number(path, "memory.limit_in_bytes", "", ret_limit) && *ret_limit >> 60 == 0
-                                   : file_number(path, "memory.max", "", ret_limit); /* "max" is no number */
+                                   : file_number(path, "memory.max", "", ret_limit); /* "max" is not a number */
         const bool known =
             limited && file_number(path, g->v1 ? "memory.max_usage_in_bytes" : "memory.peak", "", ret_peak);
         if (limited && oom_limit_reached(*ret_limit, known ? *ret_peak : 0))
@@ -195,12 +195,12 @@ enum oom oom_verdict(struct oom_group *group, const struct oom_watch *o, const c
     char path[PATH_MAX], of[300] = " (the machine's)", limit_text[UNITS_TEXT], peak_text[UNITS_TEXT];
     if (!group)
         return OOM_NO;
-    const uint64_t before = MAX(group->attributed, group->kills[(group->looks + 1) % OOM_LOOKS]); /* the oldest */
+    const uint64_t before = MAX(group->attributed, group->kills[(group->looks + 1) % OOM_LOOKS]); /* the oldest look */
     if (!count(o, group, &all) || all <= before)
         return OOM_NO;
     if (!group->path[0] && rss_max < limit / 1000)
-        return OOM_NO;              /* the machine did not end for its sake */
-    group->attributed = before + 1; /* one process for one kill */
+        return OOM_NO;              /* too small to be the machine's victim */
+    group->attributed = before + 1; /* each kill explains one process */
     if (!group->path[0]) {
         (void)snprintf(reason, cap,
                        "perhaps out of memory: the kernel has just ended a process for memory, no cgroup says which; "

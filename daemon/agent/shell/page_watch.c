@@ -26,8 +26,8 @@
 
 /* --- mappings ----------------------------------------------------------------------------------------------------- */
 
-/* A worker can cut the file that the agent has mapped. The agent then reads a page of zeroes, as of a dead worker; a
- * signal would end it. The handler knows the mappings by this table. */
+/* A worker can truncate the file that the agent has mapped. The agent must then read zeroes, as of a dead worker;
+ * otherwise SIGBUS would end the agent. The handler finds the mappings in this table. */
 #define MAPPINGS_MAX 4096
 static _Atomic(void *) mappings[MAPPINGS_MAX];
 
@@ -44,7 +44,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
         if (zeroes == page)
             return;
     }
-    (void)signal(number, SIG_DFL); /* the access is made again */
+    (void)signal(number, SIG_DFL); /* the access is repeated */
 }
 
 static titan_status page_map(int fd, const char *path, struct worker_page **ret, struct titan_error *err)
@@ -100,7 +100,7 @@ titan_status page_create(const char *path, uint64_t job_id, uint64_t worker_id, 
     _cleanup_fd_ int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return titan_fail_errno(err, "cannot create '%s'", path);
-    /* Blocks are taken now: a full disk is an error here, not a SIGBUS in the worker. */
+    /* Allocates the blocks now: a full disk is an error here, not a SIGBUS in the worker. */
     int rc = posix_fallocate(fd, 0, PAGE_BYTES);
     if (rc) {
         (void)unlink(path);
@@ -118,7 +118,7 @@ titan_status page_create(const char *path, uint64_t job_id, uint64_t worker_id, 
     page->job_id = job_id;
     page->worker_id = worker_id;
     page->slot = slot;
-    atomic_store(&page->exit_code, -1); /* not known */
+    atomic_store(&page->exit_code, -1); /* unknown */
     page->magic = WORKER_PAGE_MAGIC;
     *ret = page;
     return TITAN_OK;
@@ -147,8 +147,8 @@ titan_status page_open(const char *path, struct worker_page **ret, struct titan_
 
 /* --- the holder of the mutex -------------------------------------------------------------------------------------- */
 
-/* The mutex's futex alone is looked at, and by no call of libc: those follow pointers in the mutex, and the page is the
- * worker's to write. The kernel's contract: the holder's thread number, and FUTEX_OWNER_DIED once that is dead. */
+/* Only the mutex's futex is read, and never by libc: its calls follow pointers in the mutex, and the worker can write
+ * the page. The kernel's contract: the holder's thread number, plus FUTEX_OWNER_DIED once the holder is dead. */
 static _Atomic uint32_t *futex_of(struct worker_page *page)
 {
     return (_Atomic uint32_t *)(void *)&page->alive.__data.__lock;
@@ -166,9 +166,9 @@ enum page_owner page_owner(struct worker_page *page)
     return held(atomic_load(futex_of(page))) ? PAGE_ALIVE : PAGE_DEAD;
 }
 
-/* Shared by the agent and the thread; the last of them frees it. */
+/* Shared by the agent and the thread; the last user frees it. */
 struct page_watch {
-    struct worker_page *page; /* mapping of its own */
+    struct worker_page *page; /* an own mapping */
     int event;
     atomic_bool stopped;
     atomic_int refs;
@@ -192,7 +192,7 @@ static void *watch_main(void *arg)
     _Atomic uint32_t *const futex = futex_of(w->page);
     uint32_t value;
     while (held(value = atomic_load(futex)) && !atomic_load(&w->stopped)) {
-        /* With this bit in it the kernel wakes this thread. */
+        /* The kernel wakes this thread only if this bit is set. */
         if (!(value & FUTEX_WAITERS) && !atomic_compare_exchange_strong(futex, &value, value | FUTEX_WAITERS))
             continue;
         (void)syscall(SYS_futex, futex, FUTEX_WAIT, value | FUTEX_WAITERS, &second, NULL, 0);

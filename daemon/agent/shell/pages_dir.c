@@ -19,7 +19,7 @@ static void link_path(const char *run_dir, char out[PATH_MAX])
     (void)snprintf(out, PATH_MAX, "%.4000s/pages", run_dir);
 }
 
-/* All users may write in /dev/shm: a folder that is another user's, or open to others, is not ours. */
+/* All users may write in /dev/shm: a folder of another user, or open to others, is not this agent's. */
 static bool is_ours(const char *dir)
 {
     struct stat st;
@@ -30,8 +30,8 @@ void pages_dir_open(const char *run_dir, char out[PATH_MAX], const struct log *l
 {
     char link[PATH_MAX], prefix[FOLDER_PREFIX];
     link_path(run_dir, link);
-    /* The folders' names begin with this directory's number: a copy of the directory has its link, and not its workers.
-     */
+    /* The folders' names begin with this directory's inode number: a copy of the directory has the link, but not its
+     * workers. */
     struct stat st = {0};
     (void)stat(run_dir, &st);
     (void)snprintf(prefix, sizeof(prefix), PAGES_FOLDERS "%llx-%llx-", (unsigned long long)st.st_dev,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pages_dir.h - where workers' pages and flight recorders lie: in memory.
+/* pages_dir.h - the folder of workers' pages and flight recorders, in memory.
  *
- * Agent and workers write these files through mappings, a worker at every step. On a disk such a write waits while the
- * file system takes none (a disk that stalls, fsfreeze for a snapshot), and training and the agent's event loop with
- * it. So they lie in /dev/shm, in a folder that RUN_DIR/pages links to: the next agent over the same state directory
- * finds them there. After a reboot the folder is gone, as the workers are. */
+ * Agent and workers write these files through mappings, a worker at every step. On a disk, such a write waits while the
+ * file system accepts none (a stalled disk, fsfreeze for a snapshot), and blocks training and the agent's event loop.
+ * So they lie in a folder in /dev/shm. RUN_DIR/pages links to it: the next agent over the same state directory finds
+ * them. After a reboot the folder is gone, like the workers. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_PAGES_DIR_H
 #define TITAN_DAEMON_AGENT_SHELL_PAGES_DIR_H
 
@@ -13,10 +13,10 @@
 #include "base/error.h"
 #include "base/log.h"
 
-/* The folder, made if need be, of this user and this run_dir alone (0700). run_dir itself where /dev/shm cannot have
- * it. log: is told when the link leads to a folder that is not. */
+/* Makes the folder if needed, for this user and run_dir alone (0700). Returns run_dir itself if /dev/shm cannot hold
+ * it. log gets a line if the link leads to no such folder. */
 void pages_dir_open(const char *run_dir, char out[PATH_MAX], const struct log *log);
-/* Folder and link go when no page is left in it. */
+/* Removes folder and link when no page is left. */
 void pages_dir_close(const char *run_dir, const char *pages_dir);
 
 #endif

@@ -16,7 +16,7 @@
 #include "base/listen.h"
 
 #define BACKLOG 64
-#define CONNECTIONS_MAX 64 /* that one listener answers */
+#define CONNECTIONS_MAX 64 /* answered by one listener */
 #define TARGETS_MAX 64
 #define AGAIN_MS 200
 
@@ -25,7 +25,7 @@
 titan_status reach_listen(const char *host, const struct listen_ports *ports, int *ret_fd, uint16_t *ret_port,
                           struct titan_error *err)
 {
-    /* As a worker does (worker/elastic/agent_connection.c). */
+    /* Like a worker (worker/elastic/agent_connection.c). */
     if (listen_tcp(host, ports, BACKLOG, ret_fd, ret_port, err) == TITAN_OK)
         return TITAN_OK;
     return listen_tcp("0.0.0.0", ports, BACKLOG, ret_fd, ret_port, err);
@@ -36,7 +36,7 @@ struct reach_listener {
     uv_tcp_t socket;
     uv_timer_t timer;
     uint8_t token[REACH_TOKEN_BYTES];
-    int left, handles; /* connections it still answers; what is to be closed */
+    int left, handles; /* left: connections still to be answered; handles: to be closed */
     bool ending;
     void (*closed)(struct reach_listener *l, void *data);
     void *data;
@@ -70,7 +70,7 @@ static void on_timer(uv_timer_t *timer)
     reach_end(timer->data);
 }
 
-/* A new connection has room for the token; what is closed then still sends it. */
+/* A new connection's buffer has room for the token, so a closed connection still sends the token. */
 static void on_connection(uv_stream_t *socket, int status)
 {
     struct reach_listener *l = socket->data;
@@ -152,7 +152,7 @@ static void begin(struct reach_target *t)
     freeaddrinfo(list);
 }
 
-/* Something has come, or the connection has failed. */
+/* Data arrived, or the connection failed. */
 static void go_on(struct reach_target *t)
 {
     const ssize_t n = recv(t->fd, t->heard + t->got, sizeof(t->heard) - t->got, 0);
@@ -177,14 +177,14 @@ void reach_try(struct reach_target *targets, size_t n, int timeout_ms)
     for (size_t i = 0; i < n; i++)
         begin(&targets[i]);
     for (int64_t now; (now = clock_mono_ms()) < until;) {
-        int64_t wake = 0; /* none is open */
+        int64_t wake = 0; /* 0 = no connection is open */
         for (size_t i = 0; i < n; i++) {
             struct reach_target *t = &targets[i];
             if (t->again_ms && now >= t->again_ms) {
                 t->again_ms = 0;
                 begin(t);
             }
-            polls[i] = (struct pollfd){.fd = t->fd, .events = POLLIN}; /* -1 is passed over */
+            polls[i] = (struct pollfd){.fd = t->fd, .events = POLLIN}; /* poll ignores -1 */
             if (t->fd >= 0 || t->again_ms)
                 wake = MIN(wake ? wake : until, t->again_ms ? t->again_ms : until);
         }
@@ -197,7 +197,7 @@ void reach_try(struct reach_target *targets, size_t n, int timeout_ms)
                 go_on(&targets[i]);
     }
     for (size_t i = 0; i < n; i++) {
-        char before[sizeof(targets[i].problem)]; /* of the try before */
+        char before[sizeof(targets[i].problem)]; /* of the previous try */
         memcpy(before, targets[i].problem, sizeof(before));
         if (targets[i].fd >= 0)
             close_target(&targets[i], before[0] ? before : "no answer", false);

@@ -21,8 +21,8 @@ struct record_writer {
     const struct agent_action *record; /* NULL = none */
     titan_status status;
     struct titan_error err;
-    bool failed;  /* before: logged already */
-    bool on_disk; /* a thread has it */
+    bool failed;  /* earlier: the failure is logged */
+    bool on_disk; /* a thread is writing it */
     void (*written)(void *);
     void (*done)(void *);
     void *data, *done_data;

@@ -40,7 +40,7 @@ static int hex_digit(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* Behind the term: nothing, or its proof. */
+/* Reads the proof after the term, if there is one. */
 static bool read_proof(const char *text, struct seen_term *seen)
 {
     seen->proved = *text == ' ';
@@ -96,7 +96,7 @@ titan_status record_write_job(const char *run_dir, const Titan__Internal__AgentJ
     uint32_t crc = crc32c(0, bytes + 4, len);
     for (int i = 0; i < 4; i++)
         bytes[i] = (uint8_t)(crc >> (8 * i));
-    return file_replace_private(path, bytes, len + 4, err); /* there is a key in it */
+    return file_replace_private(path, bytes, len + 4, err); /* it has a key in it */
 }
 
 static titan_status check_epoch(const Titan__Internal__FormEpoch *f, uint64_t job_id, struct titan_error *err)
@@ -110,7 +110,7 @@ static titan_status check_epoch(const Titan__Internal__FormEpoch *f, uint64_t jo
     return TITAN_OK;
 }
 
-/* A checksum says that the record is whole, not that its content may be: it is checked as a message is. */
+/* A checksum shows that the record is complete, not that its content is valid: it is checked like a message. */
 static titan_status check_job(const Titan__Internal__AgentJobRecord *r, uint64_t job_id, struct titan_error *err)
 {
     TRY(range_check(&r->base, err));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* records.h - what an agent keeps over its own death, below run/: "term" and, for each job, "jobs/ID.epoch" (a packed
- * AgentJobRecord behind a CRC). Written as a whole or not at all, and on disk when a write returns. Blocking. */
+/* records.h - the agent's durable state, below run/: "term" and, for each job, "jobs/ID.epoch" (a packed AgentJobRecord
+ * behind a CRC). A write is atomic, and on disk when it returns. Blocking. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_RECORDS_H
 #define TITAN_DAEMON_AGENT_SHELL_RECORDS_H
 
@@ -12,11 +12,11 @@
 
 titan_status record_write_term(const char *run_dir, const struct seen_term *seen,
                                struct titan_error *err) TITAN_MUST_USE;
-/* "TERM PROOF", PROOF in hexadecimal; it may lack. 0 where there is none; TITAN_ECORRUPT for what is no term. */
+/* "TERM PROOF"; PROOF is hexadecimal and optional. Term 0 = no file; TITAN_ECORRUPT: the text is no term. */
 titan_status record_read_term(const char *run_dir, struct seen_term *ret, struct titan_error *err) TITAN_MUST_USE;
 titan_status record_write_job(const char *run_dir, const Titan__Internal__AgentJobRecord *record,
                               struct titan_error *err) TITAN_MUST_USE;
-/* All of them, one call each; a damaged one is an error that names it, and the others are read all the same. */
+/* Calls each once per record. The error names a damaged record; the others are still read. */
 titan_status record_read_jobs(const char *run_dir,
                               void (*each)(const Titan__Internal__AgentJobRecord *record, void *data), void *data,
                               struct titan_error *err) TITAN_MUST_USE;

@@ -13,7 +13,7 @@
 
 #include "base/cleanup.h"
 
-#define START_MS 60000 /* for a name service or a file server; the pool for files gives up earlier */
+#define START_MS 60000 /* for a name service or a file server; the file pool gives up earlier */
 
 static titan_status spawn_connect(const char *path, int wait_ms, int *ret, struct titan_error *err)
 {
@@ -34,7 +34,7 @@ static titan_status spawn_connect(const char *path, int wait_ms, int *ret, struc
     return TITAN_OK;
 }
 
-/* *ret_fd: the descriptor that came along; -1 = none. */
+/* *ret_fd: the descriptor in the reply; -1 = none. */
 static titan_status exchange(const char *path, int wait_ms, const struct spawn_request *request, const int *fds,
                              size_t n_fds, struct spawn_reply *ret, int *ret_fd, struct titan_error *err)
 {

@@ -13,8 +13,9 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 
-/* cgroup.kill is what we want those inside for (Linux 5.14); absent in the root and in v1 hierarchies. Ours need not be
- * writable: of a unit with Delegate= it is root's, and only what is made inside is the user's. */
+/* Checks for cgroup.kill, which the inner cgroups need (Linux 5.14); the root and v1 hierarchies lack it. The agent's
+ * own cgroup need not be writable: in a unit with Delegate= it is root's, and only cgroups made inside are the
+ * user's. */
 static bool can_hold_others(const char *folder)
 {
     char kill[PATH_MAX + 16];
@@ -22,7 +23,7 @@ static bool can_hold_others(const char *folder)
     return access(kill, F_OK) == 0;
 }
 
-/* Of this process. */
+/* This process's cgroup. */
 static bool find_own(char out[PATH_MAX])
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -45,7 +46,7 @@ static bool ends_in(const char *folder, const char *name)
     return len > n && strcmp(folder + len - n, name) == 0;
 }
 
-/* *ret_inside: this process is in main/ of it. */
+/* *ret_inside: this process is in its main/. */
 static bool find_home(char home[PATH_MAX], bool *ret_inside)
 {
     char parent[PATH_MAX], procs[PATH_MAX + 16];
@@ -80,7 +81,7 @@ static struct cgroup_holds listed(const char *home, const char *name)
     return (struct cgroup_holds){cgroup_has(home, name, "memory"), cgroup_has(home, name, "cpu")};
 }
 
-/* This process makes place, and goes back where that was of no use. */
+/* Moves this process out of the way, and back if that did not help. */
 static struct cgroup_holds hand_on(const char *home, bool inside)
 {
     char main_group[PATH_MAX + 8];
@@ -153,7 +154,7 @@ titan_status worker_cgroup_make(uint64_t worker_id, const struct cgroup_limits *
         (void)rmdir(out);
     if (status != TITAN_OK)
         out[0] = '\0';
-    return wanted ? status : TITAN_OK; /* without one the process group alone holds the worker together */
+    return wanted ? status : TITAN_OK; /* without a cgroup, the process group alone holds the worker together */
 }
 
 void worker_cgroup_find(uint64_t worker_id, char out[PATH_MAX])

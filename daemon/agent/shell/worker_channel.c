@@ -15,7 +15,7 @@
 
 #define REGISTRATION_TIMEOUT_MS 5000
 #define REGISTRATION_BYTES_MAX 4096
-#define UNREGISTERED_MAX 64 /* connections that have not registered */
+#define UNREGISTERED_MAX 64 /* connections without a registration */
 
 struct channel_connection {
     struct channel *channel;
@@ -24,7 +24,7 @@ struct channel_connection {
     uv_timer_t registration_timer;
     int fd, open_handles;
     bool closing, busy; /* busy: a callback of this connection is on the stack */
-    void *owner;        /* NULL until registration was accepted */
+    void *owner;        /* NULL until the registration is accepted */
     struct frame_reader in;
     struct frame_writer out;
 };
@@ -87,7 +87,7 @@ void channel_drop(struct channel_connection *connection)
     uv_close((uv_handle_t *)&connection->registration_timer, connection_freed);
 }
 
-/* The connection is over: tell the owner, once. */
+/* The connection ended: notifies the owner, once. */
 static void connection_lost(struct channel_connection *connection, const struct titan_error *why)
 {
     if (connection->closing)
@@ -113,7 +113,7 @@ static void connection_register(struct channel_connection *connection, const Tit
     void *owner = c->events.on_registration(connection, message->registration, c->data, err);
     if (!owner)
         return;
-    if (connection->closing) { /* lost while it was being greeted */
+    if (connection->closing) { /* lost during its greeting */
         c->events.on_close(owner, c->data);
         return;
     }
@@ -123,7 +123,7 @@ static void connection_register(struct channel_connection *connection, const Tit
     (void)uv_timer_stop(&connection->registration_timer);
 }
 
-/* Read all that the socket holds, and hand out every whole message. */
+/* Reads all that the socket holds, and delivers every complete message. */
 static void connection_read(struct channel_connection *connection)
 {
     struct channel *c = connection->channel;
@@ -139,7 +139,7 @@ static void connection_read(struct channel_connection *connection)
                frame_next(&connection->in, connection->owner ? FRAME_MAX : REGISTRATION_BYTES_MAX, &data, &len, &fd,
                           &err) == TITAN_OK) {
             if (fd >= 0)
-                (void)close(fd); /* workers send none */
+                (void)close(fd); /* workers send no descriptors */
             Titan__Internal__WorkerToAgent *message = titan__internal__worker_to_agent__unpack(NULL, len, data);
             if (!message)
                 (void)titan_fail(&err, TITAN_ECORRUPT, "%zu bytes that are no message", len);
@@ -164,7 +164,7 @@ static void connection_flush(struct channel_connection *connection)
     if (status == TITAN_OK || status == TITAN_EAGAIN)
         (void)uv_poll_start(&connection->poll, UV_READABLE | (status == TITAN_EAGAIN ? UV_WRITABLE : 0),
                             on_connection_ready);
-    /* A broken pipe shows on the reading side too, with whatever the worker said last. */
+    /* The reading side also sees a broken pipe, after the worker's last messages. */
 }
 
 static void on_connection_ready(uv_poll_t *handle, int status, int events)
@@ -195,8 +195,8 @@ static bool peer_of(int fd, struct ucred *ret)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret, &len) == 0;
 }
 
-/* Only the agent's own user and root may speak here, unless workers run as others; the token then says which worker it
- * is, and of others the process. */
+/* Only the agent's own user and root may connect, unless workers run as other users. The token then identifies the
+ * worker; for other users, the process is checked too. */
 static bool peer_allowed(const struct channel *c, int fd)
 {
     struct ucred peer;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker_channel.h - the agent's Unix socket for its workers: connections, messages, descriptors.
  *
- * A connection registers first, within five seconds and in one small message; until on_registration accepts it, nothing
- * it sends reaches the agent. Garbage, oversize messages and a peer of another user close the connection with one line
- * in the log. All callbacks run on the loop. */
+ * A connection must register first, within five seconds and in one small message; until on_registration accepts it, the
+ * agent gets none of its messages. Garbage, oversize messages and another user's peer close the connection with one
+ * line in the log. All callbacks run on the loop. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_WORKER_CHANNEL_H
 #define TITAN_DAEMON_AGENT_SHELL_WORKER_CHANNEL_H
 
@@ -22,33 +22,32 @@ struct channel_events {
     void *(*on_registration)(struct channel_connection *connection,
                              const Titan__Internal__WorkerRegistration *registration, void *data,
                              struct titan_error *err);
-    /* Gets message_data; the others get channel_open's data. */
+    /* Gets message_data; the other callbacks get channel_open's data. */
     void (*on_message)(void *owner, const Titan__Internal__WorkerToAgent *message, void *data);
     void *message_data;
-    /* The connection is gone; the connection must not be used again. */
+    /* The connection is gone and must not be used again. */
     void (*on_close)(void *owner, void *data);
-    bool any_user; /* workers of other users reach the socket by a descriptor of its folder */
+    bool any_user; /* other users' workers reach the socket by a descriptor of its folder */
 };
 
-/* Of a connection that another user than the agent's has made: is it this process's? */
+/* For a connection from another user than the agent's: does pid own it? */
 bool channel_speaks_for(const struct channel_connection *connection, pid_t pid);
 
 titan_status channel_open(uv_loop_t *loop, const char *path, const struct channel_events *events, void *data,
                           struct channel **ret, struct titan_error *err) TITAN_MUST_USE;
-/* Closes every connection (on_close is not called), removes the socket; done on the loop once all is freed. */
+/* Closes every connection without on_close and removes the socket; done runs on the loop once all is freed. */
 void channel_close(struct channel *channel, void (*done)(void *), void *data);
 
-/* Pack into a queue; fd (-1 = none) is duplicated. */
+/* Packs into a queue; fd (-1 = none) is duplicated. */
 titan_status channel_pack(struct frame_writer *queue, const Titan__Internal__AgentToWorker *message, int fd,
                           struct titan_error *err) TITAN_MUST_USE;
-/* Send now, or as soon as the socket takes it. A worker that does not read for so long that its queue is full loses
- * the connection. */
+/* Sends now, or when the socket accepts it. A worker with a full queue loses the connection. */
 void channel_send(struct channel_connection *connection, const Titan__Internal__AgentToWorker *message, int fd);
-/* Send what was queued while there was no connection. */
+/* Sends the queue of the time without a connection. */
 void channel_send_queue(struct channel_connection *connection, struct frame_writer *queue);
-/* Deliver what the socket holds right now; used before a worker's end is reported. May close the connection. */
+/* Delivers the socket's pending messages, before a worker's end is reported. May close the connection. */
 void channel_drain(struct channel_connection *connection);
-/* Close it; on_close is not called. */
+/* Closes it without on_close. */
 void channel_drop(struct channel_connection *connection);
 
 #endif

@@ -16,7 +16,7 @@ struct worker_limits worker_limits_of(uint64_t site_memory, uint32_t site_cpus)
                               .machine = {.memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE),
                                           .cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN) * 1000}};
     titan_assert(l.machine.memory > 0 && l.machine.cpus > 0);
-    /* One file for nodes of several sizes: of a small one, all it has is no limit. */
+    /* One setting for nodes of several sizes: on a small node, a limit of the whole node or more is none. */
     l.site.memory = l.site.memory < l.machine.memory ? l.site.memory : 0;
     l.site.cpus = l.site.cpus < l.machine.cpus ? l.site.cpus : 0;
     return l;
@@ -46,7 +46,7 @@ bool worker_limits_unheld(const struct worker_limits *node, const struct worker_
     return (node->site.memory && !held->can.memory) || (node->site.cpus && !held->can.cpus);
 }
 
-/* One of the two: what is asked for, what the site gives and what there is, as text. */
+/* Memory or processors: the request, the site's limit and the machine's size, as text. */
 struct claim {
     const char *key, *of, *setting;
     uint64_t asked, site, machine;
@@ -109,7 +109,7 @@ titan_status worker_limits_choose(const struct worker_limits *node, const struct
 
 const char *worker_limits_origin(const struct worker_limits *node, uint64_t limit)
 {
-    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE); /* the kernel rounds it */
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE); /* the kernel rounds to pages */
     return node->site.memory && limit / page == node->site.memory / page ? " (agent.worker_memory)"
                                                                          : " (resources.memory)";
 }

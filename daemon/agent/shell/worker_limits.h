@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker_limits.h - the memory and the processors that a worker may have: what its run file asks for ([resources]),
- * within what the site gives one on this node (agent.worker_memory, worker_cpus), which is also what one gets that asks
- * for nothing. Any thread. */
+/* worker_limits.h - a worker's memory and processors: the run file's request ([resources]) within the site's limits per
+ * worker on this node (agent.worker_memory, worker_cpus). A worker without a request gets the site's limits. Any
+ * thread. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_WORKER_LIMITS_H
 #define TITAN_DAEMON_AGENT_SHELL_WORKER_LIMITS_H
 
@@ -10,32 +10,31 @@
 
 #define WORKER_LIMITS_WHY 288
 
-/* Of this node. */
+/* The limits of this node. */
 struct worker_limits {
-    struct cgroup_limits site, machine; /* site: the most for one worker; machine: what there is */
+    struct cgroup_limits site, machine; /* site: the most per worker; machine: all of it */
 };
-/* What can be held. */
+/* Which limits can be enforced. */
 struct worker_limits_held {
     struct cgroup_holds can;
-    bool unknown;                /* titan-spawnd does not say, for a reason of its own: why */
-    char why[WORKER_LIMITS_WHY]; /* not all of it can, and what to do; "" = all can */
+    bool unknown;                /* titan-spawnd gave no answer; why has its reason */
+    char why[WORKER_LIMITS_WHY]; /* what cannot be enforced, and the remedy; "" = all can */
 };
 
-/* Of this machine, with the site's settings; 0 = none. */
+/* For this machine with the site's settings; 0 = none. */
 struct worker_limits worker_limits_of(uint64_t site_memory, uint32_t site_cpus);
 struct cgroup_limits worker_limits_asked(const struct recipe *r);
-/* By titan-spawnd, or in this process's own cgroup where spawnd is "". May take a moment. */
+/* Asks titan-spawnd, or looks at this process's own cgroup if spawnd is "". May take a moment. */
 void worker_limits_look(const char *spawnd, struct worker_limits_held *ret);
-/* Is there one of the site's that cannot? */
+/* Is there a site limit that cannot be enforced? */
 bool worker_limits_unheld(const struct worker_limits *node, const struct worker_limits_held *held);
-/* The worker's. A limit of the site's that cannot be held is left out. TITAN_EUNPLACEABLE: a limit that is asked for is
- * above what the node gives, or cannot be held; in one line with both numbers. TITAN_EAGAIN: what can be held is not
- * known. */
+/* Chooses the worker's limits. Leaves out a site limit that cannot be enforced. TITAN_EUNPLACEABLE: a requested limit
+ * is above the node's, or cannot be enforced; the error has both numbers in one line. TITAN_EAGAIN: it is unknown what
+ * can be enforced. */
 titan_status worker_limits_choose(const struct worker_limits *node, const struct cgroup_limits *asked,
                                   const struct worker_limits_held *held, const char *name, struct cgroup_limits *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
-/* The setting that a limit of memory is of, which a worker has reached: " (resources.memory)" or "
- * (agent.worker_memory)". */
+/* The setting behind a memory limit that a worker reached: " (resources.memory)" or " (agent.worker_memory)". */
 const char *worker_limits_origin(const struct worker_limits *node, uint64_t limit);
 
 #endif

@@ -27,23 +27,23 @@
 #define REQUESTS_MAX 256
 #define RANKS_BYTES_MAX (1u << 20)
 #define FILES_MAX 4096
-#define NOT_OURS (-2) /* a rank: the worker is another node's */
+#define NOT_OURS (-2) /* as a rank: another node's worker */
 
-/* One worker's output as a request reads it: first the .1, then the file itself. Or a dump of its flight recorder. */
+/* A worker's output during a request: first the .1, then the file itself. Or a dump of its flight recorder. */
 struct log_file {
     uint64_t worker_id;
     uint64_t epoch; /* of a dump */
     int32_t rank;
-    bool old; /* reading the .1 */
+    bool old; /* reads the .1 */
     uint64_t offset;
 };
 
-/* Where a request goes on: twice the offset, and 1 in the .1. */
+/* Resume position of a request: twice the offset, plus 1 in the .1. */
 struct log_position {
     uint64_t worker_id, position;
 };
 
-/* Read, not sent yet. */
+/* Read, but not sent yet. */
 struct log_piece {
     uint64_t worker_id, position;
     int32_t rank;
@@ -51,18 +51,18 @@ struct log_piece {
     char bytes[CHUNK_BYTES];
 };
 
-/* Read on a thread, a few pieces at a time; then they are sent, on the loop; and so on. */
+/* A thread reads a few pieces; the loop sends them; then the thread reads again. */
 struct log_request {
-    struct file_task task; /* first */
+    struct file_task task; /* must be the first member */
     struct log_request *next;
-    struct logs *owner; /* the loop's, as the next two */
-    bool reading;       /* a thread has what comes behind them */
+    struct logs *owner; /* for the loop only, like the next two */
+    bool reading;       /* a thread uses the fields after these */
     bool cancelled;
     uint64_t id;
     int32_t rank;
     bool flight, follow, ending, full, over; /* full: there is more to read; over: all is read */
-    bool cut;                                /* over, and not all could be read */
-    bool odd;                                /* something is not a file that is opened */
+    bool cut;                                /* over, but the read is incomplete */
+    bool odd;                                /* an entry is not a regular file */
     uint32_t tail_lines;
     char node[256], key[PATH_MAX + 8], folder[PATH_MAX]; /* folder: JOBDIR */
     struct log_file *files;
@@ -87,7 +87,7 @@ struct logs {
 
 static const struct log logs_log = {.subsystem = "agent"};
 
-/* Once for each request: it is asked for again and again while it is followed. */
+/* Logs once per request, because a followed request retries. */
 static void cannot_read(struct log_request *r, const struct titan_error *err)
 {
     if (!r->odd && err->status != TITAN_ENOTFOUND)
@@ -95,7 +95,7 @@ static void cannot_read(struct log_request *r, const struct titan_error *err)
     r->odd |= err->status != TITAN_ENOTFOUND;
 }
 
-/* -1: it is not there, or is not what it should be. */
+/* -1 = missing, or of the wrong kind. */
 static int open_below(struct log_request *r, const char *name)
 {
     struct titan_error err = {0};
@@ -144,7 +144,7 @@ static size_t file_piece(struct log_request *r, const struct log_file *f, bool o
     return n > 0 ? (size_t)n : 0;
 }
 
-/* Where the last `lines` lines of the file begin; *lines is what is still missing when it holds fewer. */
+/* Start of the file's last `lines` lines; *lines is the number still missing if the file has fewer. */
 static uint64_t tail_offset(struct log_request *r, const struct log_file *f, bool old, uint32_t *lines)
 {
     char bytes[CHUNK_BYTES];
@@ -188,8 +188,8 @@ static void file_start(struct log_request *r, struct log_file *f)
     }
 }
 
-/* How much of a piece to send: up to its last newline. A line longer than a chunk, and the unfinished one at the end
- * of a log that is not followed any more, go as they are. */
+/* How many bytes of a piece to send: up to its last newline. Lines longer than a chunk go as they are, and so does the
+ * unfinished last line of a log that is no longer followed. */
 static size_t whole_lines(const char *bytes, size_t n, bool last)
 {
     for (size_t i = n; i-- > 0;)
@@ -206,7 +206,7 @@ static enum read_result file_read_on(struct log_request *r, struct log_file *f)
     if (!piece)
         return READ_FULL;
     bool last = r->ending || !r->follow || f->old;
-    /* Shorter than what was read: it was emptied, the rest went to the .1. */
+    /* The file is shorter than the part read: it was emptied, and the rest is in the .1. */
     if (!f->old && file_size(r, f, false) < f->offset)
         f->old = true;
     size_t n = file_piece(r, f, f->old, f->offset, piece->bytes, sizeof(piece->bytes));
@@ -243,7 +243,7 @@ static struct log_file *request_file(struct log_request *r, uint64_t worker_id, 
     return f;
 }
 
-/* All dumps there are; which of them are of our workers is not known yet. */
+/* Lists all dumps; which are of workers here is not known yet. */
 static void request_dumps(struct log_request *r)
 {
     int fd = open_below(r, "flight");
@@ -259,7 +259,7 @@ static void request_dumps(struct log_request *r)
         (void)closedir(dir);
 }
 
-/* Read JOBDIR/logs/ranks: which workers are ours, and their last rank. */
+/* Reads JOBDIR/logs/ranks: which workers are this node's, and their last ranks. */
 static void request_files(struct log_request *r)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -333,7 +333,7 @@ static bool send_piece(const struct logs *l, const struct log_request *r, struct
     return l->send(&chunk, l->data);
 }
 
-/* What was read goes out. False: not all of it, there is no room now. */
+/* Sends the pieces read. False: no room for all of them now. */
 static bool request_send(struct log_request *r)
 {
     size_t sent = 0;
@@ -346,7 +346,7 @@ static bool request_send(struct log_request *r)
 
 static const struct file_calls read_calls;
 
-/* Returns whether it is over and its end has been sent; then it is freed. */
+/* Returns whether the request ended and its end was sent; the request is then freed. */
 static bool request_step(struct log_request *r)
 {
     const struct logs *l = r->owner;
@@ -356,7 +356,7 @@ static bool request_step(struct log_request *r)
         titan_assert(r->n_pieces == 0);
         r->ending |= r->cancelled;
         r->reading = file_pool_add(l->pool, &r->task, &read_calls, sizeof(*r), NULL) == TITAN_OK;
-        r->over = r->cut = !r->reading; /* nothing can be read now: it ends */
+        r->over = r->cut = !r->reading; /* no read is possible now: the request ends */
         return false;
     }
     Titan__Internal__AgentLogChunk end = TITAN__INTERNAL__AGENT_LOG_CHUNK__INIT;
@@ -383,14 +383,14 @@ static void request_was_read(struct file_task *k)
     struct log_request *r = (struct log_request *)(void *)k;
     struct log_request **at = request_place(r), *next = r->next;
     r->reading = false;
-    /* All that is there is read as fast as it is sent; what is followed, with the timer. */
+    /* Existing data is read as fast as it is sent; followed data, with the timer. */
     if (!r->full && !r->over)
         (void)request_send(r);
     else if (request_step(r))
         *at = next;
 }
 
-/* The request's folder does not answer: a request that only sends the end takes its place. */
+/* The request's folder does not answer: a request that only sends the end replaces it. */
 static void request_given_up(struct file_task *k, bool started)
 {
     struct log_request *r = (struct log_request *)(void *)k;
@@ -476,7 +476,7 @@ void logs_forget(struct logs *l)
 /* --- ranks -------------------------------------------------------------------------------------------------------- */
 
 struct rank_line {
-    struct file_task task; /* first */
+    struct file_task task; /* must be the first member */
     char job_dir[PATH_MAX], node[256];
     uint64_t worker_id;
     int32_t rank;
@@ -510,7 +510,7 @@ static void rank_free(struct file_task *k)
     free(k);
 }
 
-/* Its log is then served as that of the rank before. */
+/* The log is then served under the previous rank. */
 static void rank_given_up(struct file_task *k, bool started)
 {
     if (!started)
@@ -570,7 +570,7 @@ void logs_close(struct logs *l, void (*done)(void *), void *data)
     uv_close((uv_handle_t *)&l->timer, on_closed);
 }
 
-/* Bytes [from, to) of one open file into another. */
+/* Copies bytes [from, to) between two open files. */
 static titan_status copy_range(int in, int out, off_t from, off_t to, const char *path, struct titan_error *err)
 {
     while (from < to) {
@@ -580,7 +580,7 @@ static titan_status copy_range(int in, int out, off_t from, off_t to, const char
         if (n < 0)
             return titan_fail_errno(err, "cannot copy log '%s'", path);
         if (n == 0)
-            break; /* it shrank meanwhile */
+            break; /* the file shrank meanwhile */
     }
     return TITAN_OK;
 }
@@ -613,7 +613,7 @@ titan_status log_bound(const char *path, uint64_t max, struct titan_error *err)
         status = titan_fail_errno(err, "cannot rename '%s'", part);
     if (status != TITAN_OK)
         (void)unlinkat(at, part, 0);
-    /* Emptied even when the copy failed (a full disk is when it matters most). */
+    /* Emptied even after a failed copy (most needed on a full disk). */
     if (ftruncate(in, 0) < 0 && status == TITAN_OK)
         status = titan_fail_errno(err, "cannot empty log '%s'", path);
     return status;

@@ -26,7 +26,7 @@
 
 #define ENV_MAX 128
 #define OOM_BEFORE_US 500
-#define OOM_MOST 1000 /* proc(5) */
+#define OOM_MOST 1000 /* maximum of oom_score_adj, proc(5) */
 
 extern char **environ;
 
@@ -41,7 +41,7 @@ static bool env_allowed(const char *entry)
     return false;
 }
 
-/* Pointers into environ and extra; the array is the caller's. A GPU's number is to mean the same to CUDA and NVML. */
+/* Fills out with pointers into environ and extra; the caller owns the array. CUDA and NVML must number GPUs alike. */
 static void env_build(char *out[ENV_MAX], char *cuda_devices)
 {
     int n = 0;
@@ -55,8 +55,8 @@ static void env_build(char *out[ENV_MAX], char *cuda_devices)
     out[n] = NULL;
 }
 
-/* When memory ends the kernel is to take a worker, not its agent, which the worker would be as likely as without this:
- * a score is inherited. To raise one needs no privilege. */
+/* When memory runs out, the kernel must kill a worker rather than its agent. The score is inherited, so both would be
+ * equally likely. A raise needs no privilege. */
 static void oom_before_us(pid_t pid)
 {
     struct buf own = BUF_INIT;
@@ -71,17 +71,17 @@ static void oom_before_us(pid_t pid)
     buf_free(&own);
 }
 
-/* A process group and not a session: Linux gives each session an equal share of the CPUs (autogroup), and that many
- * groups on few CPUs keep the agent waiting for a tenth of a second and more. */
+/* A process group and not a session: Linux gives each session an equal share of the CPUs (autogroup). Many groups on
+ * few CPUs delay the agent by a tenth of a second and more. */
 static int spawn_attributes(posix_spawnattr_t *attr)
 {
-    /* Signals as after a fresh login, but for those that stop a node: where all of its processes get them (scancel,
-     * KillMode) they are the agent's to answer, which ends a worker by message or SIGKILL. */
+    /* Signals as after a fresh login, except the signals that stop a node. If all its processes get them (scancel,
+     * KillMode), the agent answers them and ends workers by message or SIGKILL. */
     sigset_t stops, all;
     (void)sigemptyset(&stops);
     (void)sigaddset(&stops, SIGTERM);
     (void)sigaddset(&stops, SIGINT);
-    (void)sigaddset(&stops, SIGUSR1); /* `titanctl run` asks for a checkpoint then */
+    (void)sigaddset(&stops, SIGUSR1); /* it asks for a checkpoint under `titanctl run` */
     (void)sigfillset(&all);
     (void)sigdelset(&all, SIGKILL);
     (void)sigdelset(&all, SIGSTOP);
@@ -99,7 +99,8 @@ static int spawn_files(posix_spawn_file_actions_t *files, const struct worker_co
     return rc ? rc : posix_spawn_file_actions_addclosefrom_np(files, 3);
 }
 
-/* The worker cannot open what is the agent's: it gets page, recorder and the way to the agent's socket open. */
+/* The worker cannot open the agent's files: it gets open descriptors of its page, its recorder and the folder of the
+ * agent's socket. */
 static titan_status start_as_user(const struct worker_command *c, char *env[ENV_MAX], struct worker_process *ret,
                                   struct titan_error *err)
 {
@@ -213,7 +214,7 @@ titan_status worker_process_start(const struct worker_command *c, struct worker_
     return TITAN_OK;
 }
 
-/* A pid may have been given to another process since: the worker's command line names its page. */
+/* The pid may belong to another process by now: the worker's command line names its page. */
 static bool is_worker(pid_t pid, const char *page)
 {
     char path[64];
@@ -227,8 +228,8 @@ static bool is_worker(pid_t pid, const char *page)
     return found;
 }
 
-/* Of another user, which has written pid and job into the page itself: titan-spawnd knows better. While that does not
- * answer, the page is believed; the coordinator knows which job a worker is of. */
+/* For another user's worker, which wrote pid and job into the page itself: titan-spawnd has the truth. While
+ * titan-spawnd does not answer, the page is believed; the coordinator knows a worker's job. */
 static bool page_lies(pid_t pid, uint64_t job_id, uint64_t worker_id, const char *spawnd)
 {
     struct spawn_reply reply;
@@ -244,7 +245,7 @@ titan_status worker_process_adopt(pid_t pid, const char *page, uint64_t job_id, 
     p.worker_id = worker_id;
     if (pid <= 1 || (p.pidfd = pidfd_open(pid, 0)) < 0)
         return titan_fail(err, TITAN_ENOTFOUND, "process %d is gone", (int)pid);
-    /* Looked at after the descriptor was opened: both speak of the same process. */
+    /* Checked after the descriptor was opened: both are of the same process. */
     if (!is_worker(pid, page)) {
         (void)close(p.pidfd);
         return titan_fail(err, TITAN_ENOTFOUND, "process %d is not the worker of '%s'", (int)pid, page);
@@ -288,8 +289,8 @@ int worker_process_stat(const struct worker_process *p)
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-/* "PID (NAME) STATE ppid ...", where NAME may hold anything; user and system time are the 14th and 15th field, resident
- * pages the 24th (proc(5)). */
+/* "PID (NAME) STATE ppid ..."; NAME may contain anything. User and system time are fields 14 and 15, resident pages
+ * field 24 (proc(5)). */
 char worker_process_state(int stat_fd, uint64_t *ret_rss, uint64_t *ret_cpu_ms)
 {
     char text[1024];
@@ -343,7 +344,7 @@ static bool end_of(const struct spawn_reply *reply, struct worker_end *ret)
     return known;
 }
 
-/* Of a child that is dead; how: WNOWAIT leaves it to be reaped. */
+/* For a dead child; how: WNOWAIT leaves it unreaped. */
 static bool wait_status(const struct worker_process *p, int how, struct worker_end *ret)
 {
     siginfo_t info = {0};
@@ -386,7 +387,7 @@ titan_status worker_process_reap(struct worker_process *p, struct worker_end *re
         p->pid = 0;
         return TITAN_OK;
     }
-    /* Its pid is not free before it is reaped, so the group still is its own. */
+    /* Its pid is not reused before the reap, so the group is still its own. */
     (void)worker_process_kill(p);
     (void)wait_status(p, 0, ret);
     p->pid = 0;

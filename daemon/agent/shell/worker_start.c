@@ -31,14 +31,14 @@ struct worker_start *worker_start_new(const char *recipe)
     return s;
 }
 
-/* As which number of this node the job runs. One name with two numbers is two users: files on a file server are by
- * number. TITAN_EAGAIN: the name service does not answer. */
+/* The job's user number on this node. One name with two numbers means two users, because files on a file server have
+ * numbers. TITAN_EAGAIN: the name service does not answer. */
 static titan_status find_uid(const struct worker_start *s, uid_t *ret, struct titan_error *err)
 {
     struct passwd entry, *found = NULL;
     char memory[16384];
     int rc = s->user[0] ? getpwnam_r(s->user, &entry, memory, sizeof(memory), &found) : 0;
-    if (found && found->pw_uid == 0) /* bad input, which ends the job: it runs on no node */
+    if (found && found->pw_uid == 0) /* invalid on every node, so it ends the job */
         return titan_fail(err, TITAN_EINVAL,
                           "node %s runs jobs as their users and none as root (agent.spawnd): submit as a user, or with "
                           "--for USER",
@@ -73,7 +73,7 @@ static titan_status choose_limits(const struct worker_start *s, const struct rec
     return worker_limits_choose(&s->limits, &asked, &held, s->node, ret, err);
 }
 
-/* By titan-spawnd, as the job's user, the owner of the folder and of what is in it. */
+/* Starts through titan-spawnd, as the job's user: the owner of the folder and its content. */
 static titan_status start_as_user(struct worker_start *s, const struct cgroup_limits *limits, struct titan_error *err)
 {
     uid_t uid;
@@ -103,11 +103,11 @@ static titan_status start_as_user(struct worker_start *s, const struct cgroup_li
     if (!file_task_wanted(&s->task))
         return titan_fail(err, TITAN_ECANCELLED, "given up");
     TRY(worker_process_start(&command, &s->process, err));
-    logs_write_rank(s->directory, s->node, s->worker_id, -1); /* its folder is there now */
+    logs_write_rank(s->directory, s->node, s->worker_id, -1); /* its folder now exists */
     return TITAN_OK;
 }
 
-/* The log is opened here and not by the child: the thread waits for that until it has become the worker. */
+/* The thread opens the log, not the child, because the thread waits until the child has become the worker. */
 static titan_status start(struct worker_start *s, struct titan_error *err)
 {
     struct cgroup_limits limits;
@@ -120,7 +120,7 @@ static titan_status start(struct worker_start *s, struct titan_error *err)
     TRY(choose_limits(s, r, &limits, err));
     if (s->spawnd[0])
         return start_as_user(s, &limits, err);
-    if (r->job.as_user) { /* what it names was not judged by the rights of the user that would open it here */
+    if (r->job.as_user) { /* its paths were not checked against the rights of the user that would open them here */
         (void)titan_fail(err, TITAN_EUNPLACEABLE,
                          "jobs run as their users (coordinator.jobs_as_users), and node %s has no titan-spawnd",
                          s->node);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker_start.h - the part of a worker's start that opens its job's folder, which may be on a file server: folder,
- * recipe, log, record of where it is, process. A task of the file pool (daemon/common/file_pool.h), with all it needs
- * in it: its worker and its agent may be gone when it comes back. */
+ * recipe, log, record of the folder's place, process. A task of the file pool (daemon/common/file_pool.h) that holds
+ * all its data: its worker and agent may be gone when it ends. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_WORKER_START_H
 #define TITAN_DAEMON_AGENT_SHELL_WORKER_START_H
 
@@ -13,26 +13,26 @@
 struct worker;
 
 struct worker_start {
-    struct file_task task; /* first */
-    struct worker *worker; /* the loop's alone */
+    struct file_task task; /* must be the first member */
+    struct worker *worker; /* for the loop only */
     uint64_t job_id, worker_id;
     char directory[PATH_MAX], log[PATH_MAX], page[PATH_MAX], program[PATH_MAX], socket[PATH_MAX], run[PATH_MAX];
     char run_dir[PATH_MAX];
     char ports[LISTEN_PORTS_TEXT];        /* "" = any */
-    char host[256], node[256], cuda[128]; /* cuda: CUDA_VISIBLE_DEVICES, "" = as the agent has it */
+    char host[256], node[256], cuda[128]; /* cuda: CUDA_VISIBLE_DEVICES, "" = the agent's */
     char spawnd[SPAWN_SOCKET_MAX];        /* titan-spawnd's socket; "" = the worker runs as the agent's user */
-    char user[256], default_user[256];    /* the job's; in its place, of a job without a user of this node: "" = none */
+    char user[256], default_user[256];    /* the job's; for a job without a user of this node, "" = none */
     struct worker_limits limits;          /* of this node */
     bool has_uid;
-    uid_t uid; /* of the user, on the coordinator's machine */
+    uid_t uid; /* the user's, on the coordinator's machine */
     char *recipe;
-    struct worker_process process; /* it waits until its page names it; pid 0: there is none */
-    struct titan_error err;        /* ... and why */
+    struct worker_process process; /* waits until its page names it; pid 0 = none */
+    struct titan_error err;        /* ... the reason why not */
 };
 
-/* NULL: no memory. Of process, err and worker nothing is set. */
+/* NULL: no memory. Leaves process, err and worker unset. */
 struct worker_start *worker_start_new(const char *recipe);
-/* As file_calls has it: worker_start_free also ends a process that has not been taken out. */
+/* As in file_calls: worker_start_free also ends a process that was not taken out. */
 void worker_start_run(struct file_task *k);
 void worker_start_free(struct file_task *k);
 

@@ -24,7 +24,7 @@
 #include "base/slowest.h"
 #include "daemon/agent/shell/job_folders.h"
 
-/* How long the report of a death waits for the exit status; the death itself is known already. */
+/* How long the report of a death waits for the exit status; the death is already certain. */
 #define STATUS_WAIT_MS 10
 #define KILL_AGAIN_MS 200
 
@@ -36,7 +36,7 @@ struct workers {
     struct channel *channel;
     uv_timer_t lease_timer;
     struct worker *first;
-    struct departed *departed; /* until they are taken */
+    struct departed *departed; /* until workers_take_departed() */
     struct file_pool *files;
     struct gpu_watch *gpus;
     char spawnd[SPAWN_SOCKET_MAX], default_user[256];
@@ -45,7 +45,7 @@ struct workers {
     struct worker_limits limits;
     uint32_t slots, lease_ms;
     uint64_t term;
-    int64_t epoch_until_ms, epoch_until_said; /* as it is, as workers were sent it last */
+    int64_t epoch_until_ms, epoch_until_said; /* the current value, and the value last sent to workers */
     struct oom_watch oom;
     int open_handles;
     bool closing;
@@ -63,7 +63,7 @@ static void page_remove(const char *page_path)
     (void)unlink(page_path);
 }
 
-/* Without it nothing is recorded, and the worker runs all the same. */
+/* A failure leaves the worker without a recorder, and it runs all the same. */
 static titan_status recorder_create(const struct worker *w)
 {
     struct titan_error err = {0};
@@ -122,7 +122,7 @@ static void on_handle_closed(uv_handle_t *handle)
     set_finish(set);
 }
 
-/* Let go of it; the process and its page are left as they are. */
+/* Releases the worker's resources; the process and its page stay. */
 static void worker_close(struct worker *w)
 {
     if (w->closing)
@@ -139,7 +139,7 @@ static void worker_close(struct worker *w)
         uv_close((uv_handle_t *)&w->watch_poll, on_handle_closed);
 }
 
-/* The slot is what to look at: the next worker there has the same device. */
+/* Names the slot: the next worker there gets the same device. */
 static void name_slot(const struct worker *w, struct worker_exit *how)
 {
     char words[sizeof how->reason];
@@ -151,7 +151,7 @@ static void name_slot(const struct worker *w, struct worker_exit *how)
     gpu_watch_look(w->set->gpus, w->slot);
 }
 
-/* Its own cgroup knows, where titan-spawnd has one for it; that counts for limits above it as well. */
+/* Asks the worker's own cgroup, if titan-spawnd made one; its counts include limits above it. */
 static bool ended_for_memory(struct worker *w, char *reason, size_t cap)
 {
     const struct worker_limits *node = &w->set->limits;
@@ -180,7 +180,7 @@ static void worker_report(struct worker *w)
     struct worker_exit how = {.code = w->end.code, .signal = w->end.signal, .last_step = atomic_load(&w->page->step)};
     int32_t said = atomic_load(&w->page->exit_code);
     if (!known)
-        how.code = said; /* -1 unless it left in order */
+        how.code = said; /* -1 unless the worker exited in order */
     _Static_assert(sizeof(how.reason) == sizeof(w->page->last_words), "one holds the other");
     memcpy(how.reason, w->page->last_words, sizeof(how.reason) - 1);
     if (how.signal == SIGKILL && !w->killed)
@@ -206,7 +206,8 @@ static void on_report_timer(uv_timer_t *timer)
     worker_close(w);
 }
 
-/* It is dead or about to be: take its last words off the socket; to be reported as soon as its status is known. */
+/* The worker is dead or about to be: reads its last messages from the socket, and reports it once its status is
+ * known. */
 static void worker_dying(struct worker *w)
 {
     if (w->dying)
@@ -246,7 +247,7 @@ static void on_watch(uv_poll_t *handle, int status, int events)
     struct worker *w = handle->data;
     (void)uv_poll_stop(handle);
     worker_dying(w);
-    /* Its threads and its memory may take long to go on a busy machine. */
+    /* On a busy machine its threads and memory may take long to go. */
     if (worker_process_ending(&w->process, &w->end))
         worker_report(w);
 }
@@ -357,7 +358,7 @@ static void on_kill_timer(uv_timer_t *timer);
 static void worker_kill(struct worker *w)
 {
     w->killed = true;
-    if (!worker_process_kill(&w->process)) /* titan-spawnd is being started again */
+    if (!worker_process_kill(&w->process)) /* titan-spawnd is restarting */
         (void)uv_timer_start(&w->kill_timer, on_kill_timer, KILL_AGAIN_MS, 0);
 }
 
@@ -493,7 +494,7 @@ static titan_status worker_paths(struct worker *w, const char *directory, struct
     return TITAN_OK;
 }
 
-/* Page and recorder; on the disk (last) a worker does without the latter. */
+/* Makes page and recorder; on disk (last) the recorder may be missing. */
 static titan_status worker_page_in(struct worker *w, const char *dir, bool last, struct titan_error *err)
 {
     (void)snprintf(w->page_path, PATH_MAX, "%.4000s/w%" PRIu64 ".page", dir, w->id);
@@ -505,7 +506,7 @@ static titan_status worker_page_in(struct worker *w, const char *dir, bool last,
     return titan_fail(err, TITAN_ENOSPC, "'%s' has no room for a flight recorder", dir);
 }
 
-/* On the disk where memory for files is taken: containers have little, and NCCL and others use it, too. */
+/* Falls back to disk if memory for files is full: containers have little, and NCCL and others use it, too. */
 static titan_status worker_page(struct worker *w, struct titan_error *err)
 {
     struct workers *set = w->set;
@@ -521,7 +522,7 @@ static titan_status worker_page(struct worker *w, struct titan_error *err)
     return status == TITAN_OK || last ? status : worker_page_in(w, set->run_dir, true, err);
 }
 
-/* Its process is watched from here on. */
+/* From here on its process is watched. */
 static titan_status worker_attach(struct worker *w, struct titan_error *err)
 {
     if (uv_poll_init(w->set->loop, &w->process_poll, w->process.pidfd) != 0)
@@ -535,7 +536,7 @@ static titan_status worker_attach(struct worker *w, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Into the list, with its timers. */
+/* Adds the worker to the list, and opens its timers. */
 static void worker_enter(struct worker *w)
 {
     struct workers *set = w->set;
@@ -552,7 +553,7 @@ static void worker_enter(struct worker *w)
         (void)uv_timer_start(&set->lease_timer, on_lease_timer, AGENT_LEASE_MS, AGENT_LEASE_MS);
 }
 
-/* Reported by a timer: the caller that gives a start up is not called again within it. */
+/* Reports by a timer, so that a caller that gives up a start gets no callback within that call. */
 static void worker_not_started(struct worker *w, const struct titan_error *why)
 {
     titan_assert(!w->start && !w->dying && !w->process_polled && why->status != TITAN_OK);
@@ -617,13 +618,13 @@ static void on_start_given_up(struct file_task *k, bool started)
 static const struct file_calls start_calls = {
     .run = worker_start_run, .done = on_start_done, .given_up = on_start_given_up, .free = worker_start_free};
 
-/* Either it has a process after this, or it will have none. */
+/* Afterwards it has a process, or never will. */
 static void start_stop(struct worker *w, const char *reason)
 {
     struct worker_start *s = w->start;
     struct titan_error err = {0};
     const bool ours = file_pool_abandon(w->set->files, &s->task);
-    if (ours && (s->process.pid > 0 || s->err.status != TITAN_OK)) { /* it is through */
+    if (ours && (s->process.pid > 0 || s->err.status != TITAN_OK)) { /* the start has ended */
         on_start_done(&s->task);
         return;
     }
@@ -733,7 +734,7 @@ void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool mus
 
 /* --- adoption ----------------------------------------------------------------------------------------------------- */
 
-/* The folder of an adopted worker's job: from the record, else from where the process runs. */
+/* The folder of an adopted worker's job: from the record, else the process's working directory. */
 static void adopt_job_dir(const struct worker *w, char out[PATH_MAX])
 {
     char path[64];
@@ -744,8 +745,8 @@ static void adopt_job_dir(const struct worker *w, char out[PATH_MAX])
     out[n > 0 ? n : 0] = '\0';
 }
 
-/* It is dead. Only one that has said why is told of: of another that left without a fault, its last reports may not
- * have been heard, and it counts as lost. */
+/* A dead worker. It is listed only if it left a reason. The last reports of a worker without a fault may be lost, so it
+ * counts as lost. */
 static void departed_keep(const struct worker *w, const char *page_path)
 {
     const int32_t code = atomic_load(&w->page->exit_code);
@@ -753,7 +754,7 @@ static void departed_keep(const struct worker *w, const char *page_path)
     (void)snprintf(name, sizeof(name), "/w%" PRIu64 ".page", w->id);
     struct worker_end end = {.code = code};
     bool explained = code > 0 || (code == 0 && w->page->last_words[0]);
-    if (!explained && w->set->spawnd[0]) { /* its parent knows */
+    if (!explained && w->set->spawnd[0]) { /* its parent knows its end */
         explained = worker_process_departed(w->set->spawnd, w->id, &end) && (end.code > 0 || end.signal > 0);
     }
     struct departed *d = explained && strcmp(strrchr(page_path, '/'), name) == 0 ? calloc(1, sizeof(*d)) : NULL;
@@ -802,7 +803,7 @@ static titan_status worker_adopt(struct workers *set, const char *page_path, str
     if (status == TITAN_OK && workers_find(set, w->id))
         status = titan_fail(err, TITAN_ECORRUPT, "worker %" PRIu64 " has two pages", w->id);
     status = status == TITAN_OK ? worker_paths(w, directory, err) : status;
-    (void)snprintf(w->page_path, PATH_MAX, "%.4095s", page_path); /* where it is, which may be run/ */
+    (void)snprintf(w->page_path, PATH_MAX, "%.4095s", page_path); /* its actual place, which may be run/ */
     status = status == TITAN_OK ? worker_attach(w, err) : status;
     if (status != TITAN_OK) {
         if (w->id && !workers_find(set, w->id))
@@ -819,7 +820,7 @@ static titan_status worker_adopt(struct workers *set, const char *page_path, str
     return TITAN_OK;
 }
 
-/* Every page there is a worker of an earlier agent: alive and adopted, or dead and its page removed. */
+/* Each existing page is of an earlier agent's worker: a live worker is adopted, a dead one's page is removed. */
 static titan_status workers_adopt(struct workers *set, const char *folder, struct titan_error *err)
 {
     DIR *dir = opendir(folder);
@@ -845,8 +846,8 @@ static titan_status workers_adopt(struct workers *set, const char *folder, struc
 /* --- folders of jobs that are gone -------------------------------------------------------------------------------- */
 
 struct folder_sweep {
-    struct file_task task; /* first */
-    struct workers *set;   /* the loop's alone */
+    struct file_task task; /* must be the first member */
+    struct workers *set;   /* for the loop only */
     char run_dir[PATH_MAX];
     struct job_leftovers found;
 };
@@ -864,7 +865,7 @@ static void sweep_free(struct file_task *k)
     free(s);
 }
 
-/* Its folder may have been made since. */
+/* The job's folder may have been made since. */
 static bool job_has_worker(uint64_t job_id, void *data)
 {
     const struct worker *w = ((struct workers *)data)->first;
@@ -938,7 +939,7 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
                                             .message_data = data,
                                             .on_close = on_connection_closed,
                                             .any_user = set->spawnd[0] != '\0'};
-    /* Workers of other users come in by a descriptor of this folder; the state directory around it stays closed. */
+    /* Other users' workers enter by a descriptor of this folder; the state directory around it stays closed. */
     if (status == TITAN_OK && set->spawnd[0] && chmod(set->run_dir, 0711) != 0)
         status = titan_fail_errno(err, "cannot open '%s' to the workers of users", set->run_dir);
     status = status == TITAN_OK ? channel_open(loop, set->socket, &channel_events, set, &set->channel, err) : status;
@@ -948,11 +949,11 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
     }
     (void)uv_timer_init(loop, &set->lease_timer);
     set->lease_timer.data = set;
-    set->open_handles = 2; /* timer, channel */
+    set->open_handles = 2; /* for timer and channel */
     oom_watch_init(&set->oom);
     sweep_folders(set);
     struct titan_error why = {0};
-    /* Those of older agents lie in run/, and those that found no room elsewhere. */
+    /* Older agents' pages lie in run/, and so do pages that found no room elsewhere. */
     if (workers_adopt(set, set->run_dir, &why) != TITAN_OK ||
         (strcmp(set->pages_dir, set->run_dir) != 0 && workers_adopt(set, set->pages_dir, &why) != TITAN_OK))
         tlog_warn(&set->log, "no worker adopted", "reason=\"%s\"", why.msg);

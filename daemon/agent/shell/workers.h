@@ -5,11 +5,11 @@
  *     │   adopt ──┘
  *     └──► not started ──► reported, slot free
  *
- * A start opens its job's folder on a thread of the file pool (worker_start.h). What does not answer within the pool's
- * deadline is not started; a process that comes of it later is ended before it does anything.
- * Death is noticed by whichever comes first: the page's mutex (any size, within a millisecond), the pidfd (workers
- * that have not locked the page yet, and all others once their memory is torn down). What a worker said last is taken
- * from its socket and page before its end is reported. */
+ * A start opens its job's folder on a thread of the file pool (worker_start.h). A folder that misses the pool's
+ * deadline makes the start fail; a process from a late answer is killed before it acts. The first of two signals shows
+ * a death: the page's mutex (any size, within a millisecond), or the pidfd (workers that have not locked the page yet,
+ * and all others once their memory is freed). A worker's last messages are read from its socket and page before its end
+ * is reported. */
 #ifndef TITAN_DAEMON_AGENT_SHELL_WORKERS_H
 #define TITAN_DAEMON_AGENT_SHELL_WORKERS_H
 
@@ -37,38 +37,38 @@ struct worker {
     uint64_t job_id, id;
     uint32_t slot;
     bool adopted, dying, reported, stopping;
-    struct worker_start *start;     /* it is under way; NULL: there is a process, or there will be none */
-    struct titan_error start_error; /* why there is none; TITAN_OK: there is */
-    bool greeted;                   /* has connected since this agent has it */
-    bool killed;                    /* by us */
+    struct worker_start *start;     /* in progress; NULL: there is a process, or there will be none */
+    struct titan_error start_error; /* why there is no process; TITAN_OK = there is one */
+    bool greeted;                   /* it has connected to this agent */
+    bool killed;                    /* by this agent */
     struct worker_process process;
-    struct oom_group *memory; /* counts its kills for memory; NULL = there is no process */
+    struct oom_group *memory; /* counts its kills for memory; NULL = no process */
     struct worker_page *page;
     char page_path[PATH_MAX], job_dir[PATH_MAX], log_path[PATH_MAX];
     uint32_t rank;             /* in its current or last epoch */
-    bool recorded;             /* the rank is in the job's record */
-    int stat_fd;               /* /proc/PID/stat */
-    uint64_t rss_max, actions; /* actions: of its page, at the last look */
+    bool recorded;             /* the job's record has the rank */
+    int stat_fd;               /* of /proc/PID/stat */
+    uint64_t rss_max, actions; /* actions: from its page, at the last look */
     int dumped_for;
-    int64_t dumped_ns, hung_ns; /* its flight recorder, last, and last as one that hangs (flight_dumps.h) */
+    int64_t dumped_ns, hung_ns; /* its last dump, and its last dump as a hanging worker (flight_dumps.h) */
     struct channel_connection *connection;
-    struct frame_writer pending; /* for when it is not connected */
+    struct frame_writer pending; /* messages queued without a connection */
     struct page_watch *watch;
     struct worker_end end;
     uv_poll_t watch_poll, process_poll;
     uv_timer_t kill_timer, report_timer;
     int open_handles;
-    bool process_polled, watch_started, bounding, closing; /* bounding: its log is looked at (log_bounds.h) */
+    bool process_polled, watch_started, bounding, closing; /* bounding: its log is being bounded (log_bounds.h) */
 };
 
 struct worker_exit {
     int code, signal; /* code -1: by a signal, or unknown when signal is 0 */
     char reason[WORKER_REASON_MAX];
     uint64_t last_step;
-    bool out_of_memory; /* killed for it: reason has limit and peak */
+    bool out_of_memory; /* killed for its memory: reason has limit and peak */
 };
 
-/* A worker that failed while there was no agent, as its page says. */
+/* A worker that failed without an agent, according to its page. */
 struct departed {
     struct departed *next;
     uint64_t job_id, worker_id;
@@ -76,68 +76,68 @@ struct departed {
 };
 
 struct workers_events {
-    /* One of the two for each worker that workers_start() took: its process runs; or it does not, for this reason, and
-     * no other event follows. */
+    /* One of these two for each worker that workers_start() accepted: its process runs; or the start failed for this
+     * reason, and no other event follows. */
     void (*on_started)(struct worker *w, void *data);
     void (*on_not_started)(struct worker *w, const struct titan_error *why, void *data);
     void (*on_message)(void *worker, const Titan__Internal__WorkerToAgent *message, void *data);
-    /* It is connected (again), with the right token. */
+    /* The worker is connected (again), with the right token. */
     void (*on_connected)(struct worker *w, const Titan__Internal__WorkerRegistration *registration, void *data);
-    /* Once; the worker no longer counts, the struct goes away later. */
+    /* Once. The worker no longer counts; the struct is freed later. */
     void (*on_exit)(struct worker *w, const struct worker_exit *how, void *data);
 };
 
 struct workers_options {
     const char *run_dir; /* socket, jobs/, and a link to the workers' pages (pages_dir.h) */
     const char *program, *host, *device, *node;
-    const char *spawnd;       /* titan-spawnd's socket: workers run as their jobs' users; NULL = as the agent's */
-    const char *default_user; /* for jobs without a user of this node; NULL = they are not run */
+    const char *spawnd;       /* titan-spawnd's socket: workers run as their jobs' users; NULL = as the agent's user */
+    const char *default_user; /* for jobs without a user of this node; NULL = such jobs are not run */
     uint32_t slots, lease_ms;
-    struct listen_ports ports;   /* that workers listen at */
+    struct listen_ports ports;   /* ports for workers' listeners */
     struct worker_limits limits; /* of this node */
-    struct file_pool *files;     /* is closed before these workers are */
-    struct gpu_watch *gpus;      /* the same; NULL = none */
+    struct file_pool *files;     /* must be closed before these workers */
+    struct gpu_watch *gpus;      /* must be closed before these workers; NULL = none */
 };
 
-/* Opens the socket, then adopts the workers an earlier agent left and removes what the dead among them left, of which
- * workers_take_departed() tells. */
+/* Opens the socket, adopts an earlier agent's workers, and removes the files of dead ones; workers_take_departed()
+ * lists these. */
 titan_status workers_open(uv_loop_t *loop, const struct workers_options *options, const struct workers_events *events,
                           void *data, struct workers **ret, struct titan_error *err) TITAN_MUST_USE;
-/* Once, after workers_open(); each is the caller's to free(). NULL = none. */
+/* Once, after workers_open(); the caller frees each entry with free(). NULL = none. */
 struct departed *workers_take_departed(struct workers *set);
-/* Lets go of them: they live on for their lease. done on the loop, when everything is freed. */
+/* Releases the workers: they live on for their lease. done runs on the loop when all is freed. */
 void workers_close(struct workers *set, void (*done)(void *), void *data);
 
-/* Begin to. It is among the workers from here on, and can be sent to and stopped. TITAN_ELIMIT: no free slot;
- * TITAN_EEXIST: that worker is there already; TITAN_EAGAIN: folders of earlier ones do not answer, or the GPUs of all
- * free slots are out of use. */
+/* Begins a start. From now on the worker is in the set and can get messages and stops. TITAN_ELIMIT: no free slot;
+ * TITAN_EEXIST: the worker exists; TITAN_EAGAIN: folders of earlier starts do not answer, or the GPUs of all free slots
+ * are out of use. */
 titan_status workers_start(struct workers *set, uint64_t worker_id, const Titan__Internal__StartWorkers *m,
                            struct titan_error *err) TITAN_MUST_USE;
 struct worker *workers_find(struct workers *set, uint64_t worker_id);
 struct worker *workers_first(struct workers *set); /* next in ->next; skip those with reported set */
 uint32_t workers_count(const struct workers *set); /* alive */
 const struct worker *workers_in_slot(const struct workers *set, uint32_t slot); /* NULL = none */
-const char *workers_node(const struct workers *set);                            /* this one's name */
-/* Leases and stops sent to workers carry this term from now on. The contact and the end of the epochs' lease
- * (agent_core.h) are written into their pages, for the next agent. Workers are sent their lease every AGENT_LEASE_MS,
- * and at once when its end has moved by that much. */
+const char *workers_node(const struct workers *set);                            /* this node's name */
+/* Leases and stops for workers carry this term from now on. The contact and the end of the epochs' lease (agent_core.h)
+ * go into the workers' pages, for the next agent. Workers get their lease every AGENT_LEASE_MS, and at once when its
+ * end moved by that much. */
 void workers_publish(struct workers *set, uint64_t term, int64_t contact_ms, int64_t epoch_until_ms);
-/* The latest contact found in their pages, 0 = none, and the end of the lease that was written with it. */
+/* The latest contact in the workers' pages, 0 = none, and the lease's end written with it. */
 int64_t workers_contact(const struct workers *set, int64_t *ret_epoch_until_ms);
-/* Its page and its process, now. */
+/* Samples its page and process now. */
 void worker_look(struct worker *w, struct agent_sample *ret);
-/* Now and then, while there are any (oom.h). */
+/* Called now and then while there are workers (oom.h). */
 void workers_look_after(struct workers *set);
-/* Adopted ones that have not connected yet. */
+/* Adopted workers that have not connected yet. */
 uint32_t workers_expected(const struct workers *set);
 
-/* Asserts what holds of them whenever an input is over. True, or the process ends. */
+/* Asserts the workers' invariants after an input. True, or the process ends. */
 bool workers_check(const struct workers *set);
 
-/* Deliver, now or when it connects. fd -1 = none. */
+/* Delivers now, or when it connects. fd -1 = none. */
 void worker_send(struct worker *w, const Titan__Internal__AgentToWorker *message, int fd);
-/* Ask it to stop, SIGKILL after grace_ms; 0 = SIGKILL now. One without a process yet gets none. checkpoint: it writes
- * one, if the recipe has it write any or it must. */
+/* Asks the worker to stop; SIGKILL after grace_ms, 0 = now. Without a process yet, it gets none. checkpoint: the worker
+ * writes one, if the recipe has checkpoints or must is set. */
 void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool must, const char *reason);
 
 #endif
