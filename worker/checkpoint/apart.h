@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* apart.h - work with files that a file server may never answer: on a thread of its own, which the caller leaves behind
- * when nothing moves any more.
+/* apart.h - file work that a file server may never complete: on its own thread, which the caller abandons when it makes
+ * no progress.
  *
- * A job embeds struct apart as its first member and owns all that its thread touches: what is left behind goes on with
- * it, and the last of the two to let go frees it. */
+ * A job embeds struct apart as its first member and owns all data of its thread: an abandoned thread keeps the job.
+ * Thread and caller each hold it; the last one to release it frees it. */
 #ifndef TITAN_WORKER_CHECKPOINT_APART_H
 #define TITAN_WORKER_CHECKPOINT_APART_H
 
@@ -14,9 +14,9 @@
 
 #include "base/error.h"
 
-/* What reads for long looks at and counts up. */
+/* Polled and counted up by long reads. */
 struct apart_watch {
-    atomic_int stop; /* not zero: it is not wanted any more */
+    atomic_int stop; /* not zero: the job is cancelled */
     _Atomic uint64_t moved;
 };
 
@@ -24,9 +24,9 @@ struct apart {
     titan_status (*run)(struct apart *a, struct titan_error *err); /* on the thread */
     void (*clear)(struct apart *a);                                /* frees the job; on either thread */
     struct apart_watch watch;
-    /* own */
+    /* internal */
     sem_t ended;
-    _Atomic bool over; /* the same, in a way that the thread sanitizer knows */
+    _Atomic bool over; /* the same as ended, in a form that the thread sanitizer understands */
     atomic_int holders;
     titan_status status;
     struct titan_error error;
@@ -34,8 +34,8 @@ struct apart {
 
 /* job: from calloc, with run and clear set. */
 void apart_init(struct apart *a);
-/* Run it and return its status. TITAN_ETIMEDOUT: nothing has moved for still_ms (0: wait however long it takes);
- * TITAN_EREVOKED: *stop is not zero any more (NULL: never). The job may then run on, and is not looked at again. */
+/* Runs the job and returns its status. TITAN_ETIMEDOUT: no progress for still_ms (0 = wait without limit);
+ * TITAN_EREVOKED: *stop became non-zero (NULL = never). The job may then still run, and is not used again. */
 titan_status apart_run(struct apart *a, int still_ms, const atomic_int *stop, struct titan_error *err) TITAN_MUST_USE;
 void apart_close(struct apart *a);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* folder.h - the folder of a run's checkpoints: its owner, and that one run at a time uses it.
+/* folder.h - the folder of a run's checkpoints: its owner, and its lock for one run at a time.
  *
- *   titan-owner.json   the user, the run that wrote what is there, its recipe, and the users it is shared with
+ *   titan-owner.json   the user, the run that wrote the content, its recipe, and the users it is shared with
  *   titan-lock         flock(2): shared by the processes of the run that uses the folder now
  *
- * Another user's folder is refused, and nothing of it is told. A run of the same user and recipe (recipe_hash) goes on
- * from what is there. Another recipe's checkpoints are refused with the keys that differ, a folder that another run is
- * using by the name of that run. A folder without an owner file is judged by its newest checkpoint. */
+ * Another user's folder is refused without details. A run of the same user and recipe (recipe_hash) resumes from the
+ * content. Another recipe's checkpoints are refused; the error names the keys that differ. A folder in use is refused;
+ * the error names the other run. The newest checkpoint stands in for a missing owner file. */
 #ifndef TITAN_WORKER_CHECKPOINT_FOLDER_H
 #define TITAN_WORKER_CHECKPOINT_FOLDER_H
 
@@ -21,39 +21,38 @@
 
 #define FOLDER_LOCK_NAME "titan-lock"
 
-/* A run, alike in all its processes. */
+/* A run, the same in all its processes. */
 struct folder_owner {
-    char id[128];   /* no other run has it */
+    char id[128];   /* unique to the run */
     char name[128]; /* for messages: "job 5" */
     struct folder_user user;
     const struct recipe *recipe;
-    const char *text; /* of the recipe, resolved */
+    const char *text; /* resolved recipe */
     uint64_t recipe_hash;
 };
 
-/* What a run holds of its folder. */
+/* A run's hold on its folder. */
 struct folder {
-    int at; /* the folder itself, whatever has its name by now; -1: not taken */
+    int at; /* open folder, independent of its name; -1 = not taken */
     dev_t device;
     ino_t inode;
-    int lock; /* -1: none; closing it lets go */
+    int lock; /* -1 = none; its close releases the lock */
 };
 #define FOLDER_NONE ((struct folder){.at = -1, .lock = -1})
 
-/* checkpoint_list_folder, on a thread of its own (apart.h). */
+/* checkpoint_list_folder on its own thread (apart.h). */
 titan_status folder_list(const char *path, int still_ms, const atomic_int *stop, struct checkpoint_line_list *ret,
                          struct titan_error *err) TITAN_MUST_USE;
-/* The same of a path that may be a checkpoint itself, without steps then. place: char[PATH_MAX], where it leads. */
+/* The same for a path that may be a checkpoint itself, then without steps. place: char[PATH_MAX], the resolved path. */
 titan_status folder_find(const char *path, int still_ms, const atomic_int *stop, char *ret_place,
                          struct checkpoint_line_list *ret, struct titan_error *err) TITAN_MUST_USE;
-/* checkpoint_check, on a thread of its own. */
+/* checkpoint_check on its own thread. */
 titan_status folder_look(const char *path, uint64_t step, int still_ms, const atomic_int *stop,
                          struct titan_error *err) TITAN_MUST_USE;
-/* Make the folder, try whether it can be written, and take it. TITAN_ECONFLICT: another run uses it, or it holds
- * checkpoints of another user or recipe. Any other failure names the folder and what is wrong with it. wait_ms: how
- * long an earlier run may take to let go. TITAN_ETIMEDOUT: the file system has not answered for still_ms (0: it is
- * waited for); log and owner->recipe must then stay for as long as the process. TITAN_EREVOKED: *stop is not zero any
- * more (NULL: never). */
+/* Makes the folder, tests that it can be written, and takes it. TITAN_ECONFLICT: another run uses it, or it holds
+ * checkpoints of another user or recipe. Any other failure names the folder and the fault. wait_ms: how long an earlier
+ * run may take to release it. TITAN_ETIMEDOUT: the file system did not answer for still_ms (0 = wait without limit);
+ * log and owner->recipe must then live as long as the process. TITAN_EREVOKED: *stop became non-zero (NULL = never). */
 titan_status folder_take(const char *path, const struct folder_owner *owner, int wait_ms, int still_ms,
                          const atomic_int *stop, const struct log *log, struct folder *ret,
                          struct titan_error *err) TITAN_MUST_USE;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* load_state.h - a rank's part of the training state from a checkpoint, whatever mesh wrote it, or from a folder of
- * weights of transformers (hf_weights.h). */
+/* load_state.h - loads a rank's part of the training state from a checkpoint of any mesh, or from a weights folder of
+ * transformers (hf_weights.h). */
 #ifndef TITAN_WORKER_CHECKPOINT_LOAD_STATE_H
 #define TITAN_WORKER_CHECKPOINT_LOAD_STATE_H
 
@@ -19,19 +19,18 @@ enum load_from {
 struct load_source {
     const char *path;
     enum load_from from;
-    const struct run_identity *here; /* what is about to run; NULL: nothing but recipes is compared */
-    bool without_optimizer;          /* moments stay zero, and updates are counted anew */
-    bool without_progress;           /* step 0, no tokens seen, no sample read */
+    const struct run_identity *here; /* identity of the new run; NULL: only recipes are compared */
+    bool without_optimizer;          /* moments stay zero, and the count of updates restarts */
+    bool without_progress;           /* step 0, no tokens seen, no samples read */
     /* --- found */
-    char notes[IDENTITY_NOTES_MAX]; /* what differs and is taken all the same: lines */
+    char notes[IDENTITY_NOTES_MAX]; /* accepted differences, one per line */
     struct run_identity identity;   /* of the checkpoint */
 };
 
-/* Masters, moments, biases and numbers. A checkpoint without moments is taken where none are wanted, at step 0, and at
- * the run's last step; otherwise TITAN_EUNSUPPORTED. Of another model or run (identity.h): TITAN_ECONFLICT names what
- * differs.
- * TITAN_EREVOKED: *stop is not zero any more (NULL: never); TITAN_ETIMEDOUT: nothing more of it was read for still_ms
- * (0: it is waited for). */
+/* Loads masters, moments, biases and numbers. A checkpoint without moments is accepted if none are wanted, at step 0,
+ * and at the run's last step; otherwise TITAN_EUNSUPPORTED. TITAN_ECONFLICT: it is of another model or run
+ * (identity.h); names the difference. TITAN_EREVOKED: *stop became non-zero (NULL = never); TITAN_ETIMEDOUT: the read
+ * made no progress for still_ms (0 = wait without limit). */
 titan_status load_state(struct train_state *state, struct load_source *source, const struct recipe *recipe,
                         int still_ms, const atomic_int *stop, struct stream *s, struct titan_error *err) TITAN_MUST_USE;
 

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* manifest.h - what a checkpoint directory says of itself: manifest.json.
+/* manifest.h - a checkpoint directory's description: manifest.json.
  *
  *   {"format":"titan-checkpoint","version":2,"step":120,"epoch":3,"tokens":...,"world":4,"skipped_steps":0,
  *    "skipped":{"in_a_row":0,"first":0,"last":0},
  *    "line":[[branch,step it goes back to],...],"recipe_hash":"16 hex digits","owner":"uid:1001 alice",
- *    "recipe":"resolved TOML","run":"the run's id","from":{"run":"of what it went on
- * from","step":...},"identity":{"tokenizer":"16 hex digits","samples":read so far,
+ *    "recipe":"resolved TOML","run":"the run's id","from":{"run":"run it resumed from","step":...},
+ *    "identity":{"tokenizer":"16 hex digits","samples":read so far,
  *    "seq_len":...,"first":...,"data":[{"fingerprint":"16 hex digits","tokens":...,"share":...,"from":...},...]},
  *    "tensors":[{"name":"output.weight","dtype":"F32","shape":[256,288]},...],
  *    "files":[{"name":"rank-00000.safetensors","bytes":N,"crc32c":"8 hex digits",
  *              "pieces":[[tensor,row,rows,col,cols],...]},...],
  *    "manifest_crc32c":"8 hex digits"}
  *
- * "skipped" is there where steps were: state/skipped.h.
+ * "skipped" is present only after skipped steps: state/skipped.h.
  *
- * The last member covers every byte before its comma. Reading bounds and checks everything: slices lie inside their
+ * The last member covers every byte before its comma. The reader bounds and checks all values: slices lie inside their
  * tensors and cover each of them exactly once, file names are plain names.
  *
- * "line", "run", "from" and "identity" (identity.h) may be missing, and programs before them skip them. Version 5 is
- * written where those would go on at another place: a branch, or samples that steps and batch do not tell. Version 4 is
- * written where tensors have different types, each its "dtype" of "F32", "BF16" and "F16"; version 3 where all of them
- * have one that is not "F32". Version 1 had "pieces":[[tensor,start,count],...], ranges of elements; they are read as
- * the boxes they consist of. */
+ * "line", "run", "from" and "identity" (identity.h) may be missing; older programs skip them. Version 5 is written if
+ * older programs would resume at a wrong place: a branch, or samples that do not follow from steps and batch. Version 4
+ * is written if tensors have different types, each its "dtype" of "F32", "BF16" and "F16"; version 3 if all have one
+ * type other than "F32". Version 1 had "pieces":[[tensor,start,count],...], ranges of elements; they are read as the
+ * boxes they consist of. */
 #ifndef TITAN_WORKER_CHECKPOINT_MANIFEST_H
 #define TITAN_WORKER_CHECKPOINT_MANIFEST_H
 
@@ -31,8 +31,8 @@
 #define MANIFEST_BYTES_MAX (256u << 20)
 
 struct manifest_slice {
-    struct shard_slice slice; /* no data */
-    int64_t range;            /* version 1: first element of the stored range it is part of; otherwise -1 */
+    struct shard_slice slice; /* without data */
+    int64_t range;            /* version 1: first element of its stored range; otherwise -1 */
 };
 struct manifest_file {
     char name[64];
@@ -42,7 +42,7 @@ struct manifest_file {
     int nslices;
 };
 struct manifest {
-    int version;                 /* read; the oldest that can say it is written */
+    int version;                 /* as read; the oldest sufficient version is written */
     struct checkpoint_info info; /* owns recipe; bytes = sum over files */
     struct tensor_spec *tensors;
     int ntensors;
@@ -50,32 +50,32 @@ struct manifest {
     int nfiles;
 };
 
-/* Of what is stored: never "". */
+/* The stored type; never "". */
 static inline const char *manifest_dtype(const struct tensor_spec *spec)
 {
     return spec->dtype[0] ? spec->dtype : "F32";
 }
 
-/* TITAN_ECORRUPT with what is wrong. ret is cleared by manifest_clear, also after a failure. */
+/* TITAN_ECORRUPT with the fault. Free ret with manifest_clear, also after a failure. */
 titan_status manifest_parse(const char *text, size_t len, struct manifest *ret, struct titan_error *err) TITAN_MUST_USE;
-/* The text manifest_parse reads. */
+/* Prints the text for manifest_parse. */
 titan_status manifest_print(const struct manifest *m, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
-/* What its text has of a checkpoint of this recipe and owner, and of no other. */
+/* Prints the part of the manifest's text that only checkpoints of this recipe and owner have. */
 void manifest_print_writer(uint64_t recipe_hash, const char *owner, struct buf *out);
-/* What a shard file calls a slice, and where in that tensor its data begins (elements). */
+/* Name of a slice in a shard file, and where its data begins in that tensor (elements). */
 #define MANIFEST_SLICE_NAME_MAX 160
 void manifest_slice_name(const struct manifest *m, const struct manifest_slice *slice,
                          char ret[MANIFEST_SLICE_NAME_MAX], int64_t *ret_place);
-/* One file's entry alone, as text and back: what a rank tells rank 0. */
+/* One file's entry as text, and back: a rank's report to rank 0. */
 void manifest_print_file(const struct manifest_file *file, struct buf *out);
 titan_status manifest_parse_file(const char *text, size_t len, const struct manifest *m, struct manifest_file *ret,
                                  struct titan_error *err) TITAN_MUST_USE;
-/* The slices of all files cover every tensor exactly once; TITAN_ECORRUPT names the first tensor they do not, and
- * where. O(n log n) in slices. */
+/* Checks that the slices of all files cover every tensor exactly once; TITAN_ECORRUPT names the first tensor with a
+ * fault, and the place. O(n log n) in slices. */
 titan_status manifest_check_cover(const struct manifest *m, struct titan_error *err) TITAN_MUST_USE;
 void manifest_clear(struct manifest *m);
 void manifest_file_clear(struct manifest_file *file);
-/* -1 when there is none. */
+/* -1 = none. */
 int manifest_find_tensor(const struct manifest *m, const char *name);
 
 #endif

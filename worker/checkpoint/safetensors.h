@@ -2,9 +2,9 @@
 /* safetensors.h - the safetensors file format, version 0.x as huggingface/safetensors reads it: eight bytes of
  * little-endian header length, a JSON header that names dtype, shape and byte range of every tensor, then the data.
  *
- * The reader takes nothing on trust: header at most 100 MB, ranges in file order without gap or overlap up to the last
- * byte, shapes that fit their ranges, unique names. The writer pads the header with spaces so that data begins at a
- * multiple of 8, and computes the file's crc32c as it goes. */
+ * The reader checks everything: header at most 100 MB, ranges in file order without gap or overlap up to the last byte,
+ * shapes that fit their ranges, unique names. The writer pads the header with spaces so that data begins at a multiple
+ * of 8, and computes the file's crc32c meanwhile. */
 #ifndef TITAN_WORKER_CHECKPOINT_SAFETENSORS_H
 #define TITAN_WORKER_CHECKPOINT_SAFETENSORS_H
 
@@ -33,28 +33,28 @@ struct safetensors {
     size_t *by_name; /* indices sorted by name */
 };
 
-/* Bytes of one element; 0 for a dtype the format does not have. */
+/* Bytes of one element; 0 for an unknown dtype. */
 size_t safetensors_dtype_bytes(const char *dtype);
 
-/* TITAN_ECORRUPT says what is wrong with the file. path is named in every message. */
+/* TITAN_ECORRUPT: the file's fault. Every message names path. */
 titan_status safetensors_open(const char *path, struct safetensors **ret, struct titan_error *err) TITAN_MUST_USE;
-/* The same of an open regular file, which is closed with it, also after a failure; name is for messages. */
+/* Opens an open regular file; takes fd over, also on failure; name is for messages. */
 titan_status safetensors_open_fd(int fd, const char *name, struct safetensors **ret,
                                  struct titan_error *err) TITAN_MUST_USE;
 void safetensors_close(struct safetensors *st); /* NULL is fine */
-/* NULL when there is none of that name. */
+/* NULL = no tensor of that name. */
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name);
-/* Bytes [start, start+len) of the tensor's data into out. */
+/* Reads bytes [start, start+len) of the tensor's data into out. */
 titan_status safetensors_read(const struct safetensors *st, const struct safetensors_tensor *tensor, uint64_t start,
                               void *out, size_t len, struct titan_error *err) TITAN_MUST_USE;
-/* Elements [first, first+n) of a tensor of "F32", "BF16" or "F16" as fp32, which holds each of them exactly;
- * TITAN_EUNSUPPORTED names another type. */
+/* Reads elements [first, first+n) of a tensor of "F32", "BF16" or "F16" as fp32, without loss; TITAN_EUNSUPPORTED names
+ * another type. */
 titan_status safetensors_read_floats(const struct safetensors *st, const struct safetensors_tensor *tensor,
                                      uint64_t first, float *out, size_t n, struct titan_error *err) TITAN_MUST_USE;
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-/* What a file will hold, in order. Borrowed during safetensors_create only. */
+/* A tensor of the new file, in order. Borrowed during safetensors_create only. */
 struct safetensors_entry {
     const char *name;
     const char *dtype;
@@ -63,26 +63,26 @@ struct safetensors_entry {
 };
 struct safetensors_writer;
 
-/* Make the file anew and write the header; what has its name is replaced, never written through. name: below the open
- * folder `at`, which outlives the writer, or AT_FDCWD. metadata: "format" of __metadata__ ("pt" for HF), NULL = none.
- */
+/* Makes the file anew and writes the header; an existing file of that name is replaced, never written through. name:
+ * below the open folder `at`, which must outlive the writer, or AT_FDCWD. metadata: "format" of __metadata__ ("pt" for
+ * HF), NULL = none. */
 titan_status safetensors_create(int at, const char *name, const struct safetensors_entry *entries, size_t nentries,
                                 const char *metadata_format, struct safetensors_writer **ret,
                                 struct titan_error *err) TITAN_MUST_USE;
-/* The next bytes of the data, entries one after the other in any portions. */
+/* Appends the next bytes of the data; entries follow each other, in portions of any size. */
 titan_status safetensors_append(struct safetensors_writer *w, const void *data, size_t len,
                                 struct titan_error *err) TITAN_MUST_USE;
-/* n numbers of the named tensor in the type of the file's entries, which is "F32", "BF16" or "F16": rounded to nearest
- * even. TITAN_EINVAL: a finite one is beyond F16. */
+/* Appends n numbers of the named tensor in the file's type, "F32", "BF16" or "F16": rounded to nearest even.
+ * TITAN_EINVAL: a finite number is beyond F16. */
 titan_status safetensors_append_floats(struct safetensors_writer *w, const char *tensor, const char *dtype,
                                        const float *data, size_t n, struct titan_error *err) TITAN_MUST_USE;
-/* The same of n bf16 values. */
+/* Appends n bf16 values in the same way. */
 titan_status safetensors_append_halves(struct safetensors_writer *w, const char *tensor, const char *dtype,
                                        const uint16_t *data, size_t n, struct titan_error *err) TITAN_MUST_USE;
-/* All data was given: fsync and close; frees w in any case. On failure the file is removed. */
+/* After all data: fsyncs and closes; frees w in any case. On failure the file is removed. */
 titan_status safetensors_finish(struct safetensors_writer *w, uint64_t *ret_bytes, uint32_t *ret_crc,
                                 struct titan_error *err) TITAN_MUST_USE;
-/* Give up: the file is removed, w freed. NULL is fine. */
+/* Removes the file and frees w. NULL is fine. */
 void safetensors_abandon(struct safetensors_writer *w);
 
 #endif

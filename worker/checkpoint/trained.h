@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trained.h - the model of a checkpoint: which recipe made it, and its parameters without the optimizer's state. What
- * generating, exporting and evaluating begin with. */
+/* trained.h - a checkpoint's model: its recipe, and its parameters without the optimizer's state. Generation, export
+ * and evaluation start from it. */
 #ifndef TITAN_WORKER_CHECKPOINT_TRAINED_H
 #define TITAN_WORKER_CHECKPOINT_TRAINED_H
 
@@ -17,13 +17,13 @@ struct trained {
     struct model *model;
 };
 
-/* path: a checkpoint, or a folder of them (the newest is taken). */
+/* path: a checkpoint, or a folder of them (its newest). */
 titan_status trained_open(const char *path, struct trained *ret, struct titan_error *err) TITAN_MUST_USE;
 void trained_close(struct trained *t);
-/* Parameters first, first+1, ... (n of them) of model->tensors, one after the other, into out (sum of their numel). */
+/* Loads parameters first, first+1, ... (n of them) of model->tensors, in sequence, into out (sum of their numel). */
 titan_status trained_load(const struct trained *t, int first, int n, float *out,
                           struct titan_error *err) TITAN_MUST_USE;
-/* Biases of all experts (layout_biases numbers); nothing where the model has none. */
+/* Loads the biases of all experts (layout_biases numbers); does nothing if the model has none. */
 titan_status trained_load_biases(const struct trained *t, float *out, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core.h - what the communicators that run on host threads (shm, tcp) have in common: requests enqueued on a device's
- * streams, groups of them, one lasting failure, revocation, the tree of an epoch's communicators.
+/* core.h - the common part of communicators on host threads (shm, tcp): requests enqueued on a device's streams, groups
+ * of requests, one lasting failure, revocation, the tree of an epoch's communicators.
  *
  * A request lives from the call that enqueues it until its stream has run or skipped it. The first failure is kept:
- * later requests fail with it at once. Members may use several streams, but all of one communicator's requests must
- * run in the order they were enqueued, or, where there are messages only, all sends and all receives.
+ * later requests fail with it at once. Members may use several streams, but one communicator's requests must run in the
+ * order they were enqueued. If it has messages only, that order is needed among sends and among receives.
  *
- * An epoch's communicators are a tree: the one that was opened, and what was split from it. They fail as one, since a
- * member that fails in one of them will not come to the others either. Locks are taken from the root downwards. */
+ * An epoch's communicators are a tree: the opened communicator, and its splits. They fail together, because a member
+ * that fails in one does not reach the others either. Locks are taken from the root downwards. */
 #ifndef TITAN_WORKER_COMM_CORE_H
 #define TITAN_WORKER_COMM_CORE_H
 
@@ -28,7 +28,7 @@ enum comm_op {
     COMM_SEND,
     COMM_RECV,
     COMM_BARRIER,
-    COMM_GROUP /* of the others */
+    COMM_GROUP /* a group of other requests */
 };
 
 struct comm_core;
@@ -39,16 +39,16 @@ struct comm_request {
     enum comm_op op;
     void *recv;
     const void *send;
-    size_t count; /* elements of dt: a rank's share (gather, scatter, all-to-all), all of it, or a row (all-to-all-v) */
+    size_t count; /* elements of dt: a rank's share (gather, scatter, all-to-all), the total, or a row (all-to-all-v) */
     enum dtype dt;
     int peer;                                 /* root, to, from; a shift's distance, 0 <= distance < world */
     const int32_t *recv_counts, *send_counts; /* all-to-all-v */
-    struct comm_request *parts;               /* a group's */
+    struct comm_request *parts;               /* of a group */
     int n_parts, cap_parts;
 };
 
-/* What a transport does for a struct comm that begins with its struct comm_core; on a stream's host thread unless said
- * otherwise, and only where there are two members or more. */
+/* A transport's operations, for a struct comm that begins with its struct comm_core. They run on a stream's host thread
+ * unless noted, and only with two members or more. */
 struct comm_transport {
     const char *name;
     titan_status (*all_gather)(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes,
@@ -64,9 +64,9 @@ struct comm_transport {
     titan_status (*shift)(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes, int distance,
                           struct titan_error *err);
     titan_status (*barrier)(struct comm *c, struct titan_error *err);
-    /* n sends and receives, all at once. Those to one peer in one direction keep their order. */
+    /* n sends and receives, all at once. Messages to one peer in one direction keep their order. */
     titan_status (*pass)(struct comm_core *core, const struct comm_request *parts, int n, struct titan_error *err);
-    /* End every wait of these: the communicator is revoked or has failed. Any thread. */
+    /* Ends every wait in these operations: the communicator is revoked or has failed. Any thread. */
     void (*wake)(struct comm_core *core);
 };
 
@@ -77,32 +77,33 @@ struct comm_core {
     atomic_int revoked;
     atomic_int failed;        /* failure is set */
     struct comm_core *parent; /* NULL: opened, not split from another */
-    bool grouping;            /* the owner's: between group_begin and group_end */
+    bool grouping;            /* for the owner's thread: between group_begin and group_end */
     struct comm_request group;
-    pthread_mutex_t lock;       /* what follows */
-    struct titan_error failure; /* status TITAN_OK: none */
+    pthread_mutex_t lock;       /* protects the fields below */
+    struct titan_error failure; /* TITAN_OK = none */
     struct comm_request *requests;
     struct comm_core *children, *sibling;
 };
 
-/* TITAN_EINVAL for a rank outside the world, TITAN_EUNSUPPORTED for a device with memory that the host cannot reach. */
+/* TITAN_EINVAL: a rank outside the world; TITAN_EUNSUPPORTED: the host cannot reach the device's memory. */
 titan_status comm_core_init(struct comm_core *core, const struct comm_transport *transport, int rank, int world,
                             const struct device_handle *device, struct titan_error *err) TITAN_MUST_USE;
-/* A child for these members of the parent, not yet known to it. TITAN_EINVAL unless they ascend and the caller is one
- * of them; TITAN_EREVOKED, or what made the parent unusable. */
+/* Makes a child for these members of the parent, not yet known to the parent. TITAN_EINVAL: the members do not ascend,
+ * or the caller is not a member; TITAN_EREVOKED, or the parent's failure. */
 titan_status comm_core_init_child(struct comm_core *child, const struct comm_core *parent, const int *members, int n,
                                   struct titan_error *err) TITAN_MUST_USE;
-/* The child is complete: from now on it is revoked and fails with its parent, and is at once if that is by now. */
+/* The child is complete: from now on it is revoked and fails with its parent; at once if the parent already is or
+ * did. */
 void comm_core_adopt(struct comm_core *parent, struct comm_core *child);
-/* Revoke the epoch if there are requests left, wait until none runs or can still run, free what is left of them.
- * Streams they are on must be open; children must be closed. */
+/* Revokes the epoch if requests are left, waits until none runs or can still run, and frees them. Their streams must be
+ * open; children must be closed. */
 void comm_core_shut(struct comm_core *core);
-/* The whole epoch's: this communicator, its parents and all that was split from them. */
+/* Fails the whole epoch: this communicator, its parents and all their splits. */
 void comm_core_fail(struct comm_core *core, const struct titan_error *failure);
-/* With all that was split from it. */
+/* Revokes this communicator and all its splits. */
 void comm_core_revoke(struct comm_core *core);
 titan_status comm_core_error(struct comm_core *core, struct titan_error *err);
-/* For a transport's waits: go on? */
+/* Must a transport's wait end? */
 static inline bool comm_core_ended(struct comm_core *core)
 {
     return atomic_load(&core->revoked) || atomic_load(&core->failed);
@@ -126,7 +127,7 @@ titan_status comm_core_shift(struct comm *comm, void *recv, const void *send, si
 titan_status comm_core_send(struct comm *comm, const void *data, size_t bytes, int to, struct stream *s);
 titan_status comm_core_recv(struct comm *comm, void *data, size_t bytes, int from, struct stream *s);
 titan_status comm_core_barrier(struct comm *comm, struct stream *s);
-/* All of them, in a table of operations. */
+/* All of these, for a table of operations. */
 #define COMM_CORE_OPERATIONS                                                                                           \
     .revoke = comm_core_revoke_comm, .group_begin = comm_core_group_begin, .group_end = comm_core_group_end,           \
     .all_gather = comm_core_all_gather, .reduce_scatter = comm_core_reduce_scatter,                                    \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* batch.h - a microbatch as the program loads it (LOAD): five numbers a token.
+/* batch.h - a microbatch in LOAD's form: five numbers per token.
  *
  * index = sequence*t + position numbers a microbatch's tokens; a query sees the keys from its document's start to
  * itself, and positions count from there. Pure. */
@@ -8,10 +8,10 @@
 
 #include "worker/tensor/sequence.h"
 
-int64_t batch_tokens(const struct sequence_cut *cut); /* N: a microbatch's tokens on one context-parallel rank */
-/* tokens (BATCH_ROWS, N) of one context-parallel rank, from inputs and targets (b, t). starts (b, t):
- * the position in its sequence at which each input's document begins; NULL: a sequence is one document. Returns the
- * counted ones (target >= 0). */
+int64_t batch_tokens(const struct sequence_cut *cut); /* N: tokens of a microbatch on one context-parallel rank */
+/* Fills tokens (BATCH_ROWS, N) of one context-parallel rank, from inputs and targets (b, t). starts (b, t): position in
+ * its sequence where each input's document begins; NULL: a sequence is one document. Returns the number of counted
+ * tokens (target >= 0). */
 int64_t batch_fill(const struct sequence_cut *cut, int cp_rank, const int32_t *inputs, const int32_t *targets,
                    const int32_t *starts, int32_t *ret);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chat.h - records of conversations as tokens, of which the answers are trained on.
+/* chat.h - encodes records of conversations as tokens; only the answers are trained on.
  *
- * A record has `messages`, each with a role and content, or two fields, a prompt and its completion. With a template a
- * prompt is a message of the user and a completion one of the assistant; without one there are no messages, and the two
- * texts are tokens one behind the other. What is trained on: contents of the assistant with the token that ends its
- * turn; completions with the end of text. A template's special tokens are tokens, those that a text spells are text.
- * What lies between two special tokens is tokenised as a whole, but for the assistant's content, which is by itself, as
- * it is where a model writes it. */
+ * A record has `messages`, each with a role and content, or two fields, a prompt and its completion. With a template, a
+ * prompt is the user's message and a completion the assistant's; without a template there are no messages, and the
+ * tokens of both texts follow each other. Trained on: the assistant's contents with the token that ends its turn;
+ * completions with the end of text. A template's special tokens are tokens; a text that spells a special token stays
+ * text. The text between two special tokens is tokenized as a whole, but the assistant's content alone, as a model
+ * generates it. */
 #ifndef TITAN_WORKER_DATA_CHAT_H
 #define TITAN_WORKER_DATA_CHAT_H
 
@@ -20,27 +20,27 @@
 #define CHAT_TEMPLATES "chatml, llama3 or gemma"
 
 struct chat_options {
-    const char *template;            /* NULL or "none": none */
-    const char *prompt, *completion; /* fields; NULL: of these names */
-    bool bos;                        /* the tokenizer's begin of text in front, where the template has none */
+    const char *template;            /* NULL or "none" = none */
+    const char *prompt, *completion; /* field names; NULL = "prompt", "completion" */
+    bool bos;                        /* begin with the tokenizer's begin of text, if the template has none */
 };
 
 struct chat;
-/* TITAN_EINVAL: no such template, or the tokenizer lacks one of its tokens, which the message names. */
+/* TITAN_EINVAL: no such template, or the tokenizer lacks one of its tokens; the message names the token. */
 titan_status chat_open(const struct chat_options *options, const struct tokenizer *tokenizer, struct chat **ret,
                        struct titan_error *err) TITAN_MUST_USE;
 void chat_close(struct chat *c);
 
-/* All zero is empty; chat_tokens_free() releases one. */
+/* Zeroed = empty; free with chat_tokens_free(). */
 struct chat_tokens {
     struct tokens ids;
-    uint8_t *trained; /* of each: 0 or 1 */
+    uint8_t *trained; /* per token: 0 or 1 */
     size_t n, cap;
     uint64_t text_bytes;
 };
 void chat_tokens_free(struct chat_tokens *t);
-/* The tokens of a record, with eos at their end, in place of what `out` had. False: *ret_why says what is wrong with
- * the record, or is NULL and err says what failed. */
+/* Replaces *out with the tokens of a record and a final eos. False: *ret_why is the record's fault, or NULL with a
+ * failure in err. */
 bool chat_encode(const struct chat *c, struct tokenizer_encoder *encoder, int32_t eos, const char *record, size_t n,
                  struct chat_tokens *out, const char **ret_why, struct titan_error *err);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* corpus.h - one source of training data as a stream of tokens over mapped files.
  *
- * A corpus is an array of segments, one behind the other: a segment is a file, or a part of one, that holds token ids
- * of 1, 2, 4 or 8 bytes, little-endian. A text file is a segment of bytes with one separator behind it. Where the file
- * has an index of documents, boundaries are the index's; elsewhere a separator ends its document. Reading takes 64-bit
- * places and memory in proportion to the number of files, not to their size.
+ * A corpus is a sequence of segments: a segment is a file, or a part of one, with token ids of 1, 2, 4 or 8 bytes,
+ * little-endian. A text file is a segment of bytes with one separator after it. A file's index of documents gives the
+ * boundaries; without an index, a separator ends its document. Places are 64-bit. Memory is proportional to the number
+ * of files, not to their size.
  *
- * Files are mapped read-only; one that is truncated while it is mapped is not noticed. Any one thread at a time. */
+ * Files are mapped read-only; a truncation of a mapped file goes unnoticed. Any one thread at a time. */
 #ifndef TITAN_WORKER_DATA_CORPUS_H
 #define TITAN_WORKER_DATA_CORPUS_H
 
@@ -19,26 +19,26 @@
 #include "worker/data/files.h"
 
 struct mapping {
-    void *at; /* NULL: none */
+    void *at; /* NULL = none */
     size_t bytes;
 };
 
-/* Where the documents of a segment begin; offset d is a 64-bit number of `unit` bytes a token. */
+/* Where a segment's documents begin; offset d is a 64-bit number in units of `unit` bytes per token. */
 struct document_index {
-    const uint8_t *offsets; /* NULL: there is none */
+    const uint8_t *offsets; /* NULL = none */
     const uint8_t *select;  /* Megatron: document d begins at offset number select[d] */
     uint64_t documents, n_offsets;
     uint32_t unit;
 };
 
 struct segment {
-    const uint8_t *data; /* NULL: in corpus.small, at small_offset */
+    const uint8_t *data; /* NULL: the data is in corpus.small, at small_offset */
     size_t small_offset;
-    uint64_t start, tokens; /* place in the stream; tokens with the separator */
-    uint32_t width;         /* bytes a token */
-    bool separated;         /* the last token is the corpus's separator and in no file */
-    int64_t id_max;         /* no id is larger; -1: not known */
-    const uint8_t *mask;    /* a bit a token, from the lowest on: trained on; NULL: all are */
+    uint64_t start, tokens; /* start: place in the stream; tokens: with the separator */
+    uint32_t width;         /* bytes per token */
+    bool separated;         /* the last token is the corpus's separator and not in a file */
+    int64_t id_max;         /* upper bound of the ids; -1 = unknown */
+    const uint8_t *mask;    /* a bit per token, lowest first: trained on; NULL = all are */
     struct document_index index;
     struct mapping mapping, index_mapping;
 };
@@ -46,39 +46,39 @@ struct segment {
 struct corpus {
     struct segment *segments;
     size_t n, cap;
-    uint8_t *small; /* files too small to be mapped, one after the other */
+    uint8_t *small; /* contents of files too small to be mapped */
     size_t small_len, small_cap;
     uint64_t tokens, hash;
     int32_t separator;
 };
 
-/* All zero is an empty corpus; corpus_close leaves it so. */
+/* Zeroed = an empty corpus; corpus_close zeroes it. */
 void corpus_close(struct corpus *c);
-/* Takes over what the segment has mapped, also when it fails. name goes into the hash. */
+/* Takes over the segment's mappings, also on failure. name goes into the hash. */
 titan_status corpus_add(struct corpus *c, struct segment segment, const char *name,
                         struct titan_error *err) TITAN_MUST_USE;
-/* n tokens from place `at` on. TITAN_ECORRUPT: an id is vocab_size or more, with both numbers. */
+/* Reads n tokens from place `at` on. TITAN_ECORRUPT: an id is at least vocab_size; the message has both numbers. */
 titan_status corpus_read(const struct corpus *c, uint64_t at, int64_t n, int64_t vocab_size, int32_t *ret,
                          struct titan_error *err) TITAN_MUST_USE;
-/* For each of the n tokens from `at` on: where its document begins, counted from `at`; 0 where that lies before.
- * tokens: what corpus_read gave. */
+/* For each of the n tokens from `at` on: where its document begins, relative to `at`; 0 if earlier. tokens: from
+ * corpus_read. */
 void corpus_starts(const struct corpus *c, uint64_t at, int64_t n, const int32_t *tokens, int32_t *ret);
-/* The first token of document d of a segment with an index; not beyond its end, whatever the index says. */
+/* Place of the first token of document d of a segment with an index; never beyond the segment's end. */
 uint64_t corpus_document(const struct segment *s, uint64_t d);
-/* Of n targets, which are the tokens from `at` on: -1 in the place of those that are not trained on. Returns how many
- * are. targets NULL: counts only. */
+/* Sets targets, which are the n tokens from `at` on, to -1 if not trained on. Returns the number trained on. targets
+ * NULL: counts only. */
 int64_t corpus_mask(const struct corpus *c, uint64_t at, int64_t n, int32_t *targets);
 bool corpus_masked(const struct corpus *c);
-/* Where the documents are: *ret has corpus_documents() of them, to be freed. TITAN_EINVAL: a file has no index. */
+/* Lists the corpus_documents() documents in *ret; the caller frees it. TITAN_EINVAL: a file has no index. */
 titan_status corpus_list_documents(const struct corpus *c, struct bin_document **ret,
                                    struct titan_error *err) TITAN_MUST_USE;
-/* By its indexes, or files of text; 0: it has neither. */
+/* From its indexes, or the number of text files; 0 = neither. */
 uint64_t corpus_documents(const struct corpus *c);
-/* Ids that are too large for the model, as far as they are known at once: by headers, else by reading the whole of
- * what is small and evenly spread parts of what is not. TITAN_EINVAL with both numbers. */
+/* Checks for ids too large for the model, as far as possible at once: by headers, else by reading all of small files
+ * and evenly spread parts of others. TITAN_EINVAL with both numbers. */
 titan_status corpus_check_ids(const struct corpus *c, int64_t vocab_size, struct titan_error *err) TITAN_MUST_USE;
 
-/* Maps a regular file; TITAN_EINVAL where it is none, or empty. */
+/* Maps a regular file; TITAN_EINVAL: not a regular file, or empty. */
 titan_status corpus_map(const char *path, struct mapping *ret, struct titan_error *err) TITAN_MUST_USE;
 void corpus_unmap(struct mapping *m);
 

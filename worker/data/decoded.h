@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* decoded.h - the text of a file as UTF-8, unpacked (packed.h).
+/* decoded.h - a file's text as UTF-8, unpacked (packed.h).
  *
- * A byte order mark decides: UTF-8's is left out, and behind UTF-16's the text is UTF-16, half of a surrogate pair
- * U+FFFD. Without one the bytes are passed on as they are, or are Latin-1. One thread. */
+ * The byte order mark decides: UTF-8's is dropped; after UTF-16's the text is UTF-16, and an unpaired surrogate becomes
+ * U+FFFD. Without a mark the bytes are passed on as they are, or converted from Latin-1. One thread. */
 #ifndef TITAN_WORKER_DATA_DECODED_H
 #define TITAN_WORKER_DATA_DECODED_H
 
@@ -13,7 +13,8 @@
 
 enum text_encoding { TEXT_UTF8, TEXT_LATIN1, TEXT_UTF16_LE, TEXT_UTF16_BE };
 
-/* By the mark that the first n bytes of a text begin with (*ret_mark: its bytes); without one `otherwise`. */
+/* Encoding by the byte order mark in the text's first n bytes (*ret_mark: the mark's size); `otherwise` without a
+ * mark. */
 enum text_encoding decoded_encoding(const void *head, size_t n, enum text_encoding otherwise, size_t *ret_mark);
 
 struct decoded;
@@ -21,10 +22,10 @@ struct decoded;
 titan_status decoded_open(const char *path, enum text_encoding otherwise, struct decoded **ret,
                           struct titan_error *err) TITAN_MUST_USE;
 void decoded_close(struct decoded *d); /* NULL is fine */
-/* As packed_read: as many bytes as there are, up to n. */
+/* As packed_read: reads up to n bytes. */
 titan_status decoded_read(struct decoded *d, void *out, size_t n, size_t *ret_got,
                           struct titan_error *err) TITAN_MUST_USE;
-/* How far into the file itself. */
+/* Position in the file as stored. */
 uint64_t decoded_place(const struct decoded *d);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* files.h - the files that a path of data stands for, and those that are left out.
+/* files.h - the files that a data path stands for, and the files left out.
  *
- * A path is a file, a folder, or a pattern (base/path_pattern.h). A folder gives the regular files below it, in the
- * order of the bytes of their paths. Symbolic links are followed, unless the process refuses them (base/file.h).
+ * A path is a file, a folder, or a pattern (base/path_pattern.h). A folder stands for the regular files below it, in
+ * the byte order of their paths. Symbolic links are followed, unless the process refuses them (base/file.h).
  *
- * A file is held out where its name, or that of a folder below the path, has the word "val", "valid" or "validation",
- * and where any of the path's files has the word "train", also "dev", "test" or "eval". Around a word are no letters.
- * They are not held out where the path asks for them: a file, a pattern with such a word, a folder with that very name.
- */
+ * A file is held out if its name, or a folder's name below the path, has the word "val", "valid" or "validation". If
+ * any of the path's files has the word "train", the words "dev", "test" and "eval" also count. A word has no letters
+ * around it. A path that asks for such files gets them: a file, a pattern with such a word, a folder of that very
+ * name. */
 #ifndef TITAN_WORKER_DATA_FILES_H
 #define TITAN_WORKER_DATA_FILES_H
 
@@ -21,68 +21,67 @@
 
 struct data_file {
     char *path;
-    size_t name; /* place in the path: what follows the folder that was named; of a file that was named: its end */
+    size_t name; /* offset in path: after the named folder; at the end for a named file */
     uint64_t bytes;
-    int64_t changed_ns; /* when, by its file system */
+    int64_t changed_ns; /* modification time in its file system */
     dev_t device;
     ino_t inode;
-    bool linked; /* a link, or below one */
+    bool linked; /* a link, or below a link */
 };
 
-/* Why a file is left out. */
+/* Why a file was left out. */
 enum data_omission {
     OMITTED_UNREADABLE,
-    OMITTED_BROKEN,   /* a link that leads nowhere, or back */
+    OMITTED_BROKEN,   /* a dangling or cyclic link */
     OMITTED_LINK,     /* links are refused */
-    OMITTED_TWICE,    /* a link to a file that is read under its own name */
-    OMITTED_HELD_OUT, /* from training */
-    OMITTED_TRAINING, /* from an evaluation */
-    OMITTED_KIND,     /* not what the path is read as */
+    OMITTED_TWICE,    /* a link to a file that is read by its own name */
+    OMITTED_HELD_OUT, /* held out from training */
+    OMITTED_TRAINING, /* training data, left out of an evaluation */
+    OMITTED_KIND,     /* of another kind than the path is read as */
     OMITTED_BINARY,
-    OMITTED_ENCODED, /* packed or UTF-16, beside too much text for a run to decode it */
+    OMITTED_ENCODED, /* packed or UTF-16, beside too much text for a run to decode */
     DATA_OMISSIONS
 };
 
-/* Which of a path's files are wanted: what is trained on; what is held out, or all where none is; all. */
+/* The wanted files of a path: for training; held out, or all if none is held out; all. */
 enum data_split { SPLIT_TRAINING, SPLIT_HELD_OUT, SPLIT_ALL };
 
 struct data_left_out {
     struct {
         uint64_t n;
-        char first[384]; /* its path, cut where it is longer */
+        char first[384]; /* its path, maybe truncated */
         int error;       /* errno of the first, or 0 */
     } by[DATA_OMISSIONS];
 };
 
 struct data_files {
-    struct data_file *file; /* by the bytes of their paths */
+    struct data_file *file; /* in byte order of their paths */
     size_t n, cap;
     uint64_t bytes; /* of all */
     struct data_left_out left_out;
 };
 
-/* Adds the regular files that the path stands for and that are not empty, sorted among themselves. TITAN_ENOTFOUND: it
- * is not there, or the pattern matches nothing; TITAN_EINVAL: it cannot be read. What is found and cannot be read is
- * counted. */
+/* Adds the path's regular, non-empty files, sorted among themselves. TITAN_ENOTFOUND: no such path, or the pattern
+ * matches nothing; TITAN_EINVAL: it cannot be read. Unreadable files below it are counted. */
 titan_status data_files_add(struct data_files *files, const char *path, struct titan_error *err) TITAN_MUST_USE;
 void data_files_clear(struct data_files *files);
-/* Of the files from number `from` on, which the path stands for: takes out those of the other split, and links to files
- * that are there under their own names. */
+/* Among the path's files, from number `from` on: removes the other split's files, and links to files that are listed by
+ * their own names. */
 void data_files_select(struct data_files *files, size_t from, const char *path, enum data_split split);
-/* TITAN_EINVAL: no file is left, and why. */
+/* TITAN_EINVAL with the reasons: no file is left. */
 titan_status data_files_none(const struct data_files *files, const char *path, struct titan_error *err) TITAN_MUST_USE;
-/* Takes files from number `from` on out for which keep() is false. */
+/* Removes the files from number `from` on for which keep() is false. */
 void data_files_filter(struct data_files *files, size_t from, enum data_omission why,
                        bool (*keep)(const struct data_file *file, const void *with), const void *with);
-/* Counts a file that is no longer in the list, or never was. error: an errno, or 0. */
+/* Counts a file that is not in the list any more, or never was. error: an errno, or 0. */
 void data_leave_out(struct data_left_out *left_out, enum data_omission why, const char *path, int error);
 void data_left_out_add(struct data_left_out *to, const struct data_left_out *from);
 uint64_t data_left_out_count(const struct data_left_out *left_out);
-/* "2 files held out by their names (first '/d/val.bin'), ..."; nothing where none is left out. */
+/* "2 files held out by their names (first '/d/val.bin'), ..."; empty if none is left out. */
 void data_left_out_print(const struct data_left_out *left_out, struct buf *out);
-/* Has the name the word, between characters that are no letters? In any case. */
+/* Does the name have the word, between non-letters? Ignores case. */
 bool data_name_has(const char *name, const char *word);
-/* Does the path end so? Also "a.json" in front of ".gz" or ".zst". */
+/* Does the path end in suffix? "a.json" also before ".gz" or ".zst". */
 bool data_file_is(const char *path, const char *suffix);
 /* ".gz", ".zst" or "". */
 const char *data_file_packing(const char *path);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fingerprint.h - what a source of training data holds, as a number: equal where the same tokens lie in the same order,
- * whatever the files are called.
+/* fingerprint.h - a number for the content of a source of training data: equal for the same tokens in the same order,
+ * under any file names.
  *
- * It is made of sizes, of the checksums that shards have in their headers, and of bytes: all of them up to
- * FINGERPRINT_WHOLE, of more FINGERPRINT_BLOCKS blocks that are evenly spread. No more is read, so that it costs little
- * beside opening the source. The number stands in checkpoints: how it is made does not change. */
+ * It covers sizes, checksums in shards' headers, and bytes: all of them up to FINGERPRINT_WHOLE, above that
+ * FINGERPRINT_BLOCKS evenly spread blocks. So it costs little beside opening the source. Checkpoints store the number:
+ * its definition must not change. */
 #ifndef TITAN_WORKER_DATA_FINGERPRINT_H
 #define TITAN_WORKER_DATA_FINGERPRINT_H
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* formats.h - the kinds of files that a corpus is made of.
+/* formats.h - the kinds of files in a corpus.
  *
  *   text       the bytes of each file, for the tokenizer "bytes"; a file with a NUL in its first 4 KiB is no text
- *   shards     what `titanctl data build` writes (shard.h)
+ *   shards     output of `titanctl data build` (shard.h)
  *   Megatron   NAME.bin with NAME.idx: "MMIDIDX", version 1 (Megatron-LM, megatron/core/datasets/indexed_dataset.py)
  *   llm.c      256 32-bit numbers, then ids: magic 20240520 (16 bits) and 20240801 (version 1: 16, version 7: 32 bits)
- *   nanoGPT    nothing but ids: of 32 bits where the name ends in ".u32.bin", otherwise of 16
+ *   nanoGPT    ids only: of 32 bits if the name ends in ".u32.bin", otherwise of 16
  *
- * Pure of the run: what a path is shows in its name and its first bytes. */
+ * Independent of the run: a file's name and first bytes determine its format. */
 #ifndef TITAN_WORKER_DATA_FORMATS_H
 #define TITAN_WORKER_DATA_FORMATS_H
 
@@ -17,20 +17,20 @@
 enum data_format { DATA_TEXT, DATA_SHARDS, DATA_MEGATRON, DATA_LLMC, DATA_NANOGPT };
 /* "text", "shards", "Megatron", "llm.c", "nanoGPT". */
 const char *data_format_name(enum data_format format);
-/* A folder or a pattern is one of tokens where it has .bin files with a header, or "train" in the name of one; or none
- * but such files, and what lies beside them (meta.pkl, prepare.py, input.txt, ...). */
+/* A folder or a pattern is of tokens if it has .bin files with a header, or .bin files with "train" in a name, or only
+ * such files and their companions (meta.pkl, prepare.py, input.txt, ...). */
 enum data_format data_format_of(const char *path);
-/* The files of the path that are of the format, but shards, and of the split. *ret is
- * empty before, and has what is left out also after a failure. TITAN_EINVAL: there are none, with what is left out. */
+/* The path's files of the format (not shards) and of the split. *ret must be zeroed; it has the files left out also
+ * after a failure. TITAN_EINVAL: no such files; the message has the files left out. */
 titan_status data_format_files(const char *path, enum data_format format, enum data_split split, struct data_files *ret,
                                struct titan_error *err) TITAN_MUST_USE;
 
-/* The bytes of the files. What is no text is left out of them. A file that is packed or UTF-16 is not its text: with
- * `decodes`, *ret_encoded is true then, and the corpus not all of it; without, the file is left out. */
+/* Opens the bytes of the files, and removes files that are no text from the list. A packed or UTF-16 file needs
+ * decoding: with `decodes`, *ret_encoded is then true and the corpus incomplete; without, the file is left out. */
 titan_status corpus_open_text(struct corpus *c, struct data_files *files, bool decodes, bool *ret_encoded,
                               struct titan_error *err) TITAN_MUST_USE;
-/* Megatron, llm.c and nanoGPT, in the order of the files. *ret_separator: the id behind a document as the format has
- * it, where the run's tokenizer does not say; -1: it has none. */
+/* Opens files of Megatron, llm.c or nanoGPT, in their order. *ret_separator: the format's id after a document, if the
+ * run's tokenizer has none; -1 = none. */
 titan_status corpus_open_tokens(struct corpus *c, const struct data_files *files, enum data_format format,
                                 int32_t *ret_separator, struct titan_error *err) TITAN_MUST_USE;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* held_out.h - the validation data of a recipe, and which of its samples an evaluation reads.
+/* held_out.h - a recipe's validation data, and the samples of an evaluation.
  *
- * Samples are drawn with a seed of their own: every evaluation of every run of a recipe has the same, in the same
- * order. validation.steps = -1: each of them once, the last step filled up with what does not count. */
+ * Samples are drawn with their own seed: every evaluation of every run of a recipe uses the same samples in the same
+ * order. validation.steps = -1: each sample once, with the last step filled up by uncounted ones. */
 #ifndef TITAN_WORKER_DATA_HELD_OUT_H
 #define TITAN_WORKER_DATA_HELD_OUT_H
 
@@ -10,13 +10,13 @@
 
 struct held_out {
     struct dataset *data;
-    uint16_t *token_bytes; /* [vocabulary] of text behind each */
-    uint64_t steps;        /* of an evaluation */
-    uint64_t samples;      /* of all its steps */
+    uint16_t *token_bytes; /* [vocabulary] bytes of text per token */
+    uint64_t steps;        /* per evaluation */
+    uint64_t samples;      /* of all steps of an evaluation */
 };
 
-/* [validation] of a resolved recipe. cache, threads: as in dataset_options. Failures of dataset_open, and TITAN_EINVAL
- * where the data is not enough for one of validation.steps. *ret is empty before; held_out_close leaves it so. */
+/* Opens [validation] of a resolved recipe. cache, threads: as in dataset_options. Failures of dataset_open;
+ * TITAN_EINVAL: too little data for one of validation.steps. *ret must be zeroed; held_out_close zeroes it. */
 titan_status held_out_open(const struct recipe *recipe, const struct tokenizer *tokenizer, const char *cache,
                            int threads, struct held_out *ret, struct titan_error *err) TITAN_MUST_USE;
 void held_out_close(struct held_out *h);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loader.h - the tokens of one rank's microbatches of a step: a function of the step's number and of what was read
- * before. One thread. */
+/* loader.h - tokens of one rank's microbatches of a step: a function of the step's number and the samples read before.
+ * One thread. */
 #ifndef TITAN_WORKER_DATA_LOADER_H
 #define TITAN_WORKER_DATA_LOADER_H
 
@@ -14,27 +14,27 @@ struct loader_options {
     const struct dataset *data; /* borrowed */
     struct sequence_cut cut;    /* of a microbatch */
     int cp_rank;
-    int64_t share, first; /* how many of the global batch's microbatches are this rank's; the first of them */
-    int64_t global_batch; /* samples of a step */
-    uint64_t steps_read, samples_read; /* so many steps have read so many samples, whatever their batch was */
+    int64_t share, first; /* share: number of this rank's microbatches of the global batch; first: the first of them */
+    int64_t global_batch; /* samples per step */
+    uint64_t steps_read, samples_read; /* samples_read were read in the first steps_read steps, with any batch size */
     bool documents;                    /* attention stays within documents */
-    FILE *log; /* a line for each sample: step, number in the step, hash of its tokens; NULL: none. Borrowed */
-    /* Where an evaluation's steps end: samples of a step from its global_batch on, and those of all steps from this
-     * number on, hold nothing that counts. 0: a training step, with all samples there. */
+    FILE *log; /* gets a line per sample: step, number in the step, hash of its tokens; NULL = none. Borrowed */
+    /* Size of an evaluation: in a step, samples from its global_batch on are not counted, nor are samples from this
+     * number on over all steps. 0: a training step with all samples. */
     uint64_t samples;
-    const uint16_t *token_bytes; /* [vocabulary]: bytes of text behind each; NULL: they are not counted */
+    const uint16_t *token_bytes; /* [vocabulary]: bytes of text per token; NULL = not counted */
 };
 
 struct loader {
     struct loader_options opt;
-    int32_t *tokens;           /* [slot][BATCH_ROWS][N]: what the program loads */
+    int32_t *tokens;           /* [slot][BATCH_ROWS][N], as the program loads them */
     double *counts;            /* [slot] counted tokens */
-    uint64_t bytes;            /* behind all of these */
+    uint64_t bytes;            /* text bytes of all counted tokens */
     int32_t *inputs, *targets; /* of one microbatch, whole sequences */
-    int32_t *starts;           /* likewise; NULL: one document each */
+    int32_t *starts;           /* likewise; NULL: each sequence is one document */
 };
 
-/* *ret is empty before; loader_close leaves it so, also after a failure. */
+/* *ret must be zeroed; loader_close zeroes it, also after a failure. */
 titan_status loader_open(const struct loader_options *options, struct loader *ret,
                          struct titan_error *err) TITAN_MUST_USE;
 void loader_close(struct loader *l);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mixture.h - which window of which source a sample reads: a pure function of (seed, sample number).
  *
- * Samples all have seq_len tokens, so shares of samples are shares of tokens. 2^20 samples in a row are a block, in
- * which source k has exactly c[k] samples, its weight rounded (largest remainders, sum 2^20). They are dealt out over
- * the block's 1024 rows of 1024 samples, so that every row has floor(c[k]/1024) or one more of each: block B = g >> 20,
- * row R = (g >> 10) & 1023, q = permute("data.row.<g >> 10>", g & 1023, 1024), slot = 1024 q + R source: the k with
- * first[k] <= slot < first[k] + c[k], first the running sum of c its sample number n = B * c[k] + slot - first[k]
- * Sample n of a source with w windows reads window permute("data.pass.<n / w>", n mod w, w): every window once a pass,
- * in another order each pass. A mixture's source k has streams named "data.<k>.pass.<n / w>". permute: rng_permute()
- * with rng_key(seed, name). */
+ * Samples all have seq_len tokens, so shares of samples are shares of tokens. 2^20 consecutive samples are a block, in
+ * which source k has exactly c[k] samples, its rounded weight (largest remainders, sum 2^20). They are dealt over the
+ * block's 1024 rows of 1024 samples, so that every row has floor(c[k]/1024) or one more of each source:
+ *   block B = g >> 20, row R = (g >> 10) & 1023, q = permute("data.row.<g >> 10>", g & 1023, 1024), slot = 1024 q + R
+ *   source: the k with first[k] <= slot < first[k] + c[k], first the running sum of c
+ *   its sample number n = B * c[k] + slot - first[k]
+ * Sample n of a source with w windows reads window permute("data.pass.<n / w>", n mod w, w): every window once per
+ * pass, in another order each pass. A mixture's source k has streams named "data.<k>.pass.<n / w>". permute:
+ * rng_permute() with rng_key(seed, name). */
 #ifndef TITAN_WORKER_DATA_MIXTURE_H
 #define TITAN_WORKER_DATA_MIXTURE_H
 
@@ -22,9 +23,9 @@
 struct mixture {
     int n;
     uint64_t seed;
-    uint64_t windows[MIXTURE_MAX], count[MIXTURE_MAX]; /* count: samples of each block */
-    /* A run that was of another mixture: the number of its first sample of this one, and behind how many samples of
-     * each source that goes on. Numbers below and above count from there. */
+    uint64_t windows[MIXTURE_MAX], count[MIXTURE_MAX]; /* count: samples per block */
+    /* For a run that had another mixture: the number of its first sample of this one, and the samples already read of
+     * each source. Numbers below and above count from there. */
     uint64_t first, from[MIXTURE_MAX];
 };
 
@@ -33,8 +34,8 @@ struct mixture_pick {
     uint64_t window;
 };
 
-/* weights are relative; those of all sources 0: in proportion to their windows. TITAN_EINVAL: a weight is not positive,
- * or so small that a block would have none of it. */
+/* weights are relative; 0 for all sources: in proportion to their windows. TITAN_EINVAL: a weight is not positive, or
+ * too small for one sample in a block. */
 titan_status mixture_init(struct mixture *m, uint64_t seed, int n, const uint64_t *windows, const double *weights,
                           struct titan_error *err) TITAN_MUST_USE;
 struct mixture_pick mixture_pick(const struct mixture *m, uint64_t g);

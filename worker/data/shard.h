@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shard.h - Titan's own files of tokens: a folder of shards with one description, as docs/data.md specifies them.
+/* shard.h - Titan's own token files: a folder of shards with one description, specified in docs/data.md.
  *
- *   DIR/titan-data.json    what is there (struct shard_set); written last, so that a folder without it is unfinished
+ *   DIR/titan-data.json    the description (struct shard_set); written last, so a folder without it is unfinished
  *   DIR/shard-00000.bin    a header of 64 bytes, token ids of 16 or 32 bits, zeros up to a multiple of 8, and the place
- * of each document's first token, 64 bits each, with the number of tokens behind the last; in version 2 then a mask, a
- * bit for each token from the lowest on, zeros up to a multiple of 8 bytes: 1 is trained on
+ * of each document's first token, 64 bits each, with the number of tokens after the last; in version 2 then a mask, a
+ * bit per token, lowest first, zeros up to a multiple of 8 bytes: 1 is trained on
  *
- * All numbers are little-endian. A document ends with the eos token; none is split between shards. */
+ * All numbers are little-endian. A document ends with the eos token and lies in one shard. */
 #ifndef TITAN_WORKER_DATA_SHARD_H
 #define TITAN_WORKER_DATA_SHARD_H
 
@@ -19,29 +19,29 @@
 
 #define SHARD_MAGIC "TITANTOK"
 #define SHARD_VERSION 1
-#define SHARD_VERSION_MASKED 2 /* of a file */
+#define SHARD_VERSION_MASKED 2 /* with a mask */
 #define SHARD_HEADER_BYTES 64
 #define SHARD_SET_NAME "titan-data.json"
-#define SHARD_BUILD_NAME "titan-build.json" /* beside it: of what it is built, and how far */
+#define SHARD_BUILD_NAME "titan-build.json" /* beside it: the build's inputs and progress */
 
-/* A shard's header, as it lies in the file. */
+/* A shard's header as stored. */
 struct shard_header {
     char magic[8];
-    uint32_t version, width; /* 2 or 4 bytes an id */
+    uint32_t version, width; /* width: 2 or 4 bytes per id */
     uint64_t tokens, documents, tokenizer_hash;
     uint32_t id_max, eos;
-    uint32_t tokens_crc, index_crc; /* CRC-32C of their bytes, padding left out; the index's with the mask */
+    uint32_t tokens_crc, index_crc; /* CRC-32C of tokens and of index with mask, without padding */
     uint32_t reserved, header_crc;  /* 0; CRC-32C of the 60 bytes before */
 };
 _Static_assert(sizeof(struct shard_header) == SHARD_HEADER_BYTES, "a shard's header is 64 bytes");
 
-/* The header of `bytes` bytes of a file, checked against the file's size. */
+/* Reads the header from a file of `bytes` bytes, and checks it against that size. */
 titan_status shard_header_read(const char *path, const void *file, uint64_t bytes, struct shard_header *ret,
                                struct titan_error *err) TITAN_MUST_USE;
-/* Both checksums of the whole file: TITAN_ECORRUPT. */
+/* Verifies both checksums of the whole file: TITAN_ECORRUPT. */
 titan_status shard_verify(const char *path, const void *file, const struct shard_header *h,
                           struct titan_error *err) TITAN_MUST_USE;
-/* Places of the index and of the mask in the file, and the mask's bytes, 0 where there is none. */
+/* Offsets of the index and of the mask in the file, and the mask's size, 0 = none. */
 uint64_t shard_index_at(const struct shard_header *h);
 uint64_t shard_mask_at(const struct shard_header *h);
 uint64_t shard_mask_bytes(const struct shard_header *h);
@@ -54,7 +54,7 @@ struct shard_info {
 };
 
 struct shard_set {
-    char tokenizer[512]; /* as it was named */
+    char tokenizer[512]; /* the user's name of it */
     char pattern[1024];  /* tokenizer_pattern() */
     uint64_t tokenizer_hash;
     int64_t vocab_size;
@@ -67,13 +67,13 @@ struct shard_set {
 void shard_set_clear(struct shard_set *set);
 /* Does the folder hold a set, finished or not? */
 bool shard_folder(const char *path);
-/* TITAN_EINVAL: the build is not finished; TITAN_ECORRUPT, TITAN_EVERSION: it is not ours to read. */
+/* TITAN_EINVAL: the build is not finished; TITAN_ECORRUPT, TITAN_EVERSION: this version cannot read it. */
 titan_status shard_set_read(const char *dir, struct shard_set *ret, struct titan_error *err) TITAN_MUST_USE;
 titan_status shard_set_write(const char *dir, const struct shard_set *set, struct titan_error *err) TITAN_MUST_USE;
 void shard_path(const char *dir, size_t i, char ret[PATH_MAX]);
 
-/* A folder, or a single shard, as a corpus; *ret has what the data was made with (of a single shard what its header
- * says). Small sets are verified at once. */
+/* Opens a folder, or a single shard, as a corpus; *ret has how the data was made (for a single shard: its header's
+ * part). Small sets are verified at once. */
 titan_status corpus_open_shards(struct corpus *c, const char *path, struct shard_set *ret,
                                 struct titan_error *err) TITAN_MUST_USE;
 
@@ -83,16 +83,16 @@ struct shard_writer;
 /* Writes PATH.part; shard_writer_finish makes it PATH, on disk. */
 titan_status shard_writer_open(const char *path, uint32_t width, uint64_t tokenizer_hash, int32_t eos,
                                struct shard_writer **ret, struct titan_error *err) TITAN_MUST_USE;
-/* ids: n of `width` bytes each. trained: of each 0 or 1, in all calls or in none (NULL). */
+/* ids: n of `width` bytes each. trained: 0 or 1 per id, in all calls or in none (NULL). */
 titan_status shard_writer_add(struct shard_writer *w, const void *ids, const uint8_t *trained, uint64_t n,
                               uint32_t id_max, struct titan_error *err) TITAN_MUST_USE;
-/* The document ends here. */
+/* Ends the current document. */
 titan_status shard_writer_end_document(struct shard_writer *w, struct titan_error *err) TITAN_MUST_USE;
 uint64_t shard_writer_tokens(const struct shard_writer *w);
 /* Closes w in any case. */
 titan_status shard_writer_finish(struct shard_writer *w, struct shard_info *ret, uint32_t *ret_id_max,
                                  struct titan_error *err) TITAN_MUST_USE;
-/* Closes w and removes what it has written; NULL is fine. */
+/* Closes w and removes its file; NULL is fine. */
 void shard_writer_abandon(struct shard_writer *w);
 
 #endif

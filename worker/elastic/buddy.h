@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* buddy.h - buddies and owners: every part of the state twice, on two nodes where there are two, and always at the same
- * step.
+/* buddy.h - buddies and owners: every part of the state exists twice, on two nodes if there are two, and always at the
+ * same step.
  *
- * Rank r's buddy is rank r + shift, modulo world. It holds a copy of its owner's masters, moments and expert biases,
- * filled when an epoch begins, and keeps it up to date without ever being sent the state again: each unit's gradient
- * shard goes to the buddy as soon as it is final, and after the decision the buddy does the very same update. That is
- * 4 bytes per parameter and step instead of 12, and there is no moment at which a committed step has one copy only:
- * AGREE waits for the gradients, so a step is prepared on a rank and at its buddy together, and finished together.
+ * Rank r's buddy is rank r + shift, modulo world. The buddy holds a copy of its owner's masters, moments and expert
+ * biases. The copy is filled when an epoch begins, and the state is never sent again: each unit's gradient shard goes
+ * to the buddy once final, and after the decision the buddy makes the same update. That is 4 bytes per parameter and
+ * step instead of 12. A committed step always has both copies: AGREE waits for the gradients, so a rank and its buddy
+ * prepare a step together and finish it together.
  *
- * Messages and updates have streams of their own and run in the shadow of the step: a gradient is sent while backward
- * goes on, the copy is updated while the next forward runs. Where the device's memory is not the host's, and with
- * training.enable_cpu_offload, copy and gradients wait in host memory and pass through one unit's room on the device.
+ * Messages and updates have their own streams and overlap with the step: a gradient is sent during backward, the copy
+ * is updated during the next forward. On a device with its own memory, and with training.enable_cpu_offload, copy and
+ * gradients lie in host memory and pass through a device buffer of one unit.
  *
- * One thread, the trainer's. */
+ * On the trainer's thread only. */
 #ifndef TITAN_WORKER_ELASTIC_BUDDY_H
 #define TITAN_WORKER_ELASTIC_BUDDY_H
 
@@ -21,17 +21,17 @@
 #include "worker/program/program.h"
 #include "worker/state/state.h"
 
-/* From a rank to its buddy: the least distance that brings the most ranks to another node (nodes: NULL = all on one);
- * 0 in a world of one. */
+/* Distance from a rank to its buddy: the least one that puts the most buddies on another node (nodes NULL = all on one
+ * node); 0 in a world of one. */
 int buddy_shift(const int *nodes, int world);
 
 struct buddy_options {
     const struct device_handle *device;
     int rank, world, shift;
     const struct comm_ops *ops;
-    struct comm *comm;            /* of the world: edges are split from it */
-    const atomic_int *abort_flag; /* of split */
-    const struct program *owners; /* the program of the owner's kind; only looked at by open */
+    struct comm *comm;            /* of the world; split for the edges */
+    const atomic_int *abort_flag; /* for the split */
+    const struct program *owners; /* program of the owner's class; only read by buddy_open */
     struct train_state *copy;     /* of the owner's shard (state_open_copy); borrowed */
 };
 
@@ -39,24 +39,25 @@ struct buddy;
 /* Collective. */
 titan_status buddy_open(const struct buddy_options *options, struct buddy **ret,
                         struct titan_error *err) TITAN_MUST_USE;
-/* The communicators go, what is under way has ended; with what has come from the owner the last step can still be
- * finished. Before the world's communicator is closed. NULL is fine. */
+/* Closes the communicators after all pending operations. The owner's received gradients still suffice to finish the
+ * last step. Call before the world's communicator closes. NULL is fine. */
 void buddy_leave(struct buddy *b);
 void buddy_close(struct buddy *b); /* after buddy_leave; NULL is fine */
 
-/* own's values and biases to the buddy, the owner's into the copy, with step, tokens and skipped. Waits. */
+/* Sends own's values and biases to the buddy and receives the owner's into the copy, with step, tokens and skipped.
+ * Waits. */
 titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct titan_error *err) TITAN_MUST_USE;
 
-/* A step: send for every unit (exec_options.reduced), then settle before exec_agree, then, unless the step is skipped,
- * update. With each gradient sent one of the owner's is waited for, no earlier: on a GPU what waits takes up room that
- * the step needs, and holds up whatever has to wait for all kernels. */
+/* In a step: buddy_send for every unit (exec_options.reduced), buddy_settle before exec_agree, then buddy_update unless
+ * the step is skipped. Each send waits for one of the owner's gradients, not earlier: on a GPU a waiting kernel takes
+ * resources of the step and delays all that wait for every kernel. */
 titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s,
                         struct titan_error *err) TITAN_MUST_USE;
 titan_status buddy_settle(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;
-/* The copy, as OPTIMISE and BALANCE do it for the shard itself; statistics: of the step. Enqueued. */
+/* Updates the copy, as OPTIMISE and BALANCE do for the own shard; statistics: the step's. Enqueued. */
 titan_status buddy_update(struct buddy *b, const struct update *update, const double *statistics,
                           struct titan_error *err) TITAN_MUST_USE;
-/* Until the copy has its update. */
+/* Waits until the copy is updated. */
 titan_status buddy_sync(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* member.h - a worker's part in the membership protocol (docs/membership.md) as a pure state machine.
  *
- * Inputs are calls: what the agent says, its connection, the time, and what the training thread asks and reports.
- * Outputs are the calls of struct member_host, made from inside an input, and what the queries answer. There is no
- * socket, clock, thread, lock or file in here: agent_connection.c drives one per process, the simulator thousands. One
- * caller at a time.
+ * Inputs are calls: the agent's messages, its connection, the time, and the training thread's questions and reports.
+ * Outputs are the calls of struct member_host, made within an input, and the answers of queries. There is no socket,
+ * clock, thread, lock or file: agent_connection.c drives one member per process, the simulator thousands. One caller at
+ * a time.
  *
- * It is out of every epoch, or *in* one: from member_next until member_quiesced, member_finished or the next
- * member_next. At most one later epoch is *on offer*.
+ * A member is *in* an epoch from member_next until member_quiesced, member_finished or the next member_next, else out
+ * of every epoch. At most one later epoch is *on offer*.
  *
- * What it refuses has no effect, is counted, and reported once per connection:
- *   - a command of a lower term than it has seen (leases are the agent's own word and have none);
- *   - an epoch that is not above every one it was offered, has formed or was told to leave;
- *   - another communicator id for an epoch it knows: that is reported as EpochRefused as well;
- *   - a command to form that makes no sense (no member in it, not this worker, too many, no id).
- * When the lease of its epoch is over it is out of every epoch, as if it had been revoked.
- * The same command again is counted as a duplicate and has no effect either.
+ * A refused command has no effect. It is counted, and reported once per connection:
+ *   - a command of a lower term than the highest seen (leases come from the agent itself and have no term);
+ *   - an epoch not above all epochs that were offered, formed or revoked;
+ *   - another communicator id for a known epoch, which is also reported as EpochRefused;
+ *   - an invalid command to form (no members, not this worker, too many members, no id).
+ * When its epoch's lease ends, the member is out of every epoch, as after a revoke. A repeated command is counted as a
+ * duplicate and has no effect.
  *
- * What the agent may have kept to itself before it died is state here, not a queue: member_connected registers and all
- * that still holds, so everything said may be lost with a connection, and may be heard twice. */
+ * Reports that a dead agent may not have passed on are state here, not a queue: member_connected registers and resends
+ * all that still holds. So a message may be lost with its connection, and may arrive twice. */
 #ifndef TITAN_WORKER_ELASTIC_MEMBER_H
 #define TITAN_WORKER_ELASTIC_MEMBER_H
 
@@ -28,56 +28,56 @@
 #include "titan/internal/worker.pb-c.h"
 #include "worker/elastic/membership.h"
 
-#define MEMBER_LEASE_MS 30000       /* until an agent says otherwise */
+#define MEMBER_LEASE_MS 30000       /* until an agent gives another */
 #define MEMBER_LEASE_GRACE_MS 10000 /* from the end of the lease to the end of the process */
-#define MEMBER_QUIESCE_MS 1000      /* from a revoke to the end of the process, for a worker that stands still */
-#define MEMBER_QUIESCE_MOVING 10    /* as many times that for one that moves, but does not leave */
-#define MEMBER_UNCONFIRMED_MAX 8    /* checkpoints that are said again */
+#define MEMBER_QUIESCE_MS 1000      /* from a revoke to the end of the process, for a worker without progress */
+#define MEMBER_QUIESCE_MOVING 10    /* factor for a worker that makes progress but does not leave */
+#define MEMBER_UNCONFIRMED_MAX 8    /* checkpoint reports kept for resending */
 
 struct member_options {
     uint64_t job_id, worker_id;
     int64_t pid;
     unsigned char token[16];
-    const char *address;                           /* where peers reach it; copied */
+    const char *address;                           /* for its peers; copied */
     uint32_t lease_ms, lease_grace_ms, quiesce_ms; /* 0 = the numbers above */
 };
 
-/* Why the process is to end at once. */
+/* Why the process must end at once. */
 enum member_end {
     MEMBER_END_LEASE,     /* exit: no agent for the whole lease, and still running after the grace */
-    MEMBER_END_UNQUIESCED /* SIGKILL itself: the revoked epoch is not left */
+    MEMBER_END_UNQUIESCED /* SIGKILL to itself: the worker did not leave the revoked epoch */
 };
 
 struct member_host {
     void *arg;
-    /* To the agent; called while connected only. Borrowed until it returns. */
+    /* Sends to the agent; called while connected only. message is borrowed until the return. */
     void (*send)(void *arg, const Titan__Internal__WorkerToAgent *message);
-    /* Its next epoch is to have so many members. A hint. NULL = not wanted. */
+    /* Its next epoch will have this many members. A hint. NULL = not wanted. */
     void (*expect)(void *arg, int world);
-    /* The epoch it is in is over: every wait on its communicators ends. Once an epoch. */
+    /* The current epoch is over: every wait on its communicators must end. Once per epoch. */
     void (*revoke)(void *arg, uint64_t epoch);
-    /* End the process now; words are for the page. Called once. */
+    /* Ends the process now; words go to the page. Called once. */
     void (*end)(void *arg, enum member_end why, const char *words);
-    /* For the log; pairs are key=value. NULL = not wanted. */
+    /* A log line; pairs are key=value. NULL = not wanted. */
     void (*note)(void *arg, const char *sentence, const char *pairs);
 };
 
 struct member_counters {
     uint64_t fenced;     /* commands of a lower term */
     uint64_t stale;      /* commands about an epoch that is over */
-    uint64_t conflicts;  /* another membership under a number that is taken */
-    uint64_t nonsense;   /* commands that cannot be followed */
-    uint64_t duplicates; /* commands that were known */
+    uint64_t conflicts;  /* another membership under a known number */
+    uint64_t nonsense;   /* invalid commands */
+    uint64_t duplicates; /* repeated commands */
 };
 
-/* Where it stands; for the page, registrations and invariants. */
+/* Its current state, for the page, registrations and invariants. */
 struct member_state {
-    uint64_t term;    /* highest heard */
-    uint64_t seen;    /* highest epoch it was offered, formed or was told to leave */
-    uint64_t epoch;   /* the one it is in or was in last; 0 = none yet */
-    uint64_t revoked; /* epochs up to here never form */
+    uint64_t term;    /* highest received */
+    uint64_t seen;    /* highest epoch that was offered, formed or revoked */
+    uint64_t epoch;   /* its current or last epoch; 0 = none yet */
+    uint64_t revoked; /* epochs up to this one never form */
     uint64_t offered; /* 0 = none */
-    bool opened;      /* its data and device are open: it is ready */
+    bool opened;      /* its data and device are open: it can enter epochs */
     bool in, in_revoked, connected, stopped, lease_over;
     Titan__Internal__WorkerPhase phase;
     uint64_t step; /* last committed */
@@ -93,33 +93,34 @@ void member_close(struct member *m); /* NULL is fine */
 
 /* --- the agent and the time --------------------------------------------------------------------------------------- */
 
-/* The connection is up: registration and what holds is said. */
+/* The connection is up: sends the registration and all state that holds. */
 void member_connected(struct member *m, int64_t now_ms);
-/* It is down; nothing is said until it is up again. */
+/* The connection is down; nothing is sent until member_connected. */
 void member_disconnected(struct member *m);
-/* True when this was a command to form an epoch and is on offer now (a descriptor that came with it is wanted). */
+/* True: message was a command to form an epoch, which is on offer now (keep the descriptor that came with it). */
 bool member_hear(struct member *m, const Titan__Internal__AgentToWorker *message, int64_t now_ms);
-/* Peers reach it at another address from now on: it is ready once more, with that one. */
+/* Its address for peers changed: reports it as ready again, with the new address. */
 void member_moved(struct member *m, const char *address);
-/* At member_deadline at the latest. actions: the page's count, to tell a worker that moves from one that does not. */
+/* Call at member_deadline at the latest. actions: the page's count, which shows whether the worker makes progress. */
 void member_tick(struct member *m, int64_t now_ms, uint64_t actions);
-/* INT64_MAX: nothing is due. */
+/* INT64_MAX = none. */
 int64_t member_deadline(const struct member *m);
 
 /* --- the training thread ------------------------------------------------------------------------------------------ */
 
 enum member_answer { MEMBER_WAIT, MEMBER_FORM, MEMBER_STOPPED };
-/* It can enter an epoch: the agent is told that it is ready, now or when it is connected. Once, before member_next. */
+/* The worker can enter an epoch: the agent gets its readiness, now or on the next connection. Once, before
+ * member_next. */
 void member_opened(struct member *m);
-/* Enter the epoch on offer: *ret is valid until the next one is entered (memfd is -1: the host has it).
- * MEMBER_WAIT: none is on offer; ask again after the next input. MEMBER_STOPPED: member_stop_reason says why. */
+/* Enters the epoch on offer: *ret is valid until the next epoch is entered (memfd is -1: the host has it). MEMBER_WAIT:
+ * no epoch is on offer; ask again after the next input. MEMBER_STOPPED: member_stop_reason has the reason. */
 enum member_answer member_next(struct member *m, struct epoch_view *ret);
 const char *member_stop_reason(const struct member *m);
-/* Bits of COMMAND_*, for the next step boundary. A checkpoint without a pause is given once. */
+/* Bits of COMMAND_*, for the next step boundary. A checkpoint without a pause is returned once. */
 unsigned member_commands(struct member *m);
 void member_quiesced(struct member *m, const struct quiesced *q);
 void member_state_ready(struct member *m, const struct state_ready *ready);
-/* wall_ms: when, for people. */
+/* wall_ms: wall clock of the report, for people. */
 void member_progress(struct member *m, const struct step_report *report, int64_t wall_ms);
 void member_evaluated(struct member *m, const struct evaluation_report *report);
 void member_checkpoint_written(struct member *m, const struct checkpoint_report *report);

@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer.h - live resharding: the training state of the previous epoch, cut for its mesh, becomes this epoch's
- * without touching a disk.
+/* transfer.h - live resharding: turns the previous epoch's training state, cut for its mesh, into this epoch's without
+ * a disk.
  *
- * The holdings say which rank gives which shard (holdings.h): the rank that it was the shard of, or its buddy. What
- * several ranks held alike - replicas, tensors that tensor parallelism leaves whole - comes from this rank's own memory
- * where it is there, otherwise from one of its holders, turned by rank so that they share the work. Old and new slices
- * are intersected (shard_slice_overlap); what a rank keeps is copied, the rest travels point to point in messages of
- * bounded size, in one order that all ranks know. The result is bit for bit what loading a checkpoint of the old state
- * would give. */
+ * The holdings name the rank that gives each shard (holdings.h): the shard's own rank or its buddy. Data with several
+ * holders (replicas, tensors that tensor parallelism leaves whole) comes from this rank's own memory if present, else
+ * from one holder, rotated by rank to share the work. Old and new slices are intersected (shard_slice_overlap). A rank
+ * copies what it keeps; the rest travels point to point in messages of bounded size, in one order known to all ranks.
+ * The result is bit for bit the same as from a checkpoint of the old state. */
 #ifndef TITAN_WORKER_ELASTIC_TRANSFER_H
 #define TITAN_WORKER_ELASTIC_TRANSFER_H
 
 #include "worker/elastic/holdings.h"
 
-/* mine: what this rank has of the source epoch. cut: of the new epoch. to: an empty state of it; filled, with step,
- * tokens and skipped; NULL: this rank is a departing rank. Collective over comm (NULL when alone). *ret_sent: bytes
- * that this rank has given to others. */
+/* mine: this rank's shards of the source epoch. cut: the new epoch's layout. to: an empty state in that layout, filled
+ * with step, tokens and skipped; NULL: this rank is departing. Collective over comm (NULL when alone). *ret_sent: bytes
+ * that this rank sent. */
 titan_status state_transfer(const struct holdings *holdings, const struct held_shards *mine, const struct layout *cut,
                             struct train_state *to, const struct device_handle *device, const struct comm_ops *ops,
                             struct comm *comm, struct stream *s, uint64_t *ret_sent,

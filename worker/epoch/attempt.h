@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attempt.h - what each rank says after an attempt to write a checkpoint, and what that comes to. */
+/* attempt.h - each rank's result of an attempt to write a checkpoint, and the ranks' joint result. */
 #ifndef TITAN_WORKER_EPOCH_ATTEMPT_H
 #define TITAN_WORKER_EPOCH_ATTEMPT_H
 
 #include "worker/comm/comm.h"
 
-#define ATTEMPT_WORDS 48 /* doubles that carry words */
+#define ATTEMPT_WORDS 48 /* doubles that carry the text */
 
 struct attempt {
-    double failed, stop, must; /* 0 or 1; told to stop as it is; told to stop with a checkpoint */
+    double failed, stop, must; /* 0 or 1; failed; commanded to stop at once; commanded to stop with a checkpoint */
     char why[ATTEMPT_WORDS * sizeof(double)];
 };
 
-/* Collective over comm of world ranks (NULL: alone): all[rank] becomes what that rank says, a rank's own *a among them.
- * TITAN_ECONFLICT: a rank says what cannot be. */
+/* Collective over comm of world ranks (NULL: alone): all[rank] becomes that rank's *a, this rank's included.
+ * TITAN_ECONFLICT: a rank's values are impossible. */
 titan_status attempt_gather(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
                             int world, const struct attempt *a, struct attempt *all, struct stream *s,
                             struct titan_error *err) TITAN_MUST_USE;
-/* Collective over comm of world ranks (NULL: alone). *a, a rank's own, becomes that of the first that has failed, or
- * else rank 0's; stop, must: any rank was told to. TITAN_ECONFLICT: a rank says what cannot be. */
+/* Collective over comm of world ranks (NULL: alone). *a, this rank's own, becomes the first failed rank's, or else rank
+ * 0's; stop and must are set if any rank had them. TITAN_ECONFLICT: a rank's values are impossible. */
 titan_status attempt_agree(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm, int world,
                            struct attempt *a, struct stream *s, struct titan_error *err) TITAN_MUST_USE;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoints.h - an epoch's checkpoints: when one is written, what its failure means, and the one a run must not end
- * without. */
+/* checkpoints.h - an epoch's checkpoints: when they are written, what a failure means, and the checkpoints that a run
+ * must not end without. */
 #ifndef TITAN_WORKER_EPOCH_CHECKPOINTS_H
 #define TITAN_WORKER_EPOCH_CHECKPOINTS_H
 
@@ -14,33 +14,33 @@ struct epoch;
 
 /* Written by checkpoints.c only. */
 struct checkpoints {
-    _Atomic(struct checkpoint_writer *) writer; /* the control thread stops its waiting; NULL: the recipe writes none */
-    uint64_t newest;                            /* step of the newest one handed to the writer; 0: none */
-    bool put_off;                               /* one is due since a step that was skipped */
-    bool under_way;                             /* handed to the writer and not settled; alike on all ranks */
-    int64_t waited_ns;                          /* what training stood still for it */
-    struct titan_error fault;                   /* why the newest one is not there, as this rank knows */
-    bool unreported;                            /* the other ranks are to hear of it */
+    _Atomic(struct checkpoint_writer *) writer; /* the control thread cancels its waits; NULL: no checkpoints */
+    uint64_t newest;                            /* step of the newest one given to the writer; 0 = none */
+    bool put_off;                               /* a checkpoint is due since a skipped step */
+    bool under_way;                             /* given to the writer and not settled; the same on all ranks */
+    int64_t waited_ns;                          /* time that training waited for it */
+    struct titan_error fault;                   /* why the newest one is missing, as far as this rank knows */
+    bool unreported;                            /* the other ranks must still learn of it */
 };
 
 titan_status checkpoints_open(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
-/* After each committed step; last: of the run. Fails for the epoch's end only, or without the run's last checkpoint.
+/* After each committed step; last: of the run. Fails only if the epoch ends, or without the run's last checkpoint.
  * *ret_stopped: the run's last one is missing, and the commands leave no time for it. */
 titan_status checkpoints_after_step(struct epoch *e, bool last, bool *ret_stopped,
                                     struct titan_error *err) TITAN_MUST_USE;
 /* For a step's agreement: PART_FAILED (due.h), or 0. */
 unsigned checkpoints_outcome(const struct epoch *e);
-/* Before the state changes: one that was started has copied it. */
+/* Call before the state changes: waits until a started checkpoint has copied the state. */
 void checkpoints_await_copy(struct epoch *e);
-/* A checkpoint without which this run is not to end, or not to give its slots back: all ranks try together until it is
- * there. *ret_stopped as above. */
+/* Writes a checkpoint that the run needs to end or to give its slots back: all ranks retry together until it exists.
+ * *ret_stopped as above. */
 titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct titan_error *err) TITAN_MUST_USE;
-/* How long a checkpoint is tried again, written or read. */
+/* How long the write or read of a checkpoint is retried. */
 int checkpoints_retry_ms(const struct recipe *r);
 
-/* The epoch is over: stop waiting for peers. Any thread. */
+/* The epoch is over: ends waits for peers. Any thread. */
 void checkpoints_cancel(struct epoch *e);
-/* What is complete is reported. failed: a shard that is not written yet may never come. */
+/* Reports complete checkpoints. failed: shards not yet written may never come. */
 void checkpoints_finish(struct epoch *e, bool failed);
 void checkpoints_close(struct epoch *e);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* epoch.h - what lives as long as an epoch. Each struct in here is written by one file, which its comment names. */
+/* epoch.h - the data that lives as long as an epoch. One file writes each struct here; its comment names the file. */
 #ifndef TITAN_WORKER_EPOCH_EPOCH_H
 #define TITAN_WORKER_EPOCH_EPOCH_H
 
@@ -20,16 +20,16 @@
 struct epoch_plan {
     struct plan *plan;
     struct program *program;   /* this rank's */
-    struct program **programs; /* of all classes but this rank's, until the executor is open */
-    uint32_t channels;         /* bits: those that any rank's program uses, in a step or in an evaluation */
-    uint32_t streams;          /* likewise, of this rank */
-    uint64_t hash;             /* plan_hash of a step's */
-    size_t memory_bytes;       /* of the device: a step's or an evaluation's, whichever needs more */
-    bool for_loss;             /* the next one, if a worker is lost, is being made */
-    int64_t first_microbatch;  /* of this rank's share */
+    struct program **programs; /* of all other classes, until the executor is open */
+    uint32_t channels;         /* bits: channels of any rank's program, in a step or an evaluation */
+    uint32_t streams;          /* likewise, for this rank */
+    uint64_t hash;             /* plan_hash of a step's plan */
+    size_t memory_bytes;       /* device memory: the larger of a step's and an evaluation's */
+    bool for_loss;             /* the plan for the loss of a worker is being made */
+    int64_t first_microbatch;  /* first microbatch of this rank's share */
 };
 
-/* train.c: the step under way. */
+/* train.c: the current step. */
 struct step {
     struct update update;
     struct step_outcome outcome;
@@ -46,7 +46,7 @@ struct epoch {
     struct epoch_state state;
     struct loader loader;
     struct exec *exec;
-    double peak; /* epoch.c: FLOP/s, of the devices of all ranks together; 0: not known */
+    double peak; /* epoch.c: FLOP/s, of all ranks' devices together; 0 = unknown */
     struct evaluation evaluation;
     struct checkpoints checkpoints;
     struct published published;
@@ -57,26 +57,26 @@ struct epoch {
 
 titan_status epoch_open(struct trainer *t, const struct epoch_view *view, struct epoch **ret,
                         struct titan_error *err) TITAN_MUST_USE;
-/* Out of the epoch: checkpoints are finished or given up, no operation is left that touches what is freed, and the
- * communicators are closed. failed: no peer is waited for; otherwise all ranks leave at an agreed end. TITAN_EDEVICE:
- * left all the same, and the process cannot go on. */
+/* Leaves the epoch: checkpoints are finished or given up, pending operations on freed data end, and the communicators
+ * are closed. failed: waits for no peer; else all ranks leave at an agreed end. TITAN_EDEVICE: left all the same, but
+ * the process cannot go on. */
 titan_status epoch_leave(struct epoch *e, bool failed, struct titan_error *err) TITAN_MUST_USE;
 void epoch_free(struct epoch *e); /* after epoch_leave; NULL is fine */
 
-/* The programs of all classes, built and checked together, ahead of time where the world was expected. */
+/* Builds and checks the programs of all classes together; takes a prepared plan if this world was expected. */
 titan_status epoch_make_plan(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
-/* After a step: begin with the plan that is likely next, of the world that is left when a worker is lost; once. */
+/* After a step: starts to make the likely next plan, for the world after the loss of one worker; once. */
 void epoch_plan_for_loss(struct epoch *e);
 /* Device memory of a program, external buffers included. */
 size_t epoch_device_bytes(const struct program *p);
-/* An executor of one of this rank's programs. cut: of its microbatch. lender: of another one, which lends its arena;
- * NULL: it has its own, with room for an evaluation's too. */
+/* Opens an executor for one of this rank's programs. cut: of its microbatch. lender: an executor that lends its arena;
+ * NULL: an own arena, large enough for an evaluation too. */
 titan_status epoch_open_executor(struct epoch *e, const struct program *program, const struct sequence_cut *cut,
                                  struct exec *lender, struct exec **ret, struct titan_error *err) TITAN_MUST_USE;
-/* Members tell each other what they read and what they compute on. TITAN_EINVAL names two nodes that read different
- * data. */
+/* Members exchange what data they read and what devices they compute on. TITAN_EINVAL names two nodes that read
+ * different data. */
 titan_status epoch_introduce(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
-/* Loader, executor, checkpoint writer and metrics: the state is installed, steps can run. */
+/* Opens loader, executor, checkpoint writer and metrics: the state is installed, steps can run. */
 titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

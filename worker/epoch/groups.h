@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* groups.h - an epoch's communicators: one of all ranks, and one split from it for every kind of traffic that the
- * mesh's groups have. They fail and are revoked as one. */
+/* groups.h - an epoch's communicators: one of all ranks, and one split from it for every kind of traffic in the mesh's
+ * groups. They fail and are revoked together. */
 #ifndef TITAN_WORKER_EPOCH_GROUPS_H
 #define TITAN_WORKER_EPOCH_GROUPS_H
 
@@ -15,33 +15,33 @@ struct epoch;
 /* Written by groups.c only. */
 struct groups {
     const struct comm_ops *ops;  /* NULL when alone */
-    _Atomic(struct comm *) comm; /* members and departing ranks; the control thread revokes it, and so its parts */
+    _Atomic(struct comm *) comm; /* members and departing ranks; the control thread revokes it and its splits */
     struct comm *comms[CHANNEL_COUNT], *inbound[CHANNEL_COUNT]; /* as in exec_options */
 };
 
-/* Members and departing ranks. */
+/* Number of members and departing ranks. */
 int groups_ranks(const struct epoch_view *view);
-/* The communicator of members and departing ranks; from here on a command to revoke ends every wait on it. Collective,
- * as are the other calls but revoke and close. */
+/* Opens the communicator of members and departing ranks; from now on a command to revoke ends every wait on it.
+ * Collective, like the other calls but revoke and close. */
 titan_status groups_connect(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
-/* CHANNEL_WORLD: the members alone. */
+/* Splits CHANNEL_WORLD off: the members alone. */
 titan_status groups_split_members(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
-/* A communicator for every channel that any rank's program uses. */
+/* Splits a communicator for every channel that any rank's program uses. */
 titan_status groups_split_channels(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
-/* All have come here, or none passes. */
+/* Barrier: all ranks arrive, or none passes. */
 titan_status groups_wait_for_all(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 titan_status groups_wait_for_members(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 void groups_revoke(struct epoch *e);
-/* Commands to revoke are not heard any more. */
+/* Stops to react to commands to revoke. */
 void groups_unwatch(struct epoch *e);
 void groups_close(struct epoch *e);
-/* Memory at base as a window of the communicators of collectives of which all members have the same key: of every rank,
- * in rank order, 0: has none. *ret_refused: some cannot, with the reason in err. */
+/* Opens memory at base as a window of the collectives' communicators with the same key on all members. keys: of every
+ * rank, in rank order; 0 = no key. *ret_refused: some rank cannot; err has the reason. */
 titan_status groups_open_windows(struct epoch *e, void *base, size_t bytes, const double *keys, bool *ret_refused,
                                  struct titan_error *err) TITAN_MUST_USE;
-/* Those that there are, before the first step. */
+/* Closes the open windows, before the first step. */
 void groups_close_windows(struct epoch *e);
-/* Wait until the last epoch's communicators are given back: before steps use several of this one's at a time. */
+/* Waits until the last epoch's communicators are freed, before steps use several of this epoch's at a time. */
 void groups_settle(const struct epoch *e);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* profile.h - traces of what a rank ran: the actions of some steps on a time axis (plan/timeline.h), as `profiling.*`
- * of the recipe asks for them and TorchTitan places them: save_traces_folder/iteration_STEP/rankRANK_trace.json.
+/* profile.h - traces of a rank: the actions of some steps on a time axis (plan/timeline.h). The recipe's `profiling.*`
+ * selects the steps; the files lie as in TorchTitan: save_traces_folder/iteration_STEP/rankRANK_trace.json.
  *
- * Times are of the machine's monotonic clock, so traces of ranks of one node lie on one axis. A trace that cannot be
- * written is a line in the log and no more. */
+ * Times come from the machine's monotonic clock, so one node's traces share an axis. A failed write is a line in the
+ * log only. */
 #ifndef TITAN_WORKER_EPOCH_PROFILE_H
 #define TITAN_WORKER_EPOCH_PROFILE_H
 
@@ -14,13 +14,12 @@
 
 struct epoch;
 
-/* As long as an epoch. Written by profile.c only. */
+/* Lives as long as an epoch. Written by profile.c only. */
 struct profile {
     struct buf trace; /* of the steps so far; empty between traces */
 };
 
-/* Around a step: before its first action, and when its update is enqueued. A step that is traced waits for its update.
- */
+/* Call before a step's first action, and when its update is enqueued. A traced step waits for its update. */
 void profile_begin_step(struct epoch *e);
 titan_status profile_end_step(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 void profile_close(struct epoch *e);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recover.h - the state of an epoch: from what this worker and the others held of the one before, from a checkpoint, or
- * from the beginning.
+/* recover.h - the state of an epoch: from the workers' holdings of the previous epoch, from a checkpoint, or from
+ * initialization.
  *
- * The state of an epoch counts when every member has its shard (*installed*). Until then the one before is kept, for a
- * loss in between; so is the epoch it belongs to, because a prepared step of it may have to be finished. */
+ * An epoch's state counts when every member has its shard (*installed*). Until then the previous state is kept, in case
+ * of a loss in between. The previous epoch is kept too, because a prepared step of it may have to be finished. */
 #ifndef TITAN_WORKER_EPOCH_RECOVER_H
 #define TITAN_WORKER_EPOCH_RECOVER_H
 
@@ -13,39 +13,39 @@
 struct trainer;
 struct epoch;
 
-/* What the process holds between epochs. Written by recover.c only. */
+/* The process's state between epochs. Written by recover.c only. */
 struct held_state {
-    struct held_shards installed; /* nothing until the first epoch has its state */
-    struct held_shards pending;   /* of a later epoch with a barrier that failed; nothing: there is none */
-    struct epoch *last;           /* of `installed`, over: what finishing its last step takes; NULL: it has run none */
+    struct held_shards installed; /* empty until the first epoch has its state */
+    struct held_shards pending;   /* of a later epoch with a failed barrier; empty = none */
+    struct epoch *last;           /* ended epoch of `installed`, needed to finish its last step; NULL: it ran no step */
 };
 
-/* Finish the prepared step of the epoch that was the last, with the statistics another rank has of it. */
+/* Finishes the last epoch's prepared step, with another rank's statistics of that step. */
 typedef titan_status (*finish_step_fn)(struct epoch *last, const double *statistics, struct titan_error *err);
 
-/* Within an epoch. Written by recover.c only. */
+/* Lives within an epoch. Written by recover.c only. */
 struct epoch_state {
     finish_step_fn finish;
     struct restore restore;
-    struct verified verified;  /* the state it began with */
-    struct held_shards shards; /* of this epoch; the same as held_state.installed when they are installed */
+    struct verified verified;  /* the state at the epoch's start */
+    struct held_shards shards; /* of this epoch; the same as held_state.installed once installed */
     bool installed;
     struct buddy *buddy; /* NULL: no replicas are kept */
 };
 
-/* Which rank holds what; a step that any rank has committed is finished by all. Collective over members and departing
- * ranks, as install and hand_over are. */
+/* Finds which rank holds what; all ranks finish a step that any rank committed. Collective over members and departing
+ * ranks, like recover_install and recover_hand_over. */
 titan_status recover_agree(struct epoch *e, finish_step_fn finish, struct titan_error *err) TITAN_MUST_USE;
-/* Fill this rank's shard and its replica of another's, and install them when every member has its own. */
+/* Fills this rank's shard and its copy of another's, and installs both when every member has its own. */
 titan_status recover_install(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
-/* A departing rank, after recover_agree: give what it has, and hold nothing any more. */
+/* On a departing rank, after recover_agree: hands over its shards, and drops them. */
 titan_status recover_hand_over(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 
-/* What this worker can bring into the next epoch. */
+/* This worker's holdings for the next epoch. */
 struct brought recover_held(const struct trainer *t);
-/* For the coordinator: what it holds after the epoch; paused: at an agreed boundary. */
+/* The report to the coordinator of the holdings after the epoch; paused: at an agreed boundary. */
 struct quiesced recover_quiesced(const struct trainer *t, const struct epoch_view *view, bool paused);
-/* The epoch is over. Takes it where a step of it may have to be finished; frees it otherwise. */
+/* The epoch is over. Keeps e if one of its steps may have to be finished; frees it otherwise. */
 void recover_keep(struct trainer *t, struct epoch *e);
 void recover_close(struct trainer *t);
 void recover_free(struct epoch *e);

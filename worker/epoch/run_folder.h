@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_folder.h - the run's folder of checkpoints, held by this process while it lives (checkpoint/folder.h). */
+/* run_folder.h - the run's checkpoint folder, locked by this process while it lives (checkpoint/folder.h). */
 #ifndef TITAN_WORKER_EPOCH_RUN_FOLDER_H
 #define TITAN_WORKER_EPOCH_RUN_FOLDER_H
 
@@ -12,21 +12,21 @@ struct epoch;
 struct run_folder {
     char path[PATH_MAX];
     struct folder held;
-    struct titan_error fault; /* why it was not taken; status TITAN_OK: it was, or was not asked for */
+    struct titan_error fault; /* why it was not taken; TITAN_OK: taken, or not wanted */
 };
 
 void run_folder_init(struct run_folder *f);
-/* Take it, where the recipe writes checkpoints. That it cannot be taken is no failure here: run_folder_judge says what
- * that means for the epoch. */
+/* Takes the folder if the recipe has checkpoints. A folder that cannot be taken is no failure here: run_folder_judge
+ * decides what it means for the epoch. */
 titan_status run_folder_take(struct trainer *t, struct titan_error *err) TITAN_MUST_USE;
-/* The recipe writes no checkpoints, and one is commanded: take the folder now, unless it is held. TITAN_EREVOKED: the
- * epoch is over. */
+/* For a commanded checkpoint of a recipe without checkpoints: takes the folder now, unless it is held. TITAN_EREVOKED:
+ * the epoch is over. */
 titan_status run_folder_take_late(struct trainer *t, struct titan_error *err) TITAN_MUST_USE;
 void run_folder_leave(struct trainer *t);
-/* Fails if this epoch must not go on without the folder. filled: its state is there, and where it came from is known.
- */
+/* Fails if this epoch must not go on without the folder. filled: its state is there, and the state's source is
+ * known. */
 titan_status run_folder_judge(struct epoch *e, bool filled, struct titan_error *err) TITAN_MUST_USE;
-/* Milliseconds without progress after which the file system counts as stalled; 0: never. */
+/* Milliseconds without progress after which the file system counts as stalled; 0 = never. */
 int run_folder_stall_ms(const struct recipe *r);
 
 #endif

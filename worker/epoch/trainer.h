@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer.h - what lives as long as the process: recipe, device, data, model, and what it keeps from epoch to epoch. */
+/* trainer.h - the data that lives as long as the process: recipe, device, data, model, and the state kept between
+ * epochs. */
 #ifndef TITAN_WORKER_EPOCH_TRAINER_H
 #define TITAN_WORKER_EPOCH_TRAINER_H
 
@@ -25,14 +26,14 @@ struct trainer {
     struct stream *streams[STREAM_COUNT]; /* opened when a program first uses them */
     struct model *model;
     struct dataset *data;
-    FILE *samples; /* which samples this worker has read; NULL: metrics.log_samples is off */
+    FILE *samples; /* log of the samples that this worker read; NULL: metrics.log_samples is off */
     struct plan_ahead *ahead;
     enum dtype dt;
     struct buf recipe_text;
     uint64_t recipe_hash;
-    bool without_windows; /* they were refused; epoch.c only */
+    bool without_windows; /* windows were refused; epoch.c only */
 
-    struct run_identity identity; /* of the state, as far as it has read; recover.c */
+    struct run_identity identity; /* of the state, as far as it was read; recover.c only */
 
     struct evaluator evaluator; /* written by evaluation.c only */
     struct run_folder folder;   /* written by run_folder.c only */
@@ -40,19 +41,19 @@ struct trainer {
     struct publisher publisher; /* publish.c and tensorboard.c only */
 };
 
-/* *ret is empty before; trainer_close leaves nothing, also after a failure. recipe and members are borrowed. threads,
+/* *ret must be zeroed; trainer_close frees all, also after a failure. recipe and members are borrowed. threads,
  * device_index: see train.h. */
 titan_status trainer_open(const struct recipe *recipe, struct membership *members, int threads, int device_index,
                           struct trainer *ret, struct titan_error *err) TITAN_MUST_USE;
 void trainer_close(struct trainer *t);
-/* Of its device and recipe, for plan_ahead: world is open. */
+/* From its device and recipe, for plan_ahead; world is left unset. */
 struct plan_options trainer_plan_options(const struct trainer *t);
-/* Log lines of this thread name the rank from now on. */
+/* This thread's log lines name the rank from now on. */
 void trainer_name_rank(struct trainer *t, int rank);
-/* Those of the streams (bits by enum stream_id) that are not open yet. */
+/* Opens the streams (bits by enum stream_id) that are not open yet. */
 titan_status trainer_open_streams(struct trainer *t, uint32_t streams, struct titan_error *err) TITAN_MUST_USE;
-/* After a failure too: nothing runs any more, and no stream is failed. TITAN_EDEVICE: the device is not usable after
- * what happened, and this process has no other. */
+/* Also after a failure: afterwards nothing runs, and no stream has failed. TITAN_EDEVICE: the device is unusable after
+ * the failure, and this process has no other. */
 titan_status trainer_drain_streams(struct trainer *t, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

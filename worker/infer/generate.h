@@ -10,25 +10,25 @@
 #include "base/options.h"
 
 struct generate_options {
-    const char *checkpoint; /* or a folder of them: the newest */
+    const char *checkpoint; /* a checkpoint, or a folder: its newest one */
     const char *prompt;
     const char *tokenizer, *pattern; /* NULL = the recipe's */
     int64_t max_tokens;
-    double temperature; /* 0 = always the likeliest token */
-    int64_t top_k;      /* draw among the likeliest k; 0 = all */
+    double temperature; /* 0 = always the most likely token */
+    int64_t top_k;      /* draw among the k most likely; 0 = all */
     uint64_t seed;
     const char *device;      /* "cpu", "cuda", "auto"; NULL = the recipe's */
-    const char *dtype;       /* "bf16", "f32"; NULL = what the run computed in */
+    const char *dtype;       /* "bf16", "f32"; NULL = the run's compute type */
     const char *logits_path; /* logits of every position of the prompt, safetensors: "logits" (T,V) F32 and "tokens"
                                 (T) I32; NULL = none */
 };
 
-/* The prompt and what follows to out, token by token as it comes. Token number i is drawn with the random number
- * (seed, i): the same seed gives the same text. Ends after max_tokens or with the end-of-text token. Beyond the length
- * the model was trained for, the text's last part is what it sees. */
+/* Writes the prompt and its continuation to out, token by token. The random number (seed, i) draws token number i: the
+ * same seed gives the same text. Ends after max_tokens or with the end-of-text token. Beyond the trained length, the
+ * model sees the last part of the text only. */
 titan_status generate_text(const struct generate_options *options, FILE *out, struct titan_error *err) TITAN_MUST_USE;
 
-/* Index of the token drawn from logits (v): softmax at this temperature among the top_k likeliest, by the uniform
+/* Index of the token drawn from logits (v): softmax at this temperature among the top_k most likely, by the uniform
  * number u in [0,1). Ties go to the lower index. work: v int32 of scratch. */
 int32_t generate_draw(const float *logits, int64_t v, double temperature, int64_t top_k, double u, int32_t *work);
 

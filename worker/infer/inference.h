@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inference.h - what work with a checkpoint begins with, when nothing is trained: its model, tokenizer, device and
- * compute type. */
+/* inference.h - opens a checkpoint without training: its model, tokenizer, device and compute type. */
 #ifndef TITAN_WORKER_INFER_INFERENCE_H
 #define TITAN_WORKER_INFER_INFERENCE_H
 
@@ -9,11 +8,11 @@
 #include "worker/tokenizer/tokenizer.h"
 
 struct inference_options {
-    const char *checkpoint; /* or a folder of them: the newest */
+    const char *checkpoint; /* a checkpoint, or a folder: its newest one */
     const char *tokenizer;  /* NULL: the recipe's */
     const char *pattern;    /* of the tokenizer; NULL: the recipe's */
     const char *device;     /* "cpu", "cuda", "auto"; NULL: the recipe's */
-    const char *dtype;      /* "bf16", "f32"; NULL: what the run computed in */
+    const char *dtype;      /* "bf16", "f32"; NULL: the run's compute type */
 };
 
 struct inference {
@@ -23,8 +22,8 @@ struct inference {
     enum dtype dt;
 };
 
-/* TITAN_EINVAL: the tokenizer cannot be opened, or has more tokens than the model. *ret is empty before;
- * inference_close leaves it so, also after a failure. Options are borrowed while it opens. */
+/* TITAN_EINVAL: the tokenizer cannot be opened, or has more tokens than the model. *ret must be zeroed; inference_close
+ * zeroes it, also after a failure. Options are borrowed during the open. */
 titan_status inference_open(const struct inference_options *options, struct inference *ret,
                             struct titan_error *err) TITAN_MUST_USE;
 void inference_close(struct inference *i);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights.h - a model's parameters on one device in the compute type, and the biases of its experts: all that a program
- * which trains nothing reads. One thread at a time. */
+/* weights.h - a model's parameters on one device in the compute type, and its experts' biases: all data that a program
+ * without training reads. One thread at a time. */
 #ifndef TITAN_WORKER_INFER_WEIGHTS_H
 #define TITAN_WORKER_INFER_WEIGHTS_H
 
@@ -12,29 +12,29 @@ struct buffer; /* program/program.h */
 
 struct weights {
     const struct device_handle *device; /* borrowed, as are layout and stream */
-    const struct layout *layout;        /* of one rank */
+    const struct layout *layout;        /* for one rank */
     struct stream *stream;
     enum dtype dt;
     int64_t unit_max; /* elements of the largest unit */
     /* device memory */
     void **units;   /* per unit, in the compute type */
-    float *biases;  /* NULL: the model has none */
-    float *staging; /* (unit_max) fp32; of use to others between two calls */
+    float *biases;  /* NULL = none */
+    float *staging; /* (unit_max) fp32; free for others between two calls */
 };
 
-/* Parameters are not set, biases are 0. *ret is empty before; weights_close leaves it so, also after a failure. */
+/* Parameters are not set, biases are 0. *ret must be zeroed; weights_close zeroes it, also after a failure. */
 titan_status weights_open(const struct layout *layout, const struct device_handle *device, enum dtype dt,
                           struct stream *s, struct weights *ret, struct titan_error *err) TITAN_MUST_USE;
 void weights_close(struct weights *w);
 
-/* Parameter number i of model->tensors from numel fp32 values. */
+/* Sets parameter number tensor of model->tensors from numel fp32 values. */
 titan_status weights_set(struct weights *w, int tensor, const float *values, struct titan_error *err) TITAN_MUST_USE;
-/* Of all experts (layout_biases numbers, layer after layer). A model without them ignores it. */
+/* Sets all experts' biases (layout_biases numbers, layer after layer). No effect on a model without biases. */
 titan_status weights_set_biases(struct weights *w, const float *biases, struct titan_error *err) TITAN_MUST_USE;
-/* All of them from a checkpoint of this model. */
+/* Loads all of them from a checkpoint of this model. */
 titan_status weights_load(struct weights *w, const struct trained *t, struct titan_error *err) TITAN_MUST_USE;
 
-/* What a program's SHARD and BIAS buffers are (exec.h); NULL for others. */
+/* Memory of a program's SHARD and BIAS buffers (exec.h); NULL for others. */
 void *weights_bind(const struct weights *w, const struct buffer *buffer);
 
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* whole.h - the whole model on one device: no other ranks, no training state, memory of its own. For generating text
- * and for tests that compare against a reference. What runs is a program like a training step's, written by block.h for
- * a mesh of one rank.
+/* whole.h - the whole model on one device: no other ranks, no training state, own memory. For text generation and for
+ * tests against a reference. It runs a program like a training step's, built by block.h for a mesh of one rank.
  *
- * Parameters are handed over once as fp32 per tensor or initialised from a seed and kept in the compute type. Host
- * pointers throughout. One thread at a time. */
+ * Parameters are set once as fp32 per tensor, or initialized from a seed, and kept in the compute type. All pointers
+ * are host pointers. One thread at a time. */
 #ifndef TITAN_WORKER_INFER_WHOLE_H
 #define TITAN_WORKER_INFER_WHOLE_H
 
@@ -14,24 +13,24 @@
 
 struct whole_model;
 
-/* Room for b sequences of t tokens, computing in dt (DTYPE_F32 or DTYPE_BF16). model and device are borrowed. */
+/* Allocates for b sequences of t tokens, computed in dt (DTYPE_F32 or DTYPE_BF16). model and device are borrowed. */
 titan_status whole_model_open(const struct model *model, const struct device_handle *device, enum dtype dt, int64_t b,
                               int64_t t, struct whole_model **ret, struct titan_error *err) TITAN_MUST_USE;
 void whole_model_close(struct whole_model *w); /* NULL is fine */
 
-/* Set parameter number i of model->tensors from numel fp32 values. */
+/* Sets parameter number tensor of model->tensors from numel fp32 values. */
 titan_status whole_model_set(struct whole_model *w, int tensor, const float *values,
                              struct titan_error *err) TITAN_MUST_USE;
-/* Biases of all experts of the model (layout_biases numbers, layer after layer); until then they are 0. A model without
- * them ignores it. */
+/* Sets the biases of all the model's experts (layout_biases numbers, layer after layer); before, they are 0. No effect
+ * on a model without biases. */
 titan_status whole_model_set_biases(struct whole_model *w, const float *biases, struct titan_error *err) TITAN_MUST_USE;
-/* All of them from a checkpoint of this model. */
+/* Loads all parameters and biases from a checkpoint of this model. */
 titan_status whole_model_load(struct whole_model *w, const struct trained *t, struct titan_error *err) TITAN_MUST_USE;
-/* All parameters to their initial values. */
+/* Sets all parameters to their initial values. */
 titan_status whole_model_init(struct whole_model *w, uint64_t seed, struct titan_error *err) TITAN_MUST_USE;
 
-/* From now on an expert takes so many even shares of a call's tokens, as training does with moe.overflow = "drop"; 0,
- * as it is until then: all. */
+/* Sets an expert's capacity in even shares of a call's tokens, as in training with moe.overflow = "drop"; 0, the
+ * initial value = unlimited. */
 void whole_model_set_expert_capacity(struct whole_model *w, double capacity);
 
 /* Logits (b, t, V) fp32 of tokens (b, t). b and t may be smaller than at open. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* board.h - what measuring processes write down, in memory that they share with the one that started them. */
+/* board.h - results of measuring processes, in memory shared with their parent. */
 #ifndef TITAN_WORKER_MEASURE_BOARD_H
 #define TITAN_WORKER_MEASURE_BOARD_H
 
@@ -12,19 +12,19 @@
 #define BOARD_ROWS 16384
 
 struct board_row {
-    struct cost_row cost; /* a transfer's times are open until its members have taken them */
-    double count;         /* actions that an operation's seconds are the mean of */
+    struct cost_row cost; /* a transfer's times are unset until its members have measured them */
+    double count;         /* number of actions in the mean of an operation's seconds */
     enum op op;
     enum dtype dt;
-    atomic_llong ns, processor_ns; /* a transfer's: sums over its members */
+    atomic_llong ns, processor_ns; /* of a transfer: sums over its members */
 };
 
 struct board {
-    pthread_barrier_t ready; /* of the processes that measure at once */
+    pthread_barrier_t ready; /* for the processes that measure at once */
     struct cost_host host;   /* written by the first of them */
-    atomic_int failed;       /* a process has failed, err is the first one's */
+    atomic_int failed;       /* a process failed; err is the first failure */
     struct titan_error err;
-    atomic_int n; /* rows; beyond BOARD_ROWS: there was no room */
+    atomic_int n; /* number of rows; beyond BOARD_ROWS: rows were dropped */
     struct board_row rows[BOARD_ROWS];
 };
 

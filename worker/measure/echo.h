@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* echo.h - communicators without peers: a rank's program runs alone, as if all other members had sent what it sends.
+/* echo.h - communicators without peers: a rank's program runs alone, as if all other members sent the same data.
  *
- * Shapes and counts are those of a run, so every operation behind a transfer does the work that it does there; the
- * values are not. What comes from one other rank (messages, rows of experts) stays what was in the memory. */
+ * Shapes and counts are a run's, so every operation after a transfer does the same work as in a run; the values differ.
+ * Data from one other rank (messages, rows of experts) is whatever was in the memory. */
 #ifndef TITAN_WORKER_MEASURE_ECHO_H
 #define TITAN_WORKER_MEASURE_ECHO_H
 
 #include "worker/comm/comm.h"
 #include "worker/tensor/mesh.h"
 
-/* What executors call is there, nothing else. */
+/* Has only the operations that executors call. */
 extern const struct comm_ops comm_echo;
 
 /* This rank's communicator of a channel; ops: of the device, borrowed. Owned (free); NULL: out of memory. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* replay.h - a rank's step alone: what each of its operations takes.
+/* replay.h - runs a rank's step alone and times each of its operations.
  *
- * The rank's program is built as a run builds it and runs on the device, step after step, with communicators that have
- * no peers (echo.h). So each operation meets the caches as a step leaves them, neither warmed by itself nor colder than
- * in a run. Of the steps the middle half counts, by what all operations took together. Of every action it is the mean
- * over them and the standard deviation, of every distinct operation the means of both over its actions. */
+ * The rank's program is built as in a run and runs on the device, step after step, with communicators without peers
+ * (echo.h). So each operation finds the caches as a step leaves them, neither warmed by itself nor colder than in a
+ * run. The middle half of the steps counts, ordered by their operations' total time. An action's time is the mean over
+ * these steps, with the standard deviation; a distinct operation's are the means of both over its actions. */
 #ifndef TITAN_WORKER_MEASURE_REPLAY_H
 #define TITAN_WORKER_MEASURE_REPLAY_H
 
@@ -15,12 +15,12 @@ struct replay_options {
     const struct recipe *recipe; /* resolved; borrowed */
     int world, rank;
     int threads;    /* of the compute stream */
-    double seconds; /* to go on for; four steps at least */
-    bool first;     /* writes the board's host */
+    double seconds; /* duration; at least four steps */
+    bool first;     /* this process writes the board's host */
 };
 
-/* Operations onto the board with their times, transfers without. Begins when all processes of board->ready are there.
- */
+/* Adds operations with their times to the board, and transfers without times. Begins when all processes of board->ready
+ * have arrived. */
 titan_status replay_rank(const struct replay_options *options, struct board *board,
                          struct titan_error *err) TITAN_MUST_USE;
 

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* line_writer.h - appends lines to a file on a thread, so that a disk or a file server that does not answer holds up no
- * step.
+/* line_writer.h - appends lines to a file on a thread, so an unresponsive disk or file server delays no step.
  *
- * Of several writers of one file each holds its lock (flock) until it is closed: the next one's lines wait for 10 s, so
- * that those of a writer that a disk has held up come first.
+ * Each writer of a file holds the file's lock (flock) until it closes. The next writer's lines wait up to 10 s, so the
+ * lines of a writer delayed by a disk come first.
  *
- * As long as the file takes them, a line is put only when the one before it is written: what is killed between two
- * steps has lost one line at most. A file that has not taken a line for LINE_WRITER_WAIT_MS is not waited for until it
- * has taken all; lines beyond LINE_WRITER_BYTES are lost then. */
+ * While the file accepts lines, a line is put only after the previous one is written: a process killed between two
+ * steps loses one line at most. If the file takes no line for LINE_WRITER_WAIT_MS, callers do not wait again until it
+ * has taken all lines; meanwhile lines beyond LINE_WRITER_BYTES are lost. */
 #ifndef TITAN_WORKER_METRICS_LINE_WRITER_H
 #define TITAN_WORKER_METRICS_LINE_WRITER_H
 
@@ -21,14 +20,14 @@
 
 struct line_writer;
 
-/* fd is the writer's from here on, also for reading what is written; NULL: fd is closed. */
+/* Takes fd over, also for reading the file back; NULL: fd is closed. */
 struct line_writer *line_writer_open(int fd, struct titan_error *err) TITAN_MUST_USE;
-/* Waits for what is put, not longer than a second; a thread that then still waits for the disk writes the rest, and
- * closes the file, later. NULL is fine. */
+/* Waits for the lines put, at most a second; if the thread still waits for the disk, it writes the rest and closes the
+ * file later. NULL is fine. */
 void line_writer_close(struct line_writer *w);
-/* A copy is made. False: the file does not take lines for now, or has not taken the one before. */
+/* Copies the line. False: the file accepts no lines now, or has not yet accepted the previous one. */
 bool line_writer_put(struct line_writer *w, const char *line, size_t len);
-/* All that was put is in the file: waits for it, not longer than LINE_WRITER_WAIT_MS. */
+/* Waits until all lines put are in the file, at most LINE_WRITER_WAIT_MS. */
 bool line_writer_wait(struct line_writer *w);
 
 #endif

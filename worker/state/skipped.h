@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* skipped.h - steps without an update, as their loss or gradients were not finite: how many, and how it stands. */
+/* skipped.h - counts of steps without an update, because their loss or gradients were not finite. */
 #ifndef TITAN_WORKER_STATE_SKIPPED_H
 #define TITAN_WORKER_STATE_SKIPPED_H
 
@@ -9,18 +9,18 @@
 struct skipped_steps {
     uint64_t total;
     uint64_t in_a_row;    /* up to the last committed step */
-    uint64_t first, last; /* of the newest stretch of them, in which no more than SKIPPED_GAP steps lie between two; 0:
-                           * there was none */
+    uint64_t first, last; /* of the newest stretch, in which at most SKIPPED_GAP steps lie between two skipped ones; 0 =
+                           * none */
 };
 
-/* A run is well again behind so many steps that all counted. */
+/* A stretch of skipped steps ends after this many steps with an update. */
 #define SKIPPED_GAP 100
 
-/* Step `step` is committed. */
+/* Counts committed step `step`. */
 void skipped_count(struct skipped_steps *s, uint64_t step, bool skipped);
-/* The first step of a stretch that has not ended at this one; 0: there is none. */
+/* The first step of a stretch that still lasts at this step; 0 = none. */
 uint64_t skipped_since(const struct skipped_steps *s, uint64_t step);
-/* Can these be the numbers of a run of so many steps? */
+/* Are these numbers possible for a run of `step` steps? */
 bool skipped_possible(const struct skipped_steps *s, uint64_t step);
 
 #endif

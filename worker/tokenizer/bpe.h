@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bpe.h - byte-pair encoding (Sennrich, Haddow and Birch, ACL 2016): of a word's pairs of neighbours, the one of the
- * lowest rank becomes one token, the leftmost first, until no pair has a rank. */
+/* bpe.h - byte-pair encoding (Sennrich, Haddow and Birch, ACL 2016): the adjacent pair of the lowest rank becomes one
+ * token, the leftmost first, until no pair has a rank. */
 #ifndef TITAN_WORKER_TOKENIZER_BPE_H
 #define TITAN_WORKER_TOKENIZER_BPE_H
 
@@ -12,24 +12,24 @@
 #include "worker/tokenizer/vocabulary.h"
 
 struct pair {
-    uint64_t both; /* left id << 32 | right id; PAIR_FREE: an empty place */
+    uint64_t both; /* left id << 32 | right id; PAIR_FREE = an empty slot */
     uint32_t rank;
-    int32_t id; /* what they become */
+    int32_t id; /* token of the merged pair */
 };
 #define PAIR_FREE UINT64_MAX
 
 struct bpe {
-    struct pair *pairs; /* a hash table; its size is a power of two */
+    struct pair *pairs; /* hash table; the size is a power of two */
     size_t n_pairs, size;
-    int32_t of_byte[256]; /* tokens of single bytes, -1: none */
-    bool by_bytes;        /* a word begins as its bytes; otherwise as its characters, found in the vocabulary */
-    bool byte_fallback;   /* a character that is no token becomes its bytes */
-    bool whole_words;     /* a word that is a token is that one, whatever the ranks say */
-    int32_t unknown;      /* what else is no token becomes; -1: it is left out */
-    bool fuse_unknown;    /* one for all side by side */
+    int32_t of_byte[256]; /* tokens of single bytes, -1 = none */
+    bool by_bytes;        /* a word starts as bytes; otherwise as characters found in the vocabulary */
+    bool byte_fallback;   /* a character without a token becomes its bytes */
+    bool whole_words;     /* a word that is a token becomes that token, regardless of ranks */
+    int32_t unknown;      /* for other parts without a token; -1 = they are dropped */
+    bool fuse_unknown;    /* one unknown token for adjacent ones */
 };
 
-/* Pair (left, right) becomes id. A pair that is there already gets the new rank. */
+/* Pair (left, right) becomes id. An existing pair gets the new rank. */
 titan_status bpe_add(struct bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t id,
                      struct titan_error *err) TITAN_MUST_USE;
 /* Appends the tokens of a word of n bytes, less than 2^31. Time O(n log n), memory O(n). */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* charsmap.h - the table of a SentencePiece model that says what characters become ("precompiled_charsmap"): a double
- * array (Aoe, IEEE Trans. Software Eng. 1989) from text to an offset, and the texts there. It is applied as the
- * normalizer Precompiled of `tokenizers` does. */
+/* charsmap.h - a SentencePiece model's table of character replacements ("precompiled_charsmap"): a double array (Aoe,
+ * IEEE Trans. Software Eng. 1989) from text to an offset, and the replacements there. Applied like the normalizer
+ * Precompiled of `tokenizers`. */
 #ifndef TITAN_WORKER_TOKENIZER_CHARSMAP_H
 #define TITAN_WORKER_TOKENIZER_CHARSMAP_H
 
@@ -12,11 +12,11 @@
 
 struct charsmap;
 
-/* base64: as a tokenizer.json has it. TITAN_EINVAL: it is no such table; TITAN_EUNSUPPORTED: a
- * character becomes more than 255 bytes. Any table that is accepted is safe to use. */
+/* base64: from a tokenizer.json. TITAN_EINVAL: not such a table; TITAN_EUNSUPPORTED: a replacement has more than 255
+ * bytes. Any accepted table is safe to use. */
 titan_status charsmap_open(const char *base64, struct charsmap **ret, struct titan_error *err) TITAN_MUST_USE;
 void charsmap_close(struct charsmap *m);
-/* What n bytes of valid UTF-8 become, appended. */
+/* Appends the replacement of n bytes of valid UTF-8. */
 titan_status charsmap_apply(const struct charsmap *m, const char *text, size_t n, struct buf *out) TITAN_MUST_USE;
 
 #endif

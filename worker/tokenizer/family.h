@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* family.h - what a file of ranks (tiktoken's form) does not hold: how text is cut in front of it, and which special
- * tokens go with it. Published families have names; their files are known by their content. */
+/* family.h - data missing in a file of ranks (tiktoken's form): the split pattern and the special tokens. Published
+ * families have names; their files are recognized by content. */
 #ifndef TITAN_WORKER_TOKENIZER_FAMILY_H
 #define TITAN_WORKER_TOKENIZER_FAMILY_H
 
@@ -10,25 +10,25 @@
 
 #define FAMILY_NAMES "gpt2, cl100k, o200k, llama3, llama4, qwen"
 
-/* Special tokens with ids one behind the other. */
+/* Special tokens with consecutive ids. */
 struct special_run {
-    int32_t id; /* of the first, where the family's own file has it */
+    int32_t id; /* of the first token, in the family's own file */
     const char *name;
-    int32_t from, n; /* n > 0: name, a number from `from` on, and "|>" */
+    int32_t from, n; /* n > 0: tokens are name, a number from `from` on, and "|>" */
 };
 
 struct family {
     const char *name, *pattern;
-    bool normal_form; /* text is brought to normal form C first */
-    int32_t ranks;    /* so many are in the family's own file */
+    bool normal_form; /* text is first converted to normal form C */
+    int32_t ranks;    /* number of ranks in the family's own file */
     const struct special_run *special;
     size_t n_special;
-    int32_t bos, eos; /* among the special tokens; TOKEN_NONE: nothing */
+    int32_t bos, eos; /* among the special tokens; TOKEN_NONE = none */
 };
 
-/* NULL: no family has that name. */
+/* NULL = no family of that name. */
 const struct family *family_find(const char *name);
-/* The family that a published file of ranks is of, by its SHA-256; NULL: it is none of them. */
+/* The family of a published file of ranks, by its SHA-256; NULL = none. */
 const struct family *family_of_file(const void *bytes, size_t n);
 
 #endif

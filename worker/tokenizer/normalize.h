@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* normalize.h - what is done to a text before it is cut into words. */
+/* normalize.h - changes to a text before it is split into words. */
 #ifndef TITAN_WORKER_TOKENIZER_NORMALIZE_H
 #define TITAN_WORKER_TOKENIZER_NORMALIZE_H
 
@@ -13,22 +13,22 @@
 #include "worker/tokenizer/unicode.h"
 
 enum normalize_kind {
-    NORMALIZE_FORM,        /* a normal form */
-    NORMALIZE_REPLACE,     /* every `from` becomes `to` */
-    NORMALIZE_PATTERN,     /* so does every match of a pattern */
-    NORMALIZE_PREPEND,     /* `to` goes in front */
-    NORMALIZE_PREFIX,      /* `to` goes in front of a text that does not begin with it */
-    NORMALIZE_PREFIX_1,    /* the same, at the very beginning of a text only */
-    NORMALIZE_PREFIX_WORD, /* in front of each word that does not, in place of the white space around it */
-    NORMALIZE_STRIP_LEFT,  /* white space at the beginning goes, */
-    NORMALIZE_STRIP_RIGHT, /* at the end */
-    NORMALIZE_LOWER,       /* small letters */
-    NORMALIZE_CLEAN,       /* control characters go, white space becomes spaces: BERT */
-    NORMALIZE_IDEOGRAPHS,  /* spaces around each Chinese character: BERT */
-    NORMALIZE_ACCENTS,     /* nonspacing marks go */
-    NORMALIZE_MARKS,       /* all marks go */
-    NORMALIZE_NMT,         /* control characters go, marks of direction and the like become spaces: SentencePiece */
-    NORMALIZE_CHARSMAP     /* a table of a SentencePiece model */
+    NORMALIZE_FORM,        /* convert to a normal form */
+    NORMALIZE_REPLACE,     /* replace every `from` by `to` */
+    NORMALIZE_PATTERN,     /* replace every match of a pattern by `to` */
+    NORMALIZE_PREPEND,     /* prepend `to` */
+    NORMALIZE_PREFIX,      /* prepend `to` unless the text begins with it */
+    NORMALIZE_PREFIX_1,    /* the same, only at the very beginning of a text */
+    NORMALIZE_PREFIX_WORD, /* prepend `to` to each word without it, in place of the white space around the word */
+    NORMALIZE_STRIP_LEFT,  /* remove white space at the beginning */
+    NORMALIZE_STRIP_RIGHT, /* remove white space at the end */
+    NORMALIZE_LOWER,       /* convert to lower case */
+    NORMALIZE_CLEAN,       /* remove control characters, turn white space into spaces: BERT */
+    NORMALIZE_IDEOGRAPHS,  /* put spaces around each Chinese character: BERT */
+    NORMALIZE_ACCENTS,     /* remove nonspacing marks */
+    NORMALIZE_MARKS,       /* remove all marks */
+    NORMALIZE_NMT,         /* remove control characters, turn direction marks and the like into spaces: SentencePiece */
+    NORMALIZE_CHARSMAP     /* apply a table of a SentencePiece model */
 };
 
 struct normalize_step {
@@ -39,19 +39,19 @@ struct normalize_step {
     struct charsmap *charsmap; /* owned */
 };
 
-/* All zero does nothing. */
+/* Zeroed = no change. */
 struct normalizer {
     struct normalize_step *steps;
     size_t n, cap;
 };
 
-/* The step's texts are copied; its pattern and its table become the normalizer's, also on failure. */
+/* Copies the step's texts; takes over its pattern and table, also on failure. */
 titan_status normalize_add(struct normalizer *m, struct normalize_step step, struct titan_error *err) TITAN_MUST_USE;
-/* Turns *n bytes of valid UTF-8 at *text, not 0, into what the steps make of them, which lies there or in one of the
- * two buffers. first: the text begins here. TITAN_ELIMIT: a pattern takes too long on this text. */
+/* Applies the steps to *n bytes of valid UTF-8 at *text; *n is not 0. The result stays there or lies in one of the two
+ * buffers. first: this is the beginning of the text. TITAN_ELIMIT: a pattern takes too long on this text. */
 titan_status normalize_text(const struct normalizer *m, bool first, const char **text, size_t *n, struct buf work[2],
                             struct titan_error *err) TITAN_MUST_USE;
-/* n bytes of text with `to` in place of every `from`, not empty, appended. */
+/* Appends n bytes of text with every `from` replaced by `to`; from is not empty. */
 titan_status normalize_replace(const char *text, size_t n, const char *from, const char *to,
                                struct buf *out) TITAN_MUST_USE;
 void normalize_free(struct normalizer *m);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenize.h - a text's tokens, shown. */
+/* tokenize.h - shows a text's tokens. */
 #ifndef TITAN_WORKER_TOKENIZER_TOKENIZE_H
 #define TITAN_WORKER_TOKENIZER_TOKENIZE_H
 

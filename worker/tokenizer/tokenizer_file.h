@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer_file.h - a tokenizer.json while it is read, for the files that read its parts. */
+/* tokenizer_file.h - state of reading a tokenizer.json, for the files that read its parts. */
 #ifndef TITAN_WORKER_TOKENIZER_TOKENIZER_FILE_H
 #define TITAN_WORKER_TOKENIZER_TOKENIZER_FILE_H
 
@@ -13,20 +13,20 @@
 
 struct tokenizer_file {
     struct tokenizer *t;
-    bool byte_level;   /* words are spelled in the alphabet of bytes */
-    bool cut;          /* a pre-tokenizer has been read that cuts */
-    bool cut_at_space; /* that one is WhitespaceSplit, the only one */
-    bool *special;     /* by id: an added token that is text where a text has it; owned */
+    bool byte_level;   /* words are spelled in the byte-level alphabet */
+    bool cut;          /* a pre-tokenizer that splits was read */
+    bool cut_at_space; /* it is WhitespaceSplit, and the only one */
+    bool *special;     /* by id: an added token that stays text within a text; owned */
     size_t n_special;
     struct titan_error *err;
 };
 
 typedef titan_status (*tokenizer_file_part)(struct tokenizer_file *f, const struct json *part, const char *type);
 
-/* TITAN_EUNSUPPORTED: what is of a type that is not among the known ones. */
+/* TITAN_EUNSUPPORTED: `what` has an unknown type; known lists the known types. */
 titan_status tokenizer_file_unknown(const struct tokenizer_file *f, const char *what, const char *type,
                                     const char *known) TITAN_MUST_USE;
-/* Calls read for a part of the file, or for each part of a Sequence, which holds them under `list`. */
+/* Calls read for a part of the file, or for each part of a Sequence (in its member `list`). */
 titan_status tokenizer_file_each(struct tokenizer_file *f, const struct json *part, const char *what, const char *list,
                                  tokenizer_file_part read) TITAN_MUST_USE;
 /* pattern: {"String": text} or {"Regex": text}. */
@@ -34,7 +34,7 @@ titan_status tokenizer_file_pattern(struct tokenizer_file *f, const struct json 
                                     const char **ret) TITAN_MUST_USE;
 bool tokenizer_file_flag(const struct json *part, const char *key, bool fallback);
 
-/* What is done to a text before the model has it. */
+/* Reads the changes to a text before the model. */
 titan_status tokenizer_file_normalizer(struct tokenizer_file *f, const struct json *part,
                                        const char *type) TITAN_MUST_USE;
 titan_status tokenizer_file_pre_tokenizer(struct tokenizer_file *f, const struct json *part,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unicode.h - what is known of code points: their general category, of Unicode 16, and normal forms (UAX 15), sets and
- * small letters of the older Unicode that the normalizers of `tokenizers` know; characters that came later are left as
- * they are. */
+/* unicode.h - properties of code points. General categories are Unicode 16's. Normal forms (UAX 15), sets and lower
+ * case are of the older Unicode in the normalizers of `tokenizers`; later characters are left unchanged. */
 #ifndef TITAN_WORKER_TOKENIZER_UNICODE_H
 #define TITAN_WORKER_TOKENIZER_UNICODE_H
 
@@ -32,7 +31,7 @@ struct category_range { /* from this code point to the next entry's */
 };
 const struct category_range *unicode_categories(size_t *ret_n);
 
-/* The code point at p, which is valid UTF-8, and its bytes. */
+/* The code point at p (valid UTF-8), and its size in bytes. */
 static inline uint32_t utf8_code(const unsigned char *p, size_t *ret_len)
 {
     if (p[0] < 0x80) {
@@ -51,38 +50,38 @@ static inline uint32_t utf8_code(const unsigned char *p, size_t *ret_len)
     return (uint32_t)(p[0] & 0x07) << 18 | (uint32_t)(p[1] & 0x3f) << 12 | (uint32_t)(p[2] & 0x3f) << 6 | (p[3] & 0x3f);
 }
 
-/* n bytes at text with U+FFFD in the place of each maximal part that is no UTF-8 (Unicode, chapter 3, "U+FFFD
- * Substitution of Maximal Subparts"), appended. */
+/* Appends n bytes of text with U+FFFD for each maximal invalid part of UTF-8 (Unicode, chapter 3, "U+FFFD Substitution
+ * of Maximal Subparts"). */
 titan_status unicode_mend(const char *text, size_t n, struct buf *out) TITAN_MUST_USE;
 
 enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
-/* Bytes of valid text in front of the first character that the form may change, or may change what precedes it. */
+/* Size of the prefix of valid text that the form surely leaves unchanged. */
 size_t unicode_kept(enum unicode_form form, const char *text, size_t n);
-/* A normal form (UAX 15) of valid text, appended. */
+/* Appends a normal form (UAX 15) of valid text. */
 titan_status unicode_normalize(enum unicode_form form, const char *text, size_t n, struct buf *out) TITAN_MUST_USE;
 
 struct code_range {
     uint32_t first, last;
 };
 enum unicode_set {
-    UNICODE_CONTROLS,    /* controls, formats and what is no character, without tab and ends of lines */
+    UNICODE_CONTROLS,    /* controls, formats and non-characters, without tab and line ends */
     UNICODE_ACCENTS,     /* nonspacing marks */
-    UNICODE_PUNCTUATION, /* ASCII's signs, and general categories P */
+    UNICODE_PUNCTUATION, /* ASCII punctuation and symbols, and general categories P */
     UNICODE_MARKS        /* all marks */
 };
 const struct code_range *unicode_ranges(enum unicode_set set, size_t *ret_n);
 bool unicode_has(enum unicode_set set, uint32_t code);
-/* White_Space, as patterns know it behind \s. */
+/* White_Space, as \s in patterns. */
 bool unicode_is_space(uint32_t code);
-/* Of n bytes of valid text: those of white space at its beginning, and those in front of the white space at its end. */
+/* For n bytes of valid text: size of the white space at its start, and size without the white space at its end. */
 size_t unicode_leading_space(const char *text, size_t n);
 size_t unicode_without_trailing_space(const char *text, size_t n);
-/* Part of a word, as \w of regular expressions in Rust: alphabetic, marks, decimal digits, connecting signs, joiners.
- */
+/* Part of a word, as \w of regular expressions in Rust: alphabetic, marks, decimal digits, connecting punctuation,
+ * joiners. */
 bool unicode_is_word(uint32_t code);
 /* The last character of n > 0 bytes of valid text. */
 uint32_t unicode_last(const char *text, size_t n, size_t *ret_len);
-/* The small letter of a capital one, appended as UTF-8; every other character as it is. */
+/* Appends the lower case of a character as UTF-8; other characters unchanged. */
 titan_status unicode_lower(uint32_t code, struct buf *out) TITAN_MUST_USE;
 
 #endif

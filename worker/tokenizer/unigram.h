@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unigram.h - the unigram language model (Kudo, ACL 2018, arXiv 1804.10959): of all ways to cut a word into tokens, the
- * one with the largest sum of their log probabilities. */
+/* unigram.h - the unigram language model (Kudo, ACL 2018, arXiv 1804.10959): splits a word into the tokens with the
+ * largest sum of log probabilities. */
 #ifndef TITAN_WORKER_TOKENIZER_UNIGRAM_H
 #define TITAN_WORKER_TOKENIZER_UNIGRAM_H
 
@@ -13,7 +13,7 @@
 #include "worker/tokenizer/vocabulary.h"
 
 struct edge {
-    uint64_t from; /* node << 8 | byte; EDGE_FREE: an empty place */
+    uint64_t from; /* node << 8 | byte; EDGE_FREE = an empty slot */
     uint32_t to;
 };
 #define EDGE_FREE UINT64_MAX
@@ -21,21 +21,21 @@ struct edge {
 struct unigram {
     double *scores; /* log probabilities, by id */
     size_t n_scores, cap_scores;
-    double unknown_score; /* of a character that no token is, 10 below the lowest one */
-    int32_t unknown;      /* what several of them side by side become */
-    bool byte_fallback;   /* or their bytes, where each has a token */
-    int32_t of_byte[256]; /* -1: it has none */
+    double unknown_score; /* of a character without a token, 10 below the lowest score */
+    int32_t unknown;      /* for adjacent characters without a token */
+    bool byte_fallback;   /* use their bytes instead, if each has a token */
+    int32_t of_byte[256]; /* -1 = none */
 
-    struct edge *edges; /* a tree of the tokens' bytes: a hash table, its size is a power of two */
+    struct edge *edges; /* trie of the tokens' bytes, as a hash table; the size is a power of two */
     size_t n_edges, size;
-    int32_t *ids; /* by node: the token that ends there; -1: none does */
+    int32_t *ids; /* by node: the token that ends there; -1 = none */
     size_t n_nodes, cap_nodes;
 };
 
-/* The score of a token as `tokenizers` reads it, which does not round as strtod() does. value: the one that is nearest
- * to what the file has. */
+/* A token's score as `tokenizers` reads it, without strtod()'s rounding. value: the double nearest to the file's
+ * number. */
 double unigram_score(double value);
-/* A token that is looked for in words. */
+/* Adds a token to search for in words. */
 titan_status unigram_add(struct unigram *u, const char *token, size_t n, int32_t id,
                          struct titan_error *err) TITAN_MUST_USE;
 /* Appends the tokens of a word of n bytes of valid UTF-8, less than 2^31. Time O(n x longest token), memory O(n). */

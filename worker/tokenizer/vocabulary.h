@@ -10,7 +10,7 @@
 #include "base/buf.h"
 #include "base/error.h"
 
-/* Ids are below it: a file that names a larger one is refused. */
+/* Bound of the ids: a file with a larger id is refused. */
 #define VOCABULARY_MAX (1 << 24)
 
 struct token {
@@ -20,11 +20,11 @@ struct token {
 };
 
 struct token_place {
-    int32_t id;   /* -1: free */
-    uint32_t tag; /* of the hash: others are told by it, without a look at their bytes */
+    int32_t id;   /* -1 = free */
+    uint32_t tag; /* part of the hash: tells entries apart without a look at their bytes */
 };
 
-/* All zero is an empty one. */
+/* Zeroed = empty. */
 struct vocabulary {
     struct token *tokens;      /* by id */
     size_t n, cap;             /* ids are below n */
@@ -34,16 +34,16 @@ struct vocabulary {
     size_t indexed;
 };
 
-/* Token `id` is these bytes. TITAN_EINVAL: id is out of range or taken. */
+/* Sets the bytes of token `id`. TITAN_EINVAL: id is out of range or taken. */
 titan_status vocabulary_put(struct vocabulary *v, int64_t id, const char *bytes, size_t len,
                             struct titan_error *err) TITAN_MUST_USE;
-/* Lets vocabulary_find() find token `id`. TITAN_EINVAL: another one has the same bytes. */
+/* Lets vocabulary_find() find token `id`. TITAN_EINVAL: another token has the same bytes. */
 titan_status vocabulary_index(struct vocabulary *v, int32_t id, struct titan_error *err) TITAN_MUST_USE;
-/* The id of a token with these bytes; -1: there is none. */
+/* The id of the token with these bytes; -1 = none. */
 int32_t vocabulary_find(const struct vocabulary *v, const void *bytes, size_t len);
-/* They will be looked for soon. */
+/* Prefetches for a lookup of these bytes. */
 void vocabulary_prefetch(const struct vocabulary *v, const void *bytes, size_t len);
-/* The bytes of a token; NULL: id is none. */
+/* The bytes of a token; NULL = no such token. */
 static inline const char *vocabulary_bytes(const struct vocabulary *v, int64_t id, size_t *ret_len)
 {
     if (id < 0 || (size_t)id >= v->n || !v->tokens[id].there)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peers.h - which peers are still there: the connections over which a communicator was formed stay open while it lives.
+/* peers.h - detects lost peers: the connections that formed a communicator stay open while it lives.
  *
  * NCCL sees a dead peer late or, over shared memory and NVLink, never. A process's connections end with it, within a
- * millisecond on a host, so rank 0 learns of every other rank and tells them. A rank that leaves in order says so
- * first. The loss of a whole node ends no connection: that is the agents' to find. Any thread. */
+ * millisecond on a host. So rank 0 notices the loss of any rank and notifies the others. A rank that leaves in order
+ * sends a farewell first. The loss of a whole node ends no connection: agents detect that. Any thread. */
 #ifndef TITAN_WORKER_COMM_NCCL_PEERS_H
 #define TITAN_WORKER_COMM_NCCL_PEERS_H
 
@@ -15,13 +15,13 @@ struct nccl_peers;
 
 /* For up to n connections. */
 titan_status nccl_peers_open(int n, struct nccl_peers **ret, struct titan_error *err) TITAN_MUST_USE;
-/* Takes the connection to a rank; an older one to it is closed. */
+/* Takes the connection to a rank; closes an older one to it. */
 void nccl_peers_add(struct nccl_peers *p, int fd, int rank);
-/* A rank that vanished or has failed since the last call, or -1. NULL: -1. */
+/* A rank lost or failed since the last call; -1 = none. p NULL: -1. */
 int nccl_peers_lost(struct nccl_peers *p);
-/* Tell the others that this rank has failed. NULL is fine. */
+/* Notifies the others that this rank failed. NULL is fine. */
 void nccl_peers_notify(struct nccl_peers *p);
-/* Ends the connections; well: after taking leave. NULL is fine. */
+/* Ends the connections; well: sends a farewell first. NULL is fine. */
 void nccl_peers_close(struct nccl_peers *p, bool well);
 
 #endif

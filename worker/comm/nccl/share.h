@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* share.h - rank 0 of an epoch hands the others NCCL's unique id, over a connection to its listener. */
+/* share.h - rank 0 of an epoch gives the others NCCL's unique id, over a connection to its listener. */
 #ifndef TITAN_WORKER_COMM_NCCL_SHARE_H
 #define TITAN_WORKER_COMM_NCCL_SHARE_H
 
@@ -9,8 +9,8 @@
 #include "worker/comm/nccl/peers.h"
 
 /* Collective over config's members: afterwards data (bytes, at most NCCL_SHARE_MAX) is rank 0's on every rank. Each
- * guest says identity with communicator id, epoch and rank; one that says anything else is dropped. With no addresses
- * in config all ranks are on this host and meet at an abstract Unix socket named after the communicator. Ends with
+ * guest identifies itself with communicator id, epoch and rank; a guest with other values is dropped. Without addresses
+ * in config, all ranks are on this host and meet at an abstract Unix socket named after the communicator. Ends with
  * TITAN_ETIMEDOUT at deadline_ns (clock_mono_ns) and with TITAN_EREVOKED when *abort_flag (may be NULL) is set. */
 #define NCCL_SHARE_MAX 256
 titan_status nccl_share(const struct comm_config *config, const atomic_int *abort_flag, int64_t deadline_ns, void *data,

@@ -8,9 +8,9 @@
 struct flow {
     enum channel_end end;
     int peer;
-    unsigned char *at; /* what is sent (only read), or where it goes */
+    unsigned char *at; /* data to send (only read), or the destination */
     size_t left;
-    int after; /* the flow before it through the same end of the same channel; -1 = none */
+    int after; /* the previous flow through the same end of the same channel; -1 = none */
 };
 
 static inline struct flow flow_out(const void *data, size_t bytes, int to)
@@ -22,8 +22,8 @@ static inline struct flow flow_in(void *data, size_t bytes, int from)
     return (struct flow){.end = CHANNEL_RECV, .peer = from, .at = data, .left = bytes, .after = -1};
 }
 
-/* Until all have come to their end. No flow waits for another but by `after`, so members may begin theirs in any order
- * between channels. */
+/* Runs all flows to their end. A flow waits for another only by `after`, so members may begin flows of different
+ * channels in any order. */
 titan_status flows_run(struct segment *seg, struct flow *flows, int n, struct titan_error *err) TITAN_MUST_USE;
 
 #endif
