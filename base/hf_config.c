@@ -13,6 +13,7 @@
 #include "base/recipe_keys.h"
 
 #define CONFIG_BYTES_MAX ((size_t)1 << 20)
+#define ROPE_POSITIONS_MAX 0x1p30
 #define GEMMA_HEAD 256
 #define GEMMA_GELU "gelu_pytorch_tanh"
 #define ATTENTION_CAP "attn_logit_softcapping"
@@ -304,7 +305,7 @@ static titan_status read_rope_local(const struct json *root, const struct json *
 static titan_status read_rope(const struct json *root, const struct hf_family *f, int64_t positions,
                               struct model_dims *d, struct titan_error *err)
 {
-    static const char *const rules[] = {"llama3", "yarn", "linear"};
+    static const char *const rules[] = {"llama3", "yarn", "linear", "dynamic"};
     const struct json *p = json_get(root, "rope_parameters"), *scaling = json_get(root, "rope_scaling");
     if (f->rope_local_theta > 0 && d->sliding_window > 0)
         TRY(read_rope_local(root, p, f, d, err));
@@ -322,12 +323,15 @@ static titan_status read_rope(const struct json *root, const struct hf_family *f
         rule++;
     if (rule == ARRAY_SIZE(rules) && strcmp(type, "default") != 0)
         return titan_fail(err, TITAN_EUNSUPPORTED,
-                          "'rope_type' is \"%.32s\"; \"llama3\", \"yarn\" and \"linear\" are supported", type);
+                          "'rope_type' is \"%.32s\"; \"llama3\", \"yarn\", \"linear\" and \"dynamic\" are supported",
+                          type);
     (void)snprintf(d->rope_scaling, sizeof d->rope_scaling, "%s", rule < ARRAY_SIZE(rules) ? rules[rule] : "none");
-    return rule == 0   ? read_llama3(from, d, err)
-           : rule == 1 ? read_yarn(from, positions, d, err)
-           : rule == 2 ? read_real(from, "factor", 0, &d->rope_factor, err)
-                       : TITAN_OK;
+    if (rule == 3)
+        d->rope_original_length = positions;
+    return rule == 0                ? read_llama3(from, d, err)
+           : rule == 1              ? read_yarn(from, positions, d, err)
+           : rule == 2 || rule == 3 ? read_real(from, "factor", 0, &d->rope_factor, err)
+                                    : TITAN_OK;
 }
 
 /* DeepSeek V3 scores a group by its best two experts, V2 by the best one, where it has groups at all. */
@@ -418,6 +422,9 @@ static titan_status read_dims(const struct json *root, const struct hf_family *f
     TRY(read_traits(root, f, d, err));
     TRY(read_window(root, f, d, err));
     TRY(read_rope(root, f, c->positions, d, err));
+    if (strcmp(d->rope_scaling, "dynamic") == 0 &&
+        d->rope_factor > 1) /* "max_position_embeddings" is where it begins */
+        c->positions = (int64_t)MIN((double)c->positions * d->rope_factor, ROPE_POSITIONS_MAX);
     if (f->experts != HF_DENSE)
         TRY(read_experts(root, f, d, err));
     return f->experts == HF_SIGMOID || f->experts == HF_SOFTMAX
@@ -623,7 +630,7 @@ static void put_rope_scaling(struct json_writer *w, const struct model_dims *d)
     json_begin_object(w, "rope_scaling");
     json_put_string(w, "rope_type", rule);
     json_put_real(w, "factor", d->rope_factor);
-    if (strcmp(rule, "linear") == 0) {
+    if (strcmp(rule, "linear") == 0 || strcmp(rule, "dynamic") == 0) {
         json_end_object(w);
         return;
     }
@@ -782,7 +789,9 @@ void hf_config_put(struct json_writer *w, const struct hf_family *f, const struc
     json_put_int(w, "hidden_size", d->dim);
     json_put_real(w, "initializer_range", 0.02);
     json_put_int(w, "intermediate_size", f->experts == HF_MIXTRAL ? d->moe_hidden : d->ffn_hidden);
-    json_put_int(w, "max_position_embeddings", positions);
+    /* The length that a dynamic base grows beyond. */
+    json_put_int(w, "max_position_embeddings",
+                 strcmp(rope_rule(d), "dynamic") == 0 ? d->rope_original_length : positions);
     json_put_int(w, "num_attention_heads", d->n_heads);
     json_put_int(w, "num_hidden_layers", d->n_layers);
     json_put_int(w, "num_key_value_heads", d->n_kv_heads);

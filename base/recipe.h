@@ -30,8 +30,8 @@ struct model_dims {
     int64_t head_dim; /* of queries and keys; dim / n_heads unless the flavor says otherwise */
     double rope_theta, norm_eps;
     /* How rotary frequencies are stretched for longer sequences: "none", "llama3", "yarn" (Peng et al. 2023,
-     * arXiv:2309.00071), "linear" (positions are divided by rope_factor), "auto" until it is resolved. 0 in what a
-     * rule does not use. */
+     * arXiv:2309.00071), "linear" (positions are divided by rope_factor), "dynamic" (the base grows with the length of
+     * sequences), "auto" until it is resolved. 0 in what a rule does not use. */
     char rope_scaling[8];
     double rope_factor;
     int64_t rope_original_length;

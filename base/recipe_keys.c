@@ -102,10 +102,11 @@ const struct recipe_key recipe_keys[] = {
     {.section = "model", .name = "norm_eps", .type = KEY_REAL, AT(model.dims.norm_eps), .min = 0, .above_min = true,
      .max = 1, .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .doc = "Epsilon of RMSNorm."},
     {.section = "model", .name = "rope_scaling", .type = KEY_STRING, AT(model.dims.rope_scaling),
-     .choices = "none|auto|llama3|yarn|linear", .yes_no = "llama3|none", .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR,
+     .choices = "none|auto|llama3|yarn|linear|dynamic", .yes_no = "llama3|none", .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR,
      .doc = "Rule that stretches the rotary frequencies for sequences longer than rope_original_length. \"auto\": "
             "\"yarn\" where training.seq_len is longer, otherwise \"none\", as TorchTitan has it for DeepSeek V3. "
-            "\"linear\": positions are divided by rope_factor."},
+            "\"linear\": positions are divided by rope_factor. \"dynamic\": where training.seq_len is longer, the base is "
+            "stretched with it, by rope_factor."},
     TRAIT("rope_factor", KEY_REAL, rope_factor, "How many times longer sequences become. llama3: 8 unless given."),
     DIM("rope_original_length", rope_original_length, 0, 1 << 30, "Length that the frequencies were made for. llama3: "
         "8192 unless given."),

@@ -137,11 +137,12 @@ static void complete_rope(struct recipe *r)
 static titan_status check_rope(const struct model_dims *d, struct titan_error *err)
 {
     bool llama = strcmp(d->rope_scaling, "llama3") == 0, yarn = strcmp(d->rope_scaling, "yarn") == 0;
+    bool dynamic = strcmp(d->rope_scaling, "dynamic") == 0;
     if (strcmp(d->rope_scaling, "linear") == 0 && d->rope_factor < 1)
         return titan_fail(err, TITAN_EINVAL,
                           "model.rope_scaling = \"linear\" needs model.rope_factor of at least 1; it is %g",
                           d->rope_factor);
-    if ((llama || yarn) && (d->rope_factor < 1 || d->rope_original_length < 1))
+    if ((llama || yarn || dynamic) && (d->rope_factor < 1 || d->rope_original_length < 1))
         return titan_fail(err, TITAN_EINVAL,
                           "model.rope_scaling = \"%s\" needs model.rope_factor of at least 1 and "
                           "model.rope_original_length above 0; they are %g and %lld",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model on a device (the CPU; TITAN_TEST_DEVICE names another) against PyTorch: initial values, loss, logits and
- * every gradient of seventeen models, 50 AdamW steps, and each gradient once more by finite differences. Values and
+ * every gradient of eighteen models, 50 AdamW steps, and each gradient once more by finite differences. Values and
  * digests: tests/golden/reference.py, and transformers_reference.py from transformers' classes. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -353,10 +353,11 @@ static void check_model(const char *name, enum dtype dt, double loss_limit, doub
 
 static void test_initial_values(void **state)
 {
-    static const char *const names[] = {
-        "tiny",         "debugmodel",     "qwen3",          "moe",        "deepseek",   "hf_llama",    "hf_qwen3_yarn",
-        "hf_qwen3_moe", "hf_deepseek_v2", "hf_deepseek_v3", "hf_granite", "hf_smollm3", "hf_glm4_moe", "hf_mistral",
-        "hf_olmo2",     "hf_gemma3",      "hf_gemma2"};
+    static const char *const names[] = {"tiny",           "debugmodel",      "qwen3",         "moe",
+                                        "deepseek",       "hf_llama",        "hf_qwen3_yarn", "hf_qwen3_moe",
+                                        "hf_deepseek_v2", "hf_deepseek_v3",  "hf_granite",    "hf_smollm3",
+                                        "hf_glm4_moe",    "hf_mistral",      "hf_olmo2",      "hf_gemma3",
+                                        "hf_gemma2",      "hf_llama_dynamic"};
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         struct fixture f;
@@ -404,6 +405,11 @@ static void test_transformers_llama(void **state)
 {
     (void)state;
     check_model("hf_llama", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_transformers_llama_dynamic(void **state)
+{
+    (void)state;
+    check_model("hf_llama_dynamic", DTYPE_F32, 1e-6, 1e-5);
 }
 static void test_transformers_qwen3_yarn(void **state)
 {
@@ -674,6 +680,7 @@ int main(void)
         quick(test_qwen3_fp32),
         quick(test_qwen3_bf16),
         quick(test_transformers_llama),
+        quick(test_transformers_llama_dynamic),
         quick(test_transformers_qwen3_yarn),
         quick(test_transformers_qwen3_moe),
         quick(test_transformers_deepseek_v2),

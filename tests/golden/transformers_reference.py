@@ -32,6 +32,9 @@ MODELS = {
     "hf_llama": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=16, ffn_hidden=96, vocab_size=256,
                      rope_theta=500.0, norm_eps=1e-5, rope_scaling="llama3", rope_factor=32.0, rope_original_length=32,
                      tied_embeddings=True),
+    # sequences that are longer than the base was made for
+    "hf_llama_dynamic": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=16, ffn_hidden=96, vocab_size=256, rope_theta=500.0,
+                             norm_eps=1e-5, rope_scaling="dynamic", rope_factor=2.0, rope_original_length=24),
     "hf_qwen3_yarn": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=24, ffn_hidden=96, vocab_size=256,
                           rope_theta=1000.0, norm_eps=1e-6, rope_scaling="yarn", rope_factor=4.0,
                           rope_original_length=16, rope_beta_fast=32.0, rope_beta_slow=1.0, qk_norm=True),
@@ -91,7 +94,7 @@ def rope(d):
         part = {"partial_rotary_factor": d["rope_dim"] / d["head_dim"]} if "rope_dim" in d else {}
         return {"rope_type": "default", "rope_theta": d["rope_theta"], **part}
     own = {"rope_type": d["rope_scaling"], "rope_theta": d["rope_theta"], "factor": d["rope_factor"]}
-    if d["rope_scaling"] == "linear":
+    if d["rope_scaling"] in ("linear", "dynamic"):
         return own
     own["original_max_position_embeddings"] = d["rope_original_length"]
     if d["rope_scaling"] == "llama3":
@@ -113,6 +116,8 @@ def build(name, d):
                    routed_scaling_factor=d.get("route_scale"), n_group=d.get("n_expert_groups"), topk_group=d.get("n_limited_groups"),
                    norm_topk_prob=d.get("normalize_scores"), q_lora_rank=d.get("q_lora_rank") or None)
     torch.manual_seed(0)
+    if name == "hf_llama_dynamic":
+        return LlamaForCausalLM(LlamaConfig(head_dim=d["head_dim"], **common | {"max_position_embeddings": d["rope_original_length"]}))
     if name == "hf_llama":
         return LlamaForCausalLM(LlamaConfig(head_dim=d["head_dim"], **common))
     if name == "hf_qwen3_moe":

@@ -43,6 +43,7 @@ MODELS = {
                                        norm_topk_prob=False, routed_scaling_factor=4.0)),
     "llama-biases": ("Llama", dict(num_key_value_heads=2, head_dim=24, attention_bias=True, mlp_bias=True)),
     "llama-linear": ("Llama", dict(num_key_value_heads=2, rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=10000.0))),
+    "llama-dynamic": ("Llama", dict(num_key_value_heads=2, max_position_embeddings=24, rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=10000.0))),
     "qwen3-biases": ("Qwen3", dict(num_key_value_heads=2, head_dim=24, attention_bias=True)),
     "mistral": ("Mistral", dict(num_key_value_heads=2, head_dim=24, sliding_window=None)),
     "mistral-window": ("Mistral", dict(num_key_value_heads=2, sliding_window=20)),

@@ -39,16 +39,21 @@ static titan_status check_experts(const struct model_dims *d, struct titan_error
     return TITAN_OK;
 }
 
+static bool is_dynamic(const struct model_dims *d)
+{
+    return strcmp(d->rope_scaling, "dynamic") == 0;
+}
+
 static titan_status check_rope(const struct model_dims *d, struct titan_error *err)
 {
     const bool llama = strcmp(d->rope_scaling, "llama3") == 0, yarn = strcmp(d->rope_scaling, "yarn") == 0;
-    const bool linear = strcmp(d->rope_scaling, "linear") == 0;
+    const bool linear = strcmp(d->rope_scaling, "linear") == 0, dynamic = is_dynamic(d);
 
     if (linear && d->rope_factor < 1)
         return titan_fail(err, TITAN_EINVAL, "model: rope_scaling \"linear\" needs rope_factor");
-    if (!llama && !yarn && !linear && d->rope_scaling[0] != '\0' && strcmp(d->rope_scaling, "none") != 0)
+    if (!llama && !yarn && !linear && !dynamic && d->rope_scaling[0] != '\0' && strcmp(d->rope_scaling, "none") != 0)
         return titan_fail(err, TITAN_EINVAL, "model: there is no rope_scaling \"%.8s\"", d->rope_scaling);
-    if ((llama || yarn) && (d->rope_factor < 1 || d->rope_original_length < 1))
+    if ((llama || yarn || dynamic) && (d->rope_factor < 1 || d->rope_original_length < 1))
         return titan_fail(err, TITAN_EINVAL, "model: rope_scaling \"%s\" needs rope_factor and rope_original_length",
                           d->rope_scaling);
     if ((llama && d->rope_high_freq_factor <= d->rope_low_freq_factor) ||
@@ -466,9 +471,20 @@ static double plain_frequency(double theta, int64_t width, int64_t pair)
     return pow(theta, -2.0 * (double)pair / (double)width);
 }
 
-static double frequency(const struct model_dims *d, int64_t width, int64_t pair)
+/* Of sequences that are longer than the frequencies were made for: the slowest pair is stretched by their share of it,
+ * times the factor, and the fastest stays. */
+static double dynamic_theta(const struct model_dims *d, int64_t width, int64_t positions)
 {
-    const double plain = plain_frequency(d->rope_theta, width, pair);
+    const double by = d->rope_factor * (double)positions / (double)d->rope_original_length - (d->rope_factor - 1);
+    return positions > d->rope_original_length && width > 2
+               ? d->rope_theta * pow(by, (double)width / (double)(width - 2))
+               : d->rope_theta;
+}
+
+static double frequency(const struct model_dims *d, int64_t width, int64_t pair, int64_t positions)
+{
+    const double theta = is_dynamic(d) ? dynamic_theta(d, width, positions) : d->rope_theta;
+    const double plain = plain_frequency(theta, width, pair);
 
     if (strcmp(d->rope_scaling, "llama3") == 0)
         return stretch_llama3(d, plain);
@@ -485,7 +501,8 @@ void model_rope_tables(const struct model *model, bool local, int64_t positions,
 
     for (int64_t i = 0; i < half; i++) {
         const bool turns = 2 * i < width;
-        const double turning = local ? plain_frequency(d->rope_local_theta, width, i) : frequency(d, width, i);
+        const double turning =
+            local ? plain_frequency(d->rope_local_theta, width, i) : frequency(d, width, i, positions);
         const double freq = turns ? turning : 0, by = turns ? magnitude : 1;
         for (int64_t p = 0; p < positions; p++) {
             cos_out[p * half + i] = (float)(by * cos((double)p * freq));

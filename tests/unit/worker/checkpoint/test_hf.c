@@ -233,6 +233,7 @@ static const struct {
     {"deepseek_v3", "model.sigmoid_scores=false model.balance_rate=0 model.normalize_scores=false"},
     {"llama3", "model.qkv_bias=true model.output_bias=true model.mlp_bias=true model.head_dim=24"},
     {"llama3", "model.rope_scaling=linear model.rope_factor=4"},
+    {"llama3", "model.rope_scaling=dynamic model.rope_factor=2 model.rope_original_length=64"},
     {"qwen3", "model.qkv_bias=true model.output_bias=true"},
     {"mistral", "model.head_dim=24"},
     {"mistral", "model.sliding_window=16"},
@@ -646,6 +647,19 @@ static void test_gemma(void **state)
     assert_true(least.rope_theta == 1e6 && least.rope_local_theta == 1e4 && least.attention_multiplier == 0);
 }
 
+/* A dynamic base begins to grow at max_position_embeddings, and the model sees factor times as many tokens. */
+static void test_dynamic_rope(void **state)
+{
+    (void)state;
+    static const char text[] = SIZED("llama") ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.5}}";
+    struct hf_config c;
+    struct titan_error err = {0};
+    assert_int_equal(hf_config_parse(text, strlen(text), &c, &err), TITAN_OK);
+    assert_string_equal(c.dims.rope_scaling, "dynamic");
+    assert_int_equal(c.dims.rope_original_length, 128);
+    assert_int_equal(c.positions, 320);
+}
+
 /* No key of config.json is one that transformers' classes refuse: null is none of a count's. */
 static void test_no_shared_experts(void **state)
 {
@@ -721,6 +735,7 @@ int main(void)
         cmocka_unit_test(test_no_class),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_gemma),
+        cmocka_unit_test(test_dynamic_rope),
         cmocka_unit_test(test_no_shared_experts),
         cmocka_unit_test_setup_teardown(test_wrong_files, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_wrong_config, make_root, remove_root),
