@@ -7,7 +7,8 @@
 
 /* Rows of a table of struct option_spec. */
 #define DATA_OPTIONS                                                                                                   \
-    {"tokenizer", 0, "T", "bytes, a tokenizer's file, or a folder with one; inspect: to decode with", WORD_FILE},      \
+    {"tokenizer", 0, "T", "bytes, a tokenizer's file, or a folder with one; inspect: to decode or count with",         \
+     WORD_FILE},                                                                                                       \
         {"pattern", 0, "P",                                                                                            \
          "of a file of ranks as tokenizer: gpt2, cl100k, o200k, llama3, llama4, qwen or a regular expression",         \
          WORD_NONE},                                                                                                   \

@@ -205,6 +205,35 @@ def masks():
     assert build.code == 0 and told["tokens_trained_on"] == answers < told["tokens"] and titanctl("data", "verify", HOME / "pairs").code == 0
 
 
+def text_is_counted():
+    """titanctl data inspect of text and JSON: documents, and tokens where a tokenizer is given; a run tells what it trains and validates on"""
+    def inspect(path, *args):
+        done = titanctl("data", "inspect", path, "-o", "json", *args)
+        assert done.code == 0, done.err
+        return json.loads(done.out)
+
+    texts = c4("counted", 40, 3)
+    (HOME / "counted/en/c4-train.00003.jsonl").write_text('{"text": 5}\n')
+    told = inspect(HOME / "counted")
+    assert told["documents"] == 40 and told["bad_records"] == 1 and "tokens" not in told, told
+    assert inspect(HOME / "counted", "--tokenizer", "bytes")["tokens"] == sum(len(t.encode()) + 1 for t in texts)
+    (HOME / "plain").mkdir()
+    for k in range(3):
+        (HOME / f"plain/{k}.txt").write_text("a line of text\n" * 40)
+    told = inspect(HOME / "plain", "--tokenizer", "bytes")
+    assert (told["documents"], told["tokens"]) == (3, 3 * 40 * 15 + 3), told
+    before = sorted(HOME.iterdir())
+    shown = titanctl("data", "inspect", HOME / "plain").out
+    assert "documents   3\n" in shown and "--tokenizer" in shown and sorted(HOME.iterdir()) == before, shown
+    keys = {**KEYS, "training.dataset_path": HOME / "plain", "training.steps": 1, "checkpoint.enable": "false", "metrics.log_samples": "false",
+            "validation.enable": "true", "validation.dataset_path": HOME / "plain/1.txt", "validation.seq_len": 32}
+    done = command(BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", *overrides(keys), "-n", 2, "--dir", HOME / "validated")
+    assert done.code == 0, done.err
+    lines = [line for line in (done.out + done.err).splitlines() if " data" in line and "found=" in line]
+    assert len(lines) == 2 and "training data" in lines[0] and "3 files" in lines[0], lines
+    assert "validation data" in lines[1] and "1.txt" in lines[1] and "1 file of text" in lines[1], lines
+
+
 def refused():
     """data a run cannot use: refused when it starts, in one line that has both sides"""
     def run(says, **keys):
@@ -236,6 +265,6 @@ def refused():
 
 
 try:
-    tap(numpy_reads_it, killed_builds, full_disk, resized_runs, masks, refused)
+    tap(numpy_reads_it, killed_builds, full_disk, resized_runs, masks, text_is_counted, refused)
 finally:
     shutil.rmtree(HOME, ignore_errors=True)

@@ -450,6 +450,7 @@ struct build {
     struct state stored; /* what titan-build.json says */
     struct shard_writer *writer;
     bool made;        /* the folder */
+    bool counts;      /* and writes nothing */
     uint64_t started; /* text bytes of the document that is under way */
     struct build_report *report;
 };
@@ -512,6 +513,10 @@ static titan_status write_ids(struct build *b, const struct piece *p, uint64_t f
 {
     titan_assert(from <= end && end <= p->n_ids);
     const uint32_t width = b->now.set.width;
+    if (b->counts) {
+        b->now.set.tokens += end - from;
+        return TITAN_OK;
+    }
     if (!b->writer) {
         char path[PATH_MAX];
         shard_path(b->opt->out, b->now.set.n, path);
@@ -531,13 +536,16 @@ static titan_status write_piece(struct build *b, const struct piece *p, struct t
         for (; bad < p->n_bads && p->bads[bad].record < document->after.record; bad++)
             TRY(write_bad(b, p, &p->bads[bad], err));
         TRY(write_ids(b, p, from, document->end, err));
-        TRY(shard_writer_end_document(b->writer, err));
+        if (b->counts)
+            b->now.set.documents++;
+        else
+            TRY(shard_writer_end_document(b->writer, err));
         b->now.set.text_bytes += b->started + document->text_bytes - bytes;
         b->started = 0;
         b->now.place = document->after;
         from = document->end;
         bytes = document->text_bytes;
-        if (shard_writer_tokens(b->writer) >= (uint64_t)b->opt->shard_tokens)
+        if (b->writer && shard_writer_tokens(b->writer) >= (uint64_t)b->opt->shard_tokens)
             TRY(finish_shard(b, err));
     }
     for (; bad < p->n_bads; bad++)
@@ -757,6 +765,9 @@ static void fill_report(const struct build *b, const struct state *s)
 {
     struct build_report *r = b->report;
     r->files = b->in.files.n;
+    r->bytes = b->in.files.bytes;
+    for (size_t i = 0; i < b->in.files.n; i++)
+        r->line_files += b->in.lines[i];
     r->documents = s->set.documents;
     r->tokens = s->set.tokens;
     r->text_bytes = s->set.text_bytes;
@@ -776,7 +787,7 @@ static titan_status give_up(struct build *b, titan_status status)
     return status;
 }
 
-static titan_status build_all(struct build *b, struct titan_error *err)
+static titan_status list_all(struct build *b, struct titan_error *err)
 {
     if (eos_of(b->opt) == TOKEN_NONE) {
         (void)titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has no end of text (eos_token), which separates documents",
@@ -786,6 +797,23 @@ static titan_status build_all(struct build *b, struct titan_error *err)
     }
     TRY(inputs_list(b->opt, &b->in, err));
     b->report->left_out = b->in.files.left_out;
+    return TITAN_OK;
+}
+
+static titan_status count_all(struct build *b, struct titan_error *err)
+{
+    TRY(list_all(b, err));
+    prepare_set(b);
+    TRY(run_pipeline(b, err));
+    if (b->now.set.tokens == 0)
+        return refuse_empty(b, err);
+    fill_report(b, &b->now);
+    return TITAN_OK;
+}
+
+static titan_status build_all(struct build *b, struct titan_error *err)
+{
+    TRY(list_all(b, err));
     struct stat st;
     b->made = lstat(b->opt->out, &st) < 0;
     _cleanup_fd_ int folder = -1; /* locked */
@@ -806,16 +834,26 @@ static titan_status build_all(struct build *b, struct titan_error *err)
     return TITAN_OK;
 }
 
-titan_status data_build(const struct build_options *options, struct build_report *ret, struct titan_error *err)
+static titan_status run_build(struct build *b, struct titan_error *err)
 {
     struct titan_error local = {0};
-    struct build b = {.opt = options, .report = ret};
-    titan_assert(options->n_inputs > 0 && options->shard_tokens > 0 && options->tokenizer);
-    *ret = (struct build_report){0};
-    const titan_status status = build_all(&b, err ? err : &local);
-    shard_writer_abandon(b.writer);
-    shard_set_clear(&b.now.set);
-    shard_set_clear(&b.stored.set);
-    inputs_clear(&b.in);
+    titan_assert(b->opt->n_inputs > 0 && b->opt->tokenizer);
+    *b->report = (struct build_report){0};
+    const titan_status status = (b->counts ? count_all : build_all)(b, err ? err : &local);
+    shard_writer_abandon(b->writer);
+    shard_set_clear(&b->now.set);
+    shard_set_clear(&b->stored.set);
+    inputs_clear(&b->in);
     return status;
+}
+
+titan_status data_build(const struct build_options *options, struct build_report *ret, struct titan_error *err)
+{
+    titan_assert(options->shard_tokens > 0);
+    return run_build(&(struct build){.opt = options, .report = ret}, err);
+}
+
+titan_status data_count(const struct build_options *options, struct build_report *ret, struct titan_error *err)
+{
+    return run_build(&(struct build){.opt = options, .report = ret, .counts = true}, err);
 }

@@ -57,7 +57,8 @@ struct build_options {
 };
 
 struct build_report {
-    uint64_t files; /* number of files read */
+    uint64_t files, bytes; /* files read, and their bytes on disk */
+    uint64_t line_files;   /* files of JSON lines among them */
     struct data_left_out left_out;
     uint64_t replaced; /* bytes of invalid UTF-8 */
     uint64_t documents, tokens, text_bytes, bad_records, shards;
@@ -77,6 +78,9 @@ titan_status data_build(const struct build_options *options, struct build_report
 titan_status data_build_inputs(const struct build_options *options, uint64_t *ret_hash, uint64_t *ret_bytes,
                                struct titan_error *err) TITAN_MUST_USE;
 
+/* Counts what data_build would write. Writes nothing; out and shard_tokens are not read. shards: 0. */
+titan_status data_count(const struct build_options *options, struct build_report *ret,
+                         struct titan_error *err) TITAN_MUST_USE;
 /* Does the file's name mean JSON lines? */
 bool data_build_reads_lines(const char *path);
 

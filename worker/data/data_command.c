@@ -54,6 +54,25 @@ static void on_progress(void *arg, const struct build_progress *now)
     draw(line, now, (double)(at - line->began_ns) / 1e9);
 }
 
+static struct progress_line begin_progress(void)
+{
+    const int64_t now = clock_mono_ns();
+    return (struct progress_line){.live = isatty(STDERR_FILENO), .began_ns = now, .shown_ns = now};
+}
+
+static void end_progress(const struct progress_line *line)
+{
+    if (line->live && line->shown)
+        (void)fputs("\r\033[K", stderr);
+}
+
+/* Threads that work at once. */
+static int processors(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? MIN(CPU_COUNT(&set), 1024) : 1;
+}
+
 /* --- build -------------------------------------------------------------------------------------------------------- */
 
 static titan_status read_format(const struct args *args, enum build_files *ret, struct titan_error *err)
@@ -158,8 +177,7 @@ static titan_status build(const struct args *args, struct titan_error *err)
     int64_t threads;
     int32_t eos;
     bool json;
-    struct progress_line line = {.live = isatty(STDERR_FILENO), .began_ns = clock_mono_ns()};
-    line.shown_ns = line.began_ns;
+    struct progress_line line = begin_progress();
     struct build_options o = {.inputs = (const char *const *)args->words + 1,
                               .n_inputs = args->n - 1,
                               .out = args_text(args, "out", NULL),
@@ -179,9 +197,7 @@ static titan_status build(const struct args *args, struct titan_error *err)
     TRY(read_json(args, &json, err));
     TRY(read_format(args, &o.files, err));
     TRY(read_encoding(args, &o.encoding, err));
-    cpu_set_t set;
-    const int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-    TRY(args_int(args, "threads", 1, 1024, MIN(cores, 1024), &threads, err));
+    TRY(args_int(args, "threads", 1, 1024, processors(), &threads, err));
     TRY(args_int(args, "shard-tokens", 1, INT64_C(1) << 40, BUILD_SHARD_TOKENS, &o.shard_tokens, err));
     TRY(tokenizer_open_as(o.tokenizer_name, args_text(args, "pattern", NULL), &tokenizer, err));
     o.threads = (int)threads;
@@ -196,8 +212,7 @@ static titan_status build(const struct args *args, struct titan_error *err)
     if (status == TITAN_OK)
         status = data_build(&o, &report, err);
     tokenizer_close(tokenizer);
-    if (line.live && line.shown)
-        (void)fputs("\r\033[K", stderr);
+    end_progress(&line);
     TRY(status);
     (json ? print_report_json : print_report)(&report, o.out, (double)(clock_mono_ns() - line.began_ns) / 1e9);
     return TITAN_OK;
@@ -208,15 +223,21 @@ static titan_status build(const struct args *args, struct titan_error *err)
 static titan_status inspect(const struct args *args, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct progress_line line = begin_progress();
     struct inspect_options o = {.path = args->words[1],
                                 .tokenizer = args_text(args, "tokenizer", NULL),
-                                .pattern = args_text(args, "pattern", NULL)};
+                                .pattern = args_text(args, "pattern", NULL),
+                                .threads = processors(),
+                                .progress = on_progress,
+                                .progress_arg = &line};
     int64_t seed;
     TRY(read_json(args, &o.json, err));
     TRY(args_int(args, "sample", 0, 1000000, 3, &o.samples, err));
     TRY(args_int(args, "seed", 0, INT64_MAX, 0, &seed, err));
     o.seed = (uint64_t)seed;
-    TRY(data_inspect(&o, &text, err));
+    const titan_status status = data_inspect(&o, &text, err);
+    end_progress(&line);
+    TRY(status);
     (void)fputs(text.data, stdout);
     return TITAN_OK;
 }

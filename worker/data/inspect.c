@@ -12,7 +12,6 @@
 #include "base/rng.h"
 #include "base/units.h"
 #include "base/utf8.h"
-#include "worker/data/data_build.h"
 #include "worker/data/formats.h"
 #include "worker/data/shard.h"
 #include "worker/tokenizer/tokenizer.h"
@@ -28,6 +27,7 @@ struct inspection {
     const char *what;
     struct tokenizer *tokenizer; /* NULL: none that fits */
     const char *why_not;
+    struct build_report counted; /* of text */
 };
 
 static void inspection_close(struct inspection *in)
@@ -177,27 +177,53 @@ static void put_sample_json(const struct inspection *in, const struct sample *s,
 
 /* --- all of it ---------------------------------------------------------------------------------------------------- */
 
-static void show_left_out(const struct inspection *in, struct buf *out)
+/* All of it is read. Without a tokenizer each byte is a token, and only documents are of use. */
+static titan_status count_text(const struct inspect_options *o, struct inspection *in, struct titan_error *err)
 {
-    if (data_left_out_count(&in->files.left_out) == 0)
+    struct tokenizer *bytes = NULL;
+    struct build_options count = {.inputs = &o->path,
+                                  .n_inputs = 1,
+                                  .tokenizer_name = o->tokenizer ? o->tokenizer : "bytes",
+                                  .threads = o->threads,
+                                  .progress = o->progress,
+                                  .progress_arg = o->progress_arg};
+    if (!in->tokenizer)
+        TRY(tokenizer_open_as(count.tokenizer_name, NULL, &bytes, err));
+    count.tokenizer = in->tokenizer ? in->tokenizer : bytes;
+    const titan_status status = data_count(&count, &in->counted, err);
+    tokenizer_close(bytes);
+    return status;
+}
+
+static void show_left_out(const struct data_left_out *left_out, struct buf *out)
+{
+    if (data_left_out_count(left_out) == 0)
         return;
     buf_puts(out, "  left out    ");
-    data_left_out_print(&in->files.left_out, out);
+    data_left_out_print(left_out, out);
     buf_puts(out, "\n");
 }
 
-/* Of text what can be counted without a tokenizer. */
 static void show_text(const struct inspection *in, const char *path, struct buf *out)
 {
+    const struct build_report *r = &in->counted;
     char text[UNITS_TEXT];
-    uint64_t lines = 0;
-    for (size_t i = 0; i < in->files.n; i++)
-        lines += data_build_reads_lines(in->files.file[i].path);
-    buf_printf(out, "%s\n  format      text, %zu file%s, %" PRIu64 " of them JSON lines by name\n", path, in->files.n,
-               in->files.n == 1 ? "" : "s", lines);
-    buf_printf(out, "  bytes       %" PRIu64 " (%s)\n", in->files.bytes, format_bytes(in->files.bytes, text));
-    show_left_out(in, out);
-    buf_puts(out, "  tokens      as titanctl data build or the start of a run makes them\n");
+    buf_printf(out, "%s\n  format      text, %" PRIu64 " file%s, %" PRIu64 " of them JSON lines by name\n", path,
+               r->files, r->files == 1 ? "" : "s", r->line_files);
+    buf_printf(out, "  bytes       %" PRIu64 " (%s)\n", r->bytes, format_bytes(r->bytes, text));
+    show_left_out(&r->left_out, out);
+    buf_printf(out, "  documents   %" PRIu64 "\n", r->documents);
+    if (in->tokenizer)
+        buf_printf(out, "  tokens      %" PRIu64 " (%s), %.3f bytes each\n", r->tokens,
+                   format_count((double)r->tokens, text), (double)r->text_bytes / (double)r->tokens);
+    else
+        buf_puts(out, "  tokens      by the tokenizer: name one with --tokenizer\n");
+    if (r->bad_records)
+        buf_printf(out, "  bad records %" PRIu64 "\n", r->bad_records);
+    if (r->replaced)
+        buf_printf(out, "  not UTF-8   %" PRIu64 " bytes\n", r->replaced);
+    for (int i = 0; i < r->n_notes; i++)
+        buf_printf(out, "    %s\n", r->notes[i]);
 }
 
 static void show_counts(const struct inspection *in, const char *path, struct buf *out)
@@ -212,7 +238,7 @@ static void show_counts(const struct inspection *in, const char *path, struct bu
                format_count((double)in->corpus.tokens, text));
     if (corpus_masked(&in->corpus))
         buf_printf(out, "  trained on  %" PRId64 "\n", corpus_mask(&in->corpus, 0, (int64_t)in->corpus.tokens, NULL));
-    show_left_out(in, out);
+    show_left_out(&in->files.left_out, out);
     if (documents)
         buf_printf(out, "  documents   %" PRIu64 "\n", documents);
     if (in->corpus.separator >= 0)
@@ -228,21 +254,35 @@ static void show_counts(const struct inspection *in, const char *path, struct bu
                    (double)set->text_bytes / (double)in->corpus.tokens, set->bad_records);
 }
 
+static void put_files_json(const struct inspection *in, uint64_t files, const struct data_left_out *left_out,
+                           struct json_writer *w)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    data_left_out_print(left_out, &text);
+    json_put_string(w, "format", in->what);
+    json_put_uint(w, "files", files);
+    json_put_uint(w, "files_left_out", data_left_out_count(left_out));
+    json_put_string(w, "left_out", text.len ? text.data : "");
+}
+
+static void put_text_json(const struct inspection *in, struct json_writer *w)
+{
+    const struct build_report *r = &in->counted;
+    put_files_json(in, r->files, &r->left_out, w);
+    json_put_uint(w, "bytes", r->bytes);
+    json_put_uint(w, "documents", r->documents);
+    if (in->tokenizer)
+        json_put_uint(w, "tokens", r->tokens);
+    json_put_uint(w, "bad_records", r->bad_records);
+    json_put_uint(w, "bytes_replaced", r->replaced);
+}
+
 static void put_counts_json(const struct inspection *in, struct json_writer *w)
 {
     const struct shard_set *set = &in->set;
     const uint64_t documents = corpus_documents(&in->corpus);
-    _cleanup_(buf_free) struct buf left_out = BUF_INIT;
     char hash[20];
-    data_left_out_print(&in->files.left_out, &left_out);
-    json_put_string(w, "format", in->what);
-    json_put_uint(w, "files", in->format == DATA_SHARDS ? in->corpus.n : in->files.n);
-    json_put_uint(w, "files_left_out", data_left_out_count(&in->files.left_out));
-    json_put_string(w, "left_out", left_out.len ? left_out.data : "");
-    if (in->format == DATA_TEXT) {
-        json_put_uint(w, "bytes", in->files.bytes);
-        return;
-    }
+    put_files_json(in, in->format == DATA_SHARDS ? in->corpus.n : in->files.n, &in->files.left_out, w);
     json_put_uint(w, "token_bytes", in->corpus.segments[0].width);
     json_put_uint(w, "tokens", in->corpus.tokens);
     if (corpus_masked(&in->corpus))
@@ -269,9 +309,11 @@ titan_status data_inspect(const struct inspect_options *o, struct buf *out, stru
     TRY(open_corpus(o->path, &in, err));
     const int64_t samples = in.format == DATA_TEXT ? 0 : o->samples;
     TRY(open_tokenizer(o, &in, err));
+    if (in.format == DATA_TEXT)
+        TRY(count_text(o, &in, err));
     if (o->json) {
         json_begin_object(&w, NULL);
-        put_counts_json(&in, &w);
+        (in.format == DATA_TEXT ? put_text_json : put_counts_json)(&in, &w);
         json_begin_array(&w, "samples");
     } else {
         (in.format == DATA_TEXT ? show_text : show_counts)(&in, o->path, out);

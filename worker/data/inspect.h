@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inspect.h - describes a file or folder of tokens, for people and scripts. */
+/* inspect.h - describes a file or folder of tokens or text, for people and scripts. */
 #ifndef TITAN_WORKER_DATA_INSPECT_H
 #define TITAN_WORKER_DATA_INSPECT_H
 
@@ -8,6 +8,7 @@
 
 #include "base/buf.h"
 #include "base/error.h"
+#include "worker/data/data_build.h"
 
 struct inspect_options {
     const char *path;
@@ -16,6 +17,9 @@ struct inspect_options {
     int64_t samples;       /* number of samples of SAMPLE_TOKENS tokens, at places drawn from the seed */
     uint64_t seed;
     bool json;
+    int threads;                                                   /* for counting text */
+    void (*progress)(void *arg, const struct build_progress *now); /* of the count; NULL: none */
+    void *progress_arg;
 };
 
 titan_status data_inspect(const struct inspect_options *options, struct buf *out,

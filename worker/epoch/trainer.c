@@ -40,20 +40,29 @@ static titan_status open_sources(struct trainer *t, int threads, const struct to
     return dataset_open(&options, &t->data, err);
 }
 
-/* What is read, and what is left out: a line for each source. Ranks of one log read the same. */
-static void log_found(struct trainer *t)
+/* What is read of a source, and what is left out. */
+static void log_found(struct trainer *t, const char *data, const char *path, const struct dataset_found *found)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    const bool whole =
+        data_left_out_count(&found->left_out) == 0 && !found->bad_records && !found->replaced && !found->too_long;
+    dataset_found_print(found, &text);
+    log_write(&t->log, whole ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, data, "path=\"%s\" found=\"%s\"", path,
+              text.len ? text.data : "");
+}
+
+/* Ranks of one log read the same. */
+static void log_data(struct trainer *t)
 {
     const struct recipe *r = t->recipe;
-    for (int i = 0; t->members->solo_rank == 0 && i < dataset_sources(t->data); i++) {
-        _cleanup_(buf_free) struct buf text = BUF_INIT;
-        const struct dataset_found *found = dataset_found(t->data, i);
-        dataset_found_print(found, &text);
-        const char *path = r->training.mixture.n ? r->training.mixture.source[i].path : r->training.dataset_path;
-        const bool whole =
-            data_left_out_count(&found->left_out) == 0 && !found->bad_records && !found->replaced && !found->too_long;
-        log_write(&t->log, whole ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "training data", "path=\"%s\" found=\"%s\"", path,
-                  text.len ? text.data : "");
-    }
+    if (t->members->solo_rank != 0)
+        return;
+    for (int i = 0; i < dataset_sources(t->data); i++)
+        log_found(t, "training data",
+                  r->training.mixture.n ? r->training.mixture.source[i].path : r->training.dataset_path,
+                  dataset_found(t->data, i));
+    if (t->evaluator.held_out.data)
+        log_found(t, "validation data", r->validation.dataset_path, dataset_found(t->evaluator.held_out.data, 0));
 }
 
 static titan_status open_data(struct trainer *t, int threads, struct titan_error *err)
@@ -149,7 +158,7 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
     TRY(evaluator_plan(t, err));
     TRY(open_planning(t, err));
     TRY(t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err));
-    log_found(t); /* a start that is refused is one line */
+    log_data(t); /* a start that is refused is one line */
     if (members->ops->opened)
         members->ops->opened(members);
     return run_folder_take(t, err); /* may wait for a file server, for longer than a start may take */
