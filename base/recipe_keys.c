@@ -124,8 +124,7 @@ const struct recipe_key recipe_keys[] = {
           "yarn with latent attention: scores are multiplied by m(rope_mscale_all_dim) squared. 0: they are not."),
     TRAIT("tied_embeddings", KEY_BOOL, tied_embeddings, "The output head is the embedding's matrix."),
     TRAIT("qk_norm", KEY_BOOL, qk_norm, "RMSNorm on each head of queries and keys."),
-    TRAIT("qk_norm_whole", KEY_BOOL, qk_norm_whole, "With qk_norm: one RMSNorm over all heads. Not with tensor "
-          "parallelism."),
+    TRAIT("qk_norm_whole", KEY_BOOL, qk_norm_whole, "With qk_norm: one RMSNorm over all heads."),
     TRAIT("output_norms", KEY_BOOL, output_norms, "RMSNorm of what attention and feed-forward layer add, before they "
           "add it. Not with experts or latent attention."),
     TRAIT("no_input_norms", KEY_BOOL, no_input_norms, "No RMSNorm of what they read. Needs output_norms."),

@@ -172,12 +172,6 @@ static const char *tensor_obstacle(const struct recipe *r, int64_t tp, int64_t *
 static titan_status check_tensor(const struct recipe *r, struct titan_error *err)
 {
     int64_t tp = r->parallelism.tensor_parallel_degree, value, unused, nearest = tp;
-    if (tp > 1 && r->model.dims.qk_norm_whole)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "parallelism.tensor_parallel_degree = %lld cuts the heads that model.qk_norm_whole = true norms "
-            "together; nearest: 1",
-            (long long)tp);
     const char *obstacle = tensor_obstacle(r, tp, &value);
     if (!obstacle)
         return TITAN_OK;

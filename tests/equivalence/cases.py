@@ -55,9 +55,9 @@ def traits():
         yield f"{family} pp2 dps2 cp2 ac=full masked=true"
         yield f"{family} pp4 layers=8 schedule=DualPipeV"
         yield f"{family} pp2 schedule=InterleavedZeroBubble ac=memory_budget:0.4"
-        if family != "olmo":  # its norm over all heads does not go with tp
-            yield from (f"{family} tp2", f"{family} dps2 tp2 async=true", f"{family} pp2 cp2 tp2 ac=selective:op schedule=ZBVZeroBubble")
+        yield from (f"{family} tp2", f"{family} dps2 tp2 async=true", f"{family} pp2 cp2 tp2 ac=selective:op schedule=ZBVZeroBubble")
     yield from (f"gemma tied=true {mesh}" for mesh in ("dps2 tp2 chunks=3", "pp2 cp2 schedule=DualPipeV"))
+    yield from ("olmo kv=4 tp4", "olmo cp2 tp2 rotate=ring", "olmo pp2 dps2 tp2 batch=7", "olmo tp2 ac=full masked=true")
 
 
 SINGLE = ["GPipe", "1F1B", "ZB1P"]

@@ -106,15 +106,59 @@ static void project(struct block *k, const struct unit_buffers *u, struct layer_
     saved->t[SAVED_V] = tensor_cols(kv, z.kd, z.vd);
 }
 
-/* Normed heads of x (N,heads*D) into a tensor of the same shape. */
-static struct tensor norm_heads(struct block *k, const char *name, struct tensor x, struct tensor gain,
+/* A norm over all heads, of which each tp rank has a part, is of a part of the tokens on each rank. */
+static bool norms_tokens(const struct block *k)
+{
+    return k->layout->model->dims.qk_norm_whole && mesh_group_size(&k->layout->mesh, GROUP_TP) > 1;
+}
+
+/* Of x (N,W/tp), this rank's heads of all tokens, all heads of this rank's tokens (N/tp,W). */
+static struct tensor exchange_heads(struct block *k, enum buffer_kind kind, const char *name, struct tensor x)
+{
+    const int tp = mesh_group_size(&k->layout->mesh, GROUP_TP);
+    const struct tensor received = block_new(k, BUF_WORK, name, x.rows, x.cols);
+    const struct tensor out = block_new(k, kind, name, x.rows / tp, x.cols * tp);
+
+    titan_assert(x.rows % tp == 0);
+    emit_all_to_all(k->e, CHANNEL_TP, received, x);
+    for (int i = 0; i < tp; i++)
+        emit_copy(k->e, tensor_cols(out, i * x.cols, x.cols), tensor_rows(received, i * out.rows, out.rows));
+    return out;
+}
+
+/* The way back: of x (N/tp,W) into (N,W/tp). */
+static void return_heads(struct block *k, struct tensor to, struct tensor x)
+{
+    const int tp = mesh_group_size(&k->layout->mesh, GROUP_TP);
+    const struct tensor sent = block_new(k, BUF_WORK, "normed_sent", to.rows, to.cols);
+    const bool dense = to.ld == to.cols;
+    const struct tensor received = dense ? to : block_new(k, BUF_WORK, "normed_received", to.rows, to.cols);
+
+    titan_assert(to.rows == x.rows * tp && x.cols == to.cols * tp);
+    for (int i = 0; i < tp; i++)
+        emit_copy(k->e, tensor_rows(sent, i * x.rows, x.rows), tensor_cols(x, i * to.cols, to.cols));
+    emit_all_to_all(k->e, CHANNEL_TP, received, sent);
+    if (!dense)
+        emit_copy(k->e, to, received);
+}
+
+/* Normed heads of raw (N,heads*D) into a tensor of the same shape; raw is then what the norm has read. */
+static struct tensor norm_heads(struct block *k, const char *name, struct tensor gain, struct tensor *raw,
                                 struct tensor *ret_rstd)
 {
-    const struct tensor out = block_new(k, BUF_ACTIVATION, name, x.rows, x.cols), rows = by_norm(k, x);
+    const struct tensor out = block_new(k, BUF_ACTIVATION, name, raw->rows, raw->cols);
+    struct tensor normed = out;
 
+    if (norms_tokens(k)) {
+        *raw = exchange_heads(k, BUF_ACTIVATION, name, *raw);
+        normed = block_new(k, BUF_WORK, name, raw->rows, raw->cols);
+    }
+    const struct tensor rows = by_norm(k, *raw);
     *ret_rstd = block_new_f32(k, BUF_ACTIVATION, "head_rstd", 1, rows.rows);
-    EMIT(k->e, rmsnorm, by_norm(k, out), *ret_rstd, rows, gain, .eps = k->layout->model->dims.norm_eps,
+    EMIT(k->e, rmsnorm, by_norm(k, normed), *ret_rstd, rows, gain, .eps = k->layout->model->dims.norm_eps,
          .flags = block_norm_flags(k));
+    if (norms_tokens(k))
+        return_heads(k, out, normed);
     return out;
 }
 
@@ -127,11 +171,11 @@ static void project_normed(struct block *k, const struct unit_buffers *u, struct
     saved->t[SAVED_Q_RAW] = block_new(k, BUF_ACTIVATION, "q_raw", z.n, z.hd);
     block_linear(k, u, ROLE_WQ, 1, saved->t[SAVED_Q_RAW], xn);
     saved->t[SAVED_Q] =
-        norm_heads(k, "q", saved->t[SAVED_Q_RAW], block_param(k, u, ROLE_Q_NORM, 1), &saved->t[SAVED_Q_RSTD]);
+        norm_heads(k, "q", block_param(k, u, ROLE_Q_NORM, 1), &saved->t[SAVED_Q_RAW], &saved->t[SAVED_Q_RSTD]);
     saved->t[SAVED_K_RAW] = block_new(k, BUF_ACTIVATION, "k_raw", z.n, z.kd);
     block_linear(k, u, ROLE_WK, 1, saved->t[SAVED_K_RAW], xn);
     saved->t[SAVED_K] =
-        norm_heads(k, "k", saved->t[SAVED_K_RAW], block_param(k, u, ROLE_K_NORM, 1), &saved->t[SAVED_K_RSTD]);
+        norm_heads(k, "k", block_param(k, u, ROLE_K_NORM, 1), &saved->t[SAVED_K_RAW], &saved->t[SAVED_K_RSTD]);
     if (z.cp == 1) {
         saved->t[SAVED_V] = block_new(k, BUF_ACTIVATION, "v", z.n, z.kd);
     } else {
@@ -303,15 +347,20 @@ void attention_scores_dgrad(struct block *k, const struct block_tokens *tokens, 
     emit_copy(k->e, out->v, tensor_cols(dkv, z.kd, z.vd));
 }
 
-/* Gradient before the heads' norm into a part of BACK_DQKV. */
-static void norm_heads_dgrad(struct block *k, struct tensor to, struct tensor dnormed, struct tensor raw,
+/* Gradient before the heads' norm into a part of BACK_DQKV; dnormed is then of what the norm has read. */
+static void norm_heads_dgrad(struct block *k, struct tensor to, struct tensor *dnormed, struct tensor raw,
                              struct tensor gain, struct tensor rstd)
 {
     const struct tensor dense = block_new(k, BUF_WORK, "dhead_raw", raw.rows, raw.cols);
 
-    EMIT(k->e, rmsnorm_dgrad, by_norm(k, dense), by_norm(k, dnormed), by_norm(k, raw), gain, rstd,
+    if (norms_tokens(k))
+        *dnormed = exchange_heads(k, BUF_DACTIVATION, "dhead", *dnormed);
+    EMIT(k->e, rmsnorm_dgrad, by_norm(k, dense), by_norm(k, *dnormed), by_norm(k, raw), gain, rstd,
          .flags = block_norm_flags(k));
-    emit_copy(k->e, to, dense);
+    if (norms_tokens(k))
+        return_heads(k, to, dense);
+    else
+        emit_copy(k->e, to, dense);
 }
 
 struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
@@ -335,9 +384,9 @@ struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, con
     attention_scores_dgrad(&seen, &seen_tokens, saved, dattn, &out);
     rotate(k, u, tokens, out.q, out.k, true);
     if (normed) {
-        norm_heads_dgrad(k, raw.q, out.q, saved->t[SAVED_Q_RAW], block_param(k, u, ROLE_Q_NORM, 1),
+        norm_heads_dgrad(k, raw.q, &back->t[BACK_DQ_NORMED], saved->t[SAVED_Q_RAW], block_param(k, u, ROLE_Q_NORM, 1),
                          saved->t[SAVED_Q_RSTD]);
-        norm_heads_dgrad(k, raw.k, out.k, saved->t[SAVED_K_RAW], block_param(k, u, ROLE_K_NORM, 1),
+        norm_heads_dgrad(k, raw.k, &back->t[BACK_DK_NORMED], saved->t[SAVED_K_RAW], block_param(k, u, ROLE_K_NORM, 1),
                          saved->t[SAVED_K_RSTD]);
     }
     back->t[BACK_DQKV] = dqkv;

@@ -225,8 +225,6 @@ static titan_status check_options(const struct layout_options *o, int stages, st
 {
     const struct model *m = o->model;
 
-    if (m->dims.qk_norm_whole && o->mesh.size[AXIS_TP] > 1)
-        return titan_fail(err, TITAN_EUNSUPPORTED, "layout: a norm over all heads, which are cut over tp");
     if (stages > 1 && !o->first_layer)
         return titan_fail(err, TITAN_EINVAL, "layout: %d stages, but nothing says which layers they have", stages);
     if (stages % o->mesh.size[AXIS_PP] != 0)

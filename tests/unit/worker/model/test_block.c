@@ -76,6 +76,18 @@ static const struct model_dims qwen3 = {.dim = 48,
                                         .tied_embeddings = true,
                                         .qk_norm = true};
 
+/* One norm over the heads of all tensor-parallel ranks. */
+static const struct model_dims olmo2 = {.dim = 48,
+                                        .n_layers = LAYERS,
+                                        .n_heads = 8,
+                                        .n_kv_heads = 4,
+                                        .ffn_hidden = 52,
+                                        .vocab_size = 68,
+                                        .rope_theta = 1e4,
+                                        .norm_eps = 1e-5,
+                                        .qk_norm = true,
+                                        .qk_norm_whole = true};
+
 struct shape {
     const struct model_dims *dims;
     int cp, tp, ep;       /* ep 0: 1 */
@@ -315,6 +327,8 @@ static void check_collectives(const struct written *w, const struct shape *s)
         for (int phase = PHASE_FORWARD; phase <= PHASE_DGRAD; phase += PHASE_DGRAD - PHASE_FORWARD) {
             assert_int_equal(count(p, OP_ALL_GATHER, CHANNEL_TP, u, phase), 2 * tp);
             assert_int_equal(count(p, OP_REDUCE_SCATTER, CHANNEL_TP, u, phase), 2 * tp);
+            /* Queries and keys, there and back. */
+            assert_int_equal(count(p, OP_ALL_TO_ALL, CHANNEL_TP, u, phase), s->dims->qk_norm_whole ? 4 * tp : 0);
         }
         assert_int_equal(count(p, OP_ALL_GATHER, CHANNEL_CP, u, PHASE_FORWARD), gathered);
         assert_int_equal(count(p, OP_REDUCE_SCATTER, CHANNEL_CP, u, PHASE_DGRAD), gathered);
@@ -351,11 +365,12 @@ static void test_emitted(void **state)
 {
     static const int degrees[] = {1, 2, 4};
     (void)state;
-    for (int i = 0; i < 3 * 3 * 2 * 2; i++) {
-        const struct shape s = {.dims = i & 1 ? &qwen3 : &llama,
-                                .ring = i >> 1 & 1,
-                                .tp = degrees[i / 4 % 3],
-                                .cp = degrees[i / 12],
+    static const struct model_dims *const models[] = {&llama, &qwen3, &olmo2};
+    for (int i = 0; i < 3 * 2 * 3 * 3; i++) {
+        const struct shape s = {.dims = models[i % 3],
+                                .ring = i / 3 % 2,
+                                .tp = degrees[i / 6 % 3],
+                                .cp = degrees[i / 18],
                                 .loss_chunks = 3};
         struct written w;
         assert_true(write_step(&w, &s, &paper, NULL));
@@ -755,6 +770,7 @@ static void test_tensor_parallel(void **state)
         {&llama, .cp = 1, .tp = 2, .loss_chunks = 3},
         {&llama, .cp = 1, .tp = 4, .loss_chunks = 1},
         {&qwen3, .cp = 1, .tp = 4, .loss_chunks = 3},
+        {&olmo2, .cp = 1, .tp = 4, .loss_chunks = 1},
         {&llama, .cp = 1, .tp = 2, .documents = true, .loss_chunks = 2},
     };
     (void)state;
@@ -782,6 +798,8 @@ static void test_both(void **state)
         {&llama, .cp = 2, .tp = 2, .ring = true, .documents = true, .loss_chunks = 1},
         {&qwen3, .cp = 2, .tp = 2, .documents = true, .loss_chunks = 1},
         {&qwen3, .cp = 2, .tp = 2, .ring = true, .loss_chunks = 3},
+        {&olmo2, .cp = 2, .tp = 2, .loss_chunks = 1},
+        {&olmo2, .cp = 2, .tp = 2, .ring = true, .documents = true, .loss_chunks = 1},
     };
     (void)state;
     check_shapes(s, ARRAY_SIZE(s));
@@ -793,6 +811,8 @@ static void test_recomputed(void **state)
         {&qwen3, .cp = 1, .tp = 1, .loss_chunks = 1, .keep = KEEP_NOTHING},
         {&llama, .cp = 1, .tp = 2, .loss_chunks = 1, .keep = KEEP_PRODUCTS},
         {&qwen3, .cp = 2, .tp = 2, .loss_chunks = 2, .keep = KEEP_PRODUCTS},
+        {&olmo2, .cp = 1, .tp = 2, .loss_chunks = 1, .keep = KEEP_NOTHING},
+        {&olmo2, .cp = 2, .tp = 2, .loss_chunks = 1, .keep = KEEP_PRODUCTS},
         {&llama, .cp = 2, .tp = 2, .ring = true, .loss_chunks = 1, .keep = KEEP_NOTHING},
         {&qwen3, .cp = 4, .tp = 1, .ring = true, .loss_chunks = 1, .keep = KEEP_PRODUCTS},
     };
