@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/options.h"
+#include "base/path_pattern.h"
 #include "base/recipe_keys.h"
 #include "base/toml.h"
 #include "base/units.h"
@@ -160,7 +161,8 @@ static titan_status check_type(const struct recipe_key *k, const struct toml_val
                 ((k->type == KEY_LIST || k->type == KEY_SOURCES) && v->type == TOML_ARRAY);
     /* TorchTitan writes lists as text with commas, too. */
     fits = fits || (k->type == KEY_LIST && v->type == TOML_STRING) ||
-           (k->on && (v->type == TOML_STRING || v->type == TOML_ARRAY)) || (k->yes_no && v->type == TOML_BOOL);
+           (k->on && (v->type == TOML_STRING || v->type == TOML_ARRAY)) || (k->yes_no && v->type == TOML_BOOL) ||
+           (k->several && v->type == TOML_ARRAY);
     return fits ? TITAN_OK : wrong_type(k, v, at, err);
 }
 
@@ -245,6 +247,55 @@ static titan_status set_string(const struct recipe_key *k, const char *value, co
     memset(field, 0, k->size); /* equal recipes are equal in memory */
     memcpy(field, value, len);
     return TITAN_OK;
+}
+
+/* Is it one alternative within braces? */
+static bool is_one_alternative(const char *path)
+{
+    int depth = 0;
+    for (; *path && depth >= 0; path++) {
+        depth += *path == '{' ? 1 : *path == '}' ? -1 : 0;
+        if (*path == '\\' || (*path == ',' && depth == 0))
+            return false;
+    }
+    return depth == 0;
+}
+
+/* An array of paths as the pattern that stands for all of them: "/data/{a,b/c.txt}". */
+static titan_status set_paths(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
+                              char *field, struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    const struct toml_value *first = v->first;
+    size_t common = first && first->type == TOML_STRING ? path_pattern_folder(first->string) : 0;
+    for (const struct toml_value *e = first; e; e = e->next) {
+        if (e->type != TOML_STRING)
+            return wrong_type(k, e, at, err);
+        if (!e->string[0])
+            return fail_at(at, err, TITAN_EINVAL, "%s.%s: an array with an empty path", k->section, k->name);
+        if (!is_one_alternative(e->string))
+            return fail_at(at, err, TITAN_EINVAL,
+                           "%s.%s: \"%.200s\": a path of an array has no backslash, commas and braces only as in "
+                           "{a,b}",
+                           k->section, k->name, e->string);
+        if ((e->string[0] == '/') != (first->string[0] == '/'))
+            return fail_at(at, err, TITAN_EINVAL,
+                           "%s.%s: \"%.200s\" and \"%.200s\": paths of an array are all relative, or none is",
+                           k->section, k->name, first->string, e->string);
+        for (size_t i = 0; i < common; i++)
+            if (e->string[i] != first->string[i])
+                common = i;
+    }
+    while (common > 0 && first->string[common - 1] != '/')
+        common--;
+    if (!first || !first->next)
+        return set_string(k, first ? first->string : "", at, field, err);
+    buf_printf(&text, "%.*s", (int)common, first->string);
+    for (const struct toml_value *e = first; e; e = e->next)
+        buf_printf(&text, "%s%s", e == first ? "{" : ",", e->string + common);
+    buf_puts(&text, "}");
+    return buf_failed(&text) ? fail_at(at, err, TITAN_ENOMEM, "%s.%s: no memory", k->section, k->name)
+                             : set_string(k, text.data, at, field, err);
 }
 
 /* A word that was a switch once. */
@@ -464,8 +515,9 @@ static titan_status set_supported(struct recipe *r, int index, const struct toml
     double number = v->type == TOML_INT ? (double)v->integer : v->type == TOML_FLOAT ? v->real : 0;
     switch (k->type) {
     case KEY_STRING:
-        TRY(v->type == TOML_BOOL ? set_word_of_switch(k, v->boolean, at, field, err)
-                                 : set_string(k, v->string, at, field, err));
+        TRY(v->type == TOML_BOOL    ? set_word_of_switch(k, v->boolean, at, field, err)
+            : v->type == TOML_ARRAY ? set_paths(k, v, at, field, err)
+                                    : set_string(k, v->string, at, field, err));
         break;
     case KEY_INT:
         TRY(check_range(k, number, at, err));
@@ -752,6 +804,8 @@ static bool is_word(const struct recipe_key *k, const char *value)
 {
     bool list = value[0] == '[', plain = strcmp(value, "true") == 0 || strcmp(value, "false") == 0;
     if (value[0] == '"' || value[0] == '\'')
+        return false;
+    if (k->several && (strncmp(value, "[\"", 2) == 0 || strncmp(value, "['", 2) == 0))
         return false;
     return (k->type == KEY_STRING && !(k->yes_no && plain)) || (k->type == KEY_LIST && !list) ||
            (k->type == KEY_BYTES && (!*value || value[strspn(value, "+-_0123456789")])) || (k->on && !list && !plain);

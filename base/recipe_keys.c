@@ -270,7 +270,8 @@ const struct recipe_key recipe_keys[] = {
      .doc = "\"none\": samples are windows of the tokens, across documents. \"first_fit\": samples of whole documents, "
             "padded; longer ones are left out. block_causal keeps them apart."},
     {.section = "training", .name = "dataset_path", .type = KEY_STRING, AT(training.dataset_path), .initial = "\"\"",
-     .theirs = "none", .flags = KEY_NUMBERS, .doc = "A file, a folder or a pattern (\"DIR/*train*.bin\", \"{a,b}/*.txt\"): its files are read in path order. This or mixture must be given."},
+     .theirs = "none", .several = true, .flags = KEY_NUMBERS,
+     .doc = "A file, a folder, a pattern (\"DIR/*train*.bin\", \"{a,b}/*.txt\"), or an array of these: all files are read in path order. This or mixture must be given."},
     {.section = "training", .name = "mixture", .type = KEY_SOURCES, AT(training.mixture), .initial = "[]",
      .flags = KEY_TITAN | KEY_NUMBERS,
      .doc = "Sources that are mixed: [{path = \"a\", weight = 0.7}, {path = \"b\", weight = 0.3, dataset = \"jsonl\"}]. "
@@ -380,7 +381,7 @@ const struct recipe_key recipe_keys[] = {
      .theirs = "\"c4_validation\"",
      .doc = "Kind of data, as training.dataset."},
     {.section = "validation", .name = "dataset_path", .type = KEY_STRING, AT(validation.dataset_path),
-     .initial = "\"\"", .theirs = "none", .doc = "A file, a folder or a pattern, as training.dataset_path; of a folder what is held out by its name, where there is any. Must be given where enable is true."},
+     .initial = "\"\"", .theirs = "none", .several = true, .doc = "As training.dataset_path; of a folder what is held out by its name, where there is any. Must be given where enable is true."},
     {.section = "validation", .name = "local_batch_size", .type = KEY_INT, AT(validation.local_batch_size), .min = 1,
      .max = 1 << 20, .initial = "8",
      .doc = "Sequences of one evaluation step of one data-parallel rank; times the data-parallel ranks of "

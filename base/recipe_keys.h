@@ -38,6 +38,7 @@ struct recipe_key {
     const char *choices;        /* strings: "a|b"; NULL = any text. Lists: words, "*" = any; NULL = layers */
     const char *(*names)(void); /* strings: further choices, in the same form */
     const char *later;          /* strings: legal in TorchTitan, refused by name; "*" = everything that is no choice */
+    bool several;               /* strings: a path; an array of paths is read as one pattern, "{a,b}" */
     const char *yes_no;  /* strings: "a|b", what true and false stand for, as files of earlier versions have them */
     const char *on;      /* booleans: words "a|b" that mean true, alone or in an array; "" and [] mean false */
     const char *nothing; /* booleans: words that ask for something without effect, and are warned of */

@@ -113,7 +113,9 @@ static titan_status check_path(const struct recipe_path *p, const char *base, ch
     TRY(place(p->key, p->path, base, full, err));
     if (p->dataset && path_is_pattern(full) && stat(full, st) < 0) /* what it stands for is the workers' to find */
         full[path_pattern_folder(full)] = '\0';
-    if (stat(*full ? full : ".", st) < 0) {
+    if (!*full)
+        (void)snprintf(full, PATH_MAX, ".");
+    if (stat(full, st) < 0) {
         titan_status status = titan_fail_errno(err, "%s = \"%s\"", p->key, full);
         titan_error_hint(err,
                          "a relative path counts from the run file's folder or else from here; --set %s=PATH names "

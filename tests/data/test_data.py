@@ -225,12 +225,13 @@ def text_is_counted():
     before = sorted(HOME.iterdir())
     shown = titanctl("data", "inspect", HOME / "plain").out
     assert "documents   3\n" in shown and "--tokenizer" in shown and sorted(HOME.iterdir()) == before, shown
-    keys = {**KEYS, "training.dataset_path": HOME / "plain", "training.steps": 1, "checkpoint.enable": "false", "metrics.log_samples": "false",
+    array = json.dumps([str(HOME / "plain/0.txt"), str(HOME / "plain/2.txt"), str(HOME / "plain/[01].txt")])
+    keys = {**KEYS, "training.dataset_path": array, "training.steps": 1, "checkpoint.enable": "false", "metrics.log_samples": "false",
             "validation.enable": "true", "validation.dataset_path": HOME / "plain/1.txt", "validation.seq_len": 32}
     done = command(BIN / "titan-worker", "run", SOURCE / "recipes/tiny.toml", *overrides(keys), "-n", 2, "--dir", HOME / "validated")
     assert done.code == 0, done.err
     lines = [line for line in (done.out + done.err).splitlines() if " data" in line and "found=" in line]
-    assert len(lines) == 2 and "training data" in lines[0] and "3 files" in lines[0], lines
+    assert len(lines) == 2 and "training data" in lines[0] and "3 files of text, 3 documents" in lines[0], lines
     assert "validation data" in lines[1] and "1.txt" in lines[1] and "1 file of text" in lines[1], lines
 
 

@@ -205,17 +205,14 @@ static uint64_t count_alternatives(const char *pattern)
     return n;
 }
 
-static titan_status add_matches(struct data_files *files, const char *pattern, struct titan_error *err)
+/* What is below folder[0..name) is named from there on. */
+static titan_status add_matches(struct data_files *files, const char *pattern, size_t name, struct titan_error *err)
 {
     glob_t g = {.gl_opendir = open_folder,
                 .gl_readdir = read_folder,
                 .gl_closedir = close_folder,
                 .gl_stat = stat_named,
                 .gl_lstat = stat_named};
-    const size_t name = path_pattern_folder(pattern);
-    if (count_alternatives(pattern) > ALTERNATIVES_MAX)
-        return titan_fail(err, TITAN_EINVAL, "training data '%.200s' stands for more than %d patterns", pattern,
-                          ALTERNATIVES_MAX);
     const int code = glob(pattern, GLOB_BRACE | GLOB_ALTDIRFUNC, NULL, &g);
     titan_status status =
         code == GLOB_NOSPACE ? titan_fail(err, TITAN_ENOMEM, "no memory to match '%s'", pattern)
@@ -225,6 +222,48 @@ static titan_status add_matches(struct data_files *files, const char *pattern, s
         status = add_tree(files, g.gl_pathv[i], name, err);
     globfree(&g);
     return status;
+}
+
+/* Behind the path that begins at an alternative: its comma, or the closing brace; NULL: there is none. */
+static const char *end_of_alternative(const char *at)
+{
+    for (int depth = 0; *at; at++) {
+        if (depth == 0 && (*at == ',' || *at == '}'))
+            return at;
+        depth += *at == '{' ? 1 : *at == '}' ? -1 : 0;
+    }
+    return NULL;
+}
+
+/* Of "folder/{a,b}", a list of whole paths, what is behind the brace; NULL: the pattern is no list. */
+static const char *list_of(const char *pattern)
+{
+    const char *first = strpbrk(pattern, "*?[{"), *end = NULL;
+    if (!first || *first != '{' || (first > pattern && first[-1] != '/') || strchr(pattern, '\\'))
+        return NULL;
+    for (const char *at = first + 1; (end = end_of_alternative(at)) && *end == ','; at = end + 1)
+        ;
+    return end && !end[1] ? first + 1 : NULL;
+}
+
+/* Each path of a list must be there. */
+static titan_status add_pattern(struct data_files *files, const char *pattern, struct titan_error *err)
+{
+    const size_t name = path_pattern_folder(pattern);
+    const char *at = list_of(pattern), *end;
+    if (count_alternatives(pattern) > ALTERNATIVES_MAX)
+        return titan_fail(err, TITAN_EINVAL, "training data '%.200s' stands for more than %d patterns", pattern,
+                          ALTERNATIVES_MAX);
+    if (!at)
+        return add_matches(files, pattern, name, err);
+    for (const int folder = (int)(at - 1 - pattern); *at; at = end + 1) {
+        char path[PATH_MAX];
+        end = end_of_alternative(at);
+        if (snprintf(path, sizeof(path), "%.*s%.*s", folder, pattern, (int)(end - at), at) >= (int)sizeof(path))
+            return titan_fail(err, TITAN_EINVAL, "training data '%.200s...': the path is too long", path);
+        TRY((path_is_pattern(path) ? add_matches : add_tree)(files, path, name, err));
+    }
+    return TITAN_OK;
 }
 
 /* A file that two alternatives match is there once. */
@@ -247,7 +286,7 @@ titan_status data_files_add(struct data_files *files, const char *path, struct t
     const size_t before = files->n;
     struct stat st;
     const bool pattern = path_is_pattern(path) && stat_named(path, &st) < 0;
-    TRY(pattern ? add_matches(files, path, err) : add_tree(files, path, SIZE_MAX, err));
+    TRY(pattern ? add_pattern(files, path, err) : add_tree(files, path, SIZE_MAX, err));
     if (files->n > before)
         qsort(files->file + before, files->n - before, sizeof(*files->file), compare_paths);
     if (pattern)

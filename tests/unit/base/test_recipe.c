@@ -211,6 +211,48 @@ static void test_too_long(void **state)
     assert_int_equal(recipe_load(&r, "/nowhere/x.toml", &err), TITAN_ENOTFOUND);
 }
 
+/* An array of paths is the pattern that a string would be. */
+static void test_path_arrays(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *array, *path, *error;
+    } cases[] = {
+        {"[]", "", NULL},
+        {"[\"/d/a\"]", "/d/a", NULL},
+        {"[\"/d/a.txt\", \"/d/b/*.txt\", \"/d/c{1,2}\"]", "/d/{a.txt,b/*.txt,c{1,2}}", NULL},
+        {"[\"/data/ab\", \"/data/ac\"]", "/data/{ab,ac}", NULL},
+        {"[\"/d{1,2}/a\", \"/d{1,2}/b\"]", "/{d{1,2}/a,d{1,2}/b}", NULL},
+        {"[\"/a\", \"/b/c\"]", "/{a,b/c}", NULL},
+        {"[\"a\", \"b c\"]", "{a,b c}", NULL},
+        {"[\"x/a\", \"x/a/b\"]", "x/{a,a/b}", NULL},
+        {"[\"a\", \"/b\"]", NULL, "\"a\" and \"/b\": paths of an array are all relative, or none is"},
+        {"[\"a,b\", \"c\"]", NULL, "\"a,b\": a path of an array has no backslash, commas and braces only as in {a,b}"},
+        {"[\"a}\", \"{c\"]", NULL, "\"a}\": a path of an array has no backslash, commas and braces only as in {a,b}"},
+        {"['a\\', 'c']", NULL, "\"a\\\": a path of an array has no backslash, commas and braces only as in {a,b}"},
+        {"[\"a\", \"\"]", NULL, "an array with an empty path"},
+        {"[1]", NULL, "expected text in quotes, got an integer"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct titan_error err = {0};
+        struct recipe r = fresh();
+        char text[256], message[256];
+        snprintf(text, sizeof text, "[training]\ndataset_path = %s\n", cases[i].array);
+        const titan_status status = recipe_parse(&r, text, "f", &err);
+        if (cases[i].error) {
+            snprintf(message, sizeof message, "f:2: training.dataset_path: %s", cases[i].error);
+            assert_int_equal(status, TITAN_EINVAL);
+            assert_string_equal(err.msg, message);
+            continue;
+        }
+        assert_int_equal(status, TITAN_OK);
+        assert_string_equal(r.training.dataset_path, cases[i].path);
+        snprintf(text, sizeof text, "training.dataset_path=%s", cases[i].array);
+        assert_int_equal(recipe_set(&r, text, NULL), TITAN_OK);
+        assert_string_equal(r.training.dataset_path, i ? cases[i].path : "[]"); /* a pattern, as far as a shell knows */
+    }
+}
+
 /* --- overrides ---------------------------------------------------------------------------------------------------- */
 
 static void test_set(void **state)
@@ -650,6 +692,7 @@ static void test_data(void **state)
     assert_int_equal(recipe_check_data(&r, NULL, &err), TITAN_EINVAL);
     r.job.follow_links = true;
     snprintf(r.training.dataset_path, sizeof(r.training.dataset_path), "*.txt"); /* what it matches the workers see */
+    assert_int_equal(recipe_check_data(&r, NULL, &err), TITAN_OK);
     assert_int_equal(recipe_check_data(&r, dir, &err), TITAN_OK);
     snprintf(r.training.dataset_path, sizeof(r.training.dataset_path), "none/*.txt");
     assert_int_equal(recipe_check_data(&r, dir, &err), TITAN_ENOTFOUND);
@@ -1002,6 +1045,7 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_resources),
         cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_path_arrays),
         cmocka_unit_test(test_set),
         cmocka_unit_test(test_warnings),
         cmocka_unit_test(test_resolve),

@@ -189,6 +189,15 @@ static void test_patterns(void **state)
     assert_string_equal(selected(below("b/[1].txt"), SPLIT_TRAINING), "/b/[1].txt 5\n"); /* the very name comes first */
     assert_int_equal(data_files_add(&files, below("c/*"), &err), TITAN_ENOTFOUND);
     assert_non_null(strstr(err.msg, "/c/*': no file matches the pattern"));
+    /* of a list each path must be there */
+    assert_string_equal(selected(below("{a/3,b/{1,9}.txt,a/?.txt}"), SPLIT_TRAINING),
+                        "/a/1.txt 1\n/a/2.txt 2\n/a/3 3\n/b/1.txt 4\n");
+    assert_int_equal(strcmp(files.file[0].path + files.file[0].name, "/a/1.txt"), 0);
+    assert_int_equal(data_files_add(&files, below("{a,none}"), &err), TITAN_ENOTFOUND);
+    assert_non_null(strstr(err.msg, "/none': No such file or directory"));
+    assert_int_equal(data_files_add(&files, below("{a,b/*.md}"), &err), TITAN_ENOTFOUND);
+    assert_non_null(strstr(err.msg, "/b/*.md': no file matches the pattern"));
+    assert_int_equal(data_files_add(&files, below("{a"), &err), TITAN_ENOTFOUND);
     for (int i = 0; i < 11; i++)
         memcpy(many + 1 + i * 5, "{a,b}", 6);
     assert_int_equal(data_files_add(&files, many, &err), TITAN_EINVAL);
