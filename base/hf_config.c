@@ -392,6 +392,18 @@ static titan_status read_experts(const struct json *root, const struct hf_family
     return TITAN_OK;
 }
 
+/* Averaged in another way than model.balance_loss, so that it is the reader's to say. */
+static void read_balance_loss(const struct json *root, struct hf_config *c)
+{
+    static const char *const keys[] = {"router_aux_loss_coef", "aux_loss_alpha"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
+        if (json_real(root, keys[i], 0) > 0) {
+            c->balance_key = keys[i];
+            c->balance_loss = json_real(root, keys[i], 0);
+        }
+}
+
 static titan_status read_latent(const struct json *root, struct hf_config *c, struct titan_error *err)
 {
     struct model_dims *d = &c->dims;
@@ -425,8 +437,10 @@ static titan_status read_dims(const struct json *root, const struct hf_family *f
     if (strcmp(d->rope_scaling, "dynamic") == 0 &&
         d->rope_factor > 1) /* "max_position_embeddings" is where it begins */
         c->positions = (int64_t)MIN((double)c->positions * d->rope_factor, ROPE_POSITIONS_MAX);
-    if (f->experts != HF_DENSE)
+    if (f->experts != HF_DENSE) {
         TRY(read_experts(root, f, d, err));
+        read_balance_loss(root, c);
+    }
     return f->experts == HF_SIGMOID || f->experts == HF_SOFTMAX
                ? read_count(root, "num_nextn_predict_layers", 0, &c->more_layers, err)
                : TITAN_OK;

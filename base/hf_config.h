@@ -14,10 +14,12 @@
 struct hf_config {
     bool there; /* false: the folder has none, and nothing below is set but the defaults */
     const struct hf_family *family;
-    struct model_dims dims; /* of a complete model */
-    int64_t positions;      /* longest sequence it says it takes */
-    bool halves;            /* latent attention with rotated rows in halves, not pairs */
-    int64_t more_layers;    /* behind the model's own, for predicting further tokens: not loaded */
+    struct model_dims dims;  /* of a complete model */
+    int64_t positions;       /* longest sequence it says it takes */
+    bool halves;             /* latent attention with rotated rows in halves, not pairs */
+    const char *balance_key; /* of a balance loss with a coefficient above 0, which is not taken; NULL: none */
+    double balance_loss;
+    int64_t more_layers; /* behind the model's own, for predicting further tokens: not loaded */
 };
 
 /* at: the open folder, path for messages. A folder without one is no failure. TITAN_ECORRUPT: it is damaged;

@@ -1264,12 +1264,13 @@ bool recipe_continues(const struct recipe *r, uint64_t hash, const char *text, s
     return differing.len == 0 && !buf_failed(&differing);
 }
 
-/* Keys of training, and how fast biases change, are no part of what the model computes. */
+/* Keys of training, and how experts are balanced, are no part of what the model computes. */
 static bool is_of_training(const struct recipe *r, const struct recipe *other, const struct recipe_key *k)
 {
     (void)r;
     (void)other;
-    return strcmp(k->section, "model") != 0 || strcmp(k->name, "balance_rate") == 0;
+    return strcmp(k->section, "model") != 0 || strcmp(k->name, "balance_rate") == 0 ||
+           strcmp(k->name, "balance_loss") == 0;
 }
 
 void recipe_model_differences(const struct recipe *r, const struct recipe *other, struct buf *out)

@@ -69,6 +69,7 @@ struct model_dims {
     bool normalize_scores; /* the chosen experts' scores are divided by their sum */
     double route_scale;    /* multiplies them */
     double balance_rate;   /* per-step change of an expert's bias (arXiv:2408.15664); 0 = none */
+    double balance_loss;   /* coefficient of the router's balance loss (worker/device/device.h); 0: none */
     bool expert_bias;      /* experts have such biases, also where none changes */
 };
 

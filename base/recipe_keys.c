@@ -174,6 +174,12 @@ const struct recipe_key recipe_keys[] = {
     TRAIT("route_scale", KEY_REAL, route_scale, "Factor of the scores. 0: 1."),
     TRAIT("balance_rate", KEY_REAL, balance_rate,
           "Change of an expert's bias a step, towards equal loads. 0: none."),
+    TRAIT("balance_loss", KEY_REAL, balance_loss,
+          "Coefficient of a loss that is added for even loads of experts (DeepSeek V3, arXiv:2412.19437, eq. 17-20; "
+          "Switch Transformer, arXiv:2101.03961, eq. 4-6): of each layer and sequence, sum over experts of f * P, "
+          "summed over layers, mean over sequences by their counted tokens. f: how often the sequence's tokens chose "
+          "the expert, in even shares; P: the mean of their scores, each token's divided by their sum. 1 with even "
+          "loads. transformers' router_aux_loss_coef c is about c * top_k / layers with experts here. 0: none."),
     TRAIT("expert_bias", KEY_BOOL, expert_bias, "Experts are chosen by their scores and a bias, as they are with a "
           "balance_rate above 0; with 0 the biases stay what they are in the weights that are loaded."),
 

@@ -218,7 +218,11 @@ static titan_status check_groups(const struct model_dims *d, struct titan_error 
 static titan_status check_experts(const struct model_dims *d, struct titan_error *err)
 {
     if (d->n_experts == 0)
-        return TITAN_OK;
+        return d->balance_loss == 0 ? TITAN_OK
+                                    : titan_fail(err, TITAN_EINVAL,
+                                                 "model.balance_loss = %g is of experts: set "
+                                                 "model.n_experts",
+                                                 d->balance_loss);
     const int64_t groups = d->n_expert_groups, limited = d->n_limited_groups;
     const bool grouped = groups > 0 && d->n_experts % groups == 0 && limited >= 1 && limited <= groups;
     const int64_t most = grouped ? limited * (d->n_experts / groups) : d->n_experts;

@@ -166,6 +166,16 @@ def drops():
         yield Case(f"{fixed} {words}", exact=fixed)
 
 
+def balance_losses():
+    """Of sequences that ranks cut, and of those that they do not."""
+    for family in ("moe", "deepseek"):
+        for mesh in ("dps2", "tp2", "cp2", "cp2 rotate=ring", "pp2", "dps2 ep2", "dps2 tp2 ep4", "dps4 cp2 ep2 batch=4", "tp2 etp=2",
+                     "pp2 dps2 cp2 tp2 ep4 ac=full schedule=ZBVZeroBubble", "tp2 async=true rows=2 batch=4", "cp2 tp2 rows=2 batch=4 masked=true ac=selective:op",
+                     "dps2 ep2 overflow=drop capacity=0.75", "dps3"):
+            yield f"{family} even=0.3 {mesh}"
+    yield from ("moe even=0.3 tp4 heads=8 kv=4 async=true rows=4 batch=8 seq=68", "deepseek even=0.3 cp4 ep2 balance=false", "moe even=0.3 float8=true dps2")
+
+
 def offload():
     yield from ("dps1 offload=true", "dps4 offload=true", "dpr2 dps2 offload=true", "pp2 tp2 offload=true",
                 "cp2 tp2 offload=true reshard=never", "moe dps2 tp2 ep2 offload=true", "qwen dps2 offload=true",
@@ -216,6 +226,8 @@ def canonical():
                 yield Case(f"{fixed} {mesh}", exact=fixed)
                 yield Case(f"{fixed} {mesh} batch=12", exact=f"{fixed} batch=12")
     yield Case("moe canonical=true pp2 dps2 ep2", exact="moe canonical=true")
+    for mesh in ("dps2", "dps2 ep2", "dps4 ep2 ac=full"):
+        yield Case(f"moe even=0.3 canonical=true {mesh}", exact="moe even=0.3 canonical=true")
     for mesh in ("dps2 ep2 ac=full", "dps4 ep4 ac=selective:op", "dps2 ep2 reshard=never bucketing=greedy fuse=false",
                  "dps2 ep2 offload=true"):
         yield Case(f"moe canonical=true {mesh}", exact="moe canonical=true")
@@ -241,5 +253,5 @@ def canonical():
 
 def all_cases():
     lines = [*AXES, *pairs(), *triples_and_more(), *schedules(), *uneven_shares(), *checkpointing(), *passes(),
-             *offload(), *models(), *traits()]
+             *offload(), *models(), *traits(), *balance_losses()]
     return [Case(words) for words in dict.fromkeys(lines)] + list(fusions()) + list(rounds()) + list(drops()) + list(canonical())

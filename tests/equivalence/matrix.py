@@ -52,7 +52,7 @@ NUMBERS = {"layers": "model.n_layers", "dim": "model.dim", "heads": "model.n_hea
            "head_dim": "model.head_dim", "ffn": "model.ffn_hidden", "vocab": "model.vocab_size",
            "tied": "model.tied_embeddings", "qk_norm": "model.qk_norm", "experts": "model.n_experts",
            "top_k": "model.top_k", "shared": "model.n_shared_experts", "moe_hidden": "model.moe_hidden",
-           "normalize": "model.normalize_scores", "rate": "model.balance_rate",
+           "normalize": "model.normalize_scores", "rate": "model.balance_rate", "even": "model.balance_loss",
            "sigmoid": "model.sigmoid_scores", "score_scale": "model.route_scale", "theta": "model.rope_theta", "decay": "optimizer.weight_decay",
            "dense_layers": "model.n_dense_layers", "q_rank": "model.q_lora_rank", "nope": "model.qk_nope_head_dim",
            "value_dim": "model.v_head_dim", "groups": "model.n_expert_groups", "limited": "model.n_limited_groups",

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expert biases are training state: a run that stops and goes on from its checkpoint, on the same mesh or on another
 one, has the biases of a run that never stopped. In canonical mode it has every bit, for every number of ranks that share experts.
-Experts in turn get equally many tokens. Prints TAP."""
+Experts in turn get equally many tokens, and their balance loss is 1; by score it is more, and falls where it is trained. Prints TAP."""
 import json
 import subprocess
 import sys
@@ -49,7 +49,7 @@ def main():
                  ("on 4 ranks", ((MESHES[4], STEPS),)),
                  ("on 4 ranks, then on 1", ((MESHES[4], 3), ("moe", STEPS))),
                  ("on 1 rank, then on 4", (("moe", 3), (MESHES[4], STEPS)))]
-        print(f"1..{len(cases) + 4}")
+        print(f"1..{len(cases) + 5}")
         for i, (name, parts) in enumerate(cases, 1):
             got = runs.biases(*parts)
             # Loads are whole numbers, so that biases are the same to the last bit as long as the choices are.
@@ -82,12 +82,21 @@ def main():
         print(f"{'not ok' if bad else 'ok'} {len(cases) + 3} - checkpoints of experts that are cut over tp, and for them: {errors}", flush=True)
         faults += bad
         directory = runs.lab.work / "in-turn"
-        runs.train(directory, "moe dps2 ep2 forced=true", 2)
-        loads = [(line["expert_tokens_min"], line["expert_tokens_max"])
+        runs.train(directory, "moe dps2 ep2 forced=true even=0.1", 2)
+        loads = [(line["expert_tokens_min"], line["expert_tokens_max"], line["balance_loss"])
                  for line in map(json.loads, open(directory / "metrics.jsonl"))]
-        equal = len(loads) == 2 and all(least == most > 0 for least, most in loads)
+        equal = len(loads) == 2 and all(least == most > 0 and abs(loss - 1) < 1e-6 for least, most, loss in loads)
         print(f"{'ok' if equal else 'not ok'} {len(cases) + 4} - experts in turn: {loads}", flush=True)
         faults += not equal
+        last = {}
+        for even in (1e-9, 1):
+            directory = runs.lab.work / f"even-{even}"
+            runs.train(directory, f"moe dps2 tp2 ep2 rate=0 even={even}", 20)
+            losses = [line["balance_loss"] for line in map(json.loads, open(directory / "metrics.jsonl"))]
+            last[even] = losses[-1]
+        falls = 1 < last[1] < last[1e-9]
+        print(f"{'ok' if falls else 'not ok'} {len(cases) + 5} - a balance loss that is trained is lower after 20 steps: {last}", flush=True)
+        faults += not falls
     finally:
         runs.lab.close()
     return faults > 0

@@ -7,9 +7,9 @@
 The model is written here from the descriptions of Llama 3 and Qwen 3, with autograd for its gradients: nothing of Titan's is used but
 the definition of its initial values (base/rng.h, worker/tensor/model.h), which is implemented a second time in numpy.
 
-Files: tiny.json, debugmodel.json, qwen3.json, moe.json, moe_drop.json, deepseek.json: dimensions, a batch, its mean loss in fp64 and in fp32, and for each parameter a
+Files: tiny.json, debugmodel.json, qwen3.json, moe.json, moe_drop.json, deepseek.json, moe_balance.json, deepseek_balance.json: dimensions, a batch, its mean loss in fp64 and in fp32, and for each parameter a
 digest of its initial value and of its gradient. In qwen3.json the gains of norms are not 1 but 1 + `gains` times the
-normal draws of the stream "golden.NAME", so that it shows where they go. tiny_train.json: 50 AdamW steps; tiny_adam.json: 50 of Adam.
+normal draws of the stream "golden.NAME", so that it shows where they go. tiny_train.json: 50 AdamW steps; tiny_adam.json: 50 of Adam; moe_balance_train.json: 20 of AdamW.
 
 A digest of a tensor x with n elements, row-major: sum, l2 norm, `samples` at indices (j*2654435761 + 12345) mod n for
 j = 0, 1, ..., and `projections` p_k = sum of s_k(i) x_i, where s_k(i) is +1 if bit k of mix64(i) is 0, else -1, mix64
@@ -41,9 +41,12 @@ FLAVORS = {
                      qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16, n_experts=8, top_k=3, n_shared_experts=2,
                      moe_hidden=48, n_dense_layers=1, sigmoid_scores=True, normalize_scores=True, route_scale=2.5),
 }
+# Gradients of the loss and of the balance loss, times this; the loss in the file is without.
+FLAVORS["moe_balance"] = dict(FLAVORS["moe"], balance_loss=0.5)
+FLAVORS["deepseek_balance"] = dict(FLAVORS["deepseek"], balance_loss=0.5)
 FLAVORS["moe_drop"] = dict(FLAVORS["moe"], expert_capacity=0.75)
-BATCH = {"tiny": (3, 37), "debugmodel": (2, 64), "qwen3": (2, 45), "moe": (3, 37), "moe_drop": (3, 37), "deepseek": (2, 41)}
-GAINS = {"qwen3": 0.25, "moe": 0.25, "moe_drop": 0.25, "deepseek": 0.25}
+BATCH = {"tiny": (3, 37), "debugmodel": (2, 64), "qwen3": (2, 45), "moe": (3, 37), "moe_drop": (3, 37), "deepseek": (2, 41), "moe_balance": (3, 37), "deepseek_balance": (2, 41)}
+GAINS = {"qwen3": 0.25, "moe": 0.25, "moe_drop": 0.25, "deepseek": 0.25, "moe_balance": 0.25, "deepseek_balance": 0.25}
 SEED = 20261120
 
 
@@ -265,7 +268,19 @@ GAPS = []  # between the last expert chosen and the first one not: fp32 must cho
 DROPPED = []  # rows of each expert for which there was no room
 
 
+BALANCE = []  # the balance loss of each sequence, of each layer
+
+
+def balance(scores, chosen, sequences):
+    """DeepSeek-AI 2024, arXiv:2412.19437, equations 17 to 20."""
+    experts = scores.shape[1]
+    scores = (scores / scores.sum(-1, keepdim=True)).view(sequences, -1, experts)
+    often = torch.nn.functional.one_hot(chosen, experts).sum(1).view_as(scores).to(scores.dtype)
+    return (often.mean(1) * experts / chosen.shape[1] * scores.mean(1)).sum(-1)
+
+
 def mixture(x, p, prefix, d):
+    sequences = len(x)
     x = x.flatten(0, 1)
     out = x @ p[prefix + "router.gate.weight"].T
     scores = out.sigmoid() if d["sigmoid_scores"] else out.softmax(-1)
@@ -273,6 +288,7 @@ def mixture(x, p, prefix, d):
     k = d["top_k"]
     GAPS.append((top.values[:, k - 1] - top.values[:, k]).min().item())
     weights, chosen = top.values[:, :k], top.indices[:, :k]
+    BALANCE.append(balance(scores, chosen, sequences))
     if d["normalize_scores"]:
         weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
     weights = weights * d["route_scale"]
@@ -289,6 +305,7 @@ def mixture(x, p, prefix, d):
 
 
 def logits(p, tokens, d):
+    BALANCE.clear()
     freq = rotary_frequencies(d)
     x = p["tok_embeddings.weight"][tokens]
     attend = latent_attention if d.get("kv_lora_rank") else attention
@@ -308,6 +325,12 @@ def mean_loss(p, tokens, targets, d):
     """Mean over the counted tokens (target >= 0)."""
     out = logits(p, tokens, d)
     return torch.nn.functional.cross_entropy(out.flatten(0, 1), targets.flatten(), ignore_index=-1)
+
+
+def balance_loss(targets):
+    """Of the layers of the last logits(): their sum, the mean over sequences, each as often as it has counted tokens."""
+    counted = (targets >= 0).sum(1)
+    return (torch.stack(BALANCE).sum(0) * counted).sum() / counted.sum() if BALANCE else 0
 
 
 def make(d, dtype, gains=0.0):
@@ -365,7 +388,8 @@ def write_gradients(name):
     gains = GAINS.get(name, 0.0)
     p = make(d, torch.float64, gains)
     loss = mean_loss(p, torch.tensor(tokens), torch.tensor(targets), d)
-    loss.backward()
+    even = balance_loss(torch.tensor(targets))
+    (loss + d.get("balance_loss", 0) * even).backward()
     with torch.no_grad():
         loss32 = mean_loss(make(d, torch.float32, gains), torch.tensor(tokens), torch.tensor(targets), d)
         out = logits(p, torch.tensor(tokens), d)
@@ -408,10 +432,9 @@ def schedule(step, steps, warmup, decay):
     return 1.0 - (step + 1 - warmup - stable) / decay
 
 
-def write_training(name, kind):
-    d = FLAVORS["tiny"]
-    steps, warmup, decay, b, t = 50, 5, 20, 4, 64
-    lr, max_norm = 3e-3, 1.0
+def write_training(name, kind, flavor="tiny", steps=50, decay=20, lr=3e-3):
+    d = FLAVORS[flavor]
+    warmup, b, t, max_norm = 5, 4, 64, 1.0
     p = make(d, torch.float64)
     optimizer = kind(p.values(), lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     rows = []
@@ -422,7 +445,7 @@ def write_training(name, kind):
             group["lr"] = rate
         optimizer.zero_grad()
         loss = mean_loss(p, torch.tensor(tokens), torch.tensor(targets), d)
-        loss.backward()
+        (loss + d.get("balance_loss", 0) * balance_loss(torch.tensor(targets))).backward()
         norm = torch.nn.utils.clip_grad_norm_(p.values(), max_norm)
         optimizer.step()
         rows.append({"loss": number(loss.item()), "grad_norm": number(norm.item()), "lr": number(rate)})
@@ -433,7 +456,10 @@ def write_training(name, kind):
         "tensors": [{"name": n, "shape": list(x.shape), "weight": digest(x.detach().numpy(), 16)}
                     for n, x in p.items()],
     })
-    print(f"{name}, {steps} steps: loss {rows[0]['loss']:.6f} -> {rows[-1]['loss']:.6f}")
+    print(f"{name}, {steps} steps: loss {rows[0]['loss']:.6f} -> {rows[-1]['loss']:.6f}",
+          *([f"smallest gap between experts {min(GAPS):.2g}"] if GAPS else []))
+    assert not GAPS or min(GAPS) > 1e-6, "a choice of experts that fp32 may make otherwise: take another rate"
+    GAPS.clear()
 
 
 if __name__ == "__main__":
@@ -445,5 +471,8 @@ if __name__ == "__main__":
     write_gradients("moe")
     write_gradients("moe_drop")
     write_gradients("deepseek")
+    write_gradients("moe_balance")
+    write_gradients("deepseek_balance")
     write_training("tiny_train", torch.optim.AdamW)
     write_training("tiny_adam", torch.optim.Adam)
+    write_training("moe_balance_train", torch.optim.AdamW, "moe_balance", 20, 8, 1e-3)

@@ -358,6 +358,187 @@ static void check_balance(struct checker *c)
     sweep(c);
 }
 
+/* --- balance loss ------------------------------------------------------------------------------------------------- */
+
+struct balance_ref {
+    const double *logits, *chosen, *targets; /* of all tokens, sequence by sequence */
+    double *often;                           /* (sequences,E) */
+    int64_t sequences, length;
+    struct router_shape shape; /* n: of all sequences */
+};
+
+/* How often in even shares, the loss of each sequence times its counted tokens (NULL: not wanted); their sum. */
+static double ref_balance(const struct balance_ref *r, double *losses)
+{
+    const struct router_shape *z = &r->shape;
+    double total = 0.0, s[512];
+    for (int64_t b = 0; b < r->sequences; b++) {
+        double loss = 0.0, counted = 0.0;
+        for (int64_t i = b * r->length; i < (b + 1) * r->length; i++) {
+            double sum = 0.0;
+            ref_scores(s, r->logits + i * z->experts, z->experts, z->sigmoid);
+            for (int64_t e = 0; e < z->experts; e++)
+                sum += s[e];
+            for (int64_t e = 0; e < z->experts; e++)
+                loss += r->often[b * z->experts + e] * s[e] / sum / (double)r->length;
+            counted += r->targets[i] >= 0;
+        }
+        if (losses)
+            losses[b] = loss * counted;
+        total += loss * counted;
+    }
+    return total;
+}
+
+static double balance_value(const void *arg)
+{
+    return ref_balance(arg, NULL);
+}
+
+static void ref_often(const struct balance_ref *r)
+{
+    const struct router_shape *z = &r->shape;
+    for (int64_t i = 0; i < z->n; i++)
+        for (int64_t k = 0; k < z->top_k; k++)
+            r->often[i / r->length * z->experts + (int64_t)r->chosen[i * z->top_k + k]] +=
+                (double)z->experts / (double)(z->top_k * r->length);
+}
+
+/* As in ref_router_grad(). */
+static void ref_balance_grad(double *dlogits, const struct balance_ref *r)
+{
+    const struct router_shape *z = &r->shape;
+    double s[512];
+    for (int64_t b = 0; b < r->sequences; b++) {
+        const double *often = r->often + b * z->experts;
+        double counted = 0.0;
+        for (int64_t i = b * r->length; i < (b + 1) * r->length; i++)
+            counted += r->targets[i] >= 0;
+        for (int64_t i = b * r->length; i < (b + 1) * r->length; i++) {
+            double sum = 0.0;
+            ref_scores(s, r->logits + i * z->experts, z->experts, z->sigmoid);
+            for (int64_t e = 0; e < z->experts; e++)
+                sum += s[e];
+            for (int64_t k = 0; k < z->experts; k++) {
+                double ds = 0.0;
+                for (int64_t e = 0; e < z->experts; e++)
+                    ds += counted / (double)r->length * often[e] * ((e == k) - s[e] / sum) / sum;
+                for (int64_t l = 0; l < z->experts; l++) {
+                    const double dsdl = z->sigmoid ? (l == k) * s[k] * (1.0 - s[k]) : s[k] * ((l == k) - s[l]);
+                    dlogits[i * z->experts + l] += ds * dsdl;
+                }
+            }
+        }
+    }
+}
+
+static void check_balance_reference(struct checker *c)
+{
+    enum { E = 5, B = 2, T = 3, N = B * T };
+    double *logits = values(c, N * E), *chosen = values(c, 2 * N), *targets = values(c, N);
+    bool ok = true;
+    fill(c, logits, N * E, 2.0);
+    for (int i = 0; i < N; i++) {
+        targets[i] = i == 1 ? -1 : i;
+        chosen[2 * i] = i % E, chosen[2 * i + 1] = (i * i + 1) % E == i % E ? (i + 1) % E : (i * i + 1) % E;
+    }
+    for (int sigmoid = 0; sigmoid < 2; sigmoid++) {
+        struct balance_ref r = {
+            logits, chosen, targets, values(c, B * E), B, T, {DTYPE_F32, N, E, 2, sigmoid, false, 1, 0, 0, 0}};
+        double *grad = values(c, N * E);
+        ref_often(&r);
+        ref_balance_grad(grad, &r);
+        ok = differences(c, logits, grad, N * E, balance_value, &r) && ok;
+    }
+    result(c, ok, "reference: balance gradients by finite differences");
+    sweep(c);
+}
+
+/* Rows of one of `ranks` ranks, in so many pieces, from an array of all tokens or back to it. */
+static void move_rows(const struct token_rows *z, double *own, double *all, int64_t width, bool back)
+{
+    for (int64_t i = 0; i < z->n; i++) {
+        double *const here = own + i * width, *const there = all + token_rows_place(z, i) * width;
+        memcpy(back ? there : here, back ? here : there, (size_t)width * sizeof(double));
+    }
+}
+
+static void balance_case(struct checker *c, struct router_shape z, int64_t sequences, int64_t ranks, int64_t pieces)
+{
+    const int64_t n = z.n, e = z.experts, stats = BALANCE_STATS(e), all = n * ranks, length = all / sequences;
+    struct tensor logits = noise(c, all * e, z.dt, 3.0), targets = empty(c, all, DTYPE_I32);
+    struct tensor parts = empty(c, ranks * sequences * stats, DTYPE_F32), losses = empty(c, sequences, DTYPE_F32);
+    struct tensor dscores = empty(c, sequences * e, DTYPE_F32);
+    double *chosen = values(c, all * z.top_k), *want = values(c, all * e), *got = values(c, all * e);
+    double *loss = values(c, sequences), *before = values(c, all * e);
+    for (int64_t i = 0; i < all * z.top_k; i++)
+        chosen[i] =
+            (double)((i / z.top_k * 7 + i % z.top_k * 3) % 4 == 0 ? i % z.top_k : (i / z.top_k + i % z.top_k) % e);
+    for (int64_t i = 0; i < all; i++)
+        targets.x[i] = i % 5 == 3 ? -1.0 : (double)i;
+    upload(c, &targets);
+    struct balance_ref r = {logits.x, chosen, targets.x, values(c, sequences * e), sequences, length, z};
+    r.shape.n = all;
+    ref_often(&r);
+    (void)ref_balance(&r, loss);
+    ref_balance_grad(want, &r);
+    for (int turn = 0; turn < 2; turn++) /* what the ranks have, then their gradients */
+        for (int64_t rank = 0; rank < ranks; rank++) {
+            const struct token_rows rows = {n, sequences, length, rank * (n / pieces), pieces};
+            struct tensor own = empty(c, n * e, z.dt), choice = empty(c, n * z.top_k, DTYPE_I32);
+            struct tensor dlogits = noise(c, n * e, z.dt, 0.01);
+            move_rows(&rows, own.x, logits.x, e, false);
+            move_rows(&rows, choice.x, chosen, z.top_k, false);
+            upload(c, &own), upload(c, &choice);
+            if (turn == 0) {
+                need(c,
+                     c->ops->balance_stats(c->s, (float *)parts.p + rank * sequences * stats, own.p, choice.p,
+                                           targets.p, &z, &rows),
+                     "balance_stats");
+                continue;
+            }
+            move_rows(&rows, dlogits.x, before, e, true);
+            if (rank == 0)
+                need(c,
+                     c->ops->balance_loss(c->s, losses.p, dscores.p, parts.p, ranks, sequences, e, z.top_k, length,
+                                          0.25f),
+                     "balance_loss");
+            need(c, c->ops->balance_dgrad(c->s, dlogits.p, own.p, dscores.p, &z, &rows), "balance_dgrad");
+            move_rows(&rows, download(c, &dlogits), got, e, true);
+        }
+    for (int64_t i = 0; i < all * e; i++)
+        want[i] = before[i] + 0.25 * want[i];
+    const bool ok = near(c, download(c, &losses), loss, sequences, limit_of(DTYPE_F32), "losses") &&
+                    near(c, got, want, all * e, 10.0 * limit_of(z.dt), "dlogits");
+    result(c, ok, "balance loss %s, %s: %lld sequences on %lld ranks in %lld pieces, %lld of %lld experts",
+           name_of(z.dt), z.sigmoid ? "sigmoid" : "softmax", (long long)sequences, (long long)ranks, (long long)pieces,
+           (long long)z.top_k, (long long)e);
+    sweep(c);
+}
+
+static void check_balance_loss(struct checker *c)
+{
+    check_balance_reference(c);
+    for (int i = 0; i < 2; i++)
+        for (int sigmoid = 0; sigmoid < 2; sigmoid++) {
+            const enum dtype dt = both[i];
+            balance_case(c, (struct router_shape){dt, 30, 6, 2, sigmoid, false, 1, 0, 0, 0}, 1, 1, 1);
+            balance_case(c, (struct router_shape){dt, 30, 6, 2, sigmoid, false, 1, 0, 0, 0}, 3, 2, 1);
+            balance_case(c, (struct router_shape){dt, 42, 19, 3, sigmoid, false, 1, 0, 0, 0}, 6, 2, 3);
+            balance_case(c, (struct router_shape){dt, 24, 300, 8, sigmoid, false, 1, 0, 0, 0}, 2, 3, 2);
+        }
+    struct tensor x = empty(c, 16, DTYPE_F32);
+    const struct router_shape z = {DTYPE_F32, 4, 4, 1, false, false, 1, 0, 0, 0};
+    static const struct token_rows wrong[] = {
+        {4, 0, 4, 0, 1}, {4, 1, 4, 1, 1}, {4, 1, 4, 0, 3}, {3, 1, 4, 0, 1}, {4, 1, 4, -1, 1}};
+    bool refused = c->ops->balance_loss(c->s, x.p, x.p, x.p, 0, 1, 4, 1, 4, 1) == TITAN_EINVAL;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+        refused = c->ops->balance_dgrad(c->s, x.p, x.p, x.p, &z, &wrong[i]) == TITAN_EINVAL &&
+                  c->ops->balance_stats(c->s, x.p, x.p, x.p, x.p, &z, &wrong[i]) == TITAN_EINVAL && refused;
+    result(c, refused, "balance loss refuses tokens that are nowhere");
+    sweep(c);
+}
+
 static void check_router(struct checker *c)
 {
     check_router_reference(c);
@@ -877,6 +1058,7 @@ void device_experts_check(struct checker *c)
 {
     check_strided(c);
     check_router(c);
+    check_balance_loss(c);
     check_permute(c);
     device_grouped_check(c);
     together_case(c, DTYPE_F32);

@@ -342,6 +342,9 @@ void hf_weights_left_out(const struct hf_weights *w, struct buf *ret_note)
         buf_printf(ret_note,
                    "%sleft out: %zu tensors of the layers that predict further tokens (multi-token prediction)",
                    ret_note->len > 0 ? "; " : "", n);
+    if (w->config.balance_key)
+        buf_printf(ret_note, "%snot taken: %s = %g of " HF_CONFIG_NAME "; model.balance_loss is the coefficient here",
+                   ret_note->len > 0 ? "; " : "", w->config.balance_key, w->config.balance_loss);
 }
 
 /* Rows all over the matrices: a head of its own differs everywhere. */

@@ -28,7 +28,8 @@ const struct hf_config *hf_weights_config(const struct hf_weights *w);
  * embedding serves as a missing tied head. */
 titan_status hf_weights_check(const struct hf_weights *w, const struct model *m,
                               struct titan_error *err) TITAN_MUST_USE;
-/* Appends the parts of the files that no model uses. */
+/* Appends the parts of the files that no model takes: layers of multi-token prediction, the coefficient of a balance
+ * loss. */
 void hf_weights_left_out(const struct hf_weights *w, struct buf *ret_note);
 /* Checks without checksums, which such a folder lacks: config.json is of a known model, headers and file sizes fit, the
  * index has each tensor once and no other, and the tensors are m's (m NULL = not checked). TITAN_OK: *ret_files and

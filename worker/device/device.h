@@ -33,7 +33,7 @@
 #include "base/float8.h"
 #include "base/rng.h"
 
-#define TITAN_DEVICE_ABI 18 /* declarations 7d1c78341619bde4 (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 19 /* declarations c69bb10ffc2f91a4 (tests/docs/test_abi.py) */
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -164,6 +164,28 @@ struct router_shape {
     float scale;
     int64_t groups, top_groups, group_top_k; /* groups 0: none */
 };
+
+/* Where N tokens of a rank lie among those of the sequences that it and its tensor-parallel group have: pieces of equal
+ * size, the first one from token `first` on, each of the others sequences * length / pieces tokens behind the one
+ * before it. */
+struct token_rows {
+    int64_t n, sequences, length, first, pieces;
+};
+static inline int64_t token_rows_place(const struct token_rows *z, int64_t row)
+{
+    const int64_t each = z->n / z->pieces;
+    return row / each * (z->sequences * z->length / z->pieces) + z->first + row % each;
+}
+static inline bool token_rows_valid(const struct token_rows *z)
+{
+    return z->n >= 0 && z->sequences > 0 && z->length > 0 && z->pieces > 0 && z->n % z->pieces == 0 && z->first >= 0 &&
+           z->sequences * z->length % z->pieces == 0 &&
+           z->first + z->n / z->pieces <= z->sequences * z->length / z->pieces;
+}
+
+/* Numbers of a sequence that its balance loss is of: how often each of E experts was chosen, the sums of the scores of
+ * each, and the tokens that count. */
+#define BALANCE_STATS(experts) (2 * (experts) + 1)
 
 /* Where a library keeps scores' gradients as bf16 so that a call repeats (ATTENTION_REPEATABLE): it takes heads or
  * sequences in parts of so many bytes, the query heads of a key head together, and none where those take more. */
@@ -407,6 +429,24 @@ struct device_ops {
                                  const int32_t *chosen, const struct router_shape *shape);
     /* bias[e] += rate * sign(mean of load - load[e]), less the mean of these changes; load is zeroed. */
     titan_status (*router_balance)(struct stream *s, float *bias, float *load, int64_t experts, float rate);
+    /* The balance loss of a router, of each sequence by itself (DeepSeek-AI 2024, arXiv:2412.19437, eq. 17-20; over a
+     * batch: Fedus et al. 2021, arXiv:2101.03961, eq. 4-6): sum_e f_e P_e, f_e = E / (top_k T) * how often expert e was
+     * chosen by the T tokens of the sequence, P_e = the mean over them of their scores, each token's divided by their
+     * sum. 1 where all experts are chosen equally often. f_e is a constant to the gradient.
+     * stats (sequences,BALANCE_STATS(E)) fp32 of these tokens; targets (sequences*length), of which those below 0 do
+     * not count. Of shape: dt, n, experts, top_k, sigmoid. */
+    titan_status (*balance_stats)(struct stream *s, float *stats, const void *logits, const int32_t *chosen,
+                                  const int32_t *targets, const struct router_shape *shape,
+                                  const struct token_rows *rows);
+    /* losses (sequences) fp32 from the stats of all parts (parts,sequences,BALANCE_STATS(E)) of sequences of so many
+     * tokens: each times the tokens of its sequence that count. dscores (sequences,E) fp32: factor times the gradient
+     * of these to a token's scores divided by their sum, less what all experts have alike: that changes no loss, and of
+     * even loads nothing is left. */
+    titan_status (*balance_loss)(struct stream *s, float *losses, float *dscores, const float *stats, int64_t parts,
+                                 int64_t sequences, int64_t experts, int64_t top_k, int64_t tokens, float factor);
+    /* dlogits (N,E) += the gradient to the logits. */
+    titan_status (*balance_dgrad)(struct stream *s, void *dlogits, const void *logits, const float *dscores,
+                                  const struct router_shape *shape, const struct token_rows *rows);
     /* The order of all N*top_k choices by expert, those of one expert in token order: place (N*top_k) int32 is the row
      * where choice i*top_k+j goes, counts (E) int32 the rows of each expert, rank_counts (ranks) those of E/ranks
      * experts in a row (what all_to_all_v sends). most > 0: of an expert's rows only the first so many count, those of
@@ -531,7 +571,8 @@ struct device_ops {
 #define DEVICE_OPS(X) \
     X(copy) X(zero) X(cast) X(copy_2d) X(add_2d) X(add_bias) X(bias_wgrad) X(matmul) X(matmul_grouped) X(embed) X(embed_wgrad) X(rmsnorm) \
     X(rmsnorm_dgrad) X(rmsnorm_dgain) X(add_rmsnorm) X(rope) X(window) X(attention) X(attention_dgrad) X(attention_work_bytes) \
-    X(attention_merge) X(swiglu) X(swiglu_dgrad) X(add) X(router) X(router_dgrad) X(router_balance) X(permute) \
+    X(attention_merge) X(swiglu) X(swiglu_dgrad) X(add) X(router) X(router_dgrad) X(router_balance) X(balance_stats) \
+    X(balance_loss) X(balance_dgrad) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
     X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(weights) X(adamw) X(adamw_all) X(sgd) \
     X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode)

@@ -100,6 +100,9 @@ static void write_step_event(const struct epoch *e, const struct step_report *r)
         write_split_event(e, r);
     if (r->expert_tokens_mean > 0)
         write_expert_tokens_event(e, r);
+    if (r->balance_loss != 0)
+        tensorboard_write(e, r->step, r->at_ms,
+                          (const struct event_scalar[]){{"loss_metrics/balance_loss", r->balance_loss}}, 1);
 }
 
 static void write_step(const struct epoch *e, const struct step_report *r)
@@ -144,6 +147,7 @@ void publish_note_step(struct epoch *e)
                                          .dropped = o->dropped,
                                          .further_rounds = o->further_rounds,
                                          .room_needed = o->room_needed,
+                                         .balance_loss = o->balance_loss,
                                          .world = e->view.world,
                                          .memory_bytes = o->memory_bytes,
                                          .planned_bytes = e->plan.memory_bytes,

@@ -422,6 +422,15 @@ static titan_status sum_losses(const struct call *c, double *statistics, const f
                    false);
 }
 
+static titan_status sum_balance_losses(const struct call *c, double *statistics, const float *losses, int64_t n)
+{
+    const struct exec *e = c->e;
+
+    if (e->at[AXIS_TP] != 0 || e->at[AXIS_CP] != 0) /* all of them have the same */
+        return TITAN_OK;
+    return add_sum(c, statistics + e->p->statistics.balance + e->from + c->a->microbatch, losses, n, false);
+}
+
 /* The norm's rstd of a unit's input tells whether that was finite, at the cost of one number a token. */
 static titan_status check_input(const struct call *c, double *statistics, const float *rstd, int64_t n)
 {

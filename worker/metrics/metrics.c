@@ -140,6 +140,7 @@ static void log_evaluation(const struct log *log, const struct evaluation_report
 
 static void begin_step(struct json_writer *w, const struct step_report *r)
 {
+    titan_assert(r->step > 0 && r->world > 0);
     json_begin_object(w, NULL);
     json_put_uint(w, "step", r->step);
     json_put_uint(w, "epoch", r->epoch);
@@ -168,6 +169,8 @@ static void begin_step(struct json_writer *w, const struct step_report *r)
         json_put_real(w, "expert_further_rounds", r->further_rounds);
         json_put_real(w, "expert_room_needed", r->room_needed);
     }
+    if (r->balance_loss != 0)
+        json_put_real(w, "balance_loss", r->balance_loss);
 }
 
 void metrics_print_step(const struct step_report *r, struct buf *out)
@@ -204,6 +207,7 @@ bool metrics_parse_step(const char *line, struct step_report *ret)
                                 .dropped = json_real(j, "expert_tokens_dropped", 0),
                                 .further_rounds = json_real(j, "expert_further_rounds", 0),
                                 .room_needed = json_real(j, "expert_room_needed", 0),
+                                .balance_loss = json_real(j, "balance_loss", 0),
                                 .world = world > 0 && world <= INT_MAX ? (int)world : 0,
                                 .memory_bytes = count_of(j, "memory_bytes"),
                                 .planned_bytes = count_of(j, "planned_bytes"),

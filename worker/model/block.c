@@ -557,13 +557,13 @@ struct tensor layer_forward(struct block *k, struct layer_units u, const struct 
 }
 
 /* dh (Ns,C) from dy (Ns,C), through the second half and its residual. */
-static struct tensor second_half_dgrad(struct block *k, struct layer_units u, const struct layer_saved *saved,
-                                       struct tensor dy, struct layer_back *back)
+static struct tensor second_half_dgrad(struct block *k, struct layer_units u, const struct block_tokens *tokens,
+                                       const struct layer_saved *saved, struct tensor dy, struct layer_back *back)
 {
     const struct tensor *s = saved->t;
 
     back->t[BACK_DXN2] =
-        u.experts ? experts_dgrad(k, u, saved, dy, back) : block_feed_forward_dgrad(k, u.own, saved, dy, back);
+        u.experts ? experts_dgrad(k, u, tokens, saved, dy, back) : block_feed_forward_dgrad(k, u.own, saved, dy, back);
     /* dh (Ns,C) = dy + the norm's */
     return block_norm_dgrad(k, "dh", dy, back->t[BACK_DXN2], s[SAVED_H], gain_of(k, u.own, ROLE_FFN_NORM),
                             s[SAVED_RSTD2]);
@@ -578,7 +578,7 @@ struct tensor layer_dgrad(struct block *k, struct layer_units u, const struct bl
     for (int i = 0; i < BACK_COUNT; i++)
         back->t[i] = TENSOR_NONE;
     struct tensor *g = back->t;
-    const struct tensor dh = second_half_dgrad(k, u, saved, dy, back);
+    const struct tensor dh = second_half_dgrad(k, u, tokens, saved, dy, back);
     g[BACK_DH] = block_project_out_dgrad(k, u.own, ROLE_WO, "dh", dh, saved, back);
     /* dattn (N,H*Dv) */
     const struct tensor dattn = block_new(k, BUF_DACTIVATION, "dattn", z.n, s[SAVED_ATTN].cols);

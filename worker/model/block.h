@@ -42,6 +42,7 @@ struct block {
     /* Of each unit with experts: bias (E) of their choice, and where choices are counted expert_tokens (E) and, with
      * expert_capacity, dropped (1); NULL: none. */
     const struct tensor *bias, *expert_tokens, *dropped;
+    const struct tensor *statistics; /* the step's, for balance losses; none: they are not reported */
     /* Where rounds are counted, of all units: how many there were behind the first, the most rows (2); none. */
     const struct tensor *seen;
 };

@@ -379,9 +379,34 @@ static struct tensor run_experts_dgu(struct block *k, const struct unit_buffers 
     return dgu;
 }
 
+/* The balance loss of each sequence, and its gradient added to dlogits. Tokens of a sequence are on several ranks where
+ * these cut it: what the loss is of is summed over them, so that it is the same on every mesh. */
+static void balance_loss(struct block *k, const struct block_tokens *tokens, const struct layer_saved *saved,
+                         struct tensor dlogits)
+{
+    const struct sizes z = sizes_of(k);
+    const uint32_t flags = routing_flags(k) & OP_SIGMOID;
+    const struct tensor *s = saved->t;
+    /* The gradient of a router with cut experts is summed over tp. */
+    const double factor = k->layout->model->dims.balance_loss / mesh_expert_cut(&k->layout->mesh);
+
+    struct tensor stats = block_new_f32(k, BUF_WORK, "balance_stats", k->b, BALANCE_STATS(z.e));
+    EMIT(k->e, balance_stats, stats, s[SAVED_LOGITS], s[SAVED_CHOSEN], tokens->targets, .pieces = 1, .flags = flags);
+    if (!z.cut)
+        stats = emit_all_gather(k->e, CHANNEL_TP, BUF_WORK, "balance_stats", stats);
+    stats = emit_all_gather(k->e, CHANNEL_CP, BUF_WORK, "balance_stats", stats);
+    const struct tensor losses = block_new_f32(k, BUF_WORK, "balance_losses", 1, k->b);
+    const struct tensor dscores = block_new_f32(k, BUF_WORK, "dscores", k->b, z.e);
+    EMIT(k->e, balance_loss, losses, dscores, stats, .top_k = z.top_k, .tokens = k->t, .factor = factor);
+    if (k->statistics && tensor_exists(*k->statistics))
+        EMIT(k->e, balance_loss_sum, *k->statistics, losses);
+    EMIT(k->e, balance_dgrad, dlogits, s[SAVED_LOGITS], dscores, .all = block_tokens_local(k), .pieces = 1,
+         .flags = flags);
+}
+
 /* BACK_DLOGITS from the gradient of what came back; its product is added to dxn (Ns,C). */
-static void route_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
-                        struct tensor dy, struct tensor dxn, struct layer_back *back)
+static void route_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
+                        const struct layer_saved *saved, struct tensor dy, struct tensor dxn, struct layer_back *back)
 {
     const struct sizes z = sizes_of(k);
     const double scale = k->layout->model->dims.route_scale;
@@ -392,6 +417,8 @@ static void route_dgrad(struct block *k, const struct unit_buffers *u, const str
     const struct tensor dlogits = block_new_f32(k, BUF_DACTIVATION, "drouter_logits", z.ns, z.e);
     EMIT(k->e, route_dgrad, dlogits, dweights, s[SAVED_LOGITS], s[SAVED_CHOSEN], .scale = scale,
          .flags = routing_flags(k));
+    if (k->layout->model->dims.balance_loss > 0)
+        balance_loss(k, tokens, saved, dlogits);
     back->t[BACK_DLOGITS] = dlogits;
     if (k->dt != DTYPE_F32) {
         back->t[BACK_DLOGITS] = block_new(k, BUF_DACTIVATION, "drouter_logits", z.ns, z.e);
@@ -400,8 +427,8 @@ static void route_dgrad(struct block *k, const struct unit_buffers *u, const str
     block_product(k, dxn, back->t[BACK_DLOGITS], block_param(k, u, ROLE_GATE, 1), OP_ADD_TO);
 }
 
-struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct layer_saved *saved, struct tensor dy,
-                            struct layer_back *back)
+struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct block_tokens *tokens,
+                            const struct layer_saved *saved, struct tensor dy, struct layer_back *back)
 {
     const struct sizes z = sizes_of(k);
     const struct tensor *s = saved->t;
@@ -435,7 +462,7 @@ struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct 
      * too, so tp ranks have parts of it. */
     struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn2", z.ns, z.c);
     EMIT(k->e, combine_rows, dxn, drows, s[SAVED_PLACE], TENSOR_NONE, .flags = 0);
-    route_dgrad(k, u.own, saved, dall, dxn, back);
+    route_dgrad(k, u.own, tokens, saved, dall, dxn, back);
     if (z.cut)
         dxn = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn2", dxn);
     if (k->layout->model->dims.n_shared_experts > 0)

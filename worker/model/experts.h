@@ -33,8 +33,8 @@
 struct tensor experts_forward(struct block *k, struct layer_units u, const struct block_tokens *tokens,
                               struct layer_saved *saved);
 /* dy (Ns,C) -> gradient of the norm's output (Ns,C) */
-struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct layer_saved *saved, struct tensor dy,
-                            struct layer_back *back);
+struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct block_tokens *tokens,
+                            const struct layer_saved *saved, struct tensor dy, struct layer_back *back);
 /* Of gate, shared experts and experts; begins the gradients of the experts' unit. */
 void experts_wgrad(struct block *k, struct layer_units u, const struct layer_saved *saved,
                    const struct layer_back *back);

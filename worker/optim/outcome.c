@@ -108,6 +108,16 @@ static void read_expert_tokens(const struct step_statistics *r, const double *st
         out->dropped += statistics[i];
 }
 
+static double read_balance_loss(const struct program *p, const double *statistics, double tokens)
+{
+    const struct step_statistics *r = &p->statistics;
+    const int64_t layers = r->expert_tokens - r->drops;
+
+    if (r->drops == r->balance || layers == 0)
+        return 0;
+    return one_nan(tree_sum(statistics + r->balance, r->microbatches) / ((double)layers * tokens));
+}
+
 static void read_rounds(const struct program *p, const double *statistics, struct step_outcome *out)
 {
     const struct step_statistics *r = &p->statistics;
@@ -207,6 +217,7 @@ titan_status outcome_read(const struct program *program, const struct layout *la
     out.memory_bytes = read_memory(r, statistics);
     read_expert_tokens(r, statistics, &out);
     read_rounds(program, statistics, &out);
+    out.balance_loss = read_balance_loss(program, statistics, out.tokens);
     out.commands = outcome_commands(r, statistics);
     TRY(read_norm(r, layout, statistics, &out, err));
     if (!isfinite(out.loss))

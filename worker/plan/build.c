@@ -836,6 +836,7 @@ static void init_block(struct builder *b)
                           .bias = b->bias,
                           .expert_tokens = b->expert_tokens,
                           .dropped = b->dropped,
+                          .statistics = &b->statistics,
                           .seen = &b->seen};
     for (int i = 0; i < TABLE_COUNT; i++)
         b->k.table[i] = NONE;

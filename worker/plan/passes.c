@@ -588,6 +588,18 @@ static titan_status put_route(struct pieces *k, const struct action *a, int piec
     return put(k, &part, err);
 }
 
+/* Balance losses number the tokens by sequence: what has changed is which ones a rank has. */
+static titan_status put_numbered(struct pieces *k, const struct action *a, struct titan_error *err)
+{
+    struct program *p = k->p;
+    struct action same = *a;
+    struct op_params params = *action_params(p, a);
+
+    *(a->op == OP_BALANCE_STATS ? &params.balance_stats.pieces : &params.balance_dgrad.pieces) = k->n;
+    TRY(append_params(p, &params, &same.params, err));
+    return put(k, &same, err);
+}
+
 static bool divides(const struct pieces *k, int64_t n)
 {
     return n % k->n == 0;
@@ -655,6 +667,8 @@ static titan_status rewrite(struct pieces *k, struct titan_error *err)
                    action_params(p, a)->route.all > action_params(p, a)->route.N) {
             for (int piece = 0; piece < k->n; piece++)
                 TRY(put_route(k, a, piece, err));
+        } else if (a->op == OP_BALANCE_STATS || a->op == OP_BALANCE_DGRAD) {
+            TRY(put_numbered(k, a, err));
         } else {
             TRY(put(k, a, err));
         }

@@ -264,3 +264,173 @@ titan_status cpu_router_balance(struct stream *s, float *bias, float *load, int6
     struct balance_args a = {bias, load, experts, rate};
     return experts > 0 ? cpu_enqueue(s, run_balance, &a, sizeof(a)) : TITAN_EINVAL;
 }
+
+/* --- balance loss ------------------------------------------------------------------------------------------------- */
+
+struct balance_loss_args {
+    float *stats, *losses, *dscores;
+    void *dlogits;
+    const void *logits;
+    const int32_t *chosen, *targets;
+    double *sums; /* scratch: E of each sequence */
+    float *scratch;
+    struct router_shape shape;
+    struct token_rows rows;
+    int64_t parts, tokens;
+    float factor;
+};
+
+/* A token's scores, divided by their sum. */
+static float shares(float *s, const struct balance_loss_args *a, int64_t row)
+{
+    const struct router_shape *z = &a->shape;
+    float sum = 0.0f;
+    scores(s, at(a->logits, row * z->experts, z->dt), z->experts, z->sigmoid, (int)z->dt);
+    for (int64_t e = 0; e < z->experts; e++)
+        sum += s[e];
+    sum += WEIGHT_EPS;
+    for (int64_t e = 0; e < z->experts; e++)
+        s[e] /= sum;
+    return sum;
+}
+
+/* Of sequences. A sequence's rows follow each other, but for what lies in other pieces. */
+static void balance_stats_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct balance_loss_args *a = p;
+    const struct router_shape *z = &a->shape;
+    float *s = a->scratch + thread * z->experts;
+    titan_assert(a->stats && a->targets && end <= a->rows.sequences);
+    for (int64_t b = begin; b < end; b++) {
+        float *stats = a->stats + b * BALANCE_STATS(z->experts), counted = 0.0f;
+        double *sums = a->sums + b * z->experts;
+        memset(stats, 0, (size_t)BALANCE_STATS(z->experts) * sizeof(float));
+        memset(sums, 0, (size_t)z->experts * sizeof(double));
+        for (int64_t i = 0; i < z->n; i++) {
+            const int64_t place = token_rows_place(&a->rows, i);
+            if (place / a->rows.length != b)
+                continue;
+            (void)shares(s, a, i);
+            for (int64_t e = 0; e < z->experts; e++)
+                sums[e] += s[e];
+            for (int64_t j = 0; j < z->top_k; j++)
+                stats[a->chosen[i * z->top_k + j]] += 1.0f;
+            counted += a->targets[place] >= 0 ? 1.0f : 0.0f;
+        }
+        for (int64_t e = 0; e < z->experts; e++)
+            stats[z->experts + e] = (float)sums[e];
+        stats[2 * z->experts] = counted;
+    }
+}
+
+/* Choices come from device memory, as in run_router_dgrad(). */
+static titan_status run_balance_stats(const struct cpu_context *ctx, const void *p)
+{
+    struct balance_loss_args a = *(const struct balance_loss_args *)p;
+    const size_t sequences = (size_t)a.rows.sequences, experts = (size_t)a.shape.experts;
+    void *scratch;
+    for (int64_t i = 0; i < a.shape.n * a.shape.top_k; i++) {
+        if (a.chosen[i] < 0 || a.chosen[i] >= a.shape.experts)
+            return titan_fail(ctx->err, TITAN_EINVAL, "router: choice %lld is expert %d of %lld", (long long)i,
+                              a.chosen[i], (long long)a.shape.experts);
+    }
+    TRY(cpu_scratch_take(ctx, experts * (sequences * sizeof(double) + (size_t)ctx->threads * sizeof(float)), &scratch));
+    a.sums = scratch;
+    a.scratch = (float *)(a.sums + sequences * experts);
+    cpu_for(ctx, a.rows.sequences, 1, balance_stats_range, &a);
+    cpu_scratch_give(ctx);
+    return TITAN_OK;
+}
+
+titan_status cpu_balance_stats(struct stream *s, float *stats, const void *logits, const int32_t *chosen,
+                               const int32_t *targets, const struct router_shape *shape, const struct token_rows *rows)
+{
+    if (!shape_valid(shape) || !token_rows_valid(rows) || rows->n != shape->n)
+        return TITAN_EINVAL;
+    struct balance_loss_args a = {
+        .stats = stats, .logits = logits, .chosen = chosen, .targets = targets, .shape = *shape, .rows = *rows};
+    return cpu_enqueue(s, run_balance_stats, &a, sizeof(a));
+}
+
+static titan_status run_balance_loss(const struct cpu_context *ctx, const void *p)
+{
+    const struct balance_loss_args *a = p;
+    const int64_t experts = a->shape.experts, each = BALANCE_STATS(experts), part = a->rows.sequences * each;
+    (void)ctx;
+    titan_assert(a->parts > 0 && a->tokens > 0);
+    for (int64_t b = 0; b < a->rows.sequences; b++) {
+        double loss = 0.0, counted = 0.0;
+        for (int64_t q = 0; q < a->parts; q++)
+            counted += a->stats[q * part + b * each + 2 * experts];
+        for (int64_t e = 0; e < experts; e++) {
+            double chosen = 0.0, sum = 0.0;
+            for (int64_t q = 0; q < a->parts; q++) {
+                chosen += a->stats[q * part + b * each + e];
+                sum += a->stats[q * part + b * each + experts + e];
+            }
+            const double f = (double)experts * chosen / ((double)a->shape.top_k * (double)a->tokens);
+            loss += f * sum / (double)a->tokens;
+            a->dscores[b * experts + e] = (float)((double)a->factor * counted * (f - 1.0) / (double)a->tokens);
+        }
+        a->losses[b] = (float)(counted * loss);
+    }
+    return TITAN_OK;
+}
+
+titan_status cpu_balance_loss(struct stream *s, float *losses, float *dscores, const float *stats, int64_t parts,
+                              int64_t sequences, int64_t experts, int64_t top_k, int64_t tokens, float factor)
+{
+    if (parts <= 0 || sequences <= 0 || experts <= 0 || top_k <= 0 || tokens <= 0)
+        return TITAN_EINVAL;
+    struct balance_loss_args a = {.stats = (float *)stats,
+                                  .losses = losses,
+                                  .dscores = dscores,
+                                  .shape = {.experts = experts, .top_k = top_k},
+                                  .rows = {.sequences = sequences},
+                                  .parts = parts,
+                                  .tokens = tokens,
+                                  .factor = factor};
+    return cpu_enqueue(s, run_balance_loss, &a, sizeof(a));
+}
+
+/* With q = s / sum s: dq to ds is (dq - sum_e dq_e q_e) / sum s, and s to l as in the router's gradient. */
+static void balance_dgrad_range(const void *p, int64_t begin, int64_t end, int thread)
+{
+    const struct balance_loss_args *a = p;
+    const struct router_shape *z = &a->shape;
+    float *q = a->scratch + thread * z->experts;
+    titan_assert(a->dlogits && a->dscores && end <= z->n);
+    for (int64_t i = begin; i < end; i++) {
+        void *dlogits = at_mut(a->dlogits, i * z->experts, z->dt);
+        const float *dq = a->dscores + token_rows_place(&a->rows, i) / a->rows.length * z->experts;
+        float mean = 0.0f;
+        const float sum = shares(q, a, i);
+        for (int64_t e = 0; e < z->experts; e++)
+            mean += dq[e] * q[e];
+        for (int64_t e = 0; e < z->experts; e++) {
+            const float slope = z->sigmoid ? 1.0f - q[e] * sum : 1.0f;
+            store_f32_as(dlogits, e, z->dt, load_as_f32(dlogits, e, z->dt) + q[e] * slope * (dq[e] - mean));
+        }
+    }
+}
+
+static titan_status run_balance_dgrad(const struct cpu_context *ctx, const void *p)
+{
+    struct balance_loss_args a = *(const struct balance_loss_args *)p;
+    void *scratch;
+    TRY(cpu_scratch_take(ctx, (size_t)ctx->threads * (size_t)a.shape.experts * sizeof(float), &scratch));
+    a.scratch = scratch;
+    cpu_for(ctx, a.shape.n, 1 + (1 << 12) / a.shape.experts, balance_dgrad_range, &a);
+    cpu_scratch_give(ctx);
+    return TITAN_OK;
+}
+
+titan_status cpu_balance_dgrad(struct stream *s, void *dlogits, const void *logits, const float *dscores,
+                               const struct router_shape *shape, const struct token_rows *rows)
+{
+    if (!shape_valid(shape) || !token_rows_valid(rows) || rows->n != shape->n)
+        return TITAN_EINVAL;
+    struct balance_loss_args a = {
+        .dlogits = dlogits, .logits = logits, .dscores = (float *)dscores, .shape = *shape, .rows = *rows};
+    return cpu_enqueue(s, run_balance_dgrad, &a, sizeof(a));
+}

@@ -58,6 +58,49 @@ titan_status cuda_ops_router_balance(struct stream *s, float *bias, float *load,
     return ENQUEUE(s, "expert balance", cuda_router_balance(s->native, bias, load, experts, rate, s->seen));
 }
 
+static bool rows_placed(const struct token_rows *rows, int64_t n)
+{
+    return token_rows_valid(rows) && rows->n == n && rows->sequences <= GRID_MAX;
+}
+
+static struct token_places token_places(const struct token_rows *rows)
+{
+    titan_assert(rows->pieces > 0 && rows->length > 0);
+    return (struct token_places){rows->sequences, rows->length, rows->first, rows->pieces};
+}
+
+titan_status cuda_ops_balance_stats(struct stream *s, float *stats, const void *logits, const int32_t *chosen,
+                                    const int32_t *targets, const struct router_shape *shape,
+                                    const struct token_rows *rows)
+{
+    if (!router_fits(shape) || !rows_placed(rows, shape->n))
+        return TITAN_EINVAL;
+    const struct router_problem problem = router_problem(shape);
+    const struct token_places places = token_places(rows);
+    return ENQUEUE(s, "balance of experts",
+                   cuda_balance_stats(s->native, stats, logits, chosen, targets, &problem, &places));
+}
+
+titan_status cuda_ops_balance_loss(struct stream *s, float *losses, float *dscores, const float *stats, int64_t parts,
+                                   int64_t sequences, int64_t experts, int64_t top_k, int64_t tokens, float factor)
+{
+    if (parts <= 0 || sequences <= 0 || sequences > GRID_MAX || experts <= 0 || top_k <= 0 || tokens <= 0)
+        return TITAN_EINVAL;
+    return ENQUEUE(
+        s, "balance loss",
+        cuda_balance_loss(s->native, losses, dscores, stats, parts, sequences, experts, top_k, tokens, factor));
+}
+
+titan_status cuda_ops_balance_dgrad(struct stream *s, void *dlogits, const void *logits, const float *dscores,
+                                    const struct router_shape *shape, const struct token_rows *rows)
+{
+    if (!router_fits(shape) || !rows_placed(rows, shape->n))
+        return TITAN_EINVAL;
+    const struct router_problem problem = router_problem(shape);
+    const struct token_places places = token_places(rows);
+    return ENQUEUE(s, "balance gradient", cuda_balance_dgrad(s->native, dlogits, logits, dscores, &problem, &places));
+}
+
 titan_status cuda_ops_permute(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts, float *dropped,
                               const int32_t *chosen, int64_t n, int64_t top_k, int64_t experts, int64_t ranks,
                               int64_t most)

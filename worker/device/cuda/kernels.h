@@ -190,6 +190,17 @@ int cuda_router_dgrad(void *stream, void *dlogits, const float *dweights, const 
 /* Changes nothing when *failed is not 0. */
 int cuda_router_balance(void *stream, float *bias, float *load, int64_t experts, float rate, const int *failed);
 
+/* Where tokens lie among those of the sequences (struct token_rows). */
+struct token_places {
+    int64_t sequences, length, first, pieces;
+};
+int cuda_balance_stats(void *stream, float *stats, const void *logits, const int32_t *chosen, const int32_t *targets,
+                       const struct router_problem *problem, const struct token_places *places);
+int cuda_balance_loss(void *stream, float *losses, float *dscores, const float *stats, int64_t parts, int64_t sequences,
+                      int64_t experts, int64_t top_k, int64_t tokens, float factor);
+int cuda_balance_dgrad(void *stream, void *dlogits, const void *logits, const float *dscores,
+                       const struct router_problem *problem, const struct token_places *places);
+
 /* --- permute.cu --------------------------------------------------------------------------------------------------- */
 int cuda_permute(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, float *dropped,
                  const int32_t *chosen, int64_t choices, int64_t experts, int64_t ranks, int64_t most,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* router.cu - which experts a token goes to, the gradient of their weights to the logits, and the balancing bias. One
- * warp for a token; its scores lie in shared memory.
+/* router.cu - which experts a token goes to, the gradient of their weights to the logits, the balancing bias and the
+ * balance loss. One warp for a token; its scores lie in shared memory.
  *   s = softmax(l) or sigmoid(l), w_j = scale s_j / (z + eps), z = sum of the chosen s_j (normalize), or scale s_j
  *   ds_j = scale (dw_j - sum_i dw_i s_i / z) / z, or scale dw_j
  *   dl = s (ds - sum_i ds_i s_i) for softmax, s (1 - s) ds for sigmoid */
@@ -271,4 +271,151 @@ __global__ static void __launch_bounds__(THREADS)
 int cuda_router_balance(void *stream, float *bias, float *load, int64_t experts, float rate, const int *failed)
 {
     return LAUNCH(router_balance, 1, THREADS, 0, stream, bias, load, experts, rate, failed);
+}
+
+/* --- balance loss ------------------------------------------------------------------------------------------------- */
+
+#define STATS_WARPS 16
+#define STATS_SHARED (46 << 10)
+
+__device__ static inline int64_t place_of(int64_t row, int64_t n, const struct token_places &p)
+{
+    const int64_t each = n / p.pieces;
+    return row / each * (p.sequences * p.length / p.pieces) + p.first + row % each;
+}
+
+/* A token's scores divided by their sum, which is returned; the whole warp. */
+__device__ static inline float shares(float *s, const void *logits, int64_t token, const struct router_problem &z)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    float sum = 0.0f;
+    scores(s, logits, token, z);
+    for (int e = lane; e < z.experts; e += WARP)
+        sum += s[e];
+    sum = warp_reduce(sum, op_sum()) + WEIGHT_EPS;
+    for (int e = lane; e < z.experts; e += WARP)
+        s[e] /= sum;
+    __syncwarp();
+    return sum;
+}
+
+/* One block for a sequence; each warp has sums of its own, which are added in the warps' order. */
+__global__ static void __launch_bounds__(STATS_WARPS *WARP)
+    balance_stats(float *stats, const void *logits, const int32_t *chosen, const int32_t *targets,
+                  struct router_problem z, struct token_places places)
+{
+    DYNAMIC_SHARED(shared);
+    const int warps = (int)blockDim.x / WARP, warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    const int64_t sequence = blockIdx.x;
+    float *s = shared + (size_t)warp * 3 * (size_t)z.experts, *sums = s + z.experts, *counts = sums + z.experts;
+    float *counted = shared + (size_t)warps * 3 * (size_t)z.experts, mine = 0.0f;
+    for (int e = lane; e < z.experts; e += WARP)
+        sums[e] = counts[e] = 0.0f;
+    __syncwarp();
+    for (int64_t i = warp; i < z.n; i += warps) {
+        const int64_t place = place_of(i, z.n, places);
+        if (place / places.length != sequence)
+            continue; /* the whole warp */
+        (void)shares(s, logits, i, z);
+        for (int e = lane; e < z.experts; e += WARP)
+            sums[e] += s[e];
+        for (int k = lane; k < z.top_k; k += WARP) { /* a token's choices are different ones */
+            const int e = chosen[i * z.top_k + k];
+            if (e >= 0 && e < z.experts) /* else the router's gradient fails the stream */
+                counts[e] += 1.0f;
+        }
+        mine += targets[place] >= 0 ? 1.0f : 0.0f;
+        __syncwarp();
+    }
+    if (lane == 0)
+        counted[warp] = mine;
+    __syncthreads();
+    float *own = stats + sequence * (2 * z.experts + 1);
+    for (int e = (int)threadIdx.x; e < z.experts; e += (int)blockDim.x) {
+        float count = 0.0f;
+        double sum = 0.0;
+        for (int w = 0; w < warps; w++) {
+            sum += shared[(size_t)w * 3 * (size_t)z.experts + (size_t)(z.experts + e)];
+            count += shared[(size_t)w * 3 * (size_t)z.experts + (size_t)(2 * z.experts + e)];
+        }
+        own[e] = count;
+        own[z.experts + e] = (float)sum;
+    }
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < warps; w++)
+            mine += counted[w];
+        own[2 * z.experts] = mine;
+    }
+}
+
+int cuda_balance_stats(void *stream, float *stats, const void *logits, const int32_t *chosen, const int32_t *targets,
+                       const struct router_problem *problem, const struct token_places *places)
+{
+    const int of_warp = 3 * problem->experts * (int)sizeof(float);
+    const int fit = STATS_SHARED / of_warp, warps = fit < 1 ? 1 : fit < STATS_WARPS ? fit : STATS_WARPS;
+    return LAUNCH(balance_stats, (unsigned)places->sequences, warps * WARP, warps * (of_warp + (int)sizeof(float)),
+                  stream, stats, logits, chosen, targets, *problem, *places);
+}
+
+__global__ static void __launch_bounds__(THREADS)
+    balance_loss(float *losses, float *dscores, const float *stats, int64_t parts, int64_t experts, double share,
+                 double tokens, float factor)
+{
+    __shared__ double scratch[32];
+    const int64_t each = 2 * experts + 1, part = gridDim.x * each, b = blockIdx.x;
+    double counted = 0.0, loss = 0.0;
+    for (int64_t q = 0; q < parts; q++)
+        counted += stats[q * part + b * each + 2 * experts];
+    for (int64_t e = threadIdx.x; e < experts; e += THREADS) {
+        double chosen = 0.0, sum = 0.0;
+        for (int64_t q = 0; q < parts; q++) {
+            chosen += stats[q * part + b * each + e];
+            sum += stats[q * part + b * each + experts + e];
+        }
+        loss += chosen * share * sum / tokens;
+        dscores[b * experts + e] = (float)(factor * counted * (chosen * share - 1.0) / tokens);
+    }
+    loss = block_reduce(loss, op_sum(), scratch);
+    if (threadIdx.x == 0)
+        losses[b] = (float)(counted * loss);
+}
+
+int cuda_balance_loss(void *stream, float *losses, float *dscores, const float *stats, int64_t parts, int64_t sequences,
+                      int64_t experts, int64_t top_k, int64_t tokens, float factor)
+{
+    const double share = (double)experts / ((double)top_k * (double)tokens);
+    return LAUNCH(balance_loss, (unsigned)sequences, THREADS, 0, stream, losses, dscores, stats, parts, experts, share,
+                  (double)tokens, factor);
+}
+
+/* With q = s / sum s: dq to ds is (dq - sum_e dq_e q_e) / sum s, and s to l as in the router's gradient. */
+__global__ static void __launch_bounds__(TOKENS *WARP)
+    balance_dgrad(void *dlogits, const void *logits, const float *dscores, struct router_problem z,
+                  struct token_places places)
+{
+    DYNAMIC_SHARED(shared);
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    const int64_t token = (int64_t)blockIdx.x * TOKENS + warp;
+    if (token >= z.n)
+        return; /* a whole warp at a time */
+    float *q = shared + (size_t)warp * (size_t)z.experts, mean = 0.0f;
+    const float *dq = dscores + place_of(token, z.n, places) / places.length * z.experts;
+    const float sum = shares(q, logits, token, z);
+    for (int e = lane; e < z.experts; e += WARP)
+        mean += dq[e] * q[e];
+    mean = warp_reduce(mean, op_sum());
+    for (int e = lane; e < z.experts; e += WARP) {
+        const int64_t at = token * z.experts + e;
+        const float slope = z.sigmoid ? 1.0f - q[e] * sum : 1.0f;
+        any_store(dlogits, at, z.bf16, any_load(dlogits, at, z.bf16) + q[e] * slope * (dq[e] - mean));
+    }
+}
+
+int cuda_balance_dgrad(void *stream, void *dlogits, const void *logits, const float *dscores,
+                       const struct router_problem *problem, const struct token_places *places)
+{
+    if (problem->n == 0)
+        return 0;
+    return LAUNCH(balance_dgrad, token_blocks(problem), TOKENS * WARP, TOKENS * problem->experts * (int)sizeof(float),
+                  stream, dlogits, logits, dscores, *problem, *places);
 }

@@ -596,8 +596,16 @@ static void test_defaults(void **state)
         if (hf_config_parse(text, (size_t)n, &c, &err) != TITAN_OK)
             fail_msg("%s", err.msg);
         assert_int_equal(c.dims.normalize_scores, cases[i].normalize);
-        assert_true(c.dims.route_scale == cases[i].scale);
+        assert_true(c.dims.route_scale == cases[i].scale && !c.balance_key);
     }
+    static const char with[] = "{\"model_type\":\"qwen3_moe\",\"router_aux_loss_coef\":0.001,";
+    char text[512];
+    struct hf_config c;
+    struct titan_error err = {0};
+    const int n = snprintf(text, sizeof text, "%s%s}", with, sizes);
+    assert_int_equal(hf_config_parse(text, (size_t)n, &c, &err), TITAN_OK);
+    assert_string_equal(c.balance_key, "router_aux_loss_coef");
+    assert_true(c.balance_loss == 0.001);
 }
 
 #define GEMMA(type)                                                                                                    \

@@ -428,6 +428,13 @@ static titan_status run_sparse(const struct device_ops *ops, struct stream *s, e
                                K * D, &shape, work);
     st |= ops->router(s, chosen, weights, NULL, x, NULL, NULL, &router);
     st |= ops->router_dgrad(s, take(o, N * E * e), weights, x, chosen, &router);
+    const struct token_rows rows = {N, 3, T, 0, 1};
+    float *stats = take(o, 3 * BALANCE_STATS(E) * 4), *losses = take(o, 3 * 4), *dscores = take(o, 3 * E * 4);
+    st |= ops->balance_stats(s, stats, x, chosen, index, &router, &rows);
+    st |= ops->balance_loss(s, losses, dscores, stats, 1, 3, E, TOP, T, 0.5f);
+    char *dlogits = take(o, N * E * e);
+    st |= ops->copy(s, dlogits, x, N * E * e);
+    st |= ops->balance_dgrad(s, dlogits, x, dscores, &router, &rows);
     st |= ops->permute(s, place, counts, ranks, NULL, chosen, N, TOP, E, 2, 0);
     st |= ops->scatter_rows(s, packed, x, place, weights, dt, N, TOP, W);
     st |= ops->matmul_grouped(s, product, dt, W, packed, false, W, y, true, W, dt, counts, E, 1, N * TOP, W, W, 0.0f);

@@ -66,7 +66,7 @@ static void add_norms(const struct program *p, const struct layout *l, double *s
         }
         at += statistics_norms(&p->statistics, l, u);
     }
-    assert_int_equal(at, p->statistics.drops);
+    assert_int_equal(at, p->statistics.balance);
 }
 
 static double *make_statistics(const struct program *p, const struct layout *l, unsigned *seed, struct sums *want)
@@ -149,8 +149,12 @@ static void test_split(void **state)
         double last = 0, busiest = -1, memory = 0, rounds = 0, rows = 0;
         int slowest = -1;
         p.rows_even = 1 + random_below(&seed, 1000);
+        m->dims.balance_loss = m->dims.n_experts > 0 ? random_below(&seed, 2) : 0;
         statistics_init(&p.statistics, l, 1 + random_below(&seed, 40), l->canonical);
         double *statistics = make_statistics(&p, l, &seed, &want);
+        double balance = 0;
+        for (int64_t i = p.statistics.balance; i < p.statistics.drops; i++)
+            balance += statistics[i] = random_below(&seed, 1000);
         for (int rank = 0; rank < l->mesh.world; rank++) {
             double *const v = statistics + p.statistics.values + rank * STATISTICS_VALUES;
             const double part = random_below(&seed, 1000), compute = 1 + random_below(&seed, 1 << 20);
@@ -176,6 +180,8 @@ static void test_split(void **state)
         assert_int_equal(out.split.slowest, slowest);
         assert_int_equal(out.memory_bytes, (uint64_t)memory);
         assert_true(out.further_rounds == rounds);
+        const int64_t layers = m->dims.n_layers - m->dims.n_dense_layers;
+        near(out.balance_loss, layers > 0 ? balance / (out.tokens * (double)layers) : 0);
         near(out.room_needed, rows / (double)p.rows_even);
         statistics[p.statistics.values + random_below(&seed, l->mesh.world) * STATISTICS_VALUES + STATISTICS_WAITED] =
             NAN;
