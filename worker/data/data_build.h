@@ -80,7 +80,7 @@ titan_status data_build_inputs(const struct build_options *options, uint64_t *re
 
 /* Counts what data_build would write. Writes nothing; out and shard_tokens are not read. shards: 0. */
 titan_status data_count(const struct build_options *options, struct build_report *ret,
-                         struct titan_error *err) TITAN_MUST_USE;
+                        struct titan_error *err) TITAN_MUST_USE;
 /* Does the file's name mean JSON lines? */
 bool data_build_reads_lines(const char *path);
 
