@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arena.h - memory that is given back all at once: strings and messages of one reply, one decision, one query.
- * Allocations never fail and never return NULL: without memory the process ends, since half a decision cannot be taken
- * back and the store is what the next start goes on from. All zero is an empty arena. Not for use by several threads.
- */
+/* arena.h - memory freed all at once: strings and messages of one reply, one decision, one query. Allocations never
+ * fail and never return NULL. Out of memory the process ends: half a decision cannot be undone, and the next start
+ * continues from the store. A zeroed struct is an empty arena. An arena is not thread-safe. */
 #ifndef TITAN_BASE_ARENA_H
 #define TITAN_BASE_ARENA_H
 
@@ -13,14 +12,14 @@ struct arena {
     struct arena_chunk *chunks; /* owned, newest first */
 };
 
-/* Zeroed, aligned to 16 bytes. 0 bytes give a pointer that may be shared. */
+/* Memory is zeroed and aligned to 16 bytes. 0 bytes return a pointer that other calls may also return. */
 void *arena_alloc(struct arena *a, size_t bytes) __attribute__((malloc, returns_nonnull));
 char *arena_strdup(struct arena *a, const char *text) __attribute__((returns_nonnull)); /* NULL -> "" */
-/* Text of any length. */
+/* The text may have any length. */
 char *arena_printf(struct arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3), returns_nonnull));
 char *arena_vprintf(struct arena *a, const char *fmt, va_list args)
     __attribute__((format(printf, 2, 0), returns_nonnull));
-/* Everything allocated from it; the arena is empty and ready for use. */
+/* Frees every allocation; the arena is empty and ready for use. */
 void arena_free(struct arena *a);
 
 #endif

@@ -14,7 +14,7 @@ static inline float bf16_to_f32(uint16_t x)
     return f;
 }
 
-/* To nearest, ties to even; a NaN stays one. */
+/* Rounds to nearest, ties to even; a NaN stays a NaN. */
 static inline uint16_t bf16_from_f32(float f)
 {
     uint32_t bits;
@@ -23,8 +23,8 @@ static inline uint16_t bf16_from_f32(float f)
     return (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded) >> 16);
 }
 
-/* Away from zero with a chance of what is cut off, in units of the last place kept, so that the mean over the 16 random
- * bits is f; a NaN stays one. Gupta et al. 2015, arXiv:1502.02551. */
+/* Rounds away from zero with a probability equal to the dropped fraction of the last kept place. The mean over all
+ * values of the 16 random bits is f. A NaN stays a NaN. Gupta et al. 2015, arXiv:1502.02551. */
 static inline uint16_t bf16_from_f32_at_random(float f, uint32_t random)
 {
     uint32_t bits;

@@ -10,7 +10,7 @@
 
 static size_t limit_of(const struct buf *b)
 {
-    /* A failed empty buffer cannot say "limit 0", which means the default: SIZE_MAX stands for it. */
+    /* limit 0 means the default, so SIZE_MAX marks an empty buffer that has failed. */
     return b->limit == SIZE_MAX ? 0 : b->limit ? b->limit : BUF_LIMIT_DEFAULT;
 }
 
@@ -52,7 +52,7 @@ static void fail(struct buf *b)
     b->limit = b->len ? b->len : SIZE_MAX;
 }
 
-/* As much as the limit allows, then the failure sticks. */
+/* Keeps the part within the limit; then the failure sticks. */
 void buf_put_slowly(struct buf *b, const char *text, size_t len)
 {
     if (buf_failed(b))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* buf.h - a growable byte buffer with a hard limit. Always NUL-terminated behind its length. */
+/* buf.h - a growable byte buffer with a hard limit. A NUL always follows the content. */
 #ifndef TITAN_BASE_BUF_H
 #define TITAN_BASE_BUF_H
 
@@ -13,16 +13,16 @@ struct buf {
     char *data; /* owned; NULL while empty */
     size_t len;
     size_t cap;
-    size_t limit; /* most bytes it may hold; 0 = BUF_LIMIT_DEFAULT */
+    size_t limit; /* most bytes the buffer may hold; 0 = BUF_LIMIT_DEFAULT */
 };
 
 #define BUF_LIMIT_DEFAULT ((size_t)1 << 30)
 #define BUF_INIT ((struct buf){0})
 
-/* TITAN_ENOMEM or TITAN_ELIMIT leave the content as it was. */
+/* On TITAN_ENOMEM or TITAN_ELIMIT the content stays unchanged. */
 titan_status buf_append(struct buf *b, const void *data, size_t len) TITAN_MUST_USE;
-/* Sticky variants for building text: after a failure the buffer keeps what fit and b->limit is set to its length, so
- * buf_failed() tells at the end. */
+/* Sticky variants for building text. A failed call keeps the part that fits and sets b->limit to the length;
+ * buf_failed() then reports the failure. */
 static inline void buf_put(struct buf *b, const char *text, size_t len);
 static inline void buf_puts(struct buf *b, const char *text);
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -33,7 +33,8 @@ void buf_consume(struct buf *b, size_t n);
 void buf_clear(struct buf *b); /* length 0, memory kept */
 void buf_free(struct buf *b);  /* memory gone, ready for use again */
 
-void buf_put_slowly(struct buf *b, const char *text, size_t len); /* where there may be no room */
+void buf_put_slowly(struct buf *b, const char *text,
+                    size_t len); /* the slow path of buf_put(): the buffer may have to grow */
 
 static inline void buf_put(struct buf *b, const char *text, size_t len)
 {

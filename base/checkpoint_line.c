@@ -14,7 +14,7 @@
 #include "base/folder_owner.h"
 #include "base/vec.h"
 
-#define HEAD_BYTES 4096 /* of a manifest: its line stands in them */
+#define HEAD_BYTES 4096 /* first bytes of a manifest, with its line */
 #define HEAD_END ",\"recipe_hash\""
 
 static void free_json(struct json **root)
@@ -67,7 +67,7 @@ static uint64_t number_of(const struct checkpoint_line *line)
     return line->n > 0 ? line->branch[line->n - 1].number : 0;
 }
 
-/* Has the run of `line` been at this step of the branch? */
+/* Was the run of `line` at this step of the branch? */
 static bool passes(const struct checkpoint_line *line, uint64_t branch, uint64_t step)
 {
     int next = 0;
@@ -84,7 +84,7 @@ static bool passes(const struct checkpoint_line *line, uint64_t branch, uint64_t
 
 struct found {
     uint64_t step;
-    bool known; /* its manifest is of that step */
+    bool known; /* its manifest names that step */
     struct checkpoint_line line;
 };
 
@@ -94,7 +94,7 @@ static void close_dir(DIR **dir)
         (void)closedir(*dir);
 }
 
-/* The members in front of the recipe are an object of their own. */
+/* Cuts off the recipe: the members before it form an object of their own. */
 static bool parse_head(char *text, uint64_t step, struct checkpoint_line *ret)
 {
     _cleanup_(free_json) struct json *head = NULL;
@@ -106,7 +106,7 @@ static bool parse_head(char *text, uint64_t step, struct checkpoint_line *ret)
            json_int(head, "step", -1) == (int64_t)step && checkpoint_line_parse(head, ret, NULL) == TITAN_OK;
 }
 
-/* A disk that does not answer may do so later: without this manifest the run's line is not known. */
+/* An unresponsive disk may answer later. The error is not ignored: this manifest decides the run's line. */
 static titan_status read_head(int at, struct found *f, struct titan_error *err)
 {
     char name[64], text[HEAD_BYTES + 1];
@@ -153,7 +153,7 @@ static titan_status find_all(int at, struct found **ret, size_t *ret_n, struct t
         if (!VEC_PUSH(*ret, *ret_n, cap, f))
             return titan_fail(err, TITAN_ENOMEM, "no memory to list a folder of checkpoints");
     }
-    if (errno != 0) /* the list is not all of them */
+    if (errno != 0) /* the listing is incomplete */
         return titan_fail_errno(err, "cannot list a folder of checkpoints");
     if (*ret_n > 0)
         qsort(*ret, *ret_n, sizeof(**ret), compare_found_down);

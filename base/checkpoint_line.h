@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint_line.h - the checkpoints of a folder that lead to where its run is.
+/* checkpoint_line.h - the checkpoints in a folder that belong to its run's current history.
  *
- * A run that goes back to an earlier step begins a branch there. Checkpoints that it had written behind that step stay
- * in the folder until it comes to their steps; none of them is gone on from by itself. Each manifest has the branches
- * that led to it near its beginning, "line":[[NUMBER,FROM],...]: the newest branch of a folder is the run's. */
+ * A run that returns to an earlier step begins a branch at that step. Checkpoints of later steps stay in the folder
+ * until the run reaches their steps again; no run continues from them automatically. Each manifest lists the branches
+ * that led to it near its beginning, "line":[[NUMBER,FROM],...]. The newest branch of a folder is the run's branch. */
 #ifndef TITAN_BASE_CHECKPOINT_LINE_H
 #define TITAN_BASE_CHECKPOINT_LINE_H
 
@@ -19,27 +19,28 @@
 struct checkpoint_line {
     int n; /* 0: the run has never gone back */
     struct checkpoint_branch {
-        uint64_t number; /* from 1; no two branches of a folder have the same */
-        uint64_t from;   /* the step that the run went back to */
+        uint64_t number; /* from 1; unique within a folder */
+        uint64_t from;   /* the step to which the run returned */
     } branch[CHECKPOINT_BRANCHES_MAX];
 };
 
-/* The member "line" of a manifest; none is a line of no branches. TITAN_ECORRUPT: it cannot be one. */
+/* Reads the member "line" of a manifest; a missing member is a line without branches. TITAN_ECORRUPT: the member is
+ * malformed. */
 titan_status checkpoint_line_parse(const struct json *manifest, struct checkpoint_line *ret,
                                    struct titan_error *err) TITAN_MUST_USE;
 void checkpoint_line_print(const struct checkpoint_line *line, struct json_writer *w);
-/* The run goes back to a step of that line. The earliest branch is forgotten where there would be too many. */
+/* Records that the run returns to a step of the line. A full line drops its earliest branch. */
 void checkpoint_line_go_back(struct checkpoint_line *line, uint64_t number, uint64_t step);
 
 struct checkpoint_line_list {
-    uint64_t *steps; /* on the run's line, newest first; unreadable checkpoints count as on it */
+    uint64_t *steps; /* steps on the run's line, newest first; unreadable checkpoints count as on the line */
     size_t n;
-    uint64_t *left; /* of branches that were given up, newest first */
+    uint64_t *left; /* steps of abandoned branches, newest first */
     size_t n_left;
-    struct checkpoint_line line; /* the run's */
-    uint64_t branches;           /* the largest number of a branch */
+    struct checkpoint_line line; /* the line of the run */
+    uint64_t branches;           /* the largest branch number */
 };
-/* at: the folder. A checkpoint without a manifest of its step that can be read is listed by its name. */
+/* at: the folder. A checkpoint without a readable manifest of its step is listed by its name. */
 titan_status checkpoint_line_list(int at, struct checkpoint_line_list *ret, struct titan_error *err) TITAN_MUST_USE;
 void checkpoint_line_list_clear(struct checkpoint_line_list *list);
 

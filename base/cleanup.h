@@ -10,14 +10,14 @@
 
 #define _cleanup_(fn) __attribute__((cleanup(fn)))
 
-/* The pointer's value; the variable is NULL afterwards, so its cleanup does nothing. */
+/* Moves the pointer out; the variable becomes NULL, so its cleanup does nothing. */
 #define TAKE(ptr)                                                                                                      \
     ({                                                                                                                 \
         __typeof__(ptr) take_ = (ptr);                                                                                 \
         (ptr) = NULL;                                                                                                  \
         take_;                                                                                                         \
     })
-/* The same for a file descriptor. */
+/* The same for a file descriptor; the variable is -1 afterwards. */
 #define TAKE_FD(fd)                                                                                                    \
     ({                                                                                                                 \
         int take_ = (fd);                                                                                              \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clock.h - time. Pure cores never call this: they are handed the time. */
+/* clock.h - time. Pure cores never call these functions: the caller passes the time. */
 #ifndef TITAN_BASE_CLOCK_H
 #define TITAN_BASE_CLOCK_H
 
@@ -13,7 +13,7 @@ static inline int64_t clock_mono_ms(void)
 }
 /* CLOCK_REALTIME in milliseconds since 1970. */
 int64_t clock_wall_ms(void);
-/* "2026-11-20T20:00:00.123Z" (RFC 3339, UTC) into text[32]; returns text. */
+/* "2026-11-20T20:00:00.123Z" (RFC 3339, UTC), written into text[32]; returns text. */
 char *clock_format(int64_t wall_ms, char text[32]);
 
 #endif

@@ -6,9 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Continue from crc (0 to begin) over data. */
+/* Extends crc (0 to begin) over data. */
 uint32_t crc32c(uint32_t crc, const void *data, size_t len);
-/* The table alone; what the fast path is checked against. */
+/* The table alone; tests check the fast path against it. */
 uint32_t crc32c_portable(uint32_t crc, const void *data, size_t len);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* data_options.h - the options of `titanctl data` and of `titan-worker data`, which it starts. */
+/* data_options.h - the options of `titanctl data` and of the `titan-worker data` that it starts. */
 #ifndef TITAN_BASE_DATA_OPTIONS_H
 #define TITAN_BASE_DATA_OPTIONS_H
 

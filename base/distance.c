@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* distance.c - see distance.h. */
 #include "base/distance.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* distance.h - how far a misspelt word is from a known one, for "did you mean". */
+/* distance.h - the distance between a misspelt and a known word, for "did you mean". */
 #ifndef TITAN_BASE_DISTANCE_H
 #define TITAN_BASE_DISTANCE_H
 
@@ -7,9 +7,9 @@
 
 #define DISTANCE_TEXT_MAX 96
 
-/* Levenshtein distance in bytes; texts longer than DISTANCE_TEXT_MAX are that far from everything. */
+/* Levenshtein distance in bytes. A text longer than DISTANCE_TEXT_MAX has this distance from every text. */
 int text_distance(const char *a, const char *b);
-/* What the person most likely meant: the nearest of n words within max(2, a third of its length); NULL when none is. */
+/* The nearest of n words within max(2, a third of the word's length); NULL when no word is that near. */
 const char *text_nearest(const char *word, const char *const *words, size_t n);
 
 #endif

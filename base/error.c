@@ -9,8 +9,8 @@
 
 #include "base/utf8.h"
 
-/* Formats into out[cap]; a message that does not fit ends in "...", control characters become spaces so that a message
- * stays one line whatever a file name or a peer put into it. */
+/* Formats into out[cap]. A message that does not fit ends in "...". Control characters, from file names or peers,
+ * become spaces, so that a message stays one line. */
 static void format_line(char *out, size_t cap, const char *fmt, va_list ap) __attribute__((format(printf, 3, 0)));
 static void format_line(char *out, size_t cap, const char *fmt, va_list ap)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eval_options.h - the options of `titanctl eval` and of `titan-worker eval`, which it becomes. */
+/* eval_options.h - the options of `titanctl eval` and of the `titan-worker eval` that replaces it. */
 #ifndef TITAN_BASE_EVAL_OPTIONS_H
 #define TITAN_BASE_EVAL_OPTIONS_H
 

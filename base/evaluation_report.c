@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* evaluation_report.c - see evaluation_report.h. */
 #include "base/evaluation_report.h"
 
 #include <math.h>

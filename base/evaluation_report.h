@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* evaluation_report.h - the model on the validation data: what workers say of it, the store keeps and clients are
- * told. */
+/* evaluation_report.h - one evaluation of the model on the validation data: workers report it, the store keeps it,
+ * clients read it. */
 #ifndef TITAN_BASE_EVALUATION_REPORT_H
 #define TITAN_BASE_EVALUATION_REPORT_H
 
 #include <stdint.h>
 
 struct evaluation_report {
-    uint64_t step;          /* after which; 0: there is none */
-    uint64_t tokens, bytes; /* that count; the bytes of text behind them, 0: not known */
+    uint64_t step;          /* the evaluation follows this step; 0: no evaluation */
+    uint64_t tokens, bytes; /* tokens counted, and the bytes of their text; bytes 0: unknown */
     double loss;            /* mean over the tokens, in nats */
-    double ms;              /* it took */
+    double ms;              /* duration of the evaluation */
 };
 
 double evaluation_perplexity(const struct evaluation_report *r);
-/* NaN where the bytes are not known. */
+/* NaN when the bytes are unknown. */
 double evaluation_bits_per_byte(const struct evaluation_report *r);
 
 #endif

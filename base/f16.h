@@ -24,7 +24,7 @@ static inline float f16_to_f32(uint16_t x)
     return f;
 }
 
-/* To nearest, ties to even; too large: infinity; a NaN stays one. */
+/* Rounds to nearest, ties to even; a value too large becomes infinity; a NaN stays a NaN. */
 static inline uint16_t f16_from_f32(float f)
 {
     uint32_t bits;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failpoint.c - armed places. In an archive that no program needs: a program that wants failpoints links it by name. */
+/* failpoint.c - armed places, in an archive outside the programs' own: a program that wants failpoints links it by
+ * name. */
 #include "base/failpoint.h"
 
 #include <pthread.h>
@@ -22,15 +23,15 @@ struct point {
     char name[NAME_MAX_BYTES];
     enum effect effect;
     unsigned number;     /* milliseconds, or an exit code */
-    titan_status status; /* to fail with */
+    titan_status status; /* result of the call */
     int rank;            /* -1: any */
     uint64_t at, passed;
-    bool always; /* from then on */
+    bool always; /* from the Nth pass on */
 };
 
 static struct {
-    pthread_mutex_t lock; /* all below but armed */
-    atomic_int armed;     /* -1: the environment has not been looked at */
+    pthread_mutex_t lock; /* guards all fields below except armed */
+    atomic_int armed;     /* -1: the environment was not read yet */
     struct point points[POINTS_MAX];
     int n;
     titan_status (*fn)(void *arg, const char *name, struct titan_error *err);
@@ -162,7 +163,7 @@ static void read_environment(void)
     tlog_error(&log, "TITAN_FAILPOINTS is not understood", "reason=\"%s\"", err.msg);
 }
 
-/* Passes are counted of the rank that is meant only. */
+/* Counts passes of the selected rank only. */
 static bool is_due(struct point *p, const char *name)
 {
     if (strcmp(p->name, name) != 0 || (p->rank >= 0 && p->rank != atomic_load(&failpoint_rank)))
@@ -171,7 +172,7 @@ static bool is_due(struct point *p, const char *name)
     return p->always ? p->passed >= p->at : p->passed == p->at;
 }
 
-/* The point that goes off now; false: none does. */
+/* Finds the point that fires now; false: none. */
 static bool goes_off(const char *name, struct point *ret)
 {
     bool found = false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failpoint_hook.c - what a program without failpoints has of them. */
+/* failpoint_hook.c - the part linked into programs without failpoints. */
 #include <stddef.h>
 
 #include "base/failpoint.h"

@@ -31,11 +31,11 @@ static const char *kind_name(mode_t mode)
     }
 }
 
-/* What was opened without waiting: fd, or -1 and errno. */
+/* Checks a file opened with O_NONBLOCK: fd, or -1 and errno. */
 static titan_status check_regular(int fd, const char *name, struct titan_error *err)
 {
     struct stat st;
-    if (fd < 0 && errno == ENXIO) /* a socket cannot be opened */
+    if (fd < 0 && errno == ENXIO) /* open() of a socket */
         return titan_fail(err, TITAN_EINVAL, "'%s' is a socket, not a regular file", name);
     if (fd < 0 || fstat(fd, &st) < 0)
         return titan_fail_errno(err, "cannot open '%s'", name);
@@ -90,8 +90,7 @@ static titan_status read_whole(int fd, const char *path, size_t max, struct buf 
     for (;;) {
         size_t have = out->len - start;
         titan_assert(have <= max);
-        size_t want =
-            MIN((size_t)1 << 16, max - have + 1); /* one more than allowed tells "too long" from "just fits" */
+        size_t want = MIN((size_t)1 << 16, max - have + 1); /* one more than allowed tells "too long" from "fits" */
         titan_status status = buf_reserve(out, want + 1);
         if (status != TITAN_OK) {
             out->len = start;
@@ -156,7 +155,7 @@ titan_status file_read_tail(int fd, const char *name, size_t most, struct buf *o
             continue;
         if (n < 0)
             return titan_fail_errno(err, "cannot read '%s'", name);
-        if (n == 0) /* it has become shorter */
+        if (n == 0) /* the file has become shorter */
             break;
         out->len += (size_t)n;
     }
@@ -209,7 +208,7 @@ titan_status file_make_temporary(int at, const char *name, mode_t mode, char out
     }
 }
 
-/* Without the sync of the folder. */
+/* Does not sync the folder. */
 static titan_status replace(int at, const char *name, const void *data, size_t len, mode_t mode, bool durable,
                             struct titan_error *err)
 {
@@ -243,7 +242,7 @@ titan_status file_replace(const char *path, const void *data, size_t len, struct
 
 titan_status file_write(const char *path, const void *data, size_t len, struct titan_error *err)
 {
-    struct stat st = {.st_mode = S_IFREG}; /* a file that is not there is made */
+    struct stat st = {.st_mode = S_IFREG}; /* a missing file is created */
     char target[PATH_MAX];
     _cleanup_fd_ int seen = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     const bool link = seen >= 0 && fstat(seen, &st) == 0 && S_ISLNK(st.st_mode);
@@ -279,7 +278,7 @@ titan_status file_place_at(int at, const char *name, const void *data, size_t le
     return replace(at, name, data, len, 0666, false, err);
 }
 
-/* As mkdir(1) asks, but nothing of others': the umask, or the access list of the folder above, takes from it. */
+/* The mode of mkdir(1) without write access for others; the umask, or the parent folder's access list, reduces it. */
 #define FOLDER_MODE 0775
 
 titan_status dir_make(const char *path, struct titan_error *err)
@@ -308,7 +307,7 @@ titan_status dir_make(const char *path, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* One component after the other, each below the one before it: a link in between is never followed. */
+/* Opens one component after another, each below the previous one: links in between are never followed. */
 titan_status dir_make_named(const char *path, struct titan_error *err)
 {
     char part[PATH_MAX];
@@ -336,7 +335,7 @@ titan_status dir_make_named(const char *path, struct titan_error *err)
         at = below;
         if (S_ISLNK(st.st_mode))
             return titan_fail(err, TITAN_EINVAL, "'%s' is a symbolic link, not a folder", part);
-        if (!S_ISDIR(st.st_mode) && end) /* as mkdir(2) says it of what would be below */
+        if (!S_ISDIR(st.st_mode) && end) /* as mkdir(2) reports for a path below a file */
             errno = ENOTDIR;
         if (!S_ISDIR(st.st_mode))
             return end ? titan_fail_errno(err, "cannot make folder '%s'", path)
@@ -360,7 +359,8 @@ void dir_unmake_named(const char *path)
 
 #define REMOVE_DEPTH_MAX 64
 
-/* Removes what stands below the open folder, all that can be; takes fd. path is for messages; the first error. */
+/* Removes the content of the open folder as far as possible; takes fd. path is for messages; returns the first
+ * error. */
 static titan_status remove_below(int fd, const char *path, int depth, struct titan_error *err)
 {
     titan_assert(fd >= 0 && depth >= 0);
@@ -456,7 +456,7 @@ titan_status dir_sync(const char *path, struct titan_error *err)
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return titan_fail_errno(err, "cannot open folder '%s'", path);
-    /* EINVAL: a file system that cannot sync folders has nothing to sync. */
+    /* EINVAL: the file system does not support syncing folders. */
     if (fsync(fd) < 0 && errno != EINVAL)
         return titan_fail_errno(err, "cannot sync folder '%s'", path);
     return TITAN_OK;

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flight.c - see flight.h. */
 #include "base/flight.h"
 
 #include <errno.h>
@@ -16,7 +15,7 @@
 #include "base/clock.h"
 
 #define NUMBER_MAX ((UINT64_C(1) << 53) - 1) /* exact in JSON */
-#define TRIES 64                             /* places in a row that others hold */
+#define TRIES 64                             /* occupied places tried in a row */
 
 static struct flight_ring *_Atomic attached;
 static _Atomic uint64_t step_now;
@@ -30,7 +29,7 @@ void flight_path(const char *page, char out[PATH_MAX])
     const int len = dot ? (int)(dot - page) : (int)strlen(page);
     titan_assert(len > 0);
     if (snprintf(out, PATH_MAX, "%.*s.flight", len, page) >= PATH_MAX)
-        out[0] = '\0'; /* there is no such file */
+        out[0] = '\0'; /* the file does not exist */
 }
 
 titan_status flight_create(const char *path, struct titan_error *err)
@@ -41,7 +40,7 @@ titan_status flight_create(const char *path, struct titan_error *err)
     _cleanup_fd_ int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return titan_fail_errno(err, "cannot create '%s'", path);
-    /* Blocks are taken now: a full disk is an error here, not a SIGBUS in the worker. */
+    /* Allocates all blocks now: a full disk is an error here instead of a SIGBUS in the worker. */
     const int rc = posix_fallocate(fd, 0, sizeof(struct flight_ring));
     const uint64_t magic = FLIGHT_MAGIC;
     if (rc == 0 && pwrite(fd, &magic, sizeof magic, 0) == (ssize_t)sizeof magic)
@@ -52,7 +51,7 @@ titan_status flight_create(const char *path, struct titan_error *err)
     return err ? err->status : TITAN_EIO;
 }
 
-/* given: it is open already; 0 = it is not. */
+/* given: an open descriptor of path; 0 = none. */
 static titan_status open_ring(const char *path, int given, int flags, int *ret, struct titan_error *err)
 {
     struct stat st;
@@ -90,7 +89,7 @@ bool flight_attached(void)
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-/* Zeroes behind it: nothing of an earlier text stays. */
+/* Zero-fills the rest, to erase earlier text. */
 static void put_text(char *out, size_t size, const char *text)
 {
     titan_debug_assert(size > 0);
@@ -143,14 +142,14 @@ uint32_t flight_number(int group, enum flight_kind kind)
     return ++numbers[group][kind];
 }
 
-/* A place that no other thread has: of what has ended, or belongs to an earlier epoch. */
+/* Takes a place that no other thread has: one with an ended record, or with one of an earlier epoch. */
 static struct flight_mark take_place(struct flight_ring *ring, uint64_t epoch)
 {
     for (int tries = 0;; tries++) {
         const uint64_t at = atomic_fetch_add_explicit(&ring->next, 1, memory_order_relaxed);
         struct flight_record *const r = &ring->records[at & (FLIGHT_RECORDS - 1)];
         uint64_t was = atomic_load_explicit(&r->ticket, memory_order_acquire);
-        if (tries == 2 * TRIES) /* all of them: this one is not recorded */
+        if (tries == 2 * TRIES) /* all places are occupied: this record is lost */
             return (struct flight_mark){NULL, 0};
         if (was & 1)
             continue;
@@ -202,7 +201,7 @@ void flight_end(struct flight_mark mark)
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Letters, digits and what names are made of, ended by a NUL. */
+/* Is the text letters, digits and other characters of names, ended by a NUL? */
 static bool is_name(const char *text, size_t size)
 {
     const size_t n = strnlen(text, size);

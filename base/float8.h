@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* float8.h - the eight-bit types of training (Micikevicius et al. 2022, arXiv:2209.05433): e4m3fn, four bits of
- * exponent and three of mantissa, without infinities, up to 448; e5m2, up to 57344.
+/* float8.h - the eight-bit types for training (Micikevicius et al. 2022, arXiv:2209.05433). e4m3fn has four exponent
+ * and three mantissa bits, no infinities, and values up to 448; e5m2 has values up to 57344.
  *
- * And MXFP8 (Open Compute Project 2023, Microscaling Formats 1.0): blocks of 32 values of e4m3 that share a scale, a
- * power of two as its biased exponent of eight bits (e8m0), 255 for NaN.
+ * MXFP8 (Open Compute Project 2023, Microscaling Formats 1.0): blocks of 32 e4m3 values share one scale, a power of
+ * two. The scale is stored as a biased exponent of eight bits (e8m0); 255 is NaN.
  *
- * Values of both types are values of bf16, and so are those of MXFP8, but where bf16 has no exponent for them (below
- * 2^-133). Expressions without branches, which loops can be vectorised across. */
+ * bf16 represents every value of both types, and every MXFP8 value except those below 2^-133, the least exponent of
+ * bf16. Expressions have no branches, so that compilers can vectorise loops over them. */
 #ifndef TITAN_BASE_FLOAT8_H
 #define TITAN_BASE_FLOAT8_H
 
@@ -21,12 +21,12 @@ static inline float float8_max(enum float8 type)
     return type == FLOAT8_E4M3 ? 448.0f : 57344.0f;
 }
 
-/* The nearest value of the type, ties to even; beyond the largest one it is that one. NaN stays NaN. */
+/* The nearest value of the type, ties to even; larger values saturate. NaN stays NaN. */
 static inline float float8_round(float x, enum float8 type)
 {
     const float most = float8_max(type), least_normal = type == FLOAT8_E4M3 ? 0x1p-6f : 0x1p-14f;
     const float shift = type == FLOAT8_E4M3 ? 0x1p14f : 0x1p7f; /* adding it rounds to the least subnormal */
-    const int dropped = type == FLOAT8_E4M3 ? 20 : 21;          /* bits of the mantissa */
+    const int dropped = type == FLOAT8_E4M3 ? 20 : 21;          /* dropped mantissa bits */
     const float magnitude = fabsf(x), a = magnitude > most ? most : magnitude;
     uint32_t bits;
     float normal;
@@ -72,9 +72,9 @@ static inline float float8_decode(uint8_t code)
 
 #define MX_BLOCK 32
 
-/* The scale of a block by the bits of its largest magnitude (fp32, no sign): the largest power of two in that / 256,
- * that of e4m3, so what is above 448 / 256 of that power saturates; 2^-127 at least. With an element that is not
- * finite: NaN, which all of the block then is. */
+/* The scale of a block. largest: the bits of the largest magnitude in the block (fp32, no sign). The scale is the
+ * largest power of two in largest / 256, at least 2^-127; 256 is the largest power of two in e4m3, so elements above
+ * 448 / 256 of that power saturate. A block with a non-finite element gets NaN, which makes the whole block NaN. */
 static inline uint8_t mx_scale(uint32_t largest)
 {
     const uint32_t exponent = largest >> 23;
@@ -91,7 +91,7 @@ static inline float mx_power(uint32_t exponent)
     return x;
 }
 
-/* What an element is multiplied by before it is rounded to e4m3, exactly: the inverse of its block's scale. */
+/* The exact inverse of a block's scale: an element is multiplied by it and then rounded to e4m3. */
 static inline float mx_inverse(uint8_t scale)
 {
     return mx_power(scale == 255 ? 255 : 254u - scale);

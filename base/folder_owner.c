@@ -125,10 +125,10 @@ titan_status folder_owner_of(const char *path, struct folder_found *ret, struct 
     return folder_owner_read(at, ret, err);
 }
 
-/* A file in an exported directory in a checkpoint in its folder: none lies deeper. */
+/* deepest: a file in an exported directory in a checkpoint in its folder */
 #define LEVELS 3
 
-/* The last folder on the way that is there. */
+/* Opens the last existing folder of the path. */
 static titan_status open_way(const char *path, int *ret, struct titan_error *err)
 {
     char way[PATH_MAX];
@@ -179,7 +179,7 @@ titan_status folder_newest_step(const char *path, uint64_t *ret, bool *ret_any, 
     return TITAN_OK;
 }
 
-/* By the names of the tensors in its manifest; what cannot be read has none. */
+/* Does the manifest list optimizer tensors? An unreadable manifest counts as none. */
 static bool has_moments(const char *path, uint64_t step)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;

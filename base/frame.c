@@ -19,11 +19,11 @@
 struct frame {
     struct frame *next;
     int fd;
-    size_t len; /* with the prefix */
+    size_t len; /* including the prefix */
     uint8_t bytes[];
 };
 
-/* Keep the descriptors of one recvmsg. Those beyond the limit are closed, not leaked. */
+/* Keeps the descriptors of one recvmsg. Descriptors beyond the limit are closed, not leaked. */
 static bool keep_fds(struct frame_reader *r, struct msghdr *msg)
 {
     titan_assert(r->n_fds >= 0 && r->n_fds <= FRAME_FDS_MAX);
@@ -243,7 +243,7 @@ titan_status frame_listen(const char *path, int *ret_fd, struct titan_error *err
         return titan_fail_errno(err, "cannot create a socket");
     if (unlink(path) < 0 && errno != ENOENT)
         return titan_fail_errno(err, "cannot replace '%s'", path);
-    /* Permissions of the file come from the umask at bind; fchmod before it sets the socket's own mode. */
+    /* bind() creates the file with the socket's mode under the umask, so fchmod comes first. */
     if (fchmod(fd, 0600) < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
         return titan_fail_errno(err, "cannot bind '%s'", path);
     if (chmod(path, 0600) < 0 || listen(fd, 256) < 0)

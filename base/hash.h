@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hash.h - hashes that are no secret and no signature: of tables, of recipes, of random streams. Values are part of
- * files and of the numeric contract (recipe_hash(), rng_key(), request hashes), so these functions never change. */
+/* hash.h - non-cryptographic hashes for tables, recipes and random streams. Files and the numeric contract contain
+ * their values (recipe_hash(), rng_key(), request hashes), so these functions never change. */
 #ifndef TITAN_BASE_HASH_H
 #define TITAN_BASE_HASH_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* FNV-1a, 64 bits (Fowler, Noll, Vo): begin with HASH_INIT, go on with the value so far. */
+/* FNV-1a, 64 bits (Fowler, Noll, Vo): begin with HASH_INIT, then pass the previous value. */
 #define HASH_INIT UINT64_C(0xcbf29ce484222325)
 #define HASH_PRIME UINT64_C(0x100000001b3)
 
@@ -18,7 +18,7 @@ static inline uint64_t hash_bytes(uint64_t hash, const void *data, size_t len)
     return hash;
 }
 
-/* Without the terminator: hash_text("ab") then hash_text("c") is hash_text("abc"). */
+/* Omits the terminator: hash_text("ab") then hash_text("c") equals hash_text("abc"). */
 static inline uint64_t hash_text(uint64_t hash, const char *text)
 {
     for (; *text; text++)
@@ -26,13 +26,13 @@ static inline uint64_t hash_text(uint64_t hash, const char *text)
     return hash;
 }
 
-/* A whole word in one round; not what hash_bytes() makes of its bytes. */
+/* Hashes a whole word in one round; differs from hash_bytes() over its bytes. */
 static inline uint64_t hash_word(uint64_t hash, uint64_t word)
 {
     return (hash ^ word) * HASH_PRIME;
 }
 
-/* For a table: FNV's low bits know little of the high ones. */
+/* Index into a table. FNV's low bits depend little on the high bits, so both halves are mixed. */
 static inline size_t hash_index(uint64_t hash, size_t size)
 {
     return (size_t)((hash ^ hash >> 32) % size);
@@ -47,15 +47,15 @@ static inline uint64_t hash_mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* splitmix64, the generator: the next value of a stream that begins with any state. Value i, from 1, of the stream of s
- * is hash_mix(s + i * HASH_STEP). */
+/* splitmix64, the generator: the next value of a stream with any initial state. Value i, from 1, of the stream of s is
+ * hash_mix(s + i * HASH_STEP). */
 #define HASH_STEP UINT64_C(0x9e3779b97f4a7c15)
 static inline uint64_t hash_draw(uint64_t *state)
 {
     return hash_mix(*state += HASH_STEP);
 }
 
-/* What an element adds to the hash of a set of elements, a sum modulo 2^64 in any order: a key, its place, its bits. */
+/* The term of one element in the hash of a set, a sum modulo 2^64 in any order: a key, its place, its bits. */
 static inline uint64_t hash_element(uint64_t key, int64_t place, uint32_t bits)
 {
     uint64_t z = (key + (uint64_t)place * HASH_STEP) ^ (bits * UINT64_C(0xd6e8feb86659fd93));

@@ -6,9 +6,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* out: 2 * n characters and the NUL. */
+/* out: room for 2 * n characters and the NUL. */
 void hex_write(const unsigned char *bytes, size_t n, char *out);
-/* Of text the first 2 * n characters into n bytes. False: one of them is no digit in lower case. */
+/* Reads the first 2 * n characters of text into n bytes. False: a character is no lower-case digit. */
 bool hex_read(const char *text, size_t n, unsigned char *out);
 
 #endif

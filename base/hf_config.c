@@ -18,15 +18,15 @@
 #define GEMMA_GELU "gelu_pytorch_tanh"
 #define ATTENTION_CAP "attn_logit_softcapping"
 #define LOGITS_CAP "final_logit_softcapping"
-#define LATENT_NORM_EPS 1e-6 /* in transformers' code, whatever rms_norm_eps is */
+#define LATENT_NORM_EPS 1e-6 /* fixed in transformers' code, independent of rms_norm_eps */
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Our dimensions and transformers' keys of them. */
+/* Titan's dimensions and transformers' keys for them. */
 static const struct {
     const char *key, *theirs[2];
     size_t offset;
-    unsigned experts; /* kinds of families where it must be given; LATENT: those with latent attention */
+    unsigned experts; /* kinds of families that require the key; LATENT: families with latent attention */
 } sizes[] = {
 #define SIZE(field, key, other, in)                                                                                    \
     {                                                                                                                  \
@@ -68,7 +68,7 @@ static titan_status read_size(const struct json *root, const char *key, const ch
     return TITAN_OK;
 }
 
-/* One that may be missing or null, and then is `fallback`. */
+/* Reads a count that may be missing or null, then `fallback`. */
 static titan_status read_count(const struct json *root, const char *key, int64_t fallback, int64_t *ret,
                                struct titan_error *err)
 {
@@ -108,7 +108,7 @@ static bool read_trait(const struct json *root, const struct hf_trait *trait)
     return trait->key && trait->key[0] ? read_flag(root, trait->key, trait->initial) : trait->initial;
 }
 
-/* 1 is no factor. */
+/* Reads a factor; 1 counts as none. */
 static titan_status read_factor(const struct json *root, const char *key, double *ret, struct titan_error *err)
 {
     TRY(read_real(root, key, 1, ret, err));
@@ -116,7 +116,7 @@ static titan_status read_factor(const struct json *root, const char *key, double
     return TITAN_OK;
 }
 
-/* Which layers have the window: all, or all but every n-th. */
+/* Reads which layers have the window: all, or all but every n-th. */
 static titan_status read_layer_types(const struct json *types, struct model_dims *d, struct titan_error *err)
 {
     int64_t layer = 0, every = 0;
@@ -166,7 +166,7 @@ static titan_status read_window(const struct json *root, const struct hf_family 
     return TITAN_OK;
 }
 
-/* Every n-th layer does not rotate: the last of n. */
+/* Reads which layers do not rotate: the last of every n. */
 static titan_status read_no_rope(const struct json *root, struct model_dims *d, struct titan_error *err)
 {
     const struct json *list = json_get(root, "no_rope_layers");
@@ -187,7 +187,7 @@ static titan_status read_no_rope(const struct json *root, struct model_dims *d, 
     return TITAN_OK;
 }
 
-/* null is none, which is not what a missing key stands for. */
+/* Reads a cap: null means none, a missing key means `initial`. */
 static titan_status read_cap(const struct json *root, const char *key, double initial, double *ret,
                              struct titan_error *err)
 {
@@ -196,7 +196,7 @@ static titan_status read_cap(const struct json *root, const char *key, double in
     return v && v->type != JSON_NULL ? read_real(root, key, 0, ret, err) : TITAN_OK;
 }
 
-/* Scores are divided by the root of query_pre_attn_scalar, which is most often the width of a head. */
+/* Gemma divides scores by the root of query_pre_attn_scalar, usually the width of a head. */
 static titan_status read_gemma(const struct json *root, const struct hf_family *f, struct model_dims *d,
                                struct titan_error *err)
 {
@@ -213,7 +213,7 @@ static titan_status read_gemma(const struct json *root, const struct hf_family *
     if (read_flag(root, "use_bidirectional_attention", false))
         return refuse("use_bidirectional_attention", "only false is supported", err);
     TRY(read_cap(root, ATTENTION_CAP, f->attention_softcap, &d->attention_softcap, err));
-    if (d->attention_softcap > 0 && f->attention_softcap == 0) /* transformers' class does not look at it */
+    if (d->attention_softcap > 0 && f->attention_softcap == 0) /* transformers' class ignores it */
         return refuse(ATTENTION_CAP, "only null is supported", err);
     return read_cap(root, LOGITS_CAP, f->logits_softcap, &d->logits_softcap, err);
 }
@@ -243,7 +243,7 @@ static titan_status read_traits(const struct json *root, const struct hf_family 
     return f->no_rope_layers ? read_no_rope(root, d, err) : TITAN_OK;
 }
 
-/* Numbers of Llama 3.1's rule. */
+/* Reads the numbers of Llama 3.1's rule. */
 static titan_status read_llama3(const struct json *from, struct model_dims *d, struct titan_error *err)
 {
     TRY(read_real(from, "factor", 0, &d->rope_factor, err));
@@ -252,7 +252,7 @@ static titan_status read_llama3(const struct json *from, struct model_dims *d, s
     return read_size(from, "original_max_position_embeddings", NULL, &d->rope_original_length, err);
 }
 
-/* Numbers of YaRN; a missing number has transformers' default. */
+/* Reads YaRN's numbers; a missing number has transformers' default. */
 static titan_status read_yarn(const struct json *from, int64_t positions, struct model_dims *d, struct titan_error *err)
 {
     const struct json *truncate = json_get(from, "truncate"), *own = json_get(from, "attention_factor");
@@ -272,7 +272,7 @@ static titan_status read_yarn(const struct json *from, int64_t positions, struct
     return TITAN_OK;
 }
 
-/* Columns of a head that are rotated; all of them: 0. */
+/* The number of rotated columns of a head; 0: all. */
 static titan_status read_part(double part, const struct hf_family *f, struct model_dims *d, struct titan_error *err)
 {
     const int64_t columns = (int64_t)((double)d->head_dim * part);
@@ -288,7 +288,7 @@ static titan_status read_part(double part, const struct hf_family *f, struct mod
     return TITAN_OK;
 }
 
-/* transformers 5 has "rope_parameters" of both kinds of layers, those before "rope_local_base_freq". */
+/* transformers 5 has "rope_parameters" per kind of layer; older versions have "rope_local_base_freq". */
 static titan_status read_rope_local(const struct json *root, const struct json *both, const struct hf_family *f,
                                     struct model_dims *d, struct titan_error *err)
 {
@@ -301,7 +301,7 @@ static titan_status read_rope_local(const struct json *root, const struct json *
                      &d->rope_local_theta, err);
 }
 
-/* transformers 5 has "rope_parameters", those before "rope_theta" and "rope_scaling". */
+/* transformers 5 has "rope_parameters"; older versions have "rope_theta" and "rope_scaling". */
 static titan_status read_rope(const struct json *root, const struct hf_family *f, int64_t positions,
                               struct model_dims *d, struct titan_error *err)
 {
@@ -334,7 +334,7 @@ static titan_status read_rope(const struct json *root, const struct hf_family *f
                                     : TITAN_OK;
 }
 
-/* DeepSeek V3 scores a group by its best two experts, V2 by the best one, where it has groups at all. */
+/* DeepSeek V3 scores a group by its best two experts; V2, if it has groups, by the best one. */
 static titan_status read_groups(const struct json *root, const struct hf_family *f, struct model_dims *d,
                                 struct titan_error *err)
 {
@@ -356,7 +356,7 @@ static titan_status read_groups(const struct json *root, const struct hf_family 
     return TITAN_OK;
 }
 
-/* Layers without experts: the first ones. */
+/* Reads the number of first layers without experts. */
 static titan_status read_sparse_layers(const struct json *root, struct model_dims *d, struct titan_error *err)
 {
     const struct json *dense = json_get(root, "mlp_only_layers");
@@ -595,7 +595,7 @@ titan_status hf_config_compare(const struct hf_config *c, const struct model_dim
 
 /* --- for a recipe ------------------------------------------------------------------------------------------------- */
 
-/* What a reader of a recipe looks for is said where it is missing. */
+/* A missing file is an error with advice about the recipe. */
 static titan_status read_for(const struct recipe *r, const char *base, struct hf_config *ret, struct titan_error *err)
 {
     const char *path = r->checkpoint.initial_load_path;
@@ -711,7 +711,7 @@ static void put_latent(struct json_writer *w, const struct model_dims *d)
     json_put_bool(w, "rope_interleave", true);
 }
 
-/* By its key, once where two traits have one. */
+/* Writes a trait under its key, once if two traits share the key. */
 static void put_trait(struct json_writer *w, const struct hf_trait *trait, bool value, const struct hf_trait *before)
 {
     if (trait->key && trait->key[0] && !(before && before->key && strcmp(before->key, trait->key) == 0))
@@ -722,7 +722,7 @@ static void put_window(struct json_writer *w, const struct hf_family *f, const s
 {
     const bool has = d->sliding_window > 0;
 
-    if (has || f->full_every > 0) /* transformers makes both masks, whether a layer takes them or not */
+    if (has || f->full_every > 0) /* transformers builds both masks, used or not */
         json_put_int(w, "sliding_window", has ? d->sliding_window : f->window_initial);
     else
         json_put_raw(w, "sliding_window", "null");

@@ -104,13 +104,13 @@ static bool can_have(const struct hf_trait *t, bool value)
     return (t->key && t->key[0]) || t->initial == value;
 }
 
-/* Two traits by one key are both there or both not. */
+/* Two traits with the same key must both be present or both absent. */
 static bool agree(const struct hf_trait *a, bool a_has, const struct hf_trait *b, bool b_has)
 {
     return !a->key || !b->key || !a->key[0] || strcmp(a->key, b->key) != 0 || a_has == b_has;
 }
 
-/* Gemma's embedding is multiplied by sqrt(dim), scores by 1 / sqrt of a whole number. */
+/* Gemma multiplies the embedding by sqrt(dim), and scores by 1 / sqrt of a whole number. */
 static const char *lacks_gemma(const struct model_dims *d)
 {
     const double by = d->attention_multiplier, divisor = by > 0 ? 1 / (by * by) : 1;
@@ -122,7 +122,7 @@ static const char *lacks_gemma(const struct model_dims *d)
     return divisor >= 1 && fabs(divisor / round(divisor) - 1) <= 1e-6 ? NULL : "with such a model.attention_multiplier";
 }
 
-/* The first trait that the family's layers cannot have; NULL: they have all. */
+/* The first trait that the family does not support; NULL: it supports all. */
 static const char *lacks_trait(const struct hf_family *f, const struct model_dims *d)
 {
     const bool factors = d->residual_multiplier != 0 || d->logits_scaling != 0 ||
@@ -186,7 +186,7 @@ static const char *lacks_experts(const struct hf_family *f, const struct model_d
     return !d->sigmoid_scores && d->normalize_scores ? "with model.normalize_scores" : NULL;
 }
 
-/* What the model has and the family has not; NULL: nothing. */
+/* The model's trait that the family lacks; NULL: none. */
 static const char *lacks(const struct hf_family *f, const struct model_dims *d)
 {
     const char *trait;
@@ -197,7 +197,7 @@ static const char *lacks(const struct hf_family *f, const struct model_dims *d)
     return trait ? trait : lacks_trait(f, d);
 }
 
-/* Of the same kind: the one to speak of where none fits. */
+/* Is the family of the same kind? Messages name it when no family fits. */
 static bool is_near(const struct hf_family *f, const struct model_dims *d)
 {
     return f->latent == (d->kv_lora_rank > 0) && (f->experts == HF_DENSE) == (d->n_experts == 0) &&

@@ -18,7 +18,7 @@
 struct parser {
     const char *at, *end, *begin;
     struct titan_error *err;
-    bool nul; /* a \u0000 is read as JSON_NUL */
+    bool nul; /* a \u0000 escape becomes JSON_NUL */
 };
 
 static titan_status fail(struct parser *p, const char *what)
@@ -46,7 +46,7 @@ static int hex_digit(char c)
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* Four hex digits behind "\u"; -1 when they are not there. */
+/* Reads the four hex digits after "\u"; -1: malformed. */
 static int32_t hex4(struct parser *p)
 {
     if (p->end - p->at < 4)
@@ -62,7 +62,7 @@ static int32_t hex4(struct parser *p)
     return code;
 }
 
-/* Behind "\u": the code point, with the second half of a surrogate pair. */
+/* Reads a code point after "\u", including the second half of a surrogate pair. */
 static titan_status parse_unicode(struct parser *p, struct buf *out)
 {
     int32_t code = hex4(p);
@@ -179,7 +179,7 @@ static titan_status parse_number(struct parser *p, struct json *node)
         if (!errno)
             return TITAN_OK;
     }
-    /* An integer beyond 64 bits is read as the nearest real, as other parsers do. */
+    /* An integer beyond 64 bits becomes the nearest real, as in other parsers. */
     node->type = JSON_REAL;
     node->real = strtod(text, NULL);
     return isfinite(node->real) ? TITAN_OK : fail(p, "number out of range");
@@ -196,7 +196,7 @@ static titan_status parse_word(struct parser *p, const char *word)
 
 static titan_status parse_value(struct parser *p, int depth, struct json **ret);
 
-/* "key" : in front of a member's value. */
+/* Reads "key" : before a member's value. */
 static titan_status parse_key(struct parser *p, char **ret)
 {
     skip_space(p);
@@ -244,7 +244,7 @@ static titan_status parse_members(struct parser *p, int depth, struct json *node
     }
 }
 
-/* On failure *ret holds what was built, so that the root frees it. */
+/* On failure *ret holds the partial value, so that the root frees it. */
 static titan_status parse_value(struct parser *p, int depth, struct json **ret)
 {
     titan_assert(depth >= 0 && depth <= JSON_DEPTH_MAX);
@@ -320,7 +320,7 @@ titan_status json_parse_nul(const char *text, size_t len, struct json **ret, str
     return parse_text(text, len, true, ret, err);
 }
 
-/* Depth is bounded by the parser; siblings are walked, not recursed. */
+/* The parser bounds the depth; siblings are iterated without recursion. */
 void json_free(struct json *root)
 {
     while (root) {
@@ -397,7 +397,7 @@ static void indent(struct json_writer *w)
     buf_printf(w->out, "\n%*s", 2 * w->depth, "");
 }
 
-/* Comma, line break and "key": in front of a value. */
+/* Writes comma, line break and "key": before a value. */
 static void begin_value(struct json_writer *w, const char *key)
 {
     if (w->comma)
@@ -459,7 +459,7 @@ void json_put_string(struct json_writer *w, const char *key, const char *value)
         buf_puts(w->out, "null");
 }
 
-/* printf would be most of the time that a long array of records takes. */
+/* printf would take most of the time of a long array of records. */
 static void put_number(struct buf *out, uint64_t value, bool negative)
 {
     char text[21], *at = text + sizeof text;

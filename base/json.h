@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json.h - JSON in and out with nothing but libc: the worker must also build on a bare CUDA machine. Reading is
- * strict (RFC 8259), bounded (depth 64), and keeps integers exact. */
+/* json.h - JSON reader and writer on libc alone: the worker must also build on a bare CUDA machine. Reading is strict
+ * (RFC 8259) and bounded (depth 64); integers stay exact. */
 #ifndef TITAN_BASE_JSON_H
 #define TITAN_BASE_JSON_H
 
@@ -15,7 +15,7 @@ enum json_type { JSON_NULL, JSON_BOOL, JSON_INT, JSON_REAL, JSON_STRING, JSON_AR
 
 struct json {
     enum json_type type;
-    char *key;         /* inside an object */
+    char *key;         /* name of the member inside an object */
     struct json *next; /* sibling, in text order */
     union {
         bool boolean;
@@ -27,7 +27,7 @@ struct json {
 };
 
 titan_status json_parse(const char *text, size_t len, struct json **ret, struct titan_error *err) TITAN_MUST_USE;
-/* The same, but a \u0000 escape is read, as the two bytes C0 80 ("modified UTF-8"), which no other text gives. */
+/* The same, but a \u0000 escape becomes the two bytes C0 80 ("modified UTF-8"), which no other text contains. */
 titan_status json_parse_nul(const char *text, size_t len, struct json **ret, struct titan_error *err) TITAN_MUST_USE;
 #define JSON_NUL "\xc0\x80"
 void json_free(struct json *root);
@@ -38,7 +38,7 @@ const char *json_string(const struct json *object, const char *key, const char *
 int64_t json_int(const struct json *object, const char *key, int64_t fallback);
 double json_real(const struct json *object, const char *key, double fallback);
 
-/* Writer: commas and nesting are kept track of. Non-finite reals are written as null. Pass key NULL inside arrays. */
+/* The writer tracks commas and nesting. Non-finite reals become null. Pass key NULL inside arrays. */
 struct json_writer {
     struct buf *out;
     bool comma;

@@ -13,12 +13,12 @@
 #include "base/buf.h"
 #include "base/recipe.h"
 
-/* Factor on the peak rate of a step in [1, training.steps]; after lr_scheduler.total_steps that of its last step. */
+/* Factor on the peak rate for a step in [1, training.steps]; after lr_scheduler.total_steps the factor of its last
+ * step. */
 double learning_rate_factor(const struct recipe *recipe, int64_t step);
-/* Learning rate of a step. */
 double learning_rate_at(const struct recipe *recipe, int64_t step);
-/* A run that has done so many steps of `before` goes on with this recipe: a line about its learning rate before and
- * after, where that is not what `before` would go on with; nothing otherwise. */
+/* Compares learning rates of a run that continues with this recipe after `step` steps of `before`. Appends one line if
+ * the rate differs from the continued `before`; otherwise nothing. */
 void learning_rate_compare(const struct recipe *recipe, const struct recipe *before, int64_t step, struct buf *out);
 
 #endif

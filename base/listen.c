@@ -42,7 +42,7 @@ static titan_status listen_at(const struct addrinfo *at, uint16_t port, int back
     else
         ((struct sockaddr_in *)&address)->sin_port = htons(port);
     _cleanup_fd_ int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    /* A port that is asked for may have connections of an earlier listener, which are over and wait. */
+    /* Ended connections of an earlier listener may still occupy a requested port. */
     if (fd < 0 || (port && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0) ||
         bind(fd, (struct sockaddr *)&address, at->ai_addrlen) != 0 || listen(fd, backlog) != 0)
         return errno == EADDRINUSE ? TITAN_EEXIST : TITAN_EIO;
@@ -50,7 +50,7 @@ static titan_status listen_at(const struct addrinfo *at, uint16_t port, int back
     return TITAN_OK;
 }
 
-/* Each process begins at another place, so that they do not all ask for the same. */
+/* Each process starts at another port of the range, to avoid collisions. */
 static titan_status listen_in(const struct addrinfo *at, const struct listen_ports *ports, int backlog, int *ret_fd,
                               struct titan_error *err)
 {
@@ -97,7 +97,7 @@ titan_status listen_tcp(const char *host, const struct listen_ports *ports, int 
 
 /* --- what listens ------------------------------------------------------------------------------------------------- */
 
-/* The inode of the socket that listens on the port, by a table such as /proc/net/tcp; 0: none does. */
+/* The inode of the port's listening socket, from a table such as /proc/net/tcp; 0: none. */
 static unsigned long find_socket(const char *table, unsigned port)
 {
     enum { TCP_LISTENING = 0x0A };

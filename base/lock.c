@@ -30,7 +30,7 @@ titan_status lock_dir(const char *dir, int *ret_fd, struct titan_error *err)
         return TITAN_ECONFLICT;
     }
     int len = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
-    /* Over the old pid first and cut after, so that a reader meanwhile never finds the file empty. */
+    /* Write, then truncate: the file is never empty. */
     if (pwrite(fd, text, (size_t)len, 0) != len || ftruncate(fd, len) < 0)
         return titan_fail_errno(err, "cannot write '%s'", path);
     *ret_fd = TAKE_FD(fd);

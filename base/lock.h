@@ -5,7 +5,8 @@
 
 #include "base/error.h"
 
-/* TITAN_ECONFLICT names the pid that holds it. Held until the descriptor is closed; survives no exec (CLOEXEC). */
+/* TITAN_ECONFLICT names the pid of the holder. The lock lasts until the descriptor is closed, and ends at exec
+ * (CLOEXEC). */
 titan_status lock_dir(const char *dir, int *ret_fd, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -78,7 +78,8 @@ void log_init(struct log *log, const char *subsystem, const char *context_fmt, .
 /* Native protocol: one datagram of FIELD=value lines; a value with a newline is written as name, newline, 64-bit
  * length, bytes. systemd.io/JOURNAL_NATIVE_PROTOCOL. */
 
-/* The journal's socket when JOURNAL_STREAM ("dev:inode") is our stderr, otherwise -1; opened once per process. */
+/* The journal's socket if JOURNAL_STREAM ("dev:inode") is this process's stderr, otherwise -1; opened once per
+ * process. */
 static int journal_fd = -1;
 static pthread_once_t journal_once = PTHREAD_ONCE_INIT;
 
@@ -115,7 +116,7 @@ static void journal_field(struct buf *out, const char *prefix, const char *key, 
     buf_printf(out, "=%.*s\n", (int)value_len, value);
 }
 
-/* key=value and key="quoted value" pairs of one line as TITAN_KEY fields. */
+/* Appends the key=value and key="quoted value" pairs of a line as TITAN_KEY fields. */
 static void journal_pairs(struct buf *out, const char *p)
 {
     while (*p) {
@@ -163,8 +164,8 @@ static bool journal_send(const struct log *log, enum log_level level, const char
 
 struct line {
     struct line *next;
-    size_t size;   /* of it all, for the queue's limit */
-    uint64_t lost; /* lines before it that found no room */
+    size_t size;   /* total bytes, for the queue's limit */
+    uint64_t lost; /* lines dropped before this one */
     enum log_level level;
     int64_t wall_ms;
     struct log log;
@@ -195,12 +196,12 @@ static struct {
     pthread_cond_t filled, written;
     bool running;
     struct line *first, **last;
-    size_t bytes;  /* of lines that wait, and of the one being written */
-    bool full;     /* until half of it is written: so that lines are lost in few places */
-    uint64_t lost; /* since the last line that found room */
+    size_t bytes;  /* of waiting lines and the line being written */
+    bool full;     /* until half the queue is written: losses then fall in few places */
+    uint64_t lost; /* since the last accepted line */
 } queue = {.mutex = PTHREAD_MUTEX_INITIALIZER, .filled = PTHREAD_COND_INITIALIZER};
 
-/* Said where they are missing. */
+/* Reports losses at their place in the log. */
 static void report_lost(uint64_t lost)
 {
     static const struct log own = {.subsystem = "log"};
@@ -229,14 +230,14 @@ static void *write_lines(void *arg)
             report_lost(l->lost);
         line_write(l);
         pthread_mutex_lock(&queue.mutex);
-        const uint64_t lost = queue.first ? 0 : queue.lost; /* behind the last line, and maybe none comes */
+        const uint64_t lost = queue.first ? 0 : queue.lost; /* after the last line: no later line may come */
         if (lost) {
             queue.lost = 0;
             pthread_mutex_unlock(&queue.mutex);
             report_lost(lost);
             pthread_mutex_lock(&queue.mutex);
         }
-        queue.bytes -= l->size; /* what waits for the end of all waits for this line, too */
+        queue.bytes -= l->size; /* only now: log_flush() then also waits for this line */
         free(l);
         if (queue.bytes <= LOG_QUEUE_BYTES / 2)
             queue.full = false;
@@ -278,7 +279,7 @@ titan_status log_start_thread(struct titan_error *err)
     (void)pthread_condattr_destroy(&monotonic);
     queue.last = &queue.first;
     (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_BLOCK, &all, &before); /* signals are for the thread that waits for them */
+    (void)pthread_sigmask(SIG_BLOCK, &all, &before); /* signals go to the thread that waits for them */
     int rc = pthread_create(&thread, NULL, write_lines, NULL);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc != 0)
@@ -290,7 +291,7 @@ titan_status log_start_thread(struct titan_error *err)
     return TITAN_OK;
 }
 
-/* false: there is no thread, the caller writes. */
+/* False: no thread runs, the caller writes the line. */
 static bool enqueue(const struct line *line)
 {
     struct line *l = NULL;
@@ -330,7 +331,7 @@ void log_write(const struct log *log, enum log_level level, const char *sentence
     va_start(ap, pairs_fmt);
     pairs_format(pairs, PAIRS_MAX, pairs_fmt, ap);
     va_end(ap);
-    /* What a peer or a file name put into a value must not be able to begin a line of its own. */
+    /* Values from peers and file names must not be able to begin a new line. */
     text_fit(pairs, ' ');
     l.line.next = NULL;
     l.line.size = sizeof(struct line) + strlen(pairs) + 1;

@@ -22,7 +22,7 @@ static uint32_t turn(uint32_t x, int by)
     return x >> by | x << (32 - by);
 }
 
-/* One round: d and h change, and the roles turn by one with each. */
+/* One round: d and h change; each round shifts the roles by one. */
 #define ROUND(a, b, c, d, e, f, g, h, i)                                                                               \
     do {                                                                                                               \
         const uint32_t t_ =                                                                                            \

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* machine.c - see machine.h. */
 #include "base/machine.h"
 
 #include <ctype.h>
@@ -13,9 +12,9 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 
-#define ENTRY_MAX 127 /* a number, or a UUID of a GPU or of a part of one */
+#define ENTRY_MAX 127 /* a number, or the UUID of a GPU or of a GPU partition */
 
-/* "3", "GPU-8932f937-...", "MIG-..."; CUDA stops at anything else, "-1" and "NoDevFiles" among it. */
+/* "3", "GPU-8932f937-...", "MIG-..."; CUDA stops at any other entry, such as "-1" or "NoDevFiles". */
 static bool names_gpu(const char *entry, size_t len)
 {
     if (len == 0 || len > ENTRY_MAX)
@@ -23,7 +22,7 @@ static bool names_gpu(const char *entry, size_t len)
     return strspn(entry, "0123456789") >= len || !strncmp(entry, "GPU-", 4) || !strncmp(entry, "MIG-", 4);
 }
 
-/* The i-th entry and its length; NULL when the list ends before it. */
+/* Finds the i-th entry and its length; NULL: the list is shorter. */
 static const char *entry_of(const char *list, uint32_t i, size_t *ret_len)
 {
     for (uint32_t at = 0; *list; at++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mutant.h - deliberate bugs of the protocol, to see that tests find them.
+/* mutant.h - deliberate protocol bugs, to verify that tests find them.
  *
- * MUTANT(NAME) is 0 unless the build has -DTITAN_MUTANTS (`make sim-mutants` makes one of its own), and then true while
- * titan_mutant says so. Each stands where the bug would be made. */
+ * MUTANT(NAME) is 0 unless the build has -DTITAN_MUTANTS (`make sim-mutants` makes such a build); then it is true while
+ * titan_mutant selects NAME. Each mutant stands at the place of its bug. */
 #ifndef TITAN_BASE_MUTANT_H
 #define TITAN_BASE_MUTANT_H
 

@@ -27,7 +27,7 @@ int notify(const char *state)
     }
     memcpy(address.sun_path, name, len);
     socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + 1);
-    if (name[0] == '@') { /* abstract: a NUL in front, none behind */
+    if (name[0] == '@') { /* abstract socket: NUL first, no terminator */
         address.sun_path[0] = '\0';
         size--;
     }
@@ -59,7 +59,7 @@ uint64_t notify_watchdog_us(void)
     return errno || *end || end == usec ? 0 : value;
 }
 
-#define SOCKETS_FIRST 3 /* by the protocol */
+#define SOCKETS_FIRST 3 /* fixed by the protocol */
 #define SOCKETS_MAX 64
 
 int notify_sockets(int *ret_first)
@@ -71,9 +71,9 @@ int notify_sockets(int *ret_first)
     for (int fd = SOCKETS_FIRST; fd < SOCKETS_FIRST + n; fd++) {
         int flags = fcntl(fd, F_GETFD);
         if (flags < 0 || fcntl(fd, F_SETFD, flags | FD_CLOEXEC) < 0)
-            n = fd - SOCKETS_FIRST; /* not what was announced */
+            n = fd - SOCKETS_FIRST; /* differs from the announced number */
     }
-    /* What we start is not meant. */
+    /* The variables are not for child processes. */
     (void)unsetenv("LISTEN_PID");
     (void)unsetenv("LISTEN_FDS");
     (void)unsetenv("LISTEN_FDNAMES");

@@ -14,7 +14,7 @@
 
 enum { SPECS_MAX = 64, LONG_BASE = 1000 };
 
-/* The tables in getopt's form. An option's code is LONG_BASE + its index. */
+/* The tables in getopt's form. The code of an option is LONG_BASE + its index. */
 struct merged {
     const struct option_spec *specs[SPECS_MAX];
     struct option longs[SPECS_MAX + 1];
@@ -82,12 +82,12 @@ static titan_status unknown_option(const struct command_table *t, const struct m
     return status;
 }
 
-/* One pass of getopt; stops at the first word that is no option when stop_at_word. */
+/* Runs getopt once; with stop_at_word it stops at the first word that is no option. */
 static titan_status parse_options(const struct command_table *t, const struct merged *merged, int argc, char **argv,
                                   struct args *args, struct titan_error *err)
 {
     opterr = 0;
-    optind = 0; /* glibc: start anew */
+    optind = 0; /* glibc: reset */
     for (;;) {
         int before = MAX(optind, 1);
         int code = getopt_long(argc, argv, merged->shorts, merged->longs, NULL);
@@ -105,7 +105,7 @@ static titan_status parse_options(const struct command_table *t, const struct me
             return unknown_option(t, merged, args, optopt ? letter : argv[MAX(before, optind - 1)], err);
         }
         if (!strncmp(argv[before], "--", 2) && strcspn(argv[before] + 2, "=") != strlen(spec->name))
-            return unknown_option(t, merged, args, argv[before], err); /* getopt takes what begins a name for it */
+            return unknown_option(t, merged, args, argv[before], err); /* getopt also accepts a prefix of a name */
         if (args->n_given == OPTIONS_GIVEN_MAX)
             return titan_fail(err, TITAN_EINVAL, "more than %d options", OPTIONS_GIVEN_MAX);
         titan_assert(spec && args->n_given < OPTIONS_GIVEN_MAX);
@@ -233,7 +233,7 @@ titan_status args_real(const struct args *args, const char *option, double min, 
 
 enum { NAME_COLUMNS = 28, LINE_COLUMNS = 118 };
 
-/* Text behind a name column, broken at blanks into lines below each other. */
+/* Writes text beside a name column, wrapped at blanks. */
 static void put_wrapped(struct buf *out, const char *name, int columns, const char *text)
 {
     titan_assert(columns > 0 && columns < LINE_COLUMNS - 3);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options.h - a program's commands and options as data: the parser, --help, man pages and shell completion all come
- * from these tables. */
+/* options.h - a program's commands and options as data; the parser, --help, man pages and shell completion read these
+ * tables. */
 #ifndef TITAN_BASE_OPTIONS_H
 #define TITAN_BASE_OPTIONS_H
 
@@ -13,7 +13,7 @@
 
 struct args;
 
-/* What completion offers for a word. */
+/* The kind of words that completion offers. */
 enum word { WORD_NONE, WORD_FILE, WORD_JOB, WORD_NODE, WORD_FORMAT, WORD_STATE, WORD_COMMAND, WORD_SHELL };
 
 struct option_spec {
@@ -21,7 +21,7 @@ struct option_spec {
     char letter;       /* 'f', or 0 */
     const char *value; /* "N"; NULL for a flag */
     const char *help;
-    enum word word; /* of the value */
+    enum word word; /* kind of the value */
 };
 
 struct example {
@@ -33,22 +33,22 @@ struct command {
     const char *name;
     const char *summary;   /* half a line, no full stop */
     const char *arguments; /* "JOB..."; "" for none */
-    const char *text;      /* what --help says between summary and options; NULL for nothing */
+    const char *text;      /* text of --help between summary and options; NULL for none */
     int min_args, max_args;
-    enum word word; /* of the arguments */
+    enum word word; /* kind of the arguments */
     const struct option_spec *options;
     const struct example *examples;
-    /* TITAN_OK or a status with err filled. with: what the commands of this program share. */
+    /* Returns TITAN_OK or a status with err filled. with: state shared by the program's commands. */
     titan_status (*run)(void *with, const struct args *args, struct titan_error *err);
 };
 
-#define ANY_NUMBER 1000000 /* of arguments */
+#define ANY_NUMBER 1000000 /* as max_args: no limit on arguments */
 
 struct command_table {
     const char *name;                      /* "titanctl" */
-    const char *noun;                      /* what the first word is called: "command" */
-    const struct command *const *commands; /* NULL ends it */
-    const struct option_spec *options;     /* of all commands; one is "help" */
+    const char *noun;                      /* noun for the first word: "command" */
+    const struct command *const *commands; /* a NULL ends the array */
+    const struct option_spec *options;     /* options of all commands; one is "help" */
 };
 
 enum { OPTIONS_GIVEN_MAX = 512 };
@@ -58,24 +58,24 @@ struct given {
     const char *value; /* NULL for a flag */
 };
 
-/* Everything is borrowed from argv and the tables. */
+/* All pointers borrow from argv and the tables. */
 struct args {
-    const struct command *command; /* NULL: none was named */
+    const struct command *command; /* NULL: no command was given */
     int n;
     char **words; /* the command's arguments */
     struct given given[OPTIONS_GIVEN_MAX];
     int n_given;
 };
 
-/* argv[0] is not looked at. Options stand anywhere, those of all commands also in front of the command; "--" ends them.
- * TITAN_EINVAL says which word is wrong and, for a misspelt one, what was probably meant. The number of arguments is
- * not checked when --help is among the options. */
+/* argv[0] is ignored. Options stand anywhere, options of all commands also before the command; "--" ends options.
+ * TITAN_EINVAL names the wrong word, and the nearest known word for a misspelt one. With --help the number of arguments
+ * is not checked. */
 titan_status args_parse(const struct command_table *t, int argc, char **argv, struct args *args,
                         struct titan_error *err) TITAN_MUST_USE;
 
 bool args_has(const struct args *args, const char *option);
-const char *args_text(const struct args *args, const char *option, const char *fallback); /* the last one given */
-/* Every value of an option that may be repeated: i counts from 0; NULL behind the last. */
+const char *args_text(const struct args *args, const char *option, const char *fallback); /* the last value given */
+/* The i-th value, from 0, of an option that may be repeated; NULL behind the last. */
 const char *args_each(const struct args *args, const char *option, int i);
 titan_status args_int(const struct args *args, const char *option, int64_t min, int64_t max, int64_t fallback,
                       int64_t *ret, struct titan_error *err) TITAN_MUST_USE;
@@ -84,7 +84,7 @@ titan_status args_real(const struct args *args, const char *option, double min, 
 
 /* NULL: no such command. */
 const struct command *command_find(const struct command_table *t, const char *name);
-/* For --help: names of commands with their summaries; options, one each; a command's whole page. */
+/* For --help: commands with their summaries; options, one per line; the whole page of a command. */
 void help_put_commands(const struct command_table *t, struct buf *out);
 void help_put_options(const struct option_spec *options, struct buf *out);
 void help_put_command(const struct command_table *t, const struct command *c, struct buf *out);

@@ -16,11 +16,11 @@ _Static_assert(sizeof(long) == sizeof(long long), "one of them stands for both")
 #define CUT "...\""
 
 struct pairs {
-    char *begin, *at, *end; /* behind the end CUT has room */
+    char *begin, *at, *end; /* room for CUT follows end */
     bool quoted, cut;
 };
 
-/* All of one character, or nothing. */
+/* Copies the whole character or nothing. */
 static void put(struct pairs *p, const char *bytes, size_t len)
 {
     p->cut |= len > (size_t)(p->end - p->at);
@@ -111,7 +111,7 @@ void pairs_format(char *out, size_t room, const char *fmt, va_list args)
             put(&p, "%", 1);
             break;
         default:
-            p.cut = true; /* what follows cannot be found without its size */
+            p.cut = true; /* the size of the argument is unknown, so parsing cannot continue */
         }
     }
     (void)snprintf(p.at, sizeof CUT, "%s", !p.cut ? "" : p.quoted ? CUT : "...");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* philox.h - Philox4x32-10 inline (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), for rng.h
- * and for kernels of devices; a compiler that wants more of a function sets PHILOX_INLINE. */
+ * and device kernels. A compiler that needs other function attributes sets PHILOX_INLINE. */
 #ifndef TITAN_BASE_PHILOX_H
 #define TITAN_BASE_PHILOX_H
 

@@ -13,11 +13,11 @@ static _Atomic(_Atomic uint64_t *) actions = &own_actions;
 static _Atomic(_Atomic uint32_t *) waiting = &own_waiting;
 static _Atomic(_Atomic uint64_t *) busy_ns = &own_busy_ns;
 
-static atomic_int working; /* threads */
+static atomic_int working; /* working threads */
 static _Atomic int64_t idle_since, idle_ns;
-static _Thread_local int works, waits; /* how deep */
+static _Thread_local int works, waits; /* nesting depths */
 
-/* The thread that changed `working` to or from 0 last writes last: each looks again after it has written. */
+/* Publishes `working`. Each thread reads it again after the write, so the last change to or from 0 is written last. */
 static void publish(void)
 {
     int seen;
@@ -49,7 +49,7 @@ static void resume(void)
 {
     if (atomic_fetch_add(&working, 1) > 0)
         return;
-    /* 0: the thread that stopped has not yet noted when. */
+    /* 0: the thread that stopped has not stored the time yet. */
     const int64_t since = atomic_exchange(&idle_since, 0);
     if (since)
         (void)atomic_fetch_add(&idle_ns, clock_mono_ns() - since);

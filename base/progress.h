@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* progress.h - does this process work, wait, or hang? Counters that another process reads (proto/worker_page.h).
+/* progress.h - does this process work, wait, or hang? Another process reads these counters (proto/worker_page.h).
  *
- * A thread works from progress_work_begin to progress_work_end, except while it waits: for a peer, for another thread
- * of this process, for a disk. `waiting` is 1 while no thread works, so that standing still is no fault of this
- * process. While it is 0, whatever works says so with progress_action: an operation or a part of one begun, a message
- * moved, a piece loaded. A process with `waiting` 0 and `actions` that stand still hangs, or is in one long operation.
+ * A thread works between progress_work_begin and progress_work_end, except while it waits for a peer, another thread of
+ * this process, or a disk. `waiting` is 1 while no thread works: a standstill is then not its fault. While `waiting` is
+ * 0, working threads call progress_action for each operation or part begun, message moved, or piece loaded. A process
+ * with `waiting` 0 and constant `actions` hangs, or is in one long operation.
  *
- * Cheap: an action is one relaxed addition. Begins and ends are one addition; only where the last thread stops working
- * or the first begins again, the clock is read and `waiting` is written. No system call. Pairs nest; threads that
- * have not begun to work may wait without effect. Any thread.
+ * An action costs one relaxed addition, and so do begins and ends. Only the last thread to stop and the first to resume
+ * read the clock and write `waiting`. No system call. Pairs nest; a wait in a thread that is not working has no effect.
+ * Any thread.
  *
- * None needs to be attached: the counters are then the process's own. A plug-in finds those of the program. */
+ * Without progress_attach the counters are private to the process. A plug-in uses the counters of the program. */
 #ifndef TITAN_BASE_PROGRESS_H
 #define TITAN_BASE_PROGRESS_H
 
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* From now on these counters; they must stay for as long as the process. NULL: the process's own again. */
+/* From now on use these counters; they must live as long as the process. NULL: the process's own counters again. */
 struct progress_counters {
     _Atomic uint64_t *actions;
     _Atomic uint32_t *waiting;
@@ -26,7 +26,7 @@ struct progress_counters {
 void progress_attach(const struct progress_counters *counters);
 
 void progress_action(void);
-/* actions as counted by now. */
+/* The current value of actions. */
 uint64_t progress_actions(void);
 
 void progress_work_begin(void);
@@ -34,9 +34,9 @@ void progress_work_end(void);
 void progress_wait_begin(void);
 void progress_wait_end(void);
 
-/* Time in which no thread worked, since the start; for differences. */
+/* Time since the start in which no thread worked; use differences. */
 int64_t progress_idle_ns(void);
-/* Add to busy_ns: what a step took without the idle part of it. */
+/* Adds to busy_ns: the duration of a step without its idle part. */
 void progress_busy(int64_t ns);
 
 #endif

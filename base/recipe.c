@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading, overriding and printing run files by the table of keys. */
+/* Reads, overrides and prints run files by the table of keys. */
 #include "base/recipe.h"
 
 #include <inttypes.h>
@@ -24,7 +24,7 @@
 
 #define SECTION_MAX 256 /* bytes of a section's name with its dots */
 
-/* Where a value stands, for messages. */
+/* Position of a value, for messages. */
 struct place {
     const char *path;
     int line; /* 0: a command-line override */
@@ -48,7 +48,7 @@ static titan_status fail_at(const struct place *at, struct titan_error *err, tit
 
 /* --- the nearest key ---------------------------------------------------------------------------------------------- */
 
-/* What the person most likely meant; NULL when nothing is near. The same name in another section is near. */
+/* The nearest key to a misspelt name, NULL: none. The same name in another section counts as near. */
 static const struct recipe_key *nearest(const char *section, const char *name)
 {
     char given[SECTION_MAX + DISTANCE_TEXT_MAX], known[SECTION_MAX + DISTANCE_TEXT_MAX];
@@ -85,7 +85,7 @@ static titan_status unknown_key(const struct place *at, const char *section, con
 
 /* --- one value ---------------------------------------------------------------------------------------------------- */
 
-/* value among "a|b|c"; returns the table's spelling in found[64]. */
+/* Is value in "a|b|c"? found[64] gets the table's spelling. */
 static bool among(const char *choices, const char *value, bool nocase, char found[64])
 {
     for (const char *p = choices; p && *p;) {
@@ -100,7 +100,7 @@ static bool among(const char *choices, const char *value, bool nocase, char foun
     return false;
 }
 
-/* Every value of a string key: "a|b|c"; NULL = any text. */
+/* All choices of a string key: "a|b|c"; NULL = any text. */
 static const char *choices_of(const struct recipe_key *k, char *all, size_t cap)
 {
     titan_assert(cap > 0);
@@ -159,7 +159,7 @@ static titan_status check_type(const struct recipe_key *k, const struct toml_val
                 (k->type == KEY_BOOL && v->type == TOML_BOOL) ||
                 (k->type == KEY_BYTES && (v->type == TOML_STRING || v->type == TOML_INT)) ||
                 ((k->type == KEY_LIST || k->type == KEY_SOURCES) && v->type == TOML_ARRAY);
-    /* TorchTitan writes lists as text with commas, too. */
+    /* TorchTitan also writes lists as text with commas. */
     fits = fits || (k->type == KEY_LIST && v->type == TOML_STRING) ||
            (k->on && (v->type == TOML_STRING || v->type == TOML_ARRAY)) || (k->yes_no && v->type == TOML_BOOL) ||
            (k->several && v->type == TOML_ARRAY);
@@ -214,7 +214,7 @@ static titan_status set_bytes(const struct recipe_key *k, const struct toml_valu
     return TITAN_OK;
 }
 
-/* ": it lacks ..." of a value that is refused; "": nothing is known. */
+/* Writes ": it lacks ..." for a refused value; "": no reason known. */
 static void describe_lack(const char *section, const char *name, const char *value, char *out, size_t cap)
 {
     out[0] = '\0';
@@ -261,7 +261,7 @@ static bool is_one_alternative(const char *path)
     return depth == 0;
 }
 
-/* An array of paths as the pattern that stands for all of them: "/data/{a,b/c.txt}". */
+/* Joins an array of paths to one pattern: "/data/{a,b/c.txt}". */
 static titan_status set_paths(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
                               char *field, struct titan_error *err)
 {
@@ -298,7 +298,7 @@ static titan_status set_paths(const struct recipe_key *k, const struct toml_valu
                              : set_string(k, text.data, at, field, err);
 }
 
-/* A word that was a switch once. */
+/* Sets a key that was a switch in earlier versions. */
 static titan_status set_word_of_switch(const struct recipe_key *k, bool on, const struct place *at, char *field,
                                        struct titan_error *err)
 {
@@ -309,10 +309,10 @@ static titan_status set_word_of_switch(const struct recipe_key *k, bool on, cons
     return set_string(k, word, at, field, err);
 }
 
-/* What the words of a switch, and of the other one that its list sets, ask for. */
+/* The requests of a switch's words: for the switch itself, and for the other one that its list sets. */
 enum { SWITCH_OWN, SWITCH_OTHER, SWITCHES };
 struct switches {
-    const struct recipe_key *key[SWITCHES]; /* NULL: there is no other */
+    const struct recipe_key *key[SWITCHES]; /* NULL: no other switch */
     bool on[SWITCHES], idle[SWITCHES];
 };
 
@@ -349,7 +349,7 @@ static titan_status set_words(struct switches *s, const char *words, const struc
     return TITAN_OK;
 }
 
-/* Does the key ask for something without effect? An override comes after the file. */
+/* Marks whether the key requests something without effect. An override replaces the file's mark. */
 static void mark_idle(struct recipe *r, int index, bool idle)
 {
     titan_assert(index >= 0 && index < recipe_keys_count);
@@ -365,7 +365,7 @@ static void store_switch(struct recipe *r, int index, bool on, bool idle)
     r->set_mask[index / 64] |= UINT64_C(1) << (index % 64);
 }
 
-/* A switch as true or false, as words, or as a list of words, which may be another's too. */
+/* Sets a switch from true or false, a word, or a list of words, which may also set another switch. */
 static titan_status set_bool(struct recipe *r, int index, const struct toml_value *v, const struct place *at,
                              struct titan_error *err)
 {
@@ -386,7 +386,7 @@ static titan_status set_bool(struct recipe *r, int index, const struct toml_valu
     return TITAN_OK;
 }
 
-/* Number of "layers.N"; -1 when it is not that. */
+/* Number in "layers.N"; -1: the value has another form. */
 static int64_t layer_of(const struct toml_value *v)
 {
     int64_t n = -1;
@@ -396,8 +396,8 @@ static int64_t layer_of(const struct toml_value *v)
     return n;
 }
 
-/* A list of every stage's modules as split points: where the layers of each stage but the first begin. Layers must go
- * on from stage to stage, the embedding come first, the final norm and the head last. */
+/* Converts a list of every stage's modules to split points: the first layer of each stage but the first. Layers must be
+ * consecutive across stages, the embedding first, the final norm and the head last. */
 static bool stages_to_points(const struct toml_value *stages, struct buf *out)
 {
     titan_assert(stages->type == TOML_ARRAY);
@@ -474,7 +474,7 @@ static titan_status set_sources(const struct recipe_key *k, const struct toml_va
     return TITAN_OK;
 }
 
-/* A list of words of the choices, each once, with commas between them. */
+/* Joins a list of words with commas; each must be a choice, and none may repeat. */
 static titan_status set_choices(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
                                 char *field, struct titan_error *err)
 {
@@ -525,7 +525,7 @@ static titan_status set_supported(struct recipe *r, int index, const struct toml
         break;
     case KEY_REAL:
         TRY(check_range(k, number, at, err));
-        number += 0.0; /* no negative zero: it prints and hashes apart */
+        number += 0.0; /* no negative zero: it would print and hash differently */
         memcpy(field, &number, sizeof(number));
         break;
     case KEY_BOOL:
@@ -578,7 +578,7 @@ static titan_status check_off(const struct recipe_key *k, const struct toml_valu
                    k->section, k->name, given, k->initial);
 }
 
-/* The key an alias stands for, or index itself. */
+/* Index of the key behind an alias, or index itself. */
 static int resolve_alias(const char *section, const char *name)
 {
     for (int i = 0; i < recipe_aliases_count; i++) {
@@ -624,7 +624,7 @@ static titan_status set_idle(struct recipe *r, int index, const struct toml_valu
     return TITAN_OK;
 }
 
-/* seen: keys this document has given already, to refuse a key and its alias side by side; NULL for an override. */
+/* seen: keys this document has set, to refuse a key together with its alias; NULL for an override. */
 static titan_status set_value(struct recipe *r, const char *section, const char *name, const struct toml_value *v,
                               const struct place *at, uint64_t *seen, struct titan_error *err)
 {
@@ -652,7 +652,7 @@ static titan_status set_value(struct recipe *r, const char *section, const char 
 
 /* --- whole files -------------------------------------------------------------------------------------------------- */
 
-static struct recipe defaults; /* made once: every submit begins with it */
+static struct recipe defaults; /* made once: every submit starts from it */
 
 static void make_defaults(void)
 {
@@ -676,7 +676,7 @@ void recipe_init(struct recipe *r)
     *r = defaults;
 }
 
-/* seen: see set_value; overridden: keys of which the values are not looked at; NULL: none. */
+/* seen: see set_value; overridden: keys with values to ignore; NULL: none. */
 static titan_status set_table(struct recipe *r, const char *section, const struct toml_value *table, const char *path,
                               uint64_t *seen, const uint64_t *overridden, struct titan_error *err)
 {
@@ -692,7 +692,7 @@ static titan_status set_table(struct recipe *r, const char *section, const struc
         int n = snprintf(below, sizeof(below), "%s%s%s", section, *section ? "." : "", v->key);
         if (n < 0 || (size_t)n >= sizeof(below))
             return fail_at(&at, err, TITAN_EINVAL, "section name too long");
-        bool known = !v->first; /* an empty section says nothing */
+        bool known = !v->first; /* an empty section is always accepted */
         for (int i = 0; !known && i < recipe_keys_count; i++)
             known = recipe_keys[i].section[0] == below[0] && strncmp(recipe_keys[i].section, below, (size_t)n) == 0 &&
                     (recipe_keys[i].section[n] == '\0' || recipe_keys[i].section[n] == '.');
@@ -708,7 +708,7 @@ static titan_status set_table(struct recipe *r, const char *section, const struc
     return TITAN_OK;
 }
 
-/* The parts of "section.key=value" given to --set; index: of the key. */
+/* The parts of "section.key=value" in --set; index: index of the key. */
 struct assignment {
     char section[SECTION_MAX], name[DISTANCE_TEXT_MAX + 1];
     const char *value;
@@ -799,7 +799,7 @@ titan_status recipe_load_with(struct recipe *r, const char *path, const struct a
 
 #define WORD_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
-/* A value without quotes, as a shell hands it over: text, words of a list or of a switch. */
+/* Is it a value without quotes, as from a shell: text, words of a list or of a switch? */
 static bool is_word(const struct recipe_key *k, const char *value)
 {
     bool list = value[0] == '[', plain = strcmp(value, "true") == 0 || strcmp(value, "false") == 0;
@@ -825,7 +825,7 @@ titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_e
     snprintf(where, sizeof(where), "--set %s.%s", a.section, a.name);
     titan_status status = toml_parse_value(a.value, where, &v, err);
     if (status != TITAN_OK && a.value[strspn(a.value, WORD_CHARACTERS)] == '\0' && a.value[0] > '9') {
-        /* A word where none can be: what is expected there says more than how TOML writes words. */
+        /* Parses a word as a string even where none is legal: the type error helps more than a TOML syntax error. */
         struct toml_value word = {.type = TOML_STRING, .string = (char *)(uintptr_t)a.value};
         return set_value(r, a.section, a.name, &word, &at, NULL, err);
     }
@@ -837,7 +837,7 @@ titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_e
 
 /* --- warnings ----------------------------------------------------------------------------------------------------- */
 
-/* Checkpoint keys of a run that writes none ask for nothing. */
+/* Checkpoint keys have no effect in a run that writes no checkpoints. */
 static bool is_idle(const struct recipe *r, int i)
 {
     titan_assert(i >= 0 && i < recipe_keys_count);
@@ -845,7 +845,7 @@ static bool is_idle(const struct recipe *r, int i)
            (r->checkpoint.enable || strcmp(recipe_keys[i].section, "checkpoint") != 0);
 }
 
-/* What follows from the step is left out with the step. */
+/* Excluding the step also excludes everything derived from the step. */
 static void warn_of_exclusions(const struct recipe *r, struct buf *out)
 {
     static const char *const parts[] = {"lr_scheduler", "dataloader"};
@@ -858,7 +858,7 @@ static void warn_of_exclusions(const struct recipe *r, struct buf *out)
                        parts[i]);
 }
 
-/* Braces and all. */
+/* Warns of braces in text. */
 static void warn_of_text(const struct recipe *r, struct buf *out)
 {
     const char *dot = strrchr(r->training.dataset_path, '.');
@@ -882,7 +882,7 @@ static void warn_of_template(const struct recipe *r, struct buf *out)
         buf_puts(out, "training.chat_template has no effect: no data is of the kind \"sft\"\n");
 }
 
-/* A folder that nothing is written to. */
+/* Warns of a folder that the run never writes to. */
 static void warn_of_dump_folder(const struct recipe *r, struct buf *out)
 {
     if (!r->job.dump_folder[0])
@@ -893,7 +893,7 @@ static void warn_of_dump_folder(const struct recipe *r, struct buf *out)
         buf_puts(out, "job.dump_folder has no effect: only checkpoints go there, and checkpoint.folder is absolute\n");
 }
 
-/* What model.converters asks for and is not there. */
+/* Warns of conversions that model.converters requests without effect. */
 static void warn_of_float8(const struct recipe *r, struct buf *out)
 {
     const bool automatic = strcmp(r->training.mixed_precision_param, "auto") == 0;
@@ -927,7 +927,7 @@ void recipe_warnings(const struct recipe *r, struct buf *out)
         if (!is_idle(r, i))
             continue;
         int others = 0;
-        for (int j = 0; j < i && others == 0; j++) /* a line stands for all keys of one reason */
+        for (int j = 0; j < i && others == 0; j++) /* one line names all keys with the same reason */
             others += is_idle(r, j) && strcmp(recipe_keys[j].doc, recipe_keys[i].doc) == 0;
         if (others > 0)
             continue;
@@ -953,7 +953,7 @@ static void print_string(struct buf *out, const char *text)
 {
     buf_puts(out, "\"");
     for (const char *p = text; *p; p++) {
-        size_t plain = 0; /* as it is, in one piece */
+        size_t plain = 0; /* length of text to copy unchanged */
         while ((unsigned char)p[plain] >= 0x20 && p[plain] != 0x7f && p[plain] != '"' && p[plain] != '\\')
             plain++;
         if (plain) {
@@ -1036,7 +1036,8 @@ static void print_value(const struct recipe *r, const struct recipe_key *k, stru
     }
 }
 
-/* "key = default\n" of every key, made once: most keys of most recipes have it, and every submit is printed. */
+/* "key = default\n" of every key, made once: most keys of most recipes are defaults, and every submit prints a
+ * recipe. */
 static struct buf default_lines[RECIPE_KEYS_MAX];
 
 static void print_line(const struct recipe *r, const struct recipe_key *k, struct buf *out)
@@ -1062,7 +1063,7 @@ static bool is_default(const struct recipe *r, const struct recipe_key *k)
     return memcmp((const char *)r + k->offset, (const char *)&defaults + k->offset, k->size) == 0;
 }
 
-#define PRINTED_BYTES 8000 /* of most: more makes it grow */
+#define PRINTED_BYTES 8000 /* size of most printed recipes; larger ones grow the buffer */
 
 void recipe_print(const struct recipe *r, struct buf *out)
 {
@@ -1078,7 +1079,7 @@ void recipe_print(const struct recipe *r, struct buf *out)
             buf_puts(out, "]\n");
             section = k->section;
         }
-        /* The flavor's dimensions are known once it is resolved. */
+        /* The flavor's dimensions are known only after recipe_resolve(). */
         if ((k->flags & KEY_FLAVOR) && !recipe_key_given(r, i))
             continue;
         if (is_default(r, k) && default_lines[i].len)
@@ -1093,7 +1094,8 @@ uint64_t recipe_hash(const struct recipe *r)
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
         const struct recipe_key *k = &recipe_keys[i];
-        if (!(k->flags & KEY_NUMBERS) || is_default(r, k)) /* keys that later versions bring change no run's hash */
+        if (!(k->flags & KEY_NUMBERS) ||
+            is_default(r, k)) /* defaults are skipped, so new keys change no existing hash */
             continue;
         buf_printf(&text, "%s.%s=", k->section, k->name);
         print_value(r, k, &text);
@@ -1144,7 +1146,7 @@ static bool differ(const struct recipe *r, const struct recipe *other, const str
     return here->len != there->len || (here->len > 0 && memcmp(here->data, there->data, here->len) != 0);
 }
 
-/* Keys that say where, not what. */
+/* Keys for locations. */
 static bool says_where(const struct recipe_key *k)
 {
     return strcmp(k->section, "checkpoint") == 0
@@ -1165,7 +1167,7 @@ void recipe_changes(const struct recipe *r, const struct recipe *other, struct b
     }
 }
 
-/* "a,b,c" */
+/* Does "a,b,c" contain the word? */
 static bool has_word(const char *list, const char *word)
 {
     const size_t len = strlen(word);
@@ -1181,7 +1183,7 @@ bool recipe_accepts(const struct recipe *r, const char *part)
     return has_word(r->checkpoint.accept_changed, part);
 }
 
-/* What checkpoint.accept_changed calls a key; "": it is none of these, and nothing makes it another's. */
+/* Name of the key's part in checkpoint.accept_changed; "": none. */
 static const char *part_of(const struct recipe_key *k)
 {
     static const char *const of_data[] = {"dataset", "dataset_path", "mixture"};
@@ -1201,7 +1203,7 @@ static const char *part_of(const struct recipe_key *k)
     return strcmp(k->name, "max_norm") == 0 ? "optimizer" : "";
 }
 
-/* But for where the sources lie. */
+/* Compares mixtures without the sources' locations. */
 static bool mixtures_alike(const struct recipe_mixture *a, const struct recipe_mixture *b)
 {
     bool alike = a->n == b->n;
@@ -1210,7 +1212,8 @@ static bool mixtures_alike(const struct recipe_mixture *a, const struct recipe_m
     return alike;
 }
 
-/* Paths of the same data are a matter of contents; a batch that the mesh gives is another where the mesh is. */
+/* Paths may differ, because data is compared by content. A batch size that follows from the mesh may differ with the
+ * mesh. */
 static bool may_differ(const struct recipe *r, const struct recipe *other, const struct recipe_key *k)
 {
     const char *part = part_of(k);
@@ -1225,7 +1228,7 @@ static bool may_differ(const struct recipe *r, const struct recipe *other, const
 
 #define DIFFERENCES_NAMED 3
 
-/* Prints the keys with one of the flags that differ and may not. */
+/* Prints differing keys with one of the flags, except keys that may differ. */
 static void put_differences(const struct recipe *r, const struct recipe *other, unsigned flags,
                             bool (*may)(const struct recipe *r, const struct recipe *other, const struct recipe_key *k),
                             struct buf *out)
@@ -1256,7 +1259,7 @@ bool recipe_continues(const struct recipe *r, uint64_t hash, const char *text, s
     recipe_init(other);
     if (recipe_parse(other, text, "recipe", NULL) != TITAN_OK || recipe_resolve(other, NULL) != TITAN_OK)
         return false;
-    if (recipe_hash(other) != hash) /* the text is not what was hashed */
+    if (recipe_hash(other) != hash) /* the text does not match the hash */
         return false;
     put_differences(r, other, KEY_NUMBERS, may_differ, &differing);
     if (keys)
@@ -1264,7 +1267,7 @@ bool recipe_continues(const struct recipe *r, uint64_t hash, const char *text, s
     return differing.len == 0 && !buf_failed(&differing);
 }
 
-/* Keys of training, and how experts are balanced, are no part of what the model computes. */
+/* Training keys and the balancing of experts do not affect the model's output. */
 static bool is_of_training(const struct recipe *r, const struct recipe *other, const struct recipe_key *k)
 {
     (void)r;
@@ -1389,7 +1392,7 @@ static void print_flavors(struct buf *out)
     }
 }
 
-/* What becomes of TorchTitan's key here. */
+/* Writes how Titan treats TorchTitan's key. */
 static void print_here(const struct recipe_key *k, struct buf *out)
 {
     switch (k->support) {

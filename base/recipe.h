@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recipe.h - a run file: what to train, on what, how.
+/* recipe.h - a run file: what to train, on which data, and how.
  *
- * TOML with the section and key names of TorchTitan v0.2.2 where the feature exists; Titan's own sections are
- * [elastic], [fault_tolerance], [numerics], [resources], [device]. One table (recipe_keys.c) holds every key: section,
- * name, type, range, default, one line of documentation; another (recipe_flavors.c) the models. The parser, `--set`,
- * the printed resolved recipe and docs/recipes.md come from them. Unknown keys, wrong types and values outside the
- * range are refused with the line and, for a misspelt key, the nearest one. A TorchTitan key of a feature that is not
- * there is refused by name unless it holds its "off" value.
+ * TOML with the section and key names of TorchTitan v0.2.2 for features that it has; Titan's own sections are
+ * [elastic], [fault_tolerance], [numerics], [resources], [device]. One table (recipe_keys.c) has every key: section,
+ * name, type, range, default, one line of documentation; another (recipe_flavors.c) has the models. The parser,
+ * `--set`, the printed resolved recipe and docs/recipes.md use these tables. Unknown keys, wrong types and values out
+ * of range are refused; the message has the line and the nearest key to a misspelt one. A TorchTitan key of a missing
+ * feature is refused by name unless it has its "off" value.
  *
- * Used by all programs: commands and the daemon check a recipe before anything starts; the worker runs it. */
+ * All programs use recipes: commands and the daemon check a recipe before anything starts; the worker runs it. */
 #ifndef TITAN_BASE_RECIPE_H
 #define TITAN_BASE_RECIPE_H
 
@@ -24,63 +24,64 @@
 
 struct args;
 
-/* Model dimensions; a flavor fills them, keys of [model] override single ones. */
+/* Model dimensions. A flavor fills them; single keys of [model] override them. */
 struct model_dims {
     int64_t dim, n_layers, n_heads, n_kv_heads, ffn_hidden, vocab_size;
-    int64_t head_dim; /* of queries and keys; dim / n_heads unless the flavor says otherwise */
+    int64_t head_dim; /* of queries and keys; dim / n_heads by default */
     double rope_theta, norm_eps;
-    /* How rotary frequencies are stretched for longer sequences: "none", "llama3", "yarn" (Peng et al. 2023,
+    /* Scaling of rotary frequencies for longer sequences: "none", "llama3", "yarn" (Peng et al. 2023,
      * arXiv:2309.00071), "linear" (positions are divided by rope_factor), "dynamic" (the base grows with the length of
-     * sequences), "auto" until it is resolved. 0 in what a rule does not use. */
+     * sequences), "auto" until resolved. Fields that a rule does not use are 0. */
     char rope_scaling[8];
     double rope_factor;
     int64_t rope_original_length;
     double rope_low_freq_factor, rope_high_freq_factor;                      /* llama3 */
     double rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim; /* yarn */
-    bool tied_embeddings; /* the output head is the embedding's matrix */
+    bool tied_embeddings; /* the output head shares the embedding's matrix */
     bool qk_norm;         /* RMSNorm on each head of queries and keys (Qwen 3) */
-    /* Traits that some families have; 0 and false: they do not. */
-    bool output_norms;                    /* RMSNorm of what attention and feed-forward layer add (OLMo 2) */
-    bool no_input_norms;                  /* none of what they read */
-    bool qk_norm_whole;                   /* qk_norm is one over all heads */
-    bool norm_offset;                     /* gains of norms are stored less 1 (Gemma) */
-    bool gelu;                            /* gates by GELU, in its form with tanh, in place of SiLU */
-    bool qkv_bias, output_bias, mlp_bias; /* of attention's products in and out, of the feed-forward layer's */
-    int64_t rope_dim;                     /* the first so many columns of a head are rotated; 0: all */
-    int64_t no_rope_every;                /* every n-th layer rotates nothing (SmolLM 3) */
-    int64_t sliding_window;       /* tokens that one sees, itself among them (Beltagy et al. 2020, arXiv:2004.05150) */
+    /* Traits of some families; 0 and false: absent. */
+    bool output_norms;   /* RMSNorm on the outputs of attention and feed-forward layer (OLMo 2) */
+    bool no_input_norms; /* no RMSNorm on their inputs */
+    bool qk_norm_whole;  /* qk_norm is one norm over all heads */
+    bool norm_offset;    /* gains of norms are stored less 1 (Gemma) */
+    bool gelu;           /* gates use GELU (tanh form) instead of SiLU */
+    bool qkv_bias, output_bias,
+        mlp_bias;           /* biases of attention's input and output products, and of the feed-forward layer */
+    int64_t rope_dim;       /* number of a head's first columns that are rotated; 0: all */
+    int64_t no_rope_every;  /* every n-th layer has no rotation (SmolLM 3) */
+    int64_t sliding_window; /* tokens that one token attends to, with itself (Beltagy et al. 2020, arXiv:2004.05150) */
     int64_t full_attention_every; /* every n-th layer has no window */
-    double rope_local_theta; /* layers with a window rotate by it, without rope_scaling (Gemma 3); 0: as the others */
-    /* Granite's: of the embedding, of what a half layer adds, of scores in place of 1/sqrt(head_dim); logits are
-     * divided by the last one. */
+    double rope_local_theta; /* rotary base of layers with a window, without rope_scaling (Gemma 3); 0: rope_theta */
+    /* Granite's multipliers: of the embedding, of a half layer's output, of scores instead of 1/sqrt(head_dim).
+     * logits_scaling divides the logits. */
     double embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling;
     double attention_softcap, logits_softcap; /* scores or logits x become cap tanh(x / cap) (Gemma 2) */
     /* Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434); kv_lora_rank 0: ordinary attention. */
     int64_t q_lora_rank; /* 0: queries straight from the input */
     int64_t kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim;
-    double latent_norm_eps; /* of the norms of latent vectors; 0: norm_eps */
+    double latent_norm_eps; /* epsilon for the norms of latent vectors; 0: norm_eps */
     /* Mixture of experts; n_experts 0: dense. */
     int64_t n_experts, top_k, n_shared_experts, moe_hidden;
-    int64_t n_dense_layers; /* the first ones have an ordinary feed-forward layer */
-    /* A token's experts are among those of n_limited_groups of n_expert_groups equal groups, the ones with the largest
-     * sum of their best group_top_k scores (arXiv:2412.19437, section 2.1.2). n_expert_groups 0: no groups. */
+    int64_t n_dense_layers; /* number of first layers with an ordinary feed-forward layer */
+    /* Experts in n_expert_groups equal groups. A token's experts come from n_limited_groups groups: those with the
+     * largest sum of their best group_top_k scores (arXiv:2412.19437, section 2.1.2). n_expert_groups 0: no groups. */
     int64_t n_expert_groups, n_limited_groups, group_top_k;
-    bool sigmoid_scores;   /* router scores: sigmoid, otherwise softmax */
+    bool sigmoid_scores;   /* router scores are sigmoids; false: softmax */
     bool normalize_scores; /* the chosen experts' scores are divided by their sum */
-    double route_scale;    /* multiplies them */
-    double balance_rate;   /* per-step change of an expert's bias (arXiv:2408.15664); 0 = none */
+    double route_scale;    /* factor on the chosen experts' scores */
+    double balance_rate;   /* change of an expert's bias per step (arXiv:2408.15664); 0 = none */
     double balance_loss;   /* coefficient of the router's balance loss (worker/device/device.h); 0: none */
-    bool expert_bias;      /* experts have such biases, also where none changes */
+    bool expert_bias;      /* experts have these biases, even if none changes */
 };
 
-/* Sources of training data that are mixed by weight. */
+/* Training data mixed by weight from several sources. */
 #define RECIPE_SOURCES_MAX 16
 struct recipe_source {
-    char path[1024], dataset[32]; /* dataset empty: training.dataset */
-    double weight;                /* 0 in all: in proportion to their sizes */
+    char path[1024], dataset[32]; /* dataset "": training.dataset */
+    double weight;                /* 0 in all sources: weights proportional to their sizes */
 };
 struct recipe_mixture {
-    int64_t n; /* 0: none, training.dataset_path is the data */
+    int64_t n; /* 0: no mixture; training.dataset_path is the data */
     struct recipe_source source[RECIPE_SOURCES_MAX];
 };
 
@@ -89,17 +90,18 @@ struct recipe {
         char description[128], dump_folder[512];
         int64_t priority;
         bool follow_links, as_user;
-        char owner[320]; /* folder_user_print; "": no coordinator has it */
+        char owner[320]; /* folder_user_print; "": no coordinator has the run */
     } job;
     struct {
         char name[32], flavor[32], tokenizer[512];
-        char tokenizer_pattern[1024]; /* of a tokenizer that is a file of ranks; "": it is known by its content */
-        bool float8, mxfp8;           /* products of linear layers in float8, in MXFP8: one at most */
+        char tokenizer_pattern[1024]; /* for a tokenizer that is a file of ranks; "": the content identifies the pattern
+                                       */
+        bool float8, mxfp8;           /* linear layers multiply in float8, in MXFP8; at most one is true */
         struct model_dims dims;       /* resolved */
     } model;
     struct {
-        char recipe_name[32], filter_fqns[1024]; /* "wk,wv": parts of the names of layers that are left out */
-        bool enable_fsdp_float8_all_gather;      /* weights travel as codes */
+        char recipe_name[32], filter_fqns[1024]; /* "wk,wv": parts of names; matching layers are left out */
+        bool enable_fsdp_float8_all_gather;      /* weights are gathered as float8 codes */
     } float8;
     struct {
         char recipe_name[32], filter_fqns[1024]; /* as in float8 */
@@ -107,8 +109,8 @@ struct recipe {
     struct {
         char name[32];
         double lr, beta1, beta2, eps, weight_decay;
-        char state_dtype[16];    /* of the moments: "float32", "bfloat16" */
-        char state_rounding[16]; /* of bf16 moments: "nearest", "stochastic" */
+        char state_dtype[16];    /* type of the moments: "float32", "bfloat16" */
+        char state_rounding[16]; /* rounding of bf16 moments: "nearest", "stochastic" */
     } optimizer;
     struct {
         int64_t warmup_steps;
@@ -124,50 +126,52 @@ struct recipe {
         int64_t seq_len, steps;
         double max_norm; /* 0 = no clipping */
         char dataset[64], dataset_path[1024];
-        char chat_template[16]; /* of data of kind "sft" */
+        char chat_template[16]; /* for data of kind "sft" */
         char packing[16];       /* "none", "first_fit" */
         struct recipe_mixture mixture;
-        char dtype[16];                 /* of master weights, gradients and moments: "float32", "bfloat16" */
+        char dtype[16];                 /* type of master weights, gradients and moments: "float32", "bfloat16" */
         char mixed_precision_param[16]; /* "bfloat16", "float32", "auto" */
-        bool block_causal;              /* attention within documents only, positions from each document's start */
+        bool block_causal;              /* attention stays within a document, and positions restart at each document */
         bool enable_cpu_offload;        /* optimizer state and masters in host memory */
-        int64_t loss_chunks;            /* pieces of a microbatch the head runs in, so that full logits never exist */
+        int64_t loss_chunks; /* number of pieces in which the head processes a microbatch, to avoid full logits */
         int64_t seed;
     } training;
     struct {
-        int64_t data_parallel_replicate_degree, data_parallel_shard_degree; /* -1 = the rest of the workers */
+        int64_t data_parallel_replicate_degree, data_parallel_shard_degree; /* -1 = all remaining workers */
         char fsdp_reshard_after_forward[16];
-        int64_t fsdp_prefetch;   /* units gathered ahead of their use */
+        int64_t fsdp_prefetch;   /* units gathered before their use */
         char fsdp_reduce[16];    /* when gradients are reduced: "default", "microbatch", "step" */
-        char fsdp_bucketing[16]; /* "block" or "off" (a unit is a bucket), "greedy" (against the cost model) */
-        bool fsdp_reorder;       /* gathers are issued ahead of the compute they can hide under */
+        char fsdp_bucketing[16]; /* "block" or "off" (one unit per bucket), "greedy" (by the cost model) */
+        bool fsdp_reorder;       /* gathers are issued early, behind compute that hides them */
         int64_t tensor_parallel_degree, pipeline_parallel_degree, context_parallel_degree, expert_parallel_degree;
         int64_t expert_tensor_parallel_degree;
-        double expert_parallel_room; /* rows of a rank's experts, in even shares; 0 = for the worst case */
+        double expert_parallel_room; /* capacity of a rank for its experts' rows, in even shares; 0 = the worst case */
         bool enable_async_tensor_parallel;
         char pipeline_parallel_schedule[32];      /* as schedule_names() */
         char pipeline_parallel_schedule_csv[512]; /* path; empty = none */
         int64_t pipeline_parallel_microbatch_size;
         int64_t pipeline_parallel_layers_per_stage; /* -1 = from the number of stages */
         int64_t pipeline_parallel_first_stage_less_layers, pipeline_parallel_last_stage_less_layers;
-        char pipeline_parallel_split_points[1024]; /* explicit: "layers.2,layers.4", first unit of stages 1, 2, ... */
-        char context_parallel_rotate_method[16];   /* "allgather", "ring" ("alltoall" is read as ring) */
-        bool context_parallel_load_balance;        /* head-tail chunks */
+        char pipeline_parallel_split_points[1024]; /* explicit: "layers.2,layers.4", the first unit of stages 1, 2, ...
+                                                    */
+        char context_parallel_rotate_method[16];   /* "allgather", "ring" ("alltoall" is treated as ring) */
+        bool context_parallel_load_balance;        /* each rank gets a chunk of the head and one of the tail */
     } parallelism;
     struct {
         bool enable;
         char dataset[64], dataset_path[1024];
         int64_t local_batch_size, seq_len, freq;
-        int64_t steps; /* of an evaluation; -1 = as many as the data has */
+        int64_t steps; /* steps of an evaluation; -1 = all of the data */
     } validation;
     struct {
         bool enable;
         char folder[512];
         int64_t interval, keep_latest_k;
         char async_mode[32];
-        char initial_load_path[1024];                    /* where the folder has none */
-        char folder_owner[320], initial_load_owner[320]; /* folder_found_print, when the coordinator admitted them */
-        char shared_with[1024];                          /* "user:bob,group:ml" */
+        char initial_load_path[1024]; /* used when the folder has no checkpoint */
+        char folder_owner[320],
+            initial_load_owner[320]; /* folder_found_print at the time of the coordinator's admission */
+        char shared_with[1024];      /* "user:bob,group:ml" */
         bool initial_load_model_only, initial_load_in_hf;
         int64_t load_step;             /* -1: the newest */
         char exclude_from_loading[64]; /* "optimizer,train_state" */
@@ -179,24 +183,24 @@ struct recipe {
     struct {
         char mode[16];                /* "none", "full", "selective", "memory_budget" */
         char selective_ac_option[16]; /* "op", "op:N" or "N" (recipe_keys.c) */
-        double memory_budget;         /* 0: recompute all, 1: nothing */
+        double memory_budget;         /* 0: recompute all, 1: recompute nothing */
     } activation_checkpoint;
     struct {
-        bool fuse;           /* neighbouring operations run as one where the bits are the same */
-        bool graph_segments; /* what computes between transfers is launched as one, in pieces */
+        bool fuse;           /* fuses neighbouring operations if the bits stay the same */
+        bool graph_segments; /* compute between transfers is launched as one graph, in segments */
     } compile;
     struct {
         int64_t log_freq;
-        bool log_layers;  /* norms of units and tokens of experts */
-        bool log_samples; /* every worker writes which samples it reads */
+        bool log_layers;  /* norms of units and token counts of experts */
+        bool log_samples; /* every worker records the samples it reads */
         bool enable_tensorboard;
         char save_tb_folder[128]; /* below the run's folder */
     } metrics;
-    struct { /* traces of what ran */
+    struct { /* traces of the run */
         bool enable_profiling;
         char save_traces_folder[128]; /* below the run's folder */
         int64_t profile_freq, profiler_active, profiler_warmup;
-        char ranks[128]; /* "0,4-7"; "": all */
+        char ranks[128]; /* "0,4-7"; "": all ranks */
     } profiling;
     struct {
         int64_t min_workers, max_workers;
@@ -208,7 +212,7 @@ struct recipe {
     } fault_tolerance;
     struct {
         bool canonical;
-        bool deterministic; /* canonical implies it */
+        bool deterministic; /* implied by canonical */
     } numerics;
     struct {
         char overflow[16];
@@ -218,152 +222,154 @@ struct recipe {
         bool moe_force_load_balance;
     } debug;
     struct {
-        bool windows;        /* memory of a step is registered with its communicators */
+        bool windows;        /* a step's memory is registered with its communicators */
         char cta_policy[16]; /* "default", "efficiency", "zero" */
-        int64_t max_ctas;    /* of communicators beside products; 0 = as many as NCCL takes */
+        int64_t max_ctas;    /* CTAs of communicators that run beside products; 0 = NCCL's choice */
     } nccl;
-    struct {            /* of each worker, as titand limits it */
-        int64_t memory; /* bytes of the host; 0 = none asked for */
-        double cpus;    /* -1 = none asked for */
+    struct {            /* limits of each worker, enforced by titand */
+        int64_t memory; /* bytes of host memory; 0 = no request */
+        double cpus;    /* -1 = no request */
     } resources;
     struct {
         char name[16]; /* "auto", "cpu", "cuda" */
         int64_t threads;
-        double memory; /* GiB; 0: all that the device has */
+        double memory; /* GiB; 0: all of the device's memory */
     } device;
-    int64_t workers_there;                    /* recipe_offer(); 0 = unknown */
-    uint64_t set_mask[RECIPE_KEYS_MAX / 64];  /* which keys of the table were given */
-    uint64_t idle_mask[RECIPE_KEYS_MAX / 64]; /* given, ask for something, have no effect: recipe_warnings() */
+    int64_t workers_there;                   /* recipe_offer(); 0 = unknown */
+    uint64_t set_mask[RECIPE_KEYS_MAX / 64]; /* keys of the table that the file sets */
+    uint64_t idle_mask[RECIPE_KEYS_MAX /
+                       64]; /* keys that are set and request something, without effect: recipe_warnings() */
 };
 
-/* Defaults of every key. */
+/* Sets the default of every key. */
 void recipe_init(struct recipe *r);
-/* Parse TOML text over the defaults; path is for messages ("<stdin>" when there is none). */
+/* Parses TOML text over the defaults; path is for messages ("<stdin>" when there is none). */
 titan_status recipe_parse(struct recipe *r, const char *text, const char *path, struct titan_error *err) TITAN_MUST_USE;
 titan_status recipe_load(struct recipe *r, const char *path, struct titan_error *err) TITAN_MUST_USE;
-/* The same with the --set options of a command line: what the text gives a key that is overridden is not looked at. */
+/* The same with the --set options of a command line. The text's value of an overridden key is ignored. */
 titan_status recipe_parse_with(struct recipe *r, const char *text, const char *path, const struct args *args,
                                struct titan_error *err) TITAN_MUST_USE;
 titan_status recipe_load_with(struct recipe *r, const char *path, const struct args *args,
                               struct titan_error *err) TITAN_MUST_USE;
-/* One override, "section.key=value" as given to --set; value in TOML or as a bare word for strings. */
+/* Applies one override, "section.key=value" as given to --set; the value is TOML, or a bare word for strings. */
 titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_error *err) TITAN_MUST_USE;
-/* The flavor of dimensions that are keys of the recipe: those of a config.json (base/hf_config.h). */
+/* The flavor with dimensions from config.json, which are then keys of the recipe (base/hf_config.h). */
 #define RECIPE_FLAVOR_HF "hf"
-/* It is that one, and the keys have no dimensions: the config.json is still to be read. */
+/* Is the flavor "hf" without dimensions? Then config.json must still be read. */
 bool recipe_lacks_dims(const struct recipe *r);
-/* Dimensions of the model that no key gives; before it is resolved. */
+/* Sets the model dimensions that no key sets; call before recipe_resolve(). */
 void recipe_fill_dims(struct recipe *r, const struct model_dims *dims);
-/* All dimensions of the model, in place of the flavor's; before it is resolved. */
+/* Sets all model dimensions, replacing the flavor's; call before recipe_resolve(). */
 void recipe_give_dims(struct recipe *r, const struct model_dims *dims);
-/* One line for each thing that was asked for and has no effect, the keys first: "compile.enable: ...". Resolved or not;
- * empty: nothing. */
+/* Appends one line per request without effect, keys first: "compile.enable: ...". Works before and after
+ * recipe_resolve(); no output if every request has an effect. */
 void recipe_warnings(const struct recipe *r, struct buf *out);
 /* The same for people: "note: ...". */
 void recipe_print_warnings(const struct recipe *r, FILE *to);
-/* Workers that can be had, before recipe_resolve(): data_parallel_shard_degree = -1 with elastic.max_workers = -1 is
- * the largest legal number of them, or the smallest legal one where they are too few. Not offered: the smallest mesh.
- */
+/* Sets the number of available workers; call before recipe_resolve(). With data_parallel_shard_degree = -1 and
+ * elastic.max_workers = -1 the degree becomes the largest legal one for these workers, or the smallest legal one if
+ * they are too few. Without this call: the smallest mesh. */
 void recipe_offer(struct recipe *r, int64_t workers);
-/* Resolve flavor and -1 defaults and check keys against each other. After it r->model.dims is complete, global batch
- * and worker bounds are numbers. Called once, after parse and set. */
+/* Resolves the flavor and -1 defaults, and checks keys against each other. Afterwards r->model.dims is complete, and
+ * global batch and worker bounds are numbers. Call once, after parse and set. */
 titan_status recipe_resolve(struct recipe *r, struct titan_error *err) TITAN_MUST_USE;
-/* Can it run on exactly this many workers? Mesh fits, batch can be shared out, schedule is sound. TITAN_EINVAL names
- * key, reason and nearest legal value. */
+/* Can the recipe run on exactly this many workers? The mesh must fit, the batch divide, the schedule be valid.
+ * TITAN_EINVAL names the key, the reason and the nearest legal value. */
 titan_status recipe_check_world(const struct recipe *r, int64_t world, struct titan_error *err) TITAN_MUST_USE;
-/* The largest world <= workers it can run on, between elastic.min_workers and max_workers; 0: none. Only the
- * data-parallel degrees give way (shard first, then replicate); tp, pp and cp stay what the recipe says. */
+/* The largest legal world <= workers, between elastic.min_workers and max_workers; 0: none. Only the data-parallel
+ * degrees shrink (shard first, then replicate); tp, pp and cp stay as in the recipe. */
 int64_t recipe_fit_world(const struct recipe *r, int64_t workers);
-/* The mesh of the recipe on a legal world, outermost first: pp, dp_replicate, dp_shard, cp, tp. */
+/* The recipe's mesh on a legal world, outermost first: pp, dp_replicate, dp_shard, cp, tp. */
 struct recipe_mesh {
     int64_t pp, dp_replicate, dp_shard, cp, tp, ep, etp;
 };
 titan_status recipe_mesh(const struct recipe *r, int64_t world, struct recipe_mesh *ret,
                          struct titan_error *err) TITAN_MUST_USE;
-/* Does every worker of an epoch with so many replicas keep a copy of another's part of the state? */
+/* Does every worker of an epoch with this many replicas keep a copy of another worker's state? */
 bool recipe_keeps_copies(const struct recipe *r, int world, int replicas);
 /* Sequences in one microbatch: local_batch_size, or pipeline_parallel_microbatch_size with a pipeline. A step has
- * global_batch_size / this many microbatches, shared out over the data-parallel ranks. */
+ * global_batch_size / this many microbatches, divided among the data-parallel ranks. */
 int64_t recipe_microbatch_rows(const struct recipe *r);
-/* Even shares that an expert takes of a worker's tokens; 0: all that there are. */
+/* Capacity of an expert, in even shares of a worker's tokens; 0: all tokens. */
 double recipe_expert_capacity(const struct recipe *r);
-/* The same of an evaluation, and the sequences of one step of it, whatever the number of workers. */
+/* The same for an evaluation, and the sequences of one evaluation step; independent of the number of workers. */
 int64_t recipe_validation_rows(const struct recipe *r);
 int64_t recipe_validation_batch(const struct recipe *r);
-/* Is the model evaluated after this step? */
+/* Does an evaluation follow this step? */
 bool recipe_validates(const struct recipe *r, uint64_t step);
-/* Layers of each stage: first_layer[s]..first_layer[s+1], for stages+1 entries. The first stage has the embedding
- * besides, the last one the head; both count as the *_less_layers keys say, so either stage may have no layer.
- * TITAN_EINVAL: more stages than all of these. */
+/* Splits layers into stages: stage s has first_layer[s]..first_layer[s+1]; stages+1 entries. The first stage also has
+ * the embedding, the last one the head. Both count as the *_less_layers keys set, so either stage may have no layer.
+ * TITAN_EINVAL: more stages than layers and these parts. */
 titan_status recipe_split_layers(const struct recipe *r, int stages, int *first_layer,
                                  struct titan_error *err) TITAN_MUST_USE;
 /* Stages of the pipeline (1 without one). */
 titan_status recipe_stages(const struct recipe *r, int *ret, struct titan_error *err) TITAN_MUST_USE;
-/* Enough memory? bytes_per_worker 0 = unknown, always passes. TITAN_EUNPLACEABLE with both numbers. */
+/* Is the memory sufficient? bytes_per_worker 0 = unknown, always passes. TITAN_EUNPLACEABLE has both numbers. */
 titan_status recipe_check_memory(const struct recipe *r, int64_t world, uint64_t bytes_per_worker,
                                  struct titan_error *err) TITAN_MUST_USE;
-/* checkpoint.initial_load_path = "job:12": the checkpoints of a job, by its number, which its coordinator knows. */
+/* checkpoint.initial_load_path = "job:12": the checkpoints of a job, by its number; the coordinator knows the
+ * folder. */
 #define RECIPE_JOB_PREFIX "job:"
-/* TITAN_OK with the number, 0: it is a path, or none is given. TITAN_EINVAL: "job:" and no number of a job. */
+/* Returns the number of the job; 0: a path, or none is given. TITAN_EINVAL: "job:" without a valid number. */
 titan_status recipe_initial_job(const struct recipe *r, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
-/* The paths a run reads that the recipe names, in place; a set of data that TorchTitan knows by name gets the path it
- * is loaded by. Returns how many. */
+/* The paths in the recipe that a run reads, modifiable in place. A data set that TorchTitan knows by name gets the path
+ * it is loaded by. Returns their number. */
 struct recipe_path {
     const char *key;
     char *path;
     size_t size;
-    const char *dataset; /* of data: its kind; NULL of all else */
-    int64_t seq_len;     /* the tokens that one sample needs; 0: not known */
+    const char *dataset; /* kind of data; NULL for other paths */
+    int64_t seq_len;     /* tokens per sample; 0: unknown */
 };
 #define RECIPE_PATHS_MAX (RECIPE_SOURCES_MAX + 5)
 int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX]);
-/* A relative one becomes a path below folder. */
+/* Makes a relative path absolute, below folder. */
 titan_status recipe_place_path(const struct recipe_path *p, const char *folder, struct titan_error *err) TITAN_MUST_USE;
-/* The paths of recipe_paths() exist and are readable (relative ones against base, a folder; NULL = the current one). */
+/* Checks that the paths of recipe_paths() exist and are readable (relative to base, a folder; NULL = the current
+ * one). */
 titan_status recipe_check_data(struct recipe *r, const char *base, struct titan_error *err) TITAN_MUST_USE;
-/* The whole recipe as TOML: every key with its value; parse(print(r)) == r. */
+/* Writes the whole recipe as TOML: every key with its value; parse(print(r)) == r. */
 void recipe_print(const struct recipe *r, struct buf *out);
-/* Hash over what decides the numbers of the run (model, data, optimizer, batch, seed, precision): a checkpoint of one
- * hash continues a run of the same hash only. */
+/* Hash of all keys that determine the run's numbers (model, data, optimizer, batch, seed, precision). A checkpoint
+ * continues only a run of the same hash. */
 uint64_t recipe_hash(const struct recipe *r);
 /* Does the run write checkpoints by itself? */
 bool recipe_writes_checkpoints(const struct recipe *r);
-/* Does float8.filter_fqns have this word? */
+/* Does float8.filter_fqns contain this word? */
 bool recipe_filters_float8(const struct recipe *r, const char *word);
-/* Does this rank write traces, in a step that has some? */
+/* Does this rank write traces, in a step with traces? */
 bool recipe_traces_rank(const struct recipe *r, int rank);
-/* Is a part of the state ("optimizer", "train_state") left out of what the run begins from? */
+/* Does the run omit a part of the state ("optimizer", "train_state") when it begins? */
 bool recipe_excludes(const struct recipe *r, const char *part);
-/* Where a run keeps its checkpoints: an absolute path without "//" and "/./", alike in all programs. job_dir: for a run
- * that names no other place; out: char[PATH_MAX]. */
+/* The checkpoint folder of a run: an absolute path without "//" and "/./", the same in all programs. job_dir: for a run
+ * without a folder of its own; out: char[PATH_MAX]. */
 titan_status recipe_checkpoint_folder(const struct recipe *r, const char *job_dir, char *out,
                                       struct titan_error *err) TITAN_MUST_USE;
-/* May a run of r, a resolved recipe, go on from what the recipe of that hash and text has written? Equal hashes may,
- * and so may recipes that differ in keys that checkpoint.accept_changed names, that follow from the mesh where a part
- * of the state is left out, or that say where data and tokenizer lie: these are compared by their contents. False:
- * *keys (NULL: not wanted) has others, at most three: "optimizer.lr = 0.001, there 0.0008; ...". */
+/* May a run of the resolved recipe r continue from a checkpoint with this hash and recipe text? Equal hashes may.
+ * Recipes may also differ in keys that checkpoint.accept_changed names, in keys that follow from the mesh if a part of
+ * the state is left out, and in locations of data and tokenizer, which are compared by content. False: *keys (NULL: not
+ * wanted) lists at most three other keys: "optimizer.lr = 0.001, there 0.0008; ...". */
 bool recipe_continues(const struct recipe *r, uint64_t hash, const char *text, struct buf *keys);
-/* Does checkpoint.accept_changed name it? */
+/* Does checkpoint.accept_changed name this part? */
 bool recipe_accepts(const struct recipe *r, const char *part);
-/* All keys that differ, but for those that say where a run begins and keeps its checkpoints: a line each. Both are
+/* Appends one line per differing key, except keys for where a run begins and keeps its checkpoints. Both recipes are
  * resolved. */
 void recipe_changes(const struct recipe *r, const struct recipe *other, struct buf *out);
-/* The dimensions of the model that differ and change what it computes, at most three: "model.dim = 64, there 32; ...".
- */
+/* Appends at most three differing model dimensions that change the result: "model.dim = 64, there 32; ...". */
 void recipe_model_differences(const struct recipe *r, const struct recipe *other, struct buf *out);
-/* Parameters of the model. */
+/* Number of model parameters. */
 int64_t recipe_params(const struct recipe *r);
 /* Training FLOPs per token, TorchTitan's rule: 6*P + 12*layers*heads*head_dim*seq, P without the input embedding,
  * causality not discounted, recomputation not counted. */
 double recipe_flops_per_token(const struct recipe *r);
-/* The same without the products of queries and keys that a causal mask takes out; documents are not looked at. */
+/* The same without the query-key products that a causal mask removes; document boundaries are ignored. */
 double recipe_causal_flops_per_token(const struct recipe *r);
-/* Upper estimate of bytes one worker of `world` needs. */
+/* Upper estimate of the bytes that one worker of `world` needs. */
 uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world);
-/* Bytes of one master weight, and of one of its two moments, as a worker keeps them: 4 or 2. */
+/* Bytes of one master weight, and of one moment, in a worker: 4 or 2. */
 int recipe_master_bytes(const struct recipe *r);
 int recipe_moment_bytes(const struct recipe *r);
-/* docs/recipes.md's table of keys, Markdown. */
+/* Writes the key table of docs/recipes.md, Markdown. */
 void recipe_print_reference(struct buf *out);
 
 #endif

@@ -3,7 +3,7 @@
 #include "base/cleanup.h"
 #include "base/recipe_keys.h"
 
-/* Llama 3.1's stretch of the rotary frequencies, which TorchTitan has at every size; Llama 3.2's is by 32. */
+/* Llama 3.1's scaling of rotary frequencies, at every size in TorchTitan; Llama 3.2 uses a factor of 32. */
 #define LLAMA_ROPE(factor)                                                                                             \
     .rope_theta = 500000.0, .norm_eps = 1e-5, .rope_scaling = "llama3", .rope_factor = (factor),                       \
     .rope_original_length = 8192, .rope_low_freq_factor = 1.0, .rope_high_freq_factor = 4.0
@@ -15,14 +15,14 @@
 #define QWEN_TRAITS .head_dim = 128, .qk_norm = true, .rope_theta = 1e6, .norm_eps = 1e-6, .rope_scaling = "none"
 #define QWEN(d, l, h, k, f)                                                                                            \
     .dim = (d), .n_layers = (l), .n_heads = (h), .n_kv_heads = (k), .ffn_hidden = (f), .vocab_size = 151936, QWEN_TRAITS
-/* Biases of the choice of experts never move. */
+/* The biases for the choice of experts never change. */
 #define QWEN_EXPERTS(e, m)                                                                                             \
     .n_experts = (e), .top_k = 8, .moe_hidden = (m), .normalize_scores = true, .route_scale = 1.0, .balance_rate = 0.0
 
 /* Router: e experts, k chosen, s shared, of width m. */
 #define ROUTED(e, k, s, m)                                                                                             \
     .n_experts = (e), .top_k = (k), .n_shared_experts = (s), .moe_hidden = (m), .balance_rate = 1e-3
-/* Groups of experts: g, a token's in l of them, by the sum of the best two. */
+/* g groups of experts; a token's experts are in l groups, ranked by the sum of their best two. */
 #define GROUPS(g, l) .n_expert_groups = (g), .n_limited_groups = (l), .group_top_k = 2
 /* DeepSeek V2 and V3: latent attention; m: YaRN's mscale. */
 #define LATENT(q, kv, nope, rope, v, m)                                                                                \

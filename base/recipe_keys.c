@@ -755,7 +755,7 @@ const struct recipe_lack recipe_lacks[] = {
 };
 const int recipe_lacks_count = (int)ARRAY_SIZE(recipe_lacks);
 
-/* There batches are counted in tokens. */
+/* Newer TorchTitan counts batches in tokens. */
 const struct recipe_newer recipe_newer[] = {
     {"training", "num_tokens_per_microbatch_per_dp_rank",
      "here training.local_batch_size = num_tokens_per_microbatch_per_dp_rank / training.seq_len"},
@@ -796,7 +796,8 @@ const int recipe_aliases_count = (int)ARRAY_SIZE(recipe_aliases);
 
 int recipe_key_find(const char *section, const char *name)
 {
-    for (int i = 0; i < recipe_keys_count; i++) { /* the first letter: every key of every submit comes by here */
+    for (int i = 0; i < recipe_keys_count;
+         i++) { /* compare the first letter first: this loop runs for every key of every submit */
         const struct recipe_key *k = &recipe_keys[i];
         if (k->name[0] == name[0] && strcmp(k->name, name) == 0 && strcmp(k->section, section) == 0)
             return i;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The mesh of a recipe and whether a number of workers is a legal one. */
+/* The mesh of a recipe, and legal numbers of workers. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,8 +8,8 @@
 #include "base/recipe_keys.h"
 #include "base/schedule.h"
 
-/* Microbatches of one rank, and these times stages: a schedule has a cell for each, and submit goes through those of
- * all legal worlds. */
+/* Limits microbatches of one rank, and their product with stages: a schedule has a cell for each, and a submit builds
+ * schedules for all legal worlds. */
 #define PIPELINE_MICROBATCHES_MAX 4096
 #define PIPELINE_CELLS_MAX (1 << 20)
 
@@ -71,14 +71,14 @@ int64_t recipe_validation_batch(const struct recipe *r)
     return r->validation.local_batch_size * (r->elastic.max_workers / recipe_mesh_unit(r));
 }
 
-/* TorchTitan's rule. */
+/* Follows TorchTitan's rule. */
 bool recipe_validates(const struct recipe *r, uint64_t step)
 {
     return r->validation.enable && (step == 1 || (step > 0 && step % (uint64_t)r->validation.freq == 0));
 }
 
-/* Replicas of `ranks` data-parallel ranks: as many as the recipe says while they come out even, otherwise fewer. 0: the
- * degrees cannot hold that many. */
+/* Number of replicas for `ranks` data-parallel ranks: the recipe's number if it divides evenly, otherwise fewer. 0: the
+ * degrees do not allow so many. */
 static int64_t replicas(const struct recipe *r, int64_t ranks)
 {
     titan_assert(ranks >= 0);
@@ -89,8 +89,8 @@ static int64_t replicas(const struct recipe *r, int64_t ranks)
     return 0;
 }
 
-/* The nearest number of data-parallel ranks that the degrees can hold, from `ranks` on downwards or upwards, among
- * those of elastic.min_workers to max_workers; 0: none. */
+/* The nearest legal number of data-parallel ranks, searched from `ranks` downwards or upwards within
+ * elastic.min_workers to max_workers; 0: none. */
 static int64_t nearest_ranks(const struct recipe *r, int64_t ranks, int step)
 {
     const int64_t unit = recipe_mesh_unit(r);
@@ -144,7 +144,7 @@ titan_status recipe_mesh(const struct recipe *r, int64_t world, struct recipe_me
 
 /* --- the model on the mesh ---------------------------------------------------------------------------------------- */
 
-/* The first thing tensor parallelism of this degree cannot cut; NULL: it can cut everything. */
+/* The first dimension that this degree of tensor parallelism cannot divide; NULL: none. */
 static const char *tensor_obstacle(const struct recipe *r, int64_t tp, int64_t *ret_value)
 {
     titan_assert(tp >= 1);
@@ -185,8 +185,8 @@ static titan_status check_tensor(const struct recipe *r, struct titan_error *err
 static titan_status check_sequence(const struct recipe *r, const char *key, int64_t seq_len, struct titan_error *err)
 {
     int64_t tp = r->parallelism.tensor_parallel_degree, cp = r->parallelism.context_parallel_degree;
-    /* Tokens of a sequence go out in tp pieces of the rank's share, and that share is cp chunks, or 2 cp where heads
-     * are paired with tails. */
+    /* A sequence is divided into tp pieces of the rank's share. The share is cp chunks, or 2 cp when heads are paired
+     * with tails. */
     int64_t chunks = cp > 1 ? (r->parallelism.context_parallel_load_balance ? 2 : 1) * cp : 1;
     int64_t divisor = tp * chunks;
     titan_assert(divisor >= 1);
@@ -201,7 +201,7 @@ static titan_status check_sequence(const struct recipe *r, const char *key, int6
                       (long long)(below > 0 && 2 * rest < divisor ? below : below + divisor));
 }
 
-/* Tensor parallelism inside experts is that of the layer around them. */
+/* Tensor parallelism inside experts must equal that of the layer around them. */
 static titan_status check_cut_experts(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
 {
     const int64_t width = r->model.dims.moe_hidden;
@@ -232,19 +232,19 @@ static titan_status check_cut_experts(const struct recipe *r, const struct recip
     return TITAN_OK;
 }
 
-/* Workers among which the tokens of one data-parallel rank are shared out, as experts see them. */
+/* Number of workers that share the tokens of one data-parallel rank, from the experts' view. */
 static int64_t token_ranks(const struct recipe_mesh *m)
 {
     return m->cp * (m->etp > 1 ? 1 : m->tp);
 }
 
-/* Canonical sums want those that share experts to hold whole microbatches, or parts of one. */
+/* Canonical sums require that ranks sharing experts hold whole microbatches, or parts of one. */
 static bool sums_canonically(const struct recipe *r, const struct recipe_mesh *m, int64_t ep)
 {
     return !r->numerics.canonical || token_ranks(m) % ep == 0 || ep % token_ranks(m) == 0;
 }
 
-/* The largest degree up to the recipe's that all rules allow: 1 is one. */
+/* The largest degree up to the recipe's that satisfies all rules; 1 always does. */
 static int64_t nearest_expert_degree(const struct recipe *r, const struct recipe_mesh *m)
 {
     const int64_t experts = r->model.dims.n_experts, lenders = m->dp_shard * token_ranks(m);
@@ -302,8 +302,8 @@ static titan_status check_batch(const struct recipe *r, const struct recipe_mesh
     return TITAN_OK;
 }
 
-/* Experts of another data-parallel rank answer within a microbatch: all ranks that share them have as many. Canonical
- * sums keep the ranks' rows apart. */
+/* Experts of another data-parallel rank answer within a microbatch, so all ranks sharing them have equally many.
+ * Canonical sums keep the ranks' rows apart. */
 static titan_status check_shared_experts(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
 {
     int64_t rows = recipe_microbatch_rows(r), microbatches = r->training.global_batch_size / rows;
@@ -332,7 +332,7 @@ static titan_status open_schedule(const struct recipe *r, const struct recipe_me
     int64_t ranks = m->dp_replicate * m->dp_shard;
     int64_t microbatches = r->training.global_batch_size / recipe_microbatch_rows(r);
     int each =
-        (int)((microbatches + ranks - 1) / ranks); /* the busiest rank's; the others leave their last ones empty */
+        (int)((microbatches + ranks - 1) / ranks); /* of the busiest rank; other ranks leave their last ones empty */
     int64_t most = MIN(PIPELINE_MICROBATCHES_MAX, PIPELINE_CELLS_MAX / stages);
     titan_status status;
     if (each > most)
@@ -347,7 +347,7 @@ static titan_status open_schedule(const struct recipe *r, const struct recipe_me
         if (status != TITAN_OK) {
             titan_error_wrap(err, "parallelism.pipeline_parallel_schedule_csv");
             if (err)
-                err->status = TITAN_EINVAL; /* the recipe is wrong, whatever is wrong with the file */
+                err->status = TITAN_EINVAL; /* the recipe is at fault, for any file error */
             return TITAN_EINVAL;
         }
         return TITAN_OK;
@@ -380,7 +380,8 @@ static titan_status check_pipeline(const struct recipe *r, const struct recipe_m
 
 #define NEAREST_TRIES 64
 
-/* The nearest that works to one outside of elastic.min_workers to max_workers; that end where none near it does. */
+/* The nearest working world for one outside of elastic.min_workers to max_workers; the range's end if no near world
+ * works. */
 static int64_t nearest_inside(const struct recipe *r, int64_t world)
 {
     const int64_t unit = recipe_mesh_unit(r), least = r->elastic.min_workers, most = r->elastic.max_workers;

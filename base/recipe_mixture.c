@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recipe_mixture.c - training.mixture: an array of tables, a source each. */
+/* recipe_mixture.c - training.mixture: an array of tables, one per source. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

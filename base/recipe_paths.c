@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The paths a recipe names: which, what they are relative to, and whether they can be read. */
+/* The paths in a recipe: their keys, their base folders, and whether they can be read. */
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
@@ -18,7 +18,7 @@
 #include "base/path_pattern.h"
 #include "base/recipe.h"
 
-/* Where TorchTitan's sets of data are unless training.dataset_path says so: folders by the names it loads them by. */
+/* Default locations of TorchTitan's data sets when training.dataset_path is unset: folders by loading name. */
 static const struct {
     const char *dataset, *path;
 } places[] = {{"c4", "allenai/c4"}, {"c4_validation", "allenai/c4"}, {"c4_test", "tests/assets/c4_test"}};
@@ -106,12 +106,12 @@ static titan_status place(const char *key, const char *path, const char *base, c
     return TITAN_OK;
 }
 
-/* A file or a folder that can be read: its name from here, and what it is. */
+/* Checks that a file or folder is readable; returns its path from here and its type. */
 static titan_status check_path(const struct recipe_path *p, const char *base, char full[PATH_MAX], struct stat *st,
                                struct titan_error *err)
 {
     TRY(place(p->key, p->path, base, full, err));
-    if (p->dataset && path_is_pattern(full) && stat(full, st) < 0) /* what it stands for is the workers' to find */
+    if (p->dataset && path_is_pattern(full) && stat(full, st) < 0) /* workers expand the pattern */
         full[path_pattern_folder(full)] = '\0';
     if (!*full)
         (void)snprintf(full, PATH_MAX, ".");
@@ -133,10 +133,10 @@ static titan_status check_path(const struct recipe_path *p, const char *base, ch
     return TITAN_OK;
 }
 
-#define PROBE_BYTES 4096 /* a text has no 0 among so many, as workers see it */
+#define PROBE_BYTES 4096 /* a text has no 0 byte within these; workers use the same rule */
 #define PROBES_MAX 1000
 
-/* Tokens or packed text: not judged by their first bytes. */
+/* Is it tokens or packed text, by its name? Their first bytes are not checked. */
 static bool is_encoded(const char *path)
 {
     static const char *const ends[] = {".bin", ".idx", ".gz", ".zst"};
@@ -165,7 +165,7 @@ static void close_fts(FTS **fts)
         (void)fts_close(*fts);
 }
 
-/* The last place of data that was looked at and had what it must: many submits in a row name the same one. */
+/* The last data path that passed the checks: successive submits often name the same one. */
 #define FINE_NS INT64_C(1000000000)
 static struct {
     pthread_mutex_t lock;
@@ -198,9 +198,8 @@ static void is_fine(const char *path, bool text, bool links, const struct stat *
     (void)pthread_mutex_unlock(&fine.lock);
 }
 
-/* What can be known of the data before a worker reads it: there is a file with something in it, and of text one that is
- * not binary. What cannot be read, or would take long, passes. Files are looked at one by one until one will do: a
- * folder may have very many. */
+/* Checks data without a worker: a non-empty file exists, and text is not binary. Unreadable or slow cases pass. Files
+ * are checked one by one until one passes, because a folder may have very many. */
 static titan_status check_contents(const struct recipe_path *p, char *full, bool links, const struct stat *root,
                                    struct titan_error *err)
 {
@@ -224,7 +223,7 @@ static titan_status check_contents(const struct recipe_path *p, char *full, bool
         if (links && S_ISLNK(st.st_mode) && stat(e->fts_path, &st) < 0)
             continue;
         if (S_ISDIR(st.st_mode))
-            return TITAN_OK; /* behind a link, or among files: of a file system that does not count them */
+            return TITAN_OK; /* a folder behind a link, or on a file system without link counts */
         if (!S_ISREG(st.st_mode) || st.st_size == 0)
             continue;
         if (text && !is_encoded(e->fts_path) && ++binary <= PROBES_MAX && is_binary(e->fts_path))
@@ -240,7 +239,7 @@ static titan_status check_contents(const struct recipe_path *p, char *full, bool
                       folder ? "has no text: all of its files are binary" : "is no text: it is a binary file");
 }
 
-/* A file that has no sample: known without reading it where a token is a byte, with one more for the end of text. */
+/* Is the file too small for a sample? Known without reading if a token is a byte, plus one for the end of text. */
 static titan_status check_sample(const struct recipe *r, const struct recipe_path *p, const char *full,
                                  const struct stat *st, struct titan_error *err)
 {

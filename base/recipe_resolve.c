@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What follows from a recipe: dimensions, sizes, and whether it can run. */
+/* Values derived from a recipe: dimensions, sizes, and whether it can run. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -15,8 +15,8 @@
 #include "base/recipe_keys.h"
 
 #define GLOBAL_BATCH_MAX (INT64_C(1) << 28) /* as in the table of keys */
-#define WORKERS_MAX (1 << 20)               /* the same */
-#define WORKERS_OFFERED_MAX 1024            /* as many as a job may have (state/job.h) */
+#define WORKERS_MAX (1 << 20)               /* as in the table of keys */
+#define WORKERS_OFFERED_MAX 1024            /* the most workers of a job (state/job.h) */
 #define LOSS_CHUNKS 8                       /* TorchTitan's number */
 
 static void mark_given(struct recipe *r, int index)
@@ -41,7 +41,7 @@ bool recipe_lacks_dims(const struct recipe *r)
             d->norm_eps == 0);
 }
 
-/* The family's flavor; a message that lists what it has when there is none. */
+/* Finds the family's flavor; the error lists the existing ones. */
 static titan_status find_flavor(const struct recipe *r, const struct recipe_flavor **ret, struct titan_error *err)
 {
     char have[200];
@@ -62,7 +62,7 @@ static titan_status find_flavor(const struct recipe *r, const struct recipe_flav
                       r->model.name, have);
 }
 
-/* Keys with such flags that were not given. */
+/* Fills unset keys with these flags. */
 static void fill(struct recipe *r, const struct recipe *from, unsigned flags)
 {
     for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
@@ -80,7 +80,7 @@ void recipe_fill_dims(struct recipe *r, const struct model_dims *dims)
     fill(r, &from, KEY_FLAVOR);
 }
 
-/* Dimensions that were not given, from the flavor. */
+/* Fills unset dimensions from the flavor. */
 static titan_status apply_flavor(struct recipe *r, struct titan_error *err)
 {
     static const struct recipe_flavor given = {0};
@@ -96,7 +96,7 @@ static titan_status apply_flavor(struct recipe *r, struct titan_error *err)
     fill(r, &from, KEY_FLAVOR);
     struct model_dims *d = &r->model.dims;
     if (d->head_dim == 0)
-        d->head_dim = d->dim % d->n_heads == 0 ? d->dim / d->n_heads : 0; /* 0: check_heads() says why */
+        d->head_dim = d->dim % d->n_heads == 0 ? d->dim / d->n_heads : 0; /* 0: check_heads() reports the reason */
     if (d->kv_lora_rank > 0) {
         d->n_kv_heads = d->n_heads;
         d->head_dim = d->qk_nope_head_dim + d->qk_rope_head_dim;
@@ -104,7 +104,7 @@ static titan_status apply_flavor(struct recipe *r, struct titan_error *err)
     if (d->n_expert_groups > 0 && d->group_top_k == 0)
         d->group_top_k = MIN(2, MAX(d->n_experts / d->n_expert_groups, 1));
     if (d->n_experts > 0 &&
-        d->route_scale == 0) /* a dense flavor's: experts would count for nothing, and learn nothing */
+        d->route_scale == 0) /* from a dense flavor: experts would have no effect and learn nothing */
         d->route_scale = 1;
     return TITAN_OK;
 }
@@ -114,7 +114,7 @@ static void set_unless_given(double *x, double usual)
     *x = *x == 0 ? usual : *x;
 }
 
-/* "auto" becomes a rule; what a rule needs and no flavor or key gives gets its usual value. */
+/* Resolves "auto" to a rule; numbers that the rule needs and no flavor or key sets get their usual values. */
 static void complete_rope(struct recipe *r)
 {
     struct model_dims *d = &r->model.dims;
@@ -159,7 +159,7 @@ static titan_status check_rope(const struct model_dims *d, struct titan_error *e
     return TITAN_OK;
 }
 
-/* Latent attention rotates qk_rope_head_dim of a head; the rest may have any width. */
+/* Latent attention rotates only qk_rope_head_dim columns of a head; the rest may have any width. */
 static titan_status check_latent(const struct model_dims *d, struct titan_error *err)
 {
     titan_assert(d->kv_lora_rank > 0);
@@ -189,7 +189,7 @@ static titan_status check_heads(const struct model_dims *d, struct titan_error *
     return TITAN_OK;
 }
 
-/* Groups of experts: equal ones, with room for a token's choice. */
+/* Experts in equal groups; the chosen groups must have room for top-k. */
 static titan_status check_groups(const struct model_dims *d, struct titan_error *err)
 {
     const int64_t groups = d->n_expert_groups, limited = d->n_limited_groups;
@@ -238,7 +238,7 @@ static titan_status check_experts(const struct model_dims *d, struct titan_error
     return check_groups(d, err);
 }
 
-/* Traits that do not go together. */
+/* Checks for traits that exclude each other. */
 static titan_status check_traits(const struct model_dims *d, struct titan_error *err)
 {
     const bool latent = d->kv_lora_rank > 0, experts = d->n_experts > 0;
@@ -284,7 +284,7 @@ static titan_status check_dims(const struct recipe *r, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Workers of the largest mesh, where its degrees say so; otherwise of which it is a multiple. */
+/* Workers of the largest mesh if its degrees define it; otherwise a divisor of that number. */
 static titan_status whole_mesh(const struct recipe *r, int64_t *ret, struct titan_error *err)
 {
     const int64_t degrees[] = {r->parallelism.pipeline_parallel_degree, r->parallelism.context_parallel_degree,
@@ -302,7 +302,7 @@ static titan_status whole_mesh(const struct recipe *r, int64_t *ret, struct tita
     return TITAN_OK;
 }
 
-/* The largest number of workers has to be whole meshes: below it the data-parallel degrees give way, not there. */
+/* The largest number of workers must be whole meshes: data-parallel degrees shrink below it, not at it. */
 static titan_status check_max_workers(const struct recipe *r, int64_t whole, struct titan_error *err)
 {
     int64_t shard = r->parallelism.data_parallel_shard_degree, most = r->elastic.max_workers;
@@ -324,7 +324,7 @@ static titan_status check_max_workers(const struct recipe *r, int64_t whole, str
 
 static titan_status resolve_batch(struct recipe *r, struct titan_error *err);
 
-/* Legal on exactly this many workers, as the most it may have? */
+/* Is exactly this number legal, as the maximum of workers? */
 static bool fits(const struct recipe *r, int64_t world)
 {
     struct recipe trial = *r;
@@ -332,7 +332,7 @@ static bool fits(const struct recipe *r, int64_t world)
     return resolve_batch(&trial, NULL) == TITAN_OK && recipe_check_world(&trial, world, NULL) == TITAN_OK;
 }
 
-/* All of the workers there are, as far as the mesh can have them; otherwise the fewest. */
+/* The largest legal number of the available workers; otherwise the smallest. */
 static int64_t most_workers(const struct recipe *r, int64_t whole)
 {
     titan_assert(whole >= 1);
@@ -411,7 +411,7 @@ static titan_status check_validation(const struct recipe *r, struct titan_error 
                       (long long)GLOBAL_BATCH_MAX);
 }
 
-/* The head's pieces have at least a token each. */
+/* Each of the head's pieces has at least one token. */
 static titan_status resolve_loss_chunks(struct recipe *r, struct titan_error *err)
 {
     int64_t tokens = MAX(recipe_microbatch_rows(r) * r->training.seq_len / r->parallelism.context_parallel_degree, 1);
@@ -436,7 +436,8 @@ static titan_status check_selective(const struct recipe *r, struct titan_error *
         "activation_checkpoint.selective_ac_option = \"%s\": expected \"op\", \"op:N\" or \"N\", N above 0", option);
 }
 
-/* Codes by rows or columns serve one of a weight's two products; torchao has measured no bounds for the last recipe. */
+/* Codes by rows or columns fit only one of a weight's two products. torchao has measured no bounds for the last
+ * recipe. */
 static titan_status check_float8(const struct recipe *r, struct titan_error *err)
 {
     if (r->model.float8 && r->model.mxfp8)
@@ -548,7 +549,7 @@ static titan_status check_nccl(const struct recipe *r, struct titan_error *err)
         "nccl.cta_policy = \"zero\" needs nccl.windows = true: copy engines reach registered memory only");
 }
 
-/* A folder that a worker makes stays below the run's. */
+/* Folders created by a worker must stay below the run's. */
 static titan_status check_folder(const char *key, const char *folder, struct titan_error *err)
 {
     if (folder[0] == '\0' || folder[0] == '/' || strchr(folder, '\\') || strstr(folder, ".."))
@@ -556,7 +557,7 @@ static titan_status check_folder(const char *key, const char *folder, struct tit
     return TITAN_OK;
 }
 
-/* "0,4-7", or nothing. */
+/* Checks "0,4-7", or empty. */
 static titan_status check_ranks(const char *ranks, struct titan_error *err)
 {
     const char *at = ranks;

@@ -10,7 +10,7 @@
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */
 
-/* In doubles, which are exact below 2^53: a recipe's dimensions may multiply to more than 64 bits. */
+/* Computed in doubles, exact below 2^53: a recipe's dimensions may multiply to more than 64 bits. */
 static double attention_params(const struct model_dims *d)
 {
     const double c = (double)d->dim, h = (double)d->n_heads, qk = (double)d->head_dim, v = (double)d->v_head_dim;
@@ -19,12 +19,13 @@ static double attention_params(const struct model_dims *d)
         return 2 * c * h * qk + 2 * c * (double)d->n_kv_heads * qk +
                (d->qk_norm ? (d->qk_norm_whole ? h + (double)d->n_kv_heads : 2) * qk : 0) +
                (d->qkv_bias ? (h + 2 * (double)d->n_kv_heads) * qk : 0) + (d->output_bias ? c : 0);
-    const double queries = d->q_lora_rank ? q_rank * (c + 1 + h * qk) : c * h * qk; /* 1: the norm between */
+    const double queries = d->q_lora_rank ? q_rank * (c + 1 + h * qk) : c * h * qk; /* 1: the norm between the two */
     return queries + c * (kv_rank + (double)d->qk_rope_head_dim) +
            kv_rank * (1 + h * ((double)d->qk_nope_head_dim + v)) + h * v * c;
 }
 
-/* Of a layer with `experts` routed experts. The router has a column for each of all; its bias is no parameter. */
+/* Parameters of a layer with `experts` routed experts. The router has a column for every expert; its bias is no
+ * parameter. */
 static double expert_params(const struct model_dims *d, int64_t experts)
 {
     titan_assert(experts >= 0);
@@ -32,7 +33,8 @@ static double expert_params(const struct model_dims *d, int64_t experts)
     return c * (double)d->n_experts + 3 * c * (double)d->moe_hidden * (double)(experts + d->n_shared_experts);
 }
 
-/* Layers [from, to), of each of which a token passes `experts` routed experts, or which have as many. */
+/* Parameters of layers [from, to), each with `experts` routed experts; for one token, with the experts that it
+ * passes. */
 static double layers_params(const struct model_dims *d, int64_t from, int64_t to, int64_t experts)
 {
     titan_assert(from >= 0 && from <= to && to <= d->n_layers);
@@ -60,7 +62,7 @@ int64_t recipe_params(const struct recipe *r)
     return (int64_t)all_params(&r->model.dims);
 }
 
-/* Keys that a query sees in all layers: half of those within reach, on average, or as many as are there. */
+/* Keys that a query sees, over all layers: on average half of those within reach, or all of them. */
 static double all_keys(const struct recipe *r, bool causal)
 {
     const struct model_dims *d = &r->model.dims;
@@ -93,8 +95,8 @@ double recipe_causal_flops_per_token(const struct recipe *r)
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* Elements a token leaves in a layer: projections of queries, keys and values, and the three of the feed-forward layer
- * or of the experts it passes. */
+/* Elements that a token stores in a layer: projections of queries, keys and values, and the three of the feed-forward
+ * layer or of its chosen experts. */
 static void layer_widths(const struct model_dims *d, double *ret_qkv, double *ret_ffn)
 {
     int64_t v = d->kv_lora_rank ? d->v_head_dim : d->head_dim, ffn = 0;
@@ -106,17 +108,17 @@ static void layer_widths(const struct model_dims *d, double *ret_qkv, double *re
     *ret_ffn = (double)ffn;
 }
 
-/* What the fullest rank holds: the stages of even layers and one of the two ends. */
+/* Memory of the fullest rank: evenly divided stages and one of the two ends. */
 struct share {
-    double params, state;    /* of its stages: gathered; its part of them once sharded */
-    double gradients, apart; /* as params, with gradients of each rank that shares experts; more of them in a layer */
+    double params, state;    /* of its stages: gathered; its sharded part */
+    double gradients, apart; /* as params, with those of ranks sharing experts; the latter in one layer */
     double unit, layer;      /* the largest unit and a layer with its experts, gathered */
     double layers;           /* of its stages */
-    double in_flight;        /* microbatches of which it holds activations */
+    double in_flight;        /* microbatches with stored activations */
 };
 
-/* Routed experts are cut over ep and not over tp; what is cut neither by tp, pp nor ep is sharded over the others of
- * dp_shard, cp and tp. */
+/* Routed experts are divided over ep, not over tp. Parameters left whole by tp, pp and ep are sharded over the other
+ * ranks of dp_shard, cp and tp. */
 static struct share share_of(const struct recipe *r, const struct recipe_mesh *m, int64_t microbatches)
 {
     titan_assert(m->pp >= 1 && m->tp >= 1 && m->ep >= 1);
@@ -132,7 +134,8 @@ static struct share share_of(const struct recipe *r, const struct recipe_mesh *m
     }
     const double cut = (double)(m->ep * m->etp); /* parts of the experts */
     double experts = routed / layers / cut, ranks = (double)(m->dp_shard * m->cp);
-    const double others = r->numerics.canonical ? (double)m->ep - 1 : 0; /* ranks; gradients stay apart by rank */
+    const double others =
+        r->numerics.canonical ? (double)m->ep - 1 : 0; /* ranks; canonical sums keep gradients apart by rank */
     return (struct share){
         .params = dense / tp + routed / cut,
         .gradients = dense / tp + routed / cut * (1 + others),
@@ -145,8 +148,8 @@ static struct share share_of(const struct recipe *r, const struct recipe_mesh *m
     };
 }
 
-/* Activations with n tokens a microbatch on a rank, s bytes an element: what each layer keeps for its backward pass,
- * the residual stream between layers, what the layer at work needs, and the head's logits. */
+/* Bytes of activations for n tokens per microbatch and rank, s bytes per element: each layer's values for its backward
+ * pass, the residual stream between layers, the working set of one layer, and the head's logits. */
 static double activation_bytes(const struct recipe *r, const struct recipe_mesh *m, const struct share *share, double n,
                                double s)
 {
@@ -161,8 +164,8 @@ static double activation_bytes(const struct recipe *r, const struct recipe_mesh 
            back + gathered + n * (s * (c + v / tp) + 16);
 }
 
-/* Full fp32 copies of the gradient a worker holds while it goes through m microbatches: none where units are reduced as
- * they come; one to add up in; with canonical sums one for each level of the tree. */
+/* Full fp32 gradient copies during m microbatches: none if each unit is reduced at once; one for accumulation; with
+ * canonical sums one per level of the tree. */
 static int full_gradients(const struct recipe *r, int64_t m)
 {
     const char *when = r->parallelism.fsdp_reduce;
@@ -190,9 +193,9 @@ int recipe_moment_bytes(const struct recipe *r)
     return recipe_master_bytes(r) == 2 || strcmp(r->optimizer.state_dtype, "bfloat16") == 0 ? 2 : 4;
 }
 
-/* An upper estimate, in bytes, of the fullest rank, with P parameters in its share, W ranks its state is sharded over
- * (dp_shard * cp; see share_of), s bytes an element of compute (2 for bfloat16, otherwise 4), and k bytes of a
- * parameter's master and two moments (12; 8 with optimizer.state_dtype, 6 with training.dtype = "bfloat16"):
+/* An upper estimate, in bytes, for the fullest rank. P parameters in its share, state sharded over W ranks (dp_shard *
+ * cp; see share_of), s bytes per element of compute (2 for bfloat16, otherwise 4), and k bytes for a parameter's master
+ * and two moments (12; 8 with optimizer.state_dtype, 6 with training.dtype = "bfloat16"):
  *
  *   state        (k + s) P/W    master weights and two moments (on the host with enable_cpu_offload), and the compute
  *                               copy, sharded
@@ -201,12 +204,13 @@ int recipe_moment_bytes(const struct recipe *r)
  *   units        (s + 4) U + (2 s + 4) L   gathered parameters and gradients at work; U the largest unit (a layer, the
  *                               embedding, or norm and head), L a layer, which is gathered ahead; with a pipeline or
  *                               fsdp_reshard_after_forward = "never" all of them
- *   activations  see there
- *   snapshot     k P/W          copy in host memory that a checkpoint is written from; not on a GPU
- *   copy         (k + 4) P/W    of another worker's masters and moments, and its gradients (recipe_keeps_copies); in
- * the host's memory, so not on a GPU base         64 MiB, with CUDA 1 GiB: program, libraries, staging buffers
+ *   activations  see activation_bytes
+ *   snapshot     k P/W          copy in host memory for writing a checkpoint; not on a GPU
+ *   copy         (k + 4) P/W    another worker's masters and moments, and its gradients (recipe_keeps_copies); in host
+ *                               memory, so not on a GPU
+ *   base         64 MiB         with CUDA 1 GiB: program, libraries, staging buffers
  *
- * The planner of the worker knows each buffer; this is what submit can say without it. */
+ * The worker's planner knows each buffer; a submit has only this estimate. */
 uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
 {
     struct recipe_mesh m;
@@ -235,7 +239,7 @@ uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world)
     return bytes >= 0x1p63 ? UINT64_C(1) << 63 : (uint64_t)bytes;
 }
 
-/* Of a model, and bytes of a worker: offsets and sizes of all that a program has stay far within 64 bits. */
+/* Limits on the model, and on a worker's bytes: all offsets and sizes of a program stay far within 64 bits. */
 #define PARAMS_MAX 0x1p50
 #define WORKER_BYTES_MAX 0x1p50
 

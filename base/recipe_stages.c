@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers and stages of the pipeline. The rule of the even split is TorchTitan's: the embedding and the head count as so
- * many layers, every stage gets the same number of all of these, the first ones one more where it does not come out. */
+/* Layers and stages of the pipeline. The even split follows TorchTitan: the embedding and the head count as a number of
+ * layers, and every stage gets the same total; with a remainder the first stages get one more. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,8 +27,7 @@ int recipe_split_points(const char *text, int64_t *ret, int max)
     return n;
 }
 
-/* Stages a rank has unless their number follows from something else. The three names with "Schedule" stand for a CSV
- * file. */
+/* Default stages per rank. The three names with "Schedule" stand for a CSV file. */
 static int stages_per_rank(const struct recipe *r)
 {
     const char *name = r->parallelism.pipeline_parallel_schedule;
@@ -39,7 +38,7 @@ static int stages_per_rank(const struct recipe *r)
     return schedule_stages_per_rank(name);
 }
 
-/* As many as there are layers, embedding and head counted in: at either end a stage may have nothing else. */
+/* The number of layers, plus the embedding and the head: a stage at either end may have nothing else. */
 static int64_t most_stages(const struct recipe *r)
 {
     const char *split = r->parallelism.pipeline_parallel_split_points;
@@ -131,7 +130,7 @@ titan_status recipe_split_layers(const struct recipe *r, int stages, int *first_
                           (long long)layers, (long long)(stages < 1 ? 1 : most_stages(r)));
     int64_t each = (layers + first + last) / stages, more = (layers + first + last) % stages;
     if (stages > 1 && MAX(first, last) > each) {
-        int64_t nearest = each; /* fewer of them make the stages smaller */
+        int64_t nearest = each; /* fewer layers per stage make the stages smaller */
         while (nearest > 0 && nearest > (layers + nearest + MIN(first, last)) / stages)
             nearest--;
         return titan_fail(err, TITAN_EINVAL,

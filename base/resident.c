@@ -13,7 +13,7 @@
 
 #include "base/cleanup.h"
 
-/* With this one the limit does not count. */
+/* With CAP_IPC_LOCK the limit does not apply. */
 static bool has_ipc_lock(void)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -33,13 +33,13 @@ static size_t resident_bytes(void)
     ssize_t n = read(fd, text, sizeof(text) - 1);
     (void)close(fd);
     char *second = NULL;
-    (void)strtoul(n > 0 ? text : "", &second, 10); /* the first is the size of the address space */
+    (void)strtoul(n > 0 ? text : "", &second, 10); /* the first number is the size of the address space */
     return second ? strtoul(second, NULL, 10) * (size_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
 void resident_trim(bool resident)
 {
-    static size_t begun, left_free; /* resident at the first call; free within the allocator after the last trim */
+    static size_t begun, left_free; /* resident at the first call; free in the allocator after the last trim */
     size_t now = resident_bytes(), free_bytes = mallinfo2().fordblks;
     begun = begun ? begun : now;
     left_free = MIN(left_free, free_bytes);
@@ -50,7 +50,7 @@ void resident_trim(bool resident)
     (void)malloc_trim(0);
     if (resident)
         (void)resident_set();
-    left_free = mallinfo2().fordblks; /* pages that were given back count as free, too */
+    left_free = mallinfo2().fordblks; /* counts returned pages as free, too */
 }
 
 bool resident_set(void)

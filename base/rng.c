@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "base/normal.h"
 
-/* Compiled once per instruction set and picked at load time; sanitizer builds compile it once. */
+/* Compiled once per instruction set and selected at load time; sanitizer builds compile it once. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define CLONED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -61,7 +61,7 @@ void rng_words(struct rng_key key, uint64_t index, uint64_t hi, uint64_t count, 
 
 #define PAIRS 128 /* computed together */
 
-/* Pairs [pair, pair+count) of a stream: elements 2*pair and so on, two for each. */
+/* Pairs [pair, pair+count) of a stream, from element 2*pair on. */
 CLONED
 __attribute__((optimize("O3", "no-math-errno", "no-trapping-math", "fp-contract=off"))) static void
 normal_pairs(struct rng_key key, uint64_t pair, size_t count, float *restrict out)

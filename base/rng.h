@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rng.h - counter-based random numbers: a pure function of (key, counter), so any rank computes any element of any
- * stream without having drawn the ones before it. Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as
- * 1, 2, 3", SC 2011; constants and test vectors from that paper. */
+/* rng.h - counter-based random numbers: a pure function of (key, counter). Any rank computes any element of any stream
+ * without drawing the earlier ones. Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
+ * 2011; constants and test vectors from that paper. */
 #ifndef TITAN_BASE_RNG_H
 #define TITAN_BASE_RNG_H
 
@@ -20,16 +20,16 @@ struct rng_key rng_key(uint64_t seed, const char *name);
 void rng_philox(struct rng_key key, uint64_t lo, uint64_t hi, uint32_t ret_words[4]);
 /* Words index..index+count of a stream: word i = philox(lo = i / 4, hi)[i % 4]. */
 void rng_words(struct rng_key key, uint64_t index, uint64_t hi, uint64_t count, uint32_t *out);
-/* Element index of a stream as a uniform in [0,1) with 24 bits: w = philox(lo=index, hi=0); (w[0] >> 8) / 2^24. */
+/* A stream's element `index`, uniform in [0,1) with 24 bits: w = philox(lo=index, hi=0); (w[0] >> 8) / 2^24. */
 float rng_uniform(struct rng_key key, uint64_t index);
-/* Element index as a standard normal (Box-Muller in double, rounded once to float). Elements 2i and 2i+1 share a
- * counter: w = philox(lo=index/2, hi=1); u = (w[0]+1)/2^32; a = 2*pi*w[1]/2^32; sqrt(-2 ln u) times cos a (even index)
- * or sin a (odd). |result| < 6.67. */
+/* A stream's element `index`, standard normal (Box-Muller in double, rounded once to float). Elements 2i and 2i+1 share
+ * a counter: w = philox(lo=index/2, hi=1); u = (w[0]+1)/2^32; a = 2*pi*w[1]/2^32; sqrt(-2 ln u) times cos a (even
+ * index) or sin a (odd). |result| < 6.67. */
 float rng_normal(struct rng_key key, uint64_t index);
-/* Elements [index, index+count) of it, much faster than one by one. */
+/* Normals [index, index+count); much faster than single calls. */
 void rng_normals(struct rng_key key, uint64_t index, uint64_t count, float *out);
-/* Normals times std; where limit > 0, one beyond it is drawn again, by the first key of `again` that gives one within
- * (the last: whatever it gives). */
+/* Normals times std. With limit > 0, a value beyond the limit is drawn again with the keys of `again` in order, until
+ * one is within; the last draw is final. */
 #define RNG_REDRAWS 12 /* 0.27 % lie beyond three sigma: none in 10^30 needs more */
 struct rng_weights {
     struct rng_key key, again[RNG_REDRAWS];

@@ -118,7 +118,7 @@ titan_status schedule_new(const char *name, int ranks, int stages, int microbatc
         s->n_cells = calloc((size_t)ranks, sizeof *s->n_cells);
         s->cells = calloc((size_t)ranks, sizeof(struct cell *));
     }
-    /* One block for all ranks: pages that hold no cell are never touched. */
+    /* One block for all ranks: untouched pages cost no memory. */
     size_t room = 3 * (size_t)(stages / ranks) * (size_t)microbatches + 1;
     if (s && s->n_cells && s->cells)
         s->cells[0] = malloc((size_t)ranks * room * sizeof **s->cells);
@@ -170,9 +170,9 @@ titan_status schedule_generate(const char *name, int ranks, int stages, int micr
     return TITAN_OK;
 }
 
-/* Microbatches of a round go through a rank's first stage before any goes through its second: by then the others have
- * had them. Cells stand in the order (round, place of the stage on its rank, microbatch), and none waits for a later
- * one. */
+/* All microbatches of a round pass a rank's first stage before any passes its second: by then the other ranks have
+ * processed them. Cells are ordered by (round, place of the stage on its rank, microbatch), and no cell waits for a
+ * later one. */
 titan_status schedule_forward(int ranks, int stages, int microbatches, bool v_order, struct schedule **ret,
                               struct titan_error *err)
 {

@@ -59,28 +59,26 @@ struct cell {
 
 struct schedule {
     char name[32];
-    int ranks, stages, microbatches; /* stages = ranks * (stages a rank has) */
-    bool v_order;                    /* rank of stage s: s mod ranks, or the V */
+    int ranks, stages, microbatches; /* stages = ranks * stages per rank */
+    bool v_order;                    /* rank of stage s: V order; false: s mod ranks */
     int *n_cells;                    /* per rank */
     struct cell **cells;             /* per rank */
 };
 
-/* Stages a rank has unless the recipe says otherwise: 1, or 2 for the looped and V schedules. 0: no such name. Names
- * are matched in any case; "ZB1P" and "ZBH1" are the same. */
+/* Default stages per rank: 1, or 2 for the looped and V schedules. 0: no such name. Case is ignored; "ZB1P" and "ZBH1"
+ * are the same. */
 int schedule_stages_per_rank(const char *name);
 /* "GPipe|1F1B|..." for messages and the table of keys. */
 const char *schedule_names(void);
-/* Generate. TITAN_EINVAL names what does not fit and the nearest legal number: stages that ranks cannot share evenly,
- * or not as many per rank as the schedule has, too many cells. Any m >= 1 is legal: the order for fewer microbatches
- * than a schedule is made for (a whole round of a loop, 2p of a V) is that order without the cells of those that are
- * not there.
- */
+/* Generates a schedule. TITAN_EINVAL names the conflict and the nearest legal number: stages that do not divide evenly
+ * among ranks, a number per rank that the schedule lacks, too many cells. Any m >= 1 is legal. A schedule designed for
+ * more microbatches (a whole round of a loop, 2p of a V) drops the cells of the missing ones. */
 titan_status schedule_generate(const char *name, int ranks, int stages, int microbatches, struct schedule **ret,
                                struct titan_error *err) TITAN_MUST_USE;
-/* Forwards alone, for an evaluation: rounds of as many microbatches as there are ranks, within them stage by stage. */
+/* Forwards alone, for an evaluation: rounds with one microbatch per rank, stage by stage within a round. */
 titan_status schedule_forward(int ranks, int stages, int microbatches, bool v_order, struct schedule **ret,
                               struct titan_error *err) TITAN_MUST_USE;
-/* From CSV text; path is for messages. TITAN_EINVAL names line and cell. Checked as schedule_check does. */
+/* Parses CSV text; path is for messages. TITAN_EINVAL names line and cell. Checked by schedule_check(). */
 titan_status schedule_parse(const char *text, const char *path, int ranks, int stages, int microbatches,
                             struct schedule **ret, struct titan_error *err) TITAN_MUST_USE;
 titan_status schedule_load(const char *path, int ranks, int stages, int microbatches, struct schedule **ret,
@@ -88,20 +86,19 @@ titan_status schedule_load(const char *path, int ranks, int stages, int microbat
 void schedule_close(struct schedule *s); /* NULL is fine */
 
 int schedule_rank_of(const struct schedule *s, int stage);
-/* Every (stage, microbatch) has one F and one backward (B, or I and W) on the stage's own rank, F before I before W,
- * and the whole thing runs to its end when a cell waits for its inputs (F for F of the stage before, I and B for the
- * one behind) and ranks go on in order. TITAN_EINVAL names the cell that is missing, double, misplaced, or stands in a
- * deadlock, and what it waits for. */
+/* Checks that every (stage, microbatch) has one F and one backward (B, or I and W) on the stage's own rank, F before I
+ * before W. The schedule must also run to its end: a cell waits for its inputs (F for F of the previous stage, I and B
+ * for that of the next stage), and ranks proceed in order. TITAN_EINVAL names the missing, double, misplaced or
+ * deadlocked cell, and the input it waits for. */
 titan_status schedule_check(const struct schedule *s, struct titan_error *err) TITAN_MUST_USE;
-/* When everything ends if F, I and W of a stage take these times (B: t_i + t_w) and sending takes none; *ret_busy
- * (ranks) gets each rank's working time, NULL is fine. Only for checked schedules. -1: no memory. */
+/* End time of the schedule, given times of F, I and W per stage (B: t_i + t_w); sending takes no time. *ret_busy
+ * (ranks) gets each rank's working time; NULL is fine. Only for checked schedules. -1: no memory. */
 double schedule_makespan(const struct schedule *s, double t_f, double t_i, double t_w, double *ret_busy);
-/* Idle time of a rank by the generator's formula above, exactly what schedule_makespan leaves; -1 where there is none.
- */
+/* Idle time of a rank by the generator's formula above; equals the idle time of schedule_makespan(). -1: no formula. */
 double schedule_bubble(const struct schedule *s, double t_f, double t_i, double t_w);
-/* Largest number of microbatches of which F has run on a rank and W or B has not. */
+/* Most microbatches in flight on a rank: F has run, W or B has not. */
 int schedule_in_flight(const struct schedule *s, int rank);
-/* As CSV, in the notation schedule_parse reads. */
+/* Writes CSV in the notation of schedule_parse(). */
 void schedule_print(const struct schedule *s, struct buf *out);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule_cells.c - the cells of a schedule: one is appended, a stage has its rank. */
+/* schedule_cells.c - appends cells to a schedule, and maps stages to ranks. */
 #include "base/schedule_family.h"
 
 void schedule_put(struct schedule *s, int rank, enum cell_kind kind, int stage, int microbatch)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Does a schedule do everything once, in order, and come to its end? */
+/* Checks that a schedule does everything once, in order, and runs to its end. */
 #include <math.h>
 #include <stdio.h>
 
@@ -65,7 +65,7 @@ static void enqueue(struct schedule_walk *w, int rank)
     }
 }
 
-/* One rank as far as it goes; those that what it did may have set free are queued. */
+/* Runs one rank as far as possible and queues ranks that it may have unblocked. */
 static void walk_rank(const struct schedule *s, const double t[4], int rank, struct schedule_walk *w)
 {
     titan_assert(rank >= 0 && rank < s->ranks);
@@ -105,7 +105,7 @@ titan_status schedule_walk(const struct schedule *s, const double t[4], struct s
 
 enum { DONE_F = 1 << CELL_F, DONE_I = 1 << CELL_I, DONE_W = 1 << CELL_W, DONE_B = 1 << CELL_B };
 
-/* Can c stand here, when its stage and microbatch have done what is in *done? */
+/* Is c legal here, given the finished work of its stage and microbatch in *done? */
 static titan_status check_cell(const struct schedule *s, int rank, struct cell c, uint8_t *done,
                                struct titan_error *err)
 {
@@ -167,8 +167,8 @@ static titan_status check_cells(const struct schedule *s, struct titan_error *er
     return check_complete(s, done, err);
 }
 
-/* What the stuck rank's next cell waits for. The rank that has it, and where: a cell that is I in the waiter's stage
- * may be B in the next. */
+/* The cell that the stuck rank's next cell waits for, its rank and its position. An I in the waiter's stage may be a B
+ * in the next one. */
 static struct cell awaited(const struct schedule *s, const struct schedule_walk *w, int rank, int *ret_rank,
                            int *ret_at)
 {
@@ -184,14 +184,13 @@ static struct cell awaited(const struct schedule *s, const struct schedule_walk 
     return cells[at];
 }
 
-/* Follow the ranks that wait for each other until the ring closes, then tell the ring; as many links as fit a message.
- */
+/* Follows waiting ranks until the ring closes, then reports the ring, with as many links as fit a message. */
 static titan_status deadlock(const struct schedule *s, const struct schedule_walk *w, int stuck,
                              struct titan_error *err)
 {
     int rank = stuck, at;
     titan_assert(w->next[rank] < s->n_cells[rank]);
-    for (int i = 0; i < s->ranks; i++) /* as many steps as there are ranks end within the ring */
+    for (int i = 0; i < s->ranks; i++) /* after as many steps as there are ranks the walk is in the ring */
         (void)awaited(s, w, rank, &rank, &at);
     char story[320] = "";
     int first = rank;

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/schedule_family.h"
 
-/* What is being read; line and cell count from 1. */
+/* State of reading; line and cell count from 1. */
 struct reader {
     const char *path;
     int line, cell;
@@ -15,7 +15,7 @@ struct reader {
     struct titan_error *err;
 };
 
-/* Digits into *ret; the end of them, or NULL where there are none or too many. */
+/* Reads digits into *ret; returns their end, or NULL for none or too many. */
 static const char *read_number(const char *at, const char *end, int *ret)
 {
     const char *start = at;
@@ -29,8 +29,8 @@ static const char *read_number(const char *at, const char *end, int *ret)
     return at > start ? at : NULL;
 }
 
-/* A cell without the blanks around it, not empty. What it holds is in no message: the file may be any that the daemon
- * can read, and the user that named it may not. */
+/* Reads a non-empty cell without surrounding blanks. Messages do not quote it: the daemon may be able to read a file
+ * that the submitting user may not. */
 static titan_status read_cell(struct reader *in, const char *at, const char *end)
 {
     titan_assert(at < end);
@@ -52,7 +52,7 @@ static titan_status read_cell(struct reader *in, const char *at, const char *end
     if (mb >= s->microbatches)
         return titan_fail(in->err, TITAN_EINVAL, "%s:%d: cell %d: there is no such microbatch, the last of %d is %d",
                           in->path, in->line, in->cell, s->microbatches, s->microbatches - 1);
-    /* More cells than can be different: the check names the one that is double. */
+    /* More cells than there can be distinct ones: the check names the double cell. */
     int rank = in->line - 1;
     if (s->n_cells[rank] <= 3 * schedule_local(s) * s->microbatches)
         schedule_put(s, rank, (enum cell_kind)(kind - letters), stage, mb);
@@ -78,7 +78,7 @@ static titan_status read_line(struct reader *in, const char *at, const char *end
     }
 }
 
-/* Two stages per rank stand in a loop or in a V; the first cell that can stand in only one of them tells. */
+/* Two stages per rank form a loop or a V; the first cell that fits only one of them decides. */
 static bool stands_in_v(const struct schedule *s)
 {
     if (s->stages != 2 * s->ranks)

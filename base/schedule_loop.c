@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPipe, 1F1B and their looped forms: stage s is on rank s mod p, the n-th stage of a rank is called its chunk n. */
+/* GPipe, 1F1B and their looped forms: stage s is on rank s mod p; the n-th stage of a rank is its chunk n. */
 #include <math.h>
 
 #include "base/cleanup.h"
 #include "base/schedule_family.h"
 
-/* GPipe is this with one chunk: all microbatches of a chunk, then the next chunk; then back. Microbatches run in
- * ascending order in both directions, so gradients are summed in the order in which one rank alone would. */
+/* GPipe has one chunk: all microbatches of a chunk, then the next chunk; then back. Microbatches ascend in both
+ * directions, so gradients are summed in the order of a single rank. */
 void schedule_generate_looped_bfs(struct schedule *s)
 {
     int chunks = schedule_local(s);
@@ -20,16 +20,16 @@ void schedule_generate_looped_bfs(struct schedule *s)
     }
 }
 
-/* A microbatch comes back to rank 0 after p forwards: with fewer than p of them every turn of the loop waits for that,
- * and so it is on the way back. */
+/* A microbatch returns to rank 0 after p forwards. With fewer than p microbatches every turn of the loop waits for
+ * this, forwards and backwards. */
 double schedule_bubble_looped_bfs(const struct schedule *s, double t_f, double t_i, double t_w)
 {
     int p = s->ranks, turns = schedule_local(s) - 1;
     return (p - 1 + turns * MAX(p - s->microbatches, 0)) * (t_f + t_i + t_w);
 }
 
-/* The i-th forward (or backward) of a rank in interleaved order: rounds of p microbatches, within them chunk by chunk,
- * the backward from the last chunk to the first. */
+/* Appends the i-th forward (or backward) of a rank in interleaved order: rounds of p microbatches, chunk by chunk;
+ * backwards go from the last chunk to the first. */
 static void put_nth(struct schedule *s, int rank, enum cell_kind kind, int i)
 {
     int p = s->ranks, chunks = schedule_local(s);
@@ -40,9 +40,9 @@ static void put_nth(struct schedule *s, int rank, enum cell_kind kind, int i)
     schedule_put(s, rank, kind, chunk * p + rank, i / (p * chunks) * p + i % p);
 }
 
-/* Some forwards to begin with, then one forward and one backward in turn, then the rest. A last round of fewer than p
- * microbatches is the whole round without the cells of those that do not exist. hold: 0, or backwards are split, and
- * a W runs as soon as that many forwards have had none, and behind each I when there are no more forwards. */
+/* Warm-up forwards, then forwards and backwards in turn, then the rest. A last round of fewer than p microbatches omits
+ * the cells of the missing ones. hold 0: whole backwards. Otherwise backwards are split: a W runs once `hold` forwards
+ * have no W yet, and after each I when no forwards are left. */
 static void put_1f1b(struct schedule *s, int rank, int warmup, int hold)
 {
     titan_assert(warmup >= 0 && hold >= 0);
@@ -62,10 +62,10 @@ static void put_1f1b(struct schedule *s, int rank, int warmup, int hold)
         put_nth(s, rank, CELL_W, w++);
 }
 
-/* Narayanan et al. 2021, figures 3 and 4. With one chunk every rank starts one forward earlier than the next, and as
- * many are in flight as ranks follow. Looped, the last rank starts when its last chunk has its first forward, and the
- * ranks before it two forwards earlier each: in step with each other, a microbatch takes one forward and one backward
- * to get to the neighbour. */
+/* Narayanan et al. 2021, figures 3 and 4. With one chunk every rank starts one forward earlier than the next, and has
+ * as many in flight as ranks follow. Looped, the last rank starts at the first forward of its last chunk, and each
+ * earlier rank two forwards before: in lock-step, a microbatch reaches the neighbour after one forward and one
+ * backward. */
 void schedule_generate_1f1b(struct schedule *s)
 {
     int chunks = schedule_local(s);
@@ -75,8 +75,8 @@ void schedule_generate_1f1b(struct schedule *s)
     }
 }
 
-/* A short round waits for its missing microbatches at every turn. Behind whole rounds it is not the only one, and what
- * it costs has no simple form. */
+/* A short round waits for its missing microbatches at every turn. After whole rounds there are other waits, and the
+ * total has no simple form. */
 double schedule_bubble_interleaved(const struct schedule *s, double t_f, double t_i, double t_w)
 {
     if (s->stages > s->ranks && s->microbatches > s->ranks && s->microbatches % s->ranks)
@@ -84,8 +84,8 @@ double schedule_bubble_interleaved(const struct schedule *s, double t_f, double 
     return schedule_bubble_looped_bfs(s, t_f, t_i, t_w);
 }
 
-/* ZB-H1 of Qi et al. 2024 and the same looped. A microbatch comes back after F and I alone, so one forward earlier than
- * the next rank is enough; every rank holds as many as the first, p per chunk. */
+/* ZB-H1 of Qi et al. 2024, and its looped form. A microbatch returns after F and I alone, so each rank starts one
+ * forward earlier than the next; every rank holds as many as the first, p per chunk. */
 void schedule_generate_zero_bubble(struct schedule *s)
 {
     int p = s->ranks, chunks = schedule_local(s);
@@ -93,9 +93,9 @@ void schedule_generate_zero_bubble(struct schedule *s)
         put_1f1b(s, r, (chunks - 1) * p + p - 1 - r, chunks * p);
 }
 
-/* The first rank waits for the way there and back once, which is p - 1 of F and I. What it waits in the end it has
- * saved up in W, and there the shortest of the three counts: with longer W than F or I the first or the last rank's
- * wait at the beginning is what remains. Fewer microbatches than p leave it as many W fewer. */
+/* The first rank waits once for the way there and back: p - 1 of F and I. Deferred W fill its waits at the end, limited
+ * by the shortest of the three: with W longer than F or I, the initial wait of the first or the last rank remains.
+ * Fewer than p microbatches defer fewer W. */
 double schedule_bubble_zero_bubble(const struct schedule *s, double t_f, double t_i, double t_w)
 {
     int p = s->ranks, filled = MIN(p, s->microbatches) - 1;

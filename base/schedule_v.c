@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Schedules in V order: a rank's chunk 0 is on the way from the first rank to the last, its chunk 1 on the way back, so
- * the first rank has the loss and the last both stages in the middle. */
+/* Schedules in V order: a rank's chunk 0 is on the way from the first rank to the last, its chunk 1 on the way back.
+ * The first rank has the loss, and the last both stages in the middle. */
 #include <math.h>
 
 #include "base/cleanup.h"
 #include "base/schedule_family.h"
 
-/* One rank, and how many F, I and W of each of its chunks it has. */
+/* One rank, and the number of F, I and W placed for each of its chunks. */
 struct v_rank {
     struct schedule *s;
     int rank;
     int done[3][2];
 };
 
-/* The next microbatch of that chunk. */
+/* Appends the chunk's next microbatch. */
 static void put(struct v_rank *v, enum cell_kind kind, int chunk)
 {
     titan_assert((chunk == 0 || chunk == 1) && kind <= CELL_B);
@@ -25,18 +25,18 @@ static void put(struct v_rank *v, enum cell_kind kind, int chunk)
 }
 
 /* Qi et al. 2024 (arXiv:2405.15362), figure of ZB-V. Every rank is busy from its first cell to its last if F, I and W
- * take the same time, and the first I is at once behind the first forward through the V. */
+ * take equal times; the first I follows directly on the first forward through the V. */
 static void zbv_rank(struct v_rank *v, int microbatches)
 {
     int p = v->s->ranks, behind = p - 1 - v->rank, ahead = v->rank;
     titan_assert(microbatches >= 2 * p - 1 && behind >= 0);
-    for (int i = 0; i < 2 * behind + 1; i++) /* until the first microbatch is back */
+    for (int i = 0; i < 2 * behind + 1; i++) /* until the first microbatch returns */
         put(v, CELL_F, 0);
-    for (int i = 0; i < ahead; i++) { /* until its I is here */
+    for (int i = 0; i < ahead; i++) { /* until its I arrives */
         put(v, CELL_F, 1);
         put(v, CELL_F, 0);
     }
-    for (int i = 0; i < behind + 1; i++) { /* until the I of chunk 0 is here */
+    for (int i = 0; i < behind + 1; i++) { /* until the I of chunk 0 arrives */
         put(v, CELL_F, 1);
         put(v, CELL_I, 1);
         put(v, CELL_W, 1);
@@ -76,8 +76,8 @@ double schedule_bubble_zbv(const struct schedule *s, double t_f, double t_i, dou
     return (s->ranks - 1) * fmax(t_i, 2 * (t_i - t_w));
 }
 
-/* DeepSeek-AI 2024 (arXiv:2412.19437) cut in half, as DualPipeV: F of one chunk and B of the other are neighbours, and
- * backwards are split where a rank would wait otherwise. */
+/* DeepSeek-AI 2024 (arXiv:2412.19437) cut in half, as DualPipeV: F of one chunk and B of the other are adjacent;
+ * backwards are split where a rank would otherwise wait. */
 static void dualpipe_v_rank(struct v_rank *v, int microbatches)
 {
     int p = v->s->ranks, behind = p - 1 - v->rank, ahead = v->rank;
@@ -104,7 +104,7 @@ static void dualpipe_v_rank(struct v_rank *v, int microbatches)
         put(v, CELL_F, 1);
         put(v, CELL_B, 0);
     }
-    for (int i = 0; i < 2 * (ahead + 1); i++) /* the second half keeps its W for the waits that follow */
+    for (int i = 0; i < 2 * (ahead + 1); i++) /* the second half defers its W to fill later waits */
         put(v, i < ahead + 1 ? CELL_B : CELL_I, (i + 1) % 2);
     for (int i = 0; i < p; i++) {
         put(v, CELL_W, i < ahead + 1 ? (ahead + i) % 2 : 0);

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* standard_streams.c - see standard_streams.h. */
 #include "base/standard_streams.h"
 
 #include <errno.h>
@@ -12,7 +11,7 @@
 void standard_streams_open(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) /* the lowest number that is free, so this one */
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) /* open() returns the lowest free number, so this one */
             (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 

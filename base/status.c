@@ -17,7 +17,7 @@ static const struct status_row rows[] = {
 #undef X
 };
 
-/* The rows stand in order of their values 0, -1, -2, ...; the unit test holds it. */
+/* Rows are ordered by value 0, -1, -2, ...; the unit test checks this. */
 static const struct status_row *row_of(titan_status status)
 {
     int i = -(int)status;

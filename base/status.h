@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* status.h - the one list of outcomes.
  *
- * Every fallible function of Titan returns a titan_status: 0 or a negative code from this table. The table also says
- * what the outcome means to the outside: the gRPC status a server answers with, the exit code a command ends with, and
- * whether trying again can help. Nothing else maps codes. */
+ * Every fallible function of Titan returns a titan_status: 0 or a negative code from this table. The table also maps
+ * each outcome to the server's gRPC status and the command's exit code, and tells whether a retry can help. Nothing
+ * else maps codes. */
 #ifndef TITAN_BASE_STATUS_H
 #define TITAN_BASE_STATUS_H
 
@@ -50,9 +50,9 @@ const char *titan_status_name(titan_status status);
 const char *titan_status_text(titan_status status);
 int titan_status_grpc(titan_status status);
 int titan_status_exit(titan_status status);
-/* What an agent's titan-worker ends with instead where titan_error_short() holds. EX_OSERR of sysexits.h. */
+/* Exit code of an agent's titan-worker when titan_error_short() is true. EX_OSERR of sysexits.h. */
 #define TITAN_EXIT_SHORT 71
-/* The first status in the table that answers with this gRPC code; TITAN_EBUG for one we never send. */
+/* The first status in the table with this gRPC code; TITAN_EBUG for a code that Titan never sends. */
 titan_status titan_status_from_grpc(int grpc);
 /* errno of a system call as a status: ENOENT -> ENOTFOUND, ENOSPC -> ENOSPC, ... otherwise EIO. */
 titan_status titan_status_from_errno(int sys_errno);

@@ -19,23 +19,23 @@
 #define TOML_KEY_PARTS_MAX 32
 #define TOML_MEMBERS_MAX 4096 /* of one table: look-ups are linear */
 
-/* How a table came to be decides what may still be added to it (TOML 1.0, "Table"). */
+/* The origin of a table determines later additions to it (TOML 1.0, "Table"). */
 enum origin {
-    ORIGIN_IMPLICIT, /* named only as a parent in a [header] */
+    ORIGIN_IMPLICIT, /* so far only a parent in a [header] */
     ORIGIN_HEADER,   /* by its own [header] */
     ORIGIN_DOTTED,   /* by a dotted key */
     ORIGIN_INLINE,   /* { } : closed */
     ORIGIN_ELEMENT   /* one [[element]] of an array of tables */
 };
-/* What the parser knows of a value beyond the tree it hands out. The public part comes first: a pointer to it is one
- * to this. */
+/* The parser's data about a value beyond the public tree. The public part comes first: a pointer to it is also a
+ * pointer to this struct. */
 struct node {
     struct toml_value value;
-    struct toml_value **tail; /* where the next member goes */
+    struct toml_value **tail; /* where to link the next member */
     int members;
     enum origin origin;
     bool tables;            /* array made by [[headers]] */
-    struct node *header_of; /* ORIGIN_DOTTED: the table with the section that defined it */
+    struct node *header_of; /* ORIGIN_DOTTED: the table of the section that defined it */
 };
 
 struct parser {
@@ -112,7 +112,7 @@ static struct node *member(struct node *table, const char *key)
     return (struct node *)(void *)toml_get(&table->value, key);
 }
 
-/* To be asked before a key is added. */
+/* Call before adding a key. */
 static titan_status room_in(struct parser *p, const struct node *table, const struct key_part *part)
 {
     if (table->members < TOML_MEMBERS_MAX)
@@ -178,7 +178,7 @@ static titan_status skip_comment(struct parser *p)
     return TITAN_OK;
 }
 
-/* Blanks, line breaks and comments: between statements and inside arrays. */
+/* Skips blanks, line breaks and comments: between statements and inside arrays. */
 static titan_status skip_lines(struct parser *p)
 {
     for (;;) {
@@ -232,7 +232,7 @@ static titan_status unicode_escape(struct parser *p, int digits, struct buf *out
     return put(p, out, utf8, utf8_encode(code, utf8));
 }
 
-/* A backslash before blanks and a line break: everything up to the next visible character is left out. */
+/* Skips a backslash before blanks and a line break, up to the next visible character. */
 static bool line_continuation(struct parser *p)
 {
     const char *q = p->at;
@@ -268,7 +268,7 @@ static titan_status escape(struct parser *p, bool multiline, struct buf *out)
     return put(p, out, &values[name - names], 1);
 }
 
-/* The closing quotes of a multi-line string; up to two more quotes belong to the text. */
+/* Reads the closing quotes of a multi-line string; up to two more quotes belong to the text. */
 static titan_status close_multiline(struct parser *p, char quote, struct buf *out, bool *ret_closed)
 {
     titan_assert(quote == '"' || quote == '\'');
@@ -286,7 +286,7 @@ static titan_status string_body(struct parser *p, char quote, bool multiline, st
 {
     titan_assert(quote == '"' || quote == '\'');
     int line = p->line, column = column_of(p) - (multiline ? 3 : 1);
-    if (multiline && at_newline(p)) /* directly behind the opening quotes: not part of the text */
+    if (multiline && at_newline(p)) /* directly after the opening quotes: not part of the text */
         take_newline(p);
     for (;;) {
         if (at_end(p) || (!multiline && at_newline(p)))
@@ -355,7 +355,7 @@ static titan_status parse_key_part(struct parser *p, struct key_part *part)
     return part->text ? TITAN_OK : no_memory(p);
 }
 
-/* a.b."c d": cleared by the caller whatever is returned. */
+/* Reads a.b."c d"; the caller clears key in every case. */
 static titan_status parse_key(struct parser *p, struct key *key)
 {
     titan_assert(key->count == 0);
@@ -402,7 +402,7 @@ static void drop_underscores(char *text)
     *to = '\0';
 }
 
-/* word without sign against 0x, 0o, 0b or decimal. Returns false when it is not an integer at all. */
+/* Parses a word without sign as 0x, 0o, 0b or decimal. False: the word is no integer. */
 static bool integer_of(const char *word, bool negative, int64_t *ret, bool *ret_range)
 {
     const char *digits = word + (*word == '+' || *word == '-');
@@ -525,8 +525,8 @@ static titan_status parse_array(struct parser *p, int depth, struct node *array)
     return TITAN_OK;
 }
 
-/* The table a dotted key's last part goes into: made on the way where missing. section: the table of the header (or the
- * inline table) the key stands in; only what it made itself may be extended. */
+/* Finds the table for a dotted key's last part, creating missing ones. section: the table of the header (or the inline
+ * table) that contains the key; only tables that it created itself may be extended. */
 static titan_status walk_dotted(struct parser *p, struct node *section, const struct key *key, struct node **ret)
 {
     titan_assert(key->count >= 1 && section->value.type == TOML_TABLE);
@@ -546,7 +546,7 @@ static titan_status walk_dotted(struct parser *p, struct node *section, const st
         } else if (next->value.type != TOML_TABLE) {
             return fail_at(p, part->line, part->column, "'%s' is already a value (line %d), not a table", part->text,
                            next->value.line);
-        } else if (next->origin == ORIGIN_IMPLICIT) { /* named only as a parent so far: this defines it */
+        } else if (next->origin == ORIGIN_IMPLICIT) { /* so far only a parent: this defines it */
             next->origin = ORIGIN_DOTTED;
             next->header_of = section;
         } else if (next->origin != ORIGIN_DOTTED || next->header_of != section) {
@@ -610,7 +610,7 @@ static titan_status parse_inline_table(struct parser *p, int depth, struct node 
     return TITAN_OK;
 }
 
-/* On failure *ret may hold what was built; the caller hangs it into the tree, which is freed as a whole. */
+/* On failure *ret may hold a partial value; the caller links it into the tree, which is freed as a whole. */
 static titan_status parse_value(struct parser *p, int depth, struct node **ret)
 {
     titan_assert(depth >= 0);
@@ -636,7 +636,7 @@ static titan_status parse_value(struct parser *p, int depth, struct node **ret)
     return parse_word(p, node);
 }
 
-/* One step down a [header]'s path: into a table, or into the last element of an array of tables. */
+/* Follows one part of a [header]'s path: into a table, or into the last element of an array of tables. */
 static titan_status walk_header(struct parser *p, struct node *table, const struct key_part *part, struct node **ret)
 {
     titan_assert(table->value.type == TOML_TABLE);
@@ -795,7 +795,7 @@ titan_status toml_parse_value(const char *text, const char *path, struct toml_va
     return TITAN_OK;
 }
 
-/* Depth is bounded by the parser: 32 levels of values below 32 parts of a header and 32 of a key at each level. */
+/* The parser bounds the depth: 32 levels of values below 32 parts of a header, and 32 of a key at each level. */
 void toml_free(struct toml_value *root)
 {
     while (root) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* toml.h - TOML 1.0 reader with line and column in every message, and nothing else: a tree to look values up in.
- * (Debian packages no C library for TOML.) Dates are not supported and refused by name. Hostile input is bounded: text
- * 1 MiB, depth 32, 65,536 nodes, 4,096 keys in one table. */
+/* toml.h - TOML 1.0 reader with line and column in every message; the result is a tree for look-ups. (Debian packages
+ * no C library for TOML.) Dates are refused by name. Hostile input is bounded: text 1 MiB, depth 32, 65,536 nodes,
+ * 4,096 keys per table. */
 #ifndef TITAN_BASE_TOML_H
 #define TITAN_BASE_TOML_H
 
@@ -27,10 +27,10 @@ struct toml_value {
     };
 };
 
-/* "path:line:col: what" in err. The tree is freed as a whole. */
+/* err gets "path:line:col: what". The tree is freed as a whole. */
 titan_status toml_parse(const char *text, size_t len, const char *path, struct toml_value **ret,
                         struct titan_error *err) TITAN_MUST_USE;
-/* One value as it stands right of '=' ("3", "[1,2]", "\"x\""); used by --set. */
+/* Parses one value as on the right of '=' ("3", "[1,2]", "\"x\""); for --set. */
 titan_status toml_parse_value(const char *text, const char *path, struct toml_value **ret,
                               struct titan_error *err) TITAN_MUST_USE;
 void toml_free(struct toml_value *root);

@@ -10,9 +10,10 @@
 
 /* 1288490189 -> "1.2 GiB". */
 char *format_bytes(uint64_t bytes, char text[UNITS_TEXT]);
-/* 17179869184 -> "16GiB", 1537 -> "1537B": exactly, as units_parse_bytes() reads it. */
+/* 17179869184 -> "16GiB", 1537 -> "1537B": exact, and readable by units_parse_bytes(). */
 char *format_exact_bytes(uint64_t bytes, char text[UNITS_TEXT]);
-/* "16GiB", "1.5 GiB", "512MiB": a number and one of B, KiB, ... EiB. False: it is not that, or 2^63 and more. */
+/* "16GiB", "1.5 GiB", "512MiB": a number and one of B, KiB, ... EiB. False: the text has another form, or is 2^63 or
+ * more. */
 bool units_parse_bytes(const char *text, uint64_t *ret);
 /* 200.4 -> "3m 20s"; 0.0123 -> "12 ms"; 93784 -> "1d 2h". Negative or not finite -> "-". */
 char *format_duration(double seconds, char text[UNITS_TEXT]);

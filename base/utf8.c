@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-/* Length of the valid sequence at p, 0 when there is none. */
+/* Length of the valid sequence at p; 0: none. */
 static size_t sequence(const unsigned char *p, size_t len)
 {
     titan_assert(len > 0);
@@ -18,7 +18,7 @@ static size_t sequence(const unsigned char *p, size_t len)
     for (size_t i = 1; i < n; i++)
         if ((p[i] & 0xc0) != 0x80)
             return 0;
-    /* The second byte's range rules out overlong forms, surrogates and what lies above U+10FFFF. */
+    /* The range of the second byte excludes overlong forms, surrogates and code points above U+10FFFF. */
     if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) || (p[0] == 0xf0 && p[1] < 0x90) ||
         (p[0] == 0xf4 && p[1] > 0x8f))
         return 0;
@@ -29,7 +29,7 @@ size_t utf8_check(const char *text, size_t len)
 {
     const unsigned char *p = (const unsigned char *)text;
     for (size_t i = 0; i < len;) {
-        uint64_t eight; /* most text is ASCII, which goes by words */
+        uint64_t eight; /* most text is ASCII, checked word by word */
         for (; len - i >= sizeof(eight); i += sizeof(eight)) {
             memcpy(&eight, p + i, sizeof(eight));
             if (eight & UINT64_C(0x8080808080808080))
@@ -61,7 +61,7 @@ static bool is_unfit(uint32_t code)
     return false;
 }
 
-/* The character at p and its bytes; U+FFFD where it is none. */
+/* The character at p and its length; U+FFFD for an invalid one. */
 static uint32_t code_at(const unsigned char *p, size_t len, size_t *ret_bytes)
 {
     const size_t n = len > 0 ? sequence(p, len) : 0;
@@ -74,7 +74,7 @@ static uint32_t code_at(const unsigned char *p, size_t len, size_t *ret_bytes)
     return code;
 }
 
-/* Arrows, signs and emoji: what U+200D makes one picture of. */
+/* Arrows, signs and emoji, which U+200D joins to one picture. */
 static bool is_picture(uint32_t code)
 {
     return (code >= 0x2190 && code <= 0x2bff) || (code >= 0x1f000 && code <= 0x1faff);
@@ -82,7 +82,7 @@ static bool is_picture(uint32_t code)
 
 enum { JOINER = 0x200d, AS_PICTURE = 0xfe0f };
 
-/* Is the character at p unfit? *before: the one in front of it, 0 = none; becomes this one. */
+/* Is the character at p unfit? *before: the previous one, 0 = none; becomes this one. */
 static bool unfit_at(const unsigned char *p, size_t len, uint32_t *before, size_t *ret_bytes)
 {
     const uint32_t code = code_at(p, len, ret_bytes), last = *before;

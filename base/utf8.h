@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* utf8.h - UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing above U+10FFFF; and what of it may be shown. */
+/* utf8.h - UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing above U+10FFFF; and characters fit for
+ * display. */
 #ifndef TITAN_BASE_UTF8_H
 #define TITAN_BASE_UTF8_H
 
@@ -7,17 +8,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Offset of the first byte that is not valid UTF-8; len when all is. */
+/* Offset of the first invalid byte; len when all bytes are valid. */
 size_t utf8_check(const char *text, size_t len);
-/* Offset of the first character that no name and no line of text may have: control characters, and those that are not
- * seen but change how the rest is shown (marks of direction, joiners but for U+200D between two pictures, separators of
- * lines, tags); len: there is none. Bytes that are no UTF-8 are passed over. */
+/* Offset of the first character that names and lines of text must not contain; len: none. These are control characters,
+ * and invisible characters that change the display of others (direction marks, joiners except U+200D between two
+ * pictures, line separators, tags). Invalid bytes are skipped. */
 size_t text_unfit(const char *text, size_t len);
-/* Put one in the place of each such character; the text grows shorter where it had several bytes. */
+/* Replaces each such character by `one`; multi-byte characters shorten the text. */
 void text_fit(char *text, char one);
-/* Nothing but spaces, and not empty. */
+/* True for a non-empty text of spaces alone. */
 bool text_blank(const char *text);
-/* Write a code point (not a surrogate, at most 0x10ffff); returns the number of bytes. */
+/* Writes a code point (not a surrogate, at most 0x10ffff); returns the number of bytes. */
 size_t utf8_encode(uint32_t code, char out[4]);
 
 #endif

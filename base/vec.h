@@ -14,14 +14,14 @@
 
 #include "base/error.h"
 
-/* Behind the macros: the array with room for at least `need` entries of `size` bytes, NULL = out of memory. *cap is set
- * on success; it does not pass `cap_max`. */
+/* Implements the macros: the array with room for at least `need` entries of `size` bytes; NULL = out of memory. *cap is
+ * set on success and never exceeds `cap_max`. */
 void *vec_grow(void *array, size_t *cap, size_t need, size_t size, size_t cap_max) __attribute__((warn_unused_result));
 
 /* The largest value of an integer expression's type. */
 #define VEC_TYPE_MAX(x) ((__typeof__(x))-1 > 0 ? (size_t)(__typeof__(x))-1 : ((size_t)1 << (8 * sizeof(x) - 1)) - 1)
 
-/* Makes room for `need` entries in all. */
+/* Makes room for a total of `need` entries. */
 #define VEC_RESERVE(array, cap, need)                                                                                  \
     ({                                                                                                                 \
         size_t cap_ = (size_t)(cap), need_ = (size_t)(need);                                                           \
@@ -54,13 +54,13 @@ void *vec_grow(void *array, size_t *cap, size_t need, size_t size, size_t cap_ma
         room_;                                                                                                         \
     })
 
-/* The same for a caller that cannot go on without memory: the process ends with the line of the call. */
+/* For callers that cannot continue without memory: the process ends with the line of the call. */
 #define VEC_MUST(done) ((void)((done) || (titan_bug("out of memory"), false)))
 #define VEC_MUST_RESERVE(array, cap, need) VEC_MUST(VEC_RESERVE(array, cap, need))
 #define VEC_MUST_PUSH(array, n, cap, ...) VEC_MUST(VEC_PUSH(array, n, cap, __VA_ARGS__))
 #define VEC_MUST_INSERT(array, n, cap, at, ...) VEC_MUST(VEC_INSERT(array, n, cap, at, __VA_ARGS__))
 
-/* Removes entry `at`; those behind it move up. */
+/* Removes entry `at`; later entries move down by one. */
 #define VEC_REMOVE(array, n, at)                                                                                       \
     ({                                                                                                                 \
         const size_t at_ = (size_t)(at);                                                                               \

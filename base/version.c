@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/version.h"
 
-/* A program is linked with one that has the commit (Makefile), so that a commit relinks three programs and not all. */
+/* A program links another definition with the commit (Makefile), so that a new commit relinks only three programs. */
 __attribute__((weak)) const char titan_version[] = TITAN_VERSION;

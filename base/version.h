@@ -5,7 +5,7 @@
 
 #define TITAN_VERSION "0.1.0"
 
-/* "0.1.0 (1a2b3c4d5e6f)", with the commit where the build had git at hand and for the three programs only; else
+/* "0.1.0 (1a2b3c4d5e6f)": the commit is present in the three programs if git was available to the build; else
  * TITAN_VERSION. Two builds of one version differ here. */
 extern const char titan_version[];
 
