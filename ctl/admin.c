@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* admin.c - titanctl admin: the job store's backup, its return, and whether it is sound; what nodes lack. */
+/* admin.c - titanctl admin: backs up, restores and verifies the job store; finds what nodes lack. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +39,7 @@ struct receiving {
     int fd;
     uint64_t bytes, total;
     const char *path;
-    struct buf signature; /* empty = none has come */
+    struct buf signature; /* empty = not yet received */
     struct titan_error err;
 };
 
@@ -87,7 +87,7 @@ static titan_status receive(struct ctl *ctl, struct receiving *r, struct titan_e
     return fsync(r->fd) == 0 ? TITAN_OK : titan_fail_errno(err, "'%s'", r->path);
 }
 
-/* s: NULL = it is no backup, but a store. */
+/* s: NULL = the file is a store, not a backup. */
 static void print_report(struct ctl *ctl, const char *path, const struct backup_report *r, const struct signature *s)
 {
     char head[EVENT_HEAD_TEXT];
@@ -130,7 +130,7 @@ static void print_report(struct ctl *ctl, const char *path, const struct backup_
     (void)output_line(&text);
 }
 
-/* Is the file, received whole, what the server has signed? A server of an older Titan signs none. */
+/* Does the completely received file match the server's signature? Servers of older Titans send none. */
 static titan_status check_received(struct receiving *r, struct signature *ret, struct titan_error *err)
 {
     struct signature is;
@@ -148,7 +148,7 @@ static titan_status check_received(struct receiving *r, struct signature *ret, s
                : titan_fail(err, TITAN_EIO, "'%s' is not what the server has signed", r->path);
 }
 
-/* The signature is there before the backup: there is none without. */
+/* Puts the signature in place before the backup, so that no backup lacks its signature. */
 static titan_status put_in_place(struct receiving *r, int at, const char *part, const char *name,
                                  struct titan_error *err)
 {
@@ -169,8 +169,8 @@ static titan_status put_in_place(struct receiving *r, int at, const char *part, 
     return TITAN_OK;
 }
 
-/* Under another name until it is whole, durable and known to be sound. at: the open folder of path. The folder may be
- * of a user that puts links into it: what is written and renamed is found by descriptors. */
+/* Writes under another name until the file is whole, durable and verified. at: the open folder of path. Another user
+ * may put links into the folder, so files are written and renamed through descriptors. */
 static titan_status run_backup(struct ctl *ctl, int at, const char *path, struct titan_error *err)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -200,7 +200,7 @@ static titan_status run_backup(struct ctl *ctl, int at, const char *path, struct
     return TITAN_OK;
 }
 
-/* "titan-20261123T021500Z.db": their order by name is that in time. */
+/* "titan-20261123T021500Z.db": name order is time order. */
 static int is_backup(const struct dirent *e)
 {
     size_t len = strlen(e->d_name);
@@ -216,7 +216,7 @@ static titan_status remove_backup(int at, const char *name, struct titan_error *
     return TITAN_OK;
 }
 
-/* One more in the folder, named by the time; then the oldest beyond keep go. */
+/* Adds a backup to the folder, named by the time; then deletes the oldest beyond keep. */
 static titan_status run_backup_kept(struct ctl *ctl, int at, const char *dir, int64_t keep, struct titan_error *err)
 {
     titan_assert(keep > 0);
@@ -254,9 +254,8 @@ static titan_status run_backups(struct ctl *ctl, const char *path, int64_t keep,
 
 /* --- folders ------------------------------------------------------------------------------------------------------ */
 
-/* A folder that is missing is made when the one it is to be in is there; what is there already is left as it is. Where
- * a folder above is another user's, its name may lead elsewhere by now: what is given away is the new folder and no
- * other. */
+/* Creates a missing folder if its parent exists; an existing one stays as it is. Another user's parent may meanwhile
+ * lead elsewhere: only the new folder changes its owner. */
 static titan_status make_folder(const char *path, mode_t mode, struct titan_error *err)
 {
     struct passwd *user = getpwnam("titan");
@@ -284,7 +283,7 @@ static titan_status make_folder(const char *path, mode_t mode, struct titan_erro
 
 /* --- verify, restore ---------------------------------------------------------------------------------------------- */
 
-/* N:HASH, or a file with such texts: at the start of a line, or behind head= as the daemon's log has them. */
+/* given: N:HASH, or a file with such texts: at the start of a line, or after head= as in the daemon's log. */
 static titan_status load_heads(const char *given, struct event_head **ret, size_t *ret_n, struct titan_error *err)
 {
     const char *end = NULL;
@@ -308,7 +307,7 @@ static titan_status load_heads(const char *given, struct event_head **ret, size_
     return *ret_n ? TITAN_OK : titan_fail(err, TITAN_EINVAL, "--head: no line of '%s' has a head, N:HASH", given);
 }
 
-/* A state directory stands for the store in it; a file is a backup, and has a signature. */
+/* A state directory stands for its store; a file is a backup and has a signature. */
 static titan_status run_verify(struct ctl *ctl, const struct args *args, const char *given, struct titan_error *err)
 {
     char path[PATH_MAX];
@@ -354,7 +353,7 @@ static void print_restored(struct ctl *ctl, const struct restore_report *r)
     (void)output_line(&text);
 }
 
-/* A state directory that is missing is made, for the user that the package runs the coordinator as. */
+/* Opens the state directory. A missing one is created for the coordinator's packaged user. */
 static titan_status open_state_dir(const char *dir, int *ret_fd, struct titan_error *err)
 {
     struct stat st;
@@ -365,7 +364,7 @@ static titan_status open_state_dir(const char *dir, int *ret_fd, struct titan_er
     return *ret_fd >= 0 ? TITAN_OK : titan_fail_errno(err, "'%s'", dir);
 }
 
-/* The bytes of an open file, into a new one in the directory; name takes its name. */
+/* Copies an open file into a new one in the directory; name gets its name. */
 static titan_status take_in(int from, int at, char name[PATH_MAX], int *ret_fd, struct titan_error *err)
 {
     titan_assert(from >= 0 && at >= 0);
@@ -381,7 +380,8 @@ static titan_status take_in(int from, int at, char name[PATH_MAX], int *ret_fd, 
     return TITAN_OK;
 }
 
-/* Root becomes the owner of the directory, for good: it belongs to that user, which may put links into it meanwhile. */
+/* Drops root's rights permanently and runs as the directory's owner: the owner may put links into the directory at any
+ * time. */
 static titan_status become_owner(const struct stat *dir, const char *name, struct titan_error *err)
 {
     if (setgroups(0, NULL) != 0 || setresgid(dir->st_gid, dir->st_gid, dir->st_gid) != 0 ||
@@ -413,8 +413,8 @@ static titan_status restore_locked(const char *backup, const char *dir, int at, 
     return status;
 }
 
-/* What is checked and restored are the bytes that were copied, whatever becomes of the backup's name meanwhile: it may
- * be readable for root alone, or lie where others write. */
+/* Verifies and restores copied bytes, whatever happens to the backup's name meanwhile. The backup may be readable for
+ * root alone, or in a folder that others write to. */
 static titan_status restore_copy(const struct signed_backup *b, int from, const char *dir, int at, int64_t above,
                                  struct restore_report *ret, struct titan_error *err)
 {
@@ -448,7 +448,7 @@ static titan_status run_restore(struct ctl *ctl, const struct args *args, const 
                          "the directory of the titand that is to run on it: /var/lib/titan-coordinator under systemd");
         return TITAN_EINVAL;
     }
-    TRY(file_open_regular(AT_FDCWD, backup, 0, &from, err)); /* before a directory is made for it */
+    TRY(file_open_regular(AT_FDCWD, backup, 0, &from, err)); /* before its directory is created */
     TRY(refuse_store(backup, err));
     TRY(signed_load(args, backup, &b, err));
     TRY(open_state_dir(dir, &at, err));
@@ -464,7 +464,7 @@ static titan_status run_restore(struct ctl *ctl, const struct args *args, const 
 
 /* --- check -------------------------------------------------------------------------------------------------------- */
 
-/* Exit code 7 when something is wrong: as for a job, there is a place where it could not run. */
+/* Exit code 7 for a fault: as for a job, a place is unusable. */
 static titan_status run_check(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     Titan__V1__CheckNodesRequest request = TITAN__V1__CHECK_NODES_REQUEST__INIT;
@@ -506,8 +506,8 @@ static const struct toml_value *key_of(const struct toml_value *root, const char
     return table && table->type == TOML_TABLE ? toml_get(table, key) : NULL;
 }
 
-/* What a configuration file has its daemon write to, besides its state: lines of the mode of a folder to be made, and
- * its path. */
+/* Lists the folders that a configuration file lets its daemon write to, besides its state. A line has the mode of a
+ * folder to create, and its path. */
 static titan_status config_paths(const char *file, struct buf *out, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -517,7 +517,7 @@ static titan_status config_paths(const char *file, struct buf *out, struct titan
     const struct toml_value *storage = status == TITAN_OK ? toml_get(root, "storage") : NULL;
     const struct toml_value *spawnd = status == TITAN_OK ? key_of(root, "agent", "spawnd") : NULL;
     const struct toml_value *as_users = status == TITAN_OK ? key_of(root, "coordinator", "jobs_as_users") : NULL;
-    /* Users get to the folders of jobs, and with titan-spawnd they make those of checkpoints. */
+    /* Users reach the folders of jobs; with titan-spawnd they also create checkpoint folders. */
     const bool users = (spawnd && spawnd->type == TOML_STRING && spawnd->string[0]) ||
                        (as_users && as_users->type == TOML_BOOL && as_users->boolean);
     const struct {
@@ -539,13 +539,13 @@ static titan_status config_paths(const char *file, struct buf *out, struct titan
     return status;
 }
 
-/* The unit may write what its configuration names, once that is mounted. */
+/* Gives the unit write access to the configured folders, which it has once they are mounted. */
 static titan_status fix_unit(const char *unit, const char *config, bool *ret_changed, struct titan_error *err)
 {
     char dir[128], path[160];
     _cleanup_(buf_free) struct buf paths = BUF_INIT, text = BUF_INIT, have = BUF_INIT;
     if (access(config, F_OK) != 0)
-        return TITAN_OK; /* another machine's */
+        return TITAN_OK; /* of another machine */
     TRY(config_paths(config, &paths, err));
     buf_printf(&text, "# Written by titanctl admin check --fix from %s.\n", config);
     char *rest = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* audit.c - titanctl audit: the calls that changed something, and those that were refused. */
+/* audit.c - titanctl audit: successful changes and refused calls. */
 #include <stdio.h>
 
 #include "base/cleanup.h"

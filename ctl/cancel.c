@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cancel.c - titanctl cancel: ask jobs to stop. */
+/* cancel.c - titanctl cancel: asks jobs to stop. */
 #include <stdio.h>
 
 #include "base/cleanup.h"
@@ -17,8 +17,8 @@ struct cancelling {
     struct jobs jobs;
     bool searched;
     uint32_t grace_ms;
-    size_t cancelled; /* of the jobs: their ids come first then */
-    size_t others;    /* jobs of other users */
+    size_t cancelled; /* of the jobs; their ids come first */
+    size_t others;    /* number of other users' jobs */
 };
 
 static void print_one(const struct ctl *ctl, uint64_t id, Titan__V1__JobState state, const char *reason)
@@ -39,7 +39,7 @@ static void print_one(const struct ctl *ctl, uint64_t id, Titan__V1__JobState st
     (void)output_line(&text);
 }
 
-/* Is there a checkpoint of the step it has ended at? */
+/* Does a checkpoint of its last step exist? */
 static titan_status check_saved(struct ctl *ctl, const Titan__V1__Job *job, struct titan_error *err)
 {
     Titan__V1__ListCheckpointsRequest request = TITAN__V1__LIST_CHECKPOINTS_REQUEST__INIT;
@@ -65,7 +65,7 @@ static titan_status await_end(void *data, size_t i, struct titan_error *err)
     return args_has(c->args, "checkpoint") ? check_saved(c->ctl, end->job, err) : TITAN_OK;
 }
 
-/* Where they were searched for, one that has ended meanwhile, or is another user's, is passed over. */
+/* Searched jobs that have ended meanwhile, or belong to another user, are skipped. */
 static titan_status cancel_one(void *data, size_t i, struct titan_error *err)
 {
     struct cancelling *c = data;

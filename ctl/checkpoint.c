@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint.c - titanctl checkpoint: have running jobs write one now. */
+/* checkpoint.c - titanctl checkpoint: requests a checkpoint of running jobs now. */
 #include "base/cleanup.h"
 #include "ctl/client.h"
 #include "ctl/command.h"

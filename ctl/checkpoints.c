@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoints.c - titanctl checkpoints: what a job can be continued from. */
+/* checkpoints.c - titanctl checkpoints: checkpoints from which a job can continue. */
 #include <stdio.h>
 #include <string.h>
 
@@ -45,7 +45,7 @@ static titan_status list(struct ctl *ctl, const struct args *args, struct titan_
     return TITAN_OK;
 }
 
-/* The folder that a job's newest checkpoint is in. */
+/* Finds the folder of a job's newest checkpoint. */
 static titan_status folder_of(struct ctl *ctl, char *word, char out[PATH_MAX], struct titan_error *err)
 {
     if (strspn(word, "0123456789") != strlen(word)) {
@@ -67,7 +67,7 @@ static titan_status verify(struct ctl *ctl, const struct args *args, struct tita
     int64_t step;
     TRY(args_int(args, "step", 0, INT64_MAX, -1, &step, err));
     char *word = args->words[1], of_step[64];
-    if (step >= 0 && strspn(word, "0123456789") == strlen(word)) { /* the job is asked where it is */
+    if (step >= 0 && strspn(word, "0123456789") == strlen(word)) { /* ask the server for the job's folder */
         (void)snprintf(of_step, sizeof(of_step), "%.32s@%lld", word, (long long)step);
         word = of_step;
         step = -1;

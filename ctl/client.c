@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client.c - see client.h. */
 #include "ctl/client.h"
 
 #include <errno.h>
@@ -23,7 +22,7 @@
 
 #define SYSTEM_SOCKET "/run/titan/titan.sock"
 
-/* Where a titand that was told nothing else serves: as this user, under systemd, as root. */
+/* Finds the socket of a titand with default settings: as this user, under systemd, as root. */
 static const char *find_socket(char *own, size_t cap)
 {
     titan_assert(cap > 0);
@@ -94,7 +93,7 @@ titan_status ctl_load_token(const char *file, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* The user that a socket, or the innermost folder of it that can be seen, belongs to. */
+/* Names the owner of a socket, or of its innermost visible folder. */
 static void owner_of(const char *path, char *out, size_t cap)
 {
     titan_assert(cap > 0);
@@ -113,7 +112,7 @@ static void owner_of(const char *path, char *out, size_t cap)
         (void)snprintf(out, cap, "uid %u", (unsigned)st.st_uid);
 }
 
-/* Is a process there that takes connections, whether it answers or not? If not, errno says why. */
+/* Does a process accept connections there, answering or not? If not, errno has the reason. */
 static bool listens(const char *path)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
@@ -138,7 +137,7 @@ void ctl_unreachable_hint(const char *server, struct titan_error *err)
         titan_fail(err, TITAN_EPERM, "not permitted to use the daemon of %s at %s", owner, server);
     } else if (local && listens(server + 5)) {
         titan_error_hint(err, "a process listens there: it is stopped, or has no time");
-    } else if (local) { /* without options the one finds the other */
+    } else if (local) { /* without options both use the same default */
         titan_error_hint(err, "start one with: titand dev; one with --state-dir DIR is at unix:DIR/titan.sock: name it "
                               "with --server or TITAN_SERVER");
     } else {
@@ -146,8 +145,8 @@ void ctl_unreachable_hint(const char *server, struct titan_error *err)
     }
 }
 
-/* A call was not answered: wait once for a daemon that was started the moment before ("titand dev &" in a script), then
- * connect anew. False: nothing else can be expected. */
+/* After an unanswered call: waits once for a daemon started just before ("titand dev &" in a script), then reconnects.
+ * False: waiting is useless. */
 static bool daemon_came(struct ctl *ctl, const struct titan_error *err)
 {
     const struct timespec pause = {.tv_nsec = 10000000};
@@ -167,7 +166,7 @@ static bool daemon_came(struct ctl *ctl, const struct titan_error *err)
     return true;
 }
 
-/* Of several addresses: which ones did not answer, once. */
+/* Reports once which addresses of a list did not answer. */
 static void report_passed(struct ctl *ctl)
 {
     const char *passed = rpc_channel_passed(ctl->channel);
@@ -176,7 +175,7 @@ static void report_passed(struct ctl *ctl)
     ctl->passed_reported |= *passed != '\0';
 }
 
-/* "SubmitRequest.name has ...": the field is called by its option, where the command has one. */
+/* "SubmitRequest.name has ...": replaces a field's name by its option, if the command has one. */
 static void name_option(const struct command *command, struct titan_error *err)
 {
     static const char requests[] = "Request.";
@@ -214,7 +213,7 @@ titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage 
     } while (daemon_came(ctl, err));
     name_option(ctl->command, err);
     ctl_unreachable_hint(ctl->server, err);
-    return err->status; /* the hint's: it may know better */
+    return err->status; /* the hint may have changed the status */
 }
 
 titan_status ctl_stream(struct ctl *ctl, const char *path, const ProtobufCMessage *request,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* command.c - the table of commands, in the order help lists them. */
+/* command.c - the table of commands, in the order of help. */
 #include "ctl/command.h"
 
 static const struct command *const commands[] = {

@@ -5,7 +5,7 @@
 
 #include "base/options.h"
 
-/* Commands get a struct ctl (client.h); the exit code comes from the status they return. */
+/* Commands get a struct ctl (client.h); the returned status determines the exit code. */
 extern const struct command_table titanctl;
 
 extern const struct command command_submit, command_resume, command_run, command_status, command_show, command_list,
@@ -15,7 +15,7 @@ extern const struct command command_submit, command_resume, command_run, command
     command_checkpoints, command_eval, command_generate, command_convert, command_data, command_plan, command_admin,
     command_audit, command_token, command_version, command_help, command_completion;
 
-/* The program without its process: parse, run, print the error; returns the exit code. */
+/* The program without its process: parses, runs, prints the error; returns the exit code. */
 int ctl_main(int argc, char **argv);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compare.c - titanctl compare: what differs between two jobs, in their run files and in their losses. */
+/* compare.c - titanctl compare: differences between two jobs, in run files and in losses. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ struct point {
     double loss, tokens_per_second, step_ms;
 };
 
-/* A job as the server has it. */
+/* One of the two jobs, as the server has it. */
 struct side {
     uint64_t job;
     struct recipe recipe;
@@ -30,7 +30,7 @@ struct side {
     size_t n, cap;
 };
 
-/* Both at a step that both have. */
+/* The points of both jobs at a common step. */
 struct pair {
     uint64_t step;
     double loss[2];
@@ -38,15 +38,15 @@ struct pair {
 
 struct comparison {
     struct side side[2];
-    struct buf changes; /* keys that differ, a line each */
+    struct buf changes; /* differing keys, one per line */
     struct pair *pairs;
     size_t n;
-    size_t first;      /* where losses differ; n: nowhere, as for the others */
-    size_t largest;    /* where they differ most, of those that are finite */
-    size_t not_finite; /* the first where one is not */
+    size_t first;      /* index of the first different loss; n: none, also for the next two */
+    size_t largest;    /* index of the largest finite difference */
+    size_t not_finite; /* index of the first non-finite loss */
 };
 
-/* A step that was trained again counts as it was trained last. */
+/* Keeps the last training of a repeated step. */
 static bool add_point(const ProtobufCMessage *message, void *data)
 {
     const Titan__V1__MetricPoint *p = (const Titan__V1__MetricPoint *)message;
@@ -116,7 +116,7 @@ static titan_status match(struct comparison *c, struct titan_error *err)
 
 /* --- output ------------------------------------------------------------------------------------------------------- */
 
-/* Tokens over time of its last steps, so that a slow start does not count. */
+/* Tokens per time over its last steps, without a slow start. */
 static double usual_rate(const struct side *s)
 {
     double tokens = 0, ms = 0;
@@ -137,7 +137,7 @@ static void print_losses(const struct comparison *c, struct buf *out)
 
     buf_printf(out, "\n%10s %14s %14s %12s\n", "step", "loss", "", "");
     buf_printf(out, "%10s %10s%4llu %10s%4llu %12s\n", "", "job ", a, "job ", b, "difference");
-    for (size_t i = 0; i < MIN(c->n, (size_t)ROWS); i++) { /* the first, the last, and some between */
+    for (size_t i = 0; i < MIN(c->n, (size_t)ROWS); i++) { /* the first, the last, and some in between */
         const struct pair *p = &c->pairs[c->n <= ROWS ? i : i * (c->n - 1) / (ROWS - 1)];
         buf_printf(out, "%10llu %14.6f %14.6f ", (unsigned long long)p->step, p->loss[0], p->loss[1]);
         if (isfinite(distance(p)))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* completion.c - completion of commands, options and what they are about: `titanctl completion bash` prints the shell's
- * part, which asks `titanctl __complete WORD...` for every key pressed. */
+/* completion.c - completion of commands, options and their values. `titanctl completion bash` prints the shell's part,
+ * which calls `titanctl __complete WORD...` at every key. */
 #include "ctl/completion.h"
 
 #include <stdio.h>
@@ -15,8 +15,8 @@ static const char *const shells[] = {"bash", "zsh", "fish", NULL};
 /* --- candidates --------------------------------------------------------------------------------------------------- */
 
 struct completion {
-    struct args args; /* what stands in front of the word: the command, options with their values */
-    const char *word; /* as far as it is typed */
+    struct args args; /* parsed from the words before: the command, options with their values */
+    const char *word; /* the part typed so far */
 };
 
 static void offer(const struct completion *c, const char *candidate)
@@ -49,7 +49,7 @@ static void offer_options(const struct completion *c, const struct option_spec *
     }
 }
 
-/* From the server that the line names. Without an answer nothing is offered, and no error is shown. */
+/* Offers jobs of the line's server. An unanswered call offers nothing and shows no error. */
 static void offer_jobs(const struct completion *c)
 {
     struct ctl ctl = {.channel = NULL};
@@ -89,7 +89,7 @@ static void offer_words(const struct completion *c, enum word word)
     case WORD_NONE:
         return;
     case WORD_FILE:
-        (void)puts(":files"); /* the shell knows how */
+        (void)puts(":files"); /* the shell completes files itself */
         return;
     case WORD_JOB:
         offer_jobs(c);
@@ -133,7 +133,7 @@ static const struct option_spec *find_option(const struct args *args, const char
     return own ? own : find_in(titanctl.options, word);
 }
 
-/* A value that bash has taken apart, as it does at '=' and ':': "--state" "=" "RUN", "unix" ":" "/run/x". */
+/* A value split by bash at '=' and ':': "--state" "=" "RUN", "unix" ":" "/run/x". */
 static bool is_break(const char *word)
 {
     return strcmp(word, "=") == 0 || strcmp(word, ":") == 0;
@@ -143,13 +143,13 @@ void completion_print(int n, char **words)
 {
     titan_assert(n >= 0);
     struct completion c = {.word = n > 0 ? words[n - 1] : ""};
-    const struct option_spec *open = NULL; /* waits for its value */
-    bool literal = false;                  /* behind "--" */
+    const struct option_spec *open = NULL; /* option without its value yet */
+    bool literal = false;                  /* after "--" */
     for (int i = 0; i < n - 1; i++) {
         char *word = words[i];
         if (is_break(word)) {
             if (word[0] == ':' && i + 1 < n - 1)
-                i++; /* the rest of a value */
+                i++; /* the rest of a split value */
         } else if (open) {
             if (c.args.n_given < OPTIONS_GIVEN_MAX)
                 c.args.given[c.args.n_given++] = (struct given){open, word};
@@ -160,7 +160,7 @@ void completion_print(int n, char **words)
             const bool attached = word[1] == '-' ? strchr(word, '=') != NULL : word[2] != '\0';
             open = spec && spec->value && !attached ? spec : NULL;
         } else if (!c.args.command && !(c.args.command = command_find(&titanctl, word))) {
-            return; /* there is no such command */
+            return; /* no such command */
         }
     }
     if (n > 0 && is_break(c.word))

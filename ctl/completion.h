@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* completion.h - what a shell offers for the word that is being typed. */
+/* completion.h - shell completion for the word that is being typed. */
 #ifndef TITAN_CTL_COMPLETION_H
 #define TITAN_CTL_COMPLETION_H
 
 #include "ctl/command.h"
 
-/* `titanctl __complete WORD...`: candidates for the last word, one a line; ":files" alone leaves it to the shell. The
- * words in front of it are those of the line, without the program's name. */
+/* `titanctl __complete WORD...`: prints candidates for the last word, one per line; ":files" alone leaves completion to
+ * the shell. The earlier words are those of the line, without the program's name. */
 void completion_print(int n, char **words);
-/* The shell's part. */
+/* Appends the completion script of the shell. */
 void completion_bash(struct buf *out);
 void completion_zsh(struct buf *out);
 void completion_fish(struct buf *out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convert.c - titanctl convert: a checkpoint as a Hugging Face directory, and the other way round. */
+/* convert.c - titanctl convert: a checkpoint to a Hugging Face directory, and back. */
 #include "ctl/worker_tool.h"
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)

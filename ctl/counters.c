@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* counters.c - titanctl counters: what the coordinator has counted since it started. */
+/* counters.c - titanctl counters: the coordinator's counts since its start. */
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "ctl/client.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctl.c - titanctl but for its process: parse, run the command, say what went wrong. */
+/* ctl.c - titanctl without its process: parses, runs the command, reports the error. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +70,7 @@ int ctl_main(int argc, char **argv)
 {
     struct titan_error err = {.status = TITAN_OK};
     log_set_level(LOG_LEVEL_ERROR);
-    if (argc > 1 && strcmp(argv[1], "__complete") == 0) { /* the shell's; neither in help nor in the manual */
+    if (argc > 1 && strcmp(argv[1], "__complete") == 0) { /* for the shell; in neither help nor manual */
         completion_print(argc - 2, argv + 2);
         return 0;
     }
@@ -79,7 +79,7 @@ int ctl_main(int argc, char **argv)
     if (status != TITAN_OK && !(status == TITAN_ECANCELLED && ctl_interrupted))
         outcome_print(&err);
     if (status == TITAN_OK && !standard_streams_flush("titanctl"))
-        return 1; /* what was asked for has not been written */
-    /* A file that is not there is bad input; "not found" is for jobs, nodes and checkpoints. */
+        return 1; /* part of the output was not written */
+    /* A missing file is bad input; "not found" is for jobs, nodes and checkpoints. */
     return titan_status_exit(status == TITAN_ENOTFOUND && err.sys_errno ? TITAN_EINVAL : status);
 }

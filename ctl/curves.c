@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* curves.c - see curves.h.
  *
- * When all ranges are in use, each two neighbours become one and the stride doubles: no number of steps has to be known
- * ahead, and each point is looked at once. */
+ * When all ranges are in use, each pair of neighbours is merged and the stride doubles. The number of steps need not be
+ * known ahead, and each point is processed once. */
 #include "ctl/curves.h"
 
 #include <math.h>
@@ -107,10 +107,10 @@ void curves_add(struct curves *c, const Titan__V1__MetricPoint *p)
     titan_assert(c->ranges && c->n <= CURVES_RANGES);
     if (c->n && p->step <= c->ranges[c->n - 1].last_step && p->epoch <= c->epoch)
         return;
-    while (c->n && c->ranges[c->n - 1].step >= p->step) /* trained again: the others were lost with their epoch */
+    while (c->n && c->ranges[c->n - 1].step >= p->step) /* trained again: later ranges were lost with their epoch */
         c->n--;
     struct curves_range *last = c->n ? &c->ranges[c->n - 1] : NULL;
-    if (last) /* what it has behind this step stays in its values */
+    if (last) /* later steps stay in its values */
         last->last_step = MIN(last->last_step, p->step - 1);
     c->epoch = p->epoch;
     if (!last || last->step / c->stride != p->step / c->stride) {
@@ -173,7 +173,7 @@ size_t curves_slowest(const struct curves *c, size_t most, uint32_t *ret)
     return n;
 }
 
-/* Six digits are more than a picture shows, and a third of what a double takes. */
+/* Six digits: more than a chart shows, and a third of a full double. */
 static void put_number(struct json_writer *w, bool there, double value)
 {
     char text[32];

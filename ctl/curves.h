@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* curves.h - the metrics of a job, however many steps it has, in a bounded number of ranges of steps: of each the
- * least, the largest and the mean value; and which ranks were the slowest. */
+/* curves.h - the metrics of a job in a bounded number of step ranges, however many steps it has. Each range has the
+ * least, the largest and the mean value. Also finds the slowest ranks. */
 #ifndef TITAN_CTL_CURVES_H
 #define TITAN_CTL_CURVES_H
 
@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "titan/v1/titan.pb-c.h"
 
-/* Number, name, whether a metric point p has it, its value. */
+/* Number, name, condition under which metric point p has the value, the value. */
 #define CURVES_TABLE                                                                                                   \
     X(LOSS, loss, true, p->loss)                                                                                       \
     X(GRAD_NORM, grad_norm, true, p->grad_norm)                                                                        \
@@ -40,39 +40,39 @@ enum {
     CURVES_TABLE
 #undef X
         CURVES_N,
-    CURVES_RANGES = 2048, /* most of them */
-    CURVES_RANKS = 1024,  /* what ranks above are slow at is counted for none */
+    CURVES_RANGES = 2048, /* most ranges */
+    CURVES_RANKS = 1024,  /* higher ranks are not counted as slowest */
 };
 
 struct curves_values {
-    double min, max, sum; /* of the finite ones */
-    uint32_t n, bad;      /* how many are finite, and how many are not */
+    double min, max, sum; /* over finite values */
+    uint32_t n, bad;      /* numbers of finite and of other values */
 };
 
 struct curves_range {
-    uint64_t step, last_step; /* of what is in it */
-    int64_t at_ms;            /* of its first step */
+    uint64_t step, last_step; /* first and last step of the range */
+    int64_t at_ms;            /* of the first step */
     struct curves_values values[CURVES_N];
-    double tokens, seconds; /* of its steps */
-    double waited;          /* for the slowest rank of a step, the longest in the range; -1: not known */
-    uint32_t slowest;       /* that rank */
+    double tokens, seconds; /* of the range's steps */
+    double waited;          /* longest wait for the slowest rank in a step of the range; -1: unknown */
+    uint32_t slowest;       /* the rank of that wait */
 };
 
-/* Steps that a rank was the slowest of, and what they took. */
+/* Steps in which a rank was the slowest, and their times. */
 struct curves_rank {
     uint64_t steps;
-    double busy_ms, waited_ms; /* sums: it itself; the others for it, on average */
+    double busy_ms, waited_ms; /* sums: busy time of this rank; the others' mean wait for it */
 };
 
 struct curves {
-    struct curves_range *ranges; /* n of them, in order; those without a step are left out */
+    struct curves_range *ranges; /* n ranges, in order; empty ranges are left out */
     size_t n;
-    uint64_t stride;              /* steps in a range */
+    uint64_t stride;              /* steps per range */
     uint64_t epoch;               /* of the newest step */
-    uint64_t points, splits;      /* steps; those of several ranks that are known to have had a slowest one */
+    uint64_t points, splits;      /* steps; steps of several ranks with a known slowest rank */
     struct curves_rank *ranks;    /* CURVES_RANKS */
-    double first_loss, last_loss; /* NaN before the first */
-    uint64_t tokens;              /* trained on */
+    double first_loss, last_loss; /* NaN before the first step */
+    uint64_t tokens;              /* training tokens */
     uint32_t skipped_steps;
     int64_t last_at_ms;
 };
@@ -80,18 +80,18 @@ struct curves {
 /* False: out of memory. */
 bool curves_init(struct curves *c);
 void curves_free(struct curves *c);
-/* Steps come in order; in a later epoch it may begin again behind an earlier one. */
+/* Adds a step. Steps come in order; a later epoch may repeat earlier steps. */
 void curves_add(struct curves *c, const Titan__V1__MetricPoint *point);
-/* NaN: none is finite. */
+/* NaN: no value is finite. */
 double curves_mean(const struct curves_values *v);
-/* Over all steps; NaN: there is no value. */
+/* Mean over all steps; NaN: no value. */
 double curves_mean_of_all(const struct curves *c, int curve);
-/* The ranks that the others waited for longest, that one first, at most `most`; how many they are. */
+/* The ranks with the longest waits of the others, longest first, at most `most`; returns their number. */
 size_t curves_slowest(const struct curves *c, size_t most, uint32_t *ret);
-/* An object: "step", "last_step", "at_ms" (since begin_ms), "slowest" (the rank that the others waited for longest in a
- * step of the range), and each curve as an array of "min", "max", "mean" and "bad" (counts of values that are not
- * finite), as long as there are ranges. A curve without any value is left out; null is a range without one. With one
- * step to a range there is "mean" alone. */
+/* Writes an object: "step", "last_step", "at_ms" (since begin_ms), "slowest" (the rank with the longest wait of the
+ * others in one step of the range), and each curve. A curve is an array per range of "min", "max", "mean" and "bad"
+ * (number of non-finite values); null is a range without values. A curve without any value is left out. With one step
+ * per range there is "mean" alone. */
 void curves_put(const struct curves *c, const char *key, int64_t begin_ms, struct json_writer *w);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* data.c - titanctl data: files of tokens, on this machine. */
+/* data.c - titanctl data: token files on this machine. */
 #include "base/data_options.h"
 #include "ctl/worker_tool.h"
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev_daemon.c - see dev_daemon.h. */
 #include "ctl/dev_daemon.h"
 
 #include <dirent.h>
@@ -52,7 +51,7 @@ static titan_status choose_dir(struct dev_daemon *d, const char *state_dir, stru
     return TITAN_OK;
 }
 
-/* Everything but the jobs' own folders. A titand that was killed has left its workers' pages in memory. */
+/* Removes everything but the jobs' own folders. A killed titand leaves its workers' pages in memory. */
 static void tidy(const struct dev_daemon *d)
 {
     char pages[PATH_MAX], link[PATH_MAX + 16];
@@ -74,7 +73,7 @@ static void tidy(const struct dev_daemon *d)
             (void)!dir_remove(path, NULL);
     }
     (void)closedir(dir);
-    (void)rmdir(d->state_dir); /* when no job was accepted */
+    (void)rmdir(d->state_dir); /* succeeds if no job was accepted */
 }
 
 /* --- process ------------------------------------------------------------------------------------------------------ */
@@ -99,12 +98,12 @@ static titan_status bind_notify(const struct dev_daemon *d, char *path, size_t c
     return TITAN_OK;
 }
 
-/* In the child; async-signal-safe up to exec but for setenv, which is fine in a process of one thread. */
+/* Runs in the child; async-signal-safe up to exec except setenv, which is safe in a single-threaded process. */
 static void become_titand(const struct dev_daemon *d, const char *titand, const char *notify, int log, pid_t parent,
                           const char *device, int64_t slots)
 {
     char number[32];
-    (void)setpgid(0, 0); /* Ctrl-C is ours to handle */
+    (void)setpgid(0, 0); /* titanctl handles Ctrl-C */
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
         _exit(1);
@@ -125,14 +124,14 @@ static void become_titand(const struct dev_daemon *d, const char *titand, const 
         argv[n++] = number;
     }
     if (geteuid() == 0)
-        argv[n++] = "--allow-root"; /* one's own run, as one's self */
+        argv[n++] = "--allow-root"; /* a private run, as the calling user */
     titan_assert(n < (int)ARRAY_SIZE(argv));
     (void)execv(titand, (char *const *)(uintptr_t)argv);
     (void)dprintf(STDERR_FILENO, "titand: cannot start %s: %s\n", titand, strerror(errno));
     _exit(127);
 }
 
-/* The last line of its log says why it ended. */
+/* Reports the last line of its log as the reason. */
 static titan_status died(struct dev_daemon *d, const char *log_path, int wait_status, struct titan_error *err)
 {
     titan_assert(d->pid > 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* drain.c - titanctl drain, undrain: take nodes out of service and put them back. */
+/* drain.c - titanctl drain, undrain: takes nodes out of service and puts them back. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,14 +45,14 @@ static titan_status read_window(const struct args *args, Titan__V1__DrainNodeReq
 
 enum {
     LOOK_MS = 200,
-    GONE_FOR_MS = 15000 /* after a start of the coordinator a node is back within */
+    GONE_FOR_MS = 15000 /* a node returns within this time after the coordinator's start */
 };
 
 struct nodes_named {
     struct ctl *ctl;
     const struct args *args;
     Titan__V1__DrainNodeRequest drain;
-    bool *drains; /* by place: what was asked for was accepted; NULL: it is not waited for */
+    bool *drains; /* by index: the request was accepted; NULL: do not wait */
     int64_t begin_ms, until_ms, patience_ms;
 };
 
@@ -72,7 +72,7 @@ static titan_status drain_one(void *data, size_t i, struct titan_error *err)
 
 /* --- --wait ------------------------------------------------------------------------------------------------------- */
 
-/* *ret_node lies in *ret; NULL: the node is no longer listed. Waits for a server that is away. */
+/* *ret_node points into *ret; NULL: the node is no longer listed. Waits for a missing server. */
 static titan_status look(const struct nodes_named *of, const char *name, Titan__V1__ListNodesResponse **ret,
                          const Titan__V1__Node **ret_node, struct titan_error *err)
 {
@@ -101,7 +101,7 @@ static void print_drained(const struct nodes_named *of, const Titan__V1__Node *n
     (void)output_line(&text);
 }
 
-/* A node out of reach may still have workers. A lost node without workers was lost before it was empty. */
+/* An unreachable node may still have workers. A lost node without workers was lost before it was empty. */
 static titan_status await_drained(void *data, size_t i, struct titan_error *err)
 {
     const struct nodes_named *of = data;
@@ -136,7 +136,7 @@ static titan_status await_drained(void *data, size_t i, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Those that drain are waited for also where others cannot be drained. */
+/* Waits for the draining nodes even if others cannot be drained. */
 static titan_status await_all(struct nodes_named *of, titan_status asked, struct titan_error *err)
 {
     titan_assert(of->drains && err);

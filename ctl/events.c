@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* events.c - titanctl events: what happened to a job, or to all and the nodes, in order. */
+/* events.c - titanctl events: the events of a job, or of all jobs and nodes, in order. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 
 struct printing {
     const struct ctl *ctl;
-    bool all; /* jobs, and the nodes */
+    bool all; /* of all jobs and nodes */
     Titan__V1__WatchEventsRequest request;
 };
 

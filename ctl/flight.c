@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flight.c - titanctl flight: which rank is missing in which collective, from the workers' flight recorders. */
+/* flight.c - titanctl flight: the rank missing from a collective, from the workers' flight recorders. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,11 +14,11 @@
 #include "ctl/stall.h"
 
 #define DUMP_BEGINS "{\"flight\":"
-#define TRIES 4 /* where a node goes away before it has answered */
+#define TRIES 4 /* retries for a node that leaves before it answers */
 #define PAUSE_NS 300000000
 #define TEXT_MAX ((size_t)512 << 20) /* of all dumps */
 
-/* The text of one worker's dumps, as it comes: one behind the other. */
+/* The concatenated dumps of one worker, as received. */
 struct worker_text {
     uint64_t worker;
     struct buf text;
@@ -29,8 +29,8 @@ struct gathered {
     size_t n_workers, cap_workers, bytes;
     struct stall_dump *dumps;
     size_t n, cap;
-    int unread;             /* dumps that are damaged */
-    struct titan_error why; /* the first of them */
+    int unread;             /* number of damaged dumps */
+    struct titan_error why; /* error of the first one */
 };
 
 static bool gather(const ProtobufCMessage *message, void *data)
@@ -63,7 +63,7 @@ static titan_status read_dump(struct gathered *g, const char *text, size_t len, 
     return titan_fail(err, TITAN_ENOMEM, "out of memory");
 }
 
-/* Lines before the first dump are of a node of an older version: its logs. */
+/* Lines before the first dump come from a node of an older version: its logs. */
 static titan_status read_worker(struct gathered *g, const struct worker_text *w, struct titan_error *err)
 {
     const char *const end = w->text.data + w->text.len;
@@ -79,7 +79,7 @@ static titan_status read_worker(struct gathered *g, const struct worker_text *w,
     return dump ? read_dump(g, dump, (size_t)(end - dump), err) : TITAN_OK;
 }
 
-/* The newest epoch first, of it by rank. */
+/* Newest epoch first, then by rank. */
 static int by_epoch(const void *a, const void *b)
 {
     const struct flight_copy *x = ((const struct stall_dump *)a)->copy, *y = ((const struct stall_dump *)b)->copy;
@@ -100,7 +100,7 @@ static void print_epoch(const struct stall_report *report, const struct stall_sl
         stall_print_slowest(slowest, out);
     for (int i = 0; i < report->n; i++) {
         const bool below = report->circle || (i > 0 && !report->stalls[i].root);
-        /* What a rank waits in because of the first is of little use where the cause is known. */
+        /* Waits caused by the first one add little when the cause is known. */
         if (below && !report->circle && report->stalls[0].root)
             break;
         buf_puts(out, i == 0 ? report->circle ? "  " : "" : "\n  ");
@@ -111,7 +111,7 @@ static void print_epoch(const struct stall_report *report, const struct stall_sl
     buf_puts(out, "\n");
 }
 
-/* Each epoch's dumps stand together. */
+/* Requires sorted dumps: those of an epoch are adjacent. */
 static titan_status tell(const struct gathered *g, struct json_writer *w, struct buf *text, struct titan_error *err)
 {
     for (size_t i = 0, next; i < g->n; i = next) {
@@ -164,7 +164,7 @@ static void drop_texts(struct gathered *g)
     g->n_workers = g->bytes = 0;
 }
 
-/* An answer that is not whole is asked for again. Nothing at all counts as not whole, where one before was not. */
+/* Repeats an incomplete reply. An empty reply counts as incomplete if an earlier one was incomplete. */
 static titan_status ask(struct ctl *ctl, const Titan__V1__LogsRequest *request, struct gathered *g,
                         struct titan_error *err)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* follow.c - see follow.h.
  *
- * Two streams feed it: events, which end with the job, and metrics from its step on. When the server goes away both are
- * opened again after what was seen last, so a restart of titand shows as a pause. */
+ * Two streams supply it: events, until the end of the job, and metrics from its present step on. After an absence of
+ * the server both reopen after the last received item, so a restart of titand appears as a pause. */
 #include "ctl/follow.h"
 
 #include <signal.h>
@@ -31,16 +31,16 @@ struct follow {
     uv_signal_t interrupt, terminate, save;
     struct progress progress;
     uint64_t last_event, last_step;
-    int64_t checkpoint_ms; /* when the last one was printed */
-    int64_t gone_ms;       /* since when the server does not answer; 0 = it does */
-    bool answered;         /* ... and has, once */
-    int64_t lacks_ms;      /* since when nodes are missing; 0 = they are not */
+    int64_t checkpoint_ms; /* time of the last printed checkpoint */
+    int64_t gone_ms;       /* begin of the server's absence; 0 = present */
+    bool answered;         /* ... and has answered once */
+    int64_t lacks_ms;      /* begin of the lack of nodes; 0 = none */
     bool polling, asking_end, over, client_down, giving_up;
-    bool known;   /* an answer about the job has come: metrics are asked for from its step on */
-    bool passing; /* over the events that are there already */
+    bool known;   /* the job's status has arrived: metrics are requested from its step on */
+    bool passing; /* skipping existing events */
     int interrupts;
     struct {
-        char seen[256], said[256]; /* at the last look; the last that was printed, by itself or in an event */
+        char seen[256], said[256]; /* the present reason; the last printed one, by itself or in an event */
     } reason;
     Titan__V1__GetJobResponse *final;
     titan_status status;
@@ -82,7 +82,7 @@ static void fail(struct follow *f, const struct titan_error *err)
     finish(f, f->err ? f->err->status : err->status);
 }
 
-/* The job is known to have ended; what is left of the metrics may still come. */
+/* Ends once the job is known to have ended; waits for remaining metrics. */
 static void maybe_done(struct follow *f)
 {
     if (f->final && !f->metrics)
@@ -117,7 +117,7 @@ static void server_answers(struct follow *f)
     f->gone_ms = 0;
 }
 
-/* True when err is worth waiting for. */
+/* Is the error a reason to wait for the server? */
 static bool wait_for_server(struct follow *f, const struct titan_error *err)
 {
     const int64_t now_ms = clock_mono_ms();
@@ -141,7 +141,7 @@ static bool wait_for_server(struct follow *f, const struct titan_error *err)
 
 /* --- what comes in ------------------------------------------------------------------------------------------------ */
 
-/* What people want to know while they watch: changes of membership, losses, checkpoints, and states with a reason. */
+/* Events worth showing: changes of membership, losses, checkpoints, and states with a reason. */
 static bool event_of_note(const Titan__V1__Event *event, const struct json *detail)
 {
     static const char *const always[] = {"epoch.forming", "epoch.failed", "recovery.finished",    "resize.finished",
@@ -152,7 +152,7 @@ static bool event_of_note(const Titan__V1__Event *event, const struct json *deta
     if (strcmp(event->type, "worker.exited") == 0)
         return !json_get(detail, "asked") &&
                (json_int(detail, "exit_code", 0) != 0 || json_int(detail, "signal", 0) != 0);
-    if (strcmp(event->type, "state.ready") == 0) /* from where steps are trained again */
+    if (strcmp(event->type, "state.ready") == 0) /* the step from which steps are trained again */
         return strcmp(json_string(detail, "rung", ""), "checkpoint") == 0;
     return strcmp(event->type, "job.state") == 0 && json_string(detail, "reason", NULL) &&
            !ctl_state_final((Titan__V1__JobState)ctl_state_parse(json_string(detail, "to", "")));
@@ -172,7 +172,7 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
     int to = strcmp(event->type, "job.state") == 0 ? ctl_state_parse(json_string(detail, "to", "")) : -1;
     if (to >= 0)
         f->progress.state = (Titan__V1__JobState)to;
-    /* A small model writes checkpoints many times a second. */
+    /* A small model may write checkpoints many times a second. */
     bool crowd =
         strcmp(event->type, "checkpoint.committed") == 0 && event->at_ms - f->checkpoint_ms < CHECKPOINT_EVERY_MS;
     if (event_of_note(event, detail) && !crowd) {
@@ -238,8 +238,8 @@ static void end_metrics(uv_timer_t *timer)
         rpc_stream_cancel(f->metrics);
 }
 
-/* Why it does not train, when no event says it: those of a store that refuses writes come later, and what a job in the
- * queue waits for is no event. Not what is over by the next look. */
+/* Prints why the job does not train, if no event has the reason. A store that refuses writes sends its events later,
+ * and the reason for queueing is no event. Reasons gone by the next look are skipped. */
 static void print_reason(struct follow *f, const Titan__V1__Job *job)
 {
     char reason[sizeof(f->reason.seen)], line[sizeof(reason) + 24], at[16];
@@ -253,7 +253,7 @@ static void print_reason(struct follow *f, const Titan__V1__Job *job)
     progress_print(&f->progress, line);
 }
 
-/* It is queued, and stays so until nodes are added. */
+/* Is the job queued until nodes are added? */
 static bool lacks_nodes(const Titan__V1__Job *job)
 {
     static const char *const reasons[] = {"waiting: no node has", "waiting for nodes"};
@@ -268,7 +268,7 @@ static void on_given_up(const ProtobufCMessage *reply, const struct titan_error 
     (void)reply;
     struct follow *f = data;
     struct titan_error why;
-    if (f->over || err->status == TITAN_ECONFLICT) /* it ended in between, which the events say too */
+    if (f->over || err->status == TITAN_ECONFLICT) /* the job ended meanwhile, as the events show */
         return;
     if (err->status == TITAN_OK) {
         (void)titan_fail(&why, TITAN_EUNPLACEABLE, "job %llu was cancelled: in %.0f s no nodes came that can hold it",
@@ -306,7 +306,7 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
     if (err->status != TITAN_OK) {
         if (f->asking_end && !wait_for_server(f, err))
             fail(f, err);
-        return; /* otherwise the events' stream says so too */
+        return; /* otherwise the events' stream reports it */
     }
     const Titan__V1__Job *job = ((const Titan__V1__GetJobResponse *)reply)->job;
     server_answers(f);
@@ -322,7 +322,7 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
         if (f->over)
             return;
     }
-    if (f->options->progress && !f->progress.live) /* no point comes of a step that is trained again */
+    if (f->options->progress && !f->progress.live) /* repeated steps send no points */
         progress_show(&f->progress, clock_wall_ms(), false);
     if (!ctl_state_final(job->state)) {
         output_fit(reply);
@@ -333,7 +333,7 @@ static void on_job(const ProtobufCMessage *reply, const struct titan_error *err,
         return;
     f->asking_end = false;
     if (!ctl_state_final(job->state)) {
-        /* The stream ended and the job has not: the server is about to stop. Look again. */
+        /* The stream ended before the job: the server is about to stop. Look again. */
         (void)uv_timer_start(&f->retry, on_retry, RETRY_MS, 0);
         return;
     }
@@ -419,7 +419,7 @@ static void on_cancelled(const ProtobufCMessage *reply, const struct titan_error
 {
     (void)reply;
     struct follow *f = data;
-    /* TITAN_ECONFLICT: it ended in between, which the events say too. */
+    /* TITAN_ECONFLICT: the job ended meanwhile, as the events show. */
     if (!f->over && err->status != TITAN_OK && err->status != TITAN_ECONFLICT)
         fail(f, err);
 }
@@ -455,7 +455,7 @@ static void on_saves(const ProtobufCMessage *reply, const struct titan_error *er
         progress_print(&f->progress, err->msg);
 }
 
-/* A batch system's signal before its time limit. */
+/* Handles a batch system's signal before its time limit. */
 static void on_save(uv_signal_t *handle, int number)
 {
     (void)number;

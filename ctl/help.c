@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* help.c - see help.h; and the command that prints it. */
+/* help.c - see help.h; also the help command. */
 #include "ctl/help.h"
 
 #include <ctype.h>
@@ -64,7 +64,7 @@ void help_overview(struct buf *out)
 
 /* --- man page ----------------------------------------------------------------------------------------------------- */
 
-/* Text as roff: hyphens that are typed, backslashes, and no control line by accident. */
+/* Escapes text for roff: literal hyphens, backslashes, no accidental control lines. */
 static void roff(struct buf *out, const char *text)
 {
     for (const char *c = text; *c; c++) {

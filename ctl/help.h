@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* help.h - what people read about the commands, made from their tables. */
+/* help.h - help texts of the commands, made from their tables. */
 #ifndef TITAN_CTL_HELP_H
 #define TITAN_CTL_HELP_H
 

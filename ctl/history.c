@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* history.c - see history.h. */
 #include "ctl/history.h"
 
 #include <math.h>
@@ -13,7 +12,7 @@
 #include "base/utf8.h"
 #include "base/vec.h"
 
-/* The oldest go, half of what is kept at a time, so that each entry moves once. */
+/* Drops the oldest half of the kept entries at a time, so that each entry moves once. */
 static void drop_oldest(void *entries, size_t *n, size_t size, size_t most)
 {
     titan_assert(most > 0 && size > 0);
@@ -47,7 +46,7 @@ static bool add_event(struct history *t, const Titan__V1__Event *event, const ch
     struct history_event e = {MAX(event->at_ms, 0), event->epoch, event->step, event->rank, kind, "", ""};
     (void)snprintf(e.type, sizeof(e.type), "%s", event->type);
     (void)snprintf(e.message, sizeof(e.message), "%s", event->message);
-    e.message[utf8_check(e.message, strlen(e.message))] = '\0'; /* cut in a character */
+    e.message[utf8_check(e.message, strlen(e.message))] = '\0'; /* a character was cut */
     titan_assert(kind && t->n_events <= (size_t)2 * HISTORY_MOST);
     t->all_events++;
     if (t->n_events == 2 * HISTORY_MOST)
@@ -97,7 +96,7 @@ static bool add_change(struct history *t, const Titan__V1__Event *event, const s
     return VEC_PUSH(t->changes, t->n_changes, t->cap_changes, c);
 }
 
-/* Every second one goes when there are too many: those that stay lie as far apart as they did. */
+/* Drops every second checkpoint when there are too many, so that spacing stays even. */
 static bool add_checkpoint(struct history *t, const Titan__V1__Event *event, const struct json *detail)
 {
     t->all_checkpoints++;
@@ -110,7 +109,7 @@ static bool add_checkpoint(struct history *t, const Titan__V1__Event *event, con
                     (struct history_checkpoint){MAX(event->at_ms, 0), (uint64_t)json_int(detail, "step", 0)});
 }
 
-/* Its own copy of the name; NULL: there are too many, or out of memory. */
+/* Copies the name; NULL: too many nodes, or out of memory. */
 static const char *add_node(struct history *t, const char *name)
 {
     for (size_t i = 0; i < t->n_nodes; i++)
@@ -143,7 +142,7 @@ static void drop_worker(struct history *t, uint64_t id)
         }
 }
 
-/* Which worker, and so which node, is which rank of an epoch. */
+/* Records the worker, and thus the node, of each rank in an epoch. */
 static void note_ranks(struct history *t, const struct json *detail)
 {
     const struct json *ids = json_get(detail, "workers");

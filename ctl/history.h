@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* history.h - what of a job's events a picture of the job shows: events of note, checkpoints, the size of its world,
- * and what each loss and resize took. Bounded: of a job with more, the newest; of checkpoints every second, fourth, ...
- */
+/* history.h - the parts of a job's event log that charts show: notable events, checkpoints, world sizes, and durations
+ * of losses and resizes. Bounded: the newest entries are kept; of checkpoints every second, fourth, ... */
 #ifndef TITAN_CTL_HISTORY_H
 #define TITAN_CTL_HISTORY_H
 
@@ -11,7 +10,7 @@
 
 #include "titan/v1/titan.pb-c.h"
 
-enum { HISTORY_MOST = 1000, HISTORY_RANKS = 1024 }; /* of higher ranks the node is not kept */
+enum { HISTORY_MOST = 1000, HISTORY_RANKS = 1024 }; /* nodes of higher ranks are not kept */
 
 struct history_event {
     int64_t at_ms;
@@ -24,15 +23,15 @@ struct history_event {
 struct history_world {
     int64_t at_ms;
     uint64_t epoch, step;
-    int64_t world; /* 0: no epoch runs */
+    int64_t world; /* 0: no epoch is running */
 };
 
 struct history_change {
     int64_t at_ms;
-    bool resize; /* planned; else after a loss */
+    bool resize; /* true: planned; false: after a loss */
     int64_t from_step, resume_step, world, epochs;
     char source[24];
-    double ms, detect_ms, decide_ms, quiet_ms, form_ms, state_ms, step_ms; /* NaN: not said */
+    double ms, detect_ms, decide_ms, quiet_ms, form_ms, state_ms, step_ms; /* NaN: not reported */
 };
 
 struct history_checkpoint {
@@ -42,12 +41,12 @@ struct history_checkpoint {
 
 struct history_node {
     char *name;
-    uint32_t workers; /* that were started there, all in all */
+    uint32_t workers; /* number of workers ever started there */
 };
 
 struct history_worker {
     uint64_t id;
-    const char *node; /* the name of one of the nodes */
+    const char *node; /* points to the name of a node in `nodes` */
 };
 
 struct history {
@@ -56,20 +55,20 @@ struct history {
     struct history_change *changes;
     struct history_checkpoint *checkpoints;
     struct history_node *nodes;
-    struct history_worker *workers;        /* that are there now */
-    const char *rank_nodes[HISTORY_RANKS]; /* where each rank is or was last; NULL: not known */
+    struct history_worker *workers;        /* present workers */
+    const char *rank_nodes[HISTORY_RANKS]; /* the present or last node of each rank; NULL: unknown */
     size_t n_events, n_worlds, n_changes, n_checkpoints, n_nodes, n_workers;
     size_t cap_events, cap_worlds, cap_changes, cap_checkpoints, cap_nodes, cap_workers;
-    uint64_t all_events, all_changes, all_checkpoints; /* also those that are not kept */
+    uint64_t all_events, all_changes, all_checkpoints; /* including entries that were dropped */
     uint64_t recoveries, resizes;
     double recovery_ms, resize_ms; /* sums */
 };
 
-/* All zero is an empty one. Events come in order. False: out of memory. */
+/* A zeroed struct is empty. Events come in order. False: out of memory. */
 bool history_add(struct history *t, const Titan__V1__Event *event);
-/* After the last event: no list has more than HISTORY_MOST entries. */
+/* Call after the last event: cuts each list to HISTORY_MOST entries. */
 void history_end(struct history *t);
-/* The node that a rank was on last; "" not known. */
+/* The last node of a rank; "" unknown. */
 const char *history_node_of(const struct history *t, uint32_t rank);
 void history_free(struct history *t);
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jobs.c - see jobs.h. */
 #include "ctl/jobs.h"
 
 #include <stdio.h>
@@ -19,7 +18,7 @@ bool jobs_filtered(const struct args *args)
     return args_has(args, "state") || args_has(args, "name") || args_has(args, "label") || args_has(args, "user");
 }
 
-/* --state may be repeated and may hold several, with commas. */
+/* --state may be repeated, and may list several states with commas. */
 static titan_status parse_states(const struct args *args, uint32_t *ret, struct titan_error *err)
 {
     const char *given;
@@ -44,12 +43,12 @@ static titan_status parse_states(const struct args *args, uint32_t *ret, struct 
     return TITAN_OK;
 }
 
-/* Sets what the request borrows: states and labels. */
+/* Storage that the request borrows: states and labels. */
 struct question {
     Titan__V1__ListJobsRequest request;
     Titan__V1__JobState states[STATES_MAX];
     char *labels[LABELS_MAX];
-    bool nothing; /* no job can be in one of the states */
+    bool nothing; /* no job can match the states */
 };
 
 static titan_status ask(const struct args *args, uint32_t among, struct question *q, struct titan_error *err)
@@ -83,7 +82,7 @@ titan_status jobs_each(struct ctl *ctl, const struct args *args, uint32_t among,
     titan_assert(limit > 0);
     _cleanup_free_ char *token = NULL;
     struct question q = {.nothing = false};
-    int64_t left = limit + 1; /* one that is not shown tells that there are more */
+    int64_t left = limit + 1; /* one more than shown tells that more exist */
     *ret_more = false;
     TRY(ask(args, among, &q, err));
     if (q.nothing)

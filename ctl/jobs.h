@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jobs.h - the jobs that a command is about: by their numbers, or by state, name, labels and user. */
+/* jobs.h - the jobs that a command acts on: by number, or by state, name, labels and user. */
 #ifndef TITAN_CTL_JOBS_H
 #define TITAN_CTL_JOBS_H
 
@@ -22,10 +22,10 @@
      JOBS_BIT(TITAN__V1__JOB_STATE__CANCELLED))
 #define JOBS_OPEN (JOBS_BIT(TITAN__V1__JOB_STATE__CANCELLED + 1) - 2u - JOBS_ENDED)
 
-/* Is one of JOBS_FILTERS among the options? */
+/* Does args have an option of JOBS_FILTERS? */
 bool jobs_filtered(const struct args *args);
-/* Those that the filters leave, newest first, page by page; of `among` (a bit set; 0: all states). At most limit of
- * them, *ret_more tells of others; each() returns false to end it. */
+/* Passes matching jobs to each(), newest first, page by page, among these states (a bit set; 0: all states). At most
+ * limit jobs; *ret_more: more jobs match. each() returns false to stop. */
 titan_status jobs_each(struct ctl *ctl, const struct args *args, uint32_t among, int64_t limit,
                        bool (*each)(const Titan__V1__Job *job, void *data), void *data, bool *ret_more,
                        struct titan_error *err) TITAN_MUST_USE;
@@ -34,8 +34,8 @@ struct jobs {
     uint64_t *ids;
     size_t n, cap;
 };
-/* The command's words, in their order and each once; or, where there are filters or `all`, what jobs_each() finds,
- * oldest first. TITAN_EINVAL: both, or neither. */
+/* The jobs in the command's words, in order and without repetition; with filters or `all`, the result of jobs_each(),
+ * oldest first. TITAN_EINVAL: both are given, or neither. */
 titan_status jobs_chosen(struct ctl *ctl, const struct args *args, bool all, uint32_t among, struct jobs *ret,
                          struct titan_error *err) TITAN_MUST_USE;
 void jobs_free(struct jobs *jobs);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* list.c - titanctl list: the jobs, newest first. */
+/* list.c - titanctl list: jobs, newest first. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +19,8 @@ struct listing {
     struct table_out table;
     struct buf text;
     int64_t now_ms;
-    bool labels; /* with their column */
-    bool more;   /* jobs than the limit */
+    bool labels; /* show their column */
+    bool more;   /* more jobs than the limit */
 };
 
 static void listing_begin(struct listing *l)

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* live_stream.c - see live_stream.h. */
 #include "ctl/live_stream.h"
 
 #include <errno.h>
@@ -13,7 +12,7 @@
 enum {
     RETRY_MS = 200,
     PROBE_MS = 2000,
-    SETTLE_MS = 5000 /* of a server that is back: its nodes come back to it within */
+    SETTLE_MS = 5000 /* the nodes return within this time after the server */
 };
 
 titan_status live_stream_patience(const struct args *args, int64_t *ret_ms, struct titan_error *err)
@@ -55,7 +54,7 @@ static titan_status probe(struct ctl *ctl, struct titan_error *err)
                             &titan__v1__version_response__descriptor, PROBE_MS, &reply, err);
 }
 
-/* why: as the stream ended; it is the error where patience ends, too. */
+/* why: the end of the stream; becomes the error when patience ends. */
 static titan_status await_server(const struct live_stream *s, struct titan_error *why)
 {
     const int64_t begin_ms = clock_mono_ms();
@@ -83,7 +82,7 @@ titan_status live_stream_await(struct ctl *ctl, int64_t patience_ms, struct tita
     return await_server(&(struct live_stream){.ctl = ctl, .patience_ms = patience_ms}, why);
 }
 
-/* The stream has ended, though the server is there or has said why: is all over with it? */
+/* Called after the stream's end, while the server is there or gave a reason: is the job over? */
 static titan_status is_over(const struct live_stream *s, bool *ret, struct titan_error *err)
 {
     _cleanup_message_ Titan__V1__GetJobResponse *now = NULL;
@@ -123,7 +122,7 @@ titan_status live_stream_read(const struct live_stream *s, struct titan_error *e
             TRY(await_server(s, err));
             back_ms = clock_mono_ms();
         } else {
-            TRY(rest(err)); /* it is about to stop, or its nodes are not back yet */
+            TRY(rest(err)); /* the server is about to stop, or its nodes are not back yet */
         }
     }
 }

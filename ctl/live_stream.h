@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* live_stream.h - a stream that goes on as long as its job does, over a server that is away in between. */
+/* live_stream.h - a stream that lasts as long as its job, across absences of the server. */
 #ifndef TITAN_CTL_LIVE_STREAM_H
 #define TITAN_CTL_LIVE_STREAM_H
 
@@ -15,25 +15,24 @@
             "end with 4 when the server does not answer for so long: 30s, 5m (default: never)", WORD_NONE              \
     }
 #define PATIENT_FOR_EVER INT64_C(-1)
-/* What SERVER_GONE says, in ms. */
+/* Value of SERVER_GONE, in ms. */
 titan_status live_stream_patience(const struct args *args, int64_t *ret_ms, struct titan_error *err) TITAN_MUST_USE;
 
 struct live_stream {
     struct ctl *ctl;
     const char *method;
-    const ProtobufCMessage *request; /* each() moves it on, behind what it has seen: so it is sent again */
+    const ProtobufCMessage *request; /* each() advances it past received messages, for a new stream */
     const ProtobufCMessageDescriptor *reply;
-    bool (*each)(const ProtobufCMessage *message, void *data); /* false: it has seen enough */
+    bool (*each)(const ProtobufCMessage *message, void *data); /* false: stop */
     void *data;
-    uint64_t job_id; /* it is over when this one has ended; 0: never */
+    uint64_t job_id; /* the stream ends with this job; 0: never */
     int64_t patience_ms;
 };
-/* One line on stderr says that the server is away, another that it is back. A server that is not there in the
- * beginning is an error at once. */
+/* Prints a line on stderr when the server is away, and another when it is back. A server missing at the start is an
+ * immediate error. */
 titan_status live_stream_read(const struct live_stream *s, struct titan_error *err) TITAN_MUST_USE;
 
-/* The same for a command that asks again and again instead: waits until the server answers, after a call that ended
- * with *why. */
+/* The same for a polling command: waits until the server answers, after a call that ended with *why. */
 titan_status live_stream_await(struct ctl *ctl, int64_t patience_ms, struct titan_error *why) TITAN_MUST_USE;
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* logs.c - titanctl logs: what the workers wrote. */
+/* logs.c - titanctl logs: output of the workers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +15,12 @@
 
 struct printing {
     struct ctl *ctl;
-    bool prefix; /* several ranks: a line begins with its rank */
+    bool prefix; /* several ranks: prefix each line with its rank */
     Titan__V1__LogsRequest request;
     size_t cap_after;
 };
 
-/* For a terminal, which is to obey nothing of what a worker has written. Tabs stay. */
+/* Prints a worker's text safely: no control sequences reach the terminal. Tabs stay. */
 static void print_fit(const char *line, size_t len)
 {
     for (size_t at = 0, fit; at < len;) {
@@ -54,7 +54,7 @@ static void print_lines(struct printing *p, const Titan__V1__LogChunk *chunk)
     }
 }
 
-/* A server that comes back is asked for what is behind it. */
+/* Records where to continue after an absence of the server. */
 static void note_position(struct printing *p, const Titan__V1__LogChunk *chunk)
 {
     Titan__V1__LogsRequest *r = &p->request;

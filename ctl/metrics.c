@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metrics.c - titanctl metrics: the steps of a job as numbers or as a curve. */
+/* metrics.c - titanctl metrics: the steps of a job as numbers or curves. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,31 +20,31 @@
 
 enum { REDRAW_MS = 250, PLOT_HEIGHT = 18, PLOT_WIDTH = 100 };
 
-/* A job's curve; of one with many steps each point is the mean of some. */
+/* A job's curve; with many steps each point is the mean of several. */
 struct series {
     uint64_t job;
     struct curves curves;
-    double *x, *y, *validation; /* CURVES_RANGES each, as they were drawn last; NaN in the last where there was none */
+    double *x, *y, *validation; /* CURVES_RANGES each, as last drawn; NaN in the last array for missing values */
     double tokens_per_second;
     char legend[200];
 };
 
 struct view {
     struct ctl *ctl;
-    bool plot, live; /* live: draw again as points come */
-    bool split;      /* print where the time went, */
-    bool rates;      /* or how fast it was, and what experts had to do */
+    bool plot, live; /* live: redraw as points arrive */
+    bool split;      /* print the step times, */
+    bool rates;      /* or the rates and the experts' load */
     struct series *series;
-    size_t n, at; /* at: of which points come in, */
+    size_t n, at; /* at: index of the job that receives points, */
     uint64_t job; /* and its id */
     Titan__V1__MetricsRequest request;
-    int room;                 /* columns of the terminal; 0: any number */
-    uint64_t printed, points; /* points: of the job that is looked at */
+    int room;                 /* columns of the terminal; 0: unlimited */
+    uint64_t printed, points; /* points: of the current job */
     int drawn_lines;
     int64_t drawn_ns;
 };
 
-/* A range is drawn at its first step, the newest at its last: there the axis ends. */
+/* A range is drawn at its first step, the newest at its last, where the axis ends. */
 static void fill(struct series *s)
 {
     titan_assert(s->curves.n <= CURVES_RANGES);
@@ -113,8 +113,8 @@ static void draw(struct view *v)
 
 enum { JOB_COLUMN = 8 };
 
-/* A line of columns, right-aligned, each so wide with the blank before it, 0 ends them: those that fit the terminal. Of
- * several jobs the first column, in front of these, says which; head: it names the columns. */
+/* Prints the right-aligned columns that fit the terminal. widths include the preceding blank; 0 ends them. With several
+ * jobs a first column names the job; head: the line is the heading. */
 static bool print_fitting(const struct view *v, const int *widths, const struct buf *line, bool head)
 {
     int fits = 0;
@@ -151,7 +151,7 @@ static bool print_split(struct view *v, const Titan__V1__MetricPoint *p)
     return print_fitting(v, widths, &line, false);
 }
 
-/* "12 to 80, mean 32", and where there were any ", 5 dropped, 3 more rounds (room 1.71)" */
+/* "12 to 80, mean 32", and if any ", 5 dropped, 3 more rounds (room 1.71)" */
 static void put_experts(struct buf *line, const Titan__V1__ExpertLoad *e)
 {
     buf_printf(line, "%.0f to %.0f, mean %.4g", e->least, e->most, e->mean);
@@ -181,7 +181,7 @@ static bool print_rates(struct view *v, const Titan__V1__MetricPoint *p)
     return print_fitting(v, widths, &line, false);
 }
 
-/* The point's fields behind the job's. */
+/* The fields of the point follow those of the job. */
 static bool print_json(const struct view *v, const Titan__V1__MetricPoint *p)
 {
     _cleanup_(buf_free) struct buf line = BUF_INIT, point = BUF_INIT;
@@ -248,7 +248,7 @@ static titan_status series_begin(struct series *s, uint64_t job, struct titan_er
     return TITAN_OK;
 }
 
-/* On stderr: what reads numbers from stdout gets none. */
+/* On stderr, to keep stdout free for numbers. */
 static void report_no_steps(struct ctl *ctl, uint64_t id, int64_t after)
 {
     titan_assert(id > 0);

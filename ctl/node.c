@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* node.c - titanctl node: which machines are nodes of the cluster. */
+/* node.c - titanctl node: admits and revokes nodes of the cluster. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -53,7 +53,7 @@ static titan_status remove_one(void *data, size_t i, struct titan_error *err)
 
 /* --- join --------------------------------------------------------------------------------------------------------- */
 
-/* Of statfs(2): network file systems, where root of other machines reads what it likes. */
+/* Types of statfs(2) for network file systems, which root of other machines can read. */
 static bool is_shared(long type)
 {
     static const long shared[] = {
@@ -67,7 +67,7 @@ static bool is_shared(long type)
     return false;
 }
 
-/* A file that the shell has opened for us gets the rights of a secret before there is one in it. */
+/* Restricts a file that the shell opened for the output, before the secret is written. */
 static titan_status keep_secret(struct titan_error *err)
 {
     struct stat st;
@@ -85,7 +85,7 @@ static titan_status keep_secret(struct titan_error *err)
     return TITAN_EINVAL;
 }
 
-/* The port for agents on each host. */
+/* The agents' port on each host. */
 static void agents_at(const struct rpc_targets *targets, uint32_t port, char out[JOIN_ADDRESS_MAX])
 {
     size_t len = 0;
@@ -132,7 +132,7 @@ static titan_status run_join(struct ctl *ctl, const struct args *args, struct ti
     join.expires_at_ms = reply->expires_at_ms;
     buf_puts(&join.ca, reply->ca);
     join_print(&join, &text);
-    /* What the node would refuse is an error here. */
+    /* Checks the text as the node will. */
     if (buf_failed(&text) || join_parse(text.data, text.len, "node join", &back, err) != TITAN_OK)
         return titan_error_wrap(err, "the server's answer is not good for a node");
     return fwrite(text.data, 1, text.len, stdout) == text.len && fflush(stdout) == 0

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nodes.c - titanctl nodes: where workers can run. */
+/* nodes.c - titanctl nodes: machines that can run workers. */
 #include <inttypes.h>
 
 #include "base/cleanup.h"
@@ -27,7 +27,7 @@ void output_node(const struct ctl *ctl, const Titan__V1__Node *node)
     (void)output_line(&text);
 }
 
-/* Where it is not known, a dash. */
+/* An unknown value is a dash. */
 static void cell_or_dash(struct table_out *table, bool known, uint64_t value)
 {
     if (known)

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* outcomes.c - see outcomes.h. */
 #include "ctl/outcomes.h"
 
 #include <stdio.h>
@@ -7,8 +6,8 @@
 #include "base/cleanup.h"
 #include "base/utf8.h"
 
-/* The place of a status among exit codes from the worst on: what says most of the others comes first, what is most
- * likely over by itself last. */
+/* Rank of a status by severity, worst first. The most informative status comes first; one that likely passes by itself
+ * comes last. */
 static size_t badness(titan_status status)
 {
     static const int worst_first[] = {130, 4, 5, 2, 3, 75, 1, 7, 6, 124};

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* output.c - see output.h. */
 #include "ctl/output.h"
 
 #include <math.h>
@@ -178,8 +177,8 @@ bool output_terminal(int fd)
     return isatty(fd) && term && *term && strcmp(term, "dumb") != 0;
 }
 
-/* Of Unicode's East Asian Width W and F, and of what combines, the ranges that names are made of. What a terminal makes
- * of emoji joined into one is its own. */
+/* Unicode's East Asian Width W and F, and combining characters: the ranges found in names. Terminals differ on joined
+ * emoji. */
 static int code_columns(uint32_t code)
 {
     static const struct {
@@ -209,7 +208,7 @@ static int code_columns(uint32_t code)
     return 1;
 }
 
-/* The character at text, which is UTF-8, and its bytes. */
+/* Decodes the UTF-8 character at text; also returns its length. */
 static uint32_t next_code(const char *text, int *ret_bytes)
 {
     const unsigned char *c = (const unsigned char *)text;
@@ -258,7 +257,7 @@ void output_fit(const ProtobufCMessage *message)
             char *text = values[k];
             if (text && f->type == PROTOBUF_C_TYPE_MESSAGE)
                 output_fit(values[k]);
-            else if (text && text_unfit(text, strlen(text)) < strlen(text)) /* defaults are constant, and fit */
+            else if (text && text_unfit(text, strlen(text)) < strlen(text)) /* defaults are constants, and are safe */
                 text_fit(text, '?');
         }
     }
@@ -298,7 +297,7 @@ void table_cell(struct table_out *t, const char *fmt, ...)
 
 enum { CUT_LEAST = 8 };
 
-/* Columns of a line; with those that give way as narrow as they can be. */
+/* Columns of a line; least: with cuttable columns at their narrowest. */
 static int table_width(const struct table_out *t, bool least)
 {
     int total = -2;
@@ -308,8 +307,8 @@ static int table_width(const struct table_out *t, bool least)
     return total;
 }
 
-/* Columns that can be spared are left out until the lines may fit; then the widest of those that give way is cut, again
- * and again, until they do or nothing is left to give. What has no room then is left out, from the right. */
+/* Leaves out spare columns until lines can fit. Then cuts the widest cuttable column repeatedly, until lines fit or
+ * nothing is left to cut. Remaining excess is left out from the right. */
 static void table_fit(struct table_out *t)
 {
     titan_assert(t->columns > 0);

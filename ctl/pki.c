@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pki.c - titanctl pki: a cluster's CA and the certificates that are not asked for over the network. Offline. */
+/* pki.c - titanctl pki: a cluster's CA and the certificates not requested over the network. Offline. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@
 #define DAYS_MAX 3650
 
 #define UNIT_STATE "/var/lib/titan-coordinator"
-#define UNIT_PKI "/var/lib/titan-pki" /* root's: the state's user has daemons that all may speak to */
+#define UNIT_PKI "/var/lib/titan-pki" /* root's: the state's user also runs daemons open to any peer */
 
 static titan_status pki_dir(const struct args *args, char out[PATH_MAX], struct titan_error *err)
 {
@@ -34,7 +34,7 @@ static titan_status pki_dir(const struct args *args, char out[PATH_MAX], struct 
     char there[PATH_MAX + 16];
     (void)snprintf(there, sizeof(there), "%s/ca.pem", out);
     if (geteuid() == 0 && !args_has(args, "state-dir") && access(UNIT_STATE, F_OK) == 0 && access(there, F_OK) != 0)
-        (void)snprintf(out, PATH_MAX, "%s", UNIT_PKI); /* titan-coordinator.service reads it there */
+        (void)snprintf(out, PATH_MAX, "%s", UNIT_PKI); /* titan-coordinator.service reads this path */
     return TITAN_OK;
 }
 
@@ -59,8 +59,8 @@ static titan_status make_authority(const char *dir, const char *cluster, struct 
     return certs_write(certificate, &a.certificate, false, err);
 }
 
-/* A new key and its certificate into a folder, besides the CA's. The key that is there goes on: a certificate never
- * stands beside another key, not for a moment. */
+/* Creates a key and its certificate in a folder, and copies the CA's. An existing key stays in use: at no moment does a
+ * certificate stand beside another key. */
 static titan_status make_pair(const char *ca_dir, const char *dir, struct pki_spec *spec, int64_t days,
                               struct pki_certificate *ret, struct titan_error *err)
 {
@@ -141,7 +141,7 @@ static bool add_host(char hosts[PKI_HOSTS_MAX][256], int *n, const char *host)
     return *n < PKI_HOSTS_MAX && snprintf(hosts[(*n)++], 256, "%s", host) < 256;
 }
 
-/* --address; else those of the certificate it has; else this machine's name. And what it calls itself. */
+/* Hosts from --address, else from the old certificate, else this machine's name; always plus localhost's names. */
 static titan_status read_hosts(const struct args *args, const struct pki_certificate *old,
                                char hosts[PKI_HOSTS_MAX][256], int *ret_n, struct titan_error *err)
 {

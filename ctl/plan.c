@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan.c - titanctl plan: what a run would cost, before it runs. */
+/* plan.c - titanctl plan: the cost of a run before it starts. */
 #include "ctl/worker_tool.h"
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)

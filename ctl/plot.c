@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plot.c - see plot.h. */
 #include "ctl/plot.h"
 
 #include <langinfo.h>
@@ -17,14 +16,14 @@
 
 enum { LABEL_MIN = 9, LABEL_TEXT = 16, WIDTH_MIN = 24, HEIGHT_MIN = 5 };
 
-/* Dots: a cell is 2 wide and 4 high in braille, 1 by 1 in ASCII. */
+/* Dots: a cell is 2 x 4 in braille, 1 x 1 in ASCII. */
 struct canvas {
     int cells_x, cells_y, dots_x, dots_y, per_x, per_y;
-    int label;       /* cells in front of it: values, a blank, the axis */
+    int label;       /* cells before the plot: values, a blank, the axis */
     uint8_t *cells;  /* braille pattern, or 1 for a mark */
-    uint8_t *owners; /* the last curve that has a dot in it */
-    bool *crosses;   /* over it */
-    uint8_t curve;   /* that is drawn now */
+    uint8_t *owners; /* the last curve with a dot in the cell */
+    bool *crosses;   /* drawn over the cell */
+    uint8_t curve;   /* the curve being drawn */
 };
 
 static void dot(struct canvas *c, int x, int y)
@@ -38,7 +37,7 @@ static void dot(struct canvas *c, int x, int y)
     c->owners[cell - c->cells] = c->curve;
 }
 
-/* A straight line of dots, ends included. */
+/* Draws a straight line of dots, ends included. */
 static void line(struct canvas *c, double x0, double y0, double x1, double y1)
 {
     int steps = (int)fmax(fabs(x1 - x0), fabs(y1 - y0)) + 1;
@@ -92,7 +91,7 @@ static void curve(struct canvas *c, const struct plot_curve *p, struct range rx,
     }
 }
 
-/* Each a cell of its own, not joined. */
+/* Draws separate cells, not joined. */
 static void crosses(struct canvas *c, const struct plot_curve *p, struct range rx, struct range ry)
 {
     for (size_t i = 0; p->marks && i < p->n; i++) {
@@ -147,7 +146,7 @@ static void put_cell(const struct plot *p, const struct canvas *c, int x, int y,
     buf_puts(out, *paint ? "\033[0m" : "");
 }
 
-/* The value at a row, where it has one: at both ends of the axis and in its middle. */
+/* Writes the value beside a row; only both ends and the middle of the axis have one. */
 static int label_of(const struct canvas *c, struct range ry, int y, char text[LABEL_TEXT])
 {
     titan_assert(c->cells_y > 1);

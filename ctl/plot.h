@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plot.h - curves in the terminal: braille dots (2x4 to a cell) where the locale is UTF-8, asterisks elsewhere; and
- * single values beside them as crosses (+). */
+/* plot.h - curves in the terminal: braille dots (2x4 per cell) in UTF-8 locales, asterisks elsewhere; single values
+ * appear as crosses (+). */
 #ifndef TITAN_CTL_PLOT_H
 #define TITAN_CTL_PLOT_H
 
@@ -12,28 +12,29 @@
 enum { PLOT_CURVES = 26 };
 
 struct plot_curve {
-    const double *x, *y; /* n points, x not decreasing; where y is not finite there is a gap */
+    const double *x, *y; /* n points, x not decreasing; a non-finite y leaves a gap */
     size_t n;
-    const double *marks; /* n more values at the same x, each a cross where it is finite; NULL: none */
-    const char *legend;  /* a line below the picture; NULL: none */
+    const double *marks; /* n more values at the same x, each drawn as a cross if finite; NULL: none */
+    const char *legend;  /* line below the plot; NULL: none */
 };
 
 struct plot {
     const struct plot_curve *curves;
     size_t n;          /* at most PLOT_CURVES */
-    int width, height; /* cells of the whole drawing; at least 24 x 5, smaller ones are taken as that */
+    int width, height; /* cells of the whole drawing; raised to at least 24 x 5 */
     bool unicode;
-    bool color;         /* several curves are told apart by colours; else by letters in place of dots */
+    bool color;         /* several curves differ by colour; false: by letters instead of dots */
     const char *title;  /* line above */
-    const char *x_name; /* right of the x axis' ends */
+    const char *x_name; /* right of the ends of the x axis */
 };
 
-/* Lines, each ended by a newline: the title, the curves beside their y axis, the x axis and its ends, the legend. Fewer
- * than one point draws the title and says so. */
+/* Writes lines, each ended by a newline: the title, the curves beside their y axis, the x axis and its ends, the
+ * legend. Without points it draws the title and a note. */
 void plot_draw(const struct plot *p, struct buf *out);
-/* The values as a line of so many blocks or characters, one each for as many values; not finite: a space. */
+/* Writes the values as a line of at most width blocks or characters, each for an equal share of the values; a
+ * non-finite value is a space. */
 void plot_spark(const double *values, size_t n, int width, bool unicode, struct buf *out);
-/* Does the terminal's locale take UTF-8? */
+/* Does the terminal's locale use UTF-8? */
 bool plot_unicode(void);
 
 #endif

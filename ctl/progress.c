@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* progress.c - see progress.h. */
 #include "ctl/progress.h"
 
 #include <ctype.h>
@@ -44,8 +43,8 @@ void progress_job(struct progress *p, const Titan__V1__Job *job)
     p->steps = job->steps;
     p->workers = job->world_size;
     p->job_epoch = job->epoch;
-    /* A point is newer than an answer; after a recovery from a checkpoint steps are trained again, and no point comes
-     * of them. */
+    /* A point is newer than a job status. After a recovery from a checkpoint steps are trained again, without new
+     * points. */
     if (job->step >= p->step || job->epoch > p->point_epoch) {
         p->step = job->step;
         if (isfinite(job->loss) && job->step > 0)
@@ -59,17 +58,17 @@ void progress_job(struct progress *p, const Titan__V1__Job *job)
 void progress_point(struct progress *p, const Titan__V1__MetricPoint *point)
 {
     if (point->epoch < p->job_epoch)
-        return; /* of an epoch that is over: its last steps may be lost */
+        return; /* of an ended epoch: its last steps may be lost */
     p->point_epoch = point->epoch;
     if (p->state < TITAN__V1__JOB_STATE__RUNNING)
-        p->state = TITAN__V1__JOB_STATE__RUNNING; /* a step is done, whatever was heard last */
+        p->state = TITAN__V1__JOB_STATE__RUNNING; /* a finished step proves it */
     p->step = point->step;
     p->loss = point->loss;
     p->tokens_per_second = point->tokens_per_second;
     p->mfu = point->mfu;
     take_validation(p, point->validation);
     p->workers = point->world_size;
-    /* The first step of all also warms things up; it would spoil the estimate for long. */
+    /* The first step includes warm-up and would distort the estimate for long. */
     if (isfinite(point->step_ms) && point->step_ms > 0 && p->points++ > 0)
         p->step_ms += (point->step_ms - p->step_ms) * fmax(0.1, 1.0 / (double)(p->points - 1));
 }
@@ -94,7 +93,7 @@ static void put_state(const struct progress *p, struct buf *out)
     buf_printf(out, "%s%s%s", paint, name, *paint ? COLOR_OFF : "");
 }
 
-/* The fields from the most to the least telling; what does not fit is left out from the end. */
+/* Writes fields in order of importance; excess is left out from the end. */
 void progress_text(const struct progress *p, int width, struct buf *out)
 {
     char count[UNITS_TEXT], duration[UNITS_TEXT], fields[7][64];
@@ -147,7 +146,7 @@ static void draw(struct progress *p, const char *end)
 void progress_show(struct progress *p, int64_t now_ms, bool last)
 {
     if (p->state == TITAN__V1__JOB_STATE__JOB_STATE_UNSPECIFIED)
-        return; /* nothing has been heard of the job yet */
+        return; /* no job status has arrived yet */
     if (p->live) {
         draw(p, last ? "\n" : "");
         p->shown = !last;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* progress.h - one line that says how a run is doing. On a terminal it is drawn over again and events are printed above
- * it; elsewhere it is printed as a line of its own from time to time. */
+/* progress.h - one line about a run's progress. A terminal redraws the line and shows events above it; elsewhere the
+ * line is printed from time to time. */
 #ifndef TITAN_CTL_PROGRESS_H
 #define TITAN_CTL_PROGRESS_H
 
@@ -17,29 +17,29 @@ struct progress {
     int width; /* columns of the terminal */
     Titan__V1__JobState state;
     uint64_t step, steps;
-    uint64_t point_epoch, job_epoch; /* of the newest point, and of the newest answer about the job; 0: none yet */
+    uint64_t point_epoch, job_epoch; /* of the newest point, and of the newest job status; 0: none yet */
     double loss;                     /* NaN before the first step */
-    double validation_loss;          /* after this step, 0: none yet */
+    double validation_loss;          /* after validation_step; step 0: none yet */
     uint64_t validation_step;
-    double tokens_per_second, mfu, step_ms; /* step_ms is smoothed; 0 = not known yet */
+    double tokens_per_second, mfu, step_ms; /* step_ms is smoothed; 0 = unknown yet */
     uint64_t points;                        /* metric points seen */
     uint32_t workers;
     bool shown;           /* a live line is on the screen */
     uint64_t last_step;   /* of the last plain line */
-    int64_t last_line_ms; /* when it was printed; 0 = none yet */
+    int64_t last_line_ms; /* time of that line; 0 = none yet */
 };
 
-/* For a stream: live on a terminal that can move its cursor, colour unless NO_COLOR says otherwise. */
+/* Initialises for a stream: live on a terminal with cursor movement, coloured unless NO_COLOR is set. */
 void progress_init(struct progress *p, FILE *out);
 void progress_job(struct progress *p, const Titan__V1__Job *job);
 void progress_point(struct progress *p, const Titan__V1__MetricPoint *point);
-/* The line itself, at most width columns when that is positive; no newline, no escape sequences without color. */
+/* Writes the line, at most width columns if width is positive; no newline, and no escape sequences without color. */
 void progress_text(const struct progress *p, int width, struct buf *out);
-/* Draw or print what is due at now_ms. last: whatever is due, as a line that stays; so the end state. */
+/* Draws or prints the output due at now_ms. last: prints the final state as a permanent line, due or not. */
 void progress_show(struct progress *p, int64_t now_ms, bool last);
-/* A line of its own, above the live one. */
+/* Prints a separate line above the live one. */
 void progress_print(struct progress *p, const char *line);
-/* Wipe the live line away. */
+/* Erases the live line. */
 void progress_clear(struct progress *p);
 
 #endif

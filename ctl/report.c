@@ -49,7 +49,7 @@ static titan_status gather(struct ctl *ctl, uint64_t job, struct gathering *g, s
     return g->no_memory ? titan_fail(err, TITAN_ENOMEM, "report: out of memory") : TITAN_OK;
 }
 
-/* What cannot be had of the server besides the job, its metrics and events is left out. */
+/* Other content than the job, its metrics and events is optional. */
 static titan_status put_page(struct ctl *ctl, uint64_t id, struct gathering *g, struct buf *out,
                              struct titan_error *err)
 {

@@ -6,7 +6,7 @@
 #include "base/buf.h"
 #include "ctl/client.h"
 
-/* Appends the page, which needs no other file; asks ctl's server for all that is on it. */
+/* Appends a self-contained page; requests all its content from ctl's server. */
 titan_status report_page_of(struct ctl *ctl, uint64_t job, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

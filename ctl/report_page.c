@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* report_page.c - see report_page.h. Tables are written here; curves are drawn by report.js from the JSON in the page.
- */
+/* report_page.c - see report_page.h. Tables are written here; report.js draws curves from the page's JSON. */
 #include "ctl/report_page.h"
 
 #include <math.h>
@@ -16,7 +15,7 @@
 #include "base/version.h"
 #include "ctl/client.h"
 
-/* Taken in by the assembler: no generated source, no copy. */
+/* Included by the assembler: no generated source, no copy. */
 #define ASSET(symbol, file)                                                                                            \
     __asm__(".pushsection .rodata\n" #symbol ":\n.incbin \"" file "\"\n.byte 0\n.popsection\n");                       \
     extern const char symbol[] __attribute__((visibility("hidden")))
@@ -62,7 +61,7 @@ static void put_number(struct buf *out, int64_t number)
     buf_printf(out, "<td class=\"n\">%s%lld</td>", "", (long long)number);
 }
 
-/* "NAME>" is a column of numbers. */
+/* "NAME>" is a numeric column. */
 static void begin_table(struct buf *out, const char *id, const char *const *headings)
 {
     buf_printf(out, "<div class=\"scroll\"><table id=\"%s\"><thead><tr>", id);
@@ -86,7 +85,7 @@ static void put_fact(struct buf *out, const char *name, const char *value)
     buf_puts(out, "</dd></div>\n");
 }
 
-/* Tokens over time of the second half, so that a slow start does not count. */
+/* Tokens per time over the second half, without a slow start. */
 static double usual_rate(const struct curves *c)
 {
     double tokens = 0, seconds = 0;
@@ -189,7 +188,7 @@ static void put_parts(const struct report_page *p, struct buf *out)
     end_table(out);
 }
 
-/* Of each rank that was the slowest of some step, the one that the others waited for longest first. */
+/* One row per rank that was ever the slowest, by longest wait of the others. */
 static void put_slowest(const struct report_page *p, struct buf *out)
 {
     enum { MOST = 16 };
@@ -234,7 +233,7 @@ static void put_split(const struct report_page *p, struct buf *out)
 
 /* --- what the script draws ---------------------------------------------------------------------------------------- */
 
-/* Where a job's time begins: with its first epoch or step. */
+/* The begin of a job's time axis: its first epoch or step. */
 static int64_t begin_of(const struct report_page *p)
 {
     const struct history *t = p->history;
@@ -286,7 +285,7 @@ static bool put_data(const struct report_page *p, struct buf *out)
     }
     json_end_array(&w);
     json_end_object(&w);
-    /* In JSON a '<' stands inside a string only; written so, no text ends the element that it is in. */
+    /* In JSON a '<' occurs only inside strings; escaping it keeps any text from closing the element. */
     for (const char *at = json.data ? json.data : ""; *at;) {
         const size_t run = strcspn(at, "<");
         (void)!buf_append(out, at, run);
@@ -358,7 +357,7 @@ static void put_changes(const struct report_page *p, struct buf *out)
     end_table(out);
 }
 
-/* "pp 2 · dp_shard 4 · tp 2": the axes that are not 1. */
+/* "pp 2 · dp_shard 4 · tp 2": the axes larger than 1. */
 static void mesh_text(const struct report_page *p, int64_t world, char *out, size_t cap)
 {
     struct recipe_mesh mesh;

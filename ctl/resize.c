@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* resize.c - titanctl resize: change the number of workers of a job. */
+/* resize.c - titanctl resize: changes the number of workers of a job. */
 #include <stdio.h>
 #include <string.h>
 
@@ -35,10 +35,10 @@ static titan_status parse_range(const char *text, Titan__V1__ResizeJobRequest *r
 
 /* --- --wait ------------------------------------------------------------------------------------------------------- */
 
-/* What the job's events say, from its first to the one that has the workers asked for. */
+/* State from the job's events, up to the one with the requested workers. */
 struct waiting {
-    uint32_t request, least, most; /* what is waited for */
-    bool asked;                    /* the event of the request has been seen */
+    uint32_t request, least, most; /* the awaited request and its range */
+    bool asked;                    /* the request's event was seen */
     uint32_t world;                /* members of the running epoch; 0 = none */
     enum { WAIT_MORE, WAIT_THERE, WAIT_OVERTAKEN } outcome;
     Titan__V1__WatchEventsRequest events;
@@ -74,8 +74,8 @@ static bool on_event(const ProtobufCMessage *message, void *data)
     return w->outcome == WAIT_MORE;
 }
 
-/* What was asked for is stored: a server that comes back knows of it, and is not asked again. r->world_size becomes
- * what the job has then. */
+/* The request is stored: a returning server knows it, and is not asked again. r->world_size becomes the final
+ * number. */
 static titan_status wait_for(struct ctl *ctl, const struct args *args, uint64_t job, Titan__V1__ResizeJobResponse *r,
                              struct titan_error *err)
 {
@@ -122,7 +122,7 @@ static void print(const struct ctl *ctl, uint64_t job, const Titan__V1__ResizeJo
     (void)output_line(&text);
 }
 
-/* After --wait. */
+/* Prints the result after --wait. */
 static void print_end(const struct ctl *ctl, uint64_t job, const Titan__V1__ResizeJobResponse *r, double seconds)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* resume.c - titanctl resume: go on with a job that has ended. */
+/* resume.c - titanctl resume: continues a job that has ended. */
 #include <stdio.h>
 
 #include "base/cleanup.h"

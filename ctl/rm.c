@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rm.c - titanctl rm and gc: jobs that have ended are deleted, and what titanctl run has left behind. */
+/* rm.c - titanctl rm and gc: deletes finished jobs, and leftovers of titanctl run. */
 #include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -25,9 +25,9 @@
 #include "ctl/when.h"
 
 #define OLD_MS (INT64_C(30) * 86400 * 1000)
-#define STARTING_MS 60000 /* a run that starts has no lock yet */
+#define STARTING_MS 60000 /* a starting run has no lock yet */
 
-/* "job 12", "folder /tmp/titan-run-x1": what is deleted, or would be; the job, or the folder where there is one. */
+/* "job 12", "folder /tmp/titan-run-x1": the deleted object, or with dry the candidate; folder NULL: the job. */
 static void print_one(const struct ctl *ctl, uint64_t id, const char *folder, bool dry)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -52,10 +52,10 @@ static void print_one(const struct ctl *ctl, uint64_t id, const char *folder, bo
 
 /* --- what the server would say ------------------------------------------------------------------------------------ */
 
-/* A job that may need what lies in another one's directory. */
+/* A job that may need files in another job's directory. */
 struct other_job {
     uint64_t id;
-    char *checkpoint, *recipe; /* recipe: of one that has not ended */
+    char *checkpoint, *recipe; /* recipe: only of an unfinished job */
 };
 struct other_jobs {
     struct other_job *list;
@@ -71,7 +71,7 @@ static bool add_other(const Titan__V1__Job *job, void *data)
     _cleanup_message_ Titan__V1__GetRecipeResponse *reply = NULL;
     if (!ctl_state_final(job->state)) {
         o->status = submit_recipe_of(o->ctl, job->id, &reply, o->err);
-        if (o->status == TITAN_ENOTFOUND || o->status == TITAN_EPERM) /* it went meanwhile; it is another user's */
+        if (o->status == TITAN_ENOTFOUND || o->status == TITAN_EPERM) /* removed meanwhile, or another user's */
             o->status = TITAN_OK;
     }
     if (o->status != TITAN_OK)
@@ -105,7 +105,7 @@ static void free_others(struct other_jobs *o)
     free(o->list);
 }
 
-/* The refusals of RemoveJob, in its words. One that passes counts as gone for those that come after it. */
+/* Applies RemoveJob's refusals, with the same texts. A removable job counts as gone for later ones. */
 static titan_status check_removal(struct ctl *ctl, uint64_t id, struct other_jobs *others, struct titan_error *err)
 {
     _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
@@ -141,7 +141,7 @@ static titan_status check_removal(struct ctl *ctl, uint64_t id, struct other_job
 
 /* --- one after the other ------------------------------------------------------------------------------------------ */
 
-/* others: NULL, or it is only looked whether it would be removed. */
+/* others: for a dry run; NULL: remove the job. */
 static titan_status remove_job(struct ctl *ctl, uint64_t id, struct other_jobs *others, struct titan_error *err)
 {
     Titan__V1__RemoveJobRequest request = TITAN__V1__REMOVE_JOB_REQUEST__INIT;
@@ -175,7 +175,7 @@ struct removing {
     size_t kept; /* of other users */
 };
 
-/* Where they were searched for, those that cannot go are passed over. */
+/* Searched jobs that cannot be removed are skipped. */
 static titan_status remove_one(void *data, size_t i, struct titan_error *err)
 {
     struct removing *r = data;
@@ -189,7 +189,7 @@ static titan_status remove_one(void *data, size_t i, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* The newest first, as it may have gone on from an older one. */
+/* Newest first: it may have continued from an older one. */
 static titan_status remove_jobs(struct ctl *ctl, struct jobs *jobs, bool searched, bool dry, struct titan_error *err)
 {
     struct removing r = {.ctl = ctl, .jobs = jobs, .searched = searched, .dry = dry};
@@ -240,7 +240,7 @@ const struct command command_rm = {
 struct old_jobs {
     struct jobs jobs;
     int64_t before_ms;
-    bool failed; /* no memory */
+    bool failed; /* out of memory */
 };
 
 static bool add_old(const Titan__V1__Job *job, void *data)
@@ -266,7 +266,7 @@ static titan_status collect_jobs(struct ctl *ctl, const struct args *args, int64
     return status;
 }
 
-/* Of ours, not changed since, and without a titand that holds its lock. */
+/* Is the folder this user's, unchanged since then, and without a titand's lock? */
 static bool left_behind(const char *path, int64_t before_ms)
 {
     struct stat st;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run.c - titanctl run: one run in the foreground, with a titand of its own. */
+/* run.c - titanctl run: one run in the foreground, with a private titand. */
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ static titan_status submit_and_follow(struct ctl *ctl, const struct args *args, 
     const struct follow_options options = {
         .server = ctl->server, .job_id = id, .progress = true, .cancel_on_interrupt = true, .patience_ms = 1000};
     const titan_status status = follow_job(&options, ret_end, err);
-    if (status == TITAN_ECANCELLED) /* by the second Ctrl-C: how it ended was not waited for */
+    if (status == TITAN_ECANCELLED) /* by the second Ctrl-C: the job's end was not awaited */
         titan_error_hint(err, "what it wrote is below %s",
                          *file->recipe.job.dump_folder ? file->recipe.job.dump_folder : daemon->state_dir);
     return status;
@@ -49,8 +49,8 @@ static titan_status outcome(const Titan__V1__Job *job, struct titan_error *err)
 
 #define SLOTS_CPU 8
 
-/* Slots of the run's own titand, for as many workers as were asked for or else the run may have: on GPUs one each, on
- * processors a few, or what its smallest mesh takes. */
+/* Slots of the private titand, for the requested workers or else the run's maximum. On GPUs one each; on CPUs a few, or
+ * the size of the smallest mesh. */
 static titan_status choose_slots(const struct recipe *r, int64_t workers, int64_t *ret, struct titan_error *err)
 {
     titan_assert(r->elastic.max_workers > 0 && workers >= 0);
@@ -66,7 +66,7 @@ static titan_status choose_slots(const struct recipe *r, int64_t workers, int64_
     return TITAN_OK;
 }
 
-/* Before the run, not hours later. */
+/* Fails before the run instead of hours later. */
 static titan_status check_report(const char *path, struct titan_error *err)
 {
     char folder[PATH_MAX];
@@ -79,7 +79,7 @@ static titan_status check_report(const char *path, struct titan_error *err)
     return titan_fail_errno(err, "--report: cannot write to %s", folder);
 }
 
-/* However the run ended; a page that cannot be written does not change that. */
+/* Writes the report after any outcome; a failure to write does not change the outcome. */
 static void write_report(struct ctl *ctl, uint64_t job, const char *path)
 {
     _cleanup_(buf_free) struct buf page = BUF_INIT;
@@ -109,7 +109,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         status = ctl_server(daemon.server, ctl->server, sizeof(ctl->server), err);
     if (status == TITAN_OK)
         status = submit_and_follow(ctl, args, &file, &daemon, &end, err);
-    /* One more Ctrl-C changes nothing: what is left ends the run's titand and removes what that leaves behind. */
+    /* Ignores further Ctrl-C: cleaning up ends the private titand and removes its leftovers. */
     (void)signal(SIGINT, SIG_IGN);
     if (end && report)
         write_report(ctl, end->job->id, report);

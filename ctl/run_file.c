@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_file.c - see run_file.h. */
 #include "ctl/run_file.h"
 
 #include <stdio.h>
@@ -24,7 +23,7 @@ static titan_status read_stdin(struct buf *text, struct titan_error *err)
     return n < 0 ? titan_fail_errno(err, "<stdin>") : TITAN_OK;
 }
 
-/* A run file, or what it names, that is not there is bad input: "not found" is for jobs, nodes and checkpoints. */
+/* A missing run file, or a missing file named in it, is bad input: "not found" is for jobs, nodes and checkpoints. */
 static titan_status not_there(titan_status status, struct titan_error *err)
 {
     if (status == TITAN_ENOTFOUND && err)
@@ -69,7 +68,7 @@ static bool is_overridden(const struct args *args, const char *key)
     return sets(args, strncmp(key, "training.mixture", 16) == 0 ? "training.mixture" : key);
 }
 
-/* Of a pattern its folder. */
+/* For a pattern: is its folder there? */
 static bool is_there(const char *path)
 {
     char folder[2 * PATH_MAX];
@@ -77,8 +76,8 @@ static bool is_there(const char *path)
     return access(path, F_OK) == 0 || (path_is_pattern(path) && access(*folder ? folder : ".", F_OK) == 0);
 }
 
-/* A path given by --set, or with a recipe from standard input, is meant from the current folder; one of the file from
- * the file's folder, or, as TorchTitan has it, from the current one where it is there and not beside the file. */
+/* Paths from --set, or in a recipe from standard input, start at the current folder. Paths in a file start at the
+ * file's folder or, as in TorchTitan, at the current folder if they exist only there. */
 static titan_status place_paths(struct run_file *f, const struct args *args, bool from_stdin, bool *changed,
                                 struct titan_error *err)
 {
@@ -103,7 +102,7 @@ static titan_status place_paths(struct run_file *f, const struct args *args, boo
     return TITAN_OK;
 }
 
-/* The folder of the file; NULL: it has none. */
+/* The folder of the file; NULL: none. */
 static const char *folder_of(const struct run_file *f, char out[PATH_MAX])
 {
     (void)snprintf(out, PATH_MAX, "%s", f->path);
@@ -113,7 +112,7 @@ static const char *folder_of(const struct run_file *f, char out[PATH_MAX])
     return slash ? out : NULL;
 }
 
-/* model.flavor = "hf": the dimensions travel in the recipe, and nothing but this reads the config.json for them. */
+/* model.flavor = "hf": the recipe carries the dimensions; only this function reads them from config.json. */
 static titan_status fill_dims(struct run_file *f, bool *changed, struct titan_error *err)
 {
     char folder[PATH_MAX];
@@ -130,7 +129,7 @@ static titan_status check(struct run_file *f, bool local, struct titan_error *er
     return local ? not_there(recipe_check_data(&f->recipe, folder_of(f, folder), err), err) : TITAN_OK;
 }
 
-/* *changed: what is sent is not the text as it came. */
+/* *changed: the text to submit differs from the source. */
 static titan_status assign(struct run_file *f, const char *const *assignments, const struct args *args, bool *changed,
                            struct titan_error *err)
 {

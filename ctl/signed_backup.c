@@ -41,7 +41,7 @@ void signed_free(struct signed_backup *b)
     signature_key_wipe(&b->key);
 }
 
-/* It is not known what a coordinator made. */
+/* The backup's origin is unknown: a warning or an error. */
 static titan_status unproved(const struct signed_backup *b, const char *why, struct titan_error *err)
 {
     if (b->may_lack) {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* signed_backup.h - a backup, the signature beside it, and the key that proves it: is the backup what a coordinator
- * made? */
+/* signed_backup.h - a backup, its signature file and key: is the backup a coordinator's unchanged copy? */
 #ifndef TITAN_CTL_SIGNED_BACKUP_H
 #define TITAN_CTL_SIGNED_BACKUP_H
 
@@ -9,24 +8,24 @@
 
 #define SIGNED_SUFFIX ".sig"
 
-/* What is read before a process gives up its rights. */
+/* Loaded before a process drops its rights. */
 struct signed_backup {
-    const char *path; /* borrowed: the backup's */
-    bool may_lack;    /* --unsigned: what is not known is a warning */
-    struct buf text;  /* of the signature; empty = there is none */
+    const char *path; /* borrowed: path of the backup */
+    bool may_lack;    /* --unsigned: a missing signature or key is only a warning */
+    struct buf text;  /* the signature; empty = none */
     bool has_key;
     struct signature_key key;
-    struct titan_error no_key; /* why there is none */
+    struct titan_error no_key; /* why there is no key */
 };
 
-/* The signature and the key: --key, else that of the coordinator's state directory (state_dir.h). TITAN_OK also where
- * one of them is missing. */
+/* Loads the signature and the key: --key, else the key in the coordinator's state directory (state_dir.h). TITAN_OK
+ * even if either is missing. */
 titan_status signed_load(const struct args *args, const char *path, struct signed_backup *ret,
                          struct titan_error *err) TITAN_MUST_USE;
 void signed_free(struct signed_backup *b);
-/* Is the open file, read from where it stands, what was signed with the key? TITAN_ECORRUPT: it was changed, whatever
- * may be missing; TITAN_EPERM: that is not known, for want of the signature or of the key. ret->at is "" for TITAN_OK
- * without that. */
+/* Was the open file, from its current position, signed with the key? TITAN_ECORRUPT: the file was changed, regardless
+ * of missing parts. TITAN_EPERM: unknown, because the signature or the key is missing. TITAN_OK without verification
+ * leaves ret->at "". */
 titan_status signed_check(const struct signed_backup *b, int fd, struct signature *ret,
                           struct titan_error *err) TITAN_MUST_USE;
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* split_window.c - see split_window.h. */
 #include "ctl/split_window.h"
 
 #include <limits.h>
@@ -28,7 +27,7 @@ void split_window_add(struct split_window *w, const Titan__V1__MetricPoint *poin
                             .slowest = point->world_size > 1 && s->slowest_rank <= INT_MAX ? (int)s->slowest_rank : -1};
 }
 
-/* What the others waited for a rank, in all; in *ret the steps that it was the slowest of and how long it was busy. */
+/* Total wait of the others for a rank; *ret gets the steps in which it was the slowest, and its busy time. */
 static double waited_for(const struct split_window *w, int rank, struct split_mean *ret)
 {
     double waited = 0, busy = 0;

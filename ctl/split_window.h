@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* split_window.h - where the time of a job's newest steps went, and which rank the others waited for. */
+/* split_window.h - where the time of a job's newest steps went, and the rank that others waited for. */
 #ifndef TITAN_CTL_SPLIT_WINDOW_H
 #define TITAN_CTL_SPLIT_WINDOW_H
 
@@ -13,21 +13,22 @@
 enum { SPLIT_WINDOW = 64 };
 
 struct split_window {
-    struct step_split splits[SPLIT_WINDOW]; /* the newest, oldest first; of one epoch, in which a rank is one worker */
+    struct step_split
+        splits[SPLIT_WINDOW]; /* the newest splits, oldest first; all of one epoch, in which each rank is one worker */
     size_t n;
     uint64_t epoch;
 };
 
 struct split_mean {
     struct step_split
-        split;     /* means; slowest: the rank that the others waited for longest in all, -1 in a world of one */
-    double waited; /* by the others, on average, in a step that it was the slowest of */
-    uint32_t steps, slowest_steps; /* of the means; of those, in which it was the slowest */
+        split;     /* means; slowest: the rank with the longest total wait of the others, -1 in a world of one */
+    double waited; /* mean wait of the others in a step with this slowest rank */
+    uint32_t steps, slowest_steps; /* number of steps in the means; number of those with this slowest rank */
 };
 
-/* Steps come in order; one without a split changes nothing. */
+/* Adds a step. Steps come in order; a step without a split changes nothing. */
 void split_window_add(struct split_window *w, const Titan__V1__MetricPoint *point);
-/* False: there is none. */
+/* False: the window is empty. */
 bool split_window_mean(const struct split_window *w, struct split_mean *ret);
 
 #endif

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stall.c - see stall.h. */
 #include "ctl/stall.h"
 
 #include <stdio.h>
@@ -10,11 +9,11 @@
 #include "base/units.h"
 #include "base/vec.h"
 
-#define SHORT_S 1.0 /* waits that are shorter are no sign of a fault */
+#define SHORT_S 1.0 /* shorter waits are normal */
 #define RANKS_SAID_MAX 8
-#define OLD_MS 10000 /* a dump that is older than another one by so much is not of the same moment */
+#define OLD_MS 10000 /* dumps differing by more are not of the same moment */
 
-/* The dumps, by rank. */
+/* The dumps, indexed by rank. */
 struct ranks {
     const struct stall_dump *of[FLIGHT_RANKS_MAX];
     int world;
@@ -38,7 +37,7 @@ static bool same_group(const struct flight_group *a, const struct flight_group *
     return !strcmp(a->name, b->name) && !memcmp(a->members, b->members, sizeof a->members);
 }
 
-/* The newest entry of a kind in a group, of messages to or from a peer; NULL: none. */
+/* The newest entry of a kind in a group, for messages with a peer; NULL: none. */
 static const struct flight_entry *newest(const struct stall_dump *d, enum flight_kind kind, int group, int peer)
 {
     const struct flight_entry *found = NULL;
@@ -63,7 +62,8 @@ static const struct flight_entry *numbered(const struct stall_dump *d, enum flig
     return NULL;
 }
 
-/* What a rank is in: an operation of its own before a transfer, the one begun last; else what it was in last. */
+/* A rank's present activity: its own operation before a transfer, the latest begun first; otherwise its last
+ * activity. */
 static const struct flight_entry *doing(const struct stall_dump *d)
 {
     const struct flight_entry *best = NULL;
@@ -80,7 +80,7 @@ static const struct flight_entry *doing(const struct stall_dump *d)
     return best;
 }
 
-/* Something is wrong with this worker itself. */
+/* Is this worker itself faulty? */
 static bool at_fault(const struct stall_dump *d)
 {
     return !d || d->detail[0];
@@ -139,7 +139,7 @@ static titan_status add_missing(struct stall *s, const struct ranks *ranks, int 
                     err);
 }
 
-/* The stall of a collective that some rank is in, each once. */
+/* Finds or adds the stall of a collective in progress; each collective once. */
 static struct stall *known(struct stall_report *r, const struct stall_dump *d, const struct flight_entry *e)
 {
     for (int i = 0; i < r->n; i++) {
@@ -154,7 +154,7 @@ static struct stall *known(struct stall_report *r, const struct stall_dump *d, c
     return NULL;
 }
 
-/* Those of the group that have not begun it, or have begun something else in its place. */
+/* Finds members that have not begun the collective, or have begun another in its place. */
 static titan_status look_for_missing(struct stall *s, const struct ranks *ranks, struct titan_error *err)
 {
     titan_assert(s->n_waiting > 0 && s->what->kind == FLIGHT_COLLECTIVE);
@@ -170,7 +170,7 @@ static titan_status look_for_missing(struct stall *s, const struct ranks *ranks,
             TRY(add_missing(s, ranks, rank, err));
             continue;
         }
-        if (!there) /* it is past it, and the record has been written over */
+        if (!there) /* past it; the record was overwritten */
             continue;
         if (strcmp(there->op, what->op) != 0)
             s->kind = STALL_DIFFERENT;
@@ -194,7 +194,7 @@ static titan_status look_for_missing(struct stall *s, const struct ranks *ranks,
     return TITAN_OK;
 }
 
-/* A send or a receive that its other end has not come to. */
+/* Examines a send or receive without its counterpart. */
 static titan_status look_at_message(struct stall_report *r, const struct ranks *ranks, const struct stall_dump *d,
                                     const struct flight_entry *e, struct titan_error *err)
 {
@@ -242,7 +242,7 @@ static titan_status look_at_busy(struct stall_report *r, const struct ranks *ran
 
 /* --- which explains which ----------------------------------------------------------------------------------------- */
 
-/* Does this rank wait for others, in another stall? */
+/* Does this rank wait in another stall? */
 static bool waits(const struct stall_report *r, const struct stall *other, int rank)
 {
     for (int i = 0; i < r->n; i++)
@@ -281,7 +281,7 @@ static int by_weight(const void *a, const void *b)
     return (y->waited_s > x->waited_s) - (y->waited_s < x->waited_s);
 }
 
-/* What only ranks at fault are in, no rank waits in: it explains the rest where nothing else does. */
+/* Stalls of faulty ranks alone are no waits: they explain the rest only if nothing else does. */
 static void find_roots(struct stall_report *r)
 {
     int roots = 0, open = 0;
@@ -299,7 +299,7 @@ static void find_roots(struct stall_report *r)
     qsort(r->stalls, (size_t)r->n, sizeof *r->stalls, by_weight);
 }
 
-/* Leave out what is no sign of a fault in a run that none has complained of. */
+/* Drops short waits of a run without a reported fault. */
 static void drop_short(struct stall_report *r)
 {
     int kept = 0;
@@ -342,7 +342,7 @@ titan_status stall_find(const struct stall_dump *dumps, int n, struct stall_repo
         ret->ranks++;
         if (has_ended(d) && !ret->ended)
             ret->ended = d;
-        if (ranks.newest_ms - d->time_ms > OLD_MS) /* what it waited for then is over, or it is gone */
+        if (ranks.newest_ms - d->time_ms > OLD_MS) /* that wait is over, or the rank is gone */
             continue;
         ret->damaged += d->copy->damaged;
         ret->requested &= !strcmp(d->cause, "request");
@@ -469,7 +469,7 @@ static void print_doing(const struct stall_rank *m, struct buf *out)
         buf_printf(out, ", which is %.0f s older than the others'", m->older_s);
 }
 
-/* What others have begun in its place. */
+/* Prints what others have begun instead. */
 static void print_others(const struct stall *s, bool sizes, struct buf *out)
 {
     for (int i = 0; i < MIN(s->n_missing, RANKS_SAID_MAX); i++) {
@@ -554,7 +554,7 @@ void stall_print(const struct stall_report *report, const struct stall *s, struc
         for (int i = 0; s->kind != STALL_HELD && i < MIN(s->n_missing, RANKS_SAID_MAX); i++)
             print_doing(&s->missing[i], out);
     }
-    if (report->ended && !speaks_of(s, report->ended)) { /* where it waited, others may not have come */
+    if (report->ended && !speaks_of(s, report->ended)) { /* while it waited, others may not have arrived */
         buf_printf(out, "; rank %d", report->ended->copy->rank);
         print_fault(report->ended, 1, out);
     }

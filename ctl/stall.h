@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stall.h - what holds up the ranks of an epoch, from the dumps of their flight recorders: which rank is missing in
- * which collective. Functions of their arguments: no server, no clock.
+/* stall.h - finds what holds up the ranks of an epoch, from dumps of their flight recorders: the rank missing from a
+ * collective. Pure functions: no server, no clock.
  *
- * A rank waits in a collective that it has begun and not ended. It is missing in one that others wait in, where the
- * last of that group that it has begun has a lower number. Of the waits, those are told first that are explained by a
- * rank that does not itself wait for others. */
+ * A rank waits in a collective that it has begun and not ended. A rank is missing from a collective if others wait in
+ * it and the rank's last collective of that group has a lower number. Waits for a rank that does not wait itself are
+ * reported first. */
 #ifndef TITAN_CTL_STALL_H
 #define TITAN_CTL_STALL_H
 
@@ -12,75 +12,75 @@
 #include "base/flight.h"
 #include "base/json.h"
 
-/* Of one worker in one epoch. */
+/* The dump of one worker in one epoch. */
 struct stall_dump {
     uint64_t worker;
     char cause[16];              /* "request", "revoke", "hang", "exit" */
-    char detail[160], node[256]; /* detail: what is wrong with this worker itself; "" nothing is known */
-    int64_t now_ns, time_ms;     /* when it was read: on the clock of its records; since 1970 */
+    char detail[160], node[256]; /* detail: the fault of this worker itself; "" none is known */
+    int64_t now_ns, time_ms;     /* time of reading: on the clock of the records; since 1970 */
     struct flight_copy *copy;    /* owned */
 };
-/* The text of a dump (daemon/agent/shell/flight_dumps.h). Every field is checked; TITAN_ECORRUPT: it is none. */
+/* Parses the text of a dump (daemon/agent/shell/flight_dumps.h). Every field is checked; TITAN_ECORRUPT: the text is no
+ * dump. */
 titan_status stall_read(const char *text, size_t len, struct stall_dump *ret, struct titan_error *err) TITAN_MUST_USE;
 void stall_dump_free(struct stall_dump *dump);
 
 enum stall_kind {
-    STALL_MISSING,   /* some have begun a collective, others have not */
-    STALL_DIFFERENT, /* at the same number of a group, different collectives */
-    STALL_SIZES,     /* the same one, of different sizes */
-    STALL_UNSENT,    /* a receive that the peer has not sent to */
-    STALL_UNTAKEN,   /* a send that the peer does not take */
-    STALL_HELD,      /* all have begun it, and one that something is wrong with is in it: that one is missing */
-    STALL_UNDER_WAY, /* all have begun it, and some are in it still */
-    STALL_BUSY,      /* an operation of a rank that does not end, while none waits */
+    STALL_MISSING,   /* some ranks have begun a collective, others have not */
+    STALL_DIFFERENT, /* different collectives with the same number in a group */
+    STALL_SIZES,     /* the same collective with different sizes */
+    STALL_UNSENT,    /* a receive without the peer's send */
+    STALL_UNTAKEN,   /* a send without the peer's receive */
+    STALL_HELD,      /* all have begun the collective, including a faulty rank: that rank is missing */
+    STALL_UNDER_WAY, /* all have begun the collective, and some have not ended it */
+    STALL_BUSY,      /* an operation of one rank that does not end, while no rank waits */
     STALL_KINDS
 };
 struct stall_rank {
     int rank;
-    const struct stall_dump *dump; /* NULL: there is none */
-    const struct flight_entry
-        *entry;     /* waiting: the operation; missing: what it is in, or was in last; NULL: nothing */
-    double older_s; /* its dump is not of the same moment, but so much older than the newest; 0: it is */
+    const struct stall_dump *dump;    /* NULL: no dump */
+    const struct flight_entry *entry; /* waiting: the operation; missing: its present or last operation; NULL: none */
+    double older_s;                   /* age of its dump relative to the newest dump; 0: the same moment */
 };
 struct stall {
     enum stall_kind kind;
-    bool root; /* what it waits for does not wait itself */
+    bool root; /* the rank it waits for does not wait itself */
     const char *group;
-    const struct flight_entry *what;      /* as the first of the waiting has it */
-    struct stall_rank *waiting, *missing; /* by rank */
+    const struct flight_entry *what;      /* as the first waiting rank recorded it */
+    struct stall_rank *waiting, *missing; /* ordered by rank */
     int n_waiting, n_missing, cap_waiting, cap_missing;
-    double waited_s; /* the longest */
+    double waited_s; /* the longest wait */
 };
 struct stall_report {
-    uint64_t epoch, step;           /* step: the latest of any record */
-    int ranks, damaged;             /* dumps; records that were left out of them */
-    bool circle;                    /* each wait is explained by another one: the ranks' orders differ */
-    bool requested;                 /* nothing was wrong when they were made: waits below a second are left out */
-    const struct stall_dump *ended; /* the first that has ended by itself; NULL: none */
-    struct stall *stalls;           /* roots first, then the longest wait */
+    uint64_t epoch, step;           /* step: the latest of all records */
+    int ranks, damaged;             /* number of dumps; number of damaged records left out */
+    bool circle;                    /* every wait is explained by another wait: the ranks' orders differ */
+    bool requested;                 /* made on request, without a fault: waits below a second are left out */
+    const struct stall_dump *ended; /* the first worker that ended by itself; NULL: none */
+    struct stall *stalls;           /* roots first, then by longest wait */
     int n, cap;
 };
-/* The dumps of one epoch, which stay as long as the report. */
+/* Finds the stalls of one epoch. The dumps must outlive the report. */
 titan_status stall_find(const struct stall_dump *dumps, int n, struct stall_report *ret,
                         struct titan_error *err) TITAN_MUST_USE;
 void stall_report_free(struct stall_report *report);
 
-/* The rank that comes last into the collectives, of those that all members' dumps have from begin to end: it is the one
- * that is in them shortest, whatever the ranks' clocks say. */
+/* The rank that enters collectives last: among collectives with complete records from all members, the last rank spends
+ * the least time inside. Clock differences between ranks do not matter. */
 struct stall_slowest {
-    int rank;              /* -1: none, or none that the others notably wait for, and more than for the rest */
-    int collectives, last; /* in the dumps; of those, that it came into last */
-    double share, others;  /* of its records' time, it was in some collective; the others, on average */
+    int rank;              /* -1: no rank, or none with a notable and dominant wait of the others */
+    int collectives, last; /* collectives in the dumps; number of those that this rank entered last */
+    double share, others;  /* share of its records' time inside collectives; mean of the others */
 };
 titan_status stall_slowest(const struct stall_dump *dumps, int n, struct stall_slowest *ret,
                            struct titan_error *err) TITAN_MUST_USE;
 
-/* One line without its end. */
+/* Writes one line without its newline. */
 void stall_print(const struct stall_report *report, const struct stall *stall, struct buf *out);
-/* What there is to say where there are no stalls. */
+/* Writes the text for a report without stalls. */
 void stall_print_none(const struct stall_report *report, struct buf *out);
 void stall_print_slowest(const struct stall_slowest *slowest, struct buf *out);
-/* As an object. */
+/* Writes an object. */
 void stall_put(const struct stall_report *report, const struct stall_slowest *slowest, const struct stall_dump *dumps,
                int n, struct json_writer *w);
 

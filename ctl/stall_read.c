@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stall_read.c - the dump of a flight recorder, from its text. It has come from a worker by way of files: nothing of it
- * is believed before it is checked. */
+/* stall_read.c - parses the text of a flight recorder's dump. The text comes from a worker through files, so everything
+ * is checked. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ static titan_status get_int(const struct json *object, const char *key, int64_t 
     return TITAN_OK;
 }
 
-/* What a terminal would obey becomes '?'. */
+/* Terminal control characters become '?'. */
 static titan_status get_text(const struct json *object, const char *key, char *out, size_t size,
                              struct titan_error *err)
 {

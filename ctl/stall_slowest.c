@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stall_slowest.c - the rank that comes last into the collectives of an epoch that goes on. */
+/* stall_slowest.c - the rank that enters the collectives of a running epoch last. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,11 +8,11 @@
 #include "base/vec.h"
 #include "ctl/stall.h"
 
-#define COLLECTIVES_MIN 8 /* fewer say nothing */
-#define SHARE_MIN 0.1     /* of the time; equally fast ranks wait for one or the other now and then */
-#define DOMINANT 0.5      /* of what is waited for all ranks */
+#define COLLECTIVES_MIN 8 /* fewer are not significant */
+#define SHARE_MIN 0.1     /* of the time; equally fast ranks also wait now and then */
+#define DOMINANT 0.5      /* share of the waits for all ranks */
 
-/* One rank in a collective that it has left again. */
+/* One rank in a collective that it has ended. */
 struct part {
     uint64_t group;
     int64_t took_ns;
@@ -35,7 +35,7 @@ static bool add_dump(struct tally *t, const struct flight_copy *c)
     titan_assert(c->rank >= 0 && c->rank < FLIGHT_RANKS_MAX);
     for (int g = 0; g < FLIGHT_GROUPS; g++) {
         const struct flight_group *group = &c->groups[g];
-        /* Of name and members: that two groups have the same is not to be expected. */
+        /* Hash of name and members; equal hashes of different groups are not expected. */
         keys[g] = hash_bytes(hash_text(HASH_INIT, group->name), group->members, sizeof(group->members));
         members[g] = 0;
         for (size_t i = 0; i < ARRAY_SIZE(group->members); i++)
@@ -62,7 +62,7 @@ static int by_collective(const void *a, const void *b)
     return x->rank - y->rank;
 }
 
-/* One that all members have left; the one that was in it shortest came last. */
+/* Counts a collective that all members have ended; the rank with the shortest stay entered last. */
 static void count(struct tally *t, const struct part *parts, int n)
 {
     const struct part *last = parts;
@@ -101,7 +101,7 @@ static int by_begin(const void *a, const void *b)
     return (x->began_ns > y->began_ns) - (x->began_ns < y->began_ns);
 }
 
-/* Of the time that a rank's ended records are of, the part that it was in some collective. */
+/* The share of time inside collectives, over a rank's ended records. */
 static double share_of(const struct flight_copy *c)
 {
     const struct flight_entry *in[FLIGHT_RECORDS];

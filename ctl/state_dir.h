@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state_dir.h - where the coordinator of this machine keeps its state. */
+/* state_dir.h - the state directory of this machine's coordinator. */
 #ifndef TITAN_CTL_STATE_DIR_H
 #define TITAN_CTL_STATE_DIR_H
 
@@ -7,8 +7,8 @@
 
 #include "base/options.h"
 
-/* --state-dir, else the default: the unit's folder, root's, a user's own; and what is below it. There is room for a
- * name of 30 bytes behind it. */
+/* The path `below` in --state-dir or the default: the unit's folder, root's, or the user's own. out has room for a name
+ * of 30 more bytes. */
 titan_status state_dir_path(const struct args *args, const char *below, char out[PATH_MAX],
                             struct titan_error *err) TITAN_MUST_USE;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* status.c - titanctl status: one job in full. */
+/* status.c - titanctl status: all about one job. */
 #include <math.h>
 #include <stdio.h>
 
@@ -85,7 +85,7 @@ static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
         buf_printf(out, "  %-12s %s\n", "directory", job->directory);
 }
 
-/* The run file itself: what titanctl submit takes. */
+/* Prints the run file as submitted. */
 static titan_status print_recipe(struct ctl *ctl, uint64_t id, struct titan_error *err)
 {
     _cleanup_message_ Titan__V1__GetRecipeResponse *reply = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* submit.c - titanctl submit: hand a run to the server. */
+/* submit.c - titanctl submit: sends a run to the server. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +16,8 @@
 #include "ctl/sweep.h"
 #include "ctl/when.h"
 
-/* Lines on stderr, as what a script reads from stdout stays as it is. Ours first: overridden keys are sent as they came
- * out, so the server may know of fewer; then what only the server knows. */
+/* Prints to stderr, to keep stdout for scripts. Local warnings come first, because the server does not see overridden
+ * keys; then the server's own. */
 static void print_warnings(const struct run_file *file, const Titan__V1__SubmitResponse *reply)
 {
     _cleanup_(buf_free) struct buf ours = BUF_INIT;
@@ -30,7 +30,7 @@ static void print_warnings(const struct run_file *file, const Titan__V1__SubmitR
             (void)fprintf(stderr, "note: %s\n", reply->warnings[i]);
 }
 
-/* Where the run begins, and what is not as there. */
+/* Prints where the run begins, and the differences to that job. */
 static void print_origin(const struct submit_from *from, const Titan__V1__SubmitResponse *reply)
 {
     const unsigned long long id = reply->job_id, other = from->job;
@@ -47,9 +47,9 @@ static void print_origin(const struct submit_from *from, const Titan__V1__Submit
         (void)fprintf(stderr, "titanctl: its keys are those of job %llu\n", other);
 }
 
-enum { NAME_BYTES = 128 }; /* of a name, and of an idempotency key (proto/ranges.c) */
+enum { NAME_BYTES = 128 }; /* limit of a name and of an idempotency key (proto/ranges.c) */
 
-/* What a job has besides its run file. */
+/* Parts of a job besides its run file. */
 struct submission {
     char *labels[LABELS_MAX + 1];
     size_t n_labels;
@@ -62,7 +62,7 @@ static void submission_free(struct submission *s)
     buf_free(&s->key);
 }
 
-/* Labels are --label's, then those of the sweep; the server would refuse the same ones. */
+/* Labels of --label come first, then the sweep's; checks them as the server does. */
 static titan_status compose(const struct args *args, const struct run_file *file, const struct submit_from *from,
                             struct submission *ret, struct titan_error *err)
 {
@@ -188,8 +188,8 @@ static titan_status parse_from(const char *text, uint64_t *ret_job, int64_t *ret
 
 #define FROM_KEYS 5
 
-/* A new run from a job's checkpoint: of the file, or of that job's own recipe, then with checkpoints in its own folder.
- */
+/* Loads a new run from a job's checkpoint: from the file, or from that job's own recipe with checkpoints in its own
+ * folder. */
 static titan_status load_from(struct ctl *ctl, const struct args *args, const char *const *chosen,
                               struct run_file *file, struct submit_from *from, struct titan_error *err)
 {
@@ -224,7 +224,7 @@ static titan_status load_from(struct ctl *ctl, const struct args *args, const ch
     return run_file_load(file, &(struct run_source){named, reply->recipe, assignments}, args, 0, false, err);
 }
 
-/* The data is where the workers are, which may be no machine of ours. */
+/* The data is on the workers' machines, which may not include this one. */
 static titan_status load(struct ctl *ctl, const struct args *args, const char *const *chosen, struct run_file *file,
                          struct submit_from *from, struct titan_error *err)
 {
@@ -234,7 +234,7 @@ static titan_status load(struct ctl *ctl, const struct args *args, const char *c
                          err);
 }
 
-/* Job i of the sweep: checked, and submitted where `send` says so. */
+/* Checks job i of the sweep, and submits it if `send`. */
 static titan_status sweep_job(struct ctl *ctl, const struct args *args, const struct sweep *sweep, size_t i, bool send,
                               struct submit_from from, struct titan_error *err)
 {
@@ -265,7 +265,7 @@ static titan_status sweep_job(struct ctl *ctl, const struct args *args, const st
     return status;
 }
 
-/* All are checked before the first is sent. */
+/* Checks all jobs before sending the first. */
 static titan_status run_sweep(struct ctl *ctl, const struct args *args, const struct sweep *sweep,
                               const struct submit_from *from, struct titan_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* submit.h - the call behind submit, resume and run. */
+/* submit.h - the call used by submit, resume and run. */
 #ifndef TITAN_CTL_SUBMIT_H
 #define TITAN_CTL_SUBMIT_H
 
@@ -7,18 +7,18 @@
 #include "ctl/live_stream.h"
 #include "ctl/run_file.h"
 
-/* The job that a new one goes on from. */
+/* The job that a new job continues. */
 struct submit_from {
     uint64_t job; /* 0: none */
-    bool resume;  /* in its folder */
-    bool whole;   /* its recipe may be read, so what differs is told */
+    bool resume;  /* in the same folder */
+    bool whole;   /* the caller may read its recipe, so differences are shown */
     Titan__V1__CheckpointFolder folder;
-    /* The job as one of a sweep. */
-    size_t number;             /* among its jobs, in name and idempotency key; 0: of none */
-    const char *const *labels; /* besides --label's; NULL ends them, and NULL: none */
+    /* The job's place in a sweep. */
+    size_t number;             /* index among the sweep's jobs, for name and idempotency key; 0: no sweep */
+    const char *const *labels; /* in addition to --label; NULL ends the array; NULL: none */
 };
 
-/* The options of submit that resume has, too. */
+/* Options shared by submit and resume. */
 #define SUBMIT_OPTIONS                                                                                                 \
     {"idempotency-key", 0, "KEY", "any text of yours, at most 128 bytes, that names this submit", WORD_NONE},          \
         {"priority", 'p', "N", "-1000 to 1000, as job.priority: higher comes first, and lower gives way", WORD_NONE},  \
@@ -29,14 +29,14 @@ struct submit_from {
          WORD_NONE},                                                                                                   \
         SERVER_GONE
 
-/* Name, labels and idempotency key come from the options; from: NULL is a job of its own. */
+/* Submits a job. Name, labels and idempotency key come from the options; from NULL: an independent job. */
 titan_status submit_run(struct ctl *ctl, const struct run_file *file, const struct args *args,
                         const struct submit_from *from, uint64_t *ret_job, bool *ret_existed,
                         struct titan_error *err) TITAN_MUST_USE;
-/* The same, its number on stdout, and its progress with --follow. */
+/* The same; prints the number on stdout, and the progress with --follow. */
 titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const struct args *args,
                              const struct submit_from *from, struct titan_error *err) TITAN_MUST_USE;
-/* The recipe of a job. */
+/* Gets the recipe of a job. */
 titan_status submit_recipe_of(struct ctl *ctl, uint64_t job, Titan__V1__GetRecipeResponse **ret,
                               struct titan_error *err) TITAN_MUST_USE;
 

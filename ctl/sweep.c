@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sweep.c - see sweep.h. */
 #include "ctl/sweep.h"
 
 #include <stdio.h>
@@ -10,7 +9,7 @@
 #include "base/hash.h"
 #include "base/vec.h"
 
-/* Bytes of the first value in a list. */
+/* Length of the first value in a list. */
 static size_t value_bytes(const char *list)
 {
     int depth = 0;
@@ -56,7 +55,7 @@ static titan_status add_values(struct sweep_key *key, const char *given, struct 
     return TITAN_OK;
 }
 
-/* Is the key among the assignments of this option from number i on? */
+/* Does an assignment of this option, from number i on, set the key? */
 static bool assigned(const struct args *args, const char *option, int i, const char *given)
 {
     const size_t n = strcspn(given, "=") + 1;

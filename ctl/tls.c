@@ -25,7 +25,7 @@ static titan_status given(const struct args *args, const char *option, const cha
                                                           : titan_fail(err, TITAN_EINVAL, "--%s is too long", option);
 }
 
-/* A user's own before the machine's; a CA without a certificate is enough for a bearer token. */
+/* A user's files precede the machine's. A CA without a certificate suffices for a bearer token. */
 static void look_around(void)
 {
     titan_assert(!files.ca[0]);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* top.c - titanctl top: jobs, nodes and the workers of one job, drawn again as they change.
+/* top.c - titanctl top: jobs, nodes and the workers of one job, redrawn as they change.
  *
- * A round asks for what the screen has room for, one call after the other: a page of jobs and how many there are, the
- * nodes, and of each job on the page the steps that are new. However many jobs there are, a round is as long. A stream
- * follows the events of the selected job; they say which workers it has.
- */
+ * A round requests the screen's content in successive calls: a page of jobs and their number, the nodes, and for each
+ * job on the page its new steps. A round's length does not depend on the number of jobs. A stream follows the events of
+ * the selected job, which list its workers.
+ *  */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -30,9 +30,9 @@
 #include "proto/rpc/client.h"
 
 enum { ROUND_MS = 1000, SOON_MS = 150, JOBS_MOST = 200, WIDTH = 100, HEIGHT = 40 };
-enum { COUNT_MOST = 20000 /* the server counts no further */, WORKERS_MOST = 1024 };
+enum { COUNT_MOST = 20000 /* limit of the server's count */, WORKERS_MOST = 1024 };
 
-/* Jobs in the order of the screen: those that run, those that wait, those that have ended. */
+/* Jobs in screen order: running, waiting, ended. */
 static Titan__V1__JobState running[] = {TITAN__V1__JOB_STATE__FORMING, TITAN__V1__JOB_STATE__RUNNING,
                                         TITAN__V1__JOB_STATE__RECOVERING, TITAN__V1__JOB_STATE__RESIZING,
                                         TITAN__V1__JOB_STATE__CANCELLING};
@@ -44,14 +44,14 @@ static const struct {
     size_t n;
 } groups[] = {{running, ARRAY_SIZE(running)}, {waiting, ARRAY_SIZE(waiting)}, {ended, ARRAY_SIZE(ended)}};
 
-/* Where a page begins. */
+/* Start of a page. */
 struct place {
     size_t group;
     char token[128];
-    uint64_t before; /* jobs on the pages before it */
+    uint64_t before; /* number of jobs on earlier pages */
 };
 
-/* The newest steps of a job that is or was on the screen. */
+/* The newest steps of a job that is, or was, on the screen. */
 struct curve {
     uint64_t job, epoch, step; /* of its newest point */
     double losses[TOP_LOSSES];
@@ -68,18 +68,18 @@ struct top {
     uv_timer_t timer;
     uv_signal_t interrupt, terminate, resize;
     uv_poll_t keys;
-    struct termios before; /* what the terminal was */
+    struct termios before; /* settings of the terminal at the start */
     bool live, raw, with_ended, asking, over, client_down;
-    bool anew;  /* another page was asked for in the middle of a round */
-    bool drawn; /* a round has been whole */
+    bool anew;  /* another page was requested during a round */
+    bool drawn; /* a complete round was drawn */
 
     struct place *places; /* of each page up to this one, and of the next */
     size_t n_places, cap_places, page;
-    struct place next; /* while a page is put together */
+    struct place next; /* while a page is assembled */
     struct top_job jobs[JOBS_MOST], coming[JOBS_MOST];
-    struct split_mean splits[JOBS_MOST]; /* of jobs, as they were drawn last */
-    size_t n_jobs, n_coming, asked;      /* asked: of which the steps are next */
-    uint64_t total;                      /* jobs on all pages; 0: not known */
+    struct split_mean splits[JOBS_MOST]; /* of jobs, as last drawn */
+    size_t n_jobs, n_coming, asked;      /* asked: index of the next job to request steps for */
+    uint64_t total;                      /* jobs on all pages; 0: unknown */
     bool more;
     uint64_t selected;
     struct curve *curves;
@@ -87,7 +87,7 @@ struct top {
     struct top_node *nodes;
     size_t n_nodes, cap_nodes;
 
-    uint64_t watched; /* the job of which events come in */
+    uint64_t watched; /* the job with the event stream */
     uint64_t last_event;
     struct top_worker *workers;
     size_t n_workers, cap_workers;
@@ -126,7 +126,7 @@ static void finish(struct top *t, titan_status status)
     rpc_client_close(t->client, client_closed, t);
 }
 
-/* A screen waits for a server that is gone; a single frame does not, nor does one that never had an answer. */
+/* A screen waits for a missing server. A single frame does not, nor does a screen that never had an answer. */
 static void fail(struct top *t, const struct titan_error *err)
 {
     if (t->over || err->status == TITAN_ECANCELLED)
@@ -217,7 +217,8 @@ static void draw(struct top *t)
         const size_t len = strcspn(at, "\n");
         (void)!buf_append(&text, at, len);
         at += len + (at[len] == '\n');
-        buf_puts(&text, *at ? "\033[K\n" : "\033[K\033[J"); /* no newline behind the last: it would scroll */
+        buf_puts(&text,
+                 *at ? "\033[K\n" : "\033[K\033[J"); /* no newline after the last line: the screen would scroll */
     }
     (void)fwrite(text.data, 1, text.len, stdout);
     if (fflush(stdout) != 0)
@@ -258,7 +259,7 @@ static size_t groups_shown(const struct top *t)
     return t->with_ended ? ARRAY_SIZE(groups) : ARRAY_SIZE(groups) - 1;
 }
 
-/* The page is whole: it takes the place of the one before. */
+/* The complete page replaces the previous one. */
 static void end_jobs(struct top *t)
 {
     titan_assert(t->asking && t->n_coming <= JOBS_MOST);
@@ -417,7 +418,7 @@ static void end_round(struct top *t)
     t->n_curves = n;
     t->asking = false;
     if (!t->live && t->events)
-        return; /* the one frame has them, too */
+        return; /* a single frame shows them, too */
     t->drawn = true;
     draw(t);
     if (!t->live)
@@ -434,7 +435,7 @@ static void on_point(struct rpc_stream *stream, const ProtobufCMessage *message,
     const struct top_job *job = &t->jobs[t->asked];
     struct curve *h = curve_of(t, job->id);
     if (!h || point->step <= h->step || (point->step > job->step && point->epoch < job->epoch))
-        return; /* the last: lost with its epoch */
+        return; /* the last points were lost with their epoch */
     if (h->n == TOP_LOSSES)
         memmove(h->losses, h->losses + 1, (--h->n) * sizeof(*h->losses));
     h->losses[h->n++] = point->loss;
@@ -458,7 +459,7 @@ static void on_points_end(struct rpc_stream *stream, const struct titan_error *e
     ask_steps(t);
 }
 
-/* Of the next job that has new ones; a curve is made of the newest, whatever the job's length. */
+/* Requests steps of the next job with new ones; a curve keeps the newest steps, however long the job. */
 static void ask_steps(struct top *t)
 {
     static const struct rpc_stream_events events = {on_point, on_points_end};
@@ -501,7 +502,7 @@ static struct top_worker *worker_of(struct top *t, uint64_t id)
 static int by_rank(const void *a, const void *b)
 {
     const struct top_worker *x = a, *y = b;
-    const uint32_t rank_x = (uint32_t)x->rank, rank_y = (uint32_t)y->rank; /* none is last */
+    const uint32_t rank_x = (uint32_t)x->rank, rank_y = (uint32_t)y->rank; /* ranks of -1 sort last */
     return rank_x != rank_y ? (rank_x < rank_y ? -1 : 1) : (x->id > y->id) - (x->id < y->id);
 }
 
@@ -535,7 +536,7 @@ static void take_worker(struct top *t, const Titan__V1__Event *event, const stru
                        json_real(detail, "busy_ms", 0), json_real(detail, "median_ms", 0));
 }
 
-/* Which worker is which rank of the epoch that forms. */
+/* Records the rank of each worker in the forming epoch. */
 static void take_members(struct top *t, const struct json *detail)
 {
     const struct json *ids = json_get(detail, "workers");
@@ -555,7 +556,7 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
 {
     struct top *t = data;
     if (stream != t->events)
-        return; /* of the job that was selected before */
+        return; /* of the previously selected job */
     const Titan__V1__Event *event = (const Titan__V1__Event *)message;
     struct json *detail = NULL;
     char at[16];
@@ -586,7 +587,7 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
 
 static void on_events_end(struct rpc_stream *stream, const struct titan_error *err, void *data)
 {
-    (void)err; /* the next round opens it again, if there is a server and the job goes on */
+    (void)err; /* the next round reopens it if the server is there and the job continues */
     struct top *t = data;
     if (t->events == stream)
         t->events = NULL;
@@ -594,7 +595,7 @@ static void on_events_end(struct rpc_stream *stream, const struct titan_error *e
         end_round(t);
 }
 
-/* Of a job that has ended the events are asked for once more in each round: there are no new ones. */
+/* For a finished job each round requests its events again: no new ones exist. */
 static void watch(struct top *t)
 {
     titan_assert(t->client);
@@ -665,7 +666,7 @@ static void press(struct top *t, char key)
     }
 }
 
-/* Arrows and page keys are ESC [ A or ESC O A, ESC [ 5 ~; what else begins so is passed over. */
+/* Arrows and page keys are ESC [ A or ESC O A, ESC [ 5 ~; other sequences are ignored. */
 static void on_keys(uv_poll_t *poll, int status, int events)
 {
     (void)events;
@@ -695,7 +696,7 @@ static void on_signal(uv_signal_t *handle, int number)
 {
     struct top *t = handle->data;
     if (number == SIGWINCH) {
-        t->n_places = t->page + 1; /* pages of another size begin elsewhere */
+        t->n_places = t->page + 1; /* pages of another size start elsewhere */
         draw(t);
         begin_anew(t);
     } else {
@@ -716,7 +717,7 @@ static void terminal_begin(struct top *t)
     if (isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &t->before) == 0) {
         struct termios raw = t->before;
         raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
-        raw.c_cc[VSUSP] = _POSIX_VDISABLE; /* stopped, it would leave the terminal as it is now */
+        raw.c_cc[VSUSP] = _POSIX_VDISABLE; /* a stopped process would leave the terminal in raw mode */
         raw.c_cc[VMIN] = 0;
         raw.c_cc[VTIME] = 0;
         t->raw = tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0 && uv_poll_init(&t->loop, &t->keys, STDIN_FILENO) == 0;

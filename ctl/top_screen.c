@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* top_screen.c - see top_screen.h. */
 #include "ctl/top_screen.h"
 
 #include <math.h>
@@ -14,21 +13,21 @@
 #include "ctl/output.h"
 #include "ctl/plot.h"
 
-enum { WIDTH_MIN = 40, HEIGHT_MIN = 12, CURVE = 16, FIXED = 6 }; /* FIXED: lines besides those of the tables */
+enum { WIDTH_MIN = 40, HEIGHT_MIN = 12, CURVE = 16, FIXED = 6 }; /* FIXED: lines outside the tables */
 
 size_t top_screen_jobs(int height)
 {
     return (size_t)(MAX(height, HEIGHT_MIN) - FIXED) / 2;
 }
 
-/* A frame under construction: lines that are cut where the terminal ends. */
+/* A frame under construction; lines are cut at the terminal's width. */
 struct frame {
     const struct top_screen *screen;
     struct buf *out;
-    int width, left; /* left: lines */
+    int width, left; /* left: remaining lines */
 };
 
-/* Escape sequences of colours take no columns. before: in front of the line, "" for none. */
+/* Colour sequences use no columns. before: text before the line, "" for none. */
 static void put_line(struct frame *f, const char *line, size_t len, const char *before)
 {
     titan_assert(f->width > 0);
@@ -56,11 +55,11 @@ static void put_line(struct frame *f, const char *line, size_t len, const char *
         at = end;
     }
     if (*before)
-        buf_printf(f->out, "%*s", columns, ""); /* the bar goes to the edge */
+        buf_printf(f->out, "%*s", columns, ""); /* the bar extends to the edge */
     buf_printf(f->out, "%s\n", painted ? COLOR_OFF : "");
 }
 
-/* selected: the line of a table that is marked, counted without its headings; -1 = none. */
+/* selected: the marked line of a table, not counting headings; -1 = none. */
 static void put_table(struct frame *f, struct table_out *table, int state_column, int rows, int selected)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -89,7 +88,7 @@ static void put_text(struct frame *f, const char *before, const char *format, ..
 
 /* --- tables ------------------------------------------------------------------------------------------------------- */
 
-/* Columns that a narrow terminal has no room for are left out, the least telling first. */
+/* A narrow terminal omits columns, the least important first. */
 static void put_jobs(struct frame *f, int rows)
 {
     const struct top_screen *s = f->screen;
@@ -120,7 +119,7 @@ static void put_jobs(struct frame *f, int rows)
         table_cell(&t, "%s", ctl_state_name(job->state));
         table_cell(&t, "%llu/%llu", (unsigned long long)job->step, (unsigned long long)job->steps);
         if (job->step > 0)
-            table_cell(&t, "%.4f", job->loss); /* NaN is what a diverged run has */
+            table_cell(&t, "%.4f", job->loss); /* NaN: the run has diverged */
         else
             table_cell(&t, "-");
         if (curve) {
@@ -168,8 +167,7 @@ static bool has_split(const struct top_job *job)
     return job->split && job->state != TITAN__V1__JOB_STATE__PENDING && !ctl_state_final(job->state);
 }
 
-/* A frame that no keys select another job in: how many of its jobs a table says it of; 0: the lines of the selected one
- * are enough. */
+/* For a frame without keys: number of jobs with step times in a table; 0: the lines of the selected job suffice. */
 static int splits_of(const struct top_screen *s, int jobs)
 {
     int n = 0;
@@ -216,8 +214,8 @@ static const struct top_worker *slowest_of(const struct top_screen *s)
     return NULL;
 }
 
-/* What the newest steps were spent on, and which rank the others waited for; each fits in 80 columns, but for a node.
- */
+/* Writes the newest steps' time split and the rank others waited for; each line fits 80 columns except for a node's
+ * name. */
 static void put_split(struct frame *f, int below)
 {
     const struct split_mean *m = f->screen->jobs[f->screen->selected].split;
@@ -290,7 +288,7 @@ static void put_selected(struct frame *f, bool split, int below)
              job->reason);
     if (split && job->split)
         put_split(f, below);
-    /* A heading, workers and what is left out of them; then the newest events. */
+    /* Heading, workers and a note on omitted ones; then the newest events. */
     const int room = f->left - below, for_events = MIN(events, MAX(room / 3, 1));
     const int rows = MIN((int)s->n_workers, MAX(room - for_events - 2, 0));
     if (s->n_workers > 0)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* top_screen.h - one frame of `titanctl top` as lines of text; it asks nothing of the server and nothing of the
- * terminal. */
+/* top_screen.h - one frame of `titanctl top` as lines of text; uses neither server nor terminal. */
 #ifndef TITAN_CTL_TOP_SCREEN_H
 #define TITAN_CTL_TOP_SCREEN_H
 
@@ -14,7 +13,7 @@
 
 enum { TOP_LOSSES = 64, TOP_EVENTS = 8 };
 
-/* Strings are cut to what fits; none has characters that change how a terminal shows it. */
+/* Strings are cut to fit; none has characters that change the terminal's display. */
 struct top_job {
     uint64_t id, epoch, step, steps;
     Titan__V1__JobState state;
@@ -23,7 +22,7 @@ struct top_job {
     uint32_t workers, restarts;
     const double *losses; /* the newest, oldest first */
     size_t n_losses;
-    const struct split_mean *split; /* of its newest steps; NULL: not measured */
+    const struct split_mean *split; /* of the newest steps; NULL: not measured */
 };
 
 struct top_node {
@@ -45,22 +44,22 @@ struct top_screen {
     const char *server;
     const char *trouble; /* NULL: the server answers */
     int64_t now_ms;
-    const struct top_job *jobs; /* a page of them */
+    const struct top_job *jobs; /* one page of jobs */
     size_t n_jobs, selected, page;
-    bool more;      /* there are jobs behind this page, */
-    uint64_t rest;  /* so many; 0: not known */
-    bool uncounted; /* more than that */
+    bool more;      /* more jobs follow this page */
+    uint64_t rest;  /* number of jobs behind this page; 0: unknown */
+    bool uncounted; /* `rest` is a lower bound */
     const struct top_node *nodes;
     size_t n_nodes;
     const struct top_worker *workers; /* of the selected job */
     size_t n_workers;
-    char events[TOP_EVENTS][256]; /* its newest, the last one last; "" = none */
+    char events[TOP_EVENTS][256]; /* the job's newest events, the newest last; "" = none */
 };
 
-/* How many jobs a screen of this height has room for: that many are asked of the server. */
+/* Number of jobs that fit a screen of this height; the server is asked for this many. */
 size_t top_screen_jobs(int height);
-/* Lines, each ended by a newline, none wider than the terminal, no more than its height. live: where the time of
- * steps went is said of the selected job, and a last line says which keys there are; else of all that run. */
+/* Writes lines, each ended by a newline, within the terminal's width and height. live: shows the step times of the
+ * selected job, and a last line with the keys; else the step times of all running jobs. */
 void top_screen_put(const struct top_screen *s, struct buf *out);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* version.c - titanctl version: what this program and the server are. */
+/* version.c - titanctl version: versions of this program and of the server. */
 #include <stdio.h>
 
 #include "base/cleanup.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wait.c - titanctl wait and attach: until jobs have ended, without and with their progress. */
+/* wait.c - titanctl wait and attach: wait for the end of jobs, without and with progress. */
 #include <stdio.h>
 
 #include "base/cleanup.h"
@@ -16,18 +16,18 @@ struct waiting {
     struct ctl *ctl;
     struct jobs jobs;
     bool progress;
-    int64_t until_ms; /* of the monotonic clock, 0 = for ever */
+    int64_t until_ms; /* monotonic clock; 0 = forever */
     int64_t patience_ms;
 };
 
-/* *ret: the job as it ended. */
+/* *ret: the job after its end. */
 static titan_status await(const struct waiting *w, uint64_t id, Titan__V1__GetJobResponse **ret,
                           struct titan_error *err)
 {
     _cleanup_message_ Titan__V1__GetJobResponse *now = NULL;
     const int64_t left = w->until_ms - clock_mono_ms();
     const titan_status status = ctl_job(w->ctl, id, &now, err);
-    if (status != TITAN_OK && status != TITAN_EUNREACHABLE) /* that is waited out, as later losses are */
+    if (status != TITAN_OK && status != TITAN_EUNREACHABLE) /* the next call waits it out, as later absences */
         return status;
     if (now && ctl_state_final(now->job->state)) {
         *ret = TAKE(now);

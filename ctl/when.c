@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* when.c - see when.h. */
 #include "ctl/when.h"
 
 #include <stdlib.h>
@@ -28,7 +27,7 @@ titan_status when_duration(const char *text, int64_t *ret_ms, struct titan_error
     return titan_fail(err, TITAN_EINVAL, "'%.32s' is not a duration: 90s, 30m, 2h, 1d", text);
 }
 
-/* A time of day, the next one or the last, or a date with one, on this machine's clock. */
+/* Parses a time of day (the next one, or the last), or a date with a time, in local time. */
 static bool parse_local(const char *text, int64_t now_ms, bool past, int64_t *ret_ms)
 {
     static const char *const formats[] = {"%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S",
@@ -97,7 +96,7 @@ char *when_local(int64_t at_ms, char text[32])
         (void)snprintf(text, 32, "?");
         return text;
     }
-    memmove(text + 23, text + 22, 3); /* "+0100" has a colon in RFC 3339 */
+    memmove(text + 23, text + 22, 3); /* RFC 3339 has a colon in "+0100" */
     text[22] = ':';
     return text;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* when.h - points in time and lengths as people write them. */
+/* when.h - times and durations as people write them. */
 #ifndef TITAN_CTL_WHEN_H
 #define TITAN_CTL_WHEN_H
 
@@ -12,10 +12,10 @@ titan_status when_duration(const char *text, int64_t *ret_ms, struct titan_error
 /* "+2h", "22:30" (the next one, local), "2026-11-22T03:00" or "2026-11-22 03:00:00" (local), "2026-11-22T03:00:00Z";
  * Unix time in milliseconds. */
 titan_status when_time(const char *text, int64_t now_ms, int64_t *ret_ms, struct titan_error *err) TITAN_MUST_USE;
-/* "2h" (ago), "22:30" (the last one, local), or a date as above; not after now. */
+/* "2h" (ago), "22:30" (the last one, local), or a date as above; at most now. */
 titan_status when_past(const char *text, int64_t now_ms, int64_t *ret_ms, struct titan_error *err) TITAN_MUST_USE;
 
-/* "2026-11-22T03:00:00+01:00": as this machine's clock on the wall says it. */
+/* "2026-11-22T03:00:00+01:00" in this machine's local time. */
 char *when_local(int64_t at_ms, char text[32]);
 
 #endif

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker_tool.c - see worker_tool.h. */
 #include "ctl/worker_tool.h"
 
 #include <errno.h>
@@ -63,11 +62,11 @@ static titan_status no_checkpoint_at(const char *path, struct titan_error *err)
 {
     const titan_status status = titan_fail_errno(err, "checkpoint %s", path);
     if (err)
-        err->sys_errno = 0; /* a checkpoint that is not there, no other file */
+        err->sys_errno = 0; /* the checkpoint is missing, not a file */
     return status;
 }
 
-/* In a job's folder they lie in checkpoint/. */
+/* A job's folder has its checkpoints in checkpoint/. */
 static titan_status checkpoint_at(const char *path, int64_t step, char out[PATH_MAX], struct titan_error *err)
 {
     char inside[PATH_MAX], name[40] = "";
@@ -81,7 +80,7 @@ static titan_status checkpoint_at(const char *path, int64_t step, char out[PATH_
     return access(out, R_OK) == 0 ? TITAN_OK : no_checkpoint_at(out, err);
 }
 
-/* NAME@STEP, where no file has that name. *ret_step: -1 without one. */
+/* Splits NAME@STEP unless a file has that name. *ret_step: -1 without a step. */
 static titan_status split_step(const char *word, char name[PATH_MAX], int64_t *ret_step, struct titan_error *err)
 {
     const char *at = strrchr(word, '@');
@@ -131,7 +130,7 @@ titan_status worker_do(const struct ctl *ctl, const struct args *args, char *con
     int to = 0;
     if (!argv || !names)
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
-    argv[to++] = "titanctl"; /* messages are in its name */
+    argv[to++] = "titanctl"; /* messages carry this name */
     argv[to++] = (char *)(uintptr_t)args->command->name;
     for (int i = 0; i < args->n_given; i++) {
         const struct given *given = &args->given[i];

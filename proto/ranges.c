@@ -102,7 +102,7 @@
 #define EPOCH(name) NUMBER(name, 1, RANGE_EPOCH_MAX)
 #define EPOCH_OR_NONE(name) NUMBER(name, 0, RANGE_EPOCH_MAX)
 #define STEP(name) NUMBER(name, 0, RANGE_STEP_MAX)
-#define RANK(name) COUNT32(name) /* -1 of one that has none */
+#define RANK(name) COUNT32(name) /* -1 for no rank */
 #define NODE(name) TEXT(name, 1, NAME_MAX_BYTES, NAME_SET)
 #define ADDRESS(name) TEXT(name, 0, ADDRESS_MAX, ADDRESS_SET)
 #define WALL(name) SIGNED(name, -(INT64_C(1) << 53), INT64_C(1) << 53)
@@ -273,7 +273,7 @@ static const struct range log_chunk[] = {
 /* --- agents among each other -------------------------------------------------------------------------------------- */
 static const struct range peer_message[] = {
     RANDOM(id),
-    TEXT(from, 0, NAME_MAX_BYTES, NAME_SET), /* the coordinator has none */
+    TEXT(from, 0, NAME_MAX_BYTES, NAME_SET), /* "" for the coordinator */
     NUMBER(job_id, 0, RANGE_ID_MAX),
     FLAG(ping),
     FLAG(pong),
@@ -288,7 +288,7 @@ static const struct range peer_message[] = {
     PART(state),
     PART(heartbeat),
     PART(heartbeat_answer),
-    RANDOM(number), /* an epoch's, or a probe's */
+    RANDOM(number), /* of an epoch or a probe */
     TEXT(to, 0, NAME_MAX_BYTES, NAME_SET),
     BYTES(covered_key, 0, 8 * 32),
 };
@@ -348,7 +348,7 @@ static const struct range progress[] = {
     SUBJECT,
     EPOCH_OR_NONE(epoch),
     STEP(step),
-    REAL_ANY(loss), /* of a run that diverges it is NaN */
+    REAL_ANY(loss), /* NaN for a diverged run */
     REAL_ANY(grad_norm),
     REAL(learning_rate, 0, 1e9),
     REAL(tokens_per_second, 0, 1e18),
@@ -383,14 +383,14 @@ static const struct range evaluated[] = {
     SUBJECT,
     EPOCH(epoch),
     NUMBER(step, 1, RANGE_STEP_MAX),
-    REAL_ANY(loss), /* as a step's */
+    REAL_ANY(loss), /* as for a step */
     NUMBER(tokens, 1, RANGE_SIZE_MAX),
     COUNT(bytes),
     REAL(ms, 0, MS_MAX),
 };
 static const struct range worker_exited[] = {
     SUBJECT,         SIGNED(exit_code, -1, 255), SIGNED(signal, 0, 64), WORDS(reason),
-    STEP(last_step), NUMBER(cause, 0, 63), /* one of a newer agent counts as a crash */
+    STEP(last_step), NUMBER(cause, 0, 63), /* a newer agent's unknown cause counts as a crash */
 };
 static const struct range checkpoint[] = {
     SUBJECT,
@@ -437,7 +437,7 @@ static const struct range worker_stop[] = {
 
 /* --- clients' requests -------------------------------------------------------------------------------------------- */
 
-/* Lengths are those of daemon/api/api.h, base/labels.h and docs/api.md. */
+/* Lengths as in daemon/api/api.h, base/labels.h and docs/api.md. */
 #define JOB_OR_ALL(name) NUMBER(name, 0, RANGE_ID_MAX)
 #define WORD(name, hi_) TEXT(name, 0, hi_, NULL)
 #define NAME(name, hi_)                                                                                                \
@@ -452,12 +452,12 @@ static const struct range worker_stop[] = {
 #define LABELS(name) TEXTS(name, 32, 193)
 #define REQUEST_PEM_MAX 65536
 
-static const struct range nothing[] = {FLAG(none)}; /* of messages without a field */
+static const struct range nothing[] = {FLAG(none)}; /* for messages without fields */
 static const struct range submit_request[] = {
-    ANY_TEXT(recipe, MESSAGE_MAX), /* its own reader says what is wrong with it, and where */
+    ANY_TEXT(recipe, MESSAGE_MAX), /* the recipe parser reports errors and positions */
     NAME(name, 128),
     WORD(idempotency_key, 128),
-    WORD(recipe_path, PATH_MAX_BYTES), /* a text: it is shown */
+    WORD(recipe_path, PATH_MAX_BYTES), /* a text, because it is displayed */
     WORD(user, 64),
     JOB_OR_ALL(resume_job),
     NUMBER(folder, 0, TITAN__V1__CHECKPOINT_FOLDER__FRESH),
@@ -478,7 +478,7 @@ static const struct range cancel_job_request[] = {JOB_OR_ALL(job_id), WORD(reaso
                                                   FLAG(checkpoint)};
 static const struct range resize_job_request[] = {JOB_OR_ALL(job_id), COUNT32(workers), COUNT32(min_workers),
                                                   COUNT32(max_workers)};
-/* An id or step to go on after may be any number: beyond the last there is nothing. */
+/* An id or step to continue after may be any number: nothing follows the last one. */
 static const struct range watch_events_request[] = {JOB_OR_ALL(job_id), RANDOM(after_event_id), FLAG(follow)};
 static const struct range audit_request[] = {RANDOM(after_event_id), WALL(since_ms), WORD(actor, 255), FLAG(follow)};
 static const struct range logs_request[] = {JOB_OR_ALL(job_id), SIGNED(rank, -1, INT32_MAX),
@@ -629,7 +629,7 @@ const struct range *range_rows(const ProtobufCMessageDescriptor *of, size_t *ret
 
 /* --- the walk ----------------------------------------------------------------------------------------------------- */
 
-/* Where in the message a value is: from the field up to the whole. */
+/* Position of a value in the message: from the field up to the root. */
 struct where {
     const struct where *up;
     const char *name;
@@ -687,7 +687,7 @@ static titan_status check_real(const struct where *w, const struct range *r, dou
 {
     titan_assert(r->kind == RANGE_REAL && (r->any || r->least <= r->most));
     char value[40], range[64];
-    if (r->any || (is >= r->least && is <= r->most)) /* not for a NaN */
+    if (r->any || (is >= r->least && is <= r->most)) /* false for NaN */
         return TITAN_OK;
     (void)snprintf(value, sizeof(value), "= %g", is);
     (void)snprintf(range, sizeof(range), "%g to %g", r->least, r->most);
@@ -705,7 +705,7 @@ static titan_status check_length(const struct where *w, const struct range *r, s
     return refuse(w, err, value, range);
 }
 
-/* A path may have any other character: it is what a file is called. */
+/* A path may contain any other character, as a file's name may. */
 static bool is_fit(const struct range *r, const char *text, size_t len)
 {
     size_t at = 0;
@@ -817,7 +817,7 @@ static titan_status check_message(const struct where *w, const ProtobufCMessage 
     bool choice = false, chosen = false;
     if (!t || t->n != d->n_fields)
         return refuse(w, err, "is of an unknown kind", "none is allowed");
-    /* protobuf-c reads a number that is none (0, written long) and packs it into what it cannot read any more. */
+    /* protobuf-c reads an invalid field number (0 in a long encoding) and packs it unreadably. */
     for (unsigned i = 0; i < m->n_unknown_fields; i++)
         if (m->unknown_fields[i].tag < 1 || m->unknown_fields[i].tag > FIELD_NUMBER_MAX)
             return refuse(w, err, "has a field with an impossible number", "1 to 536870911");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker_page.h - one page of memory shared by a worker and its node's agent (a file in memory that run/pages leads
- * to, so that the next agent finds it). The worker's control thread locks the robust mutex at start and never unlocks
- * it: when the process dies, however, the kernel marks the lock EOWNERDEAD and wakes the waiting thread, without
- * waiting for the address space to be torn down (pidfd and socket EOF do wait: 26 ms per resident GiB). */
+/* worker_page.h - one page of memory shared by a worker and its node's agent. It is a memory file linked from
+ * run/pages, so that the next agent finds it. The worker's control thread locks the robust mutex at start and never
+ * unlocks it. When the process dies in any way, the kernel marks the lock EOWNERDEAD and wakes the waiting thread
+ * before tearing down the address space (pidfd and socket EOF come after: 26 ms per resident GiB). */
 #ifndef TITAN_PROTO_WORKER_PAGE_H
 #define TITAN_PROTO_WORKER_PAGE_H
 
@@ -17,23 +17,22 @@ struct worker_page {
     uint64_t magic;
     uint64_t job_id, worker_id;
     int64_t pid;
-    uint32_t slot; /* which of the node's slots it takes */
+    uint32_t slot; /* the node's slot of this worker */
     unsigned char token[16];
-    pthread_mutex_t alive;   /* robust, process-shared; set up by the agent, locked by the worker */
+    pthread_mutex_t alive;   /* robust, process-shared; initialised by the agent, locked by the worker */
     _Atomic uint32_t locked; /* 1 once the worker holds it */
     _Atomic uint32_t phase;  /* WorkerPhase */
     _Atomic uint64_t epoch;
     _Atomic uint64_t step;     /* last committed */
-    _Atomic uint64_t actions;  /* counts up while it works: program actions begun, messages moved, parts loaded */
-    _Atomic uint32_t waiting;  /* 1 while no thread of it works: it waits for a peer, the coordinator or a disk, or is
-                                  idle; standing still is not its fault (base/progress.h) */
+    _Atomic uint64_t actions;  /* increases during work: program actions begun, messages moved, parts loaded */
+    _Atomic uint32_t waiting;  /* 1 while no thread of the worker works: it waits or is idle (base/progress.h) */
     _Atomic uint64_t term;     /* highest seen */
-    _Atomic uint64_t busy_ns;  /* time in steps in which a thread of it worked, summed; added before step goes up */
-    _Atomic int32_t exit_code; /* -1 until the worker leaves in order, or fails */
+    _Atomic uint64_t busy_ns;  /* time in steps with a working thread, summed; added before step increases */
+    _Atomic int32_t exit_code; /* -1 until the worker exits in order, or fails */
     char last_words[600];      /* reason of a failing exit, NUL-terminated */
-    /* By the agent, for the next one; monotonic. */
-    _Atomic int64_t contact_ms;     /* when the coordinator was heard; 0 = not said */
-    _Atomic int64_t epoch_until_ms; /* the end of the lease of its epoch; 0 = it has none */
+    /* Written by the agent for the next agent; monotonic clock. */
+    _Atomic int64_t contact_ms;     /* time of the coordinator's last message; 0 = unknown */
+    _Atomic int64_t epoch_until_ms; /* end of its epoch's lease; 0 = no lease */
 };
 static_assert(sizeof(struct worker_page) <= 4096, "one page");
 

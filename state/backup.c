@@ -21,8 +21,8 @@
 #include "state/schema.h"
 #include "state/worker.h"
 
-#define COPY_MS 60000   /* for a copy between two checkpoints of the writer */
-#define FILE_TICK_MS 20 /* no file system's times are coarser, where titand's state may lie: 10 ms at 100 Hz */
+#define COPY_MS 60000   /* limit for a copy between two checkpoints of the writer */
+#define FILE_TICK_MS 20 /* the coarsest time stamps of file systems for titand's state: 10 ms at 100 Hz */
 
 static void close_db(struct db **db)
 {
@@ -49,9 +49,9 @@ static titan_status copy_pages(struct db *from, const char *to, struct titan_err
     int rc = sqlite3_open_v2(to, &out, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
     sqlite3_backup *b = rc == SQLITE_OK ? sqlite3_backup_init(out, "main", db_handle(from), "main") : NULL;
     if (b) {
-        (void)sqlite3_backup_step(b, -1); /* all at once: one view of the store, which the writer does not disturb */
+        (void)sqlite3_backup_step(b, -1); /* all at once: one view of the store, without disturbing the writer */
         rc = sqlite3_backup_finish(b);
-        if (rc == SQLITE_OK) /* one file, also when another process opens it */
+        if (rc == SQLITE_OK) /* one file, even if another process opens it */
             rc = sqlite3_exec(out, "PRAGMA journal_mode=DELETE", NULL, NULL, NULL);
     } else if (rc == SQLITE_OK) {
         rc = sqlite3_errcode(out);
@@ -98,7 +98,7 @@ static titan_status read_report(struct db *db, struct backup_report *r, struct t
     return db_int(db, 0, &r->term, err, "SELECT value FROM meta WHERE key = 'term'", "");
 }
 
-/* What changes when pages of the WAL move into the file, or the WAL begins anew. */
+/* Fields that change when pages of the WAL move into the file, or the WAL restarts. */
 struct wal_state {
     struct timespec at;
     off_t size;
@@ -134,8 +134,8 @@ static titan_status copy_file(const char *from, const char *to, struct titan_err
     return n == 0 ? TITAN_OK : titan_fail_errno(err, "'%s'", from);
 }
 
-/* Of a store that a titand has open and locked, or may open: file and WAL as they are between two checkpoints. Two
- * changes within a tick of the file's clock look like one, so a fresh one is waited out. */
+/* Copies file and WAL between two checkpoints, for a store that a titand has locked, or may open. Two changes within a
+ * tick of the file's clock look alike, so a recent change is waited out. */
 static titan_status copy_in_use(const char *path, const char *copy, struct titan_error *err)
 {
     char wal[PATH_MAX + 8], copied[PATH_MAX + 24];
@@ -147,7 +147,7 @@ static titan_status copy_in_use(const char *path, const char *copy, struct titan
         struct timespec now;
         TRY(wal_state(path, wal, &before, err));
         (void)clock_gettime(CLOCK_REALTIME, &now);
-        (void)unlink(copied); /* of the attempt before: there may be no WAL now */
+        (void)unlink(copied); /* from the previous attempt: now there may be no WAL */
         TRY(copy_file(path, copy, err));
         TRY(copy_file(wal, copied, err));
         TRY(wal_state(path, wal, &after, err));
@@ -217,11 +217,11 @@ static titan_status verify_copy(const char *path, const struct backup_checks *ch
     return status;
 }
 
-/* A store with a WAL is a titand's, which cannot open it while another process reads it: a copy is looked at. */
+/* A store with a WAL is a titand's, which cannot open it while another process reads it: verify a copy. */
 titan_status backup_verify(const char *path, const struct backup_checks *checks, struct backup_report *ret,
                            struct titan_error *err)
 {
-    uint8_t head[20] = {0}; /* https://www.sqlite.org/fileformat.html: 18 is the version that writes, 2 = WAL */
+    uint8_t head[20] = {0}; /* https://www.sqlite.org/fileformat.html: byte 18 is the write version, 2 = WAL */
     memset(ret, 0, sizeof(*ret));
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || pread(fd, head, sizeof(head), 0) < 0)
@@ -231,10 +231,10 @@ titan_status backup_verify(const char *path, const struct backup_checks *checks,
 
 /* --- restore ------------------------------------------------------------------------------------------------------ */
 
-/* What may have been given out since the backup was made. */
+/* Numbers that may have been issued since the backup. */
 struct given {
     int64_t term, job, worker, event;
-    int64_t backup_worker; /* highest in the backup itself */
+    int64_t backup_worker; /* highest in the backup */
 };
 
 static void raise_to(int64_t *n, int64_t at_least)
@@ -242,8 +242,8 @@ static void raise_to(int64_t *n, int64_t at_least)
     *n = MAX(*n, at_least);
 }
 
-/* The store that is in place, as far as it can be read; its damage may be why it is to be replaced. Not while another
- * process has it: what that does would be lost. */
+/* Reads the present store as far as possible, because it may be damaged. Fails while another process has it: that
+ * process's writes would be lost. */
 static titan_status look_at_old(const char *path, struct given *g, struct titan_error *err)
 {
     _cleanup_db_ struct db *db = NULL;
@@ -265,7 +265,7 @@ static titan_status look_at_old(const char *path, struct given *g, struct titan_
     return TITAN_OK;
 }
 
-/* Folders of jobs, and the term an agent over the same directory has seen. */
+/* Reads the job folders, and the term seen by an agent over the same directory. */
 static void look_around(const char *dir, struct given *g)
 {
     char path[PATH_MAX];
@@ -304,7 +304,7 @@ static titan_status mark_restored(struct db *db, const struct given *g, int64_t 
                      err);
 }
 
-/* Make the new store ready under a name of its own. */
+/* Prepares the new store under a separate name. */
 static titan_status prepare(const char *path, struct given *g, int64_t now_ms, struct titan_error *err)
 {
     _cleanup_db_ struct db *db = NULL;
@@ -323,7 +323,7 @@ static titan_status prepare(const char *path, struct given *g, int64_t now_ms, s
     return db_exec(db, "COMMIT", err);
 }
 
-/* The old store keeps its WAL: under its new name it opens as it was. */
+/* The old store keeps its WAL: it opens unchanged under its new name. */
 static titan_status move_aside(const char *path, int64_t now_ms, char *aside, size_t size, struct titan_error *err)
 {
     titan_assert(size > 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* change.h - a write to the job store as a value. The coordinator's core decides in terms of changes; the store applies
- * a batch of them in one transaction. */
+/* change.h - a write to the job store as a value. The coordinator's core decides in changes; the store applies a batch
+ * of changes in one transaction. */
 #ifndef TITAN_STATE_CHANGE_H
 #define TITAN_STATE_CHANGE_H
 
@@ -33,7 +33,7 @@ enum change_kind {
     CHANGE_NODE_REMOVE, /* node.name */
     CHANGE_NODE_POLICY,
     CHANGE_LOSS_ADD,
-    CHANGE_STORE_SETTLED, /* what agents know better than the backup is in the store */
+    CHANGE_STORE_SETTLED, /* the agents' knowledge newer than the backup has been stored */
 };
 
 struct change {
@@ -62,9 +62,9 @@ struct change {
     };
 };
 
-/* Apply the list in order; stops at the first that fails. Call inside a transaction. */
+/* Applies the list in order; stops at the first failing change. Call inside a transaction. */
 titan_status change_apply(struct db *db, const struct change *list, struct titan_error *err) TITAN_MUST_USE;
-/* The same; *list: the one that has failed, or NULL. */
+/* The same; *list becomes the failing change, or NULL. */
 titan_status change_apply_from(struct db *db, const struct change **list, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint.h - checkpoints of which every byte is durable. A row is only added after the files were synced and
- * renamed, fenced by the epoch that wrote them. */
+/* checkpoint.h - checkpoints with every byte durable. A row is added only after the files are synced and renamed,
+ * fenced by the epoch that wrote them. */
 #ifndef TITAN_STATE_CHECKPOINT_H
 #define TITAN_STATE_CHECKPOINT_H
 
@@ -18,14 +18,14 @@ struct checkpoint {
     int64_t committed_at_ms;
 };
 
-/* TITAN_EREVOKED when the job has a higher epoch already, or a later epoch committed this step. A step trained again
- * after a recovery replaces its row. */
+/* TITAN_EREVOKED: the job already has a higher epoch, or a later epoch committed this step. A step trained again after
+ * a recovery replaces its row. */
 titan_status checkpoint_add(struct db *db, const struct checkpoint *c, const struct event *event,
                             struct titan_error *err) TITAN_MUST_USE;
-/* No longer listed: its files may go. */
+/* Removes the checkpoint from the list: its files may be deleted. */
 titan_status checkpoint_expire(struct db *db, uint64_t job_id, uint64_t step, const struct event *event,
                                struct titan_error *err) TITAN_MUST_USE;
-/* Committed ones, newest first. */
+/* Lists committed checkpoints, newest first. */
 titan_status checkpoint_list(struct db *db, uint64_t job_id, bool (*each)(const struct checkpoint *c, void *data),
                              void *data, struct titan_error *err) TITAN_MUST_USE;
 

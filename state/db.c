@@ -12,7 +12,7 @@
 #include "base/failpoint.h"
 #include "base/hash.h"
 
-#define DB_STATEMENTS 256 /* slots of the statement table; a power of two, well above the literals there are */
+#define DB_STATEMENTS 256 /* slots of the statement table; a power of two, well above the number of literals */
 
 struct db {
     sqlite3 *handle;
@@ -68,7 +68,7 @@ titan_status db_fail(struct db *db, const char *what, struct titan_error *err)
     default:
         break;
     }
-    if (status == TITAN_EBUG || status == TITAN_ECONFLICT) /* then the statement matters, else it only confuses */
+    if (status == TITAN_EBUG || status == TITAN_ECONFLICT) /* only then does the statement help */
         titan_fail(err, status, "job store: %s: %s", sqlite3_errmsg(db->handle), what);
     else
         titan_fail(err, status, "job store: %s", sqlite3_errmsg(db->handle));
@@ -112,12 +112,12 @@ void db_checkpoint(struct db *db)
     titan_assert(db->writer);
     int left = 0, moved = 0;
     int rc = sqlite3_wal_checkpoint_v2(db->handle, NULL, SQLITE_CHECKPOINT_PASSIVE, &left, &moved);
-    db->wal_pages = 0; /* look again when as much has been written anew */
+    db->wal_pages = 0; /* checks again after as many new pages */
     if (rc != SQLITE_OK)
         (void)db_fail(db, "checkpoint", NULL);
 }
 
-/* Read the file and write the same into its place. */
+/* Reads the file and writes the same bytes in place. */
 static int rewrite_file(sqlite3_file *file)
 {
     enum { CHUNK = 1 << 16 };
@@ -161,7 +161,7 @@ titan_status db_rewrite_wal(const char *path, struct titan_error *err)
 
 /* --- open and close ----------------------------------------------------------------------------------------------- */
 
-/* SQLite answers with the mode it has got, which is another one when the WAL cannot be made. */
+/* SQLite returns the resulting mode, which differs if it cannot create the WAL. */
 static titan_status use_wal(struct db *db, struct titan_error *err)
 {
     titan_assert(db->writer);
@@ -194,8 +194,8 @@ static titan_status set_up(struct db *db, enum db_mode mode, bool durable, struc
     return db_exec(db, durable ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL", err);
 }
 
-/* Of one process: the index of its WAL is in its own memory. In a mapped file, as by default, a read writes there and
- * waits while the disk does; titand's event loop reads. */
+/* The VFS of a single process: the WAL index is in its own memory. With the default mapped file a read writes to it and
+ * waits for the disk, and titand's event loop reads. */
 static const char *own_vfs(void)
 {
     const sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
@@ -236,7 +236,7 @@ void db_close(struct db *db)
         return;
     for (size_t i = 0; i < DB_STATEMENTS; i++)
         sqlite3_finalize(db->cache[i].stmt);
-    if (db->sync_failed) /* what the WAL holds is for the next process to find out */
+    if (db->sync_failed) /* the next process determines what the WAL holds */
         sqlite3_db_config(db->handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     sqlite3_close(db->handle);
     free(db);
@@ -263,7 +263,7 @@ static titan_status prepare(struct db *db, const char *sql, sqlite3_stmt **ret, 
         slot = (slot + 1) & (DB_STATEMENTS - 1);
         if (db->cache[slot].sql == sql) {
             titan_assert(!sqlite3_stmt_busy(
-                db->cache[slot].stmt)); /* db_done() was not forgotten, and no one else reads by it */
+                db->cache[slot].stmt)); /* db_done() was called, and no other query uses the statement */
             *ret = db->cache[slot].stmt;
             return TITAN_OK;
         }

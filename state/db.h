@@ -23,46 +23,46 @@ struct db;
 
 enum db_mode {
     DB_WRITER, /* read-write, creates; the only connection of its file that writes and checkpoints the WAL */
-    DB_PROBE,  /* as it is on disk: changes no setting, checkpoints nothing, waits for no one */
+    DB_PROBE,  /* the file as it is on disk: changes no setting, never checkpoints, never waits */
     DB_READER, /* query_only, never checkpoints */
 };
 
-/* TITAN_ECORRUPT when the file is no database. durable: synchronous=FULL, else NORMAL. */
+/* TITAN_ECORRUPT: the file is no database. durable: synchronous=FULL, else NORMAL. */
 titan_status db_open(const char *path, enum db_mode mode, bool durable, struct db **ret,
                      struct titan_error *err) TITAN_MUST_USE;
 void db_close(struct db *db); /* NULL is fine */
 sqlite3 *db_handle(struct db *db);
 
-/* TITAN_EIO for good once an fsync of this connection has failed: what it had written since the last good one may or
- * may not be on the disk, now or after the next. */
+/* TITAN_EIO permanently after a failed fsync of this connection: it is unknown whether its writes since the last good
+ * fsync are, or will be, on the disk. */
 titan_status db_sync_failed(const struct db *db, struct titan_error *err);
 /* Pages in the WAL after this connection's last commit. */
 int db_wal_pages(const struct db *db);
-/* Writer: as much of the WAL as no reader still needs goes into the database file. */
+/* Writer: moves pages of the WAL that no reader needs into the database file. */
 void db_checkpoint(struct db *db);
-/* Before a file is opened for the first time: a WAL that was left behind is written once more, byte by byte, and
- * synced. After a failed fsync the kernel may hold pages that read well and are not on the disk; SQLite would take
- * commits in them for durable and put others behind them. */
+/* Call before the first opening of a file: rewrites a leftover WAL byte by byte, and syncs it. After a failed fsync the
+ * kernel may hold pages that read well but are not on the disk. SQLite would treat commits in such pages as durable and
+ * append others. */
 titan_status db_rewrite_wal(const char *path, struct titan_error *err) TITAN_MUST_USE;
 
-/* The last error of the connection as a status, with its text: FULL -> ENOSPC, CORRUPT/NOTADB -> ECORRUPT,
- * CONSTRAINT -> ECONFLICT, BUSY -> EAGAIN, NOMEM -> ENOMEM, otherwise EIO. */
+/* The connection's last error as a status with its text: FULL -> ENOSPC, CORRUPT/NOTADB -> ECORRUPT, CONSTRAINT ->
+ * ECONFLICT, BUSY -> EAGAIN, NOMEM -> ENOMEM, otherwise EIO. */
 titan_status db_fail(struct db *db, const char *what, struct titan_error *err);
 
-/* Statements without parameters or rows, several allowed. */
+/* Runs one or more statements without parameters or rows. */
 titan_status db_exec(struct db *db, const char *sql, struct titan_error *err) TITAN_MUST_USE;
-/* Bind and run a statement that returns no rows. fmt has one letter per parameter: i = int64_t, u = uint64_t (stored
+/* Binds and runs a statement that returns no rows. fmt has one letter per parameter: i = int64_t, u = uint64_t (stored
  * as the same 64 bits), t = const char * (NULL = SQL NULL), r = double (NaN = SQL NULL), b = const void *, size_t. */
 titan_status db_run(struct db *db, struct titan_error *err, const char *sql, const char *fmt, ...) TITAN_MUST_USE;
-/* Rows the last db_run touched. */
+/* Number of rows changed by the last db_run. */
 int db_changes(struct db *db);
-/* Bind a query; step it with db_step until it returns 0 and call db_done (also when stopping early). */
+/* Binds a query; call db_step until *ret_row is false, then db_done (also when stopping early). */
 titan_status db_query(struct db *db, sqlite3_stmt **ret, struct titan_error *err, const char *sql, const char *fmt,
                       ...) TITAN_MUST_USE;
-/* TITAN_OK with *ret_row telling whether there is a row. */
+/* TITAN_OK; *ret_row: is there a row? */
 titan_status db_step(struct db *db, sqlite3_stmt *stmt, bool *ret_row, struct titan_error *err) TITAN_MUST_USE;
 void db_done(sqlite3_stmt *stmt);
-/* A query for one integer; fallback when there is no row or it is NULL. */
+/* Queries one integer; fallback for no row or NULL. */
 titan_status db_int(struct db *db, int64_t fallback, int64_t *ret, struct titan_error *err, const char *sql,
                     const char *fmt, ...) TITAN_MUST_USE;
 
@@ -71,7 +71,7 @@ const char *col_text(sqlite3_stmt *stmt, int i);
 int64_t col_int(sqlite3_stmt *stmt, int i);
 uint64_t col_uint(sqlite3_stmt *stmt, int i);
 double col_real(sqlite3_stmt *stmt, int i);
-/* At most cap bytes into out; the rest is zeroed. */
+/* Copies at most cap bytes into out and zeroes the rest. */
 void col_blob(sqlite3_stmt *stmt, int i, void *out, size_t cap);
 
 #endif

@@ -10,7 +10,7 @@
 #include "state/event.h"
 #include "state/facts.h"
 
-#define KEPT_MS INT64_C(86400000) /* a token that has expired, so that its use is reported as such */
+#define KEPT_MS INT64_C(86400000) /* an expired token is kept, so that its use is reported as such */
 
 titan_status enrolment_join_add(struct db *db, const struct join *j, struct titan_error *err)
 {
@@ -185,7 +185,7 @@ titan_status revocation_put(struct db *db, const struct revocation *r, struct ti
                " UPDATE SET at_ms = max(at_ms, excluded.at_ms), reason = excluded.reason,"
                " created_by = excluded.created_by",
                "titt", r->uri, r->at_ms, r->reason, r->by));
-    int64_t at_ms = 0; /* of the later of two */
+    int64_t at_ms = 0; /* the later of the two */
     TRY(db_int(db, 0, &at_ms, err, "SELECT at_ms FROM revocations WHERE uri = ?", "t", r->uri));
     _cleanup_(facts_free) struct facts facts = {.text = BUF_INIT};
     facts_begin(&facts, "certificate", r->uri);
@@ -195,7 +195,7 @@ titan_status revocation_put(struct db *db, const struct revocation *r, struct ti
     if (r->node)
         facts_text(&facts, "node", r->node);
     TRY(facts_end(&facts, &e.facts, err));
-    if (r->node) /* a token that was used gives the same key another certificate, and one that was not gives a first */
+    if (r->node) /* a used token would give the same key another certificate, an unused one a first */
         TRY(db_run(db, err, "DELETE FROM joins WHERE node = ?", "t", r->node));
     return event_add(db, &e, err);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* enrolment.h - which machines may become nodes, and which certificates do not count any more.
+/* enrolment.h - machines that may become nodes, and certificates that are revoked.
  *
- * A join token is good for one node, once, until it expires; the store has the SHA-256 of its secret. It is bound to
- * the first key it is used with: the same node may ask again with that key, should the answer have been lost. A name
- * that is revoked is so for all its certificates that begin at or before that moment. */
+ * A join token admits one node, once, until it expires; the store has the SHA-256 of its secret. The first use binds
+ * the token to a key: the same node may ask again with that key if the reply was lost. Revoking a name revokes all its
+ * certificates that begin at or before that moment. */
 #ifndef TITAN_STATE_ENROLMENT_H
 #define TITAN_STATE_ENROLMENT_H
 
@@ -16,23 +16,23 @@ struct join {
     const char *id, *node, *created_by;
     const unsigned char *hash;
     int64_t created_at_ms, expires_at_ms;
-    int64_t used_at_ms; /* 0 = it was not */
+    int64_t used_at_ms; /* 0 = unused */
 };
 
-/* Records the event node.invited; tokens that expired a day ago are cleared away. */
+/* Records the event node.invited; removes tokens that expired more than a day ago. */
 titan_status enrolment_join_add(struct db *db, const struct join *join, struct titan_error *err) TITAN_MUST_USE;
 /* Oldest first; hash is not read. */
 titan_status enrolment_join_list(struct db *db, bool (*each)(const struct join *join, void *data), void *data,
                                  struct titan_error *err) TITAN_MUST_USE;
-/* No machine can use it any more. Records node.uninvited. ret_node gets the node's name. TITAN_ENOTFOUND. */
+/* Revokes a join token. Records node.uninvited. ret_node gets the node's name. TITAN_ENOTFOUND. */
 titan_status enrolment_join_revoke(struct db *db, const char *id, const char *by, int64_t now_ms,
                                    char ret_node[ENROLMENT_NODE], struct titan_error *err) TITAN_MUST_USE;
-/* Is there such a join token, with this secret? Reads only. TITAN_EPERM: no. */
+/* Does this join token exist with this secret? Read-only. TITAN_EPERM: no. */
 titan_status enrolment_join_find(struct db *db, const char *id, const unsigned char hash[ENROLMENT_HASH],
                                  struct titan_error *err) TITAN_MUST_USE;
-/* Use it. ret_made_ms: when it was made. refusal: TITAN_OK, or TITAN_EPERM with the reason: no such token or another
- * secret (in the same words), the token of another node, expired, used already with another key. Records node.enrolled,
- * or node.enrol_refused where the secret was right. */
+/* Uses a join token. ret_made_ms: time of its creation. refusal: TITAN_OK, or TITAN_EPERM with the reason: no such
+ * token or another secret (same text for both), a token of another node, expired, already used with another key.
+ * Records node.enrolled, or node.enrol_refused if the secret was right. */
 titan_status enrolment_join_use(struct db *db, const char *id, const unsigned char hash[ENROLMENT_HASH],
                                 const char *node, const unsigned char key_hash[ENROLMENT_HASH], int64_t now_ms,
                                 int64_t *ret_made_ms, struct titan_error *refusal,
@@ -40,11 +40,11 @@ titan_status enrolment_join_use(struct db *db, const char *id, const unsigned ch
 
 struct revocation {
     const char *uri, *reason, *by;
-    const char *node; /* NULL = not a node's; of one that is listed */
+    const char *node; /* NULL = not a node's certificate; set for listed revocations */
     int64_t at_ms;
 };
-/* Records certificate.revoked. A later one of the same name replaces it. Join tokens of the node, used or not, are
- * void. */
+/* Records certificate.revoked. A later revocation of the same name replaces the earlier one. Join tokens of the node,
+ * used or not, become void. */
 titan_status revocation_put(struct db *db, const struct revocation *r, struct titan_error *err) TITAN_MUST_USE;
 titan_status revocation_list(struct db *db, bool (*each)(const struct revocation *r, void *data), void *data,
                              struct titan_error *err) TITAN_MUST_USE;

@@ -150,7 +150,7 @@ titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*w
         };
         col_blob(stmt, 8, e.comm_id, sizeof(e.comm_id));
         col_blob(stmt, 13, e.key, sizeof(e.key));
-        /* Before they are added up: a damaged row may say any. */
+        /* Check before the addition: a damaged row may have any values. */
         const bool sane = e.world_size <= JOB_WORKERS_MAX && e.departing <= JOB_WORKERS_MAX;
         workers = sane ? calloc(e.world_size + e.departing + 1, sizeof(*workers)) : NULL;
         if (!sane)

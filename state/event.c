@@ -13,7 +13,7 @@
 
 /* --- the chain ---------------------------------------------------------------------------------------------------- */
 
-#define LINK_BYTES 700 /* of most events: more makes a buffer grow */
+#define LINK_BYTES 700 /* size of most events; larger ones grow the buffer */
 
 static void put_number(struct buf *b, uint64_t n)
 {
@@ -31,8 +31,8 @@ static void put_text(struct buf *b, const char *text)
     (void)!buf_append(b, text, n);
 }
 
-/* Every column in order: numbers as 64 bits, least first; texts as their length and their bytes; the actor last, and
- * only where there is one, so that links made before there were any stay what they are. */
+/* Hashes every column in order: numbers as 64 bits, little-endian; texts as length and bytes. The actor is last and
+ * only if present, so that older links stay valid. */
 static titan_status chain_on(const unsigned char before[EVENT_CHAIN_BYTES], const struct event *e, const char *change,
                              unsigned char ret[EVENT_CHAIN_BYTES], struct titan_error *err)
 {
@@ -60,7 +60,7 @@ static titan_status chain_on(const unsigned char before[EVENT_CHAIN_BYTES], cons
     return TITAN_OK;
 }
 
-/* Number of the next event, and the chain it continues. */
+/* The next event's number, and the chain that it continues. */
 static titan_status chain_end(struct db *db, uint64_t *ret_id, unsigned char ret[EVENT_CHAIN_BYTES],
                               struct titan_error *err)
 {
@@ -212,7 +212,7 @@ static titan_status query(struct db *db, const struct event_filter *f, uint64_t 
 {
     const char *actor = f->actor ? f->actor : "";
     if (after > INT64_MAX)
-        after = INT64_MAX; /* no event has such a number; SQLite would take it for a negative one */
+        after = INT64_MAX; /* no event has a larger id; SQLite would read it as negative */
     if (f->audit)
         return db_query(db, ret, err,
                         "SELECT " COLUMNS_4 " FROM events WHERE actor <> '' AND id > ? AND type GLOB 'audit.*'"
@@ -247,10 +247,10 @@ titan_status event_list(struct db *db, const struct event_filter *filter, uint64
 
 /* --- verifying ---------------------------------------------------------------------------------------------------- */
 
-/* The walk along the chain: where it is, and what it has to find next. */
+/* Position of the walk along the chain, and the next expected values. */
 struct walk {
-    uint64_t last; /* id of the event before */
-    uint64_t base; /* events up to here are older than the chain: their ids may have gaps */
+    uint64_t last; /* id of the previous event */
+    uint64_t base; /* events up to here precede the chain: their ids may have gaps */
     uint64_t checked;
     bool has_actor; /* schema 4 */
     unsigned char chain[EVENT_CHAIN_BYTES];
@@ -275,7 +275,7 @@ static titan_status check_row(struct walk *w, sqlite3_stmt *stmt, struct titan_e
     return TITAN_OK;
 }
 
-/* Start behind an event that is taken as it is. */
+/* Starts after an event that is trusted. */
 static titan_status walk_begin(struct walk *w, struct db *db, uint64_t after, struct titan_error *err)
 {
     int64_t base = 0, has_actor = 0;
@@ -342,7 +342,7 @@ titan_status event_chain_all(struct db *db, struct titan_error *err)
             break;
     }
     db_done(stmt);
-    if (status == TITAN_OK) /* also that states of before need not follow from events */
+    if (status == TITAN_OK) /* earlier states need not follow from events */
         status = db_run(db, err,
                         "INSERT INTO meta VALUES ('chain_base', coalesce((SELECT seq FROM sqlite_sequence"
                         " WHERE name = 'events'), 0)) ON CONFLICT DO UPDATE SET value = excluded.value",

@@ -74,13 +74,13 @@ void facts_free(struct facts *f)
 
 /* --- what the log states ------------------------------------------------------------------------------------------ */
 
-/* What each noun's rows are: the key, then fields under their names in the facts. A row that was made before there were
- * facts has no fact `made`; then the log has an event, `made_by`, ?1 being the key, or the row was put in. */
+/* The rows of each noun: the key, then fields under their names in the facts. A row older than facts has no fact
+ * `made`. Then the log must have an event `made_by`, with ?1 as key; otherwise the row was inserted from outside. */
 static const struct table {
     const char *noun, *made, *rows, *made_by;
-    const char *ended_by; /* the same of an event that has set `ended`, in such a row */
+    const char *ended_by; /* the same for the event that has set `ended` in such a row */
     const char *ended;
-    bool stays; /* a row that the log knows is there for good */
+    bool stays; /* rows of the log are never deleted */
 } tables[] = {
     {.noun = "job",
      .made = "owner",
@@ -136,7 +136,7 @@ static titan_status put(struct facts_check *c, uint64_t event, const char *noun,
                   value, event);
 }
 
-/* No join token of the node is good any more. */
+/* Ends all join tokens of the node. */
 static titan_status end_joins(struct facts_check *c, uint64_t event, const char *node, struct titan_error *err)
 {
     return db_run(
@@ -172,7 +172,7 @@ titan_status facts_check_take(struct facts_check *c, uint64_t event, const char 
 
 /* --- the tables --------------------------------------------------------------------------------------------------- */
 
-/* *ret_event 0: the log does not state it. */
+/* *ret_event 0: the log has no such fact. */
 static titan_status stated(struct facts_check *c, const char *noun, const char *key, const char *field,
                            struct buf *ret_value, uint64_t *ret_event, struct titan_error *err)
 {
@@ -194,7 +194,7 @@ static titan_status event_of(struct facts_check *c, const char *sql, const char 
     return db_int(c->db, 0, ret, err, sql, "t", key);
 }
 
-/* What is there of the row with this key: all, or only what older events show. */
+/* How much of this row the log shows: everything, or only its creation by an older event. */
 static titan_status find_maker(struct facts_check *c, const struct table *t, const char *key, bool *ret_known,
                                struct titan_error *err)
 {
@@ -209,12 +209,12 @@ static titan_status find_maker(struct facts_check *c, const struct table *t, con
         return TITAN_OK;
     TRY(event_of(c, t->made_by, key, &made_by, err));
     c->unknown += made_by > 0;
-    if (made_by == 0 && strcmp(t->noun, "job") != 0) /* of jobs the states have it */
+    if (made_by == 0 && strcmp(t->noun, "job") != 0) /* for jobs the states have it */
         differs(c, "%s %s: no event of the log has made it", t->noun, key);
     return TITAN_OK;
 }
 
-/* A field that no event has set is 0 or empty. */
+/* A field that no event has set must be 0 or empty. */
 static titan_status compare_field(struct facts_check *c, const struct table *t, const char *key, const char *field,
                                   const char *is, bool known, struct titan_error *err)
 {
@@ -248,7 +248,7 @@ static titan_status compare_row(struct facts_check *c, const struct table *t, sq
         const char *field = sqlite3_column_name(stmt, i), *is = col_text(stmt, i);
         removed |= strcmp(field, "removed_at_ms") == 0 && col_int(stmt, i) != 0;
         if (strcmp(field, "recipe") == 0 && removed)
-            continue; /* it went with the job */
+            continue; /* deleted with the job */
         if (strcmp(field, "recipe") == 0 && sqlite3_column_type(stmt, i) != SQLITE_NULL) {
             TRY(digest(is, hash, err));
             is = hash;
@@ -273,7 +273,7 @@ static titan_status compare_table(struct facts_check *c, const struct table *t, 
     return status;
 }
 
-/* Rows that the log has made and that are not there: by its facts, and revocations of before there were facts. */
+/* Reports rows that the log created and that are missing: by facts, and revocations from before facts. */
 static titan_status find_missing(struct facts_check *c, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;

@@ -5,8 +5,8 @@
 
 #include "base/failpoint.h"
 
-#define GROUP_MAX 1024       /* writes of one transaction */
-#define CHECKPOINT_PAGES 250 /* of the WAL: 1 MB, for which the next group waits */
+#define GROUP_MAX 1024       /* writes per transaction */
+#define CHECKPOINT_PAGES 250 /* of the WAL: 1 MB, which delays the next group */
 
 static titan_status run_write(struct db *db, struct group_write *w)
 {
@@ -26,14 +26,14 @@ static void run_in_savepoint(struct db *db, struct group_write *w)
         (void)!db_run(db, &w->err, "RELEASE w", "");
         return;
     }
-    /* A full disk or an I/O error may have undone the whole transaction already; then there is no savepoint left. */
+    /* A full disk or an I/O error may have rolled back the whole transaction; then no savepoint is left. */
     if (!sqlite3_get_autocommit(db_handle(db))) {
         (void)!db_run(db, NULL, "ROLLBACK TO w", "");
         (void)!db_run(db, NULL, "RELEASE w", "");
     }
 }
 
-/* False: it has failed, and rows that it had changed before are still in the transaction. */
+/* False: the write has failed, and its earlier changes are still in the transaction. */
 static bool run_bare(struct db *db, struct group_write *w)
 {
     const int64_t before = sqlite3_total_changes64(db_handle(db));
@@ -49,9 +49,9 @@ static void fail_all(struct group_write *group, size_t n, const struct titan_err
     }
 }
 
-/* One transaction over the first n of group. TITAN_OK: what has no error of its own is durable. Otherwise nothing is.
- * A savepoint for each write would cost a copy of every page that it changes: there are some from when one has to be
- * undone, and then all are run again. */
+/* Runs the first n writes of group in one transaction. TITAN_OK: writes without own error are durable. Otherwise
+ * nothing is. A savepoint per write copies every page that it changes, so savepoints are used only after a write had to
+ * be undone; then all writes run again. */
 static titan_status commit_once(struct db *db, struct group_write *group, size_t n, bool savepoints,
                                 struct titan_error *err)
 {
@@ -82,10 +82,10 @@ static titan_status commit_once(struct db *db, struct group_write *group, size_t
     return status;
 }
 
-/* The transaction over all of them is gone as a whole: find out which writes can still be made. */
+/* After a failure of the common transaction: tries each write alone. */
 static void commit_each(struct db *db, struct group_write *group, size_t n, struct group_stats *stats)
 {
-    titan_assert(n > 1); /* one alone has been tried alone */
+    titan_assert(n > 1); /* a single write was already tried alone */
     for (size_t i = 0; i < n; i++, group = group->next) {
         struct titan_error err = {0};
         if (db_sync_failed(db, &err) != TITAN_OK || commit_once(db, group, 1, false, &err) != TITAN_OK)

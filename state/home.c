@@ -26,8 +26,8 @@ static titan_status read_home(struct db *db, struct home *ret, struct titan_erro
     return status;
 }
 
-/* Device numbers change over restarts, so a directory that was moved is told from a copy by its number, and by nothing
- * being left where it was. */
+/* Device numbers change across restarts. So a renamed directory is told from a copy by its inode, and by its missing
+ * old path. */
 static bool was_renamed(const struct home *home, const struct stat *now)
 {
     char store[PATH_MAX + 16];

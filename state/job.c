@@ -68,7 +68,7 @@ titan_status job_find_key(struct db *db, const struct job *job, uint64_t *ret_ex
     return status;
 }
 
-/* Is a job that has not ended keeping its checkpoints there? */
+/* Does another unfinished job keep its checkpoints there? */
 static titan_status check_folder(struct db *db, const struct job *job, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
@@ -150,7 +150,7 @@ static titan_status put_status(struct db *db, uint64_t id, const struct job_stat
                   s->evaluation.loss, s->evaluation.tokens, s->evaluation.bytes, s->passed, id);
 }
 
-/* What of a job follows from the event log. */
+/* Reads the parts of a job that follow from the event log. */
 static titan_status get_replayed(struct db *db, uint64_t id, int *ret_state, int64_t *ret_restarts,
                                  struct titan_error *err)
 {
@@ -168,7 +168,7 @@ static titan_status get_replayed(struct db *db, uint64_t id, int *ret_state, int
     return status;
 }
 
-/* A count that moved without anything to tell goes on record all the same. */
+/* Records a count that changed without an event of its own. */
 static titan_status add_restarts(struct db *db, uint64_t id, int state, int64_t restarts, struct titan_error *err)
 {
     char text[64];
@@ -326,12 +326,12 @@ bool job_owned_by(const struct job *job, const struct job_owner *owner)
 
 struct matching {
     const struct job_filter *filter;
-    int left; /* of the limit */
+    int left; /* remaining limit */
     bool (*each)(const struct job *job, void *data);
     void *data;
 };
 
-/* Name and labels, which are looked at row by row: a pattern of SQL's may take for ever. */
+/* Matches name and labels row by row: an SQL pattern may take forever. */
 static bool each_matching(const struct job *job, void *data)
 {
     struct matching *m = data;
@@ -348,13 +348,13 @@ static bool each_matching(const struct job *job, void *data)
 
 #define OPEN_STATES (SM_BIT(JOB_COMPLETED) - 1)
 _Static_assert(JOB_COMPLETED == 7, "SQL names the first state of a job that has ended by its number");
-#define OPEN_JOBS " FROM jobs INDEXED BY jobs_open WHERE state < 7 AND " /* however many have ended */
+#define OPEN_JOBS " FROM jobs INDEXED BY jobs_open WHERE state < 7 AND " /* independent of the number of ended jobs */
 #define ALL_JOBS " FROM jobs WHERE "
 #define MATCHING                                                                                                       \
     "id < ?1 AND removed_at_ms = 0 AND (?2 = 0 OR ?2 >> state & 1) AND (?3 = '' OR user = ?3)"                         \
     " AND (?4 = '' OR CASE WHEN uid >= 0 AND ?5 >= 0 THEN uid = ?5 ELSE user = ?4 END)"
 
-/* of_open, of_all: the same of jobs that have not ended, and of all; ?6 is the most of them. */
+/* of_open, of_all: the query over unfinished jobs, and over all; ?6 is the limit. */
 static titan_status query_matching(struct db *db, const struct job_filter *f, const char *of_open, const char *of_all,
                                    int64_t most, sqlite3_stmt **ret, struct titan_error *err)
 {

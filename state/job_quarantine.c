@@ -46,7 +46,7 @@ uint64_t change_job(const struct change *c)
 }
 
 struct ends {
-    struct worker *workers; /* their texts are not kept: a lost worker has none */
+    struct worker *workers; /* without their texts: a lost worker has none */
     size_t n, cap;
 };
 
@@ -76,7 +76,7 @@ static titan_status end_workers(struct db *db, uint64_t job_id, struct event eve
 
 static titan_status end_epochs(struct db *db, uint64_t job_id, struct event event, struct titan_error *err)
 {
-    for (;;) { /* there is one, unless the store is even worse */
+    for (;;) { /* one exists, unless the store is damaged further */
         sqlite3_stmt *stmt = NULL;
         bool row = false;
         TRY(db_query(db, &stmt, err, "SELECT number FROM epochs WHERE job_id = ? AND state IN (?, ?) LIMIT 1", "uii",

@@ -15,7 +15,7 @@ static void with_state(const struct job *job, void *data)
     *(enum job_state *)data = job->state;
 }
 
-/* The first job that needs what is below the directory: its own checkpoints are there, or it may begin from one. */
+/* The first job that needs files below the directory: for its own checkpoints, or to begin from one. */
 static titan_status find_user(struct db *db, uint64_t id, const char *directory, int64_t *ret, struct titan_error *err)
 {
     char below[PATH_MAX + 2];

@@ -19,7 +19,7 @@ static titan_status put_evaluation(struct db *db, const struct metric *m, struct
                   "uuiuruur", m->job_id, m->step, m->at_ms, m->epoch, e->loss, e->tokens, e->bytes, e->ms);
 }
 
-/* Where there is no row of the step from epoch `kept` on. */
+/* Stores a row unless a row of the step from epoch `kept` on exists. */
 static titan_status put_step(struct db *db, const struct metric *m, uint64_t kept, struct titan_error *err)
 {
     const struct step_split *s = &m->split;
@@ -36,7 +36,7 @@ static titan_status put_step(struct db *db, const struct metric *m, uint64_t kep
                   m->further_rounds, m->room_needed, kept);
 }
 
-/* What an earlier epoch had behind this step was lost with it: its state is not that of the run any more. */
+/* An earlier epoch's later steps are lost: their state left the run's history. */
 static titan_status drop_lost(struct db *db, const struct metric *m, struct titan_error *err)
 {
     TRY(db_run(db, err, "DELETE FROM metrics WHERE job_id = ? AND step > ? AND epoch < ?", "uuu", m->job_id, m->step,
@@ -53,7 +53,7 @@ titan_status metric_put(struct db *db, const struct metric *m, struct titan_erro
     return drop_lost(db, m, err);
 }
 
-/* What a line says of an evaluation, and of a step. */
+/* Parses a line as an evaluation or a step. */
 static bool parse_line(const char *line, size_t len, struct metric *m, struct metric *evaluation)
 {
     struct json *j = NULL;
@@ -126,7 +126,7 @@ titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *t
     *ret_last = (struct metric){.job_id = job_id};
     for (const char *at = text->data, *end = at + text->len, *newline; at && at < end; at = newline + 1) {
         newline = memchr(at, '\n', (size_t)(end - at));
-        if (!newline) /* it is being written */
+        if (!newline) /* the line is still being written */
             break;
         const bool is_step = parse_line(at, (size_t)(newline - at), &m, &evaluation);
         if (evaluation.step)
@@ -134,7 +134,7 @@ titan_status metric_backfill(struct db *db, uint64_t job_id, const struct buf *t
         if (!is_step)
             continue;
         TRY(put_step(db, &m, m.epoch, err));
-        if (m.epoch != epoch) /* once an epoch: it looks at all rows behind */
+        if (m.epoch != epoch) /* once per epoch: it scans all later rows */
             TRY(drop_lost(db, &m, err));
         epoch = m.epoch;
         *ret_last = m;
@@ -164,7 +164,7 @@ titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int lim
     titan_assert(each);
     sqlite3_stmt *stmt = NULL;
     if (after > INT64_MAX)
-        after = INT64_MAX; /* SQLite would take it for a negative one, and give them all */
+        after = INT64_MAX; /* SQLite would read it as negative, and return all rows */
     TRY(db_query(
         db, &stmt, err,
         "SELECT m.step, m.at_ms, m.loss, grad_norm, learning_rate, tokens_per_second, mfu, step_ms, m.tokens,"

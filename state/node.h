@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* node.h - machines that have offered slots. */
+/* node.h - machines that have registered slots. */
 #ifndef TITAN_STATE_NODE_H
 #define TITAN_STATE_NODE_H
 
@@ -19,18 +19,17 @@ struct node {
     uint64_t memory_bytes, incarnation;
     uint32_t peer_port; /* UDP, for other agents; 0 = none */
     int64_t last_seen_ms;
-    uint8_t installation[NODE_INSTALLATION]; /* of the agent's state directory; zeros = not known */
-    bool ephemeral;                          /* it goes by itself when it is lost and has no workers */
+    uint8_t installation[NODE_INSTALLATION]; /* of the agent's state directory; zeros = unknown */
+    bool ephemeral;                          /* removed automatically once lost and without workers */
 };
 
-/* Add, or replace what is known; the state moves to n->state (the same state is no move). event NULL = nothing to tell.
- */
+/* Adds or replaces the node; the state moves to n->state (an equal state is no move). event NULL = none. */
 titan_status node_put(struct db *db, const struct node *n, const struct event *event,
                       struct titan_error *err) TITAN_MUST_USE;
-/* With what was decided about it. Of a lost node only; its name may come again. */
+/* Removes a lost node together with its policy; the name may return. */
 titan_status node_remove(struct db *db, const char *name, const struct event *event,
                          struct titan_error *err) TITAN_MUST_USE;
-/* In name order. */
+/* Lists nodes by name. */
 titan_status node_list(struct db *db, bool (*each)(const struct node *n, void *data), void *data,
                        struct titan_error *err) TITAN_MUST_USE;
 

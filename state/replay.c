@@ -19,7 +19,7 @@
 
 #define PRINT_MAX 100
 
-/* Where the tables say that things stand; key as the nouns' files write it into their events. */
+/* The present states in the tables; keys as the nouns' files write them into events. */
 static const struct table {
     const struct sm *sm;
     const char *rows;
@@ -33,10 +33,10 @@ static const struct table {
 };
 
 struct replay {
-    struct db *db, *states; /* the store; what the log has led to, in memory */
-    bool older;             /* the store has rows from before the log had changes */
+    struct db *db, *states; /* the store; the state replayed from the log, in memory */
+    bool older;             /* the store has rows from before the log recorded changes */
     struct replay_report report;
-    struct facts_check facts; /* differs NULL: the store is older than they are */
+    struct facts_check facts; /* differs NULL: the store is older than facts */
     void (*print)(const char *line, void *data);
     void *data;
 };
@@ -48,7 +48,7 @@ static void print_difference(void *data, const char *line)
     if (r->report.wrong++ >= PRINT_MAX || !r->print)
         return;
     (void)snprintf(text, sizeof(text), "%s", line);
-    text_fit(text, '?'); /* it quotes what is in the store */
+    text_fit(text, '?'); /* it quotes the store */
     r->print(text, r->data);
 }
 
@@ -90,7 +90,7 @@ static bool parse_step(const char *change, struct step *ret)
     return ret->sm && ret->from >= 0 && ret->to >= 0;
 }
 
-/* Where it stands so far; false when the log has not spoken of it. */
+/* The replayed state; false when the log has not mentioned the key. */
 static titan_status standing(struct replay *r, const char *noun, const char *key, bool *ret_there, int *ret_state,
                              int64_t *ret_count, struct titan_error *err)
 {
@@ -117,13 +117,13 @@ static titan_status take_step(struct replay *r, uint64_t id, const struct step *
         differs(r, "event %llu takes %s %s from %s to %s, which may not be", (unsigned long long)id, s->sm->name,
                 s->key, sm_name(s->sm, s->from), sm_name(s->sm, s->to));
     r->report.changes++;
-    if (s->to != s->from && (s->sm->states[s->to].flags & SM_INITIAL)) /* its row is gone */
+    if (s->to != s->from && (s->sm->states[s->to].flags & SM_INITIAL)) /* its row is deleted */
         return db_run(r->states, err, "DELETE FROM states WHERE noun = ? AND key = ?", "tt", s->sm->name, s->key);
     return db_run(r->states, err, "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)", "ttii", s->sm->name, s->key,
                   (int64_t)s->to, s->count);
 }
 
-/* A step, facts behind it in a line of their own, or both. */
+/* Takes a step, facts on a separate line after it, or both. */
 static titan_status take_change(struct replay *r, uint64_t id, char *change, struct titan_error *err)
 {
     struct step step;
@@ -188,7 +188,7 @@ static titan_status compare_table(struct replay *r, const struct table *t, struc
     return status;
 }
 
-/* What the log knows and no table has. */
+/* Reports keys in the log that no table has. */
 static titan_status compare_rest(struct replay *r, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;

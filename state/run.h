@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run.h - attempts. A run begins when workers are placed and lasts as long as any of them lives: its end is the job's,
- * or the loss of its last worker, after which the next run starts from a checkpoint. */
+/* run.h - attempts. A run begins when workers are placed and lasts as long as any of them lives. It ends with the job,
+ * or with the loss of its last worker; the next run then starts from a checkpoint. */
 #ifndef TITAN_STATE_RUN_H
 #define TITAN_STATE_RUN_H
 
@@ -14,7 +14,7 @@ titan_status run_add(struct db *db, uint64_t job_id, uint32_t number, const stru
                      struct titan_error *err) TITAN_MUST_USE;
 titan_status run_move(struct db *db, uint64_t job_id, uint32_t number, enum run_state to, const char *reason,
                       const struct event *event, struct titan_error *err) TITAN_MUST_USE;
-/* Number and state of a job's newest run; 0 and RUN_NONE when there is none. */
+/* Number and state of a job's newest run; 0 and RUN_NONE: none. */
 titan_status run_last(struct db *db, uint64_t job_id, uint32_t *ret_number, enum run_state *ret_state,
                       struct titan_error *err) TITAN_MUST_USE;
 

@@ -6,7 +6,7 @@
 
 #include "state/event.h"
 
-#define CHECK_PAGES (64 << 20 >> 12) /* what is looked at in well under a second */
+#define CHECK_PAGES (64 << 20 >> 12) /* checked in well under a second */
 
 /* State columns hold the numbers of the enums in job.h, run.h, epoch.h, worker.h, checkpoint.h and node.h. */
 static const char store_v1[] =
@@ -25,7 +25,7 @@ static const char store_v1[] =
     "  finished_at_ms INTEGER NOT NULL DEFAULT 0, checkpoint TEXT NOT NULL DEFAULT '',"
     "  idempotency_key TEXT UNIQUE, request_hash INTEGER NOT NULL DEFAULT 0) STRICT;"
     "CREATE INDEX jobs_open ON jobs(id) WHERE state < 7;"
-    /* Apart, so that updates of a job do not rewrite its text. */
+    /* A separate table, so that updates of a job do not rewrite its text. */
     "CREATE TABLE recipes (job_id INTEGER PRIMARY KEY REFERENCES jobs(id), text TEXT NOT NULL) STRICT;"
     "CREATE TABLE runs ("
     "  job_id INTEGER NOT NULL REFERENCES jobs(id), number INTEGER NOT NULL,"
@@ -90,7 +90,7 @@ static const char metrics_v3[] = "ALTER TABLE metrics ADD COLUMN loss_max REAL;"
                                  "ALTER TABLE metrics ADD COLUMN slowest_busy_ms REAL;"
                                  "ALTER TABLE metrics ADD COLUMN slowest_rank INTEGER NOT NULL DEFAULT -1;";
 
-/* Tokens of an expert: 0 where there are none. */
+/* Tokens per expert: 0 without experts. */
 static const char metrics_v4[] = "ALTER TABLE metrics ADD COLUMN tflops REAL;"
                                  "ALTER TABLE metrics ADD COLUMN mfu_causal REAL;"
                                  "ALTER TABLE metrics ADD COLUMN expert_tokens_min REAL;"
@@ -106,10 +106,10 @@ static const char metrics_v6[] = "ALTER TABLE metrics ADD COLUMN expert_further_
 static const char store_v2[] = "ALTER TABLE jobs ADD COLUMN mesh TEXT NOT NULL DEFAULT '';";
 
 static const char store_v3[] =
-    /* The log as a chain, and what each event did to a state (event.h). */
+    /* The log as a chain, and the state change of each event (event.h). */
     "ALTER TABLE events ADD COLUMN change TEXT NOT NULL DEFAULT '';"
     "ALTER TABLE events ADD COLUMN chain BLOB NOT NULL DEFAULT x'';"
-    /* Priorities, budgets per cause (a window of 0: one budget for all, as before), desired sizes of resize. */
+    /* Priorities, budgets per cause (a window of 0: one budget for all, as before), requested sizes. */
     "ALTER TABLE jobs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE jobs ADD COLUMN max_node_losses INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE jobs ADD COLUMN max_hangs INTEGER NOT NULL DEFAULT 0;"
@@ -119,22 +119,21 @@ static const char store_v3[] =
     "ALTER TABLE jobs ADD COLUMN wish_max INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE jobs ADD COLUMN wish_number INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE jobs ADD COLUMN preemptions INTEGER NOT NULL DEFAULT 0;"
-    /* Losses that counted: for the jobs' budgets and the nodes' quarantine. cause as in loss.h. */
+    /* Counted losses: for the jobs' budgets and the nodes' quarantine. cause as in loss.h. */
     "CREATE TABLE losses ("
     "  id INTEGER PRIMARY KEY, job_id INTEGER NOT NULL REFERENCES jobs(id),"
     "  cause INTEGER NOT NULL CHECK (cause BETWEEN 1 AND 6), node TEXT NOT NULL, at_ms INTEGER NOT NULL) STRICT;"
     "CREATE INDEX losses_job ON losses(job_id, at_ms);"
     "CREATE INDEX losses_at ON losses(at_ms);"
-    /* What an operator, a maintenance window or a crash loop has decided about a node. */
+    /* Decisions about a node by an operator, a maintenance window or a crash loop. */
     "CREATE TABLE node_policies ("
     "  name TEXT PRIMARY KEY, draining INTEGER NOT NULL, reason TEXT NOT NULL, deadline_ms INTEGER NOT NULL,"
     "  window_from_ms INTEGER NOT NULL, window_until_ms INTEGER NOT NULL, window_lead_ms INTEGER NOT NULL,"
     "  quarantined_until_ms INTEGER NOT NULL, quarantines INTEGER NOT NULL, quarantine_reason TEXT NOT NULL) STRICT, "
     "WITHOUT ROWID;"
-    /* Epochs: members that hand their state shards over and go (members' rows behind the ranks), where the state came
-     * from in the end (titan.internal.RecoverySource, -1 = not known), the agent that committed it in the coordinator's
-     * place.
-     */
+    /* Epochs: members that transfer their state shards and leave (members' rows after the ranks), the final source of
+     * the state (titan.internal.RecoverySource, -1 = unknown), the agent that committed it in the coordinator's
+     * place. */
     "ALTER TABLE epochs ADD COLUMN leavers INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE epochs ADD COLUMN rung INTEGER NOT NULL DEFAULT -1;"
     "ALTER TABLE epochs ADD COLUMN state_step INTEGER NOT NULL DEFAULT 0;"
@@ -143,22 +142,22 @@ static const char store_v3[] =
     "ALTER TABLE nodes ADD COLUMN peer_port INTEGER NOT NULL DEFAULT 0;";
 
 static const char store_v4[] =
-    /* What agents and workers of an epoch prove themselves with; empty: it has none. */
+    /* Key with which agents and workers of an epoch prove themselves; empty: none. */
     "ALTER TABLE epochs ADD COLUMN key BLOB NOT NULL DEFAULT x'';"
-    /* The identity that submitted a job (-1: it has no number here; the name is in user), and that caused an event. */
+    /* The identity that submitted a job (-1: no uid here; user has the name), and that caused an event. */
     "ALTER TABLE jobs ADD COLUMN uid INTEGER NOT NULL DEFAULT -1;"
     "ALTER TABLE jobs ADD COLUMN gid INTEGER NOT NULL DEFAULT -1;"
     "ALTER TABLE events ADD COLUMN actor TEXT NOT NULL DEFAULT '';"
     "ALTER TABLE jobs ADD COLUMN checkpoint_failures INTEGER NOT NULL DEFAULT 0;"
-    "ALTER TABLE jobs ADD COLUMN folder TEXT NOT NULL DEFAULT '';" /* of checkpoints, where it is not the job's own */
-    /* Events without a job are few beside the others: the audit trail and the nodes' are found by them. */
+    "ALTER TABLE jobs ADD COLUMN folder TEXT NOT NULL DEFAULT '';" /* of checkpoints, if not the job's own */
+    /* Few events have no job: this index finds the audit trail and the nodes' events. */
     "CREATE INDEX events_actor ON events(id) WHERE actor <> '';"
-    /* Bearer tokens (token.h); the secret itself is nowhere. */
+    /* Bearer tokens (token.h); secrets are never stored. */
     "CREATE TABLE tokens ("
     "  id TEXT PRIMARY KEY, name TEXT NOT NULL, role INTEGER NOT NULL CHECK (role BETWEEN 1 AND 3),"
     "  hash BLOB NOT NULL, created_at_ms INTEGER NOT NULL, expires_at_ms INTEGER NOT NULL,"
     "  revoked_at_ms INTEGER NOT NULL DEFAULT 0, created_by TEXT NOT NULL) STRICT, WITHOUT ROWID;"
-    /* What may become a node, and the certificates that do not count any more (enrolment.h). */
+    /* Machines that may become nodes, and revoked certificates (enrolment.h). */
     "CREATE TABLE joins ("
     "  id TEXT PRIMARY KEY, node TEXT NOT NULL, hash BLOB NOT NULL, created_at_ms INTEGER NOT NULL,"
     "  expires_at_ms INTEGER NOT NULL, used_at_ms INTEGER NOT NULL DEFAULT 0, key_hash BLOB NOT NULL DEFAULT x'',"
@@ -166,15 +165,15 @@ static const char store_v4[] =
     "CREATE TABLE revocations ("
     "  uri TEXT PRIMARY KEY, at_ms INTEGER NOT NULL, reason TEXT NOT NULL, created_by TEXT NOT NULL) STRICT, WITHOUT "
     "ROWID;"
-    /* Idempotency keys, each submitter's by itself ("uid:1000", "user:NAME"). Older jobs have a name only. */
+    /* Idempotency keys, separate for each submitter ("uid:1000", "user:NAME"). Older jobs have only a name. */
     "CREATE TABLE job_keys ("
     "  owner TEXT NOT NULL, key TEXT NOT NULL, job_id INTEGER NOT NULL REFERENCES jobs(id), PRIMARY KEY (owner, key))"
     " STRICT, WITHOUT ROWID;"
     "INSERT INTO job_keys SELECT 'user:' || user, idempotency_key, id FROM jobs WHERE idempotency_key IS NOT NULL;"
     "UPDATE jobs SET idempotency_key = NULL WHERE idempotency_key IS NOT NULL;"
-    /* The state directory that this is the store of (home.h). */
+    /* The state directory of this store (home.h). */
     "CREATE TABLE home (id INTEGER PRIMARY KEY CHECK (id = 1), path TEXT NOT NULL, inode INTEGER NOT NULL) STRICT;"
-    /* Drawn when the store was made (store.h); backups have the same. */
+    /* Random, from the store's creation (store.h); backups have the same. */
     "CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;";
 
 /* The newest evaluation; evaluation_step 0: none. */
@@ -183,19 +182,18 @@ static const char store_v5[] = "ALTER TABLE jobs ADD COLUMN evaluation_step INTE
                                "ALTER TABLE jobs ADD COLUMN evaluation_tokens INTEGER NOT NULL DEFAULT 0;"
                                "ALTER TABLE jobs ADD COLUMN evaluation_bytes INTEGER NOT NULL DEFAULT 0;";
 
-/* Each submit asks whether a job that has not ended has its folder. */
+/* Each submit looks for an unfinished job with the same folder. */
 static const char store_v6[] = "CREATE INDEX jobs_folder ON jobs(folder) WHERE state < 7 AND folder <> '';";
 
-/* Labels, as labels_join() has them; when the job was taken out (job_removal.h), 0: it is there. */
+/* Labels, in the form of labels_join(); time of removal (job_removal.h), 0: not removed. */
 static const char store_v7[] = "ALTER TABLE jobs ADD COLUMN labels TEXT NOT NULL DEFAULT '';"
                                "ALTER TABLE jobs ADD COLUMN removed_at_ms INTEGER NOT NULL DEFAULT 0;";
 
-/* What the agent's state directory is known by (node.h); the job that this one has started before, though it comes
- * after it (job_status.passed). */
+/* Identity of the agent's state directory (node.h); the job that this later one has passed (job_status.passed). */
 static const char store_v8[] = "ALTER TABLE nodes ADD COLUMN installation BLOB NOT NULL DEFAULT x'';"
                                "ALTER TABLE jobs ADD COLUMN passed INTEGER NOT NULL DEFAULT 0;";
 
-/* It may be removed by itself when it is gone (node.h). */
+/* May be removed automatically once gone (node.h). */
 static const char store_v9[] = "ALTER TABLE nodes ADD COLUMN ephemeral INTEGER NOT NULL DEFAULT 0;";
 
 static const char *const store_migrations[SCHEMA_VERSION] = {store_v1, store_v2, store_v3, store_v4, store_v5,
@@ -284,7 +282,7 @@ static const char *row_text(sqlite3_stmt *stmt, int column)
     return text ? text : "";
 }
 
-/* Row by row, in the same order. */
+/* Compares row by row, in the same order. */
 static titan_status compare_rows(const struct schema *schema, sqlite3_stmt *is, sqlite3_stmt *should,
                                  struct titan_error *err)
 {
@@ -334,7 +332,7 @@ static titan_status quick_check(struct db *db, const char *table, struct titan_e
 {
     char sql[96];
     (void)snprintf(sql, sizeof(sql), "PRAGMA quick_check(%s)", table);
-    sqlite3_stmt *stmt = NULL; /* not through db.h, which keys its statements by their literal */
+    sqlite3_stmt *stmt = NULL; /* not through db.h, which identifies statements by their literal */
     if (sqlite3_prepare_v2(db_handle(db), sql, -1, &stmt, NULL) != SQLITE_OK)
         return db_fail(db, sql, err);
     bool row = false;

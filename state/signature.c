@@ -85,7 +85,7 @@ titan_status signature_digest(int fd, struct signature *ret, struct titan_error 
     return TITAN_OK;
 }
 
-/* All lines but the last. */
+/* Writes all lines but the last. */
 static titan_status put_lines(const struct signature *s, struct buf *out, struct titan_error *err)
 {
     char digest[HASH_TEXT], head[EVENT_HEAD_TEXT];
@@ -111,7 +111,7 @@ titan_status signature_make(const struct signature *s, const struct signature_ke
     return buf_failed(out) ? titan_fail(err, TITAN_ENOMEM, "out of memory") : TITAN_OK;
 }
 
-/* The lines are read, written once more and compared: there is one text for what they state. */
+/* Parses the lines, writes them again and compares: each content has exactly one text. */
 static titan_status parse(const char *text, size_t len, struct signature *ret, size_t *ret_signed,
                           unsigned char mac[HASH_BYTES], struct titan_error *err)
 {

@@ -20,14 +20,14 @@
 #include "state/schema.h"
 
 #define DELIVER_SLICE_NS 100000
-#define LOCK_WAIT_MS 10000 /* for another process that has a file open, when it is opened */
+#define LOCK_WAIT_MS 10000 /* wait at opening for another process with an open file */
 #define LOCK_LOOK_MS 100
-#define TAIL_EVENTS 1000 /* the chain of these is checked at every start */
+#define TAIL_EVENTS 1000 /* number of events with a checked chain at every start */
 
 static const struct log store_log = {.subsystem = "store"};
 
 struct store_item {
-    struct group_write write; /* first: lists of these are lists of items */
+    struct group_write write; /* must be first: lists of writes are lists of items */
     store_done done;
     int64_t queued_ns;
     bool metrics;
@@ -46,16 +46,16 @@ struct store {
     uint64_t term, id;
     uint8_t secret[MAC_BYTES];
 
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the following fields */
     pthread_cond_t more;
     struct list queued, finished;
     bool stopping;
-    struct titan_error failed; /* the file is not to be trusted any more */
+    struct titan_error failed; /* the file is no longer trusted */
     struct store_stats stats;
 
-    int64_t oldest_ns;    /* loop thread: queueing time of the oldest write not back yet */
+    int64_t oldest_ns;    /* loop thread: queueing time of the oldest unfinished write */
     uint64_t outstanding; /* loop thread */
-    struct list back;     /* loop thread: written, not called back yet */
+    struct list back;     /* loop thread: written, callbacks pending */
     void (*on_failure)(void *data, const struct titan_error *err);
     void *on_failure_data;
     void (*on_commit)(void *data);
@@ -78,7 +78,7 @@ static void list_push(struct list *l, struct group_write *w)
     l->tail = &w->next;
 }
 
-/* Move everything of from behind to. */
+/* Appends all of from to to. */
 static void list_move(struct list *to, struct list *from)
 {
     if (!from->head)
@@ -91,7 +91,7 @@ static void list_move(struct list *to, struct list *from)
 
 /* --- the writer thread -------------------------------------------------------------------------------------------- */
 
-/* Write the list and hand it back to the loop. */
+/* Writes the list and returns it to the loop. */
 static void write_list(struct store *s, struct db *db, struct list *todo)
 {
     struct group_stats stats = {0};
@@ -139,8 +139,8 @@ static void *writer_main(void *data)
 
 /* --- the loop thread ---------------------------------------------------------------------------------------------- */
 
-/* Call back for what is written, for about slice_ns; true when something is left. A group can be hundreds of submits:
- * between slices the loop looks at other calls. */
+/* Calls back finished writes, for about slice_ns; true: some are left. A group can have hundreds of submits: between
+ * slices the loop handles other calls. */
 static bool deliver(struct store *s, int64_t slice_ns)
 {
     int64_t start_ns = clock_mono_ns();
@@ -156,7 +156,7 @@ static bool deliver(struct store *s, int64_t slice_ns)
         s->back.head = item->write.next;
         if (!s->back.head)
             list_init(&s->back);
-        s->oldest_ns = item->queued_ns; /* what is left was queued later */
+        s->oldest_ns = item->queued_ns; /* the rest was queued later */
         titan_assert(s->outstanding > 0);
         s->outstanding--;
         if (item->done)
@@ -226,7 +226,7 @@ void store_write_metrics(struct store *s, store_fn fn, void *arg, store_done don
 
 titan_status store_write_now(struct store *s, store_fn fn, void *arg, struct titan_error *err)
 {
-    titan_assert(s->outstanding == 0); /* the writer thread waits and does not touch its connection */
+    titan_assert(s->outstanding == 0); /* the writer thread waits and does not use its connection */
     TRY(db_run(s->writer, err, "BEGIN IMMEDIATE", ""));
     titan_status status = fn(s->writer, arg, err);
     if (status == TITAN_OK)
@@ -300,7 +300,7 @@ static titan_status open_file(const struct schema *schema, const char *path, boo
     return db_open(path, DB_READER, durable, ret_reader, err);
 }
 
-/* The newest events: what damage of the last minutes would show in. */
+/* Checks the newest events, where damage of the last minutes would appear. */
 static titan_status check_tail(struct db *db, struct titan_error *err)
 {
     int64_t from = 0;
@@ -331,7 +331,7 @@ static titan_status open_secret(struct store *s, struct titan_error *err)
     return status;
 }
 
-/* Locked by another process: an sqlite3 shell, a script, `admin verify`. Mostly it ends soon. */
+/* Another process may hold a lock: an sqlite3 shell, a script, `admin verify`. It usually ends soon. */
 static titan_status probe(const struct schema *schema, const char *path, bool *ret_unclean, struct titan_error *err)
 {
     for (int waited_ms = 0;; waited_ms += LOCK_LOOK_MS) {
@@ -383,7 +383,7 @@ static titan_status open_metrics(struct store *s, const char *path, bool unclean
     return status;
 }
 
-/* Out of the way, for later inspection. */
+/* Moves damaged metrics away, for later inspection. */
 static void set_metrics_aside(const char *path)
 {
     char aside[PATH_MAX + 32], wal[PATH_MAX + 8], when[32];
@@ -394,7 +394,7 @@ static void set_metrics_aside(const char *path)
     (void)unlink(wal);
 }
 
-/* No run and no job depends on its metrics: a start goes on without those it cannot have. */
+/* No run and no job depends on metrics: a start continues without them. */
 static void try_metrics(struct store *s, const char *path, bool unclean)
 {
     struct titan_error err = {0};
@@ -407,7 +407,7 @@ static void try_metrics(struct store *s, const char *path, bool unclean)
         tlog_error(&store_log, "there are no metrics until the next start", "reason=\"%s\"", err.msg);
 }
 
-/* Of older versions they can be more open; what SQLite adds beside them takes their mode. */
+/* Restricts the mode: older versions created more open files. SQLite's additional files inherit it. */
 static void keep_from_others(const char *path)
 {
     static const char *const parts[] = {"", "-wal", "-shm"};
@@ -427,7 +427,7 @@ static titan_status open_files(struct store *s, const char *dir, struct titan_er
         return titan_fail(err, TITAN_EINVAL, "state directory name is too long");
     struct titan_error why = {0};
     if (schema_probe(&schema_metrics, metrics, NULL, &why) ==
-        TITAN_EVERSION) { /* a newer Titan's: nothing is touched */
+        TITAN_EVERSION) { /* a newer Titan's: nothing is changed */
         if (err)
             *err = why;
         return TITAN_EVERSION;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store.h - the job store: two SQLite files, one writer thread, group commit.
  *
- * All writing is done by one thread on one connection per file. Writes queue up while a commit is under way; the next
- * transaction then takes all of them, undoes those that fail, commits once (one fsync), and hands the results back to
- * the loop. So the number of durable writes per second is not bound by the disk's, and a write that fails spoils no
- * other.
+ * One thread does all writing, on one connection per file. Writes queue up during a commit; the next transaction takes
+ * all of them, undoes failed ones, commits once (one fsync), and returns the results to the loop. So the disk's syncs
+ * do not bound the rate of durable writes, and a failed write affects no other.
  *
- * The loop thread reads through connections that cannot write and never checkpoint; they see what is committed. */
+ * The loop thread reads through connections that cannot write and never checkpoint; they see committed data. */
 #ifndef TITAN_STATE_STORE_H
 #define TITAN_STATE_STORE_H
 
@@ -16,41 +15,41 @@
 
 struct store;
 
-/* Runs on the loop thread after the write is durable, or has failed: err->status. Results come in queueing order. */
+/* Called on the loop thread after the write is durable or has failed (err->status). Results come in queueing order. */
 typedef void (*store_done)(void *arg, const struct titan_error *err);
 
-/* Opens or creates DIR/titan.db and DIR/metrics.db; waits for up to 10 s for another process that has one of them open
- * (TITAN_EAGAIN then; of metrics.db as below). TITAN_EVERSION, TITAN_ECORRUPT: see schema_probe; after an unclean
- * stop the store is checked (PRAGMA quick_check, bounded) before it is used, and the chain of the newest events always.
- * Damaged metrics are moved away; metrics that cannot be opened are gone without. */
+/* Opens or creates DIR/titan.db and DIR/metrics.db; waits up to 10 s for another process with an open file (then
+ * TITAN_EAGAIN; for metrics.db as below). TITAN_EVERSION, TITAN_ECORRUPT: see schema_probe. After an unclean stop the
+ * store is checked first (PRAGMA quick_check, bounded); the chain of the newest events is always checked. Damaged
+ * metrics are moved away; if metrics cannot be opened, the store works without them. */
 titan_status store_open(uv_loop_t *loop, const char *dir, struct store **ret, struct titan_error *err) TITAN_MUST_USE;
-/* Commits what is queued, calls every done, closes, then calls done(data) on the loop. */
+/* Commits queued writes, calls every done, closes, then calls done(data) on the loop. */
 void store_close(struct store *s, void (*done)(void *), void *data);
 
 void store_write(struct store *s, store_fn fn, void *arg, store_done done);
-/* The same into metrics.db (synchronous=NORMAL: survives a crash of the process, the last rows may be lost with power).
- */
+/* The same into metrics.db (synchronous=NORMAL: survives a crash of the process; a power loss may lose the last
+ * rows). */
 void store_write_metrics(struct store *s, store_fn fn, void *arg, store_done done);
-/* For start-up: runs fn at once, on this thread, as a transaction of its own. Only before the first store_write. */
+/* For start-up: runs fn at once, on this thread, in its own transaction. Only before the first store_write. */
 titan_status store_write_now(struct store *s, store_fn fn, void *arg, struct titan_error *err) TITAN_MUST_USE;
-/* What to do when an fsync of titan.db has failed: called on the loop instead of any further result. It is unknown
- * what of the last transaction is on the disk, and the kernel may take for written what is not; only a new process,
- * which opens the store afresh, knows again (docs/coordinator.md, "When the disk fails"). failed() should end this one.
- */
+/* Sets the handler for a failed fsync of titan.db, called on the loop instead of any further result. The last
+ * transaction's state on disk is then unknown, and the kernel may hold unwritten pages as written. Only a new process
+ * that reopens the store knows its state (docs/coordinator.md, "When the disk fails"), so failed() should end this
+ * process. */
 void store_on_failure(struct store *s, void (*failed)(void *data, const struct titan_error *err), void *data);
-/* Called on the loop each time that writes of titan.db were called back, also by store_close(). Whatever committed()
- * reads, it is durable. */
+/* Called on the loop after each group of results of titan.db, also by store_close(). Everything that committed() reads
+ * is durable. */
 void store_on_commit(struct store *s, void (*committed)(void *data), void *data);
 struct db *store_reader(struct store *s);
 struct db *store_metrics_reader(struct store *s); /* NULL: metrics.db could not be opened */
 
-/* Age of the oldest write that is not back yet, in ms; 0 when there is none. */
+/* Age of the oldest unfinished write, in ms; 0: none. */
 int64_t store_lag_ms(const struct store *s);
-/* Number of the writer's term: increases with every open of the store. */
+/* The writer's term: increases with every opening of the store. */
 uint64_t store_term(const struct store *s);
-/* Drawn when the store was made: no two have the same, but a copy and a backup have that of their original. */
+/* Random id from the store's creation, unique except that copies and backups have their original's. */
 uint64_t store_id(const struct store *s);
-/* MAC_BYTES at random, of the same: what its coordinators prove their terms with (daemon/common/proof.h). */
+/* MAC_BYTES random bytes from the same: coordinators prove their terms with it (daemon/common/proof.h). */
 const uint8_t *store_secret(const struct store *s);
 struct store_stats {
     uint64_t writes, commits, failures;

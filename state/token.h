@@ -20,26 +20,26 @@ enum token_role { TOKEN_USER = 1, TOKEN_OPERATOR, TOKEN_ADMIN };
 
 struct token {
     char id[TOKEN_ID_TEXT];
-    char name[TOKEN_NAME_MAX + 1]; /* of the user that it speaks for */
+    char name[TOKEN_NAME_MAX + 1]; /* the user of the token */
     enum token_role role;
     unsigned char hash[TOKEN_HASH_BYTES];
     int64_t created_at_ms, expires_at_ms;
-    int64_t revoked_at_ms; /* 0 = it is not */
+    int64_t revoked_at_ms; /* 0 = not revoked */
     char created_by[192];
 };
 
-/* A new one: id, secret and hash. out: the whole text, to be shown once. */
+/* Makes a new token: id, secret and hash. out: the whole text, to be shown once. */
 titan_status token_make(struct token *ret, char out[TOKEN_TEXT], struct titan_error *err) TITAN_MUST_USE;
-/* Take a text apart: the id and the hash of its secret. TITAN_EPERM for what is no token; the text is in no message. */
+/* Splits a text into the id and the hash of its secret. TITAN_EPERM: no token; messages never contain the text. */
 titan_status token_parse(const char *text, char id[TOKEN_ID_TEXT], unsigned char hash[TOKEN_HASH_BYTES],
                          struct titan_error *err) TITAN_MUST_USE;
-/* In constant time. */
+/* Constant time. */
 bool token_matches(const struct token *token, const unsigned char hash[TOKEN_HASH_BYTES]);
 
-/* The event records it, with all of the token but its secret as facts. */
+/* Adds a token; the event records it, with everything but the secret as facts. */
 titan_status token_add(struct db *db, const struct token *token, const struct event *event,
                        struct titan_error *err) TITAN_MUST_USE;
-/* TITAN_ENOTFOUND. One that is revoked already stays as it is; the event is recorded all the same. */
+/* TITAN_ENOTFOUND. A revoked token stays as it is; the event is recorded anyway. */
 titan_status token_revoke(struct db *db, const char *id, int64_t now_ms, const struct event *event,
                           struct titan_error *err) TITAN_MUST_USE;
 /* Oldest first. */

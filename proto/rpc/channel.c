@@ -10,12 +10,12 @@
 #include "proto/rpc/common.h"
 #include "titan/wire/health.pb-c.h"
 
-#define LOOK_MS 5000 /* for one of several addresses to answer */
+#define LOOK_MS 5000 /* time limit for an answer of one of several addresses */
 
 struct rpc_channel {
     struct rpc_remote remote;
     grpc_completion_queue *cq;
-    bool found; /* of several addresses the present one answered */
+    bool found; /* the present address of a list has answered */
     char passed[RPC_TARGETS_TEXT];
 };
 
@@ -53,13 +53,13 @@ void rpc_channel_close(struct rpc_channel *channel)
     free(channel);
 }
 
-/* A call and where its answers go. */
+/* A call and the destination of its replies. */
 struct exchange {
     struct rpc_channel *channel;
     const char *path, *target;
     grpc_call *call;
     grpc_byte_buffer *request, *incoming;
-    grpc_metadata header; /* that is sent */
+    grpc_metadata header; /* sent header */
     grpc_metadata_array headers, trailers;
     grpc_status_code code;
     grpc_slice details;
@@ -99,7 +99,7 @@ static void start(struct exchange *x, const grpc_op *ops, size_t n, void *tag)
 {
     titan_assert(n > 0);
     grpc_call_error rc = grpc_call_start_batch(x->call, ops, n, tag, NULL);
-    titan_assert(rc == GRPC_CALL_OK); /* only misuse of the API fails */
+    titan_assert(rc == GRPC_CALL_OK); /* fails only on misuse of the API */
 }
 
 static grpc_op status_op(struct exchange *x)
@@ -155,7 +155,7 @@ static titan_status call(struct rpc_channel *channel, const char *path, const Pr
     return status;
 }
 
-/* Of several addresses one that answers, whatever it says. */
+/* Finds an address of the list that answers, with any status. */
 static titan_status find(struct rpc_channel *channel, struct titan_error *err)
 {
     Grpc__Health__V1__HealthCheckRequest request = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
@@ -205,7 +205,7 @@ titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, c
     struct exchange x;
     TRY(find(channel, err));
     exchange_begin(&x, channel, path, request, 0);
-    static char send_tag, recv_tag, status_tag; /* addresses only */
+    static char send_tag, recv_tag, status_tag; /* only their addresses matter */
     grpc_op send[] = {rpc_remote_headers(&channel->remote, &x.header), request_op(&x),
                       rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT)};
     start(&x, send, ARRAY_SIZE(send), &send_tag);
@@ -214,7 +214,7 @@ titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, c
     grpc_op first[] = {headers_op(&x), message_op(&x)};
     start(&x, first, ARRAY_SIZE(first), &recv_tag);
 
-    titan_status ended = TITAN_OK; /* by this side, and why */
+    titan_status ended = TITAN_OK; /* reason, if this side ended the call */
     bool stopping = false;
     int64_t ticked_ns = clock_mono_ns();
     for (int pending = 3; pending > 0;) {

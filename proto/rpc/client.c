@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client.c - see client.h. */
 #include "proto/rpc/client.h"
 
 #include <stdlib.h>
@@ -15,17 +14,17 @@ struct message {
     grpc_byte_buffer *buffer;
 };
 
-/* A unary call or a stream: what both need first. */
+/* Common part of a unary call and a stream. */
 struct open_call {
     struct rpc_client *client;
     struct open_call *next, *prev;
     grpc_call *call;
     char *path;
-    const char *target; /* the remote's, of this call */
+    const char *target; /* of this call, owned by the remote */
     const ProtobufCMessageDescriptor *reply;
-    unsigned pending;     /* tags out */
-    bool cancelled;       /* by us */
-    grpc_metadata header; /* that is sent */
+    unsigned pending;     /* tags in flight */
+    bool cancelled;       /* by this side */
+    grpc_metadata header; /* sent header */
     grpc_metadata_array headers, trailers;
     grpc_status_code code;
     grpc_slice details;
@@ -123,7 +122,7 @@ static void batch(struct open_call *call, const grpc_op *ops, size_t n, struct r
     titan_assert(n > 0 && !call->client->stopped);
     call->pending++;
     grpc_call_error rc = grpc_call_start_batch(call->call, ops, n, tag, NULL);
-    titan_assert(rc == GRPC_CALL_OK); /* only misuse of the API fails */
+    titan_assert(rc == GRPC_CALL_OK); /* fails only on misuse of the API */
 }
 
 static titan_status call_outcome(const struct open_call *call, struct titan_error *err)
@@ -137,7 +136,7 @@ static titan_status call_outcome(const struct open_call *call, struct titan_erro
 
 static void unary_tag(struct rpc_tag *tag, bool ok)
 {
-    (void)ok; /* a batch with RECV_STATUS always succeeds; the outcome is in the status */
+    (void)ok; /* a batch with RECV_STATUS always succeeds; the status has the outcome */
     struct unary *unary = tag->owner;
     struct open_call *call = &unary->base;
     titan_assert(call->pending == 1);
@@ -239,7 +238,7 @@ static void stream_pump(struct rpc_stream *stream)
     batch(&stream->base, ops, n, &stream->send_tag);
 }
 
-/* The server's last word is in and every message before it was handed over. */
+/* Closes once the server's status is in and all earlier messages were delivered. */
 static void stream_maybe_close(struct rpc_stream *stream)
 {
     if (stream->over || !stream->has_status || !stream->received_all)
@@ -270,7 +269,7 @@ static void stream_send_tag(struct rpc_tag *tag, bool ok)
     if (ok)
         stream_pump(stream);
     else
-        stream->closed_send = true; /* broken; the status says why */
+        stream->closed_send = true; /* broken; the status has the reason */
     stream_unref(stream);
 }
 

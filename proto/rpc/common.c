@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* common.c - see common.h. */
 #include "proto/rpc/common.h"
 
 #include <dlfcn.h>
@@ -30,26 +29,26 @@ enum {
     PAUSE_CONNECTIONS = 256,
     PAUSE_EACH_NS = 5000,
     PAUSE_MOST_NS = 5000000,
-    LOOKUP_MS = 5000,    /* for a name server: one that does not answer is not to keep others from being tried */
-    LOOKAHEAD = 1 << 20, /* what a client lets come before it has read: logs from a coordinator 100 ms away, 10 MB/s */
+    LOOKUP_MS = 5000,    /* for a name server: an unresponsive one must not block the other addresses */
+    LOOKAHEAD = 1 << 20, /* bytes a client accepts before reading: logs from a coordinator 100 ms away, 10 MB/s */
 };
 
 /* --- library ------------------------------------------------------------------------------------------------------ */
 
-/* Its errors are about peers and addresses and come back as statuses, which the caller turns into a line. */
+/* gRPC's errors about peers and addresses also return as statuses, which the caller logs. */
 static void grpc_log(gpr_log_func_args *args)
 {
     static const struct log log = {.subsystem = "grpc"};
     tlog_debug(&log, "library", "message=\"%s\"", args->message);
 }
 
-/* Abseil that was built with its assertions, as Debian's is, looks for deadlocks in a graph of all locks, under one
- * lock, at each one that gRPC takes: with 1,000 agents a fifth of what the coordinator did. */
+/* Debian builds Abseil with assertions: each lock taken by gRPC then searches a graph of all locks for deadlocks, under
+ * one lock. With 1,000 agents this was a fifth of the coordinator's work. */
 static void lock_checks_off(void)
 {
     static const char name[] = "_ZN4absl7debian329SetMutexDeadlockDetectionModeENS0_15OnDeadlockCycleE";
     void (*set_mode)(int) = NULL;
-    void *found = dlsym(RTLD_DEFAULT, name); /* absent from another version: it goes on checking */
+    void *found = dlsym(RTLD_DEFAULT, name); /* missing in another version: checks stay on */
     memcpy(&set_mode, &found, sizeof(set_mode));
     if (set_mode)
         set_mode(0 /* kIgnore */);
@@ -82,7 +81,7 @@ grpc_completion_queue *rpc_cq_create(void)
     return cq;
 }
 
-/* tag NULL: there will be no more. */
+/* tag NULL: no more events will come. */
 static void queue_append(struct rpc_queue *queue, struct rpc_tag *tag, bool ok)
 {
     pthread_mutex_lock(&queue->lock);
@@ -96,14 +95,14 @@ static void queue_append(struct rpc_queue *queue, struct rpc_tag *tag, bool ok)
     } else {
         queue->drained = true;
     }
-    /* Under the lock: once the loop has seen drained, it closes the handle. */
+    /* Under the lock: after it sees drained, the loop closes the handle. */
     if (wake)
         (void)uv_async_send(&queue->async);
     pthread_mutex_unlock(&queue->lock);
 }
 
-/* gRPC's poll looks at each connection, whatever has come on one: with many, what comes within a pause is taken by one
- * look. What a look has found comes one by one without another, within the eighth. */
+/* gRPC's poll looks at every connection for an event on any. With many connections a pause lets one look take all its
+ * events. The events then come one by one without another look: no pause follows within an eighth of its length. */
 void rpc_queue_rest(const struct rpc_queue *queue, int64_t *paused_at)
 {
     const uint32_t n = atomic_load_explicit(&queue->n_connections, memory_order_relaxed);
@@ -146,7 +145,7 @@ static void run_tag(struct rpc_tag *tag)
     tag->fn(tag, tag->ok);
 }
 
-/* Run what does not wait, and put the costly ones behind those that wait already. */
+/* Runs cheap tags, and appends costly ones to the waiting list. */
 static void queue_run(struct rpc_queue *queue, struct rpc_tag *tag)
 {
     while (tag) {
@@ -162,7 +161,7 @@ static void queue_run(struct rpc_queue *queue, struct rpc_tag *tag)
     }
 }
 
-/* A slice of the costly ones; then other calls are looked at first. */
+/* Runs some costly tags; then other calls have their turn. */
 static void queue_run_costly(struct rpc_queue *queue)
 {
     int64_t until_ns = clock_mono_ns() + COSTLY_SLICE_NS;
@@ -199,7 +198,7 @@ static void queue_wake(uv_async_t *async)
     }
 }
 
-/* Signals belong to the program's own threads. */
+/* Blocks signals: they belong to the program's own threads. */
 int rpc_thread_start(pthread_t *ret, const char *name, void *(*fn)(void *), void *arg)
 {
     sigset_t all, before;
@@ -228,8 +227,8 @@ titan_status rpc_queue_start(struct rpc_queue *queue, uv_loop_t *loop, struct ti
         return titan_fail(err, titan_status_from_errno(rc), "rpc: cannot start a thread: %s", strerror(rc));
     }
 
-    /* The handle comes second, because it could only be closed by the loop. Nothing is in flight yet, so nothing wakes
-     * it before it is there. */
+    /* Initialise the handle second, because only the loop can close it. No event can wake it earlier: nothing is in
+     * flight yet. */
     rc = uv_async_init(loop, &queue->async, queue_wake);
     if (rc != 0) {
         pthread_mutex_lock(&queue->lock);
@@ -273,7 +272,7 @@ struct budget {
 static void *budget_alloc(void *data, size_t size)
 {
     struct budget *budget = data;
-    size_t cost = size + 16; /* what the allocator itself takes */
+    size_t cost = size + 16; /* the allocator's own overhead */
     if (cost < size || cost > budget->left)
         return NULL;
     budget->left -= cost;
@@ -303,7 +302,7 @@ static bool wire_varint(struct wire *w, uint64_t *ret)
     return false;
 }
 
-/* Skip what is not of variable length; false at the end of what can be read. */
+/* Skips a field of fixed or varint type; false at the end of readable input. */
 static bool wire_skip(struct wire *w, unsigned wire_type)
 {
     uint64_t ignored;
@@ -316,9 +315,8 @@ static bool wire_skip(struct wire *w, unsigned wire_type)
     return true;
 }
 
-/* protobuf-c takes any bytes as a string and forgets how many they were; proto3 does not, other languages' clients
- * could not read them back, and what is checked must be what was sent. Returns the first field with a NUL or no UTF-8.
- */
+/* protobuf-c accepts any bytes as a string and loses their number. proto3 does not, other languages' clients could not
+ * read them, and the checked text must be the sent one. Returns the first field with a NUL or invalid UTF-8. */
 static const ProtobufCFieldDescriptor *bad_string(const ProtobufCMessageDescriptor *type, struct wire w)
 {
     uint64_t tag, len;
@@ -427,15 +425,15 @@ titan_status rpc_status_read(grpc_status_code code, grpc_slice details, const gr
             text[i] = ' ';
 
     titan_status status = trailer_status(trailers, (int)code);
-    if (status != TITAN_OK) /* Titan's own words */
+    if (status != TITAN_OK) /* the message is Titan's own */
         return titan_fail(err, status, "%s", text[0] ? text : titan_status_text(status));
     status = titan_status_from_grpc((int)code);
-    /* Not cancelled by this side and without a word of ours: a server that shuts down drops what comes late. */
+    /* Not cancelled by this side, and without Titan's status: a stopping server drops late calls. */
     if (code == GRPC_STATUS_CANCELLED)
         return titan_error_set(err, TITAN_EUNREACHABLE, ENOTCONN, __FILE__, __LINE__,
                                RPC_NO_ANSWER "%s: it dropped the call", target);
     if (code == GRPC_STATUS_UNAVAILABLE) {
-        /* gRPC tells the whole way it took; the cause stands last. OpenSSL's is behind its own numbers. */
+        /* gRPC's text lists all steps; the cause is last. OpenSSL's cause follows its own numbers. */
         const char *tls = strstr(text, "routines::"), *cause = strrchr(text, ':');
         cause = tls ? tls + strlen("routines::") : cause && cause[1] == ' ' ? cause + 2 : text;
         (void)titan_error_set(err, status, ENOTCONN, __FILE__, __LINE__, RPC_NO_ANSWER "%s: %s%s", target,
@@ -464,11 +462,12 @@ static grpc_arg arg_int(const char *key, int value)
     return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
 }
 
-/* Titan's settings: back-off, limits, no proxy, a connection of its own. fd: that connection, or -1. */
+/* Creates a channel with Titan's settings: back-off, limits, no proxy, its own connection. fd: that connection, or
+ * -1. */
 static grpc_channel *channel_create(const char *target, struct rpc_pair *pair, int fd)
 {
     grpc_arg args[] = {
-        /* Back-off 50 ms .. 2 s; "min" is in truth the least time a connection attempt gets. */
+        /* Back-off 50 ms .. 2 s; "min" is really the least duration of a connection attempt. */
         arg_int(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50),
         arg_int(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000),
         arg_int(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000),
@@ -480,15 +479,15 @@ static grpc_channel *channel_create(const char *target, struct rpc_pair *pair, i
         arg_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000),
         arg_int(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
         arg_int(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
-        /* Submits are repeated by their idempotency key, never behind the caller's back. */
+        /* Only callers repeat submits, by idempotency key. */
         arg_int(GRPC_ARG_ENABLE_RETRIES, 0),
         arg_int(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
         arg_int(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
-        /* One channel, one connection: two channels to a target do not share fate or throughput. */
+        /* One connection per channel: two channels to a target share neither failures nor throughput. */
         arg_int(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
         {.type = GRPC_ARG_STRING,
          .key = (char *)(uintptr_t)GRPC_ARG_DEFAULT_AUTHORITY,
-         .value.string = (char *)(uintptr_t) "localhost"}, /* as gRPC has it for a socket that it connects to */
+         .value.string = (char *)(uintptr_t) "localhost"}, /* gRPC's own value for sockets that it connects */
     };
     grpc_channel_args list = {.num_args = ARRAY_SIZE(args) - (fd < 0), .args = args};
     grpc_channel_credentials *credentials = pair ? rpc_pair_client(pair) : grpc_insecure_credentials_create();
@@ -518,12 +517,13 @@ void rpc_remote_reconnect(struct rpc_remote *remote, bool next)
     const size_t at = (size_t)(remote->target - remote->targets.at[0]) / RPC_TARGET_MAX;
     remote->target = remote->targets.at[(at + next) % remote->targets.n];
     if (remote->authorization && is_local(remote->target))
-        return;                            /* rpc_remote_call() looks at that connection itself */
-    grpc_channel_destroy(remote->channel); /* calls in it go on */
+        return;                            /* rpc_remote_call() checks that connection itself */
+    grpc_channel_destroy(remote->channel); /* its calls continue */
     remote->channel = channel_create(remote->target, remote->pair, -1);
 }
 
-/* A connection of ours, to a server that may have the token. A channel that fails all its calls where there is none. */
+/* Opens a channel over an own connection to a server that may have the token; without one, a channel that fails all
+ * calls. */
 static titan_status connect_trusted(struct rpc_remote *remote, struct titan_error *err)
 {
     struct pollfd ended = {.fd = remote->socket, .events = POLLRDHUP};
@@ -565,12 +565,12 @@ grpc_call *rpc_remote_call(struct rpc_remote *remote, grpc_completion_queue *cq,
 {
     titan_assert(remote->channel && path[0] == '/');
     if (remote->pair && rpc_pair_refresh(remote->pair)) {
-        grpc_channel_destroy(remote->channel); /* calls in it go on */
+        grpc_channel_destroy(remote->channel); /* its calls continue */
         remote->channel = channel_create(remote->target, remote->pair, -1);
     }
     struct titan_error refused;
     if (remote->authorization && is_local(remote->target))
-        (void)connect_trusted(remote, &refused); /* the call says why not */
+        (void)connect_trusted(remote, &refused); /* the call reports the refusal */
     grpc_slice method = grpc_slice_from_copied_string(path);
     grpc_call *call = grpc_channel_create_call(remote->channel, NULL, GRPC_PROPAGATE_DEFAULTS, cq, method, NULL,
                                                rpc_deadline(deadline_ms), NULL);
@@ -595,7 +595,7 @@ titan_status rpc_remote_token(struct rpc_remote *remote, const char *token, stru
     remote->authorization = text;
     struct titan_error refused;
     if (!is_local(remote->target) || connect_trusted(remote, &refused) != TITAN_EPERM)
-        return TITAN_OK; /* one that is not there may come */
+        return TITAN_OK; /* a missing server may start later */
     if (err)
         *err = refused;
     return TITAN_EPERM;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* descriptors.c - the descriptor set, taken in by the assembler: no generated source, no copy. */
+/* descriptors.c - the descriptor set, included by the assembler: no generated source, no copy. */
 #include "proto/rpc/descriptors.h"
 
 __asm__(".pushsection .rodata\n"

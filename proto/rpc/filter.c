@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* filter.c - see filter.h. */
 #include "proto/rpc/filter.h"
 
 #include <inttypes.h>
@@ -15,7 +14,7 @@ enum { DATA = 0, HEADERS = 1, RST_STREAM = 3, GOAWAY = 7, WINDOW_UPDATE = 8, CON
 enum { END_STREAM = 1, END_HEADERS = 4, PADDED = 8 };
 enum { NO_ERROR = 0, CANCEL = 8, ENHANCE_YOUR_CALM = 11 };
 enum {
-    BLOCK_FRAMES_MAX = 64, /* of one header block: also empty ones are work */
+    BLOCK_FRAMES_MAX = 64, /* in one header block: empty ones also cost work */
     CREDIT_EACH = RPC_FRAME_MAX,
 };
 
@@ -49,7 +48,7 @@ static void put_number_frame(struct buf *out, uint8_t type, uint32_t stream, uin
     put_be32(out, number);
 }
 
-/* RFC 7541, 6.2.3: a literal that no table takes up, its name spelled out; texts below 127 bytes, without Huffman. */
+/* RFC 7541, 6.2.3: a never-indexed literal with its name in full; texts below 127 bytes, without Huffman. */
 static void put_literal(struct buf *out, const char *name, const char *value)
 {
     const size_t n = strlen(name), v = strlen(value);
@@ -61,7 +60,7 @@ static void put_literal(struct buf *out, const char *name, const char *value)
     buf_put(out, value, v);
 }
 
-/* The end of a call, as gRPC's own server writes it for one that is refused. */
+/* Writes the end of a refused call, as gRPC's own server does. */
 static void put_refusal(struct buf *out, const struct rpc_filter *s, const struct rpc_filter_stream *stream)
 {
     struct buf block = BUF_INIT;
@@ -80,7 +79,7 @@ static void put_refusal(struct buf *out, const struct rpc_filter *s, const struc
     buf_put(out, block.data, block.len);
     put_number_frame(out, RST_STREAM, stream->id, NO_ERROR);
     if (buf_failed(&block))
-        out->limit = out->len; /* failed, too */
+        out->limit = out->len; /* marks a failure */
     buf_free(&block);
 }
 
@@ -108,7 +107,7 @@ static void stream_end(struct rpc_filter *s, uint32_t id)
         VEC_REMOVE(s->streams, s->n_streams, stream - s->streams);
 }
 
-/* One side sends nothing more of it. */
+/* One side of the call has sent its last frame. */
 static void stream_half_ends(struct rpc_filter *s, uint32_t id, bool client)
 {
     struct rpc_filter_stream *stream = stream_find(s, id);
@@ -138,7 +137,7 @@ static titan_status stream_begin(struct rpc_filter *s, uint32_t id, struct titan
 
 /* --- the client's frames ------------------------------------------------------------------------------------------ */
 
-/* Messages in n bytes of a call: false at the head of one that is too long. */
+/* Checks messages in n bytes of a call: false at the prefix of one that is too long. */
 static bool messages_pass(const struct rpc_filter *s, struct rpc_filter_stream *stream, const uint8_t *bytes, size_t n)
 {
     while (n > 0) {
@@ -162,7 +161,7 @@ static bool messages_pass(const struct rpc_filter *s, struct rpc_filter_stream *
     return true;
 }
 
-/* Part of a DATA frame that goes on. */
+/* Passes part of a DATA frame. */
 static titan_status data_pass(struct rpc_filter *s, const uint8_t *bytes, size_t n, struct titan_error *err)
 {
     if (s->padded) {
@@ -203,7 +202,7 @@ static titan_status headers_begin(struct rpc_filter *s, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Its head is here. */
+/* Called with a complete frame head. */
 static titan_status client_frame_begin(struct rpc_filter *s, struct buf *to_server, struct titan_error *err)
 {
     struct rpc_frames *f = &s->client;
@@ -215,7 +214,7 @@ static titan_status client_frame_begin(struct rpc_filter *s, struct buf *to_serv
     s->dropped = s->padded = false;
     if (f->type == DATA) {
         const struct rpc_filter_stream *stream = stream_find(s, f->stream);
-        s->dropped = !stream || stream->sent || stream->over; /* gRPC will not take any of it */
+        s->dropped = !stream || stream->sent || stream->over; /* gRPC would not take any of it */
         s->padded = f->flags & PADDED;
         s->content = s->padded ? 0 : f->left;
         if (s->padded && f->left == 0)
@@ -223,7 +222,7 @@ static titan_status client_frame_begin(struct rpc_filter *s, struct buf *to_serv
     } else if (f->type == HEADERS || f->type == CONTINUATION) {
         TRY(headers_begin(s, err));
         if (!f->block && s->header.len > 0)
-            f->head[4] &= (uint8_t)~END_HEADERS; /* ours comes behind it */
+            f->head[4] &= (uint8_t)~END_HEADERS; /* the added header follows it */
     } else if (f->type == RST_STREAM) {
         stream_end(s, f->stream);
     }
@@ -248,7 +247,8 @@ static void client_frame_end(struct rpc_filter *s, struct buf *to_server)
     }
 }
 
-/* Take what the head lacks of n bytes; returns how many. f->n_head is full when the frame has begun. */
+/* Takes the missing bytes of the head from n bytes; returns their number. f->n_head is full once the frame has
+ * begun. */
 static size_t head_take(struct rpc_frames *f, const uint8_t *bytes, size_t n)
 {
     const size_t k = MIN(n, (size_t)(RPC_FRAME_HEAD - f->n_head));
@@ -263,7 +263,7 @@ static size_t head_take(struct rpc_frames *f, const uint8_t *bytes, size_t n)
     return k;
 }
 
-/* Where a frame of the server may be followed by one of ours. */
+/* Writes pending replies between two frames of the server. */
 static void replies_put(struct rpc_filter *s, struct buf *to_client)
 {
     if (s->server.n_head > 0 || s->server.block)
@@ -331,21 +331,21 @@ titan_status rpc_filter_client(struct rpc_filter *s, const uint8_t *bytes, size_
 
 /* --- the server's frames ------------------------------------------------------------------------------------------ */
 
-/* Its head is here. A call that is over for the client stays over: of one that was refused, gRPC may write another end,
- * CANCELLED where a status meets the call's reset. Without it the client reads what comes later all the same, for
- * gRPC's blocks are told to refer to none before (tenant.c). DATA goes on: it counts against windows. */
+/* Called with a complete frame head. A call that is over for the client stays over. For a refused call gRPC may write
+ * another end: CANCELLED when a status meets the call's reset. Dropping a block is safe, because gRPC's blocks never
+ * refer to earlier ones (tenant.c). DATA passes: it counts against windows. */
 static void server_frame_begin(struct rpc_filter *s, struct buf *to_client)
 {
     struct rpc_frames *f = &s->server;
     struct rpc_filter_stream *stream = stream_find(s, f->stream);
-    if (f->type != CONTINUATION) /* that goes where its block has begun to */
+    if (f->type != CONTINUATION) /* which goes where its block went */
         s->unwanted = (f->type == HEADERS && (!stream || stream->over)) || (f->type == RST_STREAM && !stream);
     if (f->type == HEADERS && stream)
         stream->answered = true;
     if (f->type == HEADERS || f->type == CONTINUATION)
         f->block = f->flags & END_HEADERS ? 0 : f->stream;
     if (f->type == RST_STREAM)
-        stream_end(s, f->stream); /* what the client still sends of it is dropped */
+        stream_end(s, f->stream); /* later frames of the client for it are dropped */
     else if ((f->type == HEADERS || f->type == DATA) && (f->flags & END_STREAM))
         stream_half_ends(s, f->stream, false); /* ... here, too; gRPC then resets it, so that the client stops */
     if (!s->unwanted)

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* health.c - see health.h. */
 #include "proto/rpc/health.h"
 
 #include <stdlib.h>
@@ -15,10 +14,10 @@ struct rpc_health_watcher {
     struct rpc_health *health;
     struct rpc_call *call;
     struct rpc_health_watcher *next;
-    bool stale; /* the queue was full: the present status is owed */
+    bool stale; /* the queue was full: the present status is still to be sent */
 };
 
-/* Is service the package.Service part of a method we serve? The empty name is the server itself. */
+/* Is service the package.Service part of a served method? The empty name is the server itself. */
 static bool service_known(const struct rpc_health *health, const char *service)
 {
     size_t len = strlen(service);

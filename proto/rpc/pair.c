@@ -18,7 +18,7 @@
 enum { CA, CERTIFICATE, KEY, FILES };
 #define PEM_MAX (1 << 20)
 
-/* Tells one state of a file from another. */
+/* Identifies a version of a file. */
 struct stamp {
     struct timespec changed;
     ino_t inode;
@@ -34,10 +34,10 @@ struct rpc_pair {
     struct rpc_tls files;
     struct log log;
     pthread_mutex_t lock;
-    struct stamp seen[FILES]; /* taken, or found not to fit */
+    struct stamp seen[FILES]; /* loaded, or rejected */
     struct texts texts;
     unsigned generation; /* of texts, from 1 */
-    SSL_CTX *context;    /* a server's, of the texts of context_generation; NULL before the first connection */
+    SSL_CTX *context;    /* a server's, from the texts of context_generation; NULL before the first connection */
     unsigned context_generation;
 };
 
@@ -62,7 +62,7 @@ static int no_password(char *text, int size, int writing, void *data)
     (void)size;
     (void)writing;
     (void)data;
-    return -1; /* never ask the terminal */
+    return -1; /* never prompt on the terminal */
 }
 
 static X509 *first_certificate(const struct buf *text)
@@ -159,7 +159,7 @@ static void stamps_read(const struct rpc_tls *tls, struct stamp out[FILES])
     for (int i = 0; i < FILES; i++) {
         struct stat st;
         if (!path_of(tls, i)[0] || stat(path_of(tls, i), &st) != 0)
-            continue; /* one that is gone is a change too */
+            continue; /* a removed file is a change, too */
         out[i].changed = st.st_ctim;
         out[i].inode = st.st_ino;
         out[i].size = st.st_size;
@@ -181,7 +181,7 @@ titan_status rpc_pair_open(const struct rpc_tls *tls, struct rpc_pair **ret, str
     if (!pair)
         return titan_fail(err, TITAN_ENOMEM, "tls: no memory");
     pair->files = *tls;
-    stamps_read(tls, pair->seen); /* before they are read: what changes meanwhile is seen later */
+    stamps_read(tls, pair->seen); /* before reading: changes during the read are then seen later */
     titan_status status = texts_load(tls, &pair->texts, err);
     if (status != TITAN_OK) {
         free(pair);
@@ -204,7 +204,7 @@ void rpc_pair_free(struct rpc_pair *pair)
     free(pair);
 }
 
-/* The lock is held. */
+/* Requires the lock. */
 static bool refresh(struct rpc_pair *pair)
 {
     struct stamp now[FILES];
@@ -259,7 +259,7 @@ static int choose_h2(SSL *ssl, const unsigned char **out, unsigned char *out_len
     return SSL_TLSEXT_ERR_OK;
 }
 
-/* Each certificate of the text, in order; add owns what it gets. False: one was not taken. */
+/* Passes each certificate of the text to add, in order; add owns it. False: add refused one. */
 static bool each_certificate(const struct buf *text, bool (*add)(SSL_CTX *context, X509 *certificate, int i),
                              SSL_CTX *context)
 {
@@ -272,7 +272,7 @@ static bool each_certificate(const struct buf *text, bool (*add)(SSL_CTX *contex
         fine = add(context, certificate, i);
     }
     BIO_free(bio);
-    ERR_clear_error(); /* the end of the text is told as one */
+    ERR_clear_error(); /* the end of the text is reported as an error */
     return fine;
 }
 
@@ -293,7 +293,7 @@ static bool add_authority(SSL_CTX *context, X509 *certificate, int i)
     return fine;
 }
 
-/* The lock is held. */
+/* Requires the lock. */
 static SSL_CTX *context_make(const struct rpc_pair *pair, bool certificates_only)
 {
     const struct buf *of = pair->texts.of;
@@ -314,7 +314,7 @@ static SSL_CTX *context_make(const struct rpc_pair *pair, bool certificates_only
     (void)SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     (void)SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                         SSL_MODE_RELEASE_BUFFERS);
-    /* Else one without is anonymous: enrolment and bearer tokens come over the same port as certificates. */
+    /* Otherwise a client without a certificate is anonymous: enrolment and bearer tokens use the same port. */
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | (certificates_only ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0), NULL);
     SSL_CTX_set_alpn_select_cb(context, choose_h2, NULL);
     return context;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pair.h - what is in the files of a struct rpc_tls, kept up to date. Private to proto/rpc. */
+/* pair.h - the content of the files of a struct rpc_tls, kept up to date. Private to proto/rpc. */
 #ifndef TITAN_PROTO_RPC_PAIR_H
 #define TITAN_PROTO_RPC_PAIR_H
 
@@ -13,15 +13,14 @@ struct rpc_pair;
 
 titan_status rpc_pair_open(const struct rpc_tls *tls, struct rpc_pair **ret, struct titan_error *err) TITAN_MUST_USE;
 void rpc_pair_free(struct rpc_pair *pair); /* NULL is fine */
-/* Have the files changed, and to something that fits? Then it is taken. Says once what is wrong with what does not. Any
- * thread. */
+/* Loads the files if they have changed and fit each other; true: loaded. Unfit files are logged once. Any thread. */
 bool rpc_pair_refresh(struct rpc_pair *pair);
 
-/* Never NULL; owned by the caller. */
+/* Never NULL; the caller owns the result. */
 grpc_channel_credentials *rpc_pair_client(struct rpc_pair *pair);
-/* A server's end for fd, a new connection that the caller goes on to own, by the files as they are now. HTTP/2 only, no
- * sessions that are resumed: each client proves its certificate. certificates_only: one without a certificate of the CA
- * does not get through the handshake. NULL: there is no memory. One thread. */
+/* The server's end of TLS for fd, a new connection that the caller still owns, with the current files. HTTP/2 only,
+ * without session resumption: each client proves its certificate. certificates_only: the handshake requires a
+ * certificate of the CA. NULL: out of memory. One thread. */
 SSL *rpc_pair_accept(struct rpc_pair *pair, int fd, bool certificates_only);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proxy.c - see proxy.h. Sockets are watched edge by edge: what was seen is kept in an end's flags until a try says
+/* proxy.c - see proxy.h. Sockets are edge-triggered: an end's flags keep a reported state until a call returns
  * otherwise. */
 #include "proto/rpc/proxy.h"
 
@@ -18,13 +18,13 @@
 
 enum {
     READ_BYTES = 32 << 10,
-    BACKLOG_BYTES = 64 << 10, /* that wait for a side: the other is not read then */
-    ROUNDS = 4,               /* of one connection before the others have their turn */
+    BACKLOG_BYTES = 64 << 10, /* limit of bytes waiting for a side; beyond it the other side is not read */
+    ROUNDS = 4,               /* rounds of one connection before others have their turn */
     EVENTS = 128,
-    BEGIN_MS = 10000, /* for TLS and the first frame */
-    LEAVE_MS = 10000, /* for a client to take what gRPC has left it */
-    CUT_MS = 1000,    /* ... where the client has lost its rights */
-    LOOK_MS = 1000,   /* between two looks for those that are late */
+    BEGIN_MS = 10000, /* time limit for TLS and the first frame */
+    LEAVE_MS = 10000, /* time limit for a client to take gRPC's remaining output */
+    CUT_MS = 1000,    /* ... when the client has lost its rights */
+    LOOK_MS = 1000,   /* interval between searches for late connections */
 };
 
 struct rpc_proxy {
@@ -33,9 +33,9 @@ struct rpc_proxy {
     pthread_mutex_t lock;
     struct rpc_proxy_connection *arrivals; /* guarded by lock */
     bool closing;                          /* guarded by lock */
-    atomic_bool cuts;                      /* some are to be cut */
+    atomic_bool cuts;                      /* some connections are marked for cutting */
     int wake, epoll;
-    /* The thread's. */
+    /* Used by the thread alone. */
     struct rpc_proxy_connection *connections, *due, *ended;
     uint32_t n_deadlines;
     int64_t looked_ns;
@@ -47,13 +47,13 @@ struct rpc_proxy {
 static void deadline_set(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, int64_t ms)
 {
     if (c->cutting && c->deadline_ns > 0 && !c->gone)
-        return; /* nothing puts that off */
+        return; /* nothing extends this deadline */
     proxy->n_deadlines += (uint32_t)(ms > 0) - (uint32_t)(c->deadline_ns > 0);
     c->deadline_ns = ms > 0 ? clock_mono_ns() + ms * 1000000 : 0;
 }
 
-/* Taken out by hand: where a process that was forked has not reached its exec, it holds a copy of the descriptor, and
- * a closed one would go on to be watched. */
+/* Removes the descriptor from epoll explicitly: a forked process before its exec has a copy, and epoll would keep
+ * watching a closed descriptor. */
 static void end_close(struct rpc_proxy *proxy, struct rpc_proxy_end *end)
 {
     titan_assert(end->fd >= 0);
@@ -63,7 +63,7 @@ static void end_close(struct rpc_proxy *proxy, struct rpc_proxy_end *end)
     buf_free(&end->out);
 }
 
-/* A client that has sent more than was read would see a reset, and not why. */
+/* Closing with unread input would send a reset, and hide the reason from the client. */
 static void client_close(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
 {
     (void)shutdown(c->client.fd, SHUT_WR);
@@ -116,7 +116,7 @@ static void end_sent(struct rpc_proxy_end *end, size_t n)
     }
 }
 
-/* A client that leaves in the handshake, as one that only looks for an open port does, is none that failed. */
+/* A client that leaves during the handshake, such as a port scanner, is no failed client. */
 static void tls_failed(struct rpc_proxy_connection *c)
 {
     const unsigned long error = ERR_peek_last_error();
@@ -125,7 +125,7 @@ static void tls_failed(struct rpc_proxy_connection *c)
         (void)titan_fail(&c->why, TITAN_EPERM, "a TLS handshake failed: %s", reason);
 }
 
-/* What OpenSSL says of its last call: may it be tried again? */
+/* Can OpenSSL's last call be repeated later? */
 static bool tls_waits(struct rpc_proxy_connection *c, int rc)
 {
     const int error = SSL_get_error(c->tls, rc);
@@ -139,7 +139,7 @@ static bool tls_waits(struct rpc_proxy_connection *c, int rc)
     return error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ;
 }
 
-/* Send what waits for this side. False: it is gone. */
+/* Sends waiting bytes of this side. False: the side is gone. */
 static bool end_flush(struct rpc_proxy_end *end)
 {
     struct rpc_proxy_connection *c = end->connection;
@@ -162,7 +162,7 @@ static bool end_flush(struct rpc_proxy_end *end)
     return true;
 }
 
-/* Up to READ_BYTES; 0: there is nothing now, -1: the side is gone. */
+/* Reads up to READ_BYTES; 0: nothing now, -1: the side is gone. */
 static ssize_t end_read(struct rpc_proxy *proxy, struct rpc_proxy_end *end)
 {
     struct rpc_proxy_connection *c = end->connection;
@@ -181,7 +181,8 @@ static int64_t time_ms(const ASN1_TIME *t)
     return ASN1_TIME_to_tm(t, &tm) == 1 ? (int64_t)timegm(&tm) * 1000 : 0;
 }
 
-/* The one SPIFFE URI of a client's certificate, and its life. A certificate without a life has ended. */
+/* Reads the one SPIFFE URI of a client's certificate, and its validity. A certificate without validity counts as
+ * expired. */
 static void identify(struct rpc_proxy_connection *c)
 {
     X509 *x = SSL_get0_peer_certificate(c->tls);
@@ -207,7 +208,7 @@ static void identify(struct rpc_proxy_connection *c)
     GENERAL_NAMES_free(names);
 }
 
-/* The handshake is over: HTTP/2 must have been agreed on. */
+/* After the handshake: HTTP/2 must have been negotiated. */
 static titan_status tls_begun(struct rpc_proxy_connection *c)
 {
     const unsigned char *protocol;
@@ -221,7 +222,7 @@ static titan_status tls_begun(struct rpc_proxy_connection *c)
 
 /* --- carrying ----------------------------------------------------------------------------------------------------- */
 
-/* False: the client is gone, or may not go on. */
+/* False: the client is gone, or must not continue. */
 static bool from_client(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
 {
     const bool first = c->filter.n_preface == 0;
@@ -241,7 +242,7 @@ static bool from_client(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
     return true;
 }
 
-/* gRPC has closed its side: the client gets what there is of it. */
+/* gRPC has closed its side: the client gets the rest. */
 static void inner_left(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
 {
     c->inner.readable = c->inner.writable = false;
@@ -249,7 +250,7 @@ static void inner_left(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
     deadline_set(proxy, c, LEAVE_MS);
 }
 
-/* It takes nothing more: what it has sent before is still read. */
+/* gRPC's side takes no more input; its earlier output is still read. */
 static void inner_drop(struct rpc_proxy_connection *c)
 {
     buf_clear(&c->inner.out);
@@ -268,7 +269,7 @@ static bool from_inner(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
     return false;
 }
 
-/* May the client, or gRPC, be read now? What comes needs room on its way. */
+/* Can the client, or gRPC, be read now? Its bytes need room on their way. */
 static bool takes_in(const struct rpc_proxy_connection *c)
 {
     return c->client.readable && (!c->tls || c->client.writable) && !c->left && backlog(&c->client) < BACKLOG_BYTES &&
@@ -280,8 +281,8 @@ static bool takes_out(const struct rpc_proxy_connection *c)
     return c->inner.readable && backlog(&c->client) < BACKLOG_BYTES;
 }
 
-/* Both ways as far as it goes now, or for some rounds: then *more. False: the connection is to end. No further event
- * tells of what was left unread for want of room: that is read as soon as a flush has made some. */
+/* Carries both ways as far as possible, or for some rounds: then *more. False: end the connection. No event follows for
+ * input left unread for lack of room: it is read once a flush has made room. */
 static bool carry(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, bool *more)
 {
     for (int i = 0; i < ROUNDS; i++) {
@@ -294,13 +295,13 @@ static bool carry(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, bool 
         if (!end_flush(&c->client) || (c->left && backlog(&c->client) == 0))
             return false;
         if (!takes_in(c) && !takes_out(c))
-            return !c->client.hung_up || c->left; /* it is gone, and what it sent cannot be taken */
+            return !c->client.hung_up || c->left; /* the side is gone, and its bytes cannot be taken */
     }
     *more = true;
     return true;
 }
 
-/* Room in a socket is news only where something waits for it: a reader makes some with each message. */
+/* Waits for room in a socket only with output pending: a reader makes room with each message. */
 static bool watch(struct rpc_proxy *proxy, struct rpc_proxy_end *end, int operation)
 {
     const uint32_t out = end->waits_out ? EPOLLOUT : 0;
@@ -415,13 +416,13 @@ static void late_end(struct rpc_proxy *proxy)
     }
 }
 
-/* Events of a turn may name connections that have ended in it: they are told of after it. */
+/* Called after a turn, because the turn's events may name connections that ended in it. */
 static void ended_post(struct rpc_proxy *proxy)
 {
     while (proxy->ended) {
         struct rpc_proxy_connection *c = proxy->ended;
         proxy->ended = c->next_due;
-        rpc_queue_post(proxy->queue, &c->ended); /* the caller may free it from here on */
+        rpc_queue_post(proxy->queue, &c->ended); /* from here on the caller may free it */
     }
 }
 
@@ -456,7 +457,7 @@ static void *proxy_thread(void *arg)
     }
     while (proxy->connections) {
         struct rpc_proxy_connection *c = proxy->connections;
-        for (bool more = true; more;) { /* gRPC has written its last */
+        for (bool more = true; more;) { /* gRPC has written its last byte */
             more = false;
             more = carry(proxy, c, &more) && more;
         }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proxy.h - the thread that stands between clients and gRPC. Private to proto/rpc.
+/* proxy.h - the thread between clients and gRPC. Private to proto/rpc.
  *
- * gRPC gets one end of a socket pair for each connection; the thread carries bytes between the other end and the
- * client, ends TLS, and lets through what filter.h does. A side that does not read is not read for either. */
+ * gRPC gets one end of a socket pair for each connection. The thread carries bytes between the other end and the
+ * client, terminates TLS, and applies filter.h. When a side stops reading, the thread stops reading for it. */
 #ifndef TITAN_PROTO_RPC_PROXY_H
 #define TITAN_PROTO_RPC_PROXY_H
 
@@ -14,50 +14,50 @@
 
 struct rpc_proxy;
 
-/* One of its two sockets. */
+/* One of a connection's two sockets. */
 struct rpc_proxy_end {
     struct rpc_proxy_connection *connection;
     int fd;
-    bool readable, writable; /* since the last try, as far as is known */
-    bool ending, hung_up;    /* no more comes behind what there is; it takes no more, either */
-    bool waits_out;          /* the thread is told when it is writable again */
-    struct buf out;          /* for it, of which sent bytes have gone */
+    bool readable, writable; /* as last known */
+    bool ending, hung_up;    /* no more input follows; nor does the socket take more output */
+    bool waits_out;          /* the thread waits until the socket is writable */
+    struct buf out;          /* output for the socket, of which `sent` bytes are sent */
     size_t sent;
 };
 
-/* How a connection is made to end: within 2 s, what gRPC still has for the client gets through; or at once, counted as
- * refused, as another one of its address has its place. */
+/* How to end a connection: within 2 s, so that gRPC's remaining output reaches the client; or at once, counted as
+ * refused, to give its place to another connection of its address. */
 enum rpc_cut { RPC_CUT_NOT, RPC_CUT_SOON, RPC_CUT_NOW };
 
-/* The thread's from rpc_proxy_add until ended is called, but for what is said to be the caller's. */
+/* Owned by the thread from rpc_proxy_add to the call of ended, except fields marked as the caller's. */
 struct rpc_proxy_connection {
     struct rpc_proxy_connection *next, *prev;
-    struct rpc_proxy_connection *next_due; /* in the list of arrivals, of those with more to do, or of the ended */
+    struct rpc_proxy_connection *next_due; /* in the list of arrivals, of those with more work, or of the ended */
     struct rpc_proxy_end client, inner;
     struct rpc_filter filter;
-    SSL *tls;         /* NULL: without */
-    bool begun, left; /* its first frame has come; gRPC has closed its side */
+    SSL *tls;         /* NULL: no TLS */
+    bool begun, left; /* its first frame has arrived; gRPC has closed its side */
     bool queued, gone, cutting;
-    int64_t deadline_ns; /* of the monotonic clock; 0: none */
+    int64_t deadline_ns; /* monotonic clock; 0: none */
     struct titan_error why;
     struct rpc_tag ended; /* the caller's: its fn and owner */
-    /* The certificate that the client has proved to have, set before gRPC gets a byte: its SPIFFE URI and life, in ms
-     * since 1970. */
+    /* The certificate that the client has proved, set before gRPC gets a byte: its SPIFFE URI and validity, in ms since
+     * 1970. */
     atomic_bool identified;
     char name[192];
     int64_t from_ms;
-    _Atomic int64_t until_ms; /* the caller's to move, as the certificate is renewed */
-    _Atomic enum rpc_cut cut; /* of rpc_proxy_cut */
+    _Atomic int64_t until_ms; /* the caller extends it when the certificate is renewed */
+    _Atomic enum rpc_cut cut; /* set by rpc_proxy_cut */
 };
 
-/* queue: where connections' ends are posted. */
+/* queue: receives the connections' ended tags. */
 titan_status rpc_proxy_open(struct rpc_queue *queue, struct rpc_proxy **ret, struct titan_error *err) TITAN_MUST_USE;
-/* Every connection ends, and is posted, before it returns; NULL is fine. */
+/* Returns after every connection has ended and been posted; NULL is fine. */
 void rpc_proxy_close(struct rpc_proxy *proxy);
-/* The descriptors, the filter and tls are the thread's to close. ended is posted once, whenever both sides are closed;
- * why.status says for what reason (TITAN_OK: one of them has left). */
+/* The thread owns the descriptors, the filter and tls. ended is posted once, after both sides are closed; why.status is
+ * the reason (TITAN_OK: one side has left). */
 void rpc_proxy_add(struct rpc_proxy *proxy, struct rpc_proxy_connection *connection, int client, int inner);
-/* The connection has not ended yet, or its end is posted and not taken. */
+/* Requires a connection that has not ended, or an ended one with its tag not yet taken. */
 void rpc_proxy_cut(struct rpc_proxy *proxy, struct rpc_proxy_connection *connection, enum rpc_cut how);
 
 #endif

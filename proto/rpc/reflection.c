@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reflection.c - see reflection.h. */
 #include "proto/rpc/reflection.h"
 
 #include <stdlib.h>
@@ -19,7 +18,7 @@ enum { NOT_FOUND = 5, UNIMPLEMENTED = 12 };
 
 /* --- descriptors -------------------------------------------------------------------------------------------------- */
 
-/* What of a symbol stands behind a name and its dot; "" when it is the name, NULL when it is another. */
+/* The rest of symbol behind name and a dot; "" when both are equal, NULL when symbol has another prefix. */
 static const char *behind(const char *symbol, const char *name)
 {
     const size_t len = strlen(name);
@@ -71,7 +70,7 @@ static bool defines(const Titan__Wire__File *file, const char *symbol)
             any_group(file->service, file->n_service, rest));
 }
 
-/* The first file of the set that matches; damaged ones are passed over. */
+/* The first matching file of the set; damaged ones are skipped. */
 static const ProtobufCBinaryData *find(const struct rpc_reflection *r, const char *text,
                                        bool (*matches)(const Titan__Wire__File *file, const char *text))
 {
@@ -119,7 +118,7 @@ static void send_error(struct rpc_call *call, reflection_response *response, int
     response->message_response_case = RESPONSE(ERROR_RESPONSE);
     response->error_response = &error;
     (void)!rpc_call_send(call, &response->base);
-    response->error_response = NULL; /* error goes */
+    response->error_response = NULL; /* error goes out of scope */
 }
 
 static void send_file(struct rpc_call *call, reflection_response *response, const ProtobufCBinaryData *file)
@@ -135,11 +134,11 @@ static void send_file(struct rpc_call *call, reflection_response *response, cons
     response->message_response_case = RESPONSE(FILE_DESCRIPTOR_RESPONSE);
     response->file_descriptor_response = &files;
     (void)!rpc_call_send(call, &response->base);
-    response->file_descriptor_response = NULL; /* files goes */
+    response->file_descriptor_response = NULL; /* files goes out of scope */
 }
 
-/* "/pkg.Service/Method" -> "pkg.Service" in out. False for the service of the method before: tables keep them together.
- */
+/* "/pkg.Service/Method" -> "pkg.Service" in out. False if the previous method has the same service: tables group
+ * them. */
 static bool service_name(const struct rpc_method *methods, size_t i, char *out, size_t cap)
 {
     titan_assert(cap > 0 && methods[i].path[0] == '/');

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* server.c - see server.h.
  *
- * A call is one allocation that is used again. It starts as a slot offered to gRPC for the next call of a method, and
- * goes back when all its tags are back:
+ * A call is one reusable allocation. It starts as a slot offered to gRPC for the next call of a method, and is returned
+ * when all its tags are back:
  *
- *   request_tag  the slot was taken by a call (or the server shuts down)
- *   close_tag    RECV_CLOSE_ON_SERVER: the call is over on the wire, well or not; tells the handler
- *   recv_tag     one RECV_MESSAGE at a time; none before the caller is known to be allowed the call
+ *   request_tag  a call took the slot (or the server shuts down)
+ *   close_tag    RECV_CLOSE_ON_SERVER: the call has ended on the wire, in any way; informs the handler
+ *   recv_tag     one RECV_MESSAGE at a time; the first after the caller is authorized
  *   send_tag     one batch at a time: headers, a message, the final status, as many of them as are due
- */
+ *  */
 #include "proto/rpc/server.h"
 
 #include <grpc/grpc_security.h>
@@ -24,7 +24,7 @@
 #include "proto/rpc/tenant.h"
 
 enum {
-    SLOTS_SERVED = 64, /* of a method and tenant, at most */
+    SLOTS_SERVED = 64, /* most per method and tenant */
     SLOTS_OWN = 2,
     SPARE_CALLS = 1024,
     REQUEST_MS = 30000,
@@ -42,27 +42,27 @@ struct rpc_call {
     struct rpc_server *server;
     struct endpoint *endpoint;
     struct tenant *tenant;
-    struct caller *caller; /* it counts against this one's limit; NULL: the tenant's */
+    struct caller *caller; /* counts against this caller's limit; NULL: the tenant's */
     bool charged;
     grpc_call *call;
-    unsigned pending; /* tags out */
+    unsigned pending; /* tags in flight */
     struct rpc_tag request_tag, close_tag, recv_tag, send_tag;
-    struct rpc_call *next, *prev; /* in server->open, or next in server->spare */
+    struct rpc_call *next, *prev; /* in server->open; in server->spare only next */
 
     gpr_timespec deadline;
     grpc_metadata_array metadata;
-    grpc_call_details details; /* of what is not served */
+    grpc_call_details details; /* for methods that are not served */
     grpc_byte_buffer *incoming;
     int cancelled;
-    uint64_t opened_ms; /* of the loop's clock */
+    uint64_t opened_ms; /* loop's clock */
 
-    bool begun;        /* its first message has come */
-    bool opened;       /* the handler knows it */
-    bool over;         /* nothing more to or from the handler */
-    bool sent_headers; /* or they are on their way */
+    bool begun;        /* its first message has arrived */
+    bool opened;       /* known to the handler */
+    bool over;         /* no further exchange with the handler */
+    bool sent_headers; /* sent, or in flight */
     bool sending, receiving, recv_held;
-    bool finishing; /* status is set; goes out after what is queued */
-    bool finished;  /* status is on its way */
+    bool finishing; /* status is set; sent after the queue */
+    bool finished;  /* status is in flight */
     bool want_drain;
 
     struct message *out, **out_last;
@@ -74,8 +74,8 @@ struct rpc_call {
 
     void *user;
     struct rpc_identity identity;
-    uint64_t connection; /* of TCP: its id; 0: it had ended as the call came */
-    char *peer, *header; /* header: as last asked for */
+    uint64_t connection; /* TCP: its id; 0: it ended before the call arrived */
+    char *peer, *header; /* header: value of the last request */
 };
 
 static void pump(struct rpc_call *call);
@@ -172,7 +172,7 @@ static void batch(struct rpc_call *call, const grpc_op *ops, size_t n, struct rp
     titan_assert(n > 0);
     call->pending++;
     grpc_call_error rc = grpc_call_start_batch(call->call, ops, n, tag, NULL);
-    titan_assert(rc == GRPC_CALL_OK); /* only misuse of the API fails */
+    titan_assert(rc == GRPC_CALL_OK); /* fails only on misuse of the API */
 }
 
 /* --- incoming ----------------------------------------------------------------------------------------------------- */
@@ -181,7 +181,7 @@ static void recv_next(struct rpc_call *call)
 {
     if (call->receiving || call->over || call->finishing)
         return;
-    /* A client that does not read its answers is not read from either. */
+    /* The server stops reading a client that does not read its answers. */
     call->recv_held = call->out_n >= call->server->options.max_queue;
     if (call->recv_held)
         return;
@@ -192,12 +192,12 @@ static void recv_next(struct rpc_call *call)
     batch(call, &op, 1, &call->recv_tag);
 }
 
-/* Decode call->incoming; NULL when the call was ended because of it. */
+/* Decodes call->incoming; NULL: the call was ended because of it. */
 static ProtobufCMessage *take_message(struct rpc_call *call)
 {
     struct titan_error err;
     ProtobufCMessage *message = NULL;
-    const size_t most = call->tenant->message_max; /* the proxy lets no longer one through */
+    const size_t most = call->tenant->message_max; /* the proxy passes no longer one */
     titan_assert(grpc_byte_buffer_length(call->incoming) <= most);
     if (rpc_unpack(call->incoming, call->endpoint->method.request, most * 8, &message, &err) != TITAN_OK)
         rpc_call_finish(call, err.status, err.msg);
@@ -225,7 +225,7 @@ static void recv_tag(struct rpc_tag *tag, bool ok)
     struct titan_error err;
     call->receiving = false;
     if (call->over || call->finishing) {
-        /* the caller has gone */
+        /* the caller is gone */
     } else if (!ok || !call->incoming) {
         if (streams)
             endpoint->method.on_message(call, NULL, endpoint->data);
@@ -253,7 +253,7 @@ static uint32_t first_ms(const struct rpc_call *call)
     return call->endpoint->method.first_ms ? call->endpoint->method.first_ms : call->server->options.request_ms;
 }
 
-/* A request that does not become whole holds a slot of its user's calls: not for ever. */
+/* Ends late requests: an incomplete one holds a slot of its user's calls. */
 static void look_for_late(uv_timer_t *timer)
 {
     struct rpc_server *server = timer->data;
@@ -281,7 +281,7 @@ static struct caller **caller_bucket(struct rpc_server *server, const char *name
     return &server->callers[hash_index(hash_text(HASH_INIT, name), CALLER_BUCKETS)];
 }
 
-/* The count of one with this certificate or token; NULL: there is no memory for it. */
+/* The counter of this certificate or token; NULL: out of memory. */
 static struct caller *caller_get(struct rpc_server *server, const struct rpc_identity *identity)
 {
     struct caller **bucket = caller_bucket(server, identity->name);
@@ -296,7 +296,7 @@ static struct caller *caller_get(struct rpc_server *server, const struct rpc_ide
     return *bucket = c;
 }
 
-/* Count the call against its caller, now that this is known. Not NULL: why it is one too many. */
+/* Counts the call against its known caller. Not NULL: the reason for refusing it. */
 static const char *charge(struct rpc_call *call)
 {
     struct tenant *tenant = call->tenant;
@@ -410,7 +410,7 @@ static void request_tag(struct rpc_tag *tag, bool ok)
         struct tenant_method *method = &call->tenant->methods[endpoint];
         rpc_slot_offer(call->tenant, endpoint);
         call_begin(call);
-        /* A tenant that is used takes more at a time; the others, and those of callers without rights, stay small. */
+        /* A used tenant gets more slots; other tenants, and tenants of callers without rights, stay small. */
         if (!call->finishing && method->slots < (call->endpoint->own ? SLOTS_OWN : SLOTS_SERVED)) {
             method->slots++;
             rpc_slot_offer(call->tenant, endpoint);
@@ -429,7 +429,7 @@ void rpc_slot_offer(struct tenant *tenant, size_t endpoint)
         return;
     struct rpc_call *call = call_alloc(server);
     if (!call)
-        return; /* one slot fewer; the calls in it wait for another */
+        return; /* one slot fewer; its calls wait for another */
     call->endpoint = &server->endpoints[endpoint];
     call->tenant = tenant;
     tenant->n_alive++;
@@ -450,7 +450,7 @@ void rpc_slot_offer(struct tenant *tenant, size_t endpoint)
 
 /* --- outgoing ----------------------------------------------------------------------------------------------------- */
 
-/* Start the next batch if none is out and something is due. */
+/* Starts the next batch if none is in flight and something is due. */
 static void pump(struct rpc_call *call)
 {
     if (call->sending || call->finished || call->over || (!call->out && !call->finishing))
@@ -472,7 +472,7 @@ static void pump(struct rpc_call *call)
         call->out_now = message->buffer;
         free(message);
         ops[n] = rpc_op(GRPC_OP_SEND_MESSAGE);
-        ops[n].flags = call->out ? GRPC_WRITE_BUFFER_HINT : 0; /* the next one follows at once */
+        ops[n].flags = call->out ? GRPC_WRITE_BUFFER_HINT : 0; /* the next message follows at once */
         ops[n++].data.send_message.send_message = call->out_now;
     }
     if (call->finishing && !call->out) {
@@ -504,7 +504,7 @@ static void send_tag(struct rpc_tag *tag, bool ok)
         call->out_now = NULL;
     }
     if (!ok) {
-        /* The stream is broken; close_tag is on its way. */
+        /* The stream is broken; close_tag will follow. */
         call->finished = true;
         out_clear(call);
     } else if (!call->over) {
@@ -522,7 +522,7 @@ static void send_tag(struct rpc_tag *tag, bool ok)
     call_unref(call);
 }
 
-/* Takes the buffer. */
+/* Takes ownership of the buffer. */
 static titan_status out_append(struct rpc_call *call, grpc_byte_buffer *buffer)
 {
     struct message *node = malloc(sizeof(*node));
@@ -581,7 +581,7 @@ void rpc_packed_free(struct rpc_packed *packed)
 titan_status rpc_call_send_packed(struct rpc_call *call, const struct rpc_packed *packed)
 {
     TRY(has_room(call));
-    TRY(out_append(call, grpc_byte_buffer_copy(packed->buffer))); /* the bytes are shared */
+    TRY(out_append(call, grpc_byte_buffer_copy(packed->buffer))); /* shares the bytes */
     pump(call);
     return TITAN_OK;
 }
@@ -631,7 +631,7 @@ void *rpc_call_data(const struct rpc_call *call)
 
 const char *rpc_call_peer(const struct rpc_call *call)
 {
-    struct rpc_call *self = (struct rpc_call *)(uintptr_t)call; /* asked for once, kept */
+    struct rpc_call *self = (struct rpc_call *)(uintptr_t)call; /* cached after the first request */
     const struct rpc_identity *tenant = &call->tenant->identity;
     if (!self->peer && tenant->kind == RPC_ID_UID && asprintf(&self->peer, "unix:%s", tenant->name) < 0)
         self->peer = NULL;
@@ -793,14 +793,14 @@ static void timer_closed(uv_handle_t *handle)
     rpc_handle_closed(handle->data);
 }
 
-/* The last step of shutdown, when gRPC has let go of everything. */
+/* The last step of shutdown, after gRPC has released everything. */
 void rpc_shutdown_advance(struct rpc_server *server)
 {
     if (!server->stopping || server->stopped || server->tenants_up > 0 || server->n_calls > 0)
         return;
     server->stopped = true;
     server->handles = 2 + rpc_listeners_close(server);
-    rpc_proxy_close(TAKE(server->proxy)); /* what it tells of its connections comes before the queue's end */
+    rpc_proxy_close(TAKE(server->proxy)); /* its ended tags must precede the queue's end */
     uv_close((uv_handle_t *)&server->timer, timer_closed);
     rpc_queue_stop(&server->queue, queue_stopped, server);
 }
@@ -853,7 +853,7 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
     rpc_listeners_stop(server);
     for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)
         rpc_tenant_advance(tenant);
-    /* Health watches and reflection never end by themselves. */
+    /* Health watches and reflection streams never end by themselves. */
     for (struct rpc_call *call = server->open; call; call = call->next)
         if (call->endpoint->own)
             rpc_call_finish(call, TITAN_EUNREACHABLE, "the server is shutting down");
@@ -861,7 +861,7 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
     rpc_shutdown_advance(server);
 }
 
-/* Never started: there is no thread and no call, but gRPC wants its servers shut down all the same. */
+/* Never started: no thread and no call exists, but gRPC requires a shutdown of its servers. */
 static void unstarted_close(struct rpc_server *server)
 {
     grpc_completion_queue *cq = server->queue.cq;

@@ -2,10 +2,10 @@
 /* server.h - a gRPC server on the gRPC C core, driven from a libuv loop.
  *
  * One completion-queue thread drains gRPC's events into a list and wakes the loop; every callback below runs on the
- * loop's thread. Requests are decoded (bounded) before the handler sees them; undecodable bytes are answered with
+ * loop's thread. Requests are decoded (bounded) before the handler gets them. Undecodable bytes are answered with
  * INVALID_ARGUMENT, unknown methods with UNIMPLEMENTED, without the handler. A message that is too long is answered
- * with RESOURCE_EXHAUSTED as soon as it announces its length, and is not read. grpc.health.v1 (Check, Watch) and
- * grpc.reflection (v1, v1alpha) are served by the server itself. */
+ * with RESOURCE_EXHAUSTED as soon as it announces its length, and is not read. The server itself serves grpc.health.v1
+ * (Check, Watch) and grpc.reflection (v1, v1alpha). */
 #ifndef TITAN_PROTO_RPC_SERVER_H
 #define TITAN_PROTO_RPC_SERVER_H
 
@@ -21,139 +21,139 @@
 struct rpc_server;
 struct rpc_call; /* one call; valid until its on_close has returned */
 
-/* What the transport has proved about the one that calls. */
+/* The caller's identity as proved by the transport. */
 enum rpc_id_kind {
-    RPC_ID_NONE,  /* TCP without TLS, or TLS without a client certificate: nothing is known */
-    RPC_ID_UID,   /* Unix socket: the uid of the process that has connected, as the kernel says */
-    RPC_ID_CERT,  /* TLS: a certificate of our authority; name is its SPIFFE URI */
-    RPC_ID_TOKEN, /* never by the transport: the authorizer has checked a bearer token */
+    RPC_ID_NONE,  /* TCP without TLS, or TLS without a client certificate: unknown */
+    RPC_ID_UID,   /* Unix socket: the kernel's uid of the connected process */
+    RPC_ID_CERT,  /* TLS: a certificate of Titan's authority; name is its SPIFFE URI */
+    RPC_ID_TOKEN, /* never set by the transport: the authorizer has checked a bearer token */
 };
 struct rpc_identity {
     enum rpc_id_kind kind;
-    bool secure; /* a Unix socket or TLS: no third party can read or change what is sent */
-    uid_t uid;   /* (uid_t)-1 but for RPC_ID_UID */
-    gid_t gid;   /* the user's first group */
+    bool secure; /* a Unix socket or TLS: no third party can read or change the bytes */
+    uid_t uid;   /* (uid_t)-1 except for RPC_ID_UID */
+    gid_t gid;   /* the user's primary group */
     /* User name or "uid:N"; "spiffe://titan/node/NAME", ".../coordinator/ID", ".../user/NAME"; "anonymous". */
     char name[192];
-    /* The life of the certificate or token, in ms since 1970; 0 = the identity has none that ends. */
+    /* Validity of the certificate or token, in ms since 1970; 0 = unlimited. */
     int64_t from_ms, until_ms;
-    unsigned roles; /* of options.authorize, nothing to rpc/ */
+    unsigned roles; /* for options.authorize; rpc/ ignores it */
 };
 
 struct rpc_method {
     const char *path; /* "/titan.v1.Titan/Submit" */
     const ProtobufCMessageDescriptor *request;
-    /* The call's (first) message. Unary and server-streaming: called once. The request is freed after return. */
+    /* The call's (first) message. Unary and server-streaming: called once. The request is freed after the return. */
     void (*on_request)(struct rpc_call *call, const ProtobufCMessage *request, void *data);
     /* Client- and bidirectional streaming only (else NULL): every message, including the first; on_request is then
      * NULL. request NULL = the client has closed its side. */
     void (*on_message)(struct rpc_call *call, const ProtobufCMessage *request, void *data);
-    /* The call is over: finished, cancelled, past its deadline or its peer is gone. Called exactly once for every
-     * call that reached on_request/on_message. May be NULL. */
+    /* The call has ended: finished, cancelled, past its deadline, or without a peer. Called exactly once for every call
+     * that reached on_request/on_message. May be NULL. */
     void (*on_close)(struct rpc_call *call, bool cancelled, void *data);
-    /* The stream's queue has room again after rpc_call_send said TITAN_EAGAIN. May be NULL. */
+    /* The stream's queue has room again after TITAN_EAGAIN from rpc_call_send. May be NULL. */
     void (*on_drain)(struct rpc_call *call, void *data);
-    bool costly; /* taking a request is work: calls of other methods overtake it, so they answer fast under load */
-    uint32_t max_queue_bytes; /* of an outgoing stream, beside max_queue: no more is taken then. 0 = no bound */
-    unsigned needs;           /* what the caller must be; of options.authorize, nothing to rpc/ */
-    uint32_t first_ms;        /* for the first message to come whole; 0 = options.request_ms */
+    bool costly;              /* a request is expensive: calls of other methods overtake it, and stay fast under load */
+    uint32_t max_queue_bytes; /* limit of an outgoing stream's queue, beside max_queue; 0 = none */
+    unsigned needs;           /* rights that the caller needs; for options.authorize, rpc/ ignores it */
+    uint32_t first_ms;        /* time limit for the complete first message; 0 = options.request_ms */
 };
 
 struct rpc_server_options {
     uint32_t max_message_bytes;      /* 0 = 4 MiB */
     uint32_t max_concurrent_streams; /* per connection; 0 = 1024 */
     uint32_t max_queue;              /* messages queued per outgoing stream; 0 = 256 */
-    uint32_t max_connections;        /* over Unix sockets in all, and over TCP in all; 0 = 4096 */
-    uint32_t max_user_connections;   /* of one uid; 0 = 256. Root and the uid of this process are bound by neither */
-    uint32_t max_users;              /* ... with connections at a time, beside those two; 0 = 512 */
-    /* Over TCP from one address (of IPv6: from one /64), of each certificate or token that calls are let in with, and
-     * of callers with neither: of those the oldest without a call ends for a new one. 0 = 256 */
+    uint32_t max_connections;        /* for all Unix sockets, and for all TCP; 0 = 4096 */
+    uint32_t max_user_connections;   /* per uid; 0 = 256. Neither limit applies to root and the uid of this process */
+    uint32_t max_users;              /* ... with connections at a time, besides those two; 0 = 512 */
+    /* TCP connections per address (IPv6: per /64), per certificate or token of accepted calls, and for callers without
+     * either. A new connection ends the oldest one without a call. 0 = 256 */
     uint32_t max_peer_connections;
-    /* Open calls of one uid, certificate or token; of an address, those without either. 0 = 4096. As above. */
+    /* Open calls per uid, certificate or token; calls without any of these count per address. 0 = 4096. As above. */
     uint32_t max_user_calls;
-    uint32_t max_own_calls;          /* ... of health and reflection, of one uid or address; 0 = 16. As above */
-    uint32_t max_user_message_bytes; /* a message of another uid or over TCP; 0 = max_message_bytes */
-    /* That gRPC may hold for one uid or address: messages that are not complete, what was not sent. Beyond it streams
-     * are broken off. Of many addresses each has less: together four times as much; so with uids. 0 = 64 MiB */
+    uint32_t max_own_calls;          /* ... of health and reflection, per uid or address; 0 = 16. As above */
+    uint32_t max_user_message_bytes; /* largest message of another uid or over TCP; 0 = max_message_bytes */
+    /* Limit of gRPC's memory for one uid or address: incomplete messages and unsent output. Beyond the limit streams
+     * are aborted. Many addresses share four times this amount, and so do many uids. 0 = 64 MiB */
     uint64_t memory_bytes;
-    uint32_t request_ms;    /* for a request, or a stream's first message, to come whole; 0 = 30 s */
-    uint32_t idle_ms;       /* a connection without a call is closed after it; 0 = 10 min */
+    uint32_t request_ms;    /* time limit for a complete request, or a stream's complete first message; 0 = 30 s */
+    uint32_t idle_ms;       /* a connection without a call is closed after this time; 0 = 10 min */
     uint32_t tcp_idle_ms;   /* ... over TCP; 0 = 2 min */
-    bool certificates_only; /* TLS clients without a certificate are turned away in the handshake */
-    bool rests;             /* of many connections, polls are some ms apart: for callers that can wait so long */
-    mode_t socket_mode;     /* of Unix sockets' files; 0 = 0600 */
-    /* Asked for every call of the methods table before its message is read; data is the server's. What it does not
-     * answer with TITAN_OK ends the call with err. NULL: every caller may call everything. */
+    bool certificates_only; /* the handshake refuses TLS clients without a certificate */
+    bool rests;             /* with many connections, polls are some ms apart: for callers that tolerate this delay */
+    mode_t socket_mode;     /* mode of Unix socket files; 0 = 0600 */
+    /* Called for every call of the methods table before its message is read; data is the server's. Any status but
+     * TITAN_OK ends the call with err. NULL: every caller may call everything. */
     titan_status (*authorize)(struct rpc_call *call, const struct rpc_method *method, void *data,
                               struct titan_error *err);
-    /* The same once the call's first message is there, before a handler sees it: a caller may have waited for long, and
-     * lost the right meanwhile. NULL: every message may be. */
+    /* The same with the call's first message, before the handler: the caller may have waited long and lost the right
+     * meanwhile. NULL: every message is allowed. */
     titan_status (*check)(struct rpc_call *call, const struct rpc_method *method, const ProtobufCMessage *request,
                           void *data, struct titan_error *err);
-    /* Of rpc_server_review: may this call, which was authorized, go on? NULL: yes. */
+    /* For rpc_server_review: may this authorized call continue? NULL: yes. */
     titan_status (*review)(struct rpc_call *call, const struct rpc_method *method, void *data, struct titan_error *err);
-    /* The same of a connection that proved this certificate. data: rpc_server_open's. NULL: yes. */
+    /* The same for a connection that proved this certificate. data: that of rpc_server_open. NULL: yes. */
     bool (*review_connection)(const struct rpc_identity *identity, void *data);
 };
 
-/* Creates the server; no listener and no thread yet. methods: array of n, must outlive the server; data is handed to
+/* Creates the server, without listener and thread. methods: array of n, must outlive the server; data is passed to
  * every callback. descriptors: a serialized FileDescriptorSet for reflection (embedded at build time), copied. */
 titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, size_t n, void *data,
                              const void *descriptors, size_t descriptors_bytes,
                              const struct rpc_server_options *options, struct rpc_server **ret,
                              struct titan_error *err) TITAN_MUST_USE;
-/* "unix:/run/titan/titan.sock" or "127.0.0.1:7070" (port 0 = any; *ret_port gets it, may be NULL). Before start only.
- * tls: for a TCP address, NULL = without. TITAN_EEXIST when the address is taken. A stale socket file without a
- * listener is replaced; a live one is not. */
+/* Listens at "unix:/run/titan/titan.sock" or "127.0.0.1:7070" (port 0 = any; *ret_port gets the port, may be NULL).
+ * Before start only. tls: for a TCP address, NULL = without. TITAN_EEXIST: the address is taken. A stale socket file
+ * without a listener is replaced; a live one is not. */
 titan_status rpc_server_listen(struct rpc_server *server, const char *address, const struct rpc_tls *tls, int *ret_port,
                                struct titan_error *err) TITAN_MUST_USE;
-/* A socket that listens already, opened for the process by systemd: it stays open at shutdown, and so do
- * connections that wait in it. TCP is without TLS. Before start only; borrowed. */
+/* Adopts a listening socket that systemd opened for the process: the socket and its waiting connections stay open at
+ * shutdown. TCP is without TLS. Before start only; borrowed. */
 titan_status rpc_server_adopt(struct rpc_server *server, int fd, struct titan_error *err) TITAN_MUST_USE;
 titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err) TITAN_MUST_USE;
-/* grpc.health.v1: service "" and every served service. */
+/* Status in grpc.health.v1: for service "" and every served service. */
 void rpc_server_set_serving(struct rpc_server *server, bool serving);
-/* Rights have changed, or ended: options.review and review_connection are asked again. A call that may not go on ends
- * with the error, and what waits in its queue is dropped; a connection is cut within 2 s, for the last words to get
- * through. Calls that end anyway are left alone. */
+/* Rights have changed or ended: calls options.review and review_connection again. A refused call ends with the error,
+ * and its queue is dropped; a refused connection is cut within 2 s, after its last output. Calls that are ending anyway
+ * continue. */
 void rpc_server_review(struct rpc_server *server);
-/* Refuse new calls, let running ones end for grace_ms, cancel the rest, then call done (on the loop) exactly once.
- * The server may be freed from done. */
+/* Refuses new calls, lets running calls finish for grace_ms, cancels the rest, then calls done (on the loop) exactly
+ * once. done may free the server. */
 void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*done)(void *), void *data);
-/* What was refused since the start. */
+/* Refused since the start. */
 struct rpc_refusals {
-    uint64_t connections; /* beyond a limit, descriptors were short, or the proxy ended them */
+    uint64_t connections; /* beyond a limit, without a free descriptor, or ended by the proxy */
     uint64_t calls;       /* beyond max_user_calls or max_own_calls */
 };
-struct rpc_refusals rpc_call_refusals(const struct rpc_call *call); /* by its server */
+struct rpc_refusals rpc_call_refusals(const struct rpc_call *call); /* of the call's server */
 void rpc_server_free(struct rpc_server *server); /* after shutdown's done, or if never started; NULL is fine */
 
-/* Answer a unary call: message and OK. The call is finished. */
+/* Answers a unary call with a message and OK. The call is finished. */
 void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply);
-/* Append a message to the outgoing stream: packed at once, the message may be freed after. TITAN_EAGAIN: the queue is
- * full, nothing was taken, on_drain will say when to go on. TITAN_ECANCELLED: the call is already over. */
+/* Appends a message to the outgoing stream. The message is packed at once and may be freed afterwards. TITAN_EAGAIN:
+ * the queue is full and the message was not taken; wait for on_drain. TITAN_ECANCELLED: the call has ended. */
 titan_status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message) TITAN_MUST_USE;
 /* A message for several streams, packed once. */
 struct rpc_packed;
 struct rpc_packed *rpc_packed_new(const ProtobufCMessage *message); /* never NULL */
 void rpc_packed_free(struct rpc_packed *packed);                    /* NULL is fine */
 titan_status rpc_call_send_packed(struct rpc_call *call, const struct rpc_packed *packed) TITAN_MUST_USE;
-/* End the call with OK (streams) or an error (any call). message may be NULL. */
+/* Ends the call with OK (streams) or an error (any call). message may be NULL. */
 void rpc_call_finish(struct rpc_call *call, titan_status status, const char *message);
 void rpc_call_fail(struct rpc_call *call, const struct titan_error *err); /* status, "msg (hint)" */
-/* The handler's own state on the call. */
+/* The handler's own state for the call. */
 void rpc_call_set_data(struct rpc_call *call, void *data);
 void *rpc_call_data(const struct rpc_call *call);
-/* Peer for the log ("unix:USER", "ipv4:127.0.0.1:5000"), borrowed until on_close. No identity. */
+/* Peer for the log ("unix:USER", "ipv4:127.0.0.1:5000"), borrowed until on_close. Not an identity. */
 const char *rpc_call_peer(const struct rpc_call *call);
 /* Never NULL; borrowed until on_close. */
 const struct rpc_identity *rpc_call_identity(const struct rpc_call *call);
-/* The caller's certificate was renewed over its connection: this and its other calls live as long as the new one. */
+/* The caller renewed its certificate over its connection: this and its other calls get the new certificate's end. */
 void rpc_call_renewed(struct rpc_call *call, int64_t until_ms);
-/* For options.authorize: what it has found out beyond the transport (RPC_ID_TOKEN). */
+/* For options.authorize: sets an identity beyond the transport's (RPC_ID_TOKEN). */
 void rpc_call_set_identity(struct rpc_call *call, const struct rpc_identity *identity);
-/* A header of the call ("authorization"), the first of that name, in lower case; NULL without. Borrowed until the next
- * call of this or on_close. */
+/* The first header of the call with this lower-case name ("authorization"); NULL: none. Borrowed until the next call of
+ * this function or on_close. */
 const char *rpc_call_metadata(struct rpc_call *call, const char *name);
 
 #endif

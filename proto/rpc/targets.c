@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* targets.c - see targets.h. */
 #include "proto/rpc/targets.h"
 
 #include <stdbool.h>
@@ -12,7 +11,7 @@
 
 #define HINT "unix:PATH or HOST:PORT, as in unix:/run/titan/titan.sock or 127.0.0.1:7070"
 
-/* Of HOST:PORT; -1: it is none. */
+/* Port of HOST:PORT; -1: malformed. */
 static long port_of(const char *target)
 {
     const char *colon = strrchr(target, ':');
@@ -42,7 +41,7 @@ titan_status rpc_target_check(const char *target, struct titan_error *err)
     return TITAN_EINVAL;
 }
 
-/* One of several. */
+/* Adds one address of a list. */
 static titan_status take(struct rpc_targets *targets, const char *text, size_t len, struct titan_error *err)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_[]:%";
@@ -68,7 +67,7 @@ static titan_status take(struct rpc_targets *targets, const char *text, size_t l
 void rpc_targets_said(char said[RPC_TARGETS_TEXT], const char *target, const struct titan_error *why)
 {
     const size_t len = strlen(said), head = strlen(RPC_NO_ANSWER);
-    const bool absent = strncmp(why->msg, RPC_NO_ANSWER, head) == 0; /* it goes on with the address */
+    const bool absent = strncmp(why->msg, RPC_NO_ANSWER, head) == 0; /* the address follows */
     (void)snprintf(said + len, RPC_TARGETS_TEXT - len, "%s%s%s%s", len ? "; " : "", absent ? "" : target,
                    absent ? "" : ": ", absent ? why->msg + head : why->msg);
 }

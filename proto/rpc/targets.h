@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* targets.h - where a client finds its server: one address, or several of which one has it at a time. */
+/* targets.h - the addresses of a server: one, or several of which one has the server at a time. */
 #ifndef TITAN_PROTO_RPC_TARGETS_H
 #define TITAN_PROTO_RPC_TARGETS_H
 
@@ -9,21 +9,21 @@
 
 #define RPC_TARGETS_MAX 8
 #define RPC_TARGET_MAX 256
-#define RPC_TARGETS_TEXT (RPC_TARGETS_MAX * RPC_TARGET_MAX) /* of a whole list */
+#define RPC_TARGETS_TEXT (RPC_TARGETS_MAX * RPC_TARGET_MAX) /* size of a whole list */
 
 struct rpc_targets {
     char at[RPC_TARGETS_MAX][RPC_TARGET_MAX];
     size_t n;
 };
 
-/* "unix:PATH" or "HOST:PORT"? Port 0 is one to listen at. TITAN_EINVAL with the reason. */
+/* Checks "unix:PATH" or "HOST:PORT". Port 0 is only for listening. TITAN_EINVAL with the reason. */
 titan_status rpc_target_check(const char *target, struct titan_error *err) TITAN_MUST_USE;
-/* "unix:PATH", "HOST:PORT", or several of the latter: "a.example:7071,b.example:7071". TITAN_EINVAL names the entry
- * that is wrong or doubled, and where it stands. No name is looked up. */
+/* Parses "unix:PATH", "HOST:PORT", or several of the latter: "a.example:7071,b.example:7071". TITAN_EINVAL names the
+ * wrong or repeated entry and its position. No name is resolved. */
 titan_status rpc_targets_parse(const char *text, struct rpc_targets *ret, struct titan_error *err) TITAN_MUST_USE;
-/* Appends to said what came of one of several: "a.example:7071: Connection refused". */
+/* Appends the result of one address to said: "a.example:7071: Connection refused". */
 void rpc_targets_said(char said[RPC_TARGETS_TEXT], const char *target, const struct titan_error *why);
-/* What an error begins with where there was no answer; the address and the cause follow. */
+/* Prefix of an error without an answer; the address and the cause follow. */
 #define RPC_NO_ANSWER "no answer from the server at "
 
 #endif

@@ -30,14 +30,14 @@
 #include "proto/rpc/pair.h"
 
 enum {
-    PEERS_MAX = 64,  /* addresses with a tenant each, of TCP with or without TLS; more of them share */
-    SHARES = 4,      /* so many times memory_bytes for all tenants of TCP together, and for those of Unix sockets */
-    SLOTS_FIRST = 2, /* of a method; a tenant that is used gets more */
+    PEERS_MAX = 64,  /* addresses with their own tenant, of TCP with or without TLS; further addresses share */
+    SHARES = 4,      /* all TCP tenants together get memory_bytes times this, and so do those of Unix sockets */
+    SLOTS_FIRST = 2, /* per method; a used tenant gets more */
     LISTEN_BACKLOG = 4096,
-    ACCEPTS = 64,       /* in one turn of the loop */
-    FDS_RESERVED = 256, /* for the daemon's own work: no connection takes them */
+    ACCEPTS = 64,       /* per turn of the loop */
+    FDS_RESERVED = 256, /* for the daemon's own work, never for connections */
     METADATA_MAX = 16384,
-    STREAMS_FACTOR = 4, /* calls may begin before a client knows how many it may have */
+    STREAMS_FACTOR = 4, /* a client may begin calls before it knows the limit */
     PAIR_BUFFER = 64 << 10,
     KEEPALIVE_MS = 30000,
     KEEPALIVE_WAIT_MS = 10000,
@@ -53,7 +53,7 @@ static bool uid_trusted(uid_t uid)
     return uid == 0 || uid == geteuid();
 }
 
-/* It is shut down, and no call of it is left. */
+/* Requires a shut-down tenant without calls. */
 static void tenant_free(struct tenant *tenant)
 {
     grpc_server_destroy(tenant->server);
@@ -88,18 +88,17 @@ static titan_status tenant_open(struct rpc_server *server, const struct rpc_iden
         arg_int(GRPC_ARG_MAX_METADATA_SIZE, METADATA_MAX),
         arg_int(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
                 (int)(identity->kind == RPC_ID_UID ? options->idle_ms : options->tcp_idle_ms)),
-        /* Its pings on every connection cost more than all else: with 1,000 agents 63 % of a core, without them 23 %.
-         */
+        /* BDP pings on every connection dominate: with 1,000 agents 63 % of a core, without them 23 %. */
         arg_int(GRPC_ARG_HTTP2_BDP_PROBE, 0),
         arg_int(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
         arg_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_WAIT_MS),
-        /* Clients of ours ping every 10 s, also when idle. */
+        /* Titan's clients ping every 10 s, also when idle. */
         arg_int(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
         arg_int(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000),
         arg_int(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, RPC_FRAME_MAX),
-        /* Headers refer to none of earlier answers: the filter may leave an answer out. */
+        /* Headers never refer to earlier answers: the filter may drop an answer. */
         arg_int(GRPC_ARG_HTTP2_HPACK_TABLE_SIZE_ENCODER, 0),
-        /* Identity only: a small compressed message could otherwise become one beyond the limit. */
+        /* Identity only: a small compressed message could exceed the limit when decompressed. */
         arg_int(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
     };
     grpc_channel_args list = {.num_args = ARRAY_SIZE(args), .args = args};
@@ -107,7 +106,7 @@ static titan_status tenant_open(struct rpc_server *server, const struct rpc_iden
     tenant->identity = *identity;
     tenant->server = grpc_server_create(&list, NULL);
     grpc_server_register_completion_queue(tenant->server, server->queue.cq, NULL);
-    tenant->next = server->tenants; /* from here on the server's, also when it fails below */
+    tenant->next = server->tenants; /* from here on the server's, also after a failure below */
     server->tenants = tenant;
     for (size_t i = 0; i < server->n_endpoints; i++) {
         const struct rpc_method *method = &server->endpoints[i].method;
@@ -115,7 +114,7 @@ static titan_status tenant_open(struct rpc_server *server, const struct rpc_iden
             continue;
         tenant->methods[i].registered =
             grpc_server_register_method(tenant->server, method->path, NULL, GRPC_SRM_PAYLOAD_NONE, 0);
-        titan_assert(tenant->methods[i].registered); /* or a method is in the table twice */
+        titan_assert(tenant->methods[i].registered); /* otherwise the table has a method twice */
     }
     *ret = tenant;
     return TITAN_OK;
@@ -124,7 +123,7 @@ static titan_status tenant_open(struct rpc_server *server, const struct rpc_iden
 static const struct rpc_identity anonymous = {
     .kind = RPC_ID_NONE, .uid = (uid_t)-1, .gid = (gid_t)-1, .name = "anonymous"};
 
-/* A tenant for connections of an address, with the server's TLS or without. */
+/* Opens a tenant for connections of an address, with the server's TLS or without. */
 static titan_status tcp_open(struct rpc_server *server, bool secure, struct tenant **ret, struct titan_error *err)
 {
     struct rpc_identity identity = anonymous;
@@ -135,7 +134,7 @@ static titan_status tcp_open(struct rpc_server *server, bool secure, struct tena
     return TITAN_OK;
 }
 
-/* The first of its kind is made before the server starts: what would not work is an error then. */
+/* Creates the first tenant of a kind before the server starts, to report errors early. */
 static titan_status tcp_prepare(struct rpc_server *server, const struct rpc_tls *tls, struct titan_error *err)
 {
     struct tenant *tenant;
@@ -167,7 +166,7 @@ static void tenant_start(struct tenant *tenant)
             rpc_slot_offer(tenant, i);
 }
 
-/* As NSS names it, or "uid:N". */
+/* The name from NSS, or "uid:N". */
 static void uid_identity(const struct ucred *peer, struct rpc_identity *ret)
 {
     char text[4096];
@@ -187,8 +186,8 @@ static bool tenant_is_idle(const struct tenant *tenant)
     return tenant->n_connections == 0 && tenant->n_calls == 0;
 }
 
-/* Make room for one more user: the tenant of one without connections goes, the one made first. It is not given to the
- * next user, as those of addresses are: a call of the last one may still be on its way out of gRPC. */
+/* Makes room for another user: the oldest tenant of a user without connections goes. Unlike tenants of addresses it is
+ * not reused: a call of the last user may still be inside gRPC. */
 static bool user_give_up(struct rpc_server *server)
 {
     struct tenant *oldest = NULL;
@@ -219,7 +218,7 @@ void rpc_tenant_gone(struct tenant *tenant)
     tenant_free(tenant);
 }
 
-/* The tenant of this end's uid; NULL when it gets none. Root and our own uid always get one. */
+/* The tenant of this end's uid; NULL: refused. Root and this process's uid always get one. */
 static struct tenant *tenant_of_user(struct rpc_server *server, int fd)
 {
     struct ucred peer;
@@ -241,7 +240,7 @@ static struct tenant *tenant_of_user(struct rpc_server *server, int fd)
     return tenant;
 }
 
-/* The tenant of this address: its own, one that no address has now, a new one, or that of the fewest connections. */
+/* The tenant of this address: its own, one without connections, a new one, or the one with the fewest connections. */
 static struct tenant *tenant_of_peer(struct rpc_server *server, bool secure, const struct peer *peer)
 {
     struct tenant *idle = NULL, *fewest = NULL, *fresh = NULL;
@@ -265,8 +264,8 @@ static struct tenant *tenant_of_peer(struct rpc_server *server, bool secure, con
     return idle ? idle : fewest;
 }
 
-/* What gRPC may hold for each address, or for each user of the Unix sockets, that has connections: less when there are
- * many. Root's and our own is not divided. */
+/* Divides gRPC's memory among addresses, or users of the Unix sockets, with connections. Root's tenant and that of this
+ * process's uid are exempt. */
 static void memory_share(struct rpc_server *server, bool tcp)
 {
     const uint64_t most = server->options.memory_bytes;
@@ -279,7 +278,7 @@ static void memory_share(struct rpc_server *server, bool tcp)
             grpc_resource_quota_resize(tenant->quota, (size_t)share);
 }
 
-/* Another connection of it, or (by -1) one less. */
+/* Counts a new connection, or (by -1) an ended one. */
 static void tenant_count(struct tenant *tenant, int by)
 {
     struct rpc_server *server = tenant->owner;
@@ -310,7 +309,7 @@ void rpc_tenants_destroy(struct rpc_server *server)
 
 /* --- listeners ---------------------------------------------------------------------------------------------------- */
 
-/* A listener may replace a socket file without a listening process, and nothing else. */
+/* A listener may replace a socket file without a listening process, and no other file. */
 static titan_status socket_check(const char *path, struct titan_error *err)
 {
     struct stat st;
@@ -330,7 +329,7 @@ static titan_status socket_check(const char *path, struct titan_error *err)
     return titan_fail(err, TITAN_EEXIST, "socket %s is in use by another process", path);
 }
 
-/* Takes fd on success. */
+/* Takes ownership of fd on success. */
 static titan_status listener_add(struct rpc_server *server, int fd, enum listener_kind kind, const char *path,
                                  struct titan_error *err)
 {
@@ -352,7 +351,7 @@ static titan_status listen_local(struct rpc_server *server, const char *path, st
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return titan_fail_errno(err, "socket %s", path);
-    /* No client gets in before it listens; by then the file has its mode, whatever the umask is. */
+    /* No client can connect before listen(); by then the file has its mode, under any umask. */
     titan_status status = TITAN_OK;
     bool bound = bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
     if (!bound || chmod(path, server->options.socket_mode) != 0 || listen(fd, LISTEN_BACKLOG) != 0)
@@ -375,7 +374,7 @@ static uint16_t *port_of(struct sockaddr *address)
                                           : &((struct sockaddr_in *)address)->sin_port;
 }
 
-/* text is for messages; *port: 0 = any, and the one it got. A connection has the options of its listener. */
+/* text is for messages; *port: 0 = any; returns the port. A connection inherits its listener's options. */
 static titan_status listen_at(struct rpc_server *server, const struct addrinfo *at, enum listener_kind kind,
                               const char *text, in_port_t *port, struct titan_error *err)
 {
@@ -409,7 +408,7 @@ static titan_status listen_at(struct rpc_server *server, const struct addrinfo *
     return TITAN_OK;
 }
 
-/* On each address of the name that this machine has; all with one port. */
+/* Listens on each address of the name that this machine has, all with one port. */
 static titan_status listen_tcp(struct rpc_server *server, const char *address, enum listener_kind kind, int *ret_port,
                                struct titan_error *err)
 {
@@ -476,7 +475,7 @@ titan_status rpc_server_adopt(struct rpc_server *server, int fd, struct titan_er
 
 /* --- connections -------------------------------------------------------------------------------------------------- */
 
-/* Descriptors from here on are for the daemon's own work. */
+/* First descriptor number reserved for the daemon's own work. */
 static int fd_max(void)
 {
     struct rlimit limit = {.rlim_cur = 1024};
@@ -495,7 +494,7 @@ static void refused(struct rpc_server *server, const char *why)
     tlog_warn(&log, "connections are refused", "reason=\"%s\" refused=%" PRIu64, why, server->refusals.connections);
 }
 
-/* And its text, as gRPC writes it. */
+/* Also returns the address as gRPC writes it. */
 static bool peer_read(int fd, struct peer *ret, char *text, size_t text_bytes)
 {
     struct sockaddr_storage address = {0};
@@ -529,7 +528,7 @@ static struct connection **peer_bucket(struct rpc_server *server, const struct p
     return &server->peers[hash_index(hash_bytes(HASH_INIT, peer->address, sizeof(peer->address)), PEER_BUCKETS)];
 }
 
-/* One certificate or token is not to have more of its address than all clients without one. */
+/* One certificate or token may not take more of its address than all clients without one. */
 static void connection_name(struct connection *c, const char *name)
 {
     struct rpc_server *server = c->server;
@@ -546,13 +545,13 @@ static void connection_name(struct connection *c, const char *name)
     rpc_proxy_cut(server->proxy, &c->proxy, RPC_CUT_SOON);
 }
 
-/* Room for one more of this address: where as many as may be have shown neither certificate nor token, the oldest ends
- * that has no call. False: all have one. */
+/* Makes room for a connection of this address. If too many have shown neither certificate nor token, the oldest one
+ * without a call ends. False: all have a call. */
 static bool peer_make_room(struct rpc_server *server, const struct peer *peer)
 {
     uint32_t n = 0;
     struct connection *silent = NULL;
-    for (struct connection *c = *peer_bucket(server, peer); c; c = c->next_peer) { /* the newest comes first */
+    for (struct connection *c = *peer_bucket(server, peer); c; c = c->next_peer) { /* newest first */
         if (memcmp(&c->peer, peer, sizeof(*peer)) != 0 || atomic_load(&c->proxy.cut) != RPC_CUT_NOT)
             continue;
         if (atomic_load(&c->proxy.identified))
@@ -601,14 +600,14 @@ struct connection *rpc_connection_of(struct rpc_server *server, const grpc_metad
         if (grpc_slice_str_cmp(m->key, CONNECTION_HEADER) != 0 ||
             GRPC_SLICE_LENGTH(m->value) != len + sizeof(text) - 1 ||
             CRYPTO_memcmp(GRPC_SLICE_START_PTR(m->value), server->secret, len) != 0)
-            continue; /* a client's own */
+            continue; /* identified: counted on its own */
         memcpy(text, GRPC_SLICE_START_PTR(m->value) + len, sizeof(text) - 1);
         return rpc_connection_get(server, strtoull(text, NULL, 16));
     }
     return NULL;
 }
 
-/* The proxy has closed it. */
+/* Called after the proxy has closed it. */
 static void connection_ended(struct rpc_tag *tag, bool ok)
 {
     (void)ok;
@@ -658,7 +657,7 @@ static bool connection_filter(struct connection *c)
            TITAN_OK;
 }
 
-/* gRPC gets one end of a pair, the proxy the other and fd. */
+/* Gives gRPC one end of a socket pair, and the proxy the other end and fd. */
 static titan_status connection_open(struct connection *c, int fd, enum listener_kind kind)
 {
     struct rpc_server *server = c->server;
@@ -684,7 +683,7 @@ static titan_status connection_open(struct connection *c, int fd, enum listener_
     tenant_count(c->tenant, 1);
     connection_link(c);
     grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
-    grpc_server_add_channel_from_fd(c->tenant->server, pair[1], credentials); /* takes it */
+    grpc_server_add_channel_from_fd(c->tenant->server, pair[1], credentials); /* takes ownership */
     grpc_server_credentials_release(credentials);
     rpc_proxy_add(server->proxy, &c->proxy, fd, pair[0]);
     return TITAN_OK;
@@ -702,8 +701,7 @@ static const char *local_refusal(const struct tenant *tenant, int fd)
     return server->n_connections >= server->options.max_connections ? "too many connections" : NULL;
 }
 
-/* A connection takes three descriptors; those over TCP together half of what there is, the Unix sockets have the rest.
- */
+/* A connection takes three descriptors. TCP gets half of all descriptors, the Unix sockets the rest. */
 static const char *tcp_refusal(struct rpc_server *server, int fd, struct connection *c)
 {
     if (!peer_read(fd, &c->peer, c->address, sizeof(c->address)))
@@ -715,7 +713,7 @@ static const char *tcp_refusal(struct rpc_server *server, int fd, struct connect
     return peer_make_room(server, &c->peer) ? NULL : "too many connections from one address";
 }
 
-/* Why this connection is not taken; NULL: it is. */
+/* Reason to refuse this connection; NULL: accepted. */
 static const char *connection_take(struct listener *l, int fd)
 {
     const bool local = l->kind == LISTENER_LOCAL;
@@ -747,7 +745,7 @@ static int spare_open(void)
     return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* There is no descriptor left: without this, those that wait would wake the loop for ever. */
+/* Called without a free descriptor: otherwise waiting clients would wake the loop forever. */
 static bool turn_away(struct listener *l)
 {
     struct rpc_server *server = l->server;
@@ -790,7 +788,7 @@ titan_status rpc_tenants_start(struct rpc_server *server, struct titan_error *er
         (void)snprintf(server->secret + 2 * i, 3, "%02x", secret[i]);
     TRY(rpc_proxy_open(&server->queue, &server->proxy, err));
     server->spare_fd = spare_open();
-    /* Those of uids come later, one by one. */
+    /* Tenants of uids follow later, one by one. */
     for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)
         tenant_start(tenant);
     for (struct listener *l = server->listeners; l; l = l->next) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tls.h - the files of a TLS end, for servers and clients. They are read again whenever they have changed: a server
- * takes new ones at its next connection, a client at its next call; connections that stand go on with what they began
- * with. Files that do not fit each other (half of a rotation, a damaged one) are not taken: the ones before stay. */
+/* tls.h - the TLS files of servers and clients. Changed files are read again: by a server at its next connection, by a
+ * client at its next call. Established connections keep their files. Files that do not fit each other (half of a
+ * rotation, damage) are ignored: the previous ones stay in use. */
 #ifndef TITAN_PROTO_RPC_TLS_H
 #define TITAN_PROTO_RPC_TLS_H
 
@@ -9,13 +9,14 @@
 
 #include "base/error.h"
 
-/* In PEM: the authority that peers' certificates must be of, and one's own certificate chain and key. A client may have
- * none of its own (certificate and key ""). */
+/* PEM files: the authority of the peers' certificates, and the own certificate chain and key. A client may have no
+ * certificate (certificate and key ""). */
 struct rpc_tls {
     char ca[PATH_MAX], certificate[PATH_MAX], key[PATH_MAX];
 };
 
-/* Are they there, readable, and of each other? TITAN_EPERM when others than its owner have rights to the key. */
+/* Do the files exist, are they readable, and do they fit each other? TITAN_EPERM: users other than its owner have
+ * rights to the key. */
 titan_status rpc_tls_check(const struct rpc_tls *tls, struct titan_error *err) TITAN_MUST_USE;
 
 #endif
