@@ -46,11 +46,11 @@ static const struct {
     SIZE(qk_rope_head_dim, "qk_rope_head_dim", NULL, LATENT),
     SIZE(v_head_dim, "v_head_dim", NULL, LATENT),
     SIZE(n_experts, "num_experts", "num_local_experts", IN(HF_QWEN)),
-    SIZE(n_experts, "num_local_experts", NULL, IN(HF_MIXTRAL)),
+    SIZE(n_experts, "num_local_experts", NULL, IN(HF_MIXTRAL) | IN(HF_GPT_OSS)),
     SIZE(n_experts, "n_routed_experts", "num_local_experts", DEEPSEEK),
-    SIZE(top_k, "num_experts_per_tok", NULL, IN(HF_QWEN) | IN(HF_MIXTRAL) | DEEPSEEK),
+    SIZE(top_k, "num_experts_per_tok", NULL, IN(HF_QWEN) | IN(HF_MIXTRAL) | IN(HF_GPT_OSS) | DEEPSEEK),
     SIZE(moe_hidden, "moe_intermediate_size", NULL, IN(HF_QWEN) | DEEPSEEK),
-    SIZE(moe_hidden, "intermediate_size", NULL, IN(HF_MIXTRAL)),
+    SIZE(moe_hidden, "intermediate_size", NULL, IN(HF_MIXTRAL) | IN(HF_GPT_OSS)),
 #undef SIZE
 };
 
@@ -228,6 +228,11 @@ static titan_status read_traits(const struct json *root, const struct hf_family 
     d->qkv_bias = read_trait(root, &f->qkv_bias);
     d->output_bias = read_trait(root, &f->output_bias);
     d->mlp_bias = read_trait(root, &f->mlp_bias);
+    if (f->experts == HF_GPT_OSS) {
+        d->attention_sinks = d->router_bias = true;
+        TRY(read_real(root, "swiglu_limit", 7, &d->swiglu_limit, err));
+        TRY(read_real(root, "swiglu_alpha", 1.702, &d->swiglu_alpha, err));
+    }
     if (f->latent && read_flag(root, "attention_bias", false))
         return refuse("attention_bias", "biases of latent attention are not supported", err);
     if (f->gemma)
@@ -265,8 +270,7 @@ static titan_status read_yarn(const struct json *from, int64_t positions, struct
         TRY(read_real(from, "mscale", 0, &d->rope_mscale, err));
     if (json_real(from, "mscale_all_dim", 0) != 0)
         TRY(read_real(from, "mscale_all_dim", 0, &d->rope_mscale_all_dim, err));
-    if (truncate && truncate->type == JSON_BOOL && !truncate->boolean)
-        return refuse("truncate", "only true is supported", err);
+    d->rope_between_pairs = truncate && truncate->type == JSON_BOOL && !truncate->boolean;
     if (own && own->type != JSON_NULL)
         return refuse("attention_factor", "only the one that follows from factor and mscale is supported", err);
     return TITAN_OK;
@@ -319,6 +323,10 @@ static titan_status read_rope(const struct json *root, const struct hf_family *f
     TRY(read_real(p && p->type == JSON_OBJECT && json_get(p, "rope_theta") ? p : root, "rope_theta",
                   f->rope_theta > 0 ? f->rope_theta : 10000.0, &d->rope_theta, err));
     TRY(read_part(json_real(from, "partial_rotary_factor", json_real(root, "partial_rotary_factor", all)), f, d, err));
+    if (f->experts == HF_GPT_OSS && !(from && from->type == JSON_OBJECT))
+        return titan_fail(err, TITAN_EUNSUPPORTED,
+                          "'rope_scaling' is missing, which transformers takes for YaRN by 32: "
+                          "write it down");
     while (rule < ARRAY_SIZE(rules) && strcmp(type, rules[rule]) != 0)
         rule++;
     if (rule == ARRAY_SIZE(rules) && strcmp(type, "default") != 0)
@@ -372,9 +380,10 @@ static titan_status read_experts(const struct json *root, const struct hf_family
                                  struct titan_error *err)
 {
     const bool sigmoid = f->experts == HF_SIGMOID;
-    d->normalize_scores = f->experts == HF_MIXTRAL || read_flag(root, "norm_topk_prob", sigmoid);
+    const bool chosen = f->experts == HF_MIXTRAL || f->experts == HF_GPT_OSS; /* softmax over the chosen ones */
+    d->normalize_scores = chosen || read_flag(root, "norm_topk_prob", sigmoid);
     d->route_scale = 1;
-    if (f->experts == HF_MIXTRAL)
+    if (chosen)
         return TITAN_OK;
     if (f->experts == HF_QWEN)
         return read_sparse_layers(root, d, err);
@@ -528,6 +537,8 @@ titan_status hf_config_compare(const struct hf_config *c, const struct model_dim
                   {"qkv_bias", d->qkv_bias, t->qkv_bias},
                   {"output_bias", d->output_bias, t->output_bias},
                   {"mlp_bias", d->mlp_bias, t->mlp_bias},
+                  {"attention_sinks", d->attention_sinks, t->attention_sinks},
+                  {"router_bias", d->router_bias, t->router_bias},
                   {"rope_dim", d->rope_dim, t->rope_dim},
                   {"q_lora_rank", d->q_lora_rank, t->q_lora_rank},
                   {"kv_lora_rank", d->kv_lora_rank, t->kv_lora_rank},
@@ -542,34 +553,38 @@ titan_status hf_config_compare(const struct hf_config *c, const struct model_dim
     const struct {
         const char *key;
         double ours, theirs;
-    } numbers[] = {{"rope_theta", d->rope_theta, t->rope_theta},
-                   {"norm_eps", d->norm_eps, t->norm_eps},
-                   {"rope_factor", stretched ? d->rope_factor : 0, stretched ? t->rope_factor : 0},
-                   {"rope_original_length", ramp ? (double)d->rope_original_length : 0,
-                    ramp ? (double)t->rope_original_length : 0},
-                   {"rope_low_freq_factor", ramp ? d->rope_low_freq_factor : 0, ramp ? t->rope_low_freq_factor : 0},
-                   {"rope_high_freq_factor", ramp ? d->rope_high_freq_factor : 0, ramp ? t->rope_high_freq_factor : 0},
-                   {"rope_beta_fast", ramp ? d->rope_beta_fast : 0, ramp ? t->rope_beta_fast : 0},
-                   {"rope_beta_slow", ramp ? d->rope_beta_slow : 0, ramp ? t->rope_beta_slow : 0},
-                   {"rope_mscale", ramp ? d->rope_mscale : 0, ramp ? t->rope_mscale : 0},
-                   {"rope_mscale_all_dim", ramp ? d->rope_mscale_all_dim : 0, ramp ? t->rope_mscale_all_dim : 0},
-                   {"no_rope_every", (double)d->no_rope_every, (double)t->no_rope_every},
-                   {"sliding_window", (double)d->sliding_window, (double)t->sliding_window},
-                   {"full_attention_every", (double)d->full_attention_every, (double)t->full_attention_every},
-                   {"rope_local_theta", d->rope_local_theta, t->rope_local_theta},
-                   {"embedding_multiplier", factor(d->embedding_multiplier), factor(t->embedding_multiplier)},
-                   {"residual_multiplier", factor(d->residual_multiplier), factor(t->residual_multiplier)},
-                   {"attention_multiplier", d->attention_multiplier, t->attention_multiplier},
-                   {"logits_scaling", factor(d->logits_scaling), factor(t->logits_scaling)},
-                   {"attention_softcap", d->attention_softcap, t->attention_softcap},
-                   {"logits_softcap", d->logits_softcap, t->logits_softcap},
-                   {"latent_norm_eps", latent_eps(d), latent_eps(t)},
-                   {"n_expert_groups", (double)d->n_expert_groups, (double)t->n_expert_groups},
-                   {"n_limited_groups", (double)d->n_limited_groups, (double)t->n_limited_groups},
-                   {"group_top_k", (double)d->group_top_k, (double)t->group_top_k},
-                   {"top_k", (double)d->top_k, (double)t->top_k},
-                   {"normalize_scores", chosen && d->normalize_scores, chosen && t->normalize_scores},
-                   {"route_scale", chosen ? d->route_scale : 0, chosen ? t->route_scale : 0}};
+    } numbers[] = {
+        {"rope_theta", d->rope_theta, t->rope_theta},
+        {"norm_eps", d->norm_eps, t->norm_eps},
+        {"rope_factor", stretched ? d->rope_factor : 0, stretched ? t->rope_factor : 0},
+        {"rope_original_length", ramp ? (double)d->rope_original_length : 0,
+         ramp ? (double)t->rope_original_length : 0},
+        {"rope_low_freq_factor", ramp ? d->rope_low_freq_factor : 0, ramp ? t->rope_low_freq_factor : 0},
+        {"rope_high_freq_factor", ramp ? d->rope_high_freq_factor : 0, ramp ? t->rope_high_freq_factor : 0},
+        {"rope_beta_fast", ramp ? d->rope_beta_fast : 0, ramp ? t->rope_beta_fast : 0},
+        {"rope_beta_slow", ramp ? d->rope_beta_slow : 0, ramp ? t->rope_beta_slow : 0},
+        {"rope_mscale", ramp ? d->rope_mscale : 0, ramp ? t->rope_mscale : 0},
+        {"rope_mscale_all_dim", ramp ? d->rope_mscale_all_dim : 0, ramp ? t->rope_mscale_all_dim : 0},
+        {"rope_between_pairs", ramp && d->rope_between_pairs, ramp && t->rope_between_pairs},
+        {"swiglu_limit", d->swiglu_limit, t->swiglu_limit},
+        {"swiglu_alpha", d->swiglu_limit > 0 ? d->swiglu_alpha : 0, t->swiglu_limit > 0 ? t->swiglu_alpha : 0},
+        {"no_rope_every", (double)d->no_rope_every, (double)t->no_rope_every},
+        {"sliding_window", (double)d->sliding_window, (double)t->sliding_window},
+        {"full_attention_every", (double)d->full_attention_every, (double)t->full_attention_every},
+        {"rope_local_theta", d->rope_local_theta, t->rope_local_theta},
+        {"embedding_multiplier", factor(d->embedding_multiplier), factor(t->embedding_multiplier)},
+        {"residual_multiplier", factor(d->residual_multiplier), factor(t->residual_multiplier)},
+        {"attention_multiplier", d->attention_multiplier, t->attention_multiplier},
+        {"logits_scaling", factor(d->logits_scaling), factor(t->logits_scaling)},
+        {"attention_softcap", d->attention_softcap, t->attention_softcap},
+        {"logits_softcap", d->logits_softcap, t->logits_softcap},
+        {"latent_norm_eps", latent_eps(d), latent_eps(t)},
+        {"n_expert_groups", (double)d->n_expert_groups, (double)t->n_expert_groups},
+        {"n_limited_groups", (double)d->n_limited_groups, (double)t->n_limited_groups},
+        {"group_top_k", (double)d->group_top_k, (double)t->group_top_k},
+        {"top_k", (double)d->top_k, (double)t->top_k},
+        {"normalize_scores", chosen && d->normalize_scores, chosen && t->normalize_scores},
+        {"route_scale", chosen ? d->route_scale : 0, chosen ? t->route_scale : 0}};
 
     if (!c->there)
         return TITAN_OK;
@@ -634,9 +649,15 @@ titan_status hf_config_fill(struct recipe *r, const char *base, bool *ret_change
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-static void put_rope_scaling(struct json_writer *w, const struct model_dims *d)
+static void put_rope_scaling(struct json_writer *w, const struct hf_family *f, const struct model_dims *d)
 {
     const char *rule = rope_rule(d);
+    if (strcmp(rule, "none") == 0 && f->experts == HF_GPT_OSS) { /* null is YaRN by 32 there */
+        json_begin_object(w, "rope_scaling");
+        json_put_string(w, "rope_type", "default");
+        json_end_object(w);
+        return;
+    }
     if (strcmp(rule, "none") == 0) {
         json_put_raw(w, "rope_scaling", "null");
         return;
@@ -655,6 +676,8 @@ static void put_rope_scaling(struct json_writer *w, const struct model_dims *d)
     } else {
         json_put_real(w, "beta_fast", d->rope_beta_fast);
         json_put_real(w, "beta_slow", d->rope_beta_slow);
+        if (d->rope_between_pairs)
+            json_put_bool(w, "truncate", false);
         if (d->rope_mscale > 0)
             json_put_real(w, "mscale", d->rope_mscale);
         if (d->rope_mscale_all_dim > 0)
@@ -667,7 +690,11 @@ static void put_experts(struct json_writer *w, const struct hf_family *f, const 
 {
     titan_assert(d->n_experts > 0 && f->experts != HF_DENSE);
     json_put_int(w, "num_experts_per_tok", d->top_k);
-    if (f->experts == HF_MIXTRAL) {
+    if (f->experts == HF_GPT_OSS) {
+        json_put_real(w, "swiglu_limit", d->swiglu_limit);
+        json_put_real(w, "swiglu_alpha", d->swiglu_alpha);
+    }
+    if (f->experts == HF_MIXTRAL || f->experts == HF_GPT_OSS) {
         json_put_int(w, "num_local_experts", d->n_experts);
         json_put_real(w, "router_aux_loss_coef", 0);
         return;
@@ -802,7 +829,8 @@ void hf_config_put(struct json_writer *w, const struct hf_family *f, const struc
     json_put_real(w, "attention_dropout", 0);
     json_put_int(w, "hidden_size", d->dim);
     json_put_real(w, "initializer_range", 0.02);
-    json_put_int(w, "intermediate_size", f->experts == HF_MIXTRAL ? d->moe_hidden : d->ffn_hidden);
+    json_put_int(w, "intermediate_size",
+                 f->experts == HF_MIXTRAL || f->experts == HF_GPT_OSS ? d->moe_hidden : d->ffn_hidden);
     /* The length that a dynamic base grows beyond. */
     json_put_int(w, "max_position_embeddings",
                  strcmp(rope_rule(d), "dynamic") == 0 ? d->rope_original_length : positions);
@@ -810,7 +838,7 @@ void hf_config_put(struct json_writer *w, const struct hf_family *f, const struc
     json_put_int(w, "num_hidden_layers", d->n_layers);
     json_put_int(w, "num_key_value_heads", d->n_kv_heads);
     json_put_real(w, "rms_norm_eps", d->norm_eps);
-    put_rope_scaling(w, d);
+    put_rope_scaling(w, f, d);
     json_put_real(w, "rope_theta", d->rope_theta);
     json_put_bool(w, "tie_word_embeddings", d->tied_embeddings);
     json_put_bool(w, "use_cache", true);

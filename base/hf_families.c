@@ -54,6 +54,9 @@ const struct hf_family hf_families[] = {
      .window = "", .window_initial = 4096, .full_every = 6, .rope_local_theta = 1e4},
     {"dots1", "Dots1ForCausalLM", "dots1", .experts = HF_SIGMOID,
      .qk_norm = ALWAYS, .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"), .route_scale = 1},
+    {"gpt_oss", "GptOssForCausalLM", "gpt_oss", .experts = HF_GPT_OSS,
+     .qkv_bias = {"attention_bias", true}, .output_bias = {"attention_bias", true}, .mlp_bias = ALWAYS,
+     .rope_theta = 1.5e5, .norm_eps = 1e-5, .window = "", .window_initial = 128, .full_every = 2},
     {"glm4_moe", "Glm4MoeForCausalLM", "glm4_moe", .experts = HF_SIGMOID,
      .qk_norm = KEY("use_qk_norm"), .qkv_bias = KEY("attention_bias"), .partial = 0.5, .norm_eps = 1e-5, .route_scale = 1},
 };
@@ -122,6 +125,17 @@ static const char *lacks_gemma(const struct model_dims *d)
     return divisor >= 1 && fabs(divisor / round(divisor) - 1) <= 1e-6 ? NULL : "with such a model.attention_multiplier";
 }
 
+/* Traits that gpt-oss has and no other family has. */
+static const char *lacks_gpt_oss(const struct hf_family *f, const struct model_dims *d)
+{
+    const bool own = f->experts == HF_GPT_OSS;
+
+    return d->attention_sinks != own      ? (own ? "without attention sinks" : "with attention sinks")
+           : d->router_bias != own        ? (own ? "without a bias of the router" : "with a bias of the router")
+           : (d->swiglu_limit > 0) != own ? (own ? "without model.swiglu_limit" : "with model.swiglu_limit")
+                                          : NULL;
+}
+
 /* The first trait that the family does not support; NULL: it supports all. */
 static const char *lacks_trait(const struct hf_family *f, const struct model_dims *d)
 {
@@ -138,6 +152,8 @@ static const char *lacks_trait(const struct hf_family *f, const struct model_dim
         return "with such biases of attention";
     if (!can_have(&f->mlp_bias, d->mlp_bias))
         return "with biases of the feed-forward layer";
+    if (lacks_gpt_oss(f, d))
+        return lacks_gpt_oss(f, d);
     if (f->gemma && lacks_gemma(d))
         return lacks_gemma(d);
     if (!f->gemma && (d->gelu || d->norm_offset))
@@ -169,7 +185,7 @@ static const char *lacks_experts(const struct hf_family *f, const struct model_d
         return (f->experts == HF_DENSE) == (d->n_experts == 0) ? NULL
                : d->n_experts > 0                              ? "with experts"
                                                                : "without experts";
-    if (f->experts == HF_QWEN || f->experts == HF_MIXTRAL)
+    if (f->experts == HF_QWEN || f->experts == HF_MIXTRAL || f->experts == HF_GPT_OSS)
         return d->n_shared_experts     ? "with shared experts"
                : d->sigmoid_scores     ? "with sigmoid scores"
                : limited               ? "with groups of experts"

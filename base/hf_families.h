@@ -15,7 +15,8 @@ enum hf_experts {
     HF_QWEN,    /* softmax, no shared experts; a list names layers without experts */
     HF_MIXTRAL, /* softmax, the chosen scores divided by their sum; intermediate_size is the size of one expert */
     HF_SOFTMAX, /* DeepSeek V2: shared experts, groups ranked by their best score */
-    HF_SIGMOID  /* DeepSeek V3, GLM 4: shared experts, groups ranked by their best two scores, biases for the choice */
+    HF_SIGMOID, /* DeepSeek V3, GLM 4: shared experts, groups ranked by their best two scores, biases for the choice */
+    HF_GPT_OSS  /* as Mixtral; biases of router and experts, bounded SwiGLU, sinks; one tensor has all experts */
 };
 
 /* A trait that config.json may have: its key, and the value of a missing key. NULL or "": no key; the value applies to

@@ -37,8 +37,9 @@ struct model_dims {
     int64_t rope_original_length;
     double rope_low_freq_factor, rope_high_freq_factor;                      /* llama3 */
     double rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim; /* yarn */
-    bool tied_embeddings; /* the output head shares the embedding's matrix */
-    bool qk_norm;         /* RMSNorm on each head of queries and keys (Qwen 3) */
+    bool rope_between_pairs; /* yarn: its bounds are not rounded to whole pairs */
+    bool tied_embeddings;    /* the output head shares the embedding's matrix */
+    bool qk_norm;            /* RMSNorm on each head of queries and keys (Qwen 3) */
     /* Traits of some families; 0 and false: absent. */
     bool output_norms;   /* RMSNorm on the outputs of attention and feed-forward layer (OLMo 2) */
     bool no_input_norms; /* no RMSNorm on their inputs */
@@ -46,7 +47,10 @@ struct model_dims {
     bool norm_offset;    /* gains of norms are stored less 1 (Gemma) */
     bool gelu;           /* gates use GELU (tanh form) instead of SiLU */
     bool qkv_bias, output_bias,
-        mlp_bias;           /* biases of attention's input and output products, and of the feed-forward layer */
+        mlp_bias;         /* biases of attention's input and output products, and of the feed-forward layer */
+    bool attention_sinks; /* a logit of each head in the softmax's denominator (Xiao et al. 2023, arXiv:2309.17453) */
+    /* Above 0: SwiGLU of bounded inputs, g sigmoid(swiglu_alpha g) (u + 1) (gpt-oss, OpenAI 2025, arXiv:2508.10925). */
+    double swiglu_limit, swiglu_alpha;
     int64_t rope_dim;       /* number of a head's first columns that are rotated; 0: all */
     int64_t no_rope_every;  /* every n-th layer has no rotation (SmolLM 3) */
     int64_t sliding_window; /* tokens that one token attends to, with itself (Beltagy et al. 2020, arXiv:2004.05150) */
@@ -72,6 +76,7 @@ struct model_dims {
     double balance_rate;   /* change of an expert's bias per step (arXiv:2408.15664); 0 = none */
     double balance_loss;   /* coefficient of the router's balance loss (worker/device/device.h); 0: none */
     bool expert_bias;      /* experts have these biases, even if none changes */
+    bool router_bias;      /* the router's product has a bias, a trained parameter */
 };
 
 /* Training data mixed by weight from several sources. */

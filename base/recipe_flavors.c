@@ -33,6 +33,16 @@
 #define DEEPSEEK(d, l, h, f, v)                                                                                        \
     .dim = (d), .n_layers = (l), .n_heads = (h), .n_kv_heads = (h), .ffn_hidden = (f), .vocab_size = (v)
 
+/* gpt-oss: l layers, e experts. Biases of the choice of experts, which transformers' class has no place for, never
+ * move. */
+#define GPT_OSS(d, l, e, v)                                                                                            \
+    .dim = (d), .n_layers = (l), .n_heads = 64, .n_kv_heads = 8, .ffn_hidden = 2880, .vocab_size = (v),                \
+    .head_dim = 64, .rope_theta = 150000.0, .norm_eps = 1e-5, .rope_scaling = "yarn", .rope_factor = 32.0,             \
+    .rope_original_length = 4096, .rope_beta_fast = 32.0, .rope_beta_slow = 1.0, .rope_between_pairs = true,           \
+    .qkv_bias = true, .output_bias = true, .mlp_bias = true, .attention_sinks = true, .swiglu_limit = 7.0,             \
+    .swiglu_alpha = 1.702, .sliding_window = 128, .full_attention_every = 2, .n_experts = (e), .top_k = 4,             \
+    .moe_hidden = 2880, .normalize_scores = true, .route_scale = 1.0, .router_bias = true
+
 /* clang-format off */
 const struct recipe_flavor recipe_flavors[] = {
     {"llama3", "debugmodel", {256, 6, 16, 16, 768, 2048, LLAMA_ROPE(8.0)}, .doc = "TorchTitan's debug model"},
@@ -94,6 +104,10 @@ const struct recipe_flavor recipe_flavors[] = {
      {DEEPSEEK(7168, 61, 128, 18432, 129280), LATENT(1536, 512, 128, 64, 128, 1.0), ROUTED(256, 8, 1, 2048),
       GROUPS(8, 4), .n_dense_layers = 3, .sigmoid_scores = true, .normalize_scores = true, .route_scale = 2.5},
      .doc = "DeepSeek V3", .block_causal = true},
+
+    {"gpt_oss", "debugmodel", {GPT_OSS(256, 4, 8, 201088)}, .doc = "TorchTitan's debug model"},
+    {"gpt_oss", "20B", {GPT_OSS(2880, 24, 32, 201088)}, .doc = "gpt-oss-20b"},
+    {"gpt_oss", "120B", {GPT_OSS(2880, 36, 128, 201088)}, .doc = "gpt-oss-120b"},
 };
 /* clang-format on */
 const int recipe_flavors_count = (int)ARRAY_SIZE(recipe_flavors);

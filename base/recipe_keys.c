@@ -66,7 +66,7 @@ const struct recipe_key recipe_keys[] = {
      .doc = "Family of models."},
     {.section = "model", .name = "flavor", .type = KEY_STRING, AT(model.flavor),
      .choices = "debugmodel|debugmodel_flex_attn|debugmodel_varlen_attn|debugmodel_moe|demo|tiny|hf|0.6B|1B|1.7B|3B|4B|8B|"
-                "8B_flex|8B_varlen|14B|16B|30B-A3B|32B|70B|235B-A22B|236B|405B|671B",
+                "8B_flex|8B_varlen|14B|16B|20B|30B-A3B|32B|70B|120B|235B-A22B|236B|405B|671B",
      .initial = "\"debugmodel\"", .flags = KEY_NOCASE | KEY_LATER,
      .doc = "Named set of the family's dimensions; the keys below override single ones. \"hf\": those of config.json "
             "in checkpoint.initial_load_path (initial_load_in_hf)."},
@@ -122,6 +122,8 @@ const struct recipe_key recipe_keys[] = {
           "m(rope_mscale_all_dim), m(x) = 1 + 0.1 x ln(rope_factor), or, where one of them is 0, by m(1)."),
     TRAIT("rope_mscale_all_dim", KEY_REAL, rope_mscale_all_dim,
           "yarn with latent attention: scores are multiplied by m(rope_mscale_all_dim) squared. 0: they are not."),
+    TRAIT("rope_between_pairs", KEY_BOOL, rope_between_pairs, "yarn: the bounds by rope_beta_fast and rope_beta_slow "
+          "are not rounded to whole pairs (\"truncate\": false of Hugging Face)."),
     TRAIT("tied_embeddings", KEY_BOOL, tied_embeddings, "The output head is the embedding's matrix."),
     TRAIT("qk_norm", KEY_BOOL, qk_norm, "RMSNorm on each head of queries and keys."),
     TRAIT("qk_norm_whole", KEY_BOOL, qk_norm_whole, "With qk_norm: one RMSNorm over all heads."),
@@ -132,7 +134,12 @@ const struct recipe_key recipe_keys[] = {
     TRAIT("gelu", KEY_BOOL, gelu, "Feed-forward layers and experts gate by GELU, in its form with tanh, in place of SiLU."),
     TRAIT("qkv_bias", KEY_BOOL, qkv_bias, "Biases of queries, keys and values."),
     TRAIT("output_bias", KEY_BOOL, output_bias, "A bias of attention's output product."),
-    TRAIT("mlp_bias", KEY_BOOL, mlp_bias, "Biases of the feed-forward layer. Not with experts."),
+    TRAIT("mlp_bias", KEY_BOOL, mlp_bias, "Biases of the feed-forward layer and of experts. Not with shared experts."),
+    TRAIT("attention_sinks", KEY_BOOL, attention_sinks, "A learned logit of each head in the denominator of attention's "
+          "softmax."),
+    TRAIT("swiglu_limit", KEY_REAL, swiglu_limit, "Feed-forward layers and experts gate by g sigmoid(swiglu_alpha g) "
+          "(u + 1), g = min(gate, swiglu_limit), u = up within +-swiglu_limit, as gpt-oss. 0: by silu(gate) up."),
+    TRAIT("swiglu_alpha", KEY_REAL, swiglu_alpha, "See swiglu_limit. 0: 1.702."),
     DIM("rope_dim", rope_dim, 0, 1 << 16, "Columns of a head that are rotated, the first ones, an even number. 0: all."),
     DIM("no_rope_every", no_rope_every, 0, 4096, "Every layer of that many, the last one of them, rotates nothing. 0: "
         "all layers rotate."),
@@ -182,6 +189,8 @@ const struct recipe_key recipe_keys[] = {
           "loads. transformers' router_aux_loss_coef c is about c * top_k / layers with experts here. 0: none."),
     TRAIT("expert_bias", KEY_BOOL, expert_bias, "Experts are chosen by their scores and a bias, as they are with a "
           "balance_rate above 0; with 0 the biases stay what they are in the weights that are loaded."),
+    TRAIT("router_bias", KEY_BOOL, router_bias, "The router's product has a bias, which is trained as other parameters "
+          "are."),
 
     {.section = "float8", .name = "recipe_name", .type = KEY_STRING, AT(float8.recipe_name),
      .choices = "tensorwise|rowwise|rowwise_with_gw_hp", .initial = "\"tensorwise\"", .theirs = "none",
@@ -749,8 +758,6 @@ const int recipe_keys_count = (int)ARRAY_SIZE(recipe_keys);
 
 const struct recipe_lack recipe_lacks[] = {
     {"model", "name", "llama4", "attention within chunks of the sequence, a temperature by position"},
-    {"model", "name", "gpt_oss",
-     "attention sinks, a sliding window in every other layer, biases of experts and their router, clamped SwiGLU"},
     {"model", "name", "flux", "diffusion models"},
 };
 const int recipe_lacks_count = (int)ARRAY_SIZE(recipe_lacks);

@@ -242,16 +242,23 @@ static titan_status check_experts(const struct model_dims *d, struct titan_error
 static titan_status check_traits(const struct model_dims *d, struct titan_error *err)
 {
     const bool latent = d->kv_lora_rank > 0, experts = d->n_experts > 0;
-    if (latent && (d->qkv_bias || d->output_bias || d->rope_dim > 0 || d->no_rope_every > 0 || d->sliding_window > 0))
+    if (latent && (d->qkv_bias || d->output_bias || d->rope_dim > 0 || d->no_rope_every > 0 || d->sliding_window > 0 ||
+                   d->attention_sinks))
         return titan_fail(err, TITAN_EINVAL, "model.%s does not go with latent attention (model.kv_lora_rank)",
                           d->qkv_bias            ? "qkv_bias"
                           : d->output_bias       ? "output_bias"
                           : d->rope_dim > 0      ? "rope_dim"
                           : d->no_rope_every > 0 ? "no_rope_every"
+                          : d->attention_sinks   ? "attention_sinks"
                                                  : "sliding_window");
-    if (experts && (d->mlp_bias || (d->residual_multiplier != 0 && d->residual_multiplier != 1)))
-        return titan_fail(err, TITAN_EINVAL, "model.%s does not go with experts (model.n_experts)",
-                          d->mlp_bias ? "mlp_bias" : "residual_multiplier");
+    if (experts && d->residual_multiplier != 0 && d->residual_multiplier != 1)
+        return titan_fail(err, TITAN_EINVAL, "model.residual_multiplier does not go with experts (model.n_experts)");
+    if (experts && d->mlp_bias && d->n_shared_experts > 0)
+        return titan_fail(err, TITAN_EINVAL, "model.mlp_bias does not go with model.n_shared_experts");
+    if (d->swiglu_limit > 0 && d->gelu)
+        return titan_fail(err, TITAN_EINVAL, "model.swiglu_limit does not go with model.gelu = true");
+    if (d->router_bias && !experts)
+        return titan_fail(err, TITAN_EINVAL, "model.router_bias = true needs model.n_experts");
     if ((latent || experts) && d->output_norms)
         return titan_fail(err, TITAN_EINVAL, "model.output_norms goes neither with experts nor with latent attention");
     if (d->no_input_norms && !d->output_norms)
@@ -605,6 +612,8 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
 {
     TRY(apply_flavor(r, err));
     complete_rope(r);
+    if (r->model.dims.swiglu_limit > 0)
+        set_unless_given(&r->model.dims.swiglu_alpha, 1.702);
     TRY(check_dims(r, err));
     TRY(resolve_workers(r, err));
     TRY(resolve_batch(r, err));

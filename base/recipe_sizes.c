@@ -18,7 +18,8 @@ static double attention_params(const struct model_dims *d)
     if (d->kv_lora_rank == 0)
         return 2 * c * h * qk + 2 * c * (double)d->n_kv_heads * qk +
                (d->qk_norm ? (d->qk_norm_whole ? h + (double)d->n_kv_heads : 2) * qk : 0) +
-               (d->qkv_bias ? (h + 2 * (double)d->n_kv_heads) * qk : 0) + (d->output_bias ? c : 0);
+               (d->qkv_bias ? (h + 2 * (double)d->n_kv_heads) * qk : 0) + (d->output_bias ? c : 0) +
+               (d->attention_sinks ? h : 0);
     const double queries = d->q_lora_rank ? q_rank * (c + 1 + h * qk) : c * h * qk; /* 1: the norm between the two */
     return queries + c * (kv_rank + (double)d->qk_rope_head_dim) +
            kv_rank * (1 + h * ((double)d->qk_nope_head_dim + v)) + h * v * c;
@@ -29,8 +30,9 @@ static double attention_params(const struct model_dims *d)
 static double expert_params(const struct model_dims *d, int64_t experts)
 {
     titan_assert(experts >= 0);
-    const double c = (double)d->dim;
-    return c * (double)d->n_experts + 3 * c * (double)d->moe_hidden * (double)(experts + d->n_shared_experts);
+    const double c = (double)d->dim, m = (double)d->moe_hidden;
+    return (c + d->router_bias) * (double)d->n_experts + 3 * c * m * (double)(experts + d->n_shared_experts) +
+           (d->mlp_bias ? (2 * m + c) * (double)experts : 0);
 }
 
 /* Parameters of layers [from, to), each with `experts` routed experts; for one token, with the experts that it

@@ -109,6 +109,10 @@ enum {
     SCALE,
     SOFTCAP,
     SOFTCAP_DX,
+    CLAMPED,
+    CLAMPED_DX,
+    SINK,
+    SINK_DX,
     COPY,
     EMBED,
     EMBED_DW,
@@ -210,6 +214,21 @@ static void call(struct bench *b, const struct op_call *o)
     case SWIGLU_DX:
         st = ops->swiglu_dgrad(s, x[0], x[0] + b->f * e, 2 * b->f, x[2], x[1], x[1] + b->f * e, 2 * b->f, b->dt, n,
                                b->f, NULL, 0, false);
+        break;
+    case CLAMPED:
+        st = ops->clamped_swiglu(s, x[0], x[1], x[1] + b->f * e, 2 * b->f, b->dt, n, b->f, NULL, 0, 7.0f, 1.702f);
+        break;
+    case CLAMPED_DX:
+        st = ops->clamped_swiglu_dgrad(s, x[0], x[0] + b->f * e, 2 * b->f, x[2], x[1], x[1] + b->f * e, 2 * b->f, b->dt,
+                                       n, b->f, NULL, 0, 7.0f, 1.702f);
+        break;
+    case SINK:
+        st = ops->attention_sink(s, x[2], b->rstd, x[3], b->rstd, hd, x[1], b->dt, attention.b, attention.tq, b->heads,
+                                 b->d);
+        break;
+    case SINK_DX:
+        st = ops->attention_sink_dgrad(s, grad[0], x[3], hd, x[2], hd, b->rstd, x[1], b->dt, attention.b, attention.tq,
+                                       b->heads, b->d);
         break;
     case ADD:
         st = ops->add(s, x[0], x[0], x[1], b->dt, (size_t)(n * c));
@@ -464,6 +483,10 @@ static void run_rest(struct bench *b)
         {.name = "add_rmsnorm", .kind = ADD_NORM, .calls = 2 * l, .bytes = 4 * n * c * e, .largest = row},
         {.name = "swiglu", .kind = SWIGLU, .calls = l, .bytes = 3 * n * f * e, .largest = ffn},
         {.name = "swiglu_dgrad", .kind = SWIGLU_DX, .calls = l, .bytes = 5 * n * f * e, .largest = ffn},
+        {.name = "clamped_swiglu", .kind = CLAMPED, .calls = 0, .bytes = 3 * n * f * e, .largest = ffn},
+        {.name = "clamped_swiglu_dgrad", .kind = CLAMPED_DX, .calls = 0, .bytes = 5 * n * f * e, .largest = ffn},
+        {.name = "attention_sink", .kind = SINK, .calls = 0, .bytes = 2 * (double)row, .largest = wide},
+        {.name = "attention_sink_dgrad", .kind = SINK_DX, .calls = 0, .bytes = 2 * (double)row, .largest = wide},
         {.name = "add", .kind = ADD, .calls = 0, .bytes = 3 * n * c * e, .largest = row},
         {.name = "add_bias", .kind = BIAS, .calls = 0, .bytes = 2 * (double)wide, .largest = wide},
         {.name = "bias_wgrad", .kind = BIAS_DW, .calls = 0, .bytes = (double)wide, .largest = wide},

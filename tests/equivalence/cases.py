@@ -56,6 +56,11 @@ def traits():
         yield f"{family} pp4 layers=8 schedule=DualPipeV"
         yield f"{family} pp2 schedule=InterleavedZeroBubble ac=memory_budget:0.4"
         yield from (f"{family} tp2", f"{family} dps2 tp2 async=true", f"{family} pp2 cp2 tp2 ac=selective:op schedule=ZBVZeroBubble")
+    yield from (f"moe-oss {mesh}" for mesh in (
+        "pp2", "dps4 ep2", "dps4 ep4", "cp2 ep2", "cp2 rotate=ring ep2", "tp2", "tp2 ep2", "dpr2 dps2 ep2", "tp2 etp=2",
+        "dps2 tp2 ep2 etp=2", "dps2 tp2 ep4 async=true", "pp2 dps2 cp2 ep4 ac=full masked=true", "pp4 layers=8 schedule=DualPipeV",
+        "pp2 cp2 tp2 ep2 ac=selective:op schedule=ZBVZeroBubble", "dps2 ep2 ac=memory_budget:0.4", "dps2 tp2 ep2 etp=2 room=0.5 seq=512 batch=4",
+        "dps4 ep4 room=0.5 seq=512 batch=4", "dps2 ep2 overflow=drop capacity=1"))
     yield from (f"gemma tied=true {mesh}" for mesh in ("dps2 tp2 chunks=3", "pp2 cp2 schedule=DualPipeV"))
     yield from ("olmo kv=4 tp4", "olmo cp2 tp2 rotate=ring", "olmo pp2 dps2 tp2 batch=7", "olmo tp2 ac=full masked=true")
 

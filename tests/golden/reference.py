@@ -146,6 +146,8 @@ def attention_parameters(d, deep):
         yield "attention.wv.bias", (keys,), "zeros", 0.0
     if d.get("output_bias"):
         yield "attention.wo.bias", (c,), "zeros", 0.0
+    if d.get("attention_sinks"):
+        yield "attention.sinks", (heads,), "normal", 0.02
 
 
 def feed_forward_parameters(d, layer, deep):
@@ -164,12 +166,18 @@ def feed_forward_parameters(d, layer, deep):
             yield "feed_forward.w2.bias", (c,), "zeros", 0.0
         return
     yield "moe.router.gate.weight", (e, c), "normal", deep
+    if d.get("router_bias"):
+        yield "moe.router.gate.bias", (e,), "zeros", 0.0
     yield "moe.shared_experts.w1.weight", (d["n_shared_experts"] * m, c), "normal", 0.02
     yield "moe.shared_experts.w3.weight", (d["n_shared_experts"] * m, c), "normal", deep
     yield "moe.shared_experts.w2.weight", (c, d["n_shared_experts"] * m), "normal", deep
     yield "moe.experts.w1", (e, m, c), "normal", 0.02
     yield "moe.experts.w3", (e, m, c), "normal", deep
     yield "moe.experts.w2", (e, c, m), "normal", deep
+    if d.get("mlp_bias"):
+        yield "moe.experts.w1.bias", (e, m), "zeros", 0.0
+        yield "moe.experts.w3.bias", (e, m), "zeros", 0.0
+        yield "moe.experts.w2.bias", (e, c), "zeros", 0.0
 
 
 def gain(d, shape, rule, std):

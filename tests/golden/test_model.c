@@ -76,6 +76,7 @@ static void read_rope_scaling(const struct json *d, struct model_dims *dims)
     dims->rope_high_freq_factor = 4;
     dims->rope_beta_fast = json_real(d, "rope_beta_fast", 0);
     dims->rope_beta_slow = json_real(d, "rope_beta_slow", 0);
+    dims->rope_between_pairs = json_get(d, "rope_between_pairs") && json_get(d, "rope_between_pairs")->boolean;
     dims->rope_mscale = json_real(d, "rope_mscale", 0);
     dims->rope_mscale_all_dim = json_real(d, "rope_mscale_all_dim", 0);
 }
@@ -104,6 +105,10 @@ static struct model_dims dims_of(const struct json *d)
                              .qkv_bias = flag(d, "qkv_bias"),
                              .output_bias = flag(d, "output_bias"),
                              .mlp_bias = flag(d, "mlp_bias"),
+                             .attention_sinks = flag(d, "attention_sinks"),
+                             .router_bias = flag(d, "router_bias"),
+                             .swiglu_limit = json_real(d, "swiglu_limit", 0),
+                             .swiglu_alpha = json_real(d, "swiglu_alpha", 0),
                              .rope_dim = json_int(d, "rope_dim", 0),
                              .no_rope_every = json_int(d, "no_rope_every", 0),
                              .sliding_window = json_int(d, "sliding_window", 0),
@@ -168,14 +173,14 @@ static void load_batch(struct fixture *f)
         f->counted += f->targets[i] >= 0;
 }
 
-/* Gains other than 1, as the reference draws them. */
+/* Gains other than 1 and biases other than 0, as the reference draws them. */
 static void move_gains(struct fixture *f, float by)
 {
     struct titan_error err = {0};
     for (int i = 0; i < f->model->n_tensors; i++) {
         const struct model_tensor *x = &f->model->tensors[i];
         char stream[128];
-        if (x->ndim > 1)
+        if (x->init > INIT_ONES)
             continue;
         snprintf(stream, sizeof(stream), "golden.%s", x->name);
         float *draws = calloc((size_t)x->numel, sizeof(float));
@@ -354,11 +359,11 @@ static void check_model(const char *name, enum dtype dt, double loss_limit, doub
 
 static void test_initial_values(void **state)
 {
-    static const char *const names[] = {"tiny",           "debugmodel",      "qwen3",         "moe",
-                                        "deepseek",       "hf_llama",        "hf_qwen3_yarn", "hf_qwen3_moe",
-                                        "hf_deepseek_v2", "hf_deepseek_v3",  "hf_granite",    "hf_smollm3",
-                                        "hf_glm4_moe",    "hf_mistral",      "hf_olmo2",      "hf_gemma3",
-                                        "hf_gemma2",      "hf_llama_dynamic"};
+    static const char *const names[] = {"tiny",           "debugmodel",       "qwen3",         "moe",
+                                        "deepseek",       "hf_llama",         "hf_qwen3_yarn", "hf_qwen3_moe",
+                                        "hf_deepseek_v2", "hf_deepseek_v3",   "hf_granite",    "hf_smollm3",
+                                        "hf_glm4_moe",    "hf_mistral",       "hf_olmo2",      "hf_gemma3",
+                                        "hf_gemma2",      "hf_llama_dynamic", "hf_gpt_oss"};
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         struct fixture f;
@@ -473,6 +478,11 @@ static void test_transformers_gemma2(void **state)
 {
     (void)state;
     check_model("hf_gemma2", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_transformers_gpt_oss(void **state)
+{
+    (void)state;
+    check_model("hf_gpt_oss", DTYPE_F32, 1e-6, 1e-5);
 }
 static void test_transformers_glm4_moe(void **state)
 {
@@ -712,6 +722,7 @@ int main(void)
         quick(test_transformers_olmo2),
         quick(test_transformers_gemma3),
         quick(test_transformers_gemma2),
+        quick(test_transformers_gpt_oss),
         quick(test_training_fp32),
         quick(test_adam_fp32),
         quick(test_training_balance_fp32),

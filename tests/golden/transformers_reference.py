@@ -75,6 +75,13 @@ MODELS = {
                       norm_eps=1e-6, rope_scaling="none", tied_embeddings=True, output_norms=True, norm_offset=True, gelu=True,
                       embedding_multiplier=8.0, attention_multiplier=0.5, sliding_window=17, full_attention_every=2,
                       attention_softcap=0.25, logits_softcap=1.5),
+    # sinks, biases of everything, bounds that cut off, YaRN between pairs, a window in every second layer
+    "hf_gpt_oss": dict(dim=64, n_layers=3, n_heads=4, n_kv_heads=2, head_dim=24, ffn_hidden=48, vocab_size=256, rope_theta=1000.0,
+                       norm_eps=1e-5, rope_scaling="yarn", rope_factor=4.0, rope_original_length=16, rope_beta_fast=32.0,
+                       rope_beta_slow=1.0, rope_between_pairs=True, qkv_bias=True, output_bias=True, mlp_bias=True,
+                       attention_sinks=True, sliding_window=17, full_attention_every=2, n_experts=8, top_k=3, n_shared_experts=0,
+                       moe_hidden=48, n_dense_layers=0, sigmoid_scores=False, normalize_scores=True, route_scale=1.0,
+                       router_bias=True, swiglu_limit=0.4, swiglu_alpha=1.3),
     # a window in every layer, from which the longer sequences fall out
     "hf_mistral": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=24, ffn_hidden=96, vocab_size=256,
                        rope_theta=10000.0, norm_eps=1e-6, rope_scaling="none", sliding_window=17),
@@ -100,6 +107,7 @@ def rope(d):
     if d["rope_scaling"] == "llama3":
         return own | {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     own |= {"beta_fast": d["rope_beta_fast"], "beta_slow": d["rope_beta_slow"]}
+    own |= {"truncate": False} if d.get("rope_between_pairs") else {}
     return own | {k: d["rope_" + k] for k in ("mscale", "mscale_all_dim") if d.get("rope_" + k)}
 
 
@@ -143,6 +151,11 @@ def build(name, d):
         return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(
             head_dim=d["head_dim"], query_pre_attn_scalar=round(d["attention_multiplier"] ** -2), sliding_window=d["sliding_window"],
             attn_logit_softcapping=d["attention_softcap"], final_logit_softcapping=d["logits_softcap"], **common))
+    if name == "hf_gpt_oss":
+        types = ["sliding_attention" if (i + 1) % d["full_attention_every"] else "full_attention" for i in range(d["n_layers"])]
+        return transformers.GptOssForCausalLM(transformers.GptOssConfig(**common | dict(
+            head_dim=d["head_dim"], intermediate_size=d["moe_hidden"], num_local_experts=d["n_experts"], num_experts_per_tok=d["top_k"],
+            sliding_window=d["sliding_window"], layer_types=types, swiglu_limit=d["swiglu_limit"], swiglu_alpha=d["swiglu_alpha"])))
     if name == "hf_mistral":
         return transformers.MistralForCausalLM(transformers.MistralConfig(head_dim=d["head_dim"], sliding_window=d["sliding_window"], **common))
     if name == "hf_smollm3":
@@ -174,6 +187,16 @@ NAMES = {
 }
 
 
+def gpt_oss_tensor(p, at, name):
+    """Matrices of experts stand on their side, with columns of gate and up in turn."""
+    if name.startswith("moe.router.gate."):
+        return p[at + "router." + name.rsplit(".", 1)[1]]
+    bias = "_bias" if name.endswith(".bias") else ""
+    x = p[at + ("experts.down_proj" if ".w2" in name else "experts.gate_up_proj") + bias]
+    x = x if ".w2" in name else x[..., 0 if ".w1" in name else 1::2]
+    return x if bias else x.transpose(1, 2)
+
+
 def tensor_of(p, name, d):
     """The view of a parameter of theirs (or of its gradient: p maps names to either) that is ours, rows in their order."""
     if not name.startswith("layers."):
@@ -183,6 +206,10 @@ def tensor_of(p, name, d):
     at = f"model.layers.{layer}."
     if rest == "attention.q_norm.weight":
         return p[at + ("self_attn.q_a_layernorm.weight" if d.get("kv_lora_rank") else "self_attn.q_norm.weight")]
+    if rest == "attention.sinks":
+        return p[at + "self_attn.sinks"]
+    if d.get("router_bias") and rest.startswith("moe."):
+        return gpt_oss_tensor(p, at + "mlp.", rest)
     if rest == "moe.experts.w2":
         return p[at + "mlp.experts.down_proj"]
     if rest in ("moe.experts.w1", "moe.experts.w3"):
@@ -227,7 +254,7 @@ def load(model, d, seed):
         for name, shape, rule, std in our_parameters(d):
             x = initial(seed, name, shape, rule, std)
             if rule in ("ones", "zeros"):
-                x = x + np.float32(GAINS) * normals(seed, "golden." + name, np.arange(x.size, dtype=np.uint64))
+                x = x + np.float32(GAINS) * normals(seed, "golden." + name, np.arange(x.size, dtype=np.uint64)).reshape(x.shape)
             weights[name] = x
             rows = our_rows(name, d)
             tensor_of(p, name, d).copy_(torch.tensor(x if rows is None else x[rows]))
@@ -255,8 +282,9 @@ class Gaps:
     def __init__(self, model, d):
         self.d, self.least = d, float("inf")
         for layer in model.model.layers:
-            if hasattr(layer.mlp, "gate"):
-                layer.mlp.gate.register_forward_hook(self.look)
+            router = getattr(layer.mlp, "gate", getattr(layer.mlp, "router", None))
+            if router is not None:
+                router.register_forward_hook(self.look)
 
     def between(self, x, k):
         if k < x.shape[-1]:

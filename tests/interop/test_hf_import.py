@@ -72,6 +72,13 @@ MODELS = {
     "seed-oss-qkv": ("SeedOss", dict(num_key_value_heads=2, head_dim=24, attention_dropout=0.0, residual_dropout=0.0, **NO_TOKENS)),
     "phi3": ("Phi3", dict(num_key_value_heads=1, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.75),
                           **NO_TOKENS)),
+    "gpt-oss": ("GptOss", dict(num_key_value_heads=2, head_dim=24, num_local_experts=5, num_experts_per_tok=2, num_hidden_layers=4,
+                               sliding_window=11, swiglu_limit=0.5, **NO_TOKENS,
+                               rope_parameters=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=32.0,
+                                                    beta_slow=1.0, truncate=False, rope_theta=150000.0))),
+    "gpt-oss-plain": ("GptOss", dict(num_key_value_heads=1, head_dim=20, num_local_experts=4, num_experts_per_tok=4, attention_bias=False,
+                                     layer_types=["full_attention"] * 3, swiglu_alpha=1.1, tie_word_embeddings=True, **NO_TOKENS,
+                                     rope_parameters=dict(rope_type="default", rope_theta=10000.0))),
     "dots1": ("Dots1", dict(num_key_value_heads=2, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=40,
                             n_shared_experts=1, first_k_dense_replace=1, n_group=4, topk_group=2, head_dim=24, attention_bias=True,
                             routed_scaling_factor=1.5)),
@@ -101,6 +108,8 @@ def written(name, dtype=torch.float32, shard="50GB"):
             for key, x in [*model.named_parameters(), *model.named_buffers()]:
                 if "norm" in key:
                     x.uniform_(0.5, 1.5).sub_(int(kind.startswith("Gemma")))  # stored less 1: what multiplies is as the other families'
+                elif key.endswith("sinks"):
+                    x.uniform_(-2, 2)
                 elif key.endswith("bias"):
                     x.uniform_(-0.2, 0.2)
         model.to(dtype).save_pretrained(to, max_shard_size=shard)
@@ -234,4 +243,28 @@ def test_beside_pytorch():
             assert norm <= 8 * own_norm, name
 
 
-titan.tap(test_logits_and_back, test_types_and_shards, test_after_training, test_beside_pytorch)
+def test_mxfp4():
+    """gpt-oss as published: what comes back in bf16 is bit for bit what transformers makes of blocks and scales"""
+    from safetensors.torch import save_file
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    theirs, to, back = written("gpt-oss", torch.bfloat16), root / "mxfp4", root / "mxfp4-back"
+    to.mkdir()
+    random, x, want = torch.Generator().manual_seed(7), load_file(theirs / "model.safetensors"), {}
+    for name in [n for n in x if n.endswith("experts.gate_up_proj") or n.endswith("experts.down_proj")]:
+        e, inner, outer = x.pop(name).shape
+        blocks = torch.randint(0, 256, (e, outer, inner // 32, 16), generator=random, dtype=torch.uint8)
+        scales = torch.randint(0, 250, (e, outer, inner // 32), generator=random, dtype=torch.uint8)
+        want[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16)
+        x |= {name + "_blocks": blocks, name + "_scales": scales}
+    save_file(x, to / "model.safetensors", {"format": "pt"})
+    config = json.loads((theirs / "config.json").read_text())
+    (to / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "mxfp4"}}))
+    run("convert", to, root / "mxfp4-titan")
+    run("convert", root / "mxfp4-titan", back, "--dtype", "bf16")
+    x, got = {n: t for n, t in x.items() if "proj_blocks" not in n and "proj_scales" not in n} | want, tensors(back)
+    assert x.keys() == got.keys(), x.keys() ^ got.keys()
+    for name, t in x.items():
+        assert t.dtype == got[name].dtype and t.shape == got[name].shape and torch.equal(t, got[name]), name
+
+
+titan.tap(test_logits_and_back, test_mxfp4, test_types_and_shards, test_after_training, test_beside_pytorch)

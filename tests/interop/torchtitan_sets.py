@@ -7,7 +7,6 @@ HERE = Path(__file__).resolve().parent / "torchtitan"
 LACKS = {
     "features/fsdp2_memory_estimation/1": "memory_estimation.enable",
     "models/llama4_pp+fsdp+tp+ep+compile/1": "model.name",
-    "models/gpt_oss_fsdp+tp+ep+compile/1": "model.name",
     "h100/simplefsdp_deepseekv3_auto_bucketing/1": "compile.graph_passes",  # a key of its own configuration module
 }
 

@@ -350,6 +350,46 @@ static void merge_case(struct checker *c, enum dtype dt, int64_t b, int64_t t, i
     sweep(c);
 }
 
+/* A key of its own logit and a value of 0 beside all keys. Of a row that saw nothing the sink takes all. */
+static void sink_case(struct checker *c, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t dv)
+{
+    const int64_t n = b * t, ld = h * dv + 8, lddo = h * dv + 16;
+    struct tensor x = noise(c, n * ld, dt, 1.0), out = noise(c, n * ld, dt, 1.0), dout = noise(c, n * lddo, dt, 1.0);
+    struct tensor x_lse = noise(c, b * h * t, DTYPE_F32, 2.0), lse = empty(c, b * h * t, DTYPE_F32);
+    struct tensor sinks = noise(c, h, dt, 3.0), dsinks = noise(c, h, DTYPE_F32, 1.0);
+    double *want = values(c, n * ld), *want_lse = values(c, b * h * t), *sums = values(c, h);
+    x_lse.x[1] = -INFINITY;
+    for (int64_t i = 0; i < h * dv; i++)
+        x.x[(1 % t) * ld + i] = 0;
+    upload(c, &x_lse), upload(c, &x);
+    memcpy(want, out.x, (size_t)(n * ld) * sizeof *want);
+    for (int64_t row = 0; row < n; row++)
+        for (int64_t head = 0; head < h; head++) {
+            const int64_t at = (row / t * h + head) * t + row % t;
+            const double keys = exp(x_lse.x[at]), sink = exp(sinks.x[head]);
+            want_lse[at] = log(keys + sink);
+            for (int64_t i = 0; i < dv; i++) {
+                const double y = x.x[row * ld + head * dv + i] * (keys / (keys + sink));
+                want[row * ld + head * dv + i] = y;
+            }
+        }
+    need(c, c->ops->attention_sink(c->s, out.p, lse.p, x.p, x_lse.p, ld, sinks.p, dt, b, t, h, dv), "attention_sink");
+    const double *got = download(c, &out);
+    bool ok = near(c, got, want, n * ld, limit_of(dt), "out");
+    for (int64_t row = 0; row < n; row++) /* of what is rounded there */
+        for (int64_t head = 0; head < h; head++)
+            for (int64_t i = 0; i < dv; i++)
+                sums[head] -= exp(sinks.x[head] - want_lse[(row / t * h + head) * t + row % t]) *
+                              got[row * ld + head * dv + i] * dout.x[row * lddo + head * dv + i];
+    ok = near(c, download(c, &lse), want_lse, b * h * t, limit_of(DTYPE_F32), "lse") && ok;
+    need(c, c->ops->attention_sink_dgrad(c->s, dsinks.p, dout.p, lddo, out.p, ld, lse.p, sinks.p, dt, b, t, h, dv),
+         "attention_sink_dgrad");
+    ok = near(c, download(c, &dsinks), sums, h, limit_of(DTYPE_F32), "dsinks") && ok;
+    result(c, ok, "attention_sink %s B%lld T%lld H%lld Dv%lld, and its gradient", name_of(dt), (long long)b,
+           (long long)t, (long long)h, (long long)dv);
+    sweep(c);
+}
+
 /* Each rank's head and tail rows against the keys of all ranks, which lie in the order of ranks. */
 struct head_tail {
     struct attention_data a;       /* in the order of tokens */
@@ -439,6 +479,10 @@ static void check_attention_masks(struct checker *c, enum dtype dt)
     ring_case(c, (struct attention_shape){dt, 1, 64, 64, 4, 4, 16, 16, 0, 0, 0, 0, ATTENTION_FIXED, 0}, 2, HEAD_TAIL,
               64);
     merge_case(c, dt, 3, 5, 4, 24);
+    const uint64_t random = c->random; /* what comes behind draws what it always has */
+    sink_case(c, dt, 3, 5, 4, 24);
+    sink_case(c, dt, 1, 200, 3, 64);
+    c->random = random;
     head_tail_case(c, dt, 4, 20);
     head_tail_case(c, dt, 3, 100);
 }

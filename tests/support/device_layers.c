@@ -67,6 +67,48 @@ static void swiglu_counts_case(struct checker *c, enum dtype dt, int64_t n, int6
     sweep(c);
 }
 
+static double clamped(double gate, double up, double limit, double alpha)
+{
+    const double g = fmin(gate, limit), u = fmax(fmin(up, limit), -limit);
+    return g / (1 + exp(-alpha * g)) * (u + 1);
+}
+
+/* Values and, by their differences, gradients; of n rows those of three groups are there, or all where there are none.
+ */
+static void clamped_swiglu_case(struct checker *c, enum dtype dt, int64_t n, int64_t f, double range, bool counted)
+{
+    const double limit = 1.7525, alpha = 1.702, h = 1e-5;
+    struct tensor gu = noise(c, n * 2 * f, dt, range), out = noise(c, n * f, dt, 1.0), dout = noise(c, n * f, dt, 1.0);
+    struct tensor dgu = noise(c, n * 2 * f, dt, 1.0), counts = empty(c, 3, DTYPE_I32);
+    const int64_t rows = counted ? n / 2 + 1 : n;
+    counts.x[0] = (double)(rows / 3), counts.x[2] = (double)(rows - rows / 3);
+    upload(c, &counts);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < f; j++) {
+            const double g = gu.x[i * 2 * f + j], u = gu.x[i * 2 * f + f + j], d = dout.x[i * f + j] / (2 * h);
+            out.x[i * f + j] = clamped(g, u, limit, alpha);
+            dgu.x[i * 2 * f + j] = d * (clamped(g + h, u, limit, alpha) - clamped(g - h, u, limit, alpha));
+            dgu.x[i * 2 * f + f + j] = d * (clamped(g, u + h, limit, alpha) - clamped(g, u - h, limit, alpha));
+        }
+    need(c,
+         c->ops->clamped_swiglu(c->s, out.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f, counted ? counts.p : NULL, 3,
+                                (float)limit, (float)alpha),
+         "clamped_swiglu");
+    need(c,
+         c->ops->clamped_swiglu_dgrad(c->s, dgu.p, offset_of(&dgu, f), 2 * f, dout.p, gu.p, offset_of(&gu, f), 2 * f,
+                                      dt, n, f, counted ? counts.p : NULL, 3, (float)limit, (float)alpha),
+         "clamped_swiglu_dgrad");
+    double *got = download(c, &out);
+    bool ok = near(c, got, out.x, rows * f, limit_of(dt), "out");
+    ok = same(c, got + rows * f, out.x + rows * f, (n - rows) * f, "out behind the rows") && ok;
+    got = download(c, &dgu);
+    ok = near(c, got, dgu.x, rows * 2 * f, limit_of(dt), "dgate, dup") && ok;
+    ok = same(c, got + rows * 2 * f, dgu.x + rows * 2 * f, (n - rows) * 2 * f, "gradient behind the rows") && ok;
+    result(c, ok, "clamped_swiglu %s %lldx%lld within %g, %lld rows, and its gradient", name_of(dt), (long long)n,
+           (long long)f, range, (long long)rows);
+    sweep(c);
+}
+
 /* Logits (N,V) cut into parts of columns, each part's memory apart, as ranks have them. */
 enum { LOSS_PARTS_MAX = 4 };
 static void loss_case(struct checker *c, enum dtype dt, int64_t n, int64_t v, int parts, double range, bool alias)
@@ -141,6 +183,11 @@ void device_layers_check(struct checker *c)
         swiglu_counts_case(c, dt, 61, 96, 4, true);
         swiglu_counts_case(c, dt, 61, 96, 4, false);
         swiglu_counts_case(c, dt, 700, 31, 300, true);
+        const uint64_t random = c->random; /* what comes behind draws what it always has */
+        clamped_swiglu_case(c, dt, 31, 96, 2.0, false);
+        clamped_swiglu_case(c, dt, 61, 33, 3.0, true);
+        clamped_swiglu_case(c, dt, 5, 1, 50.0, false);
+        c->random = random;
         struct tensor a = noise(c, 5001, dt, 1.0), b = noise(c, 5001, dt, 1.0), o = empty(c, 5001, dt);
         double *want = values(c, 5001);
         for (int j = 0; j < 5001; j++)

@@ -164,6 +164,61 @@ static void bias_case(struct checker *c, enum dtype dt, int64_t n, int64_t w, in
     sweep(c);
 }
 
+/* Biases of the groups of packed rows, and their gradients from one part of them: as bias_case of each group alone. */
+static void grouped_bias_case(struct checker *c, enum dtype dt, int64_t groups, int64_t parts, int64_t n, int64_t w,
+                              int64_t ld, bool add)
+{
+    struct tensor x = noise(c, n * ld, dt, 1.0), bias = noise(c, groups * w, dt, 1.0);
+    struct tensor dbias = noise(c, groups * w, DTYPE_F32, 1.0), counts = empty(c, parts * groups, DTYPE_I32);
+    double *want = values(c, n * ld), *sums = values(c, groups * w);
+    memcpy(want, x.x, (size_t)(n * ld) * sizeof *want);
+    for (int64_t i = 0; add && i < groups * w; i++)
+        sums[i] = dbias.x[i];
+    int64_t row = 0;
+    for (int64_t e = 0; e < parts * groups; e++) { /* uneven, some empty, some rows beyond all */
+        const int64_t even = n / (parts * groups) + e % 5 * 7, left = n - n / 8 - row;
+        const int64_t rows = e % 3 == 1 ? 0 : even < left ? even : left;
+        counts.x[e] = (double)rows;
+        for (const int64_t end = row + rows; row < end; row++)
+            for (int64_t j = 0; j < w; j++) {
+                want[row * ld + j] += bias.x[e % groups * w + j];
+                sums[e % groups * w + j] += e / groups == parts - 1 ? x.x[row * ld + j] : 0;
+            }
+    }
+    upload(c, &counts);
+    need(c, c->ops->bias_wgrad_grouped(c->s, dbias.p, x.p, ld, dt, counts.p, groups, parts, n, w, add ? 1 : 0),
+         "bias_wgrad_grouped");
+    bool ok = near(c, download(c, &dbias), sums, groups * w, limit_of(DTYPE_F32), "sums");
+    need(c, c->ops->add_bias_grouped(c->s, x.p, ld, bias.p, dt, counts.p, groups, parts, n, w), "add_bias_grouped");
+    double *got = download(c, &x);
+    ok = near(c, got, want, row * ld, limit_of(dt), "rows") && ok;
+    ok = same(c, got + row * ld, want + row * ld, (n - row) * ld, "behind the rows") && ok;
+    for (int64_t i = 0; i < row; i++)
+        ok = ok && same(c, got + i * ld + w, want + i * ld + w, ld - w, "between rows");
+    result(c, ok, "biases %s of %lld groups in %lld parts, %lldx%lld", name_of(dt), (long long)groups, (long long)parts,
+           (long long)n, (long long)w);
+    sweep(c);
+}
+
+/* EXPERT_SPLIT rows, and then the others added to them, are one sum. */
+static void grouped_bias_rounds_case(struct checker *c, enum dtype dt)
+{
+    enum { W = 40, N = EXPERT_SPLIT + 100 };
+    struct tensor x = noise(c, N * W, dt, 1.0), whole = empty(c, W, DTYPE_F32), parts = empty(c, W, DTYPE_F32);
+    struct tensor counts = empty(c, 3, DTYPE_I32);
+    counts.x[0] = N, counts.x[1] = EXPERT_SPLIT, counts.x[2] = N - EXPERT_SPLIT;
+    upload(c, &counts);
+    need(c, c->ops->bias_wgrad_grouped(c->s, whole.p, x.p, W, dt, counts.p, 1, 1, N, W, 0), "bias_wgrad_grouped");
+    need(c, c->ops->bias_wgrad_grouped(c->s, parts.p, x.p, W, dt, offset_of(&counts, 1), 1, 1, N, W, 0), "first");
+    need(c,
+         c->ops->bias_wgrad_grouped(c->s, parts.p, offset_of(&x, EXPERT_SPLIT * W), W, dt, offset_of(&counts, 2), 1, 1,
+                                    N - EXPERT_SPLIT, W, 1),
+         "second");
+    result(c, same(c, download(c, &parts), download(c, &whole), W, "sums"), "gradient of a bias %s in rounds",
+           name_of(dt));
+    sweep(c);
+}
+
 static void window_case(struct checker *c, int64_t n, int64_t tokens)
 {
     struct tensor index = empty(c, n, DTYPE_I32), first = empty(c, n, DTYPE_I32), start = empty(c, n, DTYPE_I32);
@@ -201,6 +256,13 @@ void device_sums_check(struct checker *c)
         bias_case(c, both[i], 37, 64, 64);
         bias_case(c, both[i], 300, 200, 208);
         bias_case(c, both[i], 70, 19, 24);
+        const uint64_t random = c->random; /* what comes behind draws what it always has */
+        grouped_bias_case(c, both[i], 5, 1, 200, 64, 64, false);
+        grouped_bias_case(c, both[i], 4, 3, 700, 40, 48, true);
+        grouped_bias_case(c, both[i], 1, 2, 90, 19, 24, false);
+        grouped_bias_case(c, both[i], 3, 1, 2400, 200, 208, true);
+        grouped_bias_rounds_case(c, both[i]);
+        c->random = random;
     }
     sums_case(c, 1, 4096, false);
     sums_case(c, 10000, 4096, true);

@@ -110,7 +110,9 @@ static titan_status for_each_tensor(const struct export *e, int file,
     char name[HF_NAME_MAX];
     for (int i = e->bounds[file]; i < e->bounds[file + 1]; i++) {
         const struct model_tensor *t = &m->tensors[i];
-        for (int part = 0; part < MAX(t->experts, 1); part++) {
+        struct hf_tensor theirs;
+        hf_find(e->family, m, i, false, &theirs);
+        for (int part = 0; part < (theirs.stacked ? 1 : theirs.parts); part++) {
             hf_name(e->family, m, i, part, name);
             TRY(each(arg, i, part, name, err));
         }
@@ -153,10 +155,36 @@ static titan_status add_entry(void *arg, int tensor, int part, const char *name,
     if (!VEC_RESERVE(f->names, f->cap_names, f->n + 1) || !VEC_RESERVE(f->entries, f->cap_entries, f->n + 1))
         return titan_fail(err, TITAN_ENOMEM, "no memory to export %zu tensors", f->n);
     (void)snprintf(f->names[f->n], sizeof(f->names[0]), "%s", name);
-    f->entries[f->n++] =
-        part < 0
-            ? (struct safetensors_entry){.dtype = "F32", .shape = {m->dims.n_experts}, .ndim = 1}
-            : (struct safetensors_entry){.dtype = f->e->dtype, .shape = {theirs.whole, theirs.cols}, .ndim = t->ndim};
+    f->entries[f->n++] = part < 0
+                             ? (struct safetensors_entry){.dtype = "F32", .shape = {m->dims.n_experts}, .ndim = 1}
+                             : (struct safetensors_entry){.dtype = f->e->dtype,
+                                                          .shape = {theirs.shape[0], theirs.shape[1], theirs.shape[2]},
+                                                          .ndim = theirs.ndim};
+    return TITAN_OK;
+}
+
+/* All experts in one tensor, each matrix on its side; with rows in turn, those of the next one of ours among them. */
+static titan_status append_stacked(struct file *f, const struct hf_tensor *t, const char *name, struct titan_error *err)
+{
+    enum { ROWS = 16 };
+    const size_t numel = (size_t)(t->parts * t->rows * t->cols);
+    const float *const ours = f->data;
+    _cleanup_free_ float *side = NULL;
+
+    f->data += numel;
+    if (t->from > 0) /* among the rows of the one before */
+        return TITAN_OK;
+    side = malloc((size_t)(t->cols * t->whole) * sizeof *side);
+    if (!side)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to convert '%s'", name);
+    for (int64_t part = 0; part < t->parts; part++) {
+        for (int64_t from = 0; from < t->whole; from += ROWS) /* a cache line of theirs at a time */
+            for (int64_t c = 0; c < t->cols; c++)
+                for (int64_t i = from; i < MIN(from + ROWS, t->whole); i++)
+                    side[c * t->whole + i] =
+                        ours[(size_t)(i % t->step) * numel + (size_t)((part * t->rows + i / t->step) * t->cols + c)];
+        TRY(safetensors_append_floats(f->w, name, f->e->dtype, side, (size_t)(t->cols * t->whole), err));
+    }
     return TITAN_OK;
 }
 
@@ -170,6 +198,8 @@ static titan_status append_tensor(void *arg, int tensor, int part, const char *n
         return safetensors_append(f->w, f->e->biases + layout_bias_offset(m, m->units[m->tensors[tensor].unit].layer),
                                   (size_t)m->dims.n_experts * sizeof(float), err);
     hf_find(f->e->family, m, tensor, false, &t);
+    if (t.stacked)
+        return append_stacked(f, &t, name, err);
     const size_t n = (size_t)(t.rows * t.cols);
     const float *const ours = f->data;
     _cleanup_free_ float *moved = NULL;

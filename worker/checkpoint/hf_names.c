@@ -36,6 +36,7 @@ static const char *const patterns[ROLE_COUNT] = {
     [ROLE_W2_BIAS] = "mlp.down_proj.bias",
     [ROLE_ATTENTION_OUT_NORM] = "post_attention_layernorm.weight",
     [ROLE_FFN_OUT_NORM] = "post_feedforward_layernorm.weight",
+    [ROLE_SINKS] = "self_attn.sinks",
 };
 
 static bool is_query_key_value(enum tensor_role role)
@@ -64,6 +65,46 @@ static void expert_name(const struct hf_family *f, const struct model_tensor *t,
                        f->expert[which] ? f->expert[which] : usual[which]);
 }
 
+/* The same where all experts are in one tensor. */
+static void stacked_name(const struct model_tensor *t, char *out, size_t size)
+{
+    const bool bias = model_is_expert_bias(t) || t->role == ROLE_GATE_BIAS;
+
+    if (t->experts == 0)
+        (void)snprintf(out, size, "mlp.router.%s", bias ? "bias" : "weight");
+    else
+        (void)snprintf(out, size, "mlp.experts.%s_proj%s",
+                       t->role == ROLE_W2 || t->role == ROLE_W2_BIAS ? "down" : "gate_up", bias ? "_bias" : "");
+}
+
+/* An expert's matrix on its side, or its bias; rows of gate and up in turn. */
+static void find_stacked(const struct model_tensor *t, struct hf_tensor *ret)
+{
+    const bool down = t->role == ROLE_W2 || t->role == ROLE_W2_BIAS;
+
+    ret->stacked = true;
+    if (model_is_expert_bias(t)) {
+        ret->rows = t->shape[1];
+        ret->cols = 1;
+    }
+    ret->step = down ? 1 : 2;
+    ret->from = t->role == ROLE_W3 || t->role == ROLE_W3_BIAS;
+    ret->whole = ret->rows * ret->step;
+}
+
+static void find_shape(const struct model_tensor *t, struct hf_tensor *ret)
+{
+    const bool vector = t->ndim == 1 || model_is_expert_bias(t);
+
+    if (ret->stacked)
+        ret->shape[ret->ndim++] = ret->parts;
+    if (ret->stacked && !vector)
+        ret->shape[ret->ndim++] = ret->cols;
+    ret->shape[ret->ndim++] = ret->whole;
+    if (!ret->stacked && !vector)
+        ret->shape[ret->ndim++] = ret->cols;
+}
+
 /* Ours that are one of theirs lie one below the other, in our order. */
 static void find_fused(const struct model *m, int tensor, struct hf_tensor *ret)
 {
@@ -87,12 +128,15 @@ void hf_find(const struct hf_family *f, const struct model *m, int tensor, bool 
     const bool latent = d->kv_lora_rank > 0;
 
     titan_assert(tensor >= 0 && tensor < m->n_tensors);
-    *ret = (struct hf_tensor){.parts = MAX(t->experts, 1), .cols = t->ndim > 1 ? t->shape[1] : 1};
+    *ret = (struct hf_tensor){.parts = MAX(t->experts, 1), .cols = t->ndim > 1 ? t->shape[1] : 1, .step = 1};
     ret->rows = t->shape[0] / ret->parts;
     titan_assert(ret->rows * ret->parts == t->shape[0]);
     ret->whole = ret->rows;
     if (f->fused)
         find_fused(m, tensor, ret);
+    if (f->experts == HF_GPT_OSS && t->experts > 0)
+        find_stacked(t, ret);
+    find_shape(t, ret);
     ret->moved = latent ? d->qk_rope_head_dim : d->rope_dim > 0 ? d->rope_dim : m->head_dim;
     switch (t->role) {
     case ROLE_WQ:
@@ -128,7 +172,9 @@ void hf_name(const struct hf_family *f, const struct model *m, int tensor, int p
     titan_assert(part >= 0 && part < MAX(t->experts, 1));
     if (layer >= 0)
         used = (size_t)snprintf(out, HF_NAME_MAX, "model.layers.%d.", layer);
-    if (t->role == ROLE_GATE || t->experts > 0 || shared)
+    if (f->experts == HF_GPT_OSS && (t->role == ROLE_GATE || t->role == ROLE_GATE_BIAS || t->experts > 0))
+        stacked_name(t, out + used, HF_NAME_MAX - used);
+    else if (t->role == ROLE_GATE || t->experts > 0 || shared)
         expert_name(f, t, part, out + used, HF_NAME_MAX - used);
     else if (f->fused && is_query_key_value(t->role))
         (void)snprintf(out + used, HF_NAME_MAX - used, "self_attn.qkv_proj.weight");
@@ -154,6 +200,6 @@ int64_t hf_row(const struct hf_tensor *t, int64_t row)
     titan_assert(row >= 0 && row < t->rows);
     const int64_t i = t->head == 0 ? -1 : row % t->head - t->still;
     if (i < 0 || i >= t->moved)
-        return t->from + row;
+        return t->from + row * t->step;
     return t->from + row - i + i / 2 + (i % 2) * (t->moved / 2);
 }

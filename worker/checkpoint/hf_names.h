@@ -6,7 +6,8 @@
  * values in one matrix). Rotated heads have another order of rows: our rotary embedding turns adjacent pairs (2i, 2i+1)
  * of a head, theirs turns pairs (i, i + R/2) of the head's R rotated rows. So their row i is our row 2i, and their row
  * R/2 + i is our row 2i+1. Scores, dot products over a head, stay the same. DeepSeek's embedding turns adjacent pairs,
- * unless its configuration has "rope_interleave": false. A vector counts as a matrix of one column. */
+ * unless its configuration has "rope_interleave": false. A vector counts as a matrix of one column.
+ * gpt-oss has the matrices of all experts in one tensor, each transposed, with rows of gate and up in turn. */
 #ifndef TITAN_WORKER_CHECKPOINT_HF_NAMES_H
 #define TITAN_WORKER_CHECKPOINT_HF_NAMES_H
 
@@ -19,8 +20,12 @@
 #define HF_NAME_MAX 128
 
 struct hf_tensor {
-    int parts; /* number of their tensors, of `rows` rows each */
+    int parts;    /* number of their tensors, of `rows` rows each */
+    bool stacked; /* parts are matrices (cols,whole) of one tensor (parts,cols,whole), of vectors (parts,whole) */
     int64_t rows, cols;
+    int64_t step; /* from one of our rows to the next there; not 1: rows of another tensor of ours lie between */
+    int ndim;     /* of their tensor */
+    int64_t shape[3];
     int64_t head;  /* rows of a block with reordered rows; 0 = no reordering */
     int64_t still; /* a block's rows: first `still` unchanged rows, then `moved` reordered rows, then unchanged rows */
     int64_t moved;

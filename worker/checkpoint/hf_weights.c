@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/progress.h"
 #include "base/vec.h"
+#include "worker/checkpoint/mxfp4.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/tensor/layout.h"
 
@@ -245,10 +246,23 @@ struct checking {
     size_t n_missing;
 };
 
+static titan_status other_shape(const char *name, const struct safetensors_tensor *t, int ndim, const int64_t *shape,
+                                struct titan_error *err)
+{
+    _cleanup_(buf_free) struct buf theirs = BUF_INIT, ours = BUF_INIT;
+
+    for (int i = 0; i < t->ndim; i++)
+        buf_printf(&theirs, "%s%" PRId64, i == 0 ? ", " : " * ", t->shape[i]);
+    for (int i = 0; i < ndim; i++)
+        buf_printf(&ours, "%s%" PRId64, i == 0 ? ", " : " * ", shape[i]);
+    return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' has %d dimensions%s; the model's has %d%s", name, t->ndim,
+                      theirs.data ? theirs.data : "", ndim, ours.data ? ours.data : "");
+}
+
 static titan_status check_one(struct checking *c, const char *name, int ndim, const int64_t *shape, bool optional,
                               struct titan_error *err)
 {
-    titan_assert(ndim == 1 || ndim == 2);
+    titan_assert(ndim >= 1 && ndim <= SAFETENSORS_DIMS_MAX);
     const struct entry *e = find(c->w, name);
     if (!e) {
         if (!optional && c->n_missing++ == 0)
@@ -258,11 +272,7 @@ static titan_status check_one(struct checking *c, const char *name, int ndim, co
     c->used[e - c->w->entries] = true;
     const struct safetensors_tensor *t = e->tensor;
     if (t->ndim != ndim || memcmp(t->shape, shape, (size_t)ndim * sizeof *shape) != 0)
-        return titan_fail(err, TITAN_ECONFLICT,
-                          "tensor '%s' has %d dimensions, %" PRId64 " * %" PRId64 "; the model's has %d, %" PRId64
-                          " * %" PRId64,
-                          name, t->ndim, t->ndim > 0 ? t->shape[0] : 1, t->ndim > 1 ? t->shape[1] : 1, ndim, shape[0],
-                          ndim > 1 ? shape[1] : 1);
+        return other_shape(name, t, ndim, shape, err);
     /* Anything else is a quantized file. */
     if (strcmp(t->dtype, "F32") != 0 && strcmp(t->dtype, "BF16") != 0 && strcmp(t->dtype, "F16") != 0)
         return titan_fail(err, TITAN_EUNSUPPORTED, "tensor '%s' is %s; F32, BF16 and F16 are read", name, t->dtype);
@@ -284,15 +294,52 @@ static bool takes_embedding(const struct hf_weights *w, const struct model *m, i
            !find(w, "lm_head.weight");
 }
 
+/* The blocks of a tensor in MXFP4, rows of ours: NAME_blocks (parts,whole,cols/32,16) beside NAME_scales
+ * (parts,whole,cols/32), both bytes. */
+static const struct entry *mx_blocks(const struct hf_weights *w, const char *name)
+{
+    char blocks[HF_NAME_MAX + 8];
+
+    (void)snprintf(blocks, sizeof blocks, "%s_blocks", name);
+    return find(w, name) ? NULL : find(w, blocks);
+}
+
+static const struct entry *mx_scales(const struct hf_weights *w, const char *name)
+{
+    char scales[HF_NAME_MAX + 8];
+
+    (void)snprintf(scales, sizeof scales, "%s_scales", name);
+    return find(w, scales);
+}
+
+static titan_status check_mx(struct checking *c, const char *name, const struct hf_tensor *t, struct titan_error *err)
+{
+    const struct entry *both[] = {mx_blocks(c->w, name), mx_scales(c->w, name)};
+    const int64_t shape[] = {t->parts, t->whole, t->cols / MXFP4_BLOCK, MXFP4_BLOCK / 2};
+
+    for (int i = 0; i < 2; i++) {
+        const struct entry *e = both[i];
+        if (!e || t->cols % MXFP4_BLOCK != 0 || strcmp(e->tensor->dtype, "U8") != 0 || e->tensor->ndim != 4 - i ||
+            memcmp(e->tensor->shape, shape, (size_t)(4 - i) * sizeof *shape) != 0)
+            return titan_fail(err, TITAN_ECONFLICT,
+                              "tensor '%s_%s' in MXFP4 is missing, or is not U8 of %" PRId64 " * %" PRId64
+                              " rows of %" PRId64 " elements",
+                              name, i == 0 ? "blocks" : "scales", shape[0], shape[1], t->cols);
+        c->used[e - c->w->entries] = true;
+    }
+    return TITAN_OK;
+}
+
 static titan_status check_parameters(struct checking *c, struct titan_error *err)
 {
     char name[HF_NAME_MAX];
     for (int i = 0; i < c->m->n_tensors; i++) {
         struct hf_tensor t;
         hf_find(c->family, c->m, i, false, &t);
-        for (int part = 0; part < t.parts && !takes_embedding(c->w, c->m, i); part++) {
+        for (int part = 0; part < (t.stacked ? 1 : t.parts) && !takes_embedding(c->w, c->m, i); part++) {
             hf_name(c->family, c->m, i, part, name);
-            TRY(check_one(c, name, c->m->tensors[i].ndim, (int64_t[]){t.whole, t.cols}, false, err));
+            TRY(t.ndim == 3 && mx_blocks(c->w, name) ? check_mx(c, name, &t, err)
+                                                     : check_one(c, name, t.ndim, t.shape, false, err));
         }
     }
     return TITAN_OK;
@@ -488,6 +535,81 @@ static titan_status read_rows(const struct entry *e, const struct hf_tensor *t, 
     return TITAN_OK;
 }
 
+#define CHUNK_BYTES ((int64_t)1 << 20)
+
+/* Rows [row, row+n) and columns [col, col+cols) of ours of one part, from a tensor that has its parts on their side. */
+static titan_status read_side(const struct entry *e, const struct hf_tensor *t, int64_t part, int64_t row, int64_t n,
+                              int64_t col, int64_t cols, float *out, struct apart_watch *watch, struct titan_error *err)
+{
+    const bool all = n == t->rows;
+    const int64_t first = all ? 0 : t->from + row * t->step, width = all ? t->whole : (n - 1) * t->step + 1;
+    const int64_t most = all ? MAX(1, CHUNK_BYTES / (width * (int64_t)sizeof(float))) : 1, at = all ? t->from : 0;
+    _cleanup_free_ float *chunk = calloc((size_t)(most * width), sizeof *chunk);
+
+    titan_assert(t->stacked && part < t->parts && row >= 0 && n > 0 && row + n <= t->rows && col + cols <= t->cols);
+    if (!chunk)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to turn a matrix");
+    for (int64_t done = 0, step; done < cols; done += step) {
+        step = MIN(most, cols - done);
+        TRY(go_on(watch, err));
+        TRY(safetensors_read_floats(e->st, e->tensor, (uint64_t)((part * t->cols + col + done) * t->whole + first),
+                                    chunk, (size_t)(step * width), err));
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t c = 0; c < step; c++)
+                out[i * cols + done + c] = chunk[c * width + at + i * t->step];
+    }
+    return TITAN_OK;
+}
+
+/* The same from blocks of MXFP4, which has rows of ours. */
+static titan_status read_mx(const struct entry *blocks, const struct entry *scales, const struct hf_tensor *t,
+                            int64_t part, int64_t row, int64_t n, int64_t col, int64_t cols, float *out,
+                            struct apart_watch *watch, struct titan_error *err)
+{
+    const int64_t each = t->cols / MXFP4_BLOCK, half = t->cols / 2, most = MAX(1, CHUNK_BYTES / (half * t->step));
+    _cleanup_free_ uint8_t *codes = malloc((size_t)(most * t->step * (half + each)));
+    _cleanup_free_ float *values = calloc((size_t)t->cols, sizeof *values);
+
+    titan_assert(t->stacked && part < t->parts && row >= 0 && n > 0 && row + n <= t->rows && col + cols <= t->cols);
+    if (!codes || !values)
+        return titan_fail(err, TITAN_ENOMEM, "no memory to decode MXFP4");
+    for (int64_t done = 0, step; done < n; done += step) {
+        step = MIN(most, n - done);
+        const int64_t from = part * t->whole + t->from + (row + done) * t->step, width = (step - 1) * t->step + 1;
+        uint8_t *const exponents = codes + width * half;
+        TRY(go_on(watch, err));
+        TRY(safetensors_read(blocks->st, blocks->tensor, (uint64_t)(from * half), codes, (size_t)(width * half), err));
+        TRY(safetensors_read(scales->st, scales->tensor, (uint64_t)(from * each), exponents, (size_t)(width * each),
+                             err));
+        for (int64_t i = 0; i < step; i++) {
+            mxfp4_decode(values, codes + i * t->step * half, exponents + i * t->step * each, t->cols);
+            memcpy(out + (done + i) * cols, values + col, (size_t)cols * sizeof *out);
+        }
+    }
+    return TITAN_OK;
+}
+
+/* A box of ours, of experts that are all in one tensor: a part at a time. */
+static titan_status read_stacked(const struct hf_weights *w, const struct model *m, const struct hf_tensor *t,
+                                 const char *name, const struct shard_slice *p, struct apart_watch *watch,
+                                 struct titan_error *err)
+{
+    const bool bias = model_is_expert_bias(&m->tensors[p->tensor]); /* a row of ours is a part's column */
+    const int64_t each = bias ? 1 : t->rows, col = bias ? 0 : p->col, cols = bias ? 1 : p->cols;
+    const struct entry *e = find(w, name), *blocks = mx_blocks(w, name), *scales = mx_scales(w, name);
+
+    titan_assert(e || (blocks && scales && !bias));
+    for (int64_t done = 0, n; done < p->rows; done += n) {
+        const int64_t part = (p->row + done) / each, at = (p->row + done) % each;
+        n = MIN(p->rows - done, each - at);
+        const int64_t row = bias ? p->col : at, rows = bias ? p->cols : n;
+        float *const out = p->data + done * p->cols;
+        TRY(e ? read_side(e, t, part, row, rows, col, cols, out, watch, err)
+              : read_mx(blocks, scales, t, part, row, rows, col, cols, out, watch, err));
+    }
+    return TITAN_OK;
+}
+
 titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, const struct shard_slice *p,
                              struct apart_watch *watch, struct titan_error *err)
 {
@@ -501,6 +623,12 @@ titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, 
     titan_assert(p->tensor >= 0 && p->tensor < m->n_tensors && p->data);
     TRY(family_of(w, m, &family, err));
     hf_find(family, m, p->tensor, w->config.halves, &t);
+    if (t.stacked) {
+        hf_name(family, m, p->tensor, 0, name);
+        if (read_stacked(w, m, &t, name, p, watch, err) != TITAN_OK)
+            return err ? titan_error_wrap(err, "'%s'", w->path) : TITAN_EIO;
+        return TITAN_OK;
+    }
     for (int64_t done = 0, run; done < n; done += run) {
         const int64_t row = from + done, part = row / t.rows;
         hf_name(family, m, p->tensor, (int)part, name);

@@ -3,8 +3,8 @@
  * config.json.
  *
  * All content is checked: names of shards are plain names, and each tensor is where the index has it. Before a load,
- * the files must have exactly the model's tensors, with their shapes. Read-only once open; any mesh reads the slices it
- * needs. */
+ * the files must have exactly the model's tensors, with their shapes. Experts of gpt-oss may be in MXFP4 (mxfp4.h).
+ * Read-only once open; any mesh reads the slices it needs. */
 #ifndef TITAN_WORKER_CHECKPOINT_HF_WEIGHTS_H
 #define TITAN_WORKER_CHECKPOINT_HF_WEIGHTS_H
 

@@ -33,7 +33,7 @@
 #include "base/float8.h"
 #include "base/rng.h"
 
-#define TITAN_DEVICE_ABI 19 /* declarations c69bb10ffc2f91a4 (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 20 /* declarations d7e718392f858724 (tests/docs/test_abi.py) */
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I32, DTYPE_U8 };
 static inline size_t dtype_bytes(enum dtype dt)
@@ -310,6 +310,15 @@ struct device_ops {
     /* dbias (C) fp32 += sum over N of dout (N,C) dt, rows ldo apart, in a fixed order. */
     titan_status (*bias_wgrad)(struct stream *s, float *dbias, const void *dout, int64_t ldo, enum dtype dt, int64_t n,
                                int64_t c);
+    /* The same for packed rows of several groups (matmul_grouped below), each with a bias of its own: x (N,C) += bias
+     * (groups,C) of the row's group; rows beyond counts (parts,groups) int32 stay as they are. */
+    titan_status (*add_bias_grouped)(struct stream *s, void *x, int64_t ldx, const void *bias, enum dtype dt,
+                                     const int32_t *counts, int64_t groups, int64_t parts, int64_t n, int64_t c);
+    /* dbias (groups,C) fp32 = beta*dbias + sums over the rows of each group of the last part, of EXPERT_SPLIT rows,
+     * which are added one after the other; beta is 0 or 1. */
+    titan_status (*bias_wgrad_grouped)(struct stream *s, float *dbias, const void *dout, int64_t ldo, enum dtype dt,
+                                       const int32_t *counts, int64_t groups, int64_t parts, int64_t n, int64_t c,
+                                       float beta);
 
     /* --- products ---------------------------------------------------------------------------------------------- */
     /* c (M,N) = beta*c + op(a) op(b), op = transpose where ta/tb. a is (M,K), or (K,M) with ta; b is (K,N), or (N,K)
@@ -405,6 +414,15 @@ struct device_ops {
      * and other weighted by their share, computed in fp32. out, other (B*T,H,Dv) with row stride ld; lse (B,H,T). */
     titan_status (*attention_merge)(struct stream *s, void *out, float *lse, const void *other, const float *other_lse,
                                     int64_t ld, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t dv);
+    /* Attention sinks (Xiao et al. 2023, arXiv:2309.17453): the softmax of each row of x (B*T,H,Dv) had sinks (H) dt in
+     * its denominator, too: lse = log(exp(x_lse) + exp(sink)), out = x exp(x_lse - lse). Rows ld apart; lse (B,H,T). */
+    titan_status (*attention_sink)(struct stream *s, void *out, float *lse, const void *x, const float *x_lse,
+                                   int64_t ld, const void *sinks, enum dtype dt, int64_t b, int64_t t, int64_t h,
+                                   int64_t dv);
+    /* dsinks (H) fp32 = - sum over rows of exp(sink - lse) (dout . out), in a fixed order. */
+    titan_status (*attention_sink_dgrad)(struct stream *s, float *dsinks, const void *dout, int64_t lddo,
+                                         const void *out, int64_t ldo, const float *lse, const void *sinks,
+                                         enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t dv);
 
     /* --- feed-forward and residual ------------------------------------------------------------------------------- */
     /* out (N,F) = silu(gate) * up; gate and up (N,F) with row stride ldgu (they are halves of one product). counts
@@ -415,6 +433,13 @@ struct device_ops {
     titan_status (*swiglu_dgrad)(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
                                  const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f,
                                  const int32_t *counts, int64_t parts, bool gelu);
+    /* out = g sigmoid(alpha g) (u + 1) of g = min(gate, limit) and u = up within +-limit; the rest as swiglu. */
+    titan_status (*clamped_swiglu)(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu,
+                                   enum dtype dt, int64_t n, int64_t f, const int32_t *counts, int64_t parts,
+                                   float limit, float alpha);
+    titan_status (*clamped_swiglu_dgrad)(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
+                                         const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n,
+                                         int64_t f, const int32_t *counts, int64_t parts, float limit, float alpha);
     /* out (n) = a + b; out may alias a or b. */
     titan_status (*add)(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n);
 
@@ -569,10 +594,10 @@ struct device_ops {
  * this list. */
 /* clang-format off */
 #define DEVICE_OPS(X) \
-    X(copy) X(zero) X(cast) X(copy_2d) X(add_2d) X(add_bias) X(bias_wgrad) X(matmul) X(matmul_grouped) X(embed) X(embed_wgrad) X(rmsnorm) \
+    X(copy) X(zero) X(cast) X(copy_2d) X(add_2d) X(add_bias) X(bias_wgrad) X(add_bias_grouped) X(bias_wgrad_grouped) X(matmul) X(matmul_grouped) X(embed) X(embed_wgrad) X(rmsnorm) \
     X(rmsnorm_dgrad) X(rmsnorm_dgain) X(add_rmsnorm) X(rope) X(window) X(attention) X(attention_dgrad) X(attention_work_bytes) \
-    X(attention_merge) X(swiglu) X(swiglu_dgrad) X(add) X(router) X(router_dgrad) X(router_balance) X(balance_stats) \
-    X(balance_loss) X(balance_dgrad) X(permute) \
+    X(attention_merge) X(attention_sink) X(attention_sink_dgrad) X(swiglu) X(swiglu_dgrad) X(clamped_swiglu) X(clamped_swiglu_dgrad) \
+    X(add) X(router) X(router_dgrad) X(router_balance) X(balance_stats) X(balance_loss) X(balance_dgrad) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
     X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(weights) X(adamw) X(adamw_all) X(sgd) \
     X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode)

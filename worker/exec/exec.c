@@ -339,6 +339,13 @@ static int64_t first_row(const struct call *c, int64_t v)
     return c->e->at[AXIS_TP] * v;
 }
 
+/* Of `all` columns the first of this rank's n: all of them, or its part over tp. */
+static size_t own_column(const struct call *c, int64_t all, int64_t n)
+{
+    titan_assert(n > 0 && n <= all);
+    return n == all ? 0 : (size_t)first_row(c, n);
+}
+
 static titan_status load_tokens(const struct call *c, int32_t *tokens)
 {
     const int64_t each = BATCH_ROWS * c->e->tokens, at = c->a->microbatch * each;

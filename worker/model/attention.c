@@ -240,6 +240,18 @@ void attention_scores(struct block *k, const struct block_tokens *tokens, struct
                    saved->t[SAVED_V], &heads, &mask);
 }
 
+/* Sinks join the denominators of the whole row's softmax, whatever its keys came in. */
+static void attend_sinks(struct block *k, const struct unit_buffers *u, struct layer_saved *saved)
+{
+    const struct block_sizes z = block_sizes(k);
+    const struct tensor attn = saved->t[SAVED_ATTN], lse = saved->t[SAVED_LSE];
+
+    saved->t[SAVED_ATTN] = block_new(k, BUF_ACTIVATION, "attn", z.n, z.od);
+    saved->t[SAVED_LSE] = block_new_f32(k, BUF_ACTIVATION, "lse", lse.rows, lse.cols);
+    EMIT(k->e, attention_sink, saved->t[SAVED_ATTN], saved->t[SAVED_LSE], attn, lse, block_param(k, u, ROLE_SINKS, 1),
+         .B = lse.rows / z.h);
+}
+
 /* Does the layer see less of a sequence than all that came before? */
 static int64_t window_of(const struct block *k, const struct unit_buffers *u)
 {
@@ -272,6 +284,8 @@ void attention_forward(struct block *k, const struct unit_buffers *u, const stru
         project(k, u, saved);
     rotate(k, u, tokens, saved->t[SAVED_Q], saved->t[SAVED_K], false);
     attention_scores(&seen, &seen_tokens, saved);
+    if (k->layout->model->dims.attention_sinks)
+        attend_sinks(k, u, saved);
 }
 
 /* --- input gradient ----------------------------------------------------------------------------------------------- */
@@ -379,6 +393,11 @@ struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, con
         out.q = back->t[BACK_DQ_NORMED] = block_new(k, BUF_DACTIVATION, "dq", z.n, z.hd);
         out.k = back->t[BACK_DK_NORMED] = block_new(k, BUF_DACTIVATION, "dk", z.n, z.kd);
     }
+    if (k->layout->model->dims.attention_sinks) {
+        back->t[BACK_DSINKS] = block_new_f32(k, BUF_DACTIVATION, "dsinks", 1, z.h);
+        EMIT(k->e, attention_sink_dgrad, back->t[BACK_DSINKS], dattn, saved->t[SAVED_ATTN], saved->t[SAVED_LSE],
+             block_param(k, u, ROLE_SINKS, 1), .B = saved->t[SAVED_LSE].rows / z.h);
+    }
     if (window_of(k, u) > 0)
         look_through(&seen, &seen_tokens, saved->t[SAVED_START]);
     attention_scores_dgrad(&seen, &seen_tokens, saved, dattn, &out);
@@ -401,6 +420,8 @@ void attention_wgrad(struct block *k, const struct unit_buffers *u, const struct
                      const struct layer_back *back)
 {
     block_linear_wgrad(k, u, ROLE_WQ, 3, back->t[BACK_DQKV], saved->t[SAVED_XN1]);
+    if (k->layout->model->dims.attention_sinks)
+        EMIT(k->e, bias_wgrad, block_grad(k, u, ROLE_SINKS, 1), back->t[BACK_DSINKS]);
     if (!k->layout->model->dims.qk_norm)
         return;
     EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_Q_NORM, 1), by_norm(k, back->t[BACK_DQ_NORMED]),

@@ -238,6 +238,8 @@ static enum tensor_role bias_of(enum tensor_role role)
         return ROLE_W3_BIAS;
     case ROLE_W2:
         return ROLE_W2_BIAS;
+    case ROLE_GATE:
+        return ROLE_GATE_BIAS;
     default:
         return ROLE_COUNT;
     }
@@ -248,10 +250,21 @@ static bool has_bias(const struct block *k, const struct unit_buffers *u, enum t
     return bias_of(role) != ROLE_COUNT && model_find(k->layout->model, u->unit, bias_of(role)) >= 0;
 }
 
-/* Is the layer's output cut over tp? Then its bias is cut with it. Otherwise each rank's output is a part of a sum. */
-static bool has_cut_bias(const struct block *k, const struct unit_buffers *u, enum tensor_role role)
+/* Has it a bias that is added where its output is made, cut as that is? Otherwise each rank's output is a part of a
+ * sum. */
+static bool has_own_bias(const struct block *k, const struct unit_buffers *u, enum tensor_role role)
 {
     return role != ROLE_WO && role != ROLE_W2 && has_bias(k, u, role);
+}
+
+/* A router's logits are fp32, and so is what is added to them. */
+static struct tensor as_type(struct block *k, struct tensor bias, enum dtype dt)
+{
+    if (bias.dt == dt)
+        return bias;
+    const struct tensor cast = emit_tensor(k->e, BUF_WORK, "bias", dt, bias.rows, bias.cols);
+    EMIT(k->e, cast, cast, bias);
+    return cast;
 }
 
 void block_linear(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count, struct tensor y,
@@ -264,8 +277,8 @@ void block_linear(struct block *k, const struct unit_buffers *u, enum tensor_rol
         const struct tensor w = weight_of(k, u, role, count, &l, &scale);
         product(k, tensor_cols(y, l.from, l.rows), x, w, scale, OP_TB | l.converted);
     }
-    if (has_cut_bias(k, u, role))
-        EMIT(k->e, add_bias, y, block_param(k, u, bias_of(role), count));
+    if (has_own_bias(k, u, role))
+        EMIT(k->e, add_bias, y, as_type(k, block_param(k, u, bias_of(role), count), y.dt));
 }
 
 void block_linear_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
@@ -289,7 +302,7 @@ void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tens
     for (int i = 0; next_layers(k, u, role, count, LINEAR_WGRAD, &i, &l);)
         block_product(k, tensor_rows(dw, l.from, l.rows), tensor_cols(dy, l.from, l.rows), x,
                       OP_TA | (u->first ? 0 : OP_ADD_TO) | l.converted);
-    if (has_cut_bias(k, u, role))
+    if (has_own_bias(k, u, role))
         EMIT(k->e, bias_wgrad, block_grad(k, u, bias_of(role), count), dy);
 }
 
@@ -448,6 +461,29 @@ void embedding_wgrad(struct block *k, const struct unit_buffers *u, const struct
 
 /* --- feed-forward ------------------------------------------------------------------------------------------------- */
 
+void block_gate(struct block *k, struct tensor out, struct tensor gate, struct tensor up, struct tensor counts)
+{
+    const struct model_dims *d = &k->layout->model->dims;
+
+    if (d->swiglu_limit > 0)
+        EMIT(k->e, clamped_swiglu, out, gate, up, counts, .limit = d->swiglu_limit, .alpha = d->swiglu_alpha);
+    else
+        EMIT(k->e, swiglu, out, gate, up, counts, .flags = d->gelu ? OP_GELU : 0);
+}
+
+void block_gate_dgrad(struct block *k, struct tensor dgu, struct tensor dout, struct tensor gate, struct tensor up,
+                      struct tensor counts)
+{
+    const struct model_dims *d = &k->layout->model->dims;
+    const struct tensor dgate = tensor_cols(dgu, 0, gate.cols), dup = tensor_cols(dgu, gate.cols, up.cols);
+
+    if (d->swiglu_limit > 0)
+        EMIT(k->e, clamped_swiglu_dgrad, dgate, dup, dout, gate, up, counts, .limit = d->swiglu_limit,
+             .alpha = d->swiglu_alpha);
+    else
+        EMIT(k->e, swiglu_dgrad, dgate, dup, dout, gate, up, counts, .flags = d->gelu ? OP_GELU : 0);
+}
+
 /* gate, up (N,F): side by side from one product, or apart */
 static void gate_and_up(struct block *k, const struct unit_buffers *u, int64_t f, struct layer_saved *saved)
 {
@@ -477,7 +513,7 @@ struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, 
     gate_and_up(k, u, f, saved);
     /* act (N,F) */
     s[SAVED_ACT] = block_new(k, BUF_ACTIVATION, "act", n, f);
-    EMIT(k->e, swiglu, s[SAVED_ACT], s[SAVED_GATE], s[SAVED_UP], TENSOR_NONE, .flags = block_gate_flags(k));
+    block_gate(k, s[SAVED_ACT], s[SAVED_GATE], s[SAVED_UP], TENSOR_NONE);
     /* y (Ns,C) */
     return block_project_out(k, u, ROLE_W2, "y", s[SAVED_ACT], residual, saved);
 }
@@ -495,8 +531,7 @@ struct tensor block_feed_forward_dgrad(struct block *k, const struct unit_buffer
     block_linear_dgrad(k, u, ROLE_W2, 1, dact, g[BACK_DY]);
     /* dgu (N,2F) */
     g[BACK_DGU] = block_new(k, BUF_DACTIVATION, "dgu", n, 2 * f);
-    EMIT(k->e, swiglu_dgrad, tensor_cols(g[BACK_DGU], 0, f), tensor_cols(g[BACK_DGU], f, f), dact, s[SAVED_GATE],
-         s[SAVED_UP], TENSOR_NONE, .flags = block_gate_flags(k));
+    block_gate_dgrad(k, g[BACK_DGU], dact, s[SAVED_GATE], s[SAVED_UP], TENSOR_NONE);
     /* dxn2 (N,C) -> (Ns,C) */
     const struct tensor dxn2 = block_new(k, BUF_DACTIVATION, "dxn2", n, dy.cols);
     block_linear_dgrad(k, u, ROLE_W1, 2, dxn2, g[BACK_DGU]);

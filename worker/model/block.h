@@ -121,6 +121,7 @@ enum back_tensor {
     BACK_DH,        /* (N,C)  gathered over tp */
     BACK_DH_NORMED,
     BACK_DH_OWN,    /* (Ns,C) as BACK_DY_OWN */
+    BACK_DSINKS,    /* (H) fp32, of attention sinks */
     BACK_DQKV,      /* (N,(H+2K)*D) */
     BACK_DQ_NORMED, /* gradients before the heads' norm (qk_norm) */
     BACK_DK_NORMED,

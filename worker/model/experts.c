@@ -271,7 +271,12 @@ struct pass {
     struct tensor rows, gu, act; /* (R,C), (R,2M), (R,M) */
 };
 
-/* silu(w1 x) * w3 x of each row's expert */
+static bool has_biases(const struct block *k)
+{
+    return k->layout->model->dims.mlp_bias;
+}
+
+/* silu(w1 x) * w3 x of each row's expert, or as the model gates */
 static struct pass run_experts(struct block *k, const struct unit_buffers *u, const struct round *r, struct tensor rows)
 {
     const struct sizes z = sizes_of(k);
@@ -283,7 +288,11 @@ static struct pass run_experts(struct block *k, const struct unit_buffers *u, co
     EMIT(k->e, matmul_grouped, gate, rows, block_param(k, u, ROLE_W1, 1), r->counts, .rows = r->expected,
          .flags = OP_TB);
     EMIT(k->e, matmul_grouped, up, rows, block_param(k, u, ROLE_W3, 1), r->counts, .rows = r->expected, .flags = OP_TB);
-    EMIT(k->e, swiglu, x.act, gate, up, z.ep > 1 ? r->counts : TENSOR_NONE, .flags = block_gate_flags(k));
+    if (has_biases(k)) {
+        EMIT(k->e, add_bias_grouped, gate, block_param(k, u, ROLE_W1_BIAS, 1), r->counts);
+        EMIT(k->e, add_bias_grouped, up, block_param(k, u, ROLE_W3_BIAS, 1), r->counts);
+    }
+    block_gate(k, x.act, gate, up, z.ep > 1 ? r->counts : TENSOR_NONE);
     return x;
 }
 
@@ -311,6 +320,8 @@ struct tensor experts_forward(struct block *k, struct layer_units u, const struc
         const struct tensor out = block_new(k, BUF_ACTIVATION, "rows_out", z.round_rows, z.c);
         EMIT(k->e, matmul_grouped, out, x.act, block_param(k, u.experts, ROLE_W2, 1), r.counts, .rows = r.expected,
              .flags = OP_TB);
+        if (has_biases(k)) /* of experts that are cut, in this rank's columns of a sum over tp */
+            EMIT(k->e, add_bias_grouped, out, block_param(k, u.experts, ROLE_W2_BIAS, 1), r.counts);
         exchange_back(k, BUF_ACTIVATION, "rows_out", &r, out, &s[SAVED_ROWS_OUT]);
         if (q == 0) {
             s[SAVED_ROWS] = x.rows;
@@ -374,8 +385,8 @@ static struct tensor run_experts_dgu(struct block *k, const struct unit_buffers 
 
     EMIT(k->e, matmul_grouped, dact, drows, block_param(k, u, ROLE_W2, 1), r->counts, .rows = r->expected, .flags = 0);
     const struct tensor dgu = block_new(k, BUF_DACTIVATION, "drows_gu", z.round_rows, 2 * z.m);
-    EMIT(k->e, swiglu_dgrad, tensor_cols(dgu, 0, z.m), tensor_cols(dgu, z.m, z.m), dact, tensor_cols(x->gu, 0, z.m),
-         tensor_cols(x->gu, z.m, z.m), z.ep > 1 ? r->counts : TENSOR_NONE, .flags = block_gate_flags(k));
+    block_gate_dgrad(k, dgu, dact, tensor_cols(x->gu, 0, z.m), tensor_cols(x->gu, z.m, z.m),
+                     z.ep > 1 ? r->counts : TENSOR_NONE);
     return dgu;
 }
 
@@ -497,6 +508,14 @@ static void run_experts_wgrad(struct block *k, const struct unit_buffers *u, con
              .rows = rows, .flags = flags);
         EMIT(k->e, matmul_grouped, block_grad(k, &p, ROLE_W3, 1), tensor_cols(dgu, z.m, z.m), x->rows, counts,
              .rows = rows, .flags = flags);
+        if (has_biases(k)) {
+            const uint32_t to = flags & OP_ADD_TO;
+            EMIT(k->e, bias_wgrad_grouped, block_grad(k, &p, ROLE_W2_BIAS, 1), drows, counts, .flags = to);
+            EMIT(k->e, bias_wgrad_grouped, block_grad(k, &p, ROLE_W1_BIAS, 1), tensor_cols(dgu, 0, z.m), counts,
+                 .flags = to);
+            EMIT(k->e, bias_wgrad_grouped, block_grad(k, &p, ROLE_W3_BIAS, 1), tensor_cols(dgu, z.m, z.m), counts,
+                 .flags = to);
+        }
     }
 }
 

@@ -48,14 +48,10 @@ void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tens
 uint32_t block_converted(const struct block *k, const struct unit_buffers *u, enum tensor_role role,
                          enum linear_product product);
 
-/* Flags of RMSNORM and its gradients to x; of SWIGLU and its gradient. */
+/* Flags of RMSNORM and its gradients to x. */
 static inline uint32_t block_norm_flags(const struct block *k)
 {
     return k->layout->model->dims.norm_offset ? OP_OFFSET : 0;
-}
-static inline uint32_t block_gate_flags(const struct block *k)
-{
-    return k->layout->model->dims.gelu ? OP_GELU : 0;
 }
 
 /* xn = norm(x), on this rank's Ns tokens, gathered over tp; *ret_rstd for backward. gain none: xn is x. */
@@ -73,6 +69,12 @@ struct tensor block_project_out_dgrad(struct block *k, const struct unit_buffers
 struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor residual, struct tensor dxn,
                                struct tensor x, struct tensor gain, struct tensor rstd);
 
+/* out (n,F) = what gate and up (n,F) make, as the model gates: SwiGLU. counts as SWIGLU's. */
+void block_gate(struct block *k, struct tensor out, struct tensor gate, struct tensor up, struct tensor counts);
+/* dout (n,F) -> dgu (n,2F), those of gate and up side by side */
+void block_gate_dgrad(struct block *k, struct tensor dgu, struct tensor dout, struct tensor gate, struct tensor up,
+                      struct tensor counts);
+
 /* Feed-forward layer of a unit, between norms: SAVED_XN2 -> SAVED_GATE, SAVED_UP, SAVED_ACT; y (Ns,C) = residual + its
  * output. */
 struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, struct tensor residual,
@@ -88,8 +90,8 @@ void block_feed_forward_wgrad(struct block *k, const struct unit_buffers *u, con
 /* SAVED_XN1 -> SAVED_Q, _K, _V (and _KV, _RAW, _RSTD) -> SAVED_ATTN, SAVED_LSE */
 void attention_forward(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
                        struct layer_saved *saved);
-/* dattn (N,H*Dv) -> BACK_DQKV and, with qk_norm, BACK_DQ_NORMED and BACK_DK_NORMED. Returns the gradient of SAVED_XN1
- * (N,C), a partial sum over tp. */
+/* dattn (N,H*Dv) -> BACK_DQKV and, with qk_norm, BACK_DQ_NORMED and BACK_DK_NORMED, with sinks BACK_DSINKS. Returns the
+ * gradient of SAVED_XN1 (N,C), a partial sum over tp. */
 struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
                               const struct layer_saved *saved, struct tensor dattn, struct layer_back *back);
 void attention_wgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,

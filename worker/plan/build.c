@@ -504,7 +504,8 @@ static bool keep_ops(void *arg, const struct action *a, int buffer)
     int products = 0;
 
     (void)buffer;
-    if (a->op == OP_ATTENTION || a->op == OP_ATTENTION_MERGE || a->op == OP_REDUCE_SCATTER)
+    if (a->op == OP_ATTENTION || a->op == OP_ATTENTION_MERGE || a->op == OP_ATTENTION_SINK ||
+        a->op == OP_REDUCE_SCATTER)
         return true;
     /* Rounds in which no rows are expected keep nothing. */
     if (a->op == OP_ALL_TO_ALL_V)

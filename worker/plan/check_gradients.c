@@ -158,9 +158,13 @@ static titan_status check_tensors(const struct gradients *g, int unit)
 /* Of which rank's tokens is a weight gradient of experts? */
 static int part_of(const struct gradients *g, const struct action *a, int unit)
 {
-    if (parts_of(g, unit) == 1 || a->op != OP_MATMUL_GROUPED)
+    const struct op_params *q = action_params(g->c->p, a);
+
+    if (parts_of(g, unit) == 1)
         return 0;
-    return (int)action_params(g->c->p, a)->matmul_grouped.parts - 1;
+    return a->op == OP_MATMUL_GROUPED       ? (int)q->matmul_grouped.parts - 1
+           : a->op == OP_BIAS_WGRAD_GROUPED ? (int)q->bias_wgrad_grouped.parts - 1
+                                            : 0;
 }
 
 /* A weight gradient: the microbatch is in the unit's buffer from now on. */

@@ -132,7 +132,13 @@ int layout_unit_part(const struct layout *layout, int unit, int rank)
     return cut == 1 ? part : part * cut + mesh_group_rank(&layout->mesh, GROUP_TP, rank);
 }
 
-/* Of each expert its width is cut: rows of w1 and w3, columns of w2. */
+/* Of a matrix of experts that are cut, and of biases, columns are. */
+static bool cut_by_column(const struct model_tensor *t)
+{
+    return t->role == ROLE_W2 || model_is_expert_bias(t);
+}
+
+/* Of each expert its width is cut: rows of w1 and w3, columns of w2; of biases their columns. */
 static titan_status cut_expert(struct layout *l, int tensor, struct titan_error *err)
 {
     const struct model_tensor *t = &l->model->tensors[tensor];
@@ -141,12 +147,12 @@ static titan_status cut_expert(struct layout *l, int tensor, struct titan_error 
 
     if (cut == 1 || t->experts == 0)
         return TITAN_OK;
-    const int64_t width = t->role == ROLE_W2 ? t->shape[1] : t->shape[0] / t->experts;
+    const int64_t width = cut_by_column(t) ? t->shape[1] : t->shape[0] / t->experts;
     if (width % cut != 0)
         return titan_fail(err, TITAN_EINVAL,
                           "layout: the width %ld of '%s' is not a multiple of the tensor-parallel degree %d",
                           (long)width, t->name, cut);
-    *(t->role == ROLE_W2 ? &local->cols : &local->rows) /= cut;
+    *(cut_by_column(t) ? &local->cols : &local->rows) /= cut;
     return TITAN_OK;
 }
 
@@ -381,7 +387,7 @@ int64_t layout_stretch(const struct layout *layout, int tensor)
     const int cut = expert_cut(layout, &layout->model->units[t->unit]);
 
     titan_assert(tensor >= 0 && tensor < layout->model->n_tensors);
-    return cut == 1 || t->experts == 0 || t->role == ROLE_W2 ? local->rows : t->shape[0] / t->experts / cut;
+    return cut == 1 || t->experts == 0 || cut_by_column(t) ? local->rows : t->shape[0] / t->experts / cut;
 }
 
 /* Of experts that are cut: where the stretch that begins at local row `from` does. */
@@ -393,8 +399,8 @@ static void cut_origin(const struct layout *l, int tensor, int rank, int64_t fro
     const int64_t rows = t->shape[0] / t->experts; /* of an expert */
     const int part = mesh_group_rank(&l->mesh, GROUP_TP, rank);
 
-    *ret_col = t->role == ROLE_W2 ? part * local->cols : 0;
-    if (t->role == ROLE_W2) {
+    *ret_col = cut_by_column(t) ? part * local->cols : 0;
+    if (cut_by_column(t)) {
         *ret_row = expert * rows + from;
         return;
     }

@@ -72,9 +72,11 @@ static titan_status check_latent(const struct model_dims *d, struct titan_error 
     if (d->qk_rope_head_dim % 2 != 0)
         return titan_fail(err, TITAN_EINVAL, "model: qk_rope_head_dim %ld is odd, rotary embedding needs pairs",
                           (long)d->qk_rope_head_dim);
-    if (d->qkv_bias || d->output_bias || d->rope_dim > 0 || d->no_rope_every > 0 || d->sliding_window > 0)
-        return titan_fail(err, TITAN_EINVAL,
-                          "model: latent attention has no biases, rotates in every layer and sees all tokens");
+    if (d->qkv_bias || d->output_bias || d->rope_dim > 0 || d->no_rope_every > 0 || d->sliding_window > 0 ||
+        d->attention_sinks)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "model: latent attention has neither biases nor sinks, rotates in every layer and sees all tokens");
     if (head_width(d) != d->qk_nope_head_dim + d->qk_rope_head_dim || d->n_kv_heads != d->n_heads || d->qk_norm)
         return titan_fail(
             err, TITAN_EINVAL,
@@ -104,8 +106,13 @@ static titan_status check_dims(const struct model_dims *d, struct titan_error *e
         d->logits_softcap < 0)
         return titan_fail(err, TITAN_EINVAL, "model: %ld columns of a head of %ld cannot be rotated", (long)d->rope_dim,
                           (long)head_width(d));
-    if (d->n_experts > 0 && (d->mlp_bias || (d->residual_multiplier != 0 && d->residual_multiplier != 1)))
-        return titan_fail(err, TITAN_EINVAL, "model: experts have neither mlp_bias nor residual_multiplier");
+    if (d->n_experts > 0 &&
+        ((d->mlp_bias && d->n_shared_experts > 0) || (d->residual_multiplier != 0 && d->residual_multiplier != 1)))
+        return titan_fail(err, TITAN_EINVAL,
+                          "model: shared experts do not have mlp_bias, and none has residual_multiplier");
+    if ((d->router_bias && d->n_experts == 0) || d->swiglu_limit < 0 || (d->swiglu_limit > 0 && d->gelu))
+        return titan_fail(err, TITAN_EINVAL,
+                          "model: a router's bias needs experts, and swiglu_limit, which is above 0, no gelu");
     if ((d->output_norms && (d->n_experts > 0 || d->kv_lora_rank > 0)) || (d->no_input_norms && !d->output_norms) ||
         (d->qk_norm_whole && !d->qk_norm))
         return titan_fail(err, TITAN_EINVAL, "model: these norms do not go together");
@@ -211,6 +218,9 @@ static void add_attention(struct model *m, double out_std)
     }
     if (m->dims.output_bias)
         add_bias(m, "attention.wo.bias", ROLE_WO_BIAS, false, false, c);
+    if (m->dims.attention_sinks) /* cut with the heads */
+        add_tensor(m, &(struct tensor_kind){"attention.sinks", ROLE_SINKS, SPLIT_COLS, false}, m->dims.n_heads, 0,
+                   INIT_NORMAL, 0.02);
 }
 
 /* Queries and keys have heads of nope + rope, values their own width; one rotated key is shared by all heads. */
@@ -259,11 +269,18 @@ static void add_mixture(struct model *m, double out_std)
 
     add_gain(m, "ffn_norm.weight", ROLE_FFN_NORM, c);
     add_normal(m, "moe.router.gate.weight", ROLE_GATE, SPLIT_NONE, false, m->dims.n_experts, c, out_std);
+    if (m->dims.router_bias)
+        add_bias(m, "moe.router.gate.bias", ROLE_GATE_BIAS, false, false, m->dims.n_experts);
     if (f == 0)
         return;
     add_normal(m, "moe.shared_experts.w1.weight", ROLE_W1, SPLIT_ROWS, false, f, c, 0.02);
     add_normal(m, "moe.shared_experts.w3.weight", ROLE_W3, SPLIT_ROWS, true, f, c, out_std);
     add_normal(m, "moe.shared_experts.w2.weight", ROLE_W2, SPLIT_COLS, false, c, f, out_std);
+}
+
+static void add_expert_bias(struct model *m, const char *name, enum tensor_role role, int64_t width)
+{
+    add_tensor(m, &(struct tensor_kind){name, role, SPLIT_EXPERTS, false}, m->dims.n_experts, width, INIT_ZEROS, 0);
 }
 
 static void add_experts(struct model *m, double out_std)
@@ -273,6 +290,11 @@ static void add_experts(struct model *m, double out_std)
     add_normal(m, "moe.experts.w1", ROLE_W1, SPLIT_EXPERTS, false, e * f, c, 0.02);
     add_normal(m, "moe.experts.w3", ROLE_W3, SPLIT_EXPERTS, false, e * f, c, out_std);
     add_normal(m, "moe.experts.w2", ROLE_W2, SPLIT_EXPERTS, false, e * c, f, out_std);
+    if (!m->dims.mlp_bias)
+        return;
+    add_expert_bias(m, "moe.experts.w1.bias", ROLE_W1_BIAS, f);
+    add_expert_bias(m, "moe.experts.w3.bias", ROLE_W3_BIAS, f);
+    add_expert_bias(m, "moe.experts.w2.bias", ROLE_W2_BIAS, c);
 }
 
 static void add_layer(struct model *m, int layer)
@@ -355,7 +377,8 @@ int model_tensor_shape(const struct model_tensor *tensor, int64_t ret[3])
 
     if (tensor->experts > 0)
         ret[n++] = tensor->experts;
-    ret[n++] = tensor->experts > 0 ? tensor->shape[0] / tensor->experts : tensor->shape[0];
+    if (!model_is_expert_bias(tensor))
+        ret[n++] = tensor->shape[0] / (tensor->experts > 0 ? tensor->experts : 1);
     if (tensor->ndim > 1)
         ret[n++] = tensor->shape[1];
     return n;
@@ -436,11 +459,13 @@ static double pair_of_turns(const struct model_dims *d, int64_t width, double tu
     return (double)width * log((double)d->rope_original_length / (turns * 2 * M_PI)) / (2 * log(d->rope_theta));
 }
 
-/* YaRN: as Llama 3.1's, blended linearly in the pair's number between the pairs of beta_fast and beta_slow turns. */
+/* YaRN: as Llama 3.1's, blended linearly in the pair's number between the pairs of beta_fast and beta_slow turns, or
+ * exactly between these turns. */
 static double stretch_yarn(const struct model_dims *d, int64_t width, int64_t pair, double freq)
 {
-    const double low = fmax(floor(pair_of_turns(d, width, d->rope_beta_fast)), 0);
-    const double high = fmin(ceil(pair_of_turns(d, width, d->rope_beta_slow)), (double)width - 1);
+    const double fast = pair_of_turns(d, width, d->rope_beta_fast), slow = pair_of_turns(d, width, d->rope_beta_slow);
+    const double low = fmax(d->rope_between_pairs ? fast : floor(fast), 0);
+    const double high = fmin(d->rope_between_pairs ? slow : ceil(slow), (double)width - 1);
     const double ramp = ((double)pair - low) / (high == low ? 0.001 : high - low);
     const double kept = 1 - fmin(fmax(ramp, 0), 1);
     return freq / d->rope_factor * (1 - kept) + freq * kept;

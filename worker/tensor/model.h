@@ -15,9 +15,11 @@
  *              latent attention has instead of wq, wk, wv: wq (H*D,C), or wq_a (Q,C) q_norm (Q) wq_b (H*D,Q), and
  *              wkv_a (R+rope,C) kv_norm (R) wkv_b (H*(nope+Dv),R)
  *              a layer with experts has instead of w1, w3, w2: gate (E,C) and the shared experts as one feed-forward
- *              layer: w1 (S*M,C) w3 (S*M,C) | w2 (C,S*M)
- *   layers.N.experts  w1 (E*M,C) | w3 (E*M,C) | w2 (E*C,M): the matrices of all experts, one below the other
- *   head       norm (C) | output.weight (V,C); no output.weight where embeddings are tied
+ *              layer: w1 (S*M,C) w3 (S*M,C) | w2 (C,S*M); with router_bias gate.bias (E)
+ *              with attention_sinks also sinks (H)
+ *   layers.N.experts  w1 (E*M,C) | w3 (E*M,C) | w2 (E*C,M): the matrices of all experts, one below the other; with
+ * mlp_bias w1.bias (E,M) | w3.bias (E,M) | w2.bias (E,C), a row for each expert head       norm (C) | output.weight
+ * (V,C); no output.weight where embeddings are tied
  *
  * E experts of width M, S shared ones; Q and R the ranks of latent queries, keys and values.
  *
@@ -69,6 +71,8 @@ enum tensor_role {
     ROLE_W2_BIAS,
     ROLE_ATTENTION_OUT_NORM,
     ROLE_FFN_OUT_NORM,
+    ROLE_SINKS,
+    ROLE_GATE_BIAS,
     ROLE_COUNT
 };
 
@@ -116,7 +120,12 @@ void model_close(struct model *model); /* NULL is fine */
 
 /* Index of a unit's tensor with this role; -1: it has none. Tied: the head's ROLE_OUTPUT is the embedding's tensor. */
 int model_find(const struct model *model, int unit, enum tensor_role role);
-/* Shape of a tensor in its file: the experts' have three dimensions. Returns how many. */
+/* Is it a bias of experts, a row for each? */
+static inline bool model_is_expert_bias(const struct model_tensor *tensor)
+{
+    return tensor->experts > 0 && tensor->role >= ROLE_W1_BIAS && tensor->role <= ROLE_W2_BIAS;
+}
+/* Shape of a tensor in its file: the experts' matrices have three dimensions, their biases two. Returns how many. */
 int model_tensor_shape(const struct model_tensor *tensor, int64_t ret[3]);
 /* Unit of a layer (its dense part), of its experts (-1: none). */
 int model_layer_unit(const struct model *model, int layer);

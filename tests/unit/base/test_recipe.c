@@ -77,7 +77,7 @@ static void test_refused(void **state)
          "the "
          "sequence, a temperature by position; use \"mistral\", \"mixtral\", \"qwen2\", "
          "\"smollm3\", \"granite\", \"seed_oss\", \"phi3\", \"olmo2\", \"gemma2\", \"gemma3\", \"dots1\", "
-         "\"glm4_moe\", \"llama3\", \"llama3_moe\", "
+         "\"gpt_oss\", \"glm4_moe\", \"llama3\", \"llama3_moe\", "
          "\"qwen3\" or \"deepseek_v3\""},
         {"[optimizer]\nname = \"Muon\"\n", TITAN_EUNSUPPORTED,
          "f.toml:2: optimizer.name = \"Muon\" is not supported by this version; use \"AdamW\", \"Adam\" or \"SGD\""},

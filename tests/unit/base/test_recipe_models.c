@@ -23,7 +23,7 @@ static struct recipe model(const char *family, const char *flavor)
 }
 
 /* Parameters as published: TorchTitan's Llama 3, the safetensors headers of the released Qwen3 and DeepSeek models
- * (without the second copy of tied heads, DeepSeek V3 without its router biases). */
+ * (without the second copy of tied heads, DeepSeek V3 without its router biases), transformers' class of gpt-oss. */
 static void test_params(void **state)
 {
     (void)state;
@@ -48,6 +48,8 @@ static void test_params(void **state)
         {"qwen3", "235B-A22B", INT64_C(235093634560)},
         {"deepseek_v3", "16B", INT64_C(15706484224)},
         {"deepseek_v3", "671B", INT64_C(671026404352)},
+        {"gpt_oss", "20B", INT64_C(20914757184)},
+        {"gpt_oss", "120B", INT64_C(116829156672)},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct recipe r = model(cases[i].family, cases[i].flavor);
@@ -245,6 +247,37 @@ static void test_sizes(void **state)
     assert_int_equal(recipe_resolve(&s, &err), TITAN_OK);
 }
 
+/* Traits that do not go together are refused by name. */
+static void test_traits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *set, *words;
+    } cases[] = {
+        {"llama3_moe", "model.mlp_bias=true", "model.mlp_bias does not go with model.n_shared_experts"},
+        {"llama3_moe", "model.residual_multiplier=2", "model.residual_multiplier does not go with experts"},
+        {"llama3", "model.router_bias=true", "model.router_bias = true needs model.n_experts"},
+        {"llama3", "model.swiglu_limit=7 model.gelu=true", "model.swiglu_limit does not go with model.gelu"},
+        {"deepseek_v3", "model.attention_sinks=true", "model.attention_sinks does not go with latent attention"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct recipe r = model(cases[i].family, "tiny");
+        struct titan_error err = {0};
+        for (const char *at = cases[i].set; *at; at += strcspn(at, " "), at += strspn(at, " ")) {
+            char one[64];
+            (void)snprintf(one, sizeof one, "%.*s", (int)strcspn(at, " "), at);
+            assert_int_equal(recipe_set(&r, one, &err), TITAN_OK);
+        }
+        assert_int_equal(recipe_resolve(&r, &err), TITAN_EINVAL);
+        if (!strstr(err.msg, cases[i].words))
+            fail_msg("%s: %s", cases[i].set, err.msg);
+    }
+    struct recipe r = model("llama3", "tiny");
+    assert_int_equal(recipe_set(&r, "model.swiglu_limit=7", NULL), TITAN_OK);
+    assert_int_equal(recipe_resolve(&r, NULL), TITAN_OK);
+    assert_true(r.model.dims.swiglu_alpha == 1.702);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -252,7 +285,7 @@ int main(void)
         cmocka_unit_test(test_causal_flops),   cmocka_unit_test(test_experts_of_a_dense_flavor),
         cmocka_unit_test(test_memory),         cmocka_unit_test(test_memory_below_the_mesh),
         cmocka_unit_test(test_memory_of_axes), cmocka_unit_test(test_memory_of_experts),
-        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_sizes),          cmocka_unit_test(test_traits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,6 +79,10 @@ void cpu_huge_pages(void *memory, size_t bytes);
 /* n elements on the calling thread; to bf16: to nearest, ties to even. */
 void cpu_cast_f32_bf16(uint16_t *restrict dst, const float *restrict src, int64_t n);
 void cpu_cast_bf16_f32(float *restrict dst, const uint16_t *restrict src, int64_t n);
+/* Of n rows at most, those that are there: the sum of counts (parts), all n where counts is NULL. TITAN_EINVAL: counts
+ * that cannot be. */
+titan_status cpu_rows_there(const struct cpu_context *ctx, const int32_t *counts, int64_t parts, int64_t n,
+                            int64_t *ret);
 
 /* --- entries of the table ----------------------------------------------------------------------------------------- */
 /* Operations: cpu_NAME, with the type of its slot. */

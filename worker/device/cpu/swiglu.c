@@ -30,15 +30,15 @@ CPU_INLINE float bend(float x, bool gelu, float *ret_slope)
     return gelu ? within * (GELU_LINEAR + GELU_CUBIC * square) : x;
 }
 
-/* Rows that are there. */
-static titan_status count_rows(const struct cpu_context *ctx, const struct swiglu_args *a, int64_t *ret)
+titan_status cpu_rows_there(const struct cpu_context *ctx, const int32_t *counts, int64_t parts, int64_t n,
+                            int64_t *ret)
 {
-    int64_t rows = a->counts ? 0 : a->n;
-    for (int64_t i = 0; a->counts && i < a->parts; i++) {
-        rows += a->counts[i];
-        if (a->counts[i] < 0 || rows > a->n)
-            return titan_fail(ctx->err, TITAN_EINVAL, "SwiGLU: group %lld has %d of %lld rows at most", (long long)i,
-                              a->counts[i], (long long)a->n);
+    int64_t rows = counts ? 0 : n;
+    for (int64_t i = 0; counts && i < parts; i++) {
+        rows += counts[i];
+        if (counts[i] < 0 || rows > n)
+            return titan_fail(ctx->err, TITAN_EINVAL, "group %lld has %d of %lld rows at most", (long long)i, counts[i],
+                              (long long)n);
     }
     *ret = rows;
     return TITAN_OK;
@@ -85,7 +85,7 @@ static titan_status run_swiglu(const struct cpu_context *ctx, const void *p)
     const struct swiglu_args *a = p;
     int64_t rows;
     titan_assert(a->f > 0 && a->ldgu >= a->f);
-    TRY(count_rows(ctx, a, &rows));
+    TRY(cpu_rows_there(ctx, a->counts, a->parts, a->n, &rows));
     cpu_for(ctx, rows, 1 + (1 << 13) / a->f, swiglu_range, a);
     return TITAN_OK;
 }
@@ -155,7 +155,7 @@ static titan_status run_dgrad(const struct cpu_context *ctx, const void *p)
     const struct swiglu_args *a = p;
     int64_t rows;
     titan_assert(a->f > 0 && a->ldgu >= a->f && a->lddgu >= a->f);
-    TRY(count_rows(ctx, a, &rows));
+    TRY(cpu_rows_there(ctx, a->counts, a->parts, a->n, &rows));
     cpu_for(ctx, rows, 1 + (1 << 13) / a->f, dgrad_range, a);
     return TITAN_OK;
 }

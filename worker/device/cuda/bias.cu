@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bias.cu - biases of linear layers, and their gradients. */
-#include "worker/device/cuda/kernel.cuh"
+/* bias.cu - biases of linear layers, and their gradients; of packed rows too, each group of which has its own. */
+#include "worker/device/cuda/grouped.cuh"
 
 /* A thread takes pieces of rows: `pieces` of them in each. */
 template <class T>
@@ -35,8 +35,7 @@ int cuda_add_bias(void *stream, void *x, int64_t ldx, const void *bias, bool is_
 #define ROWS (THREADS / ACROSS)
 
 template <class T>
-__global__ static void __launch_bounds__(THREADS)
-    bias_wgrad(float *dbias, const T *dout, int64_t ld, int64_t n, int64_t c, bool whole)
+__device__ static inline void add_columns(float *dbias, const T *dout, int64_t ld, int64_t n, int64_t c, bool whole)
 {
     enum { N = piece<T>::N, COLUMNS = ACROSS * N };
     __shared__ float partial[ROWS][COLUMNS];
@@ -59,6 +58,13 @@ __global__ static void __launch_bounds__(THREADS)
     dbias[first + threadIdx.x] += total;
 }
 
+template <class T>
+__global__ static void __launch_bounds__(THREADS)
+    bias_wgrad(float *dbias, const T *dout, int64_t ld, int64_t n, int64_t c, bool whole)
+{
+    add_columns(dbias, dout, ld, n, c, whole);
+}
+
 int cuda_bias_wgrad(void *stream, float *dbias, const void *dout, int64_t ldo, bool is_bf16, int64_t n, int64_t c)
 {
     const bool whole = in_pieces(row_bytes(c, is_bf16) | row_bytes(ldo, is_bf16), address(dout));
@@ -68,4 +74,81 @@ int cuda_bias_wgrad(void *stream, float *dbias, const void *dout, int64_t ldo, b
     if (is_bf16)
         return LAUNCH(bias_wgrad<bf16>, blocks, THREADS, 0, stream, dbias, (const bf16 *)dout, ldo, n, c, whole);
     return LAUNCH(bias_wgrad<float>, blocks, THREADS, 0, stream, dbias, (const float *)dout, ldo, n, c, whole);
+}
+
+/* --- packed rows -------------------------------------------------------------------------------------------------- */
+
+/* A block has ROWS rows, those of each group in turn. */
+template <class T>
+__global__ static void __launch_bounds__(THREADS)
+    add_bias_grouped(T *x, const T *bias, size_t pieces, bool whole, struct grouped_problem g)
+{
+    const int64_t begin = (int64_t)blockIdx.x * ROWS, end = begin + ROWS;
+    int64_t first = 0;
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        check_counts(g);
+    for (int64_t i = 0; i < g.parts * g.groups && first < end; i++) {
+        const int64_t next = first + rows_of(g, i, first), from = first < begin ? begin : first;
+        const int64_t rows = (next < end ? next : end) - from;
+        const T *of = bias + i % g.groups * g.n;
+        first = next;
+        for (int64_t e = threadIdx.x; e < rows * (int64_t)pieces; e += THREADS) {
+            const int64_t column = e % (int64_t)pieces * piece<T>::N, left = g.n - column;
+            T *to = x + (from + e / (int64_t)pieces) * g.ldc + column;
+            piece<T> p = piece_load(to, left, whole);
+            const piece<T> b = piece_load(of + column, left, whole);
+            for (int k = 0; k < piece<T>::N; k++)
+                p.v[k] += b.v[k];
+            piece_store(to, p, left, whole);
+        }
+    }
+}
+
+int cuda_add_bias_grouped(void *stream, void *x, const void *bias, bool is_bf16, const struct grouped_problem *problem)
+{
+    const struct grouped_problem g = *problem;
+    const size_t pieces = pieces_of(g.n, is_bf16);
+    const unsigned blocks = (unsigned)((g.m + ROWS - 1) / ROWS);
+    const bool whole = in_pieces(row_bytes(g.n, is_bf16) | row_bytes(g.ldc, is_bf16), address(x) | address(bias));
+    if (blocks == 0 || g.n == 0)
+        return 0;
+    if (is_bf16)
+        return LAUNCH(add_bias_grouped<bf16>, blocks, THREADS, 0, stream, (bf16 *)x, (const bf16 *)bias, pieces, whole,
+                      g);
+    return LAUNCH(add_bias_grouped<float>, blocks, THREADS, 0, stream, (float *)x, (const float *)bias, pieces, whole,
+                  g);
+}
+
+/* As bias_wgrad, a row of blocks for each group of the last part; split rows at a time. */
+template <class T>
+__global__ static void __launch_bounds__(THREADS)
+    bias_wgrad_grouped(float *dbias, const T *dout, bool whole, struct grouped_problem g)
+{
+    enum { COLUMNS = ACROSS * piece<T>::N };
+    const int64_t index = (g.parts - 1) * g.groups + blockIdx.y, column = (int64_t)blockIdx.x * COLUMNS + threadIdx.x;
+    int64_t first = 0;
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
+        check_counts(g);
+    for (int64_t i = 0; i < index; i++)
+        first += rows_of(g, i, first);
+    dbias += blockIdx.y * g.n;
+    if (!g.add && threadIdx.x < COLUMNS && column < g.n)
+        dbias[column] = 0; /* by the thread that adds to it */
+    for (const int64_t end = first + rows_of(g, index, first); first < end; first += g.split) {
+        add_columns(dbias, dout + first * g.ldc, g.ldc, end - first < g.split ? end - first : g.split, g.n, whole);
+        __syncthreads(); /* the sums have been read */
+    }
+}
+
+int cuda_bias_wgrad_grouped(void *stream, float *dbias, const void *dout, bool is_bf16,
+                            const struct grouped_problem *problem)
+{
+    const struct grouped_problem g = *problem;
+    const bool whole = in_pieces(row_bytes(g.n, is_bf16) | row_bytes(g.ldc, is_bf16), address(dout));
+    const dim3 grid((unsigned)((pieces_of(g.n, is_bf16) + ACROSS - 1) / ACROSS), (unsigned)g.groups);
+    if (g.n == 0 || g.groups == 0)
+        return 0;
+    if (is_bf16)
+        return LAUNCH(bias_wgrad_grouped<bf16>, grid, THREADS, 0, stream, dbias, (const bf16 *)dout, whole, g);
+    return LAUNCH(bias_wgrad_grouped<float>, grid, THREADS, 0, stream, dbias, (const float *)dout, whole, g);
 }

@@ -211,3 +211,44 @@ titan_status cuda_ops_matmul_grouped(struct stream *s, void *c, enum dtype c_dt,
     return stream_enqueued(s, "grouped product",
                            cuda_matmul_grouped(s->native, c, c_dt == DTYPE_BF16, a, b, ab_dt == DTYPE_BF16, &problem));
 }
+
+static bool packed_rows_fit(enum dtype dt, int64_t groups, int64_t parts, int64_t n, int64_t c, int64_t ld)
+{
+    return compute_type(dt) && groups >= 1 && groups <= GRID_YZ_MAX && parts >= 1 && parts <= GRID_YZ_MAX &&
+           rows_fit(n, c) && ld >= c;
+}
+
+/* Rows (n,c), ld apart, as a grouped product has them. */
+static struct grouped_problem packed_rows(struct stream *s, const int32_t *counts, int64_t groups, int64_t parts,
+                                          int64_t n, int64_t c, int64_t ld)
+{
+    return (struct grouped_problem){.counts = counts,
+                                    .groups = groups,
+                                    .parts = parts,
+                                    .split = EXPERT_SPLIT,
+                                    .m = n,
+                                    .n = c,
+                                    .ldc = ld,
+                                    .fault = fault_of(s)};
+}
+
+titan_status cuda_ops_add_bias_grouped(struct stream *s, void *x, int64_t ldx, const void *bias, enum dtype dt,
+                                       const int32_t *counts, int64_t groups, int64_t parts, int64_t n, int64_t c)
+{
+    if (!packed_rows_fit(dt, groups, parts, n, c, ldx))
+        return TITAN_EINVAL;
+    const struct grouped_problem rows = packed_rows(s, counts, groups, parts, n, c, ldx);
+    return ENQUEUE(s, "biases of experts", cuda_add_bias_grouped(s->native, x, bias, dt == DTYPE_BF16, &rows));
+}
+
+titan_status cuda_ops_bias_wgrad_grouped(struct stream *s, float *dbias, const void *dout, int64_t ldo, enum dtype dt,
+                                         const int32_t *counts, int64_t groups, int64_t parts, int64_t n, int64_t c,
+                                         float beta)
+{
+    if (!packed_rows_fit(dt, groups, parts, n, c, ldo) || (beta != 0.0f && beta != 1.0f))
+        return TITAN_EINVAL;
+    struct grouped_problem rows = packed_rows(s, counts, groups, parts, n, c, ldo);
+    rows.add = beta == 1.0f;
+    return ENQUEUE(s, "gradient of experts' biases",
+                   cuda_bias_wgrad_grouped(s->native, dbias, dout, dt == DTYPE_BF16, &rows));
+}

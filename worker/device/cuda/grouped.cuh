@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* grouped.cuh - what products of packed rows read of the counts that only the device knows. */
+/* grouped.cuh - what kernels of packed rows read of the counts that only the device knows. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_GROUPED_CUH
 #define TITAN_WORKER_DEVICE_CUDA_GROUPED_CUH
 
@@ -24,6 +24,20 @@ __device__ static inline void check_counts(const struct grouped_problem &g)
     }
     if (!possible || total > (g.ta ? g.k : g.m))
         fail_stream(g.fault, FAULT_COUNTS);
+}
+
+/* Of count pieces, those of rows that are there: as many rows as the sum of counts, all without them. The whole block.
+ */
+__device__ static inline size_t pieces_there(size_t count, size_t pieces, const int32_t *counts, int64_t parts)
+{
+    __shared__ int64_t scratch[32];
+    int64_t rows = 0;
+    if (!counts)
+        return count;
+    for (int64_t i = threadIdx.x; i < parts; i += THREADS)
+        rows += counts[i] > 0 ? counts[i] : 0;
+    rows = block_reduce(rows, op_sum(), scratch);
+    return (size_t)rows * pieces < count ? (size_t)rows * pieces : count;
 }
 
 #endif

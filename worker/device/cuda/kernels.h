@@ -123,6 +123,13 @@ int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t
 int cuda_attention_merge(void *stream, void *out, float *lse, const void *other, const float *other_lse, int64_t ld,
                          bool bf16, int64_t b, int64_t t, int64_t h, int64_t dv);
 
+/* --- sink.cu ------------------------------------------------------------------------------------------------------ */
+int cuda_attention_sink(void *stream, void *out, float *lse, const void *x, const float *x_lse, int64_t ld,
+                        const void *sinks, bool bf16, int64_t b, int64_t t, int64_t h, int64_t dv);
+int cuda_attention_sink_dgrad(void *stream, float *dsinks, const void *dout, int64_t lddo, const void *out, int64_t ldo,
+                              const float *lse, const void *sinks, bool bf16, int64_t b, int64_t t, int64_t h,
+                              int64_t dv);
+
 /* --- attention_hopper.cu ------------------------------------------------------------------------------------------ */
 /* Attention on the tensor cores of compute capability 9.0; attention.cu asks for it. */
 #define CUDA_NOT_SERVED (-1)
@@ -144,6 +151,13 @@ int cuda_swiglu(void *stream, void *out, const void *gate, const void *up, int64
 int cuda_swiglu_dgrad(void *stream, void *dgate, void *dup, int64_t lddgu, const void *dout, const void *gate,
                       const void *up, int64_t ldgu, bool bf16, int64_t n, int64_t f, const int32_t *counts,
                       int64_t parts, bool gelu);
+
+/* --- clamped_swiglu.cu -------------------------------------------------------------------------------------------- */
+int cuda_clamped_swiglu(void *stream, void *out, const void *gate, const void *up, int64_t ldgu, bool bf16, int64_t n,
+                        int64_t f, const int32_t *counts, int64_t parts, float limit, float alpha);
+int cuda_clamped_swiglu_dgrad(void *stream, void *dgate, void *dup, int64_t lddgu, const void *dout, const void *gate,
+                              const void *up, int64_t ldgu, bool bf16, int64_t n, int64_t f, const int32_t *counts,
+                              int64_t parts, float limit, float alpha);
 
 /* --- loss.cu ------------------------------------------------------------------------------------------------------ */
 int cuda_loss_stats(void *stream, float *stats, const void *logits, const int32_t *targets, bool bf16, int64_t n,
@@ -233,6 +247,11 @@ struct grouped_problem {
 };
 int cuda_matmul_grouped(void *stream, void *c, bool c_bf16, const void *a, const void *b, bool ab_bf16,
                         const struct grouped_problem *problem);
+
+/* bias.cu: a bias (groups,n) for rows x (m,n), ldc apart, and its gradient from rows c (m,n). */
+int cuda_add_bias_grouped(void *stream, void *x, const void *bias, bool bf16, const struct grouped_problem *problem);
+int cuda_bias_wgrad_grouped(void *stream, float *dbias, const void *dout, bool bf16,
+                            const struct grouped_problem *problem);
 
 /* --- matmul_grouped_hopper.cu ------------------------------------------------------------------------------------- */
 /* Operands in bf16, on the tensor cores of compute capability 9.0; matmul_grouped.cu asks for it. CUDA_NOT_SERVED:

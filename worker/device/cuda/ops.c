@@ -300,6 +300,28 @@ titan_status cuda_ops_attention_merge(struct stream *s, void *out, float *lse, c
                    cuda_attention_merge(s->native, out, lse, other, other_lse, ld, dt == DTYPE_BF16, b, t, h, dv));
 }
 
+titan_status cuda_ops_attention_sink(struct stream *s, void *out, float *lse, const void *x, const float *x_lse,
+                                     int64_t ld, const void *sinks, enum dtype dt, int64_t b, int64_t t, int64_t h,
+                                     int64_t dv)
+{
+    if (!compute_type(dt) || b < 0 || t < 0 || h <= 0 || dv <= 0 || ld < h * dv || b > GRID_YZ_MAX || t > ROWS_MAX ||
+        b * t > GRID_MAX / h)
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "attention sinks",
+                   cuda_attention_sink(s->native, out, lse, x, x_lse, ld, sinks, dt == DTYPE_BF16, b, t, h, dv));
+}
+
+titan_status cuda_ops_attention_sink_dgrad(struct stream *s, float *dsinks, const void *dout, int64_t lddo,
+                                           const void *out, int64_t ldo, const float *lse, const void *sinks,
+                                           enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t dv)
+{
+    if (!compute_type(dt) || b < 0 || t < 0 || h <= 0 || h > GRID_MAX || dv <= 0 || ldo < h * dv || lddo < h * dv)
+        return TITAN_EINVAL;
+    return ENQUEUE(
+        s, "gradient of attention sinks",
+        cuda_attention_sink_dgrad(s->native, dsinks, dout, lddo, out, ldo, lse, sinks, dt == DTYPE_BF16, b, t, h, dv));
+}
+
 titan_status cuda_ops_swiglu(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu, enum dtype dt,
                              int64_t n, int64_t f, const int32_t *counts, int64_t parts, bool gelu)
 {
@@ -318,6 +340,28 @@ titan_status cuda_ops_swiglu_dgrad(struct stream *s, void *dgate, void *dup, int
     return ENQUEUE(s, "SwiGLU gradient",
                    cuda_swiglu_dgrad(s->native, dgate, dup, lddgu, dout, gate, up, ldgu, dt == DTYPE_BF16, n, f, counts,
                                      parts, gelu));
+}
+
+titan_status cuda_ops_clamped_swiglu(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu,
+                                     enum dtype dt, int64_t n, int64_t f, const int32_t *counts, int64_t parts,
+                                     float limit, float alpha)
+{
+    if (!compute_type(dt) || n < 0 || f < 0 || ldgu < f || (counts && parts <= 0) || !(limit > 0))
+        return TITAN_EINVAL;
+    return ENQUEUE(
+        s, "clamped SwiGLU",
+        cuda_clamped_swiglu(s->native, out, gate, up, ldgu, dt == DTYPE_BF16, n, f, counts, parts, limit, alpha));
+}
+
+titan_status cuda_ops_clamped_swiglu_dgrad(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
+                                           const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n,
+                                           int64_t f, const int32_t *counts, int64_t parts, float limit, float alpha)
+{
+    if (!compute_type(dt) || n < 0 || f < 0 || ldgu < f || lddgu < f || (counts && parts <= 0) || !(limit > 0))
+        return TITAN_EINVAL;
+    return ENQUEUE(s, "clamped SwiGLU gradient",
+                   cuda_clamped_swiglu_dgrad(s->native, dgate, dup, lddgu, dout, gate, up, ldgu, dt == DTYPE_BF16, n, f,
+                                             counts, parts, limit, alpha));
 }
 
 titan_status cuda_ops_add(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n)

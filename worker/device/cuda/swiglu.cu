@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* swiglu.cu - silu(gate) * up and its gradient (Shazeer 2020, arXiv:2002.05202), or with GELU in its form with tanh in
  * place of SiLU: x sigmoid(y(x)). */
-#include "worker/device/cuda/kernel.cuh"
+#include "worker/device/cuda/grouped.cuh"
 
 __device__ static inline float sigmoid(float x)
 {
@@ -21,20 +21,6 @@ template <int GATE> __device__ static inline float bend(float x, float *ret_slop
     const float within = fminf(fmaxf(x, -GELU_BOUND), GELU_BOUND), square = within * within;
     *ret_slope = GATE == GELU ? GELU_LINEAR + 3.0f * GELU_CUBIC * square : 1.0f;
     return GATE == GELU ? within * (GELU_LINEAR + GELU_CUBIC * square) : x;
-}
-
-/* Of count pieces, those of rows that are there: as many rows as the sum of counts, all without them. The whole block.
- */
-__device__ static inline size_t pieces_there(size_t count, size_t pieces, const int32_t *counts, int64_t parts)
-{
-    __shared__ int64_t scratch[32];
-    int64_t rows = 0;
-    if (!counts)
-        return count;
-    for (int64_t i = threadIdx.x; i < parts; i += THREADS)
-        rows += counts[i] > 0 ? counts[i] : 0;
-    rows = block_reduce(rows, op_sum(), scratch);
-    return (size_t)rows * pieces < count ? (size_t)rows * pieces : count;
 }
 
 /* A thread takes pieces of rows: `pieces` of them in each. */

@@ -30,10 +30,10 @@ static void test_rows_move(void **state)
 {
     (void)state;
     static const int64_t halves[8] = {0, 2, 1, 3, 4, 6, 5, 7}, still[8] = {0, 1, 2, 3, 4, 6, 5, 7};
-    const struct hf_tensor whole = {.parts = 1, .rows = 8, .cols = 1, .head = 4, .moved = 4},
-                           latent = {.parts = 1, .rows = 8, .cols = 1, .head = 8, .still = 4, .moved = 4},
-                           part = {.parts = 1, .rows = 8, .cols = 1, .head = 8, .moved = 4, .from = 8},
-                           plain = {.parts = 3, .rows = 8, .cols = 1};
+    const struct hf_tensor whole = {.step = 1, .parts = 1, .rows = 8, .cols = 1, .head = 4, .moved = 4},
+                           latent = {.step = 1, .parts = 1, .rows = 8, .cols = 1, .head = 8, .still = 4, .moved = 4},
+                           part = {.step = 1, .parts = 1, .rows = 8, .cols = 1, .head = 8, .moved = 4, .from = 8},
+                           plain = {.step = 1, .parts = 3, .rows = 8, .cols = 1};
     for (int64_t i = 0; i < 8; i++) {
         assert_int_equal(hf_row(&whole, i), halves[i]);
         assert_int_equal(hf_row(&latent, i), still[i]);
@@ -45,7 +45,7 @@ static void test_rows_move(void **state)
 /* w (heads*d, cols), as transformers has it. */
 static void to_halves(float *out, const float *in, int64_t heads, int64_t d, int64_t cols)
 {
-    const struct hf_tensor t = {.parts = 1, .rows = heads * d, .cols = cols, .head = d, .moved = d};
+    const struct hf_tensor t = {.step = 1, .parts = 1, .rows = heads * d, .cols = cols, .head = d, .moved = d};
     for (int64_t r = 0; r < t.rows; r++)
         memcpy(out + hf_row(&t, r) * cols, in + r * cols, (size_t)cols * sizeof(*out));
 }

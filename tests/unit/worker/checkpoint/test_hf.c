@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,7 @@
 
 struct tensor {
     char name[HF_NAME_MAX];
-    int64_t shape[2];
+    int64_t shape[3];
     int ndim;
 };
 struct folder {
@@ -41,9 +42,10 @@ struct folder {
     size_t n, cap;
 };
 
-static void add(struct folder *f, const char *name, int ndim, int64_t rows, int64_t cols)
+static void add(struct folder *f, const char *name, int ndim, const int64_t *shape)
 {
-    struct tensor t = {.ndim = ndim, .shape = {rows, cols}};
+    struct tensor t = {.ndim = ndim};
+    memcpy(t.shape, shape, (size_t)ndim * sizeof *shape);
     (void)snprintf(t.name, sizeof t.name, "%s", name);
     assert_true(VEC_PUSH(f->tensors, f->n, f->cap, t));
 }
@@ -82,16 +84,16 @@ static struct folder folder_of(const char *family, const char *set)
     for (int i = 0; i < f.model->n_tensors; i++) {
         struct hf_tensor t;
         hf_find(f.family, f.model, i, false, &t);
-        for (int part = 0; part < t.parts && t.from == 0; part++) {
+        for (int part = 0; part < (t.stacked ? 1 : t.parts) && t.from == 0; part++) {
             hf_name(f.family, f.model, i, part, name);
-            add(&f, name, f.model->tensors[i].ndim, t.whole, t.cols);
+            add(&f, name, t.ndim, t.shape);
         }
     }
     for (int64_t l = 0; layout_biases(f.model) > 0 && l < f.model->dims.n_layers; l++) {
         if (l < f.model->dims.n_dense_layers)
             continue;
         hf_bias_name(f.family, (int)l, name);
-        add(&f, name, 1, f.model->dims.n_experts, 1);
+        add(&f, name, 1, &f.model->dims.n_experts);
     }
     return f;
 }
@@ -104,7 +106,7 @@ static void clear(struct folder *f)
 
 static int64_t numel(const struct tensor *t)
 {
-    return t->shape[0] * (t->ndim > 1 ? t->shape[1] : 1);
+    return t->shape[0] * (t->ndim > 1 ? t->shape[1] : 1) * (t->ndim > 2 ? t->shape[2] : 1);
 }
 
 /* Small whole numbers and halves, which every type has exactly; no two rows of a tensor alike. */
@@ -123,10 +125,11 @@ static void write_shard(const struct folder *f, const char *dir, const char *nam
     uint64_t bytes;
     uint32_t crc;
     for (size_t i = from; i < to; i++)
-        entries[i - from] = (struct safetensors_entry){.name = f->tensors[i].name,
-                                                       .dtype = dtype,
-                                                       .shape = {f->tensors[i].shape[0], f->tensors[i].shape[1]},
-                                                       .ndim = f->tensors[i].ndim};
+        entries[i - from] = (struct safetensors_entry){
+            .name = f->tensors[i].name,
+            .dtype = dtype,
+            .shape = {f->tensors[i].shape[0], f->tensors[i].shape[1], f->tensors[i].shape[2]},
+            .ndim = f->tensors[i].ndim};
     (void)snprintf(path, sizeof path, "%s/%s", dir, name);
     assert_int_equal(safetensors_create(AT_FDCWD, path, entries, to - from, "pt", &w, &err), TITAN_OK);
     for (size_t i = from; i < to; i++) {
@@ -255,6 +258,14 @@ static const struct {
      "model.sliding_window=16 model.full_attention_every=2 model.attention_softcap=50 model.logits_softcap=30"},
     {"gemma3", "model.gelu=true model.norm_offset=true model.output_norms=true model.qk_norm=true "
                "model.embedding_multiplier=8 model.logits_softcap=20 model.rope_scaling=linear model.rope_factor=8"},
+    {"gpt_oss", "model.n_experts=5 model.top_k=2 model.moe_hidden=96 model.ffn_hidden=96 model.normalize_scores=true "
+                "model.mlp_bias=true model.router_bias=true model.attention_sinks=true model.swiglu_limit=7 "
+                "model.qkv_bias=true model.output_bias=true model.sliding_window=16 model.full_attention_every=2 "
+                "model.rope_scaling=yarn model.rope_factor=4 model.rope_original_length=64 "
+                "model.rope_between_pairs=true"},
+    {"gpt_oss", "model.n_experts=2 model.top_k=1 model.moe_hidden=33 model.ffn_hidden=33 model.normalize_scores=true "
+                "model.mlp_bias=true model.router_bias=true model.attention_sinks=true model.swiglu_limit=5 "
+                "model.swiglu_alpha=2"},
     {"phi3", "model.rope_dim=12"},
     {"dots1", "model.n_experts=4 model.top_k=2 model.moe_hidden=32 model.sigmoid_scores=true model.qkv_bias=true "
               "model.balance_rate=1e-3 model.output_bias=true model.qk_norm=true"},
@@ -344,6 +355,121 @@ static void refused(const struct folder *f, const char *dir, titan_status status
     assert_non_null(strstr(err.msg, dir));
 }
 
+/* --- MXFP4 -------------------------------------------------------------------------------------------------------- */
+
+#define MX_SET                                                                                                         \
+    "model.n_layers=1 model.n_experts=3 model.top_k=2 model.moe_hidden=32 model.ffn_hidden=32 "                        \
+    "model.normalize_scores=true model.mlp_bias=true model.router_bias=true model.attention_sinks=true "               \
+    "model.swiglu_limit=7"
+
+static uint8_t byte_of(int64_t tensor, int64_t i)
+{
+    return (uint8_t)(tensor * 31 + i * 7 + i / 16 * 5 + i / 256);
+}
+
+/* gate_up (3,64,64) and down (3,64,32), as rows of our matrices; blocks and scales in tensors 0 and 1, or 2 and 3. */
+static float mx_value(int64_t tensor, int64_t row, int64_t col, int64_t cols)
+{
+    static const double values[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    const uint8_t byte = byte_of(tensor, row * (cols / 2) + col / 2), code = col % 2 ? byte >> 4 : byte & 15;
+    return (float)ldexp(code & 8 ? -values[code & 7] : values[code & 7],
+                        byte_of(tensor + 1, row * (cols / 32) + col / 32) % 250 - 127);
+}
+
+/* The folder's experts in MXFP4; the last scales under another name unless they are wanted. */
+static const char *write_mx(struct folder *f, const char *name, bool scales)
+{
+    const char *const names[] = {"gate_up_proj_blocks", "gate_up_proj_scales", "down_proj_blocks",
+                                 scales ? "down_proj_scales" : "down_proj_scale"};
+    const int64_t shapes[4][4] = {{3, 64, 2, 16}, {3, 64, 2}, {3, 64, 1, 16}, {3, 64, 1}};
+    struct safetensors_entry *entries = calloc(f->n + 4, sizeof *entries);
+    char full[4][HF_NAME_MAX], path[PATH_MAX];
+    const char *dir = root_path(name);
+    struct safetensors_writer *w = NULL;
+    struct titan_error err = {0};
+    uint64_t bytes;
+    uint32_t crc;
+    size_t n = 0;
+
+    for (int i = 0; i < 4; i++) {
+        (void)snprintf(full[i], sizeof full[i], "model.layers.0.mlp.experts.%s", names[i]);
+        entries[i] = (struct safetensors_entry){.name = full[i], .dtype = "U8", .ndim = 4 - i % 2};
+        memcpy(entries[i].shape, shapes[i], sizeof shapes[i]);
+    }
+    for (size_t i = 0; i < f->n; i++) { /* the others */
+        const size_t length = strlen(f->tensors[i].name);
+        if (length > 5 && strcmp(f->tensors[i].name + length - 5, "_proj") == 0)
+            continue;
+        entries[4 + n] =
+            (struct safetensors_entry){.name = f->tensors[i].name, .dtype = "F32", .ndim = f->tensors[i].ndim};
+        memcpy(entries[4 + n++].shape, f->tensors[i].shape, sizeof f->tensors[i].shape);
+    }
+    assert_int_equal(n, f->n - 2);
+    assert_int_equal(dir_make(dir, NULL), TITAN_OK);
+    write_config(f, dir);
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_int_equal(safetensors_create(AT_FDCWD, path, entries, n + 4, "pt", &w, &err), TITAN_OK);
+    for (size_t i = 0; i < n + 4; i++) {
+        int64_t count = 1;
+        for (int k = 0; k < entries[i].ndim; k++)
+            count *= entries[i].shape[k];
+        for (int64_t k = 0; k < count; k++) {
+            const uint8_t byte = i % 2 ? byte_of((int64_t)i, k) % 250 : byte_of((int64_t)i, k);
+            const float number = value_of(i, k);
+            assert_int_equal(i < 4 ? safetensors_append(w, &byte, 1, &err)
+                                   : safetensors_append(w, &number, sizeof number, &err),
+                             TITAN_OK);
+        }
+    }
+    assert_int_equal(safetensors_finish(w, &bytes, &crc, &err), TITAN_OK);
+    free(entries);
+    return dir;
+}
+
+/* Experts in MXFP4: rows of gate and up in turn, whole and in part; without their scales they are refused. */
+static void test_mxfp4(void **state)
+{
+    (void)state;
+    struct folder f = folder_of("gpt_oss", MX_SET);
+    struct hf_weights *w = NULL;
+    struct titan_error err = {0};
+    const char *dir = write_mx(&f, "mxfp4", true);
+    const int unit = model_experts_unit(f.model, 0);
+    static const enum tensor_role roles[] = {ROLE_W1, ROLE_W3, ROLE_W2};
+
+    assert_int_equal(hf_weights_open(dir, &w, &err), TITAN_OK);
+    if (hf_weights_check(w, f.model, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    for (int i = 0; i < 3; i++) {
+        const int tensor = model_find(f.model, unit, roles[i]);
+        const int64_t rows = f.model->tensors[tensor].shape[0], cols = f.model->tensors[tensor].shape[1];
+        const struct shard_slice whole = {
+            .tensor = tensor, .rows = rows, .cols = cols, .data = malloc((size_t)(rows * cols) * sizeof(float))};
+        const struct shard_slice part = {.tensor = tensor,
+                                         .row = 7,
+                                         .rows = rows - 20,
+                                         .col = 5,
+                                         .cols = cols - 9,
+                                         .data = malloc((size_t)(rows * cols) * sizeof(float))};
+        assert_int_equal(hf_weights_read(w, f.model, &whole, NULL, &err), TITAN_OK);
+        assert_int_equal(hf_weights_read(w, f.model, &part, NULL, &err), TITAN_OK);
+        for (int64_t k = 0; k < rows * cols; k++) {
+            const int64_t row = i == 2 ? k / cols : 2 * (k / cols) + i;
+            if (whole.data[k] != mx_value(i == 2 ? 2 : 0, row, k % cols, cols))
+                fail_msg("matrix %d, element %lld: %g", i, (long long)k, (double)whole.data[k]);
+        }
+        for (int64_t r = 0; r < part.rows; r++)
+            assert_memory_equal(part.data + r * part.cols, whole.data + (7 + r) * cols + 5,
+                                (size_t)part.cols * sizeof(float));
+        free(whole.data);
+        free(part.data);
+    }
+    hf_weights_close(w);
+    refused(&f, write_mx(&f, "no-scales", false), TITAN_ECONFLICT,
+            "'model.layers.0.mlp.experts.down_proj_scales' in MXFP4 is missing");
+    clear(&f);
+}
+
 static void test_wrong_tensors(void **state)
 {
     (void)state;
@@ -353,7 +479,7 @@ static void test_wrong_tensors(void **state)
     g.n = n - 1; /* the head is the last */
     refused(&f, write_weights(&g, "missing", "F32", 1), TITAN_ECONFLICT, "'lm_head.weight' is missing");
     g.n = n;
-    add(&g, "model.layers.0.self_attn.q_proj.bias", 1, 64, 1);
+    add(&g, "model.layers.0.self_attn.q_proj.bias", 1, (int64_t[]){64});
     refused(&f, write_weights(&g, "more", "F32", 2), TITAN_ECONFLICT, "'model.layers.0.self_attn.q_proj.bias' is not");
     g.n = n;
     for (size_t i = 0; i < n; i++)
@@ -429,6 +555,15 @@ static void test_no_class(void **state)
          "sqrt(dim)"},
         {"mistral", "model.gelu=true", "GELU or gains less 1"},
         {"llama3", "model.logits_softcap=30", "with capped logits"},
+        {"mistral", "model.attention_sinks=true", "with attention sinks"},
+        {"mistral", "model.swiglu_limit=7", "with model.swiglu_limit"},
+        {"mixtral",
+         "model.n_experts=4 model.top_k=2 model.moe_hidden=64 model.normalize_scores=true model.router_bias=true",
+         "with a bias of the router"},
+        {"gpt_oss",
+         "model.n_experts=4 model.top_k=2 model.moe_hidden=64 model.normalize_scores=true model.mlp_bias=true "
+         "model.attention_sinks=true model.swiglu_limit=7",
+         "without a bias of the router"},
         {"mistral", "model.logits_scaling=2 model.qkv_bias=true", "biases of attention"}};
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct folder f = folder_of(cases[i].family, cases[i].set);
@@ -533,6 +668,7 @@ static void test_wrong_files(void **state)
     "{\"model_type\":\"" type "\",\"hidden_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":4,"               \
     "\"vocab_size\":256,\"intermediate_size\":128,\"max_position_embeddings\":128"
 #define MISTRAL SIZED("mistral")
+#define GPT_OSS SIZED("gpt_oss") ",\"num_local_experts\":4,\"num_experts_per_tok\":2"
 
 static void test_wrong_config(void **state)
 {
@@ -564,6 +700,8 @@ static void test_wrong_config(void **state)
         {SIZED("smollm3") ",\"no_rope_layers\":[1,0,0]}", "'no_rope_layers'", TITAN_EUNSUPPORTED},
         {SIZED("smollm3") ",\"no_rope_layers\":[1,0]}", "'no_rope_layers'", TITAN_ECORRUPT},
         {SIZED("granite") ",\"logits_scaling\":0}", "'logits_scaling'", TITAN_ECORRUPT},
+        {GPT_OSS ",\"swiglu_limit\":0}", "'swiglu_limit'", TITAN_ECORRUPT},
+        {GPT_OSS "}", "'rope_scaling' is missing", TITAN_EUNSUPPORTED},
         {SIZED("phi3") ",\"partial_rotary_factor\":0.2}", "'partial_rotary_factor'", TITAN_ECORRUPT}};
     struct folder f = folder_of("llama3", "");
     const char *dir = write_weights(&f, "config", "F32", 1);
@@ -736,6 +874,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_families, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_slices, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_mxfp4, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_wrong_tensors, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_wrong_model, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_over_an_earlier_export, make_root, remove_root),

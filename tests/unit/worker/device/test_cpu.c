@@ -487,12 +487,18 @@ static void run_all(int threads, enum dtype dt, struct outputs *o)
     st |= ops->softcap_dgrad(s, take(o, N * C * e), y, x, dt, 1.5f, N * C);
     st |= ops->scale(s, take(o, N * C * e), x, dt, 0.3f, N * C);
     st |= ops->add_bias(s, sum, C, y, dt, N, C);
+    const int32_t rows[3] = {20, 100, N - 120};
+    st |= ops->add_bias_grouped(s, sum, C, y, dt, rows, 3, 1, N, C);
+    st |= ops->bias_wgrad_grouped(s, take(o, 3 * C * 4), x, C, dt, rows, 3, 1, N, C, 0);
+    st |= ops->clamped_swiglu(s, take(o, N * F * e), x, x + F * e, 2 * F, dt, N, F, NULL, 0, 1, 1.7f);
     st |= ops->window(s, take(o, N * 4), tokens, tokens, N, 7);
     st |= ops->bias_wgrad(s, take(o, C * 4), x, C, dt, N, C);
     char *out = take(o, N * H * D * e), *dqkv = take(o, (size_t)(N * q) * e);
     const struct attention_shape shape = {.dt = dt, .b = B, .tq = T, .tk = T, .h = H, .kv = K, .d = D, .dv = D};
     char *k = x + H * D * e, *v = x + (H + K) * D * e, *dk = dqkv + H * D * e, *dv = dqkv + (H + K) * D * e;
     st |= ops->attention(s, out, H * D, lse, x, q, k, q, v, q, &shape);
+    st |= ops->attention_sink(s, take(o, N * H * D * e), take(o, H * N * 4), out, lse, H * D, y, dt, B, T, H, D);
+    st |= ops->attention_sink_dgrad(s, take(o, H * 4), x, H * D, out, H * D, lse, y, dt, B, T, H, D);
     void *work = NULL;
     st |= ops->alloc(h.dev, ops->attention_work_bytes(h.dev, &shape), &work, &err);
     st |= ops->attention_dgrad(s, dqkv, q, dk, q, dv, q, y, H * D, out, H * D, lse, x, q, k, q, v, q, &shape, work);
