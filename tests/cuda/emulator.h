@@ -58,6 +58,7 @@ extern int emulated_vote;
 int emulated_launch(void *stream, dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> kernel);
 float *emulated_shared(void);
 
+/* The stream's thread evaluates the arguments: they are values, never what a pointer of the caller points to. */
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                         \
     emulated_launch(stream, dim3(grid), dim3(block), (size_t)(shared_bytes), [=]() { kernel(__VA_ARGS__); })
 #define DYNAMIC_SHARED(name) float *name = emulated_shared()

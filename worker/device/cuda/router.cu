@@ -351,10 +351,12 @@ __global__ static void __launch_bounds__(STATS_WARPS *WARP)
 int cuda_balance_stats(void *stream, float *stats, const void *logits, const int32_t *chosen, const int32_t *targets,
                        const struct router_problem *problem, const struct token_places *places)
 {
-    const int of_warp = 3 * problem->experts * (int)sizeof(float);
+    const struct router_problem z = *problem;
+    const struct token_places p = *places;
+    const int of_warp = 3 * z.experts * (int)sizeof(float);
     const int fit = STATS_SHARED / of_warp, warps = fit < 1 ? 1 : fit < STATS_WARPS ? fit : STATS_WARPS;
-    return LAUNCH(balance_stats, (unsigned)places->sequences, warps * WARP, warps * (of_warp + (int)sizeof(float)),
-                  stream, stats, logits, chosen, targets, *problem, *places);
+    return LAUNCH(balance_stats, (unsigned)p.sequences, warps * WARP, warps * (of_warp + (int)sizeof(float)), stream,
+                  stats, logits, chosen, targets, z, p);
 }
 
 __global__ static void __launch_bounds__(THREADS)
@@ -414,8 +416,10 @@ __global__ static void __launch_bounds__(TOKENS *WARP)
 int cuda_balance_dgrad(void *stream, void *dlogits, const void *logits, const float *dscores,
                        const struct router_problem *problem, const struct token_places *places)
 {
-    if (problem->n == 0)
+    const struct router_problem z = *problem;
+    const struct token_places p = *places;
+    if (z.n == 0)
         return 0;
-    return LAUNCH(balance_dgrad, token_blocks(problem), TOKENS * WARP, TOKENS * problem->experts * (int)sizeof(float),
-                  stream, dlogits, logits, dscores, *problem, *places);
+    return LAUNCH(balance_dgrad, token_blocks(&z), TOKENS * WARP, TOKENS * z.experts * (int)sizeof(float), stream,
+                  dlogits, logits, dscores, z, p);
 }
