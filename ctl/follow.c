@@ -40,7 +40,7 @@ struct follow {
     bool passing; /* skipping existing events */
     int interrupts;
     struct {
-        char seen[256], said[256]; /* the present reason; the last printed one, by itself or in an event */
+        char seen[256], reported[256]; /* the present reason; the last printed one, by itself or in an event */
     } reason;
     Titan__V1__GetJobResponse *final;
     titan_status status;
@@ -184,7 +184,7 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
                        *event->message ? event->message : event->type);
         progress_print(&f->progress, line);
         if (to >= 0 || strcmp(event->type, "job.waiting") == 0)
-            (void)snprintf(f->reason.said, sizeof(f->reason.said), "%s",
+            (void)snprintf(f->reason.reported, sizeof(f->reason.reported), "%s",
                            to >= 0 ? json_string(detail, "reason", "") : event->message);
     }
     json_free(detail);
@@ -246,9 +246,9 @@ static void print_reason(struct follow *f, const Titan__V1__Job *job)
     (void)snprintf(reason, sizeof(reason), "%s", job->reason);
     const bool stays = *reason && strcmp(reason, f->reason.seen) == 0;
     memcpy(f->reason.seen, reason, sizeof(reason));
-    if (!stays || strcmp(reason, f->reason.said) == 0 || !f->options->progress)
+    if (!stays || strcmp(reason, f->reason.reported) == 0 || !f->options->progress)
         return;
-    memcpy(f->reason.said, reason, sizeof(reason));
+    memcpy(f->reason.reported, reason, sizeof(reason));
     (void)snprintf(line, sizeof(line), "%s  %s", output_clock(clock_wall_ms(), at), reason);
     progress_print(&f->progress, line);
 }

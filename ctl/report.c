@@ -98,7 +98,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
 {
     titan_assert(args->n == 1);
     struct ctl *ctl = with;
-    _cleanup_(buf_free) struct buf page = BUF_INIT, said = BUF_INIT;
+    _cleanup_(buf_free) struct buf page = BUF_INIT, reported = BUF_INIT;
     char usual[64];
     uint64_t id;
     TRY(args_job(args, 0, &id, err));
@@ -113,7 +113,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return TITAN_OK;
     }
     TRY(file_write(file, page.data, page.len, err));
-    struct json_writer w = {.out = &said};
+    struct json_writer w = {.out = &reported};
     if (ctl->json) {
         json_begin_object(&w, NULL);
         json_put_uint(&w, "job_id", id);
@@ -121,9 +121,9 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         json_put_uint(&w, "bytes", page.len);
         json_end_object(&w);
     } else {
-        buf_puts(&said, file);
+        buf_puts(&reported, file);
     }
-    (void)output_line(&said);
+    (void)output_line(&reported);
     return TITAN_OK;
 }
 

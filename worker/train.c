@@ -191,14 +191,14 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
 static titan_status evaluate(struct epoch *e, bool *ret_stopped, struct titan_error *err)
 {
     const bool last = e->state.shards.own->step == (uint64_t)e->t->recipe->training.steps;
-    const unsigned heard = last ? COMMAND_STOP : COMMAND_STOP | COMMAND_PAUSE;
+    const unsigned received = last ? COMMAND_STOP : COMMAND_STOP | COMMAND_PAUSE;
     unsigned commands = e->step.outcome.commands;
 
     titan_assert(e->state.installed);
-    if (commands & heard || !evaluation_due(e))
+    if (commands & received || !evaluation_due(e))
         return TITAN_OK;
-    TRY(evaluation_run(e, heard, &commands, err));
-    if (!(commands & heard))
+    TRY(evaluation_run(e, received, &commands, err));
+    if (!(commands & received))
         return TITAN_OK;
     e->step.outcome.commands = commands;
     return checkpoints_after_step(e, last, ret_stopped, err);

@@ -133,12 +133,12 @@ static titan_status ask(const struct join_file *join, const struct rpc_tls *anon
     struct log log;
     int64_t until = clock_mono_ms() + wait_ms;
     log_init(&log, "agent", "coordinator=%s", join->coordinator);
-    for (bool said = false;; said = true) {
+    for (bool reported = false;; reported = true) {
         titan_status status = ask_once(join, anonymous, request, ret, err);
         bool absent = status == TITAN_EUNREACHABLE || status == TITAN_ETIMEDOUT;
         if (!absent || clock_mono_ms() >= until)
             return status;
-        if (!said)
+        if (!reported)
             tlog_warn(&log, "coordinator not reached, to get a certificate from it", "reason=\"%s\"", err->msg);
         (void)usleep(RETRY_MS * 1000);
     }

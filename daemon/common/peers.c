@@ -38,7 +38,7 @@ struct peers {
     void *data;
     struct name *names;
     size_t n_names;
-    bool refused_said, closing, closed;
+    bool refused_reported, closing, closed;
     int lookups;
     void (*done)(void *);
     void *done_data;
@@ -198,9 +198,9 @@ static void on_datagram(uv_udp_t *socket, ssize_t n, const uv_buf_t *buf, const 
     if (m && print_address(from, sender)) {
         p->on_message(m, sender, p->data);
     } else {
-        if (!p->refused_said && print_address(from, sender)) /* logged once: any host can send datagrams */
+        if (!p->refused_reported && print_address(from, sender)) /* logged once: any host can send datagrams */
             tlog_warn(&p->log, "datagram refused", "from=%s reason=\"no message\"", sender);
-        p->refused_said = true;
+        p->refused_reported = true;
     }
     if (m)
         titan__internal__peer_message__free_unpacked(m, NULL);

@@ -175,7 +175,7 @@ static titan_status find(struct rpc_channel *channel, struct titan_error *err)
             return TITAN_OK;
         if (status == TITAN_ETIMEDOUT)
             (void)titan_fail(&why, status, "no answer in time");
-        rpc_targets_said(channel->passed, channel->remote.target, &why);
+        rpc_targets_report(channel->passed, channel->remote.target, &why);
         rpc_remote_reconnect(&channel->remote, true);
     }
     return titan_error_set(err, TITAN_EUNREACHABLE, ENOTCONN, __FILE__, __LINE__, "no answer from any server: %s",

@@ -38,7 +38,7 @@ struct rpc_proxy {
     /* Used by the thread alone. */
     struct rpc_proxy_connection *connections, *due, *ended;
     uint32_t n_deadlines;
-    int64_t looked_ns;
+    int64_t checked_ns;
     uint8_t bytes[READ_BYTES];
 };
 
@@ -403,9 +403,9 @@ static void end_seen(struct rpc_proxy *proxy, struct rpc_proxy_end *end, uint32_
 static void late_end(struct rpc_proxy *proxy)
 {
     const int64_t now = clock_mono_ns();
-    if (proxy->n_deadlines == 0 || now - proxy->looked_ns < (int64_t)LOOK_MS * 1000000)
+    if (proxy->n_deadlines == 0 || now - proxy->checked_ns < (int64_t)LOOK_MS * 1000000)
         return;
-    proxy->looked_ns = now;
+    proxy->checked_ns = now;
     for (struct rpc_proxy_connection *c = proxy->connections, *next; c; c = next) {
         next = c->next;
         if (c->deadline_ns == 0 || now < c->deadline_ns)

@@ -64,11 +64,11 @@ static titan_status take(struct rpc_targets *targets, const char *text, size_t l
     return TITAN_OK;
 }
 
-void rpc_targets_said(char said[RPC_TARGETS_TEXT], const char *target, const struct titan_error *why)
+void rpc_targets_report(char reported[RPC_TARGETS_TEXT], const char *target, const struct titan_error *why)
 {
-    const size_t len = strlen(said), head = strlen(RPC_NO_ANSWER);
+    const size_t len = strlen(reported), head = strlen(RPC_NO_ANSWER);
     const bool absent = strncmp(why->msg, RPC_NO_ANSWER, head) == 0; /* the address follows */
-    (void)snprintf(said + len, RPC_TARGETS_TEXT - len, "%s%s%s%s", len ? "; " : "", absent ? "" : target,
+    (void)snprintf(reported + len, RPC_TARGETS_TEXT - len, "%s%s%s%s", len ? "; " : "", absent ? "" : target,
                    absent ? "" : ": ", absent ? why->msg + head : why->msg);
 }
 

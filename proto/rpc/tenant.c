@@ -488,9 +488,9 @@ static void refused(struct rpc_server *server, const char *why)
     static const struct log log = {.subsystem = "rpc"};
     int64_t now_ms = clock_mono_ms();
     server->refusals.connections++;
-    if (server->refusal_said_ms && now_ms - server->refusal_said_ms < REFUSAL_SAID_MS)
+    if (server->refusal_reported_ms && now_ms - server->refusal_reported_ms < REFUSAL_SAID_MS)
         return;
-    server->refusal_said_ms = now_ms;
+    server->refusal_reported_ms = now_ms;
     tlog_warn(&log, "connections are refused", "reason=\"%s\" refused=%" PRIu64, why, server->refusals.connections);
 }
 

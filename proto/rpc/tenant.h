@@ -110,7 +110,7 @@ struct rpc_server {
     uint32_t n_tcp;                         /* over TCP */
     int spare_fd; /* freed to accept and close a connection when no other descriptor is left */
     struct rpc_refusals refusals;
-    int64_t refusal_said_ms;
+    int64_t refusal_reported_ms;
     struct endpoint *endpoints;
     size_t n_endpoints;
     void *methods_data; /* for endpoints other than Titan's own */

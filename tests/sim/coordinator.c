@@ -45,7 +45,7 @@ void cost_end(struct cost *c, uint64_t begin)
 
 static uint64_t cost_of_inputs(const struct costs *c)
 {
-    return c->heard.ns + c->timers.ns;
+    return c->received.ns + c->timers.ns;
 }
 
 /* before: what had been spent before the input that has led to this. */
@@ -153,7 +153,7 @@ static void say(const struct batch_message *list)
             bytes_drop(bytes);
             bytes = packed(&m->message->base, &len);
             last = m->message;
-            cost_end(&S->costs.said, begin);
+            cost_end(&S->costs.reported, begin);
         }
         net_down_packed(m->session, bytes, len);
     }
@@ -415,7 +415,7 @@ bool coord_hears(uint64_t session, const void *bytes, uint32_t len)
     batch_init(&b);
     know(session, m);
     titan_status status = core_agent(S->coord.core, session, m, coord_now(), &b, &err);
-    cost_end(&S->costs.heard, begin);
+    cost_end(&S->costs.received, begin);
     note_decision(&b, &before);
     if (S->plan->scale && m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS && batch_empty(&b)) {
         batch_free(&b); /* as the shell does, agent_streams.c */

@@ -369,10 +369,10 @@ struct cost {
     uint64_t n, ns, worst_ns;
 };
 struct costs {
-    struct cost heard;  /* messages of agents: unpacked and taken in */
-    struct cost timers; /* ticks, and when the next is due */
-    struct cost said;   /* messages packed, or found packed */
-    struct cost stored; /* commits */
+    struct cost received; /* messages of agents: unpacked and taken in */
+    struct cost timers;   /* ticks, and when the next is due */
+    struct cost reported; /* messages packed, or found packed */
+    struct cost stored;   /* commits */
     struct cost restored;
 };
 /* Of one change of membership. Nodes may be noticed to be lost behind the decision as well, when their workers were

@@ -73,7 +73,7 @@ static inline titan_status registration(struct bench *b, uint64_t session, const
 }
 
 /* What an agent says of a worker, by name: progress(&b, .worker = 2, .epoch = 1, .step = 7). */
-struct said {
+struct peer_value {
     uint64_t session, job; /* 1 unless named */
     uint64_t worker, epoch, step;
     uint64_t resumable_step, sound_step; /* checkpoints that its worker keeps */
@@ -83,9 +83,9 @@ struct said {
     double loss;                 /* 2.5 unless named */
     const char *reason, *path;   /* "" and "/c/STEP" unless named */
 };
-#define SAID(...) said_of((struct said){__VA_ARGS__})
+#define SAID(...) said_of((struct peer_value){__VA_ARGS__})
 
-static inline struct said said_of(struct said s)
+static inline struct peer_value said_of(struct peer_value s)
 {
     s.session = s.session ? s.session : 1;
     s.job = s.job ? s.job : 1;
@@ -94,7 +94,7 @@ static inline struct said said_of(struct said s)
 }
 
 #define ready(b, ...) bench_ready((b), SAID(__VA_ARGS__))
-static inline void bench_ready(struct bench *b, struct said s)
+static inline void bench_ready(struct bench *b, struct peer_value s)
 {
     Titan__Internal__WorkerReady body = TITAN__INTERNAL__WORKER_READY__INIT;
     body.job_id = s.job;
@@ -105,7 +105,7 @@ static inline void bench_ready(struct bench *b, struct said s)
 }
 
 #define progress(b, ...) bench_progress((b), SAID(__VA_ARGS__))
-static inline void bench_progress(struct bench *b, struct said s)
+static inline void bench_progress(struct bench *b, struct peer_value s)
 {
     Titan__Internal__WorkerProgress body = TITAN__INTERNAL__WORKER_PROGRESS__INIT;
     body.job_id = s.job;
@@ -119,7 +119,7 @@ static inline void bench_progress(struct bench *b, struct said s)
 
 /* Out of its epoch, holding the state of step as parts of the epochs installed and pending. */
 #define quiesced_with(b, ...) bench_quiesced((b), SAID(__VA_ARGS__))
-static inline void bench_quiesced(struct bench *b, struct said s)
+static inline void bench_quiesced(struct bench *b, struct peer_value s)
 {
     Titan__Internal__WorkerQuiesced body = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
     body.job_id = s.job;
@@ -134,7 +134,7 @@ static inline void bench_quiesced(struct bench *b, struct said s)
 
 /* The same for one that has trained in that epoch. */
 #define quiesced(b, ...) bench_quiesced_trained((b), SAID(__VA_ARGS__))
-static inline void bench_quiesced_trained(struct bench *b, struct said s)
+static inline void bench_quiesced_trained(struct bench *b, struct peer_value s)
 {
     s.installed = s.epoch;
     bench_quiesced(b, s);
@@ -142,7 +142,7 @@ static inline void bench_quiesced_trained(struct bench *b, struct said s)
 
 /* Rank 0 of job 1 says where the members' state came from. */
 #define state_ready(b, ...) bench_state_ready((b), SAID(__VA_ARGS__))
-static inline void bench_state_ready(struct bench *b, struct said s)
+static inline void bench_state_ready(struct bench *b, struct peer_value s)
 {
     Titan__Internal__StateReady body = TITAN__INTERNAL__STATE_READY__INIT;
     body.job_id = s.job;
@@ -157,7 +157,7 @@ static inline void bench_state_ready(struct bench *b, struct said s)
 }
 
 #define exited(b, ...) bench_exited((b), SAID(__VA_ARGS__))
-static inline void bench_exited(struct bench *b, struct said s)
+static inline void bench_exited(struct bench *b, struct peer_value s)
 {
     Titan__Internal__WorkerExited body = TITAN__INTERNAL__WORKER_EXITED__INIT;
     body.job_id = s.job;
@@ -170,7 +170,7 @@ static inline void bench_exited(struct bench *b, struct said s)
 }
 
 #define checkpoint(b, ...) bench_checkpoint((b), SAID(__VA_ARGS__))
-static inline void bench_checkpoint(struct bench *b, struct said s)
+static inline void bench_checkpoint(struct bench *b, struct peer_value s)
 {
     char path[32];
     (void)snprintf(path, sizeof(path), "/c/%llu", (unsigned long long)s.step);
@@ -187,7 +187,7 @@ static inline void bench_checkpoint(struct bench *b, struct said s)
 }
 
 #define evaluated(b, ...) bench_evaluated((b), SAID(__VA_ARGS__))
-static inline void bench_evaluated(struct bench *b, struct said s)
+static inline void bench_evaluated(struct bench *b, struct peer_value s)
 {
     Titan__Internal__WorkerEvaluated body = TITAN__INTERNAL__WORKER_EVALUATED__INIT;
     body.job_id = s.job;
@@ -202,7 +202,7 @@ static inline void bench_evaluated(struct bench *b, struct said s)
 }
 
 #define finished(b, ...) bench_finished((b), SAID(__VA_ARGS__))
-static inline void bench_finished(struct bench *b, struct said s)
+static inline void bench_finished(struct bench *b, struct peer_value s)
 {
     Titan__Internal__WorkerFinished body = TITAN__INTERNAL__WORKER_FINISHED__INIT;
     body.job_id = s.job;

@@ -34,7 +34,7 @@ static bool search_folder(int i, char text[PATH_MAX_BYTES])
 /* Path of libtitan-NAME.so; TITAN_ENOTFOUND names the places looked at. */
 static titan_status plugin_find(const char *name, char path[PATH_MAX_BYTES], struct titan_error *err)
 {
-    char looked[PATH_MAX_BYTES] = "";
+    char checked[PATH_MAX_BYTES] = "";
     for (int i = 0; i < PLACES; i++) {
         char folder[PATH_MAX_BYTES];
         if (!search_folder(i, folder))
@@ -43,12 +43,12 @@ static titan_status plugin_find(const char *name, char path[PATH_MAX_BYTES], str
             continue;
         if (access(path, R_OK) == 0)
             return TITAN_OK;
-        size_t used = strlen(looked);
-        int n = snprintf(looked + used, sizeof(looked) - used, "%s%s", used ? ", " : "", folder);
-        if (n < 0 || (size_t)n >= sizeof(looked) - used)
-            looked[used] = '\0';
+        size_t used = strlen(checked);
+        int n = snprintf(checked + used, sizeof(checked) - used, "%s%s", used ? ", " : "", folder);
+        if (n < 0 || (size_t)n >= sizeof(checked) - used)
+            checked[used] = '\0';
     }
-    titan_fail(err, TITAN_ENOTFOUND, "libtitan-%s.so is not in %s", name, looked);
+    titan_fail(err, TITAN_ENOTFOUND, "libtitan-%s.so is not in %s", name, checked);
     titan_error_hint(err, "build it (make, make cuda) or set TITAN_PLUGIN_DIR to its folder");
     return TITAN_ENOTFOUND;
 }

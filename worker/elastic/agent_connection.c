@@ -58,7 +58,7 @@ struct agent_connection {
     int fd;
     struct frame_reader in;
     int64_t retry_at, lost_at;
-    bool heard; /* of the agent, since it is connected */
+    bool received; /* of the agent, since it is connected */
 
     pthread_mutex_t lock; /* all below */
     pthread_cond_t changed;
@@ -254,7 +254,7 @@ static void disconnect(struct agent_connection *c)
     replace_fd(&c->fd, -1);
     frame_reader_clear(&c->in);
     /* One that hangs up without a word does not want us, or has just ended: it is asked again, but not at once. */
-    if (c->heard)
+    if (c->received)
         c->lost_at = c->retry_at = now_ms();
     member_disconnected(enter(c));
     frame_writer_clear(&c->out);
@@ -272,7 +272,7 @@ static void try_connect(struct agent_connection *c)
     c->retry_at = now + (now - c->lost_at < 1000 ? RETRY_MS : RETRY_SLOW_MS);
     if (frame_connect(c->socket_path, &c->fd, NULL) != TITAN_OK)
         return;
-    c->heard = false;
+    c->received = false;
     member_connected(enter(c), now);
     leave(c);
 }
@@ -301,7 +301,7 @@ static void receive(struct agent_connection *c)
         int fd;
         while (status == TITAN_OK && err.status == TITAN_OK &&
                frame_next(&c->in, FRAME_MAX, &data, &len, &fd, &err) == TITAN_OK)
-            c->heard = true, dispatch(c, data, len, fd, &err);
+            c->received = true, dispatch(c, data, len, fd, &err);
     } while (status == TITAN_OK && err.status == TITAN_OK);
     if (status != TITAN_EAGAIN || err.status != TITAN_OK)
         disconnect(c);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "worker/elastic/said.h"
+#include "worker/elastic/peer_values.h"
 
 void held_shards_close(struct held_shards *shards)
 {
@@ -70,24 +70,24 @@ static struct holding describe(const struct brought *b)
 static titan_status check_holding(const struct holdings *h, int rank, double statistics_most, struct titan_error *err)
 {
     const struct holding *x = &h->all[rank];
-    const struct said said[] = {
+    const struct peer_value reported[] = {
         {"present", x->present, 0, 1},
         {"rank", x->rank, 0, COMM_WORLD_MAX},
         {"world", x->world, 0, COMM_WORLD_MAX},
-        {"total", x->total, 0, SAID_EXACT},
-        {"step", x->step, 0, SAID_EXACT},
-        {"tokens", x->tokens, 0, SAID_EXACT},
+        {"total", x->total, 0, PEER_VALUE_EXACT},
+        {"step", x->step, 0, PEER_VALUE_EXACT},
+        {"tokens", x->tokens, 0, PEER_VALUE_EXACT},
         {"skipped", x->skipped, 0, x->step},
         {"skipped_in_a_row", x->skipped_in_a_row, 0, x->skipped},
         {"skipped_last", x->skipped_last, 0, x->step},
         {"skipped_first", x->skipped_first, 0, x->skipped_last},
         {"owner", x->owner, -1, COMM_WORLD_MAX},
-        {"owner_total", x->owner_total, 0, SAID_EXACT},
+        {"owner_total", x->owner_total, 0, PEER_VALUE_EXACT},
         {"prepared", x->prepared, 0, 1},
-        {"statistics_size", x->statistics_size, 0, x->world == h->view->holders ? statistics_most : SAID_EXACT},
+        {"statistics_size", x->statistics_size, 0, x->world == h->view->holders ? statistics_most : PEER_VALUE_EXACT},
         {"published", x->published, 0, 1}};
 
-    return said_check("state in memory", rank, said, ARRAY_SIZE(said), err);
+    return peer_values_check("state in memory", rank, reported, ARRAY_SIZE(reported), err);
 }
 
 static bool is_shard(const struct holdings *h, const struct holding *x, int a)

@@ -52,7 +52,7 @@ struct member {
     /* Deadlines, milliseconds of the caller's clock. */
     int64_t lease_until, exit_at, ticked_at;
     int64_t epoch_until; /* end of the lease of any epoch; NEVER = it has none */
-    int64_t revoked_at, moved_at, looked_at;
+    int64_t revoked_at, moved_at, checked_at;
     uint32_t lease_ms;
     uint64_t actions;  /* as last looked at */
     double step_ms[2]; /* of the last two steps */
@@ -496,7 +496,7 @@ static void revoke_current(struct member *m, int64_t now_ms)
     if (!m->state.in || m->state.in_revoked)
         return;
     m->state.in_revoked = true;
-    m->revoked_at = m->moved_at = m->looked_at = now_ms;
+    m->revoked_at = m->moved_at = m->checked_at = now_ms;
     m->host.revoke(m->host.arg, m->state.epoch);
 }
 
@@ -746,7 +746,7 @@ static int64_t quiesce_look(const struct member *m)
 
 static void check_quiesced(struct member *m, int64_t now_ms)
 {
-    const int64_t patience = quiesce_ms(m), late = now_ms - m->looked_at - quiesce_look(m);
+    const int64_t patience = quiesce_ms(m), late = now_ms - m->checked_at - quiesce_look(m);
     char words[160];
 
     if (!m->state.in || !m->state.in_revoked)
@@ -755,7 +755,7 @@ static void check_quiesced(struct member *m, int64_t now_ms)
         m->revoked_at += late;
         m->moved_at = MIN(m->moved_at + late, now_ms);
     }
-    m->looked_at = now_ms;
+    m->checked_at = now_ms;
     if (now_ms < m->moved_at + patience && now_ms < m->revoked_at + MEMBER_QUIESCE_MOVING * patience)
         return;
     (void)snprintf(words, sizeof words, "did not leave epoch %" PRIu64 " in %" PRId64 " ms; at action %" PRIu64,
@@ -829,7 +829,7 @@ int64_t member_deadline(const struct member *m)
     if (in_epoch(m))
         at = MIN(at, m->epoch_until);
     if (m->state.in && m->state.in_revoked)
-        at = MIN(at, m->looked_at + quiesce_look(m));
+        at = MIN(at, m->checked_at + quiesce_look(m));
     return at;
 }
 

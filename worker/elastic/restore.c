@@ -14,7 +14,7 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/folder.h"
 #include "worker/checkpoint/load_state.h"
-#include "worker/elastic/said.h"
+#include "worker/elastic/peer_values.h"
 #include "worker/elastic/transfer.h"
 #include "worker/program/program.h"
 
@@ -153,22 +153,22 @@ static titan_status check_course(const struct restore *r, int rank, const struct
 {
     static const char about[] = "what the run has read";
     const double sources = r->identity ? r->identity->data.n : 0;
-    const struct said said[] = {{"step", c->step, 0, (double)r->holdings.step},
-                                {"samples", c->samples, 0, SAID_EXACT},
-                                {"sources", c->sources, sources, sources},
-                                {"first", c->first, 0, c->samples},
-                                {"branches", c->branches, 0, CHECKPOINT_BRANCHES_MAX},
-                                {"from_step", c->from_step, 0, (double)CHECKPOINT_STEP_MAX}};
+    const struct peer_value reported[] = {{"step", c->step, 0, (double)r->holdings.step},
+                                          {"samples", c->samples, 0, PEER_VALUE_EXACT},
+                                          {"sources", c->sources, sources, sources},
+                                          {"first", c->first, 0, c->samples},
+                                          {"branches", c->branches, 0, CHECKPOINT_BRANCHES_MAX},
+                                          {"from_step", c->from_step, 0, (double)CHECKPOINT_STEP_MAX}};
 
-    TRY(said_check(about, rank, said, ARRAY_SIZE(said), err));
-    TRY(said_check_words(about, rank, "from_run", c->from_run, sizeof c->from_run, false, err));
+    TRY(peer_values_check(about, rank, reported, ARRAY_SIZE(reported), err));
+    TRY(peer_values_check_words(about, rank, "from_run", c->from_run, sizeof c->from_run, false, err));
     for (int k = 0; k < (int)sources; k++)
-        TRY(said_check(about, rank, &(struct said){"from", c->from[k], 0, SAID_EXACT}, 1, err));
+        TRY(peer_values_check(about, rank, &(struct peer_value){"from", c->from[k], 0, PEER_VALUE_EXACT}, 1, err));
     double least = 1; /* numbers ascend */
     for (int i = 0; i < (int)c->branches; i++) {
-        const struct said branch[] = {{"branch", c->branch[2 * i], least, (double)CHECKPOINT_STEP_MAX},
-                                      {"branch", c->branch[2 * i + 1], 0, (double)CHECKPOINT_STEP_MAX}};
-        TRY(said_check(about, rank, branch, ARRAY_SIZE(branch), err));
+        const struct peer_value branch[] = {{"branch", c->branch[2 * i], least, (double)CHECKPOINT_STEP_MAX},
+                                            {"branch", c->branch[2 * i + 1], 0, (double)CHECKPOINT_STEP_MAX}};
+        TRY(peer_values_check(about, rank, branch, ARRAY_SIZE(branch), err));
         least = c->branch[2 * i] + 1;
     }
     return TITAN_OK;
@@ -259,27 +259,28 @@ struct listing {
 
 static titan_status check_vote(int rank, const struct vote *v, struct titan_error *err)
 {
-    const struct said said[] = {{"outcome", v->outcome, LOADED, DAMAGED}};
+    const struct peer_value reported[] = {{"outcome", v->outcome, LOADED, DAMAGED}};
 
-    TRY(said_check("a checkpoint's vote", rank, said, ARRAY_SIZE(said), err));
-    return said_check_words("a checkpoint's vote", rank, "why", v->why, sizeof v->why, v->outcome != LOADED, err);
+    TRY(peer_values_check("a checkpoint's vote", rank, reported, ARRAY_SIZE(reported), err));
+    return peer_values_check_words("a checkpoint's vote", rank, "why", v->why, sizeof v->why, v->outcome != LOADED,
+                                   err);
 }
 
 /* path: that the recipe names, and of which it says the place: where links are refused, that is itself. NULL: none. */
 static titan_status check_listing(int rank, const struct listing *l, const char *path, struct titan_error *err)
 {
     static const char about[] = "a folder's checkpoints";
-    const struct said said[] = {{"unreadable", l->unreadable, 0, 1},
-                                {"n", l->n, 0, CANDIDATES_MAX},
-                                {"branches", l->branches, 0, (double)CHECKPOINT_STEP_MAX},
-                                {"newest", l->newest, 0, SAID_EXACT},
-                                {"on_line", l->on_line, 0, 1}};
+    const struct peer_value reported[] = {{"unreadable", l->unreadable, 0, 1},
+                                          {"n", l->n, 0, CANDIDATES_MAX},
+                                          {"branches", l->branches, 0, (double)CHECKPOINT_STEP_MAX},
+                                          {"newest", l->newest, 0, PEER_VALUE_EXACT},
+                                          {"on_line", l->on_line, 0, 1}};
 
-    TRY(said_check(about, rank, said, ARRAY_SIZE(said), err));
+    TRY(peer_values_check(about, rank, reported, ARRAY_SIZE(reported), err));
     for (int i = 0; i < (int)l->n; i++)
-        TRY(said_check(about, rank, &(struct said){"steps", l->steps[i], 0, SAID_EXACT}, 1, err));
-    TRY(said_check_words(about, rank, "why", l->why, sizeof l->why, l->unreadable != 0, err));
-    TRY(said_check_words(about, rank, "place", l->place, sizeof l->place, false, err));
+        TRY(peer_values_check(about, rank, &(struct peer_value){"steps", l->steps[i], 0, PEER_VALUE_EXACT}, 1, err));
+    TRY(peer_values_check_words(about, rank, "why", l->why, sizeof l->why, l->unreadable != 0, err));
+    TRY(peer_values_check_words(about, rank, "place", l->place, sizeof l->place, false, err));
     if (path && file_refuses_links() && strcmp(l->place, path) != 0)
         return titan_fail(err, TITAN_ECONFLICT, "%s: rank %d says place '%.200s'", about, rank, l->place);
     return TITAN_OK;

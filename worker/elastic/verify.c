@@ -7,7 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/progress.h"
-#include "worker/elastic/said.h"
+#include "worker/elastic/peer_values.h"
 
 /* --- hashes ------------------------------------------------------------------------------------------------------- */
 
@@ -102,20 +102,20 @@ struct statement {
 static titan_status check_statement(int rank, const struct statement *x, struct titan_error *err)
 {
     const double most = UINT32_MAX;
-    const struct said said[] = {{"own.rank", x->own.rank, -1, COMM_WORLD_MAX},
-                                {"own.whole.low", x->own.whole.low, 0, most},
-                                {"own.whole.high", x->own.whole.high, 0, most},
-                                {"own.parameters.low", x->own.parameters.low, 0, most},
-                                {"own.parameters.high", x->own.parameters.high, 0, most},
-                                {"owner.rank", x->owner.rank, -1, COMM_WORLD_MAX},
-                                {"owner.whole.low", x->owner.whole.low, 0, most},
-                                {"owner.whole.high", x->owner.whole.high, 0, most},
-                                {"owner.parameters.low", x->owner.parameters.low, 0, most},
-                                {"owner.parameters.high", x->owner.parameters.high, 0, most},
-                                {"bytes.low", x->bytes.low, 0, most},
-                                {"bytes.high", x->bytes.high, 0, most}};
+    const struct peer_value reported[] = {{"own.rank", x->own.rank, -1, COMM_WORLD_MAX},
+                                          {"own.whole.low", x->own.whole.low, 0, most},
+                                          {"own.whole.high", x->own.whole.high, 0, most},
+                                          {"own.parameters.low", x->own.parameters.low, 0, most},
+                                          {"own.parameters.high", x->own.parameters.high, 0, most},
+                                          {"owner.rank", x->owner.rank, -1, COMM_WORLD_MAX},
+                                          {"owner.whole.low", x->owner.whole.low, 0, most},
+                                          {"owner.whole.high", x->owner.whole.high, 0, most},
+                                          {"owner.parameters.low", x->owner.parameters.low, 0, most},
+                                          {"owner.parameters.high", x->owner.parameters.high, 0, most},
+                                          {"bytes.low", x->bytes.low, 0, most},
+                                          {"bytes.high", x->bytes.high, 0, most}};
 
-    return said_check("comparing states", rank, said, ARRAY_SIZE(said), err);
+    return peer_values_check("comparing states", rank, reported, ARRAY_SIZE(reported), err);
 }
 
 static titan_status claim(const struct train_state *shard, struct stream *s, struct claim *ret, struct titan_error *err)

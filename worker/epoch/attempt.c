@@ -5,14 +5,15 @@
 
 #include "base/cleanup.h"
 #include "worker/elastic/holdings.h"
-#include "worker/elastic/said.h"
+#include "worker/elastic/peer_values.h"
 
 static titan_status check(int rank, const struct attempt *a, struct titan_error *err)
 {
-    const struct said said[] = {{"failed", a->failed, 0, 1}, {"stop", a->stop, 0, 1}, {"must", a->must, 0, 1}};
+    const struct peer_value reported[] = {
+        {"failed", a->failed, 0, 1}, {"stop", a->stop, 0, 1}, {"must", a->must, 0, 1}};
 
-    TRY(said_check("checkpoint", rank, said, ARRAY_SIZE(said), err));
-    return said_check_words("checkpoint", rank, "why", a->why, sizeof a->why, a->failed != 0, err);
+    TRY(peer_values_check("checkpoint", rank, reported, ARRAY_SIZE(reported), err));
+    return peer_values_check_words("checkpoint", rank, "why", a->why, sizeof a->why, a->failed != 0, err);
 }
 
 titan_status attempt_gather(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,

@@ -93,11 +93,11 @@ void epoch_plan_for_loss(struct epoch *e)
 /* --- what ranks say of themselves --------------------------------------------------------------------------------- */
 
 /* Doubles carry it all. */
-struct data_said {
+struct data_reported {
     double hash_low, hash_high, tokens;
 };
-struct said {
-    struct data_said training, validation, tokenizer;
+struct peer_value {
+    struct data_reported training, validation, tokenizer;
     struct peak_claim claim;
 };
 
@@ -106,25 +106,27 @@ static const char *node_of(const struct epoch_view *view, int rank)
     return view->node_names ? view->node_names[rank] : "this machine";
 }
 
-static struct data_said describe(uint64_t hash, uint64_t tokens)
+static struct data_reported describe(uint64_t hash, uint64_t tokens)
 {
-    return (struct data_said){.hash_low = (uint32_t)hash, .hash_high = (double)(hash >> 32), .tokens = (double)tokens};
+    return (struct data_reported){
+        .hash_low = (uint32_t)hash, .hash_high = (double)(hash >> 32), .tokens = (double)tokens};
 }
 
-static struct data_said describe_data(const struct dataset *data)
+static struct data_reported describe_data(const struct dataset *data)
 {
     return describe(dataset_hash(data), dataset_tokens(data));
 }
 
-static bool same(const struct data_said *a, const struct data_said *b)
+static bool same(const struct data_reported *a, const struct data_reported *b)
 {
     return a->hash_low == b->hash_low && a->hash_high == b->hash_high && a->tokens == b->tokens;
 }
 
 /* All members read the same corpus, or a sample would be trained on twice and another never; and evaluate on the same.
  * of_rank_0, of_rank: what the two say of it. */
-static titan_status compare(const struct epoch *e, int rank, const struct data_said *of_rank_0,
-                            const struct data_said *of_rank, const char *key, const char *path, struct titan_error *err)
+static titan_status compare(const struct epoch *e, int rank, const struct data_reported *of_rank_0,
+                            const struct data_reported *of_rank, const char *key, const char *path,
+                            struct titan_error *err)
 {
     if (same(of_rank_0, of_rank))
         return TITAN_OK;
@@ -139,10 +141,10 @@ titan_status epoch_introduce(struct epoch *e, struct titan_error *err)
 {
     const struct trainer *t = e->t;
     const int world = e->view.world;
-    struct said mine = {.training = describe_data(t->data),
-                        .tokenizer = describe(t->identity.tokenizer, 0),
-                        .claim = peak_claim_of(&t->device.info, t->dt)};
-    _cleanup_free_ struct said *all = calloc((size_t)world, sizeof *all);
+    struct peer_value mine = {.training = describe_data(t->data),
+                              .tokenizer = describe(t->identity.tokenizer, 0),
+                              .claim = peak_claim_of(&t->device.info, t->dt)};
+    _cleanup_free_ struct peer_value *all = calloc((size_t)world, sizeof *all);
     _cleanup_free_ struct peak_claim *claims = calloc((size_t)world, sizeof *claims);
 
     if (!all || !claims)

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "worker/elastic/holdings.h"
-#include "worker/elastic/said.h"
+#include "worker/elastic/peer_values.h"
 #include "worker/epoch/due.h"
 #include "worker/epoch/epoch.h"
 
@@ -99,12 +99,12 @@ static titan_status agree_on_newest(struct epoch *e, struct titan_error *err)
     TRY(gather(e, mine, EACH, all, err));
     for (int r = 0; r < e->view.world; r++) {
         const double *of = all + r * EACH;
-        const struct said said[] = {{"step", of[0], 0, SAID_EXACT},
-                                    {"tokens", of[2], 0, SAID_EXACT},
-                                    {"bytes", of[3], 0, SAID_EXACT},
-                                    {"ms", floor(of[4]), 0, SAID_EXACT},
-                                    {"written", of[5], 0, 1}};
-        TRY(said_check("validation", r, said, ARRAY_SIZE(said), err));
+        const struct peer_value reported[] = {{"step", of[0], 0, PEER_VALUE_EXACT},
+                                              {"tokens", of[2], 0, PEER_VALUE_EXACT},
+                                              {"bytes", of[3], 0, PEER_VALUE_EXACT},
+                                              {"ms", floor(of[4]), 0, PEER_VALUE_EXACT},
+                                              {"written", of[5], 0, 1}};
+        TRY(peer_values_check("validation", r, reported, ARRAY_SIZE(reported), err));
     }
     *newest = (struct evaluation_report){0};
     for (int r = 0; r < e->view.world; r++) {
@@ -149,7 +149,7 @@ bool evaluation_due(const struct epoch *e)
     return recipe_validates(e->t->recipe, step) && e->t->evaluator.newest.step != step;
 }
 
-static titan_status run_steps(struct epoch *e, unsigned heard, struct evaluation_sums *ret, unsigned *ret_commands,
+static titan_status run_steps(struct epoch *e, unsigned received, struct evaluation_sums *ret, unsigned *ret_commands,
                               struct titan_error *err)
 {
     struct evaluation *const v = &e->evaluation;
@@ -157,7 +157,7 @@ static titan_status run_steps(struct epoch *e, unsigned heard, struct evaluation
     int coords[AXIS_COUNT];
 
     mesh_coords(&v->plan->mesh, e->view.rank, coords);
-    for (uint64_t step = 1; step <= e->t->evaluator.held_out.steps && !(*ret_commands & heard); step++) {
+    for (uint64_t step = 1; step <= e->t->evaluator.held_out.steps && !(*ret_commands & received); step++) {
         const double *statistics = NULL;
         TRY(loader_load(&v->loader, step, err));
         const struct exec_batch batch = {.tokens = v->loader.tokens,
@@ -183,13 +183,13 @@ static titan_status finish(struct epoch *e, struct evaluation_sums *sums, struct
     TRY(gather(e, &sums->bytes, 1, all, err));
     sums->bytes = 0;
     for (int r = 0; r < e->view.world; r++) {
-        TRY(said_check("validation", r, &(struct said){"bytes", all[r], 0, SAID_EXACT}, 1, err));
+        TRY(peer_values_check("validation", r, &(struct peer_value){"bytes", all[r], 0, PEER_VALUE_EXACT}, 1, err));
         sums->bytes += all[r];
     }
     return groups_wait_for_members(e, err);
 }
 
-titan_status evaluation_run(struct epoch *e, unsigned heard, unsigned *ret_commands, struct titan_error *err)
+titan_status evaluation_run(struct epoch *e, unsigned received, unsigned *ret_commands, struct titan_error *err)
 {
     struct trainer *const t = e->t;
     const int64_t began_ns = clock_mono_ns();
@@ -197,11 +197,11 @@ titan_status evaluation_run(struct epoch *e, unsigned heard, unsigned *ret_comma
 
     titan_assert(e->state.installed && evaluation_due(e));
     *ret_commands = 0; /* one to write a checkpoint alone is heard again in the next step */
-    TRY(run_steps(e, heard, &sums, ret_commands, err));
-    if (*ret_commands & heard)
+    TRY(run_steps(e, received, &sums, ret_commands, err));
+    if (*ret_commands & received)
         return TITAN_OK;
     TRY(finish(e, &sums, err));
-    if (!(sums.tokens >= 0 && sums.tokens <= SAID_EXACT))
+    if (!(sums.tokens >= 0 && sums.tokens <= PEER_VALUE_EXACT))
         return titan_fail(err, TITAN_ECONFLICT, "validation: the ranks have counted %g tokens", sums.tokens);
     TRY(failpoint("evaluation.over", err));
     t->evaluator.newest = (struct evaluation_report){.step = e->state.shards.own->step,

@@ -50,7 +50,7 @@ void evaluation_close(struct epoch *e);
 bool evaluation_due(const struct epoch *e);
 /* Evaluates the last step now. Fails only if the epoch ends. *ret_commands: commands that any rank got meanwhile; one
  * of `heard` among them means that the evaluation was left and is still due. The same on all ranks. */
-titan_status evaluation_run(struct epoch *e, unsigned heard, unsigned *ret_commands,
+titan_status evaluation_run(struct epoch *e, unsigned received, unsigned *ret_commands,
                             struct titan_error *err) TITAN_MUST_USE;
 
 #endif

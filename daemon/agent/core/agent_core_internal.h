@@ -88,7 +88,7 @@ struct agent_job {
     uint64_t checkpoint_step;
     bool finished;                   /* a worker here finished all steps of the job */
     bool complete;                   /* all members of the accepted epoch have their state */
-    uint64_t looked_epoch;           /* the accepted epoch that watched refers to */
+    uint64_t checked_epoch;          /* the accepted epoch that watched refers to */
     bool watched;                    /* the job has members here, and this agent can reach the other members' agents */
     struct failover_state *failover; /* owned by failover/; NULL while a coordinator is heard */
     bool lease_paused, lease_revoked;
@@ -112,9 +112,9 @@ struct agent_core {
     uint64_t session_term;
     struct seen_term seen;
     bool up, registered, answered, ending; /* answered: the coordinator answered a heartbeat of this session */
-    bool fenced_said, forged_reported;     /* in this session */
-    bool range_said;                       /* logged for a datagram in this session */
-    bool unproved_said;
+    bool fenced_reported, forged_reported; /* in this session */
+    bool range_reported;                   /* logged for a datagram in this session */
+    bool unproved_reported;
     bool leader_epoch_since; /* an acting leader's epoch was accepted since the registration */
     int64_t leave_at;        /* deadline for its workers to leave the node; 0 = they stay */
     bool draining, quiet;
@@ -135,7 +135,7 @@ struct agent_core {
     void (*drop_failover)(struct agent_job *j); /* frees failover's state of a job; no state is fine */
     struct probe *probes;
     Titan__Internal__NodeGpus *gpus; /* owned; NULL = unknown */
-    bool gpus_said;                  /* sent in this session */
+    bool gpus_reported;              /* sent in this session */
     form_epoch **held;               /* commands to form that wait for a heartbeat's answer; owned */
     size_t n_held, cap_held;
     struct report *reports, *reports_last;
@@ -198,7 +198,7 @@ void agent_gpus_report(struct agent_core *c, struct agent_actions *out); /* unle
                                                                           * them */
 
 /* --- heartbeats.c ------------------------------------------------------------------------------------------------- */
-void agent_coordinator_heard(struct agent_core *c, int64_t at); /* it answered a message sent at that time */
+void agent_coordinator_received(struct agent_core *c, int64_t at); /* it answered a message sent at that time */
 void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *out);
 void agent_heartbeat_tick(struct agent_core *c, int64_t now, struct agent_actions *out);
 int64_t agent_heartbeat_deadline(const struct agent_core *c);

@@ -86,10 +86,10 @@ void agent_fenced_epoch(struct agent_core *c, const char *what, uint64_t job_id,
                         struct agent_actions *out)
 {
     c->counters.fenced_epochs++;
-    if (!c->fenced_said) /* once per session */
+    if (!c->fenced_reported) /* once per session */
         agent_log(out, AGENT_WARN, "fenced: of an older epoch, dropped",
                   "what=\"%s\" job=%" PRIu64 " epoch=%" PRIu64 " seen=%" PRIu64, what, job_id, epoch, seen);
-    c->fenced_said = true;
+    c->fenced_reported = true;
 }
 
 void agent_refuse_form(struct agent_core *c, const struct agent_job *j, const form_epoch *form,

@@ -22,7 +22,7 @@ int64_t agent_core_contact(const struct agent_core *c)
     return c->contact ? c->contact_at : INT64_MIN;
 }
 
-void agent_coordinator_heard(struct agent_core *c, int64_t at)
+void agent_coordinator_received(struct agent_core *c, int64_t at)
 {
     c->contact_at = c->contact ? MAX(c->contact_at, at) : at;
     c->contact = true;
@@ -105,7 +105,7 @@ bool agent_on_heartbeat_answer(struct agent_core *c, const Titan__Internal__Hear
     if (m->number == 0 || c->heartbeats[m->number % HEARTBEATS_KEPT].number != m->number)
         return false;
     c->answered = true;
-    agent_coordinator_heard(c, c->heartbeats[m->number % HEARTBEATS_KEPT].at);
+    agent_coordinator_received(c, c->heartbeats[m->number % HEARTBEATS_KEPT].at);
     return true;
 }
 

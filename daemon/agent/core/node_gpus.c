@@ -43,11 +43,11 @@ static bool gpus_equal(const Titan__Internal__NodeGpus *a, const Titan__Internal
 
 void agent_gpus_report(struct agent_core *c, struct agent_actions *out)
 {
-    if (!c->gpus || c->gpus_said || !agent_core_registered(c))
+    if (!c->gpus || c->gpus_reported || !agent_core_registered(c))
         return;
     MESSAGE(m, GPUS, gpus, c->gpus);
     agent_send(c, &m, out);
-    c->gpus_said = true;
+    c->gpus_reported = true;
 }
 
 void agent_core_gpus(struct agent_core *c, const Titan__Internal__NodeGpus *gpus, int64_t now,
@@ -63,7 +63,7 @@ void agent_core_gpus(struct agent_core *c, const Titan__Internal__NodeGpus *gpus
     if (c->gpus)
         titan__internal__node_gpus__free_unpacked(c->gpus, NULL);
     c->gpus = agent_message_copy(&gpus->base);
-    c->gpus_said = false;
+    c->gpus_reported = false;
     agent_gpus_report(c, out);
     titan_assert(c->gpus->n_gpus == gpus->n_gpus);
 }

@@ -38,7 +38,7 @@ bool agent_proof_holds(const struct agent_core *c, const peer_message *m, const 
 void agent_unproved(struct agent_core *c, const char *from, struct agent_actions *out)
 {
     c->counters.unproved++;
-    if (!c->unproved_said) /* once: any process can send datagrams */
+    if (!c->unproved_reported) /* once: any process can send datagrams */
         agent_log(out, AGENT_WARN, "a datagram without the right proof, dropped", "from=%s", from);
-    c->unproved_said = true;
+    c->unproved_reported = true;
 }

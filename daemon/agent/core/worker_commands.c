@@ -48,14 +48,14 @@ static void command_member(struct agent_core *c, const form_epoch *form, uint64_
 }
 
 /* Workers get the mesh key, derived from the agents' key. */
-void agent_command_form(struct agent_core *c, const form_epoch *said, struct agent_actions *out)
+void agent_command_form(struct agent_core *c, const form_epoch *reported, struct agent_actions *out)
 {
     uint8_t mesh[MAC_BYTES];
-    form_epoch sent = *said;
+    form_epoch sent = *reported;
     const form_epoch *form = &sent;
-    titan_assert(said->n_members > 0);
+    titan_assert(reported->n_members > 0);
     if (sent.key.len == MAC_BYTES)
-        proof_mesh(said, mesh);
+        proof_mesh(reported, mesh);
     sent.key = (ProtobufCBinaryData){sent.key.len == MAC_BYTES ? MAC_BYTES : 0, mesh};
     for (size_t i = 0; i < form->n_members; i++)
         command_member(c, form, form->members[i]->worker_id, (int32_t)i, out);

@@ -50,7 +50,7 @@ static bool is_wanted(const struct agent_core *c, struct agent_job *j)
     const form_epoch *accepted = j->record->accepted;
     if (!accepted || accepted->n_worlds == 0)
         return false;
-    if (j->looked_epoch == accepted->epoch)
+    if (j->checked_epoch == accepted->epoch)
         return j->watched;
     bool here = false, elsewhere = false;
     for (size_t i = 0; i < accepted->n_members; i++) {
@@ -58,7 +58,7 @@ static bool is_wanted(const struct agent_core *c, struct agent_job *j)
         here |= self;
         elsewhere |= !self;
     }
-    j->looked_epoch = accepted->epoch;
+    j->checked_epoch = accepted->epoch;
     j->watched = here && (!elsewhere || c->options.peer_port);
     return j->watched;
 }
@@ -178,7 +178,7 @@ void failover_check(const struct agent_core *c, const struct agent_job *j)
         const struct peer *p = &s->peers[i];
         titan_assert(failover_peer_of(s, p->node) == p); /* no duplicates */
         titan_assert(p->self == !strcmp(p->node, c->node));
-        titan_assert(!p->self || (!p->asked && !p->heard));
+        titan_assert(!p->self || (!p->asked && !p->received));
         titan_assert(p->alive || p->n_alive == 0);
         titan_assert(!p->promised || s->stage != STAGE_WATCH);
         selves += p->self;

@@ -91,17 +91,17 @@ static Titan__Internal__Member **own_members(const struct failover *f, Titan__In
 static bool commit_is_promised(const struct failover *f, const peer_message *m, form_epoch *form)
 {
     const job_record *r = f->job->record;
-    const form_epoch *said = m->commit;
+    const form_epoch *reported = m->commit;
     if (m->term < f->core->seen.term || !failover_can_promise(f->core, f->now) ||
-        agent_fence_form(f->job, said) != FENCE_NEW ||
-        (said->epoch != r->promised_epoch && !MUTANT(COMMIT_UNPROMISED)) || !failover_can_shrink(f, said) ||
-        !failover_has_quorum(f, said) ||
-        ((said->source_epoch == 0 || said->source_epoch >= said->epoch) && !MUTANT(COMMIT_UNSOUND)) ||
-        said->n_state_holders > EPOCH_HOLDERS_MAX)
+        agent_fence_form(f->job, reported) != FENCE_NEW ||
+        (reported->epoch != r->promised_epoch && !MUTANT(COMMIT_UNPROMISED)) || !failover_can_shrink(f, reported) ||
+        !failover_has_quorum(f, reported) ||
+        ((reported->source_epoch == 0 || reported->source_epoch >= reported->epoch) && !MUTANT(COMMIT_UNSOUND)) ||
+        reported->n_state_holders > EPOCH_HOLDERS_MAX)
         return false;
-    *form = *said;
-    form->members = own_members(f, said->members, said->n_members);
-    form->departing = own_members(f, said->departing, said->n_departing);
+    *form = *reported;
+    form->members = own_members(f, reported->members, reported->n_members);
+    form->departing = own_members(f, reported->departing, reported->n_departing);
     form->source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
     form->memory_only = true;
     failover_set_checkpoints(f, form);

@@ -19,7 +19,7 @@ struct failover {
 /* The agent of one or more members of the epoch. */
 struct peer {
     const char *node, *address; /* borrowed from the record */
-    bool self, asked, heard;    /* asked: no answer since */
+    bool self, asked, received; /* asked: no answer since */
     bool barred;                /* it hears a coordinator or cannot promise */
     bool promised, finished;
     int64_t asked_at;

@@ -74,7 +74,7 @@ const struct peer *failover_leader(const struct failover *f)
     const struct failover_state *s = f->job->failover;
     for (size_t i = 0; i < s->n_peers; i++) {
         const struct peer *p = &s->peers[i];
-        if (p->self || (!peer_is_silent(p, f->now) && !(p->heard && p->barred)))
+        if (p->self || (!peer_is_silent(p, f->now) && !(p->received && p->barred)))
             return p;
     }
     return NULL;
@@ -101,7 +101,7 @@ enum life failover_life_of(const struct failover *f, const Titan__Internal__Memb
         return worker_lives(f, m->worker_id) ? LIFE_THERE : LIFE_GONE;
     if (peer_is_silent(p, f->now))
         return LIFE_GONE;
-    if (!p->heard)
+    if (!p->received)
         return LIFE_UNKNOWN;
     for (size_t i = 0; i < p->n_alive; i++)
         if (p->alive[i] == m->worker_id)
@@ -118,7 +118,7 @@ void failover_on_state(const struct failover *f, const peer_message *m)
         failover_send_commit(f, m->from);
     if (!p || p->self || !was_asked(p, m->id))
         return;
-    p->heard = true;
+    p->received = true;
     p->asked = false;
     p->barred = state->coordinator;
     p->finished = state->finished;

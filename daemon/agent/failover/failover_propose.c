@@ -93,7 +93,7 @@ static bool survivors(const struct failover *f, struct choice *choice)
             gone = true;
             break;
         case LIFE_THERE:
-            if (p->heard && p->epoch > accepted->epoch)
+            if (p->received && p->epoch > accepted->epoch)
                 return false; /* this agent is behind: it will get the commit */
             if (p->self || !p->barred)
                 choice->all[choice->n++] = accepted->members[i];

@@ -74,7 +74,7 @@ static void check_job(const struct agent_core *c, const struct agent_job *j)
     titan_assert(!j->complete || accepted);
     titan_assert(j->checkpoint || j->checkpoint_step == 0);
     titan_assert(!j->lease_revoked || j->lease_paused);
-    titan_assert(j->looked_epoch <= accepted);
+    titan_assert(j->checked_epoch <= accepted);
     titan_assert(!j->relay_epoch || (j->relay_epoch >= accepted && j->relay_epoch < r->promised_epoch));
     titan_assert(!j->relay_epoch || j->relay_to[0]);
     if (j->failover)

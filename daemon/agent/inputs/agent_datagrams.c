@@ -11,9 +11,9 @@ void agent_core_peer(struct agent_core *c, const peer_message *m, const char *fr
 {
     struct titan_error why;
     if (!agent_fence_range(c, &m->base, &why)) {
-        if (!c->range_said)
+        if (!c->range_reported)
             agent_log(out, AGENT_WARN, "invalid datagram dropped", "from=%s reason=\"%s\"", from, why.msg);
-        c->range_said = true;
+        c->range_reported = true;
         return;
     }
     if (!strcmp(m->from, c->node)) {

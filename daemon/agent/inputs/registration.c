@@ -104,7 +104,7 @@ static void send_registration(struct agent_core *c, uint64_t known_term, struct 
     if (known_term)
         list_known_epochs(c, known_term, known, known_list, &registration.n_known);
     registration.gpus = c->gpus;
-    c->gpus_said = true;
+    c->gpus_reported = true;
     registration.incarnation = c->options.incarnation;
     registration.ephemeral = c->options.ephemeral;
     if (memcmp(c->options.installation, (uint8_t[INSTALLATION_BYTES]){0}, INSTALLATION_BYTES) != 0)
@@ -125,7 +125,7 @@ void agent_core_session_up(struct agent_core *c, int64_t now, struct agent_actio
 {
     titan_assert(!c->up);
     c->up = true;
-    c->registered = c->answered = c->ending = c->fenced_said = c->forged_reported = c->range_said = false;
+    c->registered = c->answered = c->ending = c->fenced_reported = c->forged_reported = c->range_reported = false;
     c->registration_at = now;
     c->sessions++;
     send_registration(c, 0, out);
@@ -194,7 +194,7 @@ void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__Regi
     c->heartbeat_ms = m->heartbeat_ms ? m->heartbeat_ms : HEARTBEAT_MS;
     c->away_ms = m->away_ms ? m->away_ms : AWAY_MS;
     c->leader_lease_ms = m->leader_lease_ms;
-    agent_coordinator_heard(c, c->registration_at);
+    agent_coordinator_received(c, c->registration_at);
     agent_log(out, AGENT_INFO, "session with the coordinator", "term=%" PRIu64 " heartbeat_ms=%u", m->term,
               c->heartbeat_ms);
     send_leave(c, now, out);

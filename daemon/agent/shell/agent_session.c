@@ -111,7 +111,7 @@ static void pass_over(struct session *s, const struct titan_error *why)
     if (s->tried == 0)
         s->tried_why[0] = '\0';
     if (s->tried < s->n_targets)
-        rpc_targets_said(s->tried_why, rpc_client_target(s->client), why);
+        rpc_targets_report(s->tried_why, rpc_client_target(s->client), why);
     s->tried++;
     rpc_client_reconnect(s->client, true);
     if (s->failed_before || s->tried < s->n_targets)

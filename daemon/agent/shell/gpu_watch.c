@@ -40,9 +40,9 @@ struct gpu_board {
     int refs;
     bool stopped, failed; /* failed: NVML does not start, or knows no GPU */
     bool release, look;
-    uv_async_t *async; /* NULL = the loop is gone */
-    int64_t looked_ms; /* time of the last look; at first, the watch's start */
-    char why[256];     /* the reason of failed */
+    uv_async_t *async;  /* NULL = the loop is gone */
+    int64_t checked_ms; /* time of the last look; at first, the watch's start */
+    char why[256];      /* the reason of failed */
     uint32_t slots;
     struct {
         struct gpu_state state; /* as published by the thread */
@@ -65,7 +65,7 @@ struct gpu_watch {
     struct log log;
     uv_async_t async;
     uv_timer_t age_timer;
-    bool old, failure_said;
+    bool old, failure_reported;
     int open_handles;
     void (*changed)(void *data);
     void (*done)(void *data);
@@ -204,7 +204,7 @@ static void publish(struct watcher *w, const char *failed)
     for (uint32_t i = 0; i < w->slots; i++)
         if (!b->gpus[i].look)
             b->gpus[i].state = w->gpus[i].state;
-    b->looked_ms = clock_mono_ms();
+    b->checked_ms = clock_mono_ms();
     b->failed = failed;
     (void)snprintf(b->why, sizeof(b->why), "%s", failed ? failed : "");
     if (b->async)
@@ -286,17 +286,17 @@ static void *watch_main(void *arg)
     struct watcher *const w = arg;
     const nvmlReturn_t code = w->nvml.init();
     bool now = true, asked = false;
-    int64_t looked = 0;
+    int64_t checked = 0;
     if (code != NVML_SUCCESS) {
         publish(w, w->nvml.error_string(code));
     } else {
         if (w->nvml.events_create(&w->events) != NVML_SUCCESS)
             w->events = NULL;
         while (take_requests(w, &asked)) {
-            if (now || asked || clock_mono_ms() - looked >= LOOK_MS) {
+            if (now || asked || clock_mono_ms() - checked >= LOOK_MS) {
                 look(w);
                 publish(w, NULL);
-                looked = clock_mono_ms();
+                checked = clock_mono_ms();
             }
             now = await_event(w);
         }
@@ -320,9 +320,9 @@ static void on_news(uv_async_t *async)
     const bool failed = b->failed;
     memcpy(why, b->why, sizeof(why));
     (void)pthread_mutex_unlock(&b->lock);
-    if (failed && !w->failure_said)
+    if (failed && !w->failure_reported)
         tlog_warn(&w->log, "GPUs are not watched: NVML does not start", "reason=\"%s\"", why);
-    w->failure_said |= failed;
+    w->failure_reported |= failed;
     w->old = false;
     w->changed(w->data);
 }
@@ -330,7 +330,7 @@ static void on_news(uv_async_t *async)
 static bool board_old(struct gpu_board *b)
 {
     (void)pthread_mutex_lock(&b->lock);
-    const bool old = !b->failed && clock_mono_ms() - b->looked_ms > GPU_WATCH_OLD_MS;
+    const bool old = !b->failed && clock_mono_ms() - b->checked_ms > GPU_WATCH_OLD_MS;
     (void)pthread_mutex_unlock(&b->lock);
     return old;
 }
@@ -408,7 +408,7 @@ titan_status gpu_watch_open(uv_loop_t *loop, uint32_t slots, const char *library
     (void)pthread_mutex_init(&b->lock, NULL);
     (void)pthread_cond_init(&b->wake, NULL);
     b->refs = 2;
-    b->looked_ms = clock_mono_ms();
+    b->checked_ms = clock_mono_ms();
     b->slots = slots;
     b->async = &w->async;
     *w = (struct gpu_watch){.board = b, .changed = changed, .data = data};

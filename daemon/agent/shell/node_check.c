@@ -113,7 +113,7 @@ struct node_checks {
     struct worker_limits limits;
     bool peers, secure;
     struct rpc_tls tls;
-    bool (*said)(const Titan__Internal__NodeChecked *answer, void *data);
+    bool (*reported)(const Titan__Internal__NodeChecked *answer, void *data);
     void *data;
     uv_timer_t again;
     uint64_t session;
@@ -427,7 +427,7 @@ static void answer(struct request *r)
             m.port = serve(c, r, k);
     }
     if (!c->closing && r->session == c->session)
-        (void)c->said(&m, c->data);
+        (void)c->reported(&m, c->data);
     for (size_t i = 0; i < r->n; i++)
         look_free(r->places[i].look);
     free(r);
@@ -438,7 +438,7 @@ static void answer(struct request *r)
 
 /* --- looks of a request ------------------------------------------------------------------------------------------- */
 
-static void looked(struct file_task *task)
+static void checked(struct file_task *task)
 {
     struct look *k = (struct look *)(void *)task;
     struct request *r = k->request;
@@ -489,7 +489,7 @@ static struct look *add_look(struct request *r, enum look_kind kind, const char 
 
 static void start_look(struct look *k)
 {
-    static const struct file_calls calls = {.run = look, .done = looked, .given_up = given_up, .free = look_late};
+    static const struct file_calls calls = {.run = look, .done = checked, .given_up = given_up, .free = look_late};
     struct request *r = k->request;
     struct titan_error err = {0};
     if (file_pool_add(r->owner->files, &k->task, &calls, sizeof(*k), &err) == TITAN_OK)
@@ -560,7 +560,7 @@ static void placement_free(struct file_task *task)
 }
 
 /* Reports a new result. Frees p unless it is reused for the next look. */
-static void placement_looked(struct file_task *task)
+static void placement_checked(struct file_task *task)
 {
     struct placement *p = (struct placement *)(void *)task;
     struct node_checks *c = p->owner;
@@ -576,7 +576,7 @@ static void placement_looked(struct file_task *task)
     }
     Titan__Internal__NodeChecked answer = TITAN__INTERNAL__NODE_CHECKED__INIT;
     answer.problem = p->problem;
-    if (!c->closing && strcmp(c->last, p->problem) != 0 && c->said(&answer, c->data))
+    if (!c->closing && strcmp(c->last, p->problem) != 0 && c->reported(&answer, c->data))
         memcpy(c->last, p->problem, sizeof(c->last));
     if (!c->closing && c->last[0])
         (void)uv_timer_start(&c->again, on_again, AGAIN_MS, 0);
@@ -609,13 +609,13 @@ static void placement_given_up(struct file_task *task, bool started)
     }
     (void)snprintf(other->problem, sizeof(other->problem), "the jobs' folder '%.250s' does not answer within %d s",
                    other->jobs_dir, LOOK_MS / 1000);
-    placement_looked(&other->task);
+    placement_checked(&other->task);
 }
 
 static void start(struct placement *p)
 {
     static const struct file_calls calls = {
-        .run = look_at_placement, .done = placement_looked, .given_up = placement_given_up, .free = placement_free};
+        .run = look_at_placement, .done = placement_checked, .given_up = placement_given_up, .free = placement_free};
     struct node_checks *c = p->owner;
     struct titan_error err = {0};
     titan_assert(!c->closing && !c->looking);
@@ -623,7 +623,7 @@ static void start(struct placement *p)
     c->looking = true;
     if (file_pool_add(c->files, &p->task, &calls, sizeof(*p), &err) != TITAN_OK) {
         describe(p->problem, &err);
-        placement_looked(&p->task);
+        placement_checked(&p->task);
     }
 }
 
@@ -678,7 +678,7 @@ void node_checks_forget(struct node_checks *c)
 }
 
 titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options *o,
-                              bool (*said)(const Titan__Internal__NodeChecked *answer, void *data), void *data,
+                              bool (*reported)(const Titan__Internal__NodeChecked *answer, void *data), void *data,
                               struct node_checks **ret, struct titan_error *err)
 {
     struct node_checks *c = calloc(1, sizeof(*c));
@@ -690,7 +690,7 @@ titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options 
         return status;
     }
     c->loop = loop;
-    c->said = said;
+    c->reported = reported;
     c->data = data;
     c->peers = o->peers;
     c->secure = o->tls != NULL;

@@ -27,7 +27,7 @@ struct node_checks_options {
 
 /* Each answer goes to said, which returns false without a session: the folders' result is then reported again. */
 titan_status node_checks_open(uv_loop_t *loop, const struct node_checks_options *options,
-                              bool (*said)(const Titan__Internal__NodeChecked *answer, void *data), void *data,
+                              bool (*reported)(const Titan__Internal__NodeChecked *answer, void *data), void *data,
                               struct node_checks **ret, struct titan_error *err) TITAN_MUST_USE;
 void node_checks_ask(struct node_checks *c, const Titan__Internal__CheckNode *request);
 /* The session ended: answers to its requests are dropped. */

@@ -155,7 +155,7 @@ static void begin(struct reach_target *t)
 /* Data arrived, or the connection failed. */
 static void go_on(struct reach_target *t)
 {
-    const ssize_t n = recv(t->fd, t->heard + t->got, sizeof(t->heard) - t->got, 0);
+    const ssize_t n = recv(t->fd, t->received + t->got, sizeof(t->received) - t->got, 0);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n < 0) {
@@ -163,8 +163,9 @@ static void go_on(struct reach_target *t)
         return;
     }
     t->got += (size_t)n;
-    if (t->got == sizeof(t->heard))
-        close_target(t, memcmp(t->heard, t->token, sizeof(t->token)) ? "another machine has that address" : "", false);
+    if (t->got == sizeof(t->received))
+        close_target(t, memcmp(t->received, t->token, sizeof(t->token)) ? "another machine has that address" : "",
+                     false);
     else if (n == 0)
         close_target(t, "another machine or program has that address", false);
 }

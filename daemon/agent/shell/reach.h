@@ -30,7 +30,7 @@ struct reach_target {
     int fd;            /* during the attempt */
     int64_t again_ms;  /* time of the next attempt; 0 = none */
     size_t got;
-    uint8_t heard[REACH_TOKEN_BYTES];
+    uint8_t received[REACH_TOKEN_BYTES];
 };
 /* Tries all targets at once, within timeout_ms. A failed connection is retried meanwhile, as workers do: a restored
  * address may still count as unreachable. Name lookups come first and may take longer. */

@@ -45,7 +45,7 @@ struct workers {
     struct worker_limits limits;
     uint32_t slots, lease_ms;
     uint64_t term;
-    int64_t epoch_until_ms, epoch_until_said; /* the current value, and the value last sent to workers */
+    int64_t epoch_until_ms, epoch_until_reported; /* the current value, and the value last sent to workers */
     struct oom_watch oom;
     int open_handles;
     bool closing;
@@ -178,9 +178,9 @@ static void worker_report(struct worker *w)
     w->reported = true;
     bool known = w->end.code >= 0 || w->end.signal > 0 || worker_process_ending(&w->process, &w->end);
     struct worker_exit how = {.code = w->end.code, .signal = w->end.signal, .last_step = atomic_load(&w->page->step)};
-    int32_t said = atomic_load(&w->page->exit_code);
+    int32_t reported = atomic_load(&w->page->exit_code);
     if (!known)
-        how.code = said; /* -1 unless the worker exited in order */
+        how.code = reported; /* -1 unless the worker exited in order */
     _Static_assert(sizeof(how.reason) == sizeof(w->page->last_words), "one holds the other");
     memcpy(how.reason, w->page->last_words, sizeof(how.reason) - 1);
     if (how.signal == SIGKILL && !w->killed)
@@ -291,7 +291,7 @@ static void send_leases(struct workers *set)
 {
     for (struct worker *w = set->first; w; w = w->next)
         send_lease(w);
-    set->epoch_until_said = set->epoch_until_ms;
+    set->epoch_until_reported = set->epoch_until_ms;
 }
 
 static void on_lease_timer(uv_timer_t *timer)
@@ -426,7 +426,7 @@ void workers_publish(struct workers *set, uint64_t term, int64_t contact_ms, int
         atomic_store_explicit(&w->page->contact_ms, contact_ms, memory_order_relaxed);
     }
     set->epoch_until_ms = epoch_until_ms;
-    if (llabs(epoch_until_ms - set->epoch_until_said) >= AGENT_LEASE_MS)
+    if (llabs(epoch_until_ms - set->epoch_until_reported) >= AGENT_LEASE_MS)
         send_leases(set);
 }
 

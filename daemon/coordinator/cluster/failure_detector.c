@@ -160,7 +160,7 @@ static int64_t ask_again_at(const struct core *c, const struct noderec *n)
     return n->probe.at + c->options.confirm_ms + c->options.suspect_ms;
 }
 
-void detector_heard(struct core *c, struct noderec *n)
+void detector_received(struct core *c, struct noderec *n)
 {
     n->seen_mono = c->now.mono_ms;
     n->seen_wall = c->now.wall_ms;
@@ -186,7 +186,7 @@ bool detector_datagram(struct core *c, struct noderec *n, bool hears)
     if (hears) {
         if (n->probe.at) /* its deadline may be later than its next suspicion */
             c->due.node = 0;
-        detector_heard(c, n);
+        detector_received(c, n);
         n->datagram_mono = c->now.mono_ms;
     }
     return true;
@@ -299,6 +299,6 @@ void detector_answered(struct core *c, struct noderec *n)
 
 void detector_streams(struct core *c, struct noderec *n)
 {
-    detector_heard(c, n);
+    detector_received(c, n);
     n->stream_mono = c->now.mono_ms;
 }

@@ -12,7 +12,7 @@
 #include "daemon/coordinator/records/core_record.h"
 
 /* A message from the node has arrived. */
-void detector_heard(struct core *c, struct noderec *n);
+void detector_received(struct core *c, struct noderec *n);
 void detector_has_key(struct noderec *n); /* the agent has the key of its newest session */
 /* Node n reports whether it reached the node that it probed. Only the first report of each node counts. */
 void detector_probe_result(struct core *c, struct noderec *n, const Titan__Internal__ProbeResult *m);

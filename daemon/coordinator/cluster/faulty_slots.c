@@ -60,7 +60,7 @@ static void keep_fault(Titan__Internal__GpuState *g, Titan__Internal__GpuState *
     before->reason = reason;
 }
 
-static void slots_heard(struct core *c, struct noderec *n, const Titan__Internal__NodeGpus *m)
+static void slots_received(struct core *c, struct noderec *n, const Titan__Internal__NodeGpus *m)
 {
     Titan__Internal__NodeGpus *before = n->gpus;
     n->gpus = m ? copy_of(m) : NULL;
@@ -94,7 +94,7 @@ void faulty_slots_lift(struct core *c, struct noderec *n)
 
 void faulty_slots_registered(struct core *c, struct noderec *n, const Titan__Internal__NodeGpus *m)
 {
-    slots_heard(c, n, m);
+    slots_received(c, n, m);
     if (n->lifting)
         ask_to_look(c, n);
 }
@@ -102,5 +102,5 @@ void faulty_slots_registered(struct core *c, struct noderec *n, const Titan__Int
 void faulty_slots_report(struct core *c, struct noderec *n, const Titan__Internal__NodeGpus *m)
 {
     n->lifting = false;
-    slots_heard(c, n, m);
+    slots_received(c, n, m);
 }

@@ -87,8 +87,8 @@ static titan_status unproved(struct core *c, uint64_t term, const char *node, st
                      ", and has no proof that the other ran on this job store: the node is of another cluster, or this "
                      "store was made anew in the place of a lost one",
                      node, term, c->options.term);
-    if (!c->term_said || c->now.mono_ms - c->term_said >= SAID_ONCE_MS) {
-        c->term_said = c->now.mono_ms;
+    if (!c->term_reported || c->now.mono_ms - c->term_reported >= SAID_ONCE_MS) {
+        c->term_reported = c->now.mono_ms;
         emit_event(c, NULL,
                    (struct emit){.type = "report.refused",
                                  .message = words,
@@ -102,11 +102,11 @@ static titan_status unproved(struct core *c, uint64_t term, const char *node, st
     return status;
 }
 
-static bool said_lately(const struct core *c, struct noderec *n)
+static bool reported_lately(const struct core *c, struct noderec *n)
 {
-    if (n->said_mono && c->now.mono_ms - n->said_mono < SAID_ONCE_MS)
+    if (n->reported_mono && c->now.mono_ms - n->reported_mono < SAID_ONCE_MS)
         return true;
-    n->said_mono = c->now.mono_ms;
+    n->reported_mono = c->now.mono_ms;
     return false;
 }
 
@@ -117,7 +117,7 @@ titan_status fence_range(struct core *c, struct noderec *n, const Titan__Interna
     if (MUTANT(RANGES_UNCHECKED) || range_check(&m->base, &why) == TITAN_OK)
         return TITAN_OK;
     c->counters.out_of_range++;
-    if (n && !said_lately(c, n)) {
+    if (n && !reported_lately(c, n)) {
         struct emit refused = {
             .type = "report.refused", .message = batch_printf(c->out, "node %s: %s", n->name, why.msg), .node = n};
         emit_event(c, NULL, refused);
@@ -201,7 +201,7 @@ titan_status fence_name(struct core *c, const struct noderec *n, const Titan__In
 void fence_unknown_worker(struct core *c, struct noderec *n, const struct subject *about)
 {
     c->counters.unknown_worker++;
-    if (said_lately(c, n))
+    if (reported_lately(c, n))
         return;
     emit_event(
         c, NULL,
@@ -266,7 +266,7 @@ char *fence_take_identity(struct core *c, uint64_t session)
 void fence_implausible(struct core *c, struct noderec *n, uint64_t job_id, const char *words)
 {
     c->counters.implausible++;
-    if (said_lately(c, n))
+    if (reported_lately(c, n))
         return;
     emit_event(
         c, NULL,

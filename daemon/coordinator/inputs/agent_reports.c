@@ -48,12 +48,12 @@ static bool hear_report(struct core *c, struct noderec *n, const struct subject 
         worker_report(c, j, w, m);
         if (trained && just_trains(j))
             return unsaved == j->progress.unsaved;
-        job_heard(c, j);
+        job_received(c, j);
     } else if (exited) {
         c->counters.duplicate++; /* the agent kept the report and had sent it in another session */
         if (j && !w) {           /* or the record went before the worker had ended */
             kept_release(j, n, about->worker_id);
-            job_heard(c, j);
+            job_received(c, j);
         }
     } else {
         fence_unknown_worker(c, n, about);

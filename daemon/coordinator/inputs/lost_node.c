@@ -43,7 +43,7 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
             hit = true;
         }
         if (hit)
-            job_heard(c, j);
+            job_received(c, j);
     }
     c->slots_changed = true;
 }

@@ -127,7 +127,7 @@ static void resend_jobs(struct core *c, struct noderec *n, bool awaited)
         if (awaited && epoch_leaving(j) && j->clock.epoch_deadline != INT64_MAX)
             job_clock_limit(j, c->now.mono_ms + job_clock_quiesce_ms(c, j));
         job_resend(c, j, n);
-        job_heard(c, j);
+        job_received(c, j);
     }
 }
 

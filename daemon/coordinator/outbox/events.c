@@ -92,15 +92,15 @@ void emit_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, cons
 
 void emit_job_blocked(struct core *c, struct jobrec *j, const char *words)
 {
-    if (words ? j->waits.said && strcmp(j->waits.said, words) == 0 : !j->waits.said)
+    if (words ? j->waits.reported && strcmp(j->waits.reported, words) == 0 : !j->waits.reported)
         return;
     struct change *change = batch_change(c->out, CHANGE_JOB_REASON);
     change->job.id = j->id;
     change->job.reason = words ? batch_strdup(c->out, words) : "";
     if (words)
         event_attach(c, change, j, (struct emit){.type = "job.waiting", .message = change->job.reason});
-    free(j->waits.said);
-    j->waits.said = words ? core_strdup(words) : NULL;
+    free(j->waits.reported);
+    j->waits.reported = words ? core_strdup(words) : NULL;
 }
 
 void emit_loss(struct core *c, const struct jobrec *j, enum loss_cause cause, const struct noderec *n)

@@ -56,7 +56,7 @@ void move_job(struct core *c, struct jobrec *j, enum job_state to, const char *r
         j->state = to;
         return;
     }
-    free(TAKE(j->waits.said)); /* the new reason replaces it */
+    free(TAKE(j->waits.reported)); /* the new reason replaces it */
     detail_begin(&d);
     json_put_string(&d.w, "from", sm_name(&job_sm, (int)from));
     json_put_string(&d.w, "to", sm_name(&job_sm, (int)to));

@@ -18,8 +18,8 @@ struct core {
     bool secret_set;
     uint8_t secret[MAC_BYTES];
     uint8_t term_secret[MAC_BYTES];
-    int64_t term_said; /* time of the last log line about an unproved term; 0 = never */
-    uint64_t last_key; /* counter of the session keys drawn */
+    int64_t term_reported; /* time of the last log line about an unproved term; 0 = never */
+    uint64_t last_key;     /* counter of the session keys drawn */
     struct core_time now;
     struct batch *out;
     struct noderec *nodes, *last_node, *names[CORE_BUCKETS];

@@ -109,7 +109,7 @@ struct job_size {       /* job_size.c */
     uint64_t limit_for; /* id of that job */
 };
 struct job_waits {  /* outbox/events.c: what the job waits for, as last emitted */
-    char *said;     /* NULL = nothing */
+    char *reported; /* NULL = nothing */
     uint32_t lacks; /* missing workers; 0 = it waits for none */
     bool undecided; /* the job waits for unreachable members */
 };

@@ -60,7 +60,7 @@ void job_free(struct jobrec *j)
     free(j->stop.why);
     free(j->short_why);
     free(j->budget.fault.words);
-    free(j->waits.said);
+    free(j->waits.reported);
     free(j->budget.past);
     free(j->refusals);
     free(j);

@@ -47,7 +47,7 @@ struct noderec {
     int64_t stream_mono, datagram_mono; /* last message of its stream; last heartbeat by datagram */
     struct node_policy policy;          /* name points to ours; the texts are owned */
     bool in_window;                     /* its maintenance window, or the drain before it, is in force */
-    bool said_drained;
+    bool reported_drained;
     bool ephemeral;         /* its record goes by itself once the node is gone */
     bool given_up;          /* an operator has declared it gone for good */
     int64_t drain_at;       /* when its remaining workers are stopped; INT64_MAX = never */
@@ -66,7 +66,7 @@ struct noderec {
     int64_t lost_mono;           /* last loss; 0 = never */
     int64_t steady_at, quiet_ms; /* no new work until steady_at, if heartbeats come well until then; 0 = it gets work */
     uint32_t flaps;
-    int64_t said_mono; /* time of the last logged refusal */
+    int64_t reported_mono; /* time of the last logged refusal */
     struct node_refusals {
         uint64_t old_terms, old_epochs, other_epochs, forged, out_of_range, unproved;
     } refusals;     /* refusals as its agent counts them */

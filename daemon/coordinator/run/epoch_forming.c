@@ -194,16 +194,16 @@ static bool holds_unheard(struct jobrec *j, const struct workrec *w)
 }
 
 /* Have all workers of holds_unheard reported? *ret_reachable: one that has not is on a connected node. */
-static bool others_heard(struct jobrec *j, bool *ret_reachable)
+static bool others_received(struct jobrec *j, bool *ret_reachable)
 {
-    bool heard = true;
+    bool received = true;
     *ret_reachable = false;
     for (size_t i = 0; i < j->n_workers; i++)
         if (holds_unheard(j, j->workers[i])) {
-            heard = false;
+            received = false;
             *ret_reachable |= j->workers[i]->node->session != 0;
         }
-    return heard;
+    return received;
 }
 
 /* Has every agent sent a heartbeat since its acknowledgement? A registration may be old: the agent may have formed an
@@ -223,10 +223,10 @@ void epoch_try_form(struct core *c, struct jobrec *j)
         return;
     /* Forming needs two things: members have left the epoch, and other holders of its state have reported. A returned
      * worker that blocks either is waited for no longer than the members were. */
-    bool reachable, quiet = all_quiet(j), heard = others_heard(j, &reachable);
+    bool reachable, quiet = all_quiet(j), received = others_received(j, &reachable);
     if ((reachable || (!quiet && epoch_leaving(j))) && j->clock.epoch_deadline == INT64_MAX)
         job_clock_limit(j, c->now.mono_ms + job_clock_quiesce_ms(c, j));
-    if (!quiet || !heard)
+    if (!quiet || !received)
         return;
     job_clock_limit(j, INT64_MAX);
     recovery_quiet(c, j);

@@ -128,7 +128,7 @@ void job_advance(struct core *c, struct jobrec *j)
         core_forget(c, j);
 }
 
-void job_heard(struct core *c, struct jobrec *j)
+void job_received(struct core *c, struct jobrec *j)
 {
     if (j->n_workers > c->options.at_once)
         core_later(c);
@@ -141,7 +141,7 @@ void job_driver_look_again(struct core *c, const struct noderec *n)
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;
         if (job_on_node(j, n))
-            job_heard(c, j);
+            job_received(c, j);
     }
     c->slots_changed = true;
 }

@@ -11,7 +11,7 @@ void job_driver_look_again(struct core *c, const struct noderec *n);
 /* Does whatever the job's state calls for now. May free j when the job is over. */
 void job_advance(struct core *c, struct jobrec *j);
 /* The same after an agent's message, perhaps only in the next tick, see core_options.at_once. */
-void job_heard(struct core *c, struct jobrec *j);
+void job_received(struct core *c, struct jobrec *j);
 /* Sends again everything in force for the job's workers on this node. */
 void job_resend(struct core *c, struct jobrec *j, struct noderec *n);
 void job_tick(struct core *c, struct jobrec *j); /* checks deadlines, then calls job_advance */

@@ -131,17 +131,17 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
     w->unseen = false;
     w->started = true;
     worker_knows(w, live->epoch);
-    Titan__Internal__WorkerQuiesced said = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
-    said.epoch = live->epoch;
-    said.last_step = live->step;
-    said.paused = j->state == JOB_RESIZING;
+    Titan__Internal__WorkerQuiesced reported = TITAN__INTERNAL__WORKER_QUIESCED__INIT;
+    reported.epoch = live->epoch;
+    reported.last_step = live->step;
+    reported.paused = j->state == JOB_RESIZING;
     if (live->address[0])
         worker_ready(c, w, live->address);
     if (live->epoch == j->status.epoch && job_rank_slot(j, w)) {
         if (step_of_epoch(live))
             job_progress_reaches(j, live->step);
         if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
-            worker_quiesced(j, w, live->quiesced ? live->quiesced : &said);
+            worker_quiesced(j, w, live->quiesced ? live->quiesced : &reported);
         else if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE)
             worker_finished(c, j, w, live->epoch, live->step);
         else
@@ -153,7 +153,7 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
     } else if (j->epoch_state == EPOCH_REVOKED && (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED ||
                                                    live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE)) {
         w->quiesced = true; /* the worker never learnt of the epoch, which is over already */
-        source_held(w, live->quiesced ? live->quiesced : &said);
+        source_held(w, live->quiesced ? live->quiesced : &reported);
     } else if (live->quiesced || live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_IDLE) {
         w->quiesced |= !job_rank_slot(j, w);
         if (live->quiesced)

@@ -54,7 +54,7 @@ void maintenance_agent_leaves(struct core *c, struct noderec *n, const Titan__In
         return;
     n->leaving = n->incarnation;
     n->leave_at = c->now.mono_ms + m->deadline_ms;
-    n->said_drained = false;
+    n->reported_drained = false;
     emit_event(
         c, NULL,
         (struct emit){.type = "node.draining",
@@ -66,7 +66,7 @@ void maintenance_agent_leaves(struct core *c, struct noderec *n, const Titan__In
 
 static void emit_draining(struct core *c, struct noderec *n, const char *words)
 {
-    n->said_drained = false;
+    n->reported_drained = false;
     emit_policy(c, n, "node.draining", batch_printf(c->out, "is drained: %s", words),
                 batch_printf(c->out, "{\"workers\":%u,\"deadline_ms\":%lld}", n->used,
                              n->drain_at == INT64_MAX ? 0LL : (long long)(n->drain_at - c->now.mono_ms)));
@@ -74,7 +74,7 @@ static void emit_draining(struct core *c, struct noderec *n, const char *words)
 
 static void end_drain(struct core *c, struct noderec *n, const char *words)
 {
-    n->policy.draining = n->in_window = n->said_drained = false;
+    n->policy.draining = n->in_window = n->reported_drained = false;
     n->policy.deadline_ms = n->policy.window_from_ms = n->policy.window_until_ms = n->policy.window_lead_ms = 0;
     n->drain_at = INT64_MAX;
     core_set_text(&n->policy.reason, "");
@@ -159,12 +159,12 @@ void maintenance_tick(struct core *c)
             continue;
         if (n->used > 0 && c->now.mono_ms >= (node_leaves(n) ? MIN(n->drain_at, n->leave_at) : n->drain_at))
             drain_deadline(c, n);
-        if (n->used == 0 && !n->said_drained) {
+        if (n->used == 0 && !n->reported_drained) {
             emit_event(c, NULL,
                        (struct emit){.type = "node.drained",
                                      .message = batch_printf(c->out, "node %s is empty", n->name),
                                      .node = n});
-            n->said_drained = true;
+            n->reported_drained = true;
         }
     }
 }
@@ -173,7 +173,7 @@ void maintenance_restore(struct core *c, struct noderec *n, const struct node_po
 {
     node_take_policy(n, saved);
     n->drain_at = mono_of(c, saved->deadline_ms);
-    n->said_drained = true; /* emitted before the restart, or no longer relevant */
+    n->reported_drained = true; /* emitted before the restart, or no longer relevant */
     if (saved->window_until_ms > c->now.wall_ms && c->now.wall_ms >= saved->window_from_ms - saved->window_lead_ms) {
         n->in_window = true;
         n->drain_at = MIN(n->drain_at, mono_of(c, saved->window_from_ms));

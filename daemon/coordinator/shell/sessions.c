@@ -34,15 +34,15 @@ struct agent_session *sessions_begin(struct coordinator *c, struct rpc_call *cal
 }
 
 /* True: the same reason was logged lately. A refused agent tries again each second. */
-static bool said_lately(struct coordinator *c, const struct titan_error *err)
+static bool reported_lately(struct coordinator *c, const struct titan_error *err)
 {
     const uint64_t hash = hash_text(HASH_INIT, err->msg);
     const int64_t now_ms = clock_mono_ms();
-    const bool lately = hash == c->refusal_said && now_ms - c->refusal_said_ms < SAID_ONCE_MS;
+    const bool lately = hash == c->refusal_reported && now_ms - c->refusal_reported_ms < SAID_ONCE_MS;
     if (lately)
         return true;
-    c->refusal_said = hash;
-    c->refusal_said_ms = now_ms;
+    c->refusal_reported = hash;
+    c->refusal_reported_ms = now_ms;
     return false;
 }
 
@@ -53,7 +53,7 @@ void sessions_end(struct coordinator *c, struct agent_session *s, const struct t
     if (!call)
         return;
     if (err) {
-        if (!said_lately(c, err))
+        if (!reported_lately(c, err))
             tlog_warn(&c->log, "agent session ended", "peer=\"%s\" reason=\"%s\"", rpc_call_peer(call), err->msg);
         rpc_call_fail(call, err);
     } else {

@@ -72,8 +72,8 @@ struct coordinator {
 
     struct agent_session *sessions[SESSION_BUCKETS];
     uint64_t next_session;
-    uint64_t refusal_said; /* hash of the last logged reason of a session's end */
-    int64_t refusal_said_ms;
+    uint64_t refusal_reported; /* hash of the last logged reason of a session's end */
+    int64_t refusal_reported_ms;
     struct heartbeat_socket *heartbeat_sockets; /* receive heartbeats as datagrams */
     struct enrol *enrol;
     struct backup *backup; /* backup being sent; NULL = none */

@@ -16,7 +16,7 @@ static bool session; /* up: it comes and goes in turn */
 /* What it has said last to peers: ids to answer, numbers to speak of. */
 static struct {
     uint64_t asked[PEERS], proposal, proposed, promised;
-} said;
+} reported;
 
 static struct agent_core *up(uint64_t seed)
 {
@@ -41,13 +41,13 @@ static void note_peer(const char *to, const Titan__Internal__PeerMessage *m)
 {
     fuzz_assert(m->proof.len % MAC_BYTES == 0 && !strcmp(m->from, "here"));
     if (m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_ASK)
-        said.asked[!strcmp(to, texts[5])] = m->id;
+        reported.asked[!strcmp(to, texts[5])] = m->id;
     if (m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_PROPOSE) {
-        said.proposal = m->id;
-        said.proposed = m->propose->epoch;
+        reported.proposal = m->id;
+        reported.proposed = m->propose->epoch;
     }
     if (m->kind_case == TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE && m->promise->granted)
-        said.promised = m->promise->epoch;
+        reported.promised = m->promise->epoch;
 }
 
 /* What is to be done is done: records are kept for the next agent, workers that are started run. */
@@ -246,7 +246,7 @@ static void fit(Titan__Internal__PeerMessage *m, int peer, bool more, const Tita
     const uint64_t epoch = kept->accepted->epoch;
     switch (m->kind_case) {
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_STATE:
-        m->id = said.asked[peer];
+        m->id = reported.asked[peer];
         m->state->epoch = epoch;
         m->state->coordinator &= !more;
         m->state->finished &= !more;
@@ -254,20 +254,20 @@ static void fit(Titan__Internal__PeerMessage *m, int peer, bool more, const Tita
             m->state->alive[i] = (uint64_t)peer + 2;
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE:
-        m->id = said.proposal;
-        m->promise->epoch = said.proposed;
+        m->id = reported.proposal;
+        m->promise->epoch = reported.proposed;
         m->promise->granted |= more;
         for (size_t i = 0; i < m->promise->n_counts && more; i++)
             m->promise->counts[i] = epoch;
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_QUIESCED:
-        m->number = said.proposed;
+        m->number = reported.proposed;
         m->quiesced->job_id = 1;
         m->quiesced->worker_id = (uint64_t)peer + 2;
         m->quiesced->epoch = m->quiesced->installed_epoch = epoch;
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_REVOKE:
-        m->number = said.promised;
+        m->number = reported.promised;
         m->revoke->job_id = 1;
         m->revoke->epoch = epoch;
         break;
@@ -277,7 +277,7 @@ static void fit(Titan__Internal__PeerMessage *m, int peer, bool more, const Tita
         break;
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_COMMIT:
         if (more)
-            fit_form(m->commit, peer, said.promised, epoch);
+            fit_form(m->commit, peer, reported.promised, epoch);
         break;
     default:
         break;
@@ -348,7 +348,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct agent_core *c = up(1);
     now = 1000;
     session = false;
-    memset(&said, 0, sizeof(said));
+    memset(&reported, 0, sizeof(reported));
     agent_actions_init(&out);
     for (int i = 0; in.len > 0 && i < 96; i++) {
         uint8_t what = (uint8_t)fuzz_take(&in, 1);

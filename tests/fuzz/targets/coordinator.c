@@ -41,7 +41,7 @@ static void begin(void)
     fuzz_assert(db_exec(db, "SAVEPOINT input", &err) == TITAN_OK);
 }
 
-static void heard(struct bench *b, uint64_t session, const Titan__Internal__AgentMessage *m)
+static void received(struct bench *b, uint64_t session, const Titan__Internal__AgentMessage *m)
 {
     struct titan_error err = {0};
     batch_free(&b->out);
@@ -78,14 +78,14 @@ static void job_runs(struct bench *b)
         body.worker_id = w;
         body.address = (char *)"h:1";
         MESSAGE(m, WORKER_READY, worker_ready, body);
-        heard(b, w <= 2 ? 1 : 2, &m);
-        heard(b, w <= 2 ? 2 : 1, &m); /* which of the two has it is not said here */
+        received(b, w <= 2 ? 1 : 2, &m);
+        received(b, w <= 2 ? 2 : 1, &m); /* which of the two has it is not said here */
     }
     Titan__Internal__WorkerProgress p = TITAN__INTERNAL__WORKER_PROGRESS__INIT;
     p.job_id = p.worker_id = p.epoch = 1;
     p.step = 7;
     MESSAGE(m, PROGRESS, progress, p);
-    heard(b, 1, &m);
+    received(b, 1, &m);
 }
 
 static void request(struct bench *b, struct fuzz_input *in)
@@ -134,7 +134,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (what < 200) {
             ProtobufCMessage *m = fuzz_message(&in, &titan__internal__agent_message__descriptor, texts, what / 4);
             ((Titan__Internal__AgentMessage *)m)->term %= 3;
-            heard(&b, session, (Titan__Internal__AgentMessage *)m);
+            received(&b, session, (Titan__Internal__AgentMessage *)m);
             protobuf_c_message_free_unpacked(m, NULL);
         } else if (what < 210) {
             ProtobufCMessage *m = fuzz_message(&in, &titan__internal__peer_message__descriptor, texts, -1);

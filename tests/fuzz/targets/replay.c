@@ -99,8 +99,8 @@ static void change(struct fuzz_input *in)
 
 static void say(const char *line, void *data)
 {
-    uint64_t *said = data;
-    ++*said;
+    uint64_t *reported = data;
+    ++*reported;
     fuzz_assert(*line && text_unfit(line, strlen(line)) == strlen(line));
 }
 
@@ -109,7 +109,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct fuzz_input in = {data, size};
     struct titan_error err = {0};
     struct replay_report report = {0};
-    uint64_t said = 0, checked = 0;
+    uint64_t reported = 0, checked = 0;
     begin();
     for (int i = 0; in.len > 0 && i < 64; i++) {
         const uint64_t how = fuzz_take(&in, 1);
@@ -124,10 +124,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (status != TITAN_OK)
         fuzz_error(status, &err);
     err = (struct titan_error){0};
-    status = replay_check(db, &report, say, &said, &err);
+    status = replay_check(db, &report, say, &reported, &err);
     if (status != TITAN_OK)
         fuzz_error(status, &err);
-    fuzz_assert((status == TITAN_OK) == (report.wrong == 0) && said == MIN(report.wrong, (uint64_t)100));
+    fuzz_assert((status == TITAN_OK) == (report.wrong == 0) && reported == MIN(report.wrong, (uint64_t)100));
     if (!sqlite3_get_autocommit(db_handle(db))) {
         fuzz_assert(db_exec(db, "ROLLBACK TO input; RELEASE input", &err) == TITAN_OK);
     } else { /* SQLite has rolled all back, as it does when there is no number left */

@@ -21,18 +21,18 @@ struct comm {
 };
 
 /* Of so many doubles: small whole numbers, any bits, or a run of bytes without an end. */
-static void change(struct fuzz_input *in, double *said, size_t count)
+static void change(struct fuzz_input *in, double *reported, size_t count)
 {
     for (uint64_t n = fuzz_take(in, 1) % CHANGES; n > 0 && in->len > 0; n--) {
         const uint64_t how = fuzz_take(in, 1);
         size_t at = (size_t)fuzz_take(in, count > 256 ? 2 : 1) % count;
         if (how < 128) {
-            said[at] = (double)(how % 16) - 1;
+            reported[at] = (double)(how % 16) - 1;
         } else if (how < 224) {
             const uint64_t bits = fuzz_take(in, 8);
-            memcpy(&said[at], &bits, sizeof bits);
+            memcpy(&reported[at], &bits, sizeof bits);
         } else {
-            memset(said + at, 'x', (count - at) * sizeof *said);
+            memset(reported + at, 'x', (count - at) * sizeof *reported);
         }
     }
 }

@@ -37,16 +37,16 @@ struct place {
 static void *answer(void *arg)
 {
     const struct place *p = arg;
-    char heard[128];
+    char received[128];
     int fd = accept4(p->listener, NULL, NULL, SOCK_CLOEXEC);
     struct linger reset = {1, 0};
     if (fd < 0)
         return NULL;
     (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
-    (void)recv(fd, heard, sizeof(heard), 0);
+    (void)recv(fd, received, sizeof(received), 0);
     (void)send(fd, p->says.data, p->says.len, MSG_NOSIGNAL);
     (void)shutdown(fd, SHUT_WR);
-    (void)recv(fd, heard, sizeof(heard), 0);
+    (void)recv(fd, received, sizeof(received), 0);
     (void)close(fd);
     return NULL;
 }

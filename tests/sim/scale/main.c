@@ -57,7 +57,7 @@ static double s_of(usec t)
 
 static uint64_t spent_ns(const struct costs *c)
 {
-    return c->heard.ns + c->timers.ns + c->said.ns + c->stored.ns;
+    return c->received.ns + c->timers.ns + c->reported.ns + c->stored.ns;
 }
 
 static double peak_mib(void)
@@ -215,7 +215,7 @@ static bool steady(void)
     const bool held = cluster_advance(S->now + STEADY);
     const struct costs *c = &S->costs;
     const double seconds = s_of(STEADY), share = 100 * ms_of(spent_ns(c)) / 1000 / seconds;
-    const double messages = (double)(c->heard.n + c->said.n);
+    const double messages = (double)(c->received.n + c->reported.n);
     row(held && S->decision.n_lost == 0 && S->decision.n_epochs == 0 && job()->job.status.step > step,
         "%.0f s in steady state: %.0f messages a second, %llu steps, no node lost and no epoch decided", seconds,
         messages / seconds, LL(job()->job.status.step - step));
@@ -251,7 +251,7 @@ static bool storm(void)
         s_of(stepped));
     row(ok && (plan.nodes > DECISION_NODES || ms <= DECISION_MAX_MS),
         "processor time from that last one to the decision: %.1f ms, %llu messages heard%s", ms,
-        LL(d->formed.heard.n - d->lost.heard.n), plan.nodes > DECISION_NODES ? "" : " (target <= 100 ms)");
+        LL(d->formed.received.n - d->lost.received.n), plan.nodes > DECISION_NODES ? "" : " (target <= 100 ms)");
     row(ok, "the coordinator's processor time for all of it: %.0f ms, the longest input %.1f ms",
         ms_of(spent_ns(&S->costs)), ms_of(d->worst_ns));
     return ok && cluster_advance(S->now + SETTLE);

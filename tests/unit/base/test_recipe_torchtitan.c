@@ -233,10 +233,10 @@ static void test_keys(void **state)
             (try_key(key, initial, &err, &warnings) != TITAN_OK || (warnings && !k->theirs)))
             fail_msg("%s = %s: %s, %d warnings", key, initial, err.msg, warnings);
         titan_status status = try_key(key, other, &err, &warnings);
-        bool said = status == TITAN_OK ? warnings == 1 : strstr(err.msg, k->name) != NULL;
+        bool reported = status == TITAN_OK ? warnings == 1 : strstr(err.msg, k->name) != NULL;
         bool silent = status == TITAN_OK && warnings == 0 &&
                       (k->support == KEY_SUPPORTED || k->support == KEY_PART || strcmp(other, k->initial) == 0);
-        if (!said && !silent)
+        if (!reported && !silent)
             fail_msg("%s = %s: status %d, %s, %d warnings", key, other, (int)status, err.msg, warnings);
         (void)snprintf(row, sizeof(row), "| `%s` | ", key);
         const char *found = strstr(reference.data, row), *theirs = found ? found + strlen(row) : "";

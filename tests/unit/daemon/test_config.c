@@ -280,7 +280,7 @@ static void test_detection(void **state)
     assert_true(c.detection.heartbeat_ms == 400 && c.detection.suspect_ms == 2500 && c.detection.confirm_ms == 1500);
     assert_string_equal(c.peer_listen, "10.0.0.1:7071");
     static const struct {
-        const char *text, *said;
+        const char *text, *reported;
     } bad[] = {
         {"[detection]\nprofile = \"moon\"\n", "lan, wan"},    {"[detection]\nbeat_ms = 200\n", "suspect_ms"},
         {"[detection]\nleader_lease_ms = 1500\n", "away_ms"}, {"[detection]\ndelegate_lease_ms = 1500\n", "away_ms"},
@@ -289,7 +289,7 @@ static void test_detection(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         write_file(bad[i].text);
         assert_int_equal(PARSE(&c, &err, "dev", "--config", file), TITAN_EINVAL);
-        assert_non_null(strstr(err.msg, bad[i].said));
+        assert_non_null(strstr(err.msg, bad[i].reported));
     }
 }
 

@@ -182,10 +182,10 @@ static void on_session(struct rpc_call *call, const ProtobufCMessage *message, v
         rpc_call_finish(call, TITAN_OK, NULL);
         return;
     }
-    const Titan__Internal__AgentMessage *said = (const Titan__Internal__AgentMessage *)message;
+    const Titan__Internal__AgentMessage *reported = (const Titan__Internal__AgentMessage *)message;
     Titan__Internal__CoordinatorMessage answer = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
     Titan__Internal__RegistrationAck ack = TITAN__INTERNAL__REGISTRATION_ACK__INIT;
-    ack.term = said->heartbeat ? said->heartbeat->slots_used : 0;
+    ack.term = reported->heartbeat ? reported->heartbeat->slots_used : 0;
     answer.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_ACK;
     answer.ack = &ack;
     assert_int_equal(rpc_call_send(call, &answer.base), TITAN_OK);
@@ -481,9 +481,9 @@ static void test_back_pressure(void **state)
 static void on_registration_ack(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
 {
     struct fixture *f = fix(data);
-    const Titan__Internal__CoordinatorMessage *said = (const Titan__Internal__CoordinatorMessage *)message;
+    const Titan__Internal__CoordinatorMessage *reported = (const Titan__Internal__CoordinatorMessage *)message;
     f->messages++;
-    f->in_order = f->in_order && said->ack && said->ack->term == f->last_id + 1;
+    f->in_order = f->in_order && reported->ack && reported->ack->term == f->last_id + 1;
     f->last_id++;
     if (f->messages == 500)
         rpc_stream_close_send(stream);
@@ -1066,15 +1066,16 @@ static void test_health(void **state)
 static void on_reflected(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
 {
     struct fixture *f = fix(data);
-    const Grpc__Reflection__V1alpha__ServerReflectionResponse *said =
+    const Grpc__Reflection__V1alpha__ServerReflectionResponse *reported =
         (const Grpc__Reflection__V1alpha__ServerReflectionResponse *)message;
     f->messages++;
-    if (said->list_services_response &&
-        said->message_response_case ==
+    if (reported->list_services_response &&
+        reported->message_response_case ==
             GRPC__REFLECTION__V1ALPHA__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_LIST_SERVICES_RESPONSE) {
-        for (size_t i = 0; i < said->list_services_response->n_service; i++) {
+        for (size_t i = 0; i < reported->list_services_response->n_service; i++) {
             size_t len = strlen(f->text);
-            (void)snprintf(f->text + len, sizeof(f->text) - len, "%s ", said->list_services_response->service[i]->name);
+            (void)snprintf(f->text + len, sizeof(f->text) - len, "%s ",
+                           reported->list_services_response->service[i]->name);
         }
     }
     rpc_stream_close_send(stream);

@@ -66,16 +66,16 @@ static void test_refused(void **state)
 static void test_said(void **state)
 {
     (void)state;
-    char said[RPC_TARGETS_TEXT] = "";
+    char reported[RPC_TARGETS_TEXT] = "";
     struct titan_error why = {0};
     (void)titan_fail(&why, TITAN_EUNREACHABLE, RPC_NO_ANSWER "a:1: Connection refused");
-    rpc_targets_said(said, "a:1", &why);
+    rpc_targets_report(reported, "a:1", &why);
     (void)titan_fail(&why, TITAN_EEXIST, "the name is taken");
-    rpc_targets_said(said, "b:1", &why);
-    assert_string_equal(said, "a:1: Connection refused; b:1: the name is taken");
+    rpc_targets_report(reported, "b:1", &why);
+    assert_string_equal(reported, "a:1: Connection refused; b:1: the name is taken");
     for (int i = 0; i < 100; i++)
-        rpc_targets_said(said, "b:1", &why); /* stays in its bounds */
-    assert_int_equal(strlen(said), sizeof(said) - 1);
+        rpc_targets_report(reported, "b:1", &why); /* stays in its bounds */
+    assert_int_equal(strlen(reported), sizeof(reported) - 1);
 }
 
 int main(void)

@@ -88,10 +88,10 @@ int nccl_peers_lost(struct nccl_peers *p)
     (void)pthread_mutex_lock(&p->lock);
     if (p->n > 0 && poll(p->polls, (nfds_t)p->n, 0) > 0) {
         for (int i = p->n - 1; i >= 0 && lost < 0; i--) {
-            int heard = p->polls[i].revents ? listen_to(p, i) : 0;
-            if (heard < 0)
+            int received = p->polls[i].revents ? listen_to(p, i) : 0;
+            if (received < 0)
                 lost = p->ranks[i];
-            if (heard > 0)
+            if (received > 0)
                 drop(p, i);
         }
     }

@@ -303,9 +303,9 @@ static titan_status visit(const struct comm_config *config, int fd, const atomic
 {
     struct greeting greeting = {.identity = make_identity(config)};
     unsigned char answer[NCCL_SHARE_MAX + MAC_BYTES], right[MAC_BYTES];
-    const size_t all = bytes + (config->key ? MAC_BYTES : 0), said_bytes = greeting_bytes(config);
+    const size_t all = bytes + (config->key ? MAC_BYTES : 0), reported_bytes = greeting_bytes(config);
     size_t got = 0;
-    bool said = false;
+    bool reported = false;
     if (config->key) {
         if (getrandom(greeting.once, sizeof greeting.once, 0) != (ssize_t)sizeof greeting.once)
             return titan_fail_errno(err, "no random numbers");
@@ -313,13 +313,13 @@ static titan_status visit(const struct comm_config *config, int fd, const atomic
     }
     while (got < all) {
         TRY(may_go_on(abort_flag, deadline_ns, err));
-        struct pollfd p = {.fd = fd, .events = said ? POLLIN : POLLOUT};
+        struct pollfd p = {.fd = fd, .events = reported ? POLLIN : POLLOUT};
         if (poll(&p, 1, LOOK_MS) <= 0)
             continue;
-        if (!said) {
-            if (send(fd, &greeting, said_bytes, MSG_NOSIGNAL) != (ssize_t)said_bytes)
+        if (!reported) {
+            if (send(fd, &greeting, reported_bytes, MSG_NOSIGNAL) != (ssize_t)reported_bytes)
                 return TITAN_EAGAIN;
-            said = true;
+            reported = true;
             continue;
         }
         ssize_t n = recv(fd, answer + got, all - got, MSG_DONTWAIT);

@@ -352,14 +352,14 @@ void segment_bell_wait(struct segment *seg, uint32_t bell)
 /* Wait of a member for others while a segment is formed. */
 struct forming {
     const atomic_int *abort_flag;
-    int64_t start, looked;
+    int64_t start, checked;
     bool look; /* at processes, this time */
 };
 
 static struct forming forming_start(const atomic_int *abort_flag)
 {
     int64_t now = clock_mono_ns();
-    return (struct forming){.abort_flag = abort_flag, .start = now, .looked = now};
+    return (struct forming){.abort_flag = abort_flag, .start = now, .checked = now};
 }
 
 /* The first that has not come; in time there is one. */
@@ -381,9 +381,9 @@ static titan_status forming_check(struct forming *f, const struct segment *seg, 
     if (now - f->start >= limit)
         return titan_fail(err, TITAN_ETIMEDOUT, "rank %d has not come within %" PRId64 " ms",
                           seg->names[late >= 0 ? late : absent_member(seg)], limit / 1000000);
-    f->look = now - f->looked >= SEGMENT_SLEEP_NS;
+    f->look = now - f->checked >= SEGMENT_SLEEP_NS;
     if (f->look)
-        f->looked = now;
+        f->checked = now;
     return TITAN_OK;
 }
 

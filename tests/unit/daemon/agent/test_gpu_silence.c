@@ -60,12 +60,12 @@ static struct gpu_state await(bool well)
 static void set_looked(int64_t ms)
 {
     (void)pthread_mutex_lock(&watch->board->lock);
-    watch->board->looked_ms = ms;
+    watch->board->checked_ms = ms;
     (void)pthread_mutex_unlock(&watch->board->lock);
 }
 
 /* How often the agent hears of what the timer finds: once for each silence. */
-static int heard(int *news)
+static int received(int *news)
 {
     on_age_timer(&watch->age_timer);
     *news = 0;
@@ -104,7 +104,7 @@ static void test_silence(void **state)
     assert_int_equal(gpu_watch_open(&loop, 1, LIBRARY, on_changed, &news, &watch, &err), TITAN_OK);
     (void)await(true);
     set_looked(clock_mono_ms() + INT64_C(3600000)); /* not old, however busy the machine is */
-    assert_int_equal(heard(&news), 0);
+    assert_int_equal(received(&news), 0);
     set_looked(clock_mono_ms());
 
     say("silent\n" WELL);
@@ -116,7 +116,7 @@ static void test_silence(void **state)
     for (struct patience_wait wait = {0}; news == 0 && patience_left(&wait);)
         (void)uv_run(&loop, UV_RUN_ONCE);
     assert_true(news > 0); /* the agent is told */
-    assert_int_equal(heard(&news), 0);
+    assert_int_equal(received(&news), 0);
 
     say(WELL);
     assert_true(!await(true).reason[0]);

@@ -59,7 +59,7 @@ static void make_certificate(int64_t life_ms)
         buf_free(all[i]);
 }
 
-static bool said(const Titan__Internal__NodeChecked *m, void *data)
+static bool reported(const Titan__Internal__NodeChecked *m, void *data)
 {
     (void)data;
     for (size_t i = 0; i < m->n_findings; i++) {
@@ -95,7 +95,7 @@ static void look(const char *what, const struct rpc_tls *tls, const char *progra
     request.wall_ms = clock_wall_ms();
     request.version = (char *)(uintptr_t)version;
     assert_int_equal(uv_loop_init(&loop), 0);
-    assert_int_equal(node_checks_open(&loop, &options, said, NULL, &c, NULL), TITAN_OK);
+    assert_int_equal(node_checks_open(&loop, &options, reported, NULL, &c, NULL), TITAN_OK);
     node_checks_ask(c, &request);
     while (!answered)
         uv_run(&loop, UV_RUN_ONCE);

@@ -593,8 +593,8 @@ static void test_leader_epoch_nonsense(void **state)
 /* Node c tells of it, and all workers leave what they are in: the run goes on as if nothing had been said. */
 static void refuses(const Titan__Internal__LeaderEpoch *d)
 {
-    Titan__Internal__LeaderEpoch said = *d;
-    MESSAGE(m, LEADER_EPOCH, leader_epoch, said);
+    Titan__Internal__LeaderEpoch reported = *d;
+    MESSAGE(m, LEADER_EPOCH, leader_epoch, reported);
     assert_int_equal(say(&W.b, W.session[3], &m), TITAN_OK);
     commit();
     for (int i = 1; i <= N; i++) {

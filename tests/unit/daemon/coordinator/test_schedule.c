@@ -32,7 +32,7 @@ static void make_run_of(struct bench *b, struct run_of run)
     progress(b, .session = 1, .job = run.job, .worker = run.first, .epoch = 1, .step = run.step);
 }
 
-static bool said(const struct bench *b, const char *type)
+static bool reported(const struct bench *b, const char *type)
 {
     return event(b, type) != NULL;
 }
@@ -190,7 +190,7 @@ static void test_preemption_shrinks(void **state)
     submit_as(&b, 3, 1, 1, 0, "bob"); /* equals do not give way */
     assert_null(told(&b, PAUSE, 0));
     submit_as(&b, 4, 2, 2, 9, "bob");
-    assert_true(said(&b, "job.squeezed"));
+    assert_true(reported(&b, "job.squeezed"));
     assert_int_equal(event(&b, "job.squeezed")->job_id, 2);
     assert_string_equal(event(&b, "job.squeezed")->detail, "{\"workers\":2,\"for_job\":4}");
     const Titan__Internal__CoordinatorMessage *m = told(&b, PAUSE, 1);
@@ -278,7 +278,7 @@ static void test_preemption_stops(void **state)
     progress(&b, .worker = 1, .epoch = 1, .step = 6); /* the step that was under way */
     assert_non_null(b.out.metrics);
     checkpoint(&b, .worker = 1, .epoch = 1, .step = 6);
-    assert_true(said(&b, "checkpoint.committed"));
+    assert_true(reported(&b, "checkpoint.committed"));
     exited(&b, .worker = 1);
     exited(&b, .worker = 2, .code = -1);
     const struct change *c = moved(&b, JOB_PENDING);
@@ -338,7 +338,7 @@ static void test_drain_swaps(void **state)
     exited(&b, .worker = 2);
     assert_node(&b, "a", "drained");
     tick(&b, 100);
-    assert_true(said(&b, "node.drained"));
+    assert_true(reported(&b, "node.drained"));
     struct job_status status;
     assert_true(core_job_status(b.core, 1, &status));
     assert_int_equal(status.restarts, 0);
@@ -413,7 +413,7 @@ static void test_maintenance(void **state)
     struct core_drain d = {.from_ms = at(&b).wall_ms + 60000, .for_ms = 30000, .deadline_ms = 10000};
     batch_free(&b.out);
     assert_int_equal(core_drain(b.core, "a", &d, at(&b), &b.out, NULL), TITAN_OK);
-    assert_true(said(&b, "node.window"));
+    assert_true(reported(&b, "node.window"));
     assert_node(&b, "a", "ready");
     wait_ms(&b, 1, 49000);
     assert_node(&b, "a", "ready");
@@ -487,7 +487,7 @@ static void test_quarantine_ends(void **state)
     (void)crash(&b, .session = 1, .job = 1, .worker = 1, .sessions = 2);
     (void)crash(&b, .session = 1, .job = 2, .worker = 2, .sessions = 2);
     exited(&b, .worker = 3, .code = 1, .reason = "no such GPU");
-    assert_true(said(&b, "node.quarantined"));
+    assert_true(reported(&b, "node.quarantined"));
     assert_node(&b, "a", "quarantined");
     wait_ms(&b, 2, 1000);
     /* The jobs go on elsewhere; a rejoin does not clear it; ten minutes do. */
@@ -549,9 +549,9 @@ static void test_faulty_slot(void **state)
     assert_int_equal(registration(&b, 1, "a", 2, NULL, 0), TITAN_OK);
     submit_as(&b, 1, 1, 1, 0, "ann");
     say_gpu(&b, 1, FAULTY, 1);
-    assert_true(said(&b, "slot.quarantined"));
+    assert_true(reported(&b, "slot.quarantined"));
     say_gpu(&b, 1, FAULTY, 1);
-    assert_false(said(&b, "slot.quarantined"));
+    assert_false(reported(&b, "slot.quarantined"));
     submit_as(&b, 2, 1, 1, 0, "ann"); /* beside the worker that is in the faulty slot */
     assert_int_equal(started(&b), 2);
     exited(&b, .job = 1, .worker = 1, .code = 2, .reason = "bad input");
@@ -560,19 +560,19 @@ static void test_faulty_slot(void **state)
     assert_string_equal(why_waits(&b, 3), "waiting: needs 1 slot, none free; node a slot 0 is out of use: Xid 79");
     /* A new agent that has not looked yet does not say that it is well. */
     say_gpu(&b, 1, UNKNOWN, 0);
-    assert_false(said(&b, "slot.released"));
+    assert_false(reported(&b, "slot.released"));
     undrain(&b, "a");
     const Titan__Internal__CoordinatorMessage *m = told(&b, RELEASE, 0);
     assert_non_null(m);
     assert_true(m->release_gpus->n_slots == 1 && m->release_gpus->slots[0] == 0);
     say_gpu(&b, 1, WELL, 0);
-    assert_true(said(&b, "slot.released"));
+    assert_true(reported(&b, "slot.released"));
     assert_int_equal(started(&b), 3);
     undrain(&b, "a");
     assert_null(told(&b, RELEASE, 0));
     /* One that has not been looked at yet takes no worker, and is no event. */
     say_gpu(&b, 1, UNKNOWN, 0);
-    assert_false(said(&b, "slot.quarantined"));
+    assert_false(reported(&b, "slot.quarantined"));
     submit_as(&b, 4, 1, 1, 0, "ann");
     exited(&b, .job = 2, .worker = 2, .code = 2, .reason = "bad input");
     assert_null(told(&b, START, 0));
@@ -602,7 +602,7 @@ static void test_undrain_while_the_agent_is_away(void **state)
         }
     }
     say_gpu(&b, 3, WELL, 0);
-    assert_true(said(&b, "slot.released"));
+    assert_true(reported(&b, "slot.released"));
     say_gpu(&b, 3, FAULTY, 0);
     batch_free(&b.out);
     core_session_closed(b.core, 3, at(&b), &b.out);
@@ -690,7 +690,7 @@ static void test_faulty_workers(void **state)
         body.reason = (char *)"it broke the protocol: x";
         MESSAGE(m, WORKER_EXITED, worker_exited, body);
         assert_int_equal(say(&b, session, &m), TITAN_OK);
-        assert_false(said(&b, "node.quarantined"));
+        assert_false(reported(&b, "node.quarantined"));
         for (int k = 0; i < 5 && k < 200 && !told(&b, START, 0); k++)
             wait_ms(&b, 2, 100);
         if (i < 5) {
@@ -749,7 +749,7 @@ static void test_device_failed(void **state)
     body.reason = (char *)"the device of slot 1 failed: Xid 79";
     MESSAGE(m, WORKER_EXITED, worker_exited, body);
     assert_int_equal(say(&b, 1, &m), TITAN_OK);
-    assert_true(said(&b, "worker.device_failed"));
+    assert_true(reported(&b, "worker.device_failed"));
     struct core_losses losses[CORE_LOSSES_MAX];
     assert_int_equal(core_job_losses(b.core, 1, losses), 1);
     assert_string_equal(losses[0].cause, "crash");
@@ -773,12 +773,12 @@ static void test_agent_leaves(void **state)
     leaves.deadline_ms = 5000;
     MESSAGE(m, LEAVES, leaves, leaves);
     assert_int_equal(say(&b, 1, &m), TITAN_OK);
-    assert_true(said(&b, "node.draining"));
+    assert_true(reported(&b, "node.draining"));
     assert_node(&b, "a", "draining");
     assert_int_equal(told(&b, START, 2)->start->n_worker_ids, 2);
     exited(&b, .worker = 1, .code = 1, .reason = "the node goes");
     assert_int_equal(say(&b, 1, &m), TITAN_OK); /* once more: a new coordinator is told so */
-    assert_false(said(&b, "node.draining"));
+    assert_false(reported(&b, "node.draining"));
     assert_true(core_job_status(b.core, 1, &status));
     assert_int_equal(status.restarts, 0);
     assert_int_equal(registration(&b, 3, "a", 2, NULL, 0), TITAN_OK); /* worker 2 is gone with the agent */

@@ -226,9 +226,9 @@ static titan_status await_disk(void *arg, const char *name, struct titan_error *
     (void)arg;
     const int64_t until = clock_mono_ns() + patience_ms(60) * INT64_C(1000000);
     const struct timespec at = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
-    const bool said = sem_clockwait(&disk, CLOCK_MONOTONIC, &at) == 0;
+    const bool reported = sem_clockwait(&disk, CLOCK_MONOTONIC, &at) == 0;
     atomic_store(&disk_moved, 1);
-    return said ? TITAN_OK : titan_fail(err, TITAN_ETIMEDOUT, "%s", name);
+    return reported ? TITAN_OK : titan_fail(err, TITAN_ETIMEDOUT, "%s", name);
 }
 
 /* An update as soon as the copy is awaited changes nothing of what is written; it does not wait for the disk. */

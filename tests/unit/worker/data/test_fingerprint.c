@@ -94,10 +94,10 @@ static void test_large(void **state)
     assert_true(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
     const uint64_t hash = fingerprint_of_tokens("large.u32.bin");
     for (size_t i = 0; i < ARRAY_SIZE(seen) + ARRAY_SIZE(unseen); i++) {
-        const bool looked = i < ARRAY_SIZE(seen);
-        const uint64_t at = looked ? seen[i] : unseen[i - ARRAY_SIZE(seen)];
+        const bool checked = i < ARRAY_SIZE(seen);
+        const uint64_t at = checked ? seen[i] : unseen[i - ARRAY_SIZE(seen)];
         assert_int_equal(pwrite(fd, "x", 1, (off_t)at), 1);
-        if ((fingerprint_of_tokens("large.u32.bin") == hash) == looked)
+        if ((fingerprint_of_tokens("large.u32.bin") == hash) == checked)
             fail_msg("byte %lu of %lu", (unsigned long)at, (unsigned long)bytes);
         assert_int_equal(pwrite(fd, "", 1, (off_t)at), 1);
     }

@@ -151,33 +151,33 @@ struct form_of {
     int memfd; /* 0: none */
 };
 #define say_form(...) say_form_of((struct form_of){__VA_ARGS__})
-static void say_form_of(struct form_of said)
+static void say_form_of(struct form_of reported)
 {
     Titan__Internal__AgentToWorker m = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     Titan__Internal__FormEpoch form = TITAN__INTERNAL__FORM_EPOCH__INIT;
     Titan__Internal__Member members[8], *list[8];
     uint64_t holders[2] = {WORKER, 4242};
     unsigned char id[16] = "0123456789abcde";
-    for (uint32_t i = 0; i < said.world; i++) {
+    for (uint32_t i = 0; i < reported.world; i++) {
         titan__internal__member__init(&members[i]);
-        members[i].worker_id = i == said.rank ? WORKER : 100 + i;
+        members[i].worker_id = i == reported.rank ? WORKER : 100 + i;
         members[i].address = (char *)"10.0.0.1:5";
         list[i] = &members[i];
     }
     form.job_id = JOB;
-    form.epoch = said.epoch;
+    form.epoch = reported.epoch;
     form.comm_id.data = id;
     form.comm_id.len = 16;
     form.members = list;
-    form.n_members = said.world;
+    form.n_members = reported.world;
     form.source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
-    form.resume_step = 10 * said.epoch;
+    form.resume_step = 10 * reported.epoch;
     form.checkpoint_path = (char *)"/c/step-1";
     form.state_holders = holders;
     form.n_state_holders = 2;
     m.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
     m.form = &form;
-    say(&m, said.memfd ? said.memfd : -1);
+    say(&m, reported.memfd ? reported.memfd : -1);
 }
 
 static void say_revoke(uint64_t epoch)

@@ -30,7 +30,7 @@ static uint64_t seed;
 
 static struct {
     struct member *m;
-    int said[16], outputs; /* by kind; calls of any kind */
+    int reported[16], outputs; /* by kind; calls of any kind */
     struct quiesced quiesced;
     uint64_t refused_epoch, revoked, checkpoint_step;
     int revokes, ends, notes, next_world;
@@ -45,7 +45,7 @@ static void host_say(void *arg, const Titan__Internal__WorkerToAgent *m)
     (void)arg;
     assert_true(member_state(h.m)->connected);
     h.outputs++;
-    h.said[m->kind_case]++;
+    h.reported[m->kind_case]++;
     if (m->kind_case == SAID(QUIESCED))
         h.quiesced = (struct quiesced){.epoch = m->quiesced->epoch,
                                        .last_step = m->quiesced->last_step,
@@ -284,12 +284,12 @@ static void compare(const struct model *m)
 static void no_effect(const struct command *o, const char *what)
 {
     struct member_state before = *member_state(h.m), after;
-    const int outputs = h.outputs - h.said[SAID(REFUSED)];
+    const int outputs = h.outputs - h.reported[SAID(REFUSED)];
 
     deliver(o);
     after = *member_state(h.m);
     before.counters = after.counters;
-    if (memcmp(&before, &after, sizeof before) != 0 || outputs != h.outputs - h.said[SAID(REFUSED)])
+    if (memcmp(&before, &after, sizeof before) != 0 || outputs != h.outputs - h.reported[SAID(REFUSED)])
         fail_msg("%s command had an effect: verb %d term %" PRIu64 " epoch %" PRIu64, what, (int)o->verb, o->term,
                  o->epoch);
 }
@@ -327,7 +327,7 @@ static void model_leave(struct model *m, uint64_t step)
 static void one_run(struct rng_key key, uint64_t *counter)
 {
     struct model m = {0};
-    struct command heard[COMMANDS_PER_RUN];
+    struct command received[COMMANDS_PER_RUN];
     int n = 0;
 
     begin();
@@ -335,7 +335,7 @@ static void one_run(struct rng_key key, uint64_t *counter)
         const uint32_t what = draw(key, counter, 10);
         const uint64_t step = draw(key, counter, 1000);
         if (what < 5) { /* around where it stands: a little ahead, or behind */
-            struct command *o = &heard[n++];
+            struct command *o = &received[n++];
             const uint64_t from = m.seen > 3 ? m.seen - 3 : 0;
             *o = (struct command){.verb = (enum verb)draw(key, counter, VERBS),
                                   .term = m.term + draw(key, counter, 12) / 11,
@@ -352,7 +352,7 @@ static void one_run(struct rng_key key, uint64_t *counter)
             assert_int_equal(h.revokes - revokes, m.in_revoked && !was_revoked ? 1 : 0);
             no_effect(o, "repeated");
         } else if (what < 6 && n > 0) { /* one from long ago */
-            const struct command *o = &heard[draw(key, counter, (uint32_t)n)];
+            const struct command *o = &received[draw(key, counter, (uint32_t)n)];
             deliver(o);
             model_hear(&m, o);
         } else if (what < 7) {
@@ -405,9 +405,9 @@ static void test_fencing(void **state)
     assert_int_equal(member_state(h.m)->offered, 3);
     assert_false(hear_form(5, 3, 1)); /* again */
     assert_int_equal(member_state(h.m)->counters.duplicates, 1);
-    assert_int_equal(h.said[SAID(REFUSED)], 0);
+    assert_int_equal(h.reported[SAID(REFUSED)], 0);
     assert_false(hear_form(6, 3, 2)); /* the number is taken, whatever the term */
-    assert_int_equal(h.said[SAID(REFUSED)], 1);
+    assert_int_equal(h.reported[SAID(REFUSED)], 1);
     assert_int_equal(h.refused_epoch, 3);
     assert_int_equal(member_state(h.m)->counters.conflicts, 1);
     assert_int_equal(member_state(h.m)->term, 6);
@@ -528,9 +528,9 @@ static void test_revoked_on_offer(void **state)
     assert_int_equal(h.revoked, 5);
     hear_revoke(0, 6);
     assert_int_equal(h.revokes, 1);
-    assert_int_equal(h.said[SAID(QUIESCED)], 0); /* it is still in 5 */
+    assert_int_equal(h.reported[SAID(QUIESCED)], 0); /* it is still in 5 */
     leave(5, 41);
-    assert_int_equal(h.said[SAID(QUIESCED)], 2);
+    assert_int_equal(h.reported[SAID(QUIESCED)], 2);
     assert_int_equal(h.quiesced.epoch, 6);
     assert_int_equal(h.quiesced.last_step, 41);
     assert_int_equal(h.quiesced.installed_epoch, 5);
@@ -617,22 +617,22 @@ static void test_ready_once_opened(void **state)
     assert_false(h.has_address);
     member_disconnected(h.m);
     member_connected(h.m, h.now);
-    assert_int_equal(h.said[SAID(REGISTRATION)], 2);
-    assert_int_equal(h.said[SAID(READY)], 0);
+    assert_int_equal(h.reported[SAID(REGISTRATION)], 2);
+    assert_int_equal(h.reported[SAID(READY)], 0);
     member_opened(h.m);
-    assert_int_equal(h.said[SAID(READY)], 1);
+    assert_int_equal(h.reported[SAID(READY)], 1);
     member_disconnected(h.m);
     member_connected(h.m, h.now);
     assert_true(h.has_address);
-    assert_int_equal(h.said[SAID(READY)], 2);
+    assert_int_equal(h.reported[SAID(READY)], 2);
     member_close(h.m);
 
     begin_opening();
     member_disconnected(h.m);
     member_opened(h.m); /* no one to tell */
-    assert_int_equal(h.said[SAID(READY)], 0);
+    assert_int_equal(h.reported[SAID(READY)], 0);
     member_connected(h.m, h.now);
-    assert_int_equal(h.said[SAID(READY)], 1);
+    assert_int_equal(h.reported[SAID(READY)], 1);
     member_close(h.m);
 
     begin_opening();
@@ -640,7 +640,7 @@ static void test_ready_once_opened(void **state)
     member_disconnected(h.m);
     member_opened(h.m);
     member_connected(h.m, h.now);
-    assert_int_equal(h.said[SAID(READY)], 1);
+    assert_int_equal(h.reported[SAID(READY)], 1);
     member_close(h.m);
 }
 
@@ -649,41 +649,41 @@ static void test_said_again(void **state)
 {
     (void)state;
     begin();
-    assert_int_equal(h.said[SAID(READY)], 1);
+    assert_int_equal(h.reported[SAID(READY)], 1);
     member_disconnected(h.m);
     member_connected(h.m, h.now);
-    assert_int_equal(h.said[SAID(READY)], 2); /* still idle */
+    assert_int_equal(h.reported[SAID(READY)], 2); /* still idle */
     enter(1);
     member_state_ready(h.m, &(struct state_ready){.epoch = 1, .damaged_checkpoint = ""});
     for (uint64_t step = 1; step <= MEMBER_UNCONFIRMED_MAX + 2; step++)
         member_checkpoint_written(h.m, &(struct checkpoint_report){.step = step, .bytes = 1, .path = "/c", .world = 2});
     member_evaluated(h.m, &(struct evaluation_report){.step = 4, .tokens = 7, .loss = 2});
-    assert_int_equal(h.said[SAID(EVALUATED)], 1);
-    memset(h.said, 0, sizeof h.said);
+    assert_int_equal(h.reported[SAID(EVALUATED)], 1);
+    memset(h.reported, 0, sizeof h.reported);
     member_disconnected(h.m);
     member_progress(h.m, &(struct step_report){.step = 8}, 0);
     member_connected(h.m, h.now);
-    assert_int_equal(h.said[SAID(REGISTRATION)], 1);
-    assert_int_equal(h.said[SAID(READY)], 0);
-    assert_int_equal(h.said[SAID(STATE_READY)], 1);
-    assert_int_equal(h.said[SAID(EVALUATED)], 1);
-    assert_int_equal(h.said[SAID(PROGRESS)], 0); /* only worth something fresh */
-    assert_int_equal(h.said[SAID(CHECKPOINT)], MEMBER_UNCONFIRMED_MAX);
+    assert_int_equal(h.reported[SAID(REGISTRATION)], 1);
+    assert_int_equal(h.reported[SAID(READY)], 0);
+    assert_int_equal(h.reported[SAID(STATE_READY)], 1);
+    assert_int_equal(h.reported[SAID(EVALUATED)], 1);
+    assert_int_equal(h.reported[SAID(PROGRESS)], 0); /* only worth something fresh */
+    assert_int_equal(h.reported[SAID(CHECKPOINT)], MEMBER_UNCONFIRMED_MAX);
     assert_int_equal(h.checkpoint_step, MEMBER_UNCONFIRMED_MAX + 2);
     hear_committed(MEMBER_UNCONFIRMED_MAX + 1);
     leave(1, 8);
-    memset(h.said, 0, sizeof h.said);
+    memset(h.reported, 0, sizeof h.reported);
     member_connected(h.m, h.now);
-    assert_int_equal(h.said[SAID(CHECKPOINT)], 1);
-    assert_int_equal(h.said[SAID(QUIESCED)], 1);
-    assert_int_equal(h.said[SAID(STATE_READY)], 0);
+    assert_int_equal(h.reported[SAID(CHECKPOINT)], 1);
+    assert_int_equal(h.reported[SAID(QUIESCED)], 1);
+    assert_int_equal(h.reported[SAID(STATE_READY)], 0);
     enter(2);
-    memset(h.said, 0, sizeof h.said);
+    memset(h.reported, 0, sizeof h.reported);
     member_connected(h.m, h.now);
-    assert_int_equal(h.said[SAID(EVALUATED)], 0); /* of an epoch that is over: its step may be trained again */
+    assert_int_equal(h.reported[SAID(EVALUATED)], 0); /* of an epoch that is over: its step may be trained again */
     member_finished(h.m, 99);
     member_connected(h.m, h.now);
-    assert_int_equal(h.said[SAID(FINISHED)], 2);
+    assert_int_equal(h.reported[SAID(FINISHED)], 2);
     assert_false(hear_form(0, 3, 1)); /* it has nothing left to do */
     member_close(h.m);
 }

@@ -63,7 +63,7 @@ struct listeners {
 struct board {
     struct {
         struct quiesced q;
-        atomic_int said;
+        atomic_int reported;
     } of[EPOCHS_MAX][PROCESSES_MAX];
     atomic_int ready[EPOCHS_MAX], rolled[EPOCHS_MAX]; /* as rank 0 said */
     atomic_ulong began[EPOCHS_MAX];                   /* the step it said */
@@ -123,10 +123,10 @@ static void find_source(struct scripted *s, struct epoch_view *view)
     struct quiesced last[PROCESSES_MAX] = {0};
     for (int p = 0; p < PROCESSES_MAX; p++) {
         if (rank_in(before, p) >= 0 && !dies(before, p))
-            while (atomic_load(&s->board->of[s->at - 1][p].said) == 0)
+            while (atomic_load(&s->board->of[s->at - 1][p].reported) == 0)
                 patience_pause_ms(1, "another process");
         for (int i = 0; i < s->at; i++)
-            if (atomic_load(&s->board->of[i][p].said))
+            if (atomic_load(&s->board->of[i][p].reported))
                 last[p] = s->board->of[i][p].q;
         if (rank_in(e, p) >= 0)
             view->source_epoch = MAX(view->source_epoch, last[p].installed_epoch);
@@ -258,7 +258,7 @@ static void scripted_quiesced(struct membership *m, const struct quiesced *q)
     struct scripted *s = (struct scripted *)m;
     const struct script_epoch *e = &s->epochs[s->at];
     s->board->of[s->at][s->process].q = *q;
-    atomic_store(&s->board->of[s->at][s->process].said, 1);
+    atomic_store(&s->board->of[s->at][s->process].reported, 1);
     if (e->victim == 0 && e->pause_after == 0) /* a failpoint ended it */
         return;
     if (leaves(s)) {

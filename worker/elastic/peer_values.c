@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/elastic/said.h"
+#include "worker/elastic/peer_values.h"
 
 #include <math.h>
 #include <string.h>
 
-titan_status said_check(const char *about, int rank, const struct said *said, size_t n, struct titan_error *err)
+titan_status peer_values_check(const char *about, int rank, const struct peer_value *reported, size_t n,
+                               struct titan_error *err)
 {
     titan_assert(rank >= 0);
     for (size_t i = 0; i < n; i++) {
-        const struct said *s = &said[i];
+        const struct peer_value *s = &reported[i];
         if (s->value >= s->least && s->value <= s->most && s->value == floor(s->value))
             continue;
         return titan_fail(err, TITAN_ECONFLICT, "%s: rank %d says %s %.17g: no whole number from %.0f to %.0f", about,
@@ -17,8 +18,8 @@ titan_status said_check(const char *about, int rank, const struct said *said, si
     return TITAN_OK;
 }
 
-titan_status said_check_words(const char *about, int rank, const char *name, const char *words, size_t size,
-                              bool needed, struct titan_error *err)
+titan_status peer_values_check_words(const char *about, int rank, const char *name, const char *words, size_t size,
+                                     bool needed, struct titan_error *err)
 {
     titan_assert(rank >= 0);
     if (!memchr(words, '\0', size))
