@@ -18,6 +18,7 @@
 #define GEMMA_GELU "gelu_pytorch_tanh"
 #define ATTENTION_CAP "attn_logit_softcapping"
 #define LOGITS_CAP "final_logit_softcapping"
+#define ORIGINAL_POSITIONS "original_max_position_embeddings"
 #define LATENT_NORM_EPS 1e-6 /* fixed in transformers' code, independent of rms_norm_eps */
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
@@ -276,6 +277,52 @@ static titan_status read_yarn(const struct json *from, int64_t positions, struct
     return TITAN_OK;
 }
 
+/* Reads one number for each rotated pair of a head. */
+static titan_status read_factors(const struct json *from, const char *key, int64_t pairs, struct recipe_reals *ret,
+                                 struct titan_error *err)
+{
+    const struct json *list = json_get(from, key);
+    int64_t n = 0;
+
+    if (!list || list->type != JSON_ARRAY)
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' is missing, or no list of numbers", key);
+    for (const struct json *v = list->first; v; v = v->next, n++) {
+        const double x = v->type == JSON_INT ? (double)v->integer : v->type == JSON_REAL ? v->real : 0;
+        if (!(x > 0) || !isfinite(x))
+            return titan_fail(err, TITAN_ECORRUPT, "'%s' has a value that is not a number above 0", key);
+        if (n < RECIPE_REALS_MAX)
+            ret->value[n] = x;
+    }
+    if (n != pairs)
+        return titan_fail(err, TITAN_ECORRUPT, "'%s' has %lld numbers, and %lld pairs of a head are rotated", key,
+                          (long long)n, (long long)pairs);
+    if (n > RECIPE_REALS_MAX)
+        return titan_fail(err, TITAN_EUNSUPPORTED, "'%s' has more than %d numbers", key, RECIPE_REALS_MAX);
+    ret->n = n;
+    return TITAN_OK;
+}
+
+/* Reads LongRoPE's numbers. transformers prefers the original length beside the rule to the one within. */
+static titan_status read_longrope(const struct json *root, const struct json *from, const struct hf_family *f,
+                                  int64_t positions, struct model_dims *d, struct titan_error *err)
+{
+    const struct json *own = json_get(from, "attention_factor");
+    int64_t *const original = &d->rope_original_length;
+
+    TRY(read_count(from, ORIGINAL_POSITIONS, positions, original, err));
+    TRY(read_count(root, ORIGINAL_POSITIONS, f->original_positions > 0 ? f->original_positions : *original, original,
+                   err));
+    if (*original < 2 || *original > positions)
+        return titan_fail(err, TITAN_ECORRUPT,
+                          "'" ORIGINAL_POSITIONS "' is %lld: not from 2 to max_position_embeddings = %lld",
+                          (long long)*original, (long long)positions);
+    TRY(read_real(from, "factor", (double)positions / (double)*original, &d->rope_factor, err));
+    if (own && own->type != JSON_NULL)
+        TRY(read_real(from, "attention_factor", 0, &d->rope_attention_factor, err));
+    TRY(read_factors(from, "short_factor", recipe_rope_pairs(d), &d->rope_short_factor, err));
+    return read_factors(from, "long_factor", recipe_rope_pairs(d), &d->rope_long_factor, err);
+}
+
 /* The number of rotated columns of a head; 0: all. */
 static titan_status read_part(double part, const struct hf_family *f, struct model_dims *d, struct titan_error *err)
 {
@@ -309,7 +356,7 @@ static titan_status read_rope_local(const struct json *root, const struct json *
 static titan_status read_rope(const struct json *root, const struct hf_family *f, int64_t positions,
                               struct model_dims *d, struct titan_error *err)
 {
-    static const char *const rules[] = {"llama3", "yarn", "linear", "dynamic"};
+    static const char *const rules[] = {"llama3", "yarn", "linear", "dynamic", "longrope"};
     const struct json *p = json_get(root, "rope_parameters"), *scaling = json_get(root, "rope_scaling");
     if (f->rope_local_theta > 0 && d->sliding_window > 0)
         TRY(read_rope_local(root, p, f, d, err));
@@ -327,18 +374,23 @@ static titan_status read_rope(const struct json *root, const struct hf_family *f
         return titan_fail(err, TITAN_EUNSUPPORTED,
                           "'rope_scaling' is missing, which transformers takes for YaRN by 32: "
                           "write it down");
+    if (strcmp(type, "su") == 0 || (f->original_positions > 0 && strcmp(type, "yarn") == 0)) /* former names */
+        type = "longrope";
     while (rule < ARRAY_SIZE(rules) && strcmp(type, rules[rule]) != 0)
         rule++;
     if (rule == ARRAY_SIZE(rules) && strcmp(type, "default") != 0)
-        return titan_fail(err, TITAN_EUNSUPPORTED,
-                          "'rope_type' is \"%.32s\"; \"llama3\", \"yarn\", \"linear\" and \"dynamic\" are supported",
-                          type);
+        return titan_fail(
+            err, TITAN_EUNSUPPORTED,
+            "'rope_type' is \"%.32s\"; \"llama3\", \"yarn\", \"linear\", \"dynamic\" and \"longrope\" are "
+            "supported",
+            type);
     (void)snprintf(d->rope_scaling, sizeof d->rope_scaling, "%s", rule < ARRAY_SIZE(rules) ? rules[rule] : "none");
     if (rule == 3)
         d->rope_original_length = positions;
     return rule == 0                ? read_llama3(from, d, err)
            : rule == 1              ? read_yarn(from, positions, d, err)
            : rule == 2 || rule == 3 ? read_real(from, "factor", 0, &d->rope_factor, err)
+           : rule == 4              ? read_longrope(root, from, f, positions, d, err)
                                     : TITAN_OK;
 }
 
@@ -505,6 +557,14 @@ static double latent_eps(const struct model_dims *d)
     return d->kv_lora_rank == 0 ? 0 : d->latent_norm_eps > 0 ? d->latent_norm_eps : d->norm_eps;
 }
 
+static bool same_reals(const struct recipe_reals *a, const struct recipe_reals *b)
+{
+    bool same = a->n == b->n;
+    for (int64_t i = 0; same && i < a->n; i++)
+        same = a->value[i] == b->value[i];
+    return same;
+}
+
 static double factor(double x)
 {
     return x == 0 ? 1 : x;
@@ -565,6 +625,7 @@ titan_status hf_config_compare(const struct hf_config *c, const struct model_dim
         {"rope_beta_slow", ramp ? d->rope_beta_slow : 0, ramp ? t->rope_beta_slow : 0},
         {"rope_mscale", ramp ? d->rope_mscale : 0, ramp ? t->rope_mscale : 0},
         {"rope_mscale_all_dim", ramp ? d->rope_mscale_all_dim : 0, ramp ? t->rope_mscale_all_dim : 0},
+        {"rope_attention_factor", ramp ? d->rope_attention_factor : 0, ramp ? t->rope_attention_factor : 0},
         {"rope_between_pairs", ramp && d->rope_between_pairs, ramp && t->rope_between_pairs},
         {"swiglu_limit", d->swiglu_limit, t->swiglu_limit},
         {"swiglu_alpha", d->swiglu_limit > 0 ? d->swiglu_alpha : 0, t->swiglu_limit > 0 ? t->swiglu_alpha : 0},
@@ -601,6 +662,10 @@ titan_status hf_config_compare(const struct hf_config *c, const struct model_dim
     if (!same_rule)
         buf_printf(ret_note, "%smodel.rope_scaling = %s, there %s", ret_note->len > 0 ? "; " : "", rope_rule(d),
                    rope_rule(t));
+    if (ramp && !same_reals(&d->rope_short_factor, &t->rope_short_factor))
+        buf_printf(ret_note, "%smodel.rope_short_factor is another list there", ret_note->len > 0 ? "; " : "");
+    if (ramp && !same_reals(&d->rope_long_factor, &t->rope_long_factor))
+        buf_printf(ret_note, "%smodel.rope_long_factor is another list there", ret_note->len > 0 ? "; " : "");
     for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)
         if (numbers[i].ours != numbers[i].theirs)
             buf_printf(ret_note, "%smodel.%s = %g, there %g", ret_note->len > 0 ? "; " : "", numbers[i].key,
@@ -649,7 +714,48 @@ titan_status hf_config_fill(struct recipe *r, const char *base, bool *ret_change
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-static void put_rope_scaling(struct json_writer *w, const struct hf_family *f, const struct model_dims *d)
+static void put_factors(struct json_writer *w, const char *key, const struct recipe_reals *factors)
+{
+    json_begin_array(w, key);
+    for (int64_t i = 0; i < factors->n; i++)
+        json_put_real(w, NULL, factors->value[i]);
+    json_end_array(w);
+}
+
+/* max_position_embeddings: a dynamic base grows beyond it, LongRoPE's factor follows from it. */
+static int64_t declared_positions(const struct model_dims *d, int64_t positions)
+{
+    const double stretched = round(d->rope_factor * (double)d->rope_original_length);
+
+    return strcmp(rope_rule(d), "dynamic") == 0    ? d->rope_original_length
+           : strcmp(rope_rule(d), "longrope") == 0 ? MAX(positions, (int64_t)MIN(stretched, ROPE_POSITIONS_MAX))
+                                                   : positions;
+}
+
+/* Of Phi 3 earlier versions of transformers take three keys; factor then follows from the two lengths. */
+static void put_longrope(struct json_writer *w, const struct hf_family *f, const struct model_dims *d,
+                         int64_t positions)
+{
+    titan_assert(d->rope_original_length > 0);
+    const bool follows = (double)positions / (double)d->rope_original_length == d->rope_factor;
+
+    json_begin_object(w, "rope_scaling");
+    json_put_string(w, f->original_positions > 0 ? "type" : "rope_type", "longrope");
+    put_factors(w, "short_factor", &d->rope_short_factor);
+    put_factors(w, "long_factor", &d->rope_long_factor);
+    if (f->original_positions == 0)
+        json_put_int(w, ORIGINAL_POSITIONS, d->rope_original_length);
+    if (f->original_positions == 0 || !follows)
+        json_put_real(w, "factor", d->rope_factor);
+    if (d->rope_attention_factor > 0)
+        json_put_real(w, "attention_factor", d->rope_attention_factor);
+    json_end_object(w);
+    if (f->original_positions > 0)
+        json_put_int(w, ORIGINAL_POSITIONS, d->rope_original_length);
+}
+
+static void put_rope_scaling(struct json_writer *w, const struct hf_family *f, const struct model_dims *d,
+                             int64_t positions)
 {
     const char *rule = rope_rule(d);
     if (strcmp(rule, "none") == 0 && f->experts == HF_GPT_OSS) { /* null is YaRN by 32 there */
@@ -660,6 +766,10 @@ static void put_rope_scaling(struct json_writer *w, const struct hf_family *f, c
     }
     if (strcmp(rule, "none") == 0) {
         json_put_raw(w, "rope_scaling", "null");
+        return;
+    }
+    if (strcmp(rule, "longrope") == 0) {
+        put_longrope(w, f, d, positions);
         return;
     }
     json_begin_object(w, "rope_scaling");
@@ -831,14 +941,12 @@ void hf_config_put(struct json_writer *w, const struct hf_family *f, const struc
     json_put_real(w, "initializer_range", 0.02);
     json_put_int(w, "intermediate_size",
                  f->experts == HF_MIXTRAL || f->experts == HF_GPT_OSS ? d->moe_hidden : d->ffn_hidden);
-    /* The length that a dynamic base grows beyond. */
-    json_put_int(w, "max_position_embeddings",
-                 strcmp(rope_rule(d), "dynamic") == 0 ? d->rope_original_length : positions);
+    json_put_int(w, "max_position_embeddings", declared_positions(d, positions));
     json_put_int(w, "num_attention_heads", d->n_heads);
     json_put_int(w, "num_hidden_layers", d->n_layers);
     json_put_int(w, "num_key_value_heads", d->n_kv_heads);
     json_put_real(w, "rms_norm_eps", d->norm_eps);
-    put_rope_scaling(w, f, d);
+    put_rope_scaling(w, f, d, declared_positions(d, positions));
     json_put_real(w, "rope_theta", d->rope_theta);
     json_put_bool(w, "tie_word_embeddings", d->tied_embeddings);
     json_put_bool(w, "use_cache", true);

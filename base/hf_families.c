@@ -41,7 +41,7 @@ const struct hf_family hf_families[] = {
      .multipliers = true},
     {"seed_oss", "SeedOssForCausalLM", "seed_oss",
      .qkv_bias = {"attention_bias", true}, .output_bias = KEY("attention_out_bias"), .mlp_bias = KEY("mlp_bias")},
-    {"phi3", "Phi3ForCausalLM", "phi3", .partial = 1, .fused = true, .norm_eps = 1e-5, .window = ""},
+    {"phi3", "Phi3ForCausalLM", "phi3", .partial = 1, .original_positions = 4096, .fused = true, .norm_eps = 1e-5, .window = ""},
     {"olmo2", "Olmo2ForCausalLM", "olmo2",
      .qk_norm = ALWAYS, .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"),
      .output_norms = true, .no_input_norms = true, .qk_norm_whole = true, .norm_eps = 1e-5},
@@ -141,6 +141,7 @@ static const char *lacks_trait(const struct hf_family *f, const struct model_dim
 {
     const bool factors = d->residual_multiplier != 0 || d->logits_scaling != 0 ||
                          (!f->gemma && (d->embedding_multiplier != 0 || d->attention_multiplier != 0));
+    const bool scaled = d->rope_scaling[0] && strcmp(d->rope_scaling, "none") != 0;
 
     if (f->output_norms != d->output_norms || f->no_input_norms != d->no_input_norms ||
         f->qk_norm_whole != d->qk_norm_whole)
@@ -174,6 +175,8 @@ static const char *lacks_trait(const struct hf_family *f, const struct model_dim
         return f->rope_local_theta > 0 ? "without model.rope_local_theta" : "with model.rope_local_theta";
     if (d->rope_dim > 0 && f->partial == 0)
         return "with a part of a head that does not rotate";
+    if (f->original_positions > 0 && scaled && strcmp(d->rope_scaling, "longrope") != 0)
+        return "with such a model.rope_scaling";
     return NULL;
 }
 

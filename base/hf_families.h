@@ -37,7 +37,10 @@ struct hf_family {
     bool gemma;          /* GELU, gains stored less 1, embedding times sqrt(hidden_size), heads of 256 by default */
     bool no_rope_layers; /* a list of layers with rotation, and an interval */
     double partial;      /* default share of a head that is rotated; 0: always the whole head */
-    bool fused;          /* one matrix for queries, keys and values, and one for gate and up */
+    /* Default of original_max_position_embeddings beside rope_scaling, which then is LongRoPE's; 0: another rule is
+     * possible, and the key is within. */
+    int64_t original_positions;
+    bool fused; /* one matrix for queries, keys and values, and one for gate and up */
     /* Defaults for missing keys. */
     double rope_theta, norm_eps, route_scale;
     bool tied;

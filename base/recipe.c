@@ -136,13 +136,10 @@ static titan_status wrong_type(const struct recipe_key *k, const struct toml_val
                                struct titan_error *err)
 {
     static const char *const wanted[] = {
-        [KEY_STRING] = "text in quotes",
-        [KEY_INT] = "an integer",
-        [KEY_REAL] = "a number",
-        [KEY_BOOL] = "true or false",
-        [KEY_LIST] = "an array",
-        [KEY_SOURCES] = "an array",
-        [KEY_BYTES] = "bytes such as \"16GiB\"",
+        [KEY_STRING] = "text in quotes", [KEY_INT] = "an integer",
+        [KEY_REAL] = "a number",         [KEY_BOOL] = "true or false",
+        [KEY_LIST] = "an array",         [KEY_REALS] = "an array of numbers",
+        [KEY_SOURCES] = "an array",      [KEY_BYTES] = "bytes such as \"16GiB\"",
     };
     if (v->type == TOML_STRING)
         return fail_at(at, err, TITAN_EINVAL, "%s.%s = \"%.64s\": expected %s, not text", k->section, k->name,
@@ -158,7 +155,7 @@ static titan_status check_type(const struct recipe_key *k, const struct toml_val
                 (k->type == KEY_REAL && (v->type == TOML_INT || v->type == TOML_FLOAT)) ||
                 (k->type == KEY_BOOL && v->type == TOML_BOOL) ||
                 (k->type == KEY_BYTES && (v->type == TOML_STRING || v->type == TOML_INT)) ||
-                ((k->type == KEY_LIST || k->type == KEY_SOURCES) && v->type == TOML_ARRAY);
+                ((k->type == KEY_LIST || k->type == KEY_REALS || k->type == KEY_SOURCES) && v->type == TOML_ARRAY);
     /* TorchTitan also writes lists as text with commas. */
     fits = fits || (k->type == KEY_LIST && v->type == TOML_STRING) ||
            (k->on && (v->type == TOML_STRING || v->type == TOML_ARRAY)) || (k->yes_no && v->type == TOML_BOOL) ||
@@ -169,7 +166,7 @@ static titan_status check_type(const struct recipe_key *k, const struct toml_val
 static titan_status check_range(const struct recipe_key *k, double value, const struct place *at,
                                 struct titan_error *err)
 {
-    titan_assert(k->type == KEY_INT || k->type == KEY_REAL);
+    titan_assert(k->type == KEY_INT || k->type == KEY_REAL || k->type == KEY_REALS);
     char low[UNITS_TEXT], high[UNITS_TEXT], given[UNITS_TEXT];
     if (k->minus_one && value == -1)
         return TITAN_OK;
@@ -462,6 +459,28 @@ static titan_status set_points(const struct recipe_key *k, const struct toml_val
     return TITAN_OK;
 }
 
+static double number_of(const struct toml_value *v)
+{
+    return v->type == TOML_INT ? (double)v->integer : v->type == TOML_FLOAT ? v->real : 0;
+}
+
+static titan_status set_reals(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
+                              char *field, struct titan_error *err)
+{
+    titan_assert(k->type == KEY_REALS && k->size == sizeof(struct recipe_reals));
+    struct recipe_reals reals = {0};
+    for (const struct toml_value *e = v->first; e; e = e->next) {
+        if (e->type != TOML_INT && e->type != TOML_FLOAT)
+            return wrong_type(k, e, at, err);
+        TRY(check_range(k, number_of(e), at, err));
+        if (reals.n == RECIPE_REALS_MAX)
+            return fail_at(at, err, TITAN_EINVAL, "%s.%s: more than %d numbers", k->section, k->name, RECIPE_REALS_MAX);
+        reals.value[reals.n++] = number_of(e);
+    }
+    memcpy(field, &reals, sizeof(reals));
+    return TITAN_OK;
+}
+
 static titan_status set_sources(const struct recipe_key *k, const struct toml_value *v, const struct place *at,
                                 char *field, struct titan_error *err)
 {
@@ -512,7 +531,7 @@ static titan_status set_supported(struct recipe *r, int index, const struct toml
     const struct recipe_key *k = &recipe_keys[index];
     titan_assert(k->support == KEY_SUPPORTED && k->offset + k->size <= sizeof(*r));
     char *field = (char *)r + k->offset;
-    double number = v->type == TOML_INT ? (double)v->integer : v->type == TOML_FLOAT ? v->real : 0;
+    double number = number_of(v);
     switch (k->type) {
     case KEY_STRING:
         TRY(v->type == TOML_BOOL    ? set_word_of_switch(k, v->boolean, at, field, err)
@@ -533,6 +552,9 @@ static titan_status set_supported(struct recipe *r, int index, const struct toml
         break;
     case KEY_LIST:
         TRY(k->choices ? set_choices(k, v, at, field, err) : set_points(k, v, at, field, err));
+        break;
+    case KEY_REALS:
+        TRY(set_reals(k, v, at, field, err));
         break;
     case KEY_SOURCES:
         TRY(set_sources(k, v, at, field, err));
@@ -568,6 +590,7 @@ static titan_status check_off(const struct recipe_key *k, const struct toml_valu
         snprintf(given, sizeof(given), "[...]");
         break;
     case KEY_REAL:
+    case KEY_REALS:
     case KEY_SOURCES:
     case KEY_BYTES:
         break;
@@ -980,6 +1003,15 @@ static void print_list(struct buf *out, const char *text)
     buf_puts(out, "]");
 }
 
+static void print_reals(const struct recipe_reals *reals, struct buf *out)
+{
+    char text[UNITS_TEXT];
+    buf_puts(out, "[");
+    for (int64_t i = 0; i < reals->n; i++)
+        buf_printf(out, "%s%s", i ? ", " : "", format_real(reals->value[i], text));
+    buf_puts(out, "]");
+}
+
 static void print_sources(const struct recipe_mixture *m, struct buf *out)
 {
     char text[UNITS_TEXT];
@@ -1025,6 +1057,9 @@ static void print_value(const struct recipe *r, const struct recipe_key *k, stru
         break;
     case KEY_LIST:
         print_list(out, field);
+        break;
+    case KEY_REALS:
+        print_reals((const struct recipe_reals *)(const void *)field, out);
         break;
     case KEY_SOURCES:
         print_sources((const struct recipe_mixture *)(const void *)field, out);
@@ -1317,7 +1352,8 @@ bool recipe_excludes(const struct recipe *r, const char *part)
 static const char *key_type_name(enum key_type type)
 {
     titan_assert(type <= KEY_BYTES);
-    static const char *const names[] = {"string", "integer", "number", "boolean", "array", "array of tables", "bytes"};
+    static const char *const names[] = {"string", "integer",          "number",          "boolean",
+                                        "array",  "array of numbers", "array of tables", "bytes"};
     return names[type];
 }
 
@@ -1339,7 +1375,7 @@ static void print_legal(const struct recipe_key *k, struct buf *out)
                    format_exact_bytes((uint64_t)k->max, high));
     } else if (choices && strcmp(choices, "*") != 0) {
         print_choices(choices, out);
-    } else if (k->type == KEY_INT || k->type == KEY_REAL) {
+    } else if (k->type == KEY_INT || k->type == KEY_REAL || k->type == KEY_REALS) {
         if (k->minus_one)
             buf_puts(out, "-1, ");
         if (k->max == 0)

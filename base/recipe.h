@@ -24,6 +24,13 @@
 
 struct args;
 
+/* A list of numbers; unused values are 0. */
+#define RECIPE_REALS_MAX 128
+struct recipe_reals {
+    int64_t n;
+    double value[RECIPE_REALS_MAX];
+};
+
 /* Model dimensions. A flavor fills them; single keys of [model] override them. */
 struct model_dims {
     int64_t dim, n_layers, n_heads, n_kv_heads, ffn_hidden, vocab_size;
@@ -31,15 +38,19 @@ struct model_dims {
     double rope_theta, norm_eps;
     /* Scaling of rotary frequencies for longer sequences: "none", "llama3", "yarn" (Peng et al. 2023,
      * arXiv:2309.00071), "linear" (positions are divided by rope_factor), "dynamic" (the base grows with the length of
-     * sequences), "auto" until resolved. Fields that a rule does not use are 0. */
-    char rope_scaling[8];
+     * sequences), "longrope" (each pair has its own divisor; Ding et al. 2024, arXiv:2402.13753), "auto" until
+     * resolved. Fields that a rule does not use are 0. */
+    char rope_scaling[16];
     double rope_factor;
     int64_t rope_original_length;
     double rope_low_freq_factor, rope_high_freq_factor;                      /* llama3 */
     double rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim; /* yarn */
     bool rope_between_pairs; /* yarn: its bounds are not rounded to whole pairs */
-    bool tied_embeddings;    /* the output head shares the embedding's matrix */
-    bool qk_norm;            /* RMSNorm on each head of queries and keys (Qwen 3) */
+    /* longrope: divisors of the frequencies, for sequences up to rope_original_length and for longer ones. */
+    struct recipe_reals rope_short_factor, rope_long_factor;
+    double rope_attention_factor; /* longrope: multiplies the rotated columns; 0: from rope_factor */
+    bool tied_embeddings;         /* the output head shares the embedding's matrix */
+    bool qk_norm;                 /* RMSNorm on each head of queries and keys (Qwen 3) */
     /* Traits of some families; 0 and false: absent. */
     bool output_norms;   /* RMSNorm on the outputs of attention and feed-forward layer (OLMo 2) */
     bool no_input_norms; /* no RMSNorm on their inputs */
@@ -264,6 +275,8 @@ titan_status recipe_set(struct recipe *r, const char *assignment, struct titan_e
 bool recipe_lacks_dims(const struct recipe *r);
 /* Sets the model dimensions that no key sets; call before recipe_resolve(). */
 void recipe_fill_dims(struct recipe *r, const struct model_dims *dims);
+/* Number of column pairs that rotary embedding turns in a head. */
+int64_t recipe_rope_pairs(const struct model_dims *dims);
 /* Sets all model dimensions, replacing the flavor's; call before recipe_resolve(). */
 void recipe_give_dims(struct recipe *r, const struct model_dims *dims);
 /* Appends one line per request without effect, keys first: "compile.enable: ...". Works before and after

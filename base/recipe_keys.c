@@ -18,6 +18,11 @@
         .section = "model", .name = key, .type = (kind), AT(model.dims.field),                                         \
         .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .max = 1e6, .doc = (text)                                       \
     }
+#define FACTORS(key, field, text)                                                                                      \
+    {                                                                                                                  \
+        .section = "model", .name = key, .type = KEY_REALS, AT(model.dims.field),                                      \
+        .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .above_min = true, .max = 1e6, .doc = (text)                    \
+    }
 #define DEGREE(key, field, text)                                                                                       \
     {                                                                                                                  \
         .section = "parallelism", .name = key, .type = KEY_INT, AT(parallelism.field), .min = 1, .max = 1 << 20,       \
@@ -102,11 +107,12 @@ const struct recipe_key recipe_keys[] = {
     {.section = "model", .name = "norm_eps", .type = KEY_REAL, AT(model.dims.norm_eps), .min = 0, .above_min = true,
      .max = 1, .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .doc = "Epsilon of RMSNorm."},
     {.section = "model", .name = "rope_scaling", .type = KEY_STRING, AT(model.dims.rope_scaling),
-     .choices = "none|auto|llama3|yarn|linear|dynamic", .yes_no = "llama3|none", .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR,
+     .choices = "none|auto|llama3|yarn|linear|dynamic|longrope", .yes_no = "llama3|none", .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR,
      .doc = "Rule that stretches the rotary frequencies for sequences longer than rope_original_length. \"auto\": "
             "\"yarn\" where training.seq_len is longer, otherwise \"none\", as TorchTitan has it for DeepSeek V3. "
             "\"linear\": positions are divided by rope_factor. \"dynamic\": where training.seq_len is longer, the base is "
-            "stretched with it, by rope_factor."},
+            "stretched with it, by rope_factor. \"longrope\": frequencies are divided by rope_short_factor, or, where "
+            "training.seq_len is longer, by rope_long_factor."},
     TRAIT("rope_factor", KEY_REAL, rope_factor, "How many times longer sequences become. llama3: 8 unless given."),
     DIM("rope_original_length", rope_original_length, 0, 1 << 30, "Length that the frequencies were made for. llama3: "
         "8192 unless given."),
@@ -124,6 +130,11 @@ const struct recipe_key recipe_keys[] = {
           "yarn with latent attention: scores are multiplied by m(rope_mscale_all_dim) squared. 0: they are not."),
     TRAIT("rope_between_pairs", KEY_BOOL, rope_between_pairs, "yarn: the bounds by rope_beta_fast and rope_beta_slow "
           "are not rounded to whole pairs (\"truncate\": false of Hugging Face)."),
+    FACTORS("rope_short_factor", rope_short_factor, "longrope: divisors of the frequencies, one for each rotated pair of "
+            "a head, for sequences up to rope_original_length."),
+    FACTORS("rope_long_factor", rope_long_factor, "longrope: the same for longer sequences."),
+    TRAIT("rope_attention_factor", KEY_REAL, rope_attention_factor, "longrope: what is rotated is multiplied by it. 0: by "
+          "sqrt(1 + ln(rope_factor) / ln(rope_original_length))."),
     TRAIT("tied_embeddings", KEY_BOOL, tied_embeddings, "The output head is the embedding's matrix."),
     TRAIT("qk_norm", KEY_BOOL, qk_norm, "RMSNorm on each head of queries and keys."),
     TRAIT("qk_norm_whole", KEY_BOOL, qk_norm_whole, "With qk_norm: one RMSNorm over all heads."),

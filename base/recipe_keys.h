@@ -10,7 +10,7 @@
 #include "base/recipe.h"
 #include "base/toml.h"
 
-enum key_type { KEY_STRING, KEY_INT, KEY_REAL, KEY_BOOL, KEY_LIST, KEY_SOURCES, KEY_BYTES };
+enum key_type { KEY_STRING, KEY_INT, KEY_REAL, KEY_BOOL, KEY_LIST, KEY_REALS, KEY_SOURCES, KEY_BYTES };
 enum key_support {
     KEY_SUPPORTED,
     KEY_OFF,  /* TorchTitan's, feature missing: only the "off" value is accepted */
@@ -30,11 +30,11 @@ struct recipe_key {
     enum key_type type;
     enum key_support support;
     unsigned flags;
-    size_t offset, size;        /* in struct recipe; supported keys only */
-    double min, max;            /* numbers and bytes; max 0 = no upper bound. Bytes also accept "": 0, none */
-    bool above_min;             /* reals: min itself is not legal */
-    bool minus_one;             /* -1 is also legal: "not set" */
-    const char *choices;        /* strings: "a|b"; NULL = any text. Lists: words, "*" = any; NULL = layers */
+    size_t offset, size; /* in struct recipe; supported keys only */
+    double min, max;     /* numbers, each of a list, and bytes; max 0 = no upper bound. Bytes also accept "": 0 */
+    bool above_min;      /* reals: min itself is not legal */
+    bool minus_one;      /* -1 is also legal: "not set" */
+    const char *choices; /* strings: "a|b"; NULL = any text. Lists: words, "*" = any; NULL = layers */
     const char *(*names)(void); /* strings: function that returns further choices, in the same form */
     const char *later;          /* strings: legal in TorchTitan, refused by name; "*" = every value that is no choice */
     bool several;               /* strings: a path; an array of paths is read as one pattern, "{a,b}" */

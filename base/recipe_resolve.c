@@ -134,6 +134,34 @@ static void complete_rope(struct recipe *r)
     }
 }
 
+int64_t recipe_rope_pairs(const struct model_dims *d)
+{
+    return (d->kv_lora_rank > 0 ? d->qk_rope_head_dim : d->rope_dim > 0 ? d->rope_dim : d->head_dim) / 2;
+}
+
+static titan_status check_longrope(const struct model_dims *d, struct titan_error *err)
+{
+    const struct {
+        const char *key;
+        int64_t n;
+    } lists[] = {{"rope_short_factor", d->rope_short_factor.n}, {"rope_long_factor", d->rope_long_factor.n}};
+    const int64_t pairs = recipe_rope_pairs(d);
+    if (strcmp(d->rope_scaling, "longrope") != 0)
+        return TITAN_OK;
+    if (d->rope_factor < 1 || d->rope_original_length < 2)
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.rope_scaling = \"longrope\" needs model.rope_factor of at least 1 and "
+                          "model.rope_original_length above 1; they are %g and %lld",
+                          d->rope_factor, (long long)d->rope_original_length);
+    for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
+        if (lists[i].n != pairs)
+            return titan_fail(err, TITAN_EINVAL,
+                              "model.rope_scaling = \"longrope\" needs %lld numbers in model.%s, one for each rotated "
+                              "pair of a head; there are %lld",
+                              (long long)pairs, lists[i].key, (long long)lists[i].n);
+    return TITAN_OK;
+}
+
 static titan_status check_rope(const struct model_dims *d, struct titan_error *err)
 {
     bool llama = strcmp(d->rope_scaling, "llama3") == 0, yarn = strcmp(d->rope_scaling, "yarn") == 0;
@@ -282,6 +310,7 @@ static titan_status check_dims(const struct recipe *r, struct titan_error *err)
     TRY(check_heads(d, err));
     TRY(check_experts(d, err));
     TRY(check_traits(d, err));
+    TRY(check_longrope(d, err));
     if (!r->model.tokenizer[0])
         return titan_fail(err, TITAN_EINVAL, "model.tokenizer is empty: expected \"bytes\" or a path");
     if (strcmp(r->model.tokenizer, "bytes") == 0 && d->vocab_size < 256)

@@ -44,9 +44,11 @@ FLAVORS = {
 # Gradients of the loss and of the balance loss, times this; the loss in the file is without.
 FLAVORS["moe_balance"] = dict(FLAVORS["moe"], balance_loss=0.5)
 FLAVORS["deepseek_balance"] = dict(FLAVORS["deepseek"], balance_loss=0.5)
+# Gains less 1 in every norm, and GELU in every feed-forward layer.
+FLAVORS["deepseek_gelu"] = dict(FLAVORS["deepseek"], norm_offset=True, gelu=True)
 FLAVORS["moe_drop"] = dict(FLAVORS["moe"], expert_capacity=0.75)
-BATCH = {"tiny": (3, 37), "debugmodel": (2, 64), "qwen3": (2, 45), "moe": (3, 37), "moe_drop": (3, 37), "deepseek": (2, 41), "moe_balance": (3, 37), "deepseek_balance": (2, 41)}
-GAINS = {"qwen3": 0.25, "moe": 0.25, "moe_drop": 0.25, "deepseek": 0.25, "moe_balance": 0.25, "deepseek_balance": 0.25}
+BATCH = {"tiny": (3, 37), "debugmodel": (2, 64), "qwen3": (2, 45), "moe": (3, 37), "moe_drop": (3, 37), "deepseek": (2, 41), "deepseek_gelu": (2, 41), "moe_balance": (3, 37), "deepseek_balance": (2, 41)}
+GAINS = {"qwen3": 0.25, "moe": 0.25, "moe_drop": 0.25, "deepseek": 0.25, "deepseek_gelu": 0.25, "moe_balance": 0.25, "deepseek_balance": 0.25}
 SEED = 20261120
 
 
@@ -266,8 +268,10 @@ def latent_attention(x, p, prefix, d, freq):
     return scores_and_values(q, k, up[..., nope:]) @ p[prefix + "wo.weight"].T
 
 
-def gated(x, w1, w3, w2):
-    return (torch.nn.functional.silu(x @ w1.T) * (x @ w3.T)) @ w2.T
+def gated(x, w1, w3, w2, d):
+    gate = x @ w1.T
+    gate = torch.nn.functional.gelu(gate, approximate="tanh") if d.get("gelu") else torch.nn.functional.silu(gate)
+    return (gate * (x @ w3.T)) @ w2.T
 
 
 GAPS = []  # between the last expert chosen and the first one not: fp32 must choose as fp64 does
@@ -300,20 +304,22 @@ def mixture(x, p, prefix, d):
     if d["normalize_scores"]:
         weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
     weights = weights * d["route_scale"]
-    y = gated(x, *(p[prefix + f"shared_experts.{w}.weight"] for w in ("w1", "w3", "w2")))
+    y = gated(x, *(p[prefix + f"shared_experts.{w}.weight"] for w in ("w1", "w3", "w2")), d)
     for e in range(d["n_experts"]):
         row, place = (chosen == e).nonzero(as_tuple=True)
         if "expert_capacity" in d:  # even shares that an expert takes: the first tokens'
             room = max(1, math.ceil(d["expert_capacity"] * chosen.numel() / d["n_experts"]))
             DROPPED.append(max(0, len(row) - room))
             row, place = row[:room], place[:room]
-        part = gated(x[row], *(p[prefix + f"experts.{w}"][e] for w in ("w1", "w3", "w2")))
+        part = gated(x[row], *(p[prefix + f"experts.{w}"][e] for w in ("w1", "w3", "w2")), d)
         y = y.index_add(0, row, part * weights[row, place, None])
     return y
 
 
 def logits(p, tokens, d):
     BALANCE.clear()
+    if d.get("norm_offset"):
+        p = {name: x + 1 if "norm" in name else x for name, x in p.items()}
     freq = rotary_frequencies(d)
     x = p["tok_embeddings.weight"][tokens]
     attend = latent_attention if d.get("kv_lora_rank") else attention
@@ -324,7 +330,7 @@ def logits(p, tokens, d):
         if mixed(d, layer):
             x = x + mixture(h, p, at + "moe.", d).view_as(x)
         else:
-            x = x + gated(h, *(p[at + f"feed_forward.{w}.weight"] for w in ("w1", "w3", "w2")))
+            x = x + gated(h, *(p[at + f"feed_forward.{w}.weight"] for w in ("w1", "w3", "w2")), d)
     head = p["tok_embeddings.weight" if d.get("tied_embeddings") else "output.weight"]
     return rms_norm(x, p["norm.weight"], d["norm_eps"]) @ head.T
 
@@ -345,7 +351,7 @@ def make(d, dtype, gains=0.0):
     p = {}
     for name, shape, rule, std in parameters(d):
         x = initial(SEED, name, shape, rule, std)
-        if rule == "ones":
+        if rule in ("ones", "zeros"):
             x = x + np.float32(gains) * normals(SEED, "golden." + name, np.arange(x.size, dtype=np.uint64))
         p[name] = torch.tensor(x).to(dtype).requires_grad_()
     return p
@@ -479,6 +485,7 @@ if __name__ == "__main__":
     write_gradients("moe")
     write_gradients("moe_drop")
     write_gradients("deepseek")
+    write_gradients("deepseek_gelu")
     write_gradients("moe_balance")
     write_gradients("deepseek_balance")
     write_training("tiny_train", torch.optim.AdamW)

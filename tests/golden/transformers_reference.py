@@ -27,6 +27,9 @@ from reference import SEED, digest, initial, mixed, normals, number, parameters
 
 LATENT = dict(norm_eps=1e-6, rope_theta=10000.0, rope_scaling="yarn", rope_factor=40.0, rope_original_length=16, rope_beta_fast=32.0,
               rope_beta_slow=1.0)
+PHI3 = dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=16, ffn_hidden=96, vocab_size=256, rope_theta=500.0, norm_eps=1e-5,
+            rope_scaling="longrope", rope_dim=12, rope_short_factor=[1.0, 1.05, 1.1, 1.3, 1.7, 2.0],
+            rope_long_factor=[1.1, 1.6, 2.7, 4.0, 9.5, 31.0])
 MODELS = {
     # factor of Llama 3.2, and an original length that sequences reach beyond
     "hf_llama": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=16, ffn_hidden=96, vocab_size=256,
@@ -35,6 +38,9 @@ MODELS = {
     # sequences that are longer than the base was made for
     "hf_llama_dynamic": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=16, ffn_hidden=96, vocab_size=256, rope_theta=500.0,
                              norm_eps=1e-5, rope_scaling="dynamic", rope_factor=2.0, rope_original_length=24),
+    # a divisor for each pair: sequences longer than the original length, and shorter ones with a given factor of what is rotated
+    "hf_phi3_long": dict(PHI3, rope_factor=4.0, rope_original_length=16),
+    "hf_phi3_short": dict(PHI3, rope_factor=2.0, rope_original_length=64, rope_attention_factor=1.25),
     "hf_qwen3_yarn": dict(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=24, ffn_hidden=96, vocab_size=256,
                           rope_theta=1000.0, norm_eps=1e-6, rope_scaling="yarn", rope_factor=4.0,
                           rope_original_length=16, rope_beta_fast=32.0, rope_beta_slow=1.0, qk_norm=True),
@@ -100,6 +106,10 @@ def rope(d):
     if d["rope_scaling"] == "none":
         part = {"partial_rotary_factor": d["rope_dim"] / d["head_dim"]} if "rope_dim" in d else {}
         return {"rope_type": "default", "rope_theta": d["rope_theta"], **part}
+    if d["rope_scaling"] == "longrope":
+        given = {"attention_factor": d["rope_attention_factor"]} if "rope_attention_factor" in d else {}
+        return {"rope_type": "longrope", "rope_theta": d["rope_theta"], "partial_rotary_factor": d["rope_dim"] / d["head_dim"],
+                "short_factor": d["rope_short_factor"], "long_factor": d["rope_long_factor"], **given}
     own = {"rope_type": d["rope_scaling"], "rope_theta": d["rope_theta"], "factor": d["rope_factor"]}
     if d["rope_scaling"] in ("linear", "dynamic"):
         return own
@@ -128,6 +138,9 @@ def build(name, d):
         return LlamaForCausalLM(LlamaConfig(head_dim=d["head_dim"], **common | {"max_position_embeddings": d["rope_original_length"]}))
     if name == "hf_llama":
         return LlamaForCausalLM(LlamaConfig(head_dim=d["head_dim"], **common))
+    if d["rope_scaling"] == "longrope":
+        return transformers.Phi3ForCausalLM(transformers.Phi3Config(
+            original_max_position_embeddings=d["rope_original_length"], bos_token_id=None, eos_token_id=None, **common))
     if name == "hf_qwen3_moe":
         return Qwen3MoeForCausalLM(Qwen3MoeConfig(
             head_dim=d["head_dim"], num_experts=d["n_experts"], num_experts_per_tok=d["top_k"],
@@ -197,6 +210,15 @@ def gpt_oss_tensor(p, at, name):
     return x if bias else x.transpose(1, 2)
 
 
+def phi3_tensor(p, at, name, d):
+    """Rows of queries, keys and values are one matrix's; so are those of gate and up."""
+    q, kv = d["n_heads"] * d["head_dim"], d["n_kv_heads"] * d["head_dim"]
+    both, start, rows = {"wq": ("self_attn.qkv_proj", 0, q), "wk": ("self_attn.qkv_proj", q, kv),
+                         "wv": ("self_attn.qkv_proj", q + kv, kv), "w1": ("mlp.gate_up_proj", 0, d["ffn_hidden"]),
+                         "w3": ("mlp.gate_up_proj", d["ffn_hidden"], d["ffn_hidden"])}[name]
+    return p[f"{at}{both}.weight"][start:start + rows]
+
+
 def tensor_of(p, name, d):
     """The view of a parameter of theirs (or of its gradient: p maps names to either) that is ours, rows in their order."""
     if not name.startswith("layers."):
@@ -206,6 +228,8 @@ def tensor_of(p, name, d):
     at = f"model.layers.{layer}."
     if rest == "attention.q_norm.weight":
         return p[at + ("self_attn.q_a_layernorm.weight" if d.get("kv_lora_rank") else "self_attn.q_norm.weight")]
+    if d["rope_scaling"] == "longrope" and rest.split(".")[-2] in ("wq", "wk", "wv", "w1", "w3"):
+        return phi3_tensor(p, at, rest.split(".")[-2], d)
     if rest == "attention.sinks":
         return p[at + "self_attn.sinks"]
     if d.get("router_bias") and rest.startswith("moe."):

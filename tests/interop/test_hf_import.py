@@ -72,6 +72,16 @@ MODELS = {
     "seed-oss-qkv": ("SeedOss", dict(num_key_value_heads=2, head_dim=24, attention_dropout=0.0, residual_dropout=0.0, **NO_TOKENS)),
     "phi3": ("Phi3", dict(num_key_value_heads=1, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.75),
                           **NO_TOKENS)),
+    # the prompt, and sequences of training, are longer than the original length; then shorter; then longer, in another class
+    "phi3-longrope": ("Phi3", dict(num_key_value_heads=2, original_max_position_embeddings=24, rope_parameters=dict(
+        rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.2, 1.3, 1.5, 2.0],
+        long_factor=[1.05, 1.5, 2.75, 4.0, 9.1, 33.3]), **NO_TOKENS)),
+    "phi3-longrope-short": ("Phi3", dict(num_key_value_heads=2, original_max_position_embeddings=96, rope_parameters=dict(
+        rope_type="longrope", rope_theta=10000.0, short_factor=[1.0, 1.1, 1.2, 1.3, 1.5, 2.0, 2.1, 2.5], long_factor=[4.0] * 8),
+        **NO_TOKENS)),
+    "llama-longrope": ("Llama", dict(num_key_value_heads=2, head_dim=12, rope_parameters=dict(
+        rope_type="longrope", rope_theta=10000.0, factor=4.0, attention_factor=1.3, original_max_position_embeddings=32,
+        short_factor=[1.0, 1.1, 1.2, 1.3, 1.5, 2.0], long_factor=[1.05, 1.5, 2.75, 4.0, 9.1, 33.3]))),
     "gpt-oss": ("GptOss", dict(num_key_value_heads=2, head_dim=24, num_local_experts=5, num_experts_per_tok=2, num_hidden_layers=4,
                                sliding_window=11, swiglu_limit=0.5, **NO_TOKENS,
                                rope_parameters=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=32.0,
@@ -139,6 +149,11 @@ def divergence(p, q):
     return (p.exp() * (p - q)).sum(-1).max().item()
 
 
+def rotation(path):
+    """The rule of rotary frequencies, as transformers reads it."""
+    return {key: x for key, x in transformers.AutoConfig.from_pretrained(path).rope_parameters.items() if key != "type"}
+
+
 def tensors(path):
     return {name: x for f in sorted(path.glob("*.safetensors")) for name, x in load_file(f).items()}
 
@@ -154,6 +169,8 @@ def test_logits_and_back():
         print(f"# {name}: divergence {divergence(before, ours['logits']):.1e} before, "
               f"{divergence(after, ours['logits']):.1e} after")
         assert divergence(before, ours["logits"]) <= 1e-10 and divergence(after, ours["logits"]) <= 1e-10
+        if rotation(theirs).get("rope_type") == "longrope":
+            assert rotation(theirs) == rotation(root / f"{name}-back"), name
         a, b = tensors(theirs), tensors(root / f"{name}-back")
         if name.endswith("-halves"):  # written back in pairs
             continue

@@ -44,6 +44,34 @@ static bool is_dynamic(const struct model_dims *d)
     return strcmp(d->rope_scaling, "dynamic") == 0;
 }
 
+static bool is_longrope(const struct model_dims *d)
+{
+    return strcmp(d->rope_scaling, "longrope") == 0;
+}
+
+static bool has_factors(const struct recipe_reals *factors, int64_t pairs)
+{
+    bool all = factors->n == pairs && pairs <= RECIPE_REALS_MAX;
+
+    for (int64_t i = 0; all && i < pairs; i++)
+        all = factors->value[i] > 0;
+    return all;
+}
+
+static titan_status check_longrope(const struct model_dims *d, int64_t width, struct titan_error *err)
+{
+    const int64_t rotated = d->kv_lora_rank > 0 ? d->qk_rope_head_dim : d->rope_dim > 0 ? d->rope_dim : width;
+
+    if (is_longrope(d) &&
+        (d->rope_factor < 1 || d->rope_original_length < 2 || !has_factors(&d->rope_short_factor, rotated / 2) ||
+         !has_factors(&d->rope_long_factor, rotated / 2)))
+        return titan_fail(err, TITAN_EINVAL,
+                          "model: rope_scaling \"longrope\" needs rope_factor, rope_original_length, and a "
+                          "rope_short_factor and a rope_long_factor for each of %ld pairs",
+                          (long)(rotated / 2));
+    return TITAN_OK;
+}
+
 static titan_status check_rope(const struct model_dims *d, struct titan_error *err)
 {
     const bool llama = strcmp(d->rope_scaling, "llama3") == 0, yarn = strcmp(d->rope_scaling, "yarn") == 0;
@@ -51,8 +79,9 @@ static titan_status check_rope(const struct model_dims *d, struct titan_error *e
 
     if (linear && d->rope_factor < 1)
         return titan_fail(err, TITAN_EINVAL, "model: rope_scaling \"linear\" needs rope_factor");
-    if (!llama && !yarn && !linear && !dynamic && d->rope_scaling[0] != '\0' && strcmp(d->rope_scaling, "none") != 0)
-        return titan_fail(err, TITAN_EINVAL, "model: there is no rope_scaling \"%.8s\"", d->rope_scaling);
+    if (!llama && !yarn && !linear && !dynamic && !is_longrope(d) && d->rope_scaling[0] != '\0' &&
+        strcmp(d->rope_scaling, "none") != 0)
+        return titan_fail(err, TITAN_EINVAL, "model: there is no rope_scaling \"%.16s\"", d->rope_scaling);
     if ((llama || yarn || dynamic) && (d->rope_factor < 1 || d->rope_original_length < 1))
         return titan_fail(err, TITAN_EINVAL, "model: rope_scaling \"%s\" needs rope_factor and rope_original_length",
                           d->rope_scaling);
@@ -117,6 +146,7 @@ static titan_status check_dims(const struct model_dims *d, struct titan_error *e
         (d->qk_norm_whole && !d->qk_norm))
         return titan_fail(err, TITAN_EINVAL, "model: these norms do not go together");
     TRY(check_rope(d, err));
+    TRY(check_longrope(d, head_width(d), err));
     TRY(check_latent(d, err));
     return check_experts(d, err);
 }
@@ -481,9 +511,18 @@ static bool is_yarn(const struct model_dims *d)
     return strcmp(d->rope_scaling, "yarn") == 0;
 }
 
+static double longrope_magnitude(const struct model_dims *d)
+{
+    if (d->rope_attention_factor > 0)
+        return d->rope_attention_factor;
+    return sqrt(1 + log(d->rope_factor) / log((double)d->rope_original_length));
+}
+
 /* What is rotated is multiplied by it. */
 static double rope_magnitude(const struct model_dims *d)
 {
+    if (is_longrope(d))
+        return longrope_magnitude(d);
     if (!is_yarn(d))
         return 1;
     if (d->rope_mscale == 0 || d->rope_mscale_all_dim == 0)
@@ -515,6 +554,9 @@ static double frequency(const struct model_dims *d, int64_t width, int64_t pair,
         return stretch_llama3(d, plain);
     if (strcmp(d->rope_scaling, "linear") == 0)
         return plain / d->rope_factor;
+    if (is_longrope(d))
+        return plain /
+               (positions > d->rope_original_length ? &d->rope_long_factor : &d->rope_short_factor)->value[pair];
     return is_yarn(d) ? stretch_yarn(d, width, pair, plain) : plain;
 }
 
@@ -526,9 +568,10 @@ void model_rope_tables(const struct model *model, bool local, int64_t positions,
 
     for (int64_t i = 0; i < half; i++) {
         const bool turns = 2 * i < width;
-        const double turning =
-            local ? plain_frequency(d->rope_local_theta, width, i) : frequency(d, width, i, positions);
-        const double freq = turns ? turning : 0, by = turns ? magnitude : 1;
+        const double freq = !turns  ? 0
+                            : local ? plain_frequency(d->rope_local_theta, width, i)
+                                    : frequency(d, width, i, positions);
+        const double by = turns ? magnitude : 1;
         for (int64_t p = 0; p < positions; p++) {
             cos_out[p * half + i] = (float)(by * cos((double)p * freq));
             sin_out[p * half + i] = (float)(by * sin((double)p * freq));

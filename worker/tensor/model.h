@@ -160,9 +160,10 @@ static inline int64_t model_rope_dim(const struct model *model)
     return model->dims.kv_lora_rank > 0 ? model->dims.qk_rope_head_dim : model->head_dim;
 }
 /* Rotary tables for positions [0, positions): cos and sin (positions, model_rope_dim/2), angles in double. Frequencies
- * by dims.rope_scaling: Llama 3.1's rule, a plain stretch, a base by the number of positions, or YaRN (Peng et al.
- * 2023, arXiv:2309.00071), with its factor in the tables; local: by dims.rope_local_theta, without a rule. Pairs behind
- * dims.rope_dim turn by no angle: they stay as they are, to the bit. */
+ * by dims.rope_scaling: Llama 3.1's rule, a plain stretch, a base by the number of positions, YaRN (Peng et al. 2023,
+ * arXiv:2309.00071) or LongRoPE's divisors by the number of positions (Ding et al. 2024, arXiv:2402.13753), both with
+ * their factor in the tables; local: by dims.rope_local_theta, without a rule. Pairs behind dims.rope_dim turn by no
+ * angle: they stay as they are, to the bit. */
 void model_rope_tables(const struct model *model, bool local, int64_t positions, float *cos_out, float *sin_out);
 /* What products of queries and keys are multiplied by: dims.attention_multiplier, or 1/sqrt(head_dim), with YaRN and
  * latent attention times m(rope_mscale_all_dim)^2, m(x) = 1 + 0.1 x ln(rope_factor) (DeepSeek-AI 2024,

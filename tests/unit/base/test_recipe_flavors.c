@@ -317,6 +317,47 @@ static void test_printed_and_read(void **state)
     }
 }
 
+/* A list of numbers is printed, read again to the bit, and part of the model's identity. */
+static void test_lists_of_numbers(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "[model]\nrope_scaling = \"longrope\"\nrope_dim = 6\nrope_factor = 32\nrope_original_length = 4096\n"
+        "rope_short_factor = [1, 1.0499999523162842, 2.5e0]\nrope_long_factor = [1.25, 4.0, %s]\n";
+    char one[512], other[512], most[8 * RECIPE_REALS_MAX] = "model.rope_long_factor=[1";
+    struct recipe r, again, longer;
+    struct titan_error err = {0};
+    _cleanup_(buf_free) struct buf printed = BUF_INIT, differences = BUF_INIT;
+    (void)snprintf(one, sizeof one, text, "64");
+    (void)snprintf(other, sizeof other, text, "64.5");
+    recipe_init(&r);
+    recipe_init(&again);
+    recipe_init(&longer);
+    if (recipe_parse(&r, one, "f", &err) != TITAN_OK || recipe_resolve(&r, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    assert_true(r.model.dims.rope_short_factor.n == 3 && r.model.dims.rope_short_factor.value[1] == 1.0499999523162842);
+    recipe_print(&r, &printed);
+    assert_non_null(strstr(printed.data, "rope_short_factor = [1.0, 1.0499999523162842, 2.5]\n"));
+    assert_int_equal(recipe_parse(&again, printed.data, "f", &err), TITAN_OK);
+    assert_int_equal(recipe_resolve(&again, &err), TITAN_OK);
+    assert_memory_equal(&r.model.dims, &again.model.dims, sizeof r.model.dims);
+    assert_true(recipe_hash(&r) == recipe_hash(&again));
+    assert_int_equal(recipe_parse(&longer, other, "f", &err), TITAN_OK);
+    assert_int_equal(recipe_resolve(&longer, &err), TITAN_OK);
+    assert_true(recipe_hash(&r) != recipe_hash(&longer));
+    recipe_model_differences(&r, &longer, &differences);
+    assert_string_equal(differences.data, "model.rope_long_factor = [1.25, 4.0, 64.0], there [1.25, 4.0, 64.5]");
+    for (int i = 1; i < RECIPE_REALS_MAX; i++)
+        (void)strcat(most, ",1");
+    (void)strcat(most, "]");
+    assert_int_equal(recipe_set(&r, most, &err), TITAN_OK);
+    assert_int_equal(r.model.dims.rope_long_factor.n, RECIPE_REALS_MAX);
+    most[strlen(most) - 1] = '\0';
+    (void)strcat(most, ",1]");
+    assert_int_equal(recipe_set(&r, most, &err), TITAN_EINVAL);
+    assert_string_equal(err.msg, "--set: model.rope_long_factor: more than 128 numbers");
+}
+
 static void refused(const char *family, const char *const *sets, const char *message)
 {
     struct recipe r;
@@ -350,6 +391,17 @@ static void test_refusals(void **state)
             "model.rope_scaling = \"yarn\" needs model.rope_factor of at least 1 and model.rope_original_length above "
             "0; they are 0 and 0",
             "model.rope_scaling=yarn");
+    REFUSED(
+        "llama3",
+        "model.rope_scaling = \"longrope\" needs model.rope_factor of at least 1 and model.rope_original_length above "
+        "1; they are 0 and 0",
+        "model.flavor=8B", "model.rope_factor=0", "model.rope_original_length=0", "model.rope_scaling=longrope");
+    REFUSED(
+        "llama3",
+        "model.rope_scaling = \"longrope\" needs 3 numbers in model.rope_long_factor, one for each rotated pair of a "
+        "head; there are 2",
+        "model.rope_scaling=longrope", "model.rope_factor=4", "model.rope_original_length=64", "model.rope_dim=6",
+        "model.rope_short_factor=[1, 1, 1]", "model.rope_long_factor=[1, 2]");
     REFUSED("deepseek_v3", "model.rope_beta_fast = 1 is not above model.rope_beta_slow = 1", "model.rope_scaling=yarn",
             "model.rope_beta_fast=1");
     REFUSED("llama3", "model.rope_high_freq_factor = 4 is not above model.rope_low_freq_factor = 4",
@@ -382,6 +434,7 @@ int main(void)
         cmocka_unit_test(test_llama32),
         cmocka_unit_test(test_yarn_beyond_the_original_length),
         cmocka_unit_test(test_rope_scaling_as_a_switch),
+        cmocka_unit_test(test_lists_of_numbers),
         cmocka_unit_test(test_printed_and_read),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_odd_latent_sizes),

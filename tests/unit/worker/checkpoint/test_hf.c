@@ -63,7 +63,7 @@ static struct folder folder_of(const char *family, const char *set)
     assert_int_equal(recipe_set(&r, key, &err), TITAN_OK);
     assert_int_equal(recipe_set(&r, "model.flavor=tiny", &err), TITAN_OK);
     for (const char *at = set; at && *at; at += strcspn(at, " "), at += strspn(at, " ")) {
-        char one[64];
+        char one[96];
         (void)snprintf(one, sizeof one, "%.*s", (int)strcspn(at, " "), at);
         if (recipe_set(&r, one, &err) != TITAN_OK)
             fail_msg("%s", err.msg);
@@ -237,6 +237,13 @@ static const struct {
     {"llama3", "model.qkv_bias=true model.output_bias=true model.mlp_bias=true model.head_dim=24"},
     {"llama3", "model.rope_scaling=linear model.rope_factor=4"},
     {"llama3", "model.rope_scaling=dynamic model.rope_factor=2 model.rope_original_length=64"},
+    {"llama3", "model.rope_scaling=longrope model.rope_factor=2 model.rope_original_length=64 model.head_dim=6 "
+               "model.rope_attention_factor=1.25 model.rope_short_factor=[1,1.1,2] model.rope_long_factor=[1.5,3,4]"},
+    {"phi3", "model.rope_scaling=longrope model.rope_factor=2.5 model.rope_original_length=64 model.rope_dim=6 "
+             "model.rope_short_factor=[1,1.1,2] model.rope_long_factor=[1.5,3.2500000000000004,64]"},
+    {"deepseek_v3", "model.rope_scaling=longrope model.rope_factor=8 model.rope_original_length=16 "
+                    "model.rope_short_factor=[1,1,1,2] model.rope_long_factor=[1,2,3,4.5] "
+                    "model.rope_beta_fast=0 model.rope_beta_slow=0 model.rope_mscale=0 model.rope_mscale_all_dim=0"},
     {"qwen3", "model.qkv_bias=true model.output_bias=true"},
     {"mistral", "model.head_dim=24"},
     {"mistral", "model.sliding_window=16"},
@@ -668,6 +675,11 @@ static void test_wrong_files(void **state)
     "{\"model_type\":\"" type "\",\"hidden_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":4,"               \
     "\"vocab_size\":256,\"intermediate_size\":128,\"max_position_embeddings\":128"
 #define MISTRAL SIZED("mistral")
+#define EIGHT(x) x "," x "," x "," x "," x "," x "," x "," x
+#define PHI_LONG(original, shorts, longs)                                                                              \
+    SIZED("phi3")                                                                                                      \
+    ",\"original_max_position_embeddings\":" #original                                                                 \
+    ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[" shorts "],\"long_factor\":[" longs "]}}"
 #define GPT_OSS SIZED("gpt_oss") ",\"num_local_experts\":4,\"num_experts_per_tok\":2"
 
 static void test_wrong_config(void **state)
@@ -702,7 +714,17 @@ static void test_wrong_config(void **state)
         {SIZED("granite") ",\"logits_scaling\":0}", "'logits_scaling'", TITAN_ECORRUPT},
         {GPT_OSS ",\"swiglu_limit\":0}", "'swiglu_limit'", TITAN_ECORRUPT},
         {GPT_OSS "}", "'rope_scaling' is missing", TITAN_EUNSUPPORTED},
-        {SIZED("phi3") ",\"partial_rotary_factor\":0.2}", "'partial_rotary_factor'", TITAN_ECORRUPT}};
+        {SIZED("phi3") ",\"partial_rotary_factor\":0.2}", "'partial_rotary_factor'", TITAN_ECORRUPT},
+        {PHI_LONG(64, EIGHT("1"), "1,1"), "'long_factor' has 2 numbers, and 8 pairs", TITAN_ECORRUPT},
+        {PHI_LONG(64, EIGHT("1") ",1", EIGHT("1")), "'short_factor' has 9 numbers, and 8 pairs", TITAN_ECORRUPT},
+        {PHI_LONG(64, EIGHT("0"), EIGHT("1")), "'short_factor' has a value that is not a number above 0",
+         TITAN_ECORRUPT},
+        {PHI_LONG(64, EIGHT("1"), EIGHT("-1.5")), "'long_factor' has a value that is not", TITAN_ECORRUPT},
+        {PHI_LONG(64, EIGHT("1"), EIGHT("\"1\"")), "'long_factor' has a value that is not", TITAN_ECORRUPT},
+        {PHI_LONG(256, EIGHT("1"), EIGHT("1")), "'original_max_position_embeddings' is 256", TITAN_ECORRUPT},
+        {PHI_LONG(1, EIGHT("1"), EIGHT("1")), "'original_max_position_embeddings' is 1", TITAN_ECORRUPT},
+        {SIZED("llama") ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":1}}",
+         "'short_factor' is missing", TITAN_ECORRUPT}};
     struct folder f = folder_of("llama3", "");
     const char *dir = write_weights(&f, "config", "F32", 1);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -806,6 +828,51 @@ static void test_dynamic_rope(void **state)
     assert_int_equal(c.positions, 320);
 }
 
+static struct hf_config parsed(const char *text)
+{
+    struct hf_config c;
+    struct titan_error err = {0};
+    if (hf_config_parse(text, strlen(text), &c, &err) != TITAN_OK)
+        fail_msg("%s", err.msg);
+    return c;
+}
+
+/* Phi 3's factor follows from its two lengths under all former names of the rule; a given factor wins elsewhere. What
+ * is written has the same numbers, and for Phi 3 the three keys that earlier versions take. */
+static void test_longrope(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"\"type\":\"su\"", "\"type\":\"yarn\"", "\"rope_type\":\"longrope\""};
+#define LISTS ",\"short_factor\":[" EIGHT("1.0499999523162842") "],\"long_factor\":[" EIGHT("2.5") "]"
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+        char text[1024];
+        (void)snprintf(text, sizeof text,
+                       SIZED("phi3") ",\"original_max_position_embeddings\":48,\"rope_scaling\":{%s" LISTS "}}",
+                       types[i]);
+        const struct hf_config c = parsed(text);
+        _cleanup_(buf_free) struct buf out = BUF_INIT;
+        struct json_writer w = {.out = &out};
+        assert_string_equal(c.dims.rope_scaling, "longrope");
+        assert_true(c.dims.rope_factor == 128.0 / 48 && c.dims.rope_attention_factor == 0);
+        assert_true(c.dims.rope_short_factor.n == 8 && c.dims.rope_short_factor.value[7] == 1.0499999523162842);
+        json_begin_object(&w, NULL);
+        hf_config_put(&w, c.family, &c.dims, 32);
+        json_end_object(&w);
+        assert_int_equal(buf_append(&out, "", 1), TITAN_OK);
+        assert_non_null(strstr(out.data, "\"rope_scaling\":{\"type\":\"longrope\"" LISTS "}"));
+        assert_non_null(strstr(out.data, "\"max_position_embeddings\":128"));
+        const struct hf_config again = parsed(out.data);
+        assert_memory_equal(&again.dims, &c.dims, sizeof c.dims);
+    }
+    assert_int_equal(
+        parsed(SIZED("llama") ",\"rope_scaling\":{\"type\":\"longrope\"" LISTS "}}").dims.rope_original_length, 128);
+    const struct hf_config given =
+        parsed(SIZED("llama") ",\"rope_parameters\":{\"rope_type\":\"longrope\"" LISTS
+                              ",\"original_max_position_embeddings\":32,\"factor\":3,\"attention_factor\":1.5}}");
+    assert_true(given.dims.rope_factor == 3 && given.dims.rope_attention_factor == 1.5);
+    assert_int_equal(given.dims.rope_original_length, 32);
+}
+
 /* No key of config.json is one that transformers' classes refuse: null is none of a count's. */
 static void test_no_shared_experts(void **state)
 {
@@ -883,6 +950,7 @@ int main(void)
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_gemma),
         cmocka_unit_test(test_dynamic_rope),
+        cmocka_unit_test(test_longrope),
         cmocka_unit_test(test_no_shared_experts),
         cmocka_unit_test_setup_teardown(test_wrong_files, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_wrong_config, make_root, remove_root),

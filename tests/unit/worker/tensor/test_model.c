@@ -288,6 +288,11 @@ static void test_refused(void **state)
 #define MIXED .dim = 32, .n_layers = 1, .n_heads = 4, .n_kv_heads = 2, .vocab_size = 8, .n_experts = 4
         {{MIXED, .moe_hidden = 8, .top_k = 5}, "top_k 5"},
         {{MIXED, .top_k = 1}, "moe_hidden"},
+#define LONGROPE                                                                                                       \
+    .dim = 32, .n_layers = 1, .n_heads = 4, .n_kv_heads = 2, .ffn_hidden = 8, .vocab_size = 8, .head_dim = 4,          \
+    .rope_scaling = "longrope", .rope_factor = 2, .rope_original_length = 8
+        {{LONGROPE, .rope_short_factor = {2, {1, 1}}, .rope_long_factor = {1, {1}}}, "each of 2 pairs"},
+        {{LONGROPE, .rope_short_factor = {2, {1, 0}}, .rope_long_factor = {2, {1, 1}}}, "each of 2 pairs"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         struct model *m = NULL;
