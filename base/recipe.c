@@ -306,7 +306,7 @@ static titan_status set_word_of_switch(const struct recipe_key *k, bool on, cons
     return set_string(k, word, at, field, err);
 }
 
-/* The requests of a switch's words: for the switch itself, and for the other one that its list sets. */
+/* What the words of a list request: of the list's own switch, and of the second switch that the list sets. */
 enum { SWITCH_OWN, SWITCH_OTHER, SWITCHES };
 struct switches {
     const struct recipe_key *key[SWITCHES]; /* NULL: no other switch */

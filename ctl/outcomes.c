@@ -6,8 +6,7 @@
 #include "base/cleanup.h"
 #include "base/utf8.h"
 
-/* Rank of a status by severity, worst first. The most informative status comes first; one that likely passes by itself
- * comes last. */
+/* Rank of a status by severity, worst first. The most informative status comes first, a passing trouble last. */
 static size_t badness(titan_status status)
 {
     static const int worst_first[] = {130, 4, 5, 2, 3, 75, 1, 7, 6, 124};

@@ -69,7 +69,7 @@ void stall_report_free(struct stall_report *report);
  * the least time inside. Clock differences between ranks do not matter. */
 struct stall_slowest {
     int rank;              /* -1: no rank, or none with a notable and dominant wait of the others */
-    int collectives, last; /* collectives in the dumps; number of those that this rank entered last */
+    int collectives, last; /* collectives in the dumps; number of the collective that this rank entered last */
     double share, others;  /* share of its records' time inside collectives; mean of the others */
 };
 titan_status stall_slowest(const struct stall_dump *dumps, int n, struct stall_slowest *ret,

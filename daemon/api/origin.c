@@ -152,8 +152,9 @@ static bool never_began(const struct origin *o)
     return lstat(own, &st) != 0 && errno == ENOENT;
 }
 
-/* The job has checkpoints, so its keys for the begin of a run go, except those that this submit changes. If the job had
- * gone back to a step and no manifest records it, the folder's newest checkpoint may be of the abandoned branch. */
+/* The job has checkpoints, so the keys for the begin of a run are dropped, except keys that this submit changes. If the
+ * job had gone back to a step and no manifest records it, the folder's newest checkpoint may be of the abandoned
+ * branch. */
 static void begin_from_own(const struct origin *o, const char *way, struct recipe *r)
 {
     const struct recipe *before = o->recipe;

@@ -8,8 +8,8 @@
 
 #include "titan/internal/agent.pb-c.h"
 
-/* An acting leader's epoch, or one that an agent has seen, is at most this far above the job's. No run has that many,
- * and above the largest number there could be no next epoch. */
+/* An acting leader's epoch is at most this far above the job's, and so is an epoch that an agent has seen. No run has
+ * that many, and above the largest number there could be no next epoch. */
 #define EPOCH_STEP_MAX (UINT64_C(1) << 32)
 #define EPOCH_ID_BYTES 16       /* bytes of a communicator id */
 #define EPOCH_HOLDERS_MAX 65536 /* holders of an epoch's state */

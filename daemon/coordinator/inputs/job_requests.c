@@ -134,7 +134,7 @@ static titan_status check_desired(const struct jobrec *j, const struct core_resi
     return check_number(j, r->max, err);
 }
 
-/* Checks the user's limit. *ret: slots that the job may have, at least those that it has. */
+/* Checks the user's limit. *ret: slots that the job may have, no fewer than it has. */
 static titan_status check_allowed(const struct core *c, const struct jobrec *j, const struct core_resize *r,
                                   uint32_t *ret, struct titan_error *err)
 {

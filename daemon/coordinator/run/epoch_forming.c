@@ -193,7 +193,7 @@ static bool holds_unheard(struct jobrec *j, const struct workrec *w)
     return w->state == WORKER_READY && !w->away && !w->quiesced && !job_rank_slot(j, w) && kept_counts(j, w->id);
 }
 
-/* Have all workers of holds_unheard reported? *ret_reachable: one that has not is on a connected node. */
+/* Have all workers of holds_unheard reported? *ret_reachable: a silent worker is on a connected node. */
 static bool others_received(struct jobrec *j, bool *ret_reachable)
 {
     bool received = true;
