@@ -44,6 +44,12 @@ typedef Titan__Internal__PeerMessage peer_message;
     (name).kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_##KIND;                                                    \
     (name).field = (part)
 
+/* A command to workers, likewise. */
+#define COMMAND(name, KIND, field, part)                                                                               \
+    command_to_worker name = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;                                                   \
+    (name).kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_##KIND;                                                  \
+    (name).field = (part)
+
 /* A report that must arrive, packed. */
 struct report {
     struct report *next;
@@ -179,9 +185,8 @@ void agent_job_note_checkpoint(struct agent_core *c, const Titan__Internal__Chec
 void agent_jobs_trim(struct agent_core *c, struct agent_actions *out); /* forgets the oldest job without use here */
 
 /* --- report_queue.c ----------------------------------------------------------------------------------------------- */
-/* Sets the message's term; false: no session takes it. */
-bool agent_session_takes(const struct agent_core *c, agent_message *m);
-void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *out); /* if the session takes it */
+/* Sets the message's term, and sends the message if the session takes it. */
+void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *out);
 /* Queues a copy for the next session. The caller sends the report now if the session takes it. */
 void agent_report_keep(struct agent_core *c, const agent_message *m, int64_t now, struct agent_actions *out);
 void agent_report(struct agent_core *c, agent_message *m, int64_t now, struct agent_actions *out); /* keep and send */

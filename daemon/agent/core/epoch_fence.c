@@ -42,26 +42,22 @@ ProtobufCBinaryData agent_term_proof(struct agent_core *c)
     return (ProtobufCBinaryData){c->seen.proved ? MAC_BYTES : 0, c->seen.proof};
 }
 
-/* A coordinator over another store has another proof of the same term: the newest proof is kept. */
-static void see_term(struct agent_core *c, uint64_t term, const ProtobufCBinaryData *proof, struct agent_actions *out)
-{
-    const bool proved = proof && proof->len == MAC_BYTES;
-    if (term < c->seen.term ||
-        (term == c->seen.term && (!proved || (c->seen.proved && mac_equal(c->seen.proof, proof->data)))))
-        return;
-    titan_assert(term >= c->seen.term);
-    c->seen = (struct seen_term){.term = term, .proved = proved};
-    if (proved)
-        memcpy(c->seen.proof, proof->data, MAC_BYTES);
-    if (!MUTANT(AGENT_TERM_UNRECORDED))
-        agent_action_add(out, AGENT_RECORD_TERM)->seen = c->seen;
-}
-
 bool agent_fence_term(struct agent_core *c, uint64_t term, const ProtobufCBinaryData *proof, struct agent_actions *out)
 {
-    see_term(c, term, proof, out);
+    /* A coordinator over another store has another proof of the same term: the newest proof is kept. */
+    const bool proved = proof && proof->len == MAC_BYTES;
+    const bool other = proved && !(c->seen.proved && mac_equal(c->seen.proof, proof->data));
+    if (term > c->seen.term || (term == c->seen.term && other)) {
+        c->seen = (struct seen_term){.term = term, .proved = proved};
+        if (proved)
+            memcpy(c->seen.proof, proof->data, MAC_BYTES);
+        if (!MUTANT(AGENT_TERM_UNRECORDED))
+            agent_action_add(out, AGENT_RECORD_TERM)->seen = c->seen;
+    }
+    titan_assert(c->session_term <= c->seen.term);
     if (term == c->seen.term || MUTANT(AGENT_TERM))
         return true;
+
     c->counters.fenced_terms++;
     if (c->ending)
         return false;
@@ -71,11 +67,9 @@ bool agent_fence_term(struct agent_core *c, uint64_t term, const ProtobufCBinary
                                   term, c->seen.term);
     agent_log(out, AGENT_WARN, "fenced", "reason=\"%s\"", why);
     Titan__Internal__EpochRefused refused = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
-    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
     refused.seen_term = c->seen.term;
     refused.seen_proof = agent_term_proof(c);
-    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
-    m.refused = &refused;
+    MESSAGE(m, REFUSED, refused, &refused);
     agent_send(c, &m, out);
     agent_action_add(out, AGENT_END_SESSION)->text = why;
     c->ending = true;
@@ -96,13 +90,12 @@ void agent_refuse_form(struct agent_core *c, const struct agent_job *j, const fo
                        struct agent_actions *out)
 {
     Titan__Internal__EpochRefused refused = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
-    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
+    titan_assert(form->job_id == j->id);
     refused.job_id = j->id;
     refused.epoch = form->epoch;
     refused.seen_epoch = MAX(agent_job_accepted(j), j->record->promised_epoch);
     refused.seen_term = c->seen.term;
     refused.seen_proof = agent_term_proof(c);
-    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
-    m.refused = &refused;
+    MESSAGE(m, REFUSED, refused, &refused);
     agent_send(c, &m, out);
 }

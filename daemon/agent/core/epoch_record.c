@@ -26,37 +26,6 @@ static void record_job(const struct agent_job *j, struct agent_actions *out)
     a->record = agent_action_copy(out, &j->record->base);
 }
 
-static void drop_leader_epochs(job_record *r)
-{
-    for (size_t i = 0; i < r->n_leader_epochs; i++)
-        titan__internal__leader_epoch__free_unpacked(r->leader_epochs[i], NULL);
-    free(r->leader_epochs);
-    r->leader_epochs = NULL;
-    r->n_leader_epochs = 0;
-}
-
-static void add_leader_epoch(const struct agent_core *c, job_record *r, const char *leader)
-{
-    Titan__Internal__LeaderEpoch d = TITAN__INTERNAL__LEADER_EPOCH__INIT;
-    d.epoch = r->accepted;
-    d.term = c->seen.term;
-    d.leader = (char *)leader;
-    size_t cap = r->n_leader_epochs; /* a message stores no capacity */
-    VEC_MUST_PUSH(r->leader_epochs, r->n_leader_epochs, cap, agent_message_copy(&d.base));
-}
-
-/* Makes room for the next accepted epoch. A complete epoch is the only quorum configuration: earlier ones no longer
- * count. */
-static void move_to_before(job_record *r, bool complete)
-{
-    for (size_t i = 0; complete && i < r->n_before; i++)
-        titan__internal__form_epoch__free_unpacked(r->before[i], NULL);
-    r->n_before = complete ? 0 : r->n_before;
-    size_t cap = r->n_before;
-    VEC_MUST_PUSH(r->before, r->n_before, cap, r->accepted);
-    r->accepted = NULL;
-}
-
 void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoch *form, const char *leader,
                       struct agent_actions *out)
 {
@@ -67,8 +36,15 @@ void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoc
     if (again && (leader || r->n_leader_epochs == 0) && r->term == c->seen.term)
         return;
     if (!again) {
-        if (r->accepted)
-            move_to_before(r, j->complete);
+        if (r->accepted) {
+            /* A complete epoch is the only quorum configuration: earlier epochs no longer count. */
+            for (size_t i = 0; j->complete && i < r->n_before; i++)
+                titan__internal__form_epoch__free_unpacked(r->before[i], NULL);
+            r->n_before = j->complete ? 0 : r->n_before;
+            size_t cap = r->n_before;
+            VEC_MUST_PUSH(r->before, r->n_before, cap, r->accepted);
+            r->accepted = NULL;
+        }
         r->accepted = agent_message_copy(&form->base);
         j->complete = j->finished = j->lease_paused = j->lease_revoked = false;
         j->relay_epoch = 0;
@@ -76,10 +52,20 @@ void agent_job_accept(struct agent_core *c, struct agent_job *j, const form_epoc
     }
     r->term = c->seen.term;
     c->leader_epoch_since |= leader != NULL;
-    if (leader)
-        add_leader_epoch(c, r, leader);
-    else /* the coordinator knows the acting leaders' epochs before its own */
-        drop_leader_epochs(r);
+    if (leader) {
+        Titan__Internal__LeaderEpoch d = TITAN__INTERNAL__LEADER_EPOCH__INIT;
+        d.epoch = r->accepted;
+        d.term = c->seen.term;
+        d.leader = (char *)leader;
+        size_t cap = r->n_leader_epochs; /* a message stores no capacity */
+        VEC_MUST_PUSH(r->leader_epochs, r->n_leader_epochs, cap, agent_message_copy(&d.base));
+    } else { /* the coordinator knows the acting leaders' epochs before its own */
+        for (size_t i = 0; i < r->n_leader_epochs; i++)
+            titan__internal__leader_epoch__free_unpacked(r->leader_epochs[i], NULL);
+        free(r->leader_epochs);
+        r->leader_epochs = NULL;
+        r->n_leader_epochs = 0;
+    }
     record_job(j, out);
 }
 

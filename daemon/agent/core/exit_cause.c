@@ -31,18 +31,6 @@ static Titan__Internal__ExitCause exit_cause(const struct agent_worker *w, const
     return how->code > 0 ? TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT : TITAN__INTERNAL__EXIT_CAUSE__CAUSE_SIGNAL;
 }
 
-/* Keeps the report for a command about the worker that is still in flight. */
-static void keep_exit_report(struct agent_core *c, const struct agent_worker *w, const agent_message *report)
-{
-    titan_assert(report->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED);
-    size_t at = c->n_ended++ % ENDED_KEPT;
-    if (c->n_ended > ENDED_KEPT)
-        titan__internal__agent_message__free_unpacked(c->ended[at].report, NULL);
-    c->ended[at].job_id = w->job_id;
-    c->ended[at].worker_id = w->id;
-    c->ended[at].report = agent_message_copy(&report->base);
-}
-
 /* Answers a command about an ended worker with its exit report. A coordinator that misses the answer repeats the
  * command, so the answer is not queued for the next session. */
 bool agent_exit_repeat(struct agent_core *c, uint64_t worker_id, struct agent_actions *out)
@@ -80,7 +68,15 @@ void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct ag
     exited.last_step = MIN(how->last_step, RANGE_STEP_MAX);
     exited.cause = exit_cause(w, how, !how->not_started);
     MESSAGE(m, WORKER_EXITED, worker_exited, &exited);
-    keep_exit_report(c, w, &m);
+
+    /* The report is kept for a command about the worker that is still in flight. */
+    size_t slot = c->n_ended++ % ENDED_KEPT;
+    if (c->n_ended > ENDED_KEPT)
+        titan__internal__agent_message__free_unpacked(c->ended[slot].report, NULL);
+    c->ended[slot].job_id = w->job_id;
+    c->ended[slot].worker_id = w->id;
+    c->ended[slot].report = agent_message_copy(&m.base);
+
     if (!c->draining || !c->quiet) {
         agent_progress_keep(c, w, now, out);
         agent_report(c, &m, now, out);

@@ -23,14 +23,6 @@ static unsigned bucket_of(uint64_t ms)
     return MIN(i, TAIL_BUCKETS - 1);
 }
 
-static uint64_t bucket_end(unsigned i)
-{
-    if (i < 4)
-        return i;
-    unsigned top = i / 4 + 1;
-    return (UINT64_C(1) << top) + ((uint64_t)(i % 4 + 1) << (top - 2)) - 1;
-}
-
 void tail_add(struct tail *t, uint64_t ms)
 {
     titan_assert(t->total <= TAIL_FADE);
@@ -57,7 +49,9 @@ uint64_t tail_p999(const struct tail *t)
         if (above > beyond)
             break;
     }
-    return bucket_end(i);
+    titan_assert(t->counts[i] > 0);
+    const unsigned top = i / 4 + 1; /* the bucket ends within [2^top, 2^(top+1)) */
+    return i < 4 ? i : (UINT64_C(1) << top) + ((uint64_t)(i % 4 + 1) << (top - 2)) - 1;
 }
 
 uint64_t watch_patience(const struct watch *w, const struct watch_limits *limits)
@@ -73,37 +67,21 @@ bool watch_hangs(const struct watch *w)
     return w->reported;
 }
 
-/* Counts one step, or several since the last sample. */
-static void count_steps(struct watch *w, uint64_t steps)
-{
-    titan_assert(steps > 0);
-    if (!w->first && !w->reported)
-        for (uint64_t i = 0; i < MIN(steps, (uint64_t)64); i++)
-            tail_add(&w->steps, w->own_ms / steps);
-    w->first = false;
-    w->own_ms = 0;
-}
-
-/* The part of the time since the last sample in which the worker was runnable without a processor. */
-static int64_t starved(struct watch *w, const struct agent_sample *s, int64_t gap)
-{
-    const uint64_t ran = s->cpu_ms >= w->cpu_ms ? s->cpu_ms - w->cpu_ms : 0;
-    w->cpu_ms = s->cpu_ms;
-    w->ran_ms = MIN(w->ran_ms + ran, (uint64_t)WATCH_GAP_MS); /* ticks are coarser than samples */
-    if (!s->runnable)
-        return 0;
-    const int64_t had = MIN(gap, (int64_t)w->ran_ms);
-    w->ran_ms -= (uint64_t)had;
-    return gap - had;
-}
-
 /* Updates the standstill and the step times. */
 static void follow(struct watch *w, const struct agent_sample *s, int64_t now)
 {
     bool fresh = !w->seen || s->epoch != w->epoch;
     bool moved = fresh || s->actions != w->actions || s->step != w->step;
     int64_t gap = w->seen ? MIN(now - w->seen_at, WATCH_GAP_MS) : 0;
-    const int64_t lost = starved(w, s, gap);
+
+    /* Lost: the part of the time since the last sample in which the worker was runnable without a processor. */
+    const uint64_t ran = s->cpu_ms >= w->cpu_ms ? s->cpu_ms - w->cpu_ms : 0;
+    w->cpu_ms = s->cpu_ms;
+    w->ran_ms = MIN(w->ran_ms + ran, (uint64_t)WATCH_GAP_MS); /* ticks are coarser than samples */
+    const int64_t had = s->runnable ? MIN(gap, (int64_t)w->ran_ms) : gap;
+    w->ran_ms -= s->runnable ? (uint64_t)had : 0;
+    const int64_t lost = gap - had;
+    titan_assert(lost >= 0 && lost <= gap);
     if (w->seen) {
         w->still_since += now - w->seen_at - gap + lost;
         w->moved_at += lost;
@@ -114,7 +92,12 @@ static void follow(struct watch *w, const struct agent_sample *s, int64_t now)
         w->first = true;
         w->own_ms = 0;
     } else if (s->step > w->step) {
-        count_steps(w, s->step - w->step);
+        uint64_t steps = s->step - w->step; /* since the last sample */
+        if (!w->first && !w->reported)
+            for (uint64_t i = 0; i < MIN(steps, (uint64_t)64); i++)
+                tail_add(&w->steps, w->own_ms / steps);
+        w->first = false;
+        w->own_ms = 0;
     }
     if (moved)
         w->moved_at = now;

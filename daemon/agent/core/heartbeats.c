@@ -41,40 +41,6 @@ static bool sends_heartbeats(const struct agent_core *c, int64_t now)
     return (c->registered && !c->ending) || (c->coordinator && c->session_term && coordinator_answers(c, now));
 }
 
-static void heartbeat_datagram(struct agent_core *c, int64_t now, struct agent_actions *out)
-{
-    Titan__Internal__PeerHeartbeat b = TITAN__INTERNAL__PEER_HEARTBEAT__INIT;
-    peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
-    struct proof_keys newest = {0};
-    b.incarnation = c->options.incarnation;
-    b.number = c->heartbeat;
-    b.hears = coordinator_answers(c, now);
-    if (c->session_keys.n) {
-        newest.n = 1;
-        memcpy(newest.key[0], c->session_keys.key[0], MAC_BYTES);
-    }
-    titan_assert(c->coordinator);
-    m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT;
-    m.heartbeat = &b;
-    (void)agent_peer_send(c, c->coordinator, &m, &newest, out);
-}
-
-static void heartbeat_stream(struct agent_core *c, int64_t now, struct agent_actions *out)
-{
-    Titan__Internal__AgentHeartbeat b = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
-    b.slots_used = agent_workers_alive(c);
-    b.number = c->heartbeat;
-    b.old_terms = c->counters.fenced_terms;
-    b.old_epochs = c->counters.fenced_epochs;
-    b.other_epochs = c->counters.refused;
-    b.forged = c->counters.forged;
-    b.out_of_range = c->counters.out_of_range;
-    b.unproved = c->counters.unproved;
-    MESSAGE(m, HEARTBEAT, heartbeat, &b);
-    agent_send(c, &m, out);
-    c->stream_heartbeat_at = now + c->away_ms / STREAM_HEARTBEATS;
-}
-
 /* A datagram shows that the node lives. The stream's heartbeat shows that commands and reports get through; while
  * datagrams are answered, few of these suffice. */
 void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *out)
@@ -84,10 +50,35 @@ void agent_heartbeat(struct agent_core *c, int64_t now, struct agent_actions *ou
     c->heartbeat++;
     c->heartbeats[c->heartbeat % HEARTBEATS_KEPT].number = c->heartbeat;
     c->heartbeats[c->heartbeat % HEARTBEATS_KEPT].at = now;
-    if (c->coordinator)
-        heartbeat_datagram(c, now, out);
-    if (c->registered && !c->ending && (!answered || now >= c->stream_heartbeat_at))
-        heartbeat_stream(c, now, out);
+    if (c->coordinator) {
+        Titan__Internal__PeerHeartbeat b = TITAN__INTERNAL__PEER_HEARTBEAT__INIT;
+        peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
+        struct proof_keys newest = {0};
+        b.incarnation = c->options.incarnation;
+        b.number = c->heartbeat;
+        b.hears = coordinator_answers(c, now);
+        if (c->session_keys.n) {
+            newest.n = 1;
+            memcpy(newest.key[0], c->session_keys.key[0], MAC_BYTES);
+        }
+        m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT;
+        m.heartbeat = &b;
+        (void)agent_peer_send(c, c->coordinator, &m, &newest, out);
+    }
+    if (c->registered && !c->ending && (!answered || now >= c->stream_heartbeat_at)) {
+        Titan__Internal__AgentHeartbeat h = TITAN__INTERNAL__AGENT_HEARTBEAT__INIT;
+        h.slots_used = agent_workers_alive(c);
+        h.number = c->heartbeat;
+        h.old_terms = c->counters.fenced_terms;
+        h.old_epochs = c->counters.fenced_epochs;
+        h.other_epochs = c->counters.refused;
+        h.forged = c->counters.forged;
+        h.out_of_range = c->counters.out_of_range;
+        h.unproved = c->counters.unproved;
+        MESSAGE(m, HEARTBEAT, heartbeat, &h);
+        agent_send(c, &m, out);
+        c->stream_heartbeat_at = now + c->away_ms / STREAM_HEARTBEATS;
+    }
     c->next_heartbeat_at =
         now + MAX(c->heartbeat_ms * 3 / 4, 1u); /* at least every heartbeat_ms, even with a late timer */
     titan_assert(c->next_heartbeat_at > now);

@@ -11,24 +11,6 @@ static bool faulty(const Titan__Internal__GpuState *g)
     return g->health == TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY;
 }
 
-static const Titan__Internal__GpuState *gpu_before(const struct agent_core *c, uint32_t slot)
-{
-    for (size_t i = 0; c->gpus && i < c->gpus->n_gpus; i++)
-        if (c->gpus->gpus[i]->slot == slot)
-            return c->gpus->gpus[i];
-    return NULL;
-}
-
-static void log_gpu(const struct agent_core *c, const Titan__Internal__GpuState *g, struct agent_actions *out)
-{
-    const Titan__Internal__GpuState *before = gpu_before(c, g->slot);
-    if (faulty(g) && !(before && faulty(before) && !strcmp(before->reason, g->reason)))
-        agent_log(out, AGENT_ERROR, "slot out of use", "slot=%u gpu=\"%s\" uuid=%s reason=\"%s\"", g->slot, g->name,
-                  g->uuid, g->reason);
-    else if (!faulty(g) && before && faulty(before))
-        agent_log(out, AGENT_INFO, "slot in use again", "slot=%u gpu=\"%s\" uuid=%s", g->slot, g->name, g->uuid);
-}
-
 static bool gpus_equal(const Titan__Internal__NodeGpus *a, const Titan__Internal__NodeGpus *b)
 {
     const size_t n = titan__internal__node_gpus__get_packed_size(a);
@@ -57,8 +39,16 @@ void agent_core_gpus(struct agent_core *c, const Titan__Internal__NodeGpus *gpus
     if (c->gpus && gpus_equal(c->gpus, gpus))
         return;
     for (size_t i = 0; i < gpus->n_gpus; i++) {
-        titan_assert(gpus->gpus[i]->slot < c->options.slots);
-        log_gpu(c, gpus->gpus[i], out);
+        const Titan__Internal__GpuState *g = gpus->gpus[i], *before = NULL;
+        titan_assert(g->slot < c->options.slots);
+        for (size_t k = 0; c->gpus && k < c->gpus->n_gpus && !before; k++)
+            before = c->gpus->gpus[k]->slot == g->slot ? c->gpus->gpus[k] : NULL;
+        const bool was_faulty = before && faulty(before);
+        if (faulty(g) && !(was_faulty && !strcmp(before->reason, g->reason)))
+            agent_log(out, AGENT_ERROR, "slot out of use", "slot=%u gpu=\"%s\" uuid=%s reason=\"%s\"", g->slot, g->name,
+                      g->uuid, g->reason);
+        else if (!faulty(g) && was_faulty)
+            agent_log(out, AGENT_INFO, "slot in use again", "slot=%u gpu=\"%s\" uuid=%s", g->slot, g->name, g->uuid);
     }
     if (c->gpus)
         titan__internal__node_gpus__free_unpacked(c->gpus, NULL);

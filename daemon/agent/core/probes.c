@@ -20,12 +20,10 @@ static void probe_free(struct probe *p)
 static void probe_end(struct agent_core *c, struct probe *p, bool reached, struct agent_actions *out)
 {
     Titan__Internal__ProbeResult result = TITAN__INTERNAL__PROBE_RESULT__INIT;
-    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
     result.probe_id = p->probe_id;
     result.node = p->node;
     result.reached = reached;
-    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT;
-    m.probe_result = &result;
+    MESSAGE(m, PROBE_RESULT, probe_result, &result);
     agent_send(c, &m, out);
     struct probe **at = &c->probes;
     while (*at != p)

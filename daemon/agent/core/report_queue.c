@@ -16,17 +16,13 @@ bool agent_core_registered(const struct agent_core *c)
     return c->registered && !c->ending;
 }
 
-bool agent_session_takes(const struct agent_core *c, agent_message *m)
+void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *out)
 {
     const bool always = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION ||
                         m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED;
-    m->term = c->registered ? c->session_term : c->seen.term;
-    return c->up && !c->ending && (c->registered || always);
-}
-
-void agent_send(struct agent_core *c, agent_message *m, struct agent_actions *out)
-{
-    if (agent_session_takes(c, m))
+    m->term = c->registered ? c->session_term : c->seen.term; /* even if no session takes the message */
+    titan_assert(m->term <= c->seen.term);
+    if (c->up && !c->ending && (c->registered || always))
         agent_action_add(out, AGENT_SEND)->send = agent_action_copy(out, &m->base);
 }
 

@@ -15,22 +15,6 @@ static int by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Lower median over the job's workers here, of their last windows; 0 with fewer than two. */
-static double median_step_time(const struct agent_core *c, uint64_t job_id, uint64_t epoch)
-{
-    size_t n = 0, all = agent_workers_alive(c);
-    _cleanup_free_ double *values = calloc(all + 1, sizeof(*values));
-    titan_assert(values);
-    for (const struct agent_worker *w = c->workers; w; w = w->next) {
-        if (w->job_id != job_id || w->step_time.epoch != epoch || w->step_time.busy_ms <= 0)
-            continue;
-        titan_assert(n < all);
-        values[n++] = w->step_time.busy_ms;
-    }
-    qsort(values, n, sizeof(*values), by_value);
-    return n < 2 ? 0 : values[(n - 1) / 2];
-}
-
 /* Compares the worker's own time per step, over windows of several steps, with the median of its job here. */
 void agent_straggler_sample(struct agent_core *c, struct agent_worker *w, int64_t now, struct agent_actions *out)
 {
@@ -52,7 +36,17 @@ void agent_straggler_sample(struct agent_core *c, struct agent_worker *w, int64_
     w->step_time.busy_ns = s->busy_ns;
     w->step_time.at = now;
     titan_assert(w->step_time.busy_ms >= 0);
-    double median = median_step_time(c, w->job_id, s->epoch);
+
+    /* Lower median over the job's workers here, of their last windows; 0 with fewer than two. */
+    size_t n = 0, all = agent_workers_alive(c);
+    _cleanup_free_ double *values = calloc(all + 1, sizeof(*values));
+    titan_assert(values);
+    for (const struct agent_worker *v = c->workers; v; v = v->next)
+        if (v->job_id == w->job_id && v->step_time.epoch == s->epoch && v->step_time.busy_ms > 0)
+            values[n++] = v->step_time.busy_ms;
+    titan_assert(n <= all);
+    qsort(values, n, sizeof(*values), by_value);
+    const double median = n < 2 ? 0 : values[(n - 1) / 2];
     bool before = w->step_time.straggles;
     w->step_time.straggles = median > 0 && w->step_time.busy_ms > STRAGGLER_RATIO * median;
     if (!w->step_time.straggles || before)

@@ -30,7 +30,6 @@ static void command_member(struct agent_core *c, const form_epoch *form, uint64_
                            struct agent_actions *out)
 {
     struct agent_worker *w = agent_worker_find(c, worker_id);
-    command_to_worker command = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     if (!w || w->job_id != form->job_id)
         return;
     titan_assert(form->epoch <= RANGE_EPOCH_MAX);
@@ -42,8 +41,7 @@ static void command_member(struct agent_core *c, const form_epoch *form, uint64_
         a->worker_id = w->id;
         a->rank = w->rank;
     }
-    command.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
-    command.form = (form_epoch *)form;
+    COMMAND(command, FORM, form, (form_epoch *)form);
     command_one(c, w, &command, out);
 }
 
@@ -66,11 +64,9 @@ void agent_command_form(struct agent_core *c, const form_epoch *reported, struct
 void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch, int64_t now, struct agent_actions *out)
 {
     Titan__Internal__RevokeEpoch revoke = TITAN__INTERNAL__REVOKE_EPOCH__INIT;
-    command_to_worker command = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     revoke.job_id = job_id;
     revoke.epoch = epoch;
-    command.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE;
-    command.revoke = &revoke;
+    COMMAND(command, REVOKE, revoke, &revoke);
     agent_command_job(c, job_id, &command, out);
     for (struct agent_worker *w = c->workers; w; w = w->next) {
         /* A stopping worker has its grace. */
@@ -85,11 +81,9 @@ void agent_command_revoke(struct agent_core *c, uint64_t job_id, uint64_t epoch,
 void agent_command_pause(struct agent_core *c, uint64_t job_id, uint64_t epoch, struct agent_actions *out)
 {
     Titan__Internal__PauseJob pause = TITAN__INTERNAL__PAUSE_JOB__INIT;
-    command_to_worker command = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
     pause.job_id = job_id;
     pause.epoch = epoch;
-    command.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
-    command.pause = &pause;
+    COMMAND(command, PAUSE, pause, &pause);
     agent_command_job(c, job_id, &command, out);
 }
 

@@ -9,22 +9,17 @@
 #include "daemon/agent/failover/failover_internal.h"
 #include "daemon/common/epochs.h"
 
-static bool may_promise(const struct failover *f, const peer_message *m)
-{
-    const form_epoch *form = m->propose;
-    return m->term >= f->core->seen.term && failover_can_promise(f->core, f->now) &&
-           agent_fence_form(f->job, form) == FENCE_NEW &&
-           ((failover_can_shrink(f, form) && form->source_epoch >= agent_job_accepted(f->job)) ||
-            MUTANT(PROPOSAL_UNSOUND));
-}
-
 void failover_on_propose(const struct failover *f, const peer_message *m)
 {
     Titan__Internal__EpochPromise promise = TITAN__INTERNAL__EPOCH_PROMISE__INIT;
     peer_message answer = TITAN__INTERNAL__PEER_MESSAGE__INIT;
     const job_record *r = f->job->record;
-    promise.epoch = m->propose->epoch;
-    promise.granted = may_promise(f, m);
+    const form_epoch *form = m->propose;
+    promise.epoch = form->epoch;
+    promise.granted = m->term >= f->core->seen.term && failover_can_promise(f->core, f->now) &&
+                      agent_fence_form(f->job, form) == FENCE_NEW &&
+                      ((failover_can_shrink(f, form) && form->source_epoch >= agent_job_accepted(f->job)) ||
+                       MUTANT(PROPOSAL_UNSOUND));
     promise.seen_epoch = MAX(agent_job_accepted(f->job), r->promised_epoch);
     promise.coordinator = !failover_can_promise(f->core, f->now);
     promise.contact_ms =
@@ -36,8 +31,8 @@ void failover_on_propose(const struct failover *f, const peer_message *m)
     if (promise.granted) {
         if (f->job->failover && f->job->failover->proposal)
             failover_give_up(f); /* from now on no lower epoch is accepted, the own proposal included */
-        agent_job_promise(f->core, f->job, m->propose, f->out);
-        titan_assert(f->job->record->promised_epoch == m->propose->epoch);
+        agent_job_promise(f->core, f->job, form, f->out);
+        titan_assert(r->promised_epoch == form->epoch);
     }
     answer.id = m->id;
     answer.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_PROMISE;
@@ -86,9 +81,8 @@ static Titan__Internal__Member **own_members(const struct failover *f, Titan__In
     return list;
 }
 
-/* Makes form the epoch promised here: members from this agent's record, memory as the only source, paths only if the
- * coordinator or a worker here named them. false: it was not promised, or is not sound. */
-static bool commit_is_promised(const struct failover *f, const peer_message *m, form_epoch *form)
+void failover_on_commit(const struct failover *f, const peer_message *m, const struct proof_keys *keys, int key,
+                        size_t at)
 {
     const job_record *r = f->job->record;
     const form_epoch *reported = m->commit;
@@ -98,24 +92,18 @@ static bool commit_is_promised(const struct failover *f, const peer_message *m, 
         !failover_has_quorum(f, reported) ||
         ((reported->source_epoch == 0 || reported->source_epoch >= reported->epoch) && !MUTANT(COMMIT_UNSOUND)) ||
         reported->n_state_holders > EPOCH_HOLDERS_MAX)
-        return false;
-    *form = *reported;
-    form->members = own_members(f, reported->members, reported->n_members);
-    form->departing = own_members(f, reported->departing, reported->n_departing);
-    form->source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
-    form->memory_only = true;
-    failover_set_checkpoints(f, form);
-    failover_set_worlds(f, form);
-    return true;
-}
+        return; /* it was not promised, or is not sound */
 
-void failover_on_commit(const struct failover *f, const peer_message *m, const struct proof_keys *keys, int key,
-                        size_t at)
-{
+    /* The epoch promised here has members from this agent's record, memory as the only source, and only paths that the
+     * coordinator or a worker here named. */
+    form_epoch form = *reported;
+    form.members = own_members(f, reported->members, reported->n_members);
+    form.departing = own_members(f, reported->departing, reported->n_departing);
+    form.source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
+    form.memory_only = true;
+    failover_set_checkpoints(f, &form);
+    failover_set_worlds(f, &form);
     uint8_t uncovered[MAC_BYTES];
-    form_epoch form;
-    if (!commit_is_promised(f, m, &form))
-        return;
     form.key = (ProtobufCBinaryData){0};
     if (key >= 0 && m->covered_key.len >= (at + 1) * MAC_BYTES) { /* covered by the key that proves the message */
         memcpy(uncovered, m->covered_key.data + at * MAC_BYTES, MAC_BYTES);

@@ -70,9 +70,7 @@ void failover_send_commit(const struct failover *f, const char *node)
 
 void failover_report(const struct failover *f)
 {
-    agent_message m = TITAN__INTERNAL__AGENT_MESSAGE__INIT;
-    m.kind_case = TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEADER_EPOCH;
-    titan_assert(f->job->record->n_leader_epochs > 0);
-    m.leader_epoch = f->job->record->leader_epochs[f->job->record->n_leader_epochs - 1];
+    titan_assert(failover_by_leader(f));
+    MESSAGE(m, LEADER_EPOCH, leader_epoch, f->job->record->leader_epochs[f->job->record->n_leader_epochs - 1]);
     agent_send(f->core, &m, f->out);
 }

@@ -15,25 +15,18 @@ static bool worker_lives(const struct failover *f, uint64_t worker_id)
     return w && w->job_id == f->job->id && w->end == END_BY_ITSELF && !watch_hangs(&w->watch);
 }
 
-static void fill_state(const struct failover *f, Titan__Internal__PeerState *state)
-{
-    titan__internal__peer_state__init(state);
-    uint64_t *ids = agent_action_alloc(f->out, (agent_workers_alive(f->core) + 1) * sizeof(*ids));
-    for (const struct agent_worker *w = f->core->workers; w; w = w->next)
-        if (w->job_id == f->job->id && worker_lives(f, w->id))
-            ids[state->n_alive++] = w->id;
-    state->epoch = agent_job_accepted(f->job);
-    state->alive = ids;
-    state->coordinator = !failover_can_promise(f->core, f->now);
-    state->finished = f->job->finished;
-}
-
 /* answers: the id of the question that this answers; 0 = this is a question. Returns the message's own id. */
 static uint64_t send_state(const struct failover *f, const char *node, uint64_t answers)
 {
-    Titan__Internal__PeerState state;
+    Titan__Internal__PeerState state = TITAN__INTERNAL__PEER_STATE__INIT;
     peer_message m = TITAN__INTERNAL__PEER_MESSAGE__INIT;
-    fill_state(f, &state);
+    state.alive = agent_action_alloc(f->out, (agent_workers_alive(f->core) + 1) * sizeof(*state.alive));
+    for (const struct agent_worker *w = f->core->workers; w; w = w->next)
+        if (worker_lives(f, w->id))
+            state.alive[state.n_alive++] = w->id;
+    state.epoch = agent_job_accepted(f->job);
+    state.coordinator = !failover_can_promise(f->core, f->now);
+    state.finished = f->job->finished;
     m.id = answers;
     if (answers) {
         m.kind_case = TITAN__INTERNAL__PEER_MESSAGE__KIND_STATE;
@@ -43,25 +36,6 @@ static uint64_t send_state(const struct failover *f, const char *node, uint64_t 
         m.ask = &state;
     }
     return failover_send(f, node, &m);
-}
-
-static void ask(const struct failover *f, struct peer *p)
-{
-    titan_assert(f->job->failover);
-    if (p->self || !*p->address)
-        return;
-    if (!p->asked)
-        p->asked_at = f->now;
-    p->asked = true;
-    p->asks[p->n_asks++ % ASKS_KEPT] = send_state(f, p->node, 0);
-}
-
-static bool was_asked(const struct peer *p, uint64_t id)
-{
-    for (size_t i = 0; i < MIN(p->n_asks, (size_t)ASKS_KEPT); i++)
-        if (p->asks[i] == id)
-            return true;
-    return false;
 }
 
 static bool peer_is_silent(const struct peer *p, int64_t now)
@@ -87,8 +61,12 @@ void failover_ask_peers(const struct failover *f)
     for (size_t i = 0; i < s->n_peers; i++) {
         struct peer *p = &s->peers[i];
         /* The leader asks all agents; another agent asks the agents before it, up to the first that answers. */
-        if (!lead || lead->self || p <= lead)
-            ask(f, p);
+        if (p->self || !*p->address || (lead && !lead->self && p > lead))
+            continue;
+        if (!p->asked)
+            p->asked_at = f->now;
+        p->asked = true;
+        p->asks[p->n_asks++ % ASKS_KEPT] = send_state(f, p->node, 0);
     }
     s->ask_at = f->now + ASK_MS;
 }
@@ -109,15 +87,25 @@ enum life failover_life_of(const struct failover *f, const Titan__Internal__Memb
     return LIFE_GONE;
 }
 
+/* An agent that missed the commit of an acting leader's epoch gets it. */
+static void catch_up(const struct failover *f, const char *node, uint64_t epoch)
+{
+    if (epoch < agent_job_accepted(f->job) && failover_by_leader(f) &&
+        failover_member_on(f->job->record->accepted, node))
+        failover_send_commit(f, node);
+}
+
 void failover_on_state(const struct failover *f, const peer_message *m)
 {
     const Titan__Internal__PeerState *state = m->state;
     struct peer *p = f->job->failover ? failover_peer_of(f->job->failover, m->from) : NULL;
-    if (state->epoch < agent_job_accepted(f->job) && failover_by_leader(f) &&
-        failover_member_on(f->job->record->accepted, m->from))
-        failover_send_commit(f, m->from);
-    if (!p || p->self || !was_asked(p, m->id))
+    catch_up(f, m->from, state->epoch);
+    bool was_asked = false;
+    for (size_t i = 0; p && i < MIN(p->n_asks, (size_t)ASKS_KEPT); i++)
+        was_asked |= p->asks[i] == m->id;
+    if (!was_asked)
         return;
+    titan_assert(!p->self); /* it asks only others */
     p->received = true;
     p->asked = false;
     p->barred = state->coordinator;
@@ -133,8 +121,6 @@ void failover_on_state(const struct failover *f, const peer_message *m)
 
 void failover_on_ask(const struct failover *f, const peer_message *m)
 {
-    if (m->ask->epoch < agent_job_accepted(f->job) && failover_by_leader(f) &&
-        failover_member_on(f->job->record->accepted, m->from))
-        failover_send_commit(f, m->from);
+    catch_up(f, m->from, m->ask->epoch);
     (void)send_state(f, m->from, m->id);
 }

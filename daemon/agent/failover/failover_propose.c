@@ -62,17 +62,6 @@ void failover_give_up(const struct failover *f)
         s->peers[i].promised = false;
 }
 
-/* Has a living member here left the epoch? */
-static bool member_left_here(const struct failover *f)
-{
-    for (const struct agent_worker *w = f->core->workers; w; w = w->next)
-        if (w->job_id == f->job->id && failover_is_member(f->job->record->accepted, w->id) && w->quiesced &&
-            w->sample.phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED &&
-            w->quiesced->epoch >= agent_job_accepted(f->job))
-            return true;
-    return false;
-}
-
 /* Chooses living members, on agents that can promise; false: a member's state is unknown, or none is lost. A worker
  * that finished all steps is not lost. */
 static bool survivors(const struct failover *f, struct choice *choice)
@@ -99,32 +88,34 @@ static bool survivors(const struct failover *f, struct choice *choice)
                 choice->all[choice->n++] = accepted->members[i];
         }
     }
+    bool left_here = false; /* has a living member here left the epoch? */
+    for (const struct agent_worker *w = f->core->workers; w; w = w->next)
+        left_here |= w->job_id == f->job->id && failover_is_member(accepted, w->id) && w->quiesced &&
+                     w->sample.phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED &&
+                     w->quiesced->epoch >= accepted->epoch;
     /* Members that left an acting leader's incomplete epoch lack state, and would in the same epoch again. */
-    return gone || (member_left_here(f) && (f->job->complete || !failover_by_leader(f)));
+    return gone || (left_here && (f->job->complete || !failover_by_leader(f)));
 }
 
-static uint64_t next_number(const struct failover *f)
-{
-    const struct failover_state *s = f->job->failover;
-    const uint64_t above = MAX(MAX(agent_job_accepted(f->job), f->job->record->promised_epoch), s->above);
-    const uint64_t number = (above / NUMBER_STEP + 1) * NUMBER_STEP;
-    titan_assert(number > above);
-    return number;
-}
-
-static void propose(const struct failover *f, const struct choice *choice)
+/* As the acting leader it proposes the survivors' epoch, unless none is lost or it rests. */
+static void propose(const struct failover *f)
 {
     struct failover_state *s = f->job->failover;
     const form_epoch *accepted = f->job->record->accepted;
     form_epoch form = TITAN__INTERNAL__FORM_EPOCH__INIT;
     uint64_t id[2];
     titan_assert(s->stage == STAGE_WATCH);
-    if (!choose_world(f, choice, &form))
+    struct choice choice = choice_new(f);
+    const struct peer *lead = failover_leader(f);
+    if (f->now < s->rest_until || !lead || !lead->self || !survivors(f, &choice) || !choose_world(f, &choice, &form))
         return;
+
+    const uint64_t above = MAX(MAX(accepted->epoch, f->job->record->promised_epoch), s->above);
     id[0] = agent_draw(f->core, "communicator", ++f->core->ids);
     id[1] = agent_draw(f->core, "communicator", ++f->core->ids);
     form.job_id = f->job->id;
-    form.epoch = next_number(f);
+    form.epoch = (above / NUMBER_STEP + 1) * NUMBER_STEP;
+    titan_assert(form.epoch > above);
     form.comm_id = (ProtobufCBinaryData){sizeof(id), (uint8_t *)id};
     form.source_epoch = accepted->epoch; /* a proposal's source_epoch is the previous epoch */
     if (titan__internal__form_epoch__get_packed_size(&form) > FORM_BYTES_MAX)
@@ -140,15 +131,6 @@ static void propose(const struct failover *f, const struct choice *choice)
     agent_log(f->out, AGENT_INFO, "no coordinator: asking for promises",
               "job=%" PRIu64 " epoch=%" PRIu64 " members=%zu of=%zu", f->job->id, form.epoch, form.n_members,
               accepted->n_members);
-}
-
-static void watch_members(const struct failover *f)
-{
-    struct failover_state *s = f->job->failover;
-    struct choice choice = choice_new(f);
-    const struct peer *lead = failover_leader(f);
-    if (f->now >= s->rest_until && lead && lead->self && survivors(f, &choice))
-        propose(f, &choice);
 }
 
 /* Goes on when all ranks of the proposal have promised, or at the deadline with the ranks that have. */
@@ -194,43 +176,18 @@ static void note_quiesced(struct failover_state *s, const form_epoch *accepted,
     }
 }
 
-/* Stores the holdings of workers here that have left the epoch. */
-static void note_own_quiesced(const struct failover *f)
-{
-    struct failover_state *s = f->job->failover;
-    for (const struct agent_worker *w = f->core->workers; w; w = w->next)
-        if (w->job_id == f->job->id && w->quiesced && !agent_in_epoch(w, s->epoch))
-            note_quiesced(s, f->job->record->accepted, w->quiesced);
-}
-
-/* The members of the state's epoch, in its rank order; false: unknown here. */
-static bool holders_of(const struct failover *f, uint64_t epoch, form_epoch *form)
-{
-    const job_record *r = f->job->record;
-    const form_epoch *found = r->accepted->epoch == epoch ? r->accepted : NULL;
-    for (size_t i = 0; i < r->n_before && !found; i++)
-        found = r->before[i]->epoch == epoch ? r->before[i] : NULL;
-    size_t n = found ? found->n_members : r->accepted->n_state_holders;
-    if (!found && r->accepted->source_epoch != epoch)
-        return false;
-    form->state_holders = agent_action_alloc(f->out, (n + 1) * sizeof(uint64_t));
-    form->n_state_holders = n;
-    for (size_t i = 0; i < n; i++)
-        form->state_holders[i] = found ? found->members[i]->worker_id : r->accepted->state_holders[i];
-    return true;
-}
-
 /* Sets the recovery source from the holdings, as the coordinator would; false: the source's members are unknown. */
 static bool set_source(const struct failover *f, form_epoch *form)
 {
     struct failover_state *s = f->job->failover;
+    const job_record *r = f->job->record;
     uint64_t installed = 0;
     titan_assert(s->epoch == agent_job_accepted(f->job));
     form->resume_step = 0;
-    for (size_t i = 0; i < f->job->record->accepted->n_members; i++)
+    for (size_t i = 0; i < s->n_members; i++)
         if (s->quiesced[i])
             installed = MAX(installed, s->quiesced[i]->installed_epoch);
-    for (size_t i = 0; i < f->job->record->accepted->n_members; i++)
+    for (size_t i = 0; i < s->n_members; i++)
         if (s->quiesced[i] && installed && s->quiesced[i]->installed_epoch == installed)
             form->resume_step = MAX(form->resume_step, s->quiesced[i]->last_step);
     failover_set_checkpoints(f, form);
@@ -238,37 +195,19 @@ static bool set_source(const struct failover *f, form_epoch *form)
     /* An unreached member may hold the missing state, so only the coordinator may take an older state. */
     form->source = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
     form->memory_only = !MUTANT(LEADER_FROM_OLDER_STATE);
-    return installed && holders_of(f, installed, form);
-}
 
-static void commit_epoch(const struct failover *f, form_epoch *form)
-{
-    const form_epoch *accepted = f->job->record->accepted;
-    titan_assert(form->epoch == f->job->record->promised_epoch);
-    titan_assert(form->memory_only && form->source_epoch > 0);
-    failover_set_worlds(f, form);
-    uint8_t key[MAC_BYTES];
-    if (accepted->key.len == MAC_BYTES) {
-        proof_leader_epoch(accepted, &form->comm_id, key);
-        form->key = (ProtobufCBinaryData){MAC_BYTES, key};
-    }
-    form_epoch *final = agent_action_copy(f->out, &form->base);
-    form->key = (ProtobufCBinaryData){0}; /* it pointed to the stack; commits cover the record's key */
-    agent_log(f->out, AGENT_WARN, "no coordinator: epoch formed as acting leader",
-              "job=%" PRIu64 " epoch=%" PRIu64 " members=%zu source_epoch=%" PRIu64 " step=%" PRIu64, f->job->id,
-              final->epoch, final->n_members, final->source_epoch, final->resume_step);
-    f->core->counters.leader_epochs++;
-    agent_job_accept(f->core, f->job, final, f->core->node, f->out);
-    agent_command_form(f->core, final, f->out);
-    failover_report(f);
-    for (size_t i = 0; i < failover_ranks(final); i++) {
-        const char *node = failover_rank(final, i)->node;
-        size_t first = 0;
-        while (strcmp(failover_rank(final, first)->node, node) != 0)
-            first++;
-        if (first == i && strcmp(node, f->core->node) != 0)
-            failover_send_commit(f, node);
-    }
+    /* The holders are the members of the state's epoch, in its rank order. */
+    const form_epoch *found = r->accepted->epoch == installed ? r->accepted : NULL;
+    for (size_t i = 0; i < r->n_before && !found; i++)
+        found = r->before[i]->epoch == installed ? r->before[i] : NULL;
+    if (!installed || (!found && r->accepted->source_epoch != installed))
+        return false;
+    const size_t n = found ? found->n_members : r->accepted->n_state_holders;
+    form->state_holders = agent_action_alloc(f->out, (n + 1) * sizeof(uint64_t));
+    form->n_state_holders = n;
+    for (size_t i = 0; i < n; i++)
+        form->state_holders[i] = found ? found->members[i]->worker_id : r->accepted->state_holders[i];
+    return true;
 }
 
 /* When all promised ranks have left the epoch, are gone or are late: the ranks that left form the next epoch. */
@@ -289,23 +228,35 @@ static void finish_revoke(const struct failover *f)
         else if (!gone && f->now < s->until)
             return;
     }
-    if (choose_world(f, &choice, &form) && set_source(f, &form))
-        commit_epoch(f, &form);
-    else
+    if (!choose_world(f, &choice, &form) || !set_source(f, &form)) {
         failover_give_up(f);
-}
-
-/* Does this agent know every quorum configuration of the promising agent? */
-static bool knows_configurations(const struct failover *f, const Titan__Internal__EpochPromise *promise)
-{
-    for (size_t i = 0; i < promise->n_counts; i++) {
-        bool found = promise->counts[i] == agent_job_accepted(f->job);
-        for (size_t k = 0; k < f->job->record->n_before && !found; k++)
-            found = promise->counts[i] == f->job->record->before[k]->epoch;
-        if (!found)
-            return false;
+        return;
     }
-    return true;
+
+    titan_assert(form.epoch == f->job->record->promised_epoch);
+    titan_assert(form.source_epoch > 0);
+    failover_set_worlds(f, &form);
+    uint8_t key[MAC_BYTES];
+    if (accepted->key.len == MAC_BYTES) {
+        proof_leader_epoch(accepted, &form.comm_id, key);
+        form.key = (ProtobufCBinaryData){MAC_BYTES, key};
+    }
+    form_epoch *final = agent_action_copy(f->out, &form.base); /* commits cover the record's key */
+    agent_log(f->out, AGENT_WARN, "no coordinator: epoch formed as acting leader",
+              "job=%" PRIu64 " epoch=%" PRIu64 " members=%zu source_epoch=%" PRIu64 " step=%" PRIu64, f->job->id,
+              final->epoch, final->n_members, final->source_epoch, final->resume_step);
+    f->core->counters.leader_epochs++;
+    agent_job_accept(f->core, f->job, final, f->core->node, f->out);
+    agent_command_form(f->core, final, f->out);
+    failover_report(f);
+    for (size_t i = 0; i < failover_ranks(final); i++) {
+        const char *node = failover_rank(final, i)->node;
+        size_t first = 0;
+        while (strcmp(failover_rank(final, first)->node, node) != 0)
+            first++;
+        if (first == i && strcmp(node, f->core->node) != 0)
+            failover_send_commit(f, node);
+    }
 }
 
 void failover_on_promise(const struct failover *f, const peer_message *m)
@@ -314,7 +265,15 @@ void failover_on_promise(const struct failover *f, const peer_message *m)
     struct peer *p = s ? failover_peer_of(s, m->from) : NULL;
     if (!p || s->stage != STAGE_PROPOSE || m->id != s->message || m->promise->epoch != s->proposal->epoch)
         return;
-    if (m->promise->granted && knows_configurations(f, m->promise)) {
+    titan_assert(!p->self); /* a datagram in the name of this node is dropped before */
+    bool knows = true;      /* ... every quorum configuration of the promising agent */
+    for (size_t i = 0; i < m->promise->n_counts; i++) {
+        bool found = m->promise->counts[i] == s->epoch;
+        for (size_t k = 0; k < f->job->record->n_before && !found; k++)
+            found = m->promise->counts[i] == f->job->record->before[k]->epoch;
+        knows &= found;
+    }
+    if (m->promise->granted && knows) {
         p->promised = true;
         count_promises(f);
         return;
@@ -376,7 +335,7 @@ void failover_leader_tick(const struct failover *f)
     if (f->now >= s->ask_at)
         failover_ask_peers(f);
     if (s->stage == STAGE_WATCH)
-        watch_members(f);
+        propose(f);
     if (s->stage == STAGE_PROPOSE) {
         if (f->now >= s->again_at)
             resend(f);
@@ -385,7 +344,10 @@ void failover_leader_tick(const struct failover *f)
     if (s->stage == STAGE_REVOKE) {
         if (f->now >= s->again_at)
             resend(f);
-        note_own_quiesced(f);
+        /* Workers here that have left the epoch have holdings, too. */
+        for (const struct agent_worker *w = f->core->workers; w; w = w->next)
+            if (w->job_id == f->job->id && w->quiesced && !agent_in_epoch(w, s->epoch))
+                note_quiesced(s, f->job->record->accepted, w->quiesced);
         finish_revoke(f); /* may free the state */
     }
 }

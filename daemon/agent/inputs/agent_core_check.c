@@ -7,8 +7,9 @@
 #include "daemon/agent/failover/failover.h"
 #include "proto/ranges.h"
 
-static void check_session(const struct agent_core *c)
+bool agent_core_check(const struct agent_core *c)
 {
+    titan_assert(c->node && *c->node);
     titan_assert(c->up || !c->registered);
     titan_assert(c->up || !c->ending);
     titan_assert(!c->up || c->sessions > 0);
@@ -26,11 +27,8 @@ static void check_session(const struct agent_core *c)
         titan_assert(p->node && p->address);
         titan_assert(p->sent > 0 && p->keys.n <= 1);
     }
-}
 
-/* In an acknowledged session all reports have been sent; otherwise none. */
-static void check_reports(const struct agent_core *c)
-{
+    /* In an acknowledged session all reports have been sent; otherwise none. */
     size_t n = 0;
     const struct report *last = NULL;
     for (const struct report *r = c->reports; r; last = r, r = r->next, n++) {
@@ -45,50 +43,37 @@ static void check_reports(const struct agent_core *c)
         titan_assert(m->worker_exited->worker_id == c->ended[i].worker_id);
         titan_assert(m->worker_exited->job_id == c->ended[i].job_id);
     }
-}
 
-static void check_worker(const struct agent_core *c, const struct agent_worker *w)
-{
-    titan_assert(agent_worker_find(c, w->id) == w); /* no duplicates */
-    titan_assert(agent_sample_legal(&w->sample));
-    titan_assert(w->commanded_epoch <= RANGE_EPOCH_MAX);
-    titan_assert(memchr(w->address, '\0', sizeof(w->address)));
-    titan_assert(!w->fault || w->killed);
-    titan_assert(w->end != END_HUNG || w->killed);
-    titan_assert(!w->revoked_epoch || w->revoked_epoch >= w->sample.epoch);
-    titan_assert(!w->quiesced || (w->quiesced->worker_id == w->id && w->quiesced->job_id == w->job_id));
-    titan_assert(w->step_time.busy_ms >= 0);
-    titan_assert(w->step_time.epoch != w->sample.epoch || w->step_time.step <= w->sample.step);
-    titan_assert(!w->step_time.straggles || w->step_time.busy_ms > 0);
-    for (size_t i = 0; i < MIN(c->n_ended, (size_t)ENDED_KEPT); i++)
-        titan_assert(c->ended[i].worker_id != w->id);
-}
+    for (const struct agent_worker *w = c->workers; w; w = w->next) {
+        titan_assert(agent_worker_find(c, w->id) == w); /* no duplicates */
+        titan_assert(agent_sample_legal(&w->sample));
+        titan_assert(w->commanded_epoch <= RANGE_EPOCH_MAX);
+        titan_assert(memchr(w->address, '\0', sizeof(w->address)));
+        titan_assert(!w->fault || w->killed);
+        titan_assert(w->end != END_HUNG || w->killed);
+        titan_assert(!w->revoked_epoch || w->revoked_epoch >= w->sample.epoch);
+        titan_assert(!w->quiesced || (w->quiesced->worker_id == w->id && w->quiesced->job_id == w->job_id));
+        titan_assert(w->step_time.busy_ms >= 0);
+        titan_assert(w->step_time.epoch != w->sample.epoch || w->step_time.step <= w->sample.step);
+        titan_assert(!w->step_time.straggles || w->step_time.busy_ms > 0);
+        for (size_t i = 0; i < MIN(c->n_ended, (size_t)ENDED_KEPT); i++)
+            titan_assert(c->ended[i].worker_id != w->id);
+    }
 
-static void check_job(const struct agent_core *c, const struct agent_job *j)
-{
-    const job_record *r = j->record;
-    const uint64_t accepted = agent_job_accepted(j);
-    titan_assert(agent_job_find(c, j->id) == j); /* no duplicates */
-    titan_assert(r && r->job_id == j->id);
-    titan_assert(!r->accepted || r->accepted->job_id == j->id);
-    titan_assert(!j->complete || accepted);
-    titan_assert(j->checkpoint || j->checkpoint_step == 0);
-    titan_assert(!j->lease_revoked || j->lease_paused);
-    titan_assert(j->checked_epoch <= accepted);
-    titan_assert(!j->relay_epoch || (j->relay_epoch >= accepted && j->relay_epoch < r->promised_epoch));
-    titan_assert(!j->relay_epoch || j->relay_to[0]);
-    if (j->failover)
-        failover_check(c, j);
-}
-
-bool agent_core_check(const struct agent_core *c)
-{
-    titan_assert(c->node && *c->node);
-    check_session(c);
-    check_reports(c);
-    for (const struct agent_worker *w = c->workers; w; w = w->next)
-        check_worker(c, w);
-    for (const struct agent_job *j = c->jobs; j; j = j->next)
-        check_job(c, j);
+    for (const struct agent_job *j = c->jobs; j; j = j->next) {
+        const job_record *r = j->record;
+        const uint64_t accepted = agent_job_accepted(j);
+        titan_assert(agent_job_find(c, j->id) == j); /* no duplicates */
+        titan_assert(r && r->job_id == j->id);
+        titan_assert(!r->accepted || r->accepted->job_id == j->id);
+        titan_assert(!j->complete || accepted);
+        titan_assert(j->checkpoint || j->checkpoint_step == 0);
+        titan_assert(!j->lease_revoked || j->lease_paused);
+        titan_assert(j->checked_epoch <= accepted);
+        titan_assert(!j->relay_epoch || (j->relay_epoch >= accepted && j->relay_epoch < r->promised_epoch));
+        titan_assert(!j->relay_epoch || j->relay_to[0]);
+        if (j->failover)
+            failover_check(c, j);
+    }
     return true;
 }

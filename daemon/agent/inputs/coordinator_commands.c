@@ -59,36 +59,14 @@ static bool commands_stale(const struct agent_core *c, int64_t now)
     return c->answered && failover_coordinator_away(c, now);
 }
 
-static void obey_held(struct agent_core *c, int64_t now, struct agent_actions *out)
-{
-    if (commands_stale(c, now))
-        return;
-    for (size_t i = 0; i < c->n_held; i++)
-        on_form(c, c->held[i], out);
-    agent_forms_drop(c);
-}
-
-static void on_revoke(struct agent_core *c, const Titan__Internal__RevokeEpoch *m, int64_t now,
+/* Is the command about an epoch older than the accepted one? Then it is counted. */
+static bool is_fenced(struct agent_core *c, const char *what, uint64_t job_id, uint64_t epoch,
                       struct agent_actions *out)
 {
-    const struct agent_job *j = agent_job_find(c, m->job_id);
-    if (j && m->epoch < agent_job_accepted(j))
-        agent_fenced_epoch(c, "revoke", m->job_id, m->epoch, agent_job_accepted(j), out);
-    else
-        agent_command_revoke(c, m->job_id, m->epoch, now, out);
-}
-
-static void on_pause(struct agent_core *c, Titan__Internal__PauseJob *m, struct agent_actions *out)
-{
-    const struct agent_job *j = agent_job_find(c, m->job_id);
-    if (j && m->epoch < agent_job_accepted(j)) {
-        agent_fenced_epoch(c, "pause", m->job_id, m->epoch, agent_job_accepted(j), out);
-        return;
-    }
-    command_to_worker command = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
-    command.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_PAUSE;
-    command.pause = m;
-    agent_command_job(c, m->job_id, &command, out);
+    const uint64_t accepted = agent_core_epoch(c, job_id);
+    if (epoch < accepted)
+        agent_fenced_epoch(c, what, job_id, epoch, accepted, out);
+    return epoch < accepted;
 }
 
 static void on_stop(struct agent_core *c, const Titan__Internal__StopWorkers *m, struct agent_actions *out)
@@ -102,17 +80,6 @@ static void on_stop(struct agent_core *c, const Titan__Internal__StopWorkers *m,
         if (w->job_id == m->job_id && named)
             agent_command_stop(w, m->grace_ms, m->must_checkpoint, m->reason, END_ASKED, out);
     }
-}
-
-static void on_committed(struct agent_core *c, const Titan__Internal__CheckpointCommitted *m, struct agent_actions *out)
-{
-    Titan__Internal__CheckpointCommitted committed = TITAN__INTERNAL__CHECKPOINT_COMMITTED__INIT;
-    command_to_worker command = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
-    committed.job_id = m->job_id;
-    committed.step = m->step;
-    command.kind_case = TITAN__INTERNAL__AGENT_TO_WORKER__KIND_CHECKPOINT_COMMITTED;
-    command.checkpoint_committed = &committed;
-    agent_command_job(c, m->job_id, &command, out);
 }
 
 void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, int64_t now, struct agent_actions *out)
@@ -150,26 +117,38 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
             on_form(c, m->form, out);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_REVOKE:
-        on_revoke(c, m->revoke, now, out);
+        if (!is_fenced(c, "revoke", m->revoke->job_id, m->revoke->epoch, out))
+            agent_command_revoke(c, m->revoke->job_id, m->revoke->epoch, now, out);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE:
-        on_pause(c, m->pause, out);
+        if (!is_fenced(c, "pause", m->pause->job_id, m->pause->epoch, out)) {
+            COMMAND(pause, PAUSE, pause, m->pause);
+            agent_command_job(c, m->pause->job_id, &pause, out);
+        }
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP:
         on_stop(c, m->stop, out);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_HEARTBEAT_ANSWER:
-        if (agent_on_heartbeat_answer(c, m->heartbeat_answer))
-            obey_held(c, now, out);
+        if (!agent_on_heartbeat_answer(c, m->heartbeat_answer) || commands_stale(c, now))
+            break;
+        for (size_t i = 0; i < c->n_held; i++)
+            on_form(c, c->held[i], out);
+        agent_forms_drop(c);
         break;
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE:
         agent_probe_start(c, m->probe, now, out);
         break;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED:
-        on_committed(c, m->checkpoint_committed, out);
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED: {
+        Titan__Internal__CheckpointCommitted committed = TITAN__INTERNAL__CHECKPOINT_COMMITTED__INIT;
+        committed.job_id = m->checkpoint_committed->job_id;
+        committed.step = m->checkpoint_committed->step;
+        COMMAND(command, CHECKPOINT_COMMITTED, checkpoint_committed, &committed);
+        agent_command_job(c, committed.job_id, &command, out);
         if (m->checkpoint_committed->n_expired_paths)
             agent_action_add(out, AGENT_REQUEST)->request = agent_action_copy(out, &m->base);
         break;
+    }
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG:
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK:
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_RELEASE_GPUS:

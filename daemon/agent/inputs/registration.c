@@ -10,51 +10,27 @@
 
 #define KNOWN_BYTES_MAX ((size_t)1 << 20) /* for epochs in a registration; a message has at most 4 MiB */
 
-static void fill_live_worker(struct agent_worker *w, Titan__Internal__LiveWorker *out)
-{
-    titan__internal__live_worker__init(out);
-    out->job_id = w->job_id;
-    out->worker_id = w->id;
-    out->epoch = w->sample.epoch;
-    out->rank = w->rank;
-    out->step = w->sample.step;
-    out->state = w->sample.phase;
-    out->address = w->address;
-    out->quiesced = w->quiesced;
-    /* The page shows that already; the worker's holdings follow in its own report after this registration. */
-    if (out->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED &&
-        !(w->quiesced && w->quiesced->epoch >= w->sample.epoch))
-        out->state = TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
-}
-
-/* The epochs of a job, from coordinators up to that term; false: none. */
-static bool fill_known_epochs(const struct agent_job *j, uint64_t term, Titan__Internal__EpochsKnown *out)
-{
-    const job_record *r = j->record;
-    titan__internal__epochs_known__init(out);
-    if (!r->accepted || r->term > term)
-        return false;
-    out->job_id = j->id;
-    out->epochs = calloc(r->n_before + 1, sizeof(*out->epochs));
-    titan_assert(out->epochs);
-    for (size_t i = 0; i < r->n_before && !j->complete; i++)
-        out->epochs[out->n_epochs++] = r->before[i];
-    out->epochs[out->n_epochs++] = r->accepted;
-    if (j->checkpoint)
-        out->checkpoint_path = j->checkpoint;
-    return true;
-}
-
-/* Lists all jobs with workers here; then other jobs, newest first, while the message has room. known and list have room
- * for all jobs. */
+/* Lists all jobs with workers here, with their epochs from coordinators up to that term; then other jobs, newest first,
+ * while the message has room. known and list have room for all jobs. */
 static void list_known_epochs(const struct agent_core *c, uint64_t term, Titan__Internal__EpochsKnown *known,
                               Titan__Internal__EpochsKnown **list, size_t *ret_n)
 {
     size_t n = 0, room = KNOWN_BYTES_MAX;
     for (int here = 1; here >= 0; here--)
         for (const struct agent_job *j = c->jobs; j; j = j->next) {
-            if (agent_job_has_workers(c, j->id) != here || !fill_known_epochs(j, term, &known[n]))
+            const job_record *r = j->record;
+            if (agent_job_has_workers(c, j->id) != here || !r->accepted || r->term > term)
                 continue;
+            titan__internal__epochs_known__init(&known[n]);
+            known[n].job_id = j->id;
+            known[n].epochs = calloc(r->n_before + 1, sizeof(*known[n].epochs));
+            titan_assert(known[n].epochs);
+            for (size_t i = 0; i < r->n_before && !j->complete; i++)
+                known[n].epochs[known[n].n_epochs++] = r->before[i];
+            known[n].epochs[known[n].n_epochs++] = r->accepted;
+            if (j->checkpoint)
+                known[n].checkpoint_path = j->checkpoint;
+
             const size_t bytes = here ? 0 : titan__internal__epochs_known__get_packed_size(&known[n]);
             if (bytes > room) {
                 free(known[n].epochs);
@@ -82,9 +58,21 @@ static void send_registration(struct agent_core *c, uint64_t known_term, struct 
     _cleanup_free_ Titan__Internal__EpochsKnown **known_list = calloc(n_jobs + 1, sizeof(*known_list));
     titan_assert(workers && list && leader_epochs && known && known_list);
     for (struct agent_worker *w = c->workers; w; w = w->next) {
-        fill_live_worker(w, &workers[registration.n_workers]);
-        list[registration.n_workers] = &workers[registration.n_workers];
-        registration.n_workers++;
+        Titan__Internal__LiveWorker *live = &workers[registration.n_workers];
+        titan__internal__live_worker__init(live);
+        live->job_id = w->job_id;
+        live->worker_id = w->id;
+        live->epoch = w->sample.epoch;
+        live->rank = w->rank;
+        live->step = w->sample.step;
+        live->state = w->sample.phase;
+        live->address = w->address;
+        live->quiesced = w->quiesced;
+        /* The page shows that already; the worker's holdings follow in its own report after this registration. */
+        if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED &&
+            !(w->quiesced && w->quiesced->epoch >= w->sample.epoch))
+            live->state = TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
+        list[registration.n_workers++] = live;
     }
     for (const struct agent_job *j = c->jobs; j; j = j->next)
         for (size_t i = 0; i < j->record->n_leader_epochs; i++)
@@ -142,28 +130,6 @@ void agent_core_session_down(struct agent_core *c, int64_t now, struct agent_act
     agent_probes_drop(c);
 }
 
-/* The registration may have waited in the stream while an epoch was accepted. */
-static void resend_leader_epochs(struct agent_core *c, struct agent_actions *out)
-{
-    for (const struct agent_job *j = c->jobs; j && c->leader_epoch_since; j = j->next)
-        for (size_t i = 0; i < j->record->n_leader_epochs; i++) {
-            MESSAGE(m, LEADER_EPOCH, leader_epoch, j->record->leader_epochs[i]);
-            agent_send(c, &m, out);
-        }
-    c->leader_epoch_since = false;
-}
-
-static void take_key(struct agent_core *c, const ProtobufCBinaryData *key)
-{
-    const struct proof_keys before = c->session_keys;
-    c->session_keys.n = 0;
-    if (key->len != MAC_BYTES)
-        return;
-    proof_add_key(&c->session_keys, key->data);
-    for (size_t i = 0; i < before.n && c->session_keys.n < 2; i++)
-        proof_add_key(&c->session_keys, before.key[i]);
-}
-
 static void send_leave(struct agent_core *c, int64_t now, struct agent_actions *out)
 {
     Titan__Internal__AgentLeaves leaves = TITAN__INTERNAL__AGENT_LEAVES__INIT;
@@ -190,7 +156,12 @@ void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__Regi
     titan_assert(m->term == c->seen.term);
     c->registered = true;
     c->session_term = m->term;
-    take_key(c, &m->key);
+    const struct proof_keys before = c->session_keys;
+    c->session_keys.n = 0;
+    if (m->key.len == MAC_BYTES)
+        proof_add_key(&c->session_keys, m->key.data);
+    for (size_t i = 0; c->session_keys.n == 1 && i < before.n; i++)
+        proof_add_key(&c->session_keys, before.key[i]);
     c->heartbeat_ms = m->heartbeat_ms ? m->heartbeat_ms : HEARTBEAT_MS;
     c->away_ms = m->away_ms ? m->away_ms : AWAY_MS;
     c->leader_lease_ms = m->leader_lease_ms;
@@ -199,7 +170,15 @@ void agent_on_registration_ack(struct agent_core *c, const Titan__Internal__Regi
               c->heartbeat_ms);
     send_leave(c, now, out);
     agent_gpus_report(c, out);
-    resend_leader_epochs(c, out);
+
+    /* The registration may have waited in the stream while an epoch was accepted. */
+    for (const struct agent_job *j = c->jobs; j && c->leader_epoch_since; j = j->next)
+        for (size_t i = 0; i < j->record->n_leader_epochs; i++) {
+            MESSAGE(epoch, LEADER_EPOCH, leader_epoch, j->record->leader_epochs[i]);
+            agent_send(c, &epoch, out);
+        }
+    c->leader_epoch_since = false;
+
     agent_reports_flush(c, now, out);
     for (struct agent_worker *w = c->workers; w; w = w->next)
         if (w->progress)

@@ -38,19 +38,6 @@ void agent_core_connected(struct agent_core *c, const Titan__Internal__WorkerReg
     (void)snprintf(w->address, sizeof(w->address), "%s", registration->address);
 }
 
-static void on_quiesced(struct agent_core *c, struct agent_worker *w, const Titan__Internal__WorkerQuiesced *m,
-                        int64_t now, struct agent_actions *out)
-{
-    if (w->quiesced)
-        titan__internal__worker_quiesced__free_unpacked(w->quiesced, NULL);
-    w->quiesced = agent_message_copy(&m->base);
-    titan_assert(m->worker_id == w->id && m->job_id == w->job_id);
-    if (!agent_in_epoch(w, w->revoked_epoch))
-        w->revoked_epoch = 0;
-    agent_job_note_complete(c, w->job_id, m->installed_epoch);
-    failover_on_quiesced(c, m, now, out);
-}
-
 /* A worker speaks for itself only. */
 #define OWN(w, part) ((part)->job_id == (w)->job_id && (part)->worker_id == (w)->id)
 
@@ -122,7 +109,13 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
         (void)snprintf(w->address, sizeof(w->address), "%s", in->ready->address);
         break;
     case TITAN__INTERNAL__WORKER_TO_AGENT__KIND_QUIESCED:
-        on_quiesced(c, w, in->quiesced, now, out);
+        if (w->quiesced)
+            titan__internal__worker_quiesced__free_unpacked(w->quiesced, NULL);
+        w->quiesced = agent_message_copy(&in->quiesced->base);
+        if (!agent_in_epoch(w, w->revoked_epoch))
+            w->revoked_epoch = 0;
+        agent_job_note_complete(c, w->job_id, in->quiesced->installed_epoch);
+        failover_on_quiesced(c, in->quiesced, now, out);
         if (c->draining && c->quiet)
             return; /* no change of membership: the coordinator gets only the last checkpoint */
         break;
@@ -154,6 +147,5 @@ void agent_core_worker(struct agent_core *c, uint64_t worker_id, const Titan__In
     agent_progress_keep(c, w, now, out);
     if (keep)
         agent_report_keep(c, &m, now, out);
-    if (agent_session_takes(c, &m))
-        agent_action_add(out, AGENT_SEND)->send = agent_action_copy(out, &m.base);
+    agent_send(c, &m, out);
 }

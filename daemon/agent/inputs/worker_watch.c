@@ -13,24 +13,6 @@ bool agent_core_watches(const struct agent_core *c)
     return c->workers != NULL;
 }
 
-static void report_stall(struct agent_core *c, const struct agent_worker *w, bool stopped, uint32_t ms,
-                         struct agent_actions *out)
-{
-    Titan__Internal__WorkerStalled s = TITAN__INTERNAL__WORKER_STALLED__INIT;
-    s.job_id = w->job_id;
-    s.worker_id = w->id;
-    s.epoch = w->sample.epoch;
-    s.step = w->sample.step;
-    s.actions = w->sample.actions;
-    s.for_ms = ms;
-    s.stopped = stopped;
-    c->counters.stalls++;
-    agent_log(out, AGENT_WARN, stopped ? "worker is stopped" : "worker hangs",
-              "job=%" PRIu64 " worker=%" PRIu64 " step=%" PRIu64 " for_ms=%u", w->job_id, w->id, s.step, ms);
-    MESSAGE(m, STALLED, stalled, &s);
-    agent_send(c, &m, out);
-}
-
 void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct agent_sample *sample, int64_t now,
                        struct agent_actions *out)
 {
@@ -61,8 +43,22 @@ void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct ag
     if (sample->phase == TITAN__INTERNAL__WORKER_PHASE__WORKER_DONE)
         agent_job_make(c, w->job_id)->finished = true;
     enum watch_verdict verdict = watch_sample(&w->watch, sample, &limits, now, &ms);
-    if (verdict != WATCH_WELL && !w->killed)
-        report_stall(c, w, verdict == WATCH_STOPPED, ms, out);
+    if (verdict != WATCH_WELL && !w->killed) {
+        bool is_stopped = verdict == WATCH_STOPPED;
+        Titan__Internal__WorkerStalled s = TITAN__INTERNAL__WORKER_STALLED__INIT;
+        s.job_id = w->job_id;
+        s.worker_id = w->id;
+        s.epoch = w->sample.epoch;
+        s.step = w->sample.step;
+        s.actions = w->sample.actions;
+        s.for_ms = ms;
+        s.stopped = is_stopped;
+        c->counters.stalls++;
+        agent_log(out, AGENT_WARN, is_stopped ? "worker is stopped" : "worker hangs",
+                  "job=%" PRIu64 " worker=%" PRIu64 " step=%" PRIu64 " for_ms=%u", w->job_id, w->id, s.step, ms);
+        MESSAGE(m, STALLED, stalled, &s);
+        agent_send(c, &m, out);
+    }
     agent_straggler_sample(c, w, now, out);
 }
 
