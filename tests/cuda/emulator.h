@@ -58,9 +58,18 @@ extern int emulated_vote;
 int emulated_launch(void *stream, dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> kernel);
 float *emulated_shared(void);
 
-/* The stream's thread evaluates the arguments: they are values, never what a pointer of the caller points to. */
+/* The calling thread evaluates the arguments, as a launch does; the stream's thread has their values. */
+template <class T> struct emulated_value {
+    typedef T type;
+};
+template <class... P>
+static inline int emulated_launch_of(void *stream, dim3 grid, dim3 block, size_t shared_bytes, void (*kernel)(P...),
+                                     typename emulated_value<P>::type... arguments)
+{
+    return emulated_launch(stream, grid, block, shared_bytes, [=]() { kernel(arguments...); });
+}
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                         \
-    emulated_launch(stream, dim3(grid), dim3(block), (size_t)(shared_bytes), [=]() { kernel(__VA_ARGS__); })
+    emulated_launch_of(stream, dim3(grid), dim3(block), (size_t)(shared_bytes), kernel, __VA_ARGS__)
 #define DYNAMIC_SHARED(name) float *name = emulated_shared()
 /* Aborts at an address that is no multiple of 16. */
 #define LOAD_16(from) emulated_load_16(from)
