@@ -40,7 +40,8 @@ say = $(if $(V),,@printf '  %-8s%s\n' $(1) $(2);)
 
 # --- sources ---------------------------------------------------------------------------------------------------------
 protos      := $(wildcard proto/titan/*/*.proto)
-gen_c       := $(protos:proto/%.proto=$(BUILD)/gen/%.pb-c.c)
+gen_protos  := $(protos:%=$(BUILD)/gen/%)
+gen_c       := $(protos:proto/%.proto=$(BUILD)/gen/%.pb-c.c) $(BUILD)/gen/titan/ranges.c
 sources      = $(sort $(shell find $(1) -name '*.c'))
 plugins     := worker/device/cpu worker/device/cuda worker/comm/nccl
 src_base    := $(call sources,base)
@@ -76,15 +77,22 @@ deps: ## install the Debian packages listed in packages.txt (as root; otherwise 
 	@deploy/deps.sh $(packages)
 
 # --- generated protocol code -----------------------------------------------------------------------------------------
-$(BUILD)/gen/%.pb-c.c: proto/%.proto
+# Clients, reflection and C get the definitions without the options of proto/titan/options.proto: these need google's descriptor.proto.
+$(BUILD)/gen/proto/%.proto: proto/%.proto
 	@mkdir -p $(@D)
-	$(call say,PROTO,$<)protoc-c --proto_path=proto --c_out=$(BUILD)/gen $<
+	@sed '/^import "titan.options.proto";$$/,+1d; s/ \[([^]]*\];/;/' $< >$@
+$(BUILD)/gen/%.pb-c.c: $(BUILD)/gen/proto/%.proto | $(gen_protos)
+	$(call say,PROTO,$<)protoc-c --proto_path=$(BUILD)/gen/proto --c_out=$(BUILD)/gen $<
 $(BUILD)/gen/%.pb-c.h: $(BUILD)/gen/%.pb-c.c ;
 # Kept: they are what a debugger and a reader want to see.
-.SECONDARY: $(gen_c)
-$(BUILD)/gen/titan.fds: $(protos)
+.SECONDARY: $(gen_c) $(gen_protos)
+$(BUILD)/gen/titan.fds: $(gen_protos)
+	$(call say,PROTO,$@)protoc --proto_path=$(BUILD)/gen/proto --include_imports --descriptor_set_out=$@ $^
+$(BUILD)/gen/titan/ranges.c: proto/ranges.py proto/titan/options.proto $(protos)
 	@mkdir -p $(@D)
-	$(call say,PROTO,$@)protoc --proto_path=proto --include_imports --descriptor_set_out=$@ $^
+	$(call say,PROTO,$@)$(PYTHON) $< $(@D)
+$(BUILD)/gen/titan/ranges.h: $(BUILD)/gen/titan/ranges.c ;
+$(BUILD)/obj/gen/titan/ranges.o: | $(gen_c)
 
 # Written when the commit is another one than last time; two that run side by side, as tests do, each have a file of their own.
 commit := $(if $(wildcard .git),$(shell git -c safe.directory='*' rev-parse --short=12 HEAD 2>/dev/null))

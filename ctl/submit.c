@@ -47,7 +47,7 @@ static void print_origin(const struct submit_from *from, const Titan__V1__Submit
         (void)fprintf(stderr, "titanctl: its keys are those of job %llu\n", other);
 }
 
-enum { NAME_BYTES = 128 }; /* limit of a name and of an idempotency key (proto/ranges.c) */
+enum { NAME_BYTES = 128 }; /* limit of a name and of an idempotency key (titan.proto) */
 
 /* Parts of a job besides its run file. */
 struct submission {

@@ -9,7 +9,7 @@
 #include "daemon/coordinator/shell/shell.h"
 #include "titan/v1/titan.pb-c.h"
 
-/* Text lengths, equal to those in proto/ranges.c. */
+/* Text lengths, as in titan.proto. */
 #define API_NAME_MAX 128
 #define API_REASON_MAX 256
 #define API_PAGE_MAX 1000

@@ -59,7 +59,7 @@ static void note_position(struct log_request *r, uint64_t worker_id, uint64_t po
             r->positions[i] = now;
             return;
         }
-    if (worker_id && position && r->n_positions < LOG_POSITIONS_MAX)
+    if (worker_id && position && r->n_positions < RANGE_LOG_POSITIONS_COUNT)
         (void)!VEC_PUSH(r->positions, r->n_positions, r->cap_positions, now);
 }
 

@@ -11,9 +11,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from titan import deadline
-
-SOURCE = Path(__file__).resolve().parents[2]
+from titan import BUILD, deadline
 
 
 def missing():
@@ -30,8 +28,8 @@ def load():
     """(titan_pb2, agent_pb2, worker_pb2, enrol_pb2). tests/support/titan.py, if it is imported, is titan no more afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="titan-attack-pb-"))
     try:
-        subprocess.run(["protoc", f"--proto_path={SOURCE / 'proto'}", f"--python_out={folder}",
-                        *sorted((SOURCE / "proto/titan").glob("*/*.proto"))], check=True)
+        subprocess.run(["protoc", f"--proto_path={BUILD / 'gen/proto'}", f"--python_out={folder}",
+                        *sorted((BUILD / "gen/proto/titan").glob("*/*.proto"))], check=True)
         (folder / "titan/__init__.py").touch()  # before a titan.py of tests/support
         theirs = {name: sys.modules.pop(name) for name in ("titan",) if name in sys.modules}
         sys.path.insert(0, str(folder))

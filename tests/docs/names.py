@@ -117,7 +117,7 @@ def fields():
     for f in files():
         if f.endswith(".proto"):
             for name, body in re.findall(r"message (\w+) \{(.*?)\n?\}", uncommented(f, read(f)), re.S):
-                out |= {name + "." + field for field in re.findall(r"(\w+) = \d+", body)}
+                out |= {name + "." + field for field in re.findall(r"(?<!\.)\b(\w+) = \d+", body)}
     return out
 
 

@@ -21,7 +21,6 @@ KEPT = {
     "whole_model_loss": "its loss and gradients",
     "crc32c_portable": "the checksum without the processor's instruction",
     "pki_key_hash": "the hash of a key, which a request for a certificate has too",
-    "range_rows": "every field's range, for one value below and one above",
     "sm_valid": "each table of states is sound",
     # How tests and the simulation look into what they run, and what they put in its way.
     "agent_core_counters": "",

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import SOURCE, Daemon, deadline, headers_text, tap  # noqa: E402
+from titan import BUILD, SOURCE, Daemon, deadline, headers_text, tap  # noqa: E402
 
 try:
     import grpc
@@ -26,8 +26,8 @@ if not shutil.which("protoc"):
     sys.exit(0)
 
 WORK = Path(tempfile.mkdtemp(prefix="titan-test-"))
-PROTOS = sorted((SOURCE / "proto/titan").glob("*/*.proto"))
-subprocess.run(["protoc", f"--proto_path={SOURCE / 'proto'}", f"--python_out={WORK}",
+PROTOS = sorted((BUILD / "gen/proto/titan").glob("*/*.proto"))
+subprocess.run(["protoc", f"--proto_path={BUILD / 'gen/proto'}", f"--python_out={WORK}",
                 f"--descriptor_set_out={WORK / 'all.fds'}", *PROTOS], check=True)
 # The messages' package has the name of the tests' module.
 sys.modules.pop("titan")

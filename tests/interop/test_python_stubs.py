@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import interop  # noqa: E402
-from titan import SOURCE, Daemon, deadline, headers_text, tap  # noqa: E402
+from titan import BUILD, SOURCE, Daemon, deadline, headers_text, tap  # noqa: E402
 
 interop.use("grpc", "grpc_tools")
 PAGE = (SOURCE / "docs/api.md").read_text().split("## Python\n")[1].split("\n## ")[0]
@@ -21,7 +21,7 @@ def example():
     code = re.findall(r"```python\n(.*?)```", PAGE, re.S)[0]
     with tempfile.TemporaryDirectory(prefix="titan-stubs-") as name:
         home = Path(name)
-        (home / "proto").symlink_to(SOURCE / "proto")
+        (home / "proto").symlink_to(BUILD / "gen/proto")
         subprocess.run([sys.executable, *command.split()], cwd=home, check=True)
         (home / "example.py").write_text(code)
         text = headers_text(home / "text", 1 << 18)

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, SOURCE, Daemon, Result, deadline, headers_text, overrides  # noqa: E402
+from titan import BIN, BUILD, SOURCE, Daemon, Result, deadline, headers_text, overrides  # noqa: E402
 
 MALLORY, ALICE, OLGA = 64999, 64998, 64997  # numbers without a name here
 CONFIG = """
@@ -101,8 +101,8 @@ class World:
         out = self.dir / "stubs"
         if not out.exists():
             out.mkdir()
-            subprocess.run(["protoc", f"--proto_path={SOURCE}/proto", f"--python_out={out}",
-                            SOURCE / "proto/titan/v1/titan.proto"], check=True)
+            subprocess.run(["protoc", f"--proto_path={BUILD}/gen/proto", f"--python_out={out}",
+                            BUILD / "gen/proto/titan/v1/titan.proto"], check=True)
             subprocess.run(["chmod", "-R", "a+rX", out], check=True)
         return out
 

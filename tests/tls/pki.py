@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from titan import BIN, BUILD, CALM, SOURCE, answered, command, deadline, until  # noqa: E402
+from titan import BIN, BUILD, CALM, answered, command, deadline, until  # noqa: E402
 
 SHIM = BUILD / "tests/fault/shim.so"
 
@@ -137,8 +137,8 @@ def messages():
     if not shutil.which("protoc"):
         return None, "no protoc (Debian: protobuf-compiler)"
     work = Path(tempfile.mkdtemp(prefix="titan-tls-proto-"))
-    subprocess.run(["protoc", f"--proto_path={SOURCE / 'proto'}", f"--python_out={work}",
-                    *sorted((SOURCE / "proto/titan").glob("*/*.proto"))], check=True)
+    subprocess.run(["protoc", f"--proto_path={BUILD / 'gen/proto'}", f"--python_out={work}",
+                    *sorted((BUILD / "gen/proto/titan").glob("*/*.proto"))], check=True)
     # The messages' package has the name of the tests' module.
     kept, path = sys.modules.pop("titan"), sys.path
     sys.path = [str(work), *(p for p in path if not p.endswith("tests/support"))]

@@ -537,7 +537,7 @@ static void look_outside(struct request *r, const Titan__Internal__CheckNode *m)
         struct reach_target *t = &k->reach.list[k->reach.n++];
         (void)snprintf(t->node, sizeof(t->node), "%s", m->reach[i]->node);
         (void)snprintf(t->address, sizeof(t->address), "%s", m->reach[i]->address);
-        memcpy(t->token, m->reach[i]->token.data, sizeof(t->token)); /* proto/ranges.c checked the length */
+        memcpy(t->token, m->reach[i]->token.data, sizeof(t->token)); /* range_check() saw the length */
     }
     if (k)
         start_look(k);
