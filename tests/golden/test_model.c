@@ -237,7 +237,8 @@ static void open_fixture(struct fixture *f, const char *name, enum dtype dt, int
         f->targets = calloc((size_t)(f->b * f->t), 4);
         f->counted = f->b * f->t;
     }
-    must(whole_model_open(f->model, &f->device, dt, f->b, f->t, &f->whole, &err), &err);
+    const struct whole_options whole = {f->model, &f->device, dt, f->b, f->t};
+    must(whole_model_open(&whole, &f->whole, &err), &err);
     must(whole_model_init(f->whole, f->seed, &err), &err);
     f->values = calloc((size_t)f->model->n_tensors, sizeof(float *));
     f->grads = calloc((size_t)f->model->n_tensors, sizeof(float *));
@@ -274,7 +275,8 @@ static double mean_loss(struct fixture *f, bool with_grads)
 {
     double sum = 0.0;
     struct titan_error err = {0};
-    must(whole_model_loss(f->whole, f->tokens, f->targets, f->b, f->t, &sum, with_grads ? f->grads : NULL, &err), &err);
+    const struct whole_batch batch = {f->tokens, f->targets, f->b, f->t};
+    must(whole_model_loss(f->whole, &batch, &sum, with_grads ? f->grads : NULL, &err), &err);
     return sum / (double)f->counted;
 }
 
@@ -360,7 +362,7 @@ static void check_model(const char *name, enum dtype dt, double loss_limit, doub
     check_tensors(&f, "grad", f.grads, 1.0 / (double)f.counted, limit);
     int64_t n = f.b * f.t * f.model->dims.vocab_size;
     float *logits = calloc((size_t)n, sizeof(*logits));
-    must(whole_model_logits(f.whole, f.tokens, f.b, f.t, logits, &err), &err);
+    must(whole_model_logits(f.whole, &(struct whole_batch){f.tokens, NULL, f.b, f.t}, logits, &err), &err);
     struct distance d = distance_to(json_get(f.file, "logits"), logits, n, 1.0);
     print_message("# logits: norm %.2g, difference %.2g, sample %.2g\n", d.l2, d.projections, d.samples);
     assert_true(d.l2 <= limit && d.projections <= 3.0 * limit && d.samples <= 10.0 * limit);

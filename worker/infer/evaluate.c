@@ -33,25 +33,6 @@ struct evaluation_tool {
 
 /* --- the recipe --------------------------------------------------------------------------------------------------- */
 
-/* One rank without a pipeline, with the run's microbatches where they make its batch, and with the run's batch. */
-static void leave_alone(struct recipe *r)
-{
-    const int64_t batch = recipe_validation_batch(r), rows = recipe_validation_rows(r);
-    const int64_t training_rows = recipe_microbatch_rows(r);
-
-    r->parallelism.pipeline_parallel_degree = r->parallelism.tensor_parallel_degree = 1;
-    r->parallelism.context_parallel_degree = r->parallelism.expert_parallel_degree = 1;
-    r->parallelism.expert_tensor_parallel_degree = 1;
-    r->parallelism.data_parallel_replicate_degree = 1;
-    r->parallelism.data_parallel_shard_degree = -1;
-    r->parallelism.expert_parallel_room = 0;
-    r->training.enable_cpu_offload = false;
-    r->training.local_batch_size = training_rows;
-    r->validation.local_batch_size = batch % rows == 0 ? rows : 1;
-    r->elastic.min_workers = 1;
-    r->elastic.max_workers = batch / r->validation.local_batch_size;
-}
-
 static titan_status choose_validation(const struct evaluate_options *o, struct recipe *r, struct titan_error *err)
 {
     if (!o->data && !r->validation.enable)
@@ -75,92 +56,72 @@ static titan_status choose_validation(const struct evaluate_options *o, struct r
     if (o->inference.tokenizer && (size_t)snprintf(r->model.tokenizer, sizeof r->model.tokenizer, "%s",
                                                    o->inference.tokenizer) >= sizeof r->model.tokenizer)
         return titan_fail(err, TITAN_EINVAL, "--tokenizer: the path is too long");
-    leave_alone(r);
+
+    /* One rank without a pipeline, with the run's batch, and its microbatches if they make the batch. */
+    const int64_t batch = recipe_validation_batch(r), rows = recipe_validation_rows(r);
+    const int64_t training_rows = recipe_microbatch_rows(r);
+    r->parallelism.pipeline_parallel_degree = r->parallelism.tensor_parallel_degree = 1;
+    r->parallelism.context_parallel_degree = r->parallelism.expert_parallel_degree = 1;
+    r->parallelism.expert_tensor_parallel_degree = 1;
+    r->parallelism.data_parallel_replicate_degree = 1;
+    r->parallelism.data_parallel_shard_degree = -1;
+    r->parallelism.expert_parallel_room = 0;
+    r->training.enable_cpu_offload = false;
+    r->training.local_batch_size = training_rows;
+    r->validation.local_batch_size = batch % rows == 0 ? rows : 1;
+    r->elastic.min_workers = 1;
+    r->elastic.max_workers = batch / r->validation.local_batch_size;
     return TITAN_OK;
 }
 
-/* --- set-up ------------------------------------------------------------------------------------------------------- */
+/* --- the evaluation ----------------------------------------------------------------------------------------------- */
 
-static titan_status open_data(struct evaluation_tool *e, struct titan_error *err)
+static titan_status open_tool(struct evaluation_tool *e, struct titan_error *err)
 {
     const struct inference *i = &e->inference;
-    const titan_status status = held_out_open(&i->trained.recipe, i->tokenizer, NULL, 0, &e->held_out, err);
+    const struct recipe *r = &i->trained.recipe;
 
-    return status == TITAN_ENOTFOUND ? TITAN_EINVAL : status; /* 3 is for checkpoints and jobs */
-}
+    TRY(inference_open(&e->options->inference, &e->inference, err));
+    TRY(choose_validation(e->options, &e->inference.trained.recipe, err));
+    const titan_status found = held_out_open(r, i->tokenizer, NULL, 0, &e->held_out, err);
+    TRY(found == TITAN_ENOTFOUND ? TITAN_EINVAL : found); /* exit code 3 is for checkpoints and jobs */
 
-static titan_status open_program(struct evaluation_tool *e, struct titan_error *err)
-{
-    const struct inference *i = &e->inference;
-    const struct plan_options options = {.recipe = &i->trained.recipe,
-                                         .model = i->trained.model,
-                                         .world = 1,
-                                         .dt = i->dt,
-                                         .ops = i->device.ops,
-                                         .dev = i->device.dev,
-                                         .memory_bytes = i->device.info.memory_bytes,
-                                         .memory_free = i->device.info.memory_free,
-                                         .no_float8 = !i->device.info.float8,
-                                         .no_mxfp8 = !i->device.info.mxfp8,
-                                         .evaluation = true};
-
-    TRY(plan_open(&options, &e->plan, err));
+    const struct plan_options plan = {.recipe = r,
+                                      .model = i->trained.model,
+                                      .world = 1,
+                                      .dt = i->dt,
+                                      .ops = i->device.ops,
+                                      .dev = i->device.dev,
+                                      .memory_bytes = i->device.info.memory_bytes,
+                                      .memory_free = i->device.info.memory_free,
+                                      .no_float8 = !i->device.info.float8,
+                                      .no_mxfp8 = !i->device.info.mxfp8,
+                                      .evaluation = true};
+    TRY(plan_open(&plan, &e->plan, err));
     titan_assert(e->plan->classes == 1);
-    return plan_programs(e->plan, &e->programs, err);
-}
+    TRY(plan_programs(e->plan, &e->programs, err));
 
-static void *bind_weights(void *arg, const struct buffer *buffer)
-{
-    return weights_bind(arg, buffer);
-}
-
-static titan_status open_executor(struct evaluation_tool *e, struct titan_error *err)
-{
-    const struct inference *i = &e->inference;
-    struct exec_options options = {
-        .program = e->programs[0], .cut = e->plan->cut, .device = &i->device, .bind = bind_weights, .arg = &e->weights};
-
+    const struct program *program = e->programs[0];
     for (int s = 0; s < STREAM_COUNT; s++)
-        if (s == STREAM_COMPUTE || e->programs[0]->streams >> s & 1)
+        if (s == STREAM_COMPUTE || program->streams >> s & 1)
             TRY(i->device.ops->stream_open(i->device.dev, program_stream_name((enum stream_id)s), s == STREAM_COMPUTE,
                                            &e->streams[s], err));
     TRY(weights_open(e->plan->layout, &i->device, i->dt, e->streams[STREAM_COMPUTE], &e->weights, err));
     TRY(weights_load(&e->weights, &i->trained, err));
-    memcpy(options.streams, e->streams, sizeof options.streams);
-    return exec_open(&options, &e->exec, err);
+    struct exec_options exec = {
+        .program = program, .cut = e->plan->cut, .device = &i->device, .bind = weights_bind, .arg = &e->weights};
+    memcpy(exec.streams, e->streams, sizeof exec.streams);
+    TRY(exec_open(&exec, &e->exec, err));
+
+    const struct loader_options loader = {.data = e->held_out.data,
+                                          .cut = e->plan->cut,
+                                          .share = program->share,
+                                          .global_batch = recipe_validation_batch(r),
+                                          .documents = r->training.block_causal,
+                                          .samples = e->held_out.samples,
+                                          .token_bytes = e->held_out.token_bytes};
+    return loader_open(&loader, &e->loader, err);
 }
-
-static titan_status open_loader(struct evaluation_tool *e, struct titan_error *err)
-{
-    const struct recipe *r = &e->inference.trained.recipe;
-    const struct loader_options options = {.data = e->held_out.data,
-                                           .cut = e->plan->cut,
-                                           .share = e->programs[0]->share,
-                                           .global_batch = recipe_validation_batch(r),
-                                           .documents = r->training.block_causal,
-                                           .samples = e->held_out.samples,
-                                           .token_bytes = e->held_out.token_bytes};
-    return loader_open(&options, &e->loader, err);
-}
-
-static void close_tool(struct evaluation_tool *e)
-{
-    const struct device_ops *ops = e->inference.device.ops;
-
-    exec_close(e->exec);
-    loader_close(&e->loader);
-    weights_close(&e->weights);
-    for (int s = 0; s < STREAM_COUNT; s++)
-        if (e->streams[s])
-            ops->stream_close(e->streams[s]);
-    if (e->programs)
-        plan_free_programs(e->plan, e->programs);
-    plan_close(e->plan);
-    held_out_close(&e->held_out);
-    inference_close(&e->inference);
-}
-
-/* --- the evaluation ----------------------------------------------------------------------------------------------- */
 
 static titan_status run_steps(struct evaluation_tool *e, struct evaluation_sums *ret, struct titan_error *err)
 {
@@ -178,34 +139,34 @@ static titan_status run_steps(struct evaluation_tool *e, struct evaluation_sums 
     return TITAN_OK;
 }
 
-static titan_status evaluate(struct evaluation_tool *e, struct evaluation_report *ret, struct titan_error *err)
-{
-    struct evaluation_sums sums = {0};
-
-    TRY(inference_open(&e->options->inference, &e->inference, err));
-    TRY(choose_validation(e->options, &e->inference.trained.recipe, err));
-    TRY(open_data(e, err));
-    TRY(open_program(e, err));
-    TRY(open_executor(e, err));
-    TRY(open_loader(e, err));
-    const int64_t began_ns = clock_mono_ns();
-    TRY(run_steps(e, &sums, err));
-    *ret = (struct evaluation_report){.step = e->inference.trained.info.step,
-                                      .tokens = (uint64_t)sums.tokens,
-                                      .bytes = (uint64_t)sums.bytes,
-                                      .loss = sums.loss / sums.tokens,
-                                      .ms = (double)(clock_mono_ns() - began_ns) * 1e-6};
-    return TITAN_OK;
-}
-
 titan_status evaluate_checkpoint(const struct evaluate_options *options, struct evaluation_report *ret,
                                  struct titan_error *err)
 {
     struct evaluation_tool e = {.options = options};
-    titan_assert(options->steps >= -1 && options->seq_len >= 0);
-    const titan_status status = evaluate(&e, ret, err);
+    struct evaluation_sums sums = {0};
 
-    close_tool(&e);
+    titan_assert(options->steps >= -1 && options->seq_len >= 0);
+    titan_status status = open_tool(&e, err);
+    const int64_t began_ns = clock_mono_ns();
+    if (status == TITAN_OK)
+        status = run_steps(&e, &sums, err);
+    if (status == TITAN_OK)
+        *ret = (struct evaluation_report){.step = e.inference.trained.info.step,
+                                          .tokens = (uint64_t)sums.tokens,
+                                          .bytes = (uint64_t)sums.bytes,
+                                          .loss = sums.loss / sums.tokens,
+                                          .ms = (double)(clock_mono_ns() - began_ns) * 1e-6};
+    exec_close(e.exec);
+    loader_close(&e.loader);
+    weights_close(&e.weights);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (e.streams[s])
+            e.inference.device.ops->stream_close(e.streams[s]);
+    if (e.programs)
+        plan_free_programs(e.plan, e.programs);
+    plan_close(e.plan);
+    held_out_close(&e.held_out);
+    inference_close(&e.inference);
     return status;
 }
 
@@ -227,50 +188,12 @@ static void draw_progress(void *arg, uint64_t done, uint64_t steps)
     (void)fflush(stderr);
 }
 
-static void print_report(const struct evaluation_report *r)
-{
-    const double bits = evaluation_bits_per_byte(r);
-
-    (void)printf("loss           %.6f\nperplexity     %.4f\n", r->loss, evaluation_perplexity(r));
-    if (bits >= 0)
-        (void)printf("bits per byte  %.5f\n", bits);
-    (void)printf("tokens         %" PRIu64 "\nstep           %" PRIu64 "\n", r->tokens, r->step);
-}
-
-static void print_json(const struct evaluation_report *r)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    struct json_writer w = {.out = &text, .pretty = true};
-
-    json_begin_object(&w, NULL);
-    json_put_uint(&w, "step", r->step);
-    json_put_real(&w, "loss", r->loss);
-    json_put_real(&w, "perplexity", evaluation_perplexity(r));
-    json_put_real(&w, "bits_per_byte", evaluation_bits_per_byte(r));
-    json_put_uint(&w, "tokens", r->tokens);
-    json_put_uint(&w, "bytes", r->bytes);
-    json_put_real(&w, "seconds", r->ms * 1e-3);
-    json_end_object(&w);
-    if (!buf_failed(&text))
-        (void)puts(text.data);
-}
-
-static titan_status check_dataset(const char *kind, struct titan_error *err)
-{
-    static const char *const kinds[] = {"text", "jsonl", "c4", "c4_test", "c4_validation", "sft"};
-
-    for (size_t i = 0; kind && i < ARRAY_SIZE(kinds); i++)
-        if (strcmp(kind, kinds[i]) == 0)
-            return TITAN_OK;
-    return !kind ? TITAN_OK
-                 : titan_fail(err, TITAN_EINVAL,
-                              "--dataset is text, jsonl, c4, c4_test, c4_validation or sft, not '%.64s'", kind);
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    static const char *const kinds[] = {"text", "jsonl", "c4", "c4_test", "c4_validation", "sft"};
     int64_t drawn_ns = 0;
-    struct evaluation_report report;
+    struct evaluation_report r;
+    size_t kind = 0;
     const char *output = args_text(args, "output", "table");
     struct evaluate_options o = {.inference = {.checkpoint = args->words[0],
                                                .tokenizer = args_text(args, "tokenizer", NULL),
@@ -286,11 +209,36 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     if (args_has(args, "steps") && o.steps == 0)
         return titan_fail(err, TITAN_EINVAL, "--steps 0: a number of steps, or -1 for all of the data");
     TRY(args_int(args, "seq-len", 1, 1 << 24, 0, &o.seq_len, err));
-    TRY(check_dataset(o.dataset, err));
+    while (o.dataset && kind < ARRAY_SIZE(kinds) && strcmp(o.dataset, kinds[kind]) != 0)
+        kind++;
+    if (kind == ARRAY_SIZE(kinds))
+        return titan_fail(err, TITAN_EINVAL, "--dataset is text, jsonl, c4, c4_test, c4_validation or sft, not '%.64s'",
+                          o.dataset);
     if (strcmp(output, "table") != 0 && strcmp(output, "json") != 0)
         return titan_fail(err, TITAN_EINVAL, "--output is table or json, not '%.64s'", output);
-    TRY(evaluate_checkpoint(&o, &report, err));
-    (strcmp(output, "json") == 0 ? print_json : print_report)(&report);
+    TRY(evaluate_checkpoint(&o, &r, err));
+
+    const double perplexity = evaluation_perplexity(&r), bits = evaluation_bits_per_byte(&r);
+    if (strcmp(output, "table") == 0) {
+        (void)printf("loss           %.6f\nperplexity     %.4f\n", r.loss, perplexity);
+        if (bits >= 0)
+            (void)printf("bits per byte  %.5f\n", bits);
+        (void)printf("tokens         %" PRIu64 "\nstep           %" PRIu64 "\n", r.tokens, r.step);
+        return TITAN_OK;
+    }
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text, .pretty = true};
+    json_begin_object(&w, NULL);
+    json_put_uint(&w, "step", r.step);
+    json_put_real(&w, "loss", r.loss);
+    json_put_real(&w, "perplexity", perplexity);
+    json_put_real(&w, "bits_per_byte", bits);
+    json_put_uint(&w, "tokens", r.tokens);
+    json_put_uint(&w, "bytes", r.bytes);
+    json_put_real(&w, "seconds", r.ms * 1e-3);
+    json_end_object(&w);
+    if (!buf_failed(&text))
+        (void)puts(text.data);
     return TITAN_OK;
 }
 

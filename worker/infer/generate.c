@@ -61,24 +61,6 @@ int32_t generate_draw(const float *logits, int64_t v, double temperature, int64_
     return work[k - 1];
 }
 
-/* --- model -------------------------------------------------------------------------------------------------------- */
-
-static titan_status open_model(struct generator *g, struct titan_error *err)
-{
-    const struct inference *const i = &g->inference;
-    const struct inference_options options = {.checkpoint = g->options->checkpoint,
-                                              .tokenizer = g->options->tokenizer,
-                                              .pattern = g->options->pattern,
-                                              .device = g->options->device,
-                                              .dtype = g->options->dtype};
-    TRY(inference_open(&options, &g->inference, err));
-    g->tokenizer = i->tokenizer;
-    g->v = i->trained.recipe.model.dims.vocab_size;
-    g->t_max = i->trained.recipe.training.seq_len;
-    TRY(whole_model_open(i->trained.model, &i->device, i->dt, 1, g->t_max, &g->model, err));
-    return whole_model_load(g->model, &i->trained, err);
-}
-
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
 static titan_status put_token(struct generator *g, int32_t token, struct titan_error *err)
@@ -89,7 +71,7 @@ static titan_status put_token(struct generator *g, int32_t token, struct titan_e
                : titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", g->tokens.n + 1);
 }
 
-/* An empty prompt is what comes in front of a text: the end of the one before it. */
+/* An empty prompt stands for the place before a text: the end of the previous text. */
 static titan_status encode_prompt(struct generator *g, struct titan_error *err)
 {
     titan_assert(g->tokenizer && g->tokens.n == 0);
@@ -125,7 +107,7 @@ static titan_status write_logits(const struct generator *g, struct titan_error *
     _cleanup_free_ float *logits = malloc(elements * sizeof(*logits));
     if (!logits)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the logits of %" PRId64 " tokens", n);
-    TRY(whole_model_logits(g->model, g->tokens.ids, 1, n, logits, err));
+    TRY(whole_model_logits(g->model, &(struct whole_batch){.tokens = g->tokens.ids, .b = 1, .t = n}, logits, err));
     TRY(safetensors_create(AT_FDCWD, path, entries, 2, NULL, &w, err));
     titan_status status = safetensors_append(w, logits, elements * sizeof(*logits), err);
     if (status == TITAN_OK)
@@ -144,47 +126,52 @@ static titan_status put_text(const char *text, size_t n, FILE *out, struct titan
     return TITAN_OK;
 }
 
-/* What the last token adds to the one before it: alone it might be the beginning of a text, which loses a space. */
-static titan_status put_last(struct generator *g, FILE *out, struct titan_error *err)
-{
-    const int32_t *last = g->tokens.ids + g->tokens.n - 1;
-    _cleanup_(buf_free) struct buf before = BUF_INIT, both = BUF_INIT;
-    TRY(tokenizer_decode(g->tokenizer, last - 1, 1, &before, err));
-    TRY(tokenizer_decode(g->tokenizer, last - 1, 2, &both, err));
-    return both.len > before.len ? put_text(both.data + before.len, both.len - before.len, out, err) : TITAN_OK;
-}
-
-static titan_status draw_tokens(struct generator *g, FILE *out, struct titan_error *err)
+static titan_status generate(struct generator *g, FILE *out, struct titan_error *err)
 {
     const struct generate_options *o = g->options;
-    struct rng_key key = rng_key(o->seed, "generate");
+    const struct inference *const i = &g->inference;
+    const struct inference_options options = {.checkpoint = o->checkpoint,
+                                              .tokenizer = o->tokenizer,
+                                              .pattern = o->pattern,
+                                              .device = o->device,
+                                              .dtype = o->dtype};
+    TRY(inference_open(&options, &g->inference, err));
+    g->tokenizer = i->tokenizer;
+    g->v = i->trained.recipe.model.dims.vocab_size;
+    g->t_max = i->trained.recipe.training.seq_len;
+    const struct whole_options whole = {i->trained.model, &i->device, i->dt, .b = 1, .t = g->t_max};
+    TRY(whole_model_open(&whole, &g->model, err));
+    TRY(whole_model_load(g->model, &i->trained, err));
+
+    TRY(encode_prompt(g, err));
+    if (o->logits_path)
+        TRY(write_logits(g, err));
+    if (o->max_tokens == 0)
+        return TITAN_OK;
+    TRY(put_text(o->prompt, strlen(o->prompt), out, err));
+
+    const struct rng_key key = rng_key(o->seed, "generate");
     const int64_t v = tokenizer_vocabulary(g->tokenizer); /* a model may have rows behind it */
     _cleanup_free_ float *logits = malloc((size_t)g->v * sizeof(*logits));
     _cleanup_free_ int32_t *work = malloc((size_t)g->v * sizeof(*work));
     if (!logits || !work)
         return titan_fail(err, TITAN_ENOMEM, "no memory for %" PRId64 " logits", g->v);
-    for (int64_t i = 0; i < o->max_tokens; i++) {
+    for (int64_t k = 0; k < o->max_tokens; k++) {
         const int64_t n = (int64_t)g->tokens.n, seen = MIN(n, g->t_max);
         TRY(whole_model_next(g->model, g->tokens.ids + n - seen, seen, logits, err));
-        int32_t token = generate_draw(logits, v, o->temperature, o->top_k, (double)rng_uniform(key, (uint64_t)i), work);
+        int32_t token = generate_draw(logits, v, o->temperature, o->top_k, (double)rng_uniform(key, (uint64_t)k), work);
         if (token == tokenizer_eos(g->tokenizer))
             break;
         TRY(put_token(g, token, err));
-        TRY(put_last(g, out, err));
-    }
-    return TITAN_OK;
-}
 
-static titan_status generate(struct generator *g, FILE *out, struct titan_error *err)
-{
-    TRY(open_model(g, err));
-    TRY(encode_prompt(g, err));
-    if (g->options->logits_path)
-        TRY(write_logits(g, err));
-    if (g->options->max_tokens == 0)
-        return TITAN_OK;
-    TRY(put_text(g->options->prompt, strlen(g->options->prompt), out, err));
-    TRY(draw_tokens(g, out, err));
+        /* A token decoded alone might be the beginning of a text, which loses a space. */
+        const int32_t *last = g->tokens.ids + g->tokens.n - 1;
+        _cleanup_(buf_free) struct buf before = BUF_INIT, both = BUF_INIT;
+        TRY(tokenizer_decode(g->tokenizer, last - 1, 1, &before, err));
+        TRY(tokenizer_decode(g->tokenizer, last - 1, 2, &both, err));
+        if (both.len > before.len)
+            TRY(put_text(both.data + before.len, both.len - before.len, out, err));
+    }
     return put_text("\n", 1, out, err);
 }
 

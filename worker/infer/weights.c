@@ -68,10 +68,13 @@ titan_status weights_set_biases(struct weights *w, const float *biases, struct t
     return ops->stream_sync(w->stream, err);
 }
 
-static titan_status load_parameters(struct weights *w, const struct trained *t, struct titan_error *err)
+titan_status weights_load(struct weights *w, const struct trained *t, struct titan_error *err)
 {
     const struct model *m = t->model;
+    const size_t n_biases = (size_t)layout_biases(m);
     size_t elements = 0;
+
+    titan_assert(m == w->layout->model && (n_biases > 0) == (w->biases != NULL));
     for (int i = 0; i < m->n_tensors; i++)
         elements += (size_t)m->tensors[i].numel;
     _cleanup_free_ float *data = malloc(MAX(elements, (size_t)1) * sizeof *data);
@@ -83,29 +86,17 @@ static titan_status load_parameters(struct weights *w, const struct trained *t, 
         TRY(weights_set(w, i, at, err));
         at += m->tensors[i].numel;
     }
-    return TITAN_OK;
-}
 
-static titan_status load_biases(struct weights *w, const struct trained *t, struct titan_error *err)
-{
-    const size_t n = (size_t)layout_biases(t->model);
-    titan_assert((n > 0) == (w->biases != NULL));
-    _cleanup_free_ float *biases = malloc((n + 1) * sizeof *biases);
+    _cleanup_free_ float *biases = malloc((n_biases + 1) * sizeof *biases);
     if (!biases)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu biases", n);
+        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu biases", n_biases);
     TRY(trained_load_biases(t, biases, err));
     return weights_set_biases(w, biases, err);
 }
 
-titan_status weights_load(struct weights *w, const struct trained *t, struct titan_error *err)
+void *weights_bind(void *weights, const struct buffer *buffer)
 {
-    titan_assert(t->model == w->layout->model);
-    TRY(load_parameters(w, t, err));
-    return load_biases(w, t, err);
-}
-
-void *weights_bind(const struct weights *w, const struct buffer *buffer)
-{
+    const struct weights *w = weights;
     const struct model *m = w->layout->model;
 
     titan_assert(buffer->unit < m->n_units);

@@ -34,7 +34,7 @@ titan_status weights_set_biases(struct weights *w, const float *biases, struct t
 /* Loads all of them from a checkpoint of this model. */
 titan_status weights_load(struct weights *w, const struct trained *t, struct titan_error *err) TITAN_MUST_USE;
 
-/* Memory of a program's SHARD and BIAS buffers (exec.h); NULL for others. */
-void *weights_bind(const struct weights *w, const struct buffer *buffer);
+/* Memory of a program's SHARD and BIAS buffers (exec.h); NULL for others. weights: a struct weights. */
+void *weights_bind(void *weights, const struct buffer *buffer);
 
 #endif

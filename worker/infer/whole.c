@@ -10,10 +10,10 @@
 #include "worker/infer/weights.h"
 #include "worker/model/block.h"
 
-/* What is wanted of a batch. */
+/* The result of a call on a batch. */
 enum want { WANT_LOGITS, WANT_NEXT, WANT_LOSS, WANT_GRADIENTS };
 
-/* The program of the newest call: text is generated, and tests compare, with the same one again and again. */
+/* The program of the newest call. Generating text and tests call with the same program again and again. */
 struct run {
     enum want want;
     int64_t b, t;
@@ -59,38 +59,32 @@ static void drop(struct whole_model *w, void *ptr)
         w->ops->release(w->device->dev, ptr);
 }
 
-static titan_status open_memory(struct whole_model *w, struct titan_error *err)
+titan_status whole_model_open(const struct whole_options *options, struct whole_model **ret, struct titan_error *err)
 {
-    w->grads = calloc((size_t)w->model->n_units, sizeof *w->grads);
-    w->host = calloc((size_t)(BATCH_ROWS * w->b_max * w->t_max), sizeof *w->host);
-    if (!w->grads || !w->host)
-        return no_memory(err);
-    TRY(weights_open(w->layout, w->device, w->dt, w->stream, &w->weights, err));
-    return grab(w, sizeof *w->sum, &w->sum, err);
-}
+    const struct model *m = options->model;
+    const struct layout_options one_rank = {.model = m, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}};
 
-static titan_status open_parts(struct whole_model *w, struct titan_error *err)
-{
-    const struct layout_options options = {.model = w->model, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}};
-    TRY(w->ops->stream_open(w->device->dev, "model", true, &w->stream, err));
-    TRY(layout_open(&options, &w->layout, err));
-    return open_memory(w, err);
-}
-
-titan_status whole_model_open(const struct model *model, const struct device_handle *device, enum dtype dt, int64_t b,
-                              int64_t t, struct whole_model **ret, struct titan_error *err)
-{
-    titan_assert(b >= 1 && t >= 1);
+    titan_assert(options->b >= 1 && options->t >= 1);
     struct whole_model *w = calloc(1, sizeof *w);
     if (!w)
         return no_memory(err);
-    w->model = model;
-    w->device = device;
-    w->ops = device->ops;
-    w->dt = dt;
-    w->b_max = b;
-    w->t_max = t;
-    const titan_status status = open_parts(w, err);
+    w->model = m;
+    w->device = options->device;
+    w->ops = options->device->ops;
+    w->dt = options->dt;
+    w->b_max = options->b;
+    w->t_max = options->t;
+    w->grads = calloc((size_t)m->n_units, sizeof *w->grads);
+    w->host = calloc((size_t)(BATCH_ROWS * w->b_max * w->t_max), sizeof *w->host);
+    titan_status status = w->grads && w->host ? TITAN_OK : no_memory(err);
+    if (status == TITAN_OK)
+        status = w->ops->stream_open(w->device->dev, "model", true, &w->stream, err);
+    if (status == TITAN_OK)
+        status = layout_open(&one_rank, &w->layout, err);
+    if (status == TITAN_OK)
+        status = weights_open(w->layout, w->device, w->dt, w->stream, &w->weights, err);
+    if (status == TITAN_OK)
+        status = grab(w, sizeof *w->sum, &w->sum, err);
     if (status != TITAN_OK) {
         whole_model_close(w);
         return status;
@@ -213,43 +207,11 @@ static struct layer_units units_of(const struct whole_model *w, const struct wri
                                 .experts = experts < 0 ? NULL : &to->units[experts]};
 }
 
-static struct tensor write_layers(const struct whole_model *w, struct writer *to)
+static void write_backward(const struct whole_model *w, struct writer *to, struct tensor dx)
 {
     struct emitter *e = &to->e;
 
-    e->unit = 0;
-    struct tensor x = embedding_forward(&to->k, &to->units[0], &to->tokens);
-    for (int l = 0; l < w->model->dims.n_layers; l++) {
-        e->unit = model_layer_unit(w->model, l);
-        x = layer_forward(&to->k, units_of(w, to, l), &to->tokens, x, TENSOR_NONE, &to->saved[l]);
-    }
-    e->unit = to->head->unit;
-    return x;
-}
-
-static void write_logits(const struct whole_model *w, struct writer *to, bool last)
-{
-    struct tensor x = write_layers(w, to);
-
-    if (last)
-        x = tensor_rows(x, x.rows - 1, 1);
-    to->e.unit = -1;
-    const struct tensor logits = emit_tensor(&to->e, BUF_OUTPUT, "logits", w->dt, x.rows, w->model->dims.vocab_size);
-    to->e.unit = to->head->unit;
-    head_logits(&to->k, to->head, to->tied, x, logits);
-}
-
-static void write_loss(const struct whole_model *w, struct writer *to)
-{
-    struct emitter *e = &to->e;
-    const struct tensor x = write_layers(w, to);
-
-    e->unit = -1;
-    const struct tensor losses = emit_tensor(e, BUF_OUTPUT, "losses", DTYPE_F32, 1, to->k.b * to->k.t);
-    e->unit = to->head->unit;
-    struct tensor dx = head_step(&to->k, to->head, to->tied, &to->tokens, x, TENSOR_NONE, losses);
-    if (!tensor_exists(dx))
-        return;
+    titan_assert(tensor_exists(dx));
     for (int l = (int)w->model->dims.n_layers - 1; l >= 0; l--) {
         struct layer_back back;
         e->unit = model_layer_unit(w->model, l);
@@ -295,10 +257,27 @@ static titan_status write_program(const struct whole_model *w, struct run *run, 
     to.e.stream = STREAM_COMPUTE;
     to.e.stage = to.e.microbatch = 0;
     declare_buffers(w, &to, run->want == WANT_GRADIENTS);
-    if (run->want == WANT_LOGITS || run->want == WANT_NEXT)
-        write_logits(w, &to, run->want == WANT_NEXT);
-    else
-        write_loss(w, &to);
+
+    to.e.unit = 0;
+    struct tensor x = embedding_forward(&to.k, &units[0], &to.tokens);
+    for (int l = 0; l < m->dims.n_layers; l++) {
+        to.e.unit = model_layer_unit(m, l);
+        x = layer_forward(&to.k, units_of(w, &to, l), &to.tokens, x, TENSOR_NONE, &saved[l]);
+    }
+    if (run->want == WANT_NEXT)
+        x = tensor_rows(x, x.rows - 1, 1);
+    to.e.unit = -1;
+    if (run->want == WANT_LOGITS || run->want == WANT_NEXT) {
+        const struct tensor logits = emit_tensor(&to.e, BUF_OUTPUT, "logits", w->dt, x.rows, m->dims.vocab_size);
+        to.e.unit = to.head->unit;
+        head_logits(&to.k, to.head, to.tied, x, logits);
+    } else {
+        const struct tensor losses = emit_tensor(&to.e, BUF_OUTPUT, "losses", DTYPE_F32, 1, run->b * run->t);
+        to.e.unit = to.head->unit;
+        const struct tensor dx = head_step(&to.k, to.head, to.tied, &to.tokens, x, TENSOR_NONE, losses);
+        if (tensor_exists(dx))
+            write_backward(w, &to, dx);
+    }
     if (to.e.status != TITAN_OK)
         return titan_fail(err, to.e.status, "model: %s", titan_status_text(to.e.status));
     return program_finish(run->program, err);
@@ -313,30 +292,13 @@ static void *bind_buffer(void *arg, const struct buffer *buffer)
     return buffer->unit < 0 ? w->output : w->grads[buffer->unit];
 }
 
-/* Room for what a run gives back. */
-static titan_status open_outputs(struct whole_model *w, const struct run *run, struct titan_error *err)
-{
-    const int64_t rows = run->want == WANT_NEXT ? 1 : run->b * run->t;
-    const bool logits = run->want == WANT_LOGITS || run->want == WANT_NEXT;
-    const size_t bytes =
-        (size_t)rows * (logits ? (size_t)w->model->dims.vocab_size * dtype_bytes(w->dt) : sizeof(float));
-
-    if (bytes > w->output_room) {
-        drop(w, w->output);
-        w->output = NULL;
-        w->output_room = 0;
-        TRY(grab(w, bytes, &w->output, err));
-        w->output_room = bytes;
-    }
-    for (int u = 0; run->want == WANT_GRADIENTS && u < w->model->n_units; u++)
-        if (!w->grads[u])
-            TRY(grab(w, (size_t)w->layout->units[u].padded * sizeof(float), &w->grads[u], err));
-    return TITAN_OK;
-}
-
+/* Opens the program of a call, with room for its results. */
 static titan_status open_run(struct whole_model *w, enum want want, int64_t b, int64_t t, struct titan_error *err)
 {
     struct run *run = &w->run;
+    const bool logits = want == WANT_LOGITS || want == WANT_NEXT;
+    const size_t rows = want == WANT_NEXT ? 1 : (size_t)(b * t);
+    const size_t bytes = rows * (logits ? (size_t)w->model->dims.vocab_size * dtype_bytes(w->dt) : sizeof(float));
 
     titan_assert(b >= 1 && t >= 1 && b * t <= w->b_max * w->t_max);
     if (run->exec && run->want == want && run->b == b && run->t == t)
@@ -344,7 +306,16 @@ static titan_status open_run(struct whole_model *w, enum want want, int64_t b, i
     close_run(w);
     *run = (struct run){.want = want, .b = b, .t = t};
     TRY(write_program(w, run, err));
-    TRY(open_outputs(w, run, err));
+    if (bytes > w->output_room) {
+        drop(w, w->output);
+        w->output = NULL;
+        w->output_room = 0;
+        TRY(grab(w, bytes, &w->output, err));
+        w->output_room = bytes;
+    }
+    for (int u = 0; want == WANT_GRADIENTS && u < w->model->n_units; u++)
+        if (!w->grads[u])
+            TRY(grab(w, (size_t)w->layout->units[u].padded * sizeof(float), &w->grads[u], err));
     const struct exec_options options = {.program = run->program,
                                          .cut = {.b = b, .t = t, .cp = 1},
                                          .device = w->device,
@@ -356,40 +327,32 @@ static titan_status open_run(struct whole_model *w, enum want want, int64_t b, i
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
 
-static titan_status check_batch(const struct whole_model *w, const int32_t *tokens, int64_t b, int64_t t,
-                                struct titan_error *err)
+/* Runs the program for a batch. Its results are on the device then. */
+static titan_status run_batch(struct whole_model *w, enum want want, const struct whole_batch *batch,
+                              struct titan_error *err)
 {
-    if (b < 1 || t < 1 || t > w->t_max || b * t > w->b_max * w->t_max)
+    const int64_t b = batch->b, t = batch->t, n = b * t;
+
+    if (b < 1 || t < 1 || t > w->t_max || n > w->b_max * w->t_max)
         return titan_fail(err, TITAN_EINVAL, "model: batch of %ld x %ld tokens, room for %ld x %ld", (long)b, (long)t,
                           (long)w->b_max, (long)w->t_max);
-    for (int64_t i = 0; i < b * t; i++)
-        if (tokens[i] < 0 || tokens[i] >= w->model->dims.vocab_size)
-            return titan_fail(err, TITAN_EINVAL, "model: token %d is outside the vocabulary of %ld", tokens[i],
+    for (int64_t i = 0; i < n; i++)
+        if (batch->tokens[i] < 0 || batch->tokens[i] >= w->model->dims.vocab_size)
+            return titan_fail(err, TITAN_EINVAL, "model: token %d is outside the vocabulary of %ld", batch->tokens[i],
                               (long)w->model->dims.vocab_size);
-    return TITAN_OK;
-}
-
-/* Run the program for this batch; targets NULL: none. What it gives back is on the device then. */
-static titan_status run_batch(struct whole_model *w, enum want want, const int32_t *tokens, const int32_t *targets,
-                              int64_t b, int64_t t, struct titan_error *err)
-{
-    const int64_t n = b * t;
-
-    TRY(check_batch(w, tokens, b, t, err));
     TRY(open_run(w, want, b, t, err));
     for (int64_t i = 0; i < n; i++) {
-        w->host[i] = tokens[i];
-        w->host[n + i] = targets ? targets[i] : -1;
+        w->host[i] = batch->tokens[i];
+        w->host[n + i] = batch->targets ? batch->targets[i] : -1;
         w->host[2 * n + i] = (int32_t)(i % t);     /* position */
         w->host[3 * n + i] = (int32_t)i;           /* index */
         w->host[4 * n + i] = (int32_t)(i - i % t); /* start */
     }
-    const struct exec_batch batch = {.tokens = w->host};
-    TRY(exec_run(w->run.exec, &batch, err));
+    TRY(exec_run(w->run.exec, &(struct exec_batch){.tokens = w->host}, err));
     return w->ops->stream_sync(w->stream, err);
 }
 
-/* Rows of logits as fp32 on the host. */
+/* Copies rows of logits to the host as fp32. */
 static titan_status fetch_logits(struct whole_model *w, int64_t rows, float *logits, struct titan_error *err)
 {
     const int64_t v = w->model->dims.vocab_size, chunk = MAX(1, w->weights.unit_max / v);
@@ -405,39 +368,33 @@ static titan_status fetch_logits(struct whole_model *w, int64_t rows, float *log
     return TITAN_OK;
 }
 
-titan_status whole_model_logits(struct whole_model *w, const int32_t *tokens, int64_t b, int64_t t, float *logits,
+titan_status whole_model_logits(struct whole_model *w, const struct whole_batch *batch, float *logits,
                                 struct titan_error *err)
 {
-    TRY(run_batch(w, WANT_LOGITS, tokens, NULL, b, t, err));
-    return fetch_logits(w, b * t, logits, err);
+    TRY(run_batch(w, WANT_LOGITS, batch, err));
+    return fetch_logits(w, batch->b * batch->t, logits, err);
 }
 
 titan_status whole_model_next(struct whole_model *w, const int32_t *tokens, int64_t t, float *logits,
                               struct titan_error *err)
 {
-    TRY(run_batch(w, WANT_NEXT, tokens, NULL, 1, t, err));
+    TRY(run_batch(w, WANT_NEXT, &(struct whole_batch){.tokens = tokens, .b = 1, .t = t}, err));
     return fetch_logits(w, 1, logits, err);
 }
 
-static titan_status fetch_gradients(struct whole_model *w, float *const *grads, struct titan_error *err)
+titan_status whole_model_loss(struct whole_model *w, const struct whole_batch *batch, double *ret_loss_sum,
+                              float *const *grads, struct titan_error *err)
 {
-    titan_assert(w->grads);
-    for (int i = 0; i < w->model->n_tensors; i++) {
-        const struct model_tensor *t = &w->model->tensors[i];
-        TRY(w->ops->copy(w->stream, grads[i], w->grads[t->unit] + w->layout->tensors[i].offset,
-                         (size_t)t->numel * sizeof(float)));
-    }
-    return w->ops->stream_sync(w->stream, err);
-}
+    const size_t n = (size_t)(batch->b * batch->t);
 
-titan_status whole_model_loss(struct whole_model *w, const int32_t *tokens, const int32_t *targets, int64_t b,
-                              int64_t t, double *ret_loss_sum, float *const *grads, struct titan_error *err)
-{
-    const size_t n = (size_t)(b * t);
-
-    TRY(run_batch(w, grads ? WANT_GRADIENTS : WANT_LOSS, tokens, targets, b, t, err));
+    TRY(run_batch(w, grads ? WANT_GRADIENTS : WANT_LOSS, batch, err));
     TRY(w->ops->block_sums(w->stream, w->sum, w->output, n, n, false));
     TRY(w->ops->copy(w->stream, ret_loss_sum, w->sum, sizeof *w->sum));
     TRY(w->ops->stream_sync(w->stream, err));
-    return grads ? fetch_gradients(w, grads, err) : TITAN_OK;
+    for (int i = 0; grads && i < w->model->n_tensors; i++) {
+        const struct model_tensor *tensor = &w->model->tensors[i];
+        TRY(w->ops->copy(w->stream, grads[i], w->grads[tensor->unit] + w->layout->tensors[i].offset,
+                         (size_t)tensor->numel * sizeof(float)));
+    }
+    return grads ? w->ops->stream_sync(w->stream, err) : TITAN_OK;
 }

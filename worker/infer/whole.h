@@ -13,9 +13,22 @@
 
 struct whole_model;
 
-/* Allocates for b sequences of t tokens, computed in dt (DTYPE_F32 or DTYPE_BF16). model and device are borrowed. */
-titan_status whole_model_open(const struct model *model, const struct device_handle *device, enum dtype dt, int64_t b,
-                              int64_t t, struct whole_model **ret, struct titan_error *err) TITAN_MUST_USE;
+struct whole_options {
+    const struct model *model;          /* borrowed */
+    const struct device_handle *device; /* borrowed */
+    enum dtype dt;                      /* of the arithmetic: DTYPE_F32 or DTYPE_BF16 */
+    int64_t b, t;                       /* room for b sequences of t tokens */
+};
+
+/* Sequences of one call; b and t may be smaller than at open. */
+struct whole_batch {
+    const int32_t *tokens;  /* (b, t) */
+    const int32_t *targets; /* (b, t) for a loss; below 0: not counted */
+    int64_t b, t;
+};
+
+titan_status whole_model_open(const struct whole_options *options, struct whole_model **ret,
+                              struct titan_error *err) TITAN_MUST_USE;
 void whole_model_close(struct whole_model *w); /* NULL is fine */
 
 /* Sets parameter number tensor of model->tensors from numel fp32 values. */
@@ -33,17 +46,16 @@ titan_status whole_model_init(struct whole_model *w, uint64_t seed, struct titan
  * initial value = unlimited. */
 void whole_model_set_expert_capacity(struct whole_model *w, double capacity);
 
-/* Logits (b, t, V) fp32 of tokens (b, t). b and t may be smaller than at open. */
-titan_status whole_model_logits(struct whole_model *w, const int32_t *tokens, int64_t b, int64_t t, float *logits,
+/* Logits (b, t, V) fp32 of a batch. */
+titan_status whole_model_logits(struct whole_model *w, const struct whole_batch *batch, float *logits,
                                 struct titan_error *err) TITAN_MUST_USE;
 /* Logits (V) of the last of t tokens only. */
 titan_status whole_model_next(struct whole_model *w, const int32_t *tokens, int64_t t, float *logits,
                               struct titan_error *err) TITAN_MUST_USE;
 
-/* Sum of the losses over counted tokens (target >= 0), in nats, and its gradients; grads[i]: numel values of parameter
- * i, or grads NULL for the loss alone. */
-titan_status whole_model_loss(struct whole_model *w, const int32_t *tokens, const int32_t *targets, int64_t b,
-                              int64_t t, double *ret_loss_sum, float *const *grads,
-                              struct titan_error *err) TITAN_MUST_USE;
+/* Sum of the losses over counted tokens, in nats, and its gradients; grads[i]: numel values of parameter i, or grads
+ * NULL for the loss alone. */
+titan_status whole_model_loss(struct whole_model *w, const struct whole_batch *batch, double *ret_loss_sum,
+                              float *const *grads, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

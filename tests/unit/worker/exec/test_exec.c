@@ -203,7 +203,7 @@ static void test_loss_and_norm(void **state)
     float *grads[64] = {0}, *total[64] = {0};
 
     must(run(f, 5, &err), &err);
-    must(whole_model_open(f->model, &f->device, DTYPE_F32, B, T, &w, &err), &err);
+    must(whole_model_open(&(struct whole_options){f->model, &f->device, DTYPE_F32, B, T}, &w, &err), &err);
     must(whole_model_init(w, 5, &err), &err);
     for (int i = 0; i < f->model->n_tensors; i++) {
         grads[i] = calloc((size_t)f->model->tensors[i].numel, sizeof(float));
@@ -211,7 +211,7 @@ static void test_loss_and_norm(void **state)
     }
     for (int m = 0; m < MICROBATCHES; m++) {
         double loss;
-        must(whole_model_loss(w, f->inputs[m], f->targets[m], B, T, &loss, grads, &err), &err);
+        must(whole_model_loss(w, &(struct whole_batch){f->inputs[m], f->targets[m], B, T}, &loss, grads, &err), &err);
         sum += loss;
         counted += f->counts[m];
         for (int i = 0; i < f->model->n_tensors; i++)

@@ -46,7 +46,7 @@ static int set_up(void **state)
     memset(&f, 0, sizeof f);
     must(device_open("cpu", &options, &f.device, &err), &err);
     must(model_open(&dims, &f.model, &err), &err);
-    must(whole_model_open(f.model, &f.device, DTYPE_F32, B, T, &f.whole, &err), &err);
+    must(whole_model_open(&(struct whole_options){f.model, &f.device, DTYPE_F32, B, T}, &f.whole, &err), &err);
     must(whole_model_init(f.whole, 3, &err), &err);
     for (int i = 0; i < B * T; i++) {
         f.tokens[i] = (i * 17 + 3) % V;
@@ -76,7 +76,7 @@ static void test_next(void **state)
     struct fixture *f = *state;
     struct titan_error err = {0};
     float all[T * V], next[V];
-    must(whole_model_logits(f->whole, f->tokens, 1, T, all, &err), &err);
+    must(whole_model_logits(f->whole, &(struct whole_batch){f->tokens, NULL, 1, T}, all, &err), &err);
     for (int t = 1; t <= T; t++) { /* causal: what follows changes nothing */
         must(whole_model_next(f->whole, f->tokens, t, next, &err), &err);
         close_to(next, all + (t - 1) * V, V);
@@ -89,9 +89,9 @@ static void test_rows(void **state)
     struct fixture *f = *state;
     struct titan_error err = {0};
     float both[B * T * V], one[T * V];
-    must(whole_model_logits(f->whole, f->tokens, B, T, both, &err), &err);
+    must(whole_model_logits(f->whole, &(struct whole_batch){f->tokens, NULL, B, T}, both, &err), &err);
     for (int b = 0; b < B; b++) {
-        must(whole_model_logits(f->whole, f->tokens + b * T, 1, T, one, &err), &err);
+        must(whole_model_logits(f->whole, &(struct whole_batch){f->tokens + b * T, NULL, 1, T}, one, &err), &err);
         close_to(one, both + b * T * V, T * V);
     }
 }
@@ -100,7 +100,7 @@ static double loss_of(struct fixture *f, const int32_t *tokens, const int32_t *t
 {
     struct titan_error err = {0};
     double sum = 0;
-    must(whole_model_loss(f->whole, tokens, targets, b, t, &sum, NULL, &err), &err);
+    must(whole_model_loss(f->whole, &(struct whole_batch){tokens, targets, b, t}, &sum, NULL, &err), &err);
     return sum;
 }
 
@@ -110,7 +110,7 @@ static void test_loss(void **state)
     float logits[B * T * V];
     struct titan_error err = {0};
     double want = 0;
-    must(whole_model_logits(f->whole, f->tokens, B, T, logits, &err), &err);
+    must(whole_model_logits(f->whole, &(struct whole_batch){f->tokens, NULL, B, T}, logits, &err), &err);
     for (int i = 0; i < B * T; i++) {
         double sum = 0;
         for (int j = 0; f->targets[i] >= 0 && j < V; j++)
@@ -155,7 +155,7 @@ static void mixed_logits(const struct fixture *f, const float *biases, int chang
     mixed.route_scale = 1;
     mixed.balance_rate = 1e-3;
     must(model_open(&mixed, &m, &err), &err);
-    must(whole_model_open(m, &f->device, DTYPE_F32, 1, T, &w, &err), &err);
+    must(whole_model_open(&(struct whole_options){m, &f->device, DTYPE_F32, 1, T}, &w, &err), &err);
     must(whole_model_init(w, 3, &err), &err);
     const int w2 = model_find(m, model_experts_unit(m, 1), ROLE_W2);
     const int64_t n = m->tensors[w2].numel, each = n / 6;
@@ -167,7 +167,7 @@ static void mixed_logits(const struct fixture *f, const float *biases, int chang
     free(values);
     if (biases)
         must(whole_model_set_biases(w, biases, &err), &err);
-    must(whole_model_logits(w, f->tokens, 1, T, ret, &err), &err);
+    must(whole_model_logits(w, &(struct whole_batch){f->tokens, NULL, 1, T}, ret, &err), &err);
     whole_model_close(w);
     model_close(m);
 }

@@ -602,9 +602,10 @@ static bool whole_reference(struct member *m, struct reference *ret)
     struct whole_model *w = NULL;
     int32_t all[5][TOKENS];
     global_batch(false, all);
-    const bool done = ok(whole_model_open(m->w.model, &m->device, DTYPE_F32, B, T, &w, &err), &err) &&
-                      ok(whole_model_init(w, SEED, &err), &err) &&
-                      ok(whole_model_loss(w, all[0], all[1], B, T, &ret->loss, ret->grads, &err), &err);
+    const struct whole_options options = {m->w.model, &m->device, DTYPE_F32, B, T};
+    const struct whole_batch batch = {all[0], all[1], B, T};
+    const bool done = ok(whole_model_open(&options, &w, &err), &err) && ok(whole_model_init(w, SEED, &err), &err) &&
+                      ok(whole_model_loss(w, &batch, &ret->loss, ret->grads, &err), &err);
     whole_model_close(w);
     return done;
 }
