@@ -51,7 +51,7 @@ static void kill_all(const pid_t *pids, int n)
             (void)kill(pids[i], SIGKILL);
 }
 
-/* One that fails takes the others with it: they would wait for it. */
+/* A process that fails ends the others: they would wait for it. */
 static titan_status run_processes(const struct measurement *m, process_fn fn, int n, struct titan_error *err)
 {
     pid_t pids[MEASURE_MEMBERS_MAX] = {0};
@@ -92,7 +92,7 @@ static titan_status run_processes(const struct measurement *m, process_fn fn, in
 
 /* --- operations --------------------------------------------------------------------------------------------------- */
 
-/* Places that no class is left for go to the first ones again: a run's cores are all busy. */
+/* Places without a class repeat the first classes: a run's cores are all busy. */
 static titan_status replay_one(const struct measurement *m, int index, int n, struct titan_error *err)
 {
     const struct measure_options *o = m->options;
@@ -107,24 +107,14 @@ static titan_status replay_one(const struct measurement *m, int index, int n, st
     return replay_rank(&options, m->board, err);
 }
 
-static titan_status open_barrier(const struct measurement *m, int n, struct titan_error *err)
-{
-    pthread_barrierattr_t shared;
-
-    (void)pthread_barrierattr_init(&shared);
-    (void)pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
-    const int rc = pthread_barrier_init(&m->board->ready, &shared, (unsigned)n);
-    (void)pthread_barrierattr_destroy(&shared);
-    return rc == 0 ? TITAN_OK : titan_fail(err, TITAN_EIO, "measure: no barrier between processes");
-}
-
-/* A rank of each program class, by a plan without a device. */
-static titan_status find_ranks(struct measurement *m, struct titan_error *err)
+static titan_status measure_operations(struct measurement *m, struct titan_error *err)
 {
     const struct measure_options *o = m->options;
+    const char *const device = o->recipe->device.name;
     struct model *model = NULL;
     struct plan *plan = NULL;
 
+    /* A plan without a device gives a rank of each program class. */
     TRY(model_open(&o->recipe->model.dims, &model, err));
     const struct plan_options options = {
         .recipe = o->recipe, .model = model, .world = o->world, .dt = plan_compute_type(o->recipe, false)};
@@ -137,27 +127,28 @@ static titan_status find_ranks(struct measurement *m, struct titan_error *err)
         m->ranks[m->n_ranks] = program_class_rank(&plan->build, m->n_ranks);
     plan_close(plan);
     model_close(model);
-    return status;
-}
+    TRY(status);
 
-static titan_status measure_operations(struct measurement *m, struct titan_error *err)
-{
-    const struct measure_options *o = m->options;
+    /* The device is not opened here: its threads and contexts do not outlive a fork. */
     cpu_set_t set;
     const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-
-    TRY(find_ranks(m, err));
     m->at_once = MIN(MIN(o->world, MAX(1, cores / o->threads)), MEASURE_MEMBERS_MAX);
-    /* Without opening it: what a device starts does not outlive a fork. */
-    const char *device = o->recipe->device.name;
     if (strcmp(device, "cuda") == 0 || (strcmp(device, "auto") == 0 && access("/dev/nvidiactl", F_OK) == 0))
         m->at_once = 1;
-    for (m->first = 0; m->first < m->n_ranks; m->first += m->at_once) {
-        TRY(open_barrier(m, m->at_once, err));
-        TRY(run_processes(m, replay_one, m->at_once, err));
+
+    pthread_barrierattr_t shared;
+    (void)pthread_barrierattr_init(&shared);
+    (void)pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    for (m->first = 0; m->first < m->n_ranks && status == TITAN_OK; m->first += m->at_once) {
+        if (pthread_barrier_init(&m->board->ready, &shared, (unsigned)m->at_once) != 0) {
+            status = titan_fail(err, TITAN_EIO, "measure: no barrier between processes");
+            break;
+        }
+        status = run_processes(m, replay_one, m->at_once, err);
         (void)pthread_barrier_destroy(&m->board->ready);
     }
-    return TITAN_OK;
+    (void)pthread_barrierattr_destroy(&shared);
+    return status;
 }
 
 /* --- transfers ---------------------------------------------------------------------------------------------------- */
@@ -168,7 +159,7 @@ static titan_status take_member(const struct measurement *m, int index, int n, s
     return transfers_take(&options, m->board, err);
 }
 
-/* Several ranks have the same ones: the first row of each is marked. */
+/* Several ranks have the same transfers: the first row of each is marked. */
 static int mark_transfers(struct board *b, int n, int members)
 {
     int marked = 0;
@@ -214,23 +205,6 @@ static titan_status measure_transfers(struct measurement *m, struct titan_error 
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
-static titan_status find_place(const struct measurement *m, char out[PATH_MAX], struct titan_error *err)
-{
-    const struct cost_host *h = &m->board->host;
-    const struct machine *machine = cost_machine_of(strcmp(h->device, "cpu") == 0 ? "cpu" : h->machine);
-    char folder[PATH_MAX];
-
-    titan_assert(h->device[0] && h->cores > 0);
-    if (m->options->table) {
-        if ((size_t)snprintf(out, PATH_MAX, "%s", m->options->table) >= PATH_MAX)
-            return titan_fail(err, TITAN_EINVAL, "the table's path is too long");
-        return TITAN_OK;
-    }
-    TRY(cost_table_place(machine ? machine->name : h->device, out, PATH_MAX, err));
-    (void)snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(out, '/') - out), out);
-    return dir_make(folder, err);
-}
-
 /* The same operation of several ranks: the mean over their actions. */
 static titan_status put_operation(struct board *b, int n, int at, struct cost_table *t, struct titan_error *err)
 {
@@ -254,14 +228,25 @@ static titan_status put_operation(struct board *b, int n, int at, struct cost_ta
     return cost_table_put(t, &row->cost, err);
 }
 
-static titan_status write_table(const struct measurement *m, const char *path, struct buf *out, struct titan_error *err)
+static titan_status write_table(const struct measurement *m, struct buf *out, struct titan_error *err)
 {
     struct board *const b = m->board;
     const int n = MIN(atomic_load(&b->n), BOARD_ROWS);
+    const struct machine *machine = cost_machine_of(strcmp(b->host.device, "cpu") == 0 ? "cpu" : b->host.machine);
+    char path[PATH_MAX], folder[PATH_MAX];
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     _cleanup_(cost_table_clear) struct cost_table t = {0};
     int operations = 0, transfers = 0;
 
+    titan_assert(b->host.device[0] && b->host.cores > 0);
+    if (m->options->table) {
+        if ((size_t)snprintf(path, sizeof path, "%s", m->options->table) >= sizeof path)
+            return titan_fail(err, TITAN_EINVAL, "the table's path is too long");
+    } else {
+        TRY(cost_table_place(machine ? machine->name : b->host.device, path, sizeof path, err));
+        (void)snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+        TRY(dir_make(folder, err));
+    }
     if (access(path, F_OK) == 0) {
         TRY(cost_table_load(path, &t, err));
         TRY(cost_host_check(&t.host, &b->host, path, err));
@@ -286,17 +271,6 @@ static titan_status write_table(const struct measurement *m, const char *path, s
     return TITAN_OK;
 }
 
-static titan_status measure(struct measurement *m, struct buf *out, struct titan_error *err)
-{
-    char path[PATH_MAX];
-
-    TRY(measure_operations(m, err));
-    if (strcmp(m->board->host.device, "cpu") == 0)
-        TRY(measure_transfers(m, err));
-    TRY(find_place(m, path, err));
-    return write_table(m, path, out, err);
-}
-
 titan_status measure_costs(const struct measure_options *options, struct buf *out, struct titan_error *err)
 {
     struct measurement m = {.options = options, .memfd = -1};
@@ -305,7 +279,11 @@ titan_status measure_costs(const struct measure_options *options, struct buf *ou
     m.board = mmap(NULL, sizeof *m.board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (m.board == MAP_FAILED)
         return titan_fail_errno(err, "measure: no shared memory");
-    const titan_status status = measure(&m, out, err);
+    titan_status status = measure_operations(&m, err);
+    if (status == TITAN_OK && strcmp(m.board->host.device, "cpu") == 0)
+        status = measure_transfers(&m, err);
+    if (status == TITAN_OK)
+        status = write_table(&m, out, err);
     (void)munmap(m.board, sizeof *m.board);
     free(m.ranks);
     return status;

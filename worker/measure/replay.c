@@ -43,28 +43,29 @@ static titan_status no_memory(struct titan_error *err)
 
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
 
-static titan_status open_programs(struct replay *r, struct titan_error *err)
+static void *bind_state(void *arg, const struct buffer *buffer)
 {
-    const struct replay_options *o = r->options;
-    struct plan_options options = plan_options_of_device(o->recipe, r->model, &r->device);
-
-    options.world = o->world;
-    TRY(plan_open(&options, &r->plan, err));
-    TRY(plan_programs(r->plan, &r->programs, err));
-    r->program = r->programs[program_class(&r->plan->build, o->rank)];
-    return TITAN_OK;
+    return state_bind(arg, buffer);
 }
 
-static titan_status open_state(struct replay *r, struct titan_error *err)
+static titan_status open_replay(struct replay *r, struct titan_error *err)
 {
     const struct replay_options *o = r->options;
-    const struct device_ops *ops = r->device.ops;
+    const struct device_options device = {.threads = o->threads};
     struct layout *layout = NULL;
+
+    TRY(model_open(&o->recipe->model.dims, &r->model, err));
+    TRY(device_open(o->recipe->device.name, &device, &r->device, err));
+    struct plan_options plan = plan_options_of_device(o->recipe, r->model, &r->device);
+    plan.world = o->world;
+    TRY(plan_open(&plan, &r->plan, err));
+    TRY(plan_programs(r->plan, &r->programs, err));
+    r->program = r->programs[program_class(&r->plan->build, o->rank)];
 
     for (int s = 0; s < STREAM_COUNT; s++)
         if (s == STREAM_COMPUTE || r->program->streams >> s & 1)
-            TRY(ops->stream_open(r->device.dev, program_stream_name((enum stream_id)s), s == STREAM_COMPUTE,
-                                 &r->streams[s], err));
+            TRY(r->device.ops->stream_open(r->device.dev, program_stream_name((enum stream_id)s), s == STREAM_COMPUTE,
+                                           &r->streams[s], err));
     TRY(layout_of_recipe(o->recipe, r->model, &r->plan->mesh, &layout, err));
     const titan_status status = state_open(&r->device, layout, o->rank, r->plan->build.types,
                                            o->recipe->training.enable_cpu_offload, &r->state, err);
@@ -72,34 +73,25 @@ static titan_status open_state(struct replay *r, struct titan_error *err)
         layout_close(layout);
         return status;
     }
-    return state_init(r->state, (uint64_t)o->recipe->training.seed, r->streams[STREAM_COMPUTE], err);
-}
+    TRY(state_init(r->state, (uint64_t)o->recipe->training.seed, r->streams[STREAM_COMPUTE], err));
 
-static void *bind_state(void *arg, const struct buffer *buffer)
-{
-    return state_bind(arg, buffer);
-}
-
-static titan_status open_executor(struct replay *r, struct titan_error *err)
-{
-    struct exec_options options = {.program = r->program,
-                                   .rank = r->options->rank,
-                                   .cut = r->plan->cut,
-                                   .device = &r->device,
-                                   .comm_ops = &comm_echo,
-                                   .bind = bind_state,
-                                   .arg = r->state};
+    struct exec_options exec = {.program = r->program,
+                                .rank = o->rank,
+                                .cut = r->plan->cut,
+                                .device = &r->device,
+                                .comm_ops = &comm_echo,
+                                .bind = bind_state,
+                                .arg = r->state};
     struct exec_products products;
-
     for (int c = 0; c < CHANNEL_COUNT; c++) {
-        r->comms[c] = echo_open(r->device.ops, &r->plan->mesh, (enum channel)c, r->options->rank);
+        r->comms[c] = echo_open(r->device.ops, &r->plan->mesh, (enum channel)c, o->rank);
         if (!r->comms[c])
             return no_memory(err);
-        options.comms[c] = options.inbound[c] = r->comms[c];
+        exec.comms[c] = exec.inbound[c] = r->comms[c];
     }
-    memcpy(options.streams, r->streams, sizeof options.streams);
-    TRY(exec_open(&options, &r->exec, err));
-    /* As a run does (epoch.c), here without others. */
+    memcpy(exec.streams, r->streams, sizeof exec.streams);
+    TRY(exec_open(&exec, &r->exec, err));
+    /* A run chooses its products the same way (epoch.c), with the other ranks. */
     return r->plan->build.order == ATTENTION_ANY ? exec_choose_products(r->exec, NULL, NULL, &products, err) : TITAN_OK;
 }
 
@@ -135,13 +127,6 @@ static int by_value(const void *x, const void *y)
     return *a < *b ? -1 : *a > *b;
 }
 
-static float median(float *values, int n)
-{
-    titan_assert(n > 0);
-    qsort(values, (size_t)n, sizeof *values, by_value);
-    return values[n / 2];
-}
-
 /* What two timestamps around an action add to its time. */
 static titan_status measure_bracket(struct replay *r, struct titan_error *err)
 {
@@ -163,8 +148,10 @@ static titan_status measure_bracket(struct replay *r, struct titan_error *err)
     for (int i = 0; i < BRACKETS && status == TITAN_OK; i++)
         took[i] = (float)(ns[2 * i + 1] - ns[2 * i]) * 1e-9f;
     ops->timestamps_close(p);
-    if (status == TITAN_OK)
-        r->bracket = median(took, BRACKETS);
+    if (status == TITAN_OK) {
+        qsort(took, BRACKETS, sizeof took[0], by_value);
+        r->bracket = took[BRACKETS / 2];
+    }
     return status;
 }
 
@@ -238,19 +225,7 @@ static int choose_steps(const struct replay *r, int ret[STEPS_MOST])
     return n;
 }
 
-static void mean_of(const float *seconds, const int *steps, int n, double *ret_mean, double *ret_spread)
-{
-    double sum = 0, squares = 0;
-
-    for (int k = 0; k < n; k++)
-        sum += (double)seconds[steps[k]];
-    for (int k = 0; k < n; k++)
-        squares += ((double)seconds[steps[k]] - sum / n) * ((double)seconds[steps[k]] - sum / n);
-    *ret_mean = sum / n;
-    *ret_spread = sqrt(squares / (n - 1));
-}
-
-/* The row of this operation or transfer among those this rank has written; a new one where it has none. */
+/* Finds this rank's row of an operation or transfer, or adds a row. */
 static struct board_row *row_of(struct board *board, int *mine, int *n, const struct cost_row *cost)
 {
     for (int i = 0; i < *n; i++) {
@@ -267,7 +242,7 @@ static struct board_row *row_of(struct board *board, int *mine, int *n, const st
     return &board->rows[at];
 }
 
-/* Actions with the same operation and numbers are of one key: only the first of them is named. */
+/* Actions with the same operation and numbers have one key, and share its row. */
 static titan_status write_down(struct replay *r, struct board *board, struct titan_error *err)
 {
     const struct program *p = r->program;
@@ -279,6 +254,17 @@ static titan_status write_down(struct replay *r, struct board *board, struct tit
     titan_assert(r->steps >= STEPS_LEAST && r->steps <= STEPS_MOST);
     if (!mine)
         return no_memory(err);
+    if (r->options->first) {
+        struct cost_host *const host = &board->host;
+        cost_host_of_cpu(host);
+        if (!r->device.info.host_memory) {
+            (void)snprintf(host->device, sizeof host->device, "%s", r->device.plugin->name);
+            (void)snprintf(host->machine, sizeof host->machine, "%s", r->device.info.name);
+            (void)snprintf(host->isa, sizeof host->isa, "gpu");
+            host->cores = 1;
+            host->mhz = 0;
+        }
+    }
     const int n_steps = choose_steps(r, steps);
     for (int i = 0; i < p->n_actions; i++) {
         const struct action *a = &p->actions[i];
@@ -299,61 +285,20 @@ static titan_status write_down(struct replay *r, struct board *board, struct tit
         row->dt = (enum dtype)action_params(p, a)->dt;
         if (transfer)
             continue;
-        double took, spread;
-        mean_of(r->seconds + (size_t)i * STEPS_MOST, steps, n_steps, &took, &spread);
-        row->cost.seconds = (row->cost.seconds * row->count + MAX(took - r->bracket, least)) / (row->count + 1);
+
+        const float *seconds = r->seconds + (size_t)i * STEPS_MOST;
+        double sum = 0, squares = 0;
+        for (int k = 0; k < n_steps; k++)
+            sum += (double)seconds[steps[k]];
+        const double mean = sum / n_steps;
+        for (int k = 0; k < n_steps; k++)
+            squares += ((double)seconds[steps[k]] - mean) * ((double)seconds[steps[k]] - mean);
+        const double spread = sqrt(squares / (n_steps - 1));
+        row->cost.seconds = (row->cost.seconds * row->count + MAX(mean - r->bracket, least)) / (row->count + 1);
         row->cost.spread = (row->cost.spread * row->count + spread) / (row->count + 1);
         row->count++;
     }
     return TITAN_OK;
-}
-
-static void write_host(const struct replay *r, struct cost_host *ret)
-{
-    cost_host_of_cpu(ret);
-    if (r->device.info.host_memory)
-        return;
-    (void)snprintf(ret->device, sizeof ret->device, "%s", r->device.plugin->name);
-    (void)snprintf(ret->machine, sizeof ret->machine, "%s", r->device.info.name);
-    (void)snprintf(ret->isa, sizeof ret->isa, "gpu");
-    ret->cores = 1;
-    ret->mhz = 0;
-}
-
-static titan_status replay(struct replay *r, struct board *board, struct titan_error *err)
-{
-    const struct device_options device = {.threads = r->options->threads};
-
-    TRY(model_open(&r->options->recipe->model.dims, &r->model, err));
-    TRY(device_open(r->options->recipe->device.name, &device, &r->device, err));
-    TRY(open_programs(r, err));
-    TRY(open_state(r, err));
-    TRY(open_executor(r, err));
-    TRY(make_batch(r, err));
-    TRY(run_steps(r, board, err));
-    if (r->options->first)
-        write_host(r, &board->host);
-    return write_down(r, board, err);
-}
-
-static void close_replay(struct replay *r)
-{
-    exec_close(r->exec);
-    for (int c = 0; c < CHANNEL_COUNT; c++)
-        free(r->comms[c]);
-    for (int s = 0; s < STREAM_COUNT; s++)
-        if (r->streams[s])
-            r->device.ops->stream_close(r->streams[s]);
-    state_close(r->state);
-    if (r->programs)
-        plan_free_programs(r->plan, r->programs);
-    plan_close(r->plan);
-    model_close(r->model);
-    if (r->device.dev)
-        device_close(&r->device);
-    free(r->tokens);
-    free(r->counts);
-    free(r->seconds);
 }
 
 titan_status replay_rank(const struct replay_options *options, struct board *board, struct titan_error *err)
@@ -361,7 +306,29 @@ titan_status replay_rank(const struct replay_options *options, struct board *boa
     struct replay r = {.options = options};
 
     titan_assert(options->rank >= 0 && options->rank < options->world && options->threads > 0);
-    const titan_status status = replay(&r, board, err);
-    close_replay(&r);
+    titan_status status = open_replay(&r, err);
+    if (status == TITAN_OK)
+        status = make_batch(&r, err);
+    if (status == TITAN_OK)
+        status = run_steps(&r, board, err);
+    if (status == TITAN_OK)
+        status = write_down(&r, board, err);
+
+    exec_close(r.exec);
+    for (int c = 0; c < CHANNEL_COUNT; c++)
+        free(r.comms[c]);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (r.streams[s])
+            r.device.ops->stream_close(r.streams[s]);
+    state_close(r.state);
+    if (r.programs)
+        plan_free_programs(r.plan, r.programs);
+    plan_close(r.plan);
+    model_close(r.model);
+    if (r.device.dev)
+        device_close(&r.device);
+    free(r.tokens);
+    free(r.counts);
+    free(r.seconds);
     return status;
 }

@@ -34,7 +34,7 @@ static int64_t processor_ns(void)
 
 /* --- one transfer ------------------------------------------------------------------------------------------------- */
 
-/* Bytes of its receiving and its sending side together. */
+/* Bytes of a transfer's receiving and sending side together. */
 static size_t bytes_of(const struct board_row *row, size_t members)
 {
     const size_t bytes = (size_t)row->cost.bytes;
@@ -89,7 +89,7 @@ static int by_value(const void *x, const void *y)
     return *a < *b ? -1 : *a > *b;
 }
 
-/* The first pass finds out how often; the first member's word counts for all. */
+/* The first pass determines the number of rounds; the first member's number counts for all. */
 static titan_status take_row(const struct member *m, struct board_row *row, struct titan_error *err)
 {
     int64_t ns[PASSES], processor[PASSES];
