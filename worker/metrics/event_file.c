@@ -58,17 +58,6 @@ static void put_bytes(struct buf *b, int field, const void *data, size_t len)
     put(b, data, len);
 }
 
-static void put_scalar(struct buf *summary, const struct event_scalar *s)
-{
-    _cleanup_(buf_free) struct buf value = BUF_INIT;
-    const float simple = (float)s->value;
-
-    put_bytes(&value, VALUE_TAG, s->tag, strlen(s->tag));
-    put_key(&value, VALUE_SIMPLE, WIRE_32);
-    put(&value, &simple, sizeof simple);
-    put_bytes(summary, SUMMARY_VALUE, value.data, value.len);
-}
-
 static void begin_event(struct buf *event, uint64_t step, int64_t wall_ms)
 {
     const double seconds = (double)wall_ms * 1e-3;
@@ -145,7 +134,7 @@ titan_status event_file_add(struct event_file *f, uint64_t step, int64_t wall_ms
     _cleanup_(buf_free) struct buf event = BUF_INIT, summary = BUF_INIT, session = BUF_INIT, start = BUF_INIT;
 
     titan_assert(f->fd >= 0 && step > 0 && n > 0);
-    if (!f->started) { /* what files of before have from this step on was trained again */
+    if (!f->started) { /* steps of earlier files from here on were trained again */
         begin_event(&start, step, wall_ms);
         put_key(&session, SESSION_STATUS, WIRE_VARINT);
         put_varint(&session, SESSION_START);
@@ -153,8 +142,14 @@ titan_status event_file_add(struct event_file *f, uint64_t step, int64_t wall_ms
         TRY(append_record(f, &start, err));
         f->started = true;
     }
-    for (int i = 0; i < n; i++)
-        put_scalar(&summary, &scalars[i]);
+    for (int i = 0; i < n; i++) {
+        _cleanup_(buf_free) struct buf value = BUF_INIT;
+        const float simple = (float)scalars[i].value;
+        put_bytes(&value, VALUE_TAG, scalars[i].tag, strlen(scalars[i].tag));
+        put_key(&value, VALUE_SIMPLE, WIRE_32);
+        put(&value, &simple, sizeof simple);
+        put_bytes(&summary, SUMMARY_VALUE, value.data, value.len);
+    }
     begin_event(&event, step, wall_ms);
     put_bytes(&event, EVENT_SUMMARY, summary.data, summary.len);
     return append_record(f, &event, err);

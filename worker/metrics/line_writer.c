@@ -56,9 +56,12 @@ static struct timespec in_ms(int64_t ms)
     return at;
 }
 
-/* With the lock. The file's other writer: what it has put comes first. */
-static void wait_for_other(struct line_writer *w)
+static void *write_lines(void *arg)
 {
+    struct line_writer *w = arg;
+    (void)pthread_mutex_lock(&w->lock);
+
+    /* The file's other writer goes first: its lines come before ours. */
     const int64_t until = clock_mono_ns() + INT64_C(1000000) * LOCK_MS;
     bool alone = false;
     while (!alone && clock_mono_ns() < until && (w->first || !w->closing)) {
@@ -69,13 +72,7 @@ static void wait_for_other(struct line_writer *w)
         if (!alone)
             (void)pthread_cond_timedwait(&w->changed, &w->lock, &look);
     }
-}
 
-static void *write_lines(void *arg)
-{
-    struct line_writer *w = arg;
-    (void)pthread_mutex_lock(&w->lock);
-    wait_for_other(w);
     while (w->first || !w->closing) {
         struct line *const line = w->first;
         if (!line) {

@@ -21,10 +21,9 @@
 #define WRITER_GONE_MS 500
 #define LAST_WAITS 5 /* for lines that are to be read */
 
-/* The writer before may be dead and still be writing: a thread that is killed in a system call comes to its end there,
- * later, and the lock goes with the descriptor. There is none with a time limit, and a writer on another host may live
- * on: so it is asked for often, and not for long; longer by the thread that writes. False: the file is not ours alone
- * yet. */
+/* The previous writer may be dead and still be writing: a thread killed in a system call ends there, later, and its
+ * lock goes with the descriptor. No lock has a time limit, and a writer on another host may live on: so this thread
+ * asks often, and not for long. The writing thread asks longer. False: the file is not ours alone yet. */
 static bool wait_for_writer(int fd)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
@@ -42,7 +41,7 @@ static uint64_t count_of(const struct json *line, const char *key)
     return n > 0 ? (uint64_t)n : 0;
 }
 
-/* From the last whole line. cut: what is left of one behind it goes. */
+/* Reads `written` from the last whole line. cut: removes the rest of a torn line behind it. */
 static void read_last(struct metrics *m, bool cut)
 {
     const int fd = m->fd;
@@ -217,26 +216,20 @@ bool metrics_parse_step(const char *line, struct step_report *ret)
     return ret->step > 0 && ret->epoch > 0 && ret->world > 0;
 }
 
-static void append_json(struct metrics *m, const struct log *log, const struct step_report *r)
+void metrics_step(struct metrics *m, const struct log *log, const struct step_report *r)
 {
     _cleanup_(buf_free) struct buf line = BUF_INIT;
     struct json_writer w = {.out = &line};
 
+    if (!m->job_dir)
+        return;
     begin_step(&w, r);
     if (r->evaluation.step > 0)
         put_evaluation(&w, &r->evaluation);
     append_line(m, log, &w);
-}
-
-void metrics_step(struct metrics *m, const struct log *log, const struct step_report *r)
-{
-    if (!m->job_dir)
-        return;
-    titan_assert(r->step > 0 && r->world > 0);
-    append_json(m, log, r);
     m->written = r->step;
     const bool logs = r->step % (uint64_t)m->log_freq == 0 || r->step == 1 || r->step == (uint64_t)m->steps;
-    if ((logs || r->evaluation.step > 0) && m->writer && !m->stalled) /* what the log says is in the file */
+    if ((logs || r->evaluation.step > 0) && m->writer && !m->stalled) /* the file has what the log says */
         (void)line_writer_wait(m->writer);
     if (r->evaluation.step > 0)
         log_evaluation(log, &r->evaluation);
@@ -311,7 +304,7 @@ bool metrics_have_evaluation(const struct metrics *m, uint64_t step)
         const char *last = n > 0 ? memrchr(text, '\n', (size_t)n) : NULL;
         if (!last)
             return false;
-        /* What begins before this block is for the next one. */
+        /* A line that begins before this block is for the next block. */
         const char *first = from > 0 ? (const char *)memchr(text, '\n', (size_t)n) + 1 : text;
         if (first > last)
             return false; /* no line of ours is that long */
