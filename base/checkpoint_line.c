@@ -17,11 +17,6 @@
 #define HEAD_BYTES 4096 /* first bytes of a manifest, with its line */
 #define HEAD_END ",\"recipe_hash\""
 
-static void free_json(struct json **root)
-{
-    json_free(*root);
-}
-
 /* --- a line ------------------------------------------------------------------------------------------------------- */
 
 titan_status checkpoint_line_parse(const struct json *manifest, struct checkpoint_line *ret, struct titan_error *err)
@@ -54,17 +49,17 @@ void checkpoint_line_print(const struct checkpoint_line *line, struct json_write
     json_end_array(w);
 }
 
-void checkpoint_line_go_back(struct checkpoint_line *line, uint64_t number, uint64_t step)
-{
-    titan_assert(number > (line->n > 0 ? line->branch[line->n - 1].number : 0));
-    if (line->n == CHECKPOINT_BRANCHES_MAX)
-        memmove(line->branch, line->branch + 1, (size_t)--line->n * sizeof(line->branch[0]));
-    line->branch[line->n++] = (struct checkpoint_branch){number, step};
-}
-
 static uint64_t number_of(const struct checkpoint_line *line)
 {
     return line->n > 0 ? line->branch[line->n - 1].number : 0;
+}
+
+void checkpoint_line_go_back(struct checkpoint_line *line, uint64_t number, uint64_t step)
+{
+    titan_assert(number > number_of(line));
+    if (line->n == CHECKPOINT_BRANCHES_MAX)
+        memmove(line->branch, line->branch + 1, (size_t)--line->n * sizeof(line->branch[0]));
+    line->branch[line->n++] = (struct checkpoint_branch){number, step};
 }
 
 /* Was the run of `line` at this step of the branch? */
@@ -94,22 +89,11 @@ static void close_dir(DIR **dir)
         (void)closedir(*dir);
 }
 
-/* Cuts off the recipe: the members before it form an object of their own. */
-static bool parse_head(char *text, uint64_t step, struct checkpoint_line *ret)
-{
-    _cleanup_(free_json) struct json *head = NULL;
-    char *end = strstr(text, HEAD_END);
-    if (!end)
-        return false;
-    *end = '}';
-    return json_parse(text, (size_t)(end + 1 - text), &head, NULL) == TITAN_OK &&
-           json_int(head, "step", -1) == (int64_t)step && checkpoint_line_parse(head, ret, NULL) == TITAN_OK;
-}
-
 /* An unresponsive disk may answer later. The error is not ignored: this manifest decides the run's line. */
 static titan_status read_head(int at, struct found *f, struct titan_error *err)
 {
     char name[64], text[HEAD_BYTES + 1];
+    _cleanup_(json_clear) struct json *head = NULL;
     _cleanup_fd_ int inside = -1, fd = -1;
     titan_status status;
     (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, f->step);
@@ -120,7 +104,14 @@ static titan_status read_head(int at, struct found *f, struct titan_error *err)
     if (n < 0)
         status = titan_fail_errno(err, "cannot read the manifest in '%s'", name);
     text[MAX(n, 0)] = '\0';
-    f->known = status == TITAN_OK && parse_head(text, f->step, &f->line);
+
+    /* Cuts off the recipe: the members before it form an object of their own. */
+    char *end = status == TITAN_OK ? strstr(text, HEAD_END) : NULL;
+    if (end)
+        *end = '}';
+    f->known = end && json_parse(text, (size_t)(end + 1 - text), &head, NULL) == TITAN_OK &&
+               json_int(head, "step", -1) == (int64_t)f->step &&
+               checkpoint_line_parse(head, &f->line, NULL) == TITAN_OK;
     if (!f->known)
         f->line = (struct checkpoint_line){0};
     return status == TITAN_EIO || status == TITAN_ELIMIT || status == TITAN_ENOMEM ? status : TITAN_OK;
@@ -132,11 +123,15 @@ static int compare_found_down(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-static titan_status find_all(int at, struct found **ret, size_t *ret_n, struct titan_error *err)
+titan_status checkpoint_line_list(int at, struct checkpoint_line_list *ret, struct titan_error *err)
 {
+    _cleanup_free_ struct found *all = NULL;
+    const struct found *newest = NULL;
+    size_t n = 0, cap = 0;
+    titan_assert(at >= 0);
+    *ret = (struct checkpoint_line_list){0};
     const int fd = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     _cleanup_(close_dir) DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    size_t cap = 0;
     if (!d) {
         const titan_status status = titan_fail_errno(err, "cannot list a folder of checkpoints");
         if (fd >= 0)
@@ -150,24 +145,14 @@ static titan_status find_all(int at, struct found **ret, size_t *ret_n, struct t
         if (!is_step || *end || f.step > CHECKPOINT_STEP_MAX)
             continue;
         TRY(read_head(at, &f, err));
-        if (!VEC_PUSH(*ret, *ret_n, cap, f))
+        if (!VEC_PUSH(all, n, cap, f))
             return titan_fail(err, TITAN_ENOMEM, "no memory to list a folder of checkpoints");
     }
     if (errno != 0) /* the listing is incomplete */
         return titan_fail_errno(err, "cannot list a folder of checkpoints");
-    if (*ret_n > 0)
-        qsort(*ret, *ret_n, sizeof(**ret), compare_found_down);
-    return TITAN_OK;
-}
+    if (n > 0)
+        qsort(all, n, sizeof(*all), compare_found_down);
 
-titan_status checkpoint_line_list(int at, struct checkpoint_line_list *ret, struct titan_error *err)
-{
-    _cleanup_free_ struct found *all = NULL;
-    const struct found *newest = NULL;
-    size_t n = 0;
-    titan_assert(at >= 0);
-    *ret = (struct checkpoint_line_list){0};
-    TRY(find_all(at, &all, &n, err));
     for (size_t i = 0; i < n; i++) {
         ret->branches = MAX(ret->branches, number_of(&all[i].line));
         if (all[i].known && (!newest || number_of(&all[i].line) > number_of(&newest->line)))

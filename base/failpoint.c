@@ -47,41 +47,36 @@ static bool take_number(const char **at, uint64_t *ret)
     return found;
 }
 
-static bool take_status(const char **at, titan_status *ret)
+static bool take_effect(const char **at, struct point *p)
 {
-    static const titan_status all_of_them[] = {
+    static const char *const words[] = {"kill", "stop", "hang", "sleep:", "exit:", "fail", "call"};
+    static const titan_status statuses[] = {
 #define X(name, value, text, grpc, code) TITAN_##name,
         TITAN_STATUS_MAP(X)
 #undef X
     };
-    const size_t length = strcspn(*at, ",@");
-    for (size_t i = 1; i < ARRAY_SIZE(all_of_them); i++) {
-        const char *name = titan_status_name(all_of_them[i]);
+    size_t effect = 0;
+    uint64_t number = 0;
+    while (effect < ARRAY_SIZE(words) && strncmp(*at, words[effect], strlen(words[effect])) != 0)
+        effect++;
+    if (effect == ARRAY_SIZE(words))
+        return false;
+    *at += strlen(words[effect]);
+    p->effect = (enum effect)effect;
+    if ((p->effect == EFFECT_SLEEP || p->effect == EFFECT_EXIT) && !take_number(at, &number))
+        return false;
+    p->number = (unsigned)MIN(number, UINT64_C(3600000));
+    if (p->effect != EFFECT_FAIL || **at != ':')
+        return true;
+
+    const size_t length = strcspn(++*at, ",@");
+    for (size_t i = 1; i < ARRAY_SIZE(statuses); i++) {
+        const char *name = titan_status_name(statuses[i]);
         if (strlen(name) == length && strncmp(*at, name, length) == 0) {
-            *ret = all_of_them[i];
+            p->status = statuses[i];
             *at += length;
             return true;
         }
-    }
-    return false;
-}
-
-static bool take_effect(const char **at, struct point *p)
-{
-    static const char *const words[] = {"kill", "stop", "hang", "sleep:", "exit:", "fail", "call"};
-    for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
-        uint64_t number = 0;
-        if (strncmp(*at, words[i], strlen(words[i])) != 0)
-            continue;
-        *at += strlen(words[i]);
-        p->effect = (enum effect)i;
-        if ((p->effect == EFFECT_SLEEP || p->effect == EFFECT_EXIT) && !take_number(at, &number))
-            return false;
-        p->number = (unsigned)MIN(number, UINT64_C(3600000));
-        if (p->effect != EFFECT_FAIL || **at != ':')
-            return true;
-        (*at)++;
-        return take_status(at, &p->status);
     }
     return false;
 }
@@ -149,40 +144,22 @@ void failpoint_on_call(titan_status (*fn)(void *arg, const char *name, struct ti
     (void)pthread_mutex_unlock(&all.lock);
 }
 
-static void read_environment(void)
-{
-    struct titan_error err = {0};
-    struct log log;
-
-    (void)pthread_mutex_lock(&all.lock);
-    const titan_status status = atomic_load(&all.armed) < 0 ? arm(getenv("TITAN_FAILPOINTS"), &err) : TITAN_OK;
-    (void)pthread_mutex_unlock(&all.lock);
-    if (status == TITAN_OK)
-        return;
-    log_init(&log, "failpoint", "%s", "");
-    tlog_error(&log, "TITAN_FAILPOINTS is not understood", "reason=\"%s\"", err.msg);
-}
-
-/* Counts passes of the selected rank only. */
-static bool is_due(struct point *p, const char *name)
-{
-    if (strcmp(p->name, name) != 0 || (p->rank >= 0 && p->rank != atomic_load(&failpoint_rank)))
-        return false;
-    p->passed++;
-    return p->always ? p->passed >= p->at : p->passed == p->at;
-}
-
 /* Finds the point that fires now; false: none. */
 static bool goes_off(const char *name, struct point *ret)
 {
     bool found = false;
 
     (void)pthread_mutex_lock(&all.lock);
-    for (int i = 0; i < all.n; i++)
-        if (is_due(&all.points[i], name)) {
-            *ret = all.points[i];
-            found = true;
-        }
+    for (int i = 0; i < all.n; i++) {
+        struct point *p = &all.points[i];
+        if (strcmp(p->name, name) != 0 || (p->rank >= 0 && p->rank != atomic_load(&failpoint_rank)))
+            continue;
+        p->passed++; /* counts passes of the selected rank only */
+        if (p->always ? p->passed < p->at : p->passed != p->at)
+            continue;
+        *ret = *p;
+        found = true;
+    }
     (void)pthread_mutex_unlock(&all.lock);
     return found;
 }
@@ -191,8 +168,16 @@ static titan_status pass(const char *name, struct titan_error *err)
 {
     struct point p = {0};
 
-    if (atomic_load_explicit(&all.armed, memory_order_relaxed) < 0)
-        read_environment();
+    if (atomic_load_explicit(&all.armed, memory_order_relaxed) < 0) {
+        struct titan_error why = {0};
+        struct log log;
+        (void)pthread_mutex_lock(&all.lock);
+        const titan_status status = atomic_load(&all.armed) < 0 ? arm(getenv("TITAN_FAILPOINTS"), &why) : TITAN_OK;
+        (void)pthread_mutex_unlock(&all.lock);
+        log_init(&log, "failpoint", "%s", "");
+        if (status != TITAN_OK)
+            tlog_error(&log, "TITAN_FAILPOINTS is not understood", "reason=\"%s\"", why.msg);
+    }
     if (atomic_load_explicit(&all.armed, memory_order_relaxed) == 0 || !goes_off(name, &p))
         return TITAN_OK;
     switch (p.effect) {

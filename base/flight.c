@@ -34,7 +34,6 @@ void flight_path(const char *page, char out[PATH_MAX])
 
 titan_status flight_create(const char *path, struct titan_error *err)
 {
-    titan_assert(path);
     if (unlink(path) < 0 && errno != ENOENT)
         return titan_fail_errno(err, "cannot replace '%s'", path);
     _cleanup_fd_ int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -214,21 +213,6 @@ static bool is_name(const char *text, size_t size)
     return n < size;
 }
 
-static bool is_record(const struct flight_record *r, int64_t ended, const struct flight_copy *c, int64_t now_ns)
-{
-    const bool transfer = r->kind != FLIGHT_ACTION;
-    if (r->kind >= FLIGHT_KINDS || r->group >= FLIGHT_GROUPS || transfer != (r->number > 0))
-        return false;
-    if (transfer && !c->groups[r->group].name[0])
-        return false;
-    if (r->began_ns <= 0 || r->began_ns > now_ns || (ended && (ended < r->began_ns || ended > now_ns)))
-        return false;
-    if (r->step > NUMBER_MAX || r->bytes > NUMBER_MAX || r->microbatch < -1 || r->peer < -1 || r->peer >= c->world)
-        return false;
-    return is_name(r->op, sizeof r->op) && r->op[0] && is_name(r->place, sizeof r->place) &&
-           is_name(r->phase, sizeof r->phase);
-}
-
 static void take_record(const struct flight_record *r, int64_t now_ns, struct flight_copy *c)
 {
     const uint64_t ticket = atomic_load(&r->ticket);
@@ -236,7 +220,15 @@ static void take_record(const struct flight_record *r, int64_t now_ns, struct fl
     const uint64_t epoch = atomic_load(&r->epoch);
     if (ticket == 0 || ticket & 1 || (uint32_t)ticket != atomic_load(&r->again) || epoch < c->epoch)
         return;
-    if (epoch != c->epoch || !is_record(r, ended, c, now_ns)) {
+    const bool transfer = r->kind != FLIGHT_ACTION;
+    bool sound = epoch == c->epoch && r->kind < FLIGHT_KINDS && r->group < FLIGHT_GROUPS &&
+                 transfer == (r->number > 0) && (!transfer || c->groups[r->group].name[0]);
+    sound = sound && r->began_ns > 0 && r->began_ns <= now_ns && (!ended || (ended >= r->began_ns && ended <= now_ns));
+    sound = sound && r->step <= NUMBER_MAX && r->bytes <= NUMBER_MAX && r->microbatch >= -1 && r->peer >= -1 &&
+            r->peer < c->world;
+    sound = sound && r->op[0] && is_name(r->op, sizeof r->op) && is_name(r->place, sizeof r->place) &&
+            is_name(r->phase, sizeof r->phase);
+    if (!sound) {
         c->damaged++;
         return;
     }

@@ -80,15 +80,10 @@ void folder_found_clear(struct folder_found *f)
     f->recipe = NULL;
 }
 
-static void free_json(struct json **root)
-{
-    json_free(*root);
-}
-
 titan_status folder_owner_read(int at, struct folder_found *ret, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
-    _cleanup_(free_json) struct json *root = NULL;
+    _cleanup_(json_clear) struct json *root = NULL;
     char *end = NULL;
 
     titan_assert(at >= 0);
@@ -128,25 +123,21 @@ titan_status folder_owner_of(const char *path, struct folder_found *ret, struct 
 /* deepest: a file in an exported directory in a checkpoint in its folder */
 #define LEVELS 3
 
-/* Opens the last existing folder of the path. */
-static titan_status open_way(const char *path, int *ret, struct titan_error *err)
+titan_status folder_owner_above(const char *path, struct folder_found *ret, struct titan_error *err)
 {
     char way[PATH_MAX];
+    folder_found_clear(ret);
+    *ret = (struct folder_found){0};
     if (path[0] != '/' || (size_t)snprintf(way, sizeof way, "%s", path) >= sizeof way)
         return titan_fail(err, TITAN_EINVAL, "'%.64s' is too long, or no absolute path", path);
-    while ((*ret = file_open_named(way, O_PATH | O_DIRECTORY)) < 0 && (errno == ENOENT || errno == ENOTDIR)) {
+    int last; /* the last existing folder of the path */
+    while ((last = file_open_named(way, O_PATH | O_DIRECTORY)) < 0 && (errno == ENOENT || errno == ENOTDIR)) {
         char *slash = strrchr(way, '/');
         slash[slash == way] = '\0';
     }
-    return *ret >= 0 ? TITAN_OK : titan_fail_errno(err, "folder '%s'", way);
-}
-
-titan_status folder_owner_above(const char *path, struct folder_found *ret, struct titan_error *err)
-{
-    _cleanup_fd_ int at = -1;
-    folder_found_clear(ret);
-    *ret = (struct folder_found){0};
-    TRY(open_way(path, &at, err));
+    if (last < 0)
+        return titan_fail_errno(err, "folder '%s'", way);
+    _cleanup_fd_ int at = last;
     for (int level = 0; level <= LEVELS; level++) {
         TRY(folder_owner_read(at, ret, err));
         const int above = ret->there ? -1 : openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);

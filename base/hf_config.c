@@ -117,42 +117,34 @@ static titan_status read_factor(const struct json *root, const char *key, double
     return TITAN_OK;
 }
 
-/* Reads which layers have the window: all, or all but every n-th. */
-static titan_status read_layer_types(const struct json *types, struct model_dims *d, struct titan_error *err)
-{
-    int64_t layer = 0, every = 0;
-
-    for (const struct json *l = types->first; l; l = l->next, layer++) {
-        const bool full = l->type == JSON_STRING && strcmp(l->string, "full_attention") == 0;
-        if (!full && (l->type != JSON_STRING || strcmp(l->string, "sliding_attention") != 0))
-            return refuse("layer_types", "only \"full_attention\" and \"sliding_attention\" are supported", err);
-        if (!full && d->sliding_window == 0)
-            return titan_fail(err, TITAN_ECORRUPT, "'layer_types' has \"sliding_attention\", and there is no window");
-        every = full && every == 0 ? layer + 1 : every;
-        if (full != (every > 0 && (layer + 1) % every == 0))
-            return refuse("layer_types", "only every n-th layer can have full attention", err);
-    }
-    if (layer != d->n_layers)
-        return titan_fail(err, TITAN_ECORRUPT, "'layer_types' is of %lld layers, 'num_hidden_layers' is %lld",
-                          (long long)layer, (long long)d->n_layers);
-    d->full_attention_every = every;
-    return TITAN_OK;
-}
-
 static titan_status read_window(const struct json *root, const struct hf_family *f, struct model_dims *d,
                                 struct titan_error *err)
 {
     const struct json *types = json_get(root, "layer_types"), *window = json_get(root, "sliding_window");
     const bool by_layer = f->window && f->window[0];
-    int64_t without;
+    int64_t without, layer = 0, every = 0;
 
     if (f->window && (!by_layer || read_flag(root, f->window, false)))
         TRY(read_count(root, "sliding_window", window ? 0 : f->window_initial, &d->sliding_window, err));
-    if (types && types->type == JSON_ARRAY)
-        TRY(read_layer_types(types, d, err));
-    else if (f->full_every > 0)
+    if (types && types->type == JSON_ARRAY) { /* all layers have the window, or all but every n-th */
+        for (const struct json *l = types->first; l; l = l->next, layer++) {
+            const bool full = l->type == JSON_STRING && strcmp(l->string, "full_attention") == 0;
+            if (!full && (l->type != JSON_STRING || strcmp(l->string, "sliding_attention") != 0))
+                return refuse("layer_types", "only \"full_attention\" and \"sliding_attention\" are supported", err);
+            if (!full && d->sliding_window == 0)
+                return titan_fail(err, TITAN_ECORRUPT,
+                                  "'layer_types' has \"sliding_attention\", and there is no window");
+            every = full && every == 0 ? layer + 1 : every;
+            if (full != (every > 0 && (layer + 1) % every == 0))
+                return refuse("layer_types", "only every n-th layer can have full attention", err);
+        }
+        if (layer != d->n_layers)
+            return titan_fail(err, TITAN_ECORRUPT, "'layer_types' is of %lld layers, 'num_hidden_layers' is %lld",
+                              (long long)layer, (long long)d->n_layers);
+        d->full_attention_every = every;
+    } else if (f->full_every > 0) {
         TRY(read_count(root, "sliding_window_pattern", f->full_every, &d->full_attention_every, err));
-    else if (by_layer && d->sliding_window > 0) {
+    } else if (by_layer && d->sliding_window > 0) {
         TRY(read_count(root, "max_window_layers", 28, &without, err));
         if (without > 0 && without < d->n_layers)
             return refuse("max_window_layers", "only 0 is supported", err);
@@ -160,9 +152,7 @@ static titan_status read_window(const struct json *root, const struct hf_family 
     }
     if (d->full_attention_every == 1)
         d->sliding_window = 0;
-    if (d->full_attention_every > d->n_layers)
-        d->full_attention_every = 0;
-    if (d->sliding_window == 0)
+    if (d->full_attention_every > d->n_layers || d->sliding_window == 0)
         d->full_attention_every = 0;
     return TITAN_OK;
 }
@@ -249,20 +239,11 @@ static titan_status read_traits(const struct json *root, const struct hf_family 
     return f->no_rope_layers ? read_no_rope(root, d, err) : TITAN_OK;
 }
 
-/* Reads the numbers of Llama 3.1's rule. */
-static titan_status read_llama3(const struct json *from, struct model_dims *d, struct titan_error *err)
-{
-    TRY(read_real(from, "factor", 0, &d->rope_factor, err));
-    TRY(read_real(from, "low_freq_factor", 0, &d->rope_low_freq_factor, err));
-    TRY(read_real(from, "high_freq_factor", 0, &d->rope_high_freq_factor, err));
-    return read_size(from, "original_max_position_embeddings", NULL, &d->rope_original_length, err);
-}
-
 /* Reads YaRN's numbers; a missing number has transformers' default. */
 static titan_status read_yarn(const struct json *from, int64_t positions, struct model_dims *d, struct titan_error *err)
 {
     const struct json *truncate = json_get(from, "truncate"), *own = json_get(from, "attention_factor");
-    TRY(read_size(from, "original_max_position_embeddings", NULL, &d->rope_original_length, err));
+    TRY(read_size(from, ORIGINAL_POSITIONS, NULL, &d->rope_original_length, err));
     titan_assert(d->rope_original_length >= 1);
     TRY(read_real(from, "factor", (double)positions / (double)d->rope_original_length, &d->rope_factor, err));
     TRY(read_real(from, "beta_fast", 32, &d->rope_beta_fast, err));
@@ -323,43 +304,20 @@ static titan_status read_longrope(const struct json *root, const struct json *fr
     return read_factors(from, "long_factor", recipe_rope_pairs(d), &d->rope_long_factor, err);
 }
 
-/* The number of rotated columns of a head; 0: all. */
-static titan_status read_part(double part, const struct hf_family *f, struct model_dims *d, struct titan_error *err)
-{
-    const int64_t columns = (int64_t)((double)d->head_dim * part);
-
-    if (part == 1)
-        return TITAN_OK;
-    if (f->partial == 0)
-        return refuse("partial_rotary_factor", "only 1 is supported", err);
-    if (part > 1 || columns < 2 || columns % 2 != 0)
-        return titan_fail(err, TITAN_ECORRUPT, "'partial_rotary_factor' is %g: no even number of columns of %lld", part,
-                          (long long)d->head_dim);
-    d->rope_dim = columns;
-    return TITAN_OK;
-}
-
-/* transformers 5 has "rope_parameters" per kind of layer; older versions have "rope_local_base_freq". */
-static titan_status read_rope_local(const struct json *root, const struct json *both, const struct hf_family *f,
-                                    struct model_dims *d, struct titan_error *err)
-{
-    const struct json *own = json_get(both, "sliding_attention");
-    const bool there = own && own->type == JSON_OBJECT;
-
-    if (strcmp(json_string(own, "rope_type", "default"), "default") != 0)
-        return refuse("sliding_attention", "only \"rope_type\": \"default\" is supported", err);
-    return read_real(there ? own : root, there ? "rope_theta" : "rope_local_base_freq", f->rope_local_theta,
-                     &d->rope_local_theta, err);
-}
-
 /* transformers 5 has "rope_parameters"; older versions have "rope_theta" and "rope_scaling". */
 static titan_status read_rope(const struct json *root, const struct hf_family *f, int64_t positions,
                               struct model_dims *d, struct titan_error *err)
 {
     static const char *const rules[] = {"llama3", "yarn", "linear", "dynamic", "longrope"};
     const struct json *p = json_get(root, "rope_parameters"), *scaling = json_get(root, "rope_scaling");
-    if (f->rope_local_theta > 0 && d->sliding_window > 0)
-        TRY(read_rope_local(root, p, f, d, err));
+    if (f->rope_local_theta > 0 && d->sliding_window > 0) { /* of layers with a window */
+        const struct json *own = json_get(p, "sliding_attention");
+        const bool there = own && own->type == JSON_OBJECT; /* older versions have "rope_local_base_freq" */
+        if (strcmp(json_string(own, "rope_type", "default"), "default") != 0)
+            return refuse("sliding_attention", "only \"rope_type\": \"default\" is supported", err);
+        TRY(read_real(there ? own : root, there ? "rope_theta" : "rope_local_base_freq", f->rope_local_theta,
+                      &d->rope_local_theta, err));
+    }
     if (f->rope_local_theta > 0 && json_get(p, "full_attention"))
         p = json_get(p, "full_attention");
     const struct json *from = p && p->type == JSON_OBJECT ? p : scaling;
@@ -369,7 +327,14 @@ static titan_status read_rope(const struct json *root, const struct hf_family *f
 
     TRY(read_real(p && p->type == JSON_OBJECT && json_get(p, "rope_theta") ? p : root, "rope_theta",
                   f->rope_theta > 0 ? f->rope_theta : 10000.0, &d->rope_theta, err));
-    TRY(read_part(json_real(from, "partial_rotary_factor", json_real(root, "partial_rotary_factor", all)), f, d, err));
+    const double part = json_real(from, "partial_rotary_factor", json_real(root, "partial_rotary_factor", all));
+    const int64_t columns = (int64_t)((double)d->head_dim * part);
+    if (part != 1 && f->partial == 0)
+        return refuse("partial_rotary_factor", "only 1 is supported", err);
+    if (part != 1 && (part > 1 || columns < 2 || columns % 2 != 0))
+        return titan_fail(err, TITAN_ECORRUPT, "'partial_rotary_factor' is %g: no even number of columns of %lld", part,
+                          (long long)d->head_dim);
+    d->rope_dim = part == 1 ? d->rope_dim : columns;
     if (f->experts == HF_GPT_OSS && !(from && from->type == JSON_OBJECT))
         return titan_fail(err, TITAN_EUNSUPPORTED,
                           "'rope_scaling' is missing, which transformers takes for YaRN by 32: "
@@ -387,65 +352,57 @@ static titan_status read_rope(const struct json *root, const struct hf_family *f
     (void)snprintf(d->rope_scaling, sizeof d->rope_scaling, "%s", rule < ARRAY_SIZE(rules) ? rules[rule] : "none");
     if (rule == 3)
         d->rope_original_length = positions;
-    return rule == 0                ? read_llama3(from, d, err)
-           : rule == 1              ? read_yarn(from, positions, d, err)
+    if (rule == 0) {
+        TRY(read_real(from, "factor", 0, &d->rope_factor, err));
+        TRY(read_real(from, "low_freq_factor", 0, &d->rope_low_freq_factor, err));
+        TRY(read_real(from, "high_freq_factor", 0, &d->rope_high_freq_factor, err));
+        return read_size(from, ORIGINAL_POSITIONS, NULL, &d->rope_original_length, err);
+    }
+    return rule == 1                ? read_yarn(from, positions, d, err)
            : rule == 2 || rule == 3 ? read_real(from, "factor", 0, &d->rope_factor, err)
            : rule == 4              ? read_longrope(root, from, f, positions, d, err)
                                     : TITAN_OK;
 }
 
-/* DeepSeek V3 scores a group by its best two experts; V2, if it has groups, by the best one. */
-static titan_status read_groups(const struct json *root, const struct hf_family *f, struct model_dims *d,
-                                struct titan_error *err)
-{
-    titan_assert(IN(f->experts) & DEEPSEEK);
-    const bool sigmoid = f->experts == HF_SIGMOID, v3 = sigmoid && f->latent;
-    const char *method = json_string(root, "topk_method", "greedy");
-    int64_t groups = 1, of = 1;
-    if (!sigmoid && strcmp(method, "greedy") != 0 && strcmp(method, "group_limited_greedy") != 0)
-        return refuse("topk_method", "only \"greedy\" and \"group_limited_greedy\" are supported", err);
-    TRY(read_count(root, "n_group", v3 ? 8 : 1, &groups, err));
-    TRY(read_count(root, "topk_group", v3 ? 4 : 1, &of, err));
-    if (groups <= 1 || of >= groups || (!sigmoid && strcmp(method, "greedy") == 0))
-        return TITAN_OK;
-    if (of == 0)
-        return titan_fail(err, TITAN_ECORRUPT, "'topk_group' is 0: no group of experts would be taken");
-    d->n_expert_groups = groups;
-    d->n_limited_groups = of;
-    d->group_top_k = sigmoid ? 2 : 1;
-    return TITAN_OK;
-}
-
-/* Reads the number of first layers without experts. */
-static titan_status read_sparse_layers(const struct json *root, struct model_dims *d, struct titan_error *err)
-{
-    const struct json *dense = json_get(root, "mlp_only_layers");
-    if (json_int(root, "decoder_sparse_step", 1) != 1)
-        return refuse("decoder_sparse_step", "only 1 is supported", err);
-    for (const struct json *l = dense && dense->type == JSON_ARRAY ? dense->first : NULL; l; l = l->next)
-        if (l->type != JSON_INT || l->integer != d->n_dense_layers++)
-            return refuse("mlp_only_layers", "only the first layers can be without experts", err);
-    return TITAN_OK;
-}
-
 static titan_status read_experts(const struct json *root, const struct hf_family *f, struct model_dims *d,
                                  struct titan_error *err)
 {
-    const bool sigmoid = f->experts == HF_SIGMOID;
+    const bool sigmoid = f->experts == HF_SIGMOID, v3 = sigmoid && f->latent;
     const bool chosen = f->experts == HF_MIXTRAL || f->experts == HF_GPT_OSS; /* softmax over the chosen ones */
+    const struct json *dense = json_get(root, "mlp_only_layers");
+    const char *method = json_string(root, "topk_method", "greedy");
+    int64_t groups = 1, of = 1;
     d->normalize_scores = chosen || read_flag(root, "norm_topk_prob", sigmoid);
     d->route_scale = 1;
     if (chosen)
         return TITAN_OK;
-    if (f->experts == HF_QWEN)
-        return read_sparse_layers(root, d, err);
+    if (f->experts == HF_QWEN) {
+        if (json_int(root, "decoder_sparse_step", 1) != 1)
+            return refuse("decoder_sparse_step", "only 1 is supported", err);
+        for (const struct json *l = dense && dense->type == JSON_ARRAY ? dense->first : NULL; l; l = l->next)
+            if (l->type != JSON_INT || l->integer != d->n_dense_layers++)
+                return refuse("mlp_only_layers", "only the first layers can be without experts", err);
+        return TITAN_OK;
+    }
     titan_assert(IN(f->experts) & DEEPSEEK);
     TRY(read_count(root, "n_shared_experts", 0, &d->n_shared_experts, err));
     TRY(read_count(root, "first_k_dense_replace", 0, &d->n_dense_layers, err));
     TRY(read_real(root, "routed_scaling_factor", f->route_scale, &d->route_scale, err));
     if (json_int(root, "moe_layer_freq", 1) != 1)
         return refuse("moe_layer_freq", "only 1 is supported", err);
-    TRY(read_groups(root, f, d, err));
+
+    /* DeepSeek V3 scores a group by its best two experts; V2, if it has groups, by the best one. */
+    if (!sigmoid && strcmp(method, "greedy") != 0 && strcmp(method, "group_limited_greedy") != 0)
+        return refuse("topk_method", "only \"greedy\" and \"group_limited_greedy\" are supported", err);
+    TRY(read_count(root, "n_group", v3 ? 8 : 1, &groups, err));
+    TRY(read_count(root, "topk_group", v3 ? 4 : 1, &of, err));
+    if (groups > 1 && of < groups && (sigmoid || strcmp(method, "greedy") != 0)) {
+        if (of == 0)
+            return titan_fail(err, TITAN_ECORRUPT, "'topk_group' is 0: no group of experts would be taken");
+        d->n_expert_groups = groups;
+        d->n_limited_groups = of;
+        d->group_top_k = sigmoid ? 2 : 1;
+    }
     d->sigmoid_scores = d->expert_bias = sigmoid; /* the files have biases */
     d->balance_rate = sigmoid ? 1e-3 : 0;
     if (!sigmoid && strcmp(json_string(root, "scoring_func", "softmax"), "softmax") != 0)
@@ -453,39 +410,21 @@ static titan_status read_experts(const struct json *root, const struct hf_family
     return TITAN_OK;
 }
 
-/* Averaged in another way than model.balance_loss, so that it is the reader's to say. */
-static void read_balance_loss(const struct json *root, struct hf_config *c)
-{
-    static const char *const keys[] = {"router_aux_loss_coef", "aux_loss_alpha"};
-
-    for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
-        if (json_real(root, keys[i], 0) > 0) {
-            c->balance_key = keys[i];
-            c->balance_loss = json_real(root, keys[i], 0);
-        }
-}
-
-static titan_status read_latent(const struct json *root, struct hf_config *c, struct titan_error *err)
-{
-    struct model_dims *d = &c->dims;
-    TRY(read_count(root, "q_lora_rank", 0, &d->q_lora_rank, err));
-    d->n_kv_heads = d->n_heads;
-    d->head_dim = d->qk_nope_head_dim + d->qk_rope_head_dim;
-    d->latent_norm_eps = LATENT_NORM_EPS;
-    c->halves = !read_flag(root, "rope_interleave", true);
-    return TITAN_OK;
-}
-
 static titan_status read_dims(const struct json *root, const struct hf_family *f, struct hf_config *c,
                               struct titan_error *err)
 {
+    static const char *const balance[] = {"router_aux_loss_coef", "aux_loss_alpha"};
     struct model_dims *d = &c->dims;
     for (size_t i = 0; i < ARRAY_SIZE(sizes); i++)
         if (sizes[i].experts & (IN(f->experts) | (f->latent ? LATENT : 0)))
             TRY(read_size(root, sizes[i].theirs[0], sizes[i].theirs[1],
                           (int64_t *)(void *)((char *)d + sizes[i].offset), err));
     if (f->latent) {
-        TRY(read_latent(root, c, err));
+        TRY(read_count(root, "q_lora_rank", 0, &d->q_lora_rank, err));
+        d->n_kv_heads = d->n_heads;
+        d->head_dim = d->qk_nope_head_dim + d->qk_rope_head_dim;
+        d->latent_norm_eps = LATENT_NORM_EPS;
+        c->halves = !read_flag(root, "rope_interleave", true);
     } else {
         TRY(read_count(root, "num_key_value_heads", d->n_heads, &d->n_kv_heads, err));
         TRY(read_count(root, "head_dim", f->gemma ? GEMMA_HEAD : d->dim / d->n_heads, &d->head_dim, err));
@@ -500,21 +439,21 @@ static titan_status read_dims(const struct json *root, const struct hf_family *f
         c->positions = (int64_t)MIN((double)c->positions * d->rope_factor, ROPE_POSITIONS_MAX);
     if (f->experts != HF_DENSE) {
         TRY(read_experts(root, f, d, err));
-        read_balance_loss(root, c);
+        /* Averaged in another way than model.balance_loss, so that it is the reader's to say. */
+        for (size_t i = 0; i < ARRAY_SIZE(balance); i++)
+            if (json_real(root, balance[i], 0) > 0) {
+                c->balance_key = balance[i];
+                c->balance_loss = json_real(root, balance[i], 0);
+            }
     }
     return f->experts == HF_SIGMOID || f->experts == HF_SOFTMAX
                ? read_count(root, "num_nextn_predict_layers", 0, &c->more_layers, err)
                : TITAN_OK;
 }
 
-static void free_json(struct json **root)
-{
-    json_free(*root);
-}
-
 titan_status hf_config_parse(const char *text, size_t len, struct hf_config *ret, struct titan_error *err)
 {
-    _cleanup_(free_json) struct json *root = NULL;
+    _cleanup_(json_clear) struct json *root = NULL;
     *ret = (struct hf_config){.there = true};
     if (json_parse(text, len, &root, err) != TITAN_OK)
         return err ? (err->status = TITAN_ECORRUPT) : TITAN_ECORRUPT;
@@ -675,11 +614,16 @@ titan_status hf_config_compare(const struct hf_config *c, const struct model_dim
 
 /* --- for a recipe ------------------------------------------------------------------------------------------------- */
 
-/* A missing file is an error with advice about the recipe. */
-static titan_status read_for(const struct recipe *r, const char *base, struct hf_config *ret, struct titan_error *err)
+titan_status hf_config_fill(struct recipe *r, const char *base, bool *ret_changed, struct titan_error *err)
 {
+    _cleanup_(buf_free) struct buf note = BUF_INIT;
     const char *path = r->checkpoint.initial_load_path;
-    char at[PATH_MAX];
+    struct hf_config c;
+    char name[64], at[PATH_MAX];
+
+    *ret_changed = recipe_lacks_dims(r);
+    if (!*ret_changed)
+        return TITAN_OK;
     if (!*path)
         return titan_fail(err, TITAN_EINVAL,
                           "model.flavor = \"hf\" needs checkpoint.initial_load_path, the folder with " HF_CONFIG_NAME);
@@ -689,20 +633,9 @@ static titan_status read_for(const struct recipe *r, const char *base, struct hf
     _cleanup_fd_ int folder = file_open_named(at, O_RDONLY | O_DIRECTORY);
     if (folder < 0)
         return titan_fail_errno(err, "model.flavor = \"hf\": cannot open folder '%s'", at);
-    TRY(hf_config_read(folder, at, ret, err));
-    return ret->there ? TITAN_OK : titan_fail(err, TITAN_ENOTFOUND, "'%s' has no " HF_CONFIG_NAME, at);
-}
-
-titan_status hf_config_fill(struct recipe *r, const char *base, bool *ret_changed, struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf note = BUF_INIT;
-    struct hf_config c;
-    char name[64];
-
-    *ret_changed = recipe_lacks_dims(r);
-    if (!*ret_changed)
-        return TITAN_OK;
-    TRY(read_for(r, base, &c, err));
+    TRY(hf_config_read(folder, at, &c, err));
+    if (!c.there)
+        return titan_fail(err, TITAN_ENOTFOUND, "'%s' has no " HF_CONFIG_NAME, at);
     if (recipe_key_given(r, recipe_key_find("model", "name")) && strcmp(r->model.name, c.family->ours) != 0)
         return titan_fail(err, TITAN_ECONFLICT, "model.name = \"%s\", but " HF_CONFIG_NAME " is of \"%s\"",
                           r->model.name, c.family->ours);
@@ -732,58 +665,39 @@ static int64_t declared_positions(const struct model_dims *d, int64_t positions)
                                                    : positions;
 }
 
-/* Of Phi 3 earlier versions of transformers take three keys; factor then follows from the two lengths. */
-static void put_longrope(struct json_writer *w, const struct hf_family *f, const struct model_dims *d,
-                         int64_t positions)
-{
-    titan_assert(d->rope_original_length > 0);
-    const bool follows = (double)positions / (double)d->rope_original_length == d->rope_factor;
-
-    json_begin_object(w, "rope_scaling");
-    json_put_string(w, f->original_positions > 0 ? "type" : "rope_type", "longrope");
-    put_factors(w, "short_factor", &d->rope_short_factor);
-    put_factors(w, "long_factor", &d->rope_long_factor);
-    if (f->original_positions == 0)
-        json_put_int(w, ORIGINAL_POSITIONS, d->rope_original_length);
-    if (f->original_positions == 0 || !follows)
-        json_put_real(w, "factor", d->rope_factor);
-    if (d->rope_attention_factor > 0)
-        json_put_real(w, "attention_factor", d->rope_attention_factor);
-    json_end_object(w);
-    if (f->original_positions > 0)
-        json_put_int(w, ORIGINAL_POSITIONS, d->rope_original_length);
-}
-
 static void put_rope_scaling(struct json_writer *w, const struct hf_family *f, const struct model_dims *d,
                              int64_t positions)
 {
     const char *rule = rope_rule(d);
-    if (strcmp(rule, "none") == 0 && f->experts == HF_GPT_OSS) { /* null is YaRN by 32 there */
-        json_begin_object(w, "rope_scaling");
-        json_put_string(w, "rope_type", "default");
-        json_end_object(w);
-        return;
-    }
-    if (strcmp(rule, "none") == 0) {
+    const bool none = strcmp(rule, "none") == 0, longrope = strcmp(rule, "longrope") == 0;
+    /* Of Phi 3 earlier versions of transformers take three keys; factor then follows from the two lengths. */
+    const bool phi = longrope && f->original_positions > 0;
+    if (none && f->experts != HF_GPT_OSS) {
         json_put_raw(w, "rope_scaling", "null");
         return;
     }
-    if (strcmp(rule, "longrope") == 0) {
-        put_longrope(w, f, d, positions);
-        return;
-    }
     json_begin_object(w, "rope_scaling");
-    json_put_string(w, "rope_type", rule);
-    json_put_real(w, "factor", d->rope_factor);
-    if (strcmp(rule, "linear") == 0 || strcmp(rule, "dynamic") == 0) {
-        json_end_object(w);
-        return;
+    json_put_string(w, phi ? "type" : "rope_type", none ? "default" : rule); /* null is YaRN by 32 for gpt-oss */
+    if (longrope) {
+        titan_assert(d->rope_original_length > 0);
+        const bool follows = (double)positions / (double)d->rope_original_length == d->rope_factor;
+        put_factors(w, "short_factor", &d->rope_short_factor);
+        put_factors(w, "long_factor", &d->rope_long_factor);
+        if (!phi)
+            json_put_int(w, ORIGINAL_POSITIONS, d->rope_original_length);
+        if (!phi || !follows)
+            json_put_real(w, "factor", d->rope_factor);
+        if (d->rope_attention_factor > 0)
+            json_put_real(w, "attention_factor", d->rope_attention_factor);
+    } else if (!none) {
+        json_put_real(w, "factor", d->rope_factor);
     }
-    json_put_int(w, "original_max_position_embeddings", d->rope_original_length);
+    if (strcmp(rule, "llama3") == 0 || strcmp(rule, "yarn") == 0)
+        json_put_int(w, ORIGINAL_POSITIONS, d->rope_original_length);
     if (strcmp(rule, "llama3") == 0) {
         json_put_real(w, "low_freq_factor", d->rope_low_freq_factor);
         json_put_real(w, "high_freq_factor", d->rope_high_freq_factor);
-    } else {
+    } else if (strcmp(rule, "yarn") == 0) {
         json_put_real(w, "beta_fast", d->rope_beta_fast);
         json_put_real(w, "beta_slow", d->rope_beta_slow);
         if (d->rope_between_pairs)
@@ -794,6 +708,8 @@ static void put_rope_scaling(struct json_writer *w, const struct hf_family *f, c
             json_put_real(w, "mscale_all_dim", d->rope_mscale_all_dim);
     }
     json_end_object(w);
+    if (phi)
+        json_put_int(w, ORIGINAL_POSITIONS, d->rope_original_length);
 }
 
 static void put_experts(struct json_writer *w, const struct hf_family *f, const struct model_dims *d)
@@ -834,47 +750,11 @@ static void put_experts(struct json_writer *w, const struct hf_family *f, const 
     json_put_int(w, "num_nextn_predict_layers", 0);
 }
 
-static void put_latent(struct json_writer *w, const struct model_dims *d)
-{
-    titan_assert(d->kv_lora_rank > 0);
-    if (d->q_lora_rank > 0)
-        json_put_int(w, "q_lora_rank", d->q_lora_rank);
-    else
-        json_put_raw(w, "q_lora_rank", "null");
-    json_put_int(w, "kv_lora_rank", d->kv_lora_rank);
-    json_put_int(w, "qk_nope_head_dim", d->qk_nope_head_dim);
-    json_put_int(w, "qk_rope_head_dim", d->qk_rope_head_dim);
-    json_put_int(w, "v_head_dim", d->v_head_dim);
-    json_put_bool(w, "rope_interleave", true);
-}
-
 /* Writes a trait under its key, once if two traits share the key. */
 static void put_trait(struct json_writer *w, const struct hf_trait *trait, bool value, const struct hf_trait *before)
 {
     if (trait->key && trait->key[0] && !(before && before->key && strcmp(before->key, trait->key) == 0))
         json_put_bool(w, trait->key, value);
-}
-
-static void put_window(struct json_writer *w, const struct hf_family *f, const struct model_dims *d)
-{
-    const bool has = d->sliding_window > 0;
-
-    if (has || f->full_every > 0) /* transformers builds both masks, used or not */
-        json_put_int(w, "sliding_window", has ? d->sliding_window : f->window_initial);
-    else
-        json_put_raw(w, "sliding_window", "null");
-    if (!f->window[0] && f->full_every == 0)
-        return;
-    if (f->window[0]) {
-        json_put_bool(w, f->window, has);
-        json_put_int(w, "max_window_layers", has ? 0 : d->n_layers);
-    }
-    json_begin_array(w, "layer_types");
-    for (int64_t l = 1; l <= d->n_layers; l++) {
-        const bool full = !has || (d->full_attention_every > 0 && l % d->full_attention_every == 0);
-        json_put_string(w, NULL, full ? "full_attention" : "sliding_attention");
-    }
-    json_end_array(w);
 }
 
 static void put_cap(struct json_writer *w, const char *key, double cap)
@@ -891,8 +771,25 @@ static void put_traits(struct json_writer *w, const struct hf_family *f, const s
     put_trait(w, &f->qkv_bias, d->qkv_bias, NULL);
     put_trait(w, &f->output_bias, d->output_bias, &f->qkv_bias);
     put_trait(w, &f->mlp_bias, d->mlp_bias, NULL);
-    if (f->window)
-        put_window(w, f, d);
+    if (f->window) {
+        const bool has = d->sliding_window > 0;
+        if (has || f->full_every > 0) /* transformers builds both masks, used or not */
+            json_put_int(w, "sliding_window", has ? d->sliding_window : f->window_initial);
+        else
+            json_put_raw(w, "sliding_window", "null");
+        if (f->window[0]) {
+            json_put_bool(w, f->window, has);
+            json_put_int(w, "max_window_layers", has ? 0 : d->n_layers);
+        }
+        if (f->window[0] || f->full_every > 0) {
+            json_begin_array(w, "layer_types");
+            for (int64_t l = 1; l <= d->n_layers; l++) {
+                const bool full = !has || (d->full_attention_every > 0 && l % d->full_attention_every == 0);
+                json_put_string(w, NULL, full ? "full_attention" : "sliding_attention");
+            }
+            json_end_array(w);
+        }
+    }
     if (f->gemma) {
         const double by = d->attention_multiplier;
         json_put_int(w, "query_pre_attn_scalar", by > 0 ? llround(1 / (by * by)) : d->head_dim);
@@ -930,10 +827,20 @@ void hf_config_put(struct json_writer *w, const struct hf_family *f, const struc
     json_end_array(w);
     json_put_string(w, "model_type", f->type);
     put_traits(w, f, d);
-    if (f->latent)
-        put_latent(w, d);
-    else
+    if (f->latent) {
+        titan_assert(d->kv_lora_rank > 0);
+        if (d->q_lora_rank > 0)
+            json_put_int(w, "q_lora_rank", d->q_lora_rank);
+        else
+            json_put_raw(w, "q_lora_rank", "null");
+        json_put_int(w, "kv_lora_rank", d->kv_lora_rank);
+        json_put_int(w, "qk_nope_head_dim", d->qk_nope_head_dim);
+        json_put_int(w, "qk_rope_head_dim", d->qk_rope_head_dim);
+        json_put_int(w, "v_head_dim", d->v_head_dim);
+        json_put_bool(w, "rope_interleave", true);
+    } else {
         json_put_int(w, "head_dim", d->head_dim);
+    }
     if (f->experts != HF_DENSE)
         put_experts(w, f, d);
     json_put_real(w, "attention_dropout", 0);

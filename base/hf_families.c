@@ -107,12 +107,6 @@ static bool can_have(const struct hf_trait *t, bool value)
     return (t->key && t->key[0]) || t->initial == value;
 }
 
-/* Two traits with the same key must both be present or both absent. */
-static bool agree(const struct hf_trait *a, bool a_has, const struct hf_trait *b, bool b_has)
-{
-    return !a->key || !b->key || !a->key[0] || strcmp(a->key, b->key) != 0 || a_has == b_has;
-}
-
 /* Gemma multiplies the embedding by sqrt(dim), and scores by 1 / sqrt of a whole number. */
 static const char *lacks_gemma(const struct model_dims *d)
 {
@@ -141,6 +135,8 @@ static const char *lacks_trait(const struct hf_family *f, const struct model_dim
 {
     const bool factors = d->residual_multiplier != 0 || d->logits_scaling != 0 ||
                          (!f->gemma && (d->embedding_multiplier != 0 || d->attention_multiplier != 0));
+    const char *qkv = f->qkv_bias.key, *output = f->output_bias.key;
+    const bool one_key = qkv && output && qkv[0] && strcmp(qkv, output) == 0; /* both are present or both are absent */
     const bool scaled = d->rope_scaling[0] && strcmp(d->rope_scaling, "none") != 0;
 
     if (f->output_norms != d->output_norms || f->no_input_norms != d->no_input_norms ||
@@ -149,7 +145,7 @@ static const char *lacks_trait(const struct hf_family *f, const struct model_dim
     if (!can_have(&f->qk_norm, d->qk_norm))
         return d->qk_norm ? "with a norm of heads" : "without a norm of heads";
     if (!can_have(&f->qkv_bias, d->qkv_bias) || !can_have(&f->output_bias, d->output_bias) ||
-        !agree(&f->qkv_bias, d->qkv_bias, &f->output_bias, d->output_bias))
+        (one_key && d->qkv_bias != d->output_bias))
         return "with such biases of attention";
     if (!can_have(&f->mlp_bias, d->mlp_bias))
         return "with biases of the feed-forward layer";
@@ -216,13 +212,6 @@ static const char *lacks(const struct hf_family *f, const struct model_dims *d)
     return trait ? trait : lacks_trait(f, d);
 }
 
-/* Is the family of the same kind? Messages name it when no family fits. */
-static bool is_near(const struct hf_family *f, const struct model_dims *d)
-{
-    return f->latent == (d->kv_lora_rank > 0) && (f->experts == HF_DENSE) == (d->n_experts == 0) &&
-           (d->n_experts == 0 || (f->experts == HF_SIGMOID) == d->sigmoid_scores);
-}
-
 titan_status hf_family_of(const struct model_dims *dims, const char *name, const struct hf_family **ret,
                           struct titan_error *err)
 {
@@ -232,7 +221,9 @@ titan_status hf_family_of(const struct model_dims *dims, const char *name, const
         const bool named = strcmp(f->ours, name) == 0, fits = !lacks(f, dims);
         first = first || !fits ? first : f;
         own = own || !fits || !named ? own : f;
-        near = near || !named || !is_near(f, dims) ? near : f;
+        const bool kind = f->latent == (dims->kv_lora_rank > 0) && (f->experts == HF_DENSE) == (dims->n_experts == 0) &&
+                          (dims->n_experts == 0 || (f->experts == HF_SIGMOID) == dims->sigmoid_scores);
+        near = near || !named || !kind ? near : f; /* messages name it when no family fits */
     }
     *ret = own ? own : first;
     if (*ret)

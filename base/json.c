@@ -37,15 +37,6 @@ static void skip_space(struct parser *p)
         p->at++;
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* Reads the four hex digits after "\u"; -1: malformed. */
 static int32_t hex4(struct parser *p)
 {
@@ -53,7 +44,11 @@ static int32_t hex4(struct parser *p)
         return -1;
     int32_t code = 0;
     for (int i = 0; i < 4; i++) {
-        int digit = hex_digit(p->at[i]);
+        const char c = p->at[i];
+        const int digit = c >= '0' && c <= '9'   ? c - '0'
+                          : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                          : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                                 : -1;
         if (digit < 0)
             return -1;
         code = code << 4 | digit;
@@ -88,24 +83,9 @@ static titan_status parse_unicode(struct parser *p, struct buf *out)
     return buf_append(out, utf8, utf8_encode((uint32_t)code, utf8)) == TITAN_OK ? TITAN_OK : no_memory(p);
 }
 
-static titan_status parse_escape(struct parser *p, struct buf *out)
-{
-    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    if (p->at >= p->end)
-        return fail(p, "unterminated string");
-    char c = *p->at++;
-    if (c == 'u')
-        return parse_unicode(p, out);
-    const char *name = c ? strchr(names, c) : NULL;
-    if (!name) {
-        p->at--;
-        return fail(p, "unknown escape in a string");
-    }
-    return buf_append(out, &values[name - names], 1) == TITAN_OK ? TITAN_OK : no_memory(p);
-}
-
 static titan_status parse_string(struct parser *p, char **ret)
 {
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     titan_assert(p->at < p->end && *p->at == '"');
     _cleanup_(buf_free) struct buf out = BUF_INIT;
     if (buf_reserve(&out, 1) != TITAN_OK)
@@ -123,8 +103,16 @@ static titan_status parse_string(struct parser *p, char **ret)
             break;
         if (*p->at != '\\')
             return fail(p, "control character in a string");
+        if (++p->at >= p->end)
+            return fail(p, "unterminated string");
+        const char c = *p->at, *name = c ? strchr(names, c) : NULL;
+        if (c != 'u' && !name)
+            return fail(p, "unknown escape in a string");
         p->at++;
-        TRY(parse_escape(p, &out));
+        if (c == 'u')
+            TRY(parse_unicode(p, &out));
+        else if (buf_append(&out, &values[name - names], 1) != TITAN_OK)
+            return no_memory(p);
     }
     p->at++;
     *ret = TAKE(out.data);
@@ -196,22 +184,6 @@ static titan_status parse_word(struct parser *p, const char *word)
 
 static titan_status parse_value(struct parser *p, int depth, struct json **ret);
 
-/* Reads "key" : before a member's value. */
-static titan_status parse_key(struct parser *p, char **ret)
-{
-    skip_space(p);
-    if (p->at >= p->end || *p->at != '"')
-        return fail(p, "expected a member name in double quotes");
-    _cleanup_free_ char *key = NULL;
-    TRY(parse_string(p, &key));
-    skip_space(p);
-    if (p->at >= p->end || *p->at != ':')
-        return fail(p, "expected ':'");
-    p->at++;
-    *ret = TAKE(key);
-    return TITAN_OK;
-}
-
 static titan_status parse_members(struct parser *p, int depth, struct json *node)
 {
     titan_assert(node->type == JSON_OBJECT || node->type == JSON_ARRAY);
@@ -228,8 +200,16 @@ static titan_status parse_members(struct parser *p, int depth, struct json *node
     }
     for (struct json **tail = &node->first;; tail = &(*tail)->next) {
         _cleanup_free_ char *key = NULL;
-        if (object)
-            TRY(parse_key(p, &key));
+        if (object) {
+            skip_space(p);
+            if (p->at >= p->end || *p->at != '"')
+                return fail(p, "expected a member name in double quotes");
+            TRY(parse_string(p, &key));
+            skip_space(p);
+            if (p->at >= p->end || *p->at != ':')
+                return fail(p, "expected ':'");
+            p->at++;
+        }
         TRY(parse_value(p, depth + 1, tail));
         (*tail)->key = TAKE(key);
         skip_space(p);

@@ -31,6 +31,10 @@ titan_status json_parse(const char *text, size_t len, struct json **ret, struct 
 titan_status json_parse_nul(const char *text, size_t len, struct json **ret, struct titan_error *err) TITAN_MUST_USE;
 #define JSON_NUL "\xc0\x80"
 void json_free(struct json *root);
+static inline void json_clear(struct json **tree) /* for _cleanup_ */
+{
+    json_free(*tree);
+}
 /* Member by key; NULL when missing or not an object. */
 const struct json *json_get(const struct json *object, const char *key);
 /* Typed look-ups with a default when the member is missing or of another type. */

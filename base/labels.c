@@ -9,24 +9,6 @@
 
 #define KEY_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
-static titan_status check(const char *label, const char *what, struct titan_error *err)
-{
-    const size_t key = strspn(label, KEY_CHARACTERS "._/-");
-    if (key == 0 || label[key] != '=' || strchr("._/-", label[0]))
-        return titan_fail(err, TITAN_EINVAL,
-                          "%s '%.80s': KEY=VALUE is possible, KEY of letters, digits, '.', '_', '/' and '-'", what,
-                          label);
-    const char *value = label + key + 1;
-    const size_t n = strlen(value);
-    if (key > LABEL_KEY_MAX || n > LABEL_VALUE_MAX)
-        return titan_fail(err, TITAN_EINVAL, "%s '%.80s': at most %d bytes for the key and %d for the value", what,
-                          label, LABEL_KEY_MAX, LABEL_VALUE_MAX);
-    if (utf8_check(value, n) < n || text_unfit(value, n) < n)
-        return titan_fail(err, TITAN_EINVAL, "%s '%.*s': the value has a character that cannot be seen, or no UTF-8",
-                          what, (int)key, label);
-    return TITAN_OK;
-}
-
 static size_t key_bytes(const char *label)
 {
     return strcspn(label, "=");
@@ -43,12 +25,24 @@ static int by_key(const void *a, const void *b)
 titan_status labels_join(char *const *labels, size_t n, const char *what, struct buf *out, struct titan_error *err)
 {
     const char *sorted[LABELS_MAX];
-    titan_assert(out && what && (labels || n == 0));
     if (n > LABELS_MAX)
         return titan_fail(err, TITAN_EINVAL, "%s: %zu of them; at most %d are possible", what, n, LABELS_MAX);
     for (size_t i = 0; i < n; i++) {
-        TRY(check(labels[i], what, err));
-        sorted[i] = labels[i];
+        const char *label = sorted[i] = labels[i];
+        const size_t key = strspn(label, KEY_CHARACTERS "._/-");
+        if (key == 0 || label[key] != '=' || strchr("._/-", label[0]))
+            return titan_fail(err, TITAN_EINVAL,
+                              "%s '%.80s': KEY=VALUE is possible, KEY of letters, digits, '.', '_', '/' and '-'", what,
+                              label);
+        const char *value = label + key + 1;
+        const size_t length = strlen(value);
+        if (key > LABEL_KEY_MAX || length > LABEL_VALUE_MAX)
+            return titan_fail(err, TITAN_EINVAL, "%s '%.80s': at most %d bytes for the key and %d for the value", what,
+                              label, LABEL_KEY_MAX, LABEL_VALUE_MAX);
+        if (utf8_check(value, length) < length || text_unfit(value, length) < length)
+            return titan_fail(err, TITAN_EINVAL,
+                              "%s '%.*s': the value has a character that cannot be seen, or no UTF-8", what, (int)key,
+                              label);
     }
     qsort(sorted, n, sizeof(sorted[0]), by_key);
     for (size_t i = 1; i < n; i++)

@@ -7,15 +7,6 @@
 
 #include "base/cleanup.h"
 
-static double decay(const char *type, double progress)
-{
-    if (strcmp(type, "sqrt") == 0)
-        return 1 - sqrt(progress);
-    if (strcmp(type, "cosine") == 0)
-        return 0.5 * (1 + cos(M_PI * progress));
-    return 1 - progress;
-}
-
 double learning_rate_factor(const struct recipe *recipe, int64_t step)
 {
     const int64_t set = recipe->lr_scheduler.total_steps, total = set > 0 ? set : recipe->training.steps;
@@ -33,7 +24,11 @@ double learning_rate_factor(const struct recipe *recipe, int64_t step)
     if (s < stable_end)
         return 1;
     const double progress = (double)(s + 1 - stable_end) / (double)length;
-    return floor_factor + (1 - floor_factor) * decay(recipe->lr_scheduler.decay_type, progress);
+    const char *type = recipe->lr_scheduler.decay_type;
+    const double decay = strcmp(type, "sqrt") == 0     ? 1 - sqrt(progress)
+                         : strcmp(type, "cosine") == 0 ? 0.5 * (1 + cos(M_PI * progress))
+                                                       : 1 - progress;
+    return floor_factor + (1 - floor_factor) * decay;
 }
 
 double learning_rate_at(const struct recipe *recipe, int64_t step)

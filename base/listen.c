@@ -50,22 +50,6 @@ static titan_status listen_at(const struct addrinfo *at, uint16_t port, int back
     return TITAN_OK;
 }
 
-/* Each process starts at another port of the range, to avoid collisions. */
-static titan_status listen_in(const struct addrinfo *at, const struct listen_ports *ports, int backlog, int *ret_fd,
-                              struct titan_error *err)
-{
-    const uint32_t n = (uint32_t)(ports->last - ports->first) + 1;
-    char text[LISTEN_PORTS_TEXT];
-    titan_status status = TITAN_EEXIST;
-    titan_assert(ports->first > 0 && ports->first <= ports->last);
-    for (uint32_t i = 0; i < n && status == TITAN_EEXIST; i++)
-        status = listen_at(at, (uint16_t)(ports->first + ((uint32_t)getpid() + i) % n), backlog, ret_fd);
-    if (status != TITAN_EEXIST)
-        return status;
-    listen_ports_print(ports, text);
-    return titan_error_set(err, TITAN_ENOSPC, EADDRINUSE, __FILE__, __LINE__, "none of the ports %s is free", text);
-}
-
 titan_status listen_tcp(const char *host, const struct listen_ports *ports, int backlog, int *ret_fd,
                         uint16_t *ret_port, struct titan_error *err)
 {
@@ -77,13 +61,22 @@ titan_status listen_tcp(const char *host, const struct listen_ports *ports, int 
     } bound = {.v6 = {0}};
     socklen_t len = sizeof(bound);
     _cleanup_fd_ int fd = -1;
-    titan_assert(host && backlog > 0);
+    titan_assert(backlog > 0 && (!ports || ports->first <= ports->last));
     const int rc = getaddrinfo(host, NULL, &hints, &list);
     if (rc != 0)
         return titan_fail(err, TITAN_EINVAL, "cannot listen on '%s': %s", host, gai_strerror(rc));
-    titan_status status =
-        ports && ports->first ? listen_in(list, ports, backlog, &fd, err) : listen_at(list, 0, backlog, &fd);
-    const bool taken = status == TITAN_ENOSPC;
+    const bool ranged = ports && ports->first;
+    const uint32_t n = ranged ? (uint32_t)(ports->last - ports->first) + 1 : 0;
+    titan_status status = ranged ? TITAN_EEXIST : listen_at(list, 0, backlog, &fd);
+    for (uint32_t i = 0; i < n && status == TITAN_EEXIST; i++) /* each process begins elsewhere, to avoid collisions */
+        status = listen_at(list, (uint16_t)(ports->first + ((uint32_t)getpid() + i) % n), backlog, &fd);
+    const bool taken = ranged && status == TITAN_EEXIST;
+    if (taken) {
+        char text[LISTEN_PORTS_TEXT];
+        listen_ports_print(ports, text);
+        status =
+            titan_error_set(err, TITAN_ENOSPC, EADDRINUSE, __FILE__, __LINE__, "none of the ports %s is free", text);
+    }
     if (status == TITAN_OK && getsockname(fd, &bound.any, &len) != 0)
         status = TITAN_EIO;
     if (status != TITAN_OK && !taken)

@@ -291,30 +291,6 @@ titan_status log_start_thread(struct titan_error *err)
     return TITAN_OK;
 }
 
-/* False: no thread runs, the caller writes the line. */
-static bool enqueue(const struct line *line)
-{
-    struct line *l = NULL;
-    pthread_mutex_lock(&queue.mutex);
-    const bool running = queue.running;
-    queue.full |= queue.bytes + line->size > LOG_QUEUE_BYTES;
-    if (running && !queue.full)
-        l = malloc(line->size);
-    if (l) {
-        memcpy(l, line, line->size);
-        l->lost = queue.lost;
-        queue.lost = 0;
-        *queue.last = l;
-        queue.last = &l->next;
-        queue.bytes += l->size;
-        pthread_cond_signal(&queue.filled);
-    } else if (running) {
-        queue.lost++;
-    }
-    pthread_mutex_unlock(&queue.mutex);
-    return running;
-}
-
 void log_write(const struct log *log, enum log_level level, const char *sentence, const char *pairs_fmt, ...)
 {
     titan_assert(level <= LOG_LEVEL_DEBUG);
@@ -339,7 +315,26 @@ void log_write(const struct log *log, enum log_level level, const char *sentence
     l.line.wall_ms = clock_wall_ms();
     l.line.log = log && log->subsystem ? *log : none;
     l.line.sentence = sentence;
-    if (!enqueue(&l.line))
+
+    struct line *copy = NULL;
+    pthread_mutex_lock(&queue.mutex);
+    const bool running = queue.running;
+    queue.full |= queue.bytes + l.line.size > LOG_QUEUE_BYTES;
+    if (running && !queue.full)
+        copy = malloc(l.line.size);
+    if (copy) {
+        memcpy(copy, &l.line, l.line.size);
+        copy->lost = queue.lost;
+        queue.lost = 0;
+        *queue.last = copy;
+        queue.last = &copy->next;
+        queue.bytes += copy->size;
+        pthread_cond_signal(&queue.filled);
+    } else if (running) {
+        queue.lost++;
+    }
+    pthread_mutex_unlock(&queue.mutex);
+    if (!running)
         line_write(&l.line);
     errno = saved_errno;
 }

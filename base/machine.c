@@ -14,14 +14,6 @@
 
 #define ENTRY_MAX 127 /* a number, or the UUID of a GPU or of a GPU partition */
 
-/* "3", "GPU-8932f937-...", "MIG-..."; CUDA stops at any other entry, such as "-1" or "NoDevFiles". */
-static bool names_gpu(const char *entry, size_t len)
-{
-    if (len == 0 || len > ENTRY_MAX)
-        return false;
-    return strspn(entry, "0123456789") >= len || !strncmp(entry, "GPU-", 4) || !strncmp(entry, "MIG-", 4);
-}
-
 /* Finds the i-th entry and its length; NULL: the list is shorter. */
 static const char *entry_of(const char *list, uint32_t i, size_t *ret_len)
 {
@@ -30,7 +22,9 @@ static const char *entry_of(const char *list, uint32_t i, size_t *ret_len)
         size_t len = strcspn(list, ","), trimmed = len;
         while (trimmed > 0 && list[trimmed - 1] == ' ')
             trimmed--;
-        if (!names_gpu(list, trimmed))
+        /* "3", "GPU-8932f937-...", "MIG-..."; CUDA stops at any other entry, such as "-1" or "NoDevFiles". */
+        if (trimmed == 0 || trimmed > ENTRY_MAX ||
+            (strspn(list, "0123456789") < trimmed && strncmp(list, "GPU-", 4) != 0 && strncmp(list, "MIG-", 4) != 0))
             return NULL;
         *ret_len = trimmed;
         if (at == i)
@@ -40,18 +34,15 @@ static const char *entry_of(const char *list, uint32_t i, size_t *ret_len)
     return NULL;
 }
 
-static bool opens(int folder, const char *name)
-{
-    _cleanup_fd_ int fd = openat(folder, name, O_RDWR | O_CLOEXEC | O_NONBLOCK);
-    return fd >= 0;
-}
-
 static uint32_t count_devices(const char *devices)
 {
     uint32_t n = 0;
     DIR *dir = opendir(devices);
-    for (struct dirent *e; dir && (e = readdir(dir));)
-        n += !strncmp(e->d_name, "nvidia", 6) && isdigit((unsigned char)e->d_name[6]) && opens(dirfd(dir), e->d_name);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        const bool gpu = !strncmp(e->d_name, "nvidia", 6) && isdigit((unsigned char)e->d_name[6]);
+        _cleanup_fd_ int fd = gpu ? openat(dirfd(dir), e->d_name, O_RDWR | O_CLOEXEC | O_NONBLOCK) : -1;
+        n += fd >= 0;
+    }
     if (dir)
         (void)closedir(dir);
     return n;

@@ -169,19 +169,6 @@ static const char *tensor_obstacle(const struct recipe *r, int64_t tp, int64_t *
     return NULL;
 }
 
-static titan_status check_tensor(const struct recipe *r, struct titan_error *err)
-{
-    int64_t tp = r->parallelism.tensor_parallel_degree, value, unused, nearest = tp;
-    const char *obstacle = tensor_obstacle(r, tp, &value);
-    if (!obstacle)
-        return TITAN_OK;
-    while (tensor_obstacle(r, nearest, &unused)) /* ends at 1 */
-        nearest--;
-    return titan_fail(err, TITAN_EINVAL,
-                      "parallelism.tensor_parallel_degree = %lld does not divide %s = %lld; nearest: %lld",
-                      (long long)tp, obstacle, (long long)value, (long long)nearest);
-}
-
 static titan_status check_sequence(const struct recipe *r, const char *key, int64_t seq_len, struct titan_error *err)
 {
     int64_t tp = r->parallelism.tensor_parallel_degree, cp = r->parallelism.context_parallel_degree;
@@ -199,37 +186,6 @@ static titan_status check_sequence(const struct recipe *r, const char *key, int6
                       "and tensor_parallel_degree = %lld; nearest: %lld",
                       key, (long long)seq_len, (long long)divisor, (long long)cp, (long long)tp,
                       (long long)(below > 0 && 2 * rest < divisor ? below : below + divisor));
-}
-
-/* Tensor parallelism inside experts must equal that of the layer around them. */
-static titan_status check_cut_experts(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
-{
-    const int64_t width = r->model.dims.moe_hidden;
-    if (m->etp == 1)
-        return TITAN_OK;
-    if (m->etp != m->tp)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "parallelism.expert_tensor_parallel_degree = %lld is neither 1 nor tensor_parallel_degree = %lld",
-            (long long)m->etp, (long long)m->tp);
-    if (r->model.dims.n_experts == 0)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "parallelism.expert_tensor_parallel_degree = %lld: model.flavor = \"%s\" of %s has no experts; "
-            "nearest: 1",
-            (long long)m->etp, r->model.flavor, r->model.name);
-    if (width % m->etp != 0)
-        return titan_fail(err, TITAN_EINVAL,
-                          "parallelism.expert_tensor_parallel_degree = %lld does not divide model.moe_hidden = %lld; "
-                          "nearest: 1",
-                          (long long)m->etp, (long long)width);
-    if (r->numerics.canonical)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "numerics.canonical = true sums whole experts, which parallelism.expert_tensor_parallel_degree "
-            "= %lld cuts; nearest: 1",
-            (long long)m->etp);
-    return TITAN_OK;
 }
 
 /* Number of workers that share the tokens of one data-parallel rank, from the experts' view. */
@@ -257,8 +213,32 @@ static int64_t nearest_expert_degree(const struct recipe *r, const struct recipe
 
 static titan_status check_experts(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
 {
-    int64_t experts = r->model.dims.n_experts, lenders = m->dp_shard * token_ranks(m);
-    TRY(check_cut_experts(r, m, err));
+    const int64_t experts = r->model.dims.n_experts, width = r->model.dims.moe_hidden;
+    const int64_t lenders = m->dp_shard * token_ranks(m);
+    /* Tensor parallelism inside experts must equal that of the layer around them. */
+    if (m->etp != 1 && m->etp != m->tp)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "parallelism.expert_tensor_parallel_degree = %lld is neither 1 nor tensor_parallel_degree = %lld",
+            (long long)m->etp, (long long)m->tp);
+    if (m->etp != 1 && experts == 0)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "parallelism.expert_tensor_parallel_degree = %lld: model.flavor = \"%s\" of %s has no experts; "
+            "nearest: 1",
+            (long long)m->etp, r->model.flavor, r->model.name);
+    if (m->etp != 1 && width % m->etp != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "parallelism.expert_tensor_parallel_degree = %lld does not divide model.moe_hidden = %lld; "
+                          "nearest: 1",
+                          (long long)m->etp, (long long)width);
+    if (m->etp != 1 && r->numerics.canonical)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "numerics.canonical = true sums whole experts, which parallelism.expert_tensor_parallel_degree "
+            "= %lld cuts; nearest: 1",
+            (long long)m->etp);
+
     if (m->ep == 1)
         return TITAN_OK;
     if (experts == 0)
@@ -287,21 +267,6 @@ static titan_status check_experts(const struct recipe *r, const struct recipe_me
         (long long)m->ep, (long long)m->dp_shard, (long long)m->cp, (long long)m->tp, (long long)nearest);
 }
 
-static titan_status check_batch(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
-{
-    int64_t rows = recipe_microbatch_rows(r), ranks = m->dp_replicate * m->dp_shard;
-    titan_assert(rows >= 1 && ranks >= 1);
-    int64_t microbatches = r->training.global_batch_size / rows;
-    if (microbatches < ranks)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "training.global_batch_size = %lld makes %lld microbatches of %lld sequences: too few for %lld "
-            "data-parallel ranks; use at least %lld",
-            (long long)r->training.global_batch_size, (long long)microbatches, (long long)rows, (long long)ranks,
-            (long long)(ranks * rows));
-    return TITAN_OK;
-}
-
 /* Experts of another data-parallel rank answer within a microbatch, so all ranks sharing them have equally many.
  * Canonical sums keep the ranks' rows apart. */
 static titan_status check_shared_experts(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
@@ -325,16 +290,20 @@ static titan_status check_shared_experts(const struct recipe *r, const struct re
 
 /* --- the pipeline ------------------------------------------------------------------------------------------------- */
 
-static titan_status open_schedule(const struct recipe *r, const struct recipe_mesh *m, int stages,
-                                  struct schedule **ret, struct titan_error *err)
+static titan_status check_pipeline(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
 {
     const char *csv = r->parallelism.pipeline_parallel_schedule_csv, *name = r->parallelism.pipeline_parallel_schedule;
-    int64_t ranks = m->dp_replicate * m->dp_shard;
-    int64_t microbatches = r->training.global_batch_size / recipe_microbatch_rows(r);
-    int each =
-        (int)((microbatches + ranks - 1) / ranks); /* of the busiest rank; other ranks leave their last ones empty */
-    int64_t most = MIN(PIPELINE_MICROBATCHES_MAX, PIPELINE_CELLS_MAX / stages);
-    titan_status status;
+    const int64_t ranks = m->dp_replicate * m->dp_shard;
+    const int64_t microbatches = r->training.global_batch_size / recipe_microbatch_rows(r);
+    /* Of the busiest rank; other ranks leave their last ones empty. */
+    const int each = (int)((microbatches + ranks - 1) / ranks);
+    int stages = 1, first_layer[RECIPE_STAGES_MAX + 1];
+    _cleanup_(schedule_clear) struct schedule *s = NULL;
+    if (m->pp == 1)
+        return TITAN_OK;
+    TRY(recipe_stages(r, &stages, err));
+    TRY(recipe_split_layers(r, stages, first_layer, err));
+    const int64_t most = MIN(PIPELINE_MICROBATCHES_MAX, PIPELINE_CELLS_MAX / stages);
     if (each > most)
         return titan_fail(
             err, TITAN_EINVAL,
@@ -343,37 +312,24 @@ static titan_status open_schedule(const struct recipe *r, const struct recipe_me
             (long long)r->training.global_batch_size, each, stages, (long long)most,
             (long long)(most * ranks * recipe_microbatch_rows(r)));
     if (*csv) {
-        status = schedule_load(csv, (int)m->pp, stages, each, ret, err);
-        if (status != TITAN_OK) {
+        if (schedule_load(csv, (int)m->pp, stages, each, &s, err) != TITAN_OK) {
             titan_error_wrap(err, "parallelism.pipeline_parallel_schedule_csv");
             if (err)
                 err->status = TITAN_EINVAL; /* the recipe is at fault, for any file error */
             return TITAN_EINVAL;
         }
-        return TITAN_OK;
-    }
-    if (schedule_stages_per_rank(name) == 0)
+    } else if (schedule_stages_per_rank(name) == 0) {
         return titan_fail(
             err, TITAN_EINVAL,
             "parallelism.pipeline_parallel_schedule = \"%s\" needs parallelism.pipeline_parallel_schedule_csv", name);
-    status = schedule_generate(name, (int)m->pp, stages, each, ret, err);
-    if (status != TITAN_OK)
-        titan_error_wrap(err, "parallelism.pipeline_parallel_schedule");
-    return status;
-}
-
-static titan_status check_pipeline(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
-{
-    int stages = 1, first_layer[RECIPE_STAGES_MAX + 1];
-    struct schedule *s = NULL;
-    if (m->pp == 1)
-        return TITAN_OK;
-    TRY(recipe_stages(r, &stages, err));
-    TRY(recipe_split_layers(r, stages, first_layer, err));
-    TRY(open_schedule(r, m, stages, &s, err));
-    const titan_status status = schedule_check(s, err);
-    schedule_close(s);
-    return status;
+    } else {
+        const titan_status status = schedule_generate(name, (int)m->pp, stages, each, &s, err);
+        if (status != TITAN_OK) {
+            titan_error_wrap(err, "parallelism.pipeline_parallel_schedule");
+            return status;
+        }
+    }
+    return schedule_check(s, err);
 }
 
 /* --- worlds ------------------------------------------------------------------------------------------------------- */
@@ -396,7 +352,7 @@ static int64_t nearest_inside(const struct recipe *r, int64_t world)
 titan_status recipe_check_world(const struct recipe *r, int64_t world, struct titan_error *err)
 {
     struct recipe_mesh m;
-    int64_t least = r->elastic.min_workers, most = r->elastic.max_workers;
+    const int64_t least = r->elastic.min_workers, most = r->elastic.max_workers;
     if (world < 1)
         return titan_fail(err, TITAN_EINVAL, "%lld workers: at least 1 is needed", (long long)world);
     if (world < least || world > most)
@@ -405,12 +361,29 @@ titan_status recipe_check_world(const struct recipe *r, int64_t world, struct ti
                           "nearest: %lld",
                           (long long)world, (long long)least, (long long)most, (long long)nearest_inside(r, world));
     TRY(recipe_mesh(r, world, &m, err));
-    TRY(check_tensor(r, err));
+
+    int64_t value, unused, nearest = m.tp;
+    const char *obstacle = tensor_obstacle(r, m.tp, &value);
+    while (tensor_obstacle(r, nearest, &unused)) /* ends at 1 */
+        nearest--;
+    if (obstacle)
+        return titan_fail(err, TITAN_EINVAL,
+                          "parallelism.tensor_parallel_degree = %lld does not divide %s = %lld; nearest: %lld",
+                          (long long)m.tp, obstacle, (long long)value, (long long)nearest);
     TRY(check_sequence(r, "training.seq_len", r->training.seq_len, err));
     if (r->validation.enable)
         TRY(check_sequence(r, "validation.seq_len", r->validation.seq_len, err));
     TRY(check_experts(r, &m, err));
-    TRY(check_batch(r, &m, err));
+
+    const int64_t rows = recipe_microbatch_rows(r), ranks = m.dp_replicate * m.dp_shard;
+    const int64_t microbatches = r->training.global_batch_size / rows;
+    if (microbatches < ranks)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "training.global_batch_size = %lld makes %lld microbatches of %lld sequences: too few for %lld "
+            "data-parallel ranks; use at least %lld",
+            (long long)r->training.global_batch_size, (long long)microbatches, (long long)rows, (long long)ranks,
+            (long long)(ranks * rows));
     TRY(check_shared_experts(r, &m, err));
     return check_pipeline(r, &m, err);
 }

@@ -17,15 +17,6 @@ static bool read_text(const struct toml_value *v, char *ret, size_t size, char w
     return true;
 }
 
-static bool read_weight(const struct toml_value *v, double *ret, char why[RECIPE_WHY])
-{
-    *ret = v->type == TOML_INT ? (double)v->integer : v->type == TOML_FLOAT ? v->real : 0;
-    if (*ret > 0 && isfinite(*ret))
-        return true;
-    (void)snprintf(why, RECIPE_WHY, "weight must be a number above 0");
-    return false;
-}
-
 static bool read_source(const struct toml_value *table, struct recipe_source *ret, char why[RECIPE_WHY])
 {
     for (const struct toml_value *v = table->first; v; v = v->next) {
@@ -35,7 +26,10 @@ static bool read_source(const struct toml_value *table, struct recipe_source *re
         } else if (strcmp(v->key, "dataset") == 0) {
             ok = read_text(v, ret->dataset, sizeof(ret->dataset), why);
         } else if (strcmp(v->key, "weight") == 0) {
-            ok = read_weight(v, &ret->weight, why);
+            ret->weight = v->type == TOML_INT ? (double)v->integer : v->type == TOML_FLOAT ? v->real : 0;
+            ok = ret->weight > 0 && isfinite(ret->weight);
+            if (!ok)
+                (void)snprintf(why, RECIPE_WHY, "weight must be a number above 0");
         } else {
             (void)snprintf(why, RECIPE_WHY, "unknown key %.64s; there are path, weight and dataset", v->key);
             ok = false;

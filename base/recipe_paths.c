@@ -18,23 +18,6 @@
 #include "base/path_pattern.h"
 #include "base/recipe.h"
 
-/* Default locations of TorchTitan's data sets when training.dataset_path is unset: folders by loading name. */
-static const struct {
-    const char *dataset, *path;
-} places[] = {{"c4", "allenai/c4"}, {"c4_validation", "allenai/c4"}, {"c4_test", "tests/assets/c4_test"}};
-
-static void place_dataset(struct recipe *r)
-{
-    for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
-        if (r->training.mixture.n == 0 && !r->training.dataset_path[0] &&
-            strcmp(r->training.dataset, places[i].dataset) == 0)
-            (void)snprintf(r->training.dataset_path, sizeof(r->training.dataset_path), "%s", places[i].path);
-        if (r->validation.enable && !r->validation.dataset_path[0] &&
-            strcmp(r->validation.dataset, places[i].dataset) == 0)
-            (void)snprintf(r->validation.dataset_path, sizeof(r->validation.dataset_path), "%s", places[i].path);
-    }
-}
-
 titan_status recipe_initial_job(const struct recipe *r, uint64_t *ret, struct titan_error *err)
 {
     const char *path = r->checkpoint.initial_load_path, *digits = path + strlen(RECIPE_JOB_PREFIX);
@@ -54,9 +37,19 @@ titan_status recipe_initial_job(const struct recipe *r, uint64_t *ret, struct ti
 
 int recipe_paths(struct recipe *r, struct recipe_path ret[RECIPE_PATHS_MAX])
 {
-    int n = 0;
-    place_dataset(r);
+    /* Default locations of TorchTitan's data sets when training.dataset_path is unset: folders by loading name. */
+    static const struct {
+        const char *dataset, *path;
+    } places[] = {{"c4", "allenai/c4"}, {"c4_validation", "allenai/c4"}, {"c4_test", "tests/assets/c4_test"}};
     const bool mixed = r->training.mixture.n > 0;
+    int n = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+        if (!mixed && !r->training.dataset_path[0] && strcmp(r->training.dataset, places[i].dataset) == 0)
+            (void)snprintf(r->training.dataset_path, sizeof(r->training.dataset_path), "%s", places[i].path);
+        if (r->validation.enable && !r->validation.dataset_path[0] &&
+            strcmp(r->validation.dataset, places[i].dataset) == 0)
+            (void)snprintf(r->validation.dataset_path, sizeof(r->validation.dataset_path), "%s", places[i].path);
+    }
     const struct recipe_path fixed[] = {
         {"training.dataset_path", r->training.dataset_path, sizeof(r->training.dataset_path),
          mixed ? NULL : r->training.dataset, r->training.seq_len},
@@ -239,19 +232,6 @@ static titan_status check_contents(const struct recipe_path *p, char *full, bool
                       folder ? "has no text: all of its files are binary" : "is no text: it is a binary file");
 }
 
-/* Is the file too small for a sample? Known without reading if a token is a byte, plus one for the end of text. */
-static titan_status check_sample(const struct recipe *r, const struct recipe_path *p, const char *full,
-                                 const struct stat *st, struct titan_error *err)
-{
-    if (strcmp(r->model.tokenizer, "bytes") != 0 || strcmp(p->dataset, "text") != 0 || is_encoded(full) ||
-        !S_ISREG(st->st_mode) || st->st_size >= p->seq_len)
-        return TITAN_OK;
-    titan_fail(err, TITAN_EINVAL, "%s = \"%s\" has %lld bytes; one sample needs %lld", p->key, full,
-               (long long)st->st_size, (long long)p->seq_len);
-    titan_error_hint(err, "more text, or a smaller seq_len");
-    return TITAN_EINVAL;
-}
-
 titan_status recipe_check_data(struct recipe *r, const char *base, struct titan_error *err)
 {
     struct recipe_path paths[RECIPE_PATHS_MAX];
@@ -277,7 +257,15 @@ titan_status recipe_check_data(struct recipe *r, const char *base, struct titan_
         if (path_is_pattern(full) && access(full, F_OK) < 0)
             continue;
         TRY(check_contents(&paths[i], full, r->job.follow_links, &st[i], err));
-        TRY(check_sample(r, &paths[i], full, &st[i], err));
+        /* Is the file too small for a sample? Known without reading if a token is a byte, plus one for the end of
+         * text. */
+        if (strcmp(r->model.tokenizer, "bytes") == 0 && strcmp(paths[i].dataset, "text") == 0 && !is_encoded(full) &&
+            S_ISREG(st[i].st_mode) && st[i].st_size < paths[i].seq_len) {
+            titan_fail(err, TITAN_EINVAL, "%s = \"%s\" has %lld bytes; one sample needs %lld", paths[i].key, full,
+                       (long long)st[i].st_size, (long long)paths[i].seq_len);
+            titan_error_hint(err, "more text, or a smaller seq_len");
+            return TITAN_EINVAL;
+        }
     }
     return TITAN_OK;
 }

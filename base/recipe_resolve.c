@@ -41,27 +41,6 @@ bool recipe_lacks_dims(const struct recipe *r)
             d->norm_eps == 0);
 }
 
-/* Finds the family's flavor; the error lists the existing ones. */
-static titan_status find_flavor(const struct recipe *r, const struct recipe_flavor **ret, struct titan_error *err)
-{
-    char have[200];
-    size_t used = 0;
-    have[0] = '\0';
-    for (int i = 0; i < recipe_flavors_count; i++) {
-        const struct recipe_flavor *f = &recipe_flavors[i];
-        if (strcmp(f->family, r->model.name) != 0)
-            continue;
-        if (strcmp(f->name, r->model.flavor) == 0) {
-            *ret = f;
-            return TITAN_OK;
-        }
-        int n = snprintf(have + used, sizeof(have) - used, "%s%s", used ? ", " : "", f->name);
-        used = MIN(used + (size_t)MAX(n, 0), sizeof(have) - 1);
-    }
-    return titan_fail(err, TITAN_EINVAL, "model.flavor = \"%s\": model.name = \"%s\" has %s", r->model.flavor,
-                      r->model.name, have);
-}
-
 /* Fills unset keys with these flags. */
 static void fill(struct recipe *r, const struct recipe *from, unsigned flags)
 {
@@ -80,20 +59,40 @@ void recipe_fill_dims(struct recipe *r, const struct model_dims *dims)
     fill(r, &from, KEY_FLAVOR);
 }
 
-/* Fills unset dimensions from the flavor. */
-static titan_status apply_flavor(struct recipe *r, struct titan_error *err)
+static void set_unless_given(double *x, double usual)
+{
+    *x = *x == 0 ? usual : *x;
+}
+
+/* Fills unset dimensions from the flavor, resolves "auto", and completes numbers that follow from others. */
+static titan_status resolve_model(struct recipe *r, struct titan_error *err)
 {
     static const struct recipe_flavor given = {0};
-    const struct recipe_flavor *flavor = &given;
-    if (strcmp(r->model.flavor, RECIPE_FLAVOR_HF) != 0)
-        TRY(find_flavor(r, &flavor, err));
-    else if (recipe_lacks_dims(r))
+    const struct recipe_flavor *flavor = NULL;
+    char have[200] = ""; /* the family's flavors */
+    size_t used = 0;
+    if (recipe_lacks_dims(r))
         return titan_fail(
             err, TITAN_EINVAL,
             "model.flavor = \"hf\": model.dim and other dimensions are missing; titanctl and titan-worker "
             "take them from checkpoint.initial_load_path");
+    if (strcmp(r->model.flavor, RECIPE_FLAVOR_HF) == 0)
+        flavor = &given;
+    for (int i = 0; i < recipe_flavors_count && !flavor; i++) {
+        const struct recipe_flavor *f = &recipe_flavors[i];
+        if (strcmp(f->family, r->model.name) != 0)
+            continue;
+        if (strcmp(f->name, r->model.flavor) == 0)
+            flavor = f;
+        const int n = snprintf(have + used, sizeof(have) - used, "%s%s", used ? ", " : "", f->name);
+        used = MIN(used + (size_t)MAX(n, 0), sizeof(have) - 1);
+    }
+    if (!flavor)
+        return titan_fail(err, TITAN_EINVAL, "model.flavor = \"%s\": model.name = \"%s\" has %s", r->model.flavor,
+                          r->model.name, have);
     const struct recipe from = {.model.dims = flavor->dims, .training.block_causal = flavor->block_causal};
     fill(r, &from, KEY_FLAVOR);
+
     struct model_dims *d = &r->model.dims;
     if (d->head_dim == 0)
         d->head_dim = d->dim % d->n_heads == 0 ? d->dim / d->n_heads : 0; /* 0: check_heads() reports the reason */
@@ -106,18 +105,8 @@ static titan_status apply_flavor(struct recipe *r, struct titan_error *err)
     if (d->n_experts > 0 &&
         d->route_scale == 0) /* from a dense flavor: experts would have no effect and learn nothing */
         d->route_scale = 1;
-    return TITAN_OK;
-}
 
-static void set_unless_given(double *x, double usual)
-{
-    *x = *x == 0 ? usual : *x;
-}
-
-/* Resolves "auto" to a rule; numbers that the rule needs and no flavor or key sets get their usual values. */
-static void complete_rope(struct recipe *r)
-{
-    struct model_dims *d = &r->model.dims;
+    /* Numbers that a rule needs and no flavor or key sets get their usual values. */
     if (strcmp(d->rope_scaling, "auto") == 0) {
         bool longer = d->rope_original_length > 0 && r->training.seq_len > d->rope_original_length;
         memset(d->rope_scaling, 0, sizeof(d->rope_scaling));
@@ -132,34 +121,14 @@ static void complete_rope(struct recipe *r)
         set_unless_given(&d->rope_beta_fast, 32);
         set_unless_given(&d->rope_beta_slow, 1);
     }
+    if (d->swiglu_limit > 0)
+        set_unless_given(&d->swiglu_alpha, 1.702);
+    return TITAN_OK;
 }
 
 int64_t recipe_rope_pairs(const struct model_dims *d)
 {
     return (d->kv_lora_rank > 0 ? d->qk_rope_head_dim : d->rope_dim > 0 ? d->rope_dim : d->head_dim) / 2;
-}
-
-static titan_status check_longrope(const struct model_dims *d, struct titan_error *err)
-{
-    const struct {
-        const char *key;
-        int64_t n;
-    } lists[] = {{"rope_short_factor", d->rope_short_factor.n}, {"rope_long_factor", d->rope_long_factor.n}};
-    const int64_t pairs = recipe_rope_pairs(d);
-    if (strcmp(d->rope_scaling, "longrope") != 0)
-        return TITAN_OK;
-    if (d->rope_factor < 1 || d->rope_original_length < 2)
-        return titan_fail(err, TITAN_EINVAL,
-                          "model.rope_scaling = \"longrope\" needs model.rope_factor of at least 1 and "
-                          "model.rope_original_length above 1; they are %g and %lld",
-                          d->rope_factor, (long long)d->rope_original_length);
-    for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
-        if (lists[i].n != pairs)
-            return titan_fail(err, TITAN_EINVAL,
-                              "model.rope_scaling = \"longrope\" needs %lld numbers in model.%s, one for each rotated "
-                              "pair of a head; there are %lld",
-                              (long long)pairs, lists[i].key, (long long)lists[i].n);
-    return TITAN_OK;
 }
 
 static titan_status check_rope(const struct model_dims *d, struct titan_error *err)
@@ -187,23 +156,19 @@ static titan_status check_rope(const struct model_dims *d, struct titan_error *e
     return TITAN_OK;
 }
 
-/* Latent attention rotates only qk_rope_head_dim columns of a head; the rest may have any width. */
-static titan_status check_latent(const struct model_dims *d, struct titan_error *err)
-{
-    titan_assert(d->kv_lora_rank > 0);
-    if (d->qk_rope_head_dim >= 2 && d->qk_rope_head_dim % 2 == 0 && d->v_head_dim >= 1 && d->qk_nope_head_dim >= 1)
-        return TITAN_OK;
-    return titan_fail(err, TITAN_EINVAL,
-                      "model.kv_lora_rank = %lld (latent attention) needs an even model.qk_rope_head_dim above 0, and "
-                      "model.qk_nope_head_dim and model.v_head_dim above 0; they are %lld, %lld and %lld",
-                      (long long)d->kv_lora_rank, (long long)d->qk_rope_head_dim, (long long)d->qk_nope_head_dim,
-                      (long long)d->v_head_dim);
-}
-
 static titan_status check_heads(const struct model_dims *d, struct titan_error *err)
 {
+    /* Latent attention rotates only qk_rope_head_dim columns of a head; the rest may have any width. */
+    if (d->kv_lora_rank > 0 &&
+        (d->qk_rope_head_dim < 2 || d->qk_rope_head_dim % 2 != 0 || d->v_head_dim < 1 || d->qk_nope_head_dim < 1))
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "model.kv_lora_rank = %lld (latent attention) needs an even model.qk_rope_head_dim above 0, and "
+            "model.qk_nope_head_dim and model.v_head_dim above 0; they are %lld, %lld and %lld",
+            (long long)d->kv_lora_rank, (long long)d->qk_rope_head_dim, (long long)d->qk_nope_head_dim,
+            (long long)d->v_head_dim);
     if (d->kv_lora_rank > 0)
-        return check_latent(d, err);
+        return TITAN_OK;
     if (d->head_dim == 0 || (d->head_dim % 2 != 0 && d->head_dim * d->n_heads == d->dim))
         return titan_fail(err, TITAN_EINVAL,
                           "model.n_heads = %lld does not fit model.dim = %lld: dim / n_heads must be an even number",
@@ -214,32 +179,6 @@ static titan_status check_heads(const struct model_dims *d, struct titan_error *
     if (d->n_heads % d->n_kv_heads != 0)
         return titan_fail(err, TITAN_EINVAL, "model.n_kv_heads = %lld does not divide model.n_heads = %lld",
                           (long long)d->n_kv_heads, (long long)d->n_heads);
-    return TITAN_OK;
-}
-
-/* Experts in equal groups; the chosen groups must have room for top-k. */
-static titan_status check_groups(const struct model_dims *d, struct titan_error *err)
-{
-    const int64_t groups = d->n_expert_groups, limited = d->n_limited_groups;
-    titan_assert(groups >= 0);
-    if (groups == 0)
-        return TITAN_OK;
-    if (d->n_experts % groups != 0)
-        return titan_fail(err, TITAN_EINVAL, "model.n_expert_groups = %lld does not divide model.n_experts = %lld",
-                          (long long)groups, (long long)d->n_experts);
-    if (limited < 1 || limited > groups)
-        return titan_fail(err, TITAN_EINVAL,
-                          "model.n_limited_groups = %lld does not fit model.n_expert_groups = %lld; nearest: %lld",
-                          (long long)limited, (long long)groups, (long long)(limited < 1 ? 1 : groups));
-    if (d->group_top_k > d->n_experts / groups)
-        return titan_fail(err, TITAN_EINVAL,
-                          "model.group_top_k = %lld is more than the %lld experts of a group (model.n_experts / "
-                          "model.n_expert_groups)",
-                          (long long)d->group_top_k, (long long)(d->n_experts / groups));
-    if (d->top_k > limited * (d->n_experts / groups))
-        return titan_fail(err, TITAN_EINVAL,
-                          "model.top_k = %lld is more than the %lld experts of model.n_limited_groups = %lld groups",
-                          (long long)d->top_k, (long long)(limited * (d->n_experts / groups)), (long long)limited);
     return TITAN_OK;
 }
 
@@ -263,7 +202,25 @@ static titan_status check_experts(const struct model_dims *d, struct titan_error
     if (d->n_dense_layers > d->n_layers)
         return titan_fail(err, TITAN_EINVAL, "model.n_dense_layers = %lld is more than model.n_layers = %lld",
                           (long long)d->n_dense_layers, (long long)d->n_layers);
-    return check_groups(d, err);
+    if (groups == 0)
+        return TITAN_OK;
+    if (d->n_experts % groups != 0)
+        return titan_fail(err, TITAN_EINVAL, "model.n_expert_groups = %lld does not divide model.n_experts = %lld",
+                          (long long)groups, (long long)d->n_experts);
+    if (limited < 1 || limited > groups)
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.n_limited_groups = %lld does not fit model.n_expert_groups = %lld; nearest: %lld",
+                          (long long)limited, (long long)groups, (long long)(limited < 1 ? 1 : groups));
+    if (d->group_top_k > d->n_experts / groups)
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.group_top_k = %lld is more than the %lld experts of a group (model.n_experts / "
+                          "model.n_expert_groups)",
+                          (long long)d->group_top_k, (long long)(d->n_experts / groups));
+    if (d->top_k > most) /* the chosen groups must have room for top-k */
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.top_k = %lld is more than the %lld experts of model.n_limited_groups = %lld groups",
+                          (long long)d->top_k, (long long)most, (long long)limited);
+    return TITAN_OK;
 }
 
 /* Checks for traits that exclude each other. */
@@ -310,7 +267,24 @@ static titan_status check_dims(const struct recipe *r, struct titan_error *err)
     TRY(check_heads(d, err));
     TRY(check_experts(d, err));
     TRY(check_traits(d, err));
-    TRY(check_longrope(d, err));
+    if (strcmp(d->rope_scaling, "longrope") == 0) {
+        const struct {
+            const char *key;
+            int64_t n;
+        } lists[] = {{"rope_short_factor", d->rope_short_factor.n}, {"rope_long_factor", d->rope_long_factor.n}};
+        const int64_t pairs = recipe_rope_pairs(d);
+        if (d->rope_factor < 1 || d->rope_original_length < 2)
+            return titan_fail(err, TITAN_EINVAL,
+                              "model.rope_scaling = \"longrope\" needs model.rope_factor of at least 1 and "
+                              "model.rope_original_length above 1; they are %g and %lld",
+                              d->rope_factor, (long long)d->rope_original_length);
+        for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
+            if (lists[i].n != pairs)
+                return titan_fail(err, TITAN_EINVAL,
+                                  "model.rope_scaling = \"longrope\" needs %lld numbers in model.%s, one for each "
+                                  "rotated pair of a head; there are %lld",
+                                  (long long)pairs, lists[i].key, (long long)lists[i].n);
+    }
     if (!r->model.tokenizer[0])
         return titan_fail(err, TITAN_EINVAL, "model.tokenizer is empty: expected \"bytes\" or a path");
     if (strcmp(r->model.tokenizer, "bytes") == 0 && d->vocab_size < 256)
@@ -318,44 +292,6 @@ static titan_status check_dims(const struct recipe *r, struct titan_error *err)
                           "model.vocab_size = %lld is too small: model.tokenizer = \"bytes\" needs at least 256",
                           (long long)d->vocab_size);
     return TITAN_OK;
-}
-
-/* Workers of the largest mesh if its degrees define it; otherwise a divisor of that number. */
-static titan_status whole_mesh(const struct recipe *r, int64_t *ret, struct titan_error *err)
-{
-    const int64_t degrees[] = {r->parallelism.pipeline_parallel_degree, r->parallelism.context_parallel_degree,
-                               r->parallelism.tensor_parallel_degree, r->parallelism.data_parallel_replicate_degree,
-                               MAX(r->parallelism.data_parallel_shard_degree, 1)};
-    int64_t product = 1;
-    for (size_t i = 0; i < ARRAY_SIZE(degrees); i++) {
-        product *= degrees[i];
-        if (product > WORKERS_MAX)
-            return titan_fail(err, TITAN_EINVAL, "the degrees of parallelism multiply to more than %d workers",
-                              WORKERS_MAX);
-    }
-    titan_assert(product >= 1);
-    *ret = product;
-    return TITAN_OK;
-}
-
-/* The largest number of workers must be whole meshes: data-parallel degrees shrink below it, not at it. */
-static titan_status check_max_workers(const struct recipe *r, int64_t whole, struct titan_error *err)
-{
-    int64_t shard = r->parallelism.data_parallel_shard_degree, most = r->elastic.max_workers;
-    if (shard > 0 ? most == whole : most % whole == 0)
-        return TITAN_OK;
-    char mesh[RECIPE_DEGREES_TEXT], advice[80];
-    recipe_degrees(r, true, mesh);
-    if (shard > 0)
-        (void)snprintf(advice, sizeof(advice), "use %lld, or parallelism.data_parallel_shard_degree = -1",
-                       (long long)whole);
-    else if (most > whole)
-        (void)snprintf(advice, sizeof(advice), "use %lld or %lld", (long long)(most - most % whole),
-                       (long long)(most - most % whole + whole));
-    else
-        (void)snprintf(advice, sizeof(advice), "use %lld", (long long)whole);
-    return titan_fail(err, TITAN_EINVAL, "%s takes %s%lld workers; elastic.max_workers = %lld: %s", mesh,
-                      shard > 0 ? "" : "a multiple of ", (long long)whole, (long long)most, advice);
 }
 
 static titan_status resolve_batch(struct recipe *r, struct titan_error *err);
@@ -391,16 +327,41 @@ void recipe_offer(struct recipe *r, int64_t workers)
 
 static titan_status resolve_workers(struct recipe *r, struct titan_error *err)
 {
-    int64_t whole = 1, unit = recipe_mesh_unit(r), *least = &r->elastic.min_workers, *most = &r->elastic.max_workers;
-    titan_assert(unit >= 1);
-    TRY(whole_mesh(r, &whole, err));
+    const int64_t unit = recipe_mesh_unit(r), shard = r->parallelism.data_parallel_shard_degree;
+    /* Workers of the largest mesh if its degrees define it; otherwise a divisor of that number. */
+    const int64_t degrees[] = {r->parallelism.pipeline_parallel_degree, r->parallelism.context_parallel_degree,
+                               r->parallelism.tensor_parallel_degree, r->parallelism.data_parallel_replicate_degree,
+                               MAX(shard, 1)};
+    int64_t whole = 1, *least = &r->elastic.min_workers, *most = &r->elastic.max_workers;
+    for (size_t i = 0; i < ARRAY_SIZE(degrees); i++) {
+        whole *= degrees[i];
+        if (whole > WORKERS_MAX)
+            return titan_fail(err, TITAN_EINVAL, "the degrees of parallelism multiply to more than %d workers",
+                              WORKERS_MAX);
+    }
+    titan_assert(unit >= 1 && whole % unit == 0);
     *least = (*least + unit - 1) / unit * unit;
-    if (*most == -1 && r->parallelism.data_parallel_shard_degree == -1)
+    if (*most == -1 && shard == -1)
         *most = most_workers(r, whole);
     else if (*most == -1)
         *most = whole;
     r->workers_there = 0; /* equal recipes are equal in memory */
-    TRY(check_max_workers(r, whole, err));
+
+    /* The largest number of workers must be whole meshes: data-parallel degrees shrink below it, not at it. */
+    if (shard > 0 ? *most != whole : *most % whole != 0) {
+        char mesh[RECIPE_DEGREES_TEXT], advice[80];
+        recipe_degrees(r, true, mesh);
+        if (shard > 0)
+            (void)snprintf(advice, sizeof(advice), "use %lld, or parallelism.data_parallel_shard_degree = -1",
+                           (long long)whole);
+        else if (*most > whole)
+            (void)snprintf(advice, sizeof(advice), "use %lld or %lld", (long long)(*most - *most % whole),
+                           (long long)(*most - *most % whole + whole));
+        else
+            (void)snprintf(advice, sizeof(advice), "use %lld", (long long)whole);
+        return titan_fail(err, TITAN_EINVAL, "%s takes %s%lld workers; elastic.max_workers = %lld: %s", mesh,
+                          shard > 0 ? "" : "a multiple of ", (long long)whole, (long long)*most, advice);
+    }
     if (*least > *most)
         return titan_fail(err, TITAN_EINVAL, "elastic.min_workers = %lld is more than elastic.max_workers = %lld",
                           (long long)*least, (long long)*most);
@@ -435,84 +396,6 @@ static titan_status resolve_batch(struct recipe *r, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status check_validation(const struct recipe *r, struct titan_error *err)
-{
-    if (recipe_validation_batch(r) <= GLOBAL_BATCH_MAX)
-        return TITAN_OK;
-    return titan_fail(err, TITAN_EINVAL,
-                      "validation.local_batch_size = %lld times %lld data-parallel ranks (elastic.max_workers = %lld) "
-                      "is more than %lld",
-                      (long long)r->validation.local_batch_size,
-                      (long long)(r->elastic.max_workers / recipe_mesh_unit(r)), (long long)r->elastic.max_workers,
-                      (long long)GLOBAL_BATCH_MAX);
-}
-
-/* Each of the head's pieces has at least one token. */
-static titan_status resolve_loss_chunks(struct recipe *r, struct titan_error *err)
-{
-    int64_t tokens = MAX(recipe_microbatch_rows(r) * r->training.seq_len / r->parallelism.context_parallel_degree, 1);
-    if (r->training.loss_chunks == -1)
-        r->training.loss_chunks = MIN(tokens, LOSS_CHUNKS);
-    if (r->training.loss_chunks > tokens)
-        return titan_fail(err, TITAN_EINVAL,
-                          "training.loss_chunks = %lld is more than the %lld tokens a microbatch has on a worker; "
-                          "nearest: %lld",
-                          (long long)r->training.loss_chunks, (long long)tokens, (long long)tokens);
-    return TITAN_OK;
-}
-
-static titan_status check_selective(const struct recipe *r, struct titan_error *err)
-{
-    const char *option = r->activation_checkpoint.selective_ac_option;
-    const char *number = strncmp(option, "op:", 3) == 0 ? option + 3 : option;
-    if (strcmp(option, "op") == 0 || (strspn(number, "0123456789") == strlen(number) && atoi(number) > 0))
-        return TITAN_OK;
-    return titan_fail(
-        err, TITAN_EINVAL,
-        "activation_checkpoint.selective_ac_option = \"%s\": expected \"op\", \"op:N\" or \"N\", N above 0", option);
-}
-
-/* Codes by rows or columns fit only one of a weight's two products. torchao has measured no bounds for the last
- * recipe. */
-static titan_status check_float8(const struct recipe *r, struct titan_error *err)
-{
-    if (r->model.float8 && r->model.mxfp8)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "model.float8 and model.mxfp8 are both true, or model.converters lists both: a linear layer is "
-            "in one of them");
-    if (r->model.float8 && r->float8.enable_fsdp_float8_all_gather && strcmp(r->float8.recipe_name, "tensorwise") != 0)
-        return titan_fail(err, TITAN_EINVAL,
-                          "float8.enable_fsdp_float8_all_gather needs float8.recipe_name = \"tensorwise\", not \"%s\"",
-                          r->float8.recipe_name);
-    if (!r->model.float8 || strcmp(r->float8.recipe_name, "rowwise_with_gw_hp") != 0 ||
-        !recipe_filters_float8(r, "auto_filter_small_kn"))
-        return TITAN_OK;
-    return titan_fail(err, TITAN_EINVAL,
-                      "float8.filter_fqns: \"auto_filter_small_kn\" is not known for float8.recipe_name = "
-                      "\"rowwise_with_gw_hp\"; name the layers, or use \"rowwise\"");
-}
-
-static titan_status check_redundancy(const struct recipe *r, struct titan_error *err)
-{
-    if (strcmp(r->fault_tolerance.redundancy, "replica") != 0 || r->parallelism.data_parallel_replicate_degree > 1)
-        return TITAN_OK;
-    return titan_fail(
-        err, TITAN_EINVAL,
-        "fault_tolerance.redundancy = \"replica\" needs parallelism.data_parallel_replicate_degree of 2 or "
-        "more: use \"buddy\" where there are no replicas");
-}
-
-static titan_status check_rounding(const struct recipe *r, struct titan_error *err)
-{
-    if (strcmp(r->optimizer.state_rounding, "stochastic") != 0 || recipe_moment_bytes(r) == 2)
-        return TITAN_OK;
-    return titan_fail(
-        err, TITAN_EINVAL,
-        "optimizer.state_rounding = \"stochastic\" needs optimizer.state_dtype = \"bfloat16\": moments in "
-        "float32 are not rounded");
-}
-
 static titan_status check_mixture(const struct recipe *r, struct titan_error *err)
 {
     static const char *const kinds[] = {"", "text", "jsonl", "c4", "c4_test", "c4_validation", "sft"};
@@ -536,30 +419,24 @@ static titan_status refuse_pair(const char *key, const char *needed, struct tita
     return titan_fail(err, TITAN_EINVAL, "checkpoint.%s = true needs checkpoint.%s", key, needed);
 }
 
-static titan_status check_shared(const char *entries, struct titan_error *err)
-{
-    static const char *const kinds[] = {"user:", "uid:", "group:"};
-    for (const char *e = entries; *e; e += strcspn(e, ","), e += *e == ',') {
-        const size_t len = strcspn(e, ",");
-        bool known = len == 1 && *e == '*';
-        for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
-            known |= strncmp(e, kinds[i], strlen(kinds[i])) == 0 && len > strlen(kinds[i]);
-        if (!known)
-            return titan_fail(err, TITAN_EINVAL,
-                              "checkpoint.shared_with: \"%.*s\" names no user: user:NAME, uid:N, group:NAME or *",
-                              (int)len, e);
-    }
-    return TITAN_OK;
-}
-
 static titan_status check_checkpoint(const struct recipe *r, struct titan_error *err)
 {
+    static const char *const users[] = {"user:", "uid:", "group:"};
     const bool enable = r->checkpoint.enable;
     if (r->checkpoint.initial_load_in_hf && !r->checkpoint.initial_load_model_only)
         return refuse_pair("initial_load_in_hf", "initial_load_model_only = true: there is no optimizer state", err);
     if (r->checkpoint.initial_load_in_hf && !r->checkpoint.initial_load_path[0])
         return refuse_pair("initial_load_in_hf", "initial_load_path, the folder of the weights", err);
-    TRY(check_shared(r->checkpoint.shared_with, err));
+    for (const char *e = r->checkpoint.shared_with; *e; e += strcspn(e, ","), e += *e == ',') {
+        const size_t len = strcspn(e, ",");
+        bool known = len == 1 && *e == '*';
+        for (size_t i = 0; i < ARRAY_SIZE(users); i++)
+            known |= strncmp(e, users[i], strlen(users[i])) == 0 && len > strlen(users[i]);
+        if (!known)
+            return titan_fail(err, TITAN_EINVAL,
+                              "checkpoint.shared_with: \"%.*s\" names no user: user:NAME, uid:N, group:NAME or *",
+                              (int)len, e);
+    }
     uint64_t job;
     TRY(recipe_initial_job(r, &job, err));
     if (job && r->checkpoint.initial_load_in_hf)
@@ -576,15 +453,6 @@ static titan_status check_checkpoint(const struct recipe *r, struct titan_error 
     return TITAN_OK;
 }
 
-static titan_status check_nccl(const struct recipe *r, struct titan_error *err)
-{
-    if (strcmp(r->nccl.cta_policy, "zero") != 0 || r->nccl.windows)
-        return TITAN_OK;
-    return titan_fail(
-        err, TITAN_EINVAL,
-        "nccl.cta_policy = \"zero\" needs nccl.windows = true: copy engines reach registered memory only");
-}
-
 /* Folders created by a worker must stay below the run's. */
 static titan_status check_folder(const char *key, const char *folder, struct titan_error *err)
 {
@@ -593,10 +461,14 @@ static titan_status check_folder(const char *key, const char *folder, struct tit
     return TITAN_OK;
 }
 
-/* Checks "0,4-7", or empty. */
-static titan_status check_ranks(const char *ranks, struct titan_error *err)
+static titan_status check_outputs(const struct recipe *r, struct titan_error *err)
 {
-    const char *at = ranks;
+    if (r->metrics.enable_tensorboard)
+        TRY(check_folder("metrics.save_tb_folder", r->metrics.save_tb_folder, err));
+    if (!r->profiling.enable_profiling)
+        return TITAN_OK;
+    TRY(check_folder("profiling.save_traces_folder", r->profiling.save_traces_folder, err));
+    const char *at = r->profiling.ranks; /* "0,4-7", or empty */
     while (*at) {
         unsigned first = 0, last = 0;
         int end = 0;
@@ -616,18 +488,7 @@ static titan_status check_ranks(const char *ranks, struct titan_error *err)
     if (*at)
         return titan_fail(err, TITAN_EINVAL,
                           "profiling.ranks = \"%s\": ranks and ranges of them with commas between, such as \"0,4-7\"",
-                          ranks);
-    return TITAN_OK;
-}
-
-static titan_status check_outputs(const struct recipe *r, struct titan_error *err)
-{
-    if (r->metrics.enable_tensorboard)
-        TRY(check_folder("metrics.save_tb_folder", r->metrics.save_tb_folder, err));
-    if (!r->profiling.enable_profiling)
-        return TITAN_OK;
-    TRY(check_folder("profiling.save_traces_folder", r->profiling.save_traces_folder, err));
-    TRY(check_ranks(r->profiling.ranks, err));
+                          r->profiling.ranks);
     if (r->profiling.profiler_warmup + r->profiling.profiler_active > r->profiling.profile_freq)
         return titan_fail(
             err, TITAN_EINVAL,
@@ -637,23 +498,75 @@ static titan_status check_outputs(const struct recipe *r, struct titan_error *er
     return TITAN_OK;
 }
 
+/* Checks words that need other keys. */
+static titan_status check_words(const struct recipe *r, struct titan_error *err)
+{
+    const char *option = r->activation_checkpoint.selective_ac_option, *recipe = r->float8.recipe_name;
+    const char *number = strncmp(option, "op:", 3) == 0 ? option + 3 : option;
+    if (strcmp(option, "op") != 0 && (strspn(number, "0123456789") != strlen(number) || atoi(number) <= 0))
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "activation_checkpoint.selective_ac_option = \"%s\": expected \"op\", \"op:N\" or \"N\", N above 0",
+            option);
+    if (r->model.float8 && r->model.mxfp8)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "model.float8 and model.mxfp8 are both true, or model.converters lists both: a linear layer is "
+            "in one of them");
+    /* Codes by rows or columns fit only one of a weight's two products. */
+    if (r->model.float8 && r->float8.enable_fsdp_float8_all_gather && strcmp(recipe, "tensorwise") != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "float8.enable_fsdp_float8_all_gather needs float8.recipe_name = \"tensorwise\", not \"%s\"",
+                          recipe);
+    /* torchao has measured no bounds for the last recipe. */
+    if (r->model.float8 && strcmp(recipe, "rowwise_with_gw_hp") == 0 &&
+        recipe_filters_float8(r, "auto_filter_small_kn"))
+        return titan_fail(err, TITAN_EINVAL,
+                          "float8.filter_fqns: \"auto_filter_small_kn\" is not known for float8.recipe_name = "
+                          "\"rowwise_with_gw_hp\"; name the layers, or use \"rowwise\"");
+    if (strcmp(r->fault_tolerance.redundancy, "replica") == 0 && r->parallelism.data_parallel_replicate_degree <= 1)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "fault_tolerance.redundancy = \"replica\" needs parallelism.data_parallel_replicate_degree of 2 or "
+            "more: use \"buddy\" where there are no replicas");
+    if (strcmp(r->optimizer.state_rounding, "stochastic") == 0 && recipe_moment_bytes(r) != 2)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "optimizer.state_rounding = \"stochastic\" needs optimizer.state_dtype = \"bfloat16\": moments in "
+            "float32 are not rounded");
+    return TITAN_OK;
+}
+
 titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
 {
-    TRY(apply_flavor(r, err));
-    complete_rope(r);
-    if (r->model.dims.swiglu_limit > 0)
-        set_unless_given(&r->model.dims.swiglu_alpha, 1.702);
+    TRY(resolve_model(r, err));
     TRY(check_dims(r, err));
     TRY(resolve_workers(r, err));
     TRY(resolve_batch(r, err));
-    TRY(check_validation(r, err));
-    TRY(resolve_loss_chunks(r, err));
-    TRY(check_selective(r, err));
-    TRY(check_float8(r, err));
-    TRY(check_redundancy(r, err));
-    TRY(check_rounding(r, err));
+    if (recipe_validation_batch(r) > GLOBAL_BATCH_MAX)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "validation.local_batch_size = %lld times %lld data-parallel ranks (elastic.max_workers = %lld) "
+            "is more than %lld",
+            (long long)r->validation.local_batch_size, (long long)(r->elastic.max_workers / recipe_mesh_unit(r)),
+            (long long)r->elastic.max_workers, (long long)GLOBAL_BATCH_MAX);
+
+    /* Each of the head's pieces has at least one token. */
+    const int64_t tokens =
+        MAX(recipe_microbatch_rows(r) * r->training.seq_len / r->parallelism.context_parallel_degree, 1);
+    if (r->training.loss_chunks == -1)
+        r->training.loss_chunks = MIN(tokens, LOSS_CHUNKS);
+    if (r->training.loss_chunks > tokens)
+        return titan_fail(err, TITAN_EINVAL,
+                          "training.loss_chunks = %lld is more than the %lld tokens a microbatch has on a worker; "
+                          "nearest: %lld",
+                          (long long)r->training.loss_chunks, (long long)tokens, (long long)tokens);
+    TRY(check_words(r, err));
     TRY(check_checkpoint(r, err));
-    TRY(check_nccl(r, err));
+    if (strcmp(r->nccl.cta_policy, "zero") == 0 && !r->nccl.windows)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "nccl.cta_policy = \"zero\" needs nccl.windows = true: copy engines reach registered memory only");
     TRY(check_outputs(r, err));
     TRY(check_mixture(r, err));
     if (strcmp(r->parallelism.context_parallel_rotate_method, "alltoall") == 0) {

@@ -25,27 +25,20 @@ static double attention_params(const struct model_dims *d)
            kv_rank * (1 + h * ((double)d->qk_nope_head_dim + v)) + h * v * c;
 }
 
-/* Parameters of a layer with `experts` routed experts. The router has a column for every expert; its bias is no
- * parameter. */
-static double expert_params(const struct model_dims *d, int64_t experts)
-{
-    titan_assert(experts >= 0);
-    const double c = (double)d->dim, m = (double)d->moe_hidden;
-    return (c + d->router_bias) * (double)d->n_experts + 3 * c * m * (double)(experts + d->n_shared_experts) +
-           (d->mlp_bias ? (2 * m + c) * (double)experts : 0);
-}
-
 /* Parameters of layers [from, to), each with `experts` routed experts; for one token, with the experts that it
  * passes. */
 static double layers_params(const struct model_dims *d, int64_t from, int64_t to, int64_t experts)
 {
     titan_assert(from >= 0 && from <= to && to <= d->n_layers);
     const int64_t dense = d->n_experts == 0 ? to - from : MAX(MIN(to, d->n_dense_layers) - from, 0);
-    const double c = (double)d->dim, f = (double)d->ffn_hidden;
+    const double c = (double)d->dim, f = (double)d->ffn_hidden, m = (double)d->moe_hidden;
+    /* The router has a column for every expert; its bias is no parameter. */
+    const double routed = (c + d->router_bias) * (double)d->n_experts +
+                          3 * c * m * (double)(experts + d->n_shared_experts) +
+                          (d->mlp_bias ? (2 * m + c) * (double)experts : 0);
     const double norms = (d->no_input_norms ? 0 : 2) + (d->output_norms ? 2 : 0);
     return (double)(to - from) * (attention_params(d) + norms * c) +
-           (double)dense * (3 * c * f + (d->mlp_bias ? 2 * f + c : 0)) +
-           (double)(to - from - dense) * expert_params(d, experts);
+           (double)dense * (3 * c * f + (d->mlp_bias ? 2 * f + c : 0)) + (double)(to - from - dense) * routed;
 }
 
 static double head_params(const struct model_dims *d)
@@ -97,19 +90,6 @@ double recipe_causal_flops_per_token(const struct recipe *r)
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* Elements that a token stores in a layer: projections of queries, keys and values, and the three of the feed-forward
- * layer or of its chosen experts. */
-static void layer_widths(const struct model_dims *d, double *ret_qkv, double *ret_ffn)
-{
-    int64_t v = d->kv_lora_rank ? d->v_head_dim : d->head_dim, ffn = 0;
-    if (d->n_experts == 0 || d->n_dense_layers > 0)
-        ffn = d->ffn_hidden;
-    if (d->n_experts)
-        ffn = MAX(ffn, (d->top_k + d->n_shared_experts) * d->moe_hidden);
-    *ret_qkv = (double)(d->n_heads * d->head_dim + d->n_kv_heads * (d->head_dim + v));
-    *ret_ffn = (double)ffn;
-}
-
 /* Memory of the fullest rank: evenly divided stages and one of the two ends. */
 struct share {
     double params, state;    /* of its stages: gathered; its sharded part */
@@ -156,8 +136,14 @@ static double activation_bytes(const struct recipe *r, const struct recipe_mesh 
                                double s)
 {
     const struct model_dims *d = &r->model.dims;
-    double c = (double)d->dim, h = (double)d->n_heads, v = (double)d->vocab_size, tp = (double)m->tp, q, f;
-    layer_widths(d, &q, &f);
+    double c = (double)d->dim, h = (double)d->n_heads, v = (double)d->vocab_size, tp = (double)m->tp;
+    /* Elements that a token stores in a layer: projections of queries, keys and values, and the three of the
+     * feed-forward layer or of its chosen experts. */
+    const int64_t value = d->kv_lora_rank ? d->v_head_dim : d->head_dim;
+    const int64_t dense = d->n_experts == 0 || d->n_dense_layers > 0 ? d->ffn_hidden : 0;
+    const int64_t chosen = d->n_experts ? (d->top_k + d->n_shared_experts) * d->moe_hidden : 0;
+    const double q = (double)(d->n_heads * d->head_dim + d->n_kv_heads * (d->head_dim + value));
+    const double f = (double)MAX(dense, chosen);
     double saved = n * (s * (4 * c + q + 3 * f) + 4 * (h + 2)) / tp,
            back = n * s * (2 * f + 4 * c + q + MAX(f, c)) / tp;
     bool recompute = strcmp(r->activation_checkpoint.mode, "full") == 0;

@@ -48,28 +48,6 @@ static int64_t most_stages(const struct recipe *r)
     return r->model.dims.n_layers + ends;
 }
 
-static titan_status check_stages(const struct recipe *r, int64_t stages, const char *key, struct titan_error *err)
-{
-    int64_t pp = r->parallelism.pipeline_parallel_degree, most = most_stages(r);
-    titan_assert(pp > 1);
-    const char *name = r->parallelism.pipeline_parallel_schedule;
-    int each = stages_per_rank(r);
-    if (stages > most || stages > RECIPE_STAGES_MAX)
-        return titan_fail(err, TITAN_EINVAL,
-                          "parallelism.pipeline_parallel_degree = %lld with %s makes %lld stages of %lld layers "
-                          "(model.n_layers = %lld, embedding and head); nearest: %lld",
-                          (long long)pp, name, (long long)stages, (long long)most, (long long)r->model.dims.n_layers,
-                          (long long)MAX(1, MIN(most, RECIPE_STAGES_MAX) / MAX(stages / pp, 1)));
-    if (stages % pp != 0 || (each == 1 && stages != pp))
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "%s makes %lld stages, but pipeline_parallel_schedule = \"%s\" on %lld ranks has %s%lld; nearest: "
-            "%lld stages",
-            key, (long long)stages, name, (long long)pp, each == 1 ? "" : "a multiple of ", (long long)pp,
-            (long long)(each == 1 || stages < pp ? pp : stages - stages % pp));
-    return TITAN_OK;
-}
-
 titan_status recipe_stages(const struct recipe *r, int *ret, struct titan_error *err)
 {
     int64_t pp = r->parallelism.pipeline_parallel_degree, points[RECIPE_STAGES_MAX], stages;
@@ -91,7 +69,22 @@ titan_status recipe_stages(const struct recipe *r, int *ret, struct titan_error 
         stages = pp * stages_per_rank(r);
         key = "parallelism.pipeline_parallel_degree";
     }
-    TRY(check_stages(r, stages, key, err));
+    const char *name = r->parallelism.pipeline_parallel_schedule;
+    const int64_t most = most_stages(r);
+    const int each = stages_per_rank(r);
+    if (stages > most || stages > RECIPE_STAGES_MAX)
+        return titan_fail(err, TITAN_EINVAL,
+                          "parallelism.pipeline_parallel_degree = %lld with %s makes %lld stages of %lld layers "
+                          "(model.n_layers = %lld, embedding and head); nearest: %lld",
+                          (long long)pp, name, (long long)stages, (long long)most, (long long)r->model.dims.n_layers,
+                          (long long)MAX(1, MIN(most, RECIPE_STAGES_MAX) / MAX(stages / pp, 1)));
+    if (stages % pp != 0 || (each == 1 && stages != pp))
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "%s makes %lld stages, but pipeline_parallel_schedule = \"%s\" on %lld ranks has %s%lld; nearest: "
+            "%lld stages",
+            key, (long long)stages, name, (long long)pp, each == 1 ? "" : "a multiple of ", (long long)pp,
+            (long long)(each == 1 || stages < pp ? pp : stages - stages % pp));
     *ret = (int)stages;
     return TITAN_OK;
 }

@@ -13,34 +13,17 @@
 
 #include "base/cleanup.h"
 
-/* With CAP_IPC_LOCK the limit does not apply. */
-static bool has_ipc_lock(void)
-{
-    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-    struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {0};
-    return syscall(SYS_capget, &header, sets) == 0 &&
-           (sets[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK));
-}
-
 #define TRIM_GROWN (32 << 20)
-
-static size_t resident_bytes(void)
-{
-    char text[64] = "";
-    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    ssize_t n = read(fd, text, sizeof(text) - 1);
-    (void)close(fd);
-    char *second = NULL;
-    (void)strtoul(n > 0 ? text : "", &second, 10); /* the first number is the size of the address space */
-    return second ? strtoul(second, NULL, 10) * (size_t)sysconf(_SC_PAGESIZE) : 0;
-}
 
 void resident_trim(bool resident)
 {
     static size_t begun, left_free; /* resident at the first call; free in the allocator after the last trim */
-    size_t now = resident_bytes(), free_bytes = mallinfo2().fordblks;
+    char text[64] = "", *second = NULL;
+    _cleanup_fd_ int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || read(fd, text, sizeof(text) - 1) < 0)
+        return;
+    (void)strtoul(text, &second, 10); /* the first number is the size of the address space */
+    const size_t now = strtoul(second, NULL, 10) * (size_t)sysconf(_SC_PAGESIZE), free_bytes = mallinfo2().fordblks;
     begun = begun ? begun : now;
     left_free = MIN(left_free, free_bytes);
     if (now < begun + TRIM_GROWN || free_bytes < left_free + TRIM_GROWN / 2)
@@ -56,6 +39,11 @@ void resident_trim(bool resident)
 bool resident_set(void)
 {
     const struct rlimit unlimited = {RLIM_INFINITY, RLIM_INFINITY};
-    return (has_ipc_lock() || setrlimit(RLIMIT_MEMLOCK, &unlimited) == 0) &&
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {0};
+    const bool lifted = syscall(SYS_capget, &header, sets) == 0 &&
+                        (sets[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK));
+    /* With CAP_IPC_LOCK the limit does not apply. */
+    return (lifted || setrlimit(RLIMIT_MEMLOCK, &unlimited) == 0) &&
            mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) == 0;
 }

@@ -104,16 +104,11 @@ static titan_status check_limits(const char *name, int ranks, int stages, int mi
     return TITAN_OK;
 }
 
-static void close_schedule(struct schedule **s)
-{
-    schedule_close(*s);
-}
-
 titan_status schedule_new(const char *name, int ranks, int stages, int microbatches, bool v_order,
                           struct schedule **ret, struct titan_error *err)
 {
     TRY(check_limits(name, ranks, stages, microbatches, err));
-    _cleanup_(close_schedule) struct schedule *s = calloc(1, sizeof *s);
+    _cleanup_(schedule_clear) struct schedule *s = calloc(1, sizeof *s);
     if (s) {
         s->n_cells = calloc((size_t)ranks, sizeof *s->n_cells);
         s->cells = calloc((size_t)ranks, sizeof(struct cell *));

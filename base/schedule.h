@@ -83,7 +83,11 @@ titan_status schedule_parse(const char *text, const char *path, int ranks, int s
                             struct schedule **ret, struct titan_error *err) TITAN_MUST_USE;
 titan_status schedule_load(const char *path, int ranks, int stages, int microbatches, struct schedule **ret,
                            struct titan_error *err) TITAN_MUST_USE;
-void schedule_close(struct schedule *s); /* NULL is fine */
+void schedule_close(struct schedule *s);                /* NULL is fine */
+static inline void schedule_clear(struct schedule **of) /* for _cleanup_ */
+{
+    schedule_close(*of);
+}
 
 int schedule_rank_of(const struct schedule *s, int stage);
 /* Checks that every (stage, microbatch) has one F and one backward (B, or I and W) on the stage's own rank, F before I

@@ -41,22 +41,6 @@ void schedule_walk_free(struct schedule_walk *w)
     free(w->in_queue);
 }
 
-static titan_status walk_init(const struct schedule *s, struct schedule_walk *w)
-{
-    size_t ranks = (size_t)s->ranks, slots = (size_t)s->stages * (size_t)s->microbatches;
-    w->next = calloc(ranks, sizeof *w->next);
-    w->clock = calloc(ranks, sizeof *w->clock);
-    w->queue = calloc(ranks, sizeof *w->queue);
-    w->in_queue = calloc(ranks, sizeof *w->in_queue);
-    w->forward = malloc(slots * sizeof *w->forward);
-    w->backward = malloc(slots * sizeof *w->backward);
-    if (!w->next || !w->clock || !w->queue || !w->in_queue || !w->forward || !w->backward)
-        return TITAN_ENOMEM;
-    for (size_t i = 0; i < slots; i++)
-        w->forward[i] = w->backward[i] = NAN;
-    return TITAN_OK;
-}
-
 static void enqueue(struct schedule_walk *w, int rank)
 {
     if (!w->in_queue[rank]) {
@@ -90,7 +74,17 @@ static void walk_rank(const struct schedule *s, const double t[4], int rank, str
 
 titan_status schedule_walk(const struct schedule *s, const double t[4], struct schedule_walk *ret)
 {
-    TRY(walk_init(s, ret));
+    const size_t ranks = (size_t)s->ranks, slots = (size_t)s->stages * (size_t)s->microbatches;
+    ret->next = calloc(ranks, sizeof *ret->next);
+    ret->clock = calloc(ranks, sizeof *ret->clock);
+    ret->queue = calloc(ranks, sizeof *ret->queue);
+    ret->in_queue = calloc(ranks, sizeof *ret->in_queue);
+    ret->forward = malloc(slots * sizeof *ret->forward);
+    ret->backward = malloc(slots * sizeof *ret->backward);
+    if (!ret->next || !ret->clock || !ret->queue || !ret->in_queue || !ret->forward || !ret->backward)
+        return TITAN_ENOMEM;
+    for (size_t i = 0; i < slots; i++)
+        ret->forward[i] = ret->backward[i] = NAN;
     for (int r = s->ranks - 1; r >= 0; r--)
         enqueue(ret, r);
     while (ret->queued) {
@@ -129,25 +123,6 @@ static titan_status check_cell(const struct schedule *s, int rank, struct cell c
     return TITAN_OK;
 }
 
-static titan_status check_complete(const struct schedule *s, const uint8_t *done, struct titan_error *err)
-{
-    for (int stage = 0; stage < s->stages; stage++)
-        for (int mb = 0; mb < s->microbatches; mb++) {
-            uint8_t has = done[slot(s, stage, mb)];
-            int rank = schedule_rank_of(s, stage);
-            if (!(has & DONE_F))
-                return titan_fail(err, TITAN_EINVAL, "rank %d: cell %dF%d is missing", rank, stage, mb);
-            if (!(has & (DONE_B | DONE_I)))
-                return titan_fail(err, TITAN_EINVAL,
-                                  "rank %d: %dF%d has no backward: %dB%d, or %dI%d and %dW%d, is missing", rank, stage,
-                                  mb, stage, mb, stage, mb, stage, mb);
-            if (!(has & (DONE_B | DONE_W)))
-                return titan_fail(err, TITAN_EINVAL, "rank %d: cell %dW%d is missing, and %dI%d needs it", rank, stage,
-                                  mb, stage, mb);
-        }
-    return TITAN_OK;
-}
-
 static titan_status check_cells(const struct schedule *s, struct titan_error *err)
 {
     _cleanup_free_ uint8_t *done = calloc((size_t)s->stages * (size_t)s->microbatches, 1);
@@ -164,7 +139,21 @@ static titan_status check_cells(const struct schedule *s, struct titan_error *er
                                   r, i + 1, c.stage, (unsigned)c.kind, c.microbatch, s->stages, s->microbatches);
             TRY(check_cell(s, r, c, &done[slot(s, c.stage, c.microbatch)], err));
         }
-    return check_complete(s, done, err);
+    for (int stage = 0; stage < s->stages; stage++)
+        for (int mb = 0; mb < s->microbatches; mb++) {
+            uint8_t has = done[slot(s, stage, mb)];
+            int rank = schedule_rank_of(s, stage);
+            if (!(has & DONE_F))
+                return titan_fail(err, TITAN_EINVAL, "rank %d: cell %dF%d is missing", rank, stage, mb);
+            if (!(has & (DONE_B | DONE_I)))
+                return titan_fail(err, TITAN_EINVAL,
+                                  "rank %d: %dF%d has no backward: %dB%d, or %dI%d and %dW%d, is missing", rank, stage,
+                                  mb, stage, mb, stage, mb, stage, mb);
+            if (!(has & (DONE_B | DONE_W)))
+                return titan_fail(err, TITAN_EINVAL, "rank %d: cell %dW%d is missing, and %dI%d needs it", rank, stage,
+                                  mb, stage, mb);
+        }
+    return TITAN_OK;
 }
 
 /* The cell that the stuck rank's next cell waits for, its rank and its position. An I in the waiter's stage may be a B

@@ -114,15 +114,10 @@ static titan_status read_lines(struct reader *in, const char *text)
     return TITAN_OK;
 }
 
-static void close_schedule(struct schedule **s)
-{
-    schedule_close(*s);
-}
-
 titan_status schedule_parse(const char *text, const char *path, int ranks, int stages, int microbatches,
                             struct schedule **ret, struct titan_error *err)
 {
-    _cleanup_(close_schedule) struct schedule *s = NULL;
+    _cleanup_(schedule_clear) struct schedule *s = NULL;
     if (strnlen(text, SCHEDULE_CSV_MAX + 1) > SCHEDULE_CSV_MAX)
         return titan_fail(err, TITAN_EINVAL, "%s: longer than %d bytes", path, SCHEDULE_CSV_MAX);
     titan_status status = schedule_new("CSV", ranks, stages, microbatches, false, &s, err);

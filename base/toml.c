@@ -268,24 +268,18 @@ static titan_status escape(struct parser *p, bool multiline, struct buf *out)
     return put(p, out, &values[name - names], 1);
 }
 
-/* Reads the closing quotes of a multi-line string; up to two more quotes belong to the text. */
-static titan_status close_multiline(struct parser *p, char quote, struct buf *out, bool *ret_closed)
+static titan_status parse_string(struct parser *p, bool key, char **ret)
 {
+    const char quote = *p->at, triple[4] = {quote, quote, quote, '\0'};
+    const int line = p->line, column = column_of(p);
+    const bool multiline = looking_at(p, triple);
     titan_assert(quote == '"' || quote == '\'');
-    int n = 0;
-    while (n < 5 && p->at + n < p->end && p->at[n] == quote)
-        n++;
-    *ret_closed = n >= 3;
-    int text = n >= 3 ? n - 3 : n;
-    TRY(put(p, out, p->at, (size_t)text));
-    p->at += n;
-    return TITAN_OK;
-}
-
-static titan_status string_body(struct parser *p, char quote, bool multiline, struct buf *out)
-{
-    titan_assert(quote == '"' || quote == '\'');
-    int line = p->line, column = column_of(p) - (multiline ? 3 : 1);
+    if (multiline && key)
+        return fail(p, "a key cannot be a multi-line string");
+    p->at += multiline ? 3 : 1;
+    _cleanup_(buf_free) struct buf out = BUF_INIT;
+    if (buf_reserve(&out, 1) != TITAN_OK)
+        return no_memory(p);
     if (multiline && at_newline(p)) /* directly after the opening quotes: not part of the text */
         take_newline(p);
     for (;;) {
@@ -294,41 +288,29 @@ static titan_status string_body(struct parser *p, char quote, bool multiline, st
         unsigned char c = (unsigned char)*p->at;
         if (c == (unsigned char)quote && !multiline) {
             p->at++;
-            return TITAN_OK;
+            break;
         }
-        if (c == (unsigned char)quote) {
-            bool closed;
-            TRY(close_multiline(p, quote, out, &closed));
-            if (closed)
-                return TITAN_OK;
+        if (c == (unsigned char)quote) { /* up to two more quotes than the closing ones belong to the text */
+            int n = 0;
+            while (n < 5 && p->at + n < p->end && p->at[n] == quote)
+                n++;
+            TRY(put(p, &out, p->at, (size_t)(n >= 3 ? n - 3 : n)));
+            p->at += n;
+            if (n >= 3)
+                break;
         } else if (c == '\\' && quote == '"') {
             p->at++;
-            TRY(escape(p, multiline, out));
+            TRY(escape(p, multiline, &out));
         } else if (multiline && at_newline(p)) {
             take_newline(p);
-            TRY(put(p, out, "\n", 1));
+            TRY(put(p, &out, "\n", 1));
         } else if ((c < 0x20 && c != '\t') || c == 0x7f) {
             return fail(p, "control character in a string");
         } else {
-            TRY(put(p, out, p->at, 1));
+            TRY(put(p, &out, p->at, 1));
             p->at++;
         }
     }
-}
-
-static titan_status parse_string(struct parser *p, bool key, char **ret)
-{
-    char quote = *p->at;
-    titan_assert(quote == '"' || quote == '\'');
-    char triple[4] = {quote, quote, quote, '\0'};
-    bool multiline = looking_at(p, triple);
-    if (multiline && key)
-        return fail(p, "a key cannot be a multi-line string");
-    p->at += multiline ? 3 : 1;
-    _cleanup_(buf_free) struct buf out = BUF_INIT;
-    if (buf_reserve(&out, 1) != TITAN_OK)
-        return no_memory(p);
-    TRY(string_body(p, quote, multiline, &out));
     *ret = TAKE(out.data);
     return TITAN_OK;
 }
@@ -340,21 +322,6 @@ static bool bare_key_char(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
 }
 
-static titan_status parse_key_part(struct parser *p, struct key_part *part)
-{
-    part->line = p->line;
-    part->column = column_of(p);
-    if (peek(p) == '"' || peek(p) == '\'')
-        return parse_string(p, true, &part->text);
-    const char *start = p->at;
-    while (!at_end(p) && bare_key_char(*p->at))
-        p->at++;
-    if (p->at == start)
-        return fail(p, "expected a key");
-    part->text = strndup(start, (size_t)(p->at - start));
-    return part->text ? TITAN_OK : no_memory(p);
-}
-
 /* Reads a.b."c d"; the caller clears key in every case. */
 static titan_status parse_key(struct parser *p, struct key *key)
 {
@@ -362,7 +329,20 @@ static titan_status parse_key(struct parser *p, struct key *key)
     for (;;) {
         if (key->count == TOML_KEY_PARTS_MAX)
             return fail(p, "a key of more than %d parts", TOML_KEY_PARTS_MAX);
-        TRY(parse_key_part(p, &key->parts[key->count]));
+        struct key_part *part = &key->parts[key->count];
+        *part = (struct key_part){.line = p->line, .column = column_of(p)};
+        if (peek(p) == '"' || peek(p) == '\'') {
+            TRY(parse_string(p, true, &part->text));
+        } else {
+            const char *start = p->at;
+            while (!at_end(p) && bare_key_char(*p->at))
+                p->at++;
+            if (p->at == start)
+                return fail(p, "expected a key");
+            part->text = strndup(start, (size_t)(p->at - start));
+            if (!part->text)
+                return no_memory(p);
+        }
         key->count++;
         skip_blank(p);
         if (peek(p) != '.')
@@ -453,13 +433,6 @@ static bool float_of(const char *word, double *ret)
     return true;
 }
 
-/* "1979-05-27...", "07:32..." */
-static bool looks_like_date(const char *word)
-{
-    size_t n = strspn(word, "0123456789");
-    return (n == 4 && word[4] == '-' && strspn(word + 5, "0123456789") >= 2) || (n == 2 && word[2] == ':');
-}
-
 static titan_status parse_word(struct parser *p, struct node *node)
 {
     int column = column_of(p);
@@ -488,7 +461,8 @@ static titan_status parse_word(struct parser *p, struct node *node)
         node->value.type = TOML_FLOAT;
         return TITAN_OK;
     }
-    if (looks_like_date(word))
+    const size_t digits = strspn(word, "0123456789"); /* "1979-05-27...", "07:32..." */
+    if ((digits == 4 && word[4] == '-' && strspn(word + 5, "0123456789") >= 2) || (digits == 2 && word[2] == ':'))
         return fail_at(p, p->line, column, "dates and times are not supported (write it as a string)");
     return fail_at(p, p->line, column, "not a value: %s (text must stand in quotes)", word);
 }
@@ -658,46 +632,6 @@ static titan_status walk_header(struct parser *p, struct node *table, const stru
     return TITAN_OK;
 }
 
-static titan_status open_table(struct parser *p, struct node *parent, struct key_part *part, struct node **ret)
-{
-    titan_assert(parent->value.type == TOML_TABLE);
-    struct node *table = member(parent, part->text);
-    if (!table) {
-        TRY(room_in(p, parent, part));
-        TRY(new_node(p, TOML_TABLE, part->line, part->column, &table));
-        table->value.key = TAKE(part->text);
-        append(parent, table);
-    } else if (table->value.type != TOML_TABLE || table->origin != ORIGIN_IMPLICIT) {
-        return fail_at(p, part->line, part->column, "'%s' is given twice (first in line %d)", part->text,
-                       table->value.line);
-    }
-    table->origin = ORIGIN_HEADER;
-    *ret = table;
-    return TITAN_OK;
-}
-
-static titan_status open_element(struct parser *p, struct node *parent, struct key_part *part, struct node **ret)
-{
-    titan_assert(parent->value.type == TOML_TABLE);
-    struct node *array = member(parent, part->text);
-    if (!array) {
-        TRY(room_in(p, parent, part));
-        TRY(new_node(p, TOML_ARRAY, part->line, part->column, &array));
-        array->tables = true;
-        array->value.key = TAKE(part->text);
-        append(parent, array);
-    } else if (array->value.type != TOML_ARRAY || !array->tables) {
-        return fail_at(p, part->line, part->column, "'%s' is given twice (first in line %d)", part->text,
-                       array->value.line);
-    }
-    struct node *element;
-    TRY(new_node(p, TOML_TABLE, part->line, part->column, &element));
-    element->origin = ORIGIN_ELEMENT;
-    append(array, element);
-    *ret = element;
-    return TITAN_OK;
-}
-
 static titan_status parse_header(struct parser *p, struct node **ret_section)
 {
     titan_assert(peek(p) == '[');
@@ -713,8 +647,30 @@ static titan_status parse_header(struct parser *p, struct node **ret_section)
     struct node *parent = p->root;
     for (int i = 0; i + 1 < key.count; i++)
         TRY(walk_header(p, parent, &key.parts[i], &parent));
+
     struct key_part *last = &key.parts[key.count - 1];
-    return element ? open_element(p, parent, last, ret_section) : open_table(p, parent, last, ret_section);
+    struct node *node = member(parent, last->text);
+    if (!node) {
+        TRY(room_in(p, parent, last));
+        TRY(new_node(p, element ? TOML_ARRAY : TOML_TABLE, last->line, last->column, &node));
+        node->tables = element;
+        node->value.key = TAKE(last->text);
+        append(parent, node);
+    } else if (element ? !node->tables : node->value.type != TOML_TABLE || node->origin != ORIGIN_IMPLICIT) {
+        return fail_at(p, last->line, last->column, "'%s' is given twice (first in line %d)", last->text,
+                       node->value.line);
+    }
+    if (!element) {
+        node->origin = ORIGIN_HEADER;
+        *ret_section = node;
+        return TITAN_OK;
+    }
+    struct node *table;
+    TRY(new_node(p, TOML_TABLE, last->line, last->column, &table));
+    table->origin = ORIGIN_ELEMENT;
+    append(node, table);
+    *ret_section = table;
+    return TITAN_OK;
 }
 
 static titan_status parse_document(struct parser *p)

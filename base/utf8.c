@@ -45,22 +45,6 @@ size_t utf8_check(const char *text, size_t len)
     return len;
 }
 
-/* Categories Cc, Cf, Zl and Zp of Unicode 15. */
-static bool is_unfit(uint32_t code)
-{
-    static const struct {
-        uint32_t from, to;
-    } ranges[] = {{0x00, 0x1f},       {0x7f, 0x9f},       {0xad, 0xad},       {0x600, 0x605},     {0x61c, 0x61c},
-                  {0x6dd, 0x6dd},     {0x70f, 0x70f},     {0x890, 0x891},     {0x8e2, 0x8e2},     {0x180e, 0x180e},
-                  {0x200b, 0x200f},   {0x2028, 0x202e},   {0x2060, 0x206f},   {0xfeff, 0xfeff},   {0xfff9, 0xfffb},
-                  {0x110bd, 0x110bd}, {0x110cd, 0x110cd}, {0x13430, 0x1343f}, {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a},
-                  {0xe0000, 0xe007f}};
-    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++)
-        if (code >= ranges[i].from && code <= ranges[i].to)
-            return true;
-    return false;
-}
-
 /* The character at p and its length; U+FFFD for an invalid one. */
 static uint32_t code_at(const unsigned char *p, size_t len, size_t *ret_bytes)
 {
@@ -85,6 +69,14 @@ enum { JOINER = 0x200d, AS_PICTURE = 0xfe0f };
 /* Is the character at p unfit? *before: the previous one, 0 = none; becomes this one. */
 static bool unfit_at(const unsigned char *p, size_t len, uint32_t *before, size_t *ret_bytes)
 {
+    /* Categories Cc, Cf, Zl and Zp of Unicode 15. */
+    static const struct {
+        uint32_t from, to;
+    } unfit[] = {{0x00, 0x1f},       {0x7f, 0x9f},       {0xad, 0xad},       {0x600, 0x605},     {0x61c, 0x61c},
+                 {0x6dd, 0x6dd},     {0x70f, 0x70f},     {0x890, 0x891},     {0x8e2, 0x8e2},     {0x180e, 0x180e},
+                 {0x200b, 0x200f},   {0x2028, 0x202e},   {0x2060, 0x206f},   {0xfeff, 0xfeff},   {0xfff9, 0xfffb},
+                 {0x110bd, 0x110bd}, {0x110cd, 0x110cd}, {0x13430, 0x1343f}, {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a},
+                 {0xe0000, 0xe007f}};
     const uint32_t code = code_at(p, len, ret_bytes), last = *before;
     size_t next;
     if (code != AS_PICTURE)
@@ -93,7 +85,10 @@ static bool unfit_at(const unsigned char *p, size_t len, uint32_t *before, size_
         return code < 0x20 || code == 0x7f;
     if (code == JOINER && is_picture(last) && is_picture(code_at(p + *ret_bytes, len - *ret_bytes, &next)))
         return false;
-    return is_unfit(code);
+    for (size_t i = 0; i < sizeof(unfit) / sizeof(unfit[0]); i++)
+        if (code >= unfit[i].from && code <= unfit[i].to)
+            return true;
+    return false;
 }
 
 size_t text_unfit(const char *text, size_t len)
