@@ -9,11 +9,6 @@
 
 enum { SEND_QUEUE = 8192 };
 
-struct message {
-    struct message *next;
-    grpc_byte_buffer *buffer;
-};
-
 /* Common part of a unary call and a stream. */
 struct open_call {
     struct rpc_client *client;
@@ -44,8 +39,7 @@ struct rpc_stream {
     struct rpc_tag send_tag, recv_tag, status_tag;
     struct rpc_stream_events events;
     void *data;
-    struct message *out, **out_last;
-    unsigned out_n;
+    struct rpc_out out;
     grpc_byte_buffer *out_now;
     bool sent_headers, sending, close_send, closed_send;
     bool received_all, has_status, over;
@@ -193,18 +187,6 @@ void rpc_client_call(struct rpc_client *client, const char *path, const Protobuf
 
 /* --- streams ------------------------------------------------------------------------------------------------------ */
 
-static void stream_out_clear(struct rpc_stream *stream)
-{
-    while (stream->out) {
-        struct message *message = stream->out;
-        stream->out = message->next;
-        grpc_byte_buffer_destroy(message->buffer);
-        free(message);
-    }
-    stream->out_last = &stream->out;
-    stream->out_n = 0;
-}
-
 static void stream_pump(struct rpc_stream *stream)
 {
     if (stream->sending || stream->over || stream->closed_send)
@@ -215,20 +197,13 @@ static void stream_pump(struct rpc_stream *stream)
         ops[n++] = rpc_remote_headers(&stream->base.client->remote, &stream->base.header);
         stream->sent_headers = true;
     }
-    if (stream->out) {
-        struct message *message = stream->out;
-        stream->out = message->next;
-        if (!stream->out)
-            stream->out_last = &stream->out;
-        titan_assert(stream->out_n > 0);
-        stream->out_n--;
-        stream->out_now = message->buffer;
-        free(message);
+    if (stream->out.first) {
+        stream->out_now = rpc_out_take(&stream->out);
         ops[n] = rpc_op(GRPC_OP_SEND_MESSAGE);
-        ops[n].flags = stream->out ? GRPC_WRITE_BUFFER_HINT : 0;
+        ops[n].flags = stream->out.first ? GRPC_WRITE_BUFFER_HINT : 0;
         ops[n++].data.send_message.send_message = stream->out_now;
     }
-    if (stream->close_send && !stream->out) {
+    if (stream->close_send && !stream->out.first) {
         ops[n++] = rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT);
         stream->closed_send = true;
     }
@@ -244,7 +219,7 @@ static void stream_maybe_close(struct rpc_stream *stream)
     if (stream->over || !stream->has_status || !stream->received_all)
         return;
     stream->over = true;
-    stream_out_clear(stream);
+    rpc_out_clear(&stream->out);
     struct titan_error err;
     (void)call_outcome(&stream->base, &err);
     stream->events.on_close(stream, stream->bad_message ? &stream->error : &err, stream->data);
@@ -322,25 +297,21 @@ titan_status rpc_client_stream(struct rpc_client *client, const char *path, cons
     if (client->closing)
         return titan_fail(err, TITAN_ECANCELLED, "%s: the client is closing", path);
     struct rpc_stream *stream = calloc(1, sizeof(*stream));
-    struct message *first = request ? calloc(1, sizeof(*first)) : NULL;
-    if (!stream || (request && !first) || call_open(client, &stream->base, path, reply, 0) != TITAN_OK) {
-        free(first);
+    if (stream)
+        rpc_out_clear(&stream->out);
+    if (!stream || (request && rpc_out_append(&stream->out, rpc_pack(request)) != TITAN_OK) ||
+        call_open(client, &stream->base, path, reply, 0) != TITAN_OK) {
+        if (stream)
+            rpc_out_clear(&stream->out);
         free(stream);
         return titan_fail(err, TITAN_ENOMEM, "%s: no memory for the call", path);
     }
     stream->events = *events;
     stream->data = data;
-    stream->out_last = &stream->out;
     stream->send_tag = (struct rpc_tag){.fn = stream_send_tag, .owner = stream};
     stream->recv_tag = (struct rpc_tag){.fn = stream_recv_tag, .owner = stream};
     stream->status_tag = (struct rpc_tag){.fn = stream_status_tag, .owner = stream};
     stream->close_send = half_close;
-    if (first) {
-        first->buffer = rpc_pack(request);
-        stream->out = first;
-        stream->out_last = &first->next;
-        stream->out_n = 1;
-    }
     stream_pump(stream);
 
     struct open_call *call = &stream->base;
@@ -361,23 +332,16 @@ titan_status rpc_stream_send(struct rpc_stream *stream, const ProtobufCMessage *
 {
     if (stream->over || stream->has_status || stream->close_send || stream->closed_send || stream->base.cancelled)
         return TITAN_ECANCELLED;
-    if (stream->out_n >= SEND_QUEUE)
+    if (stream->out.n >= SEND_QUEUE)
         return TITAN_EAGAIN;
-    struct message *node = calloc(1, sizeof(*node));
-    if (!node)
-        return TITAN_ENOMEM;
-    node->buffer = rpc_pack(message);
-    titan_assert(!*stream->out_last);
-    *stream->out_last = node;
-    stream->out_last = &node->next;
-    stream->out_n++;
+    TRY(rpc_out_append(&stream->out, rpc_pack(message)));
     stream_pump(stream);
     return TITAN_OK;
 }
 
 size_t rpc_stream_queued(const struct rpc_stream *stream)
 {
-    return stream->out_n;
+    return stream->out.n;
 }
 
 void rpc_stream_close_send(struct rpc_stream *stream)

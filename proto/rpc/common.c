@@ -265,6 +265,48 @@ grpc_byte_buffer *rpc_pack(const ProtobufCMessage *message)
     return buffer;
 }
 
+struct rpc_message {
+    struct rpc_message *next;
+    grpc_byte_buffer *buffer;
+};
+
+titan_status rpc_out_append(struct rpc_out *out, grpc_byte_buffer *buffer)
+{
+    struct rpc_message *message = malloc(sizeof(*message));
+    if (!message) {
+        grpc_byte_buffer_destroy(buffer);
+        return TITAN_ENOMEM;
+    }
+    *message = (struct rpc_message){.buffer = buffer};
+    titan_assert(!*out->last);
+    *out->last = message;
+    out->last = &message->next;
+    out->n++;
+    out->bytes += grpc_byte_buffer_length(buffer);
+    return TITAN_OK;
+}
+
+grpc_byte_buffer *rpc_out_take(struct rpc_out *out)
+{
+    struct rpc_message *message = out->first;
+    grpc_byte_buffer *buffer = message->buffer;
+    titan_assert(out->n > 0);
+    out->first = message->next;
+    if (!out->first)
+        out->last = &out->first;
+    out->n--;
+    out->bytes -= grpc_byte_buffer_length(buffer);
+    free(message);
+    return buffer;
+}
+
+void rpc_out_clear(struct rpc_out *out)
+{
+    while (out->first)
+        grpc_byte_buffer_destroy(rpc_out_take(out));
+    out->last = &out->first;
+}
+
 struct budget {
     size_t left;
 };
@@ -473,7 +515,7 @@ static grpc_channel *channel_create(const char *target, struct rpc_pair *pair, i
         arg_int(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000),
         arg_int(GRPC_ARG_DNS_ARES_QUERY_TIMEOUT_MS, LOOKUP_MS),
         arg_int(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, RPC_CLIENT_MESSAGE_MAX),
-        arg_int(GRPC_ARG_HTTP2_BDP_PROBE, 0), /* see tenant.c */
+        arg_int(GRPC_ARG_HTTP2_BDP_PROBE, 0), /* see server.c */
         arg_int(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, LOOKAHEAD),
         arg_int(GRPC_ARG_KEEPALIVE_TIME_MS, 10000),
         arg_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000),

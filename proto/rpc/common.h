@@ -61,6 +61,17 @@ void rpc_library_leave(void);
 
 /* The caller owns the result. Never NULL: without memory for a message the process ends. */
 grpc_byte_buffer *rpc_pack(const ProtobufCMessage *message);
+/* Messages that wait to be sent. */
+struct rpc_out {
+    struct rpc_message *first, **last;
+    uint32_t n;
+    size_t bytes;
+};
+void rpc_out_clear(struct rpc_out *out); /* also initialises a zeroed one */
+/* Takes ownership of the buffer, also on failure (TITAN_ENOMEM). */
+titan_status rpc_out_append(struct rpc_out *out, grpc_byte_buffer *buffer) TITAN_MUST_USE;
+grpc_byte_buffer *rpc_out_take(struct rpc_out *out); /* the first; the caller owns it */
+
 /* Decodes into at most budget bytes of objects; strings must be UTF-8 without NUL. buffer is borrowed. The caller owns
  * *ret: protobuf_c_message_free_unpacked(m, NULL). TITAN_EINVAL: the bytes are no such message. */
 titan_status rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescriptor *type, size_t budget,

@@ -221,8 +221,6 @@ static titan_status client_frame_begin(struct rpc_filter *s, struct buf *to_serv
             return titan_fail(err, TITAN_EINVAL, "a frame has more padding than bytes");
     } else if (f->type == HEADERS || f->type == CONTINUATION) {
         TRY(headers_begin(s, err));
-        if (!f->block && s->header.len > 0)
-            f->head[4] &= (uint8_t)~END_HEADERS; /* the added header follows it */
     } else if (f->type == RST_STREAM) {
         stream_end(s, f->stream);
     }
@@ -241,9 +239,6 @@ static void client_frame_end(struct rpc_filter *s, struct buf *to_server)
         s->refusing = false;
         if (f->flags & END_STREAM)
             stream_half_ends(s, f->stream, true);
-    } else if ((f->type == HEADERS || f->type == CONTINUATION) && !f->block && s->header.len > 0) {
-        put_head(to_server, s->header.len, CONTINUATION, END_HEADERS, f->stream);
-        buf_put(to_server, s->header.data, s->header.len);
     }
 }
 
@@ -333,7 +328,7 @@ titan_status rpc_filter_client(struct rpc_filter *s, const uint8_t *bytes, size_
 
 /* Called with a complete frame head. A call that is over for the client stays over. For a refused call gRPC may write
  * another end: CANCELLED when a status meets the call's reset. Dropping a block is safe, because gRPC's blocks never
- * refer to earlier ones (tenant.c). DATA passes: it counts against windows. */
+ * refer to earlier ones (server.c). DATA passes: it counts against windows. */
 static void server_frame_begin(struct rpc_filter *s, struct buf *to_client)
 {
     struct rpc_frames *f = &s->server;
@@ -376,24 +371,8 @@ titan_status rpc_filter_server(struct rpc_filter *s, const uint8_t *bytes, size_
     return buf_failed(to_client) ? TITAN_ENOMEM : TITAN_OK;
 }
 
-/* --- life --------------------------------------------------------------------------------------------------------- */
-
-titan_status rpc_filter_init(struct rpc_filter *s, const struct rpc_filter_limits *limits, const char *header_name,
-                             const char *header_value, struct titan_error *err)
-{
-    titan_assert(limits->message_max > 0 && limits->header_max > 0 && limits->streams_max > 0);
-    *s = (struct rpc_filter){.limits = *limits};
-    if (header_name)
-        put_literal(&s->header, header_name, header_value);
-    if (!buf_failed(&s->header))
-        return TITAN_OK;
-    buf_free(&s->header);
-    return titan_fail(err, TITAN_ENOMEM, "there is no memory for a connection");
-}
-
 void rpc_filter_free(struct rpc_filter *s)
 {
-    buf_free(&s->header);
     buf_free(&s->replies);
     free(s->streams);
     *s = (struct rpc_filter){0};

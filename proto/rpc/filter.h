@@ -7,8 +7,7 @@
  *     dropped; the connection and its other calls continue. gRPC sees the call cancelled, and its frames for an
  *     ended call are dropped;
  *   - header blocks of more than header_max bytes, frames longer than HTTP/2's initial limit, and frames out of order
- *     end the connection;
- *   - each header block of a call gets one more header, by which the server identifies the connection.
+ *     end the connection.
  *
  * Formats: RFC 9113 (frames), RFC 7541 (header literals), gRPC over HTTP/2 (5 bytes before each message). One
  * thread. */
@@ -40,9 +39,9 @@ struct rpc_frames {
     uint32_t block;        /* the stream of an unfinished header block; 0: none */
 };
 
+/* All zero but for its limits at first. */
 struct rpc_filter {
     struct rpc_filter_limits limits;
-    struct buf header; /* the added header field, as HPACK; empty: none */
     uint8_t n_preface;
     bool begun; /* the preface and a frame have arrived */
     struct rpc_frames client, server;
@@ -64,9 +63,6 @@ struct rpc_filter {
     uint32_t n_streams, cap_streams;
 };
 
-/* header_name and value: added to each block; NULL: none. After TITAN_ENOMEM nothing must be freed. */
-titan_status rpc_filter_init(struct rpc_filter *s, const struct rpc_filter_limits *limits, const char *header_name,
-                             const char *header_value, struct titan_error *err) TITAN_MUST_USE;
 void rpc_filter_free(struct rpc_filter *s);
 
 /* Takes n bytes from the client: appends the bytes for each side to to_server and to_client. Any error: end the

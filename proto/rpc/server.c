@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* server.c - see server.h.
  *
- * A call is one reusable allocation. It starts as a slot offered to gRPC for the next call of a method, and is returned
- * when all its tags are back:
+ * gRPC does not report a call's connection, and names an adopted connection by its descriptor's number, which is
+ * reused. So each connection has a gRPC server of its own, with the memory quota of its user or address (tenant.h). It
+ * is freed when the proxy has closed the connection, gRPC's server is down, and no call refers to it.
+ *
+ * A call is one reusable allocation. It starts as a slot offered to gRPC for the next call of a connection, and is
+ * returned when all its tags are back:
  *
  *   request_tag  a call took the slot (or the server shuts down)
  *   close_tag    RECV_CLOSE_ON_SERVER: the call has ended on the wire, in any way; informs the handler
@@ -11,47 +15,102 @@
  *  */
 #include "proto/rpc/server.h"
 
+#include <grpc/grpc_posix.h>
 #include <grpc/grpc_security.h>
-#include <grpc/support/alloc.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/slowest.h"
 #include "proto/rpc/common.h"
+#include "proto/rpc/health.h"
+#include "proto/rpc/listener.h"
+#include "proto/rpc/pair.h"
+#include "proto/rpc/proxy.h"
+#include "proto/rpc/reflection.h"
 #include "proto/rpc/tenant.h"
 
 enum {
-    SLOTS_SERVED = 64, /* most per method and tenant */
-    SLOTS_OWN = 2,
+    SLOTS_FIRST = 2, /* calls accepted in one turn of the loop; further calls wait inside gRPC */
+    SLOTS_MOST = 64, /* ... of a connection that makes calls */
     SPARE_CALLS = 1024,
-    REQUEST_MS = 30000,
-    IDLE_MS = 600000,
-    TCP_IDLE_MS = 120000,
-    USERS_MAX = 512,
+    FDS_RESERVED = 256, /* for the daemon's own work, never for connections */
+    METADATA_MAX = 16384,
+    STREAMS_FACTOR = 4, /* a client may begin calls before it knows the limit */
+    PAIR_BUFFER = 64 << 10,
+    KEEPALIVE_MS = 30000,
+    REFUSAL_SAID_MS = 60000,
 };
 
-struct message {
-    struct message *next;
-    grpc_byte_buffer *buffer;
+struct endpoint {
+    struct rpc_method method; /* path NULL: all methods that are not served */
+    void *data;
+    bool own; /* health and reflection */
+};
+
+struct connection {
+    struct rpc_proxy_connection proxy;
+    struct connection *next, *prev; /* in server->connections, newest first */
+    struct rpc_server *server;
+    struct rpc_tenant *tenant;
+    grpc_server *grpc;
+    struct rpc_tag shutdown_tag;
+    struct rpc_identity identity; /* without a certificate */
+    char peer[208];               /* "unix:USER", "ipv4:127.0.0.1:5000" */
+    uint64_t named;               /* hash of the certificate or token of its calls; 0: none known */
+    uint32_t n_begun;             /* calls with their first message that have not ended */
+    uint32_t n_slots;
+    uint32_t n_alive;           /* slots and calls that refer to it */
+    bool ended, shutting, down; /* closed by the proxy; gRPC's shutdown is requested, and done */
+};
+
+struct rpc_server {
+    uv_loop_t *loop;
+    struct rpc_queue queue;
+    struct rpc_server_options options;
+    struct rpc_listeners listeners;
+    struct rpc_pair *pair;   /* of the TLS listeners, or NULL */
+    struct rpc_proxy *proxy; /* from its start to its end */
+    struct rpc_tenants tenants;
+    struct connection *connections;
+    uint32_t n_up; /* connections that gRPC has not shut down */
+    struct rpc_refusals refusals;
+    int64_t refusal_reported_ms;
+    struct endpoint *endpoints; /* the last one: methods that are not served */
+    size_t n_endpoints;
+    void *methods_data; /* for endpoints other than Titan's own */
+    struct rpc_health health;
+    struct rpc_reflection reflection;
+
+    struct rpc_call *open, *spare;
+    size_t n_calls, n_spare; /* slots and calls alive, without spare ones */
+    bool started, stopping, stopped;
+    uv_timer_t timer; /* for late requests; during shutdown, for its end */
+    int handles;      /* handles still open */
+    void (*done)(void *);
+    void *data;
 };
 
 struct rpc_call {
     struct rpc_server *server;
-    struct endpoint *endpoint;
-    struct tenant *tenant;
-    struct caller *caller; /* counts against this caller's limit; NULL: the tenant's */
-    bool charged;
+    struct connection *connection;
+    const struct endpoint *endpoint;
+    struct rpc_tenant *payer; /* the open call counts against this tenant; NULL: against none */
     grpc_call *call;
     unsigned pending; /* tags in flight */
     struct rpc_tag request_tag, close_tag, recv_tag, send_tag;
     struct rpc_call *next, *prev; /* in server->open; in server->spare only next */
 
-    gpr_timespec deadline;
     grpc_metadata_array metadata;
-    grpc_call_details details; /* for methods that are not served */
+    grpc_call_details details;
     grpc_byte_buffer *incoming;
     int cancelled;
     uint64_t opened_ms; /* loop's clock */
@@ -65,20 +124,15 @@ struct rpc_call {
     bool finished;  /* status is in flight */
     bool want_drain;
 
-    struct message *out, **out_last;
-    uint32_t out_n;
-    size_t out_bytes;
+    struct rpc_out out;
     grpc_byte_buffer *out_now; /* in the batch of send_tag */
     titan_status status;
     grpc_slice status_text;
 
     void *user;
     struct rpc_identity identity;
-    uint64_t connection; /* TCP: its id; 0: it ended before the call arrived */
-    char *peer, *header; /* header: value of the last request */
+    char *header; /* value of the last request */
 };
-
-static void pump(struct rpc_call *call);
 
 /* --- call memory -------------------------------------------------------------------------------------------------- */
 
@@ -86,64 +140,59 @@ static void request_tag(struct rpc_tag *tag, bool ok);
 static void close_tag(struct rpc_tag *tag, bool ok);
 static void recv_tag(struct rpc_tag *tag, bool ok);
 static void send_tag(struct rpc_tag *tag, bool ok);
+static void connection_free(struct connection *c);
 
-static struct rpc_call *call_alloc(struct rpc_server *server)
+/* Offers gRPC a slot for the next call of the connection. Without memory: one slot fewer; its calls wait for
+ * another. */
+static void slot_offer(struct connection *c)
 {
-    titan_assert(!server->spare == !server->n_spare);
+    struct rpc_server *server = c->server;
     struct rpc_call *call = server->spare;
+    titan_assert(!server->spare == !server->n_spare);
+    if (c->shutting)
+        return;
     if (call) {
         server->spare = call->next;
         server->n_spare--;
-        memset(call, 0, sizeof(*call));
-    } else {
-        call = calloc(1, sizeof(*call));
-        if (!call)
-            return NULL;
+    } else if (!(call = malloc(sizeof(*call)))) {
+        return;
     }
-    server->n_calls++;
-    call->server = server;
+    *call = (struct rpc_call){.server = server, .connection = c, .pending = 1};
     call->request_tag = (struct rpc_tag){.fn = request_tag, .owner = call};
     call->close_tag = (struct rpc_tag){.fn = close_tag, .owner = call};
     call->recv_tag = (struct rpc_tag){.fn = recv_tag, .owner = call};
     call->send_tag = (struct rpc_tag){.fn = send_tag, .owner = call};
-    call->out_last = &call->out;
+    rpc_out_clear(&call->out);
     call->status_text = grpc_empty_slice();
     grpc_metadata_array_init(&call->metadata);
-    return call;
+    grpc_call_details_init(&call->details);
+    server->n_calls++;
+    c->n_alive++;
+    const grpc_call_error rc = grpc_server_request_call(c->grpc, &call->call, &call->details, &call->metadata,
+                                                        server->queue.cq, server->queue.cq, &call->request_tag);
+    titan_assert(rc == GRPC_CALL_OK);
 }
 
-static void out_clear(struct rpc_call *call)
-{
-    while (call->out) {
-        struct message *message = call->out;
-        call->out = message->next;
-        grpc_byte_buffer_destroy(message->buffer);
-        free(message);
-    }
-    call->out_last = &call->out;
-    call->out_n = 0;
-    call->out_bytes = 0;
-}
-
-static void call_free(struct rpc_call *call)
+static void call_unref(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
-    struct tenant *tenant = call->tenant;
-    titan_assert(call->pending == 0 && server->n_calls > 0 && tenant->n_alive > 0);
+    struct connection *c = call->connection;
+    titan_assert(call->pending > 0);
+    if (--call->pending > 0)
+        return;
+    titan_assert(server->n_calls > 0 && c->n_alive > 0 && !call->payer);
     if (call->prev)
         call->prev->next = call->next;
     else if (server->open == call)
         server->open = call->next;
     if (call->next)
         call->next->prev = call->prev;
-    out_clear(call);
+    rpc_out_clear(&call->out);
     if (call->incoming)
         grpc_byte_buffer_destroy(call->incoming);
     grpc_metadata_array_destroy(&call->metadata);
-    if (!call->endpoint->method.path)
-        grpc_call_details_destroy(&call->details);
+    grpc_call_details_destroy(&call->details);
     grpc_slice_unref(call->status_text);
-    free(call->peer);
     free(call->header);
     if (call->call)
         grpc_call_unref(call->call);
@@ -155,16 +204,8 @@ static void call_free(struct rpc_call *call)
     } else {
         free(call);
     }
-    tenant->n_alive--;
-    rpc_tenant_gone(tenant);
-    rpc_shutdown_advance(server);
-}
-
-static void call_unref(struct rpc_call *call)
-{
-    titan_assert(call->pending > 0);
-    if (--call->pending == 0)
-        call_free(call);
+    c->n_alive--;
+    connection_free(c);
 }
 
 static void batch(struct rpc_call *call, const grpc_op *ops, size_t n, struct rpc_tag *tag)
@@ -182,7 +223,7 @@ static void recv_next(struct rpc_call *call)
     if (call->receiving || call->over || call->finishing)
         return;
     /* The server stops reading a client that does not read its answers. */
-    call->recv_held = call->out_n >= call->server->options.max_queue;
+    call->recv_held = call->out.n >= call->server->options.max_queue;
     if (call->recv_held)
         return;
     titan_assert(!call->incoming);
@@ -192,12 +233,18 @@ static void recv_next(struct rpc_call *call)
     batch(call, &op, 1, &call->recv_tag);
 }
 
+static uint32_t message_max(const struct connection *c)
+{
+    const struct rpc_server_options *options = &c->server->options;
+    return c->tenant->trusted ? options->max_message_bytes : options->max_user_message_bytes;
+}
+
 /* Decodes call->incoming; NULL: the call was ended because of it. */
 static ProtobufCMessage *take_message(struct rpc_call *call)
 {
     struct titan_error err;
     ProtobufCMessage *message = NULL;
-    const size_t most = call->tenant->message_max; /* the proxy passes no longer one */
+    const size_t most = message_max(call->connection); /* the proxy passes no longer one */
     titan_assert(grpc_byte_buffer_length(call->incoming) <= most);
     if (rpc_unpack(call->incoming, call->endpoint->method.request, most * 8, &message, &err) != TITAN_OK)
         rpc_call_finish(call, err.status, err.msg);
@@ -206,13 +253,43 @@ static ProtobufCMessage *take_message(struct rpc_call *call)
     return message;
 }
 
-static titan_status check(struct rpc_call *call, const ProtobufCMessage *request, struct titan_error *err)
+static void refused(struct rpc_server *server, const char *why)
 {
-    const struct endpoint *endpoint = call->endpoint;
-    const struct rpc_server_options *options = &call->server->options;
-    if (endpoint->own || call->begun || !options->check)
-        return TITAN_OK;
-    return options->check(call, &endpoint->method, request, endpoint->data, err);
+    static const struct log log = {.subsystem = "rpc"};
+    const int64_t now_ms = clock_mono_ms();
+    server->refusals.connections++;
+    if (server->refusal_reported_ms && now_ms - server->refusal_reported_ms < REFUSAL_SAID_MS)
+        return;
+    server->refusal_reported_ms = now_ms;
+    tlog_warn(&log, "connections are refused", "reason=\"%s\" refused=%" PRIu64, why, server->refusals.connections);
+}
+
+/* One certificate or token may not take more of its address than all clients without one. */
+static void connection_name(struct connection *c, const char *name)
+{
+    struct rpc_server *server = c->server;
+    uint32_t n = 0;
+    if (c->named || c->ended)
+        return;
+    c->named = hash_text(HASH_INIT, name) | 1;
+    if (c->tenant->n_connections <= server->options.max_peer_connections)
+        return;
+    for (const struct connection *x = server->connections; x; x = x->next)
+        n += x->named == c->named && x->tenant == c->tenant && !x->ended;
+    if (n <= server->options.max_peer_connections)
+        return;
+    refused(server, "too many connections of one certificate or token from one address");
+    rpc_proxy_cut(server->proxy, &c->proxy, RPC_CUT_SOON);
+}
+
+/* The call's first message is allowed. */
+static void call_opens(struct rpc_call *call)
+{
+    struct connection *c = call->connection;
+    call->opened = call->begun = true;
+    c->n_begun++;
+    if (c->tenant->kind == RPC_ID_NONE && (call->identity.kind == RPC_ID_CERT || call->identity.kind == RPC_ID_TOKEN))
+        connection_name(c, call->identity.name);
 }
 
 static void recv_tag(struct rpc_tag *tag, bool ok)
@@ -220,6 +297,7 @@ static void recv_tag(struct rpc_tag *tag, bool ok)
     struct rpc_call *call = tag->owner;
     titan_assert(call->receiving);
     const struct endpoint *endpoint = call->endpoint;
+    const struct rpc_server_options *options = &call->server->options;
     const bool streams = endpoint->method.on_message != NULL;
     ProtobufCMessage *message;
     struct titan_error err;
@@ -233,10 +311,10 @@ static void recv_tag(struct rpc_tag *tag, bool ok)
             rpc_call_finish(call, TITAN_EINVAL, "the request message is missing");
     } else if ((message = take_message(call))) {
         HANDLER(endpoint->method.path);
-        if (check(call, message, &err) == TITAN_OK) {
+        const bool checks = !endpoint->own && !call->begun && options->check;
+        if (!checks || options->check(call, &endpoint->method, message, endpoint->data, &err) == TITAN_OK) {
             if (!call->begun)
-                rpc_connection_count(call->server, call->connection, &call->identity, 1);
-            call->opened = call->begun = true;
+                call_opens(call);
             (streams ? endpoint->method.on_message : endpoint->method.on_request)(call, message, endpoint->data);
         } else {
             rpc_call_fail(call, &err);
@@ -274,106 +352,76 @@ static void look_for_late(uv_timer_t *timer)
         (void)uv_timer_stop(timer);
 }
 
-/* --- limits ------------------------------------------------------------------------------------------------------- */
-
-static struct caller **caller_bucket(struct rpc_server *server, const char *name)
-{
-    return &server->callers[hash_index(hash_text(HASH_INIT, name), CALLER_BUCKETS)];
-}
-
-/* The counter of this certificate or token; NULL: out of memory. */
-static struct caller *caller_get(struct rpc_server *server, const struct rpc_identity *identity)
-{
-    struct caller **bucket = caller_bucket(server, identity->name);
-    for (struct caller *c = *bucket; c; c = c->next)
-        if (c->kind == identity->kind && strcmp(c->name, identity->name) == 0)
-            return c;
-    struct caller *c = calloc(1, sizeof(*c));
-    if (!c)
-        return NULL;
-    *c = (struct caller){.next = *bucket, .kind = identity->kind};
-    memcpy(c->name, identity->name, sizeof(c->name));
-    return *bucket = c;
-}
-
-/* Counts the call against its known caller. Not NULL: the reason for refusing it. */
+/* Counts the call against its caller. Not NULL: the reason for refusing it. */
 static const char *charge(struct rpc_call *call)
 {
-    struct tenant *tenant = call->tenant;
-    const struct rpc_server_options *options = &call->server->options;
-    const bool named = call->identity.kind == RPC_ID_CERT || call->identity.kind == RPC_ID_TOKEN;
+    struct rpc_server *server = call->server;
+    struct rpc_tenant *tenant = call->connection->tenant;
+    const bool own = call->endpoint->own;
     if (tenant->trusted)
         return NULL;
-    if (call->endpoint->own && tenant->n_own_calls >= options->max_own_calls)
+    if (own && tenant->n_own_calls >= server->options.max_own_calls)
         return "too many calls of health and reflection are open from here";
-    struct caller *caller = named ? caller_get(call->server, &call->identity) : NULL;
-    uint32_t *n = caller ? &caller->n_calls : &tenant->n_calls;
-    if ((named && !caller) || *n >= options->max_user_calls)
+    struct rpc_tenant *payer = rpc_tenant_of_call(&server->tenants, tenant, &call->identity);
+    if (!payer || payer->n_calls >= server->options.max_user_calls) {
+        if (payer)
+            rpc_tenant_unref(&server->tenants, payer);
         return "too many calls of this user are open";
-    ++*n;
-    tenant->n_own_calls += call->endpoint->own;
-    call->caller = caller;
-    call->charged = true;
-    return NULL;
-}
-
-static void uncharge(struct rpc_call *call)
-{
-    if (!call->charged)
-        return;
-    struct caller *caller = TAKE(call->caller);
-    call->charged = false;
-    call->tenant->n_own_calls -= call->endpoint->own;
-    titan_assert((caller ? caller->n_calls : call->tenant->n_calls) > 0);
-    if (!caller) {
-        call->tenant->n_calls--;
-    } else if (--caller->n_calls == 0) {
-        struct caller **at = caller_bucket(call->server, caller->name);
-        while (*at != caller)
-            at = &(*at)->next;
-        *at = caller->next;
-        free(caller);
     }
+    payer->n_calls++;
+    tenant->n_own_calls += own;
+    call->payer = payer;
+    return NULL;
 }
 
 static void close_tag(struct rpc_tag *tag, bool ok)
 {
     (void)ok;
     struct rpc_call *call = tag->owner;
+    struct rpc_tenant *payer = TAKE(call->payer);
     titan_assert(!call->over);
     call->over = true;
-    uncharge(call);
-    if (call->begun)
-        rpc_connection_count(call->server, call->connection, &call->identity, -1);
-    out_clear(call);
+    if (payer) {
+        titan_assert(payer->n_calls > 0);
+        payer->n_calls--;
+        call->connection->tenant->n_own_calls -= call->endpoint->own;
+        rpc_tenant_unref(&call->server->tenants, payer);
+    }
+    if (call->begun) {
+        titan_assert(call->connection->n_begun > 0);
+        call->connection->n_begun--;
+    }
+    rpc_out_clear(&call->out);
     if (call->opened && call->endpoint->method.on_close)
         call->endpoint->method.on_close(call, call->cancelled != 0, call->endpoint->data);
     call_unref(call);
 }
 
-static titan_status authorize(struct rpc_call *call, struct titan_error *err)
+/* The identity that the client of a connection has proved. */
+static void identify(const struct connection *c, struct rpc_identity *ret)
 {
-    const struct endpoint *endpoint = call->endpoint;
-    const struct rpc_server_options *options = &call->server->options;
-    if (endpoint->own || !options->authorize)
-        return TITAN_OK;
-    return options->authorize(call, &endpoint->method, endpoint->data, err);
+    *ret = c->identity;
+    if (!atomic_load(&c->proxy.identified))
+        return;
+    ret->kind = RPC_ID_CERT;
+    memcpy(ret->name, c->proxy.name, sizeof(ret->name));
+    ret->from_ms = c->proxy.from_ms;
+    ret->until_ms = atomic_load(&c->proxy.until_ms);
 }
 
 static void call_begin(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
-    struct endpoint *endpoint = call->endpoint;
+    const struct rpc_server_options *options = &server->options;
+    const grpc_slice path = call->details.method;
+    const struct endpoint *endpoint = server->endpoints;
     struct titan_error err;
     const char *beyond;
-    if (call->tenant->tcp) {
-        const struct connection *connection = rpc_connection_of(server, &call->metadata);
-        call->connection = connection ? connection->id : 0;
-        call->peer = connection ? strdup(connection->address) : NULL;
-        rpc_tenant_identify(call->tenant, connection, &call->identity);
-    } else {
-        rpc_tenant_identify(call->tenant, NULL, &call->identity);
-    }
+    while (endpoint->method.path && grpc_slice_str_cmp(path, endpoint->method.path) != 0)
+        endpoint++;
+    call->endpoint = endpoint;
+    call->recv_tag.costly = endpoint->method.costly;
+    identify(call->connection, &call->identity);
     call->next = server->open;
     if (call->next)
         call->next->prev = call;
@@ -385,9 +433,10 @@ static void call_begin(struct rpc_call *call)
 
     if (!endpoint->method.path) {
         rpc_call_finish(call, TITAN_EUNSUPPORTED, "no such method");
-    } else if (server->stopping || call->tenant->shutting) {
+    } else if (call->connection->shutting) {
         rpc_call_finish(call, TITAN_EUNREACHABLE, "the server is shutting down");
-    } else if (authorize(call, &err) != TITAN_OK) {
+    } else if (!endpoint->own && options->authorize &&
+               options->authorize(call, &endpoint->method, endpoint->data, &err) != TITAN_OK) {
         rpc_call_fail(call, &err);
     } else if ((beyond = charge(call))) {
         server->refusals.calls++;
@@ -405,15 +454,14 @@ static void call_begin(struct rpc_call *call)
 static void request_tag(struct rpc_tag *tag, bool ok)
 {
     struct rpc_call *call = tag->owner;
+    struct connection *c = call->connection;
     if (ok) {
-        size_t endpoint = (size_t)(call->endpoint - call->server->endpoints);
-        struct tenant_method *method = &call->tenant->methods[endpoint];
-        rpc_slot_offer(call->tenant, endpoint);
+        slot_offer(c);
         call_begin(call);
-        /* A used tenant gets more slots; other tenants, and tenants of callers without rights, stay small. */
-        if (!call->finishing && method->slots < (call->endpoint->own ? SLOTS_OWN : SLOTS_SERVED)) {
-            method->slots++;
-            rpc_slot_offer(call->tenant, endpoint);
+        /* A connection with rights gets more slots as it makes calls. */
+        if (!call->finishing && !call->endpoint->own && c->n_slots < SLOTS_MOST) {
+            c->n_slots++;
+            slot_offer(c);
         }
     } else {
         call->call = NULL;
@@ -421,39 +469,12 @@ static void request_tag(struct rpc_tag *tag, bool ok)
     call_unref(call);
 }
 
-void rpc_slot_offer(struct tenant *tenant, size_t endpoint)
-{
-    struct rpc_server *server = tenant->owner;
-    titan_assert(endpoint < server->n_endpoints);
-    if (server->stopping || tenant->shutting)
-        return;
-    struct rpc_call *call = call_alloc(server);
-    if (!call)
-        return; /* one slot fewer; its calls wait for another */
-    call->endpoint = &server->endpoints[endpoint];
-    call->tenant = tenant;
-    tenant->n_alive++;
-    call->pending = 1;
-    call->recv_tag.costly = call->endpoint->method.costly;
-    grpc_completion_queue *cq = server->queue.cq;
-    grpc_call_error rc;
-    if (call->endpoint->method.path) {
-        rc = grpc_server_request_registered_call(tenant->server, tenant->methods[endpoint].registered, &call->call,
-                                                 &call->deadline, &call->metadata, NULL, cq, cq, &call->request_tag);
-    } else {
-        grpc_call_details_init(&call->details);
-        rc = grpc_server_request_call(tenant->server, &call->call, &call->details, &call->metadata, cq, cq,
-                                      &call->request_tag);
-    }
-    titan_assert(rc == GRPC_CALL_OK);
-}
-
 /* --- outgoing ----------------------------------------------------------------------------------------------------- */
 
 /* Starts the next batch if none is in flight and something is due. */
 static void pump(struct rpc_call *call)
 {
-    if (call->sending || call->finished || call->over || (!call->out && !call->finishing))
+    if (call->sending || call->finished || call->over || (!call->out.first && !call->finishing))
         return;
     grpc_op ops[3];
     size_t n = 0;
@@ -462,20 +483,13 @@ static void pump(struct rpc_call *call)
         ops[n++] = rpc_op(GRPC_OP_SEND_INITIAL_METADATA);
         call->sent_headers = true;
     }
-    if (call->out) {
-        struct message *message = call->out;
-        call->out = message->next;
-        if (!call->out)
-            call->out_last = &call->out;
-        call->out_n--;
-        call->out_bytes -= grpc_byte_buffer_length(message->buffer);
-        call->out_now = message->buffer;
-        free(message);
+    if (call->out.first) {
+        call->out_now = rpc_out_take(&call->out);
         ops[n] = rpc_op(GRPC_OP_SEND_MESSAGE);
-        ops[n].flags = call->out ? GRPC_WRITE_BUFFER_HINT : 0; /* the next message follows at once */
+        ops[n].flags = call->out.first ? GRPC_WRITE_BUFFER_HINT : 0; /* the next message follows at once */
         ops[n++].data.send_message.send_message = call->out_now;
     }
-    if (call->finishing && !call->out) {
+    if (call->finishing && !call->out.first) {
         call->finished = true;
         ops[n] = rpc_op(GRPC_OP_SEND_STATUS_FROM_SERVER);
         ops[n].data.send_status_from_server.status = (grpc_status_code)titan_status_grpc(call->status);
@@ -506,14 +520,14 @@ static void send_tag(struct rpc_tag *tag, bool ok)
     if (!ok) {
         /* The stream is broken; close_tag will follow. */
         call->finished = true;
-        out_clear(call);
+        rpc_out_clear(&call->out);
     } else if (!call->over) {
         pump(call);
-        if (call->recv_held && call->out_n < call->server->options.max_queue)
+        if (call->recv_held && call->out.n < call->server->options.max_queue)
             recv_next(call);
         const uint32_t most = call->endpoint->method.max_queue_bytes;
-        if (call->want_drain && !call->finishing && call->out_n <= call->server->options.max_queue / 2 &&
-            (!most || call->out_bytes <= most / 2)) {
+        if (call->want_drain && !call->finishing && call->out.n <= call->server->options.max_queue / 2 &&
+            (!most || call->out.bytes <= most / 2)) {
             call->want_drain = false;
             if (call->endpoint->method.on_drain)
                 call->endpoint->method.on_drain(call, call->endpoint->data);
@@ -522,29 +536,12 @@ static void send_tag(struct rpc_tag *tag, bool ok)
     call_unref(call);
 }
 
-/* Takes ownership of the buffer. */
-static titan_status out_append(struct rpc_call *call, grpc_byte_buffer *buffer)
-{
-    struct message *node = malloc(sizeof(*node));
-    if (!node) {
-        grpc_byte_buffer_destroy(buffer);
-        return TITAN_ENOMEM;
-    }
-    *node = (struct message){.buffer = buffer};
-    titan_assert(!*call->out_last);
-    *call->out_last = node;
-    call->out_last = &node->next;
-    call->out_n++;
-    call->out_bytes += grpc_byte_buffer_length(buffer);
-    return TITAN_OK;
-}
-
 static titan_status has_room(struct rpc_call *call)
 {
     if (call->over || call->finishing || call->finished)
         return TITAN_ECANCELLED;
     const uint32_t most = call->endpoint->method.max_queue_bytes;
-    if (call->out_n >= call->server->options.max_queue || (most && call->out_bytes >= most)) {
+    if (call->out.n >= call->server->options.max_queue || (most && call->out.bytes >= most)) {
         call->want_drain = true;
         return TITAN_EAGAIN;
     }
@@ -554,7 +551,7 @@ static titan_status has_room(struct rpc_call *call)
 titan_status rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message)
 {
     TRY(has_room(call));
-    TRY(out_append(call, rpc_pack(message)));
+    TRY(rpc_out_append(&call->out, rpc_pack(message)));
     pump(call);
     return TITAN_OK;
 }
@@ -581,7 +578,7 @@ void rpc_packed_free(struct rpc_packed *packed)
 titan_status rpc_call_send_packed(struct rpc_call *call, const struct rpc_packed *packed)
 {
     TRY(has_room(call));
-    TRY(out_append(call, grpc_byte_buffer_copy(packed->buffer))); /* shares the bytes */
+    TRY(rpc_out_append(&call->out, grpc_byte_buffer_copy(packed->buffer))); /* shares the bytes */
     pump(call);
     return TITAN_OK;
 }
@@ -590,7 +587,7 @@ void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
 {
     if (call->over || call->finishing || call->finished)
         return;
-    if (out_append(call, rpc_pack(reply)) != TITAN_OK) {
+    if (rpc_out_append(&call->out, rpc_pack(reply)) != TITAN_OK) {
         rpc_call_finish(call, TITAN_ENOMEM, NULL);
         return;
     }
@@ -631,11 +628,7 @@ void *rpc_call_data(const struct rpc_call *call)
 
 const char *rpc_call_peer(const struct rpc_call *call)
 {
-    struct rpc_call *self = (struct rpc_call *)(uintptr_t)call; /* cached after the first request */
-    const struct rpc_identity *tenant = &call->tenant->identity;
-    if (!self->peer && tenant->kind == RPC_ID_UID && asprintf(&self->peer, "unix:%s", tenant->name) < 0)
-        self->peer = NULL;
-    return self->peer ? self->peer : "?";
+    return call->connection->peer;
 }
 
 struct rpc_refusals rpc_call_refusals(const struct rpc_call *call)
@@ -650,10 +643,7 @@ const struct rpc_identity *rpc_call_identity(const struct rpc_call *call)
 
 void rpc_call_renewed(struct rpc_call *call, int64_t until_ms)
 {
-    struct connection *connection = rpc_connection_get(call->server, call->connection);
-    if (!connection)
-        return;
-    atomic_store(&connection->proxy.until_ms, until_ms);
+    atomic_store(&call->connection->proxy.until_ms, until_ms);
     for (struct rpc_call *c = call->server->open; c; c = c->next)
         if (c->connection == call->connection && c->identity.kind == RPC_ID_CERT)
             c->identity.until_ms = until_ms;
@@ -676,6 +666,236 @@ const char *rpc_call_metadata(struct rpc_call *call, const char *name)
     return call->header;
 }
 
+/* --- connections -------------------------------------------------------------------------------------------------- */
+
+/* First descriptor number reserved for the daemon's own work. */
+static int fd_max(void)
+{
+    struct rlimit limit = {.rlim_cur = 1024};
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    return (int)(MIN(limit.rlim_cur, (rlim_t)INT32_MAX) - MIN(limit.rlim_cur / 4, (rlim_t)FDS_RESERVED));
+}
+
+/* The last step of shutdown, after gRPC has released everything. */
+static void shutdown_advance(struct rpc_server *server);
+
+/* Frees a connection of which nothing is left. */
+static void connection_free(struct connection *c)
+{
+    struct rpc_server *server = c->server;
+    if (c->ended && c->down && c->n_alive == 0) {
+        *(c->prev ? &c->prev->next : &server->connections) = c->next;
+        if (c->next)
+            c->next->prev = c->prev;
+        grpc_server_destroy(c->grpc);
+        rpc_tenant_unref(&server->tenants, c->tenant);
+        free(c);
+    }
+    shutdown_advance(server);
+}
+
+static void shutdown_tag(struct rpc_tag *tag, bool ok)
+{
+    (void)ok;
+    struct connection *c = tag->owner;
+    titan_assert(c->shutting && !c->down && c->server->n_up > 0);
+    c->server->n_up--;
+    c->down = true;
+    connection_free(c);
+}
+
+static void connection_shut(struct connection *c, bool at_once)
+{
+    if (!c->shutting)
+        grpc_server_shutdown_and_notify(c->grpc, c->server->queue.cq, &c->shutdown_tag);
+    c->shutting = true;
+    if (at_once && !c->down)
+        grpc_server_cancel_all_calls(c->grpc);
+}
+
+/* Called after the proxy has closed it. */
+static void connection_ended(struct rpc_tag *tag, bool ok)
+{
+    (void)ok;
+    struct connection *c = tag->owner;
+    struct rpc_server *server = c->server;
+    c->ended = true;
+    rpc_tenant_connected(&server->tenants, c->tenant, -1);
+    if (server->options.rests)
+        (void)atomic_fetch_sub(&server->queue.n_connections, 1);
+    if (c->proxy.why.status != TITAN_OK)
+        refused(server, c->proxy.why.msg);
+    connection_shut(c, true);
+    connection_free(c);
+}
+
+/* Makes room for a connection of this address. If too many have shown neither certificate nor token, the oldest one
+ * without a call ends. False: all have a call. */
+static bool make_room(struct rpc_server *server, const struct rpc_tenant *tenant)
+{
+    const uint32_t most = server->options.max_peer_connections;
+    uint32_t n = 0;
+    struct connection *silent = NULL;
+    for (struct connection *c = tenant->n_connections < most ? NULL : server->connections; c; c = c->next) {
+        if (c->tenant != tenant || c->ended || atomic_load(&c->proxy.cut) != RPC_CUT_NOT)
+            continue;
+        if (atomic_load(&c->proxy.identified))
+            connection_name(c, c->proxy.name);
+        if (c->named)
+            continue;
+        n++;
+        if (c->n_begun == 0)
+            silent = c;
+    }
+    if (n >= most && silent)
+        rpc_proxy_cut(server->proxy, &silent->proxy, RPC_CUT_NOW);
+    return n < most || silent;
+}
+
+static grpc_arg arg_int(const char *key, uint32_t value)
+{
+    return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = (int)value};
+}
+
+/* A connection's gRPC server. */
+static grpc_server *grpc_open(const struct connection *c)
+{
+    const struct rpc_server_options *options = &c->server->options;
+    grpc_arg args[] = {
+        arg_int(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, message_max(c)),
+        arg_int(GRPC_ARG_MAX_CONCURRENT_STREAMS, options->max_concurrent_streams),
+        {.type = GRPC_ARG_POINTER,
+         .key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA,
+         .value.pointer = {c->tenant->pool->quota, grpc_resource_quota_arg_vtable()}},
+        arg_int(GRPC_ARG_MAX_METADATA_SIZE, METADATA_MAX),
+        arg_int(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                c->tenant->kind == RPC_ID_UID ? options->idle_ms : options->tcp_idle_ms),
+        /* BDP pings on every connection dominate: with 1,000 agents 63 % of a core, without them 23 %. */
+        arg_int(GRPC_ARG_HTTP2_BDP_PROBE, 0),
+        arg_int(GRPC_ARG_ENABLE_CHANNELZ, 0),
+        arg_int(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
+        arg_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, RPC_DEAD_MS),
+        /* Titan's clients ping every 10 s, also when idle. */
+        arg_int(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+        arg_int(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000),
+        arg_int(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, RPC_FRAME_MAX),
+        /* Headers never refer to earlier answers: the filter may drop an answer. */
+        arg_int(GRPC_ARG_HTTP2_HPACK_TABLE_SIZE_ENCODER, 0),
+        /* Identity only: a small compressed message could exceed the limit when decompressed. */
+        arg_int(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
+    };
+    grpc_channel_args list = {.num_args = ARRAY_SIZE(args), .args = args};
+    grpc_server *grpc = grpc_server_create(&list, NULL);
+    grpc_server_register_completion_queue(grpc, c->server->queue.cq, NULL);
+    grpc_server_start(grpc);
+    return grpc;
+}
+
+/* Gives gRPC one end of a socket pair, and the proxy the other end and fd. Not NULL: the reason for refusing it. */
+static const char *connection_open(struct connection *c, int fd, enum rpc_listener_kind kind)
+{
+    struct rpc_server *server = c->server;
+    _cleanup_fd_ int outer = -1, inner = -1;
+    int pair[2];
+    const int buffer = PAIR_BUFFER;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+        return "descriptors are short";
+    outer = pair[0];
+    inner = pair[1];
+    if (inner > fd_max() && !c->tenant->trusted)
+        return "descriptors are short";
+    if (kind == RPC_LISTENER_TLS &&
+        !(c->proxy.tls = rpc_pair_accept(server->pair, fd, server->options.certificates_only)))
+        return "there is no memory";
+    for (int i = 0; i < 2; i++)
+        (void)setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &buffer, sizeof(buffer));
+    c->proxy.filter.limits = (struct rpc_filter_limits){
+        .message_max = message_max(c),
+        .header_max = METADATA_MAX,
+        .streams_max = STREAMS_FACTOR * server->options.max_concurrent_streams,
+    };
+    c->proxy.ended = (struct rpc_tag){.fn = connection_ended, .owner = c};
+    c->shutdown_tag = (struct rpc_tag){.fn = shutdown_tag, .owner = c};
+    c->next = server->connections;
+    if (c->next)
+        c->next->prev = c;
+    server->connections = c;
+    server->n_up++;
+    rpc_tenant_connected(&server->tenants, c->tenant, 1);
+    if (server->options.rests)
+        (void)atomic_fetch_add(&server->queue.n_connections, 1);
+
+    c->grpc = grpc_open(c);
+    while (c->n_slots < SLOTS_FIRST) {
+        c->n_slots++;
+        slot_offer(c);
+    }
+    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
+    grpc_server_add_channel_from_fd(c->grpc, TAKE_FD(inner), credentials); /* takes ownership */
+    grpc_server_credentials_release(credentials);
+    rpc_proxy_add(server->proxy, &c->proxy, fd, TAKE_FD(outer));
+    return NULL;
+}
+
+/* Reason to refuse a connection of a Unix socket, or of TCP. A connection takes three descriptors. TCP gets half of all
+ * descriptors, the Unix sockets the rest. */
+static const char *local_refusal(struct connection *c, int fd)
+{
+    struct rpc_server *server = c->server;
+    const struct rpc_server_options *options = &server->options;
+    struct rpc_tenant *tenant = c->tenant = rpc_tenant_of_user(&server->tenants, fd);
+    if (!tenant)
+        return "too many users are connected";
+    c->identity = tenant->identity;
+    (void)snprintf(c->peer, sizeof(c->peer), "unix:%s", tenant->identity.name);
+    if (tenant->trusted)
+        return NULL;
+    if (fd > fd_max())
+        return "descriptors are short";
+    if (tenant->n_connections >= options->max_user_connections)
+        return "too many connections of one user";
+    return server->tenants.n_connections[0] >= options->max_connections ? "too many connections" : NULL;
+}
+
+static const char *tcp_refusal(struct connection *c, int fd, bool secure)
+{
+    struct rpc_server *server = c->server;
+    const uint32_t n = server->tenants.n_connections[1];
+    c->tenant = rpc_tenant_of_address(&server->tenants, fd, c->peer, sizeof(c->peer));
+    if (!c->tenant)
+        return "they are gone already";
+    c->identity = (struct rpc_identity){
+        .kind = RPC_ID_NONE, .secure = secure, .uid = (uid_t)-1, .gid = (gid_t)-1, .name = "anonymous"};
+    if (fd > fd_max() || n >= (uint32_t)fd_max() / 6)
+        return "descriptors are short";
+    if (n >= server->options.max_connections)
+        return "too many connections over TCP";
+    return make_room(server, c->tenant) ? NULL : "too many connections from one address";
+}
+
+static void connection_accepted(void *data, int fd, enum rpc_listener_kind kind)
+{
+    struct rpc_server *server = data;
+    struct connection *c = fd < 0 ? NULL : calloc(1, sizeof(*c));
+    if (!c) {
+        refused(server, fd < 0 ? "descriptors are short" : "there is no memory");
+        if (fd >= 0)
+            (void)close(fd);
+        return;
+    }
+    c->server = server;
+    const char *why = kind == RPC_LISTENER_LOCAL ? local_refusal(c, fd) : tcp_refusal(c, fd, kind == RPC_LISTENER_TLS);
+    if (!why)
+        why = connection_open(c, fd, kind);
+    if (!why)
+        return;
+    if (c->tenant)
+        rpc_tenant_unref(&server->tenants, c->tenant);
+    free(c);
+    (void)close(fd);
+    refused(server, why);
+}
+
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
 static void endpoints_add(struct rpc_server *server, const struct rpc_method *methods, size_t n, void *data, bool own)
@@ -686,15 +906,22 @@ static void endpoints_add(struct rpc_server *server, const struct rpc_method *me
     }
 }
 
+static void handle_closed(void *data)
+{
+    struct rpc_server *server = data;
+    titan_assert(server->handles > 0);
+    if (--server->handles == 0)
+        server->done(server->data); /* may free the server */
+}
+
 titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, size_t n, void *data,
                              const void *descriptors, size_t descriptors_bytes,
                              const struct rpc_server_options *options, struct rpc_server **ret, struct titan_error *err)
 {
     struct rpc_server *server = calloc(1, sizeof(*server));
-    if (!server)
-        return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a server");
-    server->endpoints = calloc(n + RPC_HEALTH_METHODS + RPC_REFLECTION_METHODS + 1, sizeof(*server->endpoints));
-    if (!server->endpoints) {
+    if (server)
+        server->endpoints = calloc(n + RPC_HEALTH_METHODS + RPC_REFLECTION_METHODS + 1, sizeof(*server->endpoints));
+    if (!server || !server->endpoints) {
         free(server);
         return titan_fail(err, TITAN_ENOMEM, "rpc: no memory for a server");
     }
@@ -703,23 +930,32 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
     if (options)
         server->options = *options;
     struct rpc_server_options *o = &server->options;
-    o->max_message_bytes = o->max_message_bytes ? MIN(o->max_message_bytes, (uint32_t)INT32_MAX) : 4 << 20;
-    o->max_concurrent_streams = o->max_concurrent_streams ? MIN(o->max_concurrent_streams, (uint32_t)INT32_MAX) : 1024;
-    o->max_queue = o->max_queue ? o->max_queue : 256;
-    o->socket_mode = o->socket_mode ? o->socket_mode : 0600;
-    o->max_connections = o->max_connections ? o->max_connections : 4096;
-    o->max_user_connections = o->max_user_connections ? o->max_user_connections : 256;
-    o->max_peer_connections = o->max_peer_connections ? o->max_peer_connections : 256;
-    o->max_users = o->max_users ? o->max_users : USERS_MAX;
-    o->idle_ms = o->idle_ms ? MIN(o->idle_ms, (uint32_t)INT32_MAX) : IDLE_MS;
-    o->tcp_idle_ms = o->tcp_idle_ms ? MIN(o->tcp_idle_ms, (uint32_t)INT32_MAX) : TCP_IDLE_MS;
-    o->max_user_calls = o->max_user_calls ? o->max_user_calls : 4096;
-    o->max_own_calls = o->max_own_calls ? o->max_own_calls : 16;
-    o->request_ms = o->request_ms ? o->request_ms : REQUEST_MS;
-    o->max_user_message_bytes =
-        o->max_user_message_bytes ? MIN(o->max_user_message_bytes, o->max_message_bytes) : o->max_message_bytes;
-    o->memory_bytes = o->memory_bytes ? o->memory_bytes : 64 << 20;
-    server->spare_fd = -1;
+#define DEFAULT(name, value) o->name = o->name ? o->name : (value)
+    DEFAULT(max_message_bytes, 4 << 20);
+    DEFAULT(max_concurrent_streams, 1024);
+    DEFAULT(max_queue, 256);
+    DEFAULT(socket_mode, 0600);
+    DEFAULT(max_connections, 4096);
+    DEFAULT(max_user_connections, 256);
+    DEFAULT(max_peer_connections, 256);
+    DEFAULT(max_users, 512);
+    DEFAULT(idle_ms, 600000);
+    DEFAULT(tcp_idle_ms, 120000);
+    DEFAULT(max_user_calls, 4096);
+    DEFAULT(max_own_calls, 16);
+    DEFAULT(request_ms, 30000);
+    DEFAULT(max_user_message_bytes, o->max_message_bytes);
+    DEFAULT(memory_bytes, 64 << 20);
+#undef DEFAULT
+    /* gRPC takes these as int. */
+    o->max_message_bytes = MIN(o->max_message_bytes, (uint32_t)INT32_MAX);
+    o->max_user_message_bytes = MIN(o->max_user_message_bytes, o->max_message_bytes);
+    o->max_concurrent_streams = MIN(o->max_concurrent_streams, (uint32_t)INT32_MAX);
+    o->idle_ms = MIN(o->idle_ms, (uint32_t)INT32_MAX);
+    o->tcp_idle_ms = MIN(o->tcp_idle_ms, (uint32_t)INT32_MAX);
+    server->tenants.options = o;
+    server->listeners = (struct rpc_listeners){
+        .spare_fd = -1, .accepted = connection_accepted, .closed = handle_closed, .data = server};
     server->health = (struct rpc_health){.methods = methods, .n = n};
     rpc_reflection_open(&server->reflection, descriptors, descriptors_bytes, methods, n);
     endpoints_add(server, methods, n, data, false);
@@ -733,6 +969,26 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
     return TITAN_OK;
 }
 
+titan_status rpc_server_listen(struct rpc_server *server, const char *address, const struct rpc_tls *tls, int *ret_port,
+                               struct titan_error *err)
+{
+    titan_assert(!server->started);
+    TRY(rpc_target_check(address, err));
+    if (strncmp(address, "unix:", 5) == 0)
+        tls = NULL;
+    if (tls && !tls->certificate[0])
+        return titan_fail(err, TITAN_EINVAL, "tls: a server needs a certificate of its own");
+    if (tls && !server->pair)
+        TRY(rpc_pair_open(tls, &server->pair, err));
+    return rpc_listeners_add(&server->listeners, address, tls, server->options.socket_mode, ret_port, err);
+}
+
+titan_status rpc_server_adopt(struct rpc_server *server, int fd, struct titan_error *err)
+{
+    titan_assert(!server->started);
+    return rpc_listeners_adopt(&server->listeners, fd, err);
+}
+
 titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err)
 {
     titan_assert(!server->started);
@@ -740,33 +996,28 @@ titan_status rpc_server_start(struct rpc_server *server, struct titan_error *err
     (void)uv_timer_init(server->loop, &server->timer);
     server->timer.data = server;
     server->started = true;
-    return rpc_tenants_start(server, err);
-}
-
-static bool may_go_on(struct rpc_call *call, struct titan_error *err)
-{
-    const struct endpoint *endpoint = call->endpoint;
-    return call->over || call->finishing || endpoint->own || !endpoint->method.path ||
-           call->server->options.review(call, &endpoint->method, endpoint->data, err) == TITAN_OK;
+    TRY(rpc_proxy_open(&server->queue, &server->proxy, err));
+    return rpc_listeners_start(&server->listeners, server->loop, err);
 }
 
 void rpc_server_review(struct rpc_server *server)
 {
     const struct rpc_server_options *options = &server->options;
     for (struct rpc_call *call = options->review ? server->open : NULL; call; call = call->next) {
+        const struct endpoint *endpoint = call->endpoint;
         struct titan_error err = {0};
-        if (may_go_on(call, &err))
+        if (call->over || call->finishing || endpoint->own ||
+            options->review(call, &endpoint->method, endpoint->data, &err) == TITAN_OK)
             continue;
-        out_clear(call);
+        rpc_out_clear(&call->out);
         rpc_call_fail(call, &err);
     }
-    for (size_t i = 0; i < CONNECTION_BUCKETS && options->review_connection; i++)
-        for (struct connection *c = server->connections[i]; c; c = c->next) {
-            struct rpc_identity identity;
-            rpc_tenant_identify(c->tenant, c, &identity);
-            if (identity.kind == RPC_ID_CERT && !options->review_connection(&identity, server->methods_data))
-                rpc_proxy_cut(server->proxy, &c->proxy, RPC_CUT_SOON);
-        }
+    for (struct connection *c = options->review_connection ? server->connections : NULL; c; c = c->next) {
+        struct rpc_identity identity;
+        identify(c, &identity);
+        if (!c->ended && identity.kind == RPC_ID_CERT && !options->review_connection(&identity, server->methods_data))
+            rpc_proxy_cut(server->proxy, &c->proxy, RPC_CUT_SOON);
+    }
 }
 
 void rpc_server_set_serving(struct rpc_server *server, bool serving)
@@ -774,68 +1025,27 @@ void rpc_server_set_serving(struct rpc_server *server, bool serving)
     rpc_health_set(&server->health, serving);
 }
 
-void rpc_handle_closed(struct rpc_server *server)
-{
-    titan_assert(server->handles > 0);
-    if (--server->handles == 0)
-        server->done(server->data); /* may free the server */
-}
-
-static void queue_stopped(void *data)
-{
-    struct rpc_server *server = data;
-    rpc_tenants_destroy(server);
-    rpc_handle_closed(server);
-}
-
 static void timer_closed(uv_handle_t *handle)
 {
-    rpc_handle_closed(handle->data);
+    handle_closed(handle->data);
 }
 
-/* The last step of shutdown, after gRPC has released everything. */
-void rpc_shutdown_advance(struct rpc_server *server)
+static void shutdown_advance(struct rpc_server *server)
 {
-    if (!server->stopping || server->stopped || server->tenants_up > 0 || server->n_calls > 0)
+    if (!server->stopping || server->stopped || server->n_up > 0 || server->n_calls > 0)
         return;
     server->stopped = true;
-    server->handles = 2 + rpc_listeners_close(server);
+    server->handles = 2 + rpc_listeners_close(&server->listeners);
     rpc_proxy_close(TAKE(server->proxy)); /* its ended tags must precede the queue's end */
     uv_close((uv_handle_t *)&server->timer, timer_closed);
-    rpc_queue_stop(&server->queue, queue_stopped, server);
-}
-
-static void shutdown_tag(struct rpc_tag *tag, bool ok)
-{
-    (void)ok;
-    struct tenant *tenant = tag->owner;
-    titan_assert(tenant->shutting && tenant->owner->tenants_up > 0);
-    struct rpc_server *server = tenant->owner;
-    server->tenants_up--;
-    tenant->down = true;
-    rpc_tenant_gone(tenant);
-    rpc_shutdown_advance(server);
-}
-
-void rpc_tenant_advance(struct tenant *tenant)
-{
-    struct rpc_server *server = tenant->owner;
-    if ((!server->stopping && !tenant->leaving) || tenant->shutting)
-        return;
-    tenant->shutting = true;
-    tenant->shutdown_tag = (struct rpc_tag){.fn = shutdown_tag, .owner = tenant};
-    grpc_server_shutdown_and_notify(tenant->server, server->queue.cq, &tenant->shutdown_tag);
-    if (server->grace_is_over || tenant->leaving)
-        grpc_server_cancel_all_calls(tenant->server);
+    rpc_queue_stop(&server->queue, handle_closed, server);
 }
 
 static void grace_over(uv_timer_t *timer)
 {
-    struct rpc_server *server = timer->data;
-    server->grace_is_over = true;
-    for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)
-        if (tenant->shutting)
-            grpc_server_cancel_all_calls(tenant->server);
+    const struct rpc_server *server = timer->data;
+    for (struct connection *c = server->connections; c; c = c->next)
+        connection_shut(c, true);
 }
 
 void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*done)(void *), void *data)
@@ -850,31 +1060,15 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms, void (*do
         return;
     }
     rpc_health_set(&server->health, false);
-    rpc_listeners_stop(server);
-    for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next)
-        rpc_tenant_advance(tenant);
+    rpc_listeners_stop(&server->listeners);
+    for (struct connection *c = server->connections; c; c = c->next)
+        connection_shut(c, false);
     /* Health watches and reflection streams never end by themselves. */
     for (struct rpc_call *call = server->open; call; call = call->next)
         if (call->endpoint->own)
             rpc_call_finish(call, TITAN_EUNREACHABLE, "the server is shutting down");
     (void)uv_timer_start(&server->timer, grace_over, grace_ms, 0);
-    rpc_shutdown_advance(server);
-}
-
-/* Never started: no thread and no call exists, but gRPC requires a shutdown of its servers. */
-static void unstarted_close(struct rpc_server *server)
-{
-    grpc_completion_queue *cq = server->queue.cq;
-    gpr_timespec forever = gpr_inf_future(GPR_CLOCK_MONOTONIC);
-    for (struct tenant *tenant = server->tenants; tenant; tenant = tenant->next) {
-        grpc_server_shutdown_and_notify(tenant->server, cq, NULL);
-        (void)grpc_completion_queue_next(cq, forever, NULL);
-    }
-    rpc_tenants_destroy(server);
-    grpc_completion_queue_shutdown(cq);
-    while (grpc_completion_queue_next(cq, forever, NULL).type != GRPC_QUEUE_SHUTDOWN)
-        ;
-    grpc_completion_queue_destroy(cq);
+    shutdown_advance(server);
 }
 
 void rpc_server_free(struct rpc_server *server)
@@ -882,14 +1076,20 @@ void rpc_server_free(struct rpc_server *server)
     if (!server)
         return;
     titan_assert(!server->started || (server->stopped && server->handles == 0));
-    if (!server->started)
-        unstarted_close(server);
+    titan_assert(!server->connections && server->n_calls == 0);
+    if (!server->started) {
+        grpc_completion_queue_shutdown(server->queue.cq);
+        (void)grpc_completion_queue_next(server->queue.cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+        grpc_completion_queue_destroy(server->queue.cq);
+    }
     while (server->spare) {
         struct rpc_call *call = server->spare;
         server->spare = call->next;
         free(call);
     }
-    rpc_listeners_free(server);
+    rpc_listeners_free(&server->listeners);
+    rpc_tenants_free(&server->tenants);
+    rpc_pair_free(server->pair);
     rpc_reflection_close(&server->reflection);
     free(server->endpoints);
     free(server);

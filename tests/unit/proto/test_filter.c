@@ -22,11 +22,9 @@ struct run {
     bool bytewise;
 };
 
-static void run_begin(struct run *r, bool bytewise, const char *header)
+static void run_begin(struct run *r, bool bytewise)
 {
-    const struct rpc_filter_limits limits = {MESSAGE_MAX, HEADER_MAX, STREAMS_MAX};
-    *r = (struct run){.bytewise = bytewise};
-    assert_int_equal(rpc_filter_init(&r->filter, &limits, header, "value", NULL), TITAN_OK);
+    *r = (struct run){.filter.limits = {MESSAGE_MAX, HEADER_MAX, STREAMS_MAX}, .bytewise = bytewise};
 }
 
 static void run_end(struct run *r)
@@ -110,7 +108,7 @@ static void test_passes(void **state)
     {
         struct run r;
         struct raw in = {.len = 0}, answer = {.len = 0};
-        run_begin(&r, bytewise, NULL);
+        run_begin(&r, bytewise);
         raw_preface(&in);
         raw_call(&in, 1, "/a/b", "0123456789", 10);
         headers(&in, 0, 3); /* a block in two frames, messages over several frames and several in one */
@@ -135,30 +133,6 @@ static void test_passes(void **state)
     }
 }
 
-/* A block gets the header as its last frame, whatever flags and padding the first has. */
-static void test_header(void **state)
-{
-    (void)state;
-    EACH_WAY(bytewise)
-    {
-        struct run r;
-        struct raw in = {.len = 0}, out = {.len = 0};
-        run_begin(&r, bytewise, "name");
-        raw_preface(&in);
-        raw_preface(&out);
-        raw_frame(&in, 5, RAW_HEADERS, RAW_END_HEADERS | RAW_END_STREAM | RAW_PADDED, 1);
-        raw_frame(&out, 5, RAW_HEADERS, RAW_END_STREAM | RAW_PADDED, 1);
-        raw_put(&in, "\x01\x83\x86\x84", 5);
-        raw_put(&out, "\x01\x83\x86\x84", 5);
-        raw_frame(&out, 12, RAW_CONTINUATION, RAW_END_HEADERS, 1);
-        literal(&out, "name", "value");
-        client(&r, &in);
-        assert_int_equal(r.status, TITAN_OK);
-        got(&r.to_server, &out);
-        run_end(&r);
-    }
-}
-
 static void test_refused(void **state)
 {
     (void)state;
@@ -166,7 +140,7 @@ static void test_refused(void **state)
     {
         struct run r;
         struct raw in = {.len = 0}, out = {.len = 0}, back = {.len = 0};
-        run_begin(&r, bytewise, NULL);
+        run_begin(&r, bytewise);
         raw_preface(&in);
         headers(&in, RAW_END_HEADERS, 1);
         headers(&in, RAW_END_HEADERS, 3);
@@ -207,7 +181,7 @@ static void test_told_once(void **state)
         for (int way = 0; way < 3; way++) {
             struct run r;
             struct raw in = {.len = 0}, trailers = {.len = 0}, late = {.len = 0}, back = {.len = 0};
-            run_begin(&r, bytewise, NULL);
+            run_begin(&r, bytewise);
             raw_preface(&in);
             call_too_long(&in, 1, way == 1 ? RAW_END_STREAM : 0);
             headers(&in, RAW_END_HEADERS, 3);
@@ -241,7 +215,7 @@ static void test_many_refused(void **state)
     enum { CALLS = 2000 };
     struct run r;
     struct raw in = {.len = 0};
-    run_begin(&r, false, NULL);
+    run_begin(&r, false);
     raw_preface(&in);
     client(&r, &in);
     for (uint32_t i = 0; i < CALLS; i++) {
@@ -272,7 +246,7 @@ static void test_sent(void **state)
             struct run r;
             struct raw in = {.len = 0}, more = {.len = 0}, out, answer = {.len = 0}, end = {.len = 0},
                        late = {.len = 0};
-            run_begin(&r, bytewise, NULL);
+            run_begin(&r, bytewise);
             raw_preface(&in);
             headers(&in, RAW_END_HEADERS | (way == 0 ? RAW_END_STREAM : 0), 1);
             if (way == 1)
@@ -311,7 +285,7 @@ static void test_credit(void **state)
     {
         struct run r;
         struct raw in = {.len = 0}, back = {.len = 0};
-        run_begin(&r, bytewise, NULL);
+        run_begin(&r, bytewise);
         raw_preface(&in);
         headers(&in, RAW_END_HEADERS, 1);
         raw_frame(&in, 5, RAW_DATA, 0, 1);
@@ -342,7 +316,7 @@ static void test_boundary(void **state)
     {
         struct run r;
         struct raw in = {.len = 0}, begun = {.len = 0}, rest = {.len = 0}, back;
-        run_begin(&r, bytewise, NULL);
+        run_begin(&r, bytewise);
         raw_preface(&in);
         headers(&in, RAW_END_HEADERS, 1);
         headers(&in, RAW_END_HEADERS, 3);
@@ -389,7 +363,7 @@ static void test_reset_behind_end(void **state)
     {
         struct run r;
         struct raw in = {.len = 0}, end = {.len = 0}, reset = {.len = 0}, late = {.len = 0};
-        run_begin(&r, bytewise, NULL);
+        run_begin(&r, bytewise);
         raw_preface(&in);
         headers(&in, RAW_END_HEADERS, 1);
         client(&r, &in);
@@ -419,7 +393,7 @@ static void test_ended(void **state)
         for (int way = 0; way < 3; way++) {
             struct run r;
             struct raw in = {.len = 0}, end = {.len = 0}, late = {.len = 0};
-            run_begin(&r, bytewise, NULL);
+            run_begin(&r, bytewise);
             raw_preface(&in);
             headers(&in, RAW_END_HEADERS, 1);
             if (way == 0)
@@ -528,7 +502,7 @@ static void test_ends(void **state)
         for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
             struct run r;
             struct raw in = {.len = 0};
-            run_begin(&r, bytewise, NULL);
+            run_begin(&r, bytewise);
             raw_preface(&in);
             cases[i].make(&in);
             client(&r, &in);
@@ -542,7 +516,7 @@ static void test_ends(void **state)
         }
         struct run r;
         struct raw in = {.len = 0};
-        run_begin(&r, bytewise, NULL);
+        run_begin(&r, bytewise);
         raw_put(&in, "GET / HTTP/1.1\r\n\r\n", 18);
         client(&r, &in);
         assert_int_equal(r.status, TITAN_EINVAL);
@@ -553,16 +527,10 @@ static void test_ends(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_passes),
-                                       cmocka_unit_test(test_header),
-                                       cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_told_once),
-                                       cmocka_unit_test(test_many_refused),
-                                       cmocka_unit_test(test_sent),
-                                       cmocka_unit_test(test_reset_behind_end),
-                                       cmocka_unit_test(test_credit),
-                                       cmocka_unit_test(test_boundary),
-                                       cmocka_unit_test(test_ended),
-                                       cmocka_unit_test(test_ends)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_passes),    cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_told_once), cmocka_unit_test(test_many_refused),
+                                       cmocka_unit_test(test_sent),      cmocka_unit_test(test_reset_behind_end),
+                                       cmocka_unit_test(test_credit),    cmocka_unit_test(test_boundary),
+                                       cmocka_unit_test(test_ended),     cmocka_unit_test(test_ends)};
     return cmocka_run_group_tests_name("filter", tests, NULL, NULL);
 }
