@@ -250,7 +250,8 @@ static void answer_signed(struct coordinator *c, struct rpc_call *call, const ch
     _cleanup_(buf_free) struct buf certificate = BUF_INIT, ca = BUF_INIT;
     struct titan_error err = {0};
     int64_t until_ms = 0;
-    if (enrol_sign(c->enrol, node, given_ms, request, len, &certificate, &ca, &until_ms, &err) != TITAN_OK) {
+    const struct enrol_request its = {.node = node, .given_ms = given_ms, .data = request, .len = len};
+    if (enrol_sign(c->enrol, &its, &certificate, &ca, &until_ms, &err) != TITAN_OK) {
         tlog_error(enrol_log(c->enrol), "a certificate could not be signed", "node=%s reason=\"%s\"", node, err.msg);
         rpc_call_fail(call, &err);
         return;

@@ -110,16 +110,16 @@ static titan_status ask_cancel(struct coordinator *c, const ProtobufCMessage *ba
     const uint32_t grace = request->grace_ms     ? MIN(request->grace_ms, GRACE_MAX_MS)
                            : request->checkpoint ? LAST_CHECKPOINT_MS
                                                  : GRACE_DEFAULT_MS;
-    enum job_state state = JOB_NONE;
     titan__v1__cancel_job_response__init(reply);
     a->reply = &reply->base;
     if (request->checkpoint)
         core_want_checkpoint(c->core, request->job_id);
     const char *reason = *request->reason ? request->reason : arena_printf(&a->memory, "asked for by %s", a->by);
-    titan_status status = core_cancel(c->core, request->job_id, reason, grace, shell_now(c), out, &state, err);
+    struct core_cancel cancel = {.reason = reason, .grace_ms = grace};
+    titan_status status = core_cancel(c->core, request->job_id, &cancel, shell_now(c), out, err);
     if (status == TITAN_ENOTFOUND)
         status = job_is_over(c, request->job_id, err);
-    reply->state = (Titan__V1__JobState)state;
+    reply->state = (Titan__V1__JobState)cancel.state;
     return status;
 }
 

@@ -108,10 +108,15 @@ void core_restore_taken(struct core *c, uint64_t worker_id);
 /* The job is durable as PENDING. */
 void core_submitted(struct core *c, const struct job *job, struct core_time now, struct batch *out);
 #define LAST_CHECKPOINT_MS 120000 /* grace of workers that must write a checkpoint before they stop */
-/* *ret_state: the state after the request. TITAN_ENOTFOUND: the core has no such job (it ended long ago, or never
- * existed); TITAN_ECONFLICT: it has ended, in *ret_state. */
-titan_status core_cancel(struct core *c, uint64_t job_id, const char *reason, uint32_t grace_ms, struct core_time now,
-                         struct batch *out, enum job_state *ret_state, struct titan_error *err) TITAN_MUST_USE;
+/* A cancel request and its answer. TITAN_ENOTFOUND: the core has no such job (it ended long ago, or never existed);
+ * TITAN_ECONFLICT: it has ended, in that state. */
+struct core_cancel {
+    const char *reason;
+    uint32_t grace_ms;
+    enum job_state state; /* out: after the request */
+};
+titan_status core_cancel(struct core *c, uint64_t job_id, struct core_cancel *r, struct core_time now,
+                         struct batch *out, struct titan_error *err) TITAN_MUST_USE;
 /* A resize request and its answer. TITAN_ENOTFOUND, TITAN_ECONFLICT as above. */
 struct core_resize {
     uint32_t workers;            /* exactly this many workers; or */

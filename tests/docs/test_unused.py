@@ -26,7 +26,6 @@ KEPT = {
     "agent_core_counters": "",
     "agent_core_epoch": "",
     "change_apply": "a change of the store alone",
-    "core_restore": "a store that has to be whole",
     "progress_actions": "",
     "checkpoint_unfinished_path": "",
     "safetensors_open": "a file by its path",

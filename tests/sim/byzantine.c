@@ -984,19 +984,19 @@ void byzantine_client(const struct fault *f)
     struct core *c = S->coord.core;
     struct titan_error err = {0};
     struct batch b;
-    enum job_state state;
     uint64_t step = 0;
     if (!listens() || S->coord.stalled)
         return;
     const uint64_t id = ids[f->pick % 4], job = 1 + f->pick2 % (uint32_t)S->plan->jobs;
     const struct job_spec *spec = &S->plan->specs[job].spec;
+    struct core_cancel cancel = {.reason = ""};
     struct core_resize r = {.workers = workers[f->pick % 4]};
     struct core_resize upside_down = {.min = spec->max_workers, .max = spec->min_workers}; /* it can have either */
     if (spec->max_workers == spec->min_workers)
         upside_down.min = UINT32_MAX;
     const struct core_drain window = {.reason = "", .from_ms = INT64_MIN, .for_ms = INT64_MAX};
     batch_init(&b);
-    CHECK("I12", core_cancel(c, id, "", 0, coord_now(), &b, &state, &err) != TITAN_OK, "cancel of no job");
+    CHECK("I12", core_cancel(c, id, &cancel, coord_now(), &b, &err) != TITAN_OK, "cancel of no job");
     CHECK("I12", core_checkpoint(c, id, coord_now(), &b, &step, &err) != TITAN_OK, "checkpoint of no job");
     CHECK("I12", core_resize(c, job, &r, coord_now(), &b, &err) != TITAN_OK, "resize to %u", r.workers);
     CHECK("I12", core_resize(c, job, &upside_down, coord_now(), &b, &err) != TITAN_OK, "resize to a range upside down");

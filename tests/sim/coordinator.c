@@ -471,9 +471,9 @@ void coord_request(int job)
         take(&b, job, 0);
         return;
     }
-    enum job_state state = JOB_NONE;
+    struct core_cancel request = {.reason = "changed my mind", .grace_ms = 500};
     struct titan_error err = {0};
-    titan_status status = core_cancel(c->core, (uint64_t)job, "changed my mind", 500, coord_now(), &b, &state, &err);
+    titan_status status = core_cancel(c->core, (uint64_t)job, &request, coord_now(), &b, &err);
     TRACE("cancel of job %d: %s", job, titan_status_name(status));
     CHECK("I5", status == TITAN_OK || status == TITAN_ECONFLICT || status == TITAN_ENOTFOUND, "cancel: %s", err.msg);
     take(&b, 0, status == TITAN_OK ? job : 0);

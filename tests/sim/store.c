@@ -201,7 +201,7 @@ void store_restore(struct core *core, struct core_time now)
     }
     if (S->store.disk)
         compare();
-    CHECK("I5", core_restore(core, S->store.db, now, &err) == TITAN_OK, "restore: %s", err.msg);
+    CHECK("I5", core_restore(core, S->store.db, now, NULL, NULL, &err) == TITAN_OK, "restore: %s", err.msg);
 }
 
 void store_back_up(void)

@@ -52,7 +52,7 @@ static inline void restart_store(struct core_store *s, uint64_t term)
                                    .next_worker_id = 3};
     core_free(s->b.core);
     assert_int_equal(core_new(&options, &s->b.core, NULL), TITAN_OK);
-    assert_int_equal(core_restore(s->b.core, s->db, at(&s->b), NULL), TITAN_OK);
+    assert_int_equal(core_restore(s->b.core, s->db, at(&s->b), NULL, NULL, NULL), TITAN_OK);
 }
 
 /* Worker id of job 1, which trains in epoch 1 and has done step 7. */

@@ -55,43 +55,6 @@ bool core_node_peer(const struct core *c, const char *node, uint64_t probe_id, s
     return n && peer_of(c, n, probe_id, ret);
 }
 
-static void send_probe(struct core *c, const struct noderec *asked, const struct noderec *n)
-{
-    struct core_peer peer;
-    (void)peer_of(c, n, n->probe.id, &peer);
-    Titan__Internal__ProbeNode *m = batch_alloc(c->out, sizeof(*m));
-    titan__internal__probe_node__init(m);
-    m->probe_id = n->probe.id;
-    m->node = batch_strdup(c->out, n->name);
-    m->address = batch_printf(c->out, "%s:%u", n->address, n->peer_port);
-    m->timeout_ms = c->options.confirm_ms;
-    if (peer.keyed) {
-        m->key.len = MAC_BYTES;
-        m->key.data = batch_alloc(c->out, MAC_BYTES);
-        memcpy(m->key.data, peer.key, MAC_BYTES);
-    }
-    batch_answer(c->out, asked->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE, m);
-}
-
-/* Asks the next nodes in the list that send heartbeats, so that different silent nodes are probed by different ones. */
-static void ask(struct core *c, struct noderec *n)
-{
-    bool held = n->probe.at && (n->probe.reached || (n->probe.held && !n->probe.denied));
-    n->probe = (struct probe){.id = ++c->last_probe, .at = c->now.mono_ms, .held = held};
-    struct core_peer peer;
-    if (!peer_of(c, n, n->probe.id, &peer)) /* nothing could prove its pong */
-        return;
-    for (struct noderec *o = n->next ? n->next : c->nodes; o != n && n->probe.asked < PROBE_ASKED_MAX;
-         o = o->next ? o->next : c->nodes) {
-        const bool answers =
-            o->state == NODE_READY && o->session && c->now.mono_ms - o->seen_mono < c->options.suspect_ms;
-        if (!o->peer_port || !answers)
-            continue;
-        send_probe(c, o, n);
-        n->probe.sessions[n->probe.asked++] = o->session;
-    }
-}
-
 void detector_probe_result(struct core *c, struct noderec *n, const Titan__Internal__ProbeResult *m)
 {
     struct noderec *about = c->nodes;
@@ -122,31 +85,24 @@ static int64_t late_until(const struct core *c)
     return c->late_mono && c->now.mono_ms < until ? until : INT64_MIN;
 }
 
-/* Are there other nodes that could probe it? Their silence is no evidence: they may be partitioned too. */
-static bool others_there(const struct core *c, const struct noderec *n)
-{
-    for (const struct noderec *o = c->nodes; o && n->peer_port; o = o->next)
-        if (o != n && o->session && o->peer_port && o->state == NODE_READY)
-            return true;
-    return false;
-}
-
 /* When the node is lost unless it is heard, as things stand. */
 static int64_t lost_at(const struct core *c, const struct noderec *n)
 {
     const struct core_options *o = &c->options;
     const struct probe *p = &n->probe;
-    bool late = late_until(c) > INT64_MIN;
     /* An agent sends no heartbeats before its acknowledgement: it has as long as one without a session. */
     int64_t alone = n->session && !n->unconfirmed ? o->node_timeout_ms : 2 * (int64_t)o->node_timeout_ms;
     const bool denied = p->denied > 0;
-    if (p->reached || (p->held && !denied) || late || (!denied && others_there(c, n)))
+    bool kept = p->reached || (p->held && !denied) || late_until(c) > INT64_MIN;
+    /* The silence of other nodes that could probe it is no evidence: they may be partitioned too. */
+    for (const struct noderec *other = c->nodes; other && n->peer_port && !denied && !kept; other = other->next)
+        kept = other != n && other->session && other->peer_port && other->state == NODE_READY;
+    if (kept)
         return n->seen_mono + MAX(alone, (int64_t)o->reachable_ms);
     if (!n->session || !denied)
         return n->seen_mono + alone;
-    if (p->denied == p->asked)
-        return p->at;
-    return MIN(p->at + o->confirm_ms + o->heartbeat_ms, n->seen_mono + alone);
+    titan_assert(p->denied <= p->asked);
+    return p->denied == p->asked ? p->at : MIN(p->at + o->confirm_ms + o->heartbeat_ms, n->seen_mono + alone);
 }
 
 /* When silence makes a node suspect: at once if its session is closed and no datagram has come since. */
@@ -246,8 +202,31 @@ const char *detector_look(struct core *c, struct noderec *n)
     if (now < suspect_at(c, n))
         return NULL;
     c->counters.silences += n->probe.at == 0;
-    if (!n->probe.at || now >= ask_again_at(c, n))
-        ask(c, n);
+    if (!n->probe.at || now >= ask_again_at(c, n)) {
+        const bool held = n->probe.at && (n->probe.reached || (n->probe.held && !n->probe.denied));
+        n->probe = (struct probe){.id = ++c->last_probe, .at = now, .held = held};
+        struct core_peer peer;
+        const bool provable = peer_of(c, n, n->probe.id, &peer); /* else nothing could prove its pong */
+        /* The next nodes in the list that send heartbeats are asked: different ones for different silent nodes. */
+        for (const struct noderec *o = n->next ? n->next : c->nodes;
+             provable && o != n && n->probe.asked < PROBE_ASKED_MAX; o = o->next ? o->next : c->nodes) {
+            if (!o->peer_port || o->state != NODE_READY || !o->session || now - o->seen_mono >= c->options.suspect_ms)
+                continue;
+            Titan__Internal__ProbeNode *m = batch_alloc(c->out, sizeof(*m));
+            titan__internal__probe_node__init(m);
+            m->probe_id = n->probe.id;
+            m->node = batch_strdup(c->out, n->name);
+            m->address = batch_printf(c->out, "%s:%u", n->address, n->peer_port);
+            m->timeout_ms = c->options.confirm_ms;
+            if (peer.keyed) {
+                m->key.len = MAC_BYTES;
+                m->key.data = batch_alloc(c->out, MAC_BYTES);
+                memcpy(m->key.data, peer.key, MAC_BYTES);
+            }
+            batch_answer(c->out, o->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PROBE, m);
+            n->probe.sessions[n->probe.asked++] = o->session;
+        }
+    }
     if (now < lost_at(c, n))
         return NULL;
     return batch_printf(c->out, "is lost: no sign of life for %lld ms", (long long)(now - n->seen_mono));

@@ -21,16 +21,6 @@ static Titan__Internal__GpuState *gpu_of(const Titan__Internal__NodeGpus *gpus, 
     return NULL;
 }
 
-static Titan__Internal__NodeGpus *copy_of(const Titan__Internal__NodeGpus *m)
-{
-    const size_t n = titan__internal__node_gpus__get_packed_size(m);
-    _cleanup_free_ uint8_t *bytes = core_alloc(n + 1);
-    (void)titan__internal__node_gpus__pack(m, bytes);
-    Titan__Internal__NodeGpus *copy = titan__internal__node_gpus__unpack(NULL, n, bytes);
-    titan_assert(copy);
-    return copy;
-}
-
 static void emit_slot(struct core *c, const struct noderec *n, const Titan__Internal__GpuState *g, bool out)
 {
     struct detail d;
@@ -49,25 +39,27 @@ static void emit_slot(struct core *c, const struct noderec *n, const Titan__Inte
             .detail = detail_end(c, &d)});
 }
 
-/* A new agent has not checked this GPU yet: the old agent's report holds until then. */
-static void keep_fault(Titan__Internal__GpuState *g, Titan__Internal__GpuState *before)
-{
-    if (g->health != TITAN__INTERNAL__GPU_HEALTH__GPU_UNKNOWN || !faulty(before))
-        return;
-    char *const reason = g->reason;
-    g->health = before->health;
-    g->reason = before->reason;
-    before->reason = reason;
-}
-
 static void slots_received(struct core *c, struct noderec *n, const Titan__Internal__NodeGpus *m)
 {
     Titan__Internal__NodeGpus *before = n->gpus;
-    n->gpus = m ? copy_of(m) : NULL;
+    n->gpus = NULL;
+    if (m) {
+        const size_t size = titan__internal__node_gpus__get_packed_size(m);
+        _cleanup_free_ uint8_t *bytes = core_alloc(size + 1);
+        (void)titan__internal__node_gpus__pack(m, bytes);
+        n->gpus = titan__internal__node_gpus__unpack(NULL, size, bytes);
+        titan_assert(n->gpus && n->gpus->n_gpus == m->n_gpus);
+    }
     for (size_t i = 0; m && i < n->gpus->n_gpus; i++) {
         Titan__Internal__GpuState *g = n->gpus->gpus[i], *old = gpu_of(before, g->slot);
         const bool was = faulty(old);
-        keep_fault(g, old);
+        if (was && g->health == TITAN__INTERNAL__GPU_HEALTH__GPU_UNKNOWN) {
+            /* A new agent has not checked this GPU yet: the old agent's report holds until then. */
+            char *const reason = g->reason;
+            g->health = old->health;
+            g->reason = old->reason;
+            old->reason = reason;
+        }
         if (faulty(g) != was)
             emit_slot(c, n, g, faulty(g));
     }
@@ -76,7 +68,6 @@ static void slots_received(struct core *c, struct noderec *n, const Titan__Inter
             emit_slot(c, n, before->gpus[i], false);
     if (before)
         titan__internal__node_gpus__free_unpacked(before, NULL);
-    titan_assert(!m || n->gpus->n_gpus == m->n_gpus);
     c->slots_changed = true;
 }
 

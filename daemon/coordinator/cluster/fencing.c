@@ -41,42 +41,6 @@ titan_status core_accepts(const struct core *c, struct titan_error *err)
     return status;
 }
 
-static titan_status fence(struct core *c, uint64_t term, const char *node, struct titan_error *err)
-{
-    char words[480];
-    titan_assert(term > c->options.term);
-    c->fenced_term = term;
-    core_set_string(&c->fenced_by, node);
-    emit_event(c, NULL,
-               (struct emit){.type = "coordinator.fenced",
-                             .message = batch_strdup(c->out, fence_words(c, words, sizeof(words))),
-                             .detail = batch_printf(c->out, "{\"term\":%llu,\"seen_term\":%llu}",
-                                                    (unsigned long long)c->options.term, (unsigned long long)term)});
-    return core_accepts(c, err);
-}
-
-/* The highest term that the sender knows, and its proof. */
-static uint64_t seen_term(const Titan__Internal__AgentMessage *m, ProtobufCBinaryData *ret_proof)
-{
-    uint64_t seen = 0;
-    *ret_proof = (ProtobufCBinaryData){0};
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION) {
-        seen = m->registration->seen_term;
-        *ret_proof = m->registration->seen_proof;
-    } else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED) {
-        seen = m->refused->seen_term;
-        *ret_proof = m->refused->seen_proof;
-    }
-    return MAX(seen, m->term);
-}
-
-static bool is_proved(const struct core *c, uint64_t term, const ProtobufCBinaryData *proof)
-{
-    uint8_t right[MAC_BYTES];
-    proof_term(c->term_secret, term, right);
-    return (proof->len == sizeof(right) && mac_equal(right, proof->data)) || MUTANT(TERM_UNPROVED);
-}
-
 /* Nothing proves that the agent has seen a term of this store: the agent is refused, others are served. */
 static titan_status unproved(struct core *c, uint64_t term, const char *node, struct titan_error *err)
 {
@@ -129,13 +93,34 @@ titan_status fence_message(struct core *c, const char *node, const Titan__Intern
                            struct titan_error *err)
 {
     const bool registration = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REGISTRATION;
-    ProtobufCBinaryData proof;
-    const uint64_t seen = seen_term(m, &proof);
+    ProtobufCBinaryData proof = {0};
+    uint64_t seen = m->term; /* the highest term that the sender knows */
+    if (registration) {
+        seen = MAX(seen, m->registration->seen_term);
+        proof = m->registration->seen_proof;
+    } else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED) {
+        seen = MAX(seen, m->refused->seen_term);
+        proof = m->refused->seen_proof;
+    }
     *ret_drop = false;
-    if (seen > c->options.term && !is_proved(c, seen, &proof))
-        return unproved(c, seen, node, err);
-    if (seen > c->options.term && !MUTANT(COORD_UNFENCED))
-        return fence(c, seen, node, err);
+    if (seen > c->options.term) {
+        uint8_t right[MAC_BYTES];
+        proof_term(c->term_secret, seen, right);
+        if ((proof.len != sizeof(right) || !mac_equal(right, proof.data)) && !MUTANT(TERM_UNPROVED))
+            return unproved(c, seen, node, err);
+    }
+    if (seen > c->options.term && !MUTANT(COORD_UNFENCED)) {
+        char words[480];
+        c->fenced_term = seen;
+        core_set_string(&c->fenced_by, node);
+        emit_event(
+            c, NULL,
+            (struct emit){.type = "coordinator.fenced",
+                          .message = batch_strdup(c->out, fence_words(c, words, sizeof(words))),
+                          .detail = batch_printf(c->out, "{\"term\":%llu,\"seen_term\":%llu}",
+                                                 (unsigned long long)c->options.term, (unsigned long long)seen)});
+        return core_accepts(c, err);
+    }
     /* A registration reports earlier terms; every other message is meant for one coordinator only. */
     if (!registration && m->term && m->term < c->options.term) {
         c->counters.old_term++;

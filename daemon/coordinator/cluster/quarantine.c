@@ -25,33 +25,6 @@ static uint32_t crashes_of(const struct core *c, const struct noderec *n, uint64
     return count;
 }
 
-/* Do workers crash on this node only, or everywhere? The last node of its device kind never stands out. */
-static bool stands_out(const struct core *c, const struct noderec *n, uint32_t crashes)
-{
-    uint32_t others = 0;
-    bool alternative = false;
-    for (const struct noderec *o = c->nodes; o; o = o->next) {
-        if (o == n || strcmp(o->device, n->device) != 0)
-            continue;
-        others += crashes_of(c, o, 0);
-        alternative |= node_accepts(o);
-    }
-    return alternative && crashes > others;
-}
-
-/* A job's crashes count against a node only if the job has workers elsewhere that have not crashed. Otherwise the job
- * may be the cause. */
-static bool bears_witness(const struct core *c, const struct noderec *n, const struct jobrec *j)
-{
-    bool elsewhere = false;
-    for (const struct noderec *o = c->nodes; o; o = o->next)
-        if (o != n && crashes_of(c, o, j->id) > 0)
-            return false;
-    for (size_t i = 0; i < j->n_workers && !elsewhere; i++)
-        elsewhere = j->workers[i]->node != n && j->workers[i]->state == WORKER_READY;
-    return elsewhere;
-}
-
 bool quarantine_avoids(const struct core *c, const struct noderec *n, const struct jobrec *j)
 {
     return c->options.quarantine_crashes != CORE_NO_QUARANTINE &&
@@ -61,10 +34,27 @@ bool quarantine_avoids(const struct core *c, const struct noderec *n, const stru
 void quarantine_crashed(struct core *c, struct noderec *n, const struct jobrec *j)
 {
     add_crash(n, j->id, c->now.mono_ms);
-    uint32_t crashes = crashes_of(c, n, 0);
-    const bool alone = crashes_of(c, n, j->id) == crashes && !MUTANT(QUARANTINE_ALONE);
+    const uint32_t crashes = crashes_of(c, n, 0);
     if (c->options.quarantine_crashes == CORE_NO_QUARANTINE || crashes < c->options.quarantine_crashes ||
-        n->quarantine_end || !stands_out(c, n, crashes) || (alone && !bears_witness(c, n, j)))
+        n->quarantine_end)
+        return;
+    /* Do workers crash on this node only, or everywhere? The last node of its device kind never stands out. */
+    uint32_t others = 0;
+    bool alternative = false, job_elsewhere = false, witness = false;
+    for (const struct noderec *o = c->nodes; o; o = o->next) {
+        job_elsewhere |= o != n && crashes_of(c, o, j->id) > 0;
+        if (o == n || strcmp(o->device, n->device) != 0)
+            continue;
+        others += crashes_of(c, o, 0);
+        alternative |= node_accepts(o);
+    }
+    if (!alternative || crashes <= others)
+        return;
+    /* Crashes of one job count against a node only if the job has workers elsewhere that have not crashed. Otherwise
+     * the job may be the cause. */
+    for (size_t i = 0; i < j->n_workers; i++)
+        witness |= j->workers[i]->node != n && j->workers[i]->state == WORKER_READY;
+    if (crashes_of(c, n, j->id) == crashes && !MUTANT(QUARANTINE_ALONE) && (job_elsewhere || !witness))
         return;
     /* A node without quarantine for the longest length starts over. */
     if (n->policy.quarantined_until_ms && c->now.wall_ms - n->policy.quarantined_until_ms > QUARANTINE_MAX_MS)

@@ -19,15 +19,6 @@
 #include "daemon/coordinator/sched/maintenance.h"
 #include "daemon/common/proof.h"
 
-static void answer_heartbeat(struct core *c, struct noderec *n, const Titan__Internal__AgentHeartbeat *heartbeat)
-{
-    Titan__Internal__HeartbeatAnswer *m = batch_alloc(c->out, sizeof(*m));
-    titan__internal__heartbeat_answer__init(m);
-    m->number = heartbeat->number;
-    batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_HEARTBEAT_ANSWER, m);
-    detector_answered(c, n);
-}
-
 /* True: a step of this job is no event. Only the first step of an epoch and the last step change the coordinator's
  * actions. */
 static bool just_trains(const struct jobrec *j)
@@ -35,41 +26,41 @@ static bool just_trains(const struct jobrec *j)
     return j->state == JOB_RUNNING && j->epoch_state == EPOCH_RUNNING && j->status.step + 1 < j->spec.steps;
 }
 
-/* Handles an agent's report about a worker. True: no job's deadline becomes earlier. */
-static bool hear_report(struct core *c, struct noderec *n, const struct subject *about,
-                        const Titan__Internal__AgentMessage *m)
-{
-    struct jobrec *j = core_find_job(c, about->job_id);
-    struct workrec *w = j ? job_worker(j, about->worker_id) : NULL;
-    bool exited = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED;
-    if (w && (w->node == n || MUTANT(FOREIGN_REPORT_BELIEVED))) {
-        const bool trained = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS && just_trains(j);
-        const bool unsaved = j->progress.unsaved;
-        worker_report(c, j, w, m);
-        if (trained && just_trains(j))
-            return unsaved == j->progress.unsaved;
-        job_received(c, j);
-    } else if (exited) {
-        c->counters.duplicate++; /* the agent kept the report and had sent it in another session */
-        if (j && !w) {           /* or the record went before the worker had ended */
-            kept_release(j, n, about->worker_id);
-            job_received(c, j);
-        }
-    } else {
-        fence_unknown_worker(c, n, about);
-        if (!w) /* else it is another node's worker, which must not be stopped */
-            send_stop_unknown(c, n->session, about->job_id, about->worker_id);
-    }
-    return false;
-}
-
 /* Handles an agent's message. True: no deadline becomes earlier. */
 static bool hear(struct core *c, struct noderec *n, const Titan__Internal__AgentMessage *m)
 {
     struct subject about;
     detector_streams(c, n);
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_HEARTBEAT) {
-        answer_heartbeat(c, n, m->heartbeat);
+    if (worker_subject(m, &about)) {
+        struct jobrec *j = core_find_job(c, about.job_id);
+        struct workrec *w = j ? job_worker(j, about.worker_id) : NULL;
+        if (w && (w->node == n || MUTANT(FOREIGN_REPORT_BELIEVED))) {
+            const bool trained = m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS && just_trains(j);
+            const bool unsaved = j->progress.unsaved;
+            worker_report(c, j, w, m);
+            if (trained && just_trains(j))
+                return unsaved == j->progress.unsaved;
+            job_received(c, j);
+        } else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED) {
+            c->counters.duplicate++; /* the agent kept the report and had sent it in another session */
+            if (j && !w) {           /* or the record went before the worker had ended */
+                kept_release(j, n, about.worker_id);
+                job_received(c, j);
+            }
+        } else {
+            fence_unknown_worker(c, n, &about);
+            if (!w) /* else it is another node's worker, which must not be stopped */
+                send_stop_unknown(c, n->session, about.job_id, about.worker_id);
+        }
+        return false;
+    }
+    switch (m->kind_case) {
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_HEARTBEAT: {
+        Titan__Internal__HeartbeatAnswer *answer = batch_alloc(c->out, sizeof(*answer));
+        titan__internal__heartbeat_answer__init(answer);
+        answer->number = m->heartbeat->number;
+        batch_answer(c->out, n->session, TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_HEARTBEAT_ANSWER, answer);
+        detector_answered(c, n);
         fence_refusals(c, n, m->heartbeat);
         if (!n->unconfirmed)
             return true;
@@ -77,24 +68,32 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
         detector_has_key(n); /* a heartbeat proves that the acknowledgement has arrived */
         worker_reports_complete(c, n);
         job_driver_look_again(c, n);
-        return false;
+        break;
     }
-    if (worker_subject(m, &about))
-        return hear_report(c, n, &about, m);
-    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT)
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT:
         detector_probe_result(c, n, m->probe_result);
-    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEADER_EPOCH)
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEADER_EPOCH:
         leader_epochs_report(c, n, m->leader_epoch);
-    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED) {
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_REFUSED: {
         struct jobrec *j = leader_epochs_refused(c, n, m->refused);
         if (j)
             job_advance(c, j);
-    } else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKED)
+        break;
+    }
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKED:
         node_checked(c, n, m->checked);
-    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEAVES)
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_LEAVES:
         maintenance_agent_leaves(c, n, m->leaves);
-    else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_GPUS)
+        break;
+    case TITAN__INTERNAL__AGENT_MESSAGE__KIND_GPUS:
         faulty_slots_report(c, n, m->gpus);
+        break;
+    default:
+        break;
+    }
     return false;
 }
 

@@ -8,26 +8,7 @@
 #include "daemon/coordinator/records/node_slots.h"
 #include "daemon/coordinator/records/phase.h"
 
-void node_check(const struct core *c, const struct noderec *n)
-{
-    titan_assert(n->state == NODE_READY || n->state == NODE_LOST);
-    titan_assert(core_find_node(c, n->name) == n);
-    titan_assert(!n->session || n->state == NODE_READY);
-    titan_assert(!n->session || core_find_session(c, n->session) == n);
-    titan_assert(n->state == NODE_READY || (!n->probe.at && !n->steady_at));
-    titan_assert(n->probe.reached + n->probe.denied <= n->probe.asked);
-    titan_assert(!n->key_had || n->keyed);
-    titan_assert(!n->quarantine_end || n->policy.quarantines > 0);
-    titan_assert(!n->in_window || n->policy.window_until_ms);
-    titan_assert(node_slots(c, n) <= n->slots);
-    uint32_t used = 0;
-    for (const struct jobrec *j = c->active; j; j = j->next)
-        for (size_t i = 0; i < j->n_workers; i++)
-            used += j->workers[i]->node == n;
-    titan_assert(n->used == used);
-}
-
-void epoch_check(struct jobrec *j)
+static void check_epoch(struct jobrec *j)
 {
     titan_assert(j->epoch_state == EPOCH_NONE || j->status.epoch > 0);
     if (j->epoch_state == EPOCH_NONE)
@@ -36,8 +17,7 @@ void epoch_check(struct jobrec *j)
     titan_assert(!live || (j->n_members > 0 && j->n_members == j->status.world_size));
     titan_assert(!live || world_set_has(&j->spec.worlds, j->n_members));
     titan_assert(!live || j->source.epoch < j->status.epoch);
-    titan_assert((j->source.epoch == 0) || j->source.kind == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
-    titan_assert(!j->source.origin_known || j->epoch_state != EPOCH_NONE);
+    titan_assert(j->source.epoch == 0 || j->source.kind == TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY);
     for (uint32_t i = 0; i < j->n_members + j->n_departing; i++) {
         const struct rank_slot *rank_slot = &j->rank_slots[i];
         if (!rank_slot->worker)
@@ -53,9 +33,15 @@ void epoch_check(struct jobrec *j)
     }
 }
 
-static void check_phase(const struct jobrec *j)
+static void check_job(const struct core *c, struct jobrec *j)
 {
     const bool live = epoch_live(j), pausing = j->state == JOB_RESIZING && j->epoch_state == EPOCH_RUNNING;
+    titan_assert(core_find_job(c, j->id) == j);
+    titan_assert(j->spec.min_workers <= j->spec.max_workers);
+    titan_assert(j->status.step <= MAX(j->spec.steps, j->source.resume_step));
+    titan_assert(j->size.limit == 0 || j->size.limit_for != 0);
+    titan_assert(j->budget.n_past <= j->budget.cap_past);
+
     titan_assert((j->phase == PHASE_QUEUED) == (j->state == JOB_PENDING));
     titan_assert((j->phase == PHASE_QUEUED) == (j->lane != NULL));
     titan_assert((j->phase == PHASE_CANCELLING) == (j->state == JOB_CANCELLING));
@@ -90,17 +76,8 @@ static void check_phase(const struct jobrec *j)
         break;
     }
     titan_assert(!phase_stops(j) || size_staying(j) == 0); /* all workers are told to stop, and none is started */
-}
 
-void job_check(const struct core *c, struct jobrec *j)
-{
-    titan_assert(core_find_job(c, j->id) == j);
-    titan_assert(j->spec.min_workers <= j->spec.max_workers);
-    titan_assert(j->status.step <= MAX(j->spec.steps, j->source.resume_step));
-    titan_assert(j->size.limit == 0 || j->size.limit_for != 0);
-    titan_assert(j->budget.n_past <= j->budget.cap_past);
-    check_phase(j);
-    epoch_check(j);
+    check_epoch(j);
     for (size_t i = 0; i < j->n_workers; i++) {
         const struct workrec *w = j->workers[i];
         titan_assert(w->job == j && w->node && core_find_node(c, w->node->name) == w->node);
@@ -122,12 +99,26 @@ void core_check(const struct core *c)
     if (core_fenced(c))
         return; /* fencing stops the core in the middle of an input */
     for (const struct noderec *n = c->nodes; n; n = n->next) {
-        node_check(c, n);
+        titan_assert(n->state == NODE_READY || n->state == NODE_LOST);
+        titan_assert(core_find_node(c, n->name) == n);
+        titan_assert(!n->session || n->state == NODE_READY);
+        titan_assert(!n->session || core_find_session(c, n->session) == n);
+        titan_assert(n->state == NODE_READY || (!n->probe.at && !n->steady_at));
+        titan_assert(n->probe.reached + n->probe.denied <= n->probe.asked);
+        titan_assert(!n->key_had || n->keyed);
+        titan_assert(!n->quarantine_end || n->policy.quarantines > 0);
+        titan_assert(!n->in_window || n->policy.window_until_ms);
+        titan_assert(node_slots(c, n) <= n->slots);
+        uint32_t used = 0;
+        for (const struct jobrec *j = c->active; j; j = j->next)
+            for (size_t i = 0; i < j->n_workers; i++)
+                used += j->workers[i]->node == n;
+        titan_assert(n->used == used);
         connected += n->session != 0;
     }
     for (size_t b = 0; b < CORE_BUCKETS; b++)
         for (struct jobrec *j = c->buckets[b]; j; j = j->hash_next) {
-            job_check(c, j);
+            check_job(c, j);
             pending += j->phase == PHASE_QUEUED;
             too_large += j->phase == PHASE_QUEUED && queue_too_large(j);
             active += j->phase != PHASE_QUEUED;

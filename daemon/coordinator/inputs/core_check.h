@@ -6,10 +6,6 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-void node_check(const struct core *c, const struct noderec *n);
-void epoch_check(struct jobrec *j);
-void job_check(const struct core *c, struct jobrec *j);
-
 #ifdef TITAN_DEBUG
 #define CHECK_CORE(c) core_check(c)
 #else

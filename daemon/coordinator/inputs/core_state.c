@@ -158,38 +158,24 @@ uint64_t core_node_session(const struct core *c, const char *node)
     return n ? n->session : 0;
 }
 
-static const char *node_state_text(const struct noderec *n)
-{
-    bool there = n->state == NODE_READY && n->session;
-    if (n->in_window && n->used == 0)
-        return "maintenance";
-    /* A node that has just dropped its stream is not lost yet, but cannot be counted on. */
-    if (!there)
-        return "lost";
-    if (node_empties(n))
-        return n->used > 0 ? "draining" : "drained";
-    if (n->quarantine_end)
-        return "quarantined";
-    return node_unfit(n) ? "unfit" : "ready";
-}
-
-static const char *node_reason_text(const struct noderec *n)
-{
-    if (node_leaves(n))
-        return "its agent is told to stop";
-    if (n->quarantine_end && !node_empties(n))
-        return n->policy.quarantine_reason;
-    if (node_unfit(n) && !node_empties(n))
-        return node_unfit_words(n);
-    if (n->given_up && !node_empties(n))
-        return "given up by an operator";
-    const Titan__Internal__GpuState *gpu = n->policy.reason[0] ? NULL : node_faulty_gpu(n);
-    return gpu ? gpu->reason : n->policy.reason;
-}
-
 void core_nodes(const struct core *c, void (*each)(const struct core_node *n, void *data), void *data)
 {
-    for (const struct noderec *n = c->nodes; n; n = n->next)
+    for (const struct noderec *n = c->nodes; n; n = n->next) {
+        const Titan__Internal__GpuState *gpu = n->policy.reason[0] ? NULL : node_faulty_gpu(n);
+        const bool empties = node_empties(n);
+        /* A node that has just dropped its stream is not lost yet, but cannot be counted on. */
+        const char *state = n->in_window && n->used == 0            ? "maintenance"
+                            : n->state != NODE_READY || !n->session ? "lost"
+                            : empties                               ? (n->used > 0 ? "draining" : "drained")
+                            : n->quarantine_end                     ? "quarantined"
+                            : node_unfit(n)                         ? "unfit"
+                                                                    : "ready";
+        const char *reason = node_leaves(n)                  ? "its agent is told to stop"
+                             : !empties && n->quarantine_end ? n->policy.quarantine_reason
+                             : !empties && node_unfit(n)     ? node_unfit_words(n)
+                             : !empties && n->given_up       ? "given up by an operator"
+                             : gpu                           ? gpu->reason
+                                                             : n->policy.reason;
         each(&(struct core_node){.name = n->name,
                                  .device = n->device,
                                  .address = n->address,
@@ -197,8 +183,8 @@ void core_nodes(const struct core *c, void (*each)(const struct core_node *n, vo
                                  .connected = n->session != 0,
                                  .by_datagram = detector_by_datagram(c, n),
                                  .state = n->state,
-                                 .state_text = node_state_text(n),
-                                 .reason = node_reason_text(n),
+                                 .state_text = state,
+                                 .reason = reason,
                                  .policy = &n->policy,
                                  .quarantined = n->quarantine_end != 0,
                                  .accepts = node_accepts(n),
@@ -208,6 +194,7 @@ void core_nodes(const struct core *c, void (*each)(const struct core_node *n, vo
                                  .memory_bytes = n->memory_bytes,
                                  .last_seen_ms = n->seen_wall},
              data);
+    }
 }
 
 static void job_placements(const struct jobrec *j, void (*each)(const struct core_placement *p, void *data), void *data)

@@ -27,8 +27,8 @@ void core_submitted(struct core *c, const struct job *job, struct core_time now,
     core_finish(c);
 }
 
-titan_status core_cancel(struct core *c, uint64_t job_id, const char *reason, uint32_t grace_ms, struct core_time now,
-                         struct batch *out, enum job_state *ret_state, struct titan_error *err)
+titan_status core_cancel(struct core *c, uint64_t job_id, struct core_cancel *r, struct core_time now,
+                         struct batch *out, struct titan_error *err)
 {
     TRY(core_accepts(c, err));
     struct jobrec *j = core_find_job(c, job_id);
@@ -36,15 +36,13 @@ titan_status core_cancel(struct core *c, uint64_t job_id, const char *reason, ui
         return TITAN_OK;
     if (!j)
         return titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)job_id);
-    *ret_state = j->state;
+    r->state = j->state;
     if (job_final(j) && !MUTANT(FINAL_LEFT))
         return titan_fail(err, TITAN_ECONFLICT, "job %llu has already ended: %s", (unsigned long long)job_id,
                           sm_name(&job_sm, (int)j->state));
     core_begin(c, now, out);
-    job_cancel(c, j, reason, grace_ms);
-    *ret_state = j->state;
-    if (j->state == JOB_CANCELLING && j->n_workers == 0)
-        *ret_state = JOB_CANCELLED;
+    job_cancel(c, j, r->reason, r->grace_ms);
+    r->state = j->state == JOB_CANCELLING && j->n_workers == 0 ? JOB_CANCELLED : j->state;
     job_advance(c, j);
     core_finish(c);
     return TITAN_OK;
@@ -89,66 +87,27 @@ void core_want_checkpoint(struct core *c, uint64_t job_id)
         j->must_checkpoint = true;
 }
 
-/* "2 and 4", the legal numbers next to n. */
-static void nearest(const struct job_spec *spec, uint32_t n, char *text, size_t size)
-{
-    uint32_t below = MIN(n, spec->max_workers), above = MAX(n, spec->min_workers);
-    while (below > 0 && !world_set_has(&spec->worlds, below))
-        below--;
-    while (above <= spec->max_workers && !world_set_has(&spec->worlds, above))
-        above++;
-    if (below == 0)
-        (void)snprintf(text, size, "%u", above);
-    else if (above > spec->max_workers)
-        (void)snprintf(text, size, "%u", below);
-    else
-        (void)snprintf(text, size, "%u and %u", below, above);
-}
-
+/* Can the job run on n workers? The message names the legal numbers next to n, as "2 and 4". */
 static titan_status check_number(const struct jobrec *j, uint32_t n, struct titan_error *err)
 {
+    const struct job_spec *s = &j->spec;
+    if ((n >= s->min_workers && n <= s->max_workers && world_set_has(&s->worlds, n)) || MUTANT(RESIZE_UNBOUNDED))
+        return TITAN_OK;
+    uint32_t below = MIN(n, s->max_workers), above = MAX(n, s->min_workers);
+    while (below > 0 && !world_set_has(&s->worlds, below))
+        below--;
+    while (above <= s->max_workers && !world_set_has(&s->worlds, above))
+        above++;
     char near[32];
-    if ((n >= j->spec.min_workers && n <= j->spec.max_workers && world_set_has(&j->spec.worlds, n)) ||
-        MUTANT(RESIZE_UNBOUNDED))
-        return TITAN_OK;
-    nearest(&j->spec, n, near, sizeof(near));
-    titan_status status =
-        titan_fail(err, TITAN_EINVAL, "job %llu cannot run on %u workers%s%s; nearest: %s", (unsigned long long)j->id,
-                   n, *j->spec.mesh ? " with the mesh " : "", j->spec.mesh, near);
+    if (below == 0 || above > s->max_workers)
+        (void)snprintf(near, sizeof(near), "%u", below == 0 ? above : below);
+    else
+        (void)snprintf(near, sizeof(near), "%u and %u", below, above);
+    titan_fail(err, TITAN_EINVAL, "job %llu cannot run on %u workers%s%s; nearest: %s", (unsigned long long)j->id, n,
+               *s->mesh ? " with the mesh " : "", s->mesh, near);
     if (err)
-        titan_error_hint(err, "its recipe allows %u to %u", j->spec.min_workers, j->spec.max_workers);
-    return status;
-}
-
-static titan_status check_desired(const struct jobrec *j, const struct core_resize *r, struct titan_error *err)
-{
-    if (r->workers && (r->min || r->max))
-        return titan_fail(err, TITAN_EINVAL, "resize: either a number of workers or a range");
-    if (r->workers)
-        return check_number(j, r->workers, err);
-    if (!r->min && !r->max)
-        return TITAN_OK;
-    if ((r->min < 1 || r->min > r->max) && !MUTANT(RANGE_UPSIDE_DOWN))
-        return titan_fail(err, TITAN_EINVAL, "resize: %u:%u is not a range of workers", r->min, r->max);
-    TRY(check_number(j, r->min, err));
-    return check_number(j, r->max, err);
-}
-
-/* Checks the user's limit. *ret: slots that the job may have, no fewer than it has. */
-static titan_status check_allowed(const struct core *c, const struct jobrec *j, const struct core_resize *r,
-                                  uint32_t *ret, struct titan_error *err)
-{
-    uint32_t others = 0;
-    const uint32_t allowed = queue_allows(c, j, &others), least = r->workers ? r->workers : r->min;
-    *ret = MAX(allowed, size_kept(j));
-    if (j->state == JOB_PENDING && c->options.user_slots)
-        *ret = c->options.user_slots; /* the user's other jobs will end */
-    if (least <= *ret)
-        return TITAN_OK;
-    titan_fail(err, TITAN_ELIMIT, "%s may have %u slots (limits.user_slots), and other jobs of theirs have %u",
-               queue_user_name(j->user), c->options.user_slots, others);
-    titan_error_hint(err, "ask for %u workers at most, or cancel another job", *ret);
-    return TITAN_ELIMIT;
+        titan_error_hint(err, "its recipe allows %u to %u", s->min_workers, s->max_workers);
+    return TITAN_EINVAL;
 }
 
 titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r, struct core_time now,
@@ -156,9 +115,27 @@ titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r,
 {
     struct jobrec *j = NULL;
     TRY(find_open(c, job_id, &j, err));
-    TRY(check_desired(j, r, err));
-    uint32_t allowed = 0;
-    TRY(check_allowed(c, j, r, &allowed, err));
+    if (r->workers && (r->min || r->max))
+        return titan_fail(err, TITAN_EINVAL, "resize: either a number of workers or a range");
+    if (r->workers) {
+        TRY(check_number(j, r->workers, err));
+    } else if (r->min || r->max) {
+        if ((r->min < 1 || r->min > r->max) && !MUTANT(RANGE_UPSIDE_DOWN))
+            return titan_fail(err, TITAN_EINVAL, "resize: %u:%u is not a range of workers", r->min, r->max);
+        TRY(check_number(j, r->min, err));
+        TRY(check_number(j, r->max, err));
+    }
+    /* The slots that the user's limit leaves to the job are no fewer than it has. */
+    uint32_t others = 0, allowed = MAX(queue_allows(c, j, &others), size_kept(j));
+    if (j->state == JOB_PENDING && c->options.user_slots)
+        allowed = c->options.user_slots; /* the user's other jobs will end */
+    if ((r->workers ? r->workers : r->min) > allowed) {
+        titan_fail(err, TITAN_ELIMIT, "%s may have %u slots (limits.user_slots), and other jobs of theirs have %u",
+                   queue_user_name(j->user), c->options.user_slots, others);
+        titan_error_hint(err, "ask for %u workers at most, or cancel another job", allowed);
+        return TITAN_ELIMIT;
+    }
+
     core_begin(c, now, out);
     j->desired.min = r->min;
     j->desired.max = r->workers ? r->workers : r->max;

@@ -33,61 +33,6 @@
  * however busy both machines are (worker_reports_complete). An agent that falls silent in between is not waited for. */
 #define MISSING_MS 10000
 
-static titan_status check_registration(const Titan__Internal__AgentRegistration *m, struct titan_error *err)
-{
-    if (!node_name_ok(m->node))
-        return titan_fail(err, TITAN_EINVAL,
-                          "registration: a node's name has letters, digits, '.', '_', '-', at most 253");
-    if (m->slots < 1 || m->slots > 4096)
-        return titan_fail(err, TITAN_EINVAL, "registration of node %s: %u slots; 1 to 4096 are possible", m->node,
-                          m->slots);
-    if (strcmp(m->device, "cpu") != 0 && strcmp(m->device, "cuda") != 0)
-        return titan_fail(err, TITAN_EINVAL, "registration of node %s: unknown device '%.32s'", m->node, m->device);
-    return TITAN_OK;
-}
-
-static void draw_key(struct core *c, struct noderec *n, bool proves)
-{
-    const uint64_t about[] = {n->session, ++c->last_key};
-    n->keyed = c->secret_set && proves;
-    n->unkeyed = !n->keyed;
-    n->key_had &= n->keyed;
-    if (n->keyed)
-        mac_derive(c->secret, "titan session", about, sizeof(about), n->key);
-}
-
-/* Handles a live worker in a registration. The worker itself writes its page: implausible values harm only this worker.
- */
-static void hear_live(struct core *c, struct noderec *n, const Titan__Internal__LiveWorker *live)
-{
-    struct jobrec *j = core_find_job(c, live->job_id);
-    struct workrec *w = j ? job_worker(j, live->worker_id) : NULL;
-    if (!w || w->node != n) {
-        send_stop_unknown(c, n->session, live->job_id, live->worker_id);
-        return;
-    }
-    const uint64_t held = live->quiesced ? live->quiesced->last_step : 0;
-    if (plausible_epoch(c, j, live->epoch) && plausible_step(j, MAX(live->step, held))) {
-        worker_adopt(c, w, live);
-        return;
-    }
-    fence_implausible(c, n, j->id,
-                      batch_printf(c->out, "worker %" PRIu64 " at step %" PRIu64 " of epoch %" PRIu64 " cannot be",
-                                   w->id, MAX(live->step, held), live->epoch));
-    send_stop_unknown(c, n->session, live->job_id, live->worker_id);
-}
-
-/* Asks a new agent whether it sees the jobs' folders. Otherwise its workers would use other folders of the same name.
- */
-static void ask_for_folders(struct core *c, struct noderec *n, const Titan__Internal__AgentRegistration *m, bool known)
-{
-    if (!known)
-        core_set_string(&n->unfit, "");
-    n->unchecked = m->checks && !known;
-    if (m->checks)
-        send_check(c, n);
-}
-
 void node_checked(struct core *c, struct noderec *n, const Titan__Internal__NodeChecked *m)
 {
     if (m->request_id != 0)
@@ -99,9 +44,31 @@ void node_checked(struct core *c, struct noderec *n, const Titan__Internal__Node
     c->slots_changed = true;
 }
 
-/* Workers of the node that the agent does not list count as ended after a while. */
-static void await_workers(struct core *c, struct noderec *n)
+/* identity NULL = the sender's certificate is revoked. */
+static titan_status check_registration(const Titan__Internal__AgentRegistration *m, const char *identity,
+                                       struct titan_error *err)
 {
+    if (!node_name_ok(m->node))
+        return titan_fail(err, TITAN_EINVAL,
+                          "registration: a node's name has letters, digits, '.', '_', '-', at most 253");
+    if (m->slots < 1 || m->slots > 4096)
+        return titan_fail(err, TITAN_EINVAL, "registration of node %s: %u slots; 1 to 4096 are possible", m->node,
+                          m->slots);
+    if (strcmp(m->device, "cpu") != 0 && strcmp(m->device, "cuda") != 0)
+        return titan_fail(err, TITAN_EINVAL, "registration of node %s: unknown device '%.32s'", m->node, m->device);
+    if (!identity)
+        return titan_fail(err, TITAN_EPERM,
+                          "registration of node %s: the certificate was revoked after the session was opened", m->node);
+    return TITAN_OK;
+}
+
+/* Takes over which workers the agent lists. Then sends again everything in force for the node's jobs. awaited: the
+ * first registration of the node since our start. */
+static void take_workers(struct core *c, struct noderec *n, const Titan__Internal__AgentRegistration *m, bool awaited)
+{
+    /* Workers of the node that the agent does not list count as ended after a while. With a restored store the list may
+     * be outdated: no worker counts as ended until that is settled. */
+    const int64_t missing = MUTANT(DEAD_ADOPTED) ? 0 : c->stale ? INT64_MAX : c->now.mono_ms + MISSING_MS;
     for (struct jobrec *j = c->active; j; j = j->next)
         for (size_t i = 0; i < j->n_workers; i++) {
             if (j->workers[i]->node != n)
@@ -109,16 +76,28 @@ static void await_workers(struct core *c, struct noderec *n)
             j->workers[i]->away = false;
             if (!*j->device) /* the store knew none of its nodes */
                 (void)snprintf(j->device, sizeof(j->device), "%s", n->device);
-            /* With a restored store the list may be outdated: no worker counts as ended until that is settled. */
-            worker_missing(j->workers[i], MUTANT(DEAD_ADOPTED) ? 0
-                                          : c->stale           ? INT64_MAX
-                                                               : c->now.mono_ms + MISSING_MS);
+            worker_missing(j->workers[i], missing);
         }
-}
+    for (size_t i = 0; i < m->n_workers; i++) {
+        const Titan__Internal__LiveWorker *live = m->workers[i];
+        struct jobrec *j = core_find_job(c, live->job_id);
+        struct workrec *w = j ? job_worker(j, live->worker_id) : NULL;
+        const uint64_t step = MAX(live->step, live->quiesced ? live->quiesced->last_step : 0);
+        /* The worker itself writes its page: implausible values harm only this worker. */
+        const bool ours = w && w->node == n;
+        if (ours && plausible_epoch(c, j, live->epoch) && plausible_step(j, step)) {
+            worker_adopt(c, w, live);
+            continue;
+        }
+        if (ours)
+            fence_implausible(c, n, j->id,
+                              batch_printf(c->out,
+                                           "worker %" PRIu64 " at step %" PRIu64 " of epoch %" PRIu64 " cannot be",
+                                           w->id, step, live->epoch));
+        send_stop_unknown(c, n->session, live->job_id, live->worker_id);
+    }
+    kept_node_known(c, n, m);
 
-/* Sends the node again everything in force for its jobs. awaited: its first registration since our start. */
-static void resend_jobs(struct core *c, struct noderec *n, bool awaited)
-{
     for (struct jobrec *j = c->active, *next; j; j = next) {
         next = j->next;
         if (!job_on_node(j, n))
@@ -131,42 +110,33 @@ static void resend_jobs(struct core *c, struct noderec *n, bool awaited)
     }
 }
 
-/* May one of its workers train, as far as known? A restored store does not know all workers. */
-static bool has_worker(const struct core *c, const struct noderec *n)
-{
-    for (struct jobrec *j = c->active; j; j = j->next) {
-        if (MUTANT(GONE_BEFORE_LAST_WORD) && n->leaving)
-            continue;
-        if (job_on_node(j, n) || kept_awaits(j, n))
-            return true;
-    }
-    return c->stale;
-}
-
 titan_status node_registration(struct core *c, uint64_t session, const Titan__Internal__AgentMessage *message,
                                struct titan_error *err)
 {
     const Titan__Internal__AgentRegistration *m = message->registration;
     _cleanup_free_ char *identity = fence_take_identity(c, session);
     bool drop;
-    TRY(check_registration(m, err));
-    if (!identity)
-        return titan_fail(err, TITAN_EPERM,
-                          "registration of node %s: the certificate was revoked after the session was opened", m->node);
+    TRY(check_registration(m, identity, err));
     /* A second registration of a session would be outdated: workers that it does not list would count as ended. */
     if (core_find_session(c, session)) {
         c->counters.duplicate++;
         return titan_fail(err, TITAN_ECONFLICT, "registration of node %s: this session has registered before", m->node);
     }
     struct noderec *n = core_find_node(c, m->node);
-    if (n)
-        TRY(fence_name(c, n, m, identity, has_worker(c, n), err));
+    if (n) {
+        /* May one of its workers train, as far as known? A restored store does not know all workers. */
+        bool has_worker = c->stale;
+        for (struct jobrec *j = c->active; j && !has_worker; j = j->next)
+            has_worker = (job_on_node(j, n) || kept_awaits(j, n)) && !(MUTANT(GONE_BEFORE_LAST_WORD) && n->leaving);
+        TRY(fence_name(c, n, m, identity, has_worker, err));
+    }
     TRY(fence_message(c, m->node, message, &drop, err));
     if (stale_asks(c, m)) {
         core_session_opened(c, session, identity); /* the next registration brings the identity again */
         send_epochs(c, session);
         return TITAN_OK;
     }
+
     if (!n)
         n = core_add_node(c, m->node, NODE_NONE);
     else if (fence_replaces(n, m) && !MUTANT(REPLACED_KNOWS_ALL))
@@ -174,15 +144,14 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
             quorum_give_up(c, j, n);
     if (n->session)
         batch_drop(c->out, n->session);
-    bool back = n->state == NODE_READY;
+    const bool back = n->state == NODE_READY, awaited = n->awaited, same_agent = n->incarnation == m->incarnation;
+    const bool known = same_agent && !n->unchecked;
     if (n->state == NODE_LOST)
-        detector_returned(c, n, n->incarnation == m->incarnation);
-    const bool awaited = n->awaited;
+        detector_returned(c, n, same_agent);
     core_set_session(c, n, session);
     n->given_up = false;
     core_set_string(&n->identity, identity);
-    const bool known = n->incarnation == m->incarnation && !n->unchecked;
-    if (n->incarnation != m->incarnation)
+    if (!same_agent)
         n->refusals = (struct node_refusals){0};
     struct node is = {.slots = m->slots,
                       .device = m->device,
@@ -198,21 +167,29 @@ titan_status node_registration(struct core *c, uint64_t session, const Titan__In
     detector_answered(c, n);
     n->unconfirmed = true;
     detector_streams(c, n);
-    draw_key(c, n, m->proves);
+    const uint64_t about[] = {session, ++c->last_key};
+    n->keyed = c->secret_set && m->proves;
+    n->unkeyed = !n->keyed;
+    n->key_had &= n->keyed;
+    if (n->keyed)
+        mac_derive(c->secret, "titan session", about, sizeof(about), n->key);
     move_node(c, n, NODE_READY, back ? "is back" : "is ready");
     send_registration_ack(c, n);
+
     quarantine_answered(c, n);
     refusals_lift(c, n);
-    ask_for_folders(c, n, m, known);
+    /* A new agent is asked whether it sees the jobs' folders. Otherwise its workers would use other folders of the same
+     * name. */
+    if (!known)
+        core_set_string(&n->unfit, "");
+    n->unchecked = m->checks && !known;
+    if (m->checks)
+        send_check(c, n);
     faulty_slots_registered(c, n, m->gpus);
     detector_set_interval(c);
     stale_registration(c, n, m);
     leader_epochs_register(c, n, m);
-    await_workers(c, n);
-    for (size_t i = 0; i < m->n_workers; i++)
-        hear_live(c, n, m->workers[i]);
-    kept_node_known(c, n, m);
-    resend_jobs(c, n, awaited);
+    take_workers(c, n, m, awaited);
     c->slots_changed = true;
     return TITAN_OK;
 }

@@ -40,43 +40,6 @@ void core_restore_policy(struct core *c, const struct node_policy *saved, struct
     quarantine_restore(c, n);
 }
 
-static void restore_worker(struct core *c, struct jobrec *j, const struct worker *saved)
-{
-    struct noderec *node = core_expect_node(c, saved->node);
-    const bool starting = saved->state == WORKER_STARTING;
-    job_new_worker(j,
-                   (struct workrec){.id = saved->id,
-                                    .node = node,
-                                    .state = saved->state,
-                                    .pid = saved->pid,
-                                    .away = node->state == NODE_LOST,
-                                    .unseen = c->stale,
-                                    .started = saved->pid != 0 || saved->state == WORKER_READY,
-                                    .deadline = c->now.mono_ms + c->options.adopt_ms +
-                                                (starting ? c->options.start_ms : c->options.stop_ms)},
-                   saved->address);
-}
-
-static void restore_bases(struct core *c, struct jobrec *j, const struct core_saved_job *saved)
-{
-    if (saved->n_bases == 0)
-        kept_formed(j);
-    for (size_t b = 0; b < saved->n_bases; b++) {
-        const struct core_saved_base *base = &saved->bases[b];
-        struct kept_member *members = kept_add(j, base->epoch, base->source, base->n);
-        j->kept[b].complete = base->complete;
-        for (uint32_t i = 0; i < base->n; i++) {
-            const struct workrec *w = job_worker(j, base->workers[i]);
-            members[i] =
-                (struct kept_member){.worker_id = base->workers[i], .node = w ? w->node : NULL, .released = !w};
-            for (size_t k = 0; k < saved->n_lost; k++)
-                if (saved->lost[k].id == base->workers[i])
-                    members[i] = (struct kept_member){.worker_id = base->workers[i],
-                                                      .node = core_find_node(c, saved->lost[k].node)};
-        }
-    }
-}
-
 static void restore_epoch(struct core *c, struct jobrec *j, const struct core_saved_job *saved)
 {
     const struct epoch *e = saved->epoch;
@@ -90,7 +53,23 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
     job_new_rank_slots(j, e->world_size, e->state == EPOCH_RUNNING ? 0 : e->departing);
     for (uint32_t i = 0; i < j->n_members + j->n_departing; i++)
         job_set_rank_slot(j, i, e->workers[i], job_worker(j, e->workers[i]));
-    restore_bases(c, j, saved);
+    if (saved->n_bases == 0)
+        kept_formed(j);
+    for (size_t b = 0; b < saved->n_bases; b++) {
+        const struct core_saved_base *base = &saved->bases[b];
+        struct kept_member *members = kept_add(j, base->epoch, base->source, base->n);
+        titan_assert(j->n_kept == b + 1 && j->kept[b].epoch == base->epoch); /* they come in the order of numbers */
+        j->kept[b].complete = base->complete;
+        for (uint32_t i = 0; i < base->n; i++) {
+            const struct workrec *w = job_worker(j, base->workers[i]);
+            members[i] =
+                (struct kept_member){.worker_id = base->workers[i], .node = w ? w->node : NULL, .released = !w};
+            for (size_t k = 0; k < saved->n_lost; k++)
+                if (saved->lost[k].id == base->workers[i])
+                    members[i] = (struct kept_member){.worker_id = base->workers[i],
+                                                      .node = core_find_node(c, saved->lost[k].node)};
+        }
+    }
     if (e->state == EPOCH_FORMING)
         job_clock_limit(j, c->now.mono_ms + c->options.adopt_ms + c->options.form_ms);
     else if (e->state == EPOCH_REVOKED)
@@ -101,20 +80,6 @@ static void restore_epoch(struct core *c, struct jobrec *j, const struct core_sa
         job_clock_moved_on(c, j);
 }
 
-static void restore_phase(struct jobrec *j)
-{
-    if (j->phase == PHASE_QUEUED)
-        return;
-    if (j->state == JOB_CANCELLING)
-        move_phase(j, PHASE_CANCELLING);
-    else if (j->epoch_state == EPOCH_ENDED)
-        move_phase(j, PHASE_FINISHING);
-    else
-        move_phase(j, phase_by_epoch(j));
-    if (j->epoch_state != EPOCH_NONE)
-        requeue_restored(j);
-}
-
 void core_restore_job(struct core *c, const struct core_saved_job *saved, struct core_time now)
 {
     c->now = now;
@@ -122,13 +87,32 @@ void core_restore_job(struct core *c, const struct core_saved_job *saved, struct
     j->run = saved->run;
     j->run_active = saved->run_active;
     size_claim(j, j->spec.min_workers);
-    for (size_t i = 0; i < saved->n_workers; i++)
-        restore_worker(c, j, &saved->workers[i]);
+    for (size_t i = 0; i < saved->n_workers; i++) {
+        const struct worker *is = &saved->workers[i];
+        struct noderec *node = core_expect_node(c, is->node);
+        const int64_t more = is->state == WORKER_STARTING ? c->options.start_ms : c->options.stop_ms;
+        job_new_worker(j,
+                       (struct workrec){.id = is->id,
+                                        .node = node,
+                                        .state = is->state,
+                                        .pid = is->pid,
+                                        .away = node->state == NODE_LOST,
+                                        .unseen = c->stale,
+                                        .started = is->pid != 0 || is->state == WORKER_READY,
+                                        .deadline = c->now.mono_ms + c->options.adopt_ms + more},
+                       is->address);
+    }
     if (saved->n_workers)
         strncpy(j->device, j->workers[0]->node->device, sizeof(j->device) - 1);
     if (saved->epoch)
         restore_epoch(c, j, saved);
-    restore_phase(j);
+    if (j->phase != PHASE_QUEUED) {
+        move_phase(j, j->state == JOB_CANCELLING      ? PHASE_CANCELLING
+                      : j->epoch_state == EPOCH_ENDED ? PHASE_FINISHING
+                                                      : phase_by_epoch(j));
+        if (j->epoch_state != EPOCH_NONE)
+            requeue_restored(j);
+    }
     /* The store lacks what an earlier coordinator knew of acting leaders' numbers while the job was being queued again.
      */
     j->quorum.above_leaders =

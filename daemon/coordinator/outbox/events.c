@@ -7,16 +7,13 @@
 #include "base/cleanup.h"
 #include "daemon/coordinator/records/job_size.h"
 
-static int32_t rank_of(const struct jobrec *j, const struct workrec *w)
-{
-    bool has =
-        w && w->rank_slot > 0 && w->rank_slot <= j->n_members && j->rank_slots[w->rank_slot - 1].worker_id == w->id;
-    return has ? (int32_t)w->rank_slot - 1 : -1;
-}
-
 void event_attach(struct core *c, struct change *change, const struct jobrec *j, struct emit emit)
 {
-    const struct noderec *node = emit.node ? emit.node : emit.worker ? emit.worker->node : NULL;
+    const struct workrec *w = emit.worker;
+    const struct noderec *node = emit.node ? emit.node : w ? w->node : NULL;
+    const bool member = j && w && w->rank_slot > 0 && w->rank_slot <= j->n_members &&
+                        j->rank_slots[w->rank_slot - 1].worker_id == w->id;
+    titan_assert(!change->has_event && emit.type && emit.message);
     change->has_event = true;
     change->event = (struct event){
         .job_id = j ? j->id : 0,
@@ -25,7 +22,7 @@ void event_attach(struct core *c, struct change *change, const struct jobrec *j,
         .message = emit.message,
         .epoch = j ? j->status.epoch : 0,
         .step = j ? j->status.step : 0,
-        .rank = j ? rank_of(j, emit.worker) : -1,
+        .rank = member ? (int32_t)w->rank_slot - 1 : -1,
         .node = node ? batch_strdup(c->out, node->name) : "",
         .detail = emit.detail ? emit.detail : "{}",
     };
@@ -67,21 +64,16 @@ static void set_lacks(struct core *c, struct jobrec *j, uint32_t lacks, const ch
                                                           size_least(j), size_staying(j))});
 }
 
-/* "mesh pp=2 tp=2", or "run" without a mesh. */
-static const char *mesh_words(struct core *c, const struct jobrec *j)
-{
-    return *j->spec.mesh ? batch_printf(c->out, "mesh %s", j->spec.mesh) : "run";
-}
-
 void emit_job_waits(struct core *c, struct jobrec *j, uint32_t lacks)
 {
     const uint32_t have = size_staying(j);
-    if (lacks != j->waits.lacks)
-        set_lacks(c, j, lacks,
-                  lacks ? batch_printf(c->out, "waiting for %u more worker%s: the %s needs %u, %u %s there", lacks,
-                                       lacks == 1 ? "" : "s", mesh_words(c, j), size_least(j), have,
-                                       have == 1 ? "is" : "are")
-                        : NULL);
+    if (lacks == j->waits.lacks)
+        return;
+    set_lacks(c, j, lacks,
+              lacks ? batch_printf(c->out, "waiting for %u more worker%s: the %s%s needs %u, %u %s there", lacks,
+                                   lacks == 1 ? "" : "s", *j->spec.mesh ? "mesh " : "run", j->spec.mesh, size_least(j),
+                                   have, have == 1 ? "is" : "are")
+                    : NULL);
 }
 
 void emit_job_needs_nodes(struct core *c, struct jobrec *j, uint32_t lacks, const char *words)

@@ -25,31 +25,18 @@ void move_phase(struct jobrec *j, enum job_phase to)
     j->phase = to;
 }
 
-/* The phase that the job's state implies; the job's own phase where the state implies none. */
-static enum job_phase phase_of_state(const struct jobrec *j, enum job_state state)
-{
-    if (sm_final(&job_sm, (int)state))
-        return PHASE_ENDED;
-    switch (state) {
-    case JOB_PENDING:
-        return PHASE_QUEUED;
-    case JOB_FORMING:
-        return PHASE_ASSEMBLING;
-    case JOB_RESIZING:
-        return PHASE_PAUSING;
-    case JOB_CANCELLING:
-        return PHASE_CANCELLING;
-    default:
-        return j->phase;
-    }
-}
-
 void move_job(struct core *c, struct jobrec *j, enum job_state to, const char *reason)
 {
     struct detail d;
-    enum job_state from = j->state;
-    const enum job_phase phase = phase_of_state(j, to);
+    /* The phase that a state implies; none where the job's own phase stays. */
+    static const enum job_phase implied[] = {
+        [JOB_PENDING] = PHASE_QUEUED,        [JOB_FORMING] = PHASE_ASSEMBLING, [JOB_RESIZING] = PHASE_PAUSING,
+        [JOB_CANCELLING] = PHASE_CANCELLING, [JOB_COMPLETED] = PHASE_ENDED,    [JOB_FAILED] = PHASE_ENDED,
+        [JOB_CANCELLED] = PHASE_ENDED};
+    const enum job_state from = j->state;
     titan_assert(sm_allowed(&job_sm, (int)from, (int)to));
+    const enum job_phase phase = (size_t)to < ARRAY_SIZE(implied) && implied[to] ? implied[to] : j->phase;
+    titan_assert((phase == PHASE_ENDED) == sm_final(&job_sm, (int)to));
     if (phase != j->phase)
         move_phase(j, phase);
     if (MUTANT(CANCEL_UNSTORED) && to == JOB_CANCELLING) {
@@ -132,17 +119,7 @@ void enter_epoch(struct jobrec *j, uint64_t number, uint32_t world)
     move_phase(j, PHASE_TRAINING);
 }
 
-/* Worker ids by rank, for views of a run; more ids than MOST would not fit into an event. */
-static void put_members(const struct jobrec *j, struct json_writer *w)
-{
-    enum { MOST = 256 };
-    if (j->n_members > MOST)
-        return;
-    json_begin_array(w, "workers");
-    for (uint32_t i = 0; i < j->n_members; i++)
-        json_put_uint(w, NULL, j->rank_slots[i].worker_id);
-    json_end_array(w);
-}
+#define MEMBERS_SHOWN 256 /* more ids would not fit into an event */
 
 void store_epoch(struct core *c, struct jobrec *j, const char *by)
 {
@@ -162,7 +139,12 @@ void store_epoch(struct core *c, struct jobrec *j, const char *by)
         json_put_uint(&d.w, "leavers", j->n_departing);
     if (leader)
         json_put_string(&d.w, "delegate", leader);
-    put_members(j, &d.w);
+    if (j->n_members <= MEMBERS_SHOWN) {
+        json_begin_array(&d.w, "workers"); /* by rank, for views of a run */
+        for (uint32_t i = 0; i < j->n_members; i++)
+            json_put_uint(&d.w, NULL, j->rank_slots[i].worker_id);
+        json_end_array(&d.w);
+    }
     struct change *change = batch_change(c->out, CHANGE_EPOCH_ADD);
     const uint32_t all = j->n_members + j->n_departing;
     uint64_t *ids = batch_alloc(c->out, all * sizeof(*ids));
@@ -250,23 +232,6 @@ void begin_worker(struct core *c, struct workrec *w)
                                .detail = detail_end(c, &d)});
 }
 
-static const char *exit_text(struct core *c, const struct workrec *w, const struct exit_report *r, const char *why)
-{
-    unsigned long long id = w->id;
-    const char *words = r && r->reason && *r->reason ? r->reason : why ? why : "";
-    const char *colon = *words ? ": " : "";
-    if (!r)
-        return batch_printf(c->out, "worker %llu is lost%s%s", id, colon, words);
-    if (r->asked)
-        return batch_printf(c->out, "worker %llu left, as it was told%s%s", id, colon, words);
-    if (r->signal)
-        return batch_printf(c->out, "worker %llu was ended by signal %d (%s)%s%s", id, r->signal, strsignal(r->signal),
-                            colon, words);
-    if (r->exit_code == 0 && *words)
-        return batch_printf(c->out, "worker %llu left: %s", id, words);
-    return batch_printf(c->out, "worker %llu exited with status %d%s%s", id, r->exit_code, colon, words);
-}
-
 void move_worker(struct core *c, struct workrec *w, enum worker_state to, const struct exit_report *r, bool counted,
                  const char *why)
 {
@@ -287,8 +252,8 @@ void move_worker(struct core *c, struct workrec *w, enum worker_state to, const 
         if (r->asked)
             json_put_bool(&d.w, "asked", true);
     }
-    const char *words = r && r->reason && *r->reason ? r->reason : why;
-    if (words && *words)
+    const char *words = r && r->reason && *r->reason ? r->reason : why ? why : "";
+    if (*words)
         json_put_string(&d.w, "reason", words);
     if (to == WORKER_EXITED || to == WORKER_LOST)
         json_put_bool(&d.w, "counted", counted);
@@ -298,10 +263,23 @@ void move_worker(struct core *c, struct workrec *w, enum worker_state to, const 
     change->worker.signal = r ? r->signal : 0;
     change->worker.counted = counted;
     change->worker.reason = batch_strdup(c->out, words);
-    const char *message = to == WORKER_READY ? batch_printf(c->out, "worker %llu is ready", (unsigned long long)w->id)
-                          : to == WORKER_STOPPING ? batch_printf(c->out, "worker %llu is told to stop: %s",
-                                                                 (unsigned long long)w->id, why ? why : "")
-                                                  : exit_text(c, w, r, why);
+    const char *colon = *words ? ": " : "", *message;
+    const unsigned long long id = w->id;
+    if (to == WORKER_READY)
+        message = batch_printf(c->out, "worker %llu is ready", id);
+    else if (to == WORKER_STOPPING)
+        message = batch_printf(c->out, "worker %llu is told to stop: %s", id, words);
+    else if (!r)
+        message = batch_printf(c->out, "worker %llu is lost%s%s", id, colon, words);
+    else if (r->asked)
+        message = batch_printf(c->out, "worker %llu left, as it was told%s%s", id, colon, words);
+    else if (r->signal)
+        message = batch_printf(c->out, "worker %llu was ended by signal %d (%s)%s%s", id, r->signal,
+                               strsignal(r->signal), colon, words);
+    else if (r->exit_code == 0 && *words)
+        message = batch_printf(c->out, "worker %llu left: %s", id, words);
+    else
+        message = batch_printf(c->out, "worker %llu exited with status %d%s%s", id, r->exit_code, colon, words);
     event_attach(c, change, w->job,
                  (struct emit){.type = types[to], .message = message, .worker = w, .detail = detail_end(c, &d)});
 }

@@ -64,30 +64,6 @@ static bool lane_fits(const struct lane *l, const uint32_t room[CORE_DEVICES])
     return fits;
 }
 
-static bool lane_is_of(const struct lane *l, const struct jobrec *j)
-{
-    return l->priority == j->spec.priority && l->user == j->user && l->least == size_least(j) &&
-           strcmp(l->first->spec.device, j->spec.device) == 0;
-}
-
-static struct lane *find_lane(struct core *c, const struct jobrec *j)
-{
-    titan_assert(j->user);
-    struct lane **at = &c->lanes;
-    while (*at && (*at)->priority > j->spec.priority)
-        at = &(*at)->next;
-    for (struct lane *l = *at; l && l->priority == j->spec.priority; l = l->next)
-        if (lane_is_of(l, j))
-            return l;
-    struct lane *l = core_alloc(sizeof(*l));
-    l->priority = j->spec.priority;
-    l->user = j->user;
-    l->least = size_least(j);
-    l->next = *at;
-    *at = l;
-    return l;
-}
-
 static void drop_lane(struct core *c, struct lane *gone)
 {
     struct lane **at = &c->lanes;
@@ -99,8 +75,21 @@ static void drop_lane(struct core *c, struct lane *gone)
 
 void queue_add(struct core *c, struct jobrec *j)
 {
-    titan_assert(!j->lane && j->n_workers == 0);
-    struct lane *l = find_lane(c, j);
+    titan_assert(!j->lane && j->n_workers == 0 && j->user);
+    const int32_t priority = j->spec.priority;
+    const uint32_t least = size_least(j);
+    struct lane **at = &c->lanes;
+    while (*at && (*at)->priority > priority)
+        at = &(*at)->next;
+    struct lane *l = *at;
+    while (l && l->priority == priority &&
+           (l->user != j->user || l->least != least || strcmp(l->first->spec.device, j->spec.device) != 0))
+        l = l->next;
+    if (!l || l->priority != priority) {
+        l = core_alloc(sizeof(*l));
+        *l = (struct lane){.next = *at, .priority = priority, .user = j->user, .least = least};
+        *at = l;
+    }
     struct jobrec *before = l->last;
     while (before && before->id > j->id) /* a job that is queued again is older than others */
         before = before->prev;
@@ -111,6 +100,7 @@ void queue_add(struct core *c, struct jobrec *j)
     *(j->next ? &j->next->prev : &l->last) = j;
     if (l->n++ == 0)
         l->too_large = !lane_fits(l, c->all);
+    titan_assert((!j->prev || j->prev->id < j->id) && (!j->next || j->id < j->next->id));
     c->pending++;
     j->user->pending++;
     c->too_large += l->too_large;
@@ -120,7 +110,7 @@ void queue_add(struct core *c, struct jobrec *j)
 void queue_remove(struct core *c, struct jobrec *j)
 {
     struct lane *l = j->lane;
-    titan_assert(l && c->pending > 0 && l->n > 0);
+    titan_assert(l && c->pending > 0 && l->n > 0 && j->user->pending > 0 && c->too_large >= (size_t)l->too_large);
     if (l->cursor == j)
         l->cursor = j->next;
     core_list_remove(&l->first, &l->last, j);

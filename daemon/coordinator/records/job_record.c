@@ -140,6 +140,14 @@ struct workrec *job_new_worker(struct jobrec *j, struct workrec is, const char *
     return w;
 }
 
+bool epoch_done(const struct jobrec *j)
+{
+    for (uint32_t i = 0; i < j->n_members; i++)
+        if (!j->rank_slots[i].finished)
+            return false;
+    return j->n_members > 0;
+}
+
 void worker_knows(struct workrec *w, uint64_t epoch)
 {
     w->epoch = epoch;

@@ -245,6 +245,7 @@ bool epoch_live(const struct jobrec *j);    /* forming or running */
 bool epoch_leaving(const struct jobrec *j); /* members were asked to leave, by revoke or pause */
 /* The members have reached their last step: no worker needs to join. */
 bool epoch_near_end(const struct jobrec *j);
+bool epoch_done(const struct jobrec *j); /* all members have finished */
 size_t job_count_workers(const struct jobrec *j, enum worker_state state);
 struct workrec *job_worker(const struct jobrec *j, uint64_t id);
 struct rank_slot *job_rank_slot(struct jobrec *j, const struct workrec *w); /* of a member or departing rank */

@@ -67,6 +67,7 @@ void size_claim(struct jobrec *j, uint32_t n)
 
 void size_limit(struct jobrec *j, uint32_t world, uint64_t for_job)
 {
+    titan_assert((world == 0) == (for_job == 0));
     j->size.limit = world;
     j->size.limit_for = for_job;
 }

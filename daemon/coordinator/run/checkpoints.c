@@ -78,24 +78,17 @@ const char *checkpoints_lost(struct core *c, const struct jobrec *j, bool wanted
                   : batch_printf(c->out, "%s; there is no checkpoint", words);
 }
 
-/* The cause: the text after the last name in it, since paths differ from step to step. */
-static const char *cause_words(const char *reason)
-{
-    const char *at = reason;
-    for (const char *p = reason; (p = strstr(p, ": ")); p += 2)
-        at = p + 2;
-    return at;
-}
-
 void checkpoints_failed(struct core *c, struct jobrec *j, const struct workrec *w,
                         const Titan__Internal__CheckpointFailed *m)
 {
     titan_assert(w->job == j && m->reason);
-    const char *why = cause_words(m->reason);
+    /* The cause is the text after the last name in the reason, since paths differ from step to step. */
+    const char *why = m->reason;
+    for (const char *p = why; (p = strstr(p, ": ")); p += 2)
+        why = p + 2;
     const bool changed = !j->trouble.why || strcmp(j->trouble.why, why) != 0 || j->trouble.reading != m->reading;
-    const bool counts =
-        /* every member may report the same checkpoint */
-        j->trouble.streak == 0 || job_rank_slot(j, w) == j->rank_slots;
+    /* Every member may report the same checkpoint. */
+    const bool counts = j->trouble.streak == 0 || job_rank_slot(j, w) == j->rank_slots;
     if (!counts && !changed)
         return;
     if (m->reading)

@@ -60,18 +60,6 @@ static uint32_t collect_some(struct jobrec *j, bool leaving, struct workrec **re
     return n;
 }
 
-/* Collects the next epoch's members, in rank order; 0 = not enough. A leaving worker stays if the job does not work
- * without it. */
-static uint32_t collect(struct jobrec *j, struct workrec **ret, uint32_t *ret_survivors)
-{
-    *ret_survivors = 0;
-    uint32_t kept = collect_some(j, false, ret, ret_survivors);
-    uint32_t all = kept + collect_some(j, true, ret + kept, ret_survivors);
-    titan_assert(kept <= all && all <= j->n_workers && *ret_survivors <= all);
-    uint32_t world = size_world(j, kept);
-    return world ? world : size_world(j, all);
-}
-
 struct place {
     struct workrec *worker;
     uint32_t at;
@@ -101,39 +89,12 @@ static void group_by_node(struct workrec **members, uint32_t n)
         members[i] = places[i].worker;
 }
 
-/* Sets the members, then the departing ranks. */
-static void set_members(struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec *const *departing,
-                        uint32_t n_departing)
-{
-    titan_assert(n > 0 && world_set_has(&j->spec.worlds, n));
-    job_new_rank_slots(j, n, n_departing);
-    for (uint32_t i = 0; i < n + n_departing; i++) {
-        struct workrec *w = i < n ? members[i] : departing[i - n];
-        job_set_rank_slot(j, i, w->id, w);
-        worker_enters(w, j->status.epoch);
-    }
-}
-
 void epoch_set_id(struct jobrec *j, const uint8_t comm_id[16], const uint8_t key[MAC_BYTES])
 {
     memcpy(j->epoch_id.comm_id, comm_id, sizeof(j->epoch_id.comm_id));
     j->epoch_id.keyed = key != NULL;
     if (key)
         memcpy(j->epoch_id.key, key, sizeof(j->epoch_id.key));
-}
-
-static void draw_id(const struct core *c, struct jobrec *j)
-{
-    titan_assert(j->status.epoch > 0);
-    const struct rng_key rng = rng_key(c->options.seed, "communicator");
-    const uint64_t about[] = {j->id, j->status.epoch};
-    uint32_t words[4];
-    uint8_t comm_id[sizeof(words)], key[MAC_BYTES];
-    rng_philox(rng, j->id, j->status.epoch, words);
-    memcpy(comm_id, words, sizeof(words));
-    if (c->secret_set)
-        mac_derive(c->secret, "titan epoch", about, sizeof(about), key);
-    epoch_set_id(j, comm_id, c->secret_set ? key : NULL);
 }
 
 static void form(struct core *c, struct jobrec *j, struct workrec *const *members, uint32_t n)
@@ -149,8 +110,8 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     if (j->epoch_state == EPOCH_RUNNING)
         move_epoch(c, j, EPOCH_ENDED, NULL);
     source_choose(j);
-    titan_assert(number > j->status.epoch &&
-                 number > j->source.epoch); /* no number is used twice, and no state is from the future */
+    /* No number is used twice, and no state is from the future. */
+    titan_assert(number > j->status.epoch && number > j->source.epoch);
     if (j->source.epoch && !j->source.origin_known && j->source.resume_step + 1 < j->status.step) {
         /* the last epoch began from an older state, and no live worker could report this */
         job_progress_falls_back(j, j->source.resume_step);
@@ -159,9 +120,24 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     _cleanup_free_ struct workrec **departing = core_alloc((j->source.n_holders + 1) * sizeof(struct workrec *));
     uint32_t n_departing = source_departing(j, members, n, departing);
     enter_epoch(j, number, n);
-    set_members(j, members, n, departing, n_departing);
+    titan_assert(world_set_has(&j->spec.worlds, n));
+    job_new_rank_slots(j, n, n_departing);
+    for (uint32_t i = 0; i < n + n_departing; i++) {
+        struct workrec *w = i < n ? members[i] : departing[i - n];
+        job_set_rank_slot(j, i, w->id, w);
+        worker_enters(w, number);
+    }
     kept_formed(j);
-    draw_id(c, j);
+
+    /* The epoch's id and key are drawn anew. */
+    const uint64_t about[] = {j->id, number};
+    uint32_t words[4];
+    uint8_t comm_id[sizeof(words)], key[MAC_BYTES];
+    rng_philox(rng_key(c->options.seed, "communicator"), j->id, number, words);
+    memcpy(comm_id, words, sizeof(words));
+    if (c->secret_set)
+        mac_derive(c->secret, "titan epoch", about, sizeof(about), key);
+    epoch_set_id(j, comm_id, c->secret_set ? key : NULL);
     if (j->source.kind != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY)
         job_progress_falls_back(j, j->source.resume_step);
     emit_job_waits(c, j, 0);
@@ -172,20 +148,6 @@ static void form(struct core *c, struct jobrec *j, struct workrec *const *member
     send_to_members(c, j, send_form);
 }
 
-static bool all_quiet(const struct jobrec *j)
-{
-    for (uint32_t i = 0; i < j->n_members + j->n_departing; i++) {
-        const struct workrec *w = j->rank_slots[i].worker;
-        /* absent members of an acting leader's epoch are on their way here */
-        bool away = w && w->away && j->epoch_state == EPOCH_REVOKED;
-        if (w && w->missing) /* the worker has ended; whether it had finished is reported after the registration */
-            return false;
-        if (w && w->state != WORKER_STOPPING && !away && !w->quiesced && !j->rank_slots[i].finished)
-            return false;
-    }
-    return true;
-}
-
 /* True: the worker belongs to a quorum configuration but not to the current epoch, and has not reported its state. For
  * example an acting leader went on without it. */
 static bool holds_unheard(struct jobrec *j, const struct workrec *w)
@@ -193,45 +155,48 @@ static bool holds_unheard(struct jobrec *j, const struct workrec *w)
     return w->state == WORKER_READY && !w->away && !w->quiesced && !job_rank_slot(j, w) && kept_counts(j, w->id);
 }
 
-/* Have all workers of holds_unheard reported? *ret_reachable: a silent worker is on a connected node. */
-static bool others_received(struct jobrec *j, bool *ret_reachable)
+/* Forming needs two things: members have left the epoch, and other holders of its state have reported. A returned
+ * worker that blocks either is waited for no longer than the members were. */
+static bool all_have_left(struct core *c, struct jobrec *j)
 {
-    bool received = true;
-    *ret_reachable = false;
+    bool quiet = true, received = true, reachable = false; /* reachable: a silent holder is on a connected node */
+    for (uint32_t i = 0; i < j->n_members + j->n_departing; i++) {
+        const struct workrec *w = j->rank_slots[i].worker;
+        /* absent members of an acting leader's epoch are on their way here */
+        const bool away = w && w->away && j->epoch_state == EPOCH_REVOKED;
+        if (w && w->missing) /* the worker has ended; whether it had finished is reported after the registration */
+            quiet = false;
+        if (w && w->state != WORKER_STOPPING && !away && !w->quiesced && !j->rank_slots[i].finished)
+            quiet = false;
+    }
     for (size_t i = 0; i < j->n_workers; i++)
         if (holds_unheard(j, j->workers[i])) {
             received = false;
-            *ret_reachable |= j->workers[i]->node->session != 0;
+            reachable |= j->workers[i]->node->session != 0;
         }
-    return received;
-}
-
-/* Has every agent sent a heartbeat since its acknowledgement? A registration may be old: the agent may have formed an
- * epoch without the coordinator while the registration was under way. The agent reports such an epoch before that
- * heartbeat. */
-static bool all_confirmed(const struct core *c, const struct jobrec *j)
-{
-    for (size_t i = 0; i < j->n_workers && c->options.leader_lease_ms; i++)
-        if (j->workers[i]->node->session && j->workers[i]->node->unconfirmed)
-            return false;
-    return true;
+    if ((reachable || (!quiet && epoch_leaving(j))) && j->clock.epoch_deadline == INT64_MAX)
+        job_clock_limit(j, c->now.mono_ms + job_clock_quiesce_ms(c, j));
+    return quiet && received;
 }
 
 void epoch_try_form(struct core *c, struct jobrec *j)
 {
-    if (c->stale || !all_confirmed(c, j))
-        return;
-    /* Forming needs two things: members have left the epoch, and other holders of its state have reported. A returned
-     * worker that blocks either is waited for no longer than the members were. */
-    bool reachable, quiet = all_quiet(j), received = others_received(j, &reachable);
-    if ((reachable || (!quiet && epoch_leaving(j))) && j->clock.epoch_deadline == INT64_MAX)
-        job_clock_limit(j, c->now.mono_ms + job_clock_quiesce_ms(c, j));
-    if (!quiet || !received)
+    /* A registration may be old: the agent may have formed an epoch without the coordinator while the registration was
+     * under way. The agent reports such an epoch before its first heartbeat after the acknowledgement. */
+    for (size_t i = 0; i < j->n_workers && c->options.leader_lease_ms; i++)
+        if (j->workers[i]->node->session && j->workers[i]->node->unconfirmed)
+            return;
+    if (c->stale || !all_have_left(c, j))
         return;
     job_clock_limit(j, INT64_MAX);
     recovery_quiet(c, j);
     _cleanup_free_ struct workrec **members = core_alloc((j->n_workers + 1) * sizeof(*members));
-    uint32_t survivors = 0, world = collect(j, members, &survivors);
+    uint32_t survivors = 0;
+    const uint32_t kept = collect_some(j, false, members, &survivors);
+    const uint32_t all = kept + collect_some(j, true, members + kept, &survivors);
+    titan_assert(kept <= all && all <= j->n_workers && survivors <= all);
+    /* A leaving worker stays if the job does not work without it. */
+    const uint32_t without = size_world(j, kept), world = without ? without : size_world(j, all);
     if (!quorum_decides(c, j))
         return;
     uint32_t need = size_least(j), have = size_staying(j);
@@ -273,11 +238,10 @@ void epoch_formed(struct core *c, struct jobrec *j)
     move_job(c, j, JOB_RUNNING, "");
     titan_assert(epoch_live(j) && j->n_departing == 0);
     job_clock_moved_on(c, j);
-    if (j->recovery.lost) {
+    if (j->recovery.lost)
         recovery_finish(c, j);
-    } else {
+    else
         resize_finished(c, j);
-    }
     resize_over(j);
     if (j->n_members >= j->size.claim)
         budget_forgiven(j);

@@ -42,35 +42,6 @@ static int earlier_offer(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
-static uint32_t find_offers(const struct core *c, const struct jobrec *j, struct offer *ret)
-{
-    uint32_t n_offers = 0;
-    for (struct noderec *n = c->nodes; n; n = n->next)
-        n->mine = 0;
-    for (size_t i = 0; i < j->n_workers; i++)
-        j->workers[i]->node->mine++;
-    for (struct noderec *n = c->nodes; n; n = n->next)
-        if (slots_usable(n, j->device, j) && node_spare(c, n) > 0) {
-            ret[n_offers] = (struct offer){.node = n,
-                                           .at = n_offers,
-                                           .mine = n->mine,
-                                           .spare = node_spare(c, n),
-                                           .avoided = quarantine_avoids(c, n, j)};
-            n_offers++;
-        }
-    return n_offers;
-}
-
-static uint64_t add_worker(struct core *c, struct jobrec *j, struct noderec *n)
-{
-    titan_assert(node_spare(c, n) > 0 && node_accepts(n));
-    struct workrec *w = job_new_worker(
-        j, (struct workrec){.id = c->next_worker_id++, .node = n, .deadline = c->now.mono_ms + c->options.start_ms},
-        NULL);
-    begin_worker(c, w);
-    return w->id;
-}
-
 void growth_start(struct core *c, struct jobrec *j, uint32_t count)
 {
     _cleanup_free_ uint64_t *ids = core_alloc((count + 1) * sizeof(*ids));
@@ -78,8 +49,21 @@ void growth_start(struct core *c, struct jobrec *j, uint32_t count)
     for (const struct noderec *n = c->nodes; n; n = n->next)
         n_nodes++;
     _cleanup_free_ struct offer *offers = core_alloc((n_nodes + 1) * sizeof(*offers));
-    uint32_t n_offers = find_offers(c, j, offers), n_taken = 0;
+    uint32_t n_offers = 0, n_taken = 0;
     titan_assert(count > 0 && !phase_stops(j) && j->device[0]);
+    for (struct noderec *n = c->nodes; n; n = n->next)
+        n->mine = 0;
+    for (size_t i = 0; i < j->n_workers; i++)
+        j->workers[i]->node->mine++;
+    for (struct noderec *n = c->nodes; n; n = n->next) {
+        const uint32_t spare = slots_usable(n, j->device, j) ? node_spare(c, n) : 0;
+        if (spare == 0)
+            continue;
+        offers[n_offers] = (struct offer){
+            .node = n, .at = n_offers, .mine = n->mine, .spare = spare, .avoided = quarantine_avoids(c, n, j)};
+        n_offers++;
+    }
+
     job_clock_starves(j, INT64_MAX);
     if (!j->run_active)
         begin_run(c, j);
@@ -88,8 +72,14 @@ void growth_start(struct core *c, struct jobrec *j, uint32_t count)
         titan_assert(n_taken < n_offers);
         struct offer *o = &offers[n_taken];
         o->workers = &ids[started];
-        for (; o->n_workers < o->spare && started < count; o->n_workers++)
-            ids[started++] = add_worker(c, j, o->node);
+        for (; o->n_workers < o->spare && started < count; o->n_workers++) {
+            titan_assert(node_spare(c, o->node) > 0 && node_accepts(o->node));
+            const struct workrec is = {
+                .id = c->next_worker_id++, .node = o->node, .deadline = c->now.mono_ms + c->options.start_ms};
+            struct workrec *w = job_new_worker(j, is, NULL);
+            begin_worker(c, w);
+            ids[started++] = w->id;
+        }
     }
     qsort(offers, n_taken, sizeof(*offers), earlier_offer);
     for (uint32_t i = 0; i < n_taken; i++)

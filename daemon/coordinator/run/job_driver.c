@@ -21,16 +21,6 @@
 #define FINISH_GRACE_MS 10000 /* for a finished worker to exit by itself */
 #define SAVE_MS 1000          /* longest time between stores of a running job's status */
 
-static bool all_done(const struct jobrec *j)
-{
-    if (j->n_members == 0)
-        return false;
-    for (uint32_t i = 0; i < j->n_members; i++)
-        if (!j->rank_slots[i].finished)
-            return false;
-    return true;
-}
-
 static bool any_lost(const struct core *c, const struct jobrec *j)
 {
     const uint32_t n = j->n_members + j->n_departing;
@@ -91,7 +81,7 @@ void job_advance(struct core *c, struct jobrec *j)
         break; /* the job waits until it may stop, or until its workers exit */
     case PHASE_TRAINING:
     case PHASE_PAUSING:
-        if (all_done(j)) {
+        if (epoch_done(j)) {
             finish(c, j);
             break;
         }

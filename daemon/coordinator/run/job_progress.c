@@ -24,57 +24,6 @@ void job_progress_falls_back(struct jobrec *j, uint64_t step)
     j->progress.evaluated_step = MIN(j->progress.evaluated_step, step);
 }
 
-static struct step_split split_of(const Titan__Internal__StepSplit *s)
-{
-    if (!s)
-        return step_split_none();
-    return (struct step_split){.data = s->data_ms,
-                               .compute = s->compute_ms,
-                               .communication = s->communication_ms,
-                               .checkpoint = s->checkpoint_ms,
-                               .stragglers = s->straggler_ms,
-                               .slowest_busy = s->slowest_busy_ms,
-                               .slowest = (int)s->slowest_rank};
-}
-
-static void take_experts(struct metric *m, const Titan__Internal__ExpertLoad *e)
-{
-    if (!e)
-        return;
-    m->expert_tokens_min = e->least;
-    m->expert_tokens_max = e->most;
-    m->expert_tokens_mean = e->mean;
-    m->dropped = e->dropped;
-    m->further_rounds = e->further_rounds;
-    m->room_needed = e->room_needed;
-}
-
-static struct metric metric_of(const struct core *c, const struct jobrec *j, const Titan__Internal__WorkerProgress *p)
-{
-    struct metric m = {
-        .job_id = j->id,
-        .step = p->step,
-        .at_ms = p->at_ms ? p->at_ms : c->now.wall_ms,
-        .loss = p->loss,
-        .loss_max = p->loss_max,
-        .grad_norm = p->grad_norm,
-        .learning_rate = p->learning_rate,
-        .tokens_per_second = p->tokens_per_second,
-        .tflops = p->tflops,
-        .mfu = p->mfu,
-        .mfu_causal = p->mfu_causal,
-        .step_ms = p->step_ms,
-        .tokens = p->tokens,
-        .epoch = p->epoch,
-        .world_size = p->world_size,
-        .memory_bytes = p->memory_bytes,
-        .skipped_steps = p->skipped_steps,
-        .split = split_of(p->split),
-    };
-    take_experts(&m, p->experts);
-    return m;
-}
-
 static void take_metric(struct core *c, struct jobrec *j, const struct metric *metric)
 {
     if (metric->step <= j->progress.metric_step)
@@ -99,7 +48,43 @@ void job_progress_spare(struct core *c, struct jobrec *j)
 void job_progress_metric(struct core *c, struct jobrec *j, const struct rank_slot *rank_slot,
                          const Titan__Internal__WorkerProgress *p)
 {
-    struct metric metric = metric_of(c, j, p);
+    struct metric metric = {
+        .job_id = j->id,
+        .step = p->step,
+        .at_ms = p->at_ms ? p->at_ms : c->now.wall_ms,
+        .loss = p->loss,
+        .loss_max = p->loss_max,
+        .grad_norm = p->grad_norm,
+        .learning_rate = p->learning_rate,
+        .tokens_per_second = p->tokens_per_second,
+        .tflops = p->tflops,
+        .mfu = p->mfu,
+        .mfu_causal = p->mfu_causal,
+        .step_ms = p->step_ms,
+        .tokens = p->tokens,
+        .epoch = p->epoch,
+        .world_size = p->world_size,
+        .memory_bytes = p->memory_bytes,
+        .skipped_steps = p->skipped_steps,
+        .split = step_split_none(),
+    };
+    if (p->split)
+        metric.split = (struct step_split){.data = p->split->data_ms,
+                                           .compute = p->split->compute_ms,
+                                           .communication = p->split->communication_ms,
+                                           .checkpoint = p->split->checkpoint_ms,
+                                           .stragglers = p->split->straggler_ms,
+                                           .slowest_busy = p->split->slowest_busy_ms,
+                                           .slowest = (int)p->split->slowest_rank};
+    if (p->experts) {
+        metric.expert_tokens_min = p->experts->least;
+        metric.expert_tokens_max = p->experts->most;
+        metric.expert_tokens_mean = p->experts->mean;
+        metric.dropped = p->experts->dropped;
+        metric.further_rounds = p->experts->further_rounds;
+        metric.room_needed = p->experts->room_needed;
+    }
+
     const bool first = rank_slot == j->rank_slots;
     if (p->step > j->status.step || (p->step == j->status.step && (first || isnan(j->status.loss)))) {
         move_to(j, p->step);

@@ -184,27 +184,18 @@ void kept_release(struct jobrec *j, const struct noderec *n, uint64_t worker_id)
     }
 }
 
-static bool lists(const Titan__Internal__AgentRegistration *registration, uint64_t worker_id)
-{
-    for (size_t i = 0; registration && i < registration->n_workers; i++)
-        if (registration->workers[i]->worker_id == worker_id)
-            return true;
-    return false;
-}
-
-static void node_known_to(struct jobrec *j, const struct noderec *n,
-                          const Titan__Internal__AgentRegistration *registration)
-{
-    for (size_t b = 0; b < j->n_kept; b++)
-        for (uint32_t i = 0; i < j->kept[b].n; i++) {
-            struct kept_member *m = &j->kept[b].members[i];
-            m->released |= m->node == n && !job_worker(j, m->worker_id) && !lists(registration, m->worker_id);
-        }
-}
-
 void kept_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *registration)
 {
     for (size_t b = 0; b < CORE_BUCKETS; b++) /* also queued jobs: requeued ones have kept epochs */
         for (struct jobrec *j = c->buckets[b]; j; j = j->hash_next)
-            node_known_to(j, n, registration);
+            for (size_t k = 0; k < j->n_kept; k++)
+                for (uint32_t i = 0; i < j->kept[k].n; i++) {
+                    struct kept_member *m = &j->kept[k].members[i];
+                    if (m->node != n || job_worker(j, m->worker_id))
+                        continue;
+                    bool listed = false;
+                    for (size_t w = 0; registration && w < registration->n_workers && !listed; w++)
+                        listed = registration->workers[w]->worker_id == m->worker_id;
+                    m->released |= !listed;
+                }
 }

@@ -52,37 +52,17 @@ static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal_
     return job_worker(j, m->worker_id) || kept_lists(j, m->worker_id);
 }
 
-static bool held_before(const struct jobrec *j, uint64_t worker_id)
-{
-    for (size_t i = 0; i < j->source.n_holders; i++)
-        if (j->source.holders[i] == worker_id)
-            return true;
-    return false;
-}
-
 /* The workers that hold its state may have been in an older epoch. */
-static bool holders_known(struct jobrec *j, const Titan__Internal__FormEpoch *f)
-{
-    for (size_t i = 0; i < f->n_state_holders; i++)
-        if (!job_worker(j, f->state_holders[i]) && !kept_lists(j, f->state_holders[i]) &&
-            !held_before(j, f->state_holders[i]))
-            return false;
-    return true;
-}
-
 static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
-    return (leader_epochs_sound(c, j, f, knows) && holders_known(j, f)) || MUTANT(LEADER_EPOCH_UNSOUND);
-}
-
-static void take_members(struct jobrec *j, const Titan__Internal__FormEpoch *f)
-{
-    titan_assert(j->status.epoch == f->epoch);
-    job_new_rank_slots(j, (uint32_t)f->n_members, (uint32_t)f->n_departing);
-    for (uint32_t i = 0; i < j->n_members + j->n_departing; i++) {
-        uint64_t id = i < f->n_members ? f->members[i]->worker_id : f->departing[i - f->n_members]->worker_id;
-        job_set_rank_slot(j, i, id, job_worker(j, id));
+    bool holders_known = true;
+    for (size_t i = 0; i < f->n_state_holders && holders_known; i++) {
+        const uint64_t id = f->state_holders[i];
+        holders_known = job_worker(j, id) || kept_lists(j, id);
+        for (size_t k = 0; k < j->source.n_holders && !holders_known; k++)
+            holders_known = j->source.holders[k] == id;
     }
+    return (leader_epochs_sound(c, j, f, knows) && holders_known) || MUTANT(LEADER_EPOCH_UNSOUND);
 }
 
 void leader_epochs_take(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f, const char *leader)
@@ -101,7 +81,11 @@ void leader_epochs_take(struct core *c, struct jobrec *j, const Titan__Internal_
         move_epoch(c, j, EPOCH_REVOKED, why);
     }
     enter_epoch(j, f->epoch, (uint32_t)f->n_members);
-    take_members(j, f);
+    job_new_rank_slots(j, (uint32_t)f->n_members, (uint32_t)f->n_departing);
+    for (uint32_t i = 0; i < j->n_members + j->n_departing; i++) {
+        const uint64_t id = i < f->n_members ? f->members[i]->worker_id : f->departing[i - f->n_members]->worker_id;
+        job_set_rank_slot(j, i, id, job_worker(j, id));
+    }
     source_take(j, f);
     epoch_set_id(j, f->comm_id.data, f->key.len == sizeof(j->epoch_id.key) ? f->key.data : NULL);
     kept_formed(j);
@@ -113,22 +97,6 @@ void leader_epochs_take(struct core *c, struct jobrec *j, const Titan__Internal_
     emit_job_decided(c, j);
     store_epoch(c, j, leader);
     store_status(c, j);
-}
-
-/* This epoch was formed after the current epoch was stored and before the current one reached a member. So it may hold
- * newer state than the current epoch starts from. With a restored store the current number is above all numbers of
- * leaders. */
-static void take_between(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
-{
-    titan_assert(f->epoch < j->status.epoch && !kept_find(j, f->epoch));
-    struct kept_member *members = kept_add(j, f->epoch, f->source_epoch, (uint32_t)f->n_members);
-    for (size_t i = 0; i < f->n_members; i++) {
-        const struct workrec *w = job_worker(j, f->members[i]->worker_id);
-        members[i] =
-            (struct kept_member){.worker_id = f->members[i]->worker_id, .node = w ? w->node : NULL, .released = !w};
-    }
-    if (epoch_live(j))
-        epoch_revoke(c, j, "its members went on without the coordinator");
 }
 
 /* Returns the job if it is in the reported epoch now. */
@@ -164,7 +132,17 @@ static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan
         return NULL;
     }
     if (between) {
-        take_between(c, j, f);
+        /* This epoch was formed after the current epoch was stored and before the current one reached a member. So it
+         * may hold newer state than the current epoch starts from. With a restored store the current number is above
+         * all numbers of leaders. */
+        struct kept_member *members = kept_add(j, f->epoch, f->source_epoch, (uint32_t)f->n_members);
+        for (size_t i = 0; i < f->n_members; i++) {
+            const struct workrec *w = job_worker(j, f->members[i]->worker_id);
+            members[i] =
+                (struct kept_member){.worker_id = f->members[i]->worker_id, .node = w ? w->node : NULL, .released = !w};
+        }
+        if (epoch_live(j))
+            epoch_revoke(c, j, "its members went on without the coordinator");
         return NULL;
     }
     leader_epochs_take(c, j, f, d->leader && *d->leader ? d->leader : "?");

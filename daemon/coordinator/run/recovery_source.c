@@ -29,43 +29,6 @@ void source_held(struct workrec *w, const Titan__Internal__WorkerQuiesced *q)
     w->prepared = q->prepared;
 }
 
-/* The newest epoch that a worker holds installed; 0 = none. No counted worker can still hold an epoch of unknown
- * members. */
-static uint64_t newest_installed(const struct jobrec *j)
-{
-    uint64_t newest = 0;
-    for (size_t i = 0; i < j->n_workers; i++) {
-        const struct workrec *w = j->workers[i];
-        bool known = w->installed == j->status.epoch || w->installed == j->source.epoch || kept_find(j, w->installed);
-        if (w->state == WORKER_READY && !w->away && known && w->installed > newest)
-            newest = w->installed;
-    }
-    return newest;
-}
-
-/* Do all members of that epoch hold their state shards of it, installed or pending? */
-static bool all_hold(const struct jobrec *j, const struct kept_epoch *base)
-{
-    for (uint32_t i = 0; i < base->n; i++) {
-        const struct workrec *w = job_worker(j, base->members[i].worker_id);
-        if (!w || !source_holds(w, base->epoch))
-            return false;
-    }
-    return true;
-}
-
-/* Have all holders of that epoch kept it because the next one was not installed for them? Then no member has made a
- * step in the next one, and both epochs are at the same step. */
-static bool all_kept(const struct jobrec *j, const struct kept_epoch *base)
-{
-    for (uint32_t i = 0; i < base->n; i++) {
-        const struct workrec *w = job_worker(j, base->members[i].worker_id);
-        if (!w || w->state != WORKER_READY || w->away || w->installed != base->epoch)
-            return false;
-    }
-    return base->n > 0;
-}
-
 /* The furthest step among the epoch's holders; *ret_reach: the furthest step reachable without a peer's data. */
 static uint64_t furthest(const struct jobrec *j, uint64_t epoch, uint64_t *ret_reach)
 {
@@ -83,42 +46,55 @@ static uint64_t furthest(const struct jobrec *j, uint64_t epoch, uint64_t *ret_r
     return step;
 }
 
-/* Sets the members of the source, in its rank order, including those that are gone. */
-static void set_holders(struct jobrec *j, uint64_t epoch)
-{
-    if (epoch && epoch == j->source.epoch)
-        return; /* the previous epoch had the same source and was never installed */
-    const struct kept_epoch *base = epoch == j->status.epoch ? NULL : kept_find(j, epoch);
-    j->source.n_holders = !epoch ? 0 : base ? base->n : j->n_members;
-    VEC_MUST_RESERVE(j->source.holders, j->source.cap_holders, j->source.n_holders + 1);
-    for (size_t i = 0; i < j->source.n_holders; i++)
-        j->source.holders[i] = base ? base->members[i].worker_id : j->rank_slots[i].worker_id;
-}
-
 void source_choose(struct jobrec *j)
 {
-    uint64_t reach = 0, epoch = newest_installed(j);
-    /* A shard of the newest epoch may be lost with its holder, while the epoch before is whole. */
-    const struct kept_epoch *base = kept_find(j, epoch), *before = base ? kept_find(j, base->source) : NULL;
-    if (before && !all_hold(j, base) && all_kept(j, before))
+    /* The newest epoch that a worker holds installed; 0 = none. No counted worker can still hold an epoch of unknown
+     * members. */
+    uint64_t epoch = 0;
+    for (size_t i = 0; i < j->n_workers; i++) {
+        const struct workrec *w = j->workers[i];
+        const bool known =
+            w->installed == j->status.epoch || w->installed == j->source.epoch || kept_find(j, w->installed);
+        if (w->state == WORKER_READY && !w->away && known)
+            epoch = MAX(epoch, w->installed);
+    }
+    /* A shard of the newest epoch may be lost with its holder, while all holders of the epoch before have kept that one
+     * because the next was not installed for them. Then no member has made a step in the next one, and both epochs are
+     * at the same step. */
+    const struct kept_epoch *newest = kept_find(j, epoch), *before = newest ? kept_find(j, newest->source) : NULL;
+    bool whole = true, before_whole = before && before->n > 0;
+    for (uint32_t i = 0; newest && i < newest->n; i++) {
+        const struct workrec *w = job_worker(j, newest->members[i].worker_id);
+        whole &= w && source_holds(w, epoch);
+    }
+    for (uint32_t i = 0; before && i < before->n; i++) {
+        const struct workrec *w = job_worker(j, before->members[i].worker_id);
+        before_whole &= w && w->state == WORKER_READY && !w->away && w->installed == before->epoch;
+    }
+    if (!whole && before_whole)
         epoch = before->epoch;
-    uint64_t step = furthest(j, epoch, &reach);
-    const struct ckptrec *newest = j->n_ckpts ? &j->ckpts[0] : NULL;
-    if (newest && newest->step > reach)
+
+    uint64_t reach = 0, step = furthest(j, epoch, &reach);
+    const struct ckptrec *ckpt = j->n_ckpts ? &j->ckpts[0] : NULL;
+    if (ckpt && ckpt->step > reach)
         epoch = 0; /* the epoch's holders have long been out of the run */
     titan_assert(epoch <= j->status.epoch);
-    set_holders(j, epoch);
-    j->source.epoch = epoch;
-    core_set_string(&j->source.checkpoint, newest ? newest->path : "");
-    if (epoch) {
-        j->source.kind = TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
-        j->source.resume_step = step;
-    } else {
-        j->source.kind =
-            newest ? TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT : TITAN__INTERNAL__STATE_SOURCE__STATE_INIT;
-        titan_assert(j->source.n_holders == 0);
-        j->source.resume_step = newest ? newest->step : 0;
+    /* The holders are the members of the source, in its rank order, including those that are gone. They stay where the
+     * previous epoch had the same source and was never installed. */
+    if (!epoch || epoch != j->source.epoch) {
+        const struct kept_epoch *base = epoch == j->status.epoch ? NULL : kept_find(j, epoch);
+        j->source.n_holders = !epoch ? 0 : base ? base->n : j->n_members;
+        VEC_MUST_RESERVE(j->source.holders, j->source.cap_holders, j->source.n_holders + 1);
+        for (size_t i = 0; i < j->source.n_holders; i++)
+            j->source.holders[i] = base ? base->members[i].worker_id : j->rank_slots[i].worker_id;
     }
+    titan_assert(epoch || j->source.n_holders == 0);
+    j->source.epoch = epoch;
+    core_set_string(&j->source.checkpoint, ckpt ? ckpt->path : "");
+    j->source.kind = epoch  ? TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY
+                     : ckpt ? TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT
+                            : TITAN__INTERNAL__STATE_SOURCE__STATE_INIT;
+    j->source.resume_step = epoch ? step : ckpt ? ckpt->step : 0;
 }
 
 uint32_t source_departing(const struct jobrec *j, struct workrec *const *members, uint32_t n, struct workrec **ret)
@@ -146,22 +122,6 @@ void source_installed(struct core *c, struct jobrec *j)
             j->workers[i]->installed = j->workers[i]->pending = 0;
 }
 
-static void count_recovery_source(struct core_counters *n, Titan__Internal__RecoverySource recovery_source)
-{
-    n->state_init += recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_INIT;
-    n->state_checkpoint += recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_CHECKPOINT;
-    n->state_memory += recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_MEMORY;
-    n->state_replica += recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_REPLICA;
-    n->state_buddy += recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_BUDDY;
-}
-
-static bool epoch_state_in_memory(int32_t recovery_source)
-{
-    return recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_MEMORY ||
-           recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_REPLICA ||
-           recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_BUDDY;
-}
-
 void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Titan__Internal__StateReady *m)
 {
     if (j->state == JOB_CANCELLING) /* a repeated report: the progress is known */
@@ -177,10 +137,17 @@ void source_ready(struct core *c, struct jobrec *j, struct workrec *w, const Tit
     j->source.origin_known = true;
     j->source.origin = (struct epoch_origin){
         .recovery_source = (int32_t)m->recovery_source, .step = m->step, .params_hash = m->params_hash};
-    count_recovery_source(&c->counters, m->recovery_source);
+    const bool memory = m->recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_MEMORY,
+               replica = m->recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_REPLICA,
+               buddy = m->recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_BUDDY;
+    c->counters.state_init += m->recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_INIT;
+    c->counters.state_checkpoint += m->recovery_source == TITAN__INTERNAL__RECOVERY_SOURCE__SOURCE_CHECKPOINT;
+    c->counters.state_memory += memory;
+    c->counters.state_replica += replica;
+    c->counters.state_buddy += buddy;
     recovery_ready(c, j);
     job_clock_state_ready(c, j);
-    if (epoch_state_in_memory(m->recovery_source) && !MUTANT(STEP_FORGOTTEN))
+    if ((memory || replica || buddy) && !MUTANT(STEP_FORGOTTEN))
         job_progress_reaches(j, m->step); /* a step that only lost ranks have committed is redone */
     else if (j->epoch_state == EPOCH_FORMING)
         job_progress_falls_back(j, m->step);

@@ -15,20 +15,6 @@
 #include "daemon/coordinator/run/resize.h"
 #include "daemon/coordinator/run/restart_budget.h"
 
-static void stop_workers(struct core *c, struct jobrec *j)
-{
-    titan_assert(j->stop.why && j->requeue);
-    const char *why = batch_strdup(c->out, j->stop.why);
-    move_phase(j, PHASE_REQUEUEING);
-    j->must_checkpoint = true;
-    /* Without a running epoch there is nothing new to write. */
-    job_end_because(j, j->epoch_state == EPOCH_RUNNING ? LAST_CHECKPOINT_MS : 0, NULL);
-    job_clock_limit(j, INT64_MAX);
-    job_clock_starves(j, INT64_MAX);
-    emit_job_blocked(c, j, batch_printf(c->out, "stops for now: %s", why));
-    job_stop_all(c, j, j->stop.grace_ms, why);
-}
-
 bool requeue_begin(struct jobrec *j, const char *why)
 {
     if (j->phase == PHASE_QUEUED || phase_ends(j) || j->requeue)
@@ -38,21 +24,36 @@ bool requeue_begin(struct jobrec *j, const char *why)
     return true;
 }
 
-/* Between two epochs the newest steps may be only in memory: the next epoch has to write the checkpoint. */
-static bool may_stop(const struct jobrec *j)
+void requeue_advance(struct core *c, struct jobrec *j)
 {
-    if (j->state == JOB_RUNNING || j->n_workers == 0)
-        return true;
+    if (!j->requeue || phase_ends(j))
+        return;
+    if ((epoch_live(j) && epoch_done(j)) || (j->n_workers == 0 && j->n_ckpts && j->ckpts[0].step >= j->spec.steps)) {
+        j->requeue = false; /* the job has made its last step */
+        if (j->phase == PHASE_REQUEUEING)
+            move_phase(j, phase_by_epoch(j));
+        return;
+    }
+    /* Between two epochs the newest steps may be only in memory: the next epoch has to write the checkpoint. */
+    bool may_stop = j->epoch_state != EPOCH_RUNNING && j->source.kind != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
     for (size_t i = 0; i < j->n_workers; i++)
-        if (j->workers[i]->installed || j->workers[i]->pending)
-            return false;
-    return j->epoch_state != EPOCH_RUNNING && j->source.kind != TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY;
-}
+        may_stop &= !j->workers[i]->installed && !j->workers[i]->pending;
+    may_stop |= j->state == JOB_RUNNING || j->n_workers == 0;
+    if (j->phase != PHASE_REQUEUEING && may_stop) {
+        const char *why = batch_strdup(c->out, j->stop.why);
+        move_phase(j, PHASE_REQUEUEING);
+        j->must_checkpoint = true;
+        /* Without a running epoch there is nothing new to write. */
+        job_end_because(j, j->epoch_state == EPOCH_RUNNING ? LAST_CHECKPOINT_MS : 0, NULL);
+        job_clock_limit(j, INT64_MAX);
+        job_clock_starves(j, INT64_MAX);
+        emit_job_blocked(c, j, batch_printf(c->out, "stops for now: %s", why));
+        job_stop_all(c, j, j->stop.grace_ms, why);
+        titan_assert(size_staying(j) == 0);
+    }
+    if (j->phase != PHASE_REQUEUEING || j->n_workers > 0)
+        return;
 
-/* The last worker is gone. */
-static void queue_again(struct core *c, struct jobrec *j)
-{
-    titan_assert(j->n_workers == 0);
     const char *lost = checkpoints_lost(c, j, j->must_checkpoint);
     if (lost)
         job_end_because(j, j->stop.grace_ms, batch_printf(c->out, "%s; %s", j->stop.why, lost));
@@ -74,25 +75,6 @@ static void queue_again(struct core *c, struct jobrec *j)
     move_job(c, j, JOB_PENDING, why);
     titan_assert(j->phase == PHASE_QUEUED && !j->run_active);
     c->slots_changed = true;
-}
-
-void requeue_advance(struct core *c, struct jobrec *j)
-{
-    if (!j->requeue || phase_ends(j))
-        return;
-    bool done = j->n_members > 0;
-    for (uint32_t i = 0; i < j->n_members; i++)
-        done &= j->rank_slots[i].finished;
-    if ((epoch_live(j) && done) || (j->n_workers == 0 && j->n_ckpts && j->ckpts[0].step >= j->spec.steps)) {
-        j->requeue = false; /* the job has made its last step */
-        if (j->phase == PHASE_REQUEUEING)
-            move_phase(j, phase_by_epoch(j));
-        return;
-    }
-    if (j->phase != PHASE_REQUEUEING && may_stop(j))
-        stop_workers(c, j);
-    if (j->phase == PHASE_REQUEUEING && j->n_workers == 0)
-        queue_again(c, j);
 }
 
 void requeue_restored(struct jobrec *j)

@@ -16,30 +16,6 @@ static uint32_t count_kept(const struct jobrec *j, enum worker_state state)
     return n;
 }
 
-/* Joiners get the pause too: it names the size of the next epoch, for which they build their programs. */
-static void pause_members(struct core *c, struct jobrec *j, uint32_t world, const char *why)
-{
-    titan_assert(j->phase == PHASE_TRAINING && j->state == JOB_RUNNING && size_world(j, world) == world);
-    j->resize.begun_mono = c->now.mono_ms;
-    j->resize.next_world = world;
-    move_job(c, j, JOB_RESIZING, why);
-    job_clock_limit(j, c->now.mono_ms + c->options.pause_ms + (int64_t)(20 * j->progress.step_ms));
-    send_all(c, j, send_pause);
-}
-
-/* "draining node a: 2 workers wait for slots elsewhere", while the job does not work without them. */
-static void emit_blocked(struct core *c, struct jobrec *j, uint32_t leaving, uint32_t world)
-{
-    const struct noderec *from = NULL;
-    for (uint32_t i = 0; i < j->n_members && !from; i++)
-        if (j->rank_slots[i].worker && worker_displaced(j->rank_slots[i].worker))
-            from = j->rank_slots[i].worker->node;
-    emit_job_blocked(c, j,
-                     world == 0 && from ? batch_printf(c->out, "draining node %s: %u worker%s for slots elsewhere",
-                                                       from->name, leaving, leaving == 1 ? " waits" : "s wait")
-                                        : NULL);
-}
-
 void resize_release(struct core *c, struct jobrec *j)
 {
     uint32_t kept = size_kept(j), most = size_max(j);
@@ -56,48 +32,50 @@ void resize_release(struct core *c, struct jobrec *j)
     }
 }
 
-/* A worker that is neither a member nor needed goes at once: it would only hold a slot. */
-static bool has_surplus(struct jobrec *j)
-{
-    bool leaves = false;
-    for (size_t i = 0; i < j->n_workers && !leaves; i++)
-        leaves =
-            j->workers[i]->state != WORKER_STOPPING && worker_displaced(j->workers[i]) && !job_member(j, j->workers[i]);
-    return leaves || (size_kept(j) > size_max(j) && j->n_members <= size_max(j));
-}
-
-static bool any_away(const struct jobrec *j)
-{
-    for (uint32_t i = 0; i < j->n_members; i++)
-        if (j->rank_slots[i].worker && j->rank_slots[i].worker->away)
-            return true;
-    return false;
-}
-
 void resize_plan(struct core *c, struct jobrec *j)
 {
-    if (epoch_near_end(j) || any_away(j))
+    uint32_t leaving = 0, away = 0;
+    const struct noderec *from = NULL; /* the node that the first leaving member is on */
+    for (uint32_t i = 0; i < j->n_members; i++) {
+        const struct workrec *w = j->rank_slots[i].worker;
+        away += w && w->away;
+        if (w && worker_displaced(w) && leaving++ == 0)
+            from = w->node;
+    }
+    if (epoch_near_end(j) || away)
         return;
-    uint32_t leaving = 0;
-    for (uint32_t i = 0; i < j->n_members; i++)
-        leaving += j->rank_slots[i].worker && worker_displaced(j->rank_slots[i].worker);
-    bool too_many = j->n_members > size_max(j);
+    const uint32_t most = size_max(j);
+    const bool too_many = j->n_members > most;
     if (j->n_workers == j->n_members && !leaving && !too_many) { /* the common case */
         emit_job_blocked(c, j, NULL);
         return;
     }
-    if (j->n_departing == 0 && has_surplus(j))
+    /* A worker that is neither a member nor needed goes at once: it would only hold a slot. */
+    bool surplus = size_kept(j) > most && !too_many;
+    for (size_t i = 0; i < j->n_workers && !surplus; i++)
+        surplus =
+            j->workers[i]->state != WORKER_STOPPING && worker_displaced(j->workers[i]) && !job_member(j, j->workers[i]);
+    if (j->n_departing == 0 && surplus)
         resize_release(c, j);
     if (!too_many && (count_kept(j, WORKER_STARTING) > 0 || (leaving && c->now.mono_ms < j->budget.replace_at)))
         return; /* all joiners are admitted together */
-    uint32_t world = size_world(j, count_kept(j, WORKER_READY));
-    emit_blocked(c, j, leaving, world);
+
+    const uint32_t world = size_world(j, count_kept(j, WORKER_READY));
+    emit_job_blocked(c, j,
+                     world == 0 && from ? batch_printf(c->out, "draining node %s: %u worker%s for slots elsewhere",
+                                                       from->name, leaving, leaving == 1 ? " waits" : "s wait")
+                                        : NULL);
     if (world == 0 || (world == j->n_members && leaving == 0) || (world < j->n_members && leaving == 0 && !too_many))
         return;
-    if (world == j->n_members)
-        pause_members(c, j, world, batch_printf(c->out, "%u of %u workers move to other nodes", leaving, world));
-    else
-        pause_members(c, j, world, batch_printf(c->out, "from %u to %u workers", j->n_members, world));
+    titan_assert(j->phase == PHASE_TRAINING && j->state == JOB_RUNNING && size_world(j, world) == world);
+    j->resize.begun_mono = c->now.mono_ms;
+    j->resize.next_world = world;
+    move_job(c, j, JOB_RESIZING,
+             world == j->n_members ? batch_printf(c->out, "%u of %u workers move to other nodes", leaving, world)
+                                   : batch_printf(c->out, "from %u to %u workers", j->n_members, world));
+    job_clock_limit(j, c->now.mono_ms + c->options.pause_ms + (int64_t)(20 * j->progress.step_ms));
+    /* Joiners get the pause too: it names the size of the next epoch, for which they build their programs. */
+    send_all(c, j, send_pause);
 }
 
 void resize_finished(struct core *c, struct jobrec *j)

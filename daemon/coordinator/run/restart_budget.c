@@ -41,17 +41,6 @@ static struct budget budget_of(const struct job_spec *spec, enum loss_cause caus
     return (struct budget){LOSS_CRASH, "worker crashed", "workers crashed", "max_restarts", spec->max_restarts};
 }
 
-static void forget_old(struct jobrec *j, int64_t now_mono)
-{
-    size_t old = 0;
-    while (old < j->budget.n_past && now_mono - j->budget.past[old].at_mono > (int64_t)j->spec.restart_window_s * 1000)
-        old++;
-    titan_assert(old <= j->budget.n_past);
-    j->budget.n_past -= old;
-    if (old)
-        memmove(j->budget.past, j->budget.past + old, j->budget.n_past * sizeof(*j->budget.past));
-}
-
 static uint32_t count(const struct jobrec *j, enum loss_cause cause)
 {
     uint32_t n = 0;
@@ -82,25 +71,6 @@ static int64_t backoff_ms(const struct jobrec *j)
     return MIN(wait, (int64_t)j->spec.backoff_max_ms);
 }
 
-/* Why the job fails now; NULL = it does not fail. */
-static const char *used_up(struct core *c, struct jobrec *j, enum loss_cause cause, const char *words)
-{
-    if (j->spec.restart_window_s == 0)
-        return j->status.restarts <= j->spec.max_restarts
-                   ? NULL
-                   : batch_printf(c->out, "lost a worker %u time%s; restart budget of %u used; last: %s",
-                                  j->status.restarts, j->status.restarts == 1 ? "" : "s", j->spec.max_restarts, words);
-    struct budget b = budget_of(&j->spec, cause);
-    uint32_t n = count(j, b.cause);
-    if (n <= b.most)
-        return NULL;
-    const uint32_t window_s = j->spec.restart_window_s;
-    const bool hours = window_s % 3600 == 0;
-    return batch_printf(c->out, "%u %s within %u %s; budget of %u (fault_tolerance.%s) used; last: %s", n,
-                        n == 1 ? b.one : b.many, hours ? window_s / 3600 : window_s, hours ? "h" : "s", b.most, b.key,
-                        words);
-}
-
 #define SHORT_MS 1000 /* a node's lacking resource takes some time to return */
 
 /* Losses before a replacement may start count as one incident for the wait: a lost node takes all its workers along. */
@@ -124,12 +94,30 @@ void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, stru
     epoch_charged(j);
     if (j->spec.restart_window_s) {
         remember(j, cause, c->now.mono_ms);
-        forget_old(j, c->now.mono_ms);
+        const int64_t window_ms = (int64_t)j->spec.restart_window_s * 1000;
+        size_t old = 0;
+        while (old < j->budget.n_past && c->now.mono_ms - j->budget.past[old].at_mono > window_ms)
+            old++;
+        titan_assert(old < j->budget.n_past); /* the newest loss is of now */
+        j->budget.n_past -= old;
+        memmove(j->budget.past, j->budget.past + old, j->budget.n_past * sizeof(*j->budget.past));
     }
     emit_loss(c, j, cause, node);
     if (node && cause == LOSS_CRASH)
         quarantine_crashed(c, node, j);
-    const char *why = used_up(c, j, cause, words);
+
+    const char *why = NULL;
+    const uint32_t restarts = j->status.restarts, window_s = j->spec.restart_window_s;
+    const struct budget b = budget_of(&j->spec, cause);
+    const uint32_t n = count(j, b.cause);
+    const bool hours = window_s % 3600 == 0;
+    if (window_s == 0 && restarts > j->spec.max_restarts)
+        why = batch_printf(c->out, "lost a worker %u time%s; restart budget of %u used; last: %s", restarts,
+                           restarts == 1 ? "" : "s", j->spec.max_restarts, words);
+    else if (window_s > 0 && n > b.most)
+        why = batch_printf(c->out, "%u %s within %u %s; budget of %u (fault_tolerance.%s) used; last: %s", n,
+                           n == 1 ? b.one : b.many, hours ? window_s / 3600 : window_s, hours ? "h" : "s", b.most,
+                           b.key, words);
     if (why)
         job_fail(c, j, why);
     else
@@ -141,18 +129,6 @@ static const char *past_digits(const char *text)
     return text + strspn(text, "0123456789");
 }
 
-/* Are the two texts the same apart from numbers, such as a rank, that differ between workers? */
-static bool alike(const char *a, const char *b)
-{
-    for (; *a && *b; a++, b++) {
-        a = past_digits(a);
-        b = past_digits(b);
-        if (*a != *b || !*a)
-            break;
-    }
-    return *past_digits(a) == '\0' && *past_digits(b) == '\0';
-}
-
 static bool by_itself(enum loss_cause cause, const char *words)
 {
     return (cause == LOSS_CRASH || cause == LOSS_FAULTY) && words && *words;
@@ -160,8 +136,17 @@ static bool by_itself(enum loss_cause cause, const char *words)
 
 bool budget_paid(const struct jobrec *j, const struct workrec *w, enum loss_cause cause, const char *words)
 {
-    return by_itself(cause, words) && j->budget.fault.words && j->budget.fault.epoch == j->status.epoch &&
-           w->id < j->budget.fault.before && alike(j->budget.fault.words, words);
+    const char *a = j->budget.fault.words, *b = words;
+    if (!by_itself(cause, words) || !a || j->budget.fault.epoch != j->status.epoch || w->id >= j->budget.fault.before)
+        return false;
+    /* The two texts are the same apart from numbers, such as a rank, that differ between workers. */
+    for (; *a && *b; a++, b++) {
+        a = past_digits(a);
+        b = past_digits(b);
+        if (*a != *b || !*a)
+            break;
+    }
+    return *past_digits(a) == '\0' && *past_digits(b) == '\0';
 }
 
 void budget_fault(struct core *c, struct jobrec *j, enum loss_cause cause, const char *words)

@@ -35,8 +35,14 @@ const struct noderec *stale_awaits(const struct core *c)
     return NULL;
 }
 
-static void settle(struct core *c)
+void stale_tick(struct core *c)
 {
+    const int64_t lease = c->options.leader_lease_ms, soon = c->options.adopt_ms;
+    if (!c->stale)
+        return;
+    const int64_t since = c->now.mono_ms - c->stale_since;
+    if (since < (!stale_awaits(c) ? soon : MAX(soon, lease ? lease + lease / 20 + 500 : 0)))
+        return;
     c->stale = false;
     emit_settled(c);
     for (struct jobrec *j = c->active; j; j = j->next)
@@ -46,52 +52,20 @@ static void settle(struct core *c)
     c->slots_changed = true;
 }
 
-void stale_tick(struct core *c)
-{
-    const int64_t lease = c->options.leader_lease_ms, soon = c->options.adopt_ms;
-    if (!c->stale)
-        return;
-    const int64_t since = c->now.mono_ms - c->stale_since;
-    if (since >= (!stale_awaits(c) ? soon : MAX(soon, lease ? lease + lease / 20 + 500 : 0)))
-        settle(c);
-}
-
 void core_restore_taken(struct core *c, uint64_t worker_id)
 {
     VEC_MUST_PUSH(c->taken, c->n_taken, c->cap_taken, worker_id);
 }
 
-/* True: the worker was started after the backup, by a coordinator before the restore, and is not in the store yet. */
-static bool unheard_of(const struct core *c, uint64_t worker_id)
-{
-    for (size_t i = 0; i < c->n_taken; i++)
-        if (c->taken[i] == worker_id)
-            return false;
-    return worker_id > c->options.backup_worker && worker_id <= c->options.gone_worker;
-}
-
+/* The job has the worker, or a coordinator before the restore started it after the backup and the store lacks it. */
 static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal__Member *m)
 {
-    return job_worker(j, m->worker_id) || (node_name_ok(m->node) && unheard_of(c, m->worker_id));
-}
-
-/* The workers that hold its state may have come and gone since the backup. */
-static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
-{
-    return f->epoch < core_first_epoch(c) && leader_epochs_sound(c, j, f, knows) &&
-           (!*f->checkpoint_path || plausible_path(j, UINT64_MAX, f->checkpoint_path));
-}
-
-/* The store lacks the job's run: at the backup the job was queued, or between two runs. */
-static void begin(struct core *c, struct jobrec *j)
-{
-    if (j->state == JOB_PENDING) {
-        queue_remove(c, j);
-        core_list_append(&c->active, &c->active_last, j);
-        move_job(c, j, JOB_FORMING, "");
-    }
-    if (!j->run_active)
-        begin_run(c, j);
+    if (job_worker(j, m->worker_id))
+        return true;
+    for (size_t i = 0; i < c->n_taken; i++)
+        if (c->taken[i] == m->worker_id)
+            return false;
+    return node_name_ok(m->node) && m->worker_id > c->options.backup_worker && m->worker_id <= c->options.gone_worker;
 }
 
 static void add_members(struct core *c, struct jobrec *j, Titan__Internal__Member **list, size_t n)
@@ -114,16 +88,6 @@ static void add_members(struct core *c, struct jobrec *j, Titan__Internal__Membe
             worker_missing(w, c->stale ? INT64_MAX : c->now.mono_ms);
         move_worker(c, w, WORKER_READY, NULL, false, NULL);
     }
-}
-
-static void take_epoch(struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
-{
-    begin(c, j);
-    add_members(c, j, f->members, f->n_members);
-    add_members(c, j, f->departing, f->n_departing);
-    size_claim(j, MAX(j->size.claim, (uint32_t)f->n_members));
-    leader_epochs_take(c, j, f, NULL);
-    j->quorum.adopt_until = MAX(j->quorum.adopt_until, c->now.mono_ms + (int64_t)c->options.adopt_ms);
 }
 
 static void take_checkpoint(struct core *c, struct jobrec *j, char *path)
@@ -161,8 +125,26 @@ static void take_job(struct core *c, struct jobrec *j, struct noderec *n, const 
                                            "more workers have been told of since the backup than it can have had, "
                                            "epoch %" PRIu64 " is not taken",
                                            f->epoch));
-        } else if (!over && sound(c, j, f) && plausible_member(j, n, f) && plausible_step(j, f->resume_step)) {
-            take_epoch(c, j, f);
+            continue;
+        }
+        /* The workers that hold its state may have come and gone since the backup. */
+        const bool sound = f->epoch < core_first_epoch(c) && leader_epochs_sound(c, j, f, knows) &&
+                           (!*f->checkpoint_path || plausible_path(j, UINT64_MAX, f->checkpoint_path));
+        if (!over && sound && plausible_member(j, n, f) && plausible_step(j, f->resume_step)) {
+            /* The store lacks the job's run: at the backup the job was queued, or between two runs. */
+            if (j->state == JOB_PENDING) {
+                queue_remove(c, j);
+                core_list_append(&c->active, &c->active_last, j);
+                move_job(c, j, JOB_FORMING, "");
+            }
+            if (!j->run_active)
+                begin_run(c, j);
+            add_members(c, j, f->members, f->n_members);
+            add_members(c, j, f->departing, f->n_departing);
+            titan_assert(j->n_taken <= most);
+            size_claim(j, MAX(j->size.claim, (uint32_t)f->n_members));
+            leader_epochs_take(c, j, f, NULL);
+            j->quorum.adopt_until = MAX(j->quorum.adopt_until, c->now.mono_ms + (int64_t)c->options.adopt_ms);
             take_checkpoint(c, j, f->checkpoint_path);
         } else {
             c->counters.unknown_rank += !over;
@@ -172,34 +154,29 @@ static void take_job(struct core *c, struct jobrec *j, struct noderec *n, const 
         take_checkpoint(c, j, k->checkpoint_path);
 }
 
-/* A job submitted after the backup: its owner and rights are unknown. */
-static void emit_orphans(struct core *c, struct noderec *n, const Titan__Internal__AgentRegistration *m,
-                         uint64_t job_id)
-{
-    unsigned workers = 0;
-    for (size_t i = 0; i < m->n_workers; i++)
-        workers += m->workers[i]->job_id == job_id;
-    if (workers == 0)
-        return;
-    const char *words = batch_printf(c->out,
-                                     "node %s has %u workers of job %llu, which the restored store does not know: they "
-                                     "stop with a checkpoint",
-                                     n->name, workers, (unsigned long long)job_id);
-    emit_event(c, NULL,
-               (struct emit){.type = "job.unknown",
-                             .message = words,
-                             .node = n,
-                             .detail = batch_printf(c->out, "{\"job\":%llu,\"workers\":%u}", (unsigned long long)job_id,
-                                                    workers)});
-}
-
 void stale_registration(struct core *c, struct noderec *n, const Titan__Internal__AgentRegistration *m)
 {
     for (size_t i = 0; i < m->n_known && c->options.restored_term; i++) {
         struct jobrec *j = core_find_job(c, m->known[i]->job_id);
-        if (j)
+        if (j) {
             take_job(c, j, n, m->known[i]);
-        else
-            emit_orphans(c, n, m, m->known[i]->job_id);
+            continue;
+        }
+        /* A job submitted after the backup: its owner and rights are unknown. */
+        const unsigned long long job_id = m->known[i]->job_id;
+        unsigned workers = 0;
+        for (size_t k = 0; k < m->n_workers; k++)
+            workers += m->workers[k]->job_id == job_id;
+        if (workers == 0)
+            continue;
+        const char *words = batch_printf(c->out,
+                                         "node %s has %u workers of job %llu, which the restored store does not know: "
+                                         "they stop with a checkpoint",
+                                         n->name, workers, job_id);
+        emit_event(c, NULL,
+                   (struct emit){.type = "job.unknown",
+                                 .message = words,
+                                 .node = n,
+                                 .detail = batch_printf(c->out, "{\"job\":%llu,\"workers\":%u}", job_id, workers)});
     }
 }

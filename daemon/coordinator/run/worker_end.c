@@ -20,17 +20,6 @@
 #include "daemon/coordinator/run/restart_budget.h"
 #include "daemon/coordinator/run/slots.h"
 
-static const char *exit_words(struct core *c, const struct exit_report *r, const char *why)
-{
-    if (!r)
-        return why;
-    if (r->reason && *r->reason)
-        return batch_strdup(c->out, r->reason);
-    if (r->signal)
-        return batch_printf(c->out, "ended by signal %d (%s)", r->signal, strsignal(r->signal));
-    return batch_printf(c->out, "exited with status %d", r->exit_code);
-}
-
 void worker_forget(struct core *c, struct workrec *w)
 {
     titan_assert(job_worker(w->job, w->id) == w);
@@ -38,12 +27,6 @@ void worker_forget(struct core *c, struct workrec *w)
     c->slots_changed = true;
     free(w->address);
     free(w);
-}
-
-/* Any other exit code or signal is the worker's own failure, although it was told to leave. */
-static bool leaves_as_asked(const struct exit_report *r)
-{
-    return r->signal ? r->signal == SIGKILL && r->cause != LOSS_OOM : r->exit_code == 0;
 }
 
 /* The node and the job do not fit together. This is no fault of the run, which goes on elsewhere. */
@@ -80,9 +63,16 @@ void worker_ended(struct core *c, struct workrec *w, struct exit_report *report,
     bool paid = lost && !node_short && budget_paid(j, w, cause, report ? report->reason : NULL);
     bool counted = lost && !paid && !drained && !node_short;
     struct noderec *node = w->node;
-    const char *words = exit_words(c, report, why);
-    if (report)
-        report->asked = asked && leaves_as_asked(report);
+    const char *words = why;
+    if (report) {
+        words = report->reason && *report->reason ? batch_strdup(c->out, report->reason)
+                : report->signal
+                    ? batch_printf(c->out, "ended by signal %d (%s)", report->signal, strsignal(report->signal))
+                    : batch_printf(c->out, "exited with status %d", report->exit_code);
+        /* Any other exit code or signal is the worker's own failure, although it was told to leave. */
+        report->asked =
+            asked && (report->signal ? report->signal == SIGKILL && report->cause != LOSS_OOM : report->exit_code == 0);
+    }
     move_worker(c, w, report ? WORKER_EXITED : WORKER_LOST, report, counted, why);
     if (report && !report->signal && report->exit_code == titan_status_exit(TITAN_EDEVICE))
         emit_device_failed(c, w, words);
@@ -125,13 +115,6 @@ void worker_reports_complete(struct core *c, const struct noderec *n)
                 worker_missing(j->workers[i], c->now.mono_ms);
 }
 
-/* The start command has no answer, although its agent has sent other messages since the answer was due. */
-static bool is_unanswered(const struct core *c, const struct workrec *w)
-{
-    const int64_t due = w->deadline - c->options.start_ms + c->options.answer_ms;
-    return w->state == WORKER_STARTING && !w->started && !w->missing && !w->away && w->node->seen_mono >= due;
-}
-
 void worker_deadlines(struct core *c, struct jobrec *j)
 {
     for (size_t i = j->n_workers; i-- > 0;) {
@@ -145,7 +128,9 @@ void worker_deadlines(struct core *c, struct jobrec *j)
     }
     for (size_t i = 0; i < j->n_workers; i++) {
         struct workrec *w = j->workers[i];
-        if (is_unanswered(c, w)) {
+        /* The start command has no answer, although its agent has sent other messages since the answer was due. */
+        const int64_t due = w->deadline - c->options.start_ms + c->options.answer_ms;
+        if (w->state == WORKER_STARTING && !w->started && !w->missing && !w->away && w->node->seen_mono >= due) {
             quarantine_silent(c, w->node);
             worker_stop(c, w, 0, "its node does not answer that it starts");
         }

@@ -37,13 +37,6 @@ static enum loss_cause cause_from_report(const Titan__Internal__WorkerExited *x)
     }
 }
 
-/* The node lacked resources at the start, or the worker reports so. */
-static bool node_was_short(const Titan__Internal__WorkerExited *x)
-{
-    return x->cause == TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT ||
-           (x->cause == TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT && x->exit_code == TITAN_EXIT_SHORT);
-}
-
 static void worker_ready(struct core *c, struct workrec *w, const char *address)
 {
     w->started = true;
@@ -115,15 +108,6 @@ static void worker_finished(struct core *c, struct jobrec *j, struct workrec *w,
     epoch_formed(c, j);
 }
 
-/* Does live->step belong to the named epoch? It does not while the worker forms that epoch, nor after a revoke: then
- * this worker may be the only one that has finished the step. */
-static bool step_of_epoch(const Titan__Internal__LiveWorker *live)
-{
-    if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
-        return live->quiesced && live->quiesced->paused && live->quiesced->installed_epoch == live->epoch;
-    return live->state != TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING;
-}
-
 void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__LiveWorker *live)
 {
     struct jobrec *j = w->job;
@@ -138,7 +122,12 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
     if (live->address[0])
         worker_ready(c, w, live->address);
     if (live->epoch == j->status.epoch && job_rank_slot(j, w)) {
-        if (step_of_epoch(live))
+        /* live->step belongs to the named epoch unless the worker forms that epoch, or after a revoke: then this worker
+         * may be the only one that has finished the step. */
+        const bool paused = live->quiesced && live->quiesced->paused && live->quiesced->installed_epoch == live->epoch;
+        if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED
+                ? paused
+                : live->state != TITAN__INTERNAL__WORKER_PHASE__WORKER_FORMING)
             job_progress_reaches(j, live->step);
         if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED)
             worker_quiesced(j, w, live->quiesced ? live->quiesced : &reported);
@@ -161,18 +150,14 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
     }
 }
 
-/* A job that ends or is queued again counts the steps that its workers make before they stop. */
-static bool steps_count(const struct jobrec *j, const struct workrec *w)
-{
-    return !job_final(j) && j->epoch_state != EPOCH_ENDED &&
-           (w->state == WORKER_READY || j->phase == PHASE_REQUEUEING || j->phase == PHASE_CANCELLING);
-}
-
 static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
                             const Titan__Internal__WorkerProgress *p)
 {
     const struct rank_slot *rank_slot = job_rank_slot(j, w);
-    if (!speaks_of_epoch(c, j, w, p->epoch) || !steps_count(j, w) || !step_can_be(c, j, w, p->step))
+    /* A job that ends or is queued again counts the steps that its workers make before they stop. */
+    const bool counts = !job_final(j) && j->epoch_state != EPOCH_ENDED &&
+                        (w->state == WORKER_READY || j->phase == PHASE_REQUEUEING || j->phase == PHASE_CANCELLING);
+    if (!speaks_of_epoch(c, j, w, p->epoch) || !counts || !step_can_be(c, j, w, p->step))
         return;
     j->progress.step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->progress.step_ms;
     if (!w->quiesced) /* else its report of its state is newer */
@@ -186,19 +171,6 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
     job_progress_metric(c, j, rank_slot, p);
     if (j->status.step > before)
         job_clock_moved_on(c, j);
-}
-
-static void worker_checkpoint(struct core *c, struct jobrec *j, struct workrec *w,
-                              const Titan__Internal__CheckpointWritten *m)
-{
-    if (!step_can_be(c, j, w, m->step))
-        return;
-    if (plausible_path(j, m->step, m->path))
-        checkpoints_committed(c, j, m);
-    else
-        fence_implausible(
-            c, w->node, j->id,
-            batch_printf(c->out, "'%s' is not where it keeps its checkpoint of step %" PRIu64, m->path, m->step));
 }
 
 /* Patience with a worker that alone holds the state: ending it costs the steps since the last checkpoint. */
@@ -301,12 +273,16 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED: {
         const Titan__Internal__WorkerExited *x = m->worker_exited;
+        /* The node lacked resources at the start, or the worker reports so. */
+        const bool node_short =
+            x->cause == TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT ||
+            (x->cause == TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT && x->exit_code == TITAN_EXIT_SHORT);
         quarantine_answered(c, w->node);
         worker_ended(c, w,
                      &(struct exit_report){.exit_code = x->exit_code,
                                            .signal = x->signal,
                                            .cause = cause_from_report(x),
-                                           .node_short = node_was_short(x),
+                                           .node_short = node_short,
                                            .refused = x->cause == TITAN__INTERNAL__EXIT_CAUSE__CAUSE_REFUSED,
                                            .reason = x->reason},
                      NULL);
@@ -314,8 +290,14 @@ void worker_report(struct core *c, struct jobrec *j, struct workrec *w, const Ti
     }
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT:
         if ((speaks_of_epoch(c, j, w, m->checkpoint->epoch) || MUTANT(OLD_CHECKPOINT)) && !job_final(j) &&
-            m->checkpoint->path[0])
-            worker_checkpoint(c, j, w, m->checkpoint);
+            m->checkpoint->path[0] && step_can_be(c, j, w, m->checkpoint->step)) {
+            if (plausible_path(j, m->checkpoint->step, m->checkpoint->path))
+                checkpoints_committed(c, j, m->checkpoint);
+            else
+                fence_implausible(c, w->node, j->id,
+                                  batch_printf(c->out, "'%s' is not where it keeps its checkpoint of step %" PRIu64,
+                                               m->checkpoint->path, m->checkpoint->step));
+        }
         break;
     case TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT_FAILED:
         if (speaks_of_epoch(c, j, w, m->checkpoint_failed->epoch) && epoch_live(j) && !job_final(j))

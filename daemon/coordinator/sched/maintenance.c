@@ -19,35 +19,6 @@ static int64_t mono_of(const struct core *c, int64_t wall_ms)
     return wall_ms ? c->now.mono_ms + (wall_ms - c->now.wall_ms) : INT64_MAX;
 }
 
-static titan_status check_window(const struct core_drain *d, int64_t now_ms, struct titan_error *err)
-{
-    if (MUTANT(WINDOW_UNBOUNDED))
-        return TITAN_OK;
-    if (d->for_ms < 1000 || d->for_ms > WINDOW_MAX_MS)
-        return titan_fail(err, TITAN_EINVAL, "drain: a maintenance window is from a second to a year long");
-    if (d->from_ms < 0 || d->from_ms > now_ms + WINDOW_MAX_MS)
-        return titan_fail(err, TITAN_EINVAL, "drain: the window begins more than a year from now");
-    if (d->from_ms + d->for_ms <= now_ms)
-        return titan_fail(err, TITAN_EINVAL, "drain: the window is over already");
-    return TITAN_OK;
-}
-
-static void plan_window(struct core *c, struct noderec *n, const struct core_drain *d)
-{
-    titan_assert(d->for_ms > 0);
-    char from[32], until[32];
-    n->policy.window_from_ms = d->from_ms;
-    n->policy.window_until_ms = d->from_ms + d->for_ms;
-    n->policy.window_lead_ms = d->deadline_ms ? d->deadline_ms : LEAD_DEFAULT_MS;
-    n->in_window = false;
-    emit_policy(c, n, "node.window",
-                batch_printf(c->out, "maintenance from %s to %s", clock_format(n->policy.window_from_ms, from),
-                             clock_format(n->policy.window_until_ms, until)),
-                batch_printf(c->out, "{\"from_ms\":%lld,\"until_ms\":%lld,\"lead_ms\":%lld}",
-                             (long long)n->policy.window_from_ms, (long long)n->policy.window_until_ms,
-                             (long long)n->policy.window_lead_ms));
-}
-
 void maintenance_agent_leaves(struct core *c, struct noderec *n, const Titan__Internal__AgentLeaves *m)
 {
     if (node_leaves(n))
@@ -84,19 +55,39 @@ static void end_drain(struct core *c, struct noderec *n, const char *words)
 
 titan_status maintenance_check(const struct core_drain *d, int64_t now_ms, struct titan_error *err)
 {
-    return d->from_ms || d->for_ms ? check_window(d, now_ms, err) : TITAN_OK;
+    if ((!d->from_ms && !d->for_ms) || MUTANT(WINDOW_UNBOUNDED))
+        return TITAN_OK;
+    if (d->for_ms < 1000 || d->for_ms > WINDOW_MAX_MS)
+        return titan_fail(err, TITAN_EINVAL, "drain: a maintenance window is from a second to a year long");
+    if (d->from_ms < 0 || d->from_ms > now_ms + WINDOW_MAX_MS)
+        return titan_fail(err, TITAN_EINVAL, "drain: the window begins more than a year from now");
+    if (d->from_ms + d->for_ms <= now_ms)
+        return titan_fail(err, TITAN_EINVAL, "drain: the window is over already");
+    return TITAN_OK;
 }
 
 void maintenance_drain(struct core *c, struct noderec *n, const struct core_drain *d)
 {
-    core_set_text(&n->policy.reason, d->reason && *d->reason ? d->reason : "asked for");
+    struct node_policy *p = &n->policy;
+    core_set_text(&p->reason, d->reason && *d->reason ? d->reason : "asked for");
     if (d->for_ms) {
-        plan_window(c, n, d);
+        char from[32], until[32];
+        p->window_from_ms = d->from_ms;
+        p->window_until_ms = d->from_ms + d->for_ms;
+        p->window_lead_ms = d->deadline_ms ? d->deadline_ms : LEAD_DEFAULT_MS;
+        titan_assert(p->window_from_ms < p->window_until_ms || MUTANT(WINDOW_UNBOUNDED));
+        n->in_window = false;
+        emit_policy(c, n, "node.window",
+                    batch_printf(c->out, "maintenance from %s to %s", clock_format(p->window_from_ms, from),
+                                 clock_format(p->window_until_ms, until)),
+                    batch_printf(c->out, "{\"from_ms\":%lld,\"until_ms\":%lld,\"lead_ms\":%lld}",
+                                 (long long)p->window_from_ms, (long long)p->window_until_ms,
+                                 (long long)p->window_lead_ms));
     } else {
-        n->policy.draining = true;
-        n->policy.deadline_ms = d->deadline_ms ? c->now.wall_ms + d->deadline_ms : 0;
-        n->drain_at = d->deadline_ms ? c->now.mono_ms + d->deadline_ms : INT64_MAX;
-        emit_draining(c, n, n->policy.reason);
+        p->draining = true;
+        p->deadline_ms = d->deadline_ms ? c->now.wall_ms + d->deadline_ms : 0;
+        n->drain_at = mono_of(c, p->deadline_ms);
+        emit_draining(c, n, p->reason);
         job_driver_look_again(c, n);
     }
     maintenance_tick(c);
@@ -108,57 +99,43 @@ void maintenance_undrain(struct core *c, struct noderec *n)
     end_drain(c, n, there ? "is in service again, as asked for" : "is not here: it is in service when it comes back");
 }
 
-static void window_tick(struct core *c, struct noderec *n)
-{
-    const struct node_policy *p = &n->policy;
-    if (!p->window_until_ms)
-        return;
-    if (c->now.wall_ms >= p->window_until_ms) {
-        bool draining = p->draining; /* a requested drain stays in force */
-        int64_t deadline_ms = p->deadline_ms, drain_at = n->drain_at;
-        end_drain(c, n, "is in service again: the maintenance window is over");
-        if (draining) {
-            n->policy.draining = true;
-            n->policy.deadline_ms = deadline_ms;
-            n->drain_at = drain_at;
-            emit_draining(c, n, "asked for");
-        }
-    } else if (!n->in_window && c->now.wall_ms >= p->window_from_ms - p->window_lead_ms) {
-        n->in_window = true;
-        n->drain_at = MIN(n->drain_at, mono_of(c, p->window_from_ms));
-        emit_draining(c, n, batch_printf(c->out, "maintenance, %s", p->reason));
-        job_driver_look_again(c, n);
-    }
-}
-
-/* Workers that could not be moved in time stop with a checkpoint and wait for slots elsewhere. */
-static void drain_deadline(struct core *c, struct noderec *n)
-{
-    titan_assert(node_empties(n) && n->used > 0);
-    const char *why = batch_printf(c->out, "node %s is drained, and its workers found no other place in time", n->name);
-    for (struct jobrec *j = c->active, *next; j; j = next) {
-        next = j->next;
-        bool here = false;
-        for (size_t i = 0; i < j->n_workers && !here; i++)
-            here = j->workers[i]->node == n && j->workers[i]->state != WORKER_STOPPING;
-        if (here && j->state != JOB_RESIZING && j->n_departing == 0) /* a move is already under way */
-        {
-            if (requeue_begin(j, why))
-                job_advance(c, j);
-        }
-    }
-}
-
 void maintenance_tick(struct core *c)
 {
     for (struct noderec *n = c->nodes; n; n = n->next) {
-        window_tick(c, n);
+        const struct node_policy *p = &n->policy;
+        if (p->window_until_ms && c->now.wall_ms >= p->window_until_ms) {
+            const bool draining = p->draining; /* a requested drain stays in force */
+            const int64_t deadline_ms = p->deadline_ms, drain_at = n->drain_at;
+            end_drain(c, n, "is in service again: the maintenance window is over");
+            if (draining) {
+                n->policy.draining = true;
+                n->policy.deadline_ms = deadline_ms;
+                n->drain_at = drain_at;
+                emit_draining(c, n, "asked for");
+            }
+        } else if (p->window_until_ms && !n->in_window && c->now.wall_ms >= p->window_from_ms - p->window_lead_ms) {
+            n->in_window = true;
+            n->drain_at = MIN(n->drain_at, mono_of(c, p->window_from_ms));
+            emit_draining(c, n, batch_printf(c->out, "maintenance, %s", p->reason));
+            job_driver_look_again(c, n);
+        }
         if (n->quarantine_end && c->now.mono_ms >= n->quarantine_end)
             quarantine_over(c, n);
         if (!node_empties(n))
             continue;
-        if (n->used > 0 && c->now.mono_ms >= (node_leaves(n) ? MIN(n->drain_at, n->leave_at) : n->drain_at))
-            drain_deadline(c, n);
+        const bool due = c->now.mono_ms >= (node_leaves(n) ? MIN(n->drain_at, n->leave_at) : n->drain_at);
+        /* Workers that could not be moved in time stop with a checkpoint and wait for slots elsewhere. */
+        for (struct jobrec *j = due && n->used > 0 ? c->active : NULL, *next; j; j = next) {
+            next = j->next;
+            bool here = false;
+            for (size_t i = 0; i < j->n_workers && !here; i++)
+                here = j->workers[i]->node == n && j->workers[i]->state != WORKER_STOPPING;
+            const bool moves = j->state == JOB_RESIZING || j->n_departing > 0;
+            const char *why =
+                batch_printf(c->out, "node %s is drained, and its workers found no other place in time", n->name);
+            if (here && !moves && requeue_begin(j, why))
+                job_advance(c, j);
+        }
         if (n->used == 0 && !n->reported_drained) {
             emit_event(c, NULL,
                        (struct emit){.type = "node.drained",

@@ -25,27 +25,6 @@ static void report_too_large(struct core *c, struct jobrec *j)
         emit_job_needs_nodes(c, j, size_least(j) - slots, words);
 }
 
-/* Nodes have come or gone: updates which jobs the cluster could hold if nothing else ran. */
-static void measure_cluster(struct core *c)
-{
-    uint32_t all[CORE_DEVICES];
-    for (size_t i = 0; i < CORE_DEVICES; i++)
-        (void)slots_free(c, core_devices[i], NULL, &all[i]);
-    if (queue_set_all(c, all) || c->unreported)
-        queue_each_too_large(c, WAITS_REPORTED, report_too_large);
-    c->unreported = false;
-}
-
-/* Slots of the device that the job may have now; 0 if they are kept for the first job. */
-static uint32_t room_for(const struct core *c, const struct jobrec *j, size_t device)
-{
-    if (!job_fits_device(j, core_devices[device]) || (c->heads[device].held && !MUTANT(BACKFILL_DELAYS)))
-        return 0;
-    const uint32_t spare = slots_free(c, core_devices[device], j, NULL);
-    const uint32_t taken = slots_claimed(c, core_devices[device], j);
-    return spare > taken ? spare - taken : 0;
-}
-
 /* room: slots that the job may have. */
 static void place(struct core *c, struct jobrec *j, size_t device, uint32_t room)
 {
@@ -63,25 +42,6 @@ static void place(struct core *c, struct jobrec *j, size_t device, uint32_t room
     growth_start(c, j, j->size.claim);
 }
 
-/* It is the job's turn, but there are too few slots. The job waits for slots that others can give up. If those will
- * suffice, the jobs behind it wait too. */
-static void block(struct core *c, const struct jobrec *j, uint32_t room[CORE_DEVICES])
-{
-    titan_assert(j->phase == PHASE_QUEUED);
-    for (size_t i = 0; i < CORE_DEVICES; i++) {
-        struct queue_head *head = &c->heads[i];
-        if (head->job || !job_fits_device(j, core_devices[i]))
-            continue;
-        head->job = j;
-        head->claimed = slots_claimed(c, core_devices[i], j);
-        head->held = preempt_for(c, j, core_devices[i]);
-        if (head->held) {
-            room[i] = MUTANT(BACKFILL_DELAYS) ? room[i] : 0;
-            return;
-        }
-    }
-}
-
 static void place_queue(struct core *c)
 {
     memset(c->heads, 0, sizeof(c->heads));
@@ -96,9 +56,14 @@ static void place_queue(struct core *c)
             continue;
         }
         for (size_t i = CORE_DEVICES; i-- > 0;) {
-            if (!c->heads[i].job && !j->n_refusals && job_fits_device(j, core_devices[i]))
+            const bool fits = job_fits_device(j, core_devices[i]);
+            if (!c->heads[i].job && !j->n_refusals && fits)
                 backfills_fall_due(c, j, core_devices[i]);
-            room[i] = room_for(c, j, i);
+            room[i] = 0; /* the device's slots are not the job's, or are kept for the first job */
+            if (fits && (!c->heads[i].held || MUTANT(BACKFILL_DELAYS))) {
+                const uint32_t spare = slots_free(c, core_devices[i], j, NULL);
+                room[i] = spare - MIN(spare, slots_claimed(c, core_devices[i], j));
+            }
             device = size_world(j, room[i]) > 0 ? i : device;
         }
         if (device < CORE_DEVICES) {
@@ -107,9 +72,20 @@ static void place_queue(struct core *c)
         }
         if (j->n_refusals) /* the job waits for slots of some nodes only, and no other job waits for it */
             continue;
-        block(c, j, room);
-        for (size_t i = 0; i < CORE_DEVICES; i++)
-            room[i] = job_fits_device(j, core_devices[i]) ? room[i] : UINT32_MAX;
+        /* It is the job's turn, but there are too few slots. The job waits for slots that others can give up. If those
+         * will suffice, the jobs behind it wait too. */
+        bool held = false;
+        for (size_t i = 0; i < CORE_DEVICES; i++) {
+            struct queue_head *head = &c->heads[i];
+            const bool fits = job_fits_device(j, core_devices[i]);
+            room[i] = fits ? room[i] : UINT32_MAX;
+            if (held || head->job || !fits)
+                continue;
+            head->job = j;
+            head->claimed = slots_claimed(c, core_devices[i], j);
+            held = head->held = preempt_for(c, j, core_devices[i]);
+            room[i] = held && !MUTANT(BACKFILL_DELAYS) ? 0 : room[i];
+        }
         queue_narrow(c, room); /* later jobs have no more room than this one */
     }
     for (size_t i = 0; i < CORE_DEVICES; i++)
@@ -130,7 +106,13 @@ void sched_settle(struct core *c)
     for (int round = 0; c->slots_changed && !c->stale && round < 4; round++) {
         const bool waited = c->pending > c->too_large;
         preempt_over(c);
-        measure_cluster(c);
+        /* Nodes may have come or gone: which jobs could the cluster hold if nothing else ran? */
+        uint32_t all[CORE_DEVICES];
+        for (size_t i = 0; i < CORE_DEVICES; i++)
+            (void)slots_free(c, core_devices[i], NULL, &all[i]);
+        if (queue_set_all(c, all) || c->unreported)
+            queue_each_too_large(c, WAITS_REPORTED, report_too_large);
+        c->unreported = false;
         grow_all(c);
         c->slots_changed = false;
         place_queue(c);
@@ -139,26 +121,21 @@ void sched_settle(struct core *c)
     }
 }
 
-/* Would the job neither come before waiting jobs nor pass them? */
-static bool stays_behind(const struct core *c, const struct jobrec *j)
-{
-    for (size_t i = 0; i < CORE_DEVICES; i++) {
-        const struct queue_head *head = &c->heads[i];
-        if (c->all[i] == 0 || !job_fits_device(j, core_devices[i]))
-            continue;
-        if (!head->job || (!head->held && size_least(j) <= c->idle[i]) || j->spec.priority > head->job->spec.priority ||
-            (j->spec.priority == head->job->spec.priority && (j->user != head->job->user || j->id < head->job->id)))
-            return false;
-    }
-    return true;
-}
-
 void sched_submitted(struct core *c, struct jobrec *j)
 {
     if (c->slots_changed)
         return;
-    if (queue_too_large(j))
+    if (queue_too_large(j)) {
         report_too_large(c, j);
-    else
-        c->slots_changed = !stays_behind(c, j);
+        return;
+    }
+    /* Could the job come before waiting jobs, or pass them? */
+    for (size_t i = 0; i < CORE_DEVICES; i++) {
+        const struct queue_head *head = &c->heads[i];
+        const struct jobrec *first = head->job;
+        if (c->all[i] > 0 && job_fits_device(j, core_devices[i]))
+            c->slots_changed |=
+                !first || (!head->held && size_least(j) <= c->idle[i]) || j->spec.priority > first->spec.priority ||
+                (j->spec.priority == first->spec.priority && (j->user != first->user || j->id < first->id));
+    }
 }

@@ -45,32 +45,6 @@ static uint32_t coming(const struct core *c, const char *device)
     return n;
 }
 
-static size_t collect_victims(const struct core *c, const struct jobrec *to, const char *device, struct victim *ret)
-{
-    size_t n = 0;
-    for (struct jobrec *j = c->active; j; j = j->next) {
-        if (phase_ends(j) || j->requeue || !job_yields(j, to) || strcmp(j->device, device) != 0)
-            continue;
-        uint32_t usable = 0;
-        for (size_t i = 0; i < j->n_workers; i++)
-            usable += j->workers[i]->state != WORKER_STOPPING && node_accepts(j->workers[i]->node);
-        uint32_t slots = MIN(usable, size_max(j));
-        uint32_t least = size_least(j);
-        if (slots > 0)
-            ret[n++] = (struct victim){.job = j, .slots = slots, .least = MIN(least, slots)};
-    }
-    qsort(ret, n, sizeof(*ret), by_priority);
-    return n;
-}
-
-static uint32_t shrinkable(const struct victim *v, size_t n)
-{
-    uint32_t sum = 0;
-    for (size_t i = 0; i < n; i++)
-        sum += v[i].slots - v[i].least;
-    return sum;
-}
-
 static void shrink(struct core *c, const struct victim *v, const struct jobrec *to, uint32_t *lack)
 {
     struct jobrec *j = v->job;
@@ -92,40 +66,49 @@ static void shrink(struct core *c, const struct victim *v, const struct jobrec *
     job_advance(c, j);
 }
 
-static void stop(struct core *c, struct jobrec *j, const struct jobrec *to)
-{
-    titan_assert(job_yields(j, to) && to->state == JOB_PENDING);
-    const char *why =
-        batch_printf(c->out, "preempted by job %llu (priority %d)%s", (unsigned long long)to->id, to->spec.priority,
-                     j->spec.priority < to->spec.priority ? "" : ", which it had passed");
-    emit_event(c, j,
-               (struct emit){.type = "job.preempted",
-                             .message = why,
-                             .detail = batch_printf(c->out, "{\"by_job\":%llu}", (unsigned long long)to->id)});
-    if (requeue_begin(j, why))
-        job_advance(c, j);
-}
-
 bool preempt_for(struct core *c, const struct jobrec *j, const char *device)
 {
     const uint32_t least = size_least(j), have = slots_free(c, device, NULL, NULL) + coming(c, device);
     const uint32_t need = least + slots_claimed(c, device, j);
     if (least == 0 || have >= need)
         return least > 0;
-    size_t active = 0;
+    size_t active = 0, n = 0;
     for (const struct jobrec *a = c->active; a; a = a->next)
         active++;
     _cleanup_free_ struct victim *victims = core_alloc((active + 1) * sizeof(*victims));
-    titan_assert(need > have);
-    size_t n = collect_victims(c, j, device, victims), stopped = 0;
-    uint32_t all = 0, lack = need - have;
-    for (size_t i = 0; i < n; i++)
-        all += victims[i].slots;
+    uint32_t all = 0, spare = 0, lack = need - have; /* spare: what the victims can give without a stop */
+    for (struct jobrec *a = c->active; a; a = a->next) {
+        if (phase_ends(a) || a->requeue || !job_yields(a, j) || strcmp(a->device, device) != 0)
+            continue;
+        uint32_t usable = 0;
+        for (size_t i = 0; i < a->n_workers; i++)
+            usable += a->workers[i]->state != WORKER_STOPPING && node_accepts(a->workers[i]->node);
+        const uint32_t slots = MIN(usable, size_max(a)), keeps = MIN(size_least(a), slots);
+        if (slots == 0)
+            continue;
+        victims[n++] = (struct victim){.job = a, .slots = slots, .least = keeps};
+        all += slots;
+        spare += slots - keeps;
+    }
     if (all < lack)
         return false;
-    while (lack > shrinkable(victims + stopped, n - stopped)) {
+    qsort(victims, n, sizeof(*victims), by_priority);
+
+    size_t stopped = 0;
+    for (; lack > spare; stopped++) {
+        struct jobrec *a = victims[stopped].job;
+        titan_assert(stopped < n && job_yields(a, j) && j->state == JOB_PENDING);
+        spare -= victims[stopped].slots - victims[stopped].least;
         lack -= MIN(lack, victims[stopped].slots);
-        stop(c, victims[stopped++].job, j);
+        const char *why =
+            batch_printf(c->out, "preempted by job %llu (priority %d)%s", (unsigned long long)j->id, j->spec.priority,
+                         a->spec.priority < j->spec.priority ? "" : ", which it had passed");
+        emit_event(c, a,
+                   (struct emit){.type = "job.preempted",
+                                 .message = why,
+                                 .detail = batch_printf(c->out, "{\"by_job\":%llu}", (unsigned long long)j->id)});
+        if (requeue_begin(a, why))
+            job_advance(c, a);
     }
     for (size_t i = stopped; i < n && lack > 0; i++)
         shrink(c, &victims[i], j, &lack);

@@ -40,42 +40,32 @@ static bool may_use(const struct jobrec *j, const struct noderec *n)
     return node_accepts(n) && job_fits_device(j, n->device) && !refusal_holds(j, n);
 }
 
-/* Puts "2 free on node b, 1 on node c". */
-static void put_free(const struct core *c, const struct jobrec *j, struct text *t)
+/* Puts ", 2 free on node b, 1 on node c; 3 on nodes out of service; 2 on nodes that refuse it". */
+static void put_slots(const struct core *c, const struct jobrec *j, struct text *t)
 {
-    uint32_t named = 0, more = 0, free_there = 0;
+    uint32_t named = 0, more = 0, out = 0, refusing = 0;
+    const struct noderec *unfit = NULL; /* the first one */
     for (const struct noderec *n = c->nodes; n; n = n->next) {
-        uint32_t spare = may_use(j, n) ? node_spare(c, n) : 0;
-        if (spare == 0)
-            continue;
-        free_there += spare;
-        if (named++ < NODES_NAMED)
-            put(t, "%s%u%s on node %s", ", ", spare, named == 1 ? " free" : "", n->name);
+        const uint32_t spare = may_use(j, n) ? node_spare(c, n) : 0;
+        if (spare > 0 && named++ < NODES_NAMED)
+            put(t, ", %u%s on node %s", spare, named == 1 ? " free" : "", n->name);
         else
             more += spare;
+        if (n->state == NODE_READY && n->session && !may_use(j, n) && job_fits_device(j, n->device))
+            *(refusal_holds(j, n) ? &refusing : &out) += n->slots;
+        if (!unfit && n->session && node_unfit(n))
+            unfit = n;
     }
     if (more)
         put(t, ", %u on others", more);
-    if (free_there == 0)
+    if (named == 0)
         put(t, ", none free");
-}
-
-static void put_out_of_service(const struct core *c, const struct jobrec *j, struct text *t)
-{
-    uint32_t out = 0, refusing = 0;
-    for (const struct noderec *n = c->nodes; n; n = n->next)
-        if (n->state == NODE_READY && n->session && !may_use(j, n) && job_fits_device(j, n->device))
-            *(refusal_holds(j, n) ? &refusing : &out) += n->slots;
     if (out)
         put(t, "; %u on nodes out of service", out);
     if (refusing)
         put(t, "; %u on nodes that refuse it", refusing);
-    for (const struct noderec *n = c->nodes; n; n = n->next) {
-        if (n->session && node_unfit(n)) {
-            put(t, "; node %s is unfit: %s", n->name, node_unfit_words(n));
-            break;
-        }
-    }
+    if (unfit)
+        put(t, "; node %s is unfit: %s", unfit->name, node_unfit_words(unfit));
 }
 
 /* Puts "; node a slot 0 is out of use: Xid 79". */
@@ -90,33 +80,27 @@ static void put_unused_slot(const struct core *c, const struct jobrec *j, struct
     }
 }
 
-/* Puts "no node has a cuda device (2 nodes: cpu)". False: a node has one, or there is no node yet. */
-static bool put_no_device(const struct core *c, const struct jobrec *j, struct text *t)
-{
-    const char *others = NULL;
-    unsigned nodes = 0;
-    for (const struct noderec *n = c->nodes; n; n = n->next) {
-        if (!*n->device)
-            continue;
-        if (job_fits_device(j, n->device))
-            return false;
-        others = n->device; /* there are only two device kinds */
-        nodes++;
-    }
-    if (nodes)
-        put(t, "waiting: no node has a %s device (%u node%s: %s)", j->spec.device, nodes, nodes == 1 ? "" : "s",
-            others);
-    return nodes > 0;
-}
-
 bool core_job_lacks_nodes(const struct core *c, uint64_t job_id, char *buf, size_t size)
 {
     const struct jobrec *j = core_find_job(c, job_id);
     struct text t = {buf, size};
     if (!j || j->state != JOB_PENDING || size == 0)
         return false;
-    if (put_no_device(c, j, &t))
+    /* Is there no node with its device? It is nothing to tell before the first node is there. */
+    const char *others = NULL;
+    unsigned nodes = 0, fit = 0;
+    for (const struct noderec *n = c->nodes; n; n = n->next) {
+        if (!*n->device)
+            continue;
+        others = n->device; /* there are only two device kinds */
+        nodes++;
+        fit += job_fits_device(j, n->device);
+    }
+    if (nodes > 0 && fit == 0) {
+        put(&t, "waiting: no node has a %s device (%u node%s: %s)", j->spec.device, nodes, nodes == 1 ? "" : "s",
+            others);
         return true;
+    }
     const uint32_t slots = queue_room(c, j);
     if (slots == 0 || !queue_too_large(j))
         return false;
@@ -173,8 +157,7 @@ bool core_job_reason(const struct core *c, uint64_t job_id, char *buf, size_t si
         claimed += first ? c->heads[i].claimed : 0;
     }
     put(&t, "waiting: needs %u slot%s", need, need == 1 ? "" : "s");
-    put_free(c, j, &t);
-    put_out_of_service(c, j, &t);
+    put_slots(c, j, &t);
     put_unused_slot(c, j, &t);
     if (claimed)
         put(&t, "; %u held for jobs that run", claimed);

@@ -57,15 +57,6 @@ static bool was_heartbeat(struct coordinator *c, struct agent_session *s, struct
     return true;
 }
 
-/* Every member reports every step, and one report is enough. The others make no deadline earlier. */
-static bool was_step(const Titan__Internal__AgentMessage *m, titan_status status, struct batch *batch)
-{
-    if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS || status != TITAN_OK || !batch_empty(batch))
-        return false;
-    batch_free(batch);
-    return true;
-}
-
 void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
     struct coordinator *c = data;
@@ -113,8 +104,13 @@ void session_on_message(struct rpc_call *call, const ProtobufCMessage *request, 
     batch_init(&batch);
     know_folders(c, m);
     titan_status status = core_agent(c->core, s->id, m, shell_now(c), &batch, &err);
-    if (was_heartbeat(c, s, &batch) || was_step(m, status, &batch))
+    if (was_heartbeat(c, s, &batch))
         return;
+    /* Every member reports every step, and one report is enough. The others make no deadline earlier. */
+    if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS && status == TITAN_OK && batch_empty(&batch)) {
+        batch_free(&batch);
+        return;
+    }
     shell_commit(c, &batch, NULL, NULL);
     if (status != TITAN_OK)
         sessions_end(c, s, &err);

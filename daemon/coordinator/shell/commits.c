@@ -246,21 +246,6 @@ static void on_metrics_timer(uv_timer_t *timer)
     shell_flush_metrics(timer->data);
 }
 
-static void take_metrics(struct coordinator *c, const struct batch *batch)
-{
-    for (const struct batch_metric *m = batch->metrics; m; m = m->next) {
-        if (c->n_metrics == METRICS_BUFFER)
-            shell_flush_metrics(c);
-        if (c->n_metrics == 0 && !c->closing)
-            uv_timer_start(&c->metrics_timer, on_metrics_timer, METRICS_FLUSH_MS, 0);
-        c->metrics[c->n_metrics++] = m->metric;
-        c->metrics_taken++;
-    }
-    for (const struct batch_gap *g = batch->gaps; g; g = g->next)
-        if (!shell_fills_metrics(c, g->job_id))
-            backfill_metrics(c, g->job_id, g->after, false);
-}
-
 static bool forms_an_epoch(const struct batch *batch)
 {
     const struct change *k = batch->changes;
@@ -290,6 +275,7 @@ static void commit_returned(void *arg, const struct titan_error *err);
 
 static void send_commit(struct coordinator *c, struct commit *k)
 {
+    titan_assert(!k->in_flight && k->sequence < c->next_sequence);
     k->in_flight = true;
     c->in_flight++;
     store_write(c->store, apply_commit, k, commit_returned);
@@ -324,32 +310,29 @@ static void with_owner(const struct job *job, void *data)
     p->start->uid = p->start->has_uid ? (uint32_t)job->uid : 0;
 }
 
-/* Adds recipe and owner. The agents make the job's folder: a hanging share then delays no other job. */
-static void complete_start(struct coordinator *c, Titan__Internal__StartWorkers *start, struct start_parts *p)
-{
-    struct titan_error err = {0};
-    p->start = start;
-    (void)snprintf(p->run, sizeof(p->run), "job-%llu-%016llx", (unsigned long long)start->job_id,
-                   (unsigned long long)store_id(c->store));
-    start->run = p->run;
-    titan_status status = job_get(store_reader(c->store), start->job_id, with_owner, p, &err);
-    if (status == TITAN_OK)
-        status = job_recipe(store_reader(c->store), start->job_id, &p->recipe, &err);
-    if (status == TITAN_OK)
-        start->recipe = p->recipe;
-    else
-        tlog_warn(&c->log, "recipe cannot be read", "job=%llu reason=\"%s\"", (unsigned long long)start->job_id,
-                  err.msg);
-}
-
 static void release_messages(struct coordinator *c, const struct batch *batch)
 {
     const Titan__Internal__CoordinatorMessage *last = NULL;
     struct rpc_packed *packed = NULL; /* `last`, packed */
     for (const struct batch_message *m = batch->messages; m; m = m->next) {
         struct start_parts parts = {.recipe = NULL};
-        if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START)
-            complete_start(c, m->message->start, &parts);
+        if (m->message->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START) {
+            /* Recipe and owner are added. The agents make the job's folder: a hanging share then delays no other job.
+             */
+            Titan__Internal__StartWorkers *start = m->message->start;
+            const uint64_t job_id = start->job_id;
+            struct titan_error err = {0};
+            parts.start = start;
+            (void)snprintf(parts.run, sizeof(parts.run), "job-%llu-%016llx", (unsigned long long)job_id,
+                           (unsigned long long)store_id(c->store));
+            start->run = parts.run;
+            if (job_get(store_reader(c->store), job_id, with_owner, &parts, &err) == TITAN_OK &&
+                job_recipe(store_reader(c->store), job_id, &parts.recipe, &err) == TITAN_OK)
+                start->recipe = parts.recipe;
+            else
+                tlog_warn(&c->log, "recipe cannot be read", "job=%llu reason=\"%s\"", (unsigned long long)job_id,
+                          err.msg);
+        }
         if (m->message != last) {
             rpc_packed_free(packed);
             packed = rpc_packed_new(&m->message->base);
@@ -361,30 +344,6 @@ static void release_messages(struct coordinator *c, const struct batch *batch)
     rpc_packed_free(packed);
     for (const struct batch_drop *d = batch->drops; d; d = d->next)
         session_drop(c, d->session);
-}
-
-static void log_changes(struct coordinator *c, const struct batch *batch)
-{
-    for (const struct change *k = batch->changes; k; k = k->next) {
-        const struct event *e = &k->event;
-        if (k->has_event && k->kind != CHANGE_WORKER_PID)
-            tlog_info(&c->log, e->type, "job=%llu epoch=%llu%s%s text=\"%s\"", (unsigned long long)e->job_id,
-                      (unsigned long long)e->epoch, *e->node ? " node=" : "", e->node, e->message);
-    }
-}
-
-static void poke_watchers(struct coordinator *c, const struct batch *batch)
-{
-    uint64_t last = UINT64_MAX;
-    for (const struct change *k = batch->changes; k; k = k->next)
-        if (k->kind == CHANGE_JOB_MOVE && sm_final(&job_sm, (int)k->job.state))
-            backfill_metrics(c, k->job.id, 0, true);
-    for (const struct change *k = batch->changes; k; k = k->next) {
-        if (!k->has_event || k->event.job_id == last)
-            continue;
-        last = k->event.job_id;
-        c->options.observer->job_changed(c, last);
-    }
 }
 
 static void stall(struct coordinator *c, const struct titan_error *err)
@@ -419,7 +378,7 @@ static void end_asides(struct coordinator *c, struct commit *k)
 
 static void finish_commit(struct coordinator *c, struct commit *k)
 {
-    titan_assert(c->commits == k);
+    titan_assert(c->commits == k && !k->in_flight && (!k->next || k->next->sequence == k->sequence + 1));
     c->commits = k->next;
     if (!c->commits)
         c->commits_tail = &c->commits;
@@ -428,35 +387,29 @@ static void finish_commit(struct coordinator *c, struct commit *k)
         tlog_info(&c->log, "the job store takes writes again", "%s", "");
     }
     if (!c->closing) {
-        log_changes(c, &k->batch);
+        for (const struct change *x = k->batch.changes; x; x = x->next)
+            if (x->has_event && x->kind != CHANGE_WORKER_PID)
+                tlog_info(&c->log, x->event.type, "job=%llu epoch=%llu%s%s text=\"%s\"",
+                          (unsigned long long)x->event.job_id, (unsigned long long)x->event.epoch,
+                          *x->event.node ? " node=" : "", x->event.node, x->event.message);
         if (!core_fenced(c->core))
             release_messages(c, &k->batch);
-        poke_watchers(c, &k->batch);
+        for (const struct change *x = k->batch.changes; x; x = x->next)
+            if (x->kind == CHANGE_JOB_MOVE && sm_final(&job_sm, (int)x->job.state))
+                backfill_metrics(c, x->job.id, 0, true);
+        uint64_t last = UINT64_MAX;
+        for (const struct change *x = k->batch.changes; x; x = x->next) {
+            if (!x->has_event || x->event.job_id == last)
+                continue;
+            last = x->event.job_id;
+            c->options.observer->job_changed(c, last);
+        }
         disk_usage_stored(c, &k->batch);
     }
     job_cache_end(c->jobs, k->batch.changes);
     end_asides(c, k);
     batch_free(&k->batch);
     free(k);
-}
-
-/* 0 = the message is about no job, or stops a worker, which stays right whatever becomes of the job. */
-static uint64_t message_job(const Titan__Internal__CoordinatorMessage *m)
-{
-    switch (m->kind_case) {
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START:
-        return m->start->job_id;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM:
-        return m->form->job_id;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_REVOKE:
-        return m->revoke->job_id;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE:
-        return m->pause->job_id;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED:
-        return m->checkpoint_committed->job_id;
-    default:
-        return 0;
-    }
 }
 
 /* Drops all decisions about the job: they reach neither the store nor agents. */
@@ -476,7 +429,19 @@ static void strip(struct coordinator *c, struct batch *batch, uint64_t job_id)
     batch->changes_tail = at;
     struct batch_message **to = &batch->messages;
     while (*to) {
-        if (message_job((*to)->message) == job_id)
+        const Titan__Internal__CoordinatorMessage *m = (*to)->message;
+        uint64_t about = 0; /* no job; or the message stops a worker, which stays right whatever becomes of the job */
+        if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START)
+            about = m->start->job_id;
+        else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM)
+            about = m->form->job_id;
+        else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_REVOKE)
+            about = m->revoke->job_id;
+        else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_PAUSE)
+            about = m->pause->job_id;
+        else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECKPOINT_COMMITTED)
+            about = m->checkpoint_committed->job_id;
+        if (about == job_id)
             *to = (*to)->next;
         else
             to = &(*to)->next;
@@ -517,6 +482,7 @@ static void commit_returned(void *arg, const struct titan_error *err)
 {
     struct commit *k = arg;
     struct coordinator *c = k->owner;
+    titan_assert(k->in_flight && c->in_flight > 0);
     k->in_flight = false;
     c->in_flight--;
     if (k->done) {
@@ -578,7 +544,19 @@ void shell_set_timer(struct coordinator *c)
 
 void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, void *arg)
 {
-    take_metrics(c, batch);
+    for (const struct batch_metric *m = batch->metrics; m; m = m->next) {
+        if (c->n_metrics == METRICS_BUFFER)
+            shell_flush_metrics(c);
+        if (c->n_metrics == 0 && !c->closing)
+            uv_timer_start(&c->metrics_timer, on_metrics_timer, METRICS_FLUSH_MS, 0);
+        c->metrics[c->n_metrics++] = m->metric;
+        c->metrics_taken++;
+        titan_assert(c->n_metrics <= METRICS_BUFFER && c->metrics_stored + c->n_metrics <= c->metrics_taken);
+    }
+    for (const struct batch_gap *g = batch->gaps; g; g = g->next)
+        if (!shell_fills_metrics(c, g->job_id))
+            backfill_metrics(c, g->job_id, g->after, false);
+
     for (const struct batch_message *m = batch->answers; m; m = m->next) /* answers do not wait for the store */
         session_post(c, m->session, m->message);
     batch->answers = NULL;

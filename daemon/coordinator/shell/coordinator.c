@@ -57,23 +57,6 @@ static void on_bad_job(uint64_t job_id, const char *why, void *data)
     *list = a;
 }
 
-/* Jobs with impossible stored state are ended; the others go on. */
-static titan_status restore_core(struct coordinator *c, struct titan_error *err)
-{
-    struct set_aside *bad = NULL;
-    titan_status status = core_restore_but(c->core, store_reader(c->store), shell_now(c), on_bad_job, &bad, err);
-    for (struct set_aside *a = bad, *next; a; a = next) {
-        next = a->next;
-        if (status == TITAN_OK) {
-            tlog_error(&c->log, "a job is quarantined", "job=%llu reason=\"%s\"", (unsigned long long)a->job_id,
-                       a->reason);
-            status = store_write_now(c->store, end_bad_job, a, err);
-        }
-        free(a);
-    }
-    return status;
-}
-
 static titan_status open_core(struct coordinator *c, struct titan_error *err)
 {
     struct db *db = store_reader(c->store);
@@ -122,7 +105,19 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
     titan_status status = core_new(&options, &c->core, err);
     mac_wipe(secret, sizeof(secret));
     TRY(status);
-    return restore_core(c, err);
+    /* Jobs with impossible stored state are ended; the others go on. */
+    struct set_aside *bad = NULL;
+    status = core_restore(c->core, db, shell_now(c), on_bad_job, &bad, err);
+    for (struct set_aside *a = bad, *next; a; a = next) {
+        next = a->next;
+        if (status == TITAN_OK) {
+            tlog_error(&c->log, "a job is quarantined", "job=%llu reason=\"%s\"", (unsigned long long)a->job_id,
+                       a->reason);
+            status = store_write_now(c->store, end_bad_job, a, err);
+        }
+        free(a);
+    }
+    return status;
 }
 
 /* Only backups need the signing key. */
@@ -145,11 +140,13 @@ static bool take_token(const struct token *token, void *data)
     return true;
 }
 
-static void init_timer(struct coordinator *c, uv_timer_t *timer)
+enum { TIMERS = 7 };
+
+static void timers_of(struct coordinator *c, uv_timer_t *ret[TIMERS])
 {
-    uv_timer_init(c->loop, timer);
-    timer->data = c;
-    c->open_handles++;
+    uv_timer_t *const timers[TIMERS] = {&c->timer,        &c->retry_timer, &c->metrics_timer, &c->audit_timer,
+                                        &c->review_timer, &c->disk_timer,  &c->head_timer};
+    memcpy(ret, timers, sizeof(timers));
 }
 
 titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options *options, struct coordinator **ret,
@@ -195,14 +192,13 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
         return status;
     }
     open_signing_key(c);
-    init_timer(c, &c->timer);
-    init_timer(c, &c->retry_timer);
-    init_timer(c, &c->metrics_timer);
-    init_timer(c, &c->audit_timer);
-    init_timer(c, &c->review_timer);
-    init_timer(c, &c->disk_timer);
-    init_timer(c, &c->head_timer);
-    c->open_handles++; /* handle of the file pool */
+    uv_timer_t *timers[TIMERS];
+    timers_of(c, timers);
+    for (size_t i = 0; i < TIMERS; i++) {
+        uv_timer_init(loop, timers[i]);
+        timers[i]->data = c;
+    }
+    c->open_handles += TIMERS + 1; /* and the file pool's handle */
     shell_set_timer(c);
     disk_usage_open(c);
     log_head_open(c);
@@ -216,21 +212,13 @@ static void on_handle_closed(uv_handle_t *handle)
     shell_part_closed(handle->data);
 }
 
-static void on_files_closed(void *data)
-{
-    shell_part_closed(data);
-}
-
 static void on_store_closed(void *data)
 {
     struct coordinator *c = data;
-    uv_close((uv_handle_t *)&c->timer, on_handle_closed);
-    uv_close((uv_handle_t *)&c->retry_timer, on_handle_closed);
-    uv_close((uv_handle_t *)&c->metrics_timer, on_handle_closed);
-    uv_close((uv_handle_t *)&c->audit_timer, on_handle_closed);
-    uv_close((uv_handle_t *)&c->review_timer, on_handle_closed);
-    uv_close((uv_handle_t *)&c->disk_timer, on_handle_closed);
-    uv_close((uv_handle_t *)&c->head_timer, on_handle_closed);
+    uv_timer_t *timers[TIMERS];
+    timers_of(c, timers);
+    for (size_t i = 0; i < TIMERS; i++)
+        uv_close((uv_handle_t *)timers[i], on_handle_closed);
     enrol_close(c->enrol, shell_part_closed);
 }
 
@@ -267,15 +255,12 @@ void coordinator_close(struct coordinator *c, void (*done)(void *), void *data)
     shell_flush_metrics(c);
     c->options.observer->stopping(c);
     c->closing = true;
-    uv_timer_stop(&c->timer);
-    uv_timer_stop(&c->retry_timer);
-    uv_timer_stop(&c->metrics_timer);
-    uv_timer_stop(&c->audit_timer);
-    uv_timer_stop(&c->review_timer);
-    uv_timer_stop(&c->disk_timer);
-    uv_timer_stop(&c->head_timer);
+    uv_timer_t *timers[TIMERS];
+    timers_of(c, timers);
+    for (size_t i = 0; i < TIMERS; i++)
+        uv_timer_stop(timers[i]);
     heartbeat_sockets_close(c);
-    file_pool_close(c->files, on_files_closed, c);
+    file_pool_close(c->files, shell_part_closed, c);
     store_close(c->store, on_store_closed, c);
     log_head_close(c);
 }

@@ -64,17 +64,6 @@ static void walk_free(struct file_task *k)
     free(w);
 }
 
-/* Takes a folder of jobs_dir, by its name. */
-static void take_name(struct disk_walk *w, const FTSENT *e)
-{
-    char *end = NULL;
-    const uint64_t id = strtoull(e->fts_name, &end, 10);
-    if (e->fts_info == FTS_D && e->fts_name[0] >= '1' && e->fts_name[0] <= '9' && !*end)
-        VEC_MUST_PUSH(w->ids, w->n_ids, w->cap_ids, id);
-    if (e->fts_info == FTS_D)
-        (void)fts_set(w->fts, (FTSENT *)(uintptr_t)e, FTS_SKIP);
-}
-
 /* Files that have gone or cannot be read are skipped. */
 static void walk_on(struct file_task *k)
 {
@@ -84,15 +73,21 @@ static void walk_on(struct file_task *k)
     if (!w->fts)
         w->fts = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR | FTS_XDEV, NULL);
     while (w->fts && file_task_wanted(k) && clock_mono_ms() < until) {
-        const FTSENT *e = fts_read(w->fts);
+        FTSENT *e = fts_read(w->fts);
         if (!e) {
             w->done = true;
             return;
         }
-        if (!w->job_id && e->fts_level == 1)
-            take_name(w, e);
-        else if (e->fts_info == FTS_D || e->fts_info == FTS_F)
-            w->bytes += (uint64_t)e->fts_statp->st_blocks * 512;
+        if (w->job_id || e->fts_level != 1) {
+            if (e->fts_info == FTS_D || e->fts_info == FTS_F)
+                w->bytes += (uint64_t)e->fts_statp->st_blocks * 512;
+        } else if (e->fts_info == FTS_D) { /* a folder of jobs_dir: its name is the job */
+            char *end = NULL;
+            const uint64_t id = strtoull(e->fts_name, &end, 10);
+            if (e->fts_name[0] >= '1' && e->fts_name[0] <= '9' && !*end)
+                VEC_MUST_PUSH(w->ids, w->n_ids, w->cap_ids, id);
+            (void)fts_set(w->fts, e, FTS_SKIP);
+        }
     }
     w->done = !w->fts;
 }
@@ -139,19 +134,6 @@ static void with_user(const struct job *job, void *data)
     memcpy(u->name, job->user, len);
     u->next = d->users;
     d->users = f->user = u;
-}
-
-static void measured(struct coordinator *c, const struct disk_walk *w)
-{
-    struct disk_folder *f = find_folder(c->disk, w->job_id);
-    if (!f)
-        return;
-    if (!f->user)
-        (void)!job_get(store_reader(c->store), w->job_id, with_user, (void *[]){c->disk, f}, NULL);
-    if (!f->user)
-        return;
-    f->user->bytes += w->bytes - f->bytes;
-    f->bytes = w->bytes;
 }
 
 static bool start_walk(struct coordinator *c, uint64_t job_id);
@@ -226,8 +208,14 @@ static void walked(struct file_task *k)
         return;
     }
     c->disk->walks = false;
-    if (job_id)
-        measured(c, w);
+    struct disk_folder *f = job_id ? find_folder(c->disk, job_id) : NULL;
+    if (f && !f->user)
+        (void)!job_get(store_reader(c->store), job_id, with_user, (void *[]){c->disk, f}, NULL);
+    if (f && f->user) {
+        titan_assert(f->user->bytes >= f->bytes);
+        f->user->bytes += w->bytes - f->bytes;
+        f->bytes = w->bytes;
+    }
     c->disk->listed |= !job_id;
     for (size_t i = 0; i < w->n_ids; i++)
         disk_usage_changed(c, w->ids[i]);
@@ -292,27 +280,20 @@ void disk_usage_removed(struct coordinator *c, uint64_t job_id)
     VEC_REMOVE(c->disk->folders, c->disk->n, (size_t)(f - c->disk->folders));
 }
 
-/* The folder changes no more, so it is measured without a wait. */
-static void ended(struct coordinator *c, uint64_t job_id)
-{
-    disk_usage_changed(c, job_id);
-    find_folder(c->disk, job_id)->measured_ms = 0;
-}
-
-/* A job that continues another one writes into that job's folder. */
-static uint64_t job_of_path(const struct coordinator *c, const char *path)
-{
-    const size_t n = strlen(c->jobs_dir);
-    return strncmp(path, c->jobs_dir, n) == 0 && path[n] == '/' ? strtoull(path + n + 1, NULL, 10) : 0;
-}
-
 void disk_usage_stored(struct coordinator *c, const struct batch *batch)
 {
+    const size_t n = strlen(c->jobs_dir);
     for (const struct change *k = c->disk ? batch->changes : NULL; k; k = k->next) {
-        if (k->kind == CHANGE_CHECKPOINT_COMMIT)
-            disk_usage_changed(c, job_of_path(c, k->checkpoint.path));
-        else if (k->kind == CHANGE_JOB_MOVE && sm_final(&job_sm, (int)k->job.state))
-            ended(c, k->job.id);
+        if (k->kind == CHANGE_CHECKPOINT_COMMIT) {
+            /* A job that continues another one writes into that job's folder. */
+            const char *path = k->checkpoint.path;
+            const bool inside = strncmp(path, c->jobs_dir, n) == 0 && path[n] == '/';
+            disk_usage_changed(c, inside ? strtoull(path + n + 1, NULL, 10) : 0);
+        } else if (k->kind == CHANGE_JOB_MOVE && sm_final(&job_sm, (int)k->job.state)) {
+            /* The folder changes no more, so it is measured without a wait. */
+            disk_usage_changed(c, k->job.id);
+            find_folder(c->disk, k->job.id)->measured_ms = 0;
+        }
     }
 }
 

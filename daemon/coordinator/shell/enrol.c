@@ -46,7 +46,7 @@ struct enrol {
     struct denied *denied;
     size_t n_denied, cap_denied;
     struct tries tries[ADDRESSES];
-    void (*closed)(struct coordinator *c);
+    void (*closed)(void *c);
 };
 
 /* --- what is revoked ---------------------------------------------------------------------------------------------- */
@@ -143,20 +143,20 @@ titan_status enrol_can_sign(const struct enrol *e, struct authority *ret, struct
     return err->status;
 }
 
-titan_status enrol_sign(struct enrol *e, const char *node, int64_t given_ms, const void *request, size_t len,
-                        struct buf *out, struct buf *ca, int64_t *ret_until_ms, struct titan_error *err)
+titan_status enrol_sign(struct enrol *e, const struct enrol_request *r, struct buf *out, struct buf *ca,
+                        int64_t *ret_until_ms, struct titan_error *err)
 {
     _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
     char uri[PKI_URI_MAX], then[32];
     int64_t now = clock_wall_ms();
     int64_t given_life_ms = (int64_t)e->c->options.node_life_s * 1000;
     int64_t life_ms = given_life_ms ? given_life_ms : CERTS_NODE_LIFE_MS;
-    (void)snprintf(uri, sizeof(uri), "spiffe://titan/node/%s", node);
+    (void)snprintf(uri, sizeof(uri), "spiffe://titan/node/%s", r->node);
     const struct denied *d = find_denied(e, uri);
     struct pki_spec spec = {
-        .kind = PKI_NODE, .name = node, .from_ms = pki_begin_ms(now, life_ms), .until_ms = now + life_ms};
-    if (d && given_ms <= d->at_ms) {
-        titan_fail(err, TITAN_EPERM, "node %s was revoked at %s, after this was asked for", node,
+        .kind = PKI_NODE, .name = r->node, .from_ms = pki_begin_ms(now, life_ms), .until_ms = now + life_ms};
+    if (d && r->given_ms <= d->at_ms) {
+        titan_fail(err, TITAN_EPERM, "node %s was revoked at %s, after this was asked for", r->node,
                    clock_format(d->at_ms, then));
         titan_error_hint(err, "titanctl node join lets it in again");
         return TITAN_EPERM;
@@ -164,10 +164,9 @@ titan_status enrol_sign(struct enrol *e, const char *node, int64_t given_ms, con
     if (d) /* certificates have whole seconds */
         spec.from_ms = MAX(spec.from_ms, (d->at_ms / 1000 + 1) * 1000);
     TRY(enrol_can_sign(e, &a, err));
-    TRY(pki_issue(&a.certificate, &a.key, request, len, &spec, out, err));
+    TRY(pki_issue(&a.certificate, &a.key, r->data, r->len, &spec, out, err));
     e->counters.certificates_signed++;
-    if (ret_until_ms)
-        *ret_until_ms = spec.until_ms;
+    *ret_until_ms = spec.until_ms;
     return file_read(e->own.ca, PKI_PEM_MAX, ca, err);
 }
 
@@ -196,32 +195,28 @@ static titan_status renew_own(struct enrol *e, const struct pki_certificate *old
     return TITAN_OK;
 }
 
-/* Returns the time of the next check. */
-static int64_t look_at_own(struct enrol *e)
-{
-    struct pki_certificate old;
-    struct titan_error err = {0};
-    _cleanup_(buf_free) struct buf pem = BUF_INIT;
-    int64_t now = clock_wall_ms();
-    if (file_read(e->own.certificate, PKI_PEM_MAX, &pem, &err) != TITAN_OK ||
-        pki_read(pem.data ? pem.data : "", pem.len, &old, &err) != TITAN_OK) {
-        tlog_error(&e->log, "certificate not readable", "reason=\"%s\"", err.msg);
-        return LOOK_MAX_MS;
-    }
-    if (now < pki_renew_at_ms(&old))
-        return MIN(pki_renew_at_ms(&old) - now, LOOK_MAX_MS);
-    if (old.kind == PKI_COORDINATOR && renew_own(e, &old, &err) == TITAN_OK)
-        return MIN(MAX((old.until_ms - old.from_ms) / 2, INT64_C(1000)), LOOK_MAX_MS);
-    char until[32];
-    tlog_warn(&e->log, "certificate not renewed", "file=\"%s\" expires=%s reason=\"%s\"", e->own.certificate,
-              clock_format(old.until_ms, until), err.msg);
-    return MIN(MAX((old.until_ms - now) / 3, INT64_C(10000)), LOOK_MAX_MS);
-}
-
+/* Checks the coordinator's own certificate, and renews it when it is time. */
 static void on_timer(uv_timer_t *timer)
 {
     struct enrol *e = timer->data;
-    (void)uv_timer_start(&e->timer, on_timer, (uint64_t)look_at_own(e), 0);
+    struct pki_certificate old;
+    struct titan_error err = {0};
+    _cleanup_(buf_free) struct buf pem = BUF_INIT;
+    int64_t now = clock_wall_ms(), wait_ms = LOOK_MAX_MS;
+    if (file_read(e->own.certificate, PKI_PEM_MAX, &pem, &err) != TITAN_OK ||
+        pki_read(pem.data ? pem.data : "", pem.len, &old, &err) != TITAN_OK) {
+        tlog_error(&e->log, "certificate not readable", "reason=\"%s\"", err.msg);
+    } else if (now < pki_renew_at_ms(&old)) {
+        wait_ms = pki_renew_at_ms(&old) - now;
+    } else if (old.kind == PKI_COORDINATOR && renew_own(e, &old, &err) == TITAN_OK) {
+        wait_ms = MAX((old.until_ms - old.from_ms) / 2, INT64_C(1000));
+    } else {
+        char until[32];
+        tlog_warn(&e->log, "certificate not renewed", "file=\"%s\" expires=%s reason=\"%s\"", e->own.certificate,
+                  clock_format(old.until_ms, until), err.msg);
+        wait_ms = MAX((old.until_ms - now) / 3, INT64_C(10000));
+    }
+    (void)uv_timer_start(&e->timer, on_timer, (uint64_t)MIN(wait_ms, LOOK_MAX_MS), 0);
 }
 
 titan_status enrol_renew_own(struct enrol *e, const struct rpc_tls *files, struct titan_error *err)
@@ -360,7 +355,7 @@ static void on_closed(uv_handle_t *handle)
     e->closed(e->c);
 }
 
-void enrol_close(struct enrol *e, void (*closed)(struct coordinator *c))
+void enrol_close(struct enrol *e, void (*closed)(void *c))
 {
     e->closed = closed;
     (void)uv_timer_stop(&e->timer);

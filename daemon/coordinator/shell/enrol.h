@@ -31,7 +31,7 @@ struct enrol_counters {
 /* Reads the revocations; the store must be open. */
 titan_status enrol_open(struct coordinator *c, struct enrol **ret, struct titan_error *err) TITAN_MUST_USE;
 /* Call it before the store closes. closed: the timer, one of open_handles, is closed. */
-void enrol_close(struct enrol *e, void (*closed)(struct coordinator *c));
+void enrol_close(struct enrol *e, void (*closed)(void *c));
 void enrol_free(struct enrol *e);
 const struct enrol_counters *enrol_counters(const struct enrol *e);
 /* The coordinator serves TLS at this address; agents: for agents only. */
@@ -55,11 +55,17 @@ int64_t enrol_deny(struct enrol *e, const char *uri, int64_t at_ms) TITAN_MUST_U
 void enrol_deny_undo(struct enrol *e, const char *uri, int64_t before_ms);
 /* TITAN_ENOENT and others: this coordinator has no CA key. */
 titan_status enrol_can_sign(const struct enrol *e, struct authority *ret, struct titan_error *err) TITAN_MUST_USE;
-/* out: the node's certificate for a checked request; ca: its CA. given_ms: when the right to it began: creation of the
- * join token, or begin of the present certificate for a renewal. TITAN_EPERM: the name was revoked since; only a new
- * join token helps. ret_until_ms may be NULL. */
-titan_status enrol_sign(struct enrol *e, const char *node, int64_t given_ms, const void *request, size_t len,
-                        struct buf *out, struct buf *ca, int64_t *ret_until_ms, struct titan_error *err) TITAN_MUST_USE;
+/* A node's checked request for a certificate. given_ms: when the right to it began: creation of the join token, or
+ * begin of the present certificate for a renewal. */
+struct enrol_request {
+    const char *node;
+    int64_t given_ms;
+    const void *data;
+    size_t len;
+};
+/* out: the node's certificate; ca: its CA. TITAN_EPERM: the name was revoked since; only a new join token helps. */
+titan_status enrol_sign(struct enrol *e, const struct enrol_request *r, struct buf *out, struct buf *ca,
+                        int64_t *ret_until_ms, struct titan_error *err) TITAN_MUST_USE;
 #define ENROL_ADDRESS 300
 void enrol_address(const struct enrol *e, char out[ENROL_ADDRESS]); /* HOST:PORT for nodes; "" = none */
 const char *enrol_ca_file(const struct enrol *e);                   /* "" = the coordinator serves no TLS */

@@ -42,43 +42,42 @@ static struct slot *slot_of(struct job_cache *c, uint64_t id)
     return &c->slots[id & (SLOTS - 1)];
 }
 
-/* Copies the job's strings into one block, one after the other. */
-static void keep(struct slot *s, const struct job *job)
-{
-    const char *const from[] = {job->name, job->user, job->labels, job->reason, job->status.checkpoint};
-    const char *to[ARRAY_SIZE(from)] = {0};
-    size_t bytes = 0;
-    for (size_t i = 0; i < ARRAY_SIZE(from); i++)
-        bytes += from[i] ? strlen(from[i]) + 1 : 0;
-    clear(s);
-    char *at = s->text = malloc(bytes + 1);
-    if (!at)
-        return;
-    for (size_t i = 0; i < ARRAY_SIZE(from); i++) {
-        if (!from[i])
-            continue;
-        to[i] = at;
-        at = stpcpy(at, from[i]) + 1;
-    }
-    s->job = *job;
-    s->job.name = to[0];
-    s->job.user = to[1];
-    s->job.labels = to[2];
-    s->job.reason = to[3];
-    s->job.status.checkpoint = to[4];
-}
-
 struct reading {
     struct slot *slot;
     void (*with)(const struct job *job, void *data);
     void *data;
 };
 
+/* Keeps the job that is read, with its strings in one block, one after the other. */
 static void with_read(const struct job *job, void *data)
 {
     struct reading *r = data;
-    if (r->slot->changing == 0)
-        keep(r->slot, job);
+    struct slot *s = r->slot;
+    const char *const from[] = {job->name, job->user, job->labels, job->reason, job->status.checkpoint};
+    const char *to[ARRAY_SIZE(from)] = {0};
+    size_t bytes = 1;
+    for (size_t i = 0; i < ARRAY_SIZE(from); i++)
+        bytes += from[i] ? strlen(from[i]) + 1 : 0;
+    if (s->changing == 0) {
+        clear(s);
+        s->text = malloc(bytes);
+    }
+    if (s->changing == 0 && s->text) {
+        char *at = s->text;
+        for (size_t i = 0; i < ARRAY_SIZE(from); i++) {
+            if (!from[i])
+                continue;
+            to[i] = at;
+            at = stpcpy(at, from[i]) + 1;
+        }
+        titan_assert(at < s->text + bytes);
+        s->job = *job;
+        s->job.name = to[0];
+        s->job.user = to[1];
+        s->job.labels = to[2];
+        s->job.reason = to[3];
+        s->job.status.checkpoint = to[4];
+    }
     r->with(job, r->data);
 }
 
@@ -146,6 +145,7 @@ void job_cache_end(struct job_cache *c, const struct change *list)
 {
     for (; c && list; list = list->next) {
         struct slot *s = slot_changed(c, list);
+        titan_assert(!s || s->changing > 0);
         if (s)
             s->changing--;
     }

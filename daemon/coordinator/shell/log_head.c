@@ -40,24 +40,20 @@ static struct head_line *line_of(struct file_task *k)
     return (struct head_line *)(void *)k;
 }
 
-static titan_status append(const struct head_line *l, struct titan_error *err)
+static void append_line(struct file_task *k)
 {
+    struct head_line *l = line_of(k);
     struct stat st;
     _cleanup_fd_ int fd =
         open(l->path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
     if (fd < 0 || fstat(fd, &st) != 0)
-        return titan_fail_errno(err, "'%s'", l->path);
-    if (!S_ISREG(st.st_mode))
-        return titan_fail(err, TITAN_EINVAL, "'%s' is no file", l->path);
-    if (file_append(fd, l->text, strlen(l->text), err) != TITAN_OK)
-        return titan_error_wrap(err, "'%s'", l->path);
-    return fdatasync(fd) == 0 ? TITAN_OK : titan_fail_errno(err, "'%s'", l->path);
-}
-
-static void append_line(struct file_task *k)
-{
-    struct head_line *l = line_of(k);
-    (void)!append(l, &l->err);
+        titan_fail_errno(&l->err, "'%s'", l->path);
+    else if (!S_ISREG(st.st_mode))
+        titan_fail(&l->err, TITAN_EINVAL, "'%s' is no file", l->path);
+    else if (file_append(fd, l->text, strlen(l->text), &l->err) != TITAN_OK)
+        titan_error_wrap(&l->err, "'%s'", l->path);
+    else if (fdatasync(fd) != 0)
+        titan_fail_errno(&l->err, "'%s'", l->path);
 }
 
 static void line_free(struct file_task *k)
@@ -98,18 +94,6 @@ static void line_given_up(struct file_task *k, bool started)
 static const struct file_calls calls = {
     .run = append_line, .done = line_done, .given_up = line_given_up, .free = line_free};
 
-static struct head_line *make_line(struct coordinator *c, const char *head)
-{
-    char when[32];
-    struct head_line *l = calloc(1, sizeof(*l));
-    titan_assert(l);
-    l->owner = c;
-    l->task.key = "head file";
-    (void)snprintf(l->path, sizeof(l->path), "%s", c->options.head_file);
-    (void)snprintf(l->text, sizeof(l->text), "%s %s\n", head, clock_format(clock_wall_ms(), when));
-    return l;
-}
-
 static void write_file(struct coordinator *c, const char *head)
 {
     struct titan_error err = {0};
@@ -117,7 +101,13 @@ static void write_file(struct coordinator *c, const char *head)
         warn(c, c->options.head_file, "the line before is on its way still");
         return;
     }
-    struct head_line *l = make_line(c, head);
+    char when[32];
+    struct head_line *l = calloc(1, sizeof(*l));
+    titan_assert(l);
+    l->owner = c;
+    l->task.key = "head file";
+    (void)snprintf(l->path, sizeof(l->path), "%s", c->options.head_file);
+    (void)snprintf(l->text, sizeof(l->text), "%s %s\n", head, clock_format(clock_wall_ms(), when));
     if (!c->closing) {
         c->head->writes = file_pool_add(c->files, &l->task, &calls, sizeof(*l), &err) == TITAN_OK;
         if (c->head->writes)

@@ -33,19 +33,6 @@ struct agent_session *sessions_begin(struct coordinator *c, struct rpc_call *cal
     return s;
 }
 
-/* True: the same reason was logged lately. A refused agent tries again each second. */
-static bool reported_lately(struct coordinator *c, const struct titan_error *err)
-{
-    const uint64_t hash = hash_text(HASH_INIT, err->msg);
-    const int64_t now_ms = clock_mono_ms();
-    const bool lately = hash == c->refusal_reported && now_ms - c->refusal_reported_ms < SAID_ONCE_MS;
-    if (lately)
-        return true;
-    c->refusal_reported = hash;
-    c->refusal_reported_ms = now_ms;
-    return false;
-}
-
 void sessions_end(struct coordinator *c, struct agent_session *s, const struct titan_error *err)
 {
     struct rpc_call *call = s->call;
@@ -53,8 +40,15 @@ void sessions_end(struct coordinator *c, struct agent_session *s, const struct t
     if (!call)
         return;
     if (err) {
-        if (!reported_lately(c, err))
+        /* A refused agent tries again each second: the same reason is logged once in a while. */
+        const uint64_t hash = hash_text(HASH_INIT, err->msg);
+        const int64_t now_ms = clock_mono_ms();
+        const bool lately = hash == c->refusal_reported && now_ms - c->refusal_reported_ms < SAID_ONCE_MS;
+        if (!lately) {
+            c->refusal_reported = hash;
+            c->refusal_reported_ms = now_ms;
             tlog_warn(&c->log, "agent session ended", "peer=\"%s\" reason=\"%s\"", rpc_call_peer(call), err->msg);
+        }
         rpc_call_fail(call, err);
     } else {
         rpc_call_finish(call, TITAN_OK, NULL);

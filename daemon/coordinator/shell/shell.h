@@ -89,8 +89,8 @@ struct coordinator {
 };
 
 struct core_time shell_now(const struct coordinator *c);
-void shell_part_closed(struct coordinator *c); /* one of open_handles is closed; the last one ends the shell */
-void shell_free_parts(struct coordinator *c);  /* for a shell that has not opened */
+void shell_part_closed(void *coordinator);    /* one of open_handles is closed; the last one ends the shell */
+void shell_free_parts(struct coordinator *c); /* for a shell that has not opened */
 /* Hands the collected metrics to the store now. */
 void shell_flush_metrics(struct coordinator *c);
 /* True: metrics written down by the job's workers are being read or stored. */

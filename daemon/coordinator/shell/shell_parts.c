@@ -19,8 +19,10 @@ void shell_free_parts(struct coordinator *c)
     free(c);
 }
 
-void shell_part_closed(struct coordinator *c)
+void shell_part_closed(void *coordinator)
 {
+    struct coordinator *c = coordinator;
+    titan_assert(c->open_handles > 0);
     if (--c->open_handles > 0)
         return;
     commits_free(c);

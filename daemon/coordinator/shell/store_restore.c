@@ -146,21 +146,6 @@ static bool each_lost(const struct worker *w, void *data)
     return true;
 }
 
-/* Gathers the quorum configurations and the epochs that a worker may hold: from the newest that made a step. */
-static titan_status gather_bases(struct gather *g, uint64_t id)
-{
-    uint64_t first = 0;
-    TRY(epoch_last_trained(g->db, id, &first, g->err));
-    for (uint64_t number = first ? first : 1; number && number <= g->epoch.number;) {
-        TRY(epoch_get(g->db, id, number, with_base, g, g->err));
-        TRY(epoch_next(g->db, id, &number, g->err));
-    }
-    g->saved.bases = g->bases;
-    TRY(worker_list(g->db, id, false, each_lost, g, g->err));
-    g->saved.lost = g->lost;
-    return TITAN_OK;
-}
-
 static titan_status gather_job(struct gather *g, uint64_t id)
 {
     enum run_state run = RUN_NONE;
@@ -177,7 +162,16 @@ static titan_status gather_job(struct gather *g, uint64_t id)
         if (status != TITAN_OK && status != TITAN_ENOTFOUND)
             return status;
     }
-    TRY(gather_bases(g, id));
+    /* The quorum configurations and the epochs that a worker may hold begin at the newest that made a step. */
+    uint64_t first = 0;
+    TRY(epoch_last_trained(g->db, id, &first, g->err));
+    for (uint64_t number = first ? first : 1; number && number <= g->epoch.number;) {
+        TRY(epoch_get(g->db, id, number, with_base, g, g->err));
+        TRY(epoch_next(g->db, id, &number, g->err));
+    }
+    g->saved.bases = g->bases;
+    TRY(worker_list(g->db, id, false, each_lost, g, g->err));
+    g->saved.lost = g->lost;
     return TITAN_OK;
 }
 
@@ -185,6 +179,14 @@ static void each_job_loss(const struct loss *l, void *data)
 {
     struct gather *g = data;
     VEC_MUST_PUSH(g->losses, g->saved.n_losses, g->cap_losses, *l);
+}
+
+static titan_status check_ids(uint64_t epoch, const uint64_t *ids, size_t n, struct titan_error *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] == 0 || ids[i] > RANGE_ID_MAX)
+            return titan_fail(err, TITAN_ECORRUPT, "epoch %" PRIu64 " has a member %" PRIu64, epoch, ids[i]);
+    return TITAN_OK;
 }
 
 /* Rejects impossible numbers now: written by a version that believed them, or by a disk that lost bits, they would
@@ -213,19 +215,7 @@ static titan_status check_numbers(const struct gather *g, struct titan_error *er
                               g->checkpoints[i].step, g->checkpoints[i].epoch);
     for (size_t i = 0; i < g->saved.n_losses; i++)
         TRY(check_loss(&g->losses[i], err));
-    return TITAN_OK;
-}
 
-static titan_status check_ids(uint64_t epoch, const uint64_t *ids, size_t n, struct titan_error *err)
-{
-    for (size_t i = 0; i < n; i++)
-        if (ids[i] == 0 || ids[i] > RANGE_ID_MAX)
-            return titan_fail(err, TITAN_ECORRUPT, "epoch %" PRIu64 " has a member %" PRIu64, epoch, ids[i]);
-    return TITAN_OK;
-}
-
-static titan_status check_members(const struct gather *g, struct titan_error *err)
-{
     const struct epoch *e = g->saved.epoch;
     for (size_t i = 0; i < g->saved.n_workers; i++) {
         const struct worker *w = &g->workers[i];
@@ -252,31 +242,21 @@ static titan_status check_members(const struct gather *g, struct titan_error *er
     return TITAN_OK;
 }
 
-/* Can a job in this state have its newest epoch in that state? Every move keeps to this. */
-static bool states_fit(enum job_state job, enum epoch_state epoch)
-{
-    switch (job) {
-    case JOB_PENDING:
-        return epoch == EPOCH_NONE || epoch == EPOCH_REVOKED || epoch == EPOCH_ENDED;
-    case JOB_FORMING:
-        return epoch != EPOCH_RUNNING;
-    case JOB_RUNNING:
-        return epoch == EPOCH_RUNNING || epoch == EPOCH_ENDED;
-    case JOB_RECOVERING:
-        return epoch == EPOCH_FORMING || epoch == EPOCH_REVOKED || epoch == EPOCH_ENDED;
-    case JOB_RESIZING:
-        return epoch == EPOCH_FORMING || epoch == EPOCH_RUNNING || epoch == EPOCH_ENDED;
-    default:
-        return job == JOB_CANCELLING;
-    }
-}
-
 static titan_status check_states(const struct gather *g, struct titan_error *err)
 {
+    /* The states that the newest epoch of a job in some state can have. Every move keeps to this. */
+#define IN(state) SM_BIT(EPOCH_##state)
+    static const uint32_t fits[] = {[JOB_PENDING] = IN(NONE) | IN(REVOKED) | IN(ENDED),
+                                    [JOB_FORMING] = IN(NONE) | IN(FORMING) | IN(REVOKED) | IN(ENDED),
+                                    [JOB_RUNNING] = IN(RUNNING) | IN(ENDED),
+                                    [JOB_RECOVERING] = IN(FORMING) | IN(REVOKED) | IN(ENDED),
+                                    [JOB_RESIZING] = IN(FORMING) | IN(RUNNING) | IN(ENDED),
+                                    [JOB_CANCELLING] = IN(NONE) | IN(FORMING) | IN(RUNNING) | IN(REVOKED) | IN(ENDED)};
+#undef IN
     const struct job *job = &g->saved.job;
     const enum epoch_state epoch = g->saved.epoch ? g->epoch.state : EPOCH_NONE;
     const bool live = epoch == EPOCH_FORMING || epoch == EPOCH_RUNNING, waits = job->state == JOB_PENDING;
-    if (epoch > EPOCH_ENDED || !((waits && !g->saved.epoch) || states_fit(job->state, epoch)))
+    if (epoch > EPOCH_ENDED || (size_t)job->state >= ARRAY_SIZE(fits) || !(fits[job->state] & SM_BIT(epoch)))
         return titan_fail(err, TITAN_ECORRUPT, "it is %s, and its newest epoch %s", sm_name(&job_sm, (int)job->state),
                           sm_name(&epoch_sm, (int)epoch));
     if (waits && (g->saved.run_active || g->saved.n_workers))
@@ -298,18 +278,6 @@ static titan_status check_states(const struct gather *g, struct titan_error *err
     return TITAN_OK;
 }
 
-/* May this job be skipped? A fault in one job does not stop the others; a fault of the disk does. */
-static bool passed_over(struct gather *g, uint64_t job_id)
-{
-    if (!g->bad || (g->status != TITAN_ECORRUPT && g->status != TITAN_ENOTFOUND))
-        return false;
-    g->bad(job_id, g->err ? g->err->msg : "", g->bad_data);
-    if (g->err)
-        *g->err = (struct titan_error){0};
-    g->status = TITAN_OK;
-    return true;
-}
-
 static bool each_job(const struct job *job, void *data)
 {
     struct gather *g = data;
@@ -326,13 +294,16 @@ static bool each_job(const struct job *job, void *data)
     if (g->status == TITAN_OK)
         g->status = check_numbers(g, g->err);
     if (g->status == TITAN_OK)
-        g->status = check_members(g, g->err);
-    if (g->status == TITAN_OK)
         g->status = check_states(g, g->err);
     if (g->status == TITAN_OK)
         core_restore_job(g->core, &g->saved, g->now);
-    else
-        (void)passed_over(g, job->id);
+    /* The job is skipped: a fault in one job does not stop the others. A fault of the disk does. */
+    if (g->bad && (g->status == TITAN_ECORRUPT || g->status == TITAN_ENOTFOUND)) {
+        g->bad(job->id, g->err ? g->err->msg : "", g->bad_data);
+        if (g->err)
+            *g->err = (struct titan_error){0};
+        g->status = TITAN_OK;
+    }
     arena_free(&g->memory);
     return g->status == TITAN_OK;
 }
@@ -358,31 +329,26 @@ static void each_loss(const struct loss *l, void *data)
         core_restore_loss(g->core, l, g->now);
 }
 
-/* Restores workers from between backup and restore that agents have reported before. */
-static titan_status restore_taken(struct core *c, struct db *db, struct titan_error *err)
-{
-    struct backup_origin origin;
-    sqlite3_stmt *stmt = NULL;
-    bool row = false;
-    titan_status status;
-    TRY(backup_origin(db, &origin, err));
-    if (!origin.term)
-        return TITAN_OK;
-    TRY(db_query(db, &stmt, err, "SELECT id FROM workers WHERE id > ? AND id <= ?", "uu", origin.backup_worker,
-                 origin.gone_worker));
-    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row)
-        core_restore_taken(c, col_uint(stmt, 0));
-    db_done(stmt);
-    return status;
-}
-
-titan_status core_restore_but(struct core *c, struct db *db, struct core_time now,
-                              void (*bad)(uint64_t job_id, const char *why, void *data), void *data,
-                              struct titan_error *err)
+titan_status core_restore(struct core *c, struct db *db, struct core_time now,
+                          void (*bad)(uint64_t job_id, const char *why, void *data), void *data,
+                          struct titan_error *err)
 {
     _cleanup_(gather_free) struct gather g = {
         .core = c, .db = db, .now = now, .err = err, .bad = bad, .bad_data = data};
-    TRY(restore_taken(c, db, err));
+    struct backup_origin origin;
+    TRY(backup_origin(db, &origin, err));
+    if (origin.term) {
+        /* Workers from between backup and restore that agents have reported before. */
+        sqlite3_stmt *stmt = NULL;
+        bool row = false;
+        TRY(db_query(db, &stmt, err, "SELECT id FROM workers WHERE id > ? AND id <= ?", "uu", origin.backup_worker,
+                     origin.gone_worker));
+        titan_status status;
+        while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row)
+            core_restore_taken(c, col_uint(stmt, 0));
+        db_done(stmt);
+        TRY(status);
+    }
     TRY(node_list(db, each_node, &g, err));
     TRY(g.status);
     TRY(node_policy_list(db, each_policy, &g, err));
@@ -391,9 +357,4 @@ titan_status core_restore_but(struct core *c, struct db *db, struct core_time no
     TRY(g.status);
     TRY(job_list_open(db, each_job, &g, err));
     return g.status;
-}
-
-titan_status core_restore(struct core *c, struct db *db, struct core_time now, struct titan_error *err)
-{
-    return core_restore_but(c, db, now, NULL, NULL, err);
 }

@@ -5,11 +5,10 @@
 
 #include "daemon/coordinator/core.h"
 
-/* Restores nodes and every job that has not ended, into a core without any input yet. */
-titan_status core_restore(struct core *c, struct db *db, struct core_time now, struct titan_error *err) TITAN_MUST_USE;
-/* Like core_restore, but calls bad() for each job with impossible stored state instead of failing. */
-titan_status core_restore_but(struct core *c, struct db *db, struct core_time now,
-                              void (*bad)(uint64_t job_id, const char *why, void *data), void *data,
-                              struct titan_error *err) TITAN_MUST_USE;
+/* Restores nodes and every job that has not ended, into a core without any input yet. Calls bad() for each job with
+ * impossible stored state; bad NULL = fails at the first. */
+titan_status core_restore(struct core *c, struct db *db, struct core_time now,
+                          void (*bad)(uint64_t job_id, const char *why, void *data), void *data,
+                          struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -91,14 +91,14 @@ static void job_runs(struct bench *b)
 static void request(struct bench *b, struct fuzz_input *in)
 {
     struct titan_error err = {0};
-    enum job_state state;
+    struct core_cancel cancel = {.reason = "", .grace_ms = 1000};
     uint64_t job = fuzz_take(in, 1) % 4, step;
     struct core_resize r = {.workers = (uint32_t)fuzz_take(in, 1) % 6};
     struct core_drain d = {.reason = "", .deadline_ms = (int64_t)fuzz_take(in, 2)};
     const char *node = texts[fuzz_take(in, 1) % 3];
     switch (fuzz_take(in, 1) % 7) {
     case 0:
-        (void)!core_cancel(b->core, job, "", 1000, at(b), &b->out, &state, &err);
+        (void)!core_cancel(b->core, job, &cancel, at(b), &b->out, &err);
         break;
     case 1:
         (void)!core_resize(b->core, job, &r, at(b), &b->out, &err);

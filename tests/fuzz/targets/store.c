@@ -233,7 +233,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_assert(edits && db_exec(db, "ROLLBACK TO input; RELEASE input", &err) == TITAN_OK);
         return 0;
     }
-    const titan_status status = core_restore_but(b.core, db, at(&b), bad, &bads, &err);
+    const titan_status status = core_restore(b.core, db, at(&b), bad, &bads, &err);
     if (status != TITAN_OK)
         fuzz_error(status, &err);
     else

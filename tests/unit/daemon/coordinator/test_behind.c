@@ -207,7 +207,7 @@ static void start_core(bool restored, uint64_t term)
         options.next_worker_id = origin.gone_worker + 1;
     }
     assert_int_equal(core_new(&options, &W.b.core, NULL), TITAN_OK);
-    assert_int_equal(core_restore(W.b.core, W.db, at(&W.b), &err), TITAN_OK);
+    assert_int_equal(core_restore(W.b.core, W.db, at(&W.b), NULL, NULL, &err), TITAN_OK);
 }
 
 static void submit_stored(uint64_t id, uint32_t min, uint32_t max)
@@ -537,14 +537,14 @@ static void test_waits_for_all(void **state)
 /* Asked for before it is settled: nothing is begun for that job any more, and nothing else is decided. */
 static void test_cancelled_meanwhile(void **state)
 {
-    enum job_state now = JOB_NONE;
+    struct core_cancel request = {.reason = "changed my mind", .grace_ms = 500};
     struct job_status status;
     struct titan_error err = {0};
     (void)state;
     open_world();
     back(1, NULL);
-    assert_int_equal(core_cancel(W.b.core, 1, "changed my mind", 500, at(&W.b), &W.b.out, &now, &err), TITAN_OK);
-    assert_int_equal(now, JOB_CANCELLING);
+    assert_int_equal(core_cancel(W.b.core, 1, &request, at(&W.b), &W.b.out, &err), TITAN_OK);
+    assert_int_equal(request.state, JOB_CANCELLING);
     commit();
     back(2, NULL);
     pass(ADOPT + 500);

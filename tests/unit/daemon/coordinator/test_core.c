@@ -551,8 +551,11 @@ static void test_permanent_error(void **state)
 
 static titan_status cancel(struct bench *b, uint64_t id, enum job_state *ret)
 {
+    struct core_cancel request = {.reason = "enough", .grace_ms = 700};
     batch_free(&b->out);
-    return core_cancel(b->core, id, "enough", 700, at(b), &b->out, ret, NULL);
+    titan_status status = core_cancel(b->core, id, &request, at(b), &b->out, NULL);
+    *ret = request.state;
+    return status;
 }
 
 static void test_cancel(void **state)

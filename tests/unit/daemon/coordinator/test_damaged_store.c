@@ -87,7 +87,7 @@ static titan_status start(const char *damage, int *ret_over)
     assert_int_equal(worker_last_id(db, &options.next_worker_id, NULL), TITAN_OK);
     options.next_worker_id++;
     assert_int_equal(core_new(&options, &b.core, NULL), TITAN_OK);
-    const titan_status status = core_restore_but(b.core, db, at(&b), passed_over, ret_over, &err);
+    const titan_status status = core_restore(b.core, db, at(&b), passed_over, ret_over, &err);
     if (status == TITAN_OK) {
         core_check(b.core);
         assert_int_equal(registration(&b, 11, "a", 4, NULL, 0), TITAN_OK);

@@ -159,7 +159,7 @@ static void test_not_twice_after_a_restart(void **state)
     store(db);
     core_free(b.core);
     assert_int_equal(core_new(&options, &b.core, NULL), TITAN_OK);
-    assert_int_equal(core_restore(b.core, db, at(&b), NULL), TITAN_OK);
+    assert_int_equal(core_restore(b.core, db, at(&b), NULL, NULL, NULL), TITAN_OK);
     assert_true(newest().step == 8 && newest().loss == 2 && newest().tokens == 30 && newest().bytes == 60);
     for (uint64_t i = 0; i < 2; i++) {
         titan__internal__live_worker__init(&live[i]);

@@ -89,9 +89,9 @@ static void test_higher_term(void **state)
     tick(&b, 600000);
     assert_true(batch_empty(&b.out));
     assert_int_equal(core_deadline(b.core), INT64_MAX);
-    enum job_state got = JOB_NONE;
+    struct core_cancel request = {.reason = ""};
     err = (struct titan_error){0};
-    assert_int_equal(core_cancel(b.core, 1, "", 0, at(&b), &b.out, &got, &err), TITAN_EUNREACHABLE);
+    assert_int_equal(core_cancel(b.core, 1, &request, at(&b), &b.out, &err), TITAN_EUNREACHABLE);
     assert_non_null(strstr(err.hint, "titanctl admin restore"));
     submit(&b, 2, 1, 1);
     core_session_closed(b.core, 1, at(&b), &b.out);

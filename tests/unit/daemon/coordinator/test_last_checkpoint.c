@@ -72,10 +72,10 @@ static int teardown(void **state)
 
 static void cancel(bool checkpoint, uint32_t grace_ms)
 {
-    enum job_state to = JOB_NONE;
+    struct core_cancel request = {.reason = "why not", .grace_ms = grace_ms};
     if (checkpoint)
         core_want_checkpoint(s.b.core, 1);
-    assert_int_equal(core_cancel(s.b.core, 1, "why not", grace_ms, at(&s.b), &s.b.out, &to, NULL), TITAN_OK);
+    assert_int_equal(core_cancel(s.b.core, 1, &request, at(&s.b), &s.b.out, NULL), TITAN_OK);
     commit();
 }
 

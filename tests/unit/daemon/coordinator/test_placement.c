@@ -312,9 +312,8 @@ static void test_loan_and_fair_order(void **state)
     assert_int_equal(started(&b), 5);
     make_run(&b, .job = 1, .first = 1, .n = 2, .step = 5);
     make_run(&b, .job = 5, .first = 5, .n = 2, .step = 5);
-    enum job_state state_then;
     batch_free(&b.out);
-    assert_int_equal(core_cancel(b.core, 4, "", 0, at(&b), &b.out, &state_then, NULL), TITAN_OK);
+    assert_int_equal(core_cancel(b.core, 4, &(struct core_cancel){.reason = ""}, at(&b), &b.out, NULL), TITAN_OK);
     exited(&b, .job = 1, .worker = 1, .code = 2, .reason = "bad input");
     exited(&b, .job = 1, .worker = 2, .code = -1);
     assert_string_equal(why_waits(&b, 3), "waiting: needs 3 slots, 2 free on node a");

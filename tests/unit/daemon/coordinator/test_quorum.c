@@ -399,8 +399,8 @@ static void test_cancel_does_not_wait(void **state)
     (void)state;
     open_world(2);
     lose(3);
-    enum job_state got = JOB_NONE;
-    assert_int_equal(core_cancel(W.b.core, 1, "", 0, at(&W.b), &W.b.out, &got, NULL), TITAN_OK);
+    struct core_cancel request = {.reason = ""};
+    assert_int_equal(core_cancel(W.b.core, 1, &request, at(&W.b), &W.b.out, NULL), TITAN_OK);
     commit();
     for (int i = 1; i <= 2; i++) {
         exited(&W.b, .session = W.session[i], .worker = (uint64_t)i);
@@ -700,7 +700,7 @@ static void restart(void)
     for (int i = 1; i <= N; i++)
         W.session[i] = 0;
     start_core();
-    assert_int_equal(core_restore(W.b.core, W.db, at(&W.b), &err), TITAN_OK);
+    assert_int_equal(core_restore(W.b.core, W.db, at(&W.b), NULL, NULL, &err), TITAN_OK);
     forget_seen();
 }
 

@@ -203,8 +203,7 @@ static void test_resize_refused(void **state)
     assert_int_equal(resize(&b, 1, UINT32_MAX, 0, 0, &err), TITAN_EINVAL);
     assert_int_equal(resize(&b, 2, 4, 0, 0, &err), TITAN_ENOTFOUND);
     assert_null(b.out.changes);
-    enum job_state end;
-    assert_int_equal(core_cancel(b.core, 1, "", 0, at(&b), &b.out, &end, NULL), TITAN_OK);
+    assert_int_equal(core_cancel(b.core, 1, &(struct core_cancel){.reason = ""}, at(&b), &b.out, NULL), TITAN_OK);
     assert_int_equal(resize(&b, 1, 4, 0, 0, &err), TITAN_ECONFLICT);
     close_bench(&b);
 }
