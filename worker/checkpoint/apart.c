@@ -37,25 +37,6 @@ static void *apart_main(void *arg)
     return NULL;
 }
 
-static titan_status begin(struct apart *a, struct titan_error *err)
-{
-    pthread_t thread;
-    sigset_t every, old;
-
-    titan_assert(atomic_load(&a->holders) == 1);
-    (void)sigfillset(&every);
-    (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* signals are the main thread's */
-    atomic_fetch_add(&a->holders, 1);
-    const int rc = pthread_create(&thread, NULL, apart_main, a);
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (rc == 0) {
-        (void)pthread_detach(thread);
-        return TITAN_OK;
-    }
-    atomic_fetch_sub(&a->holders, 1);
-    return titan_fail(err, TITAN_ENOMEM, "cannot start a thread: %s", strerror(rc));
-}
-
 static bool ended_within(struct apart *a, int ms)
 {
     const int64_t until = clock_mono_ns() + ms * INT64_C(1000000);
@@ -67,38 +48,47 @@ static bool ended_within(struct apart *a, int ms)
     return rc == 0 && atomic_load(&a->over);
 }
 
-/* Until it has ended, is not wanted any more, or stands still. */
-static titan_status wait_for(struct apart *a, int still_ms, const atomic_int *stop, struct titan_error *err)
+titan_status apart_run(struct apart *a, int still_ms, const atomic_int *stop, struct titan_error *err)
 {
+    pthread_t thread;
+    sigset_t every, old;
+
+    titan_assert(a->run && a->clear && still_ms >= 0);
+    titan_assert(atomic_load(&a->holders) == 1);
+    (void)sigfillset(&every);
+    (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* signals are the main thread's */
+    atomic_fetch_add(&a->holders, 1);
+    const int rc = pthread_create(&thread, NULL, apart_main, a);
+    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc != 0) {
+        atomic_fetch_sub(&a->holders, 1);
+        return titan_fail(err, TITAN_ENOMEM, "cannot start a thread: %s", strerror(rc));
+    }
+    (void)pthread_detach(thread);
+
+    /* The caller waits until the thread has ended, is not wanted any more, or stands still. */
     int64_t moved_at = clock_mono_ns();
     uint64_t moved = 0;
-
-    while (!ended_within(a, LOOK_MS)) {
+    bool ended, unwanted = false;
+    progress_wait_begin();
+    while (!(ended = ended_within(a, LOOK_MS))) {
         const uint64_t now_moved = atomic_load(&a->watch.moved);
         const int64_t now = clock_mono_ns();
         if (now_moved != moved)
             moved_at = now;
         moved = now_moved;
-        const bool unwanted = stop && atomic_load(stop);
+        unwanted = stop && atomic_load(stop);
         if (!unwanted && (still_ms == 0 || now - moved_at < still_ms * INT64_C(1000000)))
             continue;
         atomic_store(&a->watch.stop, 1);
-        if (ended_within(a, LINGER_MS) && a->status != TITAN_EREVOKED)
-            break;
+        ended = ended_within(a, LINGER_MS) && a->status != TITAN_EREVOKED;
+        break;
+    }
+    progress_wait_end();
+    if (!ended)
         return unwanted ? titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while its checkpoint was read")
                         : titan_fail(err, TITAN_ETIMEDOUT, "no answer for %d s", still_ms / 1000);
-    }
     if (a->status != TITAN_OK && err)
         *err = a->error;
     return a->status;
-}
-
-titan_status apart_run(struct apart *a, int still_ms, const atomic_int *stop, struct titan_error *err)
-{
-    titan_assert(a->run && a->clear && still_ms >= 0);
-    TRY(begin(a, err));
-    progress_wait_begin();
-    const titan_status status = wait_for(a, still_ms, stop, err);
-    progress_wait_end();
-    return status;
 }

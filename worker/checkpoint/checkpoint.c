@@ -107,15 +107,6 @@ static bool parse_step_name(const char *name, uint64_t *ret_step)
     return strncmp(name, "step-", 5) == 0 && parse_number(name + 5, '\0', ret_step, &rest);
 }
 
-/* ".step-00000120.EPOCH" */
-static bool parse_unfinished_name(const char *name, uint64_t *ret_epoch)
-{
-    const char *rest;
-    uint64_t step;
-    return strncmp(name, ".step-", 6) == 0 && parse_number(name + 6, '.', &step, &rest) &&
-           parse_number(rest + 1, '\0', ret_epoch, &rest);
-}
-
 static void close_dir(DIR **dir)
 {
     if (*dir)
@@ -348,9 +339,13 @@ void checkpoint_sweep(int at, uint64_t epoch)
     _cleanup_(close_dir) DIR *d = list_at(at);
     struct dirent *e;
     while (d && (e = readdir(d))) {
-        uint64_t of_epoch;
-        bool removed = strncmp(e->d_name, ".removed-", 9) == 0;
-        if (removed || (parse_unfinished_name(e->d_name, &of_epoch) && of_epoch < epoch))
+        uint64_t step, of_epoch;
+        const char *rest;
+        const bool removed = strncmp(e->d_name, ".removed-", 9) == 0;
+        const bool unfinished = strncmp(e->d_name, ".step-", 6) == 0 && /* ".step-00000120.EPOCH" */
+                                parse_number(e->d_name + 6, '.', &step, &rest) &&
+                                parse_number(rest + 1, '\0', &of_epoch, &rest);
+        if (removed || (unfinished && of_epoch < epoch))
             (void)!dir_remove_at(dirfd(d), e->d_name, NULL);
     }
 }
@@ -444,14 +439,12 @@ static titan_status read_manifest(const char *path, struct manifest *ret, int *r
     return TITAN_OK;
 }
 
-/* A folder that is named by a step holds that step's. */
-static titan_status check_name(const char *path, uint64_t step, struct titan_error *err)
+/* A folder that is named by a step holds that step's checkpoint. */
+static bool name_agrees(const char *path, uint64_t step)
 {
     const char *slash = strrchr(path, '/');
     uint64_t named;
-    if (!parse_step_name(slash ? slash + 1 : path, &named) || named == step)
-        return TITAN_OK;
-    return titan_fail(err, TITAN_ECORRUPT, "'%s': its manifest is of step %" PRIu64, path, step);
+    return !parse_step_name(slash ? slash + 1 : path, &named) || named == step;
 }
 
 titan_status checkpoint_check(const char *path, uint64_t step, struct titan_error *err)
@@ -537,7 +530,8 @@ titan_status checkpoint_read_info(const char *path, struct checkpoint_info *ret,
 {
     _cleanup_(manifest_clear) struct manifest m = {0};
     TRY(read_manifest(path, &m, NULL, err));
-    TRY(check_name(path, m.info.step, err));
+    if (!name_agrees(path, m.info.step))
+        return titan_fail(err, TITAN_ECORRUPT, "'%s': its manifest is of step %" PRIu64, path, m.info.step);
     *ret = m.info;
     m.info.recipe = NULL;
     return TITAN_OK;
@@ -561,18 +555,6 @@ void checkpoint_info_clear(struct checkpoint_info *info)
 {
     free(info->recipe);
     info->recipe = NULL;
-}
-
-static titan_status remove_at(int at, uint64_t step, struct titan_error *err)
-{
-    titan_assert(at >= 0);
-    char name[NAME_BYTES], gone[2 * NAME_BYTES];
-    (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, step);
-    TRY(move_aside(at, name, gone, err));
-    TRY(dir_remove_at(at, gone, err));
-    if (fsync(at) < 0 && errno != EINVAL)
-        return titan_fail_errno(err, "cannot sync the folder of '%s'", name);
-    return TITAN_OK;
 }
 
 /* Did this owner write it, with this recipe? Both stand near the beginning of the manifest, which may be long. */
@@ -643,8 +625,14 @@ titan_status checkpoint_prune(int at, const char *dir, int keep, const struct ch
             ret_spared->resumable = steps[i];
         if (i == sound)
             ret_spared->sound = steps[i];
-        if (i != resumable && i != sound)
-            TRY(remove_at(at, steps[i], err));
+        if (i == resumable || i == sound)
+            continue;
+        char name[NAME_BYTES], gone[2 * NAME_BYTES];
+        (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, steps[i]);
+        TRY(move_aside(at, name, gone, err));
+        TRY(dir_remove_at(at, gone, err));
+        if (fsync(at) < 0 && errno != EINVAL)
+            return titan_fail_errno(err, "cannot sync the folder of '%s'", name);
     }
     return TITAN_OK;
 }
@@ -764,15 +752,22 @@ static titan_status read_stored(const struct stored *s, int64_t from, int64_t n,
     return safetensors_read_floats(s->file, s->tensor, (uint64_t)(s->place + from), out, (size_t)n, err);
 }
 
-/* Whole rows of the box into rows of the matrix wanted, which is wider: through a buffer. */
-static titan_status read_rows(const struct stored *s, const struct shard_slice *want, const struct shard_slice *common,
-                              struct titan_error *err)
+/* What stored and wanted have in common: in one go where it is in one place on both sides, otherwise by rows. */
+static titan_status read_overlap(const struct stored *s, const struct shard_slice *want,
+                                 const struct shard_slice *common, struct titan_error *err)
 {
-    titan_assert(common->rows > 0 && common->cols == s->slice.cols);
-    const int64_t cols = common->cols, at_once = MAX((int64_t)(CHECK_BYTES / sizeof(float)) / cols, 1);
-    const int64_t from = shard_slice_place(&s->slice, common);
+    titan_assert(want->data && common->rows > 0 && common->cols <= s->slice.cols && common->cols <= want->cols);
+    const int64_t from = shard_slice_place(&s->slice, common), cols = common->cols;
     float *out = want->data + shard_slice_place(want, common);
-    titan_assert(want->data);
+    if (common->rows == 1 || (cols == s->slice.cols && cols == want->cols))
+        return read_stored(s, from, common->rows * cols, out, err);
+    if (cols < s->slice.cols) {
+        for (int64_t r = 0; r < common->rows; r++)
+            TRY(read_stored(s, from + r * s->slice.cols, cols, out + r * want->cols, err));
+        return TITAN_OK;
+    }
+    /* Whole rows of the box go into rows of a wider matrix, through a buffer. */
+    const int64_t at_once = MAX((int64_t)(CHECK_BYTES / sizeof(float)) / cols, 1);
     _cleanup_free_ float *block = malloc((size_t)(at_once * cols) * sizeof(*block));
     if (!block)
         return titan_fail(err, TITAN_ENOMEM, "no memory to read a checkpoint");
@@ -782,22 +777,6 @@ static titan_status read_rows(const struct stored *s, const struct shard_slice *
         for (int64_t i = 0; i < n; i++)
             memcpy(out + (r + i) * want->cols, block + i * cols, (size_t)cols * sizeof(*out));
     }
-    return TITAN_OK;
-}
-
-/* What stored and wanted have in common: in one go where it is in one place on both sides, otherwise by rows. */
-static titan_status read_overlap(const struct stored *s, const struct shard_slice *want,
-                                 const struct shard_slice *common, struct titan_error *err)
-{
-    titan_assert(common->rows > 0 && common->cols <= s->slice.cols && common->cols <= want->cols);
-    const int64_t from = shard_slice_place(&s->slice, common), cols = common->cols;
-    float *out = want->data + shard_slice_place(want, common);
-    if (common->rows == 1 || (cols == s->slice.cols && cols == want->cols))
-        return read_stored(s, from, common->rows * cols, out, err);
-    if (cols == s->slice.cols)
-        return read_rows(s, want, common, err);
-    for (int64_t r = 0; r < common->rows; r++)
-        TRY(read_stored(s, from + r * s->slice.cols, cols, out + r * want->cols, err));
     return TITAN_OK;
 }
 
@@ -811,20 +790,6 @@ static titan_status find_stored(const struct safetensors *st, const struct manif
     if (!t || strcmp(t->dtype, dtype_of(m, &ret->slice)) != 0 ||
         t->bytes < (uint64_t)(ret->place + ret->slice.rows * ret->slice.cols) * safetensors_dtype_bytes(t->dtype))
         return titan_fail(err, TITAN_ECORRUPT, "piece '%s' is not as the manifest says", name);
-    return TITAN_OK;
-}
-
-static titan_status read_stored_slice(const struct safetensors *st, const struct manifest *m,
-                                      const struct manifest_slice *slice, const struct wanted *wanted,
-                                      struct titan_error *err)
-{
-    struct stored s;
-    TRY(find_stored(st, m, slice, &s, err));
-    for (int i = wanted->first[s.slice.tensor]; i < wanted->first[s.slice.tensor + 1]; i++) {
-        const struct shard_slice common = shard_slice_overlap(&s.slice, &wanted->list[i]);
-        if (common.rows > 0)
-            TRY(read_overlap(&s, &wanted->list[i], &common, err));
-    }
     return TITAN_OK;
 }
 
@@ -849,13 +814,22 @@ static titan_status load_file(int at, const struct manifest *m, const struct man
     TRY(open_verified(at, file, wanted->watch, &fd, err));
     _cleanup_(close_safetensors) struct safetensors *st = NULL;
     TRY(safetensors_open_fd(fd, file->name, &st, err));
-    for (int p = 0; p < file->nslices; p++) {
+    titan_status status = TITAN_OK;
+    for (int p = 0; p < file->nslices && status == TITAN_OK; p++) {
+        struct stored s;
         TRY(go_on(wanted->watch, err));
-        if (slice_needed(&file->slices[p].slice, wanted) &&
-            read_stored_slice(st, m, &file->slices[p], wanted, err) != TITAN_OK)
-            return err ? titan_error_wrap(err, "'%s'", file->name) : TITAN_ECORRUPT;
+        if (!slice_needed(&file->slices[p].slice, wanted))
+            continue;
+        status = find_stored(st, m, &file->slices[p], &s, err);
+        for (int i = wanted->first[s.slice.tensor]; i < wanted->first[s.slice.tensor + 1] && status == TITAN_OK; i++) {
+            const struct shard_slice common = shard_slice_overlap(&s.slice, &wanted->list[i]);
+            if (common.rows > 0)
+                status = read_overlap(&s, &wanted->list[i], &common, err);
+        }
     }
-    return TITAN_OK;
+    if (status != TITAN_OK && err)
+        (void)titan_error_wrap(err, "'%s'", file->name);
+    return status;
 }
 
 titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, int nspecs,
@@ -890,26 +864,19 @@ titan_status checkpoint_load(const char *path, const struct tensor_spec *specs, 
 
 /* --- verifying ---------------------------------------------------------------------------------------------------- */
 
-/* Eight bits of ones in its exponent: infinite, or no number. */
-static uint64_t count_not_finite(const float *values, size_t n)
-{
-    uint64_t count = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &values[i], sizeof bits);
-        count += (bits & 0x7f800000u) == 0x7f800000u;
-    }
-    return count;
-}
-
 static titan_status verify_values(const struct manifest *m, const struct stored *s, float *block,
                                   struct verified_checkpoint *v, struct titan_error *err)
 {
     const int64_t all = s->slice.rows * s->slice.cols, at_once = (int64_t)(CHECK_BYTES / sizeof(*block));
     for (int64_t at = 0, n; at < all; at += n) {
+        uint64_t count = 0;
         n = MIN(at_once, all - at);
         TRY(read_stored(s, at, n, block, err));
-        const uint64_t count = count_not_finite(block, (size_t)n);
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t bits;
+            memcpy(&bits, &block[i], sizeof bits);
+            count += (bits & 0x7f800000u) == 0x7f800000u; /* the exponent is all ones: infinite, or no number */
+        }
         if (count > 0 && v->not_finite == 0)
             (void)snprintf(v->not_finite_name, sizeof v->not_finite_name, "%s", m->tensors[s->slice.tensor].name);
         v->not_finite += count;
@@ -963,9 +930,7 @@ titan_status checkpoint_verify(const char *path, struct buf *faults, struct veri
             *err = fault;
         return status;
     }
-    const char *slash = strrchr(path, '/');
-    uint64_t named;
-    if (n > 0 && parse_step_name(slash ? slash + 1 : path, &named) && named != m.info.step)
+    if (n > 0 && !name_agrees(path, m.info.step))
         buf_printf(faults, "its manifest is of step %" PRIu64 "\n", m.info.step);
     ret->info = m.info;
     m.info.recipe = NULL;

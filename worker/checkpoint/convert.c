@@ -77,33 +77,12 @@ static titan_status make_recipe(struct import *im, struct titan_error *err)
     return model_open(&im->recipe.model.dims, &im->model, err);
 }
 
-/* The specs of what is written: parameters and biases, no moments. */
-static titan_status make_specs(struct import *im, struct titan_error *err)
-{
-    titan_assert(im->n_specs == 0);
-    const int n = im->model->n_tensors;
-    TRY(layout_specs(im->model, &im->specs, &im->n_specs, err));
-    titan_assert(im->n_specs >= 3 * n);
-    memmove(im->specs + n, im->specs + 3 * n, (size_t)(im->n_specs - 3 * n) * sizeof *im->specs);
-    im->n_specs -= 2 * n;
-    return TITAN_OK;
-}
-
-static titan_status fill_slice(const struct import *im, const struct shard_slice *p, struct titan_error *err)
-{
-    titan_assert(p->tensor < im->n_specs && p->data);
-    const int n = im->model->n_tensors;
-    if (p->tensor < n)
-        return hf_weights_read(im->weights, im->model, p, NULL, err);
-    return hf_weights_read_biases(im->weights, im->model, (int)im->model->dims.n_dense_layers + p->tensor - n, p->data,
-                                  err);
-}
-
 /* Specs [first, end) as one file. */
 static titan_status write_shard(struct import *im, const struct checkpoint_info *info, int first, int end,
                                 int64_t numbers, struct titan_error *err)
 {
     titan_assert(first < end && end <= im->n_specs);
+    const int n = im->model->n_tensors;
     _cleanup_free_ struct shard_slice *slices = calloc((size_t)(end - first), sizeof *slices);
     _cleanup_free_ float *data = malloc((size_t)numbers * sizeof *data + 1);
     if (!slices || !data)
@@ -114,7 +93,9 @@ static titan_status write_shard(struct import *im, const struct checkpoint_info 
         *p = (struct shard_slice){.tensor = i, .data = at};
         shard_slice_matrix(&im->specs[i], &p->rows, &p->cols);
         at += im->specs[i].numel;
-        TRY(fill_slice(im, p, err));
+        TRY(i < n ? hf_weights_read(im->weights, im->model, p, NULL, err)
+                  : hf_weights_read_biases(im->weights, im->model, (int)im->model->dims.n_dense_layers + i - n, p->data,
+                                           err));
     }
     titan_assert(at == data + numbers);
     if (!VEC_PUSH(im->entries, im->n_files, im->cap_files, (struct buf)BUF_INIT))
@@ -123,26 +104,28 @@ static titan_status write_shard(struct import *im, const struct checkpoint_info 
                                   &im->entries[im->n_files - 1], err);
 }
 
-static titan_status write_shards(struct import *im, const struct checkpoint_info *info, struct titan_error *err)
-{
-    for (int first = 0, end; first < im->n_specs; first = end) {
-        int64_t numbers = im->specs[first].numel;
-        for (end = first + 1; end < im->n_specs && numbers + im->specs[end].numel <= SHARD_NUMBERS_MAX; end++)
-            numbers += im->specs[end].numel;
-        TRY(write_shard(im, info, first, end, numbers, err));
-    }
-    return TITAN_OK;
-}
-
 static titan_status import_all(struct import *im, struct titan_error *err)
 {
     char path[PATH_MAX];
     TRY(make_recipe(im, err));
     TRY(hf_weights_check(im->weights, im->model, err));
-    TRY(make_specs(im, err));
+
+    /* Parameters and biases are written, moments are not. */
+    const int n = im->model->n_tensors;
+    TRY(layout_specs(im->model, &im->specs, &im->n_specs, err));
+    titan_assert(im->n_specs >= 3 * n);
+    memmove(im->specs + n, im->specs + 3 * n, (size_t)(im->n_specs - 3 * n) * sizeof *im->specs);
+    im->n_specs -= 2 * n;
+
     struct checkpoint_info info = {
         .epoch = 1, .world = 1, .recipe_hash = recipe_hash(&im->recipe), .recipe = im->text.data};
-    titan_status status = write_shards(im, &info, err);
+    titan_status status = TITAN_OK;
+    for (int first = 0, end; first < im->n_specs && status == TITAN_OK; first = end) {
+        int64_t numbers = im->specs[first].numel;
+        for (end = first + 1; end < im->n_specs && numbers + im->specs[end].numel <= SHARD_NUMBERS_MAX; end++)
+            numbers += im->specs[end].numel;
+        status = write_shard(im, &info, first, end, numbers, err);
+    }
     if (status == TITAN_OK)
         status = checkpoint_commit(-1, im->dir, &info, im->specs, im->n_specs, im->entries, im->n_files, path, err);
     if (status != TITAN_OK)
@@ -195,50 +178,40 @@ static titan_status check_empty(const char *dir, struct titan_error *err)
     return TITAN_EEXIST;
 }
 
-static titan_status read_dtype(const char *word, const char **ret, struct titan_error *err)
+static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     static const struct {
         const char *word, *dtype;
     } types[] = {{"bf16", "BF16"}, {"f32", "F32"}, {"f16", "F16"}};
-    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
-        if (strcmp(word, types[i].word) == 0) {
-            *ret = types[i].dtype;
-            return TITAN_OK;
-        }
-    return titan_fail(err, TITAN_EINVAL, "--dtype is bf16, f16 or f32, not '%s'", word);
-}
-
-static titan_status print_json(const char *dir, const char *format, struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    struct json_writer w = {.out = &text, .pretty = true};
-    json_begin_object(&w, NULL);
-    json_put_string(&w, "folder", dir);
-    json_put_string(&w, "format", format);
-    json_end_object(&w);
-    if (buf_failed(&text))
-        return titan_fail(err, TITAN_ENOMEM, "out of memory");
-    (void)puts(text.data);
-    return TITAN_OK;
-}
-
-static titan_status run(void *with, const struct args *args, struct titan_error *err)
-{
-    const char *from = args->words[0], *out_dir = args->words[1], *dtype;
+    const char *from = args->words[0], *out_dir = args->words[1], *word = args_text(args, "dtype", "bf16");
     const bool to_checkpoint = hf_weights_are_at(from);
     const char *output = args_text(args, "output", "table");
+    size_t type = 0;
     (void)with;
     if (strcmp(output, "table") != 0 && strcmp(output, "json") != 0)
         return titan_fail(err, TITAN_EINVAL, "--output is table or json, not '%.64s'", output);
-    TRY(read_dtype(args_text(args, "dtype", "bf16"), &dtype, err));
+    while (type < ARRAY_SIZE(types) && strcmp(word, types[type].word) != 0)
+        type++;
+    if (type == ARRAY_SIZE(types))
+        return titan_fail(err, TITAN_EINVAL, "--dtype is bf16, f16 or f32, not '%s'", word);
     if (to_checkpoint && args_text(args, "dtype", NULL))
         return titan_fail(err, TITAN_EINVAL, "--dtype is for a Hugging Face directory: a checkpoint has fp32");
     if (!args_has(args, "force"))
         TRY(check_empty(out_dir, err));
-    TRY(to_checkpoint ? convert_weights(from, out_dir, err) : hf_export(from, -1, out_dir, dtype, err));
-    if (strcmp(output, "json") == 0)
-        return print_json(out_dir, to_checkpoint ? "checkpoint" : "huggingface", err);
-    (void)puts(out_dir);
+    TRY(to_checkpoint ? convert_weights(from, out_dir, err) : hf_export(from, -1, out_dir, types[type].dtype, err));
+    if (strcmp(output, "table") == 0) {
+        (void)puts(out_dir);
+        return TITAN_OK;
+    }
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text, .pretty = true};
+    json_begin_object(&w, NULL);
+    json_put_string(&w, "folder", out_dir);
+    json_put_string(&w, "format", to_checkpoint ? "checkpoint" : "huggingface");
+    json_end_object(&w);
+    if (buf_failed(&text))
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    (void)puts(text.data);
     return TITAN_OK;
 }
 

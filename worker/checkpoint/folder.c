@@ -86,10 +86,16 @@ static titan_status check_keys(const char *path, const struct folder_owner *o, c
     return TITAN_ECONFLICT;
 }
 
-/* Without an owner file, as programs before it have left it: the newest checkpoint that can be read tells. */
-static titan_status check_newest(const char *path, int at, const struct folder_owner *o, const uint64_t *steps,
-                                 size_t n, struct titan_error *err)
+static titan_status check_recipe(const char *path, int at, const struct folder_owner *o, const struct folder_found *f,
+                                 struct titan_error *err)
 {
+    _cleanup_free_ uint64_t *steps = NULL;
+    size_t n = 0;
+
+    TRY(checkpoint_steps(at, path, &steps, &n, err));
+    if (n > 0 && f->there)
+        return check_keys(path, o, f->name, f->recipe_hash, f->recipe, err);
+    /* Programs of before left no owner file: the newest readable checkpoint tells. */
     for (size_t i = 0; i < n; i++) {
         _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
         struct folder_user by;
@@ -99,36 +105,10 @@ static titan_status check_newest(const char *path, int at, const struct folder_o
             return refuse_user(path, err);
         return check_keys(path, o, "a run without an owner file", info.recipe_hash, by.name[0] ? info.recipe : "", err);
     }
-    return TITAN_OK; /* what cannot be read is not written over: no checkpoint of it loads, and the run says so */
-}
-
-static titan_status check_recipe(const char *path, int at, const struct folder_owner *o, const struct folder_found *f,
-                                 struct titan_error *err)
-{
-    _cleanup_free_ uint64_t *steps = NULL;
-    size_t n = 0;
-
-    TRY(checkpoint_steps(at, path, &steps, &n, err));
-    if (n == 0)
-        return TITAN_OK;
-    return f->there ? check_keys(path, o, f->name, f->recipe_hash, f->recipe, err)
-                    : check_newest(path, at, o, steps, n, err);
+    return TITAN_OK; /* an unreadable checkpoint is not written over: none of it loads, and the run reports it */
 }
 
 /* --- taking it ---------------------------------------------------------------------------------------------------- */
-
-/* Something can be made in it. */
-static titan_status probe(int at, struct titan_error *err)
-{
-    char name[64];
-
-    (void)snprintf(name, sizeof name, ".probe-%d-%" PRId64, (int)getpid(), clock_mono_ns());
-    if (mkdirat(at, name, 0755) < 0)
-        return titan_fail_errno(err, "cannot be written");
-    if (unlinkat(at, name, AT_REMOVEDIR) < 0)
-        return titan_fail_errno(err, "cannot be written: '%s'", name);
-    return TITAN_OK;
-}
 
 enum taken { TAKEN, BUSY, NO_LOCKS };
 
@@ -138,18 +118,6 @@ static enum taken try_lock(int fd, int how)
         if (errno != EINTR)
             return errno == EWOULDBLOCK ? BUSY : NO_LOCKS;
     return TAKEN;
-}
-
-/* Where this process is the job's user: a folder of titand's is read by titand's workers, whatever their job. */
-static void share(const char *path, int at, const struct folder_owner *o, const struct log *log)
-{
-    struct titan_error err = {0};
-    struct stat st;
-    if (fstat(at, &st) != 0 || st.st_uid != geteuid() || (int64_t)st.st_uid != o->user.uid)
-        return;
-    if (sharing_set(at, o->recipe->checkpoint.shared_with, &err) != TITAN_OK)
-        tlog_warn(log, "users that the checkpoint folder is shared with may not be able to read it",
-                  "folder=\"%s\" reason=\"%s\"", path, err.msg);
 }
 
 /* One attempt. A process of the run shares the lock; another one must have it alone to become the owner. */
@@ -174,7 +142,13 @@ static titan_status attempt(const char *path, int at, int lock, const struct fol
     TRY(folder_owner_read(at, f, err));
     TRY(check_user(path, o, f, err));
     TRY(check_recipe(path, at, o, f, err));
-    share(path, at, o, log);
+    /* Where this process is the job's user: titand's workers read a folder of titand's, whatever their job. */
+    struct titan_error fault = {0};
+    struct stat st;
+    if (fstat(at, &st) == 0 && st.st_uid == geteuid() && (int64_t)st.st_uid == o->user.uid &&
+        sharing_set(at, o->recipe->checkpoint.shared_with, &fault) != TITAN_OK)
+        tlog_warn(log, "users that the checkpoint folder is shared with may not be able to read it",
+                  "folder=\"%s\" reason=\"%s\"", path, fault.msg);
     TRY(write_owner(at, o, err));
     checkpoint_sweep(at, UINT64_MAX); /* an earlier run's, which is not there any more */
     if (*ret == TAKEN)
@@ -218,26 +192,24 @@ static titan_status open_and_take(const char *path, const struct folder_owner *o
 {
     _cleanup_(folder_found_clear) struct folder_found above = {0};
     struct stat st;
-    _cleanup_fd_ int at = -1;
+    char name[64];
 
-    titan_status status = folder_owner_above(path, &above, err); /* nothing is made in another user's folder */
-    if (status == TITAN_OK)
-        status = check_user(path, owner, &above, err);
-    if (status == TITAN_OK)
-        status = dir_make_named(path, err);
-    if (status == TITAN_OK && ((at = file_open_named(path, O_RDONLY | O_DIRECTORY)) < 0 || fstat(at, &st) < 0))
-        status = titan_fail_errno(err, "cannot be opened");
-    if (status == TITAN_OK)
-        status = probe(at, err);
-    if (status == TITAN_OK) {
-        status = take(path, at, owner, wait_ms, log, ret, err);
-    }
-    if (status == TITAN_OK) {
-        ret->device = st.st_dev;
-        ret->inode = st.st_ino;
-        ret->at = TAKE_FD(at);
-    }
-    return status;
+    TRY(folder_owner_above(path, &above, err)); /* nothing is made in another user's folder */
+    TRY(check_user(path, owner, &above, err));
+    TRY(dir_make_named(path, err));
+    _cleanup_fd_ int at = file_open_named(path, O_RDONLY | O_DIRECTORY);
+    if (at < 0 || fstat(at, &st) < 0)
+        return titan_fail_errno(err, "cannot be opened");
+    (void)snprintf(name, sizeof name, ".probe-%d-%" PRId64, (int)getpid(), clock_mono_ns());
+    if (mkdirat(at, name, 0755) < 0)
+        return titan_fail_errno(err, "cannot be written");
+    if (unlinkat(at, name, AT_REMOVEDIR) < 0)
+        return titan_fail_errno(err, "cannot be written: '%s'", name);
+    TRY(take(path, at, owner, wait_ms, log, ret, err));
+    ret->device = st.st_dev;
+    ret->inode = st.st_ino;
+    ret->at = TAKE_FD(at);
+    return TITAN_OK;
 }
 
 /* --- apart -------------------------------------------------------------------------------------------------------- */

@@ -49,15 +49,6 @@ static const char *path_of(const struct recipe *r, int k)
     return r->training.mixture.n > k ? r->training.mixture.source[k].path : r->training.dataset_path;
 }
 
-/* The first source that differs; -1: none does. */
-static int other_source(const struct data_identity *here, const struct data_identity *there)
-{
-    for (int k = 0; k < MIN(here->n, there->n); k++)
-        if (here->source[k].fingerprint != there->source[k].fingerprint)
-            return k;
-    return here->n != there->n ? MIN(here->n, there->n) : -1;
-}
-
 static void print_source(const struct recipe *r, const struct data_identity *d, int k, char ret[160])
 {
     if (k < d->n)
@@ -70,9 +61,11 @@ static void print_source(const struct recipe *r, const struct data_identity *d, 
 static void compare_data(struct comparison *c)
 {
     const struct data_identity *here = &c->check->here->data, *there = &c->before->data;
-    const int k = other_source(here, there);
     char text[400], of_here[160], of_there[160];
-    if (k < 0)
+    int k = 0; /* the first source that differs */
+    while (k < MIN(here->n, there->n) && here->source[k].fingerprint == there->source[k].fingerprint)
+        k++;
+    if (k == here->n && k == there->n)
         return;
     print_source(c->here, here, k, of_here);
     print_source(c->there, there, k, of_there);
@@ -133,47 +126,6 @@ static void note_changes(struct comparison *c)
         buf_printf(&c->notes, "%s\n", rate.data);
 }
 
-/* Read so far, as a run of that recipe reads. */
-static void complete(struct comparison *c, struct run_identity *ret)
-{
-    if (!ret->known && c->there)
-        ret->samples = c->step * (uint64_t)c->there->training.global_batch_size;
-}
-
-static titan_status refuse(const struct comparison *c, struct titan_error *err)
-{
-    (void)titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' is of another run: %s", c->check->path, c->faults.data);
-    titan_error_hint(err, "%s; checkpoint.accept_changed takes what is meant to be another",
-                     c->check->own ? "use another checkpoint.folder" : "use what it was made with");
-    return TITAN_ECONFLICT;
-}
-
-static titan_status compare(struct comparison *c, uint64_t recipe_hash, const char *recipe_text,
-                            struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf keys = BUF_INIT;
-    const struct identity_check *check = c->check;
-    if (check->own && !recipe_continues(c->here, recipe_hash, recipe_text, &keys))
-        add_fault(c, keys.len > 0 ? keys.data : "its recipe is another");
-    else if (c->there && !check->own)
-        compare_model(c);
-    if (check->here && c->before->known) {
-        compare_tokenizer(c);
-        if (check->progress && c->step > 0)
-            compare_data(c);
-    } else if (check->here) {
-        if (check->own && c->there)
-            compare_paths(c);
-        buf_puts(&c->notes, "the checkpoint does not tell what its data and tokenizer held, as those of earlier "
-                            "versions and imported ones: that is not compared\n");
-    }
-    if (c->faults.len > 0)
-        return refuse(c, err);
-    if (c->there && check->progress)
-        note_changes(c);
-    return TITAN_OK;
-}
-
 titan_status identity_compare(const struct identity_check *check, uint64_t recipe_hash, const char *recipe_text,
                               uint64_t step, const struct run_identity *there, char notes[IDENTITY_NOTES_MAX],
                               struct run_identity *ret, struct titan_error *err)
@@ -186,11 +138,35 @@ titan_status identity_compare(const struct identity_check *check, uint64_t recip
         recipe_parse(other, recipe_text, "recipe", NULL) == TITAN_OK && recipe_resolve(other, NULL) == TITAN_OK;
     struct comparison c = {
         .check = check, .here = check->recipe, .there = read ? other : NULL, .before = ret, .step = step};
+    _cleanup_(buf_free) struct buf keys = BUF_INIT;
     titan_assert(check->recipe && check->path);
     *ret = *there;
     ret->step = step;
-    complete(&c, ret);
-    const titan_status status = compare(&c, recipe_hash, recipe_text, err);
+    if (!ret->known && c.there) /* as many as a run of that recipe has read */
+        ret->samples = step * (uint64_t)c.there->training.global_batch_size;
+
+    if (check->own && !recipe_continues(c.here, recipe_hash, recipe_text, &keys))
+        add_fault(&c, keys.len > 0 ? keys.data : "its recipe is another");
+    else if (c.there && !check->own)
+        compare_model(&c);
+    if (check->here && ret->known) {
+        compare_tokenizer(&c);
+        if (check->progress && step > 0)
+            compare_data(&c);
+    } else if (check->here) {
+        if (check->own && c.there)
+            compare_paths(&c);
+        buf_puts(&c.notes, "the checkpoint does not tell what its data and tokenizer held, as those of earlier "
+                           "versions and imported ones: that is not compared\n");
+    }
+    titan_status status = TITAN_OK;
+    if (c.faults.len > 0) {
+        status = titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' is of another run: %s", check->path, c.faults.data);
+        titan_error_hint(err, "%s; checkpoint.accept_changed takes what is meant to be another",
+                         check->own ? "use another checkpoint.folder" : "use what it was made with");
+    } else if (c.there && check->progress) {
+        note_changes(&c);
+    }
     (void)snprintf(notes, IDENTITY_NOTES_MAX, "%s", c.notes.len > 0 ? c.notes.data : "");
     buf_free(&c.faults);
     buf_free(&c.notes);

@@ -54,35 +54,6 @@ static bool is_bias(const struct load *l, int spec)
 
 /* --- from a checkpoint -------------------------------------------------------------------------------------------- */
 
-/* Without moments a run can begin, and it can be over. */
-static titan_status check_moments(const struct load *l, struct titan_error *err)
-{
-    if (!l->info.model_only || l->source.without_optimizer || l->info.step == 0 ||
-        (l->source.from == LOAD_OWN && l->info.step >= (uint64_t)l->recipe.training.steps))
-        return TITAN_OK;
-    (void)titan_fail(err, TITAN_EUNSUPPORTED, "checkpoint '%s' has weights alone, no optimizer state", l->path);
-    titan_error_hint(err, l->source.from == LOAD_OWN
-                              ? "checkpoint.load_step names an earlier one; checkpoint.exclude_from_loading = "
-                                "[\"optimizer\"] begins with zero moments"
-                              : "checkpoint.initial_load_model_only = true begins with its weights at step 0");
-    return TITAN_EUNSUPPORTED;
-}
-
-/* "tensor 'x' has another shape" is true; which key makes it so is what is asked for. */
-static titan_status explain(const struct load *l, titan_status status, struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf keys = BUF_INIT;
-    struct recipe other;
-    if (status != TITAN_ECONFLICT || !err)
-        return status;
-    recipe_init(&other);
-    if (recipe_parse(&other, l->info.recipe, "recipe", NULL) == TITAN_OK && recipe_resolve(&other, NULL) == TITAN_OK)
-        recipe_model_differences(&l->recipe, &other, &keys);
-    if (keys.len > 0)
-        return titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' is of another model: %s", l->path, keys.data);
-    return status;
-}
-
 /* What is wanted of it, renumbered: a part that is left out need not be there. */
 static titan_status leave_out(struct load *l, struct titan_error *err)
 {
@@ -111,39 +82,51 @@ static titan_status leave_out(struct load *l, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status read_info(struct load *l, struct titan_error *err)
+static titan_status load_checkpoint(struct load *l, struct titan_error *err)
 {
-    const titan_status status = checkpoint_read_info(l->path, &l->info, err);
-    if (status != TITAN_ENOTFOUND || l->source.from != LOAD_OTHER || !hf_weights_are_at(l->path))
-        return status;
-    (void)titan_fail(err, TITAN_EINVAL, "'%s' is no checkpoint but a Hugging Face directory", l->path);
-    titan_error_hint(err, "set checkpoint.initial_load_in_hf = true");
-    return TITAN_EINVAL;
-}
+    const bool own = l->source.from == LOAD_OWN;
+    titan_assert(l->source.from != LOAD_WEIGHTS);
+    titan_status status = checkpoint_read_info(l->path, &l->info, err);
+    if (status == TITAN_ENOTFOUND && !own && hf_weights_are_at(l->path)) {
+        (void)titan_fail(err, TITAN_EINVAL, "'%s' is no checkpoint but a Hugging Face directory", l->path);
+        titan_error_hint(err, "set checkpoint.initial_load_in_hf = true");
+        return TITAN_EINVAL;
+    }
+    TRY(status);
 
-static titan_status compare_identity(struct load *l, struct titan_error *err)
-{
     const struct identity_check check = {.recipe = &l->recipe,
                                          .here = l->source.here,
                                          .path = l->path,
-                                         .own = l->source.from == LOAD_OWN,
+                                         .own = own,
                                          .progress = !l->source.without_progress};
     TRY(identity_compare(&check, l->info.recipe_hash, l->info.recipe, l->info.step, &l->info.identity, l->source.notes,
                          &l->source.identity, err));
     memcpy(l->source.identity.from_run, l->info.run, sizeof l->info.run);
     l->source.identity.from_step = l->info.step;
-    return TITAN_OK;
-}
 
-static titan_status load_checkpoint(struct load *l, struct titan_error *err)
-{
-    titan_assert(l->source.from != LOAD_WEIGHTS);
-    TRY(read_info(l, err));
-    TRY(compare_identity(l, err));
-    TRY(check_moments(l, err));
+    /* Without moments a run can begin, and it can be over. */
+    if (l->info.model_only && !l->source.without_optimizer && l->info.step > 0 &&
+        (!own || l->info.step < (uint64_t)l->recipe.training.steps)) {
+        (void)titan_fail(err, TITAN_EUNSUPPORTED, "checkpoint '%s' has weights alone, no optimizer state", l->path);
+        titan_error_hint(err, own ? "checkpoint.load_step names an earlier one; checkpoint.exclude_from_loading = "
+                                    "[\"optimizer\"] begins with zero moments"
+                                  : "checkpoint.initial_load_model_only = true begins with its weights at step 0");
+        return TITAN_EUNSUPPORTED;
+    }
     TRY(leave_out(l, err));
-    return explain(l, checkpoint_load(l->path, l->specs, l->n_specs, l->slices, l->n_slices, &l->apart.watch, err),
-                   err);
+    status = checkpoint_load(l->path, l->specs, l->n_specs, l->slices, l->n_slices, &l->apart.watch, err);
+    if (status != TITAN_ECONFLICT || !err)
+        return status;
+
+    /* "tensor 'x' has another shape" is true; the key that makes it so is what a user asks for. */
+    _cleanup_(buf_free) struct buf keys = BUF_INIT;
+    struct recipe other;
+    recipe_init(&other);
+    if (recipe_parse(&other, l->info.recipe, "recipe", NULL) == TITAN_OK && recipe_resolve(&other, NULL) == TITAN_OK)
+        recipe_model_differences(&l->recipe, &other, &keys);
+    return keys.len > 0
+               ? titan_fail(err, TITAN_ECONFLICT, "checkpoint '%s' is of another model: %s", l->path, keys.data)
+               : status;
 }
 
 /* --- from weights of transformers --------------------------------------------------------------------------------- */
@@ -162,38 +145,30 @@ static titan_status read_biases(const struct load *l, const struct hf_weights *w
     return TITAN_OK;
 }
 
-/* The first id of ours that stands for another text there; -1: none does. Either may have more. */
-static int64_t first_other_id(const struct tokenizer *ours, const struct tokenizer *theirs)
-{
-    const int64_t n = MIN(tokenizer_vocabulary(ours), tokenizer_vocabulary(theirs));
-    _cleanup_(buf_free) struct buf a = BUF_INIT, b = BUF_INIT;
-    for (int32_t id = 0; id < n; id++) {
-        buf_clear(&a);
-        buf_clear(&b);
-        if (tokenizer_decode(ours, &id, 1, &a, NULL) != TITAN_OK ||
-            tokenizer_decode(theirs, &id, 1, &b, NULL) != TITAN_OK)
-            continue; /* one has no such token */
-        if (a.len != b.len || (a.len > 0 && memcmp(a.data, b.data, a.len) != 0))
-            return id;
-    }
-    return -1;
-}
-
 /* The rows of the weights belong to the ids of the tokenizer that lies beside them, if one does. */
 static titan_status compare_tokenizers(struct load *l, const struct tokenizer *ours, const struct tokenizer *theirs,
                                        struct titan_error *err)
 {
-    const struct recipe *r = &l->recipe;
-    const size_t used = strlen(l->source.notes);
-    const int64_t id = first_other_id(ours, theirs);
-    if (id < 0)
+    const int64_t n = MIN(tokenizer_vocabulary(ours), tokenizer_vocabulary(theirs)); /* either may have more */
+    _cleanup_(buf_free) struct buf a = BUF_INIT, b = BUF_INIT;
+    int32_t id = 0; /* the first that stands for another text there */
+    for (; id < n; id++) {
+        buf_clear(&a);
+        buf_clear(&b);
+        if (tokenizer_decode(ours, &id, 1, &a, NULL) == TITAN_OK &&
+            tokenizer_decode(theirs, &id, 1, &b, NULL) == TITAN_OK && /* both have such a token */
+            (a.len != b.len || (a.len > 0 && memcmp(a.data, b.data, a.len) != 0)))
+            break;
+    }
+    if (id >= n)
         return TITAN_OK;
     (void)titan_fail(err, TITAN_ECONFLICT,
-                     "the tokenizer '%.120s' gives other ids than the one beside the weights: id %lld stands for "
+                     "the tokenizer '%.120s' gives other ids than the one beside the weights: id %d stands for "
                      "another text, of %lld and %lld ids",
-                     r->model.tokenizer, (long long)id, (long long)tokenizer_vocabulary(ours),
+                     l->recipe.model.tokenizer, (int)id, (long long)tokenizer_vocabulary(ours),
                      (long long)tokenizer_vocabulary(theirs));
-    if (recipe_accepts(r, "tokenizer")) {
+    if (recipe_accepts(&l->recipe, "tokenizer")) {
+        const size_t used = strlen(l->source.notes);
         (void)snprintf(l->source.notes + used, sizeof l->source.notes - used, "%.300s: accepted\n", err->msg);
         *err = (struct titan_error){0};
         return TITAN_OK;
@@ -254,38 +229,29 @@ static titan_status read_weights(struct load *l, const struct hf_weights *w, str
     return TITAN_OK;
 }
 
-static titan_status load_weights(struct load *l, struct titan_error *err)
+/* --- either ------------------------------------------------------------------------------------------------------- */
+
+static titan_status run_load(struct apart *a, struct titan_error *err)
 {
-    titan_assert(l->source.from == LOAD_WEIGHTS && l->model);
+    struct load *l = (struct load *)a;
+    _cleanup_(folder_found_clear) struct folder_found found = {0};
+    const bool own = l->source.from == LOAD_OWN;
+    const char *seen = own ? l->recipe.checkpoint.folder_owner : l->recipe.checkpoint.initial_load_owner;
+    struct folder_user user;
+
+    /* The coordinator has asked the same; the folder may have changed hands since. */
+    if (folder_user_parse(l->recipe.job.owner, &user) && strcmp(seen, "*") != 0) {
+        TRY(folder_owner_above(l->path, &found, err));
+        if (!folder_admits(&found, &user, seen))
+            return titan_fail(err, TITAN_ECONFLICT, "'%s' is of another user, and not what was admitted", l->path);
+    }
+    if (l->source.from != LOAD_WEIGHTS)
+        return load_checkpoint(l, err);
     struct hf_weights *w = NULL;
     TRY(hf_weights_open(l->path, &w, err));
     const titan_status status = read_weights(l, w, err);
     hf_weights_close(w);
     return status;
-}
-
-/* --- either ------------------------------------------------------------------------------------------------------- */
-
-/* The coordinator has asked the same; the folder may have changed hands since. */
-static titan_status check_owner(const struct load *l, struct titan_error *err)
-{
-    _cleanup_(folder_found_clear) struct folder_found found = {0};
-    const bool own = l->source.from == LOAD_OWN;
-    const char *seen = own ? l->recipe.checkpoint.folder_owner : l->recipe.checkpoint.initial_load_owner;
-    struct folder_user user;
-    if (!folder_user_parse(l->recipe.job.owner, &user) || strcmp(seen, "*") == 0)
-        return TITAN_OK;
-    TRY(folder_owner_above(l->path, &found, err));
-    return folder_admits(&found, &user, seen)
-               ? TITAN_OK
-               : titan_fail(err, TITAN_ECONFLICT, "'%s' is of another user, and not what was admitted", l->path);
-}
-
-static titan_status run_load(struct apart *a, struct titan_error *err)
-{
-    struct load *l = (struct load *)a;
-    TRY(check_owner(l, err));
-    return l->source.from == LOAD_WEIGHTS ? load_weights(l, err) : load_checkpoint(l, err);
 }
 
 static titan_status open_load(const struct train_state *state, const struct load_source *source,

@@ -73,31 +73,25 @@ static bool parse_hex(const char *text, int digits, uint64_t *ret)
     return text[digits] == '\0';
 }
 
-/* Before version 4 the first tensor says it for all. */
-static titan_status parse_dtype(const struct json *member, struct manifest *m, struct tensor_spec *spec,
-                                struct titan_error *err)
-{
-    const char *dtype = json_string(member, "dtype", ""), *first = m->info.dtype;
-    const bool half = strcmp(dtype, "BF16") == 0 || strcmp(dtype, "F16") == 0;
-    if (strcmp(dtype, "F32") != 0 && !(m->version >= VERSION_ALIKE && half))
-        return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' is '%.16s', which version %d has not", spec->name, dtype,
-                          m->version);
-    if (m->version < VERSION_MIXED && first[0] && strcmp(dtype, first) != 0)
-        return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' is '%.16s', not '%s'", spec->name, dtype, first);
-    (void)snprintf(spec->dtype, sizeof(spec->dtype), "%s", dtype);
-    if (!first[0])
-        (void)snprintf(m->info.dtype, sizeof(m->info.dtype), "%s", dtype);
-    return TITAN_OK;
-}
-
 static titan_status parse_tensor(const struct json *member, struct manifest *m, struct tensor_spec *spec,
                                  struct titan_error *err)
 {
-    const char *name = json_string(member, "name", "");
+    const char *name = json_string(member, "name", ""), *dtype = json_string(member, "dtype", "");
     if (!*name || strlen(name) >= sizeof(spec->name))
         return titan_fail(err, TITAN_ECORRUPT, "a tensor has no name, or one over %zu bytes", sizeof(spec->name) - 1);
     (void)snprintf(spec->name, sizeof(spec->name), "%s", name);
-    TRY(parse_dtype(member, m, spec, err));
+
+    const char *const first = m->info.dtype; /* before version 4 the first tensor's type is all tensors' */
+    const bool half = strcmp(dtype, "BF16") == 0 || strcmp(dtype, "F16") == 0;
+    if (strcmp(dtype, "F32") != 0 && !(m->version >= VERSION_ALIKE && half))
+        return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' is '%.16s', which version %d has not", name, dtype,
+                          m->version);
+    if (m->version < VERSION_MIXED && first[0] && strcmp(dtype, first) != 0)
+        return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' is '%.16s', not '%s'", name, dtype, first);
+    (void)snprintf(spec->dtype, sizeof(spec->dtype), "%s", dtype);
+    if (!first[0])
+        (void)snprintf(m->info.dtype, sizeof(m->info.dtype), "%s", dtype);
+
     const struct json *shape = json_get(member, "shape");
     if (!shape || shape->type != JSON_ARRAY)
         return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' has no shape", name);
@@ -170,19 +164,6 @@ static titan_status parse_range(const struct json *list, const struct manifest *
     return TITAN_OK;
 }
 
-static titan_status parse_slices(const struct json *slices, const struct manifest *m, struct manifest_file *file,
-                                 struct titan_error *err)
-{
-    const size_t most = m->version == 1 ? SHARD_SLICES_BETWEEN_MAX : 1;
-    file->slices = calloc((size_t)count_members(slices) * most + 1, sizeof(*file->slices));
-    if (!file->slices)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for the pieces of '%s'", file->name);
-    for (const struct json *p = slices->first; p; p = p->next)
-        if ((m->version == 1 ? parse_range(p, m, file, err) : parse_slice(p, m, file, err)) != TITAN_OK)
-            return titan_error_wrap(err, "file '%s'", file->name);
-    return TITAN_OK;
-}
-
 static titan_status parse_file(const struct json *member, const struct manifest *m, struct manifest_file *file,
                                struct titan_error *err)
 {
@@ -199,24 +180,14 @@ static titan_status parse_file(const struct json *member, const struct manifest 
     const struct json *slices = json_get(member, "pieces");
     if (!slices || slices->type != JSON_ARRAY)
         return titan_fail(err, TITAN_ECORRUPT, "file '%s' has no list of pieces", name);
-    return parse_slices(slices, m, file, err);
-}
-
-/* Those without it were written before, or no step was skipped. */
-static titan_status parse_skipped(const struct json *from, uint64_t step, struct skipped_steps *ret,
-                                  struct titan_error *err)
-{
-    if (!from)
-        return TITAN_OK;
-    const int64_t in_a_row = json_int(from, "in_a_row", -1), first = json_int(from, "first", -1),
-                  last = json_int(from, "last", -1);
-    ret->in_a_row = (uint64_t)in_a_row;
-    ret->first = (uint64_t)first;
-    ret->last = (uint64_t)last;
-    if (in_a_row >= 0 && first >= 0 && last >= 0 && skipped_possible(ret, step))
-        return TITAN_OK;
-    return titan_fail(err, TITAN_ECORRUPT, "skipped steps %" PRId64 " to %" PRId64 ", %" PRId64 " in a row, cannot be",
-                      first, last, in_a_row);
+    const size_t most = m->version == 1 ? SHARD_SLICES_BETWEEN_MAX : 1;
+    file->slices = calloc((size_t)count_members(slices) * most + 1, sizeof(*file->slices));
+    if (!file->slices)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the pieces of '%s'", file->name);
+    for (const struct json *p = slices->first; p; p = p->next)
+        if ((m->version == 1 ? parse_range(p, m, file, err) : parse_slice(p, m, file, err)) != TITAN_OK)
+            return titan_error_wrap(err, "file '%s'", file->name);
+    return TITAN_OK;
 }
 
 static bool parse_count(const struct json *from, const char *key, int64_t most, uint64_t *ret)
@@ -280,7 +251,19 @@ static titan_status parse_info(const struct json *root, struct checkpoint_info *
     info->tokens = (uint64_t)v[2];
     info->world = (int)v[3];
     info->skipped.total = (uint64_t)v[4];
-    TRY(parse_skipped(json_get(root, "skipped"), info->step, &info->skipped, err));
+    const struct json *const skipped =
+        json_get(root, "skipped"); /* older manifests, and runs that skipped no step: none */
+    if (skipped) {
+        const int64_t in_a_row = json_int(skipped, "in_a_row", -1), first = json_int(skipped, "first", -1),
+                      last = json_int(skipped, "last", -1);
+        info->skipped.in_a_row = (uint64_t)in_a_row;
+        info->skipped.first = (uint64_t)first;
+        info->skipped.last = (uint64_t)last;
+        if (in_a_row < 0 || first < 0 || last < 0 || !skipped_possible(&info->skipped, info->step))
+            return titan_fail(err, TITAN_ECORRUPT,
+                              "skipped steps %" PRId64 " to %" PRId64 ", %" PRId64 " in a row, cannot be", first, last,
+                              in_a_row);
+    }
     if (!parse_hex(json_string(root, "recipe_hash", ""), 16, &info->recipe_hash))
         return titan_fail(err, TITAN_ECORRUPT, "'recipe_hash' is missing or no hash");
     (void)snprintf(info->owner, sizeof(info->owner), "%s", json_string(root, "owner", ""));
@@ -291,52 +274,24 @@ static titan_status parse_info(const struct json *root, struct checkpoint_info *
     return info->recipe ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "no memory for a recipe");
 }
 
-static titan_status parse_lists(const struct json *root, struct manifest *m, struct titan_error *err)
-{
-    const struct json *tensors = json_get(root, "tensors"), *files = json_get(root, "files");
-    if (!tensors || tensors->type != JSON_ARRAY || !files || files->type != JSON_ARRAY)
-        return titan_fail(err, TITAN_ECORRUPT, "no list of tensors or of files");
-    m->tensors = calloc((size_t)count_members(tensors) + 1, sizeof(*m->tensors));
-    m->files = calloc((size_t)count_members(files) + 1, sizeof(*m->files));
-    if (!m->tensors || !m->files)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for the lists of a manifest");
-    for (const struct json *t = tensors->first; t; t = t->next)
-        TRY(parse_tensor(t, m, &m->tensors[m->ntensors++], err));
-    m->info.model_only = true;
-    for (int i = 0; i < m->ntensors; i++) {
-        m->info.model_only = m->info.model_only && strncmp(m->tensors[i].name, "optim.", 6) != 0;
-        m->info.biases = m->info.biases || strstr(m->tensors[i].name, ".moe.expert_bias");
-    }
-    for (const struct json *f = files->first; f; f = f->next) {
-        TRY(parse_file(f, m, &m->files[m->nfiles++], err));
-        m->info.bytes += m->files[m->nfiles - 1].bytes;
-    }
-    return manifest_check_cover(m, err);
-}
-
 static void free_json(struct json **root)
 {
     json_free(*root);
 }
 
-static titan_status check_sum(const char *text, size_t len, struct titan_error *err)
+titan_status manifest_parse(const char *text, size_t len, struct manifest *ret, struct titan_error *err)
 {
     char digits[9] = {0};
     uint64_t crc = 0;
+    *ret = (struct manifest){0};
     if (len < SUM_BYTES || memcmp(text + len - SUM_BYTES, SUM_KEY, sizeof(SUM_KEY) - 1) != 0)
         return titan_fail(err, TITAN_ECORRUPT, "does not end with its checksum");
-    size_t body = len - SUM_BYTES;
+    const size_t body = len - SUM_BYTES;
     memcpy(digits, text + body + sizeof(SUM_KEY) - 1, 8);
-    uint32_t got = crc32c(0, text, body);
+    const uint32_t got = crc32c(0, text, body);
     if (!parse_hex(digits, 8, &crc) || (uint32_t)crc != got)
         return titan_fail(err, TITAN_ECORRUPT, "crc32c %08x, expected %.8s", got, digits);
-    return TITAN_OK;
-}
 
-titan_status manifest_parse(const char *text, size_t len, struct manifest *ret, struct titan_error *err)
-{
-    *ret = (struct manifest){0};
-    TRY(check_sum(text, len, err));
     _cleanup_(free_json) struct json *root = NULL;
     if (json_parse(text, len, &root, err) != TITAN_OK) {
         if (err)
@@ -351,7 +306,26 @@ titan_status manifest_parse(const char *text, size_t len, struct manifest *ret, 
                           version, VERSION);
     ret->version = (int)version;
     TRY(parse_info(root, &ret->info, err));
-    return parse_lists(root, ret, err);
+
+    const struct json *tensors = json_get(root, "tensors"), *files = json_get(root, "files");
+    if (!tensors || tensors->type != JSON_ARRAY || !files || files->type != JSON_ARRAY)
+        return titan_fail(err, TITAN_ECORRUPT, "no list of tensors or of files");
+    ret->tensors = calloc((size_t)count_members(tensors) + 1, sizeof(*ret->tensors));
+    ret->files = calloc((size_t)count_members(files) + 1, sizeof(*ret->files));
+    if (!ret->tensors || !ret->files)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the lists of a manifest");
+    for (const struct json *t = tensors->first; t; t = t->next)
+        TRY(parse_tensor(t, ret, &ret->tensors[ret->ntensors++], err));
+    ret->info.model_only = true;
+    for (int i = 0; i < ret->ntensors; i++) {
+        ret->info.model_only = ret->info.model_only && strncmp(ret->tensors[i].name, "optim.", 6) != 0;
+        ret->info.biases = ret->info.biases || strstr(ret->tensors[i].name, ".moe.expert_bias");
+    }
+    for (const struct json *f = files->first; f; f = f->next) {
+        TRY(parse_file(f, ret, &ret->files[ret->nfiles++], err));
+        ret->info.bytes += ret->files[ret->nfiles - 1].bytes;
+    }
+    return manifest_check_cover(ret, err);
 }
 
 titan_status manifest_parse_file(const char *text, size_t len, const struct manifest *m, struct manifest_file *ret,
@@ -428,27 +402,7 @@ static titan_status not_once(const struct manifest *m, int tensor, int64_t row, 
                       m->tensors[tensor].name, row, col, what);
 }
 
-/* The next box in order: it must begin at the top of the front, which must be level as far as the box is wide. */
-static titan_status place_slice(const struct manifest *m, struct front *f, const struct shard_slice *p,
-                                struct titan_error *err)
-{
-    titan_assert(p->rows > 0 && p->cols > 0);
-    for (int64_t col = p->col, left = p->cols; left > 0;) {
-        if (f->n == 0 || compare(p->row, f->heap[0].row) < 0 || (p->row == f->heap[0].row && col < f->heap[0].col))
-            return not_once(m, p->tensor, p->row, col, "there twice", err);
-        if (p->row != f->heap[0].row || col != f->heap[0].col)
-            return not_once(m, p->tensor, f->heap[0].row, f->heap[0].col, "missing", err);
-        const struct stretch s = pop(f);
-        const int64_t taken = MIN(left, s.cols);
-        if (taken < s.cols)
-            push(f, (struct stretch){s.row, s.col + taken, s.cols - taken});
-        col += taken;
-        left -= taken;
-    }
-    return TITAN_OK;
-}
-
-/* Boxes of one tensor, sorted. */
+/* Boxes of one tensor, sorted: each begins at the top of the front, which is level as far as the box is wide. */
 static titan_status check_tensor(const struct manifest *m, int tensor, const struct shard_slice *slices, size_t n,
                                  struct front *f, struct titan_error *err)
 {
@@ -456,9 +410,21 @@ static titan_status check_tensor(const struct manifest *m, int tensor, const str
     shard_slice_matrix(&m->tensors[tensor], &rows, &cols);
     f->n = 0;
     push(f, (struct stretch){0, 0, cols});
-    for (size_t i = 0; i < n; i++) {
-        const struct shard_slice *p = &slices[i];
-        TRY(place_slice(m, f, p, err));
+    for (const struct shard_slice *p = slices; p < slices + n; p++) {
+        titan_assert(p->rows > 0 && p->cols > 0);
+        for (int64_t col = p->col, left = p->cols; left > 0;) {
+            const struct stretch at = {p->row, col, left};
+            if (f->n == 0 || before(&at, &f->heap[0]))
+                return not_once(m, tensor, p->row, col, "there twice", err);
+            if (before(&f->heap[0], &at))
+                return not_once(m, tensor, f->heap[0].row, f->heap[0].col, "missing", err);
+            const struct stretch s = pop(f);
+            const int64_t taken = MIN(left, s.cols);
+            if (taken < s.cols)
+                push(f, (struct stretch){s.row, s.col + taken, s.cols - taken});
+            col += taken;
+            left -= taken;
+        }
         if (p->row + p->rows < rows)
             push(f, (struct stretch){p->row + p->rows, p->col, p->cols});
     }
@@ -542,18 +508,6 @@ void manifest_print_file(const struct manifest_file *file, struct buf *out)
     print_file(&w, file);
 }
 
-static void print_tensor(struct json_writer *w, const struct tensor_spec *spec)
-{
-    json_begin_object(w, NULL);
-    json_put_string(w, "name", spec->name);
-    json_put_string(w, "dtype", manifest_dtype(spec));
-    json_begin_array(w, "shape");
-    for (int d = 0; d < spec->ndim; d++)
-        json_put_int(w, NULL, spec->shape[d]);
-    json_end_array(w);
-    json_end_object(w);
-}
-
 static void put_hash(struct json_writer *w, const char *key, uint64_t hash)
 {
     char text[24];
@@ -605,15 +559,6 @@ void manifest_print_writer(uint64_t recipe_hash, const char *owner, struct buf *
     buf_puts(out, ",\"recipe\":");
 }
 
-static void print_skipped(struct json_writer *w, const struct skipped_steps *s)
-{
-    json_begin_object(w, "skipped");
-    json_put_uint(w, "in_a_row", s->in_a_row);
-    json_put_uint(w, "first", s->first);
-    json_put_uint(w, "last", s->last);
-    json_end_object(w);
-}
-
 titan_status manifest_print(const struct manifest *m, struct buf *out, struct titan_error *err)
 {
     size_t begin = out->len;
@@ -626,8 +571,13 @@ titan_status manifest_print(const struct manifest *m, struct buf *out, struct ti
     json_put_uint(&w, "tokens", m->info.tokens);
     json_put_int(&w, "world", m->info.world);
     json_put_uint(&w, "skipped_steps", m->info.skipped.total);
-    if (m->info.skipped.first != 0)
-        print_skipped(&w, &m->info.skipped);
+    if (m->info.skipped.first != 0) {
+        json_begin_object(&w, "skipped");
+        json_put_uint(&w, "in_a_row", m->info.skipped.in_a_row);
+        json_put_uint(&w, "first", m->info.skipped.first);
+        json_put_uint(&w, "last", m->info.skipped.last);
+        json_end_object(&w);
+    }
     if (m->info.identity.line.n > 0)
         checkpoint_line_print(&m->info.identity.line, &w);
     buf_puts(out, ",");
@@ -647,8 +597,16 @@ titan_status manifest_print(const struct manifest *m, struct buf *out, struct ti
     if (m->info.identity.known)
         print_identity(&w, &m->info.identity);
     json_begin_array(&w, "tensors");
-    for (int i = 0; i < m->ntensors; i++)
-        print_tensor(&w, &m->tensors[i]);
+    for (const struct tensor_spec *t = m->tensors; t < m->tensors + m->ntensors; t++) {
+        json_begin_object(&w, NULL);
+        json_put_string(&w, "name", t->name);
+        json_put_string(&w, "dtype", manifest_dtype(t));
+        json_begin_array(&w, "shape");
+        for (int d = 0; d < t->ndim; d++)
+            json_put_int(&w, NULL, t->shape[d]);
+        json_end_array(&w);
+        json_end_object(&w);
+    }
     json_end_array(&w);
     json_begin_array(&w, "files");
     for (int i = 0; i < m->nfiles; i++)

@@ -70,21 +70,6 @@ static titan_status read_at(int fd, void *out, size_t len, uint64_t offset, stru
     return TITAN_OK;
 }
 
-static titan_status parse_shape(const struct json *shape, struct safetensors_tensor *t, struct titan_error *err)
-{
-    if (!shape || shape->type != JSON_ARRAY)
-        return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' has no shape", t->name);
-    for (const struct json *d = shape->first; d; d = d->next) {
-        if (t->ndim == SAFETENSORS_DIMS_MAX)
-            return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' has more than %d dimensions", t->name,
-                              SAFETENSORS_DIMS_MAX);
-        if (d->type != JSON_INT || d->integer < 0)
-            return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' has a dimension that is no size", t->name);
-        t->shape[t->ndim++] = d->integer;
-    }
-    return TITAN_OK;
-}
-
 /* One member of the header into *t; offsets still relative to the data. */
 static titan_status parse_tensor(const struct json *member, uint64_t data_bytes, struct safetensors_tensor *t,
                                  struct titan_error *err)
@@ -99,7 +84,17 @@ static titan_status parse_tensor(const struct json *member, uint64_t data_bytes,
     if (element == 0)
         return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' has an unknown dtype '%.16s'", t->name, dtype);
     (void)snprintf(t->dtype, sizeof(t->dtype), "%s", dtype);
-    TRY(parse_shape(json_get(member, "shape"), t, err));
+    const struct json *shape = json_get(member, "shape");
+    if (!shape || shape->type != JSON_ARRAY)
+        return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' has no shape", t->name);
+    for (const struct json *d = shape->first; d; d = d->next) {
+        if (t->ndim == SAFETENSORS_DIMS_MAX)
+            return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' has more than %d dimensions", t->name,
+                              SAFETENSORS_DIMS_MAX);
+        if (d->type != JSON_INT || d->integer < 0)
+            return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' has a dimension that is no size", t->name);
+        t->shape[t->ndim++] = d->integer;
+    }
     const struct json *offsets = json_get(member, "data_offsets");
     const struct json *begin = offsets && offsets->type == JSON_ARRAY ? offsets->first : NULL;
     const struct json *end = begin ? begin->next : NULL;
@@ -310,17 +305,6 @@ struct safetensors_writer {
     uint32_t crc;
 };
 
-/* fsync then waits for the end of the writing, not for all of it. Whatever is wrong is for fsync to say. */
-static void begin_writeback(struct safetensors_writer *w)
-{
-    const uint64_t bytes = w->file_bytes - w->begun;
-
-    if (bytes < WRITE_BYTES_MAX)
-        return;
-    (void)sync_file_range(w->fd, (off_t)w->begun, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
-    w->begun = w->file_bytes;
-}
-
 static titan_status write_out(struct safetensors_writer *w, const void *data, size_t len, struct titan_error *err)
 {
     titan_assert(w->fd >= 0);
@@ -334,7 +318,12 @@ static titan_status write_out(struct safetensors_writer *w, const void *data, si
         w->crc = crc32c(w->crc, (const char *)data + done, (size_t)n);
         done += (size_t)n;
         w->file_bytes += (uint64_t)n;
-        begin_writeback(w);
+        /* The disk begins early, so that fsync waits for the end alone. Failures are fsync's to report. */
+        const uint64_t fresh = w->file_bytes - w->begun;
+        if (fresh >= WRITE_BYTES_MAX) {
+            (void)sync_file_range(w->fd, (off_t)w->begun, (off_t)fresh, SYNC_FILE_RANGE_WRITE);
+            w->begun = w->file_bytes;
+        }
         progress_action();
     }
     return TITAN_OK;
@@ -442,22 +431,6 @@ titan_status safetensors_append(struct safetensors_writer *w, const void *data, 
     return TITAN_OK;
 }
 
-/* Rounded to f16 such a one is an infinity, with which every answer of a model is NaN. */
-static titan_status check_range(const char *tensor, const float *data, size_t n, struct titan_error *err)
-{
-    const float limit = 65520.0F; /* from here on: half a unit above the largest, 65504 */
-    float most = 0;
-    for (size_t i = 0; i < n; i++)
-        if (isfinite(data[i]))
-            most = MAX(most, fabsf(data[i]));
-    if (most < limit)
-        return TITAN_OK;
-    (void)titan_fail(err, TITAN_EINVAL, "tensor '%s' has magnitudes up to %g, f16 none above 65504", tensor,
-                     (double)most);
-    titan_error_hint(err, "export it as bf16 or f32");
-    return TITAN_EINVAL;
-}
-
 titan_status safetensors_append_floats(struct safetensors_writer *w, const char *tensor, const char *dtype,
                                        const float *data, size_t n, struct titan_error *err)
 {
@@ -465,8 +438,16 @@ titan_status safetensors_append_floats(struct safetensors_writer *w, const char 
     if (strcmp(dtype, "F32") == 0)
         return safetensors_append(w, data, n * sizeof(*data), err);
     titan_assert(bf16 || strcmp(dtype, "F16") == 0);
-    if (!bf16)
-        TRY(check_range(tensor, data, n, err));
+    float largest = 0;
+    for (size_t i = 0; !bf16 && i < n; i++)
+        if (isfinite(data[i]))
+            largest = MAX(largest, fabsf(data[i]));
+    if (largest >= 65520.0F) { /* half a unit above 65504: an infinity in f16, with which every answer is NaN */
+        (void)titan_fail(err, TITAN_EINVAL, "tensor '%s' has magnitudes up to %g, f16 none above 65504", tensor,
+                         (double)largest);
+        titan_error_hint(err, "export it as bf16 or f32");
+        return TITAN_EINVAL;
+    }
     const size_t most = MIN(n, FLOATS_AT_ONCE);
     _cleanup_free_ uint16_t *block = malloc(most * sizeof(*block) + 1);
     if (!block)

@@ -65,16 +65,11 @@ static int64_t user_of(const char *name, char memory[NAME_BYTES])
     return getpwnam_r(name, &entry, memory, NAME_BYTES, &found) == 0 && found ? (int64_t)found->pw_uid : -1;
 }
 
-static int64_t group_of(const char *name, char memory[NAME_BYTES])
-{
-    struct group entry, *found = NULL;
-    return getgrnam_r(name, &entry, memory, NAME_BYTES, &found) == 0 && found ? (int64_t)found->gr_gid : -1;
-}
-
 static titan_status read_entries(const char *entries, struct shared *ret, struct titan_error *err)
 {
     _cleanup_free_ char *memory = malloc(NAME_BYTES);
     char entry[512];
+    struct group group, *found = NULL;
     if (!memory)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the users that a folder is shared with");
     for (const char *e = entries; *e; e += strcspn(e, ","), e += *e == ',') {
@@ -86,7 +81,8 @@ static titan_status read_entries(const char *entries, struct shared *ret, struct
         else if (strncmp(entry, "uid:", 4) == 0)
             add(ret->users, &ret->n_users, number(entry + 4));
         else if (strncmp(entry, "group:", 6) == 0)
-            add(ret->groups, &ret->n_groups, group_of(entry + 6, memory));
+            add(ret->groups, &ret->n_groups,
+                getgrnam_r(entry + 6, &group, memory, NAME_BYTES, &found) == 0 && found ? (int64_t)found->gr_gid : -1);
     }
     return TITAN_OK;
 }
@@ -207,12 +203,6 @@ static titan_status keep_group(int folder, const struct shared *in, struct titan
                : titan_fail_errno(err, "no access list for what will be in the job's folder");
 }
 
-static unsigned others_of(const struct list *l, size_t size)
-{
-    const size_t n = size < sizeof l->head ? 0 : (size - sizeof l->head) / sizeof l->entries[0];
-    return n > 0 ? le16toh(l->entries[n - 1].e_perm) : 0;
-}
-
 titan_status sharing_set(int at, const char *entries, struct titan_error *err)
 {
     struct shared s = {.n_users = 0};
@@ -229,7 +219,8 @@ titan_status sharing_set(int at, const char *entries, struct titan_error *err)
     TRY(read_entries(entries, &s, err));
     s.in_job = !group_member(st.st_gid);
     s.titand = st.st_gid;
-    s.was_all = others_of(&have, size) & R;
+    const size_t n_have = size < sizeof have.head ? 0 : (size - sizeof have.head) / sizeof have.entries[0];
+    s.was_all = n_have > 0 && (le16toh(have.entries[n_have - 1].e_perm) & R);
     make_list(&s, RWX, RX, 0, RX, &inherited);
     if (size == list_bytes(&inherited) && memcmp(&have, &inherited, size) == 0)
         return TITAN_OK;

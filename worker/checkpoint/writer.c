@@ -69,28 +69,6 @@ struct checkpoint_writer {
     titan_status status;
 };
 
-/* Specs are n parameters, their two moments, biases. */
-static titan_status leave_out_moments(const struct contents *all, int n, struct contents *ret, struct titan_error *err)
-{
-    titan_assert(n >= 0 && all->n_specs >= 3 * n);
-    ret->specs = calloc((size_t)all->n_specs + 1, sizeof *ret->specs);
-    ret->slices = calloc((size_t)all->n_slices + 1, sizeof *ret->slices);
-    if (!ret->specs || !ret->slices)
-        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
-    for (int i = 0; i < all->n_specs; i++)
-        if (i < n || i >= 3 * n)
-            ret->specs[ret->n_specs++] = all->specs[i];
-    titan_assert(ret->n_specs == all->n_specs - 2 * n);
-    for (int i = 0; i < all->n_slices; i++) {
-        const int spec = all->slices[i].tensor;
-        if (spec >= n && spec < 3 * n)
-            continue;
-        ret->slices[ret->n_slices] = all->slices[i];
-        ret->slices[ret->n_slices++].tensor = spec < n ? spec : spec - 2 * n;
-    }
-    return TITAN_OK;
-}
-
 static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
 {
     const struct layout *l = w->opt.layout;
@@ -107,7 +85,28 @@ static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
         w->all.slices[i].data = (void *)(host + state_copy_place(l, w->opt.rank, types, &w->all.slices[i], &type));
         w->all.slices[i].bf16 = type == DTYPE_BF16;
     }
-    return leave_out_moments(&w->all, l->model->n_tensors, &w->weights, err);
+
+    /* Weights alone: specs are n parameters, their two moments, biases. */
+    const int n = l->model->n_tensors;
+    const struct contents *const all = &w->all;
+    struct contents *const ret = &w->weights;
+    titan_assert(all->n_specs >= 3 * n);
+    ret->specs = calloc((size_t)all->n_specs + 1, sizeof *ret->specs);
+    ret->slices = calloc((size_t)all->n_slices + 1, sizeof *ret->slices);
+    if (!ret->specs || !ret->slices)
+        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
+    for (int i = 0; i < all->n_specs; i++)
+        if (i < n || i >= 3 * n)
+            ret->specs[ret->n_specs++] = all->specs[i];
+    titan_assert(ret->n_specs == all->n_specs - 2 * n);
+    for (int i = 0; i < all->n_slices; i++) {
+        const int spec = all->slices[i].tensor;
+        if (spec >= n && spec < 3 * n)
+            continue;
+        ret->slices[ret->n_slices] = all->slices[i];
+        ret->slices[ret->n_slices++].tensor = spec < n ? spec : spec - 2 * n;
+    }
+    return TITAN_OK;
 }
 
 titan_status checkpoint_writer_open(const struct writer_options *options, struct checkpoint_writer **ret,
@@ -348,41 +347,6 @@ static titan_status await_entry(const struct checkpoint_writer *w, struct parts 
     return file_read_at(p->at, name, O_NOFOLLOW, ENTRY_BYTES_MAX, out, err);
 }
 
-/* All ranks have ended writing; the first failure counts. No rank is waited for behind one that does not say a word. */
-static titan_status await_all(const struct checkpoint_writer *w, int folder, int at, titan_status own,
-                              struct buf *entries, struct titan_error *err)
-{
-    const int64_t now = clock_mono_ns();
-    struct parts p = {folder, at, now + (int64_t)w->opt.wait_ms * 1000000, now + IN_PLACE_NS};
-    titan_status first = own;
-    bool over = true;
-
-    titan_assert(w->opt.rank == 0 && entries);
-    for (int r = 0; r < w->opt.world && over; r++) {
-        struct titan_error fault = {0};
-        const titan_status status =
-            r == 0 && own != TITAN_OK ? TITAN_OK : await_entry(w, &p, r, &entries[r], &over, &fault);
-        if (status != TITAN_OK && first == TITAN_OK) {
-            first = status;
-            *err = fault;
-        }
-    }
-    return first;
-}
-
-/* What is kept is decided by what lies there: a checkpoint that was never committed counts as well. */
-static void prune(struct checkpoint_writer *w, int folder)
-{
-    struct titan_error err = {0};
-    struct log log;
-
-    if (w->opt.keep <= 0 ||
-        checkpoint_prune(folder, w->opt.dir, w->opt.keep, &w->info, &w->written.spared, &err) == TITAN_OK)
-        return;
-    log_init(&log, "checkpoint", "rank=%d", w->opt.rank);
-    tlog_warn(&log, "old checkpoint not removed", "folder=\"%s\" reason=\"%s\"", w->opt.dir, err.msg);
-}
-
 /* Beside the shards, and under its name when it is complete. */
 static titan_status write_hf(const struct checkpoint_writer *w, int folder, struct titan_error *err)
 {
@@ -419,28 +383,48 @@ static titan_status commit(struct checkpoint_writer *w, int folder, int at, cons
         TRY(write_hf(w, folder, err));
     w->written.bytes = w->info.bytes;
     w->written.world = w->opt.world;
-    prune(w, folder);
+
+    /* The folder decides what is kept: a checkpoint that was never committed counts as well. */
+    struct titan_error fault = {0};
+    if (w->opt.keep > 0 &&
+        checkpoint_prune(folder, w->opt.dir, w->opt.keep, &w->info, &w->written.spared, &fault) != TITAN_OK) {
+        struct log log;
+        log_init(&log, "checkpoint", "rank=%d", w->opt.rank);
+        tlog_warn(&log, "old checkpoint not removed", "folder=\"%s\" reason=\"%s\"", w->opt.dir, fault.msg);
+    }
     return TITAN_OK;
 }
 
-/* Rank 0. A checkpoint that cannot be leaves nothing behind, unless the epoch is over: the next one sweeps then. */
+/* Rank 0. All ranks have ended writing; the first failure counts. No rank is waited for behind a silent one.
+ * A failed checkpoint leaves nothing behind, unless the epoch is over: the next one sweeps then. */
 static titan_status collect_parts(struct checkpoint_writer *w, int folder, int at, titan_status own,
                                   struct titan_error *err)
 {
+    const int64_t now = clock_mono_ns();
+    struct parts p = {folder, at, now + (int64_t)w->opt.wait_ms * 1000000, now + IN_PLACE_NS};
     struct buf *entries = calloc((size_t)w->opt.world, sizeof *entries);
+    titan_status first = own;
+    bool over = true;
 
     titan_assert(w->opt.rank == 0);
     if (!entries)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
-    titan_status status = await_all(w, folder, at, own, entries, err);
-    if (status == TITAN_OK)
-        status = commit(w, folder, at, entries, err);
+    for (int r = own == TITAN_OK ? 0 : 1; r < w->opt.world && over; r++) {
+        struct titan_error fault = {0};
+        const titan_status status = await_entry(w, &p, r, &entries[r], &over, &fault);
+        if (status != TITAN_OK && first == TITAN_OK) {
+            first = status;
+            *err = fault;
+        }
+    }
+    if (first == TITAN_OK)
+        first = commit(w, folder, at, entries, err);
     for (int r = 0; r < w->opt.world; r++)
         buf_free(&entries[r]);
     free(entries);
-    if (status != TITAN_OK && status != TITAN_EREVOKED)
+    if (first != TITAN_OK && first != TITAN_EREVOKED)
         (void)!checkpoint_drop(folder, w->opt.dir, &w->info, NULL);
-    return status;
+    return first;
 }
 
 static titan_status write_checkpoint(struct checkpoint_writer *w, struct titan_error *err)
@@ -478,46 +462,6 @@ static titan_status still_writing(const struct checkpoint_writer *w, struct tita
                       (unsigned long)w->info.step);
 }
 
-static titan_status copy_info(struct checkpoint_writer *w, const struct checkpoint_info *info, struct titan_error *err)
-{
-    free(w->info.recipe);
-    w->info = *info;
-    w->info.recipe = info->recipe ? strdup(info->recipe) : NULL;
-    if (info->recipe && !w->info.recipe)
-        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
-    return TITAN_OK;
-}
-
-/* Of what is written: all in the type that was asked for, or each in the type that it is kept in. */
-static void name_types(struct checkpoint_writer *w, struct state_types types)
-{
-    struct contents *const c = w->info.model_only ? &w->weights : &w->all;
-    const int n = w->opt.layout->model->n_tensors;
-
-    for (int i = 0; i < c->n_specs; i++) {
-        const bool moment = !w->info.model_only && i >= n && i < 3 * n;
-        const enum dtype kept = i < n ? types.master : moment ? types.moment : DTYPE_F32;
-        (void)snprintf(c->specs[i].dtype, sizeof c->specs[i].dtype, "%s",
-                       w->info.dtype[0]     ? w->info.dtype
-                       : kept == DTYPE_BF16 ? "BF16"
-                                            : "F32");
-    }
-}
-
-/* The thread is to copy what s leaves. */
-static titan_status prepare_copy(struct checkpoint_writer *w, const struct train_state *state, struct stream *s,
-                                 struct titan_error *err)
-{
-    titan_assert(!w->copying && (!w->device || w->device == state->device));
-    w->device = state->device;
-    w->state = state;
-    if (!w->copies)
-        TRY(w->device->ops->stream_open(w->device->dev, "snapshot", false, &w->copies, err));
-    if (!w->settled)
-        TRY(w->device->ops->event_open(w->device->dev, &w->settled, err));
-    return w->device->ops->event_record(w->settled, s, err);
-}
-
 void checkpoint_writer_await_copy(struct checkpoint_writer *w)
 {
     if (!w->copying)
@@ -540,16 +484,38 @@ void checkpoint_writer_part_failed(struct checkpoint_writer *w, int rank, const 
 titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct train_state *state,
                                      const struct checkpoint_info *info, struct stream *s, struct titan_error *err)
 {
-    sigset_t all, old;
+    sigset_t every, old;
 
     titan_assert(state->rank == w->opt.rank);
     titan_assert(state->types.master == w->opt.types.master && state->types.moment == w->opt.types.moment);
     if (!join_thread(w))
         return still_writing(w, err);
     titan_assert(!w->started);
-    TRY(copy_info(w, info, err));
-    name_types(w, state->types);
-    TRY(prepare_copy(w, state, s, err));
+    free(w->info.recipe);
+    w->info = *info;
+    w->info.recipe = info->recipe ? strdup(info->recipe) : NULL;
+    if (info->recipe && !w->info.recipe)
+        return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
+
+    /* All is written in the type that was asked for, or each tensor in the type that it is kept in. */
+    struct contents *const c = w->info.model_only ? &w->weights : &w->all;
+    const int n = w->opt.layout->model->n_tensors;
+    for (int i = 0; i < c->n_specs; i++) {
+        const bool moment = !w->info.model_only && i >= n && i < 3 * n;
+        const enum dtype kept = i < n ? state->types.master : moment ? state->types.moment : DTYPE_F32;
+        const char *const own = kept == DTYPE_BF16 ? "BF16" : "F32";
+        (void)snprintf(c->specs[i].dtype, sizeof c->specs[i].dtype, "%s", w->info.dtype[0] ? w->info.dtype : own);
+    }
+
+    /* The thread copies the state as s leaves it. */
+    titan_assert(!w->copying && (!w->device || w->device == state->device));
+    w->device = state->device;
+    w->state = state;
+    if (!w->copies)
+        TRY(w->device->ops->stream_open(w->device->dev, "snapshot", false, &w->copies, err));
+    if (!w->settled)
+        TRY(w->device->ops->event_open(w->device->dev, &w->settled, err));
+    TRY(w->device->ops->event_record(w->settled, s, err));
     w->written = (struct written_checkpoint){0};
     atomic_store(&w->over_ns, 0);
     w->uncopied = w->error = (struct titan_error){0};
@@ -557,8 +523,8 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
         atomic_store(&w->absent[r], false);
     w->why[0] = '\0';
     atomic_store(&w->done, false);
-    sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the main thread's */
+    sigfillset(&every);
+    (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* signals are the main thread's */
     atomic_fetch_add(&w->holders, 1);
     const int rc = pthread_create(&w->thread, NULL, writer_main, w);
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
