@@ -53,20 +53,6 @@ bool data_build_reads_lines(const char *path)
     return is_lines(&(struct build_options){.files = BUILD_AUTO}, path);
 }
 
-static titan_status no_parquet(const char *path, struct titan_error *err)
-{
-    (void)titan_fail(err, TITAN_EUNSUPPORTED, "'%s' is Parquet, which is not read", path);
-    titan_error_hint(err, "make JSON lines of it: python3 -c \"import json,pyarrow.parquet as p;"
-                          "[print(json.dumps(r)) for r in p.read_table('F',columns=['text']).to_pylist()]\" >F.jsonl");
-    return TITAN_EUNSUPPORTED;
-}
-
-static const char *file_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static bool is_named_lines(const struct data_file *file, const void *with)
 {
     (void)with;
@@ -75,52 +61,51 @@ static bool is_named_lines(const struct data_file *file, const void *with)
 
 static bool has_split(const struct data_file *file, const void *split)
 {
-    return strstr(file_name(file->path), split);
+    const char *slash = strrchr(file->path, '/');
+    return strstr(slash ? slash + 1 : file->path, split);
 }
 
-/* Files [from, n) are those of one input. Takes out what the input is not taken for. */
-static titan_status choose_files(struct inputs *in, size_t from, const char *input, const struct build_options *o,
-                                 struct titan_error *err)
-{
-    titan_assert(from <= in->files.n);
-    struct data_files *f = &in->files;
-    const bool named = f->n == from + 1 && !f->file[from].path[f->file[from].name];
-    char split[64];
-    bool any_lines = o->files >= BUILD_JSONL, any_split = false;
-    (void)snprintf(split, sizeof(split), "c4-%s", o->c4_split ? o->c4_split : "");
-    for (size_t i = from; i < f->n; i++) {
-        if (data_file_is(f->file[i].path, ".parquet"))
-            return no_parquet(f->file[i].path, err);
-        any_lines = any_lines || (o->files == BUILD_AUTO && data_build_reads_lines(f->file[i].path));
-        any_split = any_split || (o->c4_split && has_split(&f->file[i], split));
-    }
-    if (any_lines && !named)
-        data_files_filter(f, from, OMITTED_KIND, is_named_lines, NULL);
-    if (any_split)
-        data_files_filter(f, from, strcmp(o->c4_split, "train") == 0 ? OMITTED_HELD_OUT : OMITTED_TRAINING, has_split,
-                          split);
-    data_files_select(f, from, input, any_split ? SPLIT_ALL : o->split);
-    return TITAN_OK;
-}
-
+/* The files of all inputs, without the files that an input is not taken for. */
 static titan_status inputs_list(const struct build_options *o, struct inputs *in, struct titan_error *err)
 {
+    struct data_files *const f = &in->files;
+    char split[64];
+    (void)snprintf(split, sizeof(split), "c4-%s", o->c4_split ? o->c4_split : "");
     for (int i = 0; i < o->n_inputs; i++) {
-        const size_t from = in->files.n;
-        TRY(data_files_add(&in->files, o->inputs[i], err));
-        TRY(choose_files(in, from, o->inputs[i], o, err));
+        const size_t from = f->n;
+        bool any_lines = o->files >= BUILD_JSONL, any_split = false;
+        TRY(data_files_add(f, o->inputs[i], err));
+        const bool named = f->n == from + 1 && !f->file[from].path[f->file[from].name];
+        for (size_t k = from; k < f->n; k++) {
+            const char *const path = f->file[k].path;
+            if (data_file_is(path, ".parquet")) {
+                (void)titan_fail(err, TITAN_EUNSUPPORTED, "'%s' is Parquet, which is not read", path);
+                titan_error_hint(err, "make JSON lines of it: python3 -c \"import json,pyarrow.parquet as p;"
+                                      "[print(json.dumps(r)) for r in p.read_table('F',columns=['text']).to_pylist()]"
+                                      "\" >F.jsonl");
+                return TITAN_EUNSUPPORTED;
+            }
+            any_lines = any_lines || (o->files == BUILD_AUTO && data_build_reads_lines(path));
+            any_split = any_split || (o->c4_split && has_split(&f->file[k], split));
+        }
+        if (any_lines && !named)
+            data_files_filter(f, from, OMITTED_KIND, is_named_lines, NULL);
+        if (any_split)
+            data_files_filter(f, from, strcmp(o->c4_split, "train") == 0 ? OMITTED_HELD_OUT : OMITTED_TRAINING,
+                              has_split, split);
+        data_files_select(f, from, o->inputs[i], any_split ? SPLIT_ALL : o->split);
     }
-    if (in->files.n == 0 && o->files >= BUILD_JSONL && in->files.left_out.by[OMITTED_HELD_OUT].n == 0)
+    if (f->n == 0 && o->files >= BUILD_JSONL && f->left_out.by[OMITTED_HELD_OUT].n == 0)
         return titan_fail(err, TITAN_EINVAL,
                           "there are no files of JSON lines (.jsonl, .ndjson, .json, also .gz or .zst) in '%s'%s",
                           o->inputs[0], o->n_inputs > 1 ? " and the others" : "");
-    if (in->files.n == 0)
-        return data_files_none(&in->files, o->inputs[0], err);
-    in->lines = calloc(in->files.n, sizeof(*in->lines));
+    if (f->n == 0)
+        return data_files_none(f, o->inputs[0], err);
+    in->lines = calloc(f->n, sizeof(*in->lines));
     if (!in->lines)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for a list of %zu files", in->files.n);
-    for (size_t i = 0; i < in->files.n; i++)
-        in->lines[i] = is_lines(o, in->files.file[i].path);
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a list of %zu files", f->n);
+    for (size_t i = 0; i < f->n; i++)
+        in->lines[i] = is_lines(o, f->file[i].path);
     return TITAN_OK;
 }
 
@@ -216,18 +201,6 @@ static titan_status state_write(const char *dir, const struct state *s, struct t
     return file_replace(path, text.data, text.len, err);
 }
 
-static bool read_info(const struct json *list, struct shard_info *ret)
-{
-    int64_t v[4];
-    int n = 0;
-    for (const struct json *e = list->type == JSON_ARRAY ? list->first : NULL; e && n < 4; e = e->next)
-        v[n++] = e->type == JSON_INT && e->integer >= 0 ? e->integer : -1;
-    if (n < 4 || v[0] < 0 || v[1] < 0 || v[2] < 0 || v[3] < 0)
-        return false;
-    *ret = (struct shard_info){(uint64_t)v[0], (uint64_t)v[1], (uint32_t)v[2], (uint32_t)v[3]};
-    return true;
-}
-
 static bool state_parse(const struct json *o, struct state *s)
 {
     const int64_t file = json_int(o, "file", -1), record = json_int(o, "line", -1),
@@ -248,8 +221,12 @@ static bool state_parse(const struct json *o, struct state *s)
         if (e->type == JSON_STRING)
             (void)snprintf(s->notes[s->n_notes++], sizeof(s->notes[0]), "%s", e->string);
     for (const struct json *e = shards->type == JSON_ARRAY ? shards->first : NULL; e; e = e->next) {
-        struct shard_info info;
-        if (!read_info(e, &info) || !VEC_PUSH(s->set.shards, s->set.n, s->set.cap, info))
+        int64_t v[4] = {-1, -1, -1, -1};
+        int n = 0;
+        for (const struct json *x = e->type == JSON_ARRAY ? e->first : NULL; x && n < 4; x = x->next)
+            v[n++] = x->type == JSON_INT ? x->integer : -1;
+        const struct shard_info info = {(uint64_t)v[0], (uint64_t)v[1], (uint32_t)v[2], (uint32_t)v[3]};
+        if (v[0] < 0 || v[1] < 0 || v[2] < 0 || v[3] < 0 || !VEC_PUSH(s->set.shards, s->set.n, s->set.cap, info))
             return false;
         s->set.tokens += info.tokens;
         s->set.documents += info.documents;
@@ -403,44 +380,6 @@ static void *encode_main(void *arg)
     return NULL;
 }
 
-static titan_status pipeline_start(struct pipeline *p, struct titan_error *err)
-{
-    titan_assert(!p->slots && !p->threads);
-    const int encoders = MAX(p->opt->threads, 1);
-    p->n_slots = 2 * (uint64_t)encoders + 2;
-    p->slots = calloc(p->n_slots, sizeof(*p->slots));
-    p->threads = calloc((size_t)encoders + 1, sizeof(*p->threads));
-    if (!p->slots || !p->threads)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %d threads", encoders);
-    (void)pthread_mutex_init(&p->lock, NULL);
-    (void)pthread_cond_init(&p->changed, NULL);
-    for (int i = 0; i <= encoders; i++) {
-        const int code = pthread_create(&p->threads[i], NULL, i == 0 ? cut_main : encode_main, p);
-        if (code != 0) {
-            errno = code;
-            return titan_fail_errno(err, "cannot start %d threads", encoders + 1);
-        }
-        p->n_threads++;
-    }
-    return TITAN_OK;
-}
-
-static void pipeline_end(struct pipeline *p)
-{
-    if (p->n_threads > 0) {
-        (void)pthread_mutex_lock(&p->lock);
-        p->stopped = true;
-        (void)pthread_cond_broadcast(&p->changed);
-        (void)pthread_mutex_unlock(&p->lock);
-        for (int i = 0; i < p->n_threads; i++)
-            (void)pthread_join(p->threads[i], NULL);
-    }
-    for (uint64_t i = 0; p->slots && i < p->n_slots; i++)
-        data_piece_clear(&p->slots[i].piece);
-    free(p->slots);
-    free(p->threads);
-}
-
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 struct build {
@@ -477,16 +416,6 @@ static titan_status write_bad(struct build *b, const struct piece *p, const stru
     titan_assert(bad->why);
     TRY(put_note(b, p, bad->line, bad->why, err));
     b->now.bad_records++;
-    return TITAN_OK;
-}
-
-/* One note for a build, by its first. */
-static titan_status write_replaced(struct build *b, const struct piece *p, struct titan_error *err)
-{
-    if (p->replaced > 0 && (b->now.replaced == 0 || b->opt->strict))
-        TRY(put_note(b, p, p->replaced_line, "not UTF-8: U+FFFD is in its place (--encoding latin-1 reads it as that)",
-                     err));
-    b->now.replaced += p->replaced;
     return TITAN_OK;
 }
 
@@ -530,7 +459,10 @@ static titan_status write_piece(struct build *b, const struct piece *p, struct t
 {
     uint64_t from = 0, bytes = 0;
     size_t bad = 0;
-    TRY(write_replaced(b, p, err));
+    if (p->replaced > 0 && (b->now.replaced == 0 || b->opt->strict)) /* one note for a build, by its first */
+        TRY(put_note(b, p, p->replaced_line, "not UTF-8: U+FFFD is in its place (--encoding latin-1 reads it as that)",
+                     err));
+    b->now.replaced += p->replaced;
     for (size_t d = 0; d < p->n_documents; d++) {
         const struct piece_document *document = &p->documents[d];
         for (; bad < p->n_bads && p->bads[bad].record < document->after.record; bad++)
@@ -553,33 +485,6 @@ static titan_status write_piece(struct build *b, const struct piece *p, struct t
     b->started += p->text_bytes - bytes;
     titan_assert(bad == p->n_bads && from <= p->n_ids);
     return p->n_ids > from ? write_ids(b, p, from, p->n_ids, err) : TITAN_OK;
-}
-
-static void report_progress(const struct build *b, const struct piece *p)
-{
-    if (!b->opt->progress)
-        return;
-    const struct build_progress now = {.bytes = p->place,
-                                       .bytes_all = b->in.files.bytes,
-                                       .documents = b->now.set.documents,
-                                       .tokens = b->now.set.tokens + (b->writer ? shard_writer_tokens(b->writer) : 0)};
-    b->opt->progress(b->opt->progress_arg, &now);
-}
-
-static titan_status write_all(struct build *b, struct pipeline *p, struct titan_error *err)
-{
-    struct slot *slot;
-    while ((slot = wait_for(p, p->written, STAGE_ENCODED))) {
-        TRY(write_piece(b, &slot->piece, err));
-        report_progress(b, &slot->piece);
-        data_piece_clear(&slot->piece);
-        move_on(p, slot, STAGE_FREE, &p->written);
-    }
-    if (p->fault.status == TITAN_OK)
-        return TITAN_OK;
-    if (err)
-        *err = p->fault;
-    return p->fault.status;
 }
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
@@ -629,13 +534,6 @@ static titan_status take_folder(const struct build_options *o, int *ret_fd, stru
     return code < 0 ? titan_fail_errno(err, "cannot lock '%s'", o->out) : TITAN_OK;
 }
 
-static bool has_data(const char *dir, const char *name)
-{
-    char path[PATH_MAX];
-    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
-    return access(path, F_OK) == 0;
-}
-
 static bool is_empty(const char *dir)
 {
     DIR *d = opendir(dir);
@@ -652,11 +550,13 @@ static titan_status look_around(struct build *b, struct titan_error *err)
 {
     const char *dir = b->opt->out;
     const uint64_t hash = inputs_hash(b->opt, &b->in);
+    char path[PATH_MAX];
     bool any = false;
     TRY(clean_folder(dir, b->opt->fresh, err));
     TRY(state_read(dir, &b->stored, &any, err));
     const bool same = any && b->stored.inputs_hash == hash;
-    if (has_data(dir, SHARD_SET_NAME)) {
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, SHARD_SET_NAME);
+    if (access(path, F_OK) == 0) {
         b->report->there = same;
         if (same)
             return TITAN_OK;
@@ -676,17 +576,12 @@ static titan_status look_around(struct build *b, struct titan_error *err)
     }
     b->report->resumed = any && b->stored.set.n > 0;
     b->stored.inputs_hash = hash;
-    return any ? TITAN_OK : state_write(dir, &b->stored, err);
-}
-
-/* Shards that a build before has left, as it noted them. */
-static titan_status check_shards(const struct build *b, struct titan_error *err)
-{
-    for (size_t i = 0; i < b->stored.set.n; i++) {
-        char path[PATH_MAX];
+    if (!any)
+        return state_write(dir, &b->stored, err);
+    for (size_t i = 0; i < b->stored.set.n; i++) { /* the shards are as the build before has noted them */
         struct mapping m = {0};
         struct shard_header h = {0};
-        shard_path(b->opt->out, i, path);
+        shard_path(dir, i, path);
         titan_status status = corpus_map(path, &m, err);
         if (status == TITAN_OK)
             status = shard_header_read(path, m.at, m.bytes, &h, err);
@@ -714,22 +609,67 @@ static void prepare_set(struct build *b)
     set->width = set->vocab_size <= 1 << 16 ? 2 : 4;
 }
 
+/* Threads cut and encode the texts, this one writes them. */
 static titan_status run_pipeline(struct build *b, struct titan_error *err)
 {
     const struct piece_reader_options reader = {
         .files = &b->in.files, .lines = b->in.lines, .encoding = b->opt->encoding, .from = b->now.place};
+    const int encoders = MAX(b->opt->threads, 1);
     struct pipeline p = {.opt = b->opt,
+                         .n_slots = 2 * (uint64_t)encoders + 2,
                          .width = b->now.set.width,
                          .bos = b->opt->bos ? tokenizer_bos(b->opt->tokenizer) : TOKEN_NONE,
                          .eos = b->now.set.eos};
     TRY(data_piece_reader_open(&reader, &p.reader, err));
     titan_status status =
         b->opt->files == BUILD_SFT ? chat_open(&b->opt->chat, b->opt->tokenizer, &p.chat, err) : TITAN_OK;
-    if (status == TITAN_OK)
-        status = pipeline_start(&p, err);
-    if (status == TITAN_OK)
-        status = write_all(b, &p, err);
-    pipeline_end(&p);
+    p.slots = calloc(p.n_slots, sizeof(*p.slots));
+    p.threads = calloc((size_t)encoders + 1, sizeof(*p.threads));
+    if (status == TITAN_OK && (!p.slots || !p.threads))
+        status = titan_fail(err, TITAN_ENOMEM, "no memory for %d threads", encoders);
+    (void)pthread_mutex_init(&p.lock, NULL);
+    (void)pthread_cond_init(&p.changed, NULL);
+    while (status == TITAN_OK && p.n_threads <= encoders) {
+        const int code = pthread_create(&p.threads[p.n_threads], NULL, p.n_threads == 0 ? cut_main : encode_main, &p);
+        if (code == 0) {
+            p.n_threads++;
+            continue;
+        }
+        errno = code;
+        status = titan_fail_errno(err, "cannot start %d threads", encoders + 1);
+    }
+
+    struct slot *slot;
+    while (status == TITAN_OK && (slot = wait_for(&p, p.written, STAGE_ENCODED))) {
+        const struct piece *const piece = &slot->piece;
+        status = write_piece(b, piece, err);
+        if (status != TITAN_OK)
+            break;
+        const struct build_progress now = {.bytes = piece->place,
+                                           .bytes_all = b->in.files.bytes,
+                                           .documents = b->now.set.documents,
+                                           .tokens =
+                                               b->now.set.tokens + (b->writer ? shard_writer_tokens(b->writer) : 0)};
+        if (b->opt->progress)
+            b->opt->progress(b->opt->progress_arg, &now);
+        data_piece_clear(&slot->piece);
+        move_on(&p, slot, STAGE_FREE, &p.written);
+    }
+    if (status == TITAN_OK && p.fault.status != TITAN_OK) {
+        status = p.fault.status;
+        *err = p.fault;
+    }
+
+    (void)pthread_mutex_lock(&p.lock);
+    p.stopped = true;
+    (void)pthread_cond_broadcast(&p.changed);
+    (void)pthread_mutex_unlock(&p.lock);
+    for (int i = 0; i < p.n_threads; i++)
+        (void)pthread_join(p.threads[i], NULL);
+    for (uint64_t i = 0; p.slots && i < p.n_slots; i++)
+        data_piece_clear(&p.slots[i].piece);
+    free(p.slots);
+    free(p.threads);
     data_left_out_add(&b->report->left_out, data_piece_reader_left_out(p.reader));
     data_piece_reader_close(p.reader);
     chat_close(p.chat);
@@ -749,18 +689,6 @@ static titan_status refuse_empty(const struct build *b, struct titan_error *err)
                       b->opt->n_inputs > 1 ? " and the others" : "", why.len ? why.data : "");
 }
 
-static titan_status finish_set(struct build *b, struct titan_error *err)
-{
-    if (b->writer && shard_writer_tokens(b->writer) > 0)
-        TRY(finish_shard(b, err));
-    shard_writer_abandon(TAKE(b->writer));
-    if (b->now.set.tokens == 0)
-        return refuse_empty(b, err);
-    b->now.set.bad_records = b->now.bad_records;
-    TRY(state_write(b->opt->out, &b->now, err)); /* bad records behind the last document */
-    return shard_set_write(b->opt->out, &b->now.set, err);
-}
-
 static void fill_report(const struct build *b, const struct state *s)
 {
     struct build_report *r = b->report;
@@ -778,17 +706,10 @@ static void fill_report(const struct build *b, const struct state *s)
     memcpy(r->notes, s->notes, sizeof(r->notes));
 }
 
-/* A build that has failed before its first whole shard leaves nothing to go on from: the folder is what it was. */
-static titan_status give_up(struct build *b, titan_status status)
+static titan_status build_all(struct build *b, struct titan_error *err)
 {
-    shard_writer_abandon(TAKE(b->writer));
-    if (b->now.set.n == 0 && !b->opt->wait && clean_folder(b->opt->out, true, NULL) == TITAN_OK && b->made)
-        (void)rmdir(b->opt->out);
-    return status;
-}
-
-static titan_status list_all(struct build *b, struct titan_error *err)
-{
+    _cleanup_fd_ int folder = -1; /* locked */
+    struct stat st;
     if (eos_of(b->opt) == TOKEN_NONE) {
         (void)titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has no end of text (eos_token), which separates documents",
                          b->opt->tokenizer_name);
@@ -797,39 +718,34 @@ static titan_status list_all(struct build *b, struct titan_error *err)
     }
     TRY(inputs_list(b->opt, &b->in, err));
     b->report->left_out = b->in.files.left_out;
-    return TITAN_OK;
-}
-
-static titan_status count_all(struct build *b, struct titan_error *err)
-{
-    TRY(list_all(b, err));
-    prepare_set(b);
-    TRY(run_pipeline(b, err));
-    if (b->now.set.tokens == 0)
-        return refuse_empty(b, err);
-    fill_report(b, &b->now);
-    return TITAN_OK;
-}
-
-static titan_status build_all(struct build *b, struct titan_error *err)
-{
-    TRY(list_all(b, err));
-    struct stat st;
-    b->made = lstat(b->opt->out, &st) < 0;
-    _cleanup_fd_ int folder = -1; /* locked */
-    TRY(take_folder(b->opt, &folder, err));
-    TRY(look_around(b, err));
-    if (b->report->there) {
-        fill_report(b, &b->stored);
-        return TITAN_OK;
+    if (!b->counts) {
+        b->made = lstat(b->opt->out, &st) < 0;
+        TRY(take_folder(b->opt, &folder, err));
+        TRY(look_around(b, err));
+        if (b->report->there) {
+            fill_report(b, &b->stored);
+            return TITAN_OK;
+        }
     }
-    TRY(check_shards(b, err));
     prepare_set(b);
     titan_status status = run_pipeline(b, err);
-    if (status == TITAN_OK)
-        status = finish_set(b, err);
-    if (status != TITAN_OK)
-        return give_up(b, status);
+    if (status == TITAN_OK && b->writer && shard_writer_tokens(b->writer) > 0)
+        status = finish_shard(b, err);
+    shard_writer_abandon(TAKE(b->writer));
+    if (status == TITAN_OK && b->now.set.tokens == 0)
+        status = refuse_empty(b, err);
+    if (!b->counts) {
+        b->now.set.bad_records = b->now.bad_records;
+        if (status == TITAN_OK)
+            status = state_write(b->opt->out, &b->now, err); /* bad records behind the last document */
+        if (status == TITAN_OK)
+            status = shard_set_write(b->opt->out, &b->now.set, err);
+        /* A build that has failed before its first whole shard leaves nothing to go on from. */
+        if (status != TITAN_OK && b->now.set.n == 0 && !b->opt->wait &&
+            clean_folder(b->opt->out, true, NULL) == TITAN_OK && b->made)
+            (void)rmdir(b->opt->out);
+    }
+    TRY(status);
     fill_report(b, &b->now);
     return TITAN_OK;
 }
@@ -839,7 +755,7 @@ static titan_status run_build(struct build *b, struct titan_error *err)
     struct titan_error local = {0};
     titan_assert(b->opt->n_inputs > 0 && b->opt->tokenizer);
     *b->report = (struct build_report){0};
-    const titan_status status = (b->counts ? count_all : build_all)(b, err ? err : &local);
+    const titan_status status = build_all(b, err ? err : &local);
     shard_writer_abandon(b->writer);
     shard_set_clear(&b->now.set);
     shard_set_clear(&b->stored.set);

@@ -28,10 +28,18 @@ struct progress_line {
     bool shown;
 };
 
-static void draw(const struct progress_line *line, const struct build_progress *now, double seconds)
+static void on_progress(void *arg, const struct build_progress *now)
 {
+    struct progress_line *line = arg;
+    const int64_t at = clock_mono_ns();
+    if (at - line->shown_ns < (line->live ? DRAW_NS : LINE_NS))
+        return;
+    line->shown_ns = at;
+    line->shown = true;
+
     char done[UNITS_TEXT], all[UNITS_TEXT], rate[UNITS_TEXT], left[UNITS_TEXT], tokens[UNITS_TEXT], bar[BAR + 1];
     const double share = now->bytes_all ? MIN((double)now->bytes / (double)now->bytes_all, 1) : 1;
+    const double seconds = (double)(at - line->began_ns) / 1e9;
     memset(bar, '.', BAR);
     memset(bar, '#', (size_t)(share * BAR));
     bar[BAR] = '\0';
@@ -41,17 +49,6 @@ static void draw(const struct progress_line *line, const struct build_progress *
                   format_count((double)now->tokens, tokens),
                   format_duration(share > 0 ? seconds * (1 - share) / share : -1, left), line->live ? "" : "\n");
     (void)fflush(stderr);
-}
-
-static void on_progress(void *arg, const struct build_progress *now)
-{
-    struct progress_line *line = arg;
-    const int64_t at = clock_mono_ns();
-    if (at - line->shown_ns < (line->live ? DRAW_NS : LINE_NS))
-        return;
-    line->shown_ns = at;
-    line->shown = true;
-    draw(line, now, (double)(at - line->began_ns) / 1e9);
 }
 
 static struct progress_line begin_progress(void)
@@ -150,26 +147,6 @@ static titan_status read_json(const struct args *args, bool *ret, struct titan_e
     return titan_fail(err, TITAN_EINVAL, "--output is table or json, not '%.64s'", format);
 }
 
-static titan_status read_encoding(const struct args *args, enum text_encoding *ret, struct titan_error *err)
-{
-    const char *text = args_text(args, "encoding", "utf-8");
-    *ret = strcmp(text, "latin-1") == 0 ? TEXT_LATIN1 : TEXT_UTF8;
-    if (*ret == TEXT_LATIN1 || strcmp(text, "utf-8") == 0)
-        return TITAN_OK;
-    return titan_fail(err, TITAN_EINVAL, "--encoding is utf-8 or latin-1, not '%.64s'; UTF-16 is known by its mark",
-                      text);
-}
-
-/* The token that the text is, whole. */
-static titan_status read_eos(const struct args *args, const struct tokenizer *tokenizer, int32_t *ret,
-                             struct titan_error *err)
-{
-    const char *text = args_text(args, "eos", "");
-    *ret = tokenizer_find(tokenizer, text, strlen(text));
-    return *ret != TOKEN_NONE ? TITAN_OK
-                              : titan_fail(err, TITAN_EINVAL, "--eos: the tokenizer has no token '%.64s'", text);
-}
-
 static titan_status build(const struct args *args, struct titan_error *err)
 {
     struct tokenizer *tokenizer = NULL;
@@ -196,7 +173,11 @@ static titan_status build(const struct args *args, struct titan_error *err)
         return titan_fail(err, TITAN_EINVAL, "data build needs --tokenizer, --out and at least one INPUT");
     TRY(read_json(args, &json, err));
     TRY(read_format(args, &o.files, err));
-    TRY(read_encoding(args, &o.encoding, err));
+    const char *const encoding = args_text(args, "encoding", "utf-8");
+    o.encoding = strcmp(encoding, "latin-1") == 0 ? TEXT_LATIN1 : TEXT_UTF8;
+    if (o.encoding == TEXT_UTF8 && strcmp(encoding, "utf-8") != 0)
+        return titan_fail(err, TITAN_EINVAL, "--encoding is utf-8 or latin-1, not '%.64s'; UTF-16 is known by its mark",
+                          encoding);
     TRY(args_int(args, "threads", 1, 1024, processors(), &threads, err));
     TRY(args_int(args, "shard-tokens", 1, INT64_C(1) << 40, BUILD_SHARD_TOKENS, &o.shard_tokens, err));
     TRY(tokenizer_open_as(o.tokenizer_name, args_text(args, "pattern", NULL), &tokenizer, err));
@@ -207,8 +188,12 @@ static titan_status build(const struct args *args, struct titan_error *err)
     if (o.bos && tokenizer_bos(tokenizer) == TOKEN_NONE)
         status = titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has no begin of text (bos_token), which --bos asks for",
                             o.tokenizer_name);
-    if (status == TITAN_OK && o.eos)
-        status = read_eos(args, tokenizer, &eos, err);
+    if (status == TITAN_OK && o.eos) { /* the token that the text is, whole */
+        const char *const text = args_text(args, "eos", "");
+        eos = tokenizer_find(tokenizer, text, strlen(text));
+        if (eos == TOKEN_NONE)
+            status = titan_fail(err, TITAN_EINVAL, "--eos: the tokenizer has no token '%.64s'", text);
+    }
     if (status == TITAN_OK)
         status = data_build(&o, &report, err);
     tokenizer_close(tokenizer);

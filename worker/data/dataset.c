@@ -62,18 +62,6 @@ static titan_status open_shards(struct corpus *c, const char *path, const struct
     return status;
 }
 
-/* Files of tokens are one stream in the order of their names: which of them make it is not guessed. */
-static titan_status refuse_held_out(const char *path, const struct data_files *files, struct titan_error *err)
-{
-    (void)titan_fail(err, TITAN_EINVAL,
-                     "training data '%.120s' has files of tokens that are held out by their names (first '%.120s')",
-                     path, files->left_out.by[OMITTED_HELD_OUT].first);
-    if (err)
-        titan_error_hint(err, "name what is trained on: a file ('%.60s') or a pattern (\"DIR/*train*.bin\")",
-                         files->file[0].path);
-    return TITAN_EINVAL;
-}
-
 /* Files of tokens do not name their tokenizer: the run's says what ends a document, unless that is "bytes". */
 static titan_status open_tokens(struct corpus *c, struct dataset_found *found, const char *path,
                                 enum data_format format, const struct dataset_options *o, struct titan_error *err)
@@ -81,8 +69,16 @@ static titan_status open_tokens(struct corpus *c, struct dataset_found *found, c
     _cleanup_(data_files_clear) struct data_files files = {0};
     int32_t separator = -1;
     TRY(data_format_files(path, format, o->split, &files, err));
-    if (files.left_out.by[OMITTED_HELD_OUT].n > 0)
-        return refuse_held_out(path, &files, err);
+    /* Files of tokens are one stream in the order of their names: which of them make it is not guessed. */
+    if (files.left_out.by[OMITTED_HELD_OUT].n > 0) {
+        (void)titan_fail(err, TITAN_EINVAL,
+                         "training data '%.120s' has files of tokens that are held out by their names (first '%.120s')",
+                         path, files.left_out.by[OMITTED_HELD_OUT].first);
+        if (err)
+            titan_error_hint(err, "name what is trained on: a file ('%.60s') or a pattern (\"DIR/*train*.bin\")",
+                             files.file[0].path);
+        return TITAN_EINVAL;
+    }
     TRY(corpus_open_tokens(c, &files, format, &separator, err));
     c->separator = is_bytes(o) ? separator : tokenizer_eos(o->tokenizer);
     found->left_out = files.left_out;
@@ -112,20 +108,6 @@ static bool is_kind(const struct dataset_source *source, const char *kind)
 static bool is_c4(const struct dataset_source *source)
 {
     return is_kind(source, "c4") || is_kind(source, "c4_test") || is_kind(source, "c4_validation");
-}
-
-/* A folder for the tokens: in the cache, by what they are made of, or a temporary one. */
-static titan_status place_tokens(const struct dataset_options *o, uint64_t hash, char ret[PATH_MAX],
-                                 struct titan_error *err)
-{
-    const char *temporary = getenv("TMPDIR");
-    const int n = o->cache ? snprintf(ret, PATH_MAX, "%s/data-%016" PRIx64, o->cache, hash)
-                           : snprintf(ret, PATH_MAX, "%s/titan-data-XXXXXX", temporary ? temporary : "/tmp");
-    if (n >= PATH_MAX)
-        return titan_fail(err, TITAN_EINVAL, "the path of the folder for tokens is too long");
-    if (!o->cache && !mkdtemp(ret))
-        return titan_fail_errno(err, "cannot make the folder '%s' for tokens", ret);
-    return TITAN_OK;
 }
 
 static titan_status build_tokens(const struct dataset_source *source, const struct dataset_options *o,
@@ -164,7 +146,14 @@ static titan_status build_tokens(const struct dataset_source *source, const stru
                 source->path);
         return TITAN_EINVAL;
     }
-    TRY(place_tokens(o, hash, ret_folder, err));
+    /* The tokens lie in the cache, by what they are made of, or in a temporary folder. */
+    const char *temporary = getenv("TMPDIR");
+    const int n = o->cache ? snprintf(ret_folder, PATH_MAX, "%s/data-%016" PRIx64, o->cache, hash)
+                           : snprintf(ret_folder, PATH_MAX, "%s/titan-data-XXXXXX", temporary ? temporary : "/tmp");
+    if (n >= PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "the path of the folder for tokens is too long");
+    if (!o->cache && !mkdtemp(ret_folder))
+        return titan_fail_errno(err, "cannot make the folder '%s' for tokens", ret_folder);
     build.out = ret_folder;
     return data_build(&build, report, err);
 }
@@ -220,19 +209,6 @@ static titan_status open_source(struct corpus *c, struct dataset_found *found, c
     return TITAN_OK;
 }
 
-static titan_status count_windows(const struct corpus *c, const char *path, int64_t seq_len, uint64_t *ret,
-                                  struct titan_error *err)
-{
-    titan_assert(seq_len > 0);
-    *ret = c->tokens > 0 ? (c->tokens - 1) / (uint64_t)seq_len : 0;
-    if (*ret > 0)
-        return TITAN_OK;
-    return titan_fail(err, TITAN_EINVAL,
-                      "'%s' has %" PRIu64 " tokens with those that end texts; one sample needs %" PRId64
-                      " (seq_len + 1)",
-                      path, c->tokens, seq_len + 1);
-}
-
 static titan_status pack_source(struct dataset *ds, int k, const char *path, uint64_t *ret, struct titan_error *err)
 {
     struct dataset_found *found = &ds->found[k];
@@ -252,38 +228,39 @@ static titan_status pack_source(struct dataset *ds, int k, const char *path, uin
     return TITAN_OK;
 }
 
-/* How many targets of a sample are trained on, by the mask. */
-static int64_t count_trained(const struct dataset *ds, int k, uint64_t window)
+/* Windows that are read: of data with a mask the ones with a trained target, so that every step has some. */
+static titan_status choose_windows(struct dataset *ds, int k, const char *path, uint64_t *ret, struct titan_error *err)
 {
     const struct corpus *c = &ds->sources[k];
     const struct bins *b = &ds->bins[k];
-    int64_t n = 0;
-    if (!ds->packs)
-        return corpus_mask(c, window * (uint64_t)ds->seq_len + 1, ds->seq_len, NULL);
-    for (uint64_t d = b->first[window]; d < b->first[window + 1]; d++)
-        n += corpus_mask(c, b->documents[d].start + 1, (int64_t)b->documents[d].n - 1, NULL);
-    return n;
-}
-
-/* Of data with a mask the windows that have a target which is trained on: a step has some, whatever its samples. */
-static titan_status choose_windows(struct dataset *ds, int k, const char *path, uint64_t *windows,
-                                   struct titan_error *err)
-{
-    const struct corpus *c = &ds->sources[k];
     struct dataset_found *found = &ds->found[k];
+    const uint64_t seq_len = (uint64_t)ds->seq_len;
     uint64_t kept = 0;
+    if (ds->packs)
+        TRY(pack_source(ds, k, path, ret, err));
+    else
+        *ret = c->tokens > 0 ? (c->tokens - 1) / seq_len : 0;
+    if (*ret == 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "'%s' has %" PRIu64 " tokens with those that end texts; one sample needs %" PRIu64
+                          " (seq_len + 1)",
+                          path, c->tokens, seq_len + 1);
     found->trained = c->tokens;
     if (!corpus_masked(c))
         return TITAN_OK;
-    ds->windows[k] = calloc(*windows, sizeof(**ds->windows));
+    ds->windows[k] = calloc(*ret, sizeof(**ds->windows));
     if (!ds->windows[k])
-        return titan_fail(err, TITAN_ENOMEM, "no memory for a list of %" PRIu64 " samples", *windows);
-    for (uint64_t w = 0; w < *windows; w++)
-        if (count_trained(ds, k, w) > 0)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a list of %" PRIu64 " samples", *ret);
+    for (uint64_t w = 0; w < *ret; w++) {
+        int64_t trained = ds->packs ? 0 : corpus_mask(c, w * seq_len + 1, ds->seq_len, NULL);
+        for (uint64_t d = ds->packs ? b->first[w] : 0; ds->packs && d < b->first[w + 1]; d++)
+            trained += corpus_mask(c, b->documents[d].start + 1, (int64_t)b->documents[d].n - 1, NULL);
+        if (trained > 0)
             ds->windows[k][kept++] = w;
+    }
     found->trained = (uint64_t)corpus_mask(c, 0, (int64_t)c->tokens, NULL);
-    found->idle = *windows - kept;
-    *windows = kept;
+    found->idle = *ret - kept;
+    *ret = kept;
     return kept > 0 ? TITAN_OK
                     : titan_fail(err, TITAN_EINVAL, "'%s' has no sample with a token that is trained on", path);
 }
@@ -298,8 +275,6 @@ static titan_status open_all(struct dataset *ds, const struct dataset_options *o
         const struct dataset_source *source = &o->sources[ds->n];
         struct corpus *c = &ds->sources[ds->n];
         TRY(open_source(c, &ds->found[ds->n], source, o, err));
-        TRY(ds->packs ? pack_source(ds, ds->n, source->path, &windows[ds->n], err)
-                      : count_windows(c, source->path, ds->seq_len, &windows[ds->n], err));
         TRY(choose_windows(ds, ds->n, source->path, &windows[ds->n], err));
         weights[ds->n] = source->weight;
         ds->fingerprint[ds->n] = fingerprint_of_corpus(c);
@@ -380,13 +355,6 @@ void dataset_identify(const struct dataset *ds, struct data_identity *ret)
                                                        .from = m->from[k]};
 }
 
-/* Samples of a source that may have been read: a block's are spread over it. */
-static uint64_t read_of(const struct data_identity *d, int k, uint64_t samples)
-{
-    const uint64_t since = samples - MIN(samples, d->first);
-    return d->source[k].from + (d->n == 1 ? since : (since + MIXTURE_BLOCK - 1) / MIXTURE_BLOCK * d->source[k].share);
-}
-
 /* The source of `before` that source k is: of the same contents, else at the same place; -1: it is new. */
 static int source_before(const struct dataset *ds, const struct data_identity *before, int k)
 {
@@ -408,7 +376,11 @@ void dataset_go_on(struct dataset *ds, const struct data_identity *before, uint6
     m->first = same ? before->first : before->n > 0 ? samples : 0;
     for (int k = 0; k < ds->n; k++) {
         const int j = before->n > 0 ? source_before(ds, before, k) : -1;
-        const uint64_t read = j < 0 ? 0 : same ? before->source[k].from : read_of(before, j, samples);
+        uint64_t read = j < 0 ? 0 : before->source[j].from;
+        if (j >= 0 && !same) { /* samples that may have been read: a block's are spread over it */
+            const uint64_t since = samples - before->first;
+            read += before->n == 1 ? since : (since + MIXTURE_BLOCK - 1) / MIXTURE_BLOCK * before->source[j].share;
+        }
         /* Windows of another length: as many tokens. */
         m->from[k] = same || before->seq_len <= 0
                          ? read

@@ -111,18 +111,6 @@ static titan_status add(struct data_files *files, const FTSENT *e, size_t name, 
     return titan_fail(err, TITAN_ENOMEM, "no memory for a list of %zu files", files->n + 1);
 }
 
-/* A path that is missing is told from one that cannot be read. */
-static titan_status check_root(const char *root, struct titan_error *err)
-{
-    _cleanup_fd_ int fd = file_open_named(root, O_RDONLY | O_NOCTTY | O_NONBLOCK);
-    if (fd >= 0)
-        return TITAN_OK;
-    const int why = errno;
-    if (why == ENOENT)
-        return titan_fail(err, TITAN_ENOTFOUND, "training data '%s': %s", root, strerror(why));
-    return unreadable(root, why, err);
-}
-
 static bool is_link(const FTSENT *e)
 {
     struct stat st;
@@ -134,7 +122,11 @@ static titan_status add_tree(struct data_files *files, const char *root, size_t 
 {
     char *roots[2] = {(char *)(uintptr_t)root, NULL};
     const bool refuses = file_refuses_links();
-    TRY(check_root(root, err));
+    _cleanup_fd_ int fd = file_open_named(root, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0 && errno == ENOENT)
+        return titan_fail(err, TITAN_ENOTFOUND, "training data '%s': %s", root, strerror(ENOENT));
+    if (fd < 0)
+        return unreadable(root, errno, err);
     _cleanup_(close_fts) FTS *fts = fts_open(roots, FTS_NOCHDIR | (refuses ? FTS_PHYSICAL : FTS_LOGICAL), NULL);
     if (!fts)
         return titan_fail_errno(err, "cannot list '%s'", root);
@@ -266,21 +258,6 @@ static titan_status add_pattern(struct data_files *files, const char *pattern, s
     return TITAN_OK;
 }
 
-/* A file that two alternatives match is there once. */
-static void drop_repeated(struct data_files *files, size_t from)
-{
-    size_t kept = from;
-    for (size_t i = from; i < files->n; i++) {
-        if (kept > from && strcmp(files->file[i].path, files->file[kept - 1].path) == 0) {
-            files->bytes -= files->file[i].bytes;
-            free(files->file[i].path);
-        } else {
-            files->file[kept++] = files->file[i];
-        }
-    }
-    files->n = kept;
-}
-
 titan_status data_files_add(struct data_files *files, const char *path, struct titan_error *err)
 {
     const size_t before = files->n;
@@ -289,8 +266,17 @@ titan_status data_files_add(struct data_files *files, const char *path, struct t
     TRY(pattern ? add_pattern(files, path, err) : add_tree(files, path, SIZE_MAX, err));
     if (files->n > before)
         qsort(files->file + before, files->n - before, sizeof(*files->file), compare_paths);
+    size_t kept = before;
+    for (size_t i = before; pattern && i < files->n; i++) { /* a file that two alternatives match is there once */
+        if (kept > before && strcmp(files->file[i].path, files->file[kept - 1].path) == 0) {
+            files->bytes -= files->file[i].bytes;
+            free(files->file[i].path);
+        } else {
+            files->file[kept++] = files->file[i];
+        }
+    }
     if (pattern)
-        drop_repeated(files, before);
+        files->n = kept;
     return TITAN_OK;
 }
 

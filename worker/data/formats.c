@@ -108,19 +108,11 @@ static bool is_bin(const struct data_file *file, const void *with)
     return ends_in(file->path, ".bin");
 }
 
-/* What lies beside files of tokens: how they were made, indexes, characters of the vocabulary. */
-static bool is_companion(const struct data_file *file)
-{
-    static const char *const ends[] = {".idx", ".pkl", ".py", ".md", ".json", "/input.txt", "/.gitignore"};
-    for (size_t i = 0; i < ARRAY_SIZE(ends); i++)
-        if (ends_in(file->path, ends[i]))
-            return true;
-    return false;
-}
-
 /* A folder or a pattern: what its .bin files are. Those without a header must say so by their names, or be alone. */
 static enum data_format format_of_many(const char *path)
 {
+    /* What lies beside files of tokens: how they were made, indexes, characters of the vocabulary. */
+    static const char *const companions[] = {".idx", ".pkl", ".py", ".md", ".json", "/input.txt", "/.gitignore"};
     _cleanup_(data_files_clear) struct data_files files = {0};
     enum data_format first = DATA_TEXT;
     bool alone = true;
@@ -129,7 +121,10 @@ static enum data_format format_of_many(const char *path)
     for (size_t i = 0; i < files.n; i++) {
         const char *its = files.file[i].path;
         if (!ends_in(its, ".bin")) {
-            alone = alone && is_companion(&files.file[i]);
+            bool companion = false;
+            for (size_t k = 0; k < ARRAY_SIZE(companions); k++)
+                companion = companion || ends_in(its, companions[k]);
+            alone = alone && companion;
             continue;
         }
         const enum data_format format = format_of_bin(its);
@@ -305,13 +300,6 @@ titan_status corpus_open_text(struct corpus *c, struct data_files *files, bool d
  * read. Sequences lie in NAME.bin one behind the other, so the file is the stream and the places are its documents. */
 #define MEGATRON_HEADER_BYTES 34
 
-static uint32_t megatron_width(uint8_t type)
-{
-    static const uint8_t widths[] = {
-        [1] = 1, [3] = 2, [4] = 4, [5] = 8, [8] = 2}; /* uint8, int16, int32, int64, uint16 */
-    return type < sizeof(widths) ? widths[type] : 0;
-}
-
 static uint64_t load64(const uint8_t *at)
 {
     uint64_t v;
@@ -328,11 +316,13 @@ static titan_status damaged(const char *path, const char *what, struct titan_err
 static titan_status read_megatron_index(const char *idx, const struct mapping *m, struct segment *s,
                                         struct titan_error *err)
 {
+    static const uint8_t widths[] = {
+        [1] = 1, [3] = 2, [4] = 4, [5] = 8, [8] = 2}; /* uint8, int16, int32, int64, uint16 */
     const uint8_t *at = m->at;
     if (m->bytes < MEGATRON_HEADER_BYTES || memcmp(at, "MMIDIDX\0\0", 9) != 0)
         return damaged(idx, "it has no Megatron header", err);
     const uint64_t version = load64(at + 9), sequences = load64(at + 18), documents = load64(at + 26);
-    s->width = megatron_width(at[17]);
+    s->width = at[17] < sizeof(widths) ? widths[at[17]] : 0;
     if (version != 1)
         return titan_fail(err, TITAN_EVERSION, "'%s' has version %" PRIu64 " of Megatron's index; version 1 is read",
                           idx, version);

@@ -96,27 +96,22 @@ static titan_status draw_sample(const struct inspection *in, uint64_t seed, int6
     return TITAN_OK;
 }
 
-/* Text that may be cut inside a character, as valid UTF-8. */
-static void put_valid(const char *text, size_t n, struct buf *out)
-{
-    while (n > 0) {
-        const size_t good = utf8_check(text, n);
-        buf_printf(out, "%.*s", (int)good, text);
-        if (good == n)
-            return;
-        buf_puts(out, "\xef\xbf\xbd");
-        text += good + 1;
-        n -= good + 1;
-    }
-}
-
 /* The text of tokens [from, to); ids that are no token, or all where there is no tokenizer, as numbers. */
 static void decode(const struct inspection *in, const int32_t *ids, int64_t n, struct buf *out)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     if (in->tokenizer && tokenizer_decode(in->tokenizer, ids, (size_t)n, &text, NULL) == TITAN_OK) {
         for (size_t at = 0; at < text.len; at += strlen(text.data + at) + 1) { /* NULs end pieces */
-            put_valid(text.data + at, strlen(text.data + at), out);
+            const char *part = text.data + at;
+            for (size_t n_left = strlen(part), good; n_left > 0; n_left -= good) { /* it may be cut in a character */
+                good = utf8_check(part, n_left);
+                buf_printf(out, "%.*s", (int)good, part);
+                if (good < n_left) {
+                    buf_puts(out, "\xef\xbf\xbd");
+                    good++;
+                }
+                part += good;
+            }
             if (at + strlen(text.data + at) < text.len)
                 buf_puts(out, " ");
         }
@@ -124,18 +119,6 @@ static void decode(const struct inspection *in, const int32_t *ids, int64_t n, s
     }
     for (int64_t i = 0; i < n; i++)
         buf_printf(out, "%s%d", i ? " " : "", ids[i]);
-}
-
-/* On one line, whatever the text is. */
-static void put_line(struct buf *line, struct buf *out)
-{
-    if (!line->len)
-        return;
-    for (size_t i = 0; i < line->len; i++)
-        if (line->data[i] == '\n')
-            line->data[i] = ' ';
-    text_fit(line->data, '.');
-    buf_printf(out, "%s", line->data);
 }
 
 static void show_sample(const struct inspection *in, const struct sample *s, struct buf *out)
@@ -149,7 +132,13 @@ static void show_sample(const struct inspection *in, const struct sample *s, str
         const bool begins = s->starts[from] == from && from > 0;
         decode(in, s->ids + from, to - from, &line);
         buf_puts(out, begins ? "  | " : "    ");
-        put_line(&line, out);
+        for (size_t i = 0; i < line.len; i++) /* on one line, whatever the text is */
+            if (line.data[i] == '\n')
+                line.data[i] = ' ';
+        if (line.len) {
+            text_fit(line.data, '.');
+            buf_puts(out, line.data);
+        }
         buf_puts(out, "\n");
     }
 }
@@ -338,30 +327,6 @@ titan_status data_inspect(const struct inspect_options *o, struct buf *out, stru
 
 /* --- verifying ---------------------------------------------------------------------------------------------------- */
 
-static titan_status verify_segment(const char *path, const struct inspection *in, size_t i, struct titan_error *err)
-{
-    titan_assert(i < in->corpus.n);
-    const struct segment *s = &in->corpus.segments[i];
-    struct shard_header h;
-    char name[PATH_MAX];
-    if (in->format == DATA_SHARDS) {
-        shard_path(path, i, name);
-        TRY(shard_header_read(name, s->mapping.at, s->mapping.bytes, &h, err));
-        TRY(shard_verify(name, s->mapping.at, &h, err));
-    }
-    uint64_t before = 0;
-    for (uint64_t d = 0; d < s->index.documents; d++) {
-        const uint64_t start = corpus_document(s, d);
-        if (start < before || start > s->tokens)
-            return titan_fail(err, TITAN_ECORRUPT,
-                              "'%s': document %" PRIu64 " of file %zu begins at token %" PRIu64
-                              ", the one before at %" PRIu64,
-                              path, d, i, start, before);
-        before = start;
-    }
-    return TITAN_OK;
-}
-
 titan_status data_verify(const char *path, struct buf *out, struct titan_error *err)
 {
     _cleanup_(inspection_close) struct inspection in = {0};
@@ -371,8 +336,26 @@ titan_status data_verify(const char *path, struct buf *out, struct titan_error *
     TRY(open_corpus(path, &in, err));
     if (in.format == DATA_TEXT)
         return titan_fail(err, TITAN_EINVAL, "'%s' is text, not a file or folder of tokens", path);
-    for (size_t i = 0; i < in.corpus.n; i++)
-        TRY(verify_segment(path, &in, i, err));
+    for (size_t i = 0; i < in.corpus.n; i++) {
+        const struct segment *s = &in.corpus.segments[i];
+        struct shard_header h;
+        char name[PATH_MAX];
+        if (in.format == DATA_SHARDS) {
+            shard_path(path, i, name);
+            TRY(shard_header_read(name, s->mapping.at, s->mapping.bytes, &h, err));
+            TRY(shard_verify(name, s->mapping.at, &h, err));
+        }
+        uint64_t before = 0;
+        for (uint64_t d = 0; d < s->index.documents; d++) {
+            const uint64_t start = corpus_document(s, d);
+            if (start < before || start > s->tokens)
+                return titan_fail(err, TITAN_ECORRUPT,
+                                  "'%s': document %" PRIu64 " of file %zu begins at token %" PRIu64
+                                  ", the one before at %" PRIu64,
+                                  path, d, i, start, before);
+            before = start;
+        }
+    }
     const int64_t limit = in.format == DATA_SHARDS ? (int64_t)in.set.id_max + 1 : 0;
     for (uint64_t at = 0; at < in.corpus.tokens; at += VERIFY_TOKENS)
         TRY(corpus_read(&in.corpus, at, (int64_t)MIN((uint64_t)VERIFY_TOKENS, in.corpus.tokens - at), limit, ids, err));
