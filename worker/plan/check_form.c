@@ -50,71 +50,36 @@ static bool unit_fits(const struct checker *c, const struct action *a, const str
     return m->units[a->unit].kind == UNIT_LAYER && b->unit == model_experts_unit(m, m->units[a->unit].layer);
 }
 
-/* Buffers that belong to one unit whatever uses them, and to one microbatch. */
-static bool of_unit(enum buffer_kind kind)
-{
-    return kind == BUF_SHARD || kind == BUF_STATE || kind == BUF_STATE_HOST || kind == BUF_FULL || kind == BUF_GRAD ||
-           kind == BUF_GRAD_SHARD;
-}
-
-static bool of_microbatch(enum buffer_kind kind)
-{
-    return kind == BUF_TOKENS || kind == BUF_ACTIVATION || kind == BUF_DACTIVATION || kind == BUF_WORK;
-}
-
+/* Buffers that belong to one unit whatever uses them. */
+#define OF_UNIT                                                                                                        \
+    (1U << BUF_SHARD | 1U << BUF_STATE | 1U << BUF_STATE_HOST | 1U << BUF_FULL | 1U << BUF_GRAD | 1U << BUF_GRAD_SHARD)
 /* Buffers that a unit's actions write, others may read. */
-static bool of_writer(enum buffer_kind kind)
-{
-    return kind == BUF_ACTIVATION || kind == BUF_DACTIVATION || kind == BUF_WORK;
-}
+#define OF_WRITER (1U << BUF_ACTIVATION | 1U << BUF_DACTIVATION | 1U << BUF_WORK)
+/* Buffers that belong to one microbatch. */
+#define OF_MICROBATCH (OF_WRITER | 1U << BUF_TOKENS)
 
-static titan_status check_operand(const struct checker *c, const struct operand *o, int k)
-{
-    if (o->buffer < 0 || o->buffer >= c->p->n_buffers)
-        return REFUSE(c, "operand %d is buffer %d of %d", k, o->buffer, c->p->n_buffers);
-    const struct buffer *b = &c->p->buffers[o->buffer];
-    if (o->access < ACCESS_READ || o->access > ACCESS_UPDATE)
-        return REFUSE(c, "operand %d is neither read nor written", k);
-    if (o->offset > b->bytes || o->bytes > b->bytes - o->offset)
-        return REFUSE(c, "operand %d ends at byte %zu of %s #%d, which has %zu", k, o->offset + o->bytes,
-                      buffer_kind_name(b->kind), o->buffer, b->bytes);
-    return TITAN_OK;
-}
-
-static titan_status check_owner(const struct checker *c, const struct action *a, const struct operand *o, int k)
-{
-    const struct buffer *b = &c->p->buffers[o->buffer];
-
-    if ((of_unit(b->kind) || (of_writer(b->kind) && o->access & ACCESS_WRITE)) && !unit_fits(c, a, b))
-        return REFUSE(c, "operand %d (%s #%d) belongs to unit %d", k, buffer_kind_name(b->kind), o->buffer, b->unit);
-    if (of_microbatch(b->kind) && a->microbatch >= 0 && b->microbatch >= 0 && b->microbatch != a->microbatch)
-        return REFUSE(c, "operand %d (%s #%d) belongs to microbatch %d", k, buffer_kind_name(b->kind), o->buffer,
-                      b->microbatch);
-    return TITAN_OK;
-}
-
-/* Of a fused action, the two that it stands for may be of two units. */
-static titan_status check_owners(const struct checker *c, const struct action *a)
+/* The two actions that a fused one stands for may be of two units. */
+static titan_status check_owners(const struct checker *c, const struct action *fused)
 {
     struct plain plain;
 
-    fuse_undo(c->p, a, &plain);
+    fuse_undo(c->p, fused, &plain);
     if (plain.actions[0].action.unit < NONE || plain.actions[0].action.unit >= c->model->n_units)
         return REFUSE(c, "a part of it is of unit %d of %d", plain.actions[0].action.unit, c->model->n_units);
-    for (int i = 0; i < plain.n; i++)
-        for (int k = 0; k < plain.actions[i].action.n_operands; k++)
-            TRY(check_owner(c, &plain.actions[i].action, &plain.actions[i].operands[k], k));
-    return TITAN_OK;
-}
-
-static titan_status check_waits(const struct checker *c, const struct action *a)
-{
-    for (int k = 0; k < a->n_waits; k++) {
-        const int w = c->p->waits[a->wait + k];
-        if (w < 0 || w >= c->index)
-            return REFUSE(c, "waits for action %d, which does not come before it", w);
-        if (c->p->actions[w].stream == a->stream || !c->p->actions[w].signal)
-            return REFUSE(c, "waits for action %d, which does not signal to it", w);
+    for (int i = 0; i < plain.n; i++) {
+        const struct action *const a = &plain.actions[i].action;
+        for (int k = 0; k < a->n_operands; k++) {
+            const struct operand *const o = &plain.actions[i].operands[k];
+            const struct buffer *const b = &c->p->buffers[o->buffer];
+            const unsigned kind = 1U << b->kind;
+            const bool owned = kind & OF_UNIT || (kind & OF_WRITER && o->access & ACCESS_WRITE);
+            if (owned && !unit_fits(c, a, b))
+                return REFUSE(c, "operand %d (%s #%d) belongs to unit %d", k, buffer_kind_name(b->kind), o->buffer,
+                              b->unit);
+            if (kind & OF_MICROBATCH && a->microbatch >= 0 && b->microbatch >= 0 && b->microbatch != a->microbatch)
+                return REFUSE(c, "operand %d (%s #%d) belongs to microbatch %d", k, buffer_kind_name(b->kind),
+                              o->buffer, b->microbatch);
+        }
     }
     return TITAN_OK;
 }
@@ -162,20 +127,37 @@ static titan_status check_action(const struct checker *c, const struct action *a
         return REFUSE(c, "there are %d units and %ld microbatches", c->model->n_units, (long)p->share_max);
     if (a->stage < NONE || a->stage >= p->layout->stages || (a->op == OP_RECV && a->stage == NONE))
         return REFUSE(c, "stage %d of %d", a->stage, p->layout->stages);
-    for (int k = 0; k < a->n_operands; k++)
-        TRY(check_operand(c, &action_operands(p, a)[k], k));
+    for (int k = 0; k < a->n_operands; k++) {
+        const struct operand *const o = &action_operands(p, a)[k];
+        if (o->buffer < 0 || o->buffer >= p->n_buffers)
+            return REFUSE(c, "operand %d is buffer %d of %d", k, o->buffer, p->n_buffers);
+        const struct buffer *const b = &p->buffers[o->buffer];
+        if (o->access < ACCESS_READ || o->access > ACCESS_UPDATE)
+            return REFUSE(c, "operand %d is neither read nor written", k);
+        if (o->offset > b->bytes || o->bytes > b->bytes - o->offset)
+            return REFUSE(c, "operand %d ends at byte %zu of %s #%d, which has %zu", k, o->offset + o->bytes,
+                          buffer_kind_name(b->kind), o->buffer, b->bytes);
+    }
     TRY(check_transfer(c, a));
     TRY(check_forms(c, a));
     TRY(check_owners(c, a));
-    return check_waits(c, a);
+    for (int k = 0; k < a->n_waits; k++) {
+        const int w = p->waits[a->wait + k];
+        if (w < 0 || w >= c->index)
+            return REFUSE(c, "waits for action %d, which does not come before it", w);
+        if (p->actions[w].stream == a->stream || !p->actions[w].signal)
+            return REFUSE(c, "waits for action %d, which does not signal to it", w);
+    }
+    return TITAN_OK;
 }
 
-/* A channel's operations keep their order only on one stream. */
-static titan_status check_channels(struct checker *c)
+titan_status check_form(struct checker *c)
 {
-    int stream[CHANNEL_COUNT][2];
+    int stream[CHANNEL_COUNT][2]; /* a channel's operations keep their order only on one stream */
 
     memset(stream, 0xff, sizeof stream);
+    for (c->index = 0; c->index < c->p->n_actions; c->index++)
+        TRY(check_action(c, &c->p->actions[c->index]));
     for (c->index = 0; c->index < c->p->n_actions; c->index++) {
         const struct action *a = &c->p->actions[c->index];
         if (a->channel < 0)
@@ -190,11 +172,4 @@ static titan_status check_channels(struct checker *c)
     }
     c->index = NONE;
     return TITAN_OK;
-}
-
-titan_status check_form(struct checker *c)
-{
-    for (c->index = 0; c->index < c->p->n_actions; c->index++)
-        TRY(check_action(c, &c->p->actions[c->index]));
-    return check_channels(c);
 }

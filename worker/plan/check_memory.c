@@ -54,23 +54,6 @@ static titan_status be_born(const struct checker *c, struct alive *s, int id)
     return TITAN_OK;
 }
 
-static void die(const struct checker *c, struct alive *s, int id)
-{
-    const int at = place_of(c->p, s, c->p->buffers[id].offset);
-    titan_assert(at < s->n && s->ids[at] == id);
-    memmove(s->ids + at, s->ids + at + 1, (size_t)(s->n - at - 1) * sizeof *s->ids);
-    s->n--;
-}
-
-/* The place among operands where a buffer occurs first. */
-static bool first_among(const struct operand *o, int k)
-{
-    for (int j = 0; j < k; j++)
-        if (o[j].buffer == o[k].buffer)
-            return false;
-    return true;
-}
-
 static titan_status check_places(struct checker *c)
 {
     const struct program *p = c->p;
@@ -83,14 +66,20 @@ static titan_status check_places(struct checker *c)
         const struct operand *o = action_operands(p, &p->actions[c->index]);
         const int n = p->actions[c->index].n_operands;
         for (int end = 0; end < 2; end++)
-            for (int k = 0; k < n; k++) {
+            for (int k = 0, before; k < n; k++) {
                 const int id = o[k].buffer;
-                if (buffer_is_external(p->buffers[id].kind) || p->buffers[id].bytes == 0 || !first_among(o, k))
+                for (before = 0; o[before].buffer != id;)
+                    before++;
+                if (buffer_is_external(p->buffers[id].kind) || p->buffers[id].bytes == 0 || before < k)
                     continue;
                 if (!end && c->first[id] == c->index)
                     TRY(be_born(c, &s, id));
-                else if (end && c->last[id] == c->index)
-                    die(c, &s, id);
+                if (!end || c->last[id] != c->index)
+                    continue;
+                const int at = place_of(p, &s, p->buffers[id].offset);
+                titan_assert(at < s.n && s.ids[at] == id);
+                memmove(s.ids + at, s.ids + at + 1, (size_t)(s.n - at - 1) * sizeof *s.ids);
+                s.n--;
             }
     }
     c->index = NONE;
@@ -125,12 +114,14 @@ static void must_be_over(void *arg, int earlier)
         w->unordered = earlier;
 }
 
-/* A wait brings what the other action knew when it began, and the action itself. */
-static void take_waits(struct order *w, const struct action *a)
+static titan_status order_action(struct order *w, const struct action *a)
 {
-    const struct program *p = w->c->p;
+    const struct checker *c = w->c;
+    const struct program *p = c->p;
+    const struct operand *o = action_operands(p, a);
 
-    if (a->n_waits > 0) {
+    titan_assert(a == &p->actions[c->index]);
+    if (a->n_waits > 0) { /* a wait brings what the other action knew when it began, and the action itself */
         struct clock *clock = &w->clocks[w->n_clocks];
         *clock = w->clocks[w->current[a->stream]];
         for (int k = 0; k < a->n_waits; k++) {
@@ -141,17 +132,7 @@ static void take_waits(struct order *w, const struct action *a)
         }
         w->current[a->stream] = w->n_clocks++;
     }
-    w->clock_of[w->c->index] = w->current[a->stream];
-}
-
-static titan_status order_action(struct order *w, const struct action *a)
-{
-    const struct checker *c = w->c;
-    const struct program *p = c->p;
-    const struct operand *o = action_operands(p, a);
-
-    titan_assert(a == &p->actions[c->index]);
-    take_waits(w, a);
+    w->clock_of[c->index] = w->current[a->stream];
     w->unordered = NONE;
     for (int k = 0; k < a->n_operands && a->op != OP_RELEASE; k++) {
         if (!shadow_touch(&w->shadow, c->index, &o[k], must_be_over, w))

@@ -77,24 +77,11 @@ static int execution_unit(const struct values *v, int execution)
     return execution == NONE ? NONE : execution / (int)v->c->p->share_max / EXECUTION_PHASES;
 }
 
-static int execution_of(const struct values *v, const struct action *a)
-{
-    if (a->unit < 0 || a->microbatch < 0 || a->phase >= EXECUTION_PHASES || a->op == OP_LOAD)
-        return NONE;
-    return execution_number(v, a->unit, a->phase, a->microbatch);
-}
-
 /* Sums that go on from execution to execution: the first one begins them, others add. */
 static bool accumulates(const struct buffer *b)
 {
     return b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_STATISTICS ||
            b->kind == BUF_EXPERT_TOKENS;
-}
-
-/* Buffers that may be written only once. */
-static bool written_once(const struct buffer *b)
-{
-    return accumulates(b) || b->kind == BUF_FULL || b->kind == BUF_TOKENS;
 }
 
 /* --- contents ----------------------------------------------------------------------------------------------------- */
@@ -155,30 +142,21 @@ static int place_of_unit(const struct checker *c, int unit)
     return u->kind == UNIT_EMBEDDING ? NONE : u->kind == UNIT_HEAD ? (int)c->model->dims.n_layers : u->layer;
 }
 
-/* Where a received value comes from: the unit before, or behind, the stage's. */
-static int place_of_sender(const struct checker *c, enum buffer_kind kind, int stage)
-{
-    titan_assert(stage >= 0 && stage < c->p->layout->stages);
-    const int *first = &c->p->layout->first_unit[stage];
-    return kind == BUF_ACTIVATION ? place_of_unit(c, first[0]) - 1 : place_of_unit(c, first[1] - 1) + 1;
-}
-
 /* How far a value from another unit has come: activations from the one before, gradients from the one behind, be it
  * received or left here. */
 static int distance(const struct values *v, enum buffer_kind kind, const struct part *part, int execution)
 {
+    const struct checker *c = v->c;
+
     if (execution == NONE || (kind != BUF_ACTIVATION && kind != BUF_DACTIVATION) ||
         (part->execution == NONE && part->stage == NONE))
         return 0;
-    return place_of_unit(v->c, execution_unit(v, execution)) -
-           (part->execution == NONE ? place_of_sender(v->c, kind, part->stage)
-                                    : place_of_unit(v->c, execution_unit(v, part->execution)));
-}
-
-/* Written by the execution that reads it? Then it matters what and in which parts; of others, only whence it comes. */
-static bool is_own(const struct buffer *b, const struct part *part, int execution)
-{
-    return part->execution == execution && execution != NONE && !accumulates(b);
+    const int to = place_of_unit(c, execution_unit(v, execution));
+    if (part->execution != NONE)
+        return to - place_of_unit(c, execution_unit(v, part->execution));
+    titan_assert(part->stage >= 0 && part->stage < c->p->layout->stages);
+    const int *const first = &c->p->layout->first_unit[part->stage];
+    return to - (kind == BUF_ACTIVATION ? place_of_unit(c, first[0]) - 1 : place_of_unit(c, first[1] - 1) + 1);
 }
 
 static uint64_t origin_of_part(const struct values *v, const struct operand *o, const struct part *part, int execution)
@@ -213,7 +191,8 @@ static titan_status read_operand(const struct values *v, const struct operand *o
             return REFUSE(c, "operand %d reads byte %zu of %s #%d (%s), which no action has written", k, at,
                           buffer_kind_name(b->kind), o->buffer, b->name ? b->name : "");
         part->handed |= part->execution != execution && !accumulates(b);
-        if (is_own(b, part, execution)) {
+        /* Of an own value it matters what and in which parts; of others, only whence it comes. */
+        if (part->execution == execution && execution != NONE && !accumulates(b)) {
             ret->value = mix(ret->value, mix(mix(at - o->offset, part->value), part->from - o->offset));
             ret->value = mix(ret->value, MIN(part->to, o->offset + o->bytes) - at);
             origin = 0;
@@ -236,7 +215,8 @@ static titan_status write_operand(const struct values *v, const struct action *a
     struct contents *s = &v->contents[o->buffer];
     const int at = find_part(s, o->offset);
 
-    if (o->access == ACCESS_WRITE && written_once(b) && at < s->n && s->parts[at].from < o->offset + o->bytes)
+    const bool once = accumulates(b) || b->kind == BUF_FULL || b->kind == BUF_TOKENS;
+    if (o->access == ACCESS_WRITE && once && at < s->n && s->parts[at].from < o->offset + o->bytes)
         return REFUSE(c, "operand %d overwrites %s #%d, which has been begun", k, buffer_kind_name(b->kind), o->buffer);
     for (int i = at; i < s->n && s->parts[i].from < o->offset + o->bytes; i++)
         if (s->parts[i].handed && s->parts[i].execution == execution)
@@ -273,26 +253,14 @@ static uint64_t hash_of_params(const struct checker *c, const struct plain_actio
     return mix(h, (sum ? q->flags & ~(uint32_t)OP_ADD_TO : q->flags) | (uint64_t)q->dt << 32 | (uint64_t)q->dt2 << 40);
 }
 
-/* Nothing reads what goes to the statistics before the end: it is counted. */
-static void count_statistics(const struct values *v, const struct action *a, const struct op_params *q)
-{
-    if (a->microbatch < 0)
-        return;
-    if (a->op == OP_LOAD)
-        v->slots[a->microbatch].tokens += q->load.N;
-    if (a->op == OP_LOSS_SUM)
-        v->slots[a->microbatch].losses += q->loss_sum.N;
-    if (a->op == OP_CHECK && a->unit >= 0)
-        v->executions[execution_number(v, a->unit, PHASE_FORWARD, a->microbatch)].checks++;
-}
-
 /* place: among the plain actions. */
 static titan_status run_plain(struct values *v, const struct plain_action *x, int place)
 {
     struct checker *c = v->c;
     const struct action *a = &x->action;
     const struct operand *o = x->operands;
-    const int execution = execution_of(v, a);
+    const bool in_execution = a->unit >= 0 && a->microbatch >= 0 && a->phase < EXECUTION_PHASES && a->op != OP_LOAD;
+    const int execution = in_execution ? execution_number(v, a->unit, a->phase, a->microbatch) : NONE;
     uint64_t h = hash_of_params(c, x), owner = 0;
 
     for (int k = 0; k < a->n_operands; k++) {
@@ -311,7 +279,13 @@ static titan_status run_plain(struct values *v, const struct plain_action *x, in
             TRY(write_operand(v, a, &o[k], k, execution, h));
     if (a->op == OP_RELEASE)
         v->contents[o[0].buffer].released = true;
-    count_statistics(v, a, x->params);
+    if (a->microbatch >= 0) { /* nothing reads what goes to the statistics before the end: it is counted */
+        struct slot *const slot = &v->slots[a->microbatch];
+        slot->tokens += a->op == OP_LOAD ? x->params->load.N : 0;
+        slot->losses += a->op == OP_LOSS_SUM ? x->params->loss_sum.N : 0;
+        if (a->op == OP_CHECK && a->unit >= 0)
+            v->executions[execution_number(v, a->unit, PHASE_FORWARD, a->microbatch)].checks++;
+    }
     v->hash[place] = h;
     v->exact[place] = mix(h, owner);
     v->execution[place] = execution != NONE && counts(c, a, o) ? execution : NONE;
@@ -320,20 +294,6 @@ static titan_status run_plain(struct values *v, const struct plain_action *x, in
         v->executions[execution].exact += mix(v->exact[place], 1);
         v->executions[execution].n++;
     }
-    return TITAN_OK;
-}
-
-static titan_status run_action(struct values *v, const struct action *a)
-{
-    const int first = FUSE_ACTIONS * v->c->index;
-    struct plain plain;
-
-    titan_assert(v->c->index >= 0 && a == &v->c->p->actions[v->c->index]);
-    fuse_undo(v->c->p, a, &plain);
-    for (int i = 0; i < FUSE_ACTIONS; i++)
-        v->execution[first + i] = NONE;
-    for (int i = 0; i < plain.n; i++)
-        TRY(run_plain(v, &plain.actions[i], first + i));
     return TITAN_OK;
 }
 
@@ -431,37 +391,20 @@ static bool must_be(const struct program *p, enum unit_kind kind, int phase)
     return false; /* goes with its layer */
 }
 
-/* Is a unit like one before it, and covered by the check of that one? */
-static bool covered(const struct values *v, int unit, int phase)
-{
-    for (int u = 0; u < unit; u++)
-        if (is_mine(v->c, u) && alike(v, u, unit, phase))
-            return true;
-    return false;
-}
-
-/* Every unit's input is looked at, every token's loss reported. */
-static titan_status check_statistics(const struct values *v, int unit, int slot)
-{
-    struct checker *c = v->c;
-    const enum unit_kind kind = c->model->units[unit].kind;
-    const struct slot *s = &v->slots[slot];
-    const int checks = v->executions[execution_number(v, unit, PHASE_FORWARD, slot)].checks;
-
-    if ((kind == UNIT_LAYER || kind == UNIT_HEAD) && checks != 1)
-        return REFUSE(c, "unit %d, microbatch %d: %d times CHECK", unit, slot, checks);
-    if (kind == UNIT_HEAD && s->losses != s->tokens)
-        return REFUSE(c, "unit %d, microbatch %d: LOSS_SUM reports %ld of %ld tokens", unit, slot, (long)s->losses,
-                      (long)s->tokens);
-    return TITAN_OK;
-}
-
 static titan_status check_unit(const struct values *v, int unit)
 {
     struct checker *c = v->c;
 
-    for (int s = 0; is_mine(c, unit) && s < c->p->share; s++)
-        TRY(check_statistics(v, unit, s));
+    /* Every unit's input is checked, every token's loss reported. */
+    const enum unit_kind kind = c->model->units[unit].kind;
+    for (int s = 0; is_mine(c, unit) && s < c->p->share; s++) {
+        const int checks = v->executions[execution_number(v, unit, PHASE_FORWARD, s)].checks;
+        if ((kind == UNIT_LAYER || kind == UNIT_HEAD) && checks != 1)
+            return REFUSE(c, "unit %d, microbatch %d: %d times CHECK", unit, s, checks);
+        if (kind == UNIT_HEAD && v->slots[s].losses != v->slots[s].tokens)
+            return REFUSE(c, "unit %d, microbatch %d: LOSS_SUM reports %ld of %ld tokens", unit, s,
+                          (long)v->slots[s].losses, (long)v->slots[s].tokens);
+    }
 
     for (int phase = 0; phase < EXECUTION_PHASES; phase++) {
         for (int s = 0; s < c->p->share_max; s++) {
@@ -469,13 +412,16 @@ static titan_status check_unit(const struct values *v, int unit)
             if ((!is_mine(c, unit) || s >= c->p->share) && execution->n > 0)
                 return REFUSE(c, "unit %d, microbatch %d, %s: is not this rank's", unit, s,
                               phase_name((enum phase)phase));
-            if (is_mine(c, unit) && s < c->p->share && execution->n == 0 &&
-                must_be(c->p, c->model->units[unit].kind, phase))
+            if (is_mine(c, unit) && s < c->p->share && execution->n == 0 && must_be(c->p, kind, phase))
                 return REFUSE(c, "unit %d, microbatch %d: there is no %s", unit, s, phase_name((enum phase)phase));
         }
-        if (is_mine(c, unit))
-            TRY(check_alike(v, unit, phase, true));
-        if (is_mine(c, unit) && !covered(v, unit, phase))
+        if (!is_mine(c, unit))
+            continue;
+        TRY(check_alike(v, unit, phase, true));
+        bool covered = false; /* by the check of a unit before that is like this one */
+        for (int u = 0; u < unit && !covered; u++)
+            covered = is_mine(c, u) && alike(v, u, unit, phase);
+        if (!covered)
             TRY(check_alike(v, unit, phase, false));
     }
     return TITAN_OK;
@@ -497,18 +443,6 @@ static void free_values(struct values *v)
     free(v->converted);
 }
 
-/* By the places of the weights of forward's products. */
-static void find_converted(const struct values *v)
-{
-    const struct program *p = v->c->p;
-
-    for (int i = 0; i < p->n_actions; i++) {
-        const struct action *a = &p->actions[i];
-        if (a->op == OP_MATMUL && a->phase == PHASE_FORWARD && a->unit >= 0 && action_params(p, a)->flags & OP_F8)
-            v->converted[a->unit] += mix(1, action_operands(p, a)[OPERAND_OF(matmul, b)].offset);
-    }
-}
-
 static titan_status alloc_values(struct values *v)
 {
     const struct program *p = v->c->p;
@@ -527,7 +461,11 @@ static titan_status alloc_values(struct values *v)
     if (!v->contents || !v->names || !v->executions || !v->slots || !v->hash || !v->exact || !v->execution ||
         !v->converted)
         return checker_no_memory(v->c);
-    find_converted(v);
+    for (int i = 0; i < p->n_actions; i++) { /* by the places of the weights of forward's products */
+        const struct action *a = &p->actions[i];
+        if (a->op == OP_MATMUL && a->phase == PHASE_FORWARD && a->unit >= 0 && action_params(p, a)->flags & OP_F8)
+            v->converted[a->unit] += mix(1, action_operands(p, a)[OPERAND_OF(matmul, b)].offset);
+    }
     for (int i = 0; i < p->n_buffers; i++) {
         v->names[i] = mix(p->buffers[i].kind, p->buffers[i].kind == BUF_TABLE ? (uint64_t)p->buffers[i].unit : 0);
         for (const char *s = p->buffers[i].name; s && *s; s++)
@@ -541,8 +479,15 @@ titan_status check_values(struct checker *c)
     _cleanup_(free_values) struct values v = {.c = c};
 
     TRY(alloc_values(&v));
-    for (c->index = 0; c->index < c->p->n_actions; c->index++)
-        TRY(run_action(&v, &c->p->actions[c->index]));
+    for (c->index = 0; c->index < c->p->n_actions; c->index++) {
+        const int first = FUSE_ACTIONS * c->index;
+        struct plain plain;
+        fuse_undo(c->p, &c->p->actions[c->index], &plain);
+        for (int i = 0; i < FUSE_ACTIONS; i++)
+            v.execution[first + i] = NONE;
+        for (int i = 0; i < plain.n; i++)
+            TRY(run_plain(&v, &plain.actions[i], first + i));
+    }
     c->index = NONE;
     for (int u = 0; u < c->model->n_units; u++)
         TRY(check_unit(&v, u));

@@ -15,17 +15,6 @@
 
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
 
-/* One program for each pp rank: of the classes that rank has, the first, which has the largest share. */
-static void pick_programs(const struct plan *plan, struct program *const *programs, const struct program **ret)
-{
-    for (int k = plan->classes - 1; k >= 0; k--) {
-        const int r = programs[k]->pp_rank;
-        titan_assert(r >= 0 && r < plan->mesh.size[AXIS_PP]);
-        if (!ret[r] || programs[k]->share >= ret[r]->share)
-            ret[r] = programs[k];
-    }
-}
-
 static void measure_memory(const struct plan *plan, const struct machine *m, const struct program *p,
                            struct forecast_memory *ret)
 {
@@ -80,22 +69,6 @@ static void measure_time(const struct simulated_rank *k, const struct cost *cost
     ret->idle = MAX(0, step - known);
 }
 
-static void measure_bytes(const struct simulated_rank *k, double ret[TRAFFIC_COUNT])
-{
-    static const int kind_of_group[GROUP_COUNT] = {
-        [GROUP_WORLD] = TRAFFIC_STATISTICS,
-        [GROUP_PP] = AXIS_PP,
-        [GROUP_REPLICATE] = AXIS_DP_REPLICATE,
-        [GROUP_FSDP] = AXIS_DP_SHARD,
-        [GROUP_CP] = AXIS_CP,
-        [GROUP_TP] = AXIS_TP,
-        [GROUP_EP] = TRAFFIC_EP,
-        [GROUP_EXPERT_SHARD] = AXIS_DP_SHARD,
-    };
-    for (int c = 0; c < CHANNEL_COUNT; c++)
-        ret[kind_of_group[channel_group((enum channel)c)]] += k->bytes[c];
-}
-
 static double cost_of(void *arg, const struct program *p, const struct action *a)
 {
     return cost_action(arg, p, a);
@@ -117,30 +90,6 @@ static int by_time(const void *x, const void *y)
     return (a->at > b->at) - (a->at < b->at);
 }
 
-/* Of all ranks; those of one class are in step. */
-static size_t list_demands(const struct forecast *f, const struct simulation *s, const struct cost *cost,
-                           struct demand *ret)
-{
-    const double ranks = (double)f->plan->opt.world / f->n;
-    size_t n = 0;
-
-    for (int i = 0; i < f->n; i++) {
-        const struct simulated_rank *k = &s->ranks[i];
-        for (int j = 0; j < k->program->n_actions; j++) {
-            const struct action *a = &k->program->actions[j];
-            const double took = k->end[j] - k->start[j];
-            double seconds, processor = 0;
-            if (took <= 0)
-                continue;
-            if (!cost_measured(cost, k->program, a, &seconds, &processor) && a->stream == STREAM_COMPUTE)
-                processor = took * cost->threads;
-            ret[n++] = (struct demand){k->start[j], ranks * processor / took};
-            ret[n++] = (struct demand){k->end[j], -ranks * processor / took};
-        }
-    }
-    return n;
-}
-
 /* Ranks share the cores of the machine that was measured, their transfers too: while they ask for more than there are,
  * all that runs takes as much longer. What stands still meanwhile leaves its cores to nothing later. On GPUs each rank
  * has its own: the simulation's step. */
@@ -159,7 +108,22 @@ static titan_status shared_step(const struct forecast *f, const struct simulatio
     _cleanup_free_ struct demand *demands = calloc(2 * actions + 1, sizeof *demands);
     if (!demands)
         return titan_fail(err, TITAN_ENOMEM, "forecast: out of memory");
-    const size_t n = list_demands(f, s, cost, demands);
+    const double ranks = (double)f->plan->opt.world / f->n; /* ranks of one class are in step */
+    size_t n = 0;
+    for (int i = 0; i < f->n; i++) {
+        const struct simulated_rank *k = &s->ranks[i];
+        for (int j = 0; j < k->program->n_actions; j++) {
+            const struct action *a = &k->program->actions[j];
+            const double took = k->end[j] - k->start[j];
+            double seconds, processor = 0;
+            if (took <= 0)
+                continue;
+            if (!cost_measured(cost, k->program, a, &seconds, &processor) && a->stream == STREAM_COMPUTE)
+                processor = took * cost->threads;
+            demands[n++] = (struct demand){k->start[j], ranks * processor / took};
+            demands[n++] = (struct demand){k->end[j], -ranks * processor / took};
+        }
+    }
     qsort(demands, n, sizeof *demands, by_time);
     for (size_t i = 0; i < n; i++) {
         *ret += (demands[i].at - at) * MAX(0, asked / cost->table->host.cores - 1);
@@ -169,35 +133,36 @@ static titan_status shared_step(const struct forecast *f, const struct simulatio
     return TITAN_OK;
 }
 
-static void count_measured(struct forecast *f, const struct simulation *s, const struct cost *cost)
-{
-    double seconds, processor;
-
-    for (int i = 0; i < f->n; i++) {
-        const struct program *p = s->ranks[i].program;
-        for (int k = 0; k < p->n_actions; k++) {
-            if (cost_action(cost, p, &p->actions[k]) <= 0)
-                continue;
-            f->costed++;
-            f->measured += cost_measured(cost, p, &p->actions[k], &seconds, &processor);
-        }
-    }
-}
-
 static void fill(struct forecast *f, const struct simulation *s, const struct cost *cost, double step)
 {
+    static const int kind_of_group[GROUP_COUNT] = {
+        [GROUP_WORLD] = TRAFFIC_STATISTICS,
+        [GROUP_PP] = AXIS_PP,
+        [GROUP_REPLICATE] = AXIS_DP_REPLICATE,
+        [GROUP_FSDP] = AXIS_DP_SHARD,
+        [GROUP_CP] = AXIS_CP,
+        [GROUP_TP] = AXIS_TP,
+        [GROUP_EP] = TRAFFIC_EP,
+        [GROUP_EXPERT_SHARD] = AXIS_DP_SHARD,
+    };
     const struct recipe *r = f->plan->opt.recipe;
     const struct machine *m = f->machine;
 
     titan_assert(s->n == f->n && s->step > 0 && step >= s->step);
     f->step = step;
-    if (cost->table)
-        count_measured(f, s, cost);
     for (int i = 0; i < f->n; i++) {
         const struct simulated_rank *k = &s->ranks[i];
         measure_memory(f->plan, m, k->program, &f->memory[i]);
         measure_time(k, cost, f->step, f->step - s->step, &f->time[i]);
-        measure_bytes(k, f->bytes[i]);
+        for (int c = 0; c < CHANNEL_COUNT; c++)
+            f->bytes[i][kind_of_group[channel_group((enum channel)c)]] += k->bytes[c];
+        for (int a = 0; cost->table && a < k->program->n_actions; a++) {
+            double seconds, processor;
+            if (cost_action(cost, k->program, &k->program->actions[a]) <= 0)
+                continue;
+            f->costed++;
+            f->measured += cost_measured(cost, k->program, &k->program->actions[a], &seconds, &processor);
+        }
         f->actions = MAX(f->actions, k->program->n_actions);
         if (k->compute > s->ranks[f->busiest].compute)
             f->busiest = i;
@@ -229,7 +194,13 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
     if (!by_rank || !f.memory || !f.time || !f.bytes)
         status = titan_fail(err, TITAN_ENOMEM, "forecast: out of memory");
     if (status == TITAN_OK) {
-        pick_programs(plan, programs, by_rank);
+        for (int k = plan->classes - 1; k >= 0;
+             k--) { /* of the classes of a pp rank, the first with the largest share */
+            const int r = programs[k]->pp_rank;
+            titan_assert(r >= 0 && r < n);
+            if (!by_rank[r] || programs[k]->share >= by_rank[r]->share)
+                by_rank[r] = programs[k];
+        }
         const struct simulation_options options = {.programs = by_rank,
                                                    .n = n,
                                                    .issue = cost->machine->issue,
@@ -331,19 +302,6 @@ static void print_head(const struct forecast *f, struct buf *out)
                    f->table);
 }
 
-/* What a process has beside its plan. */
-static void print_besides(const struct forecast *f, double unit, struct buf *out)
-{
-    buf_puts(out, "\n  process     ");
-    for (int i = 0; i < f->n; i++)
-        buf_printf(out, " %8.2f", (double)f->memory[i].process / unit);
-    if (f->plan->mesh.world == 1)
-        return;
-    buf_puts(out, "\n  connections ");
-    for (int i = 0; i < f->n; i++)
-        buf_printf(out, " %8.2f", (double)f->memory[i].peers / unit);
-}
-
 static void print_memory(const struct forecast *f, struct buf *out)
 {
     const bool small = f->memory[f->fullest].predicted < GIB || f->memory[f->fullest].total < GIB / 10;
@@ -364,7 +322,13 @@ static void print_memory(const struct forecast *f, struct buf *out)
     buf_puts(out, "\n  planned     ");
     for (int i = 0; i < f->n; i++)
         buf_printf(out, " %8.2f", (double)f->memory[i].total / unit);
-    print_besides(f, unit, out);
+    buf_puts(out, "\n  process     ");
+    for (int i = 0; i < f->n; i++)
+        buf_printf(out, " %8.2f", (double)f->memory[i].process / unit);
+    if (f->plan->mesh.world > 1)
+        buf_puts(out, "\n  connections ");
+    for (int i = 0; i < f->n && f->plan->mesh.world > 1; i++)
+        buf_printf(out, " %8.2f", (double)f->memory[i].peers / unit);
     buf_puts(out, "\n  predicted   ");
     for (int i = 0; i < f->n; i++)
         buf_printf(out, " %8.2f", f->memory[i].predicted / unit);
@@ -558,29 +522,6 @@ static void json_rank(const struct forecast *f, int i, struct buf *out)
     buf_printf(out, "},\"floor_seconds\":%.6f}", t->matmul_floor + t->attention_floor + t->memory_floor);
 }
 
-static titan_status json_operations(const struct forecast *f, const struct simulation *s, const struct cost *cost,
-                                    struct buf *out, struct titan_error *err)
-{
-    size_t n;
-    struct op_row *rows = operations_of(f, s, cost, &n);
-
-    if (!rows)
-        return titan_fail(err, TITAN_ENOMEM, "operations: out of memory");
-    buf_puts(out, ",\"operations\":[");
-    for (size_t i = 0; i < n; i++) {
-        buf_printf(out, "%s{\"operation\":\"%s\",\"parameters\":\"", i ? "," : "", op_name((enum op)rows[i].first->op));
-        _cleanup_(buf_free) struct buf parameters = BUF_INIT; /* each begins with a space */
-        program_print_params(s->ranks[f->busiest].program, rows[i].first, &parameters);
-        buf_puts(out, parameters.len ? parameters.data + 1 : "");
-        buf_printf(out, "\",\"stream\":\"%s\",\"seconds\":%.9f,\"floor_seconds\":%.9f,\"times\":%ld}",
-                   program_stream_name((enum stream_id)rows[i].first->stream), rows[i].predicted, rows[i].floor,
-                   rows[i].count);
-    }
-    buf_puts(out, "]");
-    free(rows);
-    return TITAN_OK;
-}
-
 titan_status forecast_json(const struct forecast *f, const struct simulation *s, const struct cost *cost,
                            struct buf *out, struct titan_error *err)
 {
@@ -610,8 +551,25 @@ titan_status forecast_json(const struct forecast *f, const struct simulation *s,
         json_rank(f, i, out);
     }
     buf_puts(out, "]");
-    if (s)
-        TRY(json_operations(f, s, cost, out, err));
+    if (s) {
+        size_t n;
+        struct op_row *rows = operations_of(f, s, cost, &n);
+        if (!rows)
+            return titan_fail(err, TITAN_ENOMEM, "operations: out of memory");
+        buf_puts(out, ",\"operations\":[");
+        for (size_t i = 0; i < n; i++) {
+            _cleanup_(buf_free) struct buf parameters = BUF_INIT; /* each begins with a space */
+            program_print_params(s->ranks[f->busiest].program, rows[i].first, &parameters);
+            buf_printf(out,
+                       "%s{\"operation\":\"%s\",\"parameters\":\"%s\",\"stream\":\"%s\",\"seconds\":%.9f,"
+                       "\"floor_seconds\":%.9f,\"times\":%ld}",
+                       i ? "," : "", op_name((enum op)rows[i].first->op), parameters.len ? parameters.data + 1 : "",
+                       program_stream_name((enum stream_id)rows[i].first->stream), rows[i].predicted, rows[i].floor,
+                       rows[i].count);
+        }
+        buf_puts(out, "]");
+        free(rows);
+    }
     buf_puts(out, "}\n");
     return TITAN_OK;
 }

@@ -55,46 +55,29 @@ static const struct fusion *fusion_of(enum op fused, const struct op_params *par
     return NULL;
 }
 
-static const struct fusion *fusion_of_two(enum op first, enum op second, const struct op_params *params)
-{
-    for (size_t i = 0; i < ARRAY_SIZE(fusions); i++)
-        if (fusions[i].op[0] == first && fusions[i].op[1] == second &&
-            fusions[i].no_gradient == (params->flags & OP_NO_GRADIENT))
-            return &fusions[i];
-    return NULL;
-}
-
 /* --- one as two --------------------------------------------------------------------------------------------------- */
-
-/* Numbers of the two from those of the fused one. */
-static void undo_params(enum op fused, const struct op_params *q, struct op_params ret[FUSE_ACTIONS])
-{
-    const enum dtype dt = (enum dtype)q->dt;
-
-    ret[1] = *q;
-    switch (fused) {
-    case OP_ADD_RMSNORM:
-        ret[0] = (struct op_params){.add = {.n = q->add_rmsnorm.N * q->add_rmsnorm.C}, .dt = q->dt};
-        break;
-    case OP_ADD_RMSNORM_DGRAD: {
-        const int64_t n = q->add_rmsnorm_dgrad.N * q->add_rmsnorm_dgrad.C;
-        ret[0] = (struct op_params){.copy = {.bytes = n * (int64_t)dtype_bytes(dt)}};
-        ret[1].flags |= OP_ADD_TO;
-        break;
-    }
-    default:
-        titan_assert(fused == OP_LOSS);
-        ret[0] = (struct op_params){.loss_stats = {.N = q->loss.N, .V = q->loss.V}, .dt = q->dt};
-        ret[1].loss_finish.parts = 1;
-        break;
-    }
-}
 
 static void undo(const struct program *p, const struct fusion *f, const struct action *a, const struct operand *o,
                  const struct op_params *q, struct plain *ret)
 {
     ret->n = FUSE_ACTIONS;
-    undo_params(f->fused, q, ret->params);
+    ret->params[1] = *q;
+    switch (f->fused) {
+    case OP_ADD_RMSNORM:
+        ret->params[0] = (struct op_params){.add = {.n = q->add_rmsnorm.N * q->add_rmsnorm.C}, .dt = q->dt};
+        break;
+    case OP_ADD_RMSNORM_DGRAD: {
+        const int64_t n = q->add_rmsnorm_dgrad.N * q->add_rmsnorm_dgrad.C;
+        ret->params[0] = (struct op_params){.copy = {.bytes = n * (int64_t)dtype_bytes((enum dtype)q->dt)}};
+        ret->params[1].flags |= OP_ADD_TO;
+        break;
+    }
+    default:
+        titan_assert(f->fused == OP_LOSS);
+        ret->params[0] = (struct op_params){.loss_stats = {.N = q->loss.N, .V = q->loss.V}, .dt = q->dt};
+        ret->params[1].loss_finish.parts = 1;
+        break;
+    }
     for (int i = 0; i < FUSE_ACTIONS; i++) {
         struct operand_form forms[FORMS_MAX];
         const int takes = op_forms(f->op[i], &ret->params[i], 1, f->operands[i], forms);
@@ -125,11 +108,6 @@ void fuse_undo(const struct program *p, const struct action *a, struct plain *re
 
 /* --- two as one --------------------------------------------------------------------------------------------------- */
 
-static bool same_operand(const struct operand *a, const struct operand *b)
-{
-    return a->buffer == b->buffer && a->access == b->access && a->offset == b->offset && a->bytes == b->bytes;
-}
-
 /* Is the plain action the one at hand, in all that is said of it? */
 static bool same_action(const struct program *p, const struct plain_action *x, const struct action *b)
 {
@@ -139,9 +117,11 @@ static bool same_action(const struct program *p, const struct plain_action *x, c
         a->peer != b->peer || a->unit != b->unit || a->stage != b->stage || a->microbatch != b->microbatch ||
         a->n_operands != b->n_operands || !op_params_same((enum op)b->op, x->params, action_params(p, b)))
         return false;
-    for (int k = 0; k < a->n_operands; k++)
-        if (!same_operand(&x->operands[k], &action_operands(p, b)[k]))
+    for (int k = 0; k < a->n_operands; k++) {
+        const struct operand *const o = &x->operands[k], *const q = &action_operands(p, b)[k];
+        if (o->buffer != q->buffer || o->access != q->access || o->offset != q->offset || o->bytes != q->bytes)
             return false;
+    }
     return true;
 }
 
@@ -176,9 +156,14 @@ static titan_status try_two(struct program *p, int first, int second, bool *ret_
 {
     const struct action *const two[FUSE_ACTIONS] = {&p->actions[first], &p->actions[second]};
     const struct op_params *q = action_params(p, two[1]);
-    const struct fusion *f = fusion_of_two((enum op)two[0]->op, (enum op)two[1]->op, q);
+    const struct fusion *f = NULL;
     struct operand operands[SLOTS];
     struct plain plain;
+
+    for (size_t i = 0; i < ARRAY_SIZE(fusions) && !f; i++)
+        if (fusions[i].op[0] == two[0]->op && fusions[i].op[1] == two[1]->op &&
+            fusions[i].no_gradient == (q->flags & OP_NO_GRADIENT))
+            f = &fusions[i];
 
     *ret_fused = false;
     const int n = f ? join_operands(p, f, two, operands) : 0;
@@ -210,18 +195,10 @@ static bool shares_buffer(const struct program *p, const struct action *a, const
     return false;
 }
 
-static bool is_first(const struct action *a)
+/* Of n actions the one that is computed next, if action i could as well wait for it; NONE otherwise. */
+static int neighbour(const struct program *p, int i, int n)
 {
-    for (size_t i = 0; i < ARRAY_SIZE(fusions); i++)
-        if (fusions[i].op[0] == a->op)
-            return a->stream == STREAM_COMPUTE;
-    return false;
-}
-
-/* What is computed next, if the action could as well wait for it; NONE otherwise. */
-static int neighbour(const struct program *p, int i)
-{
-    for (int j = i + 1; j < p->n_actions; j++) {
+    for (int j = i + 1; j < n; j++) {
         const struct action *a = &p->actions[j];
         if (a->stream == STREAM_COMPUTE && a->op != OP_RELEASE)
             return j;
@@ -229,23 +206,6 @@ static int neighbour(const struct program *p, int i)
             return NONE;
     }
     return NONE;
-}
-
-static titan_status fuse(struct program *p, struct titan_error *err)
-{
-    int n = 0;
-
-    for (int i = 0; i < p->n_actions; i++) {
-        const int next = is_first(&p->actions[i]) ? neighbour(p, i) : NONE;
-        bool fused = false;
-        if (next != NONE)
-            TRY(try_two(p, i, next, &fused, err));
-        if (!fused)
-            p->actions[n++] = p->actions[i];
-    }
-    titan_assert(n <= p->n_actions);
-    p->n_actions = n;
-    return TITAN_OK;
 }
 
 titan_status pass_fuse(struct program *p, const struct pass_options *options, struct titan_error *err)
@@ -257,7 +217,17 @@ titan_status pass_fuse(struct program *p, const struct pass_options *options, st
     if (!before)
         return titan_fail(err, TITAN_ENOMEM, "pass: out of memory");
     memcpy(before, p->actions, (size_t)n * sizeof *before);
-    TRY(fuse(p, err));
+    p->n_actions = 0;
+    for (int i = 0; i < n; i++) {
+        bool first = false, fused = false;
+        for (size_t k = 0; k < ARRAY_SIZE(fusions); k++)
+            first = first || (fusions[k].op[0] == p->actions[i].op && p->actions[i].stream == STREAM_COMPUTE);
+        const int next = first ? neighbour(p, i, n) : NONE;
+        if (next != NONE)
+            TRY(try_two(p, i, next, &fused, err));
+        if (!fused)
+            p->actions[p->n_actions++] = p->actions[i];
+    }
     if (!fitted || pass_fits(p, options))
         return TITAN_OK;
     titan_assert(p->n_actions < n && n <= p->cap_actions);

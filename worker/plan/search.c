@@ -41,14 +41,6 @@ static bool checkpoints(const struct recipe *r, const char *mode)
     return strcmp(r->activation_checkpoint.mode, mode) == 0;
 }
 
-/* Compute with recomputation, relative to compute without. */
-static double recomputation(const struct recipe *r)
-{
-    if (!checkpoints(r, "selective"))
-        return checkpoints(r, "full") ? 4.0 / 3 : 1;
-    return strcmp(r->activation_checkpoint.selective_ac_option, "op:1") == 0 ? 1.02 : 1.1;
-}
-
 /* Products at large-product efficiency, recomputation, bubble, and the transfers nothing hides: those of tp and cp. */
 static double estimate(const struct search *s, const struct candidate *c)
 {
@@ -57,7 +49,11 @@ static double estimate(const struct search *s, const struct candidate *c)
     const double peak = s->dt == DTYPE_F32 ? m->flops_f32 : m->flops_bf16;
     const double tokens = (double)r->training.global_batch_size * (double)r->training.seq_len;
     const double share = (double)(c->mesh.dp_replicate * c->mesh.dp_shard * c->mesh.cp);
-    const double recompute = recomputation(r);
+    const bool selective = checkpoints(r, "selective");
+    const double recompute = checkpoints(r, "full") ? 4.0 / 3 /* relative to compute without */
+                             : !selective           ? 1
+                             : strcmp(r->activation_checkpoint.selective_ac_option, "op:1") == 0 ? 1.02
+                                                                                                 : 1.1;
     const double compute = recompute * recipe_flops_per_token(r) * tokens / s->world / (peak * m->matmul_efficiency);
     const double rows = tokens / share, width = (double)r->model.dims.dim * (s->dt == DTYPE_F32 ? 4 : 2);
     const double layers = (double)r->model.dims.n_layers / (double)c->mesh.pp;
@@ -82,44 +78,32 @@ static double estimate(const struct search *s, const struct candidate *c)
 
 /* --- candidates --------------------------------------------------------------------------------------------------- */
 
-static titan_status add(struct search *s, const struct recipe *r, struct titan_error *err)
+/* The mesh of the recipe with each pipeline schedule and each way to recompute, where it is legal. */
+static titan_status add_candidates(struct search *s, struct recipe *r, struct titan_error *err)
 {
-    struct candidate c = {.recipe = *r};
-
-    if (recipe_check_world(r, s->world, NULL) != TITAN_OK || recipe_mesh(r, s->world, &c.mesh, NULL) != TITAN_OK)
-        return TITAN_OK;
-    c.estimate = estimate(s, &c);
-    if (!VEC_PUSH(s->candidates, s->n, s->cap, c))
-        return titan_fail(err, TITAN_ENOMEM, "search: out of memory");
-    return TITAN_OK;
-}
-
-static titan_status add_checkpointing(struct search *s, struct recipe *r, struct titan_error *err)
-{
+    static const char *const schedules[] = {"1F1B", "Interleaved1F1B", "ZBVZeroBubble"};
     static const struct {
         const char *mode, *option;
     } choices[] = {{"none", "op"}, {"selective", "op:1"}, {"selective", "op"}, {"full", "op"}};
-
-    for (size_t i = 0; i < ARRAY_SIZE(choices); i++) {
-        (void)snprintf(r->activation_checkpoint.mode, sizeof r->activation_checkpoint.mode, "%s", choices[i].mode);
-        (void)snprintf(r->activation_checkpoint.selective_ac_option,
-                       sizeof r->activation_checkpoint.selective_ac_option, "%s", choices[i].option);
-        TRY(add(s, r, err));
-    }
-    return TITAN_OK;
-}
-
-static titan_status add_schedules(struct search *s, struct recipe *r, struct titan_error *err)
-{
-    static const char *const names[] = {"1F1B", "Interleaved1F1B", "ZBVZeroBubble"};
+    const size_t n = r->parallelism.pipeline_parallel_degree > 1 ? ARRAY_SIZE(schedules) : 1;
 
     r->parallelism.pipeline_parallel_schedule_csv[0] = 0;
     r->parallelism.pipeline_parallel_split_points[0] = 0;
     r->parallelism.pipeline_parallel_layers_per_stage = -1;
-    for (size_t i = 0; i < (r->parallelism.pipeline_parallel_degree > 1 ? ARRAY_SIZE(names) : 1); i++) {
+    for (size_t i = 0; i < n * ARRAY_SIZE(choices); i++) {
+        const char *const mode = choices[i % ARRAY_SIZE(choices)].mode;
         (void)snprintf(r->parallelism.pipeline_parallel_schedule, sizeof r->parallelism.pipeline_parallel_schedule,
-                       "%s", names[i]);
-        TRY(add_checkpointing(s, r, err));
+                       "%s", schedules[i / ARRAY_SIZE(choices)]);
+        (void)snprintf(r->activation_checkpoint.mode, sizeof r->activation_checkpoint.mode, "%s", mode);
+        (void)snprintf(r->activation_checkpoint.selective_ac_option,
+                       sizeof r->activation_checkpoint.selective_ac_option, "%s",
+                       choices[i % ARRAY_SIZE(choices)].option);
+        struct candidate c = {.recipe = *r};
+        if (recipe_check_world(r, s->world, NULL) != TITAN_OK || recipe_mesh(r, s->world, &c.mesh, NULL) != TITAN_OK)
+            continue;
+        c.estimate = estimate(s, &c);
+        if (!VEC_PUSH(s->candidates, s->n, s->cap, c))
+            return titan_fail(err, TITAN_ENOMEM, "search: out of memory");
     }
     return TITAN_OK;
 }
@@ -140,7 +124,7 @@ static titan_status enumerate(struct search *s, struct titan_error *err)
                 r.parallelism.context_parallel_degree = cp;
                 r.parallelism.data_parallel_shard_degree = -1;
                 r.parallelism.data_parallel_replicate_degree = 1;
-                TRY(add_schedules(s, &r, err));
+                TRY(add_candidates(s, &r, err));
             }
     return TITAN_OK;
 }
@@ -216,16 +200,6 @@ static int by_result(const void *x, const void *y)
     return a->memory < b->memory ? -1 : a->memory > b->memory;
 }
 
-/* No candidate from this formula on can enter the list any more. */
-static bool hopeless(const struct search *s, int n, double estimate)
-{
-    int better = 0;
-
-    for (int i = 0; i < n; i++)
-        better += s->candidates[i].fits && s->candidates[i].step * OPTIMISM < estimate;
-    return better >= LISTED_MAX;
-}
-
 /* Best first by formula, skipping what is far too large; *ret_n of them stand at the front afterwards, measured. */
 static titan_status measure_best(struct search *s, int *ret_n, struct titan_error *err)
 {
@@ -235,7 +209,10 @@ static titan_status measure_best(struct search *s, int *ret_n, struct titan_erro
     qsort(s->candidates, (size_t)s->n, sizeof *s->candidates, by_estimate);
     for (int i = 0; i < s->n && n < SIMULATED_MAX; i++) {
         struct candidate *c = &s->candidates[i];
-        if (hopeless(s, n, c->estimate))
+        int better = 0;
+        for (int k = 0; k < n; k++)
+            better += s->candidates[k].fits && s->candidates[k].step * OPTIMISM < c->estimate;
+        if (better >= LISTED_MAX) /* no candidate from this formula on can enter the list any more */
             break;
         if ((double)recipe_memory_bytes(&c->recipe, s->world) > 1.5 * (double)s->machine->memory_bytes)
             continue;
@@ -267,12 +244,6 @@ static void print_keys(const struct candidate *c, struct buf *out)
         buf_printf(out, "selective_ac_option = \"%s\"\n", c->recipe.activation_checkpoint.selective_ac_option);
 }
 
-/* The mode, or which operations it keeps. */
-static const char *recompute_name(const struct recipe *r)
-{
-    return checkpoints(r, "selective") ? r->activation_checkpoint.selective_ac_option : r->activation_checkpoint.mode;
-}
-
 static void print_text(const struct search *s, int n, struct buf *out)
 {
     buf_printf(out, "%d legal layouts, the %d best by formula simulated on %d x %s (%.0f GiB)\n\n", s->n, n, s->world,
@@ -281,10 +252,13 @@ static void print_text(const struct search *s, int n, struct buf *out)
                "recompute", "step s", "tok/s/dev", "MFU %", "bubble", "GiB");
     for (int i = 0; i < n && i < LISTED_MAX; i++) {
         const struct candidate *c = &s->candidates[i];
+        const char *recompute = checkpoints(&c->recipe, "selective")
+                                    ? c->recipe.activation_checkpoint.selective_ac_option
+                                    : c->recipe.activation_checkpoint.mode;
         buf_printf(out, "%4ld %4ld %4ld %8ld  %-16s %-10s %9.3f %9.0f %7.1f %7.1f %8.1f%s\n", (long)c->mesh.pp,
                    (long)c->mesh.cp, (long)c->mesh.tp, (long)c->mesh.dp_shard,
-                   c->mesh.pp > 1 ? c->recipe.parallelism.pipeline_parallel_schedule : "-", recompute_name(&c->recipe),
-                   c->step, c->tokens_per_second, 100 * c->mfu, 100 * c->bubble, c->memory / GIB,
+                   c->mesh.pp > 1 ? c->recipe.parallelism.pipeline_parallel_schedule : "-", recompute, c->step,
+                   c->tokens_per_second, 100 * c->mfu, 100 * c->bubble, c->memory / GIB,
                    c->fits ? "" : "  does not fit");
     }
     if (n == 0 || !s->candidates[0].fits)

@@ -53,27 +53,6 @@ static double largest_of(int n)
 
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
 
-static titan_status fill_lanes(struct sim *s, struct titan_error *err)
-{
-    for (int r = 0; r < s->opt->n; r++) {
-        const struct program *p = s->opt->programs[r];
-        int count[STREAM_COUNT] = {0};
-        for (int i = 0; i < p->n_actions; i++)
-            count[p->actions[i].stream]++;
-        for (int k = 0; k < STREAM_COUNT; k++) {
-            struct lane *l = lane_of(s, r, k);
-            l->actions = malloc(((size_t)count[k] + 1) * sizeof *l->actions);
-            if (!l->actions)
-                return titan_fail(err, TITAN_ENOMEM, "simulation: out of memory");
-        }
-        for (int i = 0; i < p->n_actions; i++) {
-            struct lane *l = lane_of(s, r, p->actions[i].stream);
-            l->actions[l->n++] = i;
-        }
-    }
-    return TITAN_OK;
-}
-
 static titan_status alloc_ranks(struct sim *s, struct titan_error *err)
 {
     s->out->n = s->opt->n;
@@ -92,8 +71,22 @@ static titan_status alloc_ranks(struct sim *s, struct titan_error *err)
             return titan_fail(err, TITAN_ENOMEM, "simulation: out of memory");
         for (size_t i = 0; i < n; i++)
             k->end[i] = -1; /* not run */
+
+        int count[STREAM_COUNT] = {0};
+        for (int i = 0; i < k->program->n_actions; i++)
+            count[k->program->actions[i].stream]++;
+        for (int c = 0; c < STREAM_COUNT; c++) {
+            struct lane *l = lane_of(s, r, c);
+            l->actions = malloc(((size_t)count[c] + 1) * sizeof *l->actions);
+            if (!l->actions)
+                return titan_fail(err, TITAN_ENOMEM, "simulation: out of memory");
+        }
+        for (int i = 0; i < k->program->n_actions; i++) {
+            struct lane *l = lane_of(s, r, k->program->actions[i].stream);
+            l->actions[l->n++] = i;
+        }
     }
-    return fill_lanes(s, err);
+    return TITAN_OK;
 }
 
 /* --- the clock ---------------------------------------------------------------------------------------------------- */
@@ -127,14 +120,6 @@ static double ready_time(const struct sim *s, int rank, int index, int *ret_bloc
         }
     }
     return t;
-}
-
-/* The rank and stream where the other side of a SEND or RECV stands. */
-static void partner_of(const struct action *a, int *ret_rank, int *ret_stream)
-{
-    titan_assert(a->op == OP_SEND || a->op == OP_RECV);
-    *ret_rank = a->peer;
-    *ret_stream = a->op == OP_SEND ? a->stream - STREAM_SEND + STREAM_RECV : a->stream - STREAM_RECV + STREAM_SEND;
 }
 
 static void account(struct sim *s, int rank, int index, double start, double end, int blocker)
@@ -183,9 +168,11 @@ static double time_of(const struct sim *s, int rank, int index)
 static bool advance_pair(struct sim *s, int rank, int index, double ready, int blocker)
 {
     const struct action *a = action_at(s, rank, index);
-    int peer, stream, other_blocker;
+    const int peer = a->peer;
+    const int stream = a->op == OP_SEND ? a->stream - STREAM_SEND + STREAM_RECV : a->stream - STREAM_RECV + STREAM_SEND;
+    int other_blocker;
 
-    partner_of(a, &peer, &stream);
+    titan_assert(a->op == OP_SEND || a->op == OP_RECV);
     const int other = head(lane_of(s, peer, stream));
     if (other < 0 || action_at(s, peer, other)->peer != rank ||
         action_at(s, peer, other)->op != (a->op == OP_SEND ? OP_RECV : OP_SEND))
@@ -244,12 +231,21 @@ static bool advance(struct sim *s, int rank, int stream)
     return moved;
 }
 
-static titan_status stuck(const struct sim *s, struct titan_error *err)
+static titan_status run(struct sim *s, struct titan_error *err)
 {
+    bool left = false;
+
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < s->opt->n; r++)
+            for (int k = 0; k < STREAM_COUNT; k++)
+                moved |= advance(s, r, k);
+    }
     for (int r = 0; r < s->opt->n; r++)
         for (int k = 0; k < STREAM_COUNT; k++) {
             const int i = head(lane_of(s, r, k));
             int blocker;
+            left |= i >= 0;
             if (i < 0 || ready_time(s, r, i, &blocker) < 0)
                 continue; /* waits for another stream of its own rank: not the cause */
             const struct action *a = action_at(s, r, i);
@@ -258,36 +254,7 @@ static titan_status stuck(const struct sim *s, struct titan_error *err)
                 "deadlock: pp rank %d stands at action %d (%s, microbatch %d, peer %d) and no peer meets it", r, i,
                 op_name((enum op)a->op), a->microbatch, a->peer);
         }
-    return titan_fail(err, TITAN_EINVAL, "deadlock: actions wait for each other");
-}
-
-static titan_status run(struct sim *s, struct titan_error *err)
-{
-    bool moved = true, left = false;
-
-    while (moved) {
-        moved = false;
-        for (int r = 0; r < s->opt->n; r++)
-            for (int k = 0; k < STREAM_COUNT; k++)
-                moved |= advance(s, r, k);
-    }
-    for (int i = 0; i < s->opt->n * STREAM_COUNT; i++)
-        left |= head(&s->lanes[i]) >= 0;
-    return left ? stuck(s, err) : TITAN_OK;
-}
-
-static void summarise(struct simulation *out)
-{
-    double first = INFINITY, last = 0, busy = 0;
-
-    for (int r = 0; r < out->n; r++) {
-        out->step = MAX(out->step, out->ranks[r].finish);
-        first = MIN(first, out->ranks[r].first);
-        last = MAX(last, out->ranks[r].last);
-        busy += out->ranks[r].forward + out->ranks[r].backward;
-    }
-    if (last > first)
-        out->bubble = 1 - busy / (out->n * (last - first));
+    return left ? titan_fail(err, TITAN_EINVAL, "deadlock: actions wait for each other") : TITAN_OK;
 }
 
 titan_status simulate(const struct simulation_options *options, struct simulation **ret, struct titan_error *err)
@@ -309,8 +276,17 @@ titan_status simulate(const struct simulation_options *options, struct simulatio
         simulation_close(s.out);
         return status;
     }
-    summarise(s.out);
-    *ret = s.out;
+    struct simulation *const out = s.out;
+    double first = INFINITY, last = 0, busy = 0;
+    for (int r = 0; r < out->n; r++) {
+        out->step = MAX(out->step, out->ranks[r].finish);
+        first = MIN(first, out->ranks[r].first);
+        last = MAX(last, out->ranks[r].last);
+        busy += out->ranks[r].forward + out->ranks[r].backward;
+    }
+    if (last > first)
+        out->bubble = 1 - busy / (out->n * (last - first));
+    *ret = out;
     return TITAN_OK;
 }
 
