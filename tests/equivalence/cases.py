@@ -231,6 +231,8 @@ def canonical():
                 yield Case(f"{fixed} {mesh}", exact=fixed)
                 yield Case(f"{fixed} {mesh} batch=12", exact=f"{fixed} batch=12")
     yield Case("moe canonical=true pp2 dps2 ep2", exact="moe canonical=true")
+    yield Case("qwen canonical=true pp2 dpr2 schedule=DualPipeV", exact="qwen canonical=true")
+    yield Case("qwen canonical=true pp4 dps2 layers=6 batch=6", exact="qwen canonical=true pp2 layers=6 batch=6")
     for mesh in ("dps2", "dps2 ep2", "dps4 ep2 ac=full"):
         yield Case(f"moe even=0.3 canonical=true {mesh}", exact="moe even=0.3 canonical=true")
     for mesh in ("dps2 ep2 ac=full", "dps4 ep4 ac=selective:op", "dps2 ep2 reshard=never bucketing=greedy fuse=false",

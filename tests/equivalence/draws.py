@@ -115,6 +115,10 @@ ORDERS = ("chunks", "rotate", "balance", "async")
 def canonical_reference(case):
     """Words of a run on the fewest ranks that has every bit of this one."""
     cut = [f"{axis}{case.mesh[axis]}" for axis in ("cp", "tp") if case.mesh[axis] > 1]
+    order = case.options.get("schedule", "") + case.options.get("csv", "")
+    # A tied matrix with its ends on two ranks: the head's gradients are summed apart from the embedding's.
+    if case.family == "qwen" and case.pp > 1 and "V" not in order and not order.startswith("v:"):
+        cut.append("pp2")
     return " ".join([case.reference(), *cut, *(f"{k}={v}" for k, v in case.options.items() if k in ORDERS)])
 
 
