@@ -67,6 +67,14 @@ uint32_t file_pool_deadline_ms(const struct file_pool *p)
     return p->deadline_ms;
 }
 
+static void task_free(struct file_task *k)
+{
+    if (k->calls->free)
+        k->calls->free(k);
+    else
+        free(k);
+}
+
 /* --- the threads -------------------------------------------------------------------------------------------------- */
 
 /* Needs the lock, and releases it. The last reference frees the pool. */
@@ -220,7 +228,7 @@ static void *thread_main(void *arg)
             if (!k->owner_notified) /* give_up() frees it */
                 continue;
             pthread_mutex_unlock(&p->lock);
-            k->calls->free(k);
+            task_free(k);
             pthread_mutex_lock(&p->lock);
             continue;
         }
@@ -302,7 +310,10 @@ static void deliver(struct file_pool *p)
         if (!k)
             return;
         titan_assert(!k->next && !atomic_load(&k->given_up));
-        k->calls->done(k);
+        if (k->calls->done)
+            k->calls->done(k);
+        else
+            task_free(k);
     }
 }
 
@@ -338,17 +349,21 @@ static void give_up(struct file_pool *p, int64_t before_ms)
     for (size_t i = 0; i < n; i++) {
         struct file_task *k = started[i];
         titan_assert(!k->owner_notified);
-        k->calls->given_up(k, true);
+        if (k->calls->given_up)
+            k->calls->given_up(k, true);
         pthread_mutex_lock(&p->lock);
         k->owner_notified = true;
         const bool returned = k->returned;
         pthread_mutex_unlock(&p->lock);
         if (returned)
-            k->calls->free(k);
+            task_free(k);
     }
     for (struct file_task *k = unstarted, *next; k; k = next) {
         next = k->next;
-        k->calls->given_up(k, false);
+        if (k->calls->given_up)
+            k->calls->given_up(k, false);
+        else
+            task_free(k);
     }
 }
 
@@ -430,7 +445,7 @@ static titan_status add(struct file_pool *p, struct file_task *k, struct titan_e
 titan_status file_pool_add(struct file_pool *p, struct file_task *k, const struct file_calls *calls, size_t bytes,
                            struct titan_error *err)
 {
-    titan_assert(calls && calls->run && calls->done && calls->given_up && calls->free);
+    titan_assert(calls->run);
     int64_t now = now_ms();
     k->calls = calls;
     k->next = NULL;
@@ -546,7 +561,7 @@ static void *await_main(void *arg)
     pthread_cond_signal(&a->through);
     pthread_mutex_unlock(&a->lock);
     if (left) {
-        a->task->calls->free(a->task);
+        task_free(a->task);
         await_free(a);
     }
     return NULL;
@@ -555,7 +570,7 @@ static void *await_main(void *arg)
 titan_status file_task_await(struct file_task *k, const struct file_calls *calls, uint32_t wait_ms,
                              struct titan_error *err)
 {
-    titan_assert(calls->run && calls->free && wait_ms > 0);
+    titan_assert(calls->run && wait_ms > 0);
     pthread_condattr_t attr;
     struct timespec until;
     struct await *a = calloc(1, sizeof(*a));

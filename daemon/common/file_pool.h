@@ -29,12 +29,12 @@ struct file_task;
 
 struct file_calls {
     void (*run)(struct file_task *k); /* runs on a thread */
-    void (*done)(
-        struct file_task *k); /* runs on the loop after run, in order except for hanging tasks; frees the task */
+    /* Runs on the loop after run, in order except for hanging tasks; frees the task. NULL: it is freed. */
+    void (*done)(struct file_task *k);
     /* Runs on the loop: the task will not be done. started: a thread has the task and frees it later; else the callee
-     * frees it. The callee must neither drop nor abandon another task. */
+     * frees it. The callee must neither drop nor abandon another task. NULL: a task that was not started is freed. */
     void (*given_up)(struct file_task *k, bool started);
-    void (*free)(struct file_task *k); /* runs on any thread, after run */
+    void (*free)(struct file_task *k); /* runs on any thread, after run; NULL: free() */
 };
 
 /* Must be the first member of its owner's struct. */

@@ -37,17 +37,6 @@ struct user {
 
 /* --- before it is the user ---------------------------------------------------------------------------------------- */
 
-/* Checks that only root may have installed the program: the agent must not choose what root starts. */
-static titan_status check_program(const char *path, struct titan_error *err)
-{
-    struct stat st;
-    if (lstat(path, &st) != 0)
-        return titan_fail_errno(err, "worker program '%s'", path);
-    if (!S_ISREG(st.st_mode) || st.st_uid != 0 || (st.st_mode & (S_IWGRP | S_IWOTH)))
-        return titan_fail(err, TITAN_EPERM, "worker program '%s' is not a file that root alone can change", path);
-    return TITAN_OK;
-}
-
 titan_status spawn_policy_check(const struct spawn_policy *p, const struct spawn_request *r, struct titan_error *err)
 {
     if (r->kind != SPAWN_START)
@@ -62,24 +51,12 @@ titan_status spawn_policy_check(const struct spawn_policy *p, const struct spawn
                           r->memory, p->memory);
     if (r->cpus > p->cpus * 1000)
         return titan_fail(err, TITAN_EINVAL, "a limit of %g processors, this node has %u", r->cpus / 1000.0, p->cpus);
-    return check_program(p->worker, err);
-}
-
-/* A folder that the agent has just made belongs to the agent. It is given to the user and keeps its group, by which
- * titand reads it. */
-static titan_status take_folder(const struct spawn_policy *p, const struct spawn_request *r, int folder,
-                                struct titan_error *err)
-{
+    /* Only root may have installed the program: the agent must not choose what root starts. */
     struct stat st;
-    if (fstat(folder, &st) != 0 || !S_ISDIR(st.st_mode))
-        return titan_fail(err, TITAN_EINVAL, "job's folder '%s' is no folder", r->directory);
-    if (st.st_uid == r->uid)
-        return TITAN_OK;
-    if (st.st_uid != p->agent)
-        return titan_fail(err, TITAN_EPERM, "job's folder '%s' belongs to uid %u, the job to uid %u", r->directory,
-                          st.st_uid, r->uid);
-    if (fchownat(folder, "", r->uid, (gid_t)-1, AT_EMPTY_PATH) != 0)
-        return titan_fail_errno(err, "job's folder '%s' cannot be given to uid %u", r->directory, r->uid);
+    if (lstat(p->worker, &st) != 0)
+        return titan_fail_errno(err, "worker program '%s'", p->worker);
+    if (!S_ISREG(st.st_mode) || st.st_uid != 0 || (st.st_mode & (S_IWGRP | S_IWOTH)))
+        return titan_fail(err, TITAN_EPERM, "worker program '%s' is not a file that root alone can change", p->worker);
     return TITAN_OK;
 }
 
@@ -115,49 +92,7 @@ static titan_status find_user(const struct spawn_policy *p, uid_t uid, struct us
     return TITAN_OK;
 }
 
-/* Raises this process's OOM score, while its files in /proc are still its own. */
-static void oom_before_agent(void)
-{
-    char text[24] = "";
-    _cleanup_fd_ int fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
-    if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
-        return;
-    const long own = strtol(text, NULL, 10), score = own < 0 ? 0 : MIN(own + OOM_BEFORE_US, (long)OOM_MOST);
-    (void)snprintf(text, sizeof(text), "%ld", score);
-    (void)!pwrite(fd, text, strlen(text), 0);
-}
-
-/* Becomes the user for good, and verifies it by trying to return. */
-static titan_status become(uid_t uid, const struct user *u, struct titan_error *err)
-{
-    uid_t real, effective, saved;
-    gid_t real_gid, effective_gid, saved_gid;
-    titan_assert(uid != 0 && u->gid != 0);
-    if (setresgid(u->gid, u->gid, u->gid) != 0 || setresuid(uid, uid, uid) != 0)
-        return titan_fail_errno(err, "cannot become %s", u->name);
-    if (getresuid(&real, &effective, &saved) != 0 || getresgid(&real_gid, &effective_gid, &saved_gid) != 0 ||
-        real != uid || effective != uid || saved != uid || real_gid != u->gid || effective_gid != u->gid ||
-        saved_gid != u->gid || setuid(0) == 0 || seteuid(0) == 0 || setgid(0) == 0)
-        return titan_fail(err, TITAN_EPERM, "root could be regained from %s", u->name);
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
-        return titan_fail_errno(err, "cannot give up new privileges");
-    return TITAN_OK;
-}
-
 /* --- as the user -------------------------------------------------------------------------------------------------- */
-
-static titan_status check_way(const struct spawn_request *r, int folder, struct titan_error *err)
-{
-    struct stat open_one, named;
-    titan_assert(geteuid() == r->uid);
-    if (fstat(folder, &open_one) == 0 && stat(r->directory, &named) == 0 && open_one.st_dev == named.st_dev &&
-        open_one.st_ino == named.st_ino)
-        return TITAN_OK;
-    return titan_fail(err, TITAN_EPERM,
-                      "uid %u does not get to the job's folder '%s': each folder on the way needs x for all users "
-                      "(storage.jobs_dir)",
-                      r->uid, r->directory);
-}
 
 /* Makes the log folders as the user, so that the user can also remove the group's files. */
 static titan_status open_log(const struct spawn_request *r, int folder, int *ret, struct titan_error *err)
@@ -182,43 +117,15 @@ static titan_status open_log(const struct spawn_request *r, int folder, int *ret
     return TITAN_OK;
 }
 
-/* Sets a default ACL: the folder's group may change new files, so titand removes them with the job. An earlier job may
- * have shared the folder and has a longer list. On a file system without ACLs this is left to the user. */
-static void let_group_remove(void)
-{
-    const struct {
-        struct posix_acl_xattr_header head;
-        struct posix_acl_xattr_entry entries[3];
-    } list = {{htole32(POSIX_ACL_XATTR_VERSION)},
-              {{htole16(ACL_USER_OBJ), htole16(7), htole32(ACL_UNDEFINED_ID)},
-               {htole16(ACL_GROUP_OBJ), htole16(7), htole32(ACL_UNDEFINED_ID)},
-               {htole16(ACL_OTHER), 0, htole32(ACL_UNDEFINED_ID)}}};
-    (void)setxattr(".", "system.posix_acl_default", &list, sizeof(list), XATTR_CREATE);
-}
-
-/* Resets signals as after a fresh login, except signals that stop a node (daemon/agent/shell/worker_process.c). */
-static void reset_signals(void)
-{
-    sigset_t stops;
-    for (int i = 1; i < NSIG; i++)
-        (void)signal(i, SIG_DFL);
-    (void)sigemptyset(&stops);
-    (void)sigaddset(&stops, SIGTERM);
-    (void)sigaddset(&stops, SIGINT);
-    (void)sigaddset(&stops, SIGUSR1);
-    (void)sigprocmask(SIG_SETMASK, &stops, NULL);
-}
-
 /* Sets descriptors 0 to 2, then the worker's; all others close, and report closes at exec. They first move to high
  * numbers, so that none is in another's way. */
-static titan_status set_descriptors(const int fds[SPAWN_FDS], size_t n_fds, int log, int *report,
-                                    struct titan_error *err)
+static titan_status set_descriptors(const struct spawn_fds *fds, int log, int *report, struct titan_error *err)
 {
     int high[SPAWN_FDS + 3], n = 0;
-    titan_assert(log > 2 && n_fds >= SPAWN_FLIGHT);
+    titan_assert(log > 2 && fds->n >= SPAWN_FLIGHT);
     const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     const int wanted[] = {
-        nothing, log, log, fds[SPAWN_DOOR], fds[SPAWN_PAGE], n_fds == SPAWN_FDS ? fds[SPAWN_FLIGHT] : -1};
+        nothing, log, log, fds->fd[SPAWN_DOOR], fds->fd[SPAWN_PAGE], fds->n == SPAWN_FDS ? fds->fd[SPAWN_FLIGHT] : -1};
     enum { FIRST_FREE = 64 };
     for (size_t i = 0; i < ARRAY_SIZE(wanted) && wanted[i] >= 0; i++)
         if ((high[n++] = fcntl(wanted[i], F_DUPFD_CLOEXEC, FIRST_FREE)) < 0)
@@ -291,34 +198,96 @@ static titan_status execute(const struct spawn_policy *p, const struct spawn_req
     return titan_fail_errno(err, "cannot start '%s'", p->worker);
 }
 
-static titan_status start(const struct spawn_policy *p, const struct spawn_request *r, const int fds[SPAWN_FDS],
-                          size_t n_fds, int *report, struct titan_error *err)
+static titan_status start(const struct spawn_policy *p, const struct spawn_request *r, const struct spawn_fds *fds,
+                          int *report, struct titan_error *err)
 {
+    const int folder = fds->fd[SPAWN_FOLDER];
     struct user u;
     int log = -1;
     if (setpgid(0, 0) != 0)
         return titan_fail_errno(err, "cannot lead a process group");
-    oom_before_agent();
+
+    /* Raises this process's OOM score, while its files in /proc are still its own. */
+    char text[24] = "";
+    const int fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+    if (fd >= 0 && read(fd, text, sizeof(text) - 1) > 0) {
+        const long own = strtol(text, NULL, 10), score = own < 0 ? 0 : MIN(own + OOM_BEFORE_US, (long)OOM_MOST);
+        (void)snprintf(text, sizeof(text), "%ld", score);
+        (void)!pwrite(fd, text, strlen(text), 0);
+    }
+    if (fd >= 0)
+        (void)close(fd);
     TRY(find_user(p, r->uid, &u, err));
-    TRY(take_folder(p, r, fds[SPAWN_FOLDER], err));
+
+    /* A folder that the agent has just made belongs to the agent. It is given to the user and keeps its group, by which
+     * titand reads it. */
+    struct stat st;
+    if (fstat(folder, &st) != 0 || !S_ISDIR(st.st_mode))
+        return titan_fail(err, TITAN_EINVAL, "job's folder '%s' is no folder", r->directory);
+    if (st.st_uid != r->uid && st.st_uid != p->agent)
+        return titan_fail(err, TITAN_EPERM, "job's folder '%s' belongs to uid %u, the job to uid %u", r->directory,
+                          st.st_uid, r->uid);
+    if (st.st_uid != r->uid && fchownat(folder, "", r->uid, (gid_t)-1, AT_EMPTY_PATH) != 0)
+        return titan_fail_errno(err, "job's folder '%s' cannot be given to uid %u", r->directory, r->uid);
+
     (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-    TRY(become(r->uid, &u, err));
-    TRY(check_way(r, fds[SPAWN_FOLDER], err));
-    TRY(open_log(r, fds[SPAWN_FOLDER], &log, err));
-    if (fchdir(fds[SPAWN_FOLDER]) != 0)
+
+    /* Becomes the user for good, and verifies it by trying to return. */
+    uid_t real, effective, saved;
+    gid_t real_gid, effective_gid, saved_gid;
+    titan_assert(r->uid != 0 && u.gid != 0);
+    if (setresgid(u.gid, u.gid, u.gid) != 0 || setresuid(r->uid, r->uid, r->uid) != 0)
+        return titan_fail_errno(err, "cannot become %s", u.name);
+    if (getresuid(&real, &effective, &saved) != 0 || getresgid(&real_gid, &effective_gid, &saved_gid) != 0 ||
+        real != r->uid || effective != r->uid || saved != r->uid || real_gid != u.gid || effective_gid != u.gid ||
+        saved_gid != u.gid || setuid(0) == 0 || seteuid(0) == 0 || setgid(0) == 0)
+        return titan_fail(err, TITAN_EPERM, "root could be regained from %s", u.name);
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+        return titan_fail_errno(err, "cannot give up new privileges");
+
+    /* As the user: does the way lead to the job's folder? */
+    struct stat open_one, named;
+    titan_assert(geteuid() == r->uid);
+    if (fstat(folder, &open_one) != 0 || stat(r->directory, &named) != 0 || open_one.st_dev != named.st_dev ||
+        open_one.st_ino != named.st_ino)
+        return titan_fail(err, TITAN_EPERM,
+                          "uid %u does not get to the job's folder '%s': each folder on the way needs x for all users "
+                          "(storage.jobs_dir)",
+                          r->uid, r->directory);
+    TRY(open_log(r, folder, &log, err));
+    if (fchdir(folder) != 0)
         return titan_fail_errno(err, "cannot work in '%s'", r->directory);
-    let_group_remove();
-    reset_signals();
-    TRY(set_descriptors(fds, n_fds, log, report, err));
+
+    /* Sets a default ACL: the folder's group may change new files, so titand removes them with the job. An earlier job
+     * may have shared the folder and has a longer list. On a file system without ACLs this is left to the user. */
+    const struct {
+        struct posix_acl_xattr_header head;
+        struct posix_acl_xattr_entry entries[3];
+    } list = {{htole32(POSIX_ACL_XATTR_VERSION)},
+              {{htole16(ACL_USER_OBJ), htole16(7), htole32(ACL_UNDEFINED_ID)},
+               {htole16(ACL_GROUP_OBJ), htole16(7), htole32(ACL_UNDEFINED_ID)},
+               {htole16(ACL_OTHER), 0, htole32(ACL_UNDEFINED_ID)}}};
+    (void)setxattr(".", "system.posix_acl_default", &list, sizeof(list), XATTR_CREATE);
+
+    /* Resets signals as after a fresh login, except signals that stop a node (daemon/agent/shell/worker_process.c). */
+    sigset_t stops;
+    for (int i = 1; i < NSIG; i++)
+        (void)signal(i, SIG_DFL);
+    (void)sigemptyset(&stops);
+    (void)sigaddset(&stops, SIGTERM);
+    (void)sigaddset(&stops, SIGINT);
+    (void)sigaddset(&stops, SIGUSR1);
+    (void)sigprocmask(SIG_SETMASK, &stops, NULL);
+    TRY(set_descriptors(fds, log, report, err));
     TRY(spawn_filter_set(err));
-    return execute(p, r, &u, n_fds == SPAWN_FDS, err);
+    return execute(p, r, &u, fds->n == SPAWN_FDS, err);
 }
 
-void spawn_child_run(const struct spawn_policy *p, const struct spawn_request *r, const int fds[SPAWN_FDS],
-                     size_t n_fds, int report)
+void spawn_child_run(const struct spawn_policy *p, const struct spawn_request *r, const struct spawn_fds *fds,
+                     int report)
 {
     struct titan_error err = {0};
-    (void)!start(p, r, fds, n_fds, &report, &err);
+    (void)!start(p, r, fds, &report, &err);
     (void)!write(report, err.msg, strlen(err.msg));
     _exit(-err.status);
 }

@@ -25,7 +25,7 @@ titan_status spawn_policy_check(const struct spawn_policy *p, const struct spawn
 
 /* Runs in the child as root: becomes the user, then the worker. fds: those of the request. report closes when the
  * worker runs. On a failure report gets the text, and the child exits with the negated status. */
-void spawn_child_run(const struct spawn_policy *p, const struct spawn_request *r, const int fds[SPAWN_FDS],
-                     size_t n_fds, int report) __attribute__((noreturn));
+void spawn_child_run(const struct spawn_policy *p, const struct spawn_request *r, const struct spawn_fds *fds,
+                     int report) __attribute__((noreturn));
 
 #endif

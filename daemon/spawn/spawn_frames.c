@@ -59,39 +59,6 @@ static bool absolute(const char *path)
     return path && path[0] == '/' && strlen(path) < 4096;
 }
 
-static titan_status parse_start(const struct head *h, const char *at, const char *end, size_t n_fds,
-                                struct spawn_request *r, struct titan_error *err)
-{
-    if (n_fds != SPAWN_FDS && n_fds != SPAWN_FLIGHT)
-        return titan_fail(err, TITAN_EINVAL, "a start with %zu descriptors", n_fds);
-    if (h->job_id == 0 || h->job_id > NUMBER_MAX)
-        return titan_fail(err, TITAN_EINVAL, "no job has the number %" PRIu64, h->job_id);
-    if (h->n_env > SPAWN_ENV_MAX)
-        return titan_fail(err, TITAN_EINVAL, "%u variables, at most %d", h->n_env, SPAWN_ENV_MAX);
-    if (h->uid == 0 || h->uid == UINT32_MAX)
-        return titan_fail(err, TITAN_EINVAL, "uid %d is no user's that workers run as", (int)h->uid);
-    if (h->cpus > CPUS_MAX)
-        return titan_fail(err, TITAN_EINVAL, "a limit of %u thousandths of a processor", h->cpus);
-    r->page = take(&at, end);
-    r->host = take(&at, end);
-    r->directory = take(&at, end);
-    r->run = take(&at, end);
-    r->ports = take(&at, end);
-    if (!absolute(r->page) || !absolute(r->directory) || !r->host || !*r->host || !r->run || !*r->run || !r->ports)
-        return titan_fail(err, TITAN_EINVAL, "a start without page, host, folder, run or ports");
-    for (r->n_env = 0; r->n_env < h->n_env; r->n_env++) {
-        const char *entry = take(&at, end);
-        if (!entry || !spawn_env_allowed(entry))
-            return titan_fail(err, TITAN_EINVAL, "variable %zu of %u is not one that a worker may have", r->n_env + 1,
-                              h->n_env);
-        r->env[r->n_env] = entry;
-    }
-    r->uid = h->uid;
-    r->memory = h->memory;
-    r->cpus = h->cpus;
-    return at == end ? TITAN_OK : titan_fail(err, TITAN_EINVAL, "%zu bytes behind a start", (size_t)(end - at));
-}
-
 titan_status spawn_request_parse(const void *data, size_t len, size_t n_fds, struct spawn_request *ret,
                                  struct titan_error *err)
 {
@@ -107,8 +74,38 @@ titan_status spawn_request_parse(const void *data, size_t len, size_t n_fds, str
     ret->kind = h.kind;
     ret->worker_id = h.worker_id;
     ret->job_id = h.job_id;
-    if (h.kind == SPAWN_START)
-        return parse_start(&h, (const char *)data + sizeof(h), (const char *)data + len, n_fds, ret, err);
+    if (h.kind == SPAWN_START) {
+        const char *at = (const char *)data + sizeof(h), *const end = (const char *)data + len;
+        if (n_fds != SPAWN_FDS && n_fds != SPAWN_FLIGHT)
+            return titan_fail(err, TITAN_EINVAL, "a start with %zu descriptors", n_fds);
+        if (h.job_id == 0 || h.job_id > NUMBER_MAX)
+            return titan_fail(err, TITAN_EINVAL, "no job has the number %" PRIu64, h.job_id);
+        if (h.n_env > SPAWN_ENV_MAX)
+            return titan_fail(err, TITAN_EINVAL, "%u variables, at most %d", h.n_env, SPAWN_ENV_MAX);
+        if (h.uid == 0 || h.uid == UINT32_MAX)
+            return titan_fail(err, TITAN_EINVAL, "uid %d is no user's that workers run as", (int)h.uid);
+        if (h.cpus > CPUS_MAX)
+            return titan_fail(err, TITAN_EINVAL, "a limit of %u thousandths of a processor", h.cpus);
+        ret->page = take(&at, end);
+        ret->host = take(&at, end);
+        ret->directory = take(&at, end);
+        ret->run = take(&at, end);
+        ret->ports = take(&at, end);
+        if (!absolute(ret->page) || !absolute(ret->directory) || !ret->host || !*ret->host || !ret->run || !*ret->run ||
+            !ret->ports)
+            return titan_fail(err, TITAN_EINVAL, "a start without page, host, folder, run or ports");
+        for (ret->n_env = 0; ret->n_env < h.n_env; ret->n_env++) {
+            const char *entry = take(&at, end);
+            if (!entry || !spawn_env_allowed(entry))
+                return titan_fail(err, TITAN_EINVAL, "variable %zu of %u is not one that a worker may have",
+                                  ret->n_env + 1, h.n_env);
+            ret->env[ret->n_env] = entry;
+        }
+        ret->uid = h.uid;
+        ret->memory = h.memory;
+        ret->cpus = h.cpus;
+        return at == end ? TITAN_OK : titan_fail(err, TITAN_EINVAL, "%zu bytes behind a start", (size_t)(end - at));
+    }
     if (len != sizeof(h) || n_fds != 0)
         return titan_fail(err, TITAN_EINVAL, "%zu bytes and %zu descriptors behind a frame", len - sizeof(h), n_fds);
     ret->signal = (int)h.signal;
@@ -168,15 +165,15 @@ union control {
     char space[CMSG_SPACE(SPAWN_FDS * sizeof(int))];
 };
 
-titan_status spawn_receive(int socket, void *out, size_t cap, size_t *ret_len, int ret_fds[SPAWN_FDS],
-                           size_t *ret_n_fds, struct titan_error *err)
+titan_status spawn_receive(int socket, void *out, size_t cap, size_t *ret_len, struct spawn_fds *ret_fds,
+                           struct titan_error *err)
 {
     union control control;
     struct iovec iov = {.iov_base = out, .iov_len = cap};
     struct msghdr m = {
         .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof(control.space)};
     ssize_t n;
-    *ret_n_fds = 0;
+    ret_fds->n = 0;
     titan_assert(cap > 0);
     do
         n = recvmsg(socket, &m, MSG_CMSG_CLOEXEC);
@@ -185,24 +182,25 @@ titan_status spawn_receive(int socket, void *out, size_t cap, size_t *ret_len, i
         return titan_fail_errno(err, "cannot receive from titan-spawnd's socket");
     for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
         const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || count > SPAWN_FDS - *ret_n_fds)
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || count > SPAWN_FDS - ret_fds->n)
             continue;
-        memcpy(ret_fds + *ret_n_fds, CMSG_DATA(c), count * sizeof(int));
-        *ret_n_fds += count;
+        memcpy(ret_fds->fd + ret_fds->n, CMSG_DATA(c), count * sizeof(int));
+        ret_fds->n += count;
     }
     titan_status status = TITAN_OK;
     if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
         status = titan_fail(err, TITAN_EINVAL, "a frame with more bytes or descriptors than one may have");
     else if (n == 0)
         status = titan_fail(err, TITAN_EPEER, "titan-spawnd's connection is closed");
-    while (status != TITAN_OK && *ret_n_fds > 0)
-        (void)close(ret_fds[--*ret_n_fds]);
+    while (status != TITAN_OK && ret_fds->n > 0)
+        (void)close(ret_fds->fd[--ret_fds->n]);
     *ret_len = status == TITAN_OK ? (size_t)n : 0;
     return status;
 }
 
-titan_status spawn_send(int socket, const void *data, size_t len, const int *fds, size_t n_fds, struct titan_error *err)
+titan_status spawn_send(int socket, const void *data, size_t len, const struct spawn_fds *fds, struct titan_error *err)
 {
+    const size_t n_fds = fds->n;
     union control control = {
         .header = {.cmsg_len = CMSG_LEN(n_fds * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
     struct iovec iov = {.iov_base = (void *)(uintptr_t)data, .iov_len = len};
@@ -212,7 +210,7 @@ titan_status spawn_send(int socket, const void *data, size_t len, const int *fds
                        .msg_control = n_fds ? control.space : NULL,
                        .msg_controllen = n_fds ? CMSG_SPACE(n_fds * sizeof(int)) : 0};
     if (n_fds)
-        memcpy(CMSG_DATA(&control.header), fds, n_fds * sizeof(int));
+        memcpy(CMSG_DATA(&control.header), fds->fd, n_fds * sizeof(int));
     ssize_t n;
     do
         n = sendmsg(socket, &m, MSG_NOSIGNAL);

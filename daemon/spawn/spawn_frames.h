@@ -92,11 +92,16 @@ titan_status spawn_reply_check(const struct spawn_reply *reply, size_t len, uint
 /* May a worker have this NAME=VALUE? No allowed variable names a path, so the worker loads and writes nothing by it. */
 bool spawn_env_allowed(const char *entry);
 
-/* Receives one packet. *ret_fds: its descriptors, at most SPAWN_FDS; the caller owns them. TITAN_EPEER: the other side
- * has closed; TITAN_EAGAIN: no packet yet. */
-titan_status spawn_receive(int socket, void *out, size_t cap, size_t *ret_len, int ret_fds[SPAWN_FDS],
-                           size_t *ret_n_fds, struct titan_error *err) TITAN_MUST_USE;
-titan_status spawn_send(int socket, const void *data, size_t len, const int *fds, size_t n_fds,
+/* Descriptors of a packet. */
+struct spawn_fds {
+    size_t n;
+    int fd[SPAWN_FDS];
+};
+/* Receives one packet; the caller owns *ret_fds. TITAN_EPEER: the other side has closed; TITAN_EAGAIN: no packet
+ * yet. */
+titan_status spawn_receive(int socket, void *out, size_t cap, size_t *ret_len, struct spawn_fds *ret_fds,
+                           struct titan_error *err) TITAN_MUST_USE;
+titan_status spawn_send(int socket, const void *data, size_t len, const struct spawn_fds *fds,
                         struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -22,29 +22,6 @@
 #define ANSWER_BYTES 256
 #define INIT_SCOPE "/init.scope" /* systemd's own scope, in the folder of all its units */
 
-/* Finds the folder of systemd's units. */
-static titan_status find_units(char out[PATH_MAX], struct titan_error *err)
-{
-    static const char *const mounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    if (access("/run/systemd/system", F_OK) != 0)
-        return titan_fail(err, TITAN_ENOTFOUND, "systemd does not run here");
-    TRY(file_read("/proc/1/cgroup", 65536, &text, err));
-    const char *line = text.data ? strstr(text.data, "0::/") : NULL;
-    const int len = line ? (int)strcspn(line + 3, "\n") : 0, init = (int)strlen(INIT_SCOPE);
-    for (size_t i = 0; line && i < ARRAY_SIZE(mounts); i++) {
-        char controllers[64];
-        (void)snprintf(controllers, sizeof(controllers), "%s/cgroup.controllers", mounts[i]);
-        if (access(controllers, F_OK) != 0)
-            continue;
-        const bool in_init = len >= init && strncmp(line + 3 + len - init, INIT_SCOPE, (size_t)init) == 0;
-        const int root = in_init ? len - init : 0;
-        (void)snprintf(out, PATH_MAX, "%s%.*s", mounts[i], root, line + 3);
-        return TITAN_OK;
-    }
-    return titan_fail(err, TITAN_ENOTFOUND, "systemd has no cgroups of version 2 here");
-}
-
 static bool has_processes(const char *folder)
 {
     char path[PATH_MAX + 64];
@@ -123,16 +100,33 @@ static titan_status make_scope(char *self, const char *folder, struct titan_erro
 
 titan_status spawn_scope_open(char out[PATH_MAX], struct titan_error *err)
 {
-    char units[PATH_MAX], main_group[PATH_MAX + 8], self[PATH_MAX];
-    TRY(find_units(units, err));
+    static const char *const mounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    char main_group[PATH_MAX + 8], self[PATH_MAX];
+    if (access("/run/systemd/system", F_OK) != 0)
+        return titan_fail(err, TITAN_ENOTFOUND, "systemd does not run here");
+
+    /* Finds the folder of systemd's units. */
+    TRY(file_read("/proc/1/cgroup", 65536, &text, err));
+    const char *line = text.data ? strstr(text.data, "0::/") : NULL, *mount = NULL;
+    for (size_t i = 0; line && i < ARRAY_SIZE(mounts) && !mount; i++) {
+        char controllers[64];
+        (void)snprintf(controllers, sizeof(controllers), "%s/cgroup.controllers", mounts[i]);
+        mount = access(controllers, F_OK) == 0 ? mounts[i] : NULL;
+    }
+    if (!mount)
+        return titan_fail(err, TITAN_ENOTFOUND, "systemd has no cgroups of version 2 here");
+    const int len = (int)strcspn(line + 3, "\n"), init = (int)strlen(INIT_SCOPE);
+    const bool in_init = len >= init && strncmp(line + 3 + len - init, INIT_SCOPE, (size_t)init) == 0;
     const ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
     if (n <= 0)
         return titan_fail_errno(err, "cannot find this program");
     self[n] = '\0';
-    if (snprintf(out, PATH_MAX, "%s" SCOPE, units) >= PATH_MAX - 64)
+    if (snprintf(out, PATH_MAX, "%s%.*s" SCOPE, mount, in_init ? len - init : 0, line + 3) >= PATH_MAX - 64)
         return titan_fail(err, TITAN_EINVAL, "the path of systemd's cgroups is too long");
     if (access(out, F_OK) != 0)
         return make_scope(self, out, err);
+
     (void)snprintf(main_group, sizeof(main_group), "%s/" CGROUP_MAIN, out);
     char *argv[] = {self, "--hold", NULL};
     return has_processes(out) || has_processes(main_group) ? TITAN_OK : launch(argv, main_group, -1, err);

@@ -112,38 +112,6 @@ static struct worker *worker_find(const struct spawnd *s, uint64_t id)
 
 /* --- a worker's cgroup -------------------------------------------------------------------------------------------- */
 
-/* --cgroup auto. Without a cgroup, workers without limits still run. */
-static void cgroup_find(struct spawnd *s)
-{
-    struct titan_error err = {0};
-    (void)snprintf(s->no_cgroup, sizeof(s->no_cgroup), " (--cgroup)");
-    if (strcmp(s->cgroup, CGROUP_AUTO) != 0 || spawn_scope_open(s->cgroup, &err) == TITAN_OK)
-        return;
-    s->cgroup[0] = '\0';
-    (void)snprintf(s->no_cgroup, sizeof(s->no_cgroup), ": %.200s", err.msg);
-    tlog_warn(&s->log, "workers have no cgroups, and cannot be limited", "reason=\"%s\"", err.msg);
-}
-
-/* Opens the cgroup. The kernel hands controllers on only if processes are in leaves: processes in the folder move to
- * main/. */
-static void cgroup_open(struct spawnd *s)
-{
-    char main_group[PATH_MAX + 8], procs[PATH_MAX + 32];
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    if (!s->cgroup[0])
-        return;
-    (void)snprintf(main_group, sizeof(main_group), "%s/" CGROUP_MAIN, s->cgroup);
-    (void)snprintf(procs, sizeof(procs), "%s/cgroup.procs", s->cgroup);
-    (void)mkdir(main_group, 0755);
-    if (file_read(procs, 65536, &text, NULL) == TITAN_OK && text.data)
-        for (char *save = NULL, *pid = strtok_r(text.data, "\n", &save); pid; pid = strtok_r(NULL, "\n", &save))
-            (void)cgroup_write(main_group, "cgroup.procs", pid);
-    s->holds = cgroup_hand_on(s->cgroup);
-    if (!s->holds.memory || !s->holds.cpus)
-        tlog_warn(&s->log, "a controller is not to be had", "cgroup=\"%s\" memory=%d cpu=%d", s->cgroup,
-                  s->holds.memory, s->holds.cpus);
-}
-
 /* Limits that workers' cgroups can have now. why: the reason for the missing ones, and the remedy; "" = none is
  * missing. */
 static struct cgroup_holds cgroup_held(const struct spawnd *s, char why[SPAWN_TEXT])
@@ -167,26 +135,6 @@ static struct cgroup_holds cgroup_held(const struct spawnd *s, char why[SPAWN_TE
     return s->holds;
 }
 
-static titan_status cgroup_make(const struct spawnd *s, struct worker *w, const struct spawn_request *r,
-                                struct titan_error *err)
-{
-    char why[SPAWN_TEXT];
-    const struct cgroup_limits limits = {.memory = r->memory, .cpus = r->cpus};
-    const bool limited = r->memory || r->cpus;
-    titan_assert(w->id == r->worker_id && !w->cgroup[0]);
-    const struct cgroup_holds held = cgroup_held(s, why);
-    if ((r->memory && !held.memory) || (r->cpus && !held.cpus))
-        return titan_fail(err, TITAN_EINVAL, "the job limits its %s: %s", r->memory ? "memory" : "processors", why);
-    if (!s->cgroup[0])
-        return TITAN_OK;
-    (void)snprintf(w->cgroup, sizeof(w->cgroup), "%.4000s/" CGROUP_WORKER "%" PRIu64, s->cgroup, w->id);
-    if (mkdir(w->cgroup, 0755) == 0 || errno == EEXIST)
-        return cgroup_limit(w->cgroup, &limits, err);
-    titan_status status = titan_fail_errno(err, "cannot make cgroup '%s'", w->cgroup);
-    w->cgroup[0] = '\0';
-    return limited ? status : TITAN_OK;
-}
-
 static void cgroup_close(struct spawnd *s, struct worker *w)
 {
     if (!w->cgroup[0])
@@ -196,22 +144,6 @@ static void cgroup_close(struct spawnd *s, struct worker *w)
     w->limit = cgroup_number(w->cgroup, "memory.max", "");
     w->peak = cgroup_number(w->cgroup, "memory.peak", "");
     (void)cgroup_write(w->cgroup, "cgroup.kill", "1");
-}
-
-/* Removes cgroups of ended workers. False: no such cgroup still has a process. */
-static bool cgroup_sweep(const struct spawnd *s)
-{
-    DIR *dir = s->cgroup[0] ? opendir(s->cgroup) : NULL;
-    bool left = false;
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        uint64_t id;
-        const struct worker *w = sscanf(e->d_name, CGROUP_WORKER "%" SCNu64, &id) == 1 ? worker_find(s, id) : NULL;
-        if (strncmp(e->d_name, CGROUP_WORKER, strlen(CGROUP_WORKER)) == 0 && (!w || w->ended))
-            left = (unlinkat(dirfd(dir), e->d_name, AT_REMOVEDIR) != 0 && errno == EBUSY) || left;
-    }
-    if (dir)
-        (void)closedir(dir);
-    return left;
 }
 
 /* --- what the next titan-spawnd needs ----------------------------------------------------------------------------- */
@@ -338,7 +270,8 @@ static struct spawn_reply reply_of(uint32_t kind, uint64_t worker_id)
 static void answer(struct spawnd *s, struct connection *c, const struct spawn_reply *reply, int fd)
 {
     struct titan_error err = {0};
-    if (spawn_send(c->fd, reply, sizeof(*reply), &fd, fd >= 0, &err) == TITAN_OK)
+    const struct spawn_fds fds = {fd >= 0, {fd}};
+    if (spawn_send(c->fd, reply, sizeof(*reply), &fds, &err) == TITAN_OK)
         return;
     tlog_warn(&s->log, "answer lost", "reason=\"%s\"", err.msg);
     connection_close(s, c);
@@ -383,11 +316,11 @@ static pid_t fork_into(const char *cgroup, int *ret_pidfd)
 }
 
 static titan_status start(struct spawnd *s, struct connection *c, const struct spawn_request *r,
-                          const int fds[SPAWN_FDS], size_t n_fds, struct titan_error *err)
+                          const struct spawn_fds *fds, struct titan_error *err)
 {
     int report[2];
     struct process_stat stat = {0};
-    titan_assert(r->kind == SPAWN_START && n_fds <= SPAWN_FDS);
+    titan_assert(r->kind == SPAWN_START && fds->n <= SPAWN_FDS);
     TRY(spawn_policy_check(&s->policy, r, err));
     if (worker_find(s, r->worker_id))
         return titan_fail(err, TITAN_EEXIST, "worker %" PRIu64 " is there already", r->worker_id);
@@ -396,7 +329,23 @@ static titan_status start(struct spawnd *s, struct connection *c, const struct s
         return titan_fail(err, TITAN_ELIMIT, "%d workers at a time", WORKERS_MAX);
     w->job_id = r->job_id;
     w->uid = r->uid;
-    titan_status status = cgroup_make(s, w, r, err);
+    char why[SPAWN_TEXT];
+    const struct cgroup_limits limits = {.memory = r->memory, .cpus = r->cpus};
+    const bool limited = r->memory || r->cpus;
+    const struct cgroup_holds held = cgroup_held(s, why);
+    titan_status status = TITAN_OK;
+    if ((r->memory && !held.memory) || (r->cpus && !held.cpus)) {
+        status = titan_fail(err, TITAN_EINVAL, "the job limits its %s: %s", r->memory ? "memory" : "processors", why);
+    } else if (s->cgroup[0]) {
+        (void)snprintf(w->cgroup, sizeof(w->cgroup), "%.4000s/" CGROUP_WORKER "%" PRIu64, s->cgroup, w->id);
+        if (mkdir(w->cgroup, 0755) == 0 || errno == EEXIST) {
+            status = cgroup_limit(w->cgroup, &limits, err);
+        } else {
+            status = titan_fail_errno(err, "cannot make cgroup '%s'", w->cgroup);
+            status = limited ? status : TITAN_OK;
+            w->cgroup[0] = '\0';
+        }
+    }
     if (status == TITAN_OK && pipe2(report, O_CLOEXEC) != 0)
         status = titan_fail_errno(err, "cannot make a pipe");
     if (status != TITAN_OK) {
@@ -405,7 +354,7 @@ static titan_status start(struct spawnd *s, struct connection *c, const struct s
     }
     w->pid = fork_into(w->cgroup, &w->pidfd);
     if (w->pid == 0)
-        spawn_child_run(&s->policy, r, fds, n_fds, report[1]);
+        spawn_child_run(&s->policy, r, fds, report[1]);
     const int failed = errno;
     (void)close(report[1]);
     w->report_fd = report[0];
@@ -426,101 +375,60 @@ static titan_status start(struct spawnd *s, struct connection *c, const struct s
     return TITAN_OK;
 }
 
-/* The child has become the worker, or reports why not. */
-static void on_report(struct spawnd *s, struct worker *w)
-{
-    char text[SPAWN_TEXT] = "";
-    titan_assert(w->report_fd >= 0 && w->child);
-    struct connection *const c = TAKE(w->by);
-    const ssize_t n = read(w->report_fd, text, sizeof(text) - 1);
-    forget_fd(s, &w->report_fd);
-    struct spawn_reply reply = reply_of(SPAWN_STARTED, w->id);
-    reply.job_id = w->job_id;
-    reply.uid = w->uid;
-    reply.pid = w->pid;
-    if (n == 0) {
-        record_write(s, w);
-        tlog_info(&s->log, "worker started", "job=%" PRIu64 " worker=%" PRIu64 " uid=%u pid=%d", w->job_id, w->id,
-                  w->uid, (int)w->pid);
-        if (c)
-            answer(s, c, &reply, w->pidfd);
-        return;
-    }
-    siginfo_t end = {0};
-    /* The child's end may have been seen before its report. */
-    if (!w->ended && waitid(P_PIDFD, (id_t)w->pidfd, &end, WEXITED) == 0 && end.si_code == CLD_EXITED)
-        w->code = end.si_status;
-    if (c)
-        refuse(s, c, w->id, w->code > 0 ? (titan_status)-w->code : TITAN_EIO, text);
-    w->ended = true;
-    worker_free(s, w);
-}
-
 /* --- requests ----------------------------------------------------------------------------------------------------- */
-
-static void answer_ask(struct spawnd *s, struct connection *c, const struct spawn_request *r)
-{
-    struct worker *w = worker_find(s, r->worker_id);
-    struct spawn_reply reply = reply_of(SPAWN_END, r->worker_id);
-    struct process_stat stat;
-    if (w && !w->ended && poll(&(struct pollfd){.fd = w->pidfd, .events = POLLIN}, 1, 0) == 1)
-        worker_ended(s, w);
-    if (w) {
-        reply.job_id = w->job_id;
-        reply.uid = w->uid;
-        reply.pid = w->pid;
-        reply.code = w->code;
-        reply.signal = w->signal;
-        reply.state = w->ended ? SPAWN_ENDED : SPAWN_RUNNING;
-        if (!w->ended && process_stat_read(w->pid, &stat) && stat.started == w->started &&
-            process_stat_ending(&stat, &reply.code, &reply.signal))
-            reply.state = SPAWN_ENDING;
-        reply.oom_kills = w->oom_kills;
-        reply.limit = w->limit;
-        reply.peak = w->peak;
-        if (reply.state == SPAWN_ENDING && w->cgroup[0]) {
-            reply.oom_kills = cgroup_number(w->cgroup, "memory.events", "oom_kill ");
-            reply.limit = cgroup_number(w->cgroup, "memory.max", "");
-            reply.peak = cgroup_number(w->cgroup, "memory.peak", "");
-        }
-        if (w->ended && r->forget)
-            worker_free(s, w);
-    }
-    answer(s, c, &reply, -1);
-}
-
-static void answer_limits(struct spawnd *s, struct connection *c)
-{
-    struct spawn_reply reply = reply_of(SPAWN_HELD, 0);
-    const struct cgroup_holds held = cgroup_held(s, reply.text);
-    reply.held = (held.memory ? SPAWN_HELD_MEMORY : 0) | (held.cpus ? SPAWN_HELD_CPUS : 0);
-    answer(s, c, &reply, -1);
-}
 
 static void on_connection(struct spawnd *s, struct connection *c)
 {
     static char data[SPAWN_FRAME_MAX];
     struct titan_error err = {0};
     struct spawn_request r;
-    int fds[SPAWN_FDS];
-    size_t len, n_fds;
-    if (spawn_receive(c->fd, data, sizeof(data), &len, fds, &n_fds, &err) != TITAN_OK) {
+    struct spawn_fds fds;
+    size_t len;
+    if (spawn_receive(c->fd, data, sizeof(data), &len, &fds, &err) != TITAN_OK) {
         connection_close(s, c);
         return;
     }
-    titan_status status = spawn_request_parse(data, len, n_fds, &r, &err);
+    titan_status status = spawn_request_parse(data, len, fds.n, &r, &err);
     if (status == TITAN_OK && r.kind == SPAWN_START)
-        status = start(s, c, &r, fds, n_fds, &err);
-    while (n_fds > 0)
-        (void)close(fds[--n_fds]);
+        status = start(s, c, &r, &fds, &err);
+    while (fds.n > 0)
+        (void)close(fds.fd[--fds.n]);
+    struct worker *w = worker_find(s, r.worker_id);
     if (status != TITAN_OK) {
         refuse(s, c, r.worker_id, status, err.msg);
     } else if (r.kind == SPAWN_ASK) {
-        answer_ask(s, c, &r);
+        struct spawn_reply reply = reply_of(SPAWN_END, r.worker_id);
+        struct process_stat stat;
+        if (w && !w->ended && poll(&(struct pollfd){.fd = w->pidfd, .events = POLLIN}, 1, 0) == 1)
+            worker_ended(s, w);
+        if (w) {
+            reply.job_id = w->job_id;
+            reply.uid = w->uid;
+            reply.pid = w->pid;
+            reply.code = w->code;
+            reply.signal = w->signal;
+            reply.state = w->ended ? SPAWN_ENDED : SPAWN_RUNNING;
+            if (!w->ended && process_stat_read(w->pid, &stat) && stat.started == w->started &&
+                process_stat_ending(&stat, &reply.code, &reply.signal))
+                reply.state = SPAWN_ENDING;
+            reply.oom_kills = w->oom_kills;
+            reply.limit = w->limit;
+            reply.peak = w->peak;
+            if (reply.state == SPAWN_ENDING && w->cgroup[0]) {
+                reply.oom_kills = cgroup_number(w->cgroup, "memory.events", "oom_kill ");
+                reply.limit = cgroup_number(w->cgroup, "memory.max", "");
+                reply.peak = cgroup_number(w->cgroup, "memory.peak", "");
+            }
+            if (w->ended && r.forget)
+                worker_free(s, w);
+        }
+        answer(s, c, &reply, -1);
     } else if (r.kind == SPAWN_LIMITS) {
-        answer_limits(s, c);
+        struct spawn_reply reply = reply_of(SPAWN_HELD, 0);
+        const struct cgroup_holds held = cgroup_held(s, reply.text);
+        reply.held = (held.memory ? SPAWN_HELD_MEMORY : 0) | (held.cpus ? SPAWN_HELD_CPUS : 0);
+        answer(s, c, &reply, -1);
     } else if (r.kind == SPAWN_SIGNAL) {
-        const struct worker *w = worker_find(s, r.worker_id);
         const struct spawn_reply reply = reply_of(SPAWN_DONE, r.worker_id);
         if (w)
             (void)worker_signal(w, r.signal);
@@ -531,65 +439,9 @@ static void on_connection(struct spawnd *s, struct connection *c)
     }
 }
 
-static void on_listener(struct spawnd *s)
-{
-    struct ucred peer;
-    socklen_t size = sizeof(peer);
-    struct sockaddr_un from;
-    socklen_t from_size = sizeof(from);
-    _cleanup_fd_ int fd = accept4(s->listener, (struct sockaddr *)&from, &from_size, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
-        return;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != s->policy.agent) {
-        tlog_warn(&s->log, "connection refused: it is not titand's user", "uid=%u pid=%d", peer.uid, (int)peer.pid);
-        return;
-    }
-    struct connection *c = s->n_connections < CONNECTIONS_MAX ? calloc(1, sizeof(*c)) : NULL;
-    if (!c || !watch(s, fd, &c->source)) {
-        free(c);
-        return;
-    }
-    *c = (struct connection){.source = {SOURCE_CONNECTION}, .next = s->connections, .fd = TAKE_FD(fd)};
-    s->connections = c;
-    s->n_connections++;
-}
-
 /* --- begin and go on ---------------------------------------------------------------------------------------------- */
 
-/* Adopts a worker of an earlier titan-spawnd: it runs and is watched, or is gone. */
-static void adopt(struct spawnd *s, uint64_t id, const char *text)
-{
-    int pid, ended, code, signal;
-    unsigned uid;
-    uint64_t job_id, started;
-    struct process_stat stat;
-    if (sscanf(text, "titan-spawnd 1 %" SCNu64 " %u %d %" SCNu64 " %d %d %d", &job_id, &uid, &pid, &started, &ended,
-               &code, &signal) != 7 ||
-        pid <= 1 || worker_find(s, id))
-        return;
-    struct worker *w = worker_new(s, id);
-    if (!w)
-        return;
-    w->job_id = job_id;
-    w->uid = uid;
-    w->pid = pid;
-    w->started = started;
-    w->code = code;
-    w->signal = signal;
-    w->ended = true;
-    if (s->cgroup[0])
-        (void)snprintf(w->cgroup, sizeof(w->cgroup), "%.4000s/" CGROUP_WORKER "%" PRIu64, s->cgroup, id);
-    if (!ended && (w->pidfd = pidfd_open(pid, 0)) >= 0) {
-        (void)fcntl(w->pidfd, F_SETFD, FD_CLOEXEC);
-        /* Read after the descriptor was opened, so both are of the same process. */
-        w->ended = !process_stat_read(pid, &stat) || stat.started != started || !watch(s, w->pidfd, &w->process);
-    }
-    if (w->ended)
-        cgroup_close(s, w);
-    tlog_info(&s->log, w->ended ? "worker of an earlier titan-spawnd has ended" : "worker adopted",
-              "job=%" PRIu64 " worker=%" PRIu64 " uid=%u pid=%d", job_id, id, uid, pid);
-}
-
+/* Adopts the workers of an earlier titan-spawnd: each runs and is watched, or is gone. */
 static titan_status adopt_all(struct spawnd *s, struct titan_error *err)
 {
     DIR *dir = opendir(s->state);
@@ -599,30 +451,40 @@ static titan_status adopt_all(struct spawnd *s, struct titan_error *err)
         _cleanup_(buf_free) struct buf text = BUF_INIT;
         char *end;
         const uint64_t id = e->d_name[0] == 'w' ? strtoull(e->d_name + 1, &end, 10) : 0;
-        if (id && !*end && file_read_at(dirfd(dir), e->d_name, O_NOFOLLOW, RECORD_BYTES, &text, NULL) == TITAN_OK &&
-            text.data)
-            adopt(s, id, text.data);
+        if (!id || *end || file_read_at(dirfd(dir), e->d_name, O_NOFOLLOW, RECORD_BYTES, &text, NULL) != TITAN_OK ||
+            !text.data)
+            continue;
+        int pid, ended, code, signal;
+        unsigned uid;
+        uint64_t job_id, started;
+        struct process_stat stat;
+        if (sscanf(text.data, "titan-spawnd 1 %" SCNu64 " %u %d %" SCNu64 " %d %d %d", &job_id, &uid, &pid, &started,
+                   &ended, &code, &signal) != 7 ||
+            pid <= 1 || worker_find(s, id))
+            continue;
+        struct worker *w = worker_new(s, id);
+        if (!w)
+            continue;
+        w->job_id = job_id;
+        w->uid = uid;
+        w->pid = pid;
+        w->started = started;
+        w->code = code;
+        w->signal = signal;
+        w->ended = true;
+        if (s->cgroup[0])
+            (void)snprintf(w->cgroup, sizeof(w->cgroup), "%.4000s/" CGROUP_WORKER "%" PRIu64, s->cgroup, id);
+        if (!ended && (w->pidfd = pidfd_open(pid, 0)) >= 0) {
+            (void)fcntl(w->pidfd, F_SETFD, FD_CLOEXEC);
+            /* Read after the descriptor was opened, so both are of the same process. */
+            w->ended = !process_stat_read(pid, &stat) || stat.started != started || !watch(s, w->pidfd, &w->process);
+        }
+        if (w->ended)
+            cgroup_close(s, w);
+        tlog_info(&s->log, w->ended ? "worker of an earlier titan-spawnd has ended" : "worker adopted",
+                  "job=%" PRIu64 " worker=%" PRIu64 " uid=%u pid=%d", job_id, id, uid, pid);
     }
     (void)closedir(dir);
-    return TITAN_OK;
-}
-
-static titan_status listen_at(const char *path, uid_t agent, int *ret, struct titan_error *err)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int first;
-    if (notify_sockets(&first) == 1) {
-        *ret = first;
-        return TITAN_OK;
-    }
-    if (snprintf(address.sun_path, sizeof(address.sun_path), "%s", path) >= (int)sizeof(address.sun_path))
-        return titan_fail(err, TITAN_EINVAL, "socket '%s' is too long a path", path);
-    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    (void)unlink(path);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0 || chmod(path, 0600) != 0 ||
-        chown(path, agent, (gid_t)-1) != 0 || listen(fd, CONNECTIONS_MAX) != 0)
-        return titan_fail_errno(err, "cannot listen on '%s'", path);
-    *ret = TAKE_FD(fd);
     return TITAN_OK;
 }
 
@@ -638,19 +500,77 @@ static titan_status run(struct spawnd *s, struct titan_error *err)
         const int n = epoll_wait(s->epoll, &event, 1, s->sweeps ? SWEEP_MS : -1);
         if (n < 0 && errno != EINTR)
             return titan_fail_errno(err, "cannot wait for events");
-        if (n == 0)
-            s->sweeps = cgroup_sweep(s);
+        if (n == 0) { /* removes cgroups of ended workers, until none has a process */
+            DIR *dir = s->cgroup[0] ? opendir(s->cgroup) : NULL;
+            s->sweeps = false;
+            for (struct dirent *e; dir && (e = readdir(dir));) {
+                uint64_t id;
+                const bool named = sscanf(e->d_name, CGROUP_WORKER "%" SCNu64, &id) == 1;
+                const struct worker *w = named ? worker_find(s, id) : NULL;
+                if (strncmp(e->d_name, CGROUP_WORKER, strlen(CGROUP_WORKER)) == 0 && (!w || w->ended))
+                    s->sweeps |= unlinkat(dirfd(dir), e->d_name, AT_REMOVEDIR) != 0 && errno == EBUSY;
+            }
+            if (dir)
+                (void)closedir(dir);
+        }
         if (n <= 0)
             continue;
         struct source *const source = event.data.ptr;
-        if (source->kind == SOURCE_LISTENER)
-            on_listener(s);
-        else if (source->kind == SOURCE_CONNECTION)
+        if (source->kind == SOURCE_LISTENER) {
+            struct ucred peer;
+            socklen_t size = sizeof(peer);
+            struct sockaddr_un from;
+            socklen_t from_size = sizeof(from);
+            _cleanup_fd_ int fd =
+                accept4(s->listener, (struct sockaddr *)&from, &from_size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+            if (fd < 0)
+                continue;
+            if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != s->policy.agent) {
+                tlog_warn(&s->log, "connection refused: it is not titand's user", "uid=%u pid=%d", peer.uid,
+                          (int)peer.pid);
+                continue;
+            }
+            struct connection *c = s->n_connections < CONNECTIONS_MAX ? calloc(1, sizeof(*c)) : NULL;
+            if (!c || !watch(s, fd, &c->source)) {
+                free(c);
+                continue;
+            }
+            *c = (struct connection){.source = {SOURCE_CONNECTION}, .next = s->connections, .fd = TAKE_FD(fd)};
+            s->connections = c;
+            s->n_connections++;
+        } else if (source->kind == SOURCE_CONNECTION) {
             on_connection(s, (struct connection *)(void *)source);
-        else if (source->kind == SOURCE_REPORT)
-            on_report(s, (struct worker *)(void *)((char *)source - offsetof(struct worker, report)));
-        else
+        } else if (source->kind == SOURCE_REPORT) {
+            /* The child has become the worker, or reports why not. */
+            struct worker *w = (struct worker *)(void *)((char *)source - offsetof(struct worker, report));
+            char text[SPAWN_TEXT] = "";
+            titan_assert(w->report_fd >= 0 && w->child);
+            struct connection *const c = TAKE(w->by);
+            const ssize_t len = read(w->report_fd, text, sizeof(text) - 1);
+            forget_fd(s, &w->report_fd);
+            struct spawn_reply reply = reply_of(SPAWN_STARTED, w->id);
+            reply.job_id = w->job_id;
+            reply.uid = w->uid;
+            reply.pid = w->pid;
+            if (len == 0) {
+                record_write(s, w);
+                tlog_info(&s->log, "worker started", "job=%" PRIu64 " worker=%" PRIu64 " uid=%u pid=%d", w->job_id,
+                          w->id, w->uid, (int)w->pid);
+                if (c)
+                    answer(s, c, &reply, w->pidfd);
+                continue;
+            }
+            siginfo_t end = {0};
+            /* The child's end may have been seen before its report. */
+            if (!w->ended && waitid(P_PIDFD, (id_t)w->pidfd, &end, WEXITED) == 0 && end.si_code == CLD_EXITED)
+                w->code = end.si_status;
+            if (c)
+                refuse(s, c, w->id, w->code > 0 ? (titan_status)-w->code : TITAN_EIO, text);
+            w->ended = true;
+            worker_free(s, w);
+        } else {
             worker_ended(s, (struct worker *)(void *)source);
+        }
     }
 }
 
@@ -715,13 +635,48 @@ static titan_status begin(struct spawnd *s, const struct args *args, struct tita
     TRY(dir_make(s->state, err));
     if ((s->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0)
         return titan_fail_errno(err, "cannot make an epoll");
-    cgroup_find(s);
-    cgroup_open(s);
+
+    /* Without a cgroup, workers without limits still run. The kernel hands controllers on only if processes are in
+     * leaves: processes in the folder move to main/. */
+    struct titan_error why = {0};
+    char main_group[PATH_MAX + 8], procs[PATH_MAX + 32];
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    (void)snprintf(s->no_cgroup, sizeof(s->no_cgroup), " (--cgroup)");
+    if (strcmp(s->cgroup, CGROUP_AUTO) == 0 && spawn_scope_open(s->cgroup, &why) != TITAN_OK) {
+        s->cgroup[0] = '\0';
+        (void)snprintf(s->no_cgroup, sizeof(s->no_cgroup), ": %.200s", why.msg);
+        tlog_warn(&s->log, "workers have no cgroups, and cannot be limited", "reason=\"%s\"", why.msg);
+    }
+    if (s->cgroup[0]) {
+        (void)snprintf(main_group, sizeof(main_group), "%s/" CGROUP_MAIN, s->cgroup);
+        (void)snprintf(procs, sizeof(procs), "%s/cgroup.procs", s->cgroup);
+        (void)mkdir(main_group, 0755);
+        if (file_read(procs, 65536, &text, NULL) == TITAN_OK && text.data)
+            for (char *save = NULL, *pid = strtok_r(text.data, "\n", &save); pid; pid = strtok_r(NULL, "\n", &save))
+                (void)cgroup_write(main_group, "cgroup.procs", pid);
+        s->holds = cgroup_hand_on(s->cgroup);
+        if (!s->holds.memory || !s->holds.cpus)
+            tlog_warn(&s->log, "a controller is not to be had", "cgroup=\"%s\" memory=%d cpu=%d", s->cgroup,
+                      s->holds.memory, s->holds.cpus);
+    }
     s->sweeps = true; /* an earlier titan-spawnd may have left cgroups */
     TRY(adopt_all(s, err));
-    TRY(listen_at(args_text(args, "socket", DEFAULT_SOCKET), s->policy.agent, &s->listener, err));
+
+    const char *path = args_text(args, "socket", DEFAULT_SOCKET);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (notify_sockets(&s->listener) != 1) { /* systemd has not opened one */
+        if (snprintf(address.sun_path, sizeof(address.sun_path), "%s", path) >= (int)sizeof(address.sun_path))
+            return titan_fail(err, TITAN_EINVAL, "socket '%s' is too long a path", path);
+        s->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        (void)unlink(path);
+        if (s->listener < 0 || bind(s->listener, (struct sockaddr *)&address, sizeof(address)) != 0 ||
+            chmod(path, 0600) != 0 || chown(path, s->policy.agent, (gid_t)-1) != 0 ||
+            listen(s->listener, CONNECTIONS_MAX) != 0)
+            return titan_fail_errno(err, "cannot listen on '%s'", path);
+    }
     if (!watch(s, s->listener, &s->listening))
         return titan_fail_errno(err, "cannot watch the socket");
+
     return run(s, err);
 }
 

@@ -3,6 +3,8 @@
  */
 #include "daemon/common/file_pool.h"
 
+#include <stdlib.h>
+
 #include "tests/fuzz/common.h"
 
 struct file_pool {
@@ -43,6 +45,14 @@ static struct file_task *task_take(struct file_pool *p, const struct file_task *
     return found;
 }
 
+static void task_free(struct file_task *k)
+{
+    if (k->calls->free)
+        k->calls->free(k);
+    else
+        free(k);
+}
+
 bool file_pool_drop(struct file_pool *p, struct file_task *k)
 {
     return task_take(p, k) != NULL;
@@ -69,7 +79,10 @@ void file_pool_close(struct file_pool *p, void (*closed)(void *data), void *data
 {
     while (p->first) {
         struct file_task *k = task_take(p, p->first);
-        k->calls->given_up(k, false);
+        if (k->calls->given_up)
+            k->calls->given_up(k, false);
+        else
+            task_free(k);
     }
     if (closed)
         closed(data);
@@ -89,6 +102,9 @@ bool fuzz_file_task(void)
     if (!k)
         return false;
     k->calls->run(k);
-    k->calls->done(k);
+    if (k->calls->done)
+        k->calls->done(k);
+    else
+        task_free(k);
     return true;
 }

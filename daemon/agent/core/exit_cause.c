@@ -10,27 +10,6 @@
 
 #define SIGNALS_MAX 64
 
-static Titan__Internal__ExitCause exit_cause(const struct agent_worker *w, const struct agent_exit *how, bool started)
-{
-    if (how->node_short)
-        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT;
-    if (how->refused)
-        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_REFUSED;
-    if (!started)
-        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NOT_STARTED;
-    if (how->out_of_memory)
-        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_OUT_OF_MEMORY;
-    if (w->end == END_HUNG)
-        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_HANG;
-    if (w->fault)
-        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_FAULTY;
-    if (w->end == END_ASKED)
-        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_STOPPED;
-    if (how->code == 0)
-        return TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NONE;
-    return how->code > 0 ? TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT : TITAN__INTERNAL__EXIT_CAUSE__CAUSE_SIGNAL;
-}
-
 /* Answers a command about an ended worker with its exit report. A coordinator that misses the answer repeats the
  * command, so the answer is not queued for the next session. */
 bool agent_exit_repeat(struct agent_core *c, uint64_t worker_id, struct agent_actions *out)
@@ -66,7 +45,23 @@ void agent_core_exited(struct agent_core *c, uint64_t worker_id, const struct ag
                              : agent_action_text(out, "%s", reason);
     range_fit_text(exited.reason, strlen(exited.reason) + 1);
     exited.last_step = MIN(how->last_step, RANGE_STEP_MAX);
-    exited.cause = exit_cause(w, how, !how->not_started);
+    const struct {
+        bool applies;
+        Titan__Internal__ExitCause cause;
+    } causes[] = {{how->node_short, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NODE_SHORT},
+                  {how->refused, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_REFUSED},
+                  {how->not_started, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NOT_STARTED},
+                  {how->out_of_memory, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_OUT_OF_MEMORY},
+                  {w->end == END_HUNG, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_HANG},
+                  {w->fault, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_FAULTY},
+                  {w->end == END_ASKED, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_STOPPED},
+                  {how->code == 0, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_NONE},
+                  {how->code > 0, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_EXIT},
+                  {true, TITAN__INTERNAL__EXIT_CAUSE__CAUSE_SIGNAL}};
+    size_t first = 0;
+    while (!causes[first].applies)
+        first++;
+    exited.cause = causes[first].cause;
     MESSAGE(m, WORKER_EXITED, worker_exited, &exited);
 
     /* The report is kept for a command about the worker that is still in flight. */

@@ -12,17 +12,6 @@
 #define AGAIN_MS 1000
 #define STOPPED_SAMPLES 2
 
-/* Four buckets per power of two; single milliseconds below eight. */
-static unsigned bucket_of(uint64_t ms)
-{
-    if (ms < 4)
-        return (unsigned)ms;
-    unsigned top = 63 - (unsigned)__builtin_clzll(ms);
-    unsigned i = 4 * (top - 1) + (unsigned)(ms >> (top - 2) & 3);
-    titan_assert(top >= 2 && top < 64);
-    return MIN(i, TAIL_BUCKETS - 1);
-}
-
 void tail_add(struct tail *t, uint64_t ms)
 {
     titan_assert(t->total <= TAIL_FADE);
@@ -33,7 +22,13 @@ void tail_add(struct tail *t, uint64_t ms)
             t->total += t->counts[i];
         }
     }
-    t->counts[bucket_of(ms)]++;
+    /* Four buckets per power of two; single milliseconds below eight. */
+    unsigned i = (unsigned)MIN(ms, UINT64_C(3));
+    if (ms >= 4) {
+        const unsigned top = 63 - (unsigned)__builtin_clzll(ms);
+        i = MIN(4 * (top - 1) + (unsigned)(ms >> (top - 2) & 3), TAIL_BUCKETS - 1u);
+    }
+    t->counts[i]++;
     t->total++;
 }
 
@@ -67,8 +62,8 @@ bool watch_hangs(const struct watch *w)
     return w->reported;
 }
 
-/* Updates the standstill and the step times. */
-static void follow(struct watch *w, const struct agent_sample *s, int64_t now)
+enum watch_verdict watch_sample(struct watch *w, const struct agent_sample *s, const struct watch_limits *limits,
+                                int64_t now, uint32_t *ret_ms)
 {
     bool fresh = !w->seen || s->epoch != w->epoch;
     bool moved = fresh || s->actions != w->actions || s->step != w->step;
@@ -115,12 +110,7 @@ static void follow(struct watch *w, const struct agent_sample *s, int64_t now)
     w->step = s->step;
     w->epoch = s->epoch;
     w->seen_at = now;
-}
 
-enum watch_verdict watch_sample(struct watch *w, const struct agent_sample *s, const struct watch_limits *limits,
-                                int64_t now, uint32_t *ret_ms)
-{
-    follow(w, s, now);
     bool is_stopped = s->process_state == 'T' || s->process_state == 't';
     w->stopped = is_stopped ? w->stopped + 1 : 0;
     /* A first step includes set-up, so its time is unknown. */

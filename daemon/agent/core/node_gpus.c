@@ -11,18 +11,6 @@ static bool faulty(const Titan__Internal__GpuState *g)
     return g->health == TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY;
 }
 
-static bool gpus_equal(const Titan__Internal__NodeGpus *a, const Titan__Internal__NodeGpus *b)
-{
-    const size_t n = titan__internal__node_gpus__get_packed_size(a);
-    if (titan__internal__node_gpus__get_packed_size(b) != n)
-        return false;
-    _cleanup_free_ uint8_t *bytes = malloc(2 * n + 1);
-    titan_assert(bytes);
-    (void)titan__internal__node_gpus__pack(a, bytes);
-    (void)titan__internal__node_gpus__pack(b, bytes + n);
-    return memcmp(bytes, bytes + n, n) == 0;
-}
-
 void agent_gpus_report(struct agent_core *c, struct agent_actions *out)
 {
     if (!c->gpus || c->gpus_reported || !agent_core_registered(c))
@@ -36,8 +24,15 @@ void agent_core_gpus(struct agent_core *c, const Titan__Internal__NodeGpus *gpus
                      struct agent_actions *out)
 {
     (void)now;
-    if (c->gpus && gpus_equal(c->gpus, gpus))
-        return;
+    const size_t bytes = titan__internal__node_gpus__get_packed_size(gpus);
+    if (c->gpus && titan__internal__node_gpus__get_packed_size(c->gpus) == bytes) {
+        _cleanup_free_ uint8_t *both = malloc(2 * bytes + 1);
+        titan_assert(both);
+        (void)titan__internal__node_gpus__pack(c->gpus, both);
+        (void)titan__internal__node_gpus__pack(gpus, both + bytes);
+        if (memcmp(both, both + bytes, bytes) == 0)
+            return;
+    }
     for (size_t i = 0; i < gpus->n_gpus; i++) {
         const Titan__Internal__GpuState *g = gpus->gpus[i], *before = NULL;
         titan_assert(g->slot < c->options.slots);

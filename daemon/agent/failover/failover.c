@@ -24,25 +24,6 @@ void failover_drop(struct agent_job *j)
     free(s);
 }
 
-static struct failover_state *failover_new(const struct agent_core *c, const form_epoch *form)
-{
-    titan_assert(form->n_members > 0);
-    struct failover_state *s = calloc(1, sizeof(*s));
-    titan_assert(s);
-    s->epoch = form->epoch;
-    s->peers = calloc(form->n_members + 1, sizeof(*s->peers));
-    s->quiesced = calloc(form->n_members + 1, sizeof(*s->quiesced));
-    titan_assert(s->peers && s->quiesced);
-    s->n_members = form->n_members;
-    for (size_t i = 0; i < form->n_members; i++) {
-        const Titan__Internal__Member *m = form->members[i];
-        if (!failover_peer_of(s, m->node))
-            s->peers[s->n_peers++] =
-                (struct peer){.node = m->node, .address = m->peer_address, .self = !strcmp(m->node, c->node)};
-    }
-    return s;
-}
-
 /* Has the epoch members here, alive or not, and can this agent reach the others? Called after every input, and an epoch
  * may have thousands of members: one pass over them suffices. */
 static bool is_wanted(const struct agent_core *c, struct agent_job *j)
@@ -126,8 +107,23 @@ void failover_tick(struct agent_core *c, int64_t now, struct agent_actions *out)
         bool wanted = can && is_wanted(c, j);
         if (!wanted || (j->failover && j->failover->epoch != agent_job_accepted(j)))
             failover_drop(j);
-        if (wanted && !j->failover)
-            j->failover = failover_new(c, j->record->accepted);
+        if (wanted && !j->failover) {
+            const form_epoch *form = j->record->accepted;
+            titan_assert(form->n_members > 0);
+            struct failover_state *s = j->failover = calloc(1, sizeof(*s));
+            titan_assert(s);
+            s->epoch = form->epoch;
+            s->n_members = form->n_members;
+            s->peers = calloc(form->n_members + 1, sizeof(*s->peers));
+            s->quiesced = calloc(form->n_members + 1, sizeof(*s->quiesced));
+            titan_assert(s->peers && s->quiesced);
+            for (size_t i = 0; i < form->n_members; i++) {
+                const Titan__Internal__Member *m = form->members[i];
+                if (!failover_peer_of(s, m->node))
+                    s->peers[s->n_peers++] =
+                        (struct peer){.node = m->node, .address = m->peer_address, .self = !strcmp(m->node, c->node)};
+            }
+        }
         titan_assert(!j->failover || can);
         if (j->failover)
             failover_leader_tick(&f);
@@ -174,6 +170,7 @@ void failover_check(const struct agent_core *c, const struct agent_job *j)
     titan_assert(s->n_peers > 0 && s->n_peers <= s->n_members);
     for (size_t i = 0; i < s->n_members; i++)
         titan_assert(!s->quiesced[i] || s->quiesced[i]->worker_id == accepted->members[i]->worker_id);
+
     for (size_t i = 0; i < s->n_peers; i++) {
         const struct peer *p = &s->peers[i];
         titan_assert(failover_peer_of(s, p->node) == p); /* no duplicates */
@@ -184,6 +181,7 @@ void failover_check(const struct agent_core *c, const struct agent_job *j)
         selves += p->self;
     }
     titan_assert(selves == 1);
+
     titan_assert((s->stage == STAGE_WATCH) == (s->proposal == NULL));
     if (!s->proposal)
         return;

@@ -120,6 +120,7 @@ static void propose(const struct failover *f)
     form.source_epoch = accepted->epoch; /* a proposal's source_epoch is the previous epoch */
     if (titan__internal__form_epoch__get_packed_size(&form) > FORM_BYTES_MAX)
         return;
+
     set_proposal(s, &form);
     agent_job_promise(f->core, f->job, &form, f->out);
     s->stage = STAGE_PROPOSE;

@@ -23,6 +23,7 @@ void agent_core_peer(struct agent_core *c, const peer_message *m, const char *fr
         c->forged_reported = true;
         return;
     }
+
     switch (m->kind_case) {
     case TITAN__INTERNAL__PEER_MESSAGE__KIND_PONG:
         agent_on_pong(c, m, from, out);

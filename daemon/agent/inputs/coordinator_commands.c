@@ -8,23 +8,6 @@
 #include "daemon/agent/inputs/inputs.h"
 #include "daemon/common/epochs.h"
 
-static void on_start(struct agent_core *c, const Titan__Internal__StartWorkers *m, struct agent_actions *out)
-{
-    for (size_t i = 0; i < m->n_worker_ids && !c->draining; i++) {
-        if (agent_exit_repeat(c, m->worker_ids[i], out) || agent_worker_find(c, m->worker_ids[i]))
-            continue;
-        Titan__Internal__StartWorkers one = *m;
-        uint64_t id = m->worker_ids[i];
-        one.worker_ids = &id;
-        one.n_worker_ids = 1;
-        (void)agent_worker_add(c, m->job_id, id);
-        struct agent_action *a = agent_action_add(out, AGENT_START_WORKER);
-        a->job_id = m->job_id;
-        a->worker_id = id;
-        a->start = agent_action_copy(out, &one.base);
-    }
-}
-
 static void on_form(struct agent_core *c, const form_epoch *m, struct agent_actions *out)
 {
     if (!epoch_workers_distinct(m)) {
@@ -69,19 +52,6 @@ static bool is_fenced(struct agent_core *c, const char *what, uint64_t job_id, u
     return epoch < accepted;
 }
 
-static void on_stop(struct agent_core *c, const Titan__Internal__StopWorkers *m, struct agent_actions *out)
-{
-    for (size_t i = 0; i < m->n_worker_ids; i++)
-        (void)agent_exit_repeat(c, m->worker_ids[i], out);
-    for (struct agent_worker *w = c->workers; w; w = w->next) {
-        bool named = m->n_worker_ids == 0;
-        for (size_t i = 0; i < m->n_worker_ids && !named; i++)
-            named = m->worker_ids[i] == w->id;
-        if (w->job_id == m->job_id && named)
-            agent_command_stop(w, m->grace_ms, m->must_checkpoint, m->reason, END_ASKED, out);
-    }
-}
-
 void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, int64_t now, struct agent_actions *out)
 {
     struct titan_error why;
@@ -107,9 +77,23 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
         return;
     titan_assert((m->term ? m->term : c->session_term) == c->seen.term);
     switch (m->kind_case) {
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START:
-        on_start(c, m->start, out);
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START: {
+        const Titan__Internal__StartWorkers *start = m->start;
+        for (size_t i = 0; i < start->n_worker_ids && !c->draining; i++) {
+            if (agent_exit_repeat(c, start->worker_ids[i], out) || agent_worker_find(c, start->worker_ids[i]))
+                continue;
+            Titan__Internal__StartWorkers one = *start;
+            uint64_t id = start->worker_ids[i];
+            one.worker_ids = &id;
+            one.n_worker_ids = 1;
+            (void)agent_worker_add(c, start->job_id, id);
+            struct agent_action *a = agent_action_add(out, AGENT_START_WORKER);
+            a->job_id = start->job_id;
+            a->worker_id = id;
+            a->start = agent_action_copy(out, &one.base);
+        }
         break;
+    }
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM:
         if (commands_stale(c, now))
             agent_form_hold(c, m->form, now);
@@ -126,9 +110,19 @@ void agent_core_coordinator(struct agent_core *c, const coordinator_message *m, 
             agent_command_job(c, m->pause->job_id, &pause, out);
         }
         break;
-    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP:
-        on_stop(c, m->stop, out);
+    case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_STOP: {
+        const Titan__Internal__StopWorkers *stop = m->stop;
+        for (size_t i = 0; i < stop->n_worker_ids; i++)
+            (void)agent_exit_repeat(c, stop->worker_ids[i], out);
+        for (struct agent_worker *w = c->workers; w; w = w->next) {
+            bool named = stop->n_worker_ids == 0;
+            for (size_t i = 0; i < stop->n_worker_ids && !named; i++)
+                named = stop->worker_ids[i] == w->id;
+            if (w->job_id == stop->job_id && named)
+                agent_command_stop(w, stop->grace_ms, stop->must_checkpoint, stop->reason, END_ASKED, out);
+        }
         break;
+    }
     case TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_HEARTBEAT_ANSWER:
         if (!agent_on_heartbeat_answer(c, m->heartbeat_answer) || commands_stale(c, now))
             break;

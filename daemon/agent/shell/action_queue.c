@@ -3,6 +3,7 @@
  * record is on disk. */
 #include "daemon/agent/shell/agent_internal.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -44,25 +45,6 @@ static void on_sample_timer(uv_timer_t *timer)
     agent_sample_all(timer->data);
 }
 
-/* Arms timers for the core's next deadline, and for samples while there are workers. */
-static void tick_arm(struct agent *a)
-{
-    int64_t due = agent_core_deadline(a->core);
-    if (a->closing || due == INT64_MAX)
-        (void)uv_timer_stop(&a->tick_timer);
-    else {
-        uv_update_time(a->loop);
-        (void)uv_timer_start(&a->tick_timer, on_tick_timer, (uint64_t)MAX(due - clock_mono_ms(), INT64_C(1)), 0);
-    }
-    bool watch = agent_core_watches(a->core) && !a->closing;
-    if (watch != (uv_is_active((uv_handle_t *)&a->sample_timer) != 0)) {
-        if (watch)
-            (void)uv_timer_start(&a->sample_timer, on_sample_timer, AGENT_SAMPLE_MS, AGENT_SAMPLE_MS);
-        else
-            (void)uv_timer_stop(&a->sample_timer);
-    }
-}
-
 void agent_sample_all(struct agent *a)
 {
     for (struct worker *w = workers_first(a->workers), *next; w; w = next) {
@@ -75,121 +57,123 @@ void agent_sample_all(struct agent *a)
     }
 }
 
-/* Did the start fail because the node lacks a resource? Then neither worker nor job is at fault. */
-static bool node_short(const struct titan_error *err)
-{
-    return titan_error_short(err) || err->sys_errno == EAGAIN || err->status == TITAN_ENOMEM ||
-           err->status == TITAN_ETIMEDOUT || err->status == TITAN_EAGAIN;
-}
-
-/* Does this node refuse that job's workers: its user, folder or limits? */
-static bool refused(const struct agent *a, const struct titan_error *err)
-{
-    return err->status == TITAN_EUNPLACEABLE ||
-           (a->as_users && (err->status == TITAN_EPERM || err->status == TITAN_EINVAL));
-}
-
 void agent_worker_not_started(struct agent *a, uint64_t job_id, uint64_t worker_id, const struct titan_error *why)
 {
     tlog_error(&a->log, "worker not started", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", job_id, worker_id,
                why->msg);
+    /* Neither worker nor job is at fault where the node lacks a resource. */
+    const bool node_short = titan_error_short(why) || why->sys_errno == EAGAIN || why->status == TITAN_ENOMEM ||
+                            why->status == TITAN_ETIMEDOUT || why->status == TITAN_EAGAIN;
+    /* Does this node refuse that job's workers: its user, folder or limits? */
+    const bool refused = why->status == TITAN_EUNPLACEABLE ||
+                         (a->as_users && (why->status == TITAN_EPERM || why->status == TITAN_EINVAL));
     const struct agent_exit how = {.code = titan_status_exit(why->status),
                                    .reason = why->msg,
                                    .not_started = true,
-                                   .node_short = node_short(why),
-                                   .refused = refused(a, why)};
+                                   .node_short = node_short,
+                                   .refused = refused};
     CORE(a, agent_core_exited, worker_id, &how);
-}
-
-static void start_worker(struct agent *a, uint64_t worker_id, const Titan__Internal__StartWorkers *m)
-{
-    struct titan_error err = {0};
-    titan_status status = TITAN_OK;
-    if (a->draining)
-        status = titan_fail(&err, TITAN_ECANCELLED, "the node's daemon stops");
-    else
-        status = workers_start(a->workers, worker_id, m, &err);
-    if (status != TITAN_OK)
-        agent_worker_not_started(a, m->job_id, worker_id, &err);
-}
-
-/* Dumps the hanging worker and all of its job's workers here: the dumps show their waits. */
-static void dump_stalled(const struct agent *a, const Titan__Internal__WorkerStalled *m)
-{
-    struct worker *w = workers_find(a->workers, m->worker_id);
-    if (w)
-        dump_worker(w, DUMP_HANG, m->stopped ? "stopped" : "no progress", a->files, &a->log);
-    dump_job(a->workers, m->job_id, DUMP_HANG, a->files, &a->log);
-}
-
-static void command_worker(struct agent *a, uint64_t worker_id, const Titan__Internal__AgentToWorker *m)
-{
-    struct worker *w = workers_find(a->workers, worker_id);
-    if (!w || w->dying)
-        return;
-    if (m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE)
-        dump_worker(w, DUMP_REVOKE, NULL, a->files, &a->log); /* before the revoke ends the waits that it shows */
-    const bool form = m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
-    worker_send(w, m, form ? comm_segments_get(&a->segments, a->settings.node, m->form) : -1);
-}
-
-static void note_rank(struct agent *a, uint64_t worker_id, uint32_t rank)
-{
-    struct worker *w = workers_find(a->workers, worker_id);
-    if (!w || (w->rank == rank && w->recorded))
-        return;
-    logs_record(a->logs, w->job_dir, w->id, (int32_t)rank);
-    w->recorded = true;
-    w->rank = rank;
-}
-
-static void on_log(struct agent *a, const Titan__Internal__LogRequest *m)
-{
-    char job_dir[PATH_MAX];
-    if (m->cancel) {
-        logs_cancel(a->logs, m->request_id);
-        return;
-    }
-    /* A request may come before the command to start: it then follows the future logs. */
-    const bool known = job_folder_find(a->settings.run_dir, m->job_id, job_dir) ||
-                       job_folder_link(a->settings.run_dir, m->job_id, job_dir);
-    if (m->flight) /* before the read: a folder's tasks run in order */
-        dump_job(a->workers, m->job_id, DUMP_REQUEST, a->files, &a->log);
-    logs_request(a->logs, m, known ? job_dir : NULL);
-}
-
-/* A message refused because the stream ended (TITAN_ECANCELLED) is resent in the next session. */
-static void note_sent(struct agent *a, titan_status status, Titan__Internal__AgentMessage__KindCase kind)
-{
-    if (status == TITAN_OK || status == TITAN_ECANCELLED || kind == TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS)
-        return; /* the next progress report supersedes it */
-    session_end(a->session, status == TITAN_EAGAIN ? "the coordinator reads too slowly" : "no memory for a message");
 }
 
 static void do_request(struct agent *a, const Titan__Internal__CoordinatorMessage *m)
 {
-    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG)
-        on_log(a, m->log);
-    else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK)
+    char job_dir[PATH_MAX];
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK)
         node_checks_ask(a->checks, m->check);
-    else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_RELEASE_GPUS)
+    if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_RELEASE_GPUS)
         for (size_t i = 0; i < m->release_gpus->n_slots; i++)
             gpu_watch_release(a->gpus, m->release_gpus->slots[i]);
     /* Unlisted checkpoints are removed by the worker that writes the next one: it knows which are its own. */
+    if (m->kind_case != TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_LOG)
+        return;
+    if (m->log->cancel) {
+        logs_cancel(a->logs, m->log->request_id);
+        return;
+    }
+    /* A request may come before the command to start: it then follows the future logs. */
+    const bool known = job_folder_find(a->settings.run_dir, m->log->job_id, job_dir) ||
+                       job_folder_link(a->settings.run_dir, m->log->job_id, job_dir);
+    if (m->log->flight) /* before the read: a folder's tasks run in order */
+        dump_job(a->workers, m->log->job_id, DUMP_REQUEST, a->files, &a->log);
+    logs_request(a->logs, m->log, known ? job_dir : NULL);
 }
 
-static void stop_worker(struct agent *a, const struct agent_action *x)
+static void carry_out(struct agent *a, const struct agent_action *x)
 {
-    struct worker *w = workers_find(a->workers, x->worker_id);
-    if (w)
-        workers_stop(w, x->grace_ms, x->grace_ms > 0, x->must_checkpoint, x->text);
+    static const enum log_level levels[] = {LOG_LEVEL_INFO, LOG_LEVEL_WARN, LOG_LEVEL_ERROR};
+    struct worker *w = workers_find(a->workers, x->worker_id); /* NULL = none, or an action without a worker */
+    struct titan_error err = {0};
+    titan_status status = TITAN_OK;
+    switch (x->kind) {
+    case AGENT_RECORD_TERM:
+    case AGENT_RECORD_JOB:
+    case AGENT_FORGET_JOB:
+        record_writer_start(a->records, x); /* the batch stays until the record is written */
+        break;
+    case AGENT_SEND:
+        if (x->send->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_STALLED) {
+            /* Dumps the hanging worker and all of its job's workers here: the dumps show their waits. */
+            const Titan__Internal__WorkerStalled *m = x->send->stalled;
+            w = workers_find(a->workers, m->worker_id);
+            if (w)
+                dump_worker(w, DUMP_HANG, m->stopped ? "stopped" : "no progress", a->files, &a->log);
+            dump_job(a->workers, m->job_id, DUMP_HANG, a->files, &a->log);
+        }
+        status = session_send(a->session, x->send);
+        /* A message refused because the stream ended (TITAN_ECANCELLED) is resent in the next session, and the next
+         * progress report supersedes one that is lost. */
+        if (status != TITAN_OK && status != TITAN_ECANCELLED &&
+            x->send->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS)
+            session_end(a->session,
+                        status == TITAN_EAGAIN ? "the coordinator reads too slowly" : "no memory for a message");
+        break;
+    case AGENT_END_SESSION:
+        session_end(a->session, x->text);
+        break;
+    case AGENT_COMMAND:
+        if (!w || w->dying)
+            break;
+        if (x->command->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_REVOKE)
+            dump_worker(w, DUMP_REVOKE, NULL, a->files, &a->log); /* before the revoke ends the waits that it shows */
+        const bool form = x->command->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_FORM;
+        worker_send(w, x->command, form ? comm_segments_get(&a->segments, a->settings.node, x->command->form) : -1);
+        break;
+    case AGENT_START_WORKER:
+        if (a->draining)
+            status = titan_fail(&err, TITAN_ECANCELLED, "the node's daemon stops");
+        else
+            status = workers_start(a->workers, x->worker_id, x->start, &err);
+        if (status != TITAN_OK)
+            agent_worker_not_started(a, x->job_id, x->worker_id, &err);
+        break;
+    case AGENT_STOP_WORKER:
+        if (w)
+            workers_stop(w, x->grace_ms, x->grace_ms > 0, x->must_checkpoint, x->text);
+        break;
+    case AGENT_PEER:
+        if (a->peers)
+            peers_send(a->peers, x->text, x->peer);
+        break;
+    case AGENT_REQUEST:
+        do_request(a, x->request);
+        break;
+    case AGENT_RANK:
+        if (!w || (w->rank == x->rank && w->recorded))
+            break;
+        logs_record(a->logs, w->job_dir, w->id, (int32_t)x->rank);
+        w->recorded = true;
+        w->rank = x->rank;
+        break;
+    case AGENT_LOG:
+        log_write(&a->log, levels[x->level], x->text, "%s", x->pairs);
+        break;
+    }
 }
 
 /* Carries out the actions of earlier inputs, then the newest batch's (NULL = none). Inputs that follow from an action
  * append batches. */
 void agent_carry_out(struct agent *a, struct action_batch *batch)
 {
-    static const enum log_level levels[] = {LOG_LEVEL_INFO, LOG_LEVEL_WARN, LOG_LEVEL_ERROR};
     const bool outermost = !a->carrying_out;
     agent_publish(a);
     if (batch && (a->closing || !batch->actions.first)) {
@@ -210,47 +194,26 @@ void agent_carry_out(struct agent *a, struct action_batch *batch)
             continue;
         }
         t->at = x->next;
-        switch (x->kind) {
-        case AGENT_RECORD_TERM:
-        case AGENT_RECORD_JOB:
-        case AGENT_FORGET_JOB:
-            record_writer_start(a->records, x); /* the batch stays until the record is written */
-            break;
-        case AGENT_SEND:
-            if (x->send->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_STALLED)
-                dump_stalled(a, x->send->stalled);
-            note_sent(a, session_send(a->session, x->send), x->send->kind_case);
-            break;
-        case AGENT_END_SESSION:
-            session_end(a->session, x->text);
-            break;
-        case AGENT_COMMAND:
-            command_worker(a, x->worker_id, x->command);
-            break;
-        case AGENT_START_WORKER:
-            start_worker(a, x->worker_id, x->start);
-            break;
-        case AGENT_STOP_WORKER:
-            stop_worker(a, x);
-            break;
-        case AGENT_PEER:
-            if (a->peers)
-                peers_send(a->peers, x->text, x->peer);
-            break;
-        case AGENT_REQUEST:
-            do_request(a, x->request);
-            break;
-        case AGENT_RANK:
-            note_rank(a, x->worker_id, x->rank);
-            break;
-        case AGENT_LOG:
-            log_write(&a->log, levels[x->level], x->text, "%s", x->pairs);
-            break;
-        }
+        carry_out(a, x);
     }
     if (outermost)
         a->carrying_out = false;
     titan_assert(a->batches ? !*a->batches_tail : a->batches_tail == &a->batches);
     titan_debug_assert(agent_core_check(a->core) && workers_check(a->workers));
-    tick_arm(a);
+
+    /* Arms timers for the core's next deadline, and for samples while there are workers. */
+    int64_t due = agent_core_deadline(a->core);
+    if (a->closing || due == INT64_MAX)
+        (void)uv_timer_stop(&a->tick_timer);
+    else {
+        uv_update_time(a->loop);
+        (void)uv_timer_start(&a->tick_timer, on_tick_timer, (uint64_t)MAX(due - clock_mono_ms(), INT64_C(1)), 0);
+    }
+    bool watch = agent_core_watches(a->core) && !a->closing;
+    if (watch != (uv_is_active((uv_handle_t *)&a->sample_timer) != 0)) {
+        if (watch)
+            (void)uv_timer_start(&a->sample_timer, on_sample_timer, AGENT_SAMPLE_MS, AGENT_SAMPLE_MS);
+        else
+            (void)uv_timer_stop(&a->sample_timer);
+    }
 }

@@ -34,15 +34,6 @@ static void on_record_written(void *data)
     agent_carry_out(data, NULL);
 }
 
-/* The last start's port, which other agents still use for this node. */
-static uint16_t last_port(const char *path)
-{
-    struct buf text = BUF_INIT;
-    long port = file_read(path, 16, &text, NULL) == TITAN_OK && text.data ? strtol(text.data, NULL, 10) : 0;
-    buf_free(&text);
-    return port > 0 && port < 65536 ? (uint16_t)port : 0;
-}
-
 static titan_status open_peers(struct agent *a, const struct agent_options *o, struct titan_error *err)
 {
     char path[PATH_MAX + 16], listen[sizeof(a->settings.address) + 16], text[16];
@@ -51,10 +42,13 @@ static titan_status open_peers(struct agent *a, const struct agent_options *o, s
                                : TITAN_OK;
     const bool v6 = strchr(a->settings.address, ':') != NULL;
     (void)snprintf(path, sizeof(path), "%s/peer_port", a->settings.run_dir);
-    uint16_t ports[] = {last_port(path), 0};
+    /* The last start's port comes first: other agents still use it for this node. */
+    _cleanup_(buf_free) struct buf before = BUF_INIT;
+    const long port = file_read(path, 16, &before, NULL) == TITAN_OK && before.data ? strtol(before.data, NULL, 10) : 0;
+    const long ports[] = {port > 0 && port < 65536 ? port : 0, 0};
     titan_status status = TITAN_EIO;
     for (size_t i = 0; i < ARRAY_SIZE(ports) && status != TITAN_OK; i++) {
-        (void)snprintf(listen, sizeof(listen), "%s%s%s:%u", v6 ? "[" : "", a->settings.address, v6 ? "]" : "",
+        (void)snprintf(listen, sizeof(listen), "%s%s%s:%ld", v6 ? "[" : "", a->settings.address, v6 ? "]" : "",
                        ports[i]);
         status = peers_open(a->loop, listen, agent_on_peer_message, a, &a->peers, err);
     }
@@ -76,88 +70,44 @@ static void on_job_record(const Titan__Internal__AgentJobRecord *record, void *d
     agent_core_restore_job(((struct agent *)data)->core, record);
 }
 
-static titan_status open_core(struct agent *a, const struct agent_options *o, struct titan_error *err)
-{
-    struct seen_term seen;
-    uint64_t random[2];
-    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
-        return titan_fail_errno(err, "no random numbers");
-    struct agent_core_options options = {
-        .node = a->settings.node,
-        .device = a->settings.device,
-        .address = a->settings.address,
-        .version = titan_version,
-        .slots = a->settings.slots,
-        .memory_bytes = memory_bytes(),
-        .checks = true,
-        .ephemeral = o->ephemeral,
-        .incarnation = random[0],
-        .seed = random[1],
-        .peer_port = a->peers ? peers_port(a->peers) : 0,
-        .coordinator = a->peers && strncmp(o->coordinator, "unix:", 5) != 0 ? o->coordinator : NULL,
-        .hang_floor_ms = o->hang_floor_ms,
-        .away_ms = o->away_ms,
-        .leader_lease_ms = o->leader_lease_ms};
-    TRY(installation_read(a->settings.run_dir, options.installation, err));
-    TRY(record_read_term(a->settings.run_dir, &seen, err));
-    TRY(agent_core_new(&options, &a->core, err));
-    agent_core_restore_term(a->core, &seen);
-    struct titan_error damaged = {0};
-    if (record_read_jobs(a->settings.run_dir, on_job_record, a, &damaged) != TITAN_OK)
-        tlog_error(&a->log, "record of a job not read, going on without it", "reason=\"%s\"", damaged.msg);
-    return TITAN_OK;
-}
-
-/* Samples an earlier agent's workers before any of them sends a message. */
-static void adopt(struct agent *a)
-{
-    int64_t epoch_until = 0, contact = workers_contact(a->workers, &epoch_until);
-    if (contact) /* from an earlier agent's life; the lease continues */
-        agent_core_restore_contact(a->core, contact, epoch_until);
-    agent_publish(a);
-    for (struct worker *w = workers_first(a->workers); w; w = w->next) {
-        struct agent_sample sample;
-        worker_look(w, &sample);
-        agent_core_adopted(a->core, w->job_id, w->id, &sample, clock_mono_ms());
-    }
-}
-
-/* Their exits wait for the first session, like other exits without a session. */
-static void report_departed(struct agent *a)
-{
-    for (struct departed *d = workers_take_departed(a->workers), *next; d; d = next) {
-        const struct agent_sample nothing = {.step = d->how.last_step};
-        const struct agent_exit end = {
-            .code = d->how.code, .signal = d->how.signal, .reason = d->how.reason, .last_step = d->how.last_step};
-        next = d->next;
-        if (!workers_find(a->workers, d->worker_id)) {
-            agent_core_adopted(a->core, d->job_id, d->worker_id, &nothing, clock_mono_ms());
-            CORE(a, agent_core_exited, d->worker_id, &end);
-        }
-        free(d);
-    }
-}
-
 static void on_adoption_timer(uv_timer_t *timer)
 {
     session_start(((struct agent *)timer->data)->session);
 }
 
-/* Without NVML the node works, but its GPUs' state is unknown. */
-static titan_status open_gpus(struct agent *a, struct titan_error *err)
-{
-    if (strcmp(a->settings.device, "cuda") != 0)
-        return TITAN_OK;
-    const titan_status status =
-        gpu_watch_open(a->loop, a->settings.slots, getenv("TITAN_NVML"), agent_on_gpus_changed, a, &a->gpus, err);
-    if (status != TITAN_ENOTFOUND)
-        return status;
-    tlog_warn(&a->log, "GPUs are not watched", "reason=\"%s\"", err->msg);
-    return TITAN_OK;
-}
-
+/* All that can fail. */
 static titan_status open_parts(struct agent *a, const struct agent_options *o, struct titan_error *err)
 {
+    TRY(dir_make(a->settings.run_dir, err));
+    TRY(open_peers(a, o, err));
+    struct seen_term seen;
+    uint64_t random[2];
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        return titan_fail_errno(err, "no random numbers");
+    struct agent_core_options core = {.node = a->settings.node,
+                                      .device = a->settings.device,
+                                      .address = a->settings.address,
+                                      .version = titan_version,
+                                      .slots = a->settings.slots,
+                                      .memory_bytes = memory_bytes(),
+                                      .checks = true,
+                                      .ephemeral = o->ephemeral,
+                                      .incarnation = random[0],
+                                      .seed = random[1],
+                                      .peer_port = a->peers ? peers_port(a->peers) : 0,
+                                      .coordinator =
+                                          a->peers && strncmp(o->coordinator, "unix:", 5) != 0 ? o->coordinator : NULL,
+                                      .hang_floor_ms = o->hang_floor_ms,
+                                      .away_ms = o->away_ms,
+                                      .leader_lease_ms = o->leader_lease_ms};
+    TRY(installation_read(a->settings.run_dir, core.installation, err));
+    TRY(record_read_term(a->settings.run_dir, &seen, err));
+    TRY(agent_core_new(&core, &a->core, err));
+    agent_core_restore_term(a->core, &seen);
+    struct titan_error damaged = {0};
+    if (record_read_jobs(a->settings.run_dir, on_job_record, a, &damaged) != TITAN_OK)
+        tlog_error(&a->log, "record of a job not read, going on without it", "reason=\"%s\"", damaged.msg);
+
     struct workers_options options = {.run_dir = a->settings.run_dir,
                                       .program = a->settings.program,
                                       .host = a->settings.address,
@@ -171,12 +121,21 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
                                       .node = a->settings.node};
     TRY(file_pool_open(a->loop, FILES_WAIT_MS, &a->files, err));
     options.files = a->files;
-    TRY(open_gpus(a, err));
+    if (strcmp(a->settings.device, "cuda") == 0) {
+        const struct gpu_watch_options watch = {a->settings.slots, getenv("TITAN_NVML"), agent_on_gpus_changed, a};
+        const titan_status status = gpu_watch_open(a->loop, &watch, &a->gpus, err);
+        if (status == TITAN_ENOTFOUND) /* without NVML the node works, but its GPUs' state is unknown */
+            tlog_warn(&a->log, "GPUs are not watched", "reason=\"%s\"", err->msg);
+        else
+            TRY(status);
+    }
     options.gpus = a->gpus;
-    TRY(session_open(a->loop, o->coordinator, o->tls, &agent_session_events, a, &a->session, err));
+    const struct session_options session = {o->coordinator, o->tls, &agent_session_events, a};
+    TRY(session_open(a->loop, &session, &a->session, err));
     if (o->tls && o->renew)
         TRY(renewal_open(a->loop, o->tls, session_client(a->session), &a->renewal, err));
-    TRY(logs_open(a->loop, a->files, a->settings.node, agent_on_log_chunk, a, &a->logs, err));
+    const struct logs_options logs = {a->files, a->settings.node, agent_on_log_chunk, a};
+    TRY(logs_open(a->loop, &logs, &a->logs, err));
     const struct node_checks_options checks = {.node = a->settings.node,
                                                .address = a->settings.address,
                                                .program = a->settings.program,
@@ -202,18 +161,6 @@ static void on_nothing(void *data)
     (void)data;
 }
 
-/* Workers then run without these limits; a job that requests such a limit itself is refused at its start. */
-static void warn_of_limits(const struct agent *a, const char *spawnd)
-{
-    const struct cgroup_limits *site = &a->settings.limits.site;
-    struct worker_limits_held held = {.why = ""};
-    if (site->memory || site->cpus)
-        worker_limits_look(spawnd ? spawnd : "", &held);
-    if (worker_limits_unheld(&a->settings.limits, &held))
-        tlog_warn(&a->log, "workers run without the limits that are configured",
-                  "settings=\"agent.worker_memory, agent.worker_cpus\" reason=\"%s\"", held.why);
-}
-
 titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct agent **ret, struct titan_error *err)
 {
     struct agent *a = calloc(1, sizeof(*a));
@@ -224,12 +171,6 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
     a->as_users = o->spawnd && *o->spawnd;
     titan_status status = agent_settings_fill(o, &a->settings, err);
     log_init(&a->log, "agent", "node=%s", a->settings.node);
-    if (status == TITAN_OK)
-        status = dir_make(a->settings.run_dir, err);
-    if (status == TITAN_OK)
-        status = open_peers(a, o, err);
-    if (status == TITAN_OK)
-        status = open_core(a, o, err);
     if (status == TITAN_OK)
         status = open_parts(a, o, err);
     if (status != TITAN_OK) {
@@ -255,13 +196,45 @@ titan_status agent_open(uv_loop_t *loop, const struct agent_options *o, struct a
     }
     a->records = record_writer_open(loop, a->settings.run_dir, &a->log, on_record_written, a);
     a->log_bounds = log_bounds_open(loop, a->workers, a->files, a->settings.log_bytes_max, &a->log);
-    adopt(a);
-    report_departed(a);
+
+    /* Samples an earlier agent's workers before any of them sends a message. */
+    int64_t epoch_until = 0, contact = workers_contact(a->workers, &epoch_until);
+    if (contact) /* from an earlier agent's life; the lease continues */
+        agent_core_restore_contact(a->core, contact, epoch_until);
+    agent_publish(a);
+    for (struct worker *w = workers_first(a->workers); w; w = w->next) {
+        struct agent_sample sample;
+        worker_look(w, &sample);
+        agent_core_adopted(a->core, w->job_id, w->id, &sample, clock_mono_ms());
+    }
+
+    /* Exits of workers that ended without an agent wait for the first session, like other exits without a session. */
+    for (struct departed *d = workers_take_departed(a->workers), *next; d; d = next) {
+        const struct agent_sample nothing = {.step = d->how.last_step};
+        const struct agent_exit end = {
+            .code = d->how.code, .signal = d->how.signal, .reason = d->how.reason, .last_step = d->how.last_step};
+        next = d->next;
+        if (!workers_find(a->workers, d->worker_id)) {
+            agent_core_adopted(a->core, d->job_id, d->worker_id, &nothing, clock_mono_ms());
+            CORE(a, agent_core_exited, d->worker_id, &end);
+        }
+        free(d);
+    }
+
     agent_report_gpus(a);
     log_bounds_watch(a->log_bounds);
     bool wait = workers_expected(a->workers) > 0;
     (void)uv_timer_start(&a->adoption_timer, on_adoption_timer, wait ? ADOPTION_WAIT_MS : 0, 0);
-    warn_of_limits(a, o->spawnd);
+
+    /* Workers then run without these limits; a job that requests such a limit itself is refused at its start. */
+    const struct cgroup_limits *site = &a->settings.limits.site;
+    struct worker_limits_held held = {.why = ""};
+    if (site->memory || site->cpus)
+        worker_limits_look(o->spawnd ? o->spawnd : "", &held);
+    if (worker_limits_unheld(&a->settings.limits, &held))
+        tlog_warn(&a->log, "workers run without the limits that are configured",
+                  "settings=\"agent.worker_memory, agent.worker_cpus\" reason=\"%s\"", held.why);
+
     tlog_info(&a->log, "agent up", "slots=%u device=%s workers=%u", a->settings.slots, a->settings.device,
               workers_count(a->workers));
     *ret = a;
@@ -306,9 +279,15 @@ static void on_session_closed(void *data)
     log_bounds_close(a->log_bounds, on_part_closed, a);
 }
 
-/* The session closes first, so no more commands come. */
-static void close_parts(struct agent *a)
+static void on_close_timer(uv_timer_t *timer)
 {
+    struct agent *a = timer->data;
+    const bool waits = a->batches && !record_writer_fails(a->records); /* the last reports must go out */
+    if ((a->draining && workers_first(a->workers)) || record_writer_on_disk(a->records) ||
+        log_bounds_working(a->log_bounds) || waits)
+        return;
+
+    /* The session closes first, so no more commands come. */
     a->closing = true;
     for (size_t i = 0; i < N_TIMERS; i++)
         (void)uv_timer_stop(timer_of(a, i));
@@ -317,16 +296,6 @@ static void close_parts(struct agent *a)
     agent_carry_out(a, NULL); /* frees all waiting batches */
     logs_forget(a->logs);
     session_close(a->session, on_session_closed, a);
-}
-
-static void on_close_timer(uv_timer_t *timer)
-{
-    struct agent *a = timer->data;
-    const bool waits = a->batches && !record_writer_fails(a->records); /* the last reports must go out */
-    if ((a->draining && workers_first(a->workers)) || record_writer_on_disk(a->records) ||
-        log_bounds_working(a->log_bounds) || waits)
-        return;
-    close_parts(a);
 }
 
 void agent_close(struct agent *a, bool stop_workers, uint32_t grace_ms, void (*done)(void *), void *data)

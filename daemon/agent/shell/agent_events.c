@@ -13,19 +13,6 @@
 
 #define LOGS_AHEAD 64 /* messages in the session's queue at which reading workers' logs pauses */
 
-/* A worker that this node killed for hanging has already been dumped in that state. */
-static void dump_exited(const struct agent *a, struct worker *w, const struct worker_exit *how)
-{
-    char detail[160];
-    if (how->code == 0 || (w->killed && w->dumped_ns))
-        return;
-    if (how->signal)
-        (void)snprintf(detail, sizeof detail, "signal %d", how->signal);
-    else
-        (void)snprintf(detail, sizeof detail, "code %d: %.120s", how->code, how->reason);
-    dump_worker(w, DUMP_EXIT, detail, a->files, &a->log);
-}
-
 /* Gives the core the slots' GPUs and their workers. */
 void agent_report_gpus(struct agent *a)
 {
@@ -86,7 +73,14 @@ static void on_worker_exit(struct worker *w, const struct worker_exit *how, void
                                    .out_of_memory = how->out_of_memory};
     (void)!failpoint("agent.exit", NULL);
     CORE(a, agent_core_exited, w->id, &end);
-    dump_exited(a, w, how);
+    char detail[160];
+    if (how->signal)
+        (void)snprintf(detail, sizeof detail, "signal %d", how->signal);
+    else
+        (void)snprintf(detail, sizeof detail, "code %d: %.120s", how->code, how->reason);
+    /* A worker that this node killed for hanging has already been dumped in that state. */
+    if (how->code != 0 && !(w->killed && w->dumped_ns))
+        dump_worker(w, DUMP_EXIT, detail, a->files, &a->log);
     agent_report_gpus(a);
     comm_segments_sweep(&a->segments, a->workers);
 }

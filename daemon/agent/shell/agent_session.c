@@ -105,21 +105,6 @@ static void retry_later(struct session *s)
         s->retry_ms = MIN(2 * s->retry_ms, RETRY_MAX_MS);
 }
 
-/* An address did not accept this node: tries the next. Logs once per outage, when all have been tried. */
-static void pass_over(struct session *s, const struct titan_error *why)
-{
-    if (s->tried == 0)
-        s->tried_why[0] = '\0';
-    if (s->tried < s->n_targets)
-        rpc_targets_report(s->tried_why, rpc_client_target(s->client), why);
-    s->tried++;
-    rpc_client_reconnect(s->client, true);
-    if (s->failed_before || s->tried < s->n_targets)
-        return;
-    tlog_warn(&s->log, "coordinator not reached", "reason=\"%s\"", s->n_targets == 1 ? why->msg : s->tried_why);
-    s->failed_before = true;
-}
-
 static void on_stream_close(struct rpc_stream *stream, const struct titan_error *err, void *data)
 {
     struct session *s = data;
@@ -134,10 +119,22 @@ static void on_stream_close(struct rpc_stream *stream, const struct titan_error 
         rpc_client_reconnect(s->client, false);
         s->failed_before = s->n_targets == 1;
     } else {
+        /* The address did not accept this node: the next is tried. Logs once per outage, when all have been tried. */
         struct titan_error ended;
         (void)titan_fail(&ended, TITAN_EUNREACHABLE, "%s", s->why);
-        pass_over(s, s->why[0] ? &ended : err);
+        const struct titan_error *why = s->why[0] ? &ended : err;
+        if (s->tried == 0)
+            s->tried_why[0] = '\0';
+        if (s->tried < s->n_targets)
+            rpc_targets_report(s->tried_why, rpc_client_target(s->client), why);
+        s->tried++;
+        rpc_client_reconnect(s->client, true);
+        if (!s->failed_before && s->tried >= s->n_targets) {
+            tlog_warn(&s->log, "coordinator not reached", "reason=\"%s\"", s->n_targets == 1 ? why->msg : s->tried_why);
+            s->failed_before = true;
+        }
     }
+
     s->settled = false;
     s->why[0] = '\0';
     s->events.on_lost(s->data);
@@ -199,43 +196,39 @@ static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *fo
     finish(l->session);
 }
 
-static void look_up(struct session *s, const struct rpc_targets *targets)
+titan_status session_open(uv_loop_t *loop, const struct session_options *o, struct session **ret,
+                          struct titan_error *err)
 {
+    struct rpc_targets targets;
+    TRY(rpc_targets_parse(o->target, &targets, err));
+    struct session *s = calloc(1, sizeof(*s));
+    if (!s)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for the session");
+    s->n_targets = targets.n;
+    titan_status status = rpc_client_open(loop, o->target, o->tls, &s->client, err);
+    if (status != TITAN_OK) {
+        free(s);
+        return status;
+    }
+    s->loop = loop;
+    s->events = *o->events;
+    s->data = o->data;
+    s->retry_ms = RETRY_MIN_MS;
+    log_init(&s->log, "agent", "coordinator=%s", o->target);
+    (void)uv_timer_init(loop, &s->retry_timer);
+    s->retry_timer.data = s;
+
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    for (size_t i = 0; i < targets->n && targets->n > 1; i++) {
+    for (size_t i = 0; i < targets.n && targets.n > 1; i++) {
         struct lookup *l = &s->lookups[i];
-        const char *at = targets->at[i];
+        const char *at = targets.at[i];
         const bool brackets = at[0] == '[';
         l->session = s;
         l->request.data = l;
         (void)snprintf(l->host, sizeof(l->host), "%.*s", (int)(strrchr(at, ':') - at) - 2 * brackets, at + brackets);
         s->looking += uv_getaddrinfo(s->loop, &l->request, on_lookup, l->host, NULL, &hints) == 0;
     }
-}
 
-titan_status session_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls,
-                          const struct session_events *events, void *data, struct session **ret,
-                          struct titan_error *err)
-{
-    struct rpc_targets targets;
-    TRY(rpc_targets_parse(target, &targets, err));
-    struct session *s = calloc(1, sizeof(*s));
-    if (!s)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for the session");
-    s->n_targets = targets.n;
-    titan_status status = rpc_client_open(loop, target, tls, &s->client, err);
-    if (status != TITAN_OK) {
-        free(s);
-        return status;
-    }
-    s->loop = loop;
-    s->events = *events;
-    s->data = data;
-    s->retry_ms = RETRY_MIN_MS;
-    log_init(&s->log, "agent", "coordinator=%s", target);
-    (void)uv_timer_init(loop, &s->retry_timer);
-    s->retry_timer.data = s;
-    look_up(s, &targets);
     *ret = s;
     return TITAN_OK;
 }

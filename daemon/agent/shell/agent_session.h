@@ -19,9 +19,15 @@ struct session_events {
     void (*on_lost)(void *data); /* once for each on_open */
 };
 
+struct session_options {
+    const char *target;        /* as in rpc_client_open */
+    const struct rpc_tls *tls; /* NULL = none */
+    const struct session_events *events;
+    void *data; /* of the events */
+};
+
 /* Nothing happens before session_start. */
-titan_status session_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls,
-                          const struct session_events *events, void *data, struct session **ret,
+titan_status session_open(uv_loop_t *loop, const struct session_options *options, struct session **ret,
                           struct titan_error *err) TITAN_MUST_USE;
 /* The address of target that the stream uses or tries next. */
 const char *session_target(const struct session *s);

@@ -15,8 +15,10 @@
 #define LEASE_MS 30000
 #define LOG_BYTES_MAX ((uint64_t)64 << 20)
 
-static titan_status choose_device(const struct agent_options *o, struct agent_settings *ret, struct titan_error *err)
+titan_status agent_settings_fill(const struct agent_options *o, struct agent_settings *ret, struct titan_error *err)
 {
+    char folder[PATH_MAX];
+
     const char *wanted = o->device && *o->device ? o->device : "auto";
     uint32_t gpus = machine_gpus();
     if (strcmp(wanted, "auto") != 0 && strcmp(wanted, "cpu") != 0 && strcmp(wanted, "cuda") != 0)
@@ -37,31 +39,19 @@ static titan_status choose_device(const struct agent_options *o, struct agent_se
     if (ret->slots > SLOTS_MAX)
         return titan_fail(err, TITAN_EINVAL, "%u slots, at most %d are possible", ret->slots, SLOTS_MAX);
     titan_assert(ret->slots > 0);
-    return TITAN_OK;
-}
 
-/* Checks for one port per worker, and one for admin check. */
-static titan_status check_ports(const struct agent_options *o, struct agent_settings *ret, struct titan_error *err)
-{
+    /* Checks for one port per worker, and one for admin check. */
     ret->ports = (struct listen_ports){0};
-    if (!o->worker_ports)
-        return TITAN_OK;
-    if (listen_ports_parse(o->worker_ports, &ret->ports, err) != TITAN_OK)
+    if (o->worker_ports && listen_ports_parse(o->worker_ports, &ret->ports, err) != TITAN_OK)
         return titan_error_wrap(err, "agent.worker_ports");
     const uint32_t n = (uint32_t)(ret->ports.last - ret->ports.first) + 1;
-    if (n > ret->slots)
-        return TITAN_OK;
-    (void)titan_fail(err, TITAN_EINVAL, "agent.worker_ports: %s has %u port%s, %u slots want %u", o->worker_ports, n,
-                     n == 1 ? "" : "s", ret->slots, ret->slots + 1);
-    titan_error_hint(err, "one for each worker, and one for admin check; better some more, others may have one");
-    return TITAN_EINVAL;
-}
+    if (o->worker_ports && n <= ret->slots) {
+        (void)titan_fail(err, TITAN_EINVAL, "agent.worker_ports: %s has %u port%s, %u slots want %u", o->worker_ports,
+                         n, n == 1 ? "" : "s", ret->slots, ret->slots + 1);
+        titan_error_hint(err, "one for each worker, and one for admin check; better some more, others may have one");
+        return TITAN_EINVAL;
+    }
 
-titan_status agent_settings_fill(const struct agent_options *o, struct agent_settings *ret, struct titan_error *err)
-{
-    char folder[PATH_MAX];
-    TRY(choose_device(o, ret, err));
-    TRY(check_ports(o, ret, err));
     ret->lease_ms = o->lease_ms ? o->lease_ms : LEASE_MS;
     ret->log_bytes_max = o->log_bytes_max ? o->log_bytes_max : LOG_BYTES_MAX;
     ret->limits = worker_limits_of(o->worker_memory, o->worker_cpus);

@@ -38,50 +38,9 @@ const char *dump_cause_name(enum dump_cause cause)
 
 /* --- the text ----------------------------------------------------------------------------------------------------- */
 
-static void print_groups(const struct flight_copy *copy, struct json_writer *w)
-{
-    json_begin_array(w, "groups");
-    for (int g = 0; g < FLIGHT_GROUPS; g++) {
-        if (!copy->groups[g].name[0])
-            continue;
-        json_begin_object(w, NULL);
-        json_put_int(w, "group", g);
-        json_put_string(w, "name", copy->groups[g].name);
-        json_begin_array(w, "members");
-        for (int rank = 0; rank < copy->world; rank++)
-            if (copy->groups[g].members[rank / 64] >> rank % 64 & 1)
-                json_put_int(w, NULL, rank);
-        json_end_array(w);
-        json_end_object(w);
-    }
-    json_end_array(w);
-}
-
-static void print_entry(const struct flight_entry *e, struct json_writer *w)
-{
-    static const char *const kinds[FLIGHT_KINDS] = {"action", "collective", "send", "receive"};
-    titan_assert(e->kind < FLIGHT_KINDS);
-    buf_puts(w->out, "\n");
-    json_begin_object(w, NULL);
-    json_put_string(w, "kind", kinds[e->kind]);
-    json_put_string(w, "op", e->op);
-    json_put_string(w, "place", e->place);
-    json_put_string(w, "phase", e->phase);
-    json_put_uint(w, "step", e->step);
-    json_put_int(w, "microbatch", e->microbatch);
-    if (e->kind != FLIGHT_ACTION) {
-        json_put_int(w, "group", e->group);
-        json_put_uint(w, "number", e->number);
-        json_put_uint(w, "bytes", e->bytes);
-        json_put_int(w, "peer", e->peer);
-    }
-    json_put_int(w, "began_ns", e->began_ns);
-    json_put_int(w, "ended_ns", e->ended_ns);
-    json_end_object(w);
-}
-
 void dump_print(const struct dump_head *head, const struct flight_copy *copy, struct buf *out)
 {
+    static const char *const kinds[FLIGHT_KINDS] = {"action", "collective", "send", "receive"};
     struct json_writer w = {.out = out};
     json_begin_object(&w, NULL);
     json_put_int(&w, "flight", 1);
@@ -96,10 +55,45 @@ void dump_print(const struct dump_head *head, const struct flight_copy *copy, st
     json_put_int(&w, "rank", copy->rank);
     json_put_int(&w, "world", copy->world);
     json_put_int(&w, "damaged", copy->damaged);
-    print_groups(copy, &w);
+
+    json_begin_array(&w, "groups");
+    for (int g = 0; g < FLIGHT_GROUPS; g++) {
+        if (!copy->groups[g].name[0])
+            continue;
+        json_begin_object(&w, NULL);
+        json_put_int(&w, "group", g);
+        json_put_string(&w, "name", copy->groups[g].name);
+        json_begin_array(&w, "members");
+        for (int rank = 0; rank < copy->world; rank++)
+            if (copy->groups[g].members[rank / 64] >> rank % 64 & 1)
+                json_put_int(&w, NULL, rank);
+        json_end_array(&w);
+        json_end_object(&w);
+    }
+    json_end_array(&w);
+
     json_begin_array(&w, "records");
-    for (int i = 0; i < copy->n; i++)
-        print_entry(&copy->entries[i], &w);
+    for (int i = 0; i < copy->n; i++) {
+        const struct flight_entry *e = &copy->entries[i];
+        titan_assert(e->kind < FLIGHT_KINDS);
+        buf_puts(w.out, "\n");
+        json_begin_object(&w, NULL);
+        json_put_string(&w, "kind", kinds[e->kind]);
+        json_put_string(&w, "op", e->op);
+        json_put_string(&w, "place", e->place);
+        json_put_string(&w, "phase", e->phase);
+        json_put_uint(&w, "step", e->step);
+        json_put_int(&w, "microbatch", e->microbatch);
+        if (e->kind != FLIGHT_ACTION) {
+            json_put_int(&w, "group", e->group);
+            json_put_uint(&w, "number", e->number);
+            json_put_uint(&w, "bytes", e->bytes);
+            json_put_int(&w, "peer", e->peer);
+        }
+        json_put_int(&w, "began_ns", e->began_ns);
+        json_put_int(&w, "ended_ns", e->ended_ns);
+        json_end_object(&w);
+    }
     json_end_array(&w);
     json_end_object(&w);
     buf_puts(out, "\n");
@@ -116,42 +110,6 @@ static int by_epoch(const void *a, const void *b)
     const struct dump_file *x = a, *y = b;
     return x->epoch != y->epoch ? (x->epoch > y->epoch) - (x->epoch < y->epoch)
                                 : (x->worker > y->worker) - (x->worker < y->worker);
-}
-
-/* Deletes dumps of the oldest epochs until the rest is within the limits or of the newest epoch. */
-static void bound_folder(int folder)
-{
-    _cleanup_free_ struct dump_file *files = NULL;
-    size_t n = 0, cap = 0;
-    uint64_t bytes = 0;
-    const int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (!dir) {
-        if (fd >= 0)
-            (void)close(fd);
-        return;
-    }
-    for (struct dirent *e; (e = readdir(dir));) {
-        struct dump_file f;
-        struct stat st;
-        if (!flight_parse_name(e->d_name, &f.worker, &f.epoch) || fstatat(folder, e->d_name, &st, AT_SYMLINK_NOFOLLOW))
-            continue;
-        f.bytes = (uint64_t)st.st_size;
-        bytes += f.bytes;
-        if (!VEC_PUSH(files, n, cap, f))
-            break;
-    }
-    (void)closedir(dir);
-    if (n > 1)
-        qsort(files, n, sizeof *files, by_epoch);
-    for (size_t i = 0; i < n && files[i].epoch < files[n - 1].epoch; i++) {
-        char name[FLIGHT_NAME_BYTES];
-        if (n - i <= DUMPS_FILES_MAX && bytes <= DUMPS_BYTES_MAX)
-            return;
-        flight_name(files[i].worker, files[i].epoch, name);
-        (void)unlinkat(folder, name, 0);
-        bytes -= files[i].bytes;
-    }
 }
 
 static titan_status dump_write(const struct dump *d, struct titan_error *err)
@@ -171,7 +129,36 @@ static titan_status dump_write(const struct dump *d, struct titan_error *err)
     TRY(job_files_folder(d->job_dir, "flight", true, &folder, err));
     flight_name(d->head.worker_id, copy->epoch, name);
     const titan_status status = file_place_at(folder, name, text.data, text.len, err);
-    bound_folder(folder);
+
+    /* Deletes dumps of the oldest epochs until the rest is within the limits or of the newest epoch. */
+    _cleanup_free_ struct dump_file *files = NULL;
+    size_t n = 0, cap = 0;
+    uint64_t bytes = 0;
+    const int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        struct dump_file f;
+        struct stat st;
+        if (!flight_parse_name(e->d_name, &f.worker, &f.epoch) || fstatat(folder, e->d_name, &st, AT_SYMLINK_NOFOLLOW))
+            continue;
+        f.bytes = (uint64_t)st.st_size;
+        bytes += f.bytes;
+        if (!VEC_PUSH(files, n, cap, f))
+            break;
+    }
+    if (dir)
+        (void)closedir(dir);
+    else if (fd >= 0)
+        (void)close(fd);
+    if (n > 1)
+        qsort(files, n, sizeof *files, by_epoch);
+    for (size_t i = 0; i < n && files[i].epoch < files[n - 1].epoch; i++) {
+        if (n - i <= DUMPS_FILES_MAX && bytes <= DUMPS_BYTES_MAX)
+            break;
+        flight_name(files[i].worker, files[i].epoch, name);
+        (void)unlinkat(folder, name, 0);
+        bytes -= files[i].bytes;
+    }
     return status;
 }
 
@@ -190,19 +177,12 @@ static void dump_free(struct file_task *k)
     free(k);
 }
 
-static void dump_given_up(struct file_task *k, bool started)
-{
-    if (!started)
-        dump_free(k);
-}
-
 /* --- on the loop -------------------------------------------------------------------------------------------------- */
 
 void dump_worker(struct worker *w, enum dump_cause cause, const char *detail, struct file_pool *files,
                  const struct log *log)
 {
-    static const struct file_calls calls = {
-        .run = dump_run, .done = dump_free, .given_up = dump_given_up, .free = dump_free};
+    static const struct file_calls calls = {.run = dump_run, .free = dump_free};
     const int64_t now = clock_mono_ns();
     struct titan_error err = {0};
     char path[PATH_MAX];

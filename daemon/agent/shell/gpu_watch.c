@@ -17,7 +17,7 @@
 #include "daemon/common/thread.h"
 
 #define WAIT_MS 250                    /* for an event, before stops and requests are checked */
-#define PAUSE_MS 1000                  /* if NVML has no events, or no answer */
+#define PAUSE_S 1                      /* if NVML has no events, or no answer */
 #define LOOK_MS (GPU_WATCH_OLD_MS / 6) /* interval of full looks, unless an event comes earlier */
 #define AGE_CHECK_MS LOOK_MS
 #define MEMORY_MOST (1ULL << 60) /* larger values are nonsense, and dropped */
@@ -88,17 +88,6 @@ static void board_unref(struct gpu_board *b)
 
 /* --- the thread --------------------------------------------------------------------------------------------------- */
 
-/* Xids that a faulty program causes on a healthy GPU: the list that NVIDIA's device plug-in for Kubernetes leaves out
- * of its health checks (internal/rm/health.go), after "Xid Errors" of the driver's documentation. */
-static bool xid_of_program(uint64_t xid)
-{
-    static const uint16_t programs[] = {13, 31, 43, 45, 68, 109};
-    for (size_t i = 0; i < ARRAY_SIZE(programs); i++)
-        if (programs[i] == xid)
-            return true;
-    return false;
-}
-
 static void gpu_fails(struct watched_gpu *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* The first fault stays: later ones are often its result. */
@@ -112,27 +101,6 @@ static void gpu_fails(struct watched_gpu *g, const char *fmt, ...)
     va_end(ap);
 }
 
-/* By number, by UUID, or by a UUID's prefix, as in CUDA. */
-static nvmlReturn_t gpu_find(const struct nvml *n, struct watched_gpu *g)
-{
-    unsigned count = 0;
-    if (strspn(g->visible, "0123456789") == strlen(g->visible))
-        return n->by_index((unsigned)strtoul(g->visible, NULL, 10), &g->device);
-    nvmlReturn_t code = n->by_uuid(g->visible, &g->device);
-    if (code == NVML_SUCCESS || n->count(&count) != NVML_SUCCESS)
-        return code;
-    for (unsigned i = 0; i < count; i++) {
-        char uuid[NVML_UUID_SIZE] = "";
-        nvmlDevice_t device = NULL;
-        if (n->by_index(i, &device) == NVML_SUCCESS && n->uuid(device, uuid, sizeof(uuid)) == NVML_SUCCESS &&
-            !strncmp(uuid, g->visible, strlen(g->visible))) {
-            g->device = device;
-            return NVML_SUCCESS;
-        }
-    }
-    return code;
-}
-
 /* Updates the GPU's health from NVML's return code. */
 static void gpu_hear(const struct nvml *n, struct watched_gpu *g, nvmlReturn_t code)
 {
@@ -142,41 +110,53 @@ static void gpu_hear(const struct nvml *n, struct watched_gpu *g, nvmlReturn_t c
         gpu_fails(g, "the GPU needs a reset (NVML: %s)", n->error_string(code));
 }
 
-static void gpu_measure(const struct nvml *n, struct watched_gpu *g)
-{
-    struct gpu_state *const s = &g->state;
-    nvmlMemory_t memory = {0};
-    unsigned celsius = 0;
-    unsigned long long errors = 0;
-    nvmlReturn_t code = n->memory(g->device, &memory);
-    gpu_hear(n, g, code);
-    if (code == NVML_SUCCESS) {
-        s->memory_total = MIN(memory.total, MEMORY_MOST);
-        s->memory_used = MIN(memory.used, s->memory_total);
-    }
-    code = n->temperature(g->device, NVML_TEMPERATURE_GPU, &celsius);
-    gpu_hear(n, g, code);
-    s->celsius = code == NVML_SUCCESS && celsius < CELSIUS_MOST ? celsius : 0;
-    code = n->ecc_errors(g->device, NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC, &errors);
-    gpu_hear(n, g, code);
-    s->ecc = code == NVML_SUCCESS;
-    s->ecc_errors = s->ecc ? MIN(errors, MEMORY_MOST) : s->ecc_errors;
-    g->ecc_forgiven = s->ecc ? MIN(g->ecc_forgiven, s->ecc_errors) : g->ecc_forgiven;
-    if (s->ecc && s->ecc_errors > g->ecc_forgiven)
-        gpu_fails(g, "%llu uncorrected ECC error%s since the driver was loaded: reset the GPU", errors,
-                  errors == 1 ? "" : "s");
-}
-
 static void gpu_look(struct watcher *w, struct watched_gpu *g)
 {
     const struct nvml *const n = &w->nvml;
     struct gpu_state *const s = &g->state;
-    nvmlReturn_t code = g->device ? NVML_SUCCESS : gpu_find(n, g);
+    nvmlReturn_t code = NVML_SUCCESS;
+    unsigned count = 0;
+    if (!g->device) { /* by number, by UUID, or by a UUID's prefix, as in CUDA */
+        const bool numbered = strspn(g->visible, "0123456789") == strlen(g->visible);
+        code = numbered ? n->by_index((unsigned)strtoul(g->visible, NULL, 10), &g->device)
+                        : n->by_uuid(g->visible, &g->device);
+        if (!numbered && code != NVML_SUCCESS && n->count(&count) != NVML_SUCCESS)
+            count = 0;
+    }
+    for (unsigned i = 0; i < count && code != NVML_SUCCESS; i++) {
+        char uuid[NVML_UUID_SIZE] = "";
+        nvmlDevice_t device = NULL;
+        if (n->by_index(i, &device) == NVML_SUCCESS && n->uuid(device, uuid, sizeof(uuid)) == NVML_SUCCESS &&
+            !strncmp(uuid, g->visible, strlen(g->visible))) {
+            g->device = device;
+            code = NVML_SUCCESS;
+        }
+    }
     gpu_hear(n, g, code);
     if (code == NVML_SUCCESS) {
         gpu_hear(n, g, n->name(g->device, s->name, sizeof(s->name)));
         gpu_hear(n, g, n->uuid(g->device, s->uuid, sizeof(s->uuid)));
-        gpu_measure(n, g);
+        nvmlMemory_t memory = {0};
+        unsigned celsius = 0;
+        unsigned long long errors = 0;
+        nvmlReturn_t measured = n->memory(g->device, &memory);
+        gpu_hear(n, g, measured);
+        if (measured == NVML_SUCCESS) {
+            s->memory_total = MIN(memory.total, MEMORY_MOST);
+            s->memory_used = MIN(memory.used, s->memory_total);
+        }
+        measured = n->temperature(g->device, NVML_TEMPERATURE_GPU, &celsius);
+        gpu_hear(n, g, measured);
+        s->celsius = measured == NVML_SUCCESS && celsius < CELSIUS_MOST ? celsius : 0;
+        measured = n->ecc_errors(g->device, NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC, &errors);
+        gpu_hear(n, g, measured);
+        s->ecc = measured == NVML_SUCCESS;
+        s->ecc_errors = s->ecc ? MIN(errors, MEMORY_MOST) : s->ecc_errors;
+        g->ecc_forgiven = s->ecc ? MIN(g->ecc_forgiven, s->ecc_errors) : g->ecc_forgiven;
+        if (s->ecc && s->ecc_errors > g->ecc_forgiven)
+            gpu_fails(g, "%llu uncorrected ECC error%s since the driver was loaded: reset the GPU", errors,
+                      errors == 1 ? "" : "s");
+
         if (w->events && !g->registered)
             g->registered =
                 n->events_register(g->device, nvmlEventTypeXidCriticalError | nvmlEventTypeDoubleBitEccError,
@@ -188,12 +168,6 @@ static void gpu_look(struct watcher *w, struct watched_gpu *g)
     else if (code == NVML_ERROR_NOT_FOUND)
         (void)snprintf(s->reason, sizeof(s->reason), "NVML knows no GPU '%.120s'", g->visible);
     s->health = s->reason[0] ? GPU_OUT : GPU_WELL;
-}
-
-static void look(struct watcher *w)
-{
-    for (uint32_t i = 0; i < w->slots; i++)
-        gpu_look(w, &w->gpus[i]);
 }
 
 /* Publishes the state to the loop. */
@@ -209,37 +183,6 @@ static void publish(struct watcher *w, const char *failed)
     (void)snprintf(b->why, sizeof(b->why), "%s", failed ? failed : "");
     if (b->async)
         (void)uv_async_send(b->async);
-    (void)pthread_mutex_unlock(&b->lock);
-}
-
-static void hear_event(struct watcher *w, const nvmlEventData_t *e)
-{
-    char uuid[NVML_UUID_SIZE] = "";
-    const bool named = w->nvml.uuid(e->device, uuid, sizeof(uuid)) == NVML_SUCCESS && uuid[0];
-    if (e->eventType != nvmlEventTypeXidCriticalError)
-        return; /* the next look counts ECC errors */
-    for (uint32_t i = 0; i < w->slots; i++) {
-        struct watched_gpu *g = &w->gpus[i];
-        if (g->device != e->device && !(named && !strcmp(uuid, g->state.uuid)))
-            continue;
-        g->state.xid = (uint32_t)MIN(e->eventData, (unsigned long long)UINT32_MAX);
-        if (!xid_of_program(e->eventData))
-            gpu_fails(g, "Xid %u: see the kernel's log, and NVIDIA's \"Xid Errors\"", g->state.xid);
-    }
-}
-
-/* Waits for ms, or until the loop has a request. */
-static void pause_for(struct gpu_board *b, int64_t ms)
-{
-    struct timespec until;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += ms / 1000;
-    until.tv_nsec += ms % 1000 * 1000000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    (void)pthread_mutex_lock(&b->lock);
-    for (int rc = 0; !b->stopped && !b->release && !b->look && rc != ETIMEDOUT;)
-        rc = pthread_cond_clockwait(&b->wake, &b->lock, CLOCK_MONOTONIC, &until);
     (void)pthread_mutex_unlock(&b->lock);
 }
 
@@ -264,9 +207,12 @@ static bool take_requests(struct watcher *w, bool *ret_look)
     return on;
 }
 
-/* Returns whether the GPUs must be looked at now. */
+/* Waits for an event, or for a while. Returns whether the GPUs must be looked at now. */
 static bool await_event(struct watcher *w)
 {
+    /* Xids that a faulty program causes on a healthy GPU: the list that NVIDIA's device plug-in for Kubernetes leaves
+     * out of its health checks (internal/rm/health.go), after "Xid Errors" of the driver's documentation. */
+    static const uint16_t programs[] = {13, 31, 43, 45, 68, 109};
     bool any = false;
     nvmlEventData_t event = {0};
     for (uint32_t i = 0; i < w->slots; i++)
@@ -274,10 +220,32 @@ static bool await_event(struct watcher *w)
     const nvmlReturn_t code = any ? w->nvml.events_wait(w->events, &event, WAIT_MS) : NVML_ERROR_NOT_SUPPORTED;
     const bool failed = any && code != NVML_SUCCESS && code != NVML_ERROR_TIMEOUT, again = failed && w->failing;
     w->failing = failed;
-    if (code == NVML_SUCCESS)
-        hear_event(w, &event);
-    else if (!any || again)
-        pause_for(w->board, PAUSE_MS);
+    if (code == NVML_SUCCESS && event.eventType == nvmlEventTypeXidCriticalError) {
+        /* Other events count ECC errors, as the next look does. */
+        bool of_program = false;
+        for (size_t i = 0; i < ARRAY_SIZE(programs); i++)
+            of_program |= programs[i] == event.eventData;
+        char uuid[NVML_UUID_SIZE] = "";
+        const bool named = w->nvml.uuid(event.device, uuid, sizeof(uuid)) == NVML_SUCCESS && uuid[0];
+        for (uint32_t i = 0; i < w->slots; i++) {
+            struct watched_gpu *g = &w->gpus[i];
+            if (g->device != event.device && !(named && !strcmp(uuid, g->state.uuid)))
+                continue;
+            g->state.xid = (uint32_t)MIN(event.eventData, (unsigned long long)UINT32_MAX);
+            if (!of_program)
+                gpu_fails(g, "Xid %u: see the kernel's log, and NVIDIA's \"Xid Errors\"", g->state.xid);
+        }
+    } else if (code != NVML_SUCCESS && (!any || again)) {
+        /* Waits, or until the loop has a request. */
+        struct gpu_board *const b = w->board;
+        struct timespec until;
+        (void)clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += PAUSE_S;
+        (void)pthread_mutex_lock(&b->lock);
+        for (int rc = 0; !b->stopped && !b->release && !b->look && rc != ETIMEDOUT;)
+            rc = pthread_cond_clockwait(&b->wake, &b->lock, CLOCK_MONOTONIC, &until);
+        (void)pthread_mutex_unlock(&b->lock);
+    }
     return code == NVML_SUCCESS || failed; /* a lost GPU ends the wait for all GPUs */
 }
 
@@ -294,7 +262,8 @@ static void *watch_main(void *arg)
             w->events = NULL;
         while (take_requests(w, &asked)) {
             if (now || asked || clock_mono_ms() - checked >= LOOK_MS) {
-                look(w);
+                for (uint32_t i = 0; i < w->slots; i++)
+                    gpu_look(w, &w->gpus[i]);
                 publish(w, NULL);
                 checked = clock_mono_ms();
             }
@@ -389,12 +358,13 @@ void gpu_watch_look(struct gpu_watch *w, uint32_t slot)
     (void)pthread_mutex_unlock(&b->lock);
 }
 
-titan_status gpu_watch_open(uv_loop_t *loop, uint32_t slots, const char *library, void (*changed)(void *data),
-                            void *data, struct gpu_watch **ret, struct titan_error *err)
+titan_status gpu_watch_open(uv_loop_t *loop, const struct gpu_watch_options *o, struct gpu_watch **ret,
+                            struct titan_error *err)
 {
+    const uint32_t slots = o->slots;
     struct nvml nvml;
-    titan_assert(slots > 0 && changed);
-    TRY(nvml_load(library, &nvml, err));
+    titan_assert(slots > 0);
+    TRY(nvml_load(o->library, &nvml, err));
     struct gpu_watch *w = calloc(1, sizeof(*w));
     struct gpu_board *b = calloc(1, sizeof(*b) + slots * sizeof(b->gpus[0]));
     struct watcher *watcher = calloc(1, sizeof(*watcher) + slots * sizeof(watcher->gpus[0]));
@@ -411,7 +381,7 @@ titan_status gpu_watch_open(uv_loop_t *loop, uint32_t slots, const char *library
     b->checked_ms = clock_mono_ms();
     b->slots = slots;
     b->async = &w->async;
-    *w = (struct gpu_watch){.board = b, .changed = changed, .data = data};
+    *w = (struct gpu_watch){.board = b, .changed = o->changed, .data = o->data};
     log_init(&w->log, "agent", "%s", "");
     titan_status status = uv_async_init(loop, &w->async, on_news) ? titan_fail(err, TITAN_EIO, "no handle") : TITAN_OK;
     titan_assert(status == TITAN_OK);

@@ -36,10 +36,16 @@ struct gpu_state {
 
 struct gpu_watch;
 
-/* Watches the GPUs of slots 0 to slots - 1 (machine_gpu()). changed runs on the loop after each change. library: a
- * path; NULL = NVML's own name. TITAN_ENOTFOUND: there is no NVML. */
-titan_status gpu_watch_open(uv_loop_t *loop, uint32_t slots, const char *library, void (*changed)(void *data),
-                            void *data, struct gpu_watch **ret, struct titan_error *err) TITAN_MUST_USE;
+struct gpu_watch_options {
+    uint32_t slots;              /* GPUs of slots 0 to slots - 1 (machine_gpu()) */
+    const char *library;         /* a path; NULL = NVML's own name */
+    void (*changed)(void *data); /* runs on the loop after each change */
+    void *data;
+};
+
+/* TITAN_ENOTFOUND: there is no NVML. */
+titan_status gpu_watch_open(uv_loop_t *loop, const struct gpu_watch_options *options, struct gpu_watch **ret,
+                            struct titan_error *err) TITAN_MUST_USE;
 /* done runs on the loop. A thread that blocks in NVML is abandoned. */
 void gpu_watch_close(struct gpu_watch *w, void (*done)(void *data), void *data);
 /* false: no data on GPUs here; the slot is used as it is. */

@@ -15,15 +15,6 @@
 #define TEXT_MAX 160
 #define MACHINE_MAX 64
 
-/* Empty if the machine has no id, as in most containers. */
-static void read_machine(char ret[MACHINE_MAX + 1])
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    ret[0] = '\0';
-    if (file_read("/etc/machine-id", MACHINE_MAX, &text, NULL) == TITAN_OK && text.len)
-        (void)snprintf(ret, MACHINE_MAX + 1, "%.*s", (int)strspn(text.data, "0123456789abcdef"), text.data);
-}
-
 /* One line: "NUMBER INODE MACHINE". */
 static void print(const uint8_t number[INSTALLATION_BYTES], uint64_t inode, const char *machine, char out[TEXT_MAX])
 {
@@ -31,17 +22,6 @@ static void print(const uint8_t number[INSTALLATION_BYTES], uint64_t inode, cons
     for (size_t i = 0; i < INSTALLATION_BYTES; i++)
         at += snprintf(out + at, (size_t)(TEXT_MAX - at), "%02x", number[i]);
     (void)snprintf(out + at, (size_t)(TEXT_MAX - at), " %" PRIu64 " %s\n", inode, machine);
-}
-
-static bool parse(const struct buf *text, uint8_t number[INSTALLATION_BYTES])
-{
-    for (size_t i = 0; i < INSTALLATION_BYTES; i++) {
-        unsigned byte;
-        if (text->len < 2 * INSTALLATION_BYTES || sscanf(text->data + 2 * i, "%2x", &byte) != 1)
-            return false;
-        number[i] = (uint8_t)byte;
-    }
-    return true;
 }
 
 titan_status installation_read(const char *run_dir, uint8_t ret[INSTALLATION_BYTES], struct titan_error *err)
@@ -53,8 +33,20 @@ titan_status installation_read(const char *run_dir, uint8_t ret[INSTALLATION_BYT
         return titan_fail(err, TITAN_EINVAL, "'%s' is too long", run_dir);
     if (stat(run_dir, &st) != 0)
         return titan_fail_errno(err, "'%s'", run_dir);
-    read_machine(machine);
-    if (file_read(path, TEXT_MAX, &text, NULL) == TITAN_OK && parse(&text, ret)) {
+
+    /* The machine's id is empty if it has none, as in most containers. */
+    _cleanup_(buf_free) struct buf id = BUF_INIT;
+    machine[0] = '\0';
+    if (file_read("/etc/machine-id", MACHINE_MAX, &id, NULL) == TITAN_OK && id.len)
+        (void)snprintf(machine, MACHINE_MAX + 1, "%.*s", (int)strspn(id.data, "0123456789abcdef"), id.data);
+
+    bool known = file_read(path, TEXT_MAX, &text, NULL) == TITAN_OK && text.len >= 2 * INSTALLATION_BYTES;
+    for (size_t i = 0; i < INSTALLATION_BYTES && known; i++) {
+        unsigned byte = 0;
+        known = sscanf(text.data + 2 * i, "%2x", &byte) == 1;
+        ret[i] = (uint8_t)byte;
+    }
+    if (known) {
         print(ret, (uint64_t)st.st_ino, machine, now);
         if (strcmp(text.data, now) == 0)
             return TITAN_OK;

@@ -39,11 +39,6 @@ static void look_run(struct file_task *k)
         tlog_warn(&x->log, "log cut short", "reason=\"%s\"", err.msg);
 }
 
-static void look_free(struct file_task *k)
-{
-    free(k);
-}
-
 static void look_over(const struct log_look *x)
 {
     struct log_bounds *b = x->owner;
@@ -57,48 +52,42 @@ static void look_over(const struct log_look *x)
 static void look_done(struct file_task *k)
 {
     look_over((const struct log_look *)(const void *)k);
-    look_free(k);
+    free(k);
 }
 
 static void look_given_up(struct file_task *k, bool started)
 {
     look_over((const struct log_look *)(const void *)k);
     if (!started)
-        look_free(k);
-}
-
-static void look_at(struct log_bounds *b, struct worker *w)
-{
-    static const struct file_calls calls = {
-        .run = look_run, .done = look_done, .given_up = look_given_up, .free = look_free};
-    struct log_look *x = calloc(1, sizeof(*x));
-    if (!x)
-        return;
-    x->owner = b;
-    x->log = b->log;
-    x->worker_id = w->id;
-    x->bytes_max = b->bytes_max;
-    x->task.key = x->job_dir;
-    memcpy(x->job_dir, w->job_dir, PATH_MAX);
-    memcpy(x->path, w->log_path, PATH_MAX);
-    w->bounding = file_pool_add(b->files, &x->task, &calls, sizeof(*x), NULL) == TITAN_OK;
-    b->working += w->bounding;
-    if (!w->bounding)
-        look_free(&x->task);
+        free(k);
 }
 
 static void on_timer(uv_timer_t *timer)
 {
     HANDLER("worker.log");
+    static const struct file_calls calls = {.run = look_run, .done = look_done, .given_up = look_given_up};
     struct log_bounds *b = timer->data;
     if (workers_count(b->workers) == 0) {
         (void)uv_timer_stop(timer); /* an idle agent uses no processor time */
         return;
     }
     workers_look_after(b->workers);
-    for (struct worker *w = workers_first(b->workers); w; w = w->next)
-        if (!w->reported && !w->start && !w->bounding)
-            look_at(b, w);
+    for (struct worker *w = workers_first(b->workers); w; w = w->next) {
+        struct log_look *x = !w->reported && !w->start && !w->bounding ? calloc(1, sizeof(*x)) : NULL;
+        if (!x)
+            continue;
+        x->owner = b;
+        x->log = b->log;
+        x->worker_id = w->id;
+        x->bytes_max = b->bytes_max;
+        x->task.key = x->job_dir;
+        memcpy(x->job_dir, w->job_dir, PATH_MAX);
+        memcpy(x->path, w->log_path, PATH_MAX);
+        w->bounding = file_pool_add(b->files, &x->task, &calls, sizeof(*x), NULL) == TITAN_OK;
+        b->working += w->bounding;
+        if (!w->bounding)
+            free(x);
+    }
 }
 
 struct log_bounds *log_bounds_open(uv_loop_t *loop, struct workers *workers, struct file_pool *files,

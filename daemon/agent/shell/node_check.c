@@ -172,127 +172,6 @@ static void describe(char text[TEXT_MAX], const struct titan_error *err)
     range_fit_text(text, TEXT_MAX);
 }
 
-static void look_at_way(struct look *k)
-{
-    char part[PATH_MAX];
-    struct stat st;
-    for (size_t len = 1; len; len = k->path[len] ? len + 1 + strcspn(k->path + len + 1, "/") : 0) {
-        (void)snprintf(part, sizeof(part), "%.*s", (int)len, k->path);
-        if (stat(part, &st) == 0 && !(st.st_mode & S_IXOTH)) {
-            found(k, "users", true,
-                  "workers that are their jobs' users do not get to %.300s: %.300s lacks x for all users (chmod o+x)",
-                  k->path, part);
-            return;
-        }
-    }
-}
-
-static void look_at_folders(struct look *k)
-{
-    struct titan_error err = {0};
-    char why[TEXT_MAX];
-    titan_status status = k->kind == LOOK_ROOT ? jobs_dir_check_root(k->path, k->writes, k->node, k->mark, &err)
-                                               : jobs_check(k->path, k->jobs.token, k->node, &err);
-    describe(why, &err);
-    if (status != TITAN_OK)
-        found(k, look_name(k), true, "%s", why);
-    else if (k->kind == LOOK_ROOT)
-        found(k, look_name(k), false, "%.300s: %s", k->path, k->writes ? "can be written" : "can be read");
-    else
-        found(k, look_name(k), false, "%.300s", k->path);
-    if (k->kind == LOOK_FOLDERS && status == TITAN_OK && k->jobs.by_users)
-        look_at_way(k);
-}
-
-static void look_at_others(struct look *k)
-{
-    char reached[TEXT_MAX - 40] = "";
-    reach_try(k->reach.list, k->reach.n, CONNECT_MS);
-    for (size_t i = 0; i < k->reach.n; i++) {
-        const struct reach_target *t = &k->reach.list[i];
-        const size_t len = strlen(reached);
-        if (t->problem[0])
-            found(k, "tcp", true,
-                  "node %s does not reach node %s at %s (TCP, as workers do): %s; open TCP between nodes for the ports "
-                  "of "
-                  "net.ipv4.ip_local_port_range, or mend agent.address there",
-                  k->node, t->node, t->address, t->problem);
-        else
-            (void)snprintf(reached + len, sizeof(reached) - len, "%s%s", len ? ", " : "", t->node);
-    }
-    if (reached[0])
-        found(k, "tcp", false, "reaches %s as workers do", reached);
-}
-
-static void look_at_cgroups(struct look *k)
-{
-    char home[PATH_MAX], probe[PATH_MAX + 32];
-    if (!worker_cgroup_home(home)) {
-        found(k, "cgroup", true,
-              "no cgroup of version 2 with cgroup.kill (Linux 5.14): workers are killed by group only");
-        return;
-    }
-    (void)snprintf(probe, sizeof(probe), "%s/titan-probe-%d", home, (int)getpid());
-    bool made = mkdir(probe, 0755) == 0;
-    if (made)
-        (void)rmdir(probe);
-    found(k, "cgroup", !made,
-          made ? "workers get cgroups in %s" : "cannot make cgroups in %s: the unit wants Delegate=yes", home);
-}
-
-static void look_at_worker_limits(struct look *k)
-{
-    struct worker_limits_held held;
-    char memory[UNITS_TEXT];
-    const struct cgroup_limits *site = &k->of.limits.site;
-    worker_limits_look(k->of.spawnd, &held);
-    if (k->of.spawnd[0])
-        found(k, "users", held.unknown, held.unknown ? "no job starts here: %s" : "workers are their jobs' users%s",
-              held.unknown ? held.why : "");
-    if (held.unknown)
-        return;
-    if (worker_limits_unheld(&k->of.limits, &held))
-        found(k, "limits", true, "agent.worker_memory and worker_cpus cannot be held: %s", held.why);
-    else if (held.why[0])
-        found(k, "limits", false, "memory and processors of workers cannot be limited: %s", held.why);
-    else if (!site->memory && !site->cpus)
-        found(k, "limits", false, "workers get what their jobs ask for ([resources]), else all there is");
-    else
-        found(k, "limits", false, "a worker gets at most %s of memory and %g processors",
-              format_bytes(site->memory ? site->memory : k->of.limits.machine.memory, memory),
-              (site->cpus ? site->cpus : k->of.limits.machine.cpus) / 1000.0);
-}
-
-static void look_at_limits(struct look *k)
-{
-    struct rlimit files = {0}, memory = {0};
-    (void)getrlimit(RLIMIT_NOFILE, &files);
-    (void)getrlimit(RLIMIT_MEMLOCK, &memory);
-    found(k, "files", files.rlim_max < FILES_LEAST, "%llu descriptors (LimitNOFILE=)%s",
-          (unsigned long long)files.rlim_max, files.rlim_max < FILES_LEAST ? ": 4096 or more are wanted" : "");
-    if (memory.rlim_cur == RLIM_INFINITY)
-        found(k, "memlock", false, "memory can be locked without limit");
-    else
-        found(k, "memlock", true,
-              "%llu KiB can be locked (LimitMEMLOCK=): titand may be paged out, and RDMA needs more",
-              (unsigned long long)memory.rlim_cur / 1024);
-}
-
-static void look_at_certificate(struct look *k)
-{
-    struct titan_error err = {0};
-    struct pki_certificate certificate;
-    const int64_t now = clock_wall_ms();
-    char until[32];
-    if (!k->of.secure)
-        return;
-    if (certs_check(&k->of.tls, now, &certificate, &err) != TITAN_OK)
-        found(k, "certificate", true, "%.300s", err.msg);
-    else
-        found(k, "certificate", certificate.until_ms - now < SOON_MS, "%s, good until %s", certificate.name,
-              clock_format(certificate.until_ms, until));
-}
-
 static void look_at_node(struct look *k)
 {
     struct titan_error err = {0};
@@ -304,11 +183,60 @@ static void look_at_node(struct look *k)
     found(k, "version", !same, same ? "%s" : "%s, the coordinator's is %s", titan_version, k->of.version);
     bool runs = access(k->of.program, X_OK) == 0;
     found(k, "worker", !runs, "%.250s%s%s", k->of.program, runs ? "" : ": ", runs ? "" : strerror(errno));
-    if (!k->of.spawnd[0])
-        look_at_cgroups(k); /* otherwise titan-spawnd has them */
-    look_at_worker_limits(k);
-    look_at_limits(k);
-    look_at_certificate(k);
+
+    /* Cgroups, users and limits of the workers. */
+    char home[PATH_MAX], probe[PATH_MAX + 32];
+    const bool can_make = !k->of.spawnd[0] && worker_cgroup_home(home); /* titan-spawnd makes its own */
+    if (!k->of.spawnd[0] && !can_make)
+        found(k, "cgroup", true,
+              "no cgroup of version 2 with cgroup.kill (Linux 5.14): workers are killed by group only");
+    if (can_make) {
+        (void)snprintf(probe, sizeof(probe), "%s/titan-probe-%d", home, (int)getpid());
+        bool made = mkdir(probe, 0755) == 0;
+        if (made)
+            (void)rmdir(probe);
+        found(k, "cgroup", !made,
+              made ? "workers get cgroups in %s" : "cannot make cgroups in %s: the unit wants Delegate=yes", home);
+    }
+
+    struct worker_limits_held held;
+    char memory[UNITS_TEXT];
+    const struct cgroup_limits *site = &k->of.limits.site;
+    worker_limits_look(k->of.spawnd, &held);
+    if (k->of.spawnd[0])
+        found(k, "users", held.unknown, held.unknown ? "no job starts here: %s" : "workers are their jobs' users%s",
+              held.unknown ? held.why : "");
+    if (!held.unknown && worker_limits_unheld(&k->of.limits, &held))
+        found(k, "limits", true, "agent.worker_memory and worker_cpus cannot be held: %s", held.why);
+    else if (!held.unknown && held.why[0])
+        found(k, "limits", false, "memory and processors of workers cannot be limited: %s", held.why);
+    else if (!held.unknown && !site->memory && !site->cpus)
+        found(k, "limits", false, "workers get what their jobs ask for ([resources]), else all there is");
+    else if (!held.unknown)
+        found(k, "limits", false, "a worker gets at most %s of memory and %g processors",
+              format_bytes(site->memory ? site->memory : k->of.limits.machine.memory, memory),
+              (site->cpus ? site->cpus : k->of.limits.machine.cpus) / 1000.0);
+
+    struct rlimit files = {0}, locked = {0};
+    (void)getrlimit(RLIMIT_NOFILE, &files);
+    (void)getrlimit(RLIMIT_MEMLOCK, &locked);
+    found(k, "files", files.rlim_max < FILES_LEAST, "%llu descriptors (LimitNOFILE=)%s",
+          (unsigned long long)files.rlim_max, files.rlim_max < FILES_LEAST ? ": 4096 or more are wanted" : "");
+    if (locked.rlim_cur == RLIM_INFINITY)
+        found(k, "memlock", false, "memory can be locked without limit");
+    else
+        found(k, "memlock", true,
+              "%llu KiB can be locked (LimitMEMLOCK=): titand may be paged out, and RDMA needs more",
+              (unsigned long long)locked.rlim_cur / 1024);
+
+    struct pki_certificate certificate;
+    const int64_t now = clock_wall_ms();
+    char until[32];
+    if (k->of.secure && certs_check(&k->of.tls, now, &certificate, &err) != TITAN_OK)
+        found(k, "certificate", true, "%.300s", err.msg);
+    else if (k->of.secure)
+        found(k, "certificate", certificate.until_ms - now < SOON_MS, "%s, good until %s", certificate.name,
+              clock_format(certificate.until_ms, until));
     if (k->of.peers && !peers_address_is_here(k->of.address))
         found(k, "peers", true,
               "this machine does not have the address %s (agent.address): other nodes do not reach it", k->of.address);
@@ -322,12 +250,52 @@ static void look_at_node(struct look *k)
 static void look(struct file_task *task)
 {
     struct look *k = (struct look *)(void *)task;
-    if (k->kind == LOOK_NODE)
+    if (k->kind == LOOK_NODE) {
         look_at_node(k);
-    else if (k->kind == LOOK_REACH)
-        look_at_others(k);
+        return;
+    }
+    if (k->kind == LOOK_REACH) { /* connects to other nodes as workers do */
+        char reached[TEXT_MAX - 40] = "";
+        reach_try(k->reach.list, k->reach.n, CONNECT_MS);
+        for (size_t i = 0; i < k->reach.n; i++) {
+            const struct reach_target *t = &k->reach.list[i];
+            const size_t len = strlen(reached);
+            if (t->problem[0])
+                found(k, "tcp", true,
+                      "node %s does not reach node %s at %s (TCP, as workers do): %s; open TCP between nodes for the "
+                      "ports of net.ipv4.ip_local_port_range, or mend agent.address there",
+                      k->node, t->node, t->address, t->problem);
+            else
+                (void)snprintf(reached + len, sizeof(reached) - len, "%s%s", len ? ", " : "", t->node);
+        }
+        if (reached[0])
+            found(k, "tcp", false, "reaches %s as workers do", reached);
+        return;
+    }
+    struct titan_error err = {0};
+    char why[TEXT_MAX];
+    titan_status status = k->kind == LOOK_ROOT ? jobs_dir_check_root(k->path, k->writes, k->node, k->mark, &err)
+                                               : jobs_check(k->path, k->jobs.token, k->node, &err);
+    describe(why, &err);
+    if (status != TITAN_OK)
+        found(k, look_name(k), true, "%s", why);
+    else if (k->kind == LOOK_ROOT)
+        found(k, look_name(k), false, "%.300s: %s", k->path, k->writes ? "can be written" : "can be read");
     else
-        look_at_folders(k);
+        found(k, look_name(k), false, "%.300s", k->path);
+    const bool by_users = k->kind == LOOK_FOLDERS && status == TITAN_OK && k->jobs.by_users;
+    bool open_to_all = true;
+    for (size_t len = 1; by_users && open_to_all && len;
+         len = k->path[len] ? len + 1 + strcspn(k->path + len + 1, "/") : 0) {
+        char part[PATH_MAX];
+        struct stat st;
+        (void)snprintf(part, sizeof(part), "%.*s", (int)len, k->path);
+        open_to_all = stat(part, &st) != 0 || st.st_mode & S_IXOTH;
+        if (!open_to_all)
+            found(k, "users", true,
+                  "workers that are their jobs' users do not get to %.300s: %.300s lacks x for all users (chmod o+x)",
+                  k->path, part);
+    }
 }
 
 static void look_at_placement(struct file_task *task)
@@ -339,17 +307,13 @@ static void look_at_placement(struct file_task *task)
         describe(p->problem, &err);
 }
 
-static void look_free(struct look *k)
+/* For a look whose answer is sent or no longer needed. */
+static void look_free(struct file_task *task)
 {
-    if (k && k->fd >= 0)
+    struct look *k = (struct look *)(void *)task;
+    if (k->fd >= 0)
         (void)close(k->fd);
     free(k);
-}
-
-/* A look that was given up has ended: its answer is no longer needed. */
-static void look_late(struct file_task *task)
-{
-    look_free((struct look *)(void *)task);
 }
 
 /* --- answers ------------------------------------------------------------------------------------------------------ */
@@ -376,23 +340,6 @@ static void on_listener_closed(struct reach_listener *l, void *data)
     free(s);
     c->works--;
     finish(c);
-}
-
-/* The port for other nodes; 0 = none could be opened. */
-static uint16_t serve(struct node_checks *c, const struct request *r, struct look *k)
-{
-    struct serving *s = k->fd >= 0 ? calloc(1, sizeof(*s)) : NULL;
-    if (!s)
-        return 0;
-    s->listener = reach_serve(c->loop, TAKE_FD(k->fd), r->listen, LISTEN_MS, on_listener_closed, c);
-    if (!s->listener) {
-        free(s);
-        return 0;
-    }
-    s->next = c->serving;
-    c->serving = s;
-    c->works++;
-    return k->port;
 }
 
 static void answer(struct request *r)
@@ -423,13 +370,23 @@ static void answer(struct request *r)
             mark->mark = k->mark;
             mark_list[m.n_roots++] = mark;
         }
-        if (k && k->kind == LOOK_NODE && !c->closing && r->session == c->session)
-            m.port = serve(c, r, k);
+        /* Other nodes may connect for a while; port 0 = none could be opened. */
+        const bool serves = k && k->kind == LOOK_NODE && k->fd >= 0 && !c->closing && r->session == c->session;
+        struct serving *s = serves ? calloc(1, sizeof(*s)) : NULL;
+        if (s && (s->listener = reach_serve(c->loop, TAKE_FD(k->fd), r->listen, LISTEN_MS, on_listener_closed, c))) {
+            s->next = c->serving;
+            c->serving = s;
+            c->works++;
+            m.port = k->port;
+        } else {
+            free(s);
+        }
     }
     if (!c->closing && r->session == c->session)
         (void)c->reported(&m, c->data);
     for (size_t i = 0; i < r->n; i++)
-        look_free(r->places[i].look);
+        if (r->places[i].look)
+            look_free(&r->places[i].look->task);
     free(r);
     c->requests--;
     c->works--;
@@ -466,7 +423,7 @@ static void given_up(struct file_task *task, bool started)
         lost(k, "not through within %d s: names of nodes are looked up too slowly, or file servers do not answer",
              LOOK_MS / 1000);
     if (!started)
-        look_free(k);
+        look_free(&k->task);
     if (--r->open == 0)
         answer(r);
 }
@@ -489,58 +446,14 @@ static struct look *add_look(struct request *r, enum look_kind kind, const char 
 
 static void start_look(struct look *k)
 {
-    static const struct file_calls calls = {.run = look, .done = checked, .given_up = given_up, .free = look_late};
+    static const struct file_calls calls = {.run = look, .done = checked, .given_up = given_up, .free = look_free};
     struct request *r = k->request;
     struct titan_error err = {0};
     if (file_pool_add(r->owner->files, &k->task, &calls, sizeof(*k), &err) == TITAN_OK)
         return;
     lost(k, "%.100s not looked at: %.200s", k->path, err.msg);
-    look_free(k);
+    look_free(&k->task);
     r->open--;
-}
-
-static void look_everywhere(struct request *r, const Titan__Internal__CheckNode *m)
-{
-    struct node_checks *c = r->owner;
-    struct look *k = add_look(r, LOOK_FOLDERS, m->jobs_dir);
-    if (k) {
-        (void)snprintf(k->jobs.token, sizeof(k->jobs.token), "%s", m->token);
-        k->jobs.by_users = c->spawnd[0];
-        start_look(k);
-    }
-    if ((k = add_look(r, LOOK_NODE, ""))) {
-        k->of.skew_ms = clock_wall_ms() - m->wall_ms;
-        k->of.peers = c->peers;
-        k->of.secure = c->secure;
-        k->of.tls = c->tls;
-        k->of.listens = m->listen.len == REACH_TOKEN_BYTES;
-        (void)snprintf(k->of.program, sizeof(k->of.program), "%s", c->program);
-        (void)snprintf(k->of.address, sizeof(k->of.address), "%s", c->address);
-        k->of.ports = c->ports;
-        k->of.limits = c->limits;
-        (void)snprintf(k->of.spawnd, sizeof(k->of.spawnd), "%s", c->spawnd);
-        (void)snprintf(k->of.version, sizeof(k->of.version), "%s", m->version);
-        start_look(k);
-    }
-    for (size_t i = 0; i < m->n_roots; i++) {
-        if ((k = add_look(r, LOOK_ROOT, m->roots[i]->path))) {
-            k->writes = m->roots[i]->writes;
-            start_look(k);
-        }
-    }
-}
-
-static void look_outside(struct request *r, const Titan__Internal__CheckNode *m)
-{
-    struct look *k = add_look(r, LOOK_REACH, "");
-    for (size_t i = 0; k && i < m->n_reach && k->reach.n < TARGETS_MAX; i++) {
-        struct reach_target *t = &k->reach.list[k->reach.n++];
-        (void)snprintf(t->node, sizeof(t->node), "%s", m->reach[i]->node);
-        (void)snprintf(t->address, sizeof(t->address), "%s", m->reach[i]->address);
-        memcpy(t->token, m->reach[i]->token.data, sizeof(t->token)); /* range_check() saw the length */
-    }
-    if (k)
-        start_look(k);
 }
 
 /* --- the acknowledgement's ---------------------------------------------------------------------------------------- */
@@ -552,11 +465,6 @@ static void on_again(uv_timer_t *timer)
     struct node_checks *c = timer->data;
     if (c->placement && !c->looking)
         start(c->placement);
-}
-
-static void placement_free(struct file_task *task)
-{
-    free(task);
 }
 
 /* Reports a new result. Frees p unless it is reused for the next look. */
@@ -615,7 +523,7 @@ static void placement_given_up(struct file_task *task, bool started)
 static void start(struct placement *p)
 {
     static const struct file_calls calls = {
-        .run = look_at_placement, .done = placement_checked, .given_up = placement_given_up, .free = placement_free};
+        .run = look_at_placement, .done = placement_checked, .given_up = placement_given_up};
     struct node_checks *c = p->owner;
     struct titan_error err = {0};
     titan_assert(!c->closing && !c->looking);
@@ -627,26 +535,21 @@ static void start(struct placement *p)
     }
 }
 
-static void ask_placement(struct node_checks *c, const Titan__Internal__CheckNode *m)
-{
-    struct placement *p = placement_new(c, m->jobs_dir, m->token);
-    if (!p)
-        return;
-    node_checks_forget(c);
-    c->placement = p;
-    (void)snprintf(c->last, sizeof(c->last), "?"); /* so the next result counts as new */
-    if (!c->looking)
-        start(p);
-}
-
 /* --- open and close ----------------------------------------------------------------------------------------------- */
 
 void node_checks_ask(struct node_checks *c, const Titan__Internal__CheckNode *m)
 {
     if (c->closing)
         return;
-    if (m->request_id == 0) {
-        ask_placement(c, m);
+    if (m->request_id == 0) { /* from the acknowledgement */
+        struct placement *p = placement_new(c, m->jobs_dir, m->token);
+        if (!p)
+            return;
+        node_checks_forget(c);
+        c->placement = p;
+        (void)snprintf(c->last, sizeof(c->last), "?"); /* so the next result counts as new */
+        if (!c->looking)
+            start(p);
         return;
     }
     struct request *r = c->requests < AT_ONCE ? calloc(1, sizeof(*r)) : NULL;
@@ -660,10 +563,44 @@ void node_checks_ask(struct node_checks *c, const Titan__Internal__CheckNode *m)
     c->requests++;
     c->works++;
     r->open = 1; /* held until all looks are started */
-    if (m->n_reach > 0)
-        look_outside(r, m);
-    else
-        look_everywhere(r, m);
+
+    /* Looks at other nodes if the request names some, else at all of this node. */
+    struct look *k = m->n_reach > 0 ? add_look(r, LOOK_REACH, "") : NULL;
+    for (size_t i = 0; k && i < m->n_reach && k->reach.n < TARGETS_MAX; i++) {
+        struct reach_target *t = &k->reach.list[k->reach.n++];
+        (void)snprintf(t->node, sizeof(t->node), "%s", m->reach[i]->node);
+        (void)snprintf(t->address, sizeof(t->address), "%s", m->reach[i]->address);
+        memcpy(t->token, m->reach[i]->token.data, sizeof(t->token)); /* range_check() saw the length */
+    }
+    if (k)
+        start_look(k);
+
+    if (m->n_reach == 0 && (k = add_look(r, LOOK_FOLDERS, m->jobs_dir))) {
+        (void)snprintf(k->jobs.token, sizeof(k->jobs.token), "%s", m->token);
+        k->jobs.by_users = c->spawnd[0];
+        start_look(k);
+    }
+    if (m->n_reach == 0 && (k = add_look(r, LOOK_NODE, ""))) {
+        k->of.skew_ms = clock_wall_ms() - m->wall_ms;
+        k->of.peers = c->peers;
+        k->of.secure = c->secure;
+        k->of.tls = c->tls;
+        k->of.listens = m->listen.len == REACH_TOKEN_BYTES;
+        (void)snprintf(k->of.program, sizeof(k->of.program), "%s", c->program);
+        (void)snprintf(k->of.address, sizeof(k->of.address), "%s", c->address);
+        k->of.ports = c->ports;
+        k->of.limits = c->limits;
+        (void)snprintf(k->of.spawnd, sizeof(k->of.spawnd), "%s", c->spawnd);
+        (void)snprintf(k->of.version, sizeof(k->of.version), "%s", m->version);
+        start_look(k);
+    }
+    for (size_t i = 0; m->n_reach == 0 && i < m->n_roots; i++) {
+        if ((k = add_look(r, LOOK_ROOT, m->roots[i]->path))) {
+            k->writes = m->roots[i]->writes;
+            start_look(k);
+        }
+    }
+
     if (--r->open == 0)
         answer(r);
 }

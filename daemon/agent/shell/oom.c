@@ -55,29 +55,6 @@ static bool count(const struct oom_watch *o, const struct oom_group *g, uint64_t
            file_number(g->path, "memory.events", "oom_kill ", ret);
 }
 
-/* The path in a line of /proc/PID/cgroup, "ID:CONTROLLERS:PATH", of the hierarchy with memory. */
-static bool memory_line(const char *text, bool *ret_v1, char path[PATH_MAX])
-{
-    bool found = false;
-    for (const char *line = text, *end; line && *line; line = end ? end + 1 : NULL) {
-        char controllers[256];
-        const char *names = strchr(line, ':'), *at = names ? strchr(names + 1, ':') : NULL;
-        end = strchr(line, '\n');
-        if (!at || (end && at > end))
-            continue;
-        (void)snprintf(controllers, sizeof(controllers), ",%.*s,", (int)MIN(at - names - 1, 250), names + 1);
-        const bool v1 = strstr(controllers, ",memory,"), v2 = strcmp(controllers, ",,") == 0;
-        if (!v1 && !(v2 && !found))
-            continue;
-        (void)snprintf(path, PATH_MAX, "%.*s", (int)strcspn(at + 1, "\n"), at + 1);
-        *ret_v1 = v1;
-        found = true;
-        if (v1)
-            break;
-    }
-    return found;
-}
-
 /* Version 1 counts in the process's cgroup; version 2 in the nearest one at or above it with the memory controller. */
 static void find_folder(const struct oom_watch *o, pid_t pid, struct oom_group *g)
 {
@@ -86,7 +63,25 @@ static void find_folder(const struct oom_watch *o, pid_t pid, struct oom_group *
     uint64_t kills;
     g->path[0] = '\0';
     (void)snprintf(file, sizeof(file), "%s/%d/cgroup", o->proc, (int)pid);
-    if (file_read(file, 65536, &text, NULL) != TITAN_OK || !text.data || !memory_line(text.data, &g->v1, path))
+    if (file_read(file, 65536, &text, NULL) != TITAN_OK || !text.data)
+        return;
+
+    /* The path in the line "ID:CONTROLLERS:PATH" of the hierarchy with memory: of version 1, else of version 2. */
+    bool found = false;
+    for (const char *line = text.data, *end; line && *line && !g->v1; line = end ? end + 1 : NULL) {
+        char controllers[256];
+        const char *names = strchr(line, ':'), *at = names ? strchr(names + 1, ':') : NULL;
+        end = strchr(line, '\n');
+        if (!at || (end && at > end))
+            continue;
+        (void)snprintf(controllers, sizeof(controllers), ",%.*s,", (int)MIN(at - names - 1, 250), names + 1);
+        g->v1 = strstr(controllers, ",memory,");
+        if (!g->v1 && (found || strcmp(controllers, ",,") != 0))
+            continue;
+        (void)snprintf(path, PATH_MAX, "%.*s", (int)strcspn(at + 1, "\n"), at + 1);
+        found = true;
+    }
+    if (!found)
         return;
     static const char *const mounts[] = {"/memory", "", "/unified"};
     for (size_t i = g->v1 ? 0 : 1; i < (g->v1 ? 1u : ARRAY_SIZE(mounts)); i++) {
@@ -101,24 +96,6 @@ static void find_folder(const struct oom_watch *o, pid_t pid, struct oom_group *
             return;
     }
     g->path[0] = '\0';
-}
-
-static struct oom_group *group_of(struct oom_watch *o, const struct oom_group *like)
-{
-    struct oom_group *g = o->groups;
-    while (g && strcmp(g->path, like->path) != 0)
-        g = g->next;
-    if (!g && (g = malloc(sizeof(*g)))) {
-        *g = *like;
-        g->next = o->groups;
-        o->groups = g;
-        (void)count(o, g, &g->kills[0]);
-        for (size_t i = 1; i < OOM_LOOKS; i++)
-            g->kills[i] = g->kills[0];
-    }
-    if (g)
-        g->users++;
-    return g;
 }
 
 void oom_group_leave(struct oom_watch *o, struct oom_group **group)
@@ -141,7 +118,20 @@ void oom_group_follow(struct oom_watch *o, struct oom_group **group, pid_t pid)
     if (ends || (*group && strcmp(now.path, (*group)->path) == 0))
         return;
     oom_group_leave(o, group);
-    *group = group_of(o, &now);
+    struct oom_group *g = o->groups;
+    while (g && strcmp(g->path, now.path) != 0)
+        g = g->next;
+    if (!g && (g = malloc(sizeof(*g)))) {
+        *g = now;
+        g->next = o->groups;
+        o->groups = g;
+        (void)count(o, g, &g->kills[0]);
+        for (size_t i = 1; i < OOM_LOOKS; i++)
+            g->kills[i] = g->kills[0];
+    }
+    if (g)
+        g->users++;
+    *group = g;
 }
 
 void oom_watch_init(struct oom_watch *o)
@@ -166,21 +156,6 @@ bool oom_limit_reached(uint64_t limit, uint64_t peak)
     return limit && (!peak || peak >= limit - limit / 64);
 }
 
-/* The nearest limit at or above the process that was reached, with its folder in path. False = none. */
-static bool limit_reached(const struct oom_group *g, char path[PATH_MAX], uint64_t *ret_limit, uint64_t *ret_peak)
-{
-    memcpy(path, g->path, PATH_MAX);
-    for (char *slash; strlen(path) > g->root && (slash = strrchr(path, '/')); *slash = '\0') {
-        const bool limited = g->v1 ? file_number(path, "memory.limit_in_bytes", "", ret_limit) && *ret_limit >> 60 == 0
-                                   : file_number(path, "memory.max", "", ret_limit); /* "max" is not a number */
-        const bool known =
-            limited && file_number(path, g->v1 ? "memory.max_usage_in_bytes" : "memory.peak", "", ret_peak);
-        if (limited && oom_limit_reached(*ret_limit, known ? *ret_peak : 0))
-            return true;
-    }
-    return false;
-}
-
 void oom_reason(const struct oom_numbers *n, const char *of, char *reason, size_t cap)
 {
     char limit[UNITS_TEXT], peak[UNITS_TEXT];
@@ -188,9 +163,9 @@ void oom_reason(const struct oom_numbers *n, const char *of, char *reason, size_
                    format_bytes(n->limit, limit), of, format_bytes(n->peak, peak), n->kills);
 }
 
-enum oom oom_verdict(struct oom_group *group, const struct oom_watch *o, const char *own,
-                     const struct worker_limits *node, uint64_t rss_max, char *reason, size_t cap)
+enum oom oom_verdict(const struct oom_watch *o, const struct oom_victim *v, char *reason, size_t cap)
 {
+    struct oom_group *group = v->group;
     uint64_t all = 0, limit = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE), of_limit, peak = 0;
     char path[PATH_MAX], of[300] = " (the machine's)", limit_text[UNITS_TEXT], peak_text[UNITS_TEXT];
     if (!group)
@@ -198,23 +173,36 @@ enum oom oom_verdict(struct oom_group *group, const struct oom_watch *o, const c
     const uint64_t before = MAX(group->attributed, group->kills[(group->looks + 1) % OOM_LOOKS]); /* the oldest look */
     if (!count(o, group, &all) || all <= before)
         return OOM_NO;
-    if (!group->path[0] && rss_max < limit / 1000)
+    if (!group->path[0] && v->rss_max < limit / 1000)
         return OOM_NO;              /* too small to be the machine's victim */
     group->attributed = before + 1; /* each kill explains one process */
     if (!group->path[0]) {
         (void)snprintf(reason, cap,
                        "perhaps out of memory: the kernel has just ended a process for memory, no cgroup says which; "
                        "peak %s of the machine's %s",
-                       format_bytes(rss_max, peak_text), format_bytes(limit, limit_text));
+                       format_bytes(v->rss_max, peak_text), format_bytes(limit, limit_text));
         return OOM_PERHAPS;
     }
-    if (limit_reached(group, path, &of_limit, &peak)) {
+    /* The nearest limit at or above the process that was reached, with its folder in path. */
+    bool reached = false;
+    memcpy(path, group->path, PATH_MAX);
+    for (char *slash; !reached && strlen(path) > group->root && (slash = strrchr(path, '/'));) {
+        const bool limited = group->v1
+                                 ? file_number(path, "memory.limit_in_bytes", "", &of_limit) && of_limit >> 60 == 0
+                                 : file_number(path, "memory.max", "", &of_limit); /* "max" is not a number */
+        const bool known =
+            limited && file_number(path, group->v1 ? "memory.max_usage_in_bytes" : "memory.peak", "", &peak);
+        reached = limited && oom_limit_reached(of_limit, known ? peak : 0);
+        if (!reached)
+            *slash = '\0';
+    }
+    if (reached) {
         limit = of_limit;
-        if (strcmp(path, own) == 0)
-            (void)snprintf(of, sizeof(of), "%s", worker_limits_origin(node, limit));
+        if (strcmp(path, v->own) == 0)
+            (void)snprintf(of, sizeof(of), "%s", worker_limits_origin(v->node, limit));
         else
             (void)snprintf(of, sizeof(of), " (of %.255s)", strrchr(path, '/') + 1);
     }
-    oom_reason(&(struct oom_numbers){limit, peak ? peak : rss_max, all - before}, of, reason, cap);
+    oom_reason(&(struct oom_numbers){limit, peak ? peak : v->rss_max, all - before}, of, reason, cap);
     return OOM_YES;
 }

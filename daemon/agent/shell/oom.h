@@ -45,10 +45,15 @@ enum oom {
     OOM_PERHAPS, /* the machine killed some process for memory; which one is unknown */
     OOM_YES
 };
-/* For a process that ended by a SIGKILL not from this agent. own: its cgroup, "" = none, with the limits of node.
- * rss_max: the most memory seen. reason, unless OOM_NO: the text of oom_reason() with the limit that was reached, then
- * that limit's setting, or "(of titand.service)" for a limit outside the own cgroup. */
-enum oom oom_verdict(struct oom_group *group, const struct oom_watch *o, const char *own,
-                     const struct worker_limits *node, uint64_t rss_max, char *reason, size_t cap);
+/* A process that ended by a SIGKILL not from this agent. */
+struct oom_victim {
+    struct oom_group *group;          /* counts its kills; NULL = none */
+    const char *own;                  /* its cgroup, "" = none ... */
+    const struct worker_limits *node; /* ... with the limits of node */
+    uint64_t rss_max;                 /* the most memory seen */
+};
+/* reason, unless OOM_NO: the text of oom_reason() with the limit that was reached, then that limit's setting, or "(of
+ * titand.service)" for a limit outside the own cgroup. */
+enum oom oom_verdict(const struct oom_watch *o, const struct oom_victim *victim, char *reason, size_t cap);
 
 #endif

@@ -78,19 +78,6 @@ void page_close(struct worker_page *page)
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-static int mutex_init(pthread_mutex_t *mutex)
-{
-    pthread_mutexattr_t attr;
-    int rc = pthread_mutexattr_init(&attr);
-    if (rc)
-        return rc;
-    (void)pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
-    (void)pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
-    rc = pthread_mutex_init(mutex, &attr);
-    (void)pthread_mutexattr_destroy(&attr);
-    return rc;
-}
-
 titan_status page_create(const char *path, uint64_t job_id, uint64_t worker_id, uint32_t slot, struct worker_page **ret,
                          struct titan_error *err)
 {
@@ -109,7 +96,14 @@ titan_status page_create(const char *path, uint64_t job_id, uint64_t worker_id, 
     }
     struct worker_page *page = NULL;
     TRY(page_map(fd, path, &page, err));
-    rc = mutex_init(&page->alive);
+    pthread_mutexattr_t attr;
+    rc = pthread_mutexattr_init(&attr);
+    if (!rc) {
+        (void)pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+        (void)pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+        rc = pthread_mutex_init(&page->alive, &attr);
+        (void)pthread_mutexattr_destroy(&attr);
+    }
     if (rc || getrandom(page->token, sizeof(page->token), 0) != (ssize_t)sizeof(page->token)) {
         page_close(page);
         (void)unlink(path);

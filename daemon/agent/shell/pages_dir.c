@@ -19,13 +19,6 @@ static void link_path(const char *run_dir, char out[PATH_MAX])
     (void)snprintf(out, PATH_MAX, "%.4000s/pages", run_dir);
 }
 
-/* All users may write in /dev/shm: a folder of another user, or open to others, is not this agent's. */
-static bool is_ours(const char *dir)
-{
-    struct stat st;
-    return lstat(dir, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() && (st.st_mode & 07777) == 0700;
-}
-
 void pages_dir_open(const char *run_dir, char out[PATH_MAX], const struct log *log)
 {
     char link[PATH_MAX], prefix[FOLDER_PREFIX];
@@ -38,7 +31,9 @@ void pages_dir_open(const char *run_dir, char out[PATH_MAX], const struct log *l
                    (unsigned long long)st.st_ino);
     ssize_t n = readlink(link, out, PATH_MAX - 1);
     out[n > 0 ? n : 0] = '\0';
-    if (n > 0 && strncmp(out, prefix, strlen(prefix)) == 0 && is_ours(out))
+    /* All users may write in /dev/shm: a folder of another user, or open to others, is not this agent's. */
+    if (n > 0 && strncmp(out, prefix, strlen(prefix)) == 0 && lstat(out, &st) == 0 && S_ISDIR(st.st_mode) &&
+        st.st_uid == geteuid() && (st.st_mode & 07777) == 0700)
         return;
     if (n > 0 && access(out, F_OK) == 0)
         tlog_warn(log, "a folder of workers' pages is not this agent's: workers that are there are not adopted",

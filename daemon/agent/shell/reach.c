@@ -152,24 +152,6 @@ static void begin(struct reach_target *t)
     freeaddrinfo(list);
 }
 
-/* Data arrived, or the connection failed. */
-static void go_on(struct reach_target *t)
-{
-    const ssize_t n = recv(t->fd, t->received + t->got, sizeof(t->received) - t->got, 0);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    if (n < 0) {
-        close_target(t, strerror(errno), true);
-        return;
-    }
-    t->got += (size_t)n;
-    if (t->got == sizeof(t->received))
-        close_target(t, memcmp(t->received, t->token, sizeof(t->token)) ? "another machine has that address" : "",
-                     false);
-    else if (n == 0)
-        close_target(t, "another machine or program has that address", false);
-}
-
 void reach_try(struct reach_target *targets, size_t n, int timeout_ms)
 {
     struct pollfd polls[TARGETS_MAX];
@@ -193,9 +175,23 @@ void reach_try(struct reach_target *targets, size_t n, int timeout_ms)
             break;
         if (poll(polls, n, (int)MAX(wake - now, INT64_C(1))) <= 0)
             continue;
-        for (size_t i = 0; i < n; i++)
-            if (targets[i].fd >= 0 && polls[i].revents)
-                go_on(&targets[i]);
+        for (size_t i = 0; i < n; i++) {
+            struct reach_target *t = &targets[i];
+            if (t->fd < 0 || !polls[i].revents)
+                continue;
+            /* Data arrived, or the connection failed. */
+            const ssize_t got = recv(t->fd, t->received + t->got, sizeof(t->received) - t->got, 0);
+            t->got += got > 0 ? (size_t)got : 0;
+            titan_assert(t->got <= sizeof(t->received));
+            if (got < 0 && errno != EAGAIN && errno != EINTR)
+                close_target(t, strerror(errno), true);
+            else if (t->got == sizeof(t->received))
+                close_target(t,
+                             memcmp(t->received, t->token, sizeof(t->token)) ? "another machine has that address" : "",
+                             false);
+            else if (got == 0)
+                close_target(t, "another machine or program has that address", false);
+        }
     }
     for (size_t i = 0; i < n; i++) {
         char before[sizeof(targets[i].problem)]; /* of the previous try */

@@ -40,20 +40,6 @@ static int hex_digit(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* Reads the proof after the term, if there is one. */
-static bool read_proof(const char *text, struct seen_term *seen)
-{
-    seen->proved = *text == ' ';
-    text += seen->proved;
-    for (size_t i = 0; i < MAC_BYTES && seen->proved; i++, text += 2) {
-        const int high = hex_digit(text[0]), low = high < 0 ? -1 : hex_digit(text[1]);
-        if (low < 0)
-            return false;
-        seen->proof[i] = (uint8_t)(high << 4 | low);
-    }
-    return strcmp(text, "\n") == 0;
-}
-
 titan_status record_read_term(const char *run_dir, struct seen_term *ret, struct titan_error *err)
 {
     char path[PATH_MAX], *end;
@@ -65,8 +51,17 @@ titan_status record_read_term(const char *run_dir, struct seen_term *ret, struct
     if (status == TITAN_OK) {
         errno = 0;
         ret->term = strtoull(text.data ? text.data : "", &end, 10);
-        if (errno || !text.data || end == text.data || *text.data == '-' || ret->term > RANGE_TERM_MAX ||
-            strlen(text.data) != text.len || !read_proof(end, ret))
+        bool legal = !errno && text.data && end != text.data && *text.data != '-' && ret->term <= RANGE_TERM_MAX &&
+                     strlen(text.data) == text.len;
+        /* The proof follows the term, if there is one. */
+        ret->proved = legal && *end == ' ';
+        end += ret->proved;
+        for (size_t i = 0; i < MAC_BYTES && ret->proved && legal; i++, end += 2) {
+            const int high = hex_digit(end[0]), low = high < 0 ? -1 : hex_digit(end[1]);
+            legal = low >= 0;
+            ret->proof[i] = legal ? (uint8_t)(high << 4 | low) : 0;
+        }
+        if (!legal || strcmp(end, "\n") != 0)
             status = titan_fail(err, TITAN_ECORRUPT, "'%s' is not a coordinator's term", path);
     }
     buf_free(&text);

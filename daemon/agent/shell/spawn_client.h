@@ -15,7 +15,7 @@
 /* TITAN_OK: the worker runs, and *ret_pidfd is the caller's. Else titan-spawnd's status and reason: TITAN_EPERM and
  * TITAN_EINVAL mean that this node does not start the worker for that user, folder or limit. TITAN_EAGAIN: titan-spawnd
  * does not answer. */
-titan_status spawn_client_start(const char *socket, const struct spawn_request *request, const int *fds, size_t n_fds,
+titan_status spawn_client_start(const char *socket, const struct spawn_request *request, const struct spawn_fds *fds,
                                 pid_t *ret_pid, int *ret_pidfd, struct titan_error *err) TITAN_MUST_USE;
 titan_status spawn_client_signal(const char *socket, uint64_t worker_id, int signal,
                                  struct titan_error *err) TITAN_MUST_USE;

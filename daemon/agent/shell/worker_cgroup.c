@@ -23,35 +23,28 @@ static bool can_hold_others(const char *folder)
     return access(kill, F_OK) == 0;
 }
 
-/* This process's cgroup. */
-static bool find_own(char out[PATH_MAX])
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    static const char *const mounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
-    if (file_read("/proc/self/cgroup", 65536, &text, NULL) != TITAN_OK || !text.data)
-        return false;
-    const char *line = !strncmp(text.data, "0::", 3) ? text.data : strstr(text.data, "\n0::");
-    line = line && *line == '\n' ? line + 1 : line;
-    for (size_t i = 0; line && i < ARRAY_SIZE(mounts); i++) {
-        const int len = (int)strcspn(line + 3, "\n");
-        if (snprintf(out, PATH_MAX, "%s%.*s", mounts[i], len, line + 3) < PATH_MAX && can_hold_others(out))
-            return true;
-    }
-    return false;
-}
-
 static bool ends_in(const char *folder, const char *name)
 {
     const size_t len = strlen(folder), n = strlen(name);
     return len > n && strcmp(folder + len - n, name) == 0;
 }
 
-/* *ret_inside: this process is in its main/. */
+/* This process's cgroup. *ret_inside: this process is in its main/. */
 static bool find_home(char home[PATH_MAX], bool *ret_inside)
 {
+    static const char *const mounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
     char parent[PATH_MAX], procs[PATH_MAX + 16];
+    bool found = false;
     *ret_inside = false;
-    if (!find_own(home)) {
+    const char *own = file_read("/proc/self/cgroup", 65536, &text, NULL) == TITAN_OK ? text.data : NULL;
+    const char *line = own && strncmp(own, "0::", 3) != 0 ? strstr(own, "\n0::") : own;
+    line = line && *line == '\n' ? line + 1 : line;
+    for (size_t i = 0; line && i < ARRAY_SIZE(mounts) && !found; i++) {
+        const int len = (int)strcspn(line + 3, "\n");
+        found = snprintf(home, PATH_MAX, "%s%.*s", mounts[i], len, line + 3) < PATH_MAX && can_hold_others(home);
+    }
+    if (!found) {
         home[0] = '\0';
         return false;
     }
@@ -81,20 +74,6 @@ static struct cgroup_holds listed(const char *home, const char *name)
     return (struct cgroup_holds){cgroup_has(home, name, "memory"), cgroup_has(home, name, "cpu")};
 }
 
-/* Moves this process out of the way, and back if that did not help. */
-static struct cgroup_holds hand_on(const char *home, bool inside)
-{
-    char main_group[PATH_MAX + 8];
-    (void)snprintf(main_group, sizeof(main_group), "%s/" CGROUP_MAIN, home);
-    if (!inside &&
-        ((mkdir(main_group, 0755) != 0 && errno != EEXIST) || !cgroup_write(main_group, "cgroup.procs", "0")))
-        return (struct cgroup_holds){.memory = false};
-    const struct cgroup_holds h = cgroup_hand_on(home);
-    if (!inside && !h.memory && !h.cpus && cgroup_write(home, "cgroup.procs", "0"))
-        (void)rmdir(main_group);
-    return h;
-}
-
 struct cgroup_holds worker_cgroup_holds(char why[WORKER_CGROUP_WHY])
 {
     static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
@@ -109,8 +88,19 @@ struct cgroup_holds worker_cgroup_holds(char why[WORKER_CGROUP_WHY])
     } else if (held = listed(home, "cgroup.subtree_control"), !has_all(&held)) {
         const struct cgroup_holds there = listed(home, "cgroup.controllers");
         const bool stays = !inside && ends_in(home, service);
-        if ((there.memory || there.cpus) && !stays)
-            held = hand_on(home, inside);
+        if ((there.memory || there.cpus) && !stays) {
+            /* Moves this process out of the way, and back if that did not help. */
+            char main_group[PATH_MAX + 8];
+            (void)snprintf(main_group, sizeof(main_group), "%s/" CGROUP_MAIN, home);
+            if (inside ||
+                ((mkdir(main_group, 0755) == 0 || errno == EEXIST) && cgroup_write(main_group, "cgroup.procs", "0"))) {
+                held = cgroup_hand_on(home);
+                if (!inside && !held.memory && !held.cpus && cgroup_write(home, "cgroup.procs", "0"))
+                    (void)rmdir(main_group);
+            } else {
+                held = (struct cgroup_holds){.memory = false};
+            }
+        }
         if (!there.memory || !there.cpus)
             (void)snprintf(why, WORKER_CGROUP_WHY, "its cgroups of version 2 have no controller of %s",
                            there.memory ? "processors"

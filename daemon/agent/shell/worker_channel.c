@@ -101,28 +101,6 @@ static void connection_lost(struct channel_connection *connection, const struct 
         c->events.on_close(owner, c->data);
 }
 
-static void connection_register(struct channel_connection *connection, const Titan__Internal__WorkerToAgent *message,
-                                struct titan_error *err)
-{
-    struct channel *c = connection->channel;
-    titan_assert(!connection->owner && !connection->closing);
-    if (message->kind_case != TITAN__INTERNAL__WORKER_TO_AGENT__KIND_REGISTRATION) {
-        (void)titan_fail(err, TITAN_EPERM, "first message is not a registration");
-        return;
-    }
-    void *owner = c->events.on_registration(connection, message->registration, c->data, err);
-    if (!owner)
-        return;
-    if (connection->closing) { /* lost during its greeting */
-        c->events.on_close(owner, c->data);
-        return;
-    }
-    c->unregistered--;
-    titan_assert(c->unregistered >= 0);
-    connection->owner = owner;
-    (void)uv_timer_stop(&connection->registration_timer);
-}
-
 /* Reads all that the socket holds, and delivers every complete message. */
 static void connection_read(struct channel_connection *connection)
 {
@@ -141,12 +119,24 @@ static void connection_read(struct channel_connection *connection)
             if (fd >= 0)
                 (void)close(fd); /* workers send no descriptors */
             Titan__Internal__WorkerToAgent *message = titan__internal__worker_to_agent__unpack(NULL, len, data);
-            if (!message)
+            const bool registers = message && message->kind_case == TITAN__INTERNAL__WORKER_TO_AGENT__KIND_REGISTRATION;
+            void *owner = NULL;
+            if (!message) {
                 (void)titan_fail(&err, TITAN_ECORRUPT, "%zu bytes that are no message", len);
-            else if (!connection->owner)
-                connection_register(connection, message, &err);
-            else if (message->kind_case != TITAN__INTERNAL__WORKER_TO_AGENT__KIND_REGISTRATION)
-                c->events.on_message(connection->owner, message, c->events.message_data);
+            } else if (connection->owner) {
+                if (!registers)
+                    c->events.on_message(connection->owner, message, c->events.message_data);
+            } else if (!registers) {
+                (void)titan_fail(&err, TITAN_EPERM, "first message is not a registration");
+            } else if ((owner = c->events.on_registration(connection, message->registration, c->data, &err)) &&
+                       connection->closing) { /* lost during its greeting */
+                c->events.on_close(owner, c->data);
+            } else if (owner) {
+                c->unregistered--;
+                titan_assert(c->unregistered >= 0);
+                connection->owner = owner;
+                (void)uv_timer_stop(&connection->registration_timer);
+            }
             if (message)
                 titan__internal__worker_to_agent__free_unpacked(message, NULL);
         }
@@ -195,42 +185,10 @@ static bool peer_of(int fd, struct ucred *ret)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret, &len) == 0;
 }
 
-/* Only the agent's own user and root may connect, unless workers run as other users. The token then identifies the
- * worker; for other users, the process is checked too. */
-static bool peer_allowed(const struct channel *c, int fd)
-{
-    struct ucred peer;
-    return peer_of(fd, &peer) && (c->events.any_user || own_user(&peer));
-}
-
 bool channel_speaks_for(const struct channel_connection *connection, pid_t pid)
 {
     struct ucred peer;
     return peer_of(connection->fd, &peer) && (own_user(&peer) || peer.pid == pid);
-}
-
-static void connection_accept(struct channel *c, int fd)
-{
-    struct channel_connection *connection = calloc(1, sizeof(*connection));
-    if (!connection || c->unregistered >= UNREGISTERED_MAX || !peer_allowed(c, fd) ||
-        uv_poll_init(c->loop, &connection->poll, fd) != 0) {
-        tlog_warn(&c->log, "worker connection refused", "unregistered=%d", c->unregistered);
-        free(connection);
-        (void)close(fd);
-        return;
-    }
-    connection->channel = c;
-    connection->fd = fd;
-    connection->open_handles = 2;
-    (void)uv_timer_init(c->loop, &connection->registration_timer);
-    connection->poll.data = connection->registration_timer.data = connection;
-    connection->next = c->connections;
-    if (c->connections)
-        c->connections->prev = connection;
-    c->connections = connection;
-    c->unregistered++;
-    (void)uv_timer_start(&connection->registration_timer, on_registration_timeout, REGISTRATION_TIMEOUT_MS, 0);
-    (void)uv_poll_start(&connection->poll, UV_READABLE, on_connection_ready);
 }
 
 static void on_listener(uv_poll_t *handle, int status, int events)
@@ -241,7 +199,31 @@ static void on_listener(uv_poll_t *handle, int status, int events)
         int fd = accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
-        connection_accept(c, fd);
+        /* Only the agent's own user and root may connect, unless workers run as other users. The token then identifies
+         * the worker; for other users, the process is checked too. */
+        struct ucred peer;
+        const bool allowed = peer_of(fd, &peer) && (c->events.any_user || own_user(&peer));
+        struct channel_connection *connection =
+            allowed && c->unregistered < UNREGISTERED_MAX ? calloc(1, sizeof(*connection)) : NULL;
+        if (!connection || uv_poll_init(c->loop, &connection->poll, fd) != 0) {
+            tlog_warn(&c->log, "worker connection refused", "unregistered=%d", c->unregistered);
+            free(connection);
+            (void)close(fd);
+            continue;
+        }
+
+        connection->channel = c;
+        connection->fd = fd;
+        connection->open_handles = 2;
+        (void)uv_timer_init(c->loop, &connection->registration_timer);
+        connection->poll.data = connection->registration_timer.data = connection;
+        connection->next = c->connections;
+        if (c->connections)
+            c->connections->prev = connection;
+        c->connections = connection;
+        c->unregistered++;
+        (void)uv_timer_start(&connection->registration_timer, on_registration_timeout, REGISTRATION_TIMEOUT_MS, 0);
+        (void)uv_poll_start(&connection->poll, UV_READABLE, on_connection_ready);
     }
 }
 

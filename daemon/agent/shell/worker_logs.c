@@ -74,7 +74,6 @@ struct log_request {
 };
 
 struct logs {
-    uv_loop_t *loop;
     struct file_pool *pool;
     uv_timer_t timer;
     logs_send_cb send;
@@ -166,38 +165,6 @@ static uint64_t tail_offset(struct log_request *r, const struct log_file *f, boo
     return 0;
 }
 
-static void file_start(struct log_request *r, struct log_file *f)
-{
-    uint32_t lines = r->tail_lines;
-    f->old = file_size(r, f, true) > 0;
-    f->offset = 0;
-    for (size_t i = 0; i < r->n_after && !r->flight; i++)
-        if (r->after[i].worker_id == f->worker_id) {
-            f->old = r->after[i].position & 1;
-            f->offset = r->after[i].position >> 1;
-            return;
-        }
-    if (!lines)
-        return;
-    uint64_t newest = tail_offset(r, f, false, &lines);
-    if (f->old && lines > 0) {
-        f->offset = tail_offset(r, f, true, &lines);
-    } else {
-        f->old = false;
-        f->offset = newest;
-    }
-}
-
-/* How many bytes of a piece to send: up to its last newline. Lines longer than a chunk go as they are, and so does the
- * unfinished last line of a log that is no longer followed. */
-static size_t whole_lines(const char *bytes, size_t n, bool last)
-{
-    for (size_t i = n; i-- > 0;)
-        if (bytes[i] == '\n')
-            return i + 1;
-    return n == CHUNK_BYTES || last ? n : 0;
-}
-
 enum read_result { READ_MORE, READ_DONE, READ_FULL };
 
 static enum read_result file_read_on(struct log_request *r, struct log_file *f)
@@ -210,8 +177,14 @@ static enum read_result file_read_on(struct log_request *r, struct log_file *f)
     if (!f->old && file_size(r, f, false) < f->offset)
         f->old = true;
     size_t n = file_piece(r, f, f->old, f->offset, piece->bytes, sizeof(piece->bytes));
-    size_t send = whole_lines(piece->bytes, n, last);
-    titan_assert(n <= sizeof(piece->bytes) && send <= n);
+    titan_assert(n <= sizeof(piece->bytes));
+    /* Sends up to the last newline. Lines longer than a chunk go as they are, and so does the unfinished last line of a
+     * log that is no longer followed. */
+    size_t send = n;
+    while (send > 0 && piece->bytes[send - 1] != '\n')
+        send--;
+    if (!send && (n == CHUNK_BYTES || last))
+        send = n;
     f->offset += send;
     if (send) {
         piece->worker_id = f->worker_id;
@@ -239,43 +212,53 @@ static struct log_file *request_file(struct log_request *r, uint64_t worker_id, 
     if (r->n_files == FILES_MAX || !VEC_PUSH(r->files, r->n_files, r->cap_files, file))
         return NULL;
     struct log_file *f = &r->files[r->n_files - 1];
-    file_start(r, f);
+
+    /* It is read from the request's position, or from its last lines. */
+    f->old = file_size(r, f, true) > 0;
+    for (size_t i = 0; i < r->n_after && !r->flight; i++)
+        if (r->after[i].worker_id == f->worker_id) {
+            f->old = r->after[i].position & 1;
+            f->offset = r->after[i].position >> 1;
+            return f;
+        }
+    uint32_t lines = r->tail_lines;
+    if (!lines)
+        return f;
+    const uint64_t newest = tail_offset(r, f, false, &lines);
+    f->old = f->old && lines > 0;
+    f->offset = f->old ? tail_offset(r, f, true, &lines) : newest;
     return f;
 }
 
-/* Lists all dumps; which are of workers here is not known yet. */
-static void request_dumps(struct log_request *r)
+static void request_read(struct file_task *k)
 {
-    int fd = open_below(r, "flight");
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        uint64_t worker_id = 0, epoch = 0;
-        struct log_file *f =
-            flight_parse_name(e->d_name, &worker_id, &epoch) ? request_file(r, worker_id, epoch) : NULL;
-        if (f)
-            f->rank = NOT_OURS;
+    struct log_request *r = (struct log_request *)(void *)k;
+    const bool lists = r->folder[0] && !(r->flight && r->n_files > 0);
+    r->full = false;
+    if (lists && r->flight) { /* all dumps; which are of workers here is not known yet */
+        int flight = open_below(r, "flight");
+        DIR *dir = flight < 0 ? NULL : fdopendir(flight);
+        for (struct dirent *e; dir && (e = readdir(dir));) {
+            uint64_t worker_id = 0, epoch = 0;
+            struct log_file *f =
+                flight_parse_name(e->d_name, &worker_id, &epoch) ? request_file(r, worker_id, epoch) : NULL;
+            if (f)
+                f->rank = NOT_OURS;
+        }
+        if (dir)
+            (void)closedir(dir);
     }
-    if (dir)
-        (void)closedir(dir);
-}
 
-/* Reads JOBDIR/logs/ranks: which workers are this node's, and their last ranks. */
-static void request_files(struct log_request *r)
-{
+    /* JOBDIR/logs/ranks has which workers are this node's, and their last ranks. */
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct titan_error err = {0};
-    bool whole;
-    if (r->flight)
-        request_dumps(r);
-    _cleanup_fd_ int logs = open_below(r, "logs"), fd = -1;
-    if (logs < 0)
-        return;
-    if (job_files_open(logs, "ranks", O_RDONLY, &fd, &err) != TITAN_OK ||
-        file_read_tail(fd, "ranks", RANKS_BYTES_MAX, &text, &whole, &err) != TITAN_OK) {
+    bool whole = false;
+    _cleanup_fd_ int logs = lists ? open_below(r, "logs") : -1, fd = -1;
+    const bool read = logs >= 0 && job_files_open(logs, "ranks", O_RDONLY, &fd, &err) == TITAN_OK &&
+                      file_read_tail(fd, "ranks", RANKS_BYTES_MAX, &text, &whole, &err) == TITAN_OK;
+    if (logs >= 0 && !read)
         cannot_read(r, &err);
-        return;
-    }
-    char *save = NULL, *first = whole ? text.data : strchr(text.data, '\n');
+    char *save = NULL, *first = !read ? NULL : whole ? text.data : strchr(text.data, '\n');
     for (char *line = first ? strtok_r(first, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save)) {
         uint64_t worker_id;
         int32_t rank;
@@ -288,14 +271,7 @@ static void request_files(struct log_request *r)
             if (r->files[i].worker_id == worker_id)
                 r->files[i].rank = rank;
     }
-}
 
-static void request_read(struct file_task *k)
-{
-    struct log_request *r = (struct log_request *)(void *)k;
-    r->full = false;
-    if (r->folder[0] && !(r->flight && r->n_files > 0))
-        request_files(r);
     for (size_t i = 0; i < r->n_files && !r->full; i++) {
         struct log_file *f = &r->files[i];
         enum read_result result = READ_MORE;
@@ -321,24 +297,23 @@ static void request_free(struct file_task *k)
 
 /* --- on the loop -------------------------------------------------------------------------------------------------- */
 
-static bool send_piece(const struct logs *l, const struct log_request *r, struct log_piece *piece)
-{
-    Titan__Internal__AgentLogChunk chunk = TITAN__INTERNAL__AGENT_LOG_CHUNK__INIT;
-    chunk.request_id = r->id;
-    chunk.rank = piece->rank;
-    chunk.worker_id = piece->worker_id;
-    chunk.position = piece->position;
-    chunk.data.data = (uint8_t *)piece->bytes;
-    chunk.data.len = piece->len;
-    return l->send(&chunk, l->data);
-}
-
 /* Sends the pieces read. False: no room for all of them now. */
 static bool request_send(struct log_request *r)
 {
     size_t sent = 0;
-    while (sent < r->n_pieces && send_piece(r->owner, r, r->pieces[sent]))
+    while (sent < r->n_pieces) {
+        struct log_piece *piece = r->pieces[sent];
+        Titan__Internal__AgentLogChunk chunk = TITAN__INTERNAL__AGENT_LOG_CHUNK__INIT;
+        chunk.request_id = r->id;
+        chunk.rank = piece->rank;
+        chunk.worker_id = piece->worker_id;
+        chunk.position = piece->position;
+        chunk.data.data = (uint8_t *)piece->bytes;
+        chunk.data.len = piece->len;
+        if (!r->owner->send(&chunk, r->owner->data))
+            break;
         free(r->pieces[sent++]);
+    }
     r->n_pieces -= sent;
     memmove(r->pieces, r->pieces + sent, r->n_pieces * sizeof(r->pieces[0]));
     return r->n_pieces == 0;
@@ -505,22 +480,9 @@ static void rank_run(struct file_task *k)
     logs_write_rank(r->job_dir, r->node, r->worker_id, r->rank);
 }
 
-static void rank_free(struct file_task *k)
-{
-    free(k);
-}
-
-/* The log is then served under the previous rank. */
-static void rank_given_up(struct file_task *k, bool started)
-{
-    if (!started)
-        rank_free(k);
-}
-
 void logs_record(const struct logs *l, const char *job_dir, uint64_t worker_id, int32_t rank)
 {
-    static const struct file_calls calls = {
-        .run = rank_run, .done = rank_free, .given_up = rank_given_up, .free = rank_free};
+    static const struct file_calls calls = {.run = rank_run}; /* given up, the log is served under the previous rank */
     struct rank_line *r = calloc(1, sizeof(*r));
     if (!r)
         return;
@@ -530,22 +492,20 @@ void logs_record(const struct logs *l, const char *job_dir, uint64_t worker_id, 
     (void)snprintf(r->job_dir, sizeof(r->job_dir), "%s", job_dir);
     (void)snprintf(r->node, sizeof(r->node), "%s", l->node);
     if (file_pool_add(l->pool, &r->task, &calls, sizeof(*r), NULL) != TITAN_OK)
-        rank_free(&r->task);
+        free(r);
 }
 
 /* --- open and close ----------------------------------------------------------------------------------------------- */
 
-titan_status logs_open(uv_loop_t *loop, struct file_pool *files, const char *node, logs_send_cb send, void *data,
-                       struct logs **ret, struct titan_error *err)
+titan_status logs_open(uv_loop_t *loop, const struct logs_options *o, struct logs **ret, struct titan_error *err)
 {
     struct logs *l = calloc(1, sizeof(*l));
     if (!l)
         return titan_fail(err, TITAN_ENOMEM, "no memory for logs");
-    l->loop = loop;
-    l->pool = files;
-    l->send = send;
-    l->data = data;
-    (void)snprintf(l->node, sizeof(l->node), "%s", node);
+    l->pool = o->files;
+    l->send = o->send;
+    l->data = o->data;
+    (void)snprintf(l->node, sizeof(l->node), "%s", o->node);
     (void)uv_timer_init(loop, &l->timer);
     l->timer.data = l;
     *ret = l;
@@ -570,21 +530,6 @@ void logs_close(struct logs *l, void (*done)(void *), void *data)
     uv_close((uv_handle_t *)&l->timer, on_closed);
 }
 
-/* Copies bytes [from, to) between two open files. */
-static titan_status copy_range(int in, int out, off_t from, off_t to, const char *path, struct titan_error *err)
-{
-    while (from < to) {
-        ssize_t n = sendfile(out, in, &from, (size_t)(to - from));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return titan_fail_errno(err, "cannot copy log '%s'", path);
-        if (n == 0)
-            break; /* the file shrank meanwhile */
-    }
-    return TITAN_OK;
-}
-
 titan_status log_bound(const char *path, uint64_t max, struct titan_error *err)
 {
     char folder[PATH_MAX], old[NAME_MAX + 1], part[NAME_MAX + 1];
@@ -607,7 +552,14 @@ titan_status log_bound(const char *path, uint64_t max, struct titan_error *err)
     if (out < 0)
         return titan_fail_errno(err, "cannot copy log '%s'", path);
     off_t from = (uint64_t)st.st_size > max / 2 + max / 8 ? st.st_size - (off_t)(max / 2) : 0;
-    titan_status status = copy_range(in, out, from, st.st_size, path, err);
+    titan_status status = TITAN_OK;
+    while (from < st.st_size && status == TITAN_OK) {
+        const ssize_t n = sendfile(out, in, &from, (size_t)(st.st_size - from));
+        if (n == 0)
+            break; /* the file shrank meanwhile */
+        if (n < 0 && errno != EINTR)
+            status = titan_fail_errno(err, "cannot copy log '%s'", path);
+    }
     /* NOLINTNEXTLINE(readability-suspicious-call-argument): the parameter of rename called "old" is the other one */
     if (status == TITAN_OK && renameat(at, part, at, old) < 0)
         status = titan_fail_errno(err, "cannot rename '%s'", part);

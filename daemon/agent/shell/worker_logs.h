@@ -22,9 +22,15 @@ struct file_pool;
 /* Takes a chunk: whole lines, at most 64 KiB. false = no room now; the chunk is offered again. */
 typedef bool (*logs_send_cb)(const Titan__Internal__AgentLogChunk *chunk, void *data);
 
-/* files must be closed before the logs. */
-titan_status logs_open(uv_loop_t *loop, struct file_pool *files, const char *node, logs_send_cb send, void *data,
-                       struct logs **ret, struct titan_error *err) TITAN_MUST_USE;
+struct logs_options {
+    struct file_pool *files; /* must be closed before the logs */
+    const char *node;        /* this node's name */
+    logs_send_cb send;
+    void *data; /* of send */
+};
+
+titan_status logs_open(uv_loop_t *loop, const struct logs_options *options, struct logs **ret,
+                       struct titan_error *err) TITAN_MUST_USE;
 /* Forgets all requests; done runs on the loop. */
 void logs_close(struct logs *logs, void (*done)(void *), void *data);
 

@@ -30,75 +30,6 @@
 
 extern char **environ;
 
-static bool env_allowed(const char *entry)
-{
-    static const char *const allowed[] = {
-        "PATH=",  "HOME=", "LANG=", "LC_",   "TZ=",           "TMPDIR=",        "LD_LIBRARY_PATH=", "OMP_",
-        "TITAN_", "NCCL_", "DNNL_", "CUDA_", "ASAN_OPTIONS=", "UBSAN_OPTIONS=", "LSAN_OPTIONS="};
-    for (size_t i = 0; i < ARRAY_SIZE(allowed); i++)
-        if (!strncmp(entry, allowed[i], strlen(allowed[i])))
-            return true;
-    return false;
-}
-
-/* Fills out with pointers into environ and extra; the caller owns the array. CUDA and NVML must number GPUs alike. */
-static void env_build(char *out[ENV_MAX], char *cuda_devices)
-{
-    int n = 0;
-    for (char **e = environ; *e && n < ENV_MAX - 3; e++)
-        if (env_allowed(*e) && !(cuda_devices && !strncmp(*e, "CUDA_VISIBLE_DEVICES=", 21)))
-            out[n++] = *e;
-    if (cuda_devices)
-        out[n++] = cuda_devices;
-    if (cuda_devices && !getenv("CUDA_DEVICE_ORDER"))
-        out[n++] = (char *)"CUDA_DEVICE_ORDER=PCI_BUS_ID";
-    out[n] = NULL;
-}
-
-/* When memory runs out, the kernel must kill a worker rather than its agent. The score is inherited, so both would be
- * equally likely. A raise needs no privilege. */
-static void oom_before_us(pid_t pid)
-{
-    struct buf own = BUF_INIT;
-    char path[48], score[24];
-    if (file_read("/proc/self/oom_score_adj", 64, &own, NULL) == TITAN_OK && own.data) {
-        const long raised = strtol(own.data, NULL, 10) + OOM_BEFORE_US;
-        (void)snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", (int)pid);
-        (void)snprintf(score, sizeof(score), "%ld", raised < OOM_MOST ? raised : OOM_MOST);
-        _cleanup_fd_ int fd = open(path, O_WRONLY | O_CLOEXEC);
-        (void)!write(fd, score, strlen(score));
-    }
-    buf_free(&own);
-}
-
-/* A process group and not a session: Linux gives each session an equal share of the CPUs (autogroup). Many groups on
- * few CPUs delay the agent by a tenth of a second and more. */
-static int spawn_attributes(posix_spawnattr_t *attr)
-{
-    /* Signals as after a fresh login, except the signals that stop a node. If all its processes get them (scancel,
-     * KillMode), the agent answers them and ends workers by message or SIGKILL. */
-    sigset_t stops, all;
-    (void)sigemptyset(&stops);
-    (void)sigaddset(&stops, SIGTERM);
-    (void)sigaddset(&stops, SIGINT);
-    (void)sigaddset(&stops, SIGUSR1); /* it asks for a checkpoint under `titanctl run` */
-    (void)sigfillset(&all);
-    (void)sigdelset(&all, SIGKILL);
-    (void)sigdelset(&all, SIGSTOP);
-    int rc = posix_spawnattr_setflags(attr, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    rc = rc ? rc : posix_spawnattr_setsigmask(attr, &stops);
-    return rc ? rc : posix_spawnattr_setsigdefault(attr, &all);
-}
-
-static int spawn_files(posix_spawn_file_actions_t *files, const struct worker_command *c)
-{
-    int rc = posix_spawn_file_actions_addopen(files, 0, "/dev/null", O_RDONLY, 0);
-    rc = rc ? rc : posix_spawn_file_actions_adddup2(files, c->log, 1);
-    rc = rc ? rc : posix_spawn_file_actions_adddup2(files, c->log, 2);
-    rc = rc ? rc : posix_spawn_file_actions_addfchdir_np(files, c->folder);
-    return rc ? rc : posix_spawn_file_actions_addclosefrom_np(files, 3);
-}
-
 /* The worker cannot open the agent's files: it gets open descriptors of its page, its recorder and the folder of the
  * agent's socket. */
 static titan_status start_as_user(const struct worker_command *c, char *env[ENV_MAX], struct worker_process *ret,
@@ -119,6 +50,7 @@ static titan_status start_as_user(const struct worker_command *c, char *env[ENV_
     for (char **e = env; *e && request.n_env < SPAWN_ENV_MAX; e++)
         if (spawn_env_allowed(*e))
             request.env[request.n_env++] = *e;
+
     file_parent(c->socket, door);
     flight_path(c->page, flight);
     _cleanup_fd_ int door_fd = open(door, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -126,18 +58,57 @@ static titan_status start_as_user(const struct worker_command *c, char *env[ENV_
     _cleanup_fd_ int flight_fd = open(flight, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (door_fd < 0 || page_fd < 0)
         return titan_fail_errno(err, "cannot open '%s' and '%s'", door, c->page);
-    const int fds[SPAWN_FDS] = {
-        [SPAWN_FOLDER] = c->folder, [SPAWN_DOOR] = door_fd, [SPAWN_PAGE] = page_fd, [SPAWN_FLIGHT] = flight_fd};
+    const struct spawn_fds fds = {
+        flight_fd >= 0 ? SPAWN_FDS : SPAWN_FLIGHT,
+        {[SPAWN_FOLDER] = c->folder, [SPAWN_DOOR] = door_fd, [SPAWN_PAGE] = page_fd, [SPAWN_FLIGHT] = flight_fd}};
     struct worker_process p = WORKER_PROCESS_NONE;
     p.worker_id = c->worker_id;
     (void)snprintf(p.spawnd, sizeof(p.spawnd), "%s", c->spawnd);
-    TRY(spawn_client_start(c->spawnd, &request, fds, flight_fd >= 0 ? SPAWN_FDS : SPAWN_FLIGHT, &p.pid, &p.pidfd, err));
+    TRY(spawn_client_start(c->spawnd, &request, &fds, &p.pid, &p.pidfd, err));
     *ret = p;
     return TITAN_OK;
 }
 
+/* A process group and not a session: Linux gives each session an equal share of the CPUs (autogroup). Many groups on
+ * few CPUs delay the agent by a tenth of a second and more. Returns an errno. */
+static int spawn(const struct worker_command *c, char *argv[], char *env[ENV_MAX], pid_t *ret)
+{
+    posix_spawnattr_t attr;
+    posix_spawn_file_actions_t files;
+    (void)posix_spawnattr_init(&attr);
+    (void)posix_spawn_file_actions_init(&files);
+    /* Signals as after a fresh login, except the signals that stop a node. If all its processes get them (scancel,
+     * KillMode), the agent answers them and ends workers by message or SIGKILL. */
+    sigset_t stops, all;
+    (void)sigemptyset(&stops);
+    (void)sigaddset(&stops, SIGTERM);
+    (void)sigaddset(&stops, SIGINT);
+    (void)sigaddset(&stops, SIGUSR1); /* it asks for a checkpoint under `titanctl run` */
+    (void)sigfillset(&all);
+    (void)sigdelset(&all, SIGKILL);
+    (void)sigdelset(&all, SIGSTOP);
+    int rc = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    rc = rc ? rc : posix_spawnattr_setsigmask(&attr, &stops);
+    rc = rc ? rc : posix_spawnattr_setsigdefault(&attr, &all);
+    rc = rc ? rc : posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    rc = rc ? rc : posix_spawn_file_actions_adddup2(&files, c->log, 1);
+    rc = rc ? rc : posix_spawn_file_actions_adddup2(&files, c->log, 2);
+    rc = rc ? rc : posix_spawn_file_actions_addfchdir_np(&files, c->folder);
+    rc = rc ? rc : posix_spawn_file_actions_addclosefrom_np(&files, 3);
+    int64_t slice = slice_get();
+    slice_set(0); /* a worker computes */
+    rc = rc ? rc : posix_spawn(ret, c->program, &files, &attr, argv, env);
+    slice_set(slice);
+    (void)posix_spawn_file_actions_destroy(&files);
+    (void)posix_spawnattr_destroy(&attr);
+    return rc;
+}
+
 titan_status worker_process_start(const struct worker_command *c, struct worker_process *ret, struct titan_error *err)
 {
+    static const char *const allowed[] = {
+        "PATH=",  "HOME=", "LANG=", "LC_",   "TZ=",           "TMPDIR=",        "LD_LIBRARY_PATH=", "OMP_",
+        "TITAN_", "NCCL_", "DNNL_", "CUDA_", "ASAN_OPTIONS=", "UBSAN_OPTIONS=", "LSAN_OPTIONS="};
     char job[24], worker[24], cuda[160];
     titan_assert(c->program && c->directory && c->socket && c->page && (c->log > 2 || c->spawnd) && c->folder > 2);
     (void)snprintf(job, sizeof(job), "%" PRIu64, c->job_id);
@@ -163,28 +134,30 @@ titan_status worker_process_start(const struct worker_command *c, struct worker_
                     c->ports ? "--ports" : NULL,
                     (char *)c->ports,
                     NULL};
+
+    /* The environment points into this process's and to cuda. CUDA and NVML must number GPUs alike. */
     char *env[ENV_MAX];
-    env_build(env, c->cuda_devices ? cuda : NULL);
+    int n = 0;
+    for (char **e = environ; *e && n < ENV_MAX - 3; e++) {
+        bool passes = false;
+        for (size_t i = 0; i < ARRAY_SIZE(allowed); i++)
+            passes |= !strncmp(*e, allowed[i], strlen(allowed[i]));
+        if (passes && !(c->cuda_devices && !strncmp(*e, "CUDA_VISIBLE_DEVICES=", 21)))
+            env[n++] = *e;
+    }
+    if (c->cuda_devices)
+        env[n++] = cuda;
+    if (c->cuda_devices && !getenv("CUDA_DEVICE_ORDER"))
+        env[n++] = (char *)"CUDA_DEVICE_ORDER=PCI_BUS_ID";
+    env[n] = NULL;
     if (c->spawnd)
         return start_as_user(c, env, ret, err);
 
-    posix_spawnattr_t attr;
-    posix_spawn_file_actions_t files;
     struct worker_process p = WORKER_PROCESS_NONE;
     p.child = true;
     TRY(worker_cgroup_make(c->worker_id, &c->limits, p.cgroup, err));
-    (void)posix_spawnattr_init(&attr);
-    (void)posix_spawn_file_actions_init(&files);
-    int rc = spawn_attributes(&attr);
-    rc = rc ? rc : spawn_files(&files, c);
-    int64_t slice = slice_get();
-    slice_set(0); /* a worker computes */
-    rc = rc ? rc : posix_spawn(&p.pid, c->program, &files, &attr, argv, env);
-    slice_set(slice);
-    (void)posix_spawn_file_actions_destroy(&files);
-    (void)posix_spawnattr_destroy(&attr);
-    if (rc) {
-        errno = rc;
+    errno = spawn(c, argv, env, &p.pid);
+    if (errno) {
         titan_status status = titan_fail_errno(err, "cannot start '%s' in '%s'", c->program, c->directory);
         p.pid = 0;
         worker_process_clear(&p);
@@ -209,63 +182,64 @@ titan_status worker_process_start(const struct worker_command *c, struct worker_
         (void)rmdir(p.cgroup);
         p.cgroup[0] = '\0';
     }
-    oom_before_us(p.pid);
+
+    /* When memory runs out, the kernel must kill a worker rather than its agent. The score is inherited, so both would
+     * be equally likely. A raise needs no privilege. */
+    struct buf own = BUF_INIT;
+    char score_path[48], score[24];
+    if (file_read("/proc/self/oom_score_adj", 64, &own, NULL) == TITAN_OK && own.data) {
+        const long raised = strtol(own.data, NULL, 10) + OOM_BEFORE_US;
+        (void)snprintf(score_path, sizeof(score_path), "/proc/%d/oom_score_adj", (int)p.pid);
+        (void)snprintf(score, sizeof(score), "%ld", raised < OOM_MOST ? raised : OOM_MOST);
+        _cleanup_fd_ int fd = open(score_path, O_WRONLY | O_CLOEXEC);
+        (void)!write(fd, score, strlen(score));
+    }
+    buf_free(&own);
+
     *ret = p;
     return TITAN_OK;
 }
 
-/* The pid may belong to another process by now: the worker's command line names its page. */
-static bool is_worker(pid_t pid, const char *page)
-{
-    char path[64];
-    (void)snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)pid);
-    struct buf text = BUF_INIT;
-    bool found = false;
-    if (file_read(path, 65536, &text, NULL) == TITAN_OK)
-        for (size_t i = 0; i < text.len && !found; i += strlen(text.data + i) + 1)
-            found = !strcmp(text.data + i, page);
-    buf_free(&text);
-    return found;
-}
-
-/* For another user's worker, which wrote pid and job into the page itself: titan-spawnd has the truth. While
- * titan-spawnd does not answer, the page is believed; the coordinator knows a worker's job. */
-static bool page_lies(pid_t pid, uint64_t job_id, uint64_t worker_id, const char *spawnd)
-{
-    struct spawn_reply reply;
-    return spawn_client_ask(spawnd, SPAWN_LOOP_MS, worker_id, false, &reply, NULL) == TITAN_OK &&
-           (reply.state == SPAWN_UNKNOWN || reply.pid != pid || reply.job_id != job_id);
-}
-
-titan_status worker_process_adopt(pid_t pid, const char *page, uint64_t job_id, uint64_t worker_id, const char *spawnd,
-                                  struct worker_process *ret, struct titan_error *err)
+titan_status worker_process_adopt(const struct worker_found *w, struct worker_process *ret, struct titan_error *err)
 {
     struct worker_process p = WORKER_PROCESS_NONE;
-    p.pid = pid;
-    p.worker_id = worker_id;
-    if (pid <= 1 || (p.pidfd = pidfd_open(pid, 0)) < 0)
-        return titan_fail(err, TITAN_ENOTFOUND, "process %d is gone", (int)pid);
-    /* Checked after the descriptor was opened: both are of the same process. */
-    if (!is_worker(pid, page)) {
+    p.pid = w->pid;
+    p.worker_id = w->worker_id;
+    if (w->pid <= 1 || (p.pidfd = pidfd_open(w->pid, 0)) < 0)
+        return titan_fail(err, TITAN_ENOTFOUND, "process %d is gone", (int)w->pid);
+
+    /* The pid may belong to another process by now: the worker's command line names its page. Checked after the
+     * descriptor was opened: both are of the same process. */
+    char path[64];
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    bool is_worker = false;
+    (void)snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)w->pid);
+    if (file_read(path, 65536, &text, NULL) == TITAN_OK)
+        for (size_t i = 0; i < text.len && !is_worker; i += strlen(text.data + i) + 1)
+            is_worker = !strcmp(text.data + i, w->page);
+    if (!is_worker) {
         (void)close(p.pidfd);
-        return titan_fail(err, TITAN_ENOTFOUND, "process %d is not the worker of '%s'", (int)pid, page);
+        return titan_fail(err, TITAN_ENOTFOUND, "process %d is not the worker of '%s'", (int)w->pid, w->page);
     }
+
+    /* Another user's worker wrote pid and job into the page itself: titan-spawnd has the truth. While titan-spawnd does
+     * not answer, the page is believed; the coordinator knows a worker's job. */
     if (pidfd_send_signal(p.pidfd, 0, NULL, 0) != 0 && errno == EPERM) {
-        (void)snprintf(p.spawnd, sizeof(p.spawnd), "%s", spawnd);
-        if (!spawnd[0] || page_lies(pid, job_id, worker_id, spawnd)) {
+        struct spawn_reply reply;
+        (void)snprintf(p.spawnd, sizeof(p.spawnd), "%s", w->spawnd);
+        if (!w->spawnd[0] ||
+            (spawn_client_ask(w->spawnd, SPAWN_LOOP_MS, w->worker_id, false, &reply, NULL) == TITAN_OK &&
+             (reply.state == SPAWN_UNKNOWN || reply.pid != w->pid || reply.job_id != w->job_id))) {
             (void)close(p.pidfd);
             return titan_fail(err, TITAN_ENOTFOUND,
                               "process %d is another user's, and not titan-spawnd's for worker %" PRIu64
                               " of job %" PRIu64,
-                              (int)pid, worker_id, job_id);
+                              (int)w->pid, w->worker_id, w->job_id);
         }
     }
     (void)fcntl(p.pidfd, F_SETFD, FD_CLOEXEC);
-    if (p.spawnd[0]) {
-        *ret = p;
-        return TITAN_OK;
-    }
-    worker_cgroup_find(worker_id, p.cgroup);
+    if (!p.spawnd[0])
+        worker_cgroup_find(w->worker_id, p.cgroup);
     *ret = p;
     return TITAN_OK;
 }

@@ -56,10 +56,16 @@ struct worker_end {
 
 titan_status worker_process_start(const struct worker_command *command, struct worker_process *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
-/* Adopts another agent's process; spawnd: titan-spawnd's socket, "" = none. TITAN_ENOTFOUND: pid is gone, or not the
- * worker of this page and job. */
-titan_status worker_process_adopt(pid_t pid, const char *page, uint64_t job_id, uint64_t worker_id, const char *spawnd,
-                                  struct worker_process *ret, struct titan_error *err) TITAN_MUST_USE;
+/* A process that an earlier agent's page names. */
+struct worker_found {
+    pid_t pid;
+    const char *page; /* path */
+    uint64_t job_id, worker_id;
+    const char *spawnd; /* titan-spawnd's socket; "" = none */
+};
+/* Adopts it. TITAN_ENOTFOUND: pid is gone, or not the worker of this page and job. */
+titan_status worker_process_adopt(const struct worker_found *w, struct worker_process *ret,
+                                  struct titan_error *err) TITAN_MUST_USE;
 /* Kills, awaits and clears a process that was not yet reported. */
 void worker_process_undo(struct worker_process *p);
 /* Sends SIGKILL to all of its group and cgroup. False: titan-spawnd does not answer; try again. */

@@ -63,83 +63,54 @@ static titan_status find_uid(const struct worker_start *s, uid_t *ret, struct ti
     return TITAN_OK;
 }
 
-static titan_status choose_limits(const struct worker_start *s, const struct recipe *r, struct cgroup_limits *ret,
-                                  struct titan_error *err)
-{
-    const struct cgroup_limits asked = worker_limits_asked(r);
-    struct worker_limits_held held = {.why = ""};
-    if (asked.memory || asked.cpus || s->limits.site.memory || s->limits.site.cpus)
-        worker_limits_look(s->spawnd, &held);
-    return worker_limits_choose(&s->limits, &asked, &held, s->node, ret, err);
-}
-
-/* Starts through titan-spawnd, as the job's user: the owner of the folder and its content. */
-static titan_status start_as_user(struct worker_start *s, const struct cgroup_limits *limits, struct titan_error *err)
-{
-    uid_t uid;
-    TRY(find_uid(s, &uid, err));
-    TRY(job_folder_make_for_user(s->directory, err));
-    TRY(job_folder_write_recipe(s->directory, s->recipe, err));
-    TRY(job_folder_show_recipe(s->directory, err));
-    _cleanup_fd_ int folder = open(s->directory, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (folder < 0)
-        return titan_fail_errno(err, "job directory '%s'", s->directory);
-    TRY(job_folder_record(s->run_dir, s->job_id, s->directory, err)); /* for the agent that adopts the process */
-    const struct worker_command command = {.program = s->program,
-                                           .socket = s->socket,
-                                           .page = s->page,
-                                           .directory = s->directory,
-                                           .host = s->host,
-                                           .ports = s->ports[0] ? s->ports : NULL,
-                                           .log = -1,
-                                           .folder = folder,
-                                           .run = s->run,
-                                           .job_id = s->job_id,
-                                           .worker_id = s->worker_id,
-                                           .cuda_devices = s->cuda[0] ? s->cuda : NULL,
-                                           .spawnd = s->spawnd,
-                                           .uid = uid,
-                                           .limits = *limits};
-    if (!file_task_wanted(&s->task))
-        return titan_fail(err, TITAN_ECANCELLED, "given up");
-    TRY(worker_process_start(&command, &s->process, err));
-    logs_write_rank(s->directory, s->node, s->worker_id, -1); /* its folder now exists */
-    return TITAN_OK;
-}
-
-/* The thread opens the log, not the child, because the thread waits until the child has become the worker. */
+/* Starts as the agent's user; through titan-spawnd as the job's, the owner of the folder and its content. */
 static titan_status start(struct worker_start *s, struct titan_error *err)
 {
+    const bool as_user = s->spawnd[0];
+    struct worker_limits_held held = {.why = ""};
     struct cgroup_limits limits;
+    uid_t uid = 0;
     _cleanup_free_ struct recipe *r = malloc(sizeof(*r));
     if (!r)
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     recipe_init(r);
     TRY(failpoint("agent.start", err));
     TRY(recipe_parse(r, s->recipe, "recipe", err));
-    TRY(choose_limits(s, r, &limits, err));
-    if (s->spawnd[0])
-        return start_as_user(s, &limits, err);
-    if (r->job.as_user) { /* its paths were not checked against the rights of the user that would open them here */
+    const struct cgroup_limits asked = worker_limits_asked(r);
+    if (asked.memory || asked.cpus || s->limits.site.memory || s->limits.site.cpus)
+        worker_limits_look(s->spawnd, &held);
+    TRY(worker_limits_choose(&s->limits, &asked, &held, s->node, &limits, err));
+    if (!as_user && r->job.as_user) { /* its paths were not checked against the rights of the user that would open them
+                                       * here */
         (void)titan_fail(err, TITAN_EUNPLACEABLE,
                          "jobs run as their users (coordinator.jobs_as_users), and node %s has no titan-spawnd",
                          s->node);
         titan_error_hint(err, "start titan-spawnd on the node and name it: agent.spawnd");
         return TITAN_EUNPLACEABLE;
     }
-    TRY(job_folder_make(s->directory, err));
+
+    if (as_user)
+        TRY(find_uid(s, &uid, err));
+    TRY(as_user ? job_folder_make_for_user(s->directory, err) : job_folder_make(s->directory, err));
     TRY(job_folder_write_recipe(s->directory, s->recipe, err));
+    if (as_user)
+        TRY(job_folder_show_recipe(s->directory, err));
     if (!file_task_wanted(&s->task))
         return titan_fail(err, TITAN_ECANCELLED, "given up");
-    _cleanup_fd_ int folder = open(s->directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    _cleanup_fd_ int folder = open(s->directory, O_PATH | O_DIRECTORY | (as_user ? O_NOFOLLOW : 0) | O_CLOEXEC);
     if (folder < 0)
         return titan_fail_errno(err, "job directory '%s'", s->directory);
+
+    /* This thread opens the log, not the child, because the thread waits until the child has become the worker. */
     _cleanup_fd_ int logs = -1, log = -1;
-    TRY(job_files_folder(s->directory, "logs", true, &logs, err));
-    if (job_files_open(logs, strrchr(s->log, '/') + 1, O_WRONLY | O_CREAT | O_APPEND, &log, err) != TITAN_OK)
-        return titan_error_wrap(err, "log '%s'", s->log);
+    if (!as_user) {
+        TRY(job_files_folder(s->directory, "logs", true, &logs, err));
+        if (job_files_open(logs, strrchr(s->log, '/') + 1, O_WRONLY | O_CREAT | O_APPEND, &log, err) != TITAN_OK)
+            return titan_error_wrap(err, "log '%s'", s->log);
+    }
     TRY(job_folder_record(s->run_dir, s->job_id, s->directory, err)); /* for the agent that adopts the process */
-    logs_write_rank(s->directory, s->node, s->worker_id, -1);
+    if (!as_user)
+        logs_write_rank(s->directory, s->node, s->worker_id, -1);
     const struct worker_command command = {.program = s->program,
                                            .socket = s->socket,
                                            .page = s->page,
@@ -152,10 +123,15 @@ static titan_status start(struct worker_start *s, struct titan_error *err)
                                            .job_id = s->job_id,
                                            .worker_id = s->worker_id,
                                            .cuda_devices = s->cuda[0] ? s->cuda : NULL,
+                                           .spawnd = as_user ? s->spawnd : NULL,
+                                           .uid = uid,
                                            .limits = limits};
     if (!file_task_wanted(&s->task))
         return titan_fail(err, TITAN_ECANCELLED, "given up");
-    return worker_process_start(&command, &s->process, err);
+    TRY(worker_process_start(&command, &s->process, err));
+    if (as_user)
+        logs_write_rank(s->directory, s->node, s->worker_id, -1); /* its folder now exists */
+    return TITAN_OK;
 }
 
 void worker_start_run(struct file_task *k)

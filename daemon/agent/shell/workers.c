@@ -63,19 +63,6 @@ static void page_remove(const char *page_path)
     (void)unlink(page_path);
 }
 
-/* A failure leaves the worker without a recorder, and it runs all the same. */
-static titan_status recorder_create(const struct worker *w)
-{
-    struct titan_error err = {0};
-    char path[PATH_MAX];
-    flight_path(w->page_path, path);
-    const titan_status status = flight_create(path, &err);
-    if (status != TITAN_OK)
-        tlog_warn(&w->set->log, "no flight recorder", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id,
-                  w->id, err.msg);
-    return status;
-}
-
 /* --- end of a worker ---------------------------------------------------------------------------------------------- */
 
 static void set_finish(struct workers *set)
@@ -94,8 +81,11 @@ static void set_finish(struct workers *set)
         done(data);
 }
 
-static void worker_free(struct worker *w)
+static void on_handle_closed(uv_handle_t *handle)
 {
+    struct worker *w = handle->data;
+    if (--w->open_handles > 0)
+        return;
     struct workers *set = w->set;
     titan_assert(w->closing && w->open_handles == 0 && !w->start);
     titan_assert(w->prev ? w->prev->next == w : set->first == w);
@@ -110,15 +100,6 @@ static void worker_free(struct worker *w)
     worker_process_clear(&w->process);
     frame_writer_clear(&w->pending);
     free(w);
-}
-
-static void on_handle_closed(uv_handle_t *handle)
-{
-    struct worker *w = handle->data;
-    if (--w->open_handles > 0)
-        return;
-    struct workers *set = w->set;
-    worker_free(w);
     set_finish(set);
 }
 
@@ -151,25 +132,6 @@ static void name_slot(const struct worker *w, struct worker_exit *how)
     gpu_watch_look(w->set->gpus, w->slot);
 }
 
-/* Asks the worker's own cgroup, if titan-spawnd made one; its counts include limits above it. */
-static bool ended_for_memory(struct worker *w, char *reason, size_t cap)
-{
-    const struct worker_limits *node = &w->set->limits;
-    const struct worker_end *e = &w->end;
-    const uint64_t peak = e->peak ? e->peak : w->rss_max;
-    if (e->oom_kills && oom_limit_reached(e->limit, e->peak)) {
-        oom_reason(&(struct oom_numbers){e->limit, peak, e->oom_kills}, worker_limits_origin(node, e->limit), reason,
-                   cap);
-        return true;
-    }
-    if (oom_verdict(w->memory, &w->set->oom, w->process.cgroup, node, w->rss_max, reason, cap) == OOM_YES)
-        return true;
-    if (e->oom_kills)
-        oom_reason(&(struct oom_numbers){node->machine.memory, peak, e->oom_kills},
-                   " (the machine's, or of a cgroup above)", reason, cap);
-    return e->oom_kills > 0;
-}
-
 static void worker_report(struct worker *w)
 {
     if (w->reported)
@@ -183,8 +145,22 @@ static void worker_report(struct worker *w)
         how.code = reported; /* -1 unless the worker exited in order */
     _Static_assert(sizeof(how.reason) == sizeof(w->page->last_words), "one holds the other");
     memcpy(how.reason, w->page->last_words, sizeof(how.reason) - 1);
-    if (how.signal == SIGKILL && !w->killed)
-        how.out_of_memory = ended_for_memory(w, how.reason, sizeof(how.reason));
+    if (how.signal == SIGKILL && !w->killed) {
+        /* Asks the worker's own cgroup, if titan-spawnd made one; its counts include limits above it. */
+        const struct worker_limits *node = &w->set->limits;
+        const struct worker_end *e = &w->end;
+        const struct oom_victim victim = {w->memory, w->process.cgroup, node, w->rss_max};
+        struct oom_numbers n = {e->limit, e->peak ? e->peak : w->rss_max, e->oom_kills};
+        how.out_of_memory = true;
+        if (e->oom_kills && oom_limit_reached(e->limit, e->peak)) {
+            oom_reason(&n, worker_limits_origin(node, e->limit), how.reason, sizeof(how.reason));
+        } else if (oom_verdict(&w->set->oom, &victim, how.reason, sizeof(how.reason)) != OOM_YES) {
+            n.limit = node->machine.memory;
+            how.out_of_memory = e->oom_kills > 0;
+            if (how.out_of_memory)
+                oom_reason(&n, " (the machine's, or of a cgroup above)", how.reason, sizeof(how.reason));
+        }
+    }
     if (how.signal == 0 && how.code == titan_status_exit(TITAN_EDEVICE))
         name_slot(w, &how);
     (void)uv_timer_stop(&w->report_timer);
@@ -302,22 +278,18 @@ static void on_lease_timer(uv_timer_t *timer)
         (void)uv_timer_stop(timer);
 }
 
-static bool token_equal(const ProtobufCBinaryData *token, const unsigned char expected[16])
-{
-    unsigned char differs = token->len != 16;
-    for (size_t i = 0; i < 16 && token->len == 16; i++)
-        differs |= (unsigned char)(token->data[i] ^ expected[i]);
-    return !differs;
-}
-
 static void *on_registration(struct channel_connection *connection,
                              const Titan__Internal__WorkerRegistration *registration, void *data,
                              struct titan_error *err)
 {
     struct workers *set = data;
     struct worker *w = workers_find(set, registration->worker_id);
+    const ProtobufCBinaryData *token = &registration->token;
+    unsigned char differs = !w || token->len != sizeof(w->page->token);
+    for (size_t i = 0; w && token->len == sizeof(w->page->token) && i < token->len; i++)
+        differs |= (unsigned char)(token->data[i] ^ w->page->token[i]);
     if (!w || w->dying || w->start || w->job_id != registration->job_id || registration->pid != w->process.pid ||
-        !channel_speaks_for(connection, w->process.pid) || !token_equal(&registration->token, w->page->token)) {
+        !channel_speaks_for(connection, w->process.pid) || differs) {
         (void)titan_fail(err, TITAN_EPERM, "worker %" PRIu64 " of job %" PRIu64 " (process %" PRId64 ") is not ours",
                          registration->worker_id, registration->job_id, registration->pid);
         return NULL;
@@ -499,7 +471,15 @@ static titan_status worker_page_in(struct worker *w, const char *dir, bool last,
 {
     (void)snprintf(w->page_path, PATH_MAX, "%.4000s/w%" PRIu64 ".page", dir, w->id);
     TRY(page_create(w->page_path, w->job_id, w->id, w->slot, &w->page, err));
-    if (recorder_create(w) == TITAN_OK || last)
+    struct titan_error why = {0};
+    char path[PATH_MAX];
+    flight_path(w->page_path, path);
+    if (flight_create(path, &why) == TITAN_OK)
+        return TITAN_OK;
+    /* A failure leaves the worker without a recorder, and it runs all the same. */
+    tlog_warn(&w->set->log, "no flight recorder", "job=%" PRIu64 " worker=%" PRIu64 " reason=\"%s\"", w->job_id, w->id,
+              why.msg);
+    if (last)
         return TITAN_OK;
     page_close(TAKE(w->page));
     page_remove(w->page_path);
@@ -563,20 +543,6 @@ static void worker_not_started(struct worker *w, const struct titan_error *why)
     (void)uv_timer_start(&w->report_timer, on_report_timer, 0, 0);
 }
 
-/* The process waits until the page has its pid (wait_until_started() in worker/elastic/agent_connection.c). */
-static titan_status worker_take_process(struct worker *w, struct worker_start *s, struct titan_error *err)
-{
-    w->process = s->process;
-    titan_status status = worker_attach(w, err);
-    if (status != TITAN_OK) {
-        w->process = WORKER_PROCESS_NONE;
-        return status;
-    }
-    s->process = WORKER_PROCESS_NONE;
-    __atomic_store_n(&w->page->pid, (int64_t)w->process.pid, __ATOMIC_RELEASE);
-    return TITAN_OK;
-}
-
 static void on_start_done(struct file_task *k)
 {
     struct worker_start *s = (struct worker_start *)(void *)k;
@@ -584,9 +550,19 @@ static void on_start_done(struct file_task *k)
     struct titan_error err = s->err;
     titan_assert(w->start == s && !w->dying);
     w->start = NULL;
-    if (err.status != TITAN_OK || worker_take_process(w, s, &err) != TITAN_OK) {
+    if (err.status == TITAN_OK) {
+        w->process = s->process;
+        s->process = WORKER_PROCESS_NONE;
+        if (worker_attach(w, &err) != TITAN_OK) { /* the process ends with the start */
+            s->process = w->process;
+            w->process = WORKER_PROCESS_NONE;
+        }
+    }
+    if (err.status != TITAN_OK) {
         worker_not_started(w, &err);
     } else {
+        /* The process waits for its pid in the page (wait_until_started() in worker/elastic/agent_connection.c). */
+        __atomic_store_n(&w->page->pid, (int64_t)w->process.pid, __ATOMIC_RELEASE);
         tlog_info(&w->set->log, "worker started", "job=%" PRIu64 " worker=%" PRIu64 " pid=%d slot=%u", w->job_id, w->id,
                   (int)w->process.pid, w->slot);
         w->set->events.on_started(w, w->set->data);
@@ -617,24 +593,6 @@ static void on_start_given_up(struct file_task *k, bool started)
 
 static const struct file_calls start_calls = {
     .run = worker_start_run, .done = on_start_done, .given_up = on_start_given_up, .free = worker_start_free};
-
-/* Afterwards it has a process, or never will. */
-static void start_stop(struct worker *w, const char *reason)
-{
-    struct worker_start *s = w->start;
-    struct titan_error err = {0};
-    const bool ours = file_pool_abandon(w->set->files, &s->task);
-    if (ours && (s->process.pid > 0 || s->err.status != TITAN_OK)) { /* the start has ended */
-        on_start_done(&s->task);
-        return;
-    }
-    w->start = NULL;
-    (void)titan_fail(&err, TITAN_ECANCELLED, "stopped before it was started%s%s", reason && *reason ? ": " : "",
-                     reason ? reason : "");
-    worker_not_started(w, &err);
-    if (ours)
-        worker_start_free(&s->task);
-}
 
 static titan_status worker_begin(struct worker *w, const Titan__Internal__StartWorkers *m, struct titan_error *err)
 {
@@ -708,8 +666,21 @@ titan_status workers_start(struct workers *set, uint64_t worker_id, const Titan_
 
 void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool must, const char *reason)
 {
-    if (w->start)
-        start_stop(w, reason);
+    if (w->start) { /* afterwards it has a process, or never will */
+        struct worker_start *s = w->start;
+        const bool ours = file_pool_abandon(w->set->files, &s->task);
+        if (ours && (s->process.pid > 0 || s->err.status != TITAN_OK)) { /* the start has ended */
+            on_start_done(&s->task);
+        } else {
+            struct titan_error err = {0};
+            w->start = NULL;
+            (void)titan_fail(&err, TITAN_ECANCELLED, "stopped before it was started%s%s", reason && *reason ? ": " : "",
+                             reason ? reason : "");
+            worker_not_started(w, &err);
+            if (ours)
+                worker_start_free(&s->task);
+        }
+    }
     if (w->dying)
         return;
     if (grace_ms == 0) {
@@ -734,17 +705,6 @@ void workers_stop(struct worker *w, uint32_t grace_ms, bool checkpoint, bool mus
 
 /* --- adoption ----------------------------------------------------------------------------------------------------- */
 
-/* The folder of an adopted worker's job: from the record, else the process's working directory. */
-static void adopt_job_dir(const struct worker *w, char out[PATH_MAX])
-{
-    char path[64];
-    if (job_folder_find(w->set->run_dir, w->job_id, out))
-        return;
-    (void)snprintf(path, sizeof(path), "/proc/%d/cwd", (int)w->page->pid);
-    ssize_t n = readlink(path, out, PATH_MAX - 1);
-    out[n > 0 ? n : 0] = '\0';
-}
-
 /* A dead worker. It is listed only if it left a reason. The last reports of a worker without a fault may be lost, so it
  * counts as lost. */
 static void departed_keep(const struct worker *w, const char *page_path)
@@ -754,9 +714,8 @@ static void departed_keep(const struct worker *w, const char *page_path)
     (void)snprintf(name, sizeof(name), "/w%" PRIu64 ".page", w->id);
     struct worker_end end = {.code = code};
     bool explained = code > 0 || (code == 0 && w->page->last_words[0]);
-    if (!explained && w->set->spawnd[0]) { /* its parent knows its end */
+    if (!explained && w->set->spawnd[0]) /* its parent knows its end */
         explained = worker_process_departed(w->set->spawnd, w->id, &end) && (end.code > 0 || end.signal > 0);
-    }
     struct departed *d = explained && strcmp(strrchr(page_path, '/'), name) == 0 ? calloc(1, sizeof(*d)) : NULL;
     if (!d)
         return;
@@ -797,8 +756,14 @@ static titan_status worker_adopt(struct workers *set, const char *page_path, str
         status = titan_fail(err, TITAN_ENOTFOUND, "its process is gone");
     }
     if (status == TITAN_OK) {
-        adopt_job_dir(w, directory);
-        status = worker_process_adopt((pid_t)w->page->pid, page_path, w->job_id, w->id, set->spawnd, &w->process, err);
+        const struct worker_found found = {(pid_t)w->page->pid, page_path, w->job_id, w->id, set->spawnd};
+        if (!job_folder_find(set->run_dir, w->job_id, directory)) { /* not recorded: it is in its working directory */
+            char path[64];
+            (void)snprintf(path, sizeof(path), "/proc/%d/cwd", (int)found.pid);
+            const ssize_t n = readlink(path, directory, PATH_MAX - 1);
+            directory[n > 0 ? n : 0] = '\0';
+        }
+        status = worker_process_adopt(&found, &w->process, err);
     }
     if (status == TITAN_OK && workers_find(set, w->id))
         status = titan_fail(err, TITAN_ECORRUPT, "worker %" PRIu64 " has two pages", w->id);
@@ -881,25 +846,8 @@ static void sweep_done(struct file_task *k)
     sweep_free(k);
 }
 
-/* The next agent sweeps. */
-static void sweep_given_up(struct file_task *k, bool started)
-{
-    if (!started)
-        sweep_free(k);
-}
-
-static void sweep_folders(struct workers *set)
-{
-    static const struct file_calls calls = {
-        .run = sweep_run, .done = sweep_done, .given_up = sweep_given_up, .free = sweep_free};
-    struct folder_sweep *s = calloc(1, sizeof(*s));
-    if (!s)
-        return;
-    s->set = set;
-    (void)snprintf(s->run_dir, sizeof(s->run_dir), "%s", set->run_dir);
-    if (file_pool_add(set->files, &s->task, &calls, sizeof(*s), NULL) != TITAN_OK)
-        sweep_free(&s->task);
-}
+/* The next agent sweeps what this one gives up. */
+static const struct file_calls sweep_calls = {.run = sweep_run, .done = sweep_done, .free = sweep_free};
 
 /* --- open and close ----------------------------------------------------------------------------------------------- */
 
@@ -951,7 +899,13 @@ titan_status workers_open(uv_loop_t *loop, const struct workers_options *o, cons
     set->lease_timer.data = set;
     set->open_handles = 2; /* for timer and channel */
     oom_watch_init(&set->oom);
-    sweep_folders(set);
+    struct folder_sweep *sweep = calloc(1, sizeof(*sweep));
+    if (sweep) {
+        sweep->set = set;
+        (void)snprintf(sweep->run_dir, sizeof(sweep->run_dir), "%s", set->run_dir);
+        if (file_pool_add(set->files, &sweep->task, &sweep_calls, sizeof(*sweep), NULL) != TITAN_OK)
+            sweep_free(&sweep->task);
+    }
     struct titan_error why = {0};
     /* Older agents' pages lie in run/, and so do pages that found no room elsewhere. */
     if (workers_adopt(set, set->run_dir, &why) != TITAN_OK ||

@@ -76,7 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     fuzz_assert(uv_loop_init(&loop) == 0);
     fuzz_assert(file_pool_open(&loop, 1000, &pool, &err) == TITAN_OK);
-    fuzz_assert(logs_open(&loop, pool, "here", send_chunk, NULL, &l, &err) == TITAN_OK);
+    fuzz_assert(logs_open(&loop, &(struct logs_options){pool, "here", send_chunk, NULL}, &l, &err) == TITAN_OK);
     logs_request(l, &r, fuzz_folder());
     for (int i = 0; i < 64 && s.ends == 0; i++) {
         if (fuzz_file_task())

@@ -101,7 +101,8 @@ static void test_silence(void **state)
     (void)uv_timer_init(&loop, &tick);
     (void)uv_timer_start(&tick, on_tick, 10, 10);
     say(WELL);
-    assert_int_equal(gpu_watch_open(&loop, 1, LIBRARY, on_changed, &news, &watch, &err), TITAN_OK);
+    assert_int_equal(gpu_watch_open(&loop, &(struct gpu_watch_options){1, LIBRARY, on_changed, &news}, &watch, &err),
+                     TITAN_OK);
     (void)await(true);
     set_looked(clock_mono_ms() + INT64_C(3600000)); /* not old, however busy the machine is */
     assert_int_equal(received(&news), 0);

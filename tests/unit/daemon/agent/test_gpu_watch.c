@@ -88,7 +88,8 @@ static bool has_xid(const struct gpu_state *s, const void *with)
 static void open_watch(uint32_t slots)
 {
     struct titan_error err = {0};
-    assert_int_equal(gpu_watch_open(&loop, slots, LIBRARY, on_changed, NULL, &watch, &err), TITAN_OK);
+    assert_int_equal(gpu_watch_open(&loop, &(struct gpu_watch_options){slots, LIBRARY, on_changed, NULL}, &watch, &err),
+                     TITAN_OK);
 }
 
 static int setup(void **state)
@@ -242,8 +243,8 @@ static void test_no_nvml(void **state)
     (void)state;
     struct titan_error err = {0};
     struct gpu_state s;
-    assert_int_equal(gpu_watch_open(&loop, 1, "/nowhere/libnvidia-ml.so.1", on_changed, NULL, &watch, &err),
-                     TITAN_ENOTFOUND);
+    const struct gpu_watch_options missing = {1, "/nowhere/libnvidia-ml.so.1", on_changed, NULL};
+    assert_int_equal(gpu_watch_open(&loop, &missing, &watch, &err), TITAN_ENOTFOUND);
     assert_non_null(strstr(err.msg, "/nowhere"));
     assert_null(watch);
     assert_false(gpu_watch_get(NULL, 0, &s));

@@ -79,7 +79,7 @@ static void own_cgroup(const char *name)
 static enum oom verdict(uint64_t rss_max)
 {
     reason[0] = '\0';
-    return oom_verdict(group, &o, own, &node, rss_max, reason, sizeof(reason));
+    return oom_verdict(&o, &(struct oom_victim){group, own, &node, rss_max}, reason, sizeof(reason));
 }
 
 static void test_own_cgroup(void **state)
@@ -129,7 +129,7 @@ static void test_limit_above(void **state)
     put("proc/4712/cgroup", "0::/service\n");
     oom_group_follow(&o, &other, 4712);
     assert_ptr_equal(other, group);
-    assert_int_equal(oom_verdict(other, &o, own, &node, GIB, reason, sizeof(reason)),
+    assert_int_equal(oom_verdict(&o, &(struct oom_victim){other, own, &node, GIB}, reason, sizeof(reason)),
                      OOM_NO); /* one kill, one process */
     oom_group_leave(&o, &other);
 }

@@ -110,7 +110,7 @@ static int setup(void **state)
     assert_int_equal(uv_timer_init(&f.loop, &f.tick), 0);
     assert_int_equal(uv_timer_start(&f.tick, on_tick, 5, 5), 0);
     assert_int_equal(file_pool_open(&f.loop, (uint32_t)patience_ms(60), &f.pool, &err), TITAN_OK);
-    assert_int_equal(logs_open(&f.loop, f.pool, "here", take, NULL, &f.logs, &err), TITAN_OK);
+    assert_int_equal(logs_open(&f.loop, &(struct logs_options){f.pool, "here", take, NULL}, &f.logs, &err), TITAN_OK);
     put("ranks", "10 0 here\n20 2 there\n11 -1 here\n11 1 here\n");
     return 0;
 }

@@ -177,19 +177,20 @@ static void test_policy(void **state)
 static void test_packets(void **state)
 {
     (void)state;
-    int pair[2], fds[SPAWN_FDS], many[8];
-    size_t len, n_fds;
+    int pair[2], many[8];
+    size_t len;
+    struct spawn_fds fds;
     union {
         struct cmsghdr header;
         char space[CMSG_SPACE(sizeof(many))];
     } control = {.header = {.cmsg_len = CMSG_LEN(sizeof(many)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-    assert_int_equal(spawn_send(pair[0], "abc", 3, pair, 2, NULL), TITAN_OK);
-    assert_int_equal(spawn_receive(pair[1], data, sizeof(data), &len, fds, &n_fds, NULL), TITAN_OK);
+    assert_int_equal(spawn_send(pair[0], "abc", 3, &(struct spawn_fds){2, {pair[0], pair[1]}}, NULL), TITAN_OK);
+    assert_int_equal(spawn_receive(pair[1], data, sizeof(data), &len, &fds, NULL), TITAN_OK);
     assert_int_equal(len, 3);
-    assert_int_equal(n_fds, 2);
-    (void)close(fds[0]);
-    (void)close(fds[1]);
+    assert_int_equal(fds.n, 2);
+    (void)close(fds.fd[0]);
+    (void)close(fds.fd[1]);
     const int next = dup(0);
     (void)close(next);
     for (size_t i = 0; i < 8; i++)
@@ -199,15 +200,15 @@ static void test_packets(void **state)
     const struct msghdr m = {
         .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof(control.space)};
     assert_int_equal(sendmsg(pair[0], &m, 0), 1);
-    assert_int_equal(spawn_receive(pair[1], data, sizeof(data), &len, fds, &n_fds, NULL), TITAN_EINVAL);
-    assert_int_equal(n_fds, 0);
-    assert_int_equal(spawn_send(pair[0], "abcdef", 6, pair, 1, NULL), TITAN_OK);
-    assert_int_equal(spawn_receive(pair[1], data, 3, &len, fds, &n_fds, NULL), TITAN_EINVAL);
+    assert_int_equal(spawn_receive(pair[1], data, sizeof(data), &len, &fds, NULL), TITAN_EINVAL);
+    assert_int_equal(fds.n, 0);
+    assert_int_equal(spawn_send(pair[0], "abcdef", 6, &(struct spawn_fds){1, {pair[0]}}, NULL), TITAN_OK);
+    assert_int_equal(spawn_receive(pair[1], data, 3, &len, &fds, NULL), TITAN_EINVAL);
     const int same = dup(0);
     assert_int_equal(same, next);
     (void)close(same);
     (void)close(pair[0]);
-    assert_int_equal(spawn_receive(pair[1], data, sizeof(data), &len, fds, &n_fds, NULL), TITAN_EPEER);
+    assert_int_equal(spawn_receive(pair[1], data, sizeof(data), &len, &fds, NULL), TITAN_EPEER);
     (void)close(pair[1]);
 }
 
