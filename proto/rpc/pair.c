@@ -18,11 +18,9 @@
 enum { CA, CERTIFICATE, KEY, FILES };
 #define PEM_MAX (1 << 20)
 
-/* Identifies a version of a file. */
+/* Identifies a version of a file. No padding: stamps are compared as bytes. */
 struct stamp {
-    struct timespec changed;
-    ino_t inode;
-    off_t size;
+    int64_t changed_s, changed_ns, inode, size;
 };
 
 /* The texts end with a NUL. */
@@ -36,9 +34,7 @@ struct rpc_pair {
     pthread_mutex_t lock;
     struct stamp seen[FILES]; /* loaded, or rejected */
     struct texts texts;
-    unsigned generation; /* of texts, from 1 */
-    SSL_CTX *context;    /* a server's, from the texts of context_generation; NULL before the first connection */
-    unsigned context_generation;
+    SSL_CTX *context; /* a server's, from the texts */
 };
 
 static const char *path_of(const struct rpc_tls *tls, int file)
@@ -65,47 +61,80 @@ static int no_password(char *text, int size, int writing, void *data)
     return -1; /* never prompt on the terminal */
 }
 
-static X509 *first_certificate(const struct buf *text)
+static int choose_h2(SSL *ssl, const unsigned char **out, unsigned char *out_len, const unsigned char *in,
+                     unsigned in_len, void *data)
 {
-    titan_assert(text->len > 0 && text->data[text->len - 1] == 0);
-    BIO *bio = BIO_new_mem_buf(text->data, (int)text->len);
-    X509 *certificate = bio ? PEM_read_bio_X509(bio, NULL, no_password, NULL) : NULL;
-    BIO_free(bio);
-    return certificate;
+    static const unsigned char h2[] = "\x02h2";
+    (void)ssl;
+    (void)data;
+    unsigned char *chosen;
+    if (SSL_select_next_proto(&chosen, out_len, h2, 3, in, in_len) != OPENSSL_NPN_NEGOTIATED)
+        return SSL_TLSEXT_ERR_ALERT_FATAL;
+    *out = chosen;
+    return SSL_TLSEXT_ERR_OK;
 }
 
-static EVP_PKEY *private_key(const struct buf *text)
+/* Adds each certificate of the text: an authority's, or the own one and then its chain. False: none, or one was
+ * refused. */
+static bool certificates_add(SSL_CTX *context, const struct buf *text, bool authority)
 {
-    titan_assert(text->len > 0 && text->data[text->len - 1] == 0);
     BIO *bio = BIO_new_mem_buf(text->data, (int)text->len);
-    EVP_PKEY *key = bio ? PEM_read_bio_PrivateKey(bio, NULL, no_password, NULL) : NULL;
+    bool fine = bio;
+    int n = 0;
+    for (X509 *x; fine && (x = PEM_read_bio_X509(bio, NULL, no_password, NULL)); n++) {
+        if (authority)
+            fine =
+                X509_STORE_add_cert(SSL_CTX_get_cert_store(context), x) == 1 && SSL_CTX_add_client_CA(context, x) == 1;
+        else
+            fine = (n == 0 ? SSL_CTX_use_certificate(context, x) : (int)SSL_CTX_add1_chain_cert(context, x)) == 1;
+        X509_free(x);
+    }
     BIO_free(bio);
-    return key;
+    ERR_clear_error(); /* the end of the text is reported as an error */
+    return fine && n > 0;
 }
 
-static titan_status texts_check(const struct rpc_tls *tls, const struct texts *texts, struct titan_error *err)
+/* A server's context of the texts, which have to fit each other. */
+static titan_status context_make(const struct rpc_tls *tls, const struct texts *texts, SSL_CTX **ret,
+                                 struct titan_error *err)
 {
-    X509 *ca = first_certificate(&texts->of[CA]), *certificate = NULL;
+    const struct buf *of = texts->of;
+    SSL_CTX *context = SSL_CTX_new(TLS_server_method());
     EVP_PKEY *key = NULL;
     titan_status status = TITAN_OK;
-    if (!ca)
+    if (!context || SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) != 1 ||
+        SSL_CTX_set_cipher_list(context, "ECDHE+AESGCM:ECDHE+CHACHA20") != 1 ||
+        SSL_CTX_set_num_tickets(context, 0) != 1)
+        status = titan_fail(err, TITAN_ENOMEM, "tls: no memory");
+    else if (!certificates_add(context, &of[CA], true))
         status = titan_fail(err, TITAN_EINVAL, "tls: no certificate of an authority in '%s'", tls->ca);
-    if (status == TITAN_OK && tls->certificate[0]) {
-        certificate = first_certificate(&texts->of[CERTIFICATE]);
-        key = private_key(&texts->of[KEY]);
-        if (!certificate)
+    else if (tls->certificate[0]) {
+        BIO *bio = BIO_new_mem_buf(of[KEY].data, (int)of[KEY].len);
+        key = bio ? PEM_read_bio_PrivateKey(bio, NULL, no_password, NULL) : NULL;
+        BIO_free(bio);
+        if (!certificates_add(context, &of[CERTIFICATE], false))
             status = titan_fail(err, TITAN_EINVAL, "tls: no certificate in '%s'", tls->certificate);
         else if (!key)
             status = titan_fail(err, TITAN_EINVAL, "tls: no private key without a password in '%s'", tls->key);
-        else if (X509_check_private_key(certificate, key) != 1)
+        else if (X509_check_private_key(SSL_CTX_get0_certificate(context), key) != 1 ||
+                 SSL_CTX_use_PrivateKey(context, key) != 1)
             status = titan_fail(err, TITAN_EINVAL, "tls: the key in '%s' is not that of the certificate in '%s'",
                                 tls->key, tls->certificate);
     }
     EVP_PKEY_free(key);
-    X509_free(certificate);
-    X509_free(ca);
     ERR_clear_error();
-    return status;
+    if (status != TITAN_OK) {
+        SSL_CTX_free(context);
+        return status;
+    }
+    (void)SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
+    SSL_CTX_set_read_ahead(context, 0); /* the proxy waits for bytes that are in the socket */
+    (void)SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+    (void)SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                        SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_alpn_select_cb(context, choose_h2, NULL);
+    *ret = context;
+    return TITAN_OK;
 }
 
 static titan_status file_take(const char *path, bool secret, struct buf *out, struct titan_error *err)
@@ -125,7 +154,7 @@ static titan_status file_take(const char *path, bool secret, struct buf *out, st
     return buf_append(out, "", 1) == TITAN_OK ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "tls: no memory");
 }
 
-static titan_status texts_load(const struct rpc_tls *tls, struct texts *ret, struct titan_error *err)
+static titan_status load(const struct rpc_tls *tls, struct texts *ret, SSL_CTX **ret_context, struct titan_error *err)
 {
     struct texts texts = {{BUF_INIT, BUF_INIT, BUF_INIT}};
     titan_status status = TITAN_OK;
@@ -137,7 +166,7 @@ static titan_status texts_load(const struct rpc_tls *tls, struct texts *ret, str
     if (status == TITAN_OK && !tls->ca[0])
         status = titan_fail(err, TITAN_EINVAL, "tls: no file of the authority's certificate is given");
     if (status == TITAN_OK)
-        status = texts_check(tls, &texts, err);
+        status = context_make(tls, &texts, ret_context, err);
     if (status == TITAN_OK)
         *ret = texts;
     else
@@ -148,8 +177,10 @@ static titan_status texts_load(const struct rpc_tls *tls, struct texts *ret, str
 titan_status rpc_tls_check(const struct rpc_tls *tls, struct titan_error *err)
 {
     struct texts texts;
-    TRY(texts_load(tls, &texts, err));
+    SSL_CTX *context;
+    TRY(load(tls, &texts, &context, err));
     texts_free(&texts);
+    SSL_CTX_free(context);
     return TITAN_OK;
 }
 
@@ -158,21 +189,9 @@ static void stamps_read(const struct rpc_tls *tls, struct stamp out[FILES])
     memset(out, 0, FILES * sizeof(*out));
     for (int i = 0; i < FILES; i++) {
         struct stat st;
-        if (!path_of(tls, i)[0] || stat(path_of(tls, i), &st) != 0)
-            continue; /* a removed file is a change, too */
-        out[i].changed = st.st_ctim;
-        out[i].inode = st.st_ino;
-        out[i].size = st.st_size;
+        if (path_of(tls, i)[0] && stat(path_of(tls, i), &st) == 0) /* a removed file is a change, too */
+            out[i] = (struct stamp){st.st_ctim.tv_sec, st.st_ctim.tv_nsec, (int64_t)st.st_ino, st.st_size};
     }
-}
-
-static bool stamps_equal(const struct stamp a[FILES], const struct stamp b[FILES])
-{
-    for (int i = 0; i < FILES; i++)
-        if (a[i].changed.tv_sec != b[i].changed.tv_sec || a[i].changed.tv_nsec != b[i].changed.tv_nsec ||
-            a[i].inode != b[i].inode || a[i].size != b[i].size)
-            return false;
-    return true;
 }
 
 titan_status rpc_pair_open(const struct rpc_tls *tls, struct rpc_pair **ret, struct titan_error *err)
@@ -182,12 +201,11 @@ titan_status rpc_pair_open(const struct rpc_tls *tls, struct rpc_pair **ret, str
         return titan_fail(err, TITAN_ENOMEM, "tls: no memory");
     pair->files = *tls;
     stamps_read(tls, pair->seen); /* before reading: changes during the read are then seen later */
-    titan_status status = texts_load(tls, &pair->texts, err);
+    titan_status status = load(tls, &pair->texts, &pair->context, err);
     if (status != TITAN_OK) {
         free(pair);
         return status;
     }
-    pair->generation = 1;
     log_init(&pair->log, "tls", "certificate=\"%.120s\"", tls->certificate);
     (void)pthread_mutex_init(&pair->lock, NULL);
     *ret = pair;
@@ -209,18 +227,20 @@ static bool refresh(struct rpc_pair *pair)
 {
     struct stamp now[FILES];
     struct texts fresh;
+    SSL_CTX *context;
     struct titan_error err;
     stamps_read(&pair->files, now);
-    if (stamps_equal(now, pair->seen))
+    if (memcmp(now, pair->seen, sizeof(now)) == 0)
         return false;
     memcpy(pair->seen, now, sizeof(now));
-    if (texts_load(&pair->files, &fresh, &err) != TITAN_OK) {
+    if (load(&pair->files, &fresh, &context, &err) != TITAN_OK) {
         tlog_warn(&pair->log, "new TLS files are not taken, the ones before stay", "reason=\"%s\"", err.msg);
         return false;
     }
     texts_free(&pair->texts);
+    SSL_CTX_free(pair->context);
     pair->texts = fresh;
-    pair->generation++;
+    pair->context = context;
     tlog_info(&pair->log, "new TLS files are in use for new connections", "%s", "");
     return true;
 }
@@ -235,7 +255,6 @@ bool rpc_pair_refresh(struct rpc_pair *pair)
 
 grpc_channel_credentials *rpc_pair_client(struct rpc_pair *pair)
 {
-    titan_assert(pair->generation >= 1);
     (void)pthread_mutex_lock(&pair->lock);
     const struct buf *of = pair->texts.of;
     grpc_ssl_pem_key_cert_pair own = {.private_key = of[KEY].data, .cert_chain = of[CERTIFICATE].data};
@@ -246,93 +265,16 @@ grpc_channel_credentials *rpc_pair_client(struct rpc_pair *pair)
     return credentials;
 }
 
-static int choose_h2(SSL *ssl, const unsigned char **out, unsigned char *out_len, const unsigned char *in,
-                     unsigned in_len, void *data)
-{
-    static const unsigned char h2[] = "\x02h2";
-    (void)ssl;
-    (void)data;
-    unsigned char *chosen;
-    if (SSL_select_next_proto(&chosen, out_len, h2, 3, in, in_len) != OPENSSL_NPN_NEGOTIATED)
-        return SSL_TLSEXT_ERR_ALERT_FATAL;
-    *out = chosen;
-    return SSL_TLSEXT_ERR_OK;
-}
-
-/* Passes each certificate of the text to add, in order; add owns it. False: add refused one. */
-static bool each_certificate(const struct buf *text, bool (*add)(SSL_CTX *context, X509 *certificate, int i),
-                             SSL_CTX *context)
-{
-    BIO *bio = BIO_new_mem_buf(text->data, (int)text->len);
-    bool fine = bio;
-    for (int i = 0; fine; i++) {
-        X509 *certificate = PEM_read_bio_X509(bio, NULL, no_password, NULL);
-        if (!certificate)
-            break;
-        fine = add(context, certificate, i);
-    }
-    BIO_free(bio);
-    ERR_clear_error(); /* the end of the text is reported as an error */
-    return fine;
-}
-
-static bool add_own(SSL_CTX *context, X509 *certificate, int i)
-{
-    const bool fine = i == 0 ? SSL_CTX_use_certificate(context, certificate) == 1
-                             : SSL_CTX_add1_chain_cert(context, certificate) == 1;
-    X509_free(certificate);
-    return fine;
-}
-
-static bool add_authority(SSL_CTX *context, X509 *certificate, int i)
-{
-    (void)i;
-    const bool fine = X509_STORE_add_cert(SSL_CTX_get_cert_store(context), certificate) == 1 &&
-                      SSL_CTX_add_client_CA(context, certificate) == 1;
-    X509_free(certificate);
-    return fine;
-}
-
-/* Requires the lock. */
-static SSL_CTX *context_make(const struct rpc_pair *pair, bool certificates_only)
-{
-    const struct buf *of = pair->texts.of;
-    SSL_CTX *context = SSL_CTX_new(TLS_server_method());
-    EVP_PKEY *key = private_key(&of[KEY]);
-    const bool fine = context && key && SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) == 1 &&
-                      SSL_CTX_set_cipher_list(context, "ECDHE+AESGCM:ECDHE+CHACHA20") == 1 &&
-                      each_certificate(&of[CERTIFICATE], add_own, context) &&
-                      SSL_CTX_use_PrivateKey(context, key) == 1 && each_certificate(&of[CA], add_authority, context) &&
-                      SSL_CTX_set_num_tickets(context, 0) == 1;
-    EVP_PKEY_free(key);
-    if (!fine) {
-        SSL_CTX_free(context);
-        return NULL;
-    }
-    (void)SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
-    SSL_CTX_set_read_ahead(context, 1);
-    (void)SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-    (void)SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
-                                        SSL_MODE_RELEASE_BUFFERS);
-    /* Otherwise a client without a certificate is anonymous: enrolment and bearer tokens use the same port. */
-    SSL_CTX_set_verify(context, SSL_VERIFY_PEER | (certificates_only ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0), NULL);
-    SSL_CTX_set_alpn_select_cb(context, choose_h2, NULL);
-    return context;
-}
-
 SSL *rpc_pair_accept(struct rpc_pair *pair, int fd, bool certificates_only)
 {
     titan_assert(pair->files.certificate[0] && fd >= 0);
     (void)pthread_mutex_lock(&pair->lock);
     (void)refresh(pair);
-    if (!pair->context || pair->context_generation != pair->generation) {
-        SSL_CTX_free(pair->context);
-        pair->context = context_make(pair, certificates_only);
-        pair->context_generation = pair->generation;
-    }
-    SSL *ssl = pair->context ? SSL_new(pair->context) : NULL;
+    SSL *ssl = SSL_new(pair->context);
     (void)pthread_mutex_unlock(&pair->lock);
     if (ssl && SSL_set_fd(ssl, fd) == 1) {
+        /* Otherwise a client without a certificate is anonymous: enrolment and bearer tokens use the same port. */
+        SSL_set_verify(ssl, SSL_VERIFY_PEER | (certificates_only ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0), NULL);
         SSL_set_accept_state(ssl);
         return ssl;
     }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proxy.c - see proxy.h. Sockets are edge-triggered: an end's flags keep a reported state until a call returns
- * otherwise. */
+/* proxy.c - see proxy.h. Sockets are level-triggered: what an end has no room for stays in its socket, unwatched. */
 #include "proto/rpc/proxy.h"
 
 #include <errno.h>
@@ -19,7 +18,7 @@
 enum {
     READ_BYTES = 32 << 10,
     BACKLOG_BYTES = 64 << 10, /* limit of bytes waiting for a side; beyond it the other side is not read */
-    ROUNDS = 4,               /* rounds of one connection before others have their turn */
+    READS = 4,                /* of one client before others have their turn */
     EVENTS = 128,
     BEGIN_MS = 10000, /* time limit for TLS and the first frame */
     LEAVE_MS = 10000, /* time limit for a client to take gRPC's remaining output */
@@ -36,7 +35,7 @@ struct rpc_proxy {
     atomic_bool cuts;                      /* some connections are marked for cutting */
     int wake, epoll;
     /* Used by the thread alone. */
-    struct rpc_proxy_connection *connections, *due, *ended;
+    struct rpc_proxy_connection *connections, *ended;
     uint32_t n_deadlines;
     int64_t checked_ns;
     uint8_t bytes[READ_BYTES];
@@ -60,40 +59,28 @@ static void end_close(struct rpc_proxy *proxy, struct rpc_proxy_end *end)
     (void)epoll_ctl(proxy->epoll, EPOLL_CTL_DEL, end->fd, NULL);
     (void)close(end->fd);
     end->fd = -1;
-    buf_free(&end->out);
-}
-
-/* Closing with unread input would send a reset, and hide the reason from the client. */
-static void client_close(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
-{
-    (void)shutdown(c->client.fd, SHUT_WR);
-    for (int i = 0; i < ROUNDS && recv(c->client.fd, proxy->bytes, sizeof(proxy->bytes), MSG_DONTWAIT) > 0; i++)
-        ;
-    end_close(proxy, &c->client);
 }
 
 static void connection_end(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
 {
-    if (c->gone)
-        return;
+    titan_assert(!c->gone);
     c->gone = true;
     deadline_set(proxy, c, 0);
-    if (c->queued) {
-        struct rpc_proxy_connection **at = &proxy->due;
-        while (*at != c) {
-            titan_assert(*at);
-            at = &(*at)->next_due;
-        }
-        *at = c->next_due;
-    }
-    client_close(proxy, c);
+    /* Closing with unread input would send a reset, and hide the reason from the client. */
+    (void)shutdown(c->client.fd, SHUT_WR);
+    for (int i = 0; i < READS && recv(c->client.fd, proxy->bytes, sizeof(proxy->bytes), MSG_DONTWAIT) > 0; i++)
+        ;
+    end_close(proxy, &c->client);
     SSL_free(TAKE(c->tls));
-    end_close(proxy, &c->inner);
+    if (!c->left)
+        end_close(proxy, &c->inner);
+    buf_free(&c->client.out);
+    buf_free(&c->inner.out);
     rpc_filter_free(&c->filter);
     *(c->prev ? &c->prev->next : &proxy->connections) = c->next;
     if (c->next)
         c->next->prev = c->prev;
-    c->next_due = proxy->ended;
+    c->next_arrival = proxy->ended;
     proxy->ended = c;
 }
 
@@ -104,39 +91,20 @@ static size_t backlog(const struct rpc_proxy_end *end)
     return end->out.len - end->sent;
 }
 
-static void end_sent(struct rpc_proxy_end *end, size_t n)
-{
-    end->sent += n;
-    if (end->sent == end->out.len) {
-        buf_clear(&end->out);
-        end->sent = 0;
-    } else if (end->sent > BACKLOG_BYTES) {
-        buf_consume(&end->out, end->sent);
-        end->sent = 0;
-    }
-}
-
-/* A client that leaves during the handshake, such as a port scanner, is no failed client. */
-static void tls_failed(struct rpc_proxy_connection *c)
-{
-    const unsigned long error = ERR_peek_last_error();
-    const char *reason = error ? ERR_reason_error_string(error) : NULL;
-    if (reason && ERR_GET_REASON(error) != SSL_R_UNEXPECTED_EOF_WHILE_READING)
-        (void)titan_fail(&c->why, TITAN_EPERM, "a TLS handshake failed: %s", reason);
-}
-
-/* Can OpenSSL's last call be repeated later? */
+/* Can OpenSSL's last call be repeated later? A client that leaves during the handshake, such as a port scanner, is no
+ * failed client. */
 static bool tls_waits(struct rpc_proxy_connection *c, int rc)
 {
     const int error = SSL_get_error(c->tls, rc);
-    if (error == SSL_ERROR_WANT_WRITE)
-        c->client.writable = false;
-    else if (error == SSL_ERROR_WANT_READ)
-        c->client.readable = false;
-    else if (error != SSL_ERROR_ZERO_RETURN && !SSL_is_init_finished(c->tls))
-        tls_failed(c);
+    const bool waits = error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ;
+    const unsigned long first = ERR_peek_last_error();
+    const char *reason = first ? ERR_reason_error_string(first) : NULL;
+    c->client.waits_out = c->client.waits_out || error == SSL_ERROR_WANT_WRITE;
+    if (!waits && error != SSL_ERROR_ZERO_RETURN && !SSL_is_init_finished(c->tls) && reason &&
+        ERR_GET_REASON(first) != SSL_R_UNEXPECTED_EOF_WHILE_READING)
+        (void)titan_fail(&c->why, TITAN_EPERM, "a TLS handshake failed: %s", reason);
     ERR_clear_error();
-    return error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ;
+    return waits;
 }
 
 /* Sends waiting bytes of this side. False: the side is gone. */
@@ -144,35 +112,23 @@ static bool end_flush(struct rpc_proxy_end *end)
 {
     struct rpc_proxy_connection *c = end->connection;
     SSL *tls = end == &c->client ? c->tls : NULL;
-    while (end->writable && backlog(end) > 0) {
+    while (backlog(end) > 0) {
         const char *at = end->out.data + end->sent;
-        if (tls) {
-            const int n = SSL_write(tls, at, (int)MIN(backlog(end), (size_t)INT32_MAX));
-            if (n <= 0)
-                return tls_waits(c, n);
-            end_sent(end, (size_t)n);
-        } else {
-            const ssize_t n = send(end->fd, at, backlog(end), MSG_NOSIGNAL);
-            end->writable = n >= 0;
-            if (n < 0)
-                return errno == EAGAIN || errno == EINTR;
-            end_sent(end, (size_t)n);
+        const ssize_t n = tls ? SSL_write(tls, at, (int)MIN(backlog(end), (size_t)INT32_MAX))
+                              : send(end->fd, at, backlog(end), MSG_NOSIGNAL);
+        if (n <= 0 && tls)
+            return tls_waits(c, (int)n);
+        if (n < 0) {
+            end->waits_out = true;
+            return errno == EAGAIN || errno == EINTR;
+        }
+        end->sent += (size_t)n;
+        if (backlog(end) == 0 || end->sent > BACKLOG_BYTES) {
+            buf_consume(&end->out, end->sent);
+            end->sent = 0;
         }
     }
     return true;
-}
-
-/* Reads up to READ_BYTES; 0: nothing now, -1: the side is gone. */
-static ssize_t end_read(struct rpc_proxy *proxy, struct rpc_proxy_end *end)
-{
-    struct rpc_proxy_connection *c = end->connection;
-    if (c->tls && end == &c->client) {
-        const int n = SSL_read(c->tls, proxy->bytes, sizeof(proxy->bytes));
-        return n > 0 ? n : tls_waits(c, n) ? 0 : -1;
-    }
-    const ssize_t n = recv(end->fd, proxy->bytes, sizeof(proxy->bytes), 0);
-    end->readable = n == (ssize_t)sizeof(proxy->bytes) || (n > 0 && end->ending) || (n < 0 && errno == EINTR);
-    return n > 0 ? n : n < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
 }
 
 static int64_t time_ms(const ASN1_TIME *t)
@@ -208,127 +164,100 @@ static void identify(struct rpc_proxy_connection *c)
     GENERAL_NAMES_free(names);
 }
 
-/* After the handshake: HTTP/2 must have been negotiated. */
-static titan_status tls_begun(struct rpc_proxy_connection *c)
-{
-    const unsigned char *protocol;
-    unsigned len;
-    SSL_get0_alpn_selected(c->tls, &protocol, &len);
-    if (len != 2 || memcmp(protocol, "h2", 2) != 0)
-        return titan_fail(&c->why, TITAN_EPERM, "a client that does not offer HTTP/2 in its handshake");
-    identify(c);
-    return TITAN_OK;
-}
-
 /* --- carrying ----------------------------------------------------------------------------------------------------- */
+
+/* The client is read while its bytes have room on their way. */
+static bool has_room(const struct rpc_proxy_connection *c)
+{
+    return !c->left && backlog(&c->client) < BACKLOG_BYTES && backlog(&c->inner) < BACKLOG_BYTES;
+}
 
 /* False: the client is gone, or must not continue. */
 static bool from_client(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
 {
-    const bool first = c->filter.n_preface == 0;
-    const ssize_t n = end_read(proxy, &c->client);
-    if (n <= 0)
-        return n == 0;
-    if (first && c->tls && tls_begun(c) != TITAN_OK)
-        return false;
-    if (rpc_filter_client(&c->filter, proxy->bytes, (size_t)n, &c->inner.out, &c->client.out, &c->why) != TITAN_OK) {
-        (void)end_flush(&c->client);
-        return false;
-    }
-    if (c->filter.begun && !c->begun) {
-        c->begun = true;
-        deadline_set(proxy, c, 0);
+    ssize_t n = sizeof(proxy->bytes);
+    for (int i = 0; i < READS && has_room(c) && (c->tls || n == (ssize_t)sizeof(proxy->bytes)); i++) {
+        n = c->tls ? SSL_read(c->tls, proxy->bytes, sizeof(proxy->bytes))
+                   : recv(c->client.fd, proxy->bytes, sizeof(proxy->bytes), 0);
+        if (n <= 0)
+            return c->tls ? tls_waits(c, (int)n) : n < 0 && (errno == EAGAIN || errno == EINTR);
+        if (c->tls && c->filter.n_preface == 0) {
+            const unsigned char *protocol;
+            unsigned len;
+            SSL_get0_alpn_selected(c->tls, &protocol, &len);
+            if (len != 2 || memcmp(protocol, "h2", 2) != 0) {
+                (void)titan_fail(&c->why, TITAN_EPERM, "a client that does not offer HTTP/2 in its handshake");
+                return false;
+            }
+            identify(c);
+        }
+        if (rpc_filter_client(&c->filter, proxy->bytes, (size_t)n, &c->inner.out, &c->client.out, &c->why) !=
+            TITAN_OK) {
+            (void)end_flush(&c->client);
+            return false;
+        }
+        if (c->filter.begun && !c->begun) {
+            c->begun = true;
+            deadline_set(proxy, c, 0);
+        }
     }
     return true;
 }
 
-/* gRPC has closed its side: the client gets the rest. */
-static void inner_left(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
+/* all: to the end, which gRPC has written. False: end the connection. */
+static bool from_inner(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, bool all)
 {
-    c->inner.readable = c->inner.writable = false;
-    c->left = true;
-    deadline_set(proxy, c, LEAVE_MS);
+    ssize_t n;
+    do {
+        n = recv(c->inner.fd, proxy->bytes, sizeof(proxy->bytes), 0);
+        if (n > 0 && rpc_filter_server(&c->filter, proxy->bytes, (size_t)n, &c->client.out) != TITAN_OK) {
+            (void)titan_fail(&c->why, TITAN_ENOMEM, "there is no memory for an answer");
+            return false;
+        }
+    } while (n > 0 && (all || (n == (ssize_t)sizeof(proxy->bytes) && backlog(&c->client) < BACKLOG_BYTES)));
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) { /* gRPC has left: the client gets the rest */
+        end_close(proxy, &c->inner);
+        c->left = true;
+        deadline_set(proxy, c, LEAVE_MS);
+    }
+    return true;
 }
 
-/* gRPC's side takes no more input; its earlier output is still read. */
-static void inner_drop(struct rpc_proxy_connection *c)
+static bool watch(struct rpc_proxy *proxy, struct rpc_proxy_end *end, bool in)
 {
-    buf_clear(&c->inner.out);
-    c->inner.sent = 0;
-    c->inner.readable = c->inner.ending = true;
-}
-
-static bool from_inner(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
-{
-    const ssize_t n = end_read(proxy, &c->inner);
-    if (n < 0)
-        inner_left(proxy, c);
-    if (n <= 0 || rpc_filter_server(&c->filter, proxy->bytes, (size_t)n, &c->client.out) == TITAN_OK)
+    const uint32_t events = (in ? EPOLLIN : 0) | (end->waits_out ? EPOLLOUT : 0);
+    struct epoll_event event = {.events = events, .data.ptr = end};
+    if (end->watched && events == end->events)
         return true;
-    (void)titan_fail(&c->why, TITAN_ENOMEM, "there is no memory for an answer");
-    return false;
-}
-
-/* Can the client, or gRPC, be read now? Its bytes need room on their way. */
-static bool takes_in(const struct rpc_proxy_connection *c)
-{
-    return c->client.readable && (!c->tls || c->client.writable) && !c->left && backlog(&c->client) < BACKLOG_BYTES &&
-           backlog(&c->inner) < BACKLOG_BYTES;
-}
-
-static bool takes_out(const struct rpc_proxy_connection *c)
-{
-    return c->inner.readable && backlog(&c->client) < BACKLOG_BYTES;
-}
-
-/* Carries both ways as far as possible, or for some rounds: then *more. False: end the connection. No event follows for
- * input left unread for lack of room: it is read once a flush has made room. */
-static bool carry(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, bool *more)
-{
-    for (int i = 0; i < ROUNDS; i++) {
-        if (takes_in(c) && !from_client(proxy, c))
-            return false;
-        if (takes_out(c) && !from_inner(proxy, c))
-            return false;
-        if (!c->left && !end_flush(&c->inner))
-            inner_drop(c);
-        if (!end_flush(&c->client) || (c->left && backlog(&c->client) == 0))
-            return false;
-        if (!takes_in(c) && !takes_out(c))
-            return !c->client.hung_up || c->left; /* the side is gone, and its bytes cannot be taken */
-    }
-    *more = true;
-    return true;
-}
-
-/* Waits for room in a socket only with output pending: a reader makes room with each message. */
-static bool watch(struct rpc_proxy *proxy, struct rpc_proxy_end *end, int operation)
-{
-    const uint32_t out = end->waits_out ? EPOLLOUT : 0;
-    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET | out, .data.ptr = end};
+    const int operation = end->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+    end->watched = true;
+    end->events = events;
     return epoll_ctl(proxy->epoll, operation, end->fd, &event) == 0;
 }
 
-static bool watch_again(struct rpc_proxy *proxy, struct rpc_proxy_end *end)
+static bool watch_both(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
 {
-    if (end->waits_out == !end->writable)
-        return true;
-    end->waits_out = !end->writable;
-    return watch(proxy, end, EPOLL_CTL_MOD);
+    return watch(proxy, &c->client, has_room(c)) &&
+           (c->left || watch(proxy, &c->inner, backlog(&c->client) < BACKLOG_BYTES));
 }
 
-static void advance(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
+/* Carries what has come at one end. */
+static void end_seen(struct rpc_proxy *proxy, struct rpc_proxy_end *end, uint32_t events)
 {
-    bool more = false;
-    if (c->gone || c->queued)
+    struct rpc_proxy_connection *c = end->connection;
+    const bool hung_up = events & (EPOLLHUP | EPOLLERR), in = hung_up || (events & EPOLLIN);
+    bool goes_on = true;
+    if (c->gone || end->fd < 0)
         return;
-    if (!carry(proxy, c, &more) || !watch_again(proxy, &c->client) || (!c->left && !watch_again(proxy, &c->inner))) {
+    c->client.waits_out = c->inner.waits_out = false;
+    if (end == &c->inner)
+        goes_on = !in || from_inner(proxy, c, hung_up);
+    else if (in || (c->tls && !SSL_is_init_finished(c->tls)))
+        goes_on = has_room(c) ? from_client(proxy, c) : !hung_up;
+    if (goes_on && !c->left && !end_flush(&c->inner))
+        goes_on = from_inner(proxy, c, true); /* takes no more input; its earlier output is still read */
+    if (!goes_on || !end_flush(&c->client) || (c->left && backlog(&c->client) == 0) || !watch_both(proxy, c))
         connection_end(proxy, c);
-    } else if (more) {
-        c->queued = true;
-        c->next_due = proxy->due;
-        proxy->due = c;
-    }
 }
 
 /* --- the thread --------------------------------------------------------------------------------------------------- */
@@ -347,7 +276,7 @@ static void cut_take(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
 
 static void begin(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
 {
-    titan_assert(!c->gone && !c->queued);
+    titan_assert(!c->gone);
     c->prev = NULL;
     c->next = proxy->connections;
     if (c->next)
@@ -355,10 +284,8 @@ static void begin(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
     proxy->connections = c;
     deadline_set(proxy, c, BEGIN_MS);
     cut_take(proxy, c);
-    if (c->gone)
+    if (c->gone || watch_both(proxy, c))
         return;
-    if (watch(proxy, &c->client, EPOLL_CTL_ADD) && watch(proxy, &c->inner, EPOLL_CTL_ADD))
-        return advance(proxy, c);
     (void)titan_fail(&c->why, TITAN_ENOMEM, "there is no memory to watch a connection");
     connection_end(proxy, c);
 }
@@ -373,7 +300,7 @@ static bool arrivals_take(struct rpc_proxy *proxy)
     const bool closing = proxy->closing;
     (void)pthread_mutex_unlock(&proxy->lock);
     while (c) {
-        struct rpc_proxy_connection *next = c->next_due;
+        struct rpc_proxy_connection *next = c->next_arrival;
         begin(proxy, c);
         c = next;
     }
@@ -383,21 +310,6 @@ static bool arrivals_take(struct rpc_proxy *proxy)
             cut_take(proxy, c);
         }
     return !closing;
-}
-
-static void end_seen(struct rpc_proxy *proxy, struct rpc_proxy_end *end, uint32_t events)
-{
-    struct rpc_proxy_connection *c = end->connection;
-    if (c->gone)
-        return;
-    const bool gone = events & (EPOLLHUP | EPOLLERR);
-    end->readable = end->readable || gone || (events & (EPOLLIN | EPOLLRDHUP));
-    end->writable = end->writable || gone || (events & EPOLLOUT);
-    end->ending = end->ending || gone || (events & EPOLLRDHUP);
-    end->hung_up = end->hung_up || gone;
-    if (gone && end == &c->inner && c->deadline_ns == 0)
-        deadline_set(proxy, c, LEAVE_MS); /* the client may take nothing more */
-    advance(proxy, c);
 }
 
 static void late_end(struct rpc_proxy *proxy)
@@ -421,19 +333,8 @@ static void ended_post(struct rpc_proxy *proxy)
 {
     while (proxy->ended) {
         struct rpc_proxy_connection *c = proxy->ended;
-        proxy->ended = c->next_due;
+        proxy->ended = c->next_arrival;
         rpc_queue_post(proxy->queue, &c->ended); /* from here on the caller may free it */
-    }
-}
-
-static void due_advance(struct rpc_proxy *proxy)
-{
-    struct rpc_proxy_connection *c = TAKE(proxy->due);
-    while (c) {
-        struct rpc_proxy_connection *next = c->next_due;
-        c->queued = false;
-        advance(proxy, c);
-        c = next;
     }
 }
 
@@ -444,23 +345,20 @@ static void *proxy_thread(void *arg)
     int64_t paused_at = 0;
     for (bool open = true; open;) {
         rpc_queue_rest(proxy->queue, &paused_at);
-        const int wait_ms = proxy->due ? 0 : proxy->n_deadlines > 0 ? LOOK_MS : -1;
+        const int wait_ms = proxy->n_deadlines > 0 ? LOOK_MS : -1;
         const int n = epoll_wait(proxy->epoll, events, EVENTS, wait_ms);
         for (int i = 0; i < n; i++)
             if (events[i].data.ptr)
                 end_seen(proxy, events[i].data.ptr, events[i].events);
             else
                 open = arrivals_take(proxy);
-        due_advance(proxy);
         late_end(proxy);
         ended_post(proxy);
     }
     while (proxy->connections) {
         struct rpc_proxy_connection *c = proxy->connections;
-        for (bool more = true; more;) { /* gRPC has written its last byte */
-            more = false;
-            more = carry(proxy, c, &more) && more;
-        }
+        if (!c->left && from_inner(proxy, c, true)) /* gRPC has written its last byte */
+            (void)end_flush(&c->client);
         connection_end(proxy, c);
     }
     ended_post(proxy);
@@ -524,11 +422,11 @@ void rpc_proxy_close(struct rpc_proxy *proxy)
 void rpc_proxy_add(struct rpc_proxy *proxy, struct rpc_proxy_connection *c, int client, int inner)
 {
     titan_assert(client >= 0 && inner >= 0 && c->ended.fn && !proxy->closing);
-    c->client = (struct rpc_proxy_end){.connection = c, .fd = client, .readable = true, .writable = true};
-    c->inner = (struct rpc_proxy_end){.connection = c, .fd = inner, .readable = true, .writable = true};
+    c->client = (struct rpc_proxy_end){.connection = c, .fd = client};
+    c->inner = (struct rpc_proxy_end){.connection = c, .fd = inner};
     (void)pthread_mutex_lock(&proxy->lock);
     const bool first = !proxy->arrivals;
-    c->next_due = proxy->arrivals;
+    c->next_arrival = proxy->arrivals;
     proxy->arrivals = c;
     (void)pthread_mutex_unlock(&proxy->lock);
     if (first)

@@ -18,9 +18,8 @@ struct rpc_proxy;
 struct rpc_proxy_end {
     struct rpc_proxy_connection *connection;
     int fd;
-    bool readable, writable; /* as last known */
-    bool ending, hung_up;    /* no more input follows; nor does the socket take more output */
-    bool waits_out;          /* the thread waits until the socket is writable */
+    bool watched, waits_out; /* the thread waits until the socket is writable */
+    uint32_t events;         /* of epoll, watched for */
     struct buf out;          /* output for the socket, of which `sent` bytes are sent */
     size_t sent;
 };
@@ -32,12 +31,12 @@ enum rpc_cut { RPC_CUT_NOT, RPC_CUT_SOON, RPC_CUT_NOW };
 /* Owned by the thread from rpc_proxy_add to the call of ended, except fields marked as the caller's. */
 struct rpc_proxy_connection {
     struct rpc_proxy_connection *next, *prev;
-    struct rpc_proxy_connection *next_due; /* in the list of arrivals, of those with more work, or of the ended */
+    struct rpc_proxy_connection *next_arrival; /* in the list of arrivals, or of the ended */
     struct rpc_proxy_end client, inner;
     struct rpc_filter filter;
     SSL *tls;         /* NULL: no TLS */
     bool begun, left; /* its first frame has arrived; gRPC has closed its side */
-    bool queued, gone, cutting;
+    bool gone, cutting;
     int64_t deadline_ns; /* monotonic clock; 0: none */
     struct titan_error why;
     struct rpc_tag ended; /* the caller's: its fn and owner */
