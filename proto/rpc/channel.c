@@ -53,105 +53,28 @@ void rpc_channel_close(struct rpc_channel *channel)
     free(channel);
 }
 
-/* A call and the destination of its replies. */
-struct exchange {
-    struct rpc_channel *channel;
-    const char *path, *target;
-    grpc_call *call;
-    grpc_byte_buffer *request, *incoming;
-    grpc_metadata header; /* sent header */
-    grpc_metadata_array headers, trailers;
-    grpc_status_code code;
-    grpc_slice details;
-};
-
-static void exchange_begin(struct exchange *x, struct rpc_channel *channel, const char *path,
-                           const ProtobufCMessage *request, uint32_t deadline_ms)
+static titan_status outcome(struct rpc_channel *channel, const struct rpc_exchange *x, struct titan_error *err)
 {
-    titan_assert(channel->cq && path[0] == '/');
-    *x = (struct exchange){.channel = channel, .path = path, .details = grpc_empty_slice()};
-    x->target = channel->remote.target;
-    grpc_metadata_array_init(&x->headers);
-    grpc_metadata_array_init(&x->trailers);
-    x->call = rpc_remote_call(&channel->remote, channel->cq, path, deadline_ms);
-    x->request = rpc_pack(request);
-}
-
-static void exchange_end(struct exchange *x)
-{
-    grpc_byte_buffer_destroy(x->request);
-    if (x->incoming)
-        grpc_byte_buffer_destroy(x->incoming);
-    grpc_metadata_array_destroy(&x->headers);
-    grpc_metadata_array_destroy(&x->trailers);
-    grpc_slice_unref(x->details);
-    grpc_call_unref(x->call);
-}
-
-static titan_status exchange_outcome(const struct exchange *x, struct titan_error *err)
-{
-    const titan_status status = rpc_status_read(x->code, x->details, &x->trailers, x->path, x->target, err);
-    x->channel->found &= status != TITAN_EUNREACHABLE;
+    const titan_status status = rpc_exchange_outcome(x, err);
+    channel->found &= status != TITAN_EUNREACHABLE;
     return status;
-}
-
-static void start(struct exchange *x, const grpc_op *ops, size_t n, void *tag)
-{
-    titan_assert(n > 0);
-    grpc_call_error rc = grpc_call_start_batch(x->call, ops, n, tag, NULL);
-    titan_assert(rc == GRPC_CALL_OK); /* fails only on misuse of the API */
-}
-
-static grpc_op status_op(struct exchange *x)
-{
-    grpc_op op = rpc_op(GRPC_OP_RECV_STATUS_ON_CLIENT);
-    op.data.recv_status_on_client.trailing_metadata = &x->trailers;
-    op.data.recv_status_on_client.status = &x->code;
-    op.data.recv_status_on_client.status_details = &x->details;
-    return op;
-}
-
-static grpc_op headers_op(struct exchange *x)
-{
-    grpc_op op = rpc_op(GRPC_OP_RECV_INITIAL_METADATA);
-    op.data.recv_initial_metadata.recv_initial_metadata = &x->headers;
-    return op;
-}
-
-static grpc_op message_op(struct exchange *x)
-{
-    grpc_op op = rpc_op(GRPC_OP_RECV_MESSAGE);
-    op.data.recv_message.recv_message = &x->incoming;
-    return op;
-}
-
-static grpc_op request_op(struct exchange *x)
-{
-    grpc_op op = rpc_op(GRPC_OP_SEND_MESSAGE);
-    op.data.send_message.send_message = x->request;
-    return op;
 }
 
 static titan_status call(struct rpc_channel *channel, const char *path, const ProtobufCMessage *request,
                          const ProtobufCMessageDescriptor *reply, uint32_t deadline_ms, ProtobufCMessage **ret_reply,
                          struct titan_error *err)
 {
-    struct exchange x;
-    exchange_begin(&x, channel, path, request, deadline_ms);
-    grpc_op ops[] = {rpc_remote_headers(&channel->remote, &x.header),
-                     request_op(&x),
-                     rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT),
-                     headers_op(&x),
-                     message_op(&x),
-                     status_op(&x)};
-    start(&x, ops, ARRAY_SIZE(ops), &x);
+    struct rpc_exchange x;
+    rpc_exchange_begin(&x, &channel->remote, channel->cq, path, deadline_ms);
+    x.outgoing = rpc_pack(request);
+    rpc_exchange_start(&x, rpc_unary, RPC_UNARY, &x);
     (void)grpc_completion_queue_next(channel->cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
-    titan_status status = exchange_outcome(&x, err);
+    titan_status status = outcome(channel, &x, err);
     if (status == TITAN_OK && !x.incoming)
         status = titan_fail(err, TITAN_EIO, "%s: the server's answer has no message", path);
     if (status == TITAN_OK)
         status = rpc_unpack(x.incoming, reply, SIZE_MAX, ret_reply, err);
-    exchange_end(&x);
+    rpc_exchange_end(&x);
     return status;
 }
 
@@ -202,17 +125,18 @@ titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, c
                                 bool (*each)(const ProtobufCMessage *message, void *data), void (*tick)(void *data),
                                 void *data, const volatile int *interrupted, struct titan_error *err)
 {
-    struct exchange x;
-    TRY(find(channel, err));
-    exchange_begin(&x, channel, path, request, 0);
+    static const grpc_op_type send[] = {GRPC_OP_SEND_INITIAL_METADATA, GRPC_OP_SEND_MESSAGE,
+                                        GRPC_OP_SEND_CLOSE_FROM_CLIENT},
+                              last[] = {GRPC_OP_RECV_STATUS_ON_CLIENT},
+                              first[] = {GRPC_OP_RECV_INITIAL_METADATA, GRPC_OP_RECV_MESSAGE};
     static char send_tag, recv_tag, status_tag; /* only their addresses matter */
-    grpc_op send[] = {rpc_remote_headers(&channel->remote, &x.header), request_op(&x),
-                      rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT)};
-    start(&x, send, ARRAY_SIZE(send), &send_tag);
-    grpc_op last = status_op(&x);
-    start(&x, &last, 1, &status_tag);
-    grpc_op first[] = {headers_op(&x), message_op(&x)};
-    start(&x, first, ARRAY_SIZE(first), &recv_tag);
+    struct rpc_exchange x;
+    TRY(find(channel, err));
+    rpc_exchange_begin(&x, &channel->remote, channel->cq, path, 0);
+    x.outgoing = rpc_pack(request);
+    rpc_exchange_start(&x, send, ARRAY_SIZE(send), &send_tag);
+    rpc_exchange_start(&x, last, ARRAY_SIZE(last), &status_tag);
+    rpc_exchange_start(&x, first, ARRAY_SIZE(first), &recv_tag);
 
     titan_status ended = TITAN_OK; /* reason, if this side ended the call */
     bool stopping = false;
@@ -233,8 +157,7 @@ titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, c
             }
             grpc_byte_buffer_destroy(x.incoming);
             x.incoming = NULL;
-            grpc_op next = message_op(&x);
-            start(&x, &next, 1, &recv_tag);
+            rpc_exchange_start(&x, &first[1], 1, &recv_tag);
             pending++;
         }
         if (interrupted && *interrupted && !stopping) {
@@ -247,7 +170,7 @@ titan_status rpc_channel_stream(struct rpc_channel *channel, const char *path, c
             ticked_ns = clock_mono_ns();
         }
     }
-    titan_status status = stopping ? ended : exchange_outcome(&x, err);
-    exchange_end(&x);
+    titan_status status = stopping ? ended : outcome(channel, &x, err);
+    rpc_exchange_end(&x);
     return status;
 }

@@ -13,23 +13,16 @@ enum { SEND_QUEUE = 8192 };
 struct open_call {
     struct rpc_client *client;
     struct open_call *next, *prev;
-    grpc_call *call;
+    struct rpc_exchange x;
     char *path;
-    const char *target; /* of this call, owned by the remote */
     const ProtobufCMessageDescriptor *reply;
-    unsigned pending;     /* tags in flight */
-    bool cancelled;       /* by this side */
-    grpc_metadata header; /* sent header */
-    grpc_metadata_array headers, trailers;
-    grpc_status_code code;
-    grpc_slice details;
-    grpc_byte_buffer *incoming;
+    unsigned pending; /* tags in flight */
+    bool cancelled;   /* by this side */
 };
 
 struct unary {
     struct open_call base;
     struct rpc_tag tag;
-    grpc_byte_buffer *request;
     rpc_reply_cb cb;
     void *data;
 };
@@ -40,7 +33,6 @@ struct rpc_stream {
     struct rpc_stream_events events;
     void *data;
     struct rpc_out out;
-    grpc_byte_buffer *out_now;
     bool sent_headers, sending, close_send, closed_send;
     bool received_all, has_status, over;
     bool bad_message;
@@ -67,12 +59,8 @@ static titan_status call_open(struct rpc_client *client, struct open_call *call,
     if (!call->path)
         return TITAN_ENOMEM;
     call->client = client;
-    call->target = client->remote.target;
     call->reply = reply;
-    call->details = grpc_empty_slice();
-    grpc_metadata_array_init(&call->headers);
-    grpc_metadata_array_init(&call->trailers);
-    call->call = rpc_remote_call(&client->remote, client->queue.cq, path, deadline_ms);
+    rpc_exchange_begin(&call->x, &client->remote, client->queue.cq, call->path, deadline_ms);
     call->next = client->open;
     if (call->next)
         call->next->prev = call;
@@ -85,7 +73,7 @@ static void call_cancel(struct open_call *call)
     if (call->cancelled)
         return;
     call->cancelled = true;
-    (void)grpc_call_cancel(call->call, NULL);
+    (void)grpc_call_cancel(call->x.call, NULL);
 }
 
 static void client_advance(struct rpc_client *client);
@@ -100,30 +88,24 @@ static void call_release(struct open_call *call)
         client->open = call->next;
     if (call->next)
         call->next->prev = call->prev;
-    if (call->incoming)
-        grpc_byte_buffer_destroy(call->incoming);
-    grpc_metadata_array_destroy(&call->headers);
-    grpc_metadata_array_destroy(&call->trailers);
-    grpc_slice_unref(call->details);
-    grpc_call_unref(call->call);
+    rpc_exchange_end(&call->x);
     free(call->path);
     free(call);
     client_advance(client);
 }
 
-static void batch(struct open_call *call, const grpc_op *ops, size_t n, struct rpc_tag *tag)
+static void start(struct open_call *call, const grpc_op_type *types, size_t n, struct rpc_tag *tag)
 {
-    titan_assert(n > 0 && !call->client->stopped);
+    titan_assert(!call->client->stopped);
     call->pending++;
-    grpc_call_error rc = grpc_call_start_batch(call->call, ops, n, tag, NULL);
-    titan_assert(rc == GRPC_CALL_OK); /* fails only on misuse of the API */
+    rpc_exchange_start(&call->x, types, n, tag);
 }
 
 static titan_status call_outcome(const struct open_call *call, struct titan_error *err)
 {
-    if (call->cancelled && call->code == GRPC_STATUS_CANCELLED)
+    if (call->cancelled && call->x.code == GRPC_STATUS_CANCELLED)
         return titan_fail(err, TITAN_ECANCELLED, "%s: cancelled", call->path);
-    return rpc_status_read(call->code, call->details, &call->trailers, call->path, call->target, err);
+    return rpc_exchange_outcome(&call->x, err);
 }
 
 /* --- unary -------------------------------------------------------------------------------------------------------- */
@@ -137,15 +119,14 @@ static void unary_tag(struct rpc_tag *tag, bool ok)
     struct titan_error err;
     ProtobufCMessage *reply = NULL;
     if (call_outcome(call, &err) == TITAN_OK) {
-        if (!call->incoming)
+        if (!call->x.incoming)
             (void)titan_fail(&err, TITAN_EIO, "%s: the server's answer has no message", call->path);
         else
-            (void)!rpc_unpack(call->incoming, call->reply, SIZE_MAX, &reply, &err);
+            (void)!rpc_unpack(call->x.incoming, call->reply, SIZE_MAX, &reply, &err);
     }
     unary->cb(reply, &err, unary->data);
     if (reply)
         protobuf_c_message_free_unpacked(reply, NULL);
-    grpc_byte_buffer_destroy(unary->request);
     call_release(call);
 }
 
@@ -163,54 +144,41 @@ void rpc_client_call(struct rpc_client *client, const char *path, const Protobuf
     unary->tag = (struct rpc_tag){.fn = unary_tag, .owner = unary};
     unary->cb = cb;
     unary->data = data;
-    unary->request = rpc_pack(request);
-
-    struct open_call *call = &unary->base;
-    grpc_op ops[6] = {
-        rpc_remote_headers(&client->remote, &call->header),
-        rpc_op(GRPC_OP_SEND_MESSAGE),
-        rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT),
-        rpc_op(GRPC_OP_RECV_INITIAL_METADATA),
-        rpc_op(GRPC_OP_RECV_MESSAGE),
-        rpc_op(GRPC_OP_RECV_STATUS_ON_CLIENT),
-    };
-    ops[1].data.send_message.send_message = unary->request;
-    ops[3].data.recv_initial_metadata.recv_initial_metadata = &call->headers;
-    ops[4].data.recv_message.recv_message = &call->incoming;
-    ops[5].data.recv_status_on_client.trailing_metadata = &call->trailers;
-    ops[5].data.recv_status_on_client.status = &call->code;
-    ops[5].data.recv_status_on_client.status_details = &call->details;
-    batch(call, ops, ARRAY_SIZE(ops), &unary->tag);
+    unary->base.x.outgoing = rpc_pack(request);
+    start(&unary->base, rpc_unary, RPC_UNARY, &unary->tag);
     if (client->closing)
-        call_cancel(call);
+        call_cancel(&unary->base);
 }
 
 /* --- streams ------------------------------------------------------------------------------------------------------ */
+
+static const grpc_op_type ending = GRPC_OP_RECV_STATUS_ON_CLIENT,
+                          receive[] = {GRPC_OP_RECV_INITIAL_METADATA, GRPC_OP_RECV_MESSAGE};
 
 static void stream_pump(struct rpc_stream *stream)
 {
     if (stream->sending || stream->over || stream->closed_send)
         return;
-    grpc_op ops[3];
+    struct rpc_exchange *x = &stream->base.x;
+    grpc_op_type types[3];
     size_t n = 0;
     if (!stream->sent_headers) {
-        ops[n++] = rpc_remote_headers(&stream->base.client->remote, &stream->base.header);
+        types[n++] = GRPC_OP_SEND_INITIAL_METADATA;
         stream->sent_headers = true;
     }
     if (stream->out.first) {
-        stream->out_now = rpc_out_take(&stream->out);
-        ops[n] = rpc_op(GRPC_OP_SEND_MESSAGE);
-        ops[n].flags = stream->out.first ? GRPC_WRITE_BUFFER_HINT : 0;
-        ops[n++].data.send_message.send_message = stream->out_now;
+        types[n++] = GRPC_OP_SEND_MESSAGE;
+        x->outgoing = rpc_out_take(&stream->out);
+        x->more = stream->out.first;
     }
     if (stream->close_send && !stream->out.first) {
-        ops[n++] = rpc_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT);
+        types[n++] = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
         stream->closed_send = true;
     }
     if (n == 0)
         return;
     stream->sending = true;
-    batch(&stream->base, ops, n, &stream->send_tag);
+    start(&stream->base, types, n, &stream->send_tag);
 }
 
 /* Closes once the server's status is in and all earlier messages were delivered. */
@@ -237,10 +205,8 @@ static void stream_send_tag(struct rpc_tag *tag, bool ok)
     struct rpc_stream *stream = tag->owner;
     titan_assert(stream->sending);
     stream->sending = false;
-    if (stream->out_now) {
-        grpc_byte_buffer_destroy(stream->out_now);
-        stream->out_now = NULL;
-    }
+    if (stream->base.x.outgoing)
+        grpc_byte_buffer_destroy(TAKE(stream->base.x.outgoing));
     if (ok)
         stream_pump(stream);
     else
@@ -254,15 +220,14 @@ static void stream_recv_tag(struct rpc_tag *tag, bool ok)
     titan_assert(!stream->received_all);
     struct open_call *call = &stream->base;
     ProtobufCMessage *message = NULL;
-    if (!ok || !call->incoming) {
+    if (!ok || !call->x.incoming) {
         stream->received_all = true;
     } else {
-        titan_status status = stream->bad_message
-                                  ? TITAN_ECANCELLED
-                                  : rpc_unpack(call->incoming, call->reply, SIZE_MAX, &message, &stream->error);
-        grpc_byte_buffer_destroy(call->incoming);
-        call->incoming = NULL;
-        if (status == TITAN_OK) {
+        const titan_status read = stream->bad_message
+                                      ? TITAN_ECANCELLED
+                                      : rpc_unpack(call->x.incoming, call->reply, SIZE_MAX, &message, &stream->error);
+        grpc_byte_buffer_destroy(TAKE(call->x.incoming));
+        if (read == TITAN_OK) {
             if (!call->cancelled)
                 stream->events.on_message(stream, message, stream->data);
             protobuf_c_message_free_unpacked(message, NULL);
@@ -270,9 +235,7 @@ static void stream_recv_tag(struct rpc_tag *tag, bool ok)
             stream->bad_message = true;
             call_cancel(call);
         }
-        grpc_op op = rpc_op(GRPC_OP_RECV_MESSAGE);
-        op.data.recv_message.recv_message = &call->incoming;
-        batch(call, &op, 1, &stream->recv_tag);
+        start(call, &receive[1], 1, &stream->recv_tag);
     }
     stream_maybe_close(stream);
     stream_unref(stream);
@@ -314,16 +277,8 @@ titan_status rpc_client_stream(struct rpc_client *client, const char *path, cons
     stream->close_send = half_close;
     stream_pump(stream);
 
-    struct open_call *call = &stream->base;
-    grpc_op status = rpc_op(GRPC_OP_RECV_STATUS_ON_CLIENT);
-    status.data.recv_status_on_client.trailing_metadata = &call->trailers;
-    status.data.recv_status_on_client.status = &call->code;
-    status.data.recv_status_on_client.status_details = &call->details;
-    batch(call, &status, 1, &stream->status_tag);
-    grpc_op receive[2] = {rpc_op(GRPC_OP_RECV_INITIAL_METADATA), rpc_op(GRPC_OP_RECV_MESSAGE)};
-    receive[0].data.recv_initial_metadata.recv_initial_metadata = &call->headers;
-    receive[1].data.recv_message.recv_message = &call->incoming;
-    batch(call, receive, 2, &stream->recv_tag);
+    start(&stream->base, &ending, 1, &stream->status_tag);
+    start(&stream->base, receive, ARRAY_SIZE(receive), &stream->recv_tag);
     *ret = stream;
     return TITAN_OK;
 }

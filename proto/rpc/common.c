@@ -453,9 +453,11 @@ static titan_status trailer_status(const grpc_metadata_array *trailers, int grpc
     return TITAN_OK;
 }
 
-titan_status rpc_status_read(grpc_status_code code, grpc_slice details, const grpc_metadata_array *trailers,
-                             const char *what, const char *target, struct titan_error *err)
+titan_status rpc_exchange_outcome(const struct rpc_exchange *x, struct titan_error *err)
 {
+    const grpc_status_code code = x->code;
+    const grpc_slice details = x->details;
+    const char *what = x->path, *target = x->target;
     if (code == GRPC_STATUS_OK)
         return titan_error_set(err, TITAN_OK, 0, __FILE__, __LINE__, "ok");
     char text[512];
@@ -466,7 +468,7 @@ titan_status rpc_status_read(grpc_status_code code, grpc_slice details, const gr
         if ((unsigned char)text[i] < 0x20)
             text[i] = ' ';
 
-    titan_status status = trailer_status(trailers, (int)code);
+    titan_status status = trailer_status(&x->trailers, (int)code);
     if (status != TITAN_OK) /* the message is Titan's own */
         return titan_fail(err, status, "%s", text[0] ? text : titan_status_text(status));
     status = titan_status_from_grpc((int)code);
@@ -559,7 +561,7 @@ void rpc_remote_reconnect(struct rpc_remote *remote, bool next)
     const size_t at = (size_t)(remote->target - remote->targets.at[0]) / RPC_TARGET_MAX;
     remote->target = remote->targets.at[(at + next) % remote->targets.n];
     if (remote->authorization && is_local(remote->target))
-        return;                            /* rpc_remote_call() checks that connection itself */
+        return;                            /* rpc_exchange_begin() checks that connection itself */
     grpc_channel_destroy(remote->channel); /* its calls continue */
     remote->channel = channel_create(remote->target, remote->pair, -1);
 }
@@ -603,7 +605,8 @@ void rpc_remote_close(struct rpc_remote *remote)
     rpc_library_leave();
 }
 
-grpc_call *rpc_remote_call(struct rpc_remote *remote, grpc_completion_queue *cq, const char *path, uint32_t deadline_ms)
+void rpc_exchange_begin(struct rpc_exchange *ret, struct rpc_remote *remote, grpc_completion_queue *cq,
+                        const char *path, uint32_t deadline_ms)
 {
     titan_assert(remote->channel && path[0] == '/');
     if (remote->pair && rpc_pair_refresh(remote->pair)) {
@@ -614,10 +617,60 @@ grpc_call *rpc_remote_call(struct rpc_remote *remote, grpc_completion_queue *cq,
     if (remote->authorization && is_local(remote->target))
         (void)connect_trusted(remote, &refused); /* the call reports the refusal */
     grpc_slice method = grpc_slice_from_copied_string(path);
-    grpc_call *call = grpc_channel_create_call(remote->channel, NULL, GRPC_PROPAGATE_DEFAULTS, cq, method, NULL,
-                                               rpc_deadline(deadline_ms), NULL);
+    *ret = (struct rpc_exchange){.remote = remote, .path = path, .target = remote->target};
+    ret->details = grpc_empty_slice();
+    grpc_metadata_array_init(&ret->headers);
+    grpc_metadata_array_init(&ret->trailers);
+    ret->call = grpc_channel_create_call(remote->channel, NULL, GRPC_PROPAGATE_DEFAULTS, cq, method, NULL,
+                                         rpc_deadline(deadline_ms), NULL);
     grpc_slice_unref(method);
-    return call;
+}
+
+const grpc_op_type rpc_unary[RPC_UNARY] = {
+    GRPC_OP_SEND_INITIAL_METADATA, GRPC_OP_SEND_MESSAGE, GRPC_OP_SEND_CLOSE_FROM_CLIENT,
+    GRPC_OP_RECV_INITIAL_METADATA, GRPC_OP_RECV_MESSAGE, GRPC_OP_RECV_STATUS_ON_CLIENT,
+};
+
+void rpc_exchange_start(struct rpc_exchange *x, const grpc_op_type *types, size_t n, void *tag)
+{
+    grpc_op ops[6];
+    titan_assert(n <= ARRAY_SIZE(ops));
+    for (size_t i = 0; i < n; i++) {
+        grpc_op *op = &ops[i];
+        *op = rpc_op(types[i]);
+        if (types[i] == GRPC_OP_SEND_INITIAL_METADATA && x->remote->authorization) {
+            x->header = (grpc_metadata){
+                .key = grpc_slice_from_static_string("authorization"),
+                .value = grpc_slice_from_static_string(x->remote->authorization), /* outlives the call */
+            };
+            op->data.send_initial_metadata.count = 1;
+            op->data.send_initial_metadata.metadata = &x->header;
+        } else if (types[i] == GRPC_OP_SEND_MESSAGE) {
+            op->flags = x->more ? GRPC_WRITE_BUFFER_HINT : 0;
+            op->data.send_message.send_message = x->outgoing;
+        } else if (types[i] == GRPC_OP_RECV_INITIAL_METADATA) {
+            op->data.recv_initial_metadata.recv_initial_metadata = &x->headers;
+        } else if (types[i] == GRPC_OP_RECV_MESSAGE) {
+            op->data.recv_message.recv_message = &x->incoming;
+        } else if (types[i] == GRPC_OP_RECV_STATUS_ON_CLIENT) {
+            op->data.recv_status_on_client.trailing_metadata = &x->trailers;
+            op->data.recv_status_on_client.status = &x->code;
+            op->data.recv_status_on_client.status_details = &x->details;
+        }
+    }
+    rpc_batch(x->call, ops, n, tag);
+}
+
+void rpc_exchange_end(struct rpc_exchange *x)
+{
+    if (x->outgoing)
+        grpc_byte_buffer_destroy(x->outgoing);
+    if (x->incoming)
+        grpc_byte_buffer_destroy(x->incoming);
+    grpc_metadata_array_destroy(&x->headers);
+    grpc_metadata_array_destroy(&x->trailers);
+    grpc_slice_unref(x->details);
+    grpc_call_unref(x->call);
 }
 
 titan_status rpc_remote_token(struct rpc_remote *remote, const char *token, struct titan_error *err)
@@ -643,25 +696,18 @@ titan_status rpc_remote_token(struct rpc_remote *remote, const char *token, stru
     return TITAN_EPERM;
 }
 
-grpc_op rpc_remote_headers(const struct rpc_remote *remote, grpc_metadata *header)
-{
-    grpc_op op = rpc_op(GRPC_OP_SEND_INITIAL_METADATA);
-    if (remote->authorization) {
-        *header = (grpc_metadata){
-            .key = grpc_slice_from_static_string("authorization"),
-            .value = grpc_slice_from_static_string(remote->authorization), /* outlives the call */
-        };
-        op.data.send_initial_metadata.count = 1;
-        op.data.send_initial_metadata.metadata = header;
-    }
-    return op;
-}
-
 gpr_timespec rpc_deadline(uint32_t deadline_ms)
 {
     if (deadline_ms == 0)
         return gpr_inf_future(GPR_CLOCK_MONOTONIC);
     return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(deadline_ms, GPR_TIMESPAN));
+}
+
+void rpc_batch(grpc_call *call, const grpc_op *ops, size_t n, void *tag)
+{
+    titan_assert(n > 0);
+    const grpc_call_error rc = grpc_call_start_batch(call, ops, n, tag, NULL);
+    titan_assert(rc == GRPC_CALL_OK); /* fails only on misuse of the API */
 }
 
 grpc_op rpc_op(grpc_op_type type)

@@ -80,10 +80,6 @@ titan_status rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescript
 /* An outcome is sent as gRPC status. Several outcomes share one gRPC code, so this trailer has the name. */
 #define RPC_STATUS_TRAILER "titan-status"
 grpc_slice rpc_status_name(titan_status status); /* static: needs no unref */
-/* Fills err from a call's result. what: the call's path; target: for TITAN_EUNREACHABLE. */
-titan_status rpc_status_read(grpc_status_code code, grpc_slice details, const grpc_metadata_array *trailers,
-                             const char *what, const char *target, struct titan_error *err);
-
 /* A client's server and connection. Do not move it: target points into it. */
 struct rpc_remote {
     struct rpc_targets targets;
@@ -101,16 +97,37 @@ titan_status rpc_remote_open(const char *target, const struct rpc_tls *tls, stru
 /* The next call makes a new connection and resolves the name again; next: to the next address of the list. */
 void rpc_remote_reconnect(struct rpc_remote *remote, bool next);
 void rpc_remote_close(struct rpc_remote *remote);
-/* Creates a call, owned by the caller. The call uses a new connection if the TLS files have changed, or if the server
- * of a Unix socket may have the token and the previous connection has ended. */
-grpc_call *rpc_remote_call(struct rpc_remote *remote, grpc_completion_queue *cq, const char *path,
-                           uint32_t deadline_ms);
 titan_status rpc_remote_token(struct rpc_remote *remote, const char *token, struct titan_error *err) TITAN_MUST_USE;
-/* The op that sends a call's headers. header: memory for one header, until the op is done. */
-grpc_op rpc_remote_headers(const struct rpc_remote *remote, grpc_metadata *header);
 gpr_timespec rpc_deadline(uint32_t deadline_ms); /* 0 = never */
 
 grpc_op rpc_op(grpc_op_type type);
+void rpc_batch(grpc_call *call, const grpc_op *ops, size_t n, void *tag);
+
+/* A client's call: what it sends, and what gRPC fills. */
+struct rpc_exchange {
+    struct rpc_remote *remote;
+    const char *path, *target; /* borrowed; the remote owns the target */
+    grpc_call *call;
+    grpc_metadata header;       /* sent header */
+    grpc_byte_buffer *outgoing; /* the message of the next batch; freed at the end, if it is still there */
+    bool more;                  /* another message follows it at once */
+    grpc_metadata_array headers, trailers;
+    grpc_status_code code;
+    grpc_slice details;
+    grpc_byte_buffer *incoming;
+};
+
+/* Creates the call. It uses a new connection if the TLS files have changed, or if the server of a Unix socket may have
+ * the token and the previous connection has ended. */
+void rpc_exchange_begin(struct rpc_exchange *ret, struct rpc_remote *remote, grpc_completion_queue *cq,
+                        const char *path, uint32_t deadline_ms);
+/* Starts a batch of these operations. rpc_unary: all of a call with one message each way. */
+enum { RPC_UNARY = 6 };
+extern const grpc_op_type rpc_unary[RPC_UNARY];
+void rpc_exchange_start(struct rpc_exchange *x, const grpc_op_type *types, size_t n, void *tag);
+/* Fills err from the call's result. */
+titan_status rpc_exchange_outcome(const struct rpc_exchange *x, struct titan_error *err);
+void rpc_exchange_end(struct rpc_exchange *x);
 
 #define RPC_CLIENT_MESSAGE_MAX (64 << 20)
 

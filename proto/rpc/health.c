@@ -14,7 +14,6 @@ struct rpc_health_watcher {
     struct rpc_health *health;
     struct rpc_call *call;
     struct rpc_health_watcher *next;
-    bool stale; /* the queue was full: the present status is still to be sent */
 };
 
 /* Is service the package.Service part of a served method? The empty name is the server itself. */
@@ -38,6 +37,13 @@ static health_response answer(const struct rpc_health *health)
     return response;
 }
 
+/* With a full queue the status follows when it has drained. */
+static void watcher_send(const struct rpc_health_watcher *watcher)
+{
+    health_response response = answer(watcher->health);
+    (void)!rpc_call_send(watcher->call, &response.base);
+}
+
 static void check(struct rpc_call *call, const ProtobufCMessage *message, void *data)
 {
     const struct rpc_health *health = data;
@@ -47,13 +53,6 @@ static void check(struct rpc_call *call, const ProtobufCMessage *message, void *
     }
     health_response response = answer(health);
     rpc_call_reply(call, &response.base);
-}
-
-static void watcher_send(struct rpc_health_watcher *watcher)
-{
-    titan_assert(watcher->call && watcher->health);
-    health_response response = answer(watcher->health);
-    watcher->stale = rpc_call_send(watcher->call, &response.base) == TITAN_EAGAIN;
 }
 
 static void watch(struct rpc_call *call, const ProtobufCMessage *message, void *data)
@@ -79,8 +78,8 @@ static void watch(struct rpc_call *call, const ProtobufCMessage *message, void *
 static void watch_drain(struct rpc_call *call, void *data)
 {
     (void)data;
-    struct rpc_health_watcher *watcher = rpc_call_data(call);
-    if (watcher && watcher->stale)
+    const struct rpc_health_watcher *watcher = rpc_call_data(call);
+    if (watcher)
         watcher_send(watcher);
 }
 
@@ -88,14 +87,12 @@ static void watch_close(struct rpc_call *call, bool cancelled, void *data)
 {
     (void)cancelled;
     struct rpc_health *health = data;
-    for (struct rpc_health_watcher **at = &health->watchers; *at; at = &(*at)->next) {
-        if ((*at)->call == call) {
-            struct rpc_health_watcher *gone = *at;
-            *at = gone->next;
-            free(gone);
-            return;
-        }
-    }
+    struct rpc_health_watcher **at = &health->watchers, *gone = rpc_call_data(call);
+    while (gone && *at != gone)
+        at = &(*at)->next;
+    if (gone)
+        *at = gone->next;
+    free(gone);
 }
 
 void rpc_health_set(struct rpc_health *health, bool serving)
@@ -103,7 +100,7 @@ void rpc_health_set(struct rpc_health *health, bool serving)
     if (health->serving == serving)
         return;
     health->serving = serving;
-    for (struct rpc_health_watcher *watcher = health->watchers; watcher; watcher = watcher->next)
+    for (const struct rpc_health_watcher *watcher = health->watchers; watcher; watcher = watcher->next)
         watcher_send(watcher);
 }
 

@@ -123,10 +123,8 @@ static void send_error(struct rpc_call *call, reflection_response *response, int
 
 static void send_file(struct rpc_call *call, reflection_response *response, const ProtobufCBinaryData *file)
 {
-    if (!file) {
-        send_error(call, response, NOT_FOUND, "not found");
-        return;
-    }
+    if (!file)
+        return send_error(call, response, NOT_FOUND, "not found");
     ProtobufCBinaryData one = *file;
     Grpc__Reflection__V1alpha__FileDescriptorResponse files = GRPC__REFLECTION__V1ALPHA__FILE_DESCRIPTOR_RESPONSE__INIT;
     files.n_file_descriptor_proto = 1;
@@ -135,19 +133,6 @@ static void send_file(struct rpc_call *call, reflection_response *response, cons
     response->file_descriptor_response = &files;
     (void)!rpc_call_send(call, &response->base);
     response->file_descriptor_response = NULL; /* files goes out of scope */
-}
-
-/* "/pkg.Service/Method" -> "pkg.Service" in out. False if the previous method has the same service: tables group
- * them. */
-static bool service_name(const struct rpc_method *methods, size_t i, char *out, size_t cap)
-{
-    titan_assert(cap > 0 && methods[i].path[0] == '/');
-    size_t len = strcspn(methods[i].path + 1, "/");
-    if (len >= cap || (i > 0 && strncmp(methods[i].path, methods[i - 1].path, len + 2) == 0))
-        return false;
-    memcpy(out, methods[i].path + 1, len);
-    out[len] = '\0';
-    return true;
 }
 
 static void send_services(struct rpc_call *call, reflection_response *response, const struct rpc_reflection *reflection)
@@ -164,8 +149,13 @@ static void send_services(struct rpc_call *call, reflection_response *response, 
     size_t n = 0;
     for (size_t t = 0; t < ARRAY_SIZE(tables); t++) {
         for (size_t i = 0; i < tables[t].n && n < MAX_SERVICES; i++) {
-            if (!service_name(tables[t].methods, i, names[n], sizeof(names[n])))
+            /* "/pkg.Service/Method": tables group the methods of a service. */
+            const char *path = tables[t].methods[i].path;
+            const size_t len = strcspn(path + 1, "/");
+            if (len >= sizeof(names[n]) || (i > 0 && strncmp(path, tables[t].methods[i - 1].path, len + 2) == 0))
                 continue;
+            memcpy(names[n], path + 1, len);
+            names[n][len] = '\0';
             services[n] = (service_response)GRPC__REFLECTION__V1ALPHA__SERVICE_RESPONSE__INIT;
             services[n].name = names[n];
             list[n] = &services[n];
@@ -193,22 +183,16 @@ static void info(struct rpc_call *call, const ProtobufCMessage *message, void *d
     response.original_request = (reflection_request *)(uintptr_t)request;
     switch (request->message_request_case) {
     case REQUEST(FILE_BY_FILENAME):
-        send_file(call, &response, rpc_reflection_file(reflection, request->file_by_filename));
-        return;
+        return send_file(call, &response, rpc_reflection_file(reflection, request->file_by_filename));
     case REQUEST(FILE_CONTAINING_SYMBOL):
-        send_file(call, &response, rpc_reflection_symbol(reflection, request->file_containing_symbol));
-        return;
+        return send_file(call, &response, rpc_reflection_symbol(reflection, request->file_containing_symbol));
     case REQUEST(LIST_SERVICES):
-        send_services(call, &response, reflection);
-        return;
+        return send_services(call, &response, reflection);
     case REQUEST(FILE_CONTAINING_EXTENSION):
-        send_error(call, &response, NOT_FOUND, "there are no extensions");
-        return;
-    case REQUEST(ALL_EXTENSION_NUMBERS_OF_TYPE): {
-        if (!rpc_reflection_symbol(reflection, request->all_extension_numbers_of_type)) {
-            send_error(call, &response, NOT_FOUND, "not found");
-            return;
-        }
+        return send_error(call, &response, NOT_FOUND, "there are no extensions");
+    case REQUEST(ALL_EXTENSION_NUMBERS_OF_TYPE):
+        if (!rpc_reflection_symbol(reflection, request->all_extension_numbers_of_type))
+            return send_error(call, &response, NOT_FOUND, "not found");
         Grpc__Reflection__V1alpha__ExtensionNumberResponse none =
             GRPC__REFLECTION__V1ALPHA__EXTENSION_NUMBER_RESPONSE__INIT;
         none.base_type_name = request->all_extension_numbers_of_type;
@@ -216,10 +200,8 @@ static void info(struct rpc_call *call, const ProtobufCMessage *message, void *d
         response.all_extension_numbers_response = &none;
         (void)!rpc_call_send(call, &response.base);
         return;
-    }
     default:
-        send_error(call, &response, UNIMPLEMENTED, "unknown kind of request");
-        return;
+        return send_error(call, &response, UNIMPLEMENTED, "unknown kind of request");
     }
 }
 

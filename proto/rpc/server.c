@@ -210,10 +210,8 @@ static void call_unref(struct rpc_call *call)
 
 static void batch(struct rpc_call *call, const grpc_op *ops, size_t n, struct rpc_tag *tag)
 {
-    titan_assert(n > 0);
     call->pending++;
-    grpc_call_error rc = grpc_call_start_batch(call->call, ops, n, tag, NULL);
-    titan_assert(rc == GRPC_CALL_OK); /* fails only on misuse of the API */
+    rpc_batch(call->call, ops, n, tag);
 }
 
 /* --- incoming ----------------------------------------------------------------------------------------------------- */
