@@ -90,7 +90,7 @@ static titan_status make_pair(const char *ca_dir, const char *dir, struct pki_sp
     spec->until_ms = now + days * DAY_MS;
     buf_clear(&c.certificate);
     titan_assert(spec->from_ms < spec->until_ms);
-    TRY(pki_issue(&a.certificate, &a.key, request.data, request.len, spec, &c.certificate, err));
+    TRY(pki_issue(&(struct pki_issuer){&a.certificate, &a.key}, request.data, request.len, spec, &c.certificate, err));
     if (fresh)
         TRY(certs_write(files.key, &c.key, true, err));
     TRY(certs_write(files.ca, &a.certificate, false, err));

@@ -30,22 +30,6 @@ static struct entry entry_at(const void *list, size_t i)
     return (struct entry){le16toh(e.tag), le16toh(e.bits), le32toh(e.id)};
 }
 
-/* Is this a list that the kernel accepts? Entries are in the order of their tags; owner, group and others appear once;
- * a mask is there if a user or group is named. */
-static bool sound(const void *list, size_t n)
-{
-    unsigned last = 0, seen = 0;
-    for (size_t i = 0; i < n; i++) {
-        const struct entry e = entry_at(list, i);
-        const bool named = e.tag == USER || e.tag == GROUP;
-        if (e.bits > 7 || e.tag < last || (e.tag == last && !named) || e.tag > OTHERS || (e.tag & (e.tag - 1)))
-            return false;
-        last = e.tag;
-        seen |= e.tag;
-    }
-    return (seen & OWNER) && (seen & OWN_GROUP) && (seen & OTHERS) && ((seen & MASK) || !(seen & (USER | GROUP)));
-}
-
 /* The mask limits all entries except the owner's and others'. */
 bool acl_permits(const struct acl_user *u, const void *list, size_t len, const struct stat *st, mode_t bits)
 {
@@ -57,8 +41,23 @@ bool acl_permits(const struct acl_user *u, const void *list, size_t len, const s
         return false;
     memcpy(&version, list, sizeof(version));
     const size_t n = (len - sizeof(version)) / sizeof(struct entry);
-    if (le32toh(version) != VERSION || !sound(list, n))
+    if (le32toh(version) != VERSION)
         return false;
+
+    /* Is this a list that the kernel accepts? Entries are in the order of their tags; owner, group and others appear
+     * once; a mask is there if a user or group is named. */
+    unsigned last = 0, seen = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct entry e = entry_at(list, i);
+        const bool named = e.tag == USER || e.tag == GROUP;
+        if (e.bits > 7 || e.tag < last || (e.tag == last && !named) || e.tag > OTHERS || (e.tag & (e.tag - 1)))
+            return false;
+        last = e.tag;
+        seen |= e.tag;
+    }
+    if (!(seen & OWNER) || !(seen & OWN_GROUP) || !(seen & OTHERS) || (!(seen & MASK) && (seen & (USER | GROUP))))
+        return false;
+
     for (size_t i = 0; i < n; i++)
         if (entry_at(list, i).tag == MASK)
             mask = entry_at(list, i).bits;

@@ -27,24 +27,19 @@ void audit_free(struct audit *a)
     free(a);
 }
 
-static struct slot *find(struct audit *a, const struct audit_record *r)
-{
-    struct slot *unused = &a->slots[AUDIT_SLOTS];
-    for (size_t i = 0; i < AUDIT_SLOTS; i++) {
-        struct slot *s = &a->slots[i];
-        if (!s->used)
-            unused = unused == &a->slots[AUDIT_SLOTS] ? s : unused;
-        else if (s->counted.method == r->method && s->counted.outcome == r->outcome &&
-                 strcmp(s->counted.actor, r->actor) == 0)
-            return s;
-    }
-    return unused;
-}
-
 bool audit_failed(struct audit *a, const struct audit_record *r, int64_t now_ms)
 {
     titan_assert(r->outcome != TITAN_OK);
-    struct slot *s = find(a, r);
+    struct slot *const others = &a->slots[AUDIT_SLOTS], *s = NULL, *unused = others;
+    for (size_t i = 0; i < AUDIT_SLOTS && !s; i++) {
+        struct slot *x = &a->slots[i];
+        if (!x->used)
+            unused = unused == others ? x : unused;
+        else if (x->counted.method == r->method && x->counted.outcome == r->outcome &&
+                 strcmp(x->counted.actor, r->actor) == 0)
+            s = x;
+    }
+    s = s ? s : unused;
     if (s->used && now_ms < s->until_ms) {
         if (s->counted.count++ == 0) /* the job is kept only while one call is counted */
             s->counted.job_id = r->job_id;
@@ -52,10 +47,9 @@ bool audit_failed(struct audit *a, const struct audit_record *r, int64_t now_ms)
             s->counted.job_id = 0;
         return false;
     }
-    titan_assert(s >= a->slots && s <= &a->slots[AUDIT_SLOTS]);
     *s = (struct slot){.used = true, .until_ms = now_ms + AUDIT_WINDOW_MS, .counted = *r};
     s->counted.count = 0;
-    if (s == &a->slots[AUDIT_SLOTS]) {
+    if (s == others) {
         (void)strcpy(s->counted.actor, "others");
         s->counted.method = 0;
     }

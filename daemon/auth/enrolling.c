@@ -81,60 +81,26 @@ struct paths {
     char id[TOKEN_ID_TEXT];
 };
 
-static titan_status find_paths(const struct rpc_tls *files, const struct join_file *join, struct paths *p,
-                               struct titan_error *err)
-{
-    unsigned char hash[TOKEN_HASH_BYTES];
-    TRY(token_parse(join->token, p->id, hash, err));
-    (void)snprintf(p->dir, sizeof(p->dir), "%.*s", (int)(strrchr(files->key, '/') - files->key), files->key);
-    (void)snprintf(p->joined, sizeof(p->joined), "%s/joined", p->dir);
-    (void)snprintf(p->place, sizeof(p->place), "%s/" JOIN_PLACE_FILE, p->dir);
-    (void)snprintf(p->key, sizeof(p->key), "%s/key-%s.pem", p->dir, p->id);
-    return TITAN_OK;
-}
-
-static bool joined_with(const struct paths *p)
-{
-    titan_assert(p->id[0]);
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    return file_read(p->joined, 256, &text, NULL) == TITAN_OK && text.len == strlen(p->id) &&
-           memcmp(text.data, p->id, text.len) == 0;
-}
-
-/* A token is good for one key. An existing key is from an attempt with a lost answer. */
-static titan_status own_key(const struct paths *p, struct buf *out, struct titan_error *err)
-{
-    if (access(p->key, F_OK) == 0)
-        return file_read(p->key, PKI_PEM_MAX, out, err);
-    TRY(pki_key_make(out, err));
-    return certs_write(p->key, out, true, err);
-}
-
-static titan_status ask_once(const struct join_file *join, const struct rpc_tls *anonymous, const struct buf *request,
-                             Titan__Internal__EnrollResponse **ret, struct titan_error *err)
-{
-    struct rpc_channel *channel = NULL;
-    ProtobufCMessage *answer = NULL;
-    Titan__Internal__EnrollRequest r = TITAN__INTERNAL__ENROLL_REQUEST__INIT;
-    r.node = (char *)join->node;
-    r.token = (char *)join->token;
-    r.request = (ProtobufCBinaryData){.data = (uint8_t *)request->data, .len = request->len};
-    TRY(rpc_channel_open(join->coordinator, anonymous, &channel, err));
-    titan_status status = rpc_channel_call(channel, "/titan.internal.Enrolment/Enroll", &r.base,
-                                           &titan__internal__enroll_response__descriptor, CALL_MS, &answer, err);
-    rpc_channel_close(channel);
-    *ret = (Titan__Internal__EnrollResponse *)answer;
-    return status;
-}
-
 static titan_status ask(const struct join_file *join, const struct rpc_tls *anonymous, const struct buf *request,
                         uint32_t wait_ms, Titan__Internal__EnrollResponse **ret, struct titan_error *err)
 {
     struct log log;
     int64_t until = clock_mono_ms() + wait_ms;
+    Titan__Internal__EnrollRequest r = TITAN__INTERNAL__ENROLL_REQUEST__INIT;
+    r.node = (char *)join->node;
+    r.token = (char *)join->token;
+    r.request = (ProtobufCBinaryData){.data = (uint8_t *)request->data, .len = request->len};
     log_init(&log, "agent", "coordinator=%s", join->coordinator);
     for (bool reported = false;; reported = true) {
-        titan_status status = ask_once(join, anonymous, request, ret, err);
+        struct rpc_channel *channel = NULL;
+        ProtobufCMessage *answer = NULL;
+        titan_status status = rpc_channel_open(join->coordinator, anonymous, &channel, err);
+        if (status == TITAN_OK) {
+            status = rpc_channel_call(channel, "/titan.internal.Enrolment/Enroll", &r.base,
+                                      &titan__internal__enroll_response__descriptor, CALL_MS, &answer, err);
+            rpc_channel_close(channel);
+            *ret = (Titan__Internal__EnrollResponse *)answer;
+        }
         bool absent = status == TITAN_EUNREACHABLE || status == TITAN_ETIMEDOUT;
         if (!absent || clock_mono_ms() >= until)
             return status;
@@ -154,17 +120,6 @@ static titan_status keep_place(const struct paths *p, const struct join_file *jo
     return certs_write(p->place, &text, false, err);
 }
 
-/* Waits until the certificate begins: right after a revocation it begins with the next second. */
-static void wait_for_begin(const struct buf *certificate)
-{
-    struct pki_certificate c;
-    if (pki_read(certificate->data, certificate->len, &c, NULL) != TITAN_OK)
-        return;
-    int64_t left_ms = c.from_ms - clock_wall_ms();
-    if (left_ms > 0 && left_ms <= JUST_BEGINS_MS)
-        (void)usleep((useconds_t)left_ms * 1000);
-}
-
 static titan_status get_first(const struct join_file *join, const struct rpc_tls *files, const struct paths *p,
                               uint32_t wait_ms, struct titan_error *err)
 {
@@ -175,7 +130,12 @@ static titan_status get_first(const struct join_file *join, const struct rpc_tls
     struct rpc_tls anonymous = {.certificate = "", .key = ""};
     TRY(certs_dir(p->dir, err));
     TRY(certs_write(files->ca, &join->ca, false, err));
-    TRY(own_key(p, &key, err));
+    if (access(p->key, F_OK) == 0) { /* from an attempt with a lost answer: a token is good for one key */
+        TRY(file_read(p->key, PKI_PEM_MAX, &key, err));
+    } else {
+        TRY(pki_key_make(&key, err));
+        TRY(certs_write(p->key, &key, true, err));
+    }
     TRY(make_request(&key, join->node, &request, err));
     memcpy(anonymous.ca, files->ca, sizeof(anonymous.ca));
     TRY(ask(join, &anonymous, &request, wait_ms, &reply, err));
@@ -189,7 +149,14 @@ static titan_status get_first(const struct join_file *join, const struct rpc_tls
     buf_puts(&id, p->id);
     TRY(certs_write(p->joined, &id, false, err));
     (void)unlink(p->key);
-    wait_for_begin(&certificate);
+
+    /* Waits until the certificate begins: right after a revocation it begins with the next second. */
+    struct pki_certificate c;
+    if (pki_read(certificate.data, certificate.len, &c, NULL) == TITAN_OK) {
+        const int64_t left_ms = c.from_ms - clock_wall_ms();
+        if (left_ms > 0 && left_ms <= JUST_BEGINS_MS)
+            (void)usleep((useconds_t)left_ms * 1000);
+    }
     return TITAN_OK;
 }
 
@@ -197,10 +164,18 @@ titan_status enrolling_join(const char *path, const struct rpc_tls *files, uint3
                             struct titan_error *err)
 {
     char name[PKI_NAME_MAX + 1];
+    unsigned char hash[TOKEN_HASH_BYTES];
     struct paths p;
+    _cleanup_(buf_free) struct buf id = BUF_INIT;
     TRY(join_load(path, ret, err));
-    titan_status status = find_paths(files, ret, &p, err);
-    if (status == TITAN_OK && certs_there(files) && joined_with(&p)) {
+    titan_status status = token_parse(ret->token, p.id, hash, err);
+    (void)snprintf(p.dir, sizeof(p.dir), "%.*s", (int)(strrchr(files->key, '/') - files->key), files->key);
+    (void)snprintf(p.joined, sizeof(p.joined), "%s/joined", p.dir);
+    (void)snprintf(p.place, sizeof(p.place), "%s/" JOIN_PLACE_FILE, p.dir);
+    (void)snprintf(p.key, sizeof(p.key), "%s/key-%s.pem", p.dir, status == TITAN_OK ? p.id : "");
+    const bool joined = status == TITAN_OK && certs_there(files) && file_read(p.joined, 256, &id, NULL) == TITAN_OK &&
+                        id.len == strlen(p.id) && memcmp(id.data, p.id, id.len) == 0;
+    if (joined) {
         status = enrolling_name(files, name, err);
         if (status == TITAN_OK)
             status = keep_place(&p, ret, err);

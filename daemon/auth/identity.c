@@ -62,19 +62,6 @@ titan_status auth_list_add(struct auth_list *list, const char *entry, struct tit
     return TITAN_OK;
 }
 
-static bool in_group(const gid_t *groups, int n, const char *name)
-{
-    titan_assert(n >= 0 && n <= GROUPS_MAX);
-    _cleanup_free_ char *memory = n > 0 ? malloc(GROUP_BYTES) : NULL;
-    struct group entry, *g = NULL;
-    if (!memory || getgrnam_r(name, &entry, memory, GROUP_BYTES, &g) != 0)
-        return false;
-    for (int i = 0; g && i < n; i++)
-        if (groups[i] == g->gr_gid)
-            return true;
-    return false;
-}
-
 /* Is the caller on the list? uid JOB_NO_ID: a name of a certificate, which is in no group of this machine. */
 static bool listed(const struct auth_list *list, int64_t uid, const char *name, const gid_t *groups, int n_groups)
 {
@@ -85,8 +72,15 @@ static bool listed(const struct auth_list *list, int64_t uid, const char *name, 
             return true;
         if ((value = value_of(entry, "user:")) && strcmp(value, name) == 0)
             return true;
-        if ((value = value_of(entry, "group:")) && in_group(groups, n_groups, value))
-            return true;
+        if (!(value = value_of(entry, "group:")) || n_groups == 0)
+            continue;
+        _cleanup_free_ char *memory = malloc(GROUP_BYTES);
+        struct group found, *g = NULL;
+        if (!memory || getgrnam_r(value, &found, memory, GROUP_BYTES, &g) != 0)
+            continue;
+        for (int k = 0; g && k < n_groups; k++)
+            if (groups[k] == g->gr_gid)
+                return true;
     }
     return false;
 }
@@ -136,43 +130,36 @@ bool auth_shared_with(const char *entries, const struct auth_user *u)
     return listed(&list, u->uid, u->name, groups, u->uid >= 0 ? groups_of((uid_t)u->uid, (gid_t)u->gid, groups) : 0);
 }
 
-static unsigned ask_roles(const struct auth *a, uid_t uid, gid_t gid, const char *name)
-{
-    gid_t groups[GROUPS_MAX];
-    const int n = a->by_group ? groups_of(uid, gid, groups) : 0;
-    unsigned roles = roles_of(a, (int64_t)uid, name, groups, n);
-    if (uid == 0 || (uid == a->own && !a->options.service))
-        roles |= roles_up_to(POLICY_ADMIN);
-    if (uid == a->own || uid == 0)
-        roles |= POLICY_BIT(POLICY_NODE);
-    return roles;
-}
-
 static void forget_roles(struct auth *a)
 {
     for (size_t i = 0; i < CACHE; i++)
         a->known[i].uid = JOB_NO_ID;
 }
 
-/* Drops cached groups when /etc/group changes. Groups of a directory service change when the cache expires. */
-static void look_at_groups(struct auth *a)
-{
-    struct stat now = {0};
-    if (!a->by_group || stat("/etc/group", &now) != 0)
-        return;
-    if (now.st_ino != a->groups.st_ino || now.st_mtim.tv_sec != a->groups.st_mtim.tv_sec ||
-        now.st_mtim.tv_nsec != a->groups.st_mtim.tv_nsec)
-        forget_roles(a);
-    a->groups = now;
-}
-
 static unsigned process_roles(struct auth *a, const struct rpc_identity *id, int64_t now_ms)
 {
     titan_assert(id->kind == RPC_ID_UID);
-    look_at_groups(a);
+    /* Drops cached groups when /etc/group changes. Groups of a directory service change when the cache expires. */
+    struct stat now = {0};
+    if (a->by_group && stat("/etc/group", &now) == 0) {
+        if (now.st_ino != a->groups.st_ino || now.st_mtim.tv_sec != a->groups.st_mtim.tv_sec ||
+            now.st_mtim.tv_nsec != a->groups.st_mtim.tv_nsec)
+            forget_roles(a);
+        a->groups = now;
+    }
+
     struct known *k = &a->known[id->uid % CACHE];
-    if (k->uid != (int64_t)id->uid || k->until_ms <= now_ms || k->until_ms > now_ms + CACHE_MS)
-        *k = (struct known){(int64_t)id->uid, now_ms + CACHE_MS, ask_roles(a, id->uid, id->gid, id->name)};
+    if (k->uid != (int64_t)id->uid || k->until_ms <= now_ms || k->until_ms > now_ms + CACHE_MS) {
+        const bool own = id->uid == a->own;
+        gid_t groups[GROUPS_MAX];
+        const int n = a->by_group ? groups_of(id->uid, id->gid, groups) : 0;
+        unsigned roles = roles_of(a, (int64_t)id->uid, id->name, groups, n);
+        if (id->uid == 0 || (own && !a->options.service))
+            roles |= roles_up_to(POLICY_ADMIN);
+        if (id->uid == 0 || own)
+            roles |= POLICY_BIT(POLICY_NODE);
+        *k = (struct known){(int64_t)id->uid, now_ms + CACHE_MS, roles};
+    }
     titan_assert(k->roles & POLICY_BIT(POLICY_USER));
     return k->roles;
 }
@@ -250,40 +237,12 @@ titan_status auth_bearer(struct auth *a, const char *header, const struct rpc_id
     return token_counts(t, now_ms, err);
 }
 
-static void resolve_token(const struct auth *a, const char *id, int64_t now_ms, struct auth_user *u)
-{
-    static const enum policy_role roles[] = {
-        [TOKEN_USER] = POLICY_USER, [TOKEN_OPERATOR] = POLICY_OPERATOR, [TOKEN_ADMIN] = POLICY_ADMIN};
-    const struct token *t = find_token(a, id);
-    if (!t)
-        return;
-    (void)snprintf(u->name, sizeof(u->name), "%s", t->name);
-    (void)snprintf(u->actor, sizeof(u->actor), "%s (token %s)", t->name, t->id);
-    if (token_counts(t, now_ms, NULL) == TITAN_OK && t->role >= TOKEN_USER && t->role <= TOKEN_ADMIN)
-        u->roles |= roles_up_to(roles[t->role]);
-}
-
-/* --- certificates ------------------------------------------------------------------------------------------------- */
-
-static void resolve_certificate(const struct auth *a, const char *uri, struct auth_user *u)
-{
-    const char *path = value_of(uri, CERT_PREFIX);
-    const char *user = path ? value_of(path, "user/") : NULL, *node = path ? value_of(path, "node/") : NULL;
-    (void)snprintf(u->actor, sizeof(u->actor), "%s", path ? path : uri);
-    text_fit(u->actor, '?');
-    if (user && *user && !strpbrk(user, ":/") && strlen(user) <= TOKEN_NAME_MAX &&
-        text_unfit(user, strlen(user)) == strlen(user)) {
-        (void)snprintf(u->name, sizeof(u->name), "%s", user);
-        u->roles |= roles_of(a, JOB_NO_ID, user, NULL, 0);
-    } else if (node && *node && !strchr(node, '/')) {
-        u->roles |= POLICY_BIT(POLICY_NODE);
-    }
-}
-
 /* --- all ---------------------------------------------------------------------------------------------------------- */
 
 void auth_resolve(struct auth *a, const struct rpc_identity *id, int64_t now_ms, struct auth_user *u)
 {
+    static const enum policy_role roles[] = {
+        [TOKEN_USER] = POLICY_USER, [TOKEN_OPERATOR] = POLICY_OPERATOR, [TOKEN_ADMIN] = POLICY_ADMIN};
     *u = (struct auth_user){.roles = POLICY_BIT(POLICY_UNAUTHENTICATED), .uid = JOB_NO_ID, .gid = JOB_NO_ID};
     (void)snprintf(u->actor, sizeof(u->actor), "%s", *id->name ? id->name : "anonymous");
     if (!a) {
@@ -306,12 +265,30 @@ void auth_resolve(struct auth *a, const struct rpc_identity *id, int64_t now_ms,
         text_fit(u->name, '?'); /* a directory service may return any characters */
         text_fit(u->actor, '?');
         break;
-    case RPC_ID_CERT:
-        resolve_certificate(a, id->name, u);
+    case RPC_ID_CERT: {
+        const char *path = value_of(id->name, CERT_PREFIX);
+        const char *user = path ? value_of(path, "user/") : NULL, *node = path ? value_of(path, "node/") : NULL;
+        (void)snprintf(u->actor, sizeof(u->actor), "%s", path ? path : id->name);
+        text_fit(u->actor, '?');
+        if (user && *user && !strpbrk(user, ":/") && strlen(user) <= TOKEN_NAME_MAX &&
+            text_unfit(user, strlen(user)) == strlen(user)) {
+            (void)snprintf(u->name, sizeof(u->name), "%s", user);
+            u->roles |= roles_of(a, JOB_NO_ID, user, NULL, 0);
+        } else if (node && *node && !strchr(node, '/')) {
+            u->roles |= POLICY_BIT(POLICY_NODE);
+        }
         break;
-    case RPC_ID_TOKEN:
-        resolve_token(a, id->name, now_ms, u);
+    }
+    case RPC_ID_TOKEN: {
+        const struct token *t = find_token(a, id->name);
+        if (!t)
+            break;
+        (void)snprintf(u->name, sizeof(u->name), "%s", t->name);
+        (void)snprintf(u->actor, sizeof(u->actor), "%s (token %s)", t->name, t->id);
+        if (token_counts(t, now_ms, NULL) == TITAN_OK && t->role >= TOKEN_USER && t->role <= TOKEN_ADMIN)
+            u->roles |= roles_up_to(roles[t->role]);
         break;
+    }
     }
 }
 

@@ -92,15 +92,6 @@ static bool below(const struct paths_roots *roots, const char *path)
     return false;
 }
 
-/* Does the path touch Titan's folders? They hold other users' jobs, under names that the next jobs will have. */
-static bool touches_own(const struct paths_options *o, const char *path)
-{
-    for (size_t i = 0; i < o->own.n; i++)
-        if (lies_in(path, o->own.path[i]) || lies_in(o->own.path[i], path))
-            return true;
-    return false;
-}
-
 /* --- the way there ------------------------------------------------------------------------------------------------ */
 
 /* A path walked so far: at "" is "/". With USE_WRITE the last part may be missing. */
@@ -114,36 +105,6 @@ struct walk {
     bool closed;     /* the walk ended at a folder closed to this process */
     struct stat last;
 };
-
-static bool append(struct walk *w, const char *name, size_t len)
-{
-    size_t n = strlen(w->at);
-    if (n + 1 + len >= sizeof(w->at))
-        return false;
-    w->at[n] = '/';
-    memcpy(w->at + n + 1, name, len);
-    w->at[n + 1 + len] = '\0';
-    return true;
-}
-
-/* The last component is a link: the walk continues at its target. */
-static bool follow(struct walk *w, const char *rest)
-{
-    char target[PATH_MAX], joined[2 * PATH_MAX];
-    ssize_t n = readlink(w->at, target, sizeof(target) - 1);
-    if (n <= 0 || ++w->links > LINKS_MAX)
-        return false;
-    target[n] = '\0';
-    int all = snprintf(joined, sizeof(joined), "%s%s", target, rest);
-    if (all >= (int)sizeof(joined))
-        return false;
-    memcpy(w->rest, joined, (size_t)all + 1);
-    if (target[0] == '/')
-        w->at[0] = '\0';
-    else
-        *strrchr(w->at, '/') = '\0';
-    return true;
-}
 
 /* Walks one component. False: the path cannot be walked. */
 static bool step(struct walk *w)
@@ -166,8 +127,12 @@ static bool step(struct walk *w)
             *slash = '\0';
     } else if (len != 1 || from[0] != '.') {
         const bool may_make = !w->missing && may(w->reader, w->at, &w->last, MAY_W | MAY_X);
-        if (!append(w, from, len))
+        size_t n = strlen(w->at);
+        if (n + 1 + len >= sizeof(w->at))
             return false;
+        w->at[n] = '/';
+        memcpy(w->at + n + 1, from, len);
+        w->at[n + 1 + len] = '\0';
         if (w->missing || (lstat(w->at, &w->last) != 0 && errno == ENOENT)) {
             if (!w->missing)
                 w->writable = may_make;
@@ -176,8 +141,20 @@ static bool step(struct walk *w)
             w->closed = errno == EACCES;
             return false;
         } else if (S_ISLNK(w->last.st_mode)) {
-            if (!follow(w, rest))
+            /* The last component is a link: the walk continues at its target. */
+            char target[PATH_MAX], joined[2 * PATH_MAX];
+            ssize_t size = readlink(w->at, target, sizeof(target) - 1);
+            if (size <= 0 || ++w->links > LINKS_MAX)
                 return false;
+            target[size] = '\0';
+            int all = snprintf(joined, sizeof(joined), "%s%s", target, rest);
+            if (all >= (int)sizeof(joined))
+                return false;
+            memcpy(w->rest, joined, (size_t)all + 1);
+            if (target[0] == '/')
+                w->at[0] = '\0';
+            else
+                *strrchr(w->at, '/') = '\0';
             return stat(*w->at ? w->at : "/", &w->last) == 0;
         }
         memcpy(w->rest, rest, sizeof(rest));
@@ -277,24 +254,19 @@ static bool left_to_worker(const struct asking *a)
 
 static titan_status check(const struct asking *a, const char *key, char *path, size_t size, enum use use);
 
-/* Could a part of a match of the pattern be ".."? A wildcard does not match a leading dot. */
-static bool may_climb(const char *pattern)
-{
-    static const char *const ways[] = {"/.", "{.", ",.", "{,", ",,", ",}", "{}", "/,", "/}", "\\"};
-    for (size_t i = 0; i < ARRAY_SIZE(ways); i++)
-        if (strstr(pattern, ways[i]))
-            return true;
-    return *pattern == '.';
-}
-
 /* All matches of a pattern lie in its folder, which the caller must be able to read as a whole. */
 static titan_status check_pattern(const struct asking *a, const char *key, char *path, size_t size)
 {
+    static const char *const ways[] = {"/.", "{.", ",.", "{,", ",,", ",}", "{}", "/,", "/}", "\\"};
     char folder[PATH_MAX], whole[2 * PATH_MAX];
     const size_t n = path_pattern_folder(path);
     const char *rest = path + n + strspn(path + n, "/");
     titan_assert(n > 0);
-    if (n >= sizeof(folder) || may_climb(rest))
+    /* Could a part of a match of the pattern be ".."? A wildcard does not match a leading dot. */
+    bool may_climb = *rest == '.';
+    for (size_t i = 0; i < ARRAY_SIZE(ways); i++)
+        may_climb |= strstr(rest, ways[i]) != NULL;
+    if (n >= sizeof(folder) || may_climb)
         return refuse(a, key, path, USE_READ);
     (void)snprintf(folder, sizeof(folder), "%.*s", (int)n, path);
     TRY(check(a, key, folder, sizeof(folder), USE_READ));
@@ -321,21 +293,16 @@ static titan_status check(const struct asking *a, const char *key, char *path, s
         return left_to_worker(a) && w.closed && w.searchable ? TITAN_OK : refuse(a, key, path, use);
     bool rooted = (use != USE_READ && below(&a->options->checkpoints, w.at)) ||
                   (use != USE_WRITE && below(&a->options->data, w.at));
-    rooted = rooted && !touches_own(a->options, w.at);
+    /* Titan's own folders hold other users' jobs, under names that the next jobs will have. */
+    const struct paths_roots *own = &a->options->own;
+    for (size_t i = 0; i < own->n && rooted; i++)
+        rooted = !lies_in(w.at, own->path[i]) && !lies_in(own->path[i], w.at);
     if ((!rooted && !usable(&w, use)) || (use == USE_READ && path_is_pattern(w.at))) /* a link to a pattern */
         return refuse(a, key, path, use);
     if (strlen(w.at) >= size)
         return titan_fail(a->err, TITAN_EINVAL, "%s: the path is too long with its links resolved", key);
     memcpy(path, w.at, strlen(w.at) + 1);
     return TITAN_OK;
-}
-
-static bool climbs(const char *path)
-{
-    for (const char *at = path; *at; at += strcspn(at, "/"), at += strspn(at, "/"))
-        if (strcspn(at, "/") == 2 && at[0] == '.' && at[1] == '.')
-            return true;
-    return false;
 }
 
 /* Refuses a root: it holds the folders of many users, and as one user's folder its whole content would be that user's.
@@ -348,27 +315,6 @@ static titan_status check_no_root(const struct asking *a, const char *folder)
                               "not permitted: checkpoint.folder = \"%s\" holds the folders of others: name one in it",
                               folder);
     return TITAN_OK;
-}
-
-/* A relative folder lies below the job's own folder, or job.dump_folder. */
-static titan_status check_checkpoint_folder(const struct asking *a, struct recipe *r)
-{
-    char full[PATH_MAX];
-    char *folder = r->checkpoint.folder;
-    if (folder[0] == '/') {
-        TRY(check(a, "checkpoint.folder", folder, sizeof(r->checkpoint.folder), USE_WRITE));
-        return check_no_root(a, folder);
-    }
-    if (climbs(folder))
-        return refuse(a, "checkpoint.folder", folder, USE_WRITE);
-    if (!*r->job.dump_folder || !*folder)
-        return TITAN_OK;
-    (void)snprintf(full, sizeof(full), "%s/%s", r->job.dump_folder, folder);
-    TRY(check(a, "checkpoint.folder", full, sizeof(full), USE_WRITE));
-    if (strlen(full) >= sizeof(r->checkpoint.folder))
-        return titan_fail(a->err, TITAN_EINVAL, "checkpoint.folder: the path is too long with its links resolved");
-    memcpy(folder, full, strlen(full) + 1);
-    return check_no_root(a, folder);
 }
 
 titan_status paths_check(const struct paths_options *options, const struct auth_user *u, const char *const *granted,
@@ -385,5 +331,23 @@ titan_status paths_check(const struct paths_options *options, const struct auth_
     for (int i = 0, n = recipe_paths(r, paths); i < n; i++)
         TRY(check(&a, paths[i].key, paths[i].path, paths[i].size, paths[i].dataset ? USE_READ : USE_BEGIN));
     TRY(check(&a, "job.dump_folder", r->job.dump_folder, sizeof(r->job.dump_folder), USE_WRITE));
-    return check_checkpoint_folder(&a, r);
+
+    /* A relative folder lies below the job's own folder, or job.dump_folder. */
+    static const char key[] = "checkpoint.folder";
+    char full[PATH_MAX], *folder = r->checkpoint.folder;
+    if (folder[0] == '/') {
+        TRY(check(&a, key, folder, sizeof(r->checkpoint.folder), USE_WRITE));
+        return check_no_root(&a, folder);
+    }
+    for (const char *at = folder; *at; at += strcspn(at, "/"), at += strspn(at, "/"))
+        if (strcspn(at, "/") == 2 && at[0] == '.' && at[1] == '.')
+            return refuse(&a, key, folder, USE_WRITE);
+    if (!*r->job.dump_folder || !*folder)
+        return TITAN_OK;
+    (void)snprintf(full, sizeof(full), "%s/%s", r->job.dump_folder, folder);
+    TRY(check(&a, key, full, sizeof(full), USE_WRITE));
+    if (strlen(full) >= sizeof(r->checkpoint.folder))
+        return titan_fail(a.err, TITAN_EINVAL, "checkpoint.folder: the path is too long with its links resolved");
+    memcpy(folder, full, strlen(full) + 1);
+    return check_no_root(&a, folder);
 }

@@ -165,14 +165,6 @@ titan_status pki_key_make(struct buf *out, struct titan_error *err)
     return take(to, out, err);
 }
 
-static bool is_p256(EVP_PKEY *key)
-{
-    char group[32];
-    size_t n = 0;
-    return EVP_PKEY_is_a(key, "EC") && EVP_PKEY_get_group_name(key, group, sizeof(group), &n) == 1 &&
-           strcmp(group, "prime256v1") == 0;
-}
-
 static titan_status public_hash(EVP_PKEY *key, uint8_t hash[PKI_KEY_HASH], struct titan_error *err)
 {
     unsigned char *der = NULL;
@@ -228,7 +220,10 @@ static titan_status read_request(const void *request, size_t len, X509_REQ **ret
     if (!r)
         return crypto_fail(err, TITAN_EINVAL, "not a request for a certificate in PEM");
     EVP_PKEY *key = X509_REQ_get0_pubkey(r);
-    if (!key || !is_p256(key))
+    char group[32];
+    size_t n = 0;
+    if (!key || !EVP_PKEY_is_a(key, "EC") || EVP_PKEY_get_group_name(key, group, sizeof(group), &n) != 1 ||
+        strcmp(group, "prime256v1") != 0)
         return crypto_fail(err, TITAN_EINVAL, "the request's key is not on the curve P-256");
     if (X509_REQ_verify(r, key) != 1)
         return crypto_fail(err, TITAN_EPERM, "the request is not signed with its own key");
@@ -327,24 +322,18 @@ static bool push(GENERAL_NAMES *names, GENERAL_NAME *name)
     return false;
 }
 
-static titan_status add_names(X509 *x, const struct pki_spec *spec, struct titan_error *err)
+titan_status pki_issue(const struct pki_issuer *issuer, const void *request, size_t len, const struct pki_spec *spec,
+                       struct buf *out, struct titan_error *err)
 {
-    titan_assert(spec->kind != PKI_NONE && spec->n_hosts >= 0 && spec->n_hosts <= PKI_HOSTS_MAX);
-    char uri[PKI_URI_MAX];
-    _cleanup_names_ GENERAL_NAMES *names = sk_GENERAL_NAME_new_null();
-    (void)snprintf(uri, sizeof(uri), URI_PREFIX "%s/%s", kinds[spec->kind], spec->name);
-    if (!names || !push(names, text_name(GEN_URI, uri)))
-        return titan_fail(err, TITAN_ENOMEM, "no memory for a certificate");
-    for (int i = 0; i < spec->n_hosts; i++)
-        if (!spec->hosts[i][0] || !push(names, host_name(spec->hosts[i])))
-            return titan_fail(err, TITAN_EINVAL, "'%s' is neither a host's name nor an address", spec->hosts[i]);
-    if (X509_add1_ext_i2d(x, NID_subject_alt_name, names, 0, X509V3_ADD_DEFAULT) != 1)
-        return crypto_fail(err, TITAN_EIO, "a certificate could not be made");
-    return TITAN_OK;
-}
-
-static titan_status check_spec(const struct pki_spec *spec, X509 *ca, struct titan_error *err)
-{
+    _cleanup_x509_ X509 *ca = NULL;
+    _cleanup_key_ EVP_PKEY *ca_key = NULL;
+    _cleanup_request_ X509_REQ *r = NULL;
+    bool serves = spec->kind == PKI_COORDINATOR;
+    TRY(read_certificate(issuer->certificate->data, issuer->certificate->len, &ca, err));
+    TRY(read_key(issuer->key, &ca_key, err));
+    TRY(read_request(request, len, &r, err));
+    if (X509_check_private_key(ca, ca_key) != 1)
+        return crypto_fail(err, TITAN_EINVAL, "the CA's key is not that of its certificate");
     if (spec->kind == PKI_NONE || !pki_name_ok(spec->name))
         return titan_fail(err, TITAN_EINVAL,
                           "'%.64s' is not a valid name of a certificate: letters, digits, '.', '_', '-', at most %d",
@@ -354,22 +343,7 @@ static titan_status check_spec(const struct pki_spec *spec, X509 *ca, struct tit
     time_t from = (time_t)(spec->from_ms / 1000);
     if (X509_check_ca(ca) == 0 || X509_cmp_time(X509_get0_notAfter(ca), &from) <= 0)
         return titan_fail(err, TITAN_EPERM, "the CA's certificate has expired or is not a CA's");
-    return TITAN_OK;
-}
 
-titan_status pki_issue(const struct buf *ca_pem, const struct buf *ca_key_pem, const void *request, size_t len,
-                       const struct pki_spec *spec, struct buf *out, struct titan_error *err)
-{
-    _cleanup_x509_ X509 *ca = NULL;
-    _cleanup_key_ EVP_PKEY *ca_key = NULL;
-    _cleanup_request_ X509_REQ *r = NULL;
-    bool serves = spec->kind == PKI_COORDINATOR;
-    TRY(read_certificate(ca_pem->data, ca_pem->len, &ca, err));
-    TRY(read_key(ca_key_pem, &ca_key, err));
-    TRY(read_request(request, len, &r, err));
-    if (X509_check_private_key(ca, ca_key) != 1)
-        return crypto_fail(err, TITAN_EINVAL, "the CA's key is not that of its certificate");
-    TRY(check_spec(spec, ca, err));
     _cleanup_x509_ X509 *x = X509_new();
     if (!x || X509_set_version(x, X509_VERSION_3) != 1 || !set_serial(x) ||
         !set_times(x, spec->from_ms, spec->until_ms) || X509_set_issuer_name(x, X509_get_subject_name(ca)) != 1 ||
@@ -382,7 +356,18 @@ titan_status pki_issue(const struct buf *ca_pem, const struct buf *ca_key_pem, c
     if (ASN1_TIME_compare(X509_get0_notAfter(x), X509_get0_notAfter(ca)) > 0 &&
         X509_set1_notAfter(x, X509_get0_notAfter(ca)) != 1)
         return crypto_fail(err, TITAN_EIO, "a certificate could not be made");
-    TRY(add_names(x, spec, err));
+
+    titan_assert(spec->n_hosts >= 0 && spec->n_hosts <= PKI_HOSTS_MAX);
+    char uri[PKI_URI_MAX];
+    _cleanup_names_ GENERAL_NAMES *names = sk_GENERAL_NAME_new_null();
+    (void)snprintf(uri, sizeof(uri), URI_PREFIX "%s/%s", kinds[spec->kind], spec->name);
+    if (!names || !push(names, text_name(GEN_URI, uri)))
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a certificate");
+    for (int i = 0; i < spec->n_hosts; i++)
+        if (!spec->hosts[i][0] || !push(names, host_name(spec->hosts[i])))
+            return titan_fail(err, TITAN_EINVAL, "'%s' is neither a host's name nor an address", spec->hosts[i]);
+    if (X509_add1_ext_i2d(x, NID_subject_alt_name, names, 0, X509V3_ADD_DEFAULT) != 1)
+        return crypto_fail(err, TITAN_EIO, "a certificate could not be made");
     if (X509_sign(x, ca_key, EVP_sha256()) <= 0)
         return crypto_fail(err, TITAN_EIO, "a certificate could not be signed");
     return write_certificate(x, out, err);
@@ -408,37 +393,6 @@ static bool name_text(const ASN1_IA5STRING *value, char *out, size_t cap)
     return true;
 }
 
-/* Reads the names. A certificate with two names of ours identifies no one. */
-static void read_names(X509 *x, struct pki_certificate *c)
-{
-    _cleanup_names_ GENERAL_NAMES *names = X509_get_ext_d2i(x, NID_subject_alt_name, NULL, NULL);
-    bool twice = false;
-    for (int i = 0; names && i < sk_GENERAL_NAME_num(names); i++) {
-        int type;
-        const void *value = GENERAL_NAME_get0_value(sk_GENERAL_NAME_value(names, i), &type);
-        char *host = c->n_hosts < PKI_HOSTS_MAX ? c->hosts[c->n_hosts] : NULL;
-        if (type == GEN_URI) {
-            char uri[PKI_URI_MAX];
-            twice |= c->uri[0] != '\0';
-            if (name_text(value, uri, sizeof(uri)))
-                memcpy(c->uri, uri, sizeof(uri));
-        } else if (type == GEN_DNS && host) {
-            c->n_hosts += name_text(value, host, sizeof(c->hosts[0]));
-        } else if (type == GEN_IPADD && host) {
-            int n = ASN1_STRING_length(value);
-            c->n_hosts += (n == 4 || n == 16) && inet_ntop(n == 4 ? AF_INET : AF_INET6, ASN1_STRING_get0_data(value),
-                                                           host, sizeof(c->hosts[0]));
-        }
-    }
-    const char *name = "";
-    c->kind = twice ? PKI_NONE : pki_uri_parse(c->uri, &name);
-    if (c->kind == PKI_NONE) {
-        c->uri[0] = '\0';
-        name = "";
-    }
-    (void)snprintf(c->name, sizeof(c->name), "%s", name);
-}
-
 titan_status pki_read(const char *pem, size_t len, struct pki_certificate *ret, struct titan_error *err)
 {
     _cleanup_x509_ X509 *x = NULL;
@@ -451,7 +405,34 @@ titan_status pki_read(const char *pem, size_t len, struct pki_certificate *ret, 
     ret->from_ms = time_ms(X509_get0_notBefore(x));
     ret->until_ms = time_ms(X509_get0_notAfter(x));
     ret->ca = X509_check_ca(x) != 0;
-    read_names(x, ret);
+
+    /* A certificate with two names of ours identifies no one. */
+    _cleanup_names_ GENERAL_NAMES *names = X509_get_ext_d2i(x, NID_subject_alt_name, NULL, NULL);
+    bool twice = false;
+    for (int i = 0; names && i < sk_GENERAL_NAME_num(names); i++) {
+        int type;
+        const void *value = GENERAL_NAME_get0_value(sk_GENERAL_NAME_value(names, i), &type);
+        char *host = ret->n_hosts < PKI_HOSTS_MAX ? ret->hosts[ret->n_hosts] : NULL;
+        if (type == GEN_URI) {
+            char uri[PKI_URI_MAX];
+            twice |= ret->uri[0] != '\0';
+            if (name_text(value, uri, sizeof(uri)))
+                memcpy(ret->uri, uri, sizeof(uri));
+        } else if (type == GEN_DNS && host) {
+            ret->n_hosts += name_text(value, host, sizeof(ret->hosts[0]));
+        } else if (type == GEN_IPADD && host) {
+            int n = ASN1_STRING_length(value);
+            ret->n_hosts += (n == 4 || n == 16) && inet_ntop(n == 4 ? AF_INET : AF_INET6, ASN1_STRING_get0_data(value),
+                                                             host, sizeof(ret->hosts[0]));
+        }
+    }
+    const char *name = "";
+    ret->kind = twice ? PKI_NONE : pki_uri_parse(ret->uri, &name);
+    if (ret->kind == PKI_NONE) {
+        ret->uri[0] = '\0';
+        name = "";
+    }
+    (void)snprintf(ret->name, sizeof(ret->name), "%s", name);
     ERR_clear_error();
     return TITAN_OK;
 }
@@ -515,17 +496,6 @@ static titan_status verify_fail(X509_STORE_CTX *ctx, X509 *x, int64_t now_ms, st
     }
 }
 
-static titan_status verify(X509_STORE *store, STACK_OF(X509) * chain, X509_STORE_CTX *ctx, X509 *x, int64_t now_ms,
-                           struct titan_error *err)
-{
-    if (!store || !chain || !ctx || X509_STORE_CTX_init(ctx, store, x, chain) != 1)
-        return crypto_fail(err, TITAN_ENOMEM, "no memory to check a certificate");
-    X509_STORE_CTX_set_time(ctx, 0, (time_t)(now_ms / 1000));
-    titan_status status = X509_verify_cert(ctx) == 1 ? TITAN_OK : verify_fail(ctx, x, now_ms, err);
-    ERR_clear_error();
-    return status;
-}
-
 titan_status pki_check(const struct buf *ca, const struct buf *certificate, const struct buf *key_pem, int64_t now_ms,
                        struct titan_error *err)
 {
@@ -543,8 +513,13 @@ titan_status pki_check(const struct buf *ca, const struct buf *certificate, cons
     titan_status status = store && chain ? each_certificate(ca, store, NULL, err) : TITAN_OK;
     if (status == TITAN_OK && chain)
         status = each_certificate(certificate, NULL, chain, err);
-    if (status == TITAN_OK)
-        status = verify(store, chain, ctx, x, now_ms, err);
+    if (status == TITAN_OK && (!store || !chain || !ctx || X509_STORE_CTX_init(ctx, store, x, chain) != 1)) {
+        status = crypto_fail(err, TITAN_ENOMEM, "no memory to check a certificate");
+    } else if (status == TITAN_OK) {
+        X509_STORE_CTX_set_time(ctx, 0, (time_t)(now_ms / 1000));
+        status = X509_verify_cert(ctx) == 1 ? TITAN_OK : verify_fail(ctx, x, now_ms, err);
+        ERR_clear_error();
+    }
     X509_STORE_CTX_free(ctx);
     sk_X509_pop_free(chain, X509_free);
     X509_STORE_free(store);

@@ -64,9 +64,13 @@ titan_status pki_request_make(const struct buf *key, const char *uri, struct buf
 /* Is this one request, signed by its own P-256 key? hash: SHA-256 of that public key. The bytes are untrusted. */
 titan_status pki_request_check(const void *request, size_t len, uint8_t hash[PKI_KEY_HASH],
                                struct titan_error *err) TITAN_MUST_USE;
+/* A CA. */
+struct pki_issuer {
+    const struct buf *certificate, *key;
+};
 /* Signs a certificate, which ends no later than the CA's. request: checked as by pki_request_check. */
-titan_status pki_issue(const struct buf *ca, const struct buf *ca_key, const void *request, size_t len,
-                       const struct pki_spec *spec, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
+titan_status pki_issue(const struct pki_issuer *issuer, const void *request, size_t len, const struct pki_spec *spec,
+                       struct buf *out, struct titan_error *err) TITAN_MUST_USE;
 
 /* Reads the first certificate of a PEM text. TITAN_EINVAL: there is none. The text is untrusted. */
 titan_status pki_read(const char *pem, size_t len, struct pki_certificate *ret, struct titan_error *err) TITAN_MUST_USE;

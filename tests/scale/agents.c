@@ -860,7 +860,8 @@ static void open_tls(const char *pki)
                                       .from_ms = pki_begin_ms(now, CERTS_NODE_LIFE_MS),
                                       .until_ms = now + CERTS_NODE_LIFE_MS};
         buf_clear(&certificate);
-        if (pki_issue(&ca.certificate, &ca.key, request.data, request.len, &spec, &certificate, &err) != TITAN_OK)
+        if (pki_issue(&(struct pki_issuer){&ca.certificate, &ca.key}, request.data, request.len, &spec, &certificate,
+                      &err) != TITAN_OK)
             refuse(&err);
         sim.agents[i].certificate = pem_of(&certificate, false);
     }

@@ -164,7 +164,7 @@ titan_status enrol_sign(struct enrol *e, const struct enrol_request *r, struct b
     if (d) /* certificates have whole seconds */
         spec.from_ms = MAX(spec.from_ms, (d->at_ms / 1000 + 1) * 1000);
     TRY(enrol_can_sign(e, &a, err));
-    TRY(pki_issue(&a.certificate, &a.key, r->data, r->len, &spec, out, err));
+    TRY(pki_issue(&(struct pki_issuer){&a.certificate, &a.key}, r->data, r->len, &spec, out, err));
     e->counters.certificates_signed++;
     *ret_until_ms = spec.until_ms;
     return file_read(e->own.ca, PKI_PEM_MAX, ca, err);
@@ -188,7 +188,7 @@ static titan_status renew_own(struct enrol *e, const struct pki_certificate *old
     TRY(load_authority(e, &a, err));
     TRY(certs_load(&e->own, &c, err));
     TRY(pki_request_make(&c.key, old->uri, &request, err));
-    TRY(pki_issue(&a.certificate, &a.key, request.data, request.len, &spec, &fresh, err));
+    TRY(pki_issue(&(struct pki_issuer){&a.certificate, &a.key}, request.data, request.len, &spec, &fresh, err));
     TRY(pki_check(&c.ca, &fresh, &c.key, now, err)); /* fails for a CA of another cluster */
     TRY(certs_write(e->own.certificate, &fresh, false, err));
     tlog_info(&e->log, "certificate renewed", "name=\"%s\"", old->uri);

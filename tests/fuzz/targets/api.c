@@ -833,7 +833,8 @@ static void make_certificates(const char *dir)
     fuzz_assert(pki_key_make(&ca_key, NULL) == TITAN_OK && pki_key_make(&key, NULL) == TITAN_OK);
     fuzz_assert(pki_ca_make(&ca_key, "fuzz", spec.from_ms, spec.until_ms, &ca, NULL) == TITAN_OK);
     fuzz_assert(pki_request_make(&key, "spiffe://titan/coordinator/c", &request, NULL) == TITAN_OK);
-    fuzz_assert(pki_issue(&ca, &ca_key, request.data, request.len, &spec, &certificate, NULL) == TITAN_OK);
+    fuzz_assert(pki_issue(&(struct pki_issuer){&ca, &ca_key}, request.data, request.len, &spec, &certificate, NULL) ==
+                TITAN_OK);
     (void)snprintf(request_pem, sizeof(request_pem), "%.*s", (int)request.len, request.data);
     (void)snprintf(path, sizeof(path), "%s/pki", dir);
     fuzz_assert(certs_dir(path, NULL) == TITAN_OK && certs_in(path, &own, NULL) == TITAN_OK);

@@ -114,7 +114,8 @@ static void issue(struct fixture *f, const struct ca *ca, enum pki_kind kind, co
                                   .until_ms = until_ms};
     assert_int_equal(pki_key_make(&key, NULL), TITAN_OK);
     assert_int_equal(pki_request_make(&key, uri, &request, NULL), TITAN_OK);
-    assert_int_equal(pki_issue(&ca->certificate, &ca->key, request.data, request.len, &spec, &certificate, NULL),
+    assert_int_equal(pki_issue(&(struct pki_issuer){&ca->certificate, &ca->key}, request.data, request.len, &spec,
+                               &certificate, NULL),
                      TITAN_OK);
     (void)snprintf(ret->ca, sizeof(ret->ca), "%s/ca-of-%s", f->dir, name);
     (void)snprintf(ret->certificate, sizeof(ret->certificate), "%s/%s.cert", f->dir, name);

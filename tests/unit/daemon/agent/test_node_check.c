@@ -50,7 +50,8 @@ static void make_certificate(int64_t life_ms)
     assert_int_equal(pki_ca_make(&ca_key, "test", now - HOUR, now + 1000 * HOUR, &ca, NULL), TITAN_OK);
     assert_int_equal(pki_key_make(&key, NULL), TITAN_OK);
     assert_int_equal(pki_request_make(&key, "spiffe://titan/node/n1", &request, NULL), TITAN_OK);
-    assert_int_equal(pki_issue(&ca, &ca_key, request.data, request.len, &spec, &certificate, NULL), TITAN_OK);
+    assert_int_equal(
+        pki_issue(&(struct pki_issuer){&ca, &ca_key}, request.data, request.len, &spec, &certificate, NULL), TITAN_OK);
     assert_int_equal(certs_write(files.ca, &ca, false, NULL), TITAN_OK);
     assert_int_equal(certs_write(files.certificate, &certificate, false, NULL), TITAN_OK);
     assert_int_equal(certs_write(files.key, &key, true, NULL), TITAN_OK);

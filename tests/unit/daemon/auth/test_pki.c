@@ -46,7 +46,7 @@ static titan_status issue(const struct authority *a, const struct pki_spec *spec
     if (!key->len)
         assert_int_equal(pki_key_make(key, err), TITAN_OK);
     assert_int_equal(pki_request_make(key, "spiffe://titan/user/anybody", &request, err), TITAN_OK);
-    return pki_issue(&a->certificate, &a->key, request.data, request.len, spec, out, err);
+    return pki_issue(&(struct pki_issuer){&a->certificate, &a->key}, request.data, request.len, spec, out, err);
 }
 
 static const struct pki_spec node_wish = {
