@@ -64,16 +64,6 @@ static titan_status listen_inherited(const struct listeners *l, struct buf *chos
     return TITAN_OK;
 }
 
-/* A line of the list is this address. */
-static bool listed(const struct buf *list, const char *address)
-{
-    size_t len = strlen(address);
-    for (const char *p = list->data; p && *p; p = strchr(p, '\n') + 1)
-        if (!strncmp(p, address, len) && p[len] == '\n')
-            return true;
-    return false;
-}
-
 static titan_status listen_configured(const struct listeners *l, struct buf *chosen, struct titan_error *err)
 {
     titan_assert(l->server && l->coordinator);
@@ -82,7 +72,10 @@ static titan_status listen_configured(const struct listeners *l, struct buf *cho
         const char *address = c->listen[i];
         const struct rpc_tls *tls;
         int port = 0;
-        if (listed(chosen, address))
+        bool listed = false; /* ... by the service manager */
+        for (const char *p = chosen->data; p && *p && !listed; p = strchr(p, '\n') + 1)
+            listed = !strncmp(p, address, strlen(address)) && p[strlen(address)] == '\n';
+        if (listed)
             continue;
         TRY(config_transport(c, address, &tls, err));
         TRY(rpc_server_listen(l->server, address, tls, &port, err));

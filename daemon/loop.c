@@ -147,19 +147,7 @@ static void on_leave_poll(uv_timer_t *timer)
     agent_close(d->agent, true, alone ? d->config->grace_ms : 0, on_agent_closed, d);
 }
 
-/* At SIGTERM the workers leave the node, and no end counts as a crash: with drain_on_term, as Slurm or Kubernetes stop
- * nodes, and in `titand dev`, where jobs stop with a checkpoint at once and are queued for the next start. */
-static bool leaves(struct titand *d)
-{
-    const bool dev = d->config->role == ROLE_DEV && d->config->stop_workers && d->agent && agent_workers(d->agent);
-    if ((!dev && (!d->config->drain_on_term || d->config->role != ROLE_AGENT)) || !d->agent || d->stopping > 1)
-        return false;
-    d->leaves_at = uv_now(&d->loop);
-    (void)notify_printf("STATUS=draining\nEXTEND_TIMEOUT_USEC=%llu", (2 * d->config->grace_ms + 10000) * 1000ULL);
-    agent_leave(d->agent, dev ? 1 : d->config->grace_ms);
-    (void)uv_timer_start(&d->leave_timer, on_leave_poll, LEAVE_POLL_MS, LEAVE_POLL_MS);
-    return true;
-}
+/* --- tick --------------------------------------------------------------------------------------------------------- */
 
 static void stop(struct titand *d)
 {
@@ -174,8 +162,17 @@ static void stop(struct titand *d)
             rpc_server_set_serving(d->server, false);
     }
     (void)uv_timer_stop(&d->leave_timer);
-    if (leaves(d))
+
+    /* At SIGTERM the workers leave the node, and no end counts as a crash: with drain_on_term, as Slurm or Kubernetes
+     * stop nodes, and in `titand dev`, where jobs stop with a checkpoint at once and are queued for the next start. */
+    const bool dev = d->config->role == ROLE_DEV && d->config->stop_workers && d->agent && agent_workers(d->agent);
+    if ((dev || (d->config->drain_on_term && d->config->role == ROLE_AGENT)) && d->agent && d->stopping == 1) {
+        d->leaves_at = uv_now(&d->loop);
+        (void)notify_printf("STATUS=draining\nEXTEND_TIMEOUT_USEC=%llu", (2 * d->config->grace_ms + 10000) * 1000ULL);
+        agent_leave(d->agent, dev ? 1 : d->config->grace_ms);
+        (void)uv_timer_start(&d->leave_timer, on_leave_poll, LEAVE_POLL_MS, LEAVE_POLL_MS);
         return;
+    }
     if (d->agent)
         agent_close(d->agent, d->config->stop_workers || d->config->drain_on_term,
                     d->stopping > 1 ? 0 : d->config->grace_ms, on_agent_closed, d);
@@ -183,10 +180,13 @@ static void stop(struct titand *d)
         on_agent_closed(d);
 }
 
-/* --- tick --------------------------------------------------------------------------------------------------------- */
-
-static void reload(struct titand *d)
+static void on_signal(uv_signal_t *handle, int signal)
 {
+    struct titand *d = handle->data;
+    if (signal != SIGHUP) {
+        stop(d);
+        return;
+    }
     struct titan_error err = {0};
     struct daemon_config fresh = *d->config;
     (void)notify("RELOADING=1");
@@ -202,15 +202,6 @@ static void reload(struct titand *d)
         tlog_info(&d->log, "config file reloaded", "log_level=%d", (int)fresh.log_level);
     }
     (void)notify("READY=1");
-}
-
-static void on_signal(uv_signal_t *handle, int signal)
-{
-    struct titand *d = handle->data;
-    if (signal == SIGHUP)
-        reload(d);
-    else
-        stop(d);
 }
 
 /* Only from the loop, and only while it and the store do real work: a stuck daemon is restarted. */
@@ -262,14 +253,6 @@ static void on_trim(uv_timer_t *timer)
     resident_trim(d->resident);
 }
 
-/* The Unix socket, which is the first, and where others come in. */
-static void serving(const struct daemon_config *c, char out[STATUS_BYTES])
-{
-    size_t len = (size_t)snprintf(out, STATUS_BYTES, "coordinator: serving on %s", c->listen[0]);
-    for (int i = 1; i < c->n_listen && len < STATUS_BYTES; i++)
-        len += (size_t)snprintf(out + len, STATUS_BYTES - len, ", %s", c->listen[i]);
-}
-
 static void on_status(uv_timer_t *timer)
 {
     struct titand *d = timer->data;
@@ -277,8 +260,12 @@ static void on_status(uv_timer_t *timer)
     if (d->agent)
         (void)snprintf(status, sizeof(status), "%s: %u workers, coordinator %s", daemon_role_name(d->config->role),
                        agent_workers(d->agent), agent_connected(d->agent) ? "connected" : "not reached");
-    else
-        serving(d->config, status);
+    else { /* the Unix socket, which is the first, and where others come in */
+        const struct daemon_config *c = d->config;
+        size_t len = (size_t)snprintf(status, STATUS_BYTES, "coordinator: serving on %s", c->listen[0]);
+        for (int i = 1; i < c->n_listen && len < STATUS_BYTES; i++)
+            len += (size_t)snprintf(status + len, STATUS_BYTES - len, ", %s", c->listen[i]);
+    }
     if (strcmp(status, d->status) != 0)
         (void)notify_printf("STATUS=%s", status);
     memcpy(d->status, status, sizeof(status));
@@ -460,25 +447,20 @@ static titan_status open_agent(struct titand *d, struct titan_error *err)
     return agent_open(&d->loop, &options, &d->agent, err);
 }
 
-/* What a run file names is read and written by workers, which are of the daemon's user where titan-spawnd does not
- * start them. */
-static titan_status check_root(const struct daemon_config *c, struct titan_error *err)
-{
-    if (c->role == ROLE_COORDINATOR || geteuid() != 0 || c->allow_root)
-        return TITAN_OK;
-    (void)titan_fail(err, TITAN_EPERM,
-                     "refusing to run jobs as root: what their run files name would be opened as root");
-    titan_error_hint(err,
-                     "use another user, or give --allow-root (agent.allow_root = true) where all users are trusted");
-    return TITAN_EPERM;
-}
-
 static titan_status claim_state_dir(struct titand *d, struct titan_error *err)
 {
     titan_assert(d->lock < 0 && d->config->state_dir[0] == '/');
     char run[PATH_MAX];
     struct stat st;
-    TRY(check_root(d->config, err));
+    /* What a run file names is read and written by workers, which are of the daemon's user where titan-spawnd does not
+     * start them. */
+    if (d->config->role != ROLE_COORDINATOR && geteuid() == 0 && !d->config->allow_root) {
+        (void)titan_fail(err, TITAN_EPERM,
+                         "refusing to run jobs as root: what their run files name would be opened as root");
+        titan_error_hint(
+            err, "use another user, or give --allow-root (agent.allow_root = true) where all users are trusted");
+        return TITAN_EPERM;
+    }
     if (snprintf(run, sizeof(run), "%s/run", d->config->state_dir) >= PATH_MAX)
         return titan_fail(err, TITAN_EINVAL, "state directory is too long");
     TRY(lock_dir(d->config->state_dir, &d->lock, err));
@@ -489,63 +471,18 @@ static titan_status claim_state_dir(struct titand *d, struct titan_error *err)
     return dir_make(run, err);
 }
 
-static void init_handles(struct titand *d)
-{
-    uv_timer_t *const timers[] = {&d->ready_timer, &d->status_timer, &d->watchdog_timer, &d->trim_timer,
-                                  &d->leave_timer};
-    for (size_t i = 0; i < ARRAY_SIZE(timers); i++) {
-        (void)uv_timer_init(&d->loop, timers[i]);
-        timers[i]->data = d;
-    }
-    (void)uv_prepare_init(&d->loop, &d->prepare);
-    d->prepare.data = d;
-    for (int i = 0; i < N_SIGNALS; i++) {
-        (void)uv_signal_init(&d->loop, &d->signals[i]);
-        d->signals[i].data = d;
-        (void)uv_signal_start(&d->signals[i], on_signal, handled_signals[i]);
-    }
-}
-
-static void start_timers(struct titand *d)
-{
-    uint64_t watchdog_ms = notify_watchdog_us() / 2000;
-    (void)uv_prepare_start(&d->prepare, on_iteration);
-    (void)uv_timer_start(&d->ready_timer, on_ready_poll, 0, READY_POLL_MS);
-    (void)uv_timer_start(&d->trim_timer, on_trim, 0, TRIM_MS);
-    if (watchdog_ms)
-        (void)uv_timer_start(&d->watchdog_timer, on_watchdog, 0, watchdog_ms);
-    if (getenv("NOTIFY_SOCKET"))
-        (void)uv_timer_start(&d->status_timer, on_status, STATUS_MS, STATUS_MS);
-}
-
-/* As many descriptors as the system lets us have: a shell's soft limit is for programs that use select(). */
-static void raise_descriptors(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-/* A start that failed half way: close what is open, in the order of a drain. */
-static void abandon(struct titand *d)
-{
-    titan_assert(!d->agent);
-    if (d->serving)
-        rpc_server_shutdown(d->agents, 0, on_agents_down, d);
-    else if (d->coordinator)
-        coordinator_close(d->coordinator, on_coordinator_closed, d);
-    else
-        close_handles(d);
-}
-
 titan_status daemon_run(const struct daemon_config *config, struct titan_error *err)
 {
     struct titand d = {.config = config, .lock = -1, .started_at = uv_hrtime()};
     log_init(&d.log, "titand", "%s", "");
     d.resident = resident_set();
-    raise_descriptors();
+    /* As many descriptors as the system lets us have: a shell's soft limit is for programs that use select(). */
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+
     /* gRPC's default polls all connections on whichever thread is free: a client with headers that take seconds to
      * parse holds up all others. With poll() each queue has its own connections, so agents' are not where they have a
      * queue of their own: in dev, and by a port. It costs more with each of them, so with many it is called less often
@@ -561,16 +498,42 @@ titan_status daemon_run(const struct daemon_config *config, struct titan_error *
         return titan_fail(err, TITAN_EIO, "cannot create the event loop");
     }
     (void)uv_loop_configure(&d.loop, UV_METRICS_IDLE_TIME);
-    init_handles(&d);
+    uv_timer_t *const timers[] = {&d.ready_timer, &d.status_timer, &d.watchdog_timer, &d.trim_timer, &d.leave_timer};
+    for (size_t i = 0; i < ARRAY_SIZE(timers); i++) {
+        (void)uv_timer_init(&d.loop, timers[i]);
+        timers[i]->data = &d;
+    }
+    (void)uv_prepare_init(&d.loop, &d.prepare);
+    d.prepare.data = &d;
+    for (int i = 0; i < N_SIGNALS; i++) {
+        (void)uv_signal_init(&d.loop, &d.signals[i]);
+        d.signals[i].data = &d;
+        (void)uv_signal_start(&d.signals[i], on_signal, handled_signals[i]);
+    }
+
     titan_status status = TITAN_OK;
     if (config->role != ROLE_AGENT)
         status = open_coordinator(&d, err);
     if (status == TITAN_OK && config->role != ROLE_COORDINATOR)
         status = open_agent(&d, err);
-    if (status == TITAN_OK)
-        start_timers(&d);
-    else
-        abandon(&d);
+    if (status == TITAN_OK) {
+        uint64_t watchdog_ms = notify_watchdog_us() / 2000;
+        (void)uv_prepare_start(&d.prepare, on_iteration);
+        (void)uv_timer_start(&d.ready_timer, on_ready_poll, 0, READY_POLL_MS);
+        (void)uv_timer_start(&d.trim_timer, on_trim, 0, TRIM_MS);
+        if (watchdog_ms)
+            (void)uv_timer_start(&d.watchdog_timer, on_watchdog, 0, watchdog_ms);
+        if (getenv("NOTIFY_SOCKET"))
+            (void)uv_timer_start(&d.status_timer, on_status, STATUS_MS, STATUS_MS);
+    } else { /* closes what is open, in the order of a drain */
+        titan_assert(!d.agent);
+        if (d.serving)
+            rpc_server_shutdown(d.agents, 0, on_agents_down, &d);
+        else if (d.coordinator)
+            coordinator_close(d.coordinator, on_coordinator_closed, &d);
+        else
+            close_handles(&d);
+    }
     (void)uv_run(&d.loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&d.loop);
     (void)close(d.lock);

@@ -147,55 +147,27 @@ static void lot_trim(struct file_pool *p, struct lot *lot)
     free(lot);
 }
 
-/* NULL = out of memory. */
-static struct lot *lot_of(struct file_pool *p, const char *user)
-{
-    struct lot *lot = p->lots;
-    while (lot && strcmp(lot->user, user) != 0)
-        lot = lot->next;
-    if (lot)
-        return lot;
-    const size_t len = strlen(user) + 1;
-    lot = calloc(1, sizeof(*lot) + len);
-    if (!lot)
-        return NULL;
-    lot->last = &lot->waiting;
-    memcpy(lot->user, user, len);
-    lot_append(p, lot);
-    return lot;
-}
-
-static bool key_taken(const struct file_pool *p, const char *key)
-{
-    for (size_t i = 0; i < FILE_THREADS_MAX && key; i++) {
-        const struct file_task *k = p->threads[i].alive ? p->threads[i].at : NULL;
-        if (k && k->key && !strcmp(k->key, key))
-            return true;
-    }
-    return false;
-}
-
-/* May the user get another thread? Only while more threads are left than it holds: so it holds at most half of all, and
- * other users find some. */
-static bool thread_left(const struct file_pool *p, const struct lot *lot)
-{
-    unsigned left = FILE_THREADS_MAX;
-    for (size_t i = 0; i < FILE_THREADS_MAX; i++)
-        left -= p->threads[i].alive && p->threads[i].at;
-    return left > lot->n_threads;
-}
-
-/* The first task that may begin, of the first user with one; NULL = none. */
+/* The first task that may begin, of the first user with one; NULL = none. A user gets another thread only while more
+ * threads are left than it holds: so it holds at most half of all, and other users find some. */
 static struct lot *next_lot(const struct file_pool *p, struct file_task ***ret)
 {
+    const struct file_task *at[FILE_THREADS_MAX];
+    unsigned busy = 0;
+    for (size_t i = 0; i < FILE_THREADS_MAX; i++)
+        if (p->threads[i].alive && p->threads[i].at)
+            at[busy++] = p->threads[i].at;
     for (struct lot *lot = p->lots; lot; lot = lot->next) {
-        if (!lot->waiting || !thread_left(p, lot))
+        titan_assert(lot->n_threads <= busy);
+        if (!lot->waiting || FILE_THREADS_MAX - busy <= lot->n_threads)
             continue;
-        *ret = &lot->waiting;
-        while (**ret && key_taken(p, (**ret)->key))
-            *ret = &(**ret)->next;
-        if (**ret)
-            return lot;
+        for (*ret = &lot->waiting; **ret; *ret = &(**ret)->next) {
+            const char *key = (**ret)->key;
+            bool taken = false;
+            for (size_t i = 0; i < busy && key; i++)
+                taken |= at[i]->key && !strcmp(at[i]->key, key);
+            if (!taken)
+                return lot;
+        }
     }
     return NULL;
 }
@@ -241,53 +213,28 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* Needs the lock. Gets an idle thread, or starts one; false: all are at work. */
-static bool have_thread(struct file_pool *p)
-{
-    titan_assert(p->refs > 0 && p->refs <= FILE_THREADS_MAX + 1);
-    struct thread *free_one = NULL;
-    for (size_t i = 0; i < FILE_THREADS_MAX; i++) {
-        if (p->threads[i].alive && !p->threads[i].at)
-            return true;
-        if (!p->threads[i].alive && !free_one)
-            free_one = &p->threads[i];
-    }
-    if (!free_one)
-        return false;
-    *free_one = (struct thread){.owner = p, .alive = true};
-    free_one->alive = thread_start(STACK, thread_main, free_one) == 0;
-    p->refs += free_one->alive;
-    return free_one->alive;
-}
-
-/* Needs the lock. Will a working thread soon take the next task? */
-static bool one_works(const struct file_pool *p, int64_t now)
-{
-    for (size_t i = 0; i < FILE_THREADS_MAX; i++)
-        if (p->threads[i].alive && p->threads[i].at && now - p->threads[i].at->since_ms < PATIENCE_MS)
-            return true;
-    return false;
-}
-
-/* Needs the lock. Number of hanging threads, if no task of this user can begin before one returns; 0 = one could begin.
- */
-static unsigned all_hang(const struct file_pool *p, const struct lot *lot)
-{
-    unsigned hang = 0, own = 0;
-    for (size_t i = 0; i < FILE_THREADS_MAX; i++) {
-        const struct thread *t = &p->threads[i];
-        const bool hangs = t->alive && t->at && atomic_load(&t->at->given_up);
-        hang += hangs;
-        own += hangs && t->lot == lot;
-    }
-    return FILE_THREADS_MAX - hang <= own ? hang : 0;
-}
-
-/* Needs the lock. */
+/* Needs the lock. Has an idle or a new thread take the next task, unless a working thread will soon. */
 static void call_thread(struct file_pool *p, int64_t now)
 {
     struct file_task **first;
-    if (!one_works(p, now) && next_lot(p, &first) && have_thread(p))
+    struct thread *unused = NULL;
+    bool idle = false, one_works = false;
+    titan_assert(p->refs > 0 && p->refs <= FILE_THREADS_MAX + 1);
+    for (size_t i = 0; i < FILE_THREADS_MAX; i++) {
+        struct thread *t = &p->threads[i];
+        idle |= t->alive && !t->at;
+        one_works |= t->alive && t->at && now - t->at->since_ms < PATIENCE_MS;
+        if (!t->alive && !unused)
+            unused = t;
+    }
+    if (one_works || !next_lot(p, &first))
+        return;
+    if (!idle && unused) {
+        *unused = (struct thread){.owner = p, .alive = true};
+        idle = unused->alive = thread_start(STACK, thread_main, unused) == 0;
+        p->refs += unused->alive;
+    }
+    if (idle)
         pthread_cond_signal(&p->more);
 }
 
@@ -403,33 +350,45 @@ titan_status file_pool_open(uv_loop_t *loop, uint32_t deadline_ms, struct file_p
     return TITAN_OK;
 }
 
-/* Needs the lock. A user without waiting tasks may always have one wait, however many of others do. */
-static titan_status has_room(const struct file_pool *p, const struct lot *lot, size_t bytes, struct titan_error *err)
-{
-    if (!*lot->user)
-        return lot->bytes + bytes <= FILE_BYTES_MAX
-                   ? TITAN_OK
-                   : titan_fail(err, TITAN_ELIMIT, "work of %zu MiB waits for files already", FILE_BYTES_MAX >> 20);
-    if (lot->n < FILE_USER_TASKS_MAX && lot->bytes + bytes <= FILE_USER_BYTES_MAX &&
-        (!lot->waiting || p->bytes + bytes <= FILE_BYTES_MAX))
-        return TITAN_OK;
-    titan_fail(err, TITAN_ELIMIT, "too many requests of this user wait for files (%u)", lot->n);
-    titan_error_hint(err, "wait until some are answered, then repeat this one");
-    return TITAN_ELIMIT;
-}
-
 /* Needs the lock. */
 static titan_status add(struct file_pool *p, struct file_task *k, struct titan_error *err)
 {
     if (p->handles)
         return titan_fail(err, TITAN_ECANCELLED, "no more files are opened: the daemon stops");
-    struct lot *lot = lot_of(p, k->user ? k->user : "");
-    if (!lot)
-        return titan_fail(err, TITAN_ENOMEM, "out of memory");
-    const unsigned hang = all_hang(p, lot);
-    titan_status status =
-        hang ? titan_fail(err, TITAN_EAGAIN, "%u earlier paths do not answer; no more is opened before one does", hang)
-             : has_room(p, lot, k->bytes, err);
+    const char *user = k->user ? k->user : "";
+    struct lot *lot = p->lots;
+    while (lot && strcmp(lot->user, user) != 0)
+        lot = lot->next;
+    if (!lot) {
+        lot = calloc(1, sizeof(*lot) + strlen(user) + 1);
+        if (!lot)
+            return titan_fail(err, TITAN_ENOMEM, "out of memory");
+        lot->last = &lot->waiting;
+        memcpy(lot->user, user, strlen(user) + 1);
+        lot_append(p, lot);
+    }
+
+    /* Can no task of this user begin before a hanging thread returns? */
+    unsigned hang = 0, own = 0;
+    for (size_t i = 0; i < FILE_THREADS_MAX; i++) {
+        const struct thread *t = &p->threads[i];
+        const bool hangs = t->alive && t->at && atomic_load(&t->at->given_up);
+        hang += hangs;
+        own += hangs && t->lot == lot;
+    }
+
+    /* A user without waiting tasks may always have one wait, however many of others do. */
+    titan_status status = TITAN_OK;
+    if (hang && FILE_THREADS_MAX - hang <= own) {
+        status =
+            titan_fail(err, TITAN_EAGAIN, "%u earlier paths do not answer; no more is opened before one does", hang);
+    } else if (!*user && lot->bytes + k->bytes > FILE_BYTES_MAX) {
+        status = titan_fail(err, TITAN_ELIMIT, "work of %zu MiB waits for files already", FILE_BYTES_MAX >> 20);
+    } else if (*user && (lot->n >= FILE_USER_TASKS_MAX || lot->bytes + k->bytes > FILE_USER_BYTES_MAX ||
+                         (lot->waiting && p->bytes + k->bytes > FILE_BYTES_MAX))) {
+        status = titan_fail(err, TITAN_ELIMIT, "too many requests of this user wait for files (%u)", lot->n);
+        titan_error_hint(err, "wait until some are answered, then repeat this one");
+    }
     if (status == TITAN_OK) {
         *lot->last = k;
         lot->last = &k->next;

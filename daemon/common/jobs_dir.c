@@ -60,43 +60,30 @@ struct opening {
     struct titan_error err;
 };
 
-static titan_status open_own(struct opening *o, struct titan_error *err)
-{
-    if (snprintf(o->path, PATH_MAX, "%s/jobs", o->state_dir) >= PATH_MAX)
-        return titan_fail(err, TITAN_EINVAL, "state directory name is too long");
-    TRY(dir_make(o->path, err));
-    return open_folder(o->path, o->token, err);
-}
-
-/* Opens the configured folder, which is not created: a missing mount would be hidden. */
-static titan_status open_given(struct opening *o, struct titan_error *err)
-{
-    titan_status status = TITAN_OK;
-    if (!realpath(o->given, o->path))
-        status = titan_fail_errno(err, "storage.jobs_dir '%s'", o->given);
-    else
-        status = open_folder(o->path, o->token, err);
-    if (status != TITAN_OK)
-        titan_error_hint(err, "it must be there, be writable for the user of titand and, under systemd, for its unit: "
-                              "titanctl admin check --fix, as root");
-    return status;
-}
-
+/* Opens the configured folder, which is not created: a missing mount would be hidden. Without one, the state
+ * directory's. */
 static void open_run(struct file_task *k)
 {
     struct opening *o = (struct opening *)(void *)k;
-    (void)!(o->given[0] ? open_given(o, &o->err) : open_own(o, &o->err));
-}
-
-static void open_free(struct file_task *k)
-{
-    free(k);
+    struct titan_error *err = &o->err;
+    titan_status status = TITAN_OK;
+    if (o->given[0] && !realpath(o->given, o->path))
+        status = titan_fail_errno(err, "storage.jobs_dir '%s'", o->given);
+    else if (!o->given[0] && snprintf(o->path, PATH_MAX, "%s/jobs", o->state_dir) >= PATH_MAX)
+        status = titan_fail(err, TITAN_EINVAL, "state directory name is too long");
+    else if (!o->given[0])
+        status = dir_make(o->path, err);
+    if (status == TITAN_OK)
+        status = open_folder(o->path, o->token, err);
+    if (status != TITAN_OK && o->given[0])
+        titan_error_hint(err, "it must be there, be writable for the user of titand and, under systemd, for its unit: "
+                              "titanctl admin check --fix, as root");
 }
 
 titan_status jobs_open(const char *state_dir, const char *given, uint32_t wait_ms, char ret_path[PATH_MAX],
                        char ret_token[JOBS_TOKEN_MAX], struct titan_error *err)
 {
-    static const struct file_calls calls = {.run = open_run, .free = open_free};
+    static const struct file_calls calls = {.run = open_run};
     struct opening *o = calloc(1, sizeof(*o));
     if (!o)
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
@@ -158,45 +145,6 @@ titan_status jobs_check(const char *path, const char *token, const char *node, s
 
 /* --- configured roots --------------------------------------------------------------------------------------------- */
 
-/* Reads or makes the root's token. Several nodes may make it at once: a link appears once, complete. */
-static titan_status root_token(const char *path, const char *node, char ret[JOBS_TOKEN_MAX], struct titan_error *err)
-{
-    char file[PATH_MAX], own[PATH_MAX];
-    if (snprintf(file, sizeof(file), "%s/" ROOT_TOKEN_FILE, path) >= (int)sizeof(file) ||
-        snprintf(own, sizeof(own), "%s/" ROOT_TOKEN_FILE "-%s", path, node) >= (int)sizeof(own))
-        return titan_fail(err, TITAN_EINVAL, "'%.100s' is too long", path);
-    if (access(file, F_OK) != 0 && errno == ENOENT) {
-        TRY(token_make(own, err));
-        const int failed = link(own, file) != 0 && errno != EEXIST ? errno : 0;
-        (void)unlink(own);
-        errno = failed;
-        if (failed)
-            return titan_fail_errno(err, "'%s'", file);
-    }
-    return token_read(file, ret, err);
-}
-
-/* Hash of the names in any order; sizes would need one request each. */
-static titan_status names_mark(const char *path, char ret[ROOT_MARK_MAX], struct titan_error *err)
-{
-    uint64_t sum = 0, n = 0;
-    DIR *dir = opendir(path);
-    if (!dir)
-        return titan_fail_errno(err, "cannot read '%s'", path);
-    errno = 0;
-    for (const struct dirent *e; (e = readdir(dir));)
-        if (e->d_name[0] != '.' && ++n <= NAMES_MAX)
-            sum += hash_bytes(HASH_INIT, e->d_name, strlen(e->d_name));
-    const int failed = errno;
-    (void)closedir(dir);
-    errno = failed;
-    if (failed)
-        return titan_fail_errno(err, "cannot read '%s'", path);
-    if (n <= NAMES_MAX)
-        (void)snprintf(ret, ROOT_MARK_MAX, "%016" PRIx64 "%" PRIu64, sum, n);
-    return TITAN_OK;
-}
-
 titan_status jobs_dir_check_root(const char *path, bool writes, const char *node, char ret_mark[ROOT_MARK_MAX],
                                  struct titan_error *err)
 {
@@ -211,15 +159,46 @@ titan_status jobs_dir_check_root(const char *path, bool writes, const char *node
     }
     if (writes) {
         TRY(try_write("checkpoint root", path, node, err));
-        return root_token(path, node, ret_mark, err);
+        /* Reads or makes the root's token. Several nodes may make it at once: a link appears once, complete. */
+        char file[PATH_MAX], own[PATH_MAX];
+        if (snprintf(file, sizeof(file), "%s/" ROOT_TOKEN_FILE, path) >= (int)sizeof(file) ||
+            snprintf(own, sizeof(own), "%s/" ROOT_TOKEN_FILE "-%s", path, node) >= (int)sizeof(own))
+            return titan_fail(err, TITAN_EINVAL, "'%.100s' is too long", path);
+        if (access(file, F_OK) != 0 && errno == ENOENT) {
+            TRY(token_make(own, err));
+            const int failed = link(own, file) != 0 && errno != EEXIST ? errno : 0;
+            (void)unlink(own);
+            errno = failed;
+            if (failed)
+                return titan_fail_errno(err, "'%s'", file);
+        }
+        return token_read(file, ret_mark, err);
     }
     if (access(path, S_ISDIR(st.st_mode) ? R_OK | X_OK : R_OK) != 0) {
         titan_status status = titan_fail_errno(err, "cannot read '%s'", path);
         titan_error_hint(err, "let the user of titand read it");
         return status;
     }
-    if (S_ISDIR(st.st_mode))
-        return names_mark(path, ret_mark, err);
-    (void)snprintf(ret_mark, ROOT_MARK_MAX, "%016llx", (unsigned long long)st.st_size);
+    if (!S_ISDIR(st.st_mode)) {
+        (void)snprintf(ret_mark, ROOT_MARK_MAX, "%016llx", (unsigned long long)st.st_size);
+        return TITAN_OK;
+    }
+
+    /* Hash of the names in any order; sizes would need one request each. */
+    uint64_t sum = 0, n = 0;
+    DIR *dir = opendir(path);
+    if (!dir)
+        return titan_fail_errno(err, "cannot read '%s'", path);
+    errno = 0;
+    for (const struct dirent *e; (e = readdir(dir));)
+        if (e->d_name[0] != '.' && ++n <= NAMES_MAX)
+            sum += hash_bytes(HASH_INIT, e->d_name, strlen(e->d_name));
+    const int failed = errno;
+    (void)closedir(dir);
+    errno = failed;
+    if (failed)
+        return titan_fail_errno(err, "cannot read '%s'", path);
+    if (n <= NAMES_MAX)
+        (void)snprintf(ret_mark, ROOT_MARK_MAX, "%016" PRIx64 "%" PRIu64, sum, n);
     return TITAN_OK;
 }

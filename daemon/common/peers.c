@@ -109,51 +109,6 @@ static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *fo
     finish(n->peers);
 }
 
-static struct name *name_of(struct peers *p, const char *text)
-{
-    struct name *n = p->names;
-    while (n && strcmp(n->text, text) != 0)
-        n = n->next;
-    if (n || p->n_names == NAMES_MAX)
-        return n;
-    n = calloc(1, sizeof(*n) + strlen(text) + 1);
-    if (!n)
-        return NULL;
-    memcpy(n->text, text, strlen(text) + 1);
-    n->peers = p;
-    n->lookup.data = n;
-    n->next = p->names;
-    p->names = n;
-    titan_assert(p->n_names < NAMES_MAX);
-    p->n_names++;
-    return n;
-}
-
-static bool resolve(struct peers *p, const char *to, struct sockaddr_storage *ret)
-{
-    titan_assert(p->family == AF_INET || p->family == AF_INET6);
-    char host[256], service[8];
-    uint16_t port;
-    if (!split(to, host, &port) || port == 0)
-        return false;
-    if (numeric(host, port, ret))
-        return true;
-    struct name *n = name_of(p, to);
-    const struct addrinfo hints = {
-        .ai_family = p->family, .ai_socktype = SOCK_DGRAM, .ai_flags = p->family == AF_INET6 ? AI_V4MAPPED : 0};
-    (void)snprintf(service, sizeof(service), "%u", port);
-    if (n && (!n->known || n->old) && !n->looking &&
-        uv_getaddrinfo(p->loop, &n->lookup, on_lookup, host, service, &hints) == 0) {
-        n->looking = true;
-        n->old = false;
-        p->lookups++;
-    }
-    if (!n || !n->known)
-        return false;
-    *ret = n->address;
-    return true;
-}
-
 void peers_look_again(struct peers *p)
 {
     for (struct name *n = p->names; n; n = n->next)
@@ -164,9 +119,38 @@ void peers_look_again(struct peers *p)
 
 void peers_send(struct peers *p, const char *to, const Titan__Internal__PeerMessage *message)
 {
+    char host[256], service[8];
+    uint16_t port;
     struct sockaddr_storage address;
-    if (p->closing || !resolve(p, to, &address))
+    titan_assert(p->family == AF_INET || p->family == AF_INET6);
+    if (p->closing || !split(to, host, &port) || port == 0)
         return;
+    if (!numeric(host, port, &address)) {
+        struct name *n = p->names;
+        while (n && strcmp(n->text, to) != 0)
+            n = n->next;
+        if (!n && p->n_names < NAMES_MAX && (n = calloc(1, sizeof(*n) + strlen(to) + 1))) {
+            memcpy(n->text, to, strlen(to) + 1);
+            n->peers = p;
+            n->lookup.data = n;
+            n->next = p->names;
+            p->names = n;
+            p->n_names++;
+        }
+        const struct addrinfo hints = {
+            .ai_family = p->family, .ai_socktype = SOCK_DGRAM, .ai_flags = p->family == AF_INET6 ? AI_V4MAPPED : 0};
+        (void)snprintf(service, sizeof(service), "%u", port);
+        if (n && (!n->known || n->old) && !n->looking &&
+            uv_getaddrinfo(p->loop, &n->lookup, on_lookup, host, service, &hints) == 0) {
+            n->looking = true;
+            n->old = false;
+            p->lookups++;
+        }
+        if (!n || !n->known)
+            return;
+        address = n->address;
+    }
+
     size_t len = titan__internal__peer_message__get_packed_size(message);
     _cleanup_free_ uint8_t *bytes = malloc(len ? len : 1);
     if (!bytes)
@@ -214,16 +198,6 @@ static void on_socket_closed(uv_handle_t *handle)
     finish(p);
 }
 
-/* Lets the socket bind before the machine has the address: at boot the daemon may start earlier. */
-static bool may_bind_early(struct peers *p, int family)
-{
-    const int on = 1;
-    uv_os_fd_t fd;
-    return uv_fileno((uv_handle_t *)&p->socket, &fd) == 0 &&
-           setsockopt(fd, family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6,
-                      family == AF_INET ? IP_FREEBIND : IPV6_FREEBIND, &on, sizeof(on)) == 0;
-}
-
 static titan_status bind_socket(struct peers *p, const char *listen, struct titan_error *err)
 {
     char host[256];
@@ -244,7 +218,12 @@ static titan_status bind_socket(struct peers *p, const char *listen, struct tita
             ((struct sockaddr_in6 *)&address)->sin6_port = htons(port);
     }
     int rc = uv_udp_bind(&p->socket, (const struct sockaddr *)&address, 0);
-    if (rc == UV_EADDRNOTAVAIL && may_bind_early(p, address.ss_family)) {
+    /* Lets the socket bind before the machine has the address: at boot the daemon may start earlier. */
+    const bool v4 = address.ss_family == AF_INET;
+    const int on = 1;
+    uv_os_fd_t fd;
+    if (rc == UV_EADDRNOTAVAIL && uv_fileno((uv_handle_t *)&p->socket, &fd) == 0 &&
+        setsockopt(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_FREEBIND : IPV6_FREEBIND, &on, sizeof(on)) == 0) {
         rc = uv_udp_bind(&p->socket, (const struct sockaddr *)&address, 0);
         tlog_warn(&p->log, "the machine does not have the address yet: other agents reach it once it has",
                   "reason=\"%s\"", uv_strerror(UV_EADDRNOTAVAIL));
