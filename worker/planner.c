@@ -94,21 +94,6 @@ static titan_status read_recipe(struct planner *p, struct titan_error *err)
     return recipe_resolve(&p->recipe, err);
 }
 
-/* "auto" is a GPU's plan: what a laptop has is not where the run will be. */
-static void choose_machine(struct planner *p)
-{
-    const struct recipe *r = &p->recipe;
-    const double gib = p->memory_gib > 0 ? p->memory_gib : r->device.memory;
-
-    if (!p->machine)
-        p->machine = cost_machine_find(strcmp(r->device.name, "cpu") == 0 ? "cpu" : "h100");
-    if (gib > 0) {
-        p->resized = *p->machine;
-        p->resized.memory_bytes = (uint64_t)(gib * 0x1p30);
-        p->machine = &p->resized;
-    }
-}
-
 /* --- report ------------------------------------------------------------------------------------------------------- */
 
 static bool for_cpu(const struct planner *p)
@@ -246,20 +231,6 @@ static titan_status report_plan(struct planner *p, const struct plan *plan, stru
 
 /* --- measured costs ----------------------------------------------------------------------------------------------- */
 
-/* A processor's table is of this machine; a GPU's of one that is called so. */
-static titan_status check_table(const struct planner *p, struct titan_error *err)
-{
-    struct cost_host here = p->table.host;
-
-    if (for_cpu(p)) {
-        cost_host_of_cpu(&here);
-    } else if (cost_machine_of(here.machine) != cost_machine_find(p->machine->name)) {
-        (void)snprintf(here.device, sizeof here.device, "cuda");
-        (void)snprintf(here.machine, sizeof here.machine, "%s", p->machine->name);
-    }
-    return cost_host_check(&p->table.host, &here, p->table_path, err);
-}
-
 /* One that was named must do. In the usual place there may be none, or one that another machine has left in a home
  * folder that both have. */
 static titan_status open_table(struct planner *p, struct titan_error *err)
@@ -275,7 +246,14 @@ static titan_status open_table(struct planner *p, struct titan_error *err)
                    access(p->table_path, F_OK) != 0))
         return TITAN_OK;
     TRY(cost_table_load(p->table_path, &p->table, err));
-    const titan_status status = check_table(p, given ? err : &why);
+    struct cost_host here = p->table.host; /* a processor's table is of this machine, a GPU's of one with that name */
+    if (for_cpu(p)) {
+        cost_host_of_cpu(&here);
+    } else if (cost_machine_of(here.machine) != cost_machine_find(p->machine->name)) {
+        (void)snprintf(here.device, sizeof here.device, "cuda");
+        (void)snprintf(here.machine, sizeof here.machine, "%s", p->machine->name);
+    }
+    const titan_status status = cost_host_check(&p->table.host, &here, p->table_path, given ? err : &why);
     if (status != TITAN_OK && !given) {
         (void)fprintf(stderr, "note: not used: %s\n", why.msg);
         cost_table_clear(&p->table);
@@ -311,7 +289,15 @@ static titan_status make_plan(struct planner *p, struct buf *out, struct titan_e
 
     TRY(read_recipe(p, err));
     recipe_print_warnings(&p->recipe, stderr);
-    choose_machine(p);
+    /* "auto" is a GPU's plan: what a laptop has is not where the run will be. */
+    const double gib = p->memory_gib > 0 ? p->memory_gib : p->recipe.device.memory;
+    if (!p->machine)
+        p->machine = cost_machine_find(strcmp(p->recipe.device.name, "cpu") == 0 ? "cpu" : "h100");
+    if (gib > 0) {
+        p->resized = *p->machine;
+        p->resized.memory_bytes = (uint64_t)(gib * 0x1p30);
+        p->machine = &p->resized;
+    }
     TRY(model_open(&p->recipe.model.dims, &p->model, err));
     TRY(open_costs(p, err));
     const struct plan_options options = options_of(p);

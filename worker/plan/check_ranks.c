@@ -95,17 +95,6 @@ static titan_status check_same(const struct ranks *r, int class, int other, enum
     }
 }
 
-static titan_status check_collectives(const struct ranks *r)
-{
-    for (int k = 0; k < r->n; k++)
-        for (int c = 0; c < CHANNEL_FORWARD_NEXT; c++) {
-            const int first = c == CHANNEL_WORLD ? 0 : k / r->shares * r->shares;
-            if (k != first && mixes(&r->classes[k]->mesh, (enum channel)c))
-                TRY(check_same(r, k, first, (enum channel)c));
-        }
-    return TITAN_OK;
-}
-
 /* --- sends match receives ----------------------------------------------------------------------------------------- */
 
 static int next_transfer(const struct program *p, int i, enum op op, enum channel channel)
@@ -136,18 +125,6 @@ static titan_status check_messages(const struct ranks *r, int sender, int receiv
                               i < p->n_actions ? action_operands(p, a)->bytes : 0, where(q, j, there),
                               j < q->n_actions ? action_operands(q, b)->bytes : 0);
     }
-}
-
-static titan_status check_pipeline(const struct ranks *r)
-{
-    for (int k = 0; k < r->n; k++) {
-        const int next = (k + r->shares) % r->n, previous = (k + r->n - r->shares) % r->n;
-        TRY(check_messages(r, k, next, CHANNEL_FORWARD_NEXT));
-        TRY(check_messages(r, k, previous, CHANNEL_FORWARD_PREVIOUS));
-        TRY(check_messages(r, k, next, CHANNEL_BACKWARD_NEXT));
-        TRY(check_messages(r, k, previous, CHANNEL_BACKWARD_PREVIOUS));
-    }
-    return TITAN_OK;
 }
 
 /* --- the run ------------------------------------------------------------------------------------------------------ */
@@ -364,23 +341,6 @@ static titan_status alloc_run(struct run *w)
     return TITAN_OK;
 }
 
-static void load_class(struct run *w, int class)
-{
-    const struct program *p = w->r->classes[class];
-
-    w->decide[class] = p->n_actions;
-    for (int s = 0; s < STREAM_COUNT; s++)
-        w->line[class * STREAM_COUNT + s] = (struct line){.at = p->n_actions, .next_waiter = NONE};
-    for (int i = p->n_actions - 1; i >= 0; i--) {
-        struct line *l = &w->line[class * STREAM_COUNT + p->actions[i].stream];
-        w->next[w->base[class] + (size_t)i] = l->at;
-        w->waiters[w->base[class] + (size_t)i] = NONE;
-        l->at = i;
-        if (p->actions[i].op == OP_DECIDE)
-            w->decide[class] = i;
-    }
-}
-
 static titan_status check_run(const struct ranks *r)
 {
     _cleanup_(free_run) struct run w = {.r = r};
@@ -389,8 +349,20 @@ static titan_status check_run(const struct ranks *r)
     TRY(alloc_run(&w));
     if (!others)
         return titan_fail(r->err, TITAN_ENOMEM, "checking programs: out of memory");
-    for (int k = 0; k < r->n; k++)
-        load_class(&w, k);
+    for (int k = 0; k < r->n; k++) {
+        const struct program *const p = r->classes[k];
+        w.decide[k] = p->n_actions;
+        for (int s = 0; s < STREAM_COUNT; s++)
+            w.line[k * STREAM_COUNT + s] = (struct line){.at = p->n_actions, .next_waiter = NONE};
+        for (int i = p->n_actions - 1; i >= 0; i--) {
+            struct line *const l = &w.line[k * STREAM_COUNT + p->actions[i].stream];
+            w.next[w.base[k] + (size_t)i] = l->at;
+            w.waiters[w.base[k] + (size_t)i] = NONE;
+            l->at = i;
+            if (p->actions[i].op == OP_DECIDE)
+                w.decide[k] = i;
+        }
+    }
     for (int line = 0; line < r->n * STREAM_COUNT; line++)
         look_at(&w, line);
     while (w.n_ready > 0) {
@@ -413,7 +385,18 @@ titan_status programs_check(const struct program *const *by_class, int n, struct
     for (int k = 0; k < n; k++)
         if (n % pp != 0 || by_class[k]->pp_rank != k / r.shares)
             return titan_fail(err, TITAN_EBUG, "program %d of %d is pp rank %d's", k, n, by_class[k]->pp_rank);
-    TRY(check_collectives(&r));
-    TRY(check_pipeline(&r));
+    for (int k = 0; k < n; k++)
+        for (int c = 0; c < CHANNEL_FORWARD_NEXT; c++) {
+            const int first = c == CHANNEL_WORLD ? 0 : k / r.shares * r.shares;
+            if (k != first && mixes(&by_class[k]->mesh, (enum channel)c))
+                TRY(check_same(&r, k, first, (enum channel)c));
+        }
+    for (int k = 0; k < n; k++) {
+        const int next = (k + r.shares) % n, previous = (k + n - r.shares) % n;
+        TRY(check_messages(&r, k, next, CHANNEL_FORWARD_NEXT));
+        TRY(check_messages(&r, k, previous, CHANNEL_FORWARD_PREVIOUS));
+        TRY(check_messages(&r, k, next, CHANNEL_BACKWARD_NEXT));
+        TRY(check_messages(&r, k, previous, CHANNEL_BACKWARD_PREVIOUS));
+    }
     return check_run(&r);
 }

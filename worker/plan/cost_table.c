@@ -292,35 +292,31 @@ static titan_status read_row(struct reader *r, struct cost_row *ret, struct tita
     return TITAN_OK;
 }
 
-static titan_status read_end(struct reader *r, const char *line, size_t n, struct titan_error *err)
+static titan_status read_table(struct reader *r, struct cost_table *ret, struct titan_error *err)
 {
+    const char *line = r->at;
     char expected[32];
     uint64_t lines = 0;
 
-    (void)snprintf(expected, sizeof expected, "%016lx",
-                   (unsigned long)hash_bytes(HASH_INIT, r->begin, (size_t)(line - r->begin)));
-    if (r->n != 3 || !whole_number(r->fields[1], SIZE_MAX / 2, &lines) || lines != n)
-        return damaged(r, "not as many lines as were written", err);
-    if (strcmp(r->fields[2], expected) != 0)
-        return damaged(r, "the hash of what was written is another", err);
-    return r->at == r->end ? TITAN_OK : damaged(r, "there is something behind the end", err);
-}
-
-static titan_status read_table(struct reader *r, struct cost_table *ret, struct titan_error *err)
-{
-    struct cost_row row;
-
     TRY(read_head(r, &ret->host, err));
     for (;;) {
-        const char *line = r->at;
+        struct cost_row row;
+        line = r->at;
         TRY(next_line(r, err));
         if (strcmp(r->fields[0], "end") == 0)
-            return read_end(r, line, ret->n, err);
+            break;
         TRY(read_row(r, &row, err));
         if (ret->n > 0 && row_order(&ret->rows[ret->n - 1], &row) >= 0)
             return damaged(r, "not in order", err);
         TRY(cost_table_put(ret, &row, err));
     }
+    (void)snprintf(expected, sizeof expected, "%016lx",
+                   (unsigned long)hash_bytes(HASH_INIT, r->begin, (size_t)(line - r->begin)));
+    if (r->n != 3 || !whole_number(r->fields[1], SIZE_MAX / 2, &lines) || lines != ret->n)
+        return damaged(r, "not as many lines as were written", err);
+    if (strcmp(r->fields[2], expected) != 0)
+        return damaged(r, "the hash of what was written is another", err);
+    return r->at == r->end ? TITAN_OK : damaged(r, "there is something behind the end", err);
 }
 
 titan_status cost_table_parse(const char *text, size_t len, const char *name, struct cost_table *ret,

@@ -5,31 +5,6 @@
 #include "base/cleanup.h"
 #include "worker/comm/comm.h"
 
-/* Parts of a bucket go one after the other. */
-static void add_use(const struct program *p, const struct action *a, size_t members, struct comm_use *use)
-{
-    const struct operand *o = action_operands(p, a);
-    const struct op_params *q = action_params(p, a);
-
-    titan_assert(members >= 2);
-    for (int i = 0; i < a->n_operands; i++) {
-        const bool sent = o[i].access & ACCESS_READ;
-        if (a->op == OP_ALL_GATHER && sent)
-            use->gathered = MAX(use->gathered, o[i].bytes);
-        if ((a->op == OP_REDUCE_SCATTER || a->op == OP_ALL_TO_ALL) && sent)
-            use->exchanged = MAX(use->exchanged, o[i].bytes / members);
-        if ((a->op == OP_ALL_REDUCE || a->op == OP_AGREE) && sent)
-            use->summed = MAX(use->summed, o[i].bytes);
-    }
-    if (a->op == OP_SHIFT) {
-        use->message = MAX(use->message, (size_t)q->shift.bytes);
-        use->ways = MAX(use->ways, 2);
-    } else if (a->op == OP_ALL_TO_ALL_V) { /* rows that are to be expected, over all members */
-        use->message = MAX(use->message, (size_t)(q->all_to_all_v.bytes * q->all_to_all_v.rows) / members);
-        use->ways = 2 * ((int)members - 1);
-    }
-}
-
 /* An edge is a communicator of two: one for what a channel sends, one for what comes in by it. */
 static size_t of_edges(const struct program *p, enum channel channel)
 {
@@ -61,11 +36,30 @@ static size_t of_channel(const struct program *p, enum channel channel)
         return of_edges(p, channel);
     if (members < 2)
         return 0;
-    for (int i = 0; i < p->n_actions; i++)
-        if (p->actions[i].channel == (int)channel) {
-            add_use(p, &p->actions[i], (size_t)members, &use);
-            used = true;
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *const a = &p->actions[i];
+        const struct operand *const o = action_operands(p, a);
+        const struct op_params *const q = action_params(p, a);
+        if (a->channel != (int)channel)
+            continue;
+        used = true;
+        for (int k = 0; k < a->n_operands; k++) { /* parts of a bucket go one after the other */
+            const size_t sent = o[k].access & ACCESS_READ ? o[k].bytes : 0;
+            if (a->op == OP_ALL_GATHER)
+                use.gathered = MAX(use.gathered, sent);
+            if (a->op == OP_REDUCE_SCATTER || a->op == OP_ALL_TO_ALL)
+                use.exchanged = MAX(use.exchanged, sent / (size_t)members);
+            if (a->op == OP_ALL_REDUCE || a->op == OP_AGREE)
+                use.summed = MAX(use.summed, sent);
         }
+        if (a->op == OP_SHIFT) {
+            use.message = MAX(use.message, (size_t)q->shift.bytes);
+            use.ways = MAX(use.ways, 2);
+        } else if (a->op == OP_ALL_TO_ALL_V) { /* rows that are to be expected, over all members */
+            use.message = MAX(use.message, (size_t)(q->all_to_all_v.bytes * q->all_to_all_v.rows) / (size_t)members);
+            use.ways = 2 * (members - 1);
+        }
+    }
     return used ? comm_shm_touched(members, &use) : 0;
 }
 

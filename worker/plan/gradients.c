@@ -202,22 +202,6 @@ titan_status gradients_plan(struct builder *b, struct titan_error *err)
     return b->model->dims.n_experts > 0 ? plan_sum(b, sharing_of(b, true), &p->sum_experts, err) : TITAN_OK;
 }
 
-/* The first microbatch of the rank that a part of an experts' gradient is of. Ranks that share experts are all of one
- * rank of the batch, or whole ones in a row. */
-static int64_t first_of_part(const struct builder *b, int part)
-{
-    const struct sharing s = sharing_of(b, true);
-    const int batch = s.together / s.tokens;
-    int64_t from, to;
-
-    if (batch <= 1)
-        return b->from;
-    tree_share(b->opt->microbatches, mesh_batch_size(&b->layout->mesh), b->batch_rank / batch * batch + part / s.tokens,
-               &from, &to);
-    titan_assert(to - from == b->share);
-    return from;
-}
-
 struct merge {
     struct builder *b;
     int unit, part;
@@ -246,7 +230,15 @@ static void push_gradient(struct builder *b, int unit, int slot)
     b->e.microbatch = NONE;
     for (; u->next < b->share && u->done[u->next]; u->next++)
         for (merge.part = 0; merge.part < u->parts; merge.part++) {
-            const int64_t first = u->parts > 1 ? first_of_part(b, merge.part) : b->from;
+            int64_t first = b->from, end;
+            /* The ranks that share experts are all of one rank of the batch, or whole ones in a row. */
+            const struct sharing s = sharing_of(b, true);
+            const int together = s.together / s.tokens;
+            if (u->parts > 1 && together > 1) {
+                tree_share(b->opt->microbatches, mesh_batch_size(&b->layout->mesh),
+                           b->batch_rank / together * together + merge.part / s.tokens, &first, &end);
+                titan_assert(end - first == b->share);
+            }
             tree_push(&u->trees[merge.part], (struct tree_node){.level = 0, .index = first + u->next}, (int)u->next,
                       merge_gradients, &merge);
         }
@@ -292,18 +284,6 @@ static void exchange_subtrees(struct builder *b, int unit)
     u->received = emit_all_gather(&b->e, CHANNEL_REPLICATE, BUF_EXCHANGE, "slices of all replicas", u->received);
 }
 
-/* At the end of the step: compute does not wait for an exchange before that. */
-static void sum_subtrees(struct builder *b, int unit)
-{
-    struct unit_state *const u = &b->units[unit];
-    const int64_t shard = b->layout->units[unit].shard;
-
-    if (!tensor_exists(u->received))
-        return;
-    u->reduced = emit_tensor(&b->e, BUF_GRAD_SHARD, "gradient shard", DTYPE_F32, 1, shard);
-    EMIT(&b->e, sum_tree, u->reduced, u->received);
-}
-
 /* --- where a unit's gradient is whole ----------------------------------------------------------------------------- */
 
 void gradients_close(struct builder *b, int unit, int slot, bool last)
@@ -336,33 +316,6 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
 }
 
 /* --- the end of the step ------------------------------------------------------------------------------------------ */
-
-/* How often each expert was chosen is a sum over all ranks that had tokens: the statistics carry it. */
-static void sum_expert_tokens(struct builder *b)
-{
-    for (int u = 0; u < b->model->n_units; u++) {
-        if (!tensor_exists(b->expert_tokens[u]))
-            continue;
-        builder_stamp(b, PHASE_REDUCE, u, b->layout->units[u].stage, NONE);
-        EMIT(&b->e, expert_load, b->statistics, b->expert_tokens[u], b->dropped[u]);
-    }
-    if (!tensor_exists(b->seen))
-        return;
-    builder_stamp(b, PHASE_REDUCE, NONE, NONE, NONE);
-    EMIT(&b->e, expert_rounds, b->statistics, b->seen);
-}
-
-/* Biases move towards equal loads (Wang et al. 2024, arXiv:2408.15664), on all ranks of a stage alike. */
-static void balance_experts(struct builder *b)
-{
-    for (int u = 0; u < b->model->n_units; u++) {
-        if (!tensor_exists(b->bias[u]) || b->model->dims.balance_rate == 0)
-            continue;
-        builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
-        const struct tensor all = emit_tensor(&b->e, BUF_WORK, "expert_loads", DTYPE_F32, 1, b->expert_tokens[u].cols);
-        EMIT(&b->e, balance, b->bias[u], all, .rate = b->model->dims.balance_rate);
-    }
-}
 
 /* Masters and moments, as so many bytes of each parameter. */
 static struct tensor state_of(const struct builder *b, int unit, int buffer)
@@ -453,18 +406,43 @@ void gradients_update(struct builder *b)
 {
     titan_assert(!b->opt->forward_only);
     for (int i = 0; i < b->n_reduced; i++) { /* in the order the reductions end */
-        builder_stamp(b, PHASE_REDUCE, b->reduced[i], b->layout->units[b->reduced[i]].stage, NONE);
-        sum_subtrees(b, b->reduced[i]);
-        titan_assert(tensor_exists(b->units[b->reduced[i]].reduced) || b->e.status != TITAN_OK);
-        if (b->reduced[i] == 0)
+        const int unit = b->reduced[i];
+        struct unit_state *const u = &b->units[unit];
+        builder_stamp(b, PHASE_REDUCE, unit, b->layout->units[unit].stage, NONE);
+        if (tensor_exists(u->received)) { /* compute does not wait for an exchange before the end of the step */
+            u->reduced =
+                emit_tensor(&b->e, BUF_GRAD_SHARD, "gradient shard", DTYPE_F32, 1, b->layout->units[unit].shard);
+            EMIT(&b->e, sum_tree, u->reduced, u->received);
+        }
+        titan_assert(tensor_exists(u->reduced) || b->e.status != TITAN_OK);
+        if (unit == 0)
             pipeline_share_gradient(b);
-        if (unit_is_mine(b, b->reduced[i]))
-            EMIT(&b->e, norm, b->statistics, b->units[b->reduced[i]].reduced);
+        if (unit_is_mine(b, unit))
+            EMIT(&b->e, norm, b->statistics, u->reduced);
     }
-    sum_expert_tokens(b);
+
+    /* How often each expert was chosen is a sum over all ranks that had tokens: the statistics carry it. */
+    for (int u = 0; u < b->model->n_units; u++) {
+        if (!tensor_exists(b->expert_tokens[u]))
+            continue;
+        builder_stamp(b, PHASE_REDUCE, u, b->layout->units[u].stage, NONE);
+        EMIT(&b->e, expert_load, b->statistics, b->expert_tokens[u], b->dropped[u]);
+    }
+    if (tensor_exists(b->seen)) {
+        builder_stamp(b, PHASE_REDUCE, NONE, NONE, NONE);
+        EMIT(&b->e, expert_rounds, b->statistics, b->seen);
+    }
     builder_stamp(b, PHASE_UPDATE, NONE, NONE, NONE);
     EMIT(&b->e, agree, b->statistics);
     EMIT(&b->e, decide, b->statistics);
     update_units(b);
-    balance_experts(b);
+
+    /* Biases move towards equal loads (Wang et al. 2024, arXiv:2408.15664), on all ranks of a stage alike. */
+    for (int u = 0; u < b->model->n_units; u++) {
+        if (!tensor_exists(b->bias[u]) || b->model->dims.balance_rate == 0)
+            continue;
+        builder_stamp(b, PHASE_UPDATE, u, NONE, NONE);
+        const struct tensor all = emit_tensor(&b->e, BUF_WORK, "expert_loads", DTYPE_F32, 1, b->expert_tokens[u].cols);
+        EMIT(&b->e, balance, b->bias[u], all, .rate = b->model->dims.balance_rate);
+    }
 }

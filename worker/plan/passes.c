@@ -101,24 +101,6 @@ static bool reads_of(const struct program *p, const struct action *reader, const
     return false;
 }
 
-/* Last action before `to` that writes what it reads; NONE: there is none. */
-static int last_writer(const struct program *p, int to)
-{
-    for (int i = to - 1; i >= 0; i--)
-        if (reads_of(p, &p->actions[to], &p->actions[i]))
-            return i;
-    return NONE;
-}
-
-/* First action that writes to a buffer; NONE: there is none. */
-static int first_writer(const struct program *p, int buffer)
-{
-    for (int i = 0; i < p->n_actions; i++)
-        if (writes_to(p, &p->actions[i], &(const struct operand){.buffer = buffer}))
-            return i;
-    return NONE;
-}
-
 /* A shard does not change before the update, and can be gathered at any time. Codes are made of it first, by actions
  * right before their gather that go where it goes: the first of them, or the gather itself. */
 static int first_pack(const struct program *p, int gather)
@@ -139,13 +121,18 @@ static int first_place(const struct program *p, int gather)
     bool external = true;
     int behind = NONE;
 
-    for (int i = pack; i < gather; i++)
-        behind =
-            MAX(behind, first_writer(p, action_operands(p, &p->actions[i])[OPERAND_OF(float8_pack, scales)].buffer));
+    for (int i = pack; i < gather; i++) { /* codes: behind the action that writes their scales */
+        const struct operand *const scales = &action_operands(p, &p->actions[i])[OPERAND_OF(float8_pack, scales)];
+        int writer = 0;
+        while (writer < p->n_actions && !writes_to(p, &p->actions[writer], scales))
+            writer++;
+        behind = writer < p->n_actions ? MAX(behind, writer) : behind;
+    }
     for (int k = OPERAND_OF(all_gather, in); k < a->n_operands; k += 2)
         external &= buffer_is_external(p->buffers[action_operands(p, a)[k].buffer].kind);
     if (pack == gather && !external)
-        behind = last_writer(p, gather);
+        for (behind = gather - 1; behind >= 0 && !reads_of(p, a, &p->actions[behind]); behind--)
+            ;
     return behind + 1;
 }
 
@@ -225,19 +212,6 @@ titan_status pass_reorder(struct program *p, const struct pass_options *options,
 
 /* --- bucket ------------------------------------------------------------------------------------------------------- */
 
-static bool is_bucketable(const struct action *a)
-{
-    return (a->op == OP_ALL_GATHER && a->stream == STREAM_GATHER) ||
-           (a->op == OP_REDUCE_SCATTER && a->stream == STREAM_REDUCE);
-}
-
-static bool can_join(const struct program *p, const struct action *a, const struct action *b)
-{
-    titan_assert(a->n_operands % 2 == 0 && b->n_operands % 2 == 0);
-    return a->op == b->op && a->channel == b->channel && action_params(p, a)->dt == action_params(p, b)->dt &&
-           a->n_operands + b->n_operands <= 2 * BUCKET_PAIRS;
-}
-
 static titan_status append_params(struct program *p, const struct op_params *params, int *ret, struct titan_error *err)
 {
     *ret = p->n_params;
@@ -314,8 +288,9 @@ static bool worth_it(const struct bucketing *k, int a, int b)
     const struct action *x = &p->actions[a], *y = &p->actions[b];
     const double bytes = (double)(action_sent_bytes(p, x) + action_sent_bytes(p, y));
 
-    titan_assert(a < b);
-    if (!can_join(p, x, y) || bytes > k->total / BUCKET_SHARE)
+    titan_assert(a < b && x->n_operands % 2 == 0 && y->n_operands % 2 == 0);
+    if (x->op != y->op || x->channel != y->channel || action_params(p, x)->dt != action_params(p, y)->dt ||
+        x->n_operands + y->n_operands > 2 * BUCKET_PAIRS || bytes > k->total / BUCKET_SHARE)
         return false;
     if (x->op == OP_REDUCE_SCATTER) /* what is left to compute behind it must cover it */
         return !touched_between(p, a, b) && compute_between(p, k->o->cost, b, p->n_actions) >
@@ -338,7 +313,7 @@ static titan_status bucket_channel(struct bucketing *k, enum op op, int channel,
             k->total += (double)action_sent_bytes(p, &p->actions[i]);
     for (int i = 0; i < p->n_actions; i++) {
         struct action *a = &p->actions[i];
-        if (a->op != op || a->channel != channel || !is_bucketable(a))
+        if (a->op != op || a->channel != channel || a->stream != (op == OP_ALL_GATHER ? STREAM_GATHER : STREAM_REDUCE))
             continue;
         if (!k->decided)
             k->joins[place] = open != NONE && worth_it(k, open, i);

@@ -94,19 +94,6 @@ static bool recompute_mark(struct recompute *g)
     return true;
 }
 
-/* Where a taken action's operand goes: what is not live but written goes to a copy, too, kept buffers stay as they
- * are. */
-static int recompute_operand(struct recompute *g, const struct operand *o)
-{
-    struct recompute_buffer *b = recompute_find(g, o->buffer);
-
-    if (!b->defined || (b->kept && !(o->access & ACCESS_WRITE)))
-        return b->id;
-    if (b->copy == NONE)
-        b->copy = emit_buffer_like(g->e, b->id);
-    return b->copy;
-}
-
 static void recompute_write(struct recompute *g, int i)
 {
     const struct program *p = g->e->p;
@@ -123,7 +110,13 @@ static void recompute_write(struct recompute *g, int i)
         const bool counts = a->op == OP_ROUTE || a->op == OP_PERMUTE || a->op == OP_SPLIT_ROUNDS;
         if (counts && o.access == ACCESS_UPDATE)
             continue;
-        o.buffer = recompute_operand(g, &o);
+        /* A written buffer that is not live goes to a copy, too; kept buffers stay as they are. */
+        struct recompute_buffer *const b = recompute_find(g, o.buffer);
+        if (b->defined && (!b->kept || o.access & ACCESS_WRITE)) {
+            if (b->copy == NONE)
+                b->copy = emit_buffer_like(g->e, b->id);
+            o.buffer = b->copy;
+        }
         emit_operand_like(g->e, o);
     }
 }
