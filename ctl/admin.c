@@ -70,12 +70,17 @@ static bool each_chunk(const ProtobufCMessage *message, void *data)
     return true;
 }
 
-static titan_status receive(struct ctl *ctl, struct receiving *r, struct titan_error *err)
+/* Receives a whole backup, which has to match the server's signature. Servers of older Titans send none. */
+static titan_status receive(struct ctl *ctl, struct receiving *r, struct signature *ret, struct titan_error *err)
 {
     titan_assert(r->fd >= 0 && r->bytes == 0);
     Titan__V1__BackupRequest request = TITAN__V1__BACKUP_REQUEST__INIT;
-    titan_status status = ctl_stream(ctl, TITAN_METHOD("Backup"), &request.base, &titan__v1__backup_chunk__descriptor,
-                                     each_chunk, r, err);
+    struct signature is;
+    *ret = (struct signature){.at = ""};
+    titan_status status = ctl_stream(ctl,
+                                     &(struct stream_call){TITAN_METHOD("Backup"), &request.base,
+                                                           &titan__v1__backup_chunk__descriptor, each_chunk, r},
+                                     err);
     if (r->err.status != TITAN_OK) {
         *err = r->err;
         return err->status;
@@ -84,7 +89,19 @@ static titan_status receive(struct ctl *ctl, struct receiving *r, struct titan_e
     if (r->bytes == 0 || r->bytes != r->total)
         return titan_fail(err, TITAN_EIO, "the server sent %llu bytes of %llu", (unsigned long long)r->bytes,
                           (unsigned long long)r->total);
-    return fsync(r->fd) == 0 ? TITAN_OK : titan_fail_errno(err, "'%s'", r->path);
+    if (fsync(r->fd) != 0)
+        return titan_fail_errno(err, "'%s'", r->path);
+    if (r->signature.len == 0) {
+        (void)fprintf(stderr, "titanctl: the server is of an older Titan, which signs no backups: restart it\n");
+        return TITAN_OK;
+    }
+    TRY(signature_read(r->signature.data, r->signature.len, ret, err));
+    if (lseek(r->fd, 0, SEEK_SET) != 0)
+        return titan_fail_errno(err, "'%s'", r->path);
+    TRY(signature_digest(r->fd, &is, err));
+    if (is.size != ret->size || memcmp(is.digest, ret->digest, sizeof(is.digest)) != 0)
+        return titan_fail(err, TITAN_EIO, "'%s' is not what the server has signed", r->path);
+    return TITAN_OK;
 }
 
 /* s: NULL = the file is a store, not a backup. */
@@ -130,24 +147,6 @@ static void print_report(struct ctl *ctl, const char *path, const struct backup_
     (void)output_line(&text);
 }
 
-/* Does the completely received file match the server's signature? Servers of older Titans send none. */
-static titan_status check_received(struct receiving *r, struct signature *ret, struct titan_error *err)
-{
-    struct signature is;
-    *ret = (struct signature){.at = ""};
-    if (r->signature.len == 0) {
-        (void)fprintf(stderr, "titanctl: the server is of an older Titan, which signs no backups: restart it\n");
-        return TITAN_OK;
-    }
-    TRY(signature_read(r->signature.data, r->signature.len, ret, err));
-    if (lseek(r->fd, 0, SEEK_SET) != 0)
-        return titan_fail_errno(err, "'%s'", r->path);
-    TRY(signature_digest(r->fd, &is, err));
-    return is.size == ret->size && memcmp(is.digest, ret->digest, sizeof(is.digest)) == 0
-               ? TITAN_OK
-               : titan_fail(err, TITAN_EIO, "'%s' is not what the server has signed", r->path);
-}
-
 /* Puts the signature in place before the backup, so that no backup lacks its signature. */
 static titan_status put_in_place(struct receiving *r, int at, const char *part, const char *name,
                                  struct titan_error *err)
@@ -184,9 +183,7 @@ static titan_status run_backup(struct ctl *ctl, int at, const char *path, struct
     TRY(file_make_temporary(at, name, 0600, part, &fd, err));
     (void)snprintf(part_path, sizeof(part_path), "%.*s%s", (int)(name - path), path, part);
     struct receiving r = {.fd = fd, .path = part_path};
-    titan_status status = receive(ctl, &r, err);
-    if (status == TITAN_OK)
-        status = check_received(&r, &s, err);
+    titan_status status = receive(ctl, &r, &s, err);
     if (status == TITAN_OK)
         status = backup_verify(part_path, &(struct backup_checks){.print = print_line}, &report, err);
     if (status == TITAN_OK)
@@ -207,49 +204,39 @@ static int is_backup(const struct dirent *e)
     return !strncmp(e->d_name, "titan-", 6) && len > 9 && !strcmp(e->d_name + len - 3, ".db");
 }
 
-static titan_status remove_backup(int at, const char *name, struct titan_error *err)
+/* keep: 0 = path is the file, else the folder. */
+static titan_status run_backups(struct ctl *ctl, const char *path, int64_t keep, struct titan_error *err)
 {
-    char beside[NAME_MAX + sizeof(SIGNED_SUFFIX)];
-    (void)snprintf(beside, sizeof(beside), "%.*s" SIGNED_SUFFIX, NAME_MAX, name);
-    if (unlinkat(at, name, 0) != 0 || (unlinkat(at, beside, 0) != 0 && errno != ENOENT))
-        return titan_fail_errno(err, "'%s'", name);
-    return TITAN_OK;
-}
-
-/* Adds a backup to the folder, named by the time; then deletes the oldest beyond keep. */
-static titan_status run_backup_kept(struct ctl *ctl, int at, const char *dir, int64_t keep, struct titan_error *err)
-{
-    titan_assert(keep > 0);
-    char path[PATH_MAX], stamp[32];
+    char file[PATH_MAX], stamp[32], beside[NAME_MAX + sizeof(SIGNED_SUFFIX)];
     struct dirent **found = NULL;
     struct tm tm;
+    if (strlen(path) >= sizeof(file))
+        return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", path);
+    file_parent(path, file);
+    _cleanup_fd_ int at = open(keep ? path : file, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (at < 0)
+        return titan_fail_errno(err, "'%s'", path);
+    if (!keep)
+        return run_backup(ctl, at, path, err);
+
+    /* Adds a backup to the folder, named by the time; then deletes the oldest beyond keep. */
     time_t now = (time_t)(clock_wall_ms() / 1000);
     (void)strftime(stamp, sizeof(stamp), "%Y%m%dT%H%M%SZ", gmtime_r(&now, &tm));
-    if (snprintf(path, sizeof(path), "%s/titan-%s.db", dir, stamp) >= (int)sizeof(path))
-        return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", dir);
-    TRY(run_backup(ctl, at, path, err));
+    if (snprintf(file, sizeof(file), "%s/titan-%s.db", path, stamp) >= (int)sizeof(file))
+        return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", path);
+    TRY(run_backup(ctl, at, file, err));
     int n = scandirat(at, ".", &found, is_backup, alphasort);
-    titan_status status = n < 0 ? titan_fail_errno(err, "'%s'", dir) : TITAN_OK;
+    titan_status status = n < 0 ? titan_fail_errno(err, "'%s'", path) : TITAN_OK;
     for (int i = 0; i < n; i++) {
-        if (i < n - keep && status == TITAN_OK)
-            status = remove_backup(at, found[i]->d_name, err);
+        const char *name = found[i]->d_name;
+        (void)snprintf(beside, sizeof(beside), "%.*s" SIGNED_SUFFIX, NAME_MAX, name);
+        if (i < n - keep && status == TITAN_OK &&
+            (unlinkat(at, name, 0) != 0 || (unlinkat(at, beside, 0) != 0 && errno != ENOENT)))
+            status = titan_fail_errno(err, "'%s'", name);
         free(found[i]);
     }
     free(found);
     return status;
-}
-
-/* keep: 0 = path is the file, else the folder. */
-static titan_status run_backups(struct ctl *ctl, const char *path, int64_t keep, struct titan_error *err)
-{
-    char parent[PATH_MAX];
-    if (strlen(path) >= sizeof(parent))
-        return titan_fail(err, TITAN_EINVAL, "'%s': path is too long", path);
-    file_parent(path, parent);
-    _cleanup_fd_ int at = open(keep ? path : parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (at < 0)
-        return titan_fail_errno(err, "'%s'", path);
-    return keep ? run_backup_kept(ctl, at, path, keep, err) : run_backup(ctl, at, path, err);
 }
 
 /* --- folders ------------------------------------------------------------------------------------------------------ */
@@ -335,35 +322,6 @@ static titan_status run_verify(struct ctl *ctl, const struct args *args, const c
     return TITAN_OK;
 }
 
-static void print_restored(struct ctl *ctl, const struct restore_report *r)
-{
-    if (!ctl->json) {
-        (void)printf("restored: %lld jobs, term %lld, the next job is %lld%s%s\n", (long long)r->backup.jobs,
-                     (long long)r->term, (long long)r->next_job, *r->aside ? "; the old store is " : "", r->aside);
-        return;
-    }
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    struct json_writer w = {.out = &text, .pretty = true};
-    json_begin_object(&w, NULL);
-    json_put_int(&w, "term", r->term);
-    json_put_int(&w, "jobs", r->backup.jobs);
-    json_put_int(&w, "next_job", r->next_job);
-    json_put_string(&w, "aside", *r->aside ? r->aside : NULL);
-    json_end_object(&w);
-    (void)output_line(&text);
-}
-
-/* Opens the state directory. A missing one is created for the coordinator's packaged user. */
-static titan_status open_state_dir(const char *dir, int *ret_fd, struct titan_error *err)
-{
-    struct stat st;
-    if (stat(dir, &st) != 0 && errno == ENOENT && geteuid() == 0 && getpwnam("titan")) {
-        TRY(make_folder(dir, 0700, err));
-    }
-    *ret_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return *ret_fd >= 0 ? TITAN_OK : titan_fail_errno(err, "'%s'", dir);
-}
-
 /* Copies an open file into a new one in the directory; name gets its name. */
 static titan_status take_in(int from, int at, char name[PATH_MAX], int *ret_fd, struct titan_error *err)
 {
@@ -380,68 +338,47 @@ static titan_status take_in(int from, int at, char name[PATH_MAX], int *ret_fd, 
     return TITAN_OK;
 }
 
-/* Drops root's rights permanently and runs as the directory's owner: the owner may put links into the directory at any
- * time. */
-static titan_status become_owner(const struct stat *dir, const char *name, struct titan_error *err)
-{
-    if (setgroups(0, NULL) != 0 || setresgid(dir->st_gid, dir->st_gid, dir->st_gid) != 0 ||
-        setresuid(dir->st_uid, dir->st_uid, dir->st_uid) != 0)
-        return titan_fail_errno(err, "cannot become the owner of '%s'", name);
-    return TITAN_OK;
-}
-
-static titan_status refuse_store(const char *backup, struct titan_error *err)
-{
-    char wal[PATH_MAX + 8];
-    (void)snprintf(wal, sizeof(wal), "%s-wal", backup);
-    if (access(wal, F_OK) != 0)
-        return TITAN_OK;
-    titan_fail(err, TITAN_EINVAL, "'%s' is a store in use, not a backup: '%s' is beside it", backup, wal);
-    titan_error_hint(err, "titanctl admin backup makes one");
-    return TITAN_EINVAL;
-}
-
-static titan_status restore_locked(const char *backup, const char *dir, int at, int64_t above,
-                                   struct restore_report *ret, struct titan_error *err)
-{
-    _cleanup_fd_ int lock = -1;
-    const bool locked_before = faccessat(at, "lock", F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-    TRY(lock_dir(dir, &lock, err));
-    titan_status status = backup_restore(backup, dir, (uint64_t)above, clock_wall_ms(), ret, err);
-    if (status != TITAN_OK && !locked_before)
-        (void)unlinkat(at, "lock", 0);
-    return status;
-}
+/* Where a backup is restored. */
+struct restoring {
+    const char *dir;
+    int at; /* the open directory */
+    int64_t above;
+    struct restore_report report;
+};
 
 /* Verifies and restores copied bytes, whatever happens to the backup's name meanwhile. The backup may be readable for
  * root alone, or in a folder that others write to. */
-static titan_status restore_copy(const struct signed_backup *b, int from, const char *dir, int at, int64_t above,
-                                 struct restore_report *ret, struct titan_error *err)
+static titan_status restore_copy(const struct signed_backup *b, int from, struct restoring *r, struct titan_error *err)
 {
     char copy[PATH_MAX] = "", path[PATH_MAX];
     struct signature s;
-    _cleanup_fd_ int fd = -1;
-    titan_status status = take_in(from, at, copy, &fd, err);
+    _cleanup_fd_ int fd = -1, lock = -1;
+    titan_status status = take_in(from, r->at, copy, &fd, err);
     if (status == TITAN_OK)
         status = signed_check(b, fd, &s, err);
-    if (status == TITAN_OK && snprintf(path, sizeof(path), "%s/%s", dir, copy) >= (int)sizeof(path))
-        status = titan_fail(err, TITAN_EINVAL, "'%s': path is too long", dir);
+    if (status == TITAN_OK && snprintf(path, sizeof(path), "%s/%s", r->dir, copy) >= (int)sizeof(path))
+        status = titan_fail(err, TITAN_EINVAL, "'%s': path is too long", r->dir);
+    const bool locked_before = faccessat(r->at, "lock", F_OK, AT_SYMLINK_NOFOLLOW) == 0;
     if (status == TITAN_OK)
-        status = restore_locked(path, dir, at, above, ret, err);
+        status = lock_dir(r->dir, &lock, err);
+    if (status == TITAN_OK)
+        status = backup_restore(path, r->dir, (uint64_t)r->above, clock_wall_ms(), &r->report, err);
+    if (status != TITAN_OK && lock >= 0 && !locked_before)
+        (void)unlinkat(r->at, "lock", 0);
     if (copy[0])
-        (void)unlinkat(at, copy, 0);
+        (void)unlinkat(r->at, copy, 0);
     return status;
 }
 
 static titan_status run_restore(struct ctl *ctl, const struct args *args, const char *backup, struct titan_error *err)
 {
     const char *dir = args_text(args, "state-dir", NULL);
-    int64_t above = 0;
+    char wal[PATH_MAX + 8];
     struct stat st;
-    struct restore_report r;
+    struct restoring r = {.dir = dir};
     _cleanup_fd_ int at = -1, from = -1;
     _cleanup_(signed_free) struct signed_backup b = {.path = backup};
-    TRY(args_int(args, "above", 0, INT64_MAX / 2, 0, &above, err));
+    TRY(args_int(args, "above", 0, INT64_MAX / 2, 0, &r.above, err));
     if (!dir) {
         titan_fail(err, TITAN_EINVAL, "admin restore: --state-dir DIR is missing");
         titan_error_hint(err,
@@ -449,16 +386,47 @@ static titan_status run_restore(struct ctl *ctl, const struct args *args, const 
         return TITAN_EINVAL;
     }
     TRY(file_open_regular(AT_FDCWD, backup, 0, &from, err)); /* before its directory is created */
-    TRY(refuse_store(backup, err));
+    (void)snprintf(wal, sizeof(wal), "%s-wal", backup);
+    if (access(wal, F_OK) == 0) {
+        titan_fail(err, TITAN_EINVAL, "'%s' is a store in use, not a backup: '%s' is beside it", backup, wal);
+        titan_error_hint(err, "titanctl admin backup makes one");
+        return TITAN_EINVAL;
+    }
     TRY(signed_load(args, backup, &b, err));
-    TRY(open_state_dir(dir, &at, err));
+
+    /* A missing state directory is created for the coordinator's packaged user. */
+    if (stat(dir, &st) != 0 && errno == ENOENT && geteuid() == 0 && getpwnam("titan"))
+        TRY(make_folder(dir, 0700, err));
+    at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (at < 0)
+        return titan_fail_errno(err, "'%s'", dir);
     (void)umask(077);
     if (fstat(at, &st) != 0)
         return titan_fail_errno(err, "'%s'", dir);
-    if (geteuid() == 0 && st.st_uid != 0)
-        TRY(become_owner(&st, dir, err));
-    TRY(restore_copy(&b, from, dir, at, above, &r, err));
-    print_restored(ctl, &r);
+    /* Drops root's rights permanently: the directory's owner may put links into the directory at any time. */
+    if (geteuid() == 0 && st.st_uid != 0 &&
+        (setgroups(0, NULL) != 0 || setresgid(st.st_gid, st.st_gid, st.st_gid) != 0 ||
+         setresuid(st.st_uid, st.st_uid, st.st_uid) != 0))
+        return titan_fail_errno(err, "cannot become the owner of '%s'", dir);
+    r.at = at;
+    TRY(restore_copy(&b, from, &r, err));
+
+    const struct restore_report *done = &r.report;
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    struct json_writer w = {.out = &text, .pretty = true};
+    if (ctl->json) {
+        json_begin_object(&w, NULL);
+        json_put_int(&w, "term", done->term);
+        json_put_int(&w, "jobs", done->backup.jobs);
+        json_put_int(&w, "next_job", done->next_job);
+        json_put_string(&w, "aside", *done->aside ? done->aside : NULL);
+        json_end_object(&w);
+    } else {
+        buf_printf(&text, "restored: %lld jobs, term %lld, the next job is %lld%s%s", (long long)done->backup.jobs,
+                   (long long)done->term, (long long)done->next_job, *done->aside ? "; the old store is " : "",
+                   done->aside);
+    }
+    (void)output_line(&text);
     return TITAN_OK;
 }
 
@@ -589,7 +557,6 @@ static titan_status run_fix(struct titan_error *err)
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n >= 1 && args->n <= 2);
     struct ctl *ctl = with;
     const char *action = args->words[0], *path = args->n > 1 ? args->words[1] : NULL;
     int64_t keep = 0;

@@ -35,12 +35,8 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
 {
     struct ctl *ctl = with;
     struct printing p = {.ctl = ctl, .request = TITAN__V1__AUDIT_REQUEST__INIT};
-    struct live_stream live = {.ctl = ctl,
-                               .method = TITAN_METHOD("Audit"),
-                               .request = &p.request.base,
-                               .reply = &titan__v1__event__descriptor,
-                               .each = each,
-                               .data = &p};
+    struct live_stream live = {
+        .ctl = ctl, .call = {TITAN_METHOD("Audit"), &p.request.base, &titan__v1__event__descriptor, each, &p}};
     const char *since = args_text(args, "since", NULL);
     int64_t after;
     if (since)
@@ -50,8 +46,8 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     p.request.after_event_id = (uint64_t)after;
     p.request.actor = (char *)(uintptr_t)args_text(args, "actor", "");
     p.request.follow = args_has(args, "follow");
-    return p.request.follow ? live_stream_read(&live, err)
-                            : ctl_stream(ctl, live.method, live.request, live.reply, each, &p, err);
+    live.once = !p.request.follow;
+    return live_stream_read(&live, err);
 }
 
 const struct command command_audit = {

@@ -39,19 +39,6 @@ static void print_one(const struct ctl *ctl, uint64_t id, Titan__V1__JobState st
     (void)output_line(&text);
 }
 
-/* Does a checkpoint of its last step exist? */
-static titan_status check_saved(struct ctl *ctl, const Titan__V1__Job *job, struct titan_error *err)
-{
-    Titan__V1__ListCheckpointsRequest request = TITAN__V1__LIST_CHECKPOINTS_REQUEST__INIT;
-    _cleanup_message_ Titan__V1__ListCheckpointsResponse *reply = NULL;
-    request.job_id = job->id;
-    TRY(ctl_call(ctl, TITAN_METHOD("ListCheckpoints"), &request.base, &titan__v1__list_checkpoints_response__descriptor,
-                 &reply, err));
-    if (job->step == 0 || (reply->n_checkpoints && reply->checkpoints[0]->step == job->step))
-        return TITAN_OK;
-    return follow_outcome(job, err);
-}
-
 static titan_status await_end(void *data, size_t i, struct titan_error *err)
 {
     const struct cancelling *c = data;
@@ -62,7 +49,19 @@ static titan_status await_end(void *data, size_t i, struct titan_error *err)
                    &end, err));
     output_fit(&end->base);
     print_one(c->ctl, id, end->job->state, end->job->reason);
-    return args_has(c->args, "checkpoint") ? check_saved(c->ctl, end->job, err) : TITAN_OK;
+    if (!args_has(c->args, "checkpoint"))
+        return TITAN_OK;
+
+    /* --checkpoint asks for a checkpoint of the last step. */
+    Titan__V1__ListCheckpointsRequest request = TITAN__V1__LIST_CHECKPOINTS_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__ListCheckpointsResponse *saved = NULL;
+    request.job_id = id;
+    TRY(ctl_call(c->ctl, TITAN_METHOD("ListCheckpoints"), &request.base,
+                 &titan__v1__list_checkpoints_response__descriptor, &saved, err));
+    const uint64_t step = end->job->step;
+    if (step == 0 || (saved->n_checkpoints && saved->checkpoints[0]->step == step))
+        return TITAN_OK;
+    return follow_outcome(end->job, err);
 }
 
 /* Searched jobs that have ended meanwhile, or belong to another user, are skipped. */

@@ -45,21 +45,6 @@ static titan_status list(struct ctl *ctl, const struct args *args, struct titan_
     return TITAN_OK;
 }
 
-/* Finds the folder of a job's newest checkpoint. */
-static titan_status folder_of(struct ctl *ctl, char *word, char out[PATH_MAX], struct titan_error *err)
-{
-    if (strspn(word, "0123456789") != strlen(word)) {
-        (void)snprintf(out, PATH_MAX, "%s", word);
-        return TITAN_OK;
-    }
-    const struct args job = {.n = 1, .words = &word};
-    TRY(checkpoint_resolve(ctl, &job, out, err));
-    char *slash = strrchr(out, '/');
-    if (slash)
-        *slash = '\0';
-    return TITAN_OK;
-}
-
 static titan_status verify(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     char path[PATH_MAX], *argv[8] = {"titan-worker", "verify", path};
@@ -67,15 +52,19 @@ static titan_status verify(struct ctl *ctl, const struct args *args, struct tita
     int64_t step;
     TRY(args_int(args, "step", 0, INT64_MAX, -1, &step, err));
     char *word = args->words[1], of_step[64];
-    if (step >= 0 && strspn(word, "0123456789") == strlen(word)) { /* ask the server for the job's folder */
+    const bool job = strspn(word, "0123456789") == strlen(word);
+    if (job && step >= 0) {
         (void)snprintf(of_step, sizeof(of_step), "%.32s@%lld", word, (long long)step);
         word = of_step;
-        step = -1;
-        TRY(checkpoint_resolve(ctl, &(struct args){.n = 1, .words = &word}, path, err));
-    } else {
-        TRY(folder_of(ctl, word, path, err));
     }
-    if (step >= 0) {
+    if (job)
+        TRY(checkpoint_resolve(ctl, &(struct args){.n = 1, .words = &word}, path, err));
+    else
+        (void)snprintf(path, sizeof(path), "%s", word);
+    char *slash = strrchr(path, '/');
+    if (job && step < 0 && slash) /* the folder of all of the job's checkpoints */
+        *slash = '\0';
+    if (!job && step >= 0) {
         argv[n++] = "--step";
         argv[n++] = (char *)(uintptr_t)args_text(args, "step", "");
     }

@@ -22,33 +22,26 @@
 
 #define SYSTEM_SOCKET "/run/titan/titan.sock"
 
-/* Finds the socket of a titand with default settings: as this user, under systemd, as root. */
-static const char *find_socket(char *own, size_t cap)
-{
-    titan_assert(cap > 0);
-    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    *own = '\0';
-    if (geteuid() != 0 && state && *state == '/')
-        (void)snprintf(own, cap, "%s/titan/titan.sock", state);
-    else if (geteuid() != 0 && home && *home == '/')
-        (void)snprintf(own, cap, "%s/.local/state/titan/titan.sock", home);
-    const char *const places[] = {own, SYSTEM_SOCKET, "/var/lib/titan/titan.sock"};
-    for (size_t i = 0; i < ARRAY_SIZE(places); i++)
-        if (*places[i] && access(places[i], F_OK) == 0)
-            return places[i];
-    return *own ? own : SYSTEM_SOCKET;
-}
-
 titan_status ctl_server(const char *given, char *out, size_t cap, struct titan_error *err)
 {
     titan_assert(cap > 0);
-    const char *from_env = getenv("TITAN_SERVER");
-    char own[256];
+    const char *from_env = getenv("TITAN_SERVER"), *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    char own[256] = "";
     int n;
-    if (given || (from_env && *from_env))
+    if (given || (from_env && *from_env)) {
         n = snprintf(out, cap, "%s", given ? given : from_env);
-    else
-        n = snprintf(out, cap, "unix:%s", find_socket(own, sizeof(own)));
+    } else {
+        /* The socket of a titand with default settings: as this user, under systemd, as root. */
+        if (geteuid() != 0 && state && *state == '/')
+            (void)snprintf(own, sizeof(own), "%s/titan/titan.sock", state);
+        else if (geteuid() != 0 && home && *home == '/')
+            (void)snprintf(own, sizeof(own), "%s/.local/state/titan/titan.sock", home);
+        const char *const places[] = {own, SYSTEM_SOCKET, "/var/lib/titan/titan.sock"};
+        const char *found = NULL;
+        for (size_t i = 0; i < ARRAY_SIZE(places) && !found; i++)
+            found = *places[i] && access(places[i], F_OK) == 0 ? places[i] : NULL;
+        n = snprintf(out, cap, "unix:%s", found ? found : *own ? own : SYSTEM_SOCKET);
+    }
     if (n < 0 || (size_t)n >= cap)
         return titan_fail(err, TITAN_EINVAL, "the server's address is longer than %zu bytes", cap - 1);
     struct rpc_targets targets;
@@ -216,16 +209,14 @@ titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage 
     return err->status; /* the hint may have changed the status */
 }
 
-titan_status ctl_stream(struct ctl *ctl, const char *path, const ProtobufCMessage *request,
-                        const ProtobufCMessageDescriptor *reply,
-                        bool (*each)(const ProtobufCMessage *message, void *data), void *data, struct titan_error *err)
+titan_status ctl_stream(struct ctl *ctl, const struct stream_call *call, struct titan_error *err)
 {
-    titan_assert(err && each);
+    titan_assert(err && call->each);
     do {
         TRY(ctl_channel(ctl, err));
         ctl_catch_interrupt();
-        const titan_status status =
-            rpc_channel_stream(ctl->channel, path, request, reply, each, NULL, data, &ctl_interrupted, err);
+        const titan_status status = rpc_channel_stream(ctl->channel, call->method, call->request, call->reply,
+                                                       call->each, NULL, call->data, &ctl_interrupted, err);
         report_passed(ctl);
         if (status == TITAN_OK)
             return TITAN_OK;

@@ -52,10 +52,15 @@ titan_status ctl_channel(struct ctl *ctl, struct titan_error *err) TITAN_MUST_US
  * start one. */
 titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage *request,
                       const ProtobufCMessageDescriptor *reply, void *ret, struct titan_error *err) TITAN_MUST_USE;
-titan_status ctl_stream(struct ctl *ctl, const char *path, const ProtobufCMessage *request,
-                        const ProtobufCMessageDescriptor *reply,
-                        bool (*each)(const ProtobufCMessage *message, void *data), void *data,
-                        struct titan_error *err) TITAN_MUST_USE;
+/* A call with a stream of replies. */
+struct stream_call {
+    const char *method;
+    const ProtobufCMessage *request;
+    const ProtobufCMessageDescriptor *reply;
+    bool (*each)(const ProtobufCMessage *message, void *data); /* false: stop */
+    void *data;
+};
+titan_status ctl_stream(struct ctl *ctl, const struct stream_call *call, struct titan_error *err) TITAN_MUST_USE;
 /* Adds a hint to TITAN_EUNREACHABLE; other statuses stay unchanged, and so does an answer of a server that stops or is
  * fenced. A socket that this user may not open becomes TITAN_EPERM. */
 void ctl_unreachable_hint(const char *server, struct titan_error *err);

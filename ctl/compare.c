@@ -72,7 +72,9 @@ static titan_status fetch(struct ctl *ctl, struct side *s, struct titan_error *e
     recipe_init(&s->recipe);
     TRY(recipe_parse(&s->recipe, reply->recipe, named, err));
     TRY(recipe_resolve(&s->recipe, err));
-    return ctl_stream(ctl, TITAN_METHOD("Metrics"), &request.base, &titan__v1__metric_point__descriptor, add_point, s,
+    return ctl_stream(ctl,
+                      &(struct stream_call){TITAN_METHOD("Metrics"), &request.base,
+                                            &titan__v1__metric_point__descriptor, add_point, s},
                       err);
 }
 
@@ -131,37 +133,6 @@ static double usual_rate(const struct side *s)
     return ms > 0 ? tokens / ms * 1000 : 0;
 }
 
-static void print_losses(const struct comparison *c, struct buf *out)
-{
-    const unsigned long long a = c->side[0].job, b = c->side[1].job;
-
-    buf_printf(out, "\n%10s %14s %14s %12s\n", "step", "loss", "", "");
-    buf_printf(out, "%10s %10s%4llu %10s%4llu %12s\n", "", "job ", a, "job ", b, "difference");
-    for (size_t i = 0; i < MIN(c->n, (size_t)ROWS); i++) { /* the first, the last, and some in between */
-        const struct pair *p = &c->pairs[c->n <= ROWS ? i : i * (c->n - 1) / (ROWS - 1)];
-        buf_printf(out, "%10llu %14.6f %14.6f ", (unsigned long long)p->step, p->loss[0], p->loss[1]);
-        if (isfinite(distance(p)))
-            buf_printf(out, "%+12.3g\n", p->loss[1] - p->loss[0]);
-        else
-            buf_printf(out, "%12s\n", "-");
-    }
-    if (c->first == c->n) {
-        buf_printf(out, "\nlosses are the same, bit for bit, at all %zu steps that both have\n", c->n);
-        return;
-    }
-    buf_printf(out, "\nlosses are the same up to step %llu",
-               c->first ? (unsigned long long)c->pairs[c->first - 1].step : 0ULL);
-    if (c->largest < c->n)
-        buf_printf(out, "; they differ most at step %llu: by %.3g", (unsigned long long)c->pairs[c->largest].step,
-                   distance(&c->pairs[c->largest]));
-    if (c->not_finite < c->n) {
-        const struct pair *p = &c->pairs[c->not_finite];
-        buf_printf(out, "; at step %llu the loss of job %llu is not a number", (unsigned long long)p->step,
-                   isfinite(p->loss[1]) ? a : b);
-    }
-    buf_puts(out, "\n");
-}
-
 static void print(const struct comparison *c, struct buf *out)
 {
     const unsigned long long a = c->side[0].job, b = c->side[1].job;
@@ -171,10 +142,37 @@ static void print(const struct comparison *c, struct buf *out)
         buf_printf(out, "keys of job %llu that are others in job %llu (there):\n%s", a, b, c->changes.data);
     else
         buf_printf(out, "jobs %llu and %llu have the same run file\n", a, b);
-    if (c->n > 0)
-        print_losses(c, out);
-    else
+
+    if (c->n > 0) {
+        buf_printf(out, "\n%10s %14s %14s %12s\n", "step", "loss", "", "");
+        buf_printf(out, "%10s %10s%4llu %10s%4llu %12s\n", "", "job ", a, "job ", b, "difference");
+    }
+    for (size_t i = 0; i < MIN(c->n, (size_t)ROWS); i++) { /* the first, the last, and some in between */
+        const struct pair *p = &c->pairs[c->n <= ROWS ? i : i * (c->n - 1) / (ROWS - 1)];
+        buf_printf(out, "%10llu %14.6f %14.6f ", (unsigned long long)p->step, p->loss[0], p->loss[1]);
+        if (isfinite(distance(p)))
+            buf_printf(out, "%+12.3g\n", p->loss[1] - p->loss[0]);
+        else
+            buf_printf(out, "%12s\n", "-");
+    }
+
+    if (c->n == 0) {
         buf_puts(out, "\nthere is no step that both have trained\n");
+    } else if (c->first == c->n) {
+        buf_printf(out, "\nlosses are the same, bit for bit, at all %zu steps that both have\n", c->n);
+    } else {
+        buf_printf(out, "\nlosses are the same up to step %llu",
+                   c->first ? (unsigned long long)c->pairs[c->first - 1].step : 0ULL);
+        if (c->largest < c->n)
+            buf_printf(out, "; they differ most at step %llu: by %.3g", (unsigned long long)c->pairs[c->largest].step,
+                       distance(&c->pairs[c->largest]));
+        if (c->not_finite < c->n) {
+            const struct pair *p = &c->pairs[c->not_finite];
+            buf_printf(out, "; at step %llu the loss of job %llu is not a number", (unsigned long long)p->step,
+                       isfinite(p->loss[1]) ? a : b);
+        }
+        buf_puts(out, "\n");
+    }
     buf_printf(out, "tokens/s: %s and %s\n", format_count(usual_rate(&c->side[0]), rate[0]),
                format_count(usual_rate(&c->side[1]), rate[1]));
 }

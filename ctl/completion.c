@@ -127,12 +127,6 @@ static const struct option_spec *find_in(const struct option_spec *options, cons
     return NULL;
 }
 
-static const struct option_spec *find_option(const struct args *args, const char *word)
-{
-    const struct option_spec *own = args->command ? find_in(args->command->options, word) : NULL;
-    return own ? own : find_in(titanctl.options, word);
-}
-
 /* A value split by bash at '=' and ':': "--state" "=" "RUN", "unix" ":" "/run/x". */
 static bool is_break(const char *word)
 {
@@ -156,7 +150,9 @@ void completion_print(int n, char **words)
             open = NULL;
         } else if (word[0] == '-' && word[1] && !literal) {
             literal = strcmp(word, "--") == 0;
-            const struct option_spec *spec = literal ? NULL : find_option(&c.args, word);
+            const struct option_spec *spec = literal || !c.args.command ? NULL : find_in(c.args.command->options, word);
+            if (!literal && !spec)
+                spec = find_in(titanctl.options, word);
             const bool attached = word[1] == '-' ? strchr(word, '=') != NULL : word[2] != '\0';
             open = spec && spec->value && !attached ? spec : NULL;
         } else if (!c.args.command && !(c.args.command = command_find(&titanctl, word))) {

@@ -32,24 +32,20 @@ titan_status ctl_set_up(struct ctl *ctl, const struct args *args, struct titan_e
     return ctl_load_token(args_text(args, "token-file", NULL), err);
 }
 
-static titan_status help(const struct args *args)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    if (args->command)
-        help_put_command(&titanctl, args->command, &text);
-    else
-        help_overview(&text);
-    (void)output_line(&text);
-    return TITAN_OK;
-}
-
 static titan_status dispatch(int argc, char **argv, struct titan_error *err)
 {
     struct args args;
     struct ctl ctl = {.channel = NULL};
     TRY(args_parse(&titanctl, argc, argv, &args, err));
-    if (args_has(&args, "help"))
-        return help(&args);
+    if (args_has(&args, "help")) {
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        if (args.command)
+            help_put_command(&titanctl, args.command, &text);
+        else
+            help_overview(&text);
+        (void)output_line(&text);
+        return TITAN_OK;
+    }
     if (args_has(&args, "version")) {
         (void)printf("titanctl %s\n", titan_version);
         return TITAN_OK;

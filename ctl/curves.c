@@ -70,38 +70,6 @@ static void merge(struct curves_range *into, const struct curves_range *next)
     }
 }
 
-static void halve(struct curves *c)
-{
-    titan_assert(c->n > 0 && c->stride <= UINT64_MAX / 2);
-    size_t n = 0;
-    c->stride *= 2;
-    for (size_t i = 0; i < c->n; i++) {
-        if (n > 0 && c->ranges[n - 1].step / c->stride == c->ranges[i].step / c->stride)
-            merge(&c->ranges[n - 1], &c->ranges[i]);
-        else
-            c->ranges[n++] = c->ranges[i];
-    }
-    c->n = n;
-}
-
-static void add_slowest(struct curves *c, struct curves_range *range, const Titan__V1__MetricPoint *p)
-{
-    const Titan__V1__StepSplit *const s = p->split;
-    if (!s || p->world_size < 2 || !isfinite(s->straggler_ms) || !isfinite(s->slowest_busy_ms))
-        return;
-    if (s->straggler_ms > range->waited) {
-        range->waited = s->straggler_ms;
-        range->slowest = s->slowest_rank;
-    }
-    c->splits++;
-    if (s->slowest_rank >= CURVES_RANKS)
-        return;
-    struct curves_rank *const rank = &c->ranks[s->slowest_rank];
-    rank->steps++;
-    rank->busy_ms += s->slowest_busy_ms;
-    rank->waited_ms += s->straggler_ms;
-}
-
 void curves_add(struct curves *c, const Titan__V1__MetricPoint *p)
 {
     titan_assert(c->ranges && c->n <= CURVES_RANGES);
@@ -114,8 +82,18 @@ void curves_add(struct curves *c, const Titan__V1__MetricPoint *p)
         last->last_step = MIN(last->last_step, p->step - 1);
     c->epoch = p->epoch;
     if (!last || last->step / c->stride != p->step / c->stride) {
-        while (c->n == CURVES_RANGES)
-            halve(c);
+        while (c->n == CURVES_RANGES) {
+            size_t n = 0;
+            titan_assert(c->stride <= UINT64_MAX / 2);
+            c->stride *= 2;
+            for (size_t i = 0; i < c->n; i++) {
+                if (n > 0 && c->ranges[n - 1].step / c->stride == c->ranges[i].step / c->stride)
+                    merge(&c->ranges[n - 1], &c->ranges[i]);
+                else
+                    c->ranges[n++] = c->ranges[i];
+            }
+            c->n = n;
+        }
         last = &c->ranges[c->n++];
         *last = (struct curves_range){.step = p->step, .at_ms = MAX(p->at_ms, 0), .waited = -1};
     }
@@ -125,7 +103,20 @@ void curves_add(struct curves *c, const Titan__V1__MetricPoint *p)
         add_value(&last->values[CURVES_##number], value);
     CURVES_TABLE
 #undef X
-    add_slowest(c, last, p);
+    const Titan__V1__StepSplit *const s = p->split;
+    if (s && p->world_size > 1 && isfinite(s->straggler_ms) && isfinite(s->slowest_busy_ms)) {
+        if (s->straggler_ms > last->waited) {
+            last->waited = s->straggler_ms;
+            last->slowest = s->slowest_rank;
+        }
+        c->splits++;
+        if (s->slowest_rank < CURVES_RANKS) {
+            struct curves_rank *const rank = &c->ranks[s->slowest_rank];
+            rank->steps++;
+            rank->busy_ms += s->slowest_busy_ms;
+            rank->waited_ms += s->straggler_ms;
+        }
+    }
     if (isfinite(p->tokens_per_second) && isfinite(p->step_ms)) {
         last->tokens += p->tokens_per_second * p->step_ms / 1000;
         last->seconds += p->step_ms / 1000;

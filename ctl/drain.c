@@ -26,23 +26,6 @@ static titan_status duration_option(const struct args *args, const char *option,
     return TITAN_OK;
 }
 
-static titan_status read_window(const struct args *args, Titan__V1__DrainNodeRequest *request, struct titan_error *err)
-{
-    const char *from = args_text(args, "from", NULL), *length = args_text(args, "for", NULL);
-    if (!from && !length)
-        return TITAN_OK;
-    if (!length)
-        return titan_fail(err, TITAN_EINVAL, "drain: --from wants --for, the length of the window");
-    TRY(duration_option(args, "for", &request->for_ms, err));
-    if (when_time(from ? from : "now", clock_wall_ms(), &request->from_ms, err) != TITAN_OK)
-        return titan_error_wrap(err, "--from");
-    if (args_has(args, "deadline"))
-        return titan_fail(err, TITAN_EINVAL,
-                          "drain: with a window the deadline is its beginning; --lead says how long "
-                          "before it the node drains");
-    return duration_option(args, "lead", &request->deadline_ms, err);
-}
-
 enum {
     LOOK_MS = 200,
     GONE_FOR_MS = 15000 /* a node returns within this time after the coordinator's start */
@@ -88,19 +71,6 @@ static titan_status look(const struct nodes_named *of, const char *name, Titan__
     return status;
 }
 
-static void print_drained(const struct nodes_named *of, const Titan__V1__Node *node)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    if (of->ctl->json) {
-        (void)output_json(&node->base, false);
-        return;
-    }
-    output_fit(&node->base);
-    buf_printf(&text, "node %s: %s, after %.1f s", node->name, node->state,
-               (double)(clock_mono_ms() - of->begin_ms) / 1000);
-    (void)output_line(&text);
-}
-
 /* An unreachable node may still have workers. A lost node without workers was lost before it was empty. */
 static titan_status await_drained(void *data, size_t i, struct titan_error *err)
 {
@@ -118,7 +88,13 @@ static titan_status await_drained(void *data, size_t i, struct titan_error *err)
         const int64_t now_ms = clock_mono_ms();
         const bool lost = strcmp(node->state, "lost") == 0, draining = strcmp(node->state, "draining") == 0;
         if (strcmp(node->state, "drained") == 0 || strcmp(node->state, "maintenance") == 0) {
-            print_drained(of, node);
+            _cleanup_(buf_free) struct buf text = BUF_INIT;
+            if (of->ctl->json)
+                return output_json(&node->base, false), TITAN_OK;
+            output_fit(&node->base);
+            buf_printf(&text, "node %s: %s, after %.1f s", node->name, node->state,
+                       (double)(now_ms - of->begin_ms) / 1000);
+            (void)output_line(&text);
             return TITAN_OK;
         }
         if (!lost && !draining)
@@ -136,35 +112,28 @@ static titan_status await_drained(void *data, size_t i, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Waits for the draining nodes even if others cannot be drained. */
-static titan_status await_all(struct nodes_named *of, titan_status asked, struct titan_error *err)
-{
-    titan_assert(of->drains && err);
-    struct titan_error late = {.status = TITAN_OK};
-    ctl_catch_interrupt();
-    const titan_status waited = outcomes((size_t)of->args->n, await_drained, of, "nodes are not drained", &late);
-    if (waited == TITAN_OK)
-        return asked;
-    if (asked == TITAN_OK || outcome_worse(waited, asked)) {
-        if (asked != TITAN_OK)
-            outcome_print(err);
-        *err = late;
-        return waited;
-    }
-    outcome_print(&late);
-    return asked;
-}
-
 static titan_status run_drain(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n >= 1);
     struct nodes_named of = {
         .ctl = with, .args = args, .drain = TITAN__V1__DRAIN_NODE_REQUEST__INIT, .begin_ms = clock_mono_ms()};
     _cleanup_free_ bool *drains = NULL;
     uint64_t timeout_ms = 0;
     of.drain.reason = (char *)(uintptr_t)args_text(args, "reason", "");
     TRY(duration_option(args, "deadline", &of.drain.deadline_ms, err));
-    TRY(read_window(args, &of.drain, err));
+
+    const char *from = args_text(args, "from", NULL), *length = args_text(args, "for", NULL);
+    if (from && !length)
+        return titan_fail(err, TITAN_EINVAL, "drain: --from wants --for, the length of the window");
+    if (length) {
+        TRY(duration_option(args, "for", &of.drain.for_ms, err));
+        if (when_time(from ? from : "now", clock_wall_ms(), &of.drain.from_ms, err) != TITAN_OK)
+            return titan_error_wrap(err, "--from");
+        if (args_has(args, "deadline"))
+            return titan_fail(err, TITAN_EINVAL,
+                              "drain: with a window the deadline is its beginning; --lead says how long "
+                              "before it the node drains");
+        TRY(duration_option(args, "lead", &of.drain.deadline_ms, err));
+    }
     TRY(duration_option(args, "timeout", &timeout_ms, err));
     TRY(live_stream_patience(args, &of.patience_ms, err));
     if (!args_has(args, "wait") && timeout_ms)
@@ -173,10 +142,25 @@ static titan_status run_drain(void *with, const struct args *args, struct titan_
         return titan_fail(err, TITAN_EINVAL, "drain: --wait is not for a maintenance window");
     if (args_has(args, "wait"))
         of.drains = drains = calloc((size_t)args->n, sizeof(*drains));
-    titan_assert(drains || !args_has(args, "wait"));
     of.until_ms = timeout_ms ? of.begin_ms + (int64_t)timeout_ms : 0;
     const titan_status asked = outcomes((size_t)args->n, drain_one, &of, "nodes are not drained", err);
-    return drains && asked != TITAN_EUNREACHABLE ? await_all(&of, asked, err) : asked;
+    if (!drains || asked == TITAN_EUNREACHABLE)
+        return asked;
+
+    /* Waits for the draining nodes even if others cannot be drained. */
+    struct titan_error late = {.status = TITAN_OK};
+    ctl_catch_interrupt();
+    const titan_status waited = outcomes((size_t)args->n, await_drained, &of, "nodes are not drained", &late);
+    if (waited == TITAN_OK)
+        return asked;
+    if (asked != TITAN_OK && !outcome_worse(waited, asked)) {
+        outcome_print(&late);
+        return asked;
+    }
+    if (asked != TITAN_OK)
+        outcome_print(err);
+    *err = late;
+    return waited;
 }
 
 static titan_status undrain_one(void *data, size_t i, struct titan_error *err)
@@ -193,7 +177,6 @@ static titan_status undrain_one(void *data, size_t i, struct titan_error *err)
 
 static titan_status run_undrain(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n >= 1);
     struct nodes_named of = {.ctl = with, .args = args};
     return outcomes((size_t)args->n, undrain_one, &of, "nodes are not back in service", err);
 }

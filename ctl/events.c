@@ -48,19 +48,16 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         TRY(args_job(args, 0, &id, err));
     TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
     struct printing p = {.ctl = ctl, .all = args->n == 0, .request = TITAN__V1__WATCH_EVENTS_REQUEST__INIT};
-    struct live_stream live = {.ctl = ctl,
-                               .method = TITAN_METHOD("WatchEvents"),
-                               .request = &p.request.base,
-                               .reply = &titan__v1__event__descriptor,
-                               .each = each,
-                               .data = &p,
-                               .job_id = id};
+    struct live_stream live = {
+        .ctl = ctl,
+        .call = {TITAN_METHOD("WatchEvents"), &p.request.base, &titan__v1__event__descriptor, each, &p},
+        .job_id = id};
     TRY(live_stream_patience(args, &live.patience_ms, err));
     p.request.job_id = id;
     p.request.after_event_id = (uint64_t)after;
     p.request.follow = args_has(args, "follow");
-    return p.request.follow ? live_stream_read(&live, err)
-                            : ctl_stream(ctl, live.method, live.request, live.reply, each, &p, err);
+    live.once = !p.request.follow;
+    return live_stream_read(&live, err);
 }
 
 const struct command command_events = {

@@ -63,22 +63,6 @@ static titan_status read_dump(struct gathered *g, const char *text, size_t len, 
     return titan_fail(err, TITAN_ENOMEM, "out of memory");
 }
 
-/* Lines before the first dump come from a node of an older version: its logs. */
-static titan_status read_worker(struct gathered *g, const struct worker_text *w, struct titan_error *err)
-{
-    const char *const end = w->text.data + w->text.len;
-    const char *dump = NULL;
-    for (const char *line = w->text.data; line && line < end;) {
-        const bool begins = !strncmp(line, DUMP_BEGINS, strlen(DUMP_BEGINS));
-        if (begins && dump)
-            TRY(read_dump(g, dump, (size_t)(line - dump), err));
-        dump = begins ? line : dump;
-        const char *newline = memchr(line, '\n', (size_t)(end - line));
-        line = newline ? newline + 1 : end;
-    }
-    return dump ? read_dump(g, dump, (size_t)(end - dump), err) : TITAN_OK;
-}
-
 /* Newest epoch first, then by rank. */
 static int by_epoch(const void *a, const void *b)
 {
@@ -111,26 +95,6 @@ static void print_epoch(const struct stall_report *report, const struct stall_sl
     buf_puts(out, "\n");
 }
 
-/* Requires sorted dumps: those of an epoch are adjacent. */
-static titan_status tell(const struct gathered *g, struct json_writer *w, struct buf *text, struct titan_error *err)
-{
-    for (size_t i = 0, next; i < g->n; i = next) {
-        struct stall_slowest slowest;
-        struct stall_report report;
-        next = i + 1;
-        while (next < g->n && g->dumps[next].copy->epoch == g->dumps[i].copy->epoch)
-            next++;
-        TRY(stall_slowest(g->dumps + i, (int)(next - i), &slowest, err));
-        TRY(stall_find(g->dumps + i, (int)(next - i), &report, err));
-        if (w)
-            stall_put(&report, &slowest, g->dumps + i, (int)(next - i), w);
-        else
-            print_epoch(&report, &slowest, &g->dumps[i], text);
-        stall_report_free(&report);
-    }
-    return TITAN_OK;
-}
-
 static titan_status print(struct ctl *ctl, uint64_t job, const struct gathered *g, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -141,7 +105,21 @@ static titan_status print(struct ctl *ctl, uint64_t job, const struct gathered *
         json_put_int(&w, "unread", g->unread);
         json_begin_array(&w, "epochs");
     }
-    TRY(tell(g, ctl->json ? &w : NULL, &text, err));
+    for (size_t i = 0, next; i < g->n; i = next) {
+        const struct stall_dump *first = &g->dumps[i];
+        struct stall_slowest slowest;
+        struct stall_report report;
+        next = i + 1; /* dumps of an epoch are side by side */
+        while (next < g->n && g->dumps[next].copy->epoch == first->copy->epoch)
+            next++;
+        TRY(stall_slowest(first, (int)(next - i), &slowest, err));
+        TRY(stall_find(first, (int)(next - i), &report, err));
+        if (ctl->json)
+            stall_put(&report, &slowest, first, (int)(next - i), &w);
+        else
+            print_epoch(&report, &slowest, first, &text);
+        stall_report_free(&report);
+    }
     if (ctl->json) {
         json_end_array(&w);
         json_end_object(&w);
@@ -168,14 +146,15 @@ static void drop_texts(struct gathered *g)
 static titan_status ask(struct ctl *ctl, const Titan__V1__LogsRequest *request, struct gathered *g,
                         struct titan_error *err)
 {
+    const struct stream_call call = {TITAN_METHOD("Logs"), &request->base, &titan__v1__log_chunk__descriptor, gather,
+                                     g};
     struct titan_error cut = {0};
     for (int i = 0; i < TRIES; i++) {
         const struct timespec pause = {.tv_nsec = PAUSE_NS};
         if (i > 0)
             (void)nanosleep(&pause, NULL);
         drop_texts(g);
-        const titan_status status =
-            ctl_stream(ctl, TITAN_METHOD("Logs"), &request->base, &titan__v1__log_chunk__descriptor, gather, g, err);
+        const titan_status status = ctl_stream(ctl, &call, err);
         if (status == TITAN_OK && (g->n_workers > 0 || cut.status == TITAN_OK))
             return TITAN_OK;
         if (status == TITAN_OK)
@@ -198,8 +177,22 @@ static titan_status gather_all(struct ctl *ctl, uint64_t job, struct gathered *g
     if (g->bytes > TEXT_MAX)
         return titan_fail(err, TITAN_ELIMIT, "the dumps of job %llu have more than %zu MiB", (unsigned long long)job,
                           TEXT_MAX >> 20);
-    for (size_t i = 0; i < g->n_workers; i++)
-        TRY(read_worker(g, &g->workers[i], err));
+
+    /* Lines before a worker's first dump come from a node of an older version: its logs. */
+    for (size_t i = 0; i < g->n_workers; i++) {
+        const char *line = g->workers[i].text.data, *dump = NULL;
+        const char *const end = line + g->workers[i].text.len;
+        while (line && line < end) {
+            const bool begins = !strncmp(line, DUMP_BEGINS, strlen(DUMP_BEGINS));
+            if (begins && dump)
+                TRY(read_dump(g, dump, (size_t)(line - dump), err));
+            dump = begins ? line : dump;
+            const char *newline = memchr(line, '\n', (size_t)(end - line));
+            line = newline ? newline + 1 : end;
+        }
+        if (dump)
+            TRY(read_dump(g, dump, (size_t)(end - dump), err));
+    }
     if (g->n == 0 && g->unread == 0) {
         const titan_status status =
             titan_fail(err, TITAN_ENOTFOUND, "job %llu has no dumps of flight recorders", (unsigned long long)job);
@@ -213,7 +206,6 @@ static titan_status gather_all(struct ctl *ctl, uint64_t job, struct gathered *g
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n == 1);
     struct ctl *ctl = with;
     struct gathered g = {.n = 0};
     uint64_t job;

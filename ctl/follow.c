@@ -253,16 +253,6 @@ static void print_reason(struct follow *f, const Titan__V1__Job *job)
     progress_print(&f->progress, line);
 }
 
-/* Is the job queued until nodes are added? */
-static bool lacks_nodes(const Titan__V1__Job *job)
-{
-    static const char *const reasons[] = {"waiting: no node has", "waiting for nodes"};
-    bool lacks = false;
-    for (size_t i = 0; i < ARRAY_SIZE(reasons); i++)
-        lacks = lacks || strncmp(job->reason, reasons[i], strlen(reasons[i])) == 0;
-    return lacks && job->state == TITAN__V1__JOB_STATE__PENDING;
-}
-
 static void on_given_up(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
 {
     (void)reply;
@@ -280,8 +270,12 @@ static void on_given_up(const ProtobufCMessage *reply, const struct titan_error 
 
 static void look_for_nodes(struct follow *f, const Titan__V1__Job *job)
 {
+    static const char *const reasons[] = {"waiting: no node has", "waiting for nodes"};
     const int64_t now_ms = clock_mono_ms();
-    if (!lacks_nodes(job)) {
+    bool lacks = false; /* is the job queued until nodes are added? */
+    for (size_t i = 0; i < ARRAY_SIZE(reasons) && job->state == TITAN__V1__JOB_STATE__PENDING; i++)
+        lacks = lacks || strncmp(job->reason, reasons[i], strlen(reasons[i])) == 0;
+    if (!lacks) {
         f->lacks_ms = 0;
         return;
     }

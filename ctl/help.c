@@ -94,29 +94,6 @@ static void roff_options(struct buf *out, const struct option_spec *options)
     }
 }
 
-static void roff_command(struct buf *out, const struct command *c)
-{
-    titan_assert(c->summary[0] && c->examples);
-    buf_puts(out, ".SS ");
-    buf_printf(out, "%s \\fR\\fI", c->name);
-    roff(out, c->arguments);
-    buf_printf(out, "\\fR\n%c", toupper((unsigned char)c->summary[0]));
-    roff(out, c->summary + 1);
-    buf_puts(out, ".\n");
-    if (c->text) {
-        roff(out, c->text);
-        buf_puts(out, "\n");
-    }
-    roff_options(out, c->options);
-    for (const struct example *e = c->examples; e->line; e++) {
-        buf_puts(out, ".PP\n");
-        roff(out, e->what);
-        buf_puts(out, ":\n.PP\n.RS 4\n.nf\n");
-        roff(out, e->line);
-        buf_puts(out, "\n.fi\n.RE\n");
-    }
-}
-
 void help_man(struct buf *out)
 {
     buf_puts(out, ".\\\" Written by `titanctl help --man`.\n"
@@ -132,8 +109,28 @@ void help_man(struct buf *out)
                   ".SH OPTIONS\n");
     roff_options(out, titanctl.options);
     buf_puts(out, ".SH COMMANDS\n");
-    for (size_t i = 0; titanctl.commands[i]; i++)
-        roff_command(out, titanctl.commands[i]);
+    for (size_t i = 0; titanctl.commands[i]; i++) {
+        const struct command *c = titanctl.commands[i];
+        titan_assert(c->summary[0] && c->examples);
+        buf_puts(out, ".SS ");
+        buf_printf(out, "%s \\fR\\fI", c->name);
+        roff(out, c->arguments);
+        buf_printf(out, "\\fR\n%c", toupper((unsigned char)c->summary[0]));
+        roff(out, c->summary + 1);
+        buf_puts(out, ".\n");
+        if (c->text) {
+            roff(out, c->text);
+            buf_puts(out, "\n");
+        }
+        roff_options(out, c->options);
+        for (const struct example *e = c->examples; e->line; e++) {
+            buf_puts(out, ".PP\n");
+            roff(out, e->what);
+            buf_puts(out, ":\n.PP\n.RS 4\n.nf\n");
+            roff(out, e->line);
+            buf_puts(out, "\n.fi\n.RE\n");
+        }
+    }
     buf_puts(out, ".SH EXIT STATUS\n");
     for (size_t i = 0; i < ARRAY_SIZE(exit_codes); i++) {
         buf_printf(out, ".TP\n.B %d\n", exit_codes[i].code);

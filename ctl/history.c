@@ -41,19 +41,6 @@ static const char *kind_of(const Titan__V1__Event *event, const struct json *det
     return NULL;
 }
 
-static bool add_event(struct history *t, const Titan__V1__Event *event, const char *kind)
-{
-    struct history_event e = {MAX(event->at_ms, 0), event->epoch, event->step, event->rank, kind, "", ""};
-    (void)snprintf(e.type, sizeof(e.type), "%s", event->type);
-    (void)snprintf(e.message, sizeof(e.message), "%s", event->message);
-    e.message[utf8_check(e.message, strlen(e.message))] = '\0'; /* a character was cut */
-    titan_assert(kind && t->n_events <= (size_t)2 * HISTORY_MOST);
-    t->all_events++;
-    if (t->n_events == 2 * HISTORY_MOST)
-        drop_oldest(t->events, &t->n_events, sizeof(*t->events), HISTORY_MOST);
-    return VEC_PUSH(t->events, t->n_events, t->cap_events, e);
-}
-
 static bool add_world(struct history *t, const Titan__V1__Event *event, int64_t world)
 {
     if (t->n_worlds > 0 && t->worlds[t->n_worlds - 1].world == 0 && world == 0)
@@ -96,64 +83,24 @@ static bool add_change(struct history *t, const Titan__V1__Event *event, const s
     return VEC_PUSH(t->changes, t->n_changes, t->cap_changes, c);
 }
 
-/* Drops every second checkpoint when there are too many, so that spacing stays even. */
-static bool add_checkpoint(struct history *t, const Titan__V1__Event *event, const struct json *detail)
-{
-    t->all_checkpoints++;
-    if (t->n_checkpoints == HISTORY_MOST) {
-        for (size_t i = 0; i < HISTORY_MOST / 2; i++)
-            t->checkpoints[i] = t->checkpoints[2 * i];
-        t->n_checkpoints = HISTORY_MOST / 2;
-    }
-    return VEC_PUSH(t->checkpoints, t->n_checkpoints, t->cap_checkpoints,
-                    (struct history_checkpoint){MAX(event->at_ms, 0), (uint64_t)json_int(detail, "step", 0)});
-}
-
-/* Copies the name; NULL: too many nodes, or out of memory. */
-static const char *add_node(struct history *t, const char *name)
-{
-    for (size_t i = 0; i < t->n_nodes; i++)
-        if (strcmp(t->nodes[i].name, name) == 0) {
-            t->nodes[i].workers++;
-            return t->nodes[i].name;
-        }
-    char *copy = t->n_nodes < HISTORY_MOST ? strdup(name) : NULL;
-    if (copy && VEC_PUSH(t->nodes, t->n_nodes, t->cap_nodes, (struct history_node){copy, 1}))
-        return copy;
-    free(copy);
-    return NULL;
-}
-
+/* Nodes beyond the most, and workers beyond the most ranks, are left out. */
 static bool add_worker(struct history *t, const char *name, uint64_t id)
 {
-    const char *node = add_node(t, name);
-    if (!node)
-        return t->n_nodes == HISTORY_MOST;
-    return t->n_workers == HISTORY_RANKS ||
-           VEC_PUSH(t->workers, t->n_workers, t->cap_workers, (struct history_worker){id, node});
-}
-
-static void drop_worker(struct history *t, uint64_t id)
-{
-    for (size_t i = 0; i < t->n_workers; i++)
-        if (t->workers[i].id == id) {
-            VEC_REMOVE(t->workers, t->n_workers, i);
-            return;
+    size_t i = 0;
+    while (i < t->n_nodes && strcmp(t->nodes[i].name, name) != 0)
+        i++;
+    if (i == HISTORY_MOST)
+        return true;
+    if (i == t->n_nodes) {
+        char *copy = strdup(name);
+        if (!copy || !VEC_PUSH(t->nodes, t->n_nodes, t->cap_nodes, (struct history_node){.name = copy})) {
+            free(copy);
+            return false;
         }
-}
-
-/* Records the worker, and thus the node, of each rank in an epoch. */
-static void note_ranks(struct history *t, const struct json *detail)
-{
-    const struct json *ids = json_get(detail, "workers");
-    size_t rank = 0;
-    if (!ids || ids->type != JSON_ARRAY)
-        return;
-    memset(t->rank_nodes, 0, sizeof(t->rank_nodes));
-    for (const struct json *id = ids->first; id && rank < HISTORY_RANKS; id = id->next, rank++)
-        for (size_t i = 0; i < t->n_workers && !t->rank_nodes[rank]; i++)
-            if (id->type == JSON_INT && (uint64_t)id->integer == t->workers[i].id)
-                t->rank_nodes[rank] = t->workers[i].node;
+    }
+    t->nodes[i].workers++;
+    return t->n_workers == HISTORY_RANKS ||
+           VEC_PUSH(t->workers, t->n_workers, t->cap_workers, (struct history_worker){id, t->nodes[i].name});
 }
 
 const char *history_node_of(const struct history *t, uint32_t rank)
@@ -176,17 +123,47 @@ bool history_add(struct history *t, const Titan__V1__Event *event)
         ok = add_world(t, event, 0);
     else if (strcmp(type, "recovery.finished") == 0 || strcmp(type, "resize.finished") == 0)
         ok = add_change(t, event, detail);
-    else if (strcmp(type, "checkpoint.committed") == 0)
-        ok = add_checkpoint(t, event, detail);
-    else if (strcmp(type, "worker.started") == 0 && *event->node)
+    else if (strcmp(type, "checkpoint.committed") == 0) {
+        t->all_checkpoints++;
+        if (t->n_checkpoints == HISTORY_MOST) { /* drops every second one, so that spacing stays even */
+            for (size_t i = 0; i < HISTORY_MOST / 2; i++)
+                t->checkpoints[i] = t->checkpoints[2 * i];
+            t->n_checkpoints = HISTORY_MOST / 2;
+        }
+        ok = VEC_PUSH(t->checkpoints, t->n_checkpoints, t->cap_checkpoints,
+                      (struct history_checkpoint){MAX(event->at_ms, 0), (uint64_t)json_int(detail, "step", 0)});
+    } else if (strcmp(type, "worker.started") == 0 && *event->node)
         ok = add_worker(t, event->node, worker);
-    else if (strcmp(type, "worker.exited") == 0 || strcmp(type, "worker.lost") == 0)
-        drop_worker(t, worker);
-    if (strncmp(type, "epoch.", 6) == 0)
-        note_ranks(t, detail);
+    else if (strcmp(type, "worker.exited") == 0 || strcmp(type, "worker.lost") == 0) {
+        size_t i = 0;
+        while (i < t->n_workers && t->workers[i].id != worker)
+            i++;
+        if (i < t->n_workers)
+            VEC_REMOVE(t->workers, t->n_workers, i);
+    }
+
+    /* The events of an epoch list its workers, and thus the nodes, in the order of their ranks. */
+    const struct json *ids = strncmp(type, "epoch.", 6) == 0 ? json_get(detail, "workers") : NULL;
+    if (ids && ids->type == JSON_ARRAY) {
+        const struct json *id = ids->first;
+        memset(t->rank_nodes, 0, sizeof(t->rank_nodes));
+        for (size_t rank = 0; id && rank < HISTORY_RANKS; id = id->next, rank++)
+            for (size_t i = 0; i < t->n_workers && !t->rank_nodes[rank]; i++)
+                if (id->type == JSON_INT && (uint64_t)id->integer == t->workers[i].id)
+                    t->rank_nodes[rank] = t->workers[i].node;
+    }
     const char *kind = kind_of(event, detail);
-    if (ok && kind)
-        ok = add_event(t, event, kind);
+    if (ok && kind) {
+        struct history_event e = {MAX(event->at_ms, 0), event->epoch, event->step, event->rank, kind, "", ""};
+        (void)snprintf(e.type, sizeof(e.type), "%s", event->type);
+        (void)snprintf(e.message, sizeof(e.message), "%s", event->message);
+        e.message[utf8_check(e.message, strlen(e.message))] = '\0'; /* a character was cut */
+        titan_assert(t->n_events <= (size_t)2 * HISTORY_MOST);
+        t->all_events++;
+        if (t->n_events == 2 * HISTORY_MOST)
+            drop_oldest(t->events, &t->n_events, sizeof(*t->events), HISTORY_MOST);
+        ok = VEC_PUSH(t->events, t->n_events, t->cap_events, e);
+    }
     json_free(detail);
     return ok;
 }

@@ -18,11 +18,17 @@ bool jobs_filtered(const struct args *args)
     return args_has(args, "state") || args_has(args, "name") || args_has(args, "label") || args_has(args, "user");
 }
 
-/* --state may be repeated, and may list several states with commas. */
-static titan_status parse_states(const struct args *args, uint32_t *ret, struct titan_error *err)
+titan_status jobs_each(struct ctl *ctl, struct jobs_search *search, bool (*each)(const Titan__V1__Job *job, void *data),
+                       void *data, struct titan_error *err)
 {
+    const struct args *args = search->args;
+    Titan__V1__ListJobsRequest request = TITAN__V1__LIST_JOBS_REQUEST__INIT;
+    Titan__V1__JobState states[STATES_MAX];
+    char *labels[LABELS_MAX];
     const char *given;
     uint32_t set = 0;
+
+    /* --state may be repeated, and may list several states with commas. */
     for (int i = 0; (given = args_each(args, "state", i)); i++) {
         while (*given) {
             char word[32];
@@ -39,62 +45,35 @@ static titan_status parse_states(const struct args *args, uint32_t *ret, struct 
             given += len + (given[len] == ',');
         }
     }
-    *ret = set;
-    return TITAN_OK;
-}
-
-/* Storage that the request borrows: states and labels. */
-struct question {
-    Titan__V1__ListJobsRequest request;
-    Titan__V1__JobState states[STATES_MAX];
-    char *labels[LABELS_MAX];
-    bool nothing; /* no job can match the states */
-};
-
-static titan_status ask(const struct args *args, uint32_t among, struct question *q, struct titan_error *err)
-{
-    uint32_t states = 0;
-    const char *label;
-    titan__v1__list_jobs_request__init(&q->request);
-    TRY(parse_states(args, &states, err));
-    if (among)
-        states = args_has(args, "state") ? states & among : among;
-    q->nothing = (among || args_has(args, "state")) && !states;
+    if (search->among)
+        set = args_has(args, "state") ? set & search->among : search->among;
+    const bool none_matches = (search->among || args_has(args, "state")) && !set;
     for (int state = TITAN__V1__JOB_STATE__PENDING; state <= TITAN__V1__JOB_STATE__CANCELLED; state++)
-        if (states & JOBS_BIT(state))
-            q->states[q->request.n_states++] = (Titan__V1__JobState)state;
-    for (int i = 0; (label = args_each(args, "label", i)); i++) {
+        if (set & JOBS_BIT(state))
+            states[request.n_states++] = (Titan__V1__JobState)state;
+    for (int i = 0; (given = args_each(args, "label", i)); i++) {
         if (i == LABELS_MAX)
             return titan_fail(err, TITAN_EINVAL, "--label: more than %d", LABELS_MAX);
-        q->labels[q->request.n_labels++] = (char *)(uintptr_t)label;
+        labels[request.n_labels++] = (char *)(uintptr_t)given;
     }
-    q->request.states = q->states;
-    q->request.labels = q->labels;
-    q->request.name = (char *)(uintptr_t)args_text(args, "name", "");
-    q->request.user = (char *)(uintptr_t)args_text(args, "user", "");
-    return TITAN_OK;
-}
+    request.states = states;
+    request.labels = labels;
+    request.name = (char *)(uintptr_t)args_text(args, "name", "");
+    request.user = (char *)(uintptr_t)args_text(args, "user", "");
 
-titan_status jobs_each(struct ctl *ctl, const struct args *args, uint32_t among, int64_t limit,
-                       bool (*each)(const Titan__V1__Job *job, void *data), void *data, bool *ret_more,
-                       struct titan_error *err)
-{
-    titan_assert(limit > 0);
     _cleanup_free_ char *token = NULL;
-    struct question q = {.nothing = false};
-    int64_t left = limit + 1; /* one more than shown tells that more exist */
-    *ret_more = false;
-    TRY(ask(args, among, &q, err));
-    if (q.nothing)
+    int64_t left = (search->limit ? search->limit : INT32_MAX) + 1; /* one more than shown tells that more exist */
+    search->more = false;
+    if (none_matches)
         return TITAN_OK;
     do {
-        q.request.page_size = (uint32_t)MIN(left, (int64_t)PAGE);
-        q.request.page_token = token ? token : (char *)(uintptr_t) "";
+        request.page_size = (uint32_t)MIN(left, (int64_t)PAGE);
+        request.page_token = token ? token : (char *)(uintptr_t) "";
         _cleanup_message_ Titan__V1__ListJobsResponse *page = NULL;
-        TRY(ctl_call(ctl, TITAN_METHOD("ListJobs"), &q.request.base, &titan__v1__list_jobs_response__descriptor, &page,
+        TRY(ctl_call(ctl, TITAN_METHOD("ListJobs"), &request.base, &titan__v1__list_jobs_response__descriptor, &page,
                      err));
         for (size_t i = 0; i < page->n_jobs && left > 0; i++, left--) {
-            *ret_more = left == 1;
+            search->more = left == 1;
             if (left > 1 && !each(page->jobs[i], data))
                 return TITAN_OK;
         }
@@ -104,31 +83,10 @@ titan_status jobs_each(struct ctl *ctl, const struct args *args, uint32_t among,
     return TITAN_OK;
 }
 
-static bool add(struct jobs *jobs, uint64_t id)
-{
-    for (size_t i = 0; i < jobs->n; i++)
-        if (jobs->ids[i] == id)
-            return true;
-    return VEC_PUSH(jobs->ids, jobs->n, jobs->cap, id);
-}
-
 static bool add_found(const Titan__V1__Job *job, void *data)
 {
     struct jobs *jobs = data;
     return VEC_PUSH(jobs->ids, jobs->n, jobs->cap, job->id);
-}
-
-static titan_status find(struct ctl *ctl, const struct args *args, uint32_t among, struct jobs *ret,
-                         struct titan_error *err)
-{
-    bool more;
-    TRY(jobs_each(ctl, args, among, INT32_MAX, add_found, ret, &more, err));
-    for (size_t i = 0; i < ret->n / 2; i++) {
-        const uint64_t id = ret->ids[i];
-        ret->ids[i] = ret->ids[ret->n - 1 - i];
-        ret->ids[ret->n - 1 - i] = id;
-    }
-    return TITAN_OK;
 }
 
 titan_status jobs_chosen(struct ctl *ctl, const struct args *args, bool all, uint32_t among, struct jobs *ret,
@@ -142,12 +100,22 @@ titan_status jobs_chosen(struct ctl *ctl, const struct args *args, bool all, uin
         return titan_fail(err, TITAN_EINVAL,
                           "%s needs a JOB, or options that find some: --state, --name, --label, --user",
                           args->command->name);
-    if (search)
-        return find(ctl, args, among, ret, err);
+    if (search) {
+        struct jobs_search all_such = {.args = args, .among = among};
+        TRY(jobs_each(ctl, &all_such, add_found, ret, err));
+    }
+    for (size_t i = 0; i < ret->n / 2; i++) { /* the oldest first */
+        const uint64_t id = ret->ids[i];
+        ret->ids[i] = ret->ids[ret->n - 1 - i];
+        ret->ids[ret->n - 1 - i] = id;
+    }
     for (int i = 0; i < args->n; i++) {
         uint64_t id;
+        size_t k = 0;
         TRY(args_job(args, i, &id, err));
-        if (!add(ret, id))
+        while (k < ret->n && ret->ids[k] != id)
+            k++;
+        if (k == ret->n && !VEC_PUSH(ret->ids, ret->n, ret->cap, id))
             return titan_fail(err, TITAN_ENOMEM, "out of memory");
     }
     return TITAN_OK;

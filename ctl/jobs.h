@@ -24,11 +24,15 @@
 
 /* Does args have an option of JOBS_FILTERS? */
 bool jobs_filtered(const struct args *args);
-/* Passes matching jobs to each(), newest first, page by page, among these states (a bit set; 0: all states). At most
- * limit jobs; *ret_more: more jobs match. each() returns false to stop. */
-titan_status jobs_each(struct ctl *ctl, const struct args *args, uint32_t among, int64_t limit,
-                       bool (*each)(const Titan__V1__Job *job, void *data), void *data, bool *ret_more,
-                       struct titan_error *err) TITAN_MUST_USE;
+struct jobs_search {
+    const struct args *args; /* its filters */
+    uint32_t among;          /* a bit set of states; 0: all states */
+    int64_t limit;           /* at most so many jobs; 0: all */
+    bool more;               /* result: more jobs match */
+};
+/* Passes matching jobs to each(), newest first, page by page. each() returns false to stop. */
+titan_status jobs_each(struct ctl *ctl, struct jobs_search *search, bool (*each)(const Titan__V1__Job *job, void *data),
+                       void *data, struct titan_error *err) TITAN_MUST_USE;
 
 struct jobs {
     uint64_t *ids;

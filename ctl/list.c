@@ -20,22 +20,7 @@ struct listing {
     struct buf text;
     int64_t now_ms;
     bool labels; /* show their column */
-    bool more;   /* more jobs than the limit */
 };
-
-static void listing_begin(struct listing *l)
-{
-    if (l->ctl->json) {
-        l->json = (struct json_writer){.out = &l->text, .pretty = true};
-        json_begin_object(&l->json, NULL);
-        json_begin_array(&l->json, "jobs");
-    } else {
-        table_begin(&l->table,
-                    (const char *const[]){"JOB>", "NAME~", "?USER", "STATE", "STEP>", "?LOSS>", "?TOKENS/S>",
-                                          "?WORKERS>", "?RESTARTS>", "?SUBMITTED", l->labels ? "LABELS~" : "REASON~",
-                                          l->labels ? "REASON~" : NULL, NULL});
-    }
-}
 
 static bool listing_add(const Titan__V1__Job *job, void *data)
 {
@@ -69,32 +54,39 @@ static bool listing_add(const Titan__V1__Job *job, void *data)
     return true;
 }
 
-static void listing_end(struct listing *l)
-{
-    if (l->ctl->json) {
-        json_end_array(&l->json);
-        json_put_bool(&l->json, "more", l->more);
-        json_end_object(&l->json);
-    } else {
-        table_end(&l->table, &l->text, 3, l->ctl->color);
-    }
-    (void)output_line(&l->text);
-    if (l->more && !l->ctl->json)
-        (void)fputs("titanctl: there are older ones (--limit N lists more)\n", stderr);
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct ctl *ctl = with;
-    int64_t limit;
-    TRY(args_int(args, "limit", 1, INT32_MAX, 100, &limit, err));
+    struct jobs_search search = {.args = args};
+    TRY(args_int(args, "limit", 1, INT32_MAX, 100, &search.limit, err));
     struct listing listing = {
         .ctl = ctl, .now_ms = clock_wall_ms(), .labels = args_has(args, "labels") || args_has(args, "label")};
-    listing_begin(&listing);
+
+    if (ctl->json) {
+        listing.json = (struct json_writer){.out = &listing.text, .pretty = true};
+        json_begin_object(&listing.json, NULL);
+        json_begin_array(&listing.json, "jobs");
+    } else {
+        table_begin(&listing.table, (const char *const[]){"JOB>", "NAME~", "?USER", "STATE", "STEP>", "?LOSS>",
+                                                          "?TOKENS/S>", "?WORKERS>", "?RESTARTS>", "?SUBMITTED",
+                                                          listing.labels ? "LABELS~" : "REASON~",
+                                                          listing.labels ? "REASON~" : NULL, NULL});
+    }
+
     listing.table.room = args_has(args, "wide") ? 0 : output_columns();
-    titan_status status = jobs_each(ctl, args, 0, limit, listing_add, &listing, &listing.more, err);
-    if (status == TITAN_OK)
-        listing_end(&listing);
+    titan_status status = jobs_each(ctl, &search, listing_add, &listing, err);
+    if (status == TITAN_OK) {
+        if (ctl->json) {
+            json_end_array(&listing.json);
+            json_put_bool(&listing.json, "more", search.more);
+            json_end_object(&listing.json);
+        } else {
+            table_end(&listing.table, &listing.text, 3, ctl->color);
+        }
+        (void)output_line(&listing.text);
+        if (search.more && !ctl->json)
+            (void)fputs("titanctl: there are older ones (--limit N lists more)\n", stderr);
+    }
     buf_free(&listing.table.cells);
     buf_free(&listing.text);
     return status;

@@ -32,7 +32,7 @@ struct reading {
 static bool pass(const ProtobufCMessage *message, void *data)
 {
     struct reading *r = data;
-    r->enough = !r->stream->each(message, r->stream->data);
+    r->enough = !r->stream->call.each(message, r->stream->call.data);
     return !r->enough;
 }
 
@@ -97,13 +97,17 @@ static titan_status is_over(const struct live_stream *s, bool *ret, struct titan
 titan_status live_stream_read(const struct live_stream *s, struct titan_error *err)
 {
     struct reading reading = {.stream = s};
+    struct stream_call call = s->call;
     int64_t back_ms = INT64_MIN / 2;
-    titan_assert(s->ctl && s->request && s->each);
+    if (s->once)
+        return ctl_stream(s->ctl, &call, err);
+    call.each = pass;
+    call.data = &reading;
     ctl_catch_interrupt();
     TRY(s->job_id ? is_over(s, &reading.enough, err) : probe(s->ctl, err));
     for (;;) {
         reading.enough = false;
-        titan_status status = ctl_stream(s->ctl, s->method, s->request, s->reply, pass, &reading, err);
+        titan_status status = ctl_stream(s->ctl, &call, err);
         if (reading.enough || (status != TITAN_OK && status != TITAN_EUNREACHABLE))
             return status;
         bool away = status == TITAN_EUNREACHABLE && err->sys_errno == ENOTCONN, over = false;

@@ -37,10 +37,14 @@ static void print_fit(const char *line, size_t len)
     }
 }
 
-static void print_lines(struct printing *p, const Titan__V1__LogChunk *chunk)
+static bool each(const ProtobufCMessage *message, void *data)
 {
+    struct printing *p = data;
+    const Titan__V1__LogChunk *chunk = (const Titan__V1__LogChunk *)message;
     const char *at = (const char *)chunk->data.data, *end = at ? at + chunk->data.len : at;
-    while (at < end) {
+    if (p->ctl->json)
+        (void)output_json(message, false);
+    while (!p->ctl->json && at < end) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
         size_t len = newline ? (size_t)(newline - at) : (size_t)(end - at);
         if (p->prefix)
@@ -52,11 +56,8 @@ static void print_lines(struct printing *p, const Titan__V1__LogChunk *chunk)
         (void)fputc('\n', stdout);
         at += len + 1;
     }
-}
 
-/* Records where to continue after an absence of the server. */
-static void note_position(struct printing *p, const Titan__V1__LogChunk *chunk)
-{
+    /* After an absence of the server the stream continues behind each worker's position. */
     Titan__V1__LogsRequest *r = &p->request;
     size_t i = 0;
     r->tail_lines = 0;
@@ -64,26 +65,15 @@ static void note_position(struct printing *p, const Titan__V1__LogChunk *chunk)
         i++;
     if (i == r->n_after && chunk->position) {
         Titan__V1__LogPosition *after = malloc(sizeof(*after));
-        if (!after || !VEC_PUSH(r->after, r->n_after, p->cap_after, after)) {
+        if (after && VEC_PUSH(r->after, r->n_after, p->cap_after, after)) {
+            titan__v1__log_position__init(after);
+            after->worker_id = chunk->worker_id;
+        } else {
             free(after);
-            return;
         }
-        titan__v1__log_position__init(after);
-        after->worker_id = chunk->worker_id;
     }
     if (i < r->n_after)
         r->after[i]->position = chunk->position;
-}
-
-static bool each(const ProtobufCMessage *message, void *data)
-{
-    struct printing *p = data;
-    const Titan__V1__LogChunk *chunk = (const Titan__V1__LogChunk *)message;
-    if (p->ctl->json)
-        (void)output_json(message, false);
-    else
-        print_lines(p, chunk);
-    note_position(p, chunk);
     return fflush(stdout) == 0;
 }
 
@@ -97,21 +87,17 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     TRY(args_int(args, "rank", 0, 1000000, -1, &rank, err));
     TRY(args_int(args, "tail", 1, 1000000, 0, &tail, err));
     struct printing p = {.ctl = ctl, .prefix = rank < 0, .request = TITAN__V1__LOGS_REQUEST__INIT};
-    struct live_stream live = {.ctl = ctl,
-                               .method = TITAN_METHOD("Logs"),
-                               .request = &p.request.base,
-                               .reply = &titan__v1__log_chunk__descriptor,
-                               .each = each,
-                               .data = &p,
-                               .job_id = id};
+    struct live_stream live = {
+        .ctl = ctl,
+        .call = {TITAN_METHOD("Logs"), &p.request.base, &titan__v1__log_chunk__descriptor, each, &p},
+        .job_id = id};
     TRY(live_stream_patience(args, &live.patience_ms, err));
     p.request.job_id = id;
     p.request.rank = (int32_t)rank;
     p.request.tail_lines = (uint32_t)tail;
     p.request.follow = args_has(args, "follow");
-    const titan_status status = p.request.follow
-                                    ? live_stream_read(&live, err)
-                                    : ctl_stream(ctl, live.method, live.request, live.reply, each, &p, err);
+    live.once = !p.request.follow;
+    const titan_status status = live_stream_read(&live, err);
     for (size_t i = 0; i < p.request.n_after; i++)
         free(p.request.after[i]);
     free(p.request.after);

@@ -44,37 +44,6 @@ struct view {
     int64_t drawn_ns;
 };
 
-/* A range is drawn at its first step, the newest at its last, where the axis ends. */
-static void fill(struct series *s)
-{
-    titan_assert(s->curves.n <= CURVES_RANGES);
-    for (size_t i = 0; i < s->curves.n; i++) {
-        const struct curves_range *r = &s->curves.ranges[i];
-        s->x[i] = (double)(i + 1 < s->curves.n ? r->step : r->last_step);
-        s->y[i] = curves_mean(&r->values[CURVES_LOSS]);
-        s->validation[i] = curves_mean(&r->values[CURVES_VALIDATION]);
-    }
-}
-
-/* "loss 10.5000 -> 2.3456, 61.2k tokens/s, validation (+) 2.4000" */
-static void describe(const struct series *s, char *out, size_t cap)
-{
-    char count[UNITS_TEXT];
-    if (s->curves.n == 0) {
-        (void)snprintf(out, cap, "loss");
-        return;
-    }
-    (void)snprintf(out, cap, "loss %.4f -> %.4f, %s tokens/s", s->curves.first_loss, s->curves.last_loss,
-                   format_count(s->tokens_per_second, count));
-    for (size_t i = s->curves.n; i-- > 0;) {
-        if (!isfinite(s->validation[i]))
-            continue;
-        const size_t used = strlen(out);
-        (void)snprintf(out + used, cap - used, ", validation (+) %.4f", s->validation[i]);
-        break;
-    }
-}
-
 static void draw(struct view *v)
 {
     titan_assert(v->plot && v->n > 0 && v->n <= PLOT_CURVES);
@@ -87,8 +56,27 @@ static void draw(struct view *v)
         width = MIN(size.ws_col - 1, 2 * PLOT_WIDTH);
     for (size_t i = 0; i < v->n; i++) {
         struct series *s = &v->series[i];
-        fill(s);
-        describe(s, title, sizeof(title));
+        char count[UNITS_TEXT];
+        size_t validated = s->curves.n;
+
+        /* A range is drawn at its first step, the newest at its last, where the axis ends. */
+        for (size_t k = 0; k < s->curves.n; k++) {
+            const struct curves_range *r = &s->curves.ranges[k];
+            s->x[k] = (double)(k + 1 < s->curves.n ? r->step : r->last_step);
+            s->y[k] = curves_mean(&r->values[CURVES_LOSS]);
+            s->validation[k] = curves_mean(&r->values[CURVES_VALIDATION]);
+        }
+
+        /* "loss 10.5000 -> 2.3456, 61.2k tokens/s, validation (+) 2.4000" */
+        (void)snprintf(title, sizeof(title), "loss");
+        if (s->curves.n > 0)
+            (void)snprintf(title, sizeof(title), "loss %.4f -> %.4f, %s tokens/s", s->curves.first_loss,
+                           s->curves.last_loss, format_count(s->tokens_per_second, count));
+        while (validated > 0 && !isfinite(s->validation[validated - 1]))
+            validated--;
+        const size_t used = strlen(title);
+        if (validated > 0)
+            (void)snprintf(title + used, sizeof(title) - used, ", validation (+) %.4f", s->validation[validated - 1]);
         (void)snprintf(s->legend, sizeof(s->legend), "job %llu: %s", (unsigned long long)s->job, title);
         curves[i] = (struct plot_curve){
             .x = s->x, .y = s->y, .n = s->curves.n, .marks = s->validation, .legend = v->n > 1 ? s->legend : NULL};
@@ -151,16 +139,6 @@ static bool print_split(struct view *v, const Titan__V1__MetricPoint *p)
     return print_fitting(v, widths, &line, false);
 }
 
-/* "12 to 80, mean 32", and if any ", 5 dropped, 3 more rounds (room 1.71)" */
-static void put_experts(struct buf *line, const Titan__V1__ExpertLoad *e)
-{
-    buf_printf(line, "%.0f to %.0f, mean %.4g", e->least, e->most, e->mean);
-    if (e->dropped > 0)
-        buf_printf(line, ", %.0f dropped", e->dropped);
-    if (e->further_rounds > 0)
-        buf_printf(line, ", %.0f more rounds (room %.2f)", e->further_rounds, ceil(e->room_needed * 100) / 100);
-}
-
 static bool print_rates(struct view *v, const Titan__V1__MetricPoint *p)
 {
     static const int widths[] = {8, 10, 11, 10, 8, 9, 28, 0};
@@ -175,7 +153,13 @@ static bool print_rates(struct view *v, const Titan__V1__MetricPoint *p)
     buf_printf(&line, "%8llu %9.1f %10s %9.4g %7.1f %8.1f", (unsigned long long)p->step, p->step_ms,
                format_count(p->tokens_per_second, rate), p->tflops, 100 * p->mfu, 100 * p->mfu_causal);
     if (p->experts) {
-        put_experts(&experts, p->experts);
+        /* "12 to 80, mean 32", and if any ", 5 dropped, 3 more rounds (room 1.71)" */
+        buf_printf(&experts, "%.0f to %.0f, mean %.4g", p->experts->least, p->experts->most, p->experts->mean);
+        if (p->experts->dropped > 0)
+            buf_printf(&experts, ", %.0f dropped", p->experts->dropped);
+        if (p->experts->further_rounds > 0)
+            buf_printf(&experts, ", %.0f more rounds (room %.2f)", p->experts->further_rounds,
+                       ceil(p->experts->room_needed * 100) / 100);
         buf_printf(&line, " %27s", experts.data);
     }
     return print_fitting(v, widths, &line, false);
@@ -236,18 +220,6 @@ static bool each(const ProtobufCMessage *message, void *data)
     return true;
 }
 
-static titan_status series_begin(struct series *s, uint64_t job, struct titan_error *err)
-{
-    titan_assert(!s->x && !s->y && !s->validation);
-    s->job = job;
-    s->x = calloc(CURVES_RANGES, sizeof(*s->x));
-    s->y = calloc(CURVES_RANGES, sizeof(*s->y));
-    s->validation = calloc(CURVES_RANGES, sizeof(*s->validation));
-    if (!s->x || !s->y || !s->validation || !curves_init(&s->curves))
-        return titan_fail(err, TITAN_ENOMEM, "metrics: out of memory");
-    return TITAN_OK;
-}
-
 /* On stderr, to keep stdout free for numbers. */
 static void report_no_steps(struct ctl *ctl, uint64_t id, int64_t after)
 {
@@ -268,12 +240,9 @@ static void report_no_steps(struct ctl *ctl, uint64_t id, int64_t after)
 
 static titan_status show(struct view *v, const struct args *args, struct titan_error *err)
 {
-    struct live_stream live = {.ctl = v->ctl,
-                               .method = TITAN_METHOD("Metrics"),
-                               .request = &v->request.base,
-                               .reply = &titan__v1__metric_point__descriptor,
-                               .each = each,
-                               .data = v};
+    struct live_stream live = {
+        .ctl = v->ctl,
+        .call = {TITAN_METHOD("Metrics"), &v->request.base, &titan__v1__metric_point__descriptor, each, v}};
     int64_t after;
     TRY(args_int(args, "after", 0, INT64_MAX, 0, &after, err));
     TRY(live_stream_patience(args, &live.patience_ms, err));
@@ -287,10 +256,17 @@ static titan_status show(struct view *v, const struct args *args, struct titan_e
         v->request.job_id = live.job_id = v->job;
         v->request.after_step = (uint64_t)after;
         v->request.follow = args_has(args, "follow");
-        if (v->plot)
-            TRY(series_begin(&v->series[v->at], v->job, err));
-        status = v->request.follow ? live_stream_read(&live, err)
-                                   : ctl_stream(v->ctl, live.method, live.request, live.reply, each, v, err);
+        live.once = !v->request.follow;
+        if (v->plot) {
+            struct series *s = &v->series[v->at];
+            s->job = v->job;
+            s->x = calloc(CURVES_RANGES, sizeof(*s->x));
+            s->y = calloc(CURVES_RANGES, sizeof(*s->y));
+            s->validation = calloc(CURVES_RANGES, sizeof(*s->validation));
+            if (!s->x || !s->y || !s->validation || !curves_init(&s->curves))
+                return titan_fail(err, TITAN_ENOMEM, "metrics: out of memory");
+        }
+        status = live_stream_read(&live, err);
         seen += v->points;
         if (status == TITAN_OK && v->points == 0)
             report_no_steps(v->ctl, v->job, after);

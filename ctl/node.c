@@ -16,18 +16,6 @@
 #include "ctl/when.h"
 #include "daemon/auth/join.h"
 
-static titan_status run_forget(struct ctl *ctl, const struct args *args, struct titan_error *err)
-{
-    titan_assert(args->n == 2);
-    Titan__V1__ForgetNodeRequest request = TITAN__V1__FORGET_NODE_REQUEST__INIT;
-    _cleanup_message_ Titan__V1__ForgetNodeResponse *reply = NULL;
-    request.node = args->words[1];
-    TRY(ctl_call(ctl, TITAN_METHOD("ForgetNode"), &request.base, &titan__v1__forget_node_response__descriptor, &reply,
-                 err));
-    output_node(ctl, reply->node);
-    return TITAN_OK;
-}
-
 /* --- rm ----------------------------------------------------------------------------------------------------------- */
 
 struct removal {
@@ -67,40 +55,6 @@ static bool is_shared(long type)
     return false;
 }
 
-/* Restricts a file that the shell opened for the output, before the secret is written. */
-static titan_status keep_secret(struct titan_error *err)
-{
-    struct stat st;
-    struct statfs fs;
-    if (fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode) && fchmod(STDOUT_FILENO, 0600) != 0)
-        return titan_fail_errno(err, "the file that this is written to cannot be made private");
-    if (fstatfs(STDOUT_FILENO, &fs) == 0 && is_shared((long)fs.f_type))
-        (void)fputs("titanctl: this file is a secret on a shared file system: root of a machine that mounts it can "
-                    "become the node; bring it there by another way, and take this one back (titanctl node unjoin)\n",
-                    stderr);
-    if (!isatty(STDOUT_FILENO))
-        return TITAN_OK;
-    titan_fail(err, TITAN_EINVAL, "what node join writes is a secret, and a terminal keeps none");
-    titan_error_hint(err, "titanctl node join NAME > NAME.join");
-    return TITAN_EINVAL;
-}
-
-/* The agents' port on each host. */
-static void agents_at(const struct rpc_targets *targets, uint32_t port, char out[JOIN_ADDRESS_MAX])
-{
-    size_t len = 0;
-    titan_assert(port > 0 && port <= 65535);
-    for (size_t i = 0; i < targets->n; i++) {
-        const char *at = targets->at[i], *colon = strrchr(at, ':');
-        bool again = !colon;
-        for (size_t k = 0; k < i && !again; k++)
-            again = strncmp(targets->at[k], at, (size_t)(colon - at) + 1) == 0;
-        if (!again)
-            len += (size_t)snprintf(out + len, JOIN_ADDRESS_MAX - len, "%s%.*s:%u", len ? "," : "", (int)(colon - at),
-                                    at, port);
-    }
-}
-
 static titan_status run_join(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     titan_assert(args->n == 2);
@@ -109,8 +63,23 @@ static titan_status run_join(struct ctl *ctl, const struct args *args, struct ti
     _cleanup_(join_free) struct join_file join = {.ca = BUF_INIT}, back = {.ca = BUF_INIT};
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct rpc_targets targets;
+    struct stat st;
+    struct statfs fs;
     int64_t ttl = 0;
-    TRY(keep_secret(err));
+
+    /* Restricts a file that the shell opened for the output, before the secret is written. */
+    if (fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode) && fchmod(STDOUT_FILENO, 0600) != 0)
+        return titan_fail_errno(err, "the file that this is written to cannot be made private");
+    if (fstatfs(STDOUT_FILENO, &fs) == 0 && is_shared((long)fs.f_type))
+        (void)fputs("titanctl: this file is a secret on a shared file system: root of a machine that mounts it can "
+                    "become the node; bring it there by another way, and take this one back (titanctl node unjoin)\n",
+                    stderr);
+    if (isatty(STDOUT_FILENO)) {
+        titan_fail(err, TITAN_EINVAL, "what node join writes is a secret, and a terminal keeps none");
+        titan_error_hint(err, "titanctl node join NAME > NAME.join");
+        return TITAN_EINVAL;
+    }
+
     TRY(when_duration(args_text(args, "ttl", "1h"), &ttl, err));
     request.node = args->words[1];
     request.ttl_ms = (uint64_t)ttl;
@@ -126,8 +95,19 @@ static titan_status run_join(struct ctl *ctl, const struct args *args, struct ti
     (void)snprintf(join.coordinator, sizeof(join.coordinator), "%s", address);
     if (rpc_targets_parse(address, &targets, err) != TITAN_OK)
         return titan_error_wrap(err, "--address");
-    if (reply->agents_port)
-        agents_at(&targets, reply->agents_port, join.agents);
+    if (reply->agents_port) {
+        /* The agents' port on each host. */
+        size_t len = 0;
+        for (size_t i = 0; i < targets.n; i++) {
+            const char *at = targets.at[i], *colon = strrchr(at, ':');
+            bool again = !colon;
+            for (size_t k = 0; k < i && !again; k++)
+                again = strncmp(targets.at[k], at, (size_t)(colon - at) + 1) == 0;
+            if (!again)
+                len += (size_t)snprintf(join.agents + len, JOIN_ADDRESS_MAX - len, "%s%.*s:%u", len ? "," : "",
+                                        (int)(colon - at), at, reply->agents_port);
+        }
+    }
     (void)snprintf(join.token, sizeof(join.token), "%s", reply->token);
     join.expires_at_ms = reply->expires_at_ms;
     buf_puts(&join.ca, reply->ca);
@@ -201,25 +181,8 @@ static titan_status run_joins(struct ctl *ctl, const struct args *args, struct t
     return TITAN_OK;
 }
 
-static titan_status run_unjoin(struct ctl *ctl, const char *id, struct titan_error *err)
-{
-    Titan__V1__RevokeJoinRequest request = TITAN__V1__REVOKE_JOIN_REQUEST__INIT;
-    _cleanup_message_ Titan__V1__RevokeJoinResponse *reply = NULL;
-    request.id = (char *)(uintptr_t)id;
-    TRY(ctl_call(ctl, TITAN_METHOD("RevokeJoin"), &request.base, &titan__v1__revoke_join_response__descriptor, &reply,
-                 err));
-    if (ctl->json) {
-        (void)output_json(&reply->base, true);
-        return TITAN_OK;
-    }
-    output_fit(&reply->base);
-    (void)printf("no machine becomes %s by the join token %s any more\n", reply->node, id);
-    return TITAN_OK;
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n >= 1);
     struct ctl *ctl = with;
     const char *action = args->words[0];
     if (strcmp(action, "joins") == 0)
@@ -232,10 +195,27 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     if (args->n > 2)
         return titan_fail(err, TITAN_EINVAL, "node %.32s: one %s at a time", action,
                           strcmp(action, "unjoin") == 0 ? "ID" : "NODE");
-    if (strcmp(action, "unjoin") == 0)
-        return run_unjoin(ctl, args->words[1], err);
-    if (strcmp(action, "forget") == 0)
-        return run_forget(ctl, args, err);
+    if (strcmp(action, "unjoin") == 0) {
+        Titan__V1__RevokeJoinRequest request = TITAN__V1__REVOKE_JOIN_REQUEST__INIT;
+        _cleanup_message_ Titan__V1__RevokeJoinResponse *reply = NULL;
+        request.id = args->words[1];
+        TRY(ctl_call(ctl, TITAN_METHOD("RevokeJoin"), &request.base, &titan__v1__revoke_join_response__descriptor,
+                     &reply, err));
+        if (ctl->json)
+            return output_json(&reply->base, true), TITAN_OK;
+        output_fit(&reply->base);
+        (void)printf("no machine becomes %s by the join token %s any more\n", reply->node, request.id);
+        return TITAN_OK;
+    }
+    if (strcmp(action, "forget") == 0) {
+        Titan__V1__ForgetNodeRequest request = TITAN__V1__FORGET_NODE_REQUEST__INIT;
+        _cleanup_message_ Titan__V1__ForgetNodeResponse *reply = NULL;
+        request.node = args->words[1];
+        TRY(ctl_call(ctl, TITAN_METHOD("ForgetNode"), &request.base, &titan__v1__forget_node_response__descriptor,
+                     &reply, err));
+        output_node(ctl, reply->node);
+        return TITAN_OK;
+    }
     if (strcmp(action, "join") == 0)
         return run_join(ctl, args, err);
     if (strcmp(action, "revoke") == 0)

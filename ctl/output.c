@@ -307,10 +307,14 @@ static int table_width(const struct table_out *t, bool least)
     return total;
 }
 
-/* Leaves out spare columns until lines can fit. Then cuts the widest cuttable column repeatedly, until lines fit or
- * nothing is left to cut. Remaining excess is left out from the right. */
-static void table_fit(struct table_out *t)
+void table_end(struct table_out *t, struct buf *out, int state_column, bool color)
 {
+    titan_assert(t->rows % t->columns == 0 && state_column < t->columns);
+    const char *cell = t->cells.data;
+    int end = t->columns - 1;
+
+    /* Leaves out spare columns until lines can fit. Then cuts the widest cuttable column repeatedly, until lines fit or
+     * nothing is left to cut. Remaining excess is left out from the right. */
     titan_assert(t->columns > 0);
     for (int i = t->columns; i-- > 0;)
         t->out[i] = t->spare[i] && t->room > 0 && table_width(t, true) > t->room;
@@ -325,14 +329,7 @@ static void table_fit(struct table_out *t)
     }
     for (int i = t->columns; --i > 0 && t->room > 0 && table_width(t, false) > t->room;)
         t->out[i] = true;
-}
 
-void table_end(struct table_out *t, struct buf *out, int state_column, bool color)
-{
-    titan_assert(t->rows % t->columns == 0 && state_column < t->columns);
-    const char *cell = t->cells.data;
-    int end = t->columns - 1;
-    table_fit(t);
     while (t->out[end])
         end--;
     for (int i = 0; i < t->rows; i++, cell += strlen(cell) + 1) {

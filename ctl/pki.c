@@ -141,25 +141,6 @@ static bool add_host(char hosts[PKI_HOSTS_MAX][256], int *n, const char *host)
     return *n < PKI_HOSTS_MAX && snprintf(hosts[(*n)++], 256, "%s", host) < 256;
 }
 
-/* Hosts from --address, else from the old certificate, else this machine's name; always plus localhost's names. */
-static titan_status read_hosts(const struct args *args, const struct pki_certificate *old,
-                               char hosts[PKI_HOSTS_MAX][256], int *ret_n, struct titan_error *err)
-{
-    char name[256] = "";
-    bool ok = true;
-    int n = 0;
-    for (const char *given; (given = args_each(args, "address", n)); n++)
-        ok &= add_host(hosts, ret_n, given);
-    for (int i = 0; n == 0 && i < old->n_hosts; i++)
-        ok &= add_host(hosts, ret_n, old->hosts[i]);
-    if (*ret_n == 0 && gethostname(name, sizeof(name) - 1) == 0 && name[0])
-        ok &= add_host(hosts, ret_n, name);
-    static const char *const here[] = {"localhost", "127.0.0.1", "::1"};
-    for (size_t i = 0; i < ARRAY_SIZE(here); i++)
-        ok &= add_host(hosts, ret_n, here[i]);
-    return ok ? TITAN_OK : titan_fail(err, TITAN_EINVAL, "pki: at most %d names and addresses", PKI_HOSTS_MAX - 3);
-}
-
 static titan_status run_coordinator(struct ctl *ctl, const struct args *args, bool init, struct titan_error *err)
 {
     char state[PATH_MAX], ca[PATH_MAX], dir[PATH_MAX + 8], path[PATH_MAX + 32], host[256] = "coordinator";
@@ -178,7 +159,23 @@ static titan_status run_coordinator(struct ctl *ctl, const struct args *args, bo
     if (file_read(path, PKI_PEM_MAX, &before, NULL) == TITAN_OK && before.len)
         (void)!pki_read(before.data, before.len, &old, NULL);
     spec.name = args_text(args, "name", old.kind == PKI_COORDINATOR ? old.name : host);
-    TRY(read_hosts(args, &old, hosts, &spec.n_hosts, err));
+
+    /* Hosts from --address, else from the old certificate, else this machine's name; always plus localhost's names. */
+    char name[256] = "";
+    bool ok = true;
+    int n = 0;
+    for (const char *given; (given = args_each(args, "address", n)); n++)
+        ok &= add_host(hosts, &spec.n_hosts, given);
+    for (int i = 0; n == 0 && i < old.n_hosts; i++)
+        ok &= add_host(hosts, &spec.n_hosts, old.hosts[i]);
+    if (spec.n_hosts == 0 && gethostname(name, sizeof(name) - 1) == 0 && name[0])
+        ok &= add_host(hosts, &spec.n_hosts, name);
+    static const char *const here[] = {"localhost", "127.0.0.1", "::1"};
+    for (size_t i = 0; i < ARRAY_SIZE(here); i++)
+        ok &= add_host(hosts, &spec.n_hosts, here[i]);
+    if (!ok)
+        return titan_fail(err, TITAN_EINVAL, "pki: at most %d names and addresses", PKI_HOSTS_MAX - 3);
+
     if (init)
         TRY(make_authority(ca, spec.name, err));
     TRY(make_pair(ca, dir, &spec, days, &made, err));
@@ -204,26 +201,8 @@ static titan_status run_pair(struct ctl *ctl, const struct args *args, enum pki_
     return TITAN_OK;
 }
 
-static titan_status run_show(struct ctl *ctl, const struct args *args, struct titan_error *err)
-{
-    char path[PATH_MAX] = "";
-    struct pki_certificate c;
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    if (args->n > 1) {
-        (void)snprintf(path, sizeof(path), "%s", args->words[1]);
-    } else {
-        TRY(state_dir_path(args, "/tls/cert.pem", path, err));
-    }
-    TRY(file_read(path, PKI_PEM_MAX, &text, err));
-    if (pki_read(text.data ? text.data : "", text.len, &c, err) != TITAN_OK)
-        return titan_error_wrap(err, "'%s'", path);
-    print_certificate(ctl, path, &c);
-    return TITAN_OK;
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n >= 1);
     struct ctl *ctl = with;
     const char *action = args->words[0];
     if (strcmp(action, "init") == 0 && args->n == 1)
@@ -236,8 +215,20 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return run_pair(ctl, args, PKI_NODE, err);
     if (strcmp(action, "revoke") == 0 && args->n == 2)
         return ctl_revoke(ctl, "", args->words[1], args_text(args, "reason", ""), err);
-    if (strcmp(action, "show") == 0)
-        return run_show(ctl, args, err);
+    if (strcmp(action, "show") == 0) {
+        char path[PATH_MAX] = "";
+        struct pki_certificate c;
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        if (args->n > 1)
+            (void)snprintf(path, sizeof(path), "%s", args->words[1]);
+        else
+            TRY(state_dir_path(args, "/tls/cert.pem", path, err));
+        TRY(file_read(path, PKI_PEM_MAX, &text, err));
+        if (pki_read(text.data ? text.data : "", text.len, &c, err) != TITAN_OK)
+            return titan_error_wrap(err, "'%s'", path);
+        print_certificate(ctl, path, &c);
+        return TITAN_OK;
+    }
     return titan_fail(
         err, TITAN_EINVAL,
         "pki: there are init, coordinator, user NAME, node NAME, revoke KIND/NAME and show [FILE], not '%.64s'",

@@ -26,24 +26,20 @@ struct canvas {
     uint8_t curve;   /* the curve being drawn */
 };
 
-static void dot(struct canvas *c, int x, int y)
-{
-    /* Bits of a braille cell by column and row: dots 1-2-3-7 and 4-5-6-8 (Unicode chapter 21.1). */
-    static const uint8_t bits[2][4] = {{0x01, 0x02, 0x04, 0x40}, {0x08, 0x10, 0x20, 0x80}};
-    if (x < 0 || x >= c->dots_x || y < 0 || y >= c->dots_y)
-        return;
-    uint8_t *cell = &c->cells[(y / c->per_y) * c->cells_x + x / c->per_x];
-    *cell |= c->per_x == 2 ? bits[x % 2][y % 4] : 1;
-    c->owners[cell - c->cells] = c->curve;
-}
-
 /* Draws a straight line of dots, ends included. */
 static void line(struct canvas *c, double x0, double y0, double x1, double y1)
 {
+    /* Bits of a braille cell by column and row: dots 1-2-3-7 and 4-5-6-8 (Unicode chapter 21.1). */
+    static const uint8_t bits[2][4] = {{0x01, 0x02, 0x04, 0x40}, {0x08, 0x10, 0x20, 0x80}};
     int steps = (int)fmax(fabs(x1 - x0), fabs(y1 - y0)) + 1;
     for (int i = 0; i <= steps; i++) {
         double t = (double)i / steps;
-        dot(c, (int)lround(x0 + t * (x1 - x0)), (int)lround(y0 + t * (y1 - y0)));
+        int x = (int)lround(x0 + t * (x1 - x0)), y = (int)lround(y0 + t * (y1 - y0));
+        if (x < 0 || x >= c->dots_x || y < 0 || y >= c->dots_y)
+            continue;
+        uint8_t *cell = &c->cells[(y / c->per_y) * c->cells_x + x / c->per_x];
+        *cell |= c->per_x == 2 ? bits[x % 2][y % 4] : 1;
+        c->owners[cell - c->cells] = c->curve;
     }
 }
 
@@ -127,25 +123,6 @@ static void put_legend(const struct plot *p, struct buf *out)
     }
 }
 
-static void put_cell(const struct plot *p, const struct canvas *c, int x, int y, struct buf *out)
-{
-    titan_assert(x >= 0 && x < c->cells_x && y >= 0 && y < c->cells_y);
-    const int at = y * c->cells_x + x;
-    const uint8_t cell = c->cells[at];
-    const char *paint = cell || c->crosses[at] ? paint_of(p, c->owners[at]) : "";
-    char text[4];
-    buf_puts(out, paint);
-    if (c->crosses[at])
-        buf_puts(out, "+");
-    else if (cell && p->n > 1 && !*paint)
-        buf_printf(out, "%c", (char)('a' + c->owners[at]));
-    else if (c->per_x == 1 || !cell)
-        buf_puts(out, cell ? "*" : " ");
-    else
-        (void)!buf_append(out, text, utf8_encode(0x2800u + cell, text));
-    buf_puts(out, *paint ? "\033[0m" : "");
-}
-
 /* Writes the value beside a row; only both ends and the middle of the axis have one. */
 static int label_of(const struct canvas *c, struct range ry, int y, char text[LABEL_TEXT])
 {
@@ -168,22 +145,24 @@ static void put_rows(const struct plot *p, const struct canvas *c, struct range 
         int used = c->cells_x;
         while (used > 0 && !c->cells[y * c->cells_x + used - 1] && !c->crosses[y * c->cells_x + used - 1])
             used--;
-        for (int x = 0; x < used; x++)
-            put_cell(p, c, x, y, out);
+        for (int x = 0; x < used; x++) {
+            const int at = y * c->cells_x + x;
+            const uint8_t cell = c->cells[at];
+            const char *paint = cell || c->crosses[at] ? paint_of(p, c->owners[at]) : "";
+            char braille[4];
+            buf_puts(out, paint);
+            if (c->crosses[at])
+                buf_puts(out, "+");
+            else if (cell && p->n > 1 && !*paint)
+                buf_printf(out, "%c", (char)('a' + c->owners[at]));
+            else if (c->per_x == 1 || !cell)
+                buf_puts(out, cell ? "*" : " ");
+            else
+                (void)!buf_append(out, braille, utf8_encode(0x2800u + cell, braille));
+            buf_puts(out, *paint ? "\033[0m" : "");
+        }
         buf_puts(out, "\n");
     }
-}
-
-static void put_x_axis(const struct canvas *c, struct range rx, const char *name, struct buf *out, bool unicode)
-{
-    char from[32], to[64];
-    buf_printf(out, "%*s%s", c->label - 1, "", unicode ? "└" : "+");
-    for (int x = 0; x < c->cells_x; x++)
-        buf_puts(out, unicode ? "─" : "-");
-    (void)snprintf(from, sizeof(from), "%.10g", rx.min);
-    (void)snprintf(to, sizeof(to), "%s%s%.10g", name ? name : "", name ? " " : "", rx.max);
-    int gap = c->cells_x - (int)strlen(from) - (int)strlen(to);
-    buf_printf(out, "\n%*s%s%*s%s\n", c->label, "", from, MAX(gap, 1), "", to);
 }
 
 void plot_draw(const struct plot *p, struct buf *out)
@@ -226,7 +205,15 @@ void plot_draw(const struct plot *p, struct buf *out)
             crosses(&c, &p->curves[i], rx, ry);
         }
         put_rows(p, &c, ry, out);
-        put_x_axis(&c, rx, p->x_name, out, p->unicode);
+
+        char from[32], to[64];
+        buf_printf(out, "%*s%s", c.label - 1, "", p->unicode ? "└" : "+");
+        for (int x = 0; x < c.cells_x; x++)
+            buf_puts(out, p->unicode ? "─" : "-");
+        (void)snprintf(from, sizeof(from), "%.10g", rx.min);
+        (void)snprintf(to, sizeof(to), "%s%s%.10g", p->x_name ? p->x_name : "", p->x_name ? " " : "", rx.max);
+        int gap = c.cells_x - (int)strlen(from) - (int)strlen(to);
+        buf_printf(out, "\n%*s%s%*s%s\n", c.label, "", from, MAX(gap, 1), "", to);
         put_legend(p, out);
     }
     free(c.cells);

@@ -73,26 +73,6 @@ void progress_point(struct progress *p, const Titan__V1__MetricPoint *point)
         p->step_ms += (point->step_ms - p->step_ms) * fmax(0.1, 1.0 / (double)(p->points - 1));
 }
 
-static void put_bar(const struct progress *p, struct buf *out)
-{
-    double part = p->steps ? fmin((double)p->step / (double)p->steps, 1) : 0;
-    int full = (int)(part * BAR);
-    titan_assert(full >= 0 && full <= BAR);
-    for (int i = 0; i < BAR; i++)
-        buf_puts(out, p->unicode ? (i < full ? "█" : "░") : (i < full ? "#" : "."));
-    buf_puts(out, "  ");
-}
-
-static void put_state(const struct progress *p, struct buf *out)
-{
-    char name[32];
-    (void)snprintf(name, sizeof(name), "%s", ctl_state_name(p->state));
-    const char *paint = p->color ? output_state_color(name) : "";
-    for (char *c = name; *c; c++)
-        *c = (char)tolower((unsigned char)*c);
-    buf_printf(out, "%s%s%s", paint, name, *paint ? COLOR_OFF : "");
-}
-
 /* Writes fields in order of importance; excess is left out from the end. */
 void progress_text(const struct progress *p, int width, struct buf *out)
 {
@@ -114,12 +94,19 @@ void progress_text(const struct progress *p, int width, struct buf *out)
                        format_duration((double)(p->steps - p->step) * p->step_ms / 1000, duration));
 
     titan_assert(n <= (int)ARRAY_SIZE(fields));
-    int used = (int)strlen(ctl_state_name(p->state));
-    put_state(p, out);
-    buf_puts(out, "  ");
-    used += 2;
+    char name[32];
+    int used = snprintf(name, sizeof(name), "%s", ctl_state_name(p->state)) + 2;
+    const char *paint = p->color ? output_state_color(name) : "";
+    for (char *c = name; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    buf_printf(out, "%s%s%s  ", paint, name, *paint ? COLOR_OFF : "");
     if (p->live && width >= BAR_FROM_WIDTH) {
-        put_bar(p, out);
+        double part = p->steps ? fmin((double)p->step / (double)p->steps, 1) : 0;
+        int full = (int)(part * BAR);
+        titan_assert(full >= 0 && full <= BAR);
+        for (int i = 0; i < BAR; i++)
+            buf_puts(out, p->unicode ? (i < full ? "█" : "░") : (i < full ? "#" : "."));
+        buf_puts(out, "  ");
         used += BAR + 2;
     }
     for (int i = 0; i < n; i++) {

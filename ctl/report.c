@@ -35,20 +35,6 @@ static bool each_event(const ProtobufCMessage *message, void *data)
     return !g->no_memory;
 }
 
-static titan_status gather(struct ctl *ctl, uint64_t job, struct gathering *g, struct titan_error *err)
-{
-    Titan__V1__MetricsRequest metrics = TITAN__V1__METRICS_REQUEST__INIT;
-    Titan__V1__WatchEventsRequest events = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
-    metrics.job_id = events.job_id = job;
-    if (!curves_init(&g->curves))
-        return titan_fail(err, TITAN_ENOMEM, "report: out of memory");
-    TRY(ctl_stream(ctl, TITAN_METHOD("Metrics"), &metrics.base, &titan__v1__metric_point__descriptor, each_point, g,
-                   err));
-    TRY(ctl_stream(ctl, TITAN_METHOD("WatchEvents"), &events.base, &titan__v1__event__descriptor, each_event, g, err));
-    history_end(&g->history);
-    return g->no_memory ? titan_fail(err, TITAN_ENOMEM, "report: out of memory") : TITAN_OK;
-}
-
 /* Other content than the job, its metrics and events is optional. */
 static titan_status put_page(struct ctl *ctl, uint64_t id, struct gathering *g, struct buf *out,
                              struct titan_error *err)
@@ -63,7 +49,24 @@ static titan_status put_page(struct ctl *ctl, uint64_t id, struct gathering *g, 
     struct recipe resolved;
 
     TRY(ctl_job(ctl, id, &job, err));
-    TRY(gather(ctl, id, g, err));
+
+    Titan__V1__MetricsRequest metrics = TITAN__V1__METRICS_REQUEST__INIT;
+    Titan__V1__WatchEventsRequest events = TITAN__V1__WATCH_EVENTS_REQUEST__INIT;
+    metrics.job_id = events.job_id = id;
+    if (!curves_init(&g->curves))
+        return titan_fail(err, TITAN_ENOMEM, "report: out of memory");
+    TRY(ctl_stream(ctl,
+                   &(struct stream_call){TITAN_METHOD("Metrics"), &metrics.base, &titan__v1__metric_point__descriptor,
+                                         each_point, g},
+                   err));
+    TRY(ctl_stream(
+        ctl,
+        &(struct stream_call){TITAN_METHOD("WatchEvents"), &events.base, &titan__v1__event__descriptor, each_event, g},
+        err));
+    history_end(&g->history);
+    if (g->no_memory)
+        return titan_fail(err, TITAN_ENOMEM, "report: out of memory");
+
     (void)!submit_recipe_of(ctl, id, &recipe, &no_recipe);
     (void)!ctl_call(ctl, TITAN_METHOD("ListNodes"), &ask_nodes.base, &titan__v1__list_nodes_response__descriptor,
                     &nodes, &unsaid);
@@ -96,7 +99,6 @@ titan_status report_page_of(struct ctl *ctl, uint64_t job, struct buf *out, stru
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n == 1);
     struct ctl *ctl = with;
     _cleanup_(buf_free) struct buf page = BUF_INIT, reported = BUF_INIT;
     char usual[64];

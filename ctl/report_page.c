@@ -58,7 +58,7 @@ static void put_cell(struct buf *out, const char *class, const char *text)
 
 static void put_number(struct buf *out, int64_t number)
 {
-    buf_printf(out, "<td class=\"n\">%s%lld</td>", "", (long long)number);
+    buf_printf(out, "<td class=\"n\">%lld</td>", (long long)number);
 }
 
 /* "NAME>" is a numeric column. */
@@ -85,17 +85,6 @@ static void put_fact(struct buf *out, const char *name, const char *value)
     buf_puts(out, "</dd></div>\n");
 }
 
-/* Tokens per time over the second half, without a slow start. */
-static double usual_rate(const struct curves *c)
-{
-    double tokens = 0, seconds = 0;
-    for (size_t i = c->n / 2; i < c->n; i++) {
-        tokens += c->ranges[i].tokens;
-        seconds += c->ranges[i].seconds;
-    }
-    return seconds > 0 ? tokens / seconds : 0;
-}
-
 static void put_facts(const struct report_page *p, struct buf *out)
 {
     const Titan__V1__Job *job = p->job;
@@ -115,7 +104,15 @@ static void put_facts(const struct report_page *p, struct buf *out)
     }
     if (c->tokens > 0)
         put_fact(out, "tokens", format_count((double)c->tokens, number));
-    const double rate = usual_rate(c);
+
+    /* Tokens per time over the second half, without a slow start. */
+    double tokens = 0, seconds = 0;
+    for (size_t i = c->n / 2; i < c->n; i++) {
+        tokens += c->ranges[i].tokens;
+        seconds += c->ranges[i].seconds;
+    }
+    const double rate = seconds > 0 ? tokens / seconds : 0;
+
     if (rate > 0)
         put_fact(out, "tokens/s", format_count(rate, number));
     if (job->mfu > 0) {
@@ -143,30 +140,16 @@ static void put_facts(const struct report_page *p, struct buf *out)
     buf_puts(out, "</dl>\n");
 }
 
-static void put_times(const struct report_page *p, struct buf *out)
-{
-    const Titan__V1__Job *job = p->job;
-    char at[32];
-    buf_puts(out, "<p class=\"under\">");
-    if (*job->user) {
-        buf_puts(out, "of ");
-        report_page_escape(job->user, out);
-        buf_puts(out, " · ");
-    }
-    buf_printf(out, "submitted %s", clock_format(job->submitted_at_ms, at));
-    if (job->finished_at_ms > 0)
-        buf_printf(out, " · finished %s", clock_format(job->finished_at_ms, at));
-    if (*job->reason) {
-        buf_puts(out, "<br>");
-        report_page_escape(job->reason, out);
-    }
-    buf_puts(out, "</p>\n");
-}
-
 /* --- where the time of a step went -------------------------------------------------------------------------------- */
 
-static void put_parts(const struct report_page *p, struct buf *out)
+static void put_split(const struct report_page *p, struct buf *out)
 {
+    put_heading(out, "h-split", "Where the time of a step went");
+    if (!isfinite(curves_mean_of_all(p->curves, CURVES_COMPUTE))) {
+        buf_puts(out, "<p class=\"none\">Not measured.</p>\n");
+        return;
+    }
+
     static const struct {
         int curve;
         const char *name;
@@ -186,14 +169,11 @@ static void put_parts(const struct report_page *p, struct buf *out)
         buf_printf(out, "<tr><td>%s</td><td class=\"n\">%.1f</td><td class=\"n\">%.1f %%</td></tr>\n", parts[i].name,
                    part[i], total > 0 ? 100 * part[i] / total : 0);
     end_table(out);
-}
 
-/* One row per rank that was ever the slowest, by longest wait of the others. */
-static void put_slowest(const struct report_page *p, struct buf *out)
-{
+    /* One row per rank that was ever the slowest, by longest wait of the others. */
     enum { MOST = 16 };
-    const struct curves *c = p->curves;
     uint32_t ranks[MOST];
+    const struct curves *c = p->curves;
     const size_t n = curves_slowest(c, MOST, ranks);
     if (n == 0)
         return;
@@ -220,36 +200,19 @@ static void put_slowest(const struct report_page *p, struct buf *out)
     end_table(out);
 }
 
-static void put_split(const struct report_page *p, struct buf *out)
-{
-    put_heading(out, "h-split", "Where the time of a step went");
-    if (!isfinite(curves_mean_of_all(p->curves, CURVES_COMPUTE))) {
-        buf_puts(out, "<p class=\"none\">Not measured.</p>\n");
-        return;
-    }
-    put_parts(p, out);
-    put_slowest(p, out);
-}
-
 /* --- what the script draws ---------------------------------------------------------------------------------------- */
-
-/* The begin of a job's time axis: its first epoch or step. */
-static int64_t begin_of(const struct report_page *p)
-{
-    const struct history *t = p->history;
-    int64_t begin_ms = p->job->started_at_ms > 0 ? p->job->started_at_ms : MAX(p->job->submitted_at_ms, 0);
-    if (t->n_worlds > 0)
-        begin_ms = MIN(begin_ms, t->worlds[0].at_ms);
-    if (p->curves->n > 0)
-        begin_ms = MIN(begin_ms, p->curves->ranges[0].at_ms);
-    return begin_ms;
-}
 
 /* False: out of memory. */
 static bool put_data(const struct report_page *p, struct buf *out)
 {
     const struct history *t = p->history;
-    const int64_t begin_ms = begin_of(p);
+    /* The begin of a job's time axis: its first epoch or step. */
+    int64_t begin_ms = p->job->started_at_ms > 0 ? p->job->started_at_ms : MAX(p->job->submitted_at_ms, 0);
+    if (t->n_worlds > 0)
+        begin_ms = MIN(begin_ms, t->worlds[0].at_ms);
+    if (p->curves->n > 0)
+        begin_ms = MIN(begin_ms, p->curves->ranges[0].at_ms);
+
     const int64_t until_ms = p->job->finished_at_ms > 0 ? p->job->finished_at_ms : p->now_ms;
     _cleanup_(buf_free) struct buf json = BUF_INIT;
     struct json_writer w = {.out = &json};
@@ -446,7 +409,6 @@ static void put_events(const struct report_page *p, struct buf *out)
 
 static void put_environment(const struct report_page *p, struct buf *out)
 {
-    titan_assert(p->history->n_nodes <= HISTORY_MOST);
     const struct history *t = p->history;
     put_heading(out, "h-environment", "Environment");
     begin_table(out, "environment", (const char *const[]){"What", "", NULL});
@@ -490,21 +452,6 @@ static void put_environment(const struct report_page *p, struct buf *out)
     end_table(out);
 }
 
-static void put_recipe(const struct report_page *p, struct buf *out)
-{
-    titan_assert(p->recipe || p->why_no_recipe);
-    put_heading(out, "h-recipe", "Recipe");
-    if (p->recipe) {
-        buf_puts(out, "<pre id=\"recipe\">");
-        report_page_escape(p->recipe, out);
-        buf_puts(out, "</pre>\n");
-    } else {
-        buf_puts(out, "<p class=\"none\">");
-        report_page_escape(p->why_no_recipe, out);
-        buf_puts(out, "</p>\n");
-    }
-}
-
 bool report_page_put(const struct report_page *p, struct buf *out)
 {
     titan_assert(p->job && p->curves && p->history && (p->recipe || p->why_no_recipe));
@@ -523,7 +470,23 @@ bool report_page_put(const struct report_page *p, struct buf *out)
     buf_printf(out, "</style>\n</head>\n<body>\n<h1>Job %llu: ", (unsigned long long)p->job->id);
     report_page_escape(p->job->name, out);
     buf_printf(out, " <span class=\"pill %s\">%s</span></h1>\n", state, state);
-    put_times(p, out);
+
+    const Titan__V1__Job *job = p->job;
+    buf_puts(out, "<p class=\"under\">");
+    if (*job->user) {
+        buf_puts(out, "of ");
+        report_page_escape(job->user, out);
+        buf_puts(out, " · ");
+    }
+    buf_printf(out, "submitted %s", clock_format(job->submitted_at_ms, at));
+    if (job->finished_at_ms > 0)
+        buf_printf(out, " · finished %s", clock_format(job->finished_at_ms, at));
+    if (*job->reason) {
+        buf_puts(out, "<br>");
+        report_page_escape(job->reason, out);
+    }
+    buf_puts(out, "</p>\n");
+
     put_facts(p, out);
     put_heading(out, "h-curves", "Curves");
     buf_puts(out, "<div class=\"controls\" id=\"controls\"></div>\n<div id=\"charts\"></div>\n"
@@ -533,7 +496,18 @@ bool report_page_put(const struct report_page *p, struct buf *out)
     put_epochs(p, out);
     put_events(p, out);
     put_environment(p, out);
-    put_recipe(p, out);
+
+    put_heading(out, "h-recipe", "Recipe");
+    if (p->recipe) {
+        buf_puts(out, "<pre id=\"recipe\">");
+        report_page_escape(p->recipe, out);
+        buf_puts(out, "</pre>\n");
+    } else {
+        buf_puts(out, "<p class=\"none\">");
+        report_page_escape(p->why_no_recipe, out);
+        buf_puts(out, "</p>\n");
+    }
+
     buf_printf(out, "<footer>titanctl report, %s</footer>\n<script type=\"application/json\" id=\"data\">",
                clock_format(p->now_ms, at));
     const bool whole = put_data(p, out);

@@ -83,13 +83,10 @@ static titan_status wait_for(struct ctl *ctl, const struct args *args, uint64_t 
                         .least = r->min_workers,
                         .most = r->max_workers,
                         .events = TITAN__V1__WATCH_EVENTS_REQUEST__INIT};
-    struct live_stream live = {.ctl = ctl,
-                               .method = TITAN_METHOD("WatchEvents"),
-                               .request = &w.events.base,
-                               .reply = &titan__v1__event__descriptor,
-                               .each = on_event,
-                               .data = &w,
-                               .job_id = job};
+    struct live_stream live = {
+        .ctl = ctl,
+        .call = {TITAN_METHOD("WatchEvents"), &w.events.base, &titan__v1__event__descriptor, on_event, &w},
+        .job_id = job};
     w.events.job_id = job;
     w.events.follow = true;
     TRY(live_stream_patience(args, &live.patience_ms, err));
@@ -106,44 +103,8 @@ static titan_status wait_for(struct ctl *ctl, const struct args *args, uint64_t 
 
 /* --- the command -------------------------------------------------------------------------------------------------- */
 
-static void print(const struct ctl *ctl, uint64_t job, const Titan__V1__ResizeJobResponse *r)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    if (ctl->json) {
-        (void)output_json(&r->base, false);
-        return;
-    }
-    buf_printf(&text, "job %llu %s: %u worker%s now, asked for ", (unsigned long long)job, ctl_state_name(r->state),
-               r->world_size, r->world_size == 1 ? "" : "s");
-    if (r->min_workers == r->max_workers)
-        buf_printf(&text, "%u", r->max_workers);
-    else
-        buf_printf(&text, "%u, at least %u", r->max_workers, r->min_workers);
-    (void)output_line(&text);
-}
-
-/* Prints the result after --wait. */
-static void print_end(const struct ctl *ctl, uint64_t job, const Titan__V1__ResizeJobResponse *r, double seconds)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    if (ctl->json) {
-        struct json_writer w = {.out = &text};
-        json_begin_object(&w, NULL);
-        json_put_uint(&w, "job_id", job);
-        json_put_uint(&w, "world_size", r->world_size);
-        json_put_uint(&w, "request", r->request);
-        json_put_real(&w, "seconds", seconds);
-        json_end_object(&w);
-    } else {
-        buf_printf(&text, "job %llu: now %u worker%s, after %.1f s", (unsigned long long)job, r->world_size,
-                   r->world_size == 1 ? "" : "s", seconds);
-    }
-    (void)output_line(&text);
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n == 2);
     struct ctl *ctl = with;
     const int64_t begin_ns = clock_mono_ns();
     Titan__V1__ResizeJobRequest request = TITAN__V1__RESIZE_JOB_REQUEST__INIT;
@@ -152,14 +113,37 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     _cleanup_message_ Titan__V1__ResizeJobResponse *reply = NULL;
     TRY(ctl_call(ctl, TITAN_METHOD("ResizeJob"), &request.base, &titan__v1__resize_job_response__descriptor, &reply,
                  err));
+    const unsigned long long job = request.job_id;
+    const char *const several = reply->world_size == 1 ? "" : "s";
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
     if (!args_has(args, "wait")) {
-        print(ctl, request.job_id, reply);
+        if (ctl->json)
+            return output_json(&reply->base, false), TITAN_OK;
+        buf_printf(&text, "job %llu %s: %u worker%s now, asked for %u", job, ctl_state_name(reply->state),
+                   reply->world_size, several, reply->max_workers);
+        if (reply->min_workers != reply->max_workers)
+            buf_printf(&text, ", at least %u", reply->min_workers);
+        (void)output_line(&text);
         return TITAN_OK;
     }
+
     if (request.workers)
         reply->min_workers = request.workers;
     TRY(wait_for(ctl, args, request.job_id, reply, err));
-    print_end(ctl, request.job_id, reply, (double)(clock_mono_ns() - begin_ns) / 1e9);
+    const double seconds = (double)(clock_mono_ns() - begin_ns) / 1e9;
+    if (ctl->json) {
+        struct json_writer w = {.out = &text};
+        json_begin_object(&w, NULL);
+        json_put_uint(&w, "job_id", job);
+        json_put_uint(&w, "world_size", reply->world_size);
+        json_put_uint(&w, "request", reply->request);
+        json_put_real(&w, "seconds", seconds);
+        json_end_object(&w);
+    } else {
+        buf_printf(&text, "job %llu: now %u worker%s, after %.1f s", job, reply->world_size,
+                   reply->world_size == 1 ? "" : "s", seconds);
+    }
+    (void)output_line(&text);
     return TITAN_OK;
 }
 

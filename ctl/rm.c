@@ -86,25 +86,6 @@ static bool add_other(const Titan__V1__Job *job, void *data)
     return o->status == TITAN_OK;
 }
 
-static titan_status find_others(struct ctl *ctl, struct other_jobs *o, struct titan_error *err)
-{
-    const struct args all = {.n = 0};
-    bool more;
-    o->ctl = ctl;
-    o->err = err;
-    TRY(jobs_each(ctl, &all, 0, INT32_MAX, add_other, o, &more, err));
-    return o->status;
-}
-
-static void free_others(struct other_jobs *o)
-{
-    for (size_t i = 0; i < o->n; i++) {
-        free(o->list[i].checkpoint);
-        free(o->list[i].recipe);
-    }
-    free(o->list);
-}
-
 /* Applies RemoveJob's refusals, with the same texts. A removable job counts as gone for later ones. */
 static titan_status check_removal(struct ctl *ctl, uint64_t id, struct other_jobs *others, struct titan_error *err)
 {
@@ -122,8 +103,13 @@ static titan_status check_removal(struct ctl *ctl, uint64_t id, struct other_job
     }
     if (job->n_nodes)
         return titan_fail(err, TITAN_ECONFLICT, "workers of job %llu are being stopped still", (unsigned long long)id);
-    if (!others->ctl)
-        TRY(find_others(ctl, others, err));
+    if (!others->ctl) {
+        struct jobs_search all = {.args = &(struct args){.n = 0}};
+        others->ctl = ctl;
+        others->err = err;
+        TRY(jobs_each(ctl, &all, add_other, others, err));
+        TRY(others->status);
+    }
     (void)snprintf(below, sizeof(below), "%s/", job->directory);
     for (size_t i = 0; i < others->n; i++) {
         const struct other_job *o = &others->list[i];
@@ -140,26 +126,6 @@ static titan_status check_removal(struct ctl *ctl, uint64_t id, struct other_job
 }
 
 /* --- one after the other ------------------------------------------------------------------------------------------ */
-
-/* others: for a dry run; NULL: remove the job. */
-static titan_status remove_job(struct ctl *ctl, uint64_t id, struct other_jobs *others, struct titan_error *err)
-{
-    Titan__V1__RemoveJobRequest request = TITAN__V1__REMOVE_JOB_REQUEST__INIT;
-    _cleanup_message_ Titan__V1__RemoveJobResponse *reply = NULL;
-    request.job_id = id;
-    if (others)
-        TRY(check_removal(ctl, id, others, err));
-    else
-        TRY(ctl_call(ctl, TITAN_METHOD("RemoveJob"), &request.base, &titan__v1__remove_job_response__descriptor, &reply,
-                     err));
-    print_one(ctl, id, NULL, others);
-    if (reply && *reply->directory_left) {
-        output_fit(&reply->base);
-        (void)fprintf(stderr, "titanctl: job %llu: %s is left: %s\n", (unsigned long long)id, reply->directory_left,
-                      reply->why);
-    }
-    return TITAN_OK;
-}
 
 static int newest_first(const void *a, const void *b)
 {
@@ -180,7 +146,19 @@ static titan_status remove_one(void *data, size_t i, struct titan_error *err)
 {
     struct removing *r = data;
     const uint64_t id = r->jobs->ids[i];
-    const titan_status status = remove_job(r->ctl, id, r->dry ? &r->others : NULL, err);
+    Titan__V1__RemoveJobRequest request = TITAN__V1__REMOVE_JOB_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__RemoveJobResponse *reply = NULL;
+    request.job_id = id;
+    const titan_status status = r->dry ? check_removal(r->ctl, id, &r->others, err)
+                                       : ctl_call(r->ctl, TITAN_METHOD("RemoveJob"), &request.base,
+                                                  &titan__v1__remove_job_response__descriptor, &reply, err);
+    if (status == TITAN_OK)
+        print_one(r->ctl, id, NULL, r->dry);
+    if (reply && *reply->directory_left) {
+        output_fit(&reply->base);
+        (void)fprintf(stderr, "titanctl: job %llu: %s is left: %s\n", (unsigned long long)id, reply->directory_left,
+                      reply->why);
+    }
     if (!r->searched || (status != TITAN_ECONFLICT && status != TITAN_EPERM))
         return status;
     r->kept += status == TITAN_EPERM;
@@ -196,7 +174,11 @@ static titan_status remove_jobs(struct ctl *ctl, struct jobs *jobs, bool searche
     if (jobs->n)
         qsort(jobs->ids, jobs->n, sizeof(jobs->ids[0]), newest_first);
     const titan_status status = outcomes(jobs->n, remove_one, &r, "jobs are not removed", err);
-    free_others(&r.others);
+    for (size_t i = 0; i < r.others.n; i++) {
+        free(r.others.list[i].checkpoint);
+        free(r.others.list[i].recipe);
+    }
+    free(r.others.list);
     if (r.kept)
         (void)fprintf(stderr, "titanctl: %zu jobs of other users were left alone\n", r.kept);
     return status;
@@ -252,33 +234,6 @@ static bool add_old(const Titan__V1__Job *job, void *data)
     return !old->failed;
 }
 
-static titan_status collect_jobs(struct ctl *ctl, const struct args *args, int64_t before_ms, bool dry,
-                                 struct titan_error *err)
-{
-    struct old_jobs old = {.before_ms = before_ms};
-    bool more;
-    titan_status status = jobs_each(ctl, args, JOBS_ENDED, INT32_MAX, add_old, &old, &more, err);
-    if (status == TITAN_OK && old.failed)
-        status = titan_fail(err, TITAN_ENOMEM, "out of memory");
-    if (status == TITAN_OK)
-        status = remove_jobs(ctl, &old.jobs, true, dry, err);
-    jobs_free(&old.jobs);
-    return status;
-}
-
-/* Is the folder this user's, unchanged since then, and without a titand's lock? */
-static bool left_behind(const char *path, int64_t before_ms)
-{
-    struct stat st;
-    char lock[PATH_MAX];
-    _cleanup_fd_ int fd = -1;
-    if (lstat(path, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
-        (int64_t)st.st_mtim.tv_sec * 1000 > before_ms ||
-        snprintf(lock, sizeof(lock), "%s/lock", path) >= (int)sizeof(lock))
-        return false;
-    return access(lock, F_OK) != 0 || lock_dir(path, &fd, NULL) == TITAN_OK;
-}
-
 static titan_status collect_runs(const struct ctl *ctl, int64_t before_ms, bool dry, struct titan_error *err)
 {
     char folder[PATH_MAX];
@@ -286,11 +241,17 @@ static titan_status collect_runs(const struct ctl *ctl, int64_t before_ms, bool 
     DIR *dir = opendir(folder);
     titan_status status = dir ? TITAN_OK : titan_fail_errno(err, "%s", folder);
     for (const struct dirent *e; status == TITAN_OK && (e = readdir(dir));) {
-        char path[PATH_MAX];
+        char path[PATH_MAX], lock[PATH_MAX];
+        struct stat st;
+        _cleanup_fd_ int fd = -1;
+        /* This user's, unchanged since then, and without a titand's lock. */
         if (strncmp(e->d_name, DEV_DAEMON_FOLDER, strlen(DEV_DAEMON_FOLDER)) != 0 ||
-            snprintf(path, sizeof(path), "%s/%s", folder, e->d_name) >= (int)sizeof(path) ||
-            !left_behind(path, before_ms))
+            snprintf(path, sizeof(path), "%s/%s", folder, e->d_name) >= (int)sizeof(path) || lstat(path, &st) != 0 ||
+            !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (int64_t)st.st_mtim.tv_sec * 1000 > before_ms ||
+            snprintf(lock, sizeof(lock), "%s/lock", path) >= (int)sizeof(lock) ||
+            (access(lock, F_OK) == 0 && lock_dir(path, &fd, NULL) != TITAN_OK))
             continue;
+        close_fd(&fd);
         if (!dry)
             status = dir_remove(path, err);
         if (status == TITAN_OK)
@@ -315,7 +276,18 @@ static titan_status run_gc(void *with, const struct args *args, struct titan_err
                           older, older, older, older);
     if (!jobs_filtered(args))
         TRY(collect_runs(ctl, now_ms - MAX(age_ms, (int64_t)STARTING_MS), dry, err));
-    return args_has(args, "runs") ? TITAN_OK : collect_jobs(ctl, args, now_ms - age_ms, dry, err);
+    if (args_has(args, "runs"))
+        return TITAN_OK;
+
+    struct old_jobs old = {.before_ms = now_ms - age_ms};
+    struct jobs_search ended = {.args = args, .among = JOBS_ENDED};
+    titan_status status = jobs_each(ctl, &ended, add_old, &old, err);
+    if (status == TITAN_OK && old.failed)
+        status = titan_fail(err, TITAN_ENOMEM, "out of memory");
+    if (status == TITAN_OK)
+        status = remove_jobs(ctl, &old.jobs, true, dry, err);
+    jobs_free(&old.jobs);
+    return status;
 }
 
 const struct command command_gc = {

@@ -23,28 +23,15 @@ static titan_status submit_and_follow(struct ctl *ctl, const struct args *args, 
                                       const struct dev_daemon *daemon, Titan__V1__GetJobResponse **ret_end,
                                       struct titan_error *err)
 {
-    uint64_t id;
-    bool existed;
-    TRY(submit_run(ctl, file, args, NULL, &id, &existed, err));
+    struct submitted is;
+    TRY(submit_run(ctl, file, args, NULL, &is, err));
     const struct follow_options options = {
-        .server = ctl->server, .job_id = id, .progress = true, .cancel_on_interrupt = true, .patience_ms = 1000};
+        .server = ctl->server, .job_id = is.job, .progress = true, .cancel_on_interrupt = true, .patience_ms = 1000};
     const titan_status status = follow_job(&options, ret_end, err);
     if (status == TITAN_ECANCELLED) /* by the second Ctrl-C: the job's end was not awaited */
         titan_error_hint(err, "what it wrote is below %s",
                          *file->recipe.job.dump_folder ? file->recipe.job.dump_folder : daemon->state_dir);
     return status;
-}
-
-static titan_status outcome(const Titan__V1__Job *job, struct titan_error *err)
-{
-    if (job->state == TITAN__V1__JOB_STATE__CANCELLED) {
-        titan_status status =
-            titan_fail(err, TITAN_ECANCELLED, "the run was stopped at step %llu", (unsigned long long)job->step);
-        if (*job->checkpoint)
-            titan_error_hint(err, "its last checkpoint is %s", job->checkpoint);
-        return status;
-    }
-    return follow_outcome(job, err);
 }
 
 #define SLOTS_CPU 8
@@ -66,31 +53,8 @@ static titan_status choose_slots(const struct recipe *r, int64_t workers, int64_
     return TITAN_OK;
 }
 
-/* Fails before the run instead of hours later. */
-static titan_status check_report(const char *path, struct titan_error *err)
-{
-    char folder[PATH_MAX];
-    struct stat is;
-    file_parent(path, folder);
-    if (stat(path, &is) == 0 && S_ISDIR(is.st_mode))
-        return titan_fail(err, TITAN_EINVAL, "--report: %s is a folder", path);
-    if (access(path, W_OK) == 0 || access(folder, W_OK | X_OK) == 0)
-        return TITAN_OK;
-    return titan_fail_errno(err, "--report: cannot write to %s", folder);
-}
-
-/* Writes the report after any outcome; a failure to write does not change the outcome. */
-static void write_report(struct ctl *ctl, uint64_t job, const char *path)
-{
-    _cleanup_(buf_free) struct buf page = BUF_INIT;
-    struct titan_error err = {0};
-    if (report_page_of(ctl, job, &page, &err) != TITAN_OK || file_write(path, page.data, page.len, &err) != TITAN_OK)
-        (void)fprintf(stderr, "titanctl: no report: %s\n", err.msg);
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n == 1);
     struct ctl *ctl = with;
     _cleanup_(run_file_clear) struct run_file file = {.text = BUF_INIT};
     int64_t workers, slots;
@@ -98,8 +62,15 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     TRY(run_file_load(&file, &(struct run_source){.path = args->words[0]}, args, workers, true, err));
     TRY(choose_slots(&file.recipe, workers, &slots, err));
     const char *report = args_text(args, "report", NULL);
-    if (report)
-        TRY(check_report(report, err));
+    if (report) { /* fails before the run instead of hours later */
+        char folder[PATH_MAX];
+        struct stat is;
+        file_parent(report, folder);
+        if (stat(report, &is) == 0 && S_ISDIR(is.st_mode))
+            return titan_fail(err, TITAN_EINVAL, "--report: %s is a folder", report);
+        if (access(report, W_OK) != 0 && access(folder, W_OK | X_OK) != 0)
+            return titan_fail_errno(err, "--report: cannot write to %s", folder);
+    }
 
     struct dev_daemon daemon;
     _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
@@ -111,8 +82,13 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         status = submit_and_follow(ctl, args, &file, &daemon, &end, err);
     /* Ignores further Ctrl-C: cleaning up ends the private titand and removes its leftovers. */
     (void)signal(SIGINT, SIG_IGN);
-    if (end && report)
-        write_report(ctl, end->job->id, report);
+    if (end && report) { /* after any outcome; a failure to write does not change the outcome */
+        _cleanup_(buf_free) struct buf page = BUF_INIT;
+        struct titan_error why = {0};
+        if (report_page_of(ctl, end->job->id, &page, &why) != TITAN_OK ||
+            file_write(report, page.data, page.len, &why) != TITAN_OK)
+            (void)fprintf(stderr, "titanctl: no report: %s\n", why.msg);
+    }
     rpc_channel_close(TAKE(ctl->channel));
     dev_daemon_stop(&daemon);
     TRY(status);
@@ -122,7 +98,13 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     else
         (void)printf("%s\n", end->job->directory);
     (void)fflush(stdout);
-    return outcome(end->job, err);
+    const Titan__V1__Job *job = end->job;
+    if (job->state != TITAN__V1__JOB_STATE__CANCELLED)
+        return follow_outcome(job, err);
+    status = titan_fail(err, TITAN_ECANCELLED, "the run was stopped at step %llu", (unsigned long long)job->step);
+    if (*job->checkpoint)
+        titan_error_hint(err, "its last checkpoint is %s", job->checkpoint);
+    return status;
 }
 
 const struct command command_run = {

@@ -60,14 +60,6 @@ static bool sets(const struct args *args, const char *key)
     return false;
 }
 
-static bool is_overridden(const struct args *args, const char *key)
-{
-    if (strcmp(key, "model.hf_assets_path") == 0 &&
-        (sets(args, "model.tokenizer") || sets(args, "model.tokenizer_path")))
-        return true;
-    return sets(args, strncmp(key, "training.mixture", 16) == 0 ? "training.mixture" : key);
-}
-
 /* For a pattern: is its folder there? */
 static bool is_there(const char *path)
 {
@@ -92,9 +84,12 @@ static titan_status place_paths(struct run_file *f, const struct args *args, boo
         return titan_fail_errno(err, "current folder");
     for (int i = 0, n = recipe_paths(&f->recipe, paths); i < n; i++) {
         const struct recipe_path *p = &paths[i];
+        const bool overridden =
+            sets(args, strncmp(p->key, "training.mixture", 16) == 0 ? "training.mixture" : p->key) ||
+            (strcmp(p->key, "model.hf_assets_path") == 0 &&
+             (sets(args, "model.tokenizer") || sets(args, "model.tokenizer_path")));
         (void)snprintf(beside, sizeof(beside), "%s/%s", folder, p->path);
-        if (p->path[0] == '/' ||
-            !(from_stdin || is_overridden(args, p->key) || (!is_there(beside) && is_there(p->path))))
+        if (p->path[0] == '/' || !(from_stdin || overridden || (!is_there(beside) && is_there(p->path))))
             continue;
         TRY(recipe_place_path(p, here, err));
         *changed = true;
@@ -110,38 +105,6 @@ static const char *folder_of(const struct run_file *f, char out[PATH_MAX])
     if (slash)
         *slash = '\0';
     return slash ? out : NULL;
-}
-
-/* model.flavor = "hf": the recipe carries the dimensions; only this function reads them from config.json. */
-static titan_status fill_dims(struct run_file *f, bool *changed, struct titan_error *err)
-{
-    char folder[PATH_MAX];
-    bool filled = false;
-    const titan_status status = hf_config_fill(&f->recipe, folder_of(f, folder), &filled, err);
-    *changed |= filled;
-    return not_there(status, err);
-}
-
-static titan_status check(struct run_file *f, bool local, struct titan_error *err)
-{
-    char folder[PATH_MAX];
-    TRY(recipe_resolve(&f->recipe, err));
-    return local ? not_there(recipe_check_data(&f->recipe, folder_of(f, folder), err), err) : TITAN_OK;
-}
-
-/* *changed: the text to submit differs from the source. */
-static titan_status assign(struct run_file *f, const char *const *assignments, const struct args *args, bool *changed,
-                           struct titan_error *err)
-{
-    char key[128];
-    for (const char *const *a = assignments; a && *a; a++) {
-        (void)snprintf(key, sizeof(key), "%.*s", (int)strcspn(*a, "="), *a);
-        if (sets(args, key))
-            continue;
-        TRY(recipe_set(&f->recipe, *a, err));
-        *changed = true;
-    }
-    return TITAN_OK;
 }
 
 titan_status run_file_load(struct run_file *f, const struct run_source *source, const struct args *args,
@@ -161,11 +124,17 @@ titan_status run_file_load(struct run_file *f, const struct run_source *source, 
             return not_there(status, err);
     }
     TRY(recipe_parse_with(&f->recipe, f->text.len ? f->text.data : "", from_stdin ? f->path : path, args, err));
-    bool changed = args_has(args, "set");
-    TRY(assign(f, source->assignments, args, &changed, err));
+    bool changed = args_has(args, "set"), filled = false; /* changed: the text to submit differs from the source */
+    char key[128], folder[PATH_MAX];
+    for (const char *const *a = source->assignments; a && *a; a++) {
+        (void)snprintf(key, sizeof(key), "%.*s", (int)strcspn(*a, "="), *a);
+        if (sets(args, key))
+            continue;
+        TRY(recipe_set(&f->recipe, *a, err));
+        changed = true;
+    }
     const char *priority = args_text(args, "priority", NULL);
     if (priority) {
-        char key[64];
         (void)snprintf(key, sizeof(key), "job.priority=%s", priority);
         TRY(recipe_set(&f->recipe, key, err));
         changed = true;
@@ -176,14 +145,16 @@ titan_status run_file_load(struct run_file *f, const struct run_source *source, 
         changed = true;
     }
     TRY(place_paths(f, args, from_stdin, &changed, err));
-    TRY(fill_dims(f, &changed, err));
-    if (changed) {
+    /* model.flavor = "hf": the recipe carries the dimensions; only this function reads them from config.json. */
+    TRY(not_there(hf_config_fill(&f->recipe, folder_of(f, folder), &filled, err), err));
+    if (changed || filled) {
         buf_clear(&f->text);
         recipe_print(&f->recipe, &f->text);
         if (buf_failed(&f->text))
             return titan_fail(err, TITAN_ENOMEM, "no memory for the run file");
     }
-    return check(f, local, err);
+    TRY(recipe_resolve(&f->recipe, err));
+    return local ? not_there(recipe_check_data(&f->recipe, folder_of(f, folder), err), err) : TITAN_OK;
 }
 
 void run_file_clear(struct run_file *f)

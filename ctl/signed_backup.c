@@ -8,19 +8,11 @@
 #include "ctl/state_dir.h"
 #include "daemon/auth/signing_key.h"
 
-static titan_status load_key(const struct args *args, struct signature_key *ret, struct titan_error *err)
-{
-    char path[PATH_MAX];
-    const char *given = args_text(args, "key", NULL);
-    if (!given)
-        TRY(state_dir_path(args, SIGNING_KEY_FILE, path, err));
-    return signing_key_load(given ? given : path, ret, err);
-}
-
 titan_status signed_load(const struct args *args, const char *path, struct signed_backup *ret, struct titan_error *err)
 {
     titan_assert(path && *path);
-    char beside[PATH_MAX];
+    char beside[PATH_MAX], key[PATH_MAX];
+    const char *given = args_text(args, "key", NULL);
     struct titan_error why = {0};
     *ret = (struct signed_backup){.path = path, .may_lack = args_has(args, "unsigned")};
     if (snprintf(beside, sizeof(beside), "%s" SIGNED_SUFFIX, path) >= (int)sizeof(beside))
@@ -31,7 +23,8 @@ titan_status signed_load(const struct args *args, const char *path, struct signe
             *err = why;
         return status;
     }
-    ret->has_key = load_key(args, &ret->key, &ret->no_key) == TITAN_OK;
+    ret->has_key = (given || state_dir_path(args, SIGNING_KEY_FILE, key, &ret->no_key) == TITAN_OK) &&
+                   signing_key_load(given ? given : key, &ret->key, &ret->no_key) == TITAN_OK;
     return TITAN_OK;
 }
 

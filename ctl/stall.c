@@ -9,7 +9,7 @@
 #include "base/units.h"
 #include "base/vec.h"
 
-#define SHORT_S 1.0 /* shorter waits are normal */
+#define SHORT_S 1.0 /* shorter waits are normal: they are dropped of a run without a reported fault */
 #define RANKS_SAID_MAX 8
 #define OLD_MS 10000 /* dumps differing by more are not of the same moment */
 
@@ -24,17 +24,6 @@ static double seconds(const struct stall_dump *d, int64_t since_ns)
 {
     titan_assert(since_ns <= d->now_ns);
     return (double)(d->now_ns - since_ns) * 1e-9;
-}
-
-static bool has_member(const struct flight_group *g, int rank)
-{
-    titan_assert(rank >= 0 && rank < FLIGHT_RANKS_MAX);
-    return g->members[rank / 64] >> rank % 64 & 1;
-}
-
-static bool same_group(const struct flight_group *a, const struct flight_group *b)
-{
-    return !strcmp(a->name, b->name) && !memcmp(a->members, b->members, sizeof a->members);
 }
 
 /* The newest entry of a kind in a group, for messages with a peer; NULL: none. */
@@ -139,21 +128,6 @@ static titan_status add_missing(struct stall *s, const struct ranks *ranks, int 
                     err);
 }
 
-/* Finds or adds the stall of a collective in progress; each collective once. */
-static struct stall *known(struct stall_report *r, const struct stall_dump *d, const struct flight_entry *e)
-{
-    for (int i = 0; i < r->n; i++) {
-        const struct stall *s = &r->stalls[i];
-        if (s->what->kind != FLIGHT_COLLECTIVE || s->n_waiting == 0 || s->what->number != e->number)
-            continue;
-        const struct stall_rank *first = &s->waiting[0];
-        if (first->entry->group == e->group &&
-            same_group(&first->dump->copy->groups[first->entry->group], &d->copy->groups[e->group]))
-            return &r->stalls[i];
-    }
-    return NULL;
-}
-
 /* Finds members that have not begun the collective, or have begun another in its place. */
 static titan_status look_for_missing(struct stall *s, const struct ranks *ranks, struct titan_error *err)
 {
@@ -162,7 +136,7 @@ static titan_status look_for_missing(struct stall *s, const struct ranks *ranks,
     const struct flight_group *g = &s->waiting[0].dump->copy->groups[what->group];
     for (int rank = 0; rank < ranks->world; rank++) {
         const struct stall_dump *d = ranks->of[rank];
-        if (!has_member(g, rank))
+        if (!(g->members[rank / 64] >> rank % 64 & 1))
             continue;
         const struct flight_entry *there = d ? numbered(d, FLIGHT_COLLECTIVE, what->group, what->number) : NULL;
         const struct flight_entry *last = d ? newest(d, FLIGHT_COLLECTIVE, what->group, -1) : NULL;
@@ -194,6 +168,26 @@ static titan_status look_for_missing(struct stall *s, const struct ranks *ranks,
     return TITAN_OK;
 }
 
+/* Adds a rank in a collective to the collective's stall, which each collective has once. */
+static titan_status look_at_collective(struct stall_report *r, const struct stall_dump *d, const struct flight_entry *e,
+                                       struct titan_error *err)
+{
+    const struct flight_group *g = &d->copy->groups[e->group];
+    struct stall *s = NULL;
+    for (int i = 0; i < r->n && !s; i++) {
+        const struct stall_rank *first = r->stalls[i].waiting;
+        if (r->stalls[i].what->kind != FLIGHT_COLLECTIVE || r->stalls[i].what->number != e->number || !first ||
+            first->entry->group != e->group)
+            continue;
+        const struct flight_group *its = &first->dump->copy->groups[e->group];
+        if (strcmp(its->name, g->name) == 0 && memcmp(its->members, g->members, sizeof g->members) == 0)
+            s = &r->stalls[i];
+    }
+    if (!s)
+        TRY(add_stall(r, d, e, STALL_MISSING, &s, err));
+    return add_waiting(s, d, e, err);
+}
+
 /* Examines a send or receive without its counterpart. */
 static titan_status look_at_message(struct stall_report *r, const struct ranks *ranks, const struct stall_dump *d,
                                     const struct flight_entry *e, struct titan_error *err)
@@ -213,31 +207,6 @@ static titan_status look_at_message(struct stall_report *r, const struct ranks *
     if (kind == STALL_SIZES)
         return add_rank(&s->missing, &s->n_missing, &s->cap_missing, (struct stall_rank){e->peer, peer, there, 0}, err);
     return kind == STALL_UNDER_WAY ? TITAN_OK : add_missing(s, ranks, e->peer, err);
-}
-
-static titan_status look_at_entry(struct stall_report *r, const struct ranks *ranks, const struct stall_dump *d,
-                                  const struct flight_entry *e, struct titan_error *err)
-{
-    if (e->kind == FLIGHT_SEND || e->kind == FLIGHT_RECEIVE)
-        return look_at_message(r, ranks, d, e, err);
-    struct stall *s = known(r, d, e);
-    if (!s)
-        TRY(add_stall(r, d, e, STALL_MISSING, &s, err));
-    return add_waiting(s, d, e, err);
-}
-
-static titan_status look_at_busy(struct stall_report *r, const struct ranks *ranks, struct titan_error *err)
-{
-    for (int rank = 0; rank < ranks->world; rank++) {
-        const struct stall_dump *d = ranks->of[rank];
-        const struct flight_entry *e = d ? doing(d) : NULL;
-        struct stall *s = NULL;
-        if (!e || e->ended_ns)
-            continue;
-        TRY(add_stall(r, d, e, STALL_BUSY, &s, err));
-        TRY(add_waiting(s, d, e, err));
-    }
-    return TITAN_OK;
 }
 
 /* --- which explains which ----------------------------------------------------------------------------------------- */
@@ -299,39 +268,17 @@ static void find_roots(struct stall_report *r)
     qsort(r->stalls, (size_t)r->n, sizeof *r->stalls, by_weight);
 }
 
-/* Drops short waits of a run without a reported fault. */
-static void drop_short(struct stall_report *r)
+titan_status stall_find(const struct stall_dump *dumps, int n, struct stall_report *ret, struct titan_error *err)
 {
-    int kept = 0;
-    for (int i = 0; i < r->n; i++) {
-        struct stall *s = &r->stalls[i];
-        if (s->waited_s >= SHORT_S || s->kind == STALL_DIFFERENT || s->kind == STALL_SIZES) {
-            r->stalls[kept++] = *s;
-            continue;
-        }
-        free(s->waiting);
-        free(s->missing);
-    }
-    r->n = kept;
-}
-
-static void sort_ranks(const struct stall_dump *dumps, int n, struct ranks *ret)
-{
-    *ret = (struct ranks){.world = 0};
+    struct ranks ranks = {.world = 0};
     for (int i = 0; i < n; i++) {
-        const struct stall_dump **of = &ret->of[dumps[i].copy->rank];
-        ret->world = MAX(ret->world, dumps[i].copy->world);
-        ret->newest_ms = MAX(ret->newest_ms, dumps[i].time_ms);
+        const struct stall_dump **of = &ranks.of[dumps[i].copy->rank];
+        ranks.world = MAX(ranks.world, dumps[i].copy->world);
+        ranks.newest_ms = MAX(ranks.newest_ms, dumps[i].time_ms);
         if (!*of || dumps[i].time_ms > (*of)->time_ms)
             *of = &dumps[i];
     }
-    titan_assert(ret->world <= FLIGHT_RANKS_MAX);
-}
-
-titan_status stall_find(const struct stall_dump *dumps, int n, struct stall_report *ret, struct titan_error *err)
-{
-    struct ranks ranks;
-    sort_ranks(dumps, n, &ranks);
+    titan_assert(ranks.world <= FLIGHT_RANKS_MAX);
     *ret = (struct stall_report){.epoch = n ? dumps[0].copy->epoch : 0, .requested = true};
     titan_status status = TITAN_OK;
     for (int rank = 0; rank < ranks.world; rank++) {
@@ -350,14 +297,24 @@ titan_status stall_find(const struct stall_dump *dumps, int n, struct stall_repo
             const struct flight_entry *e = &d->copy->entries[i];
             ret->step = MAX(ret->step, e->step);
             if (e->kind != FLIGHT_ACTION && !e->ended_ns)
-                status = look_at_entry(ret, &ranks, d, e, err);
+                status = e->kind == FLIGHT_COLLECTIVE ? look_at_collective(ret, d, e, err)
+                                                      : look_at_message(ret, &ranks, d, e, err);
         }
     }
     for (int i = 0; i < ret->n && status == TITAN_OK; i++)
         if (ret->stalls[i].what->kind == FLIGHT_COLLECTIVE)
             status = look_for_missing(&ret->stalls[i], &ranks, err);
-    if (status == TITAN_OK && ret->n == 0)
-        status = look_at_busy(ret, &ranks, err);
+    const bool none_waits = ret->n == 0;
+    for (int rank = 0; none_waits && rank < ranks.world && status == TITAN_OK; rank++) {
+        const struct stall_dump *d = ranks.of[rank];
+        const struct flight_entry *e = d ? doing(d) : NULL;
+        struct stall *s = NULL;
+        if (!e || e->ended_ns)
+            continue;
+        status = add_stall(ret, d, e, STALL_BUSY, &s, err);
+        if (status == TITAN_OK)
+            status = add_waiting(s, d, e, err);
+    }
     if (status != TITAN_OK) {
         stall_report_free(ret);
         return status;
@@ -367,8 +324,17 @@ titan_status stall_find(const struct stall_dump *dumps, int n, struct stall_repo
         if (ret->stalls[i].n_missing)
             qsort(ret->stalls[i].missing, (size_t)ret->stalls[i].n_missing, sizeof(struct stall_rank), by_rank);
     }
-    if (ret->requested)
-        drop_short(ret);
+    int kept = 0;
+    for (int i = 0; i < ret->n; i++) {
+        struct stall *s = &ret->stalls[i];
+        if (!ret->requested || s->waited_s >= SHORT_S || s->kind == STALL_DIFFERENT || s->kind == STALL_SIZES) {
+            ret->stalls[kept++] = *s;
+            continue;
+        }
+        free(s->waiting);
+        free(s->missing);
+    }
+    ret->n = kept;
     if (ret->n)
         find_roots(ret);
     return TITAN_OK;
@@ -417,16 +383,6 @@ static void print_entry(const struct flight_entry *e, const char *group, struct 
         buf_printf(out, " of %s", e->place);
     if (e->phase[0])
         buf_printf(out, " (%s)", e->phase);
-}
-
-static void print_when(const struct stall_report *r, const struct flight_entry *e, struct buf *out)
-{
-    buf_printf(out, " (epoch %llu, step %llu", (unsigned long long)r->epoch, (unsigned long long)e->step);
-    if (e->microbatch >= 0)
-        buf_printf(out, ", microbatch %d", e->microbatch);
-    if (e->kind != FLIGHT_ACTION && e->place[0])
-        buf_printf(out, ", %s", e->place);
-    buf_puts(out, ")");
 }
 
 /* " ended by signal 9", " is held up (stopped)". */
@@ -486,15 +442,6 @@ static void print_others(const struct stall *s, bool sizes, struct buf *out)
     }
 }
 
-static bool speaks_of(const struct stall *s, const struct stall_dump *d)
-{
-    bool found = s->kind == STALL_BUSY && s->waiting[0].dump == d;
-
-    for (int i = 0; i < s->n_missing && !found; i++)
-        found = s->missing[i].dump == d;
-    return found;
-}
-
 void stall_print(const struct stall_report *report, const struct stall *s, struct buf *out)
 {
     titan_assert(s->n_waiting > 0);
@@ -529,7 +476,14 @@ void stall_print(const struct stall_report *report, const struct stall *s, struc
         break;
     }
     print_entry(e, s->group, out);
-    print_when(report, e, out);
+
+    buf_printf(out, " (epoch %llu, step %llu", (unsigned long long)report->epoch, (unsigned long long)e->step);
+    if (e->microbatch >= 0)
+        buf_printf(out, ", microbatch %d", e->microbatch);
+    if (e->kind != FLIGHT_ACTION && e->place[0])
+        buf_printf(out, ", %s", e->place);
+    buf_puts(out, ")");
+
     if (s->kind == STALL_DIFFERENT || s->kind == STALL_SIZES) {
         buf_puts(out, ": ");
         print_ranks(s->waiting, 1, out);
@@ -554,7 +508,10 @@ void stall_print(const struct stall_report *report, const struct stall *s, struc
         for (int i = 0; s->kind != STALL_HELD && i < MIN(s->n_missing, RANKS_SAID_MAX); i++)
             print_doing(&s->missing[i], out);
     }
-    if (report->ended && !speaks_of(s, report->ended)) { /* while it waited, others may not have arrived */
+    bool named = s->kind == STALL_BUSY && s->waiting[0].dump == report->ended;
+    for (int i = 0; i < s->n_missing && !named; i++)
+        named = s->missing[i].dump == report->ended;
+    if (report->ended && !named) { /* while it waited, others may not have arrived */
         buf_printf(out, "; rank %d", report->ended->copy->rank);
         print_fault(report->ended, 1, out);
     }
@@ -565,14 +522,12 @@ void stall_print_none(const struct stall_report *report, struct buf *out)
     if (report->ended) {
         buf_printf(out, "rank %d", report->ended->copy->rank);
         print_fault(report->ended, 1, out);
-        buf_printf(out, ", and no rank was in an operation (epoch %llu, step %llu, %d ranks)",
-                   (unsigned long long)report->epoch, (unsigned long long)report->step, report->ranks);
-    } else if (report->requested)
-        buf_printf(out, "no rank has waited for a second (epoch %llu, step %llu, %d ranks)",
-                   (unsigned long long)report->epoch, (unsigned long long)report->step, report->ranks);
-    else
-        buf_printf(out, "no rank was in an operation (epoch %llu, step %llu, %d ranks)",
-                   (unsigned long long)report->epoch, (unsigned long long)report->step, report->ranks);
+        buf_puts(out, ", and no rank was in an operation");
+    } else {
+        buf_puts(out, report->requested ? "no rank has waited for a second" : "no rank was in an operation");
+    }
+    buf_printf(out, " (epoch %llu, step %llu, %d ranks)", (unsigned long long)report->epoch,
+               (unsigned long long)report->step, report->ranks);
 }
 
 void stall_print_slowest(const struct stall_slowest *s, struct buf *out)
@@ -622,19 +577,6 @@ static void put_ranks(const char *key, const struct stall_rank *list, int n, str
     json_end_array(w);
 }
 
-static void put_slowest(const struct stall_slowest *s, struct json_writer *w)
-{
-    if (s->rank < 0)
-        return;
-    json_begin_object(w, "slowest");
-    json_put_int(w, "rank", s->rank);
-    json_put_int(w, "collectives", s->collectives);
-    json_put_int(w, "last", s->last);
-    json_put_real(w, "share", s->share);
-    json_put_real(w, "others", s->others);
-    json_end_object(w);
-}
-
 void stall_put(const struct stall_report *report, const struct stall_slowest *slowest, const struct stall_dump *dumps,
                int n, struct json_writer *w)
 {
@@ -645,7 +587,15 @@ void stall_put(const struct stall_report *report, const struct stall_slowest *sl
     json_put_uint(w, "step", report->step);
     json_put_int(w, "damaged", report->damaged);
     json_put_bool(w, "circle", report->circle);
-    put_slowest(slowest, w);
+    if (slowest->rank >= 0) {
+        json_begin_object(w, "slowest");
+        json_put_int(w, "rank", slowest->rank);
+        json_put_int(w, "collectives", slowest->collectives);
+        json_put_int(w, "last", slowest->last);
+        json_put_real(w, "share", slowest->share);
+        json_put_real(w, "others", slowest->others);
+        json_end_object(w);
+    }
     json_begin_array(w, "stalls");
     for (int i = 0; i < report->n; i++) {
         const struct stall *s = &report->stalls[i];

@@ -46,41 +46,6 @@ static const struct json *get_array(const struct json *object, const char *key)
     return value && value->type == JSON_ARRAY ? value : NULL;
 }
 
-static titan_status read_group(const struct json *object, struct flight_copy *copy, struct titan_error *err)
-{
-    const struct json *members = get_array(object, "members");
-    int64_t group;
-    TRY(get_int(object, "group", 0, FLIGHT_GROUPS - 1, &group, err));
-    struct flight_group *g = &copy->groups[group];
-    TRY(get_text(object, "name", g->name, sizeof g->name, err));
-    if (!members || !g->name[0])
-        return bad("groups", err);
-    for (const struct json *m = members->first; m; m = m->next) {
-        if (m->type != JSON_INT || m->integer < 0 || m->integer >= copy->world)
-            return bad("members", err);
-        g->members[m->integer / 64] |= UINT64_C(1) << m->integer % 64;
-    }
-    return TITAN_OK;
-}
-
-static titan_status read_transfer(const struct json *object, const struct flight_copy *copy, struct flight_entry *e,
-                                  struct titan_error *err)
-{
-    int64_t group, number, bytes, peer;
-    const bool message = e->kind != FLIGHT_COLLECTIVE;
-    TRY(get_int(object, "group", 0, FLIGHT_GROUPS - 1, &group, err));
-    TRY(get_int(object, "number", 1, UINT32_MAX, &number, err));
-    TRY(get_int(object, "bytes", 0, EXACT_MAX, &bytes, err));
-    TRY(get_int(object, "peer", message ? 0 : -1, copy->world - 1, &peer, err));
-    if (!copy->groups[group].name[0])
-        return bad("group", err);
-    e->group = (int)group;
-    e->number = (uint32_t)number;
-    e->bytes = (uint64_t)bytes;
-    e->peer = (int32_t)peer;
-    return TITAN_OK;
-}
-
 static titan_status read_entry(const struct json *object, const struct stall_dump *d, struct flight_entry *e,
                                struct titan_error *err)
 {
@@ -105,11 +70,27 @@ static titan_status read_entry(const struct json *object, const struct stall_dum
     e->step = (uint64_t)step;
     e->microbatch = (int32_t)microbatch;
     e->ended_ns = ended;
-    return e->kind == FLIGHT_ACTION ? TITAN_OK : read_transfer(object, d->copy, e, err);
+    if (e->kind == FLIGHT_ACTION)
+        return TITAN_OK;
+
+    int64_t group, number, bytes, peer;
+    const struct flight_copy *copy = d->copy;
+    TRY(get_int(object, "group", 0, FLIGHT_GROUPS - 1, &group, err));
+    TRY(get_int(object, "number", 1, UINT32_MAX, &number, err));
+    TRY(get_int(object, "bytes", 0, EXACT_MAX, &bytes, err));
+    TRY(get_int(object, "peer", e->kind == FLIGHT_COLLECTIVE ? -1 : 0, copy->world - 1, &peer, err));
+    if (!copy->groups[group].name[0])
+        return bad("group", err);
+    e->group = (int)group;
+    e->number = (uint32_t)number;
+    e->bytes = (uint64_t)bytes;
+    e->peer = (int32_t)peer;
+    return TITAN_OK;
 }
 
-static titan_status read_head(const struct json *root, struct stall_dump *d, struct titan_error *err)
+static titan_status read_root(const struct json *root, struct stall_dump *d, struct titan_error *err)
 {
+    const struct json *groups = get_array(root, "groups"), *records = get_array(root, "records");
     int64_t format, worker, epoch, rank, world, damaged;
     TRY(get_int(root, "flight", 1, 1, &format, err));
     TRY(get_int(root, "worker", 0, EXACT_MAX, &worker, err));
@@ -127,17 +108,23 @@ static titan_status read_head(const struct json *root, struct stall_dump *d, str
     d->copy->rank = (int)rank;
     d->copy->world = (int)world;
     d->copy->damaged = (int)damaged;
-    return TITAN_OK;
-}
 
-static titan_status read_root(const struct json *root, struct stall_dump *d, struct titan_error *err)
-{
-    const struct json *groups = get_array(root, "groups"), *records = get_array(root, "records");
-    TRY(read_head(root, d, err));
     if (!groups || !records)
         return bad(groups ? "records" : "groups", err);
-    for (const struct json *g = groups->first; g; g = g->next)
-        TRY(read_group(g, d->copy, err));
+    for (const struct json *of = groups->first; of; of = of->next) {
+        const struct json *members = get_array(of, "members");
+        int64_t group;
+        TRY(get_int(of, "group", 0, FLIGHT_GROUPS - 1, &group, err));
+        struct flight_group *g = &d->copy->groups[group];
+        TRY(get_text(of, "name", g->name, sizeof g->name, err));
+        if (!members || !g->name[0])
+            return bad("groups", err);
+        for (const struct json *m = members->first; m; m = m->next) {
+            if (m->type != JSON_INT || m->integer < 0 || m->integer >= d->copy->world)
+                return bad("members", err);
+            g->members[m->integer / 64] |= UINT64_C(1) << m->integer % 64;
+        }
+    }
     for (const struct json *r = records->first; r; r = r->next) {
         if (d->copy->n == FLIGHT_RECORDS)
             return bad("number of records", err);

@@ -62,22 +62,6 @@ static int by_collective(const void *a, const void *b)
     return x->rank - y->rank;
 }
 
-/* Counts a collective that all members have ended; the rank with the shortest stay entered last. */
-static void count(struct tally *t, const struct part *parts, int n)
-{
-    const struct part *last = parts;
-    double longer_s = 0;
-    for (int i = 1; i < n; i++)
-        if (parts[i].took_ns < last->took_ns)
-            last = &parts[i];
-    for (int i = 0; i < n; i++)
-        longer_s += (double)(parts[i].took_ns - last->took_ns) * 1e-9;
-    titan_assert(n >= 2 && longer_s >= 0);
-    t->collectives++;
-    t->last[last->rank]++;
-    t->waited_s[last->rank] += longer_s / (n - 1);
-}
-
 static void count_all(struct tally *t)
 {
     if (t->n > 1)
@@ -90,8 +74,21 @@ static void count_all(struct tally *t)
             twice |= t->parts[next].rank == t->parts[next - 1].rank;
             next++;
         }
-        if (!twice && next - i == (size_t)first->members)
-            count(t, first, first->members);
+        if (twice || next - i != (size_t)first->members)
+            continue;
+
+        /* Of the members, which all have ended it, the rank with the shortest stay entered last. */
+        const struct part *last = first;
+        double longer_s = 0;
+        for (int k = 1; k < first->members; k++)
+            if (first[k].took_ns < last->took_ns)
+                last = &first[k];
+        for (int k = 0; k < first->members; k++)
+            longer_s += (double)(first[k].took_ns - last->took_ns) * 1e-9;
+        titan_assert(first->members >= 2 && longer_s >= 0);
+        t->collectives++;
+        t->last[last->rank]++;
+        t->waited_s[last->rank] += longer_s / (first->members - 1);
     }
 }
 

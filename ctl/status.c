@@ -19,21 +19,6 @@ static void put_time(struct buf *out, const char *what, int64_t at_ms, int64_t n
         buf_printf(out, "  %-12s %s (%s)\n", what, clock_format(at_ms, at), output_ago(at_ms, now_ms, ago));
 }
 
-/* "2 (crash 1 of 10, oom 1 of 3 within 24 h)" */
-static void put_losses(struct buf *out, const Titan__V1__Job *job)
-{
-    buf_printf(out, "  %-12s %u", "restarts", job->restarts);
-    for (size_t i = 0; i < job->n_losses; i++)
-        buf_printf(out, "%s%s %u of %u", i ? ", " : " (", job->losses[i]->cause, job->losses[i]->count,
-                   job->losses[i]->budget);
-    uint64_t window = job->n_losses ? job->losses[0]->window_s : 0;
-    if (window && window % 3600 == 0)
-        buf_printf(out, " within %llu h)", (unsigned long long)window / 3600);
-    else if (window)
-        buf_printf(out, " within %llu s)", (unsigned long long)window);
-    buf_puts(out, "\n");
-}
-
 static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
 {
     char count[UNITS_TEXT];
@@ -65,7 +50,19 @@ static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
     if (job->wanted_max)
         buf_printf(out, "  %-12s %u to %u\n", "asked for", job->wanted_min ? job->wanted_min : job->min_workers,
                    job->wanted_max);
-    put_losses(out, job);
+
+    /* "2 (crash 1 of 10, oom 1 of 3 within 24 h)" */
+    buf_printf(out, "  %-12s %u", "restarts", job->restarts);
+    for (size_t i = 0; i < job->n_losses; i++)
+        buf_printf(out, "%s%s %u of %u", i ? ", " : " (", job->losses[i]->cause, job->losses[i]->count,
+                   job->losses[i]->budget);
+    uint64_t window = job->n_losses ? job->losses[0]->window_s : 0;
+    if (window && window % 3600 == 0)
+        buf_printf(out, " within %llu h)", (unsigned long long)window / 3600);
+    else if (window)
+        buf_printf(out, " within %llu s)", (unsigned long long)window);
+    buf_puts(out, "\n");
+
     if (job->priority)
         buf_printf(out, "  %-12s %d\n", "priority", job->priority);
     if (job->preemptions)
@@ -85,26 +82,20 @@ static void put_job(struct buf *out, const Titan__V1__Job *job, bool color)
         buf_printf(out, "  %-12s %s\n", "directory", job->directory);
 }
 
-/* Prints the run file as submitted. */
-static titan_status print_recipe(struct ctl *ctl, uint64_t id, struct titan_error *err)
-{
-    _cleanup_message_ Titan__V1__GetRecipeResponse *reply = NULL;
-    TRY(submit_recipe_of(ctl, id, &reply, err));
-    if (ctl->json)
-        (void)output_json(&reply->base, false);
-    else
-        (void)fputs(reply->recipe, stdout);
-    return TITAN_OK;
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n == 1);
     struct ctl *ctl = with;
     uint64_t id;
     TRY(args_job(args, 0, &id, err));
-    if (args_has(args, "recipe"))
-        return print_recipe(ctl, id, err);
+    if (args_has(args, "recipe")) {
+        _cleanup_message_ Titan__V1__GetRecipeResponse *reply = NULL;
+        TRY(submit_recipe_of(ctl, id, &reply, err));
+        if (ctl->json)
+            (void)output_json(&reply->base, false);
+        else
+            (void)fputs(reply->recipe, stdout);
+        return TITAN_OK;
+    }
     _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
     TRY(ctl_job(ctl, id, &reply, err));
     if (ctl->json) {

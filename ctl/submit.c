@@ -16,37 +16,6 @@
 #include "ctl/sweep.h"
 #include "ctl/when.h"
 
-/* Prints to stderr, to keep stdout for scripts. Local warnings come first, because the server does not see overridden
- * keys; then the server's own. */
-static void print_warnings(const struct run_file *file, const Titan__V1__SubmitResponse *reply)
-{
-    _cleanup_(buf_free) struct buf ours = BUF_INIT;
-    recipe_warnings(&file->recipe, &ours);
-    const char *known = ours.len && !buf_failed(&ours) ? ours.data : "";
-    for (const char *at = known; *at; at += strcspn(at, "\n") + 1)
-        (void)fprintf(stderr, "note: %.*s\n", (int)strcspn(at, "\n"), at);
-    for (size_t i = 0; i < reply->n_warnings; i++)
-        if (!strstr(known, reply->warnings[i]))
-            (void)fprintf(stderr, "note: %s\n", reply->warnings[i]);
-}
-
-/* Prints where the run begins, and the differences to that job. */
-static void print_origin(const struct submit_from *from, const Titan__V1__SubmitResponse *reply)
-{
-    const unsigned long long id = reply->job_id, other = from->job;
-    if (reply->resumes_step)
-        (void)fprintf(stderr, "titanctl: job %llu resumes from the checkpoint of step %llu in %s\n", id,
-                      (unsigned long long)reply->resumes_step, reply->resumes_folder);
-    else if (from->resume)
-        (void)fprintf(stderr, "titanctl: job %llu begins anew: job %llu has no checkpoint\n", id, other);
-    else if (*reply->begins_from)
-        (void)fprintf(stderr, "titanctl: job %llu begins from %s\n", id, reply->begins_from);
-    for (size_t i = 0; i < reply->n_changes; i++)
-        (void)fprintf(stderr, "titanctl: %s\n", reply->changes[i]);
-    if (from->job && from->whole && reply->n_changes == 0 && !reply->existed)
-        (void)fprintf(stderr, "titanctl: its keys are those of job %llu\n", other);
-}
-
 enum { NAME_BYTES = 128 }; /* limit of a name and of an idempotency key (titan.proto) */
 
 /* Parts of a job besides its run file. */
@@ -93,7 +62,7 @@ static titan_status compose(const struct args *args, const struct run_file *file
 }
 
 titan_status submit_run(struct ctl *ctl, const struct run_file *file, const struct args *args,
-                        const struct submit_from *from, uint64_t *ret_job, bool *ret_existed, struct titan_error *err)
+                        const struct submit_from *from, struct submitted *ret, struct titan_error *err)
 {
     static const struct submit_from none;
     Titan__V1__SubmitRequest request = TITAN__V1__SUBMIT_REQUEST__INIT;
@@ -112,12 +81,35 @@ titan_status submit_run(struct ctl *ctl, const struct run_file *file, const stru
     request.folder = from->folder;
     _cleanup_message_ Titan__V1__SubmitResponse *reply = NULL;
     TRY(ctl_call(ctl, TITAN_METHOD("Submit"), &request.base, &titan__v1__submit_response__descriptor, &reply, err));
-    *ret_job = reply->job_id;
-    *ret_existed = reply->existed;
+    *ret = (struct submitted){.job = reply->job_id, .existed = reply->existed};
     output_fit(&reply->base);
-    if (from->number <= 1)
-        print_warnings(file, reply);
-    print_origin(from, reply);
+
+    /* Warnings go to stderr, to keep stdout for scripts. Local ones come first, because the server does not see
+     * overridden keys; then the server's own. */
+    if (from->number <= 1) {
+        _cleanup_(buf_free) struct buf ours = BUF_INIT;
+        recipe_warnings(&file->recipe, &ours);
+        const char *known = ours.len && !buf_failed(&ours) ? ours.data : "";
+        for (const char *at = known; *at; at += strcspn(at, "\n") + 1)
+            (void)fprintf(stderr, "note: %.*s\n", (int)strcspn(at, "\n"), at);
+        for (size_t i = 0; i < reply->n_warnings; i++)
+            if (!strstr(known, reply->warnings[i]))
+                (void)fprintf(stderr, "note: %s\n", reply->warnings[i]);
+    }
+
+    /* Where the run begins, and the differences to that job. */
+    const unsigned long long id = reply->job_id, other = from->job;
+    if (reply->resumes_step)
+        (void)fprintf(stderr, "titanctl: job %llu resumes from the checkpoint of step %llu in %s\n", id,
+                      (unsigned long long)reply->resumes_step, reply->resumes_folder);
+    else if (from->resume)
+        (void)fprintf(stderr, "titanctl: job %llu begins anew: job %llu has no checkpoint\n", id, other);
+    else if (*reply->begins_from)
+        (void)fprintf(stderr, "titanctl: job %llu begins from %s\n", id, reply->begins_from);
+    for (size_t i = 0; i < reply->n_changes; i++)
+        (void)fprintf(stderr, "titanctl: %s\n", reply->changes[i]);
+    if (from->job && from->whole && reply->n_changes == 0 && !reply->existed)
+        (void)fprintf(stderr, "titanctl: its keys are those of job %llu\n", other);
     return TITAN_OK;
 }
 
@@ -130,26 +122,10 @@ titan_status submit_recipe_of(struct ctl *ctl, uint64_t job, Titan__V1__GetRecip
                     err);
 }
 
-static void print_id(const struct ctl *ctl, uint64_t id, bool existed)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    if (ctl->json) {
-        struct json_writer w = {.out = &text};
-        json_begin_object(&w, NULL);
-        json_put_uint(&w, "job_id", id);
-        json_put_bool(&w, "existed", existed);
-        json_end_object(&w);
-    } else {
-        buf_printf(&text, "%llu", (unsigned long long)id);
-    }
-    (void)output_line(&text);
-}
-
 titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const struct args *args,
                              const struct submit_from *from, struct titan_error *err)
 {
-    uint64_t id;
-    bool existed;
+    struct submitted is;
     struct follow_options options = {.server = ctl->server, .progress = true};
     const char *patience = args_text(args, "wait-for-nodes", NULL);
     if (patience)
@@ -157,12 +133,22 @@ titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const
     TRY(live_stream_patience(args, &options.patience_ms, err));
     if (patience && !args_has(args, "follow"))
         return titan_fail(err, TITAN_EINVAL, "--wait-for-nodes goes with --follow");
-    TRY(submit_run(ctl, file, args, from, &id, &existed, err));
-    print_id(ctl, id, existed);
+    TRY(submit_run(ctl, file, args, from, &is, err));
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    if (ctl->json) {
+        struct json_writer w = {.out = &text};
+        json_begin_object(&w, NULL);
+        json_put_uint(&w, "job_id", is.job);
+        json_put_bool(&w, "existed", is.existed);
+        json_end_object(&w);
+    } else {
+        buf_printf(&text, "%llu", (unsigned long long)is.job);
+    }
+    (void)output_line(&text);
     if (!args_has(args, "follow"))
         return TITAN_OK;
 
-    options.job_id = id;
+    options.job_id = is.job;
     _cleanup_message_ Titan__V1__GetJobResponse *end = NULL;
     TRY(follow_job(&options, &end, err));
     if (ctl->json)
@@ -188,10 +174,10 @@ static titan_status parse_from(const char *text, uint64_t *ret_job, int64_t *ret
 
 #define FROM_KEYS 5
 
-/* Loads a new run from a job's checkpoint: from the file, or from that job's own recipe with checkpoints in its own
- * folder. */
-static titan_status load_from(struct ctl *ctl, const struct args *args, const char *const *chosen,
-                              struct run_file *file, struct submit_from *from, struct titan_error *err)
+/* Loads a new run from the file. --from: from a job's checkpoint, and without a file from that job's own recipe with
+ * checkpoints in its own folder. The data is on the workers' machines, which may not include this one. */
+static titan_status load(struct ctl *ctl, const struct args *args, const char *const *chosen, struct run_file *file,
+                         struct submit_from *from, struct titan_error *err)
 {
     char path[64], step_key[64], named[32];
     int64_t step;
@@ -199,6 +185,9 @@ static titan_status load_from(struct ctl *ctl, const struct args *args, const ch
                                                         path, step_key, "checkpoint.initial_load_model_only=false"};
     size_t n = 3;
     struct titan_error refused = {0};
+    if (!args_has(args, "from"))
+        return run_file_load(file, &(struct run_source){.path = args->words[0], .assignments = chosen}, args, 0, false,
+                             err);
     TRY(parse_from(text, &from->job, &step, err));
     (void)snprintf(path, sizeof(path), "checkpoint.initial_load_path=" RECIPE_JOB_PREFIX "%llu",
                    (unsigned long long)from->job);
@@ -224,27 +213,17 @@ static titan_status load_from(struct ctl *ctl, const struct args *args, const ch
     return run_file_load(file, &(struct run_source){named, reply->recipe, assignments}, args, 0, false, err);
 }
 
-/* The data is on the workers' machines, which may not include this one. */
-static titan_status load(struct ctl *ctl, const struct args *args, const char *const *chosen, struct run_file *file,
-                         struct submit_from *from, struct titan_error *err)
-{
-    if (args_has(args, "from"))
-        return load_from(ctl, args, chosen, file, from, err);
-    return run_file_load(file, &(struct run_source){.path = args->words[0], .assignments = chosen}, args, 0, false,
-                         err);
-}
-
-/* Checks job i of the sweep, and submits it if `send`. */
-static titan_status sweep_job(struct ctl *ctl, const struct args *args, const struct sweep *sweep, size_t i, bool send,
+/* Checks a job of the sweep (from.number), and submits it if `send`. */
+static titan_status sweep_job(struct ctl *ctl, const struct args *args, const struct sweep *sweep, bool send,
                               struct submit_from from, struct titan_error *err)
 {
     const char *chosen[SWEEP_KEYS_MAX + 1], *labels[SWEEP_KEYS_MAX + 3];
     char id[32], number[32];
     _cleanup_(run_file_clear) struct run_file file = {.text = BUF_INIT};
     size_t n = 0;
-    sweep_choose(sweep, i, chosen);
+    sweep_choose(sweep, from.number - 1, chosen);
     (void)snprintf(id, sizeof(id), "sweep=%s", sweep->id);
-    (void)snprintf(number, sizeof(number), "sweep.number=%zu", i + 1);
+    (void)snprintf(number, sizeof(number), "sweep.number=%zu", from.number);
     while (chosen[n]) {
         labels[n] = chosen[n];
         n++;
@@ -253,7 +232,6 @@ static titan_status sweep_job(struct ctl *ctl, const struct args *args, const st
     labels[n++] = number;
     labels[n] = NULL;
     from.labels = labels;
-    from.number = i + 1;
     _cleanup_(submission_free) struct submission with = {.name = BUF_INIT, .key = BUF_INIT};
     titan_status status = load(ctl, args, chosen, &file, &from, err);
     if (status == TITAN_OK && send)
@@ -261,28 +239,7 @@ static titan_status sweep_job(struct ctl *ctl, const struct args *args, const st
     else if (status == TITAN_OK)
         status = compose(args, &file, &from, &with, err);
     if (status != TITAN_OK && err)
-        titan_error_wrap(err, "job %zu of %zu of the sweep", i + 1, sweep->jobs);
-    return status;
-}
-
-/* Checks all jobs before sending the first. */
-static titan_status run_sweep(struct ctl *ctl, const struct args *args, const struct sweep *sweep,
-                              const struct submit_from *from, struct titan_error *err)
-{
-    if (args_has(args, "follow"))
-        return titan_fail(err, TITAN_EINVAL, "--follow watches one job; titanctl wait waits for those of a --sweep");
-    if (args->n > 0 && strcmp(args->words[0], "-") == 0)
-        return titan_fail(err, TITAN_EINVAL, "--sweep needs a FILE: standard input is read once only");
-    for (size_t i = 0; i < sweep->jobs; i++)
-        TRY(sweep_job(ctl, args, sweep, i, false, *from, err));
-    titan_status status = TITAN_OK;
-    size_t sent = 0;
-    while (sent < sweep->jobs && status == TITAN_OK)
-        if ((status = sweep_job(ctl, args, sweep, sent, true, *from, err)) == TITAN_OK)
-            sent++;
-    if (sent > 0)
-        (void)fprintf(stderr, "titanctl: %zu of %zu jobs are queued, with the label sweep=%s\n", sent, sweep->jobs,
-                      sweep->id);
+        titan_error_wrap(err, "job %zu of %zu of the sweep", from.number, sweep->jobs);
     return status;
 }
 
@@ -299,10 +256,29 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     if (!begins && args->n == 0)
         return titan_fail(err, TITAN_EINVAL, "submit needs a FILE, or --from JOB");
     TRY(sweep_parse(args, &sweep, err));
-    if (sweep.jobs)
-        return run_sweep(ctl, args, &sweep, &from, err);
-    TRY(load(ctl, args, nothing, &file, &from, err));
-    return submit_and_show(ctl, &file, args, &from, err);
+    if (!sweep.jobs) {
+        TRY(load(ctl, args, nothing, &file, &from, err));
+        return submit_and_show(ctl, &file, args, &from, err);
+    }
+
+    /* Checks all jobs of a sweep before sending the first. */
+    if (args_has(args, "follow"))
+        return titan_fail(err, TITAN_EINVAL, "--follow watches one job; titanctl wait waits for those of a --sweep");
+    if (args->n > 0 && strcmp(args->words[0], "-") == 0)
+        return titan_fail(err, TITAN_EINVAL, "--sweep needs a FILE: standard input is read once only");
+    for (from.number = 1; from.number <= sweep.jobs; from.number++)
+        TRY(sweep_job(ctl, args, &sweep, false, from, err));
+    titan_status status = TITAN_OK;
+    size_t sent = 0;
+    while (sent < sweep.jobs && status == TITAN_OK) {
+        from.number = sent + 1;
+        status = sweep_job(ctl, args, &sweep, true, from, err);
+        sent += status == TITAN_OK;
+    }
+    if (sent > 0)
+        (void)fprintf(stderr, "titanctl: %zu of %zu jobs are queued, with the label sweep=%s\n", sent, sweep.jobs,
+                      sweep.id);
+    return status;
 }
 
 const struct command command_submit = {

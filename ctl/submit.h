@@ -29,10 +29,13 @@ struct submit_from {
          WORD_NONE},                                                                                                   \
         SERVER_GONE
 
+struct submitted {
+    uint64_t job;
+    bool existed; /* an earlier submit with the same idempotency key made the job */
+};
 /* Submits a job. Name, labels and idempotency key come from the options; from NULL: an independent job. */
 titan_status submit_run(struct ctl *ctl, const struct run_file *file, const struct args *args,
-                        const struct submit_from *from, uint64_t *ret_job, bool *ret_existed,
-                        struct titan_error *err) TITAN_MUST_USE;
+                        const struct submit_from *from, struct submitted *ret, struct titan_error *err) TITAN_MUST_USE;
 /* The same; prints the number on stdout, and the progress with --follow. */
 titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const struct args *args,
                              const struct submit_from *from, struct titan_error *err) TITAN_MUST_USE;

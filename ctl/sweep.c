@@ -65,17 +65,6 @@ static bool assigned(const struct args *args, const char *option, int i, const c
     return false;
 }
 
-static void draw_id(const struct args *args, struct sweep *s)
-{
-    const char *key = args_text(args, "idempotency-key", NULL);
-    uint64_t id = 0;
-    if (key)
-        id = hash_bytes(HASH_INIT, key, strlen(key));
-    else
-        titan_assert(getrandom(&id, sizeof(id), 0) == (ssize_t)sizeof(id));
-    (void)snprintf(s->id, sizeof(s->id), "%08x", (unsigned)(id ^ id >> 32));
-}
-
 titan_status sweep_parse(const struct args *args, struct sweep *ret, struct titan_error *err)
 {
     const char *given;
@@ -92,7 +81,14 @@ titan_status sweep_parse(const struct args *args, struct sweep *ret, struct tita
             return titan_fail(err, TITAN_EINVAL, "--sweep: %zu jobs or more; at most %d are possible", ret->jobs,
                               SWEEP_JOBS_MAX);
     }
-    draw_id(args, ret);
+
+    const char *key = args_text(args, "idempotency-key", NULL);
+    uint64_t id = 0;
+    if (key)
+        id = hash_bytes(HASH_INIT, key, strlen(key));
+    else
+        titan_assert(getrandom(&id, sizeof(id), 0) == (ssize_t)sizeof(id));
+    (void)snprintf(ret->id, sizeof(ret->id), "%08x", (unsigned)(id ^ id >> 32));
     return TITAN_OK;
 }
 

@@ -11,61 +11,6 @@
 #include "ctl/output.h"
 #include "ctl/when.h"
 
-static titan_status create(struct ctl *ctl, const struct args *args, struct titan_error *err)
-{
-    Titan__V1__CreateTokenRequest request = TITAN__V1__CREATE_TOKEN_REQUEST__INIT;
-    int64_t ttl_ms;
-    if (args->n < 2)
-        return titan_fail(err, TITAN_EINVAL, "token create: the NAME of the user it speaks for is missing");
-    TRY(when_duration(args_text(args, "ttl", "30d"), &ttl_ms, err));
-    request.name = args->words[1];
-    request.role = (char *)(uintptr_t)args_text(args, "role", "user");
-    request.ttl_s = (uint64_t)MAX(ttl_ms / 1000, 1);
-    _cleanup_message_ Titan__V1__CreateTokenResponse *reply = NULL;
-    TRY(ctl_call(ctl, TITAN_METHOD("CreateToken"), &request.base, &titan__v1__create_token_response__descriptor, &reply,
-                 err));
-    output_fit(&reply->base);
-    if (ctl->json)
-        (void)output_json(&reply->base, true);
-    else
-        (void)puts(reply->token);
-    return TITAN_OK;
-}
-
-static void print_table(const struct ctl *ctl, const struct args *args, const Titan__V1__ListTokensResponse *reply)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    struct table_out t;
-    table_begin(&t, (const char *const[]){"ID", "NAME~", "ROLE", "STATE", "?EXPIRES", "CREATED BY~", NULL});
-    t.room = args_has(args, "wide") ? 0 : output_columns();
-    for (size_t i = 0; i < reply->n_tokens; i++) {
-        const Titan__V1__Token *token = reply->tokens[i];
-        const bool expired = token->expires_at_ms <= clock_wall_ms();
-        char at[32];
-        table_cell(&t, "%s", token->id);
-        table_cell(&t, "%s", token->name);
-        table_cell(&t, "%s", token->role);
-        table_cell(&t, "%s", token->revoked_at_ms ? "revoked" : expired ? "expired" : "valid");
-        table_cell(&t, "%s", clock_format(token->expires_at_ms, at));
-        table_cell(&t, "%s", token->created_by);
-    }
-    table_end(&t, &text, -1, ctl->color);
-    (void)output_line(&text);
-}
-
-static titan_status list(struct ctl *ctl, const struct args *args, struct titan_error *err)
-{
-    Titan__V1__ListTokensRequest request = TITAN__V1__LIST_TOKENS_REQUEST__INIT;
-    _cleanup_message_ Titan__V1__ListTokensResponse *reply = NULL;
-    TRY(ctl_call(ctl, TITAN_METHOD("ListTokens"), &request.base, &titan__v1__list_tokens_response__descriptor, &reply,
-                 err));
-    if (ctl->json)
-        (void)output_json(&reply->base, true);
-    else
-        print_table(ctl, args, reply);
-    return TITAN_OK;
-}
-
 struct tokens_named {
     struct ctl *ctl;
     char *const *ids;
@@ -89,25 +34,61 @@ static titan_status revoke_one(void *data, size_t i, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status revoke_all(struct ctl *ctl, const struct args *args, struct titan_error *err)
-{
-    if (args->n < 2)
-        return titan_fail(err, TITAN_EINVAL, "token revoke: the ID is missing (titanctl token list)");
-    struct tokens_named of = {.ctl = ctl, .ids = args->words + 1};
-    return outcomes((size_t)args->n - 1, revoke_one, &of, "tokens are not revoked", err);
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n >= 1);
     struct ctl *ctl = with;
     const char *action = args->words[0];
-    if (strcmp(action, "create") == 0)
-        return create(ctl, args, err);
-    if (strcmp(action, "list") == 0)
-        return list(ctl, args, err);
-    if (strcmp(action, "revoke") == 0)
-        return revoke_all(ctl, args, err);
+    if (strcmp(action, "create") == 0) {
+        Titan__V1__CreateTokenRequest request = TITAN__V1__CREATE_TOKEN_REQUEST__INIT;
+        _cleanup_message_ Titan__V1__CreateTokenResponse *reply = NULL;
+        int64_t ttl_ms;
+        if (args->n < 2)
+            return titan_fail(err, TITAN_EINVAL, "token create: the NAME of the user it speaks for is missing");
+        TRY(when_duration(args_text(args, "ttl", "30d"), &ttl_ms, err));
+        request.name = args->words[1];
+        request.role = (char *)(uintptr_t)args_text(args, "role", "user");
+        request.ttl_s = (uint64_t)MAX(ttl_ms / 1000, 1);
+        TRY(ctl_call(ctl, TITAN_METHOD("CreateToken"), &request.base, &titan__v1__create_token_response__descriptor,
+                     &reply, err));
+        output_fit(&reply->base);
+        if (ctl->json)
+            (void)output_json(&reply->base, true);
+        else
+            (void)puts(reply->token);
+        return TITAN_OK;
+    }
+    if (strcmp(action, "list") == 0) {
+        Titan__V1__ListTokensRequest request = TITAN__V1__LIST_TOKENS_REQUEST__INIT;
+        _cleanup_message_ Titan__V1__ListTokensResponse *reply = NULL;
+        TRY(ctl_call(ctl, TITAN_METHOD("ListTokens"), &request.base, &titan__v1__list_tokens_response__descriptor,
+                     &reply, err));
+        if (ctl->json)
+            return output_json(&reply->base, true), TITAN_OK;
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        struct table_out t;
+        table_begin(&t, (const char *const[]){"ID", "NAME~", "ROLE", "STATE", "?EXPIRES", "CREATED BY~", NULL});
+        t.room = args_has(args, "wide") ? 0 : output_columns();
+        for (size_t i = 0; i < reply->n_tokens; i++) {
+            const Titan__V1__Token *token = reply->tokens[i];
+            const bool expired = token->expires_at_ms <= clock_wall_ms();
+            char at[32];
+            table_cell(&t, "%s", token->id);
+            table_cell(&t, "%s", token->name);
+            table_cell(&t, "%s", token->role);
+            table_cell(&t, "%s", token->revoked_at_ms ? "revoked" : expired ? "expired" : "valid");
+            table_cell(&t, "%s", clock_format(token->expires_at_ms, at));
+            table_cell(&t, "%s", token->created_by);
+        }
+        table_end(&t, &text, -1, ctl->color);
+        (void)output_line(&text);
+        return TITAN_OK;
+    }
+    if (strcmp(action, "revoke") == 0) {
+        struct tokens_named of = {.ctl = ctl, .ids = args->words + 1};
+        if (args->n < 2)
+            return titan_fail(err, TITAN_EINVAL, "token revoke: the ID is missing (titanctl token list)");
+        return outcomes((size_t)args->n - 1, revoke_one, &of, "tokens are not revoked", err);
+    }
     return titan_fail(err, TITAN_EINVAL, "token: there are create, list and revoke, not '%.64s'", action);
 }
 

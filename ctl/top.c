@@ -3,8 +3,7 @@
  *
  * A round requests the screen's content in successive calls: a page of jobs and their number, the nodes, and for each
  * job on the page its new steps. A round's length does not depend on the number of jobs. A stream follows the events of
- * the selected job, which list its workers.
- *  */
+ * the selected job, which list its workers. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -227,26 +226,6 @@ static void draw(struct top *t)
 
 /* --- a round: jobs ------------------------------------------------------------------------------------------------ */
 
-static void take_job(struct top_job *to, const Titan__V1__Job *job)
-{
-    *to = (struct top_job){.id = job->id,
-                           .epoch = job->epoch,
-                           .step = job->step,
-                           .steps = job->steps,
-                           .state = job->state,
-                           .loss = job->loss,
-                           .tokens_per_second = job->tokens_per_second,
-                           .mfu = job->mfu,
-                           .workers = job->world_size,
-                           .restarts = job->restarts};
-    (void)snprintf(to->name, sizeof(to->name), "%s", job->name);
-    (void)snprintf(to->user, sizeof(to->user), "%s", job->user);
-    (void)snprintf(to->reason, sizeof(to->reason), "%s", job->reason);
-    to->name[utf8_check(to->name, strlen(to->name))] = '\0';
-    to->user[utf8_check(to->user, strlen(to->user))] = '\0';
-    to->reason[utf8_check(to->reason, strlen(to->reason))] = '\0';
-}
-
 static size_t page_size(const struct top *t)
 {
     int width, height;
@@ -259,32 +238,10 @@ static size_t groups_shown(const struct top *t)
     return t->with_ended ? ARRAY_SIZE(groups) : ARRAY_SIZE(groups) - 1;
 }
 
-/* The complete page replaces the previous one. */
-static void end_jobs(struct top *t)
-{
-    titan_assert(t->asking && t->n_coming <= JOBS_MOST);
-    memcpy(t->jobs, t->coming, sizeof(t->jobs));
-    t->n_jobs = t->n_coming;
-    t->more = t->next.group < groups_shown(t);
-    t->next.before = t->places[t->page].before + t->n_jobs;
-    if (t->more && t->n_places == t->page + 1)
-        (void)!VEC_PUSH(t->places, t->n_places, t->cap_places, t->next);
-    else if (t->more)
-        t->places[t->page + 1] = t->next;
-    if (t->n_jobs > 0)
-        t->selected = t->jobs[selected_of(t)].id;
-    for (size_t i = 0; i < t->n_curves; i++)
-        t->curves[i].seen = false;
-    t->asked = 0;
-    watch(t);
-}
-
 static void on_nodes(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
 {
     struct top *t = data;
-    if (t->over)
-        return;
-    if (err->status != TITAN_OK && err->status != TITAN_EPERM) {
+    if (t->over || (err->status != TITAN_OK && err->status != TITAN_EPERM)) {
         fail(t, err);
         return;
     }
@@ -315,9 +272,7 @@ static void ask_nodes(struct top *t)
 static void on_count(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
 {
     struct top *t = data;
-    if (t->over)
-        return;
-    if (err->status != TITAN_OK) {
+    if (t->over || err->status != TITAN_OK) {
         fail(t, err);
         return;
     }
@@ -349,9 +304,7 @@ static void ask_count(struct top *t)
 static void on_jobs(const ProtobufCMessage *reply, const struct titan_error *err, void *data)
 {
     struct top *t = data;
-    if (t->over)
-        return;
-    if (err->status != TITAN_OK) {
+    if (t->over || err->status != TITAN_OK) {
         fail(t, err);
         return;
     }
@@ -363,8 +316,26 @@ static void on_jobs(const ProtobufCMessage *reply, const struct titan_error *err
     const Titan__V1__ListJobsResponse *page = (const Titan__V1__ListJobsResponse *)reply;
     output_fit(reply);
     *t->trouble = '\0';
-    for (size_t i = 0; i < page->n_jobs && t->n_coming < JOBS_MOST; i++)
-        take_job(&t->coming[t->n_coming++], page->jobs[i]);
+    for (size_t i = 0; i < page->n_jobs && t->n_coming < JOBS_MOST; i++) {
+        const Titan__V1__Job *job = page->jobs[i];
+        struct top_job *to = &t->coming[t->n_coming++];
+        *to = (struct top_job){.id = job->id,
+                               .epoch = job->epoch,
+                               .step = job->step,
+                               .steps = job->steps,
+                               .state = job->state,
+                               .loss = job->loss,
+                               .tokens_per_second = job->tokens_per_second,
+                               .mfu = job->mfu,
+                               .workers = job->world_size,
+                               .restarts = job->restarts};
+        (void)snprintf(to->name, sizeof(to->name), "%s", job->name);
+        (void)snprintf(to->user, sizeof(to->user), "%s", job->user);
+        (void)snprintf(to->reason, sizeof(to->reason), "%s", job->reason);
+        to->name[utf8_check(to->name, strlen(to->name))] = '\0';
+        to->user[utf8_check(to->user, strlen(to->user))] = '\0';
+        to->reason[utf8_check(to->reason, strlen(to->reason))] = '\0';
+    }
     (void)snprintf(t->next.token, sizeof(t->next.token), "%s", page->next_page_token);
     if (!*t->next.token)
         t->next.group++;
@@ -372,7 +343,23 @@ static void on_jobs(const ProtobufCMessage *reply, const struct titan_error *err
         ask_jobs(t);
         return;
     }
-    end_jobs(t);
+
+    /* The complete page replaces the previous one. */
+    titan_assert(t->asking);
+    memcpy(t->jobs, t->coming, sizeof(t->jobs));
+    t->n_jobs = t->n_coming;
+    t->more = t->next.group < groups_shown(t);
+    t->next.before = t->places[t->page].before + t->n_jobs;
+    if (t->more && t->n_places == t->page + 1)
+        (void)!VEC_PUSH(t->places, t->n_places, t->cap_places, t->next);
+    else if (t->more)
+        t->places[t->page + 1] = t->next;
+    if (t->n_jobs > 0)
+        t->selected = t->jobs[selected_of(t)].id;
+    for (size_t i = 0; i < t->n_curves; i++)
+        t->curves[i].seen = false;
+    t->asked = 0;
+    watch(t);
     ask_count(t);
 }
 
@@ -449,9 +436,7 @@ static void on_points_end(struct rpc_stream *stream, const struct titan_error *e
     (void)stream;
     struct top *t = data;
     t->metrics = NULL;
-    if (t->over)
-        return;
-    if (err->status == TITAN_EUNREACHABLE) {
+    if (t->over || err->status == TITAN_EUNREACHABLE) {
         fail(t, err);
         return;
     }
@@ -536,22 +521,6 @@ static void take_worker(struct top *t, const Titan__V1__Event *event, const stru
                        json_real(detail, "busy_ms", 0), json_real(detail, "median_ms", 0));
 }
 
-/* Records the rank of each worker in the forming epoch. */
-static void take_members(struct top *t, const struct json *detail)
-{
-    const struct json *ids = json_get(detail, "workers");
-    int32_t rank = 0;
-    if (!ids || ids->type != JSON_ARRAY)
-        return;
-    for (size_t i = 0; i < t->n_workers; i++)
-        t->workers[i].rank = -1;
-    for (const struct json *id = ids->first; id && rank < WORKERS_MOST; id = id->next, rank++) {
-        struct top_worker *w = id->type == JSON_INT && id->integer > 0 ? worker_of(t, (uint64_t)id->integer) : NULL;
-        if (w)
-            w->rank = rank;
-    }
-}
-
 static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message, void *data)
 {
     struct top *t = data;
@@ -573,8 +542,19 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
                 t->workers[i].state = "trains";
                 t->workers[i].since_ms = event->at_ms;
             }
-    if (strncmp(event->type, "epoch.", 6) == 0)
-        take_members(t, detail);
+
+    /* The events of an epoch list its workers in the order of their ranks. */
+    const struct json *ids = strncmp(event->type, "epoch.", 6) == 0 ? json_get(detail, "workers") : NULL;
+    if (ids && ids->type == JSON_ARRAY) {
+        int32_t rank = 0;
+        for (size_t i = 0; i < t->n_workers; i++)
+            t->workers[i].rank = -1;
+        for (const struct json *id = ids->first; id && rank < WORKERS_MOST; id = id->next, rank++) {
+            struct top_worker *w = id->type == JSON_INT && id->integer > 0 ? worker_of(t, (uint64_t)id->integer) : NULL;
+            if (w)
+                w->rank = rank;
+        }
+    }
     json_free(detail);
     if (t->n_workers > 1)
         qsort(t->workers, t->n_workers, sizeof(*t->workers), by_rank);
@@ -634,35 +614,29 @@ static void go_to_page(struct top *t, size_t page)
     begin_anew(t);
 }
 
-static void select_job(struct top *t, int by)
-{
-    const size_t at = selected_of(t);
-    if (t->n_jobs == 0)
-        return;
-    if (by < 0 && at == 0) {
-        go_to_page(t, t->page ? t->page - 1 : 0);
-    } else if (by > 0 && at + 1 == t->n_jobs) {
-        go_to_page(t, t->page + 1);
-    } else {
-        t->selected = t->jobs[by < 0 ? at - 1 : at + 1].id;
-        watch(t);
-        draw(t);
-    }
-}
-
 static void press(struct top *t, char key)
 {
-    if (key == 'q')
+    const size_t at = selected_of(t), page_before = t->page ? t->page - 1 : 0;
+    const bool up = key == 'k';
+    if (key == 'q') {
         finish(t, TITAN_OK);
-    else if (key == 'j' || key == 'k')
-        select_job(t, key == 'j' ? 1 : -1);
-    else if (key == 'n' || key == 'p')
-        go_to_page(t, key == 'n' ? t->page + 1 : t->page ? t->page - 1 : 0);
-    else if (key == 'a') {
+    } else if (key == 'n') {
+        go_to_page(t, t->page + 1);
+    } else if (key == 'p') {
+        go_to_page(t, page_before);
+    } else if (key == 'a') {
         t->with_ended = !t->with_ended;
         t->n_places = 1;
         t->page = 0;
         begin_anew(t);
+    } else if ((key == 'j' || up) && t->n_jobs > 0) {
+        if (at == (up ? 0 : t->n_jobs - 1)) {
+            go_to_page(t, up ? page_before : t->page + 1);
+            return;
+        }
+        t->selected = t->jobs[up ? at - 1 : at + 1].id;
+        watch(t);
+        draw(t);
     }
 }
 
@@ -711,32 +685,6 @@ static void on_timer(uv_timer_t *timer)
 
 /* --- the terminal ------------------------------------------------------------------------------------------------- */
 
-static void terminal_begin(struct top *t)
-{
-    titan_assert(t->live && !t->raw);
-    if (isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &t->before) == 0) {
-        struct termios raw = t->before;
-        raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
-        raw.c_cc[VSUSP] = _POSIX_VDISABLE; /* a stopped process would leave the terminal in raw mode */
-        raw.c_cc[VMIN] = 0;
-        raw.c_cc[VTIME] = 0;
-        t->raw = tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0 && uv_poll_init(&t->loop, &t->keys, STDIN_FILENO) == 0;
-        t->keys.data = t;
-        if (t->raw)
-            (void)uv_poll_start(&t->keys, UV_READABLE, on_keys);
-    }
-    (void)fputs("\033[?1049h\033[?25l\033[2J", stdout);
-    (void)fflush(stdout);
-}
-
-static void terminal_end(const struct top *t)
-{
-    if (t->raw)
-        (void)tcsetattr(STDIN_FILENO, TCSANOW, &t->before);
-    (void)fputs("\033[?25h\033[?1049l", stdout);
-    (void)fflush(stdout);
-}
-
 static void signal_start(struct top *t, uv_signal_t *handle, int number)
 {
     (void)uv_signal_init(&t->loop, handle);
@@ -753,21 +701,38 @@ static titan_status show(struct top *t, struct titan_error *err)
     signal_start(t, &t->interrupt, SIGINT);
     signal_start(t, &t->terminate, SIGTERM);
     signal_start(t, &t->resize, SIGWINCH);
-    if (t->live)
-        terminal_begin(t);
+    if (t->live) {
+        titan_assert(!t->raw);
+        if (isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &t->before) == 0) {
+            struct termios raw = t->before;
+            raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+            raw.c_cc[VSUSP] = _POSIX_VDISABLE; /* a stopped process would leave the terminal in raw mode */
+            raw.c_cc[VMIN] = 0;
+            raw.c_cc[VTIME] = 0;
+            t->raw = tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0 && uv_poll_init(&t->loop, &t->keys, STDIN_FILENO) == 0;
+            t->keys.data = t;
+            if (t->raw)
+                (void)uv_poll_start(&t->keys, UV_READABLE, on_keys);
+        }
+        (void)fputs("\033[?1049h\033[?25l\033[2J", stdout);
+        (void)fflush(stdout);
+    }
     (void)uv_timer_start(&t->timer, on_timer, 0, ROUND_MS);
     if (*ctl_token && rpc_client_token(t->client, ctl_token, &refused) != TITAN_OK)
         fail(t, &refused);
     (void)uv_run(&t->loop, UV_RUN_DEFAULT);
     titan_assert(t->over && t->client_down);
-    if (t->live)
-        terminal_end(t);
+    if (t->live) {
+        if (t->raw)
+            (void)tcsetattr(STDIN_FILENO, TCSANOW, &t->before);
+        (void)fputs("\033[?25h\033[?1049l", stdout);
+        (void)fflush(stdout);
+    }
     return t->status;
 }
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n == 0);
     struct ctl *ctl = with;
     if (ctl->json)
         return titan_fail(err, TITAN_EINVAL, "top: it has no JSON; list, nodes and events have");

@@ -167,16 +167,6 @@ static bool has_split(const struct top_job *job)
     return job->split && job->state != TITAN__V1__JOB_STATE__PENDING && !ctl_state_final(job->state);
 }
 
-/* For a frame without keys: number of jobs with step times in a table; 0: the lines of the selected job suffice. */
-static int splits_of(const struct top_screen *s, int jobs)
-{
-    int n = 0;
-    titan_assert(jobs <= (int)s->n_jobs);
-    for (int i = 0; i < jobs && !s->live; i++)
-        n += has_split(&s->jobs[i]);
-    return n == 1 && has_split(&s->jobs[s->selected]) ? 0 : n;
-}
-
 static void put_splits(struct frame *f, int jobs, int rows)
 {
     struct table_out t;
@@ -214,24 +204,6 @@ static const struct top_worker *slowest_of(const struct top_screen *s)
     return NULL;
 }
 
-/* Writes the newest steps' time split and the rank others waited for; each line fits 80 columns except for a node's
- * name. */
-static void put_split(struct frame *f, int below)
-{
-    const struct split_mean *m = f->screen->jobs[f->screen->selected].split;
-    const struct step_split *t = &m->split;
-    const struct top_worker *w = slowest_of(f->screen);
-    const double total = step_split_total(t), percent = total > 0 ? 100 / total : 0;
-    titan_assert(m->steps > 0 && m->slowest_steps <= m->steps);
-    if (f->left > below)
-        put_text(f, "", "step %.1f ms: data %.0f%%, compute %.0f%%, comm. %.0f%%, checkpoint %.0f%%, stragglers %.0f%%",
-                 total, percent * t->data, percent * t->compute, percent * t->communication, percent * t->checkpoint,
-                 percent * t->stragglers);
-    if (f->left > below && t->slowest >= 0)
-        put_text(f, "\033[1m", "slowest: rank %d in %u of %u steps, busy %.1f ms, the others wait %.1f%s%s", t->slowest,
-                 m->slowest_steps, m->steps, t->slowest_busy, m->waited, w ? ", on " : "", w ? w->node : "");
-}
-
 static void put_workers(struct frame *f, int rows)
 {
     const struct top_screen *s = f->screen;
@@ -262,20 +234,6 @@ static void put_workers(struct frame *f, int rows)
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-static void put_head(struct frame *f)
-{
-    const struct top_screen *s = f->screen;
-    char at[16], page[64] = "";
-    if (s->more && s->rest > 0)
-        (void)snprintf(page, sizeof(page), "  page %zu, %s%llu more jobs", s->page + 1, s->uncounted ? "over " : "",
-                       (unsigned long long)s->rest);
-    else if (s->page > 0 || s->more)
-        (void)snprintf(page, sizeof(page), "  page %zu%s", s->page + 1, s->more ? ", there are more" : "");
-    put_text(f, "\033[1m", "titanctl top  %s%s  %s", output_clock(s->now_ms, at), page, s->server);
-    if (s->trouble)
-        put_text(f, "\033[31;1m", "%s", s->trouble);
-}
-
 static void put_selected(struct frame *f, bool split, int below)
 {
     const struct top_screen *s = f->screen;
@@ -286,8 +244,24 @@ static void put_selected(struct frame *f, bool split, int below)
         events += s->events[i][0] != '\0';
     put_text(f, "\033[1m", "job %llu  %s%s%s", (unsigned long long)job->id, job->name, *job->reason ? ": " : "",
              job->reason);
-    if (split && job->split)
-        put_split(f, below);
+    if (split && job->split) {
+        /* Where the newest steps' time went, and the rank others waited for. Each line fits 80 columns except for a
+         * node's name. */
+        const struct split_mean *m = job->split;
+        const struct step_split *t = &m->split;
+        const struct top_worker *w = slowest_of(s);
+        const double total = step_split_total(t), percent = total > 0 ? 100 / total : 0;
+        titan_assert(m->steps > 0 && m->slowest_steps <= m->steps);
+        if (f->left > below)
+            put_text(f, "",
+                     "step %.1f ms: data %.0f%%, compute %.0f%%, comm. %.0f%%, checkpoint %.0f%%, stragglers %.0f%%",
+                     total, percent * t->data, percent * t->compute, percent * t->communication,
+                     percent * t->checkpoint, percent * t->stragglers);
+        if (f->left > below && t->slowest >= 0)
+            put_text(f, "\033[1m", "slowest: rank %d in %u of %u steps, busy %.1f ms, the others wait %.1f%s%s",
+                     t->slowest, m->slowest_steps, m->steps, t->slowest_busy, m->waited, w ? ", on " : "",
+                     w ? w->node : "");
+    }
     /* Heading, workers and a note on omitted ones; then the newest events. */
     const int room = f->left - below, for_events = MIN(events, MAX(room / 3, 1));
     const int rows = MIN((int)s->n_workers, MAX(room - for_events - 2, 0));
@@ -302,13 +276,27 @@ void top_screen_put(const struct top_screen *s, struct buf *out)
     titan_assert(s->n_jobs == 0 || s->selected < s->n_jobs);
     struct frame f = {s, out, MAX(s->width, WIDTH_MIN), MAX(s->height, HEIGHT_MIN)};
     const int below = s->live ? 1 : 0;
-    put_head(&f);
+    char at[16], page[64] = "";
+    if (s->more && s->rest > 0)
+        (void)snprintf(page, sizeof(page), "  page %zu, %s%llu more jobs", s->page + 1, s->uncounted ? "over " : "",
+                       (unsigned long long)s->rest);
+    else if (s->page > 0 || s->more)
+        (void)snprintf(page, sizeof(page), "  page %zu%s", s->page + 1, s->more ? ", there are more" : "");
+    put_text(&f, "\033[1m", "titanctl top  %s%s  %s", output_clock(s->now_ms, at), page, s->server);
+    if (s->trouble)
+        put_text(&f, "\033[31;1m", "%s", s->trouble);
     const int jobs = MIN((int)s->n_jobs, (int)top_screen_jobs(s->height));
     if (s->n_jobs > 0)
         put_jobs(&f, jobs);
     else
         put_text(&f, "", "no jobs");
-    const int splits = splits_of(s, jobs);
+
+    /* A frame without keys has a table of all jobs' step times, unless the lines of the selected job suffice. */
+    int splits = 0;
+    for (int i = 0; i < jobs && !s->live; i++)
+        splits += has_split(&s->jobs[i]);
+    if (splits == 1 && has_split(&s->jobs[s->selected]))
+        splits = 0;
     put_nodes(&f, MIN((int)s->n_nodes, MAX((f.left - below - splits) / 4, 1)));
     if (splits > 0)
         put_splits(&f, jobs, splits);

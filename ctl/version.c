@@ -9,21 +9,6 @@
 #include "ctl/command.h"
 #include "ctl/output.h"
 
-static void put_json(struct buf *out, const Titan__V1__VersionResponse *server)
-{
-    struct json_writer w = {.out = out, .pretty = true};
-    json_begin_object(&w, NULL);
-    json_begin_object(&w, "client");
-    json_put_string(&w, "version", titan_version);
-    json_put_string(&w, "api", "titan.v1");
-    json_end_object(&w);
-    if (server)
-        output_message(&w, "server", &server->base);
-    else
-        json_put_raw(&w, "server", "null");
-    json_end_object(&w);
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct ctl *ctl = with;
@@ -36,7 +21,17 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
                           &server, err);
     }
     if (ctl->json) {
-        put_json(&text, server);
+        struct json_writer w = {.out = &text, .pretty = true};
+        json_begin_object(&w, NULL);
+        json_begin_object(&w, "client");
+        json_put_string(&w, "version", titan_version);
+        json_put_string(&w, "api", "titan.v1");
+        json_end_object(&w);
+        if (server)
+            output_message(&w, "server", &server->base);
+        else
+            json_put_raw(&w, "server", "null");
+        json_end_object(&w);
     } else {
         buf_printf(&text, "titanctl %s\n", titan_version);
         if (server) {

@@ -13,47 +13,37 @@
 #include "base/folder_owner.h"
 #include "ctl/args.h"
 
-static titan_status checkpoint_of_step(struct ctl *ctl, uint64_t job, uint64_t step, char out[PATH_MAX],
-                                       struct titan_error *err)
-{
-    titan_assert(job > 0);
-    Titan__V1__ListCheckpointsRequest request = TITAN__V1__LIST_CHECKPOINTS_REQUEST__INIT;
-    request.job_id = job;
-    _cleanup_message_ Titan__V1__ListCheckpointsResponse *reply = NULL;
-    TRY(ctl_call(ctl, TITAN_METHOD("ListCheckpoints"), &request.base, &titan__v1__list_checkpoints_response__descriptor,
-                 &reply, err));
-    for (size_t i = 0; i < reply->n_checkpoints; i++) {
-        if (reply->checkpoints[i]->step == step) {
-            (void)snprintf(out, PATH_MAX, "%s", reply->checkpoints[i]->path);
-            return TITAN_OK;
-        }
-    }
-    titan_status status = titan_fail(err, TITAN_ENOTFOUND, "job %llu has no checkpoint of step %llu",
-                                     (unsigned long long)job, (unsigned long long)step);
-    titan_error_hint(err, "titanctl checkpoints %llu lists them", (unsigned long long)job);
-    return status;
-}
-
-static titan_status no_checkpoint(const Titan__V1__Job *job, struct titan_error *err)
-{
-    const char *how = job->state == TITAN__V1__JOB_STATE__CANCELLED   ? "was cancelled before its first checkpoint"
-                      : job->state == TITAN__V1__JOB_STATE__FAILED    ? "failed before its first checkpoint"
-                      : job->state == TITAN__V1__JOB_STATE__COMPLETED ? "wrote no checkpoint"
-                                                                      : "has no checkpoint yet";
-    return titan_fail(err, TITAN_ENOTFOUND, "job %llu %s", (unsigned long long)job->id, how);
-}
-
 static titan_status checkpoint_of_job(struct ctl *ctl, const char *number, int64_t step, char out[PATH_MAX],
                                       struct titan_error *err)
 {
     uint64_t job;
     TRY(args_job_of(number, &job, err));
-    if (step >= 0)
-        return checkpoint_of_step(ctl, job, (uint64_t)step, out, err);
+    if (step >= 0) {
+        Titan__V1__ListCheckpointsRequest request = TITAN__V1__LIST_CHECKPOINTS_REQUEST__INIT;
+        _cleanup_message_ Titan__V1__ListCheckpointsResponse *list = NULL;
+        request.job_id = job;
+        TRY(ctl_call(ctl, TITAN_METHOD("ListCheckpoints"), &request.base,
+                     &titan__v1__list_checkpoints_response__descriptor, &list, err));
+        for (size_t i = 0; i < list->n_checkpoints; i++)
+            if (list->checkpoints[i]->step == (uint64_t)step) {
+                (void)snprintf(out, PATH_MAX, "%s", list->checkpoints[i]->path);
+                return TITAN_OK;
+            }
+        titan_status status = titan_fail(err, TITAN_ENOTFOUND, "job %llu has no checkpoint of step %lld",
+                                         (unsigned long long)job, (long long)step);
+        titan_error_hint(err, "titanctl checkpoints %llu lists them", (unsigned long long)job);
+        return status;
+    }
     _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
     TRY(ctl_job(ctl, job, &reply, err));
-    if (!*reply->job->checkpoint)
-        return no_checkpoint(reply->job, err);
+    if (!*reply->job->checkpoint) {
+        const char *how = reply->job->state == TITAN__V1__JOB_STATE__CANCELLED
+                              ? "was cancelled before its first checkpoint"
+                          : reply->job->state == TITAN__V1__JOB_STATE__FAILED    ? "failed before its first checkpoint"
+                          : reply->job->state == TITAN__V1__JOB_STATE__COMPLETED ? "wrote no checkpoint"
+                                                                                 : "has no checkpoint yet";
+        return titan_fail(err, TITAN_ENOTFOUND, "job %llu %s", (unsigned long long)reply->job->id, how);
+    }
     (void)snprintf(out, PATH_MAX, "%s", reply->job->checkpoint);
     return TITAN_OK;
 }

@@ -69,10 +69,10 @@ static titan_status read_on(uint64_t job_id, const struct answer *answers, size_
 {
     struct ctl ctl = {.server = "tcp:nowhere:1"};
     const struct live_stream s = {.ctl = &ctl,
-                                  .method = TITAN_METHOD("WatchEvents"),
-                                  .request = &request.base,
-                                  .reply = &titan__v1__event__descriptor,
-                                  .each = on_event,
+                                  .call = {.method = TITAN_METHOD("WatchEvents"),
+                                           .request = &request.base,
+                                           .reply = &titan__v1__event__descriptor,
+                                           .each = on_event},
                                   .job_id = job_id,
                                   .patience_ms = patience_ms};
     size_t len;
