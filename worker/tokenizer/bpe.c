@@ -35,30 +35,25 @@ static inline const struct pair *find_pair(const struct bpe *b, int32_t left, in
     return p->both == PAIR_FREE ? NULL : p;
 }
 
-static titan_status grow_pairs(struct bpe *b, struct titan_error *err)
-{
-    struct pair *old = b->pairs;
-    const size_t old_size = b->size, size = old_size ? 2 * old_size : PAIRS_MIN;
-    titan_assert((size & (size - 1)) == 0);
-    struct pair *pairs = malloc(size * sizeof(*pairs));
-    if (!pairs)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu pairs of tokens", size);
-    for (size_t i = 0; i < size; i++)
-        pairs[i].both = PAIR_FREE;
-    b->pairs = pairs;
-    b->size = size;
-    for (size_t i = 0; i < old_size; i++)
-        if (old[i].both != PAIR_FREE)
-            b->pairs[place_of(b, old[i].both)] = old[i];
-    free(old);
-    return TITAN_OK;
-}
-
 titan_status bpe_add(struct bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t id, struct titan_error *err)
 {
     titan_assert(left >= 0 && right >= 0 && id >= 0);
-    if (2 * (b->n_pairs + 1) > b->size)
-        TRY(grow_pairs(b, err));
+    if (2 * (b->n_pairs + 1) > b->size) {
+        struct pair *old = b->pairs;
+        const size_t old_size = b->size, size = old_size ? 2 * old_size : PAIRS_MIN;
+        titan_assert((size & (size - 1)) == 0);
+        struct pair *pairs = malloc(size * sizeof(*pairs));
+        if (!pairs)
+            return titan_fail(err, TITAN_ENOMEM, "no memory for %zu pairs of tokens", size);
+        for (size_t i = 0; i < size; i++)
+            pairs[i].both = PAIR_FREE;
+        b->pairs = pairs;
+        b->size = size;
+        for (size_t i = 0; i < old_size; i++)
+            if (old[i].both != PAIR_FREE)
+                b->pairs[place_of(b, old[i].both)] = old[i];
+        free(old);
+    }
     titan_assert(2 * (b->n_pairs + 1) <= b->size);
     struct pair *p = &b->pairs[place_of(b, both_of(left, right))];
     b->n_pairs += p->both == PAIR_FREE;
@@ -73,28 +68,6 @@ void bpe_free(struct bpe *b)
 }
 
 /* --- symbols ------------------------------------------------------------------------------------------------------ */
-
-/* The tokens that a word begins as, appended; there is room for one a byte. */
-static void put_symbols(const struct bpe *b, const struct vocabulary *v, const char *word, size_t n, struct tokens *out)
-{
-    titan_assert(n <= INT32_MAX);
-    const unsigned char *p = (const unsigned char *)word;
-    bool unknown = false;
-    for (size_t at = 0, len = 1; at < n; at += len) {
-        if (!b->by_bytes)
-            (void)utf8_code(p + at, &len);
-        const int32_t id = b->by_bytes ? b->of_byte[p[at]] : vocabulary_find(v, p + at, len);
-        if (id >= 0) {
-            out->ids[out->n++] = id;
-        } else if (b->byte_fallback) {
-            for (size_t i = 0; i < len; i++)
-                out->ids[out->n++] = b->of_byte[p[at + i]];
-        } else if (b->unknown >= 0 && !(unknown && b->fuse_unknown)) {
-            out->ids[out->n++] = b->unknown;
-        }
-        unknown = id < 0;
-    }
-}
 
 /* --- short words -------------------------------------------------------------------------------------------------- */
 
@@ -329,7 +302,26 @@ titan_status bpe_encode(const struct bpe *b, const struct vocabulary *v, const c
         return TITAN_OK;
     }
     const size_t begin = out->n;
-    put_symbols(b, v, word, n, out);
+
+    /* The tokens that a word begins as, appended; there is room for one a byte. */
+    titan_assert(n <= INT32_MAX);
+    const unsigned char *p = (const unsigned char *)word;
+    bool unknown = false;
+    for (size_t at = 0, len = 1; at < n; at += len) {
+        if (!b->by_bytes)
+            (void)utf8_code(p + at, &len);
+        const int32_t id = b->by_bytes ? b->of_byte[p[at]] : vocabulary_find(v, p + at, len);
+        if (id >= 0) {
+            out->ids[out->n++] = id;
+        } else if (b->byte_fallback) {
+            for (size_t i = 0; i < len; i++)
+                out->ids[out->n++] = b->of_byte[p[at + i]];
+        } else if (b->unknown >= 0 && !(unknown && b->fuse_unknown)) {
+            out->ids[out->n++] = b->unknown;
+        }
+        unknown = id < 0;
+    }
+
     size_t left = out->n - begin;
     if (b->n_pairs > 0 && left > SHORT_WORD)
         TRY(encode_long(b, out->ids + begin, left, &left, err));

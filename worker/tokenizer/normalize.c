@@ -124,46 +124,39 @@ static uint32_t nmt(uint32_t code)
     return code;
 }
 
-/* One character of len bytes at p. */
-static titan_status put_character(enum normalize_kind kind, uint32_t code, const char *p, size_t len, struct buf *out)
-{
-    uint32_t becomes = code;
-    switch (kind) {
-    case NORMALIZE_LOWER:
-        return unicode_lower(code, out);
-    case NORMALIZE_IDEOGRAPHS:
-        if (!is_ideograph(code))
-            break;
-        TRY(buf_append(out, " ", 1));
-        TRY(buf_append(out, p, len));
-        return buf_append(out, " ", 1);
-    case NORMALIZE_CLEAN:
-        if (code == 0 || unicode_has(UNICODE_CONTROLS, code))
-            return TITAN_OK;
-        becomes = unicode_is_space(code) ? ' ' : code;
-        break;
-    case NORMALIZE_ACCENTS:
-        if (unicode_has(UNICODE_ACCENTS, code))
-            return TITAN_OK;
-        break;
-    case NORMALIZE_MARKS:
-        if (unicode_has(UNICODE_MARKS, code))
-            return TITAN_OK;
-        break;
-    default:
-        titan_assert(kind == NORMALIZE_NMT);
-        becomes = nmt(code);
-        if (code && !becomes)
-            return TITAN_OK;
-    }
-    return becomes == code ? buf_append(out, p, len) : buf_append(out, " ", 1);
-}
-
 static titan_status put_characters(enum normalize_kind kind, const char *text, size_t n, struct buf *out)
 {
     for (size_t at = 0, len; at < n; at += len) {
         const uint32_t code = utf8_code((const unsigned char *)text + at, &len);
-        TRY(put_character(kind, code, text + at, len, out));
+        uint32_t becomes = code;
+        bool goes = false, alone = false;
+        switch (kind) {
+        case NORMALIZE_LOWER:
+            TRY(unicode_lower(code, out));
+            continue;
+        case NORMALIZE_IDEOGRAPHS:
+            alone = is_ideograph(code);
+            break;
+        case NORMALIZE_CLEAN:
+            goes = code == 0 || unicode_has(UNICODE_CONTROLS, code);
+            becomes = unicode_is_space(code) ? ' ' : code;
+            break;
+        case NORMALIZE_ACCENTS:
+            goes = unicode_has(UNICODE_ACCENTS, code);
+            break;
+        case NORMALIZE_MARKS:
+            goes = unicode_has(UNICODE_MARKS, code);
+            break;
+        default:
+            titan_assert(kind == NORMALIZE_NMT);
+            becomes = nmt(code);
+            goes = code && !becomes;
+        }
+        if (goes)
+            continue;
+        TRY(buf_append(out, " ", alone));
+        TRY(becomes == code ? buf_append(out, text + at, len) : buf_append(out, " ", 1));
+        TRY(buf_append(out, " ", alone));
     }
     return TITAN_OK;
 }

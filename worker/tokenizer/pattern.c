@@ -293,31 +293,6 @@ static titan_status read_member(struct reader *r, struct set *set, uint32_t *ret
     return TITAN_OK;
 }
 
-static titan_status read_set(struct reader *r, struct set *set)
-{
-    titan_assert(r->at > r->begin);
-    const bool inverted = *r->at == '^';
-    r->at += inverted;
-    for (bool first = true; first || *r->at != ']'; first = false) {
-        uint32_t from, to;
-        if (!*r->at || *r->at == ']')
-            return refuse(r, *r->at ? "an empty set" : "a set without its ]");
-        TRY(read_member(r, set, &from));
-        if (from == UNICODE_END)
-            continue;
-        to = from;
-        if (r->at[0] == '-' && r->at[1] && r->at[1] != ']') {
-            r->at++;
-            TRY(read_member(r, set, &to));
-            if (to == UNICODE_END || to < from)
-                return refuse(r, "a range without an end, or that runs backwards");
-        }
-        TRY(add_range(r, set, from, to));
-    }
-    r->at++;
-    return !inverted || set_invert(set) ? TITAN_OK : no_memory(r);
-}
-
 /* One character or set. */
 static titan_status read_class(struct reader *r, uint32_t *ret_bit)
 {
@@ -325,7 +300,27 @@ static titan_status read_class(struct reader *r, uint32_t *ret_bit)
     uint32_t code;
     if (*r->at == '[') {
         r->at++;
-        TRY(read_set(r, &set));
+        const bool inverted = *r->at == '^';
+        r->at += inverted;
+        for (bool first = true; first || *r->at != ']'; first = false) {
+            uint32_t from, to;
+            if (!*r->at || *r->at == ']')
+                return refuse(r, *r->at ? "an empty set" : "a set without its ]");
+            TRY(read_member(r, &set, &from));
+            if (from == UNICODE_END)
+                continue;
+            to = from;
+            if (r->at[0] == '-' && r->at[1] && r->at[1] != ']') {
+                r->at++;
+                TRY(read_member(r, &set, &to));
+                if (to == UNICODE_END || to < from)
+                    return refuse(r, "a range without an end, or that runs backwards");
+            }
+            TRY(add_range(r, &set, from, to));
+        }
+        r->at++;
+        if (inverted && !set_invert(&set))
+            return no_memory(r);
         return add_class(r, &set, ret_bit);
     }
     if (*r->at == '\\') {
@@ -424,18 +419,6 @@ static titan_status read_group(struct reader *r, int *ret)
     return *r->at && strchr("?*+{", *r->at) ? refuse(r, "groups cannot be repeated") : TITAN_OK;
 }
 
-static titan_status read_item(struct reader *r, int *ret)
-{
-    if (*r->at == '(') {
-        r->at++;
-        return read_group(r, ret);
-    }
-    struct node node = {.kind = CLASS};
-    TRY(read_class(r, &node.class));
-    TRY(read_repeat(r, &node.min, &node.max, &node.possessive));
-    return add_node(r, node, ret);
-}
-
 /* Up to the end, or the ) of the group. */
 static titan_status read_alternatives(struct reader *r, int *ret_group)
 {
@@ -450,7 +433,15 @@ static titan_status read_alternatives(struct reader *r, int *ret_group)
             continue;
         }
         int item;
-        TRY(read_item(r, &item));
+        if (*r->at == '(') {
+            r->at++;
+            TRY(read_group(r, &item));
+        } else {
+            struct node node = {.kind = CLASS};
+            TRY(read_class(r, &node.class));
+            TRY(read_repeat(r, &node.min, &node.max, &node.possessive));
+            TRY(add_node(r, node, &item));
+        }
         if (last < 0)
             heads[n] = item;
         else
@@ -528,14 +519,6 @@ static bool may_begin(const struct pattern *p, int at, uint32_t classes, bool *s
     }
 }
 
-static int find_uniform_page(const struct pattern *p, const bool *uniform, uint32_t mask)
-{
-    for (size_t i = 0; i < p->n_pages; i++)
-        if (uniform[i] && p->pages[i][0] == mask)
-            return (int)i;
-    return -1;
-}
-
 /* The classes of every code point. Pages of one and the same mask are shared. */
 static bool make_pages(struct pattern *p)
 {
@@ -555,7 +538,9 @@ static bool make_pages(struct pattern *p)
             mask |= (uint32_t)(cursor[k] & 1) << k;
             same = same && (cursor[k] == s->n || s->edges[cursor[k]] >= end);
         }
-        int found = same ? find_uniform_page(p, uniform, mask) : -1;
+        int found = -1;
+        for (size_t i = 0; same && i < p->n_pages && found < 0; i++)
+            found = uniform[i] && p->pages[i][0] == mask ? (int)i : -1;
         if (found < 0) {
             if (!VEC_RESERVE(p->pages, p->cap_pages, p->n_pages + 1))
                 return false;
@@ -578,9 +563,21 @@ static bool make_pages(struct pattern *p)
     return true;
 }
 
-/* A node with a rest that cannot fail, or cannot go on with what it took, need give nothing back. */
-static void mark_possessive(struct pattern *p)
+static titan_status finish(struct reader *r, int group)
 {
+    struct pattern *p = r->p;
+    titan_assert(group >= 0 && group < p->n_nodes);
+    int match;
+    TRY(add_node(r, (struct node){.kind = MATCH}, &match));
+    link_chain(p, group, match);
+    p->root = group;
+    titan_assert(p->nodes[group].kind == GROUP);
+    if (may_begin(p, group, 0, (bool[NODES_MAX]){0}))
+        return refuse(r, "it matches an empty text");
+    if (!make_pages(p))
+        return no_memory(r);
+
+    /* A node with a rest that cannot fail, or cannot go on with what it took, need give nothing back. */
     uint32_t meets[CLASSES_MAX] = {0}; /* the classes that share a character with this one */
     for (size_t i = 0; i < p->n_pages; i++)
         for (uint32_t c = 0, last = 0; c < PAGE; c++) {
@@ -596,22 +593,7 @@ static void mark_possessive(struct pattern *p)
             p->nodes[i].possessive |=
                 next->kind == MATCH || (next->kind == CLASS && next->min > 0 && !(next->class & with));
         }
-}
 
-static titan_status finish(struct reader *r, int group)
-{
-    struct pattern *p = r->p;
-    titan_assert(group >= 0 && group < p->n_nodes);
-    int match;
-    TRY(add_node(r, (struct node){.kind = MATCH}, &match));
-    link_chain(p, group, match);
-    p->root = group;
-    titan_assert(p->nodes[group].kind == GROUP);
-    if (may_begin(p, group, 0, (bool[NODES_MAX]){0}))
-        return refuse(r, "it matches an empty text");
-    if (!make_pages(p))
-        return no_memory(r);
-    mark_possessive(p);
     const struct node *root = &p->nodes[group];
     for (int c = 0; c < 128; c++)
         for (int i = 0; i < root->count; i++)

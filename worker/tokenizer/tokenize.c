@@ -51,19 +51,6 @@ static titan_status read_input(struct tokenize *k, const char *path, struct tita
     return read_all(fd, path, &k->input, err);
 }
 
-static titan_status show(FILE *out, const struct tokenize *k, bool count, size_t bytes, struct titan_error *err)
-{
-    titan_assert(out);
-    if (count)
-        (void)fprintf(out, "%zu bytes, %zu tokens, %.3f bytes a token\n", bytes, k->tokens.n,
-                      k->tokens.n ? (double)bytes / (double)k->tokens.n : 0.0);
-    for (size_t i = 0; !count && i < k->tokens.n; i++)
-        (void)fprintf(out, "%s%" PRId32, i ? " " : "", k->tokens.ids[i]);
-    if (!count)
-        (void)fputc('\n', out);
-    return ferror(out) ? titan_fail_errno(err, "cannot write the tokens") : TITAN_OK;
-}
-
 /* A line for each text: the whole input, or with `separated` each part that a NUL byte ends. */
 static titan_status encode_input(struct tokenize *k, bool separated, bool count, struct titan_error *err)
 {
@@ -74,7 +61,17 @@ static titan_status encode_input(struct tokenize *k, bool separated, bool count,
         stop = stop ? stop : end;
         k->tokens.n = 0;
         TRY(tokenizer_encode(k->encoder, at, (size_t)(stop - at), &k->tokens, err));
-        TRY(show(stdout, k, count, (size_t)(stop - at), err));
+
+        const size_t bytes = (size_t)(stop - at);
+        if (count)
+            (void)printf("%zu bytes, %zu tokens, %.3f bytes a token\n", bytes, k->tokens.n,
+                         k->tokens.n ? (double)bytes / (double)k->tokens.n : 0.0);
+        for (size_t i = 0; !count && i < k->tokens.n; i++)
+            (void)printf("%s%" PRId32, i ? " " : "", k->tokens.ids[i]);
+        if (!count)
+            (void)fputc('\n', stdout);
+        if (ferror(stdout))
+            return titan_fail_errno(err, "cannot write the tokens");
         at = stop + 1;
     } while (at < end);
     return TITAN_OK;
@@ -110,31 +107,25 @@ static titan_status decode_input(struct tokenize *k, bool separated, struct tita
     return ferror(stdout) ? titan_fail_errno(err, "cannot write the text") : TITAN_OK;
 }
 
-static titan_status tokenize(struct tokenize *k, const struct args *args, struct titan_error *err)
-{
-    const char *path = args_text(args, "tokenizer", "bytes");
-    const bool separated = args_has(args, "null"), count = args_has(args, "count");
-    titan_status status = tokenizer_open_as(path, args_text(args, "pattern", NULL), &k->tokenizer, err);
-    if (status == TITAN_OK)
-        status = tokenizer_encoder_open(k->tokenizer, &k->encoder, err);
-    if (status == TITAN_OK)
-        status = read_input(k, args->n > 0 ? args->words[0] : NULL, err);
-    if (status == TITAN_OK)
-        status = args_has(args, "decode") ? decode_input(k, separated, err) : encode_input(k, separated, count, err);
-    return status == TITAN_ENOTFOUND ? TITAN_EINVAL : status; /* what a command is given and is not there */
-}
-
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
     struct tokenize k = {0};
+    const char *path = args_text(args, "tokenizer", "bytes");
+    const bool separated = args_has(args, "null"), count = args_has(args, "count");
     (void)with;
-    titan_status status = tokenize(&k, args, err);
+    titan_status status = tokenizer_open_as(path, args_text(args, "pattern", NULL), &k.tokenizer, err);
+    if (status == TITAN_OK)
+        status = tokenizer_encoder_open(k.tokenizer, &k.encoder, err);
+    if (status == TITAN_OK)
+        status = read_input(&k, args->n > 0 ? args->words[0] : NULL, err);
+    if (status == TITAN_OK)
+        status = args_has(args, "decode") ? decode_input(&k, separated, err) : encode_input(&k, separated, count, err);
     tokenizer_encoder_close(k.encoder);
     tokenizer_close(k.tokenizer);
     buf_free(&k.input);
     buf_free(&k.text);
     free(k.tokens.ids);
-    return status;
+    return status == TITAN_ENOTFOUND ? TITAN_EINVAL : status; /* a file that a command is given and that is missing */
 }
 
 const struct command tokenize_command = {

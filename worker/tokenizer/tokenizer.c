@@ -50,12 +50,6 @@ static titan_status read_named(const char *path, struct buf *out, struct titan_e
     return TITAN_OK;
 }
 
-static bool ends_in(const char *text, const char *end)
-{
-    const size_t n = strlen(text), len = strlen(end);
-    return n >= len && strcmp(text + n - len, end) == 0;
-}
-
 /* tokenizer_config.json beside the file, where there is one. */
 static titan_status read_config_beside(struct tokenizer *t, const char *path, struct titan_error *err)
 {
@@ -77,7 +71,8 @@ static titan_status read_config_beside(struct tokenizer *t, const char *path, st
 static titan_status read_tokenizer(struct tokenizer *t, const char *path, const char *pattern, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = {.limit = FILE_BYTES_MAX + 1};
-    const bool json = ends_in(path, ".json");
+    const size_t n = strlen(path);
+    const bool json = n >= 5 && strcmp(path + n - 5, ".json") == 0;
     if (json && pattern)
         return titan_fail(
             err, TITAN_EINVAL,
@@ -287,22 +282,10 @@ static inline void load_word(const char *word, size_t n, const char *end, uint64
     }
 }
 
-static titan_status encode_word(struct tokenizer_encoder *e, const char *word, size_t n, struct titan_error *err)
-{
-    const struct tokenizer *t = e->t;
-    switch (t->kind) {
-    case TOKENIZER_UNIGRAM:
-        return unigram_encode(&t->unigram, &t->vocabulary, word, n, e->out, err);
-    case TOKENIZER_WORDPIECE:
-        return wordpiece_encode(&t->wordpiece, &t->vocabulary, word, n, e->out, err);
-    default:
-        return bpe_encode(&t->bpe, &t->vocabulary, word, n, e->out, err);
-    }
-}
-
 static titan_status encode_pending(struct tokenizer_encoder *e, const struct pending_word *w, struct titan_error *err)
 {
     titan_assert(w->n > 0);
+    const struct tokenizer *t = e->t;
     struct tokens *out = e->out;
     struct cached *c = w->cached;
     const size_t begin = out->n;
@@ -313,7 +296,16 @@ static titan_status encode_pending(struct tokenizer_encoder *e, const struct pen
         out->n += c->n;
         return TITAN_OK;
     }
-    TRY(encode_word(e, w->at, w->n, err));
+    switch (t->kind) {
+    case TOKENIZER_UNIGRAM:
+        TRY(unigram_encode(&t->unigram, &t->vocabulary, w->at, w->n, out, err));
+        break;
+    case TOKENIZER_WORDPIECE:
+        TRY(wordpiece_encode(&t->wordpiece, &t->vocabulary, w->at, w->n, out, err));
+        break;
+    default:
+        TRY(bpe_encode(&t->bpe, &t->vocabulary, w->at, w->n, out, err));
+    }
     if (c && out->n - begin <= CACHED_IDS) {
         memcpy(c->word, w->word, sizeof(c->word));
         c->len = (uint8_t)w->n;
@@ -351,18 +343,23 @@ static titan_status put_word(void *with, const char *word, size_t n, struct tita
     return e->n_pending < AHEAD ? TITAN_OK : encode_all_pending(e, err);
 }
 
-/* Normalized text without added tokens. first: the text begins here. */
-static titan_status encode_part(struct tokenizer_encoder *e, const char *text, size_t n, bool first,
-                                struct titan_error *err)
+/* A piece of a text. */
+struct piece {
+    const char *at;
+    size_t n;
+    bool first; /* the text begins here */
+};
+
+/* A piece of normalized text without added tokens. */
+static titan_status encode_part(struct tokenizer_encoder *e, struct piece p, struct titan_error *err)
 {
-    titan_assert(text);
-    TRY(normalize_text(&e->t->marks, first, &text, &n, e->marked, err));
-    if (n > INT32_MAX)
-        return titan_fail(err, TITAN_ELIMIT, "a text of %zu bytes once normalized; at most %d are encoded", n,
+    TRY(normalize_text(&e->t->marks, p.first, &p.at, &p.n, e->marked, err));
+    if (p.n > INT32_MAX)
+        return titan_fail(err, TITAN_ELIMIT, "a text of %zu bytes once normalized; at most %d are encoded", p.n,
                           INT32_MAX);
-    e->end = text + n;
+    e->end = p.at + p.n;
     e->n_pending = 0;
-    TRY(split_text(&e->t->split, text, n, put_word, e, err));
+    TRY(split_text(&e->t->split, p.at, p.n, put_word, e, err));
     return encode_all_pending(e, err);
 }
 
@@ -379,65 +376,42 @@ static const struct added_token *added_at(const struct added_tokens *set, const 
     return NULL;
 }
 
-/* Whether no part of a word stands beside text[from..to). */
-static bool stands_alone(const char *text, size_t from, size_t to, size_t n)
-{
-    size_t len;
-    return (from == 0 || !unicode_is_word(unicode_last(text, from, &len))) &&
-           (to == n || !unicode_is_word(utf8_code((const unsigned char *)text + to, &len)));
-}
-
-typedef titan_status (*encode_gap)(struct tokenizer_encoder *e, const char *text, size_t n, bool first,
-                                   struct titan_error *err);
-
-/* Gives on what lies between the added tokens of a text, as `tokenizers` cuts it: the leftmost, of these the longest.
+/* Gives on what lies between the added tokens of a piece, as `tokenizers` cuts it: the leftmost, of these the longest.
  */
-static titan_status encode_around(struct tokenizer_encoder *e, const struct added_tokens *set, const char *text,
-                                  size_t n, bool first, encode_gap gap, struct titan_error *err)
+static titan_status encode_around(struct tokenizer_encoder *e, const struct added_tokens *set, struct piece p,
+                                  titan_status (*gap)(struct tokenizer_encoder *e, struct piece p,
+                                                      struct titan_error *err),
+                                  struct titan_error *err)
 {
-    size_t begin = 0;
-    for (size_t at = 0; set->n > 0 && at < n;) {
-        const struct added_token *added = added_at(set, text + at, text + n);
+    const char *const text = p.at;
+    size_t begin = 0, len;
+    for (size_t at = 0; set->n > 0 && at < p.n;) {
+        const struct added_token *added = added_at(set, text + at, text + p.n);
         size_t from = at++, to = added ? from + added->len : at;
         if (!added)
             continue;
         at = to;
-        if (added->word && !stands_alone(text, from, to, n))
-            continue;
+        if (added->word && ((from > 0 && unicode_is_word(unicode_last(text, from, &len))) ||
+                            (to < p.n && unicode_is_word(utf8_code((const unsigned char *)text + to, &len)))))
+            continue; /* a part of a word stands beside it */
         if (added->takes_space_left)
             from = MAX(unicode_without_trailing_space(text, from), begin);
         if (added->takes_space_right)
-            to += unicode_leading_space(text + to, n - to);
+            to += unicode_leading_space(text + to, p.n - to);
         if (from > begin)
-            TRY(gap(e, text + begin, from - begin, first && begin == 0, err));
+            TRY(gap(e, (struct piece){text + begin, from - begin, p.first && begin == 0}, err));
         if (from < to && !VEC_PUSH(e->out->ids, e->out->n, e->out->cap, added->id))
             return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", e->out->n + 1);
         begin = to; /* where two take the same white space, some of it counts twice, as it does there */
     }
-    return begin < n ? gap(e, text + begin, n - begin, first && begin == 0, err) : TITAN_OK;
+    return begin < p.n ? gap(e, (struct piece){text + begin, p.n - begin, p.first && begin == 0}, err) : TITAN_OK;
 }
 
-/* What lies between the tokens that are looked for in the text as it comes. */
-static titan_status encode_normalized(struct tokenizer_encoder *e, const char *text, size_t n, bool first,
-                                      struct titan_error *err)
+/* A piece between the tokens that are looked for in the text as it comes. */
+static titan_status encode_normalized(struct tokenizer_encoder *e, struct piece p, struct titan_error *err)
 {
-    TRY(normalize_text(&e->t->normalizer, first, &text, &n, e->work, err));
-    return encode_around(e, &e->t->added_behind, text, n, first, encode_part, err);
-}
-
-static titan_status encode_text(struct tokenizer_encoder *e, const char *text, size_t n, struct titan_error *err)
-{
-    return encode_around(e, &e->t->added, text, n, true, encode_normalized, err);
-}
-
-static titan_status encode_bytes(const char *text, size_t n, struct tokens *out, struct titan_error *err)
-{
-    titan_assert(out->n <= out->cap);
-    if (!VEC_RESERVE(out->ids, out->cap, out->n + n))
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", out->n + n);
-    for (size_t i = 0; i < n; i++)
-        out->ids[out->n++] = (unsigned char)text[i];
-    return TITAN_OK;
+    TRY(normalize_text(&e->t->normalizer, p.first, &p.at, &p.n, e->work, err));
+    return encode_around(e, &e->t->added_behind, p, encode_part, err);
 }
 
 titan_status tokenizer_encode(struct tokenizer_encoder *e, const char *text, size_t n, struct tokens *out,
@@ -446,30 +420,27 @@ titan_status tokenizer_encode(struct tokenizer_encoder *e, const char *text, siz
     titan_assert(e->t && out);
     if (n > INT32_MAX)
         return titan_fail(err, TITAN_ELIMIT, "a text of %zu bytes; at most %d are encoded at a time", n, INT32_MAX);
-    if (e->t->bytes)
-        return encode_bytes(text, n, out, err);
+    if (e->t->bytes) {
+        titan_assert(out->n <= out->cap);
+        if (!VEC_RESERVE(out->ids, out->cap, out->n + n))
+            return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", out->n + n);
+        for (size_t i = 0; i < n; i++)
+            out->ids[out->n++] = (unsigned char)text[i];
+        return TITAN_OK;
+    }
     e->out = out;
-    if (utf8_check(text, n) == n)
-        return encode_text(e, text, n, err);
-    buf_clear(&e->mended);
-    e->mended.limit = SIZE_MAX / 4;
-    if (unicode_mend(text, n, &e->mended) != TITAN_OK)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of text", n);
-    return encode_text(e, e->mended.data, e->mended.len, err);
+    struct piece whole = {text, n, .first = true};
+    if (utf8_check(text, n) != n) {
+        buf_clear(&e->mended);
+        e->mended.limit = SIZE_MAX / 4;
+        if (unicode_mend(text, n, &e->mended) != TITAN_OK)
+            return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of text", n);
+        whole = (struct piece){e->mended.data, e->mended.len, .first = true};
+    }
+    return encode_around(e, &e->t->added, whole, encode_normalized, err);
 }
 
 /* --- decoding ----------------------------------------------------------------------------------------------------- */
-
-/* The byte that <0xXX> stands for; -1: it is no such token. */
-static int byte_named(const char *token, size_t n)
-{
-    titan_assert(token);
-    static const char digits[] = "0123456789ABCDEF";
-    if (n != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>')
-        return -1;
-    const char *high = memchr(digits, token[3], 16), *low = memchr(digits, token[4], 16);
-    return high && low ? (int)(high - digits) << 4 | (int)(low - digits) : -1;
-}
 
 /* A token of WordPiece, with the space that separates it from the one before, or without its prefix. */
 static titan_status decode_piece(const struct tokenizer *t, const char *token, size_t n, bool first, struct buf *out)
@@ -494,12 +465,15 @@ static titan_status decode_piece(const struct tokenizer *t, const char *token, s
 
 static titan_status decode_token(const struct tokenizer *t, const char *token, size_t n, bool first, struct buf *out)
 {
-    const int byte = t->decoder.from_bytes ? byte_named(token, n) : -1;
-    const char one = (char)byte;
+    static const char digits[] = "0123456789ABCDEF";
     if (t->decoder.words)
         return decode_piece(t, token, n, first, out);
-    if (byte >= 0)
-        return buf_append(out, &one, 1);
+    if (t->decoder.from_bytes && n == 6 && memcmp(token, "<0x", 3) == 0 && token[5] == '>') {
+        const char *high = memchr(digits, token[3], 16), *low = memchr(digits, token[4], 16);
+        const char byte = high && low ? (char)((high - digits) << 4 | (low - digits)) : '\0';
+        if (high && low)
+            return buf_append(out, &byte, 1);
+    }
     return t->decoder.from ? normalize_replace(token, n, t->decoder.from, t->decoder.to, out)
                            : buf_append(out, token, n);
 }

@@ -82,43 +82,12 @@ static titan_status add_form(struct tokenizer_file *f, enum unicode_form form)
     return normalize_add(&f->t->normalizer, (struct normalize_step){.kind = NORMALIZE_FORM, .form = form}, f->err);
 }
 
-static titan_status read_replace(struct tokenizer_file *f, const struct json *part)
-{
-    bool literal;
-    const char *from, *to = json_string(part, "content", "");
-    struct normalize_step step = {.kind = NORMALIZE_PATTERN, .to = (char *)to};
-    TRY(tokenizer_file_pattern(f, part, &literal, &from));
-    f->t->hash = hash_bytes(f->t->hash, to, strlen(to) + 1);
-    if (literal)
-        return add_step(f, NORMALIZE_REPLACE, from, to);
-    TRY(pattern_open(from, false, &step.pattern, f->err));
-    return normalize_add(&f->t->normalizer, step, f->err);
-}
-
-static titan_status read_charsmap(struct tokenizer_file *f, const struct json *part)
-{
-    const char *base64 = json_string(part, "precompiled_charsmap", NULL);
-    struct normalize_step step = {.kind = NORMALIZE_CHARSMAP};
-    if (!base64)
-        return titan_fail(f->err, TITAN_EINVAL, "normalizer 'Precompiled' without precompiled_charsmap");
-    f->t->hash = hash_text(f->t->hash, base64);
-    TRY(charsmap_open(base64, &step.charsmap, f->err));
-    return normalize_add(&f->t->normalizer, step, f->err);
-}
-
-/* A flag, which is part of what text becomes. */
+/* A flag that decides what text becomes: it is part of the hash. */
 static bool take_flag(struct tokenizer_file *f, const struct json *part, const char *key, bool fallback)
 {
     const bool flag = tokenizer_file_flag(part, key, fallback);
     f->t->hash = hash_word(f->t->hash, flag);
     return flag;
-}
-
-static titan_status read_strip(struct tokenizer_file *f, const struct json *part)
-{
-    if (take_flag(f, part, "strip_left", true))
-        TRY(add_step(f, NORMALIZE_STRIP_LEFT, NULL, NULL));
-    return take_flag(f, part, "strip_right", true) ? add_step(f, NORMALIZE_STRIP_RIGHT, NULL, NULL) : TITAN_OK;
 }
 
 static titan_status read_bert(struct tokenizer_file *f, const struct json *part)
@@ -162,12 +131,31 @@ titan_status tokenizer_file_normalizer(struct tokenizer_file *f, const struct js
         f->t->hash = hash_bytes(f->t->hash, prepend, strlen(prepend) + 1);
         return add_step(f, NORMALIZE_PREPEND, NULL, prepend);
     }
-    if (strcmp(type, "Replace") == 0)
-        return read_replace(f, part);
-    if (strcmp(type, "Precompiled") == 0)
-        return read_charsmap(f, part);
-    if (strcmp(type, "Strip") == 0)
-        return read_strip(f, part);
+    if (strcmp(type, "Replace") == 0) {
+        bool literal;
+        const char *from, *to = json_string(part, "content", "");
+        struct normalize_step step = {.kind = NORMALIZE_PATTERN, .to = (char *)to};
+        TRY(tokenizer_file_pattern(f, part, &literal, &from));
+        f->t->hash = hash_bytes(f->t->hash, to, strlen(to) + 1);
+        if (literal)
+            return add_step(f, NORMALIZE_REPLACE, from, to);
+        TRY(pattern_open(from, false, &step.pattern, f->err));
+        return normalize_add(&f->t->normalizer, step, f->err);
+    }
+    if (strcmp(type, "Precompiled") == 0) {
+        const char *base64 = json_string(part, "precompiled_charsmap", NULL);
+        struct normalize_step step = {.kind = NORMALIZE_CHARSMAP};
+        if (!base64)
+            return titan_fail(f->err, TITAN_EINVAL, "normalizer 'Precompiled' without precompiled_charsmap");
+        f->t->hash = hash_text(f->t->hash, base64);
+        TRY(charsmap_open(base64, &step.charsmap, f->err));
+        return normalize_add(&f->t->normalizer, step, f->err);
+    }
+    if (strcmp(type, "Strip") == 0) {
+        if (take_flag(f, part, "strip_left", true))
+            TRY(add_step(f, NORMALIZE_STRIP_LEFT, NULL, NULL));
+        return take_flag(f, part, "strip_right", true) ? add_step(f, NORMALIZE_STRIP_RIGHT, NULL, NULL) : TITAN_OK;
+    }
     if (strcmp(type, "BertNormalizer") == 0)
         return read_bert(f, part);
     return tokenizer_file_unknown(f, "normalizer", type,
@@ -204,17 +192,6 @@ static titan_status read_behavior(struct tokenizer_file *f, const struct json *p
     }
     return tokenizer_file_unknown(f, "behavior of a pre-tokenizer", behavior,
                                   "Isolated, Removed, MergedWithPrevious, MergedWithNext and Contiguous");
-}
-
-static titan_status read_split(struct tokenizer_file *f, const struct json *part)
-{
-    bool literal;
-    const char *pattern;
-    enum split_behavior behavior;
-    TRY(tokenizer_file_pattern(f, part, &literal, &pattern));
-    TRY(read_behavior(f, part, "", &behavior));
-    const bool invert = take_flag(f, part, "invert", false);
-    return split_add(&f->t->split, pattern, literal, behavior, invert, f->err);
 }
 
 /* Cuts at punctuation, which is that of another Unicode than \p{P}. */
@@ -283,51 +260,45 @@ static titan_status read_metaspace(struct tokenizer_file *f, const struct json *
     return split ? split_add(&f->t->split, mark, true, SPLIT_MERGED_BEHIND, false, f->err) : TITAN_OK;
 }
 
-static titan_status read_byte_level(struct tokenizer_file *f, const struct json *part)
-{
-    const bool prefix = tokenizer_file_flag(part, "add_prefix_space", true),
-               regex = tokenizer_file_flag(part, "use_regex", true);
-    if (f->byte_level)
-        return titan_fail(f->err, TITAN_EUNSUPPORTED, "two pre-tokenizers 'ByteLevel'");
-    f->byte_level = true;
-    f->t->hash = hash_word(hash_word(f->t->hash, prefix), regex);
-    if (prefix)
-        TRY(add_prefix(f, NORMALIZE_PREFIX, " "));
-    return regex ? split_add(&f->t->split, family_find("gpt2")->pattern, false, SPLIT_ISOLATED, false, f->err)
-                 : TITAN_OK;
-}
-
 titan_status tokenizer_file_pre_tokenizer(struct tokenizer_file *f, const struct json *part, const char *type)
 {
-    titan_status status;
+    struct split *split = &f->t->split;
+    enum split_behavior behavior;
     if (f->byte_level)
         return titan_fail(f->err, TITAN_EUNSUPPORTED, "pre-tokenizer '%s' behind 'ByteLevel'", type);
     if (strcmp(type, "Split") == 0) {
-        status = read_split(f, part);
+        bool literal;
+        const char *pattern;
+        TRY(tokenizer_file_pattern(f, part, &literal, &pattern));
+        TRY(read_behavior(f, part, "", &behavior));
+        TRY(split_add(split, pattern, literal, behavior, take_flag(f, part, "invert", false), f->err));
     } else if (strcmp(type, "ByteLevel") == 0) {
-        status = read_byte_level(f, part);
+        f->byte_level = true;
+        const bool prefix = take_flag(f, part, "add_prefix_space", true);
+        const bool regex = take_flag(f, part, "use_regex", true);
+        if (prefix)
+            TRY(add_prefix(f, NORMALIZE_PREFIX, " "));
+        if (regex)
+            TRY(split_add(split, family_find("gpt2")->pattern, false, SPLIT_ISOLATED, false, f->err));
     } else if (strcmp(type, "Metaspace") == 0) {
-        status = read_metaspace(f, part);
+        TRY(read_metaspace(f, part));
     } else if (strcmp(type, "Digits") == 0) {
-        const bool each = tokenizer_file_flag(part, "individual_digits", false);
-        f->t->hash = hash_word(f->t->hash, each);
-        status = split_add(&f->t->split, "\\p{N}", false, each ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS, false, f->err);
+        behavior = take_flag(f, part, "individual_digits", false) ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS;
+        TRY(split_add(split, "\\p{N}", false, behavior, false, f->err));
     } else if (strcmp(type, "WhitespaceSplit") == 0) {
-        status = split_add(&f->t->split, "\\s", false, SPLIT_REMOVED, false, f->err);
+        TRY(split_add(split, "\\s", false, SPLIT_REMOVED, false, f->err));
     } else if (strcmp(type, "BertPreTokenizer") == 0) {
-        status = split_add(&f->t->split, "\\s", false, SPLIT_REMOVED, false, f->err);
-        if (status == TITAN_OK)
-            status = add_punctuation(f, SPLIT_ISOLATED);
+        TRY(split_add(split, "\\s", false, SPLIT_REMOVED, false, f->err));
+        TRY(add_punctuation(f, SPLIT_ISOLATED));
     } else if (strcmp(type, "Punctuation") == 0) {
-        enum split_behavior behavior;
         TRY(read_behavior(f, part, "Isolated", &behavior));
-        status = add_punctuation(f, behavior);
+        TRY(add_punctuation(f, behavior));
     } else {
         return tokenizer_file_unknown(f, "pre-tokenizer", type,
                                       "BertPreTokenizer, ByteLevel, Digits, Metaspace, Punctuation, Sequence, Split "
                                       "and WhitespaceSplit");
     }
     f->cut_at_space = !f->cut && strcmp(type, "WhitespaceSplit") == 0;
-    f->cut = f->t->split.n > 0;
-    return status;
+    f->cut = split->n > 0;
+    return TITAN_OK;
 }

@@ -54,14 +54,6 @@ static bool spell(const char *text, size_t n, const int16_t byte_of[512], struct
     return true;
 }
 
-static void make_byte_of(int16_t byte_of[512])
-{
-    for (int i = 0; i < 512; i++)
-        byte_of[i] = -1;
-    for (int byte = 0; byte < 256; byte++)
-        byte_of[letter_of(byte)] = (int16_t)byte;
-}
-
 /* JSON_NUL becomes a byte 0. Returns the length. */
 static size_t mend_nul(char *text)
 {
@@ -107,7 +99,10 @@ static titan_status make_vocabulary(struct tokenizer_file *f, bool model)
     struct vocabulary *v = &f->t->vocabulary;
     int16_t byte_of[512];
     _cleanup_(buf_free) struct buf bytes = BUF_INIT;
-    make_byte_of(byte_of);
+    for (int i = 0; i < 512; i++)
+        byte_of[i] = -1;
+    for (int byte = 0; byte < 256; byte++)
+        byte_of[letter_of(byte)] = (int16_t)byte;
     for (size_t id = 0; id < names->n; id++) {
         const struct token *token = &names->tokens[id];
         const char *text = names->bytes.data + token->start;
@@ -170,23 +165,23 @@ static titan_status put_added(struct tokenizer_file *f, const struct json *m, in
     return status;
 }
 
-/* Special ones have ids, and are text where a text has them. The others are looked for. */
+/* Special tokens have ids, and are text where a text has them. Encoding looks for the others. */
 static titan_status read_added(struct tokenizer_file *f, const struct json *m)
 {
-    struct tokenizer *t = f->t;
+    struct vocabulary *names = &f->t->names;
     const struct json *content = json_get(m, "content"), *id = json_get(m, "id");
     if (!content || content->type != JSON_STRING || !*content->string || !id || id->type != JSON_INT)
         return titan_fail(f->err, TITAN_EINVAL, "an added token without content or id");
     char *text = content->string;
     const size_t len = mend_nul(text);
-    const int32_t known = vocabulary_find(&t->names, text, len);
+    const int32_t known = vocabulary_find(names, text, len);
     if (known >= 0 && known != id->integer)
         return titan_fail(f->err, TITAN_EINVAL,
                           "the added token '%.40s' has the id %" PRId64 ", and %" PRId32 " in the vocabulary", text,
                           id->integer, known);
     if (known < 0) {
-        TRY(vocabulary_put(&t->names, id->integer, text, len, f->err));
-        TRY(vocabulary_index(&t->names, (int32_t)id->integer, f->err));
+        TRY(vocabulary_put(names, id->integer, text, len, f->err));
+        TRY(vocabulary_index(names, (int32_t)id->integer, f->err));
     }
     return tokenizer_file_flag(m, "special", false) ? TITAN_OK : put_added(f, m, (int32_t)id->integer, text, len);
 }
@@ -214,39 +209,7 @@ static titan_status order_added(struct tokenizer_file *f, struct added_tokens *s
     return TITAN_OK;
 }
 
-static titan_status read_all_added(struct tokenizer_file *f, const struct json *root)
-{
-    struct tokenizer *t = f->t;
-    const struct json *list = json_get(root, "added_tokens");
-    if (list && list->type == JSON_ARRAY)
-        for (const struct json *m = list->first; m; m = m->next)
-            TRY(read_added(f, m));
-    TRY(order_added(f, &t->added));
-    return order_added(f, &t->added_behind);
-}
-
 /* --- byte-pair encoding ------------------------------------------------------------------------------------------- */
-
-/* The two halves of a merge: ["a", "b"], or "a b". Parts of m's own texts, which lose a space. */
-static titan_status read_halves(struct tokenizer_file *f, const struct json *m, size_t rank, char *half[2],
-                                size_t len[2])
-{
-    if (m->type == JSON_ARRAY && m->first && m->first->type == JSON_STRING && m->first->next &&
-        m->first->next->type == JSON_STRING && !m->first->next->next) {
-        half[0] = m->first->string;
-        half[1] = m->first->next->string;
-    } else {
-        char *space = m->type == JSON_STRING ? strchr(m->string, ' ') : NULL;
-        if (!space || strchr(space + 1, ' '))
-            return titan_fail(f->err, TITAN_EINVAL, "merge %zu is not two tokens", rank);
-        *space = '\0';
-        half[0] = m->string;
-        half[1] = space + 1;
-    }
-    for (int i = 0; i < 2; i++)
-        len[i] = mend_nul(half[i]);
-    return TITAN_OK;
-}
 
 static titan_status read_merges(struct tokenizer_file *f, const struct json *model)
 {
@@ -259,7 +222,21 @@ static titan_status read_merges(struct tokenizer_file *f, const struct json *mod
     for (const struct json *m = merges->first; m; m = m->next, rank++) {
         char *half[2];
         size_t len[2];
-        TRY(read_halves(f, m, rank, half, len));
+        /* The two halves of a merge: ["a", "b"], or "a b". Parts of m's own texts, which lose a space. */
+        if (m->type == JSON_ARRAY && m->first && m->first->type == JSON_STRING && m->first->next &&
+            m->first->next->type == JSON_STRING && !m->first->next->next) {
+            half[0] = m->first->string;
+            half[1] = m->first->next->string;
+        } else {
+            char *space = m->type == JSON_STRING ? strchr(m->string, ' ') : NULL;
+            if (!space || strchr(space + 1, ' '))
+                return titan_fail(f->err, TITAN_EINVAL, "merge %" PRIu32 " is not two tokens", rank);
+            *space = '\0';
+            half[0] = m->string;
+            half[1] = space + 1;
+        }
+        for (int i = 0; i < 2; i++)
+            len[i] = mend_nul(half[i]);
         buf_clear(&whole);
         if (buf_append(&whole, half[0], len[0]) != TITAN_OK || buf_append(&whole, half[1], len[1]) != TITAN_OK)
             return titan_fail(f->err, TITAN_ENOMEM, "no memory for merge %" PRIu32, rank);
@@ -271,23 +248,6 @@ static titan_status read_merges(struct tokenizer_file *f, const struct json *mod
                                   rank, i == 2 ? whole.data ? whole.data : "" : half[i]);
         TRY(bpe_add(&f->t->bpe, id[0], id[1], rank, id[2], f->err));
         f->t->hash = hash_word(hash_word(f->t->hash, (uint64_t)id[0]), (uint64_t)id[1]);
-    }
-    return TITAN_OK;
-}
-
-/* The tokens of single bytes: letters of the alphabet of bytes, or <0xXX>. */
-static titan_status find_bytes(struct tokenizer_file *f)
-{
-    struct bpe *b = &f->t->bpe;
-    for (int byte = 0; byte < 256; byte++) {
-        char name[8];
-        titan_assert(letter_of(byte) < 512);
-        const size_t len =
-            b->by_bytes ? utf8_encode(letter_of(byte), name) : (size_t)sprintf(name, "<0x%02X>", (unsigned)byte);
-        b->of_byte[byte] = vocabulary_find(&f->t->names, name, len);
-        if (b->byte_fallback && b->of_byte[byte] < 0)
-            return titan_fail(f->err, TITAN_EINVAL, "byte_fallback needs the token '%s', which the vocabulary lacks",
-                              name);
     }
     return TITAN_OK;
 }
@@ -315,28 +275,23 @@ static titan_status read_bpe(struct tokenizer_file *f, const struct json *model)
     f->t->hash = hash_bytes(f->t->hash, kind, sizeof(kind));
     f->t->hash = hash_word(f->t->hash, (uint64_t)(int64_t)b->unknown);
     titan_assert(!(b->by_bytes && b->byte_fallback));
-    TRY(find_bytes(f));
+
+    /* The tokens of single bytes: letters of the alphabet of bytes, or <0xXX>. */
+    for (int byte = 0; byte < 256; byte++) {
+        char name[8];
+        titan_assert(letter_of(byte) < 512);
+        const size_t len =
+            b->by_bytes ? utf8_encode(letter_of(byte), name) : (size_t)sprintf(name, "<0x%02X>", (unsigned)byte);
+        b->of_byte[byte] = vocabulary_find(&f->t->names, name, len);
+        if (b->byte_fallback && b->of_byte[byte] < 0)
+            return titan_fail(f->err, TITAN_EINVAL, "byte_fallback needs the token '%s', which the vocabulary lacks",
+                              name);
+    }
+
     return read_merges(f, model);
 }
 
 /* --- WordPiece and Unigram ---------------------------------------------------------------------------------------- */
-
-/* Marks the special tokens of the vocabulary: these models would find them in text. */
-static titan_status mark_special(struct tokenizer_file *f, const struct json *root)
-{
-    const struct vocabulary *names = &f->t->names;
-    const struct json *list = json_get(root, "added_tokens");
-    f->special = calloc(names->n, sizeof(*f->special));
-    f->n_special = names->n;
-    if (!f->special)
-        return titan_fail(f->err, TITAN_ENOMEM, "no memory for %zu tokens", names->n);
-    for (const struct json *m = list && list->type == JSON_ARRAY ? list->first : NULL; m; m = m->next) {
-        const int64_t id = json_int(m, "id", -1);
-        if (id >= 0 && (size_t)id < f->n_special && tokenizer_file_flag(m, "special", false))
-            f->special[id] = true;
-    }
-    return TITAN_OK;
-}
 
 static titan_status read_wordpiece(struct tokenizer_file *f, const struct json *model)
 {
@@ -360,10 +315,12 @@ static titan_status read_wordpiece(struct tokenizer_file *f, const struct json *
     return TITAN_OK;
 }
 
-/* [["token", score], ...] */
-static titan_status read_scores(struct tokenizer_file *f, const struct json *model)
+static titan_status read_unigram(struct tokenizer_file *f, const struct json *model)
 {
     struct unigram *u = &f->t->unigram;
+    const int64_t unknown = json_int(model, "unk_id", -1);
+
+    /* [["token", score], ...] */
     const struct json *vocabulary = json_get(model, "vocab");
     double lowest = INFINITY;
     if (!vocabulary || vocabulary->type != JSON_ARRAY || !vocabulary->first)
@@ -381,14 +338,7 @@ static titan_status read_scores(struct tokenizer_file *f, const struct json *mod
         lowest = MIN(lowest, value);
     }
     u->unknown_score = lowest - UNKNOWN_PENALTY;
-    return TITAN_OK;
-}
 
-static titan_status read_unigram(struct tokenizer_file *f, const struct json *model)
-{
-    struct unigram *u = &f->t->unigram;
-    const int64_t unknown = json_int(model, "unk_id", -1);
-    TRY(read_scores(f, model));
     if (unknown < 0 || (size_t)unknown >= u->n_scores)
         return titan_fail(f->err, unknown < 0 ? TITAN_EUNSUPPORTED : TITAN_EINVAL,
                           unknown < 0 ? "Unigram without unk_id is not known" : "unk_id is not a token of vocab");
@@ -400,20 +350,6 @@ static titan_status read_unigram(struct tokenizer_file *f, const struct json *mo
         u->of_byte[byte] = vocabulary_find(&f->t->names, name, (size_t)len);
     }
     f->t->hash = hash_word(hash_word(f->t->hash, (uint64_t)unknown), u->byte_fallback);
-    return TITAN_OK;
-}
-
-/* The tokens that words are cut into. */
-static titan_status plant_tokens(struct tokenizer_file *f)
-{
-    struct unigram *u = &f->t->unigram;
-    for (size_t id = 0; id < u->n_scores; id++) {
-        size_t len;
-        const char *text = vocabulary_bytes(&f->t->names, (int64_t)id, &len);
-        titan_assert(text && id < f->n_special);
-        if (!f->special[id])
-            TRY(unigram_add(u, text, len, (int32_t)id, f->err));
-    }
     return TITAN_OK;
 }
 
@@ -435,9 +371,30 @@ static titan_status read_model(struct tokenizer_file *f, const struct json *root
     f->t->kind = unigram ? TOKENIZER_UNIGRAM : TOKENIZER_WORDPIECE;
     f->t->hash = hash_text(f->t->hash, type);
     TRY(unigram ? read_unigram(f, model) : read_wordpiece(f, model));
-    TRY(mark_special(f, root));
+
+    /* Marks the special tokens of the vocabulary: these models would find them in text. */
+    const struct vocabulary *names = &f->t->names;
+    const struct json *list = json_get(root, "added_tokens");
+    f->special = calloc(names->n, sizeof(*f->special));
+    f->n_special = names->n;
+    if (!f->special)
+        return titan_fail(f->err, TITAN_ENOMEM, "no memory for %zu tokens", names->n);
+    for (const struct json *m = list && list->type == JSON_ARRAY ? list->first : NULL; m; m = m->next) {
+        const int64_t id = json_int(m, "id", -1);
+        if (id >= 0 && (size_t)id < f->n_special && tokenizer_file_flag(m, "special", false))
+            f->special[id] = true;
+    }
+
     TRY(make_vocabulary(f, true));
-    return unigram ? plant_tokens(f) : TITAN_OK;
+    const size_t n_scores = f->t->unigram.n_scores; /* the tokens that words are cut into; 0: not Unigram */
+    for (size_t id = 0; id < n_scores; id++) {
+        size_t len;
+        const char *text = vocabulary_bytes(names, (int64_t)id, &len);
+        titan_assert(text && id < f->n_special);
+        if (!f->special[id])
+            TRY(unigram_add(&f->t->unigram, text, len, (int32_t)id, f->err));
+    }
+    return TITAN_OK;
 }
 
 /* --- decoder ------------------------------------------------------------------------------------------------------ */
@@ -504,7 +461,11 @@ static titan_status read_file(struct tokenizer_file *f, const struct json *root)
     TRY(tokenizer_file_each(f, json_get(root, "pre_tokenizer"), "pre-tokenizer", "pretokenizers",
                             tokenizer_file_pre_tokenizer));
     TRY(read_model(f, root, model));
-    TRY(read_all_added(f, root));
+    const struct json *added = json_get(root, "added_tokens");
+    for (const struct json *m = added && added->type == JSON_ARRAY ? added->first : NULL; m; m = m->next)
+        TRY(read_added(f, m));
+    TRY(order_added(f, &f->t->added));
+    TRY(order_added(f, &f->t->added_behind));
     TRY(make_vocabulary(f, false));
     return tokenizer_file_each(f, json_get(root, "decoder"), "decoder", "decoders", read_decoder);
 }

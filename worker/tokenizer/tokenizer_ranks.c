@@ -56,28 +56,6 @@ static titan_status read_line(struct tokenizer *t, size_t number, const char *li
     return TITAN_OK;
 }
 
-/* Every way to make a token out of two others has the token's rank. */
-static titan_status add_pairs(struct tokenizer *t, struct titan_error *err)
-{
-    const struct vocabulary *v = &t->vocabulary;
-    for (size_t id = 0; id < v->n; id++) {
-        const struct token *ahead = &v->tokens[MIN(id + AHEAD, v->n - 1)];
-        for (size_t cut = 1; cut < MIN(ahead->len, (uint32_t)AHEAD_BYTES); cut++) {
-            vocabulary_prefetch(v, v->bytes.data + ahead->start, cut);
-            vocabulary_prefetch(v, v->bytes.data + ahead->start + cut, ahead->len - cut);
-        }
-        const size_t len = v->tokens[id].len;
-        const char *bytes = v->bytes.data + v->tokens[id].start;
-        for (size_t cut = 1; cut < len; cut++) {
-            const int32_t left = vocabulary_find(v, bytes, cut);
-            const int32_t right = left < 0 ? -1 : vocabulary_find(v, bytes + cut, len - cut);
-            if (right >= 0)
-                TRY(bpe_add(&t->bpe, left, right, (uint32_t)id, (int32_t)id, err));
-        }
-    }
-    return TITAN_OK;
-}
-
 /* Where a special token of the family is in a file with n ranks: where the family's own file has it if this one leaves
  * that place free (p50k does), otherwise as far behind the ranks as there. */
 static int32_t place_special(const struct tokenizer *t, const struct family *f, int64_t n, int32_t id)
@@ -86,42 +64,12 @@ static int32_t place_special(const struct tokenizer *t, const struct family *f, 
     return id < n && !t->vocabulary.tokens[id].there ? id : (int32_t)(id - f->ranks + n);
 }
 
-static titan_status add_special(struct tokenizer *t, const struct family *f, struct titan_error *err)
-{
-    const int64_t n = (int64_t)t->vocabulary.n;
-    t->bos = f->bos == TOKEN_NONE ? TOKEN_NONE : place_special(t, f, n, f->bos);
-    t->eos = f->eos == TOKEN_NONE ? TOKEN_NONE : place_special(t, f, n, f->eos);
-    for (size_t i = 0; i < f->n_special; i++)
-        for (int32_t k = 0; k < MAX(f->special[i].n, 1); k++) {
-            const struct special_run *run = &f->special[i];
-            char name[64];
-            const int len = run->n ? snprintf(name, sizeof(name), "%s%" PRId32 "|>", run->name, run->from + k)
-                                   : snprintf(name, sizeof(name), "%s", run->name);
-            TRY(vocabulary_put(&t->vocabulary, place_special(t, f, n, run->id + k), name, (size_t)len, err));
-        }
-    return TITAN_OK;
-}
-
 /* Whether it is meant as a name: a pattern has other signs too. */
 static bool is_name(const char *pattern)
 {
     while (isalnum((unsigned char)*pattern) || (*pattern && strchr("_.-", *pattern)))
         pattern++;
     return !*pattern;
-}
-
-static titan_status set_pattern(struct tokenizer *t, const char *given, const struct family *f, struct titan_error *err)
-{
-    const char *pattern = f ? f->pattern : given;
-    t->hash = hash_text(t->hash, pattern);
-    t->pattern = strdup(f ? f->name : given);
-    if (!t->pattern)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for a pattern");
-    if (f && f->normal_form) {
-        t->hash = hash_text(t->hash, "NFC");
-        TRY(normalize_add(&t->normalizer, (struct normalize_step){.kind = NORMALIZE_FORM, .form = UNICODE_NFC}, err));
-    }
-    return split_add(&t->split, pattern, false, SPLIT_ISOLATED, false, err);
 }
 
 /* What both kinds of file end with: all ids of ranks, [first, end), are tokens, and words begin as bytes. */
@@ -139,7 +87,25 @@ static titan_status finish(struct tokenizer *t, size_t first, size_t end, struct
     }
     t->bpe.by_bytes = t->bpe.whole_words = true;
     t->bpe.unknown = TOKEN_NONE;
-    return add_pairs(t, err);
+
+    /* Every way to make a token out of two others has the token's rank. */
+    const struct vocabulary *v = &t->vocabulary;
+    for (size_t id = 0; id < v->n; id++) {
+        const struct token *ahead = &v->tokens[MIN(id + AHEAD, v->n - 1)];
+        for (size_t cut = 1; cut < MIN(ahead->len, (uint32_t)AHEAD_BYTES); cut++) {
+            vocabulary_prefetch(v, v->bytes.data + ahead->start, cut);
+            vocabulary_prefetch(v, v->bytes.data + ahead->start + cut, ahead->len - cut);
+        }
+        const size_t len = v->tokens[id].len;
+        const char *bytes = v->bytes.data + v->tokens[id].start;
+        for (size_t cut = 1; cut < len; cut++) {
+            const int32_t left = vocabulary_find(v, bytes, cut);
+            const int32_t right = left < 0 ? -1 : vocabulary_find(v, bytes + cut, len - cut);
+            if (right >= 0)
+                TRY(bpe_add(&t->bpe, left, right, (uint32_t)id, (int32_t)id, err));
+        }
+    }
+    return TITAN_OK;
 }
 
 titan_status tokenizer_read_ranks(struct tokenizer *t, const char *text, size_t n, const char *pattern,
@@ -162,9 +128,31 @@ titan_status tokenizer_read_ranks(struct tokenizer *t, const char *text, size_t 
                           pattern ? "there is no pattern '" : "a file of ranks does not hold how text is cut",
                           pattern ? pattern : "", pattern ? "'" : "");
     const size_t ranks = t->vocabulary.n;
-    if (f)
-        TRY(add_special(t, f, err));
-    TRY(set_pattern(t, pattern, f, err));
+    if (f) {
+        t->bos = f->bos == TOKEN_NONE ? TOKEN_NONE : place_special(t, f, (int64_t)ranks, f->bos);
+        t->eos = f->eos == TOKEN_NONE ? TOKEN_NONE : place_special(t, f, (int64_t)ranks, f->eos);
+        for (size_t i = 0; i < f->n_special; i++)
+            for (int32_t k = 0; k < MAX(f->special[i].n, 1); k++) {
+                const struct special_run *run = &f->special[i];
+                char name[64];
+                const int len = run->n ? snprintf(name, sizeof(name), "%s%" PRId32 "|>", run->name, run->from + k)
+                                       : snprintf(name, sizeof(name), "%s", run->name);
+                TRY(vocabulary_put(&t->vocabulary, place_special(t, f, (int64_t)ranks, run->id + k), name, (size_t)len,
+                                   err));
+            }
+    }
+
+    const char *expression = f ? f->pattern : pattern;
+    t->hash = hash_text(t->hash, expression);
+    t->pattern = strdup(f ? f->name : pattern);
+    if (!t->pattern)
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a pattern");
+    if (f && f->normal_form) {
+        t->hash = hash_text(t->hash, "NFC");
+        TRY(normalize_add(&t->normalizer, (struct normalize_step){.kind = NORMALIZE_FORM, .form = UNICODE_NFC}, err));
+    }
+    TRY(split_add(&t->split, expression, false, SPLIT_ISOLATED, false, err));
+
     return finish(t, 0, ranks, err);
 }
 
@@ -199,29 +187,6 @@ static titan_status put_special(struct tokenizer *t, int64_t id, const char *nam
     return vocabulary_put(&t->vocabulary, id, name, strlen(name), err);
 }
 
-/* The first `n` ids: those that the file names, the usual ones where it names none, and what fills up. */
-static titan_status read_tekken_special(struct tokenizer *t, const struct json *list, int64_t n,
-                                        struct titan_error *err)
-{
-    const bool named = list && list->type == JSON_ARRAY;
-    for (const struct json *m = named ? list->first : NULL; m; m = m->next) {
-        const int64_t id = json_int(m, "rank", -1);
-        const char *name = json_string(m, "token_str", NULL);
-        if (!name || id < 0 || id >= n)
-            return titan_fail(err, TITAN_EINVAL,
-                              "a special token without token_str, or of a rank that is not below %" PRId64, n);
-        TRY(put_special(t, id, name, err));
-    }
-    for (int64_t id = 0; id < n; id++) {
-        char filler[40];
-        (void)snprintf(filler, sizeof(filler), "<SPECIAL_%" PRId64 ">", id);
-        if ((size_t)id < t->vocabulary.n && t->vocabulary.tokens[id].there)
-            continue;
-        TRY(put_special(t, id, !named && id < (int64_t)ARRAY_SIZE(tekken_special) ? tekken_special[id] : filler, err));
-    }
-    return TITAN_OK;
-}
-
 titan_status tokenizer_read_tekken(struct tokenizer *t, const struct json *root, struct titan_error *err)
 {
     const struct json *config = json_get(root, "config"), *vocabulary = json_get(root, "vocab");
@@ -232,7 +197,26 @@ titan_status tokenizer_read_tekken(struct tokenizer *t, const struct json *root,
         return titan_fail(err, TITAN_EINVAL,
                           "config lacks a pattern, default_vocab_size or default_num_special_tokens, or they are not "
                           "what they may be");
-    TRY(read_tekken_special(t, json_get(root, "special_tokens"), special, err));
+
+    /* The first `special` ids: those that the file names, else the usual ones, and fillers for the rest. */
+    const struct json *list = json_get(root, "special_tokens");
+    const bool named = list && list->type == JSON_ARRAY;
+    for (const struct json *m = named ? list->first : NULL; m; m = m->next) {
+        const int64_t id = json_int(m, "rank", -1);
+        const char *name = json_string(m, "token_str", NULL);
+        if (!name || id < 0 || id >= special)
+            return titan_fail(err, TITAN_EINVAL,
+                              "a special token without token_str, or of a rank that is not below %" PRId64, special);
+        TRY(put_special(t, id, name, err));
+    }
+    for (int64_t id = 0; id < special; id++) {
+        char filler[40];
+        (void)snprintf(filler, sizeof(filler), "<SPECIAL_%" PRId64 ">", id);
+        if ((size_t)id < t->vocabulary.n && t->vocabulary.tokens[id].there)
+            continue;
+        TRY(put_special(t, id, !named && id < (int64_t)ARRAY_SIZE(tekken_special) ? tekken_special[id] : filler, err));
+    }
+
     for (const struct json *m = vocabulary ? vocabulary->first : NULL; m; m = m->next) {
         const int64_t rank = json_int(m, "rank", -1);
         const char *base64 = json_string(m, "token_bytes", NULL);

@@ -134,12 +134,6 @@ static uint8_t property(uint32_t code)
     return code < PROPERTIES ? properties[code] : STABLE;
 }
 
-static uint8_t combining_class(uint32_t code)
-{
-    const uint8_t p = property(code);
-    return p == STARTER_2 ? 0 : p;
-}
-
 /* The first of n entries of `size` bytes, in the order of the number at each one's beginning, that is not below code.
  */
 static size_t lower_bound(const void *numbers, size_t n, size_t size, uint32_t code)
@@ -163,14 +157,6 @@ static const struct decomposition *find_decomposition(uint32_t code)
     const size_t n = ARRAY_SIZE(decompositions);
     const size_t at = lower_bound(&decompositions[0].code, n, sizeof(decompositions[0]), code);
     return at < n && decompositions[at].code == code ? &decompositions[at] : NULL;
-}
-
-/* What compatibility makes of a character; NULL: what canonical decomposition makes of it. */
-static const struct compatible *find_compatible(uint32_t code)
-{
-    const size_t n = ARRAY_SIZE(compatibles);
-    const size_t at = lower_bound(&compatibles[0].code, n, sizeof(compatibles[0]), code);
-    return at < n && compatibles[at].code == code ? &compatibles[at] : NULL;
 }
 
 /* What first and second compose to; 0: nothing. */
@@ -201,8 +187,8 @@ struct segment {
 static titan_status put_code(struct segment *s, uint32_t code)
 {
     titan_assert(code <= CODE_MASK);
-    const uint64_t packed =
-        (uint64_t)combining_class(code) << CLASS_SHIFT | (uint64_t)s->n << PLACE_SHIFT | (uint64_t)code;
+    const uint64_t class = property(code) == STARTER_2 ? 0 : property(code);
+    const uint64_t packed = class << CLASS_SHIFT | (uint64_t)s->n << PLACE_SHIFT | (uint64_t)code;
     return VEC_PUSH(s->chars, s->n, s->cap, packed) ? TITAN_OK : TITAN_ENOMEM;
 }
 
@@ -221,35 +207,10 @@ static titan_status decompose(struct segment *s, uint32_t code)
     return d->second ? decompose(s, d->second) : TITAN_OK;
 }
 
-/* What compatibility makes of a character is decomposed already. */
-static titan_status put_compatible(struct segment *s, const struct compatible *k)
-{
-    titan_assert(k->text[0]);
-    for (const unsigned char *p = (const unsigned char *)k->text; *p;) {
-        size_t len;
-        TRY(put_code(s, utf8_code(p, &len)));
-        p += len;
-    }
-    return TITAN_OK;
-}
-
 static int compare_packed(const void *a, const void *b)
 {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return x < y ? -1 : x > y;
-}
-
-/* Each run of marks in the order of their classes. */
-static void order(struct segment *s)
-{
-    for (size_t i = 0; i < s->n;) {
-        size_t end = i;
-        while (end < s->n && s->chars[end] >> CLASS_SHIFT)
-            end++;
-        if (end - i > 1)
-            qsort(s->chars + i, end - i, sizeof(*s->chars), compare_packed);
-        i = MAX(end, i + 1);
-    }
 }
 
 /* UAX 15, canonical composition: a mark that nothing of its class or above separates from the starter joins it. */
@@ -285,7 +246,16 @@ static bool composes(enum unicode_form form)
 
 static titan_status flush(struct segment *s, enum unicode_form form, struct buf *out)
 {
-    order(s);
+    /* Each run of marks in the order of their classes. */
+    for (size_t i = 0; i < s->n;) {
+        size_t end = i;
+        while (end < s->n && s->chars[end] >> CLASS_SHIFT)
+            end++;
+        if (end - i > 1)
+            qsort(s->chars + i, end - i, sizeof(*s->chars), compare_packed);
+        i = MAX(end, i + 1);
+    }
+
     if (composes(form))
         compose_segment(s);
     for (size_t i = 0; i < s->n; i++) {
@@ -297,22 +267,18 @@ static titan_status flush(struct segment *s, enum unicode_form form, struct buf 
     return TITAN_OK;
 }
 
-/* Bytes in front of the last ASCII character that precedes another one, which may join it. */
-static size_t ascii_kept(const unsigned char *p, size_t n)
-{
-    size_t at = 0;
-    while (at < n && p[at] < 0x80)
-        at++;
-    return at == n || at == 0 ? at : at - 1;
-}
-
 size_t unicode_kept(enum unicode_form form, const char *text, size_t n)
 {
     const unsigned char *p = (const unsigned char *)text;
     size_t stable = 0; /* the last character that the one behind it may join */
     (void)pthread_once(&once, make_tables);
-    if (form != UNICODE_NFC)
-        return ascii_kept(p, n);
+    if (form != UNICODE_NFC) {
+        /* Bytes in front of the last ASCII character that precedes another one, which may join it. */
+        size_t at = 0;
+        while (at < n && p[at] < 0x80)
+            at++;
+        return at == n || at == 0 ? at : at - 1;
+    }
     for (size_t at = 0; at < n;) {
         size_t len;
         if (p[at] < 0xcc) { /* below U+0300 */
@@ -335,11 +301,20 @@ static titan_status normalize(enum unicode_form form, struct segment *s, const u
     for (size_t at = 0; at < n;) {
         size_t len;
         const uint32_t code = utf8_code(p + at, &len);
-        const struct compatible *k = compatibly && code >= 0x80 ? find_compatible(code) : NULL;
-        if (!k && property(code) == STABLE)
-            TRY(flush(s, form, out));
-        TRY(k ? put_compatible(s, k) : decompose(s, code));
+        const size_t known = ARRAY_SIZE(compatibles);
+        size_t place = known; /* among the characters that compatibility changes; `known`: it is none of them */
+        if (compatibly && code >= 0x80)
+            place = lower_bound(&compatibles[0].code, known, sizeof(compatibles[0]), code);
         at += len;
+        if (place == known || compatibles[place].code != code) {
+            if (property(code) == STABLE)
+                TRY(flush(s, form, out));
+            TRY(decompose(s, code));
+            continue;
+        }
+        const unsigned char *text = (const unsigned char *)compatibles[place].text; /* decomposed already */
+        for (; *text; text += len)
+            TRY(put_code(s, utf8_code(text, &len)));
     }
     return flush(s, form, out);
 }

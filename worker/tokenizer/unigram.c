@@ -152,23 +152,18 @@ static void find_best(const struct unigram *u, const char *word, size_t n, struc
     titan_assert(best[n].from != NOWHERE);
 }
 
-/* Characters side by side that no token is. */
-static void put_unknown(const struct unigram *u, const struct vocabulary *v, const char *text, size_t n,
-                        struct tokens *out)
+titan_status unigram_encode(const struct unigram *u, const struct vocabulary *v, const char *word, size_t n,
+                            struct tokens *out, struct titan_error *err)
 {
-    const int32_t id = vocabulary_find(v, text, n); /* a token that is less likely than they are */
-    bool in_bytes = u->byte_fallback;
-    for (size_t i = 0; in_bytes && i < n; i++)
-        in_bytes = u->of_byte[(unsigned char)text[i]] >= 0;
-    for (size_t i = 0; id < 0 && in_bytes && i < n; i++)
-        out->ids[out->n++] = u->of_byte[(unsigned char)text[i]];
-    if (id >= 0 || !in_bytes)
-        out->ids[out->n++] = id >= 0 ? id : u->unknown;
-}
+    struct arrival few[SHORT_WORD + 1];
+    _cleanup_free_ struct arrival *many = n > SHORT_WORD ? malloc((n + 1) * sizeof(*many)) : NULL;
+    struct arrival *const best = n > SHORT_WORD ? many : few;
+    titan_assert(n > 0 && n < NOWHERE);
+    if (!best || !VEC_RESERVE(out->ids, out->cap, out->n + n))
+        return titan_fail(err, TITAN_ENOMEM, "no memory for a word of %zu bytes", n);
+    find_best(u, word, n, best);
 
-/* Turns the way back into one forth: `from` becomes where the token that begins at a place ends. */
-static void turn_back(struct arrival *best, size_t n)
-{
+    /* Turns the way back into one forth: `from` becomes where the token that begins at a place ends. */
     uint32_t end = (uint32_t)n, after = NOWHERE;
     int32_t id = best[n].id;
     while (end > 0) {
@@ -181,25 +176,23 @@ static void turn_back(struct arrival *best, size_t n)
         id = before;
     }
     best[0].from = after;
-}
 
-titan_status unigram_encode(const struct unigram *u, const struct vocabulary *v, const char *word, size_t n,
-                            struct tokens *out, struct titan_error *err)
-{
-    struct arrival few[SHORT_WORD + 1];
-    _cleanup_free_ struct arrival *many = n > SHORT_WORD ? malloc((n + 1) * sizeof(*many)) : NULL;
-    struct arrival *const best = n > SHORT_WORD ? many : few;
-    titan_assert(n > 0 && n < NOWHERE);
-    if (!best || !VEC_RESERVE(out->ids, out->cap, out->n + n))
-        return titan_fail(err, TITAN_ENOMEM, "no memory for a word of %zu bytes", n);
-    find_best(u, word, n, best);
-    turn_back(best, n);
     for (size_t at = 0; at < n;) {
         const size_t begin = at;
         while (at < n && best[at].id == u->unknown)
             at = best[at].from;
         if (at > begin) {
-            put_unknown(u, v, word + begin, at - begin, out);
+            /* Characters side by side that are no tokens; together they may be a less likely one. */
+            const unsigned char *const text = (const unsigned char *)word;
+            const int32_t rare = vocabulary_find(v, word + begin, at - begin);
+            bool in_bytes = u->byte_fallback;
+            for (size_t i = begin; in_bytes && i < at; i++)
+                in_bytes = u->of_byte[text[i]] >= 0;
+            for (size_t i = begin; rare < 0 && in_bytes && i < at; i++)
+                out->ids[out->n++] = u->of_byte[text[i]];
+            if (rare >= 0 || !in_bytes)
+                out->ids[out->n++] = rare >= 0 ? rare : u->unknown;
+
             continue;
         }
         out->ids[out->n++] = best[at].id;

@@ -67,34 +67,29 @@ static size_t place_of(const struct vocabulary *v, uint64_t hash, const void *by
     return at;
 }
 
-static titan_status grow_table(struct vocabulary *v, struct titan_error *err)
-{
-    struct token_place *old = v->table;
-    const size_t old_size = v->table_size, size = old_size ? 2 * old_size : TABLE_MIN;
-    titan_assert((size & (size - 1)) == 0);
-    struct token_place *table = malloc(size * sizeof(*table));
-    if (!table)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for a table of %zu tokens", size);
-    memset(table, 0xff, size * sizeof(*table));
-    v->table = table;
-    v->table_size = size;
-    for (size_t i = 0; i < old_size; i++)
-        if (old[i].id >= 0) {
-            const struct token *t = &v->tokens[old[i].id];
-            const char *bytes = v->bytes.data + t->start;
-            v->table[place_of(v, hash_of(bytes, t->len), bytes, t->len)] = old[i];
-        }
-    free(old);
-    return TITAN_OK;
-}
-
 titan_status vocabulary_index(struct vocabulary *v, int32_t id, struct titan_error *err)
 {
     titan_assert(id >= 0 && (size_t)id < v->n && v->tokens[id].there);
     const struct token *t = &v->tokens[id];
     const char *bytes = v->bytes.data + t->start;
-    if (2 * (v->indexed + 1) > v->table_size)
-        TRY(grow_table(v, err));
+    if (2 * (v->indexed + 1) > v->table_size) {
+        struct token_place *old = v->table;
+        const size_t old_size = v->table_size, size = old_size ? 2 * old_size : TABLE_MIN;
+        titan_assert((size & (size - 1)) == 0);
+        struct token_place *table = malloc(size * sizeof(*table));
+        if (!table)
+            return titan_fail(err, TITAN_ENOMEM, "no memory for a table of %zu tokens", size);
+        memset(table, 0xff, size * sizeof(*table));
+        v->table = table;
+        v->table_size = size;
+        for (size_t i = 0; i < old_size; i++)
+            if (old[i].id >= 0) {
+                const struct token *moved = &v->tokens[old[i].id];
+                const char *text = v->bytes.data + moved->start;
+                v->table[place_of(v, hash_of(text, moved->len), text, moved->len)] = old[i];
+            }
+        free(old);
+    }
     const uint64_t hash = hash_of(bytes, t->len);
     const size_t at = place_of(v, hash, bytes, t->len);
     if (v->table[at].id >= 0)
