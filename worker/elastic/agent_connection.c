@@ -208,22 +208,6 @@ static titan_status listen_for_peers(struct agent_connection *c, const char *hos
     return TITAN_OK;
 }
 
-/* The node has another address than it had when this process, or its agent before, was started. */
-static void move(struct agent_connection *c, const char *host)
-{
-    struct titan_error err = {0};
-    if (!*host || strcmp(host, c->host) == 0)
-        return;
-    if (listen_for_peers(c, host, &err) != TITAN_OK) {
-        tlog_warn(&c->log, "no listener at the node's new address; peers may not reach this worker",
-                  "host=\"%s\" reason=\"%s\"", host, err.msg);
-        return;
-    }
-    tlog_info(&c->log, "the node has another address", "address=%s", c->address);
-    member_moved(enter(c), c->address);
-    leave(c);
-}
-
 /* --- control thread ----------------------------------------------------------------------------------------------- */
 
 /* err is filled when the agent says what cannot be: nothing more is heard on this connection. */
@@ -235,8 +219,18 @@ static void dispatch(struct agent_connection *c, const uint8_t *data, size_t len
     if (!m)
         return;
     if (range_check(&m->base, err) == TITAN_OK) {
-        if (m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE)
-            move(c, m->lease->host);
+        const char *host = m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE ? m->lease->host : "";
+        const bool moved = *host && strcmp(host, c->host) != 0;
+        struct titan_error why = {0};
+        /* The node may have another address than it had when this process, or its agent before, was started. */
+        if (moved && listen_for_peers(c, host, &why) == TITAN_OK) {
+            tlog_info(&c->log, "the node has another address", "address=%s", c->address);
+            member_moved(enter(c), c->address);
+            leave(c);
+        } else if (moved) {
+            tlog_warn(&c->log, "no listener at the node's new address; peers may not reach this worker",
+                      "host=\"%s\" reason=\"%s\"", host, why.msg);
+        }
         if (member_hear(enter(c), m, now_ms()))
             replace_fd(&c->offered_memfd, TAKE_FD(owned));
         leave(c);
@@ -261,33 +255,6 @@ static void disconnect(struct agent_connection *c)
     free(TAKE(c->late));
     leave(c);
     tlog_debug(&c->log, "agent lost", "%s", "");
-}
-
-static void try_connect(struct agent_connection *c)
-{
-    const int64_t now = now_ms();
-
-    if (c->fd >= 0 || now < c->retry_at)
-        return;
-    c->retry_at = now + (now - c->lost_at < 1000 ? RETRY_MS : RETRY_SLOW_MS);
-    if (frame_connect(c->socket_path, &c->fd, NULL) != TITAN_OK)
-        return;
-    c->received = false;
-    member_connected(enter(c), now);
-    leave(c);
-}
-
-/* Send what is queued. Returns whether the socket is full. */
-static bool flush(struct agent_connection *c)
-{
-    if (c->fd < 0)
-        return false;
-    (void)enter(c);
-    titan_status status = frame_flush(&c->out, c->fd, NULL);
-    leave(c);
-    if (status != TITAN_OK && status != TITAN_EAGAIN)
-        disconnect(c);
-    return status == TITAN_EAGAIN;
 }
 
 static void receive(struct agent_connection *c)
@@ -356,8 +323,24 @@ static void *control_main(void *arg)
     c->locked = true;
     leave(c);
     for (bool closing = false; !closing;) {
-        try_connect(c);
-        wait_for_something(c, flush(c));
+        const int64_t now = now_ms();
+        if (c->fd < 0 && now >= c->retry_at) {
+            c->retry_at = now + (now - c->lost_at < 1000 ? RETRY_MS : RETRY_SLOW_MS);
+            if (frame_connect(c->socket_path, &c->fd, NULL) == TITAN_OK) {
+                c->received = false;
+                member_connected(enter(c), now);
+                leave(c);
+            }
+        }
+        titan_status flushed = TITAN_OK; /* TITAN_EAGAIN: the socket is full */
+        if (c->fd >= 0) {
+            (void)enter(c);
+            flushed = frame_flush(&c->out, c->fd, NULL);
+            leave(c);
+        }
+        if (flushed != TITAN_OK && flushed != TITAN_EAGAIN)
+            disconnect(c);
+        wait_for_something(c, flushed == TITAN_EAGAIN);
         (void)enter(c);
         closing = c->closing;
         leave(c);
@@ -570,38 +553,7 @@ static titan_status page_map(struct agent_connection *c, const struct agent_conn
     return TITAN_OK;
 }
 
-/* An older agent makes none, a full disk neither: then nothing is recorded. */
-static void recorder_start(const struct agent_connection *c, const struct agent_connection_options *o)
-{
-    char path[PATH_MAX];
-    struct titan_error err = {0};
-    flight_path(o->page, path);
-    if (flight_attach(path, o->flight_fd, &err) != TITAN_OK)
-        tlog_debug(&c->log, "no flight recorder", "reason=\"%s\"", err.msg);
-}
-
 #define STARTED_WAIT_MS 1000
-
-/* The agent moves a process into its cgroup after it has started it, and names it in the page then: what this process
- * starts from now on is in that group, too. */
-static void wait_until_started(const struct agent_connection *c)
-{
-    for (int i = 0; i < STARTED_WAIT_MS && __atomic_load_n(&c->page->pid, __ATOMIC_ACQUIRE) != getpid(); i++)
-        (void)nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
-}
-
-static titan_status member_start(struct agent_connection *c, const struct agent_connection_options *o,
-                                 struct titan_error *err)
-{
-    const struct member_host host = {
-        .arg = c, .send = host_send, .expect = host_expect, .revoke = host_revoke, .end = host_end, .note = host_note};
-    struct member_options options = {
-        .job_id = o->job_id, .worker_id = o->worker_id, .pid = getpid(), .address = c->address};
-
-    memcpy(options.token, c->page->token, sizeof options.token);
-    c->member = member_open(&options, &host, now_ms());
-    return c->member ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "no memory for the connection to the agent");
-}
 
 static titan_status control_start(struct agent_connection *c, struct titan_error *err)
 {
@@ -648,10 +600,26 @@ titan_status membership_agent_open(const struct agent_connection_options *o, str
     titan_status status = c->wake < 0 ? titan_fail_errno(err, "cannot create an eventfd") : TITAN_OK;
     status = status == TITAN_OK ? page_map(c, o, err) : status;
     const bool own_page = status == TITAN_OK;
-    if (own_page)
-        wait_until_started(c);
+    /* The agent moves a process into its cgroup after it has started it, and names it in the page then: what this
+     * process starts from now on is in that group, too. */
+    for (int i = 0; own_page && i < STARTED_WAIT_MS && __atomic_load_n(&c->page->pid, __ATOMIC_ACQUIRE) != getpid();
+         i++)
+        (void)nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
     status = status == TITAN_OK ? listen_for_peers(c, o->host, err) : status;
-    status = status == TITAN_OK ? member_start(c, o, err) : status;
+    if (status == TITAN_OK) {
+        const struct member_host host = {.arg = c,
+                                         .send = host_send,
+                                         .expect = host_expect,
+                                         .revoke = host_revoke,
+                                         .end = host_end,
+                                         .note = host_note};
+        struct member_options options = {
+            .job_id = o->job_id, .worker_id = o->worker_id, .pid = getpid(), .address = c->address};
+        memcpy(options.token, c->page->token, sizeof options.token);
+        c->member = member_open(&options, &host, now_ms());
+        if (!c->member)
+            status = titan_fail(err, TITAN_ENOMEM, "no memory for the connection to the agent");
+    }
     status = status == TITAN_OK ? control_start(c, err) : status;
     if (status != TITAN_OK) {
         if (own_page && err)
@@ -663,7 +631,12 @@ titan_status membership_agent_open(const struct agent_connection_options *o, str
     }
     progress_attach(&(struct progress_counters){
         .actions = &c->page->actions, .waiting = &c->page->waiting, .busy_ns = &c->page->busy_ns});
-    recorder_start(c, o);
+    /* An older agent makes no flight recorder, a full disk neither: then nothing is recorded. */
+    char path[PATH_MAX];
+    struct titan_error why = {0};
+    flight_path(o->page, path);
+    if (flight_attach(path, o->flight_fd, &why) != TITAN_OK)
+        tlog_debug(&c->log, "no flight recorder", "reason=\"%s\"", why.msg);
     *ret = &c->base;
     return TITAN_OK;
 }

@@ -70,17 +70,6 @@ static int edge_colour(int rank, int shift, int world, int length)
     return length % 2 == 1 && at == length - 1 ? 2 : at % 2;
 }
 
-/* Ranks in each ring. */
-static int ring_length(int shift, int world)
-{
-    int length = 1;
-
-    titan_assert(shift > 0 && shift < world);
-    for (int r = shift; r != 0; r = (r + shift) % world)
-        length++;
-    return length;
-}
-
 /* An edge's communicator has its two ranks in order. */
 static titan_status open_edge(struct buddy *b, int from, int to, struct comm **ret, struct titan_error *err)
 {
@@ -93,8 +82,12 @@ static titan_status open_edges(struct buddy *b, struct titan_error *err)
 {
     const int me = b->opt.rank, world = b->opt.world, shift = b->opt.shift;
     const int buddy = (me + shift) % world, owner = (me - shift + world) % world;
-    const int length = ring_length(shift, world), colours = length % 2 == 0 ? 2 : 3;
+    int length = 1; /* ranks in each ring */
 
+    titan_assert(shift > 0 && shift < world);
+    for (int r = shift; r != 0; r = (r + shift) % world)
+        length++;
+    const int colours = length % 2 == 0 ? 2 : 3;
     for (int colour = 0; colour < colours; colour++) {
         struct comm *alone = NULL;
         if (edge_colour(me, shift, world, length) == colour) {
@@ -119,11 +112,15 @@ static int64_t shard_of(const struct buddy *b, int unit)
     return b->opt.copy->layout->units[unit].shard;
 }
 
-static titan_status find_balances(struct buddy *b, struct titan_error *err)
+static titan_status open_all(struct buddy *b, struct titan_error *err)
 {
+    const struct device_handle *d = b->opt.device;
     const struct program *p = b->opt.owners;
-    const struct model *m = b->opt.copy->layout->model;
+    const struct train_state *copy = b->opt.copy;
+    const struct model *m = copy->layout->model;
+    const size_t grads = (size_t)copy->total * sizeof(float), biases = (size_t)layout_biases(m) * sizeof(float);
 
+    TRY(exec_reduced_order(p, &b->units, &b->n_units, err));
     b->balances = calloc((size_t)m->n_units, sizeof *b->balances);
     if (!b->balances)
         return titan_fail(err, TITAN_ENOMEM, "buddy: out of memory");
@@ -132,42 +129,24 @@ static titan_status find_balances(struct buddy *b, struct titan_error *err)
         if (a->op != OP_BALANCE)
             continue;
         const int64_t bias = layout_bias_offset(m, m->units[a->unit].layer);
+        titan_assert(b->n_balances < m->n_units); /* a unit is balanced once */
         b->balances[b->n_balances++] = (struct balance){.bias = bias,
                                                         .expert_tokens = p->statistics.expert_tokens + bias,
                                                         .experts = action_params(p, a)->balance.E,
                                                         .rate = (float)action_params(p, a)->balance.rate};
     }
-    return TITAN_OK;
-}
-
-static titan_status alloc_room(struct buddy *b, struct titan_error *err)
-{
-    const struct device_handle *d = b->opt.device;
-    const size_t grads = (size_t)b->opt.copy->total * sizeof(float);
-    const size_t biases = (size_t)layout_biases(b->opt.copy->layout->model) * sizeof(float);
-
     TRY(b->staged ? b->ops->alloc_host(d->dev, grads, (void **)&b->grads, err)
                   : b->ops->alloc(d->dev, grads, (void **)&b->grads, err));
-    for (int i = 0; i < b->n_units; i++)
-        b->room_n = MAX(b->room_n, shard_of(b, b->units[i]));
-    if (b->staged)
-        TRY(b->ops->alloc(d->dev, (size_t)b->room_n * sizeof(float) + state_bytes(b->opt.copy, b->room_n), &b->room,
-                          err));
-    if (biases == 0)
-        return TITAN_OK;
-    TRY(b->ops->alloc_host(d->dev, biases, (void **)&b->host_expert_tokens, err));
-    return b->ops->alloc(d->dev, biases, (void **)&b->expert_tokens, err);
-}
-
-static titan_status open_all(struct buddy *b, struct titan_error *err)
-{
-    const struct device_handle *d = b->opt.device;
-
-    TRY(exec_reduced_order(b->opt.owners, &b->units, &b->n_units, err));
-    for (int i = 0; i < b->n_units; i++)
+    for (int i = 0; i < b->n_units; i++) {
         titan_assert(shard_of(b, b->units[i]) >= 0);
-    TRY(find_balances(b, err));
-    TRY(alloc_room(b, err));
+        b->room_n = MAX(b->room_n, shard_of(b, b->units[i]));
+    }
+    if (b->staged)
+        TRY(b->ops->alloc(d->dev, (size_t)b->room_n * sizeof(float) + state_bytes(copy, b->room_n), &b->room, err));
+    if (biases > 0) {
+        TRY(b->ops->alloc_host(d->dev, biases, (void **)&b->host_expert_tokens, err));
+        TRY(b->ops->alloc(d->dev, biases, (void **)&b->expert_tokens, err));
+    }
     TRY(b->ops->stream_open(d->dev, "to buddy", false, &b->sending, err));
     TRY(b->ops->stream_open(d->dev, "of owner", false, &b->receiving, err));
     return open_edges(b, err);
@@ -327,30 +306,21 @@ static titan_status receive_next(struct buddy *b)
     return b->staged ? b->ops->copy(b->receiving, to, b->room, bytes) : TITAN_OK;
 }
 
-/* With experts some gradients are final on the compute stream, others on that of the collectives. */
-static titan_status final_on(struct buddy *b, struct stream *s, struct event **ret, struct titan_error *err)
+titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s, struct titan_error *err)
 {
     int i = 0;
 
+    titan_assert(b->out && n >= 0 && b->expected <= b->n_units);
+    TRY(failpoint("buddy.send", err));
+    /* With experts some gradients are final on the compute stream, others on that of the collectives. */
     while (i < STREAM_COUNT && b->final[i].event && b->final[i].on != s)
         i++;
     titan_assert(i < STREAM_COUNT); /* gradients come on streams of the program */
     if (!b->final[i].event)
         TRY(b->ops->event_open(b->opt.device->dev, &b->final[i].event, err));
     b->final[i].on = s;
-    *ret = b->final[i].event;
-    return TITAN_OK;
-}
-
-titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s, struct titan_error *err)
-{
-    struct event *final = NULL;
-
-    titan_assert(b->out && n >= 0);
-    TRY(failpoint("buddy.send", err));
-    TRY(final_on(b, s, &final, err));
-    TRY(b->ops->event_record(final, s, err));
-    TRY(b->ops->event_wait(final, b->sending, err));
+    TRY(b->ops->event_record(b->final[i].event, s, err));
+    TRY(b->ops->event_wait(b->final[i].event, b->sending, err));
     TRY(b->opt.ops->send(b->out, grad, (size_t)n * sizeof *grad, b->buddy, b->sending));
     return b->expected < b->n_units ? receive_next(b) : TITAN_OK;
 }
@@ -366,25 +336,6 @@ titan_status buddy_settle(struct buddy *b, struct titan_error *err)
         status = b->ops->stream_sync(b->receiving, err);
     progress_wait_end();
     return status;
-}
-
-static titan_status update_unit(const struct buddy *b, const struct update *update, int unit)
-{
-    const struct train_state *copy = b->opt.copy;
-    const int64_t n = shard_of(b, unit);
-    titan_assert(n <= b->room_n);
-    const size_t bytes = state_bytes(copy, n), grad_bytes = (size_t)n * sizeof(float);
-    void *const values = state_unit(copy, unit), *const used = b->staged ? (char *)b->room + grad_bytes : values;
-    const float *const grad = b->staged ? b->room : grad_of(b, unit);
-
-    if (b->staged) {
-        TRY(b->ops->copy(b->receiving, b->room, grad_of(b, unit), grad_bytes));
-        TRY(b->ops->copy(b->receiving, used, values, bytes));
-    }
-    const struct update_range range = {
-        .layout = copy->layout, .unit = unit, .rank = copy->rank, .values = used, .grad = grad, .n = n};
-    TRY(update_apply(update, &range, 1, b->ops, DTYPE_F32, b->receiving));
-    return b->staged ? b->ops->copy(b->receiving, values, used, bytes) : TITAN_OK;
 }
 
 static titan_status balance(const struct buddy *b, const struct balance *x, const double *statistics)
@@ -404,8 +355,27 @@ titan_status buddy_update(struct buddy *b, const struct update *update, const do
     (void)err;
     if (failpoint("buddy.update", NULL) != TITAN_OK) /* the copy drifts */
         return TITAN_OK;
-    for (int i = 0; i < b->n_units; i++)
-        TRY(update_unit(b, update, b->units[i]));
+    const struct train_state *copy = b->opt.copy;
+    for (int i = 0; i < b->n_units; i++) {
+        const int unit = b->units[i];
+        const int64_t n = shard_of(b, unit);
+        const size_t bytes = state_bytes(copy, n), grad_bytes = (size_t)n * sizeof(float);
+        void *const values = state_unit(copy, unit), *const used = b->staged ? (char *)b->room + grad_bytes : values;
+        const struct update_range range = {.layout = copy->layout,
+                                           .unit = unit,
+                                           .rank = copy->rank,
+                                           .values = used,
+                                           .grad = b->staged ? b->room : grad_of(b, unit),
+                                           .n = n};
+        titan_assert(n <= b->room_n);
+        if (b->staged) {
+            TRY(b->ops->copy(b->receiving, b->room, grad_of(b, unit), grad_bytes));
+            TRY(b->ops->copy(b->receiving, used, values, bytes));
+        }
+        TRY(update_apply(update, &range, 1, b->ops, DTYPE_F32, b->receiving));
+        if (b->staged)
+            TRY(b->ops->copy(b->receiving, values, used, bytes));
+    }
     for (int i = 0; i < b->n_balances; i++)
         TRY(balance(b, &b->balances[i], statistics));
     return TITAN_OK;

@@ -15,111 +15,6 @@ void held_shards_close(struct held_shards *shards)
     *shards = (struct held_shards){0};
 }
 
-titan_status holdings_gather_doubles(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
-                                     int world, const double *mine, size_t count, double *ret_all, struct stream *s,
-                                     struct titan_error *err)
-{
-    const size_t bytes = count * sizeof *mine;
-    char *memory = NULL;
-
-    titan_assert(world >= 1 && count > 0);
-    titan_assert(world == 1 || (ops && comm));
-    if (world == 1) {
-        memcpy(ret_all, mine, bytes);
-        return TITAN_OK;
-    }
-    TRY(device->ops->alloc(device->dev, bytes * (size_t)(world + 1), (void **)&memory, err));
-    char *const send = memory + bytes * (size_t)world;
-    titan_status status = device->ops->copy(s, send, mine, bytes);
-    if (status == TITAN_OK)
-        status = ops->all_gather(comm, memory, send, count, DTYPE_F64, s);
-    if (status == TITAN_OK) /* for the peers, here and not in the copy: a copy to plain memory blocks */
-        status = device->ops->stream_sync(s, err);
-    if (status == TITAN_OK)
-        status = device->ops->copy(s, ret_all, memory, bytes * (size_t)world);
-    const titan_status sync = device->ops->stream_sync(s, err);
-    device->ops->release(device->dev, memory);
-    return status != TITAN_OK ? status : sync;
-}
-
-static struct holding describe(const struct brought *b)
-{
-    const struct train_state *own = b->shards.own, *copy = b->shards.copy;
-
-    titan_assert(b->statistics_size >= 0 && (b->statistics_size == 0 || b->statistics));
-    if (!own)
-        return (struct holding){.owner = -1};
-    return (struct holding){.present = 1,
-                            .rank = own->rank,
-                            .world = own->layout->mesh.world,
-                            .total = (double)own->total,
-                            .step = (double)own->step,
-                            .tokens = (double)own->tokens,
-                            .skipped = (double)own->skipped.total,
-                            .skipped_in_a_row = (double)own->skipped.in_a_row,
-                            .skipped_first = (double)own->skipped.first,
-                            .skipped_last = (double)own->skipped.last,
-                            .owner = copy ? copy->rank : -1,
-                            .owner_total = copy ? (double)copy->total : 0,
-                            .prepared = b->prepared,
-                            .statistics_size = (double)b->statistics_size,
-                            .published = b->published};
-}
-
-/* A rank of another cut is left out of the verdict, and may have more statistics. */
-static titan_status check_holding(const struct holdings *h, int rank, double statistics_most, struct titan_error *err)
-{
-    const struct holding *x = &h->all[rank];
-    const struct peer_value reported[] = {
-        {"present", x->present, 0, 1},
-        {"rank", x->rank, 0, COMM_WORLD_MAX},
-        {"world", x->world, 0, COMM_WORLD_MAX},
-        {"total", x->total, 0, PEER_VALUE_EXACT},
-        {"step", x->step, 0, PEER_VALUE_EXACT},
-        {"tokens", x->tokens, 0, PEER_VALUE_EXACT},
-        {"skipped", x->skipped, 0, x->step},
-        {"skipped_in_a_row", x->skipped_in_a_row, 0, x->skipped},
-        {"skipped_last", x->skipped_last, 0, x->step},
-        {"skipped_first", x->skipped_first, 0, x->skipped_last},
-        {"owner", x->owner, -1, COMM_WORLD_MAX},
-        {"owner_total", x->owner_total, 0, PEER_VALUE_EXACT},
-        {"prepared", x->prepared, 0, 1},
-        {"statistics_size", x->statistics_size, 0, x->world == h->view->holders ? statistics_most : PEER_VALUE_EXACT},
-        {"published", x->published, 0, 1}};
-
-    return peer_values_check("state in memory", rank, reported, ARRAY_SIZE(reported), err);
-}
-
-static bool is_shard(const struct holdings *h, const struct holding *x, int a)
-{
-    return x->present != 0 && x->rank == a && x->world == h->view->holders &&
-           x->total == (double)layout_total(h->from, a);
-}
-
-/* Which rank holds what, as far as it is true. */
-static void find_holders(struct holdings *h)
-{
-    for (int a = 0; a < h->view->holders; a++) {
-        const int rank = h->view->holder_ranks[a];
-        h->holder[a] = rank >= 0 && rank < h->ranks && is_shard(h, &h->all[rank], a) ? rank : -1;
-    }
-}
-
-/* Where a shard is gone, and all that hold the like of it, its buddy has a copy. */
-static void find_copies(struct holdings *h, int a)
-{
-    for (int buddy = 0; buddy < h->view->holders && h->holder[a] < 0; buddy++) {
-        const int rank = h->holder[buddy];
-        if (rank < 0 || h->copied[buddy])
-            continue;
-        const struct holding *x = &h->all[rank];
-        if (x->owner == a && x->owner_total == (double)layout_total(h->from, a)) {
-            h->holder[a] = rank;
-            h->copied[a] = true;
-        }
-    }
-}
-
 /* A rank gives the shard, or what is the same. own: itself, not a copy. */
 static bool is_given(const struct holdings *h, int a, bool own)
 {
@@ -183,46 +78,103 @@ static titan_status compare_steps(struct holdings *h, struct titan_error *err)
 
 static titan_status judge(struct holdings *h, struct titan_error *err)
 {
-    titan_assert(h->from->mesh.world == h->view->holders);
-    find_holders(h);
+    const int holders = h->view->holders;
+
+    titan_assert(h->from->mesh.world == holders);
+    /* A rank holds a shard as far as what it says is true. */
+    for (int a = 0; a < holders; a++) {
+        const int rank = h->view->holder_ranks[a];
+        const struct holding *x = rank >= 0 && rank < h->ranks ? &h->all[rank] : NULL;
+        const bool its =
+            x && x->present != 0 && x->rank == a && x->world == holders && x->total == (double)layout_total(h->from, a);
+        h->holder[a] = its ? rank : -1;
+    }
     TRY(compare_steps(h, err));
     h->recovery_source = RECOVERY_SOURCE_MEMORY;
-    for (int a = 0; a < h->view->holders; a++)
+    for (int a = 0; a < holders; a++)
         if (h->holder[a] < 0)
             h->recovery_source =
                 MAX(h->recovery_source, is_given(h, a, true) ? RECOVERY_SOURCE_REPLICA : RECOVERY_SOURCE_BUDDY);
-    for (int a = 0; a < h->view->holders && h->recovery_source == RECOVERY_SOURCE_BUDDY; a++)
-        if (!is_given(h, a, true))
-            find_copies(h, a);
-    for (int a = 0; a < h->view->holders; a++)
+    for (int a = 0; a < holders && h->recovery_source == RECOVERY_SOURCE_BUDDY; a++) {
+        if (is_given(h, a, true))
+            continue;
+        /* Where a shard is gone, and all that hold the like of it, its buddy has a copy. */
+        for (int buddy = 0; buddy < holders && h->holder[a] < 0; buddy++) {
+            const int rank = h->holder[buddy];
+            if (rank < 0 || h->copied[buddy] || h->all[rank].owner != a ||
+                h->all[rank].owner_total != (double)layout_total(h->from, a))
+                continue;
+            h->holder[a] = rank;
+            h->copied[a] = true;
+        }
+    }
+    for (int a = 0; a < holders; a++) {
+        titan_assert(h->holder[a] < h->ranks && (!h->copied[a] || h->holder[a] >= 0));
         if (!is_given(h, a, false))
             return titan_fail(err, TITAN_ECONFLICT, "state in memory: no rank holds the part of rank %d of %d", a,
-                              h->view->holders);
+                              holders);
+    }
     return TITAN_OK;
 }
 
 titan_status holdings_gather(const struct epoch_view *view, const struct layout *from, const struct brought *mine,
-                             const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
-                             struct stream *s, struct holdings *ret, struct titan_error *err)
+                             const struct peer_ranks *ranks, struct holdings *ret, struct titan_error *err)
 {
-    const struct holding me = describe(mine);
+    const struct train_state *own = mine->shards.own, *copy = mine->shards.copy;
     const size_t shards = (size_t)view->holders + 1;
+    struct holding me = {.owner = -1};
     struct holdings h = {.view = view,
                          .from = from,
-                         .ranks = view->world + view->departing,
+                         .ranks = ranks->n,
+                         .all = calloc((size_t)ranks->n, sizeof *h.all),
                          .holder = calloc(shards, sizeof *h.holder),
                          .copied = calloc(shards, sizeof *h.copied),
                          .candidates = calloc(shards, sizeof *h.candidates)};
 
-    h.all = calloc((size_t)h.ranks, sizeof *h.all);
+    titan_assert(ranks->n == view->world + view->departing);
+    titan_assert(mine->statistics_size >= 0 && (mine->statistics_size == 0 || mine->statistics));
+    if (own)
+        me = (struct holding){.present = 1,
+                              .rank = own->rank,
+                              .world = own->layout->mesh.world,
+                              .total = (double)own->total,
+                              .step = (double)own->step,
+                              .tokens = (double)own->tokens,
+                              .skipped = (double)own->skipped.total,
+                              .skipped_in_a_row = (double)own->skipped.in_a_row,
+                              .skipped_first = (double)own->skipped.first,
+                              .skipped_last = (double)own->skipped.last,
+                              .owner = copy ? copy->rank : -1,
+                              .owner_total = copy ? (double)copy->total : 0,
+                              .prepared = mine->prepared,
+                              .statistics_size = (double)mine->statistics_size,
+                              .published = mine->published};
     titan_status status = TITAN_OK;
     if (!h.all || !h.holder || !h.copied || !h.candidates)
         status = titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     if (status == TITAN_OK)
-        status = holdings_gather_doubles(device, ops, comm, h.ranks, &me.present, sizeof me / sizeof(double),
-                                         &h.all[0].present, s, err);
-    for (int r = 0; r < h.ranks && status == TITAN_OK; r++)
-        status = check_holding(&h, r, (double)mine->statistics_most, err);
+        status = peer_values_gather(ranks, &me, sizeof me, h.all, err);
+    for (int r = 0; r < h.ranks && status == TITAN_OK; r++) {
+        const struct holding *x = &h.all[r];
+        /* A rank of another cut is left out of the verdict, and may have more statistics. */
+        const double statistics = x->world == view->holders ? (double)mine->statistics_most : PEER_VALUE_EXACT;
+        const struct peer_value reported[] = {{"present", x->present, 0, 1},
+                                              {"rank", x->rank, 0, COMM_WORLD_MAX},
+                                              {"world", x->world, 0, COMM_WORLD_MAX},
+                                              {"total", x->total, 0, PEER_VALUE_EXACT},
+                                              {"step", x->step, 0, PEER_VALUE_EXACT},
+                                              {"tokens", x->tokens, 0, PEER_VALUE_EXACT},
+                                              {"skipped", x->skipped, 0, x->step},
+                                              {"skipped_in_a_row", x->skipped_in_a_row, 0, x->skipped},
+                                              {"skipped_last", x->skipped_last, 0, x->step},
+                                              {"skipped_first", x->skipped_first, 0, x->skipped_last},
+                                              {"owner", x->owner, -1, COMM_WORLD_MAX},
+                                              {"owner_total", x->owner_total, 0, PEER_VALUE_EXACT},
+                                              {"prepared", x->prepared, 0, 1},
+                                              {"statistics_size", x->statistics_size, 0, statistics},
+                                              {"published", x->published, 0, 1}};
+        status = peer_values_check("state in memory", r, reported, ARRAY_SIZE(reported), err);
+    }
     if (status == TITAN_OK)
         status = judge(&h, err);
     if (status != TITAN_OK) {

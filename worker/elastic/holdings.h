@@ -8,8 +8,8 @@
 #ifndef TITAN_WORKER_ELASTIC_HOLDINGS_H
 #define TITAN_WORKER_ELASTIC_HOLDINGS_H
 
-#include "worker/comm/comm.h"
 #include "worker/elastic/membership.h"
+#include "worker/elastic/peer_values.h"
 #include "worker/state/state.h"
 
 /* A worker's shards of one epoch. */
@@ -53,16 +53,12 @@ struct holdings {
     bool published; /* by a rank that is here */
 };
 
-/* Collective over comm (NULL: alone). from is borrowed. TITAN_ECONFLICT, on every rank alike: the memory holds no
- * complete state of one step, or a rank's numbers are impossible. The ranks may then use another recovery source. */
+/* Collective over the members and departing ranks. from is borrowed. TITAN_ECONFLICT, on every rank alike: the memory
+ * holds no complete state of one step, or a rank's numbers are impossible. The ranks may then use another recovery
+ * source. */
 titan_status holdings_gather(const struct epoch_view *view, const struct layout *from, const struct brought *mine,
-                             const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
-                             struct stream *s, struct holdings *ret, struct titan_error *err) TITAN_MUST_USE;
+                             const struct peer_ranks *ranks, struct holdings *ret,
+                             struct titan_error *err) TITAN_MUST_USE;
 void holdings_clear(struct holdings *h);
-
-/* Gathers `count` doubles of each of comm's `world` ranks. Host memory on both sides; waits for the stream. */
-titan_status holdings_gather_doubles(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
-                                     int world, const double *mine, size_t count, double *ret_all, struct stream *s,
-                                     struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -131,17 +131,6 @@ static void form_free(struct form *f)
     free(f);
 }
 
-static Titan__Internal__FormEpoch *copy_command(const Titan__Internal__FormEpoch *command)
-{
-    const size_t len = titan__internal__form_epoch__get_packed_size(command);
-    _cleanup_free_ uint8_t *bytes = malloc(len + 1);
-
-    if (!bytes)
-        return NULL;
-    (void)titan__internal__form_epoch__pack(command, bytes);
-    return titan__internal__form_epoch__unpack(NULL, len, bytes);
-}
-
 /* Members, then departing ranks. */
 static int ranks_of(const Titan__Internal__FormEpoch *command)
 {
@@ -196,43 +185,17 @@ static int *rank_table(int ranks, size_t *ret_size)
     return table;
 }
 
-/* nodes[r]: the lowest rank on the same node. */
-static void fill_nodes(const Titan__Internal__FormEpoch *o, int *table, size_t size, int *nodes)
-{
-    for (int r = 0; r < ranks_of(o); r++) {
-        const char *node = at_rank(o, r)->node;
-        size_t i = hash_index(hash_text(HASH_INIT, node), size);
-        while (table[i] >= 0 && strcmp(at_rank(o, table[i])->node, node) != 0)
-            i = (i + 1) % size;
-        table[i] = table[i] < 0 ? r : table[i];
-        nodes[r] = table[i];
-    }
-}
-
-/* holder_ranks[h]: the lowest rank of that holder, -1 when it has none. */
-static void fill_holders(const Titan__Internal__FormEpoch *o, int *table, size_t size, int *holder_ranks)
-{
-    for (int r = 0; r < ranks_of(o); r++) {
-        size_t i = hash_index(hash_word(HASH_INIT, at_rank(o, r)->worker_id), size);
-        while (table[i] >= 0 && at_rank(o, table[i])->worker_id != at_rank(o, r)->worker_id)
-            i = (i + 1) % size;
-        table[i] = table[i] < 0 ? r : table[i];
-    }
-    for (size_t h = 0; h < o->n_state_holders; h++) {
-        size_t i = hash_index(hash_word(HASH_INIT, o->state_holders[h]), size);
-        while (table[i] >= 0 && at_rank(o, table[i])->worker_id != o->state_holders[h])
-            i = (i + 1) % size;
-        holder_ranks[h] = table[i];
-    }
-}
-
 /* NULL when out of memory. */
 static struct form *form_make(const struct member *m, const Titan__Internal__FormEpoch *command)
 {
     struct form *f = calloc(1, sizeof *f);
 
     titan_assert(!fault_of(m, command));
-    if (!f || !(f->command = copy_command(command))) {
+    const size_t len = titan__internal__form_epoch__get_packed_size(command);
+    _cleanup_free_ uint8_t *bytes = malloc(len + 1);
+    if (bytes)
+        (void)titan__internal__form_epoch__pack(command, bytes);
+    if (!f || !bytes || !(f->command = titan__internal__form_epoch__unpack(NULL, len, bytes))) {
         form_free(f);
         return NULL;
     }
@@ -247,48 +210,36 @@ static struct form *form_make(const struct member *m, const Titan__Internal__For
     _cleanup_free_ int *by_node = rank_table(ranks, &size), *by_id = rank_table(ranks, &size);
     if (!f->addresses || !f->node_names || !f->nodes || !f->holder_ranks || !by_node || !by_id)
         goto fail;
-    for (int r = 0; r < ranks; r++) {
-        f->addresses[r] = at_rank(f->command, r)->address;
-        f->node_names[r] = at_rank(f->command, r)->node;
-    }
     titan_assert(f->rank >= 0 && f->rank < ranks);
-    fill_nodes(command, by_node, size, f->nodes);
-    fill_holders(command, by_id, size, f->holder_ranks);
+    /* nodes[r]: the lowest rank on the same node. */
+    for (int r = 0; r < ranks; r++) {
+        const Titan__Internal__Member *its = at_rank(f->command, r);
+        f->addresses[r] = its->address;
+        f->node_names[r] = its->node;
+        size_t i = hash_index(hash_text(HASH_INIT, its->node), size);
+        while (by_node[i] >= 0 && strcmp(at_rank(command, by_node[i])->node, its->node) != 0)
+            i = (i + 1) % size;
+        by_node[i] = by_node[i] < 0 ? r : by_node[i];
+        f->nodes[r] = by_node[i];
+        titan_assert(f->nodes[r] <= r);
+    }
+    /* holder_ranks[h]: the lowest rank of that holder, -1 when it has none. */
+    for (int r = 0; r < ranks; r++) {
+        size_t i = hash_index(hash_word(HASH_INIT, at_rank(command, r)->worker_id), size);
+        while (by_id[i] >= 0 && at_rank(command, by_id[i])->worker_id != at_rank(command, r)->worker_id)
+            i = (i + 1) % size;
+        by_id[i] = by_id[i] < 0 ? r : by_id[i];
+    }
+    for (size_t h = 0; h < command->n_state_holders; h++) {
+        size_t i = hash_index(hash_word(HASH_INIT, command->state_holders[h]), size);
+        while (by_id[i] >= 0 && at_rank(command, by_id[i])->worker_id != command->state_holders[h])
+            i = (i + 1) % size;
+        f->holder_ranks[h] = by_id[i];
+    }
     return f;
 fail:
     form_free(f);
     return NULL;
-}
-
-static void view_fill(const struct form *f, struct epoch_view *ret)
-{
-    static const enum state_source sources[] = {[TITAN__INTERNAL__STATE_SOURCE__STATE_INIT] = STATE_FROM_INIT,
-                                                [TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT] =
-                                                    STATE_FROM_CHECKPOINT,
-                                                [TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY] = STATE_FROM_MEMORY};
-    const Titan__Internal__FormEpoch *o = f->command;
-
-    *ret = (struct epoch_view){.epoch = o->epoch,
-                               .rank = f->rank,
-                               .world = (int)o->n_members,
-                               .departing = (int)o->n_departing,
-                               .addresses = f->addresses,
-                               .nodes = f->nodes,
-                               .node_names = f->node_names,
-                               .memfd = -1,
-                               .source = sources[o->source],
-                               .resume_step = o->resume_step,
-                               .n_older = (int)o->n_older_checkpoints,
-                               .older_checkpoints = (const char *const *)o->older_checkpoints,
-                               .memory_only = o->memory_only,
-                               .source_epoch = o->source_epoch,
-                               .holders = f->holders,
-                               .holder_ranks = f->holder_ranks};
-    memcpy(ret->comm_id, o->comm_id.data, sizeof ret->comm_id);
-    ret->keyed = o->key.len == sizeof ret->key;
-    if (ret->keyed)
-        memcpy(ret->key, o->key.data, sizeof ret->key);
-    (void)snprintf(ret->checkpoint_path, sizeof ret->checkpoint_path, "%s", o->checkpoint_path);
 }
 
 /* --- messages out ------------------------------------------------------------------------------------------------- */
@@ -317,21 +268,6 @@ static void send_to_agent(const struct member *m, const worker_message *message)
         part_.worker_id = (m)->opt.worker_id;                                                                          \
         part_;                                                                                                         \
     })
-
-static void send_registration(struct member *m)
-{
-    Titan__Internal__WorkerRegistration registration = PART(m, WORKER_REGISTRATION, WorkerRegistration);
-
-    registration.token.data = m->opt.token;
-    registration.token.len = sizeof m->opt.token;
-    registration.pid = m->opt.pid;
-    registration.epoch = m->state.epoch;
-    registration.rank = (uint32_t)m->state.rank;
-    registration.step = m->state.step;
-    registration.phase = m->state.phase;
-    registration.address = m->state.opened ? m->address : "";
-    SAY(m, REGISTRATION, registration, &registration);
-}
 
 static void send_ready(struct member *m)
 {
@@ -418,24 +354,21 @@ static void send_failing(struct member *m)
     SAY(m, FAILING, failing, &failing);
 }
 
-/* This number is taken by another membership, or one above it is known. */
-static void send_refused(const struct member *m, uint64_t epoch)
-{
-    Titan__Internal__EpochRefused refused = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
-
-    refused.job_id = m->opt.job_id;
-    refused.epoch = epoch;
-    refused.seen_epoch = m->state.seen;
-    refused.seen_term = m->state.term;
-    SAY(m, REFUSED, refused, &refused);
-}
-
 void member_connected(struct member *m, int64_t now_ms)
 {
     (void)now_ms; /* a connection alone does not keep the lease */
     m->state.connected = true;
     m->complaints = 0;
-    send_registration(m);
+    Titan__Internal__WorkerRegistration registration = PART(m, WORKER_REGISTRATION, WorkerRegistration);
+    registration.token.data = m->opt.token;
+    registration.token.len = sizeof m->opt.token;
+    registration.pid = m->opt.pid;
+    registration.epoch = m->state.epoch;
+    registration.rank = (uint32_t)m->state.rank;
+    registration.step = m->state.step;
+    registration.phase = m->state.phase;
+    registration.address = m->state.opened ? m->address : "";
+    SAY(m, REGISTRATION, registration, &registration);
     if (m->state.opened && m->state.epoch == 0) /* also where a revoke came before its first epoch */
         send_ready(m);
     if (m->state.phase == PHASE(QUIESCED))
@@ -515,25 +448,6 @@ static const struct form *known_form(const struct member *m, uint64_t epoch)
     return m->current && m->current->command->epoch == epoch ? m->current : NULL;
 }
 
-/* Not above what it has seen: the same once more, another one under the number, or one that is over. */
-static void refuse_known(struct member *m, const Titan__Internal__FormEpoch *o)
-{
-    const struct form *f = known_form(m, o->epoch);
-
-    if (!f) {
-        refuse_stale(m, "form", o->epoch);
-        return;
-    }
-    if (memcmp(f->command->comm_id.data, o->comm_id.data, COMM_ID_BYTES) == 0) {
-        m->state.counters.duplicates++;
-        return;
-    }
-    m->state.counters.conflicts++;
-    if (first_time(m, SAID_CONFLICT))
-        note(m, "another membership under the number of an epoch it knows, refused", "epoch=%" PRIu64, o->epoch);
-    send_refused(m, o->epoch);
-}
-
 static bool hear_form(struct member *m, const Titan__Internal__FormEpoch *o, int64_t now_ms)
 {
     const char *fault = fault_of(m, o);
@@ -545,7 +459,25 @@ static bool hear_form(struct member *m, const Titan__Internal__FormEpoch *o, int
         return false;
     }
     if ((o->epoch <= m->state.seen && !MUTANT(WORKER_EPOCH)) || m->state.phase == PHASE(DONE)) {
-        refuse_known(m, o);
+        /* The same form once more, another one under the number, or one that is over. */
+        const struct form *known = known_form(m, o->epoch);
+        if (!known) {
+            refuse_stale(m, "form", o->epoch);
+        } else if (memcmp(known->command->comm_id.data, o->comm_id.data, COMM_ID_BYTES) == 0) {
+            m->state.counters.duplicates++;
+        } else {
+            /* This number is taken by another membership, or one above it is known. */
+            Titan__Internal__EpochRefused refused = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
+            refused.job_id = m->opt.job_id;
+            refused.epoch = o->epoch;
+            refused.seen_epoch = m->state.seen;
+            refused.seen_term = m->state.term;
+            m->state.counters.conflicts++;
+            if (first_time(m, SAID_CONFLICT))
+                note(m, "another membership under the number of an epoch it knows, refused", "epoch=%" PRIu64,
+                     o->epoch);
+            SAY(m, REFUSED, refused, &refused);
+        }
         return false;
     }
     struct form *f = form_make(m, o);
@@ -603,30 +535,12 @@ static void hear_pause(struct member *m, const Titan__Internal__PauseJob *o)
     m->pause_epoch = o->epoch;
 }
 
-static unsigned checkpoint_commands(const Titan__Internal__WorkerStop *o)
-{
-    return o->must_checkpoint ? COMMAND_CHECKPOINT | COMMAND_MUST : o->checkpoint ? COMMAND_CHECKPOINT : 0;
-}
-
 static void stop(struct member *m, unsigned checkpoint, const char *reason)
 {
     m->stop_commands |= COMMAND_STOP | checkpoint;
     if (!m->state.stopped)
         (void)snprintf(m->stop_reason, sizeof m->stop_reason, "%s", reason);
     m->state.stopped = true;
-}
-
-static void hear_committed(struct member *m, uint64_t step)
-{
-    int kept = 0;
-
-    for (int i = 0; i < m->n_written; i++) {
-        if (m->written[i].report.step > step)
-            m->written[kept++] = m->written[i];
-        else
-            free((void *)(uintptr_t)m->written[i].report.path);
-    }
-    m->n_written = kept;
 }
 
 static void hear_lease(struct member *m, const Titan__Internal__WorkerLease *o, int64_t now_ms)
@@ -653,8 +567,7 @@ static uint64_t job_of(const struct member *m, const agent_message *message)
     }
 }
 
-/* Is this a command that counts? */
-static bool admit(struct member *m, const agent_message *message)
+static bool hear(struct member *m, const agent_message *message, int64_t now_ms)
 {
     if (job_of(m, message) != m->opt.job_id) {
         m->state.counters.nonsense++;
@@ -664,20 +577,13 @@ static bool admit(struct member *m, const agent_message *message)
     }
     if (message->term >= m->state.term || MUTANT(WORKER_TERM)) {
         m->state.term = message->term;
-        return true;
-    }
-    if (message->kind_case == HEARD(LEASE))
-        return true;
-    m->state.counters.fenced++;
-    if (first_time(m, SAID_FENCED))
-        note(m, "command of an older term, ignored", "term=%" PRIu64 " seen=%" PRIu64, message->term, m->state.term);
-    return false;
-}
-
-static bool hear(struct member *m, const agent_message *message, int64_t now_ms)
-{
-    if (!admit(m, message))
+    } else if (message->kind_case != HEARD(LEASE)) {
+        m->state.counters.fenced++;
+        if (first_time(m, SAID_FENCED))
+            note(m, "command of an older term, ignored", "term=%" PRIu64 " seen=%" PRIu64, message->term,
+                 m->state.term);
         return false;
+    }
     switch (message->kind_case) {
     case HEARD(LEASE):
         hear_lease(m, message->lease, now_ms);
@@ -690,12 +596,26 @@ static bool hear(struct member *m, const agent_message *message, int64_t now_ms)
     case HEARD(PAUSE):
         hear_pause(m, message->pause);
         break;
-    case HEARD(STOP):
-        stop(m, checkpoint_commands(message->stop), *message->stop->reason ? message->stop->reason : "told to stop");
+    case HEARD(STOP): {
+        const Titan__Internal__WorkerStop *o = message->stop;
+        stop(m,
+             o->must_checkpoint ? COMMAND_CHECKPOINT | COMMAND_MUST
+             : o->checkpoint    ? COMMAND_CHECKPOINT
+                                : 0,
+             *o->reason ? o->reason : "told to stop");
         break;
-    case HEARD(CHECKPOINT_COMMITTED):
-        hear_committed(m, message->checkpoint_committed->step);
+    }
+    case HEARD(CHECKPOINT_COMMITTED): {
+        int kept = 0;
+        for (int i = 0; i < m->n_written; i++) {
+            if (m->written[i].report.step > message->checkpoint_committed->step)
+                m->written[kept++] = m->written[i];
+            else
+                free((void *)(uintptr_t)m->written[i].report.path);
+        }
+        m->n_written = kept;
         break;
+    }
     default: /* of a newer agent */
         break;
     }
@@ -744,40 +664,10 @@ static int64_t quiesce_look(const struct member *m)
     return MAX(quiesce_ms(m) / QUIESCE_LOOKS, INT64_C(1));
 }
 
-static void check_quiesced(struct member *m, int64_t now_ms)
-{
-    const int64_t patience = quiesce_ms(m), late = now_ms - m->checked_at - quiesce_look(m);
-    char words[160];
-
-    if (!m->state.in || !m->state.in_revoked)
-        return;
-    if (late > 0) { /* this thread did not run, so the training thread may not have either */
-        m->revoked_at += late;
-        m->moved_at = MIN(m->moved_at + late, now_ms);
-    }
-    m->checked_at = now_ms;
-    if (now_ms < m->moved_at + patience && now_ms < m->revoked_at + MEMBER_QUIESCE_MOVING * patience)
-        return;
-    (void)snprintf(words, sizeof words, "did not leave epoch %" PRIu64 " in %" PRId64 " ms; at action %" PRIu64,
-                   m->state.epoch, now_ms - m->revoked_at, m->actions);
-    end(m, MEMBER_END_UNQUIESCED, words);
-}
-
 /* Is there an epoch that it is in or would enter? */
 static bool in_epoch(const struct member *m)
 {
     return m->offered || (m->state.in && !m->state.in_revoked);
-}
-
-/* Others may go on without it from now on. Its agent says the same, if it can. */
-static void check_epoch_lease(struct member *m, int64_t now_ms)
-{
-    const uint64_t epoch = m->offered ? m->state.offered : m->state.epoch;
-
-    if (now_ms < m->epoch_until || !in_epoch(m))
-        return;
-    note(m, "the lease of the epoch is over, leaving it", "epoch=%" PRIu64, epoch);
-    hear_revoke(m, epoch, now_ms);
 }
 
 static int64_t lease_look(const struct member *m)
@@ -785,38 +675,46 @@ static int64_t lease_look(const struct member *m)
     return MAX((int64_t)m->lease_ms / LEASE_LOOKS, INT64_C(1));
 }
 
-/* Time in which nothing was listened to is no silence of the agent: the machine stood still, and both on it. */
-static void forgive_silence(struct member *m, int64_t now_ms)
-{
-    const int64_t late = now_ms - m->ticked_at - lease_look(m);
-
-    if (late > 0 && !m->state.lease_over)
-        m->lease_until = MIN(m->lease_until + late, now_ms + m->lease_ms);
-    m->ticked_at = now_ms;
-}
-
-/* The agent has been silent for the lease: stop with a checkpoint; if that does not end it, end hard. */
-static void check_lease(struct member *m, int64_t now_ms)
-{
-    if (m->state.lease_over && now_ms >= m->exit_at)
-        end(m, MEMBER_END_LEASE, "no agent for the whole lease");
-    if (m->state.lease_over || now_ms < m->lease_until)
-        return;
-    note(m, "no agent for the whole lease, stopping", "lease_ms=%" PRIu32, m->lease_ms);
-    m->state.lease_over = true;
-    m->exit_at = now_ms + m->opt.lease_grace_ms;
-    stop(m, COMMAND_CHECKPOINT, "no agent for the whole lease");
-}
-
 void member_tick(struct member *m, int64_t now_ms, uint64_t actions)
 {
     if (actions != m->actions)
         m->moved_at = now_ms;
     m->actions = actions;
-    check_epoch_lease(m, now_ms);
-    forgive_silence(m, now_ms);
-    check_lease(m, now_ms);
-    check_quiesced(m, now_ms);
+    if (now_ms >= m->epoch_until && in_epoch(m)) {
+        /* Others may go on without it from now on. Its agent says the same, if it can. */
+        const uint64_t epoch = m->offered ? m->state.offered : m->state.epoch;
+        note(m, "the lease of the epoch is over, leaving it", "epoch=%" PRIu64, epoch);
+        hear_revoke(m, epoch, now_ms);
+    }
+    /* Time in which nothing was listened to is no silence of the agent: the machine stood still, and both on it. */
+    const int64_t unheard = now_ms - m->ticked_at - lease_look(m);
+    if (unheard > 0 && !m->state.lease_over)
+        m->lease_until = MIN(m->lease_until + unheard, now_ms + m->lease_ms);
+    m->ticked_at = now_ms;
+    /* The agent has been silent for the lease: stop with a checkpoint; if that does not end it, end hard. */
+    if (m->state.lease_over && now_ms >= m->exit_at)
+        end(m, MEMBER_END_LEASE, "no agent for the whole lease");
+    if (!m->state.lease_over && now_ms >= m->lease_until) {
+        note(m, "no agent for the whole lease, stopping", "lease_ms=%" PRIu32, m->lease_ms);
+        m->state.lease_over = true;
+        m->exit_at = now_ms + m->opt.lease_grace_ms;
+        stop(m, COMMAND_CHECKPOINT, "no agent for the whole lease");
+    }
+
+    if (m->state.in && m->state.in_revoked) {
+        const int64_t patience = quiesce_ms(m), late = now_ms - m->checked_at - quiesce_look(m);
+        if (late > 0) { /* this thread did not run, so the training thread may not have either */
+            m->revoked_at += late;
+            m->moved_at = MIN(m->moved_at + late, now_ms);
+        }
+        m->checked_at = now_ms;
+        if (now_ms >= m->moved_at + patience || now_ms >= m->revoked_at + MEMBER_QUIESCE_MOVING * patience) {
+            char words[160];
+            (void)snprintf(words, sizeof words, "did not leave epoch %" PRIu64 " in %" PRId64 " ms; at action %" PRIu64,
+                           m->state.epoch, now_ms - m->revoked_at, m->actions);
+            end(m, MEMBER_END_UNQUIESCED, words);
+        }
+    }
     check(m);
 }
 
@@ -846,6 +744,10 @@ void member_opened(struct member *m)
 
 enum member_answer member_next(struct member *m, struct epoch_view *ret)
 {
+    static const enum state_source sources[] = {[TITAN__INTERNAL__STATE_SOURCE__STATE_INIT] = STATE_FROM_INIT,
+                                                [TITAN__INTERNAL__STATE_SOURCE__STATE_CHECKPOINT] =
+                                                    STATE_FROM_CHECKPOINT,
+                                                [TITAN__INTERNAL__STATE_SOURCE__STATE_MEMORY] = STATE_FROM_MEMORY};
     titan_assert(m->state.opened);
     if (m->state.stopped)
         return MEMBER_STOPPED;
@@ -860,7 +762,28 @@ enum member_answer member_next(struct member *m, struct epoch_view *ret)
     m->state.in = true;
     m->state.in_revoked = false;
     m->state.phase = PHASE(FORMING);
-    view_fill(m->current, ret);
+    const Titan__Internal__FormEpoch *o = m->current->command;
+    *ret = (struct epoch_view){.epoch = o->epoch,
+                               .rank = m->current->rank,
+                               .world = (int)o->n_members,
+                               .departing = (int)o->n_departing,
+                               .addresses = m->current->addresses,
+                               .nodes = m->current->nodes,
+                               .node_names = m->current->node_names,
+                               .memfd = -1,
+                               .source = sources[o->source],
+                               .resume_step = o->resume_step,
+                               .n_older = (int)o->n_older_checkpoints,
+                               .older_checkpoints = (const char *const *)o->older_checkpoints,
+                               .memory_only = o->memory_only,
+                               .source_epoch = o->source_epoch,
+                               .holders = m->current->holders,
+                               .holder_ranks = m->current->holder_ranks};
+    memcpy(ret->comm_id, o->comm_id.data, sizeof ret->comm_id);
+    ret->keyed = o->key.len == sizeof ret->key;
+    if (ret->keyed)
+        memcpy(ret->key, o->key.data, sizeof ret->key);
+    (void)snprintf(ret->checkpoint_path, sizeof ret->checkpoint_path, "%s", o->checkpoint_path);
     check(m);
     return MEMBER_FORM;
 }

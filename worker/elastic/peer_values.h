@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peer_values.h - range checks for numbers and strings that ranks send each other as doubles. Each value is checked on
+/* peer_values.h - range checks for numbers and strings that ranks send each other. Each value is checked on
  * receipt, before it counts, indexes or becomes an integer. */
 #ifndef TITAN_WORKER_ELASTIC_PEER_VALUES_H
 #define TITAN_WORKER_ELASTIC_PEER_VALUES_H
@@ -7,9 +7,24 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "base/error.h"
+#include "worker/comm/comm.h"
 
 #define PEER_VALUE_EXACT ((double)(INT64_C(1) << 53)) /* whole numbers are exact up to here */
+
+/* Ranks that tell each other values: the members of a communicator. */
+struct peer_ranks {
+    const struct device_handle *device;
+    const struct comm_ops *ops;
+    struct comm *comm; /* NULL = alone */
+    int n;
+    struct stream *s;
+};
+
+/* Gathers `bytes` of each rank, in rank order. Host memory on both sides; waits for the stream. Collective. */
+titan_status peer_values_gather(const struct peer_ranks *ranks, const void *mine, size_t bytes, void *ret_all,
+                                struct titan_error *err) TITAN_MUST_USE;
+
+#define PEER_WORDS 384 /* bytes for the words of an error */
 
 struct peer_value {
     const char *name;
@@ -20,8 +35,13 @@ struct peer_value {
  * message. */
 titan_status peer_values_check(const char *about, int rank, const struct peer_value *reported, size_t n,
                                struct titan_error *err) TITAN_MUST_USE;
-/* The same for strings: unterminated in their array, or empty though needed. */
-titan_status peer_values_check_words(const char *about, int rank, const char *name, const char *words, size_t size,
-                                     bool needed, struct titan_error *err) TITAN_MUST_USE;
+struct peer_words {
+    const char *name, *words;
+    size_t size; /* of the array */
+    bool needed;
+};
+/* TITAN_ECONFLICT: the words do not end in their array, or there are none though they are needed. */
+titan_status peer_values_check_words(const char *about, int rank, const struct peer_words *reported,
+                                     struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -24,12 +24,6 @@ const char *recovery_source_name(enum recovery_source recovery_source)
     return (size_t)recovery_source < ARRAY_SIZE(names) ? names[recovery_source] : "?";
 }
 
-static titan_status gather_bytes(struct restore *r, const void *mine, size_t size, void *all, struct titan_error *err)
-{
-    return holdings_gather_doubles(r->device, r->ops, r->comm, r->view->world + r->view->departing, mine,
-                                   size / sizeof(double), all, r->s, err);
-}
-
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* How the source epoch cut the model, and how many statistics a step of it had at most: where each sample was a
@@ -50,43 +44,37 @@ static titan_status open_source(struct restore *r, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* The statistics of the furthest step, from one rank that has it to all: they are the ones to know that it is wanted.
- */
-static titan_status share_statistics(struct restore *r, double *statistics, struct titan_error *err)
-{
-    const struct holdings *h = &r->holdings;
-    const struct device_ops *dev = r->device->ops;
-    const size_t bytes = (size_t)h->statistics_size * sizeof *statistics;
-    const bool mine = h->statistics_from == r->view->rank;
-    void *memory = NULL;
-
-    titan_assert(h->statistics_from >= 0 && h->statistics_size > 0);
-    titan_assert(r->comm);
-    TRY(dev->alloc(r->device->dev, bytes, &memory, err));
-    titan_status status = mine ? dev->copy(r->s, memory, statistics, bytes) : TITAN_OK;
-    if (status == TITAN_OK)
-        status = r->ops->broadcast(r->comm, memory, bytes, h->statistics_from, r->s);
-    if (status == TITAN_OK) /* for the peers, here and not in the copy: a copy to plain memory blocks */
-        status = dev->stream_sync(r->s, err);
-    if (status == TITAN_OK && !mine)
-        status = dev->copy(r->s, statistics, memory, bytes);
-    const titan_status sync = dev->stream_sync(r->s, err);
-    dev->release(r->device->dev, memory);
-    return status != TITAN_OK ? status : sync;
-}
-
 static titan_status roll_forward(struct restore *r, const double *statistics, struct titan_error *err)
 {
     const struct holdings *h = &r->holdings;
     const struct train_state *own = r->brought.shards.own;
-    _cleanup_free_ double *room = malloc((size_t)h->statistics_size * sizeof *room + 1);
+    const struct peer_ranks *p = &r->ranks;
+    const struct device_ops *dev = p->device->ops;
+    const size_t bytes = (size_t)h->statistics_size * sizeof *statistics;
+    const bool mine = h->statistics_from == r->view->rank;
+    _cleanup_free_ double *room = malloc(bytes + 1);
+    void *memory = NULL;
 
+    titan_assert(h->statistics_from >= 0 && h->statistics_size > 0);
+    titan_assert(p->comm && (!mine || statistics));
     if (!room)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    titan_assert(h->statistics_from != r->view->rank || statistics);
-    if (h->statistics_from == r->view->rank)
-        memcpy(room, statistics, (size_t)h->statistics_size * sizeof *room);
-    TRY(share_statistics(r, room, err));
+    if (mine)
+        memcpy(room, statistics, bytes);
+    /* The statistics go from one rank that has them to all: they are the ones to know that the step is wanted. */
+    TRY(dev->alloc(p->device->dev, bytes, &memory, err));
+    titan_status status = mine ? dev->copy(p->s, memory, room, bytes) : TITAN_OK;
+    if (status == TITAN_OK)
+        status = p->ops->broadcast(p->comm, memory, bytes, h->statistics_from, p->s);
+    if (status == TITAN_OK) /* for the peers, here and not in the copy: a copy to plain memory blocks */
+        status = dev->stream_sync(p->s, err);
+    if (status == TITAN_OK && !mine)
+        status = dev->copy(p->s, room, memory, bytes);
+    const titan_status sync = dev->stream_sync(p->s, err);
+    dev->release(p->device->dev, memory);
+    TRY(status);
+    TRY(sync);
+
     TRY(failpoint("state.report", err));
     r->rolled_forward = true;
     if (!own || own->step == h->step)
@@ -101,105 +89,75 @@ static titan_status roll_forward(struct restore *r, const double *statistics, st
     return failpoint("state.finished", err);
 }
 
-/* Replicas that differ are no state to go on from. A copy that differs from its owner's shard, which is here too, is
- * not used, and the new epoch makes another. */
-static titan_status compare_shards(struct restore *r, struct titan_error *err)
-{
-    struct verified v;
-
-    const titan_status status = verify_shards(&r->from->mesh, &r->brought.shards, 0, r->device, r->ops, r->comm,
-                                              r->view->world + r->view->departing, r->s, &v, err);
-    if (status == TITAN_ECORRUPT) { /* alike on all ranks */
-        tlog_error(r->log, "the members' memory is damaged", "reason=\"%s\"", err ? err->msg : "");
-        r->covered = false;
-        return TITAN_OK;
-    }
-    TRY(status);
-    if (v.copies_differ)
-        tlog_error(r->log, "a buddy's copy is damaged", "reason=\"%s\"", v.why.msg);
-    r->parameters = v.parameters;
-    return TITAN_OK;
-}
-
-/* How far the run has read and its line, as a rank that holds its state knows it. Doubles carry it all. */
+/* How far the run has read and its line, as a rank that holds its state knows it. */
 struct course {
     double step, samples, sources, first, from[MIXTURE_MAX], branches, branch[2 * CHECKPOINT_BRANCHES_MAX];
     double from_step;
     char from_run[IDENTITY_RUN_BYTES];
 };
 
-static struct course course_of(const struct run_identity *identity)
-{
-    struct course c = {0};
-    if (!identity)
-        return c;
-    c.step = (double)identity->step;
-    c.samples = (double)identity->samples;
-    c.sources = identity->data.n;
-    c.first = (double)identity->data.first;
-    for (int k = 0; k < identity->data.n; k++)
-        c.from[k] = (double)identity->data.source[k].from;
-    c.branches = identity->line.n;
-    for (int i = 0; i < identity->line.n; i++) {
-        c.branch[2 * i] = (double)identity->line.branch[i].number;
-        c.branch[2 * i + 1] = (double)identity->line.branch[i].from;
-    }
-    c.from_step = (double)identity->from_step;
-    memcpy(c.from_run, identity->from_run, sizeof c.from_run);
-    return c;
-}
-
-static titan_status check_course(const struct restore *r, int rank, const struct course *c, struct titan_error *err)
-{
-    static const char about[] = "what the run has read";
-    const double sources = r->identity ? r->identity->data.n : 0;
-    const struct peer_value reported[] = {{"step", c->step, 0, (double)r->holdings.step},
-                                          {"samples", c->samples, 0, PEER_VALUE_EXACT},
-                                          {"sources", c->sources, sources, sources},
-                                          {"first", c->first, 0, c->samples},
-                                          {"branches", c->branches, 0, CHECKPOINT_BRANCHES_MAX},
-                                          {"from_step", c->from_step, 0, (double)CHECKPOINT_STEP_MAX}};
-
-    TRY(peer_values_check(about, rank, reported, ARRAY_SIZE(reported), err));
-    TRY(peer_values_check_words(about, rank, "from_run", c->from_run, sizeof c->from_run, false, err));
-    for (int k = 0; k < (int)sources; k++)
-        TRY(peer_values_check(about, rank, &(struct peer_value){"from", c->from[k], 0, PEER_VALUE_EXACT}, 1, err));
-    double least = 1; /* numbers ascend */
-    for (int i = 0; i < (int)c->branches; i++) {
-        const struct peer_value branch[] = {{"branch", c->branch[2 * i], least, (double)CHECKPOINT_STEP_MAX},
-                                            {"branch", c->branch[2 * i + 1], 0, (double)CHECKPOINT_STEP_MAX}};
-        TRY(peer_values_check(about, rank, branch, ARRAY_SIZE(branch), err));
-        least = c->branch[2 * i] + 1;
-    }
-    return TITAN_OK;
-}
-
 /* A worker that has come anew has not read the checkpoint that the run went on from. */
 static titan_status share_course(struct restore *r, struct titan_error *err)
 {
+    static const char about[] = "what the run has read";
     const struct holdings *h = &r->holdings;
-    const struct course mine = course_of(r->identity);
+    const struct run_identity *its = r->identity;
+    struct course mine = {0};
     _cleanup_free_ struct course *all = calloc((size_t)h->ranks, sizeof *all);
     int from = 0;
 
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    TRY(gather_bytes(r, &mine, sizeof mine, all, err));
+    if (its) {
+        mine.step = (double)its->step;
+        mine.samples = (double)its->samples;
+        mine.sources = its->data.n;
+        mine.first = (double)its->data.first;
+        for (int k = 0; k < its->data.n; k++)
+            mine.from[k] = (double)its->data.source[k].from;
+        mine.branches = its->line.n;
+        for (int i = 0; i < its->line.n; i++) {
+            mine.branch[2 * i] = (double)its->line.branch[i].number;
+            mine.branch[2 * i + 1] = (double)its->line.branch[i].from;
+        }
+        mine.from_step = (double)its->from_step;
+        memcpy(mine.from_run, its->from_run, sizeof mine.from_run);
+    }
+    TRY(peer_values_gather(&r->ranks, &mine, sizeof mine, all, err));
     while (from + 1 < h->ranks && h->all[from].present == 0)
         from++;
+
     const struct course *c = &all[from];
-    TRY(check_course(r, from, c, err));
-    if (r->identity)
-        r->found = *r->identity;
+    const double sources = its ? its->data.n : 0;
+    const struct peer_value reported[] = {{"step", c->step, 0, (double)h->step},
+                                          {"samples", c->samples, 0, PEER_VALUE_EXACT},
+                                          {"sources", c->sources, sources, sources},
+                                          {"first", c->first, 0, c->samples},
+                                          {"branches", c->branches, 0, CHECKPOINT_BRANCHES_MAX},
+                                          {"from_step", c->from_step, 0, (double)CHECKPOINT_STEP_MAX}};
+    const struct peer_words run = {"from_run", c->from_run, sizeof c->from_run, false};
+    TRY(peer_values_check(about, from, reported, ARRAY_SIZE(reported), err));
+    TRY(peer_values_check_words(about, from, &run, err));
+    if (its)
+        r->found = *its;
+    titan_assert(r->found.data.n == (int)sources);
+    for (int k = 0; k < (int)sources; k++) {
+        TRY(peer_values_check(about, from, &(struct peer_value){"from", c->from[k], 0, PEER_VALUE_EXACT}, 1, err));
+        r->found.data.source[k].from = (uint64_t)c->from[k];
+    }
+    double least = 1; /* numbers ascend */
+    r->found.line.n = (int)c->branches;
+    for (int i = 0; i < (int)c->branches; i++) {
+        const struct peer_value branch[] = {{"branch", c->branch[2 * i], least, (double)CHECKPOINT_STEP_MAX},
+                                            {"branch", c->branch[2 * i + 1], 0, (double)CHECKPOINT_STEP_MAX}};
+        TRY(peer_values_check(about, from, branch, ARRAY_SIZE(branch), err));
+        least = c->branch[2 * i] + 1;
+        r->found.line.branch[i] =
+            (struct checkpoint_branch){(uint64_t)c->branch[2 * i], (uint64_t)c->branch[2 * i + 1]};
+    }
     r->found.step = (uint64_t)c->step;
     r->found.samples = (uint64_t)c->samples;
     r->found.data.first = (uint64_t)c->first;
-    for (int k = 0; k < r->found.data.n; k++)
-        r->found.data.source[k].from = (uint64_t)c->from[k];
-    r->found.line.n = (int)c->branches;
-    for (int i = 0; i < r->found.line.n; i++)
-        r->found.line.branch[i] =
-            (struct checkpoint_branch){(uint64_t)c->branch[2 * i], (uint64_t)c->branch[2 * i + 1]};
     r->found.from_step = (uint64_t)c->from_step;
     memcpy(r->found.from_run, c->from_run, sizeof r->found.from_run);
     return TITAN_OK;
@@ -212,7 +170,7 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
         return TITAN_OK;
     titan_status status = open_source(r, err);
     if (status == TITAN_OK)
-        status = holdings_gather(r->view, r->from, &r->brought, r->device, r->ops, r->comm, r->s, &r->holdings, err);
+        status = holdings_gather(r->view, r->from, &r->brought, &r->ranks, &r->holdings, err);
     if (status == TITAN_ECONFLICT) { /* alike on all ranks */
         tlog_warn(r->log, "the members' memory does not hold the whole state", "reason=\"%s\"", err ? err->msg : "");
         return TITAN_OK;
@@ -223,7 +181,20 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
     TRY(failpoint("state.agreed", err));
     if (r->holdings.behind > 0)
         TRY(roll_forward(r, r->brought.statistics, err));
-    return compare_shards(r, err);
+    /* Replicas that differ are no state to go on from. A copy that differs from its owner's shard, which is here too,
+     * is not used, and the new epoch makes another. */
+    struct verified v;
+    status = verify_shards(&r->from->mesh, &r->brought.shards, 0, &r->ranks, &v, err);
+    if (status == TITAN_ECORRUPT) { /* alike on all ranks */
+        tlog_error(r->log, "the members' memory is damaged", "reason=\"%s\"", err ? err->msg : "");
+        r->covered = false;
+        return TITAN_OK;
+    }
+    TRY(status);
+    if (v.copies_differ)
+        tlog_error(r->log, "a buddy's copy is damaged", "reason=\"%s\"", v.why.msg);
+    r->parameters = v.parameters;
+    return TITAN_OK;
 }
 
 /* --- checkpoints -------------------------------------------------------------------------------------------------- */
@@ -231,7 +202,6 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
 #define LOOK_MS 20   /* between looks at whether the epoch is over */
 #define RETRY_MS 500 /* until a checkpoint is tried again, first and at most */
 #define RETRY_MOST_MS 5000
-#define WORDS 48 /* doubles that carry the words of an error */
 
 #define STALLS_MAX 2 /* of one checkpoint */
 
@@ -244,7 +214,7 @@ enum outcome { LOADED, UNREADABLE, FORBIDDEN, STALLED, INCOMPLETE, DAMAGED };
 /* What one rank says about a checkpoint that all have tried. */
 struct vote {
     double outcome;
-    char why[WORDS * sizeof(double)];
+    char why[PEER_WORDS];
 };
 
 #define CANDIDATES_MAX 62 /* that are looked for in the folder: older ones are no use */
@@ -253,38 +223,9 @@ struct vote {
 struct listing {
     double unreadable, n, steps[CANDIDATES_MAX];
     double branches, newest, on_line; /* base/checkpoint_line.h; on_line: checkpoint.load_step is, or is not given */
-    char why[WORDS * sizeof(double)];
+    char why[PEER_WORDS];
     char place[PATH_MAX]; /* of initial_load_path: the folder, or a checkpoint itself */
 };
-
-static titan_status check_vote(int rank, const struct vote *v, struct titan_error *err)
-{
-    const struct peer_value reported[] = {{"outcome", v->outcome, LOADED, DAMAGED}};
-
-    TRY(peer_values_check("a checkpoint's vote", rank, reported, ARRAY_SIZE(reported), err));
-    return peer_values_check_words("a checkpoint's vote", rank, "why", v->why, sizeof v->why, v->outcome != LOADED,
-                                   err);
-}
-
-/* path: that the recipe names, and of which it says the place: where links are refused, that is itself. NULL: none. */
-static titan_status check_listing(int rank, const struct listing *l, const char *path, struct titan_error *err)
-{
-    static const char about[] = "a folder's checkpoints";
-    const struct peer_value reported[] = {{"unreadable", l->unreadable, 0, 1},
-                                          {"n", l->n, 0, CANDIDATES_MAX},
-                                          {"branches", l->branches, 0, (double)CHECKPOINT_STEP_MAX},
-                                          {"newest", l->newest, 0, PEER_VALUE_EXACT},
-                                          {"on_line", l->on_line, 0, 1}};
-
-    TRY(peer_values_check(about, rank, reported, ARRAY_SIZE(reported), err));
-    for (int i = 0; i < (int)l->n; i++)
-        TRY(peer_values_check(about, rank, &(struct peer_value){"steps", l->steps[i], 0, PEER_VALUE_EXACT}, 1, err));
-    TRY(peer_values_check_words(about, rank, "why", l->why, sizeof l->why, l->unreadable != 0, err));
-    TRY(peer_values_check_words(about, rank, "place", l->place, sizeof l->place, false, err));
-    if (path && file_refuses_links() && strcmp(l->place, path) != 0)
-        return titan_fail(err, TITAN_ECONFLICT, "%s: rank %d says place '%.200s'", about, rank, l->place);
-    return TITAN_OK;
-}
 
 static enum outcome outcome_of(titan_status status)
 {
@@ -311,35 +252,25 @@ static enum outcome outcome_of(titan_status status)
 static titan_status vote(struct restore *r, titan_status mine, const char *why, int *ret_by, struct vote *ret,
                          struct titan_error *err)
 {
-    const int ranks = r->view->world + r->view->departing;
+    const int ranks = r->ranks.n;
     struct vote me = {.outcome = outcome_of(mine)};
     _cleanup_free_ struct vote *all = calloc((size_t)ranks, sizeof *all);
 
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     (void)snprintf(me.why, sizeof me.why, "%s", why[0] ? why : titan_status_text(mine));
-    TRY(gather_bytes(r, &me, sizeof me, all, err));
-    for (int i = 0; i < ranks; i++)
-        TRY(check_vote(i, &all[i], err));
-    *ret = all[0];
+    TRY(peer_values_gather(&r->ranks, &me, sizeof me, all, err));
     *ret_by = 0;
-    for (int i = 1; i < ranks; i++)
-        if (all[i].outcome > ret->outcome) {
+    for (int i = 0; i < ranks; i++) {
+        const struct vote *v = &all[i];
+        const struct peer_value outcome = {"outcome", v->outcome, LOADED, DAMAGED};
+        const struct peer_words words = {"why", v->why, sizeof v->why, v->outcome != LOADED};
+        TRY(peer_values_check("a checkpoint's vote", i, &outcome, 1, err));
+        TRY(peer_values_check_words("a checkpoint's vote", i, &words, err));
+        if (v->outcome > all[*ret_by].outcome)
             *ret_by = i;
-            *ret = all[i];
-        }
-    return TITAN_OK;
-}
-
-/* Ranks stay together: each waits as long. */
-static titan_status pause_for(const struct restore *r, int ms, struct titan_error *err)
-{
-    progress_wait_begin();
-    for (int waited = 0; waited < ms && !(r->stop && atomic_load(r->stop)); waited += LOOK_MS)
-        (void)nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
-    progress_wait_end();
-    if (r->stop && atomic_load(r->stop))
-        return titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while a checkpoint could not be read");
+    }
+    *ret = all[*ret_by];
     return TITAN_OK;
 }
 
@@ -355,7 +286,13 @@ static titan_status wait_to_read(struct restore *r, const char *path, const char
     if (r->unreadable)
         r->unreadable(r->arg, path, why);
     *spent_ms += wait;
-    return pause_for(r, wait, err);
+    progress_wait_begin(); /* ranks stay together: each waits as long */
+    for (int waited = 0; waited < wait && !(r->stop && atomic_load(r->stop)); waited += LOOK_MS)
+        (void)nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
+    progress_wait_end();
+    return r->stop && atomic_load(r->stop)
+               ? titan_fail(err, TITAN_EREVOKED, "the epoch was revoked while a checkpoint could not be read")
+               : TITAN_OK;
 }
 
 /* By the name; one without a step comes last. */
@@ -363,23 +300,6 @@ static uint64_t step_of(const char *path)
 {
     const char *name = strrchr(path, '/');
     return name && strncmp(name, "/step-", 6) == 0 ? strtoull(name + 6, NULL, 10) : 0;
-}
-
-/* So many tokens are in so many samples at most, unless another run made some of them, or this one with other samples.
- */
-static titan_status check_numbers(const struct restore *r, const char *path, const struct train_state *to,
-                                  const struct run_identity *its, struct titan_error *err)
-{
-    const struct recipe *const c = r->recipe;
-    const double samples = MAX((double)its->samples, (double)to->step * (double)c->training.global_batch_size);
-    const bool as_now = its->data.first == 0 && (!its->known || its->data.seq_len == c->training.seq_len);
-    const double most = samples * (double)c->training.seq_len;
-    const bool began_elsewhere = c->checkpoint.initial_load_path[0] && !c->checkpoint.initial_load_model_only;
-
-    if (((double)to->tokens <= most || began_elsewhere || !as_now) && to->skipped.total <= to->step)
-        return TITAN_OK;
-    return titan_fail(err, TITAN_ECORRUPT, "'%s': %llu tokens in %llu steps cannot be", path,
-                      (unsigned long long)to->tokens, (unsigned long long)to->step);
 }
 
 /* What was not compared, and what is another and is taken all the same. */
@@ -393,19 +313,6 @@ static void log_notes(const struct restore *r, const struct load_source *source)
             tlog_warn(r->log, "the run differs from the checkpoint's", "path=\"%s\" note=\"%s\"", source->path, line);
 }
 
-/* A rank's own part of it. */
-static titan_status attempt(struct restore *r, enum attempt_kind kind, struct load_source *source,
-                            struct train_state *to, struct titan_error *err)
-{
-    if (kind == LOOK)
-        return r->view->rank == 0 ? folder_look(source->path, step_of(source->path), r->still_ms, r->stop, err)
-                                  : TITAN_OK;
-    if (!to)
-        return TITAN_OK;
-    TRY(load_state(to, source, r->recipe, r->still_ms, r->stop, r->s, err));
-    return source->from == LOAD_OWN ? check_numbers(r, source->path, to, &source->identity, err) : TITAN_OK;
-}
-
 /* On all ranks alike. TITAN_ECORRUPT: it does not load on one of them; TITAN_EIO or TITAN_EPERM: it could not be read
  * there; TITAN_ETIMEDOUT: it has stalled there; TITAN_EUNSUPPORTED: it does not have what is wanted. */
 static titan_status try_once(struct restore *r, enum attempt_kind kind, struct load_source *source,
@@ -417,7 +324,24 @@ static titan_status try_once(struct restore *r, enum attempt_kind kind, struct l
     char where[32] = "";
     int by;
 
-    const titan_status status = attempt(r, kind, source, to, &fault);
+    titan_status status = TITAN_OK; /* of this rank's own part */
+    if (kind == LOOK && r->view->rank == 0)
+        status = folder_look(path, step_of(path), r->still_ms, r->stop, &fault);
+    else if (kind == LOAD && to)
+        status = load_state(to, source, r->recipe, r->still_ms, r->stop, r->ranks.s, &fault);
+    if (status == TITAN_OK && kind == LOAD && to && source->from == LOAD_OWN) {
+        /* So many tokens are in so many samples at most, unless another run made some of them, or this one with other
+         * samples. */
+        const struct recipe *const c = r->recipe;
+        const struct run_identity *its = &source->identity;
+        const double samples = MAX((double)its->samples, (double)to->step * (double)c->training.global_batch_size);
+        const bool as_now = its->data.first == 0 && (!its->known || its->data.seq_len == c->training.seq_len);
+        const bool began_elsewhere = c->checkpoint.initial_load_path[0] && !c->checkpoint.initial_load_model_only;
+        if (((double)to->tokens > samples * (double)c->training.seq_len && !began_elsewhere && as_now) ||
+            to->skipped.total > to->step)
+            status = titan_fail(&fault, TITAN_ECORRUPT, "'%s': %llu tokens in %llu steps cannot be", path,
+                                (unsigned long long)to->tokens, (unsigned long long)to->step);
+    }
     if (status != TITAN_OK && outcome_of(status) == LOADED) { /* not the checkpoint's fault */
         if (err)
             *err = fault;
@@ -439,17 +363,6 @@ static titan_status try_once(struct restore *r, enum attempt_kind kind, struct l
                       "%s%s", where, seen.why);
 }
 
-/* Has it stalled as often as it may? */
-static bool stalled_for_good(struct restore *r, const char *path, const char *why, int *stalls)
-{
-    const bool over = ++*stalls >= STALLS_MAX;
-
-    tlog_warn(r->log, over ? "checkpoint refused" : "checkpoint stalled", "path=\"%s\" reason=\"%s\"", path, why);
-    if (r->unreadable)
-        r->unreadable(r->arg, path, why);
-    return over;
-}
-
 /* A file that a disk does not give back for long counts as damaged, and so does one that stalled more than once; a
  * right that is missing can be given. */
 static titan_status try_checkpoint(struct restore *r, enum attempt_kind kind, struct load_source *source,
@@ -462,8 +375,15 @@ static titan_status try_checkpoint(struct restore *r, enum attempt_kind kind, st
 
     for (;;) {
         status = try_once(r, kind, source, to, &fault);
-        if (status == TITAN_ETIMEDOUT && !stalled_for_good(r, path, fault.msg, &stalls))
-            continue;
+        if (status == TITAN_ETIMEDOUT) {
+            const bool over = ++stalls >= STALLS_MAX;
+            tlog_warn(r->log, over ? "checkpoint refused" : "checkpoint stalled", "path=\"%s\" reason=\"%s\"", path,
+                      fault.msg);
+            if (r->unreadable)
+                r->unreadable(r->arg, path, fault.msg);
+            if (!over)
+                continue;
+        }
         if (status != TITAN_EIO && status != TITAN_EPERM)
             break;
         waited = wait_to_read(r, path, fault.msg, &spent_ms, err);
@@ -481,15 +401,6 @@ static titan_status try_checkpoint(struct restore *r, enum attempt_kind kind, st
     return status;
 }
 
-/* Of the steps of branches that were given up, the one that the recipe names. */
-static bool names_left(const struct restore *r, const struct checkpoint_line_list *list)
-{
-    for (size_t i = 0; i < list->n_left; i++)
-        if ((int64_t)list->left[i] == r->recipe->checkpoint.load_step)
-            return true;
-    return false;
-}
-
 /* own: the run's. What is wrong with the name of another's is said when it is loaded. */
 static void list_folder(const struct restore *r, const char *path, bool own, struct listing *ret)
 {
@@ -505,7 +416,10 @@ static void list_folder(const struct restore *r, const char *path, bool own, str
         ret->steps[(int)ret->n++] = (double)list.steps[i];
     ret->branches = (double)list.branches;
     ret->newest = list.n > 0 ? (double)list.steps[0] : 0;
-    ret->on_line = !own || !names_left(r, &list);
+    ret->on_line = true;
+    for (size_t i = 0; own && i < list.n_left; i++) /* of branches that were given up */
+        if ((int64_t)list.left[i] == r->recipe->checkpoint.load_step)
+            ret->on_line = false;
     if (!own || r->recipe->checkpoint.load_step < 0)
         checkpoint_log_left(r->log, ret->place, &list);
 }
@@ -514,8 +428,8 @@ static void list_folder(const struct restore *r, const char *path, bool own, str
 static titan_status look_in_folder(struct restore *r, const char *path, bool own, struct listing *ret,
                                    struct titan_error *err)
 {
-    const int ranks = r->view->world + r->view->departing;
-    _cleanup_free_ struct listing *all = calloc((size_t)ranks, sizeof *all);
+    static const char about[] = "a folder's checkpoints";
+    _cleanup_free_ struct listing *all = calloc((size_t)r->ranks.n, sizeof *all);
     int spent_ms = 0;
 
     memset(ret, 0, sizeof *ret);
@@ -523,15 +437,30 @@ static titan_status look_in_folder(struct restore *r, const char *path, bool own
         return TITAN_OK;
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    for (;;) {
+    for (bool again = true; again;) {
         struct listing mine = {0};
         if (r->view->rank == 0)
             list_folder(r, path, own, &mine);
-        TRY(gather_bytes(r, &mine, sizeof mine, all, err));
-        TRY(check_listing(0, &all[0], own ? NULL : path, err));
-        if (all[0].unreadable == 0)
-            break;
-        TRY(wait_to_read(r, path, all[0].why, &spent_ms, err));
+        TRY(peer_values_gather(&r->ranks, &mine, sizeof mine, all, err));
+        const struct listing *l = &all[0];
+        const struct peer_value reported[] = {{"unreadable", l->unreadable, 0, 1},
+                                              {"n", l->n, 0, CANDIDATES_MAX},
+                                              {"branches", l->branches, 0, (double)CHECKPOINT_STEP_MAX},
+                                              {"newest", l->newest, 0, PEER_VALUE_EXACT},
+                                              {"on_line", l->on_line, 0, 1}};
+        const struct peer_words why = {"why", l->why, sizeof l->why, l->unreadable != 0},
+                                place = {"place", l->place, sizeof l->place, false};
+        TRY(peer_values_check(about, 0, reported, ARRAY_SIZE(reported), err));
+        for (int i = 0; i < (int)l->n; i++)
+            TRY(peer_values_check(about, 0, &(struct peer_value){"steps", l->steps[i], 0, PEER_VALUE_EXACT}, 1, err));
+        TRY(peer_values_check_words(about, 0, &why, err));
+        TRY(peer_values_check_words(about, 0, &place, err));
+        /* Where links are refused, the place that the recipe names is itself. */
+        if (!own && file_refuses_links() && strcmp(l->place, path) != 0)
+            return titan_fail(err, TITAN_ECONFLICT, "%s: rank 0 says place '%.200s'", about, l->place);
+        again = l->unreadable != 0;
+        if (again)
+            TRY(wait_to_read(r, path, l->why, &spent_ms, err));
     }
     *ret = all[0];
     return TITAN_OK;
@@ -574,16 +503,6 @@ static void add_candidate(struct candidates *c, uint64_t step, const char *path,
     titan_assert(at + 1 == c->n || c->steps[at + 1] < step);
 }
 
-static titan_status no_step(const struct restore *r, int64_t step, struct titan_error *err)
-{
-    (void)titan_fail(err, TITAN_EINVAL, "checkpoint.load_step = %lld: %s%.200s%s", (long long)step,
-                     r->folder ? "there is no checkpoint in '" : "checkpoint.enable = false loads none",
-                     r->folder ? r->folder : "", r->folder ? "'" : "");
-    titan_error_hint(err, "look at job.dump_folder and checkpoint.folder; checkpoint.initial_load_path names a "
-                          "checkpoint of another folder by itself");
-    return TITAN_EINVAL;
-}
-
 static titan_status find_candidates(struct restore *r, struct candidates *ret, struct titan_error *err)
 {
     const struct epoch_view *v = r->view;
@@ -608,8 +527,14 @@ static titan_status find_candidates(struct restore *r, struct candidates *ret, s
     if (load_step >= 0) { /* the others in the folder are those of a run that went another way */
         if (ret->n > 0)
             return TITAN_OK;
-        if (there.n == 0)
-            return no_step(r, load_step, err);
+        if (there.n == 0) {
+            (void)titan_fail(err, TITAN_EINVAL, "checkpoint.load_step = %lld: %s%.200s%s", (long long)load_step,
+                             r->folder ? "there is no checkpoint in '" : "checkpoint.enable = false loads none",
+                             r->folder ? r->folder : "", r->folder ? "'" : "");
+            titan_error_hint(err, "look at job.dump_folder and checkpoint.folder; checkpoint.initial_load_path names a "
+                                  "checkpoint of another folder by itself");
+            return TITAN_EINVAL;
+        }
         there.n = 1;
         there.steps[0] = (double)load_step;
     }
@@ -618,21 +543,6 @@ static titan_status find_candidates(struct restore *r, struct candidates *ret, s
         add_candidate(ret, (uint64_t)there.steps[i], path, false);
     }
     return TITAN_OK;
-}
-
-/* The state has what source holds. Where the folder has a newer checkpoint on the run's line, the run goes back. */
-static void take_over(struct restore *r, const struct candidates *c, const struct load_source *source)
-{
-    const uint64_t step = source->without_progress ? 0 : source->identity.step;
-
-    r->found = source->identity;
-    if (source->without_progress)
-        r->found.samples = r->found.step = r->found.data.n = 0;
-    const struct checkpoint_line *line = &r->found.line; /* it may be newer than what the folder was seen to have */
-    const uint64_t branches = MAX(c->branches, line->n > 0 ? line->branch[line->n - 1].number : 0);
-    if ((c->newest > step || !c->on_line) && branches < CHECKPOINT_STEP_MAX)
-        checkpoint_line_go_back(&r->found.line, branches + 1, step);
-    log_notes(r, source);
 }
 
 /* TITAN_ENOTFOUND: there is none at all. Where none loads the newest one's fault is reported: older ones may just be
@@ -654,8 +564,18 @@ static titan_status load_checkpoints(struct restore *r, struct train_state *to, 
         status = try_checkpoint(r, LOAD, &source, to, &fault);
         if (i == 0)
             newest = fault;
-        if (status == TITAN_OK && to)
-            take_over(r, &c, &source);
+        if (status == TITAN_OK && to) {
+            /* Where the folder has a newer checkpoint on the run's line, the run goes back. */
+            const uint64_t step = source.without_progress ? 0 : source.identity.step;
+            r->found = source.identity;
+            if (source.without_progress)
+                r->found.samples = r->found.step = r->found.data.n = 0;
+            const struct checkpoint_line *line = &r->found.line; /* it may be newer than the listing */
+            const uint64_t branches = MAX(c.branches, line->n > 0 ? line->branch[line->n - 1].number : 0);
+            if ((c.newest > step || !c.on_line) && branches < CHECKPOINT_STEP_MAX)
+                checkpoint_line_go_back(&r->found.line, branches + 1, step);
+            log_notes(r, &source);
+        }
         if (status != TITAN_ECORRUPT && status != TITAN_EUNSUPPORTED)
             break;
     }
@@ -747,8 +667,8 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
     if (r->covered) {
         titan_assert(r->view->source == STATE_FROM_MEMORY);
         r->recovery_source = r->holdings.recovery_source;
-        return state_transfer(&r->holdings, &r->brought.shards, cut, to, r->device, r->ops, r->comm, r->s,
-                              &r->bytes_sent, err);
+        const struct resharding what = {.holdings = &r->holdings, .mine = &r->brought.shards, .cut = cut, .to = to};
+        return state_transfer(&what, &r->ranks, &r->bytes_sent, err);
     }
     if (r->view->memory_only)
         return titan_fail(err, TITAN_EPEER,
@@ -762,30 +682,22 @@ titan_status restore_fill(struct restore *r, const struct layout *cut, struct tr
     r->recovery_source = RECOVERY_SOURCE_INIT;
     if (r->recipe->checkpoint.initial_load_path[0])
         return load_initial(r, to, err);
-    return to ? state_init(to, (uint64_t)r->recipe->training.seed, r->s, err) : TITAN_OK;
+    return to ? state_init(to, (uint64_t)r->recipe->training.seed, r->ranks.s, err) : TITAN_OK;
 }
 
 /* --- proof -------------------------------------------------------------------------------------------------------- */
-
-/* Alike on all ranks: they have the same numbers. */
-static titan_status compare_new(struct restore *r, const struct mesh *mesh, const struct held_shards *shards,
-                                struct verified *ret, struct titan_error *err)
-{
-    TRY(verify_shards(mesh, shards, r->bytes_sent, r->device, r->ops, r->comm, r->view->world + r->view->departing,
-                      r->s, ret, err));
-    if (ret->copies_differ)
-        return titan_fail(err, TITAN_ECORRUPT, "%s", ret->why.msg);
-    if (r->covered && ret->parameters != r->parameters)
-        return titan_fail(err, TITAN_ECORRUPT, "parameters with hash %016lx became %016lx when the state moved",
-                          (unsigned long)r->parameters, (unsigned long)ret->parameters);
-    return TITAN_OK;
-}
 
 titan_status restore_verify(struct restore *r, const struct mesh *mesh, const struct held_shards *shards,
                             struct verified *ret, bool *ret_again, struct titan_error *err)
 {
     *ret_again = false;
-    const titan_status status = compare_new(r, mesh, shards, ret, err);
+    /* The verdict is alike on all ranks: they have the same numbers. */
+    titan_status status = verify_shards(mesh, shards, r->bytes_sent, &r->ranks, ret, err);
+    if (status == TITAN_OK && ret->copies_differ)
+        status = titan_fail(err, TITAN_ECORRUPT, "%s", ret->why.msg);
+    else if (status == TITAN_OK && r->covered && ret->parameters != r->parameters)
+        status = titan_fail(err, TITAN_ECORRUPT, "parameters with hash %016lx became %016lx when the state moved",
+                            (unsigned long)r->parameters, (unsigned long)ret->parameters);
     if (status != TITAN_ECORRUPT || !r->covered)
         return status;
     tlog_error(r->log, "state from memory is damaged", "reason=\"%s\"", err ? err->msg : "");

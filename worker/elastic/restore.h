@@ -19,11 +19,8 @@ struct restore {
     const struct recipe *recipe;
     const struct run_identity *identity; /* of this process; the samples it read count if memory is the source */
     const struct model *model;
-    const struct device_handle *device;
-    const struct comm_ops *ops;
-    struct comm *comm; /* members and departing ranks; NULL = alone */
-    struct stream *s;
-    const atomic_int *stop; /* not zero: the epoch is revoked; NULL: no revokes */
+    struct peer_ranks ranks; /* members and departing ranks */
+    const atomic_int *stop;  /* not zero: the epoch is revoked; NULL: no revokes */
     struct log *log;
     struct brought brought;
     const char *folder; /* of this run's checkpoints: checkpoints found here count like view's; NULL = none */

@@ -85,26 +85,22 @@ static void on_signal(int number, siginfo_t *info, void *context)
         (void)signal(number, SIG_DFL);
 }
 
-/* Before there is a state to keep, a command to end ends the process. Batch systems and terminals signal every process
- * of a run: ranks with a parent heed what that passes on, alone, or a checkpoint would follow another. */
-static void heed_signals(bool forked)
-{
-    static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1};
-    const struct sigaction act = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART};
-    const struct sigaction ignore = {.sa_handler = SIG_IGN};
-
-    (void)sigaction(SOLO_STOP, &act, NULL);
-    (void)sigaction(SOLO_SAVE, &act, NULL);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        (void)sigaction(numbers[i], forked ? &ignore : &act, NULL);
-}
-
 static unsigned solo_commands(struct membership *m)
 {
     struct solo *s = (struct solo *)m;
 
-    if (!s->heeds)
-        heed_signals(s->world > 1);
+    /* Before there is a state to keep, a command to end ends the process. Batch systems and terminals signal every
+     * process of a run: ranks with a parent heed what that passes on, alone, or a checkpoint would follow another. */
+    static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1};
+    const struct sigaction act = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART};
+    const struct sigaction ignore = {.sa_handler = SIG_IGN};
+
+    if (!s->heeds) {
+        (void)sigaction(SOLO_STOP, &act, NULL);
+        (void)sigaction(SOLO_SAVE, &act, NULL);
+        for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+            (void)sigaction(numbers[i], s->world > 1 ? &ignore : &act, NULL);
+    }
     s->heeds = true;
     if (stop_signal)
         return COMMAND_STOP | COMMAND_CHECKPOINT;
@@ -201,22 +197,6 @@ static const struct membership_ops solo_ops = {
     .close = solo_close,
 };
 
-/* Ranks of one run agree on it by the segment they share. */
-static titan_status name_run(struct solo *s, struct titan_error *err)
-{
-    unsigned char id[16];
-    char host[64] = "";
-
-    TRY(comm_id(s, id, err));
-    (void)gethostname(host, sizeof host - 1);
-    int n = snprintf(s->base.run_id, sizeof s->base.run_id, "run-%s-", host);
-    for (int i = 0; i < 16; i++)
-        n += snprintf(s->base.run_id + n, sizeof s->base.run_id - (size_t)n, "%02x", id[i]);
-    (void)snprintf(s->base.run_name, sizeof s->base.run_name, "titan-worker run (process %d on %s)",
-                   s->world > 1 ? (int)getppid() : (int)getpid(), host);
-    return TITAN_OK;
-}
-
 titan_status membership_solo_open(int rank, int world, int memfd, const char *job_dir, struct membership **ret,
                                   struct titan_error *err)
 {
@@ -238,11 +218,21 @@ titan_status membership_solo_open(int rank, int world, int memfd, const char *jo
     for (int i = 0; i < world; i++)
         s->addresses[i] = "";
     (void)snprintf(s->base.job_dir, sizeof(s->base.job_dir), "%s", job_dir);
-    const titan_status named = name_run(s, err);
+    /* Ranks of one run agree on its id by the segment they share. */
+    unsigned char id[16];
+    char host[64] = "";
+    const titan_status named = comm_id(s, id, err);
     if (named != TITAN_OK) {
         free(s);
         return named;
     }
+    (void)gethostname(host, sizeof host - 1);
+    int n = snprintf(s->base.run_id, sizeof s->base.run_id, "run-%s-", host);
+    for (int i = 0; i < 16; i++)
+        n += snprintf(s->base.run_id + n, sizeof s->base.run_id - (size_t)n, "%02x", id[i]);
+    titan_assert((size_t)n < sizeof s->base.run_id);
+    (void)snprintf(s->base.run_name, sizeof s->base.run_name, "titan-worker run (process %d on %s)",
+                   world > 1 ? (int)getppid() : (int)getpid(), host);
     *ret = &s->base;
     return TITAN_OK;
 }

@@ -43,28 +43,6 @@ struct transfer {
 
 /* --- senders ------------------------------------------------------------------------------------------------------ */
 
-/* Old ranks that hold what old rank a does. */
-static int list_candidates(const struct transfer *t, int a, int unit, enum share share)
-{
-    const struct mesh *mesh = &t->from->mesh;
-    const int stage = mesh->world / mesh->size[AXIS_PP], replicas = mesh_group_size(mesh, GROUP_REPLICATE);
-    const enum group group = t->from->units[unit].group == GROUP_EXPERT_SHARD ? GROUP_EP : GROUP_TP;
-
-    if (share == SHARE_BIAS) {
-        for (int i = 0; i < stage; i++)
-            t->candidates[i] = a / stage * stage + i;
-        return stage;
-    }
-    mesh_group_members(mesh, GROUP_REPLICATE, a, t->candidates);
-    if (share == SHARE_CUT)
-        return replicas;
-    /* Parts of each replica, the last one first: their places are not overwritten before they are read. */
-    const int n = mesh_group_size(mesh, group);
-    for (int i = replicas - 1; i >= 0; i--)
-        mesh_group_members(mesh, group, t->candidates[i], t->candidates + i * n);
-    return replicas * n;
-}
-
 struct pair {
     const struct transfer *t;
     int a, b; /* old rank, new rank */
@@ -75,9 +53,26 @@ static bool gives(void *arg, int unit, enum share share)
 {
     const struct pair *p = arg;
     const struct transfer *t = p->t;
-    const int n = list_candidates(t, p->a, unit, share);
-    int present = 0;
+    const struct mesh *mesh = &t->from->mesh;
+    const int stage = mesh->world / mesh->size[AXIS_PP], replicas = mesh_group_size(mesh, GROUP_REPLICATE);
+    int n = replicas; /* old ranks that hold what old rank a does */
 
+    if (share == SHARE_BIAS) {
+        n = stage;
+        for (int i = 0; i < stage; i++)
+            t->candidates[i] = p->a / stage * stage + i;
+    } else {
+        mesh_group_members(mesh, GROUP_REPLICATE, p->a, t->candidates);
+    }
+    if (share != SHARE_BIAS && share != SHARE_CUT) {
+        /* Parts of each replica, the last one first: their places are not overwritten before they are read. */
+        const enum group group = t->from->units[unit].group == GROUP_EXPERT_SHARD ? GROUP_EP : GROUP_TP;
+        const int members = mesh_group_size(mesh, group);
+        for (int i = replicas - 1; i >= 0; i--)
+            mesh_group_members(mesh, group, t->candidates[i], t->candidates + i * members);
+        n = replicas * members;
+    }
+    int present = 0;
     for (int i = 0; i < n; i++) {
         const int holder = t->holdings->holder[t->candidates[i]];
         if (holder == p->b)
@@ -224,70 +219,53 @@ static titan_status move(struct transfer *t, int a, int b, struct titan_error *e
     return flush(t);
 }
 
-static titan_status move_all(struct transfer *t, struct titan_error *err)
-{
-    const struct epoch_view *view = t->holdings->view;
-
-    for (int a = 0; a < view->holders; a++)
-        for (int b = 0; b < view->world; b++) {
-            const int holder = t->holdings->holder[a];
-            if (holder >= 0 && (holder == t->rank || b == t->rank))
-                TRY(move(t, a, b, err));
-        }
-    return TITAN_OK;
-}
-
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* Bytes of a message, the same on all ranks: little beside the state. */
-static int64_t message_room(const struct transfer *t)
+titan_status state_transfer(const struct resharding *what, const struct peer_ranks *ranks, uint64_t *ret_sent,
+                            struct titan_error *err)
 {
+    const struct holdings *h = what->holdings;
+    const struct epoch_view *view = h->view;
+    struct transfer t = {.holdings = h,
+                         .from = h->from,
+                         .cut = what->cut,
+                         .mine = what->mine,
+                         .to = what->to,
+                         .rank = view->rank,
+                         .ops = ranks->ops,
+                         .comm = ranks->comm,
+                         .s = ranks->s,
+                         .dev = ranks->device->ops,
+                         .candidates = calloc((size_t)view->holders + 1, sizeof(int))};
     int64_t largest = 0;
 
-    for (int p = 0; p < t->from->mesh.size[AXIS_PP]; p++)
-        largest = MAX(largest, t->from->total[p]);
+    titan_assert((t.to != NULL) == (t.rank < view->world) && ranks->n == h->ranks);
+    titan_assert(!t.to || (t.to->rank == t.rank && t.to->step == 0));
+    /* A message has as many bytes on all ranks: few beside the state. */
+    for (int p = 0; p < t.from->mesh.size[AXIS_PP]; p++)
+        largest = MAX(largest, t.from->total[p]);
     titan_assert(largest > 0);
-    return MIN((largest / 64 + 1) * MESSAGE_ALIGN, MESSAGE_MAX);
-}
-
-static titan_status move_and_settle(struct transfer *t, const struct device_handle *device, struct titan_error *err)
-{
-    if (!t->candidates)
-        return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    t->room = message_room(t);
-    TRY(t->dev->alloc(device->dev, (size_t)t->room, (void **)&t->message, err));
-    titan_status status = move_all(t, err);
-    if (status == TITAN_OK && t->to)
-        status = state_refresh_shadow(t->to, t->s);
-    const titan_status sync = t->dev->stream_sync(t->s, err);
-    t->dev->release(device->dev, t->message);
-    return sync != TITAN_OK ? sync : status;
-}
-
-titan_status state_transfer(const struct holdings *holdings, const struct held_shards *mine, const struct layout *cut,
-                            struct train_state *to, const struct device_handle *device, const struct comm_ops *ops,
-                            struct comm *comm, struct stream *s, uint64_t *ret_sent, struct titan_error *err)
-{
-    struct transfer t = {.holdings = holdings,
-                         .from = holdings->from,
-                         .cut = cut,
-                         .mine = mine,
-                         .to = to,
-                         .rank = holdings->view->rank,
-                         .ops = ops,
-                         .comm = comm,
-                         .s = s,
-                         .dev = device->ops,
-                         .candidates = calloc((size_t)holdings->view->holders + 1, sizeof(int))};
-
-    titan_assert((to != NULL) == (t.rank < holdings->view->world));
-    titan_assert(!to || (to->rank == t.rank && to->step == 0));
-    const titan_status status = move_and_settle(&t, device, err);
+    t.room = MIN((largest / 64 + 1) * MESSAGE_ALIGN, MESSAGE_MAX);
+    titan_status status = t.candidates ? t.dev->alloc(ranks->device->dev, (size_t)t.room, (void **)&t.message, err)
+                                       : titan_fail(err, TITAN_ENOMEM, "state: out of memory");
+    const bool opened = status == TITAN_OK;
+    for (int a = 0; a < view->holders; a++)
+        for (int b = 0; b < view->world && status == TITAN_OK; b++)
+            if (h->holder[a] >= 0 && (h->holder[a] == t.rank || b == t.rank))
+                status = move(&t, a, b, err);
+    if (status == TITAN_OK && t.to)
+        status = state_refresh_shadow(t.to, t.s);
+    if (opened) {
+        const titan_status sync = t.dev->stream_sync(t.s, err);
+        t.dev->release(ranks->device->dev, t.message);
+        status = sync != TITAN_OK ? sync : status;
+    }
     free(t.candidates);
     free(t.parcels);
     TRY(status);
-    if (to)
-        state_set_numbers(to, holdings->step, holdings->tokens, holdings->skipped);
+    titan_assert(t.used == 0 && t.n_parcels == 0);
+    if (t.to)
+        state_set_numbers(t.to, h->step, h->tokens, h->skipped);
     *ret_sent = t.sent;
     return TITAN_OK;
 }

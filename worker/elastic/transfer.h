@@ -12,12 +12,15 @@
 
 #include "worker/elastic/holdings.h"
 
-/* mine: this rank's shards of the source epoch. cut: the new epoch's layout. to: an empty state in that layout, filled
- * with step, tokens and skipped; NULL: this rank is departing. Collective over comm (NULL when alone). *ret_sent: bytes
- * that this rank sent. */
-titan_status state_transfer(const struct holdings *holdings, const struct held_shards *mine, const struct layout *cut,
-                            struct train_state *to, const struct device_handle *device, const struct comm_ops *ops,
-                            struct comm *comm, struct stream *s, uint64_t *ret_sent,
+/* What becomes what. */
+struct resharding {
+    const struct holdings *holdings;
+    const struct held_shards *mine; /* this rank's shards of the source epoch */
+    const struct layout *cut;       /* of the new epoch */
+    struct train_state *to; /* an empty state in that layout; gets step, tokens and skipped. NULL: the rank departs */
+};
+/* Collective over the ranks of the holdings. *ret_sent: bytes that this rank sent. */
+titan_status state_transfer(const struct resharding *what, const struct peer_ranks *ranks, uint64_t *ret_sent,
                             struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -25,11 +25,11 @@ struct verified {
     struct titan_error why; /* if copies differ: the ranks */
 };
 
-/* Collective over comm (NULL: alone) of `ranks`: each brings its shards of one mesh, or none, and a number of bytes
- * that is only summed. TITAN_ECORRUPT on all alike: two replicas differ; the message names both ranks. Data that only a
- * buddy has is accepted unchecked. TITAN_ECONFLICT: a rank's numbers are impossible. */
+/* Collective over the ranks: each brings its shards of one mesh, or none, and a number of bytes that is only summed.
+ * TITAN_ECORRUPT on all alike: two replicas differ; the message names both ranks. Data that only a buddy has is
+ * accepted unchecked. TITAN_ECONFLICT: a rank's numbers are impossible. */
 titan_status verify_shards(const struct mesh *mesh, const struct held_shards *mine, uint64_t bytes,
-                           const struct device_handle *device, const struct comm_ops *ops, struct comm *comm, int ranks,
-                           struct stream *s, struct verified *ret, struct titan_error *err) TITAN_MUST_USE;
+                           const struct peer_ranks *ranks, struct verified *ret,
+                           struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -4,40 +4,30 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
-#include "worker/elastic/holdings.h"
-#include "worker/elastic/peer_values.h"
 
-static titan_status check(int rank, const struct attempt *a, struct titan_error *err)
-{
-    const struct peer_value reported[] = {
-        {"failed", a->failed, 0, 1}, {"stop", a->stop, 0, 1}, {"must", a->must, 0, 1}};
-
-    TRY(peer_values_check("checkpoint", rank, reported, ARRAY_SIZE(reported), err));
-    return peer_values_check_words("checkpoint", rank, "why", a->why, sizeof a->why, a->failed != 0, err);
-}
-
-titan_status attempt_gather(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm,
-                            int world, const struct attempt *a, struct attempt *all, struct stream *s,
+titan_status attempt_gather(const struct peer_ranks *ranks, const struct attempt *a, struct attempt *all,
                             struct titan_error *err)
 {
-    titan_assert(world >= 1);
-    TRY(holdings_gather_doubles(device, ops, comm, world, &a->failed, sizeof *a / sizeof(double), &all[0].failed, s,
-                                err));
-    for (int r = 0; r < world; r++)
-        TRY(check(r, &all[r], err));
+    TRY(peer_values_gather(ranks, a, sizeof *a, all, err));
+    for (int r = 0; r < ranks->n; r++) {
+        const struct peer_value reported[] = {
+            {"failed", all[r].failed, 0, 1}, {"stop", all[r].stop, 0, 1}, {"must", all[r].must, 0, 1}};
+        const struct peer_words why = {"why", all[r].why, sizeof all[r].why, all[r].failed != 0};
+        TRY(peer_values_check("checkpoint", r, reported, ARRAY_SIZE(reported), err));
+        TRY(peer_values_check_words("checkpoint", r, &why, err));
+    }
     return TITAN_OK;
 }
 
-titan_status attempt_agree(const struct device_handle *device, const struct comm_ops *ops, struct comm *comm, int world,
-                           struct attempt *a, struct stream *s, struct titan_error *err)
+titan_status attempt_agree(const struct peer_ranks *ranks, struct attempt *a, struct titan_error *err)
 {
-    _cleanup_free_ struct attempt *all = calloc((size_t)world, sizeof *all);
+    _cleanup_free_ struct attempt *all = calloc((size_t)ranks->n, sizeof *all);
 
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
-    TRY(attempt_gather(device, ops, comm, world, a, all, s, err));
+    TRY(attempt_gather(ranks, a, all, err));
     *a = all[0];
-    for (int r = world - 1; r >= 0; r--) {
+    for (int r = ranks->n - 1; r >= 0; r--) {
         const double stop = MAX(a->stop, all[r].stop), must = MAX(a->must, all[r].must);
         if (all[r].failed != 0)
             *a = all[r];

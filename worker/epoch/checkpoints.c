@@ -171,8 +171,8 @@ static titan_status share_failures(struct epoch *e, struct titan_error *err)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
     titan_assert(writer);
     (void)snprintf(a.why, sizeof a.why, "%s", c->unreported ? c->fault.msg : "");
-    TRY(attempt_gather(&e->t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], world, &a, all,
-                       e->t->streams[STREAM_COMPUTE], err));
+    const struct peer_ranks members = epoch_members(e);
+    TRY(attempt_gather(&members, &a, all, err));
     c->unreported = false;
     for (int r = 1; r < world && e->view.rank == 0; r++)
         if (all[r].failed != 0)
@@ -218,9 +218,8 @@ static titan_status verify_replicas(struct epoch *e, struct titan_error *err)
         return TITAN_OK;
     if (buddy)
         TRY(buddy_sync(buddy, err));
-    const titan_status status =
-        verify_shards(&e->plan.plan->mesh, &e->state.shards, 0, &t->device, e->groups.ops,
-                      e->groups.comms[CHANNEL_WORLD], e->view.world, t->streams[STREAM_COMPUTE], &v, &fault);
+    const struct peer_ranks members = epoch_members(e);
+    const titan_status status = verify_shards(&e->plan.plan->mesh, &e->state.shards, 0, &members, &v, &fault);
     if (status == TITAN_ECORRUPT) {
         tlog_error(&t->log, "replicas have drifted apart", "step=%lu reason=\"%s\"",
                    (unsigned long)e->state.shards.own->step, fault.msg);
@@ -242,12 +241,11 @@ static titan_status verify_replicas(struct epoch *e, struct titan_error *err)
 static titan_status agree_on(struct epoch *e, struct attempt *a, titan_status status, const char *why,
                              struct titan_error *err)
 {
-    const struct trainer *t = e->t;
+    const struct peer_ranks members = epoch_members(e);
 
     a->failed = status != TITAN_OK;
     (void)snprintf(a->why, sizeof a->why, "%s", why[0] ? why : titan_status_text(status));
-    return attempt_agree(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], e->view.world, a,
-                         t->streams[STREAM_COMPUTE], err);
+    return attempt_agree(&members, a, err);
 }
 
 /* The recipe writes none and this one is commanded: all ranks take the folder before any of them writes in it. Where
@@ -327,21 +325,11 @@ static titan_status start(struct epoch *e, struct titan_error *err)
 
 #define RETRY_MS 500 /* until a checkpoint that must be is tried again, first and at most */
 #define RETRY_MOST_MS 5000
-static titan_status wait_to_retry(const struct epoch *e, int ms, struct titan_error *err)
-{
-    const atomic_int *const revoked = e->t->members->ops->revoked(e->t->members);
-
-    progress_wait_begin();
-    for (int waited = 0; waited < ms && !atomic_load(revoked); waited += 20)
-        (void)nanosleep(&(struct timespec){.tv_nsec = 20 * 1000000}, NULL);
-    progress_wait_end();
-    return atomic_load(revoked) ? titan_fail(err, TITAN_EREVOKED, "epoch %lu is revoked", (unsigned long)e->view.epoch)
-                                : TITAN_OK;
-}
 
 titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct titan_error *err)
 {
     struct membership *m = e->t->members;
+    const atomic_int *const revoked = m->ops->revoked(m);
     const int most_ms = checkpoints_retry_ms(e->t->recipe);
     int spent_ms = 0;
 
@@ -365,7 +353,12 @@ titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct
             return titan_fail(err, TITAN_EINVAL, "the last checkpoint, of step %lu, could not be written in %d s: %s",
                               (unsigned long)e->state.shards.own->step, spent_ms / 1000, a.why);
         spent_ms += wait;
-        TRY(wait_to_retry(e, wait, err));
+        progress_wait_begin();
+        for (int waited = 0; waited < wait && !atomic_load(revoked); waited += 20)
+            (void)nanosleep(&(struct timespec){.tv_nsec = 20 * 1000000}, NULL);
+        progress_wait_end();
+        if (atomic_load(revoked))
+            return titan_fail(err, TITAN_EREVOKED, "epoch %lu is revoked", (unsigned long)e->view.epoch);
     }
 }
 

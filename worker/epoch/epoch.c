@@ -39,18 +39,6 @@ size_t epoch_device_bytes(const struct program *p)
     return bytes;
 }
 
-static titan_status no_room(const struct trainer *t, struct titan_error *err)
-{
-    const struct device_info *const info = &t->device.info;
-
-    if (t->recipe->device.memory > 0)
-        return titan_error_wrap(err, "%s, device.memory = %.2f GiB", info->name, t->recipe->device.memory);
-    if (info->memory_free == 0)
-        return TITAN_EUNPLACEABLE;
-    return titan_error_wrap(err, "%s, %.2f of %.2f GiB free when it was opened", info->name,
-                            (double)info->memory_free / GIB, (double)info->memory_bytes / GIB);
-}
-
 titan_status epoch_make_plan(struct epoch *e, struct titan_error *err)
 {
     struct epoch_plan *const p = &e->plan;
@@ -58,8 +46,15 @@ titan_status epoch_make_plan(struct epoch *e, struct titan_error *err)
 
     titan_assert(e->view.rank < e->view.world && !p->plan);
     const titan_status status = plan_ahead_take(e->t->ahead, e->view.world, &p->plan, &p->programs, err);
-    if (status == TITAN_EUNPLACEABLE)
-        return no_room(e->t, err);
+    if (status == TITAN_EUNPLACEABLE) {
+        const struct device_info *const info = &e->t->device.info;
+        const double memory = e->t->recipe->device.memory;
+        if (memory > 0)
+            return titan_error_wrap(err, "%s, device.memory = %.2f GiB", info->name, memory);
+        if (info->memory_free > 0)
+            return titan_error_wrap(err, "%s, %.2f of %.2f GiB free when it was opened", info->name,
+                                    (double)info->memory_free / GIB, (double)info->memory_bytes / GIB);
+    }
     TRY(status);
     titan_assert(p->plan->mesh.world == e->view.world);
     for (int k = 0; k < p->plan->classes; k++)
@@ -92,11 +87,10 @@ void epoch_plan_for_loss(struct epoch *e)
 
 /* --- what ranks say of themselves --------------------------------------------------------------------------------- */
 
-/* Doubles carry it all. */
 struct data_reported {
     double hash_low, hash_high, tokens;
 };
-struct peer_value {
+struct introduction {
     struct data_reported training, validation, tokenizer;
     struct peak_claim claim;
 };
@@ -123,46 +117,42 @@ static bool same(const struct data_reported *a, const struct data_reported *b)
 }
 
 /* All members read the same corpus, or a sample would be trained on twice and another never; and evaluate on the same.
- * of_rank_0, of_rank: what the two say of it. */
-static titan_status compare(const struct epoch *e, int rank, const struct data_reported *of_rank_0,
-                            const struct data_reported *of_rank, const char *key, const char *path,
-                            struct titan_error *err)
-{
-    if (same(of_rank_0, of_rank))
-        return TITAN_OK;
-    return titan_fail(err, TITAN_EINVAL,
-                      "rank 0 on node %s and rank %d on node %s read different data at %s.dataset_path = '%s': "
-                      "%.0f and %.0f tokens; names and contents of the files must be the same everywhere",
-                      node_of(&e->view, 0), rank, node_of(&e->view, rank), key, path, of_rank_0->tokens,
-                      of_rank->tokens);
-}
-
+ */
 titan_status epoch_introduce(struct epoch *e, struct titan_error *err)
 {
     const struct trainer *t = e->t;
     const int world = e->view.world;
-    struct peer_value mine = {.training = describe_data(t->data),
-                              .tokenizer = describe(t->identity.tokenizer, 0),
-                              .claim = peak_claim_of(&t->device.info, t->dt)};
-    _cleanup_free_ struct peer_value *all = calloc((size_t)world, sizeof *all);
+    struct introduction mine = {.training = describe_data(t->data),
+                                .tokenizer = describe(t->identity.tokenizer, 0),
+                                .claim = peak_claim_of(&t->device.info, t->dt)};
+    _cleanup_free_ struct introduction *all = calloc((size_t)world, sizeof *all);
     _cleanup_free_ struct peak_claim *claims = calloc((size_t)world, sizeof *claims);
 
     if (!all || !claims)
         return titan_fail(err, TITAN_ENOMEM, "what ranks say of themselves: out of memory");
     if (t->evaluator.held_out.data)
         mine.validation = describe_data(t->evaluator.held_out.data);
-    TRY(holdings_gather_doubles(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], world,
-                                &mine.training.hash_low, sizeof mine / sizeof(double), &all[0].training.hash_low,
-                                t->streams[STREAM_COMPUTE], err));
+    const struct peer_ranks members = epoch_members(e);
+    TRY(peer_values_gather(&members, &mine, sizeof mine, all, err));
     for (int r = 0; r < world; r++) {
         if (!same(&all[0].tokenizer, &all[r].tokenizer))
             return titan_fail(err, TITAN_EINVAL,
                               "rank 0 on node %s and rank %d on node %s have tokenizers that give other ids at "
                               "model.tokenizer = '%.200s'",
                               node_of(&e->view, 0), r, node_of(&e->view, r), t->recipe->model.tokenizer);
-        TRY(compare(e, r, &all[0].training, &all[r].training, "training", t->recipe->training.dataset_path, err));
-        TRY(compare(e, r, &all[0].validation, &all[r].validation, "validation", t->recipe->validation.dataset_path,
-                    err));
+        const struct {
+            const char *key, *path;
+            const struct data_reported *of_rank_0, *of_rank;
+        } data[] = {{"training", t->recipe->training.dataset_path, &all[0].training, &all[r].training},
+                    {"validation", t->recipe->validation.dataset_path, &all[0].validation, &all[r].validation}};
+        for (size_t i = 0; i < ARRAY_SIZE(data); i++)
+            if (!same(data[i].of_rank_0, data[i].of_rank))
+                return titan_fail(
+                    err, TITAN_EINVAL,
+                    "rank 0 on node %s and rank %d on node %s read different data at %s.dataset_path = '%s': "
+                    "%.0f and %.0f tokens; names and contents of the files must be the same everywhere",
+                    node_of(&e->view, 0), r, node_of(&e->view, r), data[i].key, data[i].path, data[i].of_rank_0->tokens,
+                    data[i].of_rank->tokens);
         claims[r] = all[r].claim;
     }
     e->peak = peak_together(claims, world);
@@ -191,22 +181,6 @@ static titan_status publish_previous(void *arg, struct titan_error *err)
     (void)err;
     publish_step(arg);
     return TITAN_OK;
-}
-
-static titan_status open_loader(struct epoch *e, struct titan_error *err)
-{
-    const struct recipe *r = e->t->recipe;
-    const struct loader_options options = {.data = e->t->data,
-                                           .cut = e->plan.plan->cut,
-                                           .cp_rank = mesh_group_rank(&e->plan.plan->mesh, GROUP_CP, e->view.rank),
-                                           .share = e->plan.program->share,
-                                           .first = e->plan.first_microbatch,
-                                           .global_batch = r->training.global_batch_size,
-                                           .steps_read = e->t->identity.step,
-                                           .samples_read = e->t->identity.samples,
-                                           .documents = r->training.block_causal,
-                                           .log = e->t->samples};
-    return loader_open(&options, &e->loader, err);
 }
 
 titan_status epoch_open_executor(struct epoch *e, const struct program *program, const struct sequence_cut *cut,
@@ -238,49 +212,8 @@ titan_status epoch_open_executor(struct epoch *e, const struct program *program,
 static titan_status gather_doubles(void *arg, const double *mine, int n, double *all, struct titan_error *err)
 {
     const struct epoch *e = arg;
-    return holdings_gather_doubles(&e->t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], e->view.world, mine,
-                                   (size_t)n, all, e->t->streams[STREAM_COMPUTE], err);
-}
-
-/* Ways of a product differ in bits, and how they are timed from run to run. */
-static titan_status choose_products(struct epoch *e, struct titan_error *err)
-{
-    const struct trainer *t = e->t;
-    struct exec_products found;
-
-    if (e->plan.plan->build.order != ATTENTION_ANY)
-        return TITAN_OK;
-    TRY(exec_choose_products(e->exec, e->view.world > 1 ? gather_doubles : NULL, e, &found, err));
-    if (found.refused > 0)
-        tlog_warn(&t->log, "this device cannot carry products out as the other ranks do, they differ in the last bits",
-                  "products=%d device=\"%s\"", found.refused, t->device.info.name);
-    if (found.timed > 0)
-        tlog_info(&t->log, "products timed", "products=%d timed=%d", found.all, found.timed);
-    return TITAN_OK;
-}
-
-/* Of a window's bytes and what collectives have in it: NCCL takes a peer's data from the caller's own offset. More
- * than 0, and exact as a double. */
-static double window_key(const struct epoch *e, size_t bytes)
-{
-    uint64_t hash = hash_word(hash_word(HASH_INIT, bytes), program_collectives_hash(e->plan.program));
-    if (e->evaluation.program)
-        hash = hash_word(hash, program_collectives_hash(e->evaluation.program));
-    return (double)(hash_mix(hash) >> 12) + 1;
-}
-
-/* NCCL chooses its kernels by the windows it knows, and members must choose alike: where one rank was refused a window,
- * all give theirs back. */
-static titan_status agree_on_windows(struct epoch *e, bool *refused, double *all, struct titan_error *err)
-{
-    const double mine = *refused;
-
-    TRY(gather_doubles(e, &mine, 1, all, err));
-    for (int i = 0; i < e->view.world; i++)
-        *refused = *refused || all[i] != 0;
-    if (*refused)
-        groups_close_windows(e);
-    return TITAN_OK;
+    const struct peer_ranks members = epoch_members(e);
+    return peer_values_gather(&members, mine, (size_t)n * sizeof *mine, all, err);
 }
 
 /* A step's arena as a window of its collectives' communicators. Ranks tell each other what they have first, as every
@@ -291,7 +224,15 @@ static titan_status open_windows(struct epoch *e, struct titan_error *err)
     struct titan_error why = {0};
     size_t bytes;
     void *const base = exec_window(e->exec, &bytes);
-    const double mine = base && !t->without_windows ? window_key(e, bytes) : 0;
+    double mine = 0;
+    if (base && !t->without_windows) {
+        /* The key is of a window's bytes and what collectives have in it: NCCL takes a peer's data from the caller's
+         * own offset. More than 0, and exact as a double. */
+        uint64_t hash = hash_word(hash_word(HASH_INIT, bytes), program_collectives_hash(e->plan.program));
+        if (e->evaluation.program)
+            hash = hash_word(hash, program_collectives_hash(e->evaluation.program));
+        mine = (double)(hash_mix(hash) >> 12) + 1;
+    }
     _cleanup_free_ double *all = calloc((size_t)e->view.world, sizeof *all);
     bool refused = !base;
 
@@ -307,7 +248,14 @@ static titan_status open_windows(struct epoch *e, struct titan_error *err)
             *err = why;
         return status;
     }
-    TRY(agree_on_windows(e, &refused, all, err));
+    /* NCCL chooses its kernels by the windows it knows, and members must choose alike: where one rank was refused a
+     * window, all give theirs back. */
+    mine = refused;
+    TRY(gather_doubles(e, &mine, 1, all, err));
+    for (int i = 0; i < e->view.world; i++)
+        refused = refused || all[i] != 0;
+    if (refused)
+        groups_close_windows(e);
     if (refused && !t->without_windows)
         tlog_warn(&t->log, "transfers go without windows", "reason=\"%s\"",
                   !base        ? "NCCL has no memory for them"
@@ -319,16 +267,38 @@ static titan_status open_windows(struct epoch *e, struct titan_error *err)
 
 titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err)
 {
+    const struct trainer *t = e->t;
+    const struct loader_options loader = {.data = t->data,
+                                          .cut = e->plan.plan->cut,
+                                          .cp_rank = mesh_group_rank(&e->plan.plan->mesh, GROUP_CP, e->view.rank),
+                                          .share = e->plan.program->share,
+                                          .first = e->plan.first_microbatch,
+                                          .global_batch = t->recipe->training.global_batch_size,
+                                          .steps_read = t->identity.step,
+                                          .samples_read = t->identity.samples,
+                                          .documents = t->recipe->training.block_causal,
+                                          .log = t->samples};
+
     titan_assert(e->state.installed && !e->exec);
-    TRY(open_loader(e, err));
+    TRY(loader_open(&loader, &e->loader, err));
     groups_settle(e);
     TRY(epoch_open_executor(e, e->plan.program, &e->plan.plan->cut, NULL, &e->exec, err));
     TRY(open_windows(e, err));
-    TRY(choose_products(e, err));
+    if (e->plan.plan->build.order == ATTENTION_ANY) {
+        /* Ways of a product differ in bits, and how they are timed from run to run. */
+        struct exec_products found;
+        TRY(exec_choose_products(e->exec, e->view.world > 1 ? gather_doubles : NULL, e, &found, err));
+        if (found.refused > 0)
+            tlog_warn(&t->log,
+                      "this device cannot carry products out as the other ranks do, they differ in the last bits",
+                      "products=%d device=\"%s\"", found.refused, t->device.info.name);
+        if (found.timed > 0)
+            tlog_info(&t->log, "products timed", "products=%d timed=%d", found.all, found.timed);
+    }
     TRY(checkpoints_open(e, err));
     publish_open(e);
     TRY(layers_open(e, err));
-    (void)e->t->device.ops->memory_peak(e->t->device.dev, true);
+    (void)t->device.ops->memory_peak(t->device.dev, true);
     plan_free_programs(e->plan.plan, TAKE(e->plan.programs));
     return TITAN_OK;
 }

@@ -55,6 +55,16 @@ struct epoch {
     struct step step;
 };
 
+/* The members, to tell each other values. */
+static inline struct peer_ranks epoch_members(const struct epoch *e)
+{
+    return (struct peer_ranks){.device = &e->t->device,
+                               .ops = e->groups.ops,
+                               .comm = e->groups.comms[CHANNEL_WORLD],
+                               .n = e->view.world,
+                               .s = e->t->streams[STREAM_COMPUTE]};
+}
+
 titan_status epoch_open(struct trainer *t, const struct epoch_view *view, struct epoch **ret,
                         struct titan_error *err) TITAN_MUST_USE;
 /* Leaves the epoch: checkpoints are finished or given up, pending operations on freed data end, and the communicators

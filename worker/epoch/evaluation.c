@@ -9,8 +9,6 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/failpoint.h"
-#include "worker/elastic/holdings.h"
-#include "worker/elastic/peer_values.h"
 #include "worker/epoch/due.h"
 #include "worker/epoch/epoch.h"
 
@@ -59,29 +57,6 @@ titan_status evaluation_make_plan(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status open_loader(struct epoch *e, struct titan_error *err)
-{
-    struct evaluation *const v = &e->evaluation;
-    const struct mesh *mesh = &v->plan->mesh;
-    const struct loader_options options = {.data = e->t->evaluator.held_out.data,
-                                           .cut = v->plan->cut,
-                                           .cp_rank = mesh_group_rank(mesh, GROUP_CP, e->view.rank),
-                                           .share = v->program->share,
-                                           .first = v->program->share * mesh_batch_rank(mesh, e->view.rank),
-                                           .global_batch = recipe_validation_batch(e->t->recipe),
-                                           .documents = e->t->recipe->training.block_causal,
-                                           .samples = e->t->evaluator.held_out.samples,
-                                           .token_bytes = e->t->evaluator.held_out.token_bytes};
-    return loader_open(&options, &v->loader, err);
-}
-
-static titan_status gather(struct epoch *e, const double *mine, size_t count, double *ret_all, struct titan_error *err)
-{
-    const struct trainer *t = e->t;
-    return holdings_gather_doubles(&t->device, e->groups.ops, e->groups.comms[CHANNEL_WORLD], e->view.world, mine,
-                                   count, ret_all, t->streams[STREAM_COMPUTE], err);
-}
-
 /* The state's that any rank has, or that rank 0 has found in the metrics file. One of a step behind it is of no use:
  * that step is trained again. */
 static titan_status agree_on_newest(struct epoch *e, struct titan_error *err)
@@ -96,7 +71,8 @@ static titan_status agree_on_newest(struct epoch *e, struct titan_error *err)
 
     if (!all)
         return titan_fail(err, TITAN_ENOMEM, "validation: out of memory");
-    TRY(gather(e, mine, EACH, all, err));
+    const struct peer_ranks members = epoch_members(e);
+    TRY(peer_values_gather(&members, mine, sizeof mine, all, err));
     for (int r = 0; r < e->view.world; r++) {
         const double *of = all + r * EACH;
         const struct peer_value reported[] = {{"step", of[0], 0, PEER_VALUE_EXACT},
@@ -126,7 +102,18 @@ titan_status evaluation_open(struct epoch *e, struct titan_error *err)
 
     if (!v->plan)
         return TITAN_OK;
-    TRY(open_loader(e, err));
+    const struct mesh *mesh = &v->plan->mesh;
+    const struct held_out *data = &e->t->evaluator.held_out;
+    const struct loader_options options = {.data = data->data,
+                                           .cut = v->plan->cut,
+                                           .cp_rank = mesh_group_rank(mesh, GROUP_CP, e->view.rank),
+                                           .share = v->program->share,
+                                           .first = v->program->share * mesh_batch_rank(mesh, e->view.rank),
+                                           .global_batch = recipe_validation_batch(e->t->recipe),
+                                           .documents = e->t->recipe->training.block_causal,
+                                           .samples = data->samples,
+                                           .token_bytes = data->token_bytes};
+    TRY(loader_open(&options, &v->loader, err));
     TRY(epoch_open_executor(e, v->program, &v->plan->cut, e->exec, &v->exec, err));
     return agree_on_newest(e, err);
 }
@@ -173,22 +160,6 @@ static titan_status run_steps(struct epoch *e, unsigned received, struct evaluat
     return TITAN_OK;
 }
 
-/* Bytes of all ranks; then every rank has its sums. */
-static titan_status finish(struct epoch *e, struct evaluation_sums *sums, struct titan_error *err)
-{
-    _cleanup_free_ double *all = calloc((size_t)e->view.world, sizeof *all);
-
-    if (!all)
-        return titan_fail(err, TITAN_ENOMEM, "validation: out of memory");
-    TRY(gather(e, &sums->bytes, 1, all, err));
-    sums->bytes = 0;
-    for (int r = 0; r < e->view.world; r++) {
-        TRY(peer_values_check("validation", r, &(struct peer_value){"bytes", all[r], 0, PEER_VALUE_EXACT}, 1, err));
-        sums->bytes += all[r];
-    }
-    return groups_wait_for_members(e, err);
-}
-
 titan_status evaluation_run(struct epoch *e, unsigned received, unsigned *ret_commands, struct titan_error *err)
 {
     struct trainer *const t = e->t;
@@ -200,7 +171,18 @@ titan_status evaluation_run(struct epoch *e, unsigned received, unsigned *ret_co
     TRY(run_steps(e, received, &sums, ret_commands, err));
     if (*ret_commands & received)
         return TITAN_OK;
-    TRY(finish(e, &sums, err));
+    /* Bytes of all ranks; then every rank has its sums. */
+    const struct peer_ranks members = epoch_members(e);
+    _cleanup_free_ double *all = calloc((size_t)e->view.world, sizeof *all);
+    if (!all)
+        return titan_fail(err, TITAN_ENOMEM, "validation: out of memory");
+    TRY(peer_values_gather(&members, &sums.bytes, sizeof sums.bytes, all, err));
+    sums.bytes = 0;
+    for (int r = 0; r < e->view.world; r++) {
+        TRY(peer_values_check("validation", r, &(struct peer_value){"bytes", all[r], 0, PEER_VALUE_EXACT}, 1, err));
+        sums.bytes += all[r];
+    }
+    TRY(groups_wait_for_members(e, err));
     if (!(sums.tokens >= 0 && sums.tokens <= PEER_VALUE_EXACT))
         return titan_fail(err, TITAN_ECONFLICT, "validation: the ranks have counted %g tokens", sums.tokens);
     TRY(failpoint("evaluation.over", err));

@@ -35,19 +35,6 @@ void groups_revoke(struct epoch *e)
         e->groups.ops->revoke(comm);
 }
 
-/* The flight recorder's groups before there is a mesh. */
-static void record_ranks(const struct epoch *e)
-{
-    int members[FLIGHT_RANKS_MAX];
-    const int ranks = MIN(groups_ranks(&e->view), FLIGHT_RANKS_MAX);
-
-    for (int r = 0; r < ranks; r++)
-        members[r] = r;
-    flight_epoch(e->view.epoch, e->view.rank, groups_ranks(&e->view));
-    flight_group(ALL_RANKS, "all", members, ranks);
-    flight_group(CHANNEL_WORLD, recorder_group_name(CHANNEL_WORLD), members, MIN(e->view.world, ranks));
-}
-
 titan_status groups_connect(struct epoch *e, struct titan_error *err)
 {
     struct membership *m = e->t->members;
@@ -64,7 +51,14 @@ titan_status groups_connect(struct epoch *e, struct titan_error *err)
 
     titan_assert(!g->ops);
     titan_assert(e->view.rank >= 0 && e->view.rank < groups_ranks(&e->view));
-    record_ranks(e);
+    /* The flight recorder's groups before there is a mesh. */
+    int members[FLIGHT_RANKS_MAX];
+    const int ranks = MIN(groups_ranks(&e->view), FLIGHT_RANKS_MAX);
+    for (int r = 0; r < ranks; r++)
+        members[r] = r;
+    flight_epoch(e->view.epoch, e->view.rank, groups_ranks(&e->view));
+    flight_group(ALL_RANKS, "all", members, ranks);
+    flight_group(CHANNEL_WORLD, recorder_group_name(CHANNEL_WORLD), members, MIN(e->view.world, ranks));
     if (groups_ranks(&e->view) == 1)
         return TITAN_OK;
     memcpy(config.id, e->view.comm_id, sizeof config.id);
@@ -173,26 +167,11 @@ static titan_status split_edges(struct epoch *e, enum channel channel, struct ti
     return TITAN_OK;
 }
 
-/* Their transfers run beside products; computing waits for those of others. */
-static struct comm_tuning tuning_of(const struct recipe *r, enum channel channel)
-{
-    static const char *const policies[] = {
-        [COMM_POLICY_DEFAULT] = "default", [COMM_POLICY_EFFICIENCY] = "efficiency", [COMM_POLICY_ZERO] = "zero"};
-    const enum group group = channel_group(channel);
-    struct comm_tuning ret = {0};
-
-    if (group != GROUP_FSDP && group != GROUP_REPLICATE && group != GROUP_EXPERT_SHARD)
-        return ret;
-    ret.ctas_most = (int)r->nccl.max_ctas;
-    for (size_t i = 0; i < ARRAY_SIZE(policies); i++)
-        if (strcmp(policies[i], r->nccl.cta_policy) == 0)
-            ret.policy = (enum comm_policy)i;
-    return ret;
-}
-
 /* All ranks split in the same order, also for channels that their own program does not use. */
 titan_status groups_split_channels(struct epoch *e, struct titan_error *err)
 {
+    static const char *const policies[] = {
+        [COMM_POLICY_DEFAULT] = "default", [COMM_POLICY_EFFICIENCY] = "efficiency", [COMM_POLICY_ZERO] = "zero"};
     const struct mesh *mesh = &e->plan.plan->mesh;
     _cleanup_free_ int *members = calloc((size_t)e->view.world, sizeof *members);
 
@@ -206,7 +185,14 @@ titan_status groups_split_channels(struct epoch *e, struct titan_error *err)
             continue;
         mesh_group_members(mesh, group, e->view.rank, members);
         flight_group(c, recorder_group_name((enum channel)c), members, n);
-        const struct comm_tuning tuning = tuning_of(e->t->recipe, (enum channel)c);
+        struct comm_tuning tuning = {0};
+        /* Transfers of these groups run beside products; computing waits for those of others. */
+        if (group == GROUP_FSDP || group == GROUP_REPLICATE || group == GROUP_EXPERT_SHARD) {
+            tuning.ctas_most = (int)e->t->recipe->nccl.max_ctas;
+            for (size_t i = 0; i < ARRAY_SIZE(policies); i++)
+                if (strcmp(policies[i], e->t->recipe->nccl.cta_policy) == 0)
+                    tuning.policy = (enum comm_policy)i;
+        }
         if (g->ops->tune)
             g->ops->tune(g->comms[CHANNEL_WORLD], &tuning);
         if (group == GROUP_PP)

@@ -56,23 +56,6 @@ static void put_norms(struct json_writer *w, const struct model *m, const char *
     json_end_object(w);
 }
 
-static void put_expert_tokens(struct json_writer *w, const struct epoch *e)
-{
-    const struct model *m = e->t->model;
-    const double *const expert_tokens = exec_statistics(e->exec) + e->plan.program->statistics.expert_tokens;
-
-    json_begin_object(w, "expert_tokens");
-    for (int u = 0; u < m->n_units; u++) {
-        if (m->units[u].kind != UNIT_EXPERTS)
-            continue;
-        json_begin_array(w, m->units[u].name);
-        for (int64_t i = 0; i < m->dims.n_experts; i++)
-            json_put_real(w, NULL, expert_tokens[layout_bias_offset(m, m->units[u].layer) + i]);
-        json_end_array(w);
-    }
-    json_end_object(w);
-}
-
 static titan_status append_line(const struct epoch *e, uint64_t step, const struct norms *n, struct titan_error *err)
 {
     const struct model *m = e->t->model;
@@ -86,8 +69,19 @@ static titan_status append_line(const struct epoch *e, uint64_t step, const stru
     put_norms(&w, m, "grad_norm", n->gradients);
     if (e->layers.masters)
         put_norms(&w, m, "param_norm", n->masters);
-    if (layout_all_experts(m) > 0)
-        put_expert_tokens(&w, e);
+    if (layout_all_experts(m) > 0) {
+        const double *const tokens = exec_statistics(e->exec) + e->plan.program->statistics.expert_tokens;
+        json_begin_object(&w, "expert_tokens");
+        for (int u = 0; u < m->n_units; u++) {
+            if (m->units[u].kind != UNIT_EXPERTS)
+                continue;
+            json_begin_array(&w, m->units[u].name);
+            for (int64_t i = 0; i < m->dims.n_experts; i++)
+                json_put_real(&w, NULL, tokens[layout_bias_offset(m, m->units[u].layer) + i]);
+            json_end_array(&w);
+        }
+        json_end_object(&w);
+    }
     json_end_object(&w);
     buf_puts(&line, "\n");
     if (buf_failed(&line))

@@ -51,67 +51,53 @@ static void write_evaluation_event(const struct epoch *e, const struct evaluatio
     tensorboard_write(e, v->step, at_ms, scalars, ARRAY_SIZE(scalars));
 }
 
-static void write_split_event(const struct epoch *e, const struct step_report *r)
-{
-    const struct step_split *const s = &r->split;
-    const struct event_scalar scalars[] = {
-        {"time_metrics/data_loading(s)", s->data * 1e-3},
-        {"time_metrics/data_loading(%)", 100 * s->data / step_split_total(s)},
-        {"time_metrics/compute(s)", s->compute * 1e-3},
-        {"time_metrics/exposed_communication(s)", s->communication * 1e-3},
-        {"time_metrics/checkpoint(s)", s->checkpoint * 1e-3},
-        {"time_metrics/stragglers(s)", s->stragglers * 1e-3},
-        {"slowest_rank/rank", s->slowest},
-        {"slowest_rank/busy(s)", s->slowest_busy * 1e-3},
-    };
-    tensorboard_write(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
-}
-
-static void write_expert_tokens_event(const struct epoch *e, const struct step_report *r)
-{
-    const struct event_scalar scalars[] = {
-        {"tokens_per_expert/min", r->expert_tokens_min},         {"tokens_per_expert/max", r->expert_tokens_max},
-        {"tokens_per_expert/mean", r->expert_tokens_mean},       {"tokens_per_expert/dropped", r->dropped},
-        {"tokens_per_expert/further_rounds", r->further_rounds}, {"tokens_per_expert/room_needed", r->room_needed}};
-    tensorboard_write(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
-}
-
-static void write_step_event(const struct epoch *e, const struct step_report *r)
-{
-    const double total = (double)e->t->device.info.memory_bytes, memory = (double)r->memory_bytes;
-    const struct event_scalar scalars[] = {
-        {"loss_metrics/global_avg_loss", r->loss},
-        {"loss_metrics/global_max_loss", r->loss_max},
-        {"grad_norm", r->grad_norm},
-        {"lr", r->learning_rate},
-        {"n_tokens_seen", (double)r->tokens},
-        {"throughput(tps)", r->tokens_per_second / r->world},
-        {"tflops", r->tflops},
-        {"mfu(%)", 100 * r->mfu},
-        {"mfu_causal(%)", 100 * r->mfu_causal},
-        {"time_metrics/end_to_end(s)", r->step_ms * 1e-3},
-        {"memory/max_reserved(GiB)", memory / GIB},
-        {"memory/max_reserved(%)", total > 0 ? 100 * memory / total : 0},
-        {"world_size", r->world},
-        {"skipped_steps", r->skipped_steps},
-    };
-    tensorboard_write(e, r->step, r->at_ms, scalars, ARRAY_SIZE(scalars));
-    if (r->split.slowest >= 0)
-        write_split_event(e, r);
-    if (r->expert_tokens_mean > 0)
-        write_expert_tokens_event(e, r);
-    if (r->balance_loss != 0)
-        tensorboard_write(e, r->step, r->at_ms,
-                          (const struct event_scalar[]){{"loss_metrics/balance_loss", r->balance_loss}}, 1);
-}
-
 static void write_step(const struct epoch *e, const struct step_report *r)
 {
     const struct trainer *t = e->t;
 
     metrics_step(&e->t->publisher.metrics, &t->log, r);
-    if (tensorboard_logs_step(e, r->step))
-        write_step_event(e, r);
+    if (tensorboard_logs_step(e, r->step)) {
+        const double total = (double)t->device.info.memory_bytes, memory = (double)r->memory_bytes;
+        const struct step_split *const s = &r->split;
+        const struct event_scalar step[] = {
+            {"loss_metrics/global_avg_loss", r->loss},
+            {"loss_metrics/global_max_loss", r->loss_max},
+            {"grad_norm", r->grad_norm},
+            {"lr", r->learning_rate},
+            {"n_tokens_seen", (double)r->tokens},
+            {"throughput(tps)", r->tokens_per_second / r->world},
+            {"tflops", r->tflops},
+            {"mfu(%)", 100 * r->mfu},
+            {"mfu_causal(%)", 100 * r->mfu_causal},
+            {"time_metrics/end_to_end(s)", r->step_ms * 1e-3},
+            {"memory/max_reserved(GiB)", memory / GIB},
+            {"memory/max_reserved(%)", total > 0 ? 100 * memory / total : 0},
+            {"world_size", r->world},
+            {"skipped_steps", r->skipped_steps},
+        };
+        const struct event_scalar split[] = {
+            {"time_metrics/data_loading(s)", s->data * 1e-3},
+            {"time_metrics/data_loading(%)", 100 * s->data / step_split_total(s)},
+            {"time_metrics/compute(s)", s->compute * 1e-3},
+            {"time_metrics/exposed_communication(s)", s->communication * 1e-3},
+            {"time_metrics/checkpoint(s)", s->checkpoint * 1e-3},
+            {"time_metrics/stragglers(s)", s->stragglers * 1e-3},
+            {"slowest_rank/rank", s->slowest},
+            {"slowest_rank/busy(s)", s->slowest_busy * 1e-3},
+        };
+        const struct event_scalar experts[] = {
+            {"tokens_per_expert/min", r->expert_tokens_min},         {"tokens_per_expert/max", r->expert_tokens_max},
+            {"tokens_per_expert/mean", r->expert_tokens_mean},       {"tokens_per_expert/dropped", r->dropped},
+            {"tokens_per_expert/further_rounds", r->further_rounds}, {"tokens_per_expert/room_needed", r->room_needed}};
+        const struct event_scalar balance = {"loss_metrics/balance_loss", r->balance_loss};
+        tensorboard_write(e, r->step, r->at_ms, step, ARRAY_SIZE(step));
+        if (s->slowest >= 0)
+            tensorboard_write(e, r->step, r->at_ms, split, ARRAY_SIZE(split));
+        if (r->expert_tokens_mean > 0)
+            tensorboard_write(e, r->step, r->at_ms, experts, ARRAY_SIZE(experts));
+        if (r->balance_loss != 0)
+            tensorboard_write(e, r->step, r->at_ms, &balance, 1);
+    }
     if (r->evaluation.step > 0)
         write_evaluation_event(e, &r->evaluation, r->at_ms);
 }
@@ -221,20 +207,6 @@ void publish_keep(struct trainer *t, const struct epoch *last)
     memcpy(t->publisher.kept, last->published.reports, sizeof t->publisher.kept);
 }
 
-/* Where all workers died before they published its step, the checkpoint has the report. A run that has published
- * nothing goes on from another's. */
-static void recall_loaded(const struct epoch *e, struct step_report *ret)
-{
-    _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
-    const char *path = e->state.restore.loaded;
-    const uint64_t step = e->state.shards.own->step, newest = e->t->publisher.metrics.written;
-    struct step_report r;
-
-    if (e->view.rank == 0 && path[0] && newest > 0 && step >= newest &&
-        checkpoint_read_info(path, &info, NULL) == TITAN_OK && metrics_parse_step(info.metrics, &r) && r.step == step)
-        *ret = r;
-}
-
 /* Of the last step all ranks have the report now; of the one before they had it when they agreed on the last, and
  * others than rank 0 have published it. The last is counted in the epoch that is now. */
 void publish_kept(struct epoch *e)
@@ -243,8 +215,16 @@ void publish_kept(struct epoch *e)
     struct publisher *const p = &t->publisher;
     struct step_report *const newest = &p->kept[1];
 
-    if (newest->step == 0)
-        recall_loaded(e, newest);
+    /* Where all workers died before they published its step, the checkpoint has the report. A run that has published
+     * nothing goes on from another's. */
+    _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
+    const char *path = e->state.restore.loaded;
+    const uint64_t step = e->state.shards.own->step;
+    struct step_report loaded;
+    if (newest->step == 0 && e->view.rank == 0 && path[0] && p->metrics.written > 0 && step >= p->metrics.written &&
+        checkpoint_read_info(path, &info, NULL) == TITAN_OK && metrics_parse_step(info.metrics, &loaded) &&
+        loaded.step == step)
+        *newest = loaded;
     for (int i = 0; i < 2; i++)
         if (p->kept[i].step > p->metrics.written)
             write_step(e, &p->kept[i]);
@@ -257,43 +237,10 @@ void publish_kept(struct epoch *e)
 
 /* --- epochs ------------------------------------------------------------------------------------------------------- */
 
-/* "pp=2 dp_shard=2": the axes with more than one rank. */
-#define MESH_TEXT 128
-static const char *mesh_text(const struct mesh *mesh, char text[MESH_TEXT])
-{
-    size_t n = 0;
-
-    (void)snprintf(text, MESH_TEXT, "1");
-    for (int a = 0; a < AXIS_COUNT; a++)
-        if (mesh->size[a] > 1)
-            n += (size_t)snprintf(text + n, MESH_TEXT - n, "%s%s=%d", n > 0 ? " " : "",
-                                  mesh_axis_name((enum mesh_axis)a), mesh->size[a]);
-    titan_assert(n < MESH_TEXT);
-    return text;
-}
-
 static double ms(int64_t from_ns, int64_t to_ns)
 {
     titan_assert(from_ns > 0 && from_ns <= to_ns);
     return (double)(to_ns - from_ns) * 1e-6;
-}
-
-/* The checkpoint that was loaded, if the coordinator did not name it. */
-static void report_found(const struct epoch *e)
-{
-    struct membership *m = e->t->members;
-    const struct epoch_view *v = &e->view;
-    const char *path = e->state.restore.loaded;
-    _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
-
-    bool known = !path[0] || strcmp(path, v->checkpoint_path) == 0;
-    for (int i = 0; i < v->n_older; i++)
-        known |= strcmp(path, v->older_checkpoints[i]) == 0;
-    if (known || checkpoint_read_info(path, &info, NULL) != TITAN_OK)
-        return;
-    tlog_info(&e->t->log, "goes on from a checkpoint that lay there", "path=\"%s\"", path);
-    const struct checkpoint_report report = {.step = info.step, .bytes = info.bytes, .path = path, .world = info.world};
-    m->ops->checkpoint_written(m, &report);
 }
 
 void publish_ready(struct epoch *e, const int64_t at[OPENING_COUNT])
@@ -312,17 +259,37 @@ void publish_ready(struct epoch *e, const int64_t at[OPENING_COUNT])
                                       .prepare_ms = ms(at[OPENING_FILLED], at[OPENING_PREPARED]),
                                       .damaged_checkpoint = r->damaged};
 
+    const struct mesh *mesh = &e->plan.plan->mesh;
+    char axes[128] = "1"; /* "pp=2 dp_shard=2": the axes with more than one rank */
+    size_t n = 0;
+
     titan_assert(e->state.installed);
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (mesh->size[a] > 1)
+            n += (size_t)snprintf(axes + n, sizeof axes - n, "%s%s=%d", n > 0 ? " " : "",
+                                  mesh_axis_name((enum mesh_axis)a), mesh->size[a]);
+    titan_assert(n < sizeof axes);
     tlog_info(&t->log, "epoch begins",
               "epoch=%lu workers=%d mesh=\"%s\" program=%016lx step=%lu state=%s device=\"%s\" dtype=%s "
               "connect_ms=%.1f plan_ms=%.1f "
               "groups_ms=%.1f state_ms=%.1f memory_ms=%.1f",
-              (unsigned long)e->view.epoch, e->view.world, mesh_text(&e->plan.plan->mesh, (char[MESH_TEXT]){0}),
-              (unsigned long)e->plan.hash, (unsigned long)ready.step, recovery_source_name(ready.recovery_source),
-              t->device.info.name, t->dt == DTYPE_BF16 ? "bfloat16" : "float32", ready.connect_ms, ready.plan_ms,
+              (unsigned long)e->view.epoch, e->view.world, axes, (unsigned long)e->plan.hash, (unsigned long)ready.step,
+              recovery_source_name(ready.recovery_source), t->device.info.name,
+              t->dt == DTYPE_BF16 ? "bfloat16" : "float32", ready.connect_ms, ready.plan_ms,
               ms(at[OPENING_PLANNED], at[OPENING_GROUPED]), ready.state_ms, ready.prepare_ms);
     if (e->view.rank != 0)
         return;
     t->members->ops->state_ready(t->members, &ready);
-    report_found(e);
+    /* The checkpoint that was loaded is reported if the coordinator did not name it. */
+    const struct epoch_view *v = &e->view;
+    _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
+    bool known = !r->loaded[0] || strcmp(r->loaded, v->checkpoint_path) == 0;
+    for (int i = 0; i < v->n_older; i++)
+        known |= strcmp(r->loaded, v->older_checkpoints[i]) == 0;
+    if (known || checkpoint_read_info(r->loaded, &info, NULL) != TITAN_OK)
+        return;
+    tlog_info(&t->log, "goes on from a checkpoint that lay there", "path=\"%s\"", r->loaded);
+    const struct checkpoint_report report = {
+        .step = info.step, .bytes = info.bytes, .path = r->loaded, .world = info.world};
+    t->members->ops->checkpoint_written(t->members, &report);
 }

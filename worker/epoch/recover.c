@@ -126,10 +126,11 @@ titan_status recover_agree(struct epoch *e, finish_step_fn finish, struct titan_
                           .recipe = t->recipe,
                           .identity = &t->identity,
                           .model = t->model,
-                          .device = &t->device,
-                          .ops = e->groups.ops,
-                          .comm = atomic_load(&e->groups.comm),
-                          .s = t->streams[STREAM_COMPUTE],
+                          .ranks = {.device = &t->device,
+                                    .ops = e->groups.ops,
+                                    .comm = atomic_load(&e->groups.comm),
+                                    .n = groups_ranks(&e->view),
+                                    .s = t->streams[STREAM_COMPUTE]},
                           .stop = t->members->ops->revoked(t->members),
                           .log = &t->log,
                           .brought = bring_source(e),
@@ -167,46 +168,29 @@ static titan_status open_shard(struct epoch *e, int rank, struct train_state **r
     return status;
 }
 
-/* Of a step that no rank here has committed, the memory is the first that can be spared. */
-static titan_status open_own(struct epoch *e, struct titan_error *err)
-{
-    const titan_status status = open_shard(e, e->view.rank, &e->state.shards.own, err);
-
-    if (status != TITAN_ENOMEM || !e->t->held.last)
-        return status;
-    epoch_free(TAKE(e->t->held.last));
-    return open_shard(e, e->view.rank, &e->state.shards.own, err);
-}
-
 /* A replica of another rank's shard, and what keeps it up to date. */
-static titan_status open_replica(struct epoch *e, struct titan_error *err)
+static titan_status fill_replica(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
     const int world = e->view.world, shift = buddy_shift(e->view.nodes, world);
     const int owner = (e->view.rank - shift + world) % world;
 
-    TRY(open_shard(e, owner, &e->state.shards.copy, err));
-    const struct program *owners = e->plan.programs[program_class(&e->plan.plan->build, owner)];
-    const struct buddy_options options = {.device = &t->device,
-                                          .rank = e->view.rank,
-                                          .world = world,
-                                          .shift = shift,
-                                          .ops = e->groups.ops,
-                                          .comm = e->groups.comms[CHANNEL_WORLD],
-                                          .abort_flag = t->members->ops->revoked(t->members),
-                                          .owners = owners ? owners : e->plan.program,
-                                          .copy = e->state.shards.copy};
-    return buddy_open(&options, &e->state.buddy, err);
-}
-
-static titan_status fill_replica(struct epoch *e, struct titan_error *err)
-{
-    const int replicas = mesh_group_size(&e->plan.plan->mesh, GROUP_REPLICATE);
-
-    if (!recipe_keeps_copies(e->t->recipe, e->view.world, replicas))
+    if (!recipe_keeps_copies(t->recipe, world, mesh_group_size(&e->plan.plan->mesh, GROUP_REPLICATE)))
         return TITAN_OK;
-    if (!e->state.buddy)
-        TRY(open_replica(e, err));
+    if (!e->state.buddy) {
+        TRY(open_shard(e, owner, &e->state.shards.copy, err));
+        const struct program *owners = e->plan.programs[program_class(&e->plan.plan->build, owner)];
+        const struct buddy_options options = {.device = &t->device,
+                                              .rank = e->view.rank,
+                                              .world = world,
+                                              .shift = shift,
+                                              .ops = e->groups.ops,
+                                              .comm = e->groups.comms[CHANNEL_WORLD],
+                                              .abort_flag = t->members->ops->revoked(t->members),
+                                              .owners = owners ? owners : e->plan.program,
+                                              .copy = e->state.shards.copy};
+        TRY(buddy_open(&options, &e->state.buddy, err));
+    }
     return buddy_seed(e->state.buddy, e->state.shards.own, err);
 }
 
@@ -230,18 +214,6 @@ static void take_course(struct epoch *e)
     memcpy(t->identity.from_run, found->from_run, sizeof t->identity.from_run);
 }
 
-/* A checkpoint of another run stays one: no worker is started again for it. */
-static titan_status fill(struct epoch *e, struct titan_error *err)
-{
-    const titan_status status = restore_fill(&e->state.restore, e->plan.plan->layout, e->state.shards.own, err);
-
-    if (status != TITAN_ECONFLICT || e->t->members->solo_world > 0 || e->state.restore.covered)
-        return status;
-    if (err)
-        err->status = TITAN_EINVAL;
-    return TITAN_EINVAL;
-}
-
 /* The old state stays until every member has its new one. */
 titan_status recover_install(struct epoch *e, struct titan_error *err)
 {
@@ -249,16 +221,29 @@ titan_status recover_install(struct epoch *e, struct titan_error *err)
     struct epoch_state *const s = &e->state;
 
     titan_assert(!s->installed && s->restore.view);
-    TRY(open_own(e, err));
+    titan_status status = open_shard(e, e->view.rank, &s->shards.own, err);
+    if (status == TITAN_ENOMEM && t->held.last) {
+        /* Of a step that no rank here has committed, the memory is the first that can be spared. */
+        epoch_free(TAKE(t->held.last));
+        status = open_shard(e, e->view.rank, &s->shards.own, err);
+    }
+    TRY(status);
     for (bool again = true; again;) {
-        TRY(fill(e, err));
+        status = restore_fill(&s->restore, e->plan.plan->layout, s->shards.own, err);
+        if (status == TITAN_ECONFLICT && t->members->solo_world == 0 && !s->restore.covered) {
+            /* A checkpoint of another run stays one: no worker is started again for it. */
+            status = TITAN_EINVAL;
+            if (err)
+                err->status = status;
+        }
+        TRY(status);
         take_course(e);
         TRY(failpoint("state.filled", err));
         TRY(fill_replica(e, err));
         TRY(failpoint("state.kept", err));
         TRY(restore_verify(&s->restore, &e->plan.plan->mesh, &s->shards, &s->verified, &again, err));
     }
-    titan_status status = groups_wait_for_all(e, err);
+    status = groups_wait_for_all(e, err);
     if (status == TITAN_OK)
         status = failpoint("state.passed", err);
     if (status == TITAN_OK) {

@@ -53,18 +53,6 @@ void run_folder_leave(struct trainer *t)
     folder_leave(&t->folder.held);
 }
 
-/* Another attempt would end the same way: TITAN_EINVAL tells the agent not to start the worker again. */
-static titan_status fail_for_good(const struct trainer *t, const struct titan_error *fault, struct titan_error *err)
-{
-    const titan_status status = t->members->solo_world > 0 ? fault->status : TITAN_EINVAL;
-
-    if (err) {
-        *err = *fault;
-        err->status = status;
-    }
-    return status;
-}
-
 /* A run that has nothing to lose ends at once; one that trains already goes on, as the next checkpoint may work. Where
  * the state came from other members' memory, the folder is theirs. */
 titan_status run_folder_judge(struct epoch *e, bool filled, struct titan_error *err)
@@ -77,8 +65,15 @@ titan_status run_folder_judge(struct epoch *e, bool filled, struct titan_error *
     titan_assert(!filled || e->state.installed);
     if (fault->status == TITAN_OK)
         return TITAN_OK;
-    if (e->view.epoch == 1 || (filled && (recovery_source == RECOVERY_SOURCE_INIT || (conflict && !from_memory))))
-        return fail_for_good(t, fault, err);
+    if (e->view.epoch == 1 || (filled && (recovery_source == RECOVERY_SOURCE_INIT || (conflict && !from_memory)))) {
+        /* Another attempt would end the same way: TITAN_EINVAL tells the agent not to start the worker again. */
+        const titan_status status = t->members->solo_world > 0 ? fault->status : TITAN_EINVAL;
+        if (err) {
+            *err = *fault;
+            err->status = status;
+        }
+        return status;
+    }
     if (filled) {
         tlog_error(&t->log, "checkpoint folder not taken", "reason=\"%s\"", fault->msg);
         if (!conflict)

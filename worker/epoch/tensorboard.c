@@ -11,20 +11,6 @@ bool tensorboard_logs_step(const struct epoch *e, uint64_t step)
     return step % (uint64_t)e->t->recipe->metrics.log_freq == 0 || step == 1;
 }
 
-static titan_status add_event(const struct epoch *e, uint64_t step, int64_t at_ms, const struct event_scalar *scalars,
-                              int n, struct titan_error *err)
-{
-    const struct recipe *r = e->t->recipe;
-    struct event_file *const f = &e->t->publisher.tensorboard.file;
-    char folder[PATH_MAX + 256];
-
-    if (f->fd < 0) {
-        (void)snprintf(folder, sizeof folder, "%s/%s", e->t->members->job_dir, r->metrics.save_tb_folder);
-        TRY(event_file_open(f, folder, err));
-    }
-    return event_file_add(f, step, at_ms, scalars, n, err);
-}
-
 void tensorboard_write(const struct epoch *e, uint64_t step, int64_t at_ms, const struct event_scalar *scalars, int n)
 {
     struct tensorboard *const t = &e->t->publisher.tensorboard;
@@ -32,7 +18,15 @@ void tensorboard_write(const struct epoch *e, uint64_t step, int64_t at_ms, cons
 
     if (!e->t->recipe->metrics.enable_tensorboard || e->view.rank != 0)
         return;
-    const bool failed = add_event(e, step, at_ms, scalars, n, &why) != TITAN_OK;
+    titan_status status = TITAN_OK;
+    if (t->file.fd < 0) {
+        char folder[PATH_MAX + 256];
+        (void)snprintf(folder, sizeof folder, "%s/%s", e->t->members->job_dir, e->t->recipe->metrics.save_tb_folder);
+        status = event_file_open(&t->file, folder, &why);
+    }
+    if (status == TITAN_OK)
+        status = event_file_add(&t->file, step, at_ms, scalars, n, &why);
+    const bool failed = status != TITAN_OK;
     if (failed)
         event_file_close(&t->file);
     if (failed && !t->failed)

@@ -13,33 +13,6 @@
 #include "base/process_seal.h"
 #include "worker/tokenizer/tokenizer.h"
 
-static titan_status open_sources(struct trainer *t, int threads, const struct tokenizer *tokenizer,
-                                 struct titan_error *err)
-{
-    const struct recipe *r = t->recipe;
-    const struct recipe_mixture *m = &r->training.mixture;
-    struct dataset_source sources[RECIPE_SOURCES_MAX] = {
-        {.path = r->training.dataset_path, .kind = r->training.dataset}};
-
-    for (int64_t i = 0; i < m->n; i++)
-        sources[i] =
-            (struct dataset_source){.path = m->source[i].path,
-                                    .kind = m->source[i].dataset[0] ? m->source[i].dataset : r->training.dataset,
-                                    .weight = m->source[i].weight};
-    const struct dataset_options options = {.sources = sources,
-                                            .n_sources = m->n ? (int)m->n : 1,
-                                            .tokenizer_name = r->model.tokenizer,
-                                            .tokenizer = tokenizer,
-                                            .chat_template = r->training.chat_template,
-                                            .seq_len = r->training.seq_len,
-                                            .vocab_size = r->model.dims.vocab_size,
-                                            .seed = (uint64_t)r->training.seed,
-                                            .cache = t->members->job_dir,
-                                            .packs = strcmp(r->training.packing, "first_fit") == 0,
-                                            .threads = threads};
-    return dataset_open(&options, &t->data, err);
-}
-
 /* What is read of a source, and what is left out. */
 static void log_found(struct trainer *t, const char *data, const char *path, const struct dataset_found *found)
 {
@@ -71,7 +44,26 @@ static titan_status open_data(struct trainer *t, int threads, struct titan_error
     struct tokenizer *tokenizer = NULL;
 
     TRY(tokenizer_open_as(r->model.tokenizer, r->model.tokenizer_pattern, &tokenizer, err));
-    titan_status status = open_sources(t, threads, tokenizer, err);
+    const struct recipe_mixture *m = &r->training.mixture;
+    struct dataset_source sources[RECIPE_SOURCES_MAX] = {
+        {.path = r->training.dataset_path, .kind = r->training.dataset}};
+    for (int64_t i = 0; i < m->n; i++)
+        sources[i] =
+            (struct dataset_source){.path = m->source[i].path,
+                                    .kind = m->source[i].dataset[0] ? m->source[i].dataset : r->training.dataset,
+                                    .weight = m->source[i].weight};
+    const struct dataset_options options = {.sources = sources,
+                                            .n_sources = m->n ? (int)m->n : 1,
+                                            .tokenizer_name = r->model.tokenizer,
+                                            .tokenizer = tokenizer,
+                                            .chat_template = r->training.chat_template,
+                                            .seq_len = r->training.seq_len,
+                                            .vocab_size = r->model.dims.vocab_size,
+                                            .seed = (uint64_t)r->training.seed,
+                                            .cache = t->members->job_dir,
+                                            .packs = strcmp(r->training.packing, "first_fit") == 0,
+                                            .threads = threads};
+    titan_status status = dataset_open(&options, &t->data, err);
     if (status == TITAN_OK && tokenizer_vocabulary(tokenizer) > r->model.dims.vocab_size)
         status = titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has %ld tokens, model.vocab_size is %ld",
                             r->model.tokenizer, (long)tokenizer_vocabulary(tokenizer), (long)r->model.dims.vocab_size);
@@ -90,17 +82,6 @@ static titan_status open_data(struct trainer *t, int threads, struct titan_error
     return TITAN_OK;
 }
 
-static titan_status open_sample_log(struct trainer *t, struct titan_error *err)
-{
-    char path[PATH_MAX + 32];
-
-    if (!t->recipe->metrics.log_samples)
-        return TITAN_OK;
-    (void)snprintf(path, sizeof path, "%s/samples-%d.csv", t->members->job_dir, (int)getpid());
-    t->samples = fopen(path, "ae");
-    return t->samples ? TITAN_OK : titan_fail_errno(err, "cannot write '%s'", path);
-}
-
 /* On the control thread. */
 static void expect_world(void *arg, int world)
 {
@@ -113,17 +94,6 @@ static void expect_world(void *arg, int world)
 struct plan_options trainer_plan_options(const struct trainer *t)
 {
     return plan_options_of_device(t->recipe, t->model, &t->device);
-}
-
-static titan_status open_planning(struct trainer *t, struct titan_error *err)
-{
-    struct membership *m = t->members;
-    const struct plan_options options = trainer_plan_options(t);
-
-    TRY(plan_ahead_open(&options, &t->ahead, err));
-    if (m->ops->on_next_world)
-        m->ops->on_next_world(m, expect_world, t);
-    return TITAN_OK;
 }
 
 titan_status trainer_open(const struct recipe *recipe, struct membership *members, int threads, int device_index,
@@ -146,7 +116,12 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     t->recipe_hash = recipe_hash(r);
     TRY(open_data(t, device.threads, err)); /* before the device: bad input shows at once */
-    TRY(open_sample_log(t, err));
+    if (r->metrics.log_samples) {
+        char path[PATH_MAX + 32];
+        (void)snprintf(path, sizeof path, "%s/samples-%d.csv", members->job_dir, (int)getpid());
+        if (!(t->samples = fopen(path, "ae")))
+            return titan_fail_errno(err, "cannot write '%s'", path);
+    }
     TRY(model_open(&r->model.dims, &t->model, err));
     TRY(device_open(r->device.name, &device, &t->device, err));
     if (members->solo_world == 0) /* beside the workers of other users */
@@ -156,7 +131,10 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
         tlog_warn(&t->log, "this device has no products in float8, the linear layers compute without it",
                   "device=\"%s\" type=%s", t->device.info.name, t->dt == DTYPE_BF16 ? "bfloat16" : "float32");
     TRY(evaluator_plan(t, err));
-    TRY(open_planning(t, err));
+    const struct plan_options planning = trainer_plan_options(t);
+    TRY(plan_ahead_open(&planning, &t->ahead, err));
+    if (members->ops->on_next_world)
+        members->ops->on_next_world(members, expect_world, t);
     TRY(t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err));
     log_data(t); /* a start that is refused is one line */
     if (members->ops->opened)

@@ -40,10 +40,10 @@ static void change(struct fuzz_input *in, double *reported, size_t count)
 static titan_status gather(struct comm *c, void *recv, const void *send, size_t count, enum dtype dt, struct stream *s)
 {
     (void)s;
-    fuzz_assert(dt == DTYPE_F64);
+    fuzz_assert(dt == DTYPE_U8 && count % sizeof(double) == 0);
     for (size_t r = 0; r < WORLD; r++)
-        memcpy((double *)recv + r * count, send, count * sizeof(double));
-    change(c->in, recv, count);
+        memcpy((char *)recv + r * count, send, count);
+    change(c->in, recv, count / sizeof(double));
     return TITAN_OK;
 }
 
@@ -129,9 +129,7 @@ static void restore(struct fuzz_input *in, bool memory)
     r = (struct restore){.view = &view,
                          .recipe = &run.recipe,
                          .model = run.model,
-                         .device = &memory_device,
-                         .ops = &ops,
-                         .comm = &comm,
+                         .ranks = {.device = &memory_device, .ops = &ops, .comm = &comm, .n = WORLD},
                          .log = &log,
                          .brought = {.shards.own = how & 1 ? run.own : NULL, .prepared = how >> 1 & 1},
                          .folder = how & 4 ? "/nowhere" : NULL,
@@ -155,9 +153,10 @@ static void restore(struct fuzz_input *in, bool memory)
 static void attempt(struct fuzz_input *in)
 {
     struct comm comm = {in};
+    const struct peer_ranks ranks = {.device = &memory_device, .ops = &ops, .comm = &comm, .n = WORLD};
     struct attempt a = {.stop = (double)(fuzz_take(in, 1) & 1)};
     struct titan_error err = {0};
-    const titan_status status = attempt_agree(&memory_device, &ops, &comm, WORLD, &a, NULL, &err);
+    const titan_status status = attempt_agree(&ranks, &a, &err);
     if (status != TITAN_OK)
         fuzz_error(status, &err);
     else

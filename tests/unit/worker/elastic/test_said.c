@@ -50,6 +50,12 @@ static titan_status give(struct comm *c, void *data, size_t bytes, int root, str
 }
 
 static const struct comm_ops echo_ops = {.all_gather = echo, .broadcast = give};
+
+static struct peer_ranks ranks_of(struct comm *comm)
+{
+    return (struct peer_ranks){.device = &memory_device, .ops = &echo_ops, .comm = comm, .n = WORLD};
+}
+
 static const double wrong[] = {NAN, INFINITY, -INFINITY, 1e300, -1e300, 0.5, -2};
 
 static struct recipe recipe;
@@ -99,9 +105,10 @@ static const struct epoch_view view = {.rank = 1, .world = WORLD, .holders = WOR
 static titan_status gather_holdings(const struct set *sets, int n, int64_t most, struct titan_error *err)
 {
     struct comm comm = {.sets = sets, .n = n};
+    const struct peer_ranks ranks = ranks_of(&comm);
     const struct brought mine = {.statistics_most = most};
     struct holdings h = {0};
-    const titan_status status = holdings_gather(&view, cut, &mine, &memory_device, &echo_ops, &comm, NULL, &h, err);
+    const titan_status status = holdings_gather(&view, cut, &mine, &ranks, &h, err);
     holdings_clear(&h);
     return status;
 }
@@ -146,9 +153,7 @@ static void test_statistics(void **state)
     struct restore r = {.view = &from_memory,
                         .recipe = &recipe,
                         .model = model,
-                        .device = &memory_device,
-                        .ops = &echo_ops,
-                        .comm = &comm,
+                        .ranks = ranks_of(&comm),
                         .log = &log,
                         .brought = {.shards.own = own, .prepared = true}};
     if (restore_agree(&r, &err) != TITAN_OK)
@@ -196,9 +201,7 @@ static void test_course(void **state)
                                 .recipe = &recipe,
                                 .identity = &identity,
                                 .model = model,
-                                .device = &memory_device,
-                                .ops = &echo_ops,
-                                .comm = &comm,
+                                .ranks = ranks_of(&comm),
                                 .log = &log,
                                 .brought = {.shards.own = own}};
             (void)snprintf(says, sizeof says, "rank 0 says %s ", fields[f].name);
@@ -224,11 +227,10 @@ static void test_hashes(void **state)
         for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
             const struct set set = {0, f, f + 1, wrong[i]};
             struct comm comm = {.sets = &set, .n = 1};
+            const struct peer_ranks ranks = ranks_of(&comm);
             struct verified v;
             (void)snprintf(says, sizeof says, "rank 0 says %s ", fields[f]);
-            expect_refused(verify_shards(&cut->mesh, &(struct held_shards){0}, 0, &memory_device, &echo_ops, &comm,
-                                         WORLD, NULL, &v, &err),
-                           &err, says);
+            expect_refused(verify_shards(&cut->mesh, &(struct held_shards){0}, 0, &ranks, &v, &err), &err, says);
         }
 }
 
@@ -245,14 +247,8 @@ static titan_status fill(const char *folder, const char *initial, const struct s
     log_init(&log, "test", "%s", "");
     with = recipe;
     (void)snprintf(with.checkpoint.initial_load_path, sizeof with.checkpoint.initial_load_path, "%s", initial);
-    struct restore r = {.view = &departing,
-                        .recipe = &with,
-                        .model = model,
-                        .device = &memory_device,
-                        .ops = &echo_ops,
-                        .comm = &comm,
-                        .log = &log,
-                        .folder = folder};
+    struct restore r = {
+        .view = &departing, .recipe = &with, .model = model, .ranks = ranks_of(&comm), .log = &log, .folder = folder};
     return restore_fill(&r, cut, NULL, err);
 }
 
@@ -308,7 +304,8 @@ static titan_status agree(struct attempt *a, const struct set *sets, int n, stru
 {
     struct comm comm = {.sets = sets, .n = n};
     *a = (struct attempt){.stop = 1};
-    return attempt_agree(&memory_device, &echo_ops, &comm, WORLD, a, NULL, err);
+    const struct peer_ranks ranks = ranks_of(&comm);
+    return attempt_agree(&ranks, a, err);
 }
 
 static void test_attempt(void **state)
@@ -324,7 +321,7 @@ static void test_attempt(void **state)
             (void)snprintf(says, sizeof says, "rank 0 says %s ", fields[f]);
             expect_refused(agree(&a, &set, 1, &err), &err, says);
         }
-    const struct set endless = {0, 3, 3 + ATTEMPT_WORDS, words("no end--")},
+    const struct set endless = {0, 3, 3 + PEER_WORDS / 8, words("no end--")},
                      failed[] = {{0, 0, 1, 1}, {0, 1, 2, 0}, {0, 2, 3, 1}, {0, 3, 4, words("no disk")}};
     expect_refused(agree(&a, failed, 1, &err), &err, "rank 0 says no why");
     expect_refused(agree(&a, &endless, 1, &err), &err, "rank 0 says why of 384 bytes without an end");

@@ -227,22 +227,21 @@ static void *member_main(void *arg)
                                     .holder_ranks = c->holder};
     const struct brought mine = {.shards = {c->old[m->rank], c->wards[m->rank]}};
     struct titan_error *const err = &c->errors[m->rank];
-    struct comm *const comm = &c->comms[m->rank];
     struct holdings h;
+    const struct peer_ranks ranks = {
+        .device = &memory_device, .ops = &hub_ops, .comm = &c->comms[m->rank], .n = c->hub.world};
+    const struct resharding what = {.holdings = &h, .mine = &mine.shards, .cut = c->to, .to = c->fresh[m->rank]};
     uint64_t sent;
-    c->status[m->rank] = holdings_gather(&view, c->from, &mine, &memory_device, &hub_ops, comm, NULL, &h, err);
+    c->status[m->rank] = holdings_gather(&view, c->from, &mine, &ranks, &h, err);
     if (c->status[m->rank] != TITAN_OK)
         return NULL;
     c->recovery_source[m->rank] = h.recovery_source;
-    c->status[m->rank] =
-        state_transfer(&h, &mine.shards, c->to, c->fresh[m->rank], &memory_device, &hub_ops, comm, NULL, &sent, err);
+    c->status[m->rank] = state_transfer(&what, &ranks, &sent, err);
     if (c->status[m->rank] == TITAN_OK)
-        c->status[m->rank] = verify_shards(&c->from->mesh, &mine.shards, sent, &memory_device, &hub_ops, comm,
-                                           c->hub.world, NULL, &c->before[m->rank], err);
+        c->status[m->rank] = verify_shards(&c->from->mesh, &mine.shards, sent, &ranks, &c->before[m->rank], err);
     const struct held_shards fresh = {.own = c->fresh[m->rank]};
     if (c->status[m->rank] == TITAN_OK)
-        c->status[m->rank] = verify_shards(&c->to->mesh, &fresh, 0, &memory_device, &hub_ops, comm, c->hub.world, NULL,
-                                           &c->after[m->rank], err);
+        c->status[m->rank] = verify_shards(&c->to->mesh, &fresh, 0, &ranks, &c->after[m->rank], err);
     holdings_clear(&h);
     return NULL;
 }
