@@ -187,28 +187,6 @@ static titan_status read_cap(const struct json *root, const char *key, double in
     return v && v->type != JSON_NULL ? read_real(root, key, 0, ret, err) : TITAN_OK;
 }
 
-/* Gemma divides scores by the root of query_pre_attn_scalar, usually the width of a head. */
-static titan_status read_gemma(const struct json *root, const struct hf_family *f, struct model_dims *d,
-                               struct titan_error *err)
-{
-    int64_t scalar;
-
-    d->gelu = d->norm_offset = true;
-    d->embedding_multiplier = sqrt((double)d->dim);
-    TRY(read_count(root, "query_pre_attn_scalar", GEMMA_HEAD, &scalar, err));
-    if (scalar == 0)
-        return titan_fail(err, TITAN_ECORRUPT, "'query_pre_attn_scalar' is 0");
-    d->attention_multiplier = scalar == d->head_dim ? 0 : 1 / sqrt((double)scalar);
-    if (strcmp(json_string(root, "hidden_activation", GEMMA_GELU), GEMMA_GELU) != 0)
-        return refuse("hidden_activation", "only \"" GEMMA_GELU "\" is supported", err);
-    if (read_flag(root, "use_bidirectional_attention", false))
-        return refuse("use_bidirectional_attention", "only false is supported", err);
-    TRY(read_cap(root, ATTENTION_CAP, f->attention_softcap, &d->attention_softcap, err));
-    if (d->attention_softcap > 0 && f->attention_softcap == 0) /* transformers' class ignores it */
-        return refuse(ATTENTION_CAP, "only null is supported", err);
-    return read_cap(root, LOGITS_CAP, f->logits_softcap, &d->logits_softcap, err);
-}
-
 static titan_status read_traits(const struct json *root, const struct hf_family *f, struct model_dims *d,
                                 struct titan_error *err)
 {
@@ -226,8 +204,24 @@ static titan_status read_traits(const struct json *root, const struct hf_family 
     }
     if (f->latent && read_flag(root, "attention_bias", false))
         return refuse("attention_bias", "biases of latent attention are not supported", err);
-    if (f->gemma)
-        return read_gemma(root, f, d, err);
+    /* Gemma divides scores by the root of query_pre_attn_scalar, usually the width of a head. */
+    if (f->gemma) {
+        int64_t scalar;
+        d->gelu = d->norm_offset = true;
+        d->embedding_multiplier = sqrt((double)d->dim);
+        TRY(read_count(root, "query_pre_attn_scalar", GEMMA_HEAD, &scalar, err));
+        if (scalar == 0)
+            return titan_fail(err, TITAN_ECORRUPT, "'query_pre_attn_scalar' is 0");
+        d->attention_multiplier = scalar == d->head_dim ? 0 : 1 / sqrt((double)scalar);
+        if (strcmp(json_string(root, "hidden_activation", GEMMA_GELU), GEMMA_GELU) != 0)
+            return refuse("hidden_activation", "only \"" GEMMA_GELU "\" is supported", err);
+        if (read_flag(root, "use_bidirectional_attention", false))
+            return refuse("use_bidirectional_attention", "only false is supported", err);
+        TRY(read_cap(root, ATTENTION_CAP, f->attention_softcap, &d->attention_softcap, err));
+        if (d->attention_softcap > 0 && f->attention_softcap == 0) /* transformers' class ignores it */
+            return refuse(ATTENTION_CAP, "only null is supported", err);
+        return read_cap(root, LOGITS_CAP, f->logits_softcap, &d->logits_softcap, err);
+    }
     if (strcmp(json_string(root, "hidden_act", "silu"), "silu") != 0)
         return refuse("hidden_act", "only \"silu\" is supported", err);
     if (f->multipliers) {
@@ -636,7 +630,7 @@ titan_status hf_config_fill(struct recipe *r, const char *base, bool *ret_change
     TRY(hf_config_read(folder, at, &c, err));
     if (!c.there)
         return titan_fail(err, TITAN_ENOTFOUND, "'%s' has no " HF_CONFIG_NAME, at);
-    if (recipe_key_given(r, recipe_key_find("model", "name")) && strcmp(r->model.name, c.family->ours) != 0)
+    if (recipe_key_in(r->set_mask, recipe_key_find("model", "name")) && strcmp(r->model.name, c.family->ours) != 0)
         return titan_fail(err, TITAN_ECONFLICT, "model.name = \"%s\", but " HF_CONFIG_NAME " is of \"%s\"",
                           r->model.name, c.family->ours);
     (void)snprintf(name, sizeof name, "model.name=%s", c.family->ours);

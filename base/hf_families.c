@@ -18,7 +18,7 @@
     }
 
 /* clang-format off */
-const struct hf_family hf_families[] = {
+static const struct hf_family hf_families[] = {
     {"llama", "LlamaForCausalLM", "llama3",
      .qkv_bias = KEY("attention_bias"), .output_bias = KEY("attention_bias"), .mlp_bias = KEY("mlp_bias")},
     {"qwen3", "Qwen3ForCausalLM", "qwen3",
@@ -61,7 +61,7 @@ const struct hf_family hf_families[] = {
      .qk_norm = KEY("use_qk_norm"), .qkv_bias = KEY("attention_bias"), .partial = 0.5, .norm_eps = 1e-5, .route_scale = 1},
 };
 /* clang-format on */
-const int hf_families_count = ARRAY_SIZE(hf_families);
+static const int hf_families_count = ARRAY_SIZE(hf_families);
 
 const struct hf_family *hf_family_of_type(const char *type)
 {

@@ -56,9 +56,6 @@ struct hf_family {
     const char *expert[3];    /* names of an expert's w1, w3, w2; NULL: gate_proj, up_proj, down_proj */
 };
 
-extern const struct hf_family hf_families[];
-extern const int hf_families_count;
-
 /* Looks up model_type; NULL: no such family. */
 const struct hf_family *hf_family_of_type(const char *type);
 /* The family to write a model as: the first supporting family with this model.name, else the first supporting one.

@@ -51,17 +51,6 @@ enum log_level log_get_level(void)
     return (enum log_level)atomic_load_explicit(&current_level, memory_order_relaxed);
 }
 
-int log_level_parse(const char *text, enum log_level *ret_level)
-{
-    for (size_t i = 0; text && i < ARRAY_SIZE(levels); i++) {
-        if (strcmp(text, levels[i].name) == 0) {
-            *ret_level = (enum log_level)i;
-            return 0;
-        }
-    }
-    return -1;
-}
-
 void log_init(struct log *log, const char *subsystem, const char *context_fmt, ...)
 {
     titan_assert(subsystem && subsystem[0]);

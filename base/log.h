@@ -30,8 +30,6 @@ struct log {
  * it). */
 void log_set_level(enum log_level level);
 enum log_level log_get_level(void);
-/* "error", "warn", "info", "debug" -> level; returns 0, or -1 for another word. */
-int log_level_parse(const char *text, enum log_level *ret_level);
 /* Initialises the log of one object; context is a format of pairs (pairs.h). */
 void log_init(struct log *log, const char *subsystem, const char *context_fmt, ...)
     __attribute__((format(printf, 3, 4)));

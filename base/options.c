@@ -3,7 +3,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,106 +11,7 @@
 #include "base/cleanup.h"
 #include "base/distance.h"
 
-enum { SPECS_MAX = 64, LONG_BASE = 1000 };
-
-/* The tables in getopt's form. The code of an option is LONG_BASE + its index. */
-struct merged {
-    const struct option_spec *specs[SPECS_MAX];
-    struct option longs[SPECS_MAX + 1];
-    char shorts[2 * SPECS_MAX + 3];
-    int n;
-};
-
-static void merged_add(struct merged *merged, const struct option_spec *specs)
-{
-    for (; specs && specs->name; specs++) {
-        titan_assert(merged->n < SPECS_MAX);
-        merged->specs[merged->n] = specs;
-        merged->longs[merged->n] =
-            (struct option){specs->name, specs->value ? required_argument : no_argument, NULL, LONG_BASE + merged->n};
-        merged->n++;
-    }
-}
-
-static void merged_close(struct merged *merged, bool stop_at_word)
-{
-    titan_assert(merged->n <= SPECS_MAX);
-    char *s = merged->shorts;
-    *s++ = stop_at_word ? '+' : ':';
-    if (stop_at_word)
-        *s++ = ':';
-    for (int i = 0; i < merged->n; i++) {
-        if (!merged->specs[i]->letter)
-            continue;
-        *s++ = merged->specs[i]->letter;
-        if (merged->specs[i]->value)
-            *s++ = ':';
-    }
-    *s = '\0';
-    memset(&merged->longs[merged->n], 0, sizeof(merged->longs[0]));
-}
-
-static const struct option_spec *merged_find(const struct merged *merged, int code)
-{
-    titan_assert(code < LONG_BASE + merged->n);
-    if (code >= LONG_BASE)
-        return merged->specs[code - LONG_BASE];
-    for (int i = 0; i < merged->n; i++)
-        if (merged->specs[i]->letter == code)
-            return merged->specs[i];
-    return NULL;
-}
-
-static titan_status unknown_option(const struct command_table *t, const struct merged *merged, const struct args *args,
-                                   const char *word, struct titan_error *err)
-{
-    char given[DISTANCE_TEXT_MAX];
-    bool is_long = strncmp(word, "--", 2) == 0;
-    (void)snprintf(given, sizeof(given), "%.*s", (int)strcspn(word, "="), word);
-    const char *command = args->command ? args->command->name : "", *blank = args->command ? " " : "";
-    titan_status status =
-        titan_fail(err, TITAN_EINVAL, "%s%sunknown option %s", command, args->command ? ": " : "", given);
-    const char *names[SPECS_MAX];
-    for (int i = 0; i < merged->n; i++)
-        names[i] = merged->specs[i]->name;
-    const char *near = is_long ? text_nearest(given + 2, names, (size_t)merged->n) : NULL;
-    if (near)
-        titan_error_hint(err, "did you mean --%s?", near);
-    else
-        titan_error_hint(err, "%s %s%s--help lists them", t->name, command, blank);
-    return status;
-}
-
-/* Runs getopt once; with stop_at_word it stops at the first word that is no option. */
-static titan_status parse_options(const struct command_table *t, const struct merged *merged, int argc, char **argv,
-                                  struct args *args, struct titan_error *err)
-{
-    opterr = 0;
-    optind = 0; /* glibc: reset */
-    for (;;) {
-        int before = MAX(optind, 1);
-        int code = getopt_long(argc, argv, merged->shorts, merged->longs, NULL);
-        if (code == -1)
-            return TITAN_OK;
-        const struct option_spec *spec = code == '?' || code == ':' ? NULL : merged_find(merged, code);
-        if (code == ':') {
-            const struct option_spec *missing = merged_find(merged, optopt);
-            return titan_fail(err, TITAN_EINVAL, "--%s wants %s", missing->name, missing->value);
-        }
-        if (!spec && optopt >= LONG_BASE)
-            return titan_fail(err, TITAN_EINVAL, "--%s takes no value", merged_find(merged, optopt)->name);
-        if (!spec) {
-            char letter[3] = {'-', (char)optopt, '\0'};
-            return unknown_option(t, merged, args, optopt ? letter : argv[MAX(before, optind - 1)], err);
-        }
-        if (!strncmp(argv[before], "--", 2) && strcspn(argv[before] + 2, "=") != strlen(spec->name))
-            return unknown_option(t, merged, args, argv[before], err); /* getopt also accepts a prefix of a name */
-        if (args->n_given == OPTIONS_GIVEN_MAX)
-            return titan_fail(err, TITAN_EINVAL, "more than %d options", OPTIONS_GIVEN_MAX);
-        titan_assert(spec && args->n_given < OPTIONS_GIVEN_MAX);
-        args->given[args->n_given++] = (struct given){spec, spec->value ? optarg : NULL};
-    }
-}
+enum { NAMES_MAX = 128 };
 
 const struct command *command_find(const struct command_table *t, const char *name)
 {
@@ -121,54 +21,115 @@ const struct command *command_find(const struct command_table *t, const char *na
     return NULL;
 }
 
-static titan_status unknown_command(const struct command_table *t, const char *word, struct titan_error *err)
+/* Finds an option of all commands or of the command, by its name of this length or by its letter. */
+static const struct option_spec *find(const struct command_table *t, const struct args *args, const char *name,
+                                      size_t len, char letter)
 {
-    const char *names[SPECS_MAX];
+    const struct option_spec *const tables[] = {t->options, args->command ? args->command->options : NULL};
+    for (size_t i = 0; i < ARRAY_SIZE(tables); i++)
+        for (const struct option_spec *s = tables[i]; s && s->name; s++)
+            if (letter ? s->letter == letter : strlen(s->name) == len && strncmp(s->name, name, len) == 0)
+                return s;
+    return NULL;
+}
+
+static titan_status unknown_option(const struct command_table *t, const struct args *args, const char *given,
+                                   struct titan_error *err)
+{
+    const struct option_spec *const tables[] = {t->options, args->command ? args->command->options : NULL};
+    const char *command = args->command ? args->command->name : "", *names[NAMES_MAX];
     size_t n = 0;
-    for (; n < SPECS_MAX && t->commands[n]; n++)
-        names[n] = t->commands[n]->name;
-    const char *near = text_nearest(word, names, n);
-    titan_status status = titan_fail(err, TITAN_EINVAL, "unknown %s '%.64s'", t->noun, word);
+    for (size_t i = 0; i < ARRAY_SIZE(tables); i++)
+        for (const struct option_spec *s = tables[i]; s && s->name && n < NAMES_MAX; s++)
+            names[n++] = s->name;
+    titan_status status =
+        titan_fail(err, TITAN_EINVAL, "%s%sunknown option %.95s", command, *command ? ": " : "", given);
+    const char *near = strncmp(given, "--", 2) == 0 ? text_nearest(given + 2, names, n) : NULL;
     if (near)
-        titan_error_hint(err, "did you mean %s?", near);
+        titan_error_hint(err, "did you mean --%s?", near);
     else
-        titan_error_hint(err, "%s --help lists them", t->name);
+        titan_error_hint(err, "%s %s%s--help lists them", t->name, command, *command ? " " : "");
     return status;
+}
+
+/* Takes "--name", "--name=value", "--name value", or the letters of "-ab", "-n3", "-n 3". */
+static titan_status take_options(const struct command_table *t, struct args *args, int argc, char **argv, int *at,
+                                 struct titan_error *err)
+{
+    const char *word = argv[(*at)++], *equals = strchrnul(word, '=');
+    const bool is_long = word[1] == '-';
+    for (const char *p = word + 1; *p;) {
+        const char given[] = {'-', *p, '\0'};
+        const struct option_spec *spec =
+            is_long ? find(t, args, word + 2, (size_t)(equals - word) - 2, 0) : find(t, args, NULL, 0, *p);
+        if (!spec) {
+            char name[DISTANCE_TEXT_MAX];
+            (void)snprintf(name, sizeof(name), "%.*s", (int)(equals - word), word);
+            return unknown_option(t, args, is_long ? name : given, err);
+        }
+        if (is_long && *equals && !spec->value)
+            return titan_fail(err, TITAN_EINVAL, "--%s takes no value", spec->name);
+        p = is_long ? equals + (*equals == '=') : p + 1;
+        const char *value = NULL;
+        if (spec->value) {
+            value = *p || (is_long && *equals) ? p : *at < argc ? argv[*at] : NULL;
+            *at += value && value != p;
+            p = "";
+        }
+        if (spec->value && !value)
+            return titan_fail(err, TITAN_EINVAL, "--%s wants %s", spec->name, spec->value);
+        if (args->n_given == OPTIONS_GIVEN_MAX)
+            return titan_fail(err, TITAN_EINVAL, "more than %d options", OPTIONS_GIVEN_MAX);
+        args->given[args->n_given++] = (struct given){spec, value};
+    }
+    return TITAN_OK;
 }
 
 titan_status args_parse(const struct command_table *t, int argc, char **argv, struct args *args,
                         struct titan_error *err)
 {
     memset(args, 0, sizeof(*args));
-    struct merged merged = {.n = 0};
-    merged_add(&merged, t->options);
-    merged_close(&merged, true);
-    TRY(parse_options(t, &merged, argc, argv, args, err));
-    argc -= optind;
-    argv += optind;
-    if (argc == 0)
-        return TITAN_OK;
-
-    args->command = command_find(t, argv[0]);
-    if (!args->command)
-        return unknown_command(t, argv[0], err);
-    merged_add(&merged, args->command->options);
-    merged_close(&merged, false);
-    TRY(parse_options(t, &merged, argc, argv, args, err));
-    args->n = argc - optind;
-    args->words = argv + optind;
-    const struct command *c = args->command;
-    if (args_has(args, "help"))
-        return TITAN_OK;
-    if (args->n < c->min_args || args->n > c->max_args) {
-        titan_status status =
-            args->n < c->min_args
-                ? titan_fail(err, TITAN_EINVAL, "%s: %s is missing", c->name, c->arguments)
-                : titan_fail(err, TITAN_EINVAL, "%s: unexpected argument '%.64s'", c->name, args->words[c->max_args]);
-        titan_error_hint(err, "usage: %s %s [OPTION]...%s%s", t->name, c->name, *c->arguments ? " " : "", c->arguments);
-        return status;
+    bool ended = false; /* by "--" */
+    for (int at = 1; at < argc;) {
+        char *word = argv[at];
+        if (!ended && word[0] == '-' && word[1] && strcmp(word, "--") != 0) {
+            TRY(take_options(t, args, argc, argv, &at, err));
+            continue;
+        }
+        at++;
+        if (!ended && strcmp(word, "--") == 0) {
+            ended = true;
+        } else if (args->command) { /* words come to stand before options */
+            char **place = args->words + args->n++;
+            memmove(place + 1, place, (size_t)(argv + at - 1 - place) * sizeof(*place));
+            *place = word;
+        } else {
+            args->command = command_find(t, word);
+            if (!args->command) {
+                const char *names[NAMES_MAX], *near;
+                size_t n = 0;
+                for (; n < NAMES_MAX && t->commands[n]; n++)
+                    names[n] = t->commands[n]->name;
+                titan_status status = titan_fail(err, TITAN_EINVAL, "unknown %s '%.64s'", t->noun, word);
+                if ((near = text_nearest(word, names, n)))
+                    titan_error_hint(err, "did you mean %s?", near);
+                else
+                    titan_error_hint(err, "%s --help lists them", t->name);
+                return status;
+            }
+            args->words = argv + at;
+            ended = false;
+        }
     }
-    return TITAN_OK;
+    const struct command *c = args->command;
+    if (!c || args_has(args, "help") || (args->n >= c->min_args && args->n <= c->max_args))
+        return TITAN_OK;
+    titan_status status =
+        args->n < c->min_args
+            ? titan_fail(err, TITAN_EINVAL, "%s: %s is missing", c->name, c->arguments)
+            : titan_fail(err, TITAN_EINVAL, "%s: unexpected argument '%.64s'", c->name, args->words[c->max_args]);
+    titan_error_hint(err, "usage: %s %s [OPTION]...%s%s", t->name, c->name, *c->arguments ? " " : "", c->arguments);
+    return status;
 }
 
 /* --- what was given ----------------------------------------------------------------------------------------------- */
@@ -195,18 +156,23 @@ const char *args_each(const struct args *args, const char *option, int i)
     return NULL;
 }
 
+bool args_read_int(const char *text, int64_t *ret)
+{
+    char *end;
+    errno = 0;
+    *ret = strtoll(text, &end, 10);
+    return end != text && *end == '\0' && errno == 0;
+}
+
 titan_status args_int(const struct args *args, const char *option, int64_t min, int64_t max, int64_t fallback,
                       int64_t *ret, struct titan_error *err)
 {
-    titan_assert(min <= max);
     const char *text = args_text(args, option, NULL);
     *ret = fallback;
     if (!text)
         return TITAN_OK;
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || value < min || value > max)
+    int64_t value;
+    if (!args_read_int(text, &value) || value < min || value > max)
         return titan_fail(err, TITAN_EINVAL, "--%s %.64s: not a whole number from %lld to %lld", option, text,
                           (long long)min, (long long)max);
     *ret = value;
@@ -216,7 +182,6 @@ titan_status args_int(const struct args *args, const char *option, int64_t min, 
 titan_status args_real(const struct args *args, const char *option, double min, double max, double fallback,
                        double *ret, struct titan_error *err)
 {
-    titan_assert(min <= max);
     const char *text = args_text(args, option, NULL);
     *ret = fallback;
     if (!text)

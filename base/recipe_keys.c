@@ -8,6 +8,15 @@
 #include "base/schedule.h"
 
 #define AT(field) .offset = offsetof(struct recipe, field), .size = sizeof(((struct recipe *)0)->field)
+/* A key with the name of its field. */
+#define KEY(sec, key, kind, ...)                                                                                       \
+    {                                                                                                                  \
+        .section = #sec, .name = #key, .type = KEY_##kind, AT(sec.key), __VA_ARGS__                                    \
+    }
+#define DIMS_KEY(key, kind, ...)                                                                                       \
+    {                                                                                                                  \
+        .section = "model", .name = #key, .type = KEY_##kind, AT(model.dims.key), __VA_ARGS__                          \
+    }
 #define DIM(key, field, least, most, text)                                                                             \
     {                                                                                                                  \
         .section = "model", .name = key, .type = KEY_INT, AT(model.dims.field),                                        \
@@ -46,54 +55,49 @@
 #define MX_CASTS "Each way that an operand may lie has one kernel"
 
 /* clang-format off */
-const struct recipe_key recipe_keys[] = {
-    {.section = "job", .name = "description", .type = KEY_STRING, AT(job.description), .initial = "\"\"",
-     .theirs = "\"default job\"",
-     .doc = "What the run is, for lists and messages."},
-    {.section = "job", .name = "dump_folder", .type = KEY_STRING, AT(job.dump_folder), .initial = "\"\"",
-     .theirs = "\"./outputs\"",
-     .doc = "Folder that a relative checkpoint.folder lies in; what else the run writes is in the job's own folder. Empty: "
-            "that one."},
-    {.section = "job", .name = "priority", .type = KEY_INT, AT(job.priority), .min = -1000, .max = 1000,
-     .initial = "0", .flags = KEY_TITAN,
-     .doc = "Jobs of a higher priority come first; those of a lower one that run give way to them."},
-    {.section = "job", .name = "follow_links", .type = KEY_BOOL, AT(job.follow_links), .initial = "true",
-     .flags = KEY_TITAN,
-     .doc = "Whether workers follow symbolic links on the way to the data, in its folders, and on the way to the folder of checkpoints. titand "
-            "sets it to false for users that are no admins, and resolves the links when it checks the paths."},
-    {.section = "job", .name = "owner", .type = KEY_STRING, AT(job.owner), .initial = "\"\"", .flags = KEY_TITAN,
-     .doc = "The user that the run belongs to. titand sets it, whatever a run file has."},
-    {.section = "job", .name = "as_user", .type = KEY_BOOL, AT(job.as_user), .initial = "false", .flags = KEY_TITAN,
-     .doc = "Whether workers run as that user or not at all (coordinator.jobs_as_users). titand sets it, whatever a run file has."},
+const struct setting recipe_keys[] = {
+    KEY(job, description, STRING, .initial = "\"\"", .theirs = "\"default job\"", .doc =
+        "What the run is, for lists and messages."),
+    KEY(job, dump_folder, STRING, .initial = "\"\"", .theirs = "\"./outputs\"", .doc =
+        "Folder that a relative checkpoint.folder lies in; what else the run writes is in the job's own folder. "
+        "Empty: that one."),
+    KEY(job, priority, INT, .min = -1000, .max = 1000, .initial = "0", .flags = KEY_TITAN, .doc =
+        "Jobs of a higher priority come first; those of a lower one that run give way to them."),
+    KEY(job, follow_links, BOOL, .initial = "true", .flags = KEY_TITAN, .doc =
+        "Whether workers follow symbolic links on the way to the data, in its folders, and on the way to the folder "
+        "of checkpoints. titand sets it to false for users that are no admins, and resolves the links when it checks "
+        "the paths."),
+    KEY(job, owner, STRING, .initial = "\"\"", .flags = KEY_TITAN, .doc =
+        "The user that the run belongs to. titand sets it, whatever a run file has."),
+    KEY(job, as_user, BOOL, .initial = "false", .flags = KEY_TITAN, .doc =
+        "Whether workers run as that user or not at all (coordinator.jobs_as_users). titand sets it, whatever a run "
+        "file has."),
 
-    {.section = "model", .name = "name", .type = KEY_STRING, AT(model.name),
-     .choices = "llama3|llama3_moe|qwen3|deepseek_v3", .names = hf_family_names, .later = "*", .initial = "\"llama3\"", .flags = KEY_NUMBERS,
-     .doc = "Family of models."},
-    {.section = "model", .name = "flavor", .type = KEY_STRING, AT(model.flavor),
-     .choices = "debugmodel|debugmodel_flex_attn|debugmodel_varlen_attn|debugmodel_moe|demo|tiny|hf|0.6B|1B|1.7B|3B|4B|8B|"
-                "8B_flex|8B_varlen|14B|16B|20B|30B-A3B|32B|70B|120B|235B-A22B|236B|405B|671B",
-     .initial = "\"debugmodel\"", .flags = KEY_NOCASE | KEY_LATER,
-     .doc = "Named set of the family's dimensions; the keys below override single ones. \"hf\": those of config.json "
-            "in checkpoint.initial_load_path (initial_load_in_hf)."},
-    {.section = "model", .name = "tokenizer", .type = KEY_STRING, AT(model.tokenizer),
-     .initial = "\"bytes\"", .theirs = "\"./tests/assets/tokenizer\"", .flags = KEY_TITAN | KEY_NUMBERS,
-     .doc = "How text becomes tokens. \"bytes\": a token is a byte; needs vocab_size >= 256. Otherwise a folder of "
-            "Hugging Face's files, or a tokenizer's file. Also read as hf_assets_path and tokenizer_path."},
-    {.section = "model", .name = "tokenizer_pattern", .type = KEY_STRING, AT(model.tokenizer_pattern),
-     .initial = "\"\"", .flags = KEY_TITAN | KEY_NUMBERS,
-     .doc = "How text is cut in front of a tokenizer that is a file of ranks (tiktoken): gpt2, cl100k, o200k, llama3, llama4, "
-            "qwen, or a regular expression. \"\": the file is a published one, and known by its content."},
-    {.section = "model", .name = "float8", .type = KEY_BOOL, AT(model.float8),
-     .on = "quantize.linear.float8|float8", .nothing = "quantize.grouped_mm.float8", .other = "mxfp8", .later = "*",
-     .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS,
-     .doc = "Products of the linear layers of attention and feed-forward layers in float8, see [float8]: emulated on CPUs, "
-            "by cuBLASLt on GPUs from Hopper on; an older GPU has them in mixed_precision_param and says so. Also read as "
-            "model.converters = [\"float8\"]."},
-    {.section = "model", .name = "mxfp8", .type = KEY_BOOL, AT(model.mxfp8),
-     .on = "quantize.linear.mx|mx", .nothing = "quantize.grouped_mm.mx", .initial = "false",
-     .flags = KEY_TITAN | KEY_NUMBERS,
-     .doc = "The same products in MXFP8, see [mx]: emulated on CPUs, by cuBLASLt on GPUs from Blackwell on (compute "
-            "capability 10.0); older GPUs refuse it. Also read as model.converters = [\"mx\"]."},
+    KEY(model, name, STRING, .choices = "llama3|llama3_moe|qwen3|deepseek_v3", .names = hf_family_names, .later = "*",
+        .lacks = "llama4=attention within chunks of the sequence, a temperature by position|flux=diffusion models",
+        .initial = "\"llama3\"", .flags = KEY_NUMBERS, .doc = "Family of models."),
+    KEY(model, flavor, STRING,
+        .choices = "debugmodel|debugmodel_flex_attn|debugmodel_varlen_attn|debugmodel_moe|demo|tiny|"
+                   "hf|0.6B|1B|1.7B|3B|4B|8B|8B_flex|8B_varlen|14B|16B|20B|30B-A3B|32B|70B|120B|"
+                   "235B-A22B|236B|405B|671B", .initial = "\"debugmodel\"", .flags = KEY_NOCASE | KEY_LATER, .doc =
+        "Named set of the family's dimensions; the keys below override single ones. \"hf\": those of config.json in "
+        "checkpoint.initial_load_path (initial_load_in_hf)."),
+    KEY(model, tokenizer, STRING, .initial = "\"bytes\"", .theirs = "\"./tests/assets/tokenizer\"",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "How text becomes tokens. \"bytes\": a token is a byte; needs vocab_size >= 256. Otherwise a folder of "
+        "Hugging Face's files, or a tokenizer's file. Also read as hf_assets_path and tokenizer_path."),
+    KEY(model, tokenizer_pattern, STRING, .initial = "\"\"", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "How text is cut in front of a tokenizer that is a file of ranks (tiktoken): gpt2, cl100k, o200k, llama3, "
+        "llama4, qwen, or a regular expression. \"\": the file is a published one, and known by its content."),
+    KEY(model, float8, BOOL, .on = "quantize.linear.float8|float8", .nothing = "quantize.grouped_mm.float8",
+        .other = "mxfp8", .later = "*", .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Products of the linear layers of attention and feed-forward layers in float8, see [float8]: emulated on "
+        "CPUs, by cuBLASLt on GPUs from Hopper on; an older GPU has them in mixed_precision_param and says so. Also "
+        "read as model.converters = [\"float8\"]."),
+    KEY(model, mxfp8, BOOL, .on = "quantize.linear.mx|mx", .nothing = "quantize.grouped_mm.mx", .initial = "false",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "The same products in MXFP8, see [mx]: emulated on CPUs, by cuBLASLt on GPUs from Blackwell on (compute "
+        "capability 10.0); older GPUs refuse it. Also read as model.converters = [\"mx\"]."),
     DIM("dim", dim, 1, 1 << 20, "Width of the residual stream."),
     DIM("n_layers", n_layers, 1, 4096, "Transformer blocks."),
     DIM("n_heads", n_heads, 1, 4096, "Query heads."),
@@ -102,17 +106,17 @@ const struct recipe_key recipe_keys[] = {
     DIM("vocab_size", vocab_size, 1, 1 << 24, "Rows of the embedding and of the output head."),
     DIM("head_dim", head_dim, 2, 1 << 16, "Width of a head's queries and keys, an even number. Where the flavor has "
         "none: dim / n_heads. Latent attention: qk_nope_head_dim + qk_rope_head_dim, whatever is given."),
-    {.section = "model", .name = "rope_theta", .type = KEY_REAL, AT(model.dims.rope_theta), .min = 1, .max = 1e12,
-     .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .doc = "Base of the rotary frequencies."},
-    {.section = "model", .name = "norm_eps", .type = KEY_REAL, AT(model.dims.norm_eps), .min = 0, .above_min = true,
-     .max = 1, .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .doc = "Epsilon of RMSNorm."},
-    {.section = "model", .name = "rope_scaling", .type = KEY_STRING, AT(model.dims.rope_scaling),
-     .choices = "none|auto|llama3|yarn|linear|dynamic|longrope", .yes_no = "llama3|none", .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR,
-     .doc = "Rule that stretches the rotary frequencies for sequences longer than rope_original_length. \"auto\": "
-            "\"yarn\" where training.seq_len is longer, otherwise \"none\", as TorchTitan has it for DeepSeek V3. "
-            "\"linear\": positions are divided by rope_factor. \"dynamic\": where training.seq_len is longer, the base is "
-            "stretched with it, by rope_factor. \"longrope\": frequencies are divided by rope_short_factor, or, where "
-            "training.seq_len is longer, by rope_long_factor."},
+    DIMS_KEY(rope_theta, REAL, .min = 1, .max = 1e12, .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .doc =
+        "Base of the rotary frequencies."),
+    DIMS_KEY(norm_eps, REAL, .above_min = true, .max = 1, .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .doc =
+        "Epsilon of RMSNorm."),
+    DIMS_KEY(rope_scaling, STRING, .choices = "none|auto|llama3|yarn|linear|dynamic|longrope", .yes_no = "llama3|none",
+        .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .doc =
+        "Rule that stretches the rotary frequencies for sequences longer than rope_original_length. \"auto\": "
+        "\"yarn\" where training.seq_len is longer, otherwise \"none\", as TorchTitan has it for DeepSeek V3. "
+        "\"linear\": positions are divided by rope_factor. \"dynamic\": where training.seq_len is longer, the base "
+        "is stretched with it, by rope_factor. \"longrope\": frequencies are divided by rope_short_factor, or, where "
+        "training.seq_len is longer, by rope_long_factor."),
     TRAIT("rope_factor", KEY_REAL, rope_factor, "How many times longer sequences become. llama3: 8 unless given."),
     DIM("rope_original_length", rope_original_length, 0, 1 << 30, "Length that the frequencies were made for. llama3: "
         "8192 unless given."),
@@ -174,9 +178,8 @@ const struct recipe_key recipe_keys[] = {
     DIM("qk_rope_head_dim", qk_rope_head_dim, 0, 1 << 16, "Latent attention: part of a head that is rotated, an even "
         "number."),
     DIM("v_head_dim", v_head_dim, 0, 1 << 16, "Latent attention: width of a head's values."),
-    {.section = "model", .name = "latent_norm_eps", .type = KEY_REAL, AT(model.dims.latent_norm_eps), .min = 0,
-     .max = 1, .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR,
-     .doc = "Latent attention: epsilon of the norms of latent vectors, 1e-6 in the released models' code. 0: norm_eps."},
+    DIMS_KEY(latent_norm_eps, REAL, .max = 1, .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .doc =
+        "Latent attention: epsilon of the norms of latent vectors, 1e-6 in the released models' code. 0: norm_eps."),
     DIM("n_experts", n_experts, 0, 4096, "Routed experts of a layer. 0: an ordinary feed-forward layer."),
     DIM("top_k", top_k, 0, 4096, "Experts a token is sent to."),
     DIM("n_shared_experts", n_shared_experts, 0, 4096, "Experts every token passes besides."),
@@ -203,451 +206,385 @@ const struct recipe_key recipe_keys[] = {
     TRAIT("router_bias", KEY_BOOL, router_bias, "The router's product has a bias, which is trained as other parameters "
           "are."),
 
-    {.section = "float8", .name = "recipe_name", .type = KEY_STRING, AT(float8.recipe_name),
-     .choices = "tensorwise|rowwise|rowwise_with_gw_hp", .initial = "\"tensorwise\"", .theirs = "none",
-     .flags = KEY_NUMBERS,
-     .doc = "Scales, each from the operand at hand. \"tensorwise\": one for an operand; gradients of outputs are e5m2, the "
-            "rest e4m3. \"rowwise\": one for each row or column along which is summed, powers of two, all e4m3. "
-            "\"rowwise_with_gw_hp\": the same, with a scale for the whole weight in the input gradient, and the weight "
-            "gradient in the compute type."},
-    {.section = "float8", .name = "filter_fqns", .type = KEY_LIST, AT(float8.filter_fqns), .choices = "*",
-     .initial = "[]", .flags = KEY_NUMBERS,
-     .doc = "Layers that are left out: those with one of these texts in their names (\"attention.wk\"). "
-            "\"auto_filter_small_kn\": those too small to gain. Head, embedding and router always are, and layers with a "
-            "side that is no multiple of 16."},
+    KEY(float8, recipe_name, STRING, .choices = "tensorwise|rowwise|rowwise_with_gw_hp", .initial = "\"tensorwise\"",
+        .theirs = "none", .flags = KEY_NUMBERS, .doc =
+        "Scales, each from the operand at hand. \"tensorwise\": one for an operand; gradients of outputs are e5m2, "
+        "the rest e4m3. \"rowwise\": one for each row or column along which is summed, powers of two, all e4m3. "
+        "\"rowwise_with_gw_hp\": the same, with a scale for the whole weight in the input gradient, and the weight "
+        "gradient in the compute type."),
+    KEY(float8, filter_fqns, LIST, .choices = "*", .initial = "[]", .flags = KEY_NUMBERS, .doc =
+        "Layers that are left out: those with one of these texts in their names (\"attention.wk\"). "
+        "\"auto_filter_small_kn\": those too small to gain. Head, embedding and router always are, and layers with a "
+        "side that is no multiple of 16."),
 
-    {.section = "float8", .name = "enable_fsdp_float8_all_gather", .type = KEY_BOOL,
-     AT(float8.enable_fsdp_float8_all_gather), .initial = "false",
-     .doc = "FSDP gathers weights that compute in float8 as codes of eight bits, half the bytes of bfloat16, to the same "
-            "numbers. One scale a weight: recipe_name = \"tensorwise\" only."},
+    KEY(float8, enable_fsdp_float8_all_gather, BOOL, .initial = "false", .doc =
+        "FSDP gathers weights that compute in float8 as codes of eight bits, half the bytes of bfloat16, to the same "
+        "numbers. One scale a weight: recipe_name = \"tensorwise\" only."),
 
-    {.section = "mx", .name = "recipe_name", .type = KEY_STRING, AT(mx.recipe_name), .choices = "mxfp8_cublas",
-     .later = "*", .initial = "\"mxfp8_cublas\"",
-     .flags = KEY_NUMBERS,
-     .doc = "OCP's MXFP8: e4m3, a scale that is a power of two for every 32 elements along the sum, its exponent rounded "
-            "down; activations, weights and gradients in all three products."},
-    {.section = "mx", .name = "filter_fqns", .type = KEY_LIST, AT(mx.filter_fqns), .choices = "*",
-     .initial = "[\"output\"]", .flags = KEY_NUMBERS,
-     .doc = "Layers that are left out: those with one of these texts in their names. Head, embedding and router always "
-            "are, and layers with a side that is no multiple of 32."},
+    KEY(mx, recipe_name, STRING, .choices = "mxfp8_cublas", .later = "*", .initial = "\"mxfp8_cublas\"",
+        .flags = KEY_NUMBERS, .doc =
+        "OCP's MXFP8: e4m3, a scale that is a power of two for every 32 elements along the sum, its exponent rounded "
+        "down; activations, weights and gradients in all three products."),
+    KEY(mx, filter_fqns, LIST, .choices = "*", .initial = "[\"output\"]", .flags = KEY_NUMBERS, .doc =
+        "Layers that are left out: those with one of these texts in their names. Head, embedding and router always "
+        "are, and layers with a side that is no multiple of 32."),
 
-    {.section = "optimizer", .name = "name", .type = KEY_STRING, AT(optimizer.name), .choices = "AdamW|Adam|SGD",
-     .later = "*", .initial = "\"AdamW\"", .flags = KEY_NUMBERS,
-     .doc = "Optimizer. \"Adam\": weight_decay is added to the gradient. \"SGD\": parameter minus lr times gradient, with "
-            "weight_decay and without momentum."},
-    {.section = "optimizer", .name = "lr", .type = KEY_REAL, AT(optimizer.lr), .min = 0, .max = 1e3,
-     .initial = "8e-4", .flags = KEY_NUMBERS, .doc = "Peak learning rate."},
-    {.section = "optimizer", .name = "beta1", .type = KEY_REAL, AT(optimizer.beta1), .min = 0, .max = 0.999999,
-     .initial = "0.9", .flags = KEY_NUMBERS, .doc = "Decay of the first moment."},
-    {.section = "optimizer", .name = "beta2", .type = KEY_REAL, AT(optimizer.beta2), .min = 0, .max = 0.999999,
-     .initial = "0.95", .flags = KEY_NUMBERS, .doc = "Decay of the second moment."},
-    {.section = "optimizer", .name = "eps", .type = KEY_REAL, AT(optimizer.eps), .min = 0, .above_min = true, .max = 1,
-     .initial = "1e-8", .flags = KEY_NUMBERS, .doc = "Added to the root of the second moment."},
-    {.section = "optimizer", .name = "weight_decay", .type = KEY_REAL, AT(optimizer.weight_decay), .min = 0, .max = 10,
-     .initial = "0.1", .flags = KEY_NUMBERS, .doc = "Weight decay, on every parameter; decoupled with AdamW."},
-    {.section = "optimizer", .name = "state_dtype", .type = KEY_STRING, AT(optimizer.state_dtype),
-     .choices = "float32|bfloat16", .initial = "\"float32\"", .flags = KEY_TITAN | KEY_NUMBERS,
-     .doc = "\"bfloat16\": the moments are kept in bfloat16, 8 bytes a parameter with the master weights instead of 12; the "
-            "update's arithmetic stays float32. With training.dtype = \"bfloat16\" they are, whatever this says."},
-    {.section = "optimizer", .name = "state_rounding", .type = KEY_STRING, AT(optimizer.state_rounding),
-     .choices = "nearest|stochastic", .initial = "\"nearest\"", .flags = KEY_TITAN | KEY_NUMBERS,
-     .doc = "How moments in bfloat16 are rounded. \"nearest\": ties to even; \"stochastic\": up or down at random, so that "
-            "the mean is exact and small changes are not lost. The random numbers follow from training.seed, step and "
-            "parameter alone: the same on every device and for every number of workers."},
+    KEY(optimizer, name, STRING, .choices = "AdamW|Adam|SGD", .later = "*", .initial = "\"AdamW\"",
+        .flags = KEY_NUMBERS, .doc =
+        "Optimizer. \"Adam\": weight_decay is added to the gradient. \"SGD\": parameter minus lr times gradient, "
+        "with weight_decay and without momentum."),
+    KEY(optimizer, lr, REAL, .max = 1e3, .initial = "8e-4", .flags = KEY_NUMBERS, .doc = "Peak learning rate."),
+    KEY(optimizer, beta1, REAL, .max = 0.999999, .initial = "0.9", .flags = KEY_NUMBERS, .doc =
+        "Decay of the first moment."),
+    KEY(optimizer, beta2, REAL, .max = 0.999999, .initial = "0.95", .flags = KEY_NUMBERS, .doc =
+        "Decay of the second moment."),
+    KEY(optimizer, eps, REAL, .above_min = true, .max = 1, .initial = "1e-8", .flags = KEY_NUMBERS, .doc =
+        "Added to the root of the second moment."),
+    KEY(optimizer, weight_decay, REAL, .max = 10, .initial = "0.1", .flags = KEY_NUMBERS, .doc =
+        "Weight decay, on every parameter; decoupled with AdamW."),
+    KEY(optimizer, state_dtype, STRING, .choices = "float32|bfloat16", .initial = "\"float32\"",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "\"bfloat16\": the moments are kept in bfloat16, 8 bytes a parameter with the master weights instead of 12; "
+        "the update's arithmetic stays float32. With training.dtype = \"bfloat16\" they are, whatever this says."),
+    KEY(optimizer, state_rounding, STRING, .choices = "nearest|stochastic", .initial = "\"nearest\"",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "How moments in bfloat16 are rounded. \"nearest\": ties to even; \"stochastic\": up or down at random, so "
+        "that the mean is exact and small changes are not lost. The random numbers follow from training.seed, step "
+        "and parameter alone: the same on every device and for every number of workers."),
 
-    {.section = "lr_scheduler", .name = "warmup_steps", .type = KEY_INT, AT(lr_scheduler.warmup_steps), .min = 0,
-     .max = 1e9, .initial = "200", .flags = KEY_NUMBERS,
-     .doc = "Steps of linear warm-up; cut to the schedule's when larger."},
-    {.section = "lr_scheduler", .name = "total_steps", .type = KEY_INT, AT(lr_scheduler.total_steps), .min = 1,
-     .max = 1e9, .minus_one = true, .initial = "-1", .theirs = "none", .flags = KEY_NUMBERS,
-     .doc = "Steps of the whole schedule, whatever training.steps says; behind them the rate stays at its last value. -1: "
-            "training.steps."},
-    {.section = "lr_scheduler", .name = "decay_ratio", .type = KEY_REAL, AT(lr_scheduler.decay_ratio), .min = 0,
-     .max = 1, .minus_one = true, .initial = "-1.0", .theirs = "none", .flags = KEY_NUMBERS,
-     .doc = "Share of the steps spent on decay at the end. -1: decay begins where warm-up ends."},
-    {.section = "lr_scheduler", .name = "decay_type", .type = KEY_STRING, AT(lr_scheduler.decay_type),
-     .choices = "linear|sqrt|cosine", .initial = "\"linear\"", .flags = KEY_NUMBERS, .doc = "Shape of the decay."},
-    {.section = "lr_scheduler", .name = "min_lr_factor", .type = KEY_REAL, AT(lr_scheduler.min_lr_factor), .min = 0,
-     .max = 1, .initial = "0.0", .flags = KEY_NUMBERS,
-     .doc = "Floor of the schedule as a share of optimizer.lr. Also read as lr_min."},
+    KEY(lr_scheduler, warmup_steps, INT, .max = 1e9, .initial = "200", .flags = KEY_NUMBERS, .doc =
+        "Steps of linear warm-up; cut to the schedule's when larger."),
+    KEY(lr_scheduler, total_steps, INT, .min = 1, .max = 1e9, .minus_one = true, .initial = "-1", .theirs = "none",
+        .flags = KEY_NUMBERS, .doc =
+        "Steps of the whole schedule, whatever training.steps says; behind them the rate stays at its last value. "
+        "-1: training.steps."),
+    KEY(lr_scheduler, decay_ratio, REAL, .max = 1, .minus_one = true, .initial = "-1.0", .theirs = "none",
+        .flags = KEY_NUMBERS, .doc =
+        "Share of the steps spent on decay at the end. -1: decay begins where warm-up ends."),
+    KEY(lr_scheduler, decay_type, STRING, .choices = "linear|sqrt|cosine", .initial = "\"linear\"",
+        .flags = KEY_NUMBERS, .doc = "Shape of the decay."),
+    KEY(lr_scheduler, min_lr_factor, REAL, .max = 1, .initial = "0.0", .flags = KEY_NUMBERS, .doc =
+        "Floor of the schedule as a share of optimizer.lr. Also read as lr_min."),
 
-    {.section = "training", .name = "local_batch_size", .type = KEY_INT, AT(training.local_batch_size), .min = 1,
-     .max = 1 << 20, .initial = "8", .flags = KEY_NUMBERS, .doc = "Sequences in one microbatch of one data-parallel rank; with a pipeline those of all its microbatches."},
-    {.section = "training", .name = "global_batch_size", .type = KEY_INT, AT(training.global_batch_size), .min = 1,
-     .max = 1 << 28, .minus_one = true, .initial = "-1", .flags = KEY_NUMBERS,
-     .doc = "Sequences in one step, whatever the number of workers: whole microbatches. -1: local_batch_size * the "
-            "data-parallel ranks of elastic.max_workers."},
-    {.section = "training", .name = "seq_len", .type = KEY_INT, AT(training.seq_len), .min = 1, .max = 1 << 24,
-     .initial = "2048", .flags = KEY_NUMBERS, .doc = "Tokens in a sequence."},
-    {.section = "training", .name = "steps", .type = KEY_INT, AT(training.steps), .min = 1, .max = 1e9,
-     .initial = "10000", .doc = "Steps to run."},
-    {.section = "training", .name = "max_norm", .type = KEY_REAL, AT(training.max_norm), .min = 0, .max = 1e9,
-     .initial = "1.0", .flags = KEY_NUMBERS, .doc = "Gradients are scaled down to this global L2 norm. 0: never."},
-    {.section = "training", .name = "dataset", .type = KEY_STRING, AT(training.dataset),
-     .choices = "text|jsonl|c4|c4_test|c4_validation|sft", .later = "*", .initial = "\"text\"", .theirs = "\"c4_test\"",
-     .flags = KEY_NUMBERS,
-     .doc = "Kind of data. \"text\": text files, or tokens made of them by `titanctl data build`, Megatron, llm.c or "
-            "nanoGPT; \"jsonl\": a document a line; \"c4\", \"c4_test\", \"c4_validation\": C4's files; \"sft\": conversations of which the answers are trained on (docs/data.md)."},
-    {.section = "training", .name = "chat_template", .type = KEY_STRING, AT(training.chat_template),
-     .choices = "none|chatml|llama3|gemma", .initial = "\"none\"", .flags = KEY_TITAN | KEY_NUMBERS,
-     .doc = "How messages of data of kind \"sft\" become tokens (docs/data.md)."},
-    {.section = "training", .name = "packing", .type = KEY_STRING, AT(training.packing), .choices = "none|first_fit",
-     .initial = "\"none\"", .flags = KEY_TITAN | KEY_NUMBERS,
-     .doc = "\"none\": samples are windows of the tokens, across documents. \"first_fit\": samples of whole documents, "
-            "padded; longer ones are left out. block_causal keeps them apart."},
-    {.section = "training", .name = "dataset_path", .type = KEY_STRING, AT(training.dataset_path), .initial = "\"\"",
-     .theirs = "none", .several = true, .flags = KEY_NUMBERS,
-     .doc = "A file, a folder, a pattern (\"DIR/*train*.bin\", \"{a,b}/*.txt\"), or an array of these: all files are read in path order. This or mixture must be given."},
-    {.section = "training", .name = "mixture", .type = KEY_SOURCES, AT(training.mixture), .initial = "[]",
-     .flags = KEY_TITAN | KEY_NUMBERS,
-     .doc = "Sources that are mixed: [{path = \"a\", weight = 0.7}, {path = \"b\", weight = 0.3, dataset = \"jsonl\"}]. "
-            "Weights are shares of the tokens; without them the sources' sizes are. In place of dataset_path; at most "
-            "16."},
-    {.section = "training", .name = "dtype", .type = KEY_STRING, AT(training.dtype), .choices = "float32|bfloat16",
-     .initial = "\"float32\"", .flags = KEY_NUMBERS,
-     .doc = "\"bfloat16\": master weights and moments are kept in bfloat16, 6 bytes a parameter instead of 12, and the "
-            "clipped gradient is rounded to it; sums over microbatches and ranks stay float32, and so does the update's "
-            "arithmetic. What is loaded from elsewhere is rounded to nearest. Updates smaller than half a unit in the last of "
-            "the 8 bits of a weight are lost."},
-    {.section = "training", .name = "mixed_precision_param", .type = KEY_STRING, AT(training.mixed_precision_param),
-     .choices = "auto|bfloat16|float32", .initial = "\"auto\"", .theirs = "\"bfloat16\"", .flags = KEY_NUMBERS,
-     .doc = "Type of gathered parameters and activations. \"auto\": bfloat16 where the device is fast at it, "
-            "otherwise float32. Master weights: dtype."},
-    {.section = "training", .name = "block_causal", .type = KEY_BOOL, AT(training.block_causal),
-     .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR,
-     .doc = "A token sees its own document only; positions count from the document's start."},
-    {.section = "training", .name = "enable_cpu_offload", .type = KEY_BOOL, AT(training.enable_cpu_offload),
-     .initial = "false", .doc = "Optimizer state and master weights in host memory."},
-    {.section = "training", .name = "loss_chunks", .type = KEY_INT, AT(training.loss_chunks), .min = 1,
-     .max = 1 << 20, .minus_one = true, .initial = "-1", .flags = KEY_TITAN,
-     .doc = "Pieces of a microbatch the output head runs in, so that it never has all logits at once; at most its "
-            "tokens on one worker. -1: 8, or as many as there are tokens."},
-    {.section = "training", .name = "seed", .type = KEY_INT, AT(training.seed), .min = 0, .initial = "42", .theirs = "none",
-     .flags = KEY_NUMBERS, .doc = "Initial weights and order of samples follow from it. Also read as debug.seed."},
+    KEY(training, local_batch_size, INT, .min = 1, .max = 1 << 20, .initial = "8", .flags = KEY_NUMBERS, .doc =
+        "Sequences in one microbatch of one data-parallel rank; with a pipeline those of all its microbatches."),
+    KEY(training, global_batch_size, INT, .min = 1, .max = 1 << 28, .minus_one = true, .initial = "-1",
+        .flags = KEY_NUMBERS, .doc =
+        "Sequences in one step, whatever the number of workers: whole microbatches. -1: local_batch_size * the "
+        "data-parallel ranks of elastic.max_workers."),
+    KEY(training, seq_len, INT, .min = 1, .max = 1 << 24, .initial = "2048", .flags = KEY_NUMBERS, .doc =
+        "Tokens in a sequence."),
+    KEY(training, steps, INT, .min = 1, .max = 1e9, .initial = "10000", .doc = "Steps to run."),
+    KEY(training, max_norm, REAL, .max = 1e9, .initial = "1.0", .flags = KEY_NUMBERS, .doc =
+        "Gradients are scaled down to this global L2 norm. 0: never."),
+    KEY(training, dataset, STRING, .choices = "text|jsonl|c4|c4_test|c4_validation|sft", .later = "*",
+        .initial = "\"text\"", .theirs = "\"c4_test\"", .flags = KEY_NUMBERS, .doc =
+        "Kind of data. \"text\": text files, or tokens made of them by `titanctl data build`, Megatron, llm.c or "
+        "nanoGPT; \"jsonl\": a document a line; \"c4\", \"c4_test\", \"c4_validation\": C4's files; \"sft\": "
+        "conversations of which the answers are trained on (docs/data.md)."),
+    KEY(training, chat_template, STRING, .choices = "none|chatml|llama3|gemma", .initial = "\"none\"",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc = "How messages of data of kind \"sft\" become tokens (docs/data.md)."),
+    KEY(training, packing, STRING, .choices = "none|first_fit", .initial = "\"none\"",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "\"none\": samples are windows of the tokens, across documents. \"first_fit\": samples of whole documents, "
+        "padded; longer ones are left out. block_causal keeps them apart."),
+    KEY(training, dataset_path, STRING, .initial = "\"\"", .theirs = "none", .several = true, .flags = KEY_NUMBERS,
+        .doc =
+        "A file, a folder, a pattern (\"DIR/*train*.bin\", \"{a,b}/*.txt\"), or an array of these: all files are "
+        "read in path order. This or mixture must be given."),
+    KEY(training, mixture, SOURCES, .initial = "[]", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Sources that are mixed: [{path = \"a\", weight = 0.7}, {path = \"b\", weight = 0.3, dataset = \"jsonl\"}]. "
+        "Weights are shares of the tokens; without them the sources' sizes are. In place of dataset_path; at most "
+        "16."),
+    KEY(training, dtype, STRING, .choices = "float32|bfloat16", .initial = "\"float32\"", .flags = KEY_NUMBERS, .doc =
+        "\"bfloat16\": master weights and moments are kept in bfloat16, 6 bytes a parameter instead of 12, and the "
+        "clipped gradient is rounded to it; sums over microbatches and ranks stay float32, and so does the update's "
+        "arithmetic. What is loaded from elsewhere is rounded to nearest. Updates smaller than half a unit in the "
+        "last of the 8 bits of a weight are lost."),
+    KEY(training, mixed_precision_param, STRING, .choices = "auto|bfloat16|float32", .initial = "\"auto\"",
+        .theirs = "\"bfloat16\"", .flags = KEY_NUMBERS, .doc =
+        "Type of gathered parameters and activations. \"auto\": bfloat16 where the device is fast at it, otherwise "
+        "float32. Master weights: dtype."),
+    KEY(training, block_causal, BOOL, .flags = KEY_TITAN | KEY_NUMBERS | KEY_FLAVOR, .doc =
+        "A token sees its own document only; positions count from the document's start."),
+    KEY(training, enable_cpu_offload, BOOL, .initial = "false", .doc =
+        "Optimizer state and master weights in host memory."),
+    KEY(training, loss_chunks, INT, .min = 1, .max = 1 << 20, .minus_one = true, .initial = "-1", .flags = KEY_TITAN,
+        .doc =
+        "Pieces of a microbatch the output head runs in, so that it never has all logits at once; at most its tokens "
+        "on one worker. -1: 8, or as many as there are tokens."),
+    KEY(training, seed, INT, .initial = "42", .theirs = "none", .flags = KEY_NUMBERS, .doc =
+        "Initial weights and order of samples follow from it. Also read as debug.seed."),
 
-    {.section = "parallelism", .name = "data_parallel_shard_degree", .type = KEY_INT,
-     AT(parallelism.data_parallel_shard_degree), .min = 1, .max = 1 << 20, .minus_one = true, .initial = "-1",
-     .doc = "Ranks the model state is sharded over, at most: the run goes on with fewer when workers are lost. -1: what "
-            "the other degrees leave of all workers there are."},
+    KEY(parallelism, data_parallel_shard_degree, INT, .min = 1, .max = 1 << 20, .minus_one = true, .initial = "-1",
+        .doc =
+        "Ranks the model state is sharded over, at most: the run goes on with fewer when workers are lost. -1: what "
+        "the other degrees leave of all workers there are."),
     DEGREE("data_parallel_replicate_degree", data_parallel_replicate_degree,
            "Replicas of the sharded state, at most; gives way after data_parallel_shard_degree."),
-    {.section = "parallelism", .name = "fsdp_reshard_after_forward", .type = KEY_STRING,
-     AT(parallelism.fsdp_reshard_after_forward), .choices = "default|always|never", .initial = "\"default\"",
-     .doc = "When gathered parameters are let go: after each use (\"default\" keeps the head from its forward to its "
-            "backward, and with a pipeline everything), or \"never\" within a step, for more memory and less "
-            "communication."},
-    {.section = "parallelism", .name = "fsdp_prefetch", .type = KEY_INT, AT(parallelism.fsdp_prefetch), .min = 0,
-     .max = 64, .initial = "1", .flags = KEY_TITAN, .doc = "Units gathered ahead of their use."},
-    {.section = "parallelism", .name = "fsdp_reduce", .type = KEY_STRING, AT(parallelism.fsdp_reduce),
-     .choices = "default|microbatch|step", .initial = "\"default\"", .flags = KEY_TITAN,
-     .doc = "When gradients are reduced: after each microbatch, for less memory, or once a step, for less "
-            "communication. \"default\": microbatch, but step in a pipeline and where parameters stay gathered."},
-    {.section = "parallelism", .name = "fsdp_bucketing", .type = KEY_STRING, AT(parallelism.fsdp_bucketing),
-     .choices = "off|block|greedy", .initial = "\"block\"", .flags = KEY_TITAN,
-     .doc = "What one launch carries: the parameters of a layer, which lie in one buffer (\"block\"), or of as many "
-            "layers as the cost model finds best (\"greedy\"). \"off\" is block: there is nothing smaller to send."},
-    {.section = "parallelism", .name = "fsdp_reorder", .type = KEY_BOOL, AT(parallelism.fsdp_reorder),
-     .initial = "true", .flags = KEY_TITAN,
-     .doc = "Gathers are issued ahead of the compute they can hide under; a gradient that is sent keeps its memory "
-            "until the next one."},
+    KEY(parallelism, fsdp_reshard_after_forward, STRING, .choices = "default|always|never", .initial = "\"default\"",
+        .doc =
+        "When gathered parameters are let go: after each use (\"default\" keeps the head from its forward to its "
+        "backward, and with a pipeline everything), or \"never\" within a step, for more memory and less "
+        "communication."),
+    KEY(parallelism, fsdp_prefetch, INT, .max = 64, .initial = "1", .flags = KEY_TITAN, .doc =
+        "Units gathered ahead of their use."),
+    KEY(parallelism, fsdp_reduce, STRING, .choices = "default|microbatch|step", .initial = "\"default\"",
+        .flags = KEY_TITAN, .doc =
+        "When gradients are reduced: after each microbatch, for less memory, or once a step, for less communication. "
+        "\"default\": microbatch, but step in a pipeline and where parameters stay gathered."),
+    KEY(parallelism, fsdp_bucketing, STRING, .choices = "off|block|greedy", .initial = "\"block\"", .flags = KEY_TITAN,
+        .doc =
+        "What one launch carries: the parameters of a layer, which lie in one buffer (\"block\"), or of as many "
+        "layers as the cost model finds best (\"greedy\"). \"off\" is block: there is nothing smaller to send."),
+    KEY(parallelism, fsdp_reorder, BOOL, .initial = "true", .flags = KEY_TITAN, .doc =
+        "Gathers are issued ahead of the compute they can hide under; a gradient that is sent keeps its memory until "
+        "the next one."),
     DEGREE("tensor_parallel_degree", tensor_parallel_degree, "Workers one layer's matrices are split over."),
-    {.section = "parallelism", .name = "enable_async_tensor_parallel", .type = KEY_BOOL,
-     AT(parallelism.enable_async_tensor_parallel), .initial = "false",
-     .doc = "Collectives of tensor parallelism in pieces beside the products."},
+    KEY(parallelism, enable_async_tensor_parallel, BOOL, .initial = "false", .doc =
+        "Collectives of tensor parallelism in pieces beside the products."),
     DEGREE("pipeline_parallel_degree", pipeline_parallel_degree, "Workers the layers are split over."),
-    {.section = "parallelism", .name = "pipeline_parallel_schedule", .type = KEY_STRING,
-     AT(parallelism.pipeline_parallel_schedule), .choices = "PipelineScheduleSingle|PipelineScheduleMulti|_PipelineScheduleRuntime",
-     .names = schedule_names, .initial = "\"1F1B\"", .flags = KEY_NOCASE,
-     .doc = "Order of forward and backward. PipelineScheduleSingle stands for pipeline_parallel_schedule_csv with one "
-            "stage a rank, PipelineScheduleMulti and _PipelineScheduleRuntime with several."},
-    {.section = "parallelism", .name = "pipeline_parallel_schedule_csv", .type = KEY_STRING,
-     AT(parallelism.pipeline_parallel_schedule_csv), .initial = "\"\"",
-     .doc = "A file with the order: one line a rank, cells such as 0F3, 2I1, 2W1, 1B0 (stage, action, microbatch)."},
-    {.section = "parallelism", .name = "pipeline_parallel_microbatch_size", .type = KEY_INT,
-     AT(parallelism.pipeline_parallel_microbatch_size), .min = 1, .max = 1 << 20, .initial = "1",
-     .doc = "Sequences of one microbatch of the pipeline."},
-    {.section = "parallelism", .name = "pipeline_parallel_layers_per_stage", .type = KEY_INT,
-     AT(parallelism.pipeline_parallel_layers_per_stage), .min = 1, .max = 4096, .minus_one = true, .initial = "-1", .theirs = "none",
-     .doc = "Layers of a stage, embedding and head counted in. -1: as many stages as the schedule has."},
-    {.section = "parallelism", .name = "pipeline_parallel_first_stage_less_layers", .type = KEY_INT,
-     AT(parallelism.pipeline_parallel_first_stage_less_layers), .min = 0, .max = 4096, .initial = "1",
-     .doc = "Layers the embedding counts for when layers are shared out."},
-    {.section = "parallelism", .name = "pipeline_parallel_last_stage_less_layers", .type = KEY_INT,
-     AT(parallelism.pipeline_parallel_last_stage_less_layers), .min = 0, .max = 4096, .initial = "1",
-     .doc = "Layers the output head counts for."},
-    {.section = "parallelism", .name = "pipeline_parallel_split_points", .type = KEY_LIST,
-     AT(parallelism.pipeline_parallel_split_points), .initial = "[]",
-     .doc = "First layers of the stages behind the first: [\"layers.2\", \"layers.4\"]. Empty: shared out evenly. Also "
-            "read as module_fqns_per_model_part, a list of every stage's modules."},
+    KEY(parallelism, pipeline_parallel_schedule, STRING,
+        .choices = "PipelineScheduleSingle|PipelineScheduleMulti|_PipelineScheduleRuntime", .names = schedule_names,
+        .initial = "\"1F1B\"", .flags = KEY_NOCASE, .doc =
+        "Order of forward and backward. PipelineScheduleSingle stands for pipeline_parallel_schedule_csv with one "
+        "stage a rank, PipelineScheduleMulti and _PipelineScheduleRuntime with several."),
+    KEY(parallelism, pipeline_parallel_schedule_csv, STRING, .initial = "\"\"", .doc =
+        "A file with the order: one line a rank, cells such as 0F3, 2I1, 2W1, 1B0 (stage, action, microbatch)."),
+    KEY(parallelism, pipeline_parallel_microbatch_size, INT, .min = 1, .max = 1 << 20, .initial = "1", .doc =
+        "Sequences of one microbatch of the pipeline."),
+    KEY(parallelism, pipeline_parallel_layers_per_stage, INT, .min = 1, .max = 4096, .minus_one = true,
+        .initial = "-1", .theirs = "none", .doc =
+        "Layers of a stage, embedding and head counted in. -1: as many stages as the schedule has."),
+    KEY(parallelism, pipeline_parallel_first_stage_less_layers, INT, .max = 4096, .initial = "1", .doc =
+        "Layers the embedding counts for when layers are shared out."),
+    KEY(parallelism, pipeline_parallel_last_stage_less_layers, INT, .max = 4096, .initial = "1", .doc =
+        "Layers the output head counts for."),
+    KEY(parallelism, pipeline_parallel_split_points, LIST, .initial = "[]", .doc =
+        "First layers of the stages behind the first: [\"layers.2\", \"layers.4\"]. Empty: shared out evenly. Also "
+        "read as module_fqns_per_model_part, a list of every stage's modules."),
     DEGREE("context_parallel_degree", context_parallel_degree, "Workers one sequence is split over."),
-    {.section = "parallelism", .name = "context_parallel_rotate_method", .type = KEY_STRING,
-     AT(parallelism.context_parallel_rotate_method), .choices = "allgather|ring|alltoall",
-     .initial = "\"allgather\"",
-     .doc = "How keys and values get around: gathered at once, or passed round a \"ring\" beside the compute; "
-            "\"alltoall\" is read as \"ring\"."},
-    {.section = "parallelism", .name = "context_parallel_load_balance", .type = KEY_BOOL,
-     AT(parallelism.context_parallel_load_balance), .on = "headtail", .later = "ptrr", .initial = "true",
-     .flags = KEY_TITAN,
-     .doc = "A rank has one chunk from the head and one from the tail of each sequence, so that causal attention costs "
-            "all the same. Also read as context_parallel_load_balancer = \"headtail\"."},
+    KEY(parallelism, context_parallel_rotate_method, STRING, .choices = "allgather|ring|alltoall",
+        .initial = "\"allgather\"", .doc =
+        "How keys and values get around: gathered at once, or passed round a \"ring\" beside the compute; "
+        "\"alltoall\" is read as \"ring\"."),
+    KEY(parallelism, context_parallel_load_balance, BOOL, .on = "headtail", .later = "ptrr", .initial = "true",
+        .flags = KEY_TITAN, .doc =
+        "A rank has one chunk from the head and one from the tail of each sequence, so that causal attention costs "
+        "all the same. Also read as context_parallel_load_balancer = \"headtail\"."),
     DEGREE("expert_parallel_degree", expert_parallel_degree,
            "Workers the experts are split over, out of those of dp_shard, cp and tp."),
     DEGREE("expert_tensor_parallel_degree", expert_tensor_parallel_degree,
            "Workers that an expert is cut over: 1, or tensor_parallel_degree. Experts are then split over workers of "
            "dp_shard and cp alone."),
-    {.section = "parallelism", .name = "expert_parallel_room", .type = KEY_REAL, AT(parallelism.expert_parallel_room),
-     .min = 0, .max = 4096, .initial = "0.0", .flags = KEY_TITAN,
-     .doc = "Rows that a worker's experts take at a time, in multiples of their even share; more come in further "
-            "rounds, with the same result. 0: as many as there can be, all tokens of all workers."},
+    KEY(parallelism, expert_parallel_room, REAL, .max = 4096, .initial = "0.0", .flags = KEY_TITAN, .doc =
+        "Rows that a worker's experts take at a time, in multiples of their even share; more come in further rounds, "
+        "with the same result. 0: as many as there can be, all tokens of all workers."),
 
-    {.section = "validation", .name = "enable", .type = KEY_BOOL, AT(validation.enable), .initial = "false",
-     .doc = "Evaluate after step 1 and after every freq steps, on the same samples each time. Also read as enabled."},
-    {.section = "validation", .name = "dataset", .type = KEY_STRING, AT(validation.dataset),
-     .choices = "text|jsonl|c4|c4_test|c4_validation|sft", .later = "*", .initial = "\"text\"",
-     .theirs = "\"c4_validation\"",
-     .doc = "Kind of data, as training.dataset."},
-    {.section = "validation", .name = "dataset_path", .type = KEY_STRING, AT(validation.dataset_path),
-     .initial = "\"\"", .theirs = "none", .several = true, .doc = "As training.dataset_path; of a folder what is held out by its name, where there is any. Must be given where enable is true."},
-    {.section = "validation", .name = "local_batch_size", .type = KEY_INT, AT(validation.local_batch_size), .min = 1,
-     .max = 1 << 20, .initial = "8",
-     .doc = "Sequences of one evaluation step of one data-parallel rank; times the data-parallel ranks of "
-            "elastic.max_workers they are the step's, whatever the number of workers."},
-    {.section = "validation", .name = "seq_len", .type = KEY_INT, AT(validation.seq_len), .min = 1, .max = 1 << 24,
-     .initial = "2048", .doc = "Tokens in a sequence."},
-    {.section = "validation", .name = "freq", .type = KEY_INT, AT(validation.freq), .min = 1, .max = 1e9,
-     .initial = "10", .doc = "Training steps between two evaluations."},
-    {.section = "validation", .name = "steps", .type = KEY_INT, AT(validation.steps), .min = 1, .max = 1e9,
-     .minus_one = true, .initial = "-1", .doc = "Steps of an evaluation. -1: all of the data once."},
+    KEY(validation, enable, BOOL, .initial = "false", .doc =
+        "Evaluate after step 1 and after every freq steps, on the same samples each time. Also read as enabled."),
+    KEY(validation, dataset, STRING, .choices = "text|jsonl|c4|c4_test|c4_validation|sft", .later = "*",
+        .initial = "\"text\"", .theirs = "\"c4_validation\"", .doc = "Kind of data, as training.dataset."),
+    KEY(validation, dataset_path, STRING, .initial = "\"\"", .theirs = "none", .several = true, .doc =
+        "As training.dataset_path; of a folder what is held out by its name, where there is any. Must be given where "
+        "enable is true."),
+    KEY(validation, local_batch_size, INT, .min = 1, .max = 1 << 20, .initial = "8", .doc =
+        "Sequences of one evaluation step of one data-parallel rank; times the data-parallel ranks of "
+        "elastic.max_workers they are the step's, whatever the number of workers."),
+    KEY(validation, seq_len, INT, .min = 1, .max = 1 << 24, .initial = "2048", .doc = "Tokens in a sequence."),
+    KEY(validation, freq, INT, .min = 1, .max = 1e9, .initial = "10", .doc =
+        "Training steps between two evaluations."),
+    KEY(validation, steps, INT, .min = 1, .max = 1e9, .minus_one = true, .initial = "-1", .doc =
+        "Steps of an evaluation. -1: all of the data once."),
 
-    {.section = "checkpoint", .name = "enable", .type = KEY_BOOL, AT(checkpoint.enable), .initial = "false",
-     .doc = "Write checkpoints. Also read as enable_checkpoint."},
-    {.section = "checkpoint", .name = "folder", .type = KEY_STRING, AT(checkpoint.folder), .initial = "\"checkpoint\"",
-     .doc = "Where; relative to job.dump_folder. One run at a time uses a folder. A run of the same recipe goes on from "
-            "the newest checkpoint there; another recipe is refused."},
-    {.section = "checkpoint", .name = "folder_owner", .type = KEY_STRING, AT(checkpoint.folder_owner),
-     .initial = "\"\"", .flags = KEY_TITAN,
-     .doc = "The owner that folder had when the run was admitted, where that is not job.owner. titand sets it."},
-    {.section = "checkpoint", .name = "shared_with", .type = KEY_LIST, AT(checkpoint.shared_with), .choices = "*",
-     .initial = "[]", .flags = KEY_TITAN,
-     .doc = "Users that may begin runs from this run's checkpoints: \"user:NAME\", \"uid:N\", \"group:NAME\", or \"*\" "
-            "for all. They may not write into its folder."},
-    {.section = "checkpoint", .name = "interval", .type = KEY_INT, AT(checkpoint.interval), .min = 1, .max = 1e9,
-     .initial = "500", .doc = "Steps between two checkpoints; the last step is always written."},
-    {.section = "checkpoint", .name = "keep_latest_k", .type = KEY_INT, AT(checkpoint.keep_latest_k), .min = 0,
-     .max = 1e6, .initial = "10", .doc = "How many are kept. 0: all."},
-    {.section = "checkpoint", .name = "async_mode", .type = KEY_STRING, AT(checkpoint.async_mode),
-     .choices = "disabled|async|async_with_pinned_mem", .initial = "\"async\"", .theirs = "\"disabled\"",
-     .doc = "\"disabled\": training waits until it is on disk. Otherwise it waits for the copy in memory only; the "
-            "two names do the same."},
-    {.section = "checkpoint", .name = "initial_load_path", .type = KEY_STRING, AT(checkpoint.initial_load_path),
-     .initial = "\"\"", .theirs = "none", .flags = KEY_NUMBERS,
-     .doc = "What a run begins from if its folder has no checkpoint: another run's checkpoint, or a folder of them: "
-            "the newest that rank 0 can read. Of a submitted run also \"job:NUMBER\", the newest checkpoint of that job, or that of "
-            "load_step. Also where enable is false."},
-    {.section = "checkpoint", .name = "initial_load_owner", .type = KEY_STRING, AT(checkpoint.initial_load_owner),
-     .initial = "\"\"", .flags = KEY_TITAN,
-     .doc = "The owner that initial_load_path had when the run was admitted. titand sets it: workers load from a folder "
-            "of that owner, or of job.owner."},
-    {.section = "checkpoint", .name = "initial_load_model_only", .type = KEY_BOOL,
-     AT(checkpoint.initial_load_model_only), .initial = "true", .flags = KEY_NUMBERS,
-     .doc = "Of initial_load_path the weights alone, and step 0. false: optimizer and step as well."},
-    {.section = "checkpoint", .name = "initial_load_in_hf", .type = KEY_BOOL, AT(checkpoint.initial_load_in_hf),
-     .initial = "false", .flags = KEY_NUMBERS,
-     .doc = "initial_load_path is a Hugging Face directory with safetensors, of a model of the same dimensions."},
-    {.section = "checkpoint", .name = "load_step", .type = KEY_INT, AT(checkpoint.load_step), .min = 0, .max = 1e9,
-     .minus_one = true, .initial = "-1",
-     .doc = "The step that a run begins from if its folder has checkpoints. -1: the newest. Later ones stay until the run "
-            "comes to their steps."},
-    {.section = "checkpoint", .name = "exclude_from_loading", .type = KEY_LIST, AT(checkpoint.exclude_from_loading),
-     .choices = "optimizer|lr_scheduler|dataloader|train_state", .initial = "[]",
-     .doc = "What a run begins anew instead of from its checkpoint: \"optimizer\" (moments), \"train_state\" (the step, "
-            "and with it learning rate and samples). \"lr_scheduler\" and \"dataloader\" follow from the step: they have "
-            "no effect of their own."},
-    {.section = "checkpoint", .name = "accept_changed", .type = KEY_LIST, AT(checkpoint.accept_changed),
-     .choices = "data|tokenizer|model|batch|optimizer", .initial = "[]", .flags = KEY_TITAN,
-     .doc = "What may differ from what the checkpoint was written with, and is refused otherwise: \"data\", \"tokenizer\", "
-            "\"model\" (keys that change no shape), \"batch\" (batch and sequence length), \"optimizer\" (with the "
-            "learning rate). The run goes on behind the samples it has read."},
-    {.section = "checkpoint", .name = "load_only", .type = KEY_BOOL, AT(checkpoint.load_only), .initial = "false",
-     .doc = "Begin from what is in the folder, but write none."},
-    {.section = "checkpoint", .name = "enable_first_step_checkpoint", .type = KEY_BOOL,
-     AT(checkpoint.enable_first_step_checkpoint), .initial = "false", .doc = "Write one after step 1 as well."},
-    {.section = "checkpoint", .name = "create_seed_checkpoint", .type = KEY_BOOL,
-     AT(checkpoint.create_seed_checkpoint), .initial = "false",
-     .doc = "Write the weights that the run would begin from as the checkpoint of step 0, and end."},
-    {.section = "checkpoint", .name = "last_save_model_only", .type = KEY_BOOL, AT(checkpoint.last_save_model_only),
-     .initial = "true",
-     .doc = "The last step's checkpoint has no optimizer state: a third of the size. A longer run does not go on from it, but "
-            "from the one before."},
-    {.section = "checkpoint", .name = "last_save_in_hf", .type = KEY_BOOL, AT(checkpoint.last_save_in_hf),
-     .initial = "false",
-     .doc = "The last step's checkpoint has a Hugging Face directory as well, its folder hf. Needs last_save_model_only."},
-    {.section = "checkpoint", .name = "export_dtype", .type = KEY_STRING, AT(checkpoint.export_dtype),
-     .choices = "float32|bfloat16|float16", .initial = "\"float32\"",
-     .doc = "Type of the weights of a last checkpoint without optimizer state. "
-            "\"float32\" casts nothing: with training.dtype = \"bfloat16\" they are bfloat16. "
-            "\"float16\" ends at 65504: with a larger weight that checkpoint fails."},
+    KEY(checkpoint, enable, BOOL, .initial = "false", .doc = "Write checkpoints. Also read as enable_checkpoint."),
+    KEY(checkpoint, folder, STRING, .initial = "\"checkpoint\"", .doc =
+        "Where; relative to job.dump_folder. One run at a time uses a folder. A run of the same recipe goes on from "
+        "the newest checkpoint there; another recipe is refused."),
+    KEY(checkpoint, folder_owner, STRING, .initial = "\"\"", .flags = KEY_TITAN, .doc =
+        "The owner that folder had when the run was admitted, where that is not job.owner. titand sets it."),
+    KEY(checkpoint, shared_with, LIST, .choices = "*", .initial = "[]", .flags = KEY_TITAN, .doc =
+        "Users that may begin runs from this run's checkpoints: \"user:NAME\", \"uid:N\", \"group:NAME\", or \"*\" "
+        "for all. They may not write into its folder."),
+    KEY(checkpoint, interval, INT, .min = 1, .max = 1e9, .initial = "500", .doc =
+        "Steps between two checkpoints; the last step is always written."),
+    KEY(checkpoint, keep_latest_k, INT, .max = 1e6, .initial = "10", .doc = "How many are kept. 0: all."),
+    KEY(checkpoint, async_mode, STRING, .choices = "disabled|async|async_with_pinned_mem", .initial = "\"async\"",
+        .theirs = "\"disabled\"", .doc =
+        "\"disabled\": training waits until it is on disk. Otherwise it waits for the copy in memory only; the two "
+        "names do the same."),
+    KEY(checkpoint, initial_load_path, STRING, .initial = "\"\"", .theirs = "none", .flags = KEY_NUMBERS, .doc =
+        "What a run begins from if its folder has no checkpoint: another run's checkpoint, or a folder of them: the "
+        "newest that rank 0 can read. Of a submitted run also \"job:NUMBER\", the newest checkpoint of that job, or "
+        "that of load_step. Also where enable is false."),
+    KEY(checkpoint, initial_load_owner, STRING, .initial = "\"\"", .flags = KEY_TITAN, .doc =
+        "The owner that initial_load_path had when the run was admitted. titand sets it: workers load from a folder "
+        "of that owner, or of job.owner."),
+    KEY(checkpoint, initial_load_model_only, BOOL, .initial = "true", .flags = KEY_NUMBERS, .doc =
+        "Of initial_load_path the weights alone, and step 0. false: optimizer and step as well."),
+    KEY(checkpoint, initial_load_in_hf, BOOL, .initial = "false", .flags = KEY_NUMBERS, .doc =
+        "initial_load_path is a Hugging Face directory with safetensors, of a model of the same dimensions."),
+    KEY(checkpoint, load_step, INT, .max = 1e9, .minus_one = true, .initial = "-1", .doc =
+        "The step that a run begins from if its folder has checkpoints. -1: the newest. Later ones stay until the "
+        "run comes to their steps."),
+    KEY(checkpoint, exclude_from_loading, LIST, .choices = "optimizer|lr_scheduler|dataloader|train_state",
+        .initial = "[]", .doc =
+        "What a run begins anew instead of from its checkpoint: \"optimizer\" (moments), \"train_state\" (the step, "
+        "and with it learning rate and samples). \"lr_scheduler\" and \"dataloader\" follow from the step: they have "
+        "no effect of their own."),
+    KEY(checkpoint, accept_changed, LIST, .choices = "data|tokenizer|model|batch|optimizer", .initial = "[]",
+        .flags = KEY_TITAN, .doc =
+        "What may differ from what the checkpoint was written with, and is refused otherwise: \"data\", "
+        "\"tokenizer\", \"model\" (keys that change no shape), \"batch\" (batch and sequence length), \"optimizer\" "
+        "(with the learning rate). The run goes on behind the samples it has read."),
+    KEY(checkpoint, load_only, BOOL, .initial = "false", .doc = "Begin from what is in the folder, but write none."),
+    KEY(checkpoint, enable_first_step_checkpoint, BOOL, .initial = "false", .doc = "Write one after step 1 as well."),
+    KEY(checkpoint, create_seed_checkpoint, BOOL, .initial = "false", .doc =
+        "Write the weights that the run would begin from as the checkpoint of step 0, and end."),
+    KEY(checkpoint, last_save_model_only, BOOL, .initial = "true", .doc =
+        "The last step's checkpoint has no optimizer state: a third of the size. A longer run does not go on from "
+        "it, but from the one before."),
+    KEY(checkpoint, last_save_in_hf, BOOL, .initial = "false", .doc =
+        "The last step's checkpoint has a Hugging Face directory as well, its folder hf. Needs last_save_model_only."),
+    KEY(checkpoint, export_dtype, STRING, .choices = "float32|bfloat16|float16", .initial = "\"float32\"", .doc =
+        "Type of the weights of a last checkpoint without optimizer state. \"float32\" casts nothing: with "
+        "training.dtype = \"bfloat16\" they are bfloat16. \"float16\" ends at 65504: with a larger weight that "
+        "checkpoint fails."),
 
-    {.section = "activation_checkpoint", .name = "mode", .type = KEY_STRING, AT(activation_checkpoint.mode),
-     .choices = "none|full|selective|memory_budget", .initial = "\"selective\"",
-     .doc = "Which activations are recomputed in the backward pass. \"full\": all of a layer but its input; "
-            "\"selective\": see selective_ac_option; \"memory_budget\": what the planner finds cheapest."},
-    {.section = "activation_checkpoint", .name = "selective_ac_option", .type = KEY_STRING,
-     AT(activation_checkpoint.selective_ac_option), .initial = "\"2\"",
-     .doc = "\"op\": attention, what was summed over the network and every other product are kept; \"op:N\": every N-th "
-            "product, \"op:1\" all of them, so that norms, SwiGLU and what else reads memory only are computed again; "
-            "\"N\", a number: every N-th layer is recomputed, the others keep all."},
-    {.section = "activation_checkpoint", .name = "memory_budget", .type = KEY_REAL,
-     AT(activation_checkpoint.memory_budget), .min = 0, .max = 1, .initial = "0.5",
-     .doc = "Share of the activations that is kept. 0: recompute all, 1: nothing."},
+    KEY(activation_checkpoint, mode, STRING, .choices = "none|full|selective|memory_budget",
+        .initial = "\"selective\"", .doc =
+        "Which activations are recomputed in the backward pass. \"full\": all of a layer but its input; "
+        "\"selective\": see selective_ac_option; \"memory_budget\": what the planner finds cheapest."),
+    KEY(activation_checkpoint, selective_ac_option, STRING, .initial = "\"2\"", .doc =
+        "\"op\": attention, what was summed over the network and every other product are kept; \"op:N\": every N-th "
+        "product, \"op:1\" all of them, so that norms, SwiGLU and what else reads memory only are computed again; "
+        "\"N\", a number: every N-th layer is recomputed, the others keep all."),
+    KEY(activation_checkpoint, memory_budget, REAL, .max = 1, .initial = "0.5", .doc =
+        "Share of the activations that is kept. 0: recompute all, 1: nothing."),
 
-    {.section = "compile", .name = "fuse", .type = KEY_BOOL, AT(compile.fuse), .initial = "true",
-     .flags = KEY_TITAN,
-     .doc = "Operations that follow each other run as one where that gives the same bits and touches less memory."},
-    {.section = "compile", .name = "graph_segments", .type = KEY_BOOL, AT(compile.graph_segments), .initial = "false",
-     .flags = KEY_TITAN,
-     .doc = "GPUs: what computes between transfers is launched in CUDA graphs of some 15 ms at most, to the same bits. For "
-            "small models and many tensor-parallel ranks, where the host is what takes the time. Never a whole step: a "
-            "lost worker's survivors wait for what is launched. No effect on the CPU."},
+    KEY(compile, fuse, BOOL, .initial = "true", .flags = KEY_TITAN, .doc =
+        "Operations that follow each other run as one where that gives the same bits and touches less memory."),
+    KEY(compile, graph_segments, BOOL, .initial = "false", .flags = KEY_TITAN, .doc =
+        "GPUs: what computes between transfers is launched in CUDA graphs of some 15 ms at most, to the same bits. "
+        "For small models and many tensor-parallel ranks, where the host is what takes the time. Never a whole step: "
+        "a lost worker's survivors wait for what is launched. No effect on the CPU."),
 
-    {.section = "metrics", .name = "log_freq", .type = KEY_INT, AT(metrics.log_freq), .min = 1, .max = 1e9,
-     .initial = "10", .doc = "Steps between two progress lines."},
-    {.section = "metrics", .name = "log_layers", .type = KEY_BOOL, AT(metrics.log_layers), .initial = "false",
-     .flags = KEY_TITAN,
-     .doc = "Rank 0 writes layers.jsonl in the run's folder, at step 1 and every log_freq steps: norms of each unit's gradient "
-            "and of its weights before the update, and the tokens of each expert."},
-    {.section = "metrics", .name = "log_samples", .type = KEY_BOOL, AT(metrics.log_samples), .initial = "false",
-     .flags = KEY_TITAN,
-     .doc = "Each worker writes the samples it reads to samples-PID.csv in the run's folder on its node: step, number in "
-            "the step, hash of the tokens."},
-    {.section = "metrics", .name = "enable_tensorboard", .type = KEY_BOOL, AT(metrics.enable_tensorboard),
-     .initial = "false",
-     .doc = "Rank 0 writes TensorBoard's event files, at step 1 and every log_freq steps, under TorchTitan's names."},
-    {.section = "metrics", .name = "save_tb_folder", .type = KEY_STRING, AT(metrics.save_tb_folder), .initial = "\"tb\"",
-     .doc = "Where: a folder below the run's folder, on the node of rank 0."},
+    KEY(metrics, log_freq, INT, .min = 1, .max = 1e9, .initial = "10", .doc = "Steps between two progress lines."),
+    KEY(metrics, log_layers, BOOL, .initial = "false", .flags = KEY_TITAN, .doc =
+        "Rank 0 writes layers.jsonl in the run's folder, at step 1 and every log_freq steps: norms of each unit's "
+        "gradient and of its weights before the update, and the tokens of each expert."),
+    KEY(metrics, log_samples, BOOL, .initial = "false", .flags = KEY_TITAN, .doc =
+        "Each worker writes the samples it reads to samples-PID.csv in the run's folder on its node: step, number in "
+        "the step, hash of the tokens."),
+    KEY(metrics, enable_tensorboard, BOOL, .initial = "false", .doc =
+        "Rank 0 writes TensorBoard's event files, at step 1 and every log_freq steps, under TorchTitan's names."),
+    KEY(metrics, save_tb_folder, STRING, .initial = "\"tb\"", .doc =
+        "Where: a folder below the run's folder, on the node of rank 0."),
 
-    {.section = "profiling", .name = "enable_profiling", .type = KEY_BOOL, AT(profiling.enable_profiling),
-     .initial = "false",
-     .doc = "Every rank writes traces of what it ran, an event for each action on its stream; ui.perfetto.dev opens them: "
-            "iteration_STEP/rankRANK_trace.json."},
-    {.section = "profiling", .name = "save_traces_folder", .type = KEY_STRING, AT(profiling.save_traces_folder),
-     .initial = "\"profile_traces\"",
-     .doc = "Where: a folder below the run's folder, on each rank's own node."},
-    {.section = "profiling", .name = "profile_freq", .type = KEY_INT, AT(profiling.profile_freq), .min = 1, .max = 1e9,
-     .initial = "10", .doc = "Steps between two traces; a trace ends with a step that is a multiple of it."},
-    {.section = "profiling", .name = "profiler_active", .type = KEY_INT, AT(profiling.profiler_active), .min = 1,
-     .max = 1000, .initial = "1", .doc = "Steps in a trace."},
-    {.section = "profiling", .name = "profiler_warmup", .type = KEY_INT, AT(profiling.profiler_warmup), .min = 0,
-     .max = 1e9, .initial = "3",
-     .doc = "Steps before a trace that belong to it in TorchTitan; here none are needed. Together with profiler_active at "
-            "most profile_freq."},
-    {.section = "profiling", .name = "ranks", .type = KEY_STRING, AT(profiling.ranks), .initial = "\"\"",
-     .flags = KEY_TITAN, .doc = "Ranks that write traces, such as \"0,4-7\". Empty: every rank."},
+    KEY(profiling, enable_profiling, BOOL, .initial = "false", .doc =
+        "Every rank writes traces of what it ran, an event for each action on its stream; ui.perfetto.dev opens "
+        "them: iteration_STEP/rankRANK_trace.json."),
+    KEY(profiling, save_traces_folder, STRING, .initial = "\"profile_traces\"", .doc =
+        "Where: a folder below the run's folder, on each rank's own node."),
+    KEY(profiling, profile_freq, INT, .min = 1, .max = 1e9, .initial = "10", .doc =
+        "Steps between two traces; a trace ends with a step that is a multiple of it."),
+    KEY(profiling, profiler_active, INT, .min = 1, .max = 1000, .initial = "1", .doc = "Steps in a trace."),
+    KEY(profiling, profiler_warmup, INT, .max = 1e9, .initial = "3", .doc =
+        "Steps before a trace that belong to it in TorchTitan; here none are needed. Together with profiler_active "
+        "at most profile_freq."),
+    KEY(profiling, ranks, STRING, .initial = "\"\"", .flags = KEY_TITAN, .doc =
+        "Ranks that write traces, such as \"0,4-7\". Empty: every rank."),
 
-    {.section = "elastic", .name = "min_workers", .type = KEY_INT, AT(elastic.min_workers), .min = 1, .max = 1 << 20,
-     .initial = "1", .flags = KEY_TITAN,
-     .doc = "The run starts and goes on with no fewer workers; rounded up to whole data-parallel ranks (pp * cp * tp)."},
-    {.section = "elastic", .name = "max_workers", .type = KEY_INT, AT(elastic.max_workers), .min = 1, .max = 1 << 20,
-     .minus_one = true, .initial = "-1", .flags = KEY_TITAN,
-     .doc = "It takes up to this many where slots are free. -1: as many as the mesh has; with "
-            "data_parallel_shard_degree = -1 all there are (submit: slots of the nodes that take jobs; plan: --world; "
-            "titan-worker run: -n), as far as the mesh can have them, at most 1024."},
+    KEY(elastic, min_workers, INT, .min = 1, .max = 1 << 20, .initial = "1", .flags = KEY_TITAN, .doc =
+        "The run starts and goes on with no fewer workers; rounded up to whole data-parallel ranks (pp * cp * tp)."),
+    KEY(elastic, max_workers, INT, .min = 1, .max = 1 << 20, .minus_one = true, .initial = "-1", .flags = KEY_TITAN,
+        .doc =
+        "It takes up to this many where slots are free. -1: as many as the mesh has; with data_parallel_shard_degree "
+        "= -1 all there are (submit: slots of the nodes that take jobs; plan: --world; titan-worker run: -n), as far "
+        "as the mesh can have them, at most 1024."),
 
-    {.section = "fault_tolerance", .name = "max_restarts", .type = KEY_INT, AT(fault_tolerance.max_restarts), .min = 0,
-     .max = 1e6, .initial = "10", .flags = KEY_TITAN,
-     .doc = "Crashes of workers that a run survives within restart_window_s; one more fails it. As many again that broke "
-            "the protocol."},
-    {.section = "fault_tolerance", .name = "max_node_losses", .type = KEY_INT, AT(fault_tolerance.max_node_losses),
-     .min = 0, .max = 1e6, .minus_one = true, .initial = "-1", .flags = KEY_TITAN,
-     .doc = "The same for workers lost with their nodes. -1: as many as max_restarts."},
-    {.section = "fault_tolerance", .name = "max_hangs", .type = KEY_INT, AT(fault_tolerance.max_hangs), .min = 0,
-     .max = 1e6, .minus_one = true, .initial = "-1", .flags = KEY_TITAN,
-     .doc = "The same for workers that hung and were killed. -1: as many as max_restarts."},
-    {.section = "fault_tolerance", .name = "max_ooms", .type = KEY_INT, AT(fault_tolerance.max_ooms), .min = 0,
-     .max = 1e6, .minus_one = true, .initial = "-1", .flags = KEY_TITAN,
-     .doc = "The same for workers that were killed for their memory. -1: as many as max_restarts."},
-    {.section = "fault_tolerance", .name = "restart_window_s", .type = KEY_INT, AT(fault_tolerance.restart_window_s),
-     .min = 0, .max = 31536000, .initial = "86400", .flags = KEY_TITAN,
-     .doc = "Only losses that are younger count. 0: all of the run's count, of whatever cause, against max_restarts."},
-    {.section = "fault_tolerance", .name = "backoff_ms", .type = KEY_INT, AT(fault_tolerance.backoff_ms), .min = 0,
-     .max = 86400000, .initial = "200", .flags = KEY_TITAN,
-     .doc = "Pause before a lost worker's place is taken again; doubles with each loss until the run makes progress."},
-    {.section = "fault_tolerance", .name = "backoff_max_ms", .type = KEY_INT, AT(fault_tolerance.backoff_max_ms),
-     .min = 0, .max = 86400000, .initial = "30000", .flags = KEY_TITAN, .doc = "The longest such pause."},
-    {.section = "fault_tolerance", .name = "max_skipped_steps", .type = KEY_INT,
-     AT(fault_tolerance.max_skipped_steps), .min = 0, .max = 1e6, .initial = "10", .flags = KEY_TITAN,
-     .doc = "Steps in a row with a non-finite loss or gradient that are skipped before the run fails."},
-    {.section = "fault_tolerance", .name = "checkpoint_retry_s", .type = KEY_INT,
-     AT(fault_tolerance.checkpoint_retry_s), .min = 0, .max = 31536000, .initial = "600", .flags = KEY_TITAN,
-     .doc = "How long a run tries again to write its last checkpoint, or to read one that exists and cannot be read, "
-            "before it fails. Its state stays in memory meanwhile."},
-    {.section = "fault_tolerance", .name = "checkpoint_stall_s", .type = KEY_INT,
-     AT(fault_tolerance.checkpoint_stall_s), .min = 1, .max = 86400, .initial = "60", .flags = KEY_TITAN,
-     .doc = "Reading a checkpoint has stalled when nothing of it arrives for so long. It is tried once more; after the "
-            "second time the one before is taken, and the run fails when there is none."},
-    {.section = "fault_tolerance", .name = "redundancy", .type = KEY_STRING, AT(fault_tolerance.redundancy),
-     .choices = "auto|replica|buddy|checkpoint", .initial = "\"auto\"", .flags = KEY_TITAN,
-     .doc = "Where a lost worker's state comes from: a replica, a copy that another worker keeps up to date (12 bytes a "
-            "parameter of host memory, and 4 for gradients), or the newest checkpoint. `auto`: a replica where the mesh "
-            "has some, otherwise a copy."},
+    KEY(fault_tolerance, max_restarts, INT, .max = 1e6, .initial = "10", .flags = KEY_TITAN, .doc =
+        "Crashes of workers that a run survives within restart_window_s; one more fails it. As many again that broke "
+        "the protocol."),
+    KEY(fault_tolerance, max_node_losses, INT, .max = 1e6, .minus_one = true, .initial = "-1", .flags = KEY_TITAN,
+        .doc =
+        "The same for workers lost with their nodes. -1: as many as max_restarts."),
+    KEY(fault_tolerance, max_hangs, INT, .max = 1e6, .minus_one = true, .initial = "-1", .flags = KEY_TITAN, .doc =
+        "The same for workers that hung and were killed. -1: as many as max_restarts."),
+    KEY(fault_tolerance, max_ooms, INT, .max = 1e6, .minus_one = true, .initial = "-1", .flags = KEY_TITAN, .doc =
+        "The same for workers that were killed for their memory. -1: as many as max_restarts."),
+    KEY(fault_tolerance, restart_window_s, INT, .max = 31536000, .initial = "86400", .flags = KEY_TITAN, .doc =
+        "Only losses that are younger count. 0: all of the run's count, of whatever cause, against max_restarts."),
+    KEY(fault_tolerance, backoff_ms, INT, .max = 86400000, .initial = "200", .flags = KEY_TITAN, .doc =
+        "Pause before a lost worker's place is taken again; doubles with each loss until the run makes progress."),
+    KEY(fault_tolerance, backoff_max_ms, INT, .max = 86400000, .initial = "30000", .flags = KEY_TITAN, .doc =
+        "The longest such pause."),
+    KEY(fault_tolerance, max_skipped_steps, INT, .max = 1e6, .initial = "10", .flags = KEY_TITAN, .doc =
+        "Steps in a row with a non-finite loss or gradient that are skipped before the run fails."),
+    KEY(fault_tolerance, checkpoint_retry_s, INT, .max = 31536000, .initial = "600", .flags = KEY_TITAN, .doc =
+        "How long a run tries again to write its last checkpoint, or to read one that exists and cannot be read, "
+        "before it fails. Its state stays in memory meanwhile."),
+    KEY(fault_tolerance, checkpoint_stall_s, INT, .min = 1, .max = 86400, .initial = "60", .flags = KEY_TITAN, .doc =
+        "Reading a checkpoint has stalled when nothing of it arrives for so long. It is tried once more; after the "
+        "second time the one before is taken, and the run fails when there is none."),
+    KEY(fault_tolerance, redundancy, STRING, .choices = "auto|replica|buddy|checkpoint", .initial = "\"auto\"",
+        .flags = KEY_TITAN, .doc =
+        "Where a lost worker's state comes from: a replica, a copy that another worker keeps up to date (12 bytes a "
+        "parameter of host memory, and 4 for gradients), or the newest checkpoint. `auto`: a replica where the mesh "
+        "has some, otherwise a copy."),
 
-    {.section = "numerics", .name = "canonical", .type = KEY_BOOL, AT(numerics.canonical), .initial = "false",
-     .flags = KEY_TITAN | KEY_NUMBERS,
-     .doc = "Sum gradients over microbatches in one fixed tree: losses are bit-identical for any number of workers, and for "
-            "any expert_parallel_degree."},
-    {.section = "numerics", .name = "deterministic", .type = KEY_BOOL, AT(numerics.deterministic), .initial = "true",
-     .flags = KEY_TITAN,
-     .doc = "The same step on the same data gives the same bits. false: a device may add in any order where that is faster: "
-            "on GPUs attention's gradients in bfloat16 are, and products take the fastest of the ways that "
-            "cuBLASLt proposes, timed when an epoch begins. Always true on the CPU and with numerics.canonical."},
+    KEY(numerics, canonical, BOOL, .initial = "false", .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Sum gradients over microbatches in one fixed tree: losses are bit-identical for any number of workers, and "
+        "for any expert_parallel_degree."),
+    KEY(numerics, deterministic, BOOL, .initial = "true", .flags = KEY_TITAN, .doc =
+        "The same step on the same data gives the same bits. false: a device may add in any order where that is "
+        "faster: on GPUs attention's gradients in bfloat16 are, and products take the fastest of the ways that "
+        "cuBLASLt proposes, timed when an epoch begins. Always true on the CPU and with numerics.canonical."),
 
-    {.section = "moe", .name = "overflow", .type = KEY_STRING, AT(moe.overflow), .choices = "rounds|drop",
-     .initial = "\"rounds\"", .flags = KEY_TITAN | KEY_NUMBERS,
-     .doc = "What becomes of rows that experts have no room for. \"rounds\": they come in further rounds "
-            "(parallelism.expert_parallel_room), with the same result. \"drop\": an expert takes capacity_factor even shares "
-            "of the tokens that a worker has of a microbatch, those of the first tokens; the others pass it by. Evaluations "
-            "drop nothing."},
-    {.section = "moe", .name = "capacity_factor", .type = KEY_REAL, AT(moe.capacity_factor), .min = 0, .above_min = true,
-     .max = 4096, .initial = "1.25", .flags = KEY_TITAN | KEY_NUMBERS,
-     .doc = "Rows that an expert takes with overflow = \"drop\", in multiples of its even share, at least one: tokens * top_k / "
-            "n_experts of each worker and microbatch."},
+    KEY(moe, overflow, STRING, .choices = "rounds|drop", .initial = "\"rounds\"", .flags = KEY_TITAN | KEY_NUMBERS,
+        .doc =
+        "What becomes of rows that experts have no room for. \"rounds\": they come in further rounds "
+        "(parallelism.expert_parallel_room), with the same result. \"drop\": an expert takes capacity_factor even "
+        "shares of the tokens that a worker has of a microbatch, those of the first tokens; the others pass it by. "
+        "Evaluations drop nothing."),
+    KEY(moe, capacity_factor, REAL, .above_min = true, .max = 4096, .initial = "1.25",
+        .flags = KEY_TITAN | KEY_NUMBERS, .doc =
+        "Rows that an expert takes with overflow = \"drop\", in multiples of its even share, at least one: tokens * "
+        "top_k / n_experts of each worker and microbatch."),
 
-    {.section = "debug", .name = "moe_force_load_balance", .type = KEY_BOOL, AT(debug.moe_force_load_balance),
-     .initial = "false", .flags = KEY_NUMBERS,
-     .doc = "Send tokens to experts in turn, whatever their scores: token i of a microbatch to experts i*top_k to i*top_k "
-            "+ top_k - 1, modulo n_experts. All experts get equally many rows, for benchmarks, and no rounding sends a "
-            "token elsewhere."},
+    KEY(debug, moe_force_load_balance, BOOL, .initial = "false", .flags = KEY_NUMBERS, .doc =
+        "Send tokens to experts in turn, whatever their scores: token i of a microbatch to experts i*top_k to "
+        "i*top_k + top_k - 1, modulo n_experts. All experts get equally many rows, for benchmarks, and no rounding "
+        "sends a token elsewhere."),
 
-    {.section = "nccl", .name = "windows", .type = KEY_BOOL, AT(nccl.windows), .initial = "false", .flags = KEY_TITAN,
-     .doc = "GPUs: a step's memory is NCCL's, and registered with the communicators of its collectives: GPUs that reach each "
-            "other's memory directly then do without copies through NCCL's buffers. Where they do not, the log says so."},
-    {.section = "nccl", .name = "cta_policy", .type = KEY_STRING, AT(nccl.cta_policy),
-     .choices = "default|efficiency|zero", .initial = "\"default\"", .flags = KEY_TITAN,
-     .doc = "GPUs: what collectives that run beside products (FSDP, DDP) take of the multiprocessors. \"efficiency\": few "
-            "rather than the shortest time; \"zero\": none where copy engines can do it, which needs nccl.windows."},
-    {.section = "nccl", .name = "max_ctas", .type = KEY_INT, AT(nccl.max_ctas), .min = 0, .max = 64, .initial = "0",
-     .flags = KEY_TITAN,
-     .doc = "GPUs: thread blocks that such a collective has at most, a multiprocessor each; a product beside it is cut for "
-            "all of them, and takes as long again for its last part where some are taken. 0: as many as NCCL takes."},
+    KEY(nccl, windows, BOOL, .initial = "false", .flags = KEY_TITAN, .doc =
+        "GPUs: a step's memory is NCCL's, and registered with the communicators of its collectives: GPUs that reach "
+        "each other's memory directly then do without copies through NCCL's buffers. Where they do not, the log says "
+        "so."),
+    KEY(nccl, cta_policy, STRING, .choices = "default|efficiency|zero", .initial = "\"default\"", .flags = KEY_TITAN,
+        .doc =
+        "GPUs: what collectives that run beside products (FSDP, DDP) take of the multiprocessors. \"efficiency\": "
+        "few rather than the shortest time; \"zero\": none where copy engines can do it, which needs nccl.windows."),
+    KEY(nccl, max_ctas, INT, .max = 64, .initial = "0", .flags = KEY_TITAN, .doc =
+        "GPUs: thread blocks that such a collective has at most, a multiprocessor each; a product beside it is cut "
+        "for all of them, and takes as long again for its last part where some are taken. 0: as many as NCCL takes."),
 
-    {.section = "resources", .name = "memory", .type = KEY_BYTES, AT(resources.memory), .min = 1 << 20, .max = 0x1p60,
-     .initial = "\"\"", .flags = KEY_TITAN,
-     .doc = "The host memory that each worker may have, such as \"16GiB\"; a number is bytes. One that needs more is ended, which "
-            "counts against max_ooms. Empty: what the node gives a worker (`agent.worker_memory`), else no limit. A node "
-            "that gives less, or has less, does not start the worker, and says so."},
-    {.section = "resources", .name = "cpus", .type = KEY_REAL, AT(resources.cpus), .min = 0.01, .max = 16384,
-     .minus_one = true, .initial = "-1.0", .flags = KEY_TITAN,
-     .doc = "Processors that each worker may use, such as 3.5: it gets no more time than that. -1: what the node gives a "
-            "worker (`agent.worker_cpus`), else no limit."},
+    KEY(resources, memory, BYTES, .min = 1 << 20, .max = 0x1p60, .initial = "\"\"", .flags = KEY_TITAN, .doc =
+        "The host memory that each worker may have, such as \"16GiB\"; a number is bytes. One that needs more is "
+        "ended, which counts against max_ooms. Empty: what the node gives a worker (`agent.worker_memory`), else no "
+        "limit. A node that gives less, or has less, does not start the worker, and says so."),
+    KEY(resources, cpus, REAL, .min = 0.01, .max = 16384, .minus_one = true, .initial = "-1.0", .flags = KEY_TITAN,
+        .doc =
+        "Processors that each worker may use, such as 3.5: it gets no more time than that. -1: what the node gives a "
+        "worker (`agent.worker_cpus`), else no limit."),
 
-    {.section = "device", .name = "name", .type = KEY_STRING, AT(device.name), .choices = "auto|cpu|cuda",
-     .initial = "\"auto\"", .flags = KEY_TITAN, .doc = "Device plug-in. \"auto\": cuda where it works, otherwise cpu."},
-    {.section = "device", .name = "threads", .type = KEY_INT, AT(device.threads), .min = 0, .max = 4096,
-     .initial = "0", .flags = KEY_TITAN, .doc = "Compute threads of a worker on the CPU. 0: its share of the machine."},
-    {.section = "device", .name = "memory", .type = KEY_REAL, AT(device.memory), .min = 0, .max = 1e6, .initial = "0.0",
-     .flags = KEY_TITAN,
-     .doc = "GiB of the device that a worker may have, process and communicators included; programs are made for it, as by "
-            "`plan --memory`. 0: all that it has."},
+    KEY(device, name, STRING, .choices = "auto|cpu|cuda", .initial = "\"auto\"", .flags = KEY_TITAN, .doc =
+        "Device plug-in. \"auto\": cuda where it works, otherwise cpu."),
+    KEY(device, threads, INT, .max = 4096, .initial = "0", .flags = KEY_TITAN, .doc =
+        "Compute threads of a worker on the CPU. 0: its share of the machine."),
+    KEY(device, memory, REAL, .max = 1e6, .initial = "0.0", .flags = KEY_TITAN, .doc =
+        "GiB of the device that a worker may have, process and communicators included; programs are made for it, as "
+        "by `plan --memory`. 0: all that it has."),
 
     /* --- known from TorchTitan, not there ------------------------------------------------------------------------- */
     NOTE("job", "print_args", KEY_BOOL, "false", "A run's folder has its whole recipe"),
@@ -767,12 +704,6 @@ const struct recipe_key recipe_keys[] = {
 
 const int recipe_keys_count = (int)ARRAY_SIZE(recipe_keys);
 
-const struct recipe_lack recipe_lacks[] = {
-    {"model", "name", "llama4", "attention within chunks of the sequence, a temperature by position"},
-    {"model", "name", "flux", "diffusion models"},
-};
-const int recipe_lacks_count = (int)ARRAY_SIZE(recipe_lacks);
-
 /* Newer TorchTitan counts batches in tokens. */
 const struct recipe_newer recipe_newer[] = {
     {"training", "num_tokens_per_microbatch_per_dp_rank",
@@ -814,17 +745,11 @@ const int recipe_aliases_count = (int)ARRAY_SIZE(recipe_aliases);
 
 int recipe_key_find(const char *section, const char *name)
 {
-    for (int i = 0; i < recipe_keys_count;
-         i++) { /* compare the first letter first: this loop runs for every key of every submit */
-        const struct recipe_key *k = &recipe_keys[i];
+    for (int i = 0; i < recipe_keys_count; i++) {
+        const struct setting *k = &recipe_keys[i];
+        /* Compares the first letter first: this loop runs for every key of every submit. */
         if (k->name[0] == name[0] && strcmp(k->name, name) == 0 && strcmp(k->section, section) == 0)
             return i;
     }
     return -1;
-}
-
-bool recipe_key_given(const struct recipe *r, int index)
-{
-    titan_assert(index >= 0 && index < recipe_keys_count);
-    return r->set_mask[index / 64] >> (index % 64) & 1;
 }

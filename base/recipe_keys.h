@@ -8,54 +8,12 @@
 #include <stdint.h>
 
 #include "base/recipe.h"
-#include "base/toml.h"
+#include "base/settings.h"
 
-enum key_type { KEY_STRING, KEY_INT, KEY_REAL, KEY_BOOL, KEY_LIST, KEY_REALS, KEY_SOURCES, KEY_BYTES };
-enum key_support {
-    KEY_SUPPORTED,
-    KEY_OFF,  /* TorchTitan's, feature missing: only the "off" value is accepted */
-    KEY_NOTE, /* TorchTitan's, without effect here: values other than TorchTitan's default cause a warning */
-    KEY_PART  /* TorchTitan's, refines a key that is off or without effect: the refined key is refused or warned of */
-};
-enum {
-    KEY_TITAN = 1,   /* Titan's own, not in TorchTitan */
-    KEY_NUMBERS = 2, /* determines the numbers of the run: part of recipe_hash() */
-    KEY_FLAVOR = 4,  /* model dimension: default is the flavor's */
-    KEY_NOCASE = 8,  /* choices match in any case and are stored in the table's spelling */
-    KEY_LATER = 16   /* choices depend on other keys: recipe_resolve() refuses other words */
-};
-
-struct recipe_key {
-    const char *section, *name;
-    enum key_type type;
-    enum key_support support;
-    unsigned flags;
-    size_t offset, size; /* in struct recipe; supported keys only */
-    double min, max;     /* numbers, each of a list, and bytes; max 0 = no upper bound. Bytes also accept "": 0 */
-    bool above_min;      /* reals: min itself is not legal */
-    bool minus_one;      /* -1 is also legal: "not set" */
-    const char *choices; /* strings: "a|b"; NULL = any text. Lists: words, "*" = any; NULL = layers */
-    const char *(*names)(void); /* strings: function that returns further choices, in the same form */
-    const char *later;          /* strings: legal in TorchTitan, refused by name; "*" = every value that is no choice */
-    bool several;               /* strings: a path; an array of paths is read as one pattern, "{a,b}" */
-    const char *yes_no;         /* strings: "a|b", for true and false in files of earlier versions */
-    const char *on;             /* booleans: words "a|b" that mean true, alone or in an array; "" and [] mean false */
-    const char *nothing;        /* booleans: words that request something without effect; they cause a warning */
-    const char *other;          /* booleans: another switch of the section that the list also sets, by its own words */
-    const char *initial;        /* default as TOML; for unsupported keys TorchTitan's default */
-    const char *theirs;         /* TorchTitan's default as TOML if it differs; "none": unset */
-    const char *doc;            /* one line */
-};
-/* Supported keys first, in the order they are printed; a key's index is its bit in recipe.set_mask and idle_mask. */
-extern const struct recipe_key recipe_keys[];
+/* Supported keys first, in the order they are printed, others behind them; a key's index is its bit in recipe.set_mask
+ * and idle_mask. */
+extern const struct setting recipe_keys[];
 extern const int recipe_keys_count;
-
-/* The feature that this version lacks, for a refused value. */
-struct recipe_lack {
-    const char *section, *name, *value, *what;
-};
-extern const struct recipe_lack recipe_lacks[];
-extern const int recipe_lacks_count;
 
 /* A key that TorchTitan added after v0.2.2, its last version with run files, and the replacement here. */
 struct recipe_newer {
@@ -83,9 +41,12 @@ extern const struct recipe_flavor recipe_flavors[];
 extern const int recipe_flavors_count;
 
 #define RECIPE_WHY 160
-/* Reads an array of sources; false: why names the error. */
+/* Reads an array of sources; false: why names the error, and *ret is untouched. */
 bool recipe_mixture_read(const struct toml_value *array, struct recipe_mixture *ret, char why[RECIPE_WHY]);
 
+/* Reads pipeline_parallel_split_points, a list of layers or of every stage's modules, as "layers.2,layers.4". False:
+ * why is the message behind the key's name, and ret is untouched. */
+bool recipe_points_read(const struct toml_value *v, char *ret, size_t size, char why[RECIPE_WHY]);
 /* Parses "layers.2,layers.4" into numbers, at most max; returns their number, -1 for malformed or non-ascending
  * text. */
 int recipe_split_points(const char *text, int64_t *ret, int max);
@@ -103,7 +64,19 @@ titan_status recipe_check_size(const struct recipe *r, struct titan_error *err) 
 
 /* Index of section.name; -1: no such key. */
 int recipe_key_find(const char *section, const char *name);
-/* Is the key of this index given (or resolved)? */
-bool recipe_key_given(const struct recipe *r, int index);
+/* The same behind older names: index of the key that section.name is read as. */
+int recipe_key_resolve(const char *section, const char *name);
+static inline bool recipe_key_in(const uint64_t *mask, int index)
+{
+    return mask[index / 64] >> (index % 64) & 1;
+}
+static inline void recipe_key_mark(uint64_t *mask, int index, bool on)
+{
+    const uint64_t bit = UINT64_C(1) << (index % 64);
+    mask[index / 64] = on ? mask[index / 64] | bit : mask[index / 64] & ~bit;
+}
+
+/* The recipe of recipe_init(). */
+const struct recipe *recipe_defaults(void);
 
 #endif

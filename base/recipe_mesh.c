@@ -336,30 +336,27 @@ static titan_status check_pipeline(const struct recipe *r, const struct recipe_m
 
 #define NEAREST_TRIES 64
 
-/* The nearest working world for one outside of elastic.min_workers to max_workers; the range's end if no near world
- * works. */
-static int64_t nearest_inside(const struct recipe *r, int64_t world)
-{
-    const int64_t unit = recipe_mesh_unit(r), least = r->elastic.min_workers, most = r->elastic.max_workers;
-    const int64_t step = world < least ? unit : -unit;
-    int64_t n = world < least ? (least + unit - 1) / unit * unit : most / unit * unit;
-    for (int i = 0; i < NEAREST_TRIES && n >= least && n <= most && n > 0; i++, n += step)
-        if (recipe_check_world(r, n, NULL) == TITAN_OK)
-            return n;
-    return world < least ? least : most;
-}
-
 titan_status recipe_check_world(const struct recipe *r, int64_t world, struct titan_error *err)
 {
     struct recipe_mesh m;
     const int64_t least = r->elastic.min_workers, most = r->elastic.max_workers;
     if (world < 1)
         return titan_fail(err, TITAN_EINVAL, "%lld workers: at least 1 is needed", (long long)world);
-    if (world < least || world > most)
+    if (world < least || world > most) { /* nearest: the range's end if no near world works */
+        const int64_t unit = recipe_mesh_unit(r), step = world < least ? unit : -unit;
+        int64_t n = world < least ? (least + unit - 1) / unit * unit : most / unit * unit;
+        int tries = NEAREST_TRIES;
+        while (n >= least && n <= most && n > 0 && tries > 0 && recipe_check_world(r, n, NULL) != TITAN_OK) {
+            n += step;
+            tries--;
+        }
+        if (n < least || n > most || n <= 0 || tries == 0)
+            n = world < least ? least : most;
         return titan_fail(err, TITAN_EINVAL,
                           "%lld workers are outside elastic.min_workers = %lld to elastic.max_workers = %lld; "
                           "nearest: %lld",
-                          (long long)world, (long long)least, (long long)most, (long long)nearest_inside(r, world));
+                          (long long)world, (long long)least, (long long)most, (long long)n);
+    }
     TRY(recipe_mesh(r, world, &m, err));
 
     int64_t value, unused, nearest = m.tp;

@@ -44,26 +44,28 @@ static bool read_source(const struct toml_value *table, struct recipe_source *re
 
 bool recipe_mixture_read(const struct toml_value *array, struct recipe_mixture *ret, char why[RECIPE_WHY])
 {
-    titan_assert(array->type == TOML_ARRAY);
+    struct recipe_mixture mixture;
     int weighted = 0;
-    memset(ret, 0, sizeof(*ret)); /* equal recipes are equal in memory */
+    memset(&mixture, 0, sizeof(mixture)); /* equal recipes are equal in memory */
     for (const struct toml_value *v = array->first; v; v = v->next) {
         if (v->type != TOML_TABLE) {
             (void)snprintf(why, RECIPE_WHY, "expected {path = \"...\", weight = 1.0}, got %s", toml_type_name(v->type));
             return false;
         }
-        if (ret->n == RECIPE_SOURCES_MAX) {
+        if (mixture.n == RECIPE_SOURCES_MAX) {
             (void)snprintf(why, RECIPE_WHY, "more than %d sources", RECIPE_SOURCES_MAX);
             return false;
         }
-        struct recipe_source *source = &ret->source[ret->n++];
+        struct recipe_source *source = &mixture.source[mixture.n++];
         if (!read_source(v, source, why))
             return false;
         weighted += source->weight > 0;
     }
-    if (weighted == 0 || weighted == ret->n)
-        return true;
-    (void)snprintf(why, RECIPE_WHY, "%d of %lld sources have a weight: give all one, or none", weighted,
-                   (long long)ret->n);
-    return false;
+    if (weighted != 0 && weighted != mixture.n) {
+        (void)snprintf(why, RECIPE_WHY, "%d of %lld sources have a weight: give all one, or none", weighted,
+                       (long long)mixture.n);
+        return false;
+    }
+    memcpy(ret, &mixture, sizeof(mixture));
+    return true;
 }

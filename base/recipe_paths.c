@@ -269,3 +269,36 @@ titan_status recipe_check_data(struct recipe *r, const char *base, struct titan_
     }
     return TITAN_OK;
 }
+
+/* In place: "/a//b/./c/" -> "/a/b/c". */
+static void tidy_path(char *path)
+{
+    char *to = path;
+    for (const char *p = path; *p;) {
+        if (p[0] == '/' && (p[1] == '/' || !p[1]) && (p[1] || to > path))
+            p++;
+        else if (p[0] == '/' && p[1] == '.' && (p[2] == '/' || !p[2]))
+            p += 2;
+        else
+            *to++ = *p++;
+    }
+    if (to == path)
+        *to++ = '/';
+    *to = '\0';
+}
+
+titan_status recipe_checkpoint_folder(const struct recipe *r, const char *job_dir, char *out, struct titan_error *err)
+{
+    const char *dump = r->job.dump_folder, *folder = r->checkpoint.folder;
+    int n;
+    if (folder[0] == '/')
+        n = snprintf(out, PATH_MAX, "%s", folder);
+    else if (dump[0] == '/')
+        n = snprintf(out, PATH_MAX, "%s/%s", dump, folder);
+    else
+        n = snprintf(out, PATH_MAX, "%s/%s/%s", job_dir, dump, folder);
+    if (n >= PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "checkpoint.folder: the path is too long");
+    tidy_path(out);
+    return TITAN_OK;
+}

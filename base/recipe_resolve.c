@@ -19,18 +19,12 @@
 #define WORKERS_OFFERED_MAX 1024            /* the most workers of a job (state/job.h) */
 #define LOSS_CHUNKS 8                       /* TorchTitan's number */
 
-static void mark_given(struct recipe *r, int index)
-{
-    titan_assert(index >= 0 && index < recipe_keys_count);
-    r->set_mask[index / 64] |= UINT64_C(1) << (index % 64);
-}
-
 void recipe_give_dims(struct recipe *r, const struct model_dims *dims)
 {
     r->model.dims = *dims;
-    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++)
+    for (int i = 0; recipe_keys[i].support == KEY_SUPPORTED; i++)
         if (recipe_keys[i].flags & KEY_FLAVOR)
-            mark_given(r, i);
+            recipe_key_mark(r->set_mask, i, true);
 }
 
 bool recipe_lacks_dims(const struct recipe *r)
@@ -44,12 +38,12 @@ bool recipe_lacks_dims(const struct recipe *r)
 /* Fills unset keys with these flags. */
 static void fill(struct recipe *r, const struct recipe *from, unsigned flags)
 {
-    for (int i = 0; i < recipe_keys_count && recipe_keys[i].support == KEY_SUPPORTED; i++) {
-        const struct recipe_key *k = &recipe_keys[i];
-        if ((k->flags & flags) != flags || recipe_key_given(r, i))
+    for (int i = 0; recipe_keys[i].support == KEY_SUPPORTED; i++) {
+        const struct setting *k = &recipe_keys[i];
+        if ((k->flags & flags) != flags || recipe_key_in(r->set_mask, i))
             continue;
         memcpy((char *)r + k->offset, (const char *)from + k->offset, k->size);
-        mark_given(r, i);
+        recipe_key_mark(r->set_mask, i, true);
     }
 }
 
@@ -396,24 +390,6 @@ static titan_status resolve_batch(struct recipe *r, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status check_mixture(const struct recipe *r, struct titan_error *err)
-{
-    static const char *const kinds[] = {"", "text", "jsonl", "c4", "c4_test", "c4_validation", "sft"};
-    for (int64_t i = 0; i < r->training.mixture.n; i++) {
-        const char *dataset = r->training.mixture.source[i].dataset;
-        bool known = false;
-        for (size_t k = 0; k < ARRAY_SIZE(kinds); k++)
-            known = known || strcmp(dataset, kinds[k]) == 0;
-        if (!known)
-            return titan_fail(err, TITAN_EINVAL,
-                              "training.mixture: dataset = \"%s\": expected what training.dataset may be", dataset);
-    }
-    if (r->training.mixture.n > 0 && r->training.dataset_path[0])
-        return titan_fail(err, TITAN_EINVAL,
-                          "training.mixture and training.dataset_path are both given: the data is one or the other");
-    return TITAN_OK;
-}
-
 static titan_status refuse_pair(const char *key, const char *needed, struct titan_error *err)
 {
     return titan_fail(err, TITAN_EINVAL, "checkpoint.%s = true needs checkpoint.%s", key, needed);
@@ -568,7 +544,16 @@ titan_status recipe_resolve(struct recipe *r, struct titan_error *err)
             err, TITAN_EINVAL,
             "nccl.cta_policy = \"zero\" needs nccl.windows = true: copy engines reach registered memory only");
     TRY(check_outputs(r, err));
-    TRY(check_mixture(r, err));
+    const struct recipe_mixture *mixture = &r->training.mixture;
+    const char *kinds = recipe_keys[recipe_key_find("training", "dataset")].choices;
+    for (int64_t i = 0; i < mixture->n; i++)
+        if (mixture->source[i].dataset[0] && !setting_admits(kinds, mixture->source[i].dataset))
+            return titan_fail(err, TITAN_EINVAL,
+                              "training.mixture: dataset = \"%s\": expected what training.dataset may be",
+                              mixture->source[i].dataset);
+    if (mixture->n > 0 && r->training.dataset_path[0])
+        return titan_fail(err, TITAN_EINVAL,
+                          "training.mixture and training.dataset_path are both given: the data is one or the other");
     if (strcmp(r->parallelism.context_parallel_rotate_method, "alltoall") == 0) {
         memset(r->parallelism.context_parallel_rotate_method, 0, sizeof(r->parallelism.context_parallel_rotate_method));
         memcpy(r->parallelism.context_parallel_rotate_method, "ring", sizeof("ring"));

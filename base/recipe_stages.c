@@ -27,6 +27,70 @@ int recipe_split_points(const char *text, int64_t *ret, int max)
     return n;
 }
 
+/* Converts a list of every stage's modules to split points: the first layer of each stage but the first. Layers must be
+ * consecutive across stages, the embedding first, the final norm and the head last. */
+static bool stages_to_points(const struct toml_value *stages, struct buf *out)
+{
+    titan_assert(stages->type == TOML_ARRAY);
+    int64_t next = 0;
+    bool head = false;
+    for (const struct toml_value *stage = stages->first; stage; stage = stage->next) {
+        const struct toml_value *m = stage->type == TOML_ARRAY ? stage->first : NULL;
+        if (!m || head)
+            return false;
+        if (stage == stages->first) {
+            if (m->type != TOML_STRING || strcmp(m->string, "tok_embeddings") != 0)
+                return false;
+            m = m->next;
+        } else {
+            buf_printf(out, "%slayers.%lld", out->len ? "," : "", (long long)next);
+        }
+        for (; m && m->type == TOML_STRING; m = m->next, next++) {
+            char layer[32];
+            (void)snprintf(layer, sizeof(layer), "layers.%lld", (long long)next);
+            if (strcmp(m->string, layer) != 0)
+                break;
+        }
+        head = m && m->next && !m->next->next && m->type == TOML_STRING && m->next->type == TOML_STRING &&
+               strcmp(m->string, "norm") == 0 && strcmp(m->next->string, "output") == 0;
+        if (m && !head)
+            return false;
+    }
+    return head;
+}
+
+bool recipe_points_read(const struct toml_value *v, char *ret, size_t size, char why[RECIPE_WHY])
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    int64_t points[RECIPE_STAGES_MAX];
+    const bool stages = v->type == TOML_ARRAY && v->first && v->first->type == TOML_ARRAY;
+    why[0] = '\0';
+    if (v->type == TOML_STRING)
+        buf_puts(&text, v->string);
+    else if (stages && !stages_to_points(v, &text))
+        (void)snprintf(why, RECIPE_WHY,
+                       ": expected every stage's modules in order: \"tok_embeddings\" first, each of "
+                       "\"layers.0\", \"layers.1\", ... once, \"norm\" and \"output\" last");
+    for (const struct toml_value *e = v->type == TOML_ARRAY && !stages ? v->first : NULL; e && !why[0]; e = e->next)
+        if (e->type == TOML_STRING)
+            buf_printf(&text, "%s%s", text.len ? "," : "", e->string);
+        else
+            (void)snprintf(why, RECIPE_WHY, ": expected names such as \"layers.2\", got %s", toml_type_name(e->type));
+    const char *names = text.len ? text.data : "";
+    if (!why[0] && buf_failed(&text))
+        (void)snprintf(why, RECIPE_WHY, ": no memory");
+    if (!why[0] && recipe_split_points(names, points, RECIPE_STAGES_MAX) < 0)
+        (void)snprintf(why, RECIPE_WHY,
+                       " = \"%.48s\": expected layers in ascending order, such as \"layers.2\", \"layers.4\"", names);
+    if (!why[0] && text.len >= size)
+        (void)snprintf(why, RECIPE_WHY, ": text of %zu bytes is too long (at most %zu)", text.len, size - 1);
+    if (why[0])
+        return false;
+    memset(ret, 0, size);
+    memcpy(ret, names, text.len);
+    return true;
+}
+
 /* Default stages per rank. The three names with "Schedule" stand for a CSV file. */
 static int stages_per_rank(const struct recipe *r)
 {

@@ -53,7 +53,8 @@ static const struct schedule_family families[] = {
      .bubble = schedule_bubble_dualpipe_v},
 };
 
-const struct schedule_family *schedule_family(const char *name)
+/* NULL: no such name. */
+static const struct schedule_family *family_of(const char *name)
 {
     for (size_t i = 0; i < ARRAY_SIZE(families); i++)
         if (strcasecmp(name, families[i].name) == 0 || (families[i].alias && strcasecmp(name, families[i].alias) == 0))
@@ -63,7 +64,7 @@ const struct schedule_family *schedule_family(const char *name)
 
 int schedule_stages_per_rank(const char *name)
 {
-    const struct schedule_family *family = schedule_family(name);
+    const struct schedule_family *family = family_of(name);
     return family ? family->stages_per_rank : 0;
 }
 
@@ -145,7 +146,7 @@ void schedule_close(struct schedule *s)
 titan_status schedule_generate(const char *name, int ranks, int stages, int microbatches, struct schedule **ret,
                                struct titan_error *err)
 {
-    const struct schedule_family *family = schedule_family(name);
+    const struct schedule_family *family = family_of(name);
     if (!family)
         return titan_fail(err, TITAN_EINVAL, "no pipeline schedule is named \"%s\"; there are %s", name,
                           schedule_names());
@@ -204,7 +205,7 @@ double schedule_makespan(const struct schedule *s, double t_f, double t_i, doubl
 
 double schedule_bubble(const struct schedule *s, double t_f, double t_i, double t_w)
 {
-    const struct schedule_family *family = schedule_family(s->name);
+    const struct schedule_family *family = family_of(s->name);
     return family ? family->bubble(s, t_f, t_i, t_w) : -1;
 }
 

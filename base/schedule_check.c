@@ -21,7 +21,8 @@ static size_t slot(const struct schedule *s, int stage, int microbatch)
     return (size_t)stage * (size_t)s->microbatches + (size_t)microbatch;
 }
 
-bool cell_input(const struct schedule *s, struct cell c, struct cell *ret)
+/* The input cell of c; false: c waits for its rank alone. */
+static bool input_of(const struct schedule *s, struct cell c, struct cell *ret)
 {
     titan_assert(c.kind <= CELL_B && c.stage >= 0 && c.stage < s->stages);
     int stage = c.kind == CELL_F ? c.stage - 1 : c.stage + 1;
@@ -56,7 +57,7 @@ static void walk_rank(const struct schedule *s, const double t[4], int rank, str
     for (; w->next[rank] < s->n_cells[rank]; w->next[rank]++) {
         struct cell c = s->cells[rank][w->next[rank]], input;
         double start = w->clock[rank];
-        if (cell_input(s, c, &input)) {
+        if (input_of(s, c, &input)) {
             double there = (c.kind == CELL_F ? w->forward : w->backward)[slot(s, input.stage, c.microbatch)];
             if (isnan(there))
                 return;
@@ -162,7 +163,8 @@ static struct cell awaited(const struct schedule *s, const struct schedule_walk 
                            int *ret_at)
 {
     struct cell input = {0};
-    titan_assert(cell_input(s, s->cells[rank][w->next[rank]], &input));
+    const bool waits = input_of(s, s->cells[rank][w->next[rank]], &input);
+    titan_assert(waits);
     *ret_rank = schedule_rank_of(s, input.stage);
     const struct cell *cells = s->cells[*ret_rank];
     int at = w->next[*ret_rank];

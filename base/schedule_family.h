@@ -19,9 +19,6 @@ struct schedule_family {
     double (*bubble)(const struct schedule *s, double t_f, double t_i, double t_w);
 };
 
-/* NULL: no such name. */
-const struct schedule_family *schedule_family(const char *name);
-
 /* A schedule without cells. Each rank has room for F, I and W of every stage and microbatch, and one cell more. */
 titan_status schedule_new(const char *name, int ranks, int stages, int microbatches, bool v_order,
                           struct schedule **ret, struct titan_error *err) TITAN_MUST_USE;
@@ -49,8 +46,6 @@ struct schedule_walk {
 };
 titan_status schedule_walk(const struct schedule *s, const double t[4], struct schedule_walk *ret) TITAN_MUST_USE;
 void schedule_walk_free(struct schedule_walk *w);
-/* The input cell of c; false: c waits for its rank alone. */
-bool cell_input(const struct schedule *s, struct cell c, struct cell *ret);
 
 void schedule_generate_looped_bfs(struct schedule *s);
 void schedule_generate_1f1b(struct schedule *s);

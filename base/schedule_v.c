@@ -26,47 +26,44 @@ static void put(struct v_rank *v, enum cell_kind kind, int chunk)
 
 /* Qi et al. 2024 (arXiv:2405.15362), figure of ZB-V. Every rank is busy from its first cell to its last if F, I and W
  * take equal times; the first I follows directly on the first forward through the V. */
-static void zbv_rank(struct v_rank *v, int microbatches)
-{
-    int p = v->s->ranks, behind = p - 1 - v->rank, ahead = v->rank;
-    titan_assert(microbatches >= 2 * p - 1 && behind >= 0);
-    for (int i = 0; i < 2 * behind + 1; i++) /* until the first microbatch returns */
-        put(v, CELL_F, 0);
-    for (int i = 0; i < ahead; i++) { /* until its I arrives */
-        put(v, CELL_F, 1);
-        put(v, CELL_F, 0);
-    }
-    for (int i = 0; i < behind + 1; i++) { /* until the I of chunk 0 arrives */
-        put(v, CELL_F, 1);
-        put(v, CELL_I, 1);
-        put(v, CELL_W, 1);
-    }
-    while (v->done[CELL_F][1] < microbatches) {
-        if (v->done[CELL_F][0] < microbatches)
-            put(v, CELL_F, 0);
-        put(v, CELL_I, 0);
-        put(v, CELL_W, 0);
-        put(v, CELL_F, 1);
-        put(v, CELL_I, 1);
-        put(v, CELL_W, 1);
-    }
-    for (int i = 0; i < ahead; i++) {
-        put(v, CELL_I, 0);
-        put(v, CELL_I, 1);
-    }
-    for (int i = 0; i < behind + 1; i++) {
-        put(v, CELL_I, 0);
-        put(v, CELL_W, 0);
-    }
-    for (int chunk = 1; chunk >= 0; chunk--)
-        while (v->done[CELL_W][chunk] < microbatches)
-            put(v, CELL_W, chunk);
-}
-
 void schedule_generate_zbv(struct schedule *s)
 {
-    for (int r = 0; r < s->ranks; r++)
-        zbv_rank(&(struct v_rank){.s = s, .rank = r}, MAX(s->microbatches, 2 * s->ranks - 1));
+    const int p = s->ranks, microbatches = MAX(s->microbatches, 2 * p - 1);
+    for (int r = 0; r < p; r++) {
+        struct v_rank v = {.s = s, .rank = r};
+        const int behind = p - 1 - r, ahead = r;
+        for (int i = 0; i < 2 * behind + 1; i++) /* until the first microbatch returns */
+            put(&v, CELL_F, 0);
+        for (int i = 0; i < ahead; i++) { /* until its I arrives */
+            put(&v, CELL_F, 1);
+            put(&v, CELL_F, 0);
+        }
+        for (int i = 0; i < behind + 1; i++) { /* until the I of chunk 0 arrives */
+            put(&v, CELL_F, 1);
+            put(&v, CELL_I, 1);
+            put(&v, CELL_W, 1);
+        }
+        while (v.done[CELL_F][1] < microbatches) {
+            if (v.done[CELL_F][0] < microbatches)
+                put(&v, CELL_F, 0);
+            put(&v, CELL_I, 0);
+            put(&v, CELL_W, 0);
+            put(&v, CELL_F, 1);
+            put(&v, CELL_I, 1);
+            put(&v, CELL_W, 1);
+        }
+        for (int i = 0; i < ahead; i++) {
+            put(&v, CELL_I, 0);
+            put(&v, CELL_I, 1);
+        }
+        for (int i = 0; i < behind + 1; i++) {
+            put(&v, CELL_I, 0);
+            put(&v, CELL_W, 0);
+        }
+        for (int chunk = 1; chunk >= 0; chunk--)
+            while (v.done[CELL_W][chunk] < microbatches)
+                put(&v, CELL_W, chunk);
+    }
 }
 
 double schedule_bubble_zbv(const struct schedule *s, double t_f, double t_i, double t_w)
@@ -78,45 +75,42 @@ double schedule_bubble_zbv(const struct schedule *s, double t_f, double t_i, dou
 
 /* DeepSeek-AI 2024 (arXiv:2412.19437) cut in half, as DualPipeV: F of one chunk and B of the other are adjacent;
  * backwards are split where a rank would otherwise wait. */
-static void dualpipe_v_rank(struct v_rank *v, int microbatches)
-{
-    int p = v->s->ranks, behind = p - 1 - v->rank, ahead = v->rank;
-    titan_assert(microbatches >= 2 * p && behind >= 0);
-    for (int i = 0; i < 2 * behind; i++)
-        put(v, CELL_F, 0);
-    for (int i = 0; i < ahead + 1; i++) {
-        put(v, CELL_F, 0);
-        put(v, CELL_F, 1);
-    }
-    for (int i = 0; i < behind; i++) {
-        put(v, CELL_I, 1);
-        put(v, CELL_W, 1);
-        put(v, CELL_F, 1);
-    }
-    while (v->done[CELL_F][0] < microbatches) {
-        put(v, CELL_F, 0);
-        put(v, CELL_B, 1);
-        put(v, CELL_F, 1);
-        put(v, CELL_B, 0);
-    }
-    for (int i = 0; i < behind; i++) {
-        put(v, CELL_B, 1);
-        put(v, CELL_F, 1);
-        put(v, CELL_B, 0);
-    }
-    for (int i = 0; i < 2 * (ahead + 1); i++) /* the second half defers its W to fill later waits */
-        put(v, i < ahead + 1 ? CELL_B : CELL_I, (i + 1) % 2);
-    for (int i = 0; i < p; i++) {
-        put(v, CELL_W, i < ahead + 1 ? (ahead + i) % 2 : 0);
-        if (i < behind)
-            put(v, CELL_I, 0);
-    }
-}
-
 void schedule_generate_dualpipe_v(struct schedule *s)
 {
-    for (int r = 0; r < s->ranks; r++)
-        dualpipe_v_rank(&(struct v_rank){.s = s, .rank = r}, MAX(s->microbatches, 2 * s->ranks));
+    const int p = s->ranks, microbatches = MAX(s->microbatches, 2 * p);
+    for (int r = 0; r < p; r++) {
+        struct v_rank v = {.s = s, .rank = r};
+        const int behind = p - 1 - r, ahead = r;
+        for (int i = 0; i < 2 * behind; i++)
+            put(&v, CELL_F, 0);
+        for (int i = 0; i < ahead + 1; i++) {
+            put(&v, CELL_F, 0);
+            put(&v, CELL_F, 1);
+        }
+        for (int i = 0; i < behind; i++) {
+            put(&v, CELL_I, 1);
+            put(&v, CELL_W, 1);
+            put(&v, CELL_F, 1);
+        }
+        while (v.done[CELL_F][0] < microbatches) {
+            put(&v, CELL_F, 0);
+            put(&v, CELL_B, 1);
+            put(&v, CELL_F, 1);
+            put(&v, CELL_B, 0);
+        }
+        for (int i = 0; i < behind; i++) {
+            put(&v, CELL_B, 1);
+            put(&v, CELL_F, 1);
+            put(&v, CELL_B, 0);
+        }
+        for (int i = 0; i < 2 * (ahead + 1); i++) /* the second half defers its W to fill later waits */
+            put(&v, i < ahead + 1 ? CELL_B : CELL_I, (i + 1) % 2);
+        for (int i = 0; i < p; i++) {
+            put(&v, CELL_W, i < ahead + 1 ? (ahead + i) % 2 : 0);
+            if (i < behind)
+                put(&v, CELL_I, 0);
+        }
+    }
 }
 
 double schedule_bubble_dualpipe_v(const struct schedule *s, double t_f, double t_i, double t_w)

@@ -3,8 +3,6 @@
 #include "daemon/config.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <math.h>
 #include <netdb.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -18,8 +16,8 @@
 #include "base/file.h"
 #include "base/listen.h"
 #include "base/options.h"
+#include "base/settings.h"
 #include "base/toml.h"
-#include "base/units.h"
 #include "daemon/auth/join.h"
 
 #define DEFAULT_GRACE_MS 10000
@@ -97,137 +95,95 @@ const char *daemon_role_name(enum daemon_role role)
     return roles[role]->name;
 }
 
-/* --- one value ---------------------------------------------------------------------------------------------------- */
-
-enum value_type {
-    VALUE_TEXT,
-    VALUE_TARGETS,
-    VALUE_U32,
-    VALUE_U64,
-    VALUE_BYTES,      /* "16GiB", or a number */
-    VALUE_PROCESSORS, /* 3.5, kept in thousandths */
-    VALUE_BOOL,
-    VALUE_LEVEL,
-    VALUE_LISTEN,
-    VALUE_IDENTITIES,
-    VALUE_ROOTS
-};
+/* --- settings ----------------------------------------------------------------------------------------------------- */
 
 /* Every setting that file or flags can give, once. */
-struct setting {
-    const char *section, *key;
-    enum value_type type;
-    size_t offset, size; /* size of the field of a text */
-    uint64_t min, max;
-};
-#define TEXT(section, key, field)                                                                                      \
+#define ROW(sec, key, kind, field)                                                                                     \
+    .section = (sec), .name = (key), .type = (kind), .offset = offsetof(struct daemon_config, field),                  \
+    .size = sizeof(((struct daemon_config *)0)->field)
+#define TEXT(sec, key, field)                                                                                          \
     {                                                                                                                  \
-        section, key, VALUE_TEXT, offsetof(struct daemon_config, field), sizeof(((struct daemon_config *)0)->field),   \
-            0, 0                                                                                                       \
+        ROW(sec, key, KEY_STRING, field), .min = 1                                                                     \
     }
-#define NUMBER(section, key, type, field, min, max)                                                                    \
+#define WORD(sec, key, kind, field, words)                                                                             \
     {                                                                                                                  \
-        section, key, type, offsetof(struct daemon_config, field), 0, min, max                                         \
+        ROW(sec, key, kind, field), .choices = (words)                                                                 \
+    }
+#define NUMBER(sec, key, field, least, most)                                                                           \
+    {                                                                                                                  \
+        ROW(sec, key, KEY_INT, field), .min = (least), .max = (most)                                                   \
+    }
+#define SWITCH(sec, key, field)                                                                                        \
+    {                                                                                                                  \
+        ROW(sec, key, KEY_BOOL, field)                                                                                 \
+    }
+#define LIST(sec, key, field)                                                                                          \
+    {                                                                                                                  \
+        ROW(sec, key, KEY_LIST, field)                                                                                 \
     }
 
 static const struct setting settings[] = {
     TEXT("titand", "state_dir", state_dir),
-    NUMBER("titand", "log_level", VALUE_LEVEL, log_level, 0, 0),
-    NUMBER("coordinator", "listen", VALUE_LISTEN, listen, 0, 0),
+    WORD("titand", "log_level", KEY_WORD, log_level, "error|warn|info|debug"), /* as enum log_level */
+    LIST("coordinator", "listen", listen),
     TEXT("coordinator", "agents_listen", agents_listen),
-    NUMBER("coordinator", "insecure", VALUE_BOOL, insecure, 0, 0),
-    NUMBER("coordinator", "jobs_as_users", VALUE_BOOL, paths.as_users, 0, 0),
-    NUMBER("coordinator", "quarantine_crashes", VALUE_U32, quarantine_crashes, 0, 16),
+    SWITCH("coordinator", "insecure", insecure),
+    SWITCH("coordinator", "jobs_as_users", paths.as_users),
+    NUMBER("coordinator", "quarantine_crashes", quarantine_crashes, 0, 16),
     TEXT("storage", "jobs_dir", jobs_dir),
-    {"agent", "coordinator", VALUE_TARGETS, offsetof(struct daemon_config, coordinator), RPC_TARGETS_TEXT, 0, 0},
+    TEXT("agent", "coordinator", coordinator),
     TEXT("agent", "node", node),
     TEXT("agent", "address", address),
-    NUMBER("agent", "insecure", VALUE_BOOL, insecure, 0, 0),
-    NUMBER("agent", "slots", VALUE_U32, slots, 1, 1024),
+    SWITCH("agent", "insecure", insecure),
+    NUMBER("agent", "slots", slots, 1, 1024),
     TEXT("agent", "device", device),
     TEXT("agent", "worker", worker),
     TEXT("agent", "spawnd", spawnd),
     TEXT("agent", "default_user", default_user),
-    NUMBER("agent", "lease_ms", VALUE_U32, lease_ms, 100, 86400000),
-    NUMBER("agent", "log_bytes_max", VALUE_U64, log_bytes_max, 65536, UINT64_C(1) << 40),
-    NUMBER("agent", "grace_ms", VALUE_U32, grace_ms, 0, 3600000),
-    NUMBER("agent", "stop_workers", VALUE_BOOL, stop_workers, 0, 0),
-    NUMBER("agent", "drain_on_term", VALUE_BOOL, drain_on_term, 0, 0),
-    NUMBER("agent", "ephemeral", VALUE_BOOL, ephemeral, 0, 0),
+    NUMBER("agent", "lease_ms", lease_ms, 100, 86400000),
+    NUMBER("agent", "log_bytes_max", log_bytes_max, 65536, 0x1p40),
+    NUMBER("agent", "grace_ms", grace_ms, 0, 3600000),
+    SWITCH("agent", "stop_workers", stop_workers),
+    SWITCH("agent", "drain_on_term", drain_on_term),
+    SWITCH("agent", "ephemeral", ephemeral),
     TEXT("agent", "join", join),
-    NUMBER("agent", "allow_root", VALUE_BOOL, allow_root, 0, 0),
+    SWITCH("agent", "allow_root", allow_root),
     TEXT("agent", "peer_listen", peer_listen),
     TEXT("agent", "worker_ports", worker_ports),
-    NUMBER("agent", "worker_memory", VALUE_BYTES, worker_memory, 1 << 20, UINT64_C(1) << 60),
-    NUMBER("agent", "worker_cpus", VALUE_PROCESSORS, worker_cpus, 10, 16384000),
+    {ROW("agent", "worker_memory", KEY_BYTES, worker_memory), .min = 0x1p20, .max = 0x1p60},
+    {ROW("agent", "worker_cpus", KEY_REAL, worker_cpus), .min = 0.01, .max = 16384, .unit = 1000},
     TEXT("tls", "ca", tls.ca),
     TEXT("tls", "certificate", tls.certificate),
     TEXT("tls", "key", tls.key),
-    NUMBER("tls", "node_life_s", VALUE_U32, node_life_s, 3, 31536000),
-    NUMBER("authorization", "admins", VALUE_IDENTITIES, auth.admins, 0, 0),
-    NUMBER("authorization", "operators", VALUE_IDENTITIES, auth.operators, 0, 0),
-    NUMBER("authorization", "private_jobs", VALUE_BOOL, auth.private_jobs, 0, 0),
-    NUMBER("storage", "data_roots", VALUE_ROOTS, paths.data, 0, 0),
-    NUMBER("storage", "checkpoint_roots", VALUE_ROOTS, paths.checkpoints, 0, 0),
+    NUMBER("tls", "node_life_s", node_life_s, 3, 31536000),
+    LIST("authorization", "admins", auth.admins),
+    LIST("authorization", "operators", auth.operators),
+    SWITCH("authorization", "private_jobs", auth.private_jobs),
+    LIST("storage", "data_roots", paths.data),
+    LIST("storage", "checkpoint_roots", paths.checkpoints),
     TEXT("audit", "head_file", head_file),
-    NUMBER("limits", "connections", VALUE_U32, limits.connections, 16, 1000000),
-    NUMBER("limits", "user_connections", VALUE_U32, limits.user_connections, 1, 1000000),
-    NUMBER("limits", "peer_connections", VALUE_U32, limits.peer_connections, 1, 1000000),
-    NUMBER("limits", "user_calls", VALUE_U32, limits.user_calls, 1, 1000000),
-    NUMBER("limits", "memory_mb", VALUE_U32, limits.memory_mb, 16, 65536),
-    NUMBER("limits", "user_pending_jobs", VALUE_U32, limits.user_pending_jobs, 0, 1000000),
-    NUMBER("limits", "user_slots", VALUE_U32, limits.user_slots, 0, 1000000),
-    NUMBER("limits", "user_submits_per_minute", VALUE_U32, limits.user_submits_per_minute, 0, 1000000),
-    NUMBER("limits", "user_disk_mb", VALUE_U64, limits.user_disk_mb, 0, UINT64_C(1) << 40),
-    TEXT("detection", "profile", profile),
-    NUMBER("detection", "heartbeat_ms", VALUE_U32, detection.heartbeat_ms, 5, 60000),
-    NUMBER("detection", "suspect_ms", VALUE_U32, detection.suspect_ms, 10, 600000),
-    NUMBER("detection", "confirm_ms", VALUE_U32, detection.confirm_ms, 10, 600000),
-    NUMBER("detection", "node_timeout_ms", VALUE_U32, detection.node_timeout_ms, 20, 3600000),
-    NUMBER("detection", "reachable_ms", VALUE_U32, detection.reachable_ms, 20, 3600000),
-    NUMBER("detection", "away_ms", VALUE_U32, detection.away_ms, 50, 3600000),
-    NUMBER("detection", "leader_lease_ms", VALUE_U32, detection.leader_lease_ms, 0, UINT32_MAX),
-    NUMBER("detection", "hang_floor_ms", VALUE_U32, detection.hang_floor_ms, 50, 3600000),
+    NUMBER("limits", "connections", limits.connections, 16, 1000000),
+    NUMBER("limits", "user_connections", limits.user_connections, 1, 1000000),
+    NUMBER("limits", "peer_connections", limits.peer_connections, 1, 1000000),
+    NUMBER("limits", "user_calls", limits.user_calls, 1, 1000000),
+    NUMBER("limits", "memory_mb", limits.memory_mb, 16, 65536),
+    NUMBER("limits", "user_pending_jobs", limits.user_pending_jobs, 0, 1000000),
+    NUMBER("limits", "user_slots", limits.user_slots, 0, 1000000),
+    NUMBER("limits", "user_submits_per_minute", limits.user_submits_per_minute, 0, 1000000),
+    NUMBER("limits", "user_disk_mb", limits.user_disk_mb, 0, 0x1p40),
+    WORD("detection", "profile", KEY_STRING, profile, "lan|wan"),
+    NUMBER("detection", "heartbeat_ms", detection.heartbeat_ms, 5, 60000),
+    NUMBER("detection", "suspect_ms", detection.suspect_ms, 10, 600000),
+    NUMBER("detection", "confirm_ms", detection.confirm_ms, 10, 600000),
+    NUMBER("detection", "node_timeout_ms", detection.node_timeout_ms, 20, 3600000),
+    NUMBER("detection", "reachable_ms", detection.reachable_ms, 20, 3600000),
+    NUMBER("detection", "away_ms", detection.away_ms, 50, 3600000),
+    NUMBER("detection", "leader_lease_ms", detection.leader_lease_ms, 0, UINT32_MAX),
+    NUMBER("detection", "hang_floor_ms", detection.hang_floor_ms, 50, 3600000),
     /* Older names. */
-    NUMBER("detection", "beat_ms", VALUE_U32, detection.heartbeat_ms, 5, 60000),
-    NUMBER("detection", "delegate_lease_ms", VALUE_U32, detection.leader_lease_ms, 0, UINT32_MAX),
+    NUMBER("detection", "beat_ms", detection.heartbeat_ms, 5, 60000),
+    NUMBER("detection", "delegate_lease_ms", detection.leader_lease_ms, 0, UINT32_MAX),
 };
-
-/* what: "--slots" or "FILE:12: agent.slots", for messages. */
-static titan_status set_text(struct daemon_config *c, const struct setting *s, const char *text, const char *what,
-                             struct titan_error *err)
-{
-    struct rpc_targets targets;
-    titan_assert(s->type == VALUE_TEXT || s->type == VALUE_TARGETS || s->type == VALUE_LEVEL);
-    if (s->type == VALUE_LEVEL) {
-        if (log_level_parse(text, &c->log_level) == 0)
-            return TITAN_OK;
-        return titan_fail(err, TITAN_EINVAL, "%s: '%s' is not one of error, warn, info, debug", what, text);
-    }
-    char *field = (char *)c + s->offset;
-    if (!*text)
-        return titan_fail(err, TITAN_EINVAL, "%s: must not be empty", what);
-    if ((size_t)snprintf(field, s->size, "%s", text) >= s->size)
-        return titan_fail(err, TITAN_EINVAL, "%s: longer than %zu bytes", what, s->size - 1);
-    if (s->type == VALUE_TARGETS && rpc_targets_parse(text, &targets, err) != TITAN_OK)
-        return titan_error_wrap(err, "%s", what);
-    return TITAN_OK;
-}
-
-static titan_status set_number(struct daemon_config *c, const struct setting *s, int64_t value, const char *what,
-                               struct titan_error *err)
-{
-    titan_assert((s->type == VALUE_U32 || s->type == VALUE_U64) && s->min <= s->max);
-    if (value < 0 || (uint64_t)value < s->min || (uint64_t)value > s->max)
-        return titan_fail(err, TITAN_EINVAL, "%s: %" PRId64 " is not between %" PRIu64 " and %" PRIu64, what, value,
-                          s->min, s->max);
-    char *field = (char *)c + s->offset;
-    uint32_t narrow = (uint32_t)value;
-    uint64_t wide = (uint64_t)value;
-    memcpy(field, s->type == VALUE_U32 ? (void *)&narrow : (void *)&wide,
-           s->type == VALUE_U32 ? sizeof(narrow) : sizeof(wide));
-    return TITAN_OK;
-}
 
 /* HOST:PORT? */
 static bool tcp_address(const char *address, unsigned long *ret_port)
@@ -238,134 +194,76 @@ static bool tcp_address(const char *address, unsigned long *ret_port)
     return strncmp(address, "unix:", 5) != 0 && colon && colon > address && colon[1] && !*end && *ret_port <= 65535;
 }
 
-static titan_status add_listen(struct daemon_config *c, const char *address, const char *what, struct titan_error *err)
+/* Adds to a list: addresses, folders or identities. */
+static titan_status add_string(const struct setting_place *at, const struct setting *s, struct daemon_config *c,
+                               const char *text, struct titan_error *err)
 {
-    titan_assert(c->n_listen >= 0 && c->n_listen <= CONFIG_LISTEN_MAX);
-    bool unix_path = !strncmp(address, "unix:", 5) && address[5];
+    void *const to = (char *)c + s->offset;
     unsigned long port;
-    if (!unix_path && !tcp_address(address, &port)) {
-        (void)titan_fail(err, TITAN_EINVAL, "%s: '%s' is not an address", what, address);
+    titan_assert(s->type == KEY_LIST && c->n_listen >= 0 && c->n_listen <= CONFIG_LISTEN_MAX);
+    if (to != c->listen) {
+        const bool roots = to == &c->paths.data || to == &c->paths.checkpoints;
+        const titan_status status = roots ? paths_add_root(to, text, err) : auth_list_add(to, text, err);
+        return status == TITAN_OK ? status : setting_wrap(at, s, err);
+    }
+    if ((strncmp(text, "unix:", 5) != 0 || !text[5]) && !tcp_address(text, &port)) {
+        (void)setting_fail(at, s, err, TITAN_EINVAL, ": '%s' is not an address", text);
         titan_error_hint(err, "write HOST:PORT or unix:PATH");
         return TITAN_EINVAL;
     }
-    if (c->n_listen == CONFIG_LISTEN_MAX || strlen(address) >= CONFIG_TEXT_MAX)
-        return titan_fail(err, TITAN_EINVAL, "%s: at most %d addresses of at most %d bytes", what, CONFIG_LISTEN_MAX,
-                          CONFIG_TEXT_MAX - 1);
-    (void)snprintf(c->listen[c->n_listen++], CONFIG_TEXT_MAX, "%s", address);
+    if (c->n_listen == CONFIG_LISTEN_MAX || strlen(text) >= CONFIG_TEXT_MAX)
+        return setting_fail(at, s, err, TITAN_EINVAL, ": at most %d addresses of at most %d bytes", CONFIG_LISTEN_MAX,
+                            CONFIG_TEXT_MAX - 1);
+    (void)snprintf(c->listen[c->n_listen++], CONFIG_TEXT_MAX, "%s", text);
     return TITAN_OK;
 }
 
-/* --- file --------------------------------------------------------------------------------------------------------- */
-
-static titan_status wrong_type(const struct toml_value *v, const char *what, const char *wanted,
-                               struct titan_error *err)
+static titan_status set_value(const struct setting_place *at, const struct setting *s, struct daemon_config *c,
+                              const struct toml_value *v, struct titan_error *err)
 {
-    return titan_fail(err, TITAN_EINVAL, "%s: expected %s, found %s", what, wanted, toml_type_name(v->type));
-}
-
-static titan_status add_string(struct daemon_config *c, const struct setting *s, const char *text, const char *what,
-                               struct titan_error *err)
-{
-    void *const to = (char *)c + s->offset;
-    if (s->type == VALUE_LISTEN)
-        return add_listen(c, text, what, err);
-    if ((s->type == VALUE_ROOTS ? paths_add_root(to, text, err) : auth_list_add(to, text, err)) != TITAN_OK)
-        return titan_error_wrap(err, "%s", what);
-    return TITAN_OK;
-}
-
-/* In place of those that were there. */
-static titan_status load_strings(struct daemon_config *c, const struct setting *s, const struct toml_value *v,
-                                 const char *what, struct titan_error *err)
-{
-    if (v->type != TOML_ARRAY)
-        return wrong_type(v, what, "an array of strings", err);
-    if (s->type == VALUE_LISTEN)
+    void *const field = (char *)c + s->offset;
+    struct rpc_targets targets;
+    TRY(setting_check_type(at, s, v, err));
+    if (s->type != KEY_LIST) {
+        TRY(setting_set(at, s, v, field, err));
+        if (field == c->coordinator && rpc_targets_parse(v->string, &targets, err) != TITAN_OK)
+            return setting_wrap(at, s, err);
+        return TITAN_OK;
+    }
+    if (field == c->listen) /* a list replaces what was there */
         c->n_listen = 0;
-    else if (s->type == VALUE_ROOTS)
-        ((struct paths_roots *)((char *)c + s->offset))->n = 0;
+    else if (field == &c->paths.data || field == &c->paths.checkpoints)
+        ((struct paths_roots *)field)->n = 0;
     else
-        ((struct auth_list *)((char *)c + s->offset))->n = 0;
+        ((struct auth_list *)field)->n = 0;
     for (const struct toml_value *item = v->first; item; item = item->next) {
         if (item->type != TOML_STRING)
-            return wrong_type(item, what, "an array of strings", err);
-        TRY(add_string(c, s, item->string, what, err));
+            return setting_wrong_type(at, s, item, err);
+        TRY(add_string(at, s, c, item->string, err));
     }
     return TITAN_OK;
 }
 
-static titan_status load_bytes(struct daemon_config *c, const struct setting *s, const struct toml_value *v,
-                               const char *what, struct titan_error *err)
+/* section NULL: any; name NULL: any key of the section. */
+static const struct setting *find(const char *section, const char *name)
 {
-    char low[UNITS_TEXT], high[UNITS_TEXT];
-    uint64_t bytes = v->type == TOML_INT && v->integer > 0 ? (uint64_t)v->integer : 0;
-    titan_assert(s->type == VALUE_BYTES && s->min > 0);
-    if (v->type != TOML_INT && v->type != TOML_STRING)
-        return wrong_type(v, what, "bytes such as \"16GiB\"", err);
-    if (v->type == TOML_STRING && !units_parse_bytes(v->string, &bytes))
-        return titan_fail(err, TITAN_EINVAL, "%s: '%s' is not bytes with a unit, such as \"16GiB\"", what, v->string);
-    if (bytes < s->min || bytes > s->max)
-        return titan_fail(err, TITAN_EINVAL, "%s: not between %s and %s", what, format_exact_bytes(s->min, low),
-                          format_exact_bytes(s->max, high));
-    memcpy((char *)c + s->offset, &bytes, sizeof(bytes));
-    return TITAN_OK;
-}
-
-static titan_status load_processors(struct daemon_config *c, const struct setting *s, const struct toml_value *v,
-                                    const char *what, struct titan_error *err)
-{
-    titan_assert(s->type == VALUE_PROCESSORS);
-    if (v->type != TOML_INT && v->type != TOML_FLOAT)
-        return wrong_type(v, what, "a number", err);
-    const double number = v->type == TOML_INT ? (double)v->integer : v->real;
-    if (!(number * 1000 >= (double)s->min && number * 1000 <= (double)s->max))
-        return titan_fail(err, TITAN_EINVAL, "%s: %g is not between %g and %g", what, number, (double)s->min / 1000,
-                          (double)s->max / 1000);
-    const uint32_t thousandths = (uint32_t)lround(number * 1000);
-    memcpy((char *)c + s->offset, &thousandths, sizeof(thousandths));
-    return TITAN_OK;
-}
-
-static titan_status load_value(struct daemon_config *c, const struct setting *s, const struct toml_value *v,
-                               const char *what, struct titan_error *err)
-{
-    switch (s->type) {
-    case VALUE_LISTEN:
-    case VALUE_IDENTITIES:
-    case VALUE_ROOTS:
-        return load_strings(c, s, v, what, err);
-    case VALUE_BOOL:
-        if (v->type != TOML_BOOL)
-            return wrong_type(v, what, "true or false", err);
-        *(bool *)((char *)c + s->offset) = v->boolean;
-        return TITAN_OK;
-    case VALUE_U32:
-    case VALUE_U64:
-        if (v->type != TOML_INT)
-            return wrong_type(v, what, "an integer", err);
-        return set_number(c, s, v->integer, what, err);
-    case VALUE_BYTES:
-        return load_bytes(c, s, v, what, err);
-    case VALUE_PROCESSORS:
-        return load_processors(c, s, v, what, err);
-    default:
-        if (v->type != TOML_STRING)
-            return wrong_type(v, what, "a string", err);
-        return set_text(c, s, v->string, what, err);
-    }
+    for (const struct setting *s = settings; s < settings + ARRAY_SIZE(settings); s++)
+        if ((!section || strcmp(s->section, section) == 0) && (!name || strcmp(s->name, name) == 0))
+            return s;
+    return NULL;
 }
 
 /* Unknown names are refused; a name near to it is offered. */
-static titan_status unknown(const char *path, int line, const char *section, const char *name, struct titan_error *err)
+static titan_status unknown(const struct setting_place *at, const char *section, const char *name,
+                            struct titan_error *err)
 {
-    titan_assert(line > 0 && name);
     const char *known[ARRAY_SIZE(settings)];
     size_t n = 0;
     for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
         if (!section || !strcmp(settings[i].section, section))
-            known[n++] = section ? settings[i].key : settings[i].section;
-    (void)titan_fail(err, TITAN_EINVAL, "%s:%d: unknown %s '%s%s%s'", path, line, section ? "key" : "section",
-                     section ? section : "", section ? "." : "", name);
+            known[n++] = section ? settings[i].name : settings[i].section;
+    (void)setting_fail(at, NULL, err, TITAN_EINVAL, "unknown %s '%s%s%s'", section ? "key" : "section",
+                       section ? section : "", section ? "." : "", name);
     const char *near = text_nearest(name, known, n);
     if (section && !strcmp(section, "agent") && !strcmp(name, "cluster_key"))
         titan_error_hint(err, "there is none any more, take the line out: the coordinator hands out keys by itself");
@@ -377,23 +275,15 @@ static titan_status unknown(const char *path, int line, const char *section, con
 static titan_status load_section(struct daemon_config *c, const struct toml_value *section, const char *path,
                                  struct titan_error *err)
 {
-    bool known = false;
-    for (size_t i = 0; i < ARRAY_SIZE(settings) && !known; i++)
-        known = !strcmp(settings[i].section, section->key);
-    if (!known)
-        return unknown(path, section->line, NULL, section->key, err);
+    const struct setting_place head = {.path = path, .line = section->line, .daemon = true};
+    if (!find(section->key, NULL))
+        return unknown(&head, NULL, section->key, err);
     if (section->type != TOML_TABLE)
-        return titan_fail(err, TITAN_EINVAL, "%s:%d: '%s' must be a section", path, section->line, section->key);
+        return setting_fail(&head, NULL, err, TITAN_EINVAL, "'%s' must be a section", section->key);
     for (const struct toml_value *v = section->first; v; v = v->next) {
-        const struct setting *found = NULL;
-        char what[PATH_MAX + 128];
-        for (size_t i = 0; i < ARRAY_SIZE(settings) && !found; i++)
-            if (!strcmp(settings[i].section, section->key) && !strcmp(settings[i].key, v->key))
-                found = &settings[i];
-        if (!found)
-            return unknown(path, v->line, section->key, v->key, err);
-        (void)snprintf(what, sizeof(what), "%s:%d: %s.%s", path, v->line, section->key, v->key);
-        TRY(load_value(c, found, v, what, err));
+        const struct setting_place at = {.path = path, .line = v->line, .daemon = true};
+        const struct setting *s = find(section->key, v->key);
+        TRY(s ? set_value(&at, s, c, v, err) : unknown(&at, section->key, v->key, err));
     }
     return TITAN_OK;
 }
@@ -418,103 +308,72 @@ titan_status config_load(struct daemon_config *c, const char *path, struct titan
     return status;
 }
 
-/* --- flags -------------------------------------------------------------------------------------------------------- */
-
-/* A flag with the name of a setting, '-' for '_'. */
-static titan_status flag_set(struct daemon_config *c, const struct given *given, struct titan_error *err)
-{
-    const struct setting *s = NULL;
-    char key[64], what[64];
-    (void)snprintf(key, sizeof(key), "%s", given->spec->name);
-    for (char *dash = key; (dash = strchr(dash, '-'));)
-        *dash = '_';
-    (void)snprintf(what, sizeof(what), "--%s", given->spec->name);
-    for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
-        if (!strcmp(settings[i].key, key))
-            s = &settings[i];
-    titan_assert(s != NULL);
-    switch (s->type) {
-    case VALUE_BOOL:
-        *(bool *)((char *)c + s->offset) = true;
-        return TITAN_OK;
-    case VALUE_LISTEN:
-        return add_listen(c, given->value, what, err);
-    case VALUE_U32:
-    case VALUE_U64: {
-        char *end;
-        errno = 0;
-        long long value = strtoll(given->value, &end, 10);
-        if (errno || end == given->value || *end)
-            return titan_fail(err, TITAN_EINVAL, "%s: '%s' is not a number", what, given->value);
-        return set_number(c, s, value, what, err);
-    }
-    default:
-        return set_text(c, s, given->value, what, err);
-    }
-}
-
+/* A flag has the name of a setting, '-' for '_'. */
 static titan_status flags_apply(const struct args *args, struct daemon_config *c, struct titan_error *err)
 {
     if (args_has(args, "listen"))
         c->n_listen = 0; /* flags replace the file's list */
-    for (int i = 0; i < args->n_given; i++) {
-        const char *name = args->given[i].spec->name;
-        if (!strcmp(name, "adopt-state"))
-            c->adopt_state = true;
-        else if (!strcmp(name, "stop-workers") || !strcmp(name, "keep-workers"))
-            c->stop_workers = name[0] == 's';
-        else if (strcmp(name, "config") != 0)
-            TRY(flag_set(c, &args->given[i], err));
+    for (const struct given *g = args->given; g < args->given + args->n_given; g++) {
+        char what[64], key[64];
+        const struct setting_place at = {.path = what, .flag = true, .daemon = true};
+        (void)snprintf(what, sizeof(what), "--%s", g->spec->name);
+        (void)snprintf(key, sizeof(key), "%s", g->spec->name);
+        for (char *dash = key; (dash = strchr(dash, '-'));)
+            *dash = '_';
+        const bool adopt = !strcmp(key, "adopt_state"), stop = !strcmp(key, "stop_workers");
+        const bool keep = !strcmp(key, "keep_workers");
+        c->adopt_state |= adopt;
+        c->stop_workers = stop || (c->stop_workers && !keep);
+        if (adopt || stop || keep || !strcmp(key, "config"))
+            continue;
+        const struct setting *s = find(NULL, key);
+        titan_assert(s != NULL); /* every other flag is a setting's */
+        struct toml_value v = {.type = TOML_STRING, .string = (char *)(uintptr_t)g->value};
+        if (s->type == KEY_LIST) {
+            TRY(add_string(&at, s, c, g->value, err));
+            continue;
+        }
+        if (s->type == KEY_BOOL)
+            v = (struct toml_value){.type = TOML_BOOL, .boolean = true};
+        if (s->type == KEY_INT) {
+            v.type = TOML_INT;
+            if (!args_read_int(g->value, &v.integer))
+                return setting_fail(&at, s, err, TITAN_EINVAL, ": '%s' is not a number", g->value);
+        }
+        TRY(set_value(&at, s, c, &v, err));
     }
     return TITAN_OK;
 }
 
 /* --- detection ---------------------------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *name;
-    struct detection d;
-} profiles[] = {
-    {"lan",
-     {.heartbeat_ms = 50,
-      .suspect_ms = 250,
-      .confirm_ms = 150,
-      .node_timeout_ms = 2000,
-      .reachable_ms = 5000,
-      .away_ms = 1000,
-      .leader_lease_ms = 600000,
-      .hang_floor_ms = 300}},
-    {"wan",
-     {.heartbeat_ms = 500,
-      .suspect_ms = 2500,
-      .confirm_ms = 1500,
-      .node_timeout_ms = 10000,
-      .reachable_ms = 30000,
-      .away_ms = 10000,
-      .leader_lease_ms = 600000,
-      .hang_floor_ms = 1000}},
-};
+static const struct detection lan = {.heartbeat_ms = 50,
+                                     .suspect_ms = 250,
+                                     .confirm_ms = 150,
+                                     .node_timeout_ms = 2000,
+                                     .reachable_ms = 5000,
+                                     .away_ms = 1000,
+                                     .leader_lease_ms = 600000,
+                                     .hang_floor_ms = 300},
+                              wan = {.heartbeat_ms = 500,
+                                     .suspect_ms = 2500,
+                                     .confirm_ms = 1500,
+                                     .node_timeout_ms = 10000,
+                                     .reachable_ms = 30000,
+                                     .away_ms = 10000,
+                                     .leader_lease_ms = 600000,
+                                     .hang_floor_ms = 1000};
 
 /* What is not set is the profile's; and the times are in an order that makes sense. */
 static titan_status resolve_detection(struct daemon_config *c, struct titan_error *err)
 {
-    const struct detection *p = NULL;
     struct detection *d = &c->detection;
-    for (size_t i = 0; i < ARRAY_SIZE(profiles); i++)
-        if (!strcmp(c->profile[0] ? c->profile : "lan", profiles[i].name))
-            p = &profiles[i].d;
-    if (!p)
-        return titan_fail(err, TITAN_EINVAL, "detection.profile: '%s' is not one of lan, wan", c->profile);
-#define OR_PROFILE(field) d->field = d->field ? d->field : p->field
-    OR_PROFILE(heartbeat_ms);
-    OR_PROFILE(suspect_ms);
-    OR_PROFILE(confirm_ms);
-    OR_PROFILE(node_timeout_ms);
-    OR_PROFILE(reachable_ms);
-    OR_PROFILE(away_ms);
-    OR_PROFILE(leader_lease_ms);
-    OR_PROFILE(hang_floor_ms);
-#undef OR_PROFILE
+    uint32_t own[sizeof(*d) / sizeof(uint32_t)], usual[ARRAY_SIZE(own)];
+    memcpy(own, d, sizeof(own));
+    memcpy(usual, strcmp(c->profile, "wan") == 0 ? &wan : &lan, sizeof(usual));
+    for (size_t i = 0; i < ARRAY_SIZE(own); i++)
+        own[i] = own[i] ? own[i] : usual[i];
+    memcpy(d, own, sizeof(own));
     if (d->suspect_ms < 2 * d->heartbeat_ms) {
         (void)titan_fail(err, TITAN_EINVAL, "detection.suspect_ms: %u, but agents send a heartbeat every %u ms",
                          d->suspect_ms, d->heartbeat_ms);
@@ -585,32 +444,10 @@ static titan_status default_tls_file(const struct daemon_config *c, const char *
     return TITAN_OK;
 }
 
-/* Agents have a port of their own where there is TLS: unless the file says another, the one after the first of listen.
- */
-static titan_status resolve_agents_listen(struct daemon_config *c, struct titan_error *err)
-{
-    titan_assert(c->n_listen >= 0);
-    unsigned long port;
-    const char *given = c->agents_listen;
-    if (c->role != ROLE_COORDINATOR || !strcmp(given, "off")) {
-        c->agents_listen[0] = '\0';
-        return TITAN_OK;
-    }
-    if (given[0] && !tcp_address(given, &port)) {
-        (void)titan_fail(err, TITAN_EINVAL, "coordinator.agents_listen: '%s' is not an address", given);
-        titan_error_hint(err, "write HOST:PORT, or off");
-        return TITAN_EINVAL;
-    }
-    for (int i = 0; i < c->n_listen && !given[0] && !c->insecure; i++)
-        if (tcp_address(c->listen[i], &port) && port > 0 && port < 65535)
-            (void)snprintf(c->agents_listen, sizeof(c->agents_listen), "%.*s:%lu",
-                           (int)(strrchr(c->listen[i], ':') - c->listen[i]), c->listen[i], port + 1);
-    return TITAN_OK;
-}
-
 static titan_status resolve_transport(struct daemon_config *c, struct titan_error *err)
 {
     const struct rpc_tls *tls;
+    unsigned long port;
     c->tls_own = !c->tls.ca[0] && !c->tls.certificate[0] && !c->tls.key[0];
     if (c->join[0] && (c->role != ROLE_AGENT || !c->tls_own))
         return titan_fail(err, TITAN_EINVAL,
@@ -623,7 +460,22 @@ static titan_status resolve_transport(struct daemon_config *c, struct titan_erro
         return titan_fail(err, TITAN_EINVAL, "an agent does not listen (%s)", c->listen[0]);
     for (int i = 0; i < c->n_listen; i++)
         TRY(config_transport(c, c->listen[i], &tls, err));
-    TRY(resolve_agents_listen(c, err));
+
+    /* Agents have a port of their own where there is TLS: unless the file says another, the one after the first of
+     * listen. */
+    if (c->role != ROLE_COORDINATOR || !strcmp(c->agents_listen, "off")) {
+        c->agents_listen[0] = '\0';
+        return TITAN_OK;
+    }
+    if (c->agents_listen[0] && !tcp_address(c->agents_listen, &port)) {
+        (void)titan_fail(err, TITAN_EINVAL, "coordinator.agents_listen: '%s' is not an address", c->agents_listen);
+        titan_error_hint(err, "write HOST:PORT, or off");
+        return TITAN_EINVAL;
+    }
+    for (int i = 0; i < c->n_listen && !c->agents_listen[0] && !c->insecure; i++)
+        if (tcp_address(c->listen[i], &port) && port > 0 && port < 65535)
+            (void)snprintf(c->agents_listen, sizeof(c->agents_listen), "%.*s:%lu",
+                           (int)(strrchr(c->listen[i], ':') - c->listen[i]), c->listen[i], port + 1);
     return c->agents_listen[0] ? config_transport(c, c->agents_listen, &tls, err) : TITAN_OK;
 }
 
@@ -636,20 +488,6 @@ static const char *runtime_directory(void)
 bool config_is_service(void)
 {
     return runtime_directory() != NULL;
-}
-
-/* Workers reach their agent at a socket in run/, clients their coordinator at one in the folder itself or systemd's. */
-static titan_status check_sockets_fit(const struct daemon_config *c, struct titan_error *err)
-{
-    const char *name = c->role != ROLE_COORDINATOR ? "/run/agent.sock" : runtime_directory() ? "" : "/agents.sock";
-    const size_t most = SOCKET_PATH_MAX - strlen(name), len = strlen(c->state_dir);
-    if (len <= most)
-        return TITAN_OK;
-    (void)titan_fail(err, TITAN_EINVAL,
-                     "state directory '%.128s' is too long for a socket in it: %zu bytes, at most %zu", c->state_dir,
-                     len, most);
-    titan_error_hint(err, "a socket's path has at most %d bytes, and this one ends in %s", SOCKET_PATH_MAX, name);
-    return TITAN_EINVAL;
 }
 
 /* The Unix socket comes first, always. */
@@ -711,19 +549,15 @@ static titan_status check_listen_free(const struct daemon_config *c, struct tita
     return TITAN_EEXIST;
 }
 
-/* An earlier start has kept where the coordinator is. */
-static bool has_joined(const struct daemon_config *c)
-{
-    char path[PATH_MAX];
-    return snprintf(path, sizeof(path), "%s/tls/" JOIN_PLACE_FILE, c->state_dir) < PATH_MAX && access(path, F_OK) == 0;
-}
-
 static titan_status resolve(struct daemon_config *c, bool stop_given, struct titan_error *err)
 {
     char path[PATH_MAX];
     if (!c->state_dir[0])
         TRY(default_state_dir(c->state_dir, err));
-    if (c->role == ROLE_AGENT && !c->coordinator[0] && !c->join[0] && !has_joined(c)) {
+    /* An earlier start of an agent has kept where the coordinator is. */
+    const bool joined =
+        snprintf(path, sizeof(path), "%s/tls/" JOIN_PLACE_FILE, c->state_dir) < PATH_MAX && access(path, F_OK) == 0;
+    if (c->role == ROLE_AGENT && !c->coordinator[0] && !c->join[0] && !joined) {
         (void)titan_fail(err, TITAN_EINVAL, "an agent needs the address of its coordinator");
         titan_error_hint(err, "give --join FILE, or --coordinator HOST:PORT, or coordinator in [agent] of the config");
         return TITAN_EINVAL;
@@ -742,7 +576,16 @@ static titan_status resolve(struct daemon_config *c, bool stop_given, struct tit
         return titan_fail_errno(err, "cannot use state directory '%s'", c->state_dir);
     titan_assert(path[0] == '/');
     memcpy(c->state_dir, path, sizeof(path));
-    if (check_sockets_fit(c, err) != TITAN_OK) {
+
+    /* Workers reach their agent at a socket in run/, clients their coordinator at one in the folder itself or
+     * systemd's. */
+    const char *name = c->role != ROLE_COORDINATOR ? "/run/agent.sock" : runtime_directory() ? "" : "/agents.sock";
+    const size_t most = SOCKET_PATH_MAX - strlen(name), len = strlen(c->state_dir);
+    if (len > most) {
+        (void)titan_fail(err, TITAN_EINVAL,
+                         "state directory '%.128s' is too long for a socket in it: %zu bytes, at most %zu",
+                         c->state_dir, len, most);
+        titan_error_hint(err, "a socket's path has at most %d bytes, and this one ends in %s", SOCKET_PATH_MAX, name);
         if (made)
             (void)rmdir(c->state_dir);
         return TITAN_EINVAL;

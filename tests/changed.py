@@ -32,7 +32,7 @@ OPENED = {"worker/device/device": "worker/device/cpu/"}
 EXAMPLES = ("tests/support/test_changed.py", "tests/support/test_run.py", "tests/mutants/test_mutants.py")  # they name files and read none
 API, HANDLER = "daemon/api/", re.compile(r'\.path = "/titan\.v1\.Titan/(\w+)",(?:(?!\.path).)*?\.on_request = (\w+)', re.S)
 COMMAND = re.compile(r'^const struct command \w+ = \{\s*\.name = "([\w-]+)"', re.M)  # of titanctl, or what it has titan-worker do
-KEY = re.compile(r'\.section = "\w+", \.name = "(\w+_\w+)"')  # of run files, in base/recipe_keys.c
+KEY = re.compile(r'KEY\((?:[\w.]+, )?(\w+_\w+), [A-Z]')  # of run files, in base/recipe_keys.c
 SETTING = re.compile(r'^    [A-Z]+\("(\w+)", "(\w+_\w+)"', re.M)  # of titand's file, in daemon/config.c
 # May the caller do that? Every method asks, and no command has a name for it.
 RIGHTS = re.compile(r"daemon/(auth/|api/access\.c|coordinator/shell/enrol\.c)")

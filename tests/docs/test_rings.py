@@ -19,7 +19,6 @@ RING_MOST = 4
 
 RINGS = {
     "base/error base/utf8": "an assertion and the cut of a text at a character serve each other",
-    "base/recipe base/recipe_resolve": "resolving asks the recipe, and parsing ends with it",
     "ctl/command ctl/completion ctl/ctl ctl/help": "help and completion print the table of commands that they stand in",
     "proto/rpc/health proto/rpc/reflection proto/rpc/server": "a server offers two methods of its own",
     "worker/epoch/epoch worker/epoch/evaluation worker/epoch/recover worker/epoch/trainer": "an epoch and what it is opened with",

@@ -74,6 +74,15 @@ static void test_parse(void **state)
     REFUSED("clean: unexpected argument 'all'", "usage: pot clean [OPTION]...", "clean", "all");
 }
 
+static void test_numbers(void **state)
+{
+    (void)state;
+    int64_t n = 0;
+    assert_true(args_read_int("-7", &n) && n == -7);
+    assert_false(args_read_int("", &n) || args_read_int("7x", &n) || args_read_int("1e3", &n) ||
+                 args_read_int("9223372036854775808", &n));
+}
+
 static void test_help(void **state)
 {
     (void)state;
@@ -96,6 +105,7 @@ static void test_help(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parse), cmocka_unit_test(test_help)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parse), cmocka_unit_test(test_numbers),
+                                       cmocka_unit_test(test_help)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

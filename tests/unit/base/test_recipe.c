@@ -832,7 +832,7 @@ static void test_table(void **state)
     (void)state;
     int supported = 0;
     for (int i = 0; i < recipe_keys_count; i++) {
-        const struct recipe_key *k = &recipe_keys[i];
+        const struct setting *k = &recipe_keys[i];
         assert_int_equal(recipe_key_find(k->section, k->name), i);
         assert_non_null(k->doc);
         if (k->support == KEY_SUPPORTED) {

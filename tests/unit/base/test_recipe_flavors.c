@@ -25,7 +25,7 @@ static struct recipe resolved(const char *family, const char *flavor, const char
     return r;
 }
 
-static bool same_bytes(const struct recipe *r, const struct recipe *want, const struct recipe_key *k)
+static bool same_bytes(const struct recipe *r, const struct recipe *want, const struct setting *k)
 {
     return memcmp((const char *)r + k->offset, (const char *)want + k->offset, k->size) == 0;
 }

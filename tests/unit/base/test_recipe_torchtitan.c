@@ -195,7 +195,7 @@ static titan_status try_key(const char *key, const char *value, struct titan_err
 }
 
 /* Is it a supported key, or another name of one? */
-static const struct recipe_key *find(const char *key)
+static const struct setting *find(const char *key)
 {
     char name[160];
     (void)snprintf(name, sizeof(name), "%s", key);
@@ -223,7 +223,7 @@ static void test_keys(void **state)
     char *rest = list.data, *line;
     while ((line = strsep(&rest, "\n")) && *line) {
         const char *key = strsep(&line, "\t"), *initial = strsep(&line, "\t"), *other = line;
-        const struct recipe_key *k = find(key);
+        const struct setting *k = find(key);
         struct titan_error err = {0};
         char row[512];
         keys++;
