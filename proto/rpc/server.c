@@ -723,7 +723,7 @@ static void connection_ended(struct rpc_tag *tag, bool ok)
         (void)atomic_fetch_sub(&server->queue.n_connections, 1);
     if (c->proxy.why.status != TITAN_OK)
         refused(server, c->proxy.why.msg);
-    connection_shut(c, true);
+    connection_shut(c, false); /* gRPC finds its end closed; a process before its exec may still have a copy */
     connection_free(c);
 }
 
