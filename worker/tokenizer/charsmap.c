@@ -27,7 +27,7 @@ struct charsmap {
     size_t n_texts;
 };
 
-/* The longest of them, which a character may become. */
+/* Bytes of the longest text that a character may become. */
 static size_t longest_text(const char *texts, size_t n)
 {
     size_t longest = 0, begin = 0;
@@ -88,7 +88,7 @@ void charsmap_close(struct charsmap *m)
     free(m);
 }
 
-/* What the shortest beginning of a text that the table has becomes; NULL: it has none. */
+/* Returns the replacement of the shortest beginning of a text that the table has; NULL: it has none. */
 static const char *find(const struct charsmap *m, const char *text, size_t n)
 {
     titan_assert(m->n > 0);

@@ -111,7 +111,7 @@ static bool is_ideograph(uint32_t code)
     return is;
 }
 
-/* What NMT makes of a character: itself, a space, or nothing (0). */
+/* NMT turns a character into itself, a space, or nothing (0). */
 static uint32_t nmt(uint32_t code)
 {
     if ((code >= 0x01 && code <= 0x08) || code == 0x0b || (code >= 0x0e && code <= 0x1f) || code == 0x7f ||
@@ -163,7 +163,7 @@ static titan_status put_characters(enum normalize_kind kind, const char *text, s
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
-/* Whether the step leaves the text as it is, where that is soon found. */
+/* Does the step leave the text as it is? False also where the answer would take long. */
 static bool is_idle(const struct normalize_step *step, bool first, const char *text, size_t n)
 {
     titan_assert(n > 0);

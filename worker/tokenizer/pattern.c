@@ -102,38 +102,6 @@ static bool set_invert(struct set *s)
     return true;
 }
 
-/* Adds the members of other, which is tidy. */
-static bool set_join(struct set *s, const struct set *other)
-{
-    titan_assert(other->n % 2 == 0);
-    for (size_t i = 0; i + 1 < other->n; i += 2)
-        if (!set_add(s, other->edges[i], other->edges[i + 1] - 1))
-            return false;
-    return true;
-}
-
-static bool set_add_categories(struct set *s, uint32_t mask)
-{
-    size_t n;
-    const struct category_range *c = unicode_categories(&n);
-    for (size_t i = 0; i < n; i++)
-        if (mask >> c[i].category & 1 && !set_add(s, c[i].first, (i + 1 < n ? c[i + 1].first : UNICODE_END) - 1))
-            return false;
-    return true;
-}
-
-/* The property White_Space. */
-static bool set_add_space(struct set *s)
-{
-    static const struct span spaces[] = {{9, 13},          {32, 32},         {0x85, 0x85},     {0xa0, 0xa0},
-                                         {0x1680, 0x1680}, {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f},
-                                         {0x205f, 0x205f}, {0x3000, 0x3000}};
-    for (size_t i = 0; i < ARRAY_SIZE(spaces); i++)
-        if (!set_add(s, spaces[i].from, spaces[i].to))
-            return false;
-    return true;
-}
-
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
 struct reader {
@@ -245,24 +213,38 @@ static titan_status read_property(struct reader *r, uint32_t *ret_mask)
     return *ret_mask ? TITAN_OK : refuse(r, "only general categories are known as properties");
 }
 
-/* What a \ begins: a set, or one character in *ret_code (and an empty set). */
+/* Reads what follows a \: a set, or one character in *ret_code (and an empty set). */
 static titan_status read_escape(struct reader *r, struct set *set, uint32_t *ret_code)
 {
     static const char names[] = "rntvf", values[] = "\r\n\t\v\f";
+    /* The property White_Space. */
+    static const struct span spaces[] = {{9, 13},          {32, 32},         {0x85, 0x85},     {0xa0, 0xa0},
+                                         {0x1680, 0x1680}, {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f},
+                                         {0x205f, 0x205f}, {0x3000, 0x3000}};
     const char c = *r->at;
     *ret_code = UNICODE_END;
     if (c == 's' || c == 'S' || c == 'd' || c == 'D' || c == 'p' || c == 'P') {
+        const bool space = c == 's' || c == 'S';
         uint32_t mask = UINT32_C(1) << CATEGORY_ND;
         _cleanup_(set_free) struct set part = {0};
+        size_t n;
+        const struct category_range *of = unicode_categories(&n);
+        bool added = true;
         r->at++;
         if (c == 'p' || c == 'P')
             TRY(read_property(r, &mask));
-        if (!(c == 's' || c == 'S' ? set_add_space(&part) : set_add_categories(&part, mask)))
+        for (size_t i = 0; space && i < ARRAY_SIZE(spaces); i++)
+            added = added && set_add(&part, spaces[i].from, spaces[i].to);
+        for (size_t i = 0; !space && i < n; i++)
+            if (mask >> of[i].category & 1)
+                added = added && set_add(&part, of[i].first, (i + 1 < n ? of[i + 1].first : UNICODE_END) - 1);
+        if (!added)
             return no_memory(r);
         set_tidy(&part);
-        if (c >= 'A' && c <= 'Z' && !set_invert(&part))
-            return no_memory(r);
-        return set_join(set, &part) ? TITAN_OK : no_memory(r);
+        added = c < 'A' || c > 'Z' || set_invert(&part);
+        for (size_t i = 0; i + 1 < part.n; i += 2)
+            added = added && set_add(set, part.edges[i], part.edges[i + 1] - 1);
+        return added ? TITAN_OK : no_memory(r);
     }
     const char *name = c ? strchr(names, c) : NULL;
     if (!name && (c <= 0x20 || is_letter((unsigned char)c) || (c >= '0' && c <= '9') || c == 0x7f))
@@ -293,7 +275,7 @@ static titan_status read_member(struct reader *r, struct set *set, uint32_t *ret
     return TITAN_OK;
 }
 
-/* One character or set. */
+/* Reads one character or set. */
 static titan_status read_class(struct reader *r, uint32_t *ret_bit)
 {
     _cleanup_(set_free) struct set set = {0};
@@ -495,8 +477,8 @@ static void link_chain(struct pattern *p, int at, int follow)
     }
 }
 
-/* Whether a match of the rest may begin with a character of these classes; with none, whether it may be empty. An upper
- * bound: assertions are passed. seen: by node, which have been asked. */
+/* May a match of the rest begin with a character of these classes? With no class: may it be empty? An upper bound:
+ * assertions are passed. seen: the nodes that were asked. */
 static bool may_begin(const struct pattern *p, int at, uint32_t classes, bool *seen)
 {
     titan_assert(at >= 0 && at < p->n_nodes);
@@ -636,7 +618,7 @@ void pattern_close(struct pattern *p)
 
 /* --- matching ----------------------------------------------------------------------------------------------------- */
 
-/* Whether the character at `at` is of the class, and where it ends. */
+/* Is the character at `at` of the class? *ret_end: where it ends. */
 static inline bool is_of(const struct pattern *p, uint32_t class, const unsigned char *at,
                          const unsigned char **ret_end)
 {

@@ -165,7 +165,7 @@ titan_status tokenizer_file_normalizer(struct tokenizer_file *f, const struct js
 
 /* --- pre-tokenizer ------------------------------------------------------------------------------------------------ */
 
-/* What goes in front of a text must come before it is cut. */
+/* A prefix is added to a text before the text is cut. */
 static titan_status add_prefix(struct tokenizer_file *f, enum normalize_kind kind, const char *text)
 {
     if (f->cut)
@@ -213,16 +213,6 @@ static titan_status add_punctuation(struct tokenizer_file *f, enum split_behavio
                             : split_add(&f->t->split, set.data, false, behavior, false, f->err);
 }
 
-/* "first" asks what of a text is at its beginning, and what has been removed in front of it counts. */
-static bool keeps_beginning(const struct normalizer *m)
-{
-    bool keeps = true;
-    for (size_t i = 0; i < m->n; i++)
-        keeps &= m->steps[i].kind == NORMALIZE_FORM || m->steps[i].kind == NORMALIZE_REPLACE ||
-                 m->steps[i].kind == NORMALIZE_PREPEND;
-    return keeps;
-}
-
 static titan_status read_metaspace(struct tokenizer_file *f, const struct json *part)
 {
     const char *mark = json_string(part, "replacement", METASPACE);
@@ -246,7 +236,14 @@ static titan_status read_metaspace(struct tokenizer_file *f, const struct json *
         return titan_fail(f->err, TITAN_EUNSUPPORTED,
                           "pre-tokenizer 'Metaspace' behind one that cuts is known behind "
                           "'WhitespaceSplit', with prepend_scheme 'always' and split");
-    if (strcmp(scheme, "first") == 0 && !keeps_beginning(&f->t->normalizer))
+
+    /* "first" asks whether a text begins here, and a beginning that the normalizer removed counts. */
+    bool keeps = true;
+    for (size_t i = 0; i < f->t->normalizer.n; i++) {
+        const enum normalize_kind kind = f->t->normalizer.steps[i].kind;
+        keeps &= kind == NORMALIZE_FORM || kind == NORMALIZE_REPLACE || kind == NORMALIZE_PREPEND;
+    }
+    if (strcmp(scheme, "first") == 0 && !keeps)
         return titan_fail(f->err, TITAN_EUNSUPPORTED,
                           "prepend_scheme 'first' behind a normalizer that may take the beginning of a text away");
     TRY(add_step_to(&f->t->marks, f, NORMALIZE_REPLACE, " ", mark));

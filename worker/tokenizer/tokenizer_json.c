@@ -90,9 +90,9 @@ static titan_status read_vocabulary(struct tokenizer_file *f, const struct json 
     return TITAN_OK;
 }
 
-/* What encoding looks for: in the alphabet of bytes, the bytes; otherwise the text. What that alphabet cannot spell is
- * never found, and decoded as it stands, and so are special tokens that are marked. model: the names so far are the
- * model's, others are not found either. */
+/* Encoding looks for the bytes of a token in the alphabet of bytes, otherwise for the text. A token that the alphabet
+ * cannot spell, or a marked special token, is never found, and decoded as it stands. model: the names so far are the
+ * model's; others are not found either. */
 static titan_status make_vocabulary(struct tokenizer_file *f, bool model)
 {
     const struct vocabulary *names = &f->t->names;

@@ -64,15 +64,7 @@ static int32_t place_special(const struct tokenizer *t, const struct family *f, 
     return id < n && !t->vocabulary.tokens[id].there ? id : (int32_t)(id - f->ranks + n);
 }
 
-/* Whether it is meant as a name: a pattern has other signs too. */
-static bool is_name(const char *pattern)
-{
-    while (isalnum((unsigned char)*pattern) || (*pattern && strchr("_.-", *pattern)))
-        pattern++;
-    return !*pattern;
-}
-
-/* What both kinds of file end with: all ids of ranks, [first, end), are tokens, and words begin as bytes. */
+/* Finishes both kinds of file: all ids of ranks, [first, end), are tokens, and words begin as bytes. */
 static titan_status finish(struct tokenizer *t, size_t first, size_t end, struct titan_error *err)
 {
     titan_assert(end <= t->vocabulary.n);
@@ -121,7 +113,10 @@ titan_status tokenizer_read_ranks(struct tokenizer *t, const char *text, size_t 
         line = stop + 1;
     }
     const struct family *f = pattern ? family_find(pattern) : family_of_file(text, n);
-    if (!f && (!pattern || is_name(pattern)))
+    const char *sign = pattern ? pattern : ""; /* the first that no name has: then it is a pattern */
+    while (isalnum((unsigned char)*sign) || (*sign && strchr("_.-", *sign)))
+        sign++;
+    if (!f && !*sign)
         return titan_fail(err, TITAN_EUNSUPPORTED,
                           "%s%s%s; --pattern, model.tokenizer_pattern of a run file, is one of " FAMILY_NAMES
                           ", or a regular expression",
@@ -158,7 +153,7 @@ titan_status tokenizer_read_ranks(struct tokenizer *t, const char *text, size_t 
 
 /* --- tekken.json -------------------------------------------------------------------------------------------------- */
 
-/* Those of files that name none. */
+/* The special tokens of files that name none. */
 static const char *const tekken_special[] = {"<unk>",
                                              "<s>",
                                              "</s>",

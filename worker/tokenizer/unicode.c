@@ -152,14 +152,7 @@ static size_t lower_bound(const void *numbers, size_t n, size_t size, uint32_t c
     return lo;
 }
 
-static const struct decomposition *find_decomposition(uint32_t code)
-{
-    const size_t n = ARRAY_SIZE(decompositions);
-    const size_t at = lower_bound(&decompositions[0].code, n, sizeof(decompositions[0]), code);
-    return at < n && decompositions[at].code == code ? &decompositions[at] : NULL;
-}
-
-/* What first and second compose to; 0: nothing. */
+/* Returns the character that first and second compose to; 0: none. */
 static uint32_t compose(uint32_t first, uint32_t second)
 {
     if (first - HANGUL_L < HANGUL_LS && second - HANGUL_V < HANGUL_VS)
@@ -195,7 +188,9 @@ static titan_status put_code(struct segment *s, uint32_t code)
 static titan_status decompose(struct segment *s, uint32_t code)
 {
     const uint32_t syllable = code - HANGUL_S;
-    const struct decomposition *d = code < 0x80 ? NULL : find_decomposition(code);
+    const size_t n = ARRAY_SIZE(decompositions);
+    const size_t at = code < 0x80 ? n : lower_bound(&decompositions[0].code, n, sizeof(decompositions[0]), code);
+    const struct decomposition *d = at < n && decompositions[at].code == code ? &decompositions[at] : NULL;
     if (syllable < HANGUL_SS) {
         TRY(put_code(s, HANGUL_L + syllable / (HANGUL_VS * HANGUL_TS)));
         TRY(put_code(s, HANGUL_V + syllable / HANGUL_TS % HANGUL_VS));

@@ -52,25 +52,6 @@ static size_t place_of(const struct unigram *u, uint64_t from)
     return at;
 }
 
-static titan_status grow_edges(struct unigram *u, struct titan_error *err)
-{
-    struct edge *old = u->edges;
-    const size_t old_size = u->size, size = old_size ? 2 * old_size : EDGES_MIN;
-    titan_assert((size & (size - 1)) == 0);
-    struct edge *edges = malloc(size * sizeof(*edges));
-    if (!edges)
-        return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of tokens", size);
-    for (size_t i = 0; i < size; i++)
-        edges[i].from = EDGE_FREE;
-    u->edges = edges;
-    u->size = size;
-    for (size_t i = 0; i < old_size; i++)
-        if (old[i].from != EDGE_FREE)
-            u->edges[place_of(u, old[i].from)] = old[i];
-    free(old);
-    return TITAN_OK;
-}
-
 static titan_status add_node(struct unigram *u, struct titan_error *err)
 {
     if (u->n_nodes < UINT32_MAX && VEC_PUSH(u->ids, u->n_nodes, u->cap_nodes, -1))
@@ -84,8 +65,22 @@ titan_status unigram_add(struct unigram *u, const char *token, size_t n, int32_t
     if (u->n_nodes == 0)
         TRY(add_node(u, err));
     for (size_t i = 0; i < n; i++) {
-        if (2 * (u->n_edges + 1) > u->size)
-            TRY(grow_edges(u, err));
+        if (2 * (u->n_edges + 1) > u->size) {
+            struct edge *old = u->edges;
+            const size_t old_size = u->size, size = old_size ? 2 * old_size : EDGES_MIN;
+            titan_assert((size & (size - 1)) == 0);
+            struct edge *edges = malloc(size * sizeof(*edges));
+            if (!edges)
+                return titan_fail(err, TITAN_ENOMEM, "no memory for %zu bytes of tokens", size);
+            for (size_t k = 0; k < size; k++)
+                edges[k].from = EDGE_FREE;
+            u->edges = edges;
+            u->size = size;
+            for (size_t k = 0; k < old_size; k++)
+                if (old[k].from != EDGE_FREE)
+                    u->edges[place_of(u, old[k].from)] = old[k];
+            free(old);
+        }
         struct edge *edge = &u->edges[place_of(u, (uint64_t)node << 8 | (unsigned char)token[i])];
         if (edge->from == EDGE_FREE) {
             *edge = (struct edge){(uint64_t)node << 8 | (unsigned char)token[i], (uint32_t)u->n_nodes};

@@ -14,14 +14,6 @@ static bool continues_character(char byte)
     return ((unsigned char)byte & 0xc0) == 0x80;
 }
 
-static bool is_too_long(const struct wordpiece *w, const char *word, size_t n)
-{
-    int64_t chars = 0;
-    for (size_t i = 0; i < n && chars <= w->max_chars; i++)
-        chars += !continues_character(word[i]);
-    return chars > w->max_chars;
-}
-
 /* The longest token at the beginning of a text; *ret_len: its bytes. -1: there is none. skip: bytes that belong to
  * every token there. */
 static int32_t longest_token(const struct vocabulary *v, const char *text, size_t n, size_t skip, size_t *ret_len)
@@ -43,7 +35,10 @@ titan_status wordpiece_encode(const struct wordpiece *w, const struct vocabulary
     const size_t begin = out->n, prefix = strlen(w->prefix);
     /* The prefix is written over what precedes a token, which has been cut off. */
     _cleanup_(buf_free) struct buf text = {.limit = SIZE_MAX / 4};
-    bool cut = !is_too_long(w, word, n);
+    int64_t chars = 0;
+    for (size_t i = 0; i < n && chars <= w->max_chars; i++)
+        chars += !continues_character(word[i]);
+    bool cut = chars <= w->max_chars;
 
     if (buf_append(&text, w->prefix, prefix) != TITAN_OK || buf_append(&text, word, n) != TITAN_OK ||
         !VEC_RESERVE(out->ids, out->cap, out->n + n))
