@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/cleanup.h"
 #include "proto/rpc/client.h"
-#include "proto/rpc/common.h"
+#include "proto/rpc/remote.h"
 #include "titan/wire/health.pb-c.h"
 
 #define LOOK_MS 5000 /* time limit for an answer of one of several addresses */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "proto/rpc/common.h"
+#include "proto/rpc/remote.h"
 
 enum { SEND_QUEUE = 8192 };
 
@@ -327,10 +327,8 @@ titan_status rpc_client_open(uv_loop_t *loop, const char *target, const struct r
         free(client);
         return status;
     }
-    client->queue.cq = rpc_cq_create();
     status = rpc_queue_start(&client->queue, loop, err);
     if (status != TITAN_OK) {
-        grpc_completion_queue_destroy(client->queue.cq);
         rpc_remote_close(&client->remote);
         free(client);
         return status;

@@ -23,7 +23,7 @@ struct rpc_stream;
 titan_status rpc_client_open(uv_loop_t *loop, const char *target, const struct rpc_tls *tls, struct rpc_client **ret,
                              struct titan_error *err) TITAN_MUST_USE;
 /* Sends a bearer token with each call. TITAN_EPERM for TCP without TLS, and at each new connection for a Unix socket of
- * another user (trusted_socket.h). */
+ * another user (remote.h). */
 titan_status rpc_client_token(struct rpc_client *client, const char *token, struct titan_error *err) TITAN_MUST_USE;
 /* The next call makes a new connection and resolves the name again, without back-off; next: to the next address of the
  * list. Open calls continue. Use after a failed call: the caller decides what to repeat, and when. */

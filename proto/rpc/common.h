@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* common.h - shared by server and clients: events from gRPC's completion queue to a libuv loop, packing of messages,
- * statuses over the wire. Private to proto/rpc. */
+ * operations of calls. Private to proto/rpc. */
 #ifndef TITAN_PROTO_RPC_COMMON_H
 #define TITAN_PROTO_RPC_COMMON_H
 
@@ -13,8 +13,6 @@
 #include <uv.h>
 
 #include "base/error.h"
-#include "proto/rpc/pair.h"
-#include "proto/rpc/targets.h"
 
 /* One operation in flight, embedded in its owner, so an event costs no allocation. Reusable only after the call of
  * fn. */
@@ -44,7 +42,6 @@ struct rpc_queue {
 
 /* pthread_create for a thread that blocks all signals; returns its errno. */
 int rpc_thread_start(pthread_t *ret, const char *name, void *(*fn)(void *), void *arg) TITAN_MUST_USE;
-/* The caller has created queue->cq (rpc_cq_create), and destroys it on failure. */
 titan_status rpc_queue_start(struct rpc_queue *queue, uv_loop_t *loop, struct titan_error *err) TITAN_MUST_USE;
 /* Pauses a resting server's thread between two polls of its connections. *paused_at: private to the thread. */
 void rpc_queue_rest(const struct rpc_queue *queue, int64_t *paused_at);
@@ -79,56 +76,8 @@ titan_status rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescript
 
 /* An outcome is sent as gRPC status. Several outcomes share one gRPC code, so this trailer has the name. */
 #define RPC_STATUS_TRAILER "titan-status"
-grpc_slice rpc_status_name(titan_status status); /* static: needs no unref */
-/* A client's server and connection. Do not move it: target points into it. */
-struct rpc_remote {
-    struct rpc_targets targets;
-    const char *target;    /* the address of calls */
-    char *authorization;   /* header for each call, or NULL */
-    struct rpc_pair *pair; /* NULL: without TLS */
-    grpc_channel *channel;
-    int socket; /* of the one-time connection over a Unix socket with a token; or -1 */
-};
-
-/* target: one address or a list, beginning with the first. tls: for TCP, NULL = without; never for a Unix socket.
- * Connects at the first call. */
-titan_status rpc_remote_open(const char *target, const struct rpc_tls *tls, struct rpc_remote *ret,
-                             struct titan_error *err) TITAN_MUST_USE;
-/* The next call makes a new connection and resolves the name again; next: to the next address of the list. */
-void rpc_remote_reconnect(struct rpc_remote *remote, bool next);
-void rpc_remote_close(struct rpc_remote *remote);
-titan_status rpc_remote_token(struct rpc_remote *remote, const char *token, struct titan_error *err) TITAN_MUST_USE;
-gpr_timespec rpc_deadline(uint32_t deadline_ms); /* 0 = never */
-
 grpc_op rpc_op(grpc_op_type type);
+grpc_arg rpc_arg_int(const char *key, uint32_t value);
 void rpc_batch(grpc_call *call, const grpc_op *ops, size_t n, void *tag);
-
-/* A client's call: what it sends, and what gRPC fills. */
-struct rpc_exchange {
-    struct rpc_remote *remote;
-    const char *path, *target; /* borrowed; the remote owns the target */
-    grpc_call *call;
-    grpc_metadata header;       /* sent header */
-    grpc_byte_buffer *outgoing; /* the message of the next batch; freed at the end, if it is still there */
-    bool more;                  /* another message follows it at once */
-    grpc_metadata_array headers, trailers;
-    grpc_status_code code;
-    grpc_slice details;
-    grpc_byte_buffer *incoming;
-};
-
-/* Creates the call. It uses a new connection if the TLS files have changed, or if the server of a Unix socket may have
- * the token and the previous connection has ended. */
-void rpc_exchange_begin(struct rpc_exchange *ret, struct rpc_remote *remote, grpc_completion_queue *cq,
-                        const char *path, uint32_t deadline_ms);
-/* Starts a batch of these operations. rpc_unary: all of a call with one message each way. */
-enum { RPC_UNARY = 6 };
-extern const grpc_op_type rpc_unary[RPC_UNARY];
-void rpc_exchange_start(struct rpc_exchange *x, const grpc_op_type *types, size_t n, void *tag);
-/* Fills err from the call's result. */
-titan_status rpc_exchange_outcome(const struct rpc_exchange *x, struct titan_error *err);
-void rpc_exchange_end(struct rpc_exchange *x);
-
-#define RPC_CLIENT_MESSAGE_MAX (64 << 20)
 
 #endif

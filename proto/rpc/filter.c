@@ -118,23 +118,6 @@ static void stream_half_ends(struct rpc_filter *s, uint32_t id, bool client)
         stream_end(s, id);
 }
 
-static void stream_refuse(struct rpc_filter *s, uint32_t id, struct buf *to_server)
-{
-    put_number_frame(to_server, RST_STREAM, id, CANCEL);
-    put_refusal(&s->replies, s, stream_find(s, id));
-    stream_end(s, id);
-}
-
-static titan_status stream_begin(struct rpc_filter *s, uint32_t id, struct titan_error *err)
-{
-    titan_assert(id > s->last_stream);
-    if (s->n_streams >= s->limits.streams_max)
-        return titan_fail(err, TITAN_ELIMIT, "more than %" PRIu32 " calls at a time", s->limits.streams_max);
-    if (!VEC_PUSH(s->streams, s->n_streams, s->cap_streams, (struct rpc_filter_stream){.id = id}))
-        return titan_fail(err, TITAN_ENOMEM, "there is no memory for another call");
-    return TITAN_OK;
-}
-
 /* --- the client's frames ------------------------------------------------------------------------------------------ */
 
 /* Checks messages in n bytes of a call: false at the prefix of one that is too long. */
@@ -188,7 +171,10 @@ static titan_status headers_begin(struct rpc_filter *s, struct titan_error *err)
         if (f->stream == 0 || f->stream % 2 == 0)
             return titan_fail(err, TITAN_EINVAL, "headers of stream %" PRIu32, f->stream);
         if (f->stream > s->last_stream) {
-            TRY(stream_begin(s, f->stream, err));
+            if (s->n_streams >= s->limits.streams_max)
+                return titan_fail(err, TITAN_ELIMIT, "more than %" PRIu32 " calls at a time", s->limits.streams_max);
+            if (!VEC_PUSH(s->streams, s->n_streams, s->cap_streams, (struct rpc_filter_stream){.id = f->stream}))
+                return titan_fail(err, TITAN_ENOMEM, "there is no memory for another call");
             s->last_stream = f->stream;
         }
         if (f->flags & END_STREAM)
@@ -234,8 +220,11 @@ static void client_frame_end(struct rpc_filter *s, struct buf *to_server)
     const struct rpc_frames *f = &s->client;
     if (f->type == DATA) {
         const struct rpc_filter_stream *stream = stream_find(s, f->stream);
-        if (s->refusing && stream && !stream->over) /* gRPC may have ended it meanwhile */
-            stream_refuse(s, f->stream, to_server);
+        if (s->refusing && stream && !stream->over) { /* gRPC may have ended it meanwhile */
+            put_number_frame(to_server, RST_STREAM, f->stream, CANCEL);
+            put_refusal(&s->replies, s, stream);
+            stream_end(s, f->stream);
+        }
         s->refusing = false;
         if (f->flags & END_STREAM)
             stream_half_ends(s, f->stream, true);

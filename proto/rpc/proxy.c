@@ -37,7 +37,6 @@ struct rpc_proxy {
     /* Used by the thread alone. */
     struct rpc_proxy_connection *connections, *ended;
     uint32_t n_deadlines;
-    int64_t checked_ns;
     uint8_t bytes[READ_BYTES];
 };
 
@@ -274,22 +273,6 @@ static void cut_take(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
     }
 }
 
-static void begin(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
-{
-    titan_assert(!c->gone);
-    c->prev = NULL;
-    c->next = proxy->connections;
-    if (c->next)
-        c->next->prev = c;
-    proxy->connections = c;
-    deadline_set(proxy, c, BEGIN_MS);
-    cut_take(proxy, c);
-    if (c->gone || watch_both(proxy, c))
-        return;
-    (void)titan_fail(&c->why, TITAN_ENOMEM, "there is no memory to watch a connection");
-    connection_end(proxy, c);
-}
-
 /* False: the proxy closes. */
 static bool arrivals_take(struct rpc_proxy *proxy)
 {
@@ -301,7 +284,17 @@ static bool arrivals_take(struct rpc_proxy *proxy)
     (void)pthread_mutex_unlock(&proxy->lock);
     while (c) {
         struct rpc_proxy_connection *next = c->next_arrival;
-        begin(proxy, c);
+        c->prev = NULL;
+        c->next = proxy->connections;
+        if (c->next)
+            c->next->prev = c;
+        proxy->connections = c;
+        deadline_set(proxy, c, BEGIN_MS);
+        cut_take(proxy, c);
+        if (!c->gone && !watch_both(proxy, c)) {
+            (void)titan_fail(&c->why, TITAN_ENOMEM, "there is no memory to watch a connection");
+            connection_end(proxy, c);
+        }
         c = next;
     }
     if (atomic_exchange(&proxy->cuts, false))
@@ -310,22 +303,6 @@ static bool arrivals_take(struct rpc_proxy *proxy)
             cut_take(proxy, c);
         }
     return !closing;
-}
-
-static void late_end(struct rpc_proxy *proxy)
-{
-    const int64_t now = clock_mono_ns();
-    if (proxy->n_deadlines == 0 || now - proxy->checked_ns < (int64_t)LOOK_MS * 1000000)
-        return;
-    proxy->checked_ns = now;
-    for (struct rpc_proxy_connection *c = proxy->connections, *next; c; c = next) {
-        next = c->next;
-        if (c->deadline_ns == 0 || now < c->deadline_ns)
-            continue;
-        if (!c->begun)
-            (void)titan_fail(&c->why, TITAN_ETIMEDOUT, "nothing of HTTP/2 within %d s", BEGIN_MS / 1000);
-        connection_end(proxy, c);
-    }
 }
 
 /* Called after a turn, because the turn's events may name connections that ended in it. */
@@ -342,7 +319,7 @@ static void *proxy_thread(void *arg)
 {
     struct rpc_proxy *proxy = arg;
     struct epoll_event events[EVENTS];
-    int64_t paused_at = 0;
+    int64_t paused_at = 0, looked_ns = 0;
     for (bool open = true; open;) {
         rpc_queue_rest(proxy->queue, &paused_at);
         const int wait_ms = proxy->n_deadlines > 0 ? LOOK_MS : -1;
@@ -352,7 +329,17 @@ static void *proxy_thread(void *arg)
                 end_seen(proxy, events[i].data.ptr, events[i].events);
             else
                 open = arrivals_take(proxy);
-        late_end(proxy);
+        const int64_t now = clock_mono_ns();
+        const bool look = proxy->n_deadlines > 0 && now - looked_ns >= LOOK_MS * INT64_C(1000000);
+        looked_ns = look ? now : looked_ns;
+        for (struct rpc_proxy_connection *c = look ? proxy->connections : NULL, *next; c; c = next) {
+            next = c->next;
+            if (c->deadline_ns == 0 || now < c->deadline_ns)
+                continue;
+            if (!c->begun)
+                (void)titan_fail(&c->why, TITAN_ETIMEDOUT, "nothing of HTTP/2 within %d s", BEGIN_MS / 1000);
+            connection_end(proxy, c);
+        }
         ended_post(proxy);
     }
     while (proxy->connections) {

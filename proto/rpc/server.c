@@ -5,8 +5,8 @@
  * reused. So each connection has a gRPC server of its own, with the memory quota of its user or address (tenant.h). It
  * is freed when the proxy has closed the connection, gRPC's server is down, and no call refers to it.
  *
- * A call is one reusable allocation. It starts as a slot offered to gRPC for the next call of a connection, and is
- * returned when all its tags are back:
+ * A call starts as a slot offered to gRPC for the next call of a connection, and is
+ * freed when all its tags are back:
  *
  *   request_tag  a call took the slot (or the server shuts down)
  *   close_tag    RECV_CLOSE_ON_SERVER: the call has ended on the wire, in any way; informs the handler
@@ -36,12 +36,12 @@
 #include "proto/rpc/pair.h"
 #include "proto/rpc/proxy.h"
 #include "proto/rpc/reflection.h"
+#include "proto/rpc/targets.h"
 #include "proto/rpc/tenant.h"
 
 enum {
-    SLOTS_FIRST = 2, /* calls accepted in one turn of the loop; further calls wait inside gRPC */
-    SLOTS_MOST = 64, /* ... of a connection that makes calls */
-    SPARE_CALLS = 1024,
+    SLOTS_FIRST = 2,    /* calls accepted in one turn of the loop; further calls wait inside gRPC */
+    SLOTS_MOST = 64,    /* ... of a connection that makes calls */
     FDS_RESERVED = 256, /* for the daemon's own work, never for connections */
     METADATA_MAX = 16384,
     STREAMS_FACTOR = 4, /* a client may begin calls before it knows the limit */
@@ -90,8 +90,8 @@ struct rpc_server {
     struct rpc_health health;
     struct rpc_reflection reflection;
 
-    struct rpc_call *open, *spare;
-    size_t n_calls, n_spare; /* slots and calls alive, without spare ones */
+    struct rpc_call *open;
+    size_t n_calls; /* slots and calls alive */
     bool started, stopping, stopped;
     uv_timer_t timer; /* for late requests; during shutdown, for its end */
     int handles;      /* handles still open */
@@ -107,7 +107,7 @@ struct rpc_call {
     grpc_call *call;
     unsigned pending; /* tags in flight */
     struct rpc_tag request_tag, close_tag, recv_tag, send_tag;
-    struct rpc_call *next, *prev; /* in server->open; in server->spare only next */
+    struct rpc_call *next, *prev; /* in server->open */
 
     grpc_metadata_array metadata;
     grpc_call_details details;
@@ -121,7 +121,7 @@ struct rpc_call {
     bool sent_headers; /* sent, or in flight */
     bool sending, receiving, recv_held;
     bool finishing; /* status is set; sent after the queue */
-    bool finished;  /* status is in flight */
+    bool finished;  /* status is in flight, or the stream is broken */
     bool want_drain;
 
     struct rpc_out out;
@@ -147,16 +147,9 @@ static void connection_free(struct connection *c);
 static void slot_offer(struct connection *c)
 {
     struct rpc_server *server = c->server;
-    struct rpc_call *call = server->spare;
-    titan_assert(!server->spare == !server->n_spare);
-    if (c->shutting)
+    struct rpc_call *call = c->shutting ? NULL : malloc(sizeof(*call));
+    if (!call)
         return;
-    if (call) {
-        server->spare = call->next;
-        server->n_spare--;
-    } else if (!(call = malloc(sizeof(*call)))) {
-        return;
-    }
     *call = (struct rpc_call){.server = server, .connection = c, .pending = 1};
     call->request_tag = (struct rpc_tag){.fn = request_tag, .owner = call};
     call->close_tag = (struct rpc_tag){.fn = close_tag, .owner = call};
@@ -197,13 +190,7 @@ static void call_unref(struct rpc_call *call)
     if (call->call)
         grpc_call_unref(call->call);
     server->n_calls--;
-    if (server->n_spare < SPARE_CALLS && !server->stopping) {
-        call->next = server->spare;
-        server->spare = call;
-        server->n_spare++;
-    } else {
-        free(call);
-    }
+    free(call);
     c->n_alive--;
     connection_free(c);
 }
@@ -246,8 +233,7 @@ static ProtobufCMessage *take_message(struct rpc_call *call)
     titan_assert(grpc_byte_buffer_length(call->incoming) <= most);
     if (rpc_unpack(call->incoming, call->endpoint->method.request, most * 8, &message, &err) != TITAN_OK)
         rpc_call_finish(call, err.status, err.msg);
-    grpc_byte_buffer_destroy(call->incoming);
-    call->incoming = NULL;
+    grpc_byte_buffer_destroy(TAKE(call->incoming));
     return message;
 }
 
@@ -280,19 +266,10 @@ static void connection_name(struct connection *c, const char *name)
     rpc_proxy_cut(server->proxy, &c->proxy, RPC_CUT_SOON);
 }
 
-/* The call's first message is allowed. */
-static void call_opens(struct rpc_call *call)
-{
-    struct connection *c = call->connection;
-    call->opened = call->begun = true;
-    c->n_begun++;
-    if (c->tenant->kind == RPC_ID_NONE && (call->identity.kind == RPC_ID_CERT || call->identity.kind == RPC_ID_TOKEN))
-        connection_name(c, call->identity.name);
-}
-
 static void recv_tag(struct rpc_tag *tag, bool ok)
 {
     struct rpc_call *call = tag->owner;
+    struct connection *c = call->connection;
     titan_assert(call->receiving);
     const struct endpoint *endpoint = call->endpoint;
     const struct rpc_server_options *options = &call->server->options;
@@ -311,8 +288,14 @@ static void recv_tag(struct rpc_tag *tag, bool ok)
         HANDLER(endpoint->method.path);
         const bool checks = !endpoint->own && !call->begun && options->check;
         if (!checks || options->check(call, &endpoint->method, message, endpoint->data, &err) == TITAN_OK) {
-            if (!call->begun)
-                call_opens(call);
+            call->opened = true;
+            if (!call->begun) {
+                const enum rpc_id_kind kind = call->identity.kind;
+                call->begun = true;
+                c->n_begun++;
+                if (c->tenant->kind == RPC_ID_NONE && (kind == RPC_ID_CERT || kind == RPC_ID_TOKEN))
+                    connection_name(c, call->identity.name);
+            }
             (streams ? endpoint->method.on_message : endpoint->method.on_request)(call, message, endpoint->data);
         } else {
             rpc_call_fail(call, &err);
@@ -493,9 +476,8 @@ static void pump(struct rpc_call *call)
         ops[n].data.send_status_from_server.status = (grpc_status_code)titan_status_grpc(call->status);
         ops[n].data.send_status_from_server.status_details = &call->status_text;
         if (call->status != TITAN_OK) {
-            memset(&trailer, 0, sizeof(trailer));
-            trailer.key = grpc_slice_from_static_string(RPC_STATUS_TRAILER);
-            trailer.value = rpc_status_name(call->status);
+            trailer = (grpc_metadata){.key = grpc_slice_from_static_string(RPC_STATUS_TRAILER),
+                                      .value = grpc_slice_from_static_string(titan_status_name(call->status))};
             ops[n].data.send_status_from_server.trailing_metadata_count = 1;
             ops[n].data.send_status_from_server.trailing_metadata = &trailer;
         }
@@ -511,13 +493,11 @@ static void send_tag(struct rpc_tag *tag, bool ok)
     struct rpc_call *call = tag->owner;
     titan_assert(call->sending);
     call->sending = false;
-    if (call->out_now) {
-        grpc_byte_buffer_destroy(call->out_now);
-        call->out_now = NULL;
-    }
+    if (call->out_now)
+        grpc_byte_buffer_destroy(TAKE(call->out_now));
     if (!ok) {
         /* The stream is broken; close_tag will follow. */
-        call->finished = true;
+        call->finishing = call->finished = true;
         rpc_out_clear(&call->out);
     } else if (!call->over) {
         pump(call);
@@ -536,7 +516,7 @@ static void send_tag(struct rpc_tag *tag, bool ok)
 
 static titan_status has_room(struct rpc_call *call)
 {
-    if (call->over || call->finishing || call->finished)
+    if (call->over || call->finishing)
         return TITAN_ECANCELLED;
     const uint32_t most = call->endpoint->method.max_queue_bytes;
     if (call->out.n >= call->server->options.max_queue || (most && call->out.bytes >= most)) {
@@ -583,7 +563,7 @@ titan_status rpc_call_send_packed(struct rpc_call *call, const struct rpc_packed
 
 void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
 {
-    if (call->over || call->finishing || call->finished)
+    if (call->over || call->finishing)
         return;
     if (rpc_out_append(&call->out, rpc_pack(reply)) != TITAN_OK) {
         rpc_call_finish(call, TITAN_ENOMEM, NULL);
@@ -595,7 +575,7 @@ void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
 
 void rpc_call_finish(struct rpc_call *call, titan_status status, const char *message)
 {
-    if (call->over || call->finishing || call->finished)
+    if (call->over || call->finishing)
         return;
     call->finishing = true;
     call->status = status;
@@ -750,37 +730,32 @@ static bool make_room(struct rpc_server *server, const struct rpc_tenant *tenant
     return n < most || silent;
 }
 
-static grpc_arg arg_int(const char *key, uint32_t value)
-{
-    return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = (int)value};
-}
-
 /* A connection's gRPC server. */
 static grpc_server *grpc_open(const struct connection *c)
 {
     const struct rpc_server_options *options = &c->server->options;
     grpc_arg args[] = {
-        arg_int(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, message_max(c)),
-        arg_int(GRPC_ARG_MAX_CONCURRENT_STREAMS, options->max_concurrent_streams),
+        rpc_arg_int(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, message_max(c)),
+        rpc_arg_int(GRPC_ARG_MAX_CONCURRENT_STREAMS, options->max_concurrent_streams),
         {.type = GRPC_ARG_POINTER,
          .key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA,
          .value.pointer = {c->tenant->pool->quota, grpc_resource_quota_arg_vtable()}},
-        arg_int(GRPC_ARG_MAX_METADATA_SIZE, METADATA_MAX),
-        arg_int(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
-                c->tenant->kind == RPC_ID_UID ? options->idle_ms : options->tcp_idle_ms),
+        rpc_arg_int(GRPC_ARG_MAX_METADATA_SIZE, METADATA_MAX),
+        rpc_arg_int(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                    c->tenant->kind == RPC_ID_UID ? options->idle_ms : options->tcp_idle_ms),
         /* BDP pings on every connection dominate: with 1,000 agents 63 % of a core, without them 23 %. */
-        arg_int(GRPC_ARG_HTTP2_BDP_PROBE, 0),
-        arg_int(GRPC_ARG_ENABLE_CHANNELZ, 0),
-        arg_int(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
-        arg_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, RPC_DEAD_MS),
+        rpc_arg_int(GRPC_ARG_HTTP2_BDP_PROBE, 0),
+        rpc_arg_int(GRPC_ARG_ENABLE_CHANNELZ, 0),
+        rpc_arg_int(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
+        rpc_arg_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, RPC_DEAD_MS),
         /* Titan's clients ping every 10 s, also when idle. */
-        arg_int(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
-        arg_int(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000),
-        arg_int(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, RPC_FRAME_MAX),
+        rpc_arg_int(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+        rpc_arg_int(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000),
+        rpc_arg_int(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, RPC_FRAME_MAX),
         /* Headers never refer to earlier answers: the filter may drop an answer. */
-        arg_int(GRPC_ARG_HTTP2_HPACK_TABLE_SIZE_ENCODER, 0),
+        rpc_arg_int(GRPC_ARG_HTTP2_HPACK_TABLE_SIZE_ENCODER, 0),
         /* Identity only: a small compressed message could exceed the limit when decompressed. */
-        arg_int(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
+        rpc_arg_int(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
     };
     grpc_channel_args list = {.num_args = ARRAY_SIZE(args), .args = args};
     grpc_server *grpc = grpc_server_create(&list, NULL);
@@ -962,7 +937,6 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
     server->endpoints[server->n_endpoints++] = (struct endpoint){.own = true};
 
     rpc_library_enter();
-    server->queue.cq = rpc_cq_create();
     *ret = server;
     return TITAN_OK;
 }
@@ -1075,16 +1049,6 @@ void rpc_server_free(struct rpc_server *server)
         return;
     titan_assert(!server->started || (server->stopped && server->handles == 0));
     titan_assert(!server->connections && server->n_calls == 0);
-    if (!server->started) {
-        grpc_completion_queue_shutdown(server->queue.cq);
-        (void)grpc_completion_queue_next(server->queue.cq, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
-        grpc_completion_queue_destroy(server->queue.cq);
-    }
-    while (server->spare) {
-        struct rpc_call *call = server->spare;
-        server->spare = call->next;
-        free(call);
-    }
     rpc_listeners_free(&server->listeners);
     rpc_tenants_free(&server->tenants);
     rpc_pair_free(server->pair);

@@ -41,18 +41,6 @@ static void forget(struct rpc_tenants *all, struct rpc_tenant *tenant)
         tenant_free(tenant);
 }
 
-/* Makes room for another user: a user without connections goes. */
-static bool user_forget(struct rpc_tenants *all)
-{
-    for (size_t i = 0; i < RPC_TENANT_BUCKETS; i++)
-        for (struct rpc_tenant *t = all->buckets[i]; t; t = t->next)
-            if (t->kind == RPC_ID_UID && !t->trusted && t->n_connections == 0 && t->n_calls == 0) {
-                forget(all, t);
-                return true;
-            }
-    return false;
-}
-
 /* Finds or makes the tenant with this key. A new user has no name yet. */
 static struct rpc_tenant *get(struct rpc_tenants *all, enum rpc_id_kind kind, const char *key, bool trusted)
 {
@@ -62,8 +50,16 @@ static struct rpc_tenant *get(struct rpc_tenants *all, enum rpc_id_kind kind, co
             return t;
         }
     const bool counts = kind == RPC_ID_UID && !trusted;
-    if (counts && all->n_users >= all->options->max_users && !user_forget(all))
-        return NULL;
+    /* A user without connections makes room for another. */
+    for (size_t i = 0; counts && all->n_users >= all->options->max_users; i++) {
+        struct rpc_tenant *t = i < RPC_TENANT_BUCKETS ? all->buckets[i] : NULL;
+        while (t && (t->kind != RPC_ID_UID || t->trusted || t->n_connections > 0 || t->n_calls > 0))
+            t = t->next;
+        if (t)
+            forget(all, t);
+        else if (i >= RPC_TENANT_BUCKETS)
+            return NULL;
+    }
     struct rpc_tenant *tenant = calloc(1, sizeof(*tenant));
     if (!tenant)
         return NULL;
