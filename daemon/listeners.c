@@ -29,10 +29,9 @@ static bool socket_address(int fd, char out[CONFIG_TEXT_MAX])
     return snprintf(out, CONFIG_TEXT_MAX, a.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port) < CONFIG_TEXT_MAX;
 }
 
-/* Where sessions come in, heartbeats do as datagrams; over TCP only where the coordinator has a process of its own. */
+/* Heartbeats come in as datagrams where sessions do; over TCP only if the coordinator has a process of its own. */
 static titan_status listen_for_heartbeats(const struct listeners *l, const char *address, struct titan_error *err)
 {
-    titan_assert(l->coordinator);
     if (!strncmp(address, "unix:", 5) || l->config->role != ROLE_COORDINATOR)
         return TITAN_OK;
     titan_status status = coordinator_listen(l->coordinator, address, err);
@@ -43,7 +42,7 @@ static titan_status listen_for_heartbeats(const struct listeners *l, const char 
     return TITAN_OK;
 }
 
-/* Those sockets stay when we go: clients that connect meanwhile wait instead of being refused. */
+/* The service manager's sockets outlive the daemon: clients that connect meanwhile wait instead of being refused. */
 static titan_status listen_inherited(const struct listeners *l, struct buf *chosen, struct titan_error *err)
 {
     int first, n = notify_sockets(&first);
@@ -66,7 +65,6 @@ static titan_status listen_inherited(const struct listeners *l, struct buf *chos
 
 static titan_status listen_configured(const struct listeners *l, struct buf *chosen, struct titan_error *err)
 {
-    titan_assert(l->server && l->coordinator);
     const struct daemon_config *c = l->config;
     for (int i = 0; i < c->n_listen; i++) {
         const char *address = c->listen[i];
@@ -93,11 +91,11 @@ static titan_status listen_configured(const struct listeners *l, struct buf *cho
     return TITAN_OK;
 }
 
-/* Sessions of agents on other hosts, on a queue and port that no client shares; out: its address, a line, or "". Those
- * that joined when there was no such port go on where clients come in. */
+/* Agents on other hosts have a queue and port that no client shares; out: its address, a line, or "". Agents that
+ * joined before there was such a port go on where clients come in. */
 static titan_status listen_for_agents(const struct listeners *l, char out[AGENTS_LINE], struct titan_error *err)
 {
-    titan_assert(l->agents && l->config->agents[0]);
+    titan_assert(l->config->agents[0]);
     const char *address = l->config->agents_listen;
     const struct rpc_tls *tls;
     char text[CONFIG_TEXT_MAX + 12];
@@ -121,7 +119,7 @@ static titan_status listen_for_agents(const struct listeners *l, char out[AGENTS
 
 titan_status listeners_open(const struct listeners *l, struct buf *ret_addresses, struct titan_error *err)
 {
-    titan_assert(l->config && l->server && l->agents && l->coordinator && ret_addresses->len == 0);
+    titan_assert(ret_addresses->len == 0);
     char path[PATH_MAX + 32], agents[AGENTS_LINE];
     TRY(listen_inherited(l, ret_addresses, err));
     TRY(listen_configured(l, ret_addresses, err));

@@ -100,8 +100,8 @@ static void close_handles(struct titand *d)
 
 static void on_coordinator_closed(void *data)
 {
-    titan_assert(((struct titand *)data)->coordinator);
     struct titand *d = data;
+    titan_assert(d->coordinator && !d->agent);
     d->coordinator = NULL;
     rpc_server_free(d->agents);
     rpc_server_free(d->server);
@@ -111,15 +111,15 @@ static void on_coordinator_closed(void *data)
 
 static void on_server_down(void *data)
 {
-    titan_assert(((struct titand *)data)->coordinator && !((struct titand *)data)->agent);
     struct titand *d = data;
+    titan_assert(d->coordinator && !d->agent);
     coordinator_close(d->coordinator, on_coordinator_closed, d);
 }
 
 static void on_agents_down(void *data)
 {
-    titan_assert(((struct titand *)data)->server);
     struct titand *d = data;
+    titan_assert(d->server && !d->agent);
     rpc_server_shutdown(d->server, d->stopping > 1 ? 0 : SERVER_GRACE_MS, on_server_down, d);
 }
 
@@ -133,7 +133,8 @@ static void on_agent_closed(void *data)
         close_handles(d);
 }
 
-/* Other nodes have grace_ms to take the workers over, and what has found no place as long again for its checkpoint. */
+/* Other nodes have grace_ms to take the workers over. A worker without a place has as long again for its
+ * checkpoint. */
 static void on_leave_poll(uv_timer_t *timer)
 {
     struct titand *d = timer->data;
@@ -153,7 +154,6 @@ static void stop(struct titand *d)
 {
     d->stopping++;
     (void)uv_timer_stop(&d->ready_timer);
-    titan_assert(d->stopping > 0);
     if (d->stopping == 1) {
         tlog_info(&d->log, "stopping", "workers=%u stop_workers=%d", d->agent ? agent_workers(d->agent) : 0,
                   d->config->stop_workers);
@@ -163,8 +163,8 @@ static void stop(struct titand *d)
     }
     (void)uv_timer_stop(&d->leave_timer);
 
-    /* At SIGTERM the workers leave the node, and no end counts as a crash: with drain_on_term, as Slurm or Kubernetes
-     * stop nodes, and in `titand dev`, where jobs stop with a checkpoint at once and are queued for the next start. */
+    /* At SIGTERM the workers leave the node with drain_on_term (Slurm, Kubernetes), and no end counts as a crash. In
+     * `titand dev` jobs stop with a checkpoint at once, and are queued for the next start. */
     const bool dev = d->config->role == ROLE_DEV && d->config->stop_workers && d->agent && agent_workers(d->agent);
     if ((dev || (d->config->drain_on_term && d->config->role == ROLE_AGENT)) && d->agent && d->stopping == 1) {
         d->leaves_at = uv_now(&d->loop);
@@ -221,8 +221,8 @@ static uint64_t thread_cpu_ns(void)
     return (uint64_t)cpu.tv_sec * 1000000000 + (uint64_t)cpu.tv_nsec;
 }
 
-/* Before each wait for events: how long the last iteration took, and how much later than it was due the wait before it
- * ended. Little of it on a processor: a disk, or no CPU. slowest: the handler (base/slowest.h) that had most of it. */
+/* Runs before each wait for events: how long did the last iteration take, and how late did the wait before it end?
+ * Little of it on a processor: a disk, or no CPU. slowest: the handler (base/slowest.h) that had most of it. */
 static void on_iteration(uv_prepare_t *handle)
 {
     struct titand *d = handle->data;
@@ -373,8 +373,8 @@ static titan_status open_coordinator(struct titand *d, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* With TLS: get the certificate by the join file, and take coordinator and node from these two, or from what an earlier
- * start has kept of them, where the config has none. */
+/* With TLS: the join file gets the certificate. Where the config has no coordinator or node, these two name it, or an
+ * earlier start's copy. */
 static titan_status identify_agent(struct titand *d, struct join_file *join, char node[PKI_NAME_MAX + 1],
                                    struct titan_error *err)
 {
@@ -452,8 +452,7 @@ static titan_status claim_state_dir(struct titand *d, struct titan_error *err)
     titan_assert(d->lock < 0 && d->config->state_dir[0] == '/');
     char run[PATH_MAX];
     struct stat st;
-    /* What a run file names is read and written by workers, which are of the daemon's user where titan-spawnd does not
-     * start them. */
+    /* Workers read and write what run files name. Unless titan-spawnd starts them, they are of the daemon's user. */
     if (d->config->role != ROLE_COORDINATOR && geteuid() == 0 && !d->config->allow_root) {
         (void)titan_fail(err, TITAN_EPERM,
                          "refusing to run jobs as root: what their run files name would be opened as root");

@@ -44,8 +44,8 @@ bool acl_permits(const struct acl_user *u, const void *list, size_t len, const s
     if (le32toh(version) != VERSION)
         return false;
 
-    /* Is this a list that the kernel accepts? Entries are in the order of their tags; owner, group and others appear
-     * once; a mask is there if a user or group is named. */
+    /* Would the kernel accept this list? Entries are in the order of their tags. Owner, group and others appear once. A
+     * mask is there if a user or group is named. */
     unsigned last = 0, seen = 0;
     for (size_t i = 0; i < n; i++) {
         const struct entry e = entry_at(list, i);

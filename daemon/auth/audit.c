@@ -59,7 +59,6 @@ bool audit_failed(struct audit *a, const struct audit_record *r, int64_t now_ms)
 int64_t audit_flush(struct audit *a, int64_t now_ms, bool all, void (*each)(const struct audit_record *r, void *data),
                     void *data)
 {
-    titan_assert(each);
     int64_t next = 0;
     for (size_t i = 0; i <= AUDIT_SLOTS; i++) {
         struct slot *s = &a->slots[i];

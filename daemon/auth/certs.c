@@ -28,7 +28,7 @@ bool certs_there(const struct rpc_tls *files)
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-titan_status certs_read_secret(const char *path, struct buf *out, struct titan_error *err)
+titan_status certs_read_secret(const char *path, size_t max, struct buf *out, struct titan_error *err)
 {
     struct stat st;
     if (stat(path, &st) == 0 && (st.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
@@ -37,7 +37,7 @@ titan_status certs_read_secret(const char *path, struct buf *out, struct titan_e
         titan_error_hint(err, "chmod 600 '%.120s'", path);
         return TITAN_EPERM;
     }
-    return file_read(path, PKI_PEM_MAX, out, err);
+    return file_read(path, max, out, err);
 }
 
 titan_status certs_load(const struct rpc_tls *files, struct certs *ret, struct titan_error *err)
@@ -47,7 +47,7 @@ titan_status certs_load(const struct rpc_tls *files, struct certs *ret, struct t
     if (status == TITAN_OK)
         status = file_read(files->certificate, PKI_PEM_MAX, &ret->certificate, err);
     if (status == TITAN_OK)
-        status = certs_read_secret(files->key, &ret->key, err);
+        status = certs_read_secret(files->key, PKI_PEM_MAX, &ret->key, err);
     if (status != TITAN_OK)
         certs_free(ret);
     return status;
@@ -80,7 +80,7 @@ titan_status authority_load(const char *dir, struct authority *ret, struct titan
         return titan_fail(err, TITAN_EINVAL, "'%.64s...': path is too long", dir);
     titan_status status = file_read(certificate, PKI_PEM_MAX, &ret->certificate, err);
     if (status == TITAN_OK)
-        status = certs_read_secret(key, &ret->key, err);
+        status = certs_read_secret(key, PKI_PEM_MAX, &ret->key, err);
     if (status != TITAN_OK)
         authority_free(ret);
     return status;

@@ -19,8 +19,8 @@ struct certs {
 /* TITAN_EPERM: others than the owner may read the key. */
 titan_status certs_load(const struct rpc_tls *files, struct certs *ret, struct titan_error *err) TITAN_MUST_USE;
 void certs_free(struct certs *certs);
-/* Reads a file of at most PKI_PEM_MAX bytes. TITAN_EPERM: others than the owner may read it. */
-titan_status certs_read_secret(const char *path, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
+/* Reads a file of at most max bytes. TITAN_EPERM: others than the owner have rights to it. */
+titan_status certs_read_secret(const char *path, size_t max, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
 /* Loads and checks everything: certificate and key match, the chain leads to the CA, the certificate is valid now.
  * Errors name the file. */
 titan_status certs_check(const struct rpc_tls *files, int64_t now_ms, struct pki_certificate *ret,

@@ -120,7 +120,7 @@ bool auth_shared_with(const char *entries, const struct auth_user *u)
     gid_t groups[GROUPS_MAX];
     struct auth_list list = {.n = 0};
     char entry[AUTH_ENTRY_MAX];
-    titan_assert(entries && u->uid >= -1);
+    titan_assert(u->uid >= JOB_NO_ID);
     for (const char *e = entries; *e; e += strcspn(e, ","), e += *e == ',') {
         if (strncmp(e, "*", strcspn(e, ",")) == 0)
             return true;

@@ -4,12 +4,12 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/toml.h"
+#include "daemon/auth/certs.h"
 
 /* Prints the node and the coordinator's addresses. */
 static void print_place(const struct join_file *j, struct buf *out)
@@ -126,16 +126,9 @@ titan_status join_load_place(const char *path, struct join_file *ret, struct tit
 
 titan_status join_load(const char *path, struct join_file *ret, struct titan_error *err)
 {
-    struct stat st;
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     *ret = (struct join_file){.ca = BUF_INIT};
-    if (stat(path, &st) == 0 && (st.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-        titan_fail(err, TITAN_EPERM, "'%s' is a secret, but others than its owner have rights to it (mode %03o)", path,
-                   (unsigned)st.st_mode & 0777);
-        titan_error_hint(err, "chmod 600 '%.120s'", path);
-        return TITAN_EPERM;
-    }
-    titan_status status = file_read(path, JOIN_FILE_MAX, &text, err);
+    titan_status status = certs_read_secret(path, JOIN_FILE_MAX, &text, err);
     if (status == TITAN_ENOTFOUND) { /* like a bad configuration: bad input, with which a unit is not restarted */
         status = TITAN_EINVAL;
         if (err)

@@ -252,32 +252,9 @@ static bool left_to_worker(const struct asking *a)
     return a->options->as_users && a->user->uid >= 0;
 }
 
-static titan_status check(const struct asking *a, const char *key, char *path, size_t size, enum use use);
-
-/* All matches of a pattern lie in its folder, which the caller must be able to read as a whole. */
-static titan_status check_pattern(const struct asking *a, const char *key, char *path, size_t size)
-{
-    static const char *const ways[] = {"/.", "{.", ",.", "{,", ",,", ",}", "{}", "/,", "/}", "\\"};
-    char folder[PATH_MAX], whole[2 * PATH_MAX];
-    const size_t n = path_pattern_folder(path);
-    const char *rest = path + n + strspn(path + n, "/");
-    titan_assert(n > 0);
-    /* Could a part of a match of the pattern be ".."? A wildcard does not match a leading dot. */
-    bool may_climb = *rest == '.';
-    for (size_t i = 0; i < ARRAY_SIZE(ways); i++)
-        may_climb |= strstr(rest, ways[i]) != NULL;
-    if (n >= sizeof(folder) || may_climb)
-        return refuse(a, key, path, USE_READ);
-    (void)snprintf(folder, sizeof(folder), "%.*s", (int)n, path);
-    TRY(check(a, key, folder, sizeof(folder), USE_READ));
-    if ((size_t)snprintf(whole, sizeof(whole), "%s/%s", strcmp(folder, "/") == 0 ? "" : folder, rest) >= size)
-        return titan_fail(a->err, TITAN_EINVAL, "%s: the path is too long with its links resolved", key);
-    memcpy(path, whole, strlen(whole) + 1);
-    return TITAN_OK;
-}
-
 static titan_status check(const struct asking *a, const char *key, char *path, size_t size, enum use use)
 {
+    static const char *const ways[] = {"/.", "{.", ",.", "{,", ",,", ",}", "{}", "/,", "/}", "\\"};
     titan_assert(size > 0 && strlen(path) < size);
     struct walk w;
     if (!*path)
@@ -287,8 +264,27 @@ static titan_status check(const struct asking *a, const char *key, char *path, s
             return TITAN_OK;
     if (path[0] != '/')
         return refuse(a, key, path, use);
-    if (use == USE_READ && path_is_pattern(path))
-        return check_pattern(a, key, path, size);
+
+    /* All matches of a pattern lie in its folder, which the caller must be able to read as a whole. */
+    if (use == USE_READ && path_is_pattern(path)) {
+        char folder[PATH_MAX], whole[2 * PATH_MAX];
+        const size_t n = path_pattern_folder(path);
+        const char *rest = path + n + strspn(path + n, "/");
+        titan_assert(n > 0);
+        /* Could a part of a match of the pattern be ".."? A wildcard does not match a leading dot. */
+        bool may_climb = *rest == '.';
+        for (size_t i = 0; i < ARRAY_SIZE(ways); i++)
+            may_climb |= strstr(rest, ways[i]) != NULL;
+        if (n >= sizeof(folder) || may_climb)
+            return refuse(a, key, path, use);
+        (void)snprintf(folder, sizeof(folder), "%.*s", (int)n, path);
+        TRY(check(a, key, folder, sizeof(folder), use));
+        if ((size_t)snprintf(whole, sizeof(whole), "%s/%s", strcmp(folder, "/") == 0 ? "" : folder, rest) >= size)
+            return titan_fail(a->err, TITAN_EINVAL, "%s: the path is too long with its links resolved", key);
+        memcpy(path, whole, strlen(whole) + 1);
+        return TITAN_OK;
+    }
+
     if (!walk(&w, &a->reader, path))
         return left_to_worker(a) && w.closed && w.searchable ? TITAN_OK : refuse(a, key, path, use);
     bool rooted = (use != USE_READ && below(&a->options->checkpoints, w.at)) ||
@@ -320,7 +316,6 @@ static titan_status check_no_root(const struct asking *a, const char *folder)
 titan_status paths_check(const struct paths_options *options, const struct auth_user *u, const char *const *granted,
                          struct recipe *r, struct titan_error *err)
 {
-    titan_assert(options && u && granted);
     struct titan_error unused = {0};
     struct asking a = {.options = options, .user = u, .granted = granted, .err = err ? err : &unused};
     if (auth_trusted(u))
@@ -330,6 +325,7 @@ titan_status paths_check(const struct paths_options *options, const struct auth_
     struct recipe_path paths[RECIPE_PATHS_MAX];
     for (int i = 0, n = recipe_paths(r, paths); i < n; i++)
         TRY(check(&a, paths[i].key, paths[i].path, paths[i].size, paths[i].dataset ? USE_READ : USE_BEGIN));
+
     TRY(check(&a, "job.dump_folder", r->job.dump_folder, sizeof(r->job.dump_folder), USE_WRITE));
 
     /* A relative folder lies below the job's own folder, or job.dump_folder. */

@@ -118,7 +118,6 @@ static BIO *reading(const void *data, size_t len)
 /* Takes the content of a memory BIO. */
 static titan_status take(BIO *from, struct buf *out, struct titan_error *err)
 {
-    titan_assert(from);
     char *data = NULL;
     long n = BIO_get_mem_data(from, &data);
     if (n <= 0 || buf_append(out, data, (size_t)n) != TITAN_OK)

@@ -18,7 +18,7 @@ static void wipe(struct buf *text)
 titan_status signing_key_load(const char *path, struct signature_key *ret, struct titan_error *err)
 {
     _cleanup_(wipe) struct buf text = BUF_INIT;
-    TRY(certs_read_secret(path, &text, err));
+    TRY(certs_read_secret(path, PKI_PEM_MAX, &text, err));
     if (signature_key_read(text.data ? text.data : "", text.len, ret, err) != TITAN_OK)
         return titan_error_wrap(err, "'%s'", path);
     return TITAN_OK;

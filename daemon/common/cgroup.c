@@ -33,15 +33,16 @@ static bool read_text(const char *folder, const char *name, struct buf *ret)
     return file_read(path, FILE_BYTES, ret, NULL) == TITAN_OK && ret->data;
 }
 
-uint64_t cgroup_number(const char *folder, const char *name, const char *key)
+bool cgroup_number(const char *folder, const char *name, const char *key, uint64_t *ret)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
-    if (!read_text(folder, name, &text))
-        return 0;
-    const char *at = text.data;
-    while (at && strncmp(at, key, strlen(key)) != 0)
+    const size_t len = strlen(key);
+    const char *at = read_text(folder, name, &text) ? text.data : NULL;
+    while (at && strncmp(at, key, len) != 0)
         at = (at = strchr(at, '\n')) ? at + 1 : NULL;
-    return at ? strtoull(at + strlen(key), NULL, 10) : 0;
+    char *end = NULL;
+    *ret = at ? strtoull(at + len, &end, 10) : 0;
+    return at && end != at + len;
 }
 
 bool cgroup_has(const char *folder, const char *name, const char *word)

@@ -23,8 +23,9 @@ struct cgroup_holds {
 
 /* False: errno has the reason. */
 bool cgroup_write(const char *folder, const char *name, const char *text);
-/* The number after key at the start of a line; key "": the file is one number. 0 = not found, or "max". */
-uint64_t cgroup_number(const char *folder, const char *name, const char *key);
+/* The number after key at the start of a line; key "": the file is one number. False: not found, or "max"; *ret is 0.
+ */
+bool cgroup_number(const char *folder, const char *name, const char *key, uint64_t *ret);
 /* Does the file contain this word? */
 bool cgroup_has(const char *folder, const char *name, const char *word);
 /* Lets the cgroups in the folder have limits of memory and processors. The kernel permits this only while the folder

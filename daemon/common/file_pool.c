@@ -147,8 +147,8 @@ static void lot_trim(struct file_pool *p, struct lot *lot)
     free(lot);
 }
 
-/* The first task that may begin, of the first user with one; NULL = none. A user gets another thread only while more
- * threads are left than it holds: so it holds at most half of all, and other users find some. */
+/* The first task that may begin, of the first user with one; NULL = none. A user gets another thread while more threads
+ * are left than it holds. So it holds at most half of all, and other users find some. */
 static struct lot *next_lot(const struct file_pool *p, struct file_task ***ret)
 {
     const struct file_task *at[FILE_THREADS_MAX];
@@ -511,7 +511,6 @@ static void await_free(struct await *a)
 
 static void *await_main(void *arg)
 {
-    titan_assert(!((struct await *)arg)->done);
     struct await *a = arg;
     a->task->calls->run(a->task);
     pthread_mutex_lock(&a->lock);
@@ -530,7 +529,6 @@ titan_status file_task_await(struct file_task *k, const struct file_calls *calls
                              struct titan_error *err)
 {
     titan_assert(calls->run && wait_ms > 0);
-    pthread_condattr_t attr;
     struct timespec until;
     struct await *a = calloc(1, sizeof(*a));
     if (!a)
@@ -538,10 +536,7 @@ titan_status file_task_await(struct file_task *k, const struct file_calls *calls
     k->calls = calls;
     a->task = k;
     (void)pthread_mutex_init(&a->lock, NULL);
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&a->through, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    (void)pthread_cond_init(&a->through, NULL);
     if (thread_start(STACK, await_main, a) != 0) {
         await_free(a);
         return titan_fail(err, TITAN_ENOMEM, "no thread to open files");
@@ -552,7 +547,7 @@ titan_status file_task_await(struct file_task *k, const struct file_calls *calls
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     pthread_mutex_lock(&a->lock);
-    while (!a->done && pthread_cond_timedwait(&a->through, &a->lock, &until) != ETIMEDOUT)
+    while (!a->done && pthread_cond_clockwait(&a->through, &a->lock, CLOCK_MONOTONIC, &until) != ETIMEDOUT)
         ;
     const bool done = a->done;
     a->left = !done;

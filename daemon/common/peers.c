@@ -192,8 +192,8 @@ static void on_datagram(uv_udp_t *socket, ssize_t n, const uv_buf_t *buf, const 
 
 static void on_socket_closed(uv_handle_t *handle)
 {
-    titan_assert(((struct peers *)handle->data)->closing);
     struct peers *p = handle->data;
+    titan_assert(p->closing && !p->closed);
     p->closed = true;
     finish(p);
 }

@@ -8,7 +8,6 @@
 
 int thread_start(size_t stack_bytes, void *(*entry)(void *), void *arg)
 {
-    titan_assert(stack_bytes > 0 && entry);
     pthread_attr_t attr;
     pthread_t thread;
     (void)pthread_attr_init(&attr);

@@ -88,7 +88,7 @@ struct spawnd {
 static bool watch(const struct spawnd *s, int fd, struct source *source)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = source};
-    titan_assert(fd >= 0 && source);
+    titan_assert(fd >= 0);
     return epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
@@ -135,14 +135,19 @@ static struct cgroup_holds cgroup_held(const struct spawnd *s, char why[SPAWN_TE
     return s->holds;
 }
 
+static void cgroup_count(struct worker *w)
+{
+    (void)cgroup_number(w->cgroup, "memory.events", "oom_kill ", &w->oom_kills);
+    (void)cgroup_number(w->cgroup, "memory.max", "", &w->limit);
+    (void)cgroup_number(w->cgroup, "memory.peak", "", &w->peak);
+}
+
 static void cgroup_close(struct spawnd *s, struct worker *w)
 {
     if (!w->cgroup[0])
         return;
     s->sweeps = true;
-    w->oom_kills = cgroup_number(w->cgroup, "memory.events", "oom_kill ");
-    w->limit = cgroup_number(w->cgroup, "memory.max", "");
-    w->peak = cgroup_number(w->cgroup, "memory.peak", "");
+    cgroup_count(w);
     (void)cgroup_write(w->cgroup, "cgroup.kill", "1");
 }
 
@@ -411,14 +416,11 @@ static void on_connection(struct spawnd *s, struct connection *c)
             if (!w->ended && process_stat_read(w->pid, &stat) && stat.started == w->started &&
                 process_stat_ending(&stat, &reply.code, &reply.signal))
                 reply.state = SPAWN_ENDING;
+            if (reply.state == SPAWN_ENDING && w->cgroup[0])
+                cgroup_count(w);
             reply.oom_kills = w->oom_kills;
             reply.limit = w->limit;
             reply.peak = w->peak;
-            if (reply.state == SPAWN_ENDING && w->cgroup[0]) {
-                reply.oom_kills = cgroup_number(w->cgroup, "memory.events", "oom_kill ");
-                reply.limit = cgroup_number(w->cgroup, "memory.max", "");
-                reply.peak = cgroup_number(w->cgroup, "memory.peak", "");
-            }
             if (w->ended && r.forget)
                 worker_free(s, w);
         }

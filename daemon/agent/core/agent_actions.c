@@ -82,7 +82,6 @@ void agent_log(struct agent_actions *out, enum agent_level level, const char *se
 {
     va_list args;
     va_start(args, pairs_fmt);
-    titan_assert(sentence && *sentence);
     struct agent_action *a = agent_action_add(out, AGENT_LOG);
     a->level = level;
     a->text = sentence;

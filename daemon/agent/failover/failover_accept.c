@@ -94,8 +94,8 @@ void failover_on_commit(const struct failover *f, const peer_message *m, const s
         reported->n_state_holders > EPOCH_HOLDERS_MAX)
         return; /* it was not promised, or is not sound */
 
-    /* The epoch promised here has members from this agent's record, memory as the only source, and only paths that the
-     * coordinator or a worker here named. */
+    /* The epoch has members from this agent's record, and memory as its only source. The coordinator or a worker here
+     * named its paths. */
     form_epoch form = *reported;
     form.members = own_members(f, reported->members, reported->n_members);
     form.departing = own_members(f, reported->departing, reported->n_departing);

@@ -95,7 +95,6 @@ void failover_set_checkpoints(const struct failover *f, form_epoch *form)
 {
     const form_epoch *a = f->job->record->accepted;
     size_t n = 0;
-    titan_assert(a);
     bool newer = f->job->checkpoint && strcmp(f->job->checkpoint, a->checkpoint_path) != 0;
     form->checkpoint_path = newer ? f->job->checkpoint : a->checkpoint_path;
     form->older_checkpoints = agent_action_alloc(f->out, (a->n_older_checkpoints + 1) * sizeof(char *));

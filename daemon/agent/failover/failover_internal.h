@@ -48,7 +48,6 @@ struct failover_state {
 
 /* --- failover_lease.c --------------------------------------------------------------------------------------------- */
 int64_t failover_lease_pause(const struct agent_core *c); /* when workers pause; INT64_MIN = never any coordinator */
-int64_t failover_lease_end(const struct agent_core *c);   /* when their epoch is revoked */
 /* The coordinator is away and the lease lasts. */
 bool failover_can_promise(const struct agent_core *c, int64_t now);
 void failover_lease_tick(const struct failover *f);

@@ -13,20 +13,20 @@ bool failover_coordinator_away(const struct agent_core *c, int64_t now)
     return c->contact && now - c->contact_at >= (int64_t)c->away_ms;
 }
 
-int64_t failover_lease_end(const struct agent_core *c)
+/* When their epoch is revoked. */
+static int64_t lease_end(const struct agent_core *c)
 {
     return c->contact ? c->contact_at + (int64_t)c->leader_lease_ms : INT64_MIN;
 }
 
 int64_t failover_lease_pause(const struct agent_core *c)
 {
-    return c->contact ? failover_lease_end(c) - MIN((int64_t)PAUSE_BEFORE_MS, (int64_t)c->leader_lease_ms / 4)
-                      : INT64_MIN;
+    return c->contact ? lease_end(c) - MIN((int64_t)PAUSE_BEFORE_MS, (int64_t)c->leader_lease_ms / 4) : INT64_MIN;
 }
 
 int64_t agent_core_epoch_until(const struct agent_core *c)
 {
-    return c->leader_lease_ms && c->contact ? failover_lease_end(c) : 0;
+    return c->leader_lease_ms && c->contact ? lease_end(c) : 0;
 }
 
 bool failover_can_promise(const struct agent_core *c, int64_t now)
@@ -40,13 +40,13 @@ static bool lease_runs(const struct agent_core *c, const struct agent_job *j)
     return agent_core_epoch_until(c) && j->record->accepted && agent_job_has_workers(c, j->id);
 }
 
-/* The coordinator waits for the lease to end before it forms an epoch without this epoch's members, so none of them may
- * train longer. */
+/* The coordinator forms no epoch without this epoch's members before the lease ends. So none of them may train
+ * longer. */
 void failover_lease_tick(const struct failover *f)
 {
     if (!lease_runs(f->core, f->job) || MUTANT(LEASE_IGNORED))
         return;
-    titan_assert(failover_lease_pause(f->core) <= failover_lease_end(f->core));
+    titan_assert(failover_lease_pause(f->core) <= lease_end(f->core));
     if (f->now < failover_lease_pause(f->core)) { /* the coordinator is back: a paused worker waits for its command */
         f->job->lease_paused = f->job->lease_revoked = false;
         return;
@@ -57,7 +57,7 @@ void failover_lease_tick(const struct failover *f)
         agent_command_pause(f->core, f->job->id, agent_job_accepted(f->job), f->out);
         f->job->lease_paused = true;
     }
-    if (f->now >= failover_lease_end(f->core) && !f->job->lease_revoked) {
+    if (f->now >= lease_end(f->core) && !f->job->lease_revoked) {
         agent_command_revoke(f->core, f->job->id, agent_job_accepted(f->job), f->now, f->out);
         f->job->lease_revoked = true;
     }
@@ -67,5 +67,5 @@ int64_t failover_lease_deadline(const struct agent_core *c, const struct agent_j
 {
     if (!lease_runs(c, j) || j->lease_revoked)
         return INT64_MAX;
-    return j->lease_paused ? failover_lease_end(c) : failover_lease_pause(c);
+    return j->lease_paused ? lease_end(c) : failover_lease_pause(c);
 }

@@ -11,7 +11,6 @@
 
 titan_status agent_core_new(const struct agent_core_options *o, struct agent_core **ret, struct titan_error *err)
 {
-    titan_assert(o->node && *o->node && o->version);
     struct agent_core *c = calloc(1, sizeof(*c));
     if (!c)
         return titan_fail(err, TITAN_ENOMEM, "no memory for the agent");

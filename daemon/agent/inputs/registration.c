@@ -10,8 +10,8 @@
 
 #define KNOWN_BYTES_MAX ((size_t)1 << 20) /* for epochs in a registration; a message has at most 4 MiB */
 
-/* Lists all jobs with workers here, with their epochs from coordinators up to that term; then other jobs, newest first,
- * while the message has room. known and list have room for all jobs. */
+/* Lists all jobs with workers here, then other jobs, newest first, while the message has room. Epochs are of
+ * coordinators up to that term. known and list have room for all jobs. */
 static void list_known_epochs(const struct agent_core *c, uint64_t term, Titan__Internal__EpochsKnown *known,
                               Titan__Internal__EpochsKnown **list, size_t *ret_n)
 {

@@ -62,7 +62,7 @@ void agent_core_sample(struct agent_core *c, uint64_t worker_id, const struct ag
     agent_straggler_sample(c, w, now, out);
 }
 
-/* A revoked worker has revoke_ms, or the time that one of its actions may take; a moving worker has more, up to a
+/* A revoked worker has revoke_ms, or the time that one of its actions may take. A moving worker has more, up to a
  * limit. */
 static int64_t revoke_due(const struct agent_core *c, const struct agent_worker *w)
 {

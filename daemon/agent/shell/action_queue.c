@@ -98,6 +98,7 @@ static void do_request(struct agent *a, const Titan__Internal__CoordinatorMessag
     logs_request(a->logs, m->log, known ? job_dir : NULL);
 }
 
+/* All actions but messages to the coordinator. */
 static void carry_out(struct agent *a, const struct agent_action *x)
 {
     static const enum log_level levels[] = {LOG_LEVEL_INFO, LOG_LEVEL_WARN, LOG_LEVEL_ERROR};
@@ -108,24 +109,10 @@ static void carry_out(struct agent *a, const struct agent_action *x)
     case AGENT_RECORD_TERM:
     case AGENT_RECORD_JOB:
     case AGENT_FORGET_JOB:
-        record_writer_start(a->records, x); /* the batch stays until the record is written */
+        titan_assert(!record_writer_busy(a->records)); /* nothing passes a record that is not on disk */
+        record_writer_start(a->records, x);            /* the batch stays until the record is written */
         break;
-    case AGENT_SEND:
-        if (x->send->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_STALLED) {
-            /* Dumps the hanging worker and all of its job's workers here: the dumps show their waits. */
-            const Titan__Internal__WorkerStalled *m = x->send->stalled;
-            w = workers_find(a->workers, m->worker_id);
-            if (w)
-                dump_worker(w, DUMP_HANG, m->stopped ? "stopped" : "no progress", a->files, &a->log);
-            dump_job(a->workers, m->job_id, DUMP_HANG, a->files, &a->log);
-        }
-        status = session_send(a->session, x->send);
-        /* A message refused because the stream ended (TITAN_ECANCELLED) is resent in the next session, and the next
-         * progress report supersedes one that is lost. */
-        if (status != TITAN_OK && status != TITAN_ECANCELLED &&
-            x->send->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS)
-            session_end(a->session,
-                        status == TITAN_EAGAIN ? "the coordinator reads too slowly" : "no memory for a message");
+    case AGENT_SEND: /* the caller sends it */
         break;
     case AGENT_END_SESSION:
         session_end(a->session, x->text);
@@ -194,7 +181,26 @@ void agent_carry_out(struct agent *a, struct action_batch *batch)
             continue;
         }
         t->at = x->next;
-        carry_out(a, x);
+        if (x->kind != AGENT_SEND) {
+            carry_out(a, x);
+            continue;
+        }
+
+        if (x->send->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_STALLED) {
+            /* Dumps the hanging worker and all of its job's workers here: the dumps show their waits. */
+            const Titan__Internal__WorkerStalled *m = x->send->stalled;
+            struct worker *w = workers_find(a->workers, m->worker_id);
+            if (w)
+                dump_worker(w, DUMP_HANG, m->stopped ? "stopped" : "no progress", a->files, &a->log);
+            dump_job(a->workers, m->job_id, DUMP_HANG, a->files, &a->log);
+        }
+        const titan_status status = session_send(a->session, x->send);
+        /* The next session resends a message that the ended stream refused (TITAN_ECANCELLED). The next progress report
+         * supersedes a lost one. */
+        if (status != TITAN_OK && status != TITAN_ECANCELLED &&
+            x->send->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROGRESS)
+            session_end(a->session,
+                        status == TITAN_EAGAIN ? "the coordinator reads too slowly" : "no memory for a message");
     }
     if (outermost)
         a->carrying_out = false;

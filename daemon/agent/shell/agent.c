@@ -80,6 +80,7 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
 {
     TRY(dir_make(a->settings.run_dir, err));
     TRY(open_peers(a, o, err));
+
     struct seen_term seen;
     uint64_t random[2];
     if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
@@ -108,19 +109,7 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
     if (record_read_jobs(a->settings.run_dir, on_job_record, a, &damaged) != TITAN_OK)
         tlog_error(&a->log, "record of a job not read, going on without it", "reason=\"%s\"", damaged.msg);
 
-    struct workers_options options = {.run_dir = a->settings.run_dir,
-                                      .program = a->settings.program,
-                                      .host = a->settings.address,
-                                      .device = a->settings.device,
-                                      .spawnd = o->spawnd,
-                                      .default_user = o->default_user,
-                                      .slots = a->settings.slots,
-                                      .ports = a->settings.ports,
-                                      .limits = a->settings.limits,
-                                      .lease_ms = a->settings.lease_ms,
-                                      .node = a->settings.node};
     TRY(file_pool_open(a->loop, FILES_WAIT_MS, &a->files, err));
-    options.files = a->files;
     if (strcmp(a->settings.device, "cuda") == 0) {
         const struct gpu_watch_options watch = {a->settings.slots, getenv("TITAN_NVML"), agent_on_gpus_changed, a};
         const titan_status status = gpu_watch_open(a->loop, &watch, &a->gpus, err);
@@ -129,7 +118,6 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
         else
             TRY(status);
     }
-    options.gpus = a->gpus;
     const struct session_options session = {o->coordinator, o->tls, &agent_session_events, a};
     TRY(session_open(a->loop, &session, &a->session, err));
     if (o->tls && o->renew)
@@ -145,6 +133,20 @@ static titan_status open_parts(struct agent *a, const struct agent_options *o, s
                                                .spawnd = o->spawnd,
                                                .peers = a->peers != NULL};
     TRY(node_checks_open(a->loop, &checks, agent_on_checked, a, &a->checks, err));
+
+    const struct workers_options options = {.run_dir = a->settings.run_dir,
+                                            .program = a->settings.program,
+                                            .host = a->settings.address,
+                                            .device = a->settings.device,
+                                            .spawnd = o->spawnd,
+                                            .default_user = o->default_user,
+                                            .slots = a->settings.slots,
+                                            .ports = a->settings.ports,
+                                            .limits = a->settings.limits,
+                                            .lease_ms = a->settings.lease_ms,
+                                            .node = a->settings.node,
+                                            .files = a->files,
+                                            .gpus = a->gpus};
     return workers_open(a->loop, &options, &agent_workers_events, a, &a->workers, err);
 }
 

@@ -32,7 +32,6 @@ static bool all_on(const char *node, Titan__Internal__Member *const *members, si
 
 int comm_segments_get(struct comm_segments *set, const char *node, const Titan__Internal__FormEpoch *form)
 {
-    titan_assert(node && *node);
     if (!all_on(node, form->members, form->n_members) || !all_on(node, form->departing, form->n_departing) ||
         form->comm_id.len != ID_BYTES)
         return -1;
@@ -52,7 +51,6 @@ int comm_segments_get(struct comm_segments *set, const char *node, const Titan__
     }
     if (s->fd >= 0)
         (void)close(s->fd);
-    titan_assert(s->job_id == form->job_id);
     s->fd = memfd_create("titan-comm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     memcpy(s->comm_id, form->comm_id.data, ID_BYTES);
     return s->fd;

@@ -29,17 +29,11 @@ struct dump {
     char job_dir[PATH_MAX], folder[PATH_MAX + 8], detail[160], node[256];
 };
 
-const char *dump_cause_name(enum dump_cause cause)
-{
-    static const char *const names[DUMP_CAUSES] = {"request", "revoke", "hang", "exit"};
-    titan_assert(cause < DUMP_CAUSES);
-    return names[cause];
-}
-
 /* --- the text ----------------------------------------------------------------------------------------------------- */
 
 void dump_print(const struct dump_head *head, const struct flight_copy *copy, struct buf *out)
 {
+    static const char *const causes[DUMP_CAUSES] = {"request", "revoke", "hang", "exit"};
     static const char *const kinds[FLIGHT_KINDS] = {"action", "collective", "send", "receive"};
     struct json_writer w = {.out = out};
     json_begin_object(&w, NULL);
@@ -47,7 +41,7 @@ void dump_print(const struct dump_head *head, const struct flight_copy *copy, st
     json_put_uint(&w, "job", head->job_id);
     json_put_uint(&w, "worker", head->worker_id);
     json_put_string(&w, "node", head->node);
-    json_put_string(&w, "cause", dump_cause_name(head->cause));
+    json_put_string(&w, "cause", causes[head->cause]);
     json_put_string(&w, "detail", head->detail);
     json_put_int(&w, "time_ms", head->wall_ms);
     json_put_int(&w, "now_ns", head->mono_ns);

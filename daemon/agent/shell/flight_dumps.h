@@ -16,7 +16,6 @@
 #define DUMPS_BYTES_MAX ((uint64_t)64 << 20) /* dumps of all epochs but the newest */
 
 enum dump_cause { DUMP_REQUEST, DUMP_REVOKE, DUMP_HANG, DUMP_EXIT, DUMP_CAUSES };
-const char *dump_cause_name(enum dump_cause cause);
 
 /* Dumps one worker, or all of the job's workers here: reads now, writes soon. detail: the fault of this worker; NULL =
  * none. */

@@ -368,7 +368,12 @@ titan_status gpu_watch_open(uv_loop_t *loop, const struct gpu_watch_options *o, 
     struct gpu_watch *w = calloc(1, sizeof(*w));
     struct gpu_board *b = calloc(1, sizeof(*b) + slots * sizeof(b->gpus[0]));
     struct watcher *watcher = calloc(1, sizeof(*watcher) + slots * sizeof(watcher->gpus[0]));
-    titan_assert(w && b && watcher);
+    if (!w || !b || !watcher || uv_async_init(loop, &w->async, on_news) != 0) {
+        free(w);
+        free(b);
+        free(watcher);
+        return titan_fail(err, TITAN_ENOMEM, "no memory to watch the GPUs");
+    }
     *watcher = (struct watcher){.board = b, .nvml = nvml, .slots = slots};
     for (uint32_t i = 0; i < slots; i++) {
         if (!machine_gpu(i, watcher->gpus[i].visible))
@@ -381,17 +386,17 @@ titan_status gpu_watch_open(uv_loop_t *loop, const struct gpu_watch_options *o, 
     b->checked_ms = clock_mono_ms();
     b->slots = slots;
     b->async = &w->async;
-    *w = (struct gpu_watch){.board = b, .changed = o->changed, .data = o->data};
+    w->board = b;
+    w->changed = o->changed;
+    w->data = o->data;
     log_init(&w->log, "agent", "%s", "");
-    titan_status status = uv_async_init(loop, &w->async, on_news) ? titan_fail(err, TITAN_EIO, "no handle") : TITAN_OK;
-    titan_assert(status == TITAN_OK);
     (void)uv_timer_init(loop, &w->age_timer);
     w->async.data = w->age_timer.data = w;
     w->open_handles = 2;
     (void)uv_timer_start(&w->age_timer, on_age_timer, AGE_CHECK_MS, AGE_CHECK_MS);
     errno = thread_start(WATCH_STACK_BYTES, watch_main, watcher);
     if (errno) {
-        status = titan_fail_errno(err, "cannot start the thread that watches the GPUs");
+        const titan_status status = titan_fail_errno(err, "cannot start the thread that watches the GPUs");
         free(watcher);
         board_unref(b);
         gpu_watch_close(w, NULL, NULL);

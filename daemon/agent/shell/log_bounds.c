@@ -95,7 +95,6 @@ struct log_bounds *log_bounds_open(uv_loop_t *loop, struct workers *workers, str
 {
     struct log_bounds *b = calloc(1, sizeof(*b));
     titan_assert(b);
-    titan_assert(workers && bytes_max > 0);
     b->loop = loop;
     b->workers = workers;
     b->files = files;

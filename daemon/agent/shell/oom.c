@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/units.h"
+#include "daemon/common/cgroup.h"
 
 struct oom_group {
     struct oom_group *next;
@@ -22,37 +23,16 @@ struct oom_group {
     uint64_t attributed;              /* kills up to this one are attributed to a process */
 };
 
-/* The number after "key " at the start of a line; false = none. */
-static bool file_number(const char *folder, const char *name, const char *key, uint64_t *ret)
-{
-    char path[PATH_MAX + 32];
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
-    *ret = 0;
-    if (file_read(path, 1 << 20, &text, NULL) != TITAN_OK || !text.data)
-        return false;
-    const char *at = text.data;
-    const size_t len = strlen(key);
-    while (at && strncmp(at, key, len) != 0)
-        at = (at = strchr(at, '\n')) ? at + 1 : NULL;
-    char *end = NULL;
-    const unsigned long long value = at ? strtoull(at + len, &end, 10) : 0;
-    if (!at || end == at + len)
-        return false;
-    *ret = value;
-    return true;
-}
-
 /* --- which cgroup counts ------------------------------------------------------------------------------------------ */
 
 static bool count(const struct oom_watch *o, const struct oom_group *g, uint64_t *ret)
 {
     if (!g->path[0])
-        return file_number(o->proc, "vmstat", "oom_kill ", ret);
+        return cgroup_number(o->proc, "vmstat", "oom_kill ", ret);
     if (g->v1)
-        return file_number(g->path, "memory.oom_control", "oom_kill ", ret);
-    return file_number(g->path, "memory.events.local", "oom_kill ", ret) ||
-           file_number(g->path, "memory.events", "oom_kill ", ret);
+        return cgroup_number(g->path, "memory.oom_control", "oom_kill ", ret);
+    return cgroup_number(g->path, "memory.events.local", "oom_kill ", ret) ||
+           cgroup_number(g->path, "memory.events", "oom_kill ", ret);
 }
 
 /* Version 1 counts in the process's cgroup; version 2 in the nearest one at or above it with the memory controller. */
@@ -188,10 +168,10 @@ enum oom oom_verdict(const struct oom_watch *o, const struct oom_victim *v, char
     memcpy(path, group->path, PATH_MAX);
     for (char *slash; !reached && strlen(path) > group->root && (slash = strrchr(path, '/'));) {
         const bool limited = group->v1
-                                 ? file_number(path, "memory.limit_in_bytes", "", &of_limit) && of_limit >> 60 == 0
-                                 : file_number(path, "memory.max", "", &of_limit); /* "max" is not a number */
+                                 ? cgroup_number(path, "memory.limit_in_bytes", "", &of_limit) && of_limit >> 60 == 0
+                                 : cgroup_number(path, "memory.max", "", &of_limit); /* "max" is not a number */
         const bool known =
-            limited && file_number(path, group->v1 ? "memory.max_usage_in_bytes" : "memory.peak", "", &peak);
+            limited && cgroup_number(path, group->v1 ? "memory.max_usage_in_bytes" : "memory.peak", "", &peak);
         reached = limited && oom_limit_reached(of_limit, known ? peak : 0);
         if (!reached)
             *slash = '\0';

@@ -81,7 +81,6 @@ void page_close(struct worker_page *page)
 titan_status page_create(const char *path, uint64_t job_id, uint64_t worker_id, uint32_t slot, struct worker_page **ret,
                          struct titan_error *err)
 {
-    titan_assert(path && *path);
     if (unlink(path) < 0 && errno != ENOENT)
         return titan_fail_errno(err, "cannot replace '%s'", path);
     _cleanup_fd_ int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -141,8 +140,8 @@ titan_status page_open(const char *path, struct worker_page **ret, struct titan_
 
 /* --- the holder of the mutex -------------------------------------------------------------------------------------- */
 
-/* Only the mutex's futex is read, and never by libc: its calls follow pointers in the mutex, and the worker can write
- * the page. The kernel's contract: the holder's thread number, plus FUTEX_OWNER_DIED once the holder is dead. */
+/* The agent reads the mutex's futex only, and never by libc: its calls follow pointers in the mutex. The worker can
+ * write the page. The kernel's contract: the holder's thread number, plus FUTEX_OWNER_DIED once the holder is dead. */
 static _Atomic uint32_t *futex_of(struct worker_page *page)
 {
     return (_Atomic uint32_t *)(void *)&page->alive.__data.__lock;

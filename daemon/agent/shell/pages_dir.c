@@ -15,7 +15,6 @@ enum { FOLDER_PREFIX = sizeof(PAGES_FOLDERS) + 2 * 17 };
 
 static void link_path(const char *run_dir, char out[PATH_MAX])
 {
-    titan_assert(run_dir && *run_dir);
     (void)snprintf(out, PATH_MAX, "%.4000s/pages", run_dir);
 }
 

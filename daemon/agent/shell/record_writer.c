@@ -33,7 +33,6 @@ struct record_writer *record_writer_open(uv_loop_t *loop, const char *run_dir, c
 {
     struct record_writer *w = calloc(1, sizeof(*w));
     titan_assert(w);
-    titan_assert(written);
     w->loop = loop;
     w->written = written;
     w->data = data;

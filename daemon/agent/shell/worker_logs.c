@@ -178,8 +178,8 @@ static enum read_result file_read_on(struct log_request *r, struct log_file *f)
         f->old = true;
     size_t n = file_piece(r, f, f->old, f->offset, piece->bytes, sizeof(piece->bytes));
     titan_assert(n <= sizeof(piece->bytes));
-    /* Sends up to the last newline. Lines longer than a chunk go as they are, and so does the unfinished last line of a
-     * log that is no longer followed. */
+    /* Sends up to the last newline. A line longer than a chunk goes as it is; so does the last line of a log that is no
+     * longer followed. */
     size_t send = n;
     while (send > 0 && piece->bytes[send - 1] != '\n')
         send--;
@@ -427,7 +427,6 @@ void logs_request(struct logs *l, const Titan__Internal__LogRequest *request, co
     }
     r->next = l->first;
     l->first = r;
-    titan_assert(l->first == r);
     (void)uv_timer_start(&l->timer, on_timer, 0, FOLLOW_MS);
 }
 

@@ -30,8 +30,8 @@
 
 extern char **environ;
 
-/* The worker cannot open the agent's files: it gets open descriptors of its page, its recorder and the folder of the
- * agent's socket. */
+/* The worker cannot open the agent's files. It gets descriptors of its page, its recorder and the folder of the agent's
+ * socket. */
 static titan_status start_as_user(const struct worker_command *c, char *env[ENV_MAX], struct worker_process *ret,
                                   struct titan_error *err)
 {
@@ -110,7 +110,7 @@ titan_status worker_process_start(const struct worker_command *c, struct worker_
         "PATH=",  "HOME=", "LANG=", "LC_",   "TZ=",           "TMPDIR=",        "LD_LIBRARY_PATH=", "OMP_",
         "TITAN_", "NCCL_", "DNNL_", "CUDA_", "ASAN_OPTIONS=", "UBSAN_OPTIONS=", "LSAN_OPTIONS="};
     char job[24], worker[24], cuda[160];
-    titan_assert(c->program && c->directory && c->socket && c->page && (c->log > 2 || c->spawnd) && c->folder > 2);
+    titan_assert((c->log > 2 || c->spawnd) && c->folder > 2); /* 0 to 2 are set up for the worker */
     (void)snprintf(job, sizeof(job), "%" PRIu64, c->job_id);
     (void)snprintf(worker, sizeof(worker), "%" PRIu64, c->worker_id);
     if (c->cuda_devices)

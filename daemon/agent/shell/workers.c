@@ -182,8 +182,7 @@ static void on_report_timer(uv_timer_t *timer)
     worker_close(w);
 }
 
-/* The worker is dead or about to be: reads its last messages from the socket, and reports it once its status is
- * known. */
+/* The worker is dead or about to be. The agent reads its last messages, and reports it once its status is known. */
 static void worker_dying(struct worker *w)
 {
     if (w->dying)
@@ -252,7 +251,7 @@ static void send_lease(struct worker *w)
 {
     Titan__Internal__WorkerLease lease = TITAN__INTERNAL__WORKER_LEASE__INIT;
     Titan__Internal__AgentToWorker message = TITAN__INTERNAL__AGENT_TO_WORKER__INIT;
-    titan_assert(w->set->lease_ms > 0);
+    titan_assert(w->set->lease_ms > 0); /* a worker without a lease would train on alone for ever */
     lease.lease_ms = w->set->lease_ms;
     lease.epoch_until_ms = w->set->epoch_until_ms;
     lease.host = w->set->host;
