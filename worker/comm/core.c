@@ -55,17 +55,6 @@ static void drop_request(struct comm_core *core, struct comm_request *r)
     free(r);
 }
 
-static void link_request(struct comm_request *r)
-{
-    struct comm_core *core = r->core;
-    (void)pthread_mutex_lock(&core->lock);
-    r->next = core->requests;
-    if (r->next)
-        r->next->prev = r;
-    core->requests = r;
-    (void)pthread_mutex_unlock(&core->lock);
-}
-
 titan_status comm_core_error(struct comm_core *core, struct titan_error *err)
 {
     (void)pthread_mutex_lock(&core->lock);
@@ -124,51 +113,11 @@ void comm_core_adopt(struct comm_core *parent, struct comm_core *child)
         comm_core_revoke(child);
 }
 
-static void leave_parent(struct comm_core *core)
-{
-    struct comm_core *parent = core->parent;
-    if (!parent)
-        return;
-    (void)pthread_mutex_lock(&parent->lock);
-    struct comm_core **at = &parent->children;
-    while (*at != core)
-        at = &(*at)->sibling;
-    *at = core->sibling;
-    (void)pthread_mutex_unlock(&parent->lock);
-}
-
 /* --- requests ----------------------------------------------------------------------------------------------------- */
-
-/* One member: what it would receive from itself. */
-static void run_alone(const struct comm_request *r)
-{
-    titan_assert(r->op != COMM_GROUP);
-    size_t bytes = r->count * dtype_bytes(r->dt);
-    bool moves = r->op == COMM_ALL_GATHER || r->op == COMM_REDUCE_SCATTER || r->op == COMM_ALL_TO_ALL ||
-                 r->op == COMM_ALL_TO_ALL_V || r->op == COMM_SHIFT;
-    if (r->op == COMM_ALL_TO_ALL_V)
-        bytes *= (size_t)r->send_counts[0];
-    if (moves && r->recv != r->send && bytes > 0)
-        memcpy(r->recv, r->send, bytes);
-}
 
 static bool is_message(const struct comm_request *r)
 {
     return r->op == COMM_SEND || r->op == COMM_RECV;
-}
-
-/* They come from device memory: what is known of them here. */
-static titan_status check_counts(const struct comm_core *core, const struct comm_request *r, struct titan_error *err)
-{
-    titan_assert(r->op == COMM_ALL_TO_ALL_V);
-    for (int i = 0; i < core->world; i++)
-        if (r->send_counts[i] < 0 || r->recv_counts[i] < 0)
-            return titan_fail(err, TITAN_EINVAL, "all-to-all: %d rows to and %d rows from rank %d", r->send_counts[i],
-                              r->recv_counts[i], i);
-    if (r->send_counts[core->rank] != r->recv_counts[core->rank])
-        return titan_fail(err, TITAN_EINVAL, "all-to-all: rank %d gives itself %d rows and expects %d", core->rank,
-                          r->send_counts[core->rank], r->recv_counts[core->rank]);
-    return TITAN_OK;
 }
 
 static titan_status run_collective(struct comm_core *core, const struct comm_request *r, struct titan_error *err)
@@ -210,14 +159,29 @@ static titan_status run_parts(struct comm_core *core, const struct comm_request 
         end = i + 1;
         while (is_message(&parts[i]) && end < n && is_message(&parts[end]))
             end++;
-        if (parts[i].op == COMM_ALL_TO_ALL_V)
-            TRY(check_counts(core, &parts[i], err));
-        if (core->world == 1)
-            run_alone(&parts[i]);
-        else if (is_message(&parts[i]))
-            TRY(core->transport->pass(core, parts + i, end - i, err));
-        else
-            TRY(run_collective(core, &parts[i], err));
+        const struct comm_request *const r = &parts[i];
+        titan_assert(r->op != COMM_GROUP);
+        if (r->op == COMM_ALL_TO_ALL_V) { /* the counts come from device memory: nothing is known of them before */
+            for (int k = 0; k < core->world; k++)
+                if (r->send_counts[k] < 0 || r->recv_counts[k] < 0)
+                    return titan_fail(err, TITAN_EINVAL, "all-to-all: %d rows to and %d rows from rank %d",
+                                      r->send_counts[k], r->recv_counts[k], k);
+            if (r->send_counts[core->rank] != r->recv_counts[core->rank])
+                return titan_fail(err, TITAN_EINVAL, "all-to-all: rank %d gives itself %d rows and expects %d",
+                                  core->rank, r->send_counts[core->rank], r->recv_counts[core->rank]);
+        }
+        if (core->world == 1) { /* what a member would receive from itself */
+            const bool moves = r->op == COMM_ALL_GATHER || r->op == COMM_REDUCE_SCATTER || r->op == COMM_ALL_TO_ALL ||
+                               r->op == COMM_ALL_TO_ALL_V || r->op == COMM_SHIFT;
+            const size_t bytes =
+                r->count * dtype_bytes(r->dt) * (r->op == COMM_ALL_TO_ALL_V ? (size_t)r->send_counts[0] : 1);
+            if (moves && r->recv != r->send && bytes > 0)
+                memcpy(r->recv, r->send, bytes);
+        } else if (is_message(r)) {
+            TRY(core->transport->pass(core, r, end - i, err));
+        } else {
+            TRY(run_collective(core, r, err));
+        }
     }
     return TITAN_OK;
 }
@@ -246,38 +210,30 @@ static titan_status run_request(void *arg, struct titan_error *err)
     return status;
 }
 
-static titan_status check_request(const struct comm_core *core, const struct comm_request *r)
-{
-    bool sums = r->op == COMM_REDUCE_SCATTER || r->op == COMM_ALL_REDUCE;
-    if (r->peer < 0 || r->peer >= core->world)
-        return TITAN_EINVAL;
-    if (sums && r->dt != DTYPE_F32 && r->dt != DTYPE_F64 && r->dt != DTYPE_BF16)
-        return TITAN_EINVAL;
-    return is_message(r) && r->peer == core->rank ? TITAN_EINVAL : TITAN_OK;
-}
-
-/* For the group's end. */
-static titan_status gather_request(struct comm_core *core, const struct comm_request *r)
-{
-    titan_assert(core->grouping);
-    struct comm_request *group = &core->group;
-    if (group->n_parts > 0 && group->stream != r->stream)
-        return TITAN_EINVAL;
-    group->stream = r->stream;
-    return VEC_PUSH(group->parts, group->n_parts, group->cap_parts, *r) ? TITAN_OK : TITAN_ENOMEM;
-}
-
 static titan_status enqueue(struct comm_core *core, const struct comm_request *call)
 {
-    TRY(check_request(core, call));
-    if (core->grouping)
-        return gather_request(core, call);
+    const bool sums = call->op == COMM_REDUCE_SCATTER || call->op == COMM_ALL_REDUCE;
+    if (call->peer < 0 || call->peer >= core->world || (is_message(call) && call->peer == core->rank) ||
+        (sums && call->dt != DTYPE_F32 && call->dt != DTYPE_F64 && call->dt != DTYPE_BF16))
+        return TITAN_EINVAL;
+    struct comm_request *const group = &core->group;
+    if (core->grouping) { /* for the group's end */
+        if (group->n_parts > 0 && group->stream != call->stream)
+            return TITAN_EINVAL;
+        group->stream = call->stream;
+        return VEC_PUSH(group->parts, group->n_parts, group->cap_parts, *call) ? TITAN_OK : TITAN_ENOMEM;
+    }
     struct comm_request *r = malloc(sizeof(*r));
     if (!r)
         return TITAN_ENOMEM;
     *r = *call;
     r->core = core;
-    link_request(r);
+    (void)pthread_mutex_lock(&core->lock);
+    r->next = core->requests;
+    if (r->next)
+        r->next->prev = r;
+    core->requests = r;
+    (void)pthread_mutex_unlock(&core->lock);
     if (!core->device || !r->stream)
         return run_request(r, NULL);
     /* A stream that runs at once has freed the request when the call returns, whatever the call returns: a failed
@@ -304,29 +260,30 @@ static struct stream *busy_stream(struct comm_core *core)
     return s;
 }
 
-/* Forget the requests a stream skipped. */
-static void drop_requests(struct comm_core *core, const struct stream *s)
-{
-    (void)pthread_mutex_lock(&core->lock);
-    for (struct comm_request *r = core->requests, *next; r; r = next) {
-        next = r->next;
-        if (r->stream == s)
-            drop_request(core, r);
-    }
-    (void)pthread_mutex_unlock(&core->lock);
-}
-
 void comm_core_shut(struct comm_core *core)
 {
     titan_assert(!core->children);
     struct stream *s = busy_stream(core);
     if (s) /* as a whole: what holds up its stream may be an operation of another one */
         comm_core_revoke(root_of(core));
-    leave_parent(core);
+    if (core->parent) {
+        (void)pthread_mutex_lock(&core->parent->lock);
+        struct comm_core **at = &core->parent->children;
+        while (*at != core)
+            at = &(*at)->sibling;
+        *at = core->sibling;
+        (void)pthread_mutex_unlock(&core->parent->lock);
+    }
     for (; s; s = busy_stream(core)) {
-        /* Its requests fail now without waiting for a peer; a failed stream has skipped them. */
+        /* Its requests fail now without waiting for a peer; a failed stream has skipped them, and they are dropped. */
         (void)core->device->ops->stream_sync(s, NULL);
-        drop_requests(core, s);
+        (void)pthread_mutex_lock(&core->lock);
+        for (struct comm_request *r = core->requests, *next; r; r = next) {
+            next = r->next;
+            if (r->stream == s)
+                drop_request(core, r);
+        }
+        (void)pthread_mutex_unlock(&core->lock);
     }
     free(core->group.parts);
     (void)pthread_mutex_destroy(&core->lock);

@@ -27,17 +27,6 @@ static bool advance(struct segment *seg, struct flow *f)
     return moved;
 }
 
-/* Is one of the peers gone for which there is no more to read? */
-static titan_status check_peers(struct segment *seg, const struct flow *flows, int n, bool look,
-                                struct titan_error *err)
-{
-    for (int i = 0; i < n; i++)
-        if (flows[i].left > 0 && segment_member_gone(seg, flows[i].peer, look) &&
-            !segment_channel_slot(seg, flows[i].end, flows[i].peer))
-            return segment_give_up(seg, flows[i].peer, err);
-    return TITAN_OK;
-}
-
 titan_status flows_run(struct segment *seg, struct flow *flows, int n, struct titan_error *err)
 {
     int64_t since = 0; /* of this wait, or of the last look at processes */
@@ -66,7 +55,10 @@ titan_status flows_run(struct segment *seg, struct flow *flows, int n, struct ti
         TRY(segment_check(seg, err));
         int64_t now = clock_mono_ns();
         bool look = since > 0 && now - since >= SEGMENT_SLEEP_NS;
-        TRY(check_peers(seg, flows, n, look, err));
+        for (int i = 0; i < n; i++) /* a peer that is gone, from which nothing more can be read */
+            if (flows[i].left > 0 && segment_member_gone(seg, flows[i].peer, look) &&
+                !segment_channel_slot(seg, flows[i].end, flows[i].peer))
+                return segment_give_up(seg, flows[i].peer, err);
         if (since == 0 || look)
             since = now;
         segment_bell_wait(seg, bell);
