@@ -88,7 +88,12 @@ struct model_dims {
     double balance_loss;   /* coefficient of the router's balance loss (worker/device/device.h); 0: none */
     bool expert_bias;      /* experts have these biases, even if none changes */
     bool router_bias;      /* the router's product has a bias, a trained parameter */
+    /* Multi-token prediction (DeepSeek-AI 2024, arXiv:2412.19437, section 2.2): modules behind the layers, and the
+     * factor of the mean of their losses. */
+    int64_t mtp_layers;
+    double mtp_loss_scale; /* 0: RECIPE_MTP_LOSS_SCALE */
 };
+#define RECIPE_MTP_LOSS_SCALE 0.3
 
 /* Training data mixed by weight from several sources. */
 #define RECIPE_SOURCES_MAX 16

@@ -205,6 +205,11 @@ const struct setting recipe_keys[] = {
           "balance_rate above 0; with 0 the biases stay what they are in the weights that are loaded."),
     TRAIT("router_bias", KEY_BOOL, router_bias, "The router's product has a bias, which is trained as other parameters "
           "are."),
+    DIM("mtp_layers", mtp_layers, 0, 8, "Modules of multi-token prediction (DeepSeek V3, arXiv:2412.19437, section "
+        "2.2) behind the layers: the k-th predicts the token k places behind the next one. They are trained, and no "
+        "logit has to do with them. Hugging Face: num_nextn_predict_layers."),
+    TRAIT("mtp_loss_scale", KEY_REAL, mtp_loss_scale, "Factor of the mean of the modules' losses, which is added to "
+          "the loss; each is divided by the tokens that count for the loss itself. 0: 0.3."),
 
     KEY(float8, recipe_name, STRING, .choices = "tensorwise|rowwise|rowwise_with_gw_hp", .initial = "\"tensorwise\"",
         .theirs = "none", .flags = KEY_NUMBERS, .doc =

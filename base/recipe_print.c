@@ -171,7 +171,7 @@ static bool is_of_training(const struct recipe *r, const struct recipe *other, c
     (void)r;
     (void)other;
     return strcmp(k->section, "model") != 0 || strcmp(k->name, "balance_rate") == 0 ||
-           strcmp(k->name, "balance_loss") == 0;
+           strcmp(k->name, "balance_loss") == 0 || strcmp(k->name, "mtp_loss_scale") == 0;
 }
 
 #define DIFFERENCES_NAMED 3

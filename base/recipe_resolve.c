@@ -254,13 +254,36 @@ static titan_status check_traits(const struct model_dims *d, struct titan_error 
     return TITAN_OK;
 }
 
+/* A module's layer is one of the model's, with the model's embedding and head. */
+static titan_status check_mtp(const struct model_dims *d, struct titan_error *err)
+{
+    const bool scaled = d->logits_scaling != 0 && d->logits_scaling != 1;
+    const char *key = d->tied_embeddings      ? "model.tied_embeddings = true"
+                      : d->sliding_window > 0 ? "model.sliding_window"
+                      : d->no_rope_every > 0  ? "model.no_rope_every"
+                      : scaled                ? "model.logits_scaling"
+                                              : NULL;
+    if (d->mtp_layers == 0 && d->mtp_loss_scale != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "model.mtp_loss_scale = %g is of multi-token prediction: set model.mtp_layers",
+                          d->mtp_loss_scale);
+    if (d->mtp_layers > 0 && key)
+        return titan_fail(err, TITAN_EINVAL, "model.mtp_layers = %lld does not go with %s", (long long)d->mtp_layers,
+                          key);
+    return TITAN_OK;
+}
+
 static titan_status check_dims(const struct recipe *r, struct titan_error *err)
 {
     const struct model_dims *d = &r->model.dims;
+    int stages;
     TRY(check_rope(d, err));
     TRY(check_heads(d, err));
     TRY(check_experts(d, err));
     TRY(check_traits(d, err));
+    TRY(check_mtp(d, err));
+    if (d->mtp_layers > 0)
+        TRY(recipe_stages(r, &stages, err)); /* one */
     if (strcmp(d->rope_scaling, "longrope") == 0) {
         const struct {
             const char *key;

@@ -29,7 +29,7 @@ static double attention_params(const struct model_dims *d)
  * passes. */
 static double layers_params(const struct model_dims *d, int64_t from, int64_t to, int64_t experts)
 {
-    titan_assert(from >= 0 && from <= to && to <= d->n_layers);
+    titan_assert(from >= 0 && from <= to && to <= d->n_layers + d->mtp_layers);
     const int64_t dense = d->n_experts == 0 ? to - from : MAX(MIN(to, d->n_dense_layers) - from, 0);
     const double c = (double)d->dim, f = (double)d->ffn_hidden, m = (double)d->moe_hidden;
     /* The router has a column for every expert; its bias is no parameter. */
@@ -41,6 +41,13 @@ static double layers_params(const struct model_dims *d, int64_t from, int64_t to
            (double)dense * (3 * c * f + (d->mlp_bias ? 2 * f + c : 0)) + (double)(to - from - dense) * routed;
 }
 
+/* Parameters of all layers, with those of modules of multi-token prediction: a projection and three norms besides. */
+static double body_params(const struct model_dims *d, int64_t experts)
+{
+    const double c = (double)d->dim;
+    return layers_params(d, 0, d->n_layers + d->mtp_layers, experts) + (double)d->mtp_layers * c * (2 * c + 3);
+}
+
 static double head_params(const struct model_dims *d)
 {
     return (double)d->dim + (double)d->vocab_size * (double)d->dim;
@@ -49,7 +56,7 @@ static double head_params(const struct model_dims *d)
 static double all_params(const struct model_dims *d)
 {
     const double embedding = d->tied_embeddings ? 0 : (double)d->vocab_size * (double)d->dim;
-    return layers_params(d, 0, d->n_layers, d->n_experts) + head_params(d) + embedding;
+    return body_params(d, d->n_experts) + head_params(d) + embedding;
 }
 
 int64_t recipe_params(const struct recipe *r)
@@ -67,13 +74,13 @@ static double all_keys(const struct recipe *r, bool causal)
                                 : d->n_layers / d->full_attention_every; /* layers without a window */
     const double full = (double)without;
     const double within = causal ? (w * (w + 1) / 2 + (t - w) * w) / t : w, before = causal ? (t + 1) / 2 : t;
-    return full * before + ((double)d->n_layers - full) * within;
+    return full * before + ((double)(d->n_layers + d->mtp_layers) - full) * within;
 }
 
 static double flops_per_token(const struct recipe *r, double keys)
 {
     const struct model_dims *d = &r->model.dims;
-    const double active = layers_params(d, 0, d->n_layers, d->top_k) + head_params(d);
+    const double heads = 1 + (double)d->mtp_layers, active = body_params(d, d->top_k) + heads * head_params(d);
     int64_t v = d->kv_lora_rank ? d->v_head_dim : d->head_dim;
     return 6.0 * active + 6.0 * (double)d->n_heads * (double)(d->head_dim + v) * keys;
 }
@@ -105,14 +112,14 @@ static struct share share_of(const struct recipe *r, const struct recipe_mesh *m
 {
     titan_assert(m->pp >= 1 && m->tp >= 1 && m->ep >= 1);
     const struct model_dims *d = &r->model.dims;
-    const int64_t stage_layers = (d->n_layers + m->pp - 1) / m->pp;
+    const int64_t all_layers = d->n_layers + d->mtp_layers, stage_layers = (all_layers + m->pp - 1) / m->pp;
     double tp = (double)m->tp, layers = (double)stage_layers;
-    double routed = layers_params(d, 0, d->n_layers, d->n_experts) - layers_params(d, 0, d->n_layers, 0);
+    double routed = body_params(d, d->n_experts) - body_params(d, 0);
     double end = head_params(d), dense = all_params(d) - routed;
     double body = dense - end * (d->tied_embeddings ? 1 : 2) + (d->tied_embeddings ? 0 : (double)d->dim);
     if (m->pp > 1) {
-        dense = body / (double)d->n_layers * layers + end;
-        routed = routed / (double)d->n_layers * layers;
+        dense = body / (double)all_layers * layers + end;
+        routed = routed / (double)all_layers * layers;
     }
     const double cut = (double)(m->ep * m->etp); /* parts of the experts */
     double experts = routed / layers / cut, ranks = (double)(m->dp_shard * m->cp);
@@ -123,8 +130,8 @@ static struct share share_of(const struct recipe *r, const struct recipe_mesh *m
         .gradients = dense / tp + routed / cut * (1 + others),
         .apart = experts * others,
         .state = dense / tp / ranks + routed / tp / ranks,
-        .unit = MAX(MAX(body / (double)d->n_layers / tp, end / tp), experts),
-        .layer = body / (double)d->n_layers / tp + experts,
+        .unit = MAX(MAX(body / (double)all_layers / tp, end / tp), experts),
+        .layer = body / (double)all_layers / tp + experts,
         .layers = layers,
         .in_flight = (double)(m->pp == 1 ? 1 : MIN(microbatches, 2 * m->pp)),
     };

@@ -19,6 +19,7 @@ KEPT = {
     "whole_model_set_biases": "the same with biases of a router",
     "whole_model_set_expert_capacity": "the same with rows that are dropped",
     "whole_model_loss": "its loss and gradients",
+    "whole_model_mtp_loss": "the same of modules of multi-token prediction",
     "crc32c_portable": "the checksum without the processor's instruction",
     "pki_key_hash": "the hash of a key, which a request for a certificate has too",
     "sm_valid": "each table of states is sound",

@@ -181,6 +181,25 @@ def balance_losses():
     yield from ("moe even=0.3 tp4 heads=8 kv=4 async=true rows=4 batch=8 seq=68", "deepseek even=0.3 cp4 ep2 balance=false", "moe even=0.3 float8=true dps2")
 
 
+def mtp():
+    """Modules of multi-token prediction: the embedding and the head have gradients from several places."""
+    for mesh in ("dps2", "dps4", "dpr2 dps2", "dps3 batch=7", "tp2", "tp4 heads=8 kv=4", "cp2", "cp4", "cp2 rotate=ring", "cp2 balance=false",
+                 "dps2 cp2 tp2", "dps2 masked=true", "cp4 masked=true rotate=ring", "dps2 tp2 rows=3 batch=9", "tp2 async=true",
+                 "dps2 offload=true", "dps2 reshard=always reduce=microbatch", "dps2 reshard=never", "dps4 reduce=step bucketing=greedy reorder=true",
+                 "dps2 prefetch=0", "tp2 chunks=3", "dps2 float8=true", "dps2 float8=true codes=true", "dps2 mxfp8=true"):
+        yield f"mtp=2 {mesh}"
+    yield from (f"mtp=3 dps2 tp2 ac={ac}" for ac in CHECKPOINTING)
+    for family in ("moe", "deepseek"):
+        for mesh in ("dps2 ep2", "dps4 ep4", "tp2", "cp2 ep2", "dps2 tp2 ep4", "tp2 etp=2", "dps2 cp2 tp2 ep4 etp=2 ac=full", "dpr2 dps2 ep2 ac=selective:op",
+                     "dps2 ep2 room=0.5 seq=512 batch=4", "dps2 ep2 overflow=drop capacity=0.75", "cp2 tp2 masked=true even=0.3 ac=selective:op:1"):
+            yield f"{family} mtp=2 {mesh}"
+    yield from ("olmo mtp=1 dps2 tp2", "sandwich mtp=2 cp2 ac=full", "deepseek mtp=8 dps2 tp2 ep2", "mtp=1 mtp_scale=2 dps2", "moe mtp=1 dense_layers=4 dps2 ep2",
+                "deepseek-debug mtp=1 dps2 tp2 ep4 batch=4")
+    yield from (Case(f"mtp=2 {words} canonical=true {mesh}", exact=f"mtp=2 {words} canonical=true") for words, mesh in (
+        ("", "dps2"), ("", "dps3"), ("tp2", "dpr2"), ("moe", "dps2 ep2"), ("moe", "dps4 ep4 ac=full"), ("masked=true cp2", "dps2")))
+    yield from (Case(f"mtp=2 {words} fuse=false", exact=f"mtp=2 {words}") for words in ("tp2", "dps2 ac=full", "moe dps2 ep2 ac=selective:op"))
+
+
 def offload():
     yield from ("dps1 offload=true", "dps4 offload=true", "dpr2 dps2 offload=true", "pp2 tp2 offload=true",
                 "cp2 tp2 offload=true reshard=never", "moe dps2 tp2 ep2 offload=true", "qwen dps2 offload=true",
@@ -261,4 +280,4 @@ def canonical():
 def all_cases():
     lines = [*AXES, *pairs(), *triples_and_more(), *schedules(), *uneven_shares(), *checkpointing(), *passes(),
              *offload(), *models(), *traits(), *balance_losses()]
-    return [Case(words) for words in dict.fromkeys(lines)] + list(fusions()) + list(rounds()) + list(drops()) + list(canonical())
+    return [Case(words) for words in dict.fromkeys(lines)] + [words if isinstance(words, Case) else Case(words) for words in mtp()] + list(fusions()) + list(rounds()) + list(drops()) + list(canonical())

@@ -141,6 +141,7 @@ def draw(rng, most=8):
     flags |= {"forced": "true"} if "experts" in model and not canonical else {}
     flags |= {"clip": rng.choice([0, 0.3])} if rng.random() < 0.3 else {}
     more = draw_more(rng, mesh, model, canonical)
+    more |= {"mtp": rng.randint(1, 3)} if mesh["pp"] == 1 and family != "qwen" and rng.random() < 0.3 else {}
     words = [f"{axis}{n}" for axis, n in mesh.items() if n > 1] + [family]
     words += [f"{k}={v}" for part in (model, {"seq": seq}, batch, flags, options, more) for k, v in part.items()]
     case = Case(" ".join(words), drawn=True)
@@ -217,6 +218,8 @@ def refusals():
         Refusal("moe dps3 ep3 experts=3", "expert_parallel_degree"),
         Refusal("moe dps2 cp3 ep2 seq=36 canonical=true", "canonical"),
         Refusal("moe top_k=5", "top_k"),
+        Refusal("mtp=1 pp2", "mtp_layers"), Refusal("mtp=9", "mtp_layers"), Refusal("qwen mtp=1", "mtp_layers"), Refusal("window mtp=1", "mtp_layers"),
+        Refusal("partial mtp=2", "mtp_layers"), Refusal("biased mtp=2", "mtp_layers"), Refusal("mtp_scale=0.5", "mtp_loss_scale"),
         Refusal("dps2 chunks=33", "loss_chunks"), Refusal("dps2 chunks=0", "loss_chunks"),
         Refusal("dps2 prefetch=65", "fsdp_prefetch"), Refusal("dps2 prefetch=-1", "fsdp_prefetch"),
         Refusal("dps2 bucketing=some", "fsdp_bucketing"), Refusal("dps2 reduce=never", "fsdp_reduce"),

@@ -52,7 +52,7 @@ NUMBERS = {"layers": "model.n_layers", "dim": "model.dim", "heads": "model.n_hea
            "head_dim": "model.head_dim", "ffn": "model.ffn_hidden", "vocab": "model.vocab_size",
            "tied": "model.tied_embeddings", "qk_norm": "model.qk_norm", "experts": "model.n_experts",
            "top_k": "model.top_k", "shared": "model.n_shared_experts", "moe_hidden": "model.moe_hidden",
-           "normalize": "model.normalize_scores", "rate": "model.balance_rate", "even": "model.balance_loss",
+           "normalize": "model.normalize_scores", "rate": "model.balance_rate", "even": "model.balance_loss", "mtp": "model.mtp_layers", "mtp_scale": "model.mtp_loss_scale",
            "sigmoid": "model.sigmoid_scores", "score_scale": "model.route_scale", "theta": "model.rope_theta", "decay": "optimizer.weight_decay",
            "dense_layers": "model.n_dense_layers", "q_rank": "model.q_lora_rank", "nope": "model.qk_nope_head_dim",
            "value_dim": "model.v_head_dim", "groups": "model.n_expert_groups", "limited": "model.n_limited_groups",
@@ -295,7 +295,7 @@ class Run:
 
     def __init__(self, directory, optimizer):
         lines = [json.loads(line) for line in open(directory / "metrics.jsonl")]
-        self.steps = [(line["loss"], line["grad_norm"]) for line in lines]
+        self.steps = [(line["loss"], line["grad_norm"], line.get("mtp_loss", 1)) for line in lines]
         self.gradients, last = {}, read_checkpoint(directory / "checkpoint" / f"step-{STEPS:08}")
         if optimizer == "AdamW":
             first = read_checkpoint(directory / "checkpoint" / "step-00000001")
@@ -371,7 +371,7 @@ class Lab:
 
 
 def step_error(a, b, steps=STEPS):
-    """Largest relative difference of loss and gradient norm in the first steps."""
+    """Largest relative difference of loss, gradient norm and loss of multi-token prediction in the first steps."""
     if len(a.steps) != STEPS or len(b.steps) != STEPS or any(x is None for s in a.steps + b.steps for x in s):
         return float("inf")
     return max(abs(x - y) / abs(x) for s, t in zip(a.steps[:steps], b.steps[:steps]) for x, y in zip(s, t))
@@ -397,7 +397,7 @@ def same_bits(a, b):
     """The first thing that differs; empty: nothing."""
     for step, (s, t) in enumerate(zip(a.steps, b.steps), 1):
         if s != t:
-            return f"step {step}: loss and gradient norm {s} and {t}"
+            return f"step {step}: loss, gradient norm and loss of multi-token prediction {s} and {t}"
     for what, x, y in (("first gradient", a.gradients, b.gradients), ("parameter", a.parameters, b.parameters)):
         for name in x:
             if x[name].tobytes() != y[name].tobytes():

@@ -7,9 +7,9 @@
 The model is written here from the descriptions of Llama 3 and Qwen 3, with autograd for its gradients: nothing of Titan's is used but
 the definition of its initial values (base/rng.h, worker/tensor/model.h), which is implemented a second time in numpy.
 
-Files: tiny.json, debugmodel.json, qwen3.json, moe.json, moe_drop.json, deepseek.json, moe_balance.json, deepseek_balance.json: dimensions, a batch, its mean loss in fp64 and in fp32, and for each parameter a
+Files: tiny.json, debugmodel.json, qwen3.json, moe.json, moe_drop.json, deepseek.json, moe_balance.json, deepseek_balance.json, mtp.json, deepseek_mtp.json: dimensions, a batch, its mean loss in fp64 and in fp32, and for each parameter a
 digest of its initial value and of its gradient. In qwen3.json the gains of norms are not 1 but 1 + `gains` times the
-normal draws of the stream "golden.NAME", so that it shows where they go. tiny_train.json: 50 AdamW steps; tiny_adam.json: 50 of Adam; moe_balance_train.json: 20 of AdamW.
+normal draws of the stream "golden.NAME", so that it shows where they go. tiny_train.json: 50 AdamW steps; tiny_adam.json: 50 of Adam; moe_balance_train.json, mtp_train.json: 20 of AdamW.
 
 A digest of a tensor x with n elements, row-major: sum, l2 norm, `samples` at indices (j*2654435761 + 12345) mod n for
 j = 0, 1, ..., and `projections` p_k = sum of s_k(i) x_i, where s_k(i) is +1 if bit k of mix64(i) is 0, else -1, mix64
@@ -47,8 +47,12 @@ FLAVORS["deepseek_balance"] = dict(FLAVORS["deepseek"], balance_loss=0.5)
 # Gains less 1 in every norm, and GELU in every feed-forward layer.
 FLAVORS["deepseek_gelu"] = dict(FLAVORS["deepseek"], norm_offset=True, gelu=True)
 FLAVORS["moe_drop"] = dict(FLAVORS["moe"], expert_capacity=0.75)
-BATCH = {"tiny": (3, 37), "debugmodel": (2, 64), "qwen3": (2, 45), "moe": (3, 37), "moe_drop": (3, 37), "deepseek": (2, 41), "deepseek_gelu": (2, 41), "moe_balance": (3, 37), "deepseek_balance": (2, 41)}
-GAINS = {"qwen3": 0.25, "moe": 0.25, "moe_drop": 0.25, "deepseek": 0.25, "deepseek_gelu": 0.25, "moe_balance": 0.25, "deepseek_balance": 0.25}
+# Modules of multi-token prediction: with odd dimensions; with experts, which their layers have too, and a balance loss.
+FLAVORS["mtp"] = dict(FLAVORS["tiny"], dim=54, n_heads=3, n_kv_heads=1, head_dim=22, ffn_hidden=117, vocab_size=241, mtp_layers=3,
+                      mtp_loss_scale=0.7)
+FLAVORS["deepseek_mtp"] = dict(FLAVORS["deepseek"], mtp_layers=2, balance_loss=0.5)
+BATCH = {"tiny": (3, 37), "debugmodel": (2, 64), "qwen3": (2, 45), "moe": (3, 37), "moe_drop": (3, 37), "deepseek": (2, 41), "deepseek_gelu": (2, 41), "moe_balance": (3, 37), "deepseek_balance": (2, 41), "mtp": (3, 29), "deepseek_mtp": (2, 37)}
+GAINS = {"qwen3": 0.25, "moe": 0.25, "moe_drop": 0.25, "deepseek": 0.25, "deepseek_gelu": 0.25, "moe_balance": 0.25, "deepseek_balance": 0.25, "mtp": 0.25, "deepseek_mtp": 0.25}
 SEED = 20261120
 
 
@@ -182,6 +186,13 @@ def feed_forward_parameters(d, layer, deep):
         yield "moe.experts.w2.bias", (e, c), "zeros", 0.0
 
 
+def mtp_parameters(c):
+    yield "enorm.weight", (c,), "ones", 0.0
+    yield "hnorm.weight", (c,), "ones", 0.0
+    yield "eh_proj.weight", (c, 2 * c), "normal", 0.02
+    yield "shared_head.norm.weight", (c,), "ones", 0.0
+
+
 def gain(d, shape, rule, std):
     """Gains of norms may be stored less 1."""
     return shape, "zeros" if rule == "ones" and d.get("norm_offset") else rule, std
@@ -192,11 +203,15 @@ def parameters(d):
     c, v = d["dim"], d["vocab_size"]
     tied = d.get("tied_embeddings", False)  # one matrix, drawn as the head's
     yield "tok_embeddings.weight", (v, c), *(("truncated", c**-0.5) if tied else ("normal", 1.0))
-    for layer in range(d["n_layers"]):
+    for layer in range(d["n_layers"] + d.get("mtp_layers", 0)):
         deep = 0.02 / math.sqrt(2.0 * (layer + 1))
-        for name, *rest in (*attention_parameters(d, deep), *feed_forward_parameters(d, layer, deep)):
+        if layer == d["n_layers"]:
+            yield "norm.weight", *gain(d, (c,), "ones", 0.0)
+        module = mtp_parameters(c) if layer >= d["n_layers"] else ()
+        for name, *rest in (*module, *attention_parameters(d, deep), *feed_forward_parameters(d, layer, deep)):
             yield f"layers.{layer}.{name}", *gain(d, *rest)
-    yield "norm.weight", *gain(d, (c,), "ones", 0.0)
+    if not d.get("mtp_layers"):
+        yield "norm.weight", *gain(d, (c,), "ones", 0.0)
     if not tied:
         yield "output.weight", (v, c), "truncated", c**-0.5
 
@@ -316,35 +331,73 @@ def mixture(x, p, prefix, d):
     return y
 
 
-def logits(p, tokens, d):
+def layer_of(x, p, layer, d, freq):
+    at = f"layers.{layer}."
+    attend = latent_attention if d.get("kv_lora_rank") else attention
+    x = x + attend(rms_norm(x, p[at + "attention_norm.weight"], d["norm_eps"]), p, at + "attention.", d, freq)
+    h = rms_norm(x, p[at + "ffn_norm.weight"], d["norm_eps"])
+    if mixed(d, layer):
+        return x + mixture(h, p, at + "moe.", d).view_as(x)
+    return x + gated(h, *(p[at + f"feed_forward.{w}.weight"] for w in ("w1", "w3", "w2")), d)
+
+
+def shifted(x, by, empty):
+    """Rows (B,T) rolled to the left, and what comes round masked."""
+    x = torch.roll(x, -by, 1)
+    x[:, x.shape[1] - by:] = empty
+    return x
+
+
+def all_logits(p, tokens, d):
+    """Of the model, and of each of its modules of multi-token prediction (DeepSeek-AI 2024, arXiv:2412.19437, section 2.2)."""
     BALANCE.clear()
     if d.get("norm_offset"):
         p = {name: x + 1 if "norm" in name else x for name, x in p.items()}
     freq = rotary_frequencies(d)
-    x = p["tok_embeddings.weight"][tokens]
-    attend = latent_attention if d.get("kv_lora_rank") else attention
-    for layer in range(d["n_layers"]):
-        at = f"layers.{layer}."
-        x = x + attend(rms_norm(x, p[at + "attention_norm.weight"], d["norm_eps"]), p, at + "attention.", d, freq)
-        h = rms_norm(x, p[at + "ffn_norm.weight"], d["norm_eps"])
-        if mixed(d, layer):
-            x = x + mixture(h, p, at + "moe.", d).view_as(x)
-        else:
-            x = x + gated(h, *(p[at + f"feed_forward.{w}.weight"] for w in ("w1", "w3", "w2")), d)
     head = p["tok_embeddings.weight" if d.get("tied_embeddings") else "output.weight"]
-    return rms_norm(x, p["norm.weight"], d["norm_eps"]) @ head.T
+    h = p["tok_embeddings.weight"][tokens]
+    for layer in range(d["n_layers"]):
+        h = layer_of(h, p, layer, d, freq)
+    h = rms_norm(h, p["norm.weight"], d["norm_eps"])
+    out = [h @ head.T]
+    for k in range(1, d.get("mtp_layers", 0) + 1):
+        layer = d["n_layers"] + k - 1
+        e = p["tok_embeddings.weight"][shifted(tokens, k, 0)]
+        x = torch.cat([rms_norm(x, p[f"layers.{layer}.{name}.weight"], d["norm_eps"]) for x, name in ((e, "enorm"), (h, "hnorm"))], -1)
+        h = layer_of(x @ p[f"layers.{layer}.eh_proj.weight"].T, p, layer, d, freq)
+        h = rms_norm(h, p[f"layers.{layer}.shared_head.norm.weight"], d["norm_eps"])
+        out.append(h @ head.T)
+    return out
+
+
+def logits(p, tokens, d):
+    return all_logits(p, tokens, d)[0]
+
+
+def losses(p, tokens, targets, d):
+    """Means over the counted tokens (target >= 0): of the model, and of all modules, whose own counted tokens are fewer."""
+    out = all_logits(p, tokens, d)
+    each = [torch.nn.functional.cross_entropy(x.flatten(0, 1), (shifted(targets, k, -1) if k else targets).flatten(), ignore_index=-1,
+                                              reduction="sum") / (targets >= 0).sum() for k, x in enumerate(out)]
+    return each[0], sum(each[1:]) / max(len(each) - 1, 1)
 
 
 def mean_loss(p, tokens, targets, d):
-    """Mean over the counted tokens (target >= 0)."""
-    out = logits(p, tokens, d)
-    return torch.nn.functional.cross_entropy(out.flatten(0, 1), targets.flatten(), ignore_index=-1)
+    return losses(p, tokens, targets, d)[0]
 
 
-def balance_loss(targets):
-    """Of the layers of the last logits(): their sum, the mean over sequences, each as often as it has counted tokens."""
-    counted = (targets >= 0).sum(1)
-    return (torch.stack(BALANCE).sum(0) * counted).sum() / counted.sum() if BALANCE else 0
+def balance_loss(targets, d):
+    """Of the layers of the last logits(): their sum, the mean over sequences, each as often as it has counted tokens; a module's has
+    its own."""
+    own = len(BALANCE) - d.get("mtp_layers", 0)
+    counted = [(shifted(targets, max(i - own + 1, 0), -1) >= 0).sum(1) if i >= own else (targets >= 0).sum(1) for i in range(len(BALANCE))]
+    return sum((loss * n).sum() for loss, n in zip(BALANCE, counted)) / (targets >= 0).sum() if BALANCE else 0
+
+
+def trained_loss(p, tokens, targets, d):
+    """What gradients are of; the loss; that of modules."""
+    loss, further = losses(p, tokens, targets, d)
+    return loss + d.get("mtp_loss_scale", 0.3) * further + d.get("balance_loss", 0) * balance_loss(targets, d), loss, further
 
 
 def make(d, dtype, gains=0.0):
@@ -401,9 +454,8 @@ def write_gradients(name):
     tokens, targets = batch_of(name, d)
     gains = GAINS.get(name, 0.0)
     p = make(d, torch.float64, gains)
-    loss = mean_loss(p, torch.tensor(tokens), torch.tensor(targets), d)
-    even = balance_loss(torch.tensor(targets))
-    (loss + d.get("balance_loss", 0) * even).backward()
+    all_of_it, loss, further = trained_loss(p, torch.tensor(tokens), torch.tensor(targets), d)
+    all_of_it.backward()
     with torch.no_grad():
         loss32 = mean_loss(make(d, torch.float32, gains), torch.tensor(tokens), torch.tensor(targets), d)
         out = logits(p, torch.tensor(tokens), d)
@@ -412,6 +464,7 @@ def write_gradients(name):
         **({"gains": gains} if gains else {}),
         "tokens": tokens.tolist(), "targets": targets.tolist(),
         "loss": number(loss.item()), "loss_fp32": number(loss32.item()),
+        **({"mtp_loss": number(further.item())} if d.get("mtp_layers") else {}),
         "logits": digest(out.numpy(), 64),
         "tensors": [{"name": n, "shape": list(x.shape), "weight": digest(x.detach().numpy(), 16),
                      "grad": digest(x.grad.numpy(), 64)} for n, x in p.items()],
@@ -458,11 +511,13 @@ def write_training(name, kind, flavor="tiny", steps=50, decay=20, lr=3e-3):
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.zero_grad()
-        loss = mean_loss(p, torch.tensor(tokens), torch.tensor(targets), d)
-        (loss + d.get("balance_loss", 0) * balance_loss(torch.tensor(targets))).backward()
+        all_of_it, loss, further = trained_loss(p, torch.tensor(tokens), torch.tensor(targets), d)
+        all_of_it.backward()
         norm = torch.nn.utils.clip_grad_norm_(p.values(), max_norm)
         optimizer.step()
         rows.append({"loss": number(loss.item()), "grad_norm": number(norm.item()), "lr": number(rate)})
+        if d.get("mtp_layers"):
+            rows[-1]["mtp_loss"] = number(further.item())
     write(f"{name}.json", {
         "made_by": "tests/golden/reference.py", "torch": torch.__version__, "seed": SEED, "dims": d, "batch": b,
         "seq_len": t, "optimizer": kind.__name__, "lr": lr, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "max_norm": max_norm,
@@ -488,6 +543,9 @@ if __name__ == "__main__":
     write_gradients("deepseek_gelu")
     write_gradients("moe_balance")
     write_gradients("deepseek_balance")
+    write_gradients("mtp")
+    write_gradients("deepseek_mtp")
     write_training("tiny_train", torch.optim.AdamW)
     write_training("tiny_adam", torch.optim.Adam)
     write_training("moe_balance_train", torch.optim.AdamW, "moe_balance", 20, 8, 1e-3)
+    write_training("mtp_train", torch.optim.AdamW, "mtp", 20, 8)

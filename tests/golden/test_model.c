@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model on a device (the CPU; TITAN_TEST_DEVICE names another) against PyTorch: initial values, loss, logits and
- * every gradient of twenty-two models, 50 AdamW steps, and each gradient once more by finite differences. Values and
+ * every gradient of twenty-four models, 50 AdamW steps, and each gradient once more by finite differences. Values and
  * digests: tests/golden/reference.py, and transformers_reference.py from transformers' classes. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -152,7 +152,9 @@ static struct model_dims dims_of(const struct json *d)
                              .n_limited_groups = json_int(d, "n_limited_groups", 0),
                              .group_top_k = json_int(d, "group_top_k", 0),
                              .balance_rate = json_real(d, "balance_rate", 0),
-                             .balance_loss = json_real(d, "balance_loss", 0)};
+                             .balance_loss = json_real(d, "balance_loss", 0),
+                             .mtp_layers = json_int(d, "mtp_layers", 0),
+                             .mtp_loss_scale = json_real(d, "mtp_loss_scale", 0)};
     read_rope_scaling(d, &ret);
     return ret;
 }
@@ -280,6 +282,22 @@ static double mean_loss(struct fixture *f, bool with_grads)
     return sum / (double)f->counted;
 }
 
+/* The mean of the modules' losses of the last mean_loss() with gradients must be the reference's. */
+static void check_mtp_loss(struct fixture *f, const struct json *reference, double limit)
+{
+    struct titan_error err = {0};
+    const double want = json_real(reference, "mtp_loss", 0);
+    double sum = 0;
+
+    assert_int_equal(f->model->dims.mtp_layers > 0, want > 0);
+    if (want == 0)
+        return;
+    must(whole_model_mtp_loss(f->whole, &sum, &err), &err);
+    const double loss = sum / ((double)f->model->dims.mtp_layers * (double)f->counted);
+    print_message("# modules: loss %.9f, PyTorch in fp64 %.9f\n", loss, want);
+    assert_true(fabs(loss - want) <= limit * want);
+}
+
 /* --- digests ------------------------------------------------------------------------------------------------------ */
 
 /* How far x is from a digest, in units of the tensor's l2 norm: the norm, the root mean square error of the projections
@@ -358,6 +376,7 @@ static void check_model(const char *name, enum dtype dt, double loss_limit, doub
     double want = member(f.file, "loss"), loss = mean_loss(&f, true);
     print_message("# %s: loss %.9f, PyTorch in fp64 %.9f\n", name, loss, want);
     assert_true(fabs(loss - want) <= loss_limit * want);
+    check_mtp_loss(&f, f.file, loss_limit);
     assert_true(fabs(mean_loss(&f, false) - loss) <= 1e-12 * want);
     check_tensors(&f, "grad", f.grads, 1.0 / (double)f.counted, limit);
     int64_t n = f.b * f.t * f.model->dims.vocab_size;
@@ -377,7 +396,7 @@ static void test_initial_values(void **state)
                                         "hf_deepseek_v2", "hf_deepseek_v3",   "hf_granite",    "hf_smollm3",
                                         "hf_glm4_moe",    "hf_mistral",       "hf_olmo2",      "hf_gemma3",
                                         "hf_gemma2",      "hf_llama_dynamic", "hf_gpt_oss",    "hf_phi3_long",
-                                        "hf_phi3_short",  "deepseek_gelu"};
+                                        "hf_phi3_short",  "deepseek_gelu",    "mtp",           "deepseek_mtp"};
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         struct fixture f;
@@ -436,6 +455,23 @@ static void test_deepseek_balance_fp32(void **state)
 {
     (void)state;
     check_model("deepseek_balance", DTYPE_F32, 1e-6, 1e-5);
+}
+
+/* Modules of multi-token prediction: three, of odd dimensions, and two with experts beside a balance loss. */
+static void test_mtp_fp32(void **state)
+{
+    (void)state;
+    check_model("mtp", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_deepseek_mtp_fp32(void **state)
+{
+    (void)state;
+    check_model("deepseek_mtp", DTYPE_F32, 1e-6, 1e-5);
+}
+static void test_mtp_bf16(void **state)
+{
+    (void)state;
+    check_model("mtp", DTYPE_BF16, 2e-3, 0.02);
 }
 
 /* Against transformers' classes; those compute angles in fp32. */
@@ -688,6 +724,7 @@ static void check_training(const char *name, enum dtype dt, double limit, double
         worst_norm = fmax(worst_norm, fabs(norm - member(row, "grad_norm")) / member(row, "grad_norm"));
         if (!(fabs(loss - want) <= limit * want))
             fail_msg("step %d: loss %.9f, PyTorch %.9f", step, loss, want);
+        check_mtp_loss(&f, row, limit);
         a.lr = (float)member(row, "lr");
         a.grad_scale = (float)(fmin(1.0, max_norm / (norm + 1e-6)) / (double)f.counted);
         a.bias1 = (float)(1.0 - pow(member(f.file, "beta1"), step + 1));
@@ -716,6 +753,11 @@ static void test_training_balance_fp32(void **state)
     (void)state;
     check_training("moe_balance_train", DTYPE_F32, 1e-6, 1e-4);
 }
+static void test_training_mtp_fp32(void **state)
+{
+    (void)state;
+    check_training("mtp_train", DTYPE_F32, 1e-6, 1e-4);
+}
 static void test_training_bf16(void **state)
 {
     (void)state;
@@ -739,6 +781,9 @@ int main(void)
         quick(test_deepseek_gelu_fp32),
         quick(test_moe_balance_fp32),
         quick(test_deepseek_balance_fp32),
+        quick(test_mtp_fp32),
+        quick(test_deepseek_mtp_fp32),
+        quick(test_mtp_bf16),
         quick(test_qwen3_fp32),
         quick(test_qwen3_bf16),
         quick(test_transformers_llama),
@@ -760,6 +805,7 @@ int main(void)
         quick(test_training_fp32),
         quick(test_adam_fp32),
         quick(test_training_balance_fp32),
+        quick(test_training_mtp_fp32),
         quick(test_training_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,9 +50,9 @@ static const char *schedule_of(const struct programs_case *c)
 void programs_name(const struct programs_case *c, char *ret, size_t room)
 {
     snprintf(ret, room,
-             "pp%d dp%dx%d cp%d tp%d ep%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d%s%s%s%s%s%s%s", c->pp,
-             c->dp_replicate, c->dp_shard, c->cp, c->tp, c->ep, c->pp > 1 ? schedule_of(c) : "", c->microbatches,
-             c->reshard, c->reduce, c->checkpointing, c->prefetch, c->canonical ? " canonical" : "",
+             "pp%d dp%dx%d cp%d tp%d ep%d %s m%d reshard%d reduce%d checkpointing%d prefetch%d modules%d%s%s%s%s%s%s%s",
+             c->pp, c->dp_replicate, c->dp_shard, c->cp, c->tp, c->ep, c->pp > 1 ? schedule_of(c) : "", c->microbatches,
+             c->reshard, c->reduce, c->checkpointing, c->prefetch, c->modules, c->canonical ? " canonical" : "",
              c->masked ? " masked" : "", c->ring ? " ring" : "", c->offload ? " offload" : "",
              c->forward_only ? " forward only" : "", c->fuse ? " fuse" : "", c->tied ? " tied" : "");
 }
@@ -104,10 +104,11 @@ static titan_status open_all(const struct programs_case *c, struct programs *p, 
     if (c->layers > 0)
         dims.n_layers = c->layers;
     dims.tied_embeddings = c->tied;
+    dims.mtp_layers = c->modules;
     TRY(model_open(&dims, &p->model, err));
     TRY(open_schedule(c, (c->microbatches + batch - 1) / batch, p, err));
     TRY(open_layout(c, &mesh, p, err));
-    const size_t layers = (size_t)p->model->dims.n_layers;
+    const size_t layers = (size_t)model_all_layers(p->model);
     p->checkpointing = calloc(layers, sizeof *p->checkpointing);
     for (size_t l = 0; l < layers; l++)
         p->checkpointing[l] = c->checkpointing;

@@ -14,6 +14,7 @@ struct programs_case {
     int stages;                                 /* a rank; 0: the schedule's default */
     int layers;                                 /* of the small model; 0: 4 */
     bool tied;                                  /* head and embedding have one matrix */
+    int modules;                                /* of multi-token prediction */
     int microbatches;                           /* of the global batch */
     int64_t b, t;                               /* 0: 2 and 32 */
     enum dtype dt;

@@ -74,4 +74,27 @@ def test_bf16():
             assert norm <= 2**-7  # PyTorch's is of bf16 gradients, and a bf16 number
 
 
-titan.tap(test_fp32, test_bf16)
+def test_mtp():
+    """Modules of multi-token prediction for twenty steps, on one rank and on meshes of two: PyTorch's losses, theirs and the model's"""
+    stored = json.loads((GOLDEN / "mtp.json").read_text())
+    assert stored["keys"] == training.KEYS
+    tokens, d = root / "mtp.bin", {k: x for k, x in stored["dims"].items() if k != "rope_scaling"}
+    training.write_tokens(tokens, stored["tokens"])
+    for axis in ("data_parallel_shard", "context_parallel"):
+        for workers in (1, 2):
+            to = root / f"mtp-{axis}-{workers}"
+            keys = {**training.KEYS, **{f"model.{k}": x for k, x in d.items()}, "model.name": "llama3", "model.flavor": "tiny",
+                    "training.steps": len(stored["steps"]), "training.dataset_path": tokens, "training.mixed_precision_param": "float32",
+                    "checkpoint.enable": "false", "elastic.min_workers": workers, "elastic.max_workers": workers,
+                    f"parallelism.{axis}_degree": workers}
+            done = titan.command(titan.BIN / "titan-worker", "run", titan.SOURCE / "recipes/tiny.toml", "-n", workers, "--dir", to, "--device", "cpu",
+                                 *titan.overrides(keys))
+            assert done.code == 0, done.err[-2000:]
+            ours = [json.loads(line) for line in (to / "metrics.jsonl").read_text().splitlines()]
+            assert len(ours) == len(stored["steps"])
+            off = {key: off_by(ours, stored["steps"], key) for key in ("loss", "mtp_loss", "grad_norm")}
+            print(f"# {axis} {workers}: off by at most {off}")
+            assert off["loss"] <= 1e-6 and off["mtp_loss"] <= 1e-6 and off["grad_norm"] <= 1e-5
+
+
+titan.tap(test_fp32, test_bf16, test_mtp)

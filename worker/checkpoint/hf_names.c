@@ -37,6 +37,9 @@ static const char *const patterns[ROLE_COUNT] = {
     [ROLE_ATTENTION_OUT_NORM] = "post_attention_layernorm.weight",
     [ROLE_FFN_OUT_NORM] = "post_feedforward_layernorm.weight",
     [ROLE_SINKS] = "self_attn.sinks",
+    [ROLE_EMBEDDING_NORM] = "enorm.weight",
+    [ROLE_HIDDEN_NORM] = "hnorm.weight",
+    [ROLE_JOIN] = "eh_proj.weight",
 };
 
 static bool is_query_key_value(enum tensor_role role)
@@ -182,10 +185,19 @@ void hf_name(const struct hf_family *f, const struct model *m, int tensor, int p
         (void)snprintf(out + used, HF_NAME_MAX - used, "mlp.gate_up_proj.weight");
     else if (m->dims.output_norms && t->role == ROLE_FFN_NORM) /* the usual name is taken */
         (void)snprintf(out + used, HF_NAME_MAX - used, "pre_feedforward_layernorm.weight");
+    else if (layer >= 0 && t->role == ROLE_NORM)
+        (void)snprintf(out + used, HF_NAME_MAX - used, "shared_head.norm.weight");
     else if (f->latent && t->role == ROLE_Q_NORM)
         (void)snprintf(out + used, HF_NAME_MAX - used, "self_attn.q_a_layernorm.weight");
     else
         (void)snprintf(out + used, HF_NAME_MAX - used, "%s", patterns[t->role]);
+}
+
+void hf_shared_name(const struct model *m, enum tensor_role role, int module, char out[HF_NAME_MAX])
+{
+    titan_assert(module >= 1 && module <= m->dims.mtp_layers && (role == ROLE_EMBEDDING || role == ROLE_OUTPUT));
+    (void)snprintf(out, HF_NAME_MAX, "model.layers.%lld.%s.weight", (long long)m->dims.n_layers + module - 1,
+                   role == ROLE_EMBEDDING ? "embed_tokens" : "shared_head.head");
 }
 
 void hf_bias_name(const struct hf_family *f, int layer, char out[HF_NAME_MAX])

@@ -36,6 +36,9 @@ struct hf_tensor {
 void hf_find(const struct hf_family *f, const struct model *m, int tensor, bool halves, struct hf_tensor *ret);
 /* Their name of a part of a tensor. */
 void hf_name(const struct hf_family *f, const struct model *m, int tensor, int part, char out[HF_NAME_MAX]);
+/* Their name of the copy of the embedding, or of the head (ROLE_OUTPUT), that a module of multi-token prediction has;
+ * module: from 1 on. */
+void hf_shared_name(const struct model *m, enum tensor_role role, int module, char out[HF_NAME_MAX]);
 /* Their name of the biases that choose a layer's experts. */
 void hf_bias_name(const struct hf_family *f, int layer, char out[HF_NAME_MAX]);
 /* Their row in a part for our row, 0 <= row < rows. */

@@ -28,5 +28,16 @@ int64_t batch_fill(const struct sequence_cut *cut, int cp_rank, const int32_t *i
         position[i] = at - start[i];
         counted += target[i] >= 0;
     }
+    for (int k = 1; k <= cut->modules; k++) {
+        int32_t *const further = ret + batch_rows(k - 1) * n;
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t at = index[i], place = at % cut->t + k;
+            const bool there = place < cut->t;
+            const bool together = there && (!starts || (starts[at + k] == starts[at] &&
+                                                        (place + 1 == cut->t || starts[at + k + 1] == starts[at])));
+            further[i] = there ? inputs[at + k] : 0;
+            further[n + i] = together ? targets[at + k] : -1;
+        }
+    }
     return counted;
 }

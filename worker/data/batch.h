@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* batch.h - a microbatch in LOAD's form: five numbers per token.
+/* batch.h - a microbatch in LOAD's form: five numbers per token, and two for each module of multi-token prediction.
  *
  * index = sequence*t + position numbers a microbatch's tokens; a query sees the keys from its document's start to
- * itself, and positions count from there. Pure. */
+ * itself, and positions count from there. Pure.
+ *
+ * Module k has at position i the input and the target of position i + k. The position counts there if i + k is in the
+ * same sequence and counts for the loss itself, and if that input and target are of i's document. Beyond the sequence
+ * the input is token 0. Such an input, or another document's, reaches no position that counts: attention brings it to
+ * later ones of i's document alone, whose own inputs lie further on. */
 #ifndef TITAN_WORKER_DATA_BATCH_H
 #define TITAN_WORKER_DATA_BATCH_H
 
 #include "worker/tensor/sequence.h"
 
 int64_t batch_tokens(const struct sequence_cut *cut); /* N: tokens of a microbatch on one context-parallel rank */
-/* Fills tokens (BATCH_ROWS, N) of one context-parallel rank, from inputs and targets (b, t). starts (b, t): position in
+/* Fills tokens (batch_rows, N) of one context-parallel rank, from inputs and targets (b, t). starts (b, t): position in
  * its sequence where each input's document begins; NULL: a sequence is one document. Returns the number of counted
  * tokens (target >= 0). */
 int64_t batch_fill(const struct sequence_cut *cut, int cp_rank, const int32_t *inputs, const int32_t *targets,

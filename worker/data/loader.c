@@ -19,7 +19,7 @@ titan_status loader_open(const struct loader_options *options, struct loader *re
     titan_assert(options->samples > 0 || (options->first + options->share) * cut->b <= options->global_batch);
     titan_assert(options->cp_rank >= 0 && options->cp_rank < cut->cp);
     ret->opt = *options;
-    ret->tokens = calloc(share * BATCH_ROWS * (size_t)batch_tokens(cut), sizeof *ret->tokens);
+    ret->tokens = calloc(share * (size_t)batch_rows(cut->modules) * (size_t)batch_tokens(cut), sizeof *ret->tokens);
     ret->inputs = calloc(n, sizeof *ret->inputs);
     ret->targets = calloc(n, sizeof *ret->targets);
     ret->counts = calloc(share, sizeof *ret->counts);
@@ -71,7 +71,7 @@ static titan_status load_sample(struct loader *l, uint64_t first, int64_t i, int
 titan_status loader_load(struct loader *l, uint64_t step, struct titan_error *err)
 {
     const struct sequence_cut *cut = &l->opt.cut;
-    const int64_t n = batch_tokens(cut), each = BATCH_ROWS * n;
+    const int64_t n = batch_tokens(cut), each = batch_rows(cut->modules) * n;
 
     titan_assert(step > l->opt.steps_read);
     l->bytes = 0;

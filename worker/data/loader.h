@@ -27,7 +27,7 @@ struct loader_options {
 
 struct loader {
     struct loader_options opt;
-    int32_t *tokens;           /* [slot][BATCH_ROWS][N], as the program loads them */
+    int32_t *tokens;           /* [slot][batch_rows][N], as the program loads them */
     double *counts;            /* [slot] counted tokens */
     uint64_t bytes;            /* text bytes of all counted tokens */
     int32_t *inputs, *targets; /* of one microbatch, whole sequences */

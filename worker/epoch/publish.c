@@ -90,6 +90,7 @@ static void write_step(const struct epoch *e, const struct step_report *r)
             {"tokens_per_expert/mean", r->expert_tokens_mean},       {"tokens_per_expert/dropped", r->dropped},
             {"tokens_per_expert/further_rounds", r->further_rounds}, {"tokens_per_expert/room_needed", r->room_needed}};
         const struct event_scalar balance = {"loss_metrics/balance_loss", r->balance_loss};
+        const struct event_scalar mtp = {"loss_metrics/mtp_loss", r->mtp_loss};
         tensorboard_write(e, r->step, r->at_ms, step, ARRAY_SIZE(step));
         if (s->slowest >= 0)
             tensorboard_write(e, r->step, r->at_ms, split, ARRAY_SIZE(split));
@@ -97,6 +98,8 @@ static void write_step(const struct epoch *e, const struct step_report *r)
             tensorboard_write(e, r->step, r->at_ms, experts, ARRAY_SIZE(experts));
         if (r->balance_loss != 0)
             tensorboard_write(e, r->step, r->at_ms, &balance, 1);
+        if (r->mtp_loss != 0)
+            tensorboard_write(e, r->step, r->at_ms, &mtp, 1);
     }
     if (r->evaluation.step > 0)
         write_evaluation_event(e, &r->evaluation, r->at_ms);
@@ -134,6 +137,7 @@ void publish_note_step(struct epoch *e)
                                          .further_rounds = o->further_rounds,
                                          .room_needed = o->room_needed,
                                          .balance_loss = o->balance_loss,
+                                         .mtp_loss = o->mtp_loss,
                                          .world = e->view.world,
                                          .memory_bytes = o->memory_bytes,
                                          .planned_bytes = e->plan.memory_bytes,

@@ -240,7 +240,8 @@ static titan_status open_parts(struct exec *e, struct titan_error *err)
         return no_memory(err);
     TRY(e->ops->timestamps_open(e->opt.device->dev, TIME_COUNT * e->p->n_actions, &e->timestamps, err));
     if (!e->opt.device->info.host_memory && e->agree < e->p->n_actions) {
-        const size_t tokens = (size_t)(MAX(e->p->share, 1) * BATCH_ROWS * e->tokens) * sizeof *e->host_tokens;
+        const size_t tokens =
+            (size_t)(MAX(e->p->share, 1) * batch_rows(e->opt.cut.modules) * e->tokens) * sizeof *e->host_tokens;
         TRY(e->opt.device->ops->alloc_host(e->opt.device->dev, tokens, (void **)&e->host_tokens, err));
     }
     TRY(lookahead_open(e->opt.device, &e->lookahead, err));
@@ -348,7 +349,7 @@ static size_t own_column(const struct call *c, int64_t all, int64_t n)
 
 static titan_status load_tokens(const struct call *c, int32_t *tokens)
 {
-    const int64_t each = BATCH_ROWS * c->e->tokens, at = c->a->microbatch * each;
+    const int64_t each = batch_rows(c->e->opt.cut.modules) * c->e->tokens, at = c->a->microbatch * each;
     const size_t bytes = (size_t)each * sizeof *tokens;
     int32_t *const pinned = c->e->host_tokens;
 
@@ -426,6 +427,15 @@ static titan_status sum_losses(const struct call *c, double *statistics, const f
     if (c->e->at[AXIS_TP] != 0) /* all tp ranks have the same */
         return TITAN_OK;
     return add_sum(c, statistics + c->e->p->statistics.losses + microbatch_place(c->e, c->a->microbatch), losses, n,
+                   false);
+}
+
+/* Of all modules of multi-token prediction. */
+static titan_status sum_mtp_losses(const struct call *c, double *statistics, const float *losses, int64_t n)
+{
+    if (c->e->at[AXIS_TP] != 0)
+        return TITAN_OK;
+    return add_sum(c, statistics + c->e->p->statistics.mtp + microbatch_place(c->e, c->a->microbatch), losses, n,
                    false);
 }
 

@@ -63,7 +63,7 @@ struct exec_times {
 };
 
 struct exec_batch {
-    const int32_t *tokens; /* [slot][BATCH_ROWS][N], host, in LOAD's form */
+    const int32_t *tokens; /* [slot][batch_rows][N], host, in LOAD's form */
     const double *counts;  /* [slot] counted tokens of this cp rank */
     unsigned commands;     /* bits, see elastic/membership.h */
     const double *values;  /* [STATISTICS_SAID] of this rank, read when exec_agree begins; NULL = none */

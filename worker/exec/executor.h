@@ -76,7 +76,7 @@ struct exec {
     double *host_header;       /* counts, commands and values to send */
     double *statistics[2];     /* received: the last step's, and space for the next one's, which may fail to arrive */
     float *host_expert_tokens; /* per expert, from the statistics */
-    int32_t *host_tokens;      /* [slot][BATCH_ROWS][N], pinned, source of LOAD; NULL: LOAD reads the batch itself */
+    int32_t *host_tokens;      /* [slot][batch_rows][N], pinned, source of LOAD; NULL: LOAD reads the batch itself */
     int agree;                 /* index of AGREE; DECIDE follows it. n_actions = the program has no AGREE */
     int sync_point;            /* program_sync_point */
     struct final *finals;

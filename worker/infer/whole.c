@@ -32,7 +32,7 @@ struct whole_model {
     struct stream *stream;
     struct weights weights;
     struct run run;
-    int32_t *host; /* (5,b*t): what LOAD reads */
+    int32_t *host; /* (batch_rows,b*t): what LOAD reads */
     /* device memory */
     float **grads; /* per unit, allocated at first use */
     double *sum;
@@ -75,7 +75,7 @@ titan_status whole_model_open(const struct whole_options *options, struct whole_
     w->b_max = options->b;
     w->t_max = options->t;
     w->grads = calloc((size_t)m->n_units, sizeof *w->grads);
-    w->host = calloc((size_t)(BATCH_ROWS * w->b_max * w->t_max), sizeof *w->host);
+    w->host = calloc((size_t)(batch_rows(m->dims.mtp_layers) * w->b_max * w->t_max), sizeof *w->host);
     titan_status status = w->grads && w->host ? TITAN_OK : no_memory(err);
     if (status == TITAN_OK)
         status = w->ops->stream_open(w->device->dev, "model", true, &w->stream, err);
@@ -164,6 +164,8 @@ struct writer {
     struct tensor *bias; /* per unit */
     const struct unit_buffers *head, *tied;
     struct layer_saved *saved;
+    struct mtp_saved *mtp; /* of the model's last norm and of each module */
+    struct tensor *dh;     /* of the same */
 };
 
 static void declare_buffers(const struct whole_model *w, struct writer *to, bool gradients)
@@ -193,7 +195,8 @@ static void declare_buffers(const struct whole_model *w, struct writer *to, bool
     }
     to->k.bias = to->bias;
     e->unit = -1;
-    const int tokens = emit_buffer(e, BUF_TOKENS, "tokens", (size_t)(BATCH_ROWS * to->k.b * to->k.t) * sizeof(int32_t));
+    const int64_t rows = batch_rows(m->dims.mtp_layers);
+    const int tokens = emit_buffer(e, BUF_TOKENS, "tokens", (size_t)(rows * to->k.b * to->k.t) * sizeof(int32_t));
     block_tokens_view(&to->k, tokens, &to->tokens);
     EMIT(e, load, to->tokens.all);
 }
@@ -202,9 +205,56 @@ static struct layer_units units_of(const struct whole_model *w, const struct wri
 {
     const int experts = model_experts_unit(w->model, layer);
 
-    titan_assert(layer >= 0 && layer < w->model->dims.n_layers);
+    titan_assert(layer >= 0 && layer < model_all_layers(w->model));
     return (struct layer_units){.own = &to->units[model_layer_unit(w->model, layer)],
                                 .experts = experts < 0 ? NULL : &to->units[experts]};
+}
+
+/* Modules of multi-token prediction forward and back, losses (1, modules*n), and the norm before them: dx of what the
+ * layers give from dh, what the head gives back of the norm. */
+static struct tensor write_modules(const struct whole_model *w, struct writer *to, struct tensor losses,
+                                   struct tensor dh)
+{
+    struct emitter *e = &to->e;
+    const int layers = (int)w->model->dims.n_layers, modules = (int)w->model->dims.mtp_layers;
+    const int64_t n = to->k.b * to->k.t;
+    struct unit_buffers head = *to->head;
+    struct tensor *const h = to->dh;
+
+    head.first = false;
+    h[0] = dh;
+    for (int m = 1; m <= modules; m++) {
+        const int l = layers + m - 1;
+        const struct layer_units u = units_of(w, to, l);
+        const struct block_tokens tokens = block_tokens_of(&to->tokens, m);
+        e->unit = u.own->unit;
+        e->phase = PHASE_FORWARD;
+        const struct tensor x = mtp_join(&to->k, u.own, &to->units[0], &tokens, to->mtp[m - 1].h, &to->mtp[m]);
+        mtp_out(&to->k, u.own, layer_forward(&to->k, u, &tokens, x, TENSOR_NONE, &to->saved[l]), &to->mtp[m]);
+        e->unit = head.unit;
+        h[m] = head_step(&to->k, &head, NULL, &tokens, to->mtp[m].h, TENSOR_NONE, tensor_cols(losses, (m - 1) * n, n));
+    }
+    for (int m = modules; m > 0; m--) {
+        const int l = layers + m - 1;
+        const struct layer_units u = units_of(w, to, l);
+        const struct block_tokens tokens = block_tokens_of(&to->tokens, m);
+        struct layer_back back;
+        struct mtp_back mtp;
+        e->unit = u.own->unit;
+        e->phase = PHASE_DGRAD;
+        const struct tensor dy = mtp_out_dgrad(&to->k, u.own, &to->mtp[m], h[m], &mtp);
+        const struct tensor dx = layer_dgrad(&to->k, u, &tokens, &to->saved[l], dy, &back);
+        h[m - 1] = mtp_join_dgrad(&to->k, u.own, &to->mtp[m], dx, h[m - 1], &mtp);
+        e->phase = PHASE_WGRAD;
+        layer_wgrad(&to->k, u, &to->saved[l], &back);
+        to->units[0].first = m == modules;
+        mtp_wgrad(&to->k, u.own, &to->units[0], &tokens, &to->mtp[m], &mtp);
+    }
+    const struct unit_buffers *const norm = &to->units[model_layer_unit(w->model, layers) - 1];
+    e->unit = norm->unit;
+    mtp_norm_wgrad(&to->k, norm, &to->mtp[0].out, h[0]);
+    e->phase = PHASE_DGRAD;
+    return mtp_norm_dgrad(&to->k, norm, &to->mtp[0].out, h[0]);
 }
 
 static void write_backward(const struct whole_model *w, struct writer *to, struct tensor dx)
@@ -221,7 +271,7 @@ static void write_backward(const struct whole_model *w, struct writer *to, struc
         layer_wgrad(&to->k, units_of(w, to, l), &to->saved[l], &back);
     }
     e->unit = 0;
-    to->units[0].first = !to->tied; /* otherwise the head was */
+    to->units[0].first = !to->tied && w->model->dims.mtp_layers == 0; /* otherwise the head was, or a module */
     embedding_wgrad(&to->k, &to->units[0], &to->tokens, dx);
 }
 
@@ -230,15 +280,19 @@ static titan_status write_program(const struct whole_model *w, struct run *run, 
     titan_assert(!run->program);
     const struct model *m = w->model;
     _cleanup_free_ struct unit_buffers *units = calloc((size_t)m->n_units, sizeof *units);
-    _cleanup_free_ struct layer_saved *saved = calloc((size_t)m->dims.n_layers, sizeof *saved);
+    _cleanup_free_ struct layer_saved *saved = calloc((size_t)model_all_layers(m), sizeof *saved);
+    _cleanup_free_ struct mtp_saved *mtp = calloc((size_t)m->dims.mtp_layers + 1, sizeof *mtp);
+    _cleanup_free_ struct tensor *dh = calloc((size_t)m->dims.mtp_layers + 1, sizeof *dh);
     _cleanup_free_ struct tensor *bias = calloc((size_t)m->n_units, sizeof *bias);
-    if (!units || !saved || !bias)
+    if (!units || !saved || !mtp || !dh || !bias)
         return no_memory(err);
     struct writer to = {.units = units,
                         .bias = bias,
                         .head = &units[m->n_units - 1],
                         .tied = m->dims.tied_embeddings ? units : NULL,
-                        .saved = saved};
+                        .saved = saved,
+                        .mtp = mtp,
+                        .dh = dh};
 
     TRY(emit_open(w->layout, 0, &to.e, err));
     run->program = to.e.p;
@@ -264,6 +318,10 @@ static titan_status write_program(const struct whole_model *w, struct run *run, 
         to.e.unit = model_layer_unit(m, l);
         x = layer_forward(&to.k, units_of(w, &to, l), &to.tokens, x, TENSOR_NONE, &saved[l]);
     }
+    if (m->dims.mtp_layers > 0) {
+        to.e.unit = model_layer_unit(m, (int)m->dims.n_layers) - 1;
+        x = mtp[0].h = mtp_norm_forward(&to.k, &units[to.e.unit], x, TENSOR_NONE, &mtp[0].out);
+    }
     if (run->want == WANT_NEXT)
         x = tensor_rows(x, x.rows - 1, 1);
     to.e.unit = -1;
@@ -272,9 +330,12 @@ static titan_status write_program(const struct whole_model *w, struct run *run, 
         to.e.unit = to.head->unit;
         head_logits(&to.k, to.head, to.tied, x, logits);
     } else {
-        const struct tensor losses = emit_tensor(&to.e, BUF_OUTPUT, "losses", DTYPE_F32, 1, run->b * run->t);
+        const int64_t n = run->b * run->t, modules = run->want == WANT_GRADIENTS ? m->dims.mtp_layers : 0;
+        const struct tensor losses = emit_tensor(&to.e, BUF_OUTPUT, "losses", DTYPE_F32, 1, (1 + modules) * n);
         to.e.unit = to.head->unit;
-        const struct tensor dx = head_step(&to.k, to.head, to.tied, &to.tokens, x, TENSOR_NONE, losses);
+        struct tensor dx = head_step(&to.k, to.head, to.tied, &to.tokens, x, TENSOR_NONE, tensor_cols(losses, 0, n));
+        if (modules > 0)
+            dx = write_modules(w, &to, tensor_cols(losses, n, modules * n), dx);
         if (tensor_exists(dx))
             write_backward(w, &to, dx);
     }
@@ -297,7 +358,8 @@ static titan_status open_run(struct whole_model *w, enum want want, int64_t b, i
 {
     struct run *run = &w->run;
     const bool logits = want == WANT_LOGITS || want == WANT_NEXT;
-    const size_t rows = want == WANT_NEXT ? 1 : (size_t)(b * t);
+    const size_t losses = want == WANT_GRADIENTS ? 1 + (size_t)w->model->dims.mtp_layers : 1;
+    const size_t rows = want == WANT_NEXT ? 1 : losses * (size_t)(b * t);
     const size_t bytes = rows * (logits ? (size_t)w->model->dims.vocab_size * dtype_bytes(w->dt) : sizeof(float));
 
     titan_assert(b >= 1 && t >= 1 && b * t <= w->b_max * w->t_max);
@@ -317,7 +379,7 @@ static titan_status open_run(struct whole_model *w, enum want want, int64_t b, i
         if (!w->grads[u])
             TRY(grab(w, (size_t)w->layout->units[u].padded * sizeof(float), &w->grads[u], err));
     const struct exec_options options = {.program = run->program,
-                                         .cut = {.b = b, .t = t, .cp = 1},
+                                         .cut = {.b = b, .t = t, .cp = 1, .modules = (int)w->model->dims.mtp_layers},
                                          .device = w->device,
                                          .streams = {[STREAM_COMPUTE] = w->stream},
                                          .bind = bind_buffer,
@@ -348,6 +410,12 @@ static titan_status run_batch(struct whole_model *w, enum want want, const struc
         w->host[3 * n + i] = (int32_t)i;           /* index */
         w->host[4 * n + i] = (int32_t)(i - i % t); /* start */
     }
+    for (int64_t k = 1; k <= w->model->dims.mtp_layers; k++)
+        for (int64_t i = 0; i < n; i++) { /* of each module, as batch_fill() */
+            const bool there = i % t + k < t;
+            w->host[batch_rows(k - 1) * n + i] = there ? batch->tokens[i + k] : 0;
+            w->host[(batch_rows(k - 1) + 1) * n + i] = there && batch->targets ? batch->targets[i + k] : -1;
+        }
     TRY(exec_run(w->run.exec, &(struct exec_batch){.tokens = w->host}, err));
     return w->ops->stream_sync(w->stream, err);
 }
@@ -397,4 +465,14 @@ titan_status whole_model_loss(struct whole_model *w, const struct whole_batch *b
                          (size_t)tensor->numel * sizeof(float)));
     }
     return grads ? w->ops->stream_sync(w->stream, err) : TITAN_OK;
+}
+
+titan_status whole_model_mtp_loss(struct whole_model *w, double *ret, struct titan_error *err)
+{
+    const size_t n = (size_t)(w->run.b * w->run.t), modules = (size_t)w->model->dims.mtp_layers;
+
+    titan_assert(w->run.want == WANT_GRADIENTS && modules > 0);
+    TRY(w->ops->block_sums(w->stream, w->sum, (const float *)w->output + n, modules * n, modules * n, false));
+    TRY(w->ops->copy(w->stream, ret, w->sum, sizeof *w->sum));
+    return w->ops->stream_sync(w->stream, err);
 }

@@ -54,8 +54,11 @@ titan_status whole_model_next(struct whole_model *w, const int32_t *tokens, int6
                               struct titan_error *err) TITAN_MUST_USE;
 
 /* Sum of the losses over counted tokens, in nats, and its gradients; grads[i]: numel values of parameter i, or grads
- * NULL for the loss alone. */
+ * NULL for the loss alone. Gradients are of what is trained: with balance_loss and the losses of modules of multi-token
+ * prediction. */
 titan_status whole_model_loss(struct whole_model *w, const struct whole_batch *batch, double *ret_loss_sum,
                               float *const *grads, struct titan_error *err) TITAN_MUST_USE;
+/* The sum of these modules' losses, of the last whole_model_loss() with gradients. */
+titan_status whole_model_mtp_loss(struct whole_model *w, double *ret, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

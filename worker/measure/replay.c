@@ -106,7 +106,7 @@ static titan_status make_batch(struct replay *r, struct titan_error *err)
     uint64_t draw = (uint64_t)r->options->rank;
 
     titan_assert(all > 0 && vocabulary > 0);
-    r->tokens = calloc((size_t)(share * BATCH_ROWS * mine) + 1, sizeof *r->tokens);
+    r->tokens = calloc((size_t)(share * batch_rows(cut->modules) * mine) + 1, sizeof *r->tokens);
     r->counts = calloc((size_t)share + 1, sizeof *r->counts);
     if (!inputs || !r->tokens || !r->counts)
         return no_memory(err);
@@ -114,7 +114,8 @@ static titan_status make_batch(struct replay *r, struct titan_error *err)
     for (int64_t m = 0; m < share; m++) {
         for (int64_t i = 0; i < all; i++)
             inputs[i] = (int32_t)(hash_draw(&draw) % vocabulary);
-        r->counts[m] = (double)batch_fill(cut, at[AXIS_CP], inputs, inputs, NULL, r->tokens + m * BATCH_ROWS * mine);
+        r->counts[m] =
+            (double)batch_fill(cut, at[AXIS_CP], inputs, inputs, NULL, r->tokens + m * batch_rows(cut->modules) * mine);
     }
     return TITAN_OK;
 }

@@ -170,6 +170,8 @@ static void begin_step(struct json_writer *w, const struct step_report *r)
     }
     if (r->balance_loss != 0)
         json_put_real(w, "balance_loss", r->balance_loss);
+    if (r->mtp_loss != 0)
+        json_put_real(w, "mtp_loss", r->mtp_loss);
 }
 
 void metrics_print_step(const struct step_report *r, struct buf *out)
@@ -207,6 +209,7 @@ bool metrics_parse_step(const char *line, struct step_report *ret)
                                 .further_rounds = json_real(j, "expert_further_rounds", 0),
                                 .room_needed = json_real(j, "expert_room_needed", 0),
                                 .balance_loss = json_real(j, "balance_loss", 0),
+                                .mtp_loss = json_real(j, "mtp_loss", 0),
                                 .world = world > 0 && world <= INT_MAX ? (int)world : 0,
                                 .memory_bytes = count_of(j, "memory_bytes"),
                                 .planned_bytes = count_of(j, "planned_bytes"),

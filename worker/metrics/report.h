@@ -18,7 +18,7 @@ struct step_report {
     double expert_tokens_min, expert_tokens_max, expert_tokens_mean; /* tokens per expert; mean 0 = no experts */
     double dropped;                                                  /* rows dropped by full experts */
     double further_rounds, room_needed; /* of experts' rows; room_needed 0 = rounds are not counted */
-    double balance_loss;                /* of step_outcome */
+    double balance_loss, mtp_loss;      /* of step_outcome */
     int world;
     uint64_t memory_bytes;  /* measured, the maximum over ranks since the epoch began */
     uint64_t planned_bytes; /* of this rank's device memory */

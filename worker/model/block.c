@@ -23,12 +23,24 @@ int64_t block_tokens_sharded(const struct block *k)
 
 void block_tokens_view(const struct block *k, int buffer, struct block_tokens *ret)
 {
-    ret->all = tensor_at(buffer, 0, DTYPE_I32, BATCH_ROWS, block_tokens_local(k));
+    ret->all = tensor_at(buffer, 0, DTYPE_I32, batch_rows(k->layout->model->dims.mtp_layers), block_tokens_local(k));
     ret->inputs = tensor_rows(ret->all, 0, 1);
     ret->targets = tensor_rows(ret->all, 1, 1);
     ret->positions = tensor_rows(ret->all, 2, 1);
     ret->index = tensor_rows(ret->all, 3, 1);
     ret->start = tensor_rows(ret->all, 4, 1);
+    ret->module = 0;
+}
+
+struct block_tokens block_tokens_of(const struct block_tokens *tokens, int module)
+{
+    struct block_tokens ret = *tokens;
+
+    titan_assert(module > 0);
+    ret.inputs = tensor_rows(tokens->all, batch_rows(module - 1), 1);
+    ret.targets = tensor_rows(tokens->all, batch_rows(module - 1) + 1, 1);
+    ret.module = module;
+    return ret;
 }
 
 struct block_sizes block_sizes(const struct block *k)
@@ -674,7 +686,18 @@ struct head {
     struct tensor xn, dxn;   /* (N,C); dxn none without gradients */
     struct unit_buffers out; /* with the matrix (V,C); of its gradient the first piece may be the unit's first */
     struct tensor statistics, losses;
+    double factor; /* of gradients */
 };
+
+/* A product is linear in either operand: what is smaller is scaled. */
+static struct tensor scaled(struct block *k, struct tensor x, double by)
+{
+    if (!multiplies(by))
+        return x;
+    const struct tensor ret = block_new(k, BUF_WORK, "scaled", x.rows, x.cols);
+    EMIT(k->e, scale, ret, x, .factor = by);
+    return ret;
+}
 
 static void head_piece(struct block *k, const struct head *head, const struct block_tokens *tokens, int64_t from,
                        int64_t n)
@@ -696,7 +719,9 @@ static void head_piece(struct block *k, const struct head *head, const struct bl
     if (cap > 0)
         EMIT(k->e, softcap, logits, uncapped, .cap = cap);
     losses_of(k, losses, logits, tensor_cols(tokens->targets, from, n), gradient);
-    if (tensor_exists(head->statistics))
+    if (tensor_exists(head->statistics) && tokens->module > 0)
+        EMIT(k->e, mtp_loss_sum, head->statistics, losses);
+    else if (tensor_exists(head->statistics))
         EMIT(k->e, loss_sum, head->statistics, losses);
     if (!gradient)
         return;
@@ -707,7 +732,7 @@ static void head_piece(struct block *k, const struct head *head, const struct bl
     block_linear_dgrad(k, &out, output_role(k), 1, tensor_rows(head->dxn, from, n), logits);
     k->e->phase = PHASE_WGRAD;
     out.first = head->out.first && from == 0;
-    block_linear_wgrad(k, &out, output_role(k), 1, logits, xn);
+    block_linear_wgrad(k, &out, output_role(k), 1, logits, scaled(k, xn, head->factor));
     k->e->phase = phase;
 }
 
@@ -720,20 +745,35 @@ static void scale_logits(struct block *k, struct tensor xn)
         EMIT(k->e, scale, xn, xn, .factor = 1 / by);
 }
 
-static struct tensor head_back(struct block *k, const struct unit_buffers *u, struct tensor dxn, struct tensor x,
+static struct tensor head_back(struct block *k, const struct unit_buffers *u, const struct head *head, struct tensor x,
                                struct tensor rstd)
 {
     const enum phase phase = k->e->phase;
-    const struct tensor dx = block_new(k, BUF_DACTIVATION, "dx", x.rows, x.cols);
+    const bool norm = tensor_exists(rstd);
+    const struct tensor dx = norm ? block_new(k, BUF_DACTIVATION, "dx", x.rows, x.cols) : TENSOR_NONE;
+    struct tensor dxn = head->dxn;
 
     k->e->phase = PHASE_DGRAD;
     scale_logits(k, dxn);
+    if (multiplies(head->factor))
+        EMIT(k->e, scale, dxn, dxn, .factor = head->factor);
     dxn = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_DACTIVATION, "dxn", dxn);
+    if (!norm) {
+        k->e->phase = phase;
+        return dxn;
+    }
     EMIT(k->e, rmsnorm_dgrad, dx, dxn, x, block_param(k, u, ROLE_NORM, 1), rstd, .flags = block_norm_flags(k));
     k->e->phase = PHASE_WGRAD;
     EMIT(k->e, rmsnorm_dgain, block_grad(k, u, ROLE_NORM, 1), dxn, x, rstd);
     k->e->phase = phase;
     return dx;
+}
+
+/* The part of the loss that a module's is. */
+static double mtp_factor(const struct block *k)
+{
+    const struct model_dims *d = &k->layout->model->dims;
+    return (d->mtp_loss_scale > 0 ? d->mtp_loss_scale : RECIPE_MTP_LOSS_SCALE) / (double)d->mtp_layers;
 }
 
 struct tensor head_step(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied,
@@ -744,16 +784,17 @@ struct tensor head_step(struct block *k, const struct unit_buffers *u, const str
     const struct unit_buffers *out = output_unit(k, u, tied);
     const bool gradient = u->grads >= 0;
     const int64_t pieces = MAX(1, MIN(k->loss_chunks, z.n)), rows = (z.n + pieces - 1) / pieces;
-    struct tensor rstd;
-    struct head head = {.xn = block_norm(k, "xn", x, block_param(k, u, ROLE_NORM, 1), &rstd),
+    struct tensor rstd = TENSOR_NONE;
+    struct head head = {.xn = block_norm(k, "xn", x, gain_of(k, u, ROLE_NORM), &rstd),
                         .dxn = TENSOR_NONE,
                         .out = *out,
                         .statistics = statistics,
-                        .losses = losses};
+                        .losses = losses,
+                        .factor = tokens->module > 0 ? mtp_factor(k) : 1};
 
     titan_assert(rows >= 1 && pieces * rows >= z.n);
     scale_logits(k, head.xn);
-    if (tensor_exists(statistics))
+    if (tensor_exists(statistics) && tensor_exists(rstd))
         EMIT(k->e, check, statistics, rstd);
     if (gradient) {
         const enum phase phase = k->e->phase;
@@ -766,14 +807,14 @@ struct tensor head_step(struct block *k, const struct unit_buffers *u, const str
     }
     for (int64_t from = 0; from < z.n; from += rows)
         head_piece(k, &head, tokens, from, MIN(rows, z.n - from));
-    return gradient ? head_back(k, u, head.dxn, x, rstd) : TENSOR_NONE;
+    return gradient ? head_back(k, u, &head, x, rstd) : TENSOR_NONE;
 }
 
 void head_logits(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied, struct tensor x,
                  struct tensor logits)
 {
     struct tensor rstd;
-    const struct tensor xn = block_norm(k, "xn", x, block_param(k, u, ROLE_NORM, 1), &rstd);
+    const struct tensor xn = block_norm(k, "xn", x, gain_of(k, u, ROLE_NORM), &rstd);
 
     scale_logits(k, xn);
     block_linear(k, output_unit(k, u, tied), output_role(k), 1, logits, xn);

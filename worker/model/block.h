@@ -47,11 +47,13 @@ struct block {
     const struct tensor *seen;
 };
 
-/* Tokens of a microbatch, local: (BATCH_ROWS,N) int32. */
+/* Tokens of a microbatch, local: (batch_rows,N) int32. module: whose inputs and targets these are; 0: the model's. */
 struct block_tokens {
     struct tensor all, inputs, targets, positions, index, start;
+    int module;
 };
 void block_tokens_view(const struct block *k, int buffer, struct block_tokens *ret);
+struct block_tokens block_tokens_of(const struct block_tokens *tokens, int module);
 int64_t block_tokens_local(const struct block *k);   /* N */
 int64_t block_tokens_sharded(const struct block *k); /* Ns */
 
@@ -178,10 +180,50 @@ int64_t experts_rows_even(const struct block *k);
  * by_rank. */
 int experts_parts(const struct block *k);
 
+/* --- multi-token prediction (mtp.c) ------------------------------------------------------------------------------- */
+
+/* What the gradients of a norm need. */
+struct norm_saved {
+    struct tensor x, rstd;
+};
+/* h (Ns,C) = norm(x): the model's last norm where modules follow it. */
+struct tensor mtp_norm_forward(struct block *k, const struct unit_buffers *u, struct tensor x, struct tensor statistics,
+                               struct norm_saved *saved);
+struct tensor mtp_norm_dgrad(struct block *k, const struct unit_buffers *u, const struct norm_saved *saved,
+                             struct tensor dh);
+void mtp_norm_wgrad(struct block *k, const struct unit_buffers *u, const struct norm_saved *saved, struct tensor dh);
+
+/* A module between what the one before gives, h (Ns,C), and its own: x = eh_proj [enorm(embedding) | hnorm(h)], a layer
+ * from x to y, and a norm of y. tokens are the module's. */
+struct mtp_saved {
+    struct norm_saved embedding, hidden, out;
+    struct tensor both; /* (Ns,2C) */
+    struct tensor h;    /* (Ns,C)  what it gives */
+};
+struct mtp_back {
+    struct tensor dh, dx, dembedding, dhidden; /* (Ns,C), of the norms' outputs but for dx */
+    struct tensor dtable;                      /* (Ns,C), of the embedding */
+};
+/* x (Ns,C) */
+struct tensor mtp_join(struct block *k, const struct unit_buffers *u, const struct unit_buffers *table,
+                       const struct block_tokens *tokens, struct tensor h, struct mtp_saved *saved);
+void mtp_out(struct block *k, const struct unit_buffers *u, struct tensor y, struct mtp_saved *saved);
+/* dh (Ns,C) -> dy (Ns,C) */
+struct tensor mtp_out_dgrad(struct block *k, const struct unit_buffers *u, const struct mtp_saved *saved,
+                            struct tensor dh, struct mtp_back *back);
+/* dx (Ns,C) -> dh of the one before; residual: what that has of its own loss. */
+struct tensor mtp_join_dgrad(struct block *k, const struct unit_buffers *u, const struct mtp_saved *saved,
+                             struct tensor dx, struct tensor residual, struct mtp_back *back);
+/* Behind layer_wgrad() of the same unit. */
+void mtp_wgrad(struct block *k, const struct unit_buffers *u, const struct unit_buffers *table,
+               const struct block_tokens *tokens, const struct mtp_saved *saved, const struct mtp_back *back);
+
 /* The whole of the head for one microbatch: loss and, where grads are given, input and weight gradients, in loss_chunks
  * pieces so that only one piece's logits exist at a time. Cross-entropy runs on logits cut by vocabulary (loss
  * parallel): 3 numbers a token are exchanged. Returns dx (Ns,C), none without grads. losses: (N) fp32 where the caller
- * wants them (OUTPUT), otherwise none. tied: the embedding's buffers, NULL otherwise. */
+ * wants them (OUTPUT), otherwise none. tied: the embedding's buffers, NULL otherwise. x has gone through the norm where
+ * that is no part of the unit. With tokens of a module: its loss, and gradients times the part of the loss that this
+ * is. */
 struct tensor head_step(struct block *k, const struct unit_buffers *u, const struct unit_buffers *tied,
                         const struct block_tokens *tokens, struct tensor x, struct tensor statistics,
                         struct tensor losses);

@@ -118,6 +118,16 @@ static double read_balance_loss(const struct program *p, const double *statistic
     return one_nan(tree_sum(statistics + r->balance, r->microbatches) / ((double)layers * tokens));
 }
 
+/* Each module's is of the same tokens as the loss itself: those that count for it alone are fewer. */
+static double read_mtp_loss(const struct program *p, const double *statistics, double tokens)
+{
+    const struct step_statistics *r = &p->statistics;
+
+    if (r->balance == r->mtp || p->forward_only)
+        return 0;
+    return one_nan(sum_parts(r, statistics + r->mtp) / ((double)p->layout->model->dims.mtp_layers * tokens));
+}
+
 static void read_rounds(const struct program *p, const double *statistics, struct step_outcome *out)
 {
     const struct step_statistics *r = &p->statistics;
@@ -218,6 +228,7 @@ titan_status outcome_read(const struct program *program, const struct layout *la
     read_expert_tokens(r, statistics, &out);
     read_rounds(program, statistics, &out);
     out.balance_loss = read_balance_loss(program, statistics, out.tokens);
+    out.mtp_loss = read_mtp_loss(program, statistics, out.tokens);
     out.commands = outcome_commands(r, statistics);
     TRY(read_norm(r, layout, statistics, &out, err));
     if (!isfinite(out.loss))

@@ -24,6 +24,7 @@ struct step_outcome {
     double further_rounds;  /* of experts, of all ranks, layers and microbatches */
     double room_needed;     /* even shares of rows with which there were none; 0: not counted */
     double balance_loss;    /* of routers, the mean over layers: 1 with even loads; 0: there is none */
+    double mtp_loss;        /* the mean of the losses of modules of multi-token prediction; 0: there are none */
     struct step_split split;
     uint64_t memory_bytes; /* measured, the most of any rank; 0: not known */
     int bad_unit;          /* where the first value that is not finite arose, forward or backward; -1: none */

@@ -18,7 +18,7 @@ struct measured {
 static titan_status measure(const struct build_options *options, const struct cost *cost, enum checkpointing mode,
                             bool split_gate_up, struct measured *ret, struct titan_error *err)
 {
-    const int layers = (int)options->layout->model->dims.n_layers;
+    const int layers = model_all_layers(options->layout->model);
     _cleanup_free_ enum checkpointing *all = malloc((size_t)layers * sizeof *all);
     struct build_options with = *options;
     struct program *p = NULL;
@@ -97,7 +97,7 @@ static void spread(const int count[MODES], int layers, enum checkpointing *ret)
 titan_status budget_choose(const struct build_options *options, const struct cost *cost, double budget,
                            enum checkpointing *ret, struct titan_error *err)
 {
-    const int layers = (int)options->layout->model->dims.n_layers;
+    const int layers = model_all_layers(options->layout->model);
     struct measured m[2][MODES];
     int count[MODES];
 

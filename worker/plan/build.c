@@ -23,9 +23,9 @@ struct param_use {
     int full;
 };
 
-/* What a cell does with one unit, and with a second one beside it: a layer's experts, or the embedding with a table
- * that a tied head takes. */
-#define EXECUTION_UNITS 2
+/* What a cell does with one unit, with a second one beside it: a layer's experts, or the embedding with a table that a
+ * tied head takes, and with a third one: the embedding that a module of multi-token prediction takes. */
+#define EXECUTION_UNITS 3
 struct execution {
     enum cell_kind kind;
     int stage, slot;
@@ -48,6 +48,9 @@ struct layer_pass {
     struct layer_back back;
     int from, to;                /* actions of the forward */
     int params[EXECUTION_UNITS]; /* buffers they read */
+    struct mtp_saved mtp;        /* of a module; of the model's last norm: out and h */
+    struct mtp_back mtp_back;
+    struct tensor dh; /* what the head gives back of it */
 };
 
 /* --- program classes ---------------------------------------------------------------------------------------------- */
@@ -137,6 +140,21 @@ static enum unit_kind kind_of(const struct builder *b, int unit)
     return b->model->units[unit].kind;
 }
 
+/* Of which module is a unit's layer? 0: of none. */
+static int module_of(const struct builder *b, int unit)
+{
+    return kind_of(b, unit) == UNIT_LAYER ? model_module(b->model, b->model->units[unit].layer) : 0;
+}
+
+/* The unit that gives a module of this number what it reads; 0: the model's last norm. */
+static int module_unit(const struct builder *b, int module)
+{
+    const int layer = (int)b->model->dims.n_layers + module;
+
+    titan_assert(module >= 0 && module <= b->model->dims.mtp_layers && b->model->dims.mtp_layers > 0);
+    return module == 0 ? model_layer_unit(b->model, layer) - 1 : model_layer_unit(b->model, layer - 1);
+}
+
 static int second_unit(const struct builder *b, int unit)
 {
     switch (kind_of(b, unit)) {
@@ -149,10 +167,11 @@ static int second_unit(const struct builder *b, int unit)
     }
 }
 
-/* The head does everything in its forward, the embedding's only backward is the weights'. */
-static bool executes(enum unit_kind unit, enum cell_kind cell)
+/* The head does everything in its forward, the embedding's only backward is the weights'. An evaluation has no
+ * modules. */
+static bool executes(const struct builder *b, int unit, enum cell_kind cell)
 {
-    switch (unit) {
+    switch (kind_of(b, unit)) {
     case UNIT_EMBEDDING:
         return cell != CELL_I;
     case UNIT_HEAD:
@@ -160,9 +179,10 @@ static bool executes(enum unit_kind unit, enum cell_kind cell)
     case UNIT_EXPERTS:
         return false; /* goes with its layer */
     case UNIT_LAYER:
+    case UNIT_NORM:
         break;
     }
-    return true;
+    return !b->opt->forward_only || module_of(b, unit) == 0;
 }
 
 static void add_execution(struct builder *b, const struct cell *cell, int unit)
@@ -172,12 +192,12 @@ static void add_execution(struct builder *b, const struct cell *cell, int unit)
     const bool needed = cell->kind == CELL_F || (cell->kind != CELL_W && kind != UNIT_EMBEDDING);
     const bool recomputes = cell->kind == CELL_W && kind == UNIT_LAYER && b->rounds > 1;
     const bool adds = !b->opt->forward_only && (kind == UNIT_HEAD || cell->kind == CELL_W || cell->kind == CELL_B);
-    const int units[EXECUTION_UNITS] = {unit, second_unit(b, unit)};
+    const int units[EXECUTION_UNITS] = {unit, second_unit(b, unit), module_of(b, unit) > 0 ? 0 : NONE};
 
     titan_assert(unit >= 0 && unit < b->model->n_units);
     *x = (struct execution){.kind = cell->kind, .stage = cell->stage, .slot = cell->microbatch};
     for (int i = 0; i < EXECUTION_UNITS; i++) {
-        const bool reads = needed || (recomputes && i == 1);
+        const bool reads = i == 2 ? cell->kind == CELL_F : needed || (recomputes && i == 1);
         x->use[i] =
             (struct param_use){.unit = units[i], .needed = reads && units[i] != NONE, .source = NONE, .full = NONE};
         x->adds[i] = adds && units[i] != NONE;
@@ -193,7 +213,7 @@ static void plan_cell(struct builder *b, const struct cell *cell, int place)
     *plan = (struct cell_plan){.cell = *cell, .place = place, .from = b->n_executions, .last_dgrad = NONE};
     for (int i = 0; i < n; i++) {
         const int unit = cell->kind == CELL_F ? first + i : first + n - 1 - i;
-        if (!executes(kind_of(b, unit), cell->kind))
+        if (!executes(b, unit, cell->kind))
             continue;
         if (kind_of(b, unit) == UNIT_LAYER)
             plan->last_dgrad = b->n_executions;
@@ -426,7 +446,8 @@ static const struct block_tokens *tokens_of(struct builder *b, int slot)
 
     titan_assert(slot >= 0 && slot < b->share);
     if (!tensor_exists(tokens->all)) {
-        const size_t bytes = BATCH_ROWS * (size_t)block_tokens_local(&b->k) * sizeof(int32_t);
+        const size_t rows = (size_t)batch_rows(b->model->dims.mtp_layers);
+        const size_t bytes = rows * (size_t)block_tokens_local(&b->k) * sizeof(int32_t);
         b->e.unit = NONE;
         block_tokens_view(&b->k, emit_buffer(&b->e, BUF_TOKENS, "tokens", bytes), tokens);
         EMIT(&b->e, load, tokens->all);
@@ -463,6 +484,52 @@ static void forget(struct tensor *t, size_t n)
         t[i] = TENSOR_NONE;
 }
 
+static struct tensor forward_layer(struct builder *b, const struct execution *x, const struct unit_buffers *u,
+                                   const struct block_tokens *tokens, struct tensor in)
+{
+    struct layer_pass *const layer = layer_pass(b, x->use[0].unit, x->slot);
+    const bool experts = x->use[1].unit != NONE;
+    const struct unit_buffers second = experts ? buffers_of(b, x, 1) : (struct unit_buffers){0};
+    const struct layer_units units = {.own = u, .experts = experts ? &second : NULL};
+
+    layer->from = b->e.p->n_actions;
+    const struct tensor out = layer_forward(&b->k, units, tokens, in, b->statistics, &layer->saved);
+    layer->to = b->e.p->n_actions;
+    for (int j = 0; j < EXECUTION_UNITS; j++)
+        layer->params[j] = params_of(b, &x->use[j]);
+    return out;
+}
+
+/* Only the layer within is computed again where it is. */
+static void forward_module(struct builder *b, const struct execution *x, const struct unit_buffers *u,
+                           const struct block_tokens *tokens)
+{
+    const int module = module_of(b, u->unit);
+    const struct block_tokens own = block_tokens_of(tokens, module);
+    const struct layer_pass *const before = layer_pass(b, module_unit(b, module - 1), x->slot);
+    struct mtp_saved *const saved = &layer_pass(b, u->unit, x->slot)->mtp;
+    const struct unit_buffers table = parameters_of(b, &x->use[2]);
+    const struct tensor in = mtp_join(&b->k, u, &table, &own, before->mtp.h, saved);
+
+    mtp_out(&b->k, u, forward_layer(b, x, u, &own, in), saved);
+}
+
+static void forward_head(struct builder *b, const struct execution *x, struct unit_buffers u,
+                         const struct block_tokens *tokens)
+{
+    struct stage_pass *const pass = stage_pass(b, x->stage, x->slot);
+    const bool tied = x->use[1].unit != NONE;
+    const struct unit_buffers table = tied ? buffers_of(b, x, 1) : (struct unit_buffers){0};
+
+    pass->dx = head_step(&b->k, &u, tied ? &table : NULL, tokens, pass->x, b->statistics, TENSOR_NONE);
+    u.first = false;
+    for (int module = 1; module <= b->model->dims.mtp_layers && !b->opt->forward_only; module++) {
+        const struct block_tokens own = block_tokens_of(tokens, module);
+        struct layer_pass *const of = layer_pass(b, module_unit(b, module), x->slot);
+        of->dh = head_step(&b->k, &u, NULL, &own, of->mtp.h, b->statistics, TENSOR_NONE);
+    }
+}
+
 static void forward(struct builder *b, const struct execution *x)
 {
     struct stage_pass *const pass = stage_pass(b, x->stage, x->slot);
@@ -474,20 +541,15 @@ static void forward(struct builder *b, const struct execution *x)
     const struct unit_buffers u = buffers_of(b, x, 0);
     if (kind_of(b, unit) == UNIT_EMBEDDING) {
         pass->x = embedding_forward(&b->k, &u, tokens);
+    } else if (kind_of(b, unit) == UNIT_NORM) {
+        struct layer_pass *const norm = layer_pass(b, unit, x->slot);
+        pass->x = norm->mtp.h = mtp_norm_forward(&b->k, &u, pass->x, b->statistics, &norm->mtp.out);
     } else if (kind_of(b, unit) == UNIT_HEAD) {
-        const bool tied = x->use[1].unit != NONE;
-        const struct unit_buffers table = tied ? buffers_of(b, x, 1) : (struct unit_buffers){0};
-        pass->dx = head_step(&b->k, &u, tied ? &table : NULL, tokens, pass->x, b->statistics, TENSOR_NONE);
+        forward_head(b, x, u, tokens);
+    } else if (module_of(b, unit) > 0) {
+        forward_module(b, x, &u, tokens);
     } else {
-        struct layer_pass *const layer = layer_pass(b, unit, x->slot);
-        const bool experts = x->use[1].unit != NONE;
-        const struct unit_buffers second = experts ? buffers_of(b, x, 1) : (struct unit_buffers){0};
-        const struct layer_units units = {.own = &u, .experts = experts ? &second : NULL};
-        layer->from = b->e.p->n_actions;
-        pass->x = layer_forward(&b->k, units, tokens, pass->x, b->statistics, &layer->saved);
-        layer->to = b->e.p->n_actions;
-        for (int j = 0; j < EXECUTION_UNITS; j++)
-            layer->params[j] = params_of(b, &x->use[j]);
+        pass->x = forward_layer(b, x, &u, tokens, pass->x);
     }
 }
 
@@ -574,7 +636,30 @@ static void layer_input_gradient(struct builder *b, const struct execution *x)
     recompute(b, x, layer);
     b->e.phase = PHASE_DGRAD;
     const struct layer_units units = {.own = &u[0], .experts = experts ? &u[1] : NULL};
-    pass->dx = layer_dgrad(&b->k, units, tokens_of(b, x->slot), &layer->saved, pass->dx, &layer->back);
+    const struct block_tokens *const tokens = tokens_of(b, x->slot);
+    const int module = module_of(b, u[0].unit);
+    if (module == 0) {
+        pass->dx = layer_dgrad(&b->k, units, tokens, &layer->saved, pass->dx, &layer->back);
+        return;
+    }
+    /* The last module has its own loss alone; what another one has of it is with what comes from behind already. */
+    const struct block_tokens own = block_tokens_of(tokens, module);
+    struct layer_pass *const before = layer_pass(b, module_unit(b, module - 1), x->slot);
+    const struct tensor dy = mtp_out_dgrad(&b->k, &u[0], &layer->mtp, layer->dh, &layer->mtp_back);
+    const struct tensor dx = layer_dgrad(&b->k, units, &own, &layer->saved, dy, &layer->back);
+    struct tensor *const dh = module == 1 ? &pass->dx : &before->dh;
+    *dh = mtp_join_dgrad(&b->k, &u[0], &layer->mtp, dx, *dh, &layer->mtp_back);
+}
+
+static void norm_input_gradient(struct builder *b, const struct execution *x)
+{
+    struct stage_pass *const pass = stage_pass(b, x->stage, x->slot);
+    struct layer_pass *const norm = layer_pass(b, x->use[0].unit, x->slot);
+    const struct unit_buffers u = parameters_of(b, &x->use[0]);
+
+    builder_stamp(b, PHASE_DGRAD, u.unit, x->stage, x->slot);
+    norm->dh = pass->dx;
+    pass->dx = mtp_norm_dgrad(&b->k, &u, &norm->mtp.out, norm->dh);
 }
 
 static void weight_gradient(struct builder *b, const struct execution *x)
@@ -584,12 +669,20 @@ static void weight_gradient(struct builder *b, const struct execution *x)
     const struct unit_buffers u = buffers_of(b, x, 0);
     if (kind_of(b, u.unit) == UNIT_EMBEDDING) {
         embedding_wgrad(&b->k, &u, tokens_of(b, x->slot), stage_pass(b, x->stage, x->slot)->dx);
+    } else if (kind_of(b, u.unit) == UNIT_NORM) {
+        const struct layer_pass *norm = layer_pass(b, u.unit, x->slot);
+        mtp_norm_wgrad(&b->k, &u, &norm->mtp.out, norm->dh);
     } else {
         const struct layer_pass *layer = layer_pass(b, u.unit, x->slot);
         const bool experts = x->use[1].unit != NONE;
         const struct unit_buffers second = experts ? buffers_of(b, x, 1) : (struct unit_buffers){0};
         const struct layer_units units = {.own = &u, .experts = experts ? &second : NULL};
         layer_wgrad(&b->k, units, &layer->saved, &layer->back);
+        if (x->use[2].unit == NONE)
+            return;
+        const struct unit_buffers table = buffers_of(b, x, 2);
+        const struct block_tokens own = block_tokens_of(tokens_of(b, x->slot), module_of(b, u.unit));
+        mtp_wgrad(&b->k, &u, &table, &own, &layer->mtp, &layer->mtp_back);
     }
 }
 
@@ -605,6 +698,8 @@ static void emit_execution(struct builder *b, const struct cell_plan *plan, cons
     }
     if (x->kind != CELL_W && kind_of(b, x->use[0].unit) == UNIT_LAYER)
         layer_input_gradient(b, x);
+    if (x->kind != CELL_W && kind_of(b, x->use[0].unit) == UNIT_NORM)
+        norm_input_gradient(b, x);
     if (last_dgrad) /* at once: the partner waits for it */
         pipeline_send(b, &plan->cell, plan->place);
     if (x->kind != CELL_I)
@@ -805,7 +900,7 @@ static void add_table(struct builder *b, enum table table, const char *name, siz
 /* All layers go through the same operations, so one that keeps a part of its products decides for all. */
 static bool splits_gate_up(const struct builder *b)
 {
-    for (int l = 0; l < b->model->dims.n_layers && !b->opt->forward_only; l++)
+    for (int l = 0; l < model_all_layers(b->model) && !b->opt->forward_only; l++)
         if (b->opt->checkpointing[l] == CHECKPOINT_OPS)
             return true;
     return b->opt->split_gate_up;

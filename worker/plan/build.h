@@ -62,7 +62,7 @@ struct build_options {
     int prefetch; /* executions a gather is issued ahead */
     bool canonical;
     bool offload;                            /* masters and moments in host memory */
-    const enum checkpointing *checkpointing; /* of every layer */
+    const enum checkpointing *checkpointing; /* of every layer, modules' too */
     int keep_products;                       /* of CHECKPOINT_OPS; 0: 2 */
     bool split_gate_up;   /* gate and up are products of their own, as they are where a layer is CHECKPOINT_OPS */
     bool update_together; /* an OPTIMISE is of several units where nothing waits for one of them */

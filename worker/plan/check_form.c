@@ -31,13 +31,17 @@ static titan_status check_forms(const struct checker *c, const struct action *a)
             return REFUSE(c, "operand %s (%s #%d) has %zu bytes, its numbers say %zu", f->name,
                           buffer_kind_name(b->kind), o[k].buffer, o[k].bytes, bytes);
     }
+    /* How many rows are loaded is the model's to say. */
+    const int64_t loaded = batch_rows(c->model->dims.mtp_layers) * action_params(c->p, a)->load.N;
+    if (a->op == OP_LOAD && o[0].bytes != (size_t)loaded * sizeof(int32_t))
+        return REFUSE(c, "loads %zu bytes, not %ld numbers", o[0].bytes, (long)loaded);
     return TITAN_OK;
 }
 
 /* --- one action --------------------------------------------------------------------------------------------------- */
 
-/* May an action of one unit use a buffer of another? A layer's experts are a unit of their own, a tied head takes the
- * embedding's table. */
+/* May an action of one unit use a buffer of another? A layer's experts are a unit of their own, a tied head and modules
+ * of multi-token prediction take the embedding's table. */
 static bool unit_fits(const struct checker *c, const struct action *a, const struct buffer *b)
 {
     const struct model *m = c->model;
@@ -47,7 +51,9 @@ static bool unit_fits(const struct checker *c, const struct action *a, const str
         return true;
     if (m->units[a->unit].kind == UNIT_HEAD)
         return m->dims.tied_embeddings && b->unit == 0;
-    return m->units[a->unit].kind == UNIT_LAYER && b->unit == model_experts_unit(m, m->units[a->unit].layer);
+    const int layer = m->units[a->unit].layer;
+    return m->units[a->unit].kind == UNIT_LAYER &&
+           (b->unit == model_experts_unit(m, layer) || (b->unit == 0 && model_module(m, layer) > 0));
 }
 
 /* Buffers that belong to one unit whatever uses them. */

@@ -45,6 +45,7 @@ struct execution {
 struct slot {
     int64_t tokens; /* loaded */
     int64_t losses; /* reported */
+    int64_t mtp_losses;
 };
 
 struct values {
@@ -139,7 +140,16 @@ static int place_of_unit(const struct checker *c, int unit)
 {
     titan_assert(unit >= 0 && unit < c->model->n_units);
     const struct model_unit *u = &c->model->units[unit];
-    return u->kind == UNIT_EMBEDDING ? NONE : u->kind == UNIT_HEAD ? (int)c->model->dims.n_layers : u->layer;
+    switch (u->kind) {
+    case UNIT_EMBEDDING:
+        return NONE;
+    case UNIT_NORM: /* before the first module */
+        return (int)c->model->dims.n_layers;
+    case UNIT_HEAD:
+        return model_all_layers(c->model) + (c->model->dims.mtp_layers > 0);
+    default:
+        return u->layer + (model_module(c->model, u->layer) > 0);
+    }
 }
 
 /* How far a value from another unit has come: activations from the one before, gradients from the one behind, be it
@@ -283,6 +293,7 @@ static titan_status run_plain(struct values *v, const struct plain_action *x, in
         struct slot *const slot = &v->slots[a->microbatch];
         slot->tokens += a->op == OP_LOAD ? x->params->load.N : 0;
         slot->losses += a->op == OP_LOSS_SUM ? x->params->loss_sum.N : 0;
+        slot->mtp_losses += a->op == OP_MTP_LOSS_SUM ? x->params->mtp_loss_sum.N : 0;
         if (a->op == OP_CHECK && a->unit >= 0)
             v->executions[execution_number(v, a->unit, PHASE_FORWARD, a->microbatch)].checks++;
     }
@@ -375,14 +386,22 @@ static titan_status check_alike(const struct values *v, int unit, int phase, boo
     return TITAN_OK;
 }
 
-static bool must_be(const struct program *p, enum unit_kind kind, int phase)
+/* An evaluation has no modules of multi-token prediction. */
+static bool is_left_out(const struct checker *c, int unit)
 {
-    if (p->forward_only && phase != PHASE_FORWARD)
+    const struct model_unit *u = &c->model->units[unit];
+    return c->p->forward_only && u->kind == UNIT_LAYER && model_module(c->model, u->layer) > 0;
+}
+
+static bool must_be(const struct checker *c, int unit, int phase)
+{
+    if ((c->p->forward_only && phase != PHASE_FORWARD) || is_left_out(c, unit))
         return false;
-    switch (kind) {
+    switch (c->model->units[unit].kind) {
     case UNIT_EMBEDDING:
         return phase == PHASE_FORWARD || phase == PHASE_WGRAD;
     case UNIT_LAYER:
+    case UNIT_NORM:
     case UNIT_HEAD:
         return phase != PHASE_RECOMPUTE;
     case UNIT_EXPERTS:
@@ -395,15 +414,21 @@ static titan_status check_unit(const struct values *v, int unit)
 {
     struct checker *c = v->c;
 
-    /* Every unit's input is checked, every token's loss reported. */
+    /* Every unit's input is checked, every token's loss reported. A unit for the model's last norm checks the head's.
+     */
     const enum unit_kind kind = c->model->units[unit].kind;
+    const int64_t modules = c->model->dims.mtp_layers, losses = c->p->forward_only ? 0 : modules;
+    const bool looks = kind == UNIT_LAYER || kind == UNIT_NORM || (kind == UNIT_HEAD && modules == 0);
     for (int s = 0; is_mine(c, unit) && s < c->p->share; s++) {
         const int checks = v->executions[execution_number(v, unit, PHASE_FORWARD, s)].checks;
-        if ((kind == UNIT_LAYER || kind == UNIT_HEAD) && checks != 1)
+        if (looks && !is_left_out(c, unit) && checks != 1)
             return REFUSE(c, "unit %d, microbatch %d: %d times CHECK", unit, s, checks);
         if (kind == UNIT_HEAD && v->slots[s].losses != v->slots[s].tokens)
             return REFUSE(c, "unit %d, microbatch %d: LOSS_SUM reports %ld of %ld tokens", unit, s,
                           (long)v->slots[s].losses, (long)v->slots[s].tokens);
+        if (kind == UNIT_HEAD && v->slots[s].mtp_losses != losses * v->slots[s].losses)
+            return REFUSE(c, "unit %d, microbatch %d: MTP_LOSS_SUM reports %ld tokens of %ld modules with %ld", unit, s,
+                          (long)v->slots[s].mtp_losses, (long)losses, (long)v->slots[s].losses);
     }
 
     for (int phase = 0; phase < EXECUTION_PHASES; phase++) {
@@ -412,7 +437,7 @@ static titan_status check_unit(const struct values *v, int unit)
             if ((!is_mine(c, unit) || s >= c->p->share) && execution->n > 0)
                 return REFUSE(c, "unit %d, microbatch %d, %s: is not this rank's", unit, s,
                               phase_name((enum phase)phase));
-            if (is_mine(c, unit) && s < c->p->share && execution->n == 0 && must_be(c->p, kind, phase))
+            if (is_mine(c, unit) && s < c->p->share && execution->n == 0 && must_be(c, unit, phase))
                 return REFUSE(c, "unit %d, microbatch %d: there is no %s", unit, s, phase_name((enum phase)phase));
         }
         if (!is_mine(c, unit))

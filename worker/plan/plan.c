@@ -164,7 +164,8 @@ static void set_build_options(struct plan *plan)
     plan->cut = (struct sequence_cut){.b = rows,
                                       .t = r->training.seq_len,
                                       .cp = plan->mesh.size[AXIS_CP],
-                                      .balanced = r->parallelism.context_parallel_load_balance};
+                                      .balanced = r->parallelism.context_parallel_load_balance,
+                                      .modules = (int)r->model.dims.mtp_layers};
     plan->build = (struct build_options){.layout = plan->layout,
                                          .dt = plan->opt.dt,
                                          .types = state_types_of_recipe(r, plan->opt.dt),
@@ -245,7 +246,7 @@ static titan_status check_mxfp8(const struct plan_options *opt, struct titan_err
 static titan_status open_parts(struct plan *plan, struct titan_error *err)
 {
     const struct recipe *r = plan->opt.recipe;
-    const int layers = (int)r->model.dims.n_layers;
+    const int layers = model_all_layers(plan->opt.model);
 
     TRY(recipe_check_world(r, plan->opt.world, err));
     TRY(mesh_build(r, plan->opt.world, &plan->mesh, err));

@@ -142,6 +142,8 @@ void statistics_init(struct step_statistics *ret, const struct layout *layout, i
     r.size = r.norms;
     for (int u = 0; u < units; u++)
         r.size += statistics_norms(&r, layout, u);
+    r.mtp = r.size;
+    r.size += layout->model->dims.mtp_layers > 0 ? r.cp * microbatches : 0;
     r.balance = r.size;
     r.size += layout->model->dims.balance_loss > 0 ? microbatches : 0;
     r.drops = r.size;
@@ -150,7 +152,7 @@ void statistics_init(struct step_statistics *ret, const struct layout *layout, i
     r.size += layout_all_experts(layout->model);
     titan_assert(r.losses < r.counts && r.counts < r.commands && r.commands < r.values && r.values < r.masters &&
                  r.masters < r.checks && r.checks < r.norms);
-    titan_assert(r.norms <= r.balance && r.balance <= r.drops && r.drops <= r.expert_tokens &&
+    titan_assert(r.norms <= r.mtp && r.mtp <= r.balance && r.balance <= r.drops && r.drops <= r.expert_tokens &&
                  r.expert_tokens <= r.size);
     *ret = r;
 }

@@ -140,6 +140,7 @@ struct tree_sum {
  *   checks [units]             not finite where the input of a unit was not
  *   norms                      canonical: block sums [unit][parts of the unit, see layout.h][blocks of the unit];
  *                              otherwise [unit]
+ *   mtp [cp][microbatches]     with model.mtp_layers: sums over a microbatch's tokens and all modules on one cp rank
  *   balance [microbatches]     with model.balance_loss: of all layers with experts, balance losses times the tokens of
  *                              their sequences that count; a sum over pp ranks
  *   drops [layers with experts] rows that experts had no room for; a sum over ranks
@@ -162,7 +163,7 @@ struct step_statistics {
     int64_t microbatches; /* of the global batch */
     int world, cp, units;
     bool canonical;
-    int64_t losses, counts, commands, values, masters, checks, norms, balance, drops,
+    int64_t losses, counts, commands, values, masters, checks, norms, mtp, balance, drops,
         expert_tokens; /* first index of each */
     int64_t size;
 };

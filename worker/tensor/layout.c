@@ -82,7 +82,7 @@ static int unit_stage(const struct layout *l, const int *first_layer, const stru
 
     if (u->kind == UNIT_EMBEDDING || l->stages == 1)
         return 0;
-    if (u->kind == UNIT_HEAD)
+    if (u->kind == UNIT_HEAD || u->kind == UNIT_NORM)
         return l->stages - 1;
     while (stage + 1 < l->stages && u->layer >= first_layer[stage + 1])
         stage++;
@@ -430,7 +430,7 @@ void layout_origin(const struct layout *layout, int tensor, int rank, int64_t fr
 static int mixture_layers(const struct model *model)
 {
     const struct model_dims *d = &model->dims;
-    return d->n_experts > 0 ? (int)MAX(d->n_layers - d->n_dense_layers, 0) : 0;
+    return d->n_experts > 0 ? (int)MAX(model_all_layers(model) - d->n_dense_layers, 0) : 0;
 }
 
 static int balanced_layers(const struct model *model)
@@ -450,7 +450,7 @@ int64_t layout_all_experts(const struct model *model)
 
 int64_t layout_bias_offset(const struct model *model, int layer)
 {
-    titan_assert(layer >= model->dims.n_dense_layers && layer < model->dims.n_layers);
+    titan_assert(layer >= model->dims.n_dense_layers && layer < model_all_layers(model));
     return (layer - model->dims.n_dense_layers) * model->dims.n_experts;
 }
 

@@ -9,7 +9,7 @@
 
 #include "base/cleanup.h"
 
-#define LAYER_TENSORS 24 /* at most, with its experts */
+#define LAYER_TENSORS 28 /* at most, with its experts */
 #define TRUNCATE_AT 3.0f
 
 /* --- what a model can be ------------------------------------------------------------------------------------------ */
@@ -145,6 +145,11 @@ static titan_status check_dims(const struct model_dims *d, struct titan_error *e
     if ((d->output_norms && (d->n_experts > 0 || d->kv_lora_rank > 0)) || (d->no_input_norms && !d->output_norms) ||
         (d->qk_norm_whole && !d->qk_norm))
         return titan_fail(err, TITAN_EINVAL, "model: these norms do not go together");
+    if (d->mtp_layers < 0 ||
+        (d->mtp_layers > 0 && (d->tied_embeddings || d->sliding_window > 0 || d->no_rope_every > 0 ||
+                               (d->logits_scaling != 0 && d->logits_scaling != 1))))
+        return titan_fail(err, TITAN_EINVAL,
+                          "model: multi-token prediction needs layers that are all alike, and a head of its own");
     TRY(check_rope(d, err));
     TRY(check_longrope(d, head_width(d), err));
     TRY(check_latent(d, err));
@@ -162,7 +167,10 @@ static void begin_unit(struct model *m, enum unit_kind kind, int layer)
     if (kind == UNIT_LAYER || kind == UNIT_EXPERTS)
         (void)snprintf(u->name, sizeof u->name, "layers.%d%s", layer, kind == UNIT_EXPERTS ? ".experts" : "");
     else
-        (void)snprintf(u->name, sizeof u->name, "%s", kind == UNIT_EMBEDDING ? "embedding" : "head");
+        (void)snprintf(u->name, sizeof u->name, "%s",
+                       kind == UNIT_EMBEDDING ? "embedding"
+                       : kind == UNIT_NORM    ? "norm"
+                                              : "head");
 }
 
 /* Name, role, cut and glue of a tensor; its size and initial values come from the dimensions. */
@@ -333,6 +341,12 @@ static void add_layer(struct model *m, int layer)
     const bool mixed = m->dims.n_experts > 0 && layer >= m->dims.n_dense_layers;
 
     begin_unit(m, UNIT_LAYER, layer);
+    if (model_module(m, layer) > 0) {
+        add_gain(m, "enorm.weight", ROLE_EMBEDDING_NORM, m->dims.dim);
+        add_gain(m, "hnorm.weight", ROLE_HIDDEN_NORM, m->dims.dim);
+        add_normal(m, "eh_proj.weight", ROLE_JOIN, SPLIT_NONE, false, m->dims.dim, 2 * m->dims.dim, 0.02);
+        add_gain(m, "shared_head.norm.weight", ROLE_NORM, m->dims.dim);
+    }
     if (m->dims.kv_lora_rank > 0)
         add_latent_attention(m, out_std);
     else
@@ -357,8 +371,12 @@ static void add_units(struct model *m)
         add_normal(m, "tok_embeddings.weight", ROLE_EMBEDDING, SPLIT_ROWS, false, d->vocab_size, d->dim, 1.0);
     for (int l = 0; l < d->n_layers; l++)
         add_layer(m, l);
-    begin_unit(m, UNIT_HEAD, -1);
+    begin_unit(m, d->mtp_layers > 0 ? UNIT_NORM : UNIT_HEAD, -1);
     add_gain(m, "norm.weight", ROLE_NORM, d->dim);
+    for (int l = (int)d->n_layers; l < model_all_layers(m); l++)
+        add_layer(m, l);
+    if (d->mtp_layers > 0)
+        begin_unit(m, UNIT_HEAD, -1);
     if (!d->tied_embeddings)
         add_output(m, "output.weight", ROLE_OUTPUT);
 }
@@ -371,8 +389,8 @@ titan_status model_open(const struct model_dims *dims, struct model **ret, struc
         return titan_fail(err, TITAN_ENOMEM, "model: out of memory");
     m->dims = *dims;
     m->head_dim = m->dims.head_dim = head_width(dims);
-    m->units = calloc(2 * (size_t)dims->n_layers + 2, sizeof *m->units);
-    m->tensors = calloc((size_t)dims->n_layers * LAYER_TENSORS + 3, sizeof *m->tensors);
+    m->units = calloc(2 * (size_t)model_all_layers(m) + 3, sizeof *m->units);
+    m->tensors = calloc((size_t)model_all_layers(m) * LAYER_TENSORS + 3, sizeof *m->tensors);
     if (!m->units || !m->tensors) {
         model_close(m);
         return titan_fail(err, TITAN_ENOMEM, "model: out of memory");
@@ -422,7 +440,7 @@ static int expert_layers(const struct model *model, int n)
 
 int model_layer_unit(const struct model *model, int layer)
 {
-    return 1 + layer + expert_layers(model, layer);
+    return 1 + layer + expert_layers(model, layer) + (model_module(model, layer) > 0);
 }
 
 int model_experts_unit(const struct model *model, int layer)
@@ -432,6 +450,8 @@ int model_experts_unit(const struct model *model, int layer)
 
 bool model_layers_alike(const struct model *model, int a, int b)
 {
+    if (model_module(model, a) > 0 || model_module(model, b) > 0)
+        return a == b;
     return (model_experts_unit(model, a) < 0) == (model_experts_unit(model, b) < 0) &&
            model_layer_rotates(model, a) == model_layer_rotates(model, b) &&
            model_layer_window(model, a) == model_layer_window(model, b);

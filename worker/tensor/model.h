@@ -20,6 +20,8 @@
  *   layers.N.experts  w1 (E*M,C) | w3 (E*M,C) | w2 (E*C,M): the matrices of all experts, one below the other; with
  * mlp_bias w1.bias (E,M) | w3.bias (E,M) | w2.bias (E,C), a row for each expert head       norm (C) | output.weight
  * (V,C); no output.weight where embeddings are tied
+ *   With multi-token prediction the norm is a unit of its own behind the layers, and modules follow it: layers.N with
+ *   enorm (C), hnorm (C), eh_proj (C,2C: the embedding's columns first) and shared_head.norm (C) besides a layer's.
  *
  * E experts of width M, S shared ones; Q and R the ranks of latent queries, keys and values.
  *
@@ -39,7 +41,7 @@
 
 #define MODEL_ALIGN 64 /* elements */
 
-enum unit_kind { UNIT_EMBEDDING, UNIT_LAYER, UNIT_EXPERTS, UNIT_HEAD };
+enum unit_kind { UNIT_EMBEDDING, UNIT_LAYER, UNIT_EXPERTS, UNIT_NORM, UNIT_HEAD };
 
 enum tensor_role {
     ROLE_EMBEDDING,
@@ -73,6 +75,9 @@ enum tensor_role {
     ROLE_FFN_OUT_NORM,
     ROLE_SINKS,
     ROLE_GATE_BIAS,
+    ROLE_EMBEDDING_NORM, /* of modules of multi-token prediction; a norm of what they give is ROLE_NORM */
+    ROLE_HIDDEN_NORM,
+    ROLE_JOIN,
     ROLE_COUNT
 };
 
@@ -100,7 +105,7 @@ struct model_tensor {
 };
 
 struct model_unit {
-    char name[32]; /* "embedding", "layers.3", "head" */
+    char name[32]; /* "embedding", "layers.3", "norm", "head" */
     enum unit_kind kind;
     int layer; /* UNIT_LAYER and UNIT_EXPERTS; -1 otherwise */
     int first_tensor, n_tensors;
@@ -127,6 +132,16 @@ static inline bool model_is_expert_bias(const struct model_tensor *tensor)
 }
 /* Shape of a tensor in its file: the experts' matrices have three dimensions, their biases two. Returns how many. */
 int model_tensor_shape(const struct model_tensor *tensor, int64_t ret[3]);
+/* Layers, with those of modules of multi-token prediction, which have the numbers behind the model's own. */
+static inline int model_all_layers(const struct model *model)
+{
+    return (int)(model->dims.n_layers + model->dims.mtp_layers);
+}
+/* Which module's is a layer, from 1 on? 0: none's. */
+static inline int model_module(const struct model *model, int layer)
+{
+    return layer < model->dims.n_layers ? 0 : (int)(layer - model->dims.n_layers + 1);
+}
 /* Unit of a layer (its dense part), of its experts (-1: none). */
 int model_layer_unit(const struct model *model, int layer);
 int model_experts_unit(const struct model *model, int layer);
@@ -152,7 +167,7 @@ static inline bool model_layer_rotates_locally(const struct model *model, int la
 {
     return model->dims.rope_local_theta > 0 && model_layer_window(model, layer) > 0;
 }
-/* Do two layers have the same traits? */
+/* Do two layers have the same traits? Each module reads what no other layer does. */
 bool model_layers_alike(const struct model *model, int a, int b);
 /* Width of what goes through rotary embedding: of a head, or of its part for it. */
 static inline int64_t model_rope_dim(const struct model *model)

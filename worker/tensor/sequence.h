@@ -13,11 +13,17 @@
 /* Numbers a token, each a row of a microbatch as it is loaded: input, target, position, index, start of its document.
  */
 #define BATCH_ROWS 5
+/* With modules of multi-token prediction: input and target of each besides. */
+static inline int64_t batch_rows(int64_t modules)
+{
+    return BATCH_ROWS + 2 * modules;
+}
 
 struct sequence_cut {
     int64_t b, t; /* sequences, tokens of each; t divides by 2*cp */
     int cp;
     bool balanced;
+    int modules; /* of multi-token prediction */
 };
 
 /* Place in the whole microbatch (sequence * t + position) of each of this rank's b*t/cp rows. */

@@ -259,6 +259,17 @@ static void test_traits(void **state)
         {"llama3", "model.router_bias=true", "model.router_bias = true needs model.n_experts"},
         {"llama3", "model.swiglu_limit=7 model.gelu=true", "model.swiglu_limit does not go with model.gelu"},
         {"deepseek_v3", "model.attention_sinks=true", "model.attention_sinks does not go with latent attention"},
+        {"llama3", "model.mtp_loss_scale=0.1",
+         "model.mtp_loss_scale = 0.1 is of multi-token prediction: set model.mtp_layers"},
+        {"qwen3", "model.mtp_layers=1", "model.mtp_layers = 1 does not go with model.tied_embeddings = true"},
+        {"llama3", "model.mtp_layers=2 model.sliding_window=8",
+         "model.mtp_layers = 2 does not go with model.sliding_window"},
+        {"llama3", "model.mtp_layers=2 model.no_rope_every=2",
+         "model.mtp_layers = 2 does not go with model.no_rope_every"},
+        {"llama3", "model.mtp_layers=1 model.logits_scaling=8",
+         "model.mtp_layers = 1 does not go with model.logits_scaling"},
+        {"deepseek_v3", "model.mtp_layers=1 parallelism.pipeline_parallel_degree=2",
+         "model.mtp_layers = 1 does not go with parallelism.pipeline_parallel_degree above 1"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct recipe r = model(cases[i].family, "tiny");

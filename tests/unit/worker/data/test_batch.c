@@ -50,6 +50,46 @@ static void test_by_hand(void **state)
     assert_row(got, 8, INPUT, (const int32_t[]){104, 105, 106, 107, 112, 113, 114, 115});
 }
 
+/* Two modules of multi-token prediction: what they read and predict, and where they count. Documents of 3, 4 and 1
+ * tokens, then of 2 and 6; the loss itself counts all but two. */
+static void test_modules_by_hand(void **state)
+{
+    (void)state;
+    enum { FIRST = BATCH_ROWS, SECOND = BATCH_ROWS + 2 };
+    const struct sequence_cut whole = {.b = 2, .t = 8, .cp = 1, .modules = 2};
+    const struct sequence_cut cut = {.b = 2, .t = 8, .cp = 2, .balanced = true, .modules = 2};
+    const int32_t starts[16] = {0, 0, 0, 3, 3, 3, 3, 7, 0, 0, 2, 2, 2, 2, 2, 2};
+    int32_t inputs[16], targets[16], got[(BATCH_ROWS + 4) * 16];
+
+    for (int i = 0; i < 16; i++) {
+        inputs[i] = 100 + i;
+        targets[i] = i == 4 || i == 14 ? -1 : 200 + i;
+    }
+    assert_int_equal(batch_fill(&whole, 0, inputs, targets, NULL, got), 14);
+    assert_row(got, 16, FIRST,
+               (const int32_t[]){101, 102, 103, 104, 105, 106, 107, 0, 109, 110, 111, 112, 113, 114, 115, 0});
+    assert_row(got, 16, FIRST + 1,
+               (const int32_t[]){201, 202, 203, -1, 205, 206, 207, -1, 209, 210, 211, 212, 213, -1, 215, -1});
+    assert_row(got, 16, SECOND,
+               (const int32_t[]){102, 103, 104, 105, 106, 107, 0, 0, 110, 111, 112, 113, 114, 115, 0, 0});
+    assert_row(got, 16, SECOND + 1,
+               (const int32_t[]){202, 203, -1, 205, 206, 207, -1, -1, 210, 211, 212, 213, -1, 215, -1, -1});
+    /* Token 2's target is the first of another document: the loss itself counts it, a module does not. */
+    assert_int_equal(batch_fill(&whole, 0, inputs, targets, starts, got), 14);
+    assert_row(got, 16, FIRST,
+               (const int32_t[]){101, 102, 103, 104, 105, 106, 107, 0, 109, 110, 111, 112, 113, 114, 115, 0});
+    assert_row(got, 16, FIRST + 1,
+               (const int32_t[]){201, -1, -1, -1, 205, -1, -1, -1, -1, -1, 211, 212, 213, -1, 215, -1});
+    assert_row(got, 16, SECOND + 1,
+               (const int32_t[]){-1, -1, -1, 205, -1, -1, -1, -1, -1, -1, 212, 213, -1, 215, -1, -1});
+    /* A rank has the tokens of its own places, whichever rank has those that they are ahead of. */
+    assert_int_equal(batch_fill(&cut, 1, inputs, targets, starts, got), 7);
+    assert_row(got, 8, FIRST, (const int32_t[]){103, 104, 105, 106, 111, 112, 113, 114});
+    assert_row(got, 8, FIRST + 1, (const int32_t[]){-1, -1, 205, -1, 211, 212, 213, -1});
+    assert_row(got, 8, SECOND, (const int32_t[]){104, 105, 106, 107, 112, 113, 114, 115});
+    assert_row(got, 8, SECOND + 1, (const int32_t[]){-1, 205, -1, -1, 212, 213, -1, 215});
+}
+
 static uint32_t draw(uint64_t *counter, uint32_t n)
 {
     uint32_t w[4];
@@ -100,6 +140,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_by_hand),
+        cmocka_unit_test(test_modules_by_hand),
         cmocka_unit_test(test_ranks_share_out_a_microbatch),
     };
     return cmocka_run_group_tests_name("batch", tests, NULL, NULL);

@@ -336,6 +336,7 @@ static void test_line(void **state)
                             .further_rounds = 3,
                             .room_needed = 1.5,
                             .balance_loss = 1.25,
+                            .mtp_loss = 2.75,
                             .split = {1, 2, 3, 4, 5, 6, 3}};
     struct step_report back;
 
@@ -345,7 +346,8 @@ static void test_line(void **state)
     assert_true(isnan(back.loss) && back.loss_max == 1.5 && back.tflops == 0.25 && back.mfu_causal == 0.125);
     assert_true(back.memory_bytes == 77 && back.planned_bytes == 76 && back.expert_tokens_max == 9 &&
                 back.expert_tokens_mean == 4);
-    assert_true(back.dropped == 6 && back.further_rounds == 3 && back.room_needed == 1.5 && back.balance_loss == 1.25);
+    assert_true(back.dropped == 6 && back.further_rounds == 3 && back.room_needed == 1.5 && back.balance_loss == 1.25 &&
+                back.mtp_loss == 2.75);
     assert_memory_equal(&back.split, &r.split, offsetof(struct step_split, slowest)); /* behind it is padding */
     assert_int_equal(back.split.slowest, r.split.slowest);
     buf_clear(&line);

@@ -66,7 +66,7 @@ static void add_norms(const struct program *p, const struct layout *l, double *s
         }
         at += statistics_norms(&p->statistics, l, u);
     }
-    assert_int_equal(at, p->statistics.balance);
+    assert_int_equal(at, p->statistics.mtp);
 }
 
 static double *make_statistics(const struct program *p, const struct layout *l, unsigned *seed, struct sums *want)
@@ -150,9 +150,14 @@ static void test_split(void **state)
         int slowest = -1;
         p.rows_even = 1 + random_below(&seed, 1000);
         m->dims.balance_loss = m->dims.n_experts > 0 ? random_below(&seed, 2) : 0;
+        const int64_t modules =
+            m->dims.n_experts == 0 ? random_below(&seed, 3) : 0; /* of experts there would be more */
+        m->dims.mtp_layers = modules;
         statistics_init(&p.statistics, l, 1 + random_below(&seed, 40), l->canonical);
         double *statistics = make_statistics(&p, l, &seed, &want);
-        double balance = 0;
+        double balance = 0, further = 0;
+        for (int64_t i = p.statistics.mtp; i < p.statistics.balance; i++)
+            further += statistics[i] = random_below(&seed, 1000);
         for (int64_t i = p.statistics.balance; i < p.statistics.drops; i++)
             balance += statistics[i] = random_below(&seed, 1000);
         for (int rank = 0; rank < l->mesh.world; rank++) {
@@ -182,6 +187,7 @@ static void test_split(void **state)
         assert_true(out.further_rounds == rounds);
         const int64_t layers = m->dims.n_layers - m->dims.n_dense_layers;
         near(out.balance_loss, layers > 0 ? balance / (out.tokens * (double)layers) : 0);
+        near(out.mtp_loss, modules > 0 ? further / (out.tokens * (double)modules) : 0);
         near(out.room_needed, rows / (double)p.rows_even);
         statistics[p.statistics.values + random_below(&seed, l->mesh.world) * STATISTICS_VALUES + STATISTICS_WAITED] =
             NAN;

@@ -473,6 +473,27 @@ static const struct programs_case broken_cases[] = {
      .microbatches = 4,
      .dt = DTYPE_BF16,
      .forward_only = true},
+    {.pp = 1,
+     .dp_replicate = 1,
+     .dp_shard = 2,
+     .cp = 1,
+     .tp = 2,
+     .microbatches = 6,
+     .modules = 2,
+     .dt = DTYPE_BF16,
+     .checkpointing = CHECKPOINT_FULL,
+     .fuse = true},
+    {.dims = &programs_experts,
+     .pp = 1,
+     .dp_replicate = 1,
+     .dp_shard = 2,
+     .cp = 2,
+     .tp = 1,
+     .ep = 2,
+     .microbatches = 8,
+     .modules = 1,
+     .canonical = true,
+     .offload = true},
 };
 
 struct tally {
@@ -581,7 +602,8 @@ static struct programs_case case_of(int turn)
                                   .masked = turn % 2,
                                   .ring = turn / 2 % 2,
                                   .offload = turn % 7 == 0,
-                                  .tied = turn / 5 % 2};
+                                  .tied = turn / 5 % 2,
+                                  .modules = mesh < 16 && turn / 5 % 2 == 0 ? turn / 7 % 3 : 0};
 }
 
 static void test_programs_pass(void **state)

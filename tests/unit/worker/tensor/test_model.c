@@ -201,6 +201,45 @@ static void check_shape(const struct model *m, int unit, enum tensor_role role, 
     assert_int_equal(shape[2], c);
 }
 
+/* Modules of multi-token prediction are layers with four tensors more, behind the model's last norm. */
+static void test_modules(void **state)
+{
+    (void)state;
+    struct model_dims dims = published[DEEPSEEK_V3].dims;
+    struct model *m = open_model(&dims), *with;
+    int64_t own = 0;
+    dims.mtp_layers = 2;
+    with = open_model(&dims);
+    const int layer = (int)dims.n_layers, unit = model_layer_unit(with, layer), last = with->n_units - 1;
+    assert_int_equal(with->n_units, m->n_units + 5);
+    for (int i = 0; i < unit - 1; i++)
+        assert_string_equal(with->units[i].name, m->units[i].name);
+    assert_string_equal(with->units[unit - 1].name, "norm");
+    assert_int_equal(with->units[unit - 1].kind, UNIT_NORM);
+    assert_int_equal(with->units[last].kind, UNIT_HEAD);
+    assert_int_equal(with->units[last].n_tensors, 1);
+    check_tensor(with, unit - 1, ROLE_NORM, "norm.weight", SPLIT_NONE, false);
+    check_tensor(with, unit, ROLE_EMBEDDING_NORM, "layers.61.enorm.weight", SPLIT_NONE, false);
+    check_tensor(with, unit, ROLE_HIDDEN_NORM, "layers.61.hnorm.weight", SPLIT_NONE, false);
+    check_tensor(with, unit, ROLE_JOIN, "layers.61.eh_proj.weight", SPLIT_NONE, false);
+    check_tensor(with, unit, ROLE_NORM, "layers.61.shared_head.norm.weight", SPLIT_NONE, false);
+    check_tensor(with, unit, ROLE_WKV_A, "layers.61.attention.wkv_a.weight", SPLIT_NONE, false);
+    check_tensor(with, last, ROLE_OUTPUT, "output.weight", SPLIT_ROWS, false);
+    assert_int_equal(model_experts_unit(with, layer), unit + 1);
+    assert_int_equal(model_layer_unit(with, layer + 1), unit + 2);
+    assert_int_equal(model_module(with, layer - 1), 0);
+    assert_int_equal(model_module(with, layer + 1), 2);
+    assert_false(model_layers_alike(with, layer, layer + 1) || model_layers_alike(with, layer - 1, layer));
+    for (int i = 0; i < with->n_tensors; i++) { /* of a module less those of the layer before it */
+        const int of = with->tensors[i].unit;
+        own += of == unit || of == unit + 1 ? with->tensors[i].numel : 0;
+        own -= of == unit - 3 || of == unit - 2 ? with->tensors[i].numel : 0;
+    }
+    assert_int_equal(own, dims.dim * (2 * dims.dim + 3));
+    model_close(m);
+    model_close(with);
+}
+
 /* Latent attention with and without a narrow vector of queries; experts in three dimensions. */
 static void test_latent_and_experts(void **state)
 {
@@ -311,8 +350,9 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes), cmocka_unit_test(test_units),   cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_tied),  cmocka_unit_test(test_refused), cmocka_unit_test(test_latent_and_experts),
+        cmocka_unit_test(test_sizes),   cmocka_unit_test(test_units),   cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_tied),    cmocka_unit_test(test_refused), cmocka_unit_test(test_latent_and_experts),
+        cmocka_unit_test(test_modules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
