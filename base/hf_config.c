@@ -440,9 +440,7 @@ static titan_status read_dims(const struct json *root, const struct hf_family *f
                 c->balance_loss = json_real(root, balance[i], 0);
             }
     }
-    return f->experts == HF_SIGMOID || f->experts == HF_SOFTMAX
-               ? read_count(root, "num_nextn_predict_layers", 0, &c->more_layers, err)
-               : TITAN_OK;
+    return hf_family_has_modules(f) ? read_count(root, "num_nextn_predict_layers", 0, &c->more_layers, err) : TITAN_OK;
 }
 
 titan_status hf_config_parse(const char *text, size_t len, struct hf_config *ret, struct titan_error *err)
@@ -741,7 +739,7 @@ static void put_experts(struct json_writer *w, const struct hf_family *f, const 
     json_put_string(w, "topk_method", d->sigmoid_scores ? "noaux_tc" : v2);
     json_put_int(w, "n_group", MAX(d->n_expert_groups, 1));
     json_put_int(w, "topk_group", MAX(d->n_limited_groups, 1));
-    json_put_int(w, "num_nextn_predict_layers", 0);
+    json_put_int(w, "num_nextn_predict_layers", d->mtp_layers);
 }
 
 /* Writes a trait under its key, once if two traits share the key. */

@@ -19,7 +19,7 @@ struct hf_config {
     bool halves;             /* latent attention with rotated rows in halves, not pairs */
     const char *balance_key; /* key of a balance loss with a coefficient above 0, which is ignored; NULL: none */
     double balance_loss;
-    int64_t more_layers; /* layers behind the model's own for multi-token prediction; not loaded */
+    int64_t more_layers; /* layers behind the model's own for multi-token prediction; model.mtp_layers loads them */
 };
 
 /* at: the open folder; path for messages. A folder without config.json is no error. TITAN_ECORRUPT: the file is

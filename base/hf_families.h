@@ -56,6 +56,12 @@ struct hf_family {
     const char *expert[3];    /* names of an expert's w1, w3, w2; NULL: gate_proj, up_proj, down_proj */
 };
 
+/* Does config.json say how many modules of multi-token prediction there are? */
+static inline bool hf_family_has_modules(const struct hf_family *f)
+{
+    return f->experts == HF_SIGMOID || f->experts == HF_SOFTMAX;
+}
+
 /* Looks up model_type; NULL: no such family. */
 const struct hf_family *hf_family_of_type(const char *type);
 /* The family to write a model as: the first supporting family with this model.name, else the first supporting one.

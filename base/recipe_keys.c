@@ -428,7 +428,8 @@ const struct setting recipe_keys[] = {
     KEY(checkpoint, initial_load_model_only, BOOL, .initial = "true", .flags = KEY_NUMBERS, .doc =
         "Of initial_load_path the weights alone, and step 0. false: optimizer and step as well."),
     KEY(checkpoint, initial_load_in_hf, BOOL, .initial = "false", .flags = KEY_NUMBERS, .doc =
-        "initial_load_path is a Hugging Face directory with safetensors, of a model of the same dimensions."),
+        "initial_load_path is a Hugging Face directory with safetensors, of a model of the same dimensions. Modules of "
+        "multi-token prediction are loaded with model.mtp_layers, and left out without."),
     KEY(checkpoint, load_step, INT, .max = 1e9, .minus_one = true, .initial = "-1", .doc =
         "The step that a run begins from if its folder has checkpoints. -1: the newest. Later ones stay until the "
         "run comes to their steps."),

@@ -140,8 +140,9 @@ titan_status convert_weights(const char *weights, const char *out_dir, struct ti
     struct import im = {.dir = out_dir, .path = weights, .weights = w, .text = BUF_INIT};
     _cleanup_(buf_free) struct buf note = BUF_INIT;
     const titan_status status = import_all(&im, err);
-    hf_weights_left_out(w, &note);
-    if (status == TITAN_OK && note.len > 0)
+    if (status == TITAN_OK)
+        hf_weights_left_out(w, im.model, &note);
+    if (note.len > 0)
         (void)fprintf(stderr, "note: %s\n", note.data);
     for (int i = 0; i < im.n_files; i++)
         buf_free(&im.entries[i]);
@@ -184,6 +185,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         const char *word, *dtype;
     } types[] = {{"bf16", "BF16"}, {"f32", "F32"}, {"f16", "F16"}};
     const char *from = args->words[0], *out_dir = args->words[1], *word = args_text(args, "dtype", "bf16");
+    _cleanup_(buf_free) struct buf note = BUF_INIT;
     const bool to_checkpoint = hf_weights_are_at(from);
     const char *output = args_text(args, "output", "table");
     size_t type = 0;
@@ -198,7 +200,10 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return titan_fail(err, TITAN_EINVAL, "--dtype is for a Hugging Face directory: a checkpoint has fp32");
     if (!args_has(args, "force"))
         TRY(check_empty(out_dir, err));
-    TRY(to_checkpoint ? convert_weights(from, out_dir, err) : hf_export(from, -1, out_dir, types[type].dtype, err));
+    TRY(to_checkpoint ? convert_weights(from, out_dir, err)
+                      : hf_export(from, -1, out_dir, types[type].dtype, &note, err));
+    if (note.len > 0)
+        (void)fprintf(stderr, "note: %s\n", note.data);
     if (strcmp(output, "table") == 0) {
         (void)puts(out_dir);
         return TITAN_OK;

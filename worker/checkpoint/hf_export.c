@@ -44,6 +44,20 @@ static bool has_biases(const struct export *e, const struct model_tensor *t)
     return t->role == ROLE_GATE && e->biases;
 }
 
+/* A module of multi-token prediction of a family that does not know of them. */
+static bool leaves_out(const struct export *e, int tensor)
+{
+    const struct model *m = e->trained->model;
+    return !hf_family_has_modules(e->family) && model_module(m, m->units[m->tensors[tensor].unit].layer) > 0;
+}
+
+/* Copies of embedding and head, one for each module. */
+static int64_t copies_of(const struct export *e, const struct model_tensor *t)
+{
+    const bool shared = t->role == ROLE_EMBEDDING || t->role == ROLE_OUTPUT;
+    return shared && hf_family_has_modules(e->family) ? e->trained->model->dims.mtp_layers : 0;
+}
+
 static titan_status plan_files(struct export *e, struct titan_error *err)
 {
     titan_assert(e->nfiles == 0);
@@ -53,7 +67,10 @@ static titan_status plan_files(struct export *e, struct titan_error *err)
     if (!e->bounds)
         return titan_fail(err, TITAN_ENOMEM, "no memory to plan an export");
     for (int i = 0; i < m->n_tensors; i++) {
+        if (leaves_out(e, i))
+            continue;
         int64_t bytes = m->tensors[i].numel * (int64_t)safetensors_dtype_bytes(e->dtype);
+        bytes *= 1 + copies_of(e, &m->tensors[i]);
         if (has_biases(e, &m->tensors[i]))
             bytes += m->dims.n_experts * (int64_t)sizeof(float);
         e->bytes += (uint64_t)bytes;
@@ -99,7 +116,13 @@ static void file_name(const struct export *e, int file, char out[64])
         (void)snprintf(out, 64, "model-%05d-of-%05d.safetensors", file + 1, e->nfiles);
 }
 
-/* Calls each with the tensors of a file, in their order; tensor: ours; part -1: the biases of the layer's experts. */
+/* Beside the parts of a tensor, from 0 on: biases of the layer's experts, a copy of the tensor, all of a tensor that is
+ * left out. */
+#define PART_BIASES (-1)
+#define PART_COPY (-2)
+#define PART_NONE (-3)
+
+/* Calls each with the tensors of a file, in their order; tensor: ours. */
 static titan_status for_each_tensor(const struct export *e, int file,
                                     titan_status (*each)(void *arg, int tensor, int part, const char *name,
                                                          struct titan_error *err),
@@ -111,15 +134,23 @@ static titan_status for_each_tensor(const struct export *e, int file,
     for (int i = e->bounds[file]; i < e->bounds[file + 1]; i++) {
         const struct model_tensor *t = &m->tensors[i];
         struct hf_tensor theirs;
+        if (leaves_out(e, i)) {
+            TRY(each(arg, i, PART_NONE, "", err));
+            continue;
+        }
         hf_find(e->family, m, i, false, &theirs);
         for (int part = 0; part < (theirs.stacked ? 1 : theirs.parts); part++) {
             hf_name(e->family, m, i, part, name);
             TRY(each(arg, i, part, name, err));
         }
+        for (int module = 1; module <= copies_of(e, t); module++) {
+            hf_shared_name(m, t->role, module, name);
+            TRY(each(arg, i, PART_COPY, name, err));
+        }
         if (!has_biases(e, t))
             continue;
         hf_bias_name(e->family, m->units[t->unit].layer, name);
-        TRY(each(arg, i, -1, name, err));
+        TRY(each(arg, i, PART_BIASES, name, err));
     }
     return TITAN_OK;
 }
@@ -142,20 +173,19 @@ static void clear_file(struct file *f)
 
 static titan_status add_entry(void *arg, int tensor, int part, const char *name, struct titan_error *err)
 {
-    titan_assert(part >= -1);
     struct file *f = arg;
     const struct model *m = f->e->trained->model;
     const struct model_tensor *t = &m->tensors[tensor];
     struct hf_tensor theirs;
     hf_find(f->e->family, m, tensor, false, &theirs);
-    if (part == 0)
+    if (part == 0 || part == PART_NONE)
         f->elements += (size_t)t->numel;
-    if (part >= 0 && theirs.from > 0) /* behind the rows of the entry before */
+    if (part == PART_NONE || (part >= 0 && theirs.from > 0)) /* behind the rows of the entry before */
         return TITAN_OK;
     if (!VEC_RESERVE(f->names, f->cap_names, f->n + 1) || !VEC_RESERVE(f->entries, f->cap_entries, f->n + 1))
         return titan_fail(err, TITAN_ENOMEM, "no memory to export %zu tensors", f->n);
     (void)snprintf(f->names[f->n], sizeof(f->names[0]), "%s", name);
-    f->entries[f->n++] = part < 0
+    f->entries[f->n++] = part == PART_BIASES
                              ? (struct safetensors_entry){.dtype = "F32", .shape = {m->dims.n_experts}, .ndim = 1}
                              : (struct safetensors_entry){.dtype = f->e->dtype,
                                                           .shape = {theirs.shape[0], theirs.shape[1], theirs.shape[2]},
@@ -194,13 +224,19 @@ static titan_status append_tensor(void *arg, int tensor, int part, const char *n
     struct file *f = arg;
     const struct model *m = f->e->trained->model;
     struct hf_tensor t;
-    if (part < 0)
+    if (part == PART_BIASES)
         return safetensors_append(f->w, f->e->biases + layout_bias_offset(m, m->units[m->tensors[tensor].unit].layer),
                                   (size_t)m->dims.n_experts * sizeof(float), err);
+    if (part == PART_NONE) {
+        f->data += m->tensors[tensor].numel;
+        return TITAN_OK;
+    }
     hf_find(f->e->family, m, tensor, false, &t);
     if (t.stacked)
         return append_stacked(f, &t, name, err);
     const size_t n = (size_t)(t.rows * t.cols);
+    if (part == PART_COPY)
+        f->data -= n;
     const float *const ours = f->data;
     _cleanup_free_ float *moved = NULL;
     f->data += n;
@@ -286,7 +322,7 @@ static titan_status put_place(void *arg, int tensor, int part, const char *name,
     struct hf_tensor theirs;
     (void)err;
     hf_find(w->e->family, w->e->trained->model, tensor, false, &theirs);
-    if (part < 0 || theirs.from == 0)
+    if (part != PART_NONE && (part < 0 || theirs.from == 0))
         json_put_string(&w->json, name, w->file);
     return TITAN_OK;
 }
@@ -450,7 +486,8 @@ static titan_status write_all(struct export *e, struct titan_error *err)
     return write_config(e, err);
 }
 
-titan_status hf_export(const char *checkpoint, int at, const char *out_dir, const char *dtype, struct titan_error *err)
+titan_status hf_export(const char *checkpoint, int at, const char *out_dir, const char *dtype, struct buf *ret_note,
+                       struct titan_error *err)
 {
     titan_assert(safetensors_dtype_bytes(dtype) > 0);
     _cleanup_(trained_close) struct trained trained = {0};
@@ -458,6 +495,8 @@ titan_status hf_export(const char *checkpoint, int at, const char *out_dir, cons
     struct export e = {.trained = &trained, .at = at, .dtype = dtype};
     TRY(trained_open(checkpoint, &trained, err));
     TRY(hf_family_of(&trained.model->dims, trained.recipe.model.name, &e.family, err));
+    if (ret_note && trained.model->dims.mtp_layers > 0 && !hf_family_has_modules(e.family))
+        buf_printf(ret_note, "left out: modules of multi-token prediction, which %s does not have", e.family->class);
     if (at < 0) {
         TRY(dir_make_named(out_dir, err));
         own = file_open_named(out_dir, O_RDONLY | O_DIRECTORY);

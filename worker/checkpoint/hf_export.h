@@ -10,9 +10,10 @@
  * Writes model.safetensors, or several files of 2 GiB each with an index; config.json, generation_config.json and, for
  * a tokenizer of bytes, tokenizer.json and tokenizer_config.json. checkpoint: a checkpoint, or a folder of them (the
  * newest). Existing weights of those names are removed. dtype: "F32", or "BF16", "F16" (rounded to nearest even).
- * config.json comes last: with it the directory is complete. TITAN_EUNSUPPORTED: transformers has no class for the
- * model. */
-titan_status hf_export(const char *checkpoint, int at, const char *out_dir, const char *dtype,
+ * config.json comes last: with it the directory is complete. Appends to *ret_note (NULL is fine) what is left out:
+ * modules of multi-token prediction where the family's configuration does not have them. TITAN_EUNSUPPORTED:
+ * transformers has no class for the model. */
+titan_status hf_export(const char *checkpoint, int at, const char *out_dir, const char *dtype, struct buf *ret_note,
                        struct titan_error *err) TITAN_MUST_USE;
 /* Appends the tokenizer.json for a tokenizer of bytes. */
 void hf_export_byte_tokenizer(struct buf *out);

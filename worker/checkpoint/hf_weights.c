@@ -350,7 +350,7 @@ static titan_status check_biases(struct checking *c, struct titan_error *err)
 {
     const struct model_dims *d = &c->m->dims;
     char name[HF_NAME_MAX];
-    for (int l = (int)d->n_dense_layers; d->n_experts > 0 && l < d->n_layers; l++) {
+    for (int l = (int)d->n_dense_layers; d->n_experts > 0 && l < model_all_layers(c->m); l++) {
         hf_bias_name(c->family, l, name);
         TRY(check_one(c, name, 1, &d->n_experts, true, err));
         const struct entry *e = find(c->w, name);
@@ -369,50 +369,83 @@ static titan_status check_biases(struct checking *c, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* A number of a layer behind the model's own. */
-static bool of_further_layer(const struct hf_weights *w, const char *name)
+/* A number of a layer behind those that the model takes. */
+static bool of_further_layer(const struct hf_weights *w, const struct model *m, const char *name)
 {
     static const char prefix[] = "model.layers.";
-    const int64_t n = w->config.dims.n_layers;
+    const int64_t n = w->config.dims.n_layers, taken = n + m->dims.mtp_layers;
     if (strncmp(name, prefix, sizeof prefix - 1) != 0)
         return false;
     const int64_t layer = strtoll(name + sizeof prefix - 1, NULL, 10);
-    return layer >= n && layer < n + w->config.more_layers;
+    return layer >= taken && layer < n + w->config.more_layers;
 }
 
-void hf_weights_left_out(const struct hf_weights *w, struct buf *ret_note)
+void hf_weights_left_out(const struct hf_weights *w, const struct model *m, struct buf *ret_note)
 {
     size_t n = 0;
     for (size_t i = 0; i < w->n_entries; i++)
-        n += of_further_layer(w, w->entries[i].tensor->name);
+        n += of_further_layer(w, m, w->entries[i].tensor->name);
     if (n > 0)
         buf_printf(ret_note,
-                   "%sleft out: %zu tensors of the layers that predict further tokens (multi-token prediction)",
+                   "%sleft out: %zu tensors of the layers that predict further tokens (multi-token prediction); a run "
+                   "with model.mtp_layers takes them",
                    ret_note->len > 0 ? "; " : "", n);
     if (w->config.balance_key)
         buf_printf(ret_note, "%snot taken: %s = %g of " HF_CONFIG_NAME "; model.balance_loss is the coefficient here",
                    ret_note->len > 0 ? "; " : "", w->config.balance_key, w->config.balance_loss);
 }
 
-/* Rows all over the matrices: a head of its own differs everywhere. */
-static titan_status check_tied_head(const struct checking *c, struct titan_error *err)
+/* Is a matrix one of the vocabulary's? Rows all over the matrices: another one differs everywhere. */
+static titan_status compare_tables(const struct checking *c, const struct entry *table, const struct entry *other,
+                                   bool *ret, struct titan_error *err)
 {
     enum { LOOKED_AT = 64 };
-    const struct model_dims *d = &c->m->dims;
-    const struct entry *head = find(c->w, "lm_head.weight"), *embedding = find(c->w, "model.embed_tokens.weight");
-    const int64_t rows = d->vocab_size, cols = d->dim;
-    if (!head || !embedding || !d->tied_embeddings)
-        return TITAN_OK;
+    const int64_t rows = c->m->dims.vocab_size, cols = c->m->dims.dim;
     _cleanup_free_ float *a = calloc(2 * (size_t)cols, sizeof *a);
-    bool same = head->tensor->ndim == 2 && head->tensor->shape[0] == rows && head->tensor->shape[1] == cols;
+    bool same = other->tensor->ndim == 2 && other->tensor->shape[0] == rows && other->tensor->shape[1] == cols;
     if (!a)
         return titan_fail(err, TITAN_ENOMEM, "no memory to compare rows");
     for (int64_t i = 0; same && i < MIN(rows, LOOKED_AT); i++) {
         const uint64_t at = (uint64_t)((rows - 1) * i / MAX(MIN(rows, LOOKED_AT) - 1, 1) * cols);
-        TRY(safetensors_read_floats(head->st, head->tensor, at, a, (size_t)cols, err));
-        TRY(safetensors_read_floats(embedding->st, embedding->tensor, at, a + cols, (size_t)cols, err));
+        TRY(safetensors_read_floats(other->st, other->tensor, at, a, (size_t)cols, err));
+        TRY(safetensors_read_floats(table->st, table->tensor, at, a + cols, (size_t)cols, err));
         same = memcmp(a, a + cols, (size_t)cols * sizeof *a) == 0;
     }
+    *ret = same;
+    return TITAN_OK;
+}
+
+/* Modules of multi-token prediction share embedding and head; files may have copies for them. */
+static titan_status check_shared(struct checking *c, struct titan_error *err)
+{
+    static const enum tensor_role roles[] = {ROLE_EMBEDDING, ROLE_OUTPUT};
+    const struct entry *embedding = find(c->w, "model.embed_tokens.weight"), *head = find(c->w, "lm_head.weight");
+    char name[HF_NAME_MAX];
+    for (int i = 0; i < 2 * (int)c->m->dims.mtp_layers; i++) {
+        hf_shared_name(c->m, roles[i % 2], i / 2 + 1, name);
+        const struct entry *copy = find(c->w, name);
+        bool same;
+        if (!copy)
+            continue;
+        c->used[copy - c->w->entries] = true;
+        TRY(compare_tables(c, i % 2 == 1 && head ? head : embedding, copy, &same, err));
+        if (same)
+            continue;
+        (void)titan_fail(err, TITAN_ECONFLICT, "tensor '%s' is not the model's %s, which its modules share", name,
+                         i % 2 == 0 ? "embedding" : "head");
+        titan_error_hint(err, "without model.mtp_layers these layers are left out");
+        return TITAN_ECONFLICT;
+    }
+    return TITAN_OK;
+}
+
+static titan_status check_tied_head(const struct checking *c, struct titan_error *err)
+{
+    const struct entry *head = find(c->w, "lm_head.weight"), *embedding = find(c->w, "model.embed_tokens.weight");
+    bool same;
+    if (!head || !embedding || !c->m->dims.tied_embeddings)
+        return TITAN_OK;
+    TRY(compare_tables(c, embedding, head, &same, err));
     if (same)
         return TITAN_OK;
     (void)titan_fail(err, TITAN_ECONFLICT, "tensor 'lm_head.weight' is not the embedding's matrix, which the head is");
@@ -423,7 +456,7 @@ static titan_status check_tied_head(const struct checking *c, struct titan_error
 static bool is_left_out(const struct checking *c, const char *name)
 {
     const char *end = strstr(name, ".rotary_emb.inv_freq");
-    return (end && !end[sizeof ".rotary_emb.inv_freq" - 1]) || of_further_layer(c->w, name) ||
+    return (end && !end[sizeof ".rotary_emb.inv_freq" - 1]) || of_further_layer(c->w, c->m, name) ||
            (strcmp(name, "lm_head.weight") == 0 && c->m->dims.tied_embeddings && c->w->config.dims.tied_embeddings);
 }
 
@@ -449,10 +482,16 @@ static titan_status check_others(const struct checking *c, struct titan_error *e
 
 static titan_status check_all(struct checking *c, struct titan_error *err)
 {
+    if (c->w->config.there && c->m->dims.mtp_layers > c->w->config.more_layers)
+        return titan_fail(err, TITAN_ECONFLICT,
+                          "model.mtp_layers = %" PRId64 ", the weights have %" PRId64
+                          " modules of multi-token prediction (num_nextn_predict_layers of " HF_CONFIG_NAME ")",
+                          c->m->dims.mtp_layers, c->w->config.more_layers);
     TRY(check_parameters(c, err));
     if (c->n_missing > 0)
         return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' is missing, and %zu others", c->missing, c->n_missing - 1);
     TRY(check_biases(c, err));
+    TRY(check_shared(c, err));
     TRY(check_others(c, err));
     return check_tied_head(c, err);
 }
@@ -645,7 +684,7 @@ titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, 
 titan_status hf_weights_read_biases(const struct hf_weights *w, const struct model *m, int layer, float *out,
                                     struct titan_error *err)
 {
-    titan_assert(layer >= 0 && layer < m->dims.n_layers);
+    titan_assert(layer >= 0 && layer < model_all_layers(m));
     const struct hf_family *family;
     char name[HF_NAME_MAX];
     TRY(family_of(w, m, &family, err));

@@ -25,12 +25,13 @@ void hf_weights_close(struct hf_weights *w); /* NULL is fine */
 const struct hf_config *hf_weights_config(const struct hf_weights *w);
 
 /* Do they fit the model? TITAN_ECONFLICT names the first tensor that is missing, has another shape or is unknown. The
- * embedding serves as a missing tied head. */
+ * embedding serves as a missing tied head. Copies of embedding and head that modules of multi-token prediction have may
+ * be missing, but are no other matrices. */
 titan_status hf_weights_check(const struct hf_weights *w, const struct model *m,
                               struct titan_error *err) TITAN_MUST_USE;
-/* Appends the parts of the files that no model takes: layers of multi-token prediction, the coefficient of a balance
- * loss. */
-void hf_weights_left_out(const struct hf_weights *w, struct buf *ret_note);
+/* Appends the parts of the files that the model does not take: layers of multi-token prediction, the coefficient of a
+ * balance loss. */
+void hf_weights_left_out(const struct hf_weights *w, const struct model *m, struct buf *ret_note);
 /* Checks without checksums, which such a folder lacks: config.json is of a known model, headers and file sizes fit, the
  * index has each tensor once and no other, and the tensors are m's (m NULL = not checked). TITAN_OK: *ret_files and
  * *ret_bytes have the totals; any other status has the fault. */

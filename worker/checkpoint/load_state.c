@@ -214,7 +214,7 @@ static titan_status read_weights(struct load *l, const struct hf_weights *w, str
         (void)snprintf(l->source.notes, sizeof l->source.notes, "the model's numbers are others: %s: accepted\n",
                        note.data);
     buf_clear(&note);
-    hf_weights_left_out(w, &note);
+    hf_weights_left_out(w, l->model, &note);
     const size_t used = strlen(l->source.notes);
     if (note.len > 0)
         (void)snprintf(l->source.notes + used, sizeof l->source.notes - used, "%s\n", note.data);

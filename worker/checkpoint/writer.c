@@ -351,13 +351,18 @@ static titan_status await_entry(const struct checkpoint_writer *w, struct parts 
 static titan_status write_hf(const struct checkpoint_writer *w, int folder, struct titan_error *err)
 {
     _cleanup_fd_ int at = -1, hf = -1;
+    _cleanup_(buf_free) struct buf note = BUF_INIT;
     const char *name = strrchr(w->written.path, '/') + 1;
+    struct log log;
 
     titan_assert(w->info.model_only && w->opt.hf_dtype);
     TRY(dir_open_at(folder, name, false, &at, err));
     if (dir_open_at(at, ".hf", true, &hf, err) != TITAN_OK)
         return titan_error_wrap(err, "'%s'", w->written.path);
-    TRY(hf_export(w->written.path, hf, ".hf", w->opt.hf_dtype, err));
+    TRY(hf_export(w->written.path, hf, ".hf", w->opt.hf_dtype, &note, err));
+    log_init(&log, "checkpoint", "rank=%d", w->opt.rank);
+    if (note.len > 0)
+        tlog_info(&log, "hugging face", "path=\"%s/hf\" note=\"%s\"", w->written.path, note.data);
     TRY(dir_remove_at(at, "hf", err));
     if (renameat(at, ".hf", at, "hf") < 0 || fsync(at) < 0)
         return titan_fail_errno(err, "cannot rename '%s/.hf'", w->written.path);

@@ -159,7 +159,7 @@ static void test_checkpoint(void **state)
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     write_tiny(false, &m);
     (void)snprintf(out, sizeof(out), "%s/hf/model", root);
-    if (hf_export(root, -1, out, "BF16", &err) != TITAN_OK)
+    if (hf_export(root, -1, out, "BF16", NULL, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     (void)snprintf(file, sizeof(file), "%s/model.safetensors", out);
     assert_int_equal(safetensors_open(file, &st, &err), TITAN_OK);
@@ -179,7 +179,7 @@ static void test_checkpoint(void **state)
     assert_string_equal(json_string(json_get(config, "rope_scaling"), "rope_type", ""), "llama3");
     json_free(config);
     model_close(m);
-    assert_int_equal(hf_export("/nonexistent", -1, out, "BF16", &err), TITAN_ENOTFOUND);
+    assert_int_equal(hf_export("/nonexistent", -1, out, "BF16", NULL, &err), TITAN_ENOTFOUND);
 }
 
 /* Heads' norms under their names, in the order of the rows they belong to; tied: no head, and the config says so. */
@@ -194,7 +194,7 @@ static void test_qwen(void **state)
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     write_tiny(true, &m);
     (void)snprintf(out, sizeof(out), "%s/hf/qwen", root);
-    if (hf_export(root, -1, out, "BF16", &err) != TITAN_OK)
+    if (hf_export(root, -1, out, "BF16", NULL, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     (void)snprintf(file, sizeof(file), "%s/model.safetensors", out);
     assert_int_equal(safetensors_open(file, &st, &err), TITAN_OK);
@@ -227,13 +227,13 @@ static void test_beyond_f16(void **state)
     write_tiny(false, &m);
     gain_step = 1;
     (void)snprintf(out, sizeof(out), "%s/hf/half", root);
-    assert_int_equal(hf_export(root, -1, out, "F16", &err), TITAN_EINVAL);
+    assert_int_equal(hf_export(root, -1, out, "F16", NULL, &err), TITAN_EINVAL);
     char want[200];
     (void)snprintf(want, sizeof(want),
                    "tensor 'model.layers.0.input_layernorm.weight' has magnitudes up to %g, f16 none above 65504",
                    65504.0 * (double)(m->dims.dim - 1));
     assert_non_null(strstr(err.msg, want));
-    if (hf_export(root, -1, out, "BF16", &err) != TITAN_OK)
+    if (hf_export(root, -1, out, "BF16", NULL, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     model_close(m);
 }

@@ -89,7 +89,7 @@ static struct folder folder_of(const char *family, const char *set)
             add(&f, name, t.ndim, t.shape);
         }
     }
-    for (int64_t l = 0; layout_biases(f.model) > 0 && l < f.model->dims.n_layers; l++) {
+    for (int64_t l = 0; layout_biases(f.model) > 0 && l < model_all_layers(f.model); l++) {
         if (l < f.model->dims.n_dense_layers)
             continue;
         hf_bias_name(f.family, (int)l, name);
@@ -302,20 +302,24 @@ static void test_families(void **state)
         trained_close(&t);
         (void)snprintf(name, sizeof name, "out-%zu", i);
         const char *out = root_path(name);
-        if (hf_export(titan, -1, out, type, &err) != TITAN_OK)
+        if (hf_export(titan, -1, out, type, NULL, &err) != TITAN_OK)
             fail_msg("%s %s: %s", families[i].family, families[i].set, err.msg);
         same_tensors(&f, out, type);
         clear(&f);
     }
 }
 
+/* With modules of multi-token prediction, which a run file asks for. */
+#define MODULES "model.mtp_layers=2"
+
 /* A slice of a tensor is what stands there in the whole. */
 static void test_slices(void **state)
 {
     (void)state;
     struct titan_error err = {0};
-    for (size_t i = 0; i < ARRAY_SIZE(families); i++) {
-        struct folder f = folder_of(families[i].family, families[i].set);
+    for (size_t i = 0; i <= ARRAY_SIZE(families); i++) {
+        const bool modules = i == ARRAY_SIZE(families);
+        struct folder f = modules ? folder_of("deepseek_v3", MODULES) : folder_of(families[i].family, families[i].set);
         struct hf_weights *w = NULL;
         char name[32];
         (void)snprintf(name, sizeof name, "pieces-%zu", i);
@@ -601,7 +605,7 @@ static void test_over_an_earlier_export(void **state)
     assert_int_equal(convert_weights(write_weights(&f, "over-in", "F32", 1), titan, &err), TITAN_OK);
     const char *out = write_weights(&other, "over", "F32", 3);
     write_text(out, "model-card-of-mine.safetensors", "");
-    if (hf_export(titan, -1, out, "F32", &err) != TITAN_OK)
+    if (hf_export(titan, -1, out, "F32", NULL, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     same_tensors(&f, out, "F32");
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
@@ -629,7 +633,7 @@ static void test_tokenizer_beside(void **state)
     assert_int_equal(trained_open(titan, &t, &err), TITAN_OK);
     assert_string_equal(t.recipe.model.tokenizer, in);
     trained_close(&t);
-    assert_int_equal(hf_export(titan, -1, out, "F32", &err), TITAN_OK);
+    assert_int_equal(hf_export(titan, -1, out, "F32", NULL, &err), TITAN_OK);
     assert_false(is_there(out, "tokenizer.json"));
     hf_export_byte_tokenizer(&text);
     assert_int_equal(buf_append(&text, "", 1), TITAN_OK);
@@ -732,6 +736,45 @@ static void test_wrong_config(void **state)
         refused(&f, dir, cases[i].status, cases[i].words);
     }
     clear(&f);
+}
+
+/* Modules of multi-token prediction are the model's where that has them, and left out and counted where it does not. */
+static void test_modules(void **state)
+{
+    (void)state;
+    struct folder with = folder_of("deepseek_v3", MODULES), without = folder_of("deepseek_v3", ""),
+                  more = folder_of("deepseek_v3", "model.mtp_layers=3");
+    _cleanup_(buf_free) struct buf note = BUF_INIT;
+    struct hf_weights *w = NULL;
+    struct titan_error err = {0};
+    char want[HF_NAME_MAX + 64], name[HF_NAME_MAX];
+    const char *dir = write_weights(&with, "modules", "BF16", 2);
+    assert_int_equal(hf_weights_open(dir, &w, &err), TITAN_OK);
+    assert_int_equal(hf_weights_check(w, with.model, &err), TITAN_OK);
+    hf_weights_left_out(w, with.model, &note);
+    assert_int_equal(note.len, 0);
+    assert_int_equal(hf_weights_check(w, without.model, &err), TITAN_OK);
+    hf_weights_left_out(w, without.model, &note);
+    (void)snprintf(want, sizeof want, "left out: %zu tensors", with.n - without.n);
+    assert_non_null(strstr(note.data, want));
+    hf_weights_close(w);
+    refused(&more, dir, TITAN_ECONFLICT, "model.mtp_layers = 3, the weights have 2 modules");
+    /* Another matrix in the place of a shared one; without modules nobody looks at it. */
+    for (int i = 0; i < 2; i++) {
+        const int64_t shape[] = {with.model->dims.vocab_size, with.model->dims.dim};
+        hf_shared_name(with.model, i == 0 ? ROLE_EMBEDDING : ROLE_OUTPUT, 2, name);
+        add(&with, name, 2, shape);
+        dir = write_weights(&with, i == 0 ? "other-table" : "other-head", "F32", 1);
+        (void)snprintf(want, sizeof want, "tensor '%s' is not the model's %s", name, i == 0 ? "embedding" : "head");
+        refused(&with, dir, TITAN_ECONFLICT, want);
+        assert_int_equal(hf_weights_open(dir, &w, &err), TITAN_OK);
+        assert_int_equal(hf_weights_check(w, without.model, &err), TITAN_OK);
+        hf_weights_close(w);
+        with.n--;
+    }
+    clear(&with);
+    clear(&without);
+    clear(&more);
 }
 
 /* A key that is missing has transformers' default. */
@@ -947,6 +990,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_over_an_earlier_export, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_tokenizer_beside, make_root, remove_root),
         cmocka_unit_test(test_no_class),
+        cmocka_unit_test(test_modules),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_gemma),
         cmocka_unit_test(test_dynamic_rope),
