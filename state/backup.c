@@ -89,13 +89,13 @@ titan_status backup_head(const char *path, struct event_head *ret, struct titan_
 
 static titan_status read_report(struct db *db, struct backup_report *r, struct titan_error *err)
 {
-    TRY(db_int(db, 0, &r->schema, err, "PRAGMA user_version", ""));
+    TRY(db_int(db, &r->schema, err, "PRAGMA user_version", ""));
     if (r->schema == 0)
         return titan_fail(err, TITAN_ECORRUPT, "the store is empty");
-    TRY(db_int(db, 0, &r->jobs, err, "SELECT count(*) FROM jobs", ""));
-    TRY(db_int(db, 0, &r->last_job, err, "SELECT max(id) FROM jobs", ""));
-    TRY(db_int(db, 0, &r->last_event, err, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", ""));
-    return db_int(db, 0, &r->term, err, "SELECT value FROM meta WHERE key = 'term'", "");
+    TRY(db_int(db, &r->jobs, err, "SELECT count(*) FROM jobs", ""));
+    TRY(db_int(db, &r->last_job, err, "SELECT max(id) FROM jobs", ""));
+    TRY(db_int(db, &r->last_event, err, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", ""));
+    return db_int(db, &r->term, err, "SELECT value FROM meta WHERE key = 'term'", "");
 }
 
 /* Fields that change when pages of the WAL move into the file, or the WAL restarts. */
@@ -254,13 +254,13 @@ static titan_status look_at_old(const char *path, struct given *g, struct titan_
         return status;
     if (status != TITAN_OK || db_open(path, DB_READER, true, &db, NULL) != TITAN_OK)
         return TITAN_OK;
-    if (db_int(db, 0, &n, NULL, "SELECT value FROM meta WHERE key = 'term'", "") == TITAN_OK)
+    if (db_int(db, &n, NULL, "SELECT value FROM meta WHERE key = 'term'", "") == TITAN_OK)
         raise_to(&g->term, n);
-    if (db_int(db, 0, &n, NULL, "SELECT max(id) FROM jobs", "") == TITAN_OK)
+    if (db_int(db, &n, NULL, "SELECT max(id) FROM jobs", "") == TITAN_OK)
         raise_to(&g->job, n);
-    if (db_int(db, 0, &n, NULL, "SELECT max(id) FROM workers", "") == TITAN_OK)
+    if (db_int(db, &n, NULL, "SELECT max(id) FROM workers", "") == TITAN_OK)
         raise_to(&g->worker, n);
-    if (db_int(db, 0, &n, NULL, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", "") == TITAN_OK)
+    if (db_int(db, &n, NULL, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", "") == TITAN_OK)
         raise_to(&g->event, n);
     return TITAN_OK;
 }
@@ -376,7 +376,7 @@ titan_status backup_restore(const char *backup, const char *state_dir, uint64_t 
 
 static titan_status read_meta(struct db *db, const char *key, int64_t *ret, struct titan_error *err)
 {
-    return db_int(db, 0, ret, err, "SELECT value FROM meta WHERE key = ?", "t", key);
+    return db_int(db, ret, err, "SELECT value FROM meta WHERE key = ?", "t", key);
 }
 
 titan_status backup_origin(struct db *db, struct backup_origin *ret, struct titan_error *err)

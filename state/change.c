@@ -10,7 +10,7 @@ static titan_status apply(struct db *db, const struct change *c, struct titan_er
     case CHANGE_EVENT:
         return event_add(db, &c->event, err);
     case CHANGE_JOB_MOVE:
-        return job_move(db, c->job.id, c->job.state, c->job.reason, &c->job.status, event, err);
+        return job_move(db, &c->job, event, err);
     case CHANGE_JOB_UPDATE:
         return job_update(db, c->job.id, &c->job.status, event, err);
     case CHANGE_JOB_REASON:
@@ -20,7 +20,7 @@ static titan_status apply(struct db *db, const struct change *c, struct titan_er
     case CHANGE_RUN_ADD:
         return run_add(db, c->run.job_id, c->run.number, &c->event, err);
     case CHANGE_RUN_MOVE:
-        return run_move(db, c->run.job_id, c->run.number, c->run.state, c->run.reason, &c->event, err);
+        return run_move(db, &c->run, &c->event, err);
     case CHANGE_EPOCH_ADD:
         return epoch_add(db, &c->epoch, &c->event, err);
     case CHANGE_EPOCH_MOVE:

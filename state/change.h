@@ -43,12 +43,7 @@ struct change {
     struct event event;
     union {
         struct job job;
-        struct {
-            uint64_t job_id;
-            uint32_t number;
-            enum run_state state;
-            const char *reason;
-        } run;
+        struct run run;
         struct epoch epoch;
         struct {
             uint64_t job_id, number;

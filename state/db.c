@@ -279,12 +279,11 @@ static titan_status prepare(struct db *db, const char *sql, sqlite3_stmt **ret, 
     return TITAN_OK;
 }
 
-static titan_status bind(struct db *db, sqlite3_stmt *stmt, const char *sql, const char *fmt, va_list ap,
-                         struct titan_error *err)
+/* Binds what fmt has to the last parameters. */
+static int bind(sqlite3_stmt *stmt, const char *fmt, va_list ap)
 {
-    int code = SQLITE_OK;
-    titan_assert(sqlite3_bind_parameter_count(stmt) == (int)strlen(fmt));
-    for (int i = 1; *fmt && code == SQLITE_OK; fmt++, i++) {
+    int code = SQLITE_OK, i = sqlite3_bind_parameter_count(stmt) - (int)strlen(fmt) + 1;
+    for (; *fmt && code == SQLITE_OK; fmt++, i++) {
         switch (*fmt) {
         case 'i':
             code = sqlite3_bind_int64(stmt, i, va_arg(ap, int64_t));
@@ -312,7 +311,7 @@ static titan_status bind(struct db *db, sqlite3_stmt *stmt, const char *sql, con
             titan_assert(!"binding letter");
         }
     }
-    return code == SQLITE_OK ? TITAN_OK : db_fail(db, sql, err);
+    return code;
 }
 
 void db_done(sqlite3_stmt *stmt)
@@ -323,21 +322,74 @@ void db_done(sqlite3_stmt *stmt)
     sqlite3_clear_bindings(stmt);
 }
 
+static titan_status run(struct db *db, sqlite3_stmt *stmt, int code, const char *sql, struct titan_error *err)
+{
+    if (code == SQLITE_OK)
+        code = sqlite3_step(stmt);
+    const titan_status status = code == SQLITE_DONE || code == SQLITE_ROW ? TITAN_OK : db_fail(db, sql, err);
+    db_done(stmt);
+    return status;
+}
+
 titan_status db_run(struct db *db, struct titan_error *err, const char *sql, const char *fmt, ...)
 {
     sqlite3_stmt *stmt = NULL;
     TRY(prepare(db, sql, &stmt, err));
+    titan_assert(sqlite3_bind_parameter_count(stmt) == (int)strlen(fmt));
     va_list ap;
     va_start(ap, fmt);
-    titan_status status = bind(db, stmt, sql, fmt, ap, err);
+    const int code = bind(stmt, fmt, ap);
     va_end(ap);
-    if (status == TITAN_OK) {
-        int code = sqlite3_step(stmt);
-        if (code != SQLITE_DONE && code != SQLITE_ROW)
-            status = db_fail(db, sql, err);
+    return run(db, stmt, code, sql, err);
+}
+
+static int bind_field(sqlite3_stmt *stmt, int i, const struct db_field *f, const void *at)
+{
+    size_t len = f->size;
+    const char *text = at;
+    switch (f->kind) {
+    case DB_64:
+        return sqlite3_bind_int64(stmt, i, *(const int64_t *)at);
+    case DB_SIGNED:
+        return sqlite3_bind_int64(stmt, i, *(const int32_t *)at);
+    case DB_UNSIGNED:
+        return sqlite3_bind_int64(stmt, i, *(const uint32_t *)at);
+    case DB_BOOL:
+        return sqlite3_bind_int64(stmt, i, *(const bool *)at);
+    case DB_REAL:
+        return isnan(*(const double *)at) ? sqlite3_bind_null(stmt, i)
+                                          : sqlite3_bind_double(stmt, i, *(const double *)at);
+    case DB_TEXT:
+        text = *(const char *const *)at ? *(const char *const *)at : "";
+        return sqlite3_bind_text(stmt, i, text, -1, SQLITE_STATIC);
+    case DB_CHARS:
+        return sqlite3_bind_text(stmt, i, text, -1, SQLITE_STATIC);
+    case DB_BITS:
+        titan_assert(len > sizeof(uint64_t)); /* a number of another type would be none */
+        while (len > 1 && !text[len - 1])
+            len--;
+        break;
+    case DB_BYTES:
+        break;
     }
-    db_done(stmt);
-    return status;
+    return sqlite3_bind_blob64(stmt, i, at, len, SQLITE_STATIC);
+}
+
+titan_status db_put(struct db *db, struct titan_error *err, const char *sql, const struct db_row *row, const void *from,
+                    const char *fmt, ...)
+{
+    sqlite3_stmt *stmt = NULL;
+    int code = SQLITE_OK;
+    TRY(prepare(db, sql, &stmt, err));
+    titan_assert((size_t)sqlite3_bind_parameter_count(stmt) == row->n + strlen(fmt));
+    for (size_t i = 0; i < row->n && code == SQLITE_OK; i++)
+        code = bind_field(stmt, (int)i + 1, &row->fields[i], (const char *)from + row->fields[i].offset);
+    va_list ap;
+    va_start(ap, fmt);
+    if (code == SQLITE_OK)
+        code = bind(stmt, fmt, ap);
+    va_end(ap);
+    return run(db, stmt, code, sql, err);
 }
 
 int db_changes(struct db *db)
@@ -349,11 +401,13 @@ titan_status db_query(struct db *db, sqlite3_stmt **ret, struct titan_error *err
 {
     sqlite3_stmt *stmt = NULL;
     TRY(prepare(db, sql, &stmt, err));
+    titan_assert(sqlite3_bind_parameter_count(stmt) == (int)strlen(fmt));
     va_list ap;
     va_start(ap, fmt);
-    titan_status status = bind(db, stmt, sql, fmt, ap, err);
+    const int code = bind(stmt, fmt, ap);
     va_end(ap);
-    if (status != TITAN_OK) {
+    if (code != SQLITE_OK) {
+        const titan_status status = db_fail(db, sql, err);
         db_done(stmt);
         return status;
     }
@@ -371,20 +425,20 @@ titan_status db_step(struct db *db, sqlite3_stmt *stmt, bool *ret_row, struct ti
     return TITAN_OK;
 }
 
-titan_status db_int(struct db *db, int64_t fallback, int64_t *ret, struct titan_error *err, const char *sql,
-                    const char *fmt, ...)
+titan_status db_int(struct db *db, int64_t *ret, struct titan_error *err, const char *sql, const char *fmt, ...)
 {
     sqlite3_stmt *stmt = NULL;
     TRY(prepare(db, sql, &stmt, err));
+    titan_assert(sqlite3_bind_parameter_count(stmt) == (int)strlen(fmt));
     va_list ap;
     va_start(ap, fmt);
-    titan_status status = bind(db, stmt, sql, fmt, ap, err);
+    int code = bind(stmt, fmt, ap);
     va_end(ap);
-    bool row = false;
+    if (code == SQLITE_OK)
+        code = sqlite3_step(stmt);
+    const titan_status status = code == SQLITE_ROW || code == SQLITE_DONE ? TITAN_OK : db_fail(db, sql, err);
     if (status == TITAN_OK)
-        status = db_step(db, stmt, &row, err);
-    if (status == TITAN_OK)
-        *ret = row && sqlite3_column_type(stmt, 0) != SQLITE_NULL ? sqlite3_column_int64(stmt, 0) : fallback;
+        *ret = code == SQLITE_ROW ? sqlite3_column_int64(stmt, 0) : 0; /* of NULL: 0 */
     db_done(stmt);
     return status;
 }
@@ -423,4 +477,46 @@ void col_blob(sqlite3_stmt *stmt, int i, void *out, size_t cap)
     memset(out, 0, cap);
     if (len)
         memcpy(out, data, len);
+}
+
+static void read_field(sqlite3_stmt *stmt, int i, const struct db_field *f, void *at)
+{
+    switch (f->kind) {
+    case DB_64:
+        *(int64_t *)at = col_int(stmt, i);
+        break;
+    case DB_SIGNED:
+    case DB_UNSIGNED:
+        *(uint32_t *)at = (uint32_t)col_int(stmt, i);
+        break;
+    case DB_BOOL:
+        *(bool *)at = col_int(stmt, i) != 0;
+        break;
+    case DB_REAL:
+        *(double *)at = col_real(stmt, i);
+        break;
+    case DB_TEXT:
+        *(const char **)at = col_text(stmt, i);
+        break;
+    case DB_CHARS:
+        (void)snprintf(at, f->size, "%s", col_text(stmt, i));
+        break;
+    case DB_BYTES:
+    case DB_BITS:
+        col_blob(stmt, i, at, f->size);
+        break;
+    }
+}
+
+bool db_next(struct db *db, sqlite3_stmt *stmt, const struct db_row *row, void *ret, titan_status *ret_status,
+             struct titan_error *err)
+{
+    bool there = false;
+    *ret_status = db_step(db, stmt, &there, err);
+    if (!there)
+        return false;
+    memset(ret, 0, row->bytes);
+    for (size_t i = 0; i < row->n; i++)
+        read_field(stmt, (int)i, &row->fields[i], (char *)ret + row->fields[i].offset);
+    return true;
 }

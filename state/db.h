@@ -62,9 +62,9 @@ titan_status db_query(struct db *db, sqlite3_stmt **ret, struct titan_error *err
 /* TITAN_OK; *ret_row: is there a row? */
 titan_status db_step(struct db *db, sqlite3_stmt *stmt, bool *ret_row, struct titan_error *err) TITAN_MUST_USE;
 void db_done(sqlite3_stmt *stmt);
-/* Queries one integer; fallback for no row or NULL. */
-titan_status db_int(struct db *db, int64_t fallback, int64_t *ret, struct titan_error *err, const char *sql,
-                    const char *fmt, ...) TITAN_MUST_USE;
+/* Queries one integer; 0 for no row or NULL. */
+titan_status db_int(struct db *db, int64_t *ret, struct titan_error *err, const char *sql, const char *fmt,
+                    ...) TITAN_MUST_USE;
 
 /* Column readers: text is never NULL, a NULL real is NaN. */
 const char *col_text(sqlite3_stmt *stmt, int i);
@@ -73,5 +73,56 @@ uint64_t col_uint(sqlite3_stmt *stmt, int i);
 double col_real(sqlite3_stmt *stmt, int i);
 /* Copies at most cap bytes into out and zeroes the rest. */
 void col_blob(sqlite3_stmt *stmt, int i, void *out, size_t cap);
+
+/* --- rows: columns as fields of a struct ---------------------------------------------------------------------------
+ *
+ * A table's file lists columns and fields once, LIST(X) with X(column, field). Of the list, behind columns written out,
+ * come the texts of its statements and the row that these are bound from and read into:
+ *
+ *     #define FIELD(column, field) DB_FIELD(struct node, field),
+ *     DB_ROW(node_row, struct node, FIELD(name, name) NODE(FIELD));
+ *     db_put(db, err, "INSERT INTO nodes (name" NODE(DB_NAME) ") VALUES (?" NODE(DB_MARK) ")", &node_row, n, "")
+ */
+#define DB_NAME(column, field) ", " #column
+#define DB_MARK(column, field) ", ?"
+#define DB_SET(column, field) ", " #column " = ?"
+#define DB_EXCLUDED(column, field) ", " #column " = excluded." #column
+
+struct db_field {
+    enum {
+        DB_64, /* the same 64 bits, signed or not */
+        DB_SIGNED,
+        DB_UNSIGNED, /* enums, too */
+        DB_BOOL,
+        DB_REAL,  /* NaN = SQL NULL */
+        DB_TEXT,  /* valid until the next row; NULL = "" */
+        DB_CHARS, /* what fits in */
+        DB_BYTES, /* all of the array; a shorter blob is read with zeros behind it */
+        DB_BITS,  /* a struct; zeros at its end are not stored */
+    } kind;
+    unsigned offset, size;
+};
+struct db_row {
+    const struct db_field *fields;
+    size_t n, bytes; /* fields; size of the struct */
+};
+
+/* clang-format off */
+#define DB_KIND(value) _Generic((value), int64_t: DB_64, uint64_t: DB_64, int32_t: DB_SIGNED, uint32_t: DB_UNSIGNED, \
+    bool: DB_BOOL, double: DB_REAL, const char *: DB_TEXT, char *: DB_CHARS, unsigned char *: DB_BYTES, default: DB_BITS)
+#define DB_FIELD(type, field) \
+    {DB_KIND(((type *)NULL)->field), offsetof(type, field), sizeof(((type *)NULL)->field)}
+/* clang-format on */
+#define DB_ROW(name, type, ...)                                                                                        \
+    static const struct db_field name##_fields[] = {__VA_ARGS__};                                                      \
+    static const struct db_row name = {name##_fields, sizeof(name##_fields) / sizeof(struct db_field), sizeof(type)}
+
+/* Runs a statement without rows: its parameters are the row's fields, then those of fmt, as for db_run. */
+titan_status db_put(struct db *db, struct titan_error *err, const char *sql, const struct db_row *row, const void *from,
+                    const char *fmt, ...) TITAN_MUST_USE;
+/* Reads the next row's first columns into the struct, other fields become 0. False: there is none, or *ret_status is
+ * not TITAN_OK. Call db_done afterwards. */
+bool db_next(struct db *db, sqlite3_stmt *stmt, const struct db_row *row, void *ret, titan_status *ret_status,
+             struct titan_error *err);
 
 #endif

@@ -12,6 +12,14 @@
 
 #define KEPT_MS INT64_C(86400000) /* an expired token is kept, so that its use is reported as such */
 
+/* clang-format off */
+#define JOIN(X) \
+    X(node, node) X(created_at_ms, created_at_ms) X(expires_at_ms, expires_at_ms) X(used_at_ms, used_at_ms) \
+    X(created_by, created_by)
+/* clang-format on */
+#define FIELD(column, field) DB_FIELD(struct join, field),
+DB_ROW(join_row, struct join, FIELD(id, id) JOIN(FIELD));
+
 titan_status enrolment_join_add(struct db *db, const struct join *j, struct titan_error *err)
 {
     titan_assert(j->id && j->node && *j->node && j->expires_at_ms >= j->created_at_ms);
@@ -33,35 +41,28 @@ titan_status enrolment_join_add(struct db *db, const struct join *j, struct tita
     facts_text(&facts, "created_by", j->created_by);
     TRY(facts_end(&facts, &e.facts, err));
     TRY(db_run(db, err, "DELETE FROM joins WHERE expires_at_ms < ?", "i", j->created_at_ms - KEPT_MS));
-    TRY(db_run(db, err,
-               "INSERT INTO joins (id, node, hash, created_at_ms, expires_at_ms, created_by) VALUES (?, ?, ?, ?, ?, ?)",
-               "ttbiit", j->id, j->node, j->hash, (size_t)ENROLMENT_HASH, j->created_at_ms, j->expires_at_ms,
-               j->created_by));
+    TRY(db_put(db, err, "INSERT INTO joins (id" JOIN(DB_NAME) ", hash) VALUES (?" JOIN(DB_MARK) ", ?)", &join_row, j,
+               "b", j->hash, (size_t)ENROLMENT_HASH));
     return event_add(db, &e, err);
 }
 
 struct found {
-    bool known, used;
-    int64_t created_at_ms, expires_at_ms;
+    int64_t created_at_ms, expires_at_ms, used_at_ms;
     unsigned char hash[ENROLMENT_HASH], key_hash[ENROLMENT_HASH];
-    char node[ENROLMENT_NODE];
+    char node[ENROLMENT_NODE]; /* "": there is no such token */
 };
+#define FOUND(field) DB_FIELD(struct found, field)
+DB_ROW(found_row, struct found, FOUND(node), FOUND(created_at_ms), FOUND(expires_at_ms), FOUND(used_at_ms), FOUND(hash),
+       FOUND(key_hash));
 
 static titan_status find(struct db *db, const char *id, struct found *f, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
+    titan_status status;
     TRY(db_query(db, &stmt, err,
-                 "SELECT hash, expires_at_ms, used_at_ms, key_hash, node, created_at_ms FROM joins WHERE id = ?", "t",
+                 "SELECT node, created_at_ms, expires_at_ms, used_at_ms, hash, key_hash FROM joins WHERE id = ?", "t",
                  id));
-    titan_status status = db_step(db, stmt, &f->known, err);
-    if (status == TITAN_OK && f->known) {
-        col_blob(stmt, 0, f->hash, sizeof(f->hash));
-        f->expires_at_ms = col_int(stmt, 1);
-        f->used = col_int(stmt, 2) != 0;
-        col_blob(stmt, 3, f->key_hash, sizeof(f->key_hash));
-        (void)snprintf(f->node, sizeof(f->node), "%s", col_text(stmt, 4));
-        f->created_at_ms = col_int(stmt, 5);
-    }
+    (void)db_next(db, stmt, &found_row, f, &status, err);
     db_done(stmt);
     return status;
 }
@@ -78,29 +79,18 @@ titan_status enrolment_join_find(struct db *db, const char *id, const unsigned c
 {
     struct found f = {0};
     TRY(find(db, id, &f, err));
-    return f.known && CRYPTO_memcmp(f.hash, hash, ENROLMENT_HASH) == 0 ? TITAN_OK : refuse_unknown(err);
+    return *f.node && CRYPTO_memcmp(f.hash, hash, ENROLMENT_HASH) == 0 ? TITAN_OK : refuse_unknown(err);
 }
 
 titan_status enrolment_join_list(struct db *db, bool (*each)(const struct join *join, void *data), void *data,
                                  struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err,
-                 "SELECT id, node, created_at_ms, expires_at_ms, used_at_ms, created_by FROM joins"
-                 " ORDER BY created_at_ms, id",
-                 ""));
+    struct join j;
     titan_status status;
-    bool row;
-    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
-        struct join j = {.id = col_text(stmt, 0),
-                         .node = col_text(stmt, 1),
-                         .created_at_ms = col_int(stmt, 2),
-                         .expires_at_ms = col_int(stmt, 3),
-                         .used_at_ms = col_int(stmt, 4),
-                         .created_by = col_text(stmt, 5)};
-        if (!each(&j, data))
-            break;
-    }
+    TRY(db_query(db, &stmt, err, "SELECT id" JOIN(DB_NAME) " FROM joins ORDER BY created_at_ms, id", ""));
+    while (db_next(db, stmt, &join_row, &j, &status, err) && each(&j, data))
+        ;
     db_done(stmt);
     return status;
 }
@@ -112,7 +102,7 @@ titan_status enrolment_join_revoke(struct db *db, const char *id, const char *by
     char message[320];
     struct event e = {.at_ms = now_ms, .type = "node.uninvited", .rank = -1, .message = message, .actor = by};
     TRY(find(db, id, &f, err));
-    if (!f.known)
+    if (!*f.node)
         return titan_fail(err, TITAN_ENOTFOUND, "there is no join token %.32s", id);
     (void)snprintf(ret_node, ENROLMENT_NODE, "%s", f.node);
     (void)snprintf(message, sizeof(message), "the join token of node %.200s is taken back", f.node);
@@ -125,54 +115,61 @@ titan_status enrolment_join_revoke(struct db *db, const char *id, const char *by
     return event_add(db, &e, err);
 }
 
-static titan_status refuse(const struct found *f, const char *node, const unsigned char *key_hash, int64_t now_ms,
-                           struct titan_error *refusal)
+static titan_status check_use(const struct found *f, const struct join_use *u, struct titan_error *refusal)
 {
-    titan_assert(f->known && *node);
     char then[32];
-    if (strcmp(f->node, node) != 0)
-        return titan_fail(refusal, TITAN_EPERM, "the join token is for node %s, not for %.200s", f->node, node);
-    if (now_ms >= f->expires_at_ms)
-        return titan_fail(refusal, TITAN_EPERM, "the join token of node %s expired at %s", node,
-                          clock_format(f->expires_at_ms, then));
-    if (f->used && CRYPTO_memcmp(f->key_hash, key_hash, ENROLMENT_HASH) != 0)
-        return titan_fail(refusal, TITAN_EPERM, "the join token of node %s was used already, with another key", node);
-    return TITAN_OK;
+    if (strcmp(f->node, u->node) != 0)
+        titan_fail(refusal, TITAN_EPERM, "the join token is for node %s, not for %.200s", f->node, u->node);
+    else if (u->now_ms >= f->expires_at_ms)
+        titan_fail(refusal, TITAN_EPERM, "the join token of node %s expired at %s", u->node,
+                   clock_format(f->expires_at_ms, then));
+    else if (f->used_at_ms && CRYPTO_memcmp(f->key_hash, u->key_hash, ENROLMENT_HASH) != 0)
+        titan_fail(refusal, TITAN_EPERM, "the join token of node %s was used already, with another key", u->node);
+    else
+        return TITAN_OK;
+    titan_error_hint(refusal, "titanctl node join makes another; if the node did not do this, its token was stolen");
+    return TITAN_EPERM;
 }
 
-titan_status enrolment_join_use(struct db *db, const char *id, const unsigned char hash[ENROLMENT_HASH],
-                                const char *node, const unsigned char key_hash[ENROLMENT_HASH], int64_t now_ms,
-                                int64_t *ret_made_ms, struct titan_error *refusal, struct titan_error *err)
+titan_status enrolment_join_use(struct db *db, const struct join_use *u, int64_t *ret_made_ms,
+                                struct titan_error *refusal, struct titan_error *err)
 {
     struct found f = {0};
-    struct event e = {.at_ms = now_ms, .type = "node.enrolled", .node = node, .rank = -1};
+    struct event e = {.at_ms = u->now_ms, .type = "node.enrolled", .node = u->node, .rank = -1};
     char message[sizeof(refusal->msg)];
     *refusal = (struct titan_error){0};
-    TRY(find(db, id, &f, err));
+    TRY(find(db, u->id, &f, err));
     *ret_made_ms = f.created_at_ms;
-    if (!f.known || CRYPTO_memcmp(f.hash, hash, ENROLMENT_HASH) != 0) {
+    if (!*f.node || CRYPTO_memcmp(f.hash, u->hash, ENROLMENT_HASH) != 0) {
         (void)refuse_unknown(refusal);
         return TITAN_OK;
     }
     e.message = message;
-    if (refuse(&f, node, key_hash, now_ms, refusal) != TITAN_OK) {
-        titan_error_hint(refusal,
-                         "titanctl node join makes another; if the node did not do this, its token was stolen");
+    if (check_use(&f, u, refusal) != TITAN_OK) {
         e.type = "node.enrol_refused";
         e.node = f.node;
         (void)snprintf(message, sizeof(message), "%s", refusal->msg);
         return event_add(db, &e, err);
     }
-    (void)snprintf(message, sizeof(message), "node %.200s has its certificate", node);
+    (void)snprintf(message, sizeof(message), "node %.200s has its certificate", u->node);
     _cleanup_(facts_free) struct facts facts = {.text = BUF_INIT};
-    facts_begin(&facts, "join", id);
-    facts_number(&facts, "used_at_ms", now_ms);
-    facts_bytes(&facts, "key_hash", key_hash, ENROLMENT_HASH);
+    facts_begin(&facts, "join", u->id);
+    facts_number(&facts, "used_at_ms", u->now_ms);
+    facts_bytes(&facts, "key_hash", u->key_hash, ENROLMENT_HASH);
     TRY(facts_end(&facts, &e.facts, err));
-    TRY(db_run(db, err, "UPDATE joins SET used_at_ms = ?, key_hash = ? WHERE id = ?", "ibt", now_ms, key_hash,
-               (size_t)ENROLMENT_HASH, id));
+    TRY(db_run(db, err, "UPDATE joins SET used_at_ms = ?, key_hash = ? WHERE id = ?", "ibt", u->now_ms, u->key_hash,
+               (size_t)ENROLMENT_HASH, u->id));
     return event_add(db, &e, err);
 }
+
+/* clang-format off */
+#define REVOCATION(X) X(reason, reason) X(created_by, by)
+/* clang-format on */
+#undef FIELD
+#define FIELD(column, field) DB_FIELD(struct revocation, field),
+DB_ROW(revocation_row, struct revocation, FIELD(uri, uri) FIELD(at_ms, at_ms) REVOCATION(FIELD));
+#define REVOKED "uri, at_ms" REVOCATION(DB_NAME)
+#define REVOKED_MARKS "?, ?" REVOCATION(DB_MARK)
 
 titan_status revocation_put(struct db *db, const struct revocation *r, struct titan_error *err)
 {
@@ -180,13 +177,12 @@ titan_status revocation_put(struct db *db, const struct revocation *r, struct ti
     char message[512];
     struct event e = {.at_ms = r->at_ms, .type = "certificate.revoked", .rank = -1, .message = message, .actor = r->by};
     (void)snprintf(message, sizeof(message), "%.191s is revoked%s%.256s", r->uri, *r->reason ? ": " : "", r->reason);
-    TRY(db_run(db, err,
-               "INSERT INTO revocations (uri, at_ms, reason, created_by) VALUES (?, ?, ?, ?) ON CONFLICT (uri) DO"
-               " UPDATE SET at_ms = max(at_ms, excluded.at_ms), reason = excluded.reason,"
-               " created_by = excluded.created_by",
-               "titt", r->uri, r->at_ms, r->reason, r->by));
+    TRY(db_put(db, err,
+               "INSERT INTO revocations (" REVOKED ") VALUES (" REVOKED_MARKS ") ON CONFLICT (uri) DO UPDATE"
+               " SET at_ms = max(at_ms, excluded.at_ms)" REVOCATION(DB_EXCLUDED),
+               &revocation_row, r, ""));
     int64_t at_ms = 0; /* the later of the two */
-    TRY(db_int(db, 0, &at_ms, err, "SELECT at_ms FROM revocations WHERE uri = ?", "t", r->uri));
+    TRY(db_int(db, &at_ms, err, "SELECT at_ms FROM revocations WHERE uri = ?", "t", r->uri));
     _cleanup_(facts_free) struct facts facts = {.text = BUF_INIT};
     facts_begin(&facts, "certificate", r->uri);
     facts_number(&facts, "at_ms", at_ms);
@@ -204,15 +200,11 @@ titan_status revocation_list(struct db *db, bool (*each)(const struct revocation
                              struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err, "SELECT uri, reason, created_by, at_ms FROM revocations ORDER BY uri", ""));
+    struct revocation r;
     titan_status status;
-    bool row;
-    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
-        struct revocation r = {
-            .uri = col_text(stmt, 0), .reason = col_text(stmt, 1), .by = col_text(stmt, 2), .at_ms = col_int(stmt, 3)};
-        if (!each(&r, data))
-            break;
-    }
+    TRY(db_query(db, &stmt, err, "SELECT " REVOKED " FROM revocations ORDER BY uri", ""));
+    while (db_next(db, stmt, &revocation_row, &r, &status, err) && each(&r, data))
+        ;
     db_done(stmt);
     return status;
 }

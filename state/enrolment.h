@@ -30,13 +30,17 @@ titan_status enrolment_join_revoke(struct db *db, const char *id, const char *by
 /* Does this join token exist with this secret? Read-only. TITAN_EPERM: no. */
 titan_status enrolment_join_find(struct db *db, const char *id, const unsigned char hash[ENROLMENT_HASH],
                                  struct titan_error *err) TITAN_MUST_USE;
+/* A machine that wants to become a node. */
+struct join_use {
+    const char *id, *node;
+    const unsigned char *hash, *key_hash; /* of the token's secret, and of the machine's key: ENROLMENT_HASH bytes */
+    int64_t now_ms;
+};
 /* Uses a join token. ret_made_ms: time of its creation. refusal: TITAN_OK, or TITAN_EPERM with the reason: no such
  * token or another secret (same text for both), a token of another node, expired, already used with another key.
  * Records node.enrolled, or node.enrol_refused if the secret was right. */
-titan_status enrolment_join_use(struct db *db, const char *id, const unsigned char hash[ENROLMENT_HASH],
-                                const char *node, const unsigned char key_hash[ENROLMENT_HASH], int64_t now_ms,
-                                int64_t *ret_made_ms, struct titan_error *refusal,
-                                struct titan_error *err) TITAN_MUST_USE;
+titan_status enrolment_join_use(struct db *db, const struct join_use *use, int64_t *ret_made_ms,
+                                struct titan_error *refusal, struct titan_error *err) TITAN_MUST_USE;
 
 struct revocation {
     const char *uri, *reason, *by;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "state/epoch.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/cleanup.h"
@@ -18,28 +17,34 @@ static const struct sm_state epoch_states[] = {
 #undef TO
 const struct sm epoch_sm = {"epoch", epoch_states, sizeof(epoch_states) / sizeof(epoch_states[0])};
 
-static titan_status add_change(struct db *db, const struct event *event, uint64_t job_id, uint64_t number, int from,
-                               int to, struct titan_error *err)
-{
-    char key[48];
-    (void)snprintf(key, sizeof(key), "%llu/%llu", (unsigned long long)job_id, (unsigned long long)number);
-    return event_add_change(db, event, &epoch_sm, key, from, to, 0, err);
-}
+/* clang-format off */
+#define EPOCH(X) \
+    X(run, run) X(world_size, world_size) X(source, source) X(source_epoch, source_epoch) \
+    X(resume_step, resume_step) X(checkpoint, checkpoint) X(comm_id, comm_id) X(created_at_ms, created_at_ms) \
+    X(leavers, departing) X(delegate, leader)
+/* Read, but not written with the epoch. */
+#define EPOCH_READ(X) \
+    X(state, state) X(key, key) X(length(key) = 32, keyed) X(rung >= 0, has_origin) \
+    X(rung >= 0 OR formed_at_ms > 0, complete)
+/* clang-format on */
+#define FIELD(column, field) DB_FIELD(struct epoch, field),
+DB_ROW(new_row, struct epoch, FIELD(job_id, job_id) FIELD(number, number) EPOCH(FIELD));
+DB_ROW(epoch_row, struct epoch, FIELD(job_id, job_id) FIELD(number, number) EPOCH(FIELD) EPOCH_READ(FIELD));
+#define COLUMNS "job_id, number" EPOCH(DB_NAME)
 
 titan_status epoch_add(struct db *db, const struct epoch *e, const struct event *event, struct titan_error *err)
 {
     titan_assert(e->number && e->world_size <= JOB_WORKERS_MAX && (e->workers || e->world_size + e->departing == 0));
     titan_assert(e->departing <= JOB_WORKERS_MAX && e->source_epoch < e->number);
-    TRY(state_check_move(&epoch_sm, e->job_id, EPOCH_NONE, EPOCH_FORMING, err));
-    TRY(db_run(
-        db, err,
-        "INSERT INTO epochs (job_id, number, run, state, world_size, source, source_epoch, resume_step,"
-        " checkpoint, comm_id, created_at_ms, leavers, delegate, key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
-        " ?)",
-        "uuiiiiuutbiitb", e->job_id, e->number, (int64_t)e->run, (int64_t)EPOCH_FORMING, (int64_t)e->world_size,
-        (int64_t)e->source, e->source_epoch, e->resume_step, e->checkpoint ? e->checkpoint : "",
-        (const void *)e->comm_id, sizeof(e->comm_id), e->created_at_ms, (int64_t)e->departing,
-        e->leader ? e->leader : "", (const void *)e->key, e->keyed ? sizeof(e->key) : (size_t)0));
+    const struct event_move move = {.what = &epoch_sm,
+                                    .job_id = e->job_id,
+                                    .id = e->number,
+                                    .in_job = true,
+                                    .from = EPOCH_NONE,
+                                    .to = EPOCH_FORMING};
+    TRY(event_check_move(&move, err));
+    TRY(db_put(db, err, "INSERT INTO epochs (" COLUMNS ", state, key) VALUES (?, ?" EPOCH(DB_MARK) ", ?, ?)", &new_row,
+               e, "ib", (int64_t)move.to, (const void *)e->key, e->keyed ? sizeof(e->key) : (size_t)0));
     TRY(db_run(db, err, "UPDATE workers SET rank = -1 WHERE job_id = ? AND rank >= 0", "u", e->job_id));
     for (uint32_t rank = 0; rank < e->world_size + e->departing; rank++) {
         TRY(db_run(db, err, "INSERT INTO members VALUES (?, ?, ?, ?)", "uuiu", e->job_id, e->number, (int64_t)rank,
@@ -47,24 +52,25 @@ titan_status epoch_add(struct db *db, const struct epoch *e, const struct event 
         if (rank < e->world_size)
             TRY(db_run(db, err, "UPDATE workers SET rank = ? WHERE id = ?", "iu", (int64_t)rank, e->workers[rank]));
     }
-    return add_change(db, event, e->job_id, e->number, EPOCH_NONE, EPOCH_FORMING, err);
+    return event_add_move(db, event, &move, err);
 }
 
 titan_status epoch_move(struct db *db, uint64_t job_id, uint64_t number, enum epoch_state to, const struct event *event,
                         struct titan_error *err)
 {
     titan_assert(to > EPOCH_FORMING);
+    struct event_move move = {.what = &epoch_sm, .job_id = job_id, .id = number, .in_job = true, .to = (int)to};
     int64_t from = 0;
-    TRY(db_int(db, EPOCH_NONE, &from, err, "SELECT state FROM epochs WHERE job_id = ? AND number = ?", "uu", job_id,
-               number));
-    TRY(state_check_move(&epoch_sm, job_id, (int)from, to, err));
+    TRY(db_int(db, &from, err, "SELECT state FROM epochs WHERE job_id = ? AND number = ?", "uu", job_id, number));
+    move.from = (int)from;
+    TRY(event_check_move(&move, err));
     if (to == EPOCH_RUNNING)
         TRY(db_run(db, err, "UPDATE epochs SET state = ?, formed_at_ms = ? WHERE job_id = ? AND number = ?", "iiuu",
                    (int64_t)to, event->at_ms, job_id, number));
     else
         TRY(db_run(db, err, "UPDATE epochs SET state = ?, ended_at_ms = ? WHERE job_id = ? AND number = ?", "iiuu",
                    (int64_t)to, event->at_ms, job_id, number));
-    return add_change(db, event, job_id, number, (int)from, to, err);
+    return event_add_move(db, event, &move, err);
 }
 
 titan_status epoch_set_origin(struct db *db, uint64_t job_id, uint64_t number, const struct epoch_origin *origin,
@@ -79,8 +85,7 @@ titan_status epoch_set_origin(struct db *db, uint64_t job_id, uint64_t number, c
 titan_status epoch_last_trained(struct db *db, uint64_t job_id, uint64_t *ret, struct titan_error *err)
 {
     int64_t number = 0;
-    TRY(db_int(db, 0, &number, err, "SELECT max(number) FROM epochs WHERE job_id = ? AND formed_at_ms > 0", "u",
-               job_id));
+    TRY(db_int(db, &number, err, "SELECT max(number) FROM epochs WHERE job_id = ? AND formed_at_ms > 0", "u", job_id));
     *ret = (uint64_t)number;
     return TITAN_OK;
 }
@@ -88,7 +93,7 @@ titan_status epoch_last_trained(struct db *db, uint64_t job_id, uint64_t *ret, s
 titan_status epoch_next(struct db *db, uint64_t job_id, uint64_t *number, struct titan_error *err)
 {
     int64_t next = 0;
-    TRY(db_int(db, 0, &next, err, "SELECT min(number) FROM epochs WHERE job_id = ? AND number > ?", "uu", job_id,
+    TRY(db_int(db, &next, err, "SELECT min(number) FROM epochs WHERE job_id = ? AND number > ?", "uu", job_id,
                *number));
     *number = (uint64_t)next;
     return TITAN_OK;
@@ -115,52 +120,26 @@ static titan_status read_members(struct db *db, const struct epoch *e, uint64_t 
 titan_status epoch_get(struct db *db, uint64_t job_id, uint64_t number, void (*with)(const struct epoch *e, void *data),
                        void *data, struct titan_error *err)
 {
-    titan_assert(with);
     sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err,
-                 "SELECT number, run, state, world_size, source, source_epoch, resume_step, checkpoint, comm_id,"
-                 " created_at_ms, leavers, delegate, rung >= 0 OR formed_at_ms > 0, key, length(key), rung >= 0 FROM "
-                 "epochs WHERE "
-                 "job_id = ?1 AND "
-                 "(?2 = 0 OR number = ?2)"
-                 " ORDER BY number DESC LIMIT 1",
-                 "uu", job_id, number));
-    bool row = false;
     _cleanup_free_ uint64_t *workers = NULL;
-    titan_status status = db_step(db, stmt, &row, err);
-    if (status == TITAN_OK && !row)
-        status = titan_fail(err, TITAN_ENOTFOUND, "job %llu has no such epoch", (unsigned long long)job_id);
-    if (status == TITAN_OK) {
-        struct epoch e = {
-            .job_id = job_id,
-            .number = col_uint(stmt, 0),
-            .run = (uint32_t)col_int(stmt, 1),
-            .state = (enum epoch_state)col_int(stmt, 2),
-            .world_size = (uint32_t)col_int(stmt, 3),
-            .source = (uint32_t)col_int(stmt, 4),
-            .source_epoch = col_uint(stmt, 5),
-            .resume_step = col_uint(stmt, 6),
-            .checkpoint = col_text(stmt, 7),
-            .created_at_ms = col_int(stmt, 9),
-            .departing = (uint32_t)col_int(stmt, 10),
-            .leader = col_text(stmt, 11),
-            .complete = col_int(stmt, 12) != 0,
-            .keyed = col_int(stmt, 14) == 32,
-            .has_origin = col_int(stmt, 15) != 0,
-        };
-        col_blob(stmt, 8, e.comm_id, sizeof(e.comm_id));
-        col_blob(stmt, 13, e.key, sizeof(e.key));
-        /* Check before the addition: a damaged row may have any values. */
-        const bool sane = e.world_size <= JOB_WORKERS_MAX && e.departing <= JOB_WORKERS_MAX;
-        workers = sane ? calloc(e.world_size + e.departing + 1, sizeof(*workers)) : NULL;
-        if (!sane)
-            status = titan_fail(err, TITAN_ECORRUPT, "job %llu epoch %llu has %u members and %u departing ranks stored",
-                                (unsigned long long)job_id, (unsigned long long)e.number, e.world_size, e.departing);
-        else if (!workers)
-            status = titan_fail(err, TITAN_ENOMEM, "out of memory");
-        else
-            status = read_members(db, &e, workers, err);
+    struct epoch e;
+    titan_status status;
+    TRY(db_query(db, &stmt, err,
+                 "SELECT " COLUMNS EPOCH_READ(DB_NAME) " FROM epochs WHERE job_id = ?1 AND"
+                                                       " (?2 = 0 OR number = ?2) ORDER BY number DESC LIMIT 1",
+                 "uu", job_id, number));
+    if (!db_next(db, stmt, &epoch_row, &e, &status, err)) {
+        if (status == TITAN_OK)
+            status = titan_fail(err, TITAN_ENOTFOUND, "job %llu has no such epoch", (unsigned long long)job_id);
+    } else if (e.world_size > JOB_WORKERS_MAX ||
+               e.departing > JOB_WORKERS_MAX) { /* a damaged row may have any values */
+        status = titan_fail(err, TITAN_ECORRUPT, "job %llu epoch %llu has %u members and %u departing ranks stored",
+                            (unsigned long long)job_id, (unsigned long long)e.number, e.world_size, e.departing);
+    } else if (!(workers = calloc(e.world_size + e.departing + 1, sizeof(*workers)))) {
+        status = titan_fail(err, TITAN_ENOMEM, "out of memory");
+    } else {
         e.workers = workers;
+        status = read_members(db, &e, workers, err);
         if (status == TITAN_OK)
             with(&e, data);
     }

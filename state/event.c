@@ -51,7 +51,7 @@ static titan_status chain_on(const unsigned char before[EVENT_CHAIN_BYTES], cons
     put_text(&b, e->node);
     put_text(&b, e->detail);
     put_text(&b, change);
-    if (*e->actor)
+    if (e->actor && *e->actor)
         put_text(&b, e->actor);
     if (buf_failed(&b))
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
@@ -143,6 +143,18 @@ titan_status event_head_find(struct db *db, const struct event_head *head, uint6
 
 /* --- adding ------------------------------------------------------------------------------------------------------- */
 
+/* clang-format off */
+/* Columns since the first schema; `actor` is of schema 4. */
+#define EVENT(X) \
+    X(job_id, job_id) X(at_ms, at_ms) X(type, type) X(message, message) X(epoch, epoch) X(step, step) \
+    X(rank, rank) X(node, node) X(detail, detail)
+/* clang-format on */
+#define FIELD(column, field) DB_FIELD(struct event, field),
+DB_ROW(old_event_row, struct event, FIELD(id, id) EVENT(FIELD));
+DB_ROW(event_row, struct event, FIELD(id, id) EVENT(FIELD) FIELD(actor, actor));
+#define OLD_COLUMNS "id" EVENT(DB_NAME)
+#define COLUMNS OLD_COLUMNS ", actor"
+
 static titan_status add(struct db *db, struct event e, const char *change, struct titan_error *err)
 {
     titan_assert(e.type && *e.type && change && e.rank >= -1);
@@ -157,15 +169,10 @@ static titan_status add(struct db *db, struct event e, const char *change, struc
     e.message = e.message ? e.message : "";
     e.node = e.node ? e.node : "";
     e.detail = e.detail ? e.detail : "{}";
-    e.actor = e.actor ? e.actor : "";
     TRY(chain_end(db, &e.id, before, err));
     TRY(chain_on(before, &e, change, chain, err));
-    return db_run(
-        db, err,
-        "INSERT INTO events (id, job_id, at_ms, type, message, epoch, step, rank, node, detail, change, chain,"
-        " actor) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        "uuittuuitttbt", e.id, e.job_id, e.at_ms, e.type, e.message, e.epoch, e.step, (int64_t)e.rank, e.node, e.detail,
-        change, (const void *)chain, sizeof(chain), e.actor);
+    return db_put(db, err, "INSERT INTO events (" COLUMNS ", change, chain) VALUES (?" EVENT(DB_MARK) ", ?, ?, ?)",
+                  &event_row, &e, "tb", change, (const void *)chain, sizeof(chain));
 }
 
 titan_status event_add(struct db *db, const struct event *e, struct titan_error *err)
@@ -173,74 +180,56 @@ titan_status event_add(struct db *db, const struct event *e, struct titan_error 
     return add(db, *e, "", err);
 }
 
-titan_status event_add_change(struct db *db, const struct event *e, const struct sm *what, const char *key, int from,
-                              int to, int64_t count, struct titan_error *err)
+titan_status event_check_move(const struct event_move *m, struct titan_error *err)
 {
-    titan_assert(key);
-    char change[512];
-    int n = snprintf(change, sizeof(change), "%s %s %s %lld %s", what->name, sm_name(what, from), sm_name(what, to),
-                     (long long)count, key);
+    if (sm_allowed(m->what, m->from, m->to))
+        return TITAN_OK;
+    return titan_fail(err, TITAN_EBUG, "job %llu: %s may not move from %s to %s", (unsigned long long)m->job_id,
+                      m->what->name, sm_name(m->what, m->from), sm_name(m->what, m->to));
+}
+
+titan_status event_add_move(struct db *db, const struct event *e, const struct event_move *m, struct titan_error *err)
+{
+    char change[512], job[24] = "", id[24] = "";
+    if (m->in_job)
+        (void)snprintf(job, sizeof(job), "%llu/", (unsigned long long)m->job_id);
+    if (!m->name)
+        (void)snprintf(id, sizeof(id), "%llu", (unsigned long long)m->id);
+    int n = snprintf(change, sizeof(change), "%s %s %s %lld %s%s", m->what->name, sm_name(m->what, m->from),
+                     sm_name(m->what, m->to), (long long)m->count, job, m->name ? m->name : id);
     if (n >= (int)sizeof(change))
-        return titan_fail(err, TITAN_EBUG, "job store: the key of a %s is too long", what->name);
+        return titan_fail(err, TITAN_EBUG, "job store: the key of a %s is too long", m->what->name);
     return add(db, *e, change, err);
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-#define COLUMNS "id, job_id, at_ms, type, message, epoch, step, rank, node, detail"
-#define COLUMNS_4 COLUMNS ", actor" /* since schema 4 */
-
-static struct event read_event(sqlite3_stmt *stmt, bool has_actor)
+titan_status event_list(struct db *db, const struct event_filter *f, bool (*each)(const struct event *e, void *data),
+                        void *data, struct titan_error *err)
 {
-    return (struct event){
-        .id = col_uint(stmt, 0),
-        .job_id = col_uint(stmt, 1),
-        .at_ms = col_int(stmt, 2),
-        .type = col_text(stmt, 3),
-        .message = col_text(stmt, 4),
-        .epoch = col_uint(stmt, 5),
-        .step = col_uint(stmt, 6),
-        .rank = (int32_t)col_int(stmt, 7),
-        .node = col_text(stmt, 8),
-        .detail = col_text(stmt, 9),
-        .actor = has_actor ? col_text(stmt, 10) : "",
-    };
-}
-
-static titan_status query(struct db *db, const struct event_filter *f, uint64_t after, int limit, sqlite3_stmt **ret,
-                          struct titan_error *err)
-{
+    titan_assert(f->limit > 0);
     const char *actor = f->actor ? f->actor : "";
-    if (after > INT64_MAX)
-        after = INT64_MAX; /* no event has a larger id; SQLite would read it as negative */
-    if (f->audit)
-        return db_query(db, ret, err,
-                        "SELECT " COLUMNS_4 " FROM events WHERE actor <> '' AND id > ? AND type GLOB 'audit.*'"
-                        " AND at_ms >= ? AND (? = '' OR actor = ?) ORDER BY id LIMIT ?",
-                        "uitti", after, f->since_ms, actor, actor, (int64_t)limit);
-    if (f->job_id)
-        return db_query(db, ret, err,
-                        "SELECT " COLUMNS_4 " FROM events WHERE job_id = ? AND id > ? AND type NOT GLOB 'audit.*'"
-                        " ORDER BY id LIMIT ?",
-                        "uui", f->job_id, after, (int64_t)limit);
-    return db_query(db, ret, err,
-                    "SELECT " COLUMNS_4 " FROM events WHERE id > ? AND type NOT GLOB 'audit.*' ORDER BY id LIMIT ?",
-                    "ui", after, (int64_t)limit);
-}
-
-titan_status event_list(struct db *db, const struct event_filter *filter, uint64_t after, int limit,
-                        bool (*each)(const struct event *e, void *data), void *data, struct titan_error *err)
-{
-    titan_assert(each && limit > 0);
+    /* No event has a larger id; SQLite would read it as negative. */
+    const uint64_t after = MIN(f->after, (uint64_t)INT64_MAX);
     sqlite3_stmt *stmt = NULL;
-    TRY(query(db, filter, after, limit, &stmt, err));
+    if (f->audit)
+        TRY(db_query(db, &stmt, err,
+                     "SELECT " COLUMNS " FROM events WHERE actor <> '' AND id > ? AND type GLOB 'audit.*'"
+                     " AND at_ms >= ? AND (? = '' OR actor = ?) ORDER BY id LIMIT ?",
+                     "uitti", after, f->since_ms, actor, actor, (int64_t)f->limit));
+    else if (f->job_id)
+        TRY(db_query(db, &stmt, err,
+                     "SELECT " COLUMNS " FROM events WHERE job_id = ? AND id > ? AND type NOT GLOB 'audit.*'"
+                     " ORDER BY id LIMIT ?",
+                     "uui", f->job_id, after, (int64_t)f->limit));
+    else
+        TRY(db_query(db, &stmt, err,
+                     "SELECT " COLUMNS " FROM events WHERE id > ? AND type NOT GLOB 'audit.*' ORDER BY id LIMIT ?",
+                     "ui", after, (int64_t)f->limit));
+    struct event e;
     titan_status status;
-    bool row;
-    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
-        struct event e = read_event(stmt, true);
-        if (!each(&e, data))
-            break;
-    }
+    while (db_next(db, stmt, &event_row, &e, &status, err) && each(&e, data))
+        ;
     db_done(stmt);
     return status;
 }
@@ -252,14 +241,13 @@ struct walk {
     uint64_t last; /* id of the previous event */
     uint64_t base; /* events up to here precede the chain: their ids may have gaps */
     uint64_t checked;
-    bool has_actor; /* schema 4 */
+    const struct db_row *row;
     unsigned char chain[EVENT_CHAIN_BYTES];
 };
 
-static titan_status check_row(struct walk *w, sqlite3_stmt *stmt, struct titan_error *err)
+static titan_status check_row(struct walk *w, sqlite3_stmt *stmt, struct event e, struct titan_error *err)
 {
-    struct event e = read_event(stmt, w->has_actor);
-    const int change = w->has_actor ? 11 : 10;
+    const int change = (int)w->row->n;
     unsigned char should[EVENT_CHAIN_BYTES], is[EVENT_CHAIN_BYTES];
     if (e.id != w->last + 1 && e.id > w->base + 1 && strcmp(e.type, EVENT_RESTORED) != 0)
         return titan_fail(err, TITAN_ECORRUPT, "event log: events %llu to %llu are missing",
@@ -281,9 +269,9 @@ static titan_status walk_begin(struct walk *w, struct db *db, uint64_t after, st
     int64_t base = 0, has_actor = 0;
     sqlite3_stmt *stmt = NULL;
     memset(w, 0, sizeof(*w));
-    TRY(db_int(db, 0, &has_actor, err, "SELECT count(*) FROM pragma_table_info('events') WHERE name = 'actor'", ""));
-    w->has_actor = has_actor;
-    TRY(db_int(db, 0, &base, err, "SELECT value FROM meta WHERE key = 'chain_base'", ""));
+    TRY(db_int(db, &has_actor, err, "SELECT count(*) FROM pragma_table_info('events') WHERE name = 'actor'", ""));
+    w->row = has_actor ? &event_row : &old_event_row;
+    TRY(db_int(db, &base, err, "SELECT value FROM meta WHERE key = 'chain_base'", ""));
     w->base = (uint64_t)base;
     if (after == 0)
         return TITAN_OK;
@@ -304,17 +292,17 @@ titan_status event_verify(struct db *db, uint64_t after, uint64_t *ret_checked, 
     sqlite3_stmt *stmt = NULL;
     int64_t end = 0;
     TRY(walk_begin(&w, db, after, err));
-    TRY(db_int(db, 0, &end, err, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", ""));
-    if (w.has_actor)
-        TRY(db_query(db, &stmt, err, "SELECT " COLUMNS_4 ", change, chain FROM events WHERE id > ? ORDER BY id", "u",
-                     w.last));
-    else
+    TRY(db_int(db, &end, err, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", ""));
+    if (w.row == &event_row)
         TRY(db_query(db, &stmt, err, "SELECT " COLUMNS ", change, chain FROM events WHERE id > ? ORDER BY id", "u",
                      w.last));
+    else
+        TRY(db_query(db, &stmt, err, "SELECT " OLD_COLUMNS ", change, chain FROM events WHERE id > ? ORDER BY id", "u",
+                     w.last));
+    struct event e;
     titan_status status;
-    bool row;
-    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row)
-        if ((status = check_row(&w, stmt, err)) != TITAN_OK)
+    while (db_next(db, stmt, w.row, &e, &status, err))
+        if ((status = check_row(&w, stmt, e, err)) != TITAN_OK)
             break;
     db_done(stmt);
     if (status == TITAN_OK && w.last < (uint64_t)end && (uint64_t)end > w.base)
@@ -329,11 +317,10 @@ titan_status event_chain_all(struct db *db, struct titan_error *err)
 {
     unsigned char chain[EVENT_CHAIN_BYTES] = {0};
     sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err, "SELECT " COLUMNS " FROM events ORDER BY id", ""));
+    TRY(db_query(db, &stmt, err, "SELECT " OLD_COLUMNS " FROM events ORDER BY id", ""));
+    struct event e;
     titan_status status;
-    bool row;
-    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
-        struct event e = read_event(stmt, false);
+    while (db_next(db, stmt, &old_event_row, &e, &status, err)) {
         status = chain_on(chain, &e, "", chain, err);
         if (status == TITAN_OK)
             status = db_run(db, err, "UPDATE events SET chain = ? WHERE id = ?", "bu", (const void *)chain,

@@ -5,7 +5,7 @@
  * one on 32 zero bytes. Ids have no gaps except before EVENT_RESTORED. event_verify() thus finds rows that were
  * changed, removed or inserted later, unless all following rows were rewritten.
  *
- * Every state move also records its words in events.change, by event_add_change(); replaying these words gives every
+ * Every state move also records its words in events.change, by event_add_move(); replaying these words gives every
  * state in the tables (replay.h). The event's facts follow on a separate line (facts.h). */
 #ifndef TITAN_STATE_EVENT_H
 #define TITAN_STATE_EVENT_H
@@ -37,6 +37,8 @@ struct event_filter {
     bool audit;        /* only events of calls: audit.* ... */
     const char *actor; /* ... of this identity; NULL = all */
     int64_t since_ms;
+    uint64_t after; /* only with a larger id */
+    int limit;
 };
 /* Prefix of audit event types. They are left out unless requested. */
 #define EVENT_AUDIT "audit."
@@ -58,17 +60,26 @@ titan_status event_head_find(struct db *db, const struct event_head *head, uint6
                              struct titan_error *err) TITAN_MUST_USE;
 
 titan_status event_add(struct db *db, const struct event *e, struct titan_error *err) TITAN_MUST_USE;
-/* The same, and records a move of `what` with this key between two states of its table, and a count (a job's restarts,
- * whether a worker's end counted; else 0). */
-titan_status event_add_change(struct db *db, const struct event *e, const struct sm *what, const char *key, int from,
-                              int to, int64_t count, struct titan_error *err) TITAN_MUST_USE;
+/* A move of a row between two states of its table. */
+struct event_move {
+    const struct sm *what;
+    const char *name; /* the row's key; NULL = its id, with in_job behind its job's */
+    uint64_t job_id, id;
+    bool in_job;
+    int from, to;
+    int64_t count; /* a job's restarts, whether a worker's end counted; else 0 */
+};
+/* TITAN_EBUG: the table forbids the move. */
+titan_status event_check_move(const struct event_move *move, struct titan_error *err) TITAN_MUST_USE;
+/* The same as event_add(), and records the move. */
+titan_status event_add_move(struct db *db, const struct event *e, const struct event_move *move,
+                            struct titan_error *err) TITAN_MUST_USE;
 /* Checks the chain behind event `after` (0 = all of it). TITAN_ECORRUPT names the first wrong event. */
 titan_status event_verify(struct db *db, uint64_t after, uint64_t *ret_checked, struct titan_error *err) TITAN_MUST_USE;
 /* Chains all existing events, for the migration that adds the chain. */
 titan_status event_chain_all(struct db *db, struct titan_error *err) TITAN_MUST_USE;
-/* Lists events with id > after in order, at most limit. each returns false to stop; its event is valid during the
- * call. */
-titan_status event_list(struct db *db, const struct event_filter *filter, uint64_t after, int limit,
+/* Lists events in order. each returns false to stop; its event is valid during the call. */
+titan_status event_list(struct db *db, const struct event_filter *filter,
                         bool (*each)(const struct event *e, void *data), void *data,
                         struct titan_error *err) TITAN_MUST_USE;
 

@@ -191,7 +191,7 @@ static titan_status stated(struct facts_check *c, const char *noun, const char *
 static titan_status event_of(struct facts_check *c, const char *sql, const char *key, int64_t *ret,
                              struct titan_error *err)
 {
-    return db_int(c->db, 0, ret, err, sql, "t", key);
+    return db_int(c->db, ret, err, sql, "t", key);
 }
 
 /* How much of this row the log shows: everything, or only its creation by an older event. */

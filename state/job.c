@@ -29,22 +29,34 @@ static const struct sm_state job_states[] = {
 #undef TO
 const struct sm job_sm = {"job", job_states, sizeof(job_states) / sizeof(job_states[0])};
 
-titan_status state_check_move(const struct sm *sm, uint64_t job_id, int from, int to, struct titan_error *err)
-{
-    if (sm_allowed(sm, from, to))
-        return TITAN_OK;
-    return titan_fail(err, TITAN_EBUG, "job %llu: %s may not move from %s to %s", (unsigned long long)job_id, sm->name,
-                      sm_name(sm, from), sm_name(sm, to));
-}
+/* clang-format off */
+/* Columns of the request, of what follows it, and of the progress, whose fields are those of struct job_status. A new
+ * one needs its line here, and its migration (schema.c). */
+#define REQUEST(X) \
+    X(name, name) X(user, user) X(state, state) X(device, spec.device) X(steps, spec.steps) \
+    X(min_workers, spec.min_workers) X(max_workers, spec.max_workers) X(worlds, spec.worlds) \
+    X(max_restarts, spec.max_restarts) X(backoff_ms, spec.backoff_ms) X(backoff_max_ms, spec.backoff_max_ms) \
+    X(keep_latest, spec.keep_latest) X(submitted_at_ms, submitted_at_ms) X(request_hash, request_hash) \
+    X(mesh, spec.mesh) X(priority, spec.priority) X(max_node_losses, spec.max_node_losses) \
+    X(max_hangs, spec.max_hangs) X(max_ooms, spec.max_ooms) X(restart_window_s, spec.restart_window_s) \
+    X(uid, uid) X(gid, gid) X(labels, labels)
+#define LATER(X) \
+    X(reason, reason) X(wish_min, desired.min) X(wish_max, desired.max) X(wish_number, desired.number)
+#define STATUS(X) \
+    X(loss, loss) X(tokens_per_second, tokens_per_second) X(mfu, mfu) X(world_size, world_size) X(epoch, epoch) \
+    X(restarts, restarts) X(preemptions, preemptions) X(started_at_ms, started_at_ms) \
+    X(finished_at_ms, finished_at_ms) X(checkpoint, checkpoint) X(checkpoint_failures, checkpoint_failures) \
+    X(evaluation_step, evaluation.step) X(evaluation_loss, evaluation.loss) \
+    X(evaluation_tokens, evaluation.tokens) X(evaluation_bytes, evaluation.bytes) X(passed, passed)
+/* clang-format on */
 
-static titan_status add_change(struct db *db, const struct event *event, uint64_t id, int from, int to,
-                               int64_t restarts, struct titan_error *err)
-{
-    titan_assert(event && event->job_id == id);
-    char key[24];
-    (void)snprintf(key, sizeof(key), "%llu", (unsigned long long)id);
-    return event_add_change(db, event, &job_sm, key, from, to, restarts, err);
-}
+#define FIELD(column, field) DB_FIELD(struct job, field),
+#define STATUS_FIELD(column, field) DB_FIELD(struct job_status, field),
+#define FIELD_OF_STATUS(column, field) DB_FIELD(struct job, status.field),
+DB_ROW(request_row, struct job, FIELD(id, id) REQUEST(FIELD) FIELD(folder, folder));
+DB_ROW(status_row, struct job_status, STATUS_FIELD(step, step) STATUS(STATUS_FIELD));
+DB_ROW(job_row, struct job, FIELD(id, id) FIELD(step, status.step) REQUEST(FIELD) LATER(FIELD) STATUS(FIELD_OF_STATUS));
+#define COLUMNS "id, step" REQUEST(DB_NAME) LATER(DB_NAME) STATUS(DB_NAME)
 
 titan_status job_find_key(struct db *db, const struct job *job, uint64_t *ret_existing, struct titan_error *err)
 {
@@ -74,8 +86,8 @@ static titan_status check_folder(struct db *db, const struct job *job, struct ti
     sqlite3_stmt *stmt = NULL;
     const char *folder = job->folder;
     TRY(db_query(db, &stmt, err,
-                 "SELECT id, name, user, uid FROM jobs WHERE state < 7 AND folder <> '' AND folder = ? LIMIT 1", "t",
-                 folder));
+                 "SELECT id, name, user, uid FROM jobs WHERE " JOB_IS_OPEN " AND folder <> '' AND folder = ? LIMIT 1",
+                 "t", folder));
     bool row = false;
     titan_status status = db_step(db, stmt, &row, err);
     if (status == TITAN_OK && row && !job_owned_by(job, &(struct job_owner){col_int(stmt, 3), col_text(stmt, 2)})) {
@@ -102,7 +114,8 @@ static titan_status add_submitted(struct db *db, const struct job *job, const ch
     facts_number(&facts, "gid", job->gid);
     TRY(facts_digest(&facts, "recipe", recipe, err));
     TRY(facts_end(&facts, &e.facts, err));
-    return add_change(db, &e, job->id, JOB_NONE, JOB_PENDING, 0, err);
+    return event_add_move(
+        db, &e, &(struct event_move){.what = &job_sm, .job_id = job->id, .id = job->id, .to = JOB_PENDING}, err);
 }
 
 titan_status job_submit(struct db *db, const struct job *job, const char *recipe, uint64_t *ret_existing,
@@ -116,20 +129,11 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
         return TITAN_OK;
     if (job->folder)
         TRY(check_folder(db, job, err));
-    const struct job_spec *s = &job->spec;
-    TRY(state_check_move(&job_sm, job->id, JOB_NONE, JOB_PENDING, err));
-    TRY(db_run(db, err,
-               "INSERT INTO jobs (id, name, user, state, device, steps, min_workers, max_workers, worlds, max_restarts,"
-               " backoff_ms, backoff_max_ms, keep_latest, submitted_at_ms, request_hash, mesh,"
-               " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, uid, gid, folder, labels)"
-               " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-               "uttituiibiiiiiutiiiiiiitt", job->id, job->name, job->user, (int64_t)JOB_PENDING, s->device, s->steps,
-               (int64_t)s->min_workers, (int64_t)s->max_workers, (const void *)s->worlds.bits,
-               (size_t)(s->max_workers / 8 + 1), (int64_t)s->max_restarts, (int64_t)s->backoff_ms,
-               (int64_t)s->backoff_max_ms, (int64_t)s->keep_latest, job->submitted_at_ms, job->request_hash, s->mesh,
-               (int64_t)s->priority, (int64_t)s->max_node_losses, (int64_t)s->max_hangs, (int64_t)s->max_ooms,
-               (int64_t)s->restart_window_s, job->uid, job->gid, job->folder && job->holds_folder ? job->folder : "",
-               job->labels ? job->labels : ""));
+    struct job row = *job;
+    row.state = JOB_PENDING;
+    row.folder = job->holds_folder ? job->folder : NULL;
+    TRY(db_put(db, err, "INSERT INTO jobs (id" REQUEST(DB_NAME) ", folder) VALUES (?" REQUEST(DB_MARK) ", ?)",
+               &request_row, &row, ""));
     TRY(db_run(db, err, "INSERT INTO recipes VALUES (?, ?)", "ut", job->id, recipe));
     if (job->key)
         TRY(db_run(db, err, "INSERT INTO job_keys VALUES (?, ?, ?)", "ttu", job->key_owner, job->key, job->id));
@@ -139,20 +143,11 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
 static titan_status put_status(struct db *db, uint64_t id, const struct job_status *s, struct titan_error *err)
 {
     titan_assert(s->world_size <= JOB_WORKERS_MAX);
-    return db_run(db, err,
-                  "UPDATE jobs SET step = ?, loss = ?, tokens_per_second = ?, mfu = ?, world_size = ?, epoch = ?,"
-                  " restarts = ?, preemptions = ?, started_at_ms = ?, finished_at_ms = ?, checkpoint = ?,"
-                  " checkpoint_failures = ?, evaluation_step = ?, evaluation_loss = ?, evaluation_tokens = ?,"
-                  " evaluation_bytes = ?, passed = ? WHERE id = ?",
-                  "urrriuiiiitiuruuuu", s->step, s->loss, s->tokens_per_second, s->mfu, (int64_t)s->world_size,
-                  s->epoch, (int64_t)s->restarts, (int64_t)s->preemptions, s->started_at_ms, s->finished_at_ms,
-                  s->checkpoint ? s->checkpoint : "", (int64_t)s->checkpoint_failures, s->evaluation.step,
-                  s->evaluation.loss, s->evaluation.tokens, s->evaluation.bytes, s->passed, id);
+    return db_put(db, err, "UPDATE jobs SET step = ?" STATUS(DB_SET) " WHERE id = ?", &status_row, s, "u", id);
 }
 
-/* Reads the parts of a job that follow from the event log. */
-static titan_status get_replayed(struct db *db, uint64_t id, int *ret_state, int64_t *ret_restarts,
-                                 struct titan_error *err)
+/* A job that stays as it is: its state and restarts, as the event log has them. */
+static titan_status find_move(struct db *db, uint64_t id, struct event_move *ret, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
     bool row = false;
@@ -160,49 +155,45 @@ static titan_status get_replayed(struct db *db, uint64_t id, int *ret_state, int
     titan_status status = db_step(db, stmt, &row, err);
     if (status == TITAN_OK && !row)
         status = titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)id);
+    *ret = (struct event_move){.what = &job_sm, .job_id = id, .id = id};
     if (status == TITAN_OK) {
-        *ret_state = (int)col_int(stmt, 0);
-        *ret_restarts = col_int(stmt, 1);
+        ret->from = ret->to = (int)col_int(stmt, 0);
+        ret->count = col_int(stmt, 1);
     }
     db_done(stmt);
     return status;
 }
 
-/* Records a count that changed without an event of its own. */
-static titan_status add_restarts(struct db *db, uint64_t id, int state, int64_t restarts, struct titan_error *err)
-{
-    char text[64];
-    struct event e = {.job_id = id, .type = "job.restarts", .message = text, .rank = -1};
-    (void)snprintf(text, sizeof(text), "losses that count against the restart budget: %lld", (long long)restarts);
-    TRY(db_int(db, 0, &e.at_ms, err, "SELECT at_ms FROM events ORDER BY id DESC LIMIT 1", ""));
-    return add_change(db, &e, id, state, state, restarts, err);
-}
-
 titan_status job_update(struct db *db, uint64_t id, const struct job_status *s, const struct event *event,
                         struct titan_error *err)
 {
-    int state = JOB_NONE;
-    int64_t restarts = 0;
-    TRY(get_replayed(db, id, &state, &restarts, err));
+    struct event_move same;
+    char text[64];
+    struct event counted = {.job_id = id, .type = "job.restarts", .message = text, .rank = -1};
+    TRY(find_move(db, id, &same, err));
     TRY(put_status(db, id, s, err));
-    if (restarts == (int64_t)s->restarts)
+    if (same.count == (int64_t)s->restarts)
         return event ? event_add(db, event, err) : TITAN_OK;
-    return event ? add_change(db, event, id, state, state, (int64_t)s->restarts, err)
-                 : add_restarts(db, id, state, (int64_t)s->restarts, err);
+    same.count = s->restarts;
+    if (event)
+        return event_add_move(db, event, &same, err);
+    /* The count has changed without an event of its own. */
+    (void)snprintf(text, sizeof(text), "losses that count against the restart budget: %u", s->restarts);
+    TRY(db_int(db, &counted.at_ms, err, "SELECT at_ms FROM events ORDER BY id DESC LIMIT 1", ""));
+    return event_add_move(db, &counted, &same, err);
 }
 
-titan_status job_move(struct db *db, uint64_t id, enum job_state to, const char *reason,
-                      const struct job_status *status, const struct event *event, struct titan_error *err)
+titan_status job_move(struct db *db, const struct job *job, const struct event *event, struct titan_error *err)
 {
-    titan_assert(status);
-    int from = JOB_NONE;
-    int64_t restarts = 0;
-    TRY(get_replayed(db, id, &from, &restarts, err));
-    TRY(state_check_move(&job_sm, id, from, to, err));
-    TRY(db_run(db, err, "UPDATE jobs SET state = ?, reason = ? WHERE id = ?", "itu", (int64_t)to, reason ? reason : "",
-               id));
-    TRY(put_status(db, id, status, err));
-    return add_change(db, event, id, from, to, (int64_t)status->restarts, err);
+    struct event_move move;
+    TRY(find_move(db, job->id, &move, err));
+    move.to = (int)job->state;
+    move.count = job->status.restarts;
+    TRY(event_check_move(&move, err));
+    TRY(db_run(db, err, "UPDATE jobs SET state = ?, reason = ? WHERE id = ?", "itu", (int64_t)move.to,
+               job->reason ? job->reason : "", job->id));
+    TRY(put_status(db, job->id, &job->status, err));
+    return event_add_move(db, event, &move, err);
 }
 
 titan_status job_set_reason(struct db *db, uint64_t id, const char *reason, const struct event *event,
@@ -225,78 +216,17 @@ titan_status job_set_desired(struct db *db, uint64_t id, const struct desired_si
     return event ? event_add(db, event, err) : TITAN_OK;
 }
 
-#define COLUMNS                                                                                                        \
-    "id, name, user, state, reason, device, steps, min_workers, max_workers, worlds, max_restarts, backoff_ms,"        \
-    " backoff_max_ms, keep_latest, step, loss, tokens_per_second, mfu, world_size, epoch, restarts,"                   \
-    " submitted_at_ms, started_at_ms, finished_at_ms, checkpoint, request_hash, mesh,"                                 \
-    " priority, max_node_losses, max_hangs, max_ooms, restart_window_s, wish_min, wish_max, wish_number, preemptions," \
-    " uid, gid, checkpoint_failures, evaluation_step, evaluation_loss, evaluation_tokens, evaluation_bytes,"           \
-    " labels, passed"
-
-static void read_job(sqlite3_stmt *stmt, struct job *job)
-{
-    memset(job, 0, sizeof(*job));
-    job->id = col_uint(stmt, 0);
-    job->name = col_text(stmt, 1);
-    job->user = col_text(stmt, 2);
-    job->state = (enum job_state)col_int(stmt, 3);
-    job->reason = col_text(stmt, 4);
-    strncpy(job->spec.device, col_text(stmt, 5), sizeof(job->spec.device) - 1);
-    job->spec.steps = col_uint(stmt, 6);
-    job->spec.min_workers = (uint32_t)col_int(stmt, 7);
-    job->spec.max_workers = (uint32_t)col_int(stmt, 8);
-    col_blob(stmt, 9, job->spec.worlds.bits, sizeof(job->spec.worlds.bits));
-    job->spec.max_restarts = (uint32_t)col_int(stmt, 10);
-    job->spec.backoff_ms = (uint32_t)col_int(stmt, 11);
-    job->spec.backoff_max_ms = (uint32_t)col_int(stmt, 12);
-    job->spec.keep_latest = (uint32_t)col_int(stmt, 13);
-    job->status.step = col_uint(stmt, 14);
-    job->status.loss = col_real(stmt, 15);
-    job->status.tokens_per_second = col_real(stmt, 16);
-    job->status.mfu = col_real(stmt, 17);
-    job->status.world_size = (uint32_t)col_int(stmt, 18);
-    job->status.epoch = col_uint(stmt, 19);
-    job->status.restarts = (uint32_t)col_int(stmt, 20);
-    job->submitted_at_ms = col_int(stmt, 21);
-    job->status.started_at_ms = col_int(stmt, 22);
-    job->status.finished_at_ms = col_int(stmt, 23);
-    job->status.checkpoint = col_text(stmt, 24);
-    job->request_hash = col_uint(stmt, 25);
-    strncpy(job->spec.mesh, col_text(stmt, 26), sizeof(job->spec.mesh) - 1);
-    job->spec.priority = (int32_t)col_int(stmt, 27);
-    job->spec.max_node_losses = (uint32_t)col_int(stmt, 28);
-    job->spec.max_hangs = (uint32_t)col_int(stmt, 29);
-    job->spec.max_ooms = (uint32_t)col_int(stmt, 30);
-    job->spec.restart_window_s = (uint32_t)col_int(stmt, 31);
-    job->desired = (struct desired_size){
-        .min = (uint32_t)col_int(stmt, 32), .max = (uint32_t)col_int(stmt, 33), .number = (uint32_t)col_int(stmt, 34)};
-    job->status.preemptions = (uint32_t)col_int(stmt, 35);
-    job->uid = col_int(stmt, 36);
-    job->gid = col_int(stmt, 37);
-    job->status.checkpoint_failures = (uint32_t)col_int(stmt, 38);
-    job->status.evaluation = (struct evaluation_report){.step = col_uint(stmt, 39),
-                                                        .loss = col_real(stmt, 40),
-                                                        .tokens = col_uint(stmt, 41),
-                                                        .bytes = col_uint(stmt, 42)};
-    job->labels = col_text(stmt, 43);
-    job->status.passed = col_uint(stmt, 44);
-}
-
 titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *job, void *data), void *data,
                      struct titan_error *err)
 {
-    titan_assert(with);
     sqlite3_stmt *stmt = NULL;
+    struct job job;
+    titan_status status;
     TRY(db_query(db, &stmt, err, "SELECT " COLUMNS " FROM jobs WHERE id = ? AND removed_at_ms = 0", "u", id));
-    bool row = false;
-    titan_status status = db_step(db, stmt, &row, err);
-    if (status == TITAN_OK && !row)
-        status = titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)id);
-    if (status == TITAN_OK) {
-        struct job job;
-        read_job(stmt, &job);
+    if (db_next(db, stmt, &job_row, &job, &status, err))
         with(&job, data);
-    }
+    else if (status == TITAN_OK)
+        status = titan_fail(err, TITAN_ENOTFOUND, "there is no job %llu", (unsigned long long)id);
     db_done(stmt);
     return status;
 }
@@ -304,15 +234,10 @@ titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *
 static titan_status each_job(struct db *db, sqlite3_stmt *stmt, bool (*each)(const struct job *job, void *data),
                              void *data, struct titan_error *err)
 {
-    titan_assert(stmt && each);
+    struct job job;
     titan_status status;
-    bool row;
-    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
-        struct job job;
-        read_job(stmt, &job);
-        if (!each(&job, data))
-            break;
-    }
+    while (db_next(db, stmt, &job_row, &job, &status, err) && each(&job, data))
+        ;
     db_done(stmt);
     return status;
 }
@@ -347,8 +272,8 @@ static bool each_matching(const struct job *job, void *data)
 }
 
 #define OPEN_STATES (SM_BIT(JOB_COMPLETED) - 1)
-_Static_assert(JOB_COMPLETED == 7, "SQL names the first state of a job that has ended by its number");
-#define OPEN_JOBS " FROM jobs INDEXED BY jobs_open WHERE state < 7 AND " /* independent of the number of ended jobs */
+/* Independent of the number of ended jobs. */
+#define OPEN_JOBS " FROM jobs INDEXED BY jobs_open WHERE " JOB_IS_OPEN " AND "
 #define ALL_JOBS " FROM jobs WHERE "
 #define MATCHING                                                                                                       \
     "id < ?1 AND removed_at_ms = 0 AND (?2 = 0 OR ?2 >> state & 1) AND (?3 = '' OR user = ?3)"                         \
@@ -407,19 +332,20 @@ titan_status job_list_open(struct db *db, bool (*each)(const struct job *job, vo
                            struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err, "SELECT " COLUMNS " FROM jobs WHERE state < 7 ORDER BY id", ""));
+    TRY(db_query(db, &stmt, err, "SELECT " COLUMNS " FROM jobs WHERE " JOB_IS_OPEN " ORDER BY id", ""));
     return each_job(db, stmt, each, data, err);
 }
 
 titan_status job_fill(struct db *db, const struct metric *last, struct titan_error *err)
 {
     titan_assert(last->job_id && last->step);
-    return db_run(db, err,
-                  "UPDATE jobs SET step = ?2, loss = ?3, tokens_per_second = ?4, mfu = ?5 WHERE id = ?1 AND state >= 7"
-                  " AND ?2 <= steps AND ((step = ?2 AND loss IS NULL AND epoch >= ?6) OR (step < ?2 AND epoch = ?6))",
-                  "uurrru", last->job_id, last->step, last->loss,
-                  isfinite(last->tokens_per_second) ? last->tokens_per_second : 0, isfinite(last->mfu) ? last->mfu : 0,
-                  last->epoch);
+    return db_run(
+        db, err,
+        "UPDATE jobs SET step = ?2, loss = ?3, tokens_per_second = ?4, mfu = ?5 WHERE id = ?1 AND NOT " JOB_IS_OPEN
+
+        " AND ?2 <= steps AND ((step = ?2 AND loss IS NULL AND epoch >= ?6) OR (step < ?2 AND epoch = ?6))",
+        "uurrru", last->job_id, last->step, last->loss, isfinite(last->tokens_per_second) ? last->tokens_per_second : 0,
+        isfinite(last->mfu) ? last->mfu : 0, last->epoch);
 }
 
 titan_status job_list_without_loss(struct db *db, int most, bool (*each)(const struct job *job, void *data), void *data,
@@ -427,7 +353,8 @@ titan_status job_list_without_loss(struct db *db, int most, bool (*each)(const s
 {
     sqlite3_stmt *stmt = NULL;
     TRY(db_query(db, &stmt, err,
-                 "SELECT " COLUMNS " FROM jobs WHERE state >= 7 AND step > 0 AND loss IS NULL AND removed_at_ms = 0"
+                 "SELECT " COLUMNS " FROM jobs WHERE NOT " JOB_IS_OPEN
+                 " AND step > 0 AND loss IS NULL AND removed_at_ms = 0"
                  " ORDER BY id DESC LIMIT ?",
                  "i", (int64_t)most));
     return each_job(db, stmt, each, data, err);
@@ -450,7 +377,7 @@ titan_status job_recipe(struct db *db, uint64_t id, char **ret, struct titan_err
 titan_status job_last_id(struct db *db, uint64_t *ret, struct titan_error *err)
 {
     int64_t id = 0;
-    TRY(db_int(db, 0, &id, err, "SELECT max(id) FROM jobs", ""));
+    TRY(db_int(db, &id, err, "SELECT max(id) FROM jobs", ""));
     *ret = (uint64_t)id;
     return TITAN_OK;
 }

@@ -39,6 +39,8 @@ enum job_state {
     JOB_CANCELLED,
 };
 extern const struct sm job_sm;
+#define JOB_IS_OPEN "state < 7" /* in SQL: has not ended */
+_Static_assert(JOB_COMPLETED == 7, "the first state of a job that has ended");
 
 #ifndef JOB_WORKERS_MAX      /* a simulator build sets more */
 #define JOB_WORKERS_MAX 1024 /* most workers of one job */
@@ -126,9 +128,9 @@ titan_status job_find_key(struct db *db, const struct job *job, uint64_t *ret_ex
  * added, and *ret_existing is that job's id: TITAN_OK for an equal request hash, TITAN_EEXIST otherwise. */
 titan_status job_submit(struct db *db, const struct job *job, const char *recipe, uint64_t *ret_existing,
                         struct titan_error *err) TITAN_MUST_USE;
-/* The event has the reason and is not NULL. TITAN_ENOTFOUND; TITAN_EBUG: the table forbids the move. */
-titan_status job_move(struct db *db, uint64_t id, enum job_state to, const char *reason,
-                      const struct job_status *status, const struct event *event,
+/* Takes state, reason and status from the job with its id. The event has the reason and is not NULL. TITAN_ENOTFOUND;
+ * TITAN_EBUG: the table forbids the move. */
+titan_status job_move(struct db *db, const struct job *job, const struct event *event,
                       struct titan_error *err) TITAN_MUST_USE;
 /* Updates the status without a move, and records the event if given. */
 titan_status job_update(struct db *db, uint64_t id, const struct job_status *status, const struct event *event,
@@ -175,9 +177,5 @@ titan_status job_list_without_loss(struct db *db, int most, bool (*each)(const s
 /* The resolved recipe; the caller owns it. */
 titan_status job_recipe(struct db *db, uint64_t id, char **ret, struct titan_error *err) TITAN_MUST_USE;
 titan_status job_last_id(struct db *db, uint64_t *ret, struct titan_error *err) TITAN_MUST_USE;
-
-/* Shared by every *_move: may `what` move from -> to? TITAN_EBUG: the table forbids it. */
-titan_status state_check_move(const struct sm *sm, uint64_t job_id, int from, int to,
-                              struct titan_error *err) TITAN_MUST_USE;
 
 #endif

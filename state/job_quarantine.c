@@ -104,42 +104,43 @@ static titan_status end_run(struct db *db, uint64_t job_id, struct event event, 
     (void)snprintf(detail, sizeof(detail), "{\"run\":%" PRIu32 ",\"state\":\"failed\"}", number);
     event.type = "run.ended";
     event.detail = detail;
-    return run_move(db, job_id, number, RUN_FAILED, event.message, &event, err);
+    return run_move(db, &(struct run){job_id, number, RUN_FAILED, event.message}, &event, err);
 }
 
 struct stored {
-    enum job_state state;
-    struct job_status status;
+    struct job job; /* of its texts the checkpoint only */
     char checkpoint[PATH_MAX];
 };
 
 static void with_job(const struct job *job, void *data)
 {
     struct stored *s = data;
-    s->state = job->state;
-    s->status = job->status;
+    s->job = (struct job){.id = job->id, .state = job->state, .status = job->status};
     (void)snprintf(s->checkpoint, sizeof(s->checkpoint), "%s", job->status.checkpoint);
-    s->status.checkpoint = s->checkpoint;
+    s->job.status.checkpoint = s->checkpoint;
 }
 
 titan_status job_quarantine(struct db *db, uint64_t job_id, const char *reason, int64_t at_ms, struct titan_error *err)
 {
     titan_assert(reason && *reason);
-    struct stored job = {0};
-    TRY(job_get(db, job_id, with_job, &job, err));
-    if (sm_final(&job_sm, (int)job.state))
+    struct stored stored;
+    struct job *job = &stored.job;
+    TRY(job_get(db, job_id, with_job, &stored, err));
+    if (sm_final(&job_sm, (int)job->state))
         return TITAN_OK;
-    const enum job_state to = sm_allowed(&job_sm, (int)job.state, JOB_FAILED) ? JOB_FAILED : JOB_CANCELLED;
-    struct event event = {.job_id = job_id, .at_ms = at_ms, .message = reason, .step = job.status.step, .rank = -1};
+    const enum job_state to = sm_allowed(&job_sm, (int)job->state, JOB_FAILED) ? JOB_FAILED : JOB_CANCELLED;
+    struct event event = {.job_id = job_id, .at_ms = at_ms, .message = reason, .step = job->status.step, .rank = -1};
     TRY(end_workers(db, job_id, event, err));
     TRY(end_epochs(db, job_id, event, err));
     TRY(end_run(db, job_id, event, err));
     char detail[80];
-    (void)snprintf(detail, sizeof(detail), "{\"from\":\"%s\",\"to\":\"%s\"}", sm_name(&job_sm, (int)job.state),
+    (void)snprintf(detail, sizeof(detail), "{\"from\":\"%s\",\"to\":\"%s\"}", sm_name(&job_sm, (int)job->state),
                    sm_name(&job_sm, (int)to));
     event.type = "job.state";
     event.detail = detail;
-    job.status.finished_at_ms = at_ms;
-    job.status.world_size = 0;
-    return job_move(db, job_id, to, reason, &job.status, &event, err);
+    job->state = to;
+    job->reason = reason;
+    job->status.finished_at_ms = at_ms;
+    job->status.world_size = 0;
+    return job_move(db, job, &event, err);
 }

@@ -21,14 +21,14 @@ static titan_status find_user(struct db *db, uint64_t id, const char *directory,
     char below[PATH_MAX + 2];
     titan_assert(directory[0] == '/');
     (void)snprintf(below, sizeof(below), "%s/", directory);
-    TRY(db_int(db, 0, ret, err,
+    TRY(db_int(db, ret, err,
                "SELECT id FROM jobs WHERE id <> ?1 AND removed_at_ms = 0 AND substr(folder, 1, length(?2)) = ?2"
                " ORDER BY id LIMIT 1",
                "ut", id, below));
     if (*ret)
         return TITAN_OK;
-    return db_int(db, 0, ret, err,
-                  "SELECT jobs.id FROM jobs JOIN recipes ON job_id = jobs.id WHERE state < 7 AND jobs.id <> ?1"
+    return db_int(db, ret, err,
+                  "SELECT jobs.id FROM jobs JOIN recipes ON job_id = jobs.id WHERE " JOB_IS_OPEN " AND jobs.id <> ?1"
                   " AND instr(text, ?2) > 0 ORDER BY jobs.id LIMIT 1",
                   "ut", id, below);
 }

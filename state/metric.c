@@ -8,32 +8,52 @@
 #include "base/cleanup.h"
 #include "base/json.h"
 
+/* clang-format off */
+/* Columns of a step; those that later versions added are NULL in older rows, and read as 0. */
+#define METRIC(X) \
+    X(at_ms, at_ms) X(loss, loss) X(grad_norm, grad_norm) X(learning_rate, learning_rate) \
+    X(tokens_per_second, tokens_per_second) X(mfu, mfu) X(step_ms, step_ms) X(tokens, tokens) X(epoch, epoch) \
+    X(world_size, world_size) X(memory_bytes, memory_bytes) X(skipped_steps, skipped_steps) \
+    X(loss_max, loss_max) X(data_ms, split.data) X(compute_ms, split.compute) \
+    X(communication_ms, split.communication) X(checkpoint_ms, split.checkpoint) \
+    X(straggler_ms, split.stragglers) X(slowest_busy_ms, split.slowest_busy) X(slowest_rank, split.slowest)
+#define METRIC_ADDED(X) \
+    X(tflops, tflops) X(mfu_causal, mfu_causal) X(expert_tokens_min, expert_tokens_min) \
+    X(expert_tokens_max, expert_tokens_max) X(expert_tokens_mean, expert_tokens_mean) \
+    X(expert_tokens_dropped, dropped) X(expert_further_rounds, further_rounds) \
+    X(expert_room_needed, room_needed)
+#define EVALUATION(X) \
+    X(loss, evaluation.loss) X(tokens, evaluation.tokens) X(bytes, evaluation.bytes) X(ms, evaluation.ms)
+/* clang-format on */
+
+#define FIELD(column, field) DB_FIELD(struct metric, field),
+#define KEY FIELD(job_id, job_id) FIELD(step, step)
+DB_ROW(step_row, struct metric, KEY METRIC(FIELD) METRIC_ADDED(FIELD));
+DB_ROW(evaluation_row, struct metric, KEY FIELD(at_ms, at_ms) FIELD(epoch, epoch) EVALUATION(FIELD));
+DB_ROW(metric_row, struct metric, KEY METRIC(FIELD) METRIC_ADDED(FIELD) FIELD(step, evaluation.step) EVALUATION(FIELD));
+#define STEP_COLUMNS "job_id, step" METRIC(DB_NAME) METRIC_ADDED(DB_NAME)
+#define STEP_MARKS "?1, ?2" METRIC(DB_MARK) METRIC_ADDED(DB_MARK)
+#define EVALUATION_COLUMNS "job_id, step, at_ms, epoch" EVALUATION(DB_NAME)
+#define EVALUATION_MARKS "?, ?, ?, ?" EVALUATION(DB_MARK)
+
 static titan_status put_evaluation(struct db *db, const struct metric *m, struct titan_error *err)
 {
-    const struct evaluation_report *e = &m->evaluation;
-    titan_assert(e->step == m->step);
-    return db_run(db, err,
-                  "INSERT INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (job_id, step) DO UPDATE SET"
-                  " at_ms = excluded.at_ms, epoch = excluded.epoch, loss = excluded.loss, tokens = excluded.tokens,"
-                  " bytes = excluded.bytes, ms = excluded.ms WHERE excluded.epoch > evaluations.epoch",
-                  "uuiuruur", m->job_id, m->step, m->at_ms, m->epoch, e->loss, e->tokens, e->bytes, e->ms);
+    titan_assert(m->evaluation.step == m->step);
+    return db_put(db, err,
+                  "INSERT INTO evaluations (" EVALUATION_COLUMNS ") VALUES (" EVALUATION_MARKS ")"
+                  " ON CONFLICT (job_id, step) DO UPDATE SET at_ms = excluded.at_ms" EVALUATION(
+                      DB_EXCLUDED) ", epoch = excluded.epoch WHERE excluded.epoch > evaluations.epoch",
+                  &evaluation_row, m, "");
 }
 
 /* Stores a row unless a row of the step from epoch `kept` on exists. */
 static titan_status put_step(struct db *db, const struct metric *m, uint64_t kept, struct titan_error *err)
 {
-    const struct step_split *s = &m->split;
     titan_assert(m->job_id && m->step);
-    return db_run(db, err,
-                  "INSERT OR REPLACE INTO metrics SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14,"
-                  " ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30 WHERE NOT EXISTS"
-                  " (SELECT 1 FROM metrics WHERE job_id = ?1 AND step = ?2 AND epoch >= ?31)",
-                  "uuirrrrrruuiuirrrrrrrirrrrrrrru", m->job_id, m->step, m->at_ms, m->loss, m->grad_norm,
-                  m->learning_rate, m->tokens_per_second, m->mfu, m->step_ms, m->tokens, m->epoch,
-                  (int64_t)m->world_size, m->memory_bytes, (int64_t)m->skipped_steps, m->loss_max, s->data, s->compute,
-                  s->communication, s->checkpoint, s->stragglers, s->slowest_busy, (int64_t)s->slowest, m->tflops,
-                  m->mfu_causal, m->expert_tokens_min, m->expert_tokens_max, m->expert_tokens_mean, m->dropped,
-                  m->further_rounds, m->room_needed, kept);
+    return db_put(db, err,
+                  "INSERT OR REPLACE INTO metrics (" STEP_COLUMNS ") SELECT " STEP_MARKS " WHERE NOT EXISTS"
+                  " (SELECT 1 FROM metrics WHERE job_id = ?1 AND step = ?2 AND epoch >= ?)",
+                  &step_row, m, "u", kept);
 }
 
 /* An earlier epoch's later steps are lost: their state left the run's history. */
@@ -158,67 +178,24 @@ titan_status metric_reached(struct db *db, uint64_t job_id, uint64_t step, uint6
     return status;
 }
 
-titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int limit,
-                         bool (*each)(const struct metric *m, void *data), void *data, struct titan_error *err)
+#define OF_STEP(column, field) ", m." #column
+#define OF_STEP_OR_0(column, field) ", ifnull(m." #column ", 0)"
+#define OF_EVALUATION(column, field) ", e." #column
+
+titan_status metric_list(struct db *db, const struct metric_filter *f, bool (*each)(const struct metric *m, void *data),
+                         void *data, struct titan_error *err)
 {
-    titan_assert(each);
     sqlite3_stmt *stmt = NULL;
-    if (after > INT64_MAX)
-        after = INT64_MAX; /* SQLite would read it as negative, and return all rows */
-    TRY(db_query(
-        db, &stmt, err,
-        "SELECT m.step, m.at_ms, m.loss, grad_norm, learning_rate, tokens_per_second, mfu, step_ms, m.tokens,"
-        " m.epoch, world_size, memory_bytes, skipped_steps, e.step, e.loss, e.tokens, e.bytes, e.ms, loss_max,"
-        " data_ms, compute_ms, communication_ms, checkpoint_ms, straggler_ms, slowest_busy_ms, slowest_rank,"
-        " ifnull(tflops, 0), ifnull(mfu_causal, 0), ifnull(expert_tokens_min, 0), ifnull(expert_tokens_max, 0),"
-        " ifnull(expert_tokens_mean, 0), ifnull(expert_tokens_dropped, 0),"
-        " ifnull(expert_further_rounds, 0), ifnull(expert_room_needed, 0)"
-        " FROM metrics m LEFT JOIN evaluations e ON e.job_id = m.job_id AND e.step = m.step"
-        " WHERE m.job_id = ? AND m.step > ? ORDER BY m.step LIMIT ?",
-        "uui", job_id, after, (int64_t)limit));
+    struct metric m;
     titan_status status;
-    bool row;
-    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
-        struct metric m = {
-            .job_id = job_id,
-            .step = col_uint(stmt, 0),
-            .at_ms = col_int(stmt, 1),
-            .loss = col_real(stmt, 2),
-            .grad_norm = col_real(stmt, 3),
-            .learning_rate = col_real(stmt, 4),
-            .tokens_per_second = col_real(stmt, 5),
-            .mfu = col_real(stmt, 6),
-            .step_ms = col_real(stmt, 7),
-            .tokens = col_uint(stmt, 8),
-            .epoch = col_uint(stmt, 9),
-            .world_size = (uint32_t)col_int(stmt, 10),
-            .memory_bytes = col_uint(stmt, 11),
-            .skipped_steps = (uint32_t)col_int(stmt, 12),
-            .evaluation = {.step = col_uint(stmt, 13), /* NULL: 0 */
-                           .loss = col_real(stmt, 14),
-                           .tokens = col_uint(stmt, 15),
-                           .bytes = col_uint(stmt, 16),
-                           .ms = col_real(stmt, 17)},
-            .loss_max = col_real(stmt, 18),
-            .split = {.data = col_real(stmt, 19),
-                      .compute = col_real(stmt, 20),
-                      .communication = col_real(stmt, 21),
-                      .checkpoint = col_real(stmt, 22),
-                      .stragglers = col_real(stmt, 23),
-                      .slowest_busy = col_real(stmt, 24),
-                      .slowest = (int)col_int(stmt, 25)},
-            .tflops = col_real(stmt, 26),
-            .mfu_causal = col_real(stmt, 27),
-            .expert_tokens_min = col_real(stmt, 28),
-            .expert_tokens_max = col_real(stmt, 29),
-            .expert_tokens_mean = col_real(stmt, 30),
-            .dropped = col_real(stmt, 31),
-            .further_rounds = col_real(stmt, 32),
-            .room_needed = col_real(stmt, 33),
-        };
-        if (!each(&m, data))
-            break;
-    }
+    TRY(db_query(db, &stmt, err,
+                 "SELECT m.job_id, m.step" METRIC(OF_STEP) METRIC_ADDED(OF_STEP_OR_0) ", e.step" EVALUATION(
+                     OF_EVALUATION) " FROM metrics m LEFT JOIN evaluations e ON e.job_id = m.job_id AND e.step = m.step"
+                                    " WHERE m.job_id = ? AND m.step > ? ORDER BY m.step LIMIT ?",
+                 "uui", f->job_id, MIN(f->after, (uint64_t)INT64_MAX), /* SQLite would read a larger one as negative */
+                 (int64_t)f->limit));
+    while (db_next(db, stmt, &metric_row, &m, &status, err) && each(&m, data))
+        ;
     db_done(stmt);
     return status;
 }

@@ -38,8 +38,12 @@ bool metric_skip(struct buf *text, uint64_t after);
  * again. */
 titan_status metric_reached(struct db *db, uint64_t job_id, uint64_t step, uint64_t epoch, uint64_t *ret,
                             struct titan_error *err) TITAN_MUST_USE;
-/* Lists steps after `after` in order, with their evaluations. */
-titan_status metric_list(struct db *db, uint64_t job_id, uint64_t after, int limit,
+struct metric_filter {
+    uint64_t job_id, after; /* steps behind this one */
+    int limit;
+};
+/* Lists steps in order, with their evaluations. */
+titan_status metric_list(struct db *db, const struct metric_filter *filter,
                          bool (*each)(const struct metric *m, void *data), void *data,
                          struct titan_error *err) TITAN_MUST_USE;
 

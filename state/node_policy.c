@@ -1,13 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "state/node_policy.h"
 
+/* clang-format off */
+#define POLICY(X) \
+    X(draining, draining) X(reason, reason) X(deadline_ms, deadline_ms) X(window_from_ms, window_from_ms) \
+    X(window_until_ms, window_until_ms) X(window_lead_ms, window_lead_ms) \
+    X(quarantined_until_ms, quarantined_until_ms) X(quarantines, quarantines) \
+    X(quarantine_reason, quarantine_reason)
+/* clang-format on */
+#define FIELD(column, field) DB_FIELD(struct node_policy, field),
+DB_ROW(policy_row, struct node_policy, FIELD(name, name) POLICY(FIELD));
+
 titan_status node_policy_put(struct db *db, const struct node_policy *p, const struct event *event,
                              struct titan_error *err)
 {
-    titan_assert(p->name && *p->name && p->reason);
-    TRY(db_run(db, err, "INSERT OR REPLACE INTO node_policies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", "titiiiiiit",
-               p->name, (int64_t)p->draining, p->reason, p->deadline_ms, p->window_from_ms, p->window_until_ms,
-               p->window_lead_ms, p->quarantined_until_ms, (int64_t)p->quarantines, p->quarantine_reason));
+    titan_assert(p->name && *p->name && p->window_from_ms <= p->window_until_ms);
+    TRY(db_put(db, err, "INSERT OR REPLACE INTO node_policies (name" POLICY(DB_NAME) ") VALUES (?" POLICY(DB_MARK) ")",
+               &policy_row, p, ""));
     return event ? event_add(db, event, err) : TITAN_OK;
 }
 
@@ -15,24 +24,11 @@ titan_status node_policy_list(struct db *db, void (*each)(const struct node_poli
                               struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err,
-                 "SELECT name, draining, reason, deadline_ms, window_from_ms, window_until_ms, window_lead_ms,"
-                 " quarantined_until_ms, quarantines, quarantine_reason FROM node_policies ORDER BY name",
-                 ""));
+    struct node_policy p;
     titan_status status;
-    bool row;
-    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row)
-        each(&(struct node_policy){.name = col_text(stmt, 0),
-                                   .draining = col_int(stmt, 1) != 0,
-                                   .reason = col_text(stmt, 2),
-                                   .deadline_ms = col_int(stmt, 3),
-                                   .window_from_ms = col_int(stmt, 4),
-                                   .window_until_ms = col_int(stmt, 5),
-                                   .window_lead_ms = col_int(stmt, 6),
-                                   .quarantined_until_ms = col_int(stmt, 7),
-                                   .quarantines = (uint32_t)col_int(stmt, 8),
-                                   .quarantine_reason = col_text(stmt, 9)},
-             data);
+    TRY(db_query(db, &stmt, err, "SELECT name" POLICY(DB_NAME) " FROM node_policies ORDER BY name", ""));
+    while (db_next(db, stmt, &policy_row, &p, &status, err))
+        each(&p, data);
     db_done(stmt);
     return status;
 }

@@ -204,11 +204,11 @@ static titan_status compare_rest(struct replay *r, struct titan_error *err)
 static titan_status run(struct replay *r, struct titan_error *err)
 {
     int64_t base = 0, schema = 0;
-    TRY(db_int(r->db, 0, &schema, err, "PRAGMA user_version", ""));
+    TRY(db_int(r->db, &schema, err, "PRAGMA user_version", ""));
     r->facts = (struct facts_check){
         .db = r->db, .memory = r->states, .differs = schema >= SCHEMA_FACTS ? print_difference : NULL, .data = r};
     TRY(facts_check_begin(&r->facts, err));
-    TRY(db_int(r->db, 0, &base, err, "SELECT value FROM meta WHERE key = 'chain_base'", ""));
+    TRY(db_int(r->db, &base, err, "SELECT value FROM meta WHERE key = 'chain_base'", ""));
     r->older = base > 0;
     TRY(db_exec(r->states,
                 "CREATE TABLE states (noun TEXT, key TEXT, state INTEGER, count INTEGER,"

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "state/run.h"
 
-#include <stdio.h>
-
-#include "state/job.h"
-
 #define TO(s) SM_BIT(RUN_##s)
 static const struct sm_state run_states[] = {
     [RUN_NONE] = {"none", SM_INITIAL, TO(ACTIVE)},
@@ -17,35 +13,31 @@ static const struct sm_state run_states[] = {
 #undef TO
 const struct sm run_sm = {"run", run_states, sizeof(run_states) / sizeof(run_states[0])};
 
-static titan_status add_change(struct db *db, const struct event *event, uint64_t job_id, uint32_t number, int from,
-                               int to, struct titan_error *err)
-{
-    char key[48];
-    (void)snprintf(key, sizeof(key), "%llu/%u", (unsigned long long)job_id, number);
-    return event_add_change(db, event, &run_sm, key, from, to, 0, err);
-}
-
 titan_status run_add(struct db *db, uint64_t job_id, uint32_t number, const struct event *event,
                      struct titan_error *err)
 {
     titan_assert(job_id && number);
-    TRY(state_check_move(&run_sm, job_id, RUN_NONE, RUN_ACTIVE, err));
+    const struct event_move move = {
+        .what = &run_sm, .job_id = job_id, .id = number, .in_job = true, .from = RUN_NONE, .to = RUN_ACTIVE};
+    TRY(event_check_move(&move, err));
     TRY(db_run(db, err, "INSERT INTO runs (job_id, number, state, started_at_ms) VALUES (?, ?, ?, ?)", "uiii", job_id,
                (int64_t)number, (int64_t)RUN_ACTIVE, event->at_ms));
-    return add_change(db, event, job_id, number, RUN_NONE, RUN_ACTIVE, err);
+    return event_add_move(db, event, &move, err);
 }
 
-titan_status run_move(struct db *db, uint64_t job_id, uint32_t number, enum run_state to, const char *reason,
-                      const struct event *event, struct titan_error *err)
+titan_status run_move(struct db *db, const struct run *r, const struct event *event, struct titan_error *err)
 {
-    titan_assert(to > RUN_ACTIVE);
+    titan_assert(r->state > RUN_ACTIVE);
+    struct event_move move = {
+        .what = &run_sm, .job_id = r->job_id, .id = r->number, .in_job = true, .to = (int)r->state};
     int64_t from = 0;
-    TRY(db_int(db, RUN_NONE, &from, err, "SELECT state FROM runs WHERE job_id = ? AND number = ?", "ui", job_id,
-               (int64_t)number));
-    TRY(state_check_move(&run_sm, job_id, (int)from, to, err));
+    TRY(db_int(db, &from, err, "SELECT state FROM runs WHERE job_id = ? AND number = ?", "ui", r->job_id,
+               (int64_t)r->number));
+    move.from = (int)from;
+    TRY(event_check_move(&move, err));
     TRY(db_run(db, err, "UPDATE runs SET state = ?, reason = ?, ended_at_ms = ? WHERE job_id = ? AND number = ?",
-               "itiui", (int64_t)to, reason ? reason : "", event->at_ms, job_id, (int64_t)number));
-    return add_change(db, event, job_id, number, (int)from, to, err);
+               "itiui", (int64_t)r->state, r->reason ? r->reason : "", event->at_ms, r->job_id, (int64_t)r->number));
+    return event_add_move(db, event, &move, err);
 }
 
 titan_status run_last(struct db *db, uint64_t job_id, uint32_t *ret_number, enum run_state *ret_state,

@@ -223,12 +223,12 @@ titan_status schema_probe(const struct schema *schema, const char *path, bool *r
     struct db *db = NULL;
     TRY(db_open(path, DB_PROBE, true, &db, err));
     int64_t id = 0, version = 0, clean = 1;
-    titan_status status = db_int(db, 0, &id, err, "PRAGMA application_id", "");
+    titan_status status = db_int(db, &id, err, "PRAGMA application_id", "");
     if (status == TITAN_OK)
-        status = db_int(db, 0, &version, err, "PRAGMA user_version", "");
+        status = db_int(db, &version, err, "PRAGMA user_version", "");
     int64_t tables = 0;
     if (status == TITAN_OK)
-        status = db_int(db, 0, &tables, err, "SELECT count(*) FROM sqlite_master", "");
+        status = db_int(db, &tables, err, "SELECT count(*) FROM sqlite_master", "");
     if (status == TITAN_OK && id != schema->application_id && (id != 0 || version != 0 || tables != 0))
         status = titan_fail(err, TITAN_ECORRUPT, "'%s' is not a Titan %s (application id %08llx)", path, schema->what,
                             (unsigned long long)id);
@@ -239,7 +239,7 @@ titan_status schema_probe(const struct schema *schema, const char *path, bool *r
             titan_error_hint(err, "start the newer Titan that wrote it, or another state directory");
     }
     if (status == TITAN_OK && version > 0 && ret_unclean) {
-        status = db_int(db, 1, &clean, err, "SELECT value FROM meta WHERE key = 'clean'", "");
+        status = db_int(db, &clean, err, "SELECT coalesce((SELECT value FROM meta WHERE key = 'clean'), 1)", "");
         *ret_unclean = !clean;
     }
     if (status == TITAN_ECORRUPT && err && !strstr(err->msg, path))
@@ -252,7 +252,7 @@ titan_status schema_migrate(const struct schema *schema, struct db *db, struct t
 {
     titan_assert(sqlite3_get_autocommit(db_handle(db)));
     int64_t version = 0;
-    TRY(db_int(db, 0, &version, err, "PRAGMA user_version", ""));
+    TRY(db_int(db, &version, err, "PRAGMA user_version", ""));
     for (; version < schema->version; version++) {
         char pragmas[96];
         snprintf(pragmas, sizeof(pragmas), "PRAGMA application_id=%d; PRAGMA user_version=%lld; COMMIT",
@@ -309,7 +309,7 @@ titan_status schema_compare(const struct schema *schema, struct db *db, struct t
     sqlite3 *fresh = NULL;
     sqlite3_stmt *is = NULL, *should = NULL;
     int64_t version = 0;
-    TRY(db_int(db, 0, &version, err, "PRAGMA user_version", ""));
+    TRY(db_int(db, &version, err, "PRAGMA user_version", ""));
     if (version > schema->version)
         return titan_fail(err, TITAN_EVERSION, "the %s is of a newer Titan", schema->what);
     int rc = sqlite3_open_v2(":memory:", &fresh, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
@@ -347,7 +347,7 @@ titan_status schema_check(struct db *db, bool bounded, struct titan_error *err)
 {
     int64_t pages = 0;
     sqlite3_stmt *stmt = NULL;
-    TRY(db_int(db, 0, &pages, err, "PRAGMA page_count", ""));
+    TRY(db_int(db, &pages, err, "PRAGMA page_count", ""));
     if (!bounded || pages <= CHECK_PAGES)
         return quick_check(db, "1", err);
     TRY(db_query(db, &stmt, err,

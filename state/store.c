@@ -304,7 +304,7 @@ static titan_status open_file(const struct schema *schema, const char *path, boo
 static titan_status check_tail(struct db *db, struct titan_error *err)
 {
     int64_t from = 0;
-    TRY(db_int(db, 0, &from, err, "SELECT max(0, max(id) - ?) FROM events", "i", (int64_t)TAIL_EVENTS));
+    TRY(db_int(db, &from, err, "SELECT max(0, max(id) - ?) FROM events", "i", (int64_t)TAIL_EVENTS));
     titan_status status = event_verify(db, (uint64_t)from, NULL, err);
     if (status == TITAN_ECORRUPT && err)
         titan_error_hint(err, "`titanctl admin verify` says more; `titanctl admin restore` puts a backup in its place");
@@ -362,9 +362,9 @@ static titan_status open_jobs(struct store *s, const char *path, bool *ret_uncle
                 "INSERT INTO meta VALUES ('store_id', random()) ON CONFLICT DO NOTHING;"
                 "COMMIT",
                 err));
-    TRY(db_int(s->writer, 0, &term, err, "SELECT value FROM meta WHERE key = 'term'", ""));
+    TRY(db_int(s->writer, &term, err, "SELECT value FROM meta WHERE key = 'term'", ""));
     s->term = (uint64_t)term;
-    TRY(db_int(s->writer, 0, &id, err, "SELECT value FROM meta WHERE key = 'store_id'", ""));
+    TRY(db_int(s->writer, &id, err, "SELECT value FROM meta WHERE key = 'store_id'", ""));
     s->id = (uint64_t)id;
     TRY(open_secret(s, err));
     tlog_info(&store_log, "open", "path=\"%s\" term=%lld sqlite=%s", path, (long long)term, sqlite3_libversion());

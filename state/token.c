@@ -63,6 +63,14 @@ bool token_matches(const struct token *token, const unsigned char hash[TOKEN_HAS
 
 /* --- table -------------------------------------------------------------------------------------------------------- */
 
+/* clang-format off */
+#define TOKEN(X) \
+    X(name, name) X(role, role) X(hash, hash) X(created_at_ms, created_at_ms) X(expires_at_ms, expires_at_ms) \
+    X(created_by, created_by) X(revoked_at_ms, revoked_at_ms)
+/* clang-format on */
+#define FIELD(column, field) DB_FIELD(struct token, field),
+DB_ROW(token_row, struct token, FIELD(id, id) TOKEN(FIELD));
+
 titan_status token_add(struct db *db, const struct token *t, const struct event *event, struct titan_error *err)
 {
     struct event e = *event;
@@ -75,11 +83,7 @@ titan_status token_add(struct db *db, const struct token *t, const struct event 
     facts_number(&facts, "expires_at_ms", t->expires_at_ms);
     facts_text(&facts, "created_by", t->created_by);
     TRY(facts_end(&facts, &e.facts, err));
-    TRY(db_run(db, err,
-               "INSERT INTO tokens (id, name, role, hash, created_at_ms, expires_at_ms, created_by)"
-               " VALUES (?, ?, ?, ?, ?, ?, ?)",
-               "ttibiit", t->id, t->name, (int64_t)t->role, (const void *)t->hash, sizeof(t->hash), t->created_at_ms,
-               t->expires_at_ms, t->created_by));
+    TRY(db_put(db, err, "INSERT INTO tokens (id" TOKEN(DB_NAME) ") VALUES (?" TOKEN(DB_MARK) ")", &token_row, t, ""));
     return event_add(db, &e, err);
 }
 
@@ -93,40 +97,22 @@ titan_status token_revoke(struct db *db, const char *id, int64_t now_ms, const s
                now_ms, id));
     if (!db_changes(db))
         return titan_fail(err, TITAN_ENOTFOUND, "there is no token %.32s", id);
-    TRY(db_int(db, 0, &at_ms, err, "SELECT revoked_at_ms FROM tokens WHERE id = ?", "t", id));
+    TRY(db_int(db, &at_ms, err, "SELECT revoked_at_ms FROM tokens WHERE id = ?", "t", id));
     facts_begin(&facts, "token", id);
     facts_number(&facts, "revoked_at_ms", at_ms);
     TRY(facts_end(&facts, &e.facts, err));
     return event_add(db, &e, err);
 }
 
-static void take_text(char *out, size_t size, const char *text)
-{
-    (void)snprintf(out, size, "%s", text);
-}
-
 titan_status token_list(struct db *db, bool (*each)(const struct token *token, void *data), void *data,
                         struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err,
-                 "SELECT id, name, role, hash, created_at_ms, expires_at_ms, revoked_at_ms, created_by FROM tokens"
-                 " ORDER BY created_at_ms, id",
-                 ""));
+    struct token t;
     titan_status status;
-    bool row;
-    while ((status = db_step(db, stmt, &row, err)) == TITAN_OK && row) {
-        struct token t = {.role = (enum token_role)col_int(stmt, 2),
-                          .created_at_ms = col_int(stmt, 4),
-                          .expires_at_ms = col_int(stmt, 5),
-                          .revoked_at_ms = col_int(stmt, 6)};
-        take_text(t.id, sizeof(t.id), col_text(stmt, 0));
-        take_text(t.name, sizeof(t.name), col_text(stmt, 1));
-        col_blob(stmt, 3, t.hash, sizeof(t.hash));
-        take_text(t.created_by, sizeof(t.created_by), col_text(stmt, 7));
-        if (!each(&t, data))
-            break;
-    }
+    TRY(db_query(db, &stmt, err, "SELECT id" TOKEN(DB_NAME) " FROM tokens ORDER BY created_at_ms, id", ""));
+    while (db_next(db, stmt, &token_row, &t, &status, err) && each(&t, data))
+        ;
     db_done(stmt);
     return status;
 }

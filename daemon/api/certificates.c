@@ -268,8 +268,8 @@ static titan_status write_enroll(struct db *db, void *arg, struct titan_error *e
 {
     titan_assert(((struct pending *)arg)->node[0] && ((struct pending *)arg)->request.len > 0);
     struct pending *p = arg;
-    return enrolment_join_use(db, p->token.id, p->token.hash, p->node, p->key_hash, p->now_ms, &p->invited_ms,
-                              &p->refusal, err);
+    const struct join_use use = {p->token.id, p->node, p->token.hash, p->key_hash, p->now_ms};
+    return enrolment_join_use(db, &use, &p->invited_ms, &p->refusal, err);
 }
 
 static void enroll_written(void *arg, const struct titan_error *stored)

@@ -178,15 +178,19 @@ static titan_status list_metrics(struct watcher *w, struct titan_error *err)
         return TITAN_OK; /* earlier steps are being stored: this is called again then */
     if (w->epoch)        /* repeated steps are sent again */
         TRY(metric_reached(db, w->job_id, w->after, w->epoch, &w->after, err));
-    return metric_list(db, w->job_id, w->after, READ_AT_ONCE, each_metric, w, err);
+    return metric_list(db, &(struct metric_filter){w->job_id, w->after, READ_AT_ONCE}, each_metric, w, err);
 }
 
 static titan_status list_events(struct watcher *w, struct titan_error *err)
 {
     titan_assert(!w->metrics);
-    const struct event_filter filter = {
-        .job_id = w->job_id, .audit = w->audit, .actor = *w->actor ? w->actor : NULL, .since_ms = w->since_ms};
-    return event_list(store_reader(w->owner->store), &filter, w->after, READ_AT_ONCE, each_event, w, err);
+    const struct event_filter filter = {.job_id = w->job_id,
+                                        .audit = w->audit,
+                                        .actor = *w->actor ? w->actor : NULL,
+                                        .since_ms = w->since_ms,
+                                        .after = w->after,
+                                        .limit = READ_AT_ONCE};
+    return event_list(store_reader(w->owner->store), &filter, each_event, w, err);
 }
 
 static void on_read_on(uv_timer_t *timer);

@@ -35,9 +35,9 @@ static titan_status write_job(struct db *db, uint64_t id, bool ends, const char 
     TRY(job_submit(db, &job, recipe, &existing, err));
     if (!ends)
         return TITAN_OK;
-    TRY(job_move(db, id, JOB_FORMING, "", &job.status, &e, err));
-    TRY(job_move(db, id, JOB_RUNNING, "", &job.status, &e, err));
-    return job_move(db, id, JOB_COMPLETED, "", &job.status, &e, err);
+    TRY(job_move(db, &(struct job){.id = id, .state = JOB_FORMING, .status = job.status}, &e, err));
+    TRY(job_move(db, &(struct job){.id = id, .state = JOB_RUNNING, .status = job.status}, &e, err));
+    return job_move(db, &(struct job){.id = id, .state = JOB_COMPLETED, .status = job.status}, &e, err);
 }
 
 static void fill(const char *path, uint64_t jobs, uint64_t open, struct titan_error *err)

@@ -127,7 +127,7 @@ static enum stored find_out(const struct write *w)
     int64_t turn = 0;
     totals->syncs_failed++;
     store_reboot(false);
-    CHECK("I5", db_int(S->store.db, 0, &turn, &err, "SELECT value FROM meta WHERE key = 'turn'", "") == TITAN_OK,
+    CHECK("I5", db_int(S->store.db, &turn, &err, "SELECT value FROM meta WHERE key = 'turn'", "") == TITAN_OK,
           "store: %s", err.msg);
     if ((uint64_t)turn != S->store.turn)
         into_image(w);
@@ -168,7 +168,7 @@ static void compare(void)
     struct titan_error err = {0};
     int64_t turn = 0;
     CHECK("I5", schema_check(S->store.db, false, &err) == TITAN_OK, "store: %s", err.msg);
-    CHECK("I5", db_int(S->store.db, 0, &turn, &err, "SELECT value FROM meta WHERE key = 'turn'", "") == TITAN_OK,
+    CHECK("I5", db_int(S->store.db, &turn, &err, "SELECT value FROM meta WHERE key = 'turn'", "") == TITAN_OK,
           "store: %s", err.msg);
     CHECK("I5", (uint64_t)turn == S->store.turn, "%llu changes were made durable, %lld are there", LL(S->store.turn),
           (long long)turn);

@@ -66,9 +66,9 @@ static titan_status open_core(struct coordinator *c, struct titan_error *err)
     TRY(backup_origin(db, &origin, err));
     TRY(worker_last_id(db, &last_worker, err));
     TRY(job_last_id(db, &last_job, err));
-    TRY(db_int(db, 0, &sequence, err, "SELECT value FROM meta WHERE key = 'turn'", ""));
-    TRY(db_int(db, 0, &gone_job, err, "SELECT value FROM meta WHERE key = 'last_job'", ""));
-    TRY(db_int(db, 0, &gone_worker, err, "SELECT value FROM meta WHERE key = 'last_worker'", ""));
+    TRY(db_int(db, &sequence, err, "SELECT value FROM meta WHERE key = 'turn'", ""));
+    TRY(db_int(db, &gone_job, err, "SELECT value FROM meta WHERE key = 'last_job'", ""));
+    TRY(db_int(db, &gone_worker, err, "SELECT value FROM meta WHERE key = 'last_worker'", ""));
     last_job = MAX(last_job, (uint64_t)gone_job);
     last_worker = MAX(last_worker, (uint64_t)gone_worker);
     if (last_job >= RANGE_ID_MAX || last_worker >= RANGE_ID_MAX)

@@ -309,7 +309,7 @@ static ProtobufCMessage *copy_of(const ProtobufCMessage *m)
 static bool owns(const char *user, uint64_t job_id)
 {
     int64_t n = 0;
-    fuzz_assert(db_int(the_store.db, 0, &n, NULL, "SELECT count(*) FROM jobs WHERE id = ? AND user = ?", "ut", job_id,
+    fuzz_assert(db_int(the_store.db, &n, NULL, "SELECT count(*) FROM jobs WHERE id = ? AND user = ?", "ut", job_id,
                        user) == TITAN_OK);
     return n > 0;
 }
@@ -650,7 +650,7 @@ static bool is_revoked(const struct rpc_call *call)
 {
     int64_t n = 0;
     const char *id = call->by->by_token ? token_id : call->by->id;
-    fuzz_assert(db_int(the_store.db, 0, &n, NULL,
+    fuzz_assert(db_int(the_store.db, &n, NULL,
                        "SELECT (SELECT count(*) FROM tokens WHERE id = ?1 AND revoked_at_ms <> 0)"
                        " + (SELECT count(*) FROM revocations WHERE uri = ?1)",
                        "t", id) == TITAN_OK);
@@ -960,7 +960,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         else
             agent_comes(what % 2);
     }
-    fuzz_assert(db_int(the_store.db, 0, &contradictions, &err,
+    fuzz_assert(db_int(the_store.db, &contradictions, &err,
                        "SELECT count(*) FROM jobs WHERE reason LIKE 'quarantined: the job store%'", "") == TITAN_OK);
     fuzz_assert(contradictions == 0);
     for (int i = 0; i < STREAMS; i++)

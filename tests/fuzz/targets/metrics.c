@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (status != TITAN_OK)
         fuzz_error(status, &err);
     err = (struct titan_error){0};
-    fuzz_assert(metric_list(db, 1, 0, 1 << 20, each, &last, &err) == TITAN_OK);
+    fuzz_assert(metric_list(db, &(struct metric_filter){1, 0, 1 << 20}, each, &last, &err) == TITAN_OK);
     fuzz_assert(db_exec(db, "ROLLBACK TO input; RELEASE input", &err) == TITAN_OK);
     metrics_open(&m, fuzz_folder(), 0, 1, 10);
     metrics_close(&m);

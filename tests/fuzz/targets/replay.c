@@ -75,7 +75,9 @@ static void put_event(struct fuzz_input *in, uint64_t how)
     }
     const int from = (int)(fuzz_take(in, 1) % (uint64_t)sm->count), to = (int)(fuzz_take(in, 1) % (uint64_t)sm->count);
     const char *key = keys[fuzz_take(in, 1) % ARRAY_SIZE(keys)];
-    (void)!event_add_change(db, &e, sm, key, from, to, (int64_t)fuzz_take(in, 1), &err);
+    const struct event_move move = {
+        .what = sm, .name = key, .from = from, .to = to, .count = (int64_t)fuzz_take(in, 1)};
+    (void)!event_add_move(db, &e, &move, &err);
 }
 
 static void change(struct fuzz_input *in)

@@ -57,7 +57,7 @@ static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
     strcpy(job.spec.device, "cpu");
     job.spec.max_workers = 1;
     TRY(job_submit(db, &job, "a recipe", &existing, err));
-    return job_move(db, job.id, JOB_FORMING, "", &status, &e, err);
+    return job_move(db, &(struct job){.id = job.id, .state = JOB_FORMING, .status = status}, &e, err);
 }
 
 static void write_jobs(struct fixture *f, int n)

@@ -94,10 +94,10 @@ static titan_status write_move(struct db *db, void *arg, struct titan_error *err
     struct event e = {.job_id = id, .at_ms = 7, .type = "job.state", .message = "moved", .rank = -1};
     struct job_status status = {.restarts = (uint32_t)id % 3};
     int64_t from = 0;
-    TRY(db_int(db, 0, &from, err, "SELECT state FROM jobs WHERE id = ?", "u", id));
+    TRY(db_int(db, &from, err, "SELECT state FROM jobs WHERE id = ?", "u", id));
     for (int to = 1; to < job_sm.count; to++)
         if (sm_allowed(&job_sm, (int)from, to))
-            return job_move(db, id, (enum job_state)to, "", &status, &e, err);
+            return job_move(db, &(struct job){.id = id, .state = (enum job_state)to, .status = status}, &e, err);
     return TITAN_OK;
 }
 
@@ -126,7 +126,7 @@ static void submit_some(struct ledger *l)
 static int64_t query(struct db *db, const char *sql)
 {
     int64_t n = -1;
-    assert_int_equal(db_int(db, -1, &n, NULL, sql, ""), TITAN_OK);
+    assert_int_equal(db_int(db, &n, NULL, sql, ""), TITAN_OK);
     return n;
 }
 
@@ -135,7 +135,7 @@ static void check_db(struct ledger *l, struct db *db, const char *when, uint64_t
 {
     for (uint64_t i = 0; i < l->acked; i++) {
         int64_t n = 0;
-        assert_int_equal(db_int(db, 0, &n, NULL, "SELECT count(*) FROM jobs WHERE id = ?", "u", l->acked_jobs[i]), 0);
+        assert_int_equal(db_int(db, &n, NULL, "SELECT count(*) FROM jobs WHERE id = ?", "u", l->acked_jobs[i]), 0);
         if (n != 1)
             fail_msg("%s (seed %llu): job %llu of %llu was acknowledged and is lost", when, (unsigned long long)seed,
                      (unsigned long long)l->acked_jobs[i], (unsigned long long)l->acked);

@@ -49,7 +49,7 @@ static titan_status use(const char *id, const unsigned char *hash, const char *n
 {
     struct titan_error err = {0};
     int64_t made = 0;
-    if (enrolment_join_use(db, id, hash, node, with, now, &made, refusal, &err) != TITAN_OK)
+    if (enrolment_join_use(db, &(struct join_use){id, node, hash, with, now}, &made, refusal, &err) != TITAN_OK)
         fail_msg("%s", err.msg);
     if (refusal->status == TITAN_OK)
         assert_int_equal(made, 1000);
@@ -88,7 +88,7 @@ static void test_join(void **state)
     assert_int_equal(use(j.id, secret, "n1", other_key, 1999, &r), TITAN_EPERM);
     assert_non_null(strstr(r.msg, "used already"));
     assert_int_equal(use(j.id, secret, "n1", key, 2000, &r), TITAN_EPERM); /* not for ever either */
-    assert_int_equal(event_list(db, &(struct event_filter){0}, 0, 100, each_event, events, NULL), TITAN_OK);
+    assert_int_equal(event_list(db, &(struct event_filter){.limit = 100}, each_event, events, NULL), TITAN_OK);
     assert_string_equal(events, "node.invited node.enrol_refused node.enrol_refused node.enrolled node.enrolled "
                                 "node.enrol_refused node.enrol_refused ");
     assert_int_equal(event_verify(db, 0, NULL, NULL), TITAN_OK);
@@ -136,7 +136,7 @@ static void test_taken_back(void **state)
     text[0] = '\0';
     assert_int_equal(enrolment_join_list(db, each_join, text, NULL), TITAN_OK);
     assert_string_equal(text, "");
-    assert_int_equal(event_list(db, &(struct event_filter){0}, 0, 100, each_event, events, NULL), TITAN_OK);
+    assert_int_equal(event_list(db, &(struct event_filter){.limit = 100}, each_event, events, NULL), TITAN_OK);
     assert_string_equal(events, "node.invited node.enrolled node.uninvited ");
     assert_int_equal(event_verify(db, 0, NULL, NULL), TITAN_OK);
 }

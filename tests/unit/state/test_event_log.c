@@ -40,7 +40,7 @@ static struct event event_of(uint64_t job_id)
 static int64_t query(struct db *db, const char *sql)
 {
     int64_t n = -1;
-    assert_int_equal(db_int(db, -1, &n, NULL, sql, ""), TITAN_OK);
+    assert_int_equal(db_int(db, &n, NULL, sql, ""), TITAN_OK);
     return n;
 }
 
@@ -65,7 +65,7 @@ static int random_move(const struct sm *sm, int from)
 static int64_t state_of(struct db *db, const char *sql, uint64_t a, uint64_t b)
 {
     int64_t state = 0;
-    assert_int_equal(db_int(db, 0, &state, NULL, sql, "uu", a, b), TITAN_OK);
+    assert_int_equal(db_int(db, &state, NULL, sql, "uu", a, b), TITAN_OK);
     return state;
 }
 
@@ -89,7 +89,10 @@ static void move_job(struct db *db, uint64_t id)
     if (to == from || draw(4) == 0)
         assert_int_equal(job_update(db, id, &status, draw(2) ? &e : NULL, NULL), TITAN_OK);
     else
-        assert_int_equal(job_move(db, id, (enum job_state)to, "why", &status, &e, NULL), TITAN_OK);
+        assert_int_equal(
+            job_move(db, &(struct job){.id = id, .state = (enum job_state)to, .reason = "why", .status = status}, &e,
+                     NULL),
+            TITAN_OK);
 }
 
 static void move_worker(struct db *db, uint64_t job, uint64_t id)
@@ -132,7 +135,7 @@ static void move_node(struct db *db, const char *name)
     struct event e = {.type = "t", .message = "m", .rank = -1, .node = name};
     struct node n = {.name = name, .device = "cpu", .address = "", .version = ""};
     int64_t from = 0;
-    assert_int_equal(db_int(db, 0, &from, NULL, "SELECT state FROM nodes WHERE name = ?", "t", name), TITAN_OK);
+    assert_int_equal(db_int(db, &from, NULL, "SELECT state FROM nodes WHERE name = ?", "t", name), TITAN_OK);
     n.state = (enum node_state)(draw(3) ? random_move(&node_sm, (int)from) : from ? from : NODE_READY);
     if (n.state == NODE_NONE) {
         assert_int_equal(node_remove(db, name, &e, NULL), TITAN_OK);
@@ -330,7 +333,9 @@ static bool count_event(const struct event *e, void *data)
 static int count_listed(struct db *db, struct event_filter filter, uint64_t after)
 {
     int n = 0;
-    assert_int_equal(event_list(db, &filter, after, 100, count_event, &n, NULL), TITAN_OK);
+    filter.after = after;
+    filter.limit = 100;
+    assert_int_equal(event_list(db, &filter, count_event, &n, NULL), TITAN_OK);
     return n;
 }
 
@@ -412,7 +417,10 @@ static void test_older_store(void **state)
     assert_int_equal(schema_migrate(&schema_store, db, &err), TITAN_OK);
     add_job(db, 4);
     struct event e = event_of(3);
-    assert_int_equal(job_move(db, 3, JOB_COMPLETED, "", &(struct job_status){.restarts = 2}, &e, NULL), TITAN_OK);
+    assert_int_equal(
+        job_move(db, &(struct job){.id = 3, .state = JOB_COMPLETED, .status = (struct job_status){.restarts = 2}}, &e,
+                 NULL),
+        TITAN_OK);
     uint64_t checked = 0;
     if (event_verify(db, 0, &checked, &err) != TITAN_OK ||
         replay_check(db, &report, print_line, NULL, &err) != TITAN_OK)

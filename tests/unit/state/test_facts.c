@@ -45,7 +45,9 @@ static void end_job(uint64_t id)
 {
     struct event e = event_of("job.state", "m");
     e.job_id = id;
-    assert_int_equal(job_move(db, id, JOB_CANCELLED, "", &(struct job_status){0}, &e, NULL), TITAN_OK);
+    assert_int_equal(
+        job_move(db, &(struct job){.id = id, .state = JOB_CANCELLED, .status = (struct job_status){0}}, &e, NULL),
+        TITAN_OK);
     e = event_of("job.removed", "m");
     e.job_id = id;
     assert_int_equal(job_remove(db, id, "/jobs", &e, NULL), TITAN_OK);
@@ -86,7 +88,8 @@ static int set_up(void **state)
     assert_int_equal(enrolment_join_add(db, &j, NULL), TITAN_OK);
     j.id = "j3";
     assert_int_equal(enrolment_join_add(db, &j, NULL), TITAN_OK);
-    assert_int_equal(enrolment_join_use(db, "j2", hash_a, "n2", hash_b, 20, &made, &refusal, NULL), TITAN_OK);
+    assert_int_equal(enrolment_join_use(db, &(struct join_use){"j2", "n2", hash_a, hash_b, 20}, &made, &refusal, NULL),
+                     TITAN_OK);
     struct revocation r = {
         .uri = "spiffe://titan/node/n1", .node = "n1", .reason = "stolen", .by = "root", .at_ms = 500};
     assert_int_equal(revocation_put(db, &r, NULL), TITAN_OK);

@@ -128,7 +128,7 @@ static int64_t count(struct fixture *f, const char *sql)
     char path[128];
     path_of(f, "titan.db", path);
     assert_int_equal(db_open(path, DB_READER, true, &db, NULL), TITAN_OK);
-    assert_int_equal(db_int(db, -1, &n, NULL, sql, ""), TITAN_OK);
+    assert_int_equal(db_int(db, &n, NULL, sql, ""), TITAN_OK);
     db_close(db);
     return n;
 }
@@ -200,7 +200,7 @@ static titan_status set_page_limit(struct db *db, void *arg, struct titan_error 
 {
     char sql[64];
     int64_t pages = 0;
-    TRY(db_int(db, 0, &pages, err, "PRAGMA page_count", ""));
+    TRY(db_int(db, &pages, err, "PRAGMA page_count", ""));
     (void)snprintf(sql, sizeof(sql), "PRAGMA max_page_count=%lld", (long long)(pages + *(int *)arg));
     return db_exec(db, sql, err);
 }
@@ -351,18 +351,20 @@ static void test_every_move_of_a_job(void **state)
             assert_int_equal(db_run(db, NULL, "UPDATE jobs SET state = ? WHERE id = ?", "iu", (int64_t)from, id),
                              TITAN_OK);
             struct event e = event_of(id);
-            titan_status got = job_move(db, id, (enum job_state)to, "why", &status, &e, NULL);
+            titan_status got = job_move(
+                db, &(struct job){.id = id, .state = (enum job_state)to, .reason = "why", .status = status}, &e, NULL);
             assert_int_equal(got, sm_allowed(&job_sm, from, to) ? TITAN_OK : TITAN_EBUG);
             int64_t now = 0, events = 0;
-            assert_int_equal(db_int(db, 0, &now, NULL, "SELECT state FROM jobs WHERE id = ?", "u", id), TITAN_OK);
-            assert_int_equal(db_int(db, 0, &events, NULL, "SELECT count(*) FROM events WHERE job_id = ?", "u", id),
+            assert_int_equal(db_int(db, &now, NULL, "SELECT state FROM jobs WHERE id = ?", "u", id), TITAN_OK);
+            assert_int_equal(db_int(db, &events, NULL, "SELECT count(*) FROM events WHERE job_id = ?", "u", id),
                              TITAN_OK);
             assert_int_equal(now, got == TITAN_OK ? to : from);
             assert_int_equal(events, got == TITAN_OK ? 2 : 1);
         }
     }
     struct event e = event_of(9999);
-    assert_int_equal(job_move(db, 9999, JOB_FORMING, "", &status, &e, NULL), TITAN_ENOTFOUND);
+    assert_int_equal(job_move(db, &(struct job){.id = 9999, .state = JOB_FORMING, .status = status}, &e, NULL),
+                     TITAN_ENOTFOUND);
     db_close(db);
 }
 
@@ -470,11 +472,11 @@ static void test_job_is_filled(void **state)
     add_job(db, 1);
     const uint64_t steps = plain_job(1).spec.steps;
     struct metric m = {.job_id = 1, .step = 5, .loss = 1.5, .tokens_per_second = 7, .mfu = NAN, .epoch = 1};
-    assert_int_equal(job_move(db, 1, JOB_FORMING, "", &status, &e, NULL), TITAN_OK);
+    assert_int_equal(job_move(db, &(struct job){.id = 1, .state = JOB_FORMING, .status = status}, &e, NULL), TITAN_OK);
     assert_true(isnan(job_filled(db, 1, &m).status.loss)); /* it has not ended */
     assert_int_equal(job_list_without_loss(db, 9, each_job, &l, NULL), TITAN_OK);
     assert_int_equal(l.n, 0);
-    assert_int_equal(job_move(db, 1, JOB_FAILED, "", &status, &e, NULL), TITAN_OK);
+    assert_int_equal(job_move(db, &(struct job){.id = 1, .state = JOB_FAILED, .status = status}, &e, NULL), TITAN_OK);
     assert_int_equal(job_list_without_loss(db, 9, each_job, &l, NULL), TITAN_OK);
     assert_int_equal(l.n, 1);
     m.step = 4;
@@ -506,7 +508,9 @@ static void test_lists_and_pages(void **state)
         add_job(db, id);
     struct event e = event_of(4);
     struct job_status status = {.step = 3, .loss = 1.5, .epoch = 2, .passed = 7, .checkpoint = "/c"};
-    assert_int_equal(job_move(db, 4, JOB_FORMING, "because", &status, &e, NULL), TITAN_OK);
+    assert_int_equal(
+        job_move(db, &(struct job){.id = 4, .state = JOB_FORMING, .reason = "because", .status = status}, &e, NULL),
+        TITAN_OK);
     struct listed l = {.n = 0};
     assert_int_equal(job_list(db, &(struct job_filter){0}, 3, each_job, &l, NULL), TITAN_OK);
     assert_int_equal(l.n, 3);
@@ -640,7 +644,7 @@ static void test_migration(void **state)
     assert_string_equal(l.last.spec.mesh, "");
     assert_int_equal(l.last.spec.steps, 7);
     int64_t n = 0;
-    assert_int_equal(db_int(db, 0, &n, NULL, "SELECT count(*) FROM jobs WHERE labels = '' AND removed_at_ms = 0", ""),
+    assert_int_equal(db_int(db, &n, NULL, "SELECT count(*) FROM jobs WHERE labels = '' AND removed_at_ms = 0", ""),
                      TITAN_OK);
     assert_int_equal(n, 2);
     assert_int_equal(job_get(db, 4, with_mesh, &l, NULL), TITAN_OK);
@@ -717,13 +721,15 @@ static void test_events_in_order(void **state)
         assert_int_equal(event_add(db, &e, NULL), TITAN_OK);
     }
     struct seen_events s = {.n = 0};
-    assert_int_equal(event_list(db, &(struct event_filter){0}, 0, 64, each_event, &s, NULL), TITAN_OK);
+    assert_int_equal(event_list(db, &(struct event_filter){.limit = 64}, each_event, &s, NULL), TITAN_OK);
     assert_int_equal(s.n, 20);
     for (size_t i = 1; i < s.n; i++)
         assert_true(s.ids[i] > s.ids[i - 1]);
     uint64_t middle = s.ids[9];
     s.n = 0;
-    assert_int_equal(event_list(db, &(struct event_filter){.job_id = 1}, middle, 3, each_event, &s, NULL), TITAN_OK);
+    assert_int_equal(
+        event_list(db, &(struct event_filter){.job_id = 1, .after = middle, .limit = 3}, each_event, &s, NULL),
+        TITAN_OK);
     assert_int_equal(s.n, 3);
     assert_true(s.ids[0] > middle);
     db_close(db);
@@ -767,7 +773,7 @@ static void test_metrics(void **state)
     m.epoch = 2;
     assert_int_equal(metric_put(db, &m, NULL), TITAN_OK);
     struct seen_metric s = {.n = 0};
-    assert_int_equal(metric_list(db, 1, 0, 10, each_metric, &s, NULL), TITAN_OK);
+    assert_int_equal(metric_list(db, &(struct metric_filter){1, 0, 10}, each_metric, &s, NULL), TITAN_OK);
     assert_int_equal(s.n, 2);
     assert_true(s.last.loss == 3.5 && s.last.epoch == 2 && s.last.tokens == UINT64_C(1) << 40);
     assert_true(step_split_total(&s.last.split) == 15 && s.last.split.slowest_busy == 6 && s.last.split.slowest == 7);
@@ -775,10 +781,11 @@ static void test_metrics(void **state)
     assert_true(s.last.expert_tokens_min == 1 && s.last.expert_tokens_max == 9 && s.last.expert_tokens_mean == 4 &&
                 s.last.dropped == 6);
     assert_true(s.last.further_rounds == 11 && s.last.room_needed == 1.5);
-    assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);
+    assert_int_equal(metric_list(db, &(struct metric_filter){1, 0, 1}, each_metric, &s, NULL), TITAN_OK);
     int listed = s.n; /* after steps that there cannot be: none, not all */
-    assert_int_equal(metric_list(db, 1, UINT64_MAX, 10, each_metric, &s, NULL), TITAN_OK);
-    assert_int_equal(metric_list(db, 1, UINT64_C(1) << 63, 10, each_metric, &s, NULL), TITAN_OK);
+    assert_int_equal(metric_list(db, &(struct metric_filter){1, UINT64_MAX, 10}, each_metric, &s, NULL), TITAN_OK);
+    assert_int_equal(metric_list(db, &(struct metric_filter){1, UINT64_C(1) << 63, 10}, each_metric, &s, NULL),
+                     TITAN_OK);
     assert_int_equal(s.n, listed);
     assert_true(isnan(s.last.loss) && isnan(s.last.split.data) && s.last.split.slowest == -1);
     /* What the workers wrote: rows that are missing or newer, and nothing that is no row. */
@@ -793,16 +800,16 @@ static void test_metrics(void **state)
     assert_int_equal(metric_backfill(db, 1, &text, &last, NULL), TITAN_OK);
     assert_true(last.step == 1 && last.epoch == 1 && last.loss == 6.5); /* the last line of a step */
     s = (struct seen_metric){.n = 0};
-    assert_int_equal(metric_list(db, 1, 0, 10, each_metric, &s, NULL), TITAN_OK);
+    assert_int_equal(metric_list(db, &(struct metric_filter){1, 0, 10}, each_metric, &s, NULL), TITAN_OK);
     assert_int_equal(s.n, 3);
     assert_true(s.last.step == 3 && s.last.loss == 4.5 && s.last.loss_max == 5 && s.last.tokens == 7);
     assert_true(s.last.split.stragglers == 5 && s.last.split.slowest == 9);
     assert_true(s.last.tflops == 2 && s.last.mfu_causal == 0 && s.last.expert_tokens_min == 3 &&
                 s.last.expert_tokens_mean == 5.5);
     assert_true(s.last.dropped == 8 && s.last.further_rounds == 12 && s.last.room_needed == 1.25);
-    assert_int_equal(metric_list(db, 1, 1, 1, each_metric, &s, NULL), TITAN_OK);
+    assert_int_equal(metric_list(db, &(struct metric_filter){1, 1, 1}, each_metric, &s, NULL), TITAN_OK);
     assert_true(s.last.loss == 3.5);
-    assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);
+    assert_int_equal(metric_list(db, &(struct metric_filter){1, 0, 1}, each_metric, &s, NULL), TITAN_OK);
     assert_true(s.last.loss == 6.5 && isnan(s.last.loss_max) && s.last.split.slowest == -1);
     assert_int_equal(metric_backfill(db, 1, &(struct buf){.data = NULL}, &last, NULL), TITAN_OK);
     assert_true(last.step == 0);
@@ -849,12 +856,12 @@ static void test_metrics_lost_steps(void **state)
     m.step = 4;
     assert_int_equal(metric_put(db, &m, NULL), TITAN_OK);
     struct seen_metric s = {.n = 0};
-    assert_int_equal(metric_list(db, 1, 0, 10, each_metric, &s, NULL), TITAN_OK);
+    assert_int_equal(metric_list(db, &(struct metric_filter){1, 0, 10}, each_metric, &s, NULL), TITAN_OK);
     assert_int_equal(s.n, 4);
     assert_true(s.last.step == 4 && s.last.epoch == 2 && s.last.evaluation.step == 0);
     assert_int_equal(metric_backfill(db, 1, &text, &last, NULL), TITAN_OK); /* step 2 of epoch 4 is the newest */
     s = (struct seen_metric){.n = 0};
-    assert_int_equal(metric_list(db, 1, 0, 10, each_metric, &s, NULL), TITAN_OK);
+    assert_int_equal(metric_list(db, &(struct metric_filter){1, 0, 10}, each_metric, &s, NULL), TITAN_OK);
     assert_int_equal(s.n, 2);
     assert_true(s.last.step == 2 && s.last.loss == 4);
     db_close(db);
@@ -873,7 +880,7 @@ static bool each_evaluation(const struct metric *m, void *data)
 static void evaluations_are(struct db *db, int n, uint64_t step, double loss)
 {
     struct seen_metric s = {.n = 0};
-    assert_int_equal(metric_list(db, 1, 0, 10, each_evaluation, &s, NULL), TITAN_OK);
+    assert_int_equal(metric_list(db, &(struct metric_filter){1, 0, 10}, each_evaluation, &s, NULL), TITAN_OK);
     assert_int_equal(s.n, n);
     assert_true(s.last.step == step && s.last.evaluation.step == step && s.last.evaluation.loss == loss);
 }
@@ -895,7 +902,7 @@ static void test_evaluations(void **state)
                      TITAN_OK);
     assert_int_equal(schema_migrate(&schema_metrics, db, NULL), TITAN_OK);
     struct seen_metric s = {.n = 0};
-    assert_int_equal(metric_list(db, 1, 0, 10, each_evaluation, &s, NULL), TITAN_OK);
+    assert_int_equal(metric_list(db, &(struct metric_filter){1, 0, 10}, each_evaluation, &s, NULL), TITAN_OK);
     assert_int_equal(s.n, 0);
     assert_int_equal(metric_put(db, &e, NULL), TITAN_OK);
     evaluations_are(db, 1, 4, 3);
@@ -918,7 +925,7 @@ static void test_evaluations(void **state)
     assert_int_equal(metric_backfill(db, 1, &text, &last, NULL), TITAN_OK);
     evaluations_are(db, 2, 8, 1.5);
     s = (struct seen_metric){.n = 0};
-    assert_int_equal(metric_list(db, 1, 0, 1, each_metric, &s, NULL), TITAN_OK);
+    assert_int_equal(metric_list(db, &(struct metric_filter){1, 0, 1}, each_metric, &s, NULL), TITAN_OK);
     assert_true(s.last.loss == 2 && s.last.epoch == 1 && s.last.evaluation.loss == 7); /* no step without a loss */
     db_close(db);
 }

@@ -77,7 +77,7 @@ static void test_table(void **state)
     assert_int_equal(token_make(&a, text, NULL), TITAN_OK);
     assert_int_equal(token_add(db, &a, &event, NULL), TITAN_OK);
     /* The secret is in no column, and in no event. */
-    assert_int_equal(db_int(db, 0, &found, NULL,
+    assert_int_equal(db_int(db, &found, NULL,
                             "SELECT count(*) FROM tokens WHERE instr(id || name || hex(hash) || created_by, ?1) UNION"
                             " SELECT count(*) FROM events WHERE instr(change || detail || message, ?1) ORDER BY 1 DESC",
                             "t", text + sizeof(TOKEN_PREFIX) + 2 * TOKEN_ID_BYTES),

@@ -115,7 +115,7 @@ static void test_asked_for(void **state)
     pass(5, 1000);
     assert_string_equal(nodes(), "a d b ");
     int64_t policies = -1;
-    assert_int_equal(db_int(s.db, 0, &policies, NULL, "SELECT count(*) FROM node_policies", ""), TITAN_OK);
+    assert_int_equal(db_int(s.db, &policies, NULL, "SELECT count(*) FROM node_policies", ""), TITAN_OK);
     assert_int_equal(policies, 0);
 }
 
