@@ -158,95 +158,117 @@ static void call(struct bench *b, const struct op_call *o)
     titan_status st = TITAN_OK;
     switch (o->kind) {
     case MATMUL_NT:
-        st = ops->matmul(s, x[0], b->dt, o->nn, x[1], false, o->k, x[2], true, o->k, b->dt, o->m, o->nn, o->k, 0.0f);
+        st = ops->matmul(s, ARGS(matmul, .c = x[0], .c_dt = b->dt, .ldc = o->nn, .a = x[1], .lda = o->k, .b = x[2],
+                                 .tb = true, .ldb = o->k, .ab_dt = b->dt, .m = o->m, .n = o->nn, .k = o->k));
         break;
     case MATMUL_NN:
-        st = ops->matmul(s, x[0], b->dt, o->nn, x[1], false, o->k, x[2], false, o->nn, b->dt, o->m, o->nn, o->k, 0.0f);
+        st = ops->matmul(s, ARGS(matmul, .c = x[0], .c_dt = b->dt, .ldc = o->nn, .a = x[1], .lda = o->k, .b = x[2],
+                                 .ldb = o->nn, .ab_dt = b->dt, .m = o->m, .n = o->nn, .k = o->k));
         break;
     case MATMUL_TN:
-        st = ops->matmul(s, grad[0], DTYPE_F32, o->nn, x[1], true, o->m, x[2], false, o->nn, b->dt, o->m, o->nn, o->k,
-                         1.0f);
+        st = ops->matmul(s,
+                         ARGS(matmul, .c = grad[0], .c_dt = DTYPE_F32, .ldc = o->nn, .a = x[1], .ta = true, .lda = o->m,
+                              .b = x[2], .ldb = o->nn, .ab_dt = b->dt, .m = o->m, .n = o->nn, .k = o->k, .beta = 1.0f));
         break;
     case GROUPED:
     case GROUPED_DX:
-        st = ops->matmul_grouped(s, x[0], b->dt, o->nn, x[1], false, o->k, x[2], o->kind == GROUPED,
-                                 o->kind == GROUPED ? o->k : o->nn, b->dt, b->counts, EXPERTS, 1, o->m, o->nn, o->k,
-                                 0.0f);
+        st = ops->matmul_grouped(s, ARGS(matmul, .c = x[0], .c_dt = b->dt, .ldc = o->nn, .a = x[1], .lda = o->k,
+                                         .b = x[2], .tb = o->kind == GROUPED, .ldb = o->kind == GROUPED ? o->k : o->nn,
+                                         .ab_dt = b->dt, .counts = b->counts, .groups = EXPERTS, .parts = 1, .m = o->m,
+                                         .n = o->nn, .k = o->k));
         break;
     case GROUPED_DW:
-        st = ops->matmul_grouped(s, grad[0], DTYPE_F32, o->nn, x[1], true, o->m, x[2], false, o->nn, b->dt, b->counts,
-                                 EXPERTS, 1, o->m, o->nn, o->k, 1.0f);
+        st =
+            ops->matmul_grouped(s, ARGS(matmul, .c = grad[0], .c_dt = DTYPE_F32, .ldc = o->nn, .a = x[1], .ta = true,
+                                        .lda = o->m, .b = x[2], .ldb = o->nn, .ab_dt = b->dt, .counts = b->counts,
+                                        .groups = EXPERTS, .parts = 1, .m = o->m, .n = o->nn, .k = o->k, .beta = 1.0f));
         break;
     case NORM:
-        st = ops->rmsnorm(s, x[0], b->rstd, x[1], x[2], b->dt, n, c, 1e-5f, false);
+        st = ops->rmsnorm(s, ARGS(norm, .out = x[0], .rstd = b->rstd, .x = x[1], .gain = x[2], .dt = b->dt, .n = n,
+                                  .c = c, .eps = 1e-5f));
         break;
     case NORM_DX:
-        st = ops->rmsnorm_dgrad(s, x[0], x[4], x[1], x[2], x[3], b->rstd, b->dt, n, c, false);
+        st = ops->rmsnorm_dgrad(s, ARGS(norm, .dx = x[0], .residual = x[4], .dout = x[1], .x = x[2], .gain = x[3],
+                                        .rstd = b->rstd, .dt = b->dt, .n = n, .c = c));
         break;
     case NORM_DX_IN_PLACE:
-        st = ops->rmsnorm_dgrad(s, x[0], x[0], x[1], x[2], x[3], b->rstd, b->dt, n, c, false);
+        st = ops->rmsnorm_dgrad(s, ARGS(norm, .dx = x[0], .residual = x[0], .dout = x[1], .x = x[2], .gain = x[3],
+                                        .rstd = b->rstd, .dt = b->dt, .n = n, .c = c));
         break;
     case NORM_DG:
-        st = ops->rmsnorm_dgain(s, grad[0], x[0], x[1], b->rstd, b->dt, n, c);
+        st = ops->rmsnorm_dgain(
+            s, ARGS(norm, .dgain = grad[0], .dout = x[0], .x = x[1], .rstd = b->rstd, .dt = b->dt, .n = n, .c = c));
         break;
     case ADD_NORM:
-        st = ops->add_rmsnorm(s, x[0], x[1], b->rstd, x[0], x[2], x[3], b->dt, n, c, 1e-5f, false);
+        st = ops->add_rmsnorm(s, ARGS(norm, .h = x[0], .out = x[1], .rstd = b->rstd, .a = x[0], .b = x[2], .gain = x[3],
+                                      .dt = b->dt, .n = n, .c = c, .eps = 1e-5f));
         break;
     case ROPE:
-        st = ops->rope(s, x[0], q, b->positions, b->angle, b->angle, b->dt, n, b->heads + b->kv, b->d, false);
+        st = ops->rope(s, ARGS(rope, .x = x[0], .ldx = q, .positions = b->positions, .cos = b->angle, .sin = b->angle,
+                               .dt = b->dt, .n = n, .heads = b->heads + b->kv, .d = b->d));
         break;
     case ATTN:
     case ATTN_ANY:
     case ATTN_FIXED:
-        st =
-            ops->attention(s, x[2], hd, b->rstd, qkv, q, qkv + hd * e, q, qkv + (hd + b->kv * b->d) * e, q, &attention);
+        st = ops->attention(s, ARGS(attention, .out = x[2], .ldo = hd, .lse = b->rstd, .q = qkv, .ldq = q,
+                                    .k = qkv + hd * e, .ldk = q, .v = qkv + (hd + b->kv * b->d) * e, .ldv = q,
+                                    .shape = attention));
         break;
     case ATTN_DX:
     case ATTN_DX_ANY:
     case ATTN_DX_FIXED:
-        st = ops->attention_dgrad(s, dqkv, q, dqkv + hd * e, q, dqkv + (hd + b->kv * b->d) * e, q, x[3], hd, x[2], hd,
-                                  b->rstd, qkv, q, qkv + hd * e, q, qkv + (hd + b->kv * b->d) * e, q, &attention,
-                                  b->work);
+        st = ops->attention_dgrad(s, ARGS(attention, .dq = dqkv, .lddq = q, .dk = dqkv + hd * e, .lddk = q,
+                                          .dv = dqkv + (hd + b->kv * b->d) * e, .lddv = q, .dout = x[3], .lddo = hd,
+                                          .out = x[2], .ldo = hd, .lse = b->rstd, .q = qkv, .ldq = q, .k = qkv + hd * e,
+                                          .ldk = q, .v = qkv + (hd + b->kv * b->d) * e, .ldv = q, .shape = attention,
+                                          .work = b->work));
         break;
     case SWIGLU:
-        st = ops->swiglu(s, x[0], x[1], x[1] + b->f * e, 2 * b->f, b->dt, n, b->f, NULL, 0, false);
+        st = ops->swiglu(s, ARGS(swiglu, .out = x[0], .gate = x[1], .up = x[1] + b->f * e, .ldgu = 2 * b->f,
+                                 .dt = b->dt, .n = n, .f = b->f));
         break;
     case SWIGLU_DX:
-        st = ops->swiglu_dgrad(s, x[0], x[0] + b->f * e, 2 * b->f, x[2], x[1], x[1] + b->f * e, 2 * b->f, b->dt, n,
-                               b->f, NULL, 0, false);
+        st = ops->swiglu_dgrad(s, ARGS(swiglu, .dgate = x[0], .dup = x[0] + b->f * e, .lddgu = 2 * b->f, .dout = x[2],
+                                       .gate = x[1], .up = x[1] + b->f * e, .ldgu = 2 * b->f, .dt = b->dt, .n = n,
+                                       .f = b->f));
         break;
     case CLAMPED:
-        st = ops->clamped_swiglu(s, x[0], x[1], x[1] + b->f * e, 2 * b->f, b->dt, n, b->f, NULL, 0, 7.0f, 1.702f);
+        st = ops->swiglu(s, ARGS(swiglu, .out = x[0], .gate = x[1], .up = x[1] + b->f * e, .ldgu = 2 * b->f,
+                                 .dt = b->dt, .n = n, .f = b->f, .limit = 7.0f, .alpha = 1.702f));
         break;
     case CLAMPED_DX:
-        st = ops->clamped_swiglu_dgrad(s, x[0], x[0] + b->f * e, 2 * b->f, x[2], x[1], x[1] + b->f * e, 2 * b->f, b->dt,
-                                       n, b->f, NULL, 0, 7.0f, 1.702f);
+        st = ops->swiglu_dgrad(s, ARGS(swiglu, .dgate = x[0], .dup = x[0] + b->f * e, .lddgu = 2 * b->f, .dout = x[2],
+                                       .gate = x[1], .up = x[1] + b->f * e, .ldgu = 2 * b->f, .dt = b->dt, .n = n,
+                                       .f = b->f, .limit = 7.0f, .alpha = 1.702f));
         break;
     case SINK:
-        st = ops->attention_sink(s, x[2], b->rstd, x[3], b->rstd, hd, x[1], b->dt, attention.b, attention.tq, b->heads,
-                                 b->d);
+        st = ops->attention_sink(s, ARGS(sink, .out = x[2], .lse = b->rstd, .x = x[3], .x_lse = b->rstd, .ldo = hd,
+                                         .sinks = x[1], .dt = b->dt, .b = attention.b, .t = attention.tq, .h = b->heads,
+                                         .dv = b->d));
         break;
     case SINK_DX:
-        st = ops->attention_sink_dgrad(s, grad[0], x[3], hd, x[2], hd, b->rstd, x[1], b->dt, attention.b, attention.tq,
-                                       b->heads, b->d);
+        st = ops->attention_sink_dgrad(s, ARGS(sink, .dsinks = grad[0], .dout = x[3], .lddo = hd, .x = x[2], .ldo = hd,
+                                               .x_lse = b->rstd, .sinks = x[1], .dt = b->dt, .b = attention.b,
+                                               .t = attention.tq, .h = b->heads, .dv = b->d));
         break;
     case ADD:
         st = ops->add(s, x[0], x[0], x[1], b->dt, (size_t)(n * c));
         break;
     case BIAS:
-        st = ops->add_bias(s, x[0], q, x[1], b->dt, n, q);
+        st = ops->add_bias(s, ARGS(bias, .x = x[0], .ld = q, .bias = x[1], .dt = b->dt, .n = n, .c = q));
         break;
     case BIAS_DW:
-        st = ops->bias_wgrad(s, grad[0], x[0], q, b->dt, n, q);
+        st = ops->bias_wgrad(s, ARGS(bias, .dbias = grad[0], .dout = x[0], .ld = q, .dt = b->dt, .n = n, .c = q));
         break;
     case WINDOW:
         st = ops->window(s, (int32_t *)x[0], b->tokens, b->positions, n, 64);
         break;
     case SOFTCAP:
-        st = ops->softcap(s, x[0], x[1], b->dt, 30.0f, (size_t)(n * b->v));
+        st = ops->softcap(s, ARGS(softcap, .out = x[0], .x = x[1], .dt = b->dt, .cap = 30.0f, .n = (size_t)(n * b->v)));
         break;
     case SOFTCAP_DX:
-        st = ops->softcap_dgrad(s, x[0], x[0], x[1], b->dt, 30.0f, (size_t)(n * b->v));
+        st = ops->softcap_dgrad(
+            s, ARGS(softcap, .out = x[0], .dout = x[0], .x = x[1], .dt = b->dt, .cap = 30.0f, .n = (size_t)(n * b->v)));
         break;
     case SCALE:
         st = ops->scale(s, x[0], x[1], b->dt, 0.22f, (size_t)(n * c));
@@ -255,17 +277,22 @@ static void call(struct bench *b, const struct op_call *o)
         st = ops->copy(s, x[0], x[1], o->largest);
         break;
     case EMBED:
-        st = ops->embed(s, x[0], b->tokens, x[1], b->dt, n, c, b->v, 0);
+        st = ops->embed(
+            s, ARGS(embed, .out = x[0], .tokens = b->tokens, .table = x[1], .dt = b->dt, .n = n, .c = c, .v = b->v));
         break;
     case EMBED_DW:
-        st = ops->embed_wgrad(s, grad[0], b->tokens, x[0], b->dt, n, c, b->v, 0);
+        st = ops->embed_wgrad(s, ARGS(embed, .dtable = grad[0], .tokens = b->tokens, .dout = x[0], .dt = b->dt, .n = n,
+                                      .c = c, .v = b->v));
         break;
     case LOSS:
-        st = ops->loss(s, b->rstd, b->stats, x[0], x[1], b->tokens, b->dt, n, b->v, 0);
+        st = ops->loss(s, ARGS(loss, .losses = b->rstd, .stats = b->stats, .dlogits = x[0], .logits = x[1],
+                               .targets = b->tokens, .dt = b->dt, .n = n, .v = b->v));
         break;
     case LOSS_PARTS:
-        st = ops->loss_stats(s, b->stats, x[1], b->tokens, b->dt, n, b->v, 0);
-        st |= ops->loss_finish(s, b->rstd, x[0], x[1], b->tokens, b->stats, 1, b->dt, n, b->v, 0);
+        st = ops->loss_stats(
+            s, ARGS(loss, .stats = b->stats, .logits = x[1], .targets = b->tokens, .dt = b->dt, .n = n, .v = b->v));
+        st |= ops->loss_finish(s, ARGS(loss, .losses = b->rstd, .dlogits = x[0], .logits = x[1], .targets = b->tokens,
+                                       .stats = b->stats, .parts = 1, .dt = b->dt, .n = n, .v = b->v));
         break;
     case ADAMW:
         st = ops->adamw(s, grad[0], grad[1], grad[2], grad[3], (uint16_t *)x[4], params, &adam);
@@ -274,16 +301,19 @@ static void call(struct bench *b, const struct op_call *o)
         st = ops->block_sums(s, (double *)x[5], grad[0], params, 4096, true);
         break;
     case F8_NT:
-        st = ops->matmul_f8(s, x[0], b->dt, o->nn, x[1], false, o->k, x[2], true, o->k, b->dt, o->m, o->nn, o->k, 0.0f,
-                            &forward, b->f8_work);
+        st = ops->matmul_f8(s, ARGS(matmul, .c = x[0], .c_dt = b->dt, .ldc = o->nn, .a = x[1], .lda = o->k, .b = x[2],
+                                    .tb = true, .ldb = o->k, .ab_dt = b->dt, .m = o->m, .n = o->nn, .k = o->k,
+                                    .how = &forward, .work = b->f8_work));
         break;
     case F8_NN:
-        st = ops->matmul_f8(s, x[0], b->dt, o->nn, x[1], false, o->k, x[2], false, o->nn, b->dt, o->m, o->nn, o->k,
-                            0.0f, &backward, b->f8_work);
+        st = ops->matmul_f8(s, ARGS(matmul, .c = x[0], .c_dt = b->dt, .ldc = o->nn, .a = x[1], .lda = o->k, .b = x[2],
+                                    .ldb = o->nn, .ab_dt = b->dt, .m = o->m, .n = o->nn, .k = o->k, .how = &backward,
+                                    .work = b->f8_work));
         break;
     case F8_TN:
-        st = ops->matmul_f8(s, grad[0], DTYPE_F32, o->nn, x[1], true, o->m, x[2], false, o->nn, b->dt, o->m, o->nn,
-                            o->k, 1.0f, &backward, b->f8_work);
+        st = ops->matmul_f8(s, ARGS(matmul, .c = grad[0], .c_dt = DTYPE_F32, .ldc = o->nn, .a = x[1], .ta = true,
+                                    .lda = o->m, .b = x[2], .ldb = o->nn, .ab_dt = b->dt, .m = o->m, .n = o->nn,
+                                    .k = o->k, .beta = 1.0f, .how = &backward, .work = b->f8_work));
         break;
     case F8_LARGEST:
         st = ops->float8_largest(s, b->stats, x[1], b->dt, (size_t)o->nn * (size_t)o->k);

@@ -8,8 +8,8 @@ run on a GPU and what they took there.
 
 An operation's row is that of its most expensive shape in the first recipe that has it. It counts as checked alone when
 tests/support calls it by the device's table. What a GPU has run is in tests/gpu/measured/CARD.json, written by hand from the
-results of tests/gpu: card, date and versions; "calls" of the device's and communicator's table that its checks made; "trained",
-operations that ran in training steps besides; "older", of which the kernel has changed since, in that commit; "measured", for an
+results of tests/gpu: card, date and versions; "calls" of the device's and communicator's table that its checks made; "without",
+operations that these calls are not enough for; "trained", operations that ran in training steps besides; "older", of which the kernel has changed since, in that commit; "measured", for an
 operation the shape (as in the table, or it is not shown), microseconds and its share of the rate that the same call's ceilings
 reached; "bench", bench_ops as it was. CARD-costs.tsv beside it is a table of titan-worker measure: what has no row in "measured" is
 shown as it took there, in a sequence.
@@ -87,7 +87,7 @@ def sequences():
 
 def has_run(cards, name, calls):
     """By the last card that has run it."""
-    ran = [card for card in cards if calls <= set(card["calls"]) or name in card["trained"]]
+    ran = [card for card in cards if name not in card.get("without", ()) and calls <= set(card["calls"]) or name in card["trained"]]
     if not ran:
         return "no"
     changed = max(ran, key=lambda card: card["date"]).get("older", {}).get(name)

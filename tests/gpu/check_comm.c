@@ -715,8 +715,9 @@ struct product {
 
 static void multiply(struct rank *r, const struct product *p)
 {
-    titan_status st = r->ops->matmul(r->s, p->c, DTYPE_BF16, p->n, p->a, false, p->n, p->b, true, p->n, DTYPE_BF16,
-                                     p->n, p->n, p->n, 0.0f);
+    titan_status st =
+        r->ops->matmul(r->s, ARGS(matmul, .c = p->c, .c_dt = DTYPE_BF16, .ldc = p->n, .a = p->a, .lda = p->n, .b = p->b,
+                                  .tb = true, .ldb = p->n, .ab_dt = DTYPE_BF16, .m = p->n, .n = p->n, .k = p->n));
     must(st, &(struct titan_error){0}, "product");
 }
 

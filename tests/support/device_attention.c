@@ -32,7 +32,10 @@ static void rope_case(struct checker *c, enum dtype dt, int64_t n, int64_t heads
                 pair[0] = a * co - b * si;
                 pair[1] = a * si + b * co;
             }
-    need(c, c->ops->rope(c->s, x.p, ld, at.p, cs.p, sn.p, dt, n, heads, d, backward), "rope");
+    need(c,
+         c->ops->rope(c->s, ARGS(rope, .x = x.p, .ldx = ld, .positions = at.p, .cos = cs.p, .sin = sn.p, .dt = dt,
+                                 .n = n, .heads = heads, .d = d, .backward = backward)),
+         "rope");
     result(c, near(c, download(c, &x), want, n * ld, limit_of(dt), "rotated"), "rope %s %s %lldx%lldx%lld ld+%lld",
            backward ? "backward" : "forward", name_of(dt), (long long)n, (long long)heads, (long long)d,
            (long long)pad);
@@ -146,8 +149,9 @@ static void attention_forward(struct checker *c, struct attention_data *a, const
     double *want = values(c, n * a->wo), *wlse = values(c, s->h * n);
     ref_attention(want, wlse, a->dense_q, a->dense_k, a->dense_v, &a->ref);
     need(c,
-         c->ops->attention(c->s, a->out.p, a->wo + pad, a->lse.p, a->q.p, a->wq + pad, a->k.p, a->wk + 2 * pad, a->v.p,
-                           a->wv + 3 * pad, s),
+         c->ops->attention(c->s, ARGS(attention, .out = a->out.p, .ldo = a->wo + pad, .lse = a->lse.p, .q = a->q.p,
+                                      .ldq = a->wq + pad, .k = a->k.p, .ldk = a->wk + 2 * pad, .v = a->v.p,
+                                      .ldv = a->wv + 3 * pad, .shape = *s)),
          "attention");
     double *got = download(c, &a->out), *glse = download(c, &a->lse);
     bool ok = gaps_kept(c, got, &a->out, n, a->wo, pad);
@@ -187,9 +191,11 @@ static void attention_backward(struct checker *c, struct attention_data *a, cons
         struct tensor dq = noise(c, nq * (a->wq + 2 * pad), s->dt, 1.0), dk = noise(c, nk * (a->wk + pad), s->dt, 1.0);
         struct tensor dv = noise(c, nk * (a->wv + pad), s->dt, 1.0);
         need(c,
-             c->ops->attention_dgrad(c->s, dq.p, a->wq + 2 * pad, dk.p, a->wk + pad, dv.p, a->wv + pad, a->dout.p,
-                                     a->wo + 2 * pad, a->out.p, a->wo + pad, a->lse.p, a->q.p, a->wq + pad, a->k.p,
-                                     a->wk + 2 * pad, a->v.p, a->wv + 3 * pad, s, work),
+             c->ops->attention_dgrad(
+                 c->s, ARGS(attention, .dq = dq.p, .lddq = a->wq + 2 * pad, .dk = dk.p, .lddk = a->wk + pad, .dv = dv.p,
+                            .lddv = a->wv + pad, .dout = a->dout.p, .lddo = a->wo + 2 * pad, .out = a->out.p,
+                            .ldo = a->wo + pad, .lse = a->lse.p, .q = a->q.p, .ldq = a->wq + pad, .k = a->k.p,
+                            .ldk = a->wk + 2 * pad, .v = a->v.p, .ldv = a->wv + 3 * pad, .shape = *s, .work = work)),
              "attention_dgrad");
         double *all[3] = {download(c, &dq), download(c, &dk), download(c, &dv)};
         ok = gaps_kept(c, all[0], &dq, nq, a->wq, 2 * pad) && gaps_kept(c, all[1], &dk, nk, a->wk, pad) &&
@@ -248,13 +254,16 @@ static void check_attention_packed(struct checker *c, enum dtype dt)
         }
         out[i] = empty(c, n * wq, dt), grad[i] = empty(c, n * ld, dt);
         need(c,
-             c->ops->attention(c->s, out[i].p, wq, lse.p, q.p, lq, offset_of(&k, at[1]), lk, offset_of(&v, at[2]), lk,
-                               &s),
+             c->ops->attention(c->s, ARGS(attention, .out = out[i].p, .ldo = wq, .lse = lse.p, .q = q.p, .ldq = lq,
+                                          .k = offset_of(&k, at[1]), .ldk = lk, .v = offset_of(&v, at[2]), .ldv = lk,
+                                          .shape = s)),
              "attention");
         need(c,
-             c->ops->attention_dgrad(c->s, grad[i].p, ld, offset_of(&grad[i], wq), ld, offset_of(&grad[i], wq + wk), ld,
-                                     dout.p, wq, out[i].p, wq, lse.p, q.p, lq, offset_of(&k, at[1]), lk,
-                                     offset_of(&v, at[2]), lk, &s, work),
+             c->ops->attention_dgrad(c->s, ARGS(attention, .dq = grad[i].p, .lddq = ld, .dk = offset_of(&grad[i], wq),
+                                                .lddk = ld, .dv = offset_of(&grad[i], wq + wk), .lddv = ld,
+                                                .dout = dout.p, .lddo = wq, .out = out[i].p, .ldo = wq, .lse = lse.p,
+                                                .q = q.p, .ldq = lq, .k = offset_of(&k, at[1]), .ldk = lk,
+                                                .v = offset_of(&v, at[2]), .ldv = lk, .shape = s, .work = work)),
              "attention_dgrad");
     }
     bool ok = same(c, download(c, &out[1]), download(c, &out[0]), n * wq, "out");
@@ -283,19 +292,24 @@ static void ring_case(struct checker *c, struct attention_shape s, int parts, en
         void *k = offset_of(&a.k, from * a.wk), *v = offset_of(&a.v, from * a.wv);
         if (p < parts) {
             need(c,
-                 c->ops->attention(c->s, p ? part.p : a.out.p, a.wo, p ? part_lse.p : a.lse.p, a.q.p, a.wq, k, a.wk, v,
-                                   a.wv, &some),
+                 c->ops->attention(c->s, ARGS(attention, .out = p ? part.p : a.out.p, .ldo = a.wo,
+                                              .lse = p ? part_lse.p : a.lse.p, .q = a.q.p, .ldq = a.wq, .k = k,
+                                              .ldk = a.wk, .v = v, .ldv = a.wv, .shape = some)),
                  "attention");
             if (p)
                 need(c,
-                     c->ops->attention_merge(c->s, a.out.p, a.lse.p, part.p, part_lse.p, a.wo, s.dt, 1, n, s.h, s.dv),
+                     c->ops->attention_merge(c->s, ARGS(merge, .out = a.out.p, .lse = a.lse.p, .other = part.p,
+                                                        .other_lse = part_lse.p, .ld = a.wo, .dt = s.dt, .b = 1, .t = n,
+                                                        .h = s.h, .dv = s.dv)),
                      "attention_merge");
             continue;
         }
         need(c,
-             c->ops->attention_dgrad(c->s, dq.p, a.wq, offset_of(&dk, from * a.wk), a.wk, offset_of(&dv, from * a.wv),
-                                     a.wv, a.dout.p, a.wo, a.out.p, a.wo, a.lse.p, a.q.p, a.wq, k, a.wk, v, a.wv, &some,
-                                     work),
+             c->ops->attention_dgrad(c->s, ARGS(attention, .dq = dq.p, .lddq = a.wq, .dk = offset_of(&dk, from * a.wk),
+                                                .lddk = a.wk, .dv = offset_of(&dv, from * a.wv), .lddv = a.wv,
+                                                .dout = a.dout.p, .lddo = a.wo, .out = a.out.p, .ldo = a.wo,
+                                                .lse = a.lse.p, .q = a.q.p, .ldq = a.wq, .k = k, .ldk = a.wk, .v = v,
+                                                .ldv = a.wv, .shape = some, .work = work)),
              "attention_dgrad");
         double *got = download(c, &dq);
         for (int64_t j = 0; j < nq; j++)
@@ -342,7 +356,11 @@ static void merge_case(struct checker *c, enum dtype dt, int64_t b, int64_t t, i
             for (int64_t i = row * ld + head * dv; i < row * ld + (head + 1) * dv; i++)
                 want[i] = out.x[i] * (mine / sum) + other.x[i] * (theirs / sum);
         }
-    need(c, c->ops->attention_merge(c->s, out.p, lse.p, other.p, other_lse.p, ld, dt, b, t, h, dv), "attention_merge");
+    need(c,
+         c->ops->attention_merge(c->s,
+                                 ARGS(merge, .out = out.p, .lse = lse.p, .other = other.p, .other_lse = other_lse.p,
+                                      .ld = ld, .dt = dt, .b = b, .t = t, .h = h, .dv = dv)),
+         "attention_merge");
     bool ok = near(c, download(c, &out), want, n * ld, limit_of(dt), "out");
     ok = near(c, download(c, &lse), want_lse, b * h * t, limit_of(DTYPE_F32), "lse") && ok;
     result(c, ok, "attention_merge %s B%lld T%lld H%lld Dv%lld", name_of(dt), (long long)b, (long long)t, (long long)h,
@@ -373,7 +391,10 @@ static void sink_case(struct checker *c, enum dtype dt, int64_t b, int64_t t, in
                 want[row * ld + head * dv + i] = y;
             }
         }
-    need(c, c->ops->attention_sink(c->s, out.p, lse.p, x.p, x_lse.p, ld, sinks.p, dt, b, t, h, dv), "attention_sink");
+    need(c,
+         c->ops->attention_sink(c->s, ARGS(sink, .out = out.p, .lse = lse.p, .x = x.p, .x_lse = x_lse.p, .ldo = ld,
+                                           .sinks = sinks.p, .dt = dt, .b = b, .t = t, .h = h, .dv = dv)),
+         "attention_sink");
     const double *got = download(c, &out);
     bool ok = near(c, got, want, n * ld, limit_of(dt), "out");
     for (int64_t row = 0; row < n; row++) /* of what is rounded there */
@@ -382,7 +403,10 @@ static void sink_case(struct checker *c, enum dtype dt, int64_t b, int64_t t, in
                 sums[head] -= exp(sinks.x[head] - want_lse[(row / t * h + head) * t + row % t]) *
                               got[row * ld + head * dv + i] * dout.x[row * lddo + head * dv + i];
     ok = near(c, download(c, &lse), want_lse, b * h * t, limit_of(DTYPE_F32), "lse") && ok;
-    need(c, c->ops->attention_sink_dgrad(c->s, dsinks.p, dout.p, lddo, out.p, ld, lse.p, sinks.p, dt, b, t, h, dv),
+    need(c,
+         c->ops->attention_sink_dgrad(c->s, ARGS(sink, .dsinks = dsinks.p, .dout = dout.p, .lddo = lddo, .x = out.p,
+                                                 .ldo = ld, .x_lse = lse.p, .sinks = sinks.p, .dt = dt, .b = b, .t = t,
+                                                 .h = h, .dv = dv)),
          "attention_sink_dgrad");
     ok = near(c, download(c, &dsinks), sums, h, limit_of(DTYPE_F32), "dsinks") && ok;
     result(c, ok, "attention_sink %s B%lld T%lld H%lld Dv%lld, and its gradient", name_of(dt), (long long)b,
@@ -414,10 +438,15 @@ static void head_tail_rank(struct checker *c, struct head_tail *t, int64_t rank)
     upload(c, &index), upload(c, &q), upload(c, &dout);
     s.tq = own, s.index = index.p, s.start = start.p, s.key_index = t->key_index.p;
     void *work = attention_work(c, &s);
-    need(c, c->ops->attention(c->s, out.p, a->wo, lse.p, q.p, a->wq, t->k.p, a->wk, t->v.p, a->wv, &s), "attention");
     need(c,
-         c->ops->attention_dgrad(c->s, dq.p, a->wq, dk.p, a->wk, dv.p, a->wv, dout.p, a->wo, out.p, a->wo, lse.p, q.p,
-                                 a->wq, t->k.p, a->wk, t->v.p, a->wv, &s, work),
+         c->ops->attention(c->s, ARGS(attention, .out = out.p, .ldo = a->wo, .lse = lse.p, .q = q.p, .ldq = a->wq,
+                                      .k = t->k.p, .ldk = a->wk, .v = t->v.p, .ldv = a->wv, .shape = s)),
+         "attention");
+    need(c,
+         c->ops->attention_dgrad(c->s, ARGS(attention, .dq = dq.p, .lddq = a->wq, .dk = dk.p, .lddk = a->wk, .dv = dv.p,
+                                            .lddv = a->wv, .dout = dout.p, .lddo = a->wo, .out = out.p, .ldo = a->wo,
+                                            .lse = lse.p, .q = q.p, .ldq = a->wq, .k = t->k.p, .ldk = a->wk,
+                                            .v = t->v.p, .ldv = a->wv, .shape = s, .work = work)),
          "attention_dgrad");
     reorder(t->out, download(c, &out), token, own, a->wo, true);
     reorder(t->dq, download(c, &dq), token, own, a->wq, true);
@@ -547,12 +576,15 @@ void device_attention_check(struct checker *c)
     }
     struct tensor x = empty(c, 4096, DTYPE_F32);
     struct attention_shape s = {DTYPE_F32, 1, 4, 4, 3, 2, 16, 16, NULL, NULL, NULL, 0, ATTENTION_FIXED, 0};
-    bool ok = c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
+    bool ok = c->ops->attention(c->s, ARGS(attention, .out = x.p, .ldo = 48, .lse = x.p, .q = x.p, .ldq = 48, .k = x.p,
+                                           .ldk = 32, .v = x.p, .ldv = 32, .shape = s)) == TITAN_EINVAL;
     result(c, ok, "attention refuses query heads that key heads do not divide");
     s = (struct attention_shape){DTYPE_F32, 1, 4, 5, 2, 2, 16, 16, NULL, NULL, NULL, 0, ATTENTION_FIXED, 0};
-    ok = c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
+    ok = c->ops->attention(c->s, ARGS(attention, .out = x.p, .ldo = 48, .lse = x.p, .q = x.p, .ldq = 48, .k = x.p,
+                                      .ldk = 32, .v = x.p, .ldv = 32, .shape = s)) == TITAN_EINVAL;
     s.tk = 4, s.index = x.p;
-    ok = ok && c->ops->attention(c->s, x.p, 48, x.p, x.p, 48, x.p, 32, x.p, 32, &s) == TITAN_EINVAL;
+    ok = ok && c->ops->attention(c->s, ARGS(attention, .out = x.p, .ldo = 48, .lse = x.p, .q = x.p, .ldq = 48, .k = x.p,
+                                            .ldk = 32, .v = x.p, .ldv = 32, .shape = s)) == TITAN_EINVAL;
     result(c, ok, "attention refuses lengths that differ without masks, and half a mask");
     sweep(c);
 }

@@ -20,10 +20,16 @@ static void embed_case(struct checker *c, enum dtype dt, int64_t n, int64_t w, i
             want[r * w + j] = table.x[row * w + j];
             dwant[row * w + j] += dout.x[r * w + j];
         }
-    need(c, c->ops->embed(c->s, out.p, tokens.p, table.p, dt, n, w, rows, first), "embed");
+    need(c,
+         c->ops->embed(c->s, ARGS(embed, .out = out.p, .tokens = tokens.p, .table = table.p, .dt = dt, .n = n, .c = w,
+                                  .v = rows, .first = first)),
+         "embed");
     result(c, same(c, download(c, &out), want, n * w, "rows"), "embed %s %lldx%lld rows %lld+%lld", name_of(dt),
            (long long)n, (long long)w, (long long)first, (long long)rows);
-    need(c, c->ops->embed_wgrad(c->s, dtable.p, tokens.p, dout.p, dt, n, w, rows, first), "embed_wgrad");
+    need(c,
+         c->ops->embed_wgrad(c->s, ARGS(embed, .dtable = dtable.p, .tokens = tokens.p, .dout = dout.p, .dt = dt, .n = n,
+                                        .c = w, .v = rows, .first = first)),
+         "embed_wgrad");
     result(c, near(c, download(c, &dtable), dwant, rows * w, limit_of(DTYPE_F32), "dtable"),
            "embed_wgrad %s %lldx%lld rows %lld+%lld", name_of(dt), (long long)n, (long long)w, (long long)first,
            (long long)rows);

@@ -21,7 +21,10 @@ static void copy_2d_case(struct checker *c, enum dtype dt, int64_t rows, int64_t
     upload(c, &src), upload(c, &dst);
     for (int64_t i = 0; i < rows; i++)
         memcpy(dst.x + i * ldd, src.x + i / repeat * lds, (size_t)cols * 8);
-    need(c, c->ops->copy_2d(c->s, dst.p, ldd, src.p, lds, dt, rows, cols, repeat), "copy_2d");
+    need(c,
+         c->ops->copy_2d(c->s, ARGS(strided, .dst = dst.p, .ldd = ldd, .src = src.p, .lds = lds, .dt = dt, .rows = rows,
+                                    .cols = cols, .repeat = repeat)),
+         "copy_2d");
     result(c, same(c, download(c, &dst), dst.x, dst.n, "rows"),
            "copy_2d of %lldx%lld elements of %d bytes, each %lld x", (long long)rows, (long long)cols,
            (int)dtype_bytes(dt), (long long)repeat);
@@ -37,7 +40,10 @@ static void add_2d_case(struct checker *c, enum dtype dt, int64_t rows, int64_t 
     for (int64_t i = 0; i < rows * repeat; i++)
         for (int64_t j = 0; j < cols; j++)
             want[i / repeat * ldd + j] += src.x[i * lds + j];
-    need(c, c->ops->add_2d(c->s, dst.p, ldd, src.p, lds, dt, rows, cols, repeat), "add_2d");
+    need(c,
+         c->ops->add_2d(c->s, ARGS(strided, .dst = dst.p, .ldd = ldd, .src = src.p, .lds = lds, .dt = dt, .rows = rows,
+                                   .cols = cols, .repeat = repeat)),
+         "add_2d");
     double *got = download(c, &dst);
     bool ok = near(c, got, want, dst.n, limit_of(dt), "sums");
     for (int64_t i = 0; i < rows; i++)
@@ -218,7 +224,10 @@ static void router_case(struct checker *c, struct router_shape z, bool with_bias
     for (int64_t e = 0; e < z.experts; e++)
         load.x[e] = (double)(10 * e);
     upload(c, &load);
-    need(c, c->ops->router(c->s, chosen.p, weights.p, load.p, logits.p, with_bias ? bias.p : NULL, NULL, &z), "router");
+    need(c,
+         c->ops->router(c->s, ARGS(router, .chosen = chosen.p, .weights = weights.p, .load = load.p, .logits = logits.p,
+                                   .bias = with_bias ? bias.p : NULL, .shape = z)),
+         "router");
     double *got = download(c, &chosen), *first = download(c, &weights);
     bool ok = choice_right(c, &z, got, logits.x, with_bias ? bias.x : none);
     for (int64_t i = 0; i < choices && ok; i++)
@@ -228,7 +237,10 @@ static void router_case(struct checker *c, struct router_shape z, bool with_bias
     if (ok)
         ref_weights(&r);
     ok = ok && near(c, first, want, choices, limit_of(DTYPE_F32), "weights");
-    need(c, c->ops->router(c->s, chosen.p, weights.p, NULL, logits.p, with_bias ? bias.p : NULL, NULL, &z), "router");
+    need(c,
+         c->ops->router(c->s, ARGS(router, .chosen = chosen.p, .weights = weights.p, .logits = logits.p,
+                                   .bias = with_bias ? bias.p : NULL, .shape = z)),
+         "router");
     ok = ok && same(c, download(c, &chosen), got, choices, "again") &&
          same(c, download(c, &weights), first, choices, "again");
     result(c, ok, "router %s %lld tokens, %lld of %lld experts, %lld of %lld groups by %lld, %s%s%s", name_of(z.dt),
@@ -237,7 +249,10 @@ static void router_case(struct checker *c, struct router_shape z, bool with_bias
            with_bias ? ", bias" : "");
     if (ok) {
         ref_router_grad(dwant, &r);
-        need(c, c->ops->router_dgrad(c->s, logits.p, dweights.p, logits.p, chosen.p, &z), "router_dgrad");
+        need(c,
+             c->ops->router_dgrad(c->s, ARGS(router, .dlogits = logits.p, .dweights = dweights.p, .logits = logits.p,
+                                             .chosen = chosen.p, .shape = z)),
+             "router_dgrad");
         ok = near(c, download(c, &logits), dwant, logits.n, 10.0 * limit_of(z.dt), "dlogits");
     }
     result(c, ok, "router_dgrad %s, in place", name_of(z.dt));
@@ -258,7 +273,9 @@ static void router_ties(struct checker *c, enum dtype dt, bool sigmoid)
         for (int e = 0; e < E && n < K; e++)
             if (e % 3 == top)
                 chosen.x[n++] = e;
-    need(c, c->ops->router(c->s, chosen.p, weights.p, NULL, logits.p, NULL, NULL, &z), "router");
+    need(c,
+         c->ops->router(c->s, ARGS(router, .chosen = chosen.p, .weights = weights.p, .logits = logits.p, .shape = z)),
+         "router");
     result(c, same(c, download(c, &chosen), chosen.x, K, "chosen"),
            "router %s, %s: of equal scores the lower expert first", name_of(dt), sigmoid ? "sigmoid" : "softmax");
     sweep(c);
@@ -292,7 +309,10 @@ static void router_order(struct checker *c, enum dtype dt, bool with_groups)
         for (int e = 0; e < E && n < z.top_k; e++)
             if (kind == (e % 5 == 0 ? 0 : e % 5 == 1 ? 2 : 1))
                 chosen.x[n++] = e;
-    need(c, c->ops->router(c->s, chosen.p, weights.p, NULL, logits.p, bias.p, NULL, &z), "router");
+    need(c,
+         c->ops->router(c->s, ARGS(router, .chosen = chosen.p, .weights = weights.p, .logits = logits.p, .bias = bias.p,
+                                   .shape = z)),
+         "router");
     result(c, same(c, download(c, &chosen), chosen.x, z.top_k, "chosen"),
            "router %s%s: the order of equal scores and of NaN", name_of(dt), with_groups ? ", groups" : "");
     sweep(c);
@@ -310,7 +330,9 @@ static void router_nan(struct checker *c, enum dtype dt, bool sigmoid)
     upload(c, &logits);
     for (int i = 0; i < N * K; i++)
         chosen.x[i] = i % K;
-    need(c, c->ops->router(c->s, chosen.p, weights.p, NULL, logits.p, NULL, NULL, &z), "router");
+    need(c,
+         c->ops->router(c->s, ARGS(router, .chosen = chosen.p, .weights = weights.p, .logits = logits.p, .shape = z)),
+         "router");
     result(c, same(c, download(c, &chosen), chosen.x, N * K, "chosen"), "router %s, %s: NaN goes to the first experts",
            name_of(dt), sigmoid ? "sigmoid" : "softmax");
     sweep(c);
@@ -333,7 +355,10 @@ static void router_round_robin(struct checker *c, enum dtype dt, int64_t n, int6
         }
     struct router_ref r = {logits.x, NULL, chosen.x, want, z};
     ref_weights(&r);
-    need(c, c->ops->router(c->s, chosen.p, weights.p, load.p, logits.p, bias.p, numbers.p, &z), "router");
+    need(c,
+         c->ops->router(c->s, ARGS(router, .chosen = chosen.p, .weights = weights.p, .load = load.p, .logits = logits.p,
+                                   .bias = bias.p, .numbers = numbers.p, .shape = z)),
+         "router");
     bool ok = same(c, download(c, &chosen), chosen.x, n * top_k, "chosen");
     ok = ok && same(c, download(c, &load), load.x, experts, "load");
     ok = ok && near(c, download(c, &weights), want, n * top_k, limit_of(DTYPE_F32), "weights");
@@ -492,18 +517,24 @@ static void balance_case(struct checker *c, struct router_shape z, int64_t seque
             upload(c, &own), upload(c, &choice);
             if (turn == 0) {
                 need(c,
-                     c->ops->balance_stats(c->s, (float *)parts.p + rank * sequences * stats, own.p, choice.p,
-                                           targets.p, &z, &rows),
+                     c->ops->balance_stats(c->s, ARGS(balance, .stats = (float *)parts.p + rank * sequences * stats,
+                                                      .logits = own.p, .chosen = choice.p, .targets = targets.p,
+                                                      .shape = z, .rows = rows)),
                      "balance_stats");
                 continue;
             }
             move_rows(&rows, dlogits.x, before, e, true);
             if (rank == 0)
-                need(c,
-                     c->ops->balance_loss(c->s, losses.p, dscores.p, parts.p, ranks, sequences, e, z.top_k, length,
-                                          0.25f),
-                     "balance_loss");
-            need(c, c->ops->balance_dgrad(c->s, dlogits.p, own.p, dscores.p, &z, &rows), "balance_dgrad");
+                need(
+                    c,
+                    c->ops->balance_loss(c->s, ARGS(balance_loss, .losses = losses.p, .dscores = dscores.p,
+                                                    .stats = parts.p, .parts = ranks, .sequences = sequences,
+                                                    .experts = e, .top_k = z.top_k, .tokens = length, .factor = 0.25f)),
+                    "balance_loss");
+            need(c,
+                 c->ops->balance_dgrad(c->s, ARGS(balance, .dlogits = dlogits.p, .logits = own.p, .dscores = dscores.p,
+                                                  .shape = z, .rows = rows)),
+                 "balance_dgrad");
             move_rows(&rows, download(c, &dlogits), got, e, true);
         }
     for (int64_t i = 0; i < all * e; i++)
@@ -531,10 +562,15 @@ static void check_balance_loss(struct checker *c)
     const struct router_shape z = {DTYPE_F32, 4, 4, 1, false, false, 1, 0, 0, 0};
     static const struct token_rows wrong[] = {
         {4, 0, 4, 0, 1}, {4, 1, 4, 1, 1}, {4, 1, 4, 0, 3}, {3, 1, 4, 0, 1}, {4, 1, 4, -1, 1}};
-    bool refused = c->ops->balance_loss(c->s, x.p, x.p, x.p, 0, 1, 4, 1, 4, 1) == TITAN_EINVAL;
+    bool refused =
+        c->ops->balance_loss(c->s, ARGS(balance_loss, .losses = x.p, .dscores = x.p, .stats = x.p, .sequences = 1,
+                                        .experts = 4, .top_k = 1, .tokens = 4, .factor = 1)) == TITAN_EINVAL;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
-        refused = c->ops->balance_dgrad(c->s, x.p, x.p, x.p, &z, &wrong[i]) == TITAN_EINVAL &&
-                  c->ops->balance_stats(c->s, x.p, x.p, x.p, x.p, &z, &wrong[i]) == TITAN_EINVAL && refused;
+        refused = c->ops->balance_dgrad(c->s, ARGS(balance, .dlogits = x.p, .logits = x.p, .dscores = x.p, .shape = z,
+                                                   .rows = wrong[i])) == TITAN_EINVAL &&
+                  c->ops->balance_stats(c->s, ARGS(balance, .stats = x.p, .logits = x.p, .chosen = x.p, .targets = x.p,
+                                                   .shape = z, .rows = wrong[i])) == TITAN_EINVAL &&
+                  refused;
     result(c, refused, "balance loss refuses tokens that are nowhere");
     sweep(c);
 }
@@ -572,7 +608,9 @@ static void check_router(struct checker *c)
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         const struct router_shape z = {DTYPE_F32, 1,    8,           wrong[i][0], true,
                                        true,      1.0f, wrong[i][1], wrong[i][2], wrong[i][3]};
-        refused = c->ops->router(c->s, x.p, x.p, NULL, x.p, NULL, NULL, &z) == TITAN_EINVAL && refused;
+        refused = c->ops->router(c->s, ARGS(router, .chosen = x.p, .weights = x.p, .logits = x.p, .shape = z)) ==
+                      TITAN_EINVAL &&
+                  refused;
     }
     result(c, refused, "router refuses groups that are none, or too small for a choice");
     sweep(c);
@@ -600,8 +638,9 @@ static void permute_case(struct checker *c, int64_t n, int64_t top_k, int64_t ex
                 rank_counts.x[e / (experts / ranks)]++;
             }
     need(c,
-         c->ops->permute(c->s, place.p, counts.p, rank_counts.p, most > 0 ? dropped.p : NULL, chosen.p, n, top_k,
-                         experts, ranks, most),
+         c->ops->permute(c->s, ARGS(permute, .place = place.p, .counts = counts.p, .rank_counts = rank_counts.p,
+                                    .dropped = most > 0 ? dropped.p : NULL, .chosen = chosen.p, .n = n, .top_k = top_k,
+                                    .experts = experts, .ranks = ranks, .most = most)),
          "permute");
     bool ok = same(c, download(c, &place), place.x, place.n, "place");
     ok = same(c, download(c, &dropped), dropped.x, 1, "dropped") && ok;
@@ -635,8 +674,10 @@ static void permute_received_case(struct checker *c, int64_t ranks, int64_t expe
                 place.x[row + i] = (double)at++;
         }
     need(c,
-         c->ops->permute_received(c->s, place.p, counts.p, rank_counts.p, received.p, experts, ranks, experts,
-                                  total + beyond, by_rank),
+         c->ops->permute_received(c->s,
+                                  ARGS(received, .place = place.p, .counts = counts.p, .rank_counts = rank_counts.p,
+                                       .received = received.p, .ld = experts, .ranks = ranks, .experts = experts,
+                                       .rows = total + beyond, .by_rank = by_rank)),
          "permute_received");
     bool ok = same(c, download(c, &place), place.x, place.n, "place");
     ok = same(c, download(c, &counts), counts.x, counts.n, "counts") && ok;
@@ -668,7 +709,10 @@ static void place_rounds(struct checker *c, struct tensor *split, const double *
                         if (p == q)
                             counts.x[r]++, origin.x[next] = (double)at, place.x[at] = (double)next++;
         }
-        need(c, c->ops->place_round(c->s, place.p, origin.p, counts.p, split->p, ranks, experts, rounds, q, n),
+        need(c,
+             c->ops->place_round(c->s, ARGS(round, .place = place.p, .origin = origin.p, .rank_counts = counts.p,
+                                            .split = split->p, .ranks = ranks, .experts = experts, .rounds = rounds,
+                                            .round = q, .rows = n)),
              "place_round");
         ok = same(c, download(c, &place), place.x, n, "place") && ok;
         ok = same(c, download(c, &origin), origin.x, n, "origin") && ok;
@@ -709,8 +753,11 @@ static void rounds_by_rank_case(struct checker *c, int64_t ranks, int64_t expert
     struct tensor received = integers(c, ranks * experts, 0, most + 1);
     struct tensor split = empty(c, ranks * rounds * experts, DTYPE_I32), seen = seen_before(c);
     double *done = values(c, ranks * experts);
-    need(c, c->ops->split_rounds(c->s, split.p, seen.p, received.p, ranks, experts, rounds, room, true),
-         "split_rounds");
+    need(
+        c,
+        c->ops->split_rounds(c->s, ARGS(split, .split = split.p, .seen = seen.p, .received = received.p, .ranks = ranks,
+                                        .experts = experts, .rounds = rounds, .room = room, .by_rank = true)),
+        "split_rounds");
     double *got = download(c, &split);
     bool ok = true;
     for (int64_t q = 0; q < rounds; q++) {
@@ -739,7 +786,9 @@ static void rounds_case(struct checker *c, int64_t ranks, int64_t experts, int64
     struct tensor received = integers(c, ranks * experts, 0, most + 1),
                   split = empty(c, ranks * rounds * experts, DTYPE_I32), seen = seen_before(c);
     double *done = values(c, experts), *left = values(c, ranks * experts);
-    need(c, c->ops->split_rounds(c->s, split.p, seen.p, received.p, ranks, experts, rounds, room, false),
+    need(c,
+         c->ops->split_rounds(c->s, ARGS(split, .split = split.p, .seen = seen.p, .received = received.p,
+                                         .ranks = ranks, .experts = experts, .rounds = rounds, .room = room)),
          "split_rounds");
     double *got = download(c, &split);
     bool ok = true;
@@ -818,28 +867,35 @@ static void check_impossible(struct checker *c)
         for (int i = 0; i < RANKS_HERE * EXPERTS_HERE; i++)
             received.x[i] = i == 4 ? (kind ? -1 : ROOM) : 1;
         upload(c, &received);
-        c->ops->permute_received(c->s, place.p, counts.p, rank_counts.p, received.p, EXPERTS_HERE, RANKS_HERE,
-                                 EXPERTS_HERE, ROOM, false);
+        c->ops->permute_received(c->s, ARGS(received, .place = place.p, .counts = counts.p,
+                                            .rank_counts = rank_counts.p, .received = received.p, .ld = EXPERTS_HERE,
+                                            .ranks = RANKS_HERE, .experts = EXPERTS_HERE, .rows = ROOM));
         result(c, fails_with(c, "rows"), "permute_received of %s fails the stream",
                kind ? "fewer rows than none" : "more rows than there is room for");
     }
     received.x[4] = ROOM;
     upload(c, &received);
-    c->ops->split_rounds(c->s, place.p, NULL, received.p, RANKS_HERE, EXPERTS_HERE, 1, ROOM, false);
+    c->ops->split_rounds(c->s, ARGS(split, .split = place.p, .received = received.p, .ranks = RANKS_HERE,
+                                    .experts = EXPERTS_HERE, .rounds = 1, .room = ROOM));
     result(c, fails_with(c, "rows"), "split_rounds of more rows than rounds hold fails the stream");
-    c->ops->place_round(c->s, place.p, x.p, rank_counts.p, received.p, RANKS_HERE, EXPERTS_HERE, 1, 0, ROOM);
+    c->ops->place_round(c->s,
+                        ARGS(round, .place = place.p, .origin = x.p, .rank_counts = rank_counts.p, .split = received.p,
+                             .ranks = RANKS_HERE, .experts = EXPERTS_HERE, .rounds = 1, .rows = ROOM));
     result(c, fails_with(c, "rows"), "place_round of more rows than there are fails the stream");
     struct tensor chosen = integers(c, ROOM, 0, EXPERTS_HERE);
     chosen.x[7] = EXPERTS_HERE;
     upload(c, &chosen);
-    c->ops->permute(c->s, place.p, counts.p, rank_counts.p, NULL, chosen.p, ROOM / 2, 2, EXPERTS_HERE, 1, 0);
+    c->ops->permute(c->s, ARGS(permute, .place = place.p, .counts = counts.p, .rank_counts = rank_counts.p,
+                               .chosen = chosen.p, .n = ROOM / 2, .top_k = 2, .experts = EXPERTS_HERE, .ranks = 1));
     result(c, fails_with(c, "expert"), "permute of a choice of no expert fails the stream");
     counts.x[0] = 3, counts.x[1] = ROOM, counts.x[2] = 1;
     upload(c, &counts);
     for (int i = 0; i < 2; i++)
         for (int ta = 0; ta < 2; ta++) {
-            c->ops->matmul_grouped(c->s, ta ? w.p : x.p, DTYPE_F32, WIDE, y.p, ta, WIDE, ta ? y.p : v.p, false, WIDE,
-                                   both[i], counts.p, EXPERTS_HERE, 1, ta ? WIDE : ROOM, WIDE, ta ? ROOM : WIDE, 0.0f);
+            c->ops->matmul_grouped(c->s, ARGS(matmul, .c = ta ? w.p : x.p, .c_dt = DTYPE_F32, .ldc = WIDE, .a = y.p,
+                                              .ta = ta, .lda = WIDE, .b = ta ? y.p : v.p, .ldb = WIDE, .ab_dt = both[i],
+                                              .counts = counts.p, .groups = EXPERTS_HERE, .parts = 1,
+                                              .m = ta ? WIDE : ROOM, .n = WIDE, .k = ta ? ROOM : WIDE));
             result(c, fails_with(c, "rows"), "matmul_grouped %s%s of more rows than there are fails the stream",
                    name_of(both[i]), ta ? ", wgrad," : "");
         }
@@ -884,11 +940,20 @@ static void rows_case(struct checker *c, enum dtype dt, int64_t n, int64_t top_k
                 products[i] += x.x[i / top_k * w + j] * back;
             }
         void *factors = weighted ? weights.p : NULL;
-        need(c, c->ops->scatter_rows(c->s, dst.p, x.p, place.p, factors, dt, n, top_k, w), "scatter_rows");
+        need(c,
+             c->ops->scatter_rows(c->s, ARGS(placed, .dst = dst.p, .src = x.p, .place = place.p, .weights = factors,
+                                             .dt = dt, .n = n, .top_k = top_k, .c = w)),
+             "scatter_rows");
         bool ok = near(c, download(c, &dst), dst.x, dst.n, weighted ? limit_of(dt) : 0.0, "scattered");
-        need(c, c->ops->combine_rows(c->s, out.p, packed.p, place.p, factors, dt, n, top_k, w, false), "combine_rows");
+        need(c,
+             c->ops->combine_rows(c->s, ARGS(placed, .dst = out.p, .src = packed.p, .place = place.p,
+                                             .weights = factors, .dt = dt, .n = n, .top_k = top_k, .c = w)),
+             "combine_rows");
         ok = near(c, download(c, &out), sums, n * w, limit_of(dt), "combined") && ok;
-        need(c, c->ops->combine_dweights(c->s, dweights.p, x.p, packed.p, place.p, dt, n, top_k, w), "dweights");
+        need(c,
+             c->ops->combine_dweights(c->s, ARGS(placed, .dweights = dweights.p, .dout = x.p, .src = packed.p,
+                                                 .place = place.p, .dt = dt, .n = n, .top_k = top_k, .c = w)),
+             "dweights");
         ok = near(c, download(c, &dweights), products, choices, limit_of(DTYPE_F32), "products") && ok;
         result(c, ok, "rows of %lld tokens to %lld places and back, %s x %lld%s", (long long)n, (long long)top_k,
                name_of(dt), (long long)w, weighted ? ", weighted" : "");
@@ -912,7 +977,10 @@ static void kept_rows_case(struct checker *c, enum dtype dt, int64_t n, int64_t 
                 sum += place.x[j] < 0 ? 0 : src.x[(int64_t)place.x[j] * w + i % w];
             out.x[i] = keep && i / w % 3 == 1 ? out.x[i] : sum;
         }
-        need(c, c->ops->combine_rows(c->s, out.p, src.p, place.p, NULL, dt, n, top_k, w, keep), "combine_rows");
+        need(c,
+             c->ops->combine_rows(c->s, ARGS(placed, .dst = out.p, .src = src.p, .place = place.p, .dt = dt, .n = n,
+                                             .top_k = top_k, .c = w, .keep = keep)),
+             "combine_rows");
         ok = near(c, download(c, &out), out.x, n * w, limit_of(dt), keep ? "kept" : "cleared") && ok;
     }
     result(c, ok, "rows of %lld tokens to %lld places, some to none, %s x %lld", (long long)n, (long long)top_k,
@@ -988,8 +1056,9 @@ static void exchange_plan(struct checker *c, struct exchange *e, const struct te
         e->place[r] = empty(c, TOKENS * TOP, DTYPE_I32), e->counts[r] = empty(c, EXPERTS, DTYPE_I32);
         e->rank_counts[r] = empty(c, RANKS, DTYPE_I32);
         need(c,
-             c->ops->permute(c->s, e->place[r].p, e->counts[r].p, e->rank_counts[r].p, NULL, chosen[r].p, TOKENS, TOP,
-                             EXPERTS, RANKS, 0),
+             c->ops->permute(c->s, ARGS(permute, .place = e->place[r].p, .counts = e->counts[r].p,
+                                        .rank_counts = e->rank_counts[r].p, .chosen = chosen[r].p, .n = TOKENS,
+                                        .top_k = TOP, .experts = EXPERTS, .ranks = RANKS)),
              "permute");
         memcpy(e->counts[r].x, download(c, &e->counts[r]), EXPERTS * 8);
         memcpy(e->rank_counts[r].x, download(c, &e->rank_counts[r]), RANKS * 8);
@@ -1001,8 +1070,9 @@ static void exchange_plan(struct checker *c, struct exchange *e, const struct te
             e->received[r].x[i] = e->counts[i / EACH].x[r * EACH + i % EACH];
         upload(c, &e->received[r]);
         need(c,
-             c->ops->permute_received(c->s, e->sort[r].p, e->local[r].p, e->from[r].p, e->received[r].p, EACH, RANKS,
-                                      EACH, ROWS, false),
+             c->ops->permute_received(c->s, ARGS(received, .place = e->sort[r].p, .counts = e->local[r].p,
+                                                 .rank_counts = e->from[r].p, .received = e->received[r].p, .ld = EACH,
+                                                 .ranks = RANKS, .experts = EACH, .rows = ROWS)),
              "permute_received");
     }
 }
@@ -1021,18 +1091,25 @@ static void together_case(struct checker *c, enum dtype dt)
     }
     exchange_plan(c, &e, chosen);
     for (int r = 0; r < RANKS; r++)
-        need(c, c->ops->scatter_rows(c->s, e.sent[r].p, e.x[r].p, e.place[r].p, NULL, dt, TOKENS, TOP, WIDTH),
+        need(c,
+             c->ops->scatter_rows(c->s, ARGS(placed, .dst = e.sent[r].p, .src = e.x[r].p, .place = e.place[r].p,
+                                             .dt = dt, .n = TOKENS, .top_k = TOP, .c = WIDTH)),
              "scatter");
     exchange_rows(c, &e, false);
     for (int r = 0; r < RANKS; r++) {
-        need(c, c->ops->scatter_rows(c->s, e.sorted[r].p, e.arrived[r].p, e.sort[r].p, NULL, dt, ROWS, 1, WIDTH),
+        need(c,
+             c->ops->scatter_rows(c->s, ARGS(placed, .dst = e.sorted[r].p, .src = e.arrived[r].p, .place = e.sort[r].p,
+                                             .dt = dt, .n = ROWS, .top_k = 1, .c = WIDTH)),
              "scatter");
         need(c,
-             c->ops->matmul_grouped(c->s, e.back[r].p, dt, WIDTH, e.sorted[r].p, false, WIDTH,
-                                    offset_of(&e.matrices, r * EACH * WIDTH * WIDTH), true, WIDTH, dt, e.local[r].p,
-                                    EACH, 1, ROWS, WIDTH, WIDTH, 0.0f),
+             c->ops->matmul_grouped(c->s, ARGS(matmul, .c = e.back[r].p, .c_dt = dt, .ldc = WIDTH, .a = e.sorted[r].p,
+                                               .lda = WIDTH, .b = offset_of(&e.matrices, r * EACH * WIDTH * WIDTH),
+                                               .tb = true, .ldb = WIDTH, .ab_dt = dt, .counts = e.local[r].p,
+                                               .groups = EACH, .parts = 1, .m = ROWS, .n = WIDTH, .k = WIDTH)),
              "matmul_grouped");
-        need(c, c->ops->combine_rows(c->s, e.arrived[r].p, e.back[r].p, e.sort[r].p, NULL, dt, ROWS, 1, WIDTH, false),
+        need(c,
+             c->ops->combine_rows(c->s, ARGS(placed, .dst = e.arrived[r].p, .src = e.back[r].p, .place = e.sort[r].p,
+                                             .dt = dt, .n = ROWS, .top_k = 1, .c = WIDTH)),
              "combine");
     }
     exchange_rows(c, &e, true);
@@ -1044,10 +1121,11 @@ static void together_case(struct checker *c, enum dtype dt)
                 want[i / TOP * WIDTH + j] +=
                     e.weights[r].x[i] *
                     dot_of(e.x[r].x + i / TOP * WIDTH, e.matrices.x + ((int)chosen[r].x[i] * WIDTH + j) * WIDTH, WIDTH);
-        need(
-            c,
-            c->ops->combine_rows(c->s, out.p, e.sent[r].p, e.place[r].p, e.weights[r].p, dt, TOKENS, TOP, WIDTH, false),
-            "combine");
+        need(c,
+             c->ops->combine_rows(c->s,
+                                  ARGS(placed, .dst = out.p, .src = e.sent[r].p, .place = e.place[r].p,
+                                       .weights = e.weights[r].p, .dt = dt, .n = TOKENS, .top_k = TOP, .c = WIDTH)),
+             "combine");
         ok = near(c, download(c, &out), want, out.n, limit_of(dt), "out") && ok;
     }
     result(c, ok, "tokens of %d ranks through %d experts and back, %s", RANKS, EXPERTS, name_of(dt));

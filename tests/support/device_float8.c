@@ -81,7 +81,10 @@ static void mxfp8_case(struct checker *c, bool identity, enum dtype ab, enum dty
             want[i * ldc + j] = beta * o.x[i * ldc + j] + sum;
         }
     void *work = device_memory(c, c->ops->matmul_f8_work_bytes(c->h->dev, ab, true, m, n, k));
-    need(c, c->ops->matmul_f8(c->s, o.p, cd, ldc, a.p, ta, lda, b.p, tb, ldb, ab, m, n, k, (float)beta, &how, work),
+    need(c,
+         c->ops->matmul_f8(c->s, ARGS(matmul, .c = o.p, .c_dt = cd, .ldc = ldc, .a = a.p, .ta = ta, .lda = lda,
+                                      .b = b.p, .tb = tb, .ldb = ldb, .ab_dt = ab, .m = m, .n = n, .k = k,
+                                      .beta = (float)beta, .how = &how, .work = work)),
          "MXFP8");
     double *got = download(c, &o);
     bool ok = identity ? same(c, got, want, m * ldc, "values")
@@ -102,8 +105,10 @@ static void check_mxfp8(struct checker *c)
     } shapes[] = {{1, 1, 1, 0}, {17, 33, 70, 3}, {64, 48, 96, 0}, {160, 144, 288, 0}, {150, 30, 130, 1}};
     const struct float8_product mixed = {.a = FLOAT8_E5M2, .blocks = true}, blocks = {.blocks = true};
     struct tensor o = noise(c, 16, DTYPE_F32, 1.0);
-    const titan_status status = c->ops->matmul_f8(c->s, o.p, DTYPE_F32, 1, o.p, false, 1, o.p, false, 1, DTYPE_F32, 1,
-                                                  1, 1, 0.0f, c->h->info.mxfp8 ? &mixed : &blocks, o.p);
+    const titan_status status =
+        c->ops->matmul_f8(c->s, ARGS(matmul, .c = o.p, .c_dt = DTYPE_F32, .ldc = 1, .a = o.p, .lda = 1, .b = o.p,
+                                     .ldb = 1, .ab_dt = DTYPE_F32, .m = 1, .n = 1, .k = 1,
+                                     .how = c->h->info.mxfp8 ? &mixed : &blocks, .work = o.p));
     result(c, status == (c->h->info.mxfp8 ? TITAN_EINVAL : TITAN_EUNSUPPORTED),
            c->h->info.mxfp8 ? "MXFP8 is e4m3" : "a device without MXFP8 says so");
     sweep(c);
@@ -137,7 +142,10 @@ static void matmul_f8_case(struct checker *c, const struct float8_product *how, 
             want[i * ldc + j] = beta * o.x[i * ldc + j] + sum * undo_a[i] * undo_b[j];
         }
     void *work = device_memory(c, c->ops->matmul_f8_work_bytes(c->h->dev, ab, false, m, n, k));
-    need(c, c->ops->matmul_f8(c->s, o.p, cd, ldc, a.p, ta, lda, b.p, tb, ldb, ab, m, n, k, (float)beta, how, work),
+    need(c,
+         c->ops->matmul_f8(c->s, ARGS(matmul, .c = o.p, .c_dt = cd, .ldc = ldc, .a = a.p, .ta = ta, .lda = lda,
+                                      .b = b.p, .tb = tb, .ldb = ldb, .ab_dt = ab, .m = m, .n = n, .k = k,
+                                      .beta = (float)beta, .how = how, .work = work)),
          "float8");
     double *got = download(c, &o);
     /* Tensor cores keep some 14 bits of a sum of float8 products. */
@@ -168,7 +176,10 @@ static void float8_values_case(struct checker *c, const struct float8_product *h
     upload(c, &a);
     upload(c, &b);
     void *work = device_memory(c, c->ops->matmul_f8_work_bytes(c->h->dev, dt, false, m, n, k));
-    need(c, c->ops->matmul_f8(c->s, o.p, DTYPE_F32, n, a.p, ta, lda, b.p, false, n, dt, m, n, k, 0.0f, how, work),
+    need(c,
+         c->ops->matmul_f8(c->s,
+                           ARGS(matmul, .c = o.p, .c_dt = DTYPE_F32, .ldc = n, .a = a.p, .ta = ta, .lda = lda, .b = b.p,
+                                .ldb = n, .ab_dt = dt, .m = m, .n = n, .k = k, .how = how, .work = work)),
          "float8 values");
     double *got = download(c, &o);
     bool ok = true;
@@ -230,12 +241,16 @@ static void float8_codes_case(struct checker *c, enum dtype dt, bool tb, int64_t
     need(c, c->ops->float8_encode(c->s, codes, b.p, dt, (size_t)cut, scales), "codes");
     need(c, c->ops->float8_encode(c->s, codes + cut, (char *)b.p + (size_t)cut * elem, dt, (size_t)(all - cut), scales),
          "codes");
-    need(c, c->ops->matmul_f8(c->s, o.p, DTYPE_F32, n, a.p, false, k, b.p, tb, cols, dt, m, n, k, 0.0f, &how, work),
+    need(c,
+         c->ops->matmul_f8(c->s,
+                           ARGS(matmul, .c = o.p, .c_dt = DTYPE_F32, .ldc = n, .a = a.p, .lda = k, .b = b.p, .tb = tb,
+                                .ldb = cols, .ab_dt = dt, .m = m, .n = n, .k = k, .how = &how, .work = work)),
          "float8");
     how.b_scale = scales;
     need(c,
-         c->ops->matmul_f8(c->s, o_float + m * n, DTYPE_F32, n, a.p, false, k, codes, tb, cols, dt, m, n, k, 0.0f, &how,
-                           work),
+         c->ops->matmul_f8(c->s, ARGS(matmul, .c = o_float + m * n, .c_dt = DTYPE_F32, .ldc = n, .a = a.p, .lda = k,
+                                      .b = codes, .tb = tb, .ldb = cols, .ab_dt = dt, .m = m, .n = n, .k = k,
+                                      .how = &how, .work = work)),
          "float8 of codes");
     double *got = download(c, &o);
     result(c, memcmp(got, got + m * n, (size_t)(m * n) * sizeof *got) == 0,
@@ -250,8 +265,9 @@ static void check_float8_codes(struct checker *c)
     struct tensor o = noise(c, 256, DTYPE_F32, 1.0);
 
     result(c,
-           c->ops->matmul_f8(c->s, o.p, DTYPE_F32, 1, o.p, false, 1, o.p, false, 1, DTYPE_F32, 1, 1, 1, 0.0f, &lines,
-                             o.p) == TITAN_EINVAL,
+           c->ops->matmul_f8(c->s, ARGS(matmul, .c = o.p, .c_dt = DTYPE_F32, .ldc = 1, .a = o.p, .lda = 1, .b = o.p,
+                                        .ldb = 1, .ab_dt = DTYPE_F32, .m = 1, .n = 1, .k = 1, .how = &lines,
+                                        .work = o.p)) == TITAN_EINVAL,
            "codes have one scale");
     for (int way = 0; way < 4; way++) {
         const enum dtype dt = way & 1 ? DTYPE_BF16 : DTYPE_F32;
@@ -273,7 +289,8 @@ void device_float8_check(struct checker *c)
     struct tensor o = noise(c, 16, DTYPE_F32, 1.0);
     const struct float8_product plain = {.a = FLOAT8_E4M3, .b = FLOAT8_E4M3};
     const titan_status status =
-        c->ops->matmul_f8(c->s, o.p, DTYPE_F32, 3, o.p, false, 1, o.p, false, 4, DTYPE_F32, 3, 4, 1, 0.0f, &plain, o.p);
+        c->ops->matmul_f8(c->s, ARGS(matmul, .c = o.p, .c_dt = DTYPE_F32, .ldc = 3, .a = o.p, .lda = 1, .b = o.p,
+                                     .ldb = 4, .ab_dt = DTYPE_F32, .m = 3, .n = 4, .k = 1, .how = &plain, .work = o.p));
     if (!c->h->info.float8) {
         result(c, status == TITAN_EUNSUPPORTED, "a device without float8 says so");
         sweep(c);

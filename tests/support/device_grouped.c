@@ -50,8 +50,10 @@ static void grouped_case(struct checker *c, enum dtype ab, enum dtype cd, enum g
                 want[to] = sum;
             }
     need(c,
-         c->ops->matmul_grouped(c->s, o.p, cd, ldc, a.p, ta, lda, b.p, tb, ldb, ab, counts.p, GROUPS, 1,
-                                ta ? in : limit, w, ta ? limit : in, (float)beta),
+         c->ops->matmul_grouped(c->s, ARGS(matmul, .c = o.p, .c_dt = cd, .ldc = ldc, .a = a.p, .ta = ta, .lda = lda,
+                                           .b = b.p, .tb = tb, .ldb = ldb, .ab_dt = ab, .counts = counts.p,
+                                           .groups = GROUPS, .parts = 1, .m = ta ? in : limit, .n = w,
+                                           .k = ta ? limit : in, .beta = (float)beta)),
          "matmul_grouped");
     double *got = download(c, &o);
     bool ok = near(c, got, want, o.n, limit_of(cd), "product");
@@ -77,10 +79,12 @@ static titan_status run_parts(struct checker *c, const struct parts *p, struct t
                               int from, int n, int64_t rows, float beta)
 {
     const struct tensor *b = ta ? &p->wide : &p->b;
-    return c->ops->matmul_grouped(c->s, ta ? out->p : offset_of(out, first * p->w), ta ? DTYPE_F32 : p->dt, p->w,
-                                  offset_of(&p->a, first * p->in), ta, p->in, ta ? offset_of(b, first * p->w) : b->p,
-                                  false, p->w, p->dt, offset_of(&p->counts, from * PART_GROUPS), PART_GROUPS, n,
-                                  ta ? p->in : rows, p->w, ta ? rows : p->in, beta);
+    return c->ops->matmul_grouped(
+        c->s,
+        ARGS(matmul, .c = ta ? out->p : offset_of(out, first * p->w), .c_dt = ta ? DTYPE_F32 : p->dt, .ldc = p->w,
+             .a = offset_of(&p->a, first * p->in), .ta = ta, .lda = p->in, .b = ta ? offset_of(b, first * p->w) : b->p,
+             .ldb = p->w, .ab_dt = p->dt, .counts = offset_of(&p->counts, from * PART_GROUPS), .groups = PART_GROUPS,
+             .parts = n, .m = ta ? p->in : rows, .n = p->w, .k = ta ? rows : p->in, .beta = beta));
 }
 
 /* Bit for bit: rows of several parts at once are those of each part alone, and a weight gradient of one part is that of
@@ -126,14 +130,18 @@ static void grouped_rounds_case(struct checker *c, enum dtype dt, int64_t w)
     counts.x[0] = N, counts.x[1] = 2 * EXPERT_SPLIT, counts.x[2] = 77;
     upload(c, &counts);
     need(c,
-         c->ops->matmul_grouped(c->s, once.p, DTYPE_F32, w, a.p, true, w, b.p, false, w, dt, counts.p, 1, 1, w, w, N,
-                                0.0f),
+         c->ops->matmul_grouped(c->s, ARGS(matmul, .c = once.p, .c_dt = DTYPE_F32, .ldc = w, .a = a.p, .ta = true,
+                                           .lda = w, .b = b.p, .ldb = w, .ab_dt = dt, .counts = counts.p, .groups = 1,
+                                           .parts = 1, .m = w, .n = w, .k = N)),
          "matmul_grouped");
     for (int i = 0; i < 2; i++) {
         const int64_t first = (int64_t)i * 2 * EXPERT_SPLIT * w;
         need(c,
-             c->ops->matmul_grouped(c->s, twice.p, DTYPE_F32, w, offset_of(&a, first), true, w, offset_of(&b, first),
-                                    false, w, dt, offset_of(&counts, 1 + i), 1, 1, w, w, N - first / w, (float)i),
+             c->ops->matmul_grouped(c->s,
+                                    ARGS(matmul, .c = twice.p, .c_dt = DTYPE_F32, .ldc = w, .a = offset_of(&a, first),
+                                         .ta = true, .lda = w, .b = offset_of(&b, first), .ldb = w, .ab_dt = dt,
+                                         .counts = offset_of(&counts, 1 + i), .groups = 1, .parts = 1, .m = w, .n = w,
+                                         .k = N - first / w, .beta = (float)i)),
              "matmul_grouped");
     }
     result(c, same(c, download(c, &twice), download(c, &once), once.n, "weight gradient"),
@@ -159,10 +167,13 @@ void device_grouped_check(struct checker *c)
     }
     struct tensor x = empty(c, 64, DTYPE_F32);
     result(c,
-           c->ops->matmul_grouped(c->s, x.p, DTYPE_F32, 4, x.p, true, 4, x.p, true, 4, DTYPE_F32, x.p, 1, 1, 4, 4, 4,
-                                  0.0f) == TITAN_EINVAL &&
-               c->ops->matmul_grouped(c->s, x.p, DTYPE_F32, 3, x.p, false, 4, x.p, false, 4, DTYPE_F32, x.p, 1, 1, 4, 4,
-                                      4, 0.0f) == TITAN_EINVAL,
+           c->ops->matmul_grouped(c->s, ARGS(matmul, .c = x.p, .c_dt = DTYPE_F32, .ldc = 4, .a = x.p, .ta = true,
+                                             .lda = 4, .b = x.p, .tb = true, .ldb = 4, .ab_dt = DTYPE_F32,
+                                             .counts = x.p, .groups = 1, .parts = 1, .m = 4, .n = 4, .k = 4)) ==
+                   TITAN_EINVAL &&
+               c->ops->matmul_grouped(c->s, ARGS(matmul, .c = x.p, .c_dt = DTYPE_F32, .ldc = 3, .a = x.p, .lda = 4,
+                                                 .b = x.p, .ldb = 4, .ab_dt = DTYPE_F32, .counts = x.p, .groups = 1,
+                                                 .parts = 1, .m = 4, .n = 4, .k = 4)) == TITAN_EINVAL,
            "matmul_grouped refuses both transposed and a row stride below the width");
     sweep(c);
 }
@@ -190,8 +201,10 @@ static void grouped_neighbours_case(struct checker *c, enum dtype dt, enum group
             b.x[i] = (ta ? i / w < first || i / w >= first + rows[e] : i / matrix != e) ? (double)NAN : clean_b[i];
         upload(c, &a), upload(c, &b);
         need(c,
-             c->ops->matmul_grouped(c->s, o.p, o.dt, w, a.p, ta, in, b.p, tb, tb ? in : w, dt, counts.p, GROUPS, 1,
-                                    ta ? in : ROWS, w, ta ? ROWS : in, 0.0f),
+             c->ops->matmul_grouped(c->s, ARGS(matmul, .c = o.p, .c_dt = o.dt, .ldc = w, .a = a.p, .ta = ta, .lda = in,
+                                               .b = b.p, .tb = tb, .ldb = tb ? in : w, .ab_dt = dt, .counts = counts.p,
+                                               .groups = GROUPS, .parts = 1, .m = ta ? in : ROWS, .n = w,
+                                               .k = ta ? ROWS : in)),
              "matmul_grouped");
         double *got = download(c, &o);
         if (e < 0)

@@ -19,12 +19,16 @@ static void swiglu_case(struct checker *c, enum dtype dt, int64_t n, int64_t f, 
             dwant[i * 2 * f + j] = d * u * (gelu ? ref_dgelu(g) : ref_dsilu(g));
             dwant[i * 2 * f + f + j] = d * (gelu ? ref_gelu(g) : ref_silu(g));
         }
-    need(c, c->ops->swiglu(c->s, out.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f, NULL, 0, gelu), "swiglu");
+    need(c,
+         c->ops->swiglu(c->s, ARGS(swiglu, .out = out.p, .gate = gu.p, .up = offset_of(&gu, f), .ldgu = 2 * f, .dt = dt,
+                                   .n = n, .f = f, .gelu = gelu)),
+         "swiglu");
     result(c, near(c, download(c, &out), want, n * f, limit_of(dt), "out"), "swiglu %s %lldx%lld%s", name_of(dt),
            (long long)n, (long long)f, gelu ? ", GELU" : "");
     need(c,
-         c->ops->swiglu_dgrad(c->s, dgu.p, offset_of(&dgu, f), 2 * f, dout.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f,
-                              NULL, 0, gelu),
+         c->ops->swiglu_dgrad(c->s, ARGS(swiglu, .dgate = dgu.p, .dup = offset_of(&dgu, f), .lddgu = 2 * f,
+                                         .dout = dout.p, .gate = gu.p, .up = offset_of(&gu, f), .ldgu = 2 * f, .dt = dt,
+                                         .n = n, .f = f, .gelu = gelu)),
          "swiglu_dgrad");
     result(c, near(c, download(c, &dgu), dwant, n * 2 * f, limit_of(dt), "dgate, dup"), "swiglu_dgrad %s %lldx%lld%s",
            name_of(dt), (long long)n, (long long)f, gelu ? ", GELU" : "");
@@ -50,10 +54,14 @@ static void swiglu_counts_case(struct checker *c, enum dtype dt, int64_t n, int6
             dgu.x[i * 2 * f + j] = d * u * ref_dsilu(g);
             dgu.x[i * 2 * f + f + j] = d * ref_silu(g);
         }
-    need(c, c->ops->swiglu(c->s, out.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f, counts.p, parts, false), "swiglu");
     need(c,
-         c->ops->swiglu_dgrad(c->s, dgu.p, offset_of(&dgu, f), 2 * f, dout.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f,
-                              counts.p, parts, false),
+         c->ops->swiglu(c->s, ARGS(swiglu, .out = out.p, .gate = gu.p, .up = offset_of(&gu, f), .ldgu = 2 * f, .dt = dt,
+                                   .n = n, .f = f, .counts = counts.p, .parts = parts)),
+         "swiglu");
+    need(c,
+         c->ops->swiglu_dgrad(c->s, ARGS(swiglu, .dgate = dgu.p, .dup = offset_of(&dgu, f), .lddgu = 2 * f,
+                                         .dout = dout.p, .gate = gu.p, .up = offset_of(&gu, f), .ldgu = 2 * f, .dt = dt,
+                                         .n = n, .f = f, .counts = counts.p, .parts = parts)),
          "swiglu_dgrad");
     double *got = download(c, &out);
     bool ok = near(c, got, out.x, rows * f, limit_of(dt), "out");
@@ -91,12 +99,15 @@ static void clamped_swiglu_case(struct checker *c, enum dtype dt, int64_t n, int
             dgu.x[i * 2 * f + f + j] = d * (clamped(g, u + h, limit, alpha) - clamped(g, u - h, limit, alpha));
         }
     need(c,
-         c->ops->clamped_swiglu(c->s, out.p, gu.p, offset_of(&gu, f), 2 * f, dt, n, f, counted ? counts.p : NULL, 3,
-                                (float)limit, (float)alpha),
+         c->ops->swiglu(c->s, ARGS(swiglu, .out = out.p, .gate = gu.p, .up = offset_of(&gu, f), .ldgu = 2 * f, .dt = dt,
+                                   .n = n, .f = f, .counts = counted ? counts.p : NULL, .parts = 3,
+                                   .limit = (float)limit, .alpha = (float)alpha)),
          "clamped_swiglu");
     need(c,
-         c->ops->clamped_swiglu_dgrad(c->s, dgu.p, offset_of(&dgu, f), 2 * f, dout.p, gu.p, offset_of(&gu, f), 2 * f,
-                                      dt, n, f, counted ? counts.p : NULL, 3, (float)limit, (float)alpha),
+         c->ops->swiglu_dgrad(c->s, ARGS(swiglu, .dgate = dgu.p, .dup = offset_of(&dgu, f), .lddgu = 2 * f,
+                                         .dout = dout.p, .gate = gu.p, .up = offset_of(&gu, f), .ldgu = 2 * f, .dt = dt,
+                                         .n = n, .f = f, .counts = counted ? counts.p : NULL, .parts = 3,
+                                         .limit = (float)limit, .alpha = (float)alpha)),
          "clamped_swiglu_dgrad");
     double *got = download(c, &out);
     bool ok = near(c, got, out.x, rows * f, limit_of(dt), "out");
@@ -128,17 +139,28 @@ static void loss_case(struct checker *c, enum dtype dt, int64_t n, int64_t v, in
         x[p] = noise(c, n * w, dt, range);
         for (int64_t i = 0; i < n * w; i++)
             all[i / w * v + first[p] + i % w] = x[p].x[i];
-        need(c, c->ops->loss_stats(c->s, offset_of(&stats, p * n * 3), x[p].p, target.p, dt, n, w, first[p]), "stats");
+        need(c,
+             c->ops->loss_stats(c->s, ARGS(loss, .stats = offset_of(&stats, p * n * 3), .logits = x[p].p,
+                                           .targets = target.p, .dt = dt, .n = n, .v = w, .first = first[p])),
+             "stats");
     }
     ref_cross_entropy(wl, wd, all, target.x, n, v);
     bool ok = true;
     for (int p = 0; p < parts; p++) {
         int64_t w = first[p + 1] - first[p];
         struct tensor apart = noise(c, n * w, dt, 1.0), *to = alias ? &x[p] : &apart;
-        need(c, c->ops->loss_finish(c->s, loss.p, NULL, x[p].p, target.p, stats.p, parts, dt, n, w, first[p]), "loss");
+        need(c,
+             c->ops->loss_finish(c->s,
+                                 ARGS(loss, .losses = loss.p, .logits = x[p].p, .targets = target.p, .stats = stats.p,
+                                      .parts = parts, .dt = dt, .n = n, .v = w, .first = first[p])),
+             "loss");
         ok = near(c, download(c, &loss), wl, n, limit_of(DTYPE_F32), "loss only") && ok;
         need(c, c->ops->zero(c->s, loss.p, (size_t)n * 4), "zero");
-        need(c, c->ops->loss_finish(c->s, loss.p, to->p, x[p].p, target.p, stats.p, parts, dt, n, w, first[p]), "loss");
+        need(c,
+             c->ops->loss_finish(c->s,
+                                 ARGS(loss, .losses = loss.p, .dlogits = to->p, .logits = x[p].p, .targets = target.p,
+                                      .stats = stats.p, .parts = parts, .dt = dt, .n = n, .v = w, .first = first[p])),
+             "loss");
         ok = near(c, download(c, &loss), wl, n, limit_of(DTYPE_F32), "loss") && ok;
         ok = near(c, download(c, to), unpack(c, wd, n, v, first[p], w), n * w, limit_of(dt), "dlogits") && ok;
     }
@@ -156,12 +178,21 @@ static void whole_loss_case(struct checker *c, enum dtype dt, int64_t n, int64_t
     bool ok = true;
     target.x[0] = -100;
     upload(c, &target);
-    need(c, c->ops->loss_stats(c->s, stats.p, x.p, target.p, dt, n, v, 0), "stats");
-    need(c, c->ops->loss_finish(c->s, loss.p, dx.p, x.p, target.p, stats.p, 1, dt, n, v, 0), "finish");
+    need(c,
+         c->ops->loss_stats(c->s,
+                            ARGS(loss, .stats = stats.p, .logits = x.p, .targets = target.p, .dt = dt, .n = n, .v = v)),
+         "stats");
+    need(c,
+         c->ops->loss_finish(c->s, ARGS(loss, .losses = loss.p, .dlogits = dx.p, .logits = x.p, .targets = target.p,
+                                        .stats = stats.p, .parts = 1, .dt = dt, .n = n, .v = v)),
+         "finish");
     for (int way = 0; way < 3; way++) {
         struct tensor *to = way == 1 ? &dx2 : way == 2 ? &x : NULL;
         need(c, c->ops->zero(c->s, loss2.p, (size_t)n * 4), "zero");
-        need(c, c->ops->loss(c->s, loss2.p, stats2.p, to ? to->p : NULL, x.p, target.p, dt, n, v, 0), "loss");
+        need(c,
+             c->ops->loss(c->s, ARGS(loss, .losses = loss2.p, .stats = stats2.p, .dlogits = to ? to->p : NULL,
+                                     .logits = x.p, .targets = target.p, .dt = dt, .n = n, .v = v)),
+             "loss");
         ok = same(c, download(c, &loss2), download(c, &loss), n, "losses") && ok;
         ok = same(c, download(c, &stats2), download(c, &stats), 3 * n, "stats") && ok;
         ok = (!to || same(c, download(c, to), download(c, &dx), n * v, "dlogits")) && ok;
@@ -215,8 +246,14 @@ void device_layers_check(struct checker *c)
     struct tensor stats = empty(c, 3, DTYPE_F32);
     x.x[3] = NAN;
     upload(c, &x);
-    need(c, c->ops->loss_stats(c->s, stats.p, x.p, target.p, DTYPE_F32, 1, 8, 0), "stats");
-    need(c, c->ops->loss_finish(c->s, loss.p, NULL, x.p, target.p, stats.p, 1, DTYPE_F32, 1, 8, 0), "loss");
+    need(c,
+         c->ops->loss_stats(
+             c->s, ARGS(loss, .stats = stats.p, .logits = x.p, .targets = target.p, .dt = DTYPE_F32, .n = 1, .v = 8)),
+         "stats");
+    need(c,
+         c->ops->loss_finish(c->s, ARGS(loss, .losses = loss.p, .logits = x.p, .targets = target.p, .stats = stats.p,
+                                        .parts = 1, .dt = DTYPE_F32, .n = 1, .v = 8)),
+         "loss");
     result(c, isnan(download(c, &loss)[0]), "loss of a NaN logit is NaN");
     sweep(c);
 }

@@ -16,10 +16,18 @@ static void check_repeat(struct checker *c)
         table[i] = empty(c, v * w, DTYPE_F32);
         gain[i] = empty(c, w, DTYPE_F32);
         weight[i] = empty(c, w * w, DTYPE_F32);
-        need(c, c->ops->embed_wgrad(c->s, table[i].p, tokens.p, dy.p, DTYPE_BF16, n, w, v, 0), "embed_wgrad");
-        need(c, c->ops->rmsnorm_dgain(c->s, gain[i].p, dy.p, x.p, rstd.p, DTYPE_BF16, n, w), "rmsnorm_dgain");
         need(c,
-             c->ops->matmul(c->s, weight[i].p, DTYPE_F32, w, dy.p, true, w, x.p, false, w, DTYPE_BF16, w, w, n, 1.0f),
+             c->ops->embed_wgrad(c->s, ARGS(embed, .dtable = table[i].p, .tokens = tokens.p, .dout = dy.p,
+                                            .dt = DTYPE_BF16, .n = n, .c = w, .v = v)),
+             "embed_wgrad");
+        need(c,
+             c->ops->rmsnorm_dgain(c->s, ARGS(norm, .dgain = gain[i].p, .dout = dy.p, .x = x.p, .rstd = rstd.p,
+                                              .dt = DTYPE_BF16, .n = n, .c = w)),
+             "rmsnorm_dgain");
+        need(c,
+             c->ops->matmul(c->s,
+                            ARGS(matmul, .c = weight[i].p, .c_dt = DTYPE_F32, .ldc = w, .a = dy.p, .ta = true, .lda = w,
+                                 .b = x.p, .ldb = w, .ab_dt = DTYPE_BF16, .m = w, .n = w, .k = n, .beta = 1.0f)),
              "matmul");
     }
     bool ok = same(c, download(c, &table[1]), download(c, &table[0]), v * w, "embed_wgrad");

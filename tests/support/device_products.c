@@ -20,7 +20,10 @@ static void matmul_case(struct checker *c, enum dtype ab, enum dtype cd, bool ta
                 sum += a.x[ta ? p * lda + i : i * lda + p] * b.x[tb ? j * ldb + p : p * ldb + j];
             want[i * ldc + j] = sum;
         }
-    need(c, c->ops->matmul(c->s, o.p, cd, ldc, a.p, ta, lda, b.p, tb, ldb, ab, m, n, k, (float)beta), "matmul");
+    need(c,
+         c->ops->matmul(c->s, ARGS(matmul, .c = o.p, .c_dt = cd, .ldc = ldc, .a = a.p, .ta = ta, .lda = lda, .b = b.p,
+                                   .tb = tb, .ldb = ldb, .ab_dt = ab, .m = m, .n = n, .k = k, .beta = (float)beta)),
+         "matmul");
     double *got = download(c, &o);
     bool ok = near(c, got, want, m * ldc, limit_of(cd), "product");
     for (int64_t i = 0; i < m && pad; i++)
@@ -45,8 +48,9 @@ static void check_matmul_unaligned(struct checker *c)
                 want[1 + i * N + j] += a.x[1 + i * K + k] * b.x[1 + j * K + k];
         }
     need(c,
-         c->ops->matmul(c->s, (float *)o.p + 1, DTYPE_F32, N, (uint16_t *)a.p + 1, false, K, (uint16_t *)b.p + 1, true,
-                        K, DTYPE_BF16, M, N, K, 1.0f),
+         c->ops->matmul(c->s, ARGS(matmul, .c = (float *)o.p + 1, .c_dt = DTYPE_F32, .ldc = N, .a = (uint16_t *)a.p + 1,
+                                   .lda = K, .b = (uint16_t *)b.p + 1, .tb = true, .ldb = K, .ab_dt = DTYPE_BF16,
+                                   .m = M, .n = N, .k = K, .beta = 1.0f)),
          "matmul");
     result(c, near(c, download(c, &o), want, M * N + 1, limit_of(DTYPE_F32), "product"),
            "matmul of operands aligned to an element only");
@@ -57,7 +61,9 @@ static void check_matmul_unaligned(struct checker *c)
 static bool product_again(struct checker *c, struct tensor *o, const struct tensor *a, const struct tensor *b,
                           const double *want)
 {
-    need(c, c->ops->matmul(c->s, o->p, DTYPE_F32, 40, a->p, false, 56, b->p, true, 56, DTYPE_BF16, 24, 40, 56, 0.0f),
+    need(c,
+         c->ops->matmul(c->s, ARGS(matmul, .c = o->p, .c_dt = DTYPE_F32, .ldc = 40, .a = a->p, .lda = 56, .b = b->p,
+                                   .tb = true, .ldb = 56, .ab_dt = DTYPE_BF16, .m = 24, .n = 40, .k = 56)),
          "matmul");
     return near(c, download(c, o), want, 24 * 40, limit_of(DTYPE_F32), "product");
 }
@@ -73,12 +79,18 @@ static void check_ways(struct checker *c)
     struct product_way ways[MOST], same_way, wrong;
     struct titan_error err;
 
-    need(c, ops->matmul(c->s, o.p, DTYPE_F32, N, a.p, false, K, b.p, true, K, DTYPE_BF16, M, N, K, 0.0f), "matmul");
+    need(c,
+         ops->matmul(c->s, ARGS(matmul, .c = o.p, .c_dt = DTYPE_F32, .ldc = N, .a = a.p, .lda = K, .b = b.p, .tb = true,
+                                .ldb = K, .ab_dt = DTYPE_BF16, .m = M, .n = N, .k = K)),
+         "matmul");
     double *const want = download(c, &o);
     ops->products_note(dev, true);
     bool ok = product_again(c, &o, &a, &b, want) && product_again(c, &o, &a, &b, want);
     ops->products_note(dev, false);
-    need(c, ops->matmul(c->s, o.p, DTYPE_F32, N, a.p, false, K, b.p, true, K, DTYPE_BF16, M, N, K, 1.0f), "matmul");
+    need(c,
+         ops->matmul(c->s, ARGS(matmul, .c = o.p, .c_dt = DTYPE_F32, .ldc = N, .a = a.p, .lda = K, .b = b.p, .tb = true,
+                                .ldb = K, .ab_dt = DTYPE_BF16, .m = M, .n = N, .k = K, .beta = 1.0f)),
+         "matmul");
     const int n = ops->products_noted(dev, ways, MOST);
     result(c, ok && n == 1 && !ways[0].chosen, "a product that was asked for twice is noted once, another is not");
     ok = n == 1 && ops->product_time(c->s, &ways[0], &err) == TITAN_OK && ways[0].chosen;
@@ -117,13 +129,16 @@ void device_products_check(struct checker *c)
     matmul_case(c, DTYPE_BF16, DTYPE_F32, true, false, 96, 256, 256, 0, 1.0);
     struct tensor o = noise(c, 12, DTYPE_F32, 1.0);
     double *zero = values(c, 12);
-    need(c, c->ops->matmul(c->s, o.p, DTYPE_F32, 4, o.p, false, 1, o.p, false, 4, DTYPE_F32, 3, 4, 0, 0.0f), "k=0");
+    need(c,
+         c->ops->matmul(c->s, ARGS(matmul, .c = o.p, .c_dt = DTYPE_F32, .ldc = 4, .a = o.p, .lda = 1, .b = o.p,
+                                   .ldb = 4, .ab_dt = DTYPE_F32, .m = 3, .n = 4)),
+         "k=0");
     result(c, same(c, download(c, &o), zero, 12, "k=0"), "matmul with k = 0 clears");
     result(c,
-           c->ops->matmul(c->s, o.p, DTYPE_F32, 3, o.p, false, 1, o.p, false, 4, DTYPE_F32, 3, 4, 1, 0.0f) ==
-                   TITAN_EINVAL &&
-               c->ops->matmul(c->s, o.p, DTYPE_BF16, 4, o.p, false, 1, o.p, false, 4, DTYPE_F32, 3, 4, 1, 0.0f) ==
-                   TITAN_EINVAL,
+           c->ops->matmul(c->s, ARGS(matmul, .c = o.p, .c_dt = DTYPE_F32, .ldc = 3, .a = o.p, .lda = 1, .b = o.p,
+                                     .ldb = 4, .ab_dt = DTYPE_F32, .m = 3, .n = 4, .k = 1)) == TITAN_EINVAL &&
+               c->ops->matmul(c->s, ARGS(matmul, .c = o.p, .c_dt = DTYPE_BF16, .ldc = 4, .a = o.p, .lda = 1, .b = o.p,
+                                         .ldb = 4, .ab_dt = DTYPE_F32, .m = 3, .n = 4, .k = 1)) == TITAN_EINVAL,
            "matmul refuses a row stride below the width and a narrower destination");
     sweep(c);
 }

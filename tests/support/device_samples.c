@@ -188,11 +188,17 @@ static void run_attention(struct checker *c, struct attention_run *a)
         a->lse[i] = device_memory(c, (size_t)(z->t * z->heads) * 4);
         a->dqkv[i] = device_memory(c, (size_t)(z->t * a->width) * 2);
         uint16_t *dq = a->dqkv[i], *dk = dq + z->heads * z->d, *dv = dk + z->kv * z->d;
-        need(c, c->ops->attention(c->s, a->out[i], a->value, a->lse[i], q, a->width, k, a->width, v, a->width, &shape),
+        need(c,
+             c->ops->attention(c->s,
+                               ARGS(attention, .out = a->out[i], .ldo = a->value, .lse = a->lse[i], .q = q,
+                                    .ldq = a->width, .k = k, .ldk = a->width, .v = v, .ldv = a->width, .shape = shape)),
              "attention");
         need(c,
-             c->ops->attention_dgrad(c->s, dq, a->width, dk, a->width, dv, a->width, a->dout.p, a->value, a->out[i],
-                                     a->value, a->lse[i], q, a->width, k, a->width, v, a->width, &shape, work),
+             c->ops->attention_dgrad(c->s,
+                                     ARGS(attention, .dq = dq, .lddq = a->width, .dk = dk, .lddk = a->width, .dv = dv,
+                                          .lddv = a->width, .dout = a->dout.p, .lddo = a->value, .out = a->out[i],
+                                          .ldo = a->value, .lse = a->lse[i], .q = q, .ldq = a->width, .k = k,
+                                          .ldk = a->width, .v = v, .ldv = a->width, .shape = shape, .work = work)),
              "attention_dgrad");
     }
     need(c, c->ops->copy(c->s, a->host_out, a->out[0], (size_t)(z->t * a->value) * 2), "copy");
@@ -342,10 +348,12 @@ static void check_product(struct checker *c, const struct product *p, int lines)
     void *to[2];
     for (int i = 0; i < 2; i++) {
         to[i] = device_memory(c, bytes);
-        need(c,
-             c->ops->matmul(c->s, to[i], p->to, p->n, p->a->p, p->ta, p->ta ? p->m : p->k, p->b->p, p->tb,
-                            p->tb ? p->k : p->n, DTYPE_BF16, p->m, p->n, p->k, beta),
-             p->name);
+        need(
+            c,
+            c->ops->matmul(c->s, ARGS(matmul, .c = to[i], .c_dt = p->to, .ldc = p->n, .a = p->a->p, .ta = p->ta,
+                                      .lda = p->ta ? p->m : p->k, .b = p->b->p, .tb = p->tb, .ldb = p->tb ? p->k : p->n,
+                                      .ab_dt = DTYPE_BF16, .m = p->m, .n = p->n, .k = p->k, .beta = beta)),
+            p->name);
     }
     sync_stream(c);
     int64_t rows[ROWS_MAX], columns[ROWS_MAX];
@@ -438,12 +446,18 @@ static void check_grouped(struct checker *c, struct experts_run *e, const char *
     for (int i = 0; i < 2; i++) {
         out[i] = device_memory(c, bytes);
         need(c,
-             ta   ? c->ops->matmul_grouped(c->s, out[i], to, width, e->dy.p, true, z->each, e->x.p, false, z->k,
-                                           DTYPE_BF16, e->counts, EXPERTS, 1, z->each, z->k, z->packed, 1.0f)
-             : tb ? c->ops->matmul_grouped(c->s, out[i], to, width, e->x.p, false, z->k, e->w.p, true, z->k, DTYPE_BF16,
-                                           e->counts, EXPERTS, 1, z->packed, z->each, z->k, 0.0f)
-                  : c->ops->matmul_grouped(c->s, out[i], to, width, e->dy.p, false, z->each, e->w.p, false, z->k,
-                                           DTYPE_BF16, e->counts, EXPERTS, 1, z->packed, z->k, z->each, 0.0f),
+             ta   ? c->ops->matmul_grouped(c->s, ARGS(matmul, .c = out[i], .c_dt = to, .ldc = width, .a = e->dy.p,
+                                                      .ta = true, .lda = z->each, .b = e->x.p, .ldb = z->k,
+                                                      .ab_dt = DTYPE_BF16, .counts = e->counts, .groups = EXPERTS,
+                                                      .parts = 1, .m = z->each, .n = z->k, .k = z->packed, .beta = 1.0f))
+             : tb ? c->ops->matmul_grouped(c->s, ARGS(matmul, .c = out[i], .c_dt = to, .ldc = width, .a = e->x.p,
+                                                      .lda = z->k, .b = e->w.p, .tb = true, .ldb = z->k,
+                                                      .ab_dt = DTYPE_BF16, .counts = e->counts, .groups = EXPERTS,
+                                                      .parts = 1, .m = z->packed, .n = z->each, .k = z->k))
+                  : c->ops->matmul_grouped(c->s, ARGS(matmul, .c = out[i], .c_dt = to, .ldc = width, .a = e->dy.p,
+                                                      .lda = z->each, .b = e->w.p, .ldb = z->k, .ab_dt = DTYPE_BF16,
+                                                      .counts = e->counts, .groups = EXPERTS, .parts = 1,
+                                                      .m = z->packed, .n = z->k, .k = z->each)),
              name);
     }
     sync_stream(c);
@@ -518,10 +532,14 @@ static void run_loss(struct checker *c, const struct sizes *z, struct loss_run *
     for (int i = 0; i < 2; i++) {
         l->dlogits[i] = device_memory(c, (size_t)z->tokens * row);
         l->losses[i] = device_memory(c, (size_t)z->tokens * 4);
-        need(c, c->ops->loss_stats(c->s, stats, all, targets, DTYPE_BF16, z->tokens, z->vocabulary, 0), "loss_stats");
         need(c,
-             c->ops->loss_finish(c->s, l->losses[i], l->dlogits[i], all, targets, stats, 1, DTYPE_BF16, z->tokens,
-                                 z->vocabulary, 0),
+             c->ops->loss_stats(c->s, ARGS(loss, .stats = stats, .logits = all, .targets = targets, .dt = DTYPE_BF16,
+                                           .n = z->tokens, .v = z->vocabulary)),
+             "loss_stats");
+        need(c,
+             c->ops->loss_finish(c->s, ARGS(loss, .losses = l->losses[i], .dlogits = l->dlogits[i], .logits = all,
+                                            .targets = targets, .stats = stats, .parts = 1, .dt = DTYPE_BF16,
+                                            .n = z->tokens, .v = z->vocabulary)),
              "loss_finish");
     }
     sync_stream(c);

@@ -40,7 +40,10 @@ static uint64_t hashed(struct checker *c, uint64_t *out, const struct tensor *x,
                        int64_t cols, uint64_t key, int64_t first, uint64_t sum)
 {
     transfer(c, out, &sum, sizeof sum, true);
-    need(c, c->ops->hash(c->s, out, offset_of(x, from), x->dt, rows, cols, key, first), "hash");
+    need(c,
+         c->ops->hash(c->s, ARGS(hash, .out = out, .x = offset_of(x, from), .dt = x->dt, .rows = rows, .cols = cols,
+                                 .key = key, .first = first)),
+         "hash");
     transfer(c, &sum, out, sizeof sum, false);
     return sum;
 }
@@ -84,7 +87,10 @@ static void weights_case(struct checker *c, enum dtype dt, int64_t rows, int64_t
         rng_weights(&w, (uint64_t)(first + i / cols * width + i % cols), 1, &value);
         want[i] = dt == DTYPE_BF16 ? from_bf16(to_bf16(value)) : value;
     }
-    need(c, c->ops->weights(c->s, x.p, dt, rows, cols, width, first, &w), "weights");
+    need(c,
+         c->ops->weights(c->s, ARGS(weights, .out = x.p, .dt = dt, .rows = rows, .cols = cols, .width = width,
+                                    .first = first, .weights = &w)),
+         "weights");
     result(c, same(c, download(c, &x), want, rows * cols, "weights"), "weights %lld by %lld of %lld from %lld %s%s",
            (long long)rows, (long long)cols, (long long)width, (long long)first, name_of(dt), limit > 0 ? ", cut" : "");
     sweep(c);
@@ -129,9 +135,16 @@ static void softcap_case(struct checker *c, enum dtype dt, int64_t n)
         want[i] = 1.5 * tanh(x.x[i] / 1.5);
         dwant[i] = dout.x[i] * (1 - tanh(x.x[i] / 1.5) * tanh(x.x[i] / 1.5));
     }
-    need(c, c->ops->softcap(c->s, out.p, x.p, dt, 1.5f, (size_t)n), "softcap");
-    need(c, c->ops->softcap_dgrad(c->s, dx.p, dout.p, x.p, dt, 1.5f, (size_t)n), "softcap_dgrad");
-    need(c, c->ops->softcap_dgrad(c->s, dout.p, dout.p, x.p, dt, 1.5f, (size_t)n), "softcap_dgrad");
+    need(c, c->ops->softcap(c->s, ARGS(softcap, .out = out.p, .x = x.p, .dt = dt, .cap = 1.5f, .n = (size_t)n)),
+         "softcap");
+    need(c,
+         c->ops->softcap_dgrad(
+             c->s, ARGS(softcap, .out = dx.p, .dout = dout.p, .x = x.p, .dt = dt, .cap = 1.5f, .n = (size_t)n)),
+         "softcap_dgrad");
+    need(c,
+         c->ops->softcap_dgrad(
+             c->s, ARGS(softcap, .out = dout.p, .dout = dout.p, .x = x.p, .dt = dt, .cap = 1.5f, .n = (size_t)n)),
+         "softcap_dgrad");
     bool ok = near(c, download(c, &out), want, n, limit_of(dt), "capped");
     ok = near(c, download(c, &dx), dwant, n, limit_of(dt), "gradient") && ok;
     ok = same(c, download(c, &dout), download(c, &dx), n, "gradient in place") && ok;
@@ -153,9 +166,11 @@ static void bias_case(struct checker *c, enum dtype dt, int64_t n, int64_t w, in
             want[i * ld + j] += bias.x[j];
         }
     for (int i = 0; i < 2; i++)
-        need(c, c->ops->bias_wgrad(c->s, dbias.p, x.p, ld, dt, n, w), "bias_wgrad");
+        need(c, c->ops->bias_wgrad(c->s, ARGS(bias, .dbias = dbias.p, .dout = x.p, .ld = ld, .dt = dt, .n = n, .c = w)),
+             "bias_wgrad");
     bool ok = near(c, download(c, &dbias), sums, w, limit_of(DTYPE_F32), "sums");
-    need(c, c->ops->add_bias(c->s, x.p, ld, bias.p, dt, n, w), "add_bias");
+    need(c, c->ops->add_bias(c->s, ARGS(bias, .x = x.p, .ld = ld, .bias = bias.p, .dt = dt, .n = n, .c = w)),
+         "add_bias");
     double *got = download(c, &x);
     ok = ok && near(c, got, want, n * ld, limit_of(dt), "rows");
     for (int64_t i = 0; i < n; i++)
@@ -186,10 +201,16 @@ static void grouped_bias_case(struct checker *c, enum dtype dt, int64_t groups, 
             }
     }
     upload(c, &counts);
-    need(c, c->ops->bias_wgrad_grouped(c->s, dbias.p, x.p, ld, dt, counts.p, groups, parts, n, w, add ? 1 : 0),
+    need(c,
+         c->ops->bias_wgrad_grouped(c->s,
+                                    ARGS(bias, .dbias = dbias.p, .dout = x.p, .ld = ld, .dt = dt, .counts = counts.p,
+                                         .groups = groups, .parts = parts, .n = n, .c = w, .beta = add ? 1 : 0)),
          "bias_wgrad_grouped");
     bool ok = near(c, download(c, &dbias), sums, groups * w, limit_of(DTYPE_F32), "sums");
-    need(c, c->ops->add_bias_grouped(c->s, x.p, ld, bias.p, dt, counts.p, groups, parts, n, w), "add_bias_grouped");
+    need(c,
+         c->ops->add_bias_grouped(c->s, ARGS(bias, .x = x.p, .ld = ld, .bias = bias.p, .dt = dt, .counts = counts.p,
+                                             .groups = groups, .parts = parts, .n = n, .c = w)),
+         "add_bias_grouped");
     double *got = download(c, &x);
     ok = near(c, got, want, row * ld, limit_of(dt), "rows") && ok;
     ok = same(c, got + row * ld, want + row * ld, (n - row) * ld, "behind the rows") && ok;
@@ -208,11 +229,19 @@ static void grouped_bias_rounds_case(struct checker *c, enum dtype dt)
     struct tensor counts = empty(c, 3, DTYPE_I32);
     counts.x[0] = N, counts.x[1] = EXPERT_SPLIT, counts.x[2] = N - EXPERT_SPLIT;
     upload(c, &counts);
-    need(c, c->ops->bias_wgrad_grouped(c->s, whole.p, x.p, W, dt, counts.p, 1, 1, N, W, 0), "bias_wgrad_grouped");
-    need(c, c->ops->bias_wgrad_grouped(c->s, parts.p, x.p, W, dt, offset_of(&counts, 1), 1, 1, N, W, 0), "first");
     need(c,
-         c->ops->bias_wgrad_grouped(c->s, parts.p, offset_of(&x, EXPERT_SPLIT * W), W, dt, offset_of(&counts, 2), 1, 1,
-                                    N - EXPERT_SPLIT, W, 1),
+         c->ops->bias_wgrad_grouped(c->s, ARGS(bias, .dbias = whole.p, .dout = x.p, .ld = W, .dt = dt,
+                                               .counts = counts.p, .groups = 1, .parts = 1, .n = N, .c = W)),
+         "bias_wgrad_grouped");
+    need(c,
+         c->ops->bias_wgrad_grouped(c->s,
+                                    ARGS(bias, .dbias = parts.p, .dout = x.p, .ld = W, .dt = dt,
+                                         .counts = offset_of(&counts, 1), .groups = 1, .parts = 1, .n = N, .c = W)),
+         "first");
+    need(c,
+         c->ops->bias_wgrad_grouped(c->s, ARGS(bias, .dbias = parts.p, .dout = offset_of(&x, EXPERT_SPLIT * W), .ld = W,
+                                               .dt = dt, .counts = offset_of(&counts, 2), .groups = 1, .parts = 1,
+                                               .n = N - EXPERT_SPLIT, .c = W, .beta = 1)),
          "second");
     result(c, same(c, download(c, &parts), download(c, &whole), W, "sums"), "gradient of a bias %s in rounds",
            name_of(dt));

@@ -41,30 +41,28 @@ static titan_status zero(struct stream *s, void *dst, size_t bytes)
     return TITAN_OK;
 }
 
-static titan_status hash(struct stream *s, uint64_t *out, const void *x, enum dtype dt, int64_t rows, int64_t cols,
-                         uint64_t key, int64_t first)
+static titan_status hash(struct stream *s, const struct hash_args *a)
 {
     (void)s;
-    for (int64_t i = 0; i < rows * cols; i++) {
-        const float value = dt == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+    for (int64_t i = 0; i < a->rows * a->cols; i++) {
+        const float value = a->dt == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)a->x)[i]) : ((const float *)a->x)[i];
         uint32_t bits;
         memcpy(&bits, &value, sizeof bits);
-        *out += hash_element(hash_mix(key + (uint64_t)(i / cols)), first + i % cols, bits);
+        *a->out += hash_element(hash_mix(a->key + (uint64_t)(i / a->cols)), a->first + i % a->cols, bits);
     }
     return TITAN_OK;
 }
 
-static titan_status weights(struct stream *s, void *out, enum dtype dt, int64_t rows, int64_t cols, int64_t width,
-                            int64_t first, const struct rng_weights *drawn)
+static titan_status weights(struct stream *s, const struct weights_args *a)
 {
     (void)s;
-    for (int64_t i = 0; i < rows * cols; i++) {
+    for (int64_t i = 0; i < a->rows * a->cols; i++) {
         float x;
-        rng_weights(drawn, (uint64_t)(first + i / cols * width + i % cols), 1, &x);
-        if (dt == DTYPE_BF16)
-            ((uint16_t *)out)[i] = bf16_from_f32(x);
+        rng_weights(a->weights, (uint64_t)(a->first + i / a->cols * a->width + i % a->cols), 1, &x);
+        if (a->dt == DTYPE_BF16)
+            ((uint16_t *)a->out)[i] = bf16_from_f32(x);
         else
-            ((float *)out)[i] = x;
+            ((float *)a->out)[i] = x;
     }
     return TITAN_OK;
 }
@@ -98,14 +96,14 @@ static titan_status sync_event(struct event *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status copy_2d(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
-                            int64_t rows, int64_t cols, int64_t repeat)
+static titan_status copy_2d(struct stream *s, const struct strided_args *a)
 {
-    const int64_t n = (int64_t)dtype_bytes(dt);
+    const int64_t n = (int64_t)dtype_bytes(a->dt);
 
     (void)s;
-    for (int64_t r = 0; r < rows; r++)
-        memcpy((char *)dst + r * ldd * n, (const char *)src + r / repeat * lds * n, (size_t)(cols * n));
+    for (int64_t r = 0; r < a->rows; r++)
+        memcpy((char *)a->dst + r * a->ldd * n, (const char *)a->src + r / a->repeat * a->lds * n,
+               (size_t)(a->cols * n));
     return TITAN_OK;
 }
 

@@ -121,7 +121,8 @@ static titan_status copy_slice(struct transfer *t, const struct parcel *dst, con
         TRY(t->dev->stream_sync(t->s, NULL));
     if (rows == 1 || (dst->ld == cols && src->ld == cols))
         return t->dev->copy(t->s, dst->data, src->data, (size_t)(rows * cols) * dtype_bytes(src->type));
-    return t->dev->copy_2d(t->s, dst->data, dst->ld, src->data, src->ld, src->type, rows, cols, 1);
+    return t->dev->copy_2d(t->s, ARGS(strided, .dst = dst->data, .ldd = dst->ld, .src = src->data, .lds = src->ld,
+                                      .dt = src->type, .rows = rows, .cols = cols, .repeat = 1));
 }
 
 /* Send what is packed, or receive and unpack. */

@@ -28,7 +28,8 @@ static titan_status hash_slices(const struct train_state *shard, const struct sh
         enum dtype type;
         const void *const data = state_slice(shard, p, &type);
         progress_action();
-        TRY(ops->hash(s, sum, data, type, p->rows, p->cols, (uint64_t)p->tensor << 40 | (uint64_t)p->row, p->col));
+        TRY(ops->hash(s, ARGS(hash, .out = sum, .x = data, .dt = type, .rows = p->rows, .cols = p->cols,
+                              .key = (uint64_t)p->tensor << 40 | (uint64_t)p->row, .first = p->col)));
         bytes += (size_t)(p->rows * p->cols) * dtype_bytes(type);
         if (bytes < HASHED_BYTES && ++ahead < HASHED_SLICES)
             continue;

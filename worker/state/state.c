@@ -377,8 +377,10 @@ static titan_status init_slice(struct train_state *state, uint64_t seed, const s
     const int64_t rows = MAX(DRAWN / p->cols, 1);
     for (int64_t r = 0; r < p->rows; r += rows) {
         progress_action();
-        TRY(state->device->ops->weights(s, (char *)to + r * p->cols * (int64_t)dtype_bytes(type), type,
-                                        MIN(rows, p->rows - r), p->cols, width, (p->row + r) * width + p->col, &w));
+        TRY(state->device->ops->weights(s,
+                                        ARGS(weights, .out = (char *)to + r * p->cols * (int64_t)dtype_bytes(type),
+                                             .dt = type, .rows = MIN(rows, p->rows - r), .cols = p->cols,
+                                             .width = width, .first = (p->row + r) * width + p->col, .weights = &w)));
     }
     return TITAN_OK;
 }

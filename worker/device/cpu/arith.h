@@ -44,6 +44,18 @@ CPU_INLINE void *at_mut(void *p, int64_t i, enum dtype dt)
     return (char *)p + i * (int64_t)dtype_bytes(dt);
 }
 
+/* NAME_range for cpu_for, from NAME_items(a, begin, end, dt) with the type as a constant. */
+#define TYPED_RANGE(name, type)                                                                                        \
+    CPU_KERNEL static void name##_range(const void *p, int64_t begin, int64_t end, int thread)                         \
+    {                                                                                                                  \
+        const struct type *a = p;                                                                                      \
+        (void)thread;                                                                                                  \
+        if (a->dt == DTYPE_BF16)                                                                                       \
+            name##_items(a, begin, end, DTYPE_BF16);                                                                   \
+        else                                                                                                           \
+            name##_items(a, begin, end, DTYPE_F32);                                                                    \
+    }
+
 /* e^x for x <= 0 (to 88 it holds, beyond it is undefined): x = n ln2 + r, |r| <= ln2/2; e^r = 1 + r + r^2 q(r) with q
  * the cubic of least relative error (1.05e-7, by Lawson's iteration); 2^n is added to the exponent. Below -87.33, where
  * the result would be subnormal, it is 0; NaN stays NaN. Error under 2 ulp (tested). */

@@ -226,7 +226,7 @@ static void forward_range(const void *p, int64_t begin, int64_t end, int thread)
     const struct attention_shape *z = &a->shape;
     struct forward_scratch f;
     int64_t tp = key_stride(z->tk), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
-    forward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, z);
+    forward_layout(&f, (float *)a->work + (size_t)thread * forward_layout(&f, NULL, z), z);
     for (int64_t task = begin; task < end; task++) {
         progress_action();
         int64_t sequence = task / z->kv, kv = task % z->kv, row0 = sequence * z->tk;
@@ -248,10 +248,8 @@ static titan_status run_forward(const struct cpu_context *ctx, const void *p)
     titan_assert(a.shape.h % a.shape.kv == 0 && a.shape.d > 0 && a.shape.dv > 0);
     struct forward_scratch f;
     bool pairs = attention_bf16_fits(ctx->dev, &a);
-    a.thread_floats = pairs ? attention_bf16_forward_floats(&a.shape) : forward_layout(&f, NULL, &a.shape);
-    void *scratch;
-    TRY(cpu_scratch_take(ctx, a.thread_floats * sizeof(float) * (size_t)ctx->threads, &scratch));
-    a.scratch = scratch;
+    const size_t floats = pairs ? attention_bf16_forward_floats(&a.shape) : forward_layout(&f, NULL, &a.shape);
+    TRY(cpu_scratch_take(ctx, floats * sizeof(float) * (size_t)ctx->threads, &a.work));
     cpu_for(ctx, a.shape.b * a.shape.kv, 1, pairs ? attention_bf16_forward : forward_range, &a);
     cpu_scratch_give(ctx);
     return TITAN_OK;
@@ -272,24 +270,13 @@ static bool masks_valid(const struct attention_shape *z)
     return masked == (z->start != NULL) && masked == (z->key_index != NULL) && (masked || z->tq == z->tk);
 }
 
-titan_status cpu_attention(struct stream *s, void *out, int64_t ldo, float *lse, const void *q, int64_t ldq,
-                           const void *k, int64_t ldk, const void *v, int64_t ldv, const struct attention_shape *shape)
+titan_status cpu_attention(struct stream *s, const struct attention_args *a)
 {
-    const struct attention_shape *z = shape;
-    if (!shape_valid(z) || !masks_valid(z) || ldq < z->h * z->d || ldo < z->h * z->dv || ldk < z->kv * z->d ||
-        ldv < z->kv * z->dv)
+    const struct attention_shape *z = &a->shape;
+    if (!shape_valid(z) || !masks_valid(z) || a->ldq < z->h * z->d || a->ldo < z->h * z->dv || a->ldk < z->kv * z->d ||
+        a->ldv < z->kv * z->dv)
         return TITAN_EINVAL;
-    struct attention_args a = {.out = out,
-                               .q = q,
-                               .k = k,
-                               .v = v,
-                               .lse = lse,
-                               .ldq = ldq,
-                               .ldk = ldk,
-                               .ldv = ldv,
-                               .ldo = ldo,
-                               .shape = *shape};
-    return cpu_enqueue(s, run_forward, &a, sizeof(a));
+    return cpu_enqueue(s, run_forward, a, sizeof *a);
 }
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
@@ -339,7 +326,7 @@ static void backward_block(const struct attention_args *a, const struct backward
     /* Scaled as in forward, so that the scores are the same to the bit. */
     load_rows(f->q, dp, at(a->q, row * a->ldq + head * z->d, dt), a->ldq, rows, z->d, scale, (int)dt);
     load_rows(f->dout, vp, at(a->dout, row * a->lddo + head * z->dv, dt), a->lddo, rows, z->dv, 1.0f, (int)dt);
-    load_rows(f->o, vp, at(a->fwd, row * a->ldo + head * z->dv, dt), a->ldo, rows, z->dv, 1.0f, (int)dt);
+    load_rows(f->o, vp, at(a->out, row * a->ldo + head * z->dv, dt), a->ldo, rows, z->dv, 1.0f, (int)dt);
     scores(&f->keys, f->p, tp, f->q, dp, f->kt, z->d);
     cap_scores(&f->keys, f->p, tp, z->softcap);
     scores(&f->keys, f->ds, tp, f->dout, vp, f->vt, z->dv);
@@ -366,7 +353,7 @@ static void backward_range(const void *p, int64_t begin, int64_t end, int thread
     const enum dtype dt = z->dt;
     struct backward_scratch f;
     int64_t tp = key_stride(z->tk), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
-    backward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, z);
+    backward_layout(&f, (float *)a->work + (size_t)thread * backward_layout(&f, NULL, z), z);
     for (int64_t task = begin; task < end; task++) {
         progress_action();
         int64_t sequence = task / z->kv, kv = task % z->kv, row0 = sequence * z->tk;
@@ -396,110 +383,52 @@ static titan_status run_backward(const struct cpu_context *ctx, const void *p)
     return TITAN_OK;
 }
 
-/* Either way must fit: which one it is depends on strides, too. */
-static size_t thread_floats(const struct attention_shape *shape)
-{
-    struct backward_scratch f;
-    return MAX(backward_layout(&f, NULL, shape), attention_bf16_backward_floats(shape));
-}
-
 size_t cpu_attention_work_bytes(struct device *dev, const struct attention_shape *shape)
 {
+    struct backward_scratch f;
     if (!shape_valid(shape))
         return 0;
-    return thread_floats(shape) * sizeof(float) * (size_t)dev->threads;
+    /* Either way must fit: which one it is depends on strides, too. */
+    return MAX(backward_layout(&f, NULL, shape), attention_bf16_backward_floats(shape)) * sizeof(float) *
+           (size_t)dev->threads;
 }
 
-titan_status cpu_attention_dgrad(struct stream *s, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv,
-                                 int64_t lddv, const void *dout, int64_t lddo, const void *out, int64_t ldo,
-                                 const float *lse, const void *q, int64_t ldq, const void *k, int64_t ldk,
-                                 const void *v, int64_t ldv, const struct attention_shape *shape, void *work)
+titan_status cpu_attention_dgrad(struct stream *s, const struct attention_args *a)
 {
-    const struct attention_shape *z = shape;
+    const struct attention_shape *z = &a->shape;
     if (!shape_valid(z) || !masks_valid(z))
         return TITAN_EINVAL;
-    if (MIN(ldq, lddq) < z->h * z->d || MIN(ldo, lddo) < z->h * z->dv || MIN(ldk, lddk) < z->kv * z->d ||
-        MIN(ldv, lddv) < z->kv * z->dv)
+    if (MIN(a->ldq, a->lddq) < z->h * z->d || MIN(a->ldo, a->lddo) < z->h * z->dv ||
+        MIN(a->ldk, a->lddk) < z->kv * z->d || MIN(a->ldv, a->lddv) < z->kv * z->dv)
         return TITAN_EINVAL;
-    struct attention_args a = {.dq = dq,
-                               .dk = dk,
-                               .dv = dv,
-                               .q = q,
-                               .k = k,
-                               .v = v,
-                               .dout = dout,
-                               .fwd = out,
-                               .lse = (float *)lse,
-                               .scratch = work,
-                               .ldq = ldq,
-                               .ldk = ldk,
-                               .ldv = ldv,
-                               .ldo = ldo,
-                               .lddq = lddq,
-                               .lddk = lddk,
-                               .lddv = lddv,
-                               .lddo = lddo,
-                               .shape = *shape,
-                               .thread_floats = thread_floats(shape)};
-    return cpu_enqueue(s, run_backward, &a, sizeof(a));
+    return cpu_enqueue(s, run_backward, a, sizeof *a);
 }
 
 /* --- merge -------------------------------------------------------------------------------------------------------- */
 
-struct merge_args {
-    void *out;
-    const void *other;
-    float *lse;
-    const float *other_lse;
-    enum dtype dt;
-    int64_t ld, b, t, h, dv;
-};
-
-CPU_INLINE void merge_row_as(void *restrict out, const void *restrict other, float mine, float theirs, int64_t n,
-                             enum dtype dt)
+CPU_INLINE void merge_items(const struct merge_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++)
-        store_f32_as(out, j, dt, load_as_f32(out, j, dt) * mine + load_as_f32(other, j, dt) * theirs);
-}
-CPU_KERNEL static void merge_row(void *out, const void *other, float mine, float theirs, int64_t n, int dt)
-{
-    if (dt == DTYPE_BF16)
-        merge_row_as(out, other, mine, theirs, n, DTYPE_BF16);
-    else
-        merge_row_as(out, other, mine, theirs, n, DTYPE_F32);
-}
-
-static void merge_range(const void *p, int64_t begin, int64_t end, int thread)
-{
-    const struct merge_args *a = p;
-    (void)thread;
     for (int64_t i = begin; i < end; i++)
         for (int64_t head = 0; head < a->h; head++) {
-            const int64_t lse_at = (i / a->t * a->h + head) * a->t + i % a->t;
+            const int64_t lse_at = (i / a->t * a->h + head) * a->t + i % a->t, row = i * a->ld + head * a->dv;
             float *lse = a->lse + lse_at, x = *lse, y = a->other_lse[lse_at];
             if (y == -INFINITY)
                 continue;
             float top = fmaxf(x, y), ex = expf(x - top), ey = expf(y - top), sum = ex + ey;
+            const float mine = ex / sum, theirs = ey / sum;
+            void *const restrict out = at_mut(a->out, row, dt);
+            const void *const restrict other = at(a->other, row, dt);
             *lse = top + logf(sum);
-            merge_row(at_mut(a->out, i * a->ld + head * a->dv, a->dt), at(a->other, i * a->ld + head * a->dv, a->dt),
-                      ex / sum, ey / sum, a->dv, (int)a->dt);
+#pragma omp simd
+            for (int64_t j = 0; j < a->dv; j++)
+                store_f32_as(out, j, dt, load_as_f32(out, j, dt) * mine + load_as_f32(other, j, dt) * theirs);
         }
 }
+TYPED_RANGE(merge, merge_args)
 
-static titan_status run_merge(const struct cpu_context *ctx, const void *p)
+titan_status cpu_attention_merge(struct stream *s, const struct merge_args *a)
 {
-    const struct merge_args *a = p;
-    titan_assert(a->h > 0 && a->dv > 0 && a->ld >= a->h * a->dv);
-    cpu_for(ctx, a->b * a->t, 1 + (1 << 13) / (a->h * a->dv), merge_range, a);
-    return TITAN_OK;
-}
-
-titan_status cpu_attention_merge(struct stream *s, void *out, float *lse, const void *other, const float *other_lse,
-                                 int64_t ld, enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t dv)
-{
-    if ((dt != DTYPE_BF16 && dt != DTYPE_F32) || b < 0 || t < 0 || h <= 0 || dv <= 0 || ld < h * dv)
+    if (!compute_type(a->dt) || a->b < 0 || a->t < 0 || a->h <= 0 || a->dv <= 0 || a->ld < a->h * a->dv)
         return TITAN_EINVAL;
-    struct merge_args a = {out, other, lse, other_lse, dt, ld, b, t, h, dv};
-    return cpu_enqueue(s, run_merge, &a, sizeof(a));
+    return cpu_enqueue_range(s, merge_range, a->b * a->t, 1 + (1 << 13) / (a->h * a->dv), a, sizeof *a);
 }

@@ -8,14 +8,6 @@
 
 #include "worker/device/cpu/cpu.h"
 
-struct attention_args {
-    void *out, *dq, *dk, *dv;
-    const void *q, *k, *v, *dout, *fwd;
-    float *lse, *scratch;
-    int64_t ldq, ldk, ldv, ldo, lddq, lddk, lddv, lddo;
-    struct attention_shape shape;
-    size_t thread_floats;
-};
 static_assert(sizeof(struct attention_args) <= CPU_ARGS_MAX, "attention arguments fit a queue slot");
 
 /* Element of lse (B,H,Tq) of a query: row of all B*Tq. */
@@ -26,7 +18,7 @@ static inline int64_t attention_lse_at(const struct attention_shape *z, int64_t 
 
 /* bf16 tensors with rows that start at whole pairs, scores without a cap. */
 bool attention_bf16_fits(const struct device *dev, const struct attention_args *a);
-/* Floats of scratch one thread needs. */
+/* Floats of a->work that one thread needs. */
 size_t attention_bf16_forward_floats(const struct attention_shape *shape);
 size_t attention_bf16_backward_floats(const struct attention_shape *shape);
 /* One task after the other: sequence task / kv, key head task % kv. For cpu_for. */

@@ -183,7 +183,7 @@ void attention_bf16_forward(const void *args, int64_t begin, int64_t end, int th
     const struct attention_shape *z = &a->shape;
     struct forward_scratch f;
     int64_t tp = round_up(z->tk, PAD_T), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
-    forward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, z);
+    forward_layout(&f, (float *)a->work + (size_t)thread * forward_layout(&f, NULL, z), z);
     for (int64_t task = begin; task < end; task++) {
         progress_action();
         int64_t sequence = task / z->kv, kv = task % z->kv, row0 = sequence * z->tk;
@@ -299,7 +299,7 @@ static void dsoftmax_block(const struct attention_args *a, const struct backward
 {
     const struct attention_shape *z = &a->shape;
     const uint16_t *dout = (const uint16_t *)a->dout + row * a->lddo + head * z->dv;
-    const uint16_t *out = (const uint16_t *)a->fwd + row * a->ldo + head * z->dv;
+    const uint16_t *out = (const uint16_t *)a->out + row * a->ldo + head * z->dv;
     const float *lse = a->lse + attention_lse_at(z, row, head);
     const int64_t rows = f->keys.rows;
     float delta[BLOCK];
@@ -336,7 +336,7 @@ void attention_bf16_backward(const void *args, int64_t begin, int64_t end, int t
     const struct attention_shape *z = &a->shape;
     struct backward_scratch f;
     int64_t tp = round_up(z->tk, PAD_T), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D), group = z->h / z->kv;
-    backward_layout(&f, a->scratch + (size_t)thread * a->thread_floats, z);
+    backward_layout(&f, (float *)a->work + (size_t)thread * backward_layout(&f, NULL, z), z);
     for (int64_t task = begin; task < end; task++) {
         progress_action();
         int64_t sequence = task / z->kv, kv = task % z->kv, row0 = sequence * z->tk;

@@ -2,9 +2,9 @@
 /* cpu.h - the CPU device's own header: what its files share.
  *
  * Reading order: cpu.c (table, open), stream.c (streams, events, where an operation runs), then one file per noun.
- * An operation is two functions: the table's entry checks shapes and packs its arguments; run_*() does the work when
- * the stream gets there. Kernels are pure functions over a range of independent items, cloned per instruction set;
- * cpu_for() shares the range out. An item's result never depends on the cut, so bits do not depend on threads. */
+ * The table's entry checks an operation's arguments and enqueues them; what does the work when the stream gets there is
+ * a pure function over a range of independent items, cloned per instruction set, that cpu_for() shares out. An item's
+ * result never depends on the cut, so bits do not depend on threads. */
 #ifndef TITAN_WORKER_DEVICE_CPU_CPU_H
 #define TITAN_WORKER_DEVICE_CPU_CPU_H
 
@@ -70,6 +70,9 @@ titan_status cpu_enqueue(struct stream *s, cpu_run run, const void *args, size_t
 
 /* fn over [0,n) cut into at most ctx->threads contiguous ranges of at least grain items. thread: 0.. < ctx->threads. */
 typedef void (*cpu_range)(const void *args, int64_t begin, int64_t end, int thread);
+/* cpu_enqueue of an operation that is cpu_for alone. */
+titan_status cpu_enqueue_range(struct stream *s, cpu_range fn, int64_t n, int64_t grain, const void *args,
+                               size_t bytes);
 void cpu_for(const struct cpu_context *ctx, int64_t n, int64_t grain, cpu_range fn, const void *args);
 /* Scratch of the device, 64-byte aligned, contents undefined. Taken for one operation: give back after use. */
 titan_status cpu_scratch_take(const struct cpu_context *ctx, size_t bytes, void **ret);

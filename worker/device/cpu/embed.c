@@ -5,17 +5,11 @@
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/arith.h"
 
-struct embed_args {
-    void *out;
-    const int32_t *tokens;
-    const void *table;
-    enum dtype dt;
-    int64_t n, c, v, first;
-};
+enum { GRAIN = 64 };
 
 static bool args_valid(const struct embed_args *a)
 {
-    return a->n >= 0 && a->c > 0 && a->v >= 0 && a->first >= 0 && (a->dt == DTYPE_BF16 || a->dt == DTYPE_F32);
+    return a->n >= 0 && a->c > 0 && a->v >= 0 && a->first >= 0 && compute_type(a->dt);
 }
 
 /* Row of the table, -1: another part has it. */
@@ -39,56 +33,27 @@ static void embed_range(const void *p, int64_t begin, int64_t end, int thread)
     }
 }
 
-static titan_status run_embed(const struct cpu_context *ctx, const void *p)
+titan_status cpu_embed(struct stream *s, const struct embed_args *a)
 {
-    const struct embed_args *a = p;
-    titan_assert(a->n >= 0 && a->c >= 0 && a->first >= 0);
-    cpu_for(ctx, a->n, 64, embed_range, a);
-    return TITAN_OK;
-}
-
-titan_status cpu_embed(struct stream *s, void *out, const int32_t *tokens, const void *table, enum dtype dt, int64_t n,
-                       int64_t c, int64_t v, int64_t first)
-{
-    struct embed_args a = {out, tokens, table, dt, n, c, v, first};
-    return args_valid(&a) ? cpu_enqueue(s, run_embed, &a, sizeof(a)) : TITAN_EINVAL;
-}
-
-CPU_KERNEL static void row_add(float *restrict acc, const void *restrict row, int64_t n, enum dtype dt)
-{
-    if (dt == DTYPE_BF16) {
-        for (int64_t i = 0; i < n; i++)
-            acc[i] += load_as_f32(row, i, DTYPE_BF16);
-    } else {
-        for (int64_t i = 0; i < n; i++)
-            acc[i] += load_as_f32(row, i, DTYPE_F32);
-    }
+    return args_valid(a) ? cpu_enqueue_range(s, embed_range, a->n, GRAIN, a, sizeof *a) : TITAN_EINVAL;
 }
 
 /* Cut by columns: every thread walks all tokens in order, so each element is summed in one order. */
-static void embed_wgrad_range(const void *p, int64_t begin, int64_t end, int thread)
+CPU_INLINE void embed_wgrad_items(const struct embed_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
-    const struct embed_args *a = p;
-    float *dtable = a->out;
-    (void)thread;
     for (int64_t i = 0; i < a->n; i++) {
-        int64_t row = row_of(a, i);
-        if (row >= 0)
-            row_add(dtable + row * a->c + begin, at(a->table, i * a->c + begin, a->dt), end - begin, a->dt);
+        const int64_t row = row_of(a, i);
+        if (row < 0)
+            continue;
+        const void *const restrict dout = at(a->dout, i * a->c, dt);
+        float *const restrict sum = a->dtable + row * a->c;
+        for (int64_t j = begin; j < end; j++)
+            sum[j] += load_as_f32(dout, j, dt);
     }
 }
+TYPED_RANGE(embed_wgrad, embed_args)
 
-static titan_status run_embed_wgrad(const struct cpu_context *ctx, const void *p)
+titan_status cpu_embed_wgrad(struct stream *s, const struct embed_args *a)
 {
-    const struct embed_args *a = p;
-    titan_assert(a->n >= 0 && a->v >= 0 && a->first >= 0);
-    cpu_for(ctx, a->c, 64, embed_wgrad_range, a);
-    return TITAN_OK;
-}
-
-titan_status cpu_embed_wgrad(struct stream *s, float *dtable, const int32_t *tokens, const void *dout, enum dtype dt,
-                             int64_t n, int64_t c, int64_t v, int64_t first)
-{
-    struct embed_args a = {dtable, tokens, dout, dt, n, c, v, first};
-    return args_valid(&a) ? cpu_enqueue(s, run_embed_wgrad, &a, sizeof(a)) : TITAN_EINVAL;
+    return args_valid(a) ? cpu_enqueue_range(s, embed_wgrad_range, a->c, GRAIN, a, sizeof *a) : TITAN_EINVAL;
 }

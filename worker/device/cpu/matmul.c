@@ -22,7 +22,7 @@
 
 struct entry {
     bool used, widen; /* widen: no bf16 implementation for this shape */
-    struct matmul_shape shape;
+    struct product_shape shape;
     dnnl_primitive_t primitive;
     dnnl_memory_t a, b, c, scratch;
     size_t scratch_bytes;
@@ -117,7 +117,7 @@ void matmul_cache_close(struct device *dev)
     dev->matmul = NULL;
 }
 
-static uint64_t shape_hash(const struct matmul_shape *s)
+static uint64_t shape_hash(const struct product_shape *s)
 {
     uint64_t words[sizeof(*s) / 8], h = HASH_INIT;
     memcpy(words, s, sizeof(words));
@@ -166,7 +166,7 @@ static dnnl_status_t scratch_make(struct matmul_cache *cache, struct entry *e, d
 /* Make the primitive of e->shape. An unimplemented bf16 product is remembered as one to widen. */
 static titan_status entry_make(struct matmul_cache *cache, struct entry *e, struct titan_error *err)
 {
-    const struct matmul_shape *s = &e->shape;
+    const struct product_shape *s = &e->shape;
     dnnl_memory_desc_t a, b, c;
     DNNL_TRY(err, describe(&a, s->m, s->k, s->lda, s->ta, s->ab_dt));
     DNNL_TRY(err, describe(&b, s->k, s->n, s->ldb, s->tb, s->ab_dt));
@@ -197,7 +197,7 @@ static titan_status entry_make(struct matmul_cache *cache, struct entry *e, stru
     return TITAN_OK;
 }
 
-static titan_status entry_find(struct matmul_cache *cache, const struct matmul_shape *s, struct entry **ret,
+static titan_status entry_find(struct matmul_cache *cache, const struct product_shape *s, struct entry **ret,
                                struct titan_error *err)
 {
     titan_assert(cache->count <= TABLE_FULL);
@@ -255,9 +255,9 @@ static titan_status entry_run(struct matmul_cache *cache, struct entry *e, const
     return TITAN_OK;
 }
 
-static titan_status run_packed(const struct cpu_context *ctx, struct matmul_cache *cache, const struct matmul_args *a)
+static titan_status run_packed(const struct cpu_context *ctx, struct matmul_cache *cache, const struct product *a)
 {
-    const struct matmul_shape *s = &a->shape;
+    const struct product_shape *s = &a->shape;
     const struct matmul_packed z = {.m = s->m,
                                     .n = s->n,
                                     .k = s->k,
@@ -299,9 +299,9 @@ static void widen_range(const void *p, int64_t begin, int64_t end, int thread)
 }
 
 /* The same product in fp32 on widened copies. */
-static titan_status run_widened(const struct cpu_context *ctx, struct matmul_cache *cache, const struct matmul_args *a)
+static titan_status run_widened(const struct cpu_context *ctx, struct matmul_cache *cache, const struct product *a)
 {
-    struct matmul_shape s = a->shape;
+    struct product_shape s = a->shape;
     titan_assert(s.ab_dt == DTYPE_BF16);
     int64_t a_rows = s.ta ? s.k : s.m, a_cols = s.ta ? s.m : s.k;
     int64_t b_rows = s.tb ? s.n : s.k, b_cols = s.tb ? s.k : s.n;
@@ -323,7 +323,7 @@ static titan_status run_widened(const struct cpu_context *ctx, struct matmul_cac
             cpu_for(ctx, s.m, 1 + (1 << 14) / s.n, widen_range, &in_c);
         }
     }
-    const struct matmul_args wide = {s, wa, wb, narrow ? wc : a->c};
+    const struct product wide = {s, wa, wb, narrow ? wc : a->c};
     struct entry *e;
     titan_status status = entry_find(cache, &s, &e, ctx->err);
     if (status == TITAN_OK)
@@ -335,9 +335,9 @@ static titan_status run_widened(const struct cpu_context *ctx, struct matmul_cac
     return status;
 }
 
-titan_status matmul_run(const struct cpu_context *ctx, const struct matmul_args *a)
+titan_status product_run(const struct cpu_context *ctx, const struct product *a)
 {
-    const struct matmul_shape *s = &a->shape;
+    const struct product_shape *s = &a->shape;
     titan_assert(s->m > 0 && s->n > 0 && s->k >= 0);
     struct matmul_cache *cache = ctx->dev->matmul;
     if (s->k == 0) { /* the product is nothing */
@@ -362,43 +362,34 @@ titan_status matmul_run(const struct cpu_context *ctx, const struct matmul_args 
 
 static titan_status run_matmul(const struct cpu_context *ctx, const void *p)
 {
-    return matmul_run(ctx, p);
+    return product_run(ctx, p);
 }
 
-static bool matmul_valid(const struct matmul_shape *s)
+struct product product_of(const struct matmul_args *a)
 {
-    const bool bf16 = s->ab_dt == DTYPE_BF16;
-    return s->m >= 0 && s->n >= 0 && s->k >= 0 && (bf16 || s->ab_dt == DTYPE_F32) &&
-           (s->c_dt == s->ab_dt || s->c_dt == DTYPE_F32) && s->ldc >= s->n && s->lda >= (s->ta ? s->m : s->k) &&
-           s->ldb >= (s->tb ? s->k : s->n);
+    titan_assert(matmul_args_valid(a));
+    return (struct product){.shape = {.m = a->m,
+                                      .n = a->n,
+                                      .k = a->k,
+                                      .lda = a->lda,
+                                      .ldb = a->ldb,
+                                      .ldc = a->ldc,
+                                      .ta = a->ta,
+                                      .tb = a->tb,
+                                      .ab_dt = (uint8_t)a->ab_dt,
+                                      .c_dt = (uint8_t)a->c_dt,
+                                      .accumulate = a->beta == 1.0f},
+                            .a = a->a,
+                            .b = a->b,
+                            .c = a->c};
 }
 
-bool matmul_fill(struct matmul_args *ret, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
-                 const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k, float beta)
+titan_status cpu_matmul(struct stream *s, const struct matmul_args *a)
 {
-    *ret = (struct matmul_args){.a = a, .b = b, .c = c};
-    ret->shape = (struct matmul_shape){.m = m,
-                                       .n = n,
-                                       .k = k,
-                                       .lda = lda,
-                                       .ldb = ldb,
-                                       .ldc = ldc,
-                                       .ta = ta,
-                                       .tb = tb,
-                                       .ab_dt = (uint8_t)ab_dt,
-                                       .c_dt = (uint8_t)c_dt,
-                                       .accumulate = beta != 0.0f};
-    return matmul_valid(&ret->shape) && (beta == 0.0f || beta == 1.0f);
-}
-
-titan_status cpu_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
-                        const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
-                        float beta)
-{
-    struct matmul_args args;
-    if (!matmul_fill(&args, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta))
+    if (!matmul_args_valid(a))
         return TITAN_EINVAL;
-    if (m == 0 || n == 0)
+    if (a->m == 0 || a->n == 0)
         return TITAN_OK;
-    return cpu_enqueue(s, run_matmul, &args, sizeof(args));
+    const struct product product = product_of(a);
+    return cpu_enqueue(s, run_matmul, &product, sizeof product);
 }

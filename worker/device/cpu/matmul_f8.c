@@ -6,7 +6,7 @@
 #include "worker/device/cpu/matmul.h"
 
 struct f8_args {
-    struct matmul_args all;
+    struct product all;
     struct float8_product how;
     char *work;
 };
@@ -329,7 +329,7 @@ size_t cpu_matmul_f8_work_bytes(struct device *dev, enum dtype ab_dt, bool block
 static titan_status run_blocks(const struct cpu_context *ctx, const struct f8_args *g, struct operand *a,
                                struct operand *b)
 {
-    struct matmul_args product = g->all;
+    struct product product = g->all;
     char *at = g->work;
 
     a->dst = cut(&at, (size_t)(a->rows * a->cols) * dtype_bytes(a->dt));
@@ -340,14 +340,14 @@ static titan_status run_blocks(const struct cpu_context *ctx, const struct f8_ar
     product.b = b->dst;
     product.shape.lda = a->cols;
     product.shape.ldb = b->cols;
-    return matmul_run(ctx, &product);
+    return product_run(ctx, &product);
 }
 
 static titan_status run_parts(const struct cpu_context *ctx, const struct f8_args *g, struct operand *a,
                               struct operand *b, float *sums)
 {
-    struct matmul_args product = g->all;
-    const struct matmul_shape *z = &g->all.shape;
+    struct product product = g->all;
+    const struct product_shape *z = &g->all.shape;
 
     make_float8(ctx, a);
     if (g->how.b_scale)
@@ -362,7 +362,7 @@ static titan_status run_parts(const struct cpu_context *ctx, const struct f8_arg
     product.shape.ldc = sums ? z->n : z->ldc;
     product.shape.c_dt = DTYPE_F32;
     product.shape.accumulate = false;
-    TRY(matmul_run(ctx, &product));
+    TRY(product_run(ctx, &product));
     const struct unscale_args u = {.c = g->all.c,
                                    .sums = product.c,
                                    .a = a->scale,
@@ -381,7 +381,7 @@ static titan_status run_parts(const struct cpu_context *ctx, const struct f8_arg
 static titan_status run_matmul_f8(const struct cpu_context *ctx, const void *p)
 {
     const struct f8_args *g = p;
-    const struct matmul_shape *z = &g->all.shape;
+    const struct product_shape *z = &g->all.shape;
     const bool apart = z->accumulate || z->c_dt != DTYPE_F32; /* sums do not fit where the result goes */
     struct operand a = {.src = g->all.a,
                         .rows = z->ta ? z->k : z->m,
@@ -405,7 +405,7 @@ static titan_status run_matmul_f8(const struct cpu_context *ctx, const void *p)
 
     titan_assert(z->m > 0 && z->n > 0);
     if (z->k == 0)
-        return matmul_run(ctx, &g->all);
+        return product_run(ctx, &g->all);
     if (g->how.blocks)
         return run_blocks(ctx, g, &a, &b);
     operand_place(&a, &at);
@@ -413,19 +413,16 @@ static titan_status run_matmul_f8(const struct cpu_context *ctx, const void *p)
     return run_parts(ctx, g, &a, &b, apart ? (float *)(void *)at : NULL);
 }
 
-titan_status cpu_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
-                           const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
-                           float beta, const struct float8_product *how, void *work)
+titan_status cpu_matmul_f8(struct stream *s, const struct matmul_args *a)
 {
-    struct f8_args g = {.how = *how, .work = work};
-    if (!matmul_fill(&g.all, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta))
-        return TITAN_EINVAL;
-    if (how->b_scale && (how->b_lines || how->b != FLOAT8_E4M3))
+    const struct float8_product *const how = a->how;
+    if (!matmul_args_valid(a) || (how->b_scale && (how->b_lines || how->b != FLOAT8_E4M3)))
         return TITAN_EINVAL;
     if (how->blocks && (how->b_scale || how->a_lines || how->b_lines || how->a != FLOAT8_E4M3 || how->b != FLOAT8_E4M3))
         return TITAN_EINVAL;
-    if (m == 0 || n == 0)
+    if (a->m == 0 || a->n == 0)
         return TITAN_OK;
+    const struct f8_args g = {.all = product_of(a), .how = *how, .work = a->work};
     return cpu_enqueue(s, run_matmul_f8, &g, sizeof(g));
 }
 
@@ -480,7 +477,7 @@ static titan_status run_largest(const struct cpu_context *ctx, const void *p)
 titan_status cpu_float8_largest(struct stream *s, float *largest, const void *x, enum dtype dt, size_t n)
 {
     const struct largest_args g = {.largest = largest, .x = x, .n = (int64_t)n, .dt = dt};
-    if (dt != DTYPE_BF16 && dt != DTYPE_F32)
+    if (!compute_type(dt))
         return TITAN_EINVAL;
     return cpu_enqueue(s, run_largest, &g, sizeof(g));
 }
@@ -539,20 +536,11 @@ CPU_KERNEL static void encode_pieces(const void *p, int64_t begin, int64_t end, 
         encode_piece(g, from, to, DTYPE_F32);
 }
 
-static titan_status run_encode(const struct cpu_context *ctx, const void *p)
-{
-    const struct encode_args *g = p;
-    cpu_for(ctx, (g->n + PIECE - 1) / PIECE, 1, encode_pieces, g);
-    return TITAN_OK;
-}
-
 titan_status cpu_float8_encode(struct stream *s, uint8_t *codes, const void *x, enum dtype dt, size_t n,
                                const float *scale)
 {
     const struct encode_args g = {.codes = codes, .x = x, .scale = scale, .n = (int64_t)n, .dt = dt};
-    if (dt != DTYPE_BF16 && dt != DTYPE_F32)
+    if (!compute_type(dt))
         return TITAN_EINVAL;
-    if (n == 0)
-        return TITAN_OK;
-    return cpu_enqueue(s, run_encode, &g, sizeof(g));
+    return cpu_enqueue_range(s, encode_pieces, (g.n + PIECE - 1) / PIECE, 1, &g, sizeof(g));
 }

@@ -12,8 +12,8 @@
 enum { LARGE = EXPERT_SPLIT, SMALL = 64, FILL = 16 };
 
 struct grouped_args {
-    struct matmul_args all; /* m (k with ta) is the rows of all groups at most */
-    const int32_t *counts;  /* (parts,groups) */
+    struct product all;    /* m (k with ta) is the rows of all groups at most */
+    const int32_t *counts; /* (parts,groups) */
     int64_t groups, parts;
 };
 
@@ -39,11 +39,11 @@ static void fill_rows(void *dst, const void *src, int64_t lds, int64_t rows, int
 }
 
 /* The group's matrices and its rows from `first` on; m or k is the caller's to set. */
-static struct matmul_args piece_of(const struct grouped_args *g, int64_t group, int64_t first)
+static struct product piece_of(const struct grouped_args *g, int64_t group, int64_t first)
 {
     titan_assert(group >= 0 && group < g->groups && first >= 0);
-    const struct matmul_shape *z = &g->all.shape;
-    struct matmul_args p = g->all;
+    const struct product_shape *z = &g->all.shape;
+    struct product p = g->all;
     p.a = at(p.a, first * z->lda, (enum dtype)z->ab_dt);
     if (z->ta) {
         p.b = at(p.b, first * z->ldb, (enum dtype)z->ab_dt);
@@ -56,10 +56,10 @@ static struct matmul_args piece_of(const struct grouped_args *g, int64_t group, 
 }
 
 /* c (rows,N) = a (rows,K) b on filled-up copies of a and c. */
-static titan_status run_rest(const struct cpu_context *ctx, struct matmul_args p, int64_t rows, void *scratch)
+static titan_status run_rest(const struct cpu_context *ctx, struct product p, int64_t rows, void *scratch)
 {
     titan_assert(rows > 0);
-    struct matmul_shape *z = &p.shape;
+    struct product_shape *z = &p.shape;
     const enum dtype ab = (enum dtype)z->ab_dt, cd = (enum dtype)z->c_dt;
     int64_t padded = (rows + FILL - 1) / FILL * FILL, ldc = z->ldc;
     void *c = p.c, *filled_c = at_mut(scratch, padded * z->k, ab);
@@ -71,16 +71,16 @@ static titan_status run_rest(const struct cpu_context *ctx, struct matmul_args p
     z->ldc = z->n;
     p.a = scratch;
     p.c = filled_c;
-    TRY(matmul_run(ctx, &p));
+    TRY(product_run(ctx, &p));
     copy_rows(c, ldc, filled_c, z->n, rows, z->n, cd);
     return TITAN_OK;
 }
 
 /* c (M,N) = a^T b on filled-up copies of a and b. */
-static titan_status run_rest_wgrad(const struct cpu_context *ctx, struct matmul_args p, int64_t rows, void *scratch)
+static titan_status run_rest_wgrad(const struct cpu_context *ctx, struct product p, int64_t rows, void *scratch)
 {
     titan_assert(rows > 0);
-    struct matmul_shape *z = &p.shape;
+    struct product_shape *z = &p.shape;
     const enum dtype ab = (enum dtype)z->ab_dt;
     int64_t padded = (rows + FILL - 1) / FILL * FILL;
     void *filled_b = at_mut(scratch, padded * z->m, ab);
@@ -91,7 +91,7 @@ static titan_status run_rest_wgrad(const struct cpu_context *ctx, struct matmul_
     z->ldb = z->n;
     p.a = scratch;
     p.b = filled_b;
-    return matmul_run(ctx, &p);
+    return product_run(ctx, &p);
 }
 
 static titan_status run_group(const struct cpu_context *ctx, const struct grouped_args *g, const struct group *group,
@@ -101,19 +101,19 @@ static titan_status run_group(const struct cpu_context *ctx, const struct groupe
     const bool ta = g->all.shape.ta;
     bool accumulate = g->all.shape.accumulate;
     if (group->rows == 0 && ta && !accumulate) { /* a product of nothing clears */
-        struct matmul_args p = piece_of(g, group->index, group->first);
+        struct product p = piece_of(g, group->index, group->first);
         p.shape.k = 0;
-        return matmul_run(ctx, &p);
+        return product_run(ctx, &p);
     }
     for (int64_t done = 0, step; done < group->rows; done += step) {
-        struct matmul_args p = piece_of(g, group->index, group->first + done);
+        struct product p = piece_of(g, group->index, group->first + done);
         int64_t left = group->rows - done;
         step = left >= LARGE ? LARGE : left >= SMALL ? SMALL : left;
         *(ta ? &p.shape.k : &p.shape.m) = step;
         p.shape.accumulate = accumulate;
         accumulate = accumulate || ta; /* later pieces of a weight gradient add */
         if (step % FILL == 0)
-            TRY(matmul_run(ctx, &p));
+            TRY(product_run(ctx, &p));
         else
             TRY((ta ? run_rest_wgrad : run_rest)(ctx, p, step, scratch));
     }
@@ -137,7 +137,7 @@ static titan_status run_grouped(const struct cpu_context *ctx, const void *p)
 {
     const struct grouped_args *g = p;
     titan_assert(g->groups > 0 && g->parts > 0 && g->counts);
-    const struct matmul_shape *z = &g->all.shape;
+    const struct product_shape *z = &g->all.shape;
     const int64_t width = z->ta ? z->m + z->n : z->k + z->n;
     struct group group = {0};
     titan_status status = TITAN_OK;
@@ -155,17 +155,14 @@ static titan_status run_grouped(const struct cpu_context *ctx, const void *p)
     return status;
 }
 
-titan_status cpu_matmul_grouped(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
-                                int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt,
-                                const int32_t *counts, int64_t groups, int64_t parts, int64_t m, int64_t n, int64_t k,
-                                float beta)
+titan_status cpu_matmul_grouped(struct stream *s, const struct matmul_args *a)
 {
-    struct grouped_args g = {.counts = counts, .groups = groups, .parts = parts};
-    if (!matmul_fill(&g.all, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta) || groups < 0 || parts < 1)
+    if (!matmul_args_valid(a) || a->groups < 0 || a->parts < 1)
         return TITAN_EINVAL;
-    if (ta && (tb || c_dt != DTYPE_F32)) /* pieces are added up in c */
+    if (a->ta && (a->tb || a->c_dt != DTYPE_F32)) /* pieces are added up in c */
         return TITAN_EINVAL;
-    if (n == 0 || (ta && m == 0))
+    if (a->n == 0 || (a->ta && a->m == 0))
         return TITAN_OK;
+    const struct grouped_args g = {.all = product_of(a), .counts = a->counts, .groups = a->groups, .parts = a->parts};
     return cpu_enqueue(s, run_grouped, &g, sizeof(g));
 }

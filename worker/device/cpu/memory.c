@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory.c - memory, copies, scratch, and how a range of items is shared out between threads. */
+/* memory.c - memory, copies, scratch. */
 #include <fcntl.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -114,38 +113,24 @@ titan_status cpu_zero(struct stream *s, void *dst, size_t bytes)
     return cpu_enqueue(s, run_zero, &a, sizeof(a));
 }
 
-struct copy_2d_args {
-    char *dst;
-    const char *src;
-    int64_t ldd, lds, rows, repeat; /* strides in bytes */
-    size_t bytes;                   /* of a row */
-};
-
 static void copy_2d_range(const void *p, int64_t begin, int64_t end, int thread)
 {
-    const struct copy_2d_args *a = p;
+    const struct strided_args *a = p;
+    const int64_t each = (int64_t)dtype_bytes(a->dt);
     (void)thread;
     for (int64_t i = begin; i < end; i++)
-        memcpy(a->dst + i * a->ldd, a->src + i / a->repeat * a->lds, a->bytes);
+        memcpy((char *)a->dst + i * a->ldd * each, (const char *)a->src + i / a->repeat * a->lds * each,
+               (size_t)(a->cols * each));
 }
 
-static titan_status run_copy_2d(const struct cpu_context *ctx, const void *p)
+titan_status cpu_copy_2d(struct stream *s, const struct strided_args *a)
 {
-    const struct copy_2d_args *a = p;
-    cpu_for(ctx, a->rows, 1 + (1 << 16) / (int64_t)a->bytes, copy_2d_range, a);
-    return TITAN_OK;
-}
-
-titan_status cpu_copy_2d(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
-                         int64_t rows, int64_t cols, int64_t repeat)
-{
-    const int64_t e = (int64_t)dtype_bytes(dt);
-    if (rows < 0 || cols < 0 || ldd < cols || lds < cols || repeat <= 0)
+    if (a->rows < 0 || a->cols < 0 || a->ldd < a->cols || a->lds < a->cols || a->repeat <= 0)
         return TITAN_EINVAL;
-    if (rows == 0 || cols == 0)
+    if (a->rows == 0 || a->cols == 0)
         return TITAN_OK;
-    struct copy_2d_args a = {dst, src, ldd * e, lds * e, rows, repeat, (size_t)(cols * e)};
-    return cpu_enqueue(s, run_copy_2d, &a, sizeof(a));
+    const int64_t bytes = a->cols * (int64_t)dtype_bytes(a->dt);
+    return cpu_enqueue_range(s, copy_2d_range, a->rows, 1 + (1 << 16) / bytes, a, sizeof *a);
 }
 
 titan_status cpu_scratch_take(const struct cpu_context *ctx, size_t bytes, void **ret)
@@ -171,23 +156,4 @@ titan_status cpu_scratch_take(const struct cpu_context *ctx, size_t bytes, void 
 void cpu_scratch_give(const struct cpu_context *ctx)
 {
     pthread_mutex_unlock(&ctx->dev->scratch_lock);
-}
-
-void cpu_for(const struct cpu_context *ctx, int64_t n, int64_t grain, cpu_range fn, const void *args)
-{
-    titan_assert(ctx->threads >= 1);
-    int64_t parts = MIN((int64_t)ctx->threads, grain > 0 ? (n + grain - 1) / grain : n);
-    if (n <= 0)
-        return;
-    if (parts <= 1) {
-        fn(args, 0, n, 0);
-        return;
-    }
-    /* All of them, whatever the parts: libgomp ends the threads that a smaller team leaves out. */
-#pragma omp parallel num_threads(ctx->threads)
-    {
-        const int64_t i = omp_get_thread_num(), of = MIN(parts, (int64_t)omp_get_num_threads());
-        if (i < of)
-            fn(args, n * i / of, n * (i + 1) / of, (int)i);
-    }
 }

@@ -6,14 +6,6 @@
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/arith.h"
 
-struct permute_args {
-    int32_t *place, *counts, *rank_counts;
-    float *dropped;
-    const int32_t *chosen; /* or rows received */
-    int64_t n, top_k, experts, ranks, ld, most;
-    bool by_rank;
-};
-
 /* One more word than experts, so that starts end with the total. */
 static titan_status take_starts(const struct cpu_context *ctx, int64_t experts, int64_t **ret)
 {
@@ -73,37 +65,27 @@ static titan_status run_permute(const struct cpu_context *ctx, const void *p)
     return TITAN_OK;
 }
 
-titan_status cpu_permute(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts, float *dropped,
-                         const int32_t *chosen, int64_t n, int64_t top_k, int64_t experts, int64_t ranks, int64_t most)
+titan_status cpu_permute(struct stream *s, const struct permute_args *a)
 {
-    if (n < 0 || most < 0 || top_k <= 0 || experts <= 0 || ranks <= 0 || experts % ranks != 0 || n > INT32_MAX / top_k)
+    if (a->n < 0 || a->most < 0 || a->top_k <= 0 || a->experts <= 0 || a->ranks <= 0 || a->experts % a->ranks != 0 ||
+        a->n > INT32_MAX / a->top_k)
         return TITAN_EINVAL;
-    struct permute_args a = {.place = place,
-                             .counts = counts,
-                             .rank_counts = rank_counts,
-                             .dropped = dropped,
-                             .chosen = chosen,
-                             .n = n,
-                             .top_k = top_k,
-                             .experts = experts,
-                             .ranks = ranks,
-                             .most = most};
-    return cpu_enqueue(s, run_permute, &a, sizeof(a));
+    return cpu_enqueue(s, run_permute, a, sizeof *a);
 }
 
 /* Rows of each expert and of each rank; a failure where they do not fit. */
-static titan_status count_received(const struct cpu_context *ctx, const struct permute_args *a, int64_t *ret_total)
+static titan_status count_received(const struct cpu_context *ctx, const struct received_args *a, int64_t *ret_total)
 {
     int64_t total = 0;
     memset(a->counts, 0, (size_t)(a->experts * (a->by_rank ? a->ranks : 1)) * sizeof(int32_t));
     memset(a->rank_counts, 0, (size_t)a->ranks * sizeof(int32_t));
     for (int64_t i = 0; i < a->ranks * a->experts; i++) {
-        int64_t rows = a->chosen[i / a->experts * a->ld + i % a->experts];
-        if (rows < 0 || total + rows > a->n)
+        int64_t rows = a->received[i / a->experts * a->ld + i % a->experts];
+        if (rows < 0 || total + rows > a->rows)
             return titan_fail(ctx->err, TITAN_EINVAL,
                               "permute: rank %lld sent %lld rows to expert %lld, after %lld others of %lld at most",
                               (long long)(i / a->experts), (long long)rows, (long long)(i % a->experts),
-                              (long long)total, (long long)a->n);
+                              (long long)total, (long long)a->rows);
         total += rows;
         a->counts[a->by_rank ? i : i % a->experts] += (int32_t)rows;
         a->rank_counts[i / a->experts] += (int32_t)rows;
@@ -114,7 +96,7 @@ static titan_status count_received(const struct cpu_context *ctx, const struct p
 
 static titan_status run_permute_received(const struct cpu_context *ctx, const void *p)
 {
-    const struct permute_args *a = p;
+    const struct received_args *a = p;
     titan_assert(a->ranks > 0 && a->experts > 0);
     int64_t *next, total, row = 0;
     TRY(count_received(ctx, a, &total));
@@ -124,54 +106,35 @@ static titan_status run_permute_received(const struct cpu_context *ctx, const vo
     starts_of(next, a->counts, a->experts);
     for (int64_t r = 0; r < a->ranks && !a->by_rank; r++)
         for (int64_t e = 0; e < a->experts; e++)
-            for (int32_t j = 0; j < a->chosen[r * a->ld + e]; j++)
+            for (int32_t j = 0; j < a->received[r * a->ld + e]; j++)
                 a->place[row++] = (int32_t)next[e]++;
-    for (; row < a->n; row++)
+    for (; row < a->rows; row++)
         a->place[row] = -1;
     cpu_scratch_give(ctx);
     return TITAN_OK;
 }
 
-titan_status cpu_permute_received(struct stream *s, int32_t *place, int32_t *counts, int32_t *rank_counts,
-                                  const int32_t *received, int64_t ld, int64_t ranks, int64_t experts, int64_t rows,
-                                  bool by_rank)
+titan_status cpu_permute_received(struct stream *s, const struct received_args *a)
 {
-    if (ranks <= 0 || experts <= 0 || ld < experts || rows < 0 || rows > INT32_MAX)
+    if (a->ranks <= 0 || a->experts <= 0 || a->ld < a->experts || a->rows < 0 || a->rows > INT32_MAX)
         return TITAN_EINVAL;
-    struct permute_args a = {.place = place,
-                             .counts = counts,
-                             .rank_counts = rank_counts,
-                             .chosen = received,
-                             .n = rows,
-                             .experts = experts,
-                             .ranks = ranks,
-                             .ld = ld,
-                             .by_rank = by_rank};
-    return cpu_enqueue(s, run_permute_received, &a, sizeof(a));
+    return cpu_enqueue(s, run_permute_received, a, sizeof *a);
 }
 
 /* --- rounds ------------------------------------------------------------------------------------------------------- */
-
-struct rounds_args {
-    int32_t *split, *place, *origin, *rank_counts;
-    float *seen;
-    const int32_t *received; /* or split, where it is read */
-    int64_t ranks, experts, rounds, round, rows;
-    bool by_rank;
-};
 
 /* Rows that are taken in a row: those for one expert, of some ranks. */
 struct stretch {
     int64_t expert, from_rank, to_rank;
 };
-static struct stretch stretch_of(const struct rounds_args *a, int64_t i)
+static struct stretch stretch_of(const struct split_args *a, int64_t i)
 {
     return a->by_rank ? (struct stretch){i % a->experts, i / a->experts, i / a->experts + 1}
                       : (struct stretch){i, 0, a->ranks};
 }
 
 /* Of its rows, by rank, [from, to) go in this round. */
-static void split_stretch(const struct rounds_args *a, int64_t round, struct stretch of, int64_t from, int64_t to)
+static void split_stretch(const struct split_args *a, int64_t round, struct stretch of, int64_t from, int64_t to)
 {
     const int64_t expert = of.expert;
     int64_t begin = 0;
@@ -184,7 +147,7 @@ static void split_stretch(const struct rounds_args *a, int64_t round, struct str
 
 static titan_status run_split_rounds(const struct cpu_context *ctx, const void *p)
 {
-    const struct rounds_args *a = p;
+    const struct split_args *a = p;
     int64_t *done, rest = 0, all, taken = 0;
     titan_assert(a->ranks > 0 && a->experts > 0 && a->rounds > 0);
     for (int64_t i = 0; i < a->ranks * a->experts; i++) {
@@ -197,7 +160,7 @@ static titan_status run_split_rounds(const struct cpu_context *ctx, const void *
     TRY(take_starts(ctx, n, &done));
     memset(done, 0, (size_t)n * sizeof *done);
     for (int64_t q = 0; q < a->rounds; q++) {
-        int64_t room = a->rows;
+        int64_t room = a->room;
         taken += rest > 0;
         for (int64_t i = 0; i < n; i++) {
             const struct stretch of = stretch_of(a, i);
@@ -221,37 +184,28 @@ static titan_status run_split_rounds(const struct cpu_context *ctx, const void *
     }
     return rest == 0 ? TITAN_OK
                      : titan_fail(ctx->err, TITAN_EINVAL, "rounds: %lld rows more than %lld rounds of %lld hold",
-                                  (long long)rest, (long long)a->rounds, (long long)a->rows);
+                                  (long long)rest, (long long)a->rounds, (long long)a->room);
 }
 
-titan_status cpu_split_rounds(struct stream *s, int32_t *split, float *seen, const int32_t *received, int64_t ranks,
-                              int64_t experts, int64_t rounds, int64_t room, bool by_rank)
+titan_status cpu_split_rounds(struct stream *s, const struct split_args *a)
 {
-    if (ranks <= 0 || experts <= 0 || rounds <= 0 || room < 0 || room > INT32_MAX)
+    if (a->ranks <= 0 || a->experts <= 0 || a->rounds <= 0 || a->room < 0 || a->room > INT32_MAX)
         return TITAN_EINVAL;
-    struct rounds_args a = {.split = split,
-                            .seen = seen,
-                            .received = received,
-                            .ranks = ranks,
-                            .experts = experts,
-                            .rounds = rounds,
-                            .rows = room,
-                            .by_rank = by_rank};
-    return cpu_enqueue(s, run_split_rounds, &a, sizeof(a));
+    return cpu_enqueue(s, run_split_rounds, a, sizeof *a);
 }
 
 /* Rows of a rank for an expert: in all rounds, and in those before this one. */
-static int64_t rows_before(const struct rounds_args *a, int64_t rank, int64_t expert, int64_t rounds)
+static int64_t rows_before(const struct round_args *a, int64_t rank, int64_t expert, int64_t rounds)
 {
     int64_t rows = 0;
     for (int64_t q = 0; q < rounds; q++)
-        rows += a->received[(rank * a->rounds + q) * a->experts + expert];
+        rows += a->split[(rank * a->rounds + q) * a->experts + expert];
     return rows;
 }
 
 static titan_status run_place_round(const struct cpu_context *ctx, const void *p)
 {
-    const struct rounds_args *a = p;
+    const struct round_args *a = p;
     int64_t row = 0, next = 0;
     titan_assert(a->round >= 0 && a->round < a->rounds);
     for (int64_t i = 0; i < a->rows; i++)
@@ -259,7 +213,7 @@ static titan_status run_place_round(const struct cpu_context *ctx, const void *p
     for (int64_t r = 0; r < a->ranks; r++) {
         const int64_t first = next;
         for (int64_t e = 0; e < a->experts; e++) {
-            const int64_t mine = a->received[(r * a->rounds + a->round) * a->experts + e];
+            const int64_t mine = a->split[(r * a->rounds + a->round) * a->experts + e];
             const int64_t from = row + rows_before(a, r, e, a->round), all = rows_before(a, r, e, a->rounds);
             if (mine < 0 || from < row || from - row + mine > all || row + all > a->rows)
                 return titan_fail(ctx->err, TITAN_EINVAL, "rounds: %lld rows of %lld at most", (long long)(row + all),
@@ -275,97 +229,51 @@ static titan_status run_place_round(const struct cpu_context *ctx, const void *p
     return TITAN_OK;
 }
 
-titan_status cpu_place_round(struct stream *s, int32_t *place, int32_t *origin, int32_t *rank_counts,
-                             const int32_t *split, int64_t ranks, int64_t experts, int64_t rounds, int64_t round,
-                             int64_t rows)
+titan_status cpu_place_round(struct stream *s, const struct round_args *a)
 {
-    if (ranks <= 0 || experts <= 0 || round < 0 || round >= rounds || rows < 0 || rows > INT32_MAX)
+    if (a->ranks <= 0 || a->experts <= 0 || a->round < 0 || a->round >= a->rounds || a->rows < 0 || a->rows > INT32_MAX)
         return TITAN_EINVAL;
-    struct rounds_args a = {.place = place,
-                            .origin = origin,
-                            .rank_counts = rank_counts,
-                            .received = split,
-                            .ranks = ranks,
-                            .experts = experts,
-                            .rounds = rounds,
-                            .round = round,
-                            .rows = rows};
-    return cpu_enqueue(s, run_place_round, &a, sizeof(a));
+    return cpu_enqueue(s, run_place_round, a, sizeof *a);
 }
 
 /* --- rows --------------------------------------------------------------------------------------------------------- */
 
-struct rows_args {
-    void *dst;
-    const void *src, *dout;
-    const int32_t *place;
-    const float *weights;
-    enum dtype dt;
-    int64_t n, top_k, c;
-    bool keep;
-};
-
-static titan_status enqueue_rows(struct stream *s, cpu_run run, const struct rows_args *a)
+static titan_status enqueue_rows(struct stream *s, cpu_range fn, const struct placed_args *a)
 {
-    if ((a->dt != DTYPE_BF16 && a->dt != DTYPE_F32) || a->n < 0 || a->top_k <= 0 || a->c <= 0)
+    if (!compute_type(a->dt) || a->n < 0 || a->top_k <= 0 || a->c <= 0)
         return TITAN_EINVAL;
-    return cpu_enqueue(s, run, a, sizeof(*a));
+    return cpu_enqueue_range(s, fn, a->n, 1 + (1 << 14) / (a->c * a->top_k), a, sizeof *a);
 }
 
-static int64_t rows_grain(const struct rows_args *a)
+CPU_INLINE void scatter_items(const struct placed_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
-    return 1 + (1 << 14) / (a->c * a->top_k);
-}
-
-CPU_INLINE void weigh_row_as(void *restrict dst, const void *restrict src, float weight, int64_t n, enum dtype dt)
-{
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++)
-        store_f32_as(dst, j, dt, load_as_f32(src, j, dt) * weight);
-}
-CPU_KERNEL static void weigh_row(void *dst, const void *src, float weight, int64_t n, int dt)
-{
-    if (dt == DTYPE_BF16)
-        weigh_row_as(dst, src, weight, n, DTYPE_BF16);
-    else
-        weigh_row_as(dst, src, weight, n, DTYPE_F32);
-}
-
-static void scatter_range(const void *p, int64_t begin, int64_t end, int thread)
-{
-    const struct rows_args *a = p;
-    (void)thread;
     for (int64_t i = begin * a->top_k; i < end * a->top_k; i++) {
-        const void *src = at(a->src, i / a->top_k * a->c, a->dt);
         if (a->place[i] < 0)
             continue;
-        void *dst = at_mut(a->dst, a->place[i] * a->c, a->dt);
-        if (a->weights)
-            weigh_row(dst, src, a->weights[i], a->c, (int)a->dt);
-        else
-            memcpy(dst, src, (size_t)a->c * dtype_bytes(a->dt));
+        const void *const restrict src = at(a->src, i / a->top_k * a->c, dt);
+        void *const restrict dst = at_mut(a->dst, a->place[i] * a->c, dt);
+        const float weight = a->weights ? a->weights[i] : 1.0f;
+        if (!a->weights) {
+            memcpy(dst, src, (size_t)a->c * dtype_bytes(dt));
+            continue;
+        }
+#pragma omp simd
+        for (int64_t j = 0; j < a->c; j++)
+            store_f32_as(dst, j, dt, load_as_f32(src, j, dt) * weight);
     }
 }
+TYPED_RANGE(scatter, placed_args)
 
-static titan_status run_scatter(const struct cpu_context *ctx, const void *p)
+titan_status cpu_scatter_rows(struct stream *s, const struct placed_args *a)
 {
-    const struct rows_args *a = p;
-    titan_assert(a->top_k > 0 && a->c > 0);
-    cpu_for(ctx, a->n, rows_grain(a), scatter_range, a);
-    return TITAN_OK;
-}
-
-titan_status cpu_scatter_rows(struct stream *s, void *dst, const void *src, const int32_t *place, const float *weights,
-                              enum dtype dt, int64_t n, int64_t top_k, int64_t c)
-{
-    struct rows_args a = {dst, src, NULL, place, weights, dt, n, top_k, c, false};
-    return enqueue_rows(s, run_scatter, &a);
+    return enqueue_rows(s, scatter_range, a);
 }
 
 enum { STRETCH = 256 }; /* columns summed at a time: the sums stay in registers and the first cache */
 
-CPU_INLINE void combine_stretch_as(const struct rows_args *a, int64_t i, int64_t from, int64_t n, enum dtype dt)
+CPU_INLINE void combine_stretch(const struct placed_args *a, int64_t i, int64_t from, enum dtype dt)
 {
+    const int64_t n = MIN(STRETCH, a->c - from);
     float sums[STRETCH] = {0};
     for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++) {
         if (a->place[j] < 0)
@@ -381,47 +289,25 @@ CPU_INLINE void combine_stretch_as(const struct rows_args *a, int64_t i, int64_t
     for (int64_t e = 0; e < n; e++)
         store_f32_as(dst, e, dt, sums[e]);
 }
-CPU_KERNEL static void combine_stretch(const struct rows_args *a, int64_t i, int64_t from, int64_t n)
+
+CPU_INLINE void combine_items(const struct placed_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
-    if (a->dt == DTYPE_BF16)
-        combine_stretch_as(a, i, from, n, DTYPE_BF16);
-    else
-        combine_stretch_as(a, i, from, n, DTYPE_F32);
+    for (int64_t i = begin; i < end; i++) {
+        bool gets = !a->keep;
+        for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++)
+            gets |= a->place[j] >= 0;
+        for (int64_t from = 0; from < a->c && gets; from += STRETCH)
+            combine_stretch(a, i, from, dt);
+    }
+}
+TYPED_RANGE(combine, placed_args)
+
+titan_status cpu_combine_rows(struct stream *s, const struct placed_args *a)
+{
+    return enqueue_rows(s, combine_range, a);
 }
 
-static bool gets_nothing(const struct rows_args *a, int64_t i)
-{
-    for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++)
-        if (a->place[j] >= 0)
-            return false;
-    return true;
-}
-
-static void combine_range(const void *p, int64_t begin, int64_t end, int thread)
-{
-    const struct rows_args *a = p;
-    (void)thread;
-    for (int64_t i = begin; i < end; i++)
-        for (int64_t from = 0; from < a->c && !(a->keep && gets_nothing(a, i)); from += STRETCH)
-            combine_stretch(a, i, from, MIN(STRETCH, a->c - from));
-}
-
-static titan_status run_combine(const struct cpu_context *ctx, const void *p)
-{
-    const struct rows_args *a = p;
-    titan_assert(a->top_k > 0 && a->c > 0);
-    cpu_for(ctx, a->n, rows_grain(a), combine_range, a);
-    return TITAN_OK;
-}
-
-titan_status cpu_combine_rows(struct stream *s, void *out, const void *src, const int32_t *place, const float *weights,
-                              enum dtype dt, int64_t n, int64_t top_k, int64_t c, bool keep)
-{
-    struct rows_args a = {out, src, NULL, place, weights, dt, n, top_k, c, keep};
-    return enqueue_rows(s, run_combine, &a);
-}
-
-CPU_INLINE float dot_as(const void *restrict a, const void *restrict b, int64_t n, enum dtype dt)
+CPU_INLINE float dot(const void *restrict a, const void *restrict b, int64_t n, enum dtype dt)
 {
     float lanes[LANES] = {0};
     int64_t whole = n / LANES * LANES;
@@ -433,33 +319,17 @@ CPU_INLINE float dot_as(const void *restrict a, const void *restrict b, int64_t 
         lanes[j - whole] += load_as_f32(a, j, dt) * load_as_f32(b, j, dt);
     return lanes_sum(lanes);
 }
-CPU_KERNEL static float dot(const void *a, const void *b, int64_t n, int dt)
-{
-    return dt == DTYPE_BF16 ? dot_as(a, b, n, DTYPE_BF16) : dot_as(a, b, n, DTYPE_F32);
-}
 
-static void dweights_range(const void *p, int64_t begin, int64_t end, int thread)
+CPU_INLINE void dweights_items(const struct placed_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
-    const struct rows_args *a = p;
-    float *dweights = a->dst;
-    (void)thread;
     for (int64_t i = begin * a->top_k; i < end * a->top_k; i++)
-        dweights[i] = a->place[i] < 0 ? 0.0f
-                                      : dot(at(a->dout, i / a->top_k * a->c, a->dt),
-                                            at(a->src, a->place[i] * a->c, a->dt), a->c, (int)a->dt);
+        a->dweights[i] = a->place[i] < 0
+                             ? 0.0f
+                             : dot(at(a->dout, i / a->top_k * a->c, dt), at(a->src, a->place[i] * a->c, dt), a->c, dt);
 }
+TYPED_RANGE(dweights, placed_args)
 
-static titan_status run_dweights(const struct cpu_context *ctx, const void *p)
+titan_status cpu_combine_dweights(struct stream *s, const struct placed_args *a)
 {
-    const struct rows_args *a = p;
-    titan_assert(a->top_k > 0 && a->c > 0);
-    cpu_for(ctx, a->n, rows_grain(a), dweights_range, a);
-    return TITAN_OK;
-}
-
-titan_status cpu_combine_dweights(struct stream *s, float *dweights, const void *dout, const void *src,
-                                  const int32_t *place, enum dtype dt, int64_t n, int64_t top_k, int64_t c)
-{
-    struct rows_args a = {dweights, src, dout, place, NULL, dt, n, top_k, c, false};
-    return enqueue_rows(s, run_dweights, &a);
+    return enqueue_rows(s, dweights_range, a);
 }

@@ -3,15 +3,6 @@
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/arith.h"
 
-struct rope_args {
-    void *x;
-    const int32_t *positions;
-    const float *cos, *sin;
-    int64_t ldx, n, heads, d;
-    enum dtype dt;
-    bool backward;
-};
-
 CPU_INLINE void rope_head(void *restrict x, const float *restrict cs, const float *restrict sn, int64_t pairs,
                           float sign, enum dtype dt)
 {
@@ -24,41 +15,20 @@ CPU_INLINE void rope_head(void *restrict x, const float *restrict cs, const floa
     }
 }
 
-CPU_KERNEL static void rope_row_bf16(void *x, const float *cs, const float *sn, int64_t heads, int64_t d, float sign)
+CPU_INLINE void rope_items(const struct rope_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
-    for (int64_t h = 0; h < heads; h++)
-        rope_head(at_mut(x, h * d, DTYPE_BF16), cs, sn, d / 2, sign, DTYPE_BF16);
-}
-CPU_KERNEL static void rope_row_f32(void *x, const float *cs, const float *sn, int64_t heads, int64_t d, float sign)
-{
-    for (int64_t h = 0; h < heads; h++)
-        rope_head(at_mut(x, h * d, DTYPE_F32), cs, sn, d / 2, sign, DTYPE_F32);
-}
-
-static void rope_range(const void *p, int64_t begin, int64_t end, int thread)
-{
-    const struct rope_args *a = p;
-    (void)thread;
     for (int64_t i = begin; i < end; i++) {
-        int64_t row = a->positions[i] * (a->d / 2);
-        (a->dt == DTYPE_BF16 ? rope_row_bf16 : rope_row_f32)(at_mut(a->x, i * a->ldx, a->dt), a->cos + row,
-                                                             a->sin + row, a->heads, a->d, a->backward ? -1.0f : 1.0f);
+        const int64_t row = a->positions[i] * (a->d / 2);
+        for (int64_t h = 0; h < a->heads; h++)
+            rope_head(at_mut(a->x, i * a->ldx + h * a->d, dt), a->cos + row, a->sin + row, a->d / 2,
+                      a->backward ? -1.0f : 1.0f, dt);
     }
 }
+TYPED_RANGE(rope, rope_args)
 
-static titan_status run_rope(const struct cpu_context *ctx, const void *p)
+titan_status cpu_rope(struct stream *s, const struct rope_args *a)
 {
-    const struct rope_args *a = p;
-    titan_assert(a->heads > 0 && a->d > 0 && a->d % 2 == 0 && a->ldx >= a->heads * a->d);
-    cpu_for(ctx, a->n, 1 + (1 << 13) / (a->heads * a->d), rope_range, a);
-    return TITAN_OK;
-}
-
-titan_status cpu_rope(struct stream *s, void *x, int64_t ldx, const int32_t *positions, const float *cos,
-                      const float *sin, enum dtype dt, int64_t n, int64_t heads, int64_t d, bool backward)
-{
-    if (n < 0 || heads <= 0 || d <= 0 || d % 2 != 0 || ldx < heads * d || (dt != DTYPE_BF16 && dt != DTYPE_F32))
+    if (a->n < 0 || a->heads <= 0 || a->d <= 0 || a->d % 2 != 0 || a->ldx < a->heads * a->d || !compute_type(a->dt))
         return TITAN_EINVAL;
-    struct rope_args a = {x, positions, cos, sin, ldx, n, heads, d, dt, backward};
-    return cpu_enqueue(s, run_rope, &a, sizeof(a));
+    return cpu_enqueue_range(s, rope_range, a->n, 1 + (1 << 13) / (a->heads * a->d), a, sizeof *a);
 }

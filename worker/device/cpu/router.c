@@ -9,14 +9,9 @@
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/arith.h"
 
-struct router_args {
-    int32_t *chosen;
-    float *weights, *load, *scratch;
-    void *dlogits;
-    const void *logits;
-    const float *bias, *dweights;
-    const int32_t *numbers;
-    struct router_shape shape;
+struct router_call {
+    struct router_args of;
+    float *scratch; /* SCRATCH_ROWS x E of each thread */
 };
 
 #define WEIGHT_EPS 1e-20f
@@ -101,10 +96,11 @@ static void choose_best(const struct router_args *a, int32_t *chosen, const floa
 
 static void router_range(const void *p, int64_t begin, int64_t end, int thread)
 {
-    const struct router_args *a = p;
+    const struct router_call *const call = p;
+    const struct router_args *a = &call->of;
     const struct router_shape *z = &a->shape;
     const int64_t experts = z->experts, k = z->top_k;
-    float *s = a->scratch + (size_t)thread * SCRATCH_ROWS * (size_t)experts;
+    float *s = call->scratch + (size_t)thread * SCRATCH_ROWS * (size_t)experts;
     for (int64_t i = begin; i < end; i++) {
         float sum = 0.0f, *weights = a->weights + i * k;
         int32_t *chosen = a->chosen + i * k;
@@ -122,15 +118,13 @@ static void router_range(const void *p, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* fn over all tokens with SCRATCH_ROWS x E floats of scratch for each thread. */
-static titan_status run_tokens(const struct cpu_context *ctx, const struct router_args *args, cpu_range fn)
+/* fn over all tokens. */
+static titan_status run_tokens(const struct cpu_context *ctx, const struct router_args *a, cpu_range fn)
 {
-    struct router_args a = *args;
-    titan_assert(a.shape.experts > 0 && a.shape.top_k > 0 && a.shape.top_k <= a.shape.experts);
+    const struct router_shape *z = &a->shape;
     void *scratch;
-    TRY(cpu_scratch_take(ctx, (size_t)ctx->threads * SCRATCH_ROWS * (size_t)a.shape.experts * sizeof(float), &scratch));
-    a.scratch = scratch;
-    cpu_for(ctx, a.shape.n, 1 + (1 << 12) / (a.shape.experts * a.shape.top_k), fn, &a);
+    TRY(cpu_scratch_take(ctx, (size_t)ctx->threads * SCRATCH_ROWS * (size_t)z->experts * sizeof(float), &scratch));
+    cpu_for(ctx, z->n, 1 + (1 << 12) / (z->experts * z->top_k), fn, &(struct router_call){*a, scratch});
     cpu_scratch_give(ctx);
     return TITAN_OK;
 }
@@ -152,19 +146,9 @@ static bool shape_valid(const struct router_shape *z)
            z->top_k > 0 && z->top_k <= z->experts && router_groups_valid(z);
 }
 
-titan_status cpu_router(struct stream *s, int32_t *chosen, float *weights, float *load, const void *logits,
-                        const float *bias, const int32_t *numbers, const struct router_shape *shape)
+titan_status cpu_router(struct stream *s, const struct router_args *a)
 {
-    if (!shape_valid(shape))
-        return TITAN_EINVAL;
-    struct router_args a = {.chosen = chosen,
-                            .weights = weights,
-                            .load = load,
-                            .logits = logits,
-                            .bias = bias,
-                            .numbers = numbers,
-                            .shape = *shape};
-    return cpu_enqueue(s, run_router, &a, sizeof(a));
+    return shape_valid(&a->shape) ? cpu_enqueue(s, run_router, a, sizeof *a) : TITAN_EINVAL;
 }
 
 /* --- gradient ----------------------------------------------------------------------------------------------------- */
@@ -187,10 +171,11 @@ static void score_gradient(const struct router_args *a, float *ds, const float *
 
 static void router_dgrad_range(const void *p, int64_t begin, int64_t end, int thread)
 {
-    const struct router_args *a = p;
+    const struct router_call *const call = p;
+    const struct router_args *a = &call->of;
     const struct router_shape *z = &a->shape;
     const int64_t experts = z->experts;
-    float *s = a->scratch + (size_t)thread * SCRATCH_ROWS * (size_t)experts, *ds = s + experts;
+    float *s = call->scratch + (size_t)thread * SCRATCH_ROWS * (size_t)experts, *ds = s + experts;
     for (int64_t i = begin; i < end; i++) {
         void *dlogits = at_mut(a->dlogits, i * experts, z->dt);
         float mean = 0.0f;
@@ -205,31 +190,30 @@ static void router_dgrad_range(const void *p, int64_t begin, int64_t end, int th
 
 /* Choices come from device memory that a bad caller may have overwritten; an expert that is not there would be written
  * to. */
+static titan_status check_choices(const struct cpu_context *ctx, const int32_t *chosen, const struct router_shape *z)
+{
+    for (int64_t i = 0; i < z->n * z->top_k; i++)
+        if (chosen[i] < 0 || chosen[i] >= z->experts)
+            return titan_fail(ctx->err, TITAN_EINVAL, "router: choice %lld is expert %d of %lld", (long long)i,
+                              chosen[i], (long long)z->experts);
+    return TITAN_OK;
+}
+
 static titan_status run_router_dgrad(const struct cpu_context *ctx, const void *p)
 {
     const struct router_args *a = p;
-    titan_assert(a->chosen && a->dlogits);
-    for (int64_t i = 0; i < a->shape.n * a->shape.top_k; i++) {
-        if (a->chosen[i] < 0 || a->chosen[i] >= a->shape.experts)
-            return titan_fail(ctx->err, TITAN_EINVAL, "router: choice %lld is expert %d of %lld", (long long)i,
-                              a->chosen[i], (long long)a->shape.experts);
-    }
+    TRY(check_choices(ctx, a->chosen, &a->shape));
     return run_tokens(ctx, a, router_dgrad_range);
 }
 
-titan_status cpu_router_dgrad(struct stream *s, void *dlogits, const float *dweights, const void *logits,
-                              const int32_t *chosen, const struct router_shape *shape)
+titan_status cpu_router_dgrad(struct stream *s, const struct router_args *a)
 {
-    if (!shape_valid(shape))
-        return TITAN_EINVAL;
-    struct router_args a = {
-        .dlogits = dlogits, .dweights = dweights, .logits = logits, .chosen = (int32_t *)chosen, .shape = *shape};
-    return cpu_enqueue(s, run_router_dgrad, &a, sizeof(a));
+    return shape_valid(&a->shape) ? cpu_enqueue(s, run_router_dgrad, a, sizeof *a) : TITAN_EINVAL;
 }
 
 /* --- balance ------------------------------------------------------------------------------------------------------ */
 
-struct balance_args {
+struct experts_args {
     float *bias, *load;
     int64_t experts;
     float rate;
@@ -242,7 +226,7 @@ static float sign_of(float x)
 
 static titan_status run_balance(const struct cpu_context *ctx, const void *p)
 {
-    const struct balance_args *a = p;
+    const struct experts_args *a = p;
     titan_assert(a->experts > 0);
     double total = 0.0, changes = 0.0;
     (void)ctx;
@@ -261,27 +245,25 @@ static titan_status run_balance(const struct cpu_context *ctx, const void *p)
 
 titan_status cpu_router_balance(struct stream *s, float *bias, float *load, int64_t experts, float rate)
 {
-    struct balance_args a = {bias, load, experts, rate};
+    struct experts_args a = {bias, load, experts, rate};
     return experts > 0 ? cpu_enqueue(s, run_balance, &a, sizeof(a)) : TITAN_EINVAL;
 }
 
 /* --- balance loss ------------------------------------------------------------------------------------------------- */
 
-struct balance_loss_args {
-    float *stats, *losses, *dscores;
-    void *dlogits;
-    const void *logits;
-    const int32_t *chosen, *targets;
-    double *sums; /* scratch: E of each sequence */
-    float *scratch;
-    struct router_shape shape;
-    struct token_rows rows;
-    int64_t parts, tokens;
-    float factor;
+struct balance_call {
+    struct balance_args of;
+    double *sums;   /* E of each sequence */
+    float *scratch; /* E of each thread */
 };
 
+static bool balance_valid(const struct balance_args *a)
+{
+    return shape_valid(&a->shape) && token_rows_valid(&a->rows) && a->rows.n == a->shape.n;
+}
+
 /* A token's scores, divided by their sum. */
-static float shares(float *s, const struct balance_loss_args *a, int64_t row)
+static float shares(float *s, const struct balance_args *a, int64_t row)
 {
     const struct router_shape *z = &a->shape;
     float sum = 0.0f;
@@ -297,13 +279,14 @@ static float shares(float *s, const struct balance_loss_args *a, int64_t row)
 /* Of sequences. A sequence's rows follow each other, but for what lies in other pieces. */
 static void balance_stats_range(const void *p, int64_t begin, int64_t end, int thread)
 {
-    const struct balance_loss_args *a = p;
+    const struct balance_call *const call = p;
+    const struct balance_args *a = &call->of;
     const struct router_shape *z = &a->shape;
-    float *s = a->scratch + thread * z->experts;
+    float *s = call->scratch + thread * z->experts;
     titan_assert(a->stats && a->targets && end <= a->rows.sequences);
     for (int64_t b = begin; b < end; b++) {
         float *stats = a->stats + b * BALANCE_STATS(z->experts), counted = 0.0f;
-        double *sums = a->sums + b * z->experts;
+        double *sums = call->sums + b * z->experts;
         memset(stats, 0, (size_t)BALANCE_STATS(z->experts) * sizeof(float));
         memset(sums, 0, (size_t)z->experts * sizeof(double));
         for (int64_t i = 0; i < z->n; i++) {
@@ -323,42 +306,31 @@ static void balance_stats_range(const void *p, int64_t begin, int64_t end, int t
     }
 }
 
-/* Choices come from device memory, as in run_router_dgrad(). */
 static titan_status run_balance_stats(const struct cpu_context *ctx, const void *p)
 {
-    struct balance_loss_args a = *(const struct balance_loss_args *)p;
-    const size_t sequences = (size_t)a.rows.sequences, experts = (size_t)a.shape.experts;
+    const struct balance_args *a = p;
+    const size_t sequences = (size_t)a->rows.sequences, experts = (size_t)a->shape.experts;
     void *scratch;
-    for (int64_t i = 0; i < a.shape.n * a.shape.top_k; i++) {
-        if (a.chosen[i] < 0 || a.chosen[i] >= a.shape.experts)
-            return titan_fail(ctx->err, TITAN_EINVAL, "router: choice %lld is expert %d of %lld", (long long)i,
-                              a.chosen[i], (long long)a.shape.experts);
-    }
+    TRY(check_choices(ctx, a->chosen, &a->shape));
     TRY(cpu_scratch_take(ctx, experts * (sequences * sizeof(double) + (size_t)ctx->threads * sizeof(float)), &scratch));
-    a.sums = scratch;
-    a.scratch = (float *)(a.sums + sequences * experts);
-    cpu_for(ctx, a.rows.sequences, 1, balance_stats_range, &a);
+    const struct balance_call call = {*a, scratch, (float *)((double *)scratch + sequences * experts)};
+    cpu_for(ctx, a->rows.sequences, 1, balance_stats_range, &call);
     cpu_scratch_give(ctx);
     return TITAN_OK;
 }
 
-titan_status cpu_balance_stats(struct stream *s, float *stats, const void *logits, const int32_t *chosen,
-                               const int32_t *targets, const struct router_shape *shape, const struct token_rows *rows)
+titan_status cpu_balance_stats(struct stream *s, const struct balance_args *a)
 {
-    if (!shape_valid(shape) || !token_rows_valid(rows) || rows->n != shape->n)
-        return TITAN_EINVAL;
-    struct balance_loss_args a = {
-        .stats = stats, .logits = logits, .chosen = chosen, .targets = targets, .shape = *shape, .rows = *rows};
-    return cpu_enqueue(s, run_balance_stats, &a, sizeof(a));
+    return balance_valid(a) ? cpu_enqueue(s, run_balance_stats, a, sizeof *a) : TITAN_EINVAL;
 }
 
 static titan_status run_balance_loss(const struct cpu_context *ctx, const void *p)
 {
     const struct balance_loss_args *a = p;
-    const int64_t experts = a->shape.experts, each = BALANCE_STATS(experts), part = a->rows.sequences * each;
+    const int64_t experts = a->experts, each = BALANCE_STATS(experts), part = a->sequences * each;
     (void)ctx;
     titan_assert(a->parts > 0 && a->tokens > 0);
-    for (int64_t b = 0; b < a->rows.sequences; b++) {
+    for (int64_t b = 0; b < a->sequences; b++) {
         double loss = 0.0, counted = 0.0;
         for (int64_t q = 0; q < a->parts; q++)
             counted += a->stats[q * part + b * each + 2 * experts];
@@ -368,7 +340,7 @@ static titan_status run_balance_loss(const struct cpu_context *ctx, const void *
                 chosen += a->stats[q * part + b * each + e];
                 sum += a->stats[q * part + b * each + experts + e];
             }
-            const double f = (double)experts * chosen / ((double)a->shape.top_k * (double)a->tokens);
+            const double f = (double)experts * chosen / ((double)a->top_k * (double)a->tokens);
             loss += f * sum / (double)a->tokens;
             a->dscores[b * experts + e] = (float)((double)a->factor * counted * (f - 1.0) / (double)a->tokens);
         }
@@ -377,28 +349,20 @@ static titan_status run_balance_loss(const struct cpu_context *ctx, const void *
     return TITAN_OK;
 }
 
-titan_status cpu_balance_loss(struct stream *s, float *losses, float *dscores, const float *stats, int64_t parts,
-                              int64_t sequences, int64_t experts, int64_t top_k, int64_t tokens, float factor)
+titan_status cpu_balance_loss(struct stream *s, const struct balance_loss_args *a)
 {
-    if (parts <= 0 || sequences <= 0 || experts <= 0 || top_k <= 0 || tokens <= 0)
+    if (a->parts <= 0 || a->sequences <= 0 || a->experts <= 0 || a->top_k <= 0 || a->tokens <= 0)
         return TITAN_EINVAL;
-    struct balance_loss_args a = {.stats = (float *)stats,
-                                  .losses = losses,
-                                  .dscores = dscores,
-                                  .shape = {.experts = experts, .top_k = top_k},
-                                  .rows = {.sequences = sequences},
-                                  .parts = parts,
-                                  .tokens = tokens,
-                                  .factor = factor};
-    return cpu_enqueue(s, run_balance_loss, &a, sizeof(a));
+    return cpu_enqueue(s, run_balance_loss, a, sizeof *a);
 }
 
 /* With q = s / sum s: dq to ds is (dq - sum_e dq_e q_e) / sum s, and s to l as in the router's gradient. */
 static void balance_dgrad_range(const void *p, int64_t begin, int64_t end, int thread)
 {
-    const struct balance_loss_args *a = p;
+    const struct balance_call *const call = p;
+    const struct balance_args *a = &call->of;
     const struct router_shape *z = &a->shape;
-    float *q = a->scratch + thread * z->experts;
+    float *q = call->scratch + thread * z->experts;
     titan_assert(a->dlogits && a->dscores && end <= z->n);
     for (int64_t i = begin; i < end; i++) {
         void *dlogits = at_mut(a->dlogits, i * z->experts, z->dt);
@@ -416,21 +380,16 @@ static void balance_dgrad_range(const void *p, int64_t begin, int64_t end, int t
 
 static titan_status run_balance_dgrad(const struct cpu_context *ctx, const void *p)
 {
-    struct balance_loss_args a = *(const struct balance_loss_args *)p;
+    const struct balance_args *a = p;
     void *scratch;
-    TRY(cpu_scratch_take(ctx, (size_t)ctx->threads * (size_t)a.shape.experts * sizeof(float), &scratch));
-    a.scratch = scratch;
-    cpu_for(ctx, a.shape.n, 1 + (1 << 12) / a.shape.experts, balance_dgrad_range, &a);
+    TRY(cpu_scratch_take(ctx, (size_t)ctx->threads * (size_t)a->shape.experts * sizeof(float), &scratch));
+    const struct balance_call call = {.of = *a, .scratch = scratch};
+    cpu_for(ctx, a->shape.n, 1 + (1 << 12) / a->shape.experts, balance_dgrad_range, &call);
     cpu_scratch_give(ctx);
     return TITAN_OK;
 }
 
-titan_status cpu_balance_dgrad(struct stream *s, void *dlogits, const void *logits, const float *dscores,
-                               const struct router_shape *shape, const struct token_rows *rows)
+titan_status cpu_balance_dgrad(struct stream *s, const struct balance_args *a)
 {
-    if (!shape_valid(shape) || !token_rows_valid(rows) || rows->n != shape->n)
-        return TITAN_EINVAL;
-    struct balance_loss_args a = {
-        .dlogits = dlogits, .logits = logits, .dscores = (float *)dscores, .shape = *shape, .rows = *rows};
-    return cpu_enqueue(s, run_balance_dgrad, &a, sizeof(a));
+    return balance_valid(a) ? cpu_enqueue(s, run_balance_dgrad, a, sizeof *a) : TITAN_EINVAL;
 }

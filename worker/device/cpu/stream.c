@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream.c - streams and events.
+/* stream.c - streams and events, and how a range of items is shared out between threads.
  *
  * The compute stream has no thread: its operations run in the caller, so a product costs no hand-over and the OpenMP
  * team belongs to the training thread. Other streams (communication, copies) have a thread and a queue. A caller that
@@ -7,6 +7,7 @@
  *
  * An event counts tickets: record takes the next one and marks it done when the stream gets there; wait captures the
  * newest ticket at the time of the call, so it never waits for the future and cannot deadlock on order. */
+#include <omp.h>
 #include <signal.h>
 #include <stdalign.h>
 #include <stdlib.h>
@@ -15,11 +16,18 @@
 #include "base/progress.h"
 #include "worker/device/cpu/cpu.h"
 
+/* Arguments of run_range. */
+struct range_args {
+    cpu_range fn;
+    int64_t n, grain;
+    alignas(16) unsigned char args[CPU_ARGS_MAX];
+};
+
 struct task {
     cpu_run run;
     bool always; /* runs on a failed stream too: events must be marked, or their waiters hang */
     struct stream_observer observer;
-    alignas(16) unsigned char args[CPU_ARGS_MAX];
+    alignas(16) unsigned char args[sizeof(struct range_args)];
 };
 
 struct stream {
@@ -99,7 +107,7 @@ static titan_status ring_grow(struct stream *s)
 static titan_status task_push(struct stream *s, cpu_run run, const void *args, size_t bytes, bool always)
 {
     titan_status status = TITAN_OK;
-    titan_assert(bytes <= CPU_ARGS_MAX);
+    titan_assert(bytes <= sizeof(struct range_args));
     pthread_mutex_lock(&s->lock);
     if (s->status != TITAN_OK && !always)
         goto out;
@@ -123,12 +131,45 @@ out:
 
 titan_status cpu_enqueue(struct stream *s, cpu_run run, const void *args, size_t bytes)
 {
-    titan_assert(bytes <= CPU_ARGS_MAX);
     if (!s->compute)
         return task_push(s, run, args, bytes, false);
     if (s->status == TITAN_OK)
         task_run(s, run, args);
     return TITAN_OK;
+}
+
+void cpu_for(const struct cpu_context *ctx, int64_t n, int64_t grain, cpu_range fn, const void *args)
+{
+    titan_assert(ctx->threads >= 1);
+    int64_t parts = MIN((int64_t)ctx->threads, grain > 0 ? (n + grain - 1) / grain : n);
+    if (n <= 0)
+        return;
+    if (parts <= 1) {
+        fn(args, 0, n, 0);
+        return;
+    }
+    /* All of them, whatever the parts: libgomp ends the threads that a smaller team leaves out. */
+#pragma omp parallel num_threads(ctx->threads)
+    {
+        const int64_t i = omp_get_thread_num(), of = MIN(parts, (int64_t)omp_get_num_threads());
+        if (i < of)
+            fn(args, n * i / of, n * (i + 1) / of, (int)i);
+    }
+}
+
+static titan_status run_range(const struct cpu_context *ctx, const void *p)
+{
+    const struct range_args *r = p;
+    cpu_for(ctx, r->n, r->grain, r->fn, r->args);
+    return TITAN_OK;
+}
+
+titan_status cpu_enqueue_range(struct stream *s, cpu_range fn, int64_t n, int64_t grain, const void *args, size_t bytes)
+{
+    struct range_args r = {.fn = fn, .n = n, .grain = grain};
+    titan_assert(n >= 0 && grain > 0 && bytes <= CPU_ARGS_MAX);
+    memcpy(r.args, args, bytes);
+    return cpu_enqueue(s, run_range, &r, sizeof r);
 }
 
 /* The first task, on this thread. With the lock, which is free while the task runs. */

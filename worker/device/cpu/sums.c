@@ -15,44 +15,20 @@ struct sum_args {
     bool square, add;
 };
 
-CPU_KERNEL static void add_bf16(uint16_t *out, const uint16_t *a, const uint16_t *b, int64_t n)
+CPU_INLINE void add_items(const struct sum_args *of, int64_t begin, int64_t end, enum dtype dt)
 {
+    void *const out = of->out;
+    const void *const a = of->a, *const b = of->b;
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        out[i] = bf16_from_f32(bf16_to_f32(a[i]) + bf16_to_f32(b[i]));
+    for (int64_t i = begin; i < end; i++)
+        store_f32_as(out, i, dt, load_as_f32(a, i, dt) + load_as_f32(b, i, dt));
 }
-
-CPU_KERNEL static void add_f32(float *out, const float *a, const float *b, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        out[i] = a[i] + b[i];
-}
-
-static void add_range(const void *p, int64_t begin, int64_t end, int thread)
-{
-    const struct sum_args *a = p;
-    (void)thread;
-    if (a->dt == DTYPE_BF16)
-        add_bf16(at_mut(a->out, begin, a->dt), at(a->a, begin, a->dt), at(a->b, begin, a->dt), end - begin);
-    else
-        add_f32(at_mut(a->out, begin, a->dt), at(a->a, begin, a->dt), at(a->b, begin, a->dt), end - begin);
-}
-
-static titan_status run_add(const struct cpu_context *ctx, const void *p)
-{
-    const struct sum_args *a = p;
-    titan_assert(a->dt == DTYPE_BF16 || a->dt == DTYPE_F32);
-    cpu_for(ctx, a->n, GRAIN, add_range, a);
-    return TITAN_OK;
-}
+TYPED_RANGE(add, sum_args)
 
 titan_status cpu_add(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n)
 {
-    if (dt != DTYPE_BF16 && dt != DTYPE_F32)
-        return TITAN_EINVAL;
-    struct sum_args args = {.out = out, .a = a, .b = b, .dt = dt, .n = (int64_t)n};
-    return cpu_enqueue(s, run_add, &args, sizeof(args));
+    const struct sum_args args = {.out = out, .a = a, .b = b, .dt = dt};
+    return compute_type(dt) ? cpu_enqueue_range(s, add_range, (int64_t)n, GRAIN, &args, sizeof args) : TITAN_EINVAL;
 }
 
 titan_status cpu_accumulate(struct stream *s, float *dst, const float *src, size_t n)
@@ -60,19 +36,13 @@ titan_status cpu_accumulate(struct stream *s, float *dst, const float *src, size
     return cpu_add(s, dst, dst, src, DTYPE_F32, n);
 }
 
-struct add_2d_args {
-    void *dst;
-    const void *src;
-    enum dtype dt;
-    int64_t ldd, lds, rows, cols, repeat;
-};
-
 enum { STRETCH = 256 }; /* columns summed at a time: the sums stay in the first cache */
 
-CPU_INLINE void add_2d_stretch_as(const struct add_2d_args *a, int64_t row, int64_t from, int64_t n, enum dtype dt)
+CPU_INLINE void add_2d_stretch(const struct strided_args *a, int64_t row, int64_t from, enum dtype dt)
 {
+    const int64_t n = MIN(STRETCH, a->cols - from);
+    void *const dst = at_mut(a->dst, row * a->ldd + from, dt);
     float sums[STRETCH];
-    void *dst = at_mut(a->dst, row * a->ldd + from, dt);
     for (int64_t j = 0; j < n; j++)
         sums[j] = load_as_f32(dst, j, dt);
     for (int64_t i = row * a->repeat; i < (row + 1) * a->repeat; i++) {
@@ -84,132 +54,77 @@ CPU_INLINE void add_2d_stretch_as(const struct add_2d_args *a, int64_t row, int6
     for (int64_t j = 0; j < n; j++)
         store_f32_as(dst, j, dt, sums[j]);
 }
-CPU_KERNEL static void add_2d_stretch(const struct add_2d_args *a, int64_t row, int64_t from, int64_t n)
-{
-    if (a->dt == DTYPE_BF16)
-        add_2d_stretch_as(a, row, from, n, DTYPE_BF16);
-    else
-        add_2d_stretch_as(a, row, from, n, DTYPE_F32);
-}
 
-static void add_2d_range(const void *p, int64_t begin, int64_t end, int thread)
+CPU_INLINE void add_2d_items(const struct strided_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
-    const struct add_2d_args *a = p;
-    (void)thread;
     for (int64_t i = begin; i < end; i++)
         for (int64_t from = 0; from < a->cols; from += STRETCH)
-            add_2d_stretch(a, i, from, MIN(STRETCH, a->cols - from));
+            add_2d_stretch(a, i, from, dt);
 }
+TYPED_RANGE(add_2d, strided_args)
 
-static titan_status run_add_2d(const struct cpu_context *ctx, const void *p)
+titan_status cpu_add_2d(struct stream *s, const struct strided_args *a)
 {
-    const struct add_2d_args *a = p;
-    titan_assert(a->rows > 0 && a->cols > 0 && a->repeat > 0);
-    cpu_for(ctx, a->rows, 1 + GRAIN / (a->cols * a->repeat), add_2d_range, a);
-    return TITAN_OK;
-}
-
-titan_status cpu_add_2d(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
-                        int64_t rows, int64_t cols, int64_t repeat)
-{
-    if ((dt != DTYPE_BF16 && dt != DTYPE_F32) || rows < 0 || cols < 0 || ldd < cols || lds < cols || repeat <= 0)
+    if (!compute_type(a->dt) || a->rows < 0 || a->cols < 0 || a->ldd < a->cols || a->lds < a->cols || a->repeat <= 0)
         return TITAN_EINVAL;
-    if (rows == 0 || cols == 0)
+    if (a->rows == 0 || a->cols == 0)
         return TITAN_OK;
-    struct add_2d_args a = {dst, src, dt, ldd, lds, rows, cols, repeat};
-    return cpu_enqueue(s, run_add_2d, &a, sizeof(a));
+    return cpu_enqueue_range(s, add_2d_range, a->rows, 1 + GRAIN / (a->cols * a->repeat), a, sizeof *a);
 }
 
-CPU_INLINE void scale_as(void *out, const void *x, float factor, int64_t n, enum dtype dt)
+CPU_INLINE void scale_items(const struct sum_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
+    void *const out = a->out;
+    const void *const x = a->a;
+    const float factor = a->factor;
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = begin; i < end; i++)
         store_f32_as(out, i, dt, load_as_f32(x, i, dt) * factor);
 }
-CPU_KERNEL static void scale_bf16(void *out, const void *x, float factor, int64_t n)
-{
-    scale_as(out, x, factor, n, DTYPE_BF16);
-}
-CPU_KERNEL static void scale_f32(void *out, const void *x, float factor, int64_t n)
-{
-    scale_as(out, x, factor, n, DTYPE_F32);
-}
-
-static void scale_range(const void *p, int64_t begin, int64_t end, int thread)
-{
-    const struct sum_args *a = p;
-    (void)thread;
-    (a->dt == DTYPE_BF16 ? scale_bf16 : scale_f32)(at_mut(a->out, begin, a->dt), at(a->a, begin, a->dt), a->factor,
-                                                   end - begin);
-}
-
-static titan_status run_scale(const struct cpu_context *ctx, const void *p)
-{
-    const struct sum_args *a = p;
-    cpu_for(ctx, a->n, GRAIN, scale_range, a);
-    return TITAN_OK;
-}
+TYPED_RANGE(scale, sum_args)
 
 titan_status cpu_scale(struct stream *s, void *out, const void *x, enum dtype dt, float factor, size_t n)
 {
-    if (dt != DTYPE_BF16 && dt != DTYPE_F32)
-        return TITAN_EINVAL;
-    struct sum_args a = {.out = out, .a = x, .dt = dt, .factor = factor, .n = (int64_t)n};
-    return cpu_enqueue(s, run_scale, &a, sizeof(a));
+    const struct sum_args a = {.out = out, .a = x, .dt = dt, .factor = factor};
+    return compute_type(dt) ? cpu_enqueue_range(s, scale_range, (int64_t)n, GRAIN, &a, sizeof a) : TITAN_EINVAL;
 }
 
-/* b NULL: cap tanh(a / cap); otherwise a times the derivative at b. */
-CPU_INLINE void softcap_as(void *out, const void *a, const void *b, float cap, int64_t n, enum dtype dt)
+CPU_INLINE void softcap_items(const struct softcap_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
-    if (b) {
+    void *const out = a->out;
+    const void *const x = a->x;
+    const float cap = a->cap;
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) {
-            float t = tanh_f32(load_as_f32(b, i, dt) / cap);
-            store_f32_as(out, i, dt, load_as_f32(a, i, dt) * (1.0f - t * t));
-        }
-    } else {
+    for (int64_t i = begin; i < end; i++)
+        store_f32_as(out, i, dt, cap * tanh_f32(load_as_f32(x, i, dt) / cap));
+}
+TYPED_RANGE(softcap, softcap_args)
+
+titan_status cpu_softcap(struct stream *s, const struct softcap_args *a)
+{
+    if (!compute_type(a->dt) || !(a->cap > 0))
+        return TITAN_EINVAL;
+    return cpu_enqueue_range(s, softcap_range, (int64_t)a->n, GRAIN, a, sizeof *a);
+}
+
+CPU_INLINE void softcap_dgrad_items(const struct softcap_args *a, int64_t begin, int64_t end, enum dtype dt)
+{
+    void *const out = a->out;
+    const void *const x = a->x, *const dout = a->dout;
+    const float cap = a->cap;
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            store_f32_as(out, i, dt, cap * tanh_f32(load_as_f32(a, i, dt) / cap));
+    for (int64_t i = begin; i < end; i++) {
+        float t = tanh_f32(load_as_f32(x, i, dt) / cap);
+        store_f32_as(out, i, dt, load_as_f32(dout, i, dt) * (1.0f - t * t));
     }
 }
-CPU_KERNEL static void softcap_bf16(void *out, const void *a, const void *b, float cap, int64_t n)
-{
-    softcap_as(out, a, b, cap, n, DTYPE_BF16);
-}
-CPU_KERNEL static void softcap_f32(void *out, const void *a, const void *b, float cap, int64_t n)
-{
-    softcap_as(out, a, b, cap, n, DTYPE_F32);
-}
+TYPED_RANGE(softcap_dgrad, softcap_args)
 
-static void softcap_range(const void *p, int64_t begin, int64_t end, int thread)
+titan_status cpu_softcap_dgrad(struct stream *s, const struct softcap_args *a)
 {
-    const struct sum_args *a = p;
-    (void)thread;
-    (a->dt == DTYPE_BF16 ? softcap_bf16 : softcap_f32)(at_mut(a->out, begin, a->dt), at(a->a, begin, a->dt),
-                                                       a->b ? at(a->b, begin, a->dt) : NULL, a->factor, end - begin);
-}
-
-static titan_status run_softcap(const struct cpu_context *ctx, const void *p)
-{
-    const struct sum_args *a = p;
-    titan_assert(a->factor > 0);
-    cpu_for(ctx, a->n, GRAIN, softcap_range, a);
-    return TITAN_OK;
-}
-
-titan_status cpu_softcap(struct stream *s, void *out, const void *x, enum dtype dt, float cap, size_t n)
-{
-    return cpu_softcap_dgrad(s, out, x, NULL, dt, cap, n);
-}
-
-titan_status cpu_softcap_dgrad(struct stream *s, void *dx, const void *dout, const void *x, enum dtype dt, float cap,
-                               size_t n)
-{
-    if ((dt != DTYPE_BF16 && dt != DTYPE_F32) || !(cap > 0))
+    if (!compute_type(a->dt) || !(a->cap > 0))
         return TITAN_EINVAL;
-    struct sum_args a = {.out = dx, .a = dout, .b = x, .dt = dt, .factor = cap, .n = (int64_t)n};
-    return cpu_enqueue(s, run_softcap, &a, sizeof(a));
+    return cpu_enqueue_range(s, softcap_dgrad_range, (int64_t)a->n, GRAIN, a, sizeof *a);
 }
 
 enum { SUM_LANES = 32 };
@@ -250,20 +165,12 @@ static void block_sums_range(const void *p, int64_t begin, int64_t end, int thre
         out[i] = block_sum((const float *)a->a + i * a->block, MIN(a->block, a->n - i * a->block), a->square);
 }
 
-static titan_status run_block_sums(const struct cpu_context *ctx, const void *p)
-{
-    const struct sum_args *a = p;
-    titan_assert(a->block > 0);
-    cpu_for(ctx, (a->n + a->block - 1) / a->block, 1 + GRAIN / a->block, block_sums_range, a);
-    return TITAN_OK;
-}
-
 titan_status cpu_block_sums(struct stream *s, double *out, const float *x, size_t n, size_t block, bool square)
 {
     if (block == 0 || block > INT64_MAX / 2)
         return TITAN_EINVAL;
-    struct sum_args a = {.out = out, .a = x, .n = (int64_t)n, .block = (int64_t)block, .square = square};
-    return cpu_enqueue(s, run_block_sums, &a, sizeof(a));
+    const struct sum_args a = {.out = out, .a = x, .n = (int64_t)n, .block = (int64_t)block, .square = square};
+    return cpu_enqueue_range(s, block_sums_range, (a.n + a.block - 1) / a.block, 1 + GRAIN / a.block, &a, sizeof a);
 }
 
 CPU_KERNEL static double sum_f64(const double *restrict x, int64_t n)
@@ -298,14 +205,6 @@ titan_status cpu_sum(struct stream *s, double *out, bool add, const double *x, s
     struct sum_args a = {.out = out, .a = x, .n = (int64_t)n, .add = add};
     return cpu_enqueue(s, run_sum, &a, sizeof(a));
 }
-
-struct hash_args {
-    uint64_t *out;
-    const void *x;
-    enum dtype dt;
-    int64_t cols, first;
-    uint64_t key;
-};
 
 CPU_KERNEL static uint64_t hash_f32(const float *x, int64_t n, uint64_t key, int64_t first)
 {
@@ -344,26 +243,9 @@ static void hash_range(const void *p, int64_t begin, int64_t end, int thread)
     (void)__atomic_fetch_add(a->out, sum, __ATOMIC_RELAXED);
 }
 
-struct hash_call {
-    struct hash_args args;
-    int64_t n;
-};
-
-static titan_status run_hash(const struct cpu_context *ctx, const void *p)
+titan_status cpu_hash(struct stream *s, const struct hash_args *a)
 {
-    const struct hash_call *call = p;
-    titan_assert(call->args.cols > 0);
-    cpu_for(ctx, call->n, GRAIN, hash_range, &call->args);
-    return TITAN_OK;
-}
-
-titan_status cpu_hash(struct stream *s, uint64_t *out, const void *x, enum dtype dt, int64_t rows, int64_t cols,
-                      uint64_t key, int64_t first)
-{
-    if ((dt != DTYPE_F32 && dt != DTYPE_BF16) || rows < 0 || cols < 0)
+    if (!compute_type(a->dt) || a->rows < 0 || a->cols < 0)
         return TITAN_EINVAL;
-    if (rows == 0 || cols == 0)
-        return TITAN_OK;
-    const struct hash_call call = {.args = {out, x, dt, cols, first, key}, .n = rows * cols};
-    return cpu_enqueue(s, run_hash, &call, sizeof call);
+    return cpu_enqueue_range(s, hash_range, a->rows * a->cols, GRAIN, a, sizeof *a);
 }

@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* swiglu.c - SwiGLU (Shazeer 2020, arXiv:2002.05202): out = silu(gate) up, silu(x) = x sigmoid(x).
  *   dup = dout silu(gate), dgate = dout up s (1 + gate (1 - s)), s = sigmoid(gate)
- * GELU in its form with tanh is the same with sigmoid(y(x)): 1 + tanh(y / 2) = 2 sigmoid(y). */
+ * GELU in its form with tanh is the same with sigmoid(y(x)): 1 + tanh(y / 2) = 2 sigmoid(y). With a limit, SwiGLU of
+ * bounded inputs, as gpt-oss has it (OpenAI 2025, arXiv:2508.10925):
+ *   out = g s (u + 1), g = min(gate, limit), u = up within +-limit, s = sigmoid(alpha g)
+ *   du = dout g s, dg = dout (u + 1) s (1 + alpha g (1 - s)); 0 where the bound cuts off */
 #include <math.h>
 
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/arith.h"
 
-struct swiglu_args {
-    void *out, *dgate, *dup;
-    const void *dout, *gate, *up;
-    int64_t ldgu, lddgu, n, f;
-    const int32_t *counts; /* (parts) of rows; NULL: all n are there */
-    int64_t parts;
-    enum dtype dt;
-    bool gelu;
-};
+enum { GRAIN = 1 << 13 };
 
 /* y = GELU_LINEAR x + GELU_CUBIC x^3. Beyond the bound its sigmoid is 0 or 1, and x^2 would leave fp32. */
 #define GELU_LINEAR 1.5957691216f /* 2 sqrt(2/pi) */
@@ -44,140 +39,118 @@ titan_status cpu_rows_there(const struct cpu_context *ctx, const int32_t *counts
     return TITAN_OK;
 }
 
-CPU_INLINE void swiglu_row(void *restrict out, const void *restrict gate, const void *restrict up, int64_t f,
-                           enum dtype dt, bool gelu)
+static bool args_valid(const struct swiglu_args *a)
 {
+    return a->n >= 0 && a->f > 0 && a->ldgu >= a->f && (!a->counts || a->parts > 0) && compute_type(a->dt) &&
+           (a->limit == 0 || (a->limit > 0 && !a->gelu));
+}
+
+CPU_INLINE void swiglu_row(const struct swiglu_args *a, int64_t row, bool gelu, enum dtype dt)
+{
+    void *const restrict out = at_mut(a->out, row * a->f, dt);
+    const void *const restrict gate = at(a->gate, row * a->ldgu, dt), *const restrict up = at(a->up, row * a->ldgu, dt);
 #pragma omp simd
-    for (int64_t j = 0; j < f; j++) {
+    for (int64_t j = 0; j < a->f; j++) {
         float g = load_as_f32(gate, j, dt), slope;
         store_f32_as(out, j, dt, g * sigmoid_f32(bend(g, gelu, &slope)) * load_as_f32(up, j, dt));
     }
 }
-CPU_KERNEL static void swiglu_bf16(void *out, const void *gate, const void *up, int64_t f)
+
+/* Bounds keep NaN. */
+CPU_INLINE void clamped_row(const struct swiglu_args *a, int64_t row, enum dtype dt)
 {
-    swiglu_row(out, gate, up, f, DTYPE_BF16, false);
-}
-CPU_KERNEL static void geglu_bf16(void *out, const void *gate, const void *up, int64_t f)
-{
-    swiglu_row(out, gate, up, f, DTYPE_BF16, true);
-}
-CPU_KERNEL static void swiglu_f32(void *out, const void *gate, const void *up, int64_t f)
-{
-    swiglu_row(out, gate, up, f, DTYPE_F32, false);
-}
-CPU_KERNEL static void geglu_f32(void *out, const void *gate, const void *up, int64_t f)
-{
-    swiglu_row(out, gate, up, f, DTYPE_F32, true);
+    void *const restrict out = at_mut(a->out, row * a->f, dt);
+    const void *const restrict gate = at(a->gate, row * a->ldgu, dt), *const restrict up = at(a->up, row * a->ldgu, dt);
+    const float limit = a->limit, alpha = a->alpha;
+#pragma omp simd
+    for (int64_t j = 0; j < a->f; j++) {
+        float g = load_as_f32(gate, j, dt), u = load_as_f32(up, j, dt);
+        g = g > limit ? limit : g;
+        u = u > limit ? limit : u < -limit ? -limit : u;
+        store_f32_as(out, j, dt, g * sigmoid_f32(alpha * g) * (u + 1.0f));
+    }
 }
 
-static void swiglu_range(const void *p, int64_t begin, int64_t end, int thread)
+CPU_INLINE void swiglu_items(const struct swiglu_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
-    const struct swiglu_args *a = p;
-    (void)thread;
-    void (*const row)(void *, const void *, const void *, int64_t) =
-        a->dt == DTYPE_BF16 ? (a->gelu ? geglu_bf16 : swiglu_bf16) : (a->gelu ? geglu_f32 : swiglu_f32);
     for (int64_t i = begin; i < end; i++)
-        row(at_mut(a->out, i * a->f, a->dt), at(a->gate, i * a->ldgu, a->dt), at(a->up, i * a->ldgu, a->dt), a->f);
+        if (a->limit > 0)
+            clamped_row(a, i, dt);
+        else if (a->gelu)
+            swiglu_row(a, i, true, dt);
+        else
+            swiglu_row(a, i, false, dt);
 }
+TYPED_RANGE(swiglu, swiglu_args)
 
 static titan_status run_swiglu(const struct cpu_context *ctx, const void *p)
 {
     const struct swiglu_args *a = p;
     int64_t rows;
-    titan_assert(a->f > 0 && a->ldgu >= a->f);
     TRY(cpu_rows_there(ctx, a->counts, a->parts, a->n, &rows));
-    cpu_for(ctx, rows, 1 + (1 << 13) / a->f, swiglu_range, a);
+    cpu_for(ctx, rows, 1 + GRAIN / a->f, swiglu_range, a);
     return TITAN_OK;
 }
 
-titan_status cpu_swiglu(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu, enum dtype dt,
-                        int64_t n, int64_t f, const int32_t *counts, int64_t parts, bool gelu)
+titan_status cpu_swiglu(struct stream *s, const struct swiglu_args *a)
 {
-    if (n < 0 || f <= 0 || ldgu < f || (counts && parts <= 0) || (dt != DTYPE_BF16 && dt != DTYPE_F32))
-        return TITAN_EINVAL;
-    struct swiglu_args a = {.out = out,
-                            .gate = gate,
-                            .up = up,
-                            .ldgu = ldgu,
-                            .n = n,
-                            .f = f,
-                            .counts = counts,
-                            .parts = parts,
-                            .dt = dt,
-                            .gelu = gelu};
-    return cpu_enqueue(s, run_swiglu, &a, sizeof(a));
+    return args_valid(a) ? cpu_enqueue(s, run_swiglu, a, sizeof *a) : TITAN_EINVAL;
 }
 
 /* dgate and dup may be gate and up themselves: each element is read before it is written. */
-CPU_INLINE void dgrad_row(void *dgate, void *dup, const void *restrict dout, const void *gate, const void *up,
-                          int64_t f, enum dtype dt, bool gelu)
+CPU_INLINE void dgrad_row(const struct swiglu_args *a, int64_t row, bool gelu, enum dtype dt)
 {
+    void *const dgate = at_mut(a->dgate, row * a->lddgu, dt), *const dup = at_mut(a->dup, row * a->lddgu, dt);
+    const void *const gate = at(a->gate, row * a->ldgu, dt), *const up = at(a->up, row * a->ldgu, dt);
+    const void *const restrict dout = at(a->dout, row * a->f, dt);
 #pragma omp simd
-    for (int64_t j = 0; j < f; j++) {
+    for (int64_t j = 0; j < a->f; j++) {
         float g = load_as_f32(gate, j, dt), u = load_as_f32(up, j, dt), d = load_as_f32(dout, j, dt), slope;
         float sg = sigmoid_f32(bend(g, gelu, &slope));
         store_f32_as(dup, j, dt, d * g * sg);
         store_f32_as(dgate, j, dt, d * u * sg * (1.0f + g * (1.0f - sg) * slope));
     }
 }
-CPU_KERNEL static void dgrad_bf16(void *dgate, void *dup, const void *dout, const void *gate, const void *up, int64_t f)
+
+CPU_INLINE void clamped_dgrad_row(const struct swiglu_args *a, int64_t row, enum dtype dt)
 {
-    dgrad_row(dgate, dup, dout, gate, up, f, DTYPE_BF16, false);
-}
-CPU_KERNEL static void geglu_dgrad_bf16(void *dgate, void *dup, const void *dout, const void *gate, const void *up,
-                                        int64_t f)
-{
-    dgrad_row(dgate, dup, dout, gate, up, f, DTYPE_BF16, true);
-}
-CPU_KERNEL static void dgrad_f32(void *dgate, void *dup, const void *dout, const void *gate, const void *up, int64_t f)
-{
-    dgrad_row(dgate, dup, dout, gate, up, f, DTYPE_F32, false);
-}
-CPU_KERNEL static void geglu_dgrad_f32(void *dgate, void *dup, const void *dout, const void *gate, const void *up,
-                                       int64_t f)
-{
-    dgrad_row(dgate, dup, dout, gate, up, f, DTYPE_F32, true);
+    void *const dgate = at_mut(a->dgate, row * a->lddgu, dt), *const dup = at_mut(a->dup, row * a->lddgu, dt);
+    const void *const gate = at(a->gate, row * a->ldgu, dt), *const up = at(a->up, row * a->ldgu, dt);
+    const void *const restrict dout = at(a->dout, row * a->f, dt);
+    const float limit = a->limit, alpha = a->alpha;
+#pragma omp simd
+    for (int64_t j = 0; j < a->f; j++) {
+        const float gate_in = load_as_f32(gate, j, dt), up_in = load_as_f32(up, j, dt), d = load_as_f32(dout, j, dt);
+        const float g = gate_in > limit ? limit : gate_in;
+        const float u = up_in > limit ? limit : up_in < -limit ? -limit : up_in;
+        const float s = sigmoid_f32(alpha * g);
+        store_f32_as(dup, j, dt, up_in > limit || up_in < -limit ? 0.0f : d * g * s);
+        store_f32_as(dgate, j, dt, gate_in > limit ? 0.0f : d * (u + 1.0f) * s * (1.0f + alpha * g * (1.0f - s)));
+    }
 }
 
-static void dgrad_range(const void *p, int64_t begin, int64_t end, int thread)
+CPU_INLINE void dgrad_items(const struct swiglu_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
-    const struct swiglu_args *a = p;
-    (void)thread;
-    void (*const row)(void *, void *, const void *, const void *, const void *, int64_t) =
-        a->dt == DTYPE_BF16 ? (a->gelu ? geglu_dgrad_bf16 : dgrad_bf16) : (a->gelu ? geglu_dgrad_f32 : dgrad_f32);
     for (int64_t i = begin; i < end; i++)
-        row(at_mut(a->dgate, i * a->lddgu, a->dt), at_mut(a->dup, i * a->lddgu, a->dt), at(a->dout, i * a->f, a->dt),
-            at(a->gate, i * a->ldgu, a->dt), at(a->up, i * a->ldgu, a->dt), a->f);
+        if (a->limit > 0)
+            clamped_dgrad_row(a, i, dt);
+        else if (a->gelu)
+            dgrad_row(a, i, true, dt);
+        else
+            dgrad_row(a, i, false, dt);
 }
+TYPED_RANGE(dgrad, swiglu_args)
 
 static titan_status run_dgrad(const struct cpu_context *ctx, const void *p)
 {
     const struct swiglu_args *a = p;
     int64_t rows;
-    titan_assert(a->f > 0 && a->ldgu >= a->f && a->lddgu >= a->f);
     TRY(cpu_rows_there(ctx, a->counts, a->parts, a->n, &rows));
-    cpu_for(ctx, rows, 1 + (1 << 13) / a->f, dgrad_range, a);
+    cpu_for(ctx, rows, 1 + GRAIN / a->f, dgrad_range, a);
     return TITAN_OK;
 }
 
-titan_status cpu_swiglu_dgrad(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
-                              const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f,
-                              const int32_t *counts, int64_t parts, bool gelu)
+titan_status cpu_swiglu_dgrad(struct stream *s, const struct swiglu_args *a)
 {
-    if (n < 0 || f <= 0 || ldgu < f || lddgu < f || (counts && parts <= 0) || (dt != DTYPE_BF16 && dt != DTYPE_F32))
-        return TITAN_EINVAL;
-    struct swiglu_args a = {.dgate = dgate,
-                            .dup = dup,
-                            .dout = dout,
-                            .gate = gate,
-                            .up = up,
-                            .ldgu = ldgu,
-                            .lddgu = lddgu,
-                            .n = n,
-                            .f = f,
-                            .counts = counts,
-                            .parts = parts,
-                            .dt = dt,
-                            .gelu = gelu};
-    return cpu_enqueue(s, run_dgrad, &a, sizeof(a));
+    return args_valid(a) && a->lddgu >= a->f ? cpu_enqueue(s, run_dgrad, a, sizeof *a) : TITAN_EINVAL;
 }

@@ -493,8 +493,7 @@ static unsigned tiles_of(int length, int rows)
 }
 
 template <int R, int DJ, bool MASKED>
-static int forward(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
-                   const struct frame &f)
+static int forward(void *stream, const struct attention_args *a, const struct frame &f)
 {
     typedef tile<R, DJ> T;
     auto kernel = attention_forward<R, DJ, MASKED>;
@@ -504,27 +503,27 @@ static int forward(void *stream, void *out, float *lse, const void *q, const voi
     int e = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != 0)
         return e;
-    return LAUNCH(kernel, grid, THREADS, bytes, stream, out, lse, q, k, v, f);
+    return LAUNCH(kernel, grid, THREADS, bytes, stream, a->out, a->lse, a->q, a->k, a->v, f);
 }
 
 template <int R, int DJ, bool MASKED>
-static int backward(void *stream, void *dq, void *dk, void *dv, const void *dout, const float *lse, const float *delta,
-                    const void *q, const void *k, const void *v, const struct frame &f)
+static int backward(void *stream, const struct attention_args *a, const struct frame &f)
 {
     typedef tile<R, DJ> T;
     auto for_keys = attention_dkdv<R, DJ, MASKED>;
     auto for_queries = attention_dq<R, DJ, MASKED>;
     const int words = 4 * T::words + T::score_words + (MASKED ? T::mask_words : 0);
     const int bytes = words * (int)sizeof(float);
+    const float *const delta = (const float *)a->work;
     int e = (int)cudaFuncSetAttribute((const void *)for_keys, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e == 0)
         e = (int)cudaFuncSetAttribute((const void *)for_queries, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e == 0 && f.s.tk > 0)
         e = LAUNCH(for_keys, dim3(tiles_of(f.s.tk, T::rows), (unsigned)f.s.kv, (unsigned)f.s.b), THREADS, bytes, stream,
-                   dk, dv, dout, lse, delta, q, k, v, f);
+                   a->dk, a->dv, a->dout, a->lse, delta, a->q, a->k, a->v, f);
     if (e == 0 && f.s.tq > 0)
         e = LAUNCH(for_queries, dim3(tiles_of(f.s.tq, T::rows), (unsigned)f.s.h, (unsigned)f.s.b), THREADS, bytes,
-                   stream, dq, dout, lse, delta, q, k, v, f);
+                   stream, a->dq, a->dout, a->lse, delta, a->q, a->k, a->v, f);
     return e;
 }
 
@@ -542,39 +541,35 @@ static int widest(const struct frame &f)
     return f.s.d > f.s.dv ? f.s.d : f.s.dv;
 }
 
-int cuda_attention(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
-                   const struct attention_problem *problem)
+int cuda_attention(void *stream, const struct attention_args *a, const struct attention_problem *problem)
 {
     if (problem->b == 0 || problem->tq == 0)
         return 0;
-    const int e = cuda_attention_hopper(stream, out, lse, q, k, v, problem);
+    const int e = cuda_attention_hopper(stream, a, problem);
     if (e != CUDA_NOT_SERVED)
         return e;
     struct frame f = {};
     f.s = *problem;
-    return LAUNCH_BY_WIDTH(forward, f, stream, out, lse, q, k, v);
+    return LAUNCH_BY_WIDTH(forward, f, stream, a);
 }
 
-int cuda_attention_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv, int64_t lddv,
-                         const void *dout, int64_t lddo, const void *out, const float *lse, const void *q,
-                         const void *k, const void *v, const struct attention_problem *problem, float *delta,
+int cuda_attention_dgrad(void *stream, const struct attention_args *a, const struct attention_problem *problem,
                          float *sums)
 {
     if (problem->b == 0)
         return 0;
     struct frame f = {};
     f.s = *problem;
-    f.lddq = lddq, f.lddk = lddk, f.lddv = lddv, f.lddo = lddo;
+    f.lddq = a->lddq, f.lddk = a->lddk, f.lddv = a->lddv, f.lddo = a->lddo;
     const int64_t warps = (int64_t)problem->b * problem->tq * problem->h;
     const unsigned blocks = (unsigned)((warps + THREADS / WARP - 1) / (THREADS / WARP));
-    int e = blocks ? LAUNCH(attention_delta, blocks, THREADS, 0, stream, delta, out, dout, f) : 0;
+    int e = blocks ? LAUNCH(attention_delta, blocks, THREADS, 0, stream, (float *)a->work, a->out, a->dout, f) : 0;
     if (e != 0)
         return e;
-    e = cuda_attention_hopper_dgrad(stream, dq, lddq, dk, lddk, dv, lddv, dout, lddo, out, lse, q, k, v, problem, delta,
-                                    sums);
+    e = cuda_attention_hopper_dgrad(stream, a, problem, sums);
     if (e != CUDA_NOT_SERVED)
         return e;
-    return LAUNCH_BY_WIDTH(backward, f, stream, dq, dk, dv, dout, lse, delta, q, k, v);
+    return LAUNCH_BY_WIDTH(backward, f, stream, a);
 }
 
 /* --- merge -------------------------------------------------------------------------------------------------------- */
@@ -603,12 +598,13 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-int cuda_attention_merge(void *stream, void *out, float *lse, const void *other, const float *other_lse, int64_t ld,
-                         bool is_bf16, int64_t b, int64_t t, int64_t h, int64_t dv)
+int cuda_attention_merge(void *stream, const struct merge_args *a)
 {
-    const int64_t n = b * t;
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const int64_t n = a->b * a->t;
     if (n == 0)
         return 0;
-    const unsigned blocks = (unsigned)((n * h + THREADS / WARP - 1) / (THREADS / WARP));
-    return LAUNCH(attention_merge, blocks, THREADS, 0, stream, out, lse, other, other_lse, ld, is_bf16, n, t, h, dv);
+    const unsigned blocks = (unsigned)((n * a->h + THREADS / WARP - 1) / (THREADS / WARP));
+    return LAUNCH(attention_merge, blocks, THREADS, 0, stream, a->out, a->lse, a->other, a->other_lse, a->ld, is_bf16,
+                  n, a->t, a->h, a->dv);
 }

@@ -1073,35 +1073,34 @@ static int allow_memory(const void *kernel, int bytes)
 }
 
 template <int D, int DV, bool MASKED>
-static int forward(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
-                   const struct frame &f)
+static int forward(void *stream, const struct attention_args *a, const struct frame &f)
 {
     const struct attention_problem *const s = &f.s;
     const int bytes = query_memory<D, DV, FORWARD_KEYS, false>::bytes + TILE_ALIGN;
     auto kernel = hopper_forward<D, DV, MASKED>;
     tile_map of_q, of_k, of_v;
-    if (!make_map(&of_q, q, s->ldq, s->tq, s->h, s->d, s, OWN) ||
-        !make_map(&of_k, k, s->ldk, s->tk, s->kv, s->d, s, FORWARD_KEYS) ||
-        !make_map(&of_v, v, s->ldv, s->tk, s->kv, s->dv, s, FORWARD_KEYS))
+    if (!make_map(&of_q, a->q, s->ldq, s->tq, s->h, s->d, s, OWN) ||
+        !make_map(&of_k, a->k, s->ldk, s->tk, s->kv, s->d, s, FORWARD_KEYS) ||
+        !make_map(&of_v, a->v, s->ldv, s->tk, s->kv, s->dv, s, FORWARD_KEYS))
         return CUDA_NOT_SERVED;
     const int e = allow_memory((const void *)kernel, bytes);
     return e != 0 ? e
                   : LAUNCH(kernel, dim3(tiles_of(s->tq), (unsigned)s->h, (unsigned)s->b), BLOCK, bytes, stream, of_q,
-                           of_k, of_v, out, lse, f);
+                           of_k, of_v, a->out, a->lse, f);
 }
 
 /* Of a block that owns rows of the one, and tiles of the other. */
 struct gradient_maps {
     tile_map q, k, v, dout;
 };
-static bool make_gradient_maps(struct gradient_maps *ret, const void *dout, const void *q, const void *k, const void *v,
-                               const struct frame &f, int query_rows, int key_rows)
+static bool make_gradient_maps(struct gradient_maps *ret, const struct attention_args *a, const struct frame &f,
+                               int query_rows, int key_rows)
 {
     const struct attention_problem *const s = &f.s;
-    return make_map(&ret->q, q, s->ldq, s->tq, s->h, s->d, s, query_rows) &&
-           make_map(&ret->k, k, s->ldk, s->tk, s->kv, s->d, s, key_rows) &&
-           make_map(&ret->v, v, s->ldv, s->tk, s->kv, s->dv, s, key_rows) &&
-           make_map(&ret->dout, dout, f.lddo, s->tq, s->h, s->dv, s, query_rows);
+    return make_map(&ret->q, a->q, s->ldq, s->tq, s->h, s->d, s, query_rows) &&
+           make_map(&ret->k, a->k, s->ldk, s->tk, s->kv, s->d, s, key_rows) &&
+           make_map(&ret->v, a->v, s->ldv, s->tk, s->kv, s->dv, s, key_rows) &&
+           make_map(&ret->dout, a->dout, f.lddo, s->tq, s->h, s->dv, s, query_rows);
 }
 
 /* Blocks that own keys come longest first: the first keys of four heads, then the next ones. Of one head at a time the
@@ -1118,8 +1117,7 @@ static dim3 key_grid(const struct attention_problem *s)
 }
 
 template <int D, int DV, bool MASKED>
-static int backward(void *stream, void *dq, void *dk, void *dv, const void *dout, const float *lse, const float *delta,
-                    const void *q, const void *k, const void *v, const struct frame &f)
+static int backward(void *stream, const struct attention_args *a, const struct frame &f)
 {
     enum { QUERIES = gradient_queries<D>::rows };
     const struct attention_problem *const s = &f.s;
@@ -1128,43 +1126,40 @@ static int backward(void *stream, void *dq, void *dk, void *dv, const void *dout
     auto for_keys = hopper_key_gradient<D, DV, MASKED>;
     auto for_queries = hopper_query_gradient<D, DV, MASKED>;
     struct gradient_maps of_keys, of_queries;
-    if (!make_gradient_maps(&of_keys, dout, q, k, v, f, QUERIES, OWN) ||
-        !make_gradient_maps(&of_queries, dout, q, k, v, f, OWN, GRADIENT_KEYS))
+    if (!make_gradient_maps(&of_keys, a, f, QUERIES, OWN) || !make_gradient_maps(&of_queries, a, f, OWN, GRADIENT_KEYS))
         return CUDA_NOT_SERVED;
     int e = allow_memory((const void *)for_keys, key_bytes);
     if (e == 0)
         e = allow_memory((const void *)for_queries, query_bytes);
     if (e == 0)
-        e = LAUNCH(for_keys, key_grid(s), BLOCK, key_bytes, stream, of_keys.q, of_keys.k, of_keys.v, of_keys.dout, dk,
-                   dv, lse, delta, heads_together(s), f);
+        e = LAUNCH(for_keys, key_grid(s), BLOCK, key_bytes, stream, of_keys.q, of_keys.k, of_keys.v, of_keys.dout,
+                   a->dk, a->dv, a->lse, (const float *)a->work, heads_together(s), f);
     if (e == 0)
         e = LAUNCH(for_queries, dim3(tiles_of(s->tq), (unsigned)s->h, (unsigned)s->b), BLOCK, query_bytes, stream,
-                   of_queries.q, of_queries.k, of_queries.v, of_queries.dout, dq, lse, delta, f);
+                   of_queries.q, of_queries.k, of_queries.v, of_queries.dout, a->dq, a->lse, (const float *)a->work, f);
     return e;
 }
 
 /* sums: of dQ, as half_at() says. */
 template <int D, int DV, bool MASKED>
-static int backward_any_order(void *stream, float *sums, void *dq, void *dk, void *dv, const void *dout,
-                              const float *lse, const float *delta, const void *q, const void *k, const void *v,
-                              const struct frame &f)
+static int backward_any_order(void *stream, const struct attention_args *a, float *sums, const struct frame &f)
 {
     const struct attention_problem *const s = &f.s;
     const int bytes = key_memory<D, DV, MMA_ROWS, true>::bytes + TILE_ALIGN;
     const unsigned tiles = (unsigned)((s->tq + MMA_ROWS - 1) / MMA_ROWS);
     auto kernel = hopper_gradient<D, DV, MASKED>;
     struct gradient_maps of;
-    if (!make_gradient_maps(&of, dout, q, k, v, f, MMA_ROWS, OWN))
+    if (!make_gradient_maps(&of, a, f, MMA_ROWS, OWN))
         return CUDA_NOT_SERVED;
     int e = allow_memory((const void *)kernel, bytes);
     if (e == 0)
         e = (int)cudaMemsetAsync(sums, 0, cuda_attention_hopper_sums(s->b, s->tq, s->h), (cudaStream_t)stream);
     if (e == 0)
-        e = LAUNCH(kernel, key_grid(s), BLOCK, bytes, stream, of.q, of.k, of.v, of.dout, sums, dk, dv, lse, delta,
-                   heads_together(s), f);
+        e = LAUNCH(kernel, key_grid(s), BLOCK, bytes, stream, of.q, of.k, of.v, of.dout, sums, a->dk, a->dv, a->lse,
+                   (const float *)a->work, heads_together(s), f);
     if (e == 0)
-        e = LAUNCH(hopper_query_gradient_out, dim3(tiles * GROUPS, (unsigned)s->h, (unsigned)s->b), 256, 0, stream, dq,
-                   sums, f);
+        e = LAUNCH(hopper_query_gradient_out, dim3(tiles * GROUPS, (unsigned)s->h, (unsigned)s->b), 256, 0, stream,
+                   a->dq, sums, f);
     return e;
 }
 
@@ -1207,38 +1202,34 @@ size_t cuda_attention_hopper_sums(int64_t b, int64_t tq, int64_t h)
     return (size_t)(b * h * ((tq + MMA_ROWS - 1) / MMA_ROWS)) * GROUPS * HALF_SUMS * sizeof(float);
 }
 
-static bool forward_served(const void *out, const void *q, const void *k, const void *v,
-                           const struct attention_problem *s)
+static bool forward_served(const struct attention_args *a, const struct attention_problem *s)
 {
     return s->hopper && s->softcap == 0 && cuda_attention_hopper_fits(s->bf16, s->d, s->dv) && s->b > 0 && s->tq > 0 &&
-           s->tk > 0 && in_reach(q, s->ldq, s->tq) && in_reach(k, s->ldk, s->tk) && in_reach(v, s->ldv, s->tk) &&
-           in_reach(out, s->ldo, s->tq);
+           s->tk > 0 && in_reach(a->q, s->ldq, s->tq) && in_reach(a->k, s->ldk, s->tk) &&
+           in_reach(a->v, s->ldv, s->tk) && in_reach(a->out, s->ldo, s->tq);
 }
 
-int cuda_attention_hopper(void *stream, void *out, float *lse, const void *q, const void *k, const void *v,
-                          const struct attention_problem *problem)
+int cuda_attention_hopper(void *stream, const struct attention_args *a, const struct attention_problem *problem)
 {
     struct frame f = {};
     f.s = *problem;
-    if (!forward_served(out, q, k, v, problem))
+    if (!forward_served(a, problem))
         return CUDA_NOT_SERVED;
-    return LAUNCH_BY_WIDTH(forward, f, stream, out, lse, q, k, v);
+    return LAUNCH_BY_WIDTH(forward, f, stream, a);
 }
 
-int cuda_attention_hopper_dgrad(void *stream, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv, int64_t lddv,
-                                const void *dout, int64_t lddo, const void *out, const float *lse, const void *q,
-                                const void *k, const void *v, const struct attention_problem *problem,
-                                const float *delta, float *sums)
+int cuda_attention_hopper_dgrad(void *stream, const struct attention_args *a, const struct attention_problem *problem,
+                                float *sums)
 {
     struct frame f = {};
     f.s = *problem;
-    f.lddq = lddq, f.lddk = lddk, f.lddv = lddv, f.lddo = lddo;
-    if (!forward_served(out, q, k, v, problem) || !in_reach(dq, lddq, problem->tq) ||
-        !in_reach(dk, lddk, problem->tk) || !in_reach(dv, lddv, problem->tk) || !in_reach(dout, lddo, problem->tq))
+    f.lddq = a->lddq, f.lddk = a->lddk, f.lddv = a->lddv, f.lddo = a->lddo;
+    if (!forward_served(a, problem) || !in_reach(a->dq, a->lddq, problem->tq) ||
+        !in_reach(a->dk, a->lddk, problem->tk) || !in_reach(a->dv, a->lddv, problem->tk) ||
+        !in_reach(a->dout, a->lddo, problem->tq))
         return CUDA_NOT_SERVED;
     if (sums)
-        return problem->index
-                   ? backward_any_order<128, 128, true>(stream, sums, dq, dk, dv, dout, lse, delta, q, k, v, f)
-                   : backward_any_order<128, 128, false>(stream, sums, dq, dk, dv, dout, lse, delta, q, k, v, f);
-    return LAUNCH_BY_WIDTH(backward, f, stream, dq, dk, dv, dout, lse, delta, q, k, v);
+        return problem->index ? backward_any_order<128, 128, true>(stream, a, sums, f)
+                              : backward_any_order<128, 128, false>(stream, a, sums, f);
+    return LAUNCH_BY_WIDTH(backward, f, stream, a);
 }

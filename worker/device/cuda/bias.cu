@@ -16,17 +16,16 @@ __global__ static void add_bias(T *x, int64_t ld, const T *bias, size_t count, s
     }
 }
 
-int cuda_add_bias(void *stream, void *x, int64_t ldx, const void *bias, bool is_bf16, int64_t n, int64_t c)
+int cuda_add_bias(void *stream, const struct bias_args *a)
 {
-    const size_t pieces = pieces_of(c, is_bf16), count = (size_t)n * pieces;
-    const bool whole = in_pieces(row_bytes(c, is_bf16) | row_bytes(ldx, is_bf16), address(x) | address(bias));
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const size_t pieces = pieces_of(a->c, is_bf16), count = (size_t)a->n * pieces;
+    const bool whole =
+        in_pieces(row_bytes(a->c, is_bf16) | row_bytes(a->ld, is_bf16), address(a->x) | address(a->bias));
     if (count == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH(add_bias<bf16>, grid_blocks(count), THREADS, 0, stream, (bf16 *)x, ldx, (const bf16 *)bias, count,
-                      pieces, c, whole);
-    return LAUNCH(add_bias<float>, grid_blocks(count), THREADS, 0, stream, (float *)x, ldx, (const float *)bias, count,
-                  pieces, c, whole);
+    return TYPED(a->dt, LAUNCH(add_bias<T>, grid_blocks(count), THREADS, 0, stream, (T *)a->x, a->ld,
+                               (const T *)a->bias, count, pieces, a->c, whole));
 }
 
 /* A block takes ACROSS pieces side by side of every row, a thread one of them of rows g, g + ROWS, ... in turn. Then
@@ -65,15 +64,15 @@ __global__ static void __launch_bounds__(THREADS)
     add_columns(dbias, dout, ld, n, c, whole);
 }
 
-int cuda_bias_wgrad(void *stream, float *dbias, const void *dout, int64_t ldo, bool is_bf16, int64_t n, int64_t c)
+int cuda_bias_wgrad(void *stream, const struct bias_args *a)
 {
-    const bool whole = in_pieces(row_bytes(c, is_bf16) | row_bytes(ldo, is_bf16), address(dout));
-    const unsigned blocks = (unsigned)((pieces_of(c, is_bf16) + ACROSS - 1) / ACROSS);
-    if (n == 0 || c == 0)
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const bool whole = in_pieces(row_bytes(a->c, is_bf16) | row_bytes(a->ld, is_bf16), address(a->dout));
+    const unsigned blocks = (unsigned)((pieces_of(a->c, is_bf16) + ACROSS - 1) / ACROSS);
+    if (a->n == 0 || a->c == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH(bias_wgrad<bf16>, blocks, THREADS, 0, stream, dbias, (const bf16 *)dout, ldo, n, c, whole);
-    return LAUNCH(bias_wgrad<float>, blocks, THREADS, 0, stream, dbias, (const float *)dout, ldo, n, c, whole);
+    return TYPED(a->dt, LAUNCH(bias_wgrad<T>, blocks, THREADS, 0, stream, a->dbias, (const T *)a->dout, a->ld, a->n,
+                               a->c, whole));
 }
 
 /* --- packed rows -------------------------------------------------------------------------------------------------- */
@@ -104,19 +103,29 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-int cuda_add_bias_grouped(void *stream, void *x, const void *bias, bool is_bf16, const struct grouped_problem *problem)
+static struct grouped_problem packed_rows(const struct bias_args *a, struct fault_words fault)
 {
-    const struct grouped_problem g = *problem;
+    struct grouped_problem g = {};
+    g.add = a->beta == 1.0f;
+    g.counts = a->counts;
+    g.groups = a->groups, g.parts = a->parts;
+    g.m = a->n, g.n = a->c, g.ldc = a->ld;
+    g.split = EXPERT_SPLIT;
+    g.fault = fault;
+    return g;
+}
+
+int cuda_add_bias_grouped(void *stream, const struct bias_args *a, struct fault_words fault)
+{
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const struct grouped_problem g = packed_rows(a, fault);
     const size_t pieces = pieces_of(g.n, is_bf16);
     const unsigned blocks = (unsigned)((g.m + ROWS - 1) / ROWS);
-    const bool whole = in_pieces(row_bytes(g.n, is_bf16) | row_bytes(g.ldc, is_bf16), address(x) | address(bias));
+    const bool whole = in_pieces(row_bytes(g.n, is_bf16) | row_bytes(g.ldc, is_bf16), address(a->x) | address(a->bias));
     if (blocks == 0 || g.n == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH(add_bias_grouped<bf16>, blocks, THREADS, 0, stream, (bf16 *)x, (const bf16 *)bias, pieces, whole,
-                      g);
-    return LAUNCH(add_bias_grouped<float>, blocks, THREADS, 0, stream, (float *)x, (const float *)bias, pieces, whole,
-                  g);
+    return TYPED(a->dt, LAUNCH(add_bias_grouped<T>, blocks, THREADS, 0, stream, (T *)a->x, (const T *)a->bias, pieces,
+                               whole, g));
 }
 
 /* As bias_wgrad, a row of blocks for each group of the last part; split rows at a time. */
@@ -140,15 +149,14 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-int cuda_bias_wgrad_grouped(void *stream, float *dbias, const void *dout, bool is_bf16,
-                            const struct grouped_problem *problem)
+int cuda_bias_wgrad_grouped(void *stream, const struct bias_args *a, struct fault_words fault)
 {
-    const struct grouped_problem g = *problem;
-    const bool whole = in_pieces(row_bytes(g.n, is_bf16) | row_bytes(g.ldc, is_bf16), address(dout));
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const struct grouped_problem g = packed_rows(a, fault);
+    const bool whole = in_pieces(row_bytes(g.n, is_bf16) | row_bytes(g.ldc, is_bf16), address(a->dout));
     const dim3 grid((unsigned)((pieces_of(g.n, is_bf16) + ACROSS - 1) / ACROSS), (unsigned)g.groups);
     if (g.n == 0 || g.groups == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH(bias_wgrad_grouped<bf16>, grid, THREADS, 0, stream, dbias, (const bf16 *)dout, whole, g);
-    return LAUNCH(bias_wgrad_grouped<float>, grid, THREADS, 0, stream, dbias, (const float *)dout, whole, g);
+    return TYPED(a->dt,
+                 LAUNCH(bias_wgrad_grouped<T>, grid, THREADS, 0, stream, a->dbias, (const T *)a->dout, whole, g));
 }

@@ -99,11 +99,6 @@ cudaError_t cuda_clear(struct device *dev, void *ptr, size_t bytes);
 titan_status cuda_device_watch(struct device *dev, const struct comm_watch *watch, struct titan_error *err);
 void cuda_device_unwatch(struct device *dev, const struct comm *comm);
 
-/* matmul_f8.c */
-titan_status cuda_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
-                            int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n,
-                            int64_t k, float beta, const struct float8_product *how, void *work);
-
 /* Operations: cuda_ops_NAME, with the type of its slot. */
 #define X(name) __typeof__(*((struct device_ops *)0)->name) cuda_ops_##name;
 DEVICE_OPS(X)

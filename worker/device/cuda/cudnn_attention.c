@@ -308,11 +308,12 @@ static cudnnStatus_t execute(struct cudnn_attention *c, const struct shape_plan 
     return st;
 }
 
-/* One execution. work: of the gradients. */
-static bool run(struct cudnn_attention *c, struct stream *s, struct shape_plan *p, const struct attention_tensors *x,
-                float scale, char *work)
+/* One execution. */
+static bool run(struct cudnn_attention *c, struct stream *s, struct shape_plan *p, const struct attention_args *x)
 {
     static const float one = 1.0f, masked = -INFINITY;
+    const float scale = attention_scale(&x->shape);
+    char *const work = x->work;
     struct pointers t = {.n = 0};
     void *workspace = s->work;
 
@@ -346,11 +347,11 @@ static bool run(struct cudnn_attention *c, struct stream *s, struct shape_plan *
 }
 
 /* From this sequence and this key head on; z: of the whole. */
-static struct attention_tensors tensors_from(const struct attention_tensors *x, const struct cudnn_problem *z,
-                                             int64_t sequence, int64_t head)
+static struct attention_args tensors_from(const struct attention_args *x, const struct cudnn_problem *z,
+                                          int64_t sequence, int64_t head)
 {
     const int64_t row = sequence * z->t, group = z->h / z->kv, query = head * group;
-    struct attention_tensors ret = *x;
+    struct attention_args ret = *x;
 
     titan_assert(x->dq && x->dk && x->dv && x->dout);
     ret.q = (const uint16_t *)x->q + row * x->ldq + query * z->d;
@@ -367,24 +368,25 @@ static struct attention_tensors tensors_from(const struct attention_tensors *x, 
 
 /* All parts, one after the other, with the same scratch. */
 static bool run_parts(struct cudnn_attention *c, struct stream *s, struct shape_plan *p,
-                      const struct cudnn_problem *whole, const struct attention_tensors *x, float scale, char *work)
+                      const struct cudnn_problem *whole, const struct attention_args *x)
 {
     const struct cudnn_problem part = p->problem;
     bool done = true;
 
     titan_assert(whole->b % part.b == 0 && whole->kv % part.kv == 0);
     if (p->pass == CUDNN_FORWARD)
-        return run(c, s, p, x, scale, work);
+        return run(c, s, p, x);
     for (int64_t b = 0; b < whole->b && done; b += part.b)
         for (int64_t head = 0; head < whole->kv && done; head += part.kv) {
-            const struct attention_tensors from = tensors_from(x, whole, b, head);
-            done = run(c, s, p, &from, scale, work);
+            const struct attention_args from = tensors_from(x, whole, b, head);
+            done = run(c, s, p, &from);
         }
     return done;
 }
 
-static struct cudnn_problem problem_of(const struct attention_shape *z, const struct attention_tensors *x)
+static struct cudnn_problem problem_of(const struct attention_args *x)
 {
+    const struct attention_shape *const z = &x->shape;
     return (struct cudnn_problem){.b = z->b,
                                   .t = z->tq,
                                   .h = z->h,
@@ -401,28 +403,27 @@ static struct cudnn_problem problem_of(const struct attention_shape *z, const st
                                   .lddo = x->lddo};
 }
 
-static struct attention_tensors dense_rows(const struct attention_shape *z)
+static struct attention_args dense_rows(const struct attention_shape *z)
 {
     const int64_t q = z->h * z->d, k = z->kv * z->d, v = z->kv * z->dv, o = z->h * z->dv;
-    return (struct attention_tensors){
-        .ldq = q, .ldk = k, .ldv = v, .ldo = o, .lddq = q, .lddk = k, .lddv = v, .lddo = o};
+    return (struct attention_args){
+        .ldq = q, .ldk = k, .ldv = v, .ldo = o, .lddq = q, .lddk = k, .lddv = v, .lddo = o, .shape = *z};
 }
 
 /* What an engine of the gradients wants is asked for dense rows. 0: there is none. With the lock held. */
 static size_t engine_room(struct cudnn_attention *c, const struct attention_shape *z)
 {
-    const struct attention_tensors dense = dense_rows(z);
-    const struct cudnn_problem problem = problem_of(z, &dense), part = part_of(c, &problem, pass_of(z, true));
+    const struct attention_args dense = dense_rows(z);
+    const struct cudnn_problem problem = problem_of(&dense), part = part_of(c, &problem, pass_of(z, true));
     const struct shape_plan *const p = plan_of(c, &part, pass_of(z, true));
     return p ? rounded(p->engine_bytes) + 256 : 0;
 }
 
-bool cudnn_attention(struct stream *s, const struct attention_tensors *tensors, const struct attention_shape *shape,
-                     bool backward, void *work)
+bool cudnn_attention(struct stream *s, const struct attention_args *x, bool backward)
 {
-    const struct attention_tensors *const x = tensors;
+    const struct attention_shape *const shape = &x->shape;
     struct cudnn_attention *const c = s->dev->attention;
-    const struct cudnn_problem problem = problem_of(shape, x);
+    const struct cudnn_problem problem = problem_of(x);
     const enum cudnn_pass pass = pass_of(shape, backward);
     const bool fits =
         aligned(x->q, x->ldq) && aligned(x->k, x->ldk) && aligned(x->v, x->ldv) && aligned(x->out, x->ldo);
@@ -440,7 +441,7 @@ bool cudnn_attention(struct stream *s, const struct attention_tensors *tensors, 
     struct shape_plan *const p = plan_of(c, &part, pass);
     const size_t room = backward ? engine_room(c, shape) : s->work ? CUDA_MATMUL_WORK_BYTES : 0;
     if (p && room > 0 && p->engine_bytes <= room) /* work is as large as engine_room() says */
-        done = run_parts(c, s, p, &problem, x, attention_scale(shape), work);
+        done = run_parts(c, s, p, &problem, x);
     (void)pthread_mutex_unlock(&c->lock);
     return done;
 }
@@ -448,8 +449,8 @@ bool cudnn_attention(struct stream *s, const struct attention_tensors *tensors, 
 size_t cudnn_attention_work_bytes(struct device *dev, const struct attention_shape *shape)
 {
     struct cudnn_attention *const c = dev->attention;
-    const struct attention_tensors dense = dense_rows(shape);
-    const struct cudnn_problem problem = problem_of(shape, &dense);
+    const struct attention_args dense = dense_rows(shape);
+    const struct cudnn_problem problem = problem_of(&dense);
 
     if (!serves(shape) || cuda_enter(dev, NULL) != TITAN_OK)
         return 0;
@@ -483,13 +484,12 @@ static void report_without_headers(void)
               "reason=\"the plug-in was built without cuDNN's headers\"");
 }
 
-bool cudnn_attention(struct stream *s, const struct attention_tensors *tensors, const struct attention_shape *shape,
-                     bool backward, void *work)
+bool cudnn_attention(struct stream *s, const struct attention_args *x, bool backward)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-    (void)s, (void)tensors, (void)backward, (void)work;
-    if (shape->order != ATTENTION_FIXED)
+    (void)s, (void)backward;
+    if (x->shape.order != ATTENTION_FIXED)
         (void)pthread_once(&once, report_without_headers);
     return false;
 }

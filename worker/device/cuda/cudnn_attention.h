@@ -16,16 +16,9 @@ struct cudnn_attention; /* a device's library, handle and plans; thread-safe */
 titan_status cudnn_attention_open(int major, struct cudnn_attention **ret, struct titan_error *err) TITAN_MUST_USE;
 void cudnn_attention_close(struct cudnn_attention *c); /* NULL is fine */
 
-struct attention_tensors {
-    void *out, *lse, *dq, *dk, *dv;
-    const void *q, *k, *v, *dout;
-    int64_t ldq, ldk, ldv, ldo, lddq, lddk, lddv, lddo;
-};
-
-/* Enqueue on a stream that has not failed, forward or (backward) the gradients with work as scratch. False: the
- * caller's own kernels serve, and write all that may have been enqueued of it. */
-bool cudnn_attention(struct stream *s, const struct attention_tensors *tensors, const struct attention_shape *shape,
-                     bool backward, void *work);
+/* Enqueue on a stream that has not failed, forward or (backward) the gradients. False: the caller's own kernels serve,
+ * and write all that may have been enqueued of it. */
+bool cudnn_attention(struct stream *s, const struct attention_args *a, bool backward);
 /* Scratch of the gradients with tensors in dense rows; 0: cuDNN does not serve the shape. */
 size_t cudnn_attention_work_bytes(struct device *dev, const struct attention_shape *shape);
 

@@ -32,34 +32,34 @@ template <class To, class From> static int launch_cast(void *stream, void *dst, 
     return LAUNCH(kernel, grid_blocks(n), THREADS, 0, stream, (To *)dst, (const From *)src, n);
 }
 
-template <class To> static int launch_cast_to(void *stream, void *dst, const void *src, enum num from, size_t n)
+template <class To> static int launch_cast_to(void *stream, void *dst, const void *src, enum dtype from, size_t n)
 {
     switch (from) {
-    case NUM_F64:
+    case DTYPE_F64:
         return launch_cast<To, double>(stream, dst, src, n);
-    case NUM_BF16:
+    case DTYPE_BF16:
         return launch_cast<To, bf16>(stream, dst, src, n);
-    case NUM_I32:
+    case DTYPE_I32:
         return launch_cast<To, int32_t>(stream, dst, src, n);
-    case NUM_U8:
+    case DTYPE_U8:
         return launch_cast<To, uint8_t>(stream, dst, src, n);
     default:
         return launch_cast<To, float>(stream, dst, src, n);
     }
 }
 
-int cuda_cast(void *stream, void *dst, enum num to, const void *src, enum num from, size_t n)
+int cuda_cast(void *stream, void *dst, enum dtype to, const void *src, enum dtype from, size_t n)
 {
     if (n == 0)
         return 0;
     switch (to) {
-    case NUM_F64:
+    case DTYPE_F64:
         return launch_cast_to<double>(stream, dst, src, from, n);
-    case NUM_BF16:
+    case DTYPE_BF16:
         return launch_cast_to<bf16>(stream, dst, src, from, n);
-    case NUM_I32:
+    case DTYPE_I32:
         return launch_cast_to<int32_t>(stream, dst, src, from, n);
-    case NUM_U8:
+    case DTYPE_U8:
         return launch_cast_to<uint8_t>(stream, dst, src, from, n);
     default:
         return launch_cast_to<float>(stream, dst, src, from, n);
@@ -84,9 +84,8 @@ int cuda_add(void *stream, void *out, const void *a, const void *b, bool is_bf16
     const unsigned blocks = grid_blocks(pieces_of((int64_t)n, is_bf16));
     if (n == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH(add<bf16>, blocks, THREADS, 0, stream, (bf16 *)out, (const bf16 *)a, (const bf16 *)b, n, aligned);
-    return LAUNCH(add<float>, blocks, THREADS, 0, stream, (float *)out, (const float *)a, (const float *)b, n, aligned);
+    return TYPED(is_bf16 ? DTYPE_BF16 : DTYPE_F32,
+                 LAUNCH(add<T>, blocks, THREADS, 0, stream, (T *)out, (const T *)a, (const T *)b, n, aligned));
 }
 
 int cuda_accumulate(void *stream, float *dst, const float *src, size_t n)
@@ -111,9 +110,8 @@ int cuda_scale(void *stream, void *out, const void *x, bool is_bf16, float facto
     const unsigned blocks = grid_blocks(pieces_of((int64_t)n, is_bf16));
     if (n == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH(scale<bf16>, blocks, THREADS, 0, stream, (bf16 *)out, (const bf16 *)x, factor, n, aligned);
-    return LAUNCH(scale<float>, blocks, THREADS, 0, stream, (float *)out, (const float *)x, factor, n, aligned);
+    return TYPED(is_bf16 ? DTYPE_BF16 : DTYPE_F32,
+                 LAUNCH(scale<T>, blocks, THREADS, 0, stream, (T *)out, (const T *)x, factor, n, aligned));
 }
 
 template <class T> __global__ static void softcap(T *out, const T *x, float cap, size_t n, bool aligned)
@@ -127,15 +125,15 @@ template <class T> __global__ static void softcap(T *out, const T *x, float cap,
     }
 }
 
-int cuda_softcap(void *stream, void *out, const void *x, bool is_bf16, float cap, size_t n)
+int cuda_softcap(void *stream, const struct softcap_args *a)
 {
-    const bool aligned = in_pieces(0, address(out) | address(x));
-    const unsigned blocks = grid_blocks(pieces_of((int64_t)n, is_bf16));
-    if (n == 0)
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const bool aligned = in_pieces(0, address(a->out) | address(a->x));
+    const unsigned blocks = grid_blocks(pieces_of((int64_t)a->n, is_bf16));
+    if (a->n == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH(softcap<bf16>, blocks, THREADS, 0, stream, (bf16 *)out, (const bf16 *)x, cap, n, aligned);
-    return LAUNCH(softcap<float>, blocks, THREADS, 0, stream, (float *)out, (const float *)x, cap, n, aligned);
+    return TYPED(a->dt,
+                 LAUNCH(softcap<T>, blocks, THREADS, 0, stream, (T *)a->out, (const T *)a->x, a->cap, a->n, aligned));
 }
 
 template <class T>
@@ -153,15 +151,13 @@ __global__ static void softcap_dgrad(T *dx, const T *dout, const T *x, float cap
     }
 }
 
-int cuda_softcap_dgrad(void *stream, void *dx, const void *dout, const void *x, bool is_bf16, float cap, size_t n)
+int cuda_softcap_dgrad(void *stream, const struct softcap_args *a)
 {
-    const bool aligned = in_pieces(0, address(dx) | address(dout) | address(x));
-    const unsigned blocks = grid_blocks(pieces_of((int64_t)n, is_bf16));
-    if (n == 0)
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const bool aligned = in_pieces(0, address(a->out) | address(a->dout) | address(a->x));
+    const unsigned blocks = grid_blocks(pieces_of((int64_t)a->n, is_bf16));
+    if (a->n == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH(softcap_dgrad<bf16>, blocks, THREADS, 0, stream, (bf16 *)dx, (const bf16 *)dout, (const bf16 *)x,
-                      cap, n, aligned);
-    return LAUNCH(softcap_dgrad<float>, blocks, THREADS, 0, stream, (float *)dx, (const float *)dout, (const float *)x,
-                  cap, n, aligned);
+    return TYPED(a->dt, LAUNCH(softcap_dgrad<T>, blocks, THREADS, 0, stream, (T *)a->out, (const T *)a->dout,
+                               (const T *)a->x, a->cap, a->n, aligned));
 }

@@ -28,18 +28,15 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-int cuda_embed(void *stream, void *out, const int32_t *tokens, const void *table, bool is_bf16, int64_t n, int64_t c,
-               int64_t v, int64_t first)
+int cuda_embed(void *stream, const struct embed_args *a)
 {
-    const bool whole = in_pieces(row_bytes(c, is_bf16), address(out) | address(table));
-    if (n == 0 || c == 0)
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const bool whole = in_pieces(row_bytes(a->c, is_bf16), address(a->out) | address(a->table));
+    if (a->n == 0 || a->c == 0)
         return 0;
-    unsigned blocks = (unsigned)(n < 65536 ? n : 65536);
-    if (is_bf16)
-        return LAUNCH(embed<bf16>, blocks, THREADS, 0, stream, (bf16 *)out, tokens, (const bf16 *)table, n, c, v, first,
-                      whole);
-    return LAUNCH(embed<float>, blocks, THREADS, 0, stream, (float *)out, tokens, (const float *)table, n, c, v, first,
-                  whole);
+    unsigned blocks = (unsigned)(a->n < 65536 ? a->n : 65536);
+    return TYPED(a->dt, LAUNCH(embed<T>, blocks, THREADS, 0, stream, (T *)a->out, a->tokens, (const T *)a->table, a->n,
+                               a->c, a->v, a->first, whole));
 }
 
 /* A block owns a bucket, the rows of the table that are the same modulo a power of two, and a piece of their columns
@@ -158,19 +155,16 @@ __global__ static void __launch_bounds__(THREADS, WHOLE ? 4 : 2)
     }
 }
 
-int cuda_embed_wgrad(void *stream, float *dtable, const int32_t *tokens, const void *dout, bool is_bf16, int64_t n,
-                     int64_t c, int64_t v, int64_t first)
+int cuda_embed_wgrad(void *stream, const struct embed_args *a)
 {
-    const bool whole = in_pieces(row_bytes(c, is_bf16), address(dtable) | address(dout));
-    if (n == 0 || c == 0 || v == 0)
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const bool whole = in_pieces(row_bytes(a->c, is_bf16), address(a->dtable) | address(a->dout));
+    if (a->n == 0 || a->c == 0 || a->v == 0)
         return 0;
     unsigned buckets = 1;
-    while (buckets < BUCKETS && buckets < v && 4 * (int64_t)buckets < n)
+    while (buckets < BUCKETS && buckets < a->v && 4 * (int64_t)buckets < a->n)
         buckets *= 2;
-    const dim3 grid(buckets, (unsigned)((pieces_of(c, is_bf16) + THREADS - 1) / THREADS));
-    if (is_bf16)
-        return LAUNCH((whole ? embed_wgrad<bf16, true> : embed_wgrad<bf16, false>), grid, THREADS, 0, stream, dtable,
-                      tokens, (const bf16 *)dout, n, c, v, first);
-    return LAUNCH((whole ? embed_wgrad<float, true> : embed_wgrad<float, false>), grid, THREADS, 0, stream, dtable,
-                  tokens, (const float *)dout, n, c, v, first);
+    const dim3 grid(buckets, (unsigned)((pieces_of(a->c, is_bf16) + THREADS - 1) / THREADS));
+    return TYPED(a->dt, LAUNCH((whole ? embed_wgrad<T, true> : embed_wgrad<T, false>), grid, THREADS, 0, stream,
+                               a->dtable, a->tokens, (const T *)a->dout, a->n, a->c, a->v, a->first));
 }

@@ -14,10 +14,6 @@
 /* Enqueue unless the stream has failed. */
 #define ENQUEUE(s, what, call) (stream_skips(s) ? TITAN_OK : stream_enqueued((s), (what), (call)))
 
-static inline bool compute_type(enum dtype dt)
-{
-    return dt == DTYPE_F32 || dt == DTYPE_BF16;
-}
 static inline bool rows_fit(int64_t n, int64_t c)
 {
     return n >= 0 && c >= 0 && n <= GRID_MAX;

@@ -32,6 +32,17 @@ __global__ static void module_mark(void)
 __attribute__((used)) static const int module_listed = cuda_list_module((const void *)module_mark);
 #endif
 
+/* call with T as the type of dt. */
+#define TYPED(dt, call)                                                                                                \
+    ((dt) == DTYPE_BF16 ? [&]() {                                                                                      \
+        typedef bf16 T;                                                                                                \
+        return call;                                                                                                   \
+    }()                                                                                                                \
+                        : [&]() {                                                                                      \
+        typedef float T;                                                                                               \
+        return call;                                                                                                   \
+    }())
+
 #define THREADS 256
 #define WARP 32
 #define FULL_WARP 0xffffffffu

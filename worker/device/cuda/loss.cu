@@ -137,17 +137,14 @@ __global__ static void __launch_bounds__(ROW_THREADS)
     write_stats(stats + row * STATS, counted ? stats_of(r, targets[row] - first, scratch) : none);
 }
 
-int cuda_loss_stats(void *stream, float *stats, const void *logits, const int32_t *targets, bool is_bf16, int64_t n,
-                    int64_t v, int64_t first)
+int cuda_loss_stats(void *stream, const struct loss_args *a)
 {
-    const bool whole = in_pieces(row_bytes(v, is_bf16), address(logits));
-    if (n == 0)
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const bool whole = in_pieces(row_bytes(a->v, is_bf16), address(a->logits));
+    if (a->n == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH(loss_stats<bf16>, (unsigned)n, ROW_THREADS, 0, stream, stats, (const bf16 *)logits, targets, v,
-                      first, whole);
-    return LAUNCH(loss_stats<float>, (unsigned)n, ROW_THREADS, 0, stream, stats, (const float *)logits, targets, v,
-                  first, whole);
+    return TYPED(a->dt, LAUNCH(loss_stats<T>, (unsigned)a->n, ROW_THREADS, 0, stream, a->stats, (const T *)a->logits,
+                               a->targets, a->v, a->first, whole));
 }
 
 template <class T>
@@ -168,17 +165,14 @@ __global__ static void __launch_bounds__(ROW_THREADS)
     finish_of(losses + row, dlogits ? dlogits + row * v : NULL, r, targets[row] >= 0, targets[row] - first, s);
 }
 
-int cuda_loss_finish(void *stream, float *losses, void *dlogits, const void *logits, const int32_t *targets,
-                     const float *stats, int64_t parts, bool is_bf16, int64_t n, int64_t v, int64_t first)
+int cuda_loss_finish(void *stream, const struct loss_args *a)
 {
-    const bool whole = in_pieces(row_bytes(v, is_bf16), address(logits) | address(dlogits));
-    if (n == 0)
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const bool whole = in_pieces(row_bytes(a->v, is_bf16), address(a->logits) | address(a->dlogits));
+    if (a->n == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH(loss_finish<bf16>, (unsigned)n, ROW_THREADS, 0, stream, losses, (bf16 *)dlogits,
-                      (const bf16 *)logits, targets, stats, parts, n, v, first, whole);
-    return LAUNCH(loss_finish<float>, (unsigned)n, ROW_THREADS, 0, stream, losses, (float *)dlogits,
-                  (const float *)logits, targets, stats, parts, n, v, first, whole);
+    return TYPED(a->dt, LAUNCH(loss_finish<T>, (unsigned)a->n, ROW_THREADS, 0, stream, a->losses, (T *)a->dlogits,
+                               (const T *)a->logits, a->targets, a->stats, a->parts, a->n, a->v, a->first, whole));
 }
 
 template <class T>
@@ -199,32 +193,28 @@ __global__ static void __launch_bounds__(ROW_THREADS)
 
 #define OWN_SHARED 1024 /* bytes of a block's shared memory that are not for the row */
 
-template <class T>
-static int launch_loss(void *stream, float *losses, float *stats, T *dlogits, const T *logits, const int32_t *targets,
-                       int64_t n, int64_t v, int64_t first, bool whole)
+template <class T> static int launch_loss(void *stream, const struct loss_args *a, bool whole)
 {
     auto kernel = loss<T>;
     int device = 0, most = 0, e = (int)cudaGetDevice(&device);
     if (e == 0)
         e = (int)cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    const int64_t room = (most - OWN_SHARED) / 16, row = (v + piece<T>::N - 1) / piece<T>::N;
-    const int64_t pieces = !dlogits ? 0 : room < row ? room : row;
+    const int64_t room = (most - OWN_SHARED) / 16, row = (a->v + piece<T>::N - 1) / piece<T>::N;
+    const int64_t pieces = !a->dlogits ? 0 : room < row ? room : row;
     if (e == 0)
         e = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       (int)pieces * 16);
     if (e != 0)
         return e;
-    return LAUNCH(kernel, (unsigned)n, ROW_THREADS, (size_t)pieces * 16, stream, losses, stats, dlogits, logits,
-                  targets, v, pieces * piece<T>::N, first, whole);
+    return LAUNCH(kernel, (unsigned)a->n, ROW_THREADS, (size_t)pieces * 16, stream, a->losses, a->stats,
+                  (T *)a->dlogits, (const T *)a->logits, a->targets, a->v, pieces * piece<T>::N, a->first, whole);
 }
 
-int cuda_loss(void *stream, float *losses, float *stats, void *dlogits, const void *logits, const int32_t *targets,
-              bool is_bf16, int64_t n, int64_t v, int64_t first)
+int cuda_loss(void *stream, const struct loss_args *a)
 {
-    const bool whole = in_pieces(row_bytes(v, is_bf16), address(logits) | address(dlogits));
-    if (n == 0)
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const bool whole = in_pieces(row_bytes(a->v, is_bf16), address(a->logits) | address(a->dlogits));
+    if (a->n == 0)
         return 0;
-    if (is_bf16)
-        return launch_loss(stream, losses, stats, (bf16 *)dlogits, (const bf16 *)logits, targets, n, v, first, whole);
-    return launch_loss(stream, losses, stats, (float *)dlogits, (const float *)logits, targets, n, v, first, whole);
+    return TYPED(a->dt, launch_loss<T>(stream, a, whole));
 }

@@ -64,22 +64,18 @@ static titan_status matmul_failed(struct stream *s, cublasStatus_t st)
     return stream_fail_now(s, TITAN_EDEVICE, err.msg);
 }
 
-titan_status cuda_ops_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
-                             int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n,
-                             int64_t k, float beta)
+titan_status cuda_ops_matmul(struct stream *s, const struct matmul_args *a)
 {
-    const bool types = (ab_dt == DTYPE_BF16 || ab_dt == DTYPE_F32) && (c_dt == ab_dt || c_dt == DTYPE_F32);
-    const bool shapes = m >= 0 && n >= 0 && k >= 0 && lda >= (ta ? m : k) && ldb >= (tb ? k : n) && ldc >= n;
-    if (!types || !shapes || (beta != 0.0f && beta != 1.0f))
+    if (!matmul_args_valid(a))
         return TITAN_EINVAL;
-    if (m == 0 || n == 0 || stream_skips(s))
+    if (a->m == 0 || a->n == 0 || stream_skips(s))
         return TITAN_OK;
-    if (k == 0 && beta == 1.0f)
+    if (a->k == 0 && a->beta == 1.0f)
         return TITAN_OK;
-    if (k == 0)
+    if (a->k == 0)
         return stream_enqueued(s, "clearing a product",
-                               (int)cudaMemset2DAsync(c, (size_t)ldc * dtype_bytes(c_dt), 0,
-                                                      (size_t)n * dtype_bytes(c_dt), (size_t)m, s->native));
+                               (int)cudaMemset2DAsync(a->c, (size_t)a->ldc * dtype_bytes(a->c_dt), 0,
+                                                      (size_t)a->n * dtype_bytes(a->c_dt), (size_t)a->m, s->native));
     if (!s->work) {
         cudaError_t e = cudaMalloc(&s->work, CUDA_MATMUL_WORK_BYTES);
         if (e != cudaSuccess)
@@ -87,15 +83,15 @@ titan_status cuda_ops_matmul(struct stream *s, void *c, enum dtype c_dt, int64_t
     }
     struct plan_key key;
     memset(&key, 0, sizeof key);
-    key.m = m, key.n = n, key.k = k, key.lda = lda, key.ldb = ldb, key.ldc = ldc;
-    key.ta = ta, key.tb = tb, key.ab_dt = ab_dt, key.c_dt = c_dt, key.beta = beta == 1.0f;
-    key.align_a = alignment(a), key.align_b = alignment(b), key.align_c = alignment(c);
+    key.m = a->m, key.n = a->n, key.k = a->k, key.lda = a->lda, key.ldb = a->ldb, key.ldc = a->ldc;
+    key.ta = a->ta, key.tb = a->tb, key.ab_dt = a->ab_dt, key.c_dt = a->c_dt, key.beta = a->beta == 1.0f;
+    key.align_a = alignment(a->a), key.align_b = alignment(a->b), key.align_c = alignment(a->c);
     struct product_plans *const plans = s->dev->plans;
     (void)pthread_mutex_lock(&plans->lock);
     struct product_plan *const p = product_plan_of(plans, s->dev->lt, &key, sizeof key, describe);
     (void)pthread_mutex_unlock(&plans->lock);
     if (!p || p->status != CUBLAS_STATUS_SUCCESS)
         return matmul_failed(s, p ? p->status : CUBLAS_STATUS_ALLOC_FAILED);
-    return matmul_failed(
-        s, product_run(s, plans, p, &(struct product_call){.first = b, .second = a, .out = c, .keep = beta}));
+    const struct product_call call = {.first = a->b, .second = a->a, .out = a->c, .keep = a->beta};
+    return matmul_failed(s, product_run(s, plans, p, &call));
 }

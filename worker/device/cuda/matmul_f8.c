@@ -206,38 +206,39 @@ static void place(struct float8_operand *o, bool blocks, char **from)
     o->largest = cut(from, line_bytes(o->lines));
 }
 
-titan_status cuda_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
-                            int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n,
-                            int64_t k, float beta, const struct float8_product *how, void *work)
+titan_status cuda_ops_matmul_f8(struct stream *s, const struct matmul_args *a)
 {
-    const bool types = compute_type(ab_dt) && (c_dt == ab_dt || c_dt == DTYPE_F32);
-    const bool shapes = m >= 0 && n >= 0 && k >= 0 && lda >= (ta ? m : k) && ldb >= (tb ? k : n) && ldc >= n;
+    const struct float8_product *const how = a->how;
     const bool codes = !how->b_scale || (how->b == FLOAT8_E4M3 && !how->b_lines);
     const bool plain =
         how->a == FLOAT8_E4M3 && how->b == FLOAT8_E4M3 && !how->a_lines && !how->b_lines && !how->b_scale;
-    if (!types || !shapes || !codes || (how->blocks && !plain) || (beta != 0.0f && beta != 1.0f) || !rows_fit(m, k) ||
-        !rows_fit(n, k))
+    if (!s->dev->float8_plans || (how->blocks && !s->dev->mxfp8))
+        return TITAN_EUNSUPPORTED;
+    if (!matmul_args_valid(a) || !codes || (how->blocks && !plain) || !rows_fit(a->m, a->k) || !rows_fit(a->n, a->k))
         return TITAN_EINVAL;
-    if (m == 0 || n == 0 || k == 0)
-        return cuda_ops_matmul(s, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta);
+    if (a->m == 0 || a->n == 0 || a->k == 0)
+        return cuda_ops_matmul(s, a);
     if (stream_skips(s))
         return TITAN_OK;
-    titan_assert(s->work && work);
-    char *at = (char *)(((uintptr_t)work + 255) & ~(uintptr_t)255);
-    struct product x = {.c = c, .m = m, .n = n, .ldc = ldc, .c_dt = c_dt, .accumulate = beta == 1.0f};
+    titan_assert(s->work && a->work);
+    char *at = (char *)(((uintptr_t)a->work + 255) & ~(uintptr_t)255);
+    struct product x = {.c = a->c, .m = a->m, .n = a->n, .ldc = a->ldc, .c_dt = a->c_dt, .accumulate = a->beta == 1.0f};
     x.blocks = how->blocks;
-    x.a = (struct float8_operand){.src = a, .e5m2 = how->a == FLOAT8_E5M2, .by_line = how->a_lines, .lines = m, .k = k};
-    x.b = (struct float8_operand){.src = b, .e5m2 = how->b == FLOAT8_E5M2, .by_line = how->b_lines, .lines = n, .k = k};
-    x.a.line = ta ? 1 : lda, x.a.along = ta ? lda : 1;
-    x.b.line = tb ? ldb : 1, x.b.along = tb ? 1 : ldb;
-    x.a.bf16 = x.b.bf16 = ab_dt == DTYPE_BF16;
+    x.a = (struct float8_operand){
+        .src = a->a, .e5m2 = how->a == FLOAT8_E5M2, .by_line = how->a_lines, .lines = a->m, .k = a->k};
+    x.b = (struct float8_operand){
+        .src = a->b, .e5m2 = how->b == FLOAT8_E5M2, .by_line = how->b_lines, .lines = a->n, .k = a->k};
+    x.a.line = a->ta ? 1 : a->lda, x.a.along = a->ta ? a->lda : 1;
+    x.b.line = a->tb ? a->ldb : 1, x.b.along = a->tb ? 1 : a->ldb;
+    x.a.bf16 = x.b.bf16 = a->ab_dt == DTYPE_BF16;
     x.a.power_of_two = x.b.power_of_two = how->power_of_two;
-    x.fast = !ta && tb && !x.a.e5m2 && !x.blocks; /* forward, as torchao has it */
+    x.fast = !a->ta && a->tb && !x.a.e5m2 && !x.blocks; /* forward, as torchao has it */
     place(&x.a, x.blocks, &at);
     place(&x.b, x.blocks, &at);
-    if (how->b_scale && tb && ldb == x.b.kp && k == x.b.kp && ((uintptr_t)b & (STEP - 1)) == 0 && n % STEP == 0)
-        x.b.codes = (uint8_t *)(uintptr_t)b; /* as they are to be */
-    x.sums_bytes = sums_bytes(m, n, x.blocks);
+    if (how->b_scale && a->tb && a->ldb == x.b.kp && a->k == x.b.kp && ((uintptr_t)a->b & (STEP - 1)) == 0 &&
+        a->n % STEP == 0)
+        x.b.codes = (uint8_t *)(uintptr_t)a->b; /* as they are to be */
+    x.sums_bytes = sums_bytes(a->m, a->n, x.blocks);
     x.sums = cut(&at, x.sums_bytes);
 
     int (*const make)(void *, const struct float8_operand *) = x.blocks ? cuda_mxfp8 : cuda_float8;
@@ -247,7 +248,7 @@ titan_status cuda_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t 
     const enum scaling direct = x.blocks ? SCALE_BLOCKS : how->a_lines || how->b_lines ? SCALE_LINES : SCALE_ONE;
     cublasStatus_t st = CUBLAS_STATUS_NOT_SUPPORTED;
     if (!e && fits(&x))
-        st = multiply(s, &x, direct, 0, m, c, ldc, n, c_dt, x.accumulate);
+        st = multiply(s, &x, direct, 0, a->m, a->c, a->ldc, a->n, a->c_dt, x.accumulate);
     if (!e && st == CUBLAS_STATUS_NOT_SUPPORTED)
         st = multiply_in_parts(s, &x, &e);
     if (e)

@@ -105,24 +105,29 @@ __global__ static void __launch_bounds__(THREADS)
     } while (deep < depth);
 }
 
-int cuda_matmul_grouped(void *stream, void *c, bool c_bf16, const void *a, const void *b, bool ab_bf16,
-                        const struct grouped_problem *problem)
+int cuda_matmul_grouped(void *stream, const struct matmul_args *a, bool hopper, struct fault_words fault)
 {
-    const struct grouped_problem g = *problem;
-    const int e = ab_bf16 ? cuda_matmul_grouped_hopper(stream, c, c_bf16, a, b, problem) : CUDA_NOT_SERVED;
+    struct grouped_problem g = {};
+    g.ta = a->ta, g.tb = a->tb, g.add = a->beta == 1.0f;
+    g.counts = a->counts;
+    g.groups = a->groups, g.parts = a->parts;
+    g.m = a->m, g.n = a->n, g.k = a->k, g.lda = a->lda, g.ldb = a->ldb, g.ldc = a->ldc;
+    g.split = EXPERT_SPLIT;
+    g.fault = fault;
+    const int e = hopper && a->ab_dt == DTYPE_BF16 ? cuda_matmul_grouped_hopper(stream, a, &g) : CUDA_NOT_SERVED;
     if (e != CUDA_NOT_SERVED)
         return e;
     const int64_t most =
         g.ta ? (g.m + TILE - 1) / TILE : g.m / TILE + g.parts * g.groups; /* each may end in part of one */
     const dim3 grid((unsigned)most, (unsigned)((g.n + TILE - 1) / TILE), g.ta ? (unsigned)g.groups : 1u);
-    if (!ab_bf16) {
+    if (a->ab_dt != DTYPE_BF16) {
         auto kernel = matmul_grouped<float, float>;
-        return LAUNCH(kernel, grid, THREADS, 0, stream, (float *)c, (const float *)a, (const float *)b, g);
+        return LAUNCH(kernel, grid, THREADS, 0, stream, (float *)a->c, (const float *)a->a, (const float *)a->b, g);
     }
-    if (c_bf16) {
+    if (a->c_dt == DTYPE_BF16) {
         auto kernel = matmul_grouped<bf16, bf16>;
-        return LAUNCH(kernel, grid, THREADS, 0, stream, (bf16 *)c, (const bf16 *)a, (const bf16 *)b, g);
+        return LAUNCH(kernel, grid, THREADS, 0, stream, (bf16 *)a->c, (const bf16 *)a->a, (const bf16 *)a->b, g);
     }
     auto kernel = matmul_grouped<bf16, float>;
-    return LAUNCH(kernel, grid, THREADS, 0, stream, (float *)c, (const bf16 *)a, (const bf16 *)b, g);
+    return LAUNCH(kernel, grid, THREADS, 0, stream, (float *)a->c, (const bf16 *)a->a, (const bf16 *)a->b, g);
 }

@@ -452,18 +452,19 @@ template <int FORM> static int64_t most_tiles(const struct grouped_problem &g)
 }
 
 template <int FORM, class CD>
-static int launch(void *stream, CD *c, const void *a, const void *b, const struct grouped_problem &g)
+static int launch(void *stream, const struct matmul_args *a, const struct grouped_problem &g)
 {
     typedef layout<FORM> L;
     const int64_t tiles = most_tiles<FORM>(g);
     const int bytes = L::bytes + TILE_ALIGN;
     auto kernel = hopper_grouped<FORM, CD>;
     tile_map of_a, of_b;
-    if (tiles > 1 << 30 || !make_map(&of_a, a, g.lda, 1, g.ta ? g.k : g.m, g.ta ? g.m : g.k, g.ta ? DEPTH : ROWS) ||
-        !make_map(&of_b, b, g.ldb, g.ta ? 1 : g.groups, g.tb ? g.n : g.k, g.tb ? g.k : g.n, g.tb ? L::least : DEPTH))
+    if (tiles > 1 << 30 || !make_map(&of_a, a->a, g.lda, 1, g.ta ? g.k : g.m, g.ta ? g.m : g.k, g.ta ? DEPTH : ROWS) ||
+        !make_map(&of_b, a->b, g.ldb, g.ta ? 1 : g.groups, g.tb ? g.n : g.k, g.tb ? g.k : g.n, g.tb ? L::least : DEPTH))
         return CUDA_NOT_SERVED;
     const int e = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    return e != 0 ? e : LAUNCH(kernel, (unsigned)blocks_for(tiles, g.ta), BLOCK, bytes, stream, of_a, of_b, c, g);
+    return e != 0 ? e
+                  : LAUNCH(kernel, (unsigned)blocks_for(tiles, g.ta), BLOCK, bytes, stream, of_a, of_b, (CD *)a->c, g);
 }
 
 /* Rows of whole 16 bytes at a multiple of them, and all of them not too far for a copy. */
@@ -473,13 +474,13 @@ static bool in_reach(const void *x, int64_t ld, int64_t bytes, int64_t rows)
     return (address(x) | (uintptr_t)(ld * bytes)) % 16 == 0 && ld < most / bytes / rows;
 }
 
-static bool served(const void *c, bool c_bf16, const void *a, const void *b, const struct grouped_problem &g)
+static bool served(const struct matmul_args *a, const struct grouped_problem &g)
 {
     const int64_t most = INT32_MAX / 2;
-    return g.hopper && g.m > 0 && g.k > 0 && g.m < most && g.n < most && g.k < most && g.parts * g.groups < most &&
-           g.n % 8 == 0 && g.split % DEPTH == 0 && in_reach(a, g.lda, 2, g.ta ? g.k : g.m) &&
-           in_reach(b, g.ldb, 2, g.ta ? g.k : g.groups * (g.tb ? g.n : g.k)) &&
-           in_reach(c, g.ldc, c_bf16 ? 2 : 4, g.ta ? g.groups * g.m : g.m);
+    return g.m > 0 && g.k > 0 && g.m < most && g.n < most && g.k < most && g.parts * g.groups < most && g.n % 8 == 0 &&
+           g.split % DEPTH == 0 && in_reach(a->a, g.lda, 2, g.ta ? g.k : g.m) &&
+           in_reach(a->b, g.ldb, 2, g.ta ? g.k : g.groups * (g.tb ? g.n : g.k)) &&
+           in_reach(a->c, g.ldc, (int64_t)dtype_bytes(a->c_dt), g.ta ? g.groups * g.m : g.m);
 }
 
 /* Narrow tiles read more for each product, but fewer of their columns may lie beyond the edge. */
@@ -489,17 +490,14 @@ static bool narrow_serves(int64_t n)
     return over(n, narrow) * narrow * 8 < over(n, wide) * wide * 7;
 }
 
-int cuda_matmul_grouped_hopper(void *stream, void *c, bool c_bf16, const void *a, const void *b,
-                               const struct grouped_problem *problem)
+int cuda_matmul_grouped_hopper(void *stream, const struct matmul_args *a, const struct grouped_problem *problem)
 {
     const struct grouped_problem &g = *problem;
-    if (!served(c, c_bf16, a, b, g))
+    if (!served(a, g))
         return CUDA_NOT_SERVED;
-    if (g.ta && narrow_serves(g.n))
-        return launch<WGRAD_NARROW>(stream, (float *)c, a, b, g);
     if (g.ta)
-        return launch<WGRAD>(stream, (float *)c, a, b, g);
+        return narrow_serves(g.n) ? launch<WGRAD_NARROW, float>(stream, a, g) : launch<WGRAD, float>(stream, a, g);
     if (g.tb)
-        return c_bf16 ? launch<FORWARD>(stream, (bf16 *)c, a, b, g) : launch<FORWARD>(stream, (float *)c, a, b, g);
-    return c_bf16 ? launch<DGRAD>(stream, (bf16 *)c, a, b, g) : launch<DGRAD>(stream, (float *)c, a, b, g);
+        return TYPED(a->c_dt, (launch<FORWARD, T>(stream, a, g)));
+    return TYPED(a->c_dt, (launch<DGRAD, T>(stream, a, g)));
 }

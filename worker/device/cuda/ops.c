@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops.c - the device table: checks shapes, skips what a failed stream must not run, launches. */
-#include <string.h>
-
 #include "base/cleanup.h"
 #include "worker/device/cuda/cudnn_attention.h"
 #include "worker/device/cuda/enqueue.h"
 #include "worker/device/cuda/product_plans.h"
-
-_Static_assert((int)NUM_F32 == (int)DTYPE_F32 && (int)NUM_BF16 == (int)DTYPE_BF16 && (int)NUM_F64 == (int)DTYPE_F64 &&
-                   (int)NUM_I32 == (int)DTYPE_I32 && (int)NUM_U8 == (int)DTYPE_U8,
-               "kernels.h numbers element types as device.h does");
 
 titan_status cuda_ops_copy(struct stream *s, void *dst, const void *src, size_t bytes)
 {
@@ -25,50 +19,35 @@ titan_status cuda_ops_cast(struct stream *s, void *dst, enum dtype to, const voi
 {
     if (to > DTYPE_U8 || from > DTYPE_U8)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "a cast", cuda_cast(s->native, dst, (enum num)to, src, (enum num)from, n));
+    return ENQUEUE(s, "a cast", cuda_cast(s->native, dst, to, src, from, n));
 }
 
-titan_status cuda_ops_copy_2d(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
-                              int64_t rows, int64_t cols, int64_t repeat)
+titan_status cuda_ops_copy_2d(struct stream *s, const struct strided_args *a)
 {
-    if (rows < 0 || cols < 0 || ldd < cols || lds < cols || repeat <= 0)
+    if (a->rows < 0 || a->cols < 0 || a->ldd < a->cols || a->lds < a->cols || a->repeat <= 0)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "a copy of rows",
-                   cuda_copy_2d(s->native, dst, ldd, src, lds, dtype_bytes(dt), rows, cols, repeat));
+    return ENQUEUE(s, "a copy of rows", cuda_copy_2d(s->native, a));
 }
 
-titan_status cuda_ops_add_2d(struct stream *s, void *dst, int64_t ldd, const void *src, int64_t lds, enum dtype dt,
-                             int64_t rows, int64_t cols, int64_t repeat)
+titan_status cuda_ops_add_2d(struct stream *s, const struct strided_args *a)
 {
-    if (!compute_type(dt) || rows < 0 || cols < 0 || ldd < cols || lds < cols || repeat <= 0)
+    if (!compute_type(a->dt) || a->rows < 0 || a->cols < 0 || a->ldd < a->cols || a->lds < a->cols || a->repeat <= 0)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "a sum of rows",
-                   cuda_add_2d(s->native, dst, ldd, src, lds, dt == DTYPE_BF16, rows, cols, repeat));
+    return ENQUEUE(s, "a sum of rows", cuda_add_2d(s->native, a));
 }
 
-titan_status cuda_ops_add_bias(struct stream *s, void *x, int64_t ldx, const void *bias, enum dtype dt, int64_t n,
-                               int64_t c)
+titan_status cuda_ops_add_bias(struct stream *s, const struct bias_args *a)
 {
-    if (!compute_type(dt) || n < 0 || c < 0 || ldx < c)
+    if (!compute_type(a->dt) || a->n < 0 || a->c < 0 || a->ld < a->c)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "a bias", cuda_add_bias(s->native, x, ldx, bias, dt == DTYPE_BF16, n, c));
+    return ENQUEUE(s, "a bias", cuda_add_bias(s->native, a));
 }
 
-titan_status cuda_ops_bias_wgrad(struct stream *s, float *dbias, const void *dout, int64_t ldo, enum dtype dt,
-                                 int64_t n, int64_t c)
+titan_status cuda_ops_bias_wgrad(struct stream *s, const struct bias_args *a)
 {
-    if (!compute_type(dt) || n < 0 || c < 0 || ldo < c)
+    if (!compute_type(a->dt) || a->n < 0 || a->c < 0 || a->ld < a->c)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "bias gradient", cuda_bias_wgrad(s->native, dbias, dout, ldo, dt == DTYPE_BF16, n, c));
-}
-
-titan_status cuda_ops_matmul_f8(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta,
-                                int64_t lda, const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m,
-                                int64_t n, int64_t k, float beta, const struct float8_product *how, void *work)
-{
-    if (!s->dev->float8_plans || (how->blocks && !s->dev->mxfp8))
-        return TITAN_EUNSUPPORTED;
-    return cuda_matmul_f8(s, c, c_dt, ldc, a, ta, lda, b, tb, ldb, ab_dt, m, n, k, beta, how, work);
+    return ENQUEUE(s, "bias gradient", cuda_bias_wgrad(s->native, a));
 }
 
 titan_status cuda_ops_float8_largest(struct stream *s, float *largest, const void *x, enum dtype dt, size_t n)
@@ -102,57 +81,46 @@ titan_status cuda_ops_float8_encode(struct stream *s, uint8_t *codes, const void
     return ENQUEUE(s, "float8 codes", cuda_float8_encode(s->native, codes, x, dt == DTYPE_BF16, n, scale));
 }
 
-titan_status cuda_ops_embed(struct stream *s, void *out, const int32_t *tokens, const void *table, enum dtype dt,
-                            int64_t n, int64_t c, int64_t v, int64_t first)
+titan_status cuda_ops_embed(struct stream *s, const struct embed_args *a)
 {
-    if (!compute_type(dt) || n < 0 || c < 0 || v < 0 || first < 0)
+    if (!compute_type(a->dt) || a->n < 0 || a->c < 0 || a->v < 0 || a->first < 0)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "embedding", cuda_embed(s->native, out, tokens, table, dt == DTYPE_BF16, n, c, v, first));
+    return ENQUEUE(s, "embedding", cuda_embed(s->native, a));
 }
 
-titan_status cuda_ops_embed_wgrad(struct stream *s, float *dtable, const int32_t *tokens, const void *dout,
-                                  enum dtype dt, int64_t n, int64_t c, int64_t v, int64_t first)
+titan_status cuda_ops_embed_wgrad(struct stream *s, const struct embed_args *a)
 {
-    if (!compute_type(dt) || n < 0 || !rows_fit(v, c) || first < 0)
+    if (!compute_type(a->dt) || a->n < 0 || !rows_fit(a->v, a->c) || a->first < 0)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "embedding gradient",
-                   cuda_embed_wgrad(s->native, dtable, tokens, dout, dt == DTYPE_BF16, n, c, v, first));
+    return ENQUEUE(s, "embedding gradient", cuda_embed_wgrad(s->native, a));
 }
 
-titan_status cuda_ops_rmsnorm(struct stream *s, void *out, float *rstd, const void *x, const void *gain, enum dtype dt,
-                              int64_t n, int64_t c, float eps, bool offset)
+titan_status cuda_ops_rmsnorm(struct stream *s, const struct norm_args *a)
 {
-    if (!compute_type(dt) || !rows_fit(n, c))
+    if (!compute_type(a->dt) || !rows_fit(a->n, a->c))
         return TITAN_EINVAL;
-    return ENQUEUE(s, "RMSNorm", cuda_rmsnorm(s->native, out, rstd, x, gain, dt == DTYPE_BF16, n, c, eps, offset));
+    return ENQUEUE(s, "RMSNorm", cuda_rmsnorm(s->native, a));
 }
 
-titan_status cuda_ops_rmsnorm_dgrad(struct stream *s, void *dx, const void *residual, const void *dout, const void *x,
-                                    const void *gain, const float *rstd, enum dtype dt, int64_t n, int64_t c,
-                                    bool offset)
+titan_status cuda_ops_rmsnorm_dgrad(struct stream *s, const struct norm_args *a)
 {
-    if (!compute_type(dt) || !rows_fit(n, c) || dx == dout)
+    if (!compute_type(a->dt) || !rows_fit(a->n, a->c) || a->dx == a->dout)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "RMSNorm gradient",
-                   cuda_rmsnorm_dgrad(s->native, dx, residual, dout, x, gain, rstd, dt == DTYPE_BF16, n, c, offset));
+    return ENQUEUE(s, "RMSNorm gradient", cuda_rmsnorm_dgrad(s->native, a));
 }
 
-titan_status cuda_ops_rmsnorm_dgain(struct stream *s, float *dgain, const void *dout, const void *x, const float *rstd,
-                                    enum dtype dt, int64_t n, int64_t c)
+titan_status cuda_ops_rmsnorm_dgain(struct stream *s, const struct norm_args *a)
 {
-    if (!compute_type(dt) || n < 0 || c < 0)
+    if (!compute_type(a->dt) || a->n < 0 || a->c < 0)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "RMSNorm gain gradient",
-                   cuda_rmsnorm_dgain(s->native, dgain, dout, x, rstd, dt == DTYPE_BF16, n, c));
+    return ENQUEUE(s, "RMSNorm gain gradient", cuda_rmsnorm_dgain(s->native, a));
 }
 
-titan_status cuda_ops_add_rmsnorm(struct stream *s, void *h, void *out, float *rstd, const void *a, const void *b,
-                                  const void *gain, enum dtype dt, int64_t n, int64_t c, float eps, bool offset)
+titan_status cuda_ops_add_rmsnorm(struct stream *s, const struct norm_args *a)
 {
-    if (!compute_type(dt) || !rows_fit(n, c) || out == h || out == a || out == b)
+    if (!compute_type(a->dt) || !rows_fit(a->n, a->c) || a->out == a->h || a->out == a->a || a->out == a->b)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "RMSNorm of a sum",
-                   cuda_add_rmsnorm(s->native, h, out, rstd, a, b, gain, dt == DTYPE_BF16, n, c, eps, offset));
+    return ENQUEUE(s, "RMSNorm of a sum", cuda_add_rmsnorm(s->native, a));
 }
 
 titan_status cuda_ops_window(struct stream *s, int32_t *start, const int32_t *index, const int32_t *first, int64_t n,
@@ -163,13 +131,11 @@ titan_status cuda_ops_window(struct stream *s, int32_t *start, const int32_t *in
     return ENQUEUE(s, "a window", cuda_window(s->native, start, index, first, n, tokens));
 }
 
-titan_status cuda_ops_rope(struct stream *s, void *x, int64_t ldx, const int32_t *positions, const float *cosines,
-                           const float *sines, enum dtype dt, int64_t n, int64_t heads, int64_t d, bool backward)
+titan_status cuda_ops_rope(struct stream *s, const struct rope_args *a)
 {
-    if (!compute_type(dt) || n < 0 || heads < 0 || d < 0 || d % 2 != 0 || ldx < heads * d)
+    if (!compute_type(a->dt) || a->n < 0 || a->heads < 0 || a->d < 0 || a->d % 2 != 0 || a->ldx < a->heads * a->d)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "rotary embedding",
-                   cuda_rope(s->native, x, ldx, positions, cosines, sines, dt == DTYPE_BF16, n, heads, d, backward));
+    return ENQUEUE(s, "rotary embedding", cuda_rope(s->native, a));
 }
 
 static bool attention_fits(const struct attention_shape *z)
@@ -182,14 +148,15 @@ static bool attention_fits(const struct attention_shape *z)
            (masked || z->tq == z->tk);
 }
 
-static bool strides_fit(const struct attention_shape *z, int64_t ldq, int64_t ldk, int64_t ldv, int64_t ldo)
+static bool strides_fit(const struct attention_args *a)
 {
-    return ldq >= z->h * z->d && ldk >= z->kv * z->d && ldv >= z->kv * z->dv && ldo >= z->h * z->dv;
+    const struct attention_shape *const z = &a->shape;
+    return a->ldq >= z->h * z->d && a->ldk >= z->kv * z->d && a->ldv >= z->kv * z->dv && a->ldo >= z->h * z->dv;
 }
 
-static struct attention_problem attention_problem(const struct stream *st, const struct attention_shape *z, int64_t ldq,
-                                                  int64_t ldk, int64_t ldv, int64_t ldo)
+static struct attention_problem attention_problem(const struct stream *st, const struct attention_args *a)
 {
+    const struct attention_shape *const z = &a->shape;
     titan_assert(z->kv > 0 && z->h % z->kv == 0 && z->d <= CUDA_ATTENTION_D_MAX && z->dv <= CUDA_ATTENTION_D_MAX);
     return (struct attention_problem){.bf16 = z->dt == DTYPE_BF16,
                                       .hopper = st->dev->hopper,
@@ -200,10 +167,10 @@ static struct attention_problem attention_problem(const struct stream *st, const
                                       .kv = (int)z->kv,
                                       .d = (int)z->d,
                                       .dv = (int)z->dv,
-                                      .ldq = ldq,
-                                      .ldk = ldk,
-                                      .ldv = ldv,
-                                      .ldo = ldo,
+                                      .ldq = a->ldq,
+                                      .ldk = a->ldk,
+                                      .ldv = a->ldv,
+                                      .ldo = a->ldo,
                                       .index = z->index,
                                       .start = z->start,
                                       .key_index = z->key_index,
@@ -233,52 +200,27 @@ static size_t delta_bytes(const struct attention_shape *z)
     return ((size_t)z->b * (size_t)z->tq * (size_t)z->h * sizeof(float) + 15) / 16 * 16;
 }
 
-titan_status cuda_ops_attention(struct stream *s, void *out, int64_t ldo, float *lse, const void *q, int64_t ldq,
-                                const void *k, int64_t ldk, const void *v, int64_t ldv,
-                                const struct attention_shape *shape)
+titan_status cuda_ops_attention(struct stream *s, const struct attention_args *a)
 {
-    if (!attention_fits(shape) || !strides_fit(shape, ldq, ldk, ldv, ldo))
+    if (!attention_fits(&a->shape) || !strides_fit(a))
         return TITAN_EINVAL;
-    const struct attention_tensors tensors = {
-        .out = out, .lse = lse, .q = q, .k = k, .v = v, .ldq = ldq, .ldk = ldk, .ldv = ldv, .ldo = ldo};
-    if (stream_skips(s) || (!before_cudnn(s->dev, shape, false) && cudnn_attention(s, &tensors, shape, false, NULL)))
+    if (stream_skips(s) || (!before_cudnn(s->dev, &a->shape, false) && cudnn_attention(s, a, false)))
         return TITAN_OK;
-    const struct attention_problem problem = attention_problem(s, shape, ldq, ldk, ldv, ldo);
-    return ENQUEUE(s, "attention", cuda_attention(s->native, out, lse, q, k, v, &problem));
+    const struct attention_problem problem = attention_problem(s, a);
+    return ENQUEUE(s, "attention", cuda_attention(s->native, a, &problem));
 }
 
-titan_status cuda_ops_attention_dgrad(struct stream *s, void *dq, int64_t lddq, void *dk, int64_t lddk, void *dv,
-                                      int64_t lddv, const void *dout, int64_t lddo, const void *out, int64_t ldo,
-                                      const float *lse, const void *q, int64_t ldq, const void *k, int64_t ldk,
-                                      const void *v, int64_t ldv, const struct attention_shape *shape, void *work)
+titan_status cuda_ops_attention_dgrad(struct stream *s, const struct attention_args *a)
 {
-    if (!attention_fits(shape) || !strides_fit(shape, ldq, ldk, ldv, ldo) ||
-        !strides_fit(shape, lddq, lddk, lddv, lddo) || !work)
+    const struct attention_shape *const z = &a->shape;
+    if (!attention_fits(z) || !strides_fit(a) || a->lddq < z->h * z->d || a->lddk < z->kv * z->d ||
+        a->lddv < z->kv * z->dv || a->lddo < z->h * z->dv || !a->work)
         return TITAN_EINVAL;
-    const struct attention_tensors tensors = {.out = (void *)out,
-                                              .lse = (float *)lse,
-                                              .dq = dq,
-                                              .dk = dk,
-                                              .dv = dv,
-                                              .q = q,
-                                              .k = k,
-                                              .v = v,
-                                              .dout = dout,
-                                              .ldq = ldq,
-                                              .ldk = ldk,
-                                              .ldv = ldv,
-                                              .ldo = ldo,
-                                              .lddq = lddq,
-                                              .lddk = lddk,
-                                              .lddv = lddv,
-                                              .lddo = lddo};
-    if (stream_skips(s) || (!before_cudnn(s->dev, shape, true) && cudnn_attention(s, &tensors, shape, true, work)))
+    if (stream_skips(s) || (!before_cudnn(s->dev, z, true) && cudnn_attention(s, a, true)))
         return TITAN_OK;
-    const struct attention_problem problem = attention_problem(s, shape, ldq, ldk, ldv, ldo);
-    float *const sums = in_one_pass(s->dev, shape) ? (float *)((char *)work + delta_bytes(shape)) : NULL;
-    return ENQUEUE(s, "attention gradient",
-                   cuda_attention_dgrad(s->native, dq, lddq, dk, lddk, dv, lddv, dout, lddo, out, lse, q, k, v,
-                                        &problem, work, sums));
+    const struct attention_problem problem = attention_problem(s, a);
+    float *const sums = in_one_pass(s->dev, z) ? (float *)((char *)a->work + delta_bytes(z)) : NULL;
+    return ENQUEUE(s, "attention gradient", cuda_attention_dgrad(s->native, a, &problem, sums));
 }
 
 size_t cuda_ops_attention_work_bytes(struct device *dev, const struct attention_shape *z)
@@ -289,79 +231,46 @@ size_t cuda_ops_attention_work_bytes(struct device *dev, const struct attention_
     return before_cudnn(dev, z, true) ? delta : MAX(delta, cudnn_attention_work_bytes(dev, z));
 }
 
-titan_status cuda_ops_attention_merge(struct stream *s, void *out, float *lse, const void *other,
-                                      const float *other_lse, int64_t ld, enum dtype dt, int64_t b, int64_t t,
-                                      int64_t h, int64_t dv)
+titan_status cuda_ops_attention_merge(struct stream *s, const struct merge_args *a)
 {
-    if (!compute_type(dt) || b < 0 || b > GRID_YZ_MAX || t < 0 || t > ROWS_MAX || h <= 0 || dv <= 0 || ld < h * dv ||
-        b * t > GRID_MAX / h)
+    if (!compute_type(a->dt) || a->b < 0 || a->b > GRID_YZ_MAX || a->t < 0 || a->t > ROWS_MAX || a->h <= 0 ||
+        a->dv <= 0 || a->ld < a->h * a->dv || a->b * a->t > GRID_MAX / a->h)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "merging attention",
-                   cuda_attention_merge(s->native, out, lse, other, other_lse, ld, dt == DTYPE_BF16, b, t, h, dv));
+    return ENQUEUE(s, "merging attention", cuda_attention_merge(s->native, a));
 }
 
-titan_status cuda_ops_attention_sink(struct stream *s, void *out, float *lse, const void *x, const float *x_lse,
-                                     int64_t ld, const void *sinks, enum dtype dt, int64_t b, int64_t t, int64_t h,
-                                     int64_t dv)
+titan_status cuda_ops_attention_sink(struct stream *s, const struct sink_args *a)
 {
-    if (!compute_type(dt) || b < 0 || t < 0 || h <= 0 || dv <= 0 || ld < h * dv || b > GRID_YZ_MAX || t > ROWS_MAX ||
-        b * t > GRID_MAX / h)
+    if (!compute_type(a->dt) || a->b < 0 || a->t < 0 || a->h <= 0 || a->dv <= 0 || a->ldo < a->h * a->dv ||
+        a->b > GRID_YZ_MAX || a->t > ROWS_MAX || a->b * a->t > GRID_MAX / a->h)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "attention sinks",
-                   cuda_attention_sink(s->native, out, lse, x, x_lse, ld, sinks, dt == DTYPE_BF16, b, t, h, dv));
+    return ENQUEUE(s, "attention sinks", cuda_attention_sink(s->native, a));
 }
 
-titan_status cuda_ops_attention_sink_dgrad(struct stream *s, float *dsinks, const void *dout, int64_t lddo,
-                                           const void *out, int64_t ldo, const float *lse, const void *sinks,
-                                           enum dtype dt, int64_t b, int64_t t, int64_t h, int64_t dv)
+titan_status cuda_ops_attention_sink_dgrad(struct stream *s, const struct sink_args *a)
 {
-    if (!compute_type(dt) || b < 0 || t < 0 || h <= 0 || h > GRID_MAX || dv <= 0 || ldo < h * dv || lddo < h * dv)
+    if (!compute_type(a->dt) || a->b < 0 || a->t < 0 || a->h <= 0 || a->h > GRID_MAX || a->dv <= 0 ||
+        a->ldo < a->h * a->dv || a->lddo < a->h * a->dv)
         return TITAN_EINVAL;
-    return ENQUEUE(
-        s, "gradient of attention sinks",
-        cuda_attention_sink_dgrad(s->native, dsinks, dout, lddo, out, ldo, lse, sinks, dt == DTYPE_BF16, b, t, h, dv));
+    return ENQUEUE(s, "gradient of attention sinks", cuda_attention_sink_dgrad(s->native, a));
 }
 
-titan_status cuda_ops_swiglu(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu, enum dtype dt,
-                             int64_t n, int64_t f, const int32_t *counts, int64_t parts, bool gelu)
+static bool swiglu_fits(const struct swiglu_args *a)
 {
-    if (!compute_type(dt) || n < 0 || f < 0 || ldgu < f || (counts && parts <= 0))
-        return TITAN_EINVAL;
-    return ENQUEUE(s, "SwiGLU",
-                   cuda_swiglu(s->native, out, gate, up, ldgu, dt == DTYPE_BF16, n, f, counts, parts, gelu));
+    return compute_type(a->dt) && a->n >= 0 && a->f >= 0 && a->ldgu >= a->f && (!a->counts || a->parts > 0) &&
+           (a->limit == 0 || (a->limit > 0 && !a->gelu));
 }
 
-titan_status cuda_ops_swiglu_dgrad(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
-                                   const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n, int64_t f,
-                                   const int32_t *counts, int64_t parts, bool gelu)
+titan_status cuda_ops_swiglu(struct stream *s, const struct swiglu_args *a)
 {
-    if (!compute_type(dt) || n < 0 || f < 0 || ldgu < f || lddgu < f || (counts && parts <= 0))
-        return TITAN_EINVAL;
-    return ENQUEUE(s, "SwiGLU gradient",
-                   cuda_swiglu_dgrad(s->native, dgate, dup, lddgu, dout, gate, up, ldgu, dt == DTYPE_BF16, n, f, counts,
-                                     parts, gelu));
+    return swiglu_fits(a) ? ENQUEUE(s, "SwiGLU", cuda_swiglu(s->native, a)) : TITAN_EINVAL;
 }
 
-titan_status cuda_ops_clamped_swiglu(struct stream *s, void *out, const void *gate, const void *up, int64_t ldgu,
-                                     enum dtype dt, int64_t n, int64_t f, const int32_t *counts, int64_t parts,
-                                     float limit, float alpha)
+titan_status cuda_ops_swiglu_dgrad(struct stream *s, const struct swiglu_args *a)
 {
-    if (!compute_type(dt) || n < 0 || f < 0 || ldgu < f || (counts && parts <= 0) || !(limit > 0))
+    if (!swiglu_fits(a) || a->lddgu < a->f)
         return TITAN_EINVAL;
-    return ENQUEUE(
-        s, "clamped SwiGLU",
-        cuda_clamped_swiglu(s->native, out, gate, up, ldgu, dt == DTYPE_BF16, n, f, counts, parts, limit, alpha));
-}
-
-titan_status cuda_ops_clamped_swiglu_dgrad(struct stream *s, void *dgate, void *dup, int64_t lddgu, const void *dout,
-                                           const void *gate, const void *up, int64_t ldgu, enum dtype dt, int64_t n,
-                                           int64_t f, const int32_t *counts, int64_t parts, float limit, float alpha)
-{
-    if (!compute_type(dt) || n < 0 || f < 0 || ldgu < f || lddgu < f || (counts && parts <= 0) || !(limit > 0))
-        return TITAN_EINVAL;
-    return ENQUEUE(s, "clamped SwiGLU gradient",
-                   cuda_clamped_swiglu_dgrad(s->native, dgate, dup, lddgu, dout, gate, up, ldgu, dt == DTYPE_BF16, n, f,
-                                             counts, parts, limit, alpha));
+    return ENQUEUE(s, "SwiGLU gradient", cuda_swiglu_dgrad(s->native, a));
 }
 
 titan_status cuda_ops_add(struct stream *s, void *out, const void *a, const void *b, enum dtype dt, size_t n)
@@ -371,33 +280,25 @@ titan_status cuda_ops_add(struct stream *s, void *out, const void *a, const void
     return ENQUEUE(s, "a sum", cuda_add(s->native, out, a, b, dt == DTYPE_BF16, n));
 }
 
-titan_status cuda_ops_loss_stats(struct stream *s, float *stats, const void *logits, const int32_t *targets,
-                                 enum dtype dt, int64_t n, int64_t v, int64_t first)
+titan_status cuda_ops_loss_stats(struct stream *s, const struct loss_args *a)
 {
-    if (!compute_type(dt) || !rows_fit(n, v) || v == 0 || first < 0)
+    if (!compute_type(a->dt) || !rows_fit(a->n, a->v) || a->v == 0 || a->first < 0)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "loss statistics",
-                   cuda_loss_stats(s->native, stats, logits, targets, dt == DTYPE_BF16, n, v, first));
+    return ENQUEUE(s, "loss statistics", cuda_loss_stats(s->native, a));
 }
 
-titan_status cuda_ops_loss_finish(struct stream *s, float *losses, void *dlogits, const void *logits,
-                                  const int32_t *targets, const float *stats, int64_t parts, enum dtype dt, int64_t n,
-                                  int64_t v, int64_t first)
+titan_status cuda_ops_loss_finish(struct stream *s, const struct loss_args *a)
 {
-    if (!compute_type(dt) || !rows_fit(n, v) || v == 0 || first < 0 || parts <= 0)
+    if (!compute_type(a->dt) || !rows_fit(a->n, a->v) || a->v == 0 || a->first < 0 || a->parts <= 0)
         return TITAN_EINVAL;
-    return ENQUEUE(
-        s, "cross-entropy",
-        cuda_loss_finish(s->native, losses, dlogits, logits, targets, stats, parts, dt == DTYPE_BF16, n, v, first));
+    return ENQUEUE(s, "cross-entropy", cuda_loss_finish(s->native, a));
 }
 
-titan_status cuda_ops_loss(struct stream *s, float *losses, float *stats, void *dlogits, const void *logits,
-                           const int32_t *targets, enum dtype dt, int64_t n, int64_t v, int64_t first)
+titan_status cuda_ops_loss(struct stream *s, const struct loss_args *a)
 {
-    if (!compute_type(dt) || !rows_fit(n, v) || v == 0 || first < 0)
+    if (!compute_type(a->dt) || !rows_fit(a->n, a->v) || a->v == 0 || a->first < 0)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "cross-entropy",
-                   cuda_loss(s->native, losses, stats, dlogits, logits, targets, dt == DTYPE_BF16, n, v, first));
+    return ENQUEUE(s, "cross-entropy", cuda_loss(s->native, a));
 }
 
 titan_status cuda_ops_accumulate(struct stream *s, float *dst, const float *src, size_t n)
@@ -412,19 +313,18 @@ titan_status cuda_ops_scale(struct stream *s, void *out, const void *x, enum dty
     return ENQUEUE(s, "scaling", cuda_scale(s->native, out, x, dt == DTYPE_BF16, factor, n));
 }
 
-titan_status cuda_ops_softcap(struct stream *s, void *out, const void *x, enum dtype dt, float cap, size_t n)
+titan_status cuda_ops_softcap(struct stream *s, const struct softcap_args *a)
 {
-    if (!compute_type(dt) || !(cap > 0))
+    if (!compute_type(a->dt) || !(a->cap > 0))
         return TITAN_EINVAL;
-    return ENQUEUE(s, "a cap", cuda_softcap(s->native, out, x, dt == DTYPE_BF16, cap, n));
+    return ENQUEUE(s, "a cap", cuda_softcap(s->native, a));
 }
 
-titan_status cuda_ops_softcap_dgrad(struct stream *s, void *dx, const void *dout, const void *x, enum dtype dt,
-                                    float cap, size_t n)
+titan_status cuda_ops_softcap_dgrad(struct stream *s, const struct softcap_args *a)
 {
-    if (!compute_type(dt) || !(cap > 0))
+    if (!compute_type(a->dt) || !(a->cap > 0))
         return TITAN_EINVAL;
-    return ENQUEUE(s, "gradient of a cap", cuda_softcap_dgrad(s->native, dx, dout, x, dt == DTYPE_BF16, cap, n));
+    return ENQUEUE(s, "gradient of a cap", cuda_softcap_dgrad(s->native, a));
 }
 
 titan_status cuda_ops_block_sums(struct stream *s, double *out, const float *x, size_t n, size_t block, bool square)
@@ -439,25 +339,18 @@ titan_status cuda_ops_sum(struct stream *s, double *out, bool add_to, const doub
     return ENQUEUE(s, "a sum", cuda_sum(s->native, out, add_to, x, n));
 }
 
-titan_status cuda_ops_hash(struct stream *s, uint64_t *out, const void *x, enum dtype dt, int64_t rows, int64_t cols,
-                           uint64_t key, int64_t first)
+titan_status cuda_ops_hash(struct stream *s, const struct hash_args *a)
 {
-    if (!compute_type(dt) || rows < 0 || cols < 0)
+    if (!compute_type(a->dt) || a->rows < 0 || a->cols < 0)
         return TITAN_EINVAL;
-    return ENQUEUE(s, "a hash", cuda_hash(s->native, out, x, dt == DTYPE_BF16, rows, cols, key, first));
+    return ENQUEUE(s, "a hash", cuda_hash(s->native, a));
 }
 
-titan_status cuda_ops_weights(struct stream *s, void *out, enum dtype dt, int64_t rows, int64_t cols, int64_t width,
-                              int64_t first, const struct rng_weights *drawn)
+titan_status cuda_ops_weights(struct stream *s, const struct weights_args *a)
 {
-    struct weight_draws draws = {.limit = drawn->limit, .std = drawn->std};
-    _Static_assert(CUDA_REDRAWS == RNG_REDRAWS && sizeof draws == sizeof *drawn, "the same numbers");
-    if (!compute_type(dt) || rows < 0 || cols < 0 || first < 0 || width < 0)
+    if (!compute_type(a->dt) || a->rows < 0 || a->cols < 0 || a->first < 0 || a->width < 0)
         return TITAN_EINVAL;
-    memcpy(draws.key, drawn->key.k, sizeof draws.key);
-    memcpy(draws.again, drawn->again, sizeof draws.again);
-    return ENQUEUE(s, "initial values",
-                   cuda_weights(s->native, out, dt == DTYPE_BF16, rows, cols, width, first, draws));
+    return ENQUEUE(s, "initial values", cuda_weights(s->native, a));
 }
 
 static struct adamw_factors factors_of(const struct adamw_args *args)

@@ -102,16 +102,15 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-int cuda_permute(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, float *dropped,
-                 const int32_t *chosen, int64_t choices, int64_t experts, int64_t ranks, int64_t most,
-                 struct fault_words fault)
+int cuda_permute(void *stream, const struct permute_args *a, struct fault_words fault)
 {
-    int e = LAUNCH(count_choices, (unsigned)experts, THREADS, 0, stream, counts, chosen, choices);
+    const int64_t choices = a->n * a->top_k;
+    int e = LAUNCH(count_choices, (unsigned)a->experts, THREADS, 0, stream, a->counts, a->chosen, choices);
     if (e == 0)
-        e = LAUNCH(place_choices, (unsigned)experts, THREADS, 0, stream, place, counts, rank_counts, chosen, choices,
-                   experts, experts / ranks, most, fault);
-    if (e == 0 && most > 0)
-        e = LAUNCH(drop_rows, 1, THREADS, 0, stream, counts, dropped, experts, most);
+        e = LAUNCH(place_choices, (unsigned)a->experts, THREADS, 0, stream, a->place, a->counts, a->rank_counts,
+                   a->chosen, choices, a->experts, a->experts / a->ranks, a->most, fault);
+    if (e == 0 && a->most > 0)
+        e = LAUNCH(drop_rows, 1, THREADS, 0, stream, a->counts, a->dropped, a->experts, a->most);
     return e;
 }
 
@@ -153,12 +152,10 @@ __global__ static void __launch_bounds__(THREADS)
         place[i] = -1;
 }
 
-int cuda_permute_received(void *stream, int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *received,
-                          int64_t ld, int64_t ranks, int64_t experts, int64_t rows, bool by_rank,
-                          struct fault_words fault)
+int cuda_permute_received(void *stream, const struct received_args *a, struct fault_words fault)
 {
-    return LAUNCH(place_received, (unsigned)(ranks * experts), THREADS, 0, stream, place, counts, rank_counts, received,
-                  ranks, ld, experts, rows, by_rank, fault);
+    return LAUNCH(place_received, (unsigned)(a->ranks * a->experts), THREADS, 0, stream, a->place, a->counts,
+                  a->rank_counts, a->received, a->ranks, a->ld, a->experts, a->rows, a->by_rank, fault);
 }
 
 /* --- rounds ------------------------------------------------------------------------------------------------------- */
@@ -223,13 +220,11 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-int cuda_split_rounds(void *stream, int32_t *split, float *seen, const int32_t *received, int64_t ranks,
-                      int64_t experts, int64_t rounds, int64_t room, int64_t piece, bool by_rank,
-                      struct fault_words fault)
+int cuda_split_rounds(void *stream, const struct split_args *a, struct fault_words fault)
 {
-    const int words = 3 * (int)(by_rank ? ranks * experts : experts);
-    return LAUNCH(split_rounds, 1, THREADS, words * (int)sizeof(int), stream, split, seen, received, ranks, experts,
-                  rounds, room, piece, by_rank, fault);
+    const int words = 3 * (int)(a->by_rank ? a->ranks * a->experts : a->experts);
+    return LAUNCH(split_rounds, 1, THREADS, words * (int)sizeof(int), stream, a->split, a->seen, a->received, a->ranks,
+                  a->experts, a->rounds, a->room, EXPERT_SPLIT, a->by_rank, fault);
 }
 
 /* One block for the rows to one expert of one rank. Where the numbers cannot be true nothing has a place. */
@@ -280,12 +275,10 @@ __global__ static void __launch_bounds__(THREADS)
         place[i] = -1;
 }
 
-int cuda_place_round(void *stream, int32_t *place, int32_t *origin, int32_t *rank_counts, const int32_t *split,
-                     int64_t ranks, int64_t experts, int64_t rounds, int64_t round, int64_t rows,
-                     struct fault_words fault)
+int cuda_place_round(void *stream, const struct round_args *a, struct fault_words fault)
 {
-    return LAUNCH(place_round, (unsigned)(ranks * experts), THREADS, 0, stream, place, origin, rank_counts, split,
-                  ranks, experts, rounds, round, rows, fault);
+    return LAUNCH(place_round, (unsigned)(a->ranks * a->experts), THREADS, 0, stream, a->place, a->origin,
+                  a->rank_counts, a->split, a->ranks, a->experts, a->rounds, a->round, a->rows, fault);
 }
 
 /* --- rows --------------------------------------------------------------------------------------------------------- */
@@ -308,17 +301,13 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-int cuda_scatter_rows(void *stream, void *dst, const void *src, const int32_t *place, const float *weights,
-                      bool is_bf16, int64_t n, int64_t top_k, int64_t c)
+int cuda_scatter_rows(void *stream, const struct placed_args *a)
 {
-    if (n == 0)
+    if (a->n == 0)
         return 0;
-    const unsigned blocks = (unsigned)(n * top_k);
-    if (is_bf16)
-        return LAUNCH(scatter_rows<bf16>, blocks, THREADS, 0, stream, (bf16 *)dst, (const bf16 *)src, place, weights,
-                      top_k, c);
-    return LAUNCH(scatter_rows<float>, blocks, THREADS, 0, stream, (float *)dst, (const float *)src, place, weights,
-                  top_k, c);
+    const unsigned blocks = (unsigned)(a->n * a->top_k);
+    return TYPED(a->dt, LAUNCH(scatter_rows<T>, blocks, THREADS, 0, stream, (T *)a->dst, (const T *)a->src, a->place,
+                               a->weights, a->top_k, a->c));
 }
 
 /* One block for a token. */
@@ -343,16 +332,12 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-int cuda_combine_rows(void *stream, void *out, const void *src, const int32_t *place, const float *weights,
-                      bool is_bf16, int64_t n, int64_t top_k, int64_t c, bool keep)
+int cuda_combine_rows(void *stream, const struct placed_args *a)
 {
-    if (n == 0)
+    if (a->n == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH(combine_rows<bf16>, (unsigned)n, THREADS, 0, stream, (bf16 *)out, (const bf16 *)src, place,
-                      weights, top_k, c, keep);
-    return LAUNCH(combine_rows<float>, (unsigned)n, THREADS, 0, stream, (float *)out, (const float *)src, place,
-                  weights, top_k, c, keep);
+    return TYPED(a->dt, LAUNCH(combine_rows<T>, (unsigned)a->n, THREADS, 0, stream, (T *)a->dst, (const T *)a->src,
+                               a->place, a->weights, a->top_k, a->c, a->keep));
 }
 
 /* One warp for a choice. */
@@ -375,16 +360,12 @@ __global__ static void __launch_bounds__(THREADS)
         dweights[choice] = sum;
 }
 
-int cuda_combine_dweights(void *stream, float *dweights, const void *dout, const void *src, const int32_t *place,
-                          bool is_bf16, int64_t n, int64_t top_k, int64_t c)
+int cuda_combine_dweights(void *stream, const struct placed_args *a)
 {
-    if (n == 0)
+    if (a->n == 0)
         return 0;
-    const int64_t choices = n * top_k;
+    const int64_t choices = a->n * a->top_k;
     const unsigned blocks = (unsigned)((choices + THREADS / WARP - 1) / (THREADS / WARP));
-    if (is_bf16)
-        return LAUNCH(combine_dweights<bf16>, blocks, THREADS, 0, stream, dweights, (const bf16 *)dout,
-                      (const bf16 *)src, place, choices, top_k, c);
-    return LAUNCH(combine_dweights<float>, blocks, THREADS, 0, stream, dweights, (const float *)dout,
-                  (const float *)src, place, choices, top_k, c);
+    return TYPED(a->dt, LAUNCH(combine_dweights<T>, blocks, THREADS, 0, stream, a->dweights, (const T *)a->dout,
+                               (const T *)a->src, a->place, choices, a->top_k, a->c));
 }

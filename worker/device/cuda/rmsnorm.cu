@@ -65,17 +65,15 @@ __global__ static void __launch_bounds__(THREADS, WHOLE ? 5 : 2)
     norm_row(out + row * c, rstd + row, held, x + row * c, gain, c, eps, one, WHOLE, sum, scratch);
 }
 
-int cuda_rmsnorm(void *stream, void *out, float *rstd, const void *x, const void *gain, bool is_bf16, int64_t n,
-                 int64_t c, float eps, bool offset)
+int cuda_rmsnorm(void *stream, const struct norm_args *a)
 {
-    const bool whole = in_pieces(row_bytes(c, is_bf16), address(out) | address(x) | address(gain));
-    if (n == 0 || c == 0)
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const bool whole = in_pieces(row_bytes(a->c, is_bf16), address(a->out) | address(a->x) | address(a->gain));
+    if (a->n == 0 || a->c == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH((whole ? rmsnorm<bf16, true> : rmsnorm<bf16, false>), (unsigned)n, THREADS, 0, stream,
-                      (bf16 *)out, rstd, (const bf16 *)x, (const bf16 *)gain, c, eps, offset ? 1.0f : 0.0f);
-    return LAUNCH((whole ? rmsnorm<float, true> : rmsnorm<float, false>), (unsigned)n, THREADS, 0, stream, (float *)out,
-                  rstd, (const float *)x, (const float *)gain, c, eps, offset ? 1.0f : 0.0f);
+    return TYPED(a->dt,
+                 LAUNCH((whole ? rmsnorm<T, true> : rmsnorm<T, false>), (unsigned)a->n, THREADS, 0, stream, (T *)a->out,
+                        a->rstd, (const T *)a->x, (const T *)a->gain, a->c, a->eps, a->offset ? 1.0f : 0.0f));
 }
 
 /* Stores the sum; p becomes it as it is stored. */
@@ -121,20 +119,16 @@ __global__ static void __launch_bounds__(THREADS, WHOLE ? 5 : 2)
     norm_row(out + at, rstd + row, held, h + at, gain, c, eps, one, WHOLE, sum, scratch);
 }
 
-int cuda_add_rmsnorm(void *stream, void *h, void *out, float *rstd, const void *a, const void *b, const void *gain,
-                     bool is_bf16, int64_t n, int64_t c, float eps, bool offset)
+int cuda_add_rmsnorm(void *stream, const struct norm_args *a)
 {
-    const bool whole =
-        in_pieces(row_bytes(c, is_bf16), address(h) | address(out) | address(a) | address(b) | address(gain));
-    if (n == 0 || c == 0)
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const bool whole = in_pieces(row_bytes(a->c, is_bf16),
+                                 address(a->h) | address(a->out) | address(a->a) | address(a->b) | address(a->gain));
+    if (a->n == 0 || a->c == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH((whole ? add_rmsnorm<bf16, true> : add_rmsnorm<bf16, false>), (unsigned)n, THREADS, 0, stream,
-                      (bf16 *)h, (bf16 *)out, rstd, (const bf16 *)a, (const bf16 *)b, (const bf16 *)gain, c, eps,
-                      offset ? 1.0f : 0.0f);
-    return LAUNCH((whole ? add_rmsnorm<float, true> : add_rmsnorm<float, false>), (unsigned)n, THREADS, 0, stream,
-                  (float *)h, (float *)out, rstd, (const float *)a, (const float *)b, (const float *)gain, c, eps,
-                  offset ? 1.0f : 0.0f);
+    return TYPED(a->dt, LAUNCH((whole ? add_rmsnorm<T, true> : add_rmsnorm<T, false>), (unsigned)a->n, THREADS, 0,
+                               stream, (T *)a->h, (T *)a->out, a->rstd, (const T *)a->a, (const T *)a->b,
+                               (const T *)a->gain, a->c, a->eps, a->offset ? 1.0f : 0.0f));
 }
 
 /* With y = x r g and r = (mean(x^2) + eps)^-1/2:  dx = r (dout g) - x r^3 / C * sum(dout g x). */
@@ -169,18 +163,16 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-int cuda_rmsnorm_dgrad(void *stream, void *dx, const void *residual, const void *dout, const void *x, const void *gain,
-                       const float *rstd, bool is_bf16, int64_t n, int64_t c, bool offset)
+int cuda_rmsnorm_dgrad(void *stream, const struct norm_args *a)
 {
-    const bool whole =
-        in_pieces(row_bytes(c, is_bf16), address(dx) | address(residual) | address(dout) | address(x) | address(gain));
-    if (n == 0 || c == 0)
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const bool whole = in_pieces(row_bytes(a->c, is_bf16), address(a->dx) | address(a->residual) | address(a->dout) |
+                                                               address(a->x) | address(a->gain));
+    if (a->n == 0 || a->c == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH(rmsnorm_dgrad<bf16>, (unsigned)n, THREADS, 0, stream, (bf16 *)dx, (const bf16 *)residual,
-                      (const bf16 *)dout, (const bf16 *)x, (const bf16 *)gain, rstd, c, offset ? 1.0f : 0.0f, whole);
-    return LAUNCH(rmsnorm_dgrad<float>, (unsigned)n, THREADS, 0, stream, (float *)dx, (const float *)residual,
-                  (const float *)dout, (const float *)x, (const float *)gain, rstd, c, offset ? 1.0f : 0.0f, whole);
+    return TYPED(a->dt, LAUNCH(rmsnorm_dgrad<T>, (unsigned)a->n, THREADS, 0, stream, (T *)a->dx, (const T *)a->residual,
+                               (const T *)a->dout, (const T *)a->x, (const T *)a->gain, a->rstd, a->c,
+                               a->offset ? 1.0f : 0.0f, whole));
 }
 
 /* A block takes DGAIN_ACROSS pieces side by side of every row, a thread one of them of rows g, g + DGAIN_ROWS, ... in
@@ -238,16 +230,13 @@ __global__ static void __launch_bounds__(DGAIN_WARPS *WARP)
     dgain[first + threadIdx.x] += total;
 }
 
-int cuda_rmsnorm_dgain(void *stream, float *dgain, const void *dout, const void *x, const float *rstd, bool is_bf16,
-                       int64_t n, int64_t c)
+int cuda_rmsnorm_dgain(void *stream, const struct norm_args *a)
 {
-    const bool whole = in_pieces(row_bytes(c, is_bf16), address(dout) | address(x));
-    if (n == 0 || c == 0)
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const bool whole = in_pieces(row_bytes(a->c, is_bf16), address(a->dout) | address(a->x));
+    if (a->n == 0 || a->c == 0)
         return 0;
-    const unsigned blocks = (unsigned)((pieces_of(c, is_bf16) + DGAIN_ACROSS - 1) / DGAIN_ACROSS);
-    if (is_bf16)
-        return LAUNCH((whole ? rmsnorm_dgain<bf16, true> : rmsnorm_dgain<bf16, false>), blocks, DGAIN_WARPS * WARP, 0,
-                      stream, dgain, (const bf16 *)dout, (const bf16 *)x, rstd, n, c);
-    return LAUNCH((whole ? rmsnorm_dgain<float, true> : rmsnorm_dgain<float, false>), blocks, DGAIN_WARPS * WARP, 0,
-                  stream, dgain, (const float *)dout, (const float *)x, rstd, n, c);
+    const unsigned blocks = (unsigned)((pieces_of(a->c, is_bf16) + DGAIN_ACROSS - 1) / DGAIN_ACROSS);
+    return TYPED(a->dt, LAUNCH((whole ? rmsnorm_dgain<T, true> : rmsnorm_dgain<T, false>), blocks, DGAIN_WARPS * WARP,
+                               0, stream, a->dgain, (const T *)a->dout, (const T *)a->x, a->rstd, a->n, a->c));
 }

@@ -24,17 +24,14 @@ __global__ static void rope(T *x, int64_t ldx, const int32_t *positions, const f
     }
 }
 
-int cuda_rope(void *stream, void *x, int64_t ldx, const int32_t *positions, const float *cosines, const float *sines,
-              bool is_bf16, int64_t n, int64_t heads, int64_t d, bool backward)
+int cuda_rope(void *stream, const struct rope_args *a)
 {
-    const size_t pieces = pieces_of(d, is_bf16), count = (size_t)n * (size_t)heads * pieces;
-    const bool whole = in_pieces(row_bytes(d, is_bf16) | row_bytes(ldx, is_bf16), address(x));
-    const float sign = backward ? -1.0f : 1.0f;
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const size_t pieces = pieces_of(a->d, is_bf16), count = (size_t)a->n * (size_t)a->heads * pieces;
+    const bool whole = in_pieces(row_bytes(a->d, is_bf16) | row_bytes(a->ldx, is_bf16), address(a->x));
+    const float sign = a->backward ? -1.0f : 1.0f;
     if (count == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH(rope<bf16>, grid_blocks(count), THREADS, 0, stream, (bf16 *)x, ldx, positions, cosines, sines,
-                      count, pieces, heads, d / 2, sign, whole);
-    return LAUNCH(rope<float>, grid_blocks(count), THREADS, 0, stream, (float *)x, ldx, positions, cosines, sines,
-                  count, pieces, heads, d / 2, sign, whole);
+    return TYPED(a->dt, LAUNCH(rope<T>, grid_blocks(count), THREADS, 0, stream, (T *)a->x, a->ldx, a->positions, a->cos,
+                               a->sin, count, pieces, a->heads, a->d / 2, sign, whole));
 }

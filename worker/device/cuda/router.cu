@@ -6,6 +6,19 @@
  *   dl = s (ds - sum_i ds_i s_i) for softmax, s (1 - s) ds for sigmoid */
 #include "worker/device/cuda/kernel.cuh"
 
+struct router_problem {
+    bool bf16, sigmoid, normalize;
+    int experts, top_k;
+    int64_t n;
+    float scale;
+    int groups, top_groups, group_top_k; /* groups 0: none */
+};
+static struct router_problem problem_of(const struct router_shape &z)
+{
+    return {z.dt == DTYPE_BF16, z.sigmoid,         z.normalize,       (int)z.experts, (int)z.top_k, z.n, z.scale,
+            (int)z.groups,      (int)z.top_groups, (int)z.group_top_k};
+}
+
 #define TOKENS 4 /* of a block */
 #define WEIGHT_EPS 1e-20f
 
@@ -180,16 +193,15 @@ static int shared_bytes(const struct router_problem *z)
     return TOKENS * words_of_token(*z) * (int)sizeof(float);
 }
 
-int cuda_router(void *stream, int32_t *chosen, float *weights, float *load, const void *logits, const float *bias,
-                const int32_t *numbers, const struct router_problem *problem)
+int cuda_router(void *stream, const struct router_args *a)
 {
-    const struct router_problem z = *problem;
+    const struct router_problem z = problem_of(a->shape);
     if (z.n == 0)
         return 0;
-    int e = LAUNCH(router, token_blocks(&z), TOKENS * WARP, shared_bytes(&z), stream, chosen, weights, logits, bias,
-                   numbers, z);
-    if (e == 0 && load)
-        e = LAUNCH(router_load, (unsigned)z.experts, THREADS, 0, stream, load, chosen, z.n * z.top_k);
+    int e = LAUNCH(router, token_blocks(&z), TOKENS * WARP, shared_bytes(&z), stream, a->chosen, a->weights, a->logits,
+                   a->bias, a->numbers, z);
+    if (e == 0 && a->load)
+        e = LAUNCH(router_load, (unsigned)z.experts, THREADS, 0, stream, a->load, a->chosen, z.n * z.top_k);
     return e;
 }
 
@@ -234,14 +246,13 @@ __global__ static void __launch_bounds__(TOKENS *WARP)
     }
 }
 
-int cuda_router_dgrad(void *stream, void *dlogits, const float *dweights, const void *logits, const int32_t *chosen,
-                      const struct router_problem *problem, struct fault_words fault)
+int cuda_router_dgrad(void *stream, const struct router_args *a, struct fault_words fault)
 {
-    const struct router_problem z = *problem;
+    const struct router_problem z = problem_of(a->shape);
     if (z.n == 0)
         return 0;
-    return LAUNCH(router_dgrad, token_blocks(&z), TOKENS * WARP, shared_bytes(&z), stream, dlogits, dweights, logits,
-                  chosen, z, fault);
+    return LAUNCH(router_dgrad, token_blocks(&z), TOKENS * WARP, shared_bytes(&z), stream, a->dlogits, a->dweights,
+                  a->logits, a->chosen, z, fault);
 }
 
 __device__ static inline float sign_of(float x)
@@ -278,7 +289,7 @@ int cuda_router_balance(void *stream, float *bias, float *load, int64_t experts,
 #define STATS_WARPS 16
 #define STATS_SHARED (46 << 10)
 
-__device__ static inline int64_t place_of(int64_t row, int64_t n, const struct token_places &p)
+__device__ static inline int64_t place_of(int64_t row, int64_t n, const struct token_rows &p)
 {
     const int64_t each = n / p.pieces;
     return row / each * (p.sequences * p.length / p.pieces) + p.first + row % each;
@@ -302,7 +313,7 @@ __device__ static inline float shares(float *s, const void *logits, int64_t toke
 /* One block for a sequence; each warp has sums of its own, which are added in the warps' order. */
 __global__ static void __launch_bounds__(STATS_WARPS *WARP)
     balance_stats(float *stats, const void *logits, const int32_t *chosen, const int32_t *targets,
-                  struct router_problem z, struct token_places places)
+                  struct router_problem z, struct token_rows places)
 {
     DYNAMIC_SHARED(shared);
     const int warps = (int)blockDim.x / WARP, warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
@@ -348,15 +359,13 @@ __global__ static void __launch_bounds__(STATS_WARPS *WARP)
     }
 }
 
-int cuda_balance_stats(void *stream, float *stats, const void *logits, const int32_t *chosen, const int32_t *targets,
-                       const struct router_problem *problem, const struct token_places *places)
+int cuda_balance_stats(void *stream, const struct balance_args *a)
 {
-    const struct router_problem z = *problem;
-    const struct token_places p = *places;
+    const struct router_problem z = problem_of(a->shape);
     const int of_warp = 3 * z.experts * (int)sizeof(float);
     const int fit = STATS_SHARED / of_warp, warps = fit < 1 ? 1 : fit < STATS_WARPS ? fit : STATS_WARPS;
-    return LAUNCH(balance_stats, (unsigned)p.sequences, warps * WARP, warps * (of_warp + (int)sizeof(float)), stream,
-                  stats, logits, chosen, targets, z, p);
+    return LAUNCH(balance_stats, (unsigned)a->rows.sequences, warps * WARP, warps * (of_warp + (int)sizeof(float)),
+                  stream, a->stats, a->logits, a->chosen, a->targets, z, a->rows);
 }
 
 __global__ static void __launch_bounds__(THREADS)
@@ -382,18 +391,17 @@ __global__ static void __launch_bounds__(THREADS)
         losses[b] = (float)(counted * loss);
 }
 
-int cuda_balance_loss(void *stream, float *losses, float *dscores, const float *stats, int64_t parts, int64_t sequences,
-                      int64_t experts, int64_t top_k, int64_t tokens, float factor)
+int cuda_balance_loss(void *stream, const struct balance_loss_args *a)
 {
-    const double share = (double)experts / ((double)top_k * (double)tokens);
-    return LAUNCH(balance_loss, (unsigned)sequences, THREADS, 0, stream, losses, dscores, stats, parts, experts, share,
-                  (double)tokens, factor);
+    const double share = (double)a->experts / ((double)a->top_k * (double)a->tokens);
+    return LAUNCH(balance_loss, (unsigned)a->sequences, THREADS, 0, stream, a->losses, a->dscores, a->stats, a->parts,
+                  a->experts, share, (double)a->tokens, a->factor);
 }
 
 /* With q = s / sum s: dq to ds is (dq - sum_e dq_e q_e) / sum s, and s to l as in the router's gradient. */
 __global__ static void __launch_bounds__(TOKENS *WARP)
     balance_dgrad(void *dlogits, const void *logits, const float *dscores, struct router_problem z,
-                  struct token_places places)
+                  struct token_rows places)
 {
     DYNAMIC_SHARED(shared);
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
@@ -413,13 +421,11 @@ __global__ static void __launch_bounds__(TOKENS *WARP)
     }
 }
 
-int cuda_balance_dgrad(void *stream, void *dlogits, const void *logits, const float *dscores,
-                       const struct router_problem *problem, const struct token_places *places)
+int cuda_balance_dgrad(void *stream, const struct balance_args *a)
 {
-    const struct router_problem z = *problem;
-    const struct token_places p = *places;
+    const struct router_problem z = problem_of(a->shape);
     if (z.n == 0)
         return 0;
     return LAUNCH(balance_dgrad, token_blocks(&z), TOKENS * WARP, TOKENS * z.experts * (int)sizeof(float), stream,
-                  dlogits, logits, dscores, z, p);
+                  a->dlogits, a->logits, a->dscores, z, a->rows);
 }

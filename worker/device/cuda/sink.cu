@@ -25,14 +25,15 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-int cuda_attention_sink(void *stream, void *out, float *lse, const void *x, const float *x_lse, int64_t ld,
-                        const void *sinks, bool is_bf16, int64_t b, int64_t t, int64_t h, int64_t dv)
+int cuda_attention_sink(void *stream, const struct sink_args *a)
 {
-    const int64_t n = b * t;
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const int64_t n = a->b * a->t;
     if (n == 0)
         return 0;
-    const unsigned blocks = (unsigned)((n * h + WARPS - 1) / WARPS);
-    return LAUNCH(attention_sink, blocks, THREADS, 0, stream, out, lse, x, x_lse, ld, sinks, is_bf16, n, t, h, dv);
+    const unsigned blocks = (unsigned)((n * a->h + WARPS - 1) / WARPS);
+    return LAUNCH(attention_sink, blocks, THREADS, 0, stream, a->out, a->lse, a->x, a->x_lse, a->ldo, a->sinks, is_bf16,
+                  n, a->t, a->h, a->dv);
 }
 
 /* A block has a head. Each warp takes rows w, w + WARPS, ... in turn, then the warps' sums are added. */
@@ -58,11 +59,10 @@ __global__ static void __launch_bounds__(THREADS)
         dsinks[head] = -sum;
 }
 
-int cuda_attention_sink_dgrad(void *stream, float *dsinks, const void *dout, int64_t lddo, const void *out, int64_t ldo,
-                              const float *lse, const void *sinks, bool is_bf16, int64_t b, int64_t t, int64_t h,
-                              int64_t dv)
+int cuda_attention_sink_dgrad(void *stream, const struct sink_args *a)
 {
-    const int64_t n = b * t;
-    return LAUNCH(attention_sink_dgrad, (unsigned)h, THREADS, 0, stream, dsinks, dout, lddo, out, ldo, lse, sinks,
-                  is_bf16, n, t, h, dv);
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const int64_t n = a->b * a->t;
+    return LAUNCH(attention_sink_dgrad, (unsigned)a->h, THREADS, 0, stream, a->dsinks, a->dout, a->lddo, a->x, a->ldo,
+                  a->x_lse, a->sinks, is_bf16, n, a->t, a->h, a->dv);
 }

@@ -22,29 +22,25 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-template <class W>
-static int launch_copy(void *stream, void *dst, int64_t ldd, const void *src, int64_t lds, int64_t rows, int64_t cols,
-                       int64_t repeat)
+template <class W> static int launch_copy(void *stream, const struct strided_args *a)
 {
-    auto kernel = copy_2d<W>;
-    return LAUNCH(kernel, row_blocks(rows), dim3(WARP, ROWS), 0, stream, (W *)dst, ldd, (const W *)src, lds, rows, cols,
-                  repeat);
+    return LAUNCH(copy_2d<W>, row_blocks(a->rows), dim3(WARP, ROWS), 0, stream, (W *)a->dst, a->ldd, (const W *)a->src,
+                  a->lds, a->rows, a->cols, a->repeat);
 }
 
-int cuda_copy_2d(void *stream, void *dst, int64_t ldd, const void *src, int64_t lds, size_t element_bytes, int64_t rows,
-                 int64_t cols, int64_t repeat)
+int cuda_copy_2d(void *stream, const struct strided_args *a)
 {
-    if (rows == 0 || cols == 0)
+    if (a->rows == 0 || a->cols == 0)
         return 0;
-    switch (element_bytes) {
+    switch (dtype_bytes(a->dt)) {
     case 8:
-        return launch_copy<uint64_t>(stream, dst, ldd, src, lds, rows, cols, repeat);
+        return launch_copy<uint64_t>(stream, a);
     case 2:
-        return launch_copy<uint16_t>(stream, dst, ldd, src, lds, rows, cols, repeat);
+        return launch_copy<uint16_t>(stream, a);
     case 1:
-        return launch_copy<uint8_t>(stream, dst, ldd, src, lds, rows, cols, repeat);
+        return launch_copy<uint8_t>(stream, a);
     default:
-        return launch_copy<uint32_t>(stream, dst, ldd, src, lds, rows, cols, repeat);
+        return launch_copy<uint32_t>(stream, a);
     }
 }
 
@@ -62,15 +58,11 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-int cuda_add_2d(void *stream, void *dst, int64_t ldd, const void *src, int64_t lds, bool is_bf16, int64_t rows,
-                int64_t cols, int64_t repeat)
+int cuda_add_2d(void *stream, const struct strided_args *a)
 {
-    if (rows == 0 || cols == 0)
+    if (a->rows == 0 || a->cols == 0)
         return 0;
     const dim3 block(WARP, ROWS);
-    if (is_bf16)
-        return LAUNCH(add_2d<bf16>, row_blocks(rows), block, 0, stream, (bf16 *)dst, ldd, (const bf16 *)src, lds, rows,
-                      cols, repeat);
-    return LAUNCH(add_2d<float>, row_blocks(rows), block, 0, stream, (float *)dst, ldd, (const float *)src, lds, rows,
-                  cols, repeat);
+    return TYPED(a->dt, LAUNCH(add_2d<T>, row_blocks(a->rows), block, 0, stream, (T *)a->dst, a->ldd, (const T *)a->src,
+                               a->lds, a->rows, a->cols, a->repeat));
 }

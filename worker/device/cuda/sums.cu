@@ -80,13 +80,14 @@ __global__ static void __launch_bounds__(THREADS)
 
 #define HASH_BLOCKS 4096
 
-int cuda_hash(void *stream, uint64_t *out, const void *x, bool bf16, int64_t rows, int64_t cols, uint64_t key,
-              int64_t first)
+int cuda_hash(void *stream, const struct hash_args *a)
 {
-    if (rows == 0 || cols == 0)
+    if (a->rows == 0 || a->cols == 0)
         return 0;
-    const int64_t across = (cols + THREADS - 1) / THREADS,
+    const int64_t across = (a->cols + THREADS - 1) / THREADS,
                   along = HASH_BLOCKS / (across < HASH_BLOCKS ? across : HASH_BLOCKS);
-    const dim3 grid((unsigned)(across < HASH_BLOCKS ? across : HASH_BLOCKS), (unsigned)(rows < along ? rows : along));
-    return LAUNCH(hash, grid, THREADS, 0, stream, (unsigned long long *)out, x, bf16, rows, cols, key, first);
+    const dim3 grid((unsigned)(across < HASH_BLOCKS ? across : HASH_BLOCKS),
+                    (unsigned)(a->rows < along ? a->rows : along));
+    return LAUNCH(hash, grid, THREADS, 0, stream, (unsigned long long *)a->out, a->x, a->dt == DTYPE_BF16, a->rows,
+                  a->cols, a->key, a->first);
 }

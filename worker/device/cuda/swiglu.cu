@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* swiglu.cu - silu(gate) * up and its gradient (Shazeer 2020, arXiv:2002.05202), or with GELU in its form with tanh in
- * place of SiLU: x sigmoid(y(x)). */
+ * place of SiLU: x sigmoid(y(x)). With a limit, of bounded inputs, as gpt-oss has it (OpenAI 2025, arXiv:2508.10925).
+ */
 #include "worker/device/cuda/grouped.cuh"
 
 __device__ static inline float sigmoid(float x)
@@ -40,19 +41,50 @@ __global__ static void swiglu(T *out, const T *gate, const T *up, int64_t ld, si
     }
 }
 
-int cuda_swiglu(void *stream, void *out, const void *gate, const void *up, int64_t ldgu, bool is_bf16, int64_t n,
-                int64_t f, const int32_t *counts, int64_t parts, bool gelu)
+/* Bounds keep NaN. */
+__device__ static inline float below(float x, float limit)
 {
-    const size_t pieces = pieces_of(f, is_bf16), count = (size_t)n * pieces;
-    const bool whole =
-        in_pieces(row_bytes(f, is_bf16) | row_bytes(ldgu, is_bf16), address(out) | address(gate) | address(up));
+    return x > limit ? limit : x;
+}
+__device__ static inline float within(float x, float limit)
+{
+    return x > limit ? limit : x < -limit ? -limit : x;
+}
+
+/* A thread takes pieces of rows: `pieces` of them in each. */
+template <class T>
+__global__ static void clamped_swiglu(T *out, const T *gate, const T *up, int64_t ld, size_t count, size_t pieces,
+                                      int64_t f, bool whole, const int32_t *counts, int64_t parts, float limit,
+                                      float alpha)
+{
+    count = pieces_there(count, pieces, counts, parts);
+    for (size_t e = grid_first(); e < count; e += grid_stride()) {
+        const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = f - column;
+        const piece<T> g = piece_load(gate + row * ld + column, left, whole);
+        piece<T> p = piece_load(up + row * ld + column, left, whole);
+        for (int k = 0; k < piece<T>::N; k++) {
+            const float x = below(g.v[k], limit);
+            p.v[k] = x * sigmoid(alpha * x) * (within(p.v[k], limit) + 1.0f);
+        }
+        piece_store(out + row * f + column, p, left, whole);
+    }
+}
+
+int cuda_swiglu(void *stream, const struct swiglu_args *a)
+{
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const size_t pieces = pieces_of(a->f, is_bf16), count = (size_t)a->n * pieces;
+    const bool whole = in_pieces(row_bytes(a->f, is_bf16) | row_bytes(a->ldgu, is_bf16),
+                                 address(a->out) | address(a->gate) | address(a->up));
     if (count == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH((gelu ? swiglu<bf16, GELU> : swiglu<bf16, SILU>), grid_blocks(count), THREADS, 0, stream,
-                      (bf16 *)out, (const bf16 *)gate, (const bf16 *)up, ldgu, count, pieces, f, whole, counts, parts);
-    return LAUNCH((gelu ? swiglu<float, GELU> : swiglu<float, SILU>), grid_blocks(count), THREADS, 0, stream,
-                  (float *)out, (const float *)gate, (const float *)up, ldgu, count, pieces, f, whole, counts, parts);
+    if (a->limit > 0)
+        return TYPED(a->dt, LAUNCH(clamped_swiglu<T>, grid_blocks(count), THREADS, 0, stream, (T *)a->out,
+                                   (const T *)a->gate, (const T *)a->up, a->ldgu, count, pieces, a->f, whole, a->counts,
+                                   a->parts, a->limit, a->alpha));
+    return TYPED(a->dt, LAUNCH((a->gelu ? swiglu<T, GELU> : swiglu<T, SILU>), grid_blocks(count), THREADS, 0, stream,
+                               (T *)a->out, (const T *)a->gate, (const T *)a->up, a->ldgu, count, pieces, a->f, whole,
+                               a->counts, a->parts));
 }
 
 /* silu'(g) = s (1 + g (1 - s)) with s = sigmoid(g). */
@@ -79,20 +111,43 @@ __global__ static void swiglu_dgrad(T *dgate, T *dup, int64_t lddgu, const T *do
     }
 }
 
-int cuda_swiglu_dgrad(void *stream, void *dgate, void *dup, int64_t lddgu, const void *dout, const void *gate,
-                      const void *up, int64_t ldgu, bool is_bf16, int64_t n, int64_t f, const int32_t *counts,
-                      int64_t parts, bool gelu)
+/* 0 where a bound cuts off. */
+template <class T>
+__global__ static void clamped_swiglu_dgrad(T *dgate, T *dup, int64_t lddgu, const T *dout, const T *gate, const T *up,
+                                            int64_t ldgu, size_t count, size_t pieces, int64_t f, bool whole,
+                                            const int32_t *counts, int64_t parts, float limit, float alpha)
 {
-    const size_t pieces = pieces_of(f, is_bf16), count = (size_t)n * pieces;
-    const bool whole = in_pieces(row_bytes(f, is_bf16) | row_bytes(ldgu, is_bf16) | row_bytes(lddgu, is_bf16),
-                                 address(dgate) | address(dup) | address(dout) | address(gate) | address(up));
+    count = pieces_there(count, pieces, counts, parts);
+    for (size_t e = grid_first(); e < count; e += grid_stride()) {
+        const int64_t row = (int64_t)(e / pieces), column = (int64_t)(e % pieces) * piece<T>::N, left = f - column;
+        const int64_t at = row * ldgu + column, to = row * lddgu + column;
+        const piece<T> g = piece_load(gate + at, left, whole), u = piece_load(up + at, left, whole);
+        const piece<T> d = piece_load(dout + row * f + column, left, whole);
+        piece<T> dg, du;
+        for (int k = 0; k < piece<T>::N; k++) {
+            const float x = below(g.v[k], limit), y = within(u.v[k], limit), s = sigmoid(alpha * x);
+            dg.v[k] = g.v[k] > limit ? 0.0f : d.v[k] * (y + 1.0f) * s * (1.0f + alpha * x * (1.0f - s));
+            du.v[k] = u.v[k] > limit || u.v[k] < -limit ? 0.0f : d.v[k] * x * s;
+        }
+        piece_store(dgate + to, dg, left, whole);
+        piece_store(dup + to, du, left, whole);
+    }
+}
+
+int cuda_swiglu_dgrad(void *stream, const struct swiglu_args *a)
+{
+    const bool is_bf16 = a->dt == DTYPE_BF16;
+    const size_t pieces = pieces_of(a->f, is_bf16), count = (size_t)a->n * pieces;
+    const bool whole =
+        in_pieces(row_bytes(a->f, is_bf16) | row_bytes(a->ldgu, is_bf16) | row_bytes(a->lddgu, is_bf16),
+                  address(a->dgate) | address(a->dup) | address(a->dout) | address(a->gate) | address(a->up));
     if (count == 0)
         return 0;
-    if (is_bf16)
-        return LAUNCH((gelu ? swiglu_dgrad<bf16, GELU> : swiglu_dgrad<bf16, SILU>), grid_blocks(count), THREADS, 0,
-                      stream, (bf16 *)dgate, (bf16 *)dup, lddgu, (const bf16 *)dout, (const bf16 *)gate,
-                      (const bf16 *)up, ldgu, count, pieces, f, whole, counts, parts);
-    return LAUNCH((gelu ? swiglu_dgrad<float, GELU> : swiglu_dgrad<float, SILU>), grid_blocks(count), THREADS, 0,
-                  stream, (float *)dgate, (float *)dup, lddgu, (const float *)dout, (const float *)gate,
-                  (const float *)up, ldgu, count, pieces, f, whole, counts, parts);
+    if (a->limit > 0)
+        return TYPED(a->dt, LAUNCH(clamped_swiglu_dgrad<T>, grid_blocks(count), THREADS, 0, stream, (T *)a->dgate,
+                                   (T *)a->dup, a->lddgu, (const T *)a->dout, (const T *)a->gate, (const T *)a->up,
+                                   a->ldgu, count, pieces, a->f, whole, a->counts, a->parts, a->limit, a->alpha));
+    return TYPED(a->dt, LAUNCH((a->gelu ? swiglu_dgrad<T, GELU> : swiglu_dgrad<T, SILU>), grid_blocks(count), THREADS,
+                               0, stream, (T *)a->dgate, (T *)a->dup, a->lddgu, (const T *)a->dout, (const T *)a->gate,
+                               (const T *)a->up, a->ldgu, count, pieces, a->f, whole, a->counts, a->parts));
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weights.cu - initial values: rng_weights() of base/rng.c, operation by operation in plain double arithmetic. Built
  * without contraction of products and sums (mk/cuda.mk), so that the bits are the host's. */
+#include "base/rng.h"
 #include "worker/device/cuda/kernel.cuh"
 
 #define PHILOX_INLINE __device__ static inline
@@ -18,11 +19,11 @@ __device__ static inline void normal_pair(const uint32_t key[2], uint64_t pair, 
     ret[1] = (float)(r * s);
 }
 
-__device__ static inline float weight(const struct weight_draws &w, float n, uint64_t index)
+__device__ static inline float weight(const struct rng_weights &w, float n, uint64_t index)
 {
     float pair[2];
-    for (int again = 0; w.limit > 0 && fabsf(n) > w.limit && again < CUDA_REDRAWS; again++) {
-        normal_pair(w.again[again], index >> 1, pair);
+    for (int again = 0; w.limit > 0 && fabsf(n) > w.limit && again < RNG_REDRAWS; again++) {
+        normal_pair(w.again[again].k, index >> 1, pair);
         n = pair[index & 1];
     }
     return n * w.std;
@@ -30,13 +31,13 @@ __device__ static inline float weight(const struct weight_draws &w, float n, uin
 
 /* Rows along the grid's y; along x a thread has the one or two elements of a pair that are in the row. */
 __global__ static void __launch_bounds__(THREADS)
-    weights(void *out, bool bf16, int64_t rows, int64_t cols, int64_t width, int64_t first, struct weight_draws w)
+    weights(void *out, bool bf16, int64_t rows, int64_t cols, int64_t width, int64_t first, struct rng_weights w)
 {
     for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
         const uint64_t from = (uint64_t)(first + row * width), to = from + (uint64_t)cols;
         for (uint64_t pair = (from >> 1) + grid_first(); pair <= (to - 1) >> 1; pair += grid_stride()) {
             float n[2];
-            normal_pair(w.key, pair, n);
+            normal_pair(w.key.k, pair, n);
             for (uint64_t index = 2 * pair; index < 2 * pair + 2; index++)
                 if (index >= from && index < to)
                     any_store(out, row * cols + (int64_t)(index - from), bf16, weight(w, n[index & 1], index));
@@ -46,13 +47,13 @@ __global__ static void __launch_bounds__(THREADS)
 
 #define WEIGHTS_BLOCKS 4096
 
-int cuda_weights(void *stream, void *out, bool bf16, int64_t rows, int64_t cols, int64_t width, int64_t first,
-                 struct weight_draws draws)
+int cuda_weights(void *stream, const struct weights_args *a)
 {
-    if (rows == 0 || cols == 0)
+    if (a->rows == 0 || a->cols == 0)
         return 0;
-    const int64_t pairs = cols / 2 + 1, wide = (pairs + THREADS - 1) / THREADS;
+    const int64_t pairs = a->cols / 2 + 1, wide = (pairs + THREADS - 1) / THREADS;
     const int64_t across = wide < WEIGHTS_BLOCKS ? wide : WEIGHTS_BLOCKS, along = WEIGHTS_BLOCKS / across;
-    const dim3 grid((unsigned)across, (unsigned)(rows < along ? rows : along));
-    return LAUNCH(weights, grid, THREADS, 0, stream, out, bf16, rows, cols, width, first, draws);
+    const dim3 grid((unsigned)across, (unsigned)(a->rows < along ? a->rows : along));
+    return LAUNCH(weights, grid, THREADS, 0, stream, a->out, a->dt == DTYPE_BF16, a->rows, a->cols, a->width, a->first,
+                  *a->weights);
 }

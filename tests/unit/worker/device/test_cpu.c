@@ -118,7 +118,8 @@ static double product_rate(const struct device_handle *h, struct stream *s, enum
     for (int i = 0; i < TIMES; i++) {
         const int64_t start = clock_mono_ns();
         assert_int_equal(
-            h->ops->matmul(s, x, DTYPE_F32, N, x + N * N, false, N, x + 2 * N * N, true, N, dt, N, N, N, 0.0f),
+            h->ops->matmul(s, ARGS(matmul, .c = x, .c_dt = DTYPE_F32, .ldc = N, .a = x + N * N, .lda = N,
+                                   .b = x + 2 * N * N, .tb = true, .ldb = N, .ab_dt = dt, .m = N, .n = N, .k = N)),
             TITAN_OK);
         assert_int_equal(h->ops->stream_sync(s, NULL), TITAN_OK);
         best = fmax(best, 2.0 * N * N * N * 1e9 / (double)(clock_mono_ns() - start));
@@ -366,16 +367,22 @@ static void test_rows_outside(void **state)
     for (int compute = 0; compute < 2; compute++) {
         struct stream *s;
         assert_int_equal(h.ops->stream_open(h.dev, "s", compute, &s, &err), TITAN_OK);
-        assert_int_equal(h.ops->permute(s, place, counts, rank_counts, NULL, chosen, 3, 1, 4, 2, 0), TITAN_OK);
+        assert_int_equal(h.ops->permute(s, ARGS(permute, .place = place, .counts = counts, .rank_counts = rank_counts,
+                                                .chosen = chosen, .n = 3, .top_k = 1, .experts = 4, .ranks = 2)),
+                         TITAN_OK);
         assert_int_equal(h.ops->stream_sync(s, &err), TITAN_EINVAL);
         assert_non_null(strstr(err.msg, "choice 1 is expert 7 of 4"));
         h.ops->stream_clear(s);
-        assert_int_equal(h.ops->permute_received(s, place, counts, rank_counts, received, 2, 2, 2, 3, false), TITAN_OK);
+        assert_int_equal(
+            h.ops->permute_received(s, ARGS(received, .place = place, .counts = counts, .rank_counts = rank_counts,
+                                            .received = received, .ld = 2, .ranks = 2, .experts = 2, .rows = 3)),
+            TITAN_OK);
         assert_int_equal(h.ops->stream_sync(s, &err), TITAN_EINVAL);
         assert_non_null(strstr(err.msg, "rank 1 sent 1 rows to expert 1, after 3 others of 3"));
         h.ops->stream_clear(s);
-        assert_int_equal(h.ops->matmul_grouped(s, x, DTYPE_F32, 1, x, false, 1, x, false, 1, DTYPE_F32, received, 4, 1,
-                                               3, 1, 1, 0.0f),
+        assert_int_equal(h.ops->matmul_grouped(s, ARGS(matmul, .c = x, .c_dt = DTYPE_F32, .ldc = 1, .a = x, .lda = 1,
+                                                       .b = x, .ldb = 1, .ab_dt = DTYPE_F32, .counts = received,
+                                                       .groups = 4, .parts = 1, .m = 3, .n = 1, .k = 1)),
                          TITAN_OK);
         assert_int_equal(h.ops->stream_sync(s, &err), TITAN_EINVAL);
         assert_non_null(strstr(err.msg, "group 3 has 1 rows, after 3 others of 3"));
@@ -423,25 +430,39 @@ static titan_status run_sparse(const struct device_ops *ops, struct stream *s, e
     char *out = take(o, N * H * D * e), *dq = take(o, N * H * D * e), *dk = take(o, N * K * D * e);
     char *dv = take(o, N * K * D * e), *packed = take(o, N * TOP * W * e), *product = take(o, N * TOP * W * e);
     float *lse = take(o, H * N * 4), *weights = take(o, N * TOP * 4), *dw = take(o, E * W * W * 4);
-    titan_status st = ops->attention(s, out, H * D, lse, x, H * D, y, K * D, x, K * D, &shape);
-    st |= ops->attention_dgrad(s, dq, H * D, dk, K * D, dv, K * D, y, H * D, out, H * D, lse, x, H * D, y, K * D, x,
-                               K * D, &shape, work);
-    st |= ops->router(s, chosen, weights, NULL, x, NULL, NULL, &router);
-    st |= ops->router_dgrad(s, take(o, N * E * e), weights, x, chosen, &router);
+    titan_status st = ops->attention(s, ARGS(attention, .out = out, .ldo = H * D, .lse = lse, .q = x, .ldq = H * D,
+                                             .k = y, .ldk = K * D, .v = x, .ldv = K * D, .shape = shape));
+    st |= ops->attention_dgrad(s, ARGS(attention, .dq = dq, .lddq = H * D, .dk = dk, .lddk = K * D, .dv = dv,
+                                       .lddv = K * D, .dout = y, .lddo = H * D, .out = out, .ldo = H * D, .lse = lse,
+                                       .q = x, .ldq = H * D, .k = y, .ldk = K * D, .v = x, .ldv = K * D, .shape = shape,
+                                       .work = work));
+    st |= ops->router(s, ARGS(router, .chosen = chosen, .weights = weights, .logits = x, .shape = router));
+    st |= ops->router_dgrad(s, ARGS(router, .dlogits = take(o, N * E * e), .dweights = weights, .logits = x,
+                                    .chosen = chosen, .shape = router));
     const struct token_rows rows = {N, 3, T, 0, 1};
     float *stats = take(o, 3 * BALANCE_STATS(E) * 4), *losses = take(o, 3 * 4), *dscores = take(o, 3 * E * 4);
-    st |= ops->balance_stats(s, stats, x, chosen, index, &router, &rows);
-    st |= ops->balance_loss(s, losses, dscores, stats, 1, 3, E, TOP, T, 0.5f);
+    st |= ops->balance_stats(s, ARGS(balance, .stats = stats, .logits = x, .chosen = chosen, .targets = index,
+                                     .shape = router, .rows = rows));
+    st |= ops->balance_loss(s, ARGS(balance_loss, .losses = losses, .dscores = dscores, .stats = stats, .parts = 1,
+                                    .sequences = 3, .experts = E, .top_k = TOP, .tokens = T, .factor = 0.5f));
     char *dlogits = take(o, N * E * e);
     st |= ops->copy(s, dlogits, x, N * E * e);
-    st |= ops->balance_dgrad(s, dlogits, x, dscores, &router, &rows);
-    st |= ops->permute(s, place, counts, ranks, NULL, chosen, N, TOP, E, 2, 0);
-    st |= ops->scatter_rows(s, packed, x, place, weights, dt, N, TOP, W);
-    st |= ops->matmul_grouped(s, product, dt, W, packed, false, W, y, true, W, dt, counts, E, 1, N * TOP, W, W, 0.0f);
-    st |= ops->matmul_grouped(s, dw, DTYPE_F32, W, packed, true, W, product, false, W, dt, counts, E, 1, W, W, N * TOP,
-                              0.0f);
-    st |= ops->combine_rows(s, take(o, N * W * e), product, place, weights, dt, N, TOP, W, false);
-    return st | ops->combine_dweights(s, take(o, N * TOP * 4), x, product, place, dt, N, TOP, W);
+    st |= ops->balance_dgrad(
+        s, ARGS(balance, .dlogits = dlogits, .logits = x, .dscores = dscores, .shape = router, .rows = rows));
+    st |= ops->permute(s, ARGS(permute, .place = place, .counts = counts, .rank_counts = ranks, .chosen = chosen,
+                               .n = N, .top_k = TOP, .experts = E, .ranks = 2));
+    st |= ops->scatter_rows(s, ARGS(placed, .dst = packed, .src = x, .place = place, .weights = weights, .dt = dt,
+                                    .n = N, .top_k = TOP, .c = W));
+    st |= ops->matmul_grouped(s, ARGS(matmul, .c = product, .c_dt = dt, .ldc = W, .a = packed, .lda = W, .b = y,
+                                      .tb = true, .ldb = W, .ab_dt = dt, .counts = counts, .groups = E, .parts = 1,
+                                      .m = N * TOP, .n = W, .k = W));
+    st |= ops->matmul_grouped(s, ARGS(matmul, .c = dw, .c_dt = DTYPE_F32, .ldc = W, .a = packed, .ta = true, .lda = W,
+                                      .b = product, .ldb = W, .ab_dt = dt, .counts = counts, .groups = E, .parts = 1,
+                                      .m = W, .n = W, .k = N * TOP));
+    st |= ops->combine_rows(s, ARGS(placed, .dst = take(o, N * W * e), .src = product, .place = place,
+                                    .weights = weights, .dt = dt, .n = N, .top_k = TOP, .c = W));
+    return st | ops->combine_dweights(s, ARGS(placed, .dweights = take(o, N * TOP * 4), .dout = x, .src = product,
+                                              .place = place, .dt = dt, .n = N, .top_k = TOP, .c = W));
 }
 
 /* A router of as many experts as make it worth several threads. */
@@ -452,8 +473,9 @@ static titan_status run_router(const struct device_ops *ops, struct stream *s, e
     const struct router_shape shape = {dt, N, E, TOP, true, true, 1.0f, 0, 0, 0};
     int32_t *chosen = take(o, N * TOP * sizeof(*chosen));
     float *weights = take(o, N * TOP * sizeof(*weights));
-    titan_status st = ops->router(s, chosen, weights, NULL, x, NULL, NULL, &shape);
-    return st | ops->router_dgrad(s, take(o, N * E * dtype_bytes(dt)), weights, x, chosen, &shape);
+    titan_status st = ops->router(s, ARGS(router, .chosen = chosen, .weights = weights, .logits = x, .shape = shape));
+    return st | ops->router_dgrad(s, ARGS(router, .dlogits = take(o, N * E * dtype_bytes(dt)), .dweights = weights,
+                                          .logits = x, .chosen = chosen, .shape = shape));
 }
 
 /* One of each operation with work that is shared out, on `threads` threads; all results into o. */
@@ -477,48 +499,71 @@ static void run_all(int threads, enum dtype dt, struct outputs *o)
     for (int i = 0; i < N; i++)
         tokens[i] = (i * 31) % V;
     float *rstd = take(o, N * 4), *lse = take(o, H * N * 4), *gain = take(o, C * 4), *table = take(o, V * C * 4);
-    titan_status st = ops->rmsnorm(s, take(o, N * C * e), rstd, x, y, dt, N, C, 1e-5f, false);
-    st |= ops->rmsnorm_dgrad(s, take(o, N * C * e), y, x, y, x, rstd, dt, N, C, true);
-    st |= ops->rmsnorm_dgain(s, gain, x, y, rstd, dt, N, C);
+    titan_status st = ops->rmsnorm(s, ARGS(norm, .out = take(o, N * C * e), .rstd = rstd, .x = x, .gain = y, .dt = dt,
+                                           .n = N, .c = C, .eps = 1e-5f));
+    st |= ops->rmsnorm_dgrad(s, ARGS(norm, .dx = take(o, N * C * e), .residual = y, .dout = x, .x = y, .gain = x,
+                                     .rstd = rstd, .dt = dt, .n = N, .c = C, .offset = true));
+    st |= ops->rmsnorm_dgain(s, ARGS(norm, .dgain = gain, .dout = x, .x = y, .rstd = rstd, .dt = dt, .n = N, .c = C));
     char *sum = take(o, N * C * e);
-    st |= ops->add_rmsnorm(s, sum, take(o, N * C * e), take(o, N * 4), x, y, y, dt, N, C, 1e-5f, true);
-    st |= ops->embed_wgrad(s, table, tokens, x, dt, N, C, V, 0);
-    st |= ops->softcap(s, take(o, N * C * e), x, dt, 1.5f, N * C);
-    st |= ops->softcap_dgrad(s, take(o, N * C * e), y, x, dt, 1.5f, N * C);
+    st |= ops->add_rmsnorm(s, ARGS(norm, .h = sum, .out = take(o, N * C * e), .rstd = take(o, N * 4), .a = x, .b = y,
+                                   .gain = y, .dt = dt, .n = N, .c = C, .eps = 1e-5f, .offset = true));
+    st |= ops->embed_wgrad(s,
+                           ARGS(embed, .dtable = table, .tokens = tokens, .dout = x, .dt = dt, .n = N, .c = C, .v = V));
+    st |= ops->softcap(s, ARGS(softcap, .out = take(o, N * C * e), .x = x, .dt = dt, .cap = 1.5f, .n = N * C));
+    st |= ops->softcap_dgrad(
+        s, ARGS(softcap, .out = take(o, N * C * e), .dout = y, .x = x, .dt = dt, .cap = 1.5f, .n = N * C));
     st |= ops->scale(s, take(o, N * C * e), x, dt, 0.3f, N * C);
-    st |= ops->add_bias(s, sum, C, y, dt, N, C);
+    st |= ops->add_bias(s, ARGS(bias, .x = sum, .ld = C, .bias = y, .dt = dt, .n = N, .c = C));
     const int32_t rows[3] = {20, 100, N - 120};
-    st |= ops->add_bias_grouped(s, sum, C, y, dt, rows, 3, 1, N, C);
-    st |= ops->bias_wgrad_grouped(s, take(o, 3 * C * 4), x, C, dt, rows, 3, 1, N, C, 0);
-    st |= ops->clamped_swiglu(s, take(o, N * F * e), x, x + F * e, 2 * F, dt, N, F, NULL, 0, 1, 1.7f);
+    st |= ops->add_bias_grouped(
+        s, ARGS(bias, .x = sum, .ld = C, .bias = y, .dt = dt, .counts = rows, .groups = 3, .parts = 1, .n = N, .c = C));
+    st |= ops->bias_wgrad_grouped(s, ARGS(bias, .dbias = take(o, 3 * C * 4), .dout = x, .ld = C, .dt = dt,
+                                          .counts = rows, .groups = 3, .parts = 1, .n = N, .c = C));
+    st |= ops->swiglu(s, ARGS(swiglu, .out = take(o, N * F * e), .gate = x, .up = x + F * e, .ldgu = 2 * F, .dt = dt,
+                              .n = N, .f = F, .limit = 1, .alpha = 1.7f));
     st |= ops->window(s, take(o, N * 4), tokens, tokens, N, 7);
-    st |= ops->bias_wgrad(s, take(o, C * 4), x, C, dt, N, C);
+    st |= ops->bias_wgrad(s, ARGS(bias, .dbias = take(o, C * 4), .dout = x, .ld = C, .dt = dt, .n = N, .c = C));
     char *out = take(o, N * H * D * e), *dqkv = take(o, (size_t)(N * q) * e);
     const struct attention_shape shape = {.dt = dt, .b = B, .tq = T, .tk = T, .h = H, .kv = K, .d = D, .dv = D};
     char *k = x + H * D * e, *v = x + (H + K) * D * e, *dk = dqkv + H * D * e, *dv = dqkv + (H + K) * D * e;
-    st |= ops->attention(s, out, H * D, lse, x, q, k, q, v, q, &shape);
-    st |= ops->attention_sink(s, take(o, N * H * D * e), take(o, H * N * 4), out, lse, H * D, y, dt, B, T, H, D);
-    st |= ops->attention_sink_dgrad(s, take(o, H * 4), x, H * D, out, H * D, lse, y, dt, B, T, H, D);
+    st |= ops->attention(s, ARGS(attention, .out = out, .ldo = H * D, .lse = lse, .q = x, .ldq = q, .k = k, .ldk = q,
+                                 .v = v, .ldv = q, .shape = shape));
+    st |=
+        ops->attention_sink(s, ARGS(sink, .out = take(o, N * H * D * e), .lse = take(o, H * N * 4), .x = out,
+                                    .x_lse = lse, .ldo = H * D, .sinks = y, .dt = dt, .b = B, .t = T, .h = H, .dv = D));
+    st |= ops->attention_sink_dgrad(s, ARGS(sink, .dsinks = take(o, H * 4), .dout = x, .lddo = H * D, .x = out,
+                                            .ldo = H * D, .x_lse = lse, .sinks = y, .dt = dt, .b = B, .t = T, .h = H,
+                                            .dv = D));
     void *work = NULL;
     st |= ops->alloc(h.dev, ops->attention_work_bytes(h.dev, &shape), &work, &err);
-    st |= ops->attention_dgrad(s, dqkv, q, dk, q, dv, q, y, H * D, out, H * D, lse, x, q, k, q, v, q, &shape, work);
+    st |= ops->attention_dgrad(s, ARGS(attention, .dq = dqkv, .lddq = q, .dk = dk, .lddk = q, .dv = dv, .lddv = q,
+                                       .dout = y, .lddo = H * D, .out = out, .ldo = H * D, .lse = lse, .q = x, .ldq = q,
+                                       .k = k, .ldk = q, .v = v, .ldv = q, .shape = shape, .work = work));
     st |= run_sparse(ops, s, dt, o, x, y, work);
     st |= run_router(ops, s, dt, o, x);
-    st |= ops->swiglu(s, take(o, N * F * e), x, x + F * e, 2 * F, dt, N, F, NULL, 0, true);
+    st |= ops->swiglu(s, ARGS(swiglu, .out = take(o, N * F * e), .gate = x, .up = x + F * e, .ldgu = 2 * F, .dt = dt,
+                              .n = N, .f = F, .gelu = true));
     float *stats = take(o, N * 3 * 4), *losses = take(o, N * 4);
-    st |= ops->loss_stats(s, stats, x, tokens, dt, N, V, 0);
-    st |= ops->loss_finish(s, losses, take(o, N * V * e), x, tokens, stats, 1, dt, N, V, 0);
-    st |= ops->loss(s, losses, stats, take(o, N * V * e), x, tokens, dt, N, V, 0);
+    st |= ops->loss_stats(s, ARGS(loss, .stats = stats, .logits = x, .targets = tokens, .dt = dt, .n = N, .v = V));
+    st |= ops->loss_finish(s, ARGS(loss, .losses = losses, .dlogits = take(o, N * V * e), .logits = x,
+                                   .targets = tokens, .stats = stats, .parts = 1, .dt = dt, .n = N, .v = V));
+    st |= ops->loss(s, ARGS(loss, .losses = losses, .stats = stats, .dlogits = take(o, N * V * e), .logits = x,
+                            .targets = tokens, .dt = dt, .n = N, .v = V));
     st |= ops->block_sums(s, take(o, 100 * 8), grad, 100000, 1000, true);
-    st |= ops->matmul(s, take(o, N * C * e), dt, C, x, false, F, y, true, F, dt, N, C, F, 0.0f);
-    st |= ops->matmul(s, take(o, C * F * 4), DTYPE_F32, F, x, true, C, y, false, F, dt, C, F, N, 1.0f);
+    st |= ops->matmul(s, ARGS(matmul, .c = take(o, N * C * e), .c_dt = dt, .ldc = C, .a = x, .lda = F, .b = y,
+                              .tb = true, .ldb = F, .ab_dt = dt, .m = N, .n = C, .k = F));
+    st |= ops->matmul(s, ARGS(matmul, .c = take(o, C * F * 4), .c_dt = DTYPE_F32, .ldc = F, .a = x, .ta = true,
+                              .lda = C, .b = y, .ldb = F, .ab_dt = dt, .m = C, .n = F, .k = N, .beta = 1.0f));
     _cleanup_free_ char *float8 = aligned_alloc(64, ops->matmul_f8_work_bytes(h.dev, dt, false, N, N, N));
     for (int i = 0; i < 3; i++) {
         const struct float8_product how = {
             i == 2 ? FLOAT8_E4M3 : FLOAT8_E5M2, FLOAT8_E4M3, i == 1, i == 1, i == 1, NULL, i == 2};
-        st |= ops->matmul_f8(s, take(o, N * C * e), dt, C, x, false, F, y, true, F, dt, N, C, F, 0.0f, &how, float8);
-        st |= ops->matmul_f8(s, take(o, C * F * 4), DTYPE_F32, F, x, true, C, y, false, F, dt, C, F, N, 1.0f, &how,
-                             float8);
+        st |= ops->matmul_f8(s, ARGS(matmul, .c = take(o, N * C * e), .c_dt = dt, .ldc = C, .a = x, .lda = F, .b = y,
+                                     .tb = true, .ldb = F, .ab_dt = dt, .m = N, .n = C, .k = F, .how = &how,
+                                     .work = float8));
+        st |= ops->matmul_f8(s, ARGS(matmul, .c = take(o, C * F * 4), .c_dt = DTYPE_F32, .ldc = F, .a = x, .ta = true,
+                                     .lda = C, .b = y, .ldb = F, .ab_dt = dt, .m = C, .n = F, .k = N, .beta = 1.0f,
+                                     .how = &how, .work = float8));
     }
     assert_int_equal(st, TITAN_OK);
     assert_int_equal(ops->stream_sync(s, &err), TITAN_OK);
@@ -617,9 +662,12 @@ static void run_attention(const struct device_handle *h, const uint16_t *packed,
         memcpy((uint16_t *)qkv + i * ld, packed + i * W, W * 2);
     const uint16_t *q = qkv;
     uint16_t *dq = dqkv;
-    titan_status st = h->ops->attention(s, out, WQ, lse, q, ld, q + WQ, ld, q + WQ + WK, ld, &shape);
-    st |= h->ops->attention_dgrad(s, dq, ld, dq + WQ, ld, dq + WQ + WK, ld, packed, WQ, out, WQ, lse, q, ld, q + WQ, ld,
-                                  q + WQ + WK, ld, &shape, work);
+    titan_status st = h->ops->attention(s, ARGS(attention, .out = out, .ldo = WQ, .lse = lse, .q = q, .ldq = ld,
+                                                .k = q + WQ, .ldk = ld, .v = q + WQ + WK, .ldv = ld, .shape = shape));
+    st |= h->ops->attention_dgrad(s, ARGS(attention, .dq = dq, .lddq = ld, .dk = dq + WQ, .lddk = ld,
+                                          .dv = dq + WQ + WK, .lddv = ld, .dout = packed, .lddo = WQ, .out = out,
+                                          .ldo = WQ, .lse = lse, .q = q, .ldq = ld, .k = q + WQ, .ldk = ld,
+                                          .v = q + WQ + WK, .ldv = ld, .shape = shape, .work = work));
     assert_int_equal(st, TITAN_OK);
     assert_int_equal(h->ops->stream_sync(s, &err), TITAN_OK);
     for (int i = 0; i < N; i++)

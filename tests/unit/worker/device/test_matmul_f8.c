@@ -102,11 +102,13 @@ static void product(const struct fixture *f, uint32_t flags, float *c, const voi
     void *work = aligned_alloc(64, ops->matmul_f8_work_bytes(f->device.dev, f->dt, how.blocks, m, n, k));
     assert_non_null(work);
     if (flags & OP_F8)
-        st = ops->matmul_f8(f->s, c, DTYPE_F32, n, a, flags & OP_TA, lda, b, flags & OP_TB, ldb, f->dt, m, n, k,
-                            flags & OP_ADD_TO ? 1 : 0, &how, work);
+        st = ops->matmul_f8(f->s, ARGS(matmul, .c = c, .c_dt = DTYPE_F32, .ldc = n, .a = a, .ta = flags & OP_TA,
+                                       .lda = lda, .b = b, .tb = flags & OP_TB, .ldb = ldb, .ab_dt = f->dt, .m = m,
+                                       .n = n, .k = k, .beta = flags & OP_ADD_TO ? 1 : 0, .how = &how, .work = work));
     else
-        st = ops->matmul(f->s, c, DTYPE_F32, n, a, flags & OP_TA, lda, b, flags & OP_TB, ldb, f->dt, m, n, k,
-                         flags & OP_ADD_TO ? 1 : 0);
+        st = ops->matmul(f->s, ARGS(matmul, .c = c, .c_dt = DTYPE_F32, .ldc = n, .a = a, .ta = flags & OP_TA,
+                                    .lda = lda, .b = b, .tb = flags & OP_TB, .ldb = ldb, .ab_dt = f->dt, .m = m, .n = n,
+                                    .k = k, .beta = flags & OP_ADD_TO ? 1 : 0));
     assert_int_equal(st, TITAN_OK);
     assert_int_equal(ops->stream_sync(f->s, NULL), TITAN_OK);
     free(work);
@@ -321,8 +323,9 @@ static void test_mx_bounds(void **state)
                                              {.blocks = true, .b_scale = (const float *)f.x}};
     float c = 0, work[64];
     for (size_t i = 0; i < ARRAY_SIZE(refused); i++)
-        assert_int_equal(f.device.ops->matmul_f8(f.s, &c, DTYPE_F32, 1, f.x, false, 1, f.x, false, 1, DTYPE_F32, 1, 1,
-                                                 1, 0.0f, &refused[i], work),
+        assert_int_equal(f.device.ops->matmul_f8(f.s, ARGS(matmul, .c = &c, .c_dt = DTYPE_F32, .ldc = 1, .a = f.x,
+                                                           .lda = 1, .b = f.x, .ldb = 1, .ab_dt = DTYPE_F32, .m = 1,
+                                                           .n = 1, .k = 1, .how = &refused[i], .work = work)),
                          TITAN_EINVAL);
     close_fixture(&f);
 }

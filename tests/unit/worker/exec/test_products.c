@@ -20,15 +20,12 @@ static struct product_way known[MOST]; /* the product is its number of rows, and
 static int n_known, runs, timed;
 static bool notes, refuses;
 
-static titan_status matmul(struct stream *s, void *c, enum dtype c_dt, int64_t ldc, const void *a, bool ta, int64_t lda,
-                           const void *b, bool tb, int64_t ldb, enum dtype ab_dt, int64_t m, int64_t n, int64_t k,
-                           float beta)
+static titan_status matmul(struct stream *s, const struct matmul_args *a)
 {
-    const uint64_t product = (uint64_t)m + ((uintptr_t)c % 256 != 0 ? 1000 : 0);
+    const uint64_t product = (uint64_t)a->m + ((uintptr_t)a->c % 256 != 0 ? 1000 : 0);
     int i = 0;
 
-    (void)s, (void)c_dt, (void)ldc, (void)a, (void)ta, (void)lda, (void)b, (void)tb, (void)ldb, (void)ab_dt, (void)n;
-    (void)k, (void)beta;
+    (void)s;
     runs++;
     while (i < n_known && known[i].product != product)
         i++;
