@@ -130,35 +130,6 @@ static void note_signal(int sig)
     }
 }
 
-static void signal_all(const pid_t *pids, int n, int sig)
-{
-    for (int i = 0; i < n; i++)
-        if (pids[i] > 0)
-            (void)kill(pids[i], sig);
-}
-
-static int exit_code_of(int wait_status, int rank)
-{
-    if (WIFEXITED(wait_status))
-        return WEXITSTATUS(wait_status);
-    (void)fprintf(stderr, "titan-worker: rank %d died of signal %d (%s)\n", rank, WTERMSIG(wait_status),
-                  strsignal(WTERMSIG(wait_status)));
-    return 128 + WTERMSIG(wait_status);
-}
-
-/* Ranks write a checkpoint when they are to end; a second command to end does not wait for it. */
-static void pass_on(const pid_t *pids, int world)
-{
-    if (saves && pids[0] > 0)
-        (void)kill(pids[0], SOLO_SAVE); /* all ranks agree on what one hears */
-    saves = 0;
-    for (int i = 0; i < world && (stop_signal || overdue); i++)
-        if (pids[i] > 0 && (overdue || stops > 1))
-            (void)kill(pids[i], SIGKILL);
-        else if (pids[i] > 0)
-            (void)sigqueue(pids[i], SOLO_STOP, (union sigval){.sival_int = stop_signal});
-}
-
 #define LAST_WORDS_S 5 /* how long ranks have to end after one has failed */
 
 /* The first failure is the run's: the ranks that vanished with it report nothing more. A code of a fault comes before
@@ -172,7 +143,15 @@ static int wait_all(pid_t *pids, int world)
         int status;
         const pid_t pid = waitpid(-1, &status, 0);
         if (pid < 0 && errno == EINTR) {
-            pass_on(pids, world);
+            /* Ranks write a checkpoint when they are to end; a second command to end does not wait for it. */
+            if (saves && pids[0] > 0)
+                (void)kill(pids[0], SOLO_SAVE); /* all ranks agree on what one hears */
+            saves = 0;
+            for (int i = 0; i < world && (stop_signal || overdue); i++)
+                if (pids[i] > 0 && (overdue || stops > 1))
+                    (void)kill(pids[i], SIGKILL);
+                else if (pids[i] > 0)
+                    (void)sigqueue(pids[i], SOLO_STOP, (union sigval){.sival_int = stop_signal});
             continue;
         }
         if (pid < 0)
@@ -183,7 +162,10 @@ static int wait_all(pid_t *pids, int world)
             titan_assert(left > 0);
             pids[i] = 0;
             left--;
-            const int one = exit_code_of(status, i);
+            const int one = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+            if (!WIFEXITED(status))
+                (void)fprintf(stderr, "titan-worker: rank %d died of signal %d (%s)\n", i, WTERMSIG(status),
+                              strsignal(WTERMSIG(status)));
             if (one != 0 && code == 0 && !stop_signal)
                 (void)alarm(LAST_WORDS_S);
             if (one != 0 && (code == 0 || code == lost_peer))
@@ -208,7 +190,8 @@ static int fork_ranks(const struct recipe *r, const char *dir, int world, int me
         pids[rank] = fork();
         if (pids[rank] < 0) {
             perror("titan-worker: fork");
-            signal_all(pids, rank, SIGKILL);
+            for (int i = 0; i < rank; i++)
+                (void)kill(pids[i], SIGKILL);
             return 1;
         }
         if (pids[rank] == 0) {
@@ -225,20 +208,6 @@ static int fork_ranks(const struct recipe *r, const char *dir, int world, int me
     return wait_all(pids, world);
 }
 
-/* Without a coordinator the run is this process's user's, and the system alone says what that may read. */
-static void name_owner(struct recipe *r)
-{
-    const struct passwd *entry = getpwuid(geteuid());
-    struct folder_user user = {.uid = geteuid()};
-    char text[FOLDER_USER_TEXT];
-    if (!entry || (size_t)snprintf(user.name, sizeof user.name, "%s", entry->pw_name) >= sizeof user.name)
-        (void)snprintf(user.name, sizeof user.name, "uid:%u", (unsigned)user.uid);
-    folder_user_print(&user, text);
-    (void)snprintf(r->job.owner, sizeof r->job.owner, "%s", text);
-    (void)snprintf(r->checkpoint.folder_owner, sizeof r->checkpoint.folder_owner, "*");
-    (void)snprintf(r->checkpoint.initial_load_owner, sizeof r->checkpoint.initial_load_owner, "*");
-}
-
 static titan_status prepare_run(const struct cli *cli, struct recipe *r, char dir[PATH_MAX], struct titan_error *err)
 {
     const char *name;
@@ -253,7 +222,16 @@ static titan_status prepare_run(const struct cli *cli, struct recipe *r, char di
                           r->checkpoint.initial_load_path);
     TRY(recipe_check_data(r, NULL, err));
     recipe_print_warnings(r, stderr);
-    name_owner(r);
+    /* Without a coordinator the run is this process's user's, and the system alone says what that may read. */
+    const struct passwd *entry = getpwuid(geteuid());
+    struct folder_user user = {.uid = geteuid()};
+    char text[FOLDER_USER_TEXT];
+    if (!entry || (size_t)snprintf(user.name, sizeof user.name, "%s", entry->pw_name) >= sizeof user.name)
+        (void)snprintf(user.name, sizeof user.name, "uid:%u", (unsigned)user.uid);
+    folder_user_print(&user, text);
+    (void)snprintf(r->job.owner, sizeof r->job.owner, "%s", text);
+    (void)snprintf(r->checkpoint.folder_owner, sizeof r->checkpoint.folder_owner, "*");
+    (void)snprintf(r->checkpoint.initial_load_owner, sizeof r->checkpoint.initial_load_owner, "*");
     name = args_text(cli->args, "dir", r->job.dump_folder[0] ? r->job.dump_folder : "titan-run");
     TRY(dir_make(name, err));
     if (!realpath(name, dir))

@@ -101,20 +101,6 @@ static bool for_cpu(const struct planner *p)
     return strcmp(p->machine->name, "cpu") == 0;
 }
 
-/* As a run has them on such a device, but for the refusal of what does not fit: that is part of the report. */
-static struct plan_options options_of(const struct planner *p)
-{
-    struct plan_options o = {.recipe = &p->recipe, .model = p->model, .dt = plan_compute_type(&p->recipe, !for_cpu(p))};
-
-    if (p->device.dev)
-        o = plan_options_of_device(&p->recipe, p->model, &p->device);
-    o.world = p->world;
-    o.machine = p->machine;
-    o.memory_bytes = p->machine->memory_bytes;
-    o.memory_free = UINT64_MAX;
-    return o;
-}
-
 static titan_status write_file(const char *path, const struct buf *text, struct titan_error *err)
 {
     if (buf_failed(text))
@@ -246,7 +232,8 @@ static titan_status open_table(struct planner *p, struct titan_error *err)
                    access(p->table_path, F_OK) != 0))
         return TITAN_OK;
     TRY(cost_table_load(p->table_path, &p->table, err));
-    struct cost_host here = p->table.host; /* a processor's table is of this machine, a GPU's of one with that name */
+    /* A processor's table is of this machine; a GPU's of one that is called so. */
+    struct cost_host here = p->table.host;
     if (for_cpu(p)) {
         cost_host_of_cpu(&here);
     } else if (cost_machine_of(here.machine) != cost_machine_find(p->machine->name)) {
@@ -300,7 +287,15 @@ static titan_status make_plan(struct planner *p, struct buf *out, struct titan_e
     }
     TRY(model_open(&p->recipe.model.dims, &p->model, err));
     TRY(open_costs(p, err));
-    const struct plan_options options = options_of(p);
+    /* As a run has them on such a device, but for the refusal of what does not fit: that is part of the report. */
+    struct plan_options options = {
+        .recipe = &p->recipe, .model = p->model, .dt = plan_compute_type(&p->recipe, !for_cpu(p))};
+    if (p->device.dev)
+        options = plan_options_of_device(&p->recipe, p->model, &p->device);
+    options.world = p->world;
+    options.machine = p->machine;
+    options.memory_bytes = p->machine->memory_bytes;
+    options.memory_free = UINT64_MAX;
     if (p->search)
         return search_layouts(&options, &p->cost, p->json, out, err);
     TRY(plan_open(&options, &plan, err));

@@ -175,7 +175,8 @@ static void open_program(struct bench *b)
     must(plan_open(&options, &b->plan, &err), &err);
     must(plan_program(b->plan, 0, &b->program, &err), &err);
     must(layout_of_recipe(&b->recipe, b->model, &b->plan->mesh, &layout, &err), &err);
-    must(state_open(&b->device, layout, 0, (struct state_types){.compute = dt}, false, &b->state, &err), &err);
+    const struct state_options state = {.device = &b->device, .layout = layout, .types.compute = dt};
+    must(state_open(&state, &b->state, &err), &err);
     for (int s = 0; s < STREAM_COUNT; s++)
         if (s == STREAM_COMPUTE || b->program->streams >> s & 1)
             must(b->device.ops->stream_open(b->device.dev, program_stream_name((enum stream_id)s), s == STREAM_COMPUTE,

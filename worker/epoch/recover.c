@@ -152,15 +152,17 @@ titan_status recover_agree(struct epoch *e, finish_step_fn finish, struct titan_
 static titan_status open_shard(struct epoch *e, int rank, struct train_state **ret, struct titan_error *err)
 {
     struct trainer *t = e->t;
-    const bool offload = t->recipe->training.enable_cpu_offload;
     struct layout *layout = NULL; /* the state outlives the plan */
 
     titan_assert(!*ret && rank >= 0 && rank < e->view.world);
     TRY(layout_of_recipe(t->recipe, t->model, &e->plan.plan->mesh, &layout, err));
-    const struct state_types types = state_types_of_recipe(t->recipe, t->dt);
-    const titan_status status = rank == e->view.rank
-                                    ? state_open(&t->device, layout, rank, types, offload, ret, err)
-                                    : state_open_copy(&t->device, layout, rank, types, offload, ret, err);
+    const struct state_options options = {.device = &t->device,
+                                          .layout = layout,
+                                          .rank = rank,
+                                          .types = state_types_of_recipe(t->recipe, t->dt),
+                                          .offload = t->recipe->training.enable_cpu_offload,
+                                          .copy = rank != e->view.rank};
+    const titan_status status = state_open(&options, ret, err);
     if (status != TITAN_OK)
         layout_close(layout);
     else

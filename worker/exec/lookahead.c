@@ -31,16 +31,6 @@ void lookahead_begin(struct lookahead *p)
     p->reached_ns = 0;
 }
 
-/* A mark was reached at now: so long did the device have for `every` actions, where the host had to wait for both. */
-static void adapt(struct lookahead *p, int64_t now, bool waited)
-{
-    if (waited && p->reached_ns > 0) {
-        const int64_t took = MAX(now - p->reached_ns, (int64_t)1), wanted = p->every * (int64_t)AHEAD_NS / took;
-        p->every = (int)MIN(MAX(MIN(MAX(wanted, p->every / 2), p->every * 2), EVERY_LEAST), EVERY_MOST);
-    }
-    p->reached_ns = waited ? now : 0;
-}
-
 titan_status lookahead_bound(struct exec *e, int actions, struct titan_error *err)
 {
     struct lookahead *const p = &e->lookahead;
@@ -56,6 +46,13 @@ titan_status lookahead_bound(struct exec *e, int actions, struct titan_error *er
     const int64_t begin = clock_mono_ns();
     TRY(e->ops->event_sync(p->marks[p->placed % 2], err)); /* the other one */
     const int64_t now = clock_mono_ns();
-    adapt(p, now, now - begin > AHEAD_NS / 100);
+    const bool waited = now - begin > AHEAD_NS / 100;
+    /* So long did the device have for `every` actions, where the host had to wait for both marks. */
+    if (waited && p->reached_ns > 0) {
+        const int64_t took = MAX(now - p->reached_ns, (int64_t)1), wanted = p->every * (int64_t)AHEAD_NS / took;
+        p->every = (int)MIN(MAX(MIN(MAX(wanted, p->every / 2), p->every * 2), EVERY_LEAST), EVERY_MOST);
+    }
+    titan_assert(p->every >= EVERY_LEAST && p->every <= EVERY_MOST);
+    p->reached_ns = waited ? now : 0;
     return TITAN_OK;
 }

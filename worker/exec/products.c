@@ -47,34 +47,7 @@ static bool is_product(const struct action *a, const struct op_params *p)
     return a->op == OP_MATMUL;
 }
 
-static titan_status find_products(struct products *p, struct titan_error *err)
-{
-    const struct device_handle *const d = p->e->opt.device;
-
-    p->ways = calloc(PRODUCTS_MOST, sizeof *p->ways);
-    if (!p->ways)
-        return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");
-    d->ops->products_note(d->dev, true);
-    const titan_status status = exec_run_distinct(p->e, is_product, same_product, err);
-    d->ops->products_note(d->dev, false);
-    p->n = d->ops->products_noted(d->dev, p->ways, PRODUCTS_MOST);
-    titan_assert(p->n >= 0 && p->n <= PRODUCTS_MOST);
-    return status;
-}
-
 /* --- what others have --------------------------------------------------------------------------------------------- */
-
-static void put_row(double *row, const struct product_way *way)
-{
-    uint32_t parts[PARTS];
-
-    _Static_assert(PARTS * 4 == 8 + PRODUCT_WAY_BYTES, "whole words");
-    memcpy(parts, &way->product, 8);
-    memcpy(parts + 2, way->how, PRODUCT_WAY_BYTES);
-    row[0] = way->chosen;
-    for (int i = 0; i < PARTS; i++)
-        row[1 + i] = parts[i];
-}
 
 /* false: no row. */
 static bool take_row(const double *row, struct product_way *ret)
@@ -113,11 +86,20 @@ static titan_status gather_rows(const struct products *p, double **ret, int *ret
     *ret = calloc((size_t)p->world * (size_t)most * ROW, sizeof **ret);
     if (!rows || !part || !*ret)
         return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");
-    for (int i = 0; i < most; i++)
-        if (i < p->n)
-            put_row(rows + (size_t)i * ROW, &p->ways[i]);
-        else
-            rows[(size_t)i * ROW] = -1;
+    titan_assert(p->n <= most);
+    for (int i = 0; i < most; i++) {
+        double *const row = rows + (size_t)i * ROW;
+        uint32_t parts[PARTS];
+        _Static_assert(PARTS * 4 == 8 + PRODUCT_WAY_BYTES, "whole words");
+        row[0] = -1;
+        if (i >= p->n)
+            continue;
+        memcpy(parts, &p->ways[i].product, 8);
+        memcpy(parts + 2, p->ways[i].how, PRODUCT_WAY_BYTES);
+        row[0] = p->ways[i].chosen;
+        for (int k = 0; k < PARTS; k++)
+            row[1 + k] = parts[k];
+    }
     for (int from = 0; from < most; from += STRETCH) {
         const size_t n = (size_t)MIN(most - from, STRETCH) * ROW;
         TRY(p->gather(p->arg, rows + (size_t)from * ROW, (int)n, part, err));
@@ -176,10 +158,19 @@ static titan_status take_choices(struct products *p, bool *left, struct exec_pro
 
 static titan_status choose(struct products *p, struct exec_products *ret, struct titan_error *err)
 {
+    const struct device_handle *const d = p->e->opt.device;
     const struct device_ops *const ops = p->e->ops;
     struct stream *const s = p->e->opt.streams[STREAM_COMPUTE];
 
-    TRY(find_products(p, err));
+    p->ways = calloc(PRODUCTS_MOST, sizeof *p->ways);
+    if (!p->ways)
+        return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");
+    ops->products_note(d->dev, true);
+    const titan_status status = exec_run_distinct(p->e, is_product, same_product, err);
+    ops->products_note(d->dev, false);
+    p->n = ops->products_noted(d->dev, p->ways, PRODUCTS_MOST);
+    titan_assert(p->n >= 0 && p->n <= PRODUCTS_MOST);
+    TRY(status);
     _cleanup_free_ bool *left = calloc((size_t)p->n + 1, sizeof *left);
     if (!left)
         return titan_fail(err, TITAN_ENOMEM, "choosing products: out of memory");

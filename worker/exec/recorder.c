@@ -21,14 +21,6 @@ const char *recorder_group_name(enum channel channel)
     return group_names[group];
 }
 
-static enum flight_kind kind_of(enum op op)
-{
-    return op == OP_SEND          ? FLIGHT_SEND
-           : op == OP_RECV        ? FLIGHT_RECEIVE
-           : op_is_collective(op) ? FLIGHT_COLLECTIVE
-                                  : FLIGHT_ACTION;
-}
-
 titan_status recorder_open(struct exec *e, struct titan_error *err)
 {
     const struct program *const p = e->p;
@@ -40,8 +32,13 @@ titan_status recorder_open(struct exec *e, struct titan_error *err)
     for (int i = 0; i < p->n_actions; i++) {
         const struct action *const a = &p->actions[i];
         struct flight_what *const what = &e->recorded[i].what;
-        const enum flight_kind kind = p->mesh.world > 1 ? kind_of((enum op)a->op) : FLIGHT_ACTION;
-        *what = (struct flight_what){.op = op_name((enum op)a->op),
+        const enum op op = (enum op)a->op;
+        const enum flight_kind kind = p->mesh.world == 1     ? FLIGHT_ACTION
+                                      : op == OP_SEND        ? FLIGHT_SEND
+                                      : op == OP_RECV        ? FLIGHT_RECEIVE
+                                      : op_is_collective(op) ? FLIGHT_COLLECTIVE
+                                                             : FLIGHT_ACTION;
+        *what = (struct flight_what){.op = op_name(op),
                                      .place = a->unit >= 0 ? p->layout->model->units[a->unit].name : NULL,
                                      .phase = phase_name((enum phase)a->phase),
                                      .bytes = kind == FLIGHT_ACTION ? 0 : action_sent_bytes(p, a),

@@ -41,17 +41,6 @@ void segments_close(struct exec *e)
     *g = (struct segments){0};
 }
 
-/* Whether an action may be of a run: an operation of the device alone, the same in every step, that the host has
- * nothing to do behind. */
-static bool may_run(const struct exec *e, int index, const bool *is_final)
-{
-    const struct action *const a = &e->p->actions[index];
-    const enum op_class class = op_class((enum op)a->op);
-
-    return class != OP_CLASS_FROM_HOST && class != OP_CLASS_NO_TIME && !op_is_transfer((enum op)a->op) &&
-           a->op != OP_OPTIMISE && a->op != OP_BALANCE && index != e->sync_point && !is_final[index];
-}
-
 static void end_run(struct segments *g, struct run *r)
 {
     if (r->n > 1) {
@@ -62,15 +51,17 @@ static void end_run(struct segments *g, struct run *r)
     r->n = 0;
 }
 
-static titan_status find_runs(struct exec *e, struct titan_error *err)
+titan_status segments_begin(struct exec *e, struct titan_error *err)
 {
     struct segments *const g = &e->segments;
     const struct program *const p = e->p;
     const int most = e->lookahead.every;
-    _cleanup_free_ bool *is_final = calloc((size_t)p->n_actions, sizeof *is_final);
     struct run r = {0};
 
+    if (!g->on || g->found || g->steps++ == 0)
+        return TITAN_OK;
     titan_assert(most >= 1 && g->n == 0);
+    _cleanup_free_ bool *is_final = calloc((size_t)p->n_actions, sizeof *is_final);
     if (!is_final)
         return titan_fail(err, TITAN_ENOMEM, "segments: out of memory");
     for (int i = 0; i < e->n_finals; i++)
@@ -79,9 +70,14 @@ static titan_status find_runs(struct exec *e, struct titan_error *err)
         g->run_of[i] = -1;
     for (int i = 0; i < e->agree; i++) {
         const struct action *const a = &p->actions[i];
+        const enum op_class class = op_class((enum op)a->op);
         if (a->stream != STREAM_COMPUTE)
             continue;
-        const bool member = may_run(e, i, is_final);
+        /* An action of a run is an operation of the device alone, the same in every step, that the host has nothing to
+         * do behind. */
+        const bool member = class != OP_CLASS_FROM_HOST && class != OP_CLASS_NO_TIME &&
+                            !op_is_transfer((enum op)a->op) && a->op != OP_OPTIMISE && a->op != OP_BALANCE &&
+                            i != e->sync_point && !is_final[i];
         if (r.n > 0 && (!member || a->n_waits > 0 || r.n == most))
             end_run(g, &r);
         if (!member)
@@ -96,15 +92,6 @@ static titan_status find_runs(struct exec *e, struct titan_error *err)
     end_run(g, &r);
     g->found = true;
     return TITAN_OK;
-}
-
-titan_status segments_begin(struct exec *e, struct titan_error *err)
-{
-    struct segments *const g = &e->segments;
-
-    if (!g->on || g->found || g->steps++ == 0)
-        return TITAN_OK;
-    return find_runs(e, err);
 }
 
 struct run *segments_run_of(const struct exec *e, int index)
@@ -125,16 +112,6 @@ static int next_of(const struct exec *e, int index)
     while (e->p->actions[index].stream != STREAM_COMPUTE);
     titan_debug_assert(index < e->agree);
     return index;
-}
-
-/* From now on one by one; those that were kept go with the executor, as they may still run. */
-static void give_up(struct exec *e, const struct titan_error *why)
-{
-    struct log log;
-
-    e->segments.on = false;
-    log_init(&log, "exec", "%s", "");
-    tlog_warn(&log, "operations are launched one by one, as the device keeps no segments", "reason=\"%s\"", why->msg);
 }
 
 static titan_status keep(struct exec *e, struct run *r, struct titan_error *err)
@@ -158,10 +135,28 @@ static titan_status keep(struct exec *e, struct run *r, struct titan_error *err)
                       fault.msg[0] ? fault.msg : titan_status_text(status));
 }
 
-/* As if each had been enqueued by itself. */
-static void record(struct exec *e, const struct run *r)
+titan_status segments_launch(struct exec *e, struct run *r, bool *ret_done, struct titan_error *err)
 {
-    for (int i = 0, at = r->first; i < r->n; i++) {
+    struct titan_error why = {0};
+
+    *ret_done = false;
+    if (!r->kept) {
+        const titan_status status = keep(e, r, &why);
+        if (status == TITAN_EUNSUPPORTED) {
+            /* From now on one by one; those that were kept go with the executor, as they may still run. */
+            struct log log;
+            e->segments.on = false;
+            log_init(&log, "exec", "%s", "");
+            tlog_warn(&log, "operations are launched one by one, as the device keeps no segments", "reason=\"%s\"",
+                      why.msg);
+            return TITAN_OK;
+        }
+        if (status != TITAN_OK && err)
+            *err = why;
+        TRY(status);
+    }
+    titan_assert(r->kept && r->n > 1);
+    for (int i = 0, at = r->first; i < r->n; i++) { /* recorded as if each had been enqueued by itself */
         const struct call c = exec_call(e, at, NULL);
         progress_action();
         if (e->recorded) {
@@ -171,24 +166,6 @@ static void record(struct exec *e, const struct run *r)
         if (i + 1 < r->n)
             at = next_of(e, at);
     }
-}
-
-titan_status segments_launch(struct exec *e, struct run *r, bool *ret_done, struct titan_error *err)
-{
-    struct titan_error why = {0};
-
-    *ret_done = false;
-    if (!r->kept) {
-        const titan_status status = keep(e, r, &why);
-        if (status == TITAN_EUNSUPPORTED) {
-            give_up(e, &why);
-            return TITAN_OK;
-        }
-        if (status != TITAN_OK && err)
-            *err = why;
-        TRY(status);
-    }
-    record(e, r);
     *ret_done = true;
     return e->ops->segment_launch(r->kept, e->opt.streams[STREAM_COMPUTE]);
 }

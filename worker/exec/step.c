@@ -59,39 +59,6 @@ static titan_status issue(const struct call *c, int index)
     return c->a->signal ? c->ops->event_record(e->events[index], c->s, c->err) : TITAN_OK;
 }
 
-/* What stands before a run's first action, and behind its last. */
-static titan_status issue_run(const struct call *first, struct run *r, bool *ret_done)
-{
-    struct exec *const e = first->e;
-    const bool waits = e->batch->waits && first->a->n_waits > 0;
-
-    if (waits)
-        TRY(take_time(first, TIME_WAIT_BEGAN, r->first));
-    TRY(wait_for_others(first));
-    if (waits)
-        TRY(take_time(first, TIME_WAIT_ENDED, r->first));
-    TRY(segments_launch(e, r, ret_done, first->err));
-    if (!*ret_done || !e->p->actions[r->last].signal)
-        return TITAN_OK;
-    return first->ops->event_record(e->events[r->last], first->s, first->err);
-}
-
-/* Hand on the gradient shards that this action was the last to write to. */
-static titan_status hand_on_gradients(struct exec *e, int index, struct titan_error *err)
-{
-    struct stream *const s = e->opt.streams[e->p->actions[index].stream];
-
-    for (; e->next_final < e->n_finals && e->finals[e->next_final].writer == index; e->next_final++) {
-        const struct action *norm = &e->p->actions[e->finals[e->next_final].norm];
-        const struct operand *o = &action_operands(e->p, norm)[OPERAND_OF(norm, gradient)];
-        const float *grad = (const float *)(const void *)((char *)e->address[o->buffer] + o->offset);
-        titan_assert(e->stage == EXEC_REDUCING);
-        if (e->opt.reduced)
-            TRY(e->opt.reduced(e->opt.arg, norm->unit, grad, action_params(e->p, norm)->norm.n, s, err));
-    }
-    return TITAN_OK;
-}
-
 static titan_status action_failed(const struct exec *e, int index, titan_status status, const struct titan_error *fault,
                                   struct titan_error *err)
 {
@@ -111,8 +78,17 @@ static titan_status run_action(struct exec *e, int index, struct titan_error *er
     titan_status status = failpoint("exec.action", &fault);
     if (status == TITAN_OK)
         status = issue(&c, index);
-    if (status == TITAN_OK)
-        status = hand_on_gradients(e, index, &fault);
+    /* The gradient shards that this action was the last to write to are handed on. */
+    struct stream *const s = e->opt.streams[e->p->actions[index].stream];
+    for (; e->next_final < e->n_finals && e->finals[e->next_final].writer == index && status == TITAN_OK;
+         e->next_final++) {
+        const struct action *norm = &e->p->actions[e->finals[e->next_final].norm];
+        const struct operand *o = &action_operands(e->p, norm)[OPERAND_OF(norm, gradient)];
+        const float *grad = (const float *)(const void *)((char *)e->address[o->buffer] + o->offset);
+        titan_assert(e->stage == EXEC_REDUCING);
+        if (e->opt.reduced)
+            status = e->opt.reduced(e->opt.arg, norm->unit, grad, action_params(e->p, norm)->norm.n, s, &fault);
+    }
     return status == TITAN_OK ? TITAN_OK : action_failed(e, index, status, &fault, err);
 }
 
@@ -129,9 +105,19 @@ static titan_status run_next(struct exec *e, int index, int *ret_n, struct titan
     if (r) {
         const struct call c = exec_call(e, index, &fault);
         progress_action();
+        /* The run's first action waits, and its last signals. */
+        const bool waits = e->batch->waits && c.a->n_waits > 0;
         titan_status status = failpoint("exec.action", &fault);
+        if (status == TITAN_OK && waits)
+            status = take_time(&c, TIME_WAIT_BEGAN, r->first);
         if (status == TITAN_OK)
-            status = issue_run(&c, r, &done);
+            status = wait_for_others(&c);
+        if (status == TITAN_OK && waits)
+            status = take_time(&c, TIME_WAIT_ENDED, r->first);
+        if (status == TITAN_OK)
+            status = segments_launch(e, r, &done, &fault);
+        if (status == TITAN_OK && done && e->p->actions[r->last].signal)
+            status = c.ops->event_record(e->events[r->last], c.s, &fault);
         if (status != TITAN_OK)
             return action_failed(e, index, status, &fault, err);
     }
@@ -173,24 +159,11 @@ static titan_status begin(struct exec *e, const struct exec_batch *batch, struct
     return e->timed || batch->waits ? e->ops->timestamps_begin(e->timestamps, err) : TITAN_OK;
 }
 
-/* What computing waited for on its stream. */
-static titan_status add_waits(struct exec *e, struct titan_error *err)
-{
-    const int64_t *const began = e->times + TIME_WAIT_BEGAN * (size_t)e->p->n_actions;
-    const int64_t *const ended = e->times + TIME_WAIT_ENDED * (size_t)e->p->n_actions;
-
-    TRY(e->ops->timestamps_read(e->timestamps, e->times, err));
-    for (int i = 0; i < e->agree; i++)
-        e->waited_ns += ended[i] - began[i];
-    return TITAN_OK;
-}
-
 titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, struct titan_error *err)
 {
-    titan_assert(e->agree < e->p->n_actions);
     int enqueued;
 
-    titan_assert(batch->counts);
+    titan_assert(e->agree < e->p->n_actions && batch->counts);
     TRY(begin(e, batch, err));
     TRY(segments_begin(e, err));
     for (int i = 0; i < e->agree; i++) {
@@ -208,7 +181,15 @@ titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, stru
             TRY(e->ops->stream_sync(e->opt.streams[s], err));
     e->waited_ns = clock_mono_ns() - computed_ns;
     e->stage = EXEC_REDUCED;
-    return batch->waits ? add_waits(e, err) : TITAN_OK;
+    if (batch->waits) {
+        /* What computing waited for on its stream is added. */
+        const int64_t *const began = e->times + TIME_WAIT_BEGAN * (size_t)e->p->n_actions;
+        const int64_t *const ended = e->times + TIME_WAIT_ENDED * (size_t)e->p->n_actions;
+        TRY(e->ops->timestamps_read(e->timestamps, e->times, err));
+        for (int i = 0; i < e->agree; i++)
+            e->waited_ns += ended[i] - began[i];
+    }
+    return TITAN_OK;
 }
 
 static void take_statistics(struct exec *e)

@@ -67,8 +67,12 @@ static titan_status open_replay(struct replay *r, struct titan_error *err)
             TRY(r->device.ops->stream_open(r->device.dev, program_stream_name((enum stream_id)s), s == STREAM_COMPUTE,
                                            &r->streams[s], err));
     TRY(layout_of_recipe(o->recipe, r->model, &r->plan->mesh, &layout, err));
-    const titan_status status = state_open(&r->device, layout, o->rank, r->plan->build.types,
-                                           o->recipe->training.enable_cpu_offload, &r->state, err);
+    const struct state_options state = {.device = &r->device,
+                                        .layout = layout,
+                                        .rank = o->rank,
+                                        .types = r->plan->build.types,
+                                        .offload = o->recipe->training.enable_cpu_offload};
+    const titan_status status = state_open(&state, &r->state, err);
     if (status != TITAN_OK) {
         layout_close(layout);
         return status;

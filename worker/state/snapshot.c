@@ -50,60 +50,29 @@ uint64_t snapshot_available(void)
     return (uint64_t)kib << 10;
 }
 
-/* Pages of fresh memory, the same as writing zeros. */
-static void touch(char *memory, size_t bytes)
-{
-    if (madvise(memory, bytes, MADV_POPULATE_WRITE) == 0)
-        return;
-    for (size_t at = 0; at < bytes; at += PAGE_BYTES)
-        *(volatile char *)(memory + at) = 0;
-}
-
-static bool take_piece(struct snapshot *m, size_t i)
-{
-    char *const piece = m->memory + i * SNAPSHOT_PIECE_BYTES;
-    const size_t bytes = MIN(SNAPSHOT_PIECE_BYTES, m->bytes - i * SNAPSHOT_PIECE_BYTES);
-
-    if (m->available() < bytes * THREADS_MAX + SNAPSHOT_KEPT_FREE) /* the other threads take as much */
-        return false;
-    touch(piece, bytes);
-    if (!m->pins)
-        return true;
-    m->pinned[i] = m->device->ops->pin_host(m->device->dev, piece, bytes, NULL) == TITAN_OK;
-    return m->pinned[i];
-}
-
 static void *take_pieces(void *arg)
 {
     struct snapshot *m = arg;
 
     for (size_t i; !atomic_load(&m->stop) && (i = atomic_fetch_add(&m->next, 1)) < m->pieces;) {
-        if (take_piece(m, i))
-            (void)atomic_fetch_add(&m->taken, 1);
-        else
+        char *const piece = m->memory + i * SNAPSHOT_PIECE_BYTES;
+        const size_t bytes = MIN(SNAPSHOT_PIECE_BYTES, m->bytes - i * SNAPSHOT_PIECE_BYTES);
+        if (m->available() < bytes * THREADS_MAX + SNAPSHOT_KEPT_FREE) { /* the other threads take as much */
             atomic_store(&m->stop, true);
+            break;
+        }
+        /* Pages of fresh memory are touched, the same as writing zeros. */
+        if (madvise(piece, bytes, MADV_POPULATE_WRITE) != 0)
+            for (size_t at = 0; at < bytes; at += PAGE_BYTES)
+                *(volatile char *)(piece + at) = 0;
+        if (m->pins)
+            m->pinned[i] = m->device->ops->pin_host(m->device->dev, piece, bytes, NULL) == TITAN_OK;
+        if (m->pins && !m->pinned[i])
+            atomic_store(&m->stop, true);
+        else
+            (void)atomic_fetch_add(&m->taken, 1);
     }
     return NULL;
-}
-
-static int threads_for(const struct snapshot *m)
-{
-    cpu_set_t cores;
-    const int n = m->pins && sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) / CORES_A_THREAD : 1;
-
-    return (int)MIN(MAX((size_t)MIN(n, THREADS_MAX), (size_t)1), m->pieces);
-}
-
-static void begin(struct snapshot *m)
-{
-    sigset_t all, old;
-    const int n = threads_for(m);
-
-    sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the main thread's */
-    while (m->n_threads < n && pthread_create(&m->threads[m->n_threads], NULL, take_pieces, m) == 0)
-        m->n_threads++;
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
 titan_status snapshot_open(const struct device_handle *device, size_t bytes, uint64_t (*available)(void),
@@ -126,8 +95,20 @@ titan_status snapshot_open(const struct device_handle *device, size_t bytes, uin
                           (double)bytes / 1048576.0);
     }
     (void)madvise(m->memory, m->bytes, MADV_HUGEPAGE);
-    if (device)
-        begin(m);
+    cpu_set_t cores;
+    int threads = 0;
+    if (device) {
+        const bool known = m->pins && sched_getaffinity(0, sizeof cores, &cores) == 0;
+        const int n = known ? MIN(CPU_COUNT(&cores) / CORES_A_THREAD, THREADS_MAX) : 1;
+        threads = (int)MIN((size_t)MAX(n, 1), m->pieces);
+    }
+    sigset_t every, old;
+    sigfillset(&every);
+    (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* signals are the main thread's */
+    while (m->n_threads < threads && pthread_create(&m->threads[m->n_threads], NULL, take_pieces, m) == 0)
+        m->n_threads++;
+    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    titan_assert(m->n_threads <= THREADS_MAX);
     *ret = m;
     return TITAN_OK;
 }

@@ -60,67 +60,72 @@ static titan_status take_back(struct staging *g, int i, struct titan_error *err)
     return g->device->ops->event_sync(g->copied[i], err);
 }
 
-static titan_status start_copy(struct staging *g, int i, void *dst, const void *src, size_t bytes, struct stream *s,
-                               struct titan_error *err)
+/* A copy of one piece between a buffer and the memory. */
+struct piece {
+    void *dst;
+    const void *src;
+    size_t bytes;
+};
+
+static titan_status start_copy(struct staging *g, int i, struct piece p, struct stream *s, struct titan_error *err)
 {
-    titan_assert(!g->copying[i] && bytes <= g->bytes);
-    TRY(g->device->ops->copy(s, dst, src, bytes));
+    titan_assert(!g->copying[i]);
+    TRY(g->device->ops->copy(s, p.dst, p.src, p.bytes));
     TRY(g->device->ops->event_record(g->copied[i], s, err));
     g->copying[i] = true;
     return TITAN_OK;
 }
 
 /* The memory is the host's. */
-static titan_status visit(struct staging *g, char *memory, size_t bytes, staging_fn fn, void *arg, struct stream *s,
+static titan_status visit(struct staging *g, char *memory, size_t bytes, struct staging_work work, struct stream *s,
                           struct titan_error *err)
 {
     TRY(g->device->ops->stream_sync(s, err));
     for (size_t at = 0; at < bytes; at += g->bytes) {
         progress_action();
-        fn(arg, memory + at, MIN(g->bytes, bytes - at));
+        work.fn(work.arg, memory + at, MIN(g->bytes, bytes - at));
     }
     return TITAN_OK;
 }
 
-titan_status staging_read(struct staging *g, void *from, size_t bytes, staging_fn fn, void *arg, struct stream *s,
+titan_status staging_read(struct staging *g, void *from, size_t bytes, struct staging_work work, struct stream *s,
                           struct titan_error *err)
 {
     char *const memory = from;
 
-    titan_assert(fn);
     if (!g->buffers[0])
-        return visit(g, memory, bytes, fn, arg, s, err);
+        return visit(g, memory, bytes, work, s, err);
     for (int i = 0; i < 2; i++)
         TRY(take_back(g, i, err));
     if (bytes > 0)
-        TRY(start_copy(g, 0, g->buffers[0], memory, MIN(g->bytes, bytes), s, err));
+        TRY(start_copy(g, 0, (struct piece){g->buffers[0], memory, MIN(g->bytes, bytes)}, s, err));
     for (size_t at = 0, n = 0; at < bytes; at += g->bytes, n++) {
         const size_t next = at + g->bytes;
         const int mine = (int)(n % 2), other = 1 - mine;
         if (next < bytes)
-            TRY(start_copy(g, other, g->buffers[other], memory + next, MIN(g->bytes, bytes - next), s, err));
+            TRY(start_copy(g, other, (struct piece){g->buffers[other], memory + next, MIN(g->bytes, bytes - next)}, s,
+                           err));
         TRY(take_back(g, mine, err));
         progress_action();
-        fn(arg, g->buffers[mine], MIN(g->bytes, bytes - at));
+        work.fn(work.arg, g->buffers[mine], MIN(g->bytes, bytes - at));
     }
     return TITAN_OK;
 }
 
-titan_status staging_write(struct staging *g, void *to, size_t bytes, staging_fn fn, void *arg, struct stream *s,
+titan_status staging_write(struct staging *g, void *to, size_t bytes, struct staging_work work, struct stream *s,
                            struct titan_error *err)
 {
     char *const memory = to;
 
-    titan_assert(fn);
     if (!g->buffers[0])
-        return visit(g, memory, bytes, fn, arg, s, err);
+        return visit(g, memory, bytes, work, s, err);
     for (size_t at = 0, n = 0; at < bytes; at += g->bytes, n++) {
         const int mine = (int)(n % 2);
         const size_t part = MIN(g->bytes, bytes - at);
         TRY(take_back(g, mine, err));
         progress_action();
-        fn(arg, g->buffers[mine], part);
-        TRY(start_copy(g, mine, memory + at, g->buffers[mine], part, s, err));
+        work.fn(work.arg, g->buffers[mine], part);
+        TRY(start_copy(g, mine, (struct piece){memory + at, g->buffers[mine], part}, s, err));
     }
     return TITAN_OK;
 }
@@ -130,26 +135,24 @@ bool staging_pinned(const struct staging *g)
     return g->buffers[0] != NULL;
 }
 
-titan_status staging_copy(struct staging *g, void *host, size_t at, size_t part, const void *from, size_t bytes,
-                          struct stream *s, struct titan_error *err)
+titan_status staging_copy(struct staging *g, struct pinned_place to, const void *from, size_t bytes, struct stream *s,
+                          struct titan_error *err)
 {
-    const struct device_ops *ops = g->device->ops;
     int i = 0;
 
-    titan_assert(part > 0 && staging_pinned(g));
+    titan_assert(to.part > 0 && staging_pinned(g));
     for (int j = 0; j < 2; j++)
         TRY(take_back(g, j, err));
     for (size_t done = 0, n; done < bytes; done += n, i = 1 - i) {
-        n = MIN(bytes - done, part - (at + done) % part);
+        const size_t at = to.at + done;
+        n = MIN(bytes - done, to.part - at % to.part);
         TRY(take_back(g, i, err)); /* the one before goes on meanwhile */
         progress_action();
-        TRY(ops->copy(s, (char *)host + at + done, (const char *)from + done, n));
-        TRY(ops->event_record(g->copied[i], s, err));
-        g->copying[i] = true;
+        TRY(start_copy(g, i, (struct piece){(char *)to.host + at, (const char *)from + done, n}, s, err));
     }
     for (int j = 0; j < 2; j++) {
         TRY(take_back(g, j, err));
         progress_action();
     }
-    return ops->stream_sync(s, err);
+    return g->device->ops->stream_sync(s, err);
 }

@@ -14,24 +14,32 @@ struct staging;
 
 /* The host's work on a piece: staging_read has it read, staging_write has it filled. Pieces come in memory order, none
  * larger than STAGING_BYTES. */
-typedef void (*staging_fn)(void *arg, void *piece, size_t bytes);
+struct staging_work {
+    void (*fn)(void *arg, void *piece, size_t bytes);
+    void *arg;
+};
 
 /* For memory of the device (borrowed); `most` is the size of the largest copy. own: the memory is not the host's. */
 titan_status staging_open(const struct device_handle *device, bool own, size_t most, struct staging **ret,
                           struct titan_error *err) TITAN_MUST_USE;
 /* The streams it was used with must have run. NULL is fine. */
 void staging_close(struct staging *g);
-/* Passes from (bytes) to fn, with the contents once s reaches this point; waits for s. */
-titan_status staging_read(struct staging *g, void *from, size_t bytes, staging_fn fn, void *arg, struct stream *s,
+/* Passes from (bytes) to the work, with the contents once s reaches this point; waits for s. */
+titan_status staging_read(struct staging *g, void *from, size_t bytes, struct staging_work work, struct stream *s,
                           struct titan_error *err) TITAN_MUST_USE;
-/* fn fills to (bytes). The last pieces may still be in flight on s. */
-titan_status staging_write(struct staging *g, void *to, size_t bytes, staging_fn fn, void *arg, struct stream *s,
+/* The work fills to (bytes). The last pieces may still be in flight on s. */
+titan_status staging_write(struct staging *g, void *to, size_t bytes, struct staging_work work, struct stream *s,
                            struct titan_error *err) TITAN_MUST_USE;
 /* The memory is the device's own, and copies use pinned buffers. */
 bool staging_pinned(const struct staging *g);
-/* Copies from (bytes) to offset `at` of pinned host memory, without the buffers, in parts that end at multiples of
- * `part` of that memory; waits for s. Also after a failure, nothing is in flight once s has been waited for. */
-titan_status staging_copy(struct staging *g, void *host, size_t at, size_t part, const void *from, size_t bytes,
-                          struct stream *s, struct titan_error *err) TITAN_MUST_USE;
+struct pinned_place {
+    void *host;  /* pinned memory */
+    size_t at;   /* offset in it */
+    size_t part; /* no copy crosses a multiple of this */
+};
+/* Copies from (bytes) to pinned host memory, without the buffers; waits for s. Also after a failure, nothing is in
+ * flight once s has been waited for. */
+titan_status staging_copy(struct staging *g, struct pinned_place to, const void *from, size_t bytes, struct stream *s,
+                          struct titan_error *err) TITAN_MUST_USE;
 
 #endif

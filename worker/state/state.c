@@ -16,10 +16,8 @@ static titan_status allocate(struct train_state *s, struct titan_error *err)
     const size_t values = state_bytes(s, s->total), shadow = (size_t)s->total * dtype_bytes(s->types.compute);
     const size_t biases = (size_t)layout_biases(s->layout->model) * sizeof(float);
 
-    if (s->offload)
-        TRY(d->ops->alloc_host(d->dev, values, &s->values, err));
-    else
-        TRY(d->ops->alloc(d->dev, values, &s->values, err));
+    TRY(s->offload ? d->ops->alloc_host(d->dev, values, &s->values, err)
+                   : d->ops->alloc(d->dev, values, &s->values, err));
     TRY(staging_open(d, !s->offload && !d->info.host_memory, values, &s->staging, err));
     TRY(d->ops->alloc(d->dev, 2 * sizeof *s->hashes, (void **)&s->hashes, err));
     if (!s->copy && (s->offload || s->types.compute != s->types.master))
@@ -27,15 +25,20 @@ static titan_status allocate(struct train_state *s, struct titan_error *err)
     return biases > 0 ? d->ops->alloc(d->dev, biases, (void **)&s->biases, err) : TITAN_OK;
 }
 
-static titan_status open_as(struct train_state as, struct train_state **ret, struct titan_error *err)
+titan_status state_open(const struct state_options *o, struct train_state **ret, struct titan_error *err)
 {
-    struct train_state *s = malloc(sizeof *s);
+    struct train_state *s = calloc(1, sizeof *s);
     if (!s)
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
-    *s = as;
-    titan_assert(s->device && s->rank >= 0 && s->rank < s->layout->mesh.world);
-    titan_assert(s->types.compute == DTYPE_F32 || s->types.compute == DTYPE_BF16);
-    titan_assert(s->types.master == DTYPE_F32 || (s->types.master == DTYPE_BF16 && s->types.moment == DTYPE_BF16));
+    titan_assert(o->rank >= 0 && o->rank < o->layout->mesh.world);
+    titan_assert(o->types.compute == DTYPE_F32 || o->types.compute == DTYPE_BF16);
+    titan_assert(o->types.master == DTYPE_F32 || (o->types.master == DTYPE_BF16 && o->types.moment == DTYPE_BF16));
+    s->device = o->device;
+    s->layout = o->layout;
+    s->rank = o->rank;
+    s->types = o->types;
+    s->offload = o->offload || (o->copy && !o->device->info.host_memory);
+    s->copy = o->copy;
     s->total = layout_total(s->layout, s->rank);
     const titan_status status = allocate(s, err);
     if (status != TITAN_OK) {
@@ -45,26 +48,6 @@ static titan_status open_as(struct train_state as, struct train_state **ret, str
     }
     *ret = s;
     return TITAN_OK;
-}
-
-titan_status state_open(const struct device_handle *device, struct layout *layout, int rank, struct state_types types,
-                        bool offload, struct train_state **ret, struct titan_error *err)
-{
-    return open_as(
-        (struct train_state){.device = device, .layout = layout, .rank = rank, .types = types, .offload = offload}, ret,
-        err);
-}
-
-titan_status state_open_copy(const struct device_handle *device, struct layout *layout, int rank,
-                             struct state_types types, bool offload, struct train_state **ret, struct titan_error *err)
-{
-    return open_as((struct train_state){.device = device,
-                                        .layout = layout,
-                                        .rank = rank,
-                                        .types = types,
-                                        .offload = offload || !device->info.host_memory,
-                                        .copy = true},
-                   ret, err);
 }
 
 void state_close(struct train_state *state)
@@ -202,17 +185,6 @@ int64_t state_snapshot_size(const struct layout *layout, int rank)
     return 3 * layout_total(layout, rank) + layout_biases(layout->model);
 }
 
-/* n stored values as fp32. */
-static void widen(float *to, const void *from, enum dtype type, int64_t n)
-{
-    const uint16_t *const halves = from;
-
-    if (type == DTYPE_F32)
-        memcpy(to, from, (size_t)n * sizeof *to);
-    for (int64_t i = 0; i < n && type == DTYPE_BF16; i++)
-        to[i] = bf16_to_f32(halves[i]);
-}
-
 static void narrow(void *to, const float *from, enum dtype type, int64_t n)
 {
     uint16_t *const halves = to;
@@ -264,7 +236,11 @@ static void take_values(void *arg, void *slice, size_t bytes)
     for (char *at = slice, *end = at + bytes; at < end;) {
         enum dtype type;
         const int64_t n = walk_on(w, (size_t)(end - at), &type);
-        widen(w->to, at, type, n);
+        const uint16_t *const halves = (const uint16_t *)(const void *)at;
+        if (type == DTYPE_F32)
+            memcpy(w->to, at, (size_t)n * sizeof *w->to);
+        for (int64_t i = 0; i < n && type == DTYPE_BF16; i++)
+            w->to[i] = bf16_to_f32(halves[i]);
         w->to += n;
         at += (size_t)n * dtype_bytes(type);
     }
@@ -295,7 +271,8 @@ titan_status state_upload(struct train_state *state, const float *host, struct s
     const size_t n = 3 * (size_t)state->total, biases = (size_t)layout_biases(state->layout->model);
     struct walk w = walk_begin(state, host, NULL);
 
-    TRY(staging_write(state->staging, state->values, state_bytes(state, state->total), fill_values, &w, s, err));
+    TRY(staging_write(state->staging, state->values, state_bytes(state, state->total),
+                      (struct staging_work){fill_values, &w}, s, err));
     titan_assert(w.from == host + n);
     if (state->biases)
         TRY(state->device->ops->copy(s, state->biases, host + n, biases * sizeof *host));
@@ -307,7 +284,8 @@ titan_status state_snapshot(const struct train_state *state, float *host, struct
     const size_t n = 3 * (size_t)state->total, biases = (size_t)layout_biases(state->layout->model);
     struct walk w = walk_begin(state, NULL, host);
 
-    TRY(staging_read(state->staging, state->values, state_bytes(state, state->total), take_values, &w, s, err));
+    TRY(staging_read(state->staging, state->values, state_bytes(state, state->total),
+                     (struct staging_work){take_values, &w}, s, err));
     titan_assert(w.to == host + n);
     if (state->biases)
         TRY(state->device->ops->copy(s, host + n, state->biases, biases * sizeof *host));
@@ -330,12 +308,12 @@ titan_status state_copy(const struct train_state *state, void *host, size_t pinn
     char *to = host;
 
     if (pinned > 0 && staging_pinned(state->staging)) {
-        TRY(staging_copy(state->staging, host, 0, pinned, state->values, values, s, err));
-        return state->biases
-                   ? staging_copy(state->staging, host, behind, pinned, state->biases, biases * sizeof(float), s, err)
-                   : TITAN_OK;
+        TRY(staging_copy(state->staging, (struct pinned_place){host, 0, pinned}, state->values, values, s, err));
+        return state->biases ? staging_copy(state->staging, (struct pinned_place){host, behind, pinned}, state->biases,
+                                            biases * sizeof(float), s, err)
+                             : TITAN_OK;
     }
-    TRY(staging_read(state->staging, state->values, values, take_bytes, &to, s, err));
+    TRY(staging_read(state->staging, state->values, values, (struct staging_work){take_bytes, &to}, s, err));
     if (state->biases)
         TRY(state->device->ops->copy(s, (char *)host + behind, state->biases, biases * sizeof(float)));
     return state->device->ops->stream_sync(s, err);
@@ -370,8 +348,8 @@ static titan_status init_slice(struct train_state *state, uint64_t seed, const s
 
     if (t->init <= INIT_ONES) {
         struct constant c = {type, t->init == INIT_ONES};
-        return staging_write(state->staging, to, (size_t)(p->rows * p->cols) * dtype_bytes(type), fill_constant, &c, s,
-                             err);
+        return staging_write(state->staging, to, (size_t)(p->rows * p->cols) * dtype_bytes(type),
+                             (struct staging_work){fill_constant, &c}, s, err);
     }
     const struct rng_weights w = model_init_weights(m, seed, p->tensor);
     const int64_t rows = MAX(DRAWN / p->cols, 1);

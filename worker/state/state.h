@@ -36,13 +36,17 @@ struct train_state {
     struct skipped_steps skipped;
 };
 
-/* Opens the zeroed state of one rank. Takes layout over on success. */
-titan_status state_open(const struct device_handle *device, struct layout *layout, int rank, struct state_types types,
-                        bool offload, struct train_state **ret, struct titan_error *err) TITAN_MUST_USE;
-/* Opens a copy of a rank's shard, without a shadow. offload: as above, and forced if the device has its own memory. */
-titan_status state_open_copy(const struct device_handle *device, struct layout *layout, int rank,
-                             struct state_types types, bool offload, struct train_state **ret,
-                             struct titan_error *err) TITAN_MUST_USE;
+struct state_options {
+    const struct device_handle *device; /* borrowed */
+    struct layout *layout;              /* taken over on success */
+    int rank;
+    struct state_types types;
+    bool offload; /* a copy is offloaded in any case if the device has its own memory */
+    bool copy;    /* of another rank's shard: without a shadow */
+};
+/* Opens the zeroed state of one rank. */
+titan_status state_open(const struct state_options *options, struct train_state **ret,
+                        struct titan_error *err) TITAN_MUST_USE;
 void state_close(struct train_state *state); /* NULL is fine */
 
 /* Sets the masters from the seed; moments and numbers stay zero. */

@@ -94,8 +94,9 @@ static void set_up(void)
     fuzz_assert(layout_of_recipe(&run.recipe, run.model, &mesh, &run.cut, &err) == TITAN_OK);
     fuzz_assert(mesh_build(&run.recipe, 1, &mesh, &err) == TITAN_OK);
     fuzz_assert(layout_of_recipe(&run.recipe, run.model, &mesh, &run.one, &err) == TITAN_OK);
-    const struct state_types types = {.compute = DTYPE_F32};
-    fuzz_assert(state_open(&memory_device, run.cut, 1, types, false, &run.own, &err) == TITAN_OK);
+    const struct state_options options = {
+        .device = &memory_device, .layout = run.cut, .rank = 1, .types.compute = DTYPE_F32};
+    fuzz_assert(state_open(&options, &run.own, &err) == TITAN_OK);
 }
 
 static titan_status finish(void *arg, const double *statistics, int64_t size, struct titan_error *err)

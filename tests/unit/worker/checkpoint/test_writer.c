@@ -76,7 +76,8 @@ static struct train_state *open_state(struct fixture *f, int rank, int world, en
     struct layout *l = NULL;
     struct train_state *s = NULL;
     assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
-    assert_int_equal(state_open(&f->device, l, rank, (struct state_types){.compute = dt}, false, &s, NULL), TITAN_OK);
+    const struct state_options options = {.device = &f->device, .layout = l, .rank = rank, .types.compute = dt};
+    assert_int_equal(state_open(&options, &s, NULL), TITAN_OK);
     return s;
 }
 

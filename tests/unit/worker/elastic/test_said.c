@@ -144,8 +144,8 @@ static void test_statistics(void **state)
     struct train_state *own = NULL;
     (void)state;
     log_init(&log, "test", "%s", "");
-    assert_int_equal(state_open(&memory_device, cut, 1, (struct state_types){.compute = DTYPE_F32}, false, &own, &err),
-                     TITAN_OK);
+    const struct state_options mine = {.device = &memory_device, .layout = cut, .rank = 1, .types.compute = DTYPE_F32};
+    assert_int_equal(state_open(&mine, &own, &err), TITAN_OK);
     const struct set sets[] = {{0, 1, 2, 0}, {0, 3, 4, (double)layout_total(cut, 0)}, {0, 4, 5, 1}, {0, 10, 11, 1e12}};
     struct comm comm = {.sets = sets, .n = ARRAY_SIZE(sets)};
     struct epoch_view from_memory = view;
@@ -186,8 +186,8 @@ static void test_course(void **state)
     struct train_state *own = NULL;
     (void)state;
     log_init(&log, "test", "%s", "");
-    assert_int_equal(state_open(&memory_device, cut, 1, (struct state_types){.compute = DTYPE_F32}, false, &own, &err),
-                     TITAN_OK);
+    const struct state_options mine = {.device = &memory_device, .layout = cut, .rank = 1, .types.compute = DTYPE_F32};
+    assert_int_equal(state_open(&mine, &own, &err), TITAN_OK);
     for (size_t f = 0; f < ARRAY_SIZE(fields); f++)
         for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
             const struct set sets[] = {{0, 1, 2, 0},

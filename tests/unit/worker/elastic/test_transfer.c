@@ -141,7 +141,9 @@ static float trained(const struct shard_slice *p, int64_t i)
 static struct train_state *open_state(struct layout *l, int rank, struct state_types types, bool offload)
 {
     struct train_state *s = NULL;
-    assert_int_equal(state_open(&memory_device, l, rank, types, offload, &s, NULL), TITAN_OK);
+    const struct state_options options = {
+        .device = &memory_device, .layout = l, .rank = rank, .types = types, .offload = offload};
+    assert_int_equal(state_open(&options, &s, NULL), TITAN_OK);
     return s;
 }
 

@@ -124,7 +124,8 @@ static int set_up(void **state)
     must(model_open(&dims, &f.model, &err), &err);
     const struct layout_options cut = {.model = f.model, .mesh = {.world = 1, .size = {1, 1, 1, 1, 1}, .ep = 1}};
     must(layout_open(&cut, &layout, &err), &err);
-    must(state_open(&f.device, layout, 0, (struct state_types){.compute = DTYPE_F32}, false, &f.state, &err), &err);
+    const struct state_options state_is = {.device = &f.device, .layout = layout, .types.compute = DTYPE_F32};
+    must(state_open(&state_is, &f.state, &err), &err);
     open_program(&f);
     compute = f.streams[STREAM_COMPUTE];
     must(state_init(f.state, 5, compute, &err), &err);

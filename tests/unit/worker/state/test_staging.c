@@ -165,11 +165,11 @@ static void check(bool own, size_t bytes)
     const int pieces = (int)((bytes + STAGING_BYTES - 1) / STAGING_BYTES);
     const uint64_t before = progress_actions();
     struct host h = {.memory = here};
-    assert_int_equal(staging_write(g, there, bytes, fill, &h, NULL, NULL), TITAN_OK);
+    assert_int_equal(staging_write(g, there, bytes, (struct staging_work){fill, &h}, NULL, NULL), TITAN_OK);
     assert_true(h.at == bytes && h.pieces == pieces);
     /* At once: what is on its way to the device is there before it is read back. */
     h = (struct host){.memory = back};
-    assert_int_equal(staging_read(g, there, bytes, look, &h, NULL, NULL), TITAN_OK);
+    assert_int_equal(staging_read(g, there, bytes, (struct staging_work){look, &h}, NULL, NULL), TITAN_OK);
     assert_true(h.at == bytes && h.pieces == pieces);
     assert_true(progress_actions() - before == 2 * (uint64_t)pieces);
     assert_memory_equal(there, here, bytes);
@@ -206,7 +206,7 @@ static void test_pinned_parts(void **state)
     assert_int_equal(staging_open(&device, true, PART, &g, NULL), TITAN_OK);
     assert_true(staging_pinned(g));
     const uint64_t before = progress_actions();
-    assert_int_equal(staging_copy(g, here, AT, PART, there, BYTES, NULL, NULL), TITAN_OK);
+    assert_int_equal(staging_copy(g, (struct pinned_place){here, AT, PART}, there, BYTES, NULL, NULL), TITAN_OK);
     assert_memory_equal(here + AT, there, BYTES);
     assert_true(late.queued == 7 && late.run == 7);
     for (int i = 0; i < late.queued; i++) {
@@ -237,7 +237,7 @@ static void test_no_hang(void **state)
     }
     assert_int_equal(staging_open(&device, true, BYTES, &g, NULL), TITAN_OK);
     struct host h = {.memory = here};
-    assert_int_equal(staging_read(g, there, BYTES, look, &h, NULL, NULL), TITAN_OK);
+    assert_int_equal(staging_read(g, there, BYTES, (struct staging_work){look, &h}, NULL, NULL), TITAN_OK);
     assert_int_equal(agent.hangs, 0);
     assert_int_equal(ops.copy(NULL, here, there, BYTES), TITAN_OK); /* in one */
     assert_int_equal(ops.stream_sync(NULL, NULL), TITAN_OK);

@@ -35,7 +35,9 @@ static struct train_state *open_state(struct layout *l, int rank, struct state_t
 {
     struct train_state *s = NULL;
     const struct device_handle *const device = rank % 2 == 0 ? &apart_device : &memory_device;
-    assert_int_equal(state_open(device, l, rank, types, offload, &s, NULL), TITAN_OK);
+    const struct state_options options = {
+        .device = device, .layout = l, .rank = rank, .types = types, .offload = offload};
+    assert_int_equal(state_open(&options, &s, NULL), TITAN_OK);
     return s;
 }
 
@@ -312,7 +314,8 @@ static void test_update(void **state)
         struct layout *l = NULL;
         struct train_state *s = NULL;
         assert_int_equal(layout_open(&o, &l, NULL), TITAN_OK);
-        assert_int_equal(state_open(&device, l, 0, types, offload, &s, NULL), TITAN_OK);
+        const struct state_options options = {.device = &device, .layout = l, .types = types, .offload = offload};
+        assert_int_equal(state_open(&options, &s, NULL), TITAN_OK);
         const struct buffer shard_buffer = {.kind = BUF_SHARD, .unit = 1};
         void *const shard = state_bind(s, &shard_buffer);
         const int64_t n = l->units[1].shard;
