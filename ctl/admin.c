@@ -270,30 +270,6 @@ static titan_status make_folder(const char *path, mode_t mode, struct titan_erro
 
 /* --- verify, restore ---------------------------------------------------------------------------------------------- */
 
-/* given: N:HASH, or a file with such texts: at the start of a line, or after head= as in the daemon's log. */
-static titan_status load_heads(const char *given, struct event_head **ret, size_t *ret_n, struct titan_error *err)
-{
-    const char *end = NULL;
-    struct event_head head;
-    size_t cap = 0;
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    if (event_head_read(given, &head, &end) && !*end) {
-        VEC_MUST_PUSH(*ret, *ret_n, cap, head);
-        return TITAN_OK;
-    }
-    TRY(file_read(given, HEADS_FILE_MAX, &text, err));
-    buf_put(&text, "", 1);
-    if (buf_failed(&text))
-        return titan_fail(err, TITAN_ENOMEM, "out of memory");
-    char *rest = NULL;
-    for (char *line = strtok_r(text.data, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        const char *named = strstr(line, "head=");
-        if (event_head_read(named ? named + strlen("head=") : line, &head, NULL))
-            VEC_MUST_PUSH(*ret, *ret_n, cap, head);
-    }
-    return *ret_n ? TITAN_OK : titan_fail(err, TITAN_EINVAL, "--head: no line of '%s' has a head, N:HASH", given);
-}
-
 /* A state directory stands for its store; a file is a backup and has a signature. */
 static titan_status run_verify(struct ctl *ctl, const struct args *args, const char *given, struct titan_error *err)
 {
@@ -314,8 +290,28 @@ static titan_status run_verify(struct ctl *ctl, const struct args *args, const c
         TRY(signed_load(args, path, &b, err));
         TRY(signed_check(&b, fd, &s, err));
     }
-    if (head)
-        TRY(load_heads(head, &heads, &checks.n_heads, err));
+
+    /* --head is N:HASH, or a file with such texts: at the start of a line, or after head= as in the daemon's log. */
+    const char *end = NULL;
+    struct event_head one;
+    size_t cap = 0;
+    if (head && event_head_read(head, &one, &end) && !*end) {
+        VEC_MUST_PUSH(heads, checks.n_heads, cap, one);
+    } else if (head) {
+        _cleanup_(buf_free) struct buf text = BUF_INIT;
+        TRY(file_read(head, HEADS_FILE_MAX, &text, err));
+        buf_put(&text, "", 1);
+        if (buf_failed(&text))
+            return titan_fail(err, TITAN_ENOMEM, "out of memory");
+        char *rest = NULL;
+        for (char *line = strtok_r(text.data, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+            const char *named = strstr(line, "head=");
+            if (event_head_read(named ? named + strlen("head=") : line, &one, NULL))
+                VEC_MUST_PUSH(heads, checks.n_heads, cap, one);
+        }
+        if (!checks.n_heads)
+            return titan_fail(err, TITAN_EINVAL, "--head: no line of '%s' has a head, N:HASH", head);
+    }
     checks.heads = heads;
     TRY(backup_verify(path, &checks, &report, err));
     print_report(ctl, path, &report, dir ? NULL : &s);
@@ -442,7 +438,6 @@ static titan_status run_check(struct ctl *ctl, const struct args *args, struct t
     struct table_out table;
     size_t wrong = 0;
     table_begin(&table, (const char *const[]){"NODE", "WHAT", "", "FOUND~", NULL});
-    table.room = args_has(args, "wide") ? 0 : output_columns();
     for (size_t i = 0; i < reply->n_nodes; i++) {
         for (size_t k = 0; k < reply->nodes[i]->n_findings; k++) {
             const Titan__V1__Finding *f = reply->nodes[i]->findings[k];
@@ -453,12 +448,11 @@ static titan_status run_check(struct ctl *ctl, const struct args *args, struct t
             wrong += f->wrong;
         }
     }
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    table_end(&table, &text, -1, false);
     if (ctl->json)
         (void)output_json(&reply->base, true);
     else
-        (void)output_line(&text);
+        table_print(&table, args, -1, false);
+    buf_free(&table.cells);
     if (reply->n_nodes == 0) {
         (void)titan_fail(err, TITAN_EUNPLACEABLE, "there are no nodes");
         titan_error_hint(err, "systemctl enable --now titand, on each of them");

@@ -12,39 +12,6 @@
 #include "ctl/output.h"
 #include "ctl/worker_tool.h"
 
-static titan_status list(struct ctl *ctl, const struct args *args, struct titan_error *err)
-{
-    uint64_t id;
-    TRY(args_job(args, 0, &id, err));
-    Titan__V1__ListCheckpointsRequest request = TITAN__V1__LIST_CHECKPOINTS_REQUEST__INIT;
-    request.job_id = id;
-    _cleanup_message_ Titan__V1__ListCheckpointsResponse *reply = NULL;
-    TRY(ctl_call(ctl, TITAN_METHOD("ListCheckpoints"), &request.base, &titan__v1__list_checkpoints_response__descriptor,
-                 &reply, err));
-    if (ctl->json) {
-        (void)output_json(&reply->base, true);
-        return TITAN_OK;
-    }
-    struct table_out table;
-    table_begin(&table, (const char *const[]){"STEP>", "?EPOCH>", "?WORKERS>", "SIZE>", "COMMITTED", "PATH~", NULL});
-    table.room = args_has(args, "wide") ? 0 : output_columns();
-    int64_t now_ms = clock_wall_ms();
-    for (size_t i = 0; i < reply->n_checkpoints; i++) {
-        const Titan__V1__Checkpoint *c = reply->checkpoints[i];
-        char size[UNITS_TEXT], ago[48];
-        table_cell(&table, "%llu", (unsigned long long)c->step);
-        table_cell(&table, "%llu", (unsigned long long)c->epoch);
-        table_cell(&table, "%u", c->world_size);
-        table_cell(&table, "%s", format_bytes(c->bytes, size));
-        table_cell(&table, "%s", output_ago(c->committed_at_ms, now_ms, ago));
-        table_cell(&table, "%s", c->path);
-    }
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    table_end(&table, &text, -1, false);
-    (void)output_line(&text);
-    return TITAN_OK;
-}
-
 static titan_status verify(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     char path[PATH_MAX], *argv[8] = {"titan-worker", "verify", path};
@@ -77,12 +44,41 @@ static titan_status verify(struct ctl *ctl, const struct args *args, struct tita
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
+    struct ctl *ctl = with;
     const bool verifies = strcmp(args->words[0], "verify") == 0;
     if (args->n != (verifies ? 2 : 1))
         return titan_fail(err, TITAN_EINVAL, "checkpoints: JOB, or verify JOB|FOLDER");
     if (!verifies && args_has(args, "step"))
         return titan_fail(err, TITAN_EINVAL, "--step goes with checkpoints verify");
-    return verifies ? verify(with, args, err) : list(with, args, err);
+    if (verifies)
+        return verify(ctl, args, err);
+
+    uint64_t id;
+    TRY(args_job(args, 0, &id, err));
+    Titan__V1__ListCheckpointsRequest request = TITAN__V1__LIST_CHECKPOINTS_REQUEST__INIT;
+    request.job_id = id;
+    _cleanup_message_ Titan__V1__ListCheckpointsResponse *reply = NULL;
+    TRY(ctl_call(ctl, TITAN_METHOD("ListCheckpoints"), &request.base, &titan__v1__list_checkpoints_response__descriptor,
+                 &reply, err));
+    if (ctl->json) {
+        (void)output_json(&reply->base, true);
+        return TITAN_OK;
+    }
+    struct table_out table;
+    table_begin(&table, (const char *const[]){"STEP>", "?EPOCH>", "?WORKERS>", "SIZE>", "COMMITTED", "PATH~", NULL});
+    int64_t now_ms = clock_wall_ms();
+    for (size_t i = 0; i < reply->n_checkpoints; i++) {
+        const Titan__V1__Checkpoint *c = reply->checkpoints[i];
+        char size[UNITS_TEXT], ago[48];
+        table_cell(&table, "%llu", (unsigned long long)c->step);
+        table_cell(&table, "%llu", (unsigned long long)c->epoch);
+        table_cell(&table, "%u", c->world_size);
+        table_cell(&table, "%s", format_bytes(c->bytes, size));
+        table_cell(&table, "%s", output_ago(c->committed_at_ms, now_ms, ago));
+        table_cell(&table, "%s", c->path);
+    }
+    table_print(&table, args, -1, false);
+    return TITAN_OK;
 }
 
 const struct command command_checkpoints = {

@@ -49,36 +49,29 @@ static void offer_options(const struct completion *c, const struct option_spec *
     }
 }
 
-/* Offers jobs of the line's server. An unanswered call offers nothing and shows no error. */
-static void offer_jobs(const struct completion *c)
+/* Offers jobs or nodes of the line's server. An unanswered call offers nothing and shows no error. */
+static void offer_known(const struct completion *c, bool jobs)
 {
     struct ctl ctl = {.channel = NULL};
     struct titan_error unsaid = {0};
-    Titan__V1__ListJobsRequest request = TITAN__V1__LIST_JOBS_REQUEST__INIT;
-    _cleanup_message_ Titan__V1__ListJobsResponse *reply = NULL;
-    request.page_size = 50;
-    if (ctl_set_up(&ctl, &c->args, &unsaid) == TITAN_OK &&
-        ctl_call(&ctl, TITAN_METHOD("ListJobs"), &request.base, &titan__v1__list_jobs_response__descriptor, &reply,
-                 &unsaid) == TITAN_OK)
-        for (size_t i = 0; i < reply->n_jobs; i++) {
-            char id[24];
-            (void)snprintf(id, sizeof(id), "%llu", (unsigned long long)reply->jobs[i]->id);
-            offer(c, id);
-        }
-    rpc_channel_close(ctl.channel);
-}
-
-static void offer_nodes(const struct completion *c)
-{
-    struct ctl ctl = {.channel = NULL};
-    struct titan_error unsaid = {0};
-    Titan__V1__ListNodesRequest request = TITAN__V1__LIST_NODES_REQUEST__INIT;
-    _cleanup_message_ Titan__V1__ListNodesResponse *reply = NULL;
-    if (ctl_set_up(&ctl, &c->args, &unsaid) == TITAN_OK &&
-        ctl_call(&ctl, TITAN_METHOD("ListNodes"), &request.base, &titan__v1__list_nodes_response__descriptor, &reply,
-                 &unsaid) == TITAN_OK)
-        for (size_t i = 0; i < reply->n_nodes; i++)
-            offer(c, reply->nodes[i]->name);
+    Titan__V1__ListJobsRequest some_jobs = TITAN__V1__LIST_JOBS_REQUEST__INIT;
+    Titan__V1__ListNodesRequest all_nodes = TITAN__V1__LIST_NODES_REQUEST__INIT;
+    _cleanup_message_ Titan__V1__ListJobsResponse *page = NULL;
+    _cleanup_message_ Titan__V1__ListNodesResponse *nodes = NULL;
+    some_jobs.page_size = 50;
+    if (ctl_set_up(&ctl, &c->args, &unsaid) == TITAN_OK && jobs)
+        (void)!ctl_call(&ctl, TITAN_METHOD("ListJobs"), &some_jobs.base, &titan__v1__list_jobs_response__descriptor,
+                        &page, &unsaid);
+    else if (unsaid.status == TITAN_OK)
+        (void)!ctl_call(&ctl, TITAN_METHOD("ListNodes"), &all_nodes.base, &titan__v1__list_nodes_response__descriptor,
+                        &nodes, &unsaid);
+    for (size_t i = 0; page && i < page->n_jobs; i++) {
+        char id[24];
+        (void)snprintf(id, sizeof(id), "%llu", (unsigned long long)page->jobs[i]->id);
+        offer(c, id);
+    }
+    for (size_t i = 0; nodes && i < nodes->n_nodes; i++)
+        offer(c, nodes->nodes[i]->name);
     rpc_channel_close(ctl.channel);
 }
 
@@ -92,10 +85,8 @@ static void offer_words(const struct completion *c, enum word word)
         (void)puts(":files"); /* the shell completes files itself */
         return;
     case WORD_JOB:
-        offer_jobs(c);
-        return;
     case WORD_NODE:
-        offer_nodes(c);
+        offer_known(c, word == WORD_JOB);
         return;
     case WORD_FORMAT:
         offer_all(c, formats);

@@ -18,16 +18,13 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     }
     struct table_out table;
     table_begin(&table, (const char *const[]){"COUNTER", "VALUE>", "WHAT~", NULL});
-    table.room = args_has(args, "wide") ? 0 : output_columns();
     for (size_t i = 0; i < reply->n_counters; i++) {
         const Titan__V1__Counter *counter = reply->counters[i];
         table_cell(&table, "%s", counter->name);
         table_cell(&table, "%llu", (unsigned long long)counter->value);
         table_cell(&table, "%s", counter->text);
     }
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    table_end(&table, &text, -1, false);
-    (void)output_line(&text);
+    table_print(&table, args, -1, false);
     return TITAN_OK;
 }
 

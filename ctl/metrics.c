@@ -165,22 +165,17 @@ static bool print_rates(struct view *v, const Titan__V1__MetricPoint *p)
     return print_fitting(v, widths, &line, false);
 }
 
-/* The fields of the point follow those of the job. */
-static bool print_json(const struct view *v, const Titan__V1__MetricPoint *p)
-{
-    _cleanup_(buf_free) struct buf line = BUF_INIT, point = BUF_INIT;
-    struct json_writer w = {.out = &point};
-    output_message(&w, NULL, &p->base);
-    titan_assert(buf_failed(&point) || (point.len > 2 && point.data[0] == '{'));
-    buf_printf(&line, "{\"job_id\":%llu,", (unsigned long long)v->job);
-    buf_printf(&line, "%.*s", point.len ? (int)point.len - 1 : 0, point.len ? point.data + 1 : "");
-    return !buf_failed(&point) && output_line(&line);
-}
-
 static bool print_point(struct view *v, const Titan__V1__MetricPoint *p)
 {
-    if (v->ctl->json)
-        return print_json(v, p);
+    if (v->ctl->json) { /* the fields of the point follow those of the job */
+        _cleanup_(buf_free) struct buf json = BUF_INIT;
+        struct json_writer w = {.out = &json};
+        json_begin_object(&w, NULL);
+        json_put_uint(&w, "job_id", v->job);
+        output_fields(&w, &p->base);
+        json_end_object(&w);
+        return !buf_failed(&json) && output_line(&json);
+    }
     if (v->split)
         return print_split(v, p);
     if (v->rates)
@@ -220,24 +215,6 @@ static bool each(const ProtobufCMessage *message, void *data)
     return true;
 }
 
-/* On stderr, to keep stdout free for numbers. */
-static void report_no_steps(struct ctl *ctl, uint64_t id, int64_t after)
-{
-    titan_assert(id > 0);
-    _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
-    struct titan_error ignored = {0};
-    const bool known = ctl_job(ctl, id, &reply, &ignored) == TITAN_OK,
-               over = known && ctl_state_final(reply->job->state);
-    (void)fprintf(stderr, "titanctl: job %llu has no steps", (unsigned long long)id);
-    if (after > 0)
-        (void)fprintf(stderr, " after step %lld", (long long)after);
-    if (over)
-        (void)fprintf(stderr, ": it is %s", ctl_state_name(reply->job->state));
-    else if (known)
-        (void)fprintf(stderr, " yet: it is %s", ctl_state_name(reply->job->state));
-    (void)fputs("\n", stderr);
-}
-
 static titan_status show(struct view *v, const struct args *args, struct titan_error *err)
 {
     struct live_stream live = {
@@ -268,8 +245,20 @@ static titan_status show(struct view *v, const struct args *args, struct titan_e
         }
         status = live_stream_read(&live, err);
         seen += v->points;
-        if (status == TITAN_OK && v->points == 0)
-            report_no_steps(v->ctl, v->job, after);
+        if (status != TITAN_OK || v->points > 0)
+            continue;
+
+        /* Goes to stderr, to keep stdout free for numbers. */
+        _cleanup_message_ Titan__V1__GetJobResponse *reply = NULL;
+        struct titan_error ignored = {0};
+        const bool known = ctl_job(v->ctl, v->job, &reply, &ignored) == TITAN_OK,
+                   over = known && ctl_state_final(reply->job->state);
+        (void)fprintf(stderr, "titanctl: job %llu has no steps", (unsigned long long)v->job);
+        if (after > 0)
+            (void)fprintf(stderr, " after step %lld", (long long)after);
+        if (known)
+            (void)fprintf(stderr, "%s: it is %s", over ? "" : " yet", ctl_state_name(reply->job->state));
+        (void)fputs("\n", stderr);
     }
     if (v->plot && seen > 0 && (status == TITAN_OK || status == TITAN_ECANCELLED))
         draw(v);

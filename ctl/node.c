@@ -155,7 +155,6 @@ static titan_status run_joins(struct ctl *ctl, const struct args *args, struct t
 {
     Titan__V1__ListJoinsRequest request = TITAN__V1__LIST_JOINS_REQUEST__INIT;
     _cleanup_message_ Titan__V1__ListJoinsResponse *reply = NULL;
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
     struct table_out t;
     TRY(ctl_call(ctl, TITAN_METHOD("ListJoins"), &request.base, &titan__v1__list_joins_response__descriptor, &reply,
                  err));
@@ -165,7 +164,6 @@ static titan_status run_joins(struct ctl *ctl, const struct args *args, struct t
     }
     output_fit(&reply->base);
     table_begin(&t, (const char *const[]){"ID", "NODE~", "STATE", "?EXPIRES", "CREATED BY~", NULL});
-    t.room = args_has(args, "wide") ? 0 : output_columns();
     for (size_t i = 0; i < reply->n_joins; i++) {
         const Titan__V1__Join *join = reply->joins[i];
         const bool expired = join->expires_at_ms <= clock_wall_ms();
@@ -176,8 +174,7 @@ static titan_status run_joins(struct ctl *ctl, const struct args *args, struct t
         table_cell(&t, "%s", clock_format(join->expires_at_ms, at));
         table_cell(&t, "%s", join->created_by);
     }
-    table_end(&t, &text, -1, ctl->color);
-    (void)output_line(&text);
+    table_print(&t, args, -1, ctl->color);
     return TITAN_OK;
 }
 

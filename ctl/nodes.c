@@ -36,12 +36,11 @@ static void cell_or_dash(struct table_out *table, bool known, uint64_t value)
         table_cell(table, "-");
 }
 
-static void put_gpus(const Titan__V1__ListNodesResponse *reply, int room)
+static void put_gpus(const Titan__V1__ListNodesResponse *reply, const struct args *args)
 {
     struct table_out table;
     table_begin(&table, (const char *const[]){"NODE", "SLOT>", "?GPU", "STATE", "?MEMORY", "?TEMP>", "ECC>", "XID>",
                                               "JOB>", "?WORKER>", "REASON~", NULL});
-    table.room = room;
     for (size_t i = 0; i < reply->n_nodes; i++) {
         for (size_t k = 0; k < reply->nodes[i]->n_gpus; k++) {
             const Titan__V1__Gpu *gpu = reply->nodes[i]->gpus[k];
@@ -63,9 +62,7 @@ static void put_gpus(const Titan__V1__ListNodesResponse *reply, int room)
             table_cell(&table, "%s", gpu->reason);
         }
     }
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    table_end(&table, &text, -1, false);
-    (void)output_line(&text);
+    table_print(&table, args, -1, false);
 }
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
@@ -80,13 +77,12 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         return TITAN_OK;
     }
     if (args_has(args, "gpus")) {
-        put_gpus(reply, args_has(args, "wide") ? 0 : output_columns());
+        put_gpus(reply, args);
         return TITAN_OK;
     }
     struct table_out table;
     table_begin(&table, (const char *const[]){"NODE", "STATE", "USED>", "SLOTS>", "JOBS~", "?DEVICE", "?ADDRESS",
                                               "?VERSION", "?LAST SEEN", "REASON~", NULL});
-    table.room = args_has(args, "wide") ? 0 : output_columns();
     int64_t now_ms = clock_wall_ms();
     for (size_t i = 0; i < reply->n_nodes; i++) {
         const Titan__V1__Node *node = reply->nodes[i];
@@ -110,9 +106,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         else
             table_cell(&table, "%s", node->reason);
     }
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    table_end(&table, &text, -1, false);
-    (void)output_line(&text);
+    table_print(&table, args, -1, false);
     return TITAN_OK;
 }
 

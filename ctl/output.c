@@ -350,6 +350,14 @@ void table_end(struct table_out *t, struct buf *out, int state_column, bool colo
     buf_free(&t->cells);
 }
 
+void table_print(struct table_out *t, const struct args *args, int state_column, bool color)
+{
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    t->room = args_has(args, "wide") ? 0 : output_columns();
+    table_end(t, &text, state_column, color);
+    (void)output_line(&text);
+}
+
 const char *output_state_color(const char *state_name)
 {
     static const struct {

@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "base/options.h"
 #include "titan/v1/titan.pb-c.h"
 
 /* Writes a message as a JSON object with its .proto names. An int64 NAME_ms is a point in time: the member is NAME, an
@@ -56,6 +57,8 @@ void table_cell(struct table_out *t, const char *fmt, ...) __attribute__((format
 /* Writes the whole table into out; the last column is not padded. Frees t. state_column >= 0: with color, this column
  * is coloured by job state. */
 void table_end(struct table_out *t, struct buf *out, int state_column, bool color);
+/* The same on stdout, for a command with TABLE_WIDE. */
+void table_print(struct table_out *t, const struct args *args, int state_column, bool color);
 
 const char *output_state_color(const char *state_name); /* escape sequence; "" for none */
 #define COLOR_OFF "\033[0m"

@@ -40,25 +40,6 @@ static titan_status pki_dir(const struct args *args, char out[PATH_MAX], struct 
 
 /* --- the pieces --------------------------------------------------------------------------------------------------- */
 
-static titan_status make_authority(const char *dir, const char *cluster, struct titan_error *err)
-{
-    char certificate[PATH_MAX + 16], key[PATH_MAX + 16];
-    _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
-    int64_t now = clock_wall_ms();
-    (void)snprintf(certificate, sizeof(certificate), "%s/ca.pem", dir);
-    (void)snprintf(key, sizeof(key), "%s/ca.key", dir);
-    if (access(certificate, F_OK) == 0 || access(key, F_OK) == 0) {
-        titan_fail(err, TITAN_EEXIST, "there is a CA in '%s' already", dir);
-        titan_error_hint(err, "titanctl pki coordinator makes another certificate of it");
-        return TITAN_EEXIST;
-    }
-    TRY(pki_key_make(&a.key, err));
-    TRY(pki_ca_make(&a.key, cluster, now - PKI_SKEW_MS, now + CA_DAYS * DAY_MS, &a.certificate, err));
-    TRY(certs_dir(dir, err));
-    TRY(certs_write(key, &a.key, true, err));
-    return certs_write(certificate, &a.certificate, false, err);
-}
-
 /* Creates a key and its certificate in a folder, and copies the CA's. An existing key stays in use: at no moment does a
  * certificate stand beside another key. */
 static titan_status make_pair(const char *ca_dir, const char *dir, struct pki_spec *spec, int64_t days,
@@ -176,8 +157,23 @@ static titan_status run_coordinator(struct ctl *ctl, const struct args *args, bo
     if (!ok)
         return titan_fail(err, TITAN_EINVAL, "pki: at most %d names and addresses", PKI_HOSTS_MAX - 3);
 
-    if (init)
-        TRY(make_authority(ca, spec.name, err));
+    if (init) {
+        char certificate[PATH_MAX + 16], key[PATH_MAX + 16];
+        _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
+        int64_t now = clock_wall_ms();
+        (void)snprintf(certificate, sizeof(certificate), "%s/ca.pem", ca);
+        (void)snprintf(key, sizeof(key), "%s/ca.key", ca);
+        if (access(certificate, F_OK) == 0 || access(key, F_OK) == 0) {
+            titan_fail(err, TITAN_EEXIST, "there is a CA in '%s' already", ca);
+            titan_error_hint(err, "titanctl pki coordinator makes another certificate of it");
+            return TITAN_EEXIST;
+        }
+        TRY(pki_key_make(&a.key, err));
+        TRY(pki_ca_make(&a.key, spec.name, now - PKI_SKEW_MS, now + CA_DAYS * DAY_MS, &a.certificate, err));
+        TRY(certs_dir(ca, err));
+        TRY(certs_write(key, &a.key, true, err));
+        TRY(certs_write(certificate, &a.certificate, false, err));
+    }
     TRY(make_pair(ca, dir, &spec, days, &made, err));
     print_certificate(ctl, path, &made);
     return TITAN_OK;

@@ -11,18 +11,6 @@
 #include "base/hf_config.h"
 #include "base/path_pattern.h"
 
-static titan_status read_stdin(struct buf *text, struct titan_error *err)
-{
-    char chunk[16384];
-    ssize_t n;
-    while ((n = read(STDIN_FILENO, chunk, sizeof(chunk))) > 0) {
-        if (text->len + (size_t)n > RECIPE_TEXT_MAX)
-            return titan_fail(err, TITAN_ELIMIT, "<stdin>: more than %d bytes", RECIPE_TEXT_MAX);
-        TRY(buf_append(text, chunk, (size_t)n));
-    }
-    return n < 0 ? titan_fail_errno(err, "<stdin>") : TITAN_OK;
-}
-
 /* A missing run file, or a missing file named in it, is bad input: "not found" is for jobs, nodes and checkpoints. */
 static titan_status not_there(titan_status status, struct titan_error *err)
 {
@@ -33,16 +21,22 @@ static titan_status not_there(titan_status status, struct titan_error *err)
 
 static titan_status read_text(struct run_file *f, const char *path, struct titan_error *err)
 {
-    titan_status status;
+    titan_status status = TITAN_OK;
     if (strcmp(path, "-") == 0) {
+        char chunk[16384];
+        ssize_t n;
         (void)snprintf(f->path, sizeof(f->path), "<stdin>");
-        status = read_stdin(&f->text, err);
+        while (f->text.len <= RECIPE_TEXT_MAX && (n = read(STDIN_FILENO, chunk, sizeof(chunk))) != 0) {
+            if (n < 0)
+                return titan_fail_errno(err, "<stdin>");
+            TRY(buf_append(&f->text, chunk, (size_t)n));
+        }
     } else {
         if (!realpath(path, f->path))
             return titan_fail_errno(err, "run file %s", path);
         status = file_read(path, RECIPE_TEXT_MAX, &f->text, err);
     }
-    if (status == TITAN_ELIMIT)
+    if (status == TITAN_ELIMIT || f->text.len > RECIPE_TEXT_MAX)
         return titan_fail(err, TITAN_EINVAL, "%s: larger than the %d KiB a run file may have", path,
                           RECIPE_TEXT_MAX / 1024);
     TRY(status);

@@ -122,18 +122,34 @@ static double share_of(const struct flight_copy *c)
     return until_ns > from_ns ? (double)sum_ns / (double)(until_ns - from_ns) : 0;
 }
 
-static void choose(const struct tally *t, const struct stall_dump *dumps, int n, struct stall_slowest *ret)
+titan_status stall_slowest(const struct stall_dump *dumps, int n, struct stall_slowest *ret, struct titan_error *err)
 {
+    struct tally *t = calloc(1, sizeof(*t));
     double all_s = 0;
     int best = 0, others = 0;
+    bool ok = t;
+    *ret = (struct stall_slowest){.rank = -1};
+    for (int i = 0; i < n && ok; i++)
+        ok = add_dump(t, dumps[i].copy);
+    if (!ok) {
+        if (t)
+            free(t->parts);
+        free(t);
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    }
+    count_all(t);
     for (int rank = 0; rank < FLIGHT_RANKS_MAX; rank++) {
         all_s += t->waited_s[rank];
         if (t->waited_s[rank] > t->waited_s[best])
             best = rank;
     }
-    *ret = (struct stall_slowest){.rank = -1, .collectives = t->collectives, .last = t->last[best]};
-    if (t->collectives < COLLECTIVES_MIN || t->waited_s[best] <= DOMINANT * all_s)
-        return;
+    ret->collectives = t->collectives;
+    ret->last = t->last[best];
+    const bool notable = t->collectives >= COLLECTIVES_MIN && t->waited_s[best] > DOMINANT * all_s;
+    free(t->parts);
+    free(t);
+    if (!notable)
+        return TITAN_OK;
     for (int i = 0; i < n; i++) {
         const bool other = dumps[i].copy->rank != best;
         *(other ? &ret->others : &ret->share) += share_of(dumps[i].copy);
@@ -143,22 +159,5 @@ static void choose(const struct tally *t, const struct stall_dump *dumps, int n,
     ret->others /= others;
     if (ret->others > ret->share + SHARE_MIN)
         ret->rank = best;
-}
-
-titan_status stall_slowest(const struct stall_dump *dumps, int n, struct stall_slowest *ret, struct titan_error *err)
-{
-    struct tally *t = calloc(1, sizeof(*t));
-    bool ok = t;
-    titan_assert(n >= 0);
-    *ret = (struct stall_slowest){.rank = -1};
-    for (int i = 0; i < n && ok; i++)
-        ok = add_dump(t, dumps[i].copy);
-    if (ok) {
-        count_all(t);
-        choose(t, dumps, n, ret);
-    }
-    if (t)
-        free(t->parts);
-    free(t);
-    return ok ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "out of memory");
+    return TITAN_OK;
 }

@@ -156,22 +156,6 @@ titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const
     return follow_outcome(end->job, err);
 }
 
-/* "12" or "12@500". */
-static titan_status parse_from(const char *text, uint64_t *ret_job, int64_t *ret_step, struct titan_error *err)
-{
-    const char *at = strchr(text, '@');
-    char *end = NULL;
-    errno = 0;
-    const unsigned long long job = *text >= '1' && *text <= '9' ? strtoull(text, &end, 10) : 0;
-    const bool named = job > 0 && job <= INT64_MAX && errno == 0 && (at ? end == at : !*end);
-    const unsigned long long step = named && at && at[1] >= '0' && at[1] <= '9' ? strtoull(at + 1, &end, 10) : 0;
-    if (!named || *end || (at && end == at + 1) || (at && end == at) || errno != 0 || step > 1000000000)
-        return titan_fail(err, TITAN_EINVAL, "--from '%.64s': the number of a job, or JOB@STEP", text);
-    *ret_job = job;
-    *ret_step = at ? (int64_t)step : -1;
-    return TITAN_OK;
-}
-
 #define FROM_KEYS 5
 
 /* Loads a new run from the file. --from: from a job's checkpoint, and without a file from that job's own recipe with
@@ -180,7 +164,6 @@ static titan_status load(struct ctl *ctl, const struct args *args, const char *c
                          struct submit_from *from, struct titan_error *err)
 {
     char path[64], step_key[64], named[32];
-    int64_t step;
     const char *text = args_text(args, "from", ""), *assignments[FROM_KEYS + SWEEP_KEYS_MAX + 1] = {
                                                         path, step_key, "checkpoint.initial_load_model_only=false"};
     size_t n = 3;
@@ -188,11 +171,20 @@ static titan_status load(struct ctl *ctl, const struct args *args, const char *c
     if (!args_has(args, "from"))
         return run_file_load(file, &(struct run_source){.path = args->words[0], .assignments = chosen}, args, 0, false,
                              err);
-    TRY(parse_from(text, &from->job, &step, err));
-    (void)snprintf(path, sizeof(path), "checkpoint.initial_load_path=" RECIPE_JOB_PREFIX "%llu",
-                   (unsigned long long)from->job);
-    (void)snprintf(step_key, sizeof(step_key), "checkpoint.load_step=%lld", (long long)step);
-    (void)snprintf(named, sizeof(named), "job %llu", (unsigned long long)from->job);
+
+    /* "12" or "12@500". */
+    const char *at = strchr(text, '@');
+    char *end = NULL;
+    errno = 0;
+    const unsigned long long job = *text >= '1' && *text <= '9' ? strtoull(text, &end, 10) : 0;
+    const bool is_job = job > 0 && job <= INT64_MAX && errno == 0 && (at ? end == at : !*end);
+    const unsigned long long step = is_job && at && at[1] >= '0' && at[1] <= '9' ? strtoull(at + 1, &end, 10) : 0;
+    if (!is_job || *end || (at && end == at + 1) || (at && end == at) || errno != 0 || step > 1000000000)
+        return titan_fail(err, TITAN_EINVAL, "--from '%.64s': the number of a job, or JOB@STEP", text);
+    from->job = job;
+    (void)snprintf(path, sizeof(path), "checkpoint.initial_load_path=" RECIPE_JOB_PREFIX "%llu", job);
+    (void)snprintf(step_key, sizeof(step_key), "checkpoint.load_step=%lld", at ? (long long)step : -1);
+    (void)snprintf(named, sizeof(named), "job %llu", job);
     _cleanup_message_ Titan__V1__GetRecipeResponse *reply = NULL;
     const titan_status status = submit_recipe_of(ctl, from->job, &reply, &refused);
     from->whole = status == TITAN_OK;

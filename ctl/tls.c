@@ -25,30 +25,6 @@ static titan_status given(const struct args *args, const char *option, const cha
                                                           : titan_fail(err, TITAN_EINVAL, "--%s is too long", option);
 }
 
-/* A user's files precede the machine's. A CA without a certificate suffices for a bearer token. */
-static void look_around(void)
-{
-    titan_assert(!files.ca[0]);
-    const char *xdg = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-    char own[PATH_MAX / 2] = "";
-    if (xdg && *xdg == '/')
-        (void)snprintf(own, sizeof(own), "%s/titan", xdg);
-    else if (home && *home == '/')
-        (void)snprintf(own, sizeof(own), "%s/.config/titan", home);
-    const char *const dirs[] = {own, "/etc/titan/tls"};
-    for (size_t i = 0; i < ARRAY_SIZE(dirs); i++) {
-        (void)snprintf(files.ca, sizeof(files.ca), "%s/ca.pem", dirs[i]);
-        if (!*dirs[i] || access(files.ca, R_OK) != 0)
-            continue;
-        (void)snprintf(files.certificate, sizeof(files.certificate), "%s/cert.pem", dirs[i]);
-        (void)snprintf(files.key, sizeof(files.key), "%s/key.pem", dirs[i]);
-        if (access(files.key, R_OK) != 0)
-            files.certificate[0] = files.key[0] = '\0';
-        return;
-    }
-    files = (struct rpc_tls){.ca = ""};
-}
-
 titan_status ctl_load_tls(const struct args *args, const char *server, struct titan_error *err)
 {
     struct pki_certificate own;
@@ -62,8 +38,24 @@ titan_status ctl_load_tls(const struct args *args, const char *server, struct ti
         titan_error_hint(err, "--tls-ca FILE or TITAN_TLS_CA; titanctl pki user writes all three");
         return TITAN_EINVAL;
     }
-    if (!files.ca[0])
-        look_around();
+
+    /* A user's files precede the machine's. A CA without a certificate suffices for a bearer token. */
+    const char *xdg = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    char dir[PATH_MAX / 2] = "";
+    if (xdg && *xdg == '/')
+        (void)snprintf(dir, sizeof(dir), "%s/titan", xdg);
+    else if (home && *home == '/')
+        (void)snprintf(dir, sizeof(dir), "%s/.config/titan", home);
+    const char *const dirs[] = {dir, "/etc/titan/tls"};
+    for (size_t i = 0; i < ARRAY_SIZE(dirs) && !files.ca[0]; i++) {
+        (void)snprintf(files.ca, sizeof(files.ca), "%s/ca.pem", dirs[i]);
+        (void)snprintf(files.certificate, sizeof(files.certificate), "%s/cert.pem", dirs[i]);
+        (void)snprintf(files.key, sizeof(files.key), "%s/key.pem", dirs[i]);
+        if (!*dirs[i] || access(files.ca, R_OK) != 0)
+            files = (struct rpc_tls){.ca = ""};
+        else if (access(files.key, R_OK) != 0)
+            files.certificate[0] = files.key[0] = '\0';
+    }
     titan_assert(files.ca[0] || !files.certificate[0]);
     return files.certificate[0] ? certs_check(&files, clock_wall_ms(), &own, err) : TITAN_OK;
 }

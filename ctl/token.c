@@ -64,10 +64,8 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
                      &reply, err));
         if (ctl->json)
             return output_json(&reply->base, true), TITAN_OK;
-        _cleanup_(buf_free) struct buf text = BUF_INIT;
         struct table_out t;
         table_begin(&t, (const char *const[]){"ID", "NAME~", "ROLE", "STATE", "?EXPIRES", "CREATED BY~", NULL});
-        t.room = args_has(args, "wide") ? 0 : output_columns();
         for (size_t i = 0; i < reply->n_tokens; i++) {
             const Titan__V1__Token *token = reply->tokens[i];
             const bool expired = token->expires_at_ms <= clock_wall_ms();
@@ -79,8 +77,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
             table_cell(&t, "%s", clock_format(token->expires_at_ms, at));
             table_cell(&t, "%s", token->created_by);
         }
-        table_end(&t, &text, -1, ctl->color);
-        (void)output_line(&text);
+        table_print(&t, args, -1, ctl->color);
         return TITAN_OK;
     }
     if (strcmp(action, "revoke") == 0) {

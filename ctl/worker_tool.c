@@ -70,30 +70,21 @@ static titan_status checkpoint_at(const char *path, int64_t step, char out[PATH_
     return access(out, R_OK) == 0 ? TITAN_OK : no_checkpoint_at(out, err);
 }
 
-/* Splits NAME@STEP unless a file has that name. *ret_step: -1 without a step. */
-static titan_status split_step(const char *word, char name[PATH_MAX], int64_t *ret_step, struct titan_error *err)
-{
-    const char *at = strrchr(word, '@');
-    char *end;
-    *ret_step = -1;
-    if ((size_t)snprintf(name, PATH_MAX, "%s", word) >= PATH_MAX)
-        return titan_fail(err, TITAN_EINVAL, "checkpoint: the path is too long");
-    if (!at || at == word || access(word, F_OK) == 0)
-        return TITAN_OK;
-    errno = 0;
-    *ret_step = strtoll(at + 1, &end, 10);
-    if (at[1] < '0' || at[1] > '9' || *end != '\0' || errno != 0)
-        return titan_fail(err, TITAN_EINVAL, "'%.64s': behind the @ comes the number of a step", word);
-    name[at - word] = '\0';
-    return TITAN_OK;
-}
-
 titan_status checkpoint_resolve(struct ctl *ctl, const struct args *args, char out[PATH_MAX], struct titan_error *err)
 {
-    char name[PATH_MAX];
-    int64_t step, given;
+    char name[PATH_MAX], *end;
+    const char *word = args->words[0], *at = strrchr(word, '@');
+    int64_t step = -1, given;
     TRY(args_int(args, "step", 0, INT64_MAX, -1, &given, err));
-    TRY(split_step(args->words[0], name, &step, err));
+    if ((size_t)snprintf(name, PATH_MAX, "%s", word) >= PATH_MAX)
+        return titan_fail(err, TITAN_EINVAL, "checkpoint: the path is too long");
+    if (at && at != word && access(word, F_OK) != 0) { /* NAME@STEP, unless a file has that name */
+        errno = 0;
+        step = strtoll(at + 1, &end, 10);
+        if (at[1] < '0' || at[1] > '9' || *end != '\0' || errno != 0)
+            return titan_fail(err, TITAN_EINVAL, "'%.64s': behind the @ comes the number of a step", word);
+        name[at - word] = '\0';
+    }
     const bool job = strspn(name, "0123456789") == strlen(name);
     if (given >= 0 && (!job || step >= 0))
         return titan_fail(err, TITAN_EINVAL, "--step goes with the number of a job, not with a path");
