@@ -334,7 +334,7 @@ static titan_status take_in(int from, int at, char name[PATH_MAX], int *ret_fd, 
     return TITAN_OK;
 }
 
-/* Where a backup is restored. */
+/* A restore under way. */
 struct restoring {
     const char *dir;
     int at; /* the open directory */

@@ -22,7 +22,7 @@ struct point {
     double loss, tokens_per_second, step_ms;
 };
 
-/* One of the two jobs, as the server has it. */
+/* A compared job, as the server has it. */
 struct side {
     uint64_t job;
     struct recipe recipe;

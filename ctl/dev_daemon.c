@@ -33,7 +33,7 @@ void dev_daemon_folders(char *out, size_t cap)
 
 /* --- process ------------------------------------------------------------------------------------------------------ */
 
-/* What the child needs to become titand. */
+/* The child needs these to become titand. */
 struct titand_start {
     char titand[PATH_MAX + 16], notify[PATH_MAX]; /* the program; the socket it reports to */
     const char *device;

@@ -170,7 +170,7 @@ static void put_split(const struct report_page *p, struct buf *out)
                    part[i], total > 0 ? 100 * part[i] / total : 0);
     end_table(out);
 
-    /* One row per rank that was ever the slowest, by longest wait of the others. */
+    /* Each rank that was ever the slowest has a row, by longest wait of the others. */
     enum { MOST = 16 };
     uint32_t ranks[MOST];
     const struct curves *c = p->curves;

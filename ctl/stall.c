@@ -9,7 +9,7 @@
 #include "base/units.h"
 #include "base/vec.h"
 
-#define SHORT_S 1.0 /* shorter waits are normal: they are dropped of a run without a reported fault */
+#define SHORT_S 1.0 /* shorter waits are normal, and left out where no fault was reported */
 #define RANKS_SAID_MAX 8
 #define OLD_MS 10000 /* dumps differing by more are not of the same moment */
 

@@ -12,7 +12,7 @@
 #define SHARE_MIN 0.1     /* of the time; equally fast ranks also wait now and then */
 #define DOMINANT 0.5      /* share of the waits for all ranks */
 
-/* One rank in a collective that it has ended. */
+/* A rank's stay in a collective that it has ended. */
 struct part {
     uint64_t group;
     int64_t took_ns;

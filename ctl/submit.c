@@ -97,7 +97,7 @@ titan_status submit_run(struct ctl *ctl, const struct run_file *file, const stru
                 (void)fprintf(stderr, "note: %s\n", reply->warnings[i]);
     }
 
-    /* Where the run begins, and the differences to that job. */
+    /* Says where the run begins, and the differences to that job. */
     const unsigned long long id = reply->job_id, other = from->job;
     if (reply->resumes_step)
         (void)fprintf(stderr, "titanctl: job %llu resumes from the checkpoint of step %llu in %s\n", id,

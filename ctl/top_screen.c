@@ -245,8 +245,8 @@ static void put_selected(struct frame *f, bool split, int below)
     put_text(f, "\033[1m", "job %llu  %s%s%s", (unsigned long long)job->id, job->name, *job->reason ? ": " : "",
              job->reason);
     if (split && job->split) {
-        /* Where the newest steps' time went, and the rank others waited for. Each line fits 80 columns except for a
-         * node's name. */
+        /* Says where the newest steps' time went, and the rank others waited for. Each line fits 80 columns except
+         * for a node's name. */
         const struct split_mean *m = job->split;
         const struct step_split *t = &m->split;
         const struct top_worker *w = slowest_of(s);

@@ -132,7 +132,7 @@ static int by_value(const void *x, const void *y)
     return *a < *b ? -1 : *a > *b;
 }
 
-/* What two timestamps around an action add to its time. */
+/* Measures the time that two timestamps around an action add. */
 static titan_status measure_bracket(struct replay *r, struct titan_error *err)
 {
     const struct device_ops *ops = r->device.ops;

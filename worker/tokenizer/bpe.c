@@ -105,7 +105,7 @@ static size_t merge_short(const struct bpe *b, int32_t *ids, size_t n)
 
 /* --- long words --------------------------------------------------------------------------------------------------- */
 
-/* Places of pairs of one rank. Most come in their order; those that do not go to a heap. */
+/* Places of pairs of one rank. Most places come in order; the others go to a heap. */
 struct bucket {
     uint32_t rank;
     bool queued;
@@ -128,7 +128,7 @@ struct long_word {
     size_t n_buckets, cap_buckets;
     uint32_t *table; /* by hash of the rank: bucket number + 1, 0 = free */
     size_t table_size;
-    uint64_t *queue; /* a heap of rank << 32 | bucket: those that have places */
+    uint64_t *queue; /* a heap of rank << 32 | bucket: the buckets with places */
     size_t n_queue, cap_queue;
 };
 
@@ -303,7 +303,7 @@ titan_status bpe_encode(const struct bpe *b, const struct vocabulary *v, const c
     }
     const size_t begin = out->n;
 
-    /* The tokens that a word begins as, appended; there is room for one a byte. */
+    /* A word begins as these tokens; there is room for a token a byte. */
     titan_assert(n <= INT32_MAX);
     const unsigned char *p = (const unsigned char *)word;
     bool unknown = false;

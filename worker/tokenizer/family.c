@@ -7,7 +7,7 @@
 #include "base/mac.h"
 #include "worker/tokenizer/tokenizer.h"
 
-/* Those of tiktoken 0.14 and of the models' own code, where they are not written with possessive repetitions. */
+/* The patterns of tiktoken 0.14 and of the models' own code, where they are not written with possessive repetitions. */
 #define WORDS_CL100K "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
 #define WORDS_O200K(first, rest)                                                                                       \
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]" first "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]" rest            \

@@ -134,7 +134,7 @@ static titan_status add_node(struct reader *r, struct node node, int *ret)
     return VEC_PUSH(p->nodes, p->n_nodes, p->cap_nodes, node) ? TITAN_OK : no_memory(r);
 }
 
-/* Takes the set, as a class of the pattern: one that is there already where it has the same members. */
+/* Makes the set a class of the pattern, or takes the class that has the same members. */
 static titan_status add_class(struct reader *r, struct set *set, uint32_t *ret_bit)
 {
     struct pattern *p = r->p;

@@ -402,7 +402,7 @@ static titan_status encode_around(struct tokenizer_encoder *e, const struct adde
             TRY(gap(e, (struct piece){text + begin, from - begin, p.first && begin == 0}, err));
         if (from < to && !VEC_PUSH(e->out->ids, e->out->n, e->out->cap, added->id))
             return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", e->out->n + 1);
-        begin = to; /* where two take the same white space, some of it counts twice, as it does there */
+        begin = to; /* white space that two tokens take counts twice, as in `tokenizers` */
     }
     return begin < p.n ? gap(e, (struct piece){text + begin, p.n - begin, p.first && begin == 0}, err) : TITAN_OK;
 }

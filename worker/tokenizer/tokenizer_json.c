@@ -22,7 +22,7 @@
 
 /* --- vocabulary --------------------------------------------------------------------------------------------------- */
 
-/* GPT-2's alphabet of bytes: those that print are themselves, the others follow from U+0100 on. */
+/* GPT-2's alphabet of bytes: printing bytes are themselves, the others follow from U+0100 on. */
 static uint32_t letter_of(int byte)
 {
     titan_assert(byte >= 0 && byte < 256);

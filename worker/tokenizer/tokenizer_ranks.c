@@ -56,8 +56,8 @@ static titan_status read_line(struct tokenizer *t, size_t number, const char *li
     return TITAN_OK;
 }
 
-/* Where a special token of the family is in a file with n ranks: where the family's own file has it if this one leaves
- * that place free (p50k does), otherwise as far behind the ranks as there. */
+/* The place of a special token of the family in a file with n ranks. It is the place in the family's own file if this
+ * file leaves it free (p50k does), otherwise as far behind the ranks as there. */
 static int32_t place_special(const struct tokenizer *t, const struct family *f, int64_t n, int32_t id)
 {
     titan_assert(n >= 0 && n <= VOCABULARY_MAX);
@@ -193,7 +193,7 @@ titan_status tokenizer_read_tekken(struct tokenizer *t, const struct json *root,
                           "config lacks a pattern, default_vocab_size or default_num_special_tokens, or they are not "
                           "what they may be");
 
-    /* The first `special` ids: those that the file names, else the usual ones, and fillers for the rest. */
+    /* The first `special` ids are tokens that the file names, else the usual tokens, and fillers. */
     const struct json *list = json_get(root, "special_tokens");
     const bool named = list && list->type == JSON_ARRAY;
     for (const struct json *m = named ? list->first : NULL; m; m = m->next) {

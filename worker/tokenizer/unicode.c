@@ -167,7 +167,7 @@ static uint32_t compose(uint32_t first, uint32_t second)
 
 /* --- normal forms ------------------------------------------------------------------------------------------------- */
 
-/* Characters from one that is stable to the next: combining class, place and code point, packed so that sorting numbers
+/* Characters from a stable one to the next: combining class, place and code point, packed so that sorting numbers
  * sorts marks as canonical order asks. */
 struct segment {
     uint64_t *chars;
@@ -404,7 +404,7 @@ bool unicode_is_word(uint32_t code)
 
 titan_status unicode_lower(uint32_t code, struct buf *out)
 {
-    static const char dotted[] = "i\xcc\x87"; /* of U+0130, the only one that becomes two */
+    static const char dotted[] = "i\xcc\x87"; /* of U+0130, the only letter that becomes two */
     const size_t n = ARRAY_SIZE(lower_runs);
     const size_t at = lower_bound(&lower_runs[0].last, n, sizeof(lower_runs[0]), code);
     const struct lower_run *run = at < n && lower_runs[at].first <= code ? &lower_runs[at] : NULL;
