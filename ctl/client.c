@@ -24,7 +24,6 @@
 
 titan_status ctl_server(const char *given, char *out, size_t cap, struct titan_error *err)
 {
-    titan_assert(cap > 0);
     const char *from_env = getenv("TITAN_SERVER"), *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     char own[256] = "";
     int n;
@@ -89,7 +88,6 @@ titan_status ctl_load_token(const char *file, struct titan_error *err)
 /* Names the owner of a socket, or of its innermost visible folder. */
 static void owner_of(const char *path, char *out, size_t cap)
 {
-    titan_assert(cap > 0);
     char at[512];
     struct stat st;
     (void)snprintf(at, sizeof(at), "%s", path);
@@ -120,7 +118,6 @@ static bool listens(const char *path)
 
 void ctl_unreachable_hint(const char *server, struct titan_error *err)
 {
-    titan_assert(err);
     if (err->status != TITAN_EUNREACHABLE || err->sys_errno != ENOTCONN || err->hint[0])
         return;
     char owner[64];
@@ -193,7 +190,6 @@ static void name_option(const struct command *command, struct titan_error *err)
 titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage *request,
                       const ProtobufCMessageDescriptor *reply, void *ret, struct titan_error *err)
 {
-    titan_assert(err && ret);
     do {
         TRY(ctl_channel(ctl, err));
         ProtobufCMessage *answer = NULL;
@@ -211,7 +207,6 @@ titan_status ctl_call(struct ctl *ctl, const char *path, const ProtobufCMessage 
 
 titan_status ctl_stream(struct ctl *ctl, const struct stream_call *call, struct titan_error *err)
 {
-    titan_assert(err && call->each);
     do {
         TRY(ctl_channel(ctl, err));
         ctl_catch_interrupt();
@@ -227,7 +222,6 @@ titan_status ctl_stream(struct ctl *ctl, const struct stream_call *call, struct 
 
 titan_status ctl_job(struct ctl *ctl, uint64_t id, Titan__V1__GetJobResponse **ret, struct titan_error *err)
 {
-    titan_assert(err && ret);
     Titan__V1__GetJobRequest request = TITAN__V1__GET_JOB_REQUEST__INIT;
     request.job_id = id;
     Titan__V1__GetJobResponse *answer = NULL;

@@ -27,7 +27,6 @@ enum { READY_MS = 20000, STOP_MS = 30000 };
 void dev_daemon_folders(char *out, size_t cap)
 {
     const char *tmp = getenv("TMPDIR");
-    titan_assert(cap > 0);
     (void)snprintf(out, cap, "%s", tmp && *tmp ? tmp : "/tmp");
 }
 

@@ -110,7 +110,6 @@ const char *history_node_of(const struct history *t, uint32_t rank)
 
 bool history_add(struct history *t, const Titan__V1__Event *event)
 {
-    titan_assert(event->type && event->message);
     struct json *detail = NULL;
     const char *type = event->type;
     bool ok = true;

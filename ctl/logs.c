@@ -79,7 +79,6 @@ static bool each(const ProtobufCMessage *message, void *data)
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n == 1);
     struct ctl *ctl = with;
     uint64_t id;
     int64_t rank, tail;

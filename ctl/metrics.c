@@ -267,7 +267,6 @@ static titan_status show(struct view *v, const struct args *args, struct titan_e
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n >= 1);
     struct ctl *ctl = with;
     struct view view = {.ctl = ctl,
                         .plot = args_has(args, "plot") && !ctl->json,

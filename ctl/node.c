@@ -57,7 +57,6 @@ static bool is_shared(long type)
 
 static titan_status run_join(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
-    titan_assert(args->n == 2);
     Titan__V1__JoinNodeRequest request = TITAN__V1__JOIN_NODE_REQUEST__INIT;
     _cleanup_message_ Titan__V1__JoinNodeResponse *reply = NULL;
     _cleanup_(join_free) struct join_file join = {.ca = BUF_INIT}, back = {.ca = BUF_INIT};

@@ -578,7 +578,6 @@ static void on_events_end(struct rpc_stream *stream, const struct titan_error *e
 /* For a finished job each round requests its events again: no new ones exist. */
 static void watch(struct top *t)
 {
-    titan_assert(t->client);
     static const struct rpc_stream_events events = {on_event, on_events_end};
     struct titan_error unsaid;
     if (t->n_jobs == 0)

@@ -116,7 +116,6 @@ static titan_status cut(struct run *r, size_t i, const char *text, size_t n)
 titan_status split_text(const struct split *s, const char *text, size_t n, split_word word, void *with,
                         struct titan_error *err)
 {
-    titan_assert(text);
     struct run r = {.split = s, .word = word, .with = with, .err = err};
     return cut(&r, 0, text, n);
 }

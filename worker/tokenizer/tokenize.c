@@ -54,7 +54,6 @@ static titan_status read_input(struct tokenize *k, const char *path, struct tita
 /* A line for each text: the whole input, or with `separated` each part that a NUL byte ends. */
 static titan_status encode_input(struct tokenize *k, bool separated, bool count, struct titan_error *err)
 {
-    titan_assert(k->encoder);
     const char *at = k->input.data, *end = at + k->input.len;
     do {
         const char *stop = separated && at < end ? memchr(at, '\0', (size_t)(end - at)) : NULL;
@@ -80,7 +79,6 @@ static titan_status encode_input(struct tokenize *k, bool separated, bool count,
 /* A text for each line of ids. */
 static titan_status decode_input(struct tokenize *k, bool separated, struct titan_error *err)
 {
-    titan_assert(k->tokenizer);
     const char *at = k->input.data, *end = at + k->input.len;
     for (size_t line = 1; at < end; line++) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));

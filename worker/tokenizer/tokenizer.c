@@ -113,7 +113,6 @@ static titan_status find_file(const char *path, char ret[PATH_MAX], struct titan
 
 titan_status tokenizer_open_as(const char *path, const char *pattern, struct tokenizer **ret, struct titan_error *err)
 {
-    titan_assert(path && ret);
     char file[PATH_MAX];
     pattern = pattern && *pattern ? pattern : NULL;
     if (pattern && strcmp(path, "bytes") == 0)
@@ -417,7 +416,6 @@ static titan_status encode_normalized(struct tokenizer_encoder *e, struct piece 
 titan_status tokenizer_encode(struct tokenizer_encoder *e, const char *text, size_t n, struct tokens *out,
                               struct titan_error *err)
 {
-    titan_assert(e->t && out);
     if (n > INT32_MAX)
         return titan_fail(err, TITAN_ELIMIT, "a text of %zu bytes; at most %d are encoded at a time", n, INT32_MAX);
     if (e->t->bytes) {

@@ -70,7 +70,6 @@ static size_t mend_nul(char *text)
 
 static titan_status put_name(struct tokenizer_file *f, char *text, int64_t id)
 {
-    titan_assert(text);
     struct vocabulary *names = &f->t->names;
     TRY(vocabulary_put(names, id, text, mend_nul(text), f->err));
     return vocabulary_index(names, (int32_t)id, f->err);
@@ -401,7 +400,6 @@ static titan_status read_model(struct tokenizer_file *f, const struct json *root
 
 static titan_status set_replacement(struct tokenizer_file *f, const char *from, const char *to)
 {
-    titan_assert(from && to);
     struct tokenizer *t = f->t;
     if (t->decoder.from)
         return titan_fail(f->err, TITAN_EUNSUPPORTED, "a decoder that replaces two texts");
