@@ -55,22 +55,6 @@ static titan_status drain_one(void *data, size_t i, struct titan_error *err)
 
 /* --- --wait ------------------------------------------------------------------------------------------------------- */
 
-/* *ret_node points into *ret; NULL: the node is no longer listed. Waits for a missing server. */
-static titan_status look(const struct nodes_named *of, const char *name, Titan__V1__ListNodesResponse **ret,
-                         const Titan__V1__Node **ret_node, struct titan_error *err)
-{
-    const Titan__V1__ListNodesRequest request = TITAN__V1__LIST_NODES_REQUEST__INIT;
-    titan_status status;
-    while ((status = ctl_call(of->ctl, TITAN_METHOD("ListNodes"), &request.base,
-                              &titan__v1__list_nodes_response__descriptor, ret, err)) == TITAN_EUNREACHABLE)
-        TRY(live_stream_await(of->ctl, of->patience_ms, err));
-    *ret_node = NULL;
-    for (size_t i = 0; status == TITAN_OK && i < (*ret)->n_nodes; i++)
-        if (strcmp((*ret)->nodes[i]->name, name) == 0)
-            *ret_node = (*ret)->nodes[i];
-    return status;
-}
-
 /* An unreachable node may still have workers. A lost node without workers was lost before it was empty. */
 static titan_status await_drained(void *data, size_t i, struct titan_error *err)
 {
@@ -81,8 +65,16 @@ static titan_status await_drained(void *data, size_t i, struct titan_error *err)
     titan_assert(of->drains && i < (size_t)of->args->n);
     while (of->drains[i]) {
         _cleanup_message_ Titan__V1__ListNodesResponse *reply = NULL;
-        const Titan__V1__Node *node;
-        TRY(look(of, name, &reply, &node, err));
+        const Titan__V1__ListNodesRequest request = TITAN__V1__LIST_NODES_REQUEST__INIT;
+        const Titan__V1__Node *node = NULL; /* NULL: it is no longer listed */
+        titan_status status;
+        while ((status = ctl_call(of->ctl, TITAN_METHOD("ListNodes"), &request.base,
+                                  &titan__v1__list_nodes_response__descriptor, &reply, err)) == TITAN_EUNREACHABLE)
+            TRY(live_stream_await(of->ctl, of->patience_ms, err));
+        TRY(status);
+        for (size_t k = 0; k < reply->n_nodes; k++)
+            if (strcmp(reply->nodes[k]->name, name) == 0)
+                node = reply->nodes[k];
         if (!node)
             return titan_fail(err, TITAN_ENOTFOUND, "node %s is not there any more", name);
         const int64_t now_ms = clock_mono_ms();

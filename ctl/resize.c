@@ -74,33 +74,6 @@ static bool on_event(const ProtobufCMessage *message, void *data)
     return w->outcome == WAIT_MORE;
 }
 
-/* The request is stored: a returning server knows it, and is not asked again. r->world_size becomes the final
- * number. */
-static titan_status wait_for(struct ctl *ctl, const struct args *args, uint64_t job, Titan__V1__ResizeJobResponse *r,
-                             struct titan_error *err)
-{
-    struct waiting w = {.request = r->request,
-                        .least = r->min_workers,
-                        .most = r->max_workers,
-                        .events = TITAN__V1__WATCH_EVENTS_REQUEST__INIT};
-    struct live_stream live = {
-        .ctl = ctl,
-        .call = {TITAN_METHOD("WatchEvents"), &w.events.base, &titan__v1__event__descriptor, on_event, &w},
-        .job_id = job};
-    w.events.job_id = job;
-    w.events.follow = true;
-    TRY(live_stream_patience(args, &live.patience_ms, err));
-    TRY(live_stream_read(&live, err));
-    if (w.outcome == WAIT_OVERTAKEN)
-        return titan_fail(err, TITAN_ECONFLICT, "job %llu was asked for another size meanwhile",
-                          (unsigned long long)job);
-    if (w.outcome != WAIT_THERE)
-        return titan_fail(err, TITAN_EJOB, "job %llu ended before it had %u workers", (unsigned long long)job,
-                          r->max_workers);
-    r->world_size = w.world;
-    return TITAN_OK;
-}
-
 /* --- the command -------------------------------------------------------------------------------------------------- */
 
 static titan_status run(void *with, const struct args *args, struct titan_error *err)
@@ -129,19 +102,36 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
 
     if (request.workers)
         reply->min_workers = request.workers;
-    TRY(wait_for(ctl, args, request.job_id, reply, err));
+
+    /* The request is stored: a returning server knows it, and is not asked again. */
+    struct waiting awaited = {.request = reply->request,
+                              .least = reply->min_workers,
+                              .most = reply->max_workers,
+                              .events = TITAN__V1__WATCH_EVENTS_REQUEST__INIT};
+    struct live_stream live = {
+        .ctl = ctl,
+        .call = {TITAN_METHOD("WatchEvents"), &awaited.events.base, &titan__v1__event__descriptor, on_event, &awaited},
+        .job_id = request.job_id};
+    awaited.events.job_id = request.job_id;
+    awaited.events.follow = true;
+    TRY(live_stream_patience(args, &live.patience_ms, err));
+    TRY(live_stream_read(&live, err));
+    if (awaited.outcome == WAIT_OVERTAKEN)
+        return titan_fail(err, TITAN_ECONFLICT, "job %llu was asked for another size meanwhile", job);
+    if (awaited.outcome != WAIT_THERE)
+        return titan_fail(err, TITAN_EJOB, "job %llu ended before it had %u workers", job, reply->max_workers);
     const double seconds = (double)(clock_mono_ns() - begin_ns) / 1e9;
     if (ctl->json) {
         struct json_writer w = {.out = &text};
         json_begin_object(&w, NULL);
         json_put_uint(&w, "job_id", job);
-        json_put_uint(&w, "world_size", reply->world_size);
+        json_put_uint(&w, "world_size", awaited.world);
         json_put_uint(&w, "request", reply->request);
         json_put_real(&w, "seconds", seconds);
         json_end_object(&w);
     } else {
-        buf_printf(&text, "job %llu: now %u worker%s, after %.1f s", job, reply->world_size,
-                   reply->world_size == 1 ? "" : "s", seconds);
+        buf_printf(&text, "job %llu: now %u worker%s, after %.1f s", job, awaited.world, awaited.world == 1 ? "" : "s",
+                   seconds);
     }
     (void)output_line(&text);
     return TITAN_OK;
