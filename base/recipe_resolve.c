@@ -311,7 +311,33 @@ static titan_status check_dims(const struct recipe *r, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status resolve_batch(struct recipe *r, struct titan_error *err);
+static titan_status resolve_batch(struct recipe *r, struct titan_error *err)
+{
+    int64_t local = r->training.local_batch_size, rows = recipe_microbatch_rows(r);
+    int64_t ranks = r->elastic.max_workers / recipe_mesh_unit(r);
+    const char *key = r->parallelism.pipeline_parallel_degree > 1 ? "parallelism.pipeline_parallel_microbatch_size"
+                                                                  : "training.local_batch_size";
+    if (r->training.global_batch_size == -1)
+        r->training.global_batch_size = local * ranks;
+    int64_t global = r->training.global_batch_size, rest = global % rows;
+    if (global > GLOBAL_BATCH_MAX)
+        return titan_fail(
+            err, TITAN_EINVAL,
+            "training.local_batch_size = %lld times %lld data-parallel ranks (elastic.max_workers = %lld) "
+            "is more than %lld",
+            (long long)local, (long long)ranks, (long long)r->elastic.max_workers, (long long)GLOBAL_BATCH_MAX);
+    if (rest != 0 && global < rows)
+        return titan_fail(err, TITAN_EINVAL,
+                          "training.global_batch_size = %lld is less than one microbatch (%s = %lld)",
+                          (long long)global, key, (long long)rows);
+    if (rest != 0)
+        return titan_fail(err, TITAN_EINVAL,
+                          "training.global_batch_size = %lld is not a multiple of %s = %lld; nearest: "
+                          "%lld",
+                          (long long)global, key, (long long)rows,
+                          (long long)(rest * 2 < rows ? global - rest : global - rest + rows));
+    return TITAN_OK;
+}
 
 /* Is exactly this number legal, as the maximum of workers? */
 static bool fits(const struct recipe *r, int64_t world)
@@ -382,34 +408,6 @@ static titan_status resolve_workers(struct recipe *r, struct titan_error *err)
     if (*least > *most)
         return titan_fail(err, TITAN_EINVAL, "elastic.min_workers = %lld is more than elastic.max_workers = %lld",
                           (long long)*least, (long long)*most);
-    return TITAN_OK;
-}
-
-static titan_status resolve_batch(struct recipe *r, struct titan_error *err)
-{
-    int64_t local = r->training.local_batch_size, rows = recipe_microbatch_rows(r);
-    int64_t ranks = r->elastic.max_workers / recipe_mesh_unit(r);
-    const char *key = r->parallelism.pipeline_parallel_degree > 1 ? "parallelism.pipeline_parallel_microbatch_size"
-                                                                  : "training.local_batch_size";
-    if (r->training.global_batch_size == -1)
-        r->training.global_batch_size = local * ranks;
-    int64_t global = r->training.global_batch_size, rest = global % rows;
-    if (global > GLOBAL_BATCH_MAX)
-        return titan_fail(
-            err, TITAN_EINVAL,
-            "training.local_batch_size = %lld times %lld data-parallel ranks (elastic.max_workers = %lld) "
-            "is more than %lld",
-            (long long)local, (long long)ranks, (long long)r->elastic.max_workers, (long long)GLOBAL_BATCH_MAX);
-    if (rest != 0 && global < rows)
-        return titan_fail(err, TITAN_EINVAL,
-                          "training.global_batch_size = %lld is less than one microbatch (%s = %lld)",
-                          (long long)global, key, (long long)rows);
-    if (rest != 0)
-        return titan_fail(err, TITAN_EINVAL,
-                          "training.global_batch_size = %lld is not a multiple of %s = %lld; nearest: "
-                          "%lld",
-                          (long long)global, key, (long long)rows,
-                          (long long)(rest * 2 < rows ? global - rest : global - rest + rows));
     return TITAN_OK;
 }
 
