@@ -25,30 +25,17 @@
 #define CHAIN_MAX 16
 #define NAME_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
-static void bio_free(BIO **b)
-{
-    BIO_free(*b);
-}
-static void key_free(EVP_PKEY **k)
-{
-    EVP_PKEY_free(*k);
-}
-static void x509_free(X509 **x)
-{
-    X509_free(*x);
-}
-static void request_free(X509_REQ **r)
-{
-    X509_REQ_free(*r);
-}
-static void names_free(GENERAL_NAMES **n)
-{
-    GENERAL_NAMES_free(*n);
-}
-static void bn_free(BIGNUM **n)
-{
-    BN_free(*n);
-}
+#define RELEASES(name, type, release)                                                                                  \
+    static void name(type **p)                                                                                         \
+    {                                                                                                                  \
+        (void)release(*p);                                                                                             \
+    }
+RELEASES(bio_free, BIO, BIO_free)
+RELEASES(key_free, EVP_PKEY, EVP_PKEY_free)
+RELEASES(x509_free, X509, X509_free)
+RELEASES(request_free, X509_REQ, X509_REQ_free)
+RELEASES(names_free, GENERAL_NAMES, GENERAL_NAMES_free)
+RELEASES(bn_free, BIGNUM, BN_free)
 #define _cleanup_bio_ _cleanup_(bio_free)
 #define _cleanup_key_ _cleanup_(key_free)
 #define _cleanup_x509_ _cleanup_(x509_free)

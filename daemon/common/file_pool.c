@@ -52,11 +52,6 @@ struct file_pool {
     bool closing;
 };
 
-static int64_t now_ms(void)
-{
-    return clock_mono_ns() / 1000000;
-}
-
 bool file_task_wanted(const struct file_task *k)
 {
     return !atomic_load(&k->given_up);
@@ -186,7 +181,7 @@ static void *thread_main(void *arg)
         struct file_task *k = t->at = take(p, t->lot, first);
         t->lot->n_threads++;
         turn_over(p, t->lot);
-        k->since_ms = now_ms();
+        k->since_ms = clock_mono_ms();
         pthread_mutex_unlock(&p->lock);
         titan_assert(k->calls && k->calls->run && t->alive);
         k->calls->run(k);
@@ -317,7 +312,7 @@ static void give_up(struct file_pool *p, int64_t before_ms)
 static void on_timer(uv_timer_t *timer)
 {
     struct file_pool *p = timer->data;
-    int64_t now = now_ms();
+    int64_t now = clock_mono_ms();
     give_up(p, now - p->deadline_ms);
     pthread_mutex_lock(&p->lock);
     bool busy = any_waits(p);
@@ -405,7 +400,7 @@ titan_status file_pool_add(struct file_pool *p, struct file_task *k, const struc
                            struct titan_error *err)
 {
     titan_assert(calls->run);
-    int64_t now = now_ms();
+    int64_t now = clock_mono_ms();
     k->calls = calls;
     k->next = NULL;
     k->bytes = bytes;

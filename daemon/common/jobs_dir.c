@@ -130,17 +130,15 @@ titan_status jobs_check(const char *path, const char *token, const char *node, s
     struct titan_error why = {0};
     if (path[0] != '/' || snprintf(file, sizeof(file), "%s/" JOBS_TOKEN_FILE, path) >= (int)sizeof(file))
         return titan_fail(err, TITAN_EINVAL, "'%.100s' is no folder for jobs", path);
-    if (token_read(file, have, &why) != TITAN_OK) {
-        (void)titan_fail(err, why.status, "the jobs' folders are not seen here: %s", why.msg);
-        titan_error_hint(err, "storage.jobs_dir of the coordinator must be a path that all nodes share");
-        return why.status;
-    }
-    if (strcmp(have, token) != 0) {
-        (void)titan_fail(err, TITAN_ECONFLICT, "'%s' is another folder than the coordinator's", path);
-        titan_error_hint(err, "storage.jobs_dir of the coordinator must be a path that all nodes share");
-        return TITAN_ECONFLICT;
-    }
-    return try_write("the jobs' folder", path, node, err);
+    titan_status status = token_read(file, have, &why);
+    if (status == TITAN_OK && strcmp(have, token) == 0)
+        return try_write("the jobs' folder", path, node, err);
+    if (status != TITAN_OK)
+        (void)titan_fail(err, status, "the jobs' folders are not seen here: %s", why.msg);
+    else
+        status = titan_fail(err, TITAN_ECONFLICT, "'%s' is another folder than the coordinator's", path);
+    titan_error_hint(err, "storage.jobs_dir of the coordinator must be a path that all nodes share");
+    return status;
 }
 
 /* --- configured roots --------------------------------------------------------------------------------------------- */

@@ -67,7 +67,6 @@ int proof_find(const Titan__Internal__PeerMessage *m, const struct proof_keys *k
     for (size_t k = 0; k < keys->n; k++) {
         uint8_t right[MAC_BYTES];
         mac_derive(keys->key[k], "titan datagram", bytes, len, right);
-        titan_assert(n <= PROOF_KEYS_MAX && keys->n <= PROOF_KEYS_MAX);
         for (*ret_at = 0; *ret_at < n; (*ret_at)++)
             if (mac_equal(right, m->proof.data + *ret_at * MAC_BYTES) || MUTANT(PROOF_IGNORED))
                 return (int)k;
@@ -89,23 +88,22 @@ void proof_leader_epoch(const Titan__Internal__FormEpoch *shrunk, const Protobuf
 }
 
 /* The bytes that identify an epoch: job, number, communicator id. */
-static size_t about(const Titan__Internal__FormEpoch *form, uint8_t out[32])
+static void about(const Titan__Internal__FormEpoch *form, uint8_t out[32])
 {
-    const size_t id = form->comm_id.len < 16 ? form->comm_id.len : 16;
+    const size_t id = MIN(form->comm_id.len, (size_t)16);
     memset(out, 0, 32);
     memcpy(out, &form->job_id, 8);
     memcpy(out + 8, &form->epoch, 8);
     if (id)
         memcpy(out + 16, form->comm_id.data, id);
-    return 32;
 }
 
 void proof_mesh(const Titan__Internal__FormEpoch *form, uint8_t ret[MAC_BYTES])
 {
     titan_assert(has_key(form));
     uint8_t what[32];
-    const size_t len = about(form, what);
-    mac_derive(form->key.data, "titan mesh", what, len, ret);
+    about(form, what);
+    mac_derive(form->key.data, "titan mesh", what, sizeof(what), ret);
 }
 
 void proof_probe(const uint8_t session[MAC_BYTES], uint64_t probe_id, uint8_t ret[MAC_BYTES])
@@ -116,8 +114,8 @@ void proof_probe(const uint8_t session[MAC_BYTES], uint64_t probe_id, uint8_t re
 void proof_cover(const uint8_t under[MAC_BYTES], const Titan__Internal__FormEpoch *form, uint8_t key[MAC_BYTES])
 {
     uint8_t what[32], cover[MAC_BYTES];
-    const size_t len = about(form, what);
-    mac_derive(under, "titan cover", what, len, cover);
+    about(form, what);
+    mac_derive(under, "titan cover", what, sizeof(what), cover);
     for (size_t i = 0; i < MAC_BYTES; i++)
         key[i] ^= cover[i];
     mac_wipe(cover, sizeof(cover));

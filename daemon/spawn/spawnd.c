@@ -175,8 +175,10 @@ static void worker_free(struct spawnd *s, struct worker *w)
     char path[PATH_MAX];
     struct worker **at = &s->workers;
     titan_assert(s->n_workers > 0);
-    while (*at != w)
+    while (*at != w) {
+        titan_assert(*at); /* w is in the list */
         at = &(*at)->next;
+    }
     *at = w->next;
     s->n_workers--;
     forget_fd(s, &w->pidfd);
