@@ -314,8 +314,8 @@ static void connection_free(struct agent_connection *c)
 static void *control_main(void *arg)
 {
     struct agent_connection *c = arg;
-    /* It has little to do, but others wait for it: for its answers to commands, and for its end, which a thread that is
-     * killed comes to only when it is run. */
+    /* This thread has little to do, but others wait for its answers to commands and for its end. A killed thread comes
+     * to its end only when it is run. */
     slice_set(SLICE_SHORT_NS);
     int rc = pthread_mutex_lock(&c->page->alive);
     atomic_store(&c->page->locked, rc == 0);
@@ -600,8 +600,8 @@ titan_status membership_agent_open(const struct agent_connection_options *o, str
     titan_status status = c->wake < 0 ? titan_fail_errno(err, "cannot create an eventfd") : TITAN_OK;
     status = status == TITAN_OK ? page_map(c, o, err) : status;
     const bool own_page = status == TITAN_OK;
-    /* The agent moves a process into its cgroup after it has started it, and names it in the page then: what this
-     * process starts from now on is in that group, too. */
+    /* The agent moves a started process into its cgroup and then names it in the page. What this process starts from
+     * now on is in that group, too. */
     for (int i = 0; own_page && i < STARTED_WAIT_MS && __atomic_load_n(&c->page->pid, __ATOMIC_ACQUIRE) != getpid();
          i++)
         (void)nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);

@@ -57,8 +57,8 @@ int buddy_shift(const int *nodes, int world)
     return best;
 }
 
-/* Edges r -> r + shift make rings; neighbours in a ring have different colours, so that edges of one colour have no
- * rank in common. */
+/* Edges r -> r + shift make rings. Neighbours in a ring have different colours: edges of one colour have no rank in
+ * common. */
 static int edge_colour(int rank, int shift, int world, int length)
 {
     int first = rank, at = 0;
@@ -246,8 +246,8 @@ static titan_status receive_all(struct buddy *b, void *data, size_t n, char *scr
     return TITAN_OK;
 }
 
-/* Both ranks of a first message may wait in their calls for each other: in a ring of ranks that all send first, for
- * ever. A rank that comes before its owner receives first; every ring has one such, and one that does not. */
+/* Both ranks of a first message may wait in their calls for each other: for ever in a ring where all send first. A rank
+ * that comes before its owner receives first; every ring has such a rank, and another kind. */
 static titan_status exchange(struct buddy *b, const struct train_state *own, char *scratch, struct titan_error *err)
 {
     struct train_state *const copy = b->opt.copy;

@@ -459,7 +459,7 @@ static bool hear_form(struct member *m, const Titan__Internal__FormEpoch *o, int
         return false;
     }
     if ((o->epoch <= m->state.seen && !MUTANT(WORKER_EPOCH)) || m->state.phase == PHASE(DONE)) {
-        /* The same form once more, another one under the number, or one that is over. */
+        /* The form is the same once more, another membership under its number, or about an epoch that is over. */
         const struct form *known = known_form(m, o->epoch);
         if (!known) {
             refuse_stale(m, "form", o->epoch);
@@ -652,7 +652,7 @@ static void end(struct member *m, enum member_end why, const char *words)
     m->host.end(m->host.arg, why, words);
 }
 
-/* How long a revoked epoch may take to be left by a worker that stands still: what is issued to a device may have to
+/* How long a worker that stands still may take to leave a revoked epoch. Work that is issued to a device may have to
  * run to the end of the step. One long step does not count. */
 static int64_t quiesce_ms(const struct member *m)
 {
@@ -809,7 +809,7 @@ void member_quiesced(struct member *m, const struct quiesced *q)
     m->state.step = q->last_step;
     m->quiesced = *q;
     quiet(m, q->epoch, q->paused);
-    if (m->state.revoked > q->epoch) /* one that was taken back before it could be entered */
+    if (m->state.revoked > q->epoch) /* an epoch that was taken back before it could be entered */
         quiet(m, m->state.revoked, false);
     check(m);
 }

@@ -248,7 +248,7 @@ static enum outcome outcome_of(titan_status status)
     }
 }
 
-/* A fault may be seen by some ranks only: all have to know. *ret_by: one that has seen it. */
+/* A fault may be seen by some ranks only: all have to know. *ret_by: a rank that has seen it. */
 static titan_status vote(struct restore *r, titan_status mine, const char *why, int *ret_by, struct vote *ret,
                          struct titan_error *err)
 {
@@ -363,8 +363,8 @@ static titan_status try_once(struct restore *r, enum attempt_kind kind, struct l
                       "%s%s", where, seen.why);
 }
 
-/* A file that a disk does not give back for long counts as damaged, and so does one that stalled more than once; a
- * right that is missing can be given. */
+/* A file that a disk does not give back for long counts as damaged, and so does a file that stalled more than once. A
+ * missing right can be given. */
 static titan_status try_checkpoint(struct restore *r, enum attempt_kind kind, struct load_source *source,
                                    struct train_state *to, struct titan_error *err)
 {

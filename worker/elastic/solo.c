@@ -90,7 +90,7 @@ static unsigned solo_commands(struct membership *m)
     struct solo *s = (struct solo *)m;
 
     /* Before there is a state to keep, a command to end ends the process. Batch systems and terminals signal every
-     * process of a run: ranks with a parent heed what that passes on, alone, or a checkpoint would follow another. */
+     * process of a run: ranks with a parent heed only what that passes on, or a checkpoint would follow another. */
     static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1};
     const struct sigaction act = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART};
     const struct sigaction ignore = {.sa_handler = SIG_IGN};
@@ -114,7 +114,7 @@ int membership_solo_stopped(const struct membership *m)
 {
     if (!((const struct solo *)m)->stopped)
         return 0;
-    return stop_signal ? stop_signal : SIGTERM; /* one that another rank was quicker to see */
+    return stop_signal ? stop_signal : SIGTERM; /* a signal that another rank was quicker to see */
 }
 
 static void solo_quiesced(struct membership *m, const struct quiesced *q)

@@ -53,8 +53,8 @@ static titan_status open_writer(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* What a rank 0 has left that was killed: unfinished ones, of which none can be this epoch's yet, and complete ones
- * beyond those that are kept. These wait for the next checkpoint where members go on from memory: they read no file. */
+/* A killed rank 0 leaves unfinished checkpoints, of which none can be this epoch's yet. It also leaves complete ones
+ * beyond the kept number. These wait for the next checkpoint where members go on from memory: they read no file. */
 static void tidy_folder(const struct epoch *e)
 {
     const struct trainer *t = e->t;
@@ -110,8 +110,8 @@ void checkpoints_close(struct epoch *e)
 
 /* --- one checkpoint ----------------------------------------------------------------------------------------------- */
 
-/* Report what the writer has finished. A checkpoint that was not written costs no more than itself, unless the run
- * needs it: its failure is kept (fault), and the epoch's end alone is one of this call. */
+/* Reports what the writer has finished. A checkpoint that was not written costs no more than itself, unless the run
+ * needs it. Its failure is kept (fault); this call fails only at the epoch's end. */
 static titan_status collect(struct epoch *e, bool wait, struct titan_error *err)
 {
     struct trainer *t = e->t;

@@ -153,7 +153,7 @@ static titan_status run_steps(struct epoch *e, unsigned received, struct evaluat
         TRY(exec_evaluate(v->exec, &batch, &statistics, err));
         outcome_add(&v->program->statistics, statistics, ret);
         *ret_commands |= outcome_commands(&v->program->statistics, statistics);
-        if (coords[AXIS_TP] == 0 && coords[AXIS_PP] == 0) /* one of those that read the same samples */
+        if (coords[AXIS_TP] == 0 && coords[AXIS_PP] == 0) /* one of the ranks that read the same samples */
             ret->bytes += (double)v->loader.bytes;
         TRY(failpoint("evaluation.step", err));
     }

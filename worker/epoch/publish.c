@@ -43,7 +43,7 @@ bool publish_splits_step(const struct epoch *e)
     return e->t->device.info.host_memory || tensorboard_logs_step(e, e->state.shards.own->step + 1);
 }
 
-/* Names are those that TorchTitan gives them. */
+/* The names are TorchTitan's. */
 static void write_evaluation_event(const struct epoch *e, const struct evaluation_report *v, int64_t at_ms)
 {
     const struct event_scalar scalars[] = {{"validation_metrics/loss", v->loss},

@@ -53,8 +53,8 @@ void run_folder_leave(struct trainer *t)
     folder_leave(&t->folder.held);
 }
 
-/* A run that has nothing to lose ends at once; one that trains already goes on, as the next checkpoint may work. Where
- * the state came from other members' memory, the folder is theirs. */
+/* A run that has nothing to lose ends at once. A run that trains already goes on, as the next checkpoint may work.
+ * Where the state came from other members' memory, the folder is theirs. */
 titan_status run_folder_judge(struct epoch *e, bool filled, struct titan_error *err)
 {
     struct trainer *t = e->t;

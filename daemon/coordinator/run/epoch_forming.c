@@ -72,10 +72,26 @@ static int earlier_place(const void *a, const void *b)
     return m != n ? (m > n) - (m < n) : (x->at > y->at) - (x->at < y->at);
 }
 
-/* Puts ranks of a node next to each other. Then one offset from owner to buddy replica puts most copies on another node
- * (worker/elastic/buddy.h), and the innermost axes of the mesh stay within nodes. All else keeps its order. */
-static void group_by_node(struct workrec **members, uint32_t n)
+void epoch_set_id(struct jobrec *j, const uint8_t comm_id[16], const uint8_t key[MAC_BYTES])
 {
+    memcpy(j->epoch_id.comm_id, comm_id, sizeof(j->epoch_id.comm_id));
+    j->epoch_id.keyed = key != NULL;
+    if (key)
+        memcpy(j->epoch_id.key, key, sizeof(j->epoch_id.key));
+}
+
+static void form(struct core *c, struct jobrec *j, struct workrec **members, uint32_t n)
+{
+    const uint64_t number = quorum_number(c, j);
+    titan_assert(j->phase == PHASE_ASSEMBLING || j->phase == PHASE_PAUSING);
+    for (uint32_t i = 0; i < n; i++)
+        titan_assert(members[i]->job == j && members[i]->state == WORKER_READY && !members[i]->away);
+    if (!number) {
+        job_fail(c, j, "the numbers of its epochs are used up");
+        return;
+    }
+    /* Ranks of a node stand next to each other. Then one offset from owner to buddy replica puts most copies on another
+     * node (worker/elastic/buddy.h). The innermost axes of the mesh stay within nodes. All else keeps its order. */
     _cleanup_free_ struct place *places = core_alloc((n + 1) * sizeof(*places));
     for (uint32_t i = 0; i < n; i++)
         members[i]->node->first = UINT32_MAX;
@@ -87,26 +103,7 @@ static void group_by_node(struct workrec **members, uint32_t n)
     qsort(places, n, sizeof(*places), earlier_place);
     for (uint32_t i = 0; i < n; i++)
         members[i] = places[i].worker;
-}
 
-void epoch_set_id(struct jobrec *j, const uint8_t comm_id[16], const uint8_t key[MAC_BYTES])
-{
-    memcpy(j->epoch_id.comm_id, comm_id, sizeof(j->epoch_id.comm_id));
-    j->epoch_id.keyed = key != NULL;
-    if (key)
-        memcpy(j->epoch_id.key, key, sizeof(j->epoch_id.key));
-}
-
-static void form(struct core *c, struct jobrec *j, struct workrec *const *members, uint32_t n)
-{
-    const uint64_t number = quorum_number(c, j);
-    titan_assert(j->phase == PHASE_ASSEMBLING || j->phase == PHASE_PAUSING);
-    for (uint32_t i = 0; i < n; i++)
-        titan_assert(members[i]->job == j && members[i]->state == WORKER_READY && !members[i]->away);
-    if (!number) {
-        job_fail(c, j, "the numbers of its epochs are used up");
-        return;
-    }
     if (j->epoch_state == EPOCH_RUNNING)
         move_epoch(c, j, EPOCH_ENDED, NULL);
     source_choose(j);
@@ -218,7 +215,6 @@ void epoch_try_form(struct core *c, struct jobrec *j)
             return;
     }
     titan_assert(world <= j->n_workers && size_world(j, world) == world);
-    group_by_node(members, world);
     form(c, j, members, world);
 }
 

@@ -50,8 +50,8 @@ static void finish(struct core *c, struct jobrec *j)
         job_end(c, j, JOB_COMPLETED, "");
 }
 
-/* Reason of a cancelled job: where the requested last checkpoint is, or why there is none and steps are lost; and which
- * workers no agent could stop. */
+/* Reason of a cancelled job: where the requested last checkpoint is, or why there is none and steps are lost. It names
+ * the workers that no agent could stop. */
 static const char *cancelled_words(struct core *c, const struct jobrec *j)
 {
     const struct noderec *node = NULL;

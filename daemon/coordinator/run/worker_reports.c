@@ -122,8 +122,8 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
     if (live->address[0])
         worker_ready(c, w, live->address);
     if (live->epoch == j->status.epoch && job_rank_slot(j, w)) {
-        /* live->step belongs to the named epoch unless the worker forms that epoch, or after a revoke: then this worker
-         * may be the only one that has finished the step. */
+        /* live->step belongs to the named epoch, except while the worker forms that epoch and after a revoke. After a
+         * revoke this worker may be the only one that has finished the step. */
         const bool paused = live->quiesced && live->quiesced->paused && live->quiesced->installed_epoch == live->epoch;
         if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED
                 ? paused

@@ -30,21 +30,6 @@ static int by_priority(const void *a, const void *b)
     return x->id < y->id ? 1 : -1;
 }
 
-/* Returning slots: of stopping workers, and of shrinking jobs. */
-static uint32_t coming(const struct core *c, const char *device)
-{
-    uint32_t n = 0;
-    for (const struct jobrec *j = c->active; j; j = j->next) {
-        for (size_t i = 0; i < j->n_workers; i++)
-            n += (j->requeue || j->workers[i]->state == WORKER_STOPPING) && node_accepts(j->workers[i]->node) &&
-                 strcmp(j->workers[i]->node->device, device) == 0;
-        uint32_t kept = size_kept(j), most = size_max(j);
-        if (!job_final(j) && !j->requeue && strcmp(j->device, device) == 0 && kept > most)
-            n += kept - most;
-    }
-    return n;
-}
-
 static void shrink(struct core *c, const struct victim *v, const struct jobrec *to, uint32_t *lack)
 {
     struct jobrec *j = v->job;
@@ -68,7 +53,17 @@ static void shrink(struct core *c, const struct victim *v, const struct jobrec *
 
 bool preempt_for(struct core *c, const struct jobrec *j, const char *device)
 {
-    const uint32_t least = size_least(j), have = slots_free(c, device, NULL, NULL) + coming(c, device);
+    const uint32_t least = size_least(j);
+    uint32_t have = slots_free(c, device, NULL, NULL);
+    /* Slots of stopping workers and of shrinking jobs are on their way back. */
+    for (const struct jobrec *a = c->active; a; a = a->next) {
+        for (size_t i = 0; i < a->n_workers; i++)
+            have += (a->requeue || a->workers[i]->state == WORKER_STOPPING) && node_accepts(a->workers[i]->node) &&
+                    strcmp(a->workers[i]->node->device, device) == 0;
+        const uint32_t kept = size_kept(a), most = size_max(a);
+        if (!job_final(a) && !a->requeue && strcmp(a->device, device) == 0 && kept > most)
+            have += kept - most;
+    }
     const uint32_t need = least + slots_claimed(c, device, j);
     if (least == 0 || have >= need)
         return least > 0;

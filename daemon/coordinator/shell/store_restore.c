@@ -189,8 +189,8 @@ static titan_status check_ids(uint64_t epoch, const uint64_t *ids, size_t n, str
     return TITAN_OK;
 }
 
-/* Rejects impossible numbers now: written by a version that believed them, or by a disk that lost bits, they would
- * otherwise be found too late. */
+/* Rejects impossible numbers now, or they would be found too late. A version that believed them has written them, or
+ * the disk has lost bits. */
 static titan_status check_numbers(const struct gather *g, struct titan_error *err)
 {
     const struct job *job = &g->saved.job;
