@@ -61,7 +61,7 @@ static titan_status take_options(const struct command_table *t, struct args *arg
     for (const char *p = word + 1; *p;) {
         const char given[] = {'-', *p, '\0'};
         const struct option_spec *spec =
-            is_long ? find(t, args, word + 2, (size_t)(equals - word) - 2, 0) : find(t, args, NULL, 0, *p);
+            is_long ? find(t, args, word + 2, (size_t)(equals - word) - 2, 0) : find(t, args, "", 0, *p);
         if (!spec) {
             char name[DISTANCE_TEXT_MAX];
             (void)snprintf(name, sizeof(name), "%.*s", (int)(equals - word), word);

@@ -284,6 +284,7 @@ static titan_status set_bytes(const struct setting_place *at, const struct setti
 titan_status setting_set(const struct setting_place *at, const struct setting *s, const struct toml_value *v,
                          void *field, struct titan_error *err)
 {
+    uint32_t narrow;
     titan_assert(s->size > 0 && s->type != KEY_SOURCES && !s->on);
     switch (s->type) {
     case KEY_STRING:
@@ -298,16 +299,18 @@ titan_status setting_set(const struct setting_place *at, const struct setting *s
         return TITAN_OK;
     case KEY_INT:
         TRY(check_range(at, s, v, err));
-        if (s->size == sizeof(uint32_t))
-            memcpy(field, &(uint32_t){(uint32_t)v->integer}, sizeof(uint32_t));
+        narrow = (uint32_t)v->integer;
+        if (s->size == sizeof(narrow))
+            memcpy(field, &narrow, sizeof(narrow));
         else
             memcpy(field, &v->integer, sizeof(v->integer));
         return TITAN_OK;
     case KEY_REAL: {
         TRY(check_range(at, s, v, err));
         const double number = number_of(v) + 0.0; /* no negative zero: it would print and hash differently */
+        narrow = s->unit > 0 ? (uint32_t)lround(number * s->unit) : 0;
         if (s->unit > 0)
-            memcpy(field, &(uint32_t){(uint32_t)lround(number * s->unit)}, sizeof(uint32_t));
+            memcpy(field, &narrow, sizeof(narrow));
         else
             memcpy(field, &number, sizeof(number));
         return TITAN_OK;
