@@ -74,9 +74,9 @@ double col_real(sqlite3_stmt *stmt, int i);
 /* Copies at most cap bytes into out and zeroes the rest. */
 void col_blob(sqlite3_stmt *stmt, int i, void *out, size_t cap);
 
-/* --- rows: columns as fields of a struct ---------------------------------------------------------------------------
- *
- * A table's file lists columns and fields once, LIST(X) with X(column, field). Of the list, behind columns written out,
+/* --- rows: columns as fields of a struct -------------------------------------------------------------------------- */
+
+/* A table's file lists columns and fields once, LIST(X) with X(column, field). Of the list, behind columns written out,
  * come the texts of its statements and the row that these are bound from and read into:
  *
  *     #define FIELD(column, field) DB_FIELD(struct node, field),

@@ -77,7 +77,7 @@ PUBLIC = {"agents_imposter"}  # counters of the API
 LITERALS = {'"leavers"', '"delegate"', '"rung"',  # of events
             '"titan delegated"', '"titan hello"', '"titan hello accepted"',  # what keys and proofs are made with
             '"echo hello | titan-worker tokenize -t tokenizer.json | titan-worker tokenize -t tokenizer.json -d"'}
-COLUMNS = re.compile(r"\b(leavers|delegate|rung|wish_\w+)\b")  # of the store, in SQL
+COLUMNS = re.compile(r"\b(leavers|delegate|rung|wish_\w+)\b")  # of the store, in SQL and in lists of columns
 PRINTED = re.compile(r"<!-- ([\w-]+): begin -->.*?<!-- \1: end -->", re.S)  # what a check has printed
 NAMED = re.compile(r"```.*?```|`[^`]*`", re.S)
 
@@ -105,7 +105,7 @@ def found(path, text):
         if token[0] == "'" or token in PUBLIC or token in LITERALS:
             continue
         prose = document or token.startswith(("//", "/*", '"'))
-        if token[0] == '"' and path.startswith("state/"):
+        if path.startswith("state/") and (token[0] == '"' or COLUMNS.fullmatch(token)):  # in a list of columns
             token = COLUMNS.sub("", token)
         for word, term, ids, words in COMPILED:
             pattern = words if prose else ids
