@@ -43,11 +43,15 @@ static titan_status sync_file(const char *path, struct titan_error *err)
 
 /* --- copy --------------------------------------------------------------------------------------------------------- */
 
-static titan_status copy_pages(struct db *from, const char *to, struct titan_error *err)
+titan_status backup_copy(const char *from, const char *to, struct titan_error *err)
 {
+    _cleanup_db_ struct db *db = NULL;
+    if (unlink(to) != 0 && errno != ENOENT)
+        return titan_fail_errno(err, "'%s'", to);
+    TRY(db_open(from, DB_READER, true, &db, err));
     sqlite3 *out = NULL;
     int rc = sqlite3_open_v2(to, &out, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
-    sqlite3_backup *b = rc == SQLITE_OK ? sqlite3_backup_init(out, "main", db_handle(from), "main") : NULL;
+    sqlite3_backup *b = rc == SQLITE_OK ? sqlite3_backup_init(out, "main", db_handle(db), "main") : NULL;
     if (b) {
         (void)sqlite3_backup_step(b, -1); /* all at once: one view of the store, without disturbing the writer */
         rc = sqlite3_backup_finish(b);
@@ -61,16 +65,6 @@ static titan_status copy_pages(struct db *from, const char *to, struct titan_err
         status = titan_fail(err, rc == SQLITE_FULL ? TITAN_ENOSPC : TITAN_EIO, "copying the store to '%s': %s", to,
                             sqlite3_errstr(rc));
     sqlite3_close(out);
-    return status;
-}
-
-titan_status backup_copy(const char *from, const char *to, struct titan_error *err)
-{
-    _cleanup_db_ struct db *db = NULL;
-    if (unlink(to) != 0 && errno != ENOENT)
-        return titan_fail_errno(err, "'%s'", to);
-    TRY(db_open(from, DB_READER, true, &db, err));
-    titan_status status = copy_pages(db, to, err);
     if (status == TITAN_OK)
         status = sync_file(to, err);
     if (status != TITAN_OK)
@@ -86,17 +80,6 @@ titan_status backup_head(const char *path, struct event_head *ret, struct titan_
 }
 
 /* --- verify ------------------------------------------------------------------------------------------------------- */
-
-static titan_status read_report(struct db *db, struct backup_report *r, struct titan_error *err)
-{
-    TRY(db_int(db, &r->schema, err, "PRAGMA user_version", ""));
-    if (r->schema == 0)
-        return titan_fail(err, TITAN_ECORRUPT, "the store is empty");
-    TRY(db_int(db, &r->jobs, err, "SELECT count(*) FROM jobs", ""));
-    TRY(db_int(db, &r->last_job, err, "SELECT max(id) FROM jobs", ""));
-    TRY(db_int(db, &r->last_event, err, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", ""));
-    return db_int(db, &r->term, err, "SELECT value FROM meta WHERE key = 'term'", "");
-}
 
 /* Fields that change when pages of the WAL move into the file, or the WAL restarts. */
 struct wal_state {
@@ -161,28 +144,6 @@ static titan_status copy_in_use(const char *path, const char *copy, struct titan
     return TITAN_EAGAIN;
 }
 
-static titan_status find_heads(struct db *db, const struct backup_checks *checks, struct backup_report *r,
-                               struct titan_error *err)
-{
-    char line[160];
-    uint64_t lost = 0, before = 0;
-    for (size_t i = 0; i < checks->n_heads; i++) {
-        const struct event_head *h = &checks->heads[i];
-        if (checks->of_its_time && h->id > r->head.id)
-            continue;
-        TRY(event_head_find(db, h, &lost, err));
-        r->heads += lost == 0;
-        if (lost && lost != before && checks->print) {
-            (void)snprintf(line, sizeof(line),
-                           "events up to %llu and more were lost when a backup was put back, event %llu",
-                           (unsigned long long)h->id, (unsigned long long)lost);
-            checks->print(line, checks->data);
-        }
-        before = lost;
-    }
-    return TITAN_OK;
-}
-
 static titan_status verify_file(const char *path, const struct backup_checks *checks, struct backup_report *ret,
                                 struct titan_error *err)
 {
@@ -191,12 +152,34 @@ static titan_status verify_file(const char *path, const struct backup_checks *ch
     TRY(db_open(path, DB_READER, true, &db, err));
     TRY(schema_check(db, false, err));
     TRY(schema_compare(&schema_store, db, err));
-    TRY(read_report(db, ret, err));
+    TRY(db_int(db, &ret->schema, err, "PRAGMA user_version", ""));
+    if (ret->schema == 0)
+        return titan_fail(err, TITAN_ECORRUPT, "the store is empty");
+    TRY(db_int(db, &ret->jobs, err, "SELECT count(*) FROM jobs", ""));
+    TRY(db_int(db, &ret->last_job, err, "SELECT max(id) FROM jobs", ""));
+    TRY(db_int(db, &ret->last_event, err, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", ""));
+    TRY(db_int(db, &ret->term, err, "SELECT value FROM meta WHERE key = 'term'", ""));
     if (ret->schema < SCHEMA_CHAINED)
         return TITAN_OK;
     TRY(event_verify(db, 0, &ret->chained, err));
     TRY(event_head(db, &ret->head, err));
-    TRY(find_heads(db, checks, ret, err));
+    uint64_t lost = 0, before = 0;
+    for (size_t i = 0; i < checks->n_heads; i++) {
+        const struct event_head *h = &checks->heads[i];
+        char line[160];
+        if (checks->of_its_time && h->id > ret->head.id)
+            continue;
+        TRY(event_head_find(db, h, &lost, err));
+        ret->heads += lost == 0;
+        if (lost && lost != before && checks->print) {
+            (void)snprintf(line, sizeof(line),
+                           "events up to %llu and more were lost when a backup was put back, event %llu",
+                           (unsigned long long)h->id, (unsigned long long)lost);
+            checks->print(line, checks->data);
+        }
+        before = lost;
+    }
+    titan_assert(ret->heads <= checks->n_heads);
     return checks->rederive ? replay_check(db, &ret->replay, checks->print, checks->data, err) : TITAN_OK;
 }
 
@@ -265,45 +248,6 @@ static titan_status look_at_old(const char *path, struct given *g, struct titan_
     return TITAN_OK;
 }
 
-/* Reads the job folders, and the term seen by an agent over the same directory. */
-static void look_around(const char *dir, struct given *g)
-{
-    char path[PATH_MAX];
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    (void)snprintf(path, sizeof(path), "%s/run/term", dir);
-    if (file_read(path, 256, &text, NULL) == TITAN_OK && text.len)
-        raise_to(&g->term, strtoll(text.data, NULL, 10));
-    (void)snprintf(path, sizeof(path), "%s/jobs", dir);
-    DIR *jobs = opendir(path);
-    for (const struct dirent *e; jobs && (e = readdir(jobs));)
-        raise_to(&g->job, strtoll(e->d_name, NULL, 10));
-    if (jobs)
-        (void)closedir(jobs);
-}
-
-static titan_status mark_restored(struct db *db, const struct given *g, int64_t now_ms, struct titan_error *err)
-{
-    titan_assert(g->backup_worker <= g->worker);
-    titan_assert(!sqlite3_get_autocommit(db_handle(db)));
-    char detail[160];
-    (void)snprintf(detail, sizeof(detail), "{\"term\": %lld, \"next_job\": %lld, \"next_worker\": %lld}",
-                   (long long)g->term + 1, (long long)g->job + 1, (long long)g->worker + 1);
-    TRY(db_run(db, err,
-               "INSERT INTO meta VALUES ('term', ?1), ('last_job', ?2), ('last_worker', ?3), ('clean', 1),"
-               " ('restored_term', ?1), ('backup_worker', ?4), ('settled', 0)"
-               " ON CONFLICT DO UPDATE SET value = excluded.value",
-               "iiii", g->term, g->job, g->worker, g->backup_worker));
-    TRY(db_run(db, err, "DELETE FROM sqlite_sequence WHERE name = 'events'", ""));
-    TRY(db_run(db, err, "INSERT INTO sqlite_sequence VALUES ('events', ?)", "i", g->event));
-    return event_add(db,
-                     &(struct event){.at_ms = now_ms,
-                                     .type = EVENT_RESTORED,
-                                     .message = "the store was restored from a backup",
-                                     .rank = -1,
-                                     .detail = detail},
-                     err);
-}
-
 /* Prepares the new store under a separate name. */
 static titan_status prepare(const char *path, struct given *g, int64_t now_ms, struct titan_error *err)
 {
@@ -318,7 +262,24 @@ static titan_status prepare(const char *path, struct given *g, int64_t now_ms, s
     g->worker += BACKUP_ID_STEP;
     g->event += BACKUP_ID_STEP;
     TRY(db_exec(db, "BEGIN IMMEDIATE", err));
-    TRY(mark_restored(db, g, now_ms, err));
+    titan_assert(g->backup_worker <= g->worker);
+    titan_assert(!sqlite3_get_autocommit(db_handle(db)));
+    char detail[160];
+    (void)snprintf(detail, sizeof(detail), "{\"term\": %lld, \"next_job\": %lld, \"next_worker\": %lld}",
+                   (long long)g->term + 1, (long long)g->job + 1, (long long)g->worker + 1);
+    TRY(db_run(db, err,
+               "INSERT INTO meta VALUES ('term', ?1), ('last_job', ?2), ('last_worker', ?3), ('clean', 1),"
+               " ('restored_term', ?1), ('backup_worker', ?4), ('settled', 0)"
+               " ON CONFLICT DO UPDATE SET value = excluded.value",
+               "iiii", g->term, g->job, g->worker, g->backup_worker));
+    TRY(db_run(db, err, "DELETE FROM sqlite_sequence WHERE name = 'events'", ""));
+    TRY(db_run(db, err, "INSERT INTO sqlite_sequence VALUES ('events', ?)", "i", g->event));
+    const struct event restored = {.at_ms = now_ms,
+                                   .type = EVENT_RESTORED,
+                                   .message = "the store was restored from a backup",
+                                   .rank = -1,
+                                   .detail = detail};
+    TRY(event_add(db, &restored, err));
     TRY(home_forget(db, err));
     return db_exec(db, "COMMIT", err);
 }
@@ -354,7 +315,20 @@ titan_status backup_restore(const char *backup, const char *state_dir, uint64_t 
     struct given g = {
         .term = MAX(ret->backup.term, (int64_t)above), .job = ret->backup.last_job, .event = ret->backup.last_event};
     TRY(look_at_old(path, &g, err));
-    look_around(state_dir, &g);
+
+    /* The job folders, and the term seen by an agent over the same directory. */
+    char name[PATH_MAX + 16];
+    _cleanup_(buf_free) struct buf text = BUF_INIT;
+    (void)snprintf(name, sizeof(name), "%s/run/term", state_dir);
+    if (file_read(name, 256, &text, NULL) == TITAN_OK && text.len)
+        raise_to(&g.term, strtoll(text.data, NULL, 10));
+    (void)snprintf(name, sizeof(name), "%s/jobs", state_dir);
+    DIR *jobs = opendir(name);
+    for (const struct dirent *e; jobs && (e = readdir(jobs));)
+        raise_to(&g.job, strtoll(e->d_name, NULL, 10));
+    if (jobs)
+        (void)closedir(jobs);
+
     TRY(backup_copy(backup, fresh, err));
     titan_status status = prepare(fresh, &g, now_ms, err);
     if (status == TITAN_OK)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/failpoint.h"
 #include "base/hash.h"
 
@@ -117,24 +118,6 @@ void db_checkpoint(struct db *db)
         (void)db_fail(db, "checkpoint", NULL);
 }
 
-/* Reads the file and writes the same bytes in place. */
-static int rewrite_file(sqlite3_file *file)
-{
-    enum { CHUNK = 1 << 16 };
-    static const sqlite3_int64 step = CHUNK;
-    sqlite3_int64 size = 0;
-    char *chunk = sqlite3_malloc(CHUNK);
-    int rc = chunk ? file->pMethods->xFileSize(file, &size) : SQLITE_NOMEM;
-    for (sqlite3_int64 at = 0; at < size && rc == SQLITE_OK; at += step) {
-        int n = size - at < step ? (int)(size - at) : CHUNK;
-        rc = file->pMethods->xRead(file, chunk, n, at);
-        if (rc == SQLITE_OK)
-            rc = file->pMethods->xWrite(file, chunk, n, at);
-    }
-    sqlite3_free(chunk);
-    return rc == SQLITE_OK ? file->pMethods->xSync(file, SQLITE_SYNC_FULL) : rc;
-}
-
 titan_status db_rewrite_wal(const char *path, struct titan_error *err)
 {
     sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
@@ -148,8 +131,20 @@ titan_status db_rewrite_wal(const char *path, struct titan_error *err)
     if (!file)
         return titan_fail(err, TITAN_ENOMEM, "out of memory");
     int rc = vfs->xOpen(vfs, wal, file, SQLITE_OPEN_READWRITE | SQLITE_OPEN_WAL, &flags);
+    enum { CHUNK = 1 << 16 };
+    sqlite3_int64 size = 0;
+    char *chunk = sqlite3_malloc(CHUNK);
     if (rc == SQLITE_OK)
-        rc = rewrite_file(file);
+        rc = chunk ? file->pMethods->xFileSize(file, &size) : SQLITE_NOMEM;
+    for (sqlite3_int64 at = 0; at < size && rc == SQLITE_OK; at += CHUNK) {
+        const int n = (int)MIN(size - at, (sqlite3_int64)CHUNK);
+        rc = file->pMethods->xRead(file, chunk, n, at);
+        if (rc == SQLITE_OK)
+            rc = file->pMethods->xWrite(file, chunk, n, at);
+    }
+    if (rc == SQLITE_OK)
+        rc = file->pMethods->xSync(file, SQLITE_SYNC_FULL);
+    sqlite3_free(chunk);
     if (file->pMethods)
         (void)file->pMethods->xClose(file);
     free(file);
@@ -160,20 +155,6 @@ titan_status db_rewrite_wal(const char *path, struct titan_error *err)
 }
 
 /* --- open and close ----------------------------------------------------------------------------------------------- */
-
-/* SQLite returns the resulting mode, which differs if it cannot create the WAL. */
-static titan_status use_wal(struct db *db, struct titan_error *err)
-{
-    titan_assert(db->writer);
-    sqlite3_stmt *stmt = NULL;
-    bool row = false, wal = false;
-    TRY(db_query(db, &stmt, err, "PRAGMA journal_mode=WAL", ""));
-    titan_status status = db_step(db, stmt, &row, err);
-    if (status == TITAN_OK)
-        wal = row && (strcmp(col_text(stmt, 0), "wal") == 0 || strcmp(col_text(stmt, 0), "memory") == 0);
-    db_done(stmt);
-    return status != TITAN_OK || wal ? status : titan_fail(err, TITAN_EIO, "job store: the WAL cannot be opened");
-}
 
 static titan_status set_up(struct db *db, enum db_mode mode, bool durable, struct titan_error *err)
 {
@@ -188,19 +169,20 @@ static titan_status set_up(struct db *db, enum db_mode mode, bool durable, struc
                 err));
     if (mode == DB_READER)
         return db_exec(db, "PRAGMA wal_autocheckpoint=0; PRAGMA query_only=1", err);
-    TRY(use_wal(db, err));
+    /* SQLite returns the resulting mode, which differs if it cannot create the WAL. */
+    sqlite3_stmt *stmt = NULL;
+    bool row = false, wal = false;
+    TRY(db_query(db, &stmt, err, "PRAGMA journal_mode=WAL", ""));
+    const titan_status status = db_step(db, stmt, &row, err);
+    if (status == TITAN_OK)
+        wal = row && (strcmp(col_text(stmt, 0), "wal") == 0 || strcmp(col_text(stmt, 0), "memory") == 0);
+    db_done(stmt);
+    TRY(status);
+    if (!wal)
+        return titan_fail(err, TITAN_EIO, "job store: the WAL cannot be opened");
     TRY(db_exec(db, "PRAGMA wal_autocheckpoint=0; PRAGMA journal_size_limit=67108864", err));
     sqlite3_wal_hook(db->handle, on_wal, db);
     return db_exec(db, durable ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL", err);
-}
-
-/* The VFS of a single process: the WAL index is in its own memory. With the default mapped file a read writes to it and
- * waits for the disk, and titand's event loop reads. */
-static const char *own_vfs(void)
-{
-    const sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
-    const bool shared = failpoint("store.shared", NULL) != TITAN_OK;
-    return strcmp(vfs->zName, "unix") == 0 && !shared ? "unix-excl" : NULL;
 }
 
 titan_status db_open(const char *path, enum db_mode mode, bool durable, struct db **ret, struct titan_error *err)
@@ -212,7 +194,10 @@ titan_status db_open(const char *path, enum db_mode mode, bool durable, struct d
     db->writer = mode == DB_WRITER;
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (mode == DB_WRITER ? SQLITE_OPEN_CREATE : 0);
     titan_status status = TITAN_OK;
-    if (sqlite3_open_v2(path, &db->handle, flags, own_vfs()) != SQLITE_OK) {
+    /* The VFS of a single process: the WAL index is in its own memory. With the default mapped file a read writes to it
+     * and waits for the disk, and titand's event loop reads. */
+    const bool own = strcmp(sqlite3_vfs_find(NULL)->zName, "unix") == 0 && failpoint("store.shared", NULL) == TITAN_OK;
+    if (sqlite3_open_v2(path, &db->handle, flags, own ? "unix-excl" : NULL) != SQLITE_OK) {
         if (db->handle)
             status = db_fail(db, "cannot open", err);
         else
@@ -331,16 +316,26 @@ static titan_status run(struct db *db, sqlite3_stmt *stmt, int code, const char 
     return status;
 }
 
+static titan_status begin(struct db *db, const char *sql, const char *fmt, va_list ap, sqlite3_stmt **ret,
+                          struct titan_error *err)
+{
+    TRY(prepare(db, sql, ret, err));
+    titan_assert(sqlite3_bind_parameter_count(*ret) == (int)strlen(fmt));
+    if (bind(*ret, fmt, ap) == SQLITE_OK)
+        return TITAN_OK;
+    const titan_status status = db_fail(db, sql, err);
+    db_done(*ret);
+    return status;
+}
+
 titan_status db_run(struct db *db, struct titan_error *err, const char *sql, const char *fmt, ...)
 {
     sqlite3_stmt *stmt = NULL;
-    TRY(prepare(db, sql, &stmt, err));
-    titan_assert(sqlite3_bind_parameter_count(stmt) == (int)strlen(fmt));
     va_list ap;
     va_start(ap, fmt);
-    const int code = bind(stmt, fmt, ap);
+    const titan_status status = begin(db, sql, fmt, ap, &stmt, err);
     va_end(ap);
-    return run(db, stmt, code, sql, err);
+    return status == TITAN_OK ? run(db, stmt, SQLITE_OK, sql, err) : status;
 }
 
 static int bind_field(sqlite3_stmt *stmt, int i, const struct db_field *f, const void *at)
@@ -399,20 +394,11 @@ int db_changes(struct db *db)
 
 titan_status db_query(struct db *db, sqlite3_stmt **ret, struct titan_error *err, const char *sql, const char *fmt, ...)
 {
-    sqlite3_stmt *stmt = NULL;
-    TRY(prepare(db, sql, &stmt, err));
-    titan_assert(sqlite3_bind_parameter_count(stmt) == (int)strlen(fmt));
     va_list ap;
     va_start(ap, fmt);
-    const int code = bind(stmt, fmt, ap);
+    const titan_status status = begin(db, sql, fmt, ap, ret, err);
     va_end(ap);
-    if (code != SQLITE_OK) {
-        const titan_status status = db_fail(db, sql, err);
-        db_done(stmt);
-        return status;
-    }
-    *ret = stmt;
-    return TITAN_OK;
+    return status;
 }
 
 titan_status db_step(struct db *db, sqlite3_stmt *stmt, bool *ret_row, struct titan_error *err)
@@ -428,17 +414,15 @@ titan_status db_step(struct db *db, sqlite3_stmt *stmt, bool *ret_row, struct ti
 titan_status db_int(struct db *db, int64_t *ret, struct titan_error *err, const char *sql, const char *fmt, ...)
 {
     sqlite3_stmt *stmt = NULL;
-    TRY(prepare(db, sql, &stmt, err));
-    titan_assert(sqlite3_bind_parameter_count(stmt) == (int)strlen(fmt));
+    bool row = false;
     va_list ap;
     va_start(ap, fmt);
-    int code = bind(stmt, fmt, ap);
+    titan_status status = begin(db, sql, fmt, ap, &stmt, err);
     va_end(ap);
-    if (code == SQLITE_OK)
-        code = sqlite3_step(stmt);
-    const titan_status status = code == SQLITE_ROW || code == SQLITE_DONE ? TITAN_OK : db_fail(db, sql, err);
+    TRY(status);
+    status = db_step(db, stmt, &row, err);
     if (status == TITAN_OK)
-        *ret = code == SQLITE_ROW ? sqlite3_column_int64(stmt, 0) : 0; /* of NULL: 0 */
+        *ret = row ? sqlite3_column_int64(stmt, 0) : 0; /* of NULL: 0 */
     db_done(stmt);
     return status;
 }

@@ -60,23 +60,6 @@ static titan_status chain_on(const unsigned char before[EVENT_CHAIN_BYTES], cons
     return TITAN_OK;
 }
 
-/* The next event's number, and the chain that it continues. */
-static titan_status chain_end(struct db *db, uint64_t *ret_id, unsigned char ret[EVENT_CHAIN_BYTES],
-                              struct titan_error *err)
-{
-    sqlite3_stmt *stmt = NULL;
-    TRY(db_query(db, &stmt, err,
-                 "SELECT (SELECT seq FROM sqlite_sequence WHERE name = 'events'),"
-                 " (SELECT chain FROM events ORDER BY id DESC LIMIT 1)",
-                 ""));
-    bool row = false;
-    titan_status status = db_step(db, stmt, &row, err);
-    *ret_id = row ? col_uint(stmt, 0) + 1 : 1;
-    col_blob(stmt, 1, ret, EVENT_CHAIN_BYTES);
-    db_done(stmt);
-    return status;
-}
-
 titan_status event_head(struct db *db, struct event_head *ret, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
@@ -169,7 +152,19 @@ static titan_status add(struct db *db, struct event e, const char *change, struc
     e.message = e.message ? e.message : "";
     e.node = e.node ? e.node : "";
     e.detail = e.detail ? e.detail : "{}";
-    TRY(chain_end(db, &e.id, before, err));
+
+    /* The next event's number, and the chain that it continues. */
+    sqlite3_stmt *stmt = NULL;
+    bool row = false;
+    TRY(db_query(db, &stmt, err,
+                 "SELECT (SELECT seq FROM sqlite_sequence WHERE name = 'events'),"
+                 " (SELECT chain FROM events ORDER BY id DESC LIMIT 1)",
+                 ""));
+    const titan_status status = db_step(db, stmt, &row, err);
+    e.id = row ? col_uint(stmt, 0) + 1 : 1;
+    col_blob(stmt, 1, before, sizeof(before));
+    db_done(stmt);
+    TRY(status);
     TRY(chain_on(before, &e, change, chain, err));
     return db_put(db, err, "INSERT INTO events (" COLUMNS ", change, chain) VALUES (?" EVENT(DB_MARK) ", ?, ?, ?)",
                   &event_row, &e, "tb", change, (const void *)chain, sizeof(chain));
@@ -236,80 +231,58 @@ titan_status event_list(struct db *db, const struct event_filter *f, bool (*each
 
 /* --- verifying ---------------------------------------------------------------------------------------------------- */
 
-/* Position of the walk along the chain, and the next expected values. */
-struct walk {
-    uint64_t last; /* id of the previous event */
-    uint64_t base; /* events up to here precede the chain: their ids may have gaps */
-    uint64_t checked;
-    const struct db_row *row;
-    unsigned char chain[EVENT_CHAIN_BYTES];
-};
-
-static titan_status check_row(struct walk *w, sqlite3_stmt *stmt, struct event e, struct titan_error *err)
-{
-    const int change = (int)w->row->n;
-    unsigned char should[EVENT_CHAIN_BYTES], is[EVENT_CHAIN_BYTES];
-    if (e.id != w->last + 1 && e.id > w->base + 1 && strcmp(e.type, EVENT_RESTORED) != 0)
-        return titan_fail(err, TITAN_ECORRUPT, "event log: events %llu to %llu are missing",
-                          (unsigned long long)w->last + 1, (unsigned long long)e.id - 1);
-    TRY(chain_on(w->chain, &e, col_text(stmt, change), should, err));
-    col_blob(stmt, change + 1, is, sizeof(is));
-    if (memcmp(should, is, sizeof(is)) != 0)
-        return titan_fail(err, TITAN_ECORRUPT, "event log: event %llu (%s, job %llu) is not what was written",
-                          (unsigned long long)e.id, e.type, (unsigned long long)e.job_id);
-    memcpy(w->chain, is, sizeof(is));
-    w->last = e.id;
-    w->checked++;
-    return TITAN_OK;
-}
-
-/* Starts after an event that is trusted. */
-static titan_status walk_begin(struct walk *w, struct db *db, uint64_t after, struct titan_error *err)
-{
-    int64_t base = 0, has_actor = 0;
-    sqlite3_stmt *stmt = NULL;
-    memset(w, 0, sizeof(*w));
-    TRY(db_int(db, &has_actor, err, "SELECT count(*) FROM pragma_table_info('events') WHERE name = 'actor'", ""));
-    w->row = has_actor ? &event_row : &old_event_row;
-    TRY(db_int(db, &base, err, "SELECT value FROM meta WHERE key = 'chain_base'", ""));
-    w->base = (uint64_t)base;
-    if (after == 0)
-        return TITAN_OK;
-    TRY(db_query(db, &stmt, err, "SELECT id, chain FROM events WHERE id <= ? ORDER BY id DESC LIMIT 1", "u", after));
-    bool row = false;
-    titan_status status = db_step(db, stmt, &row, err);
-    if (row) {
-        w->last = col_uint(stmt, 0);
-        col_blob(stmt, 1, w->chain, sizeof(w->chain));
-    }
-    db_done(stmt);
-    return status;
-}
-
 titan_status event_verify(struct db *db, uint64_t after, uint64_t *ret_checked, struct titan_error *err)
 {
-    struct walk w;
     sqlite3_stmt *stmt = NULL;
-    int64_t end = 0;
-    TRY(walk_begin(&w, db, after, err));
+    int64_t base = 0, end = 0, actors = 0; /* base: events up to it precede the chain, their ids may have gaps */
+    uint64_t last = 0, checked = 0;
+    unsigned char chain[EVENT_CHAIN_BYTES] = {0}, is[EVENT_CHAIN_BYTES];
+    TRY(db_int(db, &actors, err, "SELECT count(*) FROM pragma_table_info('events') WHERE name = 'actor'", ""));
+    TRY(db_int(db, &base, err, "SELECT value FROM meta WHERE key = 'chain_base'", ""));
     TRY(db_int(db, &end, err, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", ""));
-    if (w.row == &event_row)
+    if (after > 0) { /* that event is trusted */
+        bool row = false;
+        TRY(db_query(db, &stmt, err, "SELECT id, chain FROM events WHERE id <= ? ORDER BY id DESC LIMIT 1", "u",
+                     after));
+        const titan_status found = db_step(db, stmt, &row, err);
+        if (row) {
+            last = col_uint(stmt, 0);
+            col_blob(stmt, 1, chain, sizeof(chain));
+        }
+        db_done(stmt);
+        TRY(found);
+    }
+    if (actors)
         TRY(db_query(db, &stmt, err, "SELECT " COLUMNS ", change, chain FROM events WHERE id > ? ORDER BY id", "u",
-                     w.last));
+                     last));
     else
         TRY(db_query(db, &stmt, err, "SELECT " OLD_COLUMNS ", change, chain FROM events WHERE id > ? ORDER BY id", "u",
-                     w.last));
+                     last));
+    const struct db_row *columns = actors ? &event_row : &old_event_row;
     struct event e;
     titan_status status;
-    while (db_next(db, stmt, w.row, &e, &status, err))
-        if ((status = check_row(&w, stmt, e, err)) != TITAN_OK)
+    while (db_next(db, stmt, columns, &e, &status, err)) {
+        if (e.id != last + 1 && e.id > (uint64_t)base + 1 && strcmp(e.type, EVENT_RESTORED) != 0) {
+            status = titan_fail(err, TITAN_ECORRUPT, "event log: events %llu to %llu are missing",
+                                (unsigned long long)last + 1, (unsigned long long)e.id - 1);
             break;
+        }
+        status = chain_on(chain, &e, col_text(stmt, (int)columns->n), chain, err);
+        col_blob(stmt, (int)columns->n + 1, is, sizeof(is));
+        if (status == TITAN_OK && memcmp(chain, is, sizeof(is)) != 0)
+            status = titan_fail(err, TITAN_ECORRUPT, "event log: event %llu (%s, job %llu) is not what was written",
+                                (unsigned long long)e.id, e.type, (unsigned long long)e.job_id);
+        if (status != TITAN_OK)
+            break;
+        last = e.id;
+        checked++;
+    }
     db_done(stmt);
-    if (status == TITAN_OK && w.last < (uint64_t)end && (uint64_t)end > w.base)
+    if (status == TITAN_OK && last < (uint64_t)end && end > base)
         status = titan_fail(err, TITAN_ECORRUPT, "event log: events %llu to %lld are missing",
-                            (unsigned long long)w.last + 1, (long long)end);
+                            (unsigned long long)last + 1, (long long)end);
     if (ret_checked)
-        *ret_checked = w.checked;
+        *ret_checked = checked;
     return status;
 }
 

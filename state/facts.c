@@ -129,23 +129,6 @@ titan_status facts_check_begin(struct facts_check *c, struct titan_error *err)
                    err);
 }
 
-static titan_status put(struct facts_check *c, uint64_t event, const char *noun, const char *key, const char *field,
-                        const char *value, struct titan_error *err)
-{
-    return db_run(c->memory, err, "INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?, ?)", "ttttu", noun, key, field,
-                  value, event);
-}
-
-/* Ends all join tokens of the node. */
-static titan_status end_joins(struct facts_check *c, uint64_t event, const char *node, struct titan_error *err)
-{
-    return db_run(
-        c->memory, err,
-        "INSERT OR REPLACE INTO facts SELECT noun, key, 'taken_back', '1', ?1 FROM facts WHERE noun = 'join' AND"
-        " field = 'node' AND value = ?2",
-        "ut", event, node);
-}
-
 titan_status facts_check_take(struct facts_check *c, uint64_t event, const char *text, struct titan_error *err)
 {
     struct json *root = NULL;
@@ -162,9 +145,13 @@ titan_status facts_check_take(struct facts_check *c, uint64_t event, const char 
         (void)snprintf(number, sizeof(number), "%" PRId64, j->type == JSON_INT ? j->integer : 0);
         const char *value = j->type == JSON_STRING ? j->string : number;
         if (strcmp(key->key, "certificate") == 0 && strcmp(j->key, "node") == 0)
-            status = end_joins(c, event, value, err);
+            status = db_run(c->memory, err, /* it ends all join tokens of the node */
+                            "INSERT OR REPLACE INTO facts SELECT noun, key, 'taken_back', '1', ?1 FROM facts"
+                            " WHERE noun = 'join' AND field = 'node' AND value = ?2",
+                            "ut", event, value);
         else
-            status = put(c, event, key->key, key->string, j->key, value, err);
+            status = db_run(c->memory, err, "INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?, ?)", "ttttu", key->key,
+                            key->string, j->key, value, event);
     }
     json_free(root);
     return status;
@@ -172,15 +159,22 @@ titan_status facts_check_take(struct facts_check *c, uint64_t event, const char 
 
 /* --- the tables --------------------------------------------------------------------------------------------------- */
 
+/* A row of a noun that is compared. */
+struct compared {
+    const struct table *of;
+    const char *key;
+    bool known; /* the log states that it was made */
+};
+
 /* *ret_event 0: the log has no such fact. */
-static titan_status stated(struct facts_check *c, const char *noun, const char *key, const char *field,
-                           struct buf *ret_value, uint64_t *ret_event, struct titan_error *err)
+static titan_status stated(struct facts_check *c, const struct compared *r, const char *field, struct buf *ret_value,
+                           uint64_t *ret_event, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
     bool row = false;
     buf_clear(ret_value);
     TRY(db_query(c->memory, &stmt, err, "SELECT value, event FROM facts WHERE noun = ? AND key = ? AND field = ?",
-                 "ttt", noun, key, field));
+                 "ttt", r->of->noun, r->key, field));
     const titan_status status = db_step(c->memory, stmt, &row, err);
     *ret_event = row ? col_uint(stmt, 1) : 0;
     buf_puts(ret_value, row ? col_text(stmt, 0) : "");
@@ -194,45 +188,26 @@ static titan_status event_of(struct facts_check *c, const char *sql, const char 
     return db_int(c->db, ret, err, sql, "t", key);
 }
 
-/* How much of this row the log shows: everything, or only its creation by an older event. */
-static titan_status find_maker(struct facts_check *c, const struct table *t, const char *key, bool *ret_known,
-                               struct titan_error *err)
-{
-    uint64_t event = 0;
-    int64_t made_by = 0;
-    _cleanup_(buf_free) struct buf value = BUF_INIT;
-    TRY(stated(c, t->noun, key, t->made, &value, &event, err));
-    *ret_known = event > 0;
-    c->rows++;
-    c->known += *ret_known;
-    if (*ret_known)
-        return TITAN_OK;
-    TRY(event_of(c, t->made_by, key, &made_by, err));
-    c->unknown += made_by > 0;
-    if (made_by == 0 && strcmp(t->noun, "job") != 0) /* for jobs the states have it */
-        differs(c, "%s %s: no event of the log has made it", t->noun, key);
-    return TITAN_OK;
-}
-
 /* A field that no event has set must be 0 or empty. */
-static titan_status compare_field(struct facts_check *c, const struct table *t, const char *key, const char *field,
-                                  const char *is, bool known, struct titan_error *err)
+static titan_status compare_field(struct facts_check *c, const struct compared *r, const char *field, const char *is,
+                                  struct titan_error *err)
 {
+    const struct table *t = r->of;
     uint64_t event = 0;
     int64_t ended_by = 0;
     _cleanup_(buf_free) struct buf should = BUF_INIT;
-    TRY(stated(c, t->noun, key, field, &should, &event, err));
+    TRY(stated(c, r, field, &should, &event, err));
     const char *value = should.data ? should.data : "";
     const bool none = !*is || strcmp(is, "0") == 0;
     if (event && strcmp(is, value) != 0)
-        differs(c, "%s %s: its %s is %.200s, event %" PRIu64 " states %.200s", t->noun, key, field,
+        differs(c, "%s %s: its %s is %.200s, event %" PRIu64 " states %.200s", t->noun, r->key, field,
                 *is ? is : "missing", event, value);
-    else if (!event && known && !none)
-        differs(c, "%s %s: its %s is %.200s, no event states that", t->noun, key, field, is);
-    else if (!event && !known && none && t->ended && strcmp(field, t->ended) == 0) {
-        TRY(event_of(c, t->ended_by, key, &ended_by, err));
+    else if (!event && r->known && !none)
+        differs(c, "%s %s: its %s is %.200s, no event states that", t->noun, r->key, field, is);
+    else if (!event && !r->known && none && t->ended && strcmp(field, t->ended) == 0) {
+        TRY(event_of(c, t->ended_by, r->key, &ended_by, err));
         if (ended_by)
-            differs(c, "%s %s: its %s is %s, event %" PRId64 " has set it", t->noun, key, field, is, ended_by);
+            differs(c, "%s %s: its %s is %s, event %" PRId64 " has set it", t->noun, r->key, field, is, ended_by);
     }
     return buf_failed(&should) ? titan_fail(err, TITAN_ENOMEM, "out of memory") : TITAN_OK;
 }
@@ -240,9 +215,25 @@ static titan_status compare_field(struct facts_check *c, const struct table *t, 
 static titan_status compare_row(struct facts_check *c, const struct table *t, sqlite3_stmt *stmt,
                                 struct titan_error *err)
 {
-    bool known = false, removed = false;
-    const char *key = col_text(stmt, 0);
-    TRY(find_maker(c, t, key, &known, err));
+    bool removed = false;
+    uint64_t event = 0;
+    int64_t made_by = 0;
+    struct compared r = {.of = t, .key = col_text(stmt, 0)};
+    _cleanup_(buf_free) struct buf value = BUF_INIT;
+
+    /* The log shows all of this row, or only its creation by an older event. */
+    TRY(stated(c, &r, t->made, &value, &event, err));
+    r.known = event > 0;
+    c->rows++;
+    c->known += r.known;
+    if (!r.known) {
+        TRY(event_of(c, t->made_by, r.key, &made_by, err));
+        c->unknown += made_by > 0;
+        if (made_by == 0 && strcmp(t->noun, "job") != 0) /* for jobs the states have it */
+            differs(c, "%s %s: no event of the log has made it", t->noun, r.key);
+    }
+    titan_assert(c->known + c->unknown <= c->rows);
+
     for (int i = 1; i < sqlite3_column_count(stmt); i++) {
         char hash[HASH_TEXT];
         const char *field = sqlite3_column_name(stmt, i), *is = col_text(stmt, i);
@@ -253,24 +244,11 @@ static titan_status compare_row(struct facts_check *c, const struct table *t, sq
             TRY(digest(is, hash, err));
             is = hash;
         }
-        if (known || strcmp(field, "recipe") != 0)
-            TRY(compare_field(c, t, key, field, is, known, err));
+        if (r.known || strcmp(field, "recipe") != 0)
+            TRY(compare_field(c, &r, field, is, err));
     }
-    return t->stays ? db_run(c->memory, err, "DELETE FROM facts WHERE noun = ? AND key = ?", "tt", t->noun, key)
+    return t->stays ? db_run(c->memory, err, "DELETE FROM facts WHERE noun = ? AND key = ?", "tt", t->noun, r.key)
                     : TITAN_OK;
-}
-
-static titan_status compare_table(struct facts_check *c, const struct table *t, struct titan_error *err)
-{
-    sqlite3_stmt *stmt = NULL;
-    bool row = false;
-    TRY(db_query(c->db, &stmt, err, t->rows, ""));
-    titan_status status;
-    while ((status = db_step(c->db, stmt, &row, err)) == TITAN_OK && row)
-        if ((status = compare_row(c, t, stmt, err)) != TITAN_OK)
-            break;
-    db_done(stmt);
-    return status;
 }
 
 /* Reports rows that the log created and that are missing: by facts, and revocations from before facts. */
@@ -303,7 +281,15 @@ static titan_status find_missing(struct facts_check *c, struct titan_error *err)
 
 titan_status facts_check_compare(struct facts_check *c, struct titan_error *err)
 {
-    for (size_t i = 0; i < ARRAY_SIZE(tables); i++)
-        TRY(compare_table(c, &tables[i], err));
-    return find_missing(c, err);
+    titan_status status = TITAN_OK;
+    for (size_t i = 0; i < ARRAY_SIZE(tables) && status == TITAN_OK; i++) {
+        sqlite3_stmt *stmt = NULL;
+        bool row = false;
+        TRY(db_query(c->db, &stmt, err, tables[i].rows, ""));
+        while ((status = db_step(c->db, stmt, &row, err)) == TITAN_OK && row)
+            if ((status = compare_row(c, &tables[i], stmt, err)) != TITAN_OK)
+                break;
+        db_done(stmt);
+    }
+    return status == TITAN_OK ? find_missing(c, err) : status;
 }

@@ -33,13 +33,6 @@ static void run_in_savepoint(struct db *db, struct group_write *w)
     }
 }
 
-/* False: the write has failed, and its earlier changes are still in the transaction. */
-static bool run_bare(struct db *db, struct group_write *w)
-{
-    const int64_t before = sqlite3_total_changes64(db_handle(db));
-    return run_write(db, w) == TITAN_OK || sqlite3_total_changes64(db_handle(db)) == before;
-}
-
 static void fail_all(struct group_write *group, size_t n, const struct titan_error *err)
 {
     titan_assert(err->status != TITAN_OK);
@@ -60,10 +53,11 @@ static titan_status commit_once(struct db *db, struct group_write *group, size_t
     struct group_write *w = group;
     bool undo = false;
     for (size_t i = 0; i < n && !undo; i++, w = w->next) {
+        const int64_t before = sqlite3_total_changes64(db_handle(db));
         if (savepoints)
             run_in_savepoint(db, w);
-        else
-            undo = !run_bare(db, w);
+        else /* a failed write that has changed nothing needs no undo */
+            undo = run_write(db, w) != TITAN_OK && sqlite3_total_changes64(db_handle(db)) != before;
         if (sqlite3_get_autocommit(db_handle(db))) {
             *err = w->err;
             return err->status;
@@ -82,18 +76,6 @@ static titan_status commit_once(struct db *db, struct group_write *group, size_t
     return status;
 }
 
-/* After a failure of the common transaction: tries each write alone. */
-static void commit_each(struct db *db, struct group_write *group, size_t n, struct group_stats *stats)
-{
-    titan_assert(n > 1); /* a single write was already tried alone */
-    for (size_t i = 0; i < n; i++, group = group->next) {
-        struct titan_error err = {0};
-        if (db_sync_failed(db, &err) != TITAN_OK || commit_once(db, group, 1, false, &err) != TITAN_OK)
-            fail_all(group, 1, &err);
-        stats->commits++;
-    }
-}
-
 void group_commit(struct db *db, struct group_write *list, struct group_stats *stats)
 {
     while (list) {
@@ -109,8 +91,13 @@ void group_commit(struct db *db, struct group_write *list, struct group_stats *s
             fail_all(list, n, &err);
         else if (commit_once(db, list, n, false, &err) != TITAN_OK && n == 1)
             fail_all(list, 1, &err);
-        else if (err.status != TITAN_OK)
-            commit_each(db, list, n, stats);
+        else if (err.status != TITAN_OK) /* the common transaction has failed: each write alone */
+            for (struct group_write *w = list; w != end; w = w->next) {
+                struct titan_error own = {0};
+                if (db_sync_failed(db, &own) != TITAN_OK || commit_once(db, w, 1, false, &own) != TITAN_OK)
+                    fail_all(w, 1, &own);
+                stats->commits++;
+            }
         for (; list != end; list = list->next)
             stats->failures += list->err.status != TITAN_OK;
     }

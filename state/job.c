@@ -101,23 +101,6 @@ static titan_status check_folder(struct db *db, const struct job *job, struct ti
     return status;
 }
 
-static titan_status add_submitted(struct db *db, const struct job *job, const char *recipe, struct titan_error *err)
-{
-    _cleanup_(facts_free) struct facts facts = {.text = BUF_INIT};
-    char key[24];
-    struct event e = {
-        .job_id = job->id, .at_ms = job->submitted_at_ms, .type = "job.submitted", .message = "submitted", .rank = -1};
-    (void)snprintf(key, sizeof(key), "%llu", (unsigned long long)job->id);
-    facts_begin(&facts, "job", key);
-    facts_text(&facts, "owner", job->user);
-    facts_number(&facts, "uid", job->uid);
-    facts_number(&facts, "gid", job->gid);
-    TRY(facts_digest(&facts, "recipe", recipe, err));
-    TRY(facts_end(&facts, &e.facts, err));
-    return event_add_move(
-        db, &e, &(struct event_move){.what = &job_sm, .job_id = job->id, .id = job->id, .to = JOB_PENDING}, err);
-}
-
 titan_status job_submit(struct db *db, const struct job *job, const char *recipe, uint64_t *ret_existing,
                         struct titan_error *err)
 {
@@ -129,6 +112,7 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
         return TITAN_OK;
     if (job->folder)
         TRY(check_folder(db, job, err));
+    const struct event_move move = {.what = &job_sm, .job_id = job->id, .id = job->id, .to = JOB_PENDING};
     struct job row = *job;
     row.state = JOB_PENDING;
     row.folder = job->holds_folder ? job->folder : NULL;
@@ -137,7 +121,19 @@ titan_status job_submit(struct db *db, const struct job *job, const char *recipe
     TRY(db_run(db, err, "INSERT INTO recipes VALUES (?, ?)", "ut", job->id, recipe));
     if (job->key)
         TRY(db_run(db, err, "INSERT INTO job_keys VALUES (?, ?, ?)", "ttu", job->key_owner, job->key, job->id));
-    return add_submitted(db, job, recipe, err);
+
+    _cleanup_(facts_free) struct facts facts = {.text = BUF_INIT};
+    char key[24];
+    struct event e = {
+        .job_id = job->id, .at_ms = job->submitted_at_ms, .type = "job.submitted", .message = "submitted", .rank = -1};
+    (void)snprintf(key, sizeof(key), "%llu", (unsigned long long)job->id);
+    facts_begin(&facts, "job", key);
+    facts_text(&facts, "owner", job->user);
+    facts_number(&facts, "uid", job->uid);
+    facts_number(&facts, "gid", job->gid);
+    TRY(facts_digest(&facts, "recipe", recipe, err));
+    TRY(facts_end(&facts, &e.facts, err));
+    return event_add_move(db, &e, &move, err);
 }
 
 static titan_status put_status(struct db *db, uint64_t id, const struct job_status *s, struct titan_error *err)
@@ -279,16 +275,20 @@ static bool each_matching(const struct job *job, void *data)
     "id < ?1 AND removed_at_ms = 0 AND (?2 = 0 OR ?2 >> state & 1) AND (?3 = '' OR user = ?3)"                         \
     " AND (?4 = '' OR CASE WHEN uid >= 0 AND ?5 >= 0 THEN uid = ?5 ELSE user = ?4 END)"
 
-/* of_open, of_all: the query over unfinished jobs, and over all; ?6 is the limit. */
-static titan_status query_matching(struct db *db, const struct job_filter *f, const char *of_open, const char *of_all,
-                                   int64_t most, sqlite3_stmt **ret, struct titan_error *err)
+static bool wants_open(const struct job_filter *f)
+{
+    return f->states && !(f->states & ~OPEN_STATES);
+}
+
+/* Of the query's parameters the limit is ?6. */
+static titan_status query_matching(struct db *db, const struct job_filter *f, const char *sql, int64_t most,
+                                   sqlite3_stmt **ret, struct titan_error *err)
 {
     static const struct job_owner any = {.uid = JOB_NO_ID, .name = ""};
     const struct job_owner *const owner = f->owner ? f->owner : &any;
     titan_assert(!f->owner || f->owner->name);
-    return db_query(db, ret, err, f->states && !(f->states & ~OPEN_STATES) ? of_open : of_all, "iittii",
-                    f->before ? (int64_t)f->before : INT64_MAX, (int64_t)f->states, f->user ? f->user : "", owner->name,
-                    owner->uid, most);
+    return db_query(db, ret, err, sql, "iittii", f->before ? (int64_t)f->before : INT64_MAX, (int64_t)f->states,
+                    f->user ? f->user : "", owner->name, owner->uid, most);
 }
 
 titan_status job_list(struct db *db, const struct job_filter *f, int limit,
@@ -296,8 +296,10 @@ titan_status job_list(struct db *db, const struct job_filter *f, int limit,
 {
     titan_assert(limit > 0);
     sqlite3_stmt *stmt = NULL;
-    TRY(query_matching(db, f, "SELECT " COLUMNS OPEN_JOBS MATCHING " ORDER BY id DESC LIMIT ?6",
-                       "SELECT " COLUMNS ALL_JOBS MATCHING " ORDER BY id DESC LIMIT ?6", -1, &stmt, err));
+    TRY(query_matching(db, f,
+                       wants_open(f) ? "SELECT " COLUMNS OPEN_JOBS MATCHING " ORDER BY id DESC LIMIT ?6"
+                                     : "SELECT " COLUMNS ALL_JOBS MATCHING " ORDER BY id DESC LIMIT ?6",
+                       -1, &stmt, err));
     return each_job(db, stmt, each_matching, &(struct matching){f, limit, each, data}, err);
 }
 
@@ -319,8 +321,10 @@ titan_status job_count(struct db *db, const struct job_filter *filter, uint32_t 
     f.before = 0;
     if ((f.name && *f.name) || f.n_labels > 0)
         return job_list(db, &f, (int)most, count_one, ret, err);
-    TRY(query_matching(db, &f, "SELECT count(*) FROM (SELECT 1" OPEN_JOBS MATCHING " LIMIT ?6)",
-                       "SELECT count(*) FROM (SELECT 1" ALL_JOBS MATCHING " LIMIT ?6)", (int64_t)most, &stmt, err));
+    TRY(query_matching(db, &f,
+                       wants_open(&f) ? "SELECT count(*) FROM (SELECT 1" OPEN_JOBS MATCHING " LIMIT ?6)"
+                                      : "SELECT count(*) FROM (SELECT 1" ALL_JOBS MATCHING " LIMIT ?6)",
+                       (int64_t)most, &stmt, err));
     const titan_status status = db_step(db, stmt, &row, err);
     if (status == TITAN_OK && row)
         *ret = (uint32_t)col_uint(stmt, 0);

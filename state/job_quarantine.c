@@ -93,20 +93,6 @@ static titan_status end_epochs(struct db *db, uint64_t job_id, struct event even
     }
 }
 
-static titan_status end_run(struct db *db, uint64_t job_id, struct event event, struct titan_error *err)
-{
-    uint32_t number = 0;
-    enum run_state state = RUN_NONE;
-    TRY(run_last(db, job_id, &number, &state, err));
-    if (state != RUN_ACTIVE)
-        return TITAN_OK;
-    char detail[80];
-    (void)snprintf(detail, sizeof(detail), "{\"run\":%" PRIu32 ",\"state\":\"failed\"}", number);
-    event.type = "run.ended";
-    event.detail = detail;
-    return run_move(db, &(struct run){job_id, number, RUN_FAILED, event.message}, &event, err);
-}
-
 struct stored {
     struct job job; /* of its texts the checkpoint only */
     char checkpoint[PATH_MAX];
@@ -132,12 +118,22 @@ titan_status job_quarantine(struct db *db, uint64_t job_id, const char *reason, 
     struct event event = {.job_id = job_id, .at_ms = at_ms, .message = reason, .step = job->status.step, .rank = -1};
     TRY(end_workers(db, job_id, event, err));
     TRY(end_epochs(db, job_id, event, err));
-    TRY(end_run(db, job_id, event, err));
+
     char detail[80];
+    struct run run = {.job_id = job_id};
+    TRY(run_last(db, job_id, &run.number, &run.state, err));
+    event.detail = detail;
+    if (run.state == RUN_ACTIVE) {
+        run.state = RUN_FAILED;
+        run.reason = reason;
+        (void)snprintf(detail, sizeof(detail), "{\"run\":%" PRIu32 ",\"state\":\"failed\"}", run.number);
+        event.type = "run.ended";
+        TRY(run_move(db, &run, &event, err));
+    }
+
     (void)snprintf(detail, sizeof(detail), "{\"from\":\"%s\",\"to\":\"%s\"}", sm_name(&job_sm, (int)job->state),
                    sm_name(&job_sm, (int)to));
     event.type = "job.state";
-    event.detail = detail;
     job->state = to;
     job->reason = reason;
     job->status.finished_at_ms = at_ms;

@@ -15,24 +15,6 @@ static void with_state(const struct job *job, void *data)
     *(enum job_state *)data = job->state;
 }
 
-/* The first job that needs files below the directory: for its own checkpoints, or to begin from one. */
-static titan_status find_user(struct db *db, uint64_t id, const char *directory, int64_t *ret, struct titan_error *err)
-{
-    char below[PATH_MAX + 2];
-    titan_assert(directory[0] == '/');
-    (void)snprintf(below, sizeof(below), "%s/", directory);
-    TRY(db_int(db, ret, err,
-               "SELECT id FROM jobs WHERE id <> ?1 AND removed_at_ms = 0 AND substr(folder, 1, length(?2)) = ?2"
-               " ORDER BY id LIMIT 1",
-               "ut", id, below));
-    if (*ret)
-        return TITAN_OK;
-    return db_int(db, ret, err,
-                  "SELECT jobs.id FROM jobs JOIN recipes ON job_id = jobs.id WHERE " JOB_IS_OPEN " AND jobs.id <> ?1"
-                  " AND instr(text, ?2) > 0 ORDER BY jobs.id LIMIT 1",
-                  "ut", id, below);
-}
-
 titan_status job_remove(struct db *db, uint64_t id, const char *directory, const struct event *event,
                         struct titan_error *err)
 {
@@ -45,7 +27,20 @@ titan_status job_remove(struct db *db, uint64_t id, const char *directory, const
         titan_error_hint(err, "titanctl cancel stops it");
         return TITAN_ECONFLICT;
     }
-    TRY(find_user(db, id, directory, &user, err));
+
+    /* The first job that needs files below the directory: for its own checkpoints, or to begin from one. */
+    char below[PATH_MAX + 2];
+    titan_assert(directory[0] == '/');
+    (void)snprintf(below, sizeof(below), "%s/", directory);
+    TRY(db_int(db, &user, err,
+               "SELECT id FROM jobs WHERE id <> ?1 AND removed_at_ms = 0 AND substr(folder, 1, length(?2)) = ?2"
+               " ORDER BY id LIMIT 1",
+               "ut", id, below));
+    if (!user)
+        TRY(db_int(db, &user, err,
+                   "SELECT jobs.id FROM jobs JOIN recipes ON job_id = jobs.id WHERE " JOB_IS_OPEN
+                   " AND jobs.id <> ?1 AND instr(text, ?2) > 0 ORDER BY jobs.id LIMIT 1",
+                   "ut", id, below));
     if (user)
         return titan_fail(err, TITAN_ECONFLICT, "job %lld uses checkpoints of job %llu", (long long)user,
                           (unsigned long long)id);

@@ -9,7 +9,7 @@
 #include "base/json.h"
 
 /* clang-format off */
-/* Columns of a step; those that later versions added are NULL in older rows, and read as 0. */
+/* Columns of a step. The second list came with later versions: it is NULL in older rows, and read as 0. */
 #define METRIC(X) \
     X(at_ms, at_ms) X(loss, loss) X(grad_norm, grad_norm) X(learning_rate, learning_rate) \
     X(tokens_per_second, tokens_per_second) X(mfu, mfu) X(step_ms, step_ms) X(tokens, tokens) X(epoch, epoch) \

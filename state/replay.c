@@ -90,15 +90,24 @@ static bool parse_step(const char *change, struct step *ret)
     return ret->sm && ret->from >= 0 && ret->to >= 0;
 }
 
-/* The replayed state; false when the log has not mentioned the key. */
-static titan_status standing(struct replay *r, const char *noun, const char *key, bool *ret_there, int *ret_state,
-                             int64_t *ret_count, struct titan_error *err)
+/* What the log has of a row so far. */
+struct standing {
+    bool there; /* it was mentioned */
+    int state;
+    int64_t count;
+};
+
+static titan_status find_standing(struct replay *r, const char *noun, const char *key, struct standing *ret,
+                                  struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
+    *ret = (struct standing){.there = false};
     TRY(db_query(r->states, &stmt, err, "SELECT state, count FROM states WHERE noun = ? AND key = ?", "tt", noun, key));
-    titan_status status = db_step(r->states, stmt, ret_there, err);
-    *ret_state = *ret_there ? (int)col_int(stmt, 0) : 0;
-    *ret_count = *ret_there ? col_int(stmt, 1) : 0;
+    titan_status status = db_step(r->states, stmt, &ret->there, err);
+    if (ret->there) {
+        ret->state = (int)col_int(stmt, 0);
+        ret->count = col_int(stmt, 1);
+    }
     db_done(stmt);
     return status;
 }
@@ -106,13 +115,11 @@ static titan_status standing(struct replay *r, const char *noun, const char *key
 static titan_status take_step(struct replay *r, uint64_t id, const struct step *s, struct titan_error *err)
 {
     titan_assert(s->sm && s->key && s->from >= 0 && s->to >= 0);
-    bool there = false;
-    int state = 0;
-    int64_t count = 0;
-    TRY(standing(r, s->sm->name, s->key, &there, &state, &count, err));
-    if (s->from != state && (there || !r->older))
+    struct standing was;
+    TRY(find_standing(r, s->sm->name, s->key, &was, err));
+    if (s->from != was.state && (was.there || !r->older))
         differs(r, "event %llu takes %s %s from %s, where it was %s", (unsigned long long)id, s->sm->name, s->key,
-                sm_name(s->sm, s->from), sm_name(s->sm, state));
+                sm_name(s->sm, s->from), sm_name(s->sm, was.state));
     if (s->from != s->to && !sm_allowed(s->sm, s->from, s->to))
         differs(r, "event %llu takes %s %s from %s to %s, which may not be", (unsigned long long)id, s->sm->name,
                 s->key, sm_name(s->sm, s->from), sm_name(s->sm, s->to));
@@ -123,20 +130,6 @@ static titan_status take_step(struct replay *r, uint64_t id, const struct step *
                   (int64_t)s->to, s->count);
 }
 
-/* Takes a step, facts on a separate line after it, or both. */
-static titan_status take_change(struct replay *r, uint64_t id, char *change, struct titan_error *err)
-{
-    struct step step;
-    char *facts = strchr(change, '\n');
-    if (facts)
-        *facts++ = '\0';
-    if (*change && parse_step(change, &step))
-        TRY(take_step(r, id, &step, err));
-    else if (*change)
-        differs(r, "event %llu has a change that cannot be read: %s", (unsigned long long)id, change);
-    return facts && r->facts.differs ? facts_check_take(&r->facts, id, facts, err) : TITAN_OK;
-}
-
 static titan_status replay_log(struct replay *r, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
@@ -144,9 +137,23 @@ static titan_status replay_log(struct replay *r, struct titan_error *err)
     titan_status status;
     bool row;
     while ((status = db_step(r->db, stmt, &row, err)) == TITAN_OK && row) {
+        struct step step;
+        const uint64_t id = col_uint(stmt, 0);
         _cleanup_free_ char *change = strdup(col_text(stmt, 1));
-        status =
-            change ? take_change(r, col_uint(stmt, 0), change, err) : titan_fail(err, TITAN_ENOMEM, "out of memory");
+        if (!change) {
+            status = titan_fail(err, TITAN_ENOMEM, "out of memory");
+            break;
+        }
+        /* A step, facts on a separate line after it, or both. */
+        char *facts = strchr(change, '\n');
+        if (facts)
+            *facts++ = '\0';
+        if (*change && parse_step(change, &step))
+            status = take_step(r, id, &step, err);
+        else if (*change)
+            differs(r, "event %llu has a change that cannot be read: %s", (unsigned long long)id, change);
+        if (status == TITAN_OK && facts && r->facts.differs)
+            status = facts_check_take(&r->facts, id, facts, err);
         if (status != TITAN_OK)
             break;
     }
@@ -156,47 +163,32 @@ static titan_status replay_log(struct replay *r, struct titan_error *err)
 
 /* --- the tables --------------------------------------------------------------------------------------------------- */
 
-static titan_status compare_row(struct replay *r, const struct sm *sm, const char *key, int state, int64_t count,
-                                struct titan_error *err)
-{
-    bool there = false;
-    int should = 0;
-    int64_t should_count = 0;
-    TRY(standing(r, sm->name, key, &there, &should, &should_count, err));
-    r->report.rows++;
-    if (!there && !r->older)
-        differs(r, "%s %s is %s; the log does not know it", sm->name, key, sm_name(sm, state));
-    else if (there && state != should)
-        differs(r, "%s %s is %s; by the log it is %s", sm->name, key, sm_name(sm, state), sm_name(sm, should));
-    else if (there && count != should_count)
-        differs(r, "%s %s counts %lld; by the log %lld", sm->name, key, (long long)count, (long long)should_count);
-    return db_run(r->states, err, "DELETE FROM states WHERE noun = ? AND key = ?", "tt", sm->name, key);
-}
-
 static titan_status compare_table(struct replay *r, const struct table *t, struct titan_error *err)
 {
+    const struct sm *sm = t->sm;
     sqlite3_stmt *stmt = NULL;
     TRY(db_query(r->db, &stmt, err, t->rows, ""));
     titan_status status;
     bool row;
     while ((status = db_step(r->db, stmt, &row, err)) == TITAN_OK && row) {
-        status = compare_row(r, t->sm, col_text(stmt, 0), (int)col_int(stmt, 1), col_int(stmt, 2), err);
+        const char *key = col_text(stmt, 0);
+        const int state = (int)col_int(stmt, 1);
+        const int64_t count = col_int(stmt, 2);
+        struct standing should;
+        if ((status = find_standing(r, sm->name, key, &should, err)) != TITAN_OK)
+            break;
+        r->report.rows++;
+        if (!should.there && !r->older)
+            differs(r, "%s %s is %s; the log does not know it", sm->name, key, sm_name(sm, state));
+        else if (should.there && state != should.state)
+            differs(r, "%s %s is %s; by the log it is %s", sm->name, key, sm_name(sm, state),
+                    sm_name(sm, should.state));
+        else if (should.there && count != should.count)
+            differs(r, "%s %s counts %lld; by the log %lld", sm->name, key, (long long)count, (long long)should.count);
+        status = db_run(r->states, err, "DELETE FROM states WHERE noun = ? AND key = ?", "tt", sm->name, key);
         if (status != TITAN_OK)
             break;
     }
-    db_done(stmt);
-    return status;
-}
-
-/* Reports keys in the log that no table has. */
-static titan_status compare_rest(struct replay *r, struct titan_error *err)
-{
-    sqlite3_stmt *stmt = NULL;
-    TRY(db_query(r->states, &stmt, err, "SELECT noun, key FROM states", ""));
-    titan_status status;
-    bool row;
-    while ((status = db_step(r->states, stmt, &row, err)) == TITAN_OK && row)
-        differs(r, "%s %s is missing; the log knows it", col_text(stmt, 0), col_text(stmt, 1));
     db_done(stmt);
     return status;
 }
@@ -217,7 +209,14 @@ static titan_status run(struct replay *r, struct titan_error *err)
     TRY(replay_log(r, err));
     for (size_t i = 0; i < ARRAY_SIZE(tables); i++)
         TRY(compare_table(r, &tables[i], err));
-    TRY(compare_rest(r, err));
+    sqlite3_stmt *stmt = NULL;
+    bool row = false;
+    titan_status status;
+    TRY(db_query(r->states, &stmt, err, "SELECT noun, key FROM states", "")); /* what no table has */
+    while ((status = db_step(r->states, stmt, &row, err)) == TITAN_OK && row)
+        differs(r, "%s %s is missing; the log knows it", col_text(stmt, 0), col_text(stmt, 1));
+    db_done(stmt);
+    TRY(status);
     if (r->facts.differs)
         TRY(facts_check_compare(&r->facts, err));
     r->report.rows += r->facts.rows;

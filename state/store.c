@@ -290,45 +290,15 @@ struct store_stats store_stats(const struct store *s)
 
 /* --- open and close ----------------------------------------------------------------------------------------------- */
 
-static titan_status open_file(const struct schema *schema, const char *path, bool durable, bool check,
-                              struct db **ret_writer, struct db **ret_reader, struct titan_error *err)
+static titan_status open_file(const struct schema *schema, const char *path, bool check, struct db **ret_writer,
+                              struct db **ret_reader, struct titan_error *err)
 {
+    const bool durable = schema == &schema_store;
     TRY(db_open(path, DB_WRITER, durable, ret_writer, err));
     if (check)
         TRY(schema_check(*ret_writer, true, err));
     TRY(schema_migrate(schema, *ret_writer, err));
     return db_open(path, DB_READER, durable, ret_reader, err);
-}
-
-/* Checks the newest events, where damage of the last minutes would appear. */
-static titan_status check_tail(struct db *db, struct titan_error *err)
-{
-    int64_t from = 0;
-    TRY(db_int(db, &from, err, "SELECT max(0, max(id) - ?) FROM events", "i", (int64_t)TAIL_EVENTS));
-    titan_status status = event_verify(db, (uint64_t)from, NULL, err);
-    if (status == TITAN_ECORRUPT && err)
-        titan_error_hint(err, "`titanctl admin verify` says more; `titanctl admin restore` puts a backup in its place");
-    return status;
-}
-
-static titan_status open_secret(struct store *s, struct titan_error *err)
-{
-    sqlite3_stmt *stmt = NULL;
-    bool row = false;
-    if (getrandom(s->secret, sizeof(s->secret), 0) != (ssize_t)sizeof(s->secret))
-        return titan_fail_errno(err, "no random numbers");
-    TRY(db_run(s->writer, err, "INSERT INTO secrets VALUES ('terms', ?) ON CONFLICT DO NOTHING", "b", s->secret,
-               sizeof(s->secret)));
-    TRY(db_query(s->writer, &stmt, err, "SELECT value FROM secrets WHERE name = 'terms'", ""));
-    titan_status status = db_step(s->writer, stmt, &row, err);
-    size_t len = row ? (size_t)sqlite3_column_bytes(stmt, 0) : 0;
-    if (status == TITAN_OK && len != sizeof(s->secret))
-        status = titan_fail(err, TITAN_ECORRUPT, "job store: the secret of its terms has %zu bytes, not %zu", len,
-                            sizeof(s->secret));
-    if (status == TITAN_OK)
-        memcpy(s->secret, sqlite3_column_blob(stmt, 0), sizeof(s->secret));
-    db_done(stmt);
-    return status;
 }
 
 /* Another process may hold a lock: an sqlite3 shell, a script, `admin verify`. It usually ends soon. */
@@ -347,14 +317,21 @@ static titan_status probe(const struct schema *schema, const char *path, bool *r
 static titan_status open_jobs(struct store *s, const char *path, bool *ret_unclean, struct titan_error *err)
 {
     bool unclean = false;
-    int64_t term = 0, id = 0;
+    int64_t term = 0, id = 0, from = 0;
     TRY(db_rewrite_wal(path, err));
     TRY(probe(&schema_store, path, &unclean, err));
     *ret_unclean = unclean;
     if (unclean)
         tlog_warn(&store_log, "the store was not closed; checking it", "path=\"%s\"", path);
-    TRY(open_file(&schema_store, path, true, unclean, &s->writer, &s->reader, err));
-    TRY(check_tail(s->writer, err));
+    TRY(open_file(&schema_store, path, unclean, &s->writer, &s->reader, err));
+
+    /* The newest events, where damage of the last minutes would appear. */
+    TRY(db_int(s->writer, &from, err, "SELECT max(0, max(id) - ?) FROM events", "i", (int64_t)TAIL_EVENTS));
+    titan_status status = event_verify(s->writer, (uint64_t)from, NULL, err);
+    if (status == TITAN_ECORRUPT && err)
+        titan_error_hint(err, "`titanctl admin verify` says more; `titanctl admin restore` puts a backup in its place");
+    TRY(status);
+
     TRY(db_exec(s->writer,
                 "BEGIN IMMEDIATE;"
                 "INSERT INTO meta VALUES ('clean', 0) ON CONFLICT DO UPDATE SET value = 0;"
@@ -366,7 +343,23 @@ static titan_status open_jobs(struct store *s, const char *path, bool *ret_uncle
     s->term = (uint64_t)term;
     TRY(db_int(s->writer, &id, err, "SELECT value FROM meta WHERE key = 'store_id'", ""));
     s->id = (uint64_t)id;
-    TRY(open_secret(s, err));
+
+    sqlite3_stmt *stmt = NULL;
+    bool row = false;
+    if (getrandom(s->secret, sizeof(s->secret), 0) != (ssize_t)sizeof(s->secret))
+        return titan_fail_errno(err, "no random numbers");
+    TRY(db_run(s->writer, err, "INSERT INTO secrets VALUES ('terms', ?) ON CONFLICT DO NOTHING", "b", s->secret,
+               sizeof(s->secret)));
+    TRY(db_query(s->writer, &stmt, err, "SELECT value FROM secrets WHERE name = 'terms'", ""));
+    status = db_step(s->writer, stmt, &row, err);
+    const size_t len = row ? (size_t)sqlite3_column_bytes(stmt, 0) : 0;
+    if (status == TITAN_OK && len != sizeof(s->secret))
+        status = titan_fail(err, TITAN_ECORRUPT, "job store: the secret of its terms has %zu bytes, not %zu", len,
+                            sizeof(s->secret));
+    if (status == TITAN_OK)
+        memcpy(s->secret, sqlite3_column_blob(stmt, 0), sizeof(s->secret));
+    db_done(stmt);
+    TRY(status);
     tlog_info(&store_log, "open", "path=\"%s\" term=%lld sqlite=%s", path, (long long)term, sqlite3_libversion());
     return TITAN_OK;
 }
@@ -375,23 +368,12 @@ static titan_status open_metrics(struct store *s, const char *path, bool unclean
 {
     TRY(db_rewrite_wal(path, err));
     TRY(probe(&schema_metrics, path, NULL, err));
-    titan_status status = open_file(&schema_metrics, path, false, unclean, &s->metrics_writer, &s->metrics_reader, err);
+    titan_status status = open_file(&schema_metrics, path, unclean, &s->metrics_writer, &s->metrics_reader, err);
     if (status == TITAN_OK)
         return TITAN_OK;
     db_close(TAKE(s->metrics_reader));
     db_close(TAKE(s->metrics_writer));
     return status;
-}
-
-/* Moves damaged metrics away, for later inspection. */
-static void set_metrics_aside(const char *path)
-{
-    char aside[PATH_MAX + 32], wal[PATH_MAX + 8], when[32];
-    (void)snprintf(aside, sizeof(aside), "%s.damaged-%s", path, clock_format(clock_wall_ms(), when));
-    (void)snprintf(wal, sizeof(wal), "%s-wal", path);
-    if (rename(path, aside) == 0)
-        tlog_warn(&store_log, "the metrics are damaged: moved away, new ones begin", "path=\"%s\"", aside);
-    (void)unlink(wal);
 }
 
 /* No run and no job depends on metrics: a start continues without them. */
@@ -400,7 +382,12 @@ static void try_metrics(struct store *s, const char *path, bool unclean)
     struct titan_error err = {0};
     titan_status status = open_metrics(s, path, unclean, &err);
     if (status == TITAN_ECORRUPT) {
-        set_metrics_aside(path);
+        char aside[PATH_MAX + 32], wal[PATH_MAX + 8], when[32]; /* kept for later inspection */
+        (void)snprintf(aside, sizeof(aside), "%s.damaged-%s", path, clock_format(clock_wall_ms(), when));
+        (void)snprintf(wal, sizeof(wal), "%s-wal", path);
+        if (rename(path, aside) == 0)
+            tlog_warn(&store_log, "the metrics are damaged: moved away, new ones begin", "path=\"%s\"", aside);
+        (void)unlink(wal);
         status = open_metrics(s, path, unclean, &err);
     }
     if (status != TITAN_OK)
