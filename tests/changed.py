@@ -30,7 +30,7 @@ STARTS = re.compile(r"\b(Daemon|Cluster|Hosts|BIN|FP_BIN)\b|bin/titan")
 # It is opened by its name: no symbol leads there.
 OPENED = {"worker/device/device": "worker/device/cpu/"}
 EXAMPLES = ("tests/support/test_changed.py", "tests/support/test_run.py", "tests/mutants/test_mutants.py")  # they name files and read none
-API, HANDLER = "daemon/api/", re.compile(r'\.path = "/titan\.v1\.Titan/(\w+)",(?:(?!\.path).)*?\.on_request = (\w+)', re.S)
+API, HANDLER = "daemon/api/", re.compile(r"\bMETHOD\((\w+), \w+, \w+, (\w+)")
 COMMAND = re.compile(r'^const struct command \w+ = \{\s*\.name = "([\w-]+)"', re.M)  # of titanctl, or what it has titan-worker do
 KEY = re.compile(r'KEY\((?:[\w.]+, )?(\w+_\w+), [A-Z]')  # of run files, in base/recipe_keys.c
 SETTING = re.compile(r'^    [A-Z]+\("(\w+)", "(\w+_\w+)"', re.M)  # of titand's file, in daemon/config.c

@@ -28,21 +28,6 @@ const char *api_user_key(struct arena *memory, const struct auth_user *u)
 
 /* --- on record ---------------------------------------------------------------------------------------------------- */
 
-static const char *detail_of(struct arena *memory, const struct audit_record *r)
-{
-    _cleanup_(buf_free) struct buf text = BUF_INIT;
-    struct json_writer w = {.out = &text};
-    json_begin_object(&w, NULL);
-    json_put_string(&w, "method", policy_method_short(r->method));
-    json_put_string(&w, "outcome", titan_status_name(r->outcome));
-    if (r->count > 1)
-        json_put_uint(&w, "count", r->count);
-    if (*r->why)
-        json_put_string(&w, "why", r->why);
-    json_end_object(&w);
-    return arena_strdup(memory, buf_failed(&text) ? "{}" : text.data);
-}
-
 static struct event event_of(struct arena *memory, const struct audit_record *r)
 {
     const char *method = policy_method_short(r->method);
@@ -50,6 +35,16 @@ static struct event event_of(struct arena *memory, const struct audit_record *r)
     char times[32] = "";
     if (r->count > 1)
         (void)snprintf(times, sizeof(times), ", %u times", r->count);
+    _cleanup_(buf_free) struct buf detail = BUF_INIT;
+    struct json_writer w = {.out = &detail};
+    json_begin_object(&w, NULL);
+    json_put_string(&w, "method", method);
+    json_put_string(&w, "outcome", titan_status_name(r->outcome));
+    if (r->count > 1)
+        json_put_uint(&w, "count", r->count);
+    if (*r->why)
+        json_put_string(&w, "why", r->why);
+    json_end_object(&w);
     return (struct event){.job_id = r->job_id,
                           .at_ms = clock_wall_ms(),
                           .type = r->outcome == TITAN_OK      ? EVENT_AUDIT "ok"
@@ -60,7 +55,7 @@ static struct event event_of(struct arena *memory, const struct audit_record *r)
                           .rank = -1,
                           .node = "",
                           .actor = arena_strdup(memory, r->actor),
-                          .detail = detail_of(memory, r)};
+                          .detail = arena_strdup(memory, buf_failed(&detail) ? "{}" : detail.data)};
 }
 
 static void add_event(struct batch *out, const struct audit_record *r)

@@ -20,6 +20,16 @@
 #define API_LOG_REQUESTS_MAX 64
 #define API_LOG_REQUESTS_OF_ONE_MAX 16
 
+/* Messages of a reply under construction; memory owns them. */
+struct reply {
+    struct coordinator *c;
+    struct arena memory;
+    void **items;
+    size_t n, cap;
+};
+void api_reply_add(struct reply *r, void *item);
+void api_reply_free(struct reply *r);
+
 /* Converts to the API's message. */
 Titan__V1__Evaluation api_evaluation(const struct evaluation_report *e);
 
@@ -75,6 +85,7 @@ void api_drain_node(struct rpc_call *call, const ProtobufCMessage *request, void
 void api_undrain_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_remove_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_forget_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
+/* Of calls that wait for the store: their data begins with the pointer to the call, which becomes NULL. */
 void api_request_closed(struct rpc_call *call, bool cancelled, void *data);
 
 void api_get_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);
@@ -86,7 +97,6 @@ void api_audit_trail(struct rpc_call *call, const ProtobufCMessage *request, voi
 void api_create_token(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_list_tokens(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_revoke_token(struct rpc_call *call, const ProtobufCMessage *request, void *data);
-void api_token_closed(struct rpc_call *call, bool cancelled, void *data);
 void api_check_nodes(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_check_nodes_closed(struct rpc_call *call, bool cancelled, void *data);
 void api_backup(struct rpc_call *call, const ProtobufCMessage *request, void *data);
@@ -106,7 +116,6 @@ void api_revoke_join(struct rpc_call *call, const ProtobufCMessage *request, voi
 void api_revoke_certificate(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_enroll(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_renew(struct rpc_call *call, const ProtobufCMessage *request, void *data);
-void api_certificate_closed(struct rpc_call *call, bool cancelled, void *data);
 
 void api_logs(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_logs_drain(struct rpc_call *call, void *data);
@@ -115,7 +124,9 @@ void api_logs_closed(struct rpc_call *call, bool cancelled, void *data);
 void api_logs_job_moved(struct coordinator *c, uint64_t job_id);
 
 Titan__V1__Node *api_node_message(struct arena *memory, const struct core_node *n);
-/* *ret: the stored job has ended. TITAN_ENOTFOUND. */
+/* The state of the stored job, and whether it has ended. TITAN_ENOTFOUND. */
+titan_status api_job_state(struct coordinator *c, uint64_t job_id, enum job_state *ret,
+                           struct titan_error *err) TITAN_MUST_USE;
 titan_status api_job_ended(struct coordinator *c, uint64_t job_id, bool *ret, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -76,27 +76,6 @@ static bool has_room(const char *dir, uint64_t bytes)
     return statvfs(dir, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize >= bytes;
 }
 
-/* The state directory needs room for two copies: the store keeps growing, and a copy that fills the disk would stop it.
- */
-static void choose_folder(struct backup *b)
-{
-    char wal[PATH_MAX + 24];
-    const char *tmp = getenv("TMPDIR");
-    tmp = tmp && *tmp ? tmp : "/tmp";
-    (void)snprintf(wal, sizeof(wal), "%s-wal", b->store);
-    struct stat file = {.st_size = 0}, log = {.st_size = 0};
-    (void)stat(b->store, &file);
-    (void)stat(wal, &log);
-    const uint64_t size = (uint64_t)file.st_size + (uint64_t)log.st_size;
-    if (has_room(b->state_dir, 2 * size) || !has_room(tmp, size))
-        return;
-    if (snprintf(b->folder, sizeof(b->folder), "%s/titan-backup-XXXXXX", tmp) < (int)sizeof(b->folder) &&
-        mkdtemp(b->folder))
-        (void)snprintf(b->copy, sizeof(b->copy), "%s/titan.db", b->folder);
-    else
-        b->folder[0] = '\0';
-}
-
 /* Signs what is sent later: the content of the descriptor, whatever becomes of the name. */
 static titan_status sign(struct backup *b, struct titan_error *err)
 {
@@ -118,7 +97,22 @@ static titan_status sign(struct backup *b, struct titan_error *err)
 static void copy(uv_work_t *work)
 {
     struct backup *b = work->data;
-    choose_folder(b);
+    char wal[PATH_MAX + 24];
+    const char *tmp = getenv("TMPDIR");
+    struct stat file = {.st_size = 0}, log = {.st_size = 0};
+    tmp = tmp && *tmp ? tmp : "/tmp";
+    (void)snprintf(wal, sizeof(wal), "%s-wal", b->store);
+    (void)stat(b->store, &file);
+    (void)stat(wal, &log);
+    const uint64_t size = (uint64_t)file.st_size + (uint64_t)log.st_size;
+    /* Room for two copies: the store keeps growing, and a copy that fills the disk would stop it. */
+    if (!has_room(b->state_dir, 2 * size) && has_room(tmp, size)) {
+        if (snprintf(b->folder, sizeof(b->folder), "%s/titan-backup-XXXXXX", tmp) < (int)sizeof(b->folder) &&
+            mkdtemp(b->folder))
+            (void)snprintf(b->copy, sizeof(b->copy), "%s/titan.db", b->folder);
+        else
+            b->folder[0] = '\0';
+    }
     const titan_status status = backup_copy(b->store, b->copy, &b->err);
     if (status == TITAN_ENOSPC)
         titan_error_hint(&b->err, "free space there, or start titand with TMPDIR on a file system that has some");
@@ -192,20 +186,16 @@ void api_backup_drain(struct rpc_call *call, void *data)
         pump(b);
 }
 
-/* The call is over; a copy under way is freed at its end. */
-static void let_go(struct coordinator *c, struct backup *b)
+void api_backup_closed(struct rpc_call *call, bool cancelled, void *data)
 {
+    struct coordinator *c = data;
+    struct backup *b = rpc_call_data(call);
+    (void)cancelled;
+    if (!b)
+        return;
     titan_assert(c->backup == b && b->call);
     rpc_call_set_data(TAKE(b->call), NULL);
     c->backup = NULL;
-    if (!b->copying)
+    if (!b->copying) /* a copy under way is freed at its end */
         backup_free(b);
-}
-
-void api_backup_closed(struct rpc_call *call, bool cancelled, void *data)
-{
-    struct backup *b = rpc_call_data(call);
-    (void)cancelled;
-    if (b)
-        let_go(data, b);
 }

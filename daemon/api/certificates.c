@@ -8,7 +8,6 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/vec.h"
 #include "base/utf8.h"
 #include "daemon/api/api.h"
 #include "daemon/auth/certs.h"
@@ -22,9 +21,9 @@
 /* --- a call that waits for the store ------------------------------------------------------------------------------ */
 
 struct pending {
+    struct rpc_call *call; /* must be first (api_request_closed); NULL when the client has gone */
     struct coordinator *c;
-    struct rpc_call *call; /* NULL when the client has gone */
-    unsigned method;       /* number in policy.h */
+    unsigned method; /* number in policy.h */
     struct auth_user user;
     char by[192], node[ENROLMENT_NODE], uri[PKI_URI_MAX], reason[API_REASON_MAX + 1];
     int64_t now_ms, invited_ms, denied_before_ms;
@@ -36,20 +35,16 @@ struct pending {
     uint32_t sessions; /* sessions of the revoked name */
 };
 
-void api_certificate_closed(struct rpc_call *call, bool cancelled, void *data)
-{
-    struct pending *p = rpc_call_data(call);
-    (void)cancelled;
-    (void)data;
-    if (p)
-        p->call = NULL;
-}
-
+/* NULL: out of memory, which has ended the call. */
 static struct pending *pending_new(struct coordinator *c, struct rpc_call *call, unsigned method)
 {
     struct pending *p = calloc(1, sizeof(*p));
-    if (!p)
+    if (!p) {
+        struct titan_error err = {0};
+        (void)titan_fail(&err, TITAN_ENOMEM, "out of memory");
+        rpc_call_fail(call, &err);
         return NULL;
+    }
     p->c = c;
     p->call = call;
     p->now_ms = clock_wall_ms();
@@ -67,21 +62,18 @@ static void pending_free(struct pending *p)
 }
 
 /* The caller has filled and checked p (status). Stores it by write; done answers. */
-static void submit(struct coordinator *c, struct rpc_call *call, struct pending *p, titan_status status,
-                   struct titan_error *err, store_fn write, store_done done)
+static void submit(struct pending *p, titan_status status, struct titan_error *err, store_fn write, store_done done)
 {
     if (status == TITAN_OK)
-        status = shell_accepts(c, err);
+        status = shell_accepts(p->c, err);
     if (status != TITAN_OK) {
-        if (p)
-            api_failed(c, &p->user, p->method, 0, err);
-        rpc_call_fail(call, err);
-        if (p)
-            pending_free(p);
+        api_failed(p->c, &p->user, p->method, 0, err);
+        rpc_call_fail(p->call, err);
+        pending_free(p);
         return;
     }
-    rpc_call_set_data(call, p);
-    store_write(c->store, write, p, done);
+    rpc_call_set_data(p->call, p);
+    store_write(p->c->store, write, p, done);
 }
 
 /* Puts the outcome on record. Returns the call if it is still open; answers an error itself. */
@@ -147,17 +139,14 @@ static titan_status check_node(const char *node, struct titan_error *err)
                       node, PKI_NAME_MAX);
 }
 
-static titan_status prepare_join(struct coordinator *c, const Titan__V1__JoinNodeRequest *r, struct pending *p,
-                                 struct titan_error *err)
+static titan_status prepare_join(struct pending *p, const Titan__V1__JoinNodeRequest *r, struct titan_error *err)
 {
     _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
     int64_t ttl = r->ttl_ms ? (int64_t)MIN(r->ttl_ms, (uint64_t)INT64_MAX) : TTL_DEFAULT_MS;
-    if (!p)
-        return titan_fail(err, TITAN_ENOMEM, "out of memory");
     TRY(check_node(r->node, err));
-    if (!*enrol_ca_file(c->enrol))
+    if (!*enrol_ca_file(p->c->enrol))
         return titan_fail(err, TITAN_ECONFLICT, "this coordinator serves no TLS: there is nothing to join over");
-    TRY(enrol_can_sign(c->enrol, &a, err));
+    TRY(enrol_can_sign(p->c->enrol, &a, err));
     TRY(token_make(&p->token, p->token_text, err));
     (void)snprintf(p->node, sizeof(p->node), "%s", r->node);
     p->token.expires_at_ms = p->now_ms + ttl;
@@ -166,22 +155,17 @@ static titan_status prepare_join(struct coordinator *c, const Titan__V1__JoinNod
 
 void api_join_node(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
-    struct coordinator *c = data;
     struct titan_error err = {0};
-    struct pending *p = pending_new(c, call, POLICY_JOIN_NODE);
-    titan_status status = prepare_join(c, (const Titan__V1__JoinNodeRequest *)base, p, &err);
-    submit(c, call, p, status, &err, write_join, join_written);
+    struct pending *p = pending_new(data, call, POLICY_JOIN_NODE);
+    if (p) {
+        const titan_status status = prepare_join(p, (const Titan__V1__JoinNodeRequest *)base, &err);
+        submit(p, status, &err, write_join, join_written);
+    }
 }
-
-struct listing {
-    struct arena memory;
-    Titan__V1__Join **joins;
-    size_t n, cap;
-};
 
 static bool each_join(const struct join *j, void *data)
 {
-    struct listing *l = data;
+    struct reply *l = data;
     Titan__V1__Join *m = arena_alloc(&l->memory, sizeof(*m));
     titan__v1__join__init(m);
     m->id = arena_strdup(&l->memory, j->id);
@@ -190,26 +174,23 @@ static bool each_join(const struct join *j, void *data)
     m->expires_at_ms = j->expires_at_ms;
     m->used_at_ms = j->used_at_ms;
     m->created_by = arena_strdup(&l->memory, j->created_by);
-    VEC_MUST_PUSH(l->joins, l->n, l->cap, m);
+    api_reply_add(l, m);
     return true;
 }
 
 void api_list_joins(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
-    struct coordinator *c = data;
     struct titan_error err = {0};
-    struct listing l = {.n = 0};
+    _cleanup_(api_reply_free) struct reply r = {.c = data};
     (void)request;
-    if (enrolment_join_list(store_reader(c->store), each_join, &l, &err) == TITAN_OK) {
-        Titan__V1__ListJoinsResponse reply = TITAN__V1__LIST_JOINS_RESPONSE__INIT;
-        reply.n_joins = l.n;
-        reply.joins = l.joins;
-        rpc_call_reply(call, &reply.base);
-    } else {
+    if (enrolment_join_list(store_reader(r.c->store), each_join, &r, &err) != TITAN_OK) {
         rpc_call_fail(call, &err);
+        return;
     }
-    arena_free(&l.memory);
-    free(l.joins);
+    Titan__V1__ListJoinsResponse reply = TITAN__V1__LIST_JOINS_RESPONSE__INIT;
+    reply.n_joins = r.n;
+    reply.joins = (Titan__V1__Join **)r.items;
+    rpc_call_reply(call, &reply.base);
 }
 
 static titan_status write_join_revoked(struct db *db, void *arg, struct titan_error *err)
@@ -231,14 +212,14 @@ static void join_revoked(void *arg, const struct titan_error *stored)
 
 void api_revoke_join(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
-    struct coordinator *c = data;
     const char *id = ((const Titan__V1__RevokeJoinRequest *)base)->id;
     struct titan_error err = {0};
-    struct pending *p = pending_new(c, call, POLICY_REVOKE_JOIN);
-    titan_status status = p ? TITAN_OK : titan_fail(&err, TITAN_ENOMEM, "out of memory");
-    if (p && snprintf(p->token.id, sizeof(p->token.id), "%s", id) >= (int)sizeof(p->token.id))
-        status = titan_fail(&err, TITAN_ENOTFOUND, "there is no join token %.32s", id);
-    submit(c, call, p, status, &err, write_join_revoked, join_revoked);
+    struct pending *p = pending_new(data, call, POLICY_REVOKE_JOIN);
+    if (!p)
+        return;
+    if (snprintf(p->token.id, sizeof(p->token.id), "%s", id) >= (int)sizeof(p->token.id))
+        (void)titan_fail(&err, TITAN_ENOTFOUND, "there is no join token %.32s", id);
+    submit(p, err.status, &err, write_join_revoked, join_revoked);
 }
 
 /* --- signing for nodes -------------------------------------------------------------------------------------------- */
@@ -289,18 +270,15 @@ static void enroll_written(void *arg, const struct titan_error *stored)
     pending_free(p);
 }
 
-static titan_status prepare_enroll(struct coordinator *c, const Titan__Internal__EnrollRequest *r, struct pending *p,
-                                   struct titan_error *err)
+static titan_status prepare_enroll(struct pending *p, const Titan__Internal__EnrollRequest *r, struct titan_error *err)
 {
     _cleanup_(authority_free) struct authority a = {BUF_INIT, BUF_INIT};
-    if (!p)
-        return titan_fail(err, TITAN_ENOMEM, "out of memory");
     TRY(check_node(r->node, err));
     TRY(token_parse(r->token, p->token.id, p->token.hash, err));
     /* Any machine may send a wrong token: it costs no write and no signature. */
-    TRY(enrolment_join_find(store_reader(c->store), p->token.id, p->token.hash, err));
+    TRY(enrolment_join_find(store_reader(p->c->store), p->token.id, p->token.hash, err));
     TRY(pki_request_check(r->request.data, r->request.len, p->key_hash, err));
-    TRY(enrol_can_sign(c->enrol, &a, err)); /* before the token is used up */
+    TRY(enrol_can_sign(p->c->enrol, &a, err)); /* before the token is used up */
     (void)snprintf(p->node, sizeof(p->node), "%s", r->node);
     return buf_append(&p->request, r->request.data, r->request.len) == TITAN_OK
                ? TITAN_OK
@@ -319,10 +297,12 @@ void api_enroll(struct rpc_call *call, const ProtobufCMessage *base, void *data)
         return;
     }
     struct pending *p = pending_new(c, call, POLICY_ENROLL);
-    titan_status status = prepare_enroll(c, (const Titan__Internal__EnrollRequest *)base, p, &err);
+    if (!p)
+        return;
+    const titan_status status = prepare_enroll(p, (const Titan__Internal__EnrollRequest *)base, &err);
     if (status != TITAN_OK)
         enrol_join_refused(c->enrol, rpc_call_peer(call), now_ms);
-    submit(c, call, p, status, &err, write_enroll, enroll_written);
+    submit(p, status, &err, write_enroll, enroll_written);
 }
 
 void api_renew(struct rpc_call *call, const ProtobufCMessage *base, void *data)
@@ -403,30 +383,26 @@ static void revocation_written(void *arg, const struct titan_error *stored)
         shell_commit(c, &batch, revocation_done, p);
 }
 
-static titan_status prepare_revocation(const Titan__V1__RevokeCertificateRequest *r, struct pending *p,
-                                       struct titan_error *err)
-{
-    static const char prefix[] = "spiffe://titan/";
-    if (!p)
-        return titan_fail(err, TITAN_ENOMEM, "out of memory");
-    bool whole = strncmp(r->name, prefix, strlen(prefix)) == 0;
-    if (snprintf(p->uri, sizeof(p->uri), "%s%s", whole ? "" : prefix, r->name) >= (int)sizeof(p->uri) ||
-        pki_uri_parse(p->uri, NULL) == PKI_NONE)
-        return titan_fail(err, TITAN_EINVAL, "'%.64s' is not the name of a certificate: node/NAME, user/NAME", r->name);
-    (void)snprintf(p->reason, sizeof(p->reason), "%s", r->reason);
-    return TITAN_OK;
-}
-
 void api_revoke_certificate(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     struct coordinator *c = data;
     struct titan_error err = {0};
     struct pending *p = pending_new(c, call, POLICY_REVOKE_CERTIFICATE);
-    titan_status status = prepare_revocation((const Titan__V1__RevokeCertificateRequest *)base, p, &err);
+    if (!p)
+        return;
+    static const char prefix[] = "spiffe://titan/";
+    const Titan__V1__RevokeCertificateRequest *r = (const Titan__V1__RevokeCertificateRequest *)base;
+    const bool whole = strncmp(r->name, prefix, strlen(prefix)) == 0;
+    const int n = snprintf(p->uri, sizeof(p->uri), "%s%s", whole ? "" : prefix, r->name);
+    (void)snprintf(p->reason, sizeof(p->reason), "%s", r->reason);
+    titan_status status = TITAN_OK;
+    if (n >= (int)sizeof(p->uri) || pki_uri_parse(p->uri, NULL) == PKI_NONE)
+        status =
+            titan_fail(&err, TITAN_EINVAL, "'%.64s' is not the name of a certificate: node/NAME, user/NAME", r->name);
     if (status == TITAN_OK)
         status = shell_accepts(c, &err);
     /* Deny the name before the write: whatever a caller with such a certificate stores comes after the revocation. */
     if (status == TITAN_OK && (p->denied_before_ms = enrol_deny(c->enrol, p->uri, p->now_ms)) < 0)
         status = titan_fail(&err, TITAN_ENOMEM, "out of memory");
-    submit(c, call, p, status, &err, write_revocation, revocation_written);
+    submit(p, status, &err, write_revocation, revocation_written);
 }

@@ -77,18 +77,6 @@ static bool is_loopback(const char *address)
     return !strncmp(address, "127.", 4) || !strcmp(address, "localhost") || !strcmp(address, "::1");
 }
 
-static void answer(struct check_request *r)
-{
-    Titan__V1__CheckNodesResponse reply = TITAN__V1__CHECK_NODES_RESPONSE__INIT;
-    struct rpc_call *call = TAKE(r->call);
-    if (!call)
-        return;
-    reply.nodes = arena_alloc(&r->memory, (r->n + 1) * sizeof(*reply.nodes));
-    for (struct checked_node *n = r->nodes; n; n = n->next)
-        reply.nodes[reply.n_nodes++] = n->message;
-    rpc_call_reply(call, &reply.base);
-}
-
 /* --- roots -------------------------------------------------------------------------------------------------------- */
 
 static void add_roots(struct check_request *r, const struct paths_roots *roots, bool writes)
@@ -99,18 +87,6 @@ static void add_roots(struct check_request *r, const struct paths_roots *roots, 
         root->path = arena_strdup(&r->memory, roots->path[i]);
         root->writes = writes;
         r->roots[r->n_roots++] = root;
-    }
-}
-
-/* Keeps the marks of requested roots only, each once. */
-static void keep_marks(struct check_request *r, struct checked_node *n, const Titan__Internal__NodeChecked *m)
-{
-    n->marks = arena_alloc(&r->memory, (r->n_roots + 1) * sizeof(*n->marks));
-    for (size_t i = 0; i < r->n_roots; i++) {
-        n->marks[i] = NULL;
-        for (size_t k = 0; k < m->n_roots && !n->marks[i]; k++)
-            if (!strcmp(m->roots[k]->path, r->roots[i]->path) && m->roots[k]->mark[0])
-                n->marks[i] = arena_strdup(&r->memory, m->roots[k]->mark);
     }
 }
 
@@ -162,18 +138,6 @@ static void send_probe(struct check_request *r, struct check_probe *p)
     session_post(c, p->from->session, &m);
 }
 
-static void add_probe(struct check_request *r, struct checked_node *from, struct checked_node *to)
-{
-    titan_assert(from != to && r->reaching);
-    struct core_peer peer;
-    if (!core_node_peer(r->owner->core, from->name, 0, &peer) || !core_node_peer(r->owner->core, to->name, 0, &peer))
-        return; /* the finding "peers" reports this */
-    struct check_probe *p = arena_alloc(&r->memory, sizeof(*p));
-    *p = (struct check_probe){.next = r->probes, .from = from, .to = to};
-    r->probes = p;
-    send_probe(r, p);
-}
-
 static void probe_over(struct check_request *r, struct check_probe *p, bool reached)
 {
     titan_assert(p->id && p->from != p->to);
@@ -199,7 +163,14 @@ static void send_reach(struct check_request *r, struct checked_node *const *ther
     struct checked_node *n = there[place];
     for (size_t i = 1; i <= MIN(n_there - 1, (size_t)NEIGHBOURS); i++) {
         struct checked_node *o = there[(place + i) % n_there];
-        add_probe(r, n, o);
+        struct core_peer peer;
+        titan_assert(n != o && r->reaching);
+        if (core_node_peer(r->owner->core, n->name, 0, &peer) && core_node_peer(r->owner->core, o->name, 0, &peer)) {
+            struct check_probe *p = arena_alloc(&r->memory, sizeof(*p)); /* else the finding "peers" reports it */
+            *p = (struct check_probe){.next = r->probes, .from = n, .to = o};
+            r->probes = p;
+            send_probe(r, p);
+        }
         if (!o->port)
             continue;
         const bool v6 = strchr(o->address, ':') != NULL;
@@ -219,17 +190,6 @@ static void send_reach(struct check_request *r, struct checked_node *const *ther
     n->waiting = true;
     r->waiting++;
     session_post(r->owner, n->session, &m);
-}
-
-static void reach_each_other(struct check_request *r)
-{
-    struct checked_node **there = arena_alloc(&r->memory, (r->n + 1) * sizeof(struct checked_node *));
-    size_t n_there = 0;
-    for (struct checked_node *n = r->nodes; n; n = n->next)
-        if (n->session && !n->absent)
-            there[n_there++] = n;
-    for (size_t i = 0; i < n_there; i++)
-        send_reach(r, there, n_there, i);
 }
 
 static void on_timer(uv_timer_t *timer);
@@ -252,7 +212,13 @@ static void round_over(struct check_request *r)
         r->reaching = true;
         r->id = ++r->owner->next_check_request;
         r->waiting = 0;
-        reach_each_other(r);
+        struct checked_node **there = arena_alloc(&r->memory, (r->n + 1) * sizeof(struct checked_node *));
+        size_t n_there = 0;
+        for (struct checked_node *n = r->nodes; n; n = n->next)
+            if (n->session && !n->absent)
+                there[n_there++] = n;
+        for (size_t i = 0; i < n_there; i++)
+            send_reach(r, there, n_there, i);
         if (r->waiting > 0) {
             (void)uv_timer_start(&r->timer, on_timer, REACH_WAIT_MS, 0);
             return;
@@ -264,7 +230,13 @@ static void round_over(struct check_request *r)
     for (struct checked_node *n = r->nodes; n; n = n->next)
         if (n->pongs)
             found(r, n, "udp", false, arena_printf(&r->memory, "reaches %s as agents do", n->pongs));
-    answer(r);
+    Titan__V1__CheckNodesResponse reply = TITAN__V1__CHECK_NODES_RESPONSE__INIT;
+    reply.nodes = arena_alloc(&r->memory, (r->n + 1) * sizeof(*reply.nodes));
+    for (struct checked_node *n = r->nodes; n; n = n->next)
+        reply.nodes[reply.n_nodes++] = n->message;
+    struct rpc_call *call = TAKE(r->call);
+    if (call)
+        rpc_call_reply(call, &reply.base);
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -282,27 +254,6 @@ static void answered(struct check_request *r)
 }
 
 /* --- the first round ---------------------------------------------------------------------------------------------- */
-
-static void ask(struct check_request *r, struct checked_node *n)
-{
-    titan_assert(n->session && !n->waiting && !r->reaching);
-    Titan__Internal__CheckNode body = TITAN__INTERNAL__CHECK_NODE__INIT;
-    Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
-    body.request_id = r->id;
-    body.jobs_dir = r->owner->jobs_dir;
-    body.token = r->owner->jobs_token;
-    body.wall_ms = clock_wall_ms();
-    body.version = (char *)(uintptr_t)titan_version;
-    body.roots = r->roots;
-    body.n_roots = r->n_roots;
-    if (getrandom(n->token, sizeof(n->token), 0) == (ssize_t)sizeof(n->token))
-        body.listen = (ProtobufCBinaryData){sizeof(n->token), n->token};
-    m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK;
-    m.check = &body;
-    n->waiting = true;
-    r->waiting++;
-    session_post(r->owner, n->session, &m);
-}
 
 static void each_address(const struct core_node *node, void *data)
 {
@@ -342,7 +293,23 @@ static void each_node(const struct core_node *node, void *data)
               node->by_datagram
                   ? "heartbeats arrive as datagrams"
                   : "heartbeats arrive through the session only: UDP to the coordinator's port is closed or lossy");
-    ask(r, n);
+
+    Titan__Internal__CheckNode body = TITAN__INTERNAL__CHECK_NODE__INIT;
+    Titan__Internal__CoordinatorMessage m = TITAN__INTERNAL__COORDINATOR_MESSAGE__INIT;
+    body.request_id = r->id;
+    body.jobs_dir = r->owner->jobs_dir;
+    body.token = r->owner->jobs_token;
+    body.wall_ms = clock_wall_ms();
+    body.version = (char *)(uintptr_t)titan_version;
+    body.roots = r->roots;
+    body.n_roots = r->n_roots;
+    if (getrandom(n->token, sizeof(n->token), 0) == (ssize_t)sizeof(n->token))
+        body.listen = (ProtobufCBinaryData){sizeof(n->token), n->token};
+    m.kind_case = TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_CHECK;
+    m.check = &body;
+    n->waiting = true;
+    r->waiting++;
+    session_post(r->owner, n->session, &m);
 }
 
 void api_check_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *data)
@@ -398,7 +365,14 @@ bool api_node_checked(struct coordinator *c, uint64_t session, const Titan__Inte
     for (size_t i = 0; i < m->n_findings; i++)
         found(r, n, m->findings[i]->what, m->findings[i]->wrong, m->findings[i]->text);
     if (!r->reaching) {
-        keep_marks(r, n, m);
+        /* The marks of requested roots only, each once. */
+        n->marks = arena_alloc(&r->memory, (r->n_roots + 1) * sizeof(*n->marks));
+        for (size_t i = 0; i < r->n_roots; i++) {
+            n->marks[i] = NULL;
+            for (size_t k = 0; k < m->n_roots && !n->marks[i]; k++)
+                if (!strcmp(m->roots[k]->path, r->roots[i]->path) && m->roots[k]->mark[0])
+                    n->marks[i] = arena_strdup(&r->memory, m->roots[k]->mark);
+        }
         n->reaches = m->reaches;
         n->port = m->port;
         if (!n->reaches)

@@ -30,16 +30,6 @@ static bool closed(const char *folder)
 #define CLOSED                                                                                                         \
     "checkpoint.folder = \"%s\" is closed to titand, which cannot tell whether it is empty: name a new folder"
 
-static bool had_by_a_run(const char *folder)
-{
-    _cleanup_(folder_found_clear) struct folder_found owner = {0};
-    uint64_t newest;
-    bool any = false;
-    if (folder_owner_of(folder, &owner, NULL) == TITAN_OK && owner.there)
-        return true;
-    return folder_newest_step(folder, &newest, &any, NULL) == TITAN_OK && any;
-}
-
 titan_status place_fresh(struct recipe *r, struct titan_error *err)
 {
     char folder[PATH_MAX], fresh[PATH_MAX + 16];
@@ -49,8 +39,12 @@ titan_status place_fresh(struct recipe *r, struct titan_error *err)
     TRY(recipe_checkpoint_folder(r, "", folder, err));
     if (closed(folder))
         return titan_fail(err, TITAN_EPERM, CLOSED, folder);
-    if (!had_by_a_run(folder))
-        return TITAN_OK;
+    _cleanup_(folder_found_clear) struct folder_found owner = {0};
+    uint64_t newest;
+    bool any = false;
+    if ((folder_owner_of(folder, &owner, NULL) != TITAN_OK || !owner.there) &&
+        (folder_newest_step(folder, &newest, &any, NULL) != TITAN_OK || !any))
+        return TITAN_OK; /* no run has had it */
     for (int n = 2; n < FRESH_MAX; n++) {
         (void)snprintf(fresh, sizeof(fresh), "%s-%d", folder, n);
         if (strlen(fresh) >= sizeof(r->checkpoint.folder))
@@ -172,22 +166,13 @@ titan_status place_admit(struct place_rights *p, struct recipe *r, const struct 
 
 /* --- what is there ------------------------------------------------------------------------------------------------ */
 
-/* Refuses a folder with checkpoints of another run. */
-static void refuse_recipe(const char *folder, const struct folder_found *owner, const char *keys,
-                          struct titan_error *held)
+static void refuse_step(const struct recipe *r, struct place *p)
 {
-    (void)titan_fail(held, TITAN_ECONFLICT, "checkpoint folder '%s' holds checkpoints of another recipe, by %s%s%s",
-                     folder, owner->name, *keys ? ": " : "", keys);
-    titan_error_hint(held, "submit --fresh takes a new folder beside it; or name another checkpoint.folder; "
-                           "checkpoint.accept_changed takes what is meant to be another");
-}
-
-static void refuse_step(const struct recipe *r, const char *folder, struct titan_error *held)
-{
-    (void)titan_fail(held, TITAN_ECONFLICT, "checkpoint.load_step = %lld: checkpoint folder '%s' has none of that step",
-                     (long long)r->checkpoint.load_step, folder);
-    titan_error_hint(held, "titanctl checkpoints JOB lists those of a job; checkpoint.initial_load_path names one of "
-                           "another folder");
+    (void)titan_fail(&p->held, TITAN_ECONFLICT,
+                     "checkpoint.load_step = %lld: checkpoint folder '%s' has none of that step",
+                     (long long)r->checkpoint.load_step, p->folder);
+    titan_error_hint(&p->held, "titanctl checkpoints JOB lists those of a job; checkpoint.initial_load_path names one "
+                               "of another folder");
 }
 
 /* Notes how the run changes the learning rate of the folder's owner. */
@@ -207,54 +192,51 @@ static titan_status note_rate(const struct recipe *r, const struct folder_found 
     return TITAN_OK;
 }
 
-/* Finds the step that the run begins from, in a folder with checkpoints of its recipe. */
-static void find_step(const struct recipe *r, const char *folder, uint64_t *ret, struct titan_error *held)
-{
-    const int64_t asked = r->checkpoint.load_step;
-    bool any = false;
-    if (asked < 0) {
-        const titan_status status = folder_newest_state(folder, (uint64_t)r->training.steps, ret, &any, NULL);
-        *ret = status == TITAN_OK && any ? *ret : 0;
-    } else if (folder_has_step(folder, (uint64_t)asked)) {
-        *ret = (uint64_t)asked;
-    } else {
-        refuse_step(r, folder, held);
-    }
-}
-
-titan_status place_look(const struct recipe *r, bool empty, bool local, char *folder, uint64_t *ret_resumes,
-                        struct buf *notes, struct titan_error *held, struct titan_error *err)
+titan_status place_look(const struct recipe *r, struct place *p, struct titan_error *err)
 {
     _cleanup_(folder_found_clear) struct folder_found owner = {0};
     _cleanup_(buf_free) struct buf keys = BUF_INIT;
+    const int64_t asked = r->checkpoint.load_step;
     uint64_t newest = 0;
     bool any = false;
-    *ret_resumes = 0;
-    TRY(recipe_checkpoint_folder(r, "", folder, err));
-    if (r->checkpoint.enable && empty && closed(folder))
-        return titan_fail(err, TITAN_EPERM, CLOSED, folder);
+    TRY(recipe_checkpoint_folder(r, "", p->folder, err));
     if (!r->checkpoint.enable)
         return TITAN_OK;
-    const titan_status seen = folder_newest_step(folder, &newest, &any, NULL);
+    if (p->empty && closed(p->folder))
+        return titan_fail(err, TITAN_EPERM, CLOSED, p->folder);
+    const titan_status seen = folder_newest_step(p->folder, &newest, &any, NULL);
     if (!any) {
-        if (r->checkpoint.load_step >= 0 && (seen == TITAN_OK || (seen == TITAN_ENOTFOUND && local)))
-            refuse_step(r, folder, held);
+        if (asked >= 0 && (seen == TITAN_OK || (seen == TITAN_ENOTFOUND && p->local)))
+            refuse_step(r, p);
         return TITAN_OK;
     }
-    if (empty) {
-        (void)titan_fail(held, TITAN_ECONFLICT, "checkpoint folder '%s' has checkpoints, up to step %llu", folder,
-                         (unsigned long long)newest);
-        titan_error_hint(held, "the run would go on from them; --fresh takes a new folder beside it");
+    if (p->empty) {
+        (void)titan_fail(&p->held, TITAN_ECONFLICT, "checkpoint folder '%s' has checkpoints, up to step %llu",
+                         p->folder, (unsigned long long)newest);
+        titan_error_hint(&p->held, "the run would go on from them; --fresh takes a new folder beside it");
         return TITAN_OK;
     }
-    if (folder_owner_of(folder, &owner, NULL) != TITAN_OK || !owner.there)
+    if (folder_owner_of(p->folder, &owner, NULL) != TITAN_OK || !owner.there)
         return TITAN_OK;
     if (!recipe_continues(r, owner.recipe_hash, owner.recipe, &keys)) {
-        refuse_recipe(folder, &owner, keys.len ? keys.data : "", held);
+        (void)titan_fail(&p->held, TITAN_ECONFLICT,
+                         "checkpoint folder '%s' holds checkpoints of another recipe, by %s%s%s", p->folder, owner.name,
+                         keys.len && *keys.data ? ": " : "", keys.len ? keys.data : "");
+        titan_error_hint(&p->held, "submit --fresh takes a new folder beside it; or name another checkpoint.folder; "
+                                   "checkpoint.accept_changed takes what is meant to be another");
         return TITAN_OK;
     }
-    find_step(r, folder, ret_resumes, held);
-    return *ret_resumes > 0 ? note_rate(r, &owner, *ret_resumes, notes, err) : TITAN_OK;
+
+    /* The step that the run begins from. */
+    if (asked >= 0 && !folder_has_step(p->folder, (uint64_t)asked)) {
+        refuse_step(r, p);
+    } else if (asked >= 0) {
+        p->resumes_step = (uint64_t)asked;
+    } else {
+        const titan_status status = folder_newest_state(p->folder, (uint64_t)r->training.steps, &newest, &any, NULL);
+        p->resumes_step = status == TITAN_OK && any ? newest : 0;
+    }
+    return p->resumes_step > 0 ? note_rate(r, &owner, p->resumes_step, p->notes, err) : TITAN_OK;
 }
 
 static bool has_file(const char *folder, const char *name)

@@ -4,6 +4,8 @@
 #ifndef TITAN_DAEMON_API_CHECKPOINT_PLACE_H
 #define TITAN_DAEMON_API_CHECKPOINT_PLACE_H
 
+#include <limits.h>
+
 #include "base/folder_owner.h"
 #include "base/recipe.h"
 #include "daemon/auth/identity.h"
@@ -32,12 +34,18 @@ titan_status place_fresh(struct recipe *r, struct titan_error *err) TITAN_MUST_U
  * owner. */
 titan_status place_admit(struct place_rights *p, struct recipe *r, const struct recipe *before,
                          struct titan_error *err) TITAN_MUST_USE;
-/* folder: char[PATH_MAX], gets the absolute path. *ret_resumes: step of the checkpoint in the folder that the run
- * continues; 0 = none. notes: lines about the consequences. held: TITAN_ECONFLICT if the recipe cannot have the folder:
- * it has checkpoints of another recipe, any checkpoint although `empty` is set, or not the checkpoint of
- * checkpoint.load_step. local: a folder invisible from here does not exist. */
-titan_status place_look(const struct recipe *r, bool empty, bool local, char *folder, uint64_t *ret_resumes,
-                        struct buf *notes, struct titan_error *held, struct titan_error *err) TITAN_MUST_USE;
+/* The checkpoint folder of a recipe, for a run that is to begin there. */
+struct place {
+    bool empty;              /* only if it has no checkpoint */
+    bool local;              /* a folder invisible from here does not exist */
+    struct buf *notes;       /* gets lines about the consequences */
+    char folder[PATH_MAX];   /* its absolute path */
+    uint64_t resumes_step;   /* step of the checkpoint in it that the run continues; 0 = none */
+    struct titan_error held; /* TITAN_ECONFLICT: the recipe cannot have the folder, because of its checkpoints: they are
+                              * of another recipe, there are some although `empty` is set, or that of
+                              * checkpoint.load_step is not among them */
+};
+titan_status place_look(const struct recipe *r, struct place *p, struct titan_error *err) TITAN_MUST_USE;
 /* Does checkpoint.initial_load_path hold what the recipe says: a checkpoint, or Hugging Face weights? TITAN_EINVAL: it
  * does not. An empty key passes. */
 titan_status place_check_beginning(const struct recipe *r, struct titan_error *err) TITAN_MUST_USE;

@@ -15,15 +15,7 @@
 #include "daemon/coordinator/shell/enrol.h"
 #include "state/schema.h"
 
-/* Messages of a reply under construction; the arena owns the strings. */
-struct reply {
-    struct coordinator *c;
-    struct arena memory;
-    void **items;
-    size_t n, cap;
-};
-
-static void reply_add(struct reply *r, void *item)
+void api_reply_add(struct reply *r, void *item)
 {
     titan_assert(item);
     VEC_MUST_PUSH(r->items, r->n, r->cap, item);
@@ -41,25 +33,10 @@ Titan__V1__Evaluation api_evaluation(const struct evaluation_report *e)
     return m;
 }
 
-static void reply_free(struct reply *r)
+void api_reply_free(struct reply *r)
 {
     arena_free(&r->memory);
     free(r->items);
-}
-
-static void add_losses(struct reply *r, uint64_t job_id, Titan__V1__Job *m)
-{
-    struct core_losses losses[CORE_LOSSES_MAX];
-    m->n_losses = core_job_losses(r->c->core, job_id, losses);
-    m->losses = arena_alloc(&r->memory, (m->n_losses + 1) * sizeof(*m->losses));
-    for (size_t i = 0; i < m->n_losses; i++) {
-        m->losses[i] = arena_alloc(&r->memory, sizeof(**m->losses));
-        titan__v1__loss_count__init(m->losses[i]);
-        m->losses[i]->cause = arena_strdup(&r->memory, losses[i].cause);
-        m->losses[i]->count = losses[i].count;
-        m->losses[i]->budget = losses[i].budget;
-        m->losses[i]->window_s = losses[i].window_s;
-    }
 }
 
 static Titan__V1__Placement *placement_message(struct reply *r, const struct core_placement *p)
@@ -84,25 +61,6 @@ static void each_placement(const struct core_placement *p, void *data)
     if (all->messages)
         all->messages[all->n] = placement_message(all->reply, p);
     all->n++;
-}
-
-static void add_nodes(struct reply *r, uint64_t job_id, Titan__V1__Job *m)
-{
-    struct placements all = {.reply = r};
-    core_placements(r->c->core, job_id, each_placement, &all);
-    all.messages = arena_alloc(&r->memory, (all.n + 1) * sizeof(*all.messages));
-    all.n = 0;
-    core_placements(r->c->core, job_id, each_placement, &all);
-    m->nodes = all.messages;
-    m->n_nodes = all.n;
-}
-
-static void add_labels(struct reply *r, const char *joined, Titan__V1__Job *m)
-{
-    char *rest = arena_strdup(&r->memory, joined ? joined : "");
-    m->labels = arena_alloc(&r->memory, LABELS_MAX * sizeof(*m->labels));
-    for (char *one; m->n_labels < LABELS_MAX && (one = strsep(&rest, "\n")) && *one;)
-        m->labels[m->n_labels++] = one;
 }
 
 /* The stored row, plus the progress since it was stored. */
@@ -131,9 +89,28 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
                                  "%s%s%s has %s that one user may have below jobs_dir (limits.user_disk_mb): no "
                                  "more jobs are taken",
                                  m->reason, *m->reason ? "; " : "", job->user, disk);
-    add_losses(r, job->id, m);
-    add_labels(r, job->labels, m);
-    add_nodes(r, job->id, m);
+    struct core_losses losses[CORE_LOSSES_MAX];
+    m->n_losses = core_job_losses(r->c->core, job->id, losses);
+    m->losses = arena_alloc(&r->memory, (m->n_losses + 1) * sizeof(*m->losses));
+    for (size_t i = 0; i < m->n_losses; i++) {
+        m->losses[i] = arena_alloc(&r->memory, sizeof(**m->losses));
+        titan__v1__loss_count__init(m->losses[i]);
+        m->losses[i]->cause = arena_strdup(&r->memory, losses[i].cause);
+        m->losses[i]->count = losses[i].count;
+        m->losses[i]->budget = losses[i].budget;
+        m->losses[i]->window_s = losses[i].window_s;
+    }
+    char *labels = arena_strdup(&r->memory, job->labels);
+    m->labels = arena_alloc(&r->memory, LABELS_MAX * sizeof(*m->labels));
+    for (char *one; m->n_labels < LABELS_MAX && (one = strsep(&labels, "\n")) && *one;)
+        m->labels[m->n_labels++] = one;
+    struct placements all = {.reply = r};
+    core_placements(r->c->core, job->id, each_placement, &all);
+    all.messages = arena_alloc(&r->memory, (all.n + 1) * sizeof(*all.messages));
+    all.n = 0;
+    core_placements(r->c->core, job->id, each_placement, &all);
+    m->nodes = all.messages;
+    m->n_nodes = all.n;
     m->step = s.step;
     m->steps = job->spec.steps;
     m->loss = s.loss;
@@ -166,13 +143,13 @@ static Titan__V1__Job *job_message(struct reply *r, const struct job *job)
 static void with_job(const struct job *job, void *data)
 {
     struct reply *r = data;
-    reply_add(r, job_message(r, job));
+    api_reply_add(r, job_message(r, job));
 }
 
 void api_get_job(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     const Titan__V1__GetJobRequest *request = (const Titan__V1__GetJobRequest *)base;
-    _cleanup_(reply_free) struct reply r = {.c = data};
+    _cleanup_(api_reply_free) struct reply r = {.c = data};
     struct titan_error err = {0};
     struct auth_user u;
     api_user(r.c, call, &u);
@@ -211,39 +188,23 @@ static bool each_job(const struct job *job, void *data)
     return true;
 }
 
-static titan_status parse_page_token(const char *token, uint64_t *ret_before, struct titan_error *err)
-{
-    *ret_before = 0;
-    if (!*token)
-        return TITAN_OK;
-    char *end = NULL;
-    errno = 0;
-    *ret_before = strtoull(token, &end, 10);
-    if (errno || *end || token[0] < '0' || token[0] > '9' || *ret_before == 0)
-        return titan_fail(err, TITAN_EINVAL, "page_token '%.32s' is not one we gave", token);
-    return TITAN_OK;
-}
-
-static titan_status parse_states(const Titan__V1__ListJobsRequest *request, uint32_t *ret, struct titan_error *err)
-{
-    *ret = 0;
-    for (size_t i = 0; i < request->n_states; i++) {
-        int state = (int)request->states[i];
-        if (state < JOB_PENDING || state > JOB_CANCELLED)
-            return titan_fail(err, TITAN_EINVAL, "there is no job state %d", state);
-        *ret |= SM_BIT(state);
-    }
-    return TITAN_OK;
-}
-
 /* ret_total: 0 unless requested. */
 static titan_status list_jobs(struct reply *r, const struct auth_user *u, const Titan__V1__ListJobsRequest *request,
                               uint32_t *ret_limit, uint32_t *ret_total, struct titan_error *err)
 {
-    uint64_t before = 0;
+    const char *token = request->page_token;
+    char *end = NULL;
+    errno = 0;
+    const uint64_t before = *token ? strtoull(token, &end, 10) : 0;
+    if (*token && (errno || *end || token[0] < '0' || token[0] > '9' || before == 0))
+        return titan_fail(err, TITAN_EINVAL, "page_token '%.32s' is not one we gave", token);
     uint32_t states = 0;
-    TRY(parse_page_token(request->page_token, &before, err));
-    TRY(parse_states(request, &states, err));
+    for (size_t i = 0; i < request->n_states; i++) {
+        const int state = (int)request->states[i];
+        if (state < JOB_PENDING || state > JOB_CANCELLED)
+            return titan_fail(err, TITAN_EINVAL, "there is no job state %d", state);
+        states |= SM_BIT(state);
+    }
     *ret_limit = request->page_size ? request->page_size : API_PAGE_DEFAULT;
     const struct job_owner owner = {u->uid, *u->name ? u->name : "anonymous"};
     const struct job_filter filter = {.before = before,
@@ -261,7 +222,7 @@ static titan_status list_jobs(struct reply *r, const struct auth_user *u, const 
 
 void api_list_jobs(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
-    _cleanup_(reply_free) struct reply r = {.c = data};
+    _cleanup_(api_reply_free) struct reply r = {.c = data};
     struct titan_error err = {0};
     uint32_t limit = 0, total = 0;
     char token[24] = "";
@@ -286,10 +247,15 @@ static void with_state(const struct job *job, void *data)
     *(enum job_state *)data = job->state;
 }
 
+titan_status api_job_state(struct coordinator *c, uint64_t job_id, enum job_state *ret, struct titan_error *err)
+{
+    return job_get(store_reader(c->store), job_id, with_state, ret, err);
+}
+
 titan_status api_job_ended(struct coordinator *c, uint64_t job_id, bool *ret, struct titan_error *err)
 {
     enum job_state state = JOB_NONE;
-    TRY(job_get(store_reader(c->store), job_id, with_state, &state, err));
+    TRY(api_job_state(c, job_id, &state, err));
     *ret = sm_final(&job_sm, (int)state);
     return TITAN_OK;
 }
@@ -307,14 +273,14 @@ static bool each_checkpoint(const struct checkpoint *k, void *data)
     m->bytes = k->bytes;
     m->committed_at_ms = k->committed_at_ms;
     m->world_size = k->world_size;
-    reply_add(r, m);
+    api_reply_add(r, m);
     return true;
 }
 
 void api_list_checkpoints(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     const Titan__V1__ListCheckpointsRequest *request = (const Titan__V1__ListCheckpointsRequest *)base;
-    _cleanup_(reply_free) struct reply r = {.c = data};
+    _cleanup_(api_reply_free) struct reply r = {.c = data};
     struct titan_error err = {0};
     bool ended = false;
     struct auth_user u;
@@ -332,38 +298,6 @@ void api_list_checkpoints(struct rpc_call *call, const ProtobufCMessage *base, v
     reply.n_checkpoints = r.n;
     reply.checkpoints = (Titan__V1__Checkpoint **)r.items;
     rpc_call_reply(call, &reply.base);
-}
-
-static const char *gpu_state_text(Titan__Internal__GpuHealth health)
-{
-    switch (health) {
-    case TITAN__INTERNAL__GPU_HEALTH__GPU_HEALTHY:
-        return "ready";
-    case TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY:
-        return "quarantined";
-    default:
-        return "unknown";
-    }
-}
-
-static Titan__V1__Gpu *gpu_message(struct arena *memory, const Titan__Internal__GpuState *g)
-{
-    Titan__V1__Gpu *m = arena_alloc(memory, sizeof(*m));
-    titan__v1__gpu__init(m);
-    m->slot = g->slot;
-    m->name = arena_strdup(memory, g->name);
-    m->uuid = arena_strdup(memory, g->uuid);
-    m->memory_used_bytes = g->memory_used;
-    m->memory_total_bytes = g->memory_total;
-    m->celsius = g->celsius;
-    m->ecc = g->ecc;
-    m->ecc_errors = g->ecc_errors;
-    m->xid = g->xid;
-    m->state = arena_strdup(memory, gpu_state_text(g->health));
-    m->reason = arena_strdup(memory, g->reason);
-    m->job_id = g->job_id;
-    m->worker_id = g->worker_id;
-    return m;
 }
 
 Titan__V1__Node *api_node_message(struct arena *memory, const struct core_node *n)
@@ -384,16 +318,33 @@ Titan__V1__Node *api_node_message(struct arena *memory, const struct core_node *
     m->window_until_ms = n->policy->window_until_ms;
     m->quarantined_until_ms = n->quarantined ? n->policy->quarantined_until_ms : 0;
     m->gpus = n->gpus ? arena_alloc(memory, n->gpus->n_gpus * sizeof(*m->gpus)) : NULL;
-    for (size_t i = 0; n->gpus && i < n->gpus->n_gpus; i++)
-        m->gpus[m->n_gpus++] = gpu_message(memory, n->gpus->gpus[i]);
-    titan_assert(m->n_gpus == (n->gpus ? n->gpus->n_gpus : 0));
+    for (size_t i = 0; n->gpus && i < n->gpus->n_gpus; i++) {
+        const Titan__Internal__GpuState *g = n->gpus->gpus[i];
+        Titan__V1__Gpu *gpu = m->gpus[m->n_gpus++] = arena_alloc(memory, sizeof(*gpu));
+        titan__v1__gpu__init(gpu);
+        gpu->slot = g->slot;
+        gpu->name = arena_strdup(memory, g->name);
+        gpu->uuid = arena_strdup(memory, g->uuid);
+        gpu->memory_used_bytes = g->memory_used;
+        gpu->memory_total_bytes = g->memory_total;
+        gpu->celsius = g->celsius;
+        gpu->ecc = g->ecc;
+        gpu->ecc_errors = g->ecc_errors;
+        gpu->xid = g->xid;
+        gpu->state = arena_strdup(memory, g->health == TITAN__INTERNAL__GPU_HEALTH__GPU_HEALTHY  ? "ready"
+                                          : g->health == TITAN__INTERNAL__GPU_HEALTH__GPU_FAULTY ? "quarantined"
+                                                                                                 : "unknown");
+        gpu->reason = arena_strdup(memory, g->reason);
+        gpu->job_id = g->job_id;
+        gpu->worker_id = g->worker_id;
+    }
     return m;
 }
 
 static void each_node(const struct core_node *n, void *data)
 {
     struct reply *r = data;
-    reply_add(r, api_node_message(&r->memory, n));
+    api_reply_add(r, api_node_message(&r->memory, n));
 }
 
 struct node_jobs {
@@ -439,7 +390,7 @@ static void add_job_of_node(const struct core_placement *p, void *data)
 
 void api_list_nodes(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
-    _cleanup_(reply_free) struct reply r = {.c = data};
+    _cleanup_(api_reply_free) struct reply r = {.c = data};
     struct auth_user u;
     (void)base;
     api_user(r.c, call, &u);
@@ -465,12 +416,12 @@ static void add_counter(struct reply *r, const char *name, uint64_t value, const
     m->name = (char *)name;
     m->value = value;
     m->text = (char *)text;
-    reply_add(r, m);
+    api_reply_add(r, m);
 }
 
 void api_counters(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
-    _cleanup_(reply_free) struct reply r = {.c = data};
+    _cleanup_(api_reply_free) struct reply r = {.c = data};
     const struct core_counters *of_core = core_counters(r.c->core);
     const struct store_stats of_store = store_stats(r.c->store);
     (void)base;

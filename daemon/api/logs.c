@@ -128,18 +128,6 @@ static void note_cut(struct log_request *r, const char *node, const char *why)
                          r->flight ? "the dumps" : "the logs", (unsigned long long)r->job_id, node, why);
 }
 
-static void finish_if_over(struct log_request *r)
-{
-    titan_assert(r->n_nodes <= NODES_MAX);
-    bool open = false;
-    for (size_t i = 0; i < r->n_nodes; i++)
-        open |= r->nodes[i].open;
-    if ((!open && (!r->follow || r->lingering)) || r->ended) {
-        if (!r->waiting)
-            finish(r, r->cut.status == TITAN_OK ? NULL : &r->cut);
-    }
-}
-
 static void drain(struct log_request *r)
 {
     while (r->waiting && r->call) {
@@ -160,7 +148,12 @@ static void drain(struct log_request *r)
         r->waiting_bytes -= p->len;
         free(p);
     }
-    finish_if_over(r);
+    titan_assert(r->n_nodes <= NODES_MAX);
+    bool open = false;
+    for (size_t i = 0; i < r->n_nodes; i++)
+        open |= r->nodes[i].open;
+    if (!r->waiting && (r->ended || (!open && (!r->follow || r->lingering))))
+        finish(r, r->cut.status == TITAN_OK ? NULL : &r->cut);
 }
 
 /* Makes room for len more bytes within the limits of r's identity and of all. Ends the streams that hold most, one by
@@ -305,28 +298,6 @@ void api_logs_job_moved(struct coordinator *c, uint64_t job_id)
     }
 }
 
-/* A following call waits for logs to appear; other calls fail if there are none. */
-static titan_status check_there(struct coordinator *c, const Titan__V1__LogsRequest *request, bool ended,
-                                struct titan_error *err)
-{
-    const unsigned long long id = (unsigned long long)request->job_id;
-    int64_t workers = 0, ranks = 0;
-    if (request->follow && !ended)
-        return TITAN_OK;
-    TRY(worker_extent(store_reader(c->store), request->job_id, &workers, &ranks, err));
-    if (workers == 0)
-        return titan_fail(err, TITAN_ENOTFOUND, "job %llu has no logs: it %s", id,
-                          ended ? "has ended without having run" : "has not run yet");
-    if (request->rank >= ranks && request->rank >= 0) {
-        if (ranks == 0)
-            return titan_fail(err, TITAN_ENOTFOUND, "job %llu has no rank %d: its workers have had no epoch yet", id,
-                              request->rank);
-        return titan_fail(err, TITAN_ENOTFOUND, "job %llu has no rank %d: its ranks are 0 to %lld", id, request->rank,
-                          (long long)ranks - 1);
-    }
-    return TITAN_OK;
-}
-
 static titan_status begin(struct coordinator *c, const struct rpc_call *call, const Titan__V1__LogsRequest *request,
                           bool *ret_ended, struct titan_error *err)
 {
@@ -341,7 +312,21 @@ static titan_status begin(struct coordinator *c, const struct rpc_call *call, co
         return titan_fail(err, TITAN_ELIMIT, "%d log streams of %s are open already", API_LOG_REQUESTS_OF_ONE_MAX,
                           rpc_call_identity(call)->name);
     TRY(api_job_ended(c, request->job_id, ret_ended, err));
-    return check_there(c, request, *ret_ended, err);
+    if (request->follow && !*ret_ended) /* waits for logs to appear */
+        return TITAN_OK;
+    const unsigned long long id = (unsigned long long)request->job_id;
+    int64_t workers = 0, ranks = 0;
+    TRY(worker_extent(store_reader(c->store), request->job_id, &workers, &ranks, err));
+    if (workers == 0)
+        return titan_fail(err, TITAN_ENOTFOUND, "job %llu has no logs: it %s", id,
+                          *ret_ended ? "has ended without having run" : "has not run yet");
+    if (request->rank < ranks || request->rank < 0)
+        return TITAN_OK;
+    if (ranks == 0)
+        return titan_fail(err, TITAN_ENOTFOUND, "job %llu has no rank %d: its workers have had no epoch yet", id,
+                          request->rank);
+    return titan_fail(err, TITAN_ENOTFOUND, "job %llu has no rank %d: its ranks are 0 to %lld", id, request->rank,
+                      (long long)ranks - 1);
 }
 
 void api_logs(struct rpc_call *call, const ProtobufCMessage *base, void *data)

@@ -95,24 +95,6 @@ static void grant(struct origin *o, const char *path)
         o->granted[n] = path;
 }
 
-static titan_status read_origin(struct origin *o, struct titan_error *err)
-{
-    char own[PATH_MAX];
-    titan_assert(o->text);
-    memset(o->granted, 0, sizeof(o->granted));
-    if (!o->recipe && !(o->recipe = malloc(sizeof(*o->recipe))))
-        return titan_fail(err, TITAN_ENOMEM, "out of memory");
-    recipe_init(o->recipe);
-    titan_status status = recipe_parse(o->recipe, o->text, "recipe", err);
-    if (status == TITAN_OK)
-        status = recipe_resolve(o->recipe, err);
-    if (status == TITAN_OK && (size_t)snprintf(own, sizeof(own), "%s/%" PRIu64, o->jobs_dir, o->job_id) >= sizeof(own))
-        status = titan_fail(err, TITAN_EINVAL, "its folder has too long a name");
-    if (status == TITAN_OK)
-        status = recipe_checkpoint_folder(o->recipe, own, o->folder, err);
-    return status == TITAN_OK ? TITAN_OK : titan_error_wrap(err, "job %" PRIu64, o->job_id);
-}
-
 static titan_status set_path(const char *key, char *to, size_t size, const char *path, struct titan_error *err)
 {
     if (strlen(path) >= size)
@@ -140,51 +122,24 @@ static titan_status open_folder(const struct origin *o, int *ret_fd, char way[PA
     return TITAN_OK;
 }
 
-/* True: the job's own folder, in which its checkpoints were to be, was never made by a worker. */
-static bool never_began(const struct origin *o)
-{
-    const size_t n = strlen(o->jobs_dir) + 1;
-    char own[PATH_MAX];
-    struct stat st;
-    if (!below(o->folder, o->jobs_dir))
-        return false;
-    (void)snprintf(own, sizeof(own), "%.*s", (int)(n + strcspn(o->folder + n, "/")), o->folder);
-    return lstat(own, &st) != 0 && errno == ENOENT;
-}
-
-/* The job has checkpoints, so the keys for the begin of a run are dropped, except keys that this submit changes. If the
- * job had gone back to a step and no manifest records it, the folder's newest checkpoint may be of the abandoned
- * branch. */
-static void begin_from_own(const struct origin *o, const char *way, struct recipe *r)
-{
-    const struct recipe *before = o->recipe;
-    uint64_t branches = 0;
-    titan_assert(o->recipe);
-    if (o->newest_step == 0 && before->checkpoint.load_step >= 0)
-        return;
-    if (r->checkpoint.load_step == before->checkpoint.load_step) {
-        const bool known = folder_branches(way, &branches, NULL) == TITAN_OK && branches > 0;
-        const bool named = before->checkpoint.load_step >= 0 && !known && folder_has_step(way, o->newest_step);
-        r->checkpoint.load_step = named ? (int64_t)o->newest_step : -1;
-    }
-    if (strcmp(r->checkpoint.exclude_from_loading, before->checkpoint.exclude_from_loading) == 0)
-        memset(r->checkpoint.exclude_from_loading, 0, sizeof(r->checkpoint.exclude_from_loading));
-    if (strcmp(r->checkpoint.accept_changed, before->checkpoint.accept_changed) == 0)
-        memset(r->checkpoint.accept_changed, 0, sizeof(r->checkpoint.accept_changed));
-}
-
 static titan_status resume(struct origin *o, struct recipe *r, struct titan_error *err)
 {
     _cleanup_fd_ int fd = -1;
-    char way[PATH_MAX];
-    uint64_t newest, job;
+    char way[PATH_MAX], own[PATH_MAX];
+    const struct recipe *before = o->recipe;
+    struct stat st;
+    uint64_t newest, job, branches = 0;
     bool any = false;
     TRY(recipe_initial_job(r, &job, err));
     if (job)
         return titan_fail(err, TITAN_EINVAL,
                           "a resumed job goes on from its own checkpoints, not from those of job %" PRIu64, job);
-    if (never_began(o)) /* with titan-spawnd its user could not make that folder: the new job gets its own */
-        return TITAN_OK;
+    if (below(o->folder, o->jobs_dir)) {
+        const size_t n = strlen(o->jobs_dir) + 1;
+        (void)snprintf(own, sizeof(own), "%.*s", (int)(n + strcspn(o->folder + n, "/")), o->folder);
+        if (lstat(own, &st) != 0 && errno == ENOENT)
+            return TITAN_OK; /* no worker made it, and with titan-spawnd its user cannot: the new job gets its own */
+    }
     TRY(set_path("checkpoint.folder", r->checkpoint.folder, sizeof(r->checkpoint.folder), o->folder, err));
     grant(o, o->folder);
     if (strcmp(r->checkpoint.initial_load_path, o->recipe->checkpoint.initial_load_path) == 0)
@@ -195,7 +150,21 @@ static titan_status resume(struct origin *o, struct recipe *r, struct titan_erro
         return TITAN_OK;
     if (!r->checkpoint.enable) /* the job wrote checkpoints on request only: load them, write none unasked */
         r->checkpoint.enable = r->checkpoint.load_only = true;
-    begin_from_own(o, way, r);
+
+    /* The job has checkpoints, so the keys for the begin of a run are dropped, except keys that this submit changes. */
+    if (o->newest_step == 0 && before->checkpoint.load_step >= 0)
+        return TITAN_OK;
+    if (r->checkpoint.load_step == before->checkpoint.load_step) {
+        /* If the job had gone back to a step and no manifest records it, the folder's newest checkpoint may be of the
+         * abandoned branch. */
+        const bool known = folder_branches(way, &branches, NULL) == TITAN_OK && branches > 0;
+        const bool named = before->checkpoint.load_step >= 0 && !known && folder_has_step(way, o->newest_step);
+        r->checkpoint.load_step = named ? (int64_t)o->newest_step : -1;
+    }
+    if (strcmp(r->checkpoint.exclude_from_loading, before->checkpoint.exclude_from_loading) == 0)
+        memset(r->checkpoint.exclude_from_loading, 0, sizeof(r->checkpoint.exclude_from_loading));
+    if (strcmp(r->checkpoint.accept_changed, before->checkpoint.accept_changed) == 0)
+        memset(r->checkpoint.accept_changed, 0, sizeof(r->checkpoint.accept_changed));
     return TITAN_OK;
 }
 
@@ -208,15 +177,6 @@ static titan_status none_there(const struct origin *o, int64_t step, bool whole,
                      whole ? " with optimizer state" : which, o->folder);
     titan_error_hint(err, "titanctl checkpoints %" PRIu64 " lists those it has written", o->job_id);
     return TITAN_ENOTFOUND;
-}
-
-/* True: the job's own folder, which the coordinator sees too, exists, but the folder of checkpoints does not. */
-static bool never_written(const struct origin *o, titan_status seen)
-{
-    char own[PATH_MAX + 32];
-    struct stat st;
-    (void)snprintf(own, sizeof(own), "%s/%" PRIu64, o->jobs_dir, o->job_id);
-    return seen == TITAN_ENOTFOUND && below(o->folder, own) && stat(own, &st) == 0;
 }
 
 /* Begins from one checkpoint, by its path: a run that restarts before its own first checkpoint begins from the same
@@ -237,7 +197,10 @@ static titan_status begin(struct origin *o, const struct auth_user *u, struct re
     if (seen == TITAN_OK)
         seen = whole ? folder_newest_state(way, UINT64_MAX, &newest, &any, NULL)
                      : folder_newest_step(way, &newest, &any, NULL);
-    if (!any && (seen == TITAN_OK || local || never_written(o, seen)))
+    /* Never written: the job's own folder, which the coordinator sees too, exists, but that of checkpoints does not. */
+    (void)snprintf(path, sizeof(path), "%s/%" PRIu64, o->jobs_dir, o->job_id);
+    const bool never = seen == TITAN_ENOTFOUND && below(o->folder, path) && stat(path, &st) == 0;
+    if (!any && (seen == TITAN_OK || local || never))
         return none_there(o, asked, whole, err);
     if (any || asked >= 0)
         (void)snprintf(path, sizeof(path), "%s/step-%08" PRIu64, o->folder, asked >= 0 ? (uint64_t)asked : newest);
@@ -257,7 +220,21 @@ static titan_status begin(struct origin *o, const struct auth_user *u, struct re
 titan_status origin_apply(struct origin *o, const struct auth_user *u, struct recipe *r, bool local,
                           struct titan_error *err)
 {
-    TRY(read_origin(o, err));
+    char own[PATH_MAX];
+    titan_assert(o->text);
+    memset(o->granted, 0, sizeof(o->granted));
+    if (!o->recipe && !(o->recipe = malloc(sizeof(*o->recipe))))
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
+    recipe_init(o->recipe);
+    titan_status status = recipe_parse(o->recipe, o->text, "recipe", err);
+    if (status == TITAN_OK)
+        status = recipe_resolve(o->recipe, err);
+    if (status == TITAN_OK && (size_t)snprintf(own, sizeof(own), "%s/%" PRIu64, o->jobs_dir, o->job_id) >= sizeof(own))
+        status = titan_fail(err, TITAN_EINVAL, "its folder has too long a name");
+    if (status == TITAN_OK)
+        status = recipe_checkpoint_folder(o->recipe, own, o->folder, err);
+    if (status != TITAN_OK)
+        return titan_error_wrap(err, "job %" PRIu64, o->job_id);
     return o->resumed ? resume(o, r, err) : begin(o, u, r, local, err);
 }
 

@@ -36,26 +36,20 @@ static struct quota *find(struct coordinator *c, const char *user, int64_t now)
     return found;
 }
 
-static struct quota *make(struct coordinator *c, const char *user)
-{
-    titan_assert(user);
-    const size_t len = strlen(user) + 1;
-    struct quota *q = calloc(1, sizeof(*q) + len);
-    titan_assert(q);
-    memcpy(q->user, user, len);
-    q->next = c->quotas;
-    c->quotas = q;
-    return q;
-}
-
 titan_status quota_enter(struct coordinator *c, const char *user, struct titan_error *err)
 {
     const struct user_limits *most = &c->options.user;
     const int64_t now = clock_mono_ms();
     struct quota *q = find(c, user, now);
     char disk[128];
-    if (!q)
-        q = make(c, user);
+    if (!q) {
+        const size_t len = strlen(user) + 1;
+        q = calloc(1, sizeof(*q) + len);
+        titan_assert(q);
+        memcpy(q->user, user, len);
+        q->next = c->quotas;
+        c->quotas = q;
+    }
     if (now - q->minute_ms >= MINUTE_MS) {
         q->minute_ms = now;
         q->submits = 0;

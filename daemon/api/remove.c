@@ -129,20 +129,6 @@ static void count_workers(const struct core_placement *p, void *data)
     *(uint32_t *)data += p->workers;
 }
 
-static titan_status check(struct removal *r, struct titan_error *err)
-{
-    struct coordinator *c = r->owner;
-    uint32_t workers = 0;
-    bool ended = false;
-    TRY(shell_accepts(c, err));
-    TRY(api_job_ended(c, r->job_id, &ended, err));
-    core_placements(c->core, r->job_id, count_workers, &workers);
-    if (ended && workers)
-        return titan_fail(err, TITAN_ECONFLICT, "workers of job %llu are being stopped still",
-                          (unsigned long long)r->job_id);
-    return TITAN_OK;
-}
-
 void api_remove_job(struct rpc_call *call, const ProtobufCMessage *base, void *data)
 {
     struct removal *r = calloc(1, sizeof(*r));
@@ -158,7 +144,16 @@ void api_remove_job(struct rpc_call *call, const ProtobufCMessage *base, void *d
         removal_free(&r->task);
         return;
     }
-    if (check(r, &err) != TITAN_OK) {
+    uint32_t workers = 0;
+    bool ended = false;
+    titan_status status = shell_accepts(r->owner, &err);
+    if (status == TITAN_OK)
+        status = api_job_ended(r->owner, r->job_id, &ended, &err);
+    core_placements(r->owner->core, r->job_id, count_workers, &workers);
+    if (status == TITAN_OK && ended && workers)
+        status = titan_fail(&err, TITAN_ECONFLICT, "workers of job %llu are being stopped still",
+                            (unsigned long long)r->job_id);
+    if (status != TITAN_OK) {
         refuse(r, &err);
         return;
     }

@@ -12,7 +12,7 @@
 
 /* A reply that waits for its commit; `memory` owns it. */
 struct answer {
-    struct rpc_call *call; /* NULL when the client has gone */
+    struct rpc_call *call; /* must be first (api_request_closed); NULL when the client has gone */
     struct arena memory;
     const char *by; /* the caller's display name */
     const ProtobufCMessage *reply;
@@ -40,22 +40,29 @@ static void answer_stored(void *arg, const struct titan_error *err)
 
 void api_request_closed(struct rpc_call *call, bool cancelled, void *data)
 {
-    struct answer *a = rpc_call_data(call);
+    struct rpc_call **waiting = rpc_call_data(call);
     (void)cancelled;
     (void)data;
-    if (a)
-        a->call = NULL;
+    if (waiting)
+        *waiting = NULL;
 }
 
 /* Asks the core: fills out and, in the answer's memory, the reply. */
 typedef titan_status (*ask_core)(struct coordinator *c, const ProtobufCMessage *request, struct answer *a,
                                  struct batch *out, struct titan_error *err);
 
-/* of_job: the call needs a right to job_id (api_may). */
-static void handle(struct coordinator *c, struct rpc_call *call, const ProtobufCMessage *request, unsigned method,
-                   uint64_t job_id, bool of_job, ask_core ask)
+/* A method on a node, or on a job: then the call needs a right to it (api_may). */
+struct asking {
+    ask_core ask;
+    unsigned method;
+    bool of_job;
+    uint64_t job_id;
+};
+
+static void handle(struct coordinator *c, struct rpc_call *call, const ProtobufCMessage *request,
+                   const struct asking *to)
 {
-    titan_assert(ask && (of_job || job_id == 0));
+    titan_assert(to->of_job || to->job_id == 0);
     struct titan_error err = {0};
     struct auth_user u;
     struct batch batch;
@@ -63,37 +70,33 @@ static void handle(struct coordinator *c, struct rpc_call *call, const ProtobufC
     titan_status status = a ? shell_accepts(c, &err) : titan_fail(&err, TITAN_ENOMEM, "out of memory");
     batch_init(&batch);
     api_user(c, call, &u);
-    bool may = status == TITAN_OK && (!of_job || (status = api_may(c, &u, method, job_id, &err)) == TITAN_OK);
+    const bool may =
+        status == TITAN_OK && (!to->of_job || (status = api_may(c, &u, to->method, to->job_id, &err)) == TITAN_OK);
     if (status == TITAN_OK) {
         a->by = arena_strdup(&a->memory, *u.name ? u.name : u.actor);
-        status = ask(c, request, a, &batch, &err);
+        status = to->ask(c, request, a, &batch, &err);
     }
     if (status != TITAN_OK) {
         if (a)
             answer_free(a);
         batch_free(&batch);
         if (may) /* otherwise api_may has put the refusal on record */
-            api_failed(c, &u, method, job_id, &err);
+            api_failed(c, &u, to->method, to->job_id, &err);
         rpc_call_fail(call, &err);
         return;
     }
     titan_assert(a && a->reply);
-    api_audit(&batch, &u, method, job_id);
+    api_audit(&batch, &u, to->method, to->job_id);
     a->call = call;
     rpc_call_set_data(call, a);
     shell_commit(c, &batch, answer_stored, a);
-}
-
-static void with_state(const struct job *job, void *data)
-{
-    *(enum job_state *)data = job->state;
 }
 
 /* The core does not have the job: it has ended, or never existed. */
 static titan_status job_is_over(struct coordinator *c, uint64_t job_id, struct titan_error *err)
 {
     enum job_state state = JOB_NONE;
-    TRY(job_get(store_reader(c->store), job_id, with_state, &state, err));
+    TRY(api_job_state(c, job_id, &state, err));
     if (!sm_final(&job_sm, (int)state)) /* the job's end is on its way into the store */
         return titan_fail(err, TITAN_ECONFLICT, "job %llu has just ended", (unsigned long long)job_id);
     return titan_fail(err, TITAN_ECONFLICT, "job %llu has already ended: %s", (unsigned long long)job_id,
@@ -125,8 +128,9 @@ static titan_status ask_cancel(struct coordinator *c, const ProtobufCMessage *ba
 
 void api_cancel_job(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
-    handle(data, call, request, POLICY_CANCEL_JOB, ((const Titan__V1__CancelJobRequest *)request)->job_id, true,
-           ask_cancel);
+    handle(
+        data, call, request,
+        &(struct asking){ask_cancel, POLICY_CANCEL_JOB, true, ((const Titan__V1__CancelJobRequest *)request)->job_id});
 }
 
 static titan_status ask_resize(struct coordinator *c, const ProtobufCMessage *base, struct answer *a, struct batch *out,
@@ -150,8 +154,9 @@ static titan_status ask_resize(struct coordinator *c, const ProtobufCMessage *ba
 
 void api_resize_job(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
-    handle(data, call, request, POLICY_RESIZE_JOB, ((const Titan__V1__ResizeJobRequest *)request)->job_id, true,
-           ask_resize);
+    handle(
+        data, call, request,
+        &(struct asking){ask_resize, POLICY_RESIZE_JOB, true, ((const Titan__V1__ResizeJobRequest *)request)->job_id});
 }
 
 static titan_status ask_checkpoint(struct coordinator *c, const ProtobufCMessage *base, struct answer *a,
@@ -167,8 +172,9 @@ static titan_status ask_checkpoint(struct coordinator *c, const ProtobufCMessage
 
 void api_checkpoint_job(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
-    handle(data, call, request, POLICY_CHECKPOINT_JOB, ((const Titan__V1__CheckpointJobRequest *)request)->job_id, true,
-           ask_checkpoint);
+    handle(data, call, request,
+           &(struct asking){ask_checkpoint, POLICY_CHECKPOINT_JOB, true,
+                            ((const Titan__V1__CheckpointJobRequest *)request)->job_id});
 }
 
 /* --- nodes -------------------------------------------------------------------------------------------------------- */
@@ -211,7 +217,7 @@ static titan_status ask_drain(struct coordinator *c, const ProtobufCMessage *bas
 
 void api_drain_node(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
-    handle(data, call, request, POLICY_DRAIN_NODE, 0, false, ask_drain);
+    handle(data, call, request, &(struct asking){.ask = ask_drain, .method = POLICY_DRAIN_NODE});
 }
 
 static titan_status ask_undrain(struct coordinator *c, const ProtobufCMessage *base, struct answer *a,
@@ -228,7 +234,7 @@ static titan_status ask_undrain(struct coordinator *c, const ProtobufCMessage *b
 
 void api_undrain_node(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
-    handle(data, call, request, POLICY_UNDRAIN_NODE, 0, false, ask_undrain);
+    handle(data, call, request, &(struct asking){.ask = ask_undrain, .method = POLICY_UNDRAIN_NODE});
 }
 
 static titan_status ask_forget(struct coordinator *c, const ProtobufCMessage *base, struct answer *a, struct batch *out,
@@ -255,10 +261,10 @@ static titan_status ask_remove_node(struct coordinator *c, const ProtobufCMessag
 
 void api_remove_node(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
-    handle(data, call, request, POLICY_REMOVE_NODE, 0, false, ask_remove_node);
+    handle(data, call, request, &(struct asking){.ask = ask_remove_node, .method = POLICY_REMOVE_NODE});
 }
 
 void api_forget_node(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
-    handle(data, call, request, POLICY_FORGET_NODE, 0, false, ask_forget);
+    handle(data, call, request, &(struct asking){.ask = ask_forget, .method = POLICY_FORGET_NODE});
 }

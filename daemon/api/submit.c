@@ -78,22 +78,6 @@ static uint64_t hash_field(uint64_t hash, const char *text)
     return hash_bytes(hash, text, strlen(text) + 1);
 }
 
-/* Relative paths start in the recipe's folder. */
-static titan_status make_paths_absolute(struct recipe *r, const char *recipe_path, struct titan_error *err)
-{
-    struct recipe_path paths[RECIPE_PATHS_MAX];
-    char folder[PATH_MAX];
-    const char *slash = strrchr(recipe_path, '/');
-    int n = recipe_paths(r, paths);
-    titan_assert(n >= 0 && n <= RECIPE_PATHS_MAX);
-    if (recipe_path[0] != '/')
-        return TITAN_OK;
-    (void)snprintf(folder, sizeof(folder), "%.*s", (int)(slash - recipe_path), recipe_path);
-    for (int i = 0; i < n; i++)
-        TRY(recipe_place_path(&paths[i], folder, err));
-    return TITAN_OK;
-}
-
 static void each_node(const struct core_node *n, void *data)
 {
     struct supply *supply = data;
@@ -116,32 +100,6 @@ static struct slots supply_for(const struct supply *supply, const char *device)
     return strcmp(device, "cuda") == 0 ? *cuda : *cpu;
 }
 
-/* Could any node give a worker its resources? The node itself checks when it starts a worker. */
-static titan_status check_resources(const struct recipe *r, uint64_t machine, struct titan_error *err)
-{
-    char asked[UNITS_TEXT], there[UNITS_TEXT];
-    if (machine == 0 || (uint64_t)r->resources.memory <= machine)
-        return TITAN_OK;
-    return titan_fail(err, TITAN_EUNPLACEABLE, "resources.memory = %s a worker; the largest node has %s",
-                      format_exact_bytes((uint64_t)r->resources.memory, asked), format_bytes(machine, there));
-}
-
-/* "pp=2 tp=4": the fixed degrees. */
-static void describe_mesh(const struct recipe *r, struct job_spec *spec)
-{
-    const struct {
-        const char *name;
-        int64_t degree;
-    } axes[] = {{"pp", r->parallelism.pipeline_parallel_degree},
-                {"cp", r->parallelism.context_parallel_degree},
-                {"tp", r->parallelism.tensor_parallel_degree}};
-    size_t used = 0;
-    for (size_t i = 0; i < ARRAY_SIZE(axes); i++)
-        if (axes[i].degree > 1 && used < sizeof(spec->mesh))
-            used += (size_t)snprintf(spec->mesh + used, sizeof(spec->mesh) - used, "%s%s=%lld", used ? " " : "",
-                                     axes[i].name, (long long)axes[i].degree);
-}
-
 /* Collects the world sizes that the run may have. The largest must be legal; the smallest legal one becomes the
  * minimum. */
 static titan_status collect_worlds(const struct recipe *r, struct job_spec *spec, struct titan_error *err)
@@ -160,7 +118,19 @@ static titan_status collect_worlds(const struct recipe *r, struct job_spec *spec
         spec->min_workers = (uint32_t)world;
     }
     titan_assert(spec->min_workers <= spec->max_workers);
-    describe_mesh(r, spec);
+
+    /* "pp=2 tp=4": the fixed degrees. */
+    const struct {
+        const char *name;
+        int64_t degree;
+    } axes[] = {{"pp", r->parallelism.pipeline_parallel_degree},
+                {"cp", r->parallelism.context_parallel_degree},
+                {"tp", r->parallelism.tensor_parallel_degree}};
+    size_t used = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(axes); i++)
+        if (axes[i].degree > 1 && used < sizeof(spec->mesh))
+            used += (size_t)snprintf(spec->mesh + used, sizeof(spec->mesh) - used, "%s%s=%lld", used ? " " : "",
+                                     axes[i].name, (long long)axes[i].degree);
     return TITAN_OK;
 }
 
@@ -177,8 +147,16 @@ static titan_status place_paths(struct submit *s, const char *recipe_path, struc
 {
     static const struct paths_options no_roots;
     struct recipe *r = &s->recipe;
+    struct recipe_path paths[RECIPE_PATHS_MAX];
+    char folder[PATH_MAX]; /* relative paths start in the recipe's */
+    const char *slash = strrchr(recipe_path, '/');
     uint64_t named;
-    TRY(make_paths_absolute(r, recipe_path, err));
+    const int n = recipe_path[0] == '/' ? recipe_paths(r, paths) : 0;
+    titan_assert(n >= 0 && n <= RECIPE_PATHS_MAX);
+    if (n > 0)
+        (void)snprintf(folder, sizeof(folder), "%.*s", (int)(slash - recipe_path), recipe_path);
+    for (int i = 0; i < n; i++)
+        TRY(recipe_place_path(&paths[i], folder, err));
     TRY(recipe_initial_job(r, &named, err));
     s->asks = s->origin.resumed || named == s->origin.job_id ? 0 : named;
     if (s->asks)
@@ -191,20 +169,6 @@ static titan_status place_paths(struct submit *s, const char *recipe_path, struc
         return TITAN_OK;
     TRY(place_fresh(r, err));
     return paths_check(s->paths ? s->paths : &no_roots, &s->user, s->origin.granted, r, err);
-}
-
-/* Checks the data on one machine. On several machines the workers check it where they read it. If workers are their
- * jobs' users, they also check what is closed to titand. */
-static titan_status check_data(struct submit *s, struct titan_error *err)
-{
-    const titan_status status = s->one_machine ? recipe_check_data(&s->recipe, NULL, err) : TITAN_OK;
-    if (status == TITAN_OK)
-        return TITAN_OK;
-    if (status == TITAN_EPERM && s->recipe.job.as_user) {
-        *err = (struct titan_error){0};
-        return TITAN_OK;
-    }
-    return err->status = TITAN_EINVAL; /* the client's recipe is wrong, whatever is wrong with the file */
 }
 
 static titan_status check_recipe(struct submit *s, struct titan_error *err)
@@ -230,9 +194,19 @@ static titan_status check_recipe(struct submit *s, struct titan_error *err)
         return TITAN_OK;
     TRY(origin_check(&s->origin, r, err));
     TRY(collect_worlds(r, spec, err));
-    TRY(check_data(s, err));
+    /* Data on several machines is checked by the workers, where they read it. If workers are their jobs' users, they
+     * also check what is closed to titand. */
+    const titan_status seen = s->one_machine ? recipe_check_data(r, NULL, err) : TITAN_OK;
+    if (seen != TITAN_OK && !(seen == TITAN_EPERM && r->job.as_user))
+        return err->status = TITAN_EINVAL; /* the client's recipe is wrong, whatever is wrong with the file */
+    *err = (struct titan_error){0};
     TRY(recipe_check_memory(r, r->elastic.max_workers, there.memory, err));
-    TRY(check_resources(r, there.machine, err));
+    /* Could any node give a worker its memory? The node itself checks when it starts one. */
+    if (there.machine > 0 && (uint64_t)r->resources.memory > there.machine) {
+        char asked[UNITS_TEXT], most[UNITS_TEXT];
+        return titan_fail(err, TITAN_EUNPLACEABLE, "resources.memory = %s a worker; the largest node has %s",
+                          format_exact_bytes((uint64_t)r->resources.memory, asked), format_bytes(there.machine, most));
+    }
     (void)snprintf(spec->device, sizeof(spec->device), "%s", r->device.name);
     spec->steps = r->checkpoint.create_seed_checkpoint ? 0 : (uint64_t)r->training.steps;
     spec->priority = (int32_t)r->job.priority;
@@ -298,22 +272,18 @@ static titan_status check_request(struct coordinator *c, struct submit *s, const
     return TITAN_OK;
 }
 
-/* Copies the request: the caller's copy ends with the handler. */
-static titan_status copy_request(const Titan__V1__SubmitRequest *request, struct submit *s, struct titan_error *err)
-{
-    size_t bytes = protobuf_c_message_get_packed_size(&request->base);
-    _cleanup_free_ uint8_t *packed = malloc(bytes + 1);
-    if (packed)
-        (void)protobuf_c_message_pack(&request->base, packed);
-    s->request = packed ? titan__v1__submit_request__unpack(NULL, bytes, packed) : NULL;
-    return s->request ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "out of memory");
-}
-
 static titan_status prepare(struct coordinator *c, const Titan__V1__SubmitRequest *request, struct submit *s,
                             struct titan_error *err)
 {
     TRY(check_request(c, s, request, err));
-    TRY(copy_request(request, s, err));
+    /* A copy of the request: the caller's ends with the handler. */
+    const size_t bytes = protobuf_c_message_get_packed_size(&request->base);
+    _cleanup_free_ uint8_t *packed = malloc(bytes + 1);
+    if (packed)
+        (void)protobuf_c_message_pack(&request->base, packed);
+    s->request = packed ? titan__v1__submit_request__unpack(NULL, bytes, packed) : NULL;
+    if (!s->request)
+        return titan_fail(err, TITAN_ENOMEM, "out of memory");
     core_nodes(c->core, each_node, &s->supply);
     s->one_machine = c->options.one_machine;
     s->user_slots = c->options.user.slots;
@@ -353,10 +323,13 @@ static titan_status check_job(struct submit *s, struct titan_error *err)
     s->job.key = request->idempotency_key[0] ? request->idempotency_key : NULL;
     s->job.holds_folder = recipe_writes_checkpoints(&s->recipe);
     if (place_named(&s->recipe)) {
-        char folder[PATH_MAX];
-        const bool empty = request->folder == TITAN__V1__CHECKPOINT_FOLDER__EMPTY;
-        TRY(place_look(&s->recipe, empty, s->one_machine, folder, &s->resumes_step, &s->warnings, &s->held, err));
-        s->job.folder = arena_strdup(&s->memory, folder);
+        struct place place = {.empty = request->folder == TITAN__V1__CHECKPOINT_FOLDER__EMPTY,
+                              .local = s->one_machine,
+                              .notes = &s->warnings};
+        TRY(place_look(&s->recipe, &place, err));
+        s->job.folder = arena_strdup(&s->memory, place.folder);
+        s->resumes_step = place.resumes_step;
+        s->held = place.held;
     } else if (s->recipe.checkpoint.load_step >= 0) {
         return titan_fail(err, TITAN_EINVAL, "checkpoint.load_step = %lld: the job's own folder has no checkpoint yet",
                           (long long)s->recipe.checkpoint.load_step);
@@ -403,15 +376,6 @@ static void check_free(struct file_task *k)
 
 /* --- the store's writer thread ------------------------------------------------------------------------------------ */
 
-/* Finds an earlier submit with the same key first: the folder may hold that job's own checkpoints. */
-static titan_status find_earlier(struct db *db, struct submit *s, struct titan_error *err)
-{
-    TRY(job_find_key(db, &s->job, &s->existing, err));
-    if (!s->existing && err)
-        *err = s->held;
-    return s->existing ? TITAN_OK : s->held.status;
-}
-
 static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
 {
     titan_assert(((struct submit *)arg)->text.data && ((struct submit *)arg)->job.state == JOB_PENDING);
@@ -425,10 +389,17 @@ static titan_status write_job(struct db *db, void *arg, struct titan_error *err)
         status = recipe_checkpoint_folder(&s->recipe, own, folder, err);
         s->job.folder = folder;
     }
-    if (status == TITAN_OK && s->held.status != TITAN_OK)
-        status = find_earlier(db, s, err);
-    else if (status == TITAN_OK)
+    if (status == TITAN_OK && s->held.status != TITAN_OK) {
+        /* An earlier submit with the same key comes first: the folder may hold that job's own checkpoints. */
+        status = job_find_key(db, &s->job, &s->existing, err);
+        if (status == TITAN_OK && !s->existing) {
+            status = s->held.status;
+            if (err)
+                *err = s->held;
+        }
+    } else if (status == TITAN_OK) {
         status = job_submit(db, &s->job, s->text.data, &s->existing, err);
+    }
     if (folder[0])
         s->job.folder = NULL;
     s->on_record.job_id = s->job.id;
@@ -519,22 +490,6 @@ static void note_user(const struct job *job, void *data)
     (void)snprintf(u->name, sizeof(u->name), "%s", job->user);
 }
 
-/* Finds the user of the job that wrote a folder; a removed job has none. */
-static titan_status look_up_writer(struct coordinator *c, struct place_rights *p, struct titan_error *err)
-{
-    struct folder_user user = {.uid = -1};
-    struct titan_error fault = {0};
-    const titan_status status = job_cache_get(c->jobs, store_reader(c->store), p->asks, note_user, &user, &fault);
-    if (status != TITAN_OK && status != TITAN_ENOTFOUND) {
-        *err = fault;
-        return status;
-    }
-    titan_assert(p->n_known < (int)ARRAY_SIZE(p->known));
-    p->known[p->n_known].job = p->asks;
-    p->known[p->n_known++].user = user;
-    return TITAN_OK;
-}
-
 static void checked(struct file_task *k)
 {
     struct submit *s = submit_of(k);
@@ -550,7 +505,17 @@ static void checked(struct file_task *k)
             queue_check(s, &s->err) != TITAN_OK)
             written(s, &s->err);
     } else if (s->err.status == TITAN_OK && s->rights.asks) {
-        if (look_up_writer(c, &s->rights, &s->err) != TITAN_OK || queue_check(s, &s->err) != TITAN_OK)
+        /* The user of the job that wrote a folder; a removed job has none. */
+        struct place_rights *p = &s->rights;
+        struct folder_user user = {.uid = -1};
+        struct titan_error fault = {0};
+        const titan_status status = job_cache_get(c->jobs, store_reader(c->store), p->asks, note_user, &user, &fault);
+        titan_assert(p->n_known < (int)ARRAY_SIZE(p->known));
+        p->known[p->n_known].job = p->asks;
+        p->known[p->n_known++].user = user;
+        if (status != TITAN_OK && status != TITAN_ENOTFOUND)
+            s->err = fault;
+        if (s->err.status != TITAN_OK || queue_check(s, &s->err) != TITAN_OK)
             written(s, &s->err);
     } else if (s->err.status == TITAN_OK) {
         store_write(c->store, write_job, s, written);

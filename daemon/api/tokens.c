@@ -14,9 +14,9 @@
 
 /* A change of the table on its way into the store. */
 struct token_write {
+    struct rpc_call *call; /* must be first (api_request_closed); NULL when the client has gone */
     struct coordinator *owner;
-    struct rpc_call *call; /* NULL when the client has gone */
-    struct token token;    /* to revoke: only id is set */
+    struct token token; /* to revoke: only id is set */
     char text[TOKEN_TEXT];
     bool revoke;
     int64_t at_ms, before_ms; /* before_ms: earlier revocation, 0 = none */
@@ -114,15 +114,6 @@ static void written(void *arg, const struct titan_error *err)
     free(w);
 }
 
-void api_token_closed(struct rpc_call *call, bool cancelled, void *data)
-{
-    struct token_write *w = rpc_call_data(call);
-    (void)cancelled;
-    (void)data;
-    if (w)
-        w->call = NULL;
-}
-
 static titan_status fill(struct token_write *w, const Titan__V1__CreateTokenRequest *request, const struct auth_user *u,
                          struct titan_error *err)
 {
@@ -195,16 +186,10 @@ void api_revoke_token(struct rpc_call *call, const ProtobufCMessage *request, vo
 
 /* --- list --------------------------------------------------------------------------------------------------------- */
 
-struct listing {
-    struct arena memory;
-    Titan__V1__Token **tokens;
-    size_t n, cap;
-};
-
 static bool each_token(const struct token *t, void *data)
 {
     static const char *const roles[] = {[TOKEN_USER] = "user", [TOKEN_OPERATOR] = "operator", [TOKEN_ADMIN] = "admin"};
-    struct listing *l = data;
+    struct reply *l = data;
     Titan__V1__Token *m = arena_alloc(&l->memory, sizeof(*m));
     titan__v1__token__init(m);
     m->id = arena_strdup(&l->memory, t->id);
@@ -214,24 +199,21 @@ static bool each_token(const struct token *t, void *data)
     m->expires_at_ms = t->expires_at_ms;
     m->revoked_at_ms = t->revoked_at_ms;
     m->created_by = arena_strdup(&l->memory, t->created_by);
-    VEC_MUST_PUSH(l->tokens, l->n, l->cap, m);
+    api_reply_add(l, m);
     return true;
 }
 
 void api_list_tokens(struct rpc_call *call, const ProtobufCMessage *request, void *data)
 {
-    struct coordinator *c = data;
     struct titan_error err = {0};
-    struct listing l = {.n = 0};
+    _cleanup_(api_reply_free) struct reply r = {.c = data};
     (void)request;
-    if (token_list(store_reader(c->store), each_token, &l, &err) == TITAN_OK) {
-        Titan__V1__ListTokensResponse reply = TITAN__V1__LIST_TOKENS_RESPONSE__INIT;
-        reply.n_tokens = l.n;
-        reply.tokens = l.tokens;
-        rpc_call_reply(call, &reply.base);
-    } else {
+    if (token_list(store_reader(r.c->store), each_token, &r, &err) != TITAN_OK) {
         rpc_call_fail(call, &err);
+        return;
     }
-    arena_free(&l.memory);
-    free(l.tokens);
+    Titan__V1__ListTokensResponse reply = TITAN__V1__LIST_TOKENS_RESPONSE__INIT;
+    reply.n_tokens = r.n;
+    reply.tokens = (Titan__V1__Token **)r.items;
+    rpc_call_reply(call, &reply.base);
 }

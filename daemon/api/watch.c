@@ -89,31 +89,6 @@ static bool each_event(const struct event *e, void *data)
     return send_row(data, &m.base, e->id);
 }
 
-static Titan__V1__StepSplit split_message(const struct step_split *s)
-{
-    Titan__V1__StepSplit m = TITAN__V1__STEP_SPLIT__INIT;
-    m.data_ms = s->data;
-    m.compute_ms = s->compute;
-    m.communication_ms = s->communication;
-    m.checkpoint_ms = s->checkpoint;
-    m.straggler_ms = s->stragglers;
-    m.slowest_busy_ms = s->slowest_busy;
-    m.slowest_rank = s->slowest >= 0 ? (uint32_t)s->slowest : 0;
-    return m;
-}
-
-static Titan__V1__ExpertLoad experts_message(const struct metric *x)
-{
-    Titan__V1__ExpertLoad m = TITAN__V1__EXPERT_LOAD__INIT;
-    m.least = x->expert_tokens_min;
-    m.most = x->expert_tokens_max;
-    m.mean = x->expert_tokens_mean;
-    m.dropped = x->dropped;
-    m.further_rounds = x->further_rounds;
-    m.room_needed = x->room_needed;
-    return m;
-}
-
 static bool each_metric(const struct metric *x, void *data)
 {
     titan_assert(x->step > ((struct watcher *)data)->after);
@@ -137,12 +112,27 @@ static bool each_metric(const struct metric *x, void *data)
     Titan__V1__Evaluation evaluation = api_evaluation(&x->evaluation);
     if (evaluation.step)
         m.validation = &evaluation;
-    Titan__V1__StepSplit split = split_message(&x->split);
-    if (x->split.slowest >= 0)
+    Titan__V1__StepSplit split = TITAN__V1__STEP_SPLIT__INIT;
+    if (x->split.slowest >= 0) {
+        split.data_ms = x->split.data;
+        split.compute_ms = x->split.compute;
+        split.communication_ms = x->split.communication;
+        split.checkpoint_ms = x->split.checkpoint;
+        split.straggler_ms = x->split.stragglers;
+        split.slowest_busy_ms = x->split.slowest_busy;
+        split.slowest_rank = (uint32_t)x->split.slowest;
         m.split = &split;
-    Titan__V1__ExpertLoad experts = experts_message(x);
-    if (x->expert_tokens_mean > 0)
+    }
+    Titan__V1__ExpertLoad experts = TITAN__V1__EXPERT_LOAD__INIT;
+    if (x->expert_tokens_mean > 0) {
+        experts.least = x->expert_tokens_min;
+        experts.most = x->expert_tokens_max;
+        experts.mean = x->expert_tokens_mean;
+        experts.dropped = x->dropped;
+        experts.further_rounds = x->further_rounds;
+        experts.room_needed = x->room_needed;
         m.experts = &experts;
+    }
     ((struct watcher *)data)->again = true;
     if (!send_row(data, &m.base, x->step))
         return false;
@@ -168,9 +158,18 @@ static titan_status is_over(struct watcher *w, bool *ret, struct titan_error *er
     return TITAN_OK;
 }
 
-static titan_status list_metrics(struct watcher *w, struct titan_error *err)
+static titan_status list_rows(struct watcher *w, struct titan_error *err)
 {
-    titan_assert(w->metrics && w->job_id);
+    if (!w->metrics) {
+        const struct event_filter filter = {.job_id = w->job_id,
+                                            .audit = w->audit,
+                                            .actor = *w->actor ? w->actor : NULL,
+                                            .since_ms = w->since_ms,
+                                            .after = w->after,
+                                            .limit = READ_AT_ONCE};
+        return event_list(store_reader(w->owner->store), &filter, each_event, w, err);
+    }
+    titan_assert(w->job_id);
     struct db *db = store_metrics_reader(w->owner->store);
     if (!db)
         return titan_fail(err, TITAN_EIO, "metrics.db could not be opened; the coordinator's log says why");
@@ -179,18 +178,6 @@ static titan_status list_metrics(struct watcher *w, struct titan_error *err)
     if (w->epoch)        /* repeated steps are sent again */
         TRY(metric_reached(db, w->job_id, w->after, w->epoch, &w->after, err));
     return metric_list(db, &(struct metric_filter){w->job_id, w->after, READ_AT_ONCE}, each_metric, w, err);
-}
-
-static titan_status list_events(struct watcher *w, struct titan_error *err)
-{
-    titan_assert(!w->metrics);
-    const struct event_filter filter = {.job_id = w->job_id,
-                                        .audit = w->audit,
-                                        .actor = *w->actor ? w->actor : NULL,
-                                        .since_ms = w->since_ms,
-                                        .after = w->after,
-                                        .limit = READ_AT_ONCE};
-    return event_list(store_reader(w->owner->store), &filter, each_event, w, err);
 }
 
 static void on_read_on(uv_timer_t *timer);
@@ -208,10 +195,8 @@ static void pump(struct watcher *w)
         }
         w->again = false;
         status = is_over(w, &over, &err);
-        if (status == TITAN_OK && w->metrics)
-            status = list_metrics(w, &err);
-        else if (status == TITAN_OK)
-            status = list_events(w, &err);
+        if (status == TITAN_OK)
+            status = list_rows(w, &err);
         if (!w->again || w->full || w->failed)
             break;
     }
@@ -252,27 +237,21 @@ void api_watch_metrics_stored(struct coordinator *c)
     }
 }
 
-/* Counts one user's streams, which leave room for others'. */
-static size_t watchers_of(const struct coordinator *c, const struct rpc_call *call)
-{
-    size_t n = 0;
-    for (const struct watcher *w = c->watchers; w; w = w->next)
-        n += strcmp(rpc_call_identity(w->call)->name, rpc_call_identity(call)->name) == 0;
-    return n;
-}
-
 static void begin(struct coordinator *c, struct rpc_call *call, unsigned method, const struct watcher *wanted)
 {
     struct titan_error err = {0};
     struct auth_user u;
     bool ended = false;
     titan_status status = TITAN_OK;
+    size_t of_one = 0; /* one user's streams leave room for others' */
+    for (const struct watcher *w = c->watchers; w; w = w->next)
+        of_one += strcmp(rpc_call_identity(w->call)->name, rpc_call_identity(call)->name) == 0;
     api_user(c, call, &u);
     if (c->closing)
         status = titan_fail(&err, TITAN_EUNREACHABLE, "the coordinator is stopping");
     else if (c->n_watchers >= API_WATCHERS_MAX)
         status = titan_fail(&err, TITAN_ELIMIT, "%d streams are open already", API_WATCHERS_MAX);
-    else if (watchers_of(c, call) >= API_WATCHERS_OF_ONE_MAX)
+    else if (of_one >= API_WATCHERS_OF_ONE_MAX)
         status = titan_fail(&err, TITAN_ELIMIT, "%d streams of %s are open already", API_WATCHERS_OF_ONE_MAX,
                             rpc_call_identity(call)->name);
     else if ((wanted->job_id || wanted->metrics) && (status = api_may(c, &u, method, wanted->job_id, &err)) == TITAN_OK)
