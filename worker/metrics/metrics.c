@@ -41,29 +41,6 @@ static uint64_t count_of(const struct json *line, const char *key)
     return n > 0 ? (uint64_t)n : 0;
 }
 
-/* Reads `written` from the last whole line. cut: removes the rest of a torn line behind it. */
-static void read_last(struct metrics *m, bool cut)
-{
-    const int fd = m->fd;
-    char text[4096];
-    const off_t size = lseek(fd, 0, SEEK_END), from = MAX(size - (off_t)sizeof text, 0);
-    const ssize_t n = pread(fd, text, sizeof text, from);
-    struct json *j = NULL;
-
-    const char *end = n > 0 ? memrchr(text, '\n', (size_t)n) : NULL;
-    m->written = 0;
-    if (!end)
-        return;
-    if (cut && from + (end + 1 - text) < size)
-        (void)!ftruncate(fd, from + (end + 1 - text));
-    const char *before = memrchr(text, '\n', (size_t)(end - text));
-    const char *line = before ? before + 1 : text;
-    if (json_parse(line, (size_t)(end - line), &j, NULL) != TITAN_OK)
-        return;
-    m->written = count_of(j, "step");
-    json_free(j);
-}
-
 static titan_status open_file(struct metrics *m, struct titan_error *err)
 {
     char path[PATH_MAX];
@@ -74,7 +51,23 @@ static titan_status open_file(struct metrics *m, struct titan_error *err)
     m->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (m->fd < 0)
         return titan_fail_errno(err, "cannot open '%s'", path);
-    read_last(m, wait_for_writer(m->fd));
+
+    /* Reads `written` from the last whole line; the rest of a torn line behind it goes where no other writes. */
+    const bool cut = wait_for_writer(m->fd);
+    char text[4096];
+    const off_t size = lseek(m->fd, 0, SEEK_END), from = MAX(size - (off_t)sizeof text, 0);
+    const ssize_t n = pread(m->fd, text, sizeof text, from);
+    const char *end = n > 0 ? memrchr(text, '\n', (size_t)n) : NULL;
+    struct json *j = NULL;
+    m->written = 0;
+    if (cut && end && from + (end + 1 - text) < size)
+        (void)!ftruncate(m->fd, from + (end + 1 - text));
+    const char *before = end ? memrchr(text, '\n', (size_t)(end - text)) : NULL;
+    const char *line = before ? before + 1 : text;
+    if (end && json_parse(line, (size_t)(end - line), &j, NULL) == TITAN_OK) {
+        m->written = count_of(j, "step");
+        json_free(j);
+    }
     m->writer = line_writer_open(m->fd, err);
     if (!m->writer)
         m->fd = -1;
@@ -267,31 +260,6 @@ void metrics_evaluation(struct metrics *m, const struct log *log, const struct e
 
 /* --- looking back ------------------------------------------------------------------------------------------------- */
 
-enum found { FOUND_NOT_YET, FOUND_IT, FOUND_NONE };
-
-/* The lines in text, the last one first. */
-static enum found look_for(const char *text, size_t len, uint64_t step)
-{
-    while (len > 0) {
-        const char *before = memrchr(text, '\n', len - 1);
-        const char *line = before ? before + 1 : text;
-        struct json *j = NULL;
-        enum found found = FOUND_NOT_YET;
-
-        if (json_parse(line, (size_t)(text + len - 1 - line), &j, NULL) == TITAN_OK) {
-            if (count_of(j, "validation_step") == step)
-                found = FOUND_IT;
-            else if (count_of(j, "step") < step)
-                found = FOUND_NONE;
-        }
-        json_free(j);
-        if (found != FOUND_NOT_YET)
-            return found;
-        len = (size_t)(line - text);
-    }
-    return FOUND_NOT_YET;
-}
-
 bool metrics_have_evaluation(const struct metrics *m, uint64_t step)
 {
     enum { BLOCK = 65536 };
@@ -310,10 +278,19 @@ bool metrics_have_evaluation(const struct metrics *m, uint64_t step)
         /* A line that begins before this block is for the next block. */
         const char *first = from > 0 ? (const char *)memchr(text, '\n', (size_t)n) + 1 : text;
         if (first > last)
-            return false; /* no line of ours is that long */
-        const enum found found = look_for(first, (size_t)(last + 1 - first), step);
-        if (found != FOUND_NOT_YET)
-            return found == FOUND_IT;
+            return false;                                         /* no line of ours is that long */
+        for (size_t len = (size_t)(last + 1 - first); len > 0;) { /* the last line first */
+            const char *before = memrchr(first, '\n', len - 1);
+            const char *line = before ? before + 1 : first;
+            struct json *j = NULL;
+            const bool read = json_parse(line, (size_t)(first + len - 1 - line), &j, NULL) == TITAN_OK;
+            const bool found = read && count_of(j, "validation_step") == step;
+            const bool over = found || (read && count_of(j, "step") < step);
+            json_free(j);
+            if (over)
+                return found;
+            len = (size_t)(line - first);
+        }
         end = from + (first - text);
     }
     return false;
