@@ -295,7 +295,9 @@ static void call(struct bench *b, const struct op_call *o)
                                        .stats = b->stats, .parts = 1, .dt = b->dt, .n = n, .v = b->v));
         break;
     case ADAMW:
-        st = ops->adamw(s, grad[0], grad[1], grad[2], grad[3], (uint16_t *)x[4], params, &adam);
+        st = ops->adamw(
+            s, &(struct adamw_range){grad[0], grad[1], grad[2], grad[3], (uint16_t *)x[4], params, adam.rounding}, 1,
+            &adam);
         break;
     case SUMS:
         st = ops->block_sums(s, (double *)x[5], grad[0], params, 4096, true);

@@ -30,7 +30,11 @@ static void adam_case(struct checker *c, int64_t n, bool with_shadow, bool l2)
             w.x[i] -= (double)a.lr * (m.x[i] / (double)a.bias1 / (sqrt(v.x[i] / (double)a.bias2) + (double)a.eps) +
                                       (l2 ? 0.0 : (double)a.weight_decay * w.x[i]));
         }
-        need(c, c->ops->adamw(c->s, w.p, m.p, v.p, g.p, with_shadow ? shadow.p : NULL, (size_t)n, &a), "adamw");
+        need(c,
+             c->ops->adamw(
+                 c->s, &(struct adamw_range){w.p, m.p, v.p, g.p, with_shadow ? shadow.p : NULL, (size_t)n, a.rounding},
+                 1, &a),
+             "adamw");
     }
     double *got = download(c, &w), *bits = download(c, &shadow);
     bool ok = near(c, got, w.x, n, limit_of(DTYPE_F32), "weights");
@@ -83,7 +87,8 @@ static void typed_optim_case(struct checker *c, int64_t n, enum dtype wt, enum d
     if (plain)
         need(c, c->ops->sgd(c->s, w.p, g.p, to, (size_t)n, &a), "sgd");
     else
-        need(c, c->ops->adamw(c->s, w.p, m.p, v.p, g.p, to, (size_t)n, &a), "adamw");
+        need(c, c->ops->adamw(c->s, &(struct adamw_range){w.p, m.p, v.p, g.p, to, (size_t)n, a.rounding}, 1, &a),
+             "adamw");
     double *gw = download(c, &w), *gm = download(c, &m), *gv = download(c, &v), *bits = download(c, &shadow);
     for (int64_t i = 0; i < n; i++) {
         double gi = g.x[i] * (double)a.grad_scale;
@@ -142,12 +147,17 @@ static void random_rounding_case(struct checker *c, enum dtype wt, bool l2)
     memcpy(split[2].x, v.x, N * sizeof(double));
     for (int i = 0; i < 3; i++)
         upload(c, &split[i]);
-    need(c, c->ops->adamw(c->s, w.p, m.p, v.p, g.p, NULL, N, &a), "adamw");
-    need(c, c->ops->adamw(c->s, split[0].p, split[1].p, split[2].p, g.p, NULL, CUT, &a), "adamw");
+    need(c, c->ops->adamw(c->s, &(struct adamw_range){w.p, m.p, v.p, g.p, NULL, N, a.rounding}, 1, &a), "adamw");
+    need(c,
+         c->ops->adamw(c->s, &(struct adamw_range){split[0].p, split[1].p, split[2].p, g.p, NULL, CUT, a.rounding}, 1,
+                       &a),
+         "adamw");
     a.rounding.first = CUT;
     need(c,
-         c->ops->adamw(c->s, offset_of(&split[0], CUT), offset_of(&split[1], CUT), offset_of(&split[2], CUT),
-                       offset_of(&g, CUT), NULL, N - CUT, &a),
+         c->ops->adamw(c->s,
+                       &(struct adamw_range){offset_of(&split[0], CUT), offset_of(&split[1], CUT),
+                                             offset_of(&split[2], CUT), offset_of(&g, CUT), NULL, N - CUT, a.rounding},
+                       1, &a),
          "adamw");
     double *gm = download(c, &m), *gv = download(c, &v);
     for (int64_t i = 0; i < N; i++) {
@@ -220,13 +230,15 @@ static void many_ranges_case(struct checker *c, enum dtype wt, enum dtype mt, bo
                                          .n = (size_t)n,
                                          .rounding = with.rounding};
         need(c,
-             c->ops->adamw(c->s, offset_of(&one[0], at), offset_of(&one[1], at), offset_of(&one[2], at),
-                           offset_of(&g, at), NULL, (size_t)n, &with),
+             c->ops->adamw(c->s,
+                           &(struct adamw_range){offset_of(&one[0], at), offset_of(&one[1], at), offset_of(&one[2], at),
+                                                 offset_of(&g, at), NULL, (size_t)n, with.rounding},
+                           1, &with),
              "adamw");
         at += n + k % 3; /* what lies between them stays */
     }
-    need(c, c->ops->adamw_all(c->s, ranges, COUNT, &a), "adamw_all");
-    need(c, c->ops->adamw_all(c->s, ranges, 0, &a), "adamw_all of none");
+    need(c, c->ops->adamw(c->s, ranges, COUNT, &a), "adamw");
+    need(c, c->ops->adamw(c->s, ranges, 0, &a), "adamw of none");
     for (int i = 0; i < 3; i++)
         ok = same(c, download(c, &all[i]), download(c, &one[i]), ALL, "ranges at once") && ok;
     result(c, ok, "adamw of %d ranges at once, masters %s, moments %s%s", COUNT, wt == DTYPE_BF16 ? "bf16" : "fp32",

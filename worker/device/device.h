@@ -34,7 +34,7 @@
 #include "base/rng.h"
 #include "worker/device/operations.h"
 
-#define TITAN_DEVICE_ABI 21 /* declarations b72a34cab15d8ecf (tests/docs/test_abi.py) */
+#define TITAN_DEVICE_ABI 21 /* declarations e2e20e748a576836 (tests/docs/test_abi.py) */
 
 struct device; /* implementation's own */
 struct stream;
@@ -89,7 +89,7 @@ struct adamw_args {
     struct moment_rounding rounding;
 };
 
-/* What one of several updates in a call changes; as the arguments of adamw. */
+/* What one of the updates in a call changes. */
 struct adamw_range {
     void *master, *m, *v;
     const float *grad;
@@ -339,13 +339,9 @@ struct device_ops {
      * master, m, v (n) as args says, read as fp32, computed with in fp32, and rounded to nearest even when they are
      * stored, m and v as args.rounding says; grad (n) fp32. bf16 masters: g is grad*mean rounded to bf16, then times
      * clip, rounded to bf16, as a gradient of that type is. shadow (n) bf16 = fp32 master rounded to nearest even, NULL
-     * = none. */
-    titan_status (*adamw)(struct stream *s, void *master, void *m, void *v, const float *grad, uint16_t *shadow,
-                          size_t n, const struct adamw_args *args);
-    /* adamw of each of count ranges, to the same bits, in few launches where a launch costs something. They do not
-     * overlap; the array is the caller's again when the call is back. */
-    titan_status (*adamw_all)(struct stream *s, const struct adamw_range *ranges, int count,
-                              const struct adamw_args *args);
+     * = none. So for each of count ranges, in few launches where a launch costs something. They do not overlap; the
+     * array is the caller's again when the call is back. */
+    titan_status (*adamw)(struct stream *s, const struct adamw_range *ranges, int count, const struct adamw_args *args);
     /* w -= lr * (g + weight_decay * w), with g as above. */
     titan_status (*sgd)(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
                         const struct adamw_args *args);
@@ -372,7 +368,7 @@ struct device_ops {
     X(attention_merge) X(attention_sink) X(attention_sink_dgrad) X(swiglu) X(swiglu_dgrad) \
     X(add) X(router) X(router_dgrad) X(router_balance) X(balance_stats) X(balance_loss) X(balance_dgrad) X(permute) \
     X(permute_received) X(split_rounds) X(place_round) X(scatter_rows) X(combine_rows) X(combine_dweights) X(loss_stats) X(loss_finish) X(loss) \
-    X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(weights) X(adamw) X(adamw_all) X(sgd) \
+    X(accumulate) X(scale) X(softcap) X(softcap_dgrad) X(block_sums) X(sum) X(hash) X(weights) X(adamw) X(sgd) \
     X(matmul_f8) X(matmul_f8_work_bytes) X(float8_largest) X(float8_scales) X(float8_encode)
 /* clang-format on */
 

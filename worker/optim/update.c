@@ -50,15 +50,10 @@ struct gathered {
 
 static titan_status enqueue(struct gathered *g)
 {
-    const struct adamw_range *const r = g->ranges;
     const int n = g->n;
-    struct adamw_args alone = *g->args;
 
     g->n = 0;
-    if (n != 1)
-        return n == 0 ? TITAN_OK : g->ops->adamw_all(g->s, r, n, g->args);
-    alone.rounding = r->rounding;
-    return g->ops->adamw(g->s, r->master, r->m, r->v, r->grad, r->shadow, r->n, &alone);
+    return n == 0 ? TITAN_OK : g->ops->adamw(g->s, g->ranges, n, g->args);
 }
 
 /* Elements [at, at + n) of an update's range, rounded in the same way. */

@@ -31,43 +31,42 @@ static int64_t key_stride(int64_t n)
 
 /* --- row kernels -------------------------------------------------------------------------------------------------- */
 
-CPU_INLINE void load_rows_as(float *restrict dst, int64_t ldd, const void *restrict src, int64_t lds, int64_t rows,
-                             int64_t cols, float factor, enum dtype dt)
+CPU_INLINE void load_rows_as(float *restrict dst, int64_t ldd, struct rows from, float factor, enum dtype dt)
 {
-    for (int64_t i = 0; i < rows; i++) {
-        for (int64_t j = 0; j < cols; j++)
-            dst[i * ldd + j] = load_as_f32(src, i * lds + j, dt) * factor;
-        for (int64_t j = cols; j < ldd; j++)
+    const void *const restrict src = from.at;
+    for (int64_t i = 0; i < from.n; i++) {
+        for (int64_t j = 0; j < from.cols; j++)
+            dst[i * ldd + j] = load_as_f32(src, i * from.ld + j, dt) * factor;
+        for (int64_t j = from.cols; j < ldd; j++)
             dst[i * ldd + j] = 0.0f;
     }
 }
-/* (rows, cols) of dt -> fp32 rows ldd apart, times factor, padded with zeros. */
-CPU_KERNEL static void load_rows(float *dst, int64_t ldd, const void *src, int64_t lds, int64_t rows, int64_t cols,
-                                 float factor, int dt)
+/* Rows of dt -> fp32 rows ldd apart, times factor, padded with zeros. */
+CPU_KERNEL static void load_rows(float *dst, int64_t ldd, struct rows from, float factor, int dt)
 {
     if (dt == DTYPE_BF16)
-        load_rows_as(dst, ldd, src, lds, rows, cols, factor, DTYPE_BF16);
+        load_rows_as(dst, ldd, from, factor, DTYPE_BF16);
     else
-        load_rows_as(dst, ldd, src, lds, rows, cols, factor, DTYPE_F32);
+        load_rows_as(dst, ldd, from, factor, DTYPE_F32);
 }
 
-CPU_INLINE void store_rows_as(void *restrict dst, int64_t ldd, const float *restrict src, int64_t lds, int64_t rows,
-                              int64_t cols, const float *restrict factor, enum dtype dt)
+CPU_INLINE void store_rows_as(struct rows to, const float *restrict src, int64_t lds, const float *restrict factor,
+                              enum dtype dt)
 {
-    for (int64_t i = 0; i < rows; i++) {
+    void *const restrict dst = to.at;
+    for (int64_t i = 0; i < to.n; i++) {
         float f = factor ? factor[i] : 1.0f;
-        for (int64_t j = 0; j < cols; j++)
-            store_f32_as(dst, i * ldd + j, dt, src[i * lds + j] * f);
+        for (int64_t j = 0; j < to.cols; j++)
+            store_f32_as(dst, i * to.ld + j, dt, src[i * lds + j] * f);
     }
 }
-/* fp32 rows -> dt, each row times its factor (NULL = 1). */
-CPU_KERNEL static void store_rows(void *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows, int64_t cols,
-                                  const float *factor, int dt)
+/* fp32 rows lds apart -> rows of dt, each row times its factor (NULL = 1). */
+CPU_KERNEL static void store_rows(struct rows to, const float *src, int64_t lds, const float *factor, int dt)
 {
     if (dt == DTYPE_BF16)
-        store_rows_as(dst, ldd, src, lds, rows, cols, factor, DTYPE_BF16);
+        store_rows_as(to, src, lds, factor, DTYPE_BF16);
     else
-        store_rows_as(dst, ldd, src, lds, rows, cols, factor, DTYPE_F32);
+        store_rows_as(to, src, lds, factor, DTYPE_F32);
 }
 
 /* dst (cols, ldd) = src (rows, cols) transposed; columns rows..ldd are zero. */
@@ -171,13 +170,20 @@ static size_t forward_layout(struct forward_scratch *f, float *base, const struc
 }
 
 /* s (rows, tp) = x (rows, width) yt, the columns that are seen. */
-static void scores(const struct attention_keys *keys, float *s, int64_t tp, const float *x, int64_t ldx,
-                   const float *yt, int64_t width)
+static void scores(const struct attention_keys *keys, float *s, int64_t tp, struct rows x, const float *yt)
 {
     for (int32_t r = 0; r < keys->n_runs; r++) {
         const struct key_run *run = &keys->runs[r];
-        gemm_f32(s + run->at, tp, x, ldx, 1, yt + run->from, tp, keys->rows,
-                 round_up(run->to - run->from, GEMM_COLUMNS), width, false);
+        gemm_f32(&(struct gemm){.c = s + run->at,
+                                .ldc = tp,
+                                .a = x.at,
+                                .a_row = x.ld,
+                                .a_col = 1,
+                                .b = yt + run->from,
+                                .ldb = tp,
+                                .m = keys->rows,
+                                .n = round_up(run->to - run->from, GEMM_COLUMNS),
+                                .k = x.cols});
     }
 }
 
@@ -192,7 +198,8 @@ static void weigh(const struct attention_keys *keys, float *o, int64_t dp, const
 {
     for (int32_t r = 0; r < keys->n_runs; r++) {
         const struct key_run *run = &keys->runs[r];
-        gemm_f32(o, dp, s + run->at, tp, 1, y + run->from * dp, dp, keys->rows, dp, run->to - run->from, r > 0);
+        gemm_f32(&(struct gemm){o, dp, s + run->at, tp, 1, y + run->from * dp, dp, keys->rows, dp, run->to - run->from,
+                                r > 0});
     }
     if (keys->n_runs == 0)
         memset(o, 0, (size_t)(keys->rows * dp) * sizeof(float));
@@ -206,9 +213,9 @@ static void forward_block(const struct attention_args *a, const struct forward_s
     int64_t rows = f->keys.rows, lse_at = attention_lse_at(z, row, head);
     titan_assert(rows > 0 && rows <= BLOCK);
     float factor[BLOCK];
-    load_rows(f->q, dp, at(a->q, row * a->ldq + head * z->d, z->dt), a->ldq, rows, z->d, attention_scale(z),
-              (int)z->dt);
-    scores(&f->keys, f->s, tp, f->q, dp, f->kt, z->d);
+    load_rows(f->q, dp, (struct rows){at_mut((void *)a->q, row * a->ldq + head * z->d, z->dt), a->ldq, rows, z->d},
+              attention_scale(z), (int)z->dt);
+    scores(&f->keys, f->s, tp, (struct rows){f->q, dp, rows, z->d}, f->kt);
     cap_scores(&f->keys, f->s, tp, z->softcap);
     attention_keys_mask(&f->keys, f->s, tp, LANES);
     for (int64_t i = 0; i < rows; i++) {
@@ -217,7 +224,8 @@ static void forward_block(const struct attention_args *a, const struct forward_s
         a->lse[lse_at + i] = sum == 0.0f ? -INFINITY : max + logf(sum);
     }
     weigh(&f->keys, f->o, vp, f->s, tp, f->v);
-    store_rows(at_mut(a->out, row * a->ldo + head * z->dv, z->dt), a->ldo, f->o, vp, rows, z->dv, factor, (int)z->dt);
+    store_rows((struct rows){at_mut(a->out, row * a->ldo + head * z->dv, z->dt), a->ldo, rows, z->dv}, f->o, vp, factor,
+               (int)z->dt);
 }
 
 static void forward_range(const void *p, int64_t begin, int64_t end, int thread)
@@ -231,9 +239,11 @@ static void forward_range(const void *p, int64_t begin, int64_t end, int thread)
         progress_action();
         int64_t sequence = task / z->kv, kv = task % z->kv, row0 = sequence * z->tk;
         attention_keys_load(&f.keys, z, sequence);
-        load_rows(f.o, dp, at(a->k, row0 * a->ldk + kv * z->d, z->dt), a->ldk, z->tk, z->d, 1.0f, (int)z->dt);
+        load_rows(f.o, dp, (struct rows){at_mut((void *)a->k, row0 * a->ldk + kv * z->d, z->dt), a->ldk, z->tk, z->d},
+                  1.0f, (int)z->dt);
         transpose(f.kt, tp, f.o, dp, z->tk, z->d);
-        load_rows(f.v, vp, at(a->v, row0 * a->ldv + kv * z->dv, z->dt), a->ldv, z->tk, z->dv, 1.0f, (int)z->dt);
+        load_rows(f.v, vp, (struct rows){at_mut((void *)a->v, row0 * a->ldv + kv * z->dv, z->dt), a->ldv, z->tk, z->dv},
+                  1.0f, (int)z->dt);
         for (int64_t i0 = 0; i0 < z->tq; i0 += BLOCK) {
             attention_keys_see(&f.keys, z, sequence, i0, MIN(BLOCK, z->tq - i0));
             for (int64_t head = kv * group; head < (kv + 1) * group; head++)
@@ -311,7 +321,8 @@ static void spread(const struct attention_keys *keys, float *y, int64_t dp, cons
 {
     for (int32_t r = 0; r < keys->n_runs; r++) {
         const struct key_run *run = &keys->runs[r];
-        gemm_f32(y + run->from * dp, dp, s + run->at, 1, tp, x, dp, run->to - run->from, dp, keys->rows, true);
+        gemm_f32(&(struct gemm){y + run->from * dp, dp, s + run->at, 1, tp, x, dp, run->to - run->from, dp, keys->rows,
+                                true});
     }
 }
 
@@ -324,12 +335,16 @@ static void backward_block(const struct attention_args *a, const struct backward
     int64_t rows = f->keys.rows, lse_at = attention_lse_at(z, row, head);
     float scale = attention_scale(z), factor[BLOCK];
     /* Scaled as in forward, so that the scores are the same to the bit. */
-    load_rows(f->q, dp, at(a->q, row * a->ldq + head * z->d, dt), a->ldq, rows, z->d, scale, (int)dt);
-    load_rows(f->dout, vp, at(a->dout, row * a->lddo + head * z->dv, dt), a->lddo, rows, z->dv, 1.0f, (int)dt);
-    load_rows(f->o, vp, at(a->out, row * a->ldo + head * z->dv, dt), a->ldo, rows, z->dv, 1.0f, (int)dt);
-    scores(&f->keys, f->p, tp, f->q, dp, f->kt, z->d);
+    load_rows(f->q, dp, (struct rows){at_mut((void *)a->q, row * a->ldq + head * z->d, dt), a->ldq, rows, z->d}, scale,
+              (int)dt);
+    load_rows(f->dout, vp,
+              (struct rows){at_mut((void *)a->dout, row * a->lddo + head * z->dv, dt), a->lddo, rows, z->dv}, 1.0f,
+              (int)dt);
+    load_rows(f->o, vp, (struct rows){at_mut(a->out, row * a->ldo + head * z->dv, dt), a->ldo, rows, z->dv}, 1.0f,
+              (int)dt);
+    scores(&f->keys, f->p, tp, (struct rows){f->q, dp, rows, z->d}, f->kt);
     cap_scores(&f->keys, f->p, tp, z->softcap);
-    scores(&f->keys, f->ds, tp, f->dout, vp, f->vt, z->dv);
+    scores(&f->keys, f->ds, tp, (struct rows){f->dout, vp, rows, z->dv}, f->vt);
     attention_keys_mask(&f->keys, f->p, tp, TILE);
     for (int64_t i = 0; i < rows; i++) {
         float *p = f->p + i * tp, *ds = f->ds + i * tp, delta = dot(f->dout + i * vp, f->o + i * vp, z->dv);
@@ -343,7 +358,8 @@ static void backward_block(const struct attention_args *a, const struct backward
     spread(&f->keys, f->dk, dp, f->ds, tp, f->q); /* q carries the scale */
     for (int64_t i = 0; i < BLOCK; i++)
         factor[i] = scale;
-    store_rows(at_mut(a->dq, row * a->lddq + head * z->d, dt), a->lddq, f->dq, dp, rows, z->d, factor, (int)dt);
+    store_rows((struct rows){at_mut(a->dq, row * a->lddq + head * z->d, dt), a->lddq, rows, z->d}, f->dq, dp, factor,
+               (int)dt);
 }
 
 static void backward_range(const void *p, int64_t begin, int64_t end, int thread)
@@ -358,9 +374,11 @@ static void backward_range(const void *p, int64_t begin, int64_t end, int thread
         progress_action();
         int64_t sequence = task / z->kv, kv = task % z->kv, row0 = sequence * z->tk;
         attention_keys_load(&f.keys, z, sequence);
-        load_rows(f.k, vp, at(a->v, row0 * a->ldv + kv * z->dv, dt), a->ldv, z->tk, z->dv, 1.0f, (int)dt);
+        load_rows(f.k, vp, (struct rows){at_mut((void *)a->v, row0 * a->ldv + kv * z->dv, dt), a->ldv, z->tk, z->dv},
+                  1.0f, (int)dt);
         transpose(f.vt, tp, f.k, vp, z->tk, z->dv);
-        load_rows(f.k, dp, at(a->k, row0 * a->ldk + kv * z->d, dt), a->ldk, z->tk, z->d, 1.0f, (int)dt);
+        load_rows(f.k, dp, (struct rows){at_mut((void *)a->k, row0 * a->ldk + kv * z->d, dt), a->ldk, z->tk, z->d},
+                  1.0f, (int)dt);
         transpose(f.kt, tp, f.k, dp, z->tk, z->d);
         memset(f.dk, 0, (size_t)(tp * dp) * sizeof(float));
         memset(f.dv, 0, (size_t)(tp * vp) * sizeof(float));
@@ -369,8 +387,10 @@ static void backward_range(const void *p, int64_t begin, int64_t end, int thread
             for (int64_t head = kv * group; head < (kv + 1) * group; head++)
                 backward_block(a, &f, sequence * z->tq + i0, head);
         }
-        store_rows(at_mut(a->dk, row0 * a->lddk + kv * z->d, dt), a->lddk, f.dk, dp, z->tk, z->d, NULL, (int)dt);
-        store_rows(at_mut(a->dv, row0 * a->lddv + kv * z->dv, dt), a->lddv, f.dv, vp, z->tk, z->dv, NULL, (int)dt);
+        store_rows((struct rows){at_mut(a->dk, row0 * a->lddk + kv * z->d, dt), a->lddk, z->tk, z->d}, f.dk, dp, NULL,
+                   (int)dt);
+        store_rows((struct rows){at_mut(a->dv, row0 * a->lddv + kv * z->dv, dt), a->lddv, z->tk, z->dv}, f.dv, vp, NULL,
+                   (int)dt);
     }
 }
 

@@ -10,6 +10,12 @@
 
 static_assert(sizeof(struct attention_args) <= CPU_ARGS_MAX, "attention arguments fit a queue slot");
 
+/* Rows of a tensor, or of scratch. */
+struct rows {
+    void *at;
+    int64_t ld, n, cols;
+};
+
 /* Element of lse (B,H,Tq) of a query: row of all B*Tq. */
 static inline int64_t attention_lse_at(const struct attention_shape *z, int64_t row, int64_t head)
 {

@@ -46,12 +46,12 @@ CPU_KERNEL static void transpose_words(uint32_t *restrict dst, int64_t tp, const
 }
 
 /* dst (rows/2, dp): word (p,e) = element e of rows 2p and 2p+1; what lies beyond rows and d is zero. */
-CPU_KERNEL static void interleave_rows(uint32_t *restrict dst, int64_t dp, const uint16_t *restrict src, int64_t lds,
-                                       int64_t rows, int64_t padded, int64_t d)
+CPU_KERNEL static void interleave_rows(uint32_t *restrict dst, int64_t dp, struct rows from, int64_t padded)
 {
+    const uint16_t *const restrict src = from.at;
     for (int64_t p = 0; p < padded / 2; p++) {
-        const uint16_t *low = src + 2 * p * lds, *high = low + lds;
-        int64_t n = 2 * p < rows ? d : 0, both = 2 * p + 1 < rows ? d : 0;
+        const uint16_t *low = src + 2 * p * from.ld, *high = low + from.ld;
+        int64_t n = 2 * p < from.n ? from.cols : 0, both = 2 * p + 1 < from.n ? from.cols : 0;
         for (int64_t e = 0; e < both; e++)
             dst[p * dp + e] = low[e] | (uint32_t)high[e] << 16;
         for (int64_t e = both; e < n; e++)
@@ -61,14 +61,14 @@ CPU_KERNEL static void interleave_rows(uint32_t *restrict dst, int64_t dp, const
     }
 }
 
-/* fp32 (rows, lds) -> bf16 rows ldd apart, each times its factor (NULL = 1). */
-CPU_KERNEL static void store_rows(uint16_t *restrict dst, int64_t ldd, const float *restrict src, int64_t lds,
-                                  int64_t rows, int64_t d, const float *restrict factor)
+/* fp32 rows lds apart -> bf16 rows, each times its factor (NULL = 1). */
+CPU_KERNEL static void store_rows(struct rows to, const float *restrict src, int64_t lds, const float *restrict factor)
 {
-    for (int64_t i = 0; i < rows; i++) {
+    uint16_t *const restrict dst = to.at;
+    for (int64_t i = 0; i < to.n; i++) {
         float f = factor ? factor[i] : 1.0f;
-        for (int64_t j = 0; j < d; j++)
-            dst[i * ldd + j] = bf16_from_f32(src[i * lds + j] * f);
+        for (int64_t j = 0; j < to.cols; j++)
+            dst[i * to.ld + j] = bf16_from_f32(src[i * lds + j] * f);
     }
 }
 
@@ -134,14 +134,21 @@ size_t attention_bf16_forward_floats(const struct attention_shape *shape)
     return forward_layout(&f, NULL, shape);
 }
 
-/* s (rows, tp) = x (rows, pairs) yt, the columns that are seen. */
-static void scores(const struct attention_keys *keys, float *s, int64_t tp, const void *x, int64_t ldx,
-                   const uint32_t *yt, int64_t pairs)
+/* s (rows, tp) = x (rows, width) yt in pairs of width, the columns that are seen. */
+static void scores(const struct attention_keys *keys, float *s, int64_t tp, struct rows x, const uint32_t *yt)
 {
     for (int32_t r = 0; r < keys->n_runs; r++) {
         const struct key_run *run = &keys->runs[r];
-        gemm_bf16(s + run->at, tp, x, ldx / 2, 1, yt + run->from, tp, keys->rows, round_up(run->to - run->from, TILE),
-                  pairs, false);
+        gemm_bf16(&(struct gemm){.c = s + run->at,
+                                 .ldc = tp,
+                                 .a = x.at,
+                                 .a_row = x.ld / 2,
+                                 .a_col = 1,
+                                 .b = yt + run->from,
+                                 .ldb = tp,
+                                 .m = keys->rows,
+                                 .n = round_up(run->to - run->from, TILE),
+                                 .k = x.cols / 2});
     }
 }
 
@@ -151,8 +158,8 @@ static void weigh(const struct attention_keys *keys, float *o, int64_t dp, const
 {
     for (int32_t r = 0; r < keys->n_runs; r++) {
         const struct key_run *run = &keys->runs[r];
-        gemm_bf16(o, dp, s + run->at / 2, tp / 2, 1, y + run->from / 2 * dp, dp, keys->rows, dp,
-                  (run->to - run->from + 1) / 2, r > 0);
+        gemm_bf16(&(struct gemm){o, dp, s + run->at / 2, tp / 2, 1, y + run->from / 2 * dp, dp, keys->rows, dp,
+                                 (run->to - run->from + 1) / 2, r > 0});
     }
     if (keys->n_runs == 0)
         memset(o, 0, (size_t)(keys->rows * dp) * sizeof(float));
@@ -166,7 +173,8 @@ static void forward_block(const struct attention_args *a, const struct forward_s
     int64_t rows = f->keys.rows, lse_at = attention_lse_at(z, row, head);
     titan_assert(rows > 0 && rows <= BLOCK);
     float factor[BLOCK], scale = attention_scale(z);
-    scores(&f->keys, f->s, tp, (const uint16_t *)a->q + row * a->ldq + head * z->d, a->ldq, f->kt, z->d / 2);
+    scores(&f->keys, f->s, tp,
+           (struct rows){(void *)((const uint16_t *)a->q + row * a->ldq + head * z->d), a->ldq, rows, z->d}, f->kt);
     attention_keys_mask(&f->keys, f->s, tp, TILE);
     for (int64_t i = 0; i < rows; i++) {
         float max, sum = softmax_row((uint16_t *)f->p + i * tp, f->s + i * tp, f->keys.columns, scale, &max);
@@ -174,7 +182,7 @@ static void forward_block(const struct attention_args *a, const struct forward_s
         a->lse[lse_at + i] = sum == 0.0f ? -INFINITY : max + logf(sum);
     }
     weigh(&f->keys, f->o, vp, f->p, tp, f->v);
-    store_rows((uint16_t *)a->out + row * a->ldo + head * z->dv, a->ldo, f->o, vp, rows, z->dv, factor);
+    store_rows((struct rows){(uint16_t *)a->out + row * a->ldo + head * z->dv, a->ldo, rows, z->dv}, f->o, vp, factor);
 }
 
 void attention_bf16_forward(const void *args, int64_t begin, int64_t end, int thread)
@@ -190,7 +198,9 @@ void attention_bf16_forward(const void *args, int64_t begin, int64_t end, int th
         const uint16_t *k = (const uint16_t *)a->k + row0 * a->ldk + kv * z->d;
         attention_keys_load(&f.keys, z, sequence);
         transpose_words(f.kt, tp, (const uint32_t *)k, a->ldk / 2, z->tk, z->d / 2);
-        interleave_rows(f.v, vp, (const uint16_t *)a->v + row0 * a->ldv + kv * z->dv, a->ldv, z->tk, tp, z->dv);
+        interleave_rows(
+            f.v, vp, (struct rows){(void *)((const uint16_t *)a->v + row0 * a->ldv + kv * z->dv), a->ldv, z->tk, z->dv},
+            tp);
         for (int64_t i0 = 0; i0 < z->tq; i0 += BLOCK) {
             attention_keys_see(&f.keys, z, sequence, i0, MIN(BLOCK, z->tq - i0));
             for (int64_t head = kv * group; head < (kv + 1) * group; head++)
@@ -206,37 +216,6 @@ BF16_INLINE __m512i pair_words(__m256bh low, __m256bh high)
 {
     __m512i h = _mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)high), 16);
     return _mm512_or_si512(_mm512_cvtepu16_epi32((__m256i)low), h);
-}
-
-/* Two neighbouring rows of n (a multiple of 16) scores s and of dp; the second counts for nothing where it is absent:
- * P = exp(scale s - lse), dS = P (dp - delta) scale. A row that sees nothing has lse -inf. ds: dS row by row; pt and
- * dst: words of both rows' P and dS. */
-BF16_TARGET static void dsoftmax_rows(uint32_t *restrict pt, uint32_t *restrict dst, uint16_t *restrict ds,
-                                      const float *restrict s, const float *restrict dp, int64_t ld, int64_t n,
-                                      const float *restrict lse, const float *restrict delta, float scale, bool second)
-{
-    const float *s_row[2], *dp_row[2];
-    __m512 factor = _mm512_set1_ps(scale), down[2], minus[2];
-    for (int r = 0; r < 2; r++) {
-        bool there = r == 0 || second;
-        s_row[r] = s + (there ? r * ld : 0); /* a row that is absent is the other one, with weight 0 */
-        dp_row[r] = dp + (there ? r * ld : 0);
-        down[r] = _mm512_set1_ps(there && lse[r] != -INFINITY ? lse[r] : INFINITY);
-        minus[r] = _mm512_set1_ps(there ? delta[r] : 0.0f);
-    }
-    for (int64_t j = 0; j < n; j += 16) {
-        __m256bh p[2], d[2];
-#pragma GCC unroll 2
-        for (int r = 0; r < 2; r++) {
-            __m512 e = exp_neg_16(_mm512_fmsub_ps(_mm512_loadu_ps(s_row[r] + j), factor, down[r]));
-            __m512 x = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(dp_row[r] + j), minus[r]), factor);
-            p[r] = _mm512_cvtneps_pbh(e);
-            d[r] = _mm512_cvtneps_pbh(_mm512_mul_ps(e, x));
-            _mm256_storeu_si256((__m256i *)(ds + r * ld + j), (__m256i)d[r]);
-        }
-        _mm512_storeu_si512(pt + j, pair_words(p[0], p[1]));
-        _mm512_storeu_si512(dst + j, pair_words(d[0], d[1]));
-    }
 }
 
 CPU_KERNEL static float dot(const uint16_t *restrict a, const uint16_t *restrict b, int64_t n)
@@ -288,8 +267,43 @@ static void spread(const struct attention_keys *keys, float *y, int64_t dp, cons
 {
     for (int32_t r = 0; r < keys->n_runs; r++) {
         const struct key_run *run = &keys->runs[r];
-        gemm_bf16(y + run->from * dp, dp, s + run->at, 1, tp, x, dp, run->to - run->from, dp, (keys->rows + 1) / 2,
-                  true);
+        gemm_bf16(&(struct gemm){y + run->from * dp, dp, s + run->at, 1, tp, x, dp, run->to - run->from, dp,
+                                 (keys->rows + 1) / 2, true});
+    }
+}
+
+/* Two neighbouring rows of a block, from i on, of scores and dp; the second counts for nothing where it is absent:
+ * P = exp(scale s - lse), dS = P (dp - delta) scale. A row that sees nothing has lse -inf. ds: dS row by row; pt and
+ * dst: words of both rows' P and dS. */
+BF16_TARGET static void dsoftmax_rows(const struct backward_scratch *f, int64_t ld, int64_t i, const float *lse,
+                                      const float *delta, float scale)
+{
+    const bool second = i + 1 < f->keys.rows;
+    const float *const restrict s = f->s + i * ld, *const restrict dp = f->dp + i * ld;
+    uint32_t *const restrict pt = f->pt + i / 2 * ld, *const restrict dst = f->dst + i / 2 * ld;
+    uint16_t *const restrict ds = (uint16_t *)f->ds + i * ld;
+    const int64_t n = f->keys.columns;
+    const float *s_row[2], *dp_row[2];
+    __m512 factor = _mm512_set1_ps(scale), down[2], minus[2];
+    for (int r = 0; r < 2; r++) {
+        bool there = r == 0 || second;
+        s_row[r] = s + (there ? r * ld : 0); /* a row that is absent is the other one, with weight 0 */
+        dp_row[r] = dp + (there ? r * ld : 0);
+        down[r] = _mm512_set1_ps(there && lse[i + r] != -INFINITY ? lse[i + r] : INFINITY);
+        minus[r] = _mm512_set1_ps(there ? delta[i + r] : 0.0f);
+    }
+    for (int64_t j = 0; j < n; j += 16) {
+        __m256bh p[2], d[2];
+#pragma GCC unroll 2
+        for (int r = 0; r < 2; r++) {
+            __m512 e = exp_neg_16(_mm512_fmsub_ps(_mm512_loadu_ps(s_row[r] + j), factor, down[r]));
+            __m512 x = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(dp_row[r] + j), minus[r]), factor);
+            p[r] = _mm512_cvtneps_pbh(e);
+            d[r] = _mm512_cvtneps_pbh(_mm512_mul_ps(e, x));
+            _mm256_storeu_si256((__m256i *)(ds + r * ld + j), (__m256i)d[r]);
+        }
+        _mm512_storeu_si512(pt + j, pair_words(p[0], p[1]));
+        _mm512_storeu_si512(dst + j, pair_words(d[0], d[1]));
     }
 }
 
@@ -306,8 +320,7 @@ static void dsoftmax_block(const struct attention_args *a, const struct backward
     for (int64_t i = 0; i < rows; i++)
         delta[i] = dot(dout + i * a->lddo, out + i * a->ldo, z->dv);
     for (int64_t i = 0; i < rows; i += 2)
-        dsoftmax_rows(f->pt + i / 2 * tp, f->dst + i / 2 * tp, (uint16_t *)f->ds + i * tp, f->s + i * tp,
-                      f->dp + i * tp, tp, f->keys.columns, lse + i, delta + i, attention_scale(z), i + 1 < rows);
+        dsoftmax_rows(f, tp, i, lse, delta, attention_scale(z));
 }
 
 /* Queries row.. of one head, with its keys found. */
@@ -318,16 +331,16 @@ static void backward_block(const struct attention_args *a, const struct backward
     int64_t rows = f->keys.rows, even = (rows + 1) / 2 * 2;
     const uint16_t *q = (const uint16_t *)a->q + row * a->ldq + head * z->d;
     const uint16_t *dout = (const uint16_t *)a->dout + row * a->lddo + head * z->dv;
-    scores(&f->keys, f->s, tp, q, a->ldq, f->kt, z->d / 2);
-    scores(&f->keys, f->dp, tp, dout, a->lddo, f->vt, z->dv / 2);
+    scores(&f->keys, f->s, tp, (struct rows){(void *)(q), a->ldq, rows, z->d}, f->kt);
+    scores(&f->keys, f->dp, tp, (struct rows){(void *)(dout), a->lddo, rows, z->dv}, f->vt);
     attention_keys_mask(&f->keys, f->s, tp, TILE);
-    interleave_rows(f->q, dp, q, a->ldq, rows, even, z->d);
-    interleave_rows(f->dout, vp, dout, a->lddo, rows, even, z->dv);
+    interleave_rows(f->q, dp, (struct rows){(void *)(q), a->ldq, rows, z->d}, even);
+    interleave_rows(f->dout, vp, (struct rows){(void *)(dout), a->lddo, rows, z->dv}, even);
     dsoftmax_block(a, f, tp, row, head);
     weigh(&f->keys, f->dq, dp, f->ds, tp, f->k);
     spread(&f->keys, f->dv, vp, f->pt, tp, f->dout);
     spread(&f->keys, f->dk, dp, f->dst, tp, f->q);
-    store_rows((uint16_t *)a->dq + row * a->lddq + head * z->d, a->lddq, f->dq, dp, rows, z->d, NULL);
+    store_rows((struct rows){(uint16_t *)a->dq + row * a->lddq + head * z->d, a->lddq, rows, z->d}, f->dq, dp, NULL);
 }
 
 void attention_bf16_backward(const void *args, int64_t begin, int64_t end, int thread)
@@ -345,7 +358,7 @@ void attention_bf16_backward(const void *args, int64_t begin, int64_t end, int t
         attention_keys_load(&f.keys, z, sequence);
         transpose_words(f.kt, tp, (const uint32_t *)k, a->ldk / 2, z->tk, z->d / 2);
         transpose_words(f.vt, tp, (const uint32_t *)v, a->ldv / 2, z->tk, z->dv / 2);
-        interleave_rows(f.k, dp, k, a->ldk, z->tk, tp, z->d);
+        interleave_rows(f.k, dp, (struct rows){(void *)(k), a->ldk, z->tk, z->d}, tp);
         memset(f.dk, 0, (size_t)(tp * dp) * sizeof(float));
         memset(f.dv, 0, (size_t)(tp * vp) * sizeof(float));
         for (int64_t i0 = 0; i0 < z->tq; i0 += BLOCK) {
@@ -353,7 +366,8 @@ void attention_bf16_backward(const void *args, int64_t begin, int64_t end, int t
             for (int64_t head = kv * group; head < (kv + 1) * group; head++)
                 backward_block(a, &f, sequence * z->tq + i0, head);
         }
-        store_rows((uint16_t *)a->dk + row0 * a->lddk + kv * z->d, a->lddk, f.dk, dp, z->tk, z->d, NULL);
-        store_rows((uint16_t *)a->dv + row0 * a->lddv + kv * z->dv, a->lddv, f.dv, vp, z->tk, z->dv, NULL);
+        store_rows((struct rows){(uint16_t *)a->dk + row0 * a->lddk + kv * z->d, a->lddk, z->tk, z->d}, f.dk, dp, NULL);
+        store_rows((struct rows){(uint16_t *)a->dv + row0 * a->lddv + kv * z->dv, a->lddv, z->tk, z->dv}, f.dv, vp,
+                   NULL);
     }
 }

@@ -7,15 +7,18 @@
 
 typedef float vec __attribute__((vector_size(64), aligned(4), may_alias));
 
-CPU_INLINE void tile(float *c, int64_t ldc, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb,
-                     int64_t k, bool accumulate, const int rows, const int vecs)
+/* Rows i.. and columns j.. of c. */
+CPU_INLINE void tile(const struct gemm *g, int64_t i0, int64_t j0, const int rows, const int vecs)
 {
+    const int64_t ldc = g->ldc, a_row = g->a_row, a_col = g->a_col, ldb = g->ldb, k = g->k;
+    float *const c = g->c + i0 * ldc + j0;
+    const float *const a = (const float *)g->a + i0 * a_row, *const b = (const float *)g->b + j0;
     vec acc[8][4];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < vecs; j++)
-            acc[i][j] = accumulate ? *(const vec *)(c + i * ldc + 16 * j) : (vec){0};
+            acc[i][j] = g->accumulate ? *(const vec *)(c + i * ldc + 16 * j) : (vec){0};
     for (int64_t p = 0; p < k; p++) {
         vec bv[4];
 #pragma GCC unroll 4
@@ -37,43 +40,42 @@ CPU_INLINE void tile(float *c, int64_t ldc, const float *a, int64_t a_row, int64
 }
 
 /* All rows of a column strip of `vecs` vectors, `rows` at a time. */
-CPU_INLINE void strip(float *c, int64_t ldc, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb,
-                      int64_t m, int64_t k, bool accumulate, const int rows, const int vecs)
+CPU_INLINE void strip(const struct gemm *g, int64_t j, const int rows, const int vecs)
 {
     int64_t i = 0;
-    for (; i + rows <= m; i += rows)
-        tile(c + i * ldc, ldc, a + i * a_row, a_row, a_col, b, ldb, k, accumulate, rows, vecs);
-    for (; i < m; i++)
-        tile(c + i * ldc, ldc, a + i * a_row, a_row, a_col, b, ldb, k, accumulate, 1, vecs);
+    for (; i + rows <= g->m; i += rows)
+        tile(g, i, j, rows, vecs);
+    for (; i < g->m; i++)
+        tile(g, i, j, 1, vecs);
 }
 
 /* For 32 registers of a vector each. */
-CPU_KERNEL static void gemm_wide(float *c, int64_t ldc, const float *a, int64_t a_row, int64_t a_col, const float *b,
-                                 int64_t ldb, int64_t m, int64_t n, int64_t k, bool accumulate)
+CPU_KERNEL static void gemm_wide(const struct gemm *g)
 {
     int64_t j = 0;
-    for (; j + 64 <= n; j += 64)
-        strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, k, accumulate, 4, 4);
-    for (; j + 32 <= n; j += 32)
-        strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, k, accumulate, 8, 2);
-    for (; j + 16 <= n; j += 16)
-        strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, k, accumulate, 8, 1);
+    for (; j + 64 <= g->n; j += 64)
+        strip(g, j, 4, 4);
+    for (; j + 32 <= g->n; j += 32)
+        strip(g, j, 8, 2);
+    for (; j + 16 <= g->n; j += 16)
+        strip(g, j, 8, 1);
 }
 
 #define AVX2_TARGET __attribute__((target("avx2,fma")))
 
 /* The same with 16 registers of half a vector: gcc keeps no vector of 64 bytes in registers here. */
-static inline __attribute__((always_inline, target("avx2,fma"))) void half_tile(float *c, int64_t ldc, const float *a,
-                                                                                int64_t a_row, int64_t a_col,
-                                                                                const float *b, int64_t ldb, int64_t k,
-                                                                                bool accumulate, const int rows)
+static inline __attribute__((always_inline, target("avx2,fma"))) void half_tile(const struct gemm *g, int64_t i0,
+                                                                                int64_t j0, const int rows)
 {
+    const int64_t ldc = g->ldc, a_row = g->a_row, a_col = g->a_col, ldb = g->ldb, k = g->k;
+    float *const c = g->c + i0 * ldc + j0;
+    const float *const a = (const float *)g->a + i0 * a_row, *const b = (const float *)g->b + j0;
     __m256 acc[6][2];
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
         for (int j = 0; j < 2; j++)
-            acc[i][j] = accumulate ? _mm256_loadu_ps(c + i * ldc + 8 * j) : _mm256_setzero_ps();
+            acc[i][j] = g->accumulate ? _mm256_loadu_ps(c + i * ldc + 8 * j) : _mm256_setzero_ps();
     for (int64_t p = 0; p < k; p++) {
         const __m256 b0 = _mm256_loadu_ps(b + p * ldb), b1 = _mm256_loadu_ps(b + p * ldb + 8);
 #pragma GCC unroll 6
@@ -90,37 +92,36 @@ static inline __attribute__((always_inline, target("avx2,fma"))) void half_tile(
             _mm256_storeu_ps(c + i * ldc + 8 * j, acc[i][j]);
 }
 
-AVX2_TARGET static void gemm_avx2(float *c, int64_t ldc, const float *a, int64_t a_row, int64_t a_col, const float *b,
-                                  int64_t ldb, int64_t m, int64_t n, int64_t k, bool accumulate)
+AVX2_TARGET static void gemm_avx2(const struct gemm *g)
 {
-    for (int64_t j = 0; j + 16 <= n; j += 16) {
+    for (int64_t j = 0; j + 16 <= g->n; j += 16) {
         int64_t i = 0;
-        for (; i + 6 <= m; i += 6)
-            half_tile(c + i * ldc + j, ldc, a + i * a_row, a_row, a_col, b + j, ldb, k, accumulate, 6);
-        for (; i + 4 <= m; i += 4)
-            half_tile(c + i * ldc + j, ldc, a + i * a_row, a_row, a_col, b + j, ldb, k, accumulate, 4);
-        for (; i < m; i++)
-            half_tile(c + i * ldc + j, ldc, a + i * a_row, a_row, a_col, b + j, ldb, k, accumulate, 1);
+        for (; i + 6 <= g->m; i += 6)
+            half_tile(g, i, j, 6);
+        for (; i + 4 <= g->m; i += 4)
+            half_tile(g, i, j, 4);
+        for (; i < g->m; i++)
+            half_tile(g, i, j, 1);
     }
 }
 
-void gemm_f32(float *c, int64_t ldc, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb,
-              int64_t m, int64_t n, int64_t k, bool accumulate)
+void gemm_f32(const struct gemm *g)
 {
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    (avx2 && !__builtin_cpu_supports("avx512f") ? gemm_avx2 : gemm_wide)(c, ldc, a, a_row, a_col, b, ldb, m, n, k,
-                                                                         accumulate);
+    (avx2 && !__builtin_cpu_supports("avx512f") ? gemm_avx2 : gemm_wide)(g);
 }
 
-BF16_INLINE void bf16_tile(float *c, int64_t ldc, const uint32_t *a, int64_t a_row, int64_t a_col, const uint32_t *b,
-                           int64_t ldb, int64_t pairs, bool accumulate, const int rows, const int vecs)
+BF16_INLINE void bf16_tile(const struct gemm *g, int64_t i0, int64_t j0, const int rows, const int vecs)
 {
+    const int64_t ldc = g->ldc, a_row = g->a_row, a_col = g->a_col, ldb = g->ldb, pairs = g->k;
+    float *const c = g->c + i0 * ldc + j0;
+    const uint32_t *const a = (const uint32_t *)g->a + i0 * a_row, *const b = (const uint32_t *)g->b + j0;
     __m512 acc[8][4];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < vecs; j++)
-            acc[i][j] = accumulate ? _mm512_loadu_ps(c + i * ldc + 16 * j) : _mm512_setzero_ps();
+            acc[i][j] = g->accumulate ? _mm512_loadu_ps(c + i * ldc + 16 * j) : _mm512_setzero_ps();
     for (int64_t p = 0; p < pairs; p++) {
         __m512i bv[4];
 #pragma GCC unroll 4
@@ -141,26 +142,24 @@ BF16_INLINE void bf16_tile(float *c, int64_t ldc, const uint32_t *a, int64_t a_r
             _mm512_storeu_ps(c + i * ldc + 16 * j, acc[i][j]);
 }
 
-BF16_INLINE void bf16_strip(float *c, int64_t ldc, const uint32_t *a, int64_t a_row, int64_t a_col, const uint32_t *b,
-                            int64_t ldb, int64_t m, int64_t pairs, bool accumulate, const int rows, const int vecs)
+BF16_INLINE void bf16_strip(const struct gemm *g, int64_t j, const int rows, const int vecs)
 {
     int64_t i = 0;
-    for (; i + rows <= m; i += rows)
-        bf16_tile(c + i * ldc, ldc, a + i * a_row, a_row, a_col, b, ldb, pairs, accumulate, rows, vecs);
-    for (; i < m; i++)
-        bf16_tile(c + i * ldc, ldc, a + i * a_row, a_row, a_col, b, ldb, pairs, accumulate, 1, vecs);
+    for (; i + rows <= g->m; i += rows)
+        bf16_tile(g, i, j, rows, vecs);
+    for (; i < g->m; i++)
+        bf16_tile(g, i, j, 1, vecs);
 }
 
-BF16_TARGET void gemm_bf16(float *c, int64_t ldc, const uint32_t *a, int64_t a_row, int64_t a_col, const uint32_t *b,
-                           int64_t ldb, int64_t m, int64_t n, int64_t pairs, bool accumulate)
+BF16_TARGET void gemm_bf16(const struct gemm *g)
 {
     int64_t j = 0;
-    for (; j + 64 <= n; j += 64)
-        bf16_strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, pairs, accumulate, 4, 4);
-    for (; j + 32 <= n; j += 32)
-        bf16_strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, pairs, accumulate, 8, 2);
-    for (; j + 16 <= n; j += 16)
-        bf16_strip(c + j, ldc, a, a_row, a_col, b + j, ldb, m, pairs, accumulate, 8, 1);
+    for (; j + 64 <= g->n; j += 64)
+        bf16_strip(g, j, 4, 4);
+    for (; j + 32 <= g->n; j += 32)
+        bf16_strip(g, j, 8, 2);
+    for (; j + 16 <= g->n; j += 16)
+        bf16_strip(g, j, 8, 1);
 }
 
 bool gemm_bf16_usable(const struct cpu_isa *isa)

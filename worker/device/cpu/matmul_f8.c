@@ -96,35 +96,33 @@ static int64_t find_scales(const struct cpu_context *ctx, const struct operand *
 
 /* --- rounding ----------------------------------------------------------------------------------------------------- */
 
-CPU_INLINE void round_row(void *restrict dst, const void *restrict src, const float *restrict scales, float scale,
-                          int64_t n, const enum dtype dt, const enum float8 type)
+CPU_INLINE void round_row(const struct operand *o, int64_t i, const enum dtype dt, const enum float8 type)
 {
-    if (scales)
-        for (int64_t j = 0; j < n; j++)
+    const void *const restrict src = at(o->src, i * o->ld, dt);
+    void *const restrict dst = at_mut(o->dst, i * o->cols, dt);
+    const float *const restrict scales = o->scale;
+    const float scale = o->scale[o->by_row ? i : 0];
+    if (o->by_col)
+        for (int64_t j = 0; j < o->cols; j++)
             store_f32_as(dst, j, dt, float8_round(load_as_f32(src, j, dt) * scales[j], type));
     else
-        for (int64_t j = 0; j < n; j++)
+        for (int64_t j = 0; j < o->cols; j++)
             store_f32_as(dst, j, dt, float8_round(load_as_f32(src, j, dt) * scale, type));
 }
 
 CPU_KERNEL static void round_rows(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct operand *o = p;
-    const float *scales = o->by_col ? o->scale : NULL;
     (void)thread;
-    for (int64_t i = begin; i < end; i++) {
-        const void *src = at(o->src, i * o->ld, o->dt);
-        void *dst = at_mut(o->dst, i * o->cols, o->dt);
-        const float scale = o->scale[o->by_row ? i : 0];
+    for (int64_t i = begin; i < end; i++)
         if (o->dt == DTYPE_BF16 && o->type == FLOAT8_E4M3)
-            round_row(dst, src, scales, scale, o->cols, DTYPE_BF16, FLOAT8_E4M3);
+            round_row(o, i, DTYPE_BF16, FLOAT8_E4M3);
         else if (o->dt == DTYPE_BF16)
-            round_row(dst, src, scales, scale, o->cols, DTYPE_BF16, FLOAT8_E5M2);
+            round_row(o, i, DTYPE_BF16, FLOAT8_E5M2);
         else if (o->type == FLOAT8_E4M3)
-            round_row(dst, src, scales, scale, o->cols, DTYPE_F32, FLOAT8_E4M3);
+            round_row(o, i, DTYPE_F32, FLOAT8_E4M3);
         else
-            round_row(dst, src, scales, scale, o->cols, DTYPE_F32, FLOAT8_E5M2);
-    }
+            round_row(o, i, DTYPE_F32, FLOAT8_E5M2);
 }
 
 struct decode_args {

@@ -17,7 +17,7 @@ struct optim_args {
 };
 static_assert(sizeof(struct optim_args) <= CPU_ARGS_MAX, "optimizer arguments fit a queue slot");
 
-enum { RANDOM_CHUNK = 2048 }; /* elements that are given random words together */
+enum { GRAIN = 1 << 14, RANDOM_CHUNK = 2048 }; /* elements that are given random words together */
 
 CPU_INLINE float rounded_to_bf16(float x)
 {
@@ -143,30 +143,17 @@ static void adamw_range(const void *p, int64_t begin, int64_t end, int thread)
         adamw_range_run(&part, end - begin);
 }
 
-static titan_status run_adamw(const struct cpu_context *ctx, const void *p)
-{
-    const struct optim_args *a = p;
-    titan_assert(a->adam.bias1 > 0 && a->adam.bias2 > 0);
-    cpu_for(ctx, (int64_t)a->n, 1 << 14, adamw_range, a);
-    return TITAN_OK;
-}
-
-titan_status cpu_adamw(struct stream *s, void *master, void *m, void *v, const float *grad, uint16_t *shadow, size_t n,
-                       const struct adamw_args *args)
-{
-    struct optim_args a = {master, m, v, grad, shadow, n, *args};
-    return adamw_types_valid(args, shadow) ? cpu_enqueue(s, run_adamw, &a, sizeof(a)) : TITAN_EINVAL;
-}
-
 /* One after the other: all threads are at work in each, and a call costs nothing to speak of. */
-titan_status cpu_adamw_all(struct stream *s, const struct adamw_range *ranges, int count, const struct adamw_args *args)
+titan_status cpu_adamw(struct stream *s, const struct adamw_range *ranges, int count, const struct adamw_args *args)
 {
     titan_assert(count >= 0);
     for (int i = 0; i < count; i++) {
         const struct adamw_range *const r = &ranges[i];
-        struct adamw_args with = *args;
-        with.rounding = r->rounding;
-        TRY(cpu_adamw(s, r->master, r->m, r->v, r->grad, r->shadow, r->n, &with));
+        struct optim_args a = {r->master, r->m, r->v, r->grad, r->shadow, r->n, *args};
+        a.adam.rounding = r->rounding;
+        if (!adamw_types_valid(&a.adam, r->shadow))
+            return TITAN_EINVAL;
+        TRY(cpu_enqueue_range(s, adamw_range, (int64_t)a.n, GRAIN, &a, sizeof a));
     }
     return TITAN_OK;
 }
@@ -206,17 +193,10 @@ static void sgd_range(const void *p, int64_t begin, int64_t end, int thread)
     sgd_range_run(&part, end - begin);
 }
 
-static titan_status run_sgd(const struct cpu_context *ctx, const void *p)
-{
-    const struct optim_args *a = p;
-    titan_assert(adamw_types_valid(&a->adam, a->shadow));
-    cpu_for(ctx, (int64_t)a->n, 1 << 14, sgd_range, a);
-    return TITAN_OK;
-}
-
 titan_status cpu_sgd(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
                      const struct adamw_args *args)
 {
     struct optim_args a = {.master = master, .grad = grad, .shadow = shadow, .n = n, .adam = *args};
-    return adamw_types_valid(args, shadow) ? cpu_enqueue(s, run_sgd, &a, sizeof(a)) : TITAN_EINVAL;
+    return adamw_types_valid(args, shadow) ? cpu_enqueue_range(s, sgd_range, (int64_t)n, GRAIN, &a, sizeof a)
+                                           : TITAN_EINVAL;
 }

@@ -389,8 +389,8 @@ static struct adamw_piece piece_of(const struct adamw_range *r)
                                 .origin = r->rounding.origin};
 }
 
-titan_status cuda_ops_adamw_all(struct stream *s, const struct adamw_range *ranges, int count,
-                                const struct adamw_args *args)
+titan_status cuda_ops_adamw(struct stream *s, const struct adamw_range *ranges, int count,
+                            const struct adamw_args *args)
 {
     titan_assert(count >= 0);
     for (int i = 0; i < count; i++) {
@@ -406,13 +406,6 @@ titan_status cuda_ops_adamw_all(struct stream *s, const struct adamw_range *rang
         TRY(ENQUEUE(s, "AdamW", cuda_adamw(s->native, &pieces, factors_of(args), s->seen)));
     }
     return TITAN_OK;
-}
-
-titan_status cuda_ops_adamw(struct stream *s, void *master, void *m, void *v, const float *grad, uint16_t *shadow,
-                            size_t n, const struct adamw_args *args)
-{
-    const struct adamw_range one = {master, m, v, grad, shadow, n, args->rounding};
-    return cuda_ops_adamw_all(s, &one, 1, args);
 }
 
 titan_status cuda_ops_sgd(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,

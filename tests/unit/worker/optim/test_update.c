@@ -28,31 +28,25 @@ static uint16_t mark_of(struct rng_key key, int64_t place, uint64_t step)
 }
 
 /* Leaves each element's mark in m, and which element of its buffer it is in v: they move together. */
-static titan_status marks(struct stream *s, void *master, void *m, void *v, const float *grad, uint16_t *shadow,
-                          size_t n, const struct adamw_args *a)
+static titan_status marks(struct stream *s, const struct adamw_range *ranges, int count, const struct adamw_args *args)
 {
     (void)s;
-    assert_true(adamw_types_valid(a, shadow) && a->rounding.random);
-    for (size_t i = 0; i < n; i++) {
+    for (const struct adamw_range *a = ranges; a < ranges + count; a++) {
         const struct moment_rounding *const r = &a->rounding;
-        const int64_t e = r->first + (int64_t)i;
-        ((uint16_t *)m)[i] = mark_of(r->key, r->origin + e / r->cols * r->ld + e % r->cols, r->step);
-        ((uint16_t *)v)[i] = (uint16_t)grad[i];
-        assert_true(((float *)master)[i] == grad[i] && (!shadow || shadow[i] == (uint16_t)grad[i]));
+        struct adamw_args with = *args;
+        with.rounding = *r;
+        assert_true(adamw_types_valid(&with, a->shadow) && r->random);
+        for (size_t i = 0; i < a->n; i++) {
+            const int64_t e = r->first + (int64_t)i;
+            ((uint16_t *)a->m)[i] = mark_of(r->key, r->origin + e / r->cols * r->ld + e % r->cols, r->step);
+            ((uint16_t *)a->v)[i] = (uint16_t)a->grad[i];
+            assert_true(((float *)a->master)[i] == a->grad[i]);
+            assert_true(!a->shadow || a->shadow[i] == (uint16_t)a->grad[i]);
+        }
     }
     return TITAN_OK;
 }
-static titan_status marks_all(struct stream *s, const struct adamw_range *ranges, int count, const struct adamw_args *a)
-{
-    for (int i = 0; i < count; i++) {
-        const struct adamw_range *const r = &ranges[i];
-        struct adamw_args with = *a;
-        with.rounding = r->rounding;
-        assert_int_equal(marks(s, r->master, r->m, r->v, r->grad, r->shadow, r->n, &with), TITAN_OK);
-    }
-    return TITAN_OK;
-}
-static const struct device_ops marking = {.adamw = marks, .adamw_all = marks_all};
+static const struct device_ops marking = {.adamw = marks};
 
 /* Marks of a rank's range of a unit; free. */
 static uint16_t *marks_of(const struct layout *l, int unit, int rank)

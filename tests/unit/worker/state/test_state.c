@@ -263,35 +263,26 @@ static void test_checkpoint_of_any_mesh(void **state)
 
 /* --- updates ------------------------------------------------------------------------------------------------------ */
 
-static struct {
-    void *master, *m, *v;
-    const float *grad;
-    uint16_t *shadow;
-    size_t n;
-} updated;
+static struct adamw_range updated;
 
-static titan_status note_adamw(struct stream *s, void *master, void *m, void *v, const float *grad, uint16_t *shadow,
-                               size_t n, const struct adamw_args *args)
+static titan_status note_adamw(struct stream *s, const struct adamw_range *ranges, int count,
+                               const struct adamw_args *args)
 {
     (void)s;
-    updated.master = master;
-    updated.m = m;
-    updated.v = v;
-    updated.grad = grad;
-    updated.shadow = shadow;
-    updated.n = n;
-    for (size_t i = 0; i < n; i++)
+    assert_int_equal(count, 1);
+    updated = *ranges;
+    for (size_t i = 0; i < updated.n; i++)
         if (args->master == DTYPE_BF16)
-            ((uint16_t *)master)[i] = bf16_from_f32(grad[i]);
+            ((uint16_t *)updated.master)[i] = bf16_from_f32(updated.grad[i]);
         else
-            ((float *)master)[i] = grad[i];
+            ((float *)updated.master)[i] = updated.grad[i];
     return TITAN_OK;
 }
 
 static titan_status note_sgd(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
                              const struct adamw_args *args)
 {
-    return note_adamw(s, master, NULL, NULL, grad, shadow, n, args);
+    return note_adamw(s, &(struct adamw_range){.master = master, .grad = grad, .shadow = shadow, .n = n}, 1, args);
 }
 
 /* Masters, m, v and shard of each combination of types are where the operation is told to find them, and a shard that
