@@ -98,6 +98,7 @@ static void on_retry(uv_timer_t *timer)
 /* Tries all addresses in sequence, and then again, with growing pauses. */
 static void retry_later(struct session *s)
 {
+    titan_assert(s->n_targets > 0); /* rpc_targets_parse() found one */
     const bool round = s->tried % s->n_targets == 0;
     (void)uv_timer_start(&s->retry_timer, on_retry, round ? s->retry_ms : 0, 0);
     titan_assert(s->retry_ms >= RETRY_MIN_MS);
