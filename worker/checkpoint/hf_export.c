@@ -389,36 +389,6 @@ static titan_status write_generation_config(const struct export *e, struct titan
     return write_text(e, "generation_config.json", &text, err);
 }
 
-/* The printable character that stands for a byte in byte-level vocabularies (Radford et al. 2019, GPT-2's
- * bytes_to_unicode): the byte's own where Latin-1 has a visible one, otherwise the next from U+0100 on. */
-static unsigned byte_symbol(unsigned byte)
-{
-    titan_assert(byte < 256);
-    unsigned hidden = 0;
-    for (unsigned b = 0; b <= byte; b++) {
-        bool visible = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-        if (b == byte)
-            return visible ? b : 256 + hidden;
-        hidden += !visible;
-    }
-    return byte;
-}
-
-static void put_byte_vocabulary(struct json_writer *w)
-{
-    json_begin_object(w, "vocab");
-    for (unsigned b = 0; b < 256; b++) {
-        unsigned c = byte_symbol(b);
-        char symbol[4] = {(char)c};
-        if (c >= 0x80) { /* all are below U+0800: two bytes of UTF-8 */
-            symbol[0] = (char)(0xc0 | c >> 6);
-            symbol[1] = (char)(0x80 | (c & 0x3f));
-        }
-        json_put_int(w, symbol, b);
-    }
-    json_end_object(w);
-}
-
 static void put_byte_level(struct json_writer *w, const char *key)
 {
     json_begin_object(w, key);
@@ -449,7 +419,20 @@ void hf_export_byte_tokenizer(struct buf *out)
         json_put_raw(&w, unset[i], "null");
     json_put_bool(&w, "fuse_unk", false);
     json_put_bool(&w, "byte_fallback", false);
-    put_byte_vocabulary(&w);
+    /* A byte's symbol is a printable character (Radford et al. 2019, GPT-2's bytes_to_unicode): the byte's own where
+     * Latin-1 has a visible one, otherwise the next from U+0100 on. */
+    json_begin_object(&w, "vocab");
+    for (unsigned b = 0, hidden = 0; b < 256; b++) {
+        const bool visible = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+        const unsigned c = visible ? b : 256 + hidden++;
+        char symbol[4] = {(char)c};
+        if (c >= 0x80) { /* all are below U+0800: two bytes of UTF-8 */
+            symbol[0] = (char)(0xc0 | c >> 6);
+            symbol[1] = (char)(0x80 | (c & 0x3f));
+        }
+        json_put_int(&w, symbol, b);
+    }
+    json_end_object(&w);
     json_put_raw(&w, "merges", "[]");
     json_end_object(&w);
     json_end_object(&w);

@@ -102,19 +102,6 @@ static titan_status open_shards(struct hf_weights *w, int at, const struct json 
     return TITAN_OK;
 }
 
-/* Each tensor is in the shard that the index says. */
-static titan_status check_index(struct hf_weights *w, const struct json *map, struct titan_error *err)
-{
-    for (const struct json *m = map->first; m; m = m->next, w->n_indexed++) {
-        const struct shard wanted = {.name = m->string};
-        const struct shard *s = bsearch(&wanted, w->shards, w->n, sizeof *w->shards, compare_shards);
-        if (!s || !safetensors_find(s->st, m->key))
-            return titan_fail(err, TITAN_ECORRUPT, "tensor '%.100s' is not in '%s', where '" INDEX_NAME "' has it",
-                              m->key, m->string);
-    }
-    return TITAN_OK;
-}
-
 static void free_json(struct json **root)
 {
     json_free(*root);
@@ -133,7 +120,14 @@ static titan_status open_index(struct hf_weights *w, int at, struct titan_error 
     if (!map || map->type != JSON_OBJECT)
         return titan_fail(err, TITAN_ECORRUPT, "'" INDEX_NAME "' has no weight_map");
     TRY(open_shards(w, at, map, err));
-    return check_index(w, map, err);
+    for (const struct json *m = map->first; m; m = m->next, w->n_indexed++) {
+        const struct shard wanted = {.name = m->string};
+        const struct shard *s = bsearch(&wanted, w->shards, w->n, sizeof *w->shards, compare_shards);
+        if (!s || !safetensors_find(s->st, m->key))
+            return titan_fail(err, TITAN_ECORRUPT, "tensor '%.100s' is not in '%s', where '" INDEX_NAME "' has it",
+                              m->key, m->string);
+    }
+    return TITAN_OK;
 }
 
 static int compare_entries(const void *a, const void *b)
@@ -176,15 +170,6 @@ static titan_status list_tensors(struct hf_weights *w, struct titan_error *err)
     return TITAN_OK;
 }
 
-static titan_status without_safetensors(int at, struct titan_error *err)
-{
-    if (faccessat(at, PICKLED_NAME, F_OK, 0) < 0 && faccessat(at, PICKLED_NAME ".index.json", F_OK, 0) < 0)
-        return titan_fail(err, TITAN_ENOTFOUND, "neither '" SINGLE_NAME "' nor '" INDEX_NAME "' is there");
-    (void)titan_fail(err, TITAN_EUNSUPPORTED, "no safetensors: its weights are in '" PICKLED_NAME "'");
-    titan_error_hint(err, "write them with save_pretrained() of transformers 5 once");
-    return TITAN_EUNSUPPORTED;
-}
-
 static titan_status open_files(struct hf_weights *w, int at, struct titan_error *err)
 {
     TRY(hf_config_read(at, w->path, &w->config, err));
@@ -193,8 +178,12 @@ static titan_status open_files(struct hf_weights *w, int at, struct titan_error 
         status = open_shard(w, at, SINGLE_NAME, err);
     else if (faccessat(at, INDEX_NAME, F_OK, 0) == 0)
         status = open_index(w, at, err);
-    else
-        status = without_safetensors(at, err);
+    else if (faccessat(at, PICKLED_NAME, F_OK, 0) < 0 && faccessat(at, PICKLED_NAME ".index.json", F_OK, 0) < 0)
+        status = titan_fail(err, TITAN_ENOTFOUND, "neither '" SINGLE_NAME "' nor '" INDEX_NAME "' is there");
+    else {
+        status = titan_fail(err, TITAN_EUNSUPPORTED, "no safetensors: its weights are in '" PICKLED_NAME "'");
+        titan_error_hint(err, "write them with save_pretrained() of transformers 5 once");
+    }
     if (status == TITAN_OK)
         status = list_tensors(w, err);
     if (status != TITAN_OK)
@@ -246,19 +235,6 @@ struct checking {
     size_t n_missing;
 };
 
-static titan_status other_shape(const char *name, const struct safetensors_tensor *t, int ndim, const int64_t *shape,
-                                struct titan_error *err)
-{
-    _cleanup_(buf_free) struct buf theirs = BUF_INIT, ours = BUF_INIT;
-
-    for (int i = 0; i < t->ndim; i++)
-        buf_printf(&theirs, "%s%" PRId64, i == 0 ? ", " : " * ", t->shape[i]);
-    for (int i = 0; i < ndim; i++)
-        buf_printf(&ours, "%s%" PRId64, i == 0 ? ", " : " * ", shape[i]);
-    return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' has %d dimensions%s; the model's has %d%s", name, t->ndim,
-                      theirs.data ? theirs.data : "", ndim, ours.data ? ours.data : "");
-}
-
 static titan_status check_one(struct checking *c, const char *name, int ndim, const int64_t *shape, bool optional,
                               struct titan_error *err)
 {
@@ -271,8 +247,15 @@ static titan_status check_one(struct checking *c, const char *name, int ndim, co
     }
     c->used[e - c->w->entries] = true;
     const struct safetensors_tensor *t = e->tensor;
-    if (t->ndim != ndim || memcmp(t->shape, shape, (size_t)ndim * sizeof *shape) != 0)
-        return other_shape(name, t, ndim, shape, err);
+    if (t->ndim != ndim || memcmp(t->shape, shape, (size_t)ndim * sizeof *shape) != 0) {
+        _cleanup_(buf_free) struct buf theirs = BUF_INIT, ours = BUF_INIT;
+        for (int i = 0; i < t->ndim; i++)
+            buf_printf(&theirs, "%s%" PRId64, i == 0 ? ", " : " * ", t->shape[i]);
+        for (int i = 0; i < ndim; i++)
+            buf_printf(&ours, "%s%" PRId64, i == 0 ? ", " : " * ", shape[i]);
+        return titan_fail(err, TITAN_ECONFLICT, "tensor '%s' has %d dimensions%s; the model's has %d%s", name, t->ndim,
+                          theirs.data ? theirs.data : "", ndim, ours.data ? ours.data : "");
+    }
     /* Anything else is a quantized file. */
     if (strcmp(t->dtype, "F32") != 0 && strcmp(t->dtype, "BF16") != 0 && strcmp(t->dtype, "F16") != 0)
         return titan_fail(err, TITAN_EUNSUPPORTED, "tensor '%s' is %s; F32, BF16 and F16 are read", name, t->dtype);

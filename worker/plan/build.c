@@ -74,16 +74,6 @@ static int shares(const struct build_options *o)
     return o->microbatches % ranks == 0 ? 1 : 2;
 }
 
-static int share_kind(const struct build_options *o, int batch_rank)
-{
-    int64_t from, count;
-
-    if (o->canonical && !o->forward_only)
-        return batch_rank;
-    share_of(o, batch_rank, &from, &count);
-    return (int)(count - o->microbatches / mesh_batch_size(&o->layout->mesh));
-}
-
 static int pp_rank_of(const struct build_options *o, int rank)
 {
     int coords[AXIS_COUNT];
@@ -95,9 +85,14 @@ static int pp_rank_of(const struct build_options *o, int rank)
 
 int program_class(const struct build_options *options, int rank)
 {
-    const int batch_rank = mesh_batch_rank(&options->layout->mesh, rank);
+    const struct mesh *const mesh = &options->layout->mesh;
+    const int batch_rank = mesh_batch_rank(mesh, rank), first = pp_rank_of(options, rank) * shares(options);
+    int64_t from, count;
 
-    return pp_rank_of(options, rank) * shares(options) + share_kind(options, batch_rank);
+    if (options->canonical && !options->forward_only)
+        return first + batch_rank;
+    share_of(options, batch_rank, &from, &count);
+    return first + (int)(count - options->microbatches / mesh_batch_size(mesh));
 }
 
 int program_classes(const struct build_options *options)
@@ -155,55 +150,6 @@ static int module_unit(const struct builder *b, int module)
     return module == 0 ? model_layer_unit(b->model, layer) - 1 : model_layer_unit(b->model, layer - 1);
 }
 
-static int second_unit(const struct builder *b, int unit)
-{
-    switch (kind_of(b, unit)) {
-    case UNIT_LAYER:
-        return model_experts_unit(b->model, b->model->units[unit].layer);
-    case UNIT_HEAD:
-        return b->model->dims.tied_embeddings ? 0 : NONE;
-    default:
-        return NONE;
-    }
-}
-
-/* The head does everything in its forward, the embedding's only backward is the weights'. An evaluation has no
- * modules. */
-static bool executes(const struct builder *b, int unit, enum cell_kind cell)
-{
-    switch (kind_of(b, unit)) {
-    case UNIT_EMBEDDING:
-        return cell != CELL_I;
-    case UNIT_HEAD:
-        return cell == CELL_F;
-    case UNIT_EXPERTS:
-        return false; /* goes with its layer */
-    case UNIT_LAYER:
-    case UNIT_NORM:
-        break;
-    }
-    return !b->opt->forward_only || module_of(b, unit) == 0;
-}
-
-static void add_execution(struct builder *b, const struct cell *cell, int unit)
-{
-    struct execution *x = &b->executions[b->n_executions++];
-    const enum unit_kind kind = kind_of(b, unit);
-    const bool needed = cell->kind == CELL_F || (cell->kind != CELL_W && kind != UNIT_EMBEDDING);
-    const bool recomputes = cell->kind == CELL_W && kind == UNIT_LAYER && b->rounds > 1;
-    const bool adds = !b->opt->forward_only && (kind == UNIT_HEAD || cell->kind == CELL_W || cell->kind == CELL_B);
-    const int units[EXECUTION_UNITS] = {unit, second_unit(b, unit), module_of(b, unit) > 0 ? 0 : NONE};
-
-    titan_assert(unit >= 0 && unit < b->model->n_units);
-    *x = (struct execution){.kind = cell->kind, .stage = cell->stage, .slot = cell->microbatch};
-    for (int i = 0; i < EXECUTION_UNITS; i++) {
-        const bool reads = i == 2 ? cell->kind == CELL_F : needed || (recomputes && i == 1);
-        x->use[i] =
-            (struct param_use){.unit = units[i], .needed = reads && units[i] != NONE, .source = NONE, .full = NONE};
-        x->adds[i] = adds && units[i] != NONE;
-    }
-}
-
 static void plan_cell(struct builder *b, const struct cell *cell, int place)
 {
     const int first = b->layout->first_unit[cell->stage], n = b->layout->first_unit[cell->stage + 1] - first;
@@ -212,12 +158,33 @@ static void plan_cell(struct builder *b, const struct cell *cell, int place)
     titan_assert(cell->stage >= 0 && cell->stage < b->layout->stages && cell->microbatch < b->share_max);
     *plan = (struct cell_plan){.cell = *cell, .place = place, .from = b->n_executions, .last_dgrad = NONE};
     for (int i = 0; i < n; i++) {
-        const int unit = cell->kind == CELL_F ? first + i : first + n - 1 - i;
-        if (!executes(b, unit, cell->kind))
+        const int unit = cell->kind == CELL_F ? first + i : first + n - 1 - i, module = module_of(b, unit);
+        const enum unit_kind kind = kind_of(b, unit);
+        /* The head does everything in its forward, the embedding's only backward is the weights'. Experts go with
+         * their layer. An evaluation has no modules. */
+        if (kind == UNIT_EXPERTS || (kind == UNIT_EMBEDDING && cell->kind == CELL_I) ||
+            (kind == UNIT_HEAD && cell->kind != CELL_F) || (b->opt->forward_only && module > 0))
             continue;
-        if (kind_of(b, unit) == UNIT_LAYER)
+        if (kind == UNIT_LAYER)
             plan->last_dgrad = b->n_executions;
-        add_execution(b, cell, unit);
+
+        const bool needed = cell->kind == CELL_F || (cell->kind != CELL_W && kind != UNIT_EMBEDDING);
+        const bool recomputes = cell->kind == CELL_W && kind == UNIT_LAYER && b->rounds > 1;
+        const bool adds = !b->opt->forward_only && (kind == UNIT_HEAD || cell->kind == CELL_W || cell->kind == CELL_B);
+        const int units[EXECUTION_UNITS] = {unit,
+                                            kind == UNIT_LAYER
+                                                ? model_experts_unit(b->model, b->model->units[unit].layer)
+                                            : kind == UNIT_HEAD && b->model->dims.tied_embeddings ? 0
+                                                                                                  : NONE,
+                                            module > 0 ? 0 : NONE};
+        struct execution *const x = &b->executions[b->n_executions++];
+        *x = (struct execution){.kind = cell->kind, .stage = cell->stage, .slot = cell->microbatch};
+        for (int k = 0; k < EXECUTION_UNITS; k++) {
+            const bool reads = k == 2 ? cell->kind == CELL_F : needed || (recomputes && k == 1);
+            x->use[k] =
+                (struct param_use){.unit = units[k], .needed = reads && units[k] != NONE, .source = NONE, .full = NONE};
+            x->adds[k] = adds && units[k] != NONE;
+        }
     }
     plan->to = b->n_executions;
 }
@@ -271,14 +238,6 @@ static struct param_use *param_use_at(struct builder *b, int number)
     return &b->executions[number / EXECUTION_UNITS].use[number % EXECUTION_UNITS];
 }
 
-/* May an execution take over the parameters that the unit's use before it has gathered? */
-static bool keeps(const struct builder *b, int use, int before)
-{
-    if (b->opt->reshard == RESHARD_NEVER || (b->opt->reshard == RESHARD_DEFAULT && b->pp > 1))
-        return true;
-    return b->opt->reshard == RESHARD_DEFAULT && before / EXECUTION_UNITS == use / EXECUTION_UNITS - 1;
-}
-
 static titan_status plan_param_uses(struct builder *b, struct titan_error *err)
 {
     _cleanup_free_ int *before = malloc((size_t)b->model->n_units * sizeof *before);
@@ -292,7 +251,11 @@ static titan_status plan_param_uses(struct builder *b, struct titan_error *err)
         if (!use->needed)
             continue;
         const int last = before[use->unit];
-        use->gather = last == NONE || !keeps(b, i, last);
+        /* May the execution take over the parameters that the unit's use before it has gathered? */
+        const bool keeps =
+            b->opt->reshard == RESHARD_NEVER ||
+            (b->opt->reshard == RESHARD_DEFAULT && (b->pp > 1 || last / EXECUTION_UNITS == i / EXECUTION_UNITS - 1));
+        use->gather = last == NONE || !keeps;
         use->release = true; /* until a later one takes it over */
         use->source = use->gather ? i : param_use_at(b, last)->source;
         if (!use->gather)
@@ -341,18 +304,6 @@ static void find_scales(struct builder *b)
         unit->scales = emit_tensor(&b->e, BUF_WORK, "float8 scales", DTYPE_F32, 1, n);
         EMIT(&b->e, float8_scales, unit->scales, tensor_cols(all, at, n));
         at += n;
-    }
-}
-
-/* Their memory serves no one else before the cells are over: the last to read them are codes that are made far ahead,
- * behind gathers that other ranks come to only later, and compute must not wait for these. */
-static void release_scales(struct builder *b)
-{
-    for (int u = 0; u < b->model->n_units; u++) {
-        if (!tensor_exists(b->units[u].scales))
-            continue;
-        builder_stamp(b, PHASE_FORWARD, u, b->layout->units[u].stage, NONE);
-        EMIT(&b->e, release, b->units[u].scales);
     }
 }
 
@@ -897,20 +848,16 @@ static void add_table(struct builder *b, enum table table, const char *name, siz
     b->k.table[table] = emit_buffer(&b->e, BUF_TABLE, name, bytes);
 }
 
-/* All layers go through the same operations, so one that keeps a part of its products decides for all. */
-static bool splits_gate_up(const struct builder *b)
-{
-    for (int l = 0; l < model_all_layers(b->model) && !b->opt->forward_only; l++)
-        if (b->opt->checkpointing[l] == CHECKPOINT_OPS)
-            return true;
-    return b->opt->split_gate_up;
-}
-
 static void init_block(struct builder *b)
 {
     const struct build_options *o = b->opt;
     const int cp = mesh_group_size(&b->layout->mesh, GROUP_CP);
     const size_t angles = (size_t)(o->t * (model_rope_dim(b->model) / 2)) * sizeof(float);
+    bool split = o->split_gate_up;
+
+    /* All layers go through the same operations, so one that keeps a part of its products decides for all. */
+    for (int l = 0; l < model_all_layers(b->model) && !o->forward_only; l++)
+        split |= o->checkpointing[l] == CHECKPOINT_OPS;
 
     b->k = (struct block){.e = &b->e,
                           .layout = o->layout,
@@ -920,7 +867,7 @@ static void init_block(struct builder *b)
                           .masked = o->masked,
                           .order = o->order,
                           .ring = o->ring,
-                          .split_gate_up = splits_gate_up(b),
+                          .split_gate_up = split,
                           .loss_chunks = o->loss_chunks,
                           .expert_parallel_room = expert_parallel_room_of(o),
                           .expert_capacity = capacity_of(o),
@@ -992,25 +939,6 @@ static void add_biases(struct builder *b)
     EMIT(&b->e, zero, b->seen);
 }
 
-static void begin_step(struct builder *b)
-{
-    struct program *const p = b->e.p;
-
-    statistics_init(&p->statistics, b->layout, b->opt->microbatches, b->opt->canonical);
-    builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
-    const size_t bytes = (size_t)p->statistics.size * sizeof(double);
-    b->statistics =
-        tensor_at(emit_buffer(&b->e, BUF_STATISTICS, "statistics", bytes), 0, DTYPE_F64, 1, p->statistics.size);
-    EMIT(&b->e, zero, b->statistics);
-}
-
-static void agree(struct builder *b)
-{
-    builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
-    EMIT(&b->e, agree, b->statistics);
-    EMIT(&b->e, decide, b->statistics);
-}
-
 static titan_status build(struct builder *b, struct titan_error *err)
 {
     TRY(refuse(b, err));
@@ -1026,17 +954,32 @@ static titan_status build(struct builder *b, struct titan_error *err)
     TRY(pipeline_plan(b, err));
     init_block(b);
     add_state(b);
-    begin_step(b);
+    statistics_init(&b->e.p->statistics, b->layout, b->opt->microbatches, b->opt->canonical);
+    builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
+    const int64_t numbers = b->e.p->statistics.size;
+    b->statistics = tensor_at(emit_buffer(&b->e, BUF_STATISTICS, "statistics", (size_t)numbers * sizeof(double)), 0,
+                              DTYPE_F64, 1, numbers);
+    EMIT(&b->e, zero, b->statistics);
     add_biases(b);
     find_scales(b);
     pipeline_share_table(b);
     for (int i = 0; i < b->n_cells; i++)
         emit_cell(b, &b->cells[i]);
-    release_scales(b);
-    if (b->opt->forward_only)
-        agree(b);
-    else
+    /* The memory of scales is not reused before all cells are over: prefetched gathers still read it, behind gathers
+     * that other ranks come to only later, and compute must not wait for these. */
+    for (int u = 0; u < b->model->n_units; u++) {
+        if (!tensor_exists(b->units[u].scales))
+            continue;
+        builder_stamp(b, PHASE_FORWARD, u, b->layout->units[u].stage, NONE);
+        EMIT(&b->e, release, b->units[u].scales);
+    }
+    if (b->opt->forward_only) {
+        builder_stamp(b, PHASE_FORWARD, NONE, NONE, NONE);
+        EMIT(&b->e, agree, b->statistics);
+        EMIT(&b->e, decide, b->statistics);
+    } else {
         gradients_update(b);
+    }
     titan_assert(b->next_gather == b->n_executions);
     if (b->e.status != TITAN_OK)
         return titan_fail(err, b->e.status, "program: out of memory");
