@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weights.cu - initial values: rng_weights() of base/rng.c, operation by operation in plain double arithmetic. Built
  * without contraction of products and sums (mk/cuda.mk), so that the bits are the host's. */
-#include "base/rng.h"
 #include "worker/device/cuda/kernel.cuh"
+
+/* A function of it has a struct's name, which C++ takes for a hidden constructor. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
+#include "base/rng.h"
+#pragma GCC diagnostic pop
 
 #define PHILOX_INLINE __device__ static inline
 #include "base/normal.h"
