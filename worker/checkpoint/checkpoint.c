@@ -289,20 +289,6 @@ static titan_status publish(int at, const char *folder, const char *name, const 
     return dir_remove_at(at, gone, err);
 }
 
-static titan_status commit_at(int at, const char *folder, struct checkpoint_info *info, const struct tensor_spec *specs,
-                              int nspecs, const struct buf *entries, int world, struct titan_error *err)
-{
-    char name[NAME_BYTES];
-    _cleanup_fd_ int inside = -1;
-    (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, info->step);
-    TRY(dir_open_at(at, folder, false, &inside, err));
-    TRY(write_manifest(inside, info, specs, nspecs, entries, world, err));
-    TRY(publish(at, folder, name, info, err));
-    if (fsync(at) < 0 && errno != EINVAL)
-        return titan_fail_errno(err, "cannot sync the folder");
-    return TITAN_OK;
-}
-
 titan_status checkpoint_commit(int at, const char *dir, struct checkpoint_info *info, const struct tensor_spec *specs,
                                int nspecs, const struct buf *entries, int world, char *ret_path,
                                struct titan_error *err)
@@ -313,7 +299,16 @@ titan_status checkpoint_commit(int at, const char *dir, struct checkpoint_info *
     unfinished_name(info, folder);
     TRY(checkpoint_path(path, dir, info->step, err));
     TRY(enter(&at, &own, dir, err));
-    const titan_status status = commit_at(at, folder, info, specs, nspecs, entries, world, err);
+    char name[NAME_BYTES];
+    _cleanup_fd_ int inside = -1;
+    (void)snprintf(name, sizeof(name), CHECKPOINT_NAME, info->step);
+    titan_status status = dir_open_at(at, folder, false, &inside, err);
+    if (status == TITAN_OK)
+        status = write_manifest(inside, info, specs, nspecs, entries, world, err);
+    if (status == TITAN_OK)
+        status = publish(at, folder, name, info, err);
+    if (status == TITAN_OK && fsync(at) < 0 && errno != EINVAL)
+        status = titan_fail_errno(err, "cannot sync the folder");
     if (status != TITAN_OK) {
         (void)titan_error_wrap(err, "'%s'", dir);
         return status;

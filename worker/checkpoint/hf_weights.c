@@ -544,25 +544,19 @@ static int64_t run_of_rows(const struct hf_tensor *t, int64_t row, int64_t n)
     return run;
 }
 
-/* Columns [col, col+cols) of n rows of a tensor of theirs, from row on. */
-static titan_status read_rows(const struct entry *e, const struct hf_tensor *t, int64_t row, int64_t n, int64_t col,
-                              int64_t cols, float *out, struct titan_error *err)
-{
-    titan_assert(row >= t->from && row + n <= t->from + t->rows && col >= 0 && col + cols <= t->cols);
-    if (cols == t->cols)
-        return safetensors_read_floats(e->st, e->tensor, (uint64_t)(row * t->cols), out, (size_t)(n * cols), err);
-    for (int64_t r = 0; r < n; r++)
-        TRY(safetensors_read_floats(e->st, e->tensor, (uint64_t)((row + r) * t->cols + col), out + r * cols,
-                                    (size_t)cols, err));
-    return TITAN_OK;
-}
-
 #define CHUNK_BYTES ((int64_t)1 << 20)
 
-/* Rows [row, row+n) and columns [col, col+cols) of ours of one part, from a tensor that has its parts on their side. */
-static titan_status read_side(const struct entry *e, const struct hf_tensor *t, int64_t part, int64_t row, int64_t n,
-                              int64_t col, int64_t cols, float *out, struct apart_watch *watch, struct titan_error *err)
+/* Rows [row, row+n) and columns [col, col+cols) of ours of one part. */
+struct box {
+    int64_t part, row, n, col, cols;
+    float *out;
+};
+
+/* From a tensor that has its parts on their side. */
+static titan_status read_side(const struct entry *e, const struct hf_tensor *t, const struct box *b,
+                              struct apart_watch *watch, struct titan_error *err)
 {
+    const int64_t part = b->part, row = b->row, n = b->n, col = b->col, cols = b->cols;
     const bool all = n == t->rows;
     const int64_t first = all ? 0 : t->from + row * t->step, width = all ? t->whole : (n - 1) * t->step + 1;
     const int64_t most = all ? MAX(1, CHUNK_BYTES / (width * (int64_t)sizeof(float))) : 1, at = all ? t->from : 0;
@@ -578,16 +572,16 @@ static titan_status read_side(const struct entry *e, const struct hf_tensor *t, 
                                     chunk, (size_t)(step * width), err));
         for (int64_t i = 0; i < n; i++)
             for (int64_t c = 0; c < step; c++)
-                out[i * cols + done + c] = chunk[c * width + at + i * t->step];
+                b->out[i * cols + done + c] = chunk[c * width + at + i * t->step];
     }
     return TITAN_OK;
 }
 
 /* The same from blocks of MXFP4, which has rows of ours. */
 static titan_status read_mx(const struct entry *blocks, const struct entry *scales, const struct hf_tensor *t,
-                            int64_t part, int64_t row, int64_t n, int64_t col, int64_t cols, float *out,
-                            struct apart_watch *watch, struct titan_error *err)
+                            const struct box *b, struct apart_watch *watch, struct titan_error *err)
 {
+    const int64_t part = b->part, row = b->row, n = b->n, col = b->col, cols = b->cols;
     const int64_t each = t->cols / MXFP4_BLOCK, half = t->cols / 2, most = MAX(1, CHUNK_BYTES / (half * t->step));
     _cleanup_free_ uint8_t *codes = malloc((size_t)(most * t->step * (half + each)));
     _cleanup_free_ float *values = calloc((size_t)t->cols, sizeof *values);
@@ -605,29 +599,8 @@ static titan_status read_mx(const struct entry *blocks, const struct entry *scal
                              err));
         for (int64_t i = 0; i < step; i++) {
             mxfp4_decode(values, codes + i * t->step * half, exponents + i * t->step * each, t->cols);
-            memcpy(out + (done + i) * cols, values + col, (size_t)cols * sizeof *out);
+            memcpy(b->out + (done + i) * cols, values + col, (size_t)cols * sizeof *values);
         }
-    }
-    return TITAN_OK;
-}
-
-/* A box of ours, of experts that are all in one tensor: a part at a time. */
-static titan_status read_stacked(const struct hf_weights *w, const struct model *m, const struct hf_tensor *t,
-                                 const char *name, const struct shard_slice *p, struct apart_watch *watch,
-                                 struct titan_error *err)
-{
-    const bool bias = model_is_expert_bias(&m->tensors[p->tensor]); /* a row of ours is a part's column */
-    const int64_t each = bias ? 1 : t->rows, col = bias ? 0 : p->col, cols = bias ? 1 : p->cols;
-    const struct entry *e = find(w, name), *blocks = mx_blocks(w, name), *scales = mx_scales(w, name);
-
-    titan_assert(e || (blocks && scales && !bias));
-    for (int64_t done = 0, n; done < p->rows; done += n) {
-        const int64_t part = (p->row + done) / each, at = (p->row + done) % each;
-        n = MIN(p->rows - done, each - at);
-        const int64_t row = bias ? p->col : at, rows = bias ? p->cols : n;
-        float *const out = p->data + done * p->cols;
-        TRY(e ? read_side(e, t, part, row, rows, col, cols, out, watch, err)
-              : read_mx(blocks, scales, t, part, row, rows, col, cols, out, watch, err));
     }
     return TITAN_OK;
 }
@@ -641,27 +614,49 @@ titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, 
     char name[HF_NAME_MAX];
     const struct hf_family *family;
     struct hf_tensor t;
+    titan_status status = TITAN_OK;
 
     titan_assert(p->tensor >= 0 && p->tensor < m->n_tensors && p->data);
     TRY(family_of(w, m, &family, err));
     hf_find(family, m, p->tensor, w->config.halves, &t);
     if (t.stacked) {
+        /* Experts that are all in one tensor: a part at a time. A row of biases of ours is a part's column. */
+        const bool bias = model_is_expert_bias(&m->tensors[p->tensor]);
+        const int64_t each = bias ? 1 : t.rows;
         hf_name(family, m, p->tensor, 0, name);
-        if (read_stacked(w, m, &t, name, p, watch, err) != TITAN_OK)
-            return err ? titan_error_wrap(err, "'%s'", w->path) : TITAN_EIO;
-        return TITAN_OK;
+        const struct entry *e = find(w, name), *blocks = mx_blocks(w, name), *scales = mx_scales(w, name);
+        titan_assert(e || (blocks && scales && !bias));
+        for (int64_t done = 0, rows; done < p->rows && status == TITAN_OK; done += rows) {
+            const int64_t at = (p->row + done) % each;
+            rows = MIN(p->rows - done, each - at);
+            const struct box b = {.part = (p->row + done) / each,
+                                  .row = bias ? p->col : at,
+                                  .n = bias ? p->cols : rows,
+                                  .col = bias ? 0 : p->col,
+                                  .cols = bias ? 1 : p->cols,
+                                  .out = p->data + done * p->cols};
+            status = e ? read_side(e, &t, &b, watch, err) : read_mx(blocks, scales, &t, &b, watch, err);
+        }
     }
-    for (int64_t done = 0, run; done < n; done += run) {
-        const int64_t row = from + done, part = row / t.rows;
+    for (int64_t done = 0, run; done < n && !t.stacked && status == TITAN_OK; done += run) {
+        const int64_t row = from + done, part = row / t.rows, theirs = hf_row(&t, row % t.rows);
+        float *const out = p->data + done * cols;
         hf_name(family, m, p->tensor, (int)part, name);
         const struct entry *e = find(w, takes_embedding(w, m, p->tensor) ? "model.embed_tokens.weight" : name);
         titan_assert(e);
         run = run_of_rows(&t, row, n - done);
+        titan_assert(theirs >= t.from && theirs + run <= t.from + t.rows && col >= 0 && col + cols <= t.cols);
         TRY(go_on(watch, err));
-        if (read_rows(e, &t, hf_row(&t, row % t.rows), run, col, cols, p->data + done * cols, err) != TITAN_OK)
-            return err ? titan_error_wrap(err, "'%s'", w->path) : TITAN_EIO;
+        if (cols == t.cols)
+            status =
+                safetensors_read_floats(e->st, e->tensor, (uint64_t)(theirs * t.cols), out, (size_t)(run * cols), err);
+        for (int64_t r = 0; r < run && cols < t.cols && status == TITAN_OK; r++)
+            status = safetensors_read_floats(e->st, e->tensor, (uint64_t)((theirs + r) * t.cols + col), out + r * cols,
+                                             (size_t)cols, err);
     }
-    return TITAN_OK;
+    if (status != TITAN_OK && err)
+        (void)titan_error_wrap(err, "'%s'", w->path);
+    return status;
 }
 
 titan_status hf_weights_read_biases(const struct hf_weights *w, const struct model *m, int layer, float *out,
