@@ -190,6 +190,11 @@ def disk():
         shutil.rmtree(folder)
 
 
+def trains(daemon, job):
+    """Until the job trains by the store as well: on a frozen disk it could not become RUNNING any more."""
+    return until("it trains", lambda: (lambda s: s["state"] == "RUNNING" and s["step"] > 0)(daemon.status(job)), 30)
+
+
 @contextlib.contextmanager
 def frozen(mount):
     """It takes no writes."""
@@ -240,7 +245,7 @@ def agent_goes_on(d, mount):
     with Service("agent", "--coordinator", f"unix:{d.state}/agents.sock", "--slots", 2, "--stop-workers", state=mount / "state") as s:
         s.said("READY=1")
         job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(d.state / "text"), "checkpoint.enable": "false"})
-        until("it trains", lambda: d.status(job)["step"] > 0, 30)
+        trains(d, job)
         before = d.status(job)
         with frozen(mount):
             pause(4, "for longer than a node may be silent")
@@ -261,7 +266,7 @@ def all_on_a_frozen_disk():
         with Daemon(mount / "state", "--slots", 2) as d:
             job = d.submit("tiny", {**KEYS, "training.dataset_path": headers_text(mount / "text"), "checkpoint.enable": "false",
                                     "metrics.log_freq": 1})
-            until("it trains", lambda: d.status(job)["step"] > 0, 30)
+            trains(d, job)
             before = d.status(job)
             with frozen(mount):
                 pause(2, "for longer than a worker waits for the file of metrics")
