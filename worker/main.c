@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c - titan-worker: trains. Started by an agent (serve), by hand without any daemon (run), or to look at things
- * (check, measure, eval, generate, tokenize, convert, verify). */
+/* main.c - titan-worker, the training process. An agent starts it (serve). People start it by hand to train without any
+ * daemon (run), or for other work (check, measure, eval, generate, tokenize, convert, verify). */
 #include <errno.h>
 #include <limits.h>
 #include <sched.h>
@@ -35,13 +35,14 @@
 #include "worker/tokenizer/tokenize.h"
 #include "worker/train.h"
 
-/* What a command is given and is not there is bad input (2); "not found" (3) is for jobs. */
+/* Maps "not found" to bad input (2), because a command's missing argument is bad input. Exit code 3, "not found", is
+ * for jobs. */
 static titan_status input_status(titan_status status)
 {
     return status == TITAN_ENOTFOUND ? TITAN_EINVAL : status;
 }
 
-static const char *called = "titan-worker"; /* or titanctl, which becomes this for some of its commands */
+static const char *called = "titan-worker"; /* or titanctl, which runs this program for some of its commands */
 
 static int fail(const struct titan_error *err)
 {
@@ -84,7 +85,7 @@ static titan_status read_recipe(const struct cli *cli, struct recipe *r, struct 
     return recipe_resolve(r, err);
 }
 
-/* Cores of the affinity mask, shared among the workers of this machine. */
+/* Threads of each worker: the cores of the affinity mask, shared among this machine's workers. */
 static int threads_each(int world)
 {
     cpu_set_t set;
@@ -109,7 +110,7 @@ static int run_rank(const struct recipe *r, const char *dir, int rank, int world
     }
     if (status == TITAN_OK)
         return stopped ? 128 + stopped : 0;
-    /* When one rank fails, the others see a vanished peer: that is not worth a line. */
+    /* If one rank fails, the other ranks see a vanished peer. They report nothing. */
     if (status == TITAN_EPEER)
         return titan_status_exit(status);
     err.status = input_status(err.status);
@@ -130,10 +131,10 @@ static void note_signal(int sig)
     }
 }
 
-#define LAST_WORDS_S 5 /* how long ranks have to end after one has failed */
+#define LAST_WORDS_S 5 /* time in which all ranks must end after one has failed */
 
-/* The first failure is the run's: the ranks that vanished with it report nothing more. A code of a fault comes before
- * that of a rank that only lost its peer. */
+/* Waits for all ranks and returns the run's exit code. The first failure is the run's: ranks that end because of it
+ * report nothing more. But a fault's code replaces the code of a rank that only lost its peer. */
 static int wait_all(pid_t *pids, int world)
 {
     const int lost_peer = titan_status_exit(TITAN_EPEER);
@@ -143,9 +144,10 @@ static int wait_all(pid_t *pids, int world)
         int status;
         const pid_t pid = waitpid(-1, &status, 0);
         if (pid < 0 && errno == EINTR) {
-            /* Ranks write a checkpoint when they are to end; a second command to end does not wait for it. */
+            /* Ranks write a checkpoint at a first command to end. A second command to end does not wait for the
+             * checkpoint. */
             if (saves && pids[0] > 0)
-                (void)kill(pids[0], SOLO_SAVE); /* all ranks agree on what one hears */
+                (void)kill(pids[0], SOLO_SAVE); /* one rank is enough: all ranks agree on its commands */
             saves = 0;
             for (int i = 0; i < world && (stop_signal || overdue); i++)
                 if (pids[i] > 0 && (overdue || stops > 1))
@@ -172,7 +174,7 @@ static int wait_all(pid_t *pids, int world)
                 code = one;
         }
     }
-    return stop_signal && code != 0 ? 128 + stop_signal : code; /* 0: that was its last step */
+    return stop_signal && code != 0 ? 128 + stop_signal : code; /* code 0: the run had reached its last step */
 }
 
 static int fork_ranks(const struct recipe *r, const char *dir, int world, int memfd)
@@ -222,7 +224,8 @@ static titan_status prepare_run(const struct cli *cli, struct recipe *r, char di
                           r->checkpoint.initial_load_path);
     TRY(recipe_check_data(r, NULL, err));
     recipe_print_warnings(r, stderr);
-    /* Without a coordinator the run is this process's user's, and the system alone says what that may read. */
+    /* Without a coordinator the run belongs to this process's user. The system alone decides which files the process
+     * may read. */
     const struct passwd *entry = getpwuid(geteuid());
     struct folder_user user = {.uid = geteuid()};
     char text[FOLDER_USER_TEXT];
@@ -236,7 +239,8 @@ static titan_status prepare_run(const struct cli *cli, struct recipe *r, char di
     TRY(dir_make(name, err));
     if (!realpath(name, dir))
         return titan_fail_errno(err, "folder '%s'", name);
-    if (r->job.dump_folder[0] && r->job.dump_folder[0] != '/') { /* meant from here, not from the run's folder */
+    /* A relative path starts at the current folder, not at the run's folder. */
+    if (r->job.dump_folder[0] && r->job.dump_folder[0] != '/') {
         char here[PATH_MAX], dump[PATH_MAX];
         (void)snprintf(dump, sizeof dump, "%s", r->job.dump_folder);
         if (!getcwd(here, sizeof here))
@@ -396,14 +400,14 @@ static titan_status serve(const struct agent_connection_options *o, struct titan
 
     if (snprintf(path, sizeof path, "%s/recipe.toml", o->job_dir) >= (int)sizeof path)
         return titan_fail(err, TITAN_EINVAL, "folder '%.64s...' has too long a name", o->job_dir);
-    TRY(log_start_thread(err));                   /* the log is on the job's disk */
-    TRY(membership_agent_open(o, &members, err)); /* before all else: last words need it */
+    TRY(log_start_thread(err));                   /* a thread, because the log is on the job's disk */
+    TRY(membership_agent_open(o, &members, err)); /* first, because last words need the membership */
     recipe_init(&r);
     titan_status status = recipe_load(&r, path, err);
     if (status == TITAN_OK)
         status = recipe_resolve(&r, err);
     if (status == TITAN_OK) {
-        /* The agent's slots share the machine; the number stays the same when the membership changes. */
+        /* The agent's slots share the machine. So the number of threads stays the same when the membership changes. */
         const struct train_options options = {
             .recipe = &r, .membership = members, .threads = threads_each((int)r.elastic.max_workers)};
         status = train(&options, err);
@@ -421,7 +425,8 @@ static titan_status serve_command(void *with, const struct args *args, struct ti
 
     TRY(args_int(args, "page-fd", 3, INT32_MAX, 0, &page_fd, err));
     TRY(args_int(args, "flight-fd", 3, INT32_MAX, 0, &flight_fd, err));
-    /* Another user's than the agent: the token and the epochs' keys in its memory are no other process's to read. */
+    /* The job may run as another user than the agent. Other processes must not read the token and the epochs' keys in
+     * this process's memory. */
     if (page_fd)
         (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     TRY(args_int(args, "job", 0, INT64_MAX, 0, &job, err));
@@ -434,7 +439,7 @@ static titan_status serve_command(void *with, const struct args *args, struct ti
                                          .job_dir = args_text(args, "dir", NULL),
                                          .job_id = (uint64_t)job,
                                          .worker_id = (uint64_t)worker};
-    o.run = args_text(args, "run", o.job_dir); /* an older agent does not give it */
+    o.run = args_text(args, "run", o.job_dir); /* an older agent gives no --run */
     const char *ports = args_text(args, "ports", NULL);
     if (ports && listen_ports_parse(ports, &o.ports, err) != TITAN_OK)
         return titan_error_wrap(err, "--ports");
@@ -472,7 +477,7 @@ static const struct command command_serve = {
 
 /* --- the program -------------------------------------------------------------------------------------------------- */
 
-/* Commands get an int: the exit code when it is not that of a status. */
+/* Commands get a pointer to an int: the exit code, if it is not a status's. */
 static const struct command *const commands[] = {
     &command_run,      &command_check,   &command_measure, &plan_command, &eval_command,  &generate_command,
     &tokenize_command, &convert_command, &verify_command,  &data_command, &command_serve, NULL};

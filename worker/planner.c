@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* planner.c - the plan command: recipe, machine and number of devices in, report out. */
+/* planner.c - the plan command: reads recipe, machine and number of devices, writes a report. */
 #include "worker/planner.h"
 
 #include <limits.h>
@@ -19,23 +19,23 @@
 #include "worker/plan/timeline.h"
 
 #define WORLD_MAX (1 << 20)
-#define BIG_TIMELINE ((size_t)64 << 20) /* bytes that a browser is slow with */
+#define BIG_TIMELINE ((size_t)64 << 20) /* bytes; larger files make a browser slow */
 
 struct planner {
     const struct args *args;
     const char *timeline, *trace, *picture; /* NULL = none */
-    int world;                              /* 0 = what the file says */
-    double memory_gib;                      /* 0 = what the file says */
-    const struct machine *machine;          /* NULL = what the file says */
+    int world;                              /* 0 = as in the file */
+    double memory_gib;                      /* 0 = as in the file */
+    const struct machine *machine;          /* NULL = as in the file */
     struct machine resized;                 /* with --memory or device.memory */
     bool search, json, print, operations;
     struct recipe recipe;
     struct model *model;
     struct device_handle
-        device; /* of a CPU: its sizes, what it is fast at; not open for GPUs, nor where it cannot be */
+        device; /* an open CPU, for its sizes and fast types; not open for GPUs, or if it cannot be opened */
     char table_path[PATH_MAX];
     struct cost_table table;
-    struct cost cost; /* of the forecast; passes weigh the model's, as a run's do */
+    struct cost cost; /* costs of the forecast; passes use the cost model's, as in a run */
 };
 
 /* --- command line ------------------------------------------------------------------------------------------------- */
@@ -70,7 +70,7 @@ static titan_status read_options(const struct args *args, struct planner *p, str
     return TITAN_OK;
 }
 
-/* A plan is for this many workers, whatever bounds the file has. */
+/* Reads the recipe for the given number of workers, whatever bounds the file has. */
 static titan_status read_recipe(struct planner *p, struct titan_error *err)
 {
     char bound[64];
@@ -79,7 +79,7 @@ static titan_status read_recipe(struct planner *p, struct titan_error *err)
     recipe_init(&p->recipe);
     TRY(recipe_load_with(&p->recipe, p->args->words[0], p->args, err));
     TRY(hf_config_fill(&p->recipe, NULL, &filled, err));
-    if (p->world == 0) { /* the file's own number: given, or what its mesh takes */
+    if (p->world == 0) { /* the file's own number, or the number that its mesh takes */
         recipe_offer(&p->recipe, 0);
         TRY(recipe_resolve(&p->recipe, err));
         p->world = (int)p->recipe.elastic.max_workers;
@@ -108,7 +108,7 @@ static titan_status write_file(const char *path, const struct buf *text, struct 
     return file_write(path, text->data, text->len, err);
 }
 
-/* Perfetto opens both. */
+/* Writes the timeline, packed if the path ends in .gz. Perfetto opens both forms. */
 static titan_status write_timeline(const char *path, const struct buf *text, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf packed = {.limit = text->limit};
@@ -146,7 +146,7 @@ static titan_status write_files(const struct planner *p, const struct simulation
     return TITAN_OK;
 }
 
-/* An evaluation's programs are checked as a step's are. f NULL: that alone. */
+/* Checks an evaluation's programs as a step's are checked, and adds them to the forecast. f NULL: checks alone. */
 static titan_status add_evaluation(const struct plan_options *of_step, struct forecast *f, struct titan_error *err)
 {
     struct plan_options options = *of_step;
@@ -217,8 +217,8 @@ static titan_status report_plan(struct planner *p, const struct plan *plan, stru
 
 /* --- measured costs ----------------------------------------------------------------------------------------------- */
 
-/* One that was named must do. In the usual place there may be none, or one that another machine has left in a home
- * folder that both have. */
+/* Opens the table of measured costs. A table named by --costs must fit. The usual place may have no table, or a table
+ * of another machine that shares the home folder. */
 static titan_status open_table(struct planner *p, struct titan_error *err)
 {
     const char *given = args_text(p->args, "costs", NULL);
@@ -232,7 +232,7 @@ static titan_status open_table(struct planner *p, struct titan_error *err)
                    access(p->table_path, F_OK) != 0))
         return TITAN_OK;
     TRY(cost_table_load(p->table_path, &p->table, err));
-    /* A processor's table is of this machine; a GPU's of one that is called so. */
+    /* A CPU's table must be of this machine. A GPU's table must be of a machine with the same name. */
     struct cost_host here = p->table.host;
     if (for_cpu(p)) {
         cost_host_of_cpu(&here);
@@ -249,7 +249,7 @@ static titan_status open_table(struct planner *p, struct titan_error *err)
     return status;
 }
 
-/* Threads of a worker as `run` gives them to each. */
+/* Opens the costs. A worker has as many threads as `run` gives each worker. */
 static titan_status open_costs(struct planner *p, struct titan_error *err)
 {
     struct cost_host here;
@@ -264,7 +264,7 @@ static titan_status open_costs(struct planner *p, struct titan_error *err)
     p->cost.threads = p->recipe.device.threads > 0 ? (int)p->recipe.device.threads : MAX(1, here.cores / p->world);
     const struct device_options device = {.threads = p->cost.threads};
     if (device_open("cpu", &device, &p->device, NULL) != TITAN_OK)
-        p->device = (struct device_handle){0}; /* sizes are estimated */
+        p->device = (struct device_handle){0}; /* without the device, sizes are estimated */
     else if (p->cost.table)
         p->cost.device = &p->device.info;
     return TITAN_OK;
@@ -276,7 +276,7 @@ static titan_status make_plan(struct planner *p, struct buf *out, struct titan_e
 
     TRY(read_recipe(p, err));
     recipe_print_warnings(&p->recipe, stderr);
-    /* "auto" is a GPU's plan: what a laptop has is not where the run will be. */
+    /* "auto" is planned for a GPU: a laptop's device is not where the run will be. */
     const double gib = p->memory_gib > 0 ? p->memory_gib : p->recipe.device.memory;
     if (!p->machine)
         p->machine = cost_machine_find(strcmp(p->recipe.device.name, "cpu") == 0 ? "cpu" : "h100");
@@ -287,7 +287,8 @@ static titan_status make_plan(struct planner *p, struct buf *out, struct titan_e
     }
     TRY(model_open(&p->recipe.model.dims, &p->model, err));
     TRY(open_costs(p, err));
-    /* As a run has them on such a device, but for the refusal of what does not fit: that is part of the report. */
+    /* Takes a run's options on such a device. But a plan that does not fit is not refused, because the report shows
+     * that. */
     struct plan_options options = {
         .recipe = &p->recipe, .model = p->model, .dt = plan_compute_type(&p->recipe, !for_cpu(p))};
     if (p->device.dev)
@@ -316,7 +317,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
         device_close(&p.device);
     cost_table_clear(&p.table);
     model_close(p.model);
-    if (status != TITAN_OK) /* "not found" is for jobs: a file that is not there is bad input */
+    if (status != TITAN_OK) /* "not found" is for jobs: a missing file is bad input */
         return status == TITAN_ENOTFOUND ? TITAN_EINVAL : status;
     (void)fwrite(out.data, 1, out.len, stdout);
     return TITAN_OK;

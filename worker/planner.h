@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* planner.h - `titan-worker plan`: what a recipe costs on so many devices, before it runs. */
+/* planner.h - `titan-worker plan`: shows a recipe's costs on a number of devices, before it runs. */
 #ifndef TITAN_WORKER_PLANNER_H
 #define TITAN_WORKER_PLANNER_H
 
@@ -9,8 +9,8 @@
 
 extern const struct command plan_command;
 
-/* Build and check the step programs of every class without a device or data; print them to out where it is not
- * NULL. recipe: resolved. */
+/* Builds and checks the step programs of every class without a device or data. Prints them to out, unless out is NULL.
+ * recipe: resolved. */
 titan_status planner_check(const struct recipe *recipe, int world, struct buf *out,
                            struct titan_error *err) TITAN_MUST_USE;
 

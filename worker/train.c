@@ -8,11 +8,12 @@
  *         evaluate   the loss on the validation data
  *
  * A step is committed when any rank has the statistics that exec_agree sums: everything that can fail because of a peer
- * comes before. An epoch that is revoked in the middle of a step leaves the state of the last committed one, and, where
- * the step was prepared, what it takes to finish it (finish_step; docs/membership.md, "What a worker holds").
+ * comes before. An epoch that is revoked in the middle of a step leaves the state of the last committed step. If the
+ * revoked step was prepared, the epoch also leaves the data with which finish_step can finish the step
+ * (docs/membership.md, "What a worker holds").
  *
- * epoch/ has the rest: what lives as long as the process (trainer.h), an epoch (epoch.h), its communicators (groups.h),
- * its state (recover.h), its checkpoints (checkpoints.h), and what is reported (publish.h). */
+ * epoch/ has the rest: the data of the process (trainer.h) and of an epoch (epoch.h), an epoch's communicators
+ * (groups.h), state (recover.h) and checkpoints (checkpoints.h), and the reports (publish.h). */
 #include "worker/train.h"
 
 #include "base/cleanup.h"
@@ -74,7 +75,7 @@ static titan_status train_epochs(struct trainer *t, struct titan_error *err)
         titan_assert(view.epoch > before);
         before = view.epoch;
         trainer_name_rank(t, view.rank);
-        progress_work_begin(); /* between epochs it is idle */
+        progress_work_begin(); /* between epochs the worker is idle */
         status = run_epoch(t, &view, &verdict, err);
         if (status != TITAN_OK)
             (void)!failpoint("epoch.over", NULL);
@@ -116,7 +117,7 @@ static titan_status run_epoch(struct trainer *t, const struct epoch_view *view, 
     return left;
 }
 
-/* All ranks make these calls in this order: most wait for all of them. */
+/* Opens the epoch. All ranks make these calls in this order, because most calls wait for all ranks. */
 static titan_status open_epoch(struct epoch *e, struct titan_error *err)
 {
     int64_t at[OPENING_COUNT] = {clock_mono_ns()};
@@ -162,12 +163,12 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
         *ret = stopped ? VERDICT_STOPPED : VERDICT_FINISHED;
         return groups_wait_for_members(e, err);
     }
-    /* All steps were done in the epoch before, and the last checkpoint may not have been written. */
+    /* The previous epoch did all steps, but perhaps did not write the last checkpoint. */
     if (state->step == steps && recipe_writes_checkpoints(r) &&
         e->state.restore.recovery_source != RECOVERY_SOURCE_CHECKPOINT)
         TRY(checkpoints_write_surely(e, &stopped, err));
     step_clock_begin(&e->step.clock);
-    TRY(evaluate(e, &stopped, err)); /* of the last step of the epoch before, if that ended first */
+    TRY(evaluate(e, &stopped, err)); /* the previous epoch may have ended before it evaluated its last step */
     commands = e->step.outcome.commands;
     while (state->step < steps && !(commands & (COMMAND_STOP | COMMAND_PAUSE))) {
         TRY(run_step(e, err));
@@ -180,14 +181,15 @@ static titan_status run_steps(struct epoch *e, enum verdict *ret, struct titan_e
         *ret = stopped ? VERDICT_STOPPED : VERDICT_FINISHED;
     else
         *ret = commands & COMMAND_STOP ? VERDICT_STOPPED : VERDICT_PAUSED;
-    /* All ranks stay until rank 0 has committed the last checkpoint: should it die before, the others can write it. */
+    /* All ranks stay until rank 0 has committed the last checkpoint. If rank 0 dies before, the others can write the
+     * checkpoint. */
     TRY(groups_wait_for_members(e, err));
     publish_step_alone(e);
     return TITAN_OK;
 }
 
-/* Evaluates the model if that is due after this step. A command to stop or to pause breaks it off, and the next epoch
- * begins with it; after the run's last step no epoch follows, so a pause is ignored there. */
+/* Evaluates the model if an evaluation is due after this step. A command to stop or to pause breaks the evaluation off,
+ * and the next epoch begins with it. After the run's last step no epoch follows, so a pause is ignored there. */
 static titan_status evaluate(struct epoch *e, bool *ret_stopped, struct titan_error *err)
 {
     const bool last = e->state.shards.own->step == (uint64_t)e->t->recipe->training.steps;
@@ -231,26 +233,26 @@ static titan_status run_step(struct epoch *e, struct titan_error *err)
     TRY(exec_gradients(e->exec, &batch, err)); /* forward, backward and reduction of every microbatch */
     step_clock_lap(clock, STEP_COMPUTE);
     if (e->state.buddy)
-        TRY(buddy_settle(e->state.buddy, err)); /* the replica's rank has the gradients too */
+        TRY(buddy_settle(e->state.buddy, err)); /* the buddy has the gradients, too */
     step_clock_arrive(clock, exec_waited_ns(e->exec), &e->t->device);
     TRY(exec_agree(e->exec, &statistics, err)); /* the commit point: from here on no peer is needed */
     step_clock_begin(clock);
     TRY(decide(e, statistics, &update, err));
-    checkpoints_await_copy(e);              /* one that was started has copied what the update changes */
+    checkpoints_await_copy(e);              /* a started checkpoint has copied the values that the update changes */
     TRY(exec_update(e->exec, update, err)); /* the optimizer, on this rank's shard */
     TRY(profile_end_step(e, err));
     const titan_status status = commit_step(e, err);
     step_clock_lap(clock, STEP_COMPUTE);
     progress_busy(clock_mono_ns() - e->step.began_ns - (progress_idle_ns() - idle_ns));
-    if (status != TITAN_OK) /* the run ends with it */
+    if (status != TITAN_OK) /* the run ends with this step */
         publish_step_alone(e);
     else if (e->view.world == 1)
         publish_step(e);
     return status;
 }
 
-/* The update of this step, out of the summed statistics and so the same on every rank. *ret: NULL where loss or
- * gradients are not finite: the step is skipped. */
+/* Computes the step's update from the summed statistics, so it is the same on every rank. *ret NULL: loss or gradients
+ * are not finite, and the step is skipped. */
 static titan_status decide(struct epoch *e, const double *statistics, const struct update **ret,
                            struct titan_error *err)
 {
@@ -268,7 +270,7 @@ static titan_status decide(struct epoch *e, const double *statistics, const stru
     return e->state.buddy && *ret ? buddy_update(e->state.buddy, *ret, statistics, err) : TITAN_OK;
 }
 
-/* Counts the step; its update is enqueued, or was skipped. Too many skipped ones in a row end the run. */
+/* Counts the step, whose update is enqueued or was skipped. Too many skipped steps in a row end the run. */
 static titan_status commit_step(struct epoch *e, struct titan_error *err)
 {
     const struct held_shards *shards = &e->state.shards;
@@ -282,7 +284,7 @@ static titan_status commit_step(struct epoch *e, struct titan_error *err)
     return o->finite ? TITAN_OK : publish_skipped_step(e, err);
 }
 
-/* Finishes a prepared step of an epoch that is over, from the commit point on, with another rank's statistics of it. */
+/* Finishes a prepared step of an ended epoch, from the commit point on, with another rank's statistics of that step. */
 static titan_status finish_step(struct epoch *last, const double *statistics, struct titan_error *err)
 {
     const struct update *update = NULL;

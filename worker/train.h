@@ -8,13 +8,13 @@
 
 struct train_options {
     const struct recipe *recipe;   /* resolved */
-    struct membership *membership; /* which epochs there are; borrowed */
-    int threads;      /* CPU compute threads when the recipe leaves it open; 0 = all of the affinity mask */
-    int device_index; /* which GPU of those this process sees */
+    struct membership *membership; /* source of epochs and commands; borrowed */
+    int threads;      /* CPU compute threads, unless the recipe sets them; 0 = all cores of the affinity mask */
+    int device_index; /* index among the GPUs that this process sees */
 };
 
-/* Train through as many epochs as it takes. TITAN_OK: the last step is done (and its checkpoint written) or the run was
- * told to stop. Otherwise what ended it; the membership has been told. */
+/* Trains, in as many epochs as needed. TITAN_OK: the last step is done (and its checkpoint is written), or the run was
+ * told to stop. Otherwise: the failure that ended the run, which the membership has been told. */
 titan_status train(const struct train_options *options, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* agent_connection.c - membership as an agent decides it (membership.h): the socket, the control thread and the page
  * around the state machine in member.c.
- *
- * One control thread per worker process owns the page's mutex and the socket. It must live as long as the process: the
- * kernel marks the mutex when the thread that holds it ends. So close() only tells it to go quiet.
- *
- * The training thread never touches the socket: what it says is queued, and the control thread woken. */
+ * One control thread per worker process owns the page's mutex and the socket. The thread must live as long as the
+ * process, because the kernel marks the mutex when the thread that holds it ends. So close() only tells the thread to
+ * go quiet.
+ * The training thread never touches the socket. It queues its messages and wakes the control thread. */
 #include "worker/elastic/membership.h"
 
 #include <errno.h>
@@ -41,9 +40,9 @@
 #define PAGE_BYTES 4096
 #define NS_PER_MS INT64_C(1000000)
 #define RETRY_MS 20                  /* between attempts to reach the agent, in the first second */
-#define LAST_LINE_MS 100             /* for the log to take it */
-#define RETRY_SLOW_MS 200            /* later */
-#define PROGRESS_QUEUE_MAX (1 << 16) /* bytes waiting beyond which only the newest progress is kept */
+#define LAST_LINE_MS 100             /* for the log to write the last line */
+#define RETRY_SLOW_MS 200            /* after the first second */
+#define PROGRESS_QUEUE_MAX (1 << 16) /* queued bytes; beyond them only the newest progress is kept */
 #define FLUSH_WAIT_MS 1000           /* how long the last messages may take at exit */
 
 struct agent_connection {
@@ -58,17 +57,17 @@ struct agent_connection {
     int fd;
     struct frame_reader in;
     int64_t retry_at, lost_at;
-    bool received; /* of the agent, since it is connected */
+    bool received; /* data of the agent, on this connection */
 
-    pthread_mutex_t lock; /* all below */
+    pthread_mutex_t lock; /* protects all fields below */
     pthread_cond_t changed;
     struct member *member;
     struct frame_writer out;
-    uint8_t *late; /* the newest progress, for which there was no room; NULL = none */
+    uint8_t *late; /* the newest progress, if the queue had no room for it; NULL = none */
     size_t late_len;
     bool locked, closing, failing;
-    int offered_memfd, memfd; /* of the epoch on offer, of the one it is in */
-    int next_world;           /* 0: it is not known */
+    int offered_memfd, memfd; /* of the epoch on offer; of the current epoch */
+    int next_world;           /* 0 = unknown */
     void (*expect_fn)(void *arg, int world);
     void *expect_arg;
 
@@ -95,14 +94,14 @@ static void wake(struct agent_connection *c)
 
 /* --- the state machine, and what it asks for ---------------------------------------------------------------------- */
 
-/* Lock held until leave(). */
+/* Takes the lock, until leave(). */
 static struct member *enter(struct agent_connection *c)
 {
     (void)pthread_mutex_lock(&c->lock);
     return c->member;
 }
 
-/* All threads may look at what has changed. */
+/* Publishes the state in the page, wakes all threads that wait for a change, and releases the lock. */
 static void leave(struct agent_connection *c)
 {
     const struct member_state *s = member_state(c->member);
@@ -132,7 +131,7 @@ static void host_send(void *arg, const Titan__Internal__WorkerToAgent *message)
         c->late_len = len;
         return;
     }
-    if (late && !progress) /* of the step that this message follows */
+    if (late && !progress) /* `late` is of the step before this message */
         (void)!frame_put(&c->out, late, c->late_len, -1, NULL);
     if (frame_put(&c->out, bytes, len, -1, &err) != TITAN_OK)
         tlog_warn(&c->log, "message to the agent lost", "reason=\"%s\"", err.msg);
@@ -161,7 +160,8 @@ static void host_revoke(void *arg, uint64_t epoch)
     (void)pthread_mutex_unlock(&c->revoke_lock);
 }
 
-/* A thread that hangs in the kernel would hold up an orderly exit: SIGKILL does not wait for handlers or locks. */
+/* Ends the process. SIGKILL waits for no handlers or locks. An orderly exit would wait for a thread that hangs in the
+ * kernel. */
 static void host_end(void *arg, enum member_end why, const char *words)
 {
     struct agent_connection *c = arg;
@@ -172,7 +172,7 @@ static void host_end(void *arg, enum member_end why, const char *words)
     log_flush(LAST_LINE_MS);
     if (why == MEMBER_END_UNQUIESCED)
         (void)kill(getpid(), SIGKILL);
-    _exit(1); /* no failure of its own: the page has no exit code */
+    _exit(1); /* not the worker's own failure: the page has no exit code */
 }
 
 static void host_note(void *arg, const char *sentence, const char *pairs)
@@ -188,7 +188,8 @@ static void replace_fd(int *fd, int with)
     *fd = with;
 }
 
-/* Peers connect to host; a host behind address translation does not own that address and listens on all. */
+/* Listens at host, to which peers connect. A node behind address translation does not own host's address: it listens on
+ * all addresses. */
 static titan_status listen_for_peers(struct agent_connection *c, const char *host, struct titan_error *err)
 {
     _cleanup_fd_ int listener = -1;
@@ -197,7 +198,7 @@ static titan_status listen_for_peers(struct agent_connection *c, const char *hos
     if (status != TITAN_OK)
         status = comm_listen("0.0.0.0", &c->ports, &listener, &port, err);
     TRY(status);
-    /* Its number stays: an epoch that is being opened goes by it. */
+    /* The descriptor keeps its number, because an epoch that is opening uses the number. */
     if (c->base.listener < 0)
         c->base.listener = TAKE_FD(listener);
     else if (dup3(listener, c->base.listener, O_CLOEXEC) < 0)
@@ -210,7 +211,7 @@ static titan_status listen_for_peers(struct agent_connection *c, const char *hos
 
 /* --- control thread ----------------------------------------------------------------------------------------------- */
 
-/* err is filled when the agent says what cannot be: nothing more is heard on this connection. */
+/* Handles a message of the agent. An invalid message fills err: then nothing more is read from this connection. */
 static void dispatch(struct agent_connection *c, const uint8_t *data, size_t len, int fd, struct titan_error *err)
 {
     Titan__Internal__AgentToWorker *m = titan__internal__agent_to_worker__unpack(NULL, len, data);
@@ -222,7 +223,7 @@ static void dispatch(struct agent_connection *c, const uint8_t *data, size_t len
         const char *host = m->kind_case == TITAN__INTERNAL__AGENT_TO_WORKER__KIND_LEASE ? m->lease->host : "";
         const bool moved = *host && strcmp(host, c->host) != 0;
         struct titan_error why = {0};
-        /* The node may have another address than it had when this process, or its agent before, was started. */
+        /* The node's address may have changed since this process, or the previous agent, was started. */
         if (moved && listen_for_peers(c, host, &why) == TITAN_OK) {
             tlog_info(&c->log, "the node has another address", "address=%s", c->address);
             member_moved(enter(c), c->address);
@@ -240,14 +241,15 @@ static void dispatch(struct agent_connection *c, const uint8_t *data, size_t len
     titan__internal__agent_to_worker__free_unpacked(m, NULL);
 }
 
-/* What was not sent is not kept: the next greeting says what still holds. */
+/* Drops messages that were not sent: the next registration reports all state that still holds. */
 static void disconnect(struct agent_connection *c)
 {
     if (c->fd < 0)
         return;
     replace_fd(&c->fd, -1);
     frame_reader_clear(&c->in);
-    /* One that hangs up without a word does not want us, or has just ended: it is asked again, but not at once. */
+    /* An agent that hangs up without a message does not want this worker, or has just ended. The next attempt comes
+     * later, not at once. */
     if (c->received)
         c->lost_at = c->retry_at = now_ms();
     member_disconnected(enter(c));
@@ -274,7 +276,8 @@ static void receive(struct agent_connection *c)
         disconnect(c);
 }
 
-/* The time first: a command is judged with what was known of the training thread just before it. */
+/* Waits for messages or a deadline. Ticks before it reads commands: a command is judged by the training thread's
+ * progress just before it. */
 static void wait_for_something(struct agent_connection *c, bool full)
 {
     const int64_t now = now_ms();
@@ -314,8 +317,8 @@ static void connection_free(struct agent_connection *c)
 static void *control_main(void *arg)
 {
     struct agent_connection *c = arg;
-    /* This thread has little to do, but others wait for its answers to commands and for its end. A killed thread comes
-     * to its end only when it is run. */
+    /* This thread has little to do, but others wait for its answers to commands and for its end. A killed thread ends
+     * only when the scheduler runs it. */
     slice_set(SLICE_SHORT_NS);
     int rc = pthread_mutex_lock(&c->page->alive);
     atomic_store(&c->page->locked, rc == 0);
@@ -346,7 +349,7 @@ static void *control_main(void *arg)
         leave(c);
     }
     connection_free(c);
-    /* The mutex in the page is held until the process ends: that is how the agent knows. */
+    /* This thread holds the page's mutex until the process ends. So the agent sees the process end. */
     for (;;)
         (void)pause();
     return NULL;
@@ -368,7 +371,7 @@ static titan_status connection_next(struct membership *m, struct epoch_view *ret
     enum member_answer answer;
     titan_status status = TITAN_OK;
 
-    titan_assert(!c->revoke_fn); /* the epoch before is closed */
+    titan_assert(!c->revoke_fn); /* the previous epoch is closed */
     while ((answer = member_next(member, ret)) == MEMBER_WAIT)
         (void)pthread_cond_wait(&c->changed, &c->lock);
     if (answer == MEMBER_STOPPED) {
@@ -466,7 +469,7 @@ static void connection_finished(struct membership *m, uint64_t step)
     leave(c);
 }
 
-/* Until what was said last is in the agent's socket; not for longer than a second. */
+/* Waits until the last message is in the agent's socket, at most a second. */
 static void wait_flushed(struct agent_connection *c)
 {
     struct timespec until;
@@ -479,7 +482,8 @@ static void wait_flushed(struct agent_connection *c)
     leave(c);
 }
 
-/* Into the page, where the agent finds them when this process is gone. Returns the exit code. */
+/* Writes the failure's words into the page, where the agent finds them when this process is gone. Returns the exit
+ * code. */
 static int leave_words(struct worker_page *page, const struct titan_error *err)
 {
     const int code = titan_error_short(err) ? TITAN_EXIT_SHORT : titan_status_exit(err->status);
@@ -505,12 +509,12 @@ static void connection_close(struct membership *m)
     struct agent_connection *c = self(m);
     wait_flushed(c);
     struct member *member = enter(c);
-    if (!c->failing && member_state(member)->lease_over) /* else it was its agent that said why */
+    if (!c->failing && member_state(member)->lease_over) /* otherwise the agent gave the reason */
         (void)snprintf(c->page->last_words, sizeof(c->page->last_words), "%s", member_stop_reason(member));
     if (!c->failing)
         atomic_store(&c->page->exit_code, 0);
     c->closing = true;
-    /* Written under the lock: the control thread frees everything once it has seen closing. */
+    /* Wakes it under the lock: the control thread frees everything once it has seen `closing`. */
     wake(c);
     leave(c);
 }
@@ -600,8 +604,8 @@ titan_status membership_agent_open(const struct agent_connection_options *o, str
     titan_status status = c->wake < 0 ? titan_fail_errno(err, "cannot create an eventfd") : TITAN_OK;
     status = status == TITAN_OK ? page_map(c, o, err) : status;
     const bool own_page = status == TITAN_OK;
-    /* The agent moves a started process into its cgroup and then names it in the page. What this process starts from
-     * now on is in that group, too. */
+    /* The agent moves a started process into its cgroup and then names the process in the page. All that this process
+     * starts from now on is in that cgroup, too. */
     for (int i = 0; own_page && i < STARTED_WAIT_MS && __atomic_load_n(&c->page->pid, __ATOMIC_ACQUIRE) != getpid();
          i++)
         (void)nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
@@ -631,7 +635,7 @@ titan_status membership_agent_open(const struct agent_connection_options *o, str
     }
     progress_attach(&(struct progress_counters){
         .actions = &c->page->actions, .waiting = &c->page->waiting, .busy_ns = &c->page->busy_ns});
-    /* An older agent makes no flight recorder, a full disk neither: then nothing is recorded. */
+    /* With an older agent or a full disk there is no flight recorder, and nothing is recorded. */
     char path[PATH_MAX];
     struct titan_error why = {0};
     flight_path(o->page, path);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* buddy.c - what a buddy does for its owner. */
+/* buddy.c - a buddy's work for its owner: the copy of the shard, its first fill, its updates. */
 #include "worker/elastic/buddy.h"
 
 #include <stdlib.h>
@@ -9,33 +9,33 @@
 #include "base/progress.h"
 #include "worker/exec/exec.h"
 
-#define CHUNK ((size_t)16 << 20) /* bytes of a message when the copy is filled */
+#define CHUNK ((size_t)16 << 20) /* bytes per message of the copy's first fill */
 
-/* Expert biases of the owner's stages move with the statistics. */
+/* A balanced unit of the owner's stages. Its expert biases change by the statistics. */
 struct balance {
-    int64_t bias, expert_tokens, experts; /* places in the state's biases and in the statistics; how many */
+    int64_t bias, expert_tokens, experts; /* place in the state's biases; place in the statistics; number of experts */
     float rate;
 };
 
 struct buddy {
     struct buddy_options opt;
     const struct device_ops *ops;
-    bool staged;           /* copy and gradients are not in the device's memory */
+    bool staged;           /* copy and gradients are in host memory */
     struct comm *out, *in; /* edges to the buddy and from the owner; NULL once the epoch is over */
-    int buddy, owner;      /* in these: 0 or 1 */
+    int buddy, owner;      /* their ranks in these communicators: 0 or 1 */
     struct stream *sending, *receiving;
     struct {
         struct stream *on;
         struct event *event;
-    } final[STREAM_COUNT]; /* of gradients that become final on a stream, one after the other; an unused one is zero */
-    int *units, n_units;   /* the owner's, in the order in which its gradients come */
-    int expected;          /* of these, in this step, received or waited for */
+    } final[STREAM_COUNT]; /* per stream with final gradients, which come one after another; a zero entry is unused */
+    int *units, n_units;   /* the owner's units, in the order in which their gradients arrive */
+    int expected;          /* units whose gradients are received or waited for in this step */
     float *grads;          /* (copy->total) */
     void *room;            /* device: gradient, then masters, m and v of the largest unit; NULL: not staged */
     int64_t room_n;        /* elements of each of the four */
     struct balance *balances;
     int n_balances;
-    float *host_expert_tokens, *expert_tokens; /* (biases) from the statistics; on the device */
+    float *host_expert_tokens, *expert_tokens; /* (biases) the statistics' counts: on the host, on the device */
 };
 
 /* --- owners and buddies ------------------------------------------------------------------------------------------- */
@@ -57,8 +57,8 @@ int buddy_shift(const int *nodes, int world)
     return best;
 }
 
-/* Edges r -> r + shift make rings. Neighbours in a ring have different colours: edges of one colour have no rank in
- * common. */
+/* The edges r -> r + shift form rings. Neighbouring edges of a ring have different colours, so edges of one colour have
+ * no rank in common. */
 static int edge_colour(int rank, int shift, int world, int length)
 {
     int first = rank, at = 0;
@@ -70,7 +70,7 @@ static int edge_colour(int rank, int shift, int world, int length)
     return length % 2 == 1 && at == length - 1 ? 2 : at % 2;
 }
 
-/* An edge's communicator has its two ranks in order. */
+/* Splits an edge's communicator, which has the two ranks in order. */
 static titan_status open_edge(struct buddy *b, int from, int to, struct comm **ret, struct titan_error *err)
 {
     const int members[2] = {MIN(from, to), MAX(from, to)};
@@ -219,7 +219,8 @@ void buddy_close(struct buddy *b)
 
 /* --- the first copy ----------------------------------------------------------------------------------------------- */
 
-/* Host or device memory to the buddy; scratch: a chunk of device memory, NULL: the communicator reads it as it is. */
+/* Sends host or device memory to the buddy. scratch: a chunk of device memory; NULL: the communicator reads `data`
+ * itself. */
 static titan_status send_all(struct buddy *b, const void *data, size_t n, char *scratch)
 {
     const char *from = data;
@@ -246,13 +247,15 @@ static titan_status receive_all(struct buddy *b, void *data, size_t n, char *scr
     return TITAN_OK;
 }
 
-/* Both ranks of a first message may wait in their calls for each other: for ever in a ring where all send first. A rank
- * that comes before its owner receives first; every ring has such a rank, and another kind. */
+/* Sends the own state and receives the owner's. Both ranks of an edge's first message may wait in their calls for each
+ * other. In a ring where all ranks send first, they wait for ever. So a rank that comes before its owner receives
+ * first. Every ring has such a rank, and a rank that sends first. */
 static titan_status exchange(struct buddy *b, const struct train_state *own, char *scratch, struct titan_error *err)
 {
     struct train_state *const copy = b->opt.copy;
     const size_t biases = (size_t)layout_biases(copy->layout->model) * sizeof(float);
-    const bool receives_first = b->owner > 0; /* in its communicator of two: the owner comes after this rank */
+    /* b->owner is the owner's rank in the edge's communicator of two: 1 if the owner comes after this rank. */
+    const bool receives_first = b->owner > 0;
 
     if (receives_first)
         TRY(receive_all(b, copy->values, state_bytes(copy, copy->total), scratch ? scratch + CHUNK : NULL));
@@ -294,7 +297,7 @@ static float *grad_of(const struct buddy *b, int unit)
     return b->grads + b->opt.copy->layout->units[unit].offset;
 }
 
-/* The owner's next gradient. */
+/* Receives the owner's next gradient. */
 static titan_status receive_next(struct buddy *b)
 {
     titan_assert(b->in && b->expected < b->n_units);
@@ -312,10 +315,10 @@ titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct st
 
     titan_assert(b->out && n >= 0 && b->expected <= b->n_units);
     TRY(failpoint("buddy.send", err));
-    /* With experts some gradients are final on the compute stream, others on that of the collectives. */
+    /* With experts, some gradients become final on the compute stream, others on the collectives' stream. */
     while (i < STREAM_COUNT && b->final[i].event && b->final[i].on != s)
         i++;
-    titan_assert(i < STREAM_COUNT); /* gradients come on streams of the program */
+    titan_assert(i < STREAM_COUNT); /* gradients become final on streams of the program */
     if (!b->final[i].event)
         TRY(b->ops->event_open(b->opt.device->dev, &b->final[i].event, err));
     b->final[i].on = s;
@@ -330,7 +333,7 @@ titan_status buddy_settle(struct buddy *b, struct titan_error *err)
     while (b->expected < b->n_units)
         TRY(receive_next(b));
     b->expected = 0;
-    progress_wait_begin(); /* for peers */
+    progress_wait_begin(); /* peers are waited for */
     titan_status status = b->ops->stream_sync(b->sending, err);
     if (status == TITAN_OK)
         status = b->ops->stream_sync(b->receiving, err);
@@ -353,7 +356,7 @@ titan_status buddy_update(struct buddy *b, const struct update *update, const do
                           struct titan_error *err)
 {
     (void)err;
-    if (failpoint("buddy.update", NULL) != TITAN_OK) /* the copy drifts */
+    if (failpoint("buddy.update", NULL) != TITAN_OK) /* in tests: the copy drifts from the shard */
         return TITAN_OK;
     const struct train_state *copy = b->opt.copy;
     for (int i = 0; i < b->n_units; i++) {

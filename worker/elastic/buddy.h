@@ -49,8 +49,8 @@ void buddy_close(struct buddy *b); /* after buddy_leave; NULL is fine */
 titan_status buddy_seed(struct buddy *b, const struct train_state *own, struct titan_error *err) TITAN_MUST_USE;
 
 /* In a step: buddy_send for every unit (exec_options.reduced), buddy_settle before exec_agree, then buddy_update unless
- * the step is skipped. Each send waits for one of the owner's gradients, not earlier: on a GPU a waiting kernel takes
- * resources of the step and delays all that wait for every kernel. */
+ * the step is skipped. Each send also enqueues the wait for one of the owner's gradients. Earlier waits would cost
+ * time: on a GPU a waiting kernel takes resources of the step and delays operations that wait for every kernel. */
 titan_status buddy_send(struct buddy *b, const float *grad, int64_t n, struct stream *s,
                         struct titan_error *err) TITAN_MUST_USE;
 titan_status buddy_settle(struct buddy *b, struct titan_error *err) TITAN_MUST_USE;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* holdings.c - what the members of an epoch have in memory, and the verdict on it. */
+/* holdings.c - gathers what the members of an epoch hold in memory, and decides whether that is a complete state. */
 #include "worker/elastic/holdings.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ void held_shards_close(struct held_shards *shards)
     *shards = (struct held_shards){0};
 }
 
-/* A rank gives the shard, or what is the same. own: itself, not a copy. */
+/* Does any rank give shard a, or a replica of it? own: only ranks whose own shard it is, not a buddy's copy. */
 static bool is_given(const struct holdings *h, int a, bool own)
 {
     const struct mesh *mesh = &h->from->mesh;
@@ -37,7 +37,7 @@ static struct skipped_steps skipped_of(const struct holding *x)
                                   .last = (uint64_t)x->skipped_last};
 }
 
-/* The furthest step, the rank that has its statistics, those a step behind. */
+/* Finds the furthest step, a rank with its statistics, and the number of ranks one step behind. */
 static titan_status compare_steps(struct holdings *h, struct titan_error *err)
 {
     const struct holding *furthest = NULL;
@@ -81,7 +81,7 @@ static titan_status judge(struct holdings *h, struct titan_error *err)
     const int holders = h->view->holders;
 
     titan_assert(h->from->mesh.world == holders);
-    /* A rank holds a shard as far as what it says is true. */
+    /* A rank counts as the holder of a shard only if its own numbers fit the shard. */
     for (int a = 0; a < holders; a++) {
         const int rank = h->view->holder_ranks[a];
         const struct holding *x = rank >= 0 && rank < h->ranks ? &h->all[rank] : NULL;
@@ -98,7 +98,7 @@ static titan_status judge(struct holdings *h, struct titan_error *err)
     for (int a = 0; a < holders && h->recovery_source == RECOVERY_SOURCE_BUDDY; a++) {
         if (is_given(h, a, true))
             continue;
-        /* Where a shard is gone, and all that hold the like of it, its buddy has a copy. */
+        /* If a shard and all its replicas are gone, its buddy's copy is used. */
         for (int buddy = 0; buddy < holders && h->holder[a] < 0; buddy++) {
             const int rank = h->holder[buddy];
             if (rank < 0 || h->copied[buddy] || h->all[rank].owner != a ||
@@ -156,7 +156,7 @@ titan_status holdings_gather(const struct epoch_view *view, const struct layout 
         status = peer_values_gather(ranks, &me, sizeof me, h.all, err);
     for (int r = 0; r < h.ranks && status == TITAN_OK; r++) {
         const struct holding *x = &h.all[r];
-        /* A rank of another cut is left out of the verdict, and may have more statistics. */
+        /* A rank whose shard has another cut does not count in the verdict. It may have more statistics. */
         const double statistics = x->world == view->holders ? (double)mine->statistics_most : PEER_VALUE_EXACT;
         const struct peer_value reported[] = {{"present", x->present, 0, 1},
                                               {"rank", x->rank, 0, COMM_WORLD_MAX},

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* holdings.h - which rank holds which part of a state, and is the state complete?
- *
+/* holdings.h - finds which rank holds which part of a state, and whether the state is complete.
  * An epoch's state can come from the memory of its members and departing ranks (all ranks of the communicator that
- * moves the state). Each rank then lists what it holds of the source epoch: its own shard and, as a buddy, the copy of
+ * moves the state). Each rank then lists its holdings of the source epoch: its own shard and, as a buddy, the copy of
  * its owner's shard. All ranks get the same table and the same verdict: the source of every shard, the recovery source
  * (docs/membership.md), and the ranks that must finish a prepared step with a finished rank's statistics. */
 #ifndef TITAN_WORKER_ELASTIC_HOLDINGS_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* member.c - the worker's part of docs/membership.md. */
+/* member.c - a worker's part in the membership protocol (docs/membership.md). */
 #include "worker/elastic/member.h"
 
 #include <inttypes.h>
@@ -16,8 +16,8 @@
 #include "worker/comm/comm.h"
 
 #define NEVER INT64_MAX
-#define LEASE_LOOKS 8   /* looks at the clock within a lease, so that a machine that stood still is noticed */
-#define QUIESCE_LOOKS 4 /* looks at a revoked worker within the time it has for leaving */
+#define LEASE_LOOKS 8   /* looks at the clock per lease, to notice that the machine stood still */
+#define QUIESCE_LOOKS 4 /* looks at a revoked worker in the time it has to leave */
 
 typedef Titan__Internal__AgentToWorker agent_message;
 typedef Titan__Internal__WorkerToAgent worker_message;
@@ -28,7 +28,7 @@ typedef Titan__Internal__WorkerToAgent worker_message;
 struct form {
     Titan__Internal__FormEpoch *command;
     int rank, holders;
-    const char **addresses, **node_names; /* the command's; members, then departing ranks */
+    const char **addresses, **node_names; /* strings of the command; members, then departing ranks */
     int *nodes, *holder_ranks;
 };
 
@@ -38,7 +38,7 @@ struct unconfirmed {
     uint64_t epoch;
 };
 
-/* What is reported once per connection. */
+/* Refusals that are reported once per connection. */
 enum complaint { SAID_FENCED = 1, SAID_STALE = 2, SAID_CONFLICT = 4, SAID_NONSENSE = 8 };
 
 struct member {
@@ -51,19 +51,19 @@ struct member {
 
     /* Deadlines, milliseconds of the caller's clock. */
     int64_t lease_until, exit_at, ticked_at;
-    int64_t epoch_until; /* end of the lease of any epoch; NEVER = it has none */
+    int64_t epoch_until; /* end of the lease of its epoch, current or on offer; NEVER = no end */
     int64_t revoked_at, moved_at, checked_at;
     uint32_t lease_ms;
-    uint64_t actions;  /* as last looked at */
+    uint64_t actions;  /* at the last tick */
     double step_ms[2]; /* of the last two steps */
     bool ended;
 
-    /* What holds, and is said again to the next agent. */
-    struct quiesced quiesced;           /* the last epoch it said it is out of, and what it holds */
-    struct state_ready ready;           /* of the epoch it is in, once said; otherwise epoch 0 */
-    char damaged[PATH_MAX];             /* the path in that */
-    struct evaluation_report evaluated; /* the newest; step 0: none */
-    uint64_t evaluated_epoch;           /* in which it was said first */
+    /* State that still holds, and is reported again to the next agent. */
+    struct quiesced quiesced;           /* the last report of leaving an epoch, with the holdings */
+    struct state_ready ready;           /* the report of the current epoch, once made; otherwise epoch 0 */
+    char damaged[PATH_MAX];             /* the path in `ready` */
+    struct evaluation_report evaluated; /* the newest evaluation; step 0 = none */
+    uint64_t evaluated_epoch;           /* the epoch in which `evaluated` was first reported */
     struct unconfirmed written[MEMBER_UNCONFIRMED_MAX];
     int n_written;
     uint64_t finished_step;
@@ -71,7 +71,7 @@ struct member {
     int exit_code;
 
     unsigned stop_commands, pause_commands;
-    uint64_t pause_epoch; /* what pause_commands are for */
+    uint64_t pause_epoch; /* the epoch of pause_commands */
     char stop_reason[256];
 };
 
@@ -94,7 +94,7 @@ __attribute__((format(printf, 3, 4))) static void note(const struct member *m, c
     m->host.note(m->host.arg, sentence, pairs);
 }
 
-/* What holds between two inputs. */
+/* Asserts the invariants that hold between two inputs. */
 static void check(const struct member *m)
 {
     const struct member_state *s = &m->state;
@@ -131,7 +131,7 @@ static void form_free(struct form *f)
     free(f);
 }
 
-/* Members, then departing ranks. */
+/* Number of members and departing ranks. */
 static int ranks_of(const Titan__Internal__FormEpoch *command)
 {
     return (int)(command->n_members + command->n_departing);
@@ -151,7 +151,7 @@ static int rank_of(const Titan__Internal__FormEpoch *command, uint64_t worker_id
     return -1;
 }
 
-/* What is wrong with a command; NULL: nothing. */
+/* Returns the fault of a command to form an epoch; NULL = valid. */
 static const char *fault_of(const struct member *m, const Titan__Internal__FormEpoch *o)
 {
     if (o->epoch == 0)
@@ -172,7 +172,7 @@ static const char *fault_of(const struct member *m, const Titan__Internal__FormE
 
 /* --- ranks of very many: a table by a hash of their node or id, open addressing ----------------------------------- */
 
-/* All -1, at least half of which stay so; *ret_size: how many. NULL when out of memory. */
+/* Makes a table of *ret_size entries, all -1. At least half of them stay -1. NULL when out of memory. */
 static int *rank_table(int ranks, size_t *ret_size)
 {
     size_t size = 16;
@@ -223,7 +223,7 @@ static struct form *form_make(const struct member *m, const Titan__Internal__For
         f->nodes[r] = by_node[i];
         titan_assert(f->nodes[r] <= r);
     }
-    /* holder_ranks[h]: the lowest rank of that holder, -1 when it has none. */
+    /* holder_ranks[h]: the lowest rank of holder h; -1 = the holder has no rank here. */
     for (int r = 0; r < ranks; r++) {
         size_t i = hash_index(hash_word(HASH_INIT, at_rank(command, r)->worker_id), size);
         while (by_id[i] >= 0 && at_rank(command, by_id[i])->worker_id != at_rank(command, r)->worker_id)
@@ -251,7 +251,7 @@ static void send_to_agent(const struct member *m, const worker_message *message)
         m->host.send(m->host.arg, message);
 }
 
-/* To the agent: part is the message of that kind, in the field of that name. */
+/* Sends `part` to the agent, as a message of this kind, in this field. */
 #define SAY(m, KIND, field, part)                                                                                      \
     do {                                                                                                               \
         worker_message message_ = TITAN__INTERNAL__WORKER_TO_AGENT__INIT;                                              \
@@ -260,7 +260,7 @@ static void send_to_agent(const struct member *m, const worker_message *message)
         send_to_agent((m), &message_);                                                                                 \
     } while (0)
 
-/* A part of a message with its sender filled in. */
+/* Initializes a part of a message, with its sender filled in. */
 #define PART(m, upper, lower)                                                                                          \
     ({                                                                                                                 \
         Titan__Internal__##lower part_ = TITAN__INTERNAL__##upper##__INIT;                                             \
@@ -369,7 +369,7 @@ void member_connected(struct member *m, int64_t now_ms)
     registration.phase = m->state.phase;
     registration.address = m->state.opened ? m->address : "";
     SAY(m, REGISTRATION, registration, &registration);
-    if (m->state.opened && m->state.epoch == 0) /* also where a revoke came before its first epoch */
+    if (m->state.opened && m->state.epoch == 0) /* also after a revoke that came before its first epoch */
         send_ready(m);
     if (m->state.phase == PHASE(QUIESCED))
         send_quiesced(m);
@@ -413,7 +413,8 @@ static void saw(struct member *m, uint64_t epoch)
     m->state.seen = MAX(m->state.seen, epoch);
 }
 
-/* Out of every epoch up to this one; what it holds is what the training thread said when it left its last. */
+/* Reports that the member is out of every epoch up to this one. The training thread reported the holdings when it left
+ * its last epoch. */
 static void quiet(struct member *m, uint64_t epoch, bool paused)
 {
     titan_assert(!m->state.in && m->state.phase != PHASE(DONE));
@@ -440,7 +441,7 @@ static void drop_offer(struct member *m)
     m->state.offered = 0;
 }
 
-/* The form it knows under this number. */
+/* The known command to form this epoch: current or on offer; NULL = none. */
 static const struct form *known_form(const struct member *m, uint64_t epoch)
 {
     if (m->offered && m->offered->command->epoch == epoch)
@@ -459,14 +460,15 @@ static bool hear_form(struct member *m, const Titan__Internal__FormEpoch *o, int
         return false;
     }
     if ((o->epoch <= m->state.seen && !MUTANT(WORKER_EPOCH)) || m->state.phase == PHASE(DONE)) {
-        /* The form is the same once more, another membership under its number, or about an epoch that is over. */
+        /* The command repeats a known command. Or it names another membership under a known number, or its epoch is
+         * over. */
         const struct form *known = known_form(m, o->epoch);
         if (!known) {
             refuse_stale(m, "form", o->epoch);
         } else if (memcmp(known->command->comm_id.data, o->comm_id.data, COMM_ID_BYTES) == 0) {
             m->state.counters.duplicates++;
         } else {
-            /* This number is taken by another membership, or one above it is known. */
+            /* Another membership has this number. A higher number may be known, too. */
             Titan__Internal__EpochRefused refused = TITAN__INTERNAL__EPOCH_REFUSED__INIT;
             refused.job_id = m->opt.job_id;
             refused.epoch = o->epoch;
@@ -489,7 +491,7 @@ static bool hear_form(struct member *m, const Titan__Internal__FormEpoch *o, int
     saw(m, o->epoch);
     m->offered = f;
     m->state.offered = o->epoch;
-    revoke_current(m, now_ms); /* a later epoch ends the one before it */
+    revoke_current(m, now_ms); /* a later epoch ends the current one */
     return true;
 }
 
@@ -508,12 +510,13 @@ static void hear_revoke(struct member *m, uint64_t epoch, int64_t now_ms)
     if (m->offered && m->state.offered <= epoch)
         drop_offer(m);
     if (m->state.in)
-        revoke_current(m, now_ms); /* says that it is out of both when it has left */
+        revoke_current(m, now_ms); /* when it has left, it reports that it is out of both epochs */
     else if (epoch > m->quiesced.epoch && m->state.phase != PHASE(DONE))
-        quiet(m, epoch, false); /* revoked before it was taken: nothing else will say so */
+        quiet(m, epoch, false); /* revoked before it was entered: no other call reports that */
 }
 
-/* A checkpoint without a pause is asked for by one rank, once: ranks hear of it at different steps. */
+/* Hears of a pause. Only rank 0 commands a checkpoint without a pause, and only once, because ranks hear of it at
+ * different steps. */
 static void hear_pause(struct member *m, const Titan__Internal__PauseJob *o)
 {
     const unsigned commands = (o->go_on ? 0 : COMMAND_PAUSE) | (o->checkpoint ? COMMAND_CHECKPOINT | COMMAND_MUST : 0);
@@ -522,7 +525,7 @@ static void hear_pause(struct member *m, const Titan__Internal__PauseJob *o)
     if (o->world > 0 && o->world <= COMM_WORLD_MAX && m->host.expect)
         m->host.expect(m->host.arg, (int)o->world);
     if (!f && o->epoch > m->state.seen)
-        return; /* it joins after the pause */
+        return; /* this worker joins after the pause */
     if (!f || (f == m->current && !m->state.in)) {
         refuse_stale(m, "pause", o->epoch);
         return;
@@ -550,7 +553,7 @@ static void hear_lease(struct member *m, const Titan__Internal__WorkerLease *o, 
     m->epoch_until = o->epoch_until_ms && !MUTANT(LEASE_IGNORED) ? o->epoch_until_ms : NEVER;
 }
 
-/* The job a command is about; a stop and a lease are for the worker at the other end, whatever its job. */
+/* The job of a command. A stop and a lease are for the worker at the other end, whatever its job. */
 static uint64_t job_of(const struct member *m, const agent_message *message)
 {
     switch (message->kind_case) {
@@ -616,7 +619,7 @@ static bool hear(struct member *m, const agent_message *message, int64_t now_ms)
         m->n_written = kept;
         break;
     }
-    default: /* of a newer agent */
+    default: /* a message of a newer agent */
         break;
     }
     return false;
@@ -652,8 +655,8 @@ static void end(struct member *m, enum member_end why, const char *words)
     m->host.end(m->host.arg, why, words);
 }
 
-/* How long a worker that stands still may take to leave a revoked epoch. Work that is issued to a device may have to
- * run to the end of the step. One long step does not count. */
+/* How long a worker without progress may take to leave a revoked epoch. Work that is already on the device may run to
+ * the end of the step. One long step does not count. */
 static int64_t quiesce_ms(const struct member *m)
 {
     return MAX((int64_t)m->opt.quiesce_ms, (int64_t)(1.5 * MIN(m->step_ms[0], m->step_ms[1])));
@@ -664,7 +667,7 @@ static int64_t quiesce_look(const struct member *m)
     return MAX(quiesce_ms(m) / QUIESCE_LOOKS, INT64_C(1));
 }
 
-/* Is there an epoch that it is in or would enter? */
+/* Is the member in an epoch that is not revoked, or is an epoch on offer? */
 static bool in_epoch(const struct member *m)
 {
     return m->offered || (m->state.in && !m->state.in_revoked);
@@ -681,17 +684,19 @@ void member_tick(struct member *m, int64_t now_ms, uint64_t actions)
         m->moved_at = now_ms;
     m->actions = actions;
     if (now_ms >= m->epoch_until && in_epoch(m)) {
-        /* Others may go on without it from now on. Its agent says the same, if it can. */
+        /* From now on the others may go on without this worker. Its agent sends the same command if it can. */
         const uint64_t epoch = m->offered ? m->state.offered : m->state.epoch;
         note(m, "the lease of the epoch is over, leaving it", "epoch=%" PRIu64, epoch);
         hear_revoke(m, epoch, now_ms);
     }
-    /* Time in which nothing was listened to is no silence of the agent: the machine stood still, and both on it. */
+    /* While the machine stood still, neither this process nor its agent ran. This time does not count as the agent's
+     * silence. */
     const int64_t unheard = now_ms - m->ticked_at - lease_look(m);
     if (unheard > 0 && !m->state.lease_over)
         m->lease_until = MIN(m->lease_until + unheard, now_ms + m->lease_ms);
     m->ticked_at = now_ms;
-    /* The agent has been silent for the lease: stop with a checkpoint; if that does not end it, end hard. */
+    /* After a whole lease without the agent the worker stops with a checkpoint. If it still runs after the grace, the
+     * process ends at once. */
     if (m->state.lease_over && now_ms >= m->exit_at)
         end(m, MEMBER_END_LEASE, "no agent for the whole lease");
     if (!m->state.lease_over && now_ms >= m->lease_until) {
@@ -703,7 +708,7 @@ void member_tick(struct member *m, int64_t now_ms, uint64_t actions)
 
     if (m->state.in && m->state.in_revoked) {
         const int64_t patience = quiesce_ms(m), late = now_ms - m->checked_at - quiesce_look(m);
-        if (late > 0) { /* this thread did not run, so the training thread may not have either */
+        if (late > 0) { /* this thread did not run, so perhaps the training thread did not either */
             m->revoked_at += late;
             m->moved_at = MIN(m->moved_at + late, now_ms);
         }
@@ -809,7 +814,7 @@ void member_quiesced(struct member *m, const struct quiesced *q)
     m->state.step = q->last_step;
     m->quiesced = *q;
     quiet(m, q->epoch, q->paused);
-    if (m->state.revoked > q->epoch) /* an epoch that was taken back before it could be entered */
+    if (m->state.revoked > q->epoch) /* an epoch on offer was revoked before it was entered */
         quiet(m, m->state.revoked, false);
     check(m);
 }
@@ -902,7 +907,8 @@ void member_checkpoint_failed(struct member *m, uint64_t step, const char *path,
     char words[512];
 
     (void)snprintf(words, sizeof words, "%s", reason);
-    words[utf8_check(words, strlen(words))] = '\0'; /* of a name that is not text, or that was cut */
+    /* Cuts the words at bytes that are not UTF-8: at a name that is not text, or at a cut character. */
+    words[utf8_check(words, strlen(words))] = '\0';
     text_fit(words, '?');
     if (utf8_check(path, strlen(path)) < strlen(path) || strpbrk(path, "\n\r\t\b\033"))
         path = "";

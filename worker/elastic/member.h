@@ -52,11 +52,11 @@ struct member_host {
     void *arg;
     /* Sends to the agent; called while connected only. message is borrowed until the return. */
     void (*send)(void *arg, const Titan__Internal__WorkerToAgent *message);
-    /* Its next epoch will have this many members. A hint. NULL = not wanted. */
+    /* This worker's next epoch will have this many members. A hint. NULL = not wanted. */
     void (*expect)(void *arg, int world);
     /* The current epoch is over: every wait on its communicators must end. Once per epoch. */
     void (*revoke)(void *arg, uint64_t epoch);
-    /* Ends the process now; words go to the page. Called once. */
+    /* Ends the process now. The words go to the page. Called once. */
     void (*end)(void *arg, enum member_end why, const char *words);
     /* A log line; pairs are key=value. NULL = not wanted. */
     void (*note)(void *arg, const char *sentence, const char *pairs);
@@ -109,8 +109,7 @@ int64_t member_deadline(const struct member *m);
 /* --- the training thread ------------------------------------------------------------------------------------------ */
 
 enum member_answer { MEMBER_WAIT, MEMBER_FORM, MEMBER_STOPPED };
-/* The worker can enter an epoch: the agent gets its readiness, now or on the next connection. Once, before
- * member_next. */
+/* The worker can enter an epoch: the agent is told so, now or on the next connection. Call once, before member_next. */
 void member_opened(struct member *m);
 /* Enters the epoch on offer: *ret is valid until the next epoch is entered (memfd is -1: the host has it). MEMBER_WAIT:
  * no epoch is on offer; ask again after the next input. MEMBER_STOPPED: member_stop_reason has the reason. */

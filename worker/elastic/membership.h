@@ -16,12 +16,12 @@
 #include "base/listen.h"
 #include "worker/metrics/report.h"
 
-/* CHECKPOINT: write one first, if the recipe has checkpoints; MUST: with it, even if the recipe has none. 8 is no
- * command: PART_FAILED (epoch/due.h) shares the mask. */
+/* COMMAND_CHECKPOINT: write a checkpoint first, if the recipe has checkpoints. COMMAND_MUST, with COMMAND_CHECKPOINT:
+ * also if the recipe has none. 8 is no command: PART_FAILED (epoch/due.h) shares the mask. */
 enum { COMMAND_PAUSE = 1, COMMAND_STOP = 2, COMMAND_CHECKPOINT = 4, COMMAND_MUST = 16 };
 
 enum state_source { STATE_FROM_INIT, STATE_FROM_CHECKPOINT, STATE_FROM_MEMORY };
-/* Source of an epoch's state (RecoverySource of agent.proto): the first that covered every shard. */
+/* Source of an epoch's state (RecoverySource of agent.proto): the first source that covered every shard. */
 enum recovery_source {
     RECOVERY_SOURCE_INIT,
     RECOVERY_SOURCE_CHECKPOINT,
@@ -42,18 +42,18 @@ struct epoch_view {
      * from world on, in the communicator that moves the state. rank >= world: this worker is departing. */
     int departing;
     const char *const *addresses;  /* of all ranks, then of the departing ranks */
-    const int *nodes;              /* likewise: ranks with equal numbers share a host; NULL: all share one */
-    const char *const *node_names; /* likewise; NULL = no names */
+    const int *nodes;              /* of the same ranks; equal numbers: one host; NULL: all share one host */
+    const char *const *node_names; /* of the same ranks; NULL = no names */
     int memfd;                     /* shared-memory segment; -1 when members span hosts */
     enum state_source source;
     uint64_t resume_step; /* the coordinator's knowledge; the members' holdings decide */
-    /* The newest, "" = none; with STATE_FROM_MEMORY it is the fallback for an incomplete state. The older ones, newest
-     * first, are the fallback for a damaged one. */
+    /* The newest checkpoint, "" = none; with STATE_FROM_MEMORY it is the fallback for an incomplete state. The older
+     * checkpoints, newest first, are the fallback for a damaged one. */
     char checkpoint_path[PATH_MAX];
     int n_older;
     const char *const *older_checkpoints;
-    /* STATE_FROM_MEMORY: the epoch of the wanted shards (0: whatever is installed), its world, and for each of its
-     * ranks the rank here; -1 = that rank is gone. */
+    /* For STATE_FROM_MEMORY: the epoch of the wanted shards (0: whatever is installed), and its world. For each of its
+     * ranks: the rank here; -1 = that rank is gone. */
     bool memory_only; /* leave the epoch if memory does not cover the model */
     uint64_t source_epoch;
     int holders;
@@ -67,7 +67,7 @@ struct quiesced {
     bool paused;              /* at an agreed boundary; false = revoked */
     bool prepared;            /* step last_step + 1 needs only the sum of AGREE */
     uint64_t installed_epoch; /* 0 = it has no state */
-    uint64_t pending_epoch;   /* it also has its complete part of this epoch, and did not pass the barrier; 0 = none */
+    uint64_t pending_epoch;   /* it also has its complete part of this epoch, but did not pass the barrier; 0 = none */
 };
 
 /* Rank 0's report of a checkpoint that is complete on disk. */
@@ -75,7 +75,7 @@ struct checkpoint_report {
     uint64_t step, bytes;
     const char *path;
     int world;
-    uint64_t resumable_step, sound_step; /* older checkpoints that stay beyond the counted ones; 0 = none */
+    uint64_t resumable_step, sound_step; /* older checkpoints kept beyond the kept number; 0 = none */
 };
 
 /* All members of an epoch have their state. */
@@ -86,13 +86,13 @@ struct state_ready {
     uint64_t params_hash;
     bool rolled_forward;                              /* a prepared step was finished first */
     double connect_ms, plan_ms, state_ms, prepare_ms; /* on this rank */
-    const char *damaged_checkpoint;                   /* refused before another source was taken; "" = none */
+    const char *damaged_checkpoint;                   /* refused before another source was used; "" = none */
 };
 
 struct membership;
 struct membership_ops {
-    /* Once, before the first next: data and device are open, so this worker delays no epoch that it is in. NULL slot:
-     * no process waits for this. */
+    /* Call once, before the first `next`: data and device are open, so this worker delays none of its epochs. NULL
+     * slot: no process waits for this. */
     void (*opened)(struct membership *m);
     /* Blocks until the next epoch forms. TITAN_ECANCELLED: the worker must stop; err->msg has the reason. */
     titan_status (*next)(struct membership *m, struct epoch_view *ret, struct titan_error *err);
@@ -109,12 +109,12 @@ struct membership_ops {
     unsigned (*commands)(struct membership *m);
     /* The worker left the epoch (revoked, or paused at an agreed boundary). */
     void (*quiesced)(struct membership *m, const struct quiesced *q);
-    /* Rank 0, before the first step of the epoch. */
+    /* Rank 0 calls it before the first step of the epoch. */
     void (*state_ready)(struct membership *m, const struct state_ready *ready);
-    /* Every rank, every step, once all ranks know the step; never for a step that only this rank knows. Any thread; one
-     * at a time. */
+    /* Every rank calls it for every step, once all ranks know the step. No rank calls it for a step that only this rank
+     * knows. Any thread, one at a time. */
     void (*progress)(struct membership *m, const struct step_report *report);
-    /* Every rank, once all ranks have it; a later epoch may repeat a step's evaluation. */
+    /* Every rank calls it once all ranks have the evaluation. A later epoch may repeat a step's evaluation. */
     void (*evaluated)(struct membership *m, const struct evaluation_report *report);
     void (*checkpoint_written)(struct membership *m, const struct checkpoint_report *report);
     /* A checkpoint could not be written (path: their folder) or read, and is retried. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* restore.c - memory, then checkpoints, then nothing. */
+/* restore.c - fills an epoch's state: from memory, else from checkpoints, else from initialization. */
 #include "worker/elastic/restore.h"
 
 #include <stdio.h>
@@ -26,8 +26,8 @@ const char *recovery_source_name(enum recovery_source recovery_source)
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* How the source epoch cut the model, and how many statistics a step of it had at most: where each sample was a
- * microbatch. TITAN_ECONFLICT: the recipe never ran on so many. */
+/* Finds how the source epoch cut the model, and the most statistics of any of its steps: with one microbatch per
+ * sample. TITAN_ECONFLICT: the recipe never ran on so many ranks. */
 static titan_status open_source(struct restore *r, struct titan_error *err)
 {
     struct step_statistics most;
@@ -61,12 +61,14 @@ static titan_status roll_forward(struct restore *r, const double *statistics, st
         return titan_fail(err, TITAN_ENOMEM, "state: out of memory");
     if (mine)
         memcpy(room, statistics, bytes);
-    /* The statistics go from one rank that has them to all: they are the ones to know that the step is wanted. */
+    /* One rank with the statistics sends them to all ranks. Only ranks with the statistics know that the run wants the
+     * step. */
     TRY(dev->alloc(p->device->dev, bytes, &memory, err));
     titan_status status = mine ? dev->copy(p->s, memory, room, bytes) : TITAN_OK;
     if (status == TITAN_OK)
         status = p->ops->broadcast(p->comm, memory, bytes, h->statistics_from, p->s);
-    if (status == TITAN_OK) /* for the peers, here and not in the copy: a copy to plain memory blocks */
+    /* The wait for the peers is here. In the copy below it would block the call: the memory is not pinned. */
+    if (status == TITAN_OK)
         status = dev->stream_sync(p->s, err);
     if (status == TITAN_OK && !mine)
         status = dev->copy(p->s, room, memory, bytes);
@@ -89,14 +91,14 @@ static titan_status roll_forward(struct restore *r, const double *statistics, st
     return failpoint("state.finished", err);
 }
 
-/* How far the run has read and its line, as a rank that holds its state knows it. */
+/* The run's course, as a rank with its state knows it: how far it has read its data, and its line of checkpoints. */
 struct course {
     double step, samples, sources, first, from[MIXTURE_MAX], branches, branch[2 * CHECKPOINT_BRANCHES_MAX];
     double from_step;
     char from_run[IDENTITY_RUN_BYTES];
 };
 
-/* A worker that has come anew has not read the checkpoint that the run went on from. */
+/* Shares the course with all ranks. A new worker has not read the checkpoint from which the run went on. */
 static titan_status share_course(struct restore *r, struct titan_error *err)
 {
     static const char about[] = "what the run has read";
@@ -145,7 +147,7 @@ static titan_status share_course(struct restore *r, struct titan_error *err)
         TRY(peer_values_check(about, from, &(struct peer_value){"from", c->from[k], 0, PEER_VALUE_EXACT}, 1, err));
         r->found.data.source[k].from = (uint64_t)c->from[k];
     }
-    double least = 1; /* numbers ascend */
+    double least = 1; /* branch numbers ascend */
     r->found.line.n = (int)c->branches;
     for (int i = 0; i < (int)c->branches; i++) {
         const struct peer_value branch[] = {{"branch", c->branch[2 * i], least, (double)CHECKPOINT_STEP_MAX},
@@ -171,7 +173,7 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
     titan_status status = open_source(r, err);
     if (status == TITAN_OK)
         status = holdings_gather(r->view, r->from, &r->brought, &r->ranks, &r->holdings, err);
-    if (status == TITAN_ECONFLICT) { /* alike on all ranks */
+    if (status == TITAN_ECONFLICT) { /* the same status on all ranks */
         tlog_warn(r->log, "the members' memory does not hold the whole state", "reason=\"%s\"", err ? err->msg : "");
         return TITAN_OK;
     }
@@ -181,11 +183,11 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
     TRY(failpoint("state.agreed", err));
     if (r->holdings.behind > 0)
         TRY(roll_forward(r, r->brought.statistics, err));
-    /* Replicas that differ are no state to go on from. A copy that differs from its owner's shard, which is here too,
-     * is not used, and the new epoch makes another. */
+    /* The run does not go on from replicas that differ. A copy that differs from its owner's shard is not needed,
+     * because the shard is here too. The new epoch makes another copy. */
     struct verified v;
     status = verify_shards(&r->from->mesh, &r->brought.shards, 0, &r->ranks, &v, err);
-    if (status == TITAN_ECORRUPT) { /* alike on all ranks */
+    if (status == TITAN_ECORRUPT) { /* the same status on all ranks */
         tlog_error(r->log, "the members' memory is damaged", "reason=\"%s\"", err ? err->msg : "");
         r->covered = false;
         return TITAN_OK;
@@ -199,32 +201,33 @@ titan_status restore_agree(struct restore *r, struct titan_error *err)
 
 /* --- checkpoints -------------------------------------------------------------------------------------------------- */
 
-#define LOOK_MS 20   /* between looks at whether the epoch is over */
-#define RETRY_MS 500 /* until a checkpoint is tried again, first and at most */
+#define LOOK_MS 20   /* between checks for a revoke */
+#define RETRY_MS 500 /* first wait between two attempts; RETRY_MOST_MS: the longest */
 #define RETRY_MOST_MS 5000
 
-#define STALLS_MAX 2 /* of one checkpoint */
+#define STALLS_MAX 2 /* stalls after which a checkpoint is refused */
 
-/* LOOK: rank 0 at the manifest, for all. */
+/* LOAD: all ranks load. LOOK: rank 0 looks at the manifest, for all ranks. */
 enum attempt_kind { LOAD, LOOK };
 
-/* What a rank could do with a checkpoint, the worse the later. */
+/* A rank's result with a checkpoint; later values are worse. */
 enum outcome { LOADED, UNREADABLE, FORBIDDEN, STALLED, INCOMPLETE, DAMAGED };
 
-/* What one rank says about a checkpoint that all have tried. */
+/* One rank's vote on a checkpoint that all ranks tried. */
 struct vote {
     double outcome;
     char why[PEER_WORDS];
 };
 
-#define CANDIDATES_MAX 62 /* that are looked for in the folder: older ones are no use */
+#define CANDIDATES_MAX 62 /* checkpoints tried from the folder's list; older checkpoints are of no use */
 
-/* What rank 0 has found in a folder. Others may not see the same yet. */
+/* The checkpoints that rank 0 found in a folder. Other ranks may not see the same files yet. */
 struct listing {
     double unreadable, n, steps[CANDIDATES_MAX];
-    double branches, newest, on_line; /* base/checkpoint_line.h; on_line: checkpoint.load_step is, or is not given */
+    /* Of base/checkpoint_line.h. on_line: checkpoint.load_step is on the run's line, or is not given. */
+    double branches, newest, on_line;
     char why[PEER_WORDS];
-    char place[PATH_MAX]; /* of initial_load_path: the folder, or a checkpoint itself */
+    char place[PATH_MAX]; /* for initial_load_path: the folder, or a checkpoint itself */
 };
 
 static enum outcome outcome_of(titan_status status)
@@ -239,7 +242,7 @@ static enum outcome outcome_of(titan_status status)
         return STALLED;
     case TITAN_EPERM:
         return FORBIDDEN;
-    case TITAN_EIO: /* it may be fine: a share that is not there, a disk with a fault */
+    case TITAN_EIO: /* the checkpoint may be fine: an unmounted share, a disk fault */
     case TITAN_ELIMIT:
     case TITAN_EUNREACHABLE:
         return UNREADABLE;
@@ -248,7 +251,8 @@ static enum outcome outcome_of(titan_status status)
     }
 }
 
-/* A fault may be seen by some ranks only: all have to know. *ret_by: a rank that has seen it. */
+/* Gathers all ranks' results: perhaps only some ranks met a fault. *ret: the worst vote; *ret_by: a rank with this
+ * vote. */
 static titan_status vote(struct restore *r, titan_status mine, const char *why, int *ret_by, struct vote *ret,
                          struct titan_error *err)
 {
@@ -274,7 +278,7 @@ static titan_status vote(struct restore *r, titan_status mine, const char *why, 
     return TITAN_OK;
 }
 
-/* Between two attempts; *ms of waiting are spent. TITAN_EIO: it has lasted too long. */
+/* Waits between two attempts. *spent_ms: the time waited so far. TITAN_EIO: the waits have used up retry_ms. */
 static titan_status wait_to_read(struct restore *r, const char *path, const char *why, int *spent_ms,
                                  struct titan_error *err)
 {
@@ -286,7 +290,7 @@ static titan_status wait_to_read(struct restore *r, const char *path, const char
     if (r->unreadable)
         r->unreadable(r->arg, path, why);
     *spent_ms += wait;
-    progress_wait_begin(); /* ranks stay together: each waits as long */
+    progress_wait_begin(); /* all ranks wait equally long, so they stay together */
     for (int waited = 0; waited < wait && !(r->stop && atomic_load(r->stop)); waited += LOOK_MS)
         (void)nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
     progress_wait_end();
@@ -295,14 +299,14 @@ static titan_status wait_to_read(struct restore *r, const char *path, const char
                : TITAN_OK;
 }
 
-/* By the name; one without a step comes last. */
+/* The step in a checkpoint's name; 0 = none, which sorts last. */
 static uint64_t step_of(const char *path)
 {
     const char *name = strrchr(path, '/');
     return name && strncmp(name, "/step-", 6) == 0 ? strtoull(name + 6, NULL, 10) : 0;
 }
 
-/* What was not compared, and what is another and is taken all the same. */
+/* Logs what was not compared, and differences that do not prevent loading. */
 static void log_notes(const struct restore *r, const struct load_source *source)
 {
     char text[IDENTITY_NOTES_MAX];
@@ -313,8 +317,9 @@ static void log_notes(const struct restore *r, const struct load_source *source)
             tlog_warn(r->log, "the run differs from the checkpoint's", "path=\"%s\" note=\"%s\"", source->path, line);
 }
 
-/* On all ranks alike. TITAN_ECORRUPT: it does not load on one of them; TITAN_EIO or TITAN_EPERM: it could not be read
- * there; TITAN_ETIMEDOUT: it has stalled there; TITAN_EUNSUPPORTED: it does not have what is wanted. */
+/* Tries a checkpoint once, with the same result on all ranks. TITAN_ECORRUPT: some rank cannot load it. TITAN_EIO,
+ * TITAN_EPERM: some rank could not read it. TITAN_ETIMEDOUT: some rank's read stalled. TITAN_EUNSUPPORTED: the
+ * checkpoint lacks wanted parts. */
 static titan_status try_once(struct restore *r, enum attempt_kind kind, struct load_source *source,
                              struct train_state *to, struct titan_error *err)
 {
@@ -324,14 +329,14 @@ static titan_status try_once(struct restore *r, enum attempt_kind kind, struct l
     char where[32] = "";
     int by;
 
-    titan_status status = TITAN_OK; /* of this rank's own part */
+    titan_status status = TITAN_OK; /* result of this rank's own part */
     if (kind == LOOK && r->view->rank == 0)
         status = folder_look(path, step_of(path), r->still_ms, r->stop, &fault);
     else if (kind == LOAD && to)
         status = load_state(to, source, r->recipe, r->still_ms, r->stop, r->ranks.s, &fault);
     if (status == TITAN_OK && kind == LOAD && to && source->from == LOAD_OWN) {
-        /* So many tokens are in so many samples at most, unless another run made some of them, or this one with other
-         * samples. */
+        /* The samples bound the number of tokens. The bound fails only if another run made some of the tokens, or this
+         * run made them with other samples. */
         const struct recipe *const c = r->recipe;
         const struct run_identity *its = &source->identity;
         const double samples = MAX((double)its->samples, (double)to->step * (double)c->training.global_batch_size);
@@ -342,7 +347,7 @@ static titan_status try_once(struct restore *r, enum attempt_kind kind, struct l
             status = titan_fail(&fault, TITAN_ECORRUPT, "'%s': %llu tokens in %llu steps cannot be", path,
                                 (unsigned long long)to->tokens, (unsigned long long)to->step);
     }
-    if (status != TITAN_OK && outcome_of(status) == LOADED) { /* not the checkpoint's fault */
+    if (status != TITAN_OK && outcome_of(status) == LOADED) { /* an error that is not the checkpoint's */
         if (err)
             *err = fault;
         return status;
@@ -350,7 +355,7 @@ static titan_status try_once(struct restore *r, enum attempt_kind kind, struct l
     TRY(vote(r, status, fault.msg, &by, &seen, err));
     if (seen.outcome == LOADED)
         return TITAN_OK;
-    if (by > 0 && source->from != LOAD_OWN) /* rank 0 has not met it */
+    if (by > 0 && source->from != LOAD_OWN) /* rank 0 has not met the fault */
         (void)snprintf(where, sizeof where, "rank %d: ", by);
     if (seen.outcome == DAMAGED || seen.outcome == INCOMPLETE)
         tlog_warn(r->log, "checkpoint refused", "path=\"%s\" rank=%d reason=\"%s\"", path, by, seen.why);
@@ -363,8 +368,8 @@ static titan_status try_once(struct restore *r, enum attempt_kind kind, struct l
                       "%s%s", where, seen.why);
 }
 
-/* A file that a disk does not give back for long counts as damaged, and so does a file that stalled more than once. A
- * missing right can be given. */
+/* Tries a checkpoint until the result is final. A file that cannot be read for retry_ms counts as damaged. So does a
+ * file that stalls STALLS_MAX times. Missing rights do not count as damage, because somebody can grant them. */
 static titan_status try_checkpoint(struct restore *r, enum attempt_kind kind, struct load_source *source,
                                    struct train_state *to, struct titan_error *err)
 {
@@ -401,7 +406,8 @@ static titan_status try_checkpoint(struct restore *r, enum attempt_kind kind, st
     return status;
 }
 
-/* own: the run's. What is wrong with the name of another's is said when it is loaded. */
+/* Lists a folder's checkpoints, on rank 0. own: the folder of this run. A fault in the name of another run's folder is
+ * reported when the checkpoint is loaded. */
 static void list_folder(const struct restore *r, const char *path, bool own, struct listing *ret)
 {
     struct titan_error fault = {0};
@@ -417,14 +423,15 @@ static void list_folder(const struct restore *r, const char *path, bool own, str
     ret->branches = (double)list.branches;
     ret->newest = list.n > 0 ? (double)list.steps[0] : 0;
     ret->on_line = true;
-    for (size_t i = 0; own && i < list.n_left; i++) /* of branches that were given up */
+    for (size_t i = 0; own && i < list.n_left; i++) /* checkpoints of branches that were given up */
         if ((int64_t)list.left[i] == r->recipe->checkpoint.load_step)
             ret->on_line = false;
     if (!own || r->recipe->checkpoint.load_step < 0)
         checkpoint_log_left(r->log, ret->place, &list);
 }
 
-/* What rank 0 finds; whether a folder is looked at is decided by the recipe, and so alike on all ranks. */
+/* Gives all ranks the list that rank 0 finds. path NULL: no folder. The path depends on the recipe alone, so it is the
+ * same on all ranks. */
 static titan_status look_in_folder(struct restore *r, const char *path, bool own, struct listing *ret,
                                    struct titan_error *err)
 {
@@ -455,7 +462,7 @@ static titan_status look_in_folder(struct restore *r, const char *path, bool own
             TRY(peer_values_check(about, 0, &(struct peer_value){"steps", l->steps[i], 0, PEER_VALUE_EXACT}, 1, err));
         TRY(peer_values_check_words(about, 0, &why, err));
         TRY(peer_values_check_words(about, 0, &place, err));
-        /* Where links are refused, the place that the recipe names is itself. */
+        /* If links are refused, the place must be the recipe's path itself. */
         if (!own && file_refuses_links() && strcmp(l->place, path) != 0)
             return titan_fail(err, TITAN_ECONFLICT, "%s: rank 0 says place '%.200s'", about, l->place);
         again = l->unreadable != 0;
@@ -466,13 +473,13 @@ static titan_status look_in_folder(struct restore *r, const char *path, bool own
     return TITAN_OK;
 }
 
-/* All that may load, newest first: what the coordinator knows of, and what it has not heard of. */
+/* All checkpoints to try, newest first: the coordinator's known checkpoints, and others in the folder. */
 struct candidates {
     char (*paths)[PATH_MAX];
     uint64_t *steps;
-    bool *named; /* by the coordinator: this run has written it */
+    bool *named; /* the coordinator knows it: this run wrote it */
     int n;
-    /* Of the folder: branches that there are, the newest step of the run's line, whether load_step is on it. */
+    /* From the folder: number of branches; newest step on the run's line; is load_step on the line? */
     uint64_t branches, newest;
     bool on_line;
 };
@@ -524,7 +531,7 @@ static titan_status find_candidates(struct restore *r, struct candidates *ret, s
     for (int i = 0; i < v->n_older; i++)
         add_candidate(ret, step_of(v->older_checkpoints[i]), v->older_checkpoints[i], true);
     const int64_t load_step = r->recipe->checkpoint.load_step;
-    if (load_step >= 0) { /* the others in the folder are those of a run that went another way */
+    if (load_step >= 0) { /* the folder's other checkpoints are of a run that went another way */
         if (ret->n > 0)
             return TITAN_OK;
         if (there.n == 0) {
@@ -545,8 +552,8 @@ static titan_status find_candidates(struct restore *r, struct candidates *ret, s
     return TITAN_OK;
 }
 
-/* TITAN_ENOTFOUND: there is none at all. Where none loads the newest one's fault is reported: older ones may just be
- * expired. */
+/* Loads the newest checkpoint that can be loaded. TITAN_ENOTFOUND: there are no checkpoints. If no checkpoint can be
+ * loaded, err has the newest checkpoint's fault: older checkpoints may just be expired. */
 static titan_status load_checkpoints(struct restore *r, struct train_state *to, struct titan_error *err)
 {
     _cleanup_(clear_candidates) struct candidates c = {0};
@@ -565,12 +572,13 @@ static titan_status load_checkpoints(struct restore *r, struct train_state *to, 
         if (i == 0)
             newest = fault;
         if (status == TITAN_OK && to) {
-            /* Where the folder has a newer checkpoint on the run's line, the run goes back. */
+            /* If the folder has a newer checkpoint on the run's line, the run goes back to the loaded checkpoint and
+             * begins a new branch. */
             const uint64_t step = source.without_progress ? 0 : source.identity.step;
             r->found = source.identity;
             if (source.without_progress)
                 r->found.samples = r->found.step = r->found.data.n = 0;
-            const struct checkpoint_line *line = &r->found.line; /* it may be newer than the listing */
+            const struct checkpoint_line *line = &r->found.line; /* the loaded line may be newer than the list */
             const uint64_t branches = MAX(c.branches, line->n > 0 ? line->branch[line->n - 1].number : 0);
             if ((c.newest > step || !c.on_line) && branches < CHECKPOINT_STEP_MAX)
                 checkpoint_line_go_back(&r->found.line, branches + 1, step);
@@ -600,7 +608,8 @@ static titan_status load_checkpoints(struct restore *r, struct train_state *to, 
 
 /* --- the beginning ------------------------------------------------------------------------------------------------ */
 
-/* A checkpoint, or the newest in a folder with a manifest that rank 0 can read: the same on all ranks. */
+/* Finds the checkpoint of initial_load_path. In a folder it is the newest checkpoint whose manifest rank 0 can read.
+ * The same on all ranks. */
 static titan_status find_initial(struct restore *r, char ret[PATH_MAX], struct titan_error *err)
 {
     struct titan_error fault = {0}, newest = {0};
@@ -625,7 +634,7 @@ static titan_status find_initial(struct restore *r, char ret[PATH_MAX], struct t
     return status;
 }
 
-/* checkpoint.initial_load_path. Whatever is wrong with it is so at the next attempt, too: TITAN_EINVAL. */
+/* Loads checkpoint.initial_load_path. TITAN_EINVAL for every fault, because the next attempt would meet it again. */
 static titan_status load_initial(struct restore *r, struct train_state *to, struct titan_error *err)
 {
     const struct recipe *c = r->recipe;
@@ -650,7 +659,7 @@ static titan_status load_initial(struct restore *r, struct train_state *to, stru
             r->found = source.identity;
         if (source.without_progress)
             r->found.samples = r->found.step = r->found.data.n = 0;
-        r->found.line = (struct checkpoint_line){0}; /* of that folder */
+        r->found.line = (struct checkpoint_line){0}; /* the line is the other folder's */
         log_notes(r, &source);
         return TITAN_OK;
     }
@@ -691,7 +700,7 @@ titan_status restore_verify(struct restore *r, const struct mesh *mesh, const st
                             struct verified *ret, bool *ret_again, struct titan_error *err)
 {
     *ret_again = false;
-    /* The verdict is alike on all ranks: they have the same numbers. */
+    /* All ranks have the same numbers, so they reach the same verdict. */
     titan_status status = verify_shards(mesh, shards, r->bytes_sent, &r->ranks, ret, err);
     if (status == TITAN_OK && ret->copies_differ)
         status = titan_fail(err, TITAN_ECORRUPT, "%s", ret->why.msg);

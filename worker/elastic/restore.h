@@ -17,14 +17,14 @@ struct restore {
     /* --- given */
     const struct epoch_view *view;
     const struct recipe *recipe;
-    const struct run_identity *identity; /* of this process; the samples it read count if memory is the source */
+    const struct run_identity *identity; /* this process's; its samples read count if memory is the source */
     const struct model *model;
     struct peer_ranks ranks; /* members and departing ranks */
     const atomic_int *stop;  /* not zero: the epoch is revoked; NULL: no revokes */
     struct log *log;
     struct brought brought;
-    const char *folder; /* of this run's checkpoints: checkpoints found here count like view's; NULL = none */
-    int retry_ms;       /* how long an unreadable checkpoint is retried */
+    const char *folder; /* of this run's checkpoints, which count like view's; NULL = none */
+    int retry_ms;       /* how long reading is retried */
     int still_ms; /* a checkpoint without progress for this long has stalled (0: never); stalled twice, it counts as
                    * damaged */
     /* Called for each stall. */
@@ -39,14 +39,15 @@ struct restore {
     bool covered; /* the members' memory covers every shard */
     enum recovery_source recovery_source;
     uint64_t parameters;       /* hash of the model's parameters before the move */
-    bool rolled_forward;       /* by any rank */
+    bool rolled_forward;       /* any rank finished a prepared step */
     uint64_t bytes_sent;       /* by this rank */
     char damaged[PATH_MAX];    /* refused checkpoint; "" = none */
     char loaded[PATH_MAX];     /* SOURCE_CHECKPOINT: the loaded checkpoint */
     struct run_identity found; /* filled: what the run read up to the state, and its line; data.n 0 = nothing */
 };
 
-/* Finds which rank holds what. A prepared step that any rank committed is finished on all ranks with a shard. */
+/* Finds which rank holds which shards. A prepared step that any rank committed is finished on all ranks with a
+ * shard. */
 titan_status restore_agree(struct restore *r, struct titan_error *err) TITAN_MUST_USE;
 /* to: empty, in the new layout; NULL: this rank is departing. TITAN_EINVAL: there are checkpoints, and none loads; a
  * restart from step 0 over them would be wrong. An unreadable checkpoint is waited for. */

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "worker/comm/comm.h"
 
-/* Of this process's only run. */
+/* Signals to this process, which has only one run; 0 = none. */
 static volatile sig_atomic_t stop_signal, save_signal;
 
 struct solo {
@@ -21,12 +21,12 @@ struct solo {
     int rank, world, memfd;
     bool formed;
     bool heeds;         /* signals are commands */
-    bool stopped;       /* all ranks have left it at an agreed step */
+    bool stopped;       /* after a signal: all ranks left the epoch at an agreed step */
     atomic_int revoked; /* nothing revokes; a dead peer shows as TITAN_EPEER on its communicator */
     const char *addresses[COMM_WORLD_MAX];
 };
 
-/* The members share one memfd, made for this run: what it is names the communicator on all of them. */
+/* The members share one memfd, made for this run. So its inode and device name the communicator on all members. */
 static titan_status comm_id(const struct solo *s, unsigned char id[16], struct titan_error *err)
 {
     struct stat st;
@@ -73,7 +73,7 @@ static const atomic_int *solo_revoked(struct membership *m)
     return &((struct solo *)m)->revoked;
 }
 
-/* Without a parent a second command to end ends at once. */
+/* Notes a command. A second SIGTERM or SIGINT ends the process at once. */
 static void on_signal(int number, siginfo_t *info, void *context)
 {
     (void)context;
@@ -89,8 +89,9 @@ static unsigned solo_commands(struct membership *m)
 {
     struct solo *s = (struct solo *)m;
 
-    /* Before there is a state to keep, a command to end ends the process. Batch systems and terminals signal every
-     * process of a run: ranks with a parent heed only what that passes on, or a checkpoint would follow another. */
+    /* The handlers are set at the first call, when there is a state to keep. Before, a command to end ends the process.
+     * Batch systems and terminals signal every process of a run. So ranks with a parent heed only the parent's signals,
+     * otherwise a second checkpoint would follow the first. */
     static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1};
     const struct sigaction act = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART};
     const struct sigaction ignore = {.sa_handler = SIG_IGN};
@@ -114,7 +115,7 @@ int membership_solo_stopped(const struct membership *m)
 {
     if (!((const struct solo *)m)->stopped)
         return 0;
-    return stop_signal ? stop_signal : SIGTERM; /* a signal that another rank was quicker to see */
+    return stop_signal ? stop_signal : SIGTERM; /* another rank got the signal, this rank has not seen it yet */
 }
 
 static void solo_quiesced(struct membership *m, const struct quiesced *q)
@@ -161,7 +162,7 @@ static void solo_checkpoint_failed(struct membership *m, uint64_t step, const ch
     (void)step;
     (void)path;
     (void)reason;
-    (void)reading; /* the log says it already */
+    (void)reading; /* the log has it already */
 }
 
 static void solo_finished(struct membership *m, uint64_t step)
@@ -173,7 +174,7 @@ static void solo_finished(struct membership *m, uint64_t step)
 static void solo_failing(struct membership *m, const struct titan_error *err)
 {
     (void)m;
-    (void)err; /* the caller says it */
+    (void)err; /* the caller reports it */
 }
 
 static void solo_close(struct membership *m)
@@ -218,7 +219,7 @@ titan_status membership_solo_open(int rank, int world, int memfd, const char *jo
     for (int i = 0; i < world; i++)
         s->addresses[i] = "";
     (void)snprintf(s->base.job_dir, sizeof(s->base.job_dir), "%s", job_dir);
-    /* Ranks of one run agree on its id by the segment they share. */
+    /* All ranks of a run derive its id from the segment they share. */
     unsigned char id[16];
     char host[64] = "";
     const titan_status named = comm_id(s, id, err);

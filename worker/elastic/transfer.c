@@ -10,10 +10,10 @@
 #include "base/vec.h"
 
 #define MESSAGE_MAX (INT64_C(16) << 20) /* bytes */
-#define MESSAGE_ALIGN 8                 /* of a box in a message */
+#define MESSAGE_ALIGN 8                 /* alignment of a box in a message */
 #define COPIES_AHEAD 128                /* enqueued between waits for the stream */
 
-/* Some of a slice, in the state or in a message. */
+/* A box of a slice, in the state or in a message. */
 struct parcel {
     void *data;
     enum dtype type;
@@ -22,18 +22,18 @@ struct parcel {
 
 struct transfer {
     const struct holdings *holdings;
-    const struct layout *from, *cut; /* the old one and the new one */
+    const struct layout *from, *cut; /* old layout, new layout */
     const struct held_shards *mine;
-    struct train_state *to; /* NULL: this rank is in no epoch after this */
+    struct train_state *to; /* NULL: this rank departs */
     int rank;
     const struct comm_ops *ops;
     struct comm *comm;
     struct stream *s;
     const struct device_ops *dev;
-    int *candidates; /* (old world) scratch */
+    int *candidates; /* scratch, one entry per rank of the source epoch */
     uint64_t sent;   /* bytes */
     unsigned copies; /* enqueued */
-    /* One message is under way at a time. */
+    /* The current message: there is one at a time. */
     char *message;
     int64_t room, used; /* bytes */
     int sender, receiver;
@@ -48,14 +48,14 @@ struct pair {
     int a, b; /* old rank, new rank */
 };
 
-/* Does old rank a give new rank b what it and others hold alike? */
+/* Several old ranks may hold the same data of a unit's share. Does old rank a give it to new rank b? */
 static bool gives(void *arg, int unit, enum share share)
 {
     const struct pair *p = arg;
     const struct transfer *t = p->t;
     const struct mesh *mesh = &t->from->mesh;
     const int stage = mesh->world / mesh->size[AXIS_PP], replicas = mesh_group_size(mesh, GROUP_REPLICATE);
-    int n = replicas; /* old ranks that hold what old rank a does */
+    int n = replicas; /* old ranks that hold the same data as old rank a */
 
     if (share == SHARE_BIAS) {
         n = stage;
@@ -65,7 +65,8 @@ static bool gives(void *arg, int unit, enum share share)
         mesh_group_members(mesh, GROUP_REPLICATE, p->a, t->candidates);
     }
     if (share != SHARE_BIAS && share != SHARE_CUT) {
-        /* Parts of each replica, the last one first: their places are not overwritten before they are read. */
+        /* Replaces each replica by the members of its group, which hold parts. Begins with the last replica, so no
+         * entry is overwritten before it is read. */
         const enum group group = t->from->units[unit].group == GROUP_EXPERT_SHARD ? GROUP_EP : GROUP_TP;
         const int members = mesh_group_size(mesh, group);
         for (int i = replicas - 1; i >= 0; i--)
@@ -79,7 +80,7 @@ static bool gives(void *arg, int unit, enum share share)
             return t->candidates[i] == p->a;
         present += holder >= 0;
     }
-    titan_assert(present > 0); /* holdings_gather */
+    titan_assert(present > 0); /* holdings_gather() guarantees a holder */
     int turn = p->b % present;
     for (int i = 0; i < n; i++)
         if (t->holdings->holder[t->candidates[i]] >= 0 && turn-- == 0)
@@ -95,7 +96,7 @@ static int64_t parcel_bytes(const struct parcel *p)
     return (bytes + MESSAGE_ALIGN - 1) / MESSAGE_ALIGN * MESSAGE_ALIGN;
 }
 
-/* Some of a slice, where that is in the state. */
+/* The box `slice` of slice p, in the state. */
 static struct parcel in_state(const struct train_state *state, const struct shard_slice *p,
                               const struct shard_slice *slice)
 {
@@ -106,7 +107,7 @@ static struct parcel in_state(const struct train_state *state, const struct shar
     return ret;
 }
 
-/* The same, dense, where it is in a message. */
+/* The same box, dense, in a message. */
 static struct parcel in_message(const struct parcel *p, char *at)
 {
     return (struct parcel){.data = at, .type = p->type, .ld = p->cols, .rows = p->rows, .cols = p->cols};
@@ -117,7 +118,8 @@ static titan_status copy_slice(struct transfer *t, const struct parcel *dst, con
     const int64_t rows = src->rows, cols = src->cols;
 
     titan_assert(dst->type == src->type && dst->rows == rows && dst->cols == cols);
-    if (++t->copies % COPIES_AHEAD == 0) /* a full queue would block the host where it does not count as waiting */
+    /* Waits in time: a full queue would block the host in a call that does not count as waiting. */
+    if (++t->copies % COPIES_AHEAD == 0)
         TRY(t->dev->stream_sync(t->s, NULL));
     if (rows == 1 || (dst->ld == cols && src->ld == cols))
         return t->dev->copy(t->s, dst->data, src->data, (size_t)(rows * cols) * dtype_bytes(src->type));
@@ -125,7 +127,7 @@ static titan_status copy_slice(struct transfer *t, const struct parcel *dst, con
                                       .dt = src->type, .rows = rows, .cols = cols, .repeat = 1));
 }
 
-/* Send what is packed, or receive and unpack. */
+/* Sends the packed message, or receives a message and unpacks it. */
 static titan_status flush(struct transfer *t)
 {
     const size_t bytes = (size_t)t->used;
@@ -151,7 +153,7 @@ static titan_status flush(struct transfer *t)
     return TITAN_OK;
 }
 
-/* A box that fits in a message; here: its place in this rank's state, to pack it or to unpack it. */
+/* Moves a box that fits in a message. here: its place in this rank's state, to pack it or to unpack it. */
 static titan_status carry(struct transfer *t, struct parcel here, struct titan_error *err)
 {
     const int64_t n = parcel_bytes(&here);
@@ -168,7 +170,7 @@ static titan_status carry(struct transfer *t, struct parcel here, struct titan_e
     return TITAN_OK;
 }
 
-/* What the slices x of old and y of the new state have in common. */
+/* Moves the overlap of slice x of the old state and slice y of the new state. */
 static titan_status move_common(struct transfer *t, const struct train_state *old, const struct shard_slice *x,
                                 const struct shard_slice *y, struct titan_error *err)
 {
@@ -194,7 +196,7 @@ static titan_status move_common(struct transfer *t, const struct train_state *ol
     return TITAN_OK;
 }
 
-/* What old rank a gives new rank b, seen from this rank, which is one of the two. */
+/* Moves all data that old rank a gives new rank b. This rank is one of the two. */
 static titan_status move(struct transfer *t, int a, int b, struct titan_error *err)
 {
     struct pair pair = {t, a, b};
@@ -242,7 +244,7 @@ titan_status state_transfer(const struct resharding *what, const struct peer_ran
 
     titan_assert((t.to != NULL) == (t.rank < view->world) && ranks->n == h->ranks);
     titan_assert(!t.to || (t.to->rank == t.rank && t.to->step == 0));
-    /* A message has as many bytes on all ranks: few beside the state. */
+    /* All ranks have the same message size, which is small beside the state. */
     for (int p = 0; p < t.from->mesh.size[AXIS_PP]; p++)
         largest = MAX(largest, t.from->total[p]);
     titan_assert(largest > 0);

@@ -12,7 +12,7 @@
 
 #include "worker/elastic/holdings.h"
 
-/* What becomes what. */
+/* The old state and the new one. */
 struct resharding {
     const struct holdings *holdings;
     const struct held_shards *mine; /* this rank's shards of the source epoch */

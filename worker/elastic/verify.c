@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verify.c - hashes of shards, and what they say of each other. */
+/* verify.c - hashes of shards, and their comparison. */
 #include "worker/elastic/verify.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 /* --- hashes ------------------------------------------------------------------------------------------------------- */
 
-/* Between waits for the stream, each of which is progress. */
+/* Most bytes and slices between two waits for the stream. Each wait counts as progress. */
 #define HASHED_BYTES ((size_t)256 << 20)
 #define HASHED_SLICES 128
 
@@ -40,7 +40,7 @@ static titan_status hash_slices(const struct train_state *shard, const struct sh
     return TITAN_OK;
 }
 
-/* The rank of the first replica that holds the same. */
+/* The rank in the first replica that holds the same shard. */
 static int first_replica(const struct mesh *mesh, int rank)
 {
     int at[AXIS_COUNT];
@@ -76,7 +76,7 @@ titan_status shard_hash(const struct train_state *shard, struct stream *s, struc
 
 /* --- comparison --------------------------------------------------------------------------------------------------- */
 
-/* 64 bits in doubles, exactly. */
+/* A 64-bit number in two doubles, exactly. */
 struct halves {
     double low, high;
 };
@@ -91,7 +91,7 @@ static uint64_t join(struct halves h)
     return (uint64_t)h.high << 32 | (uint64_t)h.low;
 }
 
-/* What a rank says of a shard that it has; rank -1: it has none. */
+/* A rank's report on one of its shards; rank -1 = it has no such shard. */
 struct claim {
     double rank;
     struct halves whole, parameters;
@@ -122,7 +122,7 @@ titan_status verify_shards(const struct mesh *mesh, const struct held_shards *mi
 {
     struct statement me = {.bytes = halve(bytes)};
     _cleanup_free_ struct statement *all = calloc((size_t)ranks->n, sizeof *all);
-    /* of every first replica's rank, which claim came first */
+    /* known[r]: the first claim on the shard of rank r, of the first replica. */
     _cleanup_free_ const struct claim **known = calloc((size_t)mesh->world, sizeof *known);
 
     titan_assert(join(me.bytes) == bytes && (mine->own || !mine->copy));

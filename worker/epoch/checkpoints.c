@@ -21,7 +21,7 @@ int checkpoints_retry_ms(const struct recipe *r)
     return (int)MIN(r->fault_tolerance.checkpoint_retry_s * 1000, (int64_t)INT_MAX);
 }
 
-/* checkpoint.export_dtype as files have it. "float32" casts nothing: bf16 weights are exported as they are. */
+/* checkpoint.export_dtype in the files' spelling. "float32" casts nothing: bf16 weights are exported as they are. */
 static const char *export_dtype(const struct recipe *r)
 {
     const char *word = r->checkpoint.export_dtype;
@@ -53,8 +53,9 @@ static titan_status open_writer(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* A killed rank 0 leaves unfinished checkpoints, of which none can be this epoch's yet. It also leaves complete ones
- * beyond the kept number. These wait for the next checkpoint where members go on from memory: they read no file. */
+/* Removes checkpoints that a killed rank 0 left. Unfinished ones go, because none of them can be this epoch's yet.
+ * Complete ones beyond the kept number go, too. If the members go on from memory, the complete ones wait for the next
+ * checkpoint: no member has read a file. */
 static void tidy_folder(const struct epoch *e)
 {
     const struct trainer *t = e->t;
@@ -110,8 +111,8 @@ void checkpoints_close(struct epoch *e)
 
 /* --- one checkpoint ----------------------------------------------------------------------------------------------- */
 
-/* Reports what the writer has finished. A checkpoint that was not written costs no more than itself, unless the run
- * needs it. Its failure is kept (fault); this call fails only at the epoch's end. */
+/* Reports a checkpoint that the writer has finished. A failed checkpoint does not end the epoch, unless the run needs
+ * the checkpoint. The failure is kept (fault). This call fails only at the epoch's end. */
 static titan_status collect(struct epoch *e, bool wait, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -124,13 +125,13 @@ static titan_status collect(struct epoch *e, bool wait, struct titan_error *err)
     if (!fresh)
         return TITAN_OK;
     if (status == TITAN_OK) {
-        if (w.step >= e->published.reports[1].step) /* all have written their shards of it */
+        if (w.step >= e->published.reports[1].step) /* all ranks have written their shards of the checkpoint */
             publish_step(e);
         if (w.step > 0)
             tlog_info(&t->log, "checkpoint written", "step=%lu bytes=%lu waited_ms=%.2f written_ms=%.1f path=\"%s\"",
                       (unsigned long)w.step, (unsigned long)w.bytes, (double)e->checkpoints.waited_ns / 1e6,
                       (double)w.ns / 1e6, w.path);
-        if (w.step > 0) /* rank 0; that of step 0 is no checkpoint of training */
+        if (w.step > 0) /* rank 0; a checkpoint of step 0 has no training */
             t->members->ops->checkpoint_written(t->members,
                                                 &(struct checkpoint_report){.step = w.step,
                                                                             .bytes = w.bytes,
@@ -141,7 +142,7 @@ static titan_status collect(struct epoch *e, bool wait, struct titan_error *err)
         return TITAN_OK;
     }
     tlog_error(&t->log, "checkpoint not written", "step=%lu reason=\"%s\"", (unsigned long)w.step, fault.msg);
-    if (status == TITAN_EREVOKED) { /* that one had no time */
+    if (status == TITAN_EREVOKED) { /* the epoch ended before the checkpoint was written */
         if (err)
             *err = fault;
         return status;
@@ -157,8 +158,9 @@ unsigned checkpoints_outcome(const struct epoch *e)
     return e->checkpoints.unreported ? PART_FAILED : 0;
 }
 
-/* All ranks: rank 0 hears which of them have no part of the checkpoint under way, and does not wait for them. The
- * folder is no place for it: a rank that cannot write there cannot leave word there. */
+/* Collective. Tells rank 0 which ranks could not write their part of the current checkpoint. So rank 0 does not wait
+ * for these parts. The ranks cannot tell this through the folder: a rank that cannot write there cannot leave a message
+ * there. */
 static titan_status share_failures(struct epoch *e, struct titan_error *err)
 {
     struct checkpoints *const c = &e->checkpoints;
@@ -180,7 +182,8 @@ static titan_status share_failures(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* All ranks wait until the checkpoint under way is there, or has failed: each for its own part, rank 0 then for all. */
+/* Collective. Waits until the current checkpoint is complete or has failed. Each rank waits for its own part, then rank
+ * 0 for all parts. */
 static titan_status settle(struct epoch *e, struct titan_error *err)
 {
     if (!e->checkpoints.under_way)
@@ -201,12 +204,12 @@ void checkpoints_finish(struct epoch *e, bool failed)
         return;
     if (failed)
         checkpoints_cancel(e);
-    /* Its failure is told; a peer's death is the next epoch's affair. */
+    /* Failures are reported already. The next epoch handles a peer's death. */
     (void)!(failed ? collect(e, true, NULL) : settle(e, NULL));
 }
 
-/* A checkpoint is the time to see whether what is held twice is still the same. A buddy's replica that is not is made
- * again; data-parallel replicas that are not can only be reported. Every rank does the same. */
+/* Checks, at a checkpoint, whether the copies of the state are still the same. A buddy's copy that differs is made
+ * again. Data-parallel replicas that differ can only be reported. Every rank does the same. */
 static titan_status verify_replicas(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -230,14 +233,14 @@ static titan_status verify_replicas(struct epoch *e, struct titan_error *err)
     TRY(status);
     if (!v.copies_differ)
         return TITAN_OK;
-    if (!buddy) /* no rank has a copy */
+    if (!buddy) /* there are no copies */
         return titan_fail(err, TITAN_ECONFLICT, "%s", v.why.msg);
     tlog_error(&t->log, "a buddy's copy is damaged, all are made again", "step=%lu reason=\"%s\"",
                (unsigned long)e->state.shards.own->step, v.why.msg);
     return buddy_seed(buddy, e->state.shards.own, err);
 }
 
-/* a: with what it is told; how the attempt went is added here. */
+/* Agrees on an attempt. a: has the rank's commands; this call adds the attempt's result. */
 static titan_status agree_on(struct epoch *e, struct attempt *a, titan_status status, const char *why,
                              struct titan_error *err)
 {
@@ -248,8 +251,8 @@ static titan_status agree_on(struct epoch *e, struct attempt *a, titan_status st
     return attempt_agree(&members, a, err);
 }
 
-/* The recipe writes none and this one is commanded: all ranks take the folder before any of them writes in it. Where
- * one cannot, there is no writer, and the reason is reported. */
+/* Opens the writer for a commanded checkpoint of a recipe without checkpoints. All ranks take the folder before any
+ * rank writes in it. If a rank cannot take it, there is no writer, and the reason is reported. */
 static titan_status open_commanded(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -273,7 +276,7 @@ static titan_status open_commanded(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* No writer afterwards: the folder could not be taken (fault). */
+/* Starts a checkpoint. If there is no writer afterwards, the folder could not be taken (fault). */
 static titan_status start(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -311,7 +314,7 @@ static titan_status start(struct epoch *e, struct titan_error *err)
         TRY(open_commanded(e, err));
     if (!atomic_load(&e->checkpoints.writer))
         return TITAN_OK;
-    TRY(settle(e, err)); /* the one before */
+    TRY(settle(e, err)); /* the previous checkpoint */
     e->checkpoints.fault = (struct titan_error){0};
     TRY(verify_replicas(e, err));
     TRY(checkpoint_writer_start(atomic_load(&e->checkpoints.writer), st, &info, t->streams[STREAM_COMPUTE], err));
@@ -323,7 +326,7 @@ static titan_status start(struct epoch *e, struct titan_error *err)
 
 /* --- one that must be --------------------------------------------------------------------------------------------- */
 
-#define RETRY_MS 500 /* until a checkpoint that must be is tried again, first and at most */
+#define RETRY_MS 500 /* first wait between two attempts; RETRY_MOST_MS: the longest */
 #define RETRY_MOST_MS 5000
 
 titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct titan_error *err)
@@ -341,7 +344,7 @@ titan_status checkpoints_write_surely(struct epoch *e, bool *ret_stopped, struct
         TRY(start(e, err));
         TRY(settle(e, err));
         TRY(agree_on(e, &a, fault->status, fault->msg, err));
-        publish_step(e); /* all have it, or they would not be here */
+        publish_step(e); /* all ranks have the step: they have agreed on this attempt */
         if (a.failed == 0)
             return TITAN_OK;
         e->checkpoints.newest = 0;

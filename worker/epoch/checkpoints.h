@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoints.h - an epoch's checkpoints: when they are written, what a failure means, and the checkpoints that a run
- * must not end without. */
+/* checkpoints.h - an epoch's checkpoints: when they are written, what a failure means, and the checkpoints without
+ * which a run must not end. */
 #ifndef TITAN_WORKER_EPOCH_CHECKPOINTS_H
 #define TITAN_WORKER_EPOCH_CHECKPOINTS_H
 
@@ -15,17 +15,17 @@ struct epoch;
 /* Written by checkpoints.c only. */
 struct checkpoints {
     _Atomic(struct checkpoint_writer *) writer; /* the control thread cancels its waits; NULL: no checkpoints */
-    uint64_t newest;                            /* step of the newest one given to the writer; 0 = none */
+    uint64_t newest;                            /* step of the newest checkpoint given to the writer; 0 = none */
     bool put_off;                               /* a checkpoint is due since a skipped step */
     bool under_way;                             /* given to the writer and not settled; the same on all ranks */
-    int64_t waited_ns;                          /* time that training waited for it */
+    int64_t waited_ns;                          /* time that training waited for the current checkpoint */
     struct titan_error fault;                   /* why the newest one is missing, as far as this rank knows */
-    bool unreported;                            /* the other ranks must still learn of it */
+    bool unreported;                            /* the other ranks must still learn of the fault */
 };
 
 titan_status checkpoints_open(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
-/* After each committed step; last: of the run. Fails only if the epoch ends, or without the run's last checkpoint.
- * *ret_stopped: the run's last one is missing, and the commands leave no time for it. */
+/* Call after each committed step; last: the run's last step. Fails only if the epoch ends, or without the run's last
+ * checkpoint. *ret_stopped: the run's last checkpoint is missing, and the commands leave no time for it. */
 titan_status checkpoints_after_step(struct epoch *e, bool last, bool *ret_stopped,
                                     struct titan_error *err) TITAN_MUST_USE;
 /* For a step's agreement: PART_FAILED (due.h), or 0. */

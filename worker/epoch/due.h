@@ -18,8 +18,9 @@ enum checkpoint_due {
 /* Shares the mask of agreed commands: a rank could not write its part of the current checkpoint. */
 enum { PART_FAILED = 8 };
 
-/* The part of a rank's commands (COMMAND_*, worker/elastic/membership.h) that the ranks must agree on. A checkpoint
- * counts only if it will be written; by a recipe without checkpoints only if it must be. */
+/* The part of a rank's commands (COMMAND_*, worker/elastic/membership.h) that the ranks must agree on. A command for a
+ * checkpoint counts only if the checkpoint will be written. In a recipe without checkpoints it counts only with
+ * COMMAND_MUST. */
 unsigned checkpoint_heed(const struct recipe *r, unsigned commands);
 /* A committed step. */
 struct due_step {
@@ -29,7 +30,8 @@ struct due_step {
     bool put_off;    /* a checkpoint is due since a skipped step */
     unsigned agreed; /* commands that all ranks agreed on in this step */
 };
-/* Copies in other ranks' memory change nothing: a command for a checkpoint covers their end, too. */
+/* Decides whether a checkpoint is due after the step. Copies in other ranks' memory change nothing: a command for a
+ * checkpoint prepares for the end of these ranks, too. */
 enum checkpoint_due checkpoint_due(const struct recipe *r, const struct due_step *step);
 
 #endif

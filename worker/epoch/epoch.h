@@ -22,7 +22,7 @@ struct epoch_plan {
     struct program *program;   /* this rank's */
     struct program **programs; /* of all other classes, until the executor is open */
     uint32_t channels;         /* bits: channels of any rank's program, in a step or an evaluation */
-    uint32_t streams;          /* likewise, for this rank */
+    uint32_t streams;          /* bits: streams of this rank's programs, in a step or an evaluation */
     uint64_t hash;             /* plan_hash of a step's plan */
     size_t memory_bytes;       /* device memory: the larger of a step's and an evaluation's */
     bool for_loss;             /* the plan for the loss of a worker is being made */
@@ -46,7 +46,7 @@ struct epoch {
     struct epoch_state state;
     struct loader loader;
     struct exec *exec;
-    double peak; /* epoch.c: FLOP/s, of all ranks' devices together; 0 = unknown */
+    double peak; /* epoch.c: FLOP/s of all ranks' devices together; 0 = unknown */
     struct evaluation evaluation;
     struct checkpoints checkpoints;
     struct published published;
@@ -55,7 +55,7 @@ struct epoch {
     struct step step;
 };
 
-/* The members, to tell each other values. */
+/* The members, as ranks that exchange values. */
 static inline struct peer_ranks epoch_members(const struct epoch *e)
 {
     return (struct peer_ranks){.device = &e->t->device,
@@ -75,7 +75,7 @@ void epoch_free(struct epoch *e); /* after epoch_leave; NULL is fine */
 
 /* Builds and checks the programs of all classes together; takes a prepared plan if this world was expected. */
 titan_status epoch_make_plan(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
-/* After a step: starts to make the likely next plan, for the world after the loss of one worker; once. */
+/* Call after a step: starts to make the likely next plan, for the world after the loss of one worker; once. */
 void epoch_plan_for_loss(struct epoch *e);
 /* Device memory of a program, external buffers included. */
 size_t epoch_device_bytes(const struct program *p);
@@ -83,8 +83,8 @@ size_t epoch_device_bytes(const struct program *p);
  * NULL: an own arena, large enough for an evaluation too. */
 titan_status epoch_open_executor(struct epoch *e, const struct program *program, const struct sequence_cut *cut,
                                  struct exec *lender, struct exec **ret, struct titan_error *err) TITAN_MUST_USE;
-/* Members exchange what data they read and what devices they compute on. TITAN_EINVAL names two nodes that read
- * different data. */
+/* Members exchange descriptions of their data and their devices. TITAN_EINVAL names two nodes that read different
+ * data. */
 titan_status epoch_introduce(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 /* Opens loader, executor, checkpoint writer and metrics: the state is installed, steps can run. */
 titan_status epoch_prepare_steps(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;

@@ -57,8 +57,8 @@ titan_status evaluation_make_plan(struct epoch *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* The state's that any rank has, or that rank 0 has found in the metrics file. One of a step behind it is of no use:
- * that step is trained again. */
+/* Finds the evaluation of the state's step: any rank may have it, or rank 0's metrics file. An evaluation of a later
+ * step is of no use, because that step is trained again. */
 static titan_status agree_on_newest(struct epoch *e, struct titan_error *err)
 {
     struct evaluation_report *const newest = &e->t->evaluator.newest;
@@ -91,7 +91,7 @@ static titan_status agree_on_newest(struct epoch *e, struct titan_error *err)
     }
     if (newest->tokens > 0)
         publish_evaluation(e);
-    if (all[EACH - 1] != 0) /* rank 0's file has it */
+    if (all[EACH - 1] != 0) /* rank 0's metrics file has the evaluation */
         newest->step = step;
     return TITAN_OK;
 }
@@ -153,7 +153,7 @@ static titan_status run_steps(struct epoch *e, unsigned received, struct evaluat
         TRY(exec_evaluate(v->exec, &batch, &statistics, err));
         outcome_add(&v->program->statistics, statistics, ret);
         *ret_commands |= outcome_commands(&v->program->statistics, statistics);
-        if (coords[AXIS_TP] == 0 && coords[AXIS_PP] == 0) /* one of the ranks that read the same samples */
+        if (coords[AXIS_TP] == 0 && coords[AXIS_PP] == 0) /* one rank of each group that reads the same samples */
             ret->bytes += (double)v->loader.bytes;
         TRY(failpoint("evaluation.step", err));
     }
@@ -167,11 +167,11 @@ titan_status evaluation_run(struct epoch *e, unsigned received, unsigned *ret_co
     struct evaluation_sums sums = {0};
 
     titan_assert(e->state.installed && evaluation_due(e));
-    *ret_commands = 0; /* one to write a checkpoint alone is heard again in the next step */
+    *ret_commands = 0; /* a command for a checkpoint alone comes again in the next step */
     TRY(run_steps(e, received, &sums, ret_commands, err));
     if (*ret_commands & received)
         return TITAN_OK;
-    /* Bytes of all ranks; then every rank has its sums. */
+    /* Sums the bytes of all ranks, and waits until every rank has its sums. */
     const struct peer_ranks members = epoch_members(e);
     _cleanup_free_ double *all = calloc((size_t)e->view.world, sizeof *all);
     if (!all)

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* evaluation.h - the model's loss on the validation data, after the steps that recipe_validates() names.
- *
- * An evaluation is validation.steps runs of a forward-only program on the same samples each time, in the same order
- * whatever the number of workers; samples are drawn with their own seed, so all runs of a recipe use the same samples.
- * An evaluation changes nothing. It is complete when every rank has its sums; after a loss of a worker before that, the
- * next epoch repeats it, and after a later loss any remaining rank passes its numbers on. */
+ * An evaluation is validation.steps runs of a forward-only program. It reads the same samples each time, in the same
+ * order for any number of workers. The samples are drawn with their own seed, so all runs of a recipe use the same
+ * samples. An evaluation changes nothing. It is complete when every rank has its sums. If a worker is lost before that,
+ * the next epoch repeats the evaluation. After a later loss any remaining rank passes its numbers on. */
 #ifndef TITAN_WORKER_EPOCH_EVALUATION_H
 #define TITAN_WORKER_EPOCH_EVALUATION_H
 
@@ -48,8 +47,8 @@ void evaluation_close(struct epoch *e);
 
 /* Must the last step be evaluated, and was it not yet? The same on all ranks. */
 bool evaluation_due(const struct epoch *e);
-/* Evaluates the last step now. Fails only if the epoch ends. *ret_commands: commands that any rank got meanwhile; one
- * of `heard` among them means that the evaluation was left and is still due. The same on all ranks. */
+/* Evaluates the last step now. Fails only if the epoch ends. *ret_commands: commands that any rank got meanwhile. If
+ * one of `received` is among them, the evaluation stopped and is still due. The same on all ranks. */
 titan_status evaluation_run(struct epoch *e, unsigned received, unsigned *ret_commands,
                             struct titan_error *err) TITAN_MUST_USE;
 

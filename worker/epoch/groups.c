@@ -10,7 +10,7 @@
 #include "base/flight.h"
 #include "worker/epoch/epoch.h"
 
-#define ALL_RANKS CHANNEL_COUNT /* in the flight recorder, the group of all ranks, departing ones too */
+#define ALL_RANKS CHANNEL_COUNT /* number of the group of all ranks, departing ones too, in the flight recorder */
 
 int groups_ranks(const struct epoch_view *view)
 {
@@ -20,7 +20,7 @@ int groups_ranks(const struct epoch_view *view)
 
 /* --- all ranks ---------------------------------------------------------------------------------------------------- */
 
-/* On the control thread: nothing of this epoch waits for a peer any more. */
+/* Called on the control thread: from now on nothing in this epoch waits for a peer. */
 static void revoke_epoch(void *arg)
 {
     struct epoch *e = arg;
@@ -51,7 +51,7 @@ titan_status groups_connect(struct epoch *e, struct titan_error *err)
 
     titan_assert(!g->ops);
     titan_assert(e->view.rank >= 0 && e->view.rank < groups_ranks(&e->view));
-    /* The flight recorder's groups before there is a mesh. */
+    /* The flight recorder gets these groups here, before there is a mesh. */
     int members[FLIGHT_RANKS_MAX];
     const int ranks = MIN(groups_ranks(&e->view), FLIGHT_RANKS_MAX);
     for (int r = 0; r < ranks; r++)
@@ -68,7 +68,7 @@ titan_status groups_connect(struct epoch *e, struct titan_error *err)
     TRY(g->ops->open(&config, m->ops->revoked(m), &comm, err));
     atomic_store(&g->comm, comm);
     TRY(failpoint("comm.opened", err));
-    /* Between open and store the callback found nothing to revoke. */
+    /* A revoke between open and store found no communicator. */
     if (atomic_load(m->ops->revoked(m)))
         return titan_fail(err, TITAN_EREVOKED, "epoch %lu is revoked", (unsigned long)e->view.epoch);
     return TITAN_OK;
@@ -81,7 +81,7 @@ void groups_unwatch(struct epoch *e)
         m->ops->on_revoke(m, NULL, NULL);
 }
 
-/* group: of the barrier, in the flight recorder. */
+/* Passes a barrier. group: the barrier's group in the flight recorder. */
 static titan_status wait_together(struct epoch *e, struct comm *comm, int ranks, int group, struct titan_error *err)
 {
     struct stream *const s = e->t->streams[STREAM_COMPUTE];
@@ -129,7 +129,7 @@ static titan_status split(struct epoch *e, enum channel channel, const int *memb
     return titan_error_wrap(err, "communicator %s", channel_name(channel));
 }
 
-/* Departing ranks split off alone. */
+/* Each departing rank splits off alone. */
 titan_status groups_split_members(struct epoch *e, struct titan_error *err)
 {
     const bool departs = e->view.rank >= e->view.world;
@@ -148,7 +148,7 @@ titan_status groups_split_members(struct epoch *e, struct titan_error *err)
                  &e->groups.comms[CHANNEL_WORLD], err);
 }
 
-/* One communicator for each edge of a pipeline's ring. */
+/* Splits a communicator for each edge of a pipeline's ring. */
 static titan_status split_edges(struct epoch *e, enum channel channel, struct titan_error *err)
 {
     const struct mesh *mesh = &e->plan.plan->mesh;
@@ -186,7 +186,8 @@ titan_status groups_split_channels(struct epoch *e, struct titan_error *err)
         mesh_group_members(mesh, group, e->view.rank, members);
         flight_group(c, recorder_group_name((enum channel)c), members, n);
         struct comm_tuning tuning = {0};
-        /* Transfers of these groups run beside products; computing waits for those of others. */
+        /* Only these groups are tuned: their transfers run beside products. Computation waits for the transfers of the
+         * other groups. */
         if (group == GROUP_FSDP || group == GROUP_REPLICATE || group == GROUP_EXPERT_SHARD) {
             tuning.ctas_most = (int)e->t->recipe->nccl.max_ctas;
             for (size_t i = 0; i < ARRAY_SIZE(policies); i++)
@@ -200,7 +201,7 @@ titan_status groups_split_channels(struct epoch *e, struct titan_error *err)
         else
             TRY(split(e, (enum channel)c, members, n, &e->groups.comms[c], err));
     }
-    if (e->view.world > 1 && g->ops->tune) /* what others split off is not these */
+    if (e->view.world > 1 && g->ops->tune) /* later splits are not tuned */
         g->ops->tune(g->comms[CHANNEL_WORLD], &(struct comm_tuning){0});
     return TITAN_OK;
 }
@@ -235,7 +236,7 @@ titan_status groups_open_windows(struct epoch *e, void *base, size_t bytes, cons
 
 void groups_settle(const struct epoch *e)
 {
-    if (e->groups.ops && e->groups.ops->settle) /* a rank alone has none */
+    if (e->groups.ops && e->groups.ops->settle) /* a rank alone has no communicators */
         e->groups.ops->settle(e->t->device.dev);
 }
 

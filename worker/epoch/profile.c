@@ -11,7 +11,8 @@
 #include "worker/epoch/epoch.h"
 #include "worker/plan/timeline.h"
 
-/* The last profiler_active steps up to each multiple of profile_freq, of the ranks chosen. */
+/* Is the step traced on this rank? The chosen ranks trace the last profiler_active steps up to each multiple of
+ * profile_freq. */
 static bool traced(const struct epoch *e, uint64_t step)
 {
     const struct recipe *r = e->t->recipe;
@@ -20,7 +21,7 @@ static bool traced(const struct epoch *e, uint64_t step)
            recipe_traces_rank(r, e->view.rank);
 }
 
-/* The step under way. */
+/* The number of the current step. */
 static uint64_t this_step(const struct epoch *e)
 {
     return e->state.shards.own->step + 1;

@@ -43,7 +43,7 @@ bool publish_splits_step(const struct epoch *e)
     return e->t->device.info.host_memory || tensorboard_logs_step(e, e->state.shards.own->step + 1);
 }
 
-/* The names are TorchTitan's. */
+/* The scalars have TorchTitan's names. */
 static void write_evaluation_event(const struct epoch *e, const struct evaluation_report *v, int64_t at_ms)
 {
     const struct event_scalar scalars[] = {{"validation_metrics/loss", v->loss},
@@ -159,7 +159,7 @@ titan_status publish_skipped_step(const struct epoch *e, struct titan_error *err
     if (row <= (unsigned long)e->t->recipe->fault_tolerance.max_skipped_steps)
         return TITAN_OK;
     return titan_fail(
-        err, TITAN_EINVAL, /* it would be so again */
+        err, TITAN_EINVAL, /* another attempt would end the same way */
         "diverged: step %lu: loss %g, gradient norm %g; first unit at fault: %s; %lu steps in a row skipped", step,
         o->loss, o->grad_norm, where, row);
 }
@@ -211,16 +211,16 @@ void publish_keep(struct trainer *t, const struct epoch *last)
     memcpy(t->publisher.kept, last->published.reports, sizeof t->publisher.kept);
 }
 
-/* Of the last step all ranks have the report now; of the one before they had it when they agreed on the last, and
- * others than rank 0 have published it. The last is counted in the epoch that is now. */
+/* Publishes the kept steps. By now all ranks have the last step's report. They had the previous step's when they agreed
+ * on the last, and ranks other than 0 have published it. The last step counts in the current epoch. */
 void publish_kept(struct epoch *e)
 {
     struct trainer *t = e->t;
     struct publisher *const p = &t->publisher;
     struct step_report *const newest = &p->kept[1];
 
-    /* Where all workers died before they published its step, the checkpoint has the report. A run that has published
-     * nothing goes on from another's. */
+    /* If all workers died before they published the loaded step, its checkpoint has the report. A run that has
+     * published nothing goes on from another run's checkpoint, whose report it leaves out. */
     _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
     const char *path = e->state.restore.loaded;
     const uint64_t step = e->state.shards.own->step;
@@ -284,7 +284,7 @@ void publish_ready(struct epoch *e, const int64_t at[OPENING_COUNT])
     if (e->view.rank != 0)
         return;
     t->members->ops->state_ready(t->members, &ready);
-    /* The checkpoint that was loaded is reported if the coordinator did not name it. */
+    /* Reports the loaded checkpoint, unless the coordinator named it. */
     const struct epoch_view *v = &e->view;
     _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
     bool known = !r->loaded[0] || strcmp(r->loaded, v->checkpoint_path) == 0;

@@ -26,7 +26,7 @@ struct publisher {
 struct published {
     struct step_report reports[2]; /* of the last two steps committed here; step 0 = none */
     atomic_bool pending;           /* the newer one is not yet published */
-    bool awaits_evaluation;        /* and will be published with its evaluation */
+    bool awaits_evaluation;        /* the newer one will be published with its evaluation */
 };
 
 /* When each phase of the opening ended. */
@@ -54,18 +54,18 @@ void publish_note_step(struct epoch *e);
 titan_status publish_skipped_step(const struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 /* Is the current step's time split into its parts? */
 bool publish_splits_step(const struct epoch *e);
-/* Every rank has the last step's report. Once per step; any thread, one at a time. Does nothing if its evaluation is
- * still to come. */
+/* Call when every rank has the last step's report. Once per step; any thread, one at a time. Does nothing if the step's
+ * evaluation is still to come. */
 void publish_step(struct epoch *e);
-/* Publishes the step although its evaluation is not coming now. */
+/* Publishes the step without its evaluation, which does not come in this epoch. */
 void publish_step_alone(struct epoch *e);
-/* Every rank has the newest evaluation: publishes it with its step, or alone if the step is published already. The
- * metrics file gets it once; the coordinator ignores a repeated evaluation of a step. */
+/* Call when every rank has the newest evaluation. Publishes it with its step, or alone if the step is published
+ * already. The metrics file gets an evaluation once. The coordinator ignores a repeated evaluation of a step. */
 void publish_evaluation(struct epoch *e);
 bool publish_is_pending(const struct epoch *e);
 
-/* The last epoch's rank 0 may have died before it published its last steps: keeps them for this epoch to publish. If
- * all ranks died, the loaded checkpoint has the report of its step. */
+/* Keeps the last epoch's newest steps for this epoch to publish: that epoch's rank 0 may have died before. If all ranks
+ * died, the loaded checkpoint has the report of its step. */
 void publish_keep(struct trainer *t, const struct epoch *last);
 void publish_kept(struct epoch *e);
 

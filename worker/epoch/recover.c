@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recover.c - agreeing on a state, filling it in, installing it; what is kept in case that fails. */
+/* recover.c - agrees on a state, fills it in, installs it, and keeps the old state in case that fails. */
 #include "worker/epoch/recover.h"
 
 #include <limits.h>
@@ -11,7 +11,8 @@
 
 /* --- what is held ------------------------------------------------------------------------------------------------- */
 
-/* Everything older goes. shards: the trainer's own pending ones, or an epoch's. */
+/* Makes `shards` the installed state, and frees all older state. shards: the trainer's own pending ones, or an
+ * epoch's. */
 static void install(struct trainer *t, struct held_shards *shards)
 {
     const struct held_shards fresh = *shards;
@@ -39,8 +40,8 @@ struct brought recover_held(const struct trainer *t)
     return b;
 }
 
-/* Some member has the source epoch installed, so what this one has of it is good, whether it passed the barrier or
- * not. */
+/* Returns this member's part of the source epoch. Some member has installed that epoch. So this member's part is good,
+ * whether or not the member passed the barrier. */
 static struct brought bring_source(struct epoch *e)
 {
     struct held_state *const held = &e->t->held;
@@ -114,7 +115,7 @@ static titan_status finish_prepared(void *arg, const double *statistics, int64_t
     return e->state.finish(last, statistics, err);
 }
 
-/* Before room for the new state is asked for: what the unfinished step has is given back then. */
+/* Called before the new state's memory is allocated: afterwards no unfinished step needs its memory any more. */
 titan_status recover_agree(struct epoch *e, finish_step_fn finish, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -170,7 +171,7 @@ static titan_status open_shard(struct epoch *e, int rank, struct train_state **r
     return status;
 }
 
-/* A replica of another rank's shard, and what keeps it up to date. */
+/* Opens and fills the copy of the owner's shard, with the buddy that keeps the copy up to date. */
 static titan_status fill_replica(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -196,7 +197,7 @@ static titan_status fill_replica(struct epoch *e, struct titan_error *err)
     return buddy_seed(e->state.buddy, e->state.shards.own, err);
 }
 
-/* Data is read, and checkpoints go, on from where the state has come from. */
+/* Data and checkpoints go on from the course of the state's source. */
 static void take_course(struct epoch *e)
 {
     struct trainer *t = e->t;
@@ -216,7 +217,7 @@ static void take_course(struct epoch *e)
     memcpy(t->identity.from_run, found->from_run, sizeof t->identity.from_run);
 }
 
-/* The old state stays until every member has its new one. */
+/* Installs the new state. The old state stays until every member has its new one. */
 titan_status recover_install(struct epoch *e, struct titan_error *err)
 {
     struct trainer *t = e->t;
@@ -225,7 +226,7 @@ titan_status recover_install(struct epoch *e, struct titan_error *err)
     titan_assert(!s->installed && s->restore.view);
     titan_status status = open_shard(e, e->view.rank, &s->shards.own, err);
     if (status == TITAN_ENOMEM && t->held.last) {
-        /* Of a step that no rank here has committed, the memory is the first that can be spared. */
+        /* No rank here has committed the last epoch's unfinished step, so its memory is freed first. */
         epoch_free(TAKE(t->held.last));
         status = open_shard(e, e->view.rank, &s->shards.own, err);
     }
@@ -233,7 +234,8 @@ titan_status recover_install(struct epoch *e, struct titan_error *err)
     for (bool again = true; again;) {
         status = restore_fill(&s->restore, e->plan.plan->layout, s->shards.own, err);
         if (status == TITAN_ECONFLICT && t->members->solo_world == 0 && !s->restore.covered) {
-            /* A checkpoint of another run stays one: no worker is started again for it. */
+            /* The checkpoint belongs to another run. TITAN_EINVAL keeps the agent from starting a new worker, which
+             * would fail again. */
             status = TITAN_EINVAL;
             if (err)
                 err->status = status;

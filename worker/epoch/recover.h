@@ -33,10 +33,10 @@ struct epoch_state {
     struct buddy *buddy; /* NULL: no replicas are kept */
 };
 
-/* Finds which rank holds what; all ranks finish a step that any rank committed. Collective over members and departing
- * ranks, like recover_install and recover_hand_over. */
+/* Finds which rank holds which shards. All ranks finish a step that any rank committed. Collective over members and
+ * departing ranks, like recover_install and recover_hand_over. */
 titan_status recover_agree(struct epoch *e, finish_step_fn finish, struct titan_error *err) TITAN_MUST_USE;
-/* Fills this rank's shard and its copy of another's, and installs both when every member has its own. */
+/* Fills this rank's shard and its copy of the owner's shard. Installs both when every member has its own shard. */
 titan_status recover_install(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;
 /* On a departing rank, after recover_agree: hands over its shards, and drops them. */
 titan_status recover_hand_over(struct epoch *e, struct titan_error *err) TITAN_MUST_USE;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_folder.c - taking the folder of checkpoints, and what it means when it cannot be taken. */
+/* run_folder.c - takes the run's checkpoint folder, and decides what a failure to take it means. */
 #include "worker/epoch/run_folder.h"
 
 #include <stdio.h>
 
 #include "worker/epoch/epoch.h"
 
-#define FOLDER_WAIT_MS 2000 /* for processes of the run before that are about to end */
+#define FOLDER_WAIT_MS 2000 /* for processes of the previous run that are about to end */
 
 void run_folder_init(struct run_folder *f)
 {
@@ -18,7 +18,7 @@ int run_folder_stall_ms(const struct recipe *r)
     return (int)(r->fault_tolerance.checkpoint_stall_s * 1000);
 }
 
-/* stop: not zero any more, it is given up; NULL: never. */
+/* Takes the folder. Gives up when *stop is not zero; stop NULL: never. */
 static titan_status take(struct trainer *t, const atomic_int *stop, struct titan_error *err)
 {
     struct folder_owner owner = {.recipe = t->recipe, .text = t->recipe_text.data, .recipe_hash = t->recipe_hash};
@@ -53,8 +53,8 @@ void run_folder_leave(struct trainer *t)
     folder_leave(&t->folder.held);
 }
 
-/* A run that has nothing to lose ends at once. A run that trains already goes on, as the next checkpoint may work.
- * Where the state came from other members' memory, the folder is theirs. */
+/* A run that would lose no training ends at once. A run that already trains goes on, because the next checkpoint may
+ * work. If the state came from other members' memory, the folder is theirs. */
 titan_status run_folder_judge(struct epoch *e, bool filled, struct titan_error *err)
 {
     struct trainer *t = e->t;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer.c - the process's set-up: folder, data, model, device, planning ahead. */
+/* trainer.c - sets the process up: folder, data, model, device, planning ahead. */
 #include "worker/epoch/trainer.h"
 
 #include <limits.h>
@@ -13,7 +13,7 @@
 #include "base/process_seal.h"
 #include "worker/tokenizer/tokenizer.h"
 
-/* What is read of a source, and what is left out. */
+/* Logs what is read from a source, and what is left out. */
 static void log_found(struct trainer *t, const char *data, const char *path, const struct dataset_found *found)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -24,7 +24,7 @@ static void log_found(struct trainer *t, const char *data, const char *path, con
               text.len ? text.data : "");
 }
 
-/* Ranks of one log read the same. */
+/* Ranks that share a log read the same data, so only their first rank logs it. */
 static void log_data(struct trainer *t)
 {
     const struct recipe *r = t->recipe;
@@ -82,7 +82,7 @@ static titan_status open_data(struct trainer *t, int threads, struct titan_error
     return TITAN_OK;
 }
 
-/* On the control thread. */
+/* Called on the control thread. */
 static void expect_world(void *arg, int world)
 {
     struct trainer *t = arg;
@@ -124,7 +124,7 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
     }
     TRY(model_open(&r->model.dims, &t->model, err));
     TRY(device_open(r->device.name, &device, &t->device, err));
-    if (members->solo_world == 0) /* beside the workers of other users */
+    if (members->solo_world == 0) /* workers of other users may run on this machine */
         process_seal();
     t->dt = plan_compute_type(r, t->device.info.bf16_fast);
     if (r->model.float8 && !t->device.info.float8)
@@ -136,10 +136,10 @@ titan_status trainer_open(const struct recipe *recipe, struct membership *member
     if (members->ops->on_next_world)
         members->ops->on_next_world(members, expect_world, t);
     TRY(t->device.ops->stream_open(t->device.dev, "compute", true, &t->streams[STREAM_COMPUTE], err));
-    log_data(t); /* a start that is refused is one line */
+    log_data(t); /* only now: a refused start is one log line */
     if (members->ops->opened)
         members->ops->opened(members);
-    return run_folder_take(t, err); /* may wait for a file server, for longer than a start may take */
+    return run_folder_take(t, err); /* last: it may wait for a file server longer than a start may take */
 }
 
 void trainer_close(struct trainer *t)
@@ -192,7 +192,7 @@ titan_status trainer_drain_streams(struct trainer *t, struct titan_error *err)
         if (!t->streams[s])
             continue;
         const bool failed = ops->stream_sync(t->streams[s], NULL) != TITAN_OK;
-        ops->stream_clear(t->streams[s]); /* also of a failure that it would only meet with its next work */
+        ops->stream_clear(t->streams[s]); /* also clears a failure that would only show with the stream's next work */
         if (failed && status == TITAN_OK && ops->stream_sync(t->streams[s], err) == TITAN_EDEVICE)
             status = TITAN_EDEVICE;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exec.c - program in, device and communicator calls out: how it is opened, and how each operation runs. */
+/* exec.c - opens a program, and turns each of its operations into calls of the device and the communicators. */
 #include "worker/exec/executor.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static titan_status no_memory(struct titan_error *err)
     return titan_fail(err, TITAN_ENOMEM, "executor: out of memory");
 }
 
-/* Upload a table once; frees the host's copy. */
+/* Uploads a table once and frees the host's copy. */
 static titan_status upload(struct exec *e, enum table which, void *host, size_t bytes, struct titan_error *err)
 {
     const struct device_handle *d = e->opt.device;
@@ -49,7 +49,8 @@ static titan_status upload_rope(struct exec *e, bool local, struct titan_error *
     return upload(e, local ? TABLE_SIN_LOCAL : TABLE_SIN, s, n * sizeof *s, err);
 }
 
-/* Index of the keys of all cp ranks: in rank order, or this rank's first and then against the ring's direction. */
+/* Uploads the index of the keys of all cp ranks. TABLE_KEYS_GATHERED is in rank order. The other table, for the ring,
+ * starts with this rank's keys and goes on against the ring's direction. */
 static titan_status upload_keys(struct exec *e, enum table which, struct titan_error *err)
 {
     const int cp = e->p->mesh.size[AXIS_CP], me = e->at[AXIS_CP];
@@ -161,7 +162,8 @@ static titan_status open_statistics(struct exec *e, struct titan_error *err)
                : TITAN_OK;
 }
 
-/* What follows AGREE needs no peer: that is what lets a prepared step be finished by any rank with the statistics. */
+/* Finds AGREE and checks that no action after it needs a peer. So any rank with the statistics can finish a prepared
+ * step. */
 static titan_status find_agree(struct exec *e, struct titan_error *err)
 {
     e->agree = e->p->n_actions;
@@ -187,7 +189,7 @@ static int by_writer(const void *a, const void *b)
                                   : (x->norm > y->norm) - (x->norm < y->norm);
 }
 
-/* In the order in which they become final. */
+/* Finds the gradient shards, in the order in which they become final. */
 static titan_status find_finals(const struct program *p, struct final **ret, int *ret_n, struct titan_error *err)
 {
     struct final *const finals = calloc((size_t)p->layout->model->n_units + 1, sizeof *finals);
@@ -284,7 +286,7 @@ void exec_close(struct exec *e)
         return;
     struct device *const dev = e->opt.device->dev;
 
-    for (int s = 0; s < STREAM_COUNT; s++) /* the compute stream may be ahead of those that it has joined */
+    for (int s = 0; s < STREAM_COUNT; s++) /* the compute stream may be done before the streams that it has joined */
         if (e->opt.streams[s])
             (void)e->ops->stream_sync(e->opt.streams[s], NULL);
     for (int i = 0; i < TABLE_COUNT; i++)
@@ -334,13 +336,13 @@ static void *address(const struct call *c, int i)
     return (char *)c->e->address[o->buffer] + o->offset;
 }
 
-/* First row of the vocabulary on this rank, which has v of them. */
+/* First row of the vocabulary on this rank, which has v rows. */
 static int64_t first_row(const struct call *c, int64_t v)
 {
     return c->e->at[AXIS_TP] * v;
 }
 
-/* Of `all` columns the first of this rank's n: all of them, or its part over tp. */
+/* First of this rank's n columns. A rank with n == all has all columns, else its part over tp. */
 static size_t own_column(const struct call *c, int64_t all, int64_t n)
 {
     titan_assert(n > 0 && n <= all);
@@ -355,11 +357,11 @@ static titan_status load_tokens(const struct call *c, int32_t *tokens)
 
     if (!pinned)
         return c->ops->copy(c->s, tokens, c->e->batch->tokens + at, bytes);
-    memcpy(pinned + at, c->e->batch->tokens + at, bytes); /* the last step's copies have run */
+    memcpy(pinned + at, c->e->batch->tokens + at, bytes); /* the previous step's copies from it have run */
     return c->ops->copy(c->s, tokens, pinned + at, bytes);
 }
 
-/* Where the tokens of a unit's experts stand in the statistics. */
+/* Place in the statistics of the token counts of a unit's experts. */
 static int64_t expert_tokens_place(const struct call *c)
 {
     const struct model *m = c->e->p->layout->model;
@@ -390,7 +392,8 @@ static titan_status sum_rounds(const struct call *c, double *statistics, const f
     return c->ops->block_sums(c->s, to, seen, (size_t)n, 1, false);
 }
 
-/* The host has the statistics since DECIDE, and does not touch it again before the next one. */
+/* Balances a layer's experts by the statistics, which the host has since DECIDE. The host writes host_expert_tokens
+ * again only after the next DECIDE. */
 static titan_status balance_experts(const struct call *c, float *bias, float *expert_tokens, int64_t n, float rate)
 {
     const struct exec *e = c->e;
@@ -407,7 +410,7 @@ static titan_status balance_experts(const struct call *c, float *bias, float *ex
 
 /* --- the statistics ----------------------------------------------------------------------------------------------- */
 
-/* *out += the sum of x (n), or of its squares. */
+/* Adds the sum of x (n), or of its squares, to *out. */
 static titan_status add_sum(const struct call *c, double *out, const float *x, int64_t n, bool square)
 {
     if (n == 0)
@@ -416,7 +419,7 @@ static titan_status add_sum(const struct call *c, double *out, const float *x, i
     return c->ops->sum(c->s, out, true, c->e->scratch, (size_t)((n + NORM_BLOCK - 1) / NORM_BLOCK));
 }
 
-/* Where a number of this rank's slot stands: [cp][microbatches]. */
+/* Place of a slot's number in an array [cp][microbatches] of the statistics. */
 static int64_t microbatch_place(const struct exec *e, int64_t slot)
 {
     return e->at[AXIS_CP] * e->p->statistics.microbatches + e->from + slot;
@@ -424,13 +427,13 @@ static int64_t microbatch_place(const struct exec *e, int64_t slot)
 
 static titan_status sum_losses(const struct call *c, double *statistics, const float *losses, int64_t n)
 {
-    if (c->e->at[AXIS_TP] != 0) /* all tp ranks have the same */
+    if (c->e->at[AXIS_TP] != 0) /* all tp ranks have the same losses */
         return TITAN_OK;
     return add_sum(c, statistics + c->e->p->statistics.losses + microbatch_place(c->e, c->a->microbatch), losses, n,
                    false);
 }
 
-/* Of all modules of multi-token prediction. */
+/* Sums the losses of all modules of multi-token prediction. */
 static titan_status sum_mtp_losses(const struct call *c, double *statistics, const float *losses, int64_t n)
 {
     if (c->e->at[AXIS_TP] != 0)
@@ -443,12 +446,13 @@ static titan_status sum_balance_losses(const struct call *c, double *statistics,
 {
     const struct exec *e = c->e;
 
-    if (e->at[AXIS_TP] != 0 || e->at[AXIS_CP] != 0) /* all of them have the same */
+    if (e->at[AXIS_TP] != 0 || e->at[AXIS_CP] != 0) /* all tp and cp ranks have the same losses */
         return TITAN_OK;
     return add_sum(c, statistics + e->p->statistics.balance + e->from + c->a->microbatch, losses, n, false);
 }
 
-/* The norm's rstd of a unit's input tells whether that was finite, at the cost of one number a token. */
+/* Sums the rstd that the norm of a unit's input computes. The sum tells whether the input was finite. The check costs
+ * one number per token. */
 static titan_status check_input(const struct call *c, double *statistics, const float *rstd, int64_t n)
 {
     return add_sum(c, statistics + c->e->p->statistics.checks + c->a->unit, rstd, n, false);
@@ -483,7 +487,7 @@ static titan_status sum_statistics(const struct call *c, double *statistics)
         counts[i] = e->batch->counts[i];
     for (int i = 0; i < STATISTICS_COMMANDS; i++)
         commands[i] = e->batch->commands >> i & 1;
-    if (e->at[AXIS_TP] == 0 && e->at[AXIS_PP] == 0) /* one of those that read the same samples */
+    if (e->at[AXIS_TP] == 0 && e->at[AXIS_PP] == 0) /* one rank of each group that reads the same samples */
         TRY(c->ops->copy(c->s, statistics + r->counts + microbatch_place(e, 0), counts, share * sizeof(double)));
     TRY(c->ops->copy(c->s, statistics + r->commands, commands, STATISTICS_COMMANDS * sizeof(double)));
     if (e->batch->values) {
@@ -499,7 +503,7 @@ static titan_status sum_statistics(const struct call *c, double *statistics)
     return e->opt.comm_ops->all_reduce(e->opt.comms[CHANNEL_WORLD], statistics, (size_t)r->size, DTYPE_F64, c->s);
 }
 
-/* The second of the two places where the host waits for the device. */
+/* Copies the statistics to the host. Here the host waits for the device, as at the end of exec_gradients. */
 static titan_status take_decision(const struct call *c, const double *statistics)
 {
     const struct exec *e = c->e;
@@ -559,7 +563,7 @@ static titan_status one_collective(const struct call *c, int i)
     }
 }
 
-/* One, or a bucket of several as one. */
+/* Starts one collective, or a bucket of several collectives as one. */
 static titan_status start_collective(const struct call *c)
 {
     const struct comm_ops *comm = c->e->opt.comm_ops;
@@ -573,13 +577,13 @@ static titan_status start_collective(const struct call *c)
     return comm->group_end(comm_of(c));
 }
 
-/* An edge's two members stand in the order of their pp ranks. */
+/* The peer's rank on its edge: an edge has its two members in the order of their pp ranks. */
 static int other_end(const struct call *c)
 {
     return c->a->peer < c->e->at[AXIS_PP] ? 0 : 1;
 }
 
-/* [owner][subtree][shard] from the subtrees' whole gradients. */
+/* Copies the subtrees' whole gradients to slices, in the order [owner][subtree][shard]. */
 static titan_status pack_slices(const struct call *c, float *slices, int64_t shard, int64_t owners, int64_t subtrees)
 {
     for (int64_t j = 0; j < owners; j++)
@@ -601,7 +605,8 @@ static titan_status sum_slices(const struct call *c, float *sum, float *slices, 
 
 /* --- weights as codes --------------------------------------------------------------------------------------------- */
 
-/* A coded weight's part of this rank's range: elements from `from` on of the range; 0: it has none. */
+/* Returns the number of a coded weight's elements in this rank's range; 0 = no elements. They begin at element
+ * *ret_from of the range. */
 static int64_t part_of_weight(const struct call *c, int tensor, int64_t shard, int64_t *ret_from)
 {
     const struct layout *l = c->e->p->layout;
@@ -629,7 +634,8 @@ static titan_status find_largest(const struct call *c, float *largest, const cha
     return TITAN_OK;
 }
 
-/* What lies between coded weights, and what fills the last range up, has no codes; its place among them is zero. */
+/* Copies the elements that are no coded weight's to `others`. These elements, and the fill of the last range, have no
+ * codes. Their places in `codes` become zero. */
 static titan_status pack_others(const struct call *c, uint8_t *codes, char *others, const char *shard)
 {
     const struct op_float8_pack *const q = &c->p->float8_pack;
@@ -678,7 +684,7 @@ static titan_status pack_float8(const struct call *c, uint8_t *codes, char *othe
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
-/* One function an operation: its row's call, with its numbers, operands and flags by name. */
+/* One function per operation: it makes its row's call, with numbers, operands and flags by name. */
 #define UNUSED __attribute__((unused))
 #define OP(NAME, name, class, type, flops, numbers, operands, run)                                                     \
     static titan_status run_##name(const struct call *call)                                                            \

@@ -27,8 +27,8 @@ struct exec;
 
 struct exec_options {
     const struct program *program; /* borrowed, finished and checked */
-    int rank;                      /* of the mesh */
-    struct sequence_cut cut;       /* of a microbatch, for the tables */
+    int rank;                      /* this rank in the mesh */
+    struct sequence_cut cut;       /* cut of a microbatch, for the tables */
     const struct device_handle *device;
     struct stream *streams[STREAM_COUNT]; /* borrowed; the streams in program->streams */
     const struct comm_ops *comm_ops;      /* NULL when world is 1 */
@@ -67,13 +67,14 @@ struct exec_batch {
     const double *counts;  /* [slot] counted tokens of this cp rank */
     unsigned commands;     /* bits, see elastic/membership.h */
     const double *values;  /* [STATISTICS_SAID] of this rank, read when exec_agree begins; NULL = none */
-    /* [units] this rank's, fp32 on the device, read when exec_agree begins; NULL: no norms of them. */
+    /* [units] this rank's masters, fp32 on the device, read when exec_agree begins; NULL: no norms of masters. */
     const float *const *masters;
     bool waits; /* measure exec_waited_ns: two timestamps for each wait */
 };
 
 titan_status exec_open(const struct exec_options *options, struct exec **ret, struct titan_error *err) TITAN_MUST_USE;
-/* Waits for its streams, even failed ones, because their queues use freed memory. NULL is fine. */
+/* Closes the executor. Waits for its streams, even failed ones, because their queues use the freed memory. NULL is
+ * fine. */
 void exec_close(struct exec *e);
 
 /* The arena, if it can be a window; else NULL. */
@@ -88,21 +89,21 @@ struct exec_products {
     int refused; /* the chosen implementation does not exist on this device */
 };
 
-/* Between exec_open and the first step; all ranks at the same point. For a device with several implementations of a
- * product, which differ in bits. The first rank with a product that no rank has a choice for times it; all ranks then
- * take the choice of the first rank that has one. So a product has the same bits on all ranks, and a rank that joins
- * later takes the existing choice. gather NULL: alone. */
+/* Chooses an implementation for each product, on a device with several that differ in bits. Call between exec_open and
+ * the first step, on all ranks at the same point. Of the ranks with a product that has no choice yet, the first times
+ * it. All ranks then take the choice of the first rank with a choice. So a product has the same bits on all ranks, and
+ * a rank that joins later takes the existing choice. gather NULL: alone. */
 titan_status exec_choose_products(struct exec *e, exec_gather_fn gather, void *arg, struct exec_products *ret,
                                   struct titan_error *err) TITAN_MUST_USE;
 
-/* Runs forward, backward and reductions of every microbatch; on return they have succeeded. batch is borrowed until
- * exec_agree returns. The program has an AGREE. An unfinished step is forgotten. */
+/* Runs forward, backward and reductions of every microbatch; when it returns, they have succeeded. batch is borrowed
+ * until exec_agree returns. The program has an AGREE. Forgets an unfinished step. */
 titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, struct titan_error *err) TITAN_MUST_USE;
 /* The commit point, after exec_gradients: *ret_statistics are the statistics (program.h), summed over all ranks, the
  * same on each rank; valid until the second exec_agree after this one. */
 titan_status exec_agree(struct exec *e, const double **ret_statistics, struct titan_error *err) TITAN_MUST_USE;
 /* Runs the optimizer after exec_agree or exec_resume, on every unit of this rank's shard. update NULL: the step is
- * skipped, the state stays unchanged. The update may still run on the compute stream on return. */
+ * skipped, and the state stays unchanged. When it returns, the update may still run on the compute stream. */
 titan_status exec_update(struct exec *e, const struct update *update, struct titan_error *err) TITAN_MUST_USE;
 
 /* After exec_gradients: how long computation waited for other streams, that is for transfers (and, with offloading,
@@ -125,10 +126,10 @@ void exec_resume(struct exec *e, const double *statistics);
 /* The statistics (program->statistics.size) of the last agreed step; NULL = none. */
 const double *exec_statistics(const struct exec *e);
 
-/* Runs a step of a forward-only program: *ret_statistics as in exec_agree. */
+/* Runs a step of a forward-only program. *ret_statistics: as in exec_agree. */
 titan_status exec_evaluate(struct exec *e, const struct exec_batch *batch, const double **ret_statistics,
                            struct titan_error *err) TITAN_MUST_USE;
-/* Runs a whole program without AGREE (inference). It may still run on return. */
+/* Runs a whole program without AGREE (inference). When it returns, the program may still run. */
 titan_status exec_run(struct exec *e, const struct exec_batch *batch, struct titan_error *err) TITAN_MUST_USE;
 
 /* The public name of a channel's group in the flight recorder: "dp_shard". */

@@ -11,7 +11,7 @@
 enum exec_stage {
     EXEC_IDLE,     /* no step has begun, or the last one's update is enqueued */
     EXEC_REDUCING, /* actions before AGREE are being enqueued */
-    EXEC_REDUCED,  /* all of them have succeeded here */
+    EXEC_REDUCED,  /* all actions before AGREE have succeeded here */
     EXEC_PREPARED, /* only the statistics are missing */
     EXEC_AGREED,   /* the statistics are here: the step is committed */
 };
@@ -32,8 +32,8 @@ struct lookahead {
     int64_t reached_ns;     /* when the last awaited mark was reached; 0 = none */
 };
 
-/* Consecutive actions of the compute stream, launched as one (segments.c). Between them in the program, other streams
- * wait for none of them but the last, and only the first waits for other streams. */
+/* Consecutive actions of the compute stream, launched as one (segments.c). Other streams wait only for the last action
+ * of a run. Only the first action waits for other streams. */
 struct run {
     int first, last, n;
     struct segment *kept; /* NULL = not kept yet */
@@ -68,7 +68,7 @@ struct exec {
     size_t arena_bytes;
     bool is_window;        /* the arena is the communicator's memory */
     void **address;        /* per buffer */
-    struct event **events; /* of actions that signal; else NULL */
+    struct event **events; /* events of the actions that signal; else NULL */
     struct event *joined[STREAM_COUNT];
     void *tables[TABLE_COUNT];
     int64_t *norms;            /* per unit: index of its sums in the statistics */
@@ -88,13 +88,13 @@ struct exec {
     enum exec_stage stage;
     const struct exec_batch *batch; /* of the current step */
     const struct update *update;    /* NULL: the step is skipped */
-    int newest;                     /* index in statistics of the last step's */
+    int newest;                     /* index in `statistics` of the last step's statistics */
     bool has_statistics;
     int next_final;
     int64_t waited_ns;
     struct lookahead lookahead;
     struct segments segments;
-    int64_t *times; /* [TIME_COUNT][n_actions], as last read */
+    int64_t *times; /* [TIME_COUNT][n_actions], from the last reading */
     bool timed;     /* this step's actions are timed */
     int done;       /* actions up to here have run, even if their events say otherwise; -1 = none */
 };
@@ -127,8 +127,8 @@ titan_status exec_dispatch(const struct call *c) TITAN_MUST_USE;
  * contents. A library loads a kernel at its first call and then waits for all work on the GPU. That work may include a
  * collective that waits for a peer, and the peer may wait for this rank. Nothing is in flight here. */
 titan_status exec_warm_up(struct exec *e, struct titan_error *err) TITAN_MUST_USE;
-/* warmup.c: among the wanted actions, all on the compute stream, calls the first of each set of equal ones, and waits
- * for that stream. */
+/* warmup.c: groups the wanted actions, all on the compute stream, into sets of equal actions. Calls the first action of
+ * each set, and waits for the stream. */
 titan_status exec_run_distinct(struct exec *e, bool (*wanted)(const struct action *a, const struct op_params *p),
                                bool (*same)(const struct exec *e, const struct action *a, const struct action *b),
                                struct titan_error *err) TITAN_MUST_USE;

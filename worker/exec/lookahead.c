@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lookahead.c - the host stays a little ahead of the device (struct lookahead in executor.h). What follows the
- * agreement is not bounded: an update of the state is never left half enqueued because a peer is lost. */
+/* lookahead.c - the host stays a little ahead of the device (struct lookahead in executor.h). Actions after the
+ * agreement are not bounded: otherwise the loss of a peer could leave an update of the state half enqueued. */
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "worker/exec/executor.h"
 
-#define AHEAD_NS 15000000 /* of work from mark to mark: one to two of these are enqueued */
+#define AHEAD_NS 15000000 /* work from mark to mark; one to two such amounts are enqueued */
 #define EVERY_FIRST 16
 #define EVERY_LEAST 4
-#define EVERY_MOST 64 /* an action is some launches, and a stream's queue takes a thousand */
+#define EVERY_MOST 64 /* an action is a few launches, and a stream's queue takes a thousand */
 
 titan_status lookahead_open(const struct device_handle *device, struct lookahead *ret, struct titan_error *err)
 {
@@ -44,10 +44,10 @@ titan_status lookahead_bound(struct exec *e, int actions, struct titan_error *er
     if (p->placed++ == 0)
         return TITAN_OK;
     const int64_t begin = clock_mono_ns();
-    TRY(e->ops->event_sync(p->marks[p->placed % 2], err)); /* the other one */
+    TRY(e->ops->event_sync(p->marks[p->placed % 2], err)); /* the previous mark */
     const int64_t now = clock_mono_ns();
     const bool waited = now - begin > AHEAD_NS / 100;
-    /* So long did the device have for `every` actions, where the host had to wait for both marks. */
+    /* If the host waited for both marks, the time between them is the device's time for `every` actions. */
     if (waited && p->reached_ns > 0) {
         const int64_t took = MAX(now - p->reached_ns, (int64_t)1), wanted = p->every * (int64_t)AHEAD_NS / took;
         p->every = (int)MIN(MAX(MIN(MAX(wanted, p->every / 2), p->every * 2), EVERY_LEAST), EVERY_MOST);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* products.c - how the products of a program are carried out, the same on all ranks (exec_choose_products). */
+/* products.c - chooses how a program's products are carried out, the same on all ranks (exec_choose_products). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,17 +8,17 @@
 #include "worker/exec/executor.h"
 
 #define PRODUCTS_MOST 1024
-#define PART_BITS 32 /* what a double carries of a number, with room to spare */
+#define PART_BITS 32 /* bits of a number that a double carries exactly, with room to spare */
 #define PARTS ((8 + PRODUCT_WAY_BYTES) / 4)
-#define ROW (PARTS + 1) /* chosen, then the product and its way in parts */
-#define STRETCH 16      /* rows that are gathered at once */
+#define ROW (PARTS + 1) /* `chosen`, then the product and its way in parts */
+#define STRETCH 16      /* rows gathered in one call */
 
 struct products {
     struct exec *e;
     exec_gather_fn gather;
     void *arg;
     int world;
-    struct product_way *ways; /* [n] this rank's */
+    struct product_way *ways; /* [n] this rank's ways */
     int n;
 };
 
@@ -34,7 +34,7 @@ static uintptr_t low_bits(const struct exec *e, const struct action *a)
     return bits;
 }
 
-/* The same product for a library: shapes, strides, types, and how its operands are aligned. */
+/* Are the products the same to a library: shapes, strides, types and the alignment of the operands? */
 static bool same_product(const struct exec *e, const struct action *a, const struct action *b)
 {
     return low_bits(e, a) == low_bits(e, b) &&
@@ -49,7 +49,7 @@ static bool is_product(const struct action *a, const struct op_params *p)
 
 /* --- what others have --------------------------------------------------------------------------------------------- */
 
-/* false: no row. */
+/* Reads a row of gather_rows(). False: the row is empty or invalid. */
 static bool take_row(const double *row, struct product_way *ret)
 {
     uint32_t parts[PARTS];
@@ -65,8 +65,8 @@ static bool take_row(const double *row, struct product_way *ret)
     return row[0] == 0 || row[0] == 1;
 }
 
-/* Every rank's rows, [rank][*ret_most][ROW]; those beyond a rank's own say -1. STRETCH rows at a time: what is gathered
- * lies on the device, beside all that a plan has put there. */
+/* Gathers every rank's rows into *ret, [rank][*ret_most][ROW]. A rank's unused rows begin with -1. Gathers STRETCH rows
+ * at a time, because gathered rows lie on the device beside all buffers of the plan. */
 static titan_status gather_rows(const struct products *p, double **ret, int *ret_most, struct titan_error *err)
 {
     const double mine = p->n;
@@ -110,7 +110,7 @@ static titan_status gather_rows(const struct products *p, double **ret, int *ret
     return TITAN_OK;
 }
 
-/* The first rank that has the product, and has chosen where `chosen`; -1: none. */
+/* Returns the first rank with the product; with `chosen`, the first rank with a choice for the product. -1 = none. */
 static int first_rank(const double *rows, int world, int most, uint64_t product, bool chosen, struct product_way *ret)
 {
     for (int r = 0; r < world; r++)
@@ -123,8 +123,8 @@ static int first_rank(const double *rows, int world, int most, uint64_t product,
 
 /* --- choosing ----------------------------------------------------------------------------------------------------- */
 
-/* What the first rank that has chosen has. *ret_left: of the products here, those that no rank has chosen for and that
- * this rank is the first to have are marked. */
+/* Takes for each product the choice of the first rank with a choice. Marks in left[] each product without any choice
+ * that this rank is the first to have. */
 static titan_status take_choices(struct products *p, bool *left, struct exec_products *ret, struct titan_error *err)
 {
     const struct device_handle *const d = p->e->opt.device;
@@ -185,9 +185,9 @@ static titan_status choose(struct products *p, struct exec_products *ret, struct
     }
     if (p->world == 1)
         return TITAN_OK;
-    ret->refused = 0; /* counted again */
+    ret->refused = 0; /* the next call counts again */
     TRY(take_choices(p, left, ret, err));
-    return exec_warm_up(p->e, err); /* of what others have chosen */
+    return exec_warm_up(p->e, err); /* warms up other ranks' choices, too */
 }
 
 titan_status exec_choose_products(struct exec *e, exec_gather_fn gather, void *arg, struct exec_products *ret,

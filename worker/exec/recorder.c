@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recorder.c - the executor's actions in the flight recorder (base/flight.h): each from when its stream comes to it
- * until it is through; on a device with a queue of its own, while the host enqueues it. */
+/* recorder.c - records the executor's actions in the flight recorder (base/flight.h). A record lasts from the stream's
+ * arrival at an action to the action's end. On a device with its own queue it lasts while the host enqueues the
+ * action. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "worker/exec/executor.h"
 
-/* The names that people know the groups by; the channels of one group differ by what they do. */
+/* The names that people know the groups by. Channels of one group differ by what they do. */
 static const char *const group_names[GROUP_COUNT] = {
     [GROUP_WORLD] = "world", [GROUP_FSDP] = "dp_shard", [GROUP_REPLICATE] = "dp_replicate",    [GROUP_CP] = "cp",
     [GROUP_TP] = "tp",       [GROUP_EP] = "ep",         [GROUP_EXPERT_SHARD] = "expert_shard", [GROUP_PP] = "pp",
@@ -45,7 +46,8 @@ titan_status recorder_open(struct exec *e, struct titan_error *err)
                                      .microbatch = a->microbatch,
                                      .peer = -1,
                                      .kind = (uint8_t)kind};
-        if (kind == FLIGHT_SEND || kind == FLIGHT_RECEIVE) { /* the rank of the epoch that is this pp rank beside us */
+        /* The peer of a message is a pp rank of this rank's pipeline. The record has its rank in the epoch. */
+        if (kind == FLIGHT_SEND || kind == FLIGHT_RECEIVE) {
             int at[AXIS_COUNT];
             memcpy(at, e->at, sizeof at);
             at[AXIS_PP] = a->peer;
@@ -70,7 +72,7 @@ static void end(void *arg)
     flight_end(((struct recorded *)arg)->mark);
 }
 
-/* On the stream's own thread, where it is one of this host. */
+/* Does the action run on the stream's own thread, on the host? */
 static bool runs_elsewhere(const struct call *c)
 {
     return c->ops->stream_observe && c->a->stream != STREAM_COMPUTE;

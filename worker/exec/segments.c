@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* segments.c - runs of actions that the host enqueues with one call (struct run in executor.h).
- *
- * Runs are of what comes before the agreement, on the compute stream, with arguments that are the same in every step:
- * tokens, the agreement on the statistics, learning rates and the step's number belong to actions that stay by
- * themselves. So nothing in a run changes, and none is ever updated. A run ends where another stream waits for it,
- * before it waits for another one, and after as many actions as lie between two marks of lookahead.c: what is enqueued
- * and has not run is no more than without runs, and a revoke is over as soon. They are found and kept in an executor's
- * second step: in the first, all is made that libraries make once. */
+ * A run has actions of the compute stream from before the agreement, whose arguments are the same in every step.
+ * Actions with tokens, learning rates, the step's number or the agreement on the statistics stay outside runs. So no
+ * run ever changes or needs an update. A run ends at an action that another stream waits for, and before an action that
+ * waits for another stream. It has at most as many actions as lie between two marks of lookahead.c. So no more work is
+ * enqueued than without runs, and a revoke takes effect as soon. Runs are found and kept in an executor's second step:
+ * in the first step libraries do their one-time work. */
 #include <stdlib.h>
 
 #include "base/cleanup.h"
@@ -73,8 +72,8 @@ titan_status segments_begin(struct exec *e, struct titan_error *err)
         const enum op_class class = op_class((enum op)a->op);
         if (a->stream != STREAM_COMPUTE)
             continue;
-        /* An action of a run is an operation of the device alone, the same in every step, that the host has nothing to
-         * do behind. */
+        /* An action of a run is an operation of the device alone, the same in every step. The host has nothing to do
+         * right after it. */
         const bool member = class != OP_CLASS_FROM_HOST && class != OP_CLASS_NO_TIME &&
                             !op_is_transfer((enum op)a->op) && a->op != OP_OPTIMISE && a->op != OP_BALANCE &&
                             i != e->sync_point && !is_final[i];
@@ -97,7 +96,7 @@ titan_status segments_begin(struct exec *e, struct titan_error *err)
 struct run *segments_run_of(const struct exec *e, int index)
 {
     const struct segments *const g = &e->segments;
-    const int run = g->on && g->found && !e->timed ? g->run_of[index] : -1; /* times are of single actions */
+    const int run = g->on && g->found && !e->timed ? g->run_of[index] : -1; /* a timed step times single actions */
 
     return run >= 0 ? &g->runs[run] : NULL;
 }
@@ -143,7 +142,8 @@ titan_status segments_launch(struct exec *e, struct run *r, bool *ret_done, stru
     if (!r->kept) {
         const titan_status status = keep(e, r, &why);
         if (status == TITAN_EUNSUPPORTED) {
-            /* From now on one by one; those that were kept go with the executor, as they may still run. */
+            /* From now on actions are enqueued one by one. Kept segments may still run, so they stay until the executor
+             * closes. */
             struct log log;
             e->segments.on = false;
             log_init(&log, "exec", "%s", "");
@@ -156,7 +156,7 @@ titan_status segments_launch(struct exec *e, struct run *r, bool *ret_done, stru
         TRY(status);
     }
     titan_assert(r->kept && r->n > 1);
-    for (int i = 0, at = r->first; i < r->n; i++) { /* recorded as if each had been enqueued by itself */
+    for (int i = 0, at = r->first; i < r->n; i++) { /* each action is recorded as if it had been enqueued alone */
         const struct call c = exec_call(e, at, NULL);
         progress_action();
         if (e->recorded) {

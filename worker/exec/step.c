@@ -78,7 +78,7 @@ static titan_status run_action(struct exec *e, int index, struct titan_error *er
     titan_status status = failpoint("exec.action", &fault);
     if (status == TITAN_OK)
         status = issue(&c, index);
-    /* The gradient shards that this action was the last to write to are handed on. */
+    /* Hands on the gradient shards that this action was the last to write. */
     struct stream *const s = e->opt.streams[e->p->actions[index].stream];
     for (; e->next_final < e->n_finals && e->finals[e->next_final].writer == index && status == TITAN_OK;
          e->next_final++) {
@@ -92,7 +92,8 @@ static titan_status run_action(struct exec *e, int index, struct titan_error *er
     return status == TITAN_OK ? TITAN_OK : action_failed(e, index, status, &fault, err);
 }
 
-/* Action index, or the run that begins with it. *ret_n: actions that were enqueued; 0: its run has been already. */
+/* Enqueues action `index`, or the run that begins with it. *ret_n: number of enqueued actions; 0: the action's run is
+ * already enqueued. */
 static titan_status run_next(struct exec *e, int index, int *ret_n, struct titan_error *err)
 {
     struct titan_error fault = {0};
@@ -105,7 +106,7 @@ static titan_status run_next(struct exec *e, int index, int *ret_n, struct titan
     if (r) {
         const struct call c = exec_call(e, index, &fault);
         progress_action();
-        /* The run's first action waits, and its last signals. */
+        /* The run waits as its first action does, and signals as its last action does. */
         const bool waits = e->batch->waits && c.a->n_waits > 0;
         titan_status status = failpoint("exec.action", &fault);
         if (status == TITAN_OK && waits)
@@ -123,12 +124,12 @@ static titan_status run_next(struct exec *e, int index, int *ret_n, struct titan
     }
     if (done)
         return TITAN_OK;
-    *ret_n = 1; /* as there are none any more, the others come one by one */
+    *ret_n = 1; /* segments are off from now on: the run's other actions come one by one */
     return run_action(e, index, err);
 }
 
-/* The next step begins where all streams of this one have ended: its program knows nothing of this one's last
- * accesses. */
+/* Makes the next step begin after all streams have ended this step: the program has no waits for the previous step's
+ * last accesses. */
 static titan_status join_streams(const struct exec *e, struct titan_error *err)
 {
     struct stream *const compute = e->opt.streams[STREAM_COMPUTE];
@@ -182,7 +183,7 @@ titan_status exec_gradients(struct exec *e, const struct exec_batch *batch, stru
     e->waited_ns = clock_mono_ns() - computed_ns;
     e->stage = EXEC_REDUCED;
     if (batch->waits) {
-        /* What computing waited for on its stream is added. */
+        /* Adds the time that the compute stream waited for other streams. */
         const int64_t *const began = e->times + TIME_WAIT_BEGAN * (size_t)e->p->n_actions;
         const int64_t *const ended = e->times + TIME_WAIT_ENDED * (size_t)e->p->n_actions;
         TRY(e->ops->timestamps_read(e->timestamps, e->times, err));
@@ -219,7 +220,7 @@ void exec_resume(struct exec *e, const double *statistics)
     titan_assert(e->stage == EXEC_PREPARED);
     titan_assert(statistics != e->statistics[1 - e->newest]);
     memcpy(e->statistics[1 - e->newest], statistics, (size_t)e->p->statistics.size * sizeof *statistics);
-    e->done = e->agree + 1; /* whatever had begun has ended with its epoch */
+    e->done = e->agree + 1; /* all actions that had begun ended with their epoch */
     take_statistics(e);
 }
 
@@ -244,7 +245,7 @@ int64_t exec_waited_ns(const struct exec *e)
 titan_status exec_wait_for_update(const struct exec *e, struct titan_error *err)
 {
     titan_assert(e->stage == EXEC_IDLE);
-    return e->ops->stream_sync(e->opt.streams[STREAM_COMPUTE], err); /* joined with all others */
+    return e->ops->stream_sync(e->opt.streams[STREAM_COMPUTE], err); /* it has joined all other streams */
 }
 
 void exec_take_times(struct exec *e, bool on)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* warmup.c - each different call of a program once: the first one of a library's kernel (executor.h). */
+/* warmup.c - makes each distinct library call of a program once, which loads the library's kernels (executor.h). */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "worker/exec/executor.h"
 
-/* Operations that a device may leave to a library; attention with documents apart is its own. */
+/* May the device leave this operation to a library? Attention with separate documents is the device's own operation. */
 static bool has_library(const struct action *a, const struct op_params *p)
 {
     return a->op == OP_MATMUL || ((a->op == OP_ATTENTION || a->op == OP_ATTENTION_DGRAD) && !(p->flags & OP_MASKED));

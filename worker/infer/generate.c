@@ -24,9 +24,9 @@ struct generator {
     const struct generate_options *options;
     struct inference inference;
     struct whole_model *model;
-    const struct tokenizer *tokenizer; /* the inference's */
+    const struct tokenizer *tokenizer; /* borrowed from the inference */
     int64_t v, t_max;
-    struct tokens tokens; /* prompt and what was drawn */
+    struct tokens tokens; /* the prompt's and the drawn tokens */
 };
 
 /* --- sampling ----------------------------------------------------------------------------------------------------- */
@@ -71,7 +71,8 @@ static titan_status put_token(struct generator *g, int32_t token, struct titan_e
                : titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", g->tokens.n + 1);
 }
 
-/* An empty prompt stands for the place before a text: the end of the previous text. */
+/* Encodes the prompt. An empty prompt stands for the beginning of a text: the model then sees the end of the previous
+ * text. */
 static titan_status encode_prompt(struct generator *g, struct titan_error *err)
 {
     titan_assert(g->tokenizer && g->tokens.n == 0);
@@ -151,7 +152,7 @@ static titan_status generate(struct generator *g, FILE *out, struct titan_error 
     TRY(put_text(o->prompt, strlen(o->prompt), out, err));
 
     const struct rng_key key = rng_key(o->seed, "generate");
-    const int64_t v = tokenizer_vocabulary(g->tokenizer); /* a model may have rows behind it */
+    const int64_t v = tokenizer_vocabulary(g->tokenizer); /* a model may have more rows */
     _cleanup_free_ float *logits = malloc((size_t)g->v * sizeof(*logits));
     _cleanup_free_ int32_t *work = malloc((size_t)g->v * sizeof(*work));
     if (!logits || !work)
@@ -164,7 +165,8 @@ static titan_status generate(struct generator *g, FILE *out, struct titan_error 
             break;
         TRY(put_token(g, token, err));
 
-        /* A token decoded alone might be the beginning of a text, which loses a space. */
+        /* Decodes the token together with the previous one: alone it might be the beginning of a text, which loses a
+         * space. */
         const int32_t *last = g->tokens.ids + g->tokens.n - 1;
         _cleanup_(buf_free) struct buf before = BUF_INIT, both = BUF_INIT;
         TRY(tokenizer_decode(g->tokenizer, last - 1, 1, &before, err));
@@ -208,7 +210,7 @@ static titan_status generate_json(const struct generate_options *o, struct titan
         return status;
     const size_t prompt = MIN(strlen(o->prompt), n);
     if (n > prompt)
-        text[n - 1] = '\0'; /* the line's end is not the model's */
+        text[n - 1] = '\0'; /* the newline is not the model's */
     json_begin_object(&w, NULL);
     json_put_string(&w, "prompt", o->prompt);
     json_put_string(&w, "text", text + prompt);

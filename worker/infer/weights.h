@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights.h - a model's parameters on one device in the compute type, and its experts' biases: all data that a program
- * without training reads. One thread at a time. */
+/* weights.h - a model's parameters on one device in the compute type, and its experts' biases: all weights that a
+ * program without training reads. One thread at a time. */
 #ifndef TITAN_WORKER_INFER_WEIGHTS_H
 #define TITAN_WORKER_INFER_WEIGHTS_H
 
@@ -31,7 +31,7 @@ void weights_close(struct weights *w);
 titan_status weights_set(struct weights *w, int tensor, const float *values, struct titan_error *err) TITAN_MUST_USE;
 /* Sets all experts' biases (layout_biases numbers, layer after layer). No effect on a model without biases. */
 titan_status weights_set_biases(struct weights *w, const float *biases, struct titan_error *err) TITAN_MUST_USE;
-/* Loads all of them from a checkpoint of this model. */
+/* Loads all parameters and biases from a checkpoint of this model. */
 titan_status weights_load(struct weights *w, const struct trained *t, struct titan_error *err) TITAN_MUST_USE;
 
 /* Memory of a program's SHARD and BIAS buffers (exec.h); NULL for others. weights: a struct weights. */

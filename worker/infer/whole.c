@@ -32,7 +32,7 @@ struct whole_model {
     struct stream *stream;
     struct weights weights;
     struct run run;
-    int32_t *host; /* (batch_rows,b*t): what LOAD reads */
+    int32_t *host; /* (batch_rows,b*t): the input of LOAD */
     /* device memory */
     float **grads; /* per unit, allocated at first use */
     double *sum;
@@ -134,7 +134,7 @@ void whole_model_set_expert_capacity(struct whole_model *w, double capacity)
 {
     titan_assert(capacity >= 0);
     w->expert_capacity = capacity;
-    close_run(w); /* the next one is another program */
+    close_run(w); /* the next call has another program */
 }
 
 titan_status whole_model_load(struct whole_model *w, const struct trained *t, struct titan_error *err)
@@ -164,8 +164,8 @@ struct writer {
     struct tensor *bias; /* per unit */
     const struct unit_buffers *head, *tied;
     struct layer_saved *saved;
-    struct mtp_saved *mtp; /* of the model's last norm and of each module */
-    struct tensor *dh;     /* of the same */
+    struct mtp_saved *mtp; /* [0]: the model's last norm; [m]: module m of multi-token prediction */
+    struct tensor *dh;     /* gradients of the outputs of the same */
 };
 
 static void declare_buffers(const struct whole_model *w, struct writer *to, bool gradients)
@@ -210,8 +210,9 @@ static struct layer_units units_of(const struct whole_model *w, const struct wri
                                 .experts = experts < 0 ? NULL : &to->units[experts]};
 }
 
-/* Modules of multi-token prediction forward and back, losses (1, modules*n), and the norm before them: dx of what the
- * layers give from dh, what the head gives back of the norm. */
+/* Writes the modules of multi-token prediction, forward and backward, with their losses (1, modules*n). Also writes the
+ * backward of the norm before them. dh: the gradient that the head returns for the norm's output. Returns dx, the
+ * gradient of the layers' output. */
 static struct tensor write_modules(const struct whole_model *w, struct writer *to, struct tensor losses,
                                    struct tensor dh)
 {
@@ -271,7 +272,7 @@ static void write_backward(const struct whole_model *w, struct writer *to, struc
         layer_wgrad(&to->k, units_of(w, to, l), &to->saved[l], &back);
     }
     e->unit = 0;
-    to->units[0].first = !to->tied && w->model->dims.mtp_layers == 0; /* otherwise the head was, or a module */
+    to->units[0].first = !to->tied && w->model->dims.mtp_layers == 0; /* otherwise the head or a module wrote first */
     embedding_wgrad(&to->k, &to->units[0], &to->tokens, dx);
 }
 
@@ -389,7 +390,7 @@ static titan_status open_run(struct whole_model *w, enum want want, int64_t b, i
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
 
-/* Runs the program for a batch. Its results are on the device then. */
+/* Runs the program for a batch. Afterwards the results are on the device. */
 static titan_status run_batch(struct whole_model *w, enum want want, const struct whole_batch *batch,
                               struct titan_error *err)
 {
@@ -411,7 +412,7 @@ static titan_status run_batch(struct whole_model *w, enum want want, const struc
         w->host[4 * n + i] = (int32_t)(i - i % t); /* start */
     }
     for (int64_t k = 1; k <= w->model->dims.mtp_layers; k++)
-        for (int64_t i = 0; i < n; i++) { /* of each module, as batch_fill() */
+        for (int64_t i = 0; i < n; i++) { /* rows of each module, as in batch_fill() */
             const bool there = i % t + k < t;
             w->host[batch_rows(k - 1) * n + i] = there ? batch->tokens[i + k] : 0;
             w->host[(batch_rows(k - 1) + 1) * n + i] = there && batch->targets ? batch->targets[i + k] : -1;

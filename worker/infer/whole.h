@@ -16,7 +16,7 @@ struct whole_model;
 struct whole_options {
     const struct model *model;          /* borrowed */
     const struct device_handle *device; /* borrowed */
-    enum dtype dt;                      /* of the arithmetic: DTYPE_F32 or DTYPE_BF16 */
+    enum dtype dt;                      /* compute type: DTYPE_F32 or DTYPE_BF16 */
     int64_t b, t;                       /* room for b sequences of t tokens */
 };
 
@@ -53,12 +53,12 @@ titan_status whole_model_logits(struct whole_model *w, const struct whole_batch 
 titan_status whole_model_next(struct whole_model *w, const int32_t *tokens, int64_t t, float *logits,
                               struct titan_error *err) TITAN_MUST_USE;
 
-/* Sum of the losses over counted tokens, in nats, and its gradients; grads[i]: numel values of parameter i, or grads
- * NULL for the loss alone. Gradients are of what is trained: with balance_loss and the losses of modules of multi-token
- * prediction. */
+/* Returns the sum of the losses over counted tokens, in nats, and its gradients. grads[i]: numel values of parameter i;
+ * grads NULL: the loss alone. Gradients are of the trained loss, which includes balance_loss and the losses of modules
+ * of multi-token prediction. */
 titan_status whole_model_loss(struct whole_model *w, const struct whole_batch *batch, double *ret_loss_sum,
                               float *const *grads, struct titan_error *err) TITAN_MUST_USE;
-/* The sum of these modules' losses, of the last whole_model_loss() with gradients. */
+/* The sum of the losses of these modules in the last whole_model_loss() with gradients. */
 titan_status whole_model_mtp_loss(struct whole_model *w, double *ret, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -21,7 +21,7 @@ struct board_row {
 
 struct board {
     pthread_barrier_t ready; /* for the processes that measure at once */
-    struct cost_host host;   /* written by the first of them */
+    struct cost_host host;   /* written by the first process */
     atomic_int failed;       /* a process failed; err is the first failure */
     struct titan_error err;
     atomic_int n; /* number of rows; beyond BOARD_ROWS: rows were dropped */

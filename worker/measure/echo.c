@@ -22,7 +22,7 @@ struct comm *echo_open(const struct device_ops *ops, const struct mesh *mesh, en
     return c;
 }
 
-/* Nothing where it is the same memory. */
+/* Copies, unless `to` and `from` are the same memory. */
 static titan_status echo_copy(const struct comm *c, void *to, const void *from, size_t bytes, struct stream *s)
 {
     return to == from || bytes == 0 ? TITAN_OK : c->ops->copy(s, to, from, bytes);

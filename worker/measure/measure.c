@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* measure.c - processes that measure, and the table of what they found. */
+/* measure.c - starts the measuring processes, and writes the table of their results. */
 #include "worker/measure/measure.h"
 
 #include <limits.h>
@@ -20,10 +20,10 @@
 struct measurement {
     const struct measure_options *options;
     struct board *board; /* shared with the processes */
-    int *ranks, n_ranks; /* one of each program class */
+    int *ranks, n_ranks; /* `ranks` has one rank of each program class */
     int at_once;         /* processes that replay together */
-    int first;           /* of ranks, of the round under way */
-    int memfd;           /* segment of the members under way */
+    int first;           /* index in `ranks` of the first rank of the current round */
+    int memfd;           /* segment of the current group of members */
 };
 
 /* --- processes ---------------------------------------------------------------------------------------------------- */
@@ -51,7 +51,7 @@ static void kill_all(const pid_t *pids, int n)
             (void)kill(pids[i], SIGKILL);
 }
 
-/* A process that fails ends the others: they would wait for it. */
+/* Runs n processes. If one fails, ends the others, which would wait for it. */
 static titan_status run_processes(const struct measurement *m, process_fn fn, int n, struct titan_error *err)
 {
     pid_t pids[MEASURE_MEMBERS_MAX] = {0};
@@ -92,7 +92,8 @@ static titan_status run_processes(const struct measurement *m, process_fn fn, in
 
 /* --- operations --------------------------------------------------------------------------------------------------- */
 
-/* Places without a class repeat the first classes: a run's cores are all busy. */
+/* Replays the program class of process `index`. Processes beyond the last class replay the first classes again, because
+ * a run keeps all cores busy. */
 static titan_status replay_one(const struct measurement *m, int index, int n, struct titan_error *err)
 {
     const struct measure_options *o = m->options;
@@ -159,7 +160,7 @@ static titan_status take_member(const struct measurement *m, int index, int n, s
     return transfers_take(&options, m->board, err);
 }
 
-/* Several ranks have the same transfers: the first row of each is marked. */
+/* Marks the first row of each transfer of `members` members: several ranks have the same transfers. */
 static int mark_transfers(struct board *b, int n, int members)
 {
     int marked = 0;
@@ -205,7 +206,7 @@ static titan_status measure_transfers(struct measurement *m, struct titan_error 
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
-/* The same operation of several ranks: the mean over their actions. */
+/* Puts the mean over the actions of all ranks with this operation into the table. */
 static titan_status put_operation(struct board *b, int n, int at, struct cost_table *t, struct titan_error *err)
 {
     struct board_row *row = &b->rows[at];

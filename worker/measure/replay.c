@@ -31,7 +31,7 @@ struct replay {
     struct exec *exec;
     int32_t *tokens;
     double *counts;
-    double bracket; /* s that taking a time takes */
+    double bracket; /* seconds that two timestamps around an action add */
     int steps;
     float *seconds; /* [action][STEPS_MOST] */
 };
@@ -95,11 +95,11 @@ static titan_status open_replay(struct replay *r, struct titan_error *err)
     }
     memcpy(exec.streams, r->streams, sizeof exec.streams);
     TRY(exec_open(&exec, &r->exec, err));
-    /* A run chooses its products the same way (epoch.c), with the other ranks. */
+    /* A run chooses its products the same way, together with the other ranks (epoch.c). */
     return r->plan->build.order == ATTENTION_ANY ? exec_choose_products(r->exec, NULL, NULL, &products, err) : TITAN_OK;
 }
 
-/* Tokens drawn over the whole vocabulary: rows of the embedding are as far apart as text has them, or farther. */
+/* Draws tokens over the whole vocabulary. So rows of the embedding are at least as far apart as in text. */
 static titan_status make_batch(struct replay *r, struct titan_error *err)
 {
     const struct sequence_cut *cut = &r->plan->cut;
@@ -179,7 +179,7 @@ static titan_status run_steps(struct replay *r, struct board *board, struct tita
     r->seconds = calloc((size_t)p->n_actions * STEPS_MOST, sizeof *r->seconds);
     if (!r->seconds)
         return no_memory(err);
-    TRY(run_step(r, 1, err)); /* the first finds everything cold and makes what is made once */
+    TRY(run_step(r, 1, err)); /* the first step has cold caches and does the one-time work */
     exec_take_times(r->exec, true);
     TRY(measure_bracket(r, err));
     (void)pthread_barrier_wait(&board->ready);
@@ -209,9 +209,9 @@ static int by_seconds(const void *x, const void *y)
     return a->seconds < b->seconds ? -1 : a->seconds > b->seconds;
 }
 
-/* The middle half of the steps, by what all operations took. A plan is held to a run's median step, and means over
- * these add up to one; medians of actions do not: each is slow in another step (measured: their sum is up to 4 % less).
- */
+/* Chooses the middle half of the steps, ordered by the total time of all operations. A plan is compared with a run's
+ * median step, and the actions' means over the chosen steps add up to such a step. Medians do not: each action is slow
+ * in another step (measured: the sum of the medians is up to 4 % less). */
 static int choose_steps(const struct replay *r, int ret[STEPS_MOST])
 {
     struct step_total all[STEPS_MOST] = {0};
@@ -251,7 +251,7 @@ static struct board_row *row_of(struct board *board, int *mine, int *n, const st
 static titan_status write_down(struct replay *r, struct board *board, struct titan_error *err)
 {
     const struct program *p = r->program;
-    const int threads = r->device.info.host_memory ? r->options->threads : 1; /* plans for GPUs look for 1 */
+    const int threads = r->device.info.host_memory ? r->options->threads : 1; /* GPU plans look for 1 thread */
     const double least = 1e-9;
     _cleanup_free_ int *mine = calloc(BOARD_ROWS, sizeof *mine);
     int n = 0, steps[STEPS_MOST];

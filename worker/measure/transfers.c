@@ -132,7 +132,7 @@ static titan_status open_member(struct member *m, const struct board *board, int
     memcpy(config.id, &st.st_ino, sizeof st.st_ino);
     TRY(device_open("cpu", &(struct device_options){.threads = 1}, &m->device, err));
     TRY(m->device.ops->alloc(m->device.dev, m->pool_bytes, (void **)&m->pool, err));
-    memset(m->pool, 1, m->pool_bytes); /* untouched pages are all the same one */
+    memset(m->pool, 1, m->pool_bytes); /* all untouched pages are the same physical page */
     TRY(m->device.ops->stream_open(m->device.dev, "transfers", false, &m->stream, err));
     return comm_shm.open(&config, NULL, &m->comm, err);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* event_file.c - event records. The messages are four fields deep and never read here: they are written by hand. */
+/* event_file.c - writes event records. The messages are only four fields deep and never read here, so this file encodes
+ * them by hand. */
 #include "worker/metrics/event_file.h"
 
 #include <fcntl.h>
@@ -34,7 +35,7 @@ enum {
 static void put(struct buf *b, const void *data, size_t len)
 {
     if (buf_append(b, data, len) != TITAN_OK)
-        b->limit = SIZE_MAX; /* buf_failed tells */
+        b->limit = SIZE_MAX; /* buf_failed() reports it */
 }
 
 static void put_varint(struct buf *b, uint64_t v)
@@ -78,7 +79,7 @@ static uint32_t masked_crc(const void *data, size_t len)
     return (crc >> 15 | crc << 17) + 0xa282ead8U;
 }
 
-/* A part of a record would end the file for every reader. */
+/* Appends a whole record. A partial record would end the file for every reader. */
 static titan_status append_record(struct event_file *f, const struct buf *event, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf record = BUF_INIT;
@@ -105,9 +106,9 @@ titan_status event_file_open(struct event_file *f, const char *folder, struct ti
     titan_assert(f->fd < 0);
     (void)gethostname(host, sizeof host - 1);
     TRY(dir_make_named(folder, err));
+    /* TensorBoard reads files in the order of their names. */
     if (snprintf(path, sizeof path, "%s/events.out.tfevents.%lld.%03d.%s.%d", folder, (long long)(now / 1000),
-                 (int)(now % 1000), host,
-                 (int)getpid()) >= (int)sizeof path) /* files are read in the order of their names */
+                 (int)(now % 1000), host, (int)getpid()) >= (int)sizeof path)
         return titan_fail(err, TITAN_EINVAL, "folder '%.64s...' has too long a name", folder);
     *f = (struct event_file){.fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644)};
     if (f->fd < 0)
@@ -134,7 +135,7 @@ titan_status event_file_add(struct event_file *f, uint64_t step, int64_t wall_ms
     _cleanup_(buf_free) struct buf event = BUF_INIT, summary = BUF_INIT, session = BUF_INIT, start = BUF_INIT;
 
     titan_assert(f->fd >= 0 && step > 0 && n > 0);
-    if (!f->started) { /* steps of earlier files from here on were trained again */
+    if (!f->started) { /* earlier files' events from this step on are void: these steps are trained again */
         begin_event(&start, step, wall_ms);
         put_key(&session, SESSION_STATUS, WIRE_VARINT);
         put_varint(&session, SESSION_START);

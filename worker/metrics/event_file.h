@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* event_file.h - TensorBoard's event files: records of a length and an Event message, each with a masked CRC-32C
  * (tensorflow/core/util/event.proto, lib/io/record_writer.h). TensorBoard reads all files of a folder as one run, so
- * each process writes its own file; its first step marks where earlier files stop to count. */
+ * each process writes its own file. A file's first step marks where earlier files stop to count. */
 #ifndef TITAN_WORKER_METRICS_EVENT_FILE_H
 #define TITAN_WORKER_METRICS_EVENT_FILE_H
 

@@ -30,10 +30,10 @@ void metrics_close(struct metrics *m);
 /* Records a step with its evaluation, if any. A file that cannot be opened, or a full or unresponsive disk, loses lines
  * of metrics, not the run. */
 void metrics_step(struct metrics *m, const struct log *log, const struct step_report *report);
-/* A step's line without evaluation: printed, and parsed. False: the line is not a step's. */
+/* Prints and parses a step's line without evaluation. False: the line is not a step's. */
 void metrics_print_step(const struct step_report *report, struct buf *out);
 bool metrics_parse_step(const char *line, struct step_report *ret);
-/* Writes an evaluation on its own line: its step's line is written already, or its report is lost. */
+/* Writes an evaluation on its own line, because its step's line is written already or its report is lost. */
 void metrics_evaluation(struct metrics *m, const struct log *log, const struct evaluation_report *report,
                         uint64_t epoch, int64_t at_ms);
 /* Does the file have the evaluation of this step's latest training? Rank 0; false elsewhere. */

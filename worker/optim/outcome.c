@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* outcome.c - statistics of a step into loss, norm and commands. */
+/* outcome.c - computes loss, norm and commands from a step's statistics. */
 #include "worker/optim/outcome.h"
 
 #include <math.h>
@@ -10,9 +10,9 @@
 
 #define CLIP_EPS 1e-6 /* as in PyTorch's clip_grad_norm_ */
 
-#define EXACT ((double)(INT64_C(1) << 53)) /* whole numbers up to it are exact */
+#define EXACT ((double)(INT64_C(1) << 53)) /* whole numbers are exact up to here */
 
-/* Over the microbatches of each cp rank, then over these in order. */
+/* Sums over the microbatches of each cp rank, then over the cp ranks in order. */
 static double sum_parts(const struct step_statistics *r, const double *values)
 {
     double sum = 0;
@@ -22,7 +22,7 @@ static double sum_parts(const struct step_statistics *r, const double *values)
     return sum;
 }
 
-/* Block by block of each expert's matrices, however many ranks share them. */
+/* Sums the squares block by block, for each expert's matrices: the same for any number of ranks. */
 static double experts_norm(const struct layout *l, int unit, const double *sums)
 {
     const struct model_unit *u = &l->model->units[unit];
@@ -42,7 +42,7 @@ static double experts_norm(const struct layout *l, int unit, const double *sums)
     return sum;
 }
 
-/* Squares of a unit's gradient. */
+/* Sum of the squares of a unit's gradient. */
 static double unit_norm(const struct step_statistics *r, const struct layout *l, int unit, const double *sums)
 {
     double sum = 0;
@@ -66,13 +66,13 @@ static void unit_norms(const struct step_statistics *r, const struct layout *l, 
     }
 }
 
-/* The sign of what is no number says nothing, and is no more than odd to read. */
+/* Replaces every NaN by one NaN: its sign has no meaning and would look odd in reports. */
 static double one_nan(double value)
 {
     return isnan(value) ? (double)NAN : value;
 }
 
-/* NaN where any of them is, and where there are none. */
+/* The largest mean loss of any reader. NaN if any of the losses is NaN, or if there are none. */
 static double read_max_loss(const struct step_statistics *r, const struct mesh *mesh, const double *statistics)
 {
     const int readers = mesh_batch_size(mesh);
@@ -118,7 +118,8 @@ static double read_balance_loss(const struct program *p, const double *statistic
     return one_nan(tree_sum(statistics + r->balance, r->microbatches) / ((double)layers * tokens));
 }
 
-/* Each module's is of the same tokens as the loss itself: those that count for it alone are fewer. */
+/* The mean over modules of the loss per token. All modules' losses are divided by the tokens of the main loss, though
+ * fewer tokens count for a module. */
 static double read_mtp_loss(const struct program *p, const double *statistics, double tokens)
 {
     const struct step_statistics *r = &p->statistics;
@@ -166,7 +167,7 @@ static struct step_split read_split(const struct step_statistics *r, const doubl
     return s;
 }
 
-/* Bytes that cannot be are not known. */
+/* The most memory of any rank. Impossible numbers of bytes count as unknown. */
 static uint64_t read_memory(const struct step_statistics *r, const double *statistics)
 {
     double most = 0;
@@ -188,13 +189,13 @@ static titan_status read_norm(const struct step_statistics *r, const struct layo
         return titan_fail(err, TITAN_ENOMEM, "step: out of memory");
     unit_norms(r, l, statistics + r->norms, units);
     for (int u = 0; u < r->units; u++)
-        if (!isfinite(units[u])) /* backward runs from the last unit to the first */
+        if (!isfinite(units[u])) /* the highest unit stays: backward reaches it first */
             out->bad_unit = u;
     out->grad_norm = one_nan(sqrt(tree_sum(units, r->units)) / out->tokens);
     return TITAN_OK;
 }
 
-/* A loss that is not finite: the unit before the first one with a bad input, or the head. */
+/* The unit that made the loss not finite: the unit before the first one with a bad input, or the head. */
 static int bad_forward(const struct step_statistics *r, const double *statistics)
 {
     for (int u = 1; u < r->units; u++)

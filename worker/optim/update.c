@@ -39,7 +39,7 @@ struct update update_of_recipe(const struct recipe *recipe, double learning_rate
 
 #define TOGETHER 64 /* ranges in one call of the device */
 
-/* Ranges of AdamW that are yet to be enqueued. */
+/* AdamW ranges that are not enqueued yet. */
 struct gathered {
     const struct adamw_args *args;
     const struct device_ops *ops;
@@ -56,7 +56,7 @@ static titan_status enqueue(struct gathered *g)
     return n == 0 ? TITAN_OK : g->ops->adamw(g->s, g->ranges, n, g->args);
 }
 
-/* Elements [at, at + n) of an update's range, rounded in the same way. */
+/* Gathers elements [at, at + n) of an update's range, all rounded in the same way. */
 static titan_status gather(struct gathered *g, const struct update_range *range, uint16_t *shadow, int64_t at,
                            int64_t n, const struct moment_rounding *rounding)
 {
@@ -76,8 +76,8 @@ static titan_status gather(struct gathered *g, const struct update_range *range,
     return TITAN_OK;
 }
 
-/* A parameter at a time: each has random numbers of its own, the same in whatever parts it is held. What lies between
- * parameters stays as it is. */
+/* Gathers a range parameter by parameter. Each parameter has its own random numbers, the same for any cut of the
+ * parameter. Elements between parameters stay unchanged. */
 static titan_status gather_parameters(struct gathered *g, const struct update *update, const struct update_range *range,
                                       uint16_t *shadow)
 {
@@ -110,7 +110,7 @@ static titan_status gather_parameters(struct gathered *g, const struct update *u
     return TITAN_OK;
 }
 
-/* The shard of what is neither the masters nor written with them. */
+/* Makes the shard from the masters, if it is neither the masters themselves nor written with them. */
 static titan_status make_shard(const struct update_range *range, enum dtype master, const struct device_ops *ops,
                                enum dtype dt, struct stream *s)
 {

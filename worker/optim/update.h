@@ -10,26 +10,29 @@
 
 /* The arithmetic of one update, the same for every range of the model. */
 struct update {
-    bool sgd;               /* otherwise Adam or AdamW, as args.l2 says */
-    struct adamw_args args; /* .rounding: random and step; what depends on the parameter comes with the range */
-    uint64_t seed;          /* of the rounding */
+    bool sgd;               /* SGD; otherwise Adam or AdamW, depending on args.l2 */
+    struct adamw_args args; /* .rounding has only random and step; the range gives the parameter's values */
+    uint64_t seed;          /* seed of the rounding */
 };
 
-/* What an update changes: a rank's range of a unit, n elements. */
+/* The elements that an update changes: a rank's range of a unit, n elements. */
 struct update_range {
-    const struct layout *layout; /* NULL: not known, which will do where moments are not rounded at random */
+    const struct layout *layout; /* NULL = unknown; allowed if moments are not rounded at random */
     int unit, rank;
     void *values; /* masters, m and v, n each, one after the other, in the recipe's types (state_types.h) */
-    void *shard; /* in the compute type; may be the masters themselves, where that is their type; NULL: there is none */
+    /* The shard is in the compute type. It may be the masters themselves, if the masters have that type. NULL = no
+     * shard. */
+    void *shard;
     const float *grad;
     int64_t n;
 };
 
-/* By the recipe. number: how many updates there have been with this one, from 1 (skipped steps do not count). The
- * summed gradient is divided by tokens and multiplied by clip. */
+/* Makes a recipe's update. number: number of updates so far, this one included, from 1 (skipped steps do not count).
+ * The summed gradient is divided by tokens and multiplied by clip. */
 struct update update_of_recipe(const struct recipe *recipe, double learning_rate, uint64_t number, double tokens,
                                double clip);
-/* Enqueue the update of all elements of count ranges, as one call of the device where it has that. dt: the shards'. */
+/* Enqueues the update of all elements of count ranges, as one call if the device has such a call. dt: type of the
+ * shards. */
 titan_status update_apply(const struct update *update, const struct update_range *ranges, int count,
                           const struct device_ops *ops, enum dtype dt, struct stream *s) TITAN_MUST_USE;
 

@@ -8,9 +8,10 @@
 
 struct skipped_steps {
     uint64_t total;
-    uint64_t in_a_row;    /* up to the last committed step */
-    uint64_t first, last; /* of the newest stretch, in which at most SKIPPED_GAP steps lie between two skipped ones; 0 =
-                           * none */
+    uint64_t in_a_row; /* up to the last committed step */
+    /* First and last skipped step of the newest stretch; 0 = none. In a stretch at most SKIPPED_GAP other steps lie
+     * between two skipped ones. */
+    uint64_t first, last;
 };
 
 /* A stretch of skipped steps ends after this many steps with an update. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* snapshot.c - taking the memory of a checkpoint ahead. */
+/* snapshot.c - touches and pins a checkpoint's memory ahead, on threads. */
 #include "worker/state/snapshot.h"
 
 #include <pthread.h>
@@ -16,7 +16,7 @@
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 #define PAGE_BYTES 4096
 #define THREADS_MAX 4
-#define CORES_A_THREAD 4 /* training has the others */
+#define CORES_A_THREAD 4 /* training uses the other cores */
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -27,10 +27,10 @@ struct snapshot {
     char *memory;
     size_t bytes;
     size_t pieces;
-    bool pins;           /* the device copies into it */
-    bool *pinned;        /* each piece; its thread's until that is joined */
-    atomic_size_t next;  /* piece that no thread has begun */
-    atomic_size_t taken; /* pieces that are there, and pinned where they need be */
+    bool pins;           /* pieces are pinned: the device copies into them */
+    bool *pinned;        /* per piece; written by the piece's thread until the threads are joined */
+    atomic_size_t next;  /* the next piece, which no thread has begun */
+    atomic_size_t taken; /* pieces that are touched, and pinned if `pins` */
     atomic_bool stop;
     pthread_t threads[THREADS_MAX];
     int n_threads; /* to be joined */
@@ -57,11 +57,11 @@ static void *take_pieces(void *arg)
     for (size_t i; !atomic_load(&m->stop) && (i = atomic_fetch_add(&m->next, 1)) < m->pieces;) {
         char *const piece = m->memory + i * SNAPSHOT_PIECE_BYTES;
         const size_t bytes = MIN(SNAPSHOT_PIECE_BYTES, m->bytes - i * SNAPSHOT_PIECE_BYTES);
-        if (m->available() < bytes * THREADS_MAX + SNAPSHOT_KEPT_FREE) { /* the other threads take as much */
+        if (m->available() < bytes * THREADS_MAX + SNAPSHOT_KEPT_FREE) { /* each other thread takes a piece, too */
             atomic_store(&m->stop, true);
             break;
         }
-        /* Pages of fresh memory are touched, the same as writing zeros. */
+        /* Touches the pages. Without MADV_POPULATE_WRITE, writes zeros: fresh memory has zeros anyway. */
         if (madvise(piece, bytes, MADV_POPULATE_WRITE) != 0)
             for (size_t at = 0; at < bytes; at += PAGE_BYTES)
                 *(volatile char *)(piece + at) = 0;
@@ -104,7 +104,7 @@ titan_status snapshot_open(const struct device_handle *device, size_t bytes, uin
     }
     sigset_t every, old;
     sigfillset(&every);
-    (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* signals are the main thread's */
+    (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* the main thread gets all signals */
     while (m->n_threads < threads && pthread_create(&m->threads[m->n_threads], NULL, take_pieces, m) == 0)
         m->n_threads++;
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -8,10 +8,10 @@
 
 struct staging {
     const struct device_handle *device;
-    size_t bytes;     /* of a piece */
-    void *buffers[2]; /* NULL: the memory is the host's */
+    size_t bytes;     /* bytes of a piece */
+    void *buffers[2]; /* NULL = the device uses host memory */
     struct event *copied[2];
-    bool copying[2]; /* the buffer is the device's until `copied` */
+    bool copying[2]; /* the device uses the buffer until `copied` */
 };
 
 titan_status staging_open(const struct device_handle *device, bool own, size_t most, struct staging **ret,
@@ -51,7 +51,7 @@ void staging_close(struct staging *g)
     free(g);
 }
 
-/* The buffer is the host's again. */
+/* Waits until the device has done with the buffer. */
 static titan_status take_back(struct staging *g, int i, struct titan_error *err)
 {
     if (!g->copying[i])
@@ -76,7 +76,7 @@ static titan_status start_copy(struct staging *g, int i, struct piece p, struct 
     return TITAN_OK;
 }
 
-/* The memory is the host's. */
+/* Lets the host work on the memory itself, which is host memory. */
 static titan_status visit(struct staging *g, char *memory, size_t bytes, struct staging_work work, struct stream *s,
                           struct titan_error *err)
 {
@@ -146,7 +146,7 @@ titan_status staging_copy(struct staging *g, struct pinned_place to, const void 
     for (size_t done = 0, n; done < bytes; done += n, i = 1 - i) {
         const size_t at = to.at + done;
         n = MIN(bytes - done, to.part - at % to.part);
-        TRY(take_back(g, i, err)); /* the one before goes on meanwhile */
+        TRY(take_back(g, i, err)); /* the previous copy goes on meanwhile */
         progress_action();
         TRY(start_copy(g, i, (struct piece){(char *)to.host + at, (const char *)from + done, n}, s, err));
     }

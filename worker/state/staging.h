@@ -12,17 +12,18 @@
 
 struct staging;
 
-/* The host's work on a piece: staging_read has it read, staging_write has it filled. Pieces come in memory order, none
- * larger than STAGING_BYTES. */
+/* The host's work on a piece: staging_read lets it read the piece, staging_write lets it fill the piece. Pieces come in
+ * memory order. None is larger than STAGING_BYTES. */
 struct staging_work {
     void (*fn)(void *arg, void *piece, size_t bytes);
     void *arg;
 };
 
-/* For memory of the device (borrowed); `most` is the size of the largest copy. own: the memory is not the host's. */
+/* Opens staging for the device's memory; device is borrowed. own: the device has its own memory. most: size of the
+ * largest copy. */
 titan_status staging_open(const struct device_handle *device, bool own, size_t most, struct staging **ret,
                           struct titan_error *err) TITAN_MUST_USE;
-/* The streams it was used with must have run. NULL is fine. */
+/* All streams that used it must have run. NULL is fine. */
 void staging_close(struct staging *g);
 /* Passes from (bytes) to the work, with the contents once s reaches this point; waits for s. */
 titan_status staging_read(struct staging *g, void *from, size_t bytes, struct staging_work work, struct stream *s,

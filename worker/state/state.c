@@ -87,7 +87,7 @@ void *state_unit(const struct train_state *state, int unit)
     return (char *)state->values + state_bytes(state, state->layout->units[unit].offset);
 }
 
-/* Bytes before a slice in the values, or in the biases. */
+/* Offset of a slice in the values, or in the biases, in bytes. */
 static size_t place_of(const struct layout *l, int rank, struct state_types types, const struct shard_slice *slice,
                        bool *ret_bias, enum dtype *ret_type)
 {
@@ -99,7 +99,7 @@ static size_t place_of(const struct layout *l, int rank, struct state_types type
     if (kind >= 3)
         return (size_t)(slice->at - 3 * layout_total(l, rank)) * sizeof(float);
     const struct unit_layout *u = &l->units[m->tensors[slice->tensor % m->n_tensors].unit];
-    const int64_t at = slice->at - 3 * u->offset; /* in the unit */
+    const int64_t at = slice->at - 3 * u->offset; /* offset in the unit */
     const size_t masters = (size_t)(kind == 0 ? at : u->shard), moments = (size_t)(kind == 0 ? 0 : at - u->shard);
     titan_assert(at >= kind * u->shard && at < (kind + 1) * u->shard);
     return (size_t)u->offset * state_types_bytes(types) + masters * dtype_bytes(types.master) +
@@ -114,7 +114,7 @@ void *state_slice(const struct train_state *state, const struct shard_slice *sli
     return (bias ? (char *)state->biases : (char *)state->values) + at;
 }
 
-/* Where the biases begin in a copy: on a bound for floats. */
+/* Bytes of the values in a copy, rounded up to 64. The biases begin behind them, aligned for floats. */
 static size_t values_in_copy(const struct layout *l, int rank, struct state_types types)
 {
     return ((size_t)layout_total(l, rank) * state_types_bytes(types) + 63) / 64 * 64;
@@ -145,7 +145,7 @@ void *state_bind(const struct train_state *state, const struct buffer *buffer)
 {
     const struct model *m = state->layout->model;
 
-    titan_assert(!state->copy); /* nothing is computed with one */
+    titan_assert(!state->copy); /* no computation uses a copy */
     titan_assert(buffer->kind == BUF_TABLE || (buffer->unit >= 0 && buffer->unit < m->n_units));
     switch (buffer->kind) {
     case BUF_SHARD:
@@ -195,13 +195,14 @@ static void narrow(void *to, const float *from, enum dtype type, int64_t n)
         halves[i] = bf16_from_f32(from[i]);
 }
 
-/* A walk over the stored values, beside the same as fp32 on the host: unit by unit, masters and then moments. */
+/* A walk over the stored values and, in parallel, over the same values as fp32 on the host. It goes unit by unit:
+ * masters, then moments. */
 struct walk {
     const struct train_state *state;
     int unit;
     bool moments;
-    int64_t left;      /* of this type, before the next */
-    const float *from; /* or */
+    int64_t left;      /* elements of this type before the next type */
+    const float *from; /* the walk reads `from` or writes `to` */
     float *to;
 };
 
@@ -210,7 +211,7 @@ static struct walk walk_begin(const struct train_state *state, const float *from
     return (struct walk){.state = state, .unit = -1, .moments = true, .from = from, .to = to};
 }
 
-/* How many of the next `bytes` are of one type, which it is. */
+/* Moves on over the next elements of one type, at most `bytes`. Returns their number, and the type in *ret_type. */
 static int64_t walk_on(struct walk *w, size_t bytes, enum dtype *ret_type)
 {
     const struct train_state *s = w->state;
@@ -259,7 +260,7 @@ static void fill_values(void *arg, void *slice, size_t bytes)
     }
 }
 
-/* The values are there, or on their way. */
+/* Completes an upload, whose values are copied or enqueued: fills the shadow and waits. */
 static titan_status settle(struct train_state *state, struct stream *s, struct titan_error *err)
 {
     TRY(state_refresh_shadow(state, s));
@@ -321,7 +322,7 @@ titan_status state_copy(const struct train_state *state, void *host, size_t pinn
 
 /* --- initial values ----------------------------------------------------------------------------------------------- */
 
-#define DRAWN ((int64_t)16 << 20) /* elements drawn at a time, each time counts as progress */
+#define DRAWN ((int64_t)16 << 20) /* elements per draw; each draw counts as progress */
 #define AHEAD 128                 /* operations enqueued between waits */
 
 struct constant {

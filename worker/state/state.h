@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* state.h - one rank's shard of the training state: masters and moments (types: state_types.h), their copy in the
  * compute type for gathering (the shadow), expert biases in fp32, and four numbers with the run's progress. layout.h
- * defines order and cuts. A snapshot is in fp32 for all types: exact on the way out, rounded to nearest even on the way
- * back.
- *
+ * defines order and cuts. A snapshot is in fp32 for all types. The way out is exact. The way back rounds to nearest
+ * even.
  * Masters and moments are device memory or, offloaded, host memory with full-speed device copies. */
 #ifndef TITAN_WORKER_STATE_STATE_H
 #define TITAN_WORKER_STATE_STATE_H
@@ -23,14 +22,14 @@ struct train_state {
     int64_t total; /* layout_total */
     struct state_types types;
     bool offload;
-    bool copy;        /* of another rank's shard: no computation uses it */
+    bool copy;        /* a copy of another rank's shard, which no computation uses */
     void *values;     /* (total * state_types_bytes) masters, m and v, unit by unit */
     float *biases;    /* (layout_biases); NULL: the model has none */
     void *shadow;     /* (total) types.compute. NULL in a copy, and if the masters themselves are gathered: masters of
                        * that type, not offloaded */
-    uint64_t *hashes; /* device (2), scratch for its hash */
+    uint64_t *hashes; /* device (2), scratch for the state's hash */
     struct staging *staging;
-    uint64_t epoch;  /* of its layout */
+    uint64_t epoch;  /* the layout's epoch */
     uint64_t step;   /* last committed */
     uint64_t tokens; /* trained on up to that step */
     struct skipped_steps skipped;
@@ -42,7 +41,7 @@ struct state_options {
     int rank;
     struct state_types types;
     bool offload; /* a copy is offloaded in any case if the device has its own memory */
-    bool copy;    /* of another rank's shard: without a shadow */
+    bool copy;    /* a copy of another rank's shard, without a shadow */
 };
 /* Opens the zeroed state of one rank. */
 titan_status state_open(const struct state_options *options, struct train_state **ret,
