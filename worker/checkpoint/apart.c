@@ -10,8 +10,8 @@
 #include "base/clock.h"
 #include "base/progress.h"
 
-#define LOOK_MS 20    /* between looks at whether it is still wanted */
-#define LINGER_MS 250 /* for the thread, once it is not */
+#define LOOK_MS 20    /* interval of looks at whether the job is still wanted */
+#define LINGER_MS 250 /* time for the thread to end once the job is unwanted */
 
 void apart_init(struct apart *a)
 {
@@ -56,7 +56,7 @@ titan_status apart_run(struct apart *a, int still_ms, const atomic_int *stop, st
     titan_assert(a->run && a->clear && still_ms >= 0);
     titan_assert(atomic_load(&a->holders) == 1);
     (void)sigfillset(&every);
-    (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* signals are the main thread's */
+    (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* the main thread handles signals */
     atomic_fetch_add(&a->holders, 1);
     const int rc = pthread_create(&thread, NULL, apart_main, a);
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -66,7 +66,7 @@ titan_status apart_run(struct apart *a, int still_ms, const atomic_int *stop, st
     }
     (void)pthread_detach(thread);
 
-    /* The caller waits until the thread has ended, is not wanted any more, or stands still. */
+    /* The caller waits until the thread has ended, the job is unwanted, or the thread makes no progress. */
     int64_t moved_at = clock_mono_ns();
     uint64_t moved = 0;
     bool ended, unwanted = false;

@@ -2,16 +2,17 @@
 /* checkpoint.h - a training state on disk that any mesh can load.
  *
  * A checkpoint is a directory DIR/step-00000120 with one safetensors file per writing rank and manifest.json. The state
- * is a set of named global tensors (parameters and optimizer moments, each in the type that its spec names, "F32",
- * "BF16" or "F16"; fp32 in memory, rounded to nearest even when written); a rank holds slices: boxes of a tensor seen
- * as a matrix. Shard files hold each slice as a 2-D tensor named "NAME@ROW,COL"; the manifest lists, per global tensor,
- * shape and dtype, per file its size, crc32c and slices (row, rows, col, cols), and step, epoch, tokens, world size and
- * the recipe's hash. Checkpoints of version 1, with ranges of elements as slices, are read too.
+ * is a set of named global tensors: parameters and optimizer moments. Each is stored in the type that its spec names,
+ * "F32", "BF16" or "F16", rounded to nearest even; in memory it is fp32. A rank holds slices: boxes of a tensor seen as
+ * a matrix. Shard files hold each slice as a 2-D tensor named "NAME@ROW,COL". The manifest lists shape and dtype of
+ * each global tensor, and size, crc32c and slices (row, rows, col, cols) of each file. It also has step, epoch, tokens,
+ * world size and the recipe's hash. Checkpoints of version 1, with ranges of elements as slices, can be read too.
  *
- * Writing: every rank writes shard files into DIR/.step-00000120.EPOCH (fsync), rank 0 then writes the manifest from
- * all ranks' entries, fsyncs, renames the directory and fsyncs DIR: a directory without the dot is complete. Loading: a
- * rank reads the ranges that overlap its slices, for any cut they were written in (the checksum of each used file is
- * verified first). One intersection routine (shard_slice_overlap) serves this, live resharding and export. */
+ * Writing: every rank writes shard files into DIR/.step-00000120.EPOCH (fsync). Then rank 0 writes the manifest from
+ * all ranks' entries, fsyncs, renames the directory and fsyncs DIR. So a directory without the dot is complete.
+ * Loading: a rank reads the ranges that overlap its slices, however the writers cut the state. The checksum of each
+ * used file is verified first. One intersection routine (shard_slice_overlap) serves checkpoints, live resharding and
+ * export. */
 #ifndef TITAN_WORKER_CHECKPOINT_CHECKPOINT_H
 #define TITAN_WORKER_CHECKPOINT_CHECKPOINT_H
 
@@ -31,19 +32,19 @@ struct checkpoint_info {
     int world;
     uint64_t recipe_hash;
     struct skipped_steps skipped;
-    uint64_t bytes;               /* of all files; set by load and commit */
+    uint64_t bytes;               /* bytes of all files; set by load and commit */
     char owner[320];              /* user that wrote it (base/folder_owner.h); "" = unknown */
     char *recipe;                 /* resolved run file (TOML); owned after load, borrowed for write */
     bool model_only;              /* without the optimizer's moments; input of a writer, set by load */
     bool biases;                  /* with biases of experts; set by load */
-    char metrics[1024];           /* of its step, a line of metrics.jsonl; "" = unknown */
+    char metrics[1024];           /* line of metrics.jsonl of its step; "" = unknown */
     char dtype[8];                /* load: type of its first tensor, a parameter: "F32", "BF16", "F16"; see writer.h */
     char run[IDENTITY_RUN_BYTES]; /* id of the run that wrote it (folder_owner.id); "" = unknown */
     struct run_identity identity;
 };
 
-/* Below, at is the open folder dir; dir is its name for messages. at -1: dir is opened by name, and made where the
- * function needs it. A caller that has checked the folder passes that open folder. */
+/* In the functions below, `at` is the open folder, and `dir` is its name for messages. With at -1 the folder is opened
+ * by name, and made if the function needs it. A caller that has checked the folder passes its descriptor. */
 
 /* DIR/.step-00000120.EPOCH of a checkpoint being written. path: char[PATH_MAX]. */
 titan_status checkpoint_unfinished_path(char *ret_path, const char *dir, const struct checkpoint_info *info,
@@ -51,7 +52,7 @@ titan_status checkpoint_unfinished_path(char *ret_path, const char *dir, const s
 /* Opens that folder, and makes it if missing. A link in its place is refused. */
 titan_status checkpoint_unfinished_open(int at, const char *dir, const struct checkpoint_info *info, int *ret_fd,
                                         struct titan_error *err) TITAN_MUST_USE;
-/* Removes that folder: there will be no such checkpoint. */
+/* Removes that folder: the checkpoint will not be completed. */
 titan_status checkpoint_drop(int at, const char *dir, const struct checkpoint_info *info,
                              struct titan_error *err) TITAN_MUST_USE;
 /* Writes this rank's shard file into the unfinished directory (made if missing) and appends its manifest entry (JSON
@@ -104,11 +105,11 @@ struct verified_checkpoint {
     struct checkpoint_info info; /* free with checkpoint_info_clear */
     int files;
     uint64_t not_finite;       /* infinities and NaNs */
-    char not_finite_name[128]; /* of the first tensor with such a value */
+    char not_finite_name[128]; /* name of the first tensor with such a value */
 };
-/* Reads every file: size, checksum, header, the place of each slice, and all values. faults gets one line per fault,
- * the file first; no faults: the checkpoint is sound, and *ret describes it. Returns only failures other than damage or
- * unreadable files. */
+/* Reads every file and checks size, checksum, header, the place of each slice, and all values. faults gets one line per
+ * fault, each beginning with the file's name. Without faults the checkpoint is sound, and *ret describes it. Returns
+ * only failures other than damage or unreadable files. */
 titan_status checkpoint_verify(const char *path, struct buf *faults, struct verified_checkpoint *ret,
                                struct titan_error *err) TITAN_MUST_USE;
 /* Steps of checkpoints kept beyond the counted ones; 0 = none. */
@@ -116,9 +117,9 @@ struct spared_checkpoints {
     uint64_t resumable; /* newest one a run can resume from: newer ones have weights only, or are incomplete */
     uint64_t sound;     /* newest resumable one from before recently skipped steps (skipped.h) */
 };
-/* Among the checkpoints in dir up to this run's step that its owner wrote with its recipe, keeps the newest `keep` and
- * *ret_spared, and removes the rest; 0 keeps all. Other and unreadable checkpoints are left alone. of: step,
- * recipe_hash, owner, skipped. */
+/* Removes old checkpoints in dir. It considers checkpoints up to this run's step that the run's owner wrote with the
+ * run's recipe. Of these it keeps the newest `keep` (0 = all) and *ret_spared. Other and unreadable checkpoints are
+ * left alone. of: step, recipe_hash, owner, skipped. */
 titan_status checkpoint_prune(int at, const char *dir, int keep, const struct checkpoint_info *of,
                               struct spared_checkpoints *ret_spared, struct titan_error *err) TITAN_MUST_USE;
 

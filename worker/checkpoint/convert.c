@@ -17,25 +17,26 @@
 #include "worker/checkpoint/hf_weights.h"
 #include "worker/tensor/layout.h"
 
-#define SHARD_NUMBERS_MAX (INT64_C(1) << 29) /* of one file: 2 GiB */
+#define SHARD_NUMBERS_MAX (INT64_C(1) << 29) /* limit for one file: 2 GiB */
 
 /* --- weights of transformers as a checkpoint ---------------------------------------------------------------------- */
 
 struct import {
-    const char *dir;  /* of checkpoints */
-    const char *path; /* of the weights */
+    const char *dir;  /* folder of checkpoints */
+    const char *path; /* folder of the weights */
     const struct hf_weights *weights;
     struct model *model;
     struct recipe recipe;
-    struct buf text;           /* of the recipe */
+    struct buf text;           /* text of the recipe */
     struct tensor_spec *specs; /* parameters, then biases */
     int n_specs;
-    struct buf *entries; /* of the files written so far */
+    struct buf *entries; /* manifest entries of the files written so far */
     int n_files, cap_files;
 };
 
-/* What made the ids that the weights are for lies beside them, or is asked for when it is needed; "bytes" it is where
- * the folder is an export of a model of bytes. */
+/* Sets the recipe's tokenizer to the weights folder: its tokenizer made the ids that the weights are for. If the folder
+ * has none, a command that needs it asks for it. If the folder is an export of a model of bytes, the tokenizer stays
+ * "bytes". */
 static titan_status name_tokenizer(struct import *im, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf bytes = BUF_INIT, theirs = BUF_INIT;
@@ -48,7 +49,7 @@ static titan_status name_tokenizer(struct import *im, struct titan_error *err)
     const size_t most = bytes.len;
     if (most > 0 && file_read(file, most, &theirs, NULL) == TITAN_OK && theirs.len == most &&
         memcmp(bytes.data, theirs.data, most) == 0)
-        return TITAN_OK; /* as recipe_init has it */
+        return TITAN_OK; /* recipe_init has set "bytes" */
     if ((size_t)snprintf(name, sizeof im->recipe.model.tokenizer, "%s", folder) >= sizeof im->recipe.model.tokenizer)
         return titan_fail(err, TITAN_EINVAL, "path too long: '%s'", folder);
     return TITAN_OK;
@@ -71,13 +72,13 @@ static titan_status make_recipe(struct import *im, struct titan_error *err)
     recipe_print(&im->recipe, &im->text);
     if (buf_failed(&im->text))
         return titan_fail(err, TITAN_ENOMEM, "no memory for a recipe");
-    recipe_init(&im->recipe); /* read again: every dimension is checked for its range */
+    recipe_init(&im->recipe); /* parse the text again: this checks the range of every dimension */
     TRY(recipe_parse(&im->recipe, im->text.data, HF_CONFIG_NAME, err));
     TRY(recipe_resolve(&im->recipe, err));
     return model_open(&im->recipe.model.dims, &im->model, err);
 }
 
-/* Specs [first, end) as one file. */
+/* Writes specs [first, end) as one file. */
 static titan_status write_shard(struct import *im, const struct checkpoint_info *info, int first, int end,
                                 int64_t numbers, struct titan_error *err)
 {
@@ -110,7 +111,7 @@ static titan_status import_all(struct import *im, struct titan_error *err)
     TRY(make_recipe(im, err));
     TRY(hf_weights_check(im->weights, im->model, err));
 
-    /* Parameters and biases are written, moments are not. */
+    /* Parameters and biases are written; moments are not. */
     const int n = im->model->n_tensors;
     TRY(layout_specs(im->model, &im->specs, &im->n_specs, err));
     titan_assert(im->n_specs >= 3 * n);
@@ -156,7 +157,7 @@ titan_status convert_weights(const char *weights, const char *out_dir, struct ti
 
 /* --- the command -------------------------------------------------------------------------------------------------- */
 
-/* What lies there may be a person's work. */
+/* Refuses a folder with content: a person's work may be in it. */
 static titan_status check_empty(const char *dir, struct titan_error *err)
 {
     DIR *d = opendir(dir);
@@ -165,7 +166,7 @@ static titan_status check_empty(const char *dir, struct titan_error *err)
     if (!d) {
         (void)titan_fail_errno(err, "folder '%s'", dir);
         if (err && errno == ENOTDIR)
-            err->status = TITAN_EINVAL; /* "not found" is for the checkpoint */
+            err->status = TITAN_EINVAL; /* TITAN_ENOTFOUND is reserved for the checkpoint */
         return err ? err->status : TITAN_EINVAL;
     }
     const struct dirent *e;

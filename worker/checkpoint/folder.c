@@ -60,7 +60,8 @@ static titan_status refuse_user(const char *path, struct titan_error *err)
     return TITAN_ECONFLICT;
 }
 
-/* A file without a user is the run's own, or one that the coordinator found to be its user's. */
+/* Checks the folder's user. An owner file without a user passes if it is the run's own, or if the coordinator found it
+ * to be its user's. */
 static titan_status check_user(const char *path, const struct folder_owner *o, const struct folder_found *f,
                                struct titan_error *err)
 {
@@ -70,7 +71,7 @@ static titan_status check_user(const char *path, const struct folder_owner *o, c
     return !f->there || same ? TITAN_OK : refuse_user(path, err);
 }
 
-/* recipe: its text; "": it is none of this user's business. */
+/* Compares recipes. recipe: the other recipe's text; "": this user must not learn the differences. */
 static titan_status check_keys(const char *path, const struct folder_owner *o, const char *by, uint64_t hash,
                                const char *recipe, struct titan_error *err)
 {
@@ -95,7 +96,7 @@ static titan_status check_recipe(const char *path, int at, const struct folder_o
     TRY(checkpoint_steps(at, path, &steps, &n, err));
     if (n > 0 && f->there)
         return check_keys(path, o, f->name, f->recipe_hash, f->recipe, err);
-    /* Programs of before left no owner file: the newest readable checkpoint tells. */
+    /* Earlier versions wrote no owner file: the newest readable checkpoint names the user and recipe. */
     for (size_t i = 0; i < n; i++) {
         _cleanup_(checkpoint_info_clear) struct checkpoint_info info = {0};
         struct folder_user by;
@@ -105,7 +106,7 @@ static titan_status check_recipe(const char *path, int at, const struct folder_o
             return refuse_user(path, err);
         return check_keys(path, o, "a run without an owner file", info.recipe_hash, by.name[0] ? info.recipe : "", err);
     }
-    return TITAN_OK; /* an unreadable checkpoint is not written over: none of it loads, and the run reports it */
+    return TITAN_OK; /* an unreadable checkpoint is neither overwritten nor loaded; the run reports it */
 }
 
 /* --- taking it ---------------------------------------------------------------------------------------------------- */
@@ -120,7 +121,8 @@ static enum taken try_lock(int fd, int how)
     return TAKEN;
 }
 
-/* One attempt. A process of the run shares the lock; another one must have it alone to become the owner. */
+/* Tries once to take the folder. Processes of the same run share the lock. Another run must lock it exclusively to
+ * become the owner. */
 static titan_status attempt(const char *path, int at, int lock, const struct folder_owner *o, const struct log *log,
                             struct folder_found *f, enum taken *ret, struct titan_error *err)
 {
@@ -132,7 +134,7 @@ static titan_status attempt(const char *path, int at, int lock, const struct fol
         if (*ret != TAKEN)
             return TITAN_OK;
         TRY(folder_owner_read(at, f, err));
-        if (!f->there || strcmp(f->id, o->id) != 0) /* it has changed hands meanwhile */
+        if (!f->there || strcmp(f->id, o->id) != 0) /* another run has taken it meanwhile */
             *ret = BUSY;
         return TITAN_OK;
     }
@@ -142,7 +144,7 @@ static titan_status attempt(const char *path, int at, int lock, const struct fol
     TRY(folder_owner_read(at, f, err));
     TRY(check_user(path, o, f, err));
     TRY(check_recipe(path, at, o, f, err));
-    /* Where this process is the job's user: titand's workers read a folder of titand's, whatever their job. */
+    /* Only if this process runs as the job's user: a folder of titand is read by titand's workers of any job. */
     struct titan_error fault = {0};
     struct stat st;
     if (fstat(at, &st) == 0 && st.st_uid == geteuid() && (int64_t)st.st_uid == o->user.uid &&
@@ -150,7 +152,7 @@ static titan_status attempt(const char *path, int at, int lock, const struct fol
         tlog_warn(log, "users that the checkpoint folder is shared with may not be able to read it",
                   "folder=\"%s\" reason=\"%s\"", path, fault.msg);
     TRY(write_owner(at, o, err));
-    checkpoint_sweep(at, UINT64_MAX); /* an earlier run's, which is not there any more */
+    checkpoint_sweep(at, UINT64_MAX); /* removes directories that an earlier run, now ended, left unfinished */
     if (*ret == TAKEN)
         *ret = try_lock(lock, LOCK_SH);
     return TITAN_OK;
@@ -194,7 +196,7 @@ static titan_status open_and_take(const char *path, const struct folder_owner *o
     struct stat st;
     char name[64];
 
-    TRY(folder_owner_above(path, &above, err)); /* nothing is made in another user's folder */
+    TRY(folder_owner_above(path, &above, err)); /* makes nothing in another user's folder */
     TRY(check_user(path, owner, &above, err));
     TRY(dir_make_named(path, err));
     _cleanup_fd_ int at = file_open_named(path, O_RDONLY | O_DIRECTORY);
@@ -217,16 +219,16 @@ static titan_status open_and_take(const char *path, const struct folder_owner *o
 struct job {
     struct apart apart;
     char *path;
-    /* taking it */
+    /* for folder_take */
     struct folder_owner owner;
     char *text;
     int wait_ms;
     const struct log *log;
     struct folder folder;
-    /* listing it */
+    /* for folder_list and folder_find */
     char place[PATH_MAX];
     struct checkpoint_line_list list;
-    /* looking at a checkpoint */
+    /* for folder_look */
     uint64_t step;
 };
 

@@ -43,7 +43,8 @@ struct folder {
 /* checkpoint_list_folder on its own thread (apart.h). */
 titan_status folder_list(const char *path, int still_ms, const atomic_int *stop, struct checkpoint_line_list *ret,
                          struct titan_error *err) TITAN_MUST_USE;
-/* The same for a path that may be a checkpoint itself, then without steps. place: char[PATH_MAX], the resolved path. */
+/* The same for a path that may itself be a checkpoint; *ret then has no steps. place: char[PATH_MAX], the resolved
+ * path. */
 titan_status folder_find(const char *path, int still_ms, const atomic_int *stop, char *ret_place,
                          struct checkpoint_line_list *ret, struct titan_error *err) TITAN_MUST_USE;
 /* checkpoint_check on its own thread. */

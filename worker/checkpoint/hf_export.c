@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hf_export.c - a checkpoint's weights, configuration and tokenizer as files of transformers. */
+/* hf_export.c - exports a checkpoint's weights, configuration and tokenizer as files of transformers. */
 #include "worker/checkpoint/hf_export.h"
 
 #include <dirent.h>
@@ -30,13 +30,13 @@
 struct export
 {
     const struct trained *trained;
-    int at; /* the folder they go to */
+    int at; /* folder of the exported files */
     const struct hf_family *family;
-    const char *dtype; /* of the files */
-    float *biases;     /* of all layers' experts; NULL: the model has none */
+    const char *dtype; /* type of the files' numbers */
+    float *biases;     /* biases of all layers' experts; NULL: the model has none */
     int *bounds;       /* tensors [bounds[i], bounds[i+1]) go to file i */
     int nfiles;
-    uint64_t bytes; /* of all data */
+    uint64_t bytes; /* bytes of all data */
 };
 
 static bool has_biases(const struct export *e, const struct model_tensor *t)
@@ -44,14 +44,14 @@ static bool has_biases(const struct export *e, const struct model_tensor *t)
     return t->role == ROLE_GATE && e->biases;
 }
 
-/* A module of multi-token prediction of a family that does not know of them. */
+/* Is the tensor left out? True for a module of multi-token prediction if the family has no such modules. */
 static bool leaves_out(const struct export *e, int tensor)
 {
     const struct model *m = e->trained->model;
     return !hf_family_has_modules(e->family) && model_module(m, m->units[m->tensors[tensor].unit].layer) > 0;
 }
 
-/* Copies of embedding and head, one for each module. */
+/* Returns the number of copies of a tensor: each module has one of the embedding and of the head. */
 static int64_t copies_of(const struct export *e, const struct model_tensor *t)
 {
     const bool shared = t->role == ROLE_EMBEDDING || t->role == ROLE_OUTPUT;
@@ -87,7 +87,7 @@ static titan_status plan_files(struct export *e, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Weights of an earlier export, which readers would take for this one's, or read with it. */
+/* Removes weights of an earlier export. Readers would take them for this export's weights, or read both. */
 static titan_status remove_earlier(const struct export *e, struct titan_error *err)
 {
     DIR *const d = fdopendir(dup(e->at));
@@ -116,13 +116,13 @@ static void file_name(const struct export *e, int file, char out[64])
         (void)snprintf(out, 64, "model-%05d-of-%05d.safetensors", file + 1, e->nfiles);
 }
 
-/* Beside the parts of a tensor, from 0 on: biases of the layer's experts, a copy of the tensor, all of a tensor that is
- * left out. */
+/* Special values beside a tensor's parts, which count from 0: biases of the layer's experts, a copy of the tensor, a
+ * tensor that is left out. */
 #define PART_BIASES (-1)
 #define PART_COPY (-2)
 #define PART_NONE (-3)
 
-/* Calls each with the tensors of a file, in their order; tensor: ours. */
+/* Calls each() for the tensors of a file, in order. tensor: index of our tensor. */
 static titan_status for_each_tensor(const struct export *e, int file,
                                     titan_status (*each)(void *arg, int tensor, int part, const char *name,
                                                          struct titan_error *err),
@@ -160,9 +160,9 @@ struct file {
     struct safetensors_entry *entries;
     char (*names)[HF_NAME_MAX];
     size_t n, cap_entries, cap_names;
-    size_t elements; /* of our tensors */
+    size_t elements; /* elements of our tensors */
     struct safetensors_writer *w;
-    const float *data; /* of the tensor in turn */
+    const float *data; /* data of the current tensor */
 };
 
 static void clear_file(struct file *f)
@@ -180,7 +180,7 @@ static titan_status add_entry(void *arg, int tensor, int part, const char *name,
     hf_find(f->e->family, m, tensor, false, &theirs);
     if (part == 0 || part == PART_NONE)
         f->elements += (size_t)t->numel;
-    if (part == PART_NONE || (part >= 0 && theirs.from > 0)) /* behind the rows of the entry before */
+    if (part == PART_NONE || (part >= 0 && theirs.from > 0)) /* its rows belong to the previous entry */
         return TITAN_OK;
     if (!VEC_RESERVE(f->names, f->cap_names, f->n + 1) || !VEC_RESERVE(f->entries, f->cap_entries, f->n + 1))
         return titan_fail(err, TITAN_ENOMEM, "no memory to export %zu tensors", f->n);
@@ -193,7 +193,8 @@ static titan_status add_entry(void *arg, int tensor, int part, const char *name,
     return TITAN_OK;
 }
 
-/* All experts in one tensor, each matrix on its side; with rows in turn, those of the next one of ours among them. */
+/* Appends all experts as one tensor, with each matrix transposed. With interleaved rows, the next tensor's rows are
+ * included. */
 static titan_status append_stacked(struct file *f, const struct hf_tensor *t, const char *name, struct titan_error *err)
 {
     enum { ROWS = 16 };
@@ -202,13 +203,13 @@ static titan_status append_stacked(struct file *f, const struct hf_tensor *t, co
     _cleanup_free_ float *side = NULL;
 
     f->data += numel;
-    if (t->from > 0) /* among the rows of the one before */
+    if (t->from > 0) /* already appended with the previous tensor's rows */
         return TITAN_OK;
     side = malloc((size_t)(t->cols * t->whole) * sizeof *side);
     if (!side)
         return titan_fail(err, TITAN_ENOMEM, "no memory to convert '%s'", name);
     for (int64_t part = 0; part < t->parts; part++) {
-        for (int64_t from = 0; from < t->whole; from += ROWS) /* a cache line of theirs at a time */
+        for (int64_t from = 0; from < t->whole; from += ROWS) /* one cache line of the output at a time */
             for (int64_t c = 0; c < t->cols; c++)
                 for (int64_t i = from; i < MIN(from + ROWS, t->whole); i++)
                     side[c * t->whole + i] =
@@ -218,7 +219,7 @@ static titan_status append_stacked(struct file *f, const struct hf_tensor *t, co
     return TITAN_OK;
 }
 
-/* One tensor in its final order and type. */
+/* Appends one tensor in its final order and type. */
 static titan_status append_tensor(void *arg, int tensor, int part, const char *name, struct titan_error *err)
 {
     struct file *f = arg;
@@ -276,7 +277,7 @@ static titan_status write_file(const struct export *e, int number, struct titan_
     return safetensors_finish(f.w, &bytes, &crc, err);
 }
 
-/* Biases that transformers' class has no place for must do nothing. */
+/* Loads the biases. If transformers' class has no place for them, they must all be zero. */
 static titan_status load_biases(struct export *e, struct titan_error *err)
 {
     titan_assert(!e->biases);
@@ -350,10 +351,10 @@ static bool of_bytes(const struct export *e)
     return strcmp(e->trained->recipe.model.tokenizer, "bytes") == 0;
 }
 
-/* Token 0 separates documents of a bytes corpus: it ends one text and begins the next. */
+/* In a bytes corpus token 0 separates documents: it ends one text and starts the next. */
 static void put_special_tokens(struct json_writer *w, const struct export *e)
 {
-    json_put_raw(w, "pad_token_id", "null"); /* some classes have one of a vocabulary of their own */
+    json_put_raw(w, "pad_token_id", "null"); /* some classes default to an id of another vocabulary */
     if (of_bytes(e)) {
         json_put_int(w, "bos_token_id", 0);
         json_put_int(w, "eos_token_id", 0);
@@ -399,7 +400,7 @@ static void put_byte_level(struct json_writer *w, const char *key)
     json_end_object(w);
 }
 
-/* A byte-pair tokenizer without any pair: one token a byte. */
+/* Writes a byte-pair tokenizer without pairs: each byte is a token. */
 void hf_export_byte_tokenizer(struct buf *out)
 {
     static const char *const unset[] = {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"};
@@ -419,14 +420,14 @@ void hf_export_byte_tokenizer(struct buf *out)
         json_put_raw(&w, unset[i], "null");
     json_put_bool(&w, "fuse_unk", false);
     json_put_bool(&w, "byte_fallback", false);
-    /* A byte's symbol is a printable character (Radford et al. 2019, GPT-2's bytes_to_unicode): the byte's own where
-     * Latin-1 has a visible one, otherwise the next from U+0100 on. */
+    /* A byte's symbol is a printable character (Radford et al. 2019, GPT-2's bytes_to_unicode): the byte's own if it is
+     * visible in Latin-1, otherwise the next character from U+0100 on. */
     json_begin_object(&w, "vocab");
     for (unsigned b = 0, hidden = 0; b < 256; b++) {
         const bool visible = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
         const unsigned c = visible ? b : 256 + hidden++;
         char symbol[4] = {(char)c};
-        if (c >= 0x80) { /* all are below U+0800: two bytes of UTF-8 */
+        if (c >= 0x80) { /* all symbols are below U+0800: two bytes of UTF-8 */
             symbol[0] = (char)(0xc0 | c >> 6);
             symbol[1] = (char)(0x80 | (c & 0x3f));
         }

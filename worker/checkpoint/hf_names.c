@@ -6,7 +6,7 @@
 
 #include "base/cleanup.h"
 
-/* Names within a layer, or of the whole model; "%d": which expert. NULL: the family has a word in it. */
+/* Names within a layer or the whole model. "%d" is the expert's number. NULL: the name depends on the family. */
 static const char *const patterns[ROLE_COUNT] = {
     [ROLE_EMBEDDING] = "model.embed_tokens.weight",
     [ROLE_NORM] = "model.norm.weight",
@@ -52,7 +52,7 @@ static bool is_gate_up(enum tensor_role role)
     return role == ROLE_W1 || role == ROLE_W3;
 }
 
-/* The name of one of the three matrices of an expert, of the shared ones, or of a router. */
+/* Makes the name of a matrix of an expert, of the shared experts, or of a router. */
 static void expert_name(const struct hf_family *f, const struct model_tensor *t, int part, char *out, size_t size)
 {
     static const char *const usual[] = {"gate_proj", "up_proj", "down_proj"};
@@ -68,7 +68,7 @@ static void expert_name(const struct hf_family *f, const struct model_tensor *t,
                        f->expert[which] ? f->expert[which] : usual[which]);
 }
 
-/* The same where all experts are in one tensor. */
+/* Makes the same name for families that keep all experts in one tensor. */
 static void stacked_name(const struct model_tensor *t, char *out, size_t size)
 {
     const bool bias = model_is_expert_bias(t) || t->role == ROLE_GATE_BIAS;
@@ -80,7 +80,7 @@ static void stacked_name(const struct model_tensor *t, char *out, size_t size)
                        t->role == ROLE_W2 || t->role == ROLE_W2_BIAS ? "down" : "gate_up", bias ? "_bias" : "");
 }
 
-/* An expert's matrix on its side, or its bias; rows of gate and up in turn. */
+/* Describes an expert's transposed matrix, or its bias. Rows of gate and up alternate. */
 static void find_stacked(const struct model_tensor *t, struct hf_tensor *ret)
 {
     const bool down = t->role == ROLE_W2 || t->role == ROLE_W2_BIAS;
@@ -108,7 +108,7 @@ static void find_shape(const struct model_tensor *t, struct hf_tensor *ret)
         ret->shape[ret->ndim++] = ret->cols;
 }
 
-/* Ours that are one of theirs lie one below the other, in our order. */
+/* Describes our tensors that are parts of one of theirs: they lie one below the other, in our order. */
 static void find_fused(const struct model *m, int tensor, struct hf_tensor *ret)
 {
     const struct model_tensor *t = &m->tensors[tensor];
@@ -157,7 +157,7 @@ void hf_find(const struct hf_family *f, const struct model *m, int tensor, bool 
         ret->head = m->head_dim;
         break;
     case ROLE_Q_NORM:
-    case ROLE_K_NORM: /* one gain a row of a head, for all heads */
+    case ROLE_K_NORM: /* all heads share the gains: one per row of a head */
         ret->head = latent ? 0 : m->head_dim;
         break;
     default:
@@ -183,7 +183,7 @@ void hf_name(const struct hf_family *f, const struct model *m, int tensor, int p
         (void)snprintf(out + used, HF_NAME_MAX - used, "self_attn.qkv_proj.weight");
     else if (f->fused && is_gate_up(t->role))
         (void)snprintf(out + used, HF_NAME_MAX - used, "mlp.gate_up_proj.weight");
-    else if (m->dims.output_norms && t->role == ROLE_FFN_NORM) /* the usual name is taken */
+    else if (m->dims.output_norms && t->role == ROLE_FFN_NORM) /* another tensor has the usual name */
         (void)snprintf(out + used, HF_NAME_MAX - used, "pre_feedforward_layernorm.weight");
     else if (layer >= 0 && t->role == ROLE_NORM)
         (void)snprintf(out + used, HF_NAME_MAX - used, "shared_head.norm.weight");

@@ -20,11 +20,11 @@
 #define HF_NAME_MAX 128
 
 struct hf_tensor {
-    int parts;    /* number of their tensors, of `rows` rows each */
-    bool stacked; /* parts are matrices (cols,whole) of one tensor (parts,cols,whole), of vectors (parts,whole) */
+    int parts;    /* number of their tensors, with `rows` rows each */
+    bool stacked; /* the parts are in one tensor: matrices (parts,cols,whole), or vectors (parts,whole) */
     int64_t rows, cols;
-    int64_t step; /* from one of our rows to the next there; not 1: rows of another tensor of ours lie between */
-    int ndim;     /* of their tensor */
+    int64_t step; /* distance in their rows between two of our rows; not 1: another tensor's rows lie between */
+    int ndim;     /* dimensions of their tensor */
     int64_t shape[3];
     int64_t head;  /* rows of a block with reordered rows; 0 = no reordering */
     int64_t still; /* a block's rows: first `still` unchanged rows, then `moved` reordered rows, then unchanged rows */
@@ -36,8 +36,8 @@ struct hf_tensor {
 void hf_find(const struct hf_family *f, const struct model *m, int tensor, bool halves, struct hf_tensor *ret);
 /* Their name of a part of a tensor. */
 void hf_name(const struct hf_family *f, const struct model *m, int tensor, int part, char out[HF_NAME_MAX]);
-/* Their name of the copy of the embedding, or of the head (ROLE_OUTPUT), that a module of multi-token prediction has;
- * module: from 1 on. */
+/* Their name of the copy of the embedding, or of the head (ROLE_OUTPUT), in a module of multi-token prediction. module:
+ * from 1 on. */
 void hf_shared_name(const struct model *m, enum tensor_role role, int module, char out[HF_NAME_MAX]);
 /* Their name of the biases that choose a layer's experts. */
 void hf_bias_name(const struct hf_family *f, int layer, char out[HF_NAME_MAX]);

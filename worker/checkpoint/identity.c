@@ -9,10 +9,10 @@
 #include "base/cleanup.h"
 #include "base/learning_rate.h"
 
-/* What is about to run, and what wrote the checkpoint. */
+/* Compares the new run (here) with the run that wrote the checkpoint (there). */
 struct comparison {
     const struct identity_check *check;
-    const struct recipe *here, *there; /* there: NULL, its text is not known */
+    const struct recipe *here, *there; /* there NULL: its text cannot be read */
     const struct run_identity *before;
     uint64_t step;
     struct buf faults, notes;
@@ -62,7 +62,7 @@ static void compare_data(struct comparison *c)
 {
     const struct data_identity *here = &c->check->here->data, *there = &c->before->data;
     char text[400], of_here[160], of_there[160];
-    int k = 0; /* the first source that differs */
+    int k = 0; /* first source that differs */
     while (k < MIN(here->n, there->n) && here->source[k].fingerprint == there->source[k].fingerprint)
         k++;
     if (k == here->n && k == there->n)
@@ -76,7 +76,7 @@ static void compare_data(struct comparison *c)
         buf_printf(&c->notes, "%s: accepted, it is read from sample %" PRIu64 " on\n", text, c->before->samples);
 }
 
-/* Without fingerprints the paths have to do. */
+/* Compares paths, for checkpoints without fingerprints. */
 static void compare_paths(struct comparison *c)
 {
     char text[400];
@@ -108,7 +108,7 @@ static void compare_model(struct comparison *c)
         buf_printf(&c->notes, "the model's numbers are others: %s: accepted\n", keys.data);
 }
 
-/* What a changed batch does to the place in the data, and a changed schedule to the rate. */
+/* Notes how a changed batch moves the place in the data, and how a changed schedule changes the learning rate. */
 static void note_changes(struct comparison *c)
 {
     _cleanup_(buf_free) struct buf rate = BUF_INIT;
@@ -142,7 +142,7 @@ titan_status identity_compare(const struct identity_check *check, uint64_t recip
     titan_assert(check->recipe && check->path);
     *ret = *there;
     ret->step = step;
-    if (!ret->known && c.there) /* as many as a run of that recipe has read */
+    if (!ret->known && c.there) /* a run of that recipe has read this many */
         ret->samples = step * (uint64_t)c.there->training.global_batch_size;
 
     if (check->own && !recipe_continues(c.here, recipe_hash, recipe_text, &keys))

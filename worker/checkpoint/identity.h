@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* identity.h - a run's identity beside its recipe: the content of its data and tokenizer, independent of paths, how far
- * it has read, and its line of checkpoints. Checkpoints store it in their manifests. Every way into a run compares it
- * with the new run's identity. */
+/* identity.h - a run's identity beside its recipe: the content of its data and tokenizer (independent of paths), the
+ * number of samples read, and its line of checkpoints. Checkpoints store it in their manifests. Whatever a run starts
+ * from, its stored identity is compared with the new run's. */
 #ifndef TITAN_WORKER_CHECKPOINT_IDENTITY_H
 #define TITAN_WORKER_CHECKPOINT_IDENTITY_H
 
@@ -30,18 +30,18 @@ static inline uint64_t identity_samples(const struct run_identity *identity, con
 }
 
 struct identity_check {
-    const struct recipe *recipe;     /* of the new run, resolved */
-    const struct run_identity *here; /* of the new run; NULL: only recipes are compared */
-    const char *path;                /* of the checkpoint, for messages */
+    const struct recipe *recipe;     /* resolved recipe of the new run */
+    const struct run_identity *here; /* identity of the new run; NULL: only recipes are compared */
+    const char *path;                /* path of the checkpoint, for messages */
     bool own;                        /* path is in the run's own folder; false = another run's */
-    bool progress;                   /* the step is kept, and with it the place in the data */
+    bool progress;                   /* the run keeps the step, and so the place in the data */
 };
 #define IDENTITY_NOTES_MAX 640
 
-/* Compares with a checkpoint of this recipe (hash and text), identity and step. TITAN_ECONFLICT names all differences
- * that are not accepted (checkpoint.accept_changed), each with both values. notes gets a line per accepted difference
- * that changes the place in the data or the learning rate, and per item that cannot be compared. ret: how far the run
- * has read, as far as the manifest or its recipe show. */
+/* Compares the new run with a checkpoint of this recipe (hash and text), identity and step. TITAN_ECONFLICT names all
+ * differences that are not accepted (checkpoint.accept_changed), each with both values. notes gets a line per accepted
+ * difference that changes the place in the data or the learning rate, and a line per item that cannot be compared. ret:
+ * the number of samples the run has read, as far as the manifest or its recipe shows it. */
 titan_status identity_compare(const struct identity_check *check, uint64_t recipe_hash, const char *recipe_text,
                               uint64_t step, const struct run_identity *there, char notes[IDENTITY_NOTES_MAX],
                               struct run_identity *ret, struct titan_error *err) TITAN_MUST_USE;

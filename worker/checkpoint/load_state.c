@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* load_state.c - a rank's part of the state from a checkpoint of any mesh, or from weights of transformers. */
+/* load_state.c - loads a rank's part of the state from a checkpoint of any mesh, or from weights of transformers. */
 #include "worker/checkpoint/load_state.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "worker/checkpoint/hf_weights.h"
 #include "worker/tokenizer/tokenizer.h"
 
-/* All that reading a checkpoint touches. */
+/* All data that reading a checkpoint uses. */
 struct load {
     struct apart apart;
     char *path;
@@ -21,7 +21,7 @@ struct load {
     struct recipe recipe;
     struct model *model; /* LOAD_WEIGHTS */
     int n_parameters;
-    float *host; /* gaps: zero */
+    float *host; /* gaps are zero */
     struct tensor_spec *specs;
     struct shard_slice *slices;
     int n_specs, n_slices;
@@ -40,7 +40,7 @@ static void clear_load(struct apart *a)
     free(l);
 }
 
-/* Specs are parameters, their moments, biases. */
+/* Specs are the parameters, then their moments, then biases. */
 static bool is_moment(const struct load *l, int spec)
 {
     titan_assert(spec >= 0);
@@ -54,7 +54,7 @@ static bool is_bias(const struct load *l, int spec)
 
 /* --- from a checkpoint -------------------------------------------------------------------------------------------- */
 
-/* What is wanted of it, renumbered: a part that is left out need not be there. */
+/* Removes unwanted specs and slices and renumbers the rest. The checkpoint need not have the removed specs. */
 static titan_status leave_out(struct load *l, struct titan_error *err)
 {
     _cleanup_free_ int *number = calloc((size_t)l->n_specs + 1, sizeof *number);
@@ -104,7 +104,7 @@ static titan_status load_checkpoint(struct load *l, struct titan_error *err)
     memcpy(l->source.identity.from_run, l->info.run, sizeof l->info.run);
     l->source.identity.from_step = l->info.step;
 
-    /* Without moments a run can begin, and it can be over. */
+    /* A checkpoint without moments is enough at step 0, and for a run that has ended. */
     if (l->info.model_only && !l->source.without_optimizer && l->info.step > 0 &&
         (!own || l->info.step < (uint64_t)l->recipe.training.steps)) {
         (void)titan_fail(err, TITAN_EUNSUPPORTED, "checkpoint '%s' has weights alone, no optimizer state", l->path);
@@ -118,7 +118,7 @@ static titan_status load_checkpoint(struct load *l, struct titan_error *err)
     if (status != TITAN_ECONFLICT || !err)
         return status;
 
-    /* "tensor 'x' has another shape" is true; the key that makes it so is what a user asks for. */
+    /* "tensor 'x' has another shape" does not help a user: name the recipe key that causes the difference. */
     _cleanup_(buf_free) struct buf keys = BUF_INIT;
     struct recipe other;
     recipe_init(&other);
@@ -131,7 +131,7 @@ static titan_status load_checkpoint(struct load *l, struct titan_error *err)
 
 /* --- from weights of transformers --------------------------------------------------------------------------------- */
 
-/* A layer's biases are one row, of which a rank may want a part. */
+/* Reads a layer's biases. They are one row; a rank may want a part of it. */
 static titan_status read_biases(const struct load *l, const struct hf_weights *w, const struct shard_slice *p,
                                 struct titan_error *err)
 {
@@ -145,18 +145,18 @@ static titan_status read_biases(const struct load *l, const struct hf_weights *w
     return TITAN_OK;
 }
 
-/* The rows of the weights belong to the ids of the tokenizer that lies beside them, if one does. */
+/* Compares tokenizers if one lies beside the weights: the weights' rows belong to its ids. */
 static titan_status compare_tokenizers(struct load *l, const struct tokenizer *ours, const struct tokenizer *theirs,
                                        struct titan_error *err)
 {
-    const int64_t n = MIN(tokenizer_vocabulary(ours), tokenizer_vocabulary(theirs)); /* either may have more */
+    const int64_t n = MIN(tokenizer_vocabulary(ours), tokenizer_vocabulary(theirs)); /* either may have more tokens */
     _cleanup_(buf_free) struct buf a = BUF_INIT, b = BUF_INIT;
-    int32_t id = 0; /* the first that stands for another text there */
+    int32_t id = 0; /* first id with another text there */
     for (; id < n; id++) {
         buf_clear(&a);
         buf_clear(&b);
         if (tokenizer_decode(ours, &id, 1, &a, NULL) == TITAN_OK &&
-            tokenizer_decode(theirs, &id, 1, &b, NULL) == TITAN_OK && /* both have such a token */
+            tokenizer_decode(theirs, &id, 1, &b, NULL) == TITAN_OK && /* both have this token */
             (a.len != b.len || (a.len > 0 && memcmp(a.data, b.data, a.len) != 0)))
             break;
     }
@@ -239,7 +239,7 @@ static titan_status run_load(struct apart *a, struct titan_error *err)
     const char *seen = own ? l->recipe.checkpoint.folder_owner : l->recipe.checkpoint.initial_load_owner;
     struct folder_user user;
 
-    /* The coordinator has asked the same; the folder may have changed hands since. */
+    /* The coordinator has checked this, but the folder may have another owner since. */
     if (folder_user_parse(l->recipe.job.owner, &user) && strcmp(seen, "*") != 0) {
         TRY(folder_owner_above(l->path, &found, err));
         if (!folder_admits(&found, &user, seen))

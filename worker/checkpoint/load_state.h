@@ -24,7 +24,7 @@ struct load_source {
     bool without_progress;           /* step 0, no tokens seen, no samples read */
     /* --- found */
     char notes[IDENTITY_NOTES_MAX]; /* accepted differences, one per line */
-    struct run_identity identity;   /* of the checkpoint */
+    struct run_identity identity;   /* identity of the checkpoint */
 };
 
 /* Loads masters, moments, biases and numbers. A checkpoint without moments is accepted if none are wanted, at step 0,

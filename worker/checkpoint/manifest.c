@@ -13,10 +13,10 @@
 #include "base/json.h"
 
 #define FORMAT "titan-checkpoint"
-#define VERSION 5       /* read; written where the step alone does not say how to go on */
-#define VERSION_MIXED 4 /* written where types differ */
-#define VERSION_ALIKE 3 /* written where all have one type */
-#define VERSION_FLOAT 2 /* written where all is fp32 */
+#define VERSION 5       /* written if the step alone does not determine how to continue */
+#define VERSION_MIXED 4 /* written if types differ */
+#define VERSION_ALIKE 3 /* written if all tensors have one type other than fp32 */
+#define VERSION_FLOAT 2 /* written if all tensors are fp32 */
 #define COUNT_MAX (INT64_C(1) << 40)
 #define SUM_KEY ",\"manifest_crc32c\":\""
 #define SUM_BYTES (sizeof(SUM_KEY) - 1 + 8 + 3) /* key, digits, "}\n */
@@ -55,7 +55,7 @@ static int count_members(const struct json *list)
     return n;
 }
 
-/* Exactly `digits` hexadecimal digits. */
+/* Parses exactly `digits` hexadecimal digits. */
 static bool parse_hex(const char *text, int digits, uint64_t *ret)
 {
     titan_assert(digits > 0 && digits <= 16);
@@ -81,7 +81,7 @@ static titan_status parse_tensor(const struct json *member, struct manifest *m, 
         return titan_fail(err, TITAN_ECORRUPT, "a tensor has no name, or one over %zu bytes", sizeof(spec->name) - 1);
     (void)snprintf(spec->name, sizeof(spec->name), "%s", name);
 
-    const char *const first = m->info.dtype; /* before version 4 the first tensor's type is all tensors' */
+    const char *const first = m->info.dtype; /* before version 4 all tensors have the first one's type */
     const bool half = strcmp(dtype, "BF16") == 0 || strcmp(dtype, "F16") == 0;
     if (strcmp(dtype, "F32") != 0 && !(m->version >= VERSION_ALIKE && half))
         return titan_fail(err, TITAN_ECORRUPT, "tensor '%s' is '%.16s', which version %d has not", name, dtype,
@@ -107,7 +107,7 @@ static titan_status parse_tensor(const struct json *member, struct manifest *m, 
     return TITAN_OK;
 }
 
-/* A slice as it stands in the file: tensor, then start and count, or row, rows, col and cols. */
+/* Parses a slice's numbers: tensor, then start and count, or row, rows, col and cols. */
 static titan_status parse_numbers(const struct json *list, const struct manifest *m, int64_t *v, int n,
                                   struct titan_error *err)
 {
@@ -240,7 +240,7 @@ static titan_status parse_info(const struct json *root, struct checkpoint_info *
     }
     if (v[3] < 1 || v[3] > INT_MAX)
         return titan_fail(err, TITAN_ECORRUPT, "world of %" PRId64, v[3]);
-    /* No run trains that long: 2^40 tokens a step, 2^40 steps. */
+    /* No run trains longer than this: 2^40 tokens per step, 2^40 steps. */
     if (v[0] > COUNT_MAX || v[1] > COUNT_MAX || v[4] > v[0] || (v[0] == 0 ? v[2] > 0 : v[2] / v[0] > COUNT_MAX))
         return titan_fail(err, TITAN_ECORRUPT,
                           "step %" PRId64 ", epoch %" PRId64 ", %" PRId64 " tokens, %" PRId64
@@ -252,7 +252,7 @@ static titan_status parse_info(const struct json *root, struct checkpoint_info *
     info->world = (int)v[3];
     info->skipped.total = (uint64_t)v[4];
     const struct json *const skipped =
-        json_get(root, "skipped"); /* older manifests, and runs that skipped no step: none */
+        json_get(root, "skipped"); /* missing in older manifests, and if no step was skipped */
     if (skipped) {
         const int64_t in_a_row = json_int(skipped, "in_a_row", -1), first = json_int(skipped, "first", -1),
                       last = json_int(skipped, "last", -1);
@@ -356,8 +356,8 @@ static int compare_slices(const void *a, const void *b)
     return order != 0 ? order : compare(x->col, y->col);
 }
 
-/* How far down a matrix is covered: columns [col, col+cols) down to row. A heap by row, then column: boxes in that
- * order tile the matrix just when each begins where the first of it is. */
+/* The covered part of a matrix: columns [col, col+cols) are covered down to row. The stretches are a heap, ordered by
+ * row, then column. Sorted boxes tile the matrix exactly if each begins at the first stretch. */
 struct front {
     struct stretch {
         int64_t row, col, cols;
@@ -402,7 +402,8 @@ static titan_status not_once(const struct manifest *m, int tensor, int64_t row, 
                       m->tensors[tensor].name, row, col, what);
 }
 
-/* Boxes of one tensor, sorted: each begins at the top of the front, which is level as far as the box is wide. */
+/* Checks the sorted boxes of one tensor. Each must begin at the first stretch of the front, and the front must be level
+ * over the box's width. */
 static titan_status check_tensor(const struct manifest *m, int tensor, const struct shard_slice *slices, size_t n,
                                  struct front *f, struct titan_error *err)
 {
@@ -537,7 +538,7 @@ static void print_identity(struct json_writer *w, const struct run_identity *ide
     json_end_object(w);
 }
 
-/* The oldest that can say it. */
+/* Returns the oldest version that can represent the manifest. */
 static int version_of(const struct manifest *m)
 {
     const char *first = m->ntensors > 0 ? manifest_dtype(&m->tensors[0]) : "F32";
@@ -582,7 +583,7 @@ titan_status manifest_print(const struct manifest *m, struct buf *out, struct ti
         checkpoint_line_print(&m->info.identity.line, &w);
     buf_puts(out, ",");
     manifest_print_writer(m->info.recipe_hash, m->info.owner, out);
-    w.comma = false; /* after its key */
+    w.comma = false; /* the key is already written */
     json_put_string(&w, NULL, m->info.recipe ? m->info.recipe : "");
     if (m->info.metrics[0])
         json_put_string(&w, "metrics", m->info.metrics);

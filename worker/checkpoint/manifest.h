@@ -62,7 +62,7 @@ titan_status manifest_parse(const char *text, size_t len, struct manifest *ret, 
 titan_status manifest_print(const struct manifest *m, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
 /* Prints the part of the manifest's text that only checkpoints of this recipe and owner have. */
 void manifest_print_writer(uint64_t recipe_hash, const char *owner, struct buf *out);
-/* Name of a slice in a shard file, and where its data begins in that tensor (elements). */
+/* Makes a slice's name in a shard file. *ret_place: where the slice's data begins in that file's tensor (elements). */
 #define MANIFEST_SLICE_NAME_MAX 160
 void manifest_slice_name(const struct manifest *m, const struct manifest_slice *slice,
                          char ret[MANIFEST_SLICE_NAME_MAX], int64_t *ret_place);

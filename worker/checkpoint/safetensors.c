@@ -39,7 +39,7 @@ size_t safetensors_dtype_bytes(const char *dtype)
     return 0;
 }
 
-/* Bytes of a tensor; false when a dimension is negative or the product does not fit. */
+/* Computes a tensor's bytes. Returns false if a dimension is negative or the product overflows. */
 static bool tensor_bytes(const int64_t *shape, int ndim, size_t element, uint64_t *ret)
 {
     titan_assert(ndim >= 0 && ndim <= SAFETENSORS_DIMS_MAX && element > 0);
@@ -70,7 +70,7 @@ static titan_status read_at(int fd, void *out, size_t len, uint64_t offset, stru
     return TITAN_OK;
 }
 
-/* One member of the header into *t; offsets still relative to the data. */
+/* Parses one member of the header into *t. Offsets are still relative to the data. */
 static titan_status parse_tensor(const struct json *member, uint64_t data_bytes, struct safetensors_tensor *t,
                                  struct titan_error *err)
 {
@@ -117,7 +117,7 @@ static int compare_offset(const void *a, const void *b)
     const struct safetensors_tensor *x = a, *y = b;
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
-    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty ones first */
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty tensors first */
 }
 
 static int compare_name(const void *a, const void *b, void *tensors)
@@ -126,7 +126,7 @@ static int compare_name(const void *a, const void *b, void *tensors)
     return strcmp(t[*(const size_t *)a].name, t[*(const size_t *)b].name);
 }
 
-/* The ranges tile the data, names are unique; offsets become positions in the file. */
+/* Checks that the ranges tile the data and that names are unique. Turns offsets into positions in the file. */
 static titan_status check_tensors(struct safetensors *st, uint64_t data_start, struct titan_error *err)
 {
     qsort(st->tensors, st->ntensors, sizeof(*st->tensors), compare_offset);
@@ -297,11 +297,11 @@ titan_status safetensors_read_floats(const struct safetensors *st, const struct 
 
 struct safetensors_writer {
     int at, fd;
-    char *path;          /* below at */
+    char *path;          /* relative to `at` */
     uint64_t data_bytes; /* announced in the header */
-    uint64_t given;      /* of them written */
+    uint64_t given;      /* bytes of the data written so far */
     uint64_t file_bytes;
-    uint64_t begun; /* of them the disk has been told to write */
+    uint64_t begun; /* bytes that the disk has been told to write */
     uint32_t crc;
 };
 
@@ -318,7 +318,7 @@ static titan_status write_out(struct safetensors_writer *w, const void *data, si
         w->crc = crc32c(w->crc, (const char *)data + done, (size_t)n);
         done += (size_t)n;
         w->file_bytes += (uint64_t)n;
-        /* The disk begins early, so that fsync waits for the end alone. Failures are fsync's to report. */
+        /* The disk starts to write early, so fsync waits for the last part only. fsync reports failures. */
         const uint64_t fresh = w->file_bytes - w->begun;
         if (fresh >= WRITE_BYTES_MAX) {
             (void)sync_file_range(w->fd, (off_t)w->begun, (off_t)fresh, SYNC_FILE_RANGE_WRITE);
@@ -329,7 +329,7 @@ static titan_status write_out(struct safetensors_writer *w, const void *data, si
     return TITAN_OK;
 }
 
-/* Header text of the entries; *ret_data_bytes gets the bytes that must follow. */
+/* Makes the header text of the entries. *ret_data_bytes gets the bytes of data that must follow. */
 static titan_status make_header(const struct safetensors_entry *entries, size_t n, const char *metadata_format,
                                 struct buf *out, uint64_t *ret_data_bytes, struct titan_error *err)
 {
@@ -374,12 +374,12 @@ static titan_status make_header(const struct safetensors_entry *entries, size_t 
     return TITAN_OK;
 }
 
-/* In one piece where the file system can, which writing is faster into. A full disk shows at once. */
+/* Reserves contiguous space if the file system can: writing into it is faster. A full disk fails here at once. */
 static titan_status reserve(const struct safetensors_writer *w, uint64_t bytes, struct titan_error *err)
 {
     titan_assert(w->fd >= 0);
     if (bytes > INT64_MAX || fallocate(w->fd, 0, 0, (off_t)bytes) == 0)
-        return TITAN_OK; /* more than any file has: writing says so */
+        return TITAN_OK; /* beyond the largest file: writing will fail */
     const bool full = errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
     return full ? titan_fail_errno(err, "cannot write '%s'", w->path) : TITAN_OK;
 }
@@ -442,7 +442,8 @@ titan_status safetensors_append_floats(struct safetensors_writer *w, const char 
     for (size_t i = 0; !bf16 && i < n; i++)
         if (isfinite(data[i]))
             largest = MAX(largest, fabsf(data[i]));
-    if (largest >= 65520.0F) { /* half a unit above 65504: an infinity in f16, with which every answer is NaN */
+    /* 65504 plus half a unit becomes an infinity in f16, with which every answer of the model is NaN. */
+    if (largest >= 65520.0F) {
         (void)titan_fail(err, TITAN_EINVAL, "tensor '%s' has magnitudes up to %g, f16 none above 65504", tensor,
                          (double)largest);
         titan_error_hint(err, "export it as bf16 or f32");

@@ -23,17 +23,17 @@
 #define ACCESS "system.posix_acl_access"
 #define INHERITED "system.posix_acl_default"
 #define NAMED_MAX 64
-#define WAY_MAX 16  /* folders between a job's and its checkpoints' */
-#define DEPTH_MAX 3 /* checkpoint, its folders, its files */
+#define WAY_MAX 16  /* most folders between a job's folder and its checkpoints' folder */
+#define DEPTH_MAX 3 /* levels: checkpoint, its folders, their files */
 #define NAME_BYTES 65536
 
-/* Users before groups, as the kernel wants them. */
+/* The users and groups that a folder is shared with. A list has users before groups, as the kernel requires. */
 struct shared {
     uint32_t users[NAMED_MAX], groups[NAMED_MAX];
     size_t n_users, n_groups;
-    bool all, was_all; /* all users; until now */
-    bool in_job;       /* in a job's folder, which is titand's group's to read and to remove */
-    uint32_t titand;   /* that group */
+    bool all, was_all; /* shared with all users; was shared with all until now */
+    bool in_job;       /* in a job's folder, which titand's group may read and remove */
+    uint32_t titand;   /* titand's group */
 };
 
 struct list {
@@ -95,7 +95,8 @@ static void put(struct list *l, uint16_t tag, unsigned bits, uint32_t id)
     l->entries[l->n++] = (struct posix_acl_xattr_entry){htole16(tag), htole16((uint16_t)bits), htole32(id)};
 }
 
-/* With a list, the mode's bits of the group are the list's mask. */
+/* Returns the permissions of a file's group. If the file has an access list, the mode's group bits are the list's mask
+ * instead. */
 static unsigned group_bits(int fd, const struct stat *st)
 {
     struct list l;
@@ -108,7 +109,7 @@ static unsigned group_bits(int fd, const struct stat *st)
 
 enum { X = 1, R = 4, RX = 5, RWX = 7 };
 
-/* bits: what they may do, of a file R. */
+/* Makes an access list. bits: permissions of the listed users; R for a file. */
 static void make_list(const struct shared *s, unsigned owner, unsigned group, unsigned others, unsigned bits,
                       struct list *ret)
 {
@@ -132,7 +133,7 @@ static size_t list_bytes(const struct list *l)
     return sizeof l->head + l->n * sizeof l->entries[0];
 }
 
-/* Another user's file stays as it is. */
+/* Sets the access list of a file. Leaves another user's file as it is. */
 static titan_status let(int fd, const struct shared *s, unsigned bits, struct titan_error *err)
 {
     struct stat st;
@@ -160,10 +161,10 @@ static titan_status let_read(int at, const struct shared *s, int depth, struct t
             continue;
         _cleanup_fd_ int fd = openat(at, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (fd < 0 || fstat(fd, &st) != 0 || st.st_uid != geteuid())
-            continue; /* it has expired, or is another's */
+            continue; /* the file is gone, or another user's */
         if (S_ISDIR(st.st_mode) && depth < DEPTH_MAX)
             status = let_read(fd, s, depth + 1, err);
-        else if (S_ISREG(st.st_mode) && (st.st_mode & 0040)) /* not the lock */
+        else if (S_ISREG(st.st_mode) && (st.st_mode & 0040)) /* skips the lock, which the group cannot read */
             status = let(fd, s, R, err);
     }
     if (entries)
@@ -172,8 +173,8 @@ static titan_status let_read(int at, const struct shared *s, int depth, struct t
     return let(at, s, RX, err);
 }
 
-/* The folders above at that are this process's, of that group: up to the job's, which may be an earlier one's. Those of
- * a home are of another group. */
+/* Collects the folders above `at` of this process's user and of this group, up to the job's folder, which may be an
+ * earlier job's. Folders of a home have another group. */
 static size_t way_up(int at, gid_t group, int ret[WAY_MAX])
 {
     struct stat st;
@@ -191,8 +192,8 @@ static size_t way_up(int at, gid_t group, int ret[WAY_MAX])
     return n;
 }
 
-/* A new list takes the set-group-ID bit from a folder of a group that the process is not in, and with it the group from
- * what will be made there: so the group is named. */
+/* If the process is not in a folder's group, a new list clears the folder's set-group-ID bit. Then new content would
+ * not get the group. So the list of new content names the group. */
 static titan_status keep_group(int folder, const struct shared *in, struct titan_error *err)
 {
     const struct shared titand = {.in_job = in->in_job, .titand = in->titand};
@@ -213,7 +214,7 @@ titan_status sharing_set(int at, const char *entries, struct titan_error *err)
     const size_t size = got > 0 ? (size_t)got : 0;
     if (fstat(at, &st) != 0)
         return titan_fail_errno(err, "cannot be looked at");
-    make_list(&s, RWX, RWX, 0, RX, &plain); /* as titan-spawnd gives it to a job's folder */
+    make_list(&s, RWX, RWX, 0, RX, &plain); /* the list that titan-spawnd gives a job's folder */
     if (!*entries && (!size || (size == list_bytes(&plain) && memcmp(&have, &plain, size) == 0)))
         return TITAN_OK;
     TRY(read_entries(entries, &s, err));
@@ -231,7 +232,7 @@ titan_status sharing_set(int at, const char *entries, struct titan_error *err)
         (void)close(way[n - 1]);
     }
     TRY(status);
-    /* The last: with it the whole is done. */
+    /* This list comes last: it marks the whole as done. */
     return fsetxattr(at, INHERITED, &inherited, list_bytes(&inherited), 0) == 0
                ? TITAN_OK
                : titan_fail_errno(err, "no access list for what will be in it");

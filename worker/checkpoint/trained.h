@@ -11,7 +11,7 @@
 #include "worker/tensor/model.h"
 
 struct trained {
-    char path[PATH_MAX]; /* of the checkpoint itself */
+    char path[PATH_MAX]; /* path of the checkpoint itself */
     struct checkpoint_info info;
     struct recipe recipe; /* resolved */
     struct model *model;
@@ -20,7 +20,7 @@ struct trained {
 /* path: a checkpoint, or a folder of them (its newest). */
 titan_status trained_open(const char *path, struct trained *ret, struct titan_error *err) TITAN_MUST_USE;
 void trained_close(struct trained *t);
-/* Loads parameters first, first+1, ... (n of them) of model->tensors, in sequence, into out (sum of their numel). */
+/* Loads the n parameters of model->tensors from `first` on, one after the other, into out (sum of their numel). */
 titan_status trained_load(const struct trained *t, int first, int n, float *out,
                           struct titan_error *err) TITAN_MUST_USE;
 /* Loads the biases of all experts (layout_biases numbers); does nothing if the model has none. */

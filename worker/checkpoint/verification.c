@@ -16,7 +16,7 @@
 #include "worker/checkpoint/hf_weights.h"
 #include "worker/checkpoint/trained.h"
 
-/* What is found goes out a checkpoint at a time: they may be large. */
+/* Totals only: results are printed checkpoint by checkpoint, because they may be large. */
 struct verification {
     bool json;
     int seen, damaged, not_finite;
@@ -35,7 +35,8 @@ static void print_lines(const char *lines, const char *what)
     }
 }
 
-/* own: not a Hugging Face directory, which has no checksums and from which no run resumes. */
+/* own: one of our checkpoints, not a Hugging Face directory. Such a directory has no checksums, and no run resumes from
+ * it. */
 static void print_json(const char *path, const struct verified_checkpoint *c, bool own, const char *faults)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -70,7 +71,7 @@ static void print_sound(const char *what, int files, uint64_t bytes, const char 
     (void)printf("%s  ok       %d file%s, %s%s\n", what, files, files == 1 ? "" : "s", format_bytes(bytes, size), note);
 }
 
-/* A Hugging Face directory. of: the checkpoint that it was written with; NULL: it lies alone. */
+/* Verifies a Hugging Face directory. of: the checkpoint that it is part of; NULL: none. */
 static titan_status verify_hf(struct verification *v, const char *path, const char *of, bool *ret_damaged,
                               struct titan_error *err)
 {
@@ -100,7 +101,7 @@ static titan_status verify_hf(struct verification *v, const char *path, const ch
     return TITAN_OK;
 }
 
-/* With what last_save_in_hf has put into it. */
+/* Verifies a checkpoint, with the Hugging Face directory that last_save_in_hf may have put into it. */
 static titan_status verify_one(struct verification *v, const char *path, struct titan_error *err)
 {
     struct verified_checkpoint c = {0};
@@ -150,7 +151,7 @@ static titan_status verify_all(struct verification *v, const char *dir, struct t
     return TITAN_OK;
 }
 
-/* Does it look like one checkpoint? Without its manifest, by its name. */
+/* Is the path a checkpoint? Without a manifest its name decides. */
 static bool is_checkpoint(const char *path)
 {
     char manifest[PATH_MAX + 16];
@@ -184,7 +185,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     else
         status = verify_all(&v, path, err);
     if (status == TITAN_ENOTFOUND && err)
-        err->status = TITAN_EINVAL; /* bad input; "not found" is for jobs */
+        err->status = TITAN_EINVAL; /* bad input; TITAN_ENOTFOUND is for jobs */
     TRY(status == TITAN_ENOTFOUND ? TITAN_EINVAL : status);
     if (damaged)
         return titan_fail(err, TITAN_ECORRUPT, "the Hugging Face directory is damaged");

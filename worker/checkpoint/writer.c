@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* writer.c - the background thread that writes a rank's shard and, on rank 0, commits. */
+/* writer.c - the background thread, which writes a rank's shard and, on rank 0, commits. */
 #include "worker/checkpoint/writer.h"
 
 #include <errno.h>
@@ -28,43 +28,44 @@
 #define ENTRY_BYTES_MAX ((size_t)64 << 20)
 #define WAIT_MS_DEFAULT 600000
 #define SHOW_MS_DEFAULT 60000
-#define LOOK_MS 20    /* between looks at whether a wait for the thread is cancelled */
-#define LINGER_MS 250 /* for the thread, once cancelled */
+#define LOOK_MS 20    /* interval of looks at whether a wait for the thread is cancelled */
+#define LINGER_MS 250 /* time for the thread to end once cancelled */
 #define ENTRY_NAME_BYTES 64
-#define IN_PLACE_NS 500000000 /* between looks at whether the folder is where it was */
-#define POLL_NS 5000000       /* peers may be on other hosts: only the file system is shared */
+#define IN_PLACE_NS 500000000 /* interval of looks at whether the folder is still in place */
+#define POLL_NS 5000000       /* polling: peers on other hosts share only the file system */
 
 struct checkpoint_writer {
     struct writer_options opt;
-    char dir[PATH_MAX]; /* opt.dir's: the thread may outlive the caller's */
-    char run[128];      /* likewise */
+    char dir[PATH_MAX]; /* copy of opt.dir: the thread may outlive the caller's */
+    char run[128];      /* copy of opt.run */
     struct contents {
         struct tensor_spec *specs;
         struct shard_slice *slices;
         int n_specs, n_slices;
-    } all, weights;          /* without moments */
-    int64_t linger_until_ms; /* 0: not yet */
+    } all, weights;          /* weights: without moments */
+    int64_t linger_until_ms; /* 0: not set yet */
     struct snapshot *snapshot;
-    const struct train_state *state; /* what is copied into it; borrowed until the copy is awaited */
+    const struct train_state *state; /* state to copy into the snapshot; borrowed until the copy is awaited */
     const struct device_handle *device;
-    struct stream *copies; /* for that alone; the thread's until it posts `copied`; NULL: nothing was started yet */
-    struct event *settled; /* the state has the last update */
+    /* Stream of the copy only. The thread owns it until it posts `copied`. NULL: nothing was started yet. */
+    struct stream *copies;
+    struct event *settled; /* set when the state has the last update */
     sem_t copied;
-    bool copying;       /* `copied` is to be waited for */
+    bool copying;       /* `copied` must still be awaited */
     atomic_int holders; /* caller and thread */
     pthread_t thread;
-    bool started;   /* a thread is there to be joined */
-    bool collected; /* its result has been collected */
-    sem_t ended;    /* posted by the thread as the last it does with this but let go */
+    bool started;   /* there is a thread to join */
+    bool collected; /* the result has been collected */
+    sem_t ended;    /* posted by the thread just before it lets go of this struct */
     _Atomic bool done;
     _Atomic bool cancelled;
-    _Atomic int64_t over_ns; /* since when all other ranks have ended writing; 0: not yet */
-    _Atomic bool *absent;    /* ranks that have no part: checkpoint_writer_part_failed() sets them */
-    char why[sizeof((struct titan_error *)0)->msg]; /* of the first rank; complete before its flag is set */
-    /* the thread's while it runs */
+    _Atomic int64_t over_ns;                        /* when all other ranks had ended writing; 0: not yet */
+    _Atomic bool *absent;                           /* ranks without a part, set by checkpoint_writer_part_failed() */
+    char why[sizeof((struct titan_error *)0)->msg]; /* reason of the first absent rank; set before its flag */
+    /* Used by the thread while it runs: */
     struct checkpoint_info info;
     struct written_checkpoint written;
-    struct titan_error uncopied; /* why there is no snapshot; TITAN_OK: there is one */
+    struct titan_error uncopied; /* why there is no snapshot; TITAN_OK: there is a snapshot */
     struct titan_error error;
     titan_status status;
 };
@@ -86,7 +87,7 @@ static titan_status set_up(struct checkpoint_writer *w, struct titan_error *err)
         w->all.slices[i].bf16 = type == DTYPE_BF16;
     }
 
-    /* Weights alone: specs are n parameters, their two moments, biases. */
+    /* Builds the contents for weights only. Specs are n parameters, their two moments, then biases. */
     const int n = l->model->n_tensors;
     const struct contents *const all = &w->all;
     struct contents *const ret = &w->weights;
@@ -142,7 +143,7 @@ titan_status checkpoint_writer_open(const struct writer_options *options, struct
     return TITAN_OK;
 }
 
-/* Frees it when the other of the two, caller and thread, has let go as well. */
+/* Releases one of two holds, the caller's or the thread's. The last release frees the writer. */
 static void let_go(struct checkpoint_writer *w)
 {
     titan_assert(atomic_load(&w->holders) >= 1);
@@ -168,21 +169,21 @@ static bool join_within(struct checkpoint_writer *w, int64_t ms)
     int rc;
     while ((rc = sem_clockwait(&w->ended, CLOCK_MONOTONIC, &at)) < 0 && errno == EINTR)
         ;
-    /* Joined in the plain way: what waits for a while (pthread_clockjoin_np) is not known to the thread sanitizer. */
+    /* Plain pthread_join(), because the thread sanitizer does not know pthread_clockjoin_np(). */
     return rc == 0 && pthread_join(w->thread, NULL) == 0;
 }
 
-/* True when no thread is left. Cancelled, it does not wait for a slow disk, and the thread goes on by itself. */
+/* Returns true if no thread is left. Once cancelled it does not wait for a slow disk; the thread continues alone. */
 static bool join_thread(struct checkpoint_writer *w)
 {
     if (!w->started)
         return true;
     checkpoint_writer_await_copy(w);
-    progress_wait_begin(); /* a disk may take its time */
+    progress_wait_begin(); /* a disk may be slow */
     bool joined = false;
     while (!joined && !atomic_load(&w->cancelled))
         joined = join_within(w, LOOK_MS);
-    if (!joined && w->linger_until_ms == 0) /* once, however often it is asked */
+    if (!joined && w->linger_until_ms == 0) /* set once, however often this is called */
         w->linger_until_ms = clock_mono_ns() / 1000000 + w->opt.linger_ms;
     joined = joined || join_within(w, w->linger_until_ms - clock_mono_ns() / 1000000);
     progress_wait_end();
@@ -197,7 +198,7 @@ void checkpoint_writer_close(struct checkpoint_writer *w)
     checkpoint_writer_cancel(w);
     if (!join_thread(w))
         (void)pthread_detach(w->thread);
-    snapshot_unpin(w->snapshot); /* a thread that goes on has copied */
+    snapshot_unpin(w->snapshot); /* a thread that continues has made its copy */
     if (w->copies)
         w->device->ops->stream_close(w->copies);
     if (w->settled)
@@ -212,7 +213,7 @@ void checkpoint_writer_cancel(struct checkpoint_writer *w)
 
 /* --- the thread --------------------------------------------------------------------------------------------------- */
 
-/* Into host memory, before any file is touched: the next update waits for this. */
+/* Copies the state into host memory before any file is touched: the next update waits for this copy. */
 static void copy_state(struct checkpoint_writer *w)
 {
     const struct device_ops *ops = w->device->ops;
@@ -234,14 +235,14 @@ static void copy_state(struct checkpoint_writer *w)
     (void)sem_post(&w->copied);
 }
 
-/* A rank's manifest entry. */
+/* Makes the file name of a rank's manifest entry. */
 static void entry_name(int rank, char name[ENTRY_NAME_BYTES])
 {
     (void)snprintf(name, ENTRY_NAME_BYTES, "entry-%05d.json", rank);
 }
 
-/* The folder, open, made again where it is gone. What has its name by now may be what a share was mounted over, or
- * another run's. */
+/* Opens the folder, and makes it again if it is gone. The name may lead elsewhere now: below a share that is not
+ * mounted, or to another run's folder. */
 static titan_status open_place(const struct checkpoint_writer *w, int *ret_folder, struct titan_error *err)
 {
     _cleanup_(folder_found_clear) struct folder_found found = {0};
@@ -284,11 +285,11 @@ static titan_status write_shard(const struct checkpoint_writer *w, int folder, i
     const struct contents *c = contents_of(w);
     TRY(checkpoint_write_shard(folder, w->opt.dir, &w->info, w->opt.rank, c->specs, c->n_specs, c->slices, c->n_slices,
                                &entry, err));
-    entry_name(w->opt.rank, name); /* for rank 0 alone: its manifest has it then */
+    entry_name(w->opt.rank, name); /* read by rank 0 only, which puts it in the manifest */
     return file_place_at(at, name, entry.data, entry.len, err);
 }
 
-/* Where its name leads elsewhere by now, ranks that open it later write elsewhere. */
+/* Checks that the folder's name still leads to it. Otherwise ranks that open it later write elsewhere. */
 static titan_status still_in_place(const struct checkpoint_writer *w, int folder, struct titan_error *err)
 {
     struct stat opened, named;
@@ -303,13 +304,13 @@ static titan_status still_in_place(const struct checkpoint_writer *w, int folder
     return TITAN_OK;
 }
 
-/* Rank 0's wait for the others. */
+/* State of rank 0's wait for the other ranks. */
 struct parts {
-    int folder, at; /* of all checkpoints, and of this one while it is unfinished */
+    int folder, at; /* folder of all checkpoints; folder of this unfinished checkpoint */
     int64_t deadline, look_at;
 };
 
-/* One rank's entry, as soon as it is there. *ret_over: its rank has ended, with an entry or without. */
+/* Waits for one rank's entry. *ret_over: the rank has ended writing, with or without an entry. */
 static titan_status await_entry(const struct checkpoint_writer *w, struct parts *p, int rank, struct buf *out,
                                 bool *ret_over, struct titan_error *err)
 {
@@ -347,7 +348,7 @@ static titan_status await_entry(const struct checkpoint_writer *w, struct parts 
     return file_read_at(p->at, name, O_NOFOLLOW, ENTRY_BYTES_MAX, out, err);
 }
 
-/* Beside the shards, and under its name when it is complete. */
+/* Writes the Hugging Face directory beside the shards. It gets its final name when it is complete. */
 static titan_status write_hf(const struct checkpoint_writer *w, int folder, struct titan_error *err)
 {
     _cleanup_fd_ int at = -1, hf = -1;
@@ -375,7 +376,7 @@ static titan_status commit(struct checkpoint_writer *w, int folder, int at, cons
     char name[ENTRY_NAME_BYTES];
 
     titan_assert(w->opt.rank == 0);
-    for (int r = 0; r < w->opt.world; r++) { /* they are in the manifest from here on */
+    for (int r = 0; r < w->opt.world; r++) { /* the manifest has the entries now */
         entry_name(r, name);
         if (unlinkat(at, name, 0) < 0)
             return titan_fail_errno(err, "cannot remove '%s'", name);
@@ -389,7 +390,7 @@ static titan_status commit(struct checkpoint_writer *w, int folder, int at, cons
     w->written.bytes = w->info.bytes;
     w->written.world = w->opt.world;
 
-    /* The folder decides what is kept: a checkpoint that was never committed counts as well. */
+    /* The folder's content decides which checkpoints are kept: a checkpoint that was never committed counts as well. */
     struct titan_error fault = {0};
     if (w->opt.keep > 0 &&
         checkpoint_prune(folder, w->opt.dir, w->opt.keep, &w->info, &w->written.spared, &fault) != TITAN_OK) {
@@ -400,8 +401,8 @@ static titan_status commit(struct checkpoint_writer *w, int folder, int at, cons
     return TITAN_OK;
 }
 
-/* Rank 0. All ranks have ended writing; the first failure counts. No rank is waited for behind a silent one.
- * A failed checkpoint leaves nothing behind, unless the epoch is over: the next one sweeps then. */
+/* Runs on rank 0. Waits until each rank has ended writing, or one stays silent; the first failure counts. A failed
+ * checkpoint is removed. If the epoch is over, the next epoch's sweep removes it instead. */
 static titan_status collect_parts(struct checkpoint_writer *w, int folder, int at, titan_status own,
                                   struct titan_error *err)
 {
@@ -502,7 +503,7 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
     if (info->recipe && !w->info.recipe)
         return titan_fail(err, TITAN_ENOMEM, "checkpoint: out of memory");
 
-    /* All is written in the type that was asked for, or each tensor in the type that it is kept in. */
+    /* All data has the type that was asked for. Without one, each tensor has the type that the state keeps it in. */
     struct contents *const c = w->info.model_only ? &w->weights : &w->all;
     const int n = w->opt.layout->model->n_tensors;
     for (int i = 0; i < c->n_specs; i++) {
@@ -512,7 +513,7 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
         (void)snprintf(c->specs[i].dtype, sizeof c->specs[i].dtype, "%s", w->info.dtype[0] ? w->info.dtype : own);
     }
 
-    /* The thread copies the state as s leaves it. */
+    /* The thread copies the state as stream s leaves it. */
     titan_assert(!w->copying && (!w->device || w->device == state->device));
     w->device = state->device;
     w->state = state;
@@ -529,7 +530,7 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
     w->why[0] = '\0';
     atomic_store(&w->done, false);
     sigfillset(&every);
-    (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* signals are the main thread's */
+    (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* the main thread handles signals */
     atomic_fetch_add(&w->holders, 1);
     const int rc = pthread_create(&w->thread, NULL, writer_main, w);
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -24,8 +24,8 @@ struct checkpoint_writer;
 
 struct writer_options {
     const char *dir; /* the folder of all checkpoints */
-    /* The folder that the run has taken (folder.h); 0 = any. A folder on another file system means a share that is no
-     * longer mounted; another folder of that name must not be another run's. */
+    /* The folder that the run has taken (folder.h); 0 = any. If the folder is on another file system, its share is no
+     * longer mounted. Another folder of that name must not belong to another run. */
     dev_t device;
     ino_t inode;
     const char *run; /* the owner's id; NULL = any */
@@ -33,12 +33,12 @@ struct writer_options {
     int keep;             /* newest complete checkpoints to keep, 0 = all */
     const char *hf_dtype; /* with weights only: also write a Hugging Face directory, hf, of this type; NULL = not */
     const struct layout *layout; /* borrowed */
-    struct state_types types;    /* of the states it gets */
+    struct state_types types;    /* types of the states that the writer gets */
     /* The states' device, borrowed: memory for their copy is touched ahead (snapshot.h). NULL: with the first copy. */
     const struct device_handle *memory_of;
     uint32_t wait_ms;   /* limit for rank 0 to wait for the others' entries; 0 = 10 minutes */
     uint32_t show_ms;   /* limit for a written entry to be visible on rank 0's node; 0 = 60 s, NFS's acdirmax */
-    uint32_t linger_ms; /* limit for its own thread to end, once cancelled; 0 = 250 */
+    uint32_t linger_ms; /* limit for the writer's thread to end, once cancelled; 0 = 250 */
 };
 
 /* A checkpoint complete on disk. Rank 0 only. */
@@ -52,7 +52,7 @@ struct written_checkpoint {
 
 titan_status checkpoint_writer_open(const struct writer_options *options, struct checkpoint_writer **ret,
                                     struct titan_error *err) TITAN_MUST_USE;
-/* Cancels; a write that does not end soon goes on alone, without a report: its unfinished folder is swept later. NULL
+/* Cancels. A write that does not end soon continues alone, without a report; its unfinished folder is swept later. NULL
  * is fine. */
 void checkpoint_writer_close(struct checkpoint_writer *w);
 
@@ -65,7 +65,7 @@ titan_status checkpoint_writer_start(struct checkpoint_writer *w, const struct t
                                      struct titan_error *err) TITAN_MUST_USE;
 /* Waits until the last start's copy is made or has failed: then the state may change. */
 void checkpoint_writer_await_copy(struct checkpoint_writer *w);
-/* Call on rank 0: that rank has no part of the last started checkpoint. why: a line. */
+/* Call on rank 0: `rank` has no part of the last started checkpoint. why: the reason, in one line. */
 void checkpoint_writer_part_failed(struct checkpoint_writer *w, int rank, const char *why);
 /* Call on rank 0: every other rank has written its part of the last started checkpoint, or has none. */
 void checkpoint_writer_parts_over(struct checkpoint_writer *w);

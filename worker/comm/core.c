@@ -41,7 +41,7 @@ titan_status comm_core_init_child(struct comm_core *child, const struct comm_cor
     return comm_core_init(child, parent->transport, rank, n, parent->device, err);
 }
 
-/* With the lock held. */
+/* The caller holds the lock. */
 static void drop_request(struct comm_core *core, struct comm_request *r)
 {
     titan_assert(r->core == core);
@@ -68,7 +68,7 @@ titan_status comm_core_error(struct comm_core *core, struct titan_error *err)
     return status;
 }
 
-/* This communicator and what was split from it: the first failure is kept, waits end. */
+/* Fails this communicator and all its splits: the first failure is kept, waits end. */
 static void fail_tree(struct comm_core *core, const struct titan_error *failure)
 {
     titan_assert(failure->status != TITAN_OK);
@@ -106,7 +106,7 @@ void comm_core_adopt(struct comm_core *parent, struct comm_core *child)
     parent->children = child;
     struct titan_error failure = parent->failure;
     (void)pthread_mutex_unlock(&parent->lock);
-    /* What ended the parent has either found the child in the list, or is seen here. */
+    /* A thread that ended the parent either found the child in the list, or its effect is seen here. */
     if (failure.status != TITAN_OK)
         fail_tree(child, &failure);
     if (atomic_load(&parent->revoked))
@@ -151,7 +151,7 @@ static titan_status run_collective(struct comm_core *core, const struct comm_req
     return titan_fail(err, TITAN_EBUG, "collective %d", (int)r->op);
 }
 
-/* In order, but for messages one after the other: those pass at once. */
+/* Runs the parts in order. Consecutive messages run at once. */
 static titan_status run_parts(struct comm_core *core, const struct comm_request *parts, int n, struct titan_error *err)
 {
     titan_assert(n >= 1);
@@ -161,7 +161,7 @@ static titan_status run_parts(struct comm_core *core, const struct comm_request 
             end++;
         const struct comm_request *const r = &parts[i];
         titan_assert(r->op != COMM_GROUP);
-        if (r->op == COMM_ALL_TO_ALL_V) { /* the counts come from device memory: nothing is known of them before */
+        if (r->op == COMM_ALL_TO_ALL_V) { /* the counts are in device memory: they cannot be checked earlier */
             for (int k = 0; k < core->world; k++)
                 if (r->send_counts[k] < 0 || r->recv_counts[k] < 0)
                     return titan_fail(err, TITAN_EINVAL, "all-to-all: %d rows to and %d rows from rank %d",
@@ -170,7 +170,7 @@ static titan_status run_parts(struct comm_core *core, const struct comm_request 
                 return titan_fail(err, TITAN_EINVAL, "all-to-all: rank %d gives itself %d rows and expects %d",
                                   core->rank, r->send_counts[core->rank], r->recv_counts[core->rank]);
         }
-        if (core->world == 1) { /* what a member would receive from itself */
+        if (core->world == 1) { /* a member alone receives its own data */
             const bool moves = r->op == COMM_ALL_GATHER || r->op == COMM_REDUCE_SCATTER || r->op == COMM_ALL_TO_ALL ||
                                r->op == COMM_ALL_TO_ALL_V || r->op == COMM_SHIFT;
             const size_t bytes =
@@ -186,7 +186,7 @@ static titan_status run_parts(struct comm_core *core, const struct comm_request 
     return TITAN_OK;
 }
 
-/* On the stream's host thread. */
+/* Runs on the stream's host thread. */
 static titan_status run_request(void *arg, struct titan_error *err)
 {
     struct comm_request *r = arg;
@@ -199,7 +199,7 @@ static titan_status run_request(void *arg, struct titan_error *err)
             status = titan_fail(&local, TITAN_EREVOKED, "the epoch was revoked");
         if (status != TITAN_OK) {
             comm_core_fail(core, &local);
-            status = comm_core_error(core, &local); /* what came first, where another has failed as well */
+            status = comm_core_error(core, &local); /* the first failure, if another member failed earlier */
         }
     }
     if (status != TITAN_OK && err)
@@ -217,7 +217,7 @@ static titan_status enqueue(struct comm_core *core, const struct comm_request *c
         (sums && call->dt != DTYPE_F32 && call->dt != DTYPE_F64 && call->dt != DTYPE_BF16))
         return TITAN_EINVAL;
     struct comm_request *const group = &core->group;
-    if (core->grouping) { /* for the group's end */
+    if (core->grouping) { /* run at the group's end */
         if (group->n_parts > 0 && group->stream != call->stream)
             return TITAN_EINVAL;
         group->stream = call->stream;
@@ -236,8 +236,9 @@ static titan_status enqueue(struct comm_core *core, const struct comm_request *c
     (void)pthread_mutex_unlock(&core->lock);
     if (!core->device || !r->stream)
         return run_request(r, NULL);
-    /* A stream that runs at once has freed the request when the call returns, whatever the call returns: a failed
-     * request must not be freed twice. Streams that cannot take the call at all leave it in the list for the end. */
+    /* A stream that runs calls at once has freed the request on return, whatever it returns: a failed request must not
+     * be freed twice. A stream that cannot take the call leaves the request in the list until the communicator is
+     * shut. */
     return core->device->ops->stream_call(r->stream, run_request, r, NULL);
 }
 
@@ -251,7 +252,7 @@ void comm_core_revoke(struct comm_core *core)
     (void)pthread_mutex_unlock(&core->lock);
 }
 
-/* A stream that still holds one of our requests; NULL when there is none. */
+/* Returns a stream that still holds a request of this communicator; NULL: none. */
 static struct stream *busy_stream(struct comm_core *core)
 {
     (void)pthread_mutex_lock(&core->lock);
@@ -264,7 +265,7 @@ void comm_core_shut(struct comm_core *core)
 {
     titan_assert(!core->children);
     struct stream *s = busy_stream(core);
-    if (s) /* as a whole: what holds up its stream may be an operation of another one */
+    if (s) /* revoke the whole tree: another communicator's operation may block the stream */
         comm_core_revoke(root_of(core));
     if (core->parent) {
         (void)pthread_mutex_lock(&core->parent->lock);
@@ -275,7 +276,8 @@ void comm_core_shut(struct comm_core *core)
         (void)pthread_mutex_unlock(&core->parent->lock);
     }
     for (; s; s = busy_stream(core)) {
-        /* Its requests fail now without waiting for a peer; a failed stream has skipped them, and they are dropped. */
+        /* The stream's requests fail now without waiting for a peer. A failed stream has skipped them; they are
+         * dropped. */
         (void)core->device->ops->stream_sync(s, NULL);
         (void)pthread_mutex_lock(&core->lock);
         for (struct comm_request *r = core->requests, *next; r; r = next) {
@@ -346,7 +348,7 @@ titan_status comm_core_all_reduce(struct comm *comm, void *data, size_t count, e
                    &(struct comm_request){.op = COMM_ALL_REDUCE, .recv = data, .count = count, .dt = dt, .stream = s});
 }
 
-/* What moves bytes. */
+/* Enqueues an operation that moves bytes. */
 static titan_status enqueue_bytes(struct comm *comm, enum comm_op op, void *recv, const void *send, size_t bytes,
                                   int peer, struct stream *s)
 {

@@ -43,7 +43,7 @@ struct comm_request {
     enum dtype dt;
     int peer;                                 /* root, to, from; a shift's distance, 0 <= distance < world */
     const int32_t *recv_counts, *send_counts; /* all-to-all-v */
-    struct comm_request *parts;               /* of a group */
+    struct comm_request *parts;               /* requests of a group */
     int n_parts, cap_parts;
 };
 

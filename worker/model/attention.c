@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention.c - grouped-query attention: projections, the norm of heads, rotary embedding, context parallelism.
  *
- * Queries, keys and values lie in one buffer, side by side in each row, where that costs no copy; with the heads' norm,
- * and where keys and values travel over cp, they have buffers of their own. */
+ * Usually queries, keys and values share one buffer, side by side in each row. With the heads' norm, or where keys and
+ * values travel over cp, they have separate buffers: a shared one would cost a copy. */
 #include "base/cleanup.h"
 #include "worker/model/parts.h"
 
@@ -20,7 +20,7 @@ static struct attention_heads heads_of(const struct block *k, const struct block
                                     .order = k->masked ? ATTENTION_FIXED : k->order};
 }
 
-/* key_index: the keys' places in the batch. */
+/* key_index: place of each key in the batch */
 static struct attention_mask mask_of(const struct block *k, const struct block_tokens *tokens, struct tensor key_index)
 {
     if (!k->masked)
@@ -28,7 +28,7 @@ static struct attention_mask mask_of(const struct block *k, const struct block_t
     return (struct attention_mask){.index = tokens->index, .start = tokens->start, .key_index = key_index};
 }
 
-/* Key index of all cp ranks, in rank order, or in the order in which they come round. */
+/* Key indices of all cp ranks, in rank order or in ring order. `table` selects the order. */
 static struct tensor keys_of(const struct block *k, const struct block_sizes *z, enum table table)
 {
     return tensor_at(k->table[table], 0, DTYPE_I32, 1, z->cp * z->n);
@@ -51,7 +51,7 @@ static struct tensor dgrad_work(struct block *k, const struct attention_heads *h
     return emit_tensor(k->e, BUF_WORK, "attention_work", DTYPE_U8, 1, (int64_t)MAX(bytes, 1));
 }
 
-/* Queries and keys of the same width; in one go where they are neighbours. */
+/* Rotates queries and keys. Takes one operation if they are neighbours in one buffer. */
 static void rotate(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens, struct tensor q,
                    struct tensor key, bool backward)
 {
@@ -75,7 +75,7 @@ static void rotate(struct block *k, const struct unit_buffers *u, const struct b
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-/* What is normed together is a row: a head of x (N,heads*D), or all of them. */
+/* Reshapes x (N,heads*D): each row is what one norm covers, a head or, with qk_norm_whole, all heads. */
 static struct tensor by_norm(const struct block *k, struct tensor x)
 {
     const int64_t width = k->layout->model->dims.qk_norm_whole ? x.cols : k->layout->model->head_dim;
@@ -83,8 +83,8 @@ static struct tensor by_norm(const struct block *k, struct tensor x)
     return tensor_reshape(x, tensor_numel(x) / width, width);
 }
 
-/* q | k | v (N,(H+2K)*D), one product unless converted. Where keys and values travel they are a product of their own.
- */
+/* q | k | v (N,(H+2K)*D). One product makes all three unless a converter has one of the layers. Where keys and values
+ * travel, a product of their own makes k | v. */
 static void project(struct block *k, const struct unit_buffers *u, struct layer_saved *saved)
 {
     const struct block_sizes z = block_sizes(k);
@@ -106,13 +106,14 @@ static void project(struct block *k, const struct unit_buffers *u, struct layer_
     saved->t[SAVED_V] = tensor_cols(kv, z.kd, z.vd);
 }
 
-/* A norm over all heads, of which each tp rank has a part, is of a part of the tokens on each rank. */
+/* A norm over all heads needs the heads of all tp ranks. So each tp rank norms whole rows of a part of the tokens. */
 static bool norms_tokens(const struct block *k)
 {
     return k->layout->model->dims.qk_norm_whole && mesh_group_size(&k->layout->mesh, GROUP_TP) > 1;
 }
 
-/* Of x (N,W/tp), this rank's heads of all tokens, all heads of this rank's tokens (N/tp,W). */
+/* Exchanges over tp: x (N,W/tp) has this rank's heads of all tokens. The result (N/tp,W) has all heads of this rank's
+ * tokens. */
 static struct tensor exchange_heads(struct block *k, enum buffer_kind kind, const char *name, struct tensor x)
 {
     const int tp = mesh_group_size(&k->layout->mesh, GROUP_TP);
@@ -126,7 +127,7 @@ static struct tensor exchange_heads(struct block *k, enum buffer_kind kind, cons
     return out;
 }
 
-/* The way back: of x (N/tp,W) into (N,W/tp). */
+/* The reverse of exchange_heads(): from x (N/tp,W) into `to` (N,W/tp). */
 static void return_heads(struct block *k, struct tensor to, struct tensor x)
 {
     const int tp = mesh_group_size(&k->layout->mesh, GROUP_TP);
@@ -142,7 +143,8 @@ static void return_heads(struct block *k, struct tensor to, struct tensor x)
         emit_copy(k->e, to, received);
 }
 
-/* Normed heads of raw (N,heads*D) into a tensor of the same shape; raw is then what the norm has read. */
+/* Returns the normed heads of *raw (N,heads*D) in a tensor of the same shape. Sets *raw to the norm's input, which
+ * backward needs. */
 static struct tensor norm_heads(struct block *k, const char *name, struct tensor gain, struct tensor *raw,
                                 struct tensor *ret_rstd)
 {
@@ -162,7 +164,7 @@ static struct tensor norm_heads(struct block *k, const char *name, struct tensor
     return out;
 }
 
-/* Three products, and the norm of each head of queries and keys (Qwen 3). */
+/* Makes q, k and v with three products and norms each head of q and k (Qwen 3). */
 static void project_normed(struct block *k, const struct unit_buffers *u, struct layer_saved *saved)
 {
     const struct block_sizes z = block_sizes(k);
@@ -187,8 +189,9 @@ static void project_normed(struct block *k, const struct unit_buffers *u, struct
     block_linear(k, u, ROLE_WV, 1, saved->t[SAVED_V], xn);
 }
 
-/* Keys and values (N,K*(D+Dv)) go round the cp ranks, each step to the next one; the step after this one's travels
- * while this one's is used. Partial results are merged by their log-sum-exp (Liu et al. 2023, arXiv:2310.01889). */
+/* Keys and values (N,K*(D+Dv)) go round the cp ranks: each step passes them to the next rank. A transfer of the next
+ * part runs while the present part is used. Partial results are merged by their log-sum-exp (Liu et al. 2023,
+ * arXiv:2310.01889). */
 static void attend_ring(struct block *k, const struct block_tokens *tokens, const struct layer_saved *saved)
 {
     const struct block_sizes z = block_sizes(k);
@@ -240,7 +243,7 @@ void attention_scores(struct block *k, const struct block_tokens *tokens, struct
                    saved->t[SAVED_V], &heads, &mask);
 }
 
-/* Sinks join the denominators of the whole row's softmax, whatever its keys came in. */
+/* Adds the sinks to the softmax denominators. It runs on whole rows, after all parts of the keys are merged. */
 static void attend_sinks(struct block *k, const struct unit_buffers *u, struct layer_saved *saved)
 {
     const struct block_sizes z = block_sizes(k);
@@ -252,15 +255,15 @@ static void attend_sinks(struct block *k, const struct unit_buffers *u, struct l
          .B = lse.rows / z.h);
 }
 
-/* Does the layer see less of a sequence than all that came before? */
+/* Returns the layer's window, or 0 if the window covers every earlier token of a sequence. */
 static int64_t window_of(const struct block *k, const struct unit_buffers *u)
 {
     const int64_t window = model_layer_window(k->layout->model, k->layout->model->units[u->unit].layer);
     return window < k->t ? window : 0;
 }
 
-/* What attention takes for the batch in a layer with a window: a token sees what it sees otherwise from SAVED_START on,
- * so attention is masked whether the batch is or not. */
+/* Sets up attention in a layer with a window. SAVED_START is the first token that a token sees; nothing else changes.
+ * So attention uses masks even if the batch has none. */
 static void look_through(struct block *k, struct block_tokens *tokens, struct tensor start)
 {
     k->masked = true;
@@ -300,7 +303,7 @@ static void dgrad(struct block *k, const struct layer_saved *saved, const struct
                          saved->t[SAVED_Q], keys, values, dgrad_work(k, &heads, z.n, keys.rows), &heads, mask);
 }
 
-/* Gradients of all ranks' keys and values, each summed where it belongs: (N,K*(D+Dv)). */
+/* Computes gradients of all cp ranks' keys and values, and reduces them to their ranks: (N,K*(D+Dv)). */
 static struct tensor attend_gathered_dgrad(struct block *k, const struct block_tokens *tokens,
                                            const struct layer_saved *saved, struct tensor dattn, struct tensor dq)
 {
@@ -314,9 +317,8 @@ static struct tensor attend_gathered_dgrad(struct block *k, const struct block_t
     return emit_reduce_scatter(k->e, CHANNEL_CP, BUF_DACTIVATION, "dkv", dkv);
 }
 
-/* Keys and values go round once more, their gradients one step behind them; after cp steps these are home:
- * (N,K*(D+Dv)).
- */
+/* Keys and values go round the ring once more. Their gradients follow one step behind them. After cp steps the
+ * gradients (N,K*(D+Dv)) are back on the rank of their keys. */
 static struct tensor attend_ring_dgrad(struct block *k, const struct block_tokens *tokens,
                                        const struct layer_saved *saved, struct tensor dattn, struct tensor dq)
 {
@@ -361,7 +363,8 @@ void attention_scores_dgrad(struct block *k, const struct block_tokens *tokens, 
     emit_copy(k->e, out->v, tensor_cols(dkv, z.kd, z.vd));
 }
 
-/* Gradient before the heads' norm into a part of BACK_DQKV; dnormed is then of what the norm has read. */
+/* Writes the gradient of the norm's input to `to`, a part of BACK_DQKV. Sets *dnormed to the gradient of the norm's
+ * output, in the layout of `raw`. */
 static void norm_heads_dgrad(struct block *k, struct tensor to, struct tensor *dnormed, struct tensor raw,
                              struct tensor gain, struct tensor rstd)
 {

@@ -95,7 +95,8 @@ static struct tensor unit_matrix(const struct block *k, int unit, enum tensor_ro
     return tensor_at(buffer, (size_t)t->offset * dtype_bytes(dt), dt, rows, cols);
 }
 
-/* A tensor and those glued to it, where the unit has codes: codes, or elements of the compute type. */
+/* Returns a tensor and the tensors glued to it, for a unit with codes. The values are codes, or elements of the compute
+ * type if the tensor has no codes. */
 static struct tensor coded_matrix(const struct block *k, const struct unit_buffers *u, int first, int count)
 {
     const struct local_tensor *t = &k->layout->tensors[first];
@@ -131,7 +132,7 @@ static void zero_range(struct block *k, const struct unit_buffers *u, int64_t fr
         EMIT(k->e, zero, tensor_at(u->grads, (size_t)from * sizeof(float), DTYPE_F32, 1, to - from));
 }
 
-/* The unit's matrix that begins first at or behind an element; -1: none. */
+/* Returns the unit's first matrix at or behind element `from`; -1: none. */
 static int next_matrix(const struct block *k, const struct model_unit *unit, int64_t from)
 {
     int found = -1;
@@ -147,7 +148,7 @@ static int next_matrix(const struct block *k, const struct model_unit *unit, int
 void block_begin_grads(struct block *k, const struct unit_buffers *u)
 {
     const struct model_unit *unit = &k->layout->model->units[u->unit];
-    int64_t done = 0; /* everything before is written by a product or zeroed */
+    int64_t done = 0; /* elements before `done` are zeroed here or written by a product */
 
     if (!u->first)
         return;
@@ -161,7 +162,7 @@ void block_begin_grads(struct block *k, const struct unit_buffers *u)
 
 /* --- linear layers and norms -------------------------------------------------------------------------------------- */
 
-/* b_scale: of b's codes; TENSOR_NONE: b has none. */
+/* b_scale: scale of b's codes; TENSOR_NONE: b has no codes */
 static void product(struct block *k, struct tensor c, struct tensor a, struct tensor b, struct tensor b_scale,
                     uint32_t flags)
 {
@@ -180,7 +181,7 @@ void block_product(struct block *k, struct tensor c, struct tensor a, struct ten
     product(k, c, a, b, TENSOR_NONE, flags);
 }
 
-/* Layers of a product: their rows of the glued matrix, flags by the model's converters. */
+/* The layers that one product computes: their rows of the glued matrix, and their flags from the model's converters. */
 struct layers {
     int64_t from, rows;
     uint32_t converted;
@@ -198,7 +199,8 @@ uint32_t block_converted(const struct block *k, const struct unit_buffers *u, en
     return converted(k, model_find(k->layout->model, u->unit, role), product);
 }
 
-/* Those of the next product, from *at on of count: all, unless one of them is converted. False: no more. */
+/* Finds the layers of the next product, from number *at of `count` on. The product takes all of them, or one if any
+ * layer is converted. Returns false if none is left. */
 static bool next_layers(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
                         enum linear_product product, int *at, struct layers *ret)
 {
@@ -219,7 +221,7 @@ static bool next_layers(const struct block *k, const struct unit_buffers *u, enu
     return ret->rows > 0;
 }
 
-/* The layers' weight, and the scale of its codes where it has them. */
+/* Returns the layers' weight. *ret_scale gets the scale of its codes; TENSOR_NONE: it has no codes. */
 static struct tensor weight_of(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
                                const struct layers *l, struct tensor *ret_scale)
 {
@@ -262,14 +264,14 @@ static bool has_bias(const struct block *k, const struct unit_buffers *u, enum t
     return bias_of(role) != ROLE_COUNT && model_find(k->layout->model, u->unit, bias_of(role)) >= 0;
 }
 
-/* Has it a bias that is added where its output is made, cut as that is? Otherwise each rank's output is a part of a
- * sum. */
+/* Does the layer have a bias that is cut like its output and added to it directly? ROLE_WO and ROLE_W2 do not: their
+ * output on a rank is a part of a sum. */
 static bool has_own_bias(const struct block *k, const struct unit_buffers *u, enum tensor_role role)
 {
     return role != ROLE_WO && role != ROLE_W2 && has_bias(k, u, role);
 }
 
-/* A router's logits are fp32, and so is what is added to them. */
+/* Casts a bias to the output's type if they differ: a router's logits are fp32. */
 static struct tensor as_type(struct block *k, struct tensor bias, enum dtype dt)
 {
     if (bias.dt == dt)
@@ -348,7 +350,8 @@ struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor 
     return dx;
 }
 
-/* Where a half layer keeps what the norm of its output needs, by the role of its last product. */
+/* Names of the tensors that the norm of a half layer's output needs. The role of the half layer's last product selects
+ * them. */
 struct out_norm {
     enum tensor_role gain;
     enum saved_tensor raw, rstd;
@@ -364,7 +367,7 @@ static struct out_norm out_norm_of(enum tensor_role role)
     return (struct out_norm){ROLE_FFN_OUT_NORM, SAVED_FFN_OUT, SAVED_FFN_OUT_RSTD, BACK_DY_NORMED, BACK_DY_OWN};
 }
 
-/* A norm's gain; none: the layer does not have it. */
+/* Returns a norm's gain; TENSOR_NONE: the layer does not have the norm. */
 static struct tensor gain_of(const struct block *k, const struct unit_buffers *u, enum tensor_role role)
 {
     return model_find(k->layout->model, u->unit, role) < 0 ? TENSOR_NONE : block_param(k, u, role, 1);
@@ -418,7 +421,7 @@ struct tensor block_project_out_dgrad(struct block *k, const struct unit_buffers
     return emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, name, dy);
 }
 
-/* Of the half layer's last product, dy (N,C), of its bias and of its norm. */
+/* Computes weight gradients of a half layer's last product from dy (N,C), and gradients of its bias and its norm. */
 static void project_out_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, struct tensor dy,
                               struct tensor x, const struct layer_saved *saved, const struct layer_back *back)
 {
@@ -432,7 +435,7 @@ static void project_out_wgrad(struct block *k, const struct unit_buffers *u, enu
              saved->t[norm.rstd]);
 }
 
-/* Of the norm where a half layer begins, if there is one. */
+/* Computes the gain's gradient of the norm at the start of a half layer. Does nothing without such a norm. */
 static void norm_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, struct tensor dxn,
                        struct tensor x, struct tensor rstd)
 {
@@ -448,7 +451,7 @@ struct tensor embedding_forward(struct block *k, const struct unit_buffers *u, c
     const struct tensor x = block_new(k, BUF_ACTIVATION, "x", z.n, z.c);
     const double by = k->layout->model->dims.embedding_multiplier;
 
-    /* Each tp rank has the rows of its part of the vocabulary, others are zero. */
+    /* Each tp rank fills in the tokens of its part of the vocabulary; rows of other tokens are zero. */
     EMIT(k->e, embed, x, tokens->inputs, block_param(k, u, ROLE_EMBEDDING, 1));
     const struct tensor own = emit_reduce_scatter(k->e, CHANNEL_TP, BUF_ACTIVATION, "x", x);
     if (multiplies(by))
@@ -598,12 +601,13 @@ struct tensor layer_forward(struct block *k, struct layer_units u, const struct 
     (is_latent(k) ? latent_forward : attention_forward)(k, u.own, tokens, saved);
     /* h (Ns,C) = x + wo attn */
     s[SAVED_H] = block_project_out(k, u.own, ROLE_WO, "h", s[SAVED_ATTN], x, saved);
-    if (tensor_exists(statistics) && !tensor_exists(s[SAVED_RSTD1])) /* what is not finite comes through */
+    /* Without a first norm, the rstd of the output norm shows input that is not finite. */
+    if (tensor_exists(statistics) && !tensor_exists(s[SAVED_RSTD1]))
         EMIT(k->e, check, statistics, s[SAVED_ATTN_OUT_RSTD]);
     return second_half(k, u, tokens, saved);
 }
 
-/* dh (Ns,C) from dy (Ns,C), through the second half and its residual. */
+/* Computes dh (Ns,C) from dy (Ns,C), back through the second half of the layer and its residual. */
 static struct tensor second_half_dgrad(struct block *k, struct layer_units u, const struct block_tokens *tokens,
                                        const struct layer_saved *saved, struct tensor dy, struct layer_back *back)
 {
@@ -657,7 +661,8 @@ void layer_wgrad(struct block *k, struct layer_units u, const struct layer_saved
 
 /* --- head --------------------------------------------------------------------------------------------------------- */
 
-/* Losses (1,n) of logits (n,V) cut by vocabulary, which become their gradient: 3 numbers a token are exchanged. */
+/* Computes losses (1,n) from logits (n,V) that are cut by vocabulary. With `gradient` the logits become their gradient.
+ * Ranks exchange 3 numbers per token. */
 static void losses_of(struct block *k, struct tensor losses, struct tensor logits, struct tensor targets, bool gradient)
 {
     const struct block_sizes z = block_sizes(k);
@@ -668,7 +673,7 @@ static void losses_of(struct block *k, struct tensor losses, struct tensor logit
     EMIT(k->e, loss_finish, losses, gradient ? logits : TENSOR_NONE, logits, targets, stats, .parts = z.tp);
 }
 
-/* Buffers that hold the head's matrix. A tied one is found in the embedding's unit. */
+/* Returns the buffers with the head's matrix: the embedding's unit if the two are tied. */
 static const struct unit_buffers *output_unit(const struct block *k, const struct unit_buffers *u,
                                               const struct unit_buffers *tied)
 {
@@ -681,15 +686,15 @@ static enum tensor_role output_role(const struct block *k)
     return k->layout->model->dims.tied_embeddings ? ROLE_EMBEDDING : ROLE_OUTPUT;
 }
 
-/* What the pieces of a head have in common. */
+/* Values that all pieces of a head share. */
 struct head {
     struct tensor xn, dxn;   /* (N,C); dxn none without gradients */
-    struct unit_buffers out; /* with the matrix (V,C); of its gradient the first piece may be the unit's first */
+    struct unit_buffers out; /* with the matrix (V,C); `first` holds for the first piece's gradient */
     struct tensor statistics, losses;
-    double factor; /* of gradients */
+    double factor; /* factor of gradients */
 };
 
-/* A product is linear in either operand: what is smaller is scaled. */
+/* Scales an operand of a product. A product is linear in both operands, so callers scale the smaller one. */
 static struct tensor scaled(struct block *k, struct tensor x, double by)
 {
     if (!multiplies(by))
@@ -725,7 +730,8 @@ static void head_piece(struct block *k, const struct head *head, const struct bl
         EMIT(k->e, loss_sum, head->statistics, losses);
     if (!gradient)
         return;
-    /* The gradient is that of the sum over tokens; the mean over the global batch is the optimizer's factor. */
+    /* This is the gradient of the sum over tokens. The optimizer's factor turns the sum into the mean over the global
+     * batch. */
     k->e->phase = PHASE_DGRAD;
     if (cap > 0)
         EMIT(k->e, softcap_dgrad, logits, logits, uncapped, .cap = cap);
@@ -736,7 +742,8 @@ static void head_piece(struct block *k, const struct head *head, const struct bl
     k->e->phase = phase;
 }
 
-/* Logits are linear in xn, and so is its gradient: both are divided in place of them. */
+/* Divides xn, or its gradient, by logits_scaling. Logits are linear in xn, so there is no need to divide the larger
+ * logits. */
 static void scale_logits(struct block *k, struct tensor xn)
 {
     const double by = k->layout->model->dims.logits_scaling;
@@ -769,7 +776,7 @@ static struct tensor head_back(struct block *k, const struct unit_buffers *u, co
     return dx;
 }
 
-/* The part of the loss that a module's is. */
+/* Weight of one module's loss in the total loss. */
 static double mtp_factor(const struct block *k)
 {
     const struct model_dims *d = &k->layout->model->dims;

@@ -7,7 +7,7 @@
 
 #include "base/cleanup.h"
 
-/* Recipe and the flags of its products. */
+/* A float8 recipe and the flags of its products. */
 static const struct float8_recipe {
     const char *name;
     uint32_t flags[LINEAR_PRODUCTS];
@@ -42,7 +42,7 @@ static bool is_linear_layer(const struct model_tensor *t)
     }
 }
 
-/* Does a word of the list occur in the layer's name ("layers.0.attention.wq")? */
+/* Does a word of the filter list occur in the layer's name ("layers.0.attention.wq")? */
 static bool is_filtered(const char *filter, const struct model_tensor *t)
 {
     static const char of_layer[] = ".weight";
@@ -64,7 +64,7 @@ static bool is_filtered(const char *filter, const struct model_tensor *t)
     return false;
 }
 
-/* Sides by torchao's names: K of its thresholds is the number of outputs. */
+/* Compares the sides of a matrix with torchao's thresholds. torchao's K is the number of outputs. */
 static bool is_small(const struct recipe *r, const struct model_tensor *t)
 {
     const int64_t k = t->shape[0], n = t->shape[1];
@@ -97,7 +97,7 @@ titan_status converters_open(const struct recipe *r, const struct model *model, 
     c->codes = r->float8.enable_fsdp_float8_all_gather && how == float8_recipes;
     for (int i = 0; i < model->n_tensors; i++) {
         const struct model_tensor *t = &model->tensors[i];
-        const int64_t step = mx ? MX_BLOCK : 16; /* what the products take */
+        const int64_t step = mx ? MX_BLOCK : 16; /* sides must be multiples of this */
         const bool fits = t->shape[0] % step == 0 && t->shape[1] % step == 0;
         c->converted[i] = is_linear_layer(t) && fits && !is_filtered(filter, t) && (mx || !is_small(r, t));
     }

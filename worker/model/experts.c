@@ -9,16 +9,18 @@
 
 struct sizes {
     int ep;
-    bool cut; /* experts are, over tp: each tp rank has all of their tokens and a part of their width */
+    /* Experts are cut over tp: each tp rank has all of their tokens and a part of their width. */
+    bool cut;
     int64_t ns, c, m;
-    int64_t e, here, top_k;   /* experts in all, on this rank, of a token */
-    int64_t each;             /* rows that an expert takes of a rank's tokens at most */
-    int64_t rows, round_rows; /* for experts, of this rank's tokens; rows that its experts take in one round */
-    int64_t rounds;           /* enough for the most rows that its experts can get */
-    int parts;                /* in which these lie apart */
+    int64_t e, here, top_k; /* experts in all, experts on this rank, experts per token */
+    int64_t each;           /* most rows that an expert takes from a rank's tokens */
+    /* rows: of this rank's tokens, for all experts; round_rows: rows that this rank's experts take in one round. */
+    int64_t rows, round_rows;
+    int64_t rounds; /* enough for the most rows that this rank's experts can get */
+    int parts;      /* experts_parts() */
 };
 
-/* So few rounds that a program stays readable. */
+/* This limit on rounds keeps a program readable. */
 #define ROUNDS_MAX 64
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -26,8 +28,8 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Most rows that the experts of a rank can get, or as many as there is room for at a time. A round that is full may
- * leave a rest of less than EXPERT_SPLIT rows free. */
+/* Returns the rows of one round: the most rows that a rank's experts can get, or fewer if block.expert_parallel_room
+ * has room for fewer. A full round may leave up to EXPERT_SPLIT - 1 rows free. */
 static int64_t round_rows_of(const struct block *k, int ep, int64_t rows, int64_t most)
 {
     titan_assert(ep >= 1 && rows >= 0 && most >= 0);
@@ -37,7 +39,7 @@ static int64_t round_rows_of(const struct block *k, int ep, int64_t rows, int64_
     return MIN(most, MAX(least, (int64_t)ceil(k->expert_parallel_room * (double)rows)));
 }
 
-/* Of n tokens, each of which chooses top_k experts of e, the most rows that one of these takes. */
+/* Returns the most rows that one expert takes from n tokens. Each token chooses top_k of e experts. */
 static int64_t capacity_of(const struct block *k, int64_t n, int64_t top_k, int64_t e)
 {
     titan_assert(n >= 0 && e > 0);
@@ -108,7 +110,8 @@ static struct tensor new_table(struct block *k, const char *name, int64_t rows, 
     return emit_tensor(k->e, BUF_ACTIVATION, name, DTYPE_I32, rows, cols);
 }
 
-/* What experts and their router read: this tp rank's tokens, or those of all of them. */
+/* Returns the input of experts and their router: this tp rank's tokens, or the tokens of all tp ranks if experts are
+ * cut. */
 static struct tensor routed_input(const struct block *k, const struct layer_saved *saved)
 {
     return saved->t[mesh_expert_cut(&k->layout->mesh) > 1 ? SAVED_XN2 : SAVED_XN2_OWN];
@@ -116,7 +119,8 @@ static struct tensor routed_input(const struct block *k, const struct layer_save
 
 /* --- which row goes where ----------------------------------------------------------------------------------------- */
 
-/* With ep > 1 returns what comes to the experts here: rows of each rank for each, (ep,E/ep), or (ep,rounds*E/ep). */
+/* Routes the tokens. With ep > 1 returns how many rows each rank sends to each expert here: (ep,E/ep). With several
+ * rounds these are numbers per round: (ep,rounds*E/ep). */
 static struct tensor route(struct block *k, struct layer_units u, const struct block_tokens *tokens,
                            struct layer_saved *saved)
 {
@@ -152,12 +156,14 @@ static struct tensor route(struct block *k, struct layer_units u, const struct b
     return s[SAVED_RECEIVED];
 }
 
-/* The rows that travel at once, and where they lie. */
+/* The rows that travel in one round, and their places. */
 struct round {
-    int64_t number, expected;         /* rows, by the even share: what is beyond it is not expected */
-    struct tensor sent, received;     /* rows of each rank; with ep > 1 */
-    struct tensor place_sent, origin; /* of all rows sorted by expert among those of this round, and back; rounds > 1 */
-    struct tensor place_here, counts; /* of what arrived, sorted by expert; rows of each expert */
+    /* number: of the round; expected: rows by the even share. Rows beyond the share are not expected. */
+    int64_t number, expected;
+    struct tensor sent, received; /* numbers of rows to and from each rank; with ep > 1 */
+    /* Several rounds. place_sent: place of each row, sorted by expert, among this round's rows. origin: the reverse. */
+    struct tensor place_sent, origin;
+    struct tensor place_here, counts; /* places of arrived rows, sorted by expert; rows of each expert */
 };
 
 static struct round round_of(struct block *k, const struct layer_saved *saved, struct tensor received, int64_t number)
@@ -190,7 +196,7 @@ static struct round round_of(struct block *k, const struct layer_saved *saved, s
     return r;
 }
 
-/* The first round's tables are kept from forward to backward, those of the others are made again. */
+/* Returns the first round with the tables that forward kept. The tables of later rounds are computed again. */
 static struct round first_round(struct block *k, const struct layer_saved *saved)
 {
     const struct sizes z = sizes_of(k);
@@ -220,8 +226,8 @@ static void keep_round(struct layer_saved *saved, const struct round *r)
     }
 }
 
-/* Those of rows (Ns*top_k,C), sorted by expert, that travel in this round, to the experts' ranks: (R,C) sorted by the
- * expert there. */
+/* Sends this round's part of rows (Ns*top_k,C), sorted by expert, to the experts' ranks. Returns (R,C), sorted by the
+ * experts there. */
 static struct tensor exchange(struct block *k, enum buffer_kind kind, const char *name, const struct round *r,
                               struct tensor rows)
 {
@@ -241,7 +247,7 @@ static struct tensor exchange(struct block *k, enum buffer_kind kind, const char
     return sorted;
 }
 
-/* The way back, into *all rows (Ns*top_k,C). */
+/* The reverse of exchange(): returns rows from the experts' ranks into *all (Ns*top_k,C). */
 static void exchange_back(struct block *k, enum buffer_kind kind, const char *name, const struct round *r,
                           struct tensor rows, struct tensor *all)
 {
@@ -266,7 +272,7 @@ static void exchange_back(struct block *k, enum buffer_kind kind, const char *na
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-/* What experts get in a round, and what they make of it. */
+/* The experts' input in a round, and their results. */
 struct pass {
     struct tensor rows, gu, act; /* (R,C), (R,2M), (R,M) */
 };
@@ -276,7 +282,7 @@ static bool has_biases(const struct block *k)
     return k->layout->model->dims.mlp_bias;
 }
 
-/* silu(w1 x) * w3 x of each row's expert, or as the model gates */
+/* Computes silu(w1 x) * w3 x of each row's expert, or the model's other gate. */
 static struct pass run_experts(struct block *k, const struct unit_buffers *u, const struct round *r, struct tensor rows)
 {
     const struct sizes z = sizes_of(k);
@@ -320,7 +326,7 @@ struct tensor experts_forward(struct block *k, struct layer_units u, const struc
         const struct tensor out = block_new(k, BUF_ACTIVATION, "rows_out", z.round_rows, z.c);
         EMIT(k->e, matmul_grouped, out, x.act, block_param(k, u.experts, ROLE_W2, 1), r.counts, .rows = r.expected,
              .flags = OP_TB);
-        if (has_biases(k)) /* of experts that are cut, in this rank's columns of a sum over tp */
+        if (has_biases(k)) /* if experts are cut: in this rank's columns of a sum over tp */
             EMIT(k->e, add_bias_grouped, out, block_param(k, u.experts, ROLE_W2_BIAS, 1), r.counts);
         exchange_back(k, BUF_ACTIVATION, "rows_out", &r, out, &s[SAVED_ROWS_OUT]);
         if (q == 0) {
@@ -331,7 +337,7 @@ struct tensor experts_forward(struct block *k, struct layer_units u, const struc
                 keep_round(saved, &r);
         }
     }
-    /* y (Ns,C); of experts that are cut this rank has a part of each sum */
+    /* y (Ns,C). If experts are cut, this rank has a part of each sum. */
     struct tensor routed = block_new(k, BUF_ACTIVATION, "routed", z.ns, z.c);
     EMIT(k->e, combine_rows, routed, s[SAVED_ROWS_OUT], s[SAVED_PLACE], s[SAVED_WEIGHTS], .flags = 0);
     if (z.cut)
@@ -348,7 +354,8 @@ struct tensor experts_forward(struct block *k, struct layer_units u, const struc
 
 /* --- input gradient ----------------------------------------------------------------------------------------------- */
 
-/* A round as it was in forward. Rounds behind the first are rare: they are computed again where they are needed. */
+/* Returns a round as it was in forward, and its pass. Rounds behind the first are rare: they are computed again
+ * here. */
 static struct round recompute_round(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
                                     int64_t number, struct tensor rows, struct pass *ret)
 {
@@ -363,7 +370,7 @@ static struct round recompute_round(struct block *k, const struct unit_buffers *
     return r;
 }
 
-/* All rows of forward, for rounds that are computed again. */
+/* Computes all rows of forward again, for rounds that are computed again. With one round returns TENSOR_NONE. */
 static struct tensor recomputed_rows(struct block *k, const struct layer_saved *saved)
 {
     const struct sizes z = sizes_of(k);
@@ -390,8 +397,8 @@ static struct tensor run_experts_dgu(struct block *k, const struct unit_buffers 
     return dgu;
 }
 
-/* The balance loss of each sequence, and its gradient added to dlogits. Tokens of a sequence are on several ranks where
- * these cut it: what the loss is of is summed over them, so that it is the same on every mesh. */
+/* Computes the balance loss of each sequence and adds its gradient to dlogits. A sequence can be cut over several
+ * ranks. So its statistics are gathered first, and the loss is the same on every mesh. */
 static void balance_loss(struct block *k, const struct block_tokens *tokens, const struct layer_saved *saved,
                          struct tensor dlogits)
 {
@@ -415,7 +422,8 @@ static void balance_loss(struct block *k, const struct block_tokens *tokens, con
          .flags = flags);
 }
 
-/* BACK_DLOGITS from the gradient of what came back; its product is added to dxn (Ns,C). */
+/* Computes BACK_DLOGITS from dy, the gradient of the combined rows, and adds the router's input gradient to dxn
+ * (Ns,C). */
 static void route_dgrad(struct block *k, const struct unit_buffers *u, const struct block_tokens *tokens,
                         const struct layer_saved *saved, struct tensor dy, struct tensor dxn, struct layer_back *back)
 {
@@ -445,8 +453,7 @@ struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct 
     const struct tensor *s = saved->t;
 
     titan_assert(u.own && u.experts);
-    const struct tensor dall =
-        z.cut ? emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dy of all", dy) : dy; /* of all that are routed */
+    const struct tensor dall = z.cut ? emit_all_gather(k->e, CHANNEL_TP, BUF_DACTIVATION, "dy of all", dy) : dy;
     const struct tensor dout = block_new(k, BUF_DACTIVATION, "drows_out", z.rows, z.c);
     EMIT(k->e, scatter_rows, dout, dall, s[SAVED_PLACE], s[SAVED_WEIGHTS], .flags = 0);
     const struct tensor rows = recomputed_rows(k, saved);
@@ -469,8 +476,8 @@ struct tensor experts_dgrad(struct block *k, struct layer_units u, const struct 
     }
     if (z.rounds > 1)
         back->t[BACK_DROWS_OUT] = dout;
-    /* dxn2 (Ns,C): of experts, router and shared experts. The router's gradient is a sum over the width of experts,
-     * too, so tp ranks have parts of it. */
+    /* dxn2 (Ns,C): sum over experts, router and shared experts. If experts are cut over tp, the router's gradient is a
+     * sum over their width as well. So each tp rank has a part of both. */
     struct tensor dxn = block_new(k, BUF_DACTIVATION, "dxn2", z.ns, z.c);
     EMIT(k->e, combine_rows, dxn, drows, s[SAVED_PLACE], TENSOR_NONE, .flags = 0);
     route_dgrad(k, u.own, tokens, saved, dall, dxn, back);
@@ -492,7 +499,8 @@ static struct unit_buffers part_of(const struct unit_buffers *u, int part)
     return p;
 }
 
-/* Of one round; add: to what is there. */
+/* Computes the experts' weight gradients of one round. add: adds them to the present gradients instead of
+ * overwriting. */
 static void run_experts_wgrad(struct block *k, const struct unit_buffers *u, const struct round *r,
                               const struct pass *x, struct tensor drows, struct tensor dgu, bool add)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* latent.c - projections of latent attention; the rest is attention.c's. */
+/* latent.c - projections of latent attention; attention.c has the rest. */
 #include "worker/model/latent.h"
 
 #include "base/cleanup.h"
@@ -17,7 +17,7 @@ static struct widths widths_of(const struct block *k)
     return (struct widths){d->qk_nope_head_dim, d->qk_rope_head_dim, d->v_head_dim, d->q_lora_rank, d->kv_lora_rank};
 }
 
-/* Columns [from, from + count) of every head of x (N,heads*width), a head a row. */
+/* Returns columns [from, from + count) of every head of x (N,heads*width), with one head per row. */
 static struct tensor part_of_heads(struct tensor x, int64_t width, int64_t from, int64_t count)
 {
     titan_assert(tensor_numel(x) % width == 0 && from + count <= width);
@@ -35,7 +35,7 @@ static void rotate(struct block *k, const struct block_tokens *tokens, struct te
     EMIT(k->e, rope, x, tokens->positions, c, s, .heads = x.cols / d, .flags = backward ? OP_BACKWARD : 0);
 }
 
-/* The last columns of every head of q (N,H*(nope+rope)). */
+/* Rotates the last columns of every head of q (N,H*(nope+rope)). */
 static void rotate_heads(struct block *k, const struct block_tokens *tokens, struct tensor q, bool backward)
 {
     const struct widths w = widths_of(k);
@@ -47,7 +47,7 @@ static void rotate_heads(struct block *k, const struct block_tokens *tokens, str
     emit_copy(k->e, part, tensor_reshape(dense, part.rows, w.rope));
 }
 
-/* The two parts of wkv_a's rows: the latent vector's and the rotated key's. */
+/* wkv_a has two parts: rows of the latent vector (this function) and rows of the rotated key (rope_rows()). */
 static struct tensor latent_rows(const struct block *k, struct tensor wkv_a)
 {
     return tensor_rows(wkv_a, 0, widths_of(k).kv_rank);
@@ -93,7 +93,7 @@ static void project_queries(struct block *k, const struct unit_buffers *u, const
     rotate_heads(k, tokens, s[SAVED_Q], false);
 }
 
-/* Where keys and values travel they lie beside each other. */
+/* Keys and values that travel over cp lie side by side in one buffer. */
 static void join_keys_and_values(struct block *k, struct layer_saved *saved)
 {
     const struct block_sizes z = block_sizes(k);
@@ -146,7 +146,7 @@ void latent_forward(struct block *k, const struct unit_buffers *u, const struct 
 
 /* --- input gradient ----------------------------------------------------------------------------------------------- */
 
-/* Gradient before a norm. */
+/* Returns the gradient of a norm's input. */
 static struct tensor norm_latent_dgrad(struct block *k, const char *name, struct tensor dnormed, struct tensor x,
                                        struct tensor gain, struct tensor rstd)
 {
@@ -156,7 +156,7 @@ static struct tensor norm_latent_dgrad(struct block *k, const char *name, struct
     return dx;
 }
 
-/* BACK_DQ (N,H*D), rotated back, -> dxn (N,C), overwritten. */
+/* From BACK_DQ (N,H*D), rotated back, computes dxn (N,C). Overwrites dxn. */
 static void queries_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
                           struct tensor dxn, struct layer_back *back)
 {
@@ -175,7 +175,8 @@ static void queries_dgrad(struct block *k, const struct unit_buffers *u, const s
     block_linear_dgrad(k, u, ROLE_WQ_A, 1, dxn, g[BACK_DQ_LATENT]);
 }
 
-/* Gradients of keys (N,H*D) and values (N,H*Dv) -> BACK_DKV_B, BACK_DK_ROPE: the shared key gets every head's. */
+/* Gradients of keys (N,H*D) and values (N,H*Dv) -> BACK_DKV_B, BACK_DK_ROPE. The gradient of the shared key is the sum
+ * over all heads. */
 static void split_keys_and_values(struct block *k, const struct block_tokens *tokens, struct tensor dk,
                                   struct tensor dv, struct layer_back *back)
 {
@@ -192,7 +193,7 @@ static void split_keys_and_values(struct block *k, const struct block_tokens *to
     emit_copy(k->e, part_of_heads(g[BACK_DKV_B], w.nope + w.v, w.nope, w.v), part_of_heads(dv, w.v, 0, w.v));
 }
 
-/* Added to dxn (N,C). */
+/* Adds the gradient through keys and values to dxn (N,C). */
 static void keys_and_values_dgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
                                   struct tensor dxn, struct layer_back *back)
 {

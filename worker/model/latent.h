@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* latent.h - multi-head latent attention: keys and values come from one narrow latent vector of a token, and one
- * rotated key is shared by all heads.
+/* latent.h - multi-head latent attention: keys and values come from one narrow latent vector per token, and all heads
+ * share one rotated key.
  *
  *   q            = wq xn, or wq_b norm(wq_a xn)       heads of nope | rope
  *   latent, rope = wkv_a xn                           R | rope
  *   nope, v      = wkv_b norm(latent)                 heads of nope | v
  *   k            = nope | rotated rope                heads of nope | rope
  *
- * Scores are scaled by model_score_scale(). tp cuts heads: wq, wq_b, wkv_b by rows, wo by columns; wq_a, wkv_a and the
- * norms are whole, and each tp rank's gradient of them is a part. DeepSeek-AI 2024, arXiv:2405.04434 section 2.1.
+ * Scores are scaled by model_score_scale(). tp cuts heads: wq, wq_b and wkv_b by rows, wo by columns. wq_a, wkv_a and
+ * the norms are whole; each tp rank has a part of their gradients' sum. DeepSeek-AI 2024, arXiv:2405.04434 section 2.1.
  * Private to worker/model. */
 #ifndef TITAN_WORKER_MODEL_LATENT_H
 #define TITAN_WORKER_MODEL_LATENT_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mtp.c - modules of multi-token prediction (DeepSeek-AI 2024, arXiv:2412.19437, section 2.2) around their layers.
  *
- * What a module reads of the one before, or of the model, has gone through that one's last norm, as it goes to the
- * head. */
+ * A module's input is the output of the previous module, or of the model, after that output's last norm. The head reads
+ * the same normed output. */
 #include "base/cleanup.h"
 #include "worker/model/parts.h"
 

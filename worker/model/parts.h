@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parts.h - what the files behind block.h share: local sizes, views of parameters and gradients, linear layers.
+/* parts.h - the common part of the files that implement block.h: local sizes, views of parameters and gradients, linear
+ * layers.
  *
  * Private to worker/model. Shape letters as in block.h. */
 #ifndef TITAN_WORKER_MODEL_PARTS_H
@@ -11,72 +12,77 @@
 struct block_sizes {
     int tp, cp;
     int64_t n, ns, c;     /* tokens, tokens of this tp rank, width */
-    int64_t h, kv, d, dv; /* query heads, key/value heads, their width, that of value heads */
+    int64_t h, kv, d, dv; /* query heads, key/value heads, width of their heads, width of value heads */
     int64_t hd, kd;       /* h * d, kv * d */
     int64_t od, vd;       /* h * dv, kv * dv */
     int64_t v;            /* vocabulary */
 };
 struct block_sizes block_sizes(const struct block *k);
 
-/* A new tensor of the compute type; one of fp32. */
+/* Make a new tensor of the compute type, or of fp32. */
 struct tensor block_new(struct block *k, enum buffer_kind kind, const char *name, int64_t rows, int64_t cols);
 struct tensor block_new_f32(struct block *k, enum buffer_kind kind, const char *name, int64_t rows, int64_t cols);
 
-/* Tensor `role` of a unit and those glued to it, `count` in all, as one matrix: values, and their gradient. */
+/* Return tensor `role` of a unit and the tensors glued to it, `count` in all, as one matrix: the values, or their
+ * gradient. */
 struct tensor block_param(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count);
 struct tensor block_grad(const struct block *k, const struct unit_buffers *u, enum tensor_role role, int count);
 
-/* Where this is the first weight gradient of a step: zero what no product overwrites, the vectors and the gaps. */
+/* Before the first weight gradient of a step (u->first): zeroes the vectors and the gaps, which no product
+ * overwrites. */
 void block_begin_grads(struct block *k, const struct unit_buffers *u);
 
-/* MATMUL with such flags: c = or += op(a) op(b). */
+/* MATMUL with these flags: c = or += op(a) op(b). */
 void block_product(struct block *k, struct tensor c, struct tensor a, struct tensor b, uint32_t flags);
 
-/* The three products of the linear layer with tensor `role` as weight w (out,in), or of it and those glued to it,
- * `count` in all, outputs side by side: one product, or where a converter has one of them one of each layer. Biases of
- * outputs that are cut over tp are added, and have their gradients, here.
+/* The three products of a linear layer. Its weight w (out,in) is tensor `role`, or with count > 1 that tensor and the
+ * tensors glued to it. Their outputs lie side by side. One product makes all outputs; if a converter has one of the
+ * layers, each layer has its own product. Biases of outputs that are cut over tp are added here, and get their
+ * gradients here.
  * y (n,out) = x (n,in) w^T + bias */
 void block_linear(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count, struct tensor y,
                   struct tensor x);
 /* dx (n,in) = dy (n,out) w */
 void block_linear_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
                         struct tensor dx, struct tensor dy);
-/* dw (out,in) = dy^T x, or += where it is not the unit's first; dbias += the sum of dy's rows */
+/* dw (out,in) = dy^T x, or += if it is not the unit's first gradient; dbias += the sum of dy's rows */
 void block_linear_wgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role, int count,
                         struct tensor dy, struct tensor x);
-/* Flags of such a product by the model's converters; 0: none. */
+/* Flags of one of these products from the model's converters; 0: none. */
 uint32_t block_converted(const struct block *k, const struct unit_buffers *u, enum tensor_role role,
                          enum linear_product product);
 
-/* Flags of RMSNORM and its gradients to x. */
+/* Flags of RMSNORM and of its input gradient. */
 static inline uint32_t block_norm_flags(const struct block *k)
 {
     return k->layout->model->dims.norm_offset ? OP_OFFSET : 0;
 }
 
-/* xn = norm(x), on this rank's Ns tokens, gathered over tp; *ret_rstd for backward. gain none: xn is x. */
+/* xn = norm(x) of this rank's Ns tokens, gathered over tp. *ret_rstd is for backward. gain none: xn is x. */
 struct tensor block_norm(struct block *k, const char *name, struct tensor x, struct tensor gain,
                          struct tensor *ret_rstd);
-/* The end of a half layer: out (Ns,C) = x w^T with tensor `role` (ROLE_WO, ROLE_W2), summed over tp, and its bias,
- * normed where the model has output_norms, times its residual_multiplier, + residual. */
+/* The end of a half layer: out (Ns,C) = x w^T with tensor `role` (ROLE_WO, ROLE_W2), summed over tp, plus its bias.
+ * Then come the norm of models with output_norms, residual_multiplier as a factor, and the sum with residual. */
 struct tensor block_project_out(struct block *k, const struct unit_buffers *u, enum tensor_role role, const char *name,
                                 struct tensor x, struct tensor residual, struct layer_saved *saved);
-/* dy (Ns,C) -> gradient of the product's output (N,C), gathered over tp; BACK_DH_NORMED and _OWN, or BACK_DY's. */
+/* dy (Ns,C) -> gradient of the product's output (N,C), gathered over tp. Sets BACK_DH_NORMED and BACK_DH_OWN for
+ * ROLE_WO, BACK_DY_NORMED and BACK_DY_OWN for ROLE_W2. */
 struct tensor block_project_out_dgrad(struct block *k, const struct unit_buffers *u, enum tensor_role role,
                                       const char *name, struct tensor dy, const struct layer_saved *saved,
                                       struct layer_back *back);
-/* A copy of residual with the norm's gradient added: the way back to where a half layer begins. gain none: dxn. */
+/* Returns residual plus the gradient of the norm's input. That is the gradient at the start of a half layer. gain none:
+ * there is no norm, and dxn is the gradient of its input. */
 struct tensor block_norm_dgrad(struct block *k, const char *name, struct tensor residual, struct tensor dxn,
                                struct tensor x, struct tensor gain, struct tensor rstd);
 
-/* out (n,F) = what gate and up (n,F) make, as the model gates: SwiGLU. counts as SWIGLU's. */
+/* out (n,F) from gate and up (n,F) with the model's gate function (SWIGLU). counts: as in SWIGLU. */
 void block_gate(struct block *k, struct tensor out, struct tensor gate, struct tensor up, struct tensor counts);
-/* dout (n,F) -> dgu (n,2F), those of gate and up side by side */
+/* dout (n,F) -> dgu (n,2F): gradients of gate and up side by side */
 void block_gate_dgrad(struct block *k, struct tensor dgu, struct tensor dout, struct tensor gate, struct tensor up,
                       struct tensor counts);
 
-/* Feed-forward layer of a unit, between norms: SAVED_XN2 -> SAVED_GATE, SAVED_UP, SAVED_ACT; y (Ns,C) = residual + its
- * output. */
+/* Feed-forward layer of a unit, without the norms around it: SAVED_XN2 -> SAVED_GATE, SAVED_UP, SAVED_ACT. y (Ns,C) =
+ * residual + the layer's output. */
 struct tensor block_feed_forward(struct block *k, const struct unit_buffers *u, struct tensor residual,
                                  struct layer_saved *saved);
 /* dy (Ns,C) -> BACK_DY, BACK_DGU; gradient of SAVED_XN2 (Ns,C), summed over tp. */
@@ -97,10 +103,10 @@ struct tensor attention_dgrad(struct block *k, const struct unit_buffers *u, con
 void attention_wgrad(struct block *k, const struct unit_buffers *u, const struct layer_saved *saved,
                      const struct layer_back *back);
 
-/* Attention alone. SAVED_Q (N,H*D), SAVED_K (N,K*D), SAVED_V (N,K*Dv), of which the last two are beside each other in
- * SAVED_KV where cp > 1 -> SAVED_ATTN, SAVED_LSE. */
+/* Attention without projections: SAVED_Q (N,H*D), SAVED_K (N,K*D), SAVED_V (N,K*Dv) -> SAVED_ATTN, SAVED_LSE. With cp >
+ * 1, SAVED_K and SAVED_V lie side by side in SAVED_KV. */
 void attention_scores(struct block *k, const struct block_tokens *tokens, struct layer_saved *saved);
-/* Gradients of these; the caller brings them. */
+/* Gradients of SAVED_Q, SAVED_K and SAVED_V; the caller makes the tensors. */
 struct attention_grads {
     struct tensor q, k, v;
 };

@@ -4,14 +4,14 @@
 
 #include "base/cleanup.h"
 
-/* Parts lie side by side, so that all of the buffer is written. */
+/* Parts are rounded up to MODEL_ALIGN and lie side by side, so every element of the buffer is written. */
 static int64_t round_up(int64_t n)
 {
     titan_assert(n >= 0);
     return (n + MODEL_ALIGN - 1) / MODEL_ALIGN * MODEL_ALIGN;
 }
 
-/* Coded tensors of the unit in the order in which they lie. */
+/* Finds the coded tensors of a unit, in order of offset. Returns their number. */
 static int by_place(const struct layout *l, const struct model_unit *u, uint64_t tensors, int ret[CODED_MAX])
 {
     int n = 0;
@@ -28,7 +28,7 @@ static int by_place(const struct layout *l, const struct model_unit *u, uint64_t
     return n;
 }
 
-/* What is left between them. */
+/* Finds the runs of elements without codes between the coded tensors. */
 static void find_runs(const struct layout *l, int unit, struct coded *c)
 {
     const struct model_unit *const u = &l->model->units[unit];
@@ -45,7 +45,8 @@ static void find_runs(const struct layout *l, int unit, struct coded *c)
     }
 }
 
-/* Where runs lie: those of one rank within what it sends, others behind what all send. */
+/* Places the runs. A run within one rank's range lies in that rank's part of `others`. A run over several ranks lies
+ * behind all ranks' parts. */
 static void place_runs(struct coded *c)
 {
     int64_t rank = -1, before = 0, together = 0;

@@ -10,7 +10,7 @@
 #include "base/schedule.h"
 
 #define BLOCK_MIN 1024
-#define BLOCKS_MAX (INT64_C(1) << 22) /* of a model: what a step sums on the host for its gradient norm */
+#define BLOCKS_MAX (INT64_C(1) << 22) /* most blocks of a model; a step sums them on the host for its gradient norm */
 
 static int64_t choose_block(const struct model *model)
 {
@@ -31,7 +31,7 @@ static bool divides_experts(const struct layout *l, const struct model_unit *u, 
     return true;
 }
 
-/* The largest block that divides each of an expert's matrices; other units: the layout's. */
+/* Units of experts: the largest block that divides each matrix of an expert. Other units: the layout's block. */
 static int64_t unit_block(const struct layout *l, const struct model_unit *u)
 {
     int64_t block = l->block;
@@ -42,7 +42,7 @@ static int64_t unit_block(const struct layout *l, const struct model_unit *u)
     return block;
 }
 
-/* Elements that blocks and MODEL_ALIGN both divide. */
+/* Returns the least common multiple of block and MODEL_ALIGN. */
 static int64_t common_multiple(int64_t block)
 {
     int64_t a = block, b = MODEL_ALIGN;
@@ -111,7 +111,7 @@ static enum group parts_group(const struct model_unit *u)
     return u->kind == UNIT_EXPERTS ? GROUP_EP : GROUP_TP;
 }
 
-/* Parts that each expert of a unit is in. */
+/* Returns the number of parts that each expert of a unit is cut into. */
 static int expert_cut(const struct layout *l, const struct model_unit *u)
 {
     return u->kind == UNIT_EXPERTS ? mesh_expert_cut(&l->mesh) : 1;
@@ -132,13 +132,13 @@ int layout_unit_part(const struct layout *layout, int unit, int rank)
     return cut == 1 ? part : part * cut + mesh_group_rank(&layout->mesh, GROUP_TP, rank);
 }
 
-/* Of a matrix of experts that are cut, and of biases, columns are. */
+/* Are the tensor's columns cut when experts are cut? True for w2 and for biases. */
 static bool cut_by_column(const struct model_tensor *t)
 {
     return t->role == ROLE_W2 || model_is_expert_bias(t);
 }
 
-/* Of each expert its width is cut: rows of w1 and w3, columns of w2; of biases their columns. */
+/* Cuts the width of each expert: rows of w1 and w3, columns of w2 and of biases. */
 static titan_status cut_expert(struct layout *l, int tensor, struct titan_error *err)
 {
     const struct model_tensor *t = &l->model->tensors[tensor];
@@ -180,8 +180,8 @@ static titan_status cut_tensor(struct layout *l, int tensor, int parts, struct t
     return TITAN_OK;
 }
 
-/* Offsets of those tensors of a unit that are cut, or of those that are whole, from `at` on; where the last one ends.
- */
+/* Sets offsets of a unit's tensors from `at` on: with `cut` of its cut tensors, otherwise of its whole tensors. Returns
+ * the end of the last one. */
 static int64_t place_tensors(struct layout *l, const struct model_unit *u, bool cut, int64_t at)
 {
     const int64_t grain = l->canonical && u->kind == UNIT_EXPERTS ? common_multiple(unit_block(l, u)) : MODEL_ALIGN;
@@ -211,7 +211,7 @@ static titan_status place_unit(struct layout *l, int index, struct titan_error *
     const int64_t cut = place_tensors(l, u, true, 0);
     unit->whole = round_up(cut, common_multiple(unit->block));
     unit->numel = place_tensors(l, u, false, unit->whole);
-    if (unit->numel == unit->whole) /* nothing is whole */
+    if (unit->numel == unit->whole) /* no tensor is whole */
         unit->numel = cut;
     unit->group = experts ? GROUP_EXPERT_SHARD : GROUP_FSDP;
     unit->gather = experts ? CHANNEL_EXPERT_GATHER : CHANNEL_GATHER;
@@ -285,7 +285,7 @@ titan_status layout_open(const struct layout_options *options, struct layout **r
     return TITAN_OK;
 }
 
-/* Where its stages lie is the schedule's to say. */
+/* The schedule decides where stages lie. Sets *ret if they lie in a V. */
 static titan_status find_order(const struct recipe *r, const struct mesh *mesh, int stages, bool *ret,
                                struct titan_error *err)
 {
@@ -296,7 +296,7 @@ static titan_status find_order(const struct recipe *r, const struct mesh *mesh, 
     struct schedule *s = NULL;
 
     *ret = false;
-    if (stages == pp) /* one stage a rank: any order is the same */
+    if (stages == pp) /* one stage per rank: both orders are the same */
         return TITAN_OK;
     if (csv[0])
         TRY(schedule_load(csv, pp, stages, microbatches, &s, err));
@@ -390,13 +390,13 @@ int64_t layout_stretch(const struct layout *layout, int tensor)
     return cut == 1 || t->experts == 0 || cut_by_column(t) ? local->rows : t->shape[0] / t->experts / cut;
 }
 
-/* Of experts that are cut: where the stretch that begins at local row `from` does. */
+/* layout_origin() for experts that are cut; `from` is the first row of a stretch. */
 static void cut_origin(const struct layout *l, int tensor, int rank, int64_t from, int64_t *ret_row, int64_t *ret_col)
 {
     const struct model_tensor *t = &l->model->tensors[tensor];
     const struct local_tensor *local = &l->tensors[tensor];
     const int64_t expert = t->experts / mesh_group_size(&l->mesh, GROUP_EP) * mesh_group_rank(&l->mesh, GROUP_EP, rank);
-    const int64_t rows = t->shape[0] / t->experts; /* of an expert */
+    const int64_t rows = t->shape[0] / t->experts; /* rows of one expert */
     const int part = mesh_group_rank(&l->mesh, GROUP_TP, rank);
 
     *ret_col = cut_by_column(t) ? part * local->cols : 0;
@@ -500,8 +500,8 @@ static bool wanted(const struct collector *c, int unit, enum share share)
            (!c->takes || c->takes(c->arg, unit, share));
 }
 
-/* Elements [from, to) of a tensor's local part, which stand at `at` of the state, as boxes of the tensor: up to the end
- * of a stretch, which is returned. */
+/* Adds boxes for elements [from, to) of a tensor's local part, which are in the state from `at` on. Stops at the end of
+ * a stretch and returns that end. */
 static int64_t add_range(struct collector *c, int tensor, int spec, int64_t from, int64_t to, int64_t at)
 {
     struct shard_slice slices[SHARD_SLICES_BETWEEN_MAX];
@@ -525,7 +525,7 @@ static int64_t add_range(struct collector *c, int tensor, int spec, int64_t from
     return end;
 }
 
-/* kind: masters, m, v */
+/* kind: 0 masters, 1 m, 2 v */
 static void add_tensor(struct collector *c, int kind, int tensor)
 {
     const struct layout *l = c->layout;

@@ -70,7 +70,7 @@ int mesh_rank(const struct mesh *mesh, const int coords[AXIS_COUNT])
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 
-/* Every group is n ranks, stride apart, n_inner * stride being the span after which the pattern repeats. */
+/* A group has n ranks, `stride` apart. The pattern repeats after n * stride ranks. */
 struct stride {
     int n, stride;
 };
@@ -141,7 +141,7 @@ int mesh_edge_colours(const struct mesh *mesh)
     return pp == 1 ? 0 : 2 + pp % 2;
 }
 
-/* Every second edge; the last one of an odd ring has a colour of its own. */
+/* Edges have alternating colours. In an odd ring the last edge has a colour of its own. */
 static int edge_colour(int pp, int sender)
 {
     return pp % 2 == 1 && sender == pp - 1 ? 2 : sender % 2;

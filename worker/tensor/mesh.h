@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mesh.h - the ranks of an epoch as a grid with named axes, outermost first: pp, dp_replicate, dp_shard, cp, tp.
  *
- * Groups are derived from it; a group's members are the ranks that differ in the group's axes only, in rank order.
- * Expert parallelism borrows ranks: dp_shard * cp * tp consecutive ranks are regrouped as expert_shard * ep, ep
- * innermost; where experts are cut over tp (expert tensor parallelism), as expert_shard * ep * tp. Channels are the
- * communicators a program may use: several over the same group where operations of the group run beside each other on
- * different streams. */
+ * Groups follow from the grid: a group's members are the ranks that differ in the group's axes only, in rank order.
+ * Expert parallelism borrows ranks: dp_shard * cp * tp consecutive ranks are regrouped as expert_shard * ep, with ep
+ * innermost. If experts are cut over tp (expert tensor parallelism), they are regrouped as expert_shard * ep * tp.
+ * Channels are the communicators that a program may use. A group has several channels if its operations run at the same
+ * time on different streams. */
 #ifndef TITAN_WORKER_TENSOR_MESH_H
 #define TITAN_WORKER_TENSOR_MESH_H
 
@@ -17,11 +17,11 @@ enum group {
     GROUP_WORLD,
     GROUP_PP,
     GROUP_REPLICATE,
-    GROUP_FSDP, /* dp_shard * cp: the ranks that share out a unit's state */
+    GROUP_FSDP, /* dp_shard * cp: ranks that share a unit's state */
     GROUP_CP,
     GROUP_TP,
     GROUP_EP,
-    GROUP_EXPERT_SHARD, /* dp_shard * cp * tp / ep, or / (ep * tp): those that share out an expert unit's state */
+    GROUP_EXPERT_SHARD, /* dp_shard * cp * tp / ep, or / (ep * tp): ranks that share an expert unit's state */
     GROUP_COUNT
 };
 
@@ -52,35 +52,35 @@ struct mesh {
     int world;
     int size[AXIS_COUNT];
     int ep;
-    bool cut_experts; /* over tp, as what is around them: ep then borrows from dp_shard and cp alone */
+    bool cut_experts; /* experts are cut over tp, like the layers around them: ep borrows from dp_shard and cp only */
 };
 
 const char *mesh_axis_name(enum mesh_axis axis); /* "dp_shard" */
 const char *channel_name(enum channel channel);  /* "GATHER" */
 enum group channel_group(enum channel channel);
 
-/* The recipe's degrees on this many ranks (recipe_mesh). */
+/* Applies the recipe's degrees to `world` ranks (recipe_mesh). */
 titan_status mesh_build(const struct recipe *recipe, int world, struct mesh *ret,
                         struct titan_error *err) TITAN_MUST_USE;
 /* Position of a rank on every axis, and back. */
 void mesh_coords(const struct mesh *mesh, int rank, int ret[AXIS_COUNT]);
 int mesh_rank(const struct mesh *mesh, const int coords[AXIS_COUNT]);
 
-/* Parts that each expert is in: tp, or 1. */
+/* Number of parts that each expert is cut into: tp, or 1. */
 int mesh_expert_cut(const struct mesh *mesh);
 int mesh_group_size(const struct mesh *mesh, enum group group);
-/* Ranks from one member to the next. */
+/* Distance in ranks from one member to the next. */
 int mesh_group_stride(const struct mesh *mesh, enum group group);
 /* Position of a rank in its group; members: mesh_group_size of them, in order. */
 int mesh_group_rank(const struct mesh *mesh, enum group group, int rank);
 void mesh_group_members(const struct mesh *mesh, enum group group, int rank, int *ret);
 
-/* A point-to-point channel is a ring of edges from pp rank to pp rank. Edges of one colour have no rank in common, so a
- * communicator of two for each edge is had by splitting once a colour. Each edge has its own because a rank's sends
- * must not wait behind its receives, and NCCL runs all of a communicator's operations in the order of their calls. */
+/* A point-to-point channel is a ring of edges from pp rank to pp rank. Each edge has its own communicator of two: NCCL
+ * runs a communicator's operations in the order of their calls, and a rank's sends must not wait for its receives.
+ * Edges of one colour have no rank in common, so one split per colour makes all communicators. */
 int mesh_edge_colours(const struct mesh *mesh);
 enum edge_side { EDGE_NONE, EDGE_SENDS, EDGE_RECEIVES };
-/* What a rank does on the edges of this colour; members: the edge's two ranks in order, or the rank alone. */
+/* The rank's side of its edge of this colour. members: the edge's two ranks in order, or the rank alone. */
 enum edge_side mesh_edge(const struct mesh *mesh, enum channel channel, int colour, int rank, int members[2]);
 
 /* Data-parallel degree (which rank reads which samples) and a rank's place in it: dp_replicate * dp_shard. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.c - parameter list, initial values and rotary tables, as a model's dimensions and traits say. */
+/* model.c - parameter list, initial values and rotary tables of a model with given dimensions and traits. */
 #include "worker/tensor/model.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 #include "base/cleanup.h"
 
-#define LAYER_TENSORS 28 /* at most, with its experts */
+#define LAYER_TENSORS 28 /* most tensors of a layer, with its experts */
 #define TRUNCATE_AT 3.0f
 
 /* --- what a model can be ------------------------------------------------------------------------------------------ */
@@ -173,7 +173,7 @@ static void begin_unit(struct model *m, enum unit_kind kind, int layer)
                                               : "head");
 }
 
-/* Name, role, cut and glue of a tensor; its size and initial values come from the dimensions. */
+/* Name, role, cut and glue of a tensor. Its size and initial values come from the dimensions. */
 struct tensor_kind {
     const char *name;
     enum tensor_role role;
@@ -181,7 +181,7 @@ struct tensor_kind {
     bool glued;
 };
 
-/* cols 0: a vector. */
+/* cols 0: the tensor is a vector. */
 static void add_tensor(struct model *m, const struct tensor_kind *kind, int64_t rows, int64_t cols, enum init_rule init,
                        double std)
 {
@@ -206,14 +206,14 @@ static void add_tensor(struct model *m, const struct tensor_kind *kind, int64_t 
     u->n_tensors++;
 }
 
-/* A norm's, of which nothing but 1 is there yet. */
+/* Adds a norm's gain. The initial factor is 1: with norm_offset the stored gain is 0. */
 static void add_gain(struct model *m, const char *name, enum tensor_role role, int64_t n)
 {
     add_tensor(m, &(struct tensor_kind){name, role, SPLIT_NONE, false}, n, 0,
                m->dims.norm_offset ? INIT_ZEROS : INIT_ONES, 0);
 }
 
-/* Biases of a layer with cut outputs are cut with them. */
+/* Adds a bias; `cut`: the layer's outputs are cut, and the bias with them. */
 static void add_bias(struct model *m, const char *name, enum tensor_role role, bool cut, bool glued, int64_t n)
 {
     add_tensor(m, &(struct tensor_kind){name, role, cut ? SPLIT_COLS : SPLIT_NONE, glued}, n, 0, INIT_ZEROS, 0);
@@ -225,7 +225,7 @@ static void add_normal(struct model *m, const char *name, enum tensor_role role,
     add_tensor(m, &(struct tensor_kind){name, role, split, glued}, rows, cols, INIT_NORMAL, std);
 }
 
-/* The head's matrix: also the embedding's where they are tied. */
+/* Adds the head's matrix, which is also the embedding's if the two are tied. */
 static void add_output(struct model *m, const char *name, enum tensor_role role)
 {
     const struct model_dims *d = &m->dims;
@@ -300,7 +300,7 @@ static void add_feed_forward(struct model *m, double out_std)
     add_bias(m, "feed_forward.w2.bias", ROLE_W2_BIAS, false, false, c);
 }
 
-/* Router and shared experts: what a layer with experts has in its own unit. */
+/* Adds the router and shared experts, which are in the unit of their layer. */
 static void add_mixture(struct model *m, double out_std)
 {
     const int64_t c = m->dims.dim, f = m->dims.n_shared_experts * m->dims.moe_hidden;
@@ -432,7 +432,7 @@ int model_tensor_shape(const struct model_tensor *tensor, int64_t ret[3])
     return n;
 }
 
-/* Layers that have a unit of experts, among the first n. */
+/* Number of layers with a unit of experts, among the first n layers. */
 static int expert_layers(const struct model *model, int n)
 {
     return model->dims.n_experts > 0 ? (int)MAX(0, n - model->dims.n_dense_layers) : 0;
@@ -489,7 +489,7 @@ void model_init_tensor(const struct model *model, uint64_t seed, int tensor, int
 
 /* --- rotary tables ------------------------------------------------------------------------------------------------ */
 
-/* Llama 3.1: long wavelengths are stretched by the factor, short ones kept, those between blended. */
+/* Llama 3.1: long wavelengths are stretched by the factor, short ones are kept, and wavelengths between are blended. */
 static double stretch_llama3(const struct model_dims *d, double freq)
 {
     const double length = (double)d->rope_original_length, wavelength = 2 * M_PI / freq;
@@ -503,14 +503,14 @@ static double stretch_llama3(const struct model_dims *d, double freq)
     return (1 - blend) * freq / d->rope_factor + blend * freq;
 }
 
-/* The pair with a frequency that turns so often within the original length; a fraction. */
+/* Returns the number of the pair whose frequency makes `turns` turns within the original length; may be a fraction. */
 static double pair_of_turns(const struct model_dims *d, int64_t width, double turns)
 {
     return (double)width * log((double)d->rope_original_length / (turns * 2 * M_PI)) / (2 * log(d->rope_theta));
 }
 
-/* YaRN: as Llama 3.1's, blended linearly in the pair's number between the pairs of beta_fast and beta_slow turns, or
- * exactly between these turns. */
+/* YaRN blends like Llama 3.1, but linearly in the pair's number. The blend runs from the pair of beta_fast turns to the
+ * pair of beta_slow turns, each rounded outwards, or exact with rope_between_pairs. */
 static double stretch_yarn(const struct model_dims *d, int64_t width, int64_t pair, double freq)
 {
     const double fast = pair_of_turns(d, width, d->rope_beta_fast), slow = pair_of_turns(d, width, d->rope_beta_slow);
@@ -538,7 +538,7 @@ static double longrope_magnitude(const struct model_dims *d)
     return sqrt(1 + log(d->rope_factor) / log((double)d->rope_original_length));
 }
 
-/* What is rotated is multiplied by it. */
+/* Factor for rotated values: it is in the tables of cos and sin. */
 static double rope_magnitude(const struct model_dims *d)
 {
     if (is_longrope(d))
@@ -555,8 +555,8 @@ static double plain_frequency(double theta, int64_t width, int64_t pair)
     return pow(theta, -2.0 * (double)pair / (double)width);
 }
 
-/* Of sequences that are longer than the frequencies were made for: the slowest pair is stretched by their share of it,
- * times the factor, and the fastest stays. */
+/* Returns the base for sequences longer than the original length. The slowest pair is stretched by `by`, the fastest
+ * pair not at all. */
 static double dynamic_theta(const struct model_dims *d, int64_t width, int64_t positions)
 {
     const double by = d->rope_factor * (double)positions / (double)d->rope_original_length - (d->rope_factor - 1);

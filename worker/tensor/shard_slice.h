@@ -8,30 +8,31 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What the whole model has, on every rank the same list in the same order. */
+/* A global tensor. All ranks have the same list of specs in the same order. */
 struct tensor_spec {
     char name[96]; /* "layers.0.attention.wq.weight", "optim.m.layers.0.attention.wq.weight" */
     int64_t shape[4];
     int ndim;
     int64_t numel;
-    char dtype[8]; /* of a checkpoint: as it is stored, "F32" ("" when written), "BF16", "F16" */
+    char dtype[8]; /* type in a checkpoint: "F32" ("" when written), "BF16", "F16" */
 };
-/* What one rank holds: a box of a tensor seen as a matrix (leading dimensions flattened, a vector is one row). */
+/* A part of a tensor that one rank holds: a box of the tensor seen as a matrix (leading dimensions are flattened, a
+ * vector is one row). */
 struct shard_slice {
     int tensor; /* index into the list of specs */
     int64_t row, rows, col, cols;
     float *data; /* host memory, rows * cols elements, dense; not owned */
-    int64_t at;  /* of a rank's state: where its first element stands there (layout_slices); otherwise nothing */
-    bool bf16;   /* to be written: data are bf16 values in place of floats */
+    int64_t at;  /* of layout_slices: element of the rank's state where the box starts; unused otherwise */
+    bool bf16;   /* for writing: data holds bf16 values instead of floats */
 };
-/* A tensor as a matrix. */
+/* Rows and columns of a tensor seen as a matrix. */
 void shard_slice_matrix(const struct tensor_spec *spec, int64_t *ret_rows, int64_t *ret_cols);
-/* The common part of two slices of the same tensor; rows 0 when there is none. data is NULL. */
+/* The common part of two slices of the same tensor, without data; rows is 0 if there is none. */
 struct shard_slice shard_slice_overlap(const struct shard_slice *a, const struct shard_slice *b);
-/* Where an overlap's first element stands in the data of a slice it came from. */
+/* Where an overlap's first element is in the data of a slice that it came from. */
 int64_t shard_slice_place(const struct shard_slice *p, const struct shard_slice *overlap);
-/* Elements [from, to) of a row-major matrix cols wide as boxes, in their order: the rest of a row, whole rows, part of
- * a row. How many there are. */
+/* Cuts elements [from, to) of a row-major matrix with `cols` columns into boxes, in order: the rest of a row, whole
+ * rows, part of a row. Returns the number of boxes. */
 #define SHARD_SLICES_BETWEEN_MAX 3
 int shard_slices_between(int64_t cols, int64_t from, int64_t to, struct shard_slice ret[SHARD_SLICES_BETWEEN_MAX]);
 

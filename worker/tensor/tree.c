@@ -14,11 +14,11 @@ void tree_push(struct tree_stack *stack, struct tree_node node, int id, void (*m
             break; /* the root */
         if (node.index % 2 == 0) {
             if (next < stack->leaves)
-                break; /* its right sibling is still to come */
+                break; /* the right sibling comes later */
         } else {
             const struct tree_node *left = stack->depth > 0 ? &stack->node[stack->depth - 1] : 0;
             if (!left || left->level != node.level || left->index != node.index - 1)
-                break; /* its left sibling is another rank's */
+                break; /* another rank has the left sibling */
             stack->depth--;
             if (merge)
                 merge(arg, stack->id[stack->depth], id);
@@ -33,7 +33,8 @@ void tree_push(struct tree_stack *stack, struct tree_node node, int id, void (*m
     stack->depth++;
 }
 
-/* The node's sum; half: leaves its left child covers. */
+/* Returns the sum of a node with n leaves. Its left child covers the largest power of two below n. half: a power of two
+ * that is at least as large. */
 static double sum_node(const double *values, int64_t n, int64_t half)
 {
     if (n == 1)

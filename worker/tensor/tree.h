@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tree.h - the one binary tree in which a step's logical microbatches are summed.
  *
- * Node (level, index) covers leaves [index << level, (index + 1) << level), cut at the number of leaves; a node with
- * an empty right half is its left half. The shape depends on the number of leaves only, so whatever rank adds which
- * part, the sum is the same bit for bit as long as siblings are added as siblings. */
+ * Node (level, index) covers leaves [index << level, (index + 1) << level), cut at the number of leaves. A node with an
+ * empty right half is its left half. The shape depends on the number of leaves only. So the sum is the same bit for bit
+ * whichever ranks add its parts, as long as siblings are added as siblings. */
 #ifndef TITAN_WORKER_TENSOR_TREE_H
 #define TITAN_WORKER_TENSOR_TREE_H
 
@@ -16,7 +16,8 @@ struct tree_node {
     int64_t index;
 };
 
-/* Finished subtrees, left to right, none of which has its sibling here; each with a number of the caller's. */
+/* Finished subtrees, left to right. A subtree's sibling is never in the stack. Each has an id that the caller gave
+ * it. */
 struct tree_stack {
     int64_t leaves;
     int depth;
@@ -24,8 +25,8 @@ struct tree_stack {
     int id[TREE_DEPTH_MAX];
 };
 
-/* Push the next subtree to the right; merge is called for every pair of siblings that meets: left += right, the sum
- * keeps left's number. merge may be NULL. */
+/* Pushes the next subtree to the right. Calls merge for every pair of siblings: left += right, and the sum keeps left's
+ * id. merge may be NULL. */
 void tree_push(struct tree_stack *stack, struct tree_node node, int id, void (*merge)(void *arg, int left, int right),
                void *arg);
 /* Sum of n values in the tree of n leaves. */

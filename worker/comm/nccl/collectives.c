@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* collectives.c - NCCL's operations on a stream: what comes before each (has the communicator failed, has the stream),
- * what after (waiting for connections, the latch), and groups of them. */
+/* collectives.c - NCCL's operations on a stream, and groups of them. Before each operation, the communicator and the
+ * stream are checked for failure. After it, connections are awaited; then comes the latch. */
 #include "base/progress.h"
 #include "worker/comm/nccl/nccl.h"
 
@@ -26,7 +26,7 @@ static bool nccl_type(enum dtype dt, ncclDataType_t *ret)
     return false;
 }
 
-/* Before an operation. *ret_go: do it, with c->lock held; otherwise the answer is the operation's. */
+/* Runs before an operation. *ret_go: go ahead, with c->lock held. Otherwise the returned status is the operation's. */
 static titan_status begin(struct comm *c, struct stream *s, bool *ret_go)
 {
     *ret_go = false;
@@ -52,8 +52,8 @@ static titan_status begin(struct comm *c, struct stream *s, bool *ret_go)
     return TITAN_OK;
 }
 
-/* After it: the first collective of a kind connects to peers in the background, and nothing may be launched until it
- * has; a revoke ends that wait. Then the latch. */
+/* Runs after an operation. The first collective of a kind connects to peers in the background; nothing may be launched
+ * before these connections exist. A revoke ends that wait. Then comes the latch. */
 static titan_status finish(struct comm *c, struct stream *s, const char *what, ncclResult_t r)
 {
     unsigned looks = 0;
@@ -87,7 +87,7 @@ static titan_status finish(struct comm *c, struct stream *s, const char *what, n
     return st != TITAN_OK ? st : latched;
 }
 
-/* A call within a group: the first one begins it. */
+/* Runs before a call within a group; the first call begins the group. */
 static titan_status group_call(struct comm *c, struct stream *s, bool *ret_go)
 {
     if (!c->group_stream) {
@@ -136,7 +136,7 @@ titan_status nccl_group_end(struct comm *c)
         return TITAN_OK;                                                                                               \
     } while (0)
 
-/* A member alone: what it would receive from itself. */
+/* A member alone receives its own data: this copies it. */
 static titan_status copy_own(struct comm *c, void *to, const void *from, size_t bytes, struct stream *s)
 {
     bool go;
@@ -191,8 +191,8 @@ titan_status nccl_broadcast(struct comm *c, void *data, size_t bytes, int root, 
     COLLECTIVE(c, s, "broadcast", ncclBroadcast(data, data, bytes, ncclUint8, root, c->nccl, s->native));
 }
 
-/* Sends and receives of one group run together, so the order among them does not matter. What no rank sends no rank
- * receives. */
+/* Sends and receives of one group run together, so their order does not matter. Empty parts are neither sent nor
+ * received. */
 static ncclResult_t pass(struct comm *c, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes,
                          int from, struct stream *s)
 {
@@ -220,7 +220,7 @@ titan_status nccl_all_to_all(struct comm *c, void *recv, const void *send, size_
     COLLECTIVE(c, s, "all-to-all", exchange(c, recv, send, bytes, s));
 }
 
-/* counts: world of what is received, then world of what is sent. */
+/* counts: `world` numbers of received rows, then `world` numbers of sent rows. */
 static ncclResult_t exchange_rows(struct comm *c, char *recv, const char *send, const int32_t *counts, size_t row_bytes,
                                   struct stream *s)
 {
@@ -235,7 +235,7 @@ static ncclResult_t exchange_rows(struct comm *c, char *recv, const char *send, 
     return nccl_fine(r) ? end : r;
 }
 
-/* The host waits until the stream has got here, looking after the peers meanwhile. */
+/* Fetches the counts. The host waits until the stream has got here, and watches the peers meanwhile. */
 static titan_status fetch_counts(struct comm *c, int32_t *counts, const int32_t *recv_counts,
                                  const int32_t *send_counts, struct stream *s)
 {
@@ -278,7 +278,7 @@ titan_status nccl_shift(struct comm *c, void *recv, const void *send, size_t byt
     distance = (distance % c->world + c->world) % c->world;
     if (!c->nccl)
         return copy_own(c, recv, send, bytes, s);
-    COLLECTIVE(c, s, "shift", pass_on(c, recv, send, bytes, distance, s)); /* NCCL sends to oneself, too */
+    COLLECTIVE(c, s, "shift", pass_on(c, recv, send, bytes, distance, s)); /* NCCL can also send to the own rank */
 }
 
 titan_status nccl_send(struct comm *c, const void *data, size_t bytes, int to, struct stream *s)

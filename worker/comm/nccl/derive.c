@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* derive.c - communicators of some members of another (split).
  *
- * The call may block inside NCCL, so it has a thread of its own; aborting the parent is what frees it. When it has
- * returned NCCL may still be at work: the parent is in progress until the child is complete, and only then is the
- * child's slot filled, so the slot lives until then. */
+ * The call may block inside NCCL, so it runs on its own thread; aborting the parent frees it. After the call has
+ * returned, NCCL may still be at work. The parent is in progress until the child is complete, and only then does NCCL
+ * fill in the child's slot. So the slot lives until then. */
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/progress.h"
 #include "worker/comm/nccl/nccl.h"
 
-#define GRACE_MS 50 /* how long a call that is given up has to return by itself before its communicator is aborted */
+/* Time for a cancelled call to return by itself, before its communicator is aborted. */
+#define GRACE_MS 50
 
 struct derive_call {
     const char *what;
@@ -48,7 +49,7 @@ static bool await_return(const struct derive_call *call, uint32_t ms)
     return derive_returned(call);
 }
 
-/* Has NCCL finished? Then call->result is the outcome. */
+/* Has NCCL finished? If so, call->result is the outcome. */
 static bool derive_finished(struct derive_call *call)
 {
     ncclResult_t state = ncclSuccess;
@@ -61,8 +62,8 @@ static bool derive_finished(struct derive_call *call)
     return call->result != ncclInProgress;
 }
 
-/* Wait until NCCL has finished. The family's failure, or the loss of one of its peers, ends that; the call then goes
- * on. */
+/* Waits until NCCL has finished. The family's failure or the loss of one of its peers ends the wait, but not the
+ * call. */
 static titan_status derive_wait(struct derive_call *call, struct comm *family, const atomic_int *abort_flag,
                                 int64_t deadline_ns, struct titan_error *err)
 {
@@ -83,7 +84,8 @@ static titan_status derive_wait(struct derive_call *call, struct comm *family, c
     return TITAN_OK;
 }
 
-/* Before any thread may abort the parent: the call must not begin after that. */
+/* Cancels a call that has not begun; otherwise waits up to GRACE_MS for its return. Run this before any thread may
+ * abort the parent: no call may begin after an abort. */
 static void derive_cancel(struct derive_call *call)
 {
     int stage = CALL_NOT_BEGUN;
@@ -91,7 +93,8 @@ static void derive_cancel(struct derive_call *call)
         (void)await_return(call, GRACE_MS);
 }
 
-/* Cancelled: if it had begun, the parent is aborted. A call that does not end even so keeps its memory. */
+/* Gives up a cancelled call. If the call had begun, the parent is aborted. A call that does not end even then keeps its
+ * memory. */
 static void derive_abandon(struct comm *parent, struct derive_call *call, pthread_t thread)
 {
     bool began = __atomic_load_n(&call->stage, __ATOMIC_ACQUIRE) != CALL_CANCELLED;
@@ -109,8 +112,8 @@ static void derive_abandon(struct comm *parent, struct derive_call *call, pthrea
     free(call);
 }
 
-/* Takes the call. The parent fails with it, and its other calls wait for it. *ret is NULL where a member is to get no
- * child. */
+/* Runs the call and takes it over. If the call fails, the parent fails; the parent's other calls wait for this one.
+ * *ret is NULL for a member without a child. */
 static titan_status derive(struct comm *parent, struct derive_call *call, const atomic_int *abort_flag,
                            int64_t deadline_ns, ncclComm_t *ret, struct titan_error *err)
 {
@@ -132,7 +135,7 @@ static titan_status derive(struct comm *parent, struct derive_call *call, const 
         return st;
     }
     if (st != TITAN_OK) {
-        /* First: a thread about to stop the parent has done so when this returns. */
+        /* This must come first: it waits for any thread that is stopping the parent. */
         nccl_comm_fail(parent, st, err ? err->msg : call->what);
         derive_abandon(parent, call, thread);
         return st;
@@ -152,7 +155,7 @@ static titan_status derive(struct comm *parent, struct derive_call *call, const 
     return TITAN_OK;
 }
 
-/* Takes nccl: is it the member it should be? */
+/* Takes nccl over. Checks that its rank and world are the expected ones. */
 static titan_status check_member(struct device *dev, ncclComm_t nccl, int rank, int world, const char *what,
                                  struct titan_error *err)
 {
@@ -166,7 +169,7 @@ static titan_status check_member(struct device *dev, ncclComm_t nccl, int rank, 
     return titan_fail(err, TITAN_EBUG, "%s gave rank %d of %d, not %d of %d", what, got_rank, got_world, rank, world);
 }
 
-/* The own place among the members; -1 where they are not what they should be. */
+/* Returns this rank's place among the members; -1: the members are invalid. */
 static int place_among(const struct comm *parent, const int *members, int n)
 {
     int rank = -1;
@@ -179,7 +182,8 @@ static int place_among(const struct comm *parent, const int *members, int n)
     return rank;
 }
 
-/* NCCL groups by colour, here the first member's rank. A member alone takes part in the call and gets none. */
+/* NCCL groups members by colour; here the colour is the first member's rank. A member alone takes part in the call and
+ * gets no communicator. */
 static titan_status split_nccl(struct comm *parent, const int *members, int n, int rank, const atomic_int *abort_flag,
                                ncclComm_t *ret, struct titan_error *err)
 {

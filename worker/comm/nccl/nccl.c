@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nccl.c - the communicator table on NCCL (2.28 or later; 2.28.9 has revoke).
  *
- * Every communicator is non-blocking: a call that cannot finish at once says "in progress" and is polled, so each wait
- * here has a deadline or ends at a revoke. NCCL has no time-out of its own, and reports a lost peer only when asked:
- * the device's watcher thread asks (comm_watch), and looks after the peers' connections (peers.h). When something
- * fails, in this order:
- *   1. the failure is raised on every stream this communicator worked on, before anything is stopped (cuda.h: so that
- *      no update runs on what an aborted collective left behind);
- *   2. ncclCommRevoke ends the kernels in flight; where it is refused or missing, ncclCommAbort does, on a thread of
- *      its own;
- *   3. close() waits for what is on its streams, and no longer: NCCL takes some 0.5 s on a GPU that others use to give
- *      a communicator back, so that is done on a thread of its own. settle() waits for those. A driver call that never
- *      returns is left behind: only the end of the process frees it.
- * A communicator and all that was split from it are a family, and fail as one: the failure is raised on the streams of
- * all before the first is stopped.
- * Sums are NCCL's: the order is fixed for given ranks, counts and topology, but not rank order, and bf16 is rounded at
+ * Every communicator is non-blocking: a call that cannot finish at once returns "in progress" and is polled. So each
+ * wait here has a deadline or ends at a revoke. NCCL has no time-out of its own, and reports a lost peer only when
+ * asked. The device's watcher thread asks (comm_watch), and also watches the peers' connections (peers.h). A failure is
+ * handled in this order:
+ *   1. The failure is raised on every stream this communicator worked on, before anything is stopped. So no update runs
+ *      on the data of an aborted collective (cuda.h).
+ *   2. ncclCommRevoke ends the kernels in flight. If it is refused or missing, ncclCommAbort ends them, on a thread of
+ *      its own.
+ *   3. close() waits only for the operations on its streams. On a GPU that others use, NCCL takes some 0.5 s to
+ *      release a communicator. So a separate thread releases it, and settle() waits for these threads. A driver call
+ *      that never returns is left behind: only the end of the process frees it.
+ * A communicator and all its splits are a family, and fail as one: the failure is raised on the streams of all members
+ * before the first one is stopped.
+ * Sums are NCCL's: the order is fixed for given ranks, counts and topology, but is not rank order. bf16 is rounded at
  * every hop. */
 #include "worker/comm/nccl/nccl.h"
 
@@ -32,9 +32,10 @@
 #error "NCCL 2.28 or later is needed"
 #endif
 
-#define LOCK_MS 50      /* how long a revoke waits for a call in flight before it goes ahead */
-#define FINALIZE_MS 500 /* close of a healthy communicator: to flush what peers still read */
-#define SPARE_PART 8    /* where less than this part of the memory is free, a new communicator waits for the old ones */
+#define LOCK_MS 50      /* time a revoke waits for a call in flight before it goes ahead */
+#define FINALIZE_MS 500 /* closing a healthy communicator: time to flush data that peers still read */
+/* If less than 1/SPARE_PART of the memory is free, a new communicator waits for the release of old ones. */
+#define SPARE_PART 8
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
@@ -102,7 +103,7 @@ static struct timespec mono_after(uint32_t ms)
 
 /* --- ending ------------------------------------------------------------------------------------------------------- */
 
-/* Communicators that are being given back, each on a thread of its own. */
+/* Communicators that are being released, each on a thread of its own. */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t fewer;
@@ -112,8 +113,8 @@ static struct {
 struct ending {
     int device;
     ncclComm_t nccl;
-    struct comm *comm; /* around nccl, freed with it; NULL: there is none */
-    bool destroy;      /* finalized: nothing in flight */
+    struct comm *comm; /* the struct around nccl, freed with it; NULL: none */
+    bool destroy;      /* the communicator is finalized: nothing is in flight */
 };
 
 static void comm_free(struct comm *c)
@@ -126,7 +127,7 @@ static void comm_free(struct comm *c)
     free(c);
 }
 
-/* NCCL 2.28 keeps the memory of a window that an abort finds, so it is given back before. */
+/* Closes the window before an abort: NCCL 2.28 never frees the memory of a window that is open at an abort. */
 static void *run_ending(void *arg)
 {
     struct ending *e = arg;
@@ -149,7 +150,7 @@ static void *run_ending(void *arg)
     return NULL;
 }
 
-/* Without a thread for it, it is left behind. */
+/* Releases a communicator on a new thread. If no thread can be made, the communicator is left behind. */
 static void end_beside(const struct ending *what)
 {
     pthread_t thread;
@@ -210,12 +211,12 @@ static ncclResult_t revoke(ncclComm_t nccl)
 #endif
 }
 
-/* End the kernels in flight; once. */
+/* Ends the kernels in flight; once. */
 static void stop(struct comm *c)
 {
     if (__atomic_exchange_n(&c->stopped, 1, __ATOMIC_ACQ_REL) != 0)
         return;
-    /* A call in flight on another thread may be what hangs: setting the abort flag is what frees it. */
+    /* A call in flight on another thread may hang; setting the abort flag frees it. */
     const struct timespec until = mono_after(LOCK_MS);
     if (!c->nccl)
         return;
@@ -226,7 +227,7 @@ static void stop(struct comm *c)
         (void)pthread_mutex_unlock(&c->lock);
 }
 
-/* Kept, and raised on every stream it works on. */
+/* Stores the first failure and raises it on every stream that the communicator works on. */
 static void mark(struct comm *c, titan_status status, const char *reason)
 {
     titan_assert(status != TITAN_OK);
@@ -261,7 +262,7 @@ void nccl_comm_revoke(struct comm *c)
     nccl_comm_fail(c, TITAN_EREVOKED, "epoch revoked");
 }
 
-/* Has a peer vanished, or does NCCL know of a failure? The latter is skipped while the owner is inside a call. */
+/* Has a peer vanished, or does NCCL report a failure? NCCL is not asked while the owner is inside a call. */
 static void comm_check(struct comm *c)
 {
     if (comm_failed(c) != TITAN_OK || !c->nccl)
@@ -313,7 +314,7 @@ static void comm_tune(struct comm *parent, const struct comm_tuning *tuning)
     parent->tuning = *tuning;
 }
 
-/* Memory of a communicator that has more than one member. */
+/* Allocates the buffers of a communicator with more than one member. */
 static titan_status make_buffers(struct comm *c, struct titan_error *err)
 {
     cudaError_t e = cudaMalloc((void **)&c->token, sizeof(float));
@@ -376,7 +377,7 @@ titan_status nccl_comm_make(struct device *dev, ncclComm_t nccl, struct comm *ro
     return TITAN_OK;
 }
 
-/* Agree on an id and form; peers get the connections. */
+/* Agrees on an id and forms the communicator. `peers` gets the connections. */
 static titan_status form(const struct comm_config *config, const atomic_int *abort_flag, struct nccl_peers *peers,
                          ncclComm_t *ret, struct titan_error *err)
 {
@@ -404,7 +405,8 @@ static titan_status form(const struct comm_config *config, const atomic_int *abo
     return TITAN_OK;
 }
 
-/* What is being given back may be what the new communicator wants. NCCL does not say that it was short of memory. */
+/* Waits for communicators that are being released if memory is short: NCCL does not report that it was short of
+ * memory. */
 static void make_room(struct device *dev)
 {
     size_t free_bytes = 0, total = 0;
@@ -439,7 +441,7 @@ static bool is_busy(const struct comm *c)
     return false;
 }
 
-/* What is still on its streams ends first, for they may be closed next. */
+/* Waits for the operations on its streams, which the caller may close next. */
 static void drain_streams(struct comm *c, int64_t deadline_ns)
 {
     unsigned looks = 0;
@@ -450,8 +452,9 @@ static void drain_streams(struct comm *c, int64_t deadline_ns)
     (void)pthread_mutex_unlock(&c->streams_lock);
 }
 
-/* Nothing calls NCCL for a family that has failed any more: the owner closes it, the watcher lets it go (before the
- * lock is held, which it may want), and what failed it has stopped all members when the lock is held. */
+/* Makes sure that no thread calls NCCL for a failed family any more. The owner closes it. The watcher releases it
+ * before the lock is taken, because the watcher may want the lock. Once the lock is held, the thread that failed the
+ * family has stopped all members. */
 static void drain_family(struct comm *root)
 {
     const int64_t deadline_ns = nccl_deadline(NCCL_ABORT_MS);
@@ -470,13 +473,13 @@ static void comm_close(struct comm *c)
     titan_assert(!c->family);
     cuda_device_unwatch(c->dev, c);
     (void)cudaSetDevice(c->dev->index);
-    progress_wait_begin(); /* NCCL, for what peers still read */
+    progress_wait_begin(); /* NCCL waits for data that peers still read */
     if (comm_failed(c) != TITAN_OK)
         drain_family(c->root);
     leave_family(c);
     bool flushed = false;
     if (comm_failed(c) == TITAN_OK && c->nccl) {
-        /* Peers may still read what this rank has sent; aborting now would break their last collective. */
+        /* Peers may still read data that this rank has sent; aborting now would break their last collective. */
         struct titan_error err;
         nccl_window_close(c);
         ncclResult_t r = ncclCommFinalize(c->nccl);
@@ -494,7 +497,7 @@ static void comm_close(struct comm *c)
     end_beside(&(struct ending){.device = c->dev->index, .nccl = c->nccl, .comm = c, .destroy = flushed});
 }
 
-/* NCCL promises nothing to a program that was built with a newer one. */
+/* An NCCL that is older than the build's version is unusable: NCCL guarantees nothing for it. */
 const char *cuda_nccl_unusable(void)
 {
     static char why[128];

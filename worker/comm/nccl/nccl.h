@@ -38,7 +38,7 @@ struct comm {
     /* A group: opened by its first call, with the lock held until its end. */
     bool grouping, group_open;
     struct stream *group_stream;
-    titan_status group_status; /* of the first call */
+    titan_status group_status; /* status of the first call */
     ncclResult_t group_result; /* first failure among its calls */
     /* Only the root's: */
     struct nccl_peers *peers; /* owned */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peers.c - see peers.h. What goes over a connection is one byte. */
+/* peers.c - see peers.h. A message on a connection is one byte. */
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -69,7 +69,7 @@ void nccl_peers_add(struct nccl_peers *p, int fd, int rank)
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-/* What a connection has to say: 0 nothing, 1 the peer left in order, -1 it is lost. */
+/* Looks at a connection. Returns 0: nothing new, 1: the peer left in order, -1: the connection is lost. */
 static int listen_to(const struct nccl_peers *p, int i)
 {
     titan_assert(i >= 0 && i < p->n);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* share.c - the agreement on NCCL's unique id (share.h). Host is rank 0, guests are the others. */
+/* share.c - the agreement on NCCL's unique id (share.h). The host is rank 0, guests are the other ranks. */
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
@@ -17,12 +17,12 @@
 #include "base/mac.h"
 #include "worker/comm/nccl/share.h"
 
-#define GUESTS_EXTRA 16 /* connections that may be open beside the expected ones: strays, second tries */
-#define LOOK_MS 10      /* how often the abort flag is looked at while nothing happens */
+#define GUESTS_EXTRA 16 /* connections beside the expected ones: strays, second tries */
+#define LOOK_MS 10      /* interval of looks at the abort flag */
 
-/* What a guest says first. Same machine type on all members, as NCCL itself requires. With a key what goes with it is
- * sent too: a number used once, and an HMAC-SHA256 of all under the key. The answer is then covered under the key and
- * that number, and proved after it. */
+/* The first message of a guest. All members have the same machine type, as NCCL itself requires. With a key the message
+ * also has a number used once, and an HMAC-SHA256 of all under the key. The answer is then masked under the key and
+ * that number (cover()), and its proof follows it. */
 struct identity {
     char magic[8];
     unsigned char id[COMM_ID_BYTES];
@@ -63,7 +63,7 @@ static void prove(const struct comm_config *config, const struct greeting *g, un
     mac_derive(config->key, "titan nccl", g, offsetof(struct greeting, proof), ret);
 }
 
-/* The same again gives it back. */
+/* Masks or unmasks data: applied twice, it gives the data back. */
 static void cover(const struct comm_config *config, const struct greeting *g, unsigned char *data, size_t bytes)
 {
     titan_assert(config->key && bytes <= NCCL_SHARE_MAX);
@@ -88,7 +88,7 @@ static void prove_answer(const struct comm_config *config, const struct greeting
     mac_end(&m, ret);
 }
 
-/* What goes to that guest; returns its bytes. */
+/* Makes the answer to a guest; returns its bytes. */
 static size_t make_answer(const struct comm_config *config, const struct greeting *g, const void *data, size_t bytes,
                           unsigned char ret[NCCL_SHARE_MAX + MAC_BYTES])
 {
@@ -115,7 +115,8 @@ static bool by_address(const struct comm_config *config)
     return config->addresses && config->addresses[0] && config->addresses[0][0];
 }
 
-/* Abstract: gone with its last descriptor. The segment's inode keeps runs apart that were given the same id. */
+/* An abstract name, which ends with its last descriptor. The segment's inode separates runs that were given the same
+ * id. */
 static socklen_t local_name(const struct comm_config *config, struct sockaddr_un *ret)
 {
     struct stat st = {0};
@@ -142,7 +143,7 @@ static titan_status local_listen(const struct comm_config *config, int *ret, str
     return TITAN_OK;
 }
 
-/* Read what has come; 1 = identity complete and ours, 0 = more to come, -1 = drop. */
+/* Reads from a guest. Returns 1: the identity is complete and ours, 0: incomplete, -1: drop the guest. */
 static int guest_read(struct guest *g, const struct comm_config *config)
 {
     const size_t all = greeting_bytes(config);
@@ -202,7 +203,7 @@ static void reception_accept(struct reception *r, int listener)
     r->guests[r->n++] = (struct guest){.fd = fd};
 }
 
-/* One look at each guest that has sent something. */
+/* Serves each guest that has sent something. */
 static void reception_serve(struct reception *r, const struct comm_config *config, const void *data, size_t bytes,
                             struct nccl_peers *peers)
 {
@@ -211,11 +212,11 @@ static void reception_serve(struct reception *r, const struct comm_config *confi
         int state = guest_read(g, config);
         unsigned char answer[NCCL_SHARE_MAX + MAC_BYTES];
         const size_t len = state > 0 ? make_answer(config, &g->greeting, data, bytes, answer) : 0;
-        /* A fresh connection takes a few hundred bytes at once, or is broken. */
+        /* A new connection takes a few hundred bytes at once, or is broken. */
         if (state > 0 && send(g->fd, answer, len, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)len) {
             const int rank = (int)g->greeting.identity.rank;
             nccl_peers_add(peers, g->fd, rank);
-            r->guests[i] = r->guests[--r->n]; /* the connection is the peers' now */
+            r->guests[i] = r->guests[--r->n]; /* `peers` owns the connection now */
             r->left -= !r->served[rank];
             r->served[rank] = true;
             continue;
@@ -260,7 +261,7 @@ static titan_status host(const struct comm_config *config, const atomic_int *abo
     return TITAN_OK;
 }
 
-/* A socket connecting to rank 0; -1 with errno when it cannot even begin. */
+/* Returns a socket that is connecting to rank 0; -1 with errno if connecting cannot begin. */
 static int dial(const struct comm_config *config)
 {
     if (!by_address(config)) {
@@ -297,7 +298,7 @@ static int dial(const struct comm_config *config)
     return fd;
 }
 
-/* One conversation; TITAN_EAGAIN when it broke off. */
+/* Runs one conversation. TITAN_EAGAIN: it broke off. */
 static titan_status visit(const struct comm_config *config, int fd, const atomic_int *abort_flag, int64_t deadline_ns,
                           void *data, size_t bytes, struct titan_error *err)
 {
@@ -331,7 +332,7 @@ static titan_status visit(const struct comm_config *config, int fd, const atomic
     }
     if (config->key) {
         prove_answer(config, &greeting, answer, bytes, right);
-        if (!mac_equal(right, answer + bytes)) /* another process has its address */
+        if (!mac_equal(right, answer + bytes)) /* another process has rank 0's address */
             return TITAN_EAGAIN;
         cover(config, &greeting, answer, bytes);
     }

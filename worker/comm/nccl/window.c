@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* window.c - memory that peers reach directly: NCCL's own, registered with a communicator. */
+/* window.c - memory that peers access directly: NCCL's memory, registered with a communicator. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -31,7 +31,7 @@ titan_status nccl_memory_alloc(struct device *dev, size_t bytes, void **ret, str
     return TITAN_OK;
 }
 
-/* An end of a communicator that has failed may still have to give its window back. */
+/* Waits for the release of failed communicators first: they may still have to close their window. */
 void nccl_memory_release(struct device *dev, void *ptr)
 {
     if (!ptr || cuda_enter(dev, NULL) != TITAN_OK)
@@ -40,11 +40,11 @@ void nccl_memory_release(struct device *dev, void *ptr)
     (void)ncclMemFree(ptr);
 }
 
-/* With the lock held: until NCCL is through with what was begun, the communicator fails, or the time is over. */
+/* Waits until NCCL has finished the call, the communicator fails, or the deadline passes. The caller holds the lock. */
 static ncclResult_t settle(const struct comm *c, ncclResult_t r, int64_t deadline_ns)
 {
     unsigned looks = 0;
-    bool busy = nccl_fine(r); /* NCCL 2.28 answers success while it is at work */
+    bool busy = nccl_fine(r); /* NCCL 2.28 returns success while it still works */
 
     while (busy && comm_failed(c) == TITAN_OK && clock_mono_ns() < deadline_ns) {
         ncclResult_t state = ncclInProgress;
@@ -58,7 +58,7 @@ static ncclResult_t settle(const struct comm *c, ncclResult_t r, int64_t deadlin
     return r;
 }
 
-/* While NCCL is at work it may fill the slot of the window, which therefore is the communicator's own. */
+/* NCCL may fill in the window's handle while it works, so the handle is a field of the communicator. */
 titan_status nccl_window_open(struct comm *c, void *base, size_t bytes, struct titan_error *err)
 {
     titan_assert(base && bytes > 0 && !c->window);
@@ -79,7 +79,7 @@ titan_status nccl_window_open(struct comm *c, void *base, size_t bytes, struct t
     if (r == ncclSuccess && c->window)
         return TITAN_OK;
     c->window = NULL;
-    if (begun && r != ncclSuccess) { /* NCCL keeps what it fails with at work: the communicator is lost */
+    if (begun && r != ncclSuccess) { /* NCCL stays at work on a failed call: the communicator is lost */
         (void)titan_fail(err, TITAN_EINVAL, "NCCL registers no window: %s", ncclGetErrorString(r));
         titan_error_hint(err, "set nccl.windows = false");
         nccl_comm_fail(c, TITAN_EINVAL, err ? err->msg : "NCCL registers no window");
@@ -89,8 +89,8 @@ titan_status nccl_window_open(struct comm *c, void *base, size_t bytes, struct t
                       r == ncclSuccess ? "no direct access between these GPUs" : ncclGetErrorString(r));
 }
 
-/* The watcher looks at the communicator meanwhile. One that has failed may be gone on another thread: the end of its
- * family gives the window back. */
+/* The watcher watches the communicator meanwhile. A failed communicator may already be freed on another thread; the end
+ * of its family closes the window. */
 void nccl_window_close(struct comm *c)
 {
     if (!c->window)

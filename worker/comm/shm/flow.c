@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/progress.h"
 
-/* As far as its channel allows; true when something moved. */
+/* Advances a flow as far as its channel allows. Returns true if anything moved. */
 static bool advance(struct segment *seg, struct flow *f)
 {
     titan_assert(f->peer >= 0 && f->peer < seg->world);
@@ -29,7 +29,7 @@ static bool advance(struct segment *seg, struct flow *f)
 
 titan_status flows_run(struct segment *seg, struct flow *flows, int n, struct titan_error *err)
 {
-    int64_t since = 0; /* of this wait, or of the last look at processes */
+    int64_t since = 0; /* start of this wait, or time of the last look at processes */
     TRY(segment_check(seg, err));
     for (int idle = 0;; idle++) {
         uint32_t bell = segment_bell(seg);
@@ -55,7 +55,7 @@ titan_status flows_run(struct segment *seg, struct flow *flows, int n, struct ti
         TRY(segment_check(seg, err));
         int64_t now = clock_mono_ns();
         bool look = since > 0 && now - since >= SEGMENT_SLEEP_NS;
-        for (int i = 0; i < n; i++) /* a peer that is gone, from which nothing more can be read */
+        for (int i = 0; i < n; i++) /* the peer is gone, and nothing more can be read from it */
             if (flows[i].left > 0 && segment_member_gone(seg, flows[i].peer, look) &&
                 !segment_channel_slot(seg, flows[i].end, flows[i].peer))
                 return segment_give_up(seg, flows[i].peer, err);

@@ -22,16 +22,17 @@
 
 #define PAGE 4096
 #define LINE 64
-#define SLOTS_BYTES_MAX ((size_t)32 << 20)    /* of one buffer over all ranks */
-#define CHANNELS_BYTES_MAX ((size_t)64 << 20) /* of one slot over all channels */
-/* A round of a collective ends in a barrier and a full channel in a sleep: the fewer, the fewer wakes. */
+#define SLOTS_BYTES_MAX ((size_t)32 << 20)    /* limit for one buffer over all ranks */
+#define CHANNELS_BYTES_MAX ((size_t)64 << 20) /* limit for one slot over all channels */
+/* Slot sizes. A round of a collective ends in a barrier, and a full channel ends in a sleep. Large slots mean fewer of
+ * both, and so fewer wakes. */
 #define SLOT_BYTES_WANTED ((size_t)1 << 20)
 #define CHANNEL_BYTES_WANTED ((size_t)256 << 10)
 #define SPINS 400
-#define BLIND_SLEEP_NS (3 * 1000 * 1000) /* where a kernel cannot wait for two words */
+#define BLIND_SLEEP_NS (3 * 1000 * 1000) /* limit of a sleep on a kernel that cannot wait for two words */
 #define OPEN_SLEEP_NS (2 * 1000 * 1000)
 #define OPEN_TIMEOUT_MS_DEFAULT 30000
-/* Bit of the generation that only ends sleeps; the rest counts. */
+/* Bit of the generation that only ends sleeps. The other bits count. */
 #define POKED UINT32_C(0x80000000)
 
 enum { RANK_ABSENT, RANK_JOINING, RANK_MEMBER, RANK_LEFT };
@@ -40,21 +41,21 @@ struct segment_header {
     _Alignas(LINE) _Atomic uint32_t generation; /* futex */
     _Atomic uint32_t sleepers;
     _Alignas(LINE) _Atomic uint32_t arrived;
-    /* The root's. */
+    /* Used in the root only: */
     _Alignas(LINE) _Atomic uint32_t broken; /* futex; 0, or -status | (rank + 1) << 16 */
     _Atomic uint64_t used;                  /* bytes of the file given to segments split off */
 };
 
 struct segment_rank {
     _Alignas(LINE) _Atomic uint32_t bell; /* futex */
-    _Atomic uint32_t sleeping;            /* threads: messages may go out in one and come in in another */
+    _Atomic uint32_t sleeping;            /* number of sleeping threads: one may send messages while another receives */
     _Alignas(LINE) _Atomic uint32_t state;
     _Atomic uint32_t arrivals;
-    /* The newest segment split off this one with this rank as the first member. */
-    _Atomic uint32_t split; /* futex; the number of that split, from 1 */
+    /* The newest segment that was split off this one with this rank as its first member. */
+    _Atomic uint32_t split; /* futex; number of that split, from 1 */
     uint32_t split_world;
     uint64_t split_at;
-    /* The root's. */
+    /* Used in the root only: */
     uint64_t pid_namespace, epoch;
     int32_t pid;
     unsigned char id[COMM_ID_BYTES];
@@ -118,8 +119,8 @@ static void futex_wake(_Atomic uint32_t *word, int n)
     (void)syscall(SYS_futex, word, FUTEX_WAKE, n, NULL, NULL, 0);
 }
 
-/* While the word is as it was seen and the epoch is not broken. In the root the member that breaks it rings every bell.
- */
+/* Sleeps while the word has the value `seen` and the epoch is not broken. A sleeper in the root needs no second word:
+ * the member that breaks the epoch rings every bell of the root. */
 static void sleep_while(const struct segment *seg, _Atomic uint32_t *word, uint32_t seen, int64_t ns)
 {
     static atomic_int blind;
@@ -144,7 +145,7 @@ static void sleep_on(const struct segment *seg, _Atomic uint32_t *word, uint32_t
     progress_wait_end();
 }
 
-/* End every sleep, so that all look at what has changed. */
+/* Ends every sleep, so that all members look at the change. */
 static void poke_all(struct segment *seg)
 {
     atomic_fetch_or(&seg->header->generation, POKED);
@@ -184,13 +185,14 @@ titan_status segment_check(const struct segment *seg, struct titan_error *err)
 
 /* --- which members are still there -------------------------------------------------------------------------------- */
 
-/* Has the process of this rank of the root ended? Ended but not yet waited for counts. Any thread of this process. */
+/* Has the process of this rank of the root ended? True even if nobody has waited for the process yet. Any thread of
+ * this process. */
 static bool process_ended(struct segment *root, int r)
 {
     titan_assert(root == root->root && r >= 0 && r < root->world);
     const struct segment_rank *peer = &root->ranks[r];
     if (peer->pid_namespace != root->pid_namespace || peer->pid <= 0)
-        return false; /* the number means nothing here */
+        return false; /* the pid is of another namespace */
     int fd = atomic_load(&root->pidfds[r]);
     if (fd < 0) {
         int mine = (int)syscall(SYS_pidfd_open, peer->pid, 0);
@@ -215,8 +217,8 @@ bool segment_member_gone(struct segment *seg, int peer, bool look)
            (look && process_ended(seg->root, seg->names[peer]));
 }
 
-/* The first member that has gone without arriving at this member's present barrier; -1 when there is none. While the
- * members still meet, one that has arrived and gone is missed as well: nothing could come of it. */
+/* Returns the first member that has gone before it arrived at this member's present barrier; -1: none. During the
+ * rendezvous a member that has arrived and gone also counts as missing, because the segment would be useless. */
 static int missing_member(struct segment *seg, bool look, bool rendezvous)
 {
     for (int r = 0; r < seg->world; r++) {
@@ -241,14 +243,15 @@ titan_status segment_give_up(struct segment *seg, int peer, struct titan_error *
 
 /* --- barrier ------------------------------------------------------------------------------------------------------ */
 
-/* Arrive; true when this was the last arrival and the others have been released. *ret_seen: the generation to see pass.
- */
+/* Arrives at the barrier. Returns true if this was the last arrival and the others have been released. *ret_seen: the
+ * generation whose end this member waits for. */
 static bool arrive(struct segment *seg, uint32_t *ret_seen)
 {
     struct segment_header *h = seg->header;
     uint32_t word = atomic_load(&h->generation);
     *ret_seen = word & ~POKED;
-    /* Counted first, announced afterwards: a member killed in between is seen as missing, never as arrived. */
+    /* The arrival is counted first and announced afterwards. So a member killed in between is seen as missing, never as
+     * arrived. */
     bool last = atomic_fetch_add(&h->arrived, 1) + 1 == (uint32_t)seg->world;
     atomic_store(&seg->ranks[seg->rank].arrivals, ++seg->arrivals);
     if (!last)
@@ -280,7 +283,7 @@ titan_status segment_barrier(struct segment *seg, struct titan_error *err)
     struct segment_header *h = seg->header;
     uint32_t seen, word;
     TRY(segment_check(seg, err));
-    progress_action(); /* a slot's worth has been moved */
+    progress_action(); /* the round has moved up to a slot's bytes */
     if (arrive(seg, &seen))
         return TITAN_OK;
     for (int i = 0; i < seg->root->spins; i++) {
@@ -349,11 +352,11 @@ void segment_bell_wait(struct segment *seg, uint32_t bell)
 
 /* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
-/* Wait of a member for others while a segment is formed. */
+/* A member's wait for others while a segment forms. */
 struct forming {
     const atomic_int *abort_flag;
     int64_t start, checked;
-    bool look; /* at processes, this time */
+    bool look; /* look at processes this time */
 };
 
 static struct forming forming_start(const atomic_int *abort_flag)
@@ -362,7 +365,7 @@ static struct forming forming_start(const atomic_int *abort_flag)
     return (struct forming){.abort_flag = abort_flag, .start = now, .checked = now};
 }
 
-/* The first that has not come; in time there is one. */
+/* Returns the first member that has not come; the last member if all have come in the meantime. */
 static int absent_member(const struct segment *seg)
 {
     int r = 0;
@@ -371,7 +374,7 @@ static int absent_member(const struct segment *seg)
     return r;
 }
 
-/* Before each sleep. late: the member waited for, -1 = any absent one of seg. */
+/* Runs before each sleep. late: the member waited for; -1: any absent member of seg. */
 static titan_status forming_check(struct forming *f, const struct segment *seg, int late, struct titan_error *err)
 {
     int64_t now = clock_mono_ns(), limit = seg->root->forming_ns;
@@ -400,7 +403,7 @@ static titan_status map_at(struct segment *seg, int fd, uint64_t at, struct tita
     return TITAN_OK;
 }
 
-/* One of several members may get here first; all give the same size. */
+/* Any member may be the first to size the file: all give it the same size. */
 static titan_status map_root(struct segment *seg, int fd, struct titan_error *err)
 {
     struct stat st;
@@ -445,7 +448,7 @@ static titan_status wait_for_members(struct segment *seg, const atomic_int *abor
     return TITAN_OK;
 }
 
-/* All members mean the same communicator. */
+/* Checks that all members mean the same communicator. */
 static titan_status compare_members(const struct segment *seg, struct titan_error *err)
 {
     const struct segment *root = seg->root;
@@ -456,7 +459,7 @@ static titan_status compare_members(const struct segment *seg, struct titan_erro
     return TITAN_OK;
 }
 
-/* Mapped: meet the others. A failure here is the epoch's, and the segment is closed. */
+/* Joins the mapped segment and waits for the others. A failure breaks the epoch and closes the segment. */
 static titan_status meet(struct segment *seg, const atomic_int *abort_flag, struct titan_error *err)
 {
     TRY(join(seg, err));
@@ -511,7 +514,8 @@ titan_status segment_open(struct segment *seg, const struct comm_config *config,
 
 /* --- splitting ---------------------------------------------------------------------------------------------------- */
 
-/* Behind the root and within what a file may have; a damaged word would say otherwise. */
+/* Checks that a split segment lies behind the root and below the largest file size. A damaged word could name any
+ * place. */
 static titan_status check_place(const struct segment *root, uint64_t at, uint64_t bytes, struct titan_error *err)
 {
     const uint64_t first = round_up(root->layout.bytes, PAGE);
@@ -520,7 +524,7 @@ static titan_status check_place(const struct segment *root, uint64_t at, uint64_
     return titan_fail(err, TITAN_ECORRUPT, "a split is said to lie at %" PRIu64 ", outside of the shared segment", at);
 }
 
-/* The first member: take room at the end of the file and tell the others. */
+/* The first member takes room at the end of the file and tells the others its place. */
 static titan_status place(struct segment *parent, const struct segment *seg, uint64_t *ret_at, struct titan_error *err)
 {
     titan_assert(seg->rank == 0);
@@ -529,7 +533,7 @@ static titan_status place(struct segment *parent, const struct segment *seg, uin
     uint64_t bytes = round_up(seg->layout.bytes, PAGE);
     uint64_t at = round_up(root->layout.bytes, PAGE) + atomic_fetch_add(&root->header->used, bytes);
     TRY(check_place(root, at, bytes, err));
-    /* A byte at its end gives the file its length, and never takes away what another has given it. */
+    /* Writing the segment's last byte extends the file. Unlike truncation, it never removes another segment's room. */
     if (pwrite(root->fd, "", 1, (off_t)(at + bytes - 1)) != 1)
         return titan_fail_errno(err, "cannot give the shared segment %" PRIu64 " bytes", at + bytes);
     self->split_at = at;
@@ -540,7 +544,7 @@ static titan_status place(struct segment *parent, const struct segment *seg, uin
     return TITAN_OK;
 }
 
-/* The others: learn where. */
+/* The other members learn the place from the first one. */
 static titan_status find(struct segment *parent, const struct segment *seg, int first, const atomic_int *abort_flag,
                          uint64_t *ret_at, struct titan_error *err)
 {

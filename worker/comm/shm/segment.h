@@ -56,7 +56,7 @@ struct segment {
     struct segment_header *header;
     struct segment_rank *ranks;
     struct segment_channel *channels;
-    struct segment *root; /* segment of all the epoch's members; itself for the root */
+    struct segment *root; /* segment of all members of the epoch; a root points to itself */
     int *names;           /* per member: its rank in the root */
     uint32_t splits;      /* splits of this segment so far, the same on all members */
     uint32_t arrivals;    /* this member's arrivals at barriers */
@@ -64,7 +64,7 @@ struct segment {
     /* The root's descriptor. */
     int fd;
     uint64_t pid_namespace;
-    atomic_int *pidfds; /* of the other members, opened in a long wait; -1 = not yet */
+    atomic_int *pidfds; /* pidfds of the other members, opened in a long wait; -1 = not yet */
     int spins;          /* reads of a word before sleeping */
     unsigned char id[COMM_ID_BYTES];
     uint64_t epoch;
@@ -96,7 +96,7 @@ void segment_break(struct segment *seg, titan_status status);
 /* TITAN_OK while usable. */
 titan_status segment_check(const struct segment *seg, struct titan_error *err);
 
-/* That rank's buffer for fill number tick. */
+/* The rank's buffer for fill number `tick`. */
 unsigned char *segment_slot(const struct segment *seg, uint32_t tick, int rank);
 titan_status segment_barrier(struct segment *seg, struct titan_error *err) TITAN_MUST_USE;
 

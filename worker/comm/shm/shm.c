@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* shm.c - collectives among processes of one host through one shared segment.
  *
- * Every collective is a series of rounds: each member copies what others need into its slot of the current buffer, all
- * meet at the barrier, each reads what it needs out of the others' slots. While one member reads round t others
- * already fill round t+1. A round moves at most a slot's bytes a member, so what travels stays in the caches.
+ * Every collective is a series of rounds. In a round, each member copies the data that others need into its slot of the
+ * current buffer. Then all members meet at the barrier, and each reads the data it needs from the others' slots. While
+ * one member reads round t, others already fill round t+1. A round moves at most a slot's bytes per member, so the data
+ * stays in the caches.
  *
- * What only two members know the size of (messages, shifts, uneven all-to-alls) flows through the channels between
- * them instead, all of one operation at once. */
+ * Transfers whose size only two members know (messages, shifts, uneven all-to-alls) use the channels between the two
+ * instead. All transfers of one operation run at once. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +17,7 @@
 #include "worker/comm/shm/flow.h"
 #include "worker/comm/shm/segment.h"
 
-/* Sums of up to this many bytes over all members are done by every member on its own: one barrier instead of two. */
+/* Up to this many bytes over all members, every member computes the whole sum: one barrier instead of two. */
 #define EACH_SUMS_BYTES ((size_t)64 << 10)
 
 struct comm {
@@ -96,7 +97,7 @@ static titan_status all_to_all(struct comm *c, unsigned char *recv, const unsign
     return TITAN_OK;
 }
 
-/* A short all-reduce: all see all of it, each sums. */
+/* A short all-reduce: each member reads all data and computes the whole sum. */
 static titan_status all_reduce_short(struct comm *c, unsigned char *data, size_t bytes, enum dtype dt,
                                      struct titan_error *err)
 {
@@ -112,7 +113,7 @@ static titan_status all_reduce_short(struct comm *c, unsigned char *data, size_t
     return TITAN_OK;
 }
 
-/* Chunk number i of an all-reduce: where it lies and which share of it each rank sums. */
+/* A chunk of an all-reduce: its place, and the size of the share that each rank sums. */
 struct chunk {
     size_t at, len, share; /* bytes */
     uint32_t tick;
@@ -128,7 +129,7 @@ static struct chunk chunk_at(const struct comm *c, size_t bytes, size_t i, uint3
     return k;
 }
 
-/* Bytes of rank r's share. */
+/* Returns the bytes of rank r's share; *ret_at is where the share begins in the chunk. */
 static size_t share_of(const struct chunk *k, int r, size_t *ret_at)
 {
     titan_assert(r >= 0);
@@ -136,7 +137,7 @@ static size_t share_of(const struct chunk *k, int r, size_t *ret_at)
     return MIN(k->share, k->len - *ret_at);
 }
 
-/* Own share of the chunk, summed into data and into the own slot, where the others fetch it after the next barrier. */
+/* Sums the own share of the chunk into data and into the own slot. The others fetch it there after the next barrier. */
 static void reduce_share(struct comm *c, unsigned char *data, const struct chunk *k, enum dtype dt)
 {
     struct segment *seg = &c->segment;
@@ -149,7 +150,7 @@ static void reduce_share(struct comm *c, unsigned char *data, const struct chunk
     memcpy(data + k->at + at, own, len);
 }
 
-/* What the others will sum of this rank's part of the chunk: all but its own share. */
+/* Copies to the own slot the part of the chunk that other ranks sum: all but the own share. */
 static void lay_out(struct comm *c, const unsigned char *data, const struct chunk *k)
 {
     unsigned char *slot = segment_slot(&c->segment, k->tick, c->segment.rank);
@@ -214,7 +215,7 @@ static titan_status broadcast(struct comm *c, unsigned char *data, size_t bytes,
     return TITAN_OK;
 }
 
-/* Rank + distance gets, rank - distance gives. */
+/* Sends to rank + distance and receives from rank - distance. */
 static titan_status shift(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes, int distance,
                           struct titan_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* touched.c - how much of a segment its traffic touches: what shm.c fills and reads of slots and rings. */
+/* touched.c - how much of a segment its traffic touches: the part of slots and rings that shm.c fills and reads. */
 #include "worker/comm/shm/segment.h"
 
 #include "base/cleanup.h"
@@ -14,9 +14,9 @@ size_t comm_shm_touched(int members, const struct comm_use *use)
     const size_t gathered = MIN(use->gathered, slot), part = MIN(use->exchanged, slot / w);
     const size_t summed = MIN(use->summed, slot);
 
-    /* A member fills its own slot, but for its own part of what is exchanged, and reads of each other one all of what
-     * is gathered, its own part of what is exchanged, and of long sums two shares, which lie elsewhere in sums of other
-     * lengths: all of it in the end. */
+    /* A member fills its own slot, except its own part of exchanged data. From every other slot it reads all gathered
+     * data and its own part of exchanged data. Of a long sum it reads two shares. Their places differ with the sum's
+     * length, so in the end it reads all of the slot. */
     const size_t own = MAX(MAX(gathered, part * (w - 1)), summed);
     const size_t other = MAX(MAX(gathered, part), summed);
     const size_t rings = (size_t)use->ways * SEGMENT_CHANNEL_SLOTS * MIN(use->message, l.channel_slot_bytes);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tcp.c - collectives over a full mesh of TCP connections.
  *
- * Everything is one primitive: an exchange, in which this member has bytes to send to and to receive from any of the
- * others, all at once, on non-blocking sockets under edge-triggered epoll, one set for each direction: messages may go
- * out in one thread and come in in another. The byte streams need no framing: both ends run the same operations in the
- * same order. Sums are added in rank order from a bounded staging area; while one
- * chunk is summed the next ones arrive in the kernel's buffers.
+ * Everything is one primitive, the exchange: this member sends to and receives from any of the others, all at once. It
+ * uses non-blocking sockets under edge-triggered epoll. Each direction has its own epoll set, because one thread may
+ * send messages while another receives. The byte streams need no framing: both ends run the same operations in the same
+ * order. Sums are added in rank order from a bounded staging area. While one chunk is summed, the next ones arrive in
+ * the kernel's buffers.
  *
- * A group split off has connections of its own, so nothing that waits there holds up anything elsewhere.
+ * A group split off has its own connections, so a wait in one group does not delay another.
  *
- * An eventfd in both sets ends every wait when the epoch is revoked. A member that fails shuts its connections, of
- * all groups, so that those that wait for it, and those that wait for them, fail at once as well. */
+ * An eventfd in both sets ends every wait when the epoch is revoked. A member that fails shuts its connections in all
+ * groups. So the members that wait for it fail at once too, and so do the members that wait for these. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -30,10 +30,10 @@
 #define STAGE_BYTES ((size_t)4 << 20) /* over all members */
 #define CHUNK_BYTES_MIN ((size_t)64 << 10)
 #define CHUNK_BYTES_MAX ((size_t)1 << 20)
-#define PORTION_BYTES ((size_t)512 << 10) /* of one connection before the next has its turn */
-/* Sums of up to this many bytes are done by every member on its own: one exchange instead of two. */
+#define PORTION_BYTES ((size_t)512 << 10) /* bytes of one connection before the next one's turn */
+/* Up to this many bytes, every member computes the whole sum: one exchange instead of two. */
 #define EACH_SUMS_BYTES ((size_t)16 << 10)
-/* Broadcasts above are cut up among the members, which then gather. */
+/* A broadcast of more bytes is cut up among the members, which then gather the parts. */
 #define SCATTER_BYTES_MIN ((size_t)256 << 10)
 #define EVENTS_MAX 64
 
@@ -42,7 +42,7 @@ enum way { OUT, IN, WAYS };
 #define WAY(w) (1u << (w))
 #define BOTH (WAY(OUT) | WAY(IN))
 
-/* What goes out and what comes in share nothing. */
+/* The two directions of a connection share no fields. */
 struct link {
     int fd;
     const unsigned char *out;
@@ -59,10 +59,10 @@ struct comm {
     int epolls[WAYS], event;
     unsigned char *stage; /* chunk bytes per rank */
     size_t chunk;
-    struct mesh *mesh; /* the epoch's, owned by the one that was opened */
+    struct mesh *mesh; /* the epoch's mesh, owned by the opened communicator */
     int *names;        /* each member's rank in the epoch */
-    uint64_t tag;      /* of the rendezvous of its members */
-    uint64_t splits;   /* made from this one so far, by all members alike */
+    uint64_t tag;      /* tag of its members' rendezvous */
+    uint64_t splits;   /* splits of this communicator so far, the same on all members */
 };
 
 /* --- exchange ----------------------------------------------------------------------------------------------------- */
@@ -110,7 +110,7 @@ static titan_status pull(struct link *l, int rank, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Take what is known of one direction; wait_ms -1: until there is something. */
+/* Collects the readiness of one direction's connections. wait_ms -1: waits until one is ready. */
 static titan_status harvest(struct comm *c, enum way way, int wait_ms, struct titan_error *err)
 {
     titan_assert(way < WAYS);
@@ -146,7 +146,8 @@ static titan_status wait_for_events(struct comm *c, unsigned ways, struct titan_
     return harvest(c, IN, 0, err);
 }
 
-/* Of these directions: until all that is to be received has been; with flush also until all has been sent. */
+/* Runs the exchange in these directions until everything has been received; with flush also until everything has been
+ * sent. */
 static titan_status exchange_ways(struct comm *c, unsigned ways, bool flush, struct titan_error *err)
 {
     for (;;) {
@@ -198,7 +199,8 @@ static void to_receive(struct comm *c, int rank, void *data, size_t bytes)
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
-/* How `bytes` are cut among the members: part r begins at *ret_at. Parts are equal multiples of 64 but for the last. */
+/* Cuts `bytes` among the members: part r begins at *ret_at. Parts are equal multiples of 64; the last may be
+ * smaller. */
 static size_t part_of(size_t bytes, int world, int r, size_t *ret_at)
 {
     titan_assert(world >= 1 && r >= 0 && r < world);
@@ -223,7 +225,7 @@ static titan_status all_gather(struct comm *c, unsigned char *recv, const unsign
     return TITAN_OK;
 }
 
-/* Part r of data is already there on rank r; fetch all. */
+/* Gathers all parts of data. Part r is already complete on rank r. */
 static titan_status gather_parts(struct comm *c, unsigned char *data, size_t bytes, struct titan_error *err)
 {
     size_t own_at, at, own = part_of(bytes, c->core.world, c->core.rank, &own_at);
@@ -237,8 +239,8 @@ static titan_status gather_parts(struct comm *c, unsigned char *data, size_t byt
     return exchange(c, true, err);
 }
 
-/* out (bytes) = sum over ranks of what they send to this one; own: this rank's own addend. What goes to the others has
- * been put on the links by the caller. */
+/* out (bytes) = sum over ranks of the addends that they send to this one. own: this rank's own addend. The caller has
+ * already put the outgoing data on the links. */
 static titan_status sum_incoming(struct comm *c, unsigned char *out, const unsigned char *own, size_t bytes,
                                  enum dtype dt, struct titan_error *err)
 {
@@ -320,7 +322,7 @@ static titan_status all_to_all(struct comm *c, unsigned char *recv, const unsign
     return TITAN_OK;
 }
 
-/* Dissemination barrier (Hensgen, Finkel and Manber 1988): in round k a byte from each rank to the one 2^k above. */
+/* Dissemination barrier (Hensgen, Finkel and Manber 1988): in round k each rank sends a byte to the rank 2^k above. */
 static titan_status barrier(struct comm *c, struct titan_error *err)
 {
     unsigned char out = 1, in = 0;
@@ -333,7 +335,7 @@ static titan_status barrier(struct comm *c, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Rank + distance gets, rank - distance gives. */
+/* Sends to rank + distance and receives from rank - distance. */
 static titan_status shift(struct comm *c, unsigned char *recv, const unsigned char *send, size_t bytes, int distance,
                           struct titan_error *err)
 {
@@ -368,8 +370,8 @@ static titan_status all_to_all_v(struct comm *c, const struct comm_request *r, s
     return exchange(c, true, err);
 }
 
-/* A connection carries one message at a time in each direction, so the n-th of each goes in round n, on both sides: no
- * round waits for a later one. */
+/* A connection carries one message at a time in each direction. So round n carries the n-th message of each connection
+ * and direction, on both sides. No round waits for a later one. */
 static titan_status pass(struct comm_core *core, const struct comm_request *parts, int n, struct titan_error *err)
 {
     struct comm *c = (struct comm *)core;
@@ -434,7 +436,7 @@ static titan_status watch(struct comm *c, enum way way, int fd, uint32_t events,
     return TITAN_OK;
 }
 
-/* All but the connections. */
+/* Makes everything but the connections. */
 static titan_status prepare_links(struct comm *c, struct titan_error *err)
 {
     titan_assert(!c->links && !c->stage);
@@ -454,7 +456,7 @@ static titan_status prepare_links(struct comm *c, struct titan_error *err)
     c->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (c->epolls[OUT] < 0 || c->epolls[IN] < 0 || c->event < 0)
         return titan_fail_errno(err, "cannot make an epoll set");
-    TRY(watch(c, OUT, c->event, EPOLLIN, (uint32_t)world, err)); /* level: stays readable once revoked */
+    TRY(watch(c, OUT, c->event, EPOLLIN, (uint32_t)world, err)); /* level-triggered: stays readable once revoked */
     return watch(c, IN, c->event, EPOLLIN, (uint32_t)world, err);
 }
 
@@ -493,7 +495,7 @@ static titan_status split_links(struct comm *c, struct comm *parent, const int *
         links[i] = parent->links[members[i]].fd;
     }
     c->mesh = parent->mesh;
-    /* Different for every rendezvous of an epoch: a bijection of the count, mixed with the parent's. */
+    /* The tag differs for every rendezvous of an epoch: a bijection of the count, mixed with the parent's tag. */
     c->tag = hash_mix(parent->tag + parent->splits * HASH_STEP);
     struct rendezvous_options some = {
         .tag = c->tag, .members = c->names, .n = n, .links = links, .in = &parent->core, .abort_flag = abort_flag};

@@ -25,26 +25,26 @@
 #define POLL_MS 5
 #define RETRY_MS 20
 #define ARRIVAL_MS 2000
-#define ARRIVALS_EXTRA 128 /* beside the members */
+#define ARRIVALS_EXTRA 128 /* arrivals beyond the number of members */
 #define BACKLOG 1024
 #define SILENT_MS 15000
 
-/* What both sides say; integers little-endian. */
+/* Identity that both sides send; integers are little-endian. */
 struct identity {
     char magic[8];
     unsigned char id[COMM_ID_BYTES];
     uint64_t epoch, tag;
-    uint32_t rank, members; /* of the epoch; how many meet */
+    uint32_t rank, members; /* rank in the epoch; number of members in the rendezvous */
 };
 _Static_assert(sizeof(struct identity) == 48, "it goes over the wire");
 
-/* With a key the accepting side first sends CHALLENGE_BYTES at random; the connecting side's identity greets, and the
- * one that answers it an answer. A proof is an HMAC-SHA256 under the key of its label, the challenge and all before it.
- */
+/* With a key the accepting side first sends a random challenge of CHALLENGE_BYTES. The connecting side sends a greeting
+ * with its identity. The accepting side sends an answer with its identity. A proof is an HMAC-SHA256 under the key over
+ * its label, the challenge and all earlier data. */
 #define CHALLENGE_BYTES 32
 struct greeting {
     struct identity identity;
-    unsigned char challenge[CHALLENGE_BYTES]; /* for the accepting side */
+    unsigned char challenge[CHALLENGE_BYTES]; /* challenge for the accepting side */
     unsigned char proof[MAC_BYTES];
 };
 struct answer {
@@ -53,33 +53,33 @@ struct answer {
 };
 _Static_assert(sizeof(struct greeting) == 112 && sizeof(struct answer) == 80, "they go over the wire");
 
-static const char magic[2][8] = {"TITANCM2", "TITANCM3"}; /* without a key, with one */
+static const char magic[2][8] = {"TITANCM2", "TITANCM3"}; /* without a key, with a key */
 
-/* CHALLENGED: the other's challenge is waited for. */
+/* CHALLENGED: waits for the peer's challenge. */
 enum peer_state { PEER_IDLE, PEER_CONNECTING, PEER_CHALLENGED, PEER_GREETED, PEER_READY };
 
 struct address {
     char *text;
-    struct sockaddr_storage resolved; /* of the ranks below */
+    struct sockaddr_storage resolved; /* set for lower ranks only */
     socklen_t len;
 };
 
-/* A member, while it is met. */
+/* A member during a rendezvous. */
 struct peer {
     enum peer_state state;
     int fd;
-    size_t got; /* bytes of its challenge or answer */
+    size_t got; /* bytes received of its challenge or answer */
     unsigned char challenge[CHALLENGE_BYTES];
-    struct greeting greeting; /* what it has received */
+    struct greeting greeting; /* greeting sent to the peer */
     struct answer answer;
     int64_t retry_at; /* ms */
 };
 
-/* Accepted, but unknown yet, or a member that is early. */
+/* An accepted connection: of an unknown sender, or of a member that is early. */
 struct arrival {
     int fd;
-    size_t got; /* bytes of its greeting */
-    bool known; /* that is complete, and it is a member */
+    size_t got; /* bytes received of its greeting */
+    bool known; /* the greeting is complete and comes from a member */
     unsigned char challenge[CHALLENGE_BYTES];
     struct greeting greeting;
     int64_t since; /* ms */
@@ -90,7 +90,7 @@ struct mesh {
     uint32_t timeout_ms;
     bool keyed;
     unsigned char key[MAC_BYTES];
-    struct identity own; /* but for tag and members */
+    struct identity own; /* without tag and members */
     struct address *addresses;
     struct arrival *arrivals;
     int n_arrivals, capacity;
@@ -100,10 +100,11 @@ struct rendezvous {
     struct mesh *m;
     const struct rendezvous_options *options;
     struct identity own;
-    int self; /* the own place among the members */
+    int self; /* this rank's place among the members */
     struct peer *peers;
     int ready;
-    int lost, stray; /* member with a connection that has ended, rank that means other members; -1 = none */
+    /* lost: member whose connection has ended; stray: rank that expects other members; -1 = none. */
+    int lost, stray;
     struct pollfd *polls;
 };
 
@@ -166,11 +167,11 @@ static void set_options(int fd)
 
 static bool send_all(int fd, const void *bytes, size_t len)
 {
-    /* A new connection always has room for it. */
+    /* The send buffer of a new connection always has room for this. */
     return send(fd, bytes, len, MSG_NOSIGNAL) == (ssize_t)len;
 }
 
-/* Read on; 1 = complete, 0 = not yet, -1 = gone. */
+/* Continues to read. Returns 1: complete, 0: not yet, -1: the connection has ended. */
 static int receive(int fd, void *bytes, size_t len, size_t *got)
 {
     titan_assert(*got <= len);
@@ -197,7 +198,8 @@ static size_t answer_bytes(const struct mesh *m)
     return m->keyed ? sizeof(struct answer) : sizeof(struct identity);
 }
 
-/* Of the connecting side; answer: of the accepting one, which has heard the greeting. */
+/* Computes a proof. answer NULL: the connecting side's proof. Otherwise the accepting side's, which covers the greeting
+ * it received. */
 static void prove(const struct mesh *m, const unsigned char challenge[CHALLENGE_BYTES], const struct greeting *greeting,
                   const struct identity *answer, unsigned char ret[MAC_BYTES])
 {
@@ -254,14 +256,14 @@ static bool answer_proved(const struct mesh *m, const struct peer *p)
     return !m->keyed || mac_equal(right, p->answer.proof);
 }
 
-/* From a member of this epoch? */
+/* Does the identity belong to a member of this epoch? */
 static bool is_member(const struct mesh *m, const struct identity *h)
 {
     return memcmp(h->magic, m->own.magic, sizeof(h->magic)) == 0 && memcmp(h->id, m->own.id, sizeof(h->id)) == 0 &&
            h->epoch == m->own.epoch && h->rank < (uint32_t)m->world;
 }
 
-/* The place among the members that meet of one that has come for this rendezvous; -1 = of none that should. */
+/* Returns a newcomer's place among the members of this rendezvous; -1: it is not a member. */
 static int place_of(const struct rendezvous *g, const struct identity *h)
 {
     for (int i = 0; h->members == g->own.members && i < g->options->n; i++)
@@ -296,7 +298,7 @@ static void start_connect(struct peer *p, const struct address *a)
         retry_later(p);
 }
 
-/* The socket to a lower rank has something to say. */
+/* Handles an event on the socket to a lower rank. */
 static void advance_peer(struct rendezvous *g, int i)
 {
     struct peer *p = &g->peers[i];
@@ -325,7 +327,7 @@ static void advance_peer(struct rendezvous *g, int i)
     int rc = receive(p->fd, &p->answer, answer_bytes(g->m), &p->got);
     if (rc < 0 || (rc > 0 && (!is_member(g->m, identity) || identity->tag != g->own.tag || place_of(g, identity) != i ||
                               !answer_proved(g->m, p)))) {
-        /* It is still in another epoch, or another process has its address now. */
+        /* The peer is still in another epoch, or another process has its address now. */
         retry_later(p);
     } else if (rc > 0) {
         p->state = PEER_READY;
@@ -360,7 +362,8 @@ static void accept_arrivals(struct mesh *m)
     }
 }
 
-/* Its greeting is complete: a higher rank becomes a peer, an early one stays, all others go. */
+/* Handles an arrival with a complete greeting: a higher rank becomes a peer, an early member stays, all others are
+ * closed. */
 static void admit(struct rendezvous *g, int at)
 {
     struct mesh *m = g->m;
@@ -380,7 +383,7 @@ static void admit(struct rendezvous *g, int at)
     if (i > g->self && send_answer(g, s)) {
         struct peer *p = &g->peers[i];
         if (p->state == PEER_READY)
-            (void)close(p->fd); /* it came again: the last connection is the one it uses */
+            (void)close(p->fd); /* the peer connected again and uses its last connection */
         else
             g->ready++;
         p->state = PEER_READY;
@@ -404,7 +407,8 @@ static void advance_arrivals(struct rendezvous *g)
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
-/* What may move: peers below, links so far, the listener, arrivals with something left to say. */
+/* Collects the descriptors to poll: peers below, existing links, the listener, arrivals whose greeting is
+ * incomplete. */
 static int gather_polls(struct rendezvous *g)
 {
     const struct rendezvous_options *o = g->options;
@@ -427,7 +431,7 @@ static int gather_polls(struct rendezvous *g)
     return n;
 }
 
-/* One look at everything that may have moved. */
+/* Polls once and handles everything that has moved. */
 static void step(struct rendezvous *g)
 {
     int members = g->options->n, n = gather_polls(g);
@@ -472,7 +476,7 @@ static titan_status meet(struct rendezvous *g, struct titan_error *err)
 {
     titan_assert(g->self >= 0 && g->self < g->options->n);
     int64_t end = now_ms() + g->m->timeout_ms;
-    advance_arrivals(g); /* those that came early */
+    advance_arrivals(g); /* members that came early */
     while (g->ready < g->options->n - 1) {
         TRY(check(g, end, err));
         step(g);
@@ -557,7 +561,7 @@ titan_status tcp_mesh_open(const struct comm_config *config, struct mesh **ret, 
         return titan_fail(err, TITAN_ENOMEM, "no memory for a mesh of %zu members", world);
     if (config->rank < config->world - 1 && config->listener < 0)
         return titan_fail(err, TITAN_EINVAL, "rank %d has no listening socket", config->rank);
-    /* Kept for splits, however long the caller keeps its own. */
+    /* A duplicate for splits: the caller may close its own. */
     if (config->listener >= 0 && (m->listener = fcntl(config->listener, F_DUPFD_CLOEXEC, 0)) < 0)
         return titan_fail_errno(err, "cannot keep the listening socket");
     for (int r = 0; r < config->world; r++) {
