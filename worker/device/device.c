@@ -11,7 +11,7 @@
 
 enum { PATH_MAX_BYTES = 4096, PLACES = 3 };
 
-/* Folder i of those searched; false when there is none such. */
+/* Writes the path of searched folder i. False: this folder does not exist here. */
 static bool search_folder(int i, char text[PATH_MAX_BYTES])
 {
     titan_assert(i >= 0 && i < PLACES);
@@ -53,8 +53,8 @@ static titan_status plugin_find(const char *name, char path[PATH_MAX_BYTES], str
     return TITAN_ENOTFOUND;
 }
 
-/* Why a plug-in cannot be loaded: what it says itself, where a library that is too old lacks a function, or else the
- * loader's words. */
+/* Reports why a plug-in cannot be loaded. A library that is too old may lack a function that the plug-in needs. Then
+ * the plug-in's own reason counts, otherwise the loader's message. */
 static titan_status not_loaded(const char *name, const char *path, struct titan_error *err)
 {
     titan_fail(err, TITAN_EUNSUPPORTED, "device '%s' cannot be loaded: %s", name, dlerror());
@@ -72,9 +72,9 @@ static titan_status not_loaded(const char *name, const char *path, struct titan_
     return TITAN_EUNSUPPORTED;
 }
 
-/* How the threads of a plug-in wait for each other: libgomp reads it when it is loaded. Workers share cores, so a
- * thread sleeps soon; but not at once, as a wake-up at each end of an operation is slow on a virtual machine. So it
- * looks 1,000 times first: 20 us (AMD) to 45 us (Intel), reckoned from the processor's pause. */
+/* Sets how a plug-in's threads wait for each other; libgomp reads this when it is loaded. Workers share cores, so a
+ * waiting thread must sleep soon. But a wake-up at each end of an operation is slow on a virtual machine. So a thread
+ * spins 1,000 times first: 20 us (AMD) to 45 us (Intel), computed from the processor's pause. */
 static void bound_spinning(void)
 {
     if (getenv("OMP_WAIT_POLICY"))
@@ -83,7 +83,7 @@ static void bound_spinning(void)
     (void)setenv("GOMP_SPINCOUNT", "1000", 0);
 }
 
-/* Load and look at the plug-in, without opening a device. */
+/* Loads and checks the plug-in, without opening a device. */
 static titan_status plugin_load(const char *name, struct device_handle *h, struct titan_error *err)
 {
     titan_assert(name[0] && !h->library);
@@ -130,7 +130,7 @@ static titan_status open_named(const char *name, const struct device_options *op
     return TITAN_OK;
 }
 
-/* Loading the CUDA libraries takes a tenth of a second and more: without a driver it is not even tried. */
+/* Loading the CUDA libraries takes at least a tenth of a second. Without a driver they are not loaded. */
 static bool has_driver(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
@@ -149,7 +149,8 @@ titan_status device_open(const char *name, const struct device_options *options,
     if (strcmp(name, "cpu") != 0 && strcmp(name, "cuda") != 0 && strcmp(name, "auto") != 0)
         return titan_fail(err, TITAN_EINVAL, "device '%s' is unknown; there are cpu, cuda and auto", name);
     if (strcmp(name, "auto") == 0) {
-        /* No plug-in, no driver, no GPU: all mean the CPU. A GPU that is there but fails to open does not. */
+        /* Without a plug-in, a driver or a GPU, "auto" means the CPU. A GPU that exists but fails to open is an
+         * error. */
         struct device_handle probe = {0};
         if (!has_driver() || plugin_load("cuda", &probe, NULL) != TITAN_OK)
             return open_named("cpu", options, ret, err);
@@ -170,8 +171,8 @@ void device_close(struct device_handle *handle)
 }
 
 #ifdef __SANITIZE_ADDRESS__
-/* The leak checker follows thread-local blocks it saw being handed out; those of oneDNN's libraries, loaded late, it
- * takes for something else and dies of it. */
+/* The leak checker follows thread-local blocks that it saw being allocated. oneDNN's libraries are loaded late: the
+ * checker takes their blocks for something else and crashes. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {

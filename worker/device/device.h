@@ -2,25 +2,26 @@
 /* device.h - what a training step needs from a machine: memory, streams, events and operations.
  *
  * A device is a loadable plug-in (libtitan-cpu.so, libtitan-cuda.so) that exports titan_device_plugin(). The worker
- * calls through these tables only; what operations compute is operations.h's. Rules that hold for every implementation:
+ * calls a device only through these tables. operations.h defines what each operation computes. These rules hold for
+ * every implementation:
  *
- * - Every operation is enqueued on a stream and runs in the stream's order. The host may see it run at once (the CPU's
- *   compute stream) or later. Pointers must stay valid until the stream has passed them.
- * - Pointers are device memory from alloc() (or host memory on a device with info.host_memory true), 64-byte
- *   aligned. Matrices are row-major; ld* are row strides in elements.
+ * - Every operation is enqueued on a stream and runs in the stream's order. It may run during the call (the CPU's
+ *   compute stream) or later. Pointers must stay valid until the stream has passed the operation.
+ * - Pointers are device memory from alloc() (or host memory on a device with info.host_memory true), 64-byte aligned.
+ *   Matrices are row-major; ld* are row strides in elements.
  * - Compute tensors are bf16 or fp32 (the dt argument); all of one call share it. Sums are accumulated in fp32 or
  *   better; softmax, norms and losses are computed in fp32. The same call on the same data gives the same bits, unless
  *   the call allows another order (attention_shape.order).
- * - Operations that compute gradients of parameters ADD to fp32 buffers (wgrad, *_dgain, embed_wgrad); gradients of
- *   activations are OVERWRITTEN unless said otherwise.
- * - An operation returns a status only for what can be known when it is enqueued (TITAN_EINVAL for shapes,
- *   TITAN_EDEVICE for a failed launch). What fails later is sticky on its stream: later operations of that stream are
- *   skipped, waiting on its events passes the failure on, stream_sync returns it, stream_clear forgets it. A GPU cannot
- *   take back what is enqueued when a failure becomes known: that runs on undefined data, except host calls, adamw, sgd
- *   and router_balance, which are skipped on every device.
+ * - Operations that compute gradients of parameters ADD to fp32 buffers (wgrad, *_dgain, embed_wgrad). Gradients of
+ *   activations are OVERWRITTEN unless the operation's contract differs.
+ * - An operation returns a status only for errors known when it is enqueued (TITAN_EINVAL for shapes, TITAN_EDEVICE for
+ *   a failed launch). A later failure is sticky on its stream: the stream skips later operations, a wait on its events
+ *   passes the failure on, stream_sync returns it, and stream_clear forgets it. A GPU cannot take back operations that
+ *   were enqueued before the failure became known. They run on undefined data. Only host calls, adamw, sgd and
+ *   router_balance are then skipped on every device.
  *
- * Shape letters: N tokens (= batch rows x sequence), B sequences, T tokens a sequence, C model width, H query heads,
- * K key/value heads (H % K == 0), D head width, F feed-forward width, V vocabulary. */
+ * Shape letters: N tokens (= batch rows x sequence), B sequences, T tokens a sequence, C model width, H query heads, K
+ * key/value heads (H % K == 0), D head width, F feed-forward width, V vocabulary. */
 #ifndef TITAN_WORKER_DEVICE_DEVICE_H
 #define TITAN_WORKER_DEVICE_DEVICE_H
 
@@ -36,14 +37,14 @@
 
 #define TITAN_DEVICE_ABI 21 /* declarations e2e20e748a576836 (tests/docs/test_abi.py) */
 
-struct device; /* implementation's own */
+struct device; /* defined by each implementation */
 struct stream;
 struct event;
 struct segment;
 struct timestamps;
 
 struct device_options {
-    int index;   /* which one, where a machine has several */
+    int index;   /* number of the device on a machine with several */
     int threads; /* CPU: threads for the compute stream; 0 = all of the process's affinity mask */
 };
 
@@ -51,14 +52,14 @@ struct device_info {
     char name[64];          /* "NVIDIA H200", "cpu avx512 amx-bf16" */
     bool host_memory;       /* device memory is host memory */
     bool bf16_fast;         /* bf16 products are faster than fp32 ones; false: recipes with "auto" compute in fp32 */
-    bool float8;            /* has matmul_f8; false: recipes with float8 compute in the compute type, and say so */
-    bool mxfp8;             /* has it with blocks; false: recipes with MXFP8 are refused */
+    bool float8;            /* has matmul_f8; false: recipes with float8 compute in the compute type, with a warning */
+    bool mxfp8;             /* matmul_f8 has blocks; false: recipes with MXFP8 are refused */
     uint64_t memory_bytes;  /* total */
-    uint64_t memory_free;   /* of it when the device was opened: what a run can have. 0 = unknown */
+    uint64_t memory_free;   /* free part of memory_bytes when the device was opened: what a run can use. 0 = unknown */
     double peak_flops_bf16; /* dense; 0 = unknown. CPU: measured on one core, times the cores used */
     double peak_flops_f32;
-    uint64_t hardware; /* a GPU, or the cores that a process may use: other devices with this number share it */
-    double share;      /* of what the hardware can do, this device's peak; up to 1 */
+    uint64_t hardware; /* the same number for devices on the same GPU, or on the same cores that processes may use */
+    double share;      /* this device's peak as a share of the hardware's; up to 1 */
 };
 
 static inline double device_peak(const struct device_info *info, enum dtype dt)
@@ -66,11 +67,12 @@ static inline double device_peak(const struct device_info *info, enum dtype dt)
     return dt == DTYPE_BF16 ? info->peak_flops_bf16 : info->peak_flops_f32;
 }
 
-/* How bf16 moments are rounded when they are stored: to nearest even, or at random (base/bf16.h). Element i of a call
- * is element place = origin + (first + i) / cols * ld + (first + i) % cols of its parameter, a box of a matrix ld wide,
- * and has word place of the stream (key, step) (rng_words): m takes its lower 16 bits, v the upper ones. m and v are
- * computed as fma(beta1, m, (1-beta1) * g) and fma(beta2, v, (1-beta2) * (g*g)), with g = fma(l2, w, gradient): the
- * bits do not depend on the device, nor on how a parameter is cut. */
+/* How bf16 moments are rounded when they are stored: to nearest even, or at random (base/bf16.h). A call updates
+ * elements of a box, cols wide, in a parameter that is a matrix ld wide. Element i of the call is the parameter's
+ * element place = origin + (first + i) / cols * ld + (first + i) % cols. It uses word `place` of the random stream
+ * (key, step) (rng_words): m takes the word's lower 16 bits, v the upper 16. m and v are computed as fma(beta1, m,
+ * (1-beta1) * g) and fma(beta2, v, (1-beta2) * (g*g)), with g = fma(l2, w, gradient). So the bits depend neither on the
+ * device nor on how a parameter is cut. */
 struct moment_rounding {
     bool random;
     struct rng_key key;
@@ -83,22 +85,22 @@ struct adamw_args {
     float grad_scale;   /* multiplies the gradient first: clip factor and mean over tokens */
     float bias1, bias2; /* 1 - beta1^t, 1 - beta2^t */
     bool l2;            /* weight decay goes into the gradient: Adam; otherwise it is decoupled: AdamW */
-    /* Types of master, and of m and v: fp32, or bf16 (of the moments, or of all three). */
+    /* Types of the master, and of m and v. All are fp32, or only m and v are bf16, or all three are. */
     enum dtype master, moment;
-    float mean, clip; /* bf16 masters: what grad_scale is the product of */
+    float mean, clip; /* bf16 masters: the two factors of grad_scale */
     struct moment_rounding rounding;
 };
 
-/* What one of the updates in a call changes. */
+/* The buffers of one of a call's updates. */
 struct adamw_range {
     void *master, *m, *v;
     const float *grad;
     uint16_t *shadow;
     size_t n;
-    struct moment_rounding rounding; /* in place of the call's */
+    struct moment_rounding rounding; /* replaces the call's rounding */
 };
 
-/* Combinations of types that an update has. */
+/* Whether an update supports this combination of types. */
 static inline bool adamw_types_valid(const struct adamw_args *a, const uint16_t *shadow)
 {
     const struct moment_rounding *const r = &a->rounding;
@@ -108,18 +110,21 @@ static inline bool adamw_types_valid(const struct adamw_args *a, const uint16_t 
                                    : a->master == DTYPE_F32 && (a->moment == DTYPE_F32 || a->moment == DTYPE_BF16);
 }
 
-/* How the operands of a product become float8. Each is multiplied by a scale in fp32 and rounded to its type; the sums
- * of products of such values, fp32, are divided by both scales. A scale is the type's largest value / the largest
- * magnitude, which is taken to be 1e-12 at least, in fp64 and rounded to fp32, and with power_of_two down to a power of
- * two: one of the whole operand or, with lines, one of each line along k, a row of op(a) or a column of op(b). A line
- * or operand with an element that is not finite gives a product that is not; with one scale a CPU keeps a NaN to its
- * line. (torchao's dynamic scaling.) A GPU's sums of such products keep some 14 bits. */
+/* How the operands of a product become float8. Each operand is multiplied by a scale in fp32 and rounded to its type.
+ * The products of these values are summed in fp32, and the sums are divided by both scales.
+ * A scale is the type's largest value / the largest magnitude. The magnitude is at least 1e-12. The quotient is
+ * computed in fp64 and rounded to fp32, and with power_of_two rounded down to a power of two. The whole operand has one
+ * scale, or with `lines` each line along k has its own (a row of op(a), a column of op(b)). This is torchao's dynamic
+ * scaling.
+ * A line or operand with an element that is not finite makes its part of the product not finite. With one scale, a CPU
+ * keeps a NaN to its line. A GPU's sums of such products keep some 14 bits. */
 struct float8_product {
     enum float8 a, b;
     bool a_lines, b_lines, power_of_two;
-    const float *b_scale; /* device: b is codes of e4m3 already (float8_encode), rows ldb bytes apart, made with this */
-    /* MXFP8 (base/float8.h) in place of all this: both are e4m3, a scale for each MX_BLOCK elements of a line, from its
-     * first one on; the last block may be shorter. Needs info.mxfp8. */
+    /* device; if set, b is already codes of e4m3 (float8_encode) made with this scale, rows ldb bytes apart */
+    const float *b_scale;
+    /* MXFP8 (base/float8.h) replaces all fields above: both operands are e4m3. Each MX_BLOCK elements of a line share a
+     * scale, counted from the line's start; the last block may be shorter. Needs info.mxfp8. */
     bool blocks;
 };
 
@@ -135,8 +140,9 @@ static inline bool token_rows_valid(const struct token_rows *z)
            z->first + z->n / z->pieces <= z->sequences * z->length / z->pieces;
 }
 
-/* Where a library keeps scores' gradients as bf16 so that a call repeats (ATTENTION_REPEATABLE): it takes heads or
- * sequences in parts of so many bytes, the query heads of a key head together, and none where those take more. */
+/* A call that repeats (ATTENTION_REPEATABLE) lets a library keep scores' gradients as bf16. The library then works on
+ * parts of the heads or sequences. A part has at most ATTENTION_PART_BYTES of these gradients, or one key head's query
+ * heads if they need more. If they need more than ATTENTION_GROUP_PARTS times these bytes, the library is not used. */
 #define ATTENTION_PART_BYTES ((int64_t)512 << 20)
 #define ATTENTION_GROUP_PARTS 4
 
@@ -145,7 +151,7 @@ static inline float attention_scale(const struct attention_shape *z)
     return z->scale > 0 ? z->scale : 1.0f / sqrtf((float)z->d);
 }
 
-/* Groups of equal size with room for a choice. */
+/* Groups have equal sizes, and the allowed groups have enough experts for top_k. */
 static inline bool router_groups_valid(const struct router_shape *z)
 {
     if (z->groups == 0)
@@ -155,16 +161,17 @@ static inline bool router_groups_valid(const struct router_shape *z)
            z->group_top_k > 0 && z->group_top_k <= width && z->top_k <= z->top_groups * width;
 }
 
-/* How a product of one shape, type and alignment is carried out, where a device knows several ways: they differ in time
- * and in the order of their sums. */
+/* How a device carries out a product of one shape, type and alignment. Where a device knows several ways, they differ
+ * in time and in the order of their sums. */
 #define PRODUCT_WAY_BYTES 72
 struct product_way {
-    uint64_t product;               /* which one; the same number in every process of this version */
-    bool chosen;                    /* false: the first way that the device would take, which no one compared */
-    uint8_t how[PRODUCT_WAY_BYTES]; /* the device's own; of use to devices of one kind and one version of libraries */
+    uint64_t product; /* identifies the product; the same number in every process of this version */
+    bool chosen;      /* false: this is the way the device takes by default, without a comparison */
+    /* the device's own encoding; valid for devices of one kind and one version of libraries */
+    uint8_t how[PRODUCT_WAY_BYTES];
 };
 
-/* Called before and after each thing that is enqueued, on the thread that runs it. */
+/* Called before and after each enqueued operation, on the thread that runs it. */
 struct stream_observer {
     void (*begin)(void *arg), (*end)(void *arg);
     void *arg;
@@ -175,8 +182,9 @@ struct device_ops {
     titan_status (*open)(const struct device_options *options, struct device **ret, struct titan_error *err);
     void (*close)(struct device *dev); /* NULL is fine */
     void (*info)(struct device *dev, struct device_info *ret);
-    /* Bytes: the most memory that was seen in use since the last call with begin, by this one too; 0: not known. The
-     * CPU: what this process had resident; a GPU: what was in use on it when this was called, by any process. */
+    /* The most memory seen in use, in bytes, since the last call with `begin`; each call looks too. 0: not known. A CPU
+     * counts the resident memory of this process. A GPU counts the memory in use by all processes, at calls of this
+     * function only. */
     uint64_t (*memory_peak)(struct device *dev, bool begin);
 
     /* Memory; alloc is zeroed and 64-byte aligned (256 on a GPU). */
@@ -185,8 +193,8 @@ struct device_ops {
     /* Host memory the device can copy from and to at full speed. */
     titan_status (*alloc_host)(struct device *dev, size_t bytes, void **ret, struct titan_error *err);
     void (*release_host)(struct device *dev, void *ptr);
-    /* The same of host memory that is there already, whole pages of it; any thread. A copy that crosses the bound of
-     * what was pinned as one may fail. NULL, both: the device needs no such thing. */
+    /* Pins existing host memory for the same purpose: whole pages, from any thread. A copy that crosses the bound of
+     * one pinned range may fail. Both are NULL if the device needs no pinning. */
     titan_status (*pin_host)(struct device *dev, void *ptr, size_t bytes, struct titan_error *err);
     void (*unpin_host)(struct device *dev, void *ptr);
 
@@ -197,40 +205,45 @@ struct device_ops {
     void (*stream_close)(struct stream *s);
     titan_status (*stream_sync)(struct stream *s, struct titan_error *err); /* wait until all enqueued has run */
     void (*stream_clear)(struct stream *s); /* forget a failure; the stream must be idle */
-    /* Run fn on a host thread when the stream gets there; its status is the stream's. fn must not call the device. */
+    /* Runs fn on a host thread when the stream reaches this place. fn's status becomes the stream's. fn must not call
+     * the device. */
     titan_status (*stream_call)(struct stream *s, titan_status (*fn)(void *arg, struct titan_error *err), void *arg,
                                 struct titan_error *err);
-    /* What is enqueued until the next call has o's functions around it, where it runs; NULL: nothing has. The pointer
-     * itself is NULL where streams are no threads of this host, and the compute stream is not observed. */
+    /* From now until the next call, enqueued operations run between o->begin and o->end, on the thread that runs them.
+     * o NULL: no observer. The pointer stream_observe itself is NULL where streams are no threads of this host. The
+     * compute stream is not observed. */
     void (*stream_observe)(struct stream *s, const struct stream_observer *o);
     /* The implementation's own handle (cudaStream_t); NULL where there is none. */
     void *(*stream_native)(struct stream *s);
     titan_status (*event_open)(struct device *dev, struct event **ret, struct titan_error *err);
     void (*event_close)(struct event *e);
-    /* On another stream than before only once that one has come to its last record. */
+    /* An event may move to another stream only after the old stream has reached the event's last record. */
     titan_status (*event_record)(struct event *e, struct stream *s, struct titan_error *err);
     titan_status (*event_wait)(struct event *e, struct stream *s, struct titan_error *err); /* s waits for e */
     titan_status (*event_sync)(struct event *e, struct titan_error *err);                   /* host waits */
 
     /* --- timestamps: when streams come to a place, without a stop of theirs --------------------------------------- */
-    /* n places, by number. */
+    /* Opens n places, numbered from 0. */
     titan_status (*timestamps_open)(struct device *dev, int n, struct timestamps **ret, struct titan_error *err);
     void (*timestamps_close)(struct timestamps *p); /* the streams are idle; NULL is fine */
-    /* Forget all. What follows until the next call is within minutes of this one: a device's clock is set by it. */
+    /* Forgets all timestamps and sets the reference of the device's clock. The timestamps must follow within minutes of
+     * this call. The next call sets a new reference. */
     titan_status (*timestamps_begin)(struct timestamps *p, struct titan_error *err);
-    /* When s comes here is the time of place i; a place has one time. Nothing where s has failed. */
+    /* Takes the time of place i when s gets here. A place has one time. If s has failed, it gets none. */
     titan_status (*timestamp)(struct timestamps *p, int i, struct stream *s, struct titan_error *err);
-    /* ret[n]: the times by clock_mono_ns, on a GPU to half a microsecond; 0: none. All of them have passed. */
+    /* Writes the times to ret[n], by clock_mono_ns; a GPU's are exact to half a microsecond. 0: no time was taken. All
+     * places with a time must have been passed. */
     titan_status (*timestamps_read)(struct timestamps *p, int64_t *ret, struct titan_error *err);
 
     /* --- segments: NULL, all four, where what is enqueued costs the host no more than a call ---------------------- */
-    /* What the calling thread enqueues on s from now on is not run but kept, with its arguments. Operations only: no
-     * calls, events and waits, nothing of a communicator. TITAN_EUNSUPPORTED: the device does not do it. */
+    /* From now on, operations that the calling thread enqueues on s are recorded with their arguments and do not run.
+     * Only operations are allowed: no calls, no events or waits, nothing of a communicator. TITAN_EUNSUPPORTED: the
+     * device records no segments. */
     titan_status (*segment_begin)(struct stream *s, struct titan_error *err);
-    /* TITAN_EUNSUPPORTED: what was enqueued cannot be kept. Then, as with any failure, nothing of it has run and *ret
-     * is not set; the stream is as it was before. */
+    /* TITAN_EUNSUPPORTED: the enqueued operations cannot be recorded. After this or any other failure, none of them has
+     * run, *ret is not set, and the stream is as before segment_begin. */
     titan_status (*segment_end)(struct stream *s, struct segment **ret, struct titan_error *err);
-    /* Enqueue all of it, as one. It may be closed when it has run. */
+    /* Enqueues all operations of g as one. g may be closed when they have run. */
     titan_status (*segment_launch)(struct segment *g, struct stream *s);
     void (*segment_close)(struct segment *g); /* NULL is fine */
 
@@ -252,12 +265,12 @@ struct device_ops {
     titan_status (*matmul)(struct stream *s, const struct matmul_args *a);
     titan_status (*matmul_grouped)(struct stream *s, const struct matmul_args *a);
     titan_status (*matmul_f8)(struct stream *s, const struct matmul_args *a);
-    /* Enough for every product that is no larger in m, n and k; blocks: of float8_product. */
+    /* Bytes that suffice for every product no larger in m, n and k. `blocks` is float8_product's. */
     size_t (*matmul_f8_work_bytes)(struct device *dev, enum dtype ab_dt, bool blocks, int64_t m, int64_t n, int64_t k);
-    /* A weight's codes of e4m3 apart from its product, in parts, to the bits that matmul_f8 makes with one scale.
-     * *largest: the largest magnitude of x (n), 0 of none. */
+    /* These three make a weight's e4m3 codes in parts, separately from its product. The bits are those that matmul_f8
+     * makes with one scale. *largest: the largest magnitude of x (n); 0 if n is 0. */
     titan_status (*float8_largest)(struct stream *s, float *largest, const void *x, enum dtype dt, size_t n);
-    /* scales (n): each from the largest of a column of largest (ranks,n), rows ld apart. */
+    /* scales (n): each scale comes from the largest value in its column of largest (ranks,n), rows ld apart. */
     titan_status (*float8_scales)(struct stream *s, float *scales, const float *largest, int64_t ld, int64_t ranks,
                                   int64_t n);
     titan_status (*float8_encode)(struct stream *s, uint8_t *codes, const void *x, enum dtype dt, size_t n,
@@ -275,12 +288,13 @@ struct device_ops {
 
     /* --- attention --------------------------------------------------------------------------------------------- */
     titan_status (*rope)(struct stream *s, const struct rope_args *a);
-    /* start (N) = the larger of first (N) and index (N) - tokens + 1, int32: a sliding window for masks. */
+    /* start (N) = the larger of first (N) and index (N) - tokens + 1, int32: limits masks to a sliding window of
+     * `tokens`. */
     titan_status (*window)(struct stream *s, int32_t *start, const int32_t *index, const int32_t *first, int64_t n,
                            int64_t tokens);
     titan_status (*attention)(struct stream *s, const struct attention_args *a);
     titan_status (*attention_dgrad)(struct stream *s, const struct attention_args *a);
-    /* Of a shape's sizes; masks need not be there yet. */
+    /* Depends on the shape's sizes only; its masks may still be NULL. */
     size_t (*attention_work_bytes)(struct device *dev, const struct attention_shape *shape);
     titan_status (*attention_merge)(struct stream *s, const struct merge_args *a);
     titan_status (*attention_sink)(struct stream *s, const struct sink_args *a);
@@ -335,32 +349,33 @@ struct device_ops {
     /* AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), decoupled decay, eps outside the square root:
      *   g = grad*grad_scale; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
      *   w -= lr * (m/bias1 / (sqrt(v/bias2) + eps) + weight_decay * w)
-     * With l2, Adam (Kingma and Ba 2015, arXiv:1412.6980): g has weight_decay * w added, and the last line has not.
-     * master, m, v (n) as args says, read as fp32, computed with in fp32, and rounded to nearest even when they are
-     * stored, m and v as args.rounding says; grad (n) fp32. bf16 masters: g is grad*mean rounded to bf16, then times
-     * clip, rounded to bf16, as a gradient of that type is. shadow (n) bf16 = fp32 master rounded to nearest even, NULL
-     * = none. So for each of count ranges, in few launches where a launch costs something. They do not overlap; the
-     * array is the caller's again when the call is back. */
+     * With l2 this is Adam (Kingma and Ba 2015, arXiv:1412.6980): weight_decay * w is added to g and not in the last
+     * line. master, m and v (n) have the types in args. They are read as fp32, computed in fp32, and rounded to nearest
+     * even when stored; args.rounding may round m and v differently. grad (n) is fp32. With bf16 masters, g is
+     * grad*mean rounded to bf16, then times clip and rounded to bf16, like a gradient of that type. shadow (n) bf16 =
+     * the fp32 master rounded to nearest even; NULL = none.
+     * The call updates each of `count` ranges, with few launches where a launch costs time. Ranges do not overlap. The
+     * caller may reuse the array when the call returns. */
     titan_status (*adamw)(struct stream *s, const struct adamw_range *ranges, int count, const struct adamw_args *args);
     /* w -= lr * (g + weight_decay * w), with g as above. */
     titan_status (*sgd)(struct stream *s, void *master, const float *grad, uint16_t *shadow, size_t n,
                         const struct adamw_args *args);
 
     /* --- ways of products: NULL, all four, where there is one for each ------------------------------------------- */
-    /* on: matmul and matmul_f8 note the products that they are asked for, besides carrying them out; what was noted
-     * before is forgotten. */
+    /* on: matmul and matmul_f8 also note each product that they carry out. The call forgets earlier notes. */
     void (*products_note)(struct device *dev, bool on);
-    /* Those noted, each once, `most` of them at most; their number. */
+    /* Writes the noted products to ret, each once, at most `most` of them. Returns their number. */
     int (*products_noted)(struct device *dev, struct product_way *ret, int most);
-    /* Carries a noted product out in each way, on the operands that it had: they are still there, what it writes to is
-     * overwritten or added to. The fastest one is chosen. Nothing else is to run on the device. */
+    /* Carries out a noted product in each way, on its noted operands, and chooses the fastest way. The operands must
+     * still exist. The output is overwritten or added to. Nothing else may run on the device. */
     titan_status (*product_time)(struct stream *s, struct product_way *way, struct titan_error *err);
-    /* From now on that product is carried out so. TITAN_EUNSUPPORTED: this device cannot, and nothing has changed. */
+    /* From now on the product way->product is carried out in this way. TITAN_EUNSUPPORTED: this device cannot, and
+     * nothing has changed. */
     titan_status (*product_choose)(struct device *dev, const struct product_way *way, struct titan_error *err);
 };
 
-/* The slots from copy on: a device that names its operations PREFIX_copy and so on declares them and fills its table by
- * this list. */
+/* The slots from copy on. A device whose operations are named PREFIX_copy and so on uses this list to declare them and
+ * to fill its table. */
 /* clang-format off */
 #define DEVICE_OPS(X) \
     X(copy) X(zero) X(cast) X(copy_2d) X(add_2d) X(add_bias) X(bias_wgrad) X(add_bias_grouped) X(bias_wgrad_grouped) X(matmul) X(matmul_grouped) X(embed) X(embed_wgrad) X(rmsnorm) \
@@ -378,7 +393,7 @@ struct device_plugin {
     uint32_t abi;     /* TITAN_DEVICE_ABI; first, so that a mismatch is a clear message */
     const char *name; /* "cpu", "cuda" */
     const struct device_ops *ops;
-    const struct comm_ops *comm; /* the device's own communicator (NCCL); NULL = shm and tcp carry it */
+    const struct comm_ops *comm; /* the device's own communicator (NCCL); NULL = shm and tcp are used */
     /* NULL when usable; otherwise one line why not ("no NVIDIA driver: libcuda.so.1 cannot be opened"). */
     const char *(*unusable)(void);
 };
@@ -397,8 +412,9 @@ struct device_handle {
     struct device_info info;
     void *library;
 };
-/* name "cpu", "cuda" or "auto" (cuda where usable, else cpu). Looks for libtitan-NAME.so beside the executable, in
- * ../lib/titan of it, then in TITAN_PLUGIN_DIR. TITAN_EUNSUPPORTED with the plug-in's reason when it is unusable. */
+/* Opens device `name`: "cpu", "cuda" or "auto" (cuda where usable, else cpu). Looks for libtitan-NAME.so beside the
+ * executable, in ../lib/titan from there, then in TITAN_PLUGIN_DIR. TITAN_EUNSUPPORTED with the plug-in's reason: the
+ * device is unusable. */
 titan_status device_open(const char *name, const struct device_options *options, struct device_handle *ret,
                          struct titan_error *err) TITAN_MUST_USE;
 void device_close(struct device_handle *handle);

@@ -33,7 +33,7 @@ double peak_together(struct peak_claim *claims, int n)
     for (int i = 0; i < n;) {
         const double hardware = claims[i].hardware;
         double peak = 0, share = 0;
-        do { /* also where it is not a number, as another process said it */
+        do { /* runs at least once: another process may claim a `hardware` that is NaN */
             if (!(claims[i].peak > 0))
                 return 0;
             peak += claims[i].peak;

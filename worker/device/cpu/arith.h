@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arith.h - scalar arithmetic the vectoriser can widen: bf16 by bit operations, exp by a polynomial.
+/* arith.h - scalar arithmetic that the compiler can vectorise: bf16 by bit operations, exp by a polynomial.
  *
- * libm's expf is a call the loops cannot be vectorised across; these are plain expressions without branches. */
+ * Loops that call libm's expf cannot be vectorised. These functions are plain expressions without branches. */
 #ifndef TITAN_WORKER_DEVICE_CPU_ARITH_H
 #define TITAN_WORKER_DEVICE_CPU_ARITH_H
 
@@ -22,7 +22,7 @@ CPU_INLINE float f32_from_bits(uint32_t u)
     memcpy(&x, &u, 4);
     return x;
 }
-/* Element i of a tensor of dtype dt (bf16 or fp32); dt is a constant where this is used. */
+/* Element i of a tensor of dtype dt (bf16 or fp32); every caller passes dt as a constant. */
 CPU_INLINE float load_as_f32(const void *p, int64_t i, enum dtype dt)
 {
     return dt == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)p)[i]) : ((const float *)p)[i];
@@ -44,7 +44,7 @@ CPU_INLINE void *at_mut(void *p, int64_t i, enum dtype dt)
     return (char *)p + i * (int64_t)dtype_bytes(dt);
 }
 
-/* NAME_range for cpu_for, from NAME_items(a, begin, end, dt) with the type as a constant. */
+/* Defines NAME_range for cpu_for. It calls NAME_items(a, begin, end, dt) with the type as a constant. */
 #define TYPED_RANGE(name, type)                                                                                        \
     CPU_KERNEL static void name##_range(const void *p, int64_t begin, int64_t end, int thread)                         \
     {                                                                                                                  \
@@ -56,16 +56,16 @@ CPU_INLINE void *at_mut(void *p, int64_t i, enum dtype dt)
             name##_items(a, begin, end, DTYPE_F32);                                                                    \
     }
 
-/* e^x for x <= 0 (to 88 it holds, beyond it is undefined): x = n ln2 + r, |r| <= ln2/2; e^r = 1 + r + r^2 q(r) with q
- * the cubic of least relative error (1.05e-7, by Lawson's iteration); 2^n is added to the exponent. Below -87.33, where
- * the result would be subnormal, it is 0; NaN stays NaN. Error under 2 ulp (tested). */
+/* e^x for x <= 0 (also correct up to x = 88, undefined beyond). x = n ln2 + r, |r| <= ln2/2. e^r = 1 + r + r^2 q(r),
+ * where q is the cubic of least relative error (1.05e-7, by Lawson's iteration). 2^n is added to the exponent. Below
+ * -87.33 the result would be subnormal and is 0; NaN stays NaN. The error is under 2 ulp (tested). */
 CPU_INLINE float exp_neg_f32(float x)
 {
     const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
     float c = x < -87.33f ? -87.33f : x;
     float t = c * 1.44269504f + shift;
     float n = t - shift;
-    float r = c - n * 0.693145752f; /* ln2, upper bits: n * it is exact */
+    float r = c - n * 0.693145752f; /* upper bits of ln2: n times them is exact */
     r = r - n * 1.42860677e-6f;
     float q = 8.312521461e-3f;
     q = q * r + 4.189015927e-2f;
@@ -76,15 +76,15 @@ CPU_INLINE float exp_neg_f32(float x)
     float y = f32_from_bits(f32_bits(q) + ((f32_bits(t) - f32_bits(shift)) << 23));
     return x < -87.33f ? 0.0f : y;
 }
-/* 1 / (1 + e^-x), through e^-|x|, which cannot overflow. */
+/* 1 / (1 + e^-x), computed from e^-|x|, which cannot overflow. */
 CPU_INLINE float sigmoid_f32(float x)
 {
     float e = exp_neg_f32(x < 0.0f ? x : -x);
     return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 
-/* Near 0 tanh's continued fraction x / (1 + x^2 / (3 + x^2 / (5 + x^2 / (7 + x^2 / 9)))), beyond by e^-2|x|, where 1 is
- * not taken from what is nearly 1. */
+/* tanh. Near 0 it is the continued fraction x / (1 + x^2 / (3 + x^2 / (5 + x^2 / (7 + x^2 / 9)))). Elsewhere it uses
+ * e^-2|x|; there the subtraction of nearly equal numbers does not occur. */
 CPU_INLINE float tanh_f32(float x)
 {
     const float size = x < 0.0f ? -x : x, z = x * x;
@@ -93,9 +93,9 @@ CPU_INLINE float tanh_f32(float x)
     return size < 0.75f ? near : x < 0.0f ? -far : far;
 }
 
-/* Sums and maxima over a row run in LANES partial results, element j in lane j % LANES, which are then folded in a
- * tree: vector registers while the row runs, and the same order on every instruction set. 32: what one vector of bf16
- * holds. */
+/* Sums and maxima over a row have LANES partial results; element j belongs to lane j % LANES. The lanes are then folded
+ * in a tree. So vector registers hold them, and the order is the same on every instruction set. LANES is 32: one vector
+ * of bf16 holds 32 elements. */
 enum { LANES = 32 };
 CPU_INLINE float lanes_sum(float lanes[LANES])
 {

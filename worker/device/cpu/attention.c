@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention.c - grouped-query attention, forward and backward, in fp32 on tiles that stay in cache.
  *
- * One task is one sequence and one key/value head: its keys and values are widened to fp32 once (and transposed, so
- * that every product streams rows of its right operand), then all query heads that share them are walked in blocks of
- * BLOCK rows. A block's scores against all keys it may see are held at once: BLOCK x T floats, 128 KiB at T = 2048, so
- * softmax needs no running rescale. Keys that the mask hides from the whole block are left out (attention_keys.c).
- * Formulas of the backward pass: Dao 2023, arXiv:2307.08691, algorithm 2.
- *   S = q k^T / sqrt(D), which may be capped, P = exp(S - lse), out = P v
- *   dv = P^T do, dP = do v^T, dS = P (dP - rowsum(do out)) / sqrt(D), dq = dS k, dk = dS^T q
- * Only a task writes its dk and dv, in one order: the result is the same for any number of threads. */
+ * One task is one sequence and one key/value head. A task widens its keys and values to fp32 once. It also transposes
+ * them, so that every product reads rows of its right operand. Then it processes all query heads that share them in
+ * blocks of BLOCK rows. A block's scores for all keys that it may see are held at once: BLOCK x T floats, 128 KiB at T
+ * = 2048. So softmax needs no running rescale. Keys that the mask hides from the whole block are left out
+ * (attention_keys.c). Formulas of the backward pass: Dao 2023, arXiv:2307.08691, algorithm 2.
+ *     S = q k^T / sqrt(D), which may be capped, P = exp(S - lse), out = P v
+ *     dv = P^T do, dP = do v^T, dS = P (dP - rowsum(do out)) / sqrt(D), dq = dS k, dk = dS^T q
+ * Only one task writes a given dk and dv, in one order. So the result is the same for any number of threads. */
 #include <math.h>
 #include <string.h>
 
@@ -22,8 +22,8 @@
 enum { BLOCK = 16, TILE = 16, PAD_D = GEMM_COLUMNS };
 static_assert((int)BLOCK <= (int)ATTENTION_ROWS_MAX, "a block's rows have bounds");
 
-/* Floats from a row of n keys to the next: an odd multiple of LANES, as products go down columns, and cache lines 4 KiB
- * apart share the 8 places of one set of the first-level cache. */
+/* Floats from one row of n keys to the next: an odd multiple of LANES. Products read down columns, and cache lines 4
+ * KiB apart share the 8 places of one set in the first-level cache. */
 static int64_t key_stride(int64_t n)
 {
     return (round_up(n, LANES) / LANES | 1) * LANES;
@@ -41,7 +41,7 @@ CPU_INLINE void load_rows_as(float *restrict dst, int64_t ldd, struct rows from,
             dst[i * ldd + j] = 0.0f;
     }
 }
-/* Rows of dt -> fp32 rows ldd apart, times factor, padded with zeros. */
+/* Converts rows of dt to fp32 rows ldd apart, times factor, padded with zeros. */
 CPU_KERNEL static void load_rows(float *dst, int64_t ldd, struct rows from, float factor, int dt)
 {
     if (dt == DTYPE_BF16)
@@ -60,7 +60,7 @@ CPU_INLINE void store_rows_as(struct rows to, const float *restrict src, int64_t
             store_f32_as(dst, i * to.ld + j, dt, src[i * lds + j] * f);
     }
 }
-/* fp32 rows lds apart -> rows of dt, each row times its factor (NULL = 1). */
+/* Converts fp32 rows lds apart to rows of dt, each row times its factor (NULL = 1). */
 CPU_KERNEL static void store_rows(struct rows to, const float *src, int64_t lds, const float *factor, int dt)
 {
     if (dt == DTYPE_BF16)
@@ -69,7 +69,7 @@ CPU_KERNEL static void store_rows(struct rows to, const float *src, int64_t lds,
         store_rows_as(to, src, lds, factor, DTYPE_F32);
 }
 
-/* dst (cols, ldd) = src (rows, cols) transposed; columns rows..ldd are zero. */
+/* dst (cols, ldd) = src (rows, cols) transposed; columns from `rows` to ldd are zero. */
 CPU_KERNEL static void transpose(float *restrict dst, int64_t ldd, const float *restrict src, int64_t lds, int64_t rows,
                                  int64_t cols)
 {
@@ -84,7 +84,7 @@ CPU_KERNEL static void transpose(float *restrict dst, int64_t ldd, const float *
             dst[j * ldd + i] = 0.0f;
 }
 
-/* Scores of a row, a multiple of LANES: exp(s - max) in place; what is -inf becomes 0. Returns the sum, *ret_max the
+/* Replaces a row's scores s (n, a multiple of LANES) by exp(s - max); -inf becomes 0. Returns the sum; *ret_max is the
  * max. */
 CPU_KERNEL static float softmax_row(float *s, int32_t n, float *ret_max)
 {
@@ -96,7 +96,7 @@ CPU_KERNEL static float softmax_row(float *s, int32_t n, float *ret_max)
         for (int l = 0; l < LANES; l++)
             tops[l] = s[j + l] > tops[l] ? s[j + l] : tops[l];
     float max = lanes_max(tops);
-    float from = max == -INFINITY ? 0.0f : max; /* nothing is seen: -inf less -inf would be NaN */
+    float from = max == -INFINITY ? 0.0f : max; /* the row sees no key; -inf minus -inf would be NaN */
     for (int32_t j = 0; j < n; j += LANES)
 #pragma omp simd
         for (int l = 0; l < LANES; l++) {
@@ -108,7 +108,7 @@ CPU_KERNEL static float softmax_row(float *s, int32_t n, float *ret_max)
     return lanes_sum(sums);
 }
 
-/* p (n) = exp(p - lse), then ds = p (dp - delta), in place of dp. A row that sees nothing has lse -inf. */
+/* Computes p (n) = exp(p - lse), then ds = p (dp - delta) in place of dp. A row that sees no key has lse -inf. */
 CPU_KERNEL static void dsoftmax_row(float *restrict p, float *restrict dp, int64_t n, float lse, float delta)
 {
     float from = lse == -INFINITY ? INFINITY : lse;
@@ -120,7 +120,7 @@ CPU_KERNEL static void dsoftmax_row(float *restrict p, float *restrict dp, int64
     }
 }
 
-/* The same of capped scores: s / cap is the tanh, of which the derivative goes to dp; -1 where s is -inf. */
+/* The same for capped scores. The tanh is p / cap, or -1 for a score of -inf; its derivative also multiplies ds. */
 CPU_KERNEL static void dsoftmax_capped_row(float *restrict p, float *restrict dp, int64_t n, float lse, float delta,
                                            float cap)
 {
@@ -165,11 +165,11 @@ static size_t forward_layout(struct forward_scratch *f, float *base, const struc
     f->v = p, p += tp * vp;
     f->q = p, p += BLOCK * dp;
     f->s = p, p += BLOCK * tp;
-    f->o = p, p += MAX(BLOCK * vp, tp * dp); /* holds the keys before they are transposed */
+    f->o = p, p += MAX(BLOCK * vp, tp * dp); /* first holds the keys that are then transposed */
     return (size_t)(p - base);
 }
 
-/* s (rows, tp) = x (rows, width) yt, the columns that are seen. */
+/* s (rows, tp) = x (rows, width) yt, only for the columns that the block sees. */
 static void scores(const struct attention_keys *keys, float *s, int64_t tp, struct rows x, const float *yt)
 {
     for (int32_t r = 0; r < keys->n_runs; r++) {
@@ -205,7 +205,7 @@ static void weigh(const struct attention_keys *keys, float *o, int64_t dp, const
         memset(o, 0, (size_t)(keys->rows * dp) * sizeof(float));
 }
 
-/* Queries row.. of one head, with its keys found. */
+/* The queries of one head in the block from `row` on; f->keys is already set for the block. */
 static void forward_block(const struct attention_args *a, const struct forward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;
@@ -273,7 +273,7 @@ static bool shape_valid(const struct attention_shape *z)
            z->d < max && z->dv > 0 && z->dv < max;
 }
 
-/* All masks or none, which is causal. */
+/* Whether the mask pointers are all set, or all NULL (causal). */
 static bool masks_valid(const struct attention_shape *z)
 {
     const bool masked = z->index != NULL;
@@ -293,8 +293,8 @@ titan_status cpu_attention(struct stream *s, const struct attention_args *a)
 
 struct backward_scratch {
     struct attention_keys keys;
-    float *k, *kt, *vt, *dk, *dv;      /* of the task */
-    float *q, *dout, *o, *dq, *p, *ds; /* of the block */
+    float *k, *kt, *vt, *dk, *dv;      /* per task */
+    float *q, *dout, *o, *dq, *p, *ds; /* per block */
 };
 
 static size_t backward_layout(struct backward_scratch *f, float *base, const struct attention_shape *z)
@@ -302,7 +302,7 @@ static size_t backward_layout(struct backward_scratch *f, float *base, const str
     int64_t tp = key_stride(z->tk), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
     float *p = base;
     p += attention_keys_layout(&f->keys, p, z->tk, TILE);
-    f->k = p, p += tp * MAX(dp, vp); /* holds the values before they are transposed */
+    f->k = p, p += tp * MAX(dp, vp); /* first holds the values that are then transposed */
     f->kt = p, p += z->d * tp;
     f->vt = p, p += z->dv * tp;
     f->dk = p, p += tp * dp;
@@ -326,7 +326,7 @@ static void spread(const struct attention_keys *keys, float *y, int64_t dp, cons
     }
 }
 
-/* Queries row.. of one head, with its keys found. */
+/* The queries of one head in the block from `row` on; f->keys is already set for the block. */
 static void backward_block(const struct attention_args *a, const struct backward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;
@@ -334,7 +334,7 @@ static void backward_block(const struct attention_args *a, const struct backward
     int64_t tp = key_stride(z->tk), dp = round_up(z->d, PAD_D), vp = round_up(z->dv, PAD_D);
     int64_t rows = f->keys.rows, lse_at = attention_lse_at(z, row, head);
     float scale = attention_scale(z), factor[BLOCK];
-    /* Scaled as in forward, so that the scores are the same to the bit. */
+    /* Scaled as in forward, so that the scores have the same bits. */
     load_rows(f->q, dp, (struct rows){at_mut((void *)a->q, row * a->ldq + head * z->d, dt), a->ldq, rows, z->d}, scale,
               (int)dt);
     load_rows(f->dout, vp,
@@ -355,7 +355,7 @@ static void backward_block(const struct attention_args *a, const struct backward
     }
     weigh(&f->keys, f->dq, dp, f->ds, tp, f->k);
     spread(&f->keys, f->dv, vp, f->p, tp, f->dout);
-    spread(&f->keys, f->dk, dp, f->ds, tp, f->q); /* q carries the scale */
+    spread(&f->keys, f->dk, dp, f->ds, tp, f->q); /* q already has the scale */
     for (int64_t i = 0; i < BLOCK; i++)
         factor[i] = scale;
     store_rows((struct rows){at_mut(a->dq, row * a->lddq + head * z->d, dt), a->lddq, rows, z->d}, f->dq, dp, factor,
@@ -408,7 +408,7 @@ size_t cpu_attention_work_bytes(struct device *dev, const struct attention_shape
     struct backward_scratch f;
     if (!shape_valid(shape))
         return 0;
-    /* Either way must fit: which one it is depends on strides, too. */
+    /* The scratch must fit both ways: the strides also decide which one runs. */
     return MAX(backward_layout(&f, NULL, shape), attention_bf16_backward_floats(shape)) * sizeof(float) *
            (size_t)dev->threads;
 }

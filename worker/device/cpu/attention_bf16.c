@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention_bf16.c - attention on bf16 pairs, for processors with a fast AVX-512 BF16 dot product. Structure, formulas
- * and order of sums are attention.c's; what differs is the form of the operands.
+ * and order of sums are those of attention.c; only the form of the operands differs.
  *
- * The instruction multiplies pairs along k, so a right operand is stored as words of two neighbours of k: keys and
- * values for products over D as they lie, transposed by words; for products over rows as two rows interleaved. Left
- * operands over D are the tensors themselves. Scores, softmax and all sums are fp32; P and dS are rounded to bf16 to be
+ * The instruction multiplies pairs along k, so a right operand is stored as words of two neighbours along k. For
+ * products over D, keys and values are transposed word by word. For products over rows, two rows are interleaved. Left
+ * operands over D are the tensors themselves. Scores, softmax and all sums are fp32. P and dS are rounded to bf16 to be
  * operands, as on a GPU. */
 #include <immintrin.h>
 #include <math.h>
@@ -45,7 +45,7 @@ CPU_KERNEL static void transpose_words(uint32_t *restrict dst, int64_t tp, const
             dst[p * tp + j] = 0;
 }
 
-/* dst (rows/2, dp): word (p,e) = element e of rows 2p and 2p+1; what lies beyond rows and d is zero. */
+/* dst (rows/2, dp): word (p,e) = element e of rows 2p and 2p+1; elements beyond rows and d are zero. */
 CPU_KERNEL static void interleave_rows(uint32_t *restrict dst, int64_t dp, struct rows from, int64_t padded)
 {
     const uint16_t *const restrict src = from.at;
@@ -61,7 +61,7 @@ CPU_KERNEL static void interleave_rows(uint32_t *restrict dst, int64_t dp, struc
     }
 }
 
-/* fp32 rows lds apart -> bf16 rows, each times its factor (NULL = 1). */
+/* Converts fp32 rows lds apart to bf16 rows, each times its factor (NULL = 1). */
 CPU_KERNEL static void store_rows(struct rows to, const float *restrict src, int64_t lds, const float *restrict factor)
 {
     uint16_t *const restrict dst = to.at;
@@ -74,11 +74,11 @@ CPU_KERNEL static void store_rows(struct rows to, const float *restrict src, int
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-/* arith.h's exp, sixteen at a time; below -87.33 it is 0: what is masked has to weigh nothing at all. */
+/* arith.h's exp, sixteen at a time. Below -87.33 it is exactly 0: masked scores must have no weight. */
 BF16_INLINE __m512 exp_neg_16(__m512 x)
 {
     const __m512 shift = _mm512_set1_ps(12582912.0f);
-    __m512 c = _mm512_max_ps(_mm512_set1_ps(-87.33f), x); /* in this order a NaN stays */
+    __m512 c = _mm512_max_ps(_mm512_set1_ps(-87.33f), x); /* this order of arguments keeps a NaN */
     __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(c, _mm512_set1_ps(1.44269504f), shift), shift);
     __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693145752f), c);
     r = _mm512_fnmadd_ps(n, _mm512_set1_ps(1.42860677e-6f), r);
@@ -91,7 +91,7 @@ BF16_INLINE __m512 exp_neg_16(__m512 x)
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.33f), _CMP_NLT_UQ), q, n);
 }
 
-/* p (n, a multiple of 16) bf16 = exp(scale (s - max)); what is -inf becomes 0. Returns the sum before rounding. */
+/* p (n, a multiple of 16) bf16 = exp(scale (s - max)); -inf becomes 0. Returns the sum before rounding. */
 BF16_TARGET static float softmax_row(uint16_t *restrict p, const float *restrict s, int64_t n, float scale,
                                      float *restrict ret_max)
 {
@@ -134,7 +134,7 @@ size_t attention_bf16_forward_floats(const struct attention_shape *shape)
     return forward_layout(&f, NULL, shape);
 }
 
-/* s (rows, tp) = x (rows, width) yt in pairs of width, the columns that are seen. */
+/* s (rows, tp) = x (rows, width) yt, yt in pairs along width; only for the columns that the block sees. */
 static void scores(const struct attention_keys *keys, float *s, int64_t tp, struct rows x, const uint32_t *yt)
 {
     for (int32_t r = 0; r < keys->n_runs; r++) {
@@ -152,7 +152,7 @@ static void scores(const struct attention_keys *keys, float *s, int64_t tp, stru
     }
 }
 
-/* o (rows, dp) = s y, y (keys/2, dp) in pairs of keys. */
+/* o (rows, dp) = s y, with y (keys/2, dp) in pairs of keys. */
 static void weigh(const struct attention_keys *keys, float *o, int64_t dp, const uint32_t *s, int64_t tp,
                   const uint32_t *y)
 {
@@ -165,7 +165,7 @@ static void weigh(const struct attention_keys *keys, float *o, int64_t dp, const
         memset(o, 0, (size_t)(keys->rows * dp) * sizeof(float));
 }
 
-/* Queries row.. of one head, with its keys found. */
+/* The queries of one head in the block from `row` on; f->keys is already set for the block. */
 static void forward_block(const struct attention_args *a, const struct forward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;
@@ -229,8 +229,8 @@ CPU_KERNEL static float dot(const uint16_t *restrict a, const uint16_t *restrict
 
 struct backward_scratch {
     struct attention_keys keys;
-    uint32_t *kt, *vt, *k;              /* of the task */
-    uint32_t *q, *dout, *pt, *dst, *ds; /* of the block */
+    uint32_t *kt, *vt, *k;              /* per task */
+    uint32_t *q, *dout, *pt, *dst, *ds; /* per block */
     float *dk, *dv, *s, *dp, *dq;
 };
 
@@ -272,9 +272,8 @@ static void spread(const struct attention_keys *keys, float *y, int64_t dp, cons
     }
 }
 
-/* Two neighbouring rows of a block, from i on, of scores and dp; the second counts for nothing where it is absent:
- * P = exp(scale s - lse), dS = P (dp - delta) scale. A row that sees nothing has lse -inf. ds: dS row by row; pt and
- * dst: words of both rows' P and dS. */
+/* Rows i and i + 1 of a block's scores and dp; an absent second row gets weight 0. P = exp(scale s - lse), dS = P (dp -
+ * delta) scale. A row that sees no key has lse -inf. ds: dS row by row; pt and dst: words of both rows' P and dS. */
 BF16_TARGET static void dsoftmax_rows(const struct backward_scratch *f, int64_t ld, int64_t i, const float *lse,
                                       const float *delta, float scale)
 {
@@ -287,7 +286,7 @@ BF16_TARGET static void dsoftmax_rows(const struct backward_scratch *f, int64_t 
     __m512 factor = _mm512_set1_ps(scale), down[2], minus[2];
     for (int r = 0; r < 2; r++) {
         bool there = r == 0 || second;
-        s_row[r] = s + (there ? r * ld : 0); /* a row that is absent is the other one, with weight 0 */
+        s_row[r] = s + (there ? r * ld : 0); /* an absent row reads the other row, with weight 0 */
         dp_row[r] = dp + (there ? r * ld : 0);
         down[r] = _mm512_set1_ps(there && lse[i + r] != -INFINITY ? lse[i + r] : INFINITY);
         minus[r] = _mm512_set1_ps(there ? delta[i + r] : 0.0f);
@@ -323,7 +322,7 @@ static void dsoftmax_block(const struct attention_args *a, const struct backward
         dsoftmax_rows(f, tp, i, lse, delta, attention_scale(z));
 }
 
-/* Queries row.. of one head, with its keys found. */
+/* The queries of one head in the block from `row` on; f->keys is already set for the block. */
 static void backward_block(const struct attention_args *a, const struct backward_scratch *f, int64_t row, int64_t head)
 {
     const struct attention_shape *z = &a->shape;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_keys.c - which keys a block of queries sees. A mask is two bounds for each query and a place for each key,
- * so tiles of keys are told apart by their extremes: seen by none, by all, or to be looked at pair by pair. Causal
- * attention without masks is the same with places 0, 1, 2, ... */
+/* attention_keys.c - which keys a block of queries sees. A mask is two bounds for each query and a place for each key.
+ * So a tile of keys is judged by its least and greatest place: no query sees it, all see it, or it is checked pair by
+ * pair. Causal attention without masks is the same with places 0, 1, 2, ... */
 #include <limits.h>
 #include <math.h>
 
@@ -40,7 +40,7 @@ void attention_keys_load(struct attention_keys *k, const struct attention_shape 
     }
 }
 
-/* What each query of the block sees, and the extremes of that. */
+/* Extremes of the first and last places that the queries of a block see. */
 struct extremes {
     int32_t first_min, first_max, last_min, last_max;
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bias.c - biases of linear layers, and their gradients; of packed rows too, each group of which has its own. */
+/* bias.c - biases of linear layers, and their gradients. Packed rows of several groups have a bias for each group. */
 #include <string.h>
 
 #include "worker/device/cpu/arith.h"
@@ -29,8 +29,8 @@ titan_status cpu_add_bias(struct stream *s, const struct bias_args *a)
     return args_valid(a) ? cpu_enqueue_range(s, add_range, a->n, 1 + GRAIN / a->c, a, sizeof *a) : TITAN_EINVAL;
 }
 
-/* COLUMNS columns at a time over all rows, in groups of ROWS: the rounding of a long batch grows with its square root.
- */
+/* Sums COLUMNS columns at a time over all rows, in groups of ROWS. So the rounding error of a long batch grows with its
+ * square root. */
 CPU_INLINE void sum_items(const struct bias_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
     for (int64_t first = begin * COLUMNS; first < MIN(end * COLUMNS, a->c); first += COLUMNS) {

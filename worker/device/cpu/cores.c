@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cores.c - the cores that a process may use: by its affinity, and by the time that its cgroups leave. */
+/* cores.c - the cores that a process may use, limited by its affinity and by its cgroups' CPU time. */
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
@@ -38,7 +38,8 @@ static int cores_among(const cpu_set_t *set)
     return MAX(cores, 1);
 }
 
-/* cpu.max is "QUOTA PERIOD" in microseconds; "max PERIOD", and the file's absence, are no bound. */
+/* The cores' worth of time in cpu.max, which is "QUOTA PERIOD" in microseconds. "max PERIOD" or no file means no
+ * limit. */
 static double quota_of(const char *cgroup)
 {
     char path[PATH_MAX + 16];
@@ -74,7 +75,7 @@ double cpu_cores_quota(const char *root, const char *cgroup, uint64_t *ret_bound
     }
 }
 
-/* The line of version 2 is "0::/PATH". */
+/* Limit of this process's cgroup. The line of cgroup version 2 is "0::/PATH". */
 static double own_quota(uint64_t *ret_bound)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
@@ -92,8 +93,8 @@ static double own_quota(uint64_t *ret_bound)
     return cpu_cores_quota(CGROUPS, line, ret_bound);
 }
 
-/* Of the machine, the processors and what bounds their time. Where processors are another set, they may overlap, and
- * count as others all the same. */
+/* Identifies the cores by machine, set of processors and limiting cgroup. Different sets have different ids, even if
+ * they overlap. */
 static uint64_t id_of(const cpu_set_t *set, uint64_t bound)
 {
     _cleanup_(buf_free) struct buf boot = BUF_INIT;

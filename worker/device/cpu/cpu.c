@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu.c - the CPU plug-in: its table, and what it finds out about the machine. */
+/* cpu.c - the CPU plug-in: its table, and the properties of the machine. */
 #include <cpuid.h>
 #include <sched.h>
 #include <stdio.h>
@@ -47,8 +47,8 @@ static void info_fill(struct device *dev)
         snprintf(info->name + strlen(info->name), sizeof(info->name) - strlen(info->name), ", %d threads",
                  dev->threads);
     info->host_memory = true;
-    /* A rule and not a measurement, so that all workers of a run decide alike. AMX: 4 to 8 times fp32. AVX-512 BF16 on
-     * AMD: twice fp32 (oneDNN reaches 97 % of that). On Intel without AMX it was measured slower than fp32. */
+    /* A rule, not a measurement, so that all workers of a run decide alike. AMX: 4 to 8 times fp32. AVX-512 BF16 on
+     * AMD: twice fp32 (oneDNN reaches 97 % of that). On Intel without AMX, bf16 was measured to be slower than fp32. */
     info->bf16_fast = isa->amx_bf16 || (isa->avx512_bf16 && isa->amd);
     info->float8 = info->mxfp8 = true;
     info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu.h - the CPU device's own header: what its files share.
+/* cpu.h - the CPU device's own header, shared by its files.
  *
- * Reading order: cpu.c (table, open), stream.c (streams, events, where an operation runs), then one file per noun.
- * The table's entry checks an operation's arguments and enqueues them; what does the work when the stream gets there is
- * a pure function over a range of independent items, cloned per instruction set, that cpu_for() shares out. An item's
- * result never depends on the cut, so bits do not depend on threads. */
+ * Reading order: cpu.c (table, open), stream.c (streams, events, where an operation runs), then one file per noun. The
+ * table's entry checks an operation's arguments and enqueues them. When the stream gets there, a pure function does the
+ * work over a range of independent items. It is cloned per instruction set, and cpu_for() shares its range out among
+ * threads. An item's result never depends on the cut, so bits do not depend on threads. */
 #ifndef TITAN_WORKER_DEVICE_CPU_CPU_H
 #define TITAN_WORKER_DEVICE_CPU_CPU_H
 
@@ -32,16 +32,17 @@ struct cpu_peak {
     double f32, bf16;
 };
 struct cpu_peak cpu_peak_measure(const struct cpu_isa *isa);
-/* cores.c: what this process may use, with all that is bound to the same. */
+/* cores.c: the cores that this process may use, shared with all processes under the same limit. */
 struct cpu_cores {
-    double usable; /* cores' worth: two threads of a core share its units, and a cgroup may leave a part of the time */
-    uint64_t id;   /* equal for processes that share them */
+    /* cores' worth: two threads of a core share its units, and a cgroup may allow only a part of the time */
+    double usable;
+    uint64_t id; /* equal for processes that share the cores */
 };
 struct cpu_cores cpu_cores_find(void);
-/* Below root, where cgroups of version 2 are mounted: cores' worth of time that the cgroup and those above it leave to
- * all their processes, INFINITY: no bound. *ret_bound: inode of the group that leaves the least; 0: none. */
+/* Returns the cores' worth of time that a cgroup and its ancestors allow all their processes; INFINITY: no limit. root
+ * is where cgroups of version 2 are mounted. *ret_bound: inode of the group that allows the least; 0: none. */
 double cpu_cores_quota(const char *root, const char *cgroup, uint64_t *ret_bound);
-/* Whether the kernel lets this process use AMX tiles; asks for them. */
+/* Asks the kernel for AMX tiles and returns whether this process may use them. */
 bool cpu_allow_tiles(void);
 
 struct matmul_cache;
@@ -56,34 +57,35 @@ struct device {
     size_t scratch_bytes;
 };
 
-/* Where an operation runs: threads is 1 off the compute stream, so that there is one OpenMP team in the process. */
+/* Where an operation runs. Off the compute stream, threads is 1, so that the process has one OpenMP team. */
 struct cpu_context {
     struct device *dev;
     int threads;
-    struct titan_error *err; /* of the stream */
+    struct titan_error *err; /* the stream's error */
 };
 
 typedef titan_status (*cpu_run)(const struct cpu_context *ctx, const void *args);
 #define CPU_ARGS_MAX 272
-/* Run now (compute stream) or queue (other streams). args are copied. Skipped when the stream has failed. */
+/* Runs the operation now (compute stream) or queues it (other streams). args are copied. A failed stream skips it. */
 titan_status cpu_enqueue(struct stream *s, cpu_run run, const void *args, size_t bytes);
 
-/* fn over [0,n) cut into at most ctx->threads contiguous ranges of at least grain items. thread: 0.. < ctx->threads. */
+/* A range function of cpu_for, which cuts [0,n) into contiguous ranges of at least `grain` items, at most ctx->threads
+ * of them. thread: 0.. < ctx->threads. */
 typedef void (*cpu_range)(const void *args, int64_t begin, int64_t end, int thread);
-/* cpu_enqueue of an operation that is cpu_for alone. */
+/* Enqueues an operation that consists of one cpu_for. */
 titan_status cpu_enqueue_range(struct stream *s, cpu_range fn, int64_t n, int64_t grain, const void *args,
                                size_t bytes);
 void cpu_for(const struct cpu_context *ctx, int64_t n, int64_t grain, cpu_range fn, const void *args);
-/* Scratch of the device, 64-byte aligned, contents undefined. Taken for one operation: give back after use. */
+/* Takes the device's scratch for one operation: 64-byte aligned, contents undefined. Give it back after use. */
 titan_status cpu_scratch_take(const struct cpu_context *ctx, size_t bytes, void **ret);
 void cpu_scratch_give(const struct cpu_context *ctx);
-/* Asks the kernel for huge pages under a large block, before it is first written. */
+/* Asks the kernel for huge pages under a large block, before the block is first written. */
 void cpu_huge_pages(void *memory, size_t bytes);
-/* n elements on the calling thread; to bf16: to nearest, ties to even. */
+/* Converts n elements on the calling thread. bf16 is rounded to nearest, ties to even. */
 void cpu_cast_f32_bf16(uint16_t *restrict dst, const float *restrict src, int64_t n);
 void cpu_cast_bf16_f32(float *restrict dst, const uint16_t *restrict src, int64_t n);
-/* Of n rows at most, those that are there: the sum of counts (parts), all n where counts is NULL. TITAN_EINVAL: counts
- * that cannot be. */
+/* Writes the number of existing rows: the sum of counts (parts), or all n if counts is NULL. TITAN_EINVAL: a count is
+ * negative or the sum exceeds n. */
 titan_status cpu_rows_there(const struct cpu_context *ctx, const int32_t *counts, int64_t parts, int64_t n,
                             int64_t *ret);
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gemm.c - register-tiled fp32 product: a tile of c stays in registers while k runs; each step loads a row of vectors
- * of b and multiplies it by one broadcast element of a per row of the tile. */
+/* gemm.c - register-tiled fp32 product. A tile of c stays in registers while k runs. Each step loads a row of vectors
+ * of b and multiplies it by one broadcast element of a for each row of the tile. */
 #include <immintrin.h>
 
 #include "worker/device/cpu/gemm.h"
 
 typedef float vec __attribute__((vector_size(64), aligned(4), may_alias));
 
-/* Rows i.. and columns j.. of c. */
+/* One tile of c: rows from i0 on and columns from j0 on. */
 CPU_INLINE void tile(const struct gemm *g, int64_t i0, int64_t j0, const int rows, const int vecs)
 {
     const int64_t ldc = g->ldc, a_row = g->a_row, a_col = g->a_col, ldb = g->ldb, k = g->k;
@@ -49,7 +49,7 @@ CPU_INLINE void strip(const struct gemm *g, int64_t j, const int rows, const int
         tile(g, i, j, 1, vecs);
 }
 
-/* For 32 registers of a vector each. */
+/* For processors with 32 registers of one vector each. */
 CPU_KERNEL static void gemm_wide(const struct gemm *g)
 {
     int64_t j = 0;
@@ -63,7 +63,7 @@ CPU_KERNEL static void gemm_wide(const struct gemm *g)
 
 #define AVX2_TARGET __attribute__((target("avx2,fma")))
 
-/* The same with 16 registers of half a vector: gcc keeps no vector of 64 bytes in registers here. */
+/* The same for 16 registers of half a vector. gcc does not keep 64-byte vectors in registers here. */
 static inline __attribute__((always_inline, target("avx2,fma"))) void half_tile(const struct gemm *g, int64_t i0,
                                                                                 int64_t j0, const int rows)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loss.c - softmax cross-entropy over a vocabulary in parts: what each part has to tell the others, then loss and
- * gradient from what all have sent. */
+/* loss.c - softmax cross-entropy over a vocabulary in parts. First each part computes its numbers for the others; then
+ * the numbers of all parts give loss and gradient. */
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 enum { STATS = 3, GRAIN = 1 << 13 }; /* largest logit, sum of exp(logit - largest), the target's logit */
 
-/* This part's column of the target, -1: not here. */
+/* This part's column of the target; -1: the target is in another part. */
 CPU_INLINE int64_t column_of(const struct loss_args *a, int64_t i)
 {
     int64_t column = a->targets[i] - a->first;
@@ -27,7 +27,7 @@ CPU_INLINE void stats_of(const struct loss_args *a, int64_t row, enum dtype dt)
     const void *const logits = at(a->logits, row * a->v, dt);
     const int64_t whole = a->v / LANES * LANES, column = column_of(a, row);
     float *const stats = a->stats + row * STATS, tops[LANES], sums[LANES] = {0};
-    if (a->targets[row] < 0) { /* not counted: it is not looked at */
+    if (a->targets[row] < 0) { /* a target that is not counted is not read further */
         stats[0] = stats[1] = stats[2] = 0.0f;
         return;
     }
@@ -66,7 +66,7 @@ titan_status cpu_loss_stats(struct stream *s, const struct loss_args *a)
 }
 
 /* loss = log(sum exp(x - max)) - (x[target] - max), over all parts. dlogits = exp(x - max) / sum, less 1 at the
- * target's column. It is written over the logits element by element, so they may be the same memory. */
+ * target's column. dlogits may be the logits' memory: they are overwritten element by element. */
 CPU_INLINE void finish_of(const struct loss_args *a, int64_t row, int64_t parts, enum dtype dt)
 {
     void *const dlogits = a->dlogits ? at_mut(a->dlogits, row * a->v, dt) : NULL;
@@ -112,7 +112,7 @@ titan_status cpu_loss_finish(struct stream *s, const struct loss_args *a)
     return cpu_enqueue_range(s, finish_range, a->n, 1 + GRAIN / a->v, a, sizeof *a);
 }
 
-/* A row's logits are in the cache when its gradient is computed. */
+/* Both steps for a row at once: its logits are still in the cache when its gradient is computed. */
 CPU_INLINE void loss_items(const struct loss_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
     for (int64_t i = begin; i < end; i++) {

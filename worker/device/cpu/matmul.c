@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul.c - matrix products through oneDNN (C API of 2.6): AMX or AVX-512 kernels made for each shape.
  *
- * A primitive costs 0.2 to 2 ms to make and is asked for again every step, so each shape's primitive and its
- * memory objects are kept in a table. Transposes are strides. The table's lock is held while a product runs: one
- * OpenMP team at a time, and all shapes use one piece of scratch; left alone each primitive keeps its own. Where oneDNN
- * has no bf16 operands are widened and the product is fp32.
+ * A primitive costs 0.2 to 2 ms to make, and every step needs it again. So a table keeps each shape's primitive and its
+ * memory objects. Transposes are strides. The table's lock is held while a product runs. So one OpenMP team runs at a
+ * time, and all shapes use one piece of scratch; by default each primitive would keep its own. If oneDNN has no bf16
+ * product, operands are widened and the product is fp32.
  *
- * The bits of a product do not depend on the number of threads. oneDNN's without AVX-512 do: with AVX2 the
- * product is matmul_packed.c's. */
+ * The bits of a product do not depend on the number of threads. Without AVX-512, the bits of oneDNN's products do
+ * depend on it. So with AVX2 matmul_packed.c computes the product. */
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,14 +28,14 @@ struct entry {
     size_t scratch_bytes;
 };
 
-enum { TABLE = 1024, TABLE_FULL = 512 }; /* open addressing; emptied as a whole when half full */
+enum { TABLE = 1024, TABLE_FULL = 512 }; /* open addressing; the whole table is emptied when half full */
 
 struct matmul_cache {
     pthread_mutex_t lock;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     void *widened; /* fp32 copies of the running product's operands */
-    void *scratch; /* the running primitive's */
+    void *scratch; /* scratch of the running primitive */
     size_t widened_bytes, scratch_bytes, count;
     struct entry table[TABLE];
 };
@@ -126,7 +126,7 @@ static uint64_t shape_hash(const struct product_shape *s)
     return h;
 }
 
-/* Row-major (rows, cols) seen through an optional transpose. */
+/* Describes a row-major (rows, cols) matrix, optionally transposed. */
 static dnnl_status_t describe(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, int64_t ld, bool transposed,
                               uint8_t dt)
 {
@@ -163,7 +163,7 @@ static dnnl_status_t scratch_make(struct matmul_cache *cache, struct entry *e, d
     return e->scratch_bytes > 0 ? dnnl_memory_create(&e->scratch, md, cache->engine, DNNL_MEMORY_NONE) : dnnl_success;
 }
 
-/* Make the primitive of e->shape. An unimplemented bf16 product is remembered as one to widen. */
+/* Makes the primitive of e->shape. An unimplemented bf16 product is marked to be widened. */
 static titan_status entry_make(struct matmul_cache *cache, struct entry *e, struct titan_error *err)
 {
     const struct product_shape *s = &e->shape;
@@ -285,7 +285,7 @@ struct widen_args {
     bool narrow;
 };
 
-/* Dense fp32 rows from strided bf16 rows, or the other way. */
+/* Copies strided bf16 rows to dense fp32 rows, or back. */
 static void widen_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct widen_args *a = p;
@@ -340,13 +340,13 @@ titan_status product_run(const struct cpu_context *ctx, const struct product *a)
     const struct product_shape *s = &a->shape;
     titan_assert(s->m > 0 && s->n > 0 && s->k >= 0);
     struct matmul_cache *cache = ctx->dev->matmul;
-    if (s->k == 0) { /* the product is nothing */
+    if (s->k == 0) { /* the product is 0 */
         for (int64_t i = 0; i < s->m && !s->accumulate; i++)
             memset(at_mut(a->c, i * s->ldc, s->c_dt), 0, (size_t)s->n * dtype_bytes(s->c_dt));
         return TITAN_OK;
     }
     pthread_mutex_lock(&cache->lock);
-    omp_set_num_threads(ctx->threads); /* of the calling thread; oneDNN reads it */
+    omp_set_num_threads(ctx->threads); /* for the calling thread; oneDNN reads it */
     struct entry *e;
     titan_status status = TITAN_OK;
     if (ctx->dev->isa.avx2 && !ctx->dev->isa.avx512) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul_f8.c - products in float8, emulated: operands are scaled and rounded to values of their type, which bf16 and
- * fp32 hold exactly, their products are summed in fp32, and the sums are divided by the scales. Values of MXFP8 are
- * with their blocks' scales, so there nothing is left to do to the sums. */
+/* matmul_f8.c - products in float8, emulated. Operands are scaled and rounded to values of their type, which bf16 and
+ * fp32 hold exactly. Their products are summed in fp32, and the sums are divided by the scales. MXFP8's values include
+ * their blocks' scales, so their sums are not divided. */
 #include "worker/device/cpu/arith.h"
 #include "worker/device/cpu/matmul.h"
 
@@ -11,11 +11,11 @@ struct f8_args {
     char *work;
 };
 
-/* An operand as it lies: rows of cols elements. Scales: one, one a row, or one a column. */
+/* An operand as it lies in memory: rows of cols elements. It has one scale, one per row, or one per column. */
 struct operand {
     const void *src;
     void *dst;    /* dense */
-    float *scale; /* first the largest magnitudes, at last the inverse */
+    float *scale; /* first the largest magnitudes, finally the inverse scales */
     int64_t rows, cols, ld;
     enum dtype dt;
     enum float8 type;
@@ -76,7 +76,7 @@ static float scale_of(float largest, enum float8 type, bool power_of_two)
     return power_of_two ? f32_from_bits(f32_bits(scale) & 0xff800000u) : scale;
 }
 
-/* How many there are. */
+/* Computes the operand's scales and returns their number. */
 static int64_t find_scales(const struct cpu_context *ctx, const struct operand *o)
 {
     int64_t n = o->by_col ? o->cols : o->rows;
@@ -87,7 +87,7 @@ static int64_t find_scales(const struct cpu_context *ctx, const struct operand *
     else
         cpu_for(ctx, o->rows, 1 + (1 << 14) / o->cols, rows_largest, o);
     if (!o->by_row && !o->by_col)
-        for (; n > 1; n--) /* one of all */
+        for (; n > 1; n--) /* one scale for the whole operand: folds the rows' maxima */
             o->scale[0] = fmaxf(o->scale[0], o->scale[n - 1]);
     for (int64_t i = 0; i < n; i++)
         o->scale[i] = scale_of(o->scale[i], o->type, o->power_of_two);
@@ -148,7 +148,7 @@ CPU_KERNEL static void decode_rows(const void *p, int64_t begin, int64_t end, in
     }
 }
 
-/* The values of an operand that came as codes. */
+/* Takes the values of an operand whose elements are codes already. */
 static void take_codes(const struct cpu_context *ctx, const struct operand *o, const float *scale)
 {
     const struct decode_args d = {.dst = o->dst, .codes = o->src, .cols = o->cols, .ld = o->ld, .dt = o->dt};
@@ -157,7 +157,7 @@ static void take_codes(const struct cpu_context *ctx, const struct operand *o, c
     o->scale[0] = 1.0f / *scale;
 }
 
-/* The operand's values, and what its scales are to be undone with. */
+/* Computes the operand's float8 values and the inverse scales for the sums. */
 static void make_float8(const struct cpu_context *ctx, const struct operand *o)
 {
     const int64_t scales = find_scales(ctx, o);
@@ -180,7 +180,7 @@ CPU_INLINE float mx_round(const void *x, int64_t i, float inverse, float scale, 
     return float8_round(load_as_f32(x, i, dt) * inverse, FLOAT8_E4M3) * scale;
 }
 
-/* n elements in a row are a block. */
+/* Rounds one block of n elements in a row. */
 CPU_INLINE void round_block(void *restrict dst, const void *restrict src, int64_t n, const enum dtype dt)
 {
     uint32_t most = 0;
@@ -215,7 +215,7 @@ CPU_KERNEL static void blocks_in_rows(const void *p, int64_t begin, int64_t end,
     }
 }
 
-/* A block of each of n columns: `rows` elements below each other. */
+/* Rounds one block in each of n columns; a block is `rows` elements, one below the other. */
 CPU_INLINE void round_columns(const struct operand *o, int64_t row, int64_t rows, int64_t col, int64_t n,
                               const enum dtype dt)
 {
@@ -237,7 +237,7 @@ CPU_INLINE void round_columns(const struct operand *o, int64_t row, int64_t rows
     }
 }
 
-/* begin and end count blocks of rows. */
+/* The range is blocks of rows. */
 CPU_KERNEL static void blocks_in_columns(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct operand *o = p;
@@ -264,7 +264,7 @@ static void make_blocks(const struct cpu_context *ctx, const struct operand *o, 
 
 struct unscale_args {
     void *c;
-    const float *sums, *a, *b; /* sums may be c; inverse scales */
+    const float *sums, *a, *b; /* sums may be c; a and b are inverse scales */
     int64_t n, ldc, ld;
     bool a_lines, b_lines, accumulate;
     enum dtype dt;
@@ -281,7 +281,7 @@ CPU_INLINE void unscale_row(const struct unscale_args *u, int64_t i, const enum 
     }
 }
 
-/* No clones: a product is not to be fused with the sum on some machines alone. */
+/* Not cloned per instruction set: otherwise some machines would fuse the product with the sum. */
 static void unscale_rows(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct unscale_args *u = p;
@@ -380,7 +380,7 @@ static titan_status run_matmul_f8(const struct cpu_context *ctx, const void *p)
 {
     const struct f8_args *g = p;
     const struct product_shape *z = &g->all.shape;
-    const bool apart = z->accumulate || z->c_dt != DTYPE_F32; /* sums do not fit where the result goes */
+    const bool apart = z->accumulate || z->c_dt != DTYPE_F32; /* the sums need a buffer other than c */
     struct operand a = {.src = g->all.a,
                         .rows = z->ta ? z->k : z->m,
                         .cols = z->ta ? z->m : z->k,
@@ -426,7 +426,7 @@ titan_status cpu_matmul_f8(struct stream *s, const struct matmul_args *a)
 
 /* --- codes apart from a product ----------------------------------------------------------------------------------- */
 
-enum { PIECE = 1 << 14 }; /* elements that a thread has at a time */
+enum { PIECE = 1 << 14 }; /* elements that a thread processes at a time */
 
 struct largest_args {
     float *largest;
@@ -435,7 +435,7 @@ struct largest_args {
     enum dtype dt;
 };
 
-/* A stretch of them, and the largest of each of its pieces. */
+/* A range of the elements, and the largest magnitude of each of its pieces. */
 struct pieces_args {
     struct largest_args all;
     float *of_piece;

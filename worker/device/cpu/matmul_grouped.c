@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_grouped.c - products of packed rows, each group with a matrix of its own.
  *
- * How many rows a group has is known only now and differs every step, while oneDNN makes each shape anew. So a group is
- * cut into pieces of few sizes: of 256 and 64 rows in place, and what is left of less than 64 rows in memory of its
- * own, filled up with zeros to a multiple of 16. That is six shapes a product, and at most 15 rows too many a group. */
+ * The number of a group's rows is known only now and differs every step, while oneDNN makes each shape anew. So a group
+ * is cut into pieces of few sizes. Pieces of 256 and 64 rows are multiplied in place. The remaining rows, fewer than
+ * 64, are copied and filled up with zeros to a multiple of 16. That makes six shapes per product, and at most 15 extra
+ * rows per group. */
 #include <string.h>
 
 #include "worker/device/cpu/matmul.h"
@@ -12,12 +13,12 @@
 enum { LARGE = EXPERT_SPLIT, SMALL = 64, FILL = 16 };
 
 struct grouped_args {
-    struct product all;    /* m (k with ta) is the rows of all groups at most */
+    struct product all;    /* m (k with ta) is the most rows that all groups can have */
     const int32_t *counts; /* (parts,groups) */
     int64_t groups, parts;
 };
 
-/* Rows of one group: its matrix, number, first one. */
+/* A group: its index in counts, the number of its rows and its first row. */
 struct group {
     int64_t index, rows, first;
 };
@@ -29,7 +30,7 @@ static void copy_rows(void *dst, int64_t ldd, const void *src, int64_t lds, int6
         memcpy(at_mut(dst, i * ldd, dt), at(src, i * lds, dt), (size_t)cols * dtype_bytes(dt));
 }
 
-/* rows of src and zero rows up to padded, dense. */
+/* Copies `rows` rows of src to dense rows and adds zero rows up to `padded`. */
 static void fill_rows(void *dst, const void *src, int64_t lds, int64_t rows, int64_t padded, int64_t cols,
                       enum dtype dt)
 {
@@ -38,7 +39,7 @@ static void fill_rows(void *dst, const void *src, int64_t lds, int64_t rows, int
     memset(at_mut(dst, rows * cols, dt), 0, (size_t)((padded - rows) * cols) * dtype_bytes(dt));
 }
 
-/* The group's matrices and its rows from `first` on; m or k is the caller's to set. */
+/* The product of a group's rows from `first` on; the caller sets m or k. */
 static struct product piece_of(const struct grouped_args *g, int64_t group, int64_t first)
 {
     titan_assert(group >= 0 && group < g->groups && first >= 0);
@@ -100,7 +101,7 @@ static titan_status run_group(const struct cpu_context *ctx, const struct groupe
     titan_assert(group->rows >= 0 && group->index < g->groups);
     const bool ta = g->all.shape.ta;
     bool accumulate = g->all.shape.accumulate;
-    if (group->rows == 0 && ta && !accumulate) { /* a product of nothing clears */
+    if (group->rows == 0 && ta && !accumulate) { /* a group without rows gives a product of 0 */
         struct product p = piece_of(g, group->index, group->first);
         p.shape.k = 0;
         return product_run(ctx, &p);
@@ -111,7 +112,7 @@ static titan_status run_group(const struct cpu_context *ctx, const struct groupe
         step = left >= LARGE ? LARGE : left >= SMALL ? SMALL : left;
         *(ta ? &p.shape.k : &p.shape.m) = step;
         p.shape.accumulate = accumulate;
-        accumulate = accumulate || ta; /* later pieces of a weight gradient add */
+        accumulate = accumulate || ta; /* later pieces of a weight gradient add to the first */
         if (step % FILL == 0)
             TRY(product_run(ctx, &p));
         else
@@ -143,7 +144,7 @@ static titan_status run_grouped(const struct cpu_context *ctx, const void *p)
     titan_status status = TITAN_OK;
     void *scratch;
     TRY(counts_check(ctx, g));
-    TRY(cpu_scratch_take(ctx, SMALL * (size_t)width * sizeof(float), &scratch)); /* fp32: the widest element */
+    TRY(cpu_scratch_take(ctx, SMALL * (size_t)width * sizeof(float), &scratch)); /* room for fp32, the widest type */
     for (int64_t i = 0; i < g->parts * g->groups && status == TITAN_OK; i++) {
         group.index = i % g->groups;
         group.rows = g->counts[i];
@@ -159,7 +160,7 @@ titan_status cpu_matmul_grouped(struct stream *s, const struct matmul_args *a)
 {
     if (!matmul_args_valid(a) || a->groups < 0 || a->parts < 1)
         return TITAN_EINVAL;
-    if (a->ta && (a->tb || a->c_dt != DTYPE_F32)) /* pieces are added up in c */
+    if (a->ta && (a->tb || a->c_dt != DTYPE_F32)) /* pieces are summed in c, which must be fp32 */
         return TITAN_EINVAL;
     if (a->n == 0 || (a->ta && a->m == 0))
         return TITAN_OK;

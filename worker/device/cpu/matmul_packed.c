@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul_packed.c - products of any layout, after Goto and van de Geijn, "Anatomy of high-performance matrix
- * multiplication" (2008): WIDE columns and a block of DEPTH of k at a time, both operands are copied into fp32 panels
- * that the inner loop reads in order, b's once for all threads, a's by the thread that needs them. */
+ * multiplication" (2008). The product is computed for WIDE columns and DEPTH of k at a time. Both operands are copied
+ * into fp32 panels, which the inner loop reads in order. b's panels are made once for all threads, a's by the thread
+ * that uses them. */
 #include <immintrin.h>
 #include <omp.h>
 #include <stdalign.h>
@@ -14,8 +15,9 @@
 #define PACKED_TARGET __attribute__((target("avx2,fma")))
 #define PACKED_INLINE static inline __attribute__((always_inline, target("avx2,fma")))
 
-/* A tile of c stays in registers: ROWS x two vectors. BLOCK_ROWS x DEPTH of a stay in the second-level cache, a panel
- * of b in the first, WIDE x DEPTH of b in the last. Blocks of columns are small enough for JOBS of each thread. */
+/* A tile of c, ROWS x two vectors, stays in registers. BLOCK_ROWS x DEPTH of a stay in the second-level cache, a panel
+ * of b in the first, WIDE x DEPTH of b in the last. Blocks of columns are small enough that each thread has JOBS of
+ * them. */
 enum {
     LANES = 8,
     ROWS = 6,
@@ -24,11 +26,11 @@ enum {
     BLOCK_ROWS = 20 * ROWS,
     BLOCK_COLS = 32 * COLS,
     WIDE = 64 * COLS,
-    PANELS = 2, /* blocks of b: one is packed while others read the one before */
+    PANELS = 2, /* blocks of b: one is packed while others read the previous one */
     JOBS = 8,
     FEW = 4
 };
-enum { WORK = 1 << 17 }; /* multiply-adds that are worth another thread */
+enum { WORK = 1 << 17 }; /* multiply-adds that justify one more thread */
 
 static int64_t panel_floats(const struct matmul_packed *z)
 {
@@ -53,7 +55,7 @@ PACKED_INLINE float load_one(const void *p, int64_t i, const enum dtype dt)
     return dt == DTYPE_F32 ? ((const float *)p)[i] : bf16_to_f32(((const uint16_t *)p)[i]);
 }
 
-/* 8 x 8: rows into columns. */
+/* Transposes 8 x 8 elements. */
 PACKED_INLINE void transpose(__m256 v[LANES])
 {
     __m256 t[LANES], u[LANES];
@@ -73,8 +75,8 @@ PACKED_INLINE void transpose(__m256 v[LANES])
     }
 }
 
-/* A panel of `width` lines: to[p * width + i] = from[first + i * line + p * step], one of line and step is 1; lines
- * from `lines` on are zero. Up to 7 floats behind the panel are written. */
+/* Packs a panel of `width` lines: to[p * width + i] = from[first + i * line + p * step]. line or step is 1. Lines from
+ * `lines` on are zero. Up to 7 floats after the panel are written. */
 PACKED_INLINE void pack(float *to, const void *from, int64_t first, int64_t line, int64_t step, int64_t lines,
                         int64_t depth, const int width, const enum dtype dt)
 {
@@ -125,7 +127,8 @@ PACKED_TARGET static void tile(float *c, int64_t ldc, const float *a, const floa
                                int64_t cols, bool add)
 {
     __m256 acc[ROWS][2];
-    for (int64_t i = 0; i < rows; i++) { /* c is there when the sums are; a row may lie in two lines */
+    /* prefetches c, which is needed when the sums are ready; a row may lie in two cache lines */
+    for (int64_t i = 0; i < rows; i++) {
         _mm_prefetch((const char *)(c + i * ldc), _MM_HINT_T0);
         _mm_prefetch((const char *)(c + i * ldc + cols - 1), _MM_HINT_T0);
     }
@@ -161,7 +164,7 @@ PACKED_TARGET static void tile(float *c, int64_t ldc, const float *a, const floa
             c[i * ldc + j] = add ? c[i * ldc + j] + part[i][j] : part[i][j];
 }
 
-/* One thread's share of a block of k: a's panels are packed again only where a next block of rows begins. */
+/* One thread's share of a block of k. a's panels are packed again only when the next block of rows begins. */
 PACKED_TARGET static void share(const struct matmul_packed *z, int64_t from, int64_t depth, const float *b, float *a,
                                 int64_t thread, int64_t threads)
 {
@@ -197,8 +200,8 @@ PACKED_TARGET static void pack_b(const struct matmul_packed *z, int64_t from, in
         pack_columns(b + j * DEPTH, z, j, MIN(COLS, z->n - j), from, depth);
 }
 
-/* Few rows of c and a b that lies by columns, as where a model writes token by token: b is read once, so it is turned
- * in registers and not packed. The sums are those of tile(). LANES columns from j on. */
+/* Computes LANES columns from j on, for few rows of c and a column-major b, as when a model generates token by token. b
+ * is read once, so it is transposed in registers and not packed. The sums are those of tile(). */
 PACKED_INLINE void few_rows(const struct matmul_packed *z, int64_t j, const int rows, const enum dtype dt)
 {
     const int64_t cols = MIN(LANES, z->n - j);
@@ -276,7 +279,8 @@ PACKED_TARGET static void few_rows_range(const struct matmul_packed *z, int64_t 
         few_rows_of(z, j, end, DTYPE_BF16);
 }
 
-/* The product's columns from col on, WIDE at most, into fp32: c itself, or sums that are rounded into it later. */
+/* The product of at most WIDE columns from `col` on, in fp32. The sums go to c itself, or to `sums`, which are rounded
+ * into c later. */
 static struct matmul_packed columns_of(const struct matmul_packed *whole, int64_t col, float *sums)
 {
     struct matmul_packed z = *whole;
@@ -303,7 +307,7 @@ void matmul_packed_run(const struct matmul_packed *whole, int threads, float *sc
         const int64_t groups = z.m <= FEW && z.b_row == 1 ? (z.n + LANES - 1) / LANES : 0;
         uint16_t *const c = (uint16_t *)whole->c + col;
 
-        if (rounds) { /* the rows that it rounds below are its own until the next barrier */
+        if (rounds) { /* until the next barrier a thread uses only the rows that it rounds below */
             for (int64_t i = z.m * thread / of; i < z.m * (thread + 1) / of && z.accumulate; i++)
                 cpu_cast_bf16_f32(sums + i * z.ldc, c + i * whole->ldc, z.n);
 #pragma omp barrier

@@ -11,8 +11,8 @@
 
 enum { ALIGN = 64, PAGE = 4096, HUGE_PAGE = 2 << 20 };
 
-/* What walks through many megabytes misses the TLB at each small page. Advice only: where the kernel has no huge page,
- * small ones do. */
+/* Asks for huge pages: long passes over small pages miss the TLB at each page. This is only advice: without huge pages
+ * the kernel uses small ones. */
 void cpu_huge_pages(void *memory, size_t bytes)
 {
     const uintptr_t begin = ((uintptr_t)memory + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
@@ -22,8 +22,8 @@ void cpu_huge_pages(void *memory, size_t bytes)
         (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE);
 }
 
-/* calloc hands out untouched zero pages for large sizes, which aligned_alloc + memset would not; the address calloc
- * returned stands in the word before the block. */
+/* For large sizes calloc returns untouched zero pages; aligned_alloc + memset would touch them. The word before the
+ * block holds the address that calloc returned. */
 titan_status cpu_alloc(struct device *dev, size_t bytes, void **ret, struct titan_error *err)
 {
     (void)dev;
@@ -47,7 +47,7 @@ void cpu_release(struct device *dev, void *ptr)
         free(((void **)ptr)[-1]);
 }
 
-static int marks = -1; /* /proc/self/clear_refs, which cannot be opened any more after process_seal() */
+static int marks = -1; /* /proc/self/clear_refs, opened early: process_seal() forbids it later */
 
 void cpu_memory_open(void)
 {
@@ -55,8 +55,8 @@ void cpu_memory_open(void)
         marks = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
 }
 
-/* The kernel's high-water mark; "5" sets it back to what is resident now. Where that may not be written it is the mark
- * of the process's life. */
+/* Returns the kernel's high-water mark. Writing "5" resets it to the memory that is resident now. If that is forbidden,
+ * the mark covers the process's whole life. */
 uint64_t cpu_memory_peak(struct device *dev, bool begin)
 {
     static const char key[] = "\nVmHWM:";

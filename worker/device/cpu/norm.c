@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* norm.c - RMSNorm, of a sum too, its gradients to the input and to the gain.
- *   y = x r g, r = (mean(x^2) + eps)^-1/2
- *   dx = r (dy g) - x r^3/C sum(dy g x),  dg = sum over rows of dy x r
- * Gains that are stored less 1: g = one + gain, one is 1; otherwise 0. */
+/* norm.c - RMSNorm, also of a sum of two inputs, and its gradients to the input and to the gain.
+ *     y = x r g, r = (mean(x^2) + eps)^-1/2
+ *     dx = r (dy g) - x r^3/C sum(dy g x),  dg = sum over rows of dy x r
+ * If gains are stored less 1, g = one + gain with one = 1; otherwise one = 0. */
 #include <math.h>
 #include <string.h>
 
@@ -50,7 +50,7 @@ titan_status cpu_rmsnorm(struct stream *s, const struct norm_args *a)
     return args_valid(a) ? cpu_enqueue_range(s, rmsnorm_range, a->n, 1 + GRAIN / a->c, a, sizeof *a) : TITAN_EINVAL;
 }
 
-/* The sum's row is in the cache when the norm reads it. */
+/* The sum's row is still in the cache when the norm reads it. */
 CPU_INLINE void add_rmsnorm_items(const struct norm_args *a, int64_t begin, int64_t end, enum dtype dt)
 {
     for (int64_t i = begin; i < end; i++) {
@@ -117,8 +117,8 @@ titan_status cpu_rmsnorm_dgrad(struct stream *s, const struct norm_args *a)
     return cpu_enqueue_range(s, dgrad_range, a->n, 1 + GRAIN / a->c, a, sizeof *a);
 }
 
-/* Up to DGAIN_COLUMNS columns from `first` on, over all rows. Rows are summed in groups of DGAIN_ROWS first, so that
- * the rounding of a long batch grows with its square root's size and not with its length. */
+/* Sums at most DGAIN_COLUMNS columns from `first` on, over all rows. Rows are first summed in groups of DGAIN_ROWS. So
+ * the rounding error of a long batch grows with the square root of its length, not with its length. */
 CPU_INLINE void dgain_columns(const struct norm_args *a, int64_t first, int64_t columns, enum dtype dt)
 {
     float *const restrict dgain = a->dgain + first;

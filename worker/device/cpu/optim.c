@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optim.c - Adam, AdamW and SGD on fp32 or bf16 masters, with an optional bf16 shadow of fp32 ones. One pass over
- * memory: AdamW reads and writes 28 bytes an element (30 with the shadow, 20 with bf16 moments, 16 in bf16), so memory
- * bounds it. */
+/* optim.c - Adam, AdamW and SGD on fp32 or bf16 masters; fp32 masters may have a bf16 shadow. An update is one pass
+ * over memory. AdamW reads and writes 28 bytes an element (30 with the shadow, 20 with bf16 moments, 16 all in bf16),
+ * so memory limits its speed. */
 #include <assert.h>
 #include <math.h>
 
@@ -17,27 +17,27 @@ struct optim_args {
 };
 static_assert(sizeof(struct optim_args) <= CPU_ARGS_MAX, "optimizer arguments fit a queue slot");
 
-enum { GRAIN = 1 << 14, RANDOM_CHUNK = 2048 }; /* elements that are given random words together */
+enum { GRAIN = 1 << 14, RANDOM_CHUNK = 2048 }; /* RANDOM_CHUNK: elements that get their random words together */
 
 CPU_INLINE float rounded_to_bf16(float x)
 {
     return bf16_to_f32(bf16_from_f32(x));
 }
 
-/* The clipped mean; with bf16 masters each of the two products is a bf16 number. */
+/* The mean gradient, clipped. With bf16 masters, each of the two products is rounded to bf16. */
 CPU_INLINE float gradient_of(float sum, float scale, float mean, float clip, enum dtype master)
 {
     return master == DTYPE_BF16 ? rounded_to_bf16(rounded_to_bf16(sum * mean) * clip) : sum * scale;
 }
 
-/* A decaying mean; exact: with one rounding of the sum on every machine, whatever the compiler contracts. */
+/* A decaying mean. exact: the sum is rounded once on every machine, whatever the compiler contracts. */
 CPU_INLINE float mean_of(float decay, float old, float rest, bool exact)
 {
     return exact ? fmaf(decay, old, rest) : decay * old + rest;
 }
 
-/* of: the range's arguments; their types and whether there is a shadow, as constants. random (n): bf16 moments are
- * rounded by it; NULL, as a constant: to nearest. */
+/* of: the range's arguments. The types and with_shadow are constants. random (n): words by which bf16 moments are
+ * rounded; the constant NULL: they are rounded to nearest. */
 CPU_INLINE void adamw_elements(const struct optim_args *of, int64_t n, enum dtype wt, enum dtype mt, bool with_shadow,
                                const uint32_t *random)
 {
@@ -107,7 +107,7 @@ static struct optim_args from_element(const struct optim_args *a, int64_t begin)
     return part;
 }
 
-/* The words of n elements, a row of the box at a time. */
+/* Writes the random words of n elements, one row of the box at a time. */
 static void random_words(const struct moment_rounding *r, int64_t n, uint32_t *out)
 {
     titan_assert(r->cols > 0 && r->ld >= r->cols);
@@ -143,7 +143,7 @@ static void adamw_range(const void *p, int64_t begin, int64_t end, int thread)
         adamw_range_run(&part, end - begin);
 }
 
-/* One after the other: all threads are at work in each, and a call costs nothing to speak of. */
+/* Ranges run one after the other: each uses all threads, and a call costs almost nothing. */
 titan_status cpu_adamw(struct stream *s, const struct adamw_range *ranges, int count, const struct adamw_args *args)
 {
     titan_assert(count >= 0);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peak.c - what the multiply-add units of a core do at most.
+/* peak.c - the most that the multiply-add units of a core can do.
  *
- * Counted are multiply-adds of the widest kind there is, in as many independent chains as fill the units whatever
- * their number and latency. A clock says less: additions of constants fold on newer cores, units per core differ by
- * model, and wide vectors run at a clock of their own. */
+ * It counts multiply-adds of the widest kind, in enough independent chains to fill the units whatever their number and
+ * latency. The clock rate is no substitute: newer cores fold additions of constants, units per core differ by model,
+ * and wide vectors run at their own clock. */
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "worker/device/cpu/cpu.h"
 
-/* Twelve chains: two units with a latency of five, and sources in registers 14 and 15. All operands are 0. */
+/* Twelve chains: enough for two units with a latency of five. Registers 14 and 15 are sources. All operands are 0. */
 #define ONE(op, r, sum) op " %%" r "14, %%" r "15, %%" r sum "\n\t"
 #define FOUR(op, r, a, b, c, d) ONE(op, r, a) ONE(op, r, b) ONE(op, r, c) ONE(op, r, d)
 #define TWELVE(op, r) FOUR(op, r, "0", "1", "2", "3") FOUR(op, r, "4", "5", "6", "7") FOUR(op, r, "8", "9", "10", "11")
@@ -26,7 +26,7 @@ CHAINS(fma_avx512, "vfmadd231ps", "zmm")
 CHAINS(fma_avx2, "vfmadd231ps", "ymm")
 CHAINS(dot_bf16, "vdpbf16ps", "zmm")
 
-/* Without multiply-add: products and sums beside each other, six chains of each. */
+/* Without multiply-add: six chains of products beside six chains of sums. */
 static void mul_add_sse(int64_t n)
 {
     __asm__ volatile(
@@ -38,7 +38,8 @@ static void mul_add_sse(int64_t n)
         : "+r"(n)::CLOBBERED);
 }
 
-/* Four of the eight tiles of 16 rows x 64 bytes are sums: a product takes 16 cycles and comes after 52. */
+/* Four of the eight tiles of 16 rows x 64 bytes are sums. A product occupies the unit for 16 cycles, and its result
+ * comes after 52. */
 static void tiles_bf16(int64_t n)
 {
     struct {
@@ -66,7 +67,8 @@ bool cpu_allow_tiles(void)
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-/* FLOP a second of loops that do so many: the best of short runs, as others may have the core in between. */
+/* FLOP per second of loops with `flops` operations. The best of several short runs counts, as other processes may use
+ * the core in between. */
 static double rate(void (*loops)(int64_t), int64_t n, double flops)
 {
     titan_assert(n > 0 && flops > 0);
@@ -92,6 +94,6 @@ struct cpu_peak cpu_peak_measure(const struct cpu_isa *isa)
     peak.bf16 = isa->amx_bf16      ? rate(tiles_bf16, LOOPS / 8, 4 * 2 * 16 * 16 * 32)
                 : isa->avx512_bf16 ? rate(dot_bf16, LOOPS, CHAINS_OF_SUMS * 2 * 32)
                                    : 0.0;
-    peak.bf16 = MAX(peak.bf16, peak.f32); /* products widen their operands where that is faster */
+    peak.bf16 = MAX(peak.bf16, peak.f32); /* products widen their operands to fp32 if that is faster */
     return peak;
 }

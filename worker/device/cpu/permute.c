@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* permute.c - rows into the order of their experts and back. Where a row goes is found by counting, in one pass over
- * the choices; moving the rows is what costs, and is shared out by tokens. */
+/* permute.c - moves rows into the order of their experts and back. One pass over the choices counts where each row
+ * goes. Moving the rows is the expensive part and is shared out by tokens. */
 #include <string.h>
 
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/cpu/arith.h"
 
-/* One more word than experts, so that starts end with the total. */
+/* Takes one more word than experts, so that starts end with the total. */
 static titan_status take_starts(const struct cpu_context *ctx, int64_t experts, int64_t **ret)
 {
     void *scratch;
@@ -73,7 +73,7 @@ titan_status cpu_permute(struct stream *s, const struct permute_args *a)
     return cpu_enqueue(s, run_permute, a, sizeof *a);
 }
 
-/* Rows of each expert and of each rank; a failure where they do not fit. */
+/* Counts the rows of each expert and of each rank; fails if the rows do not fit. */
 static titan_status count_received(const struct cpu_context *ctx, const struct received_args *a, int64_t *ret_total)
 {
     int64_t total = 0;
@@ -123,7 +123,7 @@ titan_status cpu_permute_received(struct stream *s, const struct received_args *
 
 /* --- rounds ------------------------------------------------------------------------------------------------------- */
 
-/* Rows that are taken in a row: those for one expert, of some ranks. */
+/* Consecutive rows in the order of taking: rows for one expert, from ranks [from_rank, to_rank). */
 struct stretch {
     int64_t expert, from_rank, to_rank;
 };
@@ -133,7 +133,7 @@ static struct stretch stretch_of(const struct split_args *a, int64_t i)
                       : (struct stretch){i, 0, a->ranks};
 }
 
-/* Of its rows, by rank, [from, to) go in this round. */
+/* Of the stretch's rows, by rank, [from, to) go in this round. */
 static void split_stretch(const struct split_args *a, int64_t round, struct stretch of, int64_t from, int64_t to)
 {
     const int64_t expert = of.expert;
@@ -194,7 +194,7 @@ titan_status cpu_split_rounds(struct stream *s, const struct split_args *a)
     return cpu_enqueue(s, run_split_rounds, a, sizeof *a);
 }
 
-/* Rows of a rank for an expert: in all rounds, and in those before this one. */
+/* Rows of a rank for an expert in the first `rounds` rounds. */
 static int64_t rows_before(const struct round_args *a, int64_t rank, int64_t expert, int64_t rounds)
 {
     int64_t rows = 0;
@@ -269,7 +269,7 @@ titan_status cpu_scatter_rows(struct stream *s, const struct placed_args *a)
     return enqueue_rows(s, scatter_range, a);
 }
 
-enum { STRETCH = 256 }; /* columns summed at a time: the sums stay in registers and the first cache */
+enum { STRETCH = 256 }; /* columns summed at a time: the sums stay in registers and the first-level cache */
 
 CPU_INLINE void combine_stretch(const struct placed_args *a, int64_t i, int64_t from, enum dtype dt)
 {

@@ -43,13 +43,13 @@ CPU_KERNEL static void scores(float *s, const void *logits, int64_t n, bool sigm
         scores_as(s, logits, n, sigmoid, DTYPE_F32);
 }
 
-/* The order of choices: NaN comes last. */
+/* Order of choices: larger keys first, NaN last. */
 static bool comes_before(float a, float b)
 {
     return a > b || (isnan(b) && !isnan(a));
 }
 
-/* The top_k first keys that are not taken, of equal ones the first; they are taken then. */
+/* Chooses the top_k first keys that are not taken, the lower index first among equals, and marks them as taken. */
 static void choose(int32_t *chosen, const float *key, float *taken, int64_t n, int64_t top_k)
 {
     for (int64_t c = 0; c < top_k; c++) {
@@ -63,7 +63,7 @@ static void choose(int32_t *chosen, const float *key, float *taken, int64_t n, i
     }
 }
 
-/* Takes the experts of all groups but the best ones. ids (E), score (E): scratch. */
+/* Marks the experts of all groups but the best as taken. ids (E), score (E): scratch. */
 static void take_groups(const struct router_shape *z, const float *key, float *taken, int32_t *ids, float *score)
 {
     const int64_t width = z->experts / z->groups;
@@ -81,7 +81,7 @@ static void take_groups(const struct router_shape *z, const float *key, float *t
         memset(taken + ids[j] * width, 0, (size_t)width * sizeof(float));
 }
 
-/* By scores s (E) and bias. key: scratch of the other rows. */
+/* Chooses by the scores s (E) and the bias. key: scratch for the other rows. */
 static void choose_best(const struct router_args *a, int32_t *chosen, const float *s, float *key)
 {
     const struct router_shape *z = &a->shape;
@@ -118,7 +118,7 @@ static void router_range(const void *p, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* fn over all tokens. */
+/* Runs fn over all tokens. */
 static titan_status run_tokens(const struct cpu_context *ctx, const struct router_args *a, cpu_range fn)
 {
     const struct router_shape *z = &a->shape;
@@ -153,7 +153,7 @@ titan_status cpu_router(struct stream *s, const struct router_args *a)
 
 /* --- gradient ----------------------------------------------------------------------------------------------------- */
 
-/* ds (E) of one token from its scores; 0 where not chosen. */
+/* Computes ds (E) of one token from its scores; 0 for experts that were not chosen. */
 static void score_gradient(const struct router_args *a, float *ds, const float *s, int64_t i)
 {
     const struct router_shape *z = &a->shape;
@@ -188,8 +188,8 @@ static void router_dgrad_range(const void *p, int64_t begin, int64_t end, int th
     }
 }
 
-/* Choices come from device memory that a bad caller may have overwritten; an expert that is not there would be written
- * to. */
+/* Checks the choices. A faulty caller may have overwritten them in device memory, and a write to an expert that does
+ * not exist must not happen. */
 static titan_status check_choices(const struct cpu_context *ctx, const int32_t *chosen, const struct router_shape *z)
 {
     for (int64_t i = 0; i < z->n * z->top_k; i++)
@@ -253,8 +253,8 @@ titan_status cpu_router_balance(struct stream *s, float *bias, float *load, int6
 
 struct balance_call {
     struct balance_args of;
-    double *sums;   /* E of each sequence */
-    float *scratch; /* E of each thread */
+    double *sums;   /* E for each sequence */
+    float *scratch; /* E for each thread */
 };
 
 static bool balance_valid(const struct balance_args *a)
@@ -262,7 +262,7 @@ static bool balance_valid(const struct balance_args *a)
     return shape_valid(&a->shape) && token_rows_valid(&a->rows) && a->rows.n == a->shape.n;
 }
 
-/* A token's scores, divided by their sum. */
+/* Divides a token's scores by their sum and returns the sum. */
 static float shares(float *s, const struct balance_args *a, int64_t row)
 {
     const struct router_shape *z = &a->shape;
@@ -276,7 +276,7 @@ static float shares(float *s, const struct balance_args *a, int64_t row)
     return sum;
 }
 
-/* Of sequences. A sequence's rows follow each other, but for what lies in other pieces. */
+/* The range is sequences. A sequence's rows are consecutive, except those in other pieces. */
 static void balance_stats_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct balance_call *const call = p;
@@ -356,7 +356,8 @@ titan_status cpu_balance_loss(struct stream *s, const struct balance_loss_args *
     return cpu_enqueue(s, run_balance_loss, a, sizeof *a);
 }
 
-/* With q = s / sum s: dq to ds is (dq - sum_e dq_e q_e) / sum s, and s to l as in the router's gradient. */
+/* With q = s / sum s: the gradient from dq to ds is (dq - sum_e dq_e q_e) / sum s. From s to l it is the router's
+ * gradient. */
 static void balance_dgrad_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct balance_call *const call = p;

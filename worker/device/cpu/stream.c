@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stream.c - streams and events, and how a range of items is shared out between threads.
  *
- * The compute stream has no thread: its operations run in the caller, so a product costs no hand-over and the OpenMP
+ * The compute stream has no thread: its operations run in the caller. So a product costs no hand-over, and the OpenMP
  * team belongs to the training thread. Other streams (communication, copies) have a thread and a queue. A caller that
- * waits for one of them runs what is queued there itself (event_help).
+ * waits for such a stream runs the stream's queued tasks itself (event_help).
  *
- * An event counts tickets: record takes the next one and marks it done when the stream gets there; wait captures the
- * newest ticket at the time of the call, so it never waits for the future and cannot deadlock on order. */
+ * An event counts tickets. record takes the next ticket and marks it done when the stream gets there. wait captures the
+ * newest ticket at the time of the call. So wait never waits for a later record, and the order of calls cannot cause a
+ * deadlock. */
 #include <omp.h>
 #include <signal.h>
 #include <stdalign.h>
@@ -25,7 +26,7 @@ struct range_args {
 
 struct task {
     cpu_run run;
-    bool always; /* runs on a failed stream too: events must be marked, or their waiters hang */
+    bool always; /* also runs on a failed stream: events must be marked, or their waiters hang */
     struct stream_observer observer;
     alignas(16) unsigned char args[sizeof(struct range_args)];
 };
@@ -34,13 +35,13 @@ struct stream {
     struct device *dev;
     bool compute;
     pthread_t thread;
-    pthread_mutex_t lock; /* guards all below */
+    pthread_mutex_t lock; /* guards all fields below */
     pthread_cond_t wake, idle;
-    struct task *ring; /* capacity a power of two */
+    struct task *ring; /* its capacity is a power of two */
     size_t head, count, capacity;
-    bool busy; /* a task runs: on the stream's thread, or on one that waits for it */
+    bool busy; /* a task runs, on the stream's thread or on a thread that waits for the task */
     bool stop;
-    struct stream_observer observer; /* of what is enqueued now */
+    struct stream_observer observer; /* observes what is enqueued from now on */
     titan_status status;             /* sticky */
     struct titan_error error;
 };
@@ -49,12 +50,13 @@ struct event {
     pthread_mutex_t lock;
     pthread_cond_t done;
     uint64_t recorded, completed;
-    struct stream *by;   /* of the newest record; the compute stream's are complete at once */
-    titan_status status; /* of the stream when `completed` was reached */
+    struct stream *by;   /* stream of the newest record; tickets of the compute stream are complete at once */
+    titan_status status; /* the stream's status when `completed` was reached */
     struct titan_error error;
 };
 
-/* For another thread of this process: it is that one's business to get on. */
+/* Waits for another thread of this process. Progress is the other thread's responsibility, so this wait does not count
+ * as a hang. */
 static void wait_for(pthread_cond_t *cond, pthread_mutex_t *lock)
 {
     progress_wait_begin();
@@ -148,7 +150,7 @@ void cpu_for(const struct cpu_context *ctx, int64_t n, int64_t grain, cpu_range 
         fn(args, 0, n, 0);
         return;
     }
-    /* All of them, whatever the parts: libgomp ends the threads that a smaller team leaves out. */
+    /* Always all threads, whatever the number of ranges: libgomp ends the threads that a smaller team leaves out. */
 #pragma omp parallel num_threads(ctx->threads)
     {
         const int64_t i = omp_get_thread_num(), of = MIN(parts, (int64_t)omp_get_num_threads());
@@ -172,7 +174,7 @@ titan_status cpu_enqueue_range(struct stream *s, cpu_range fn, int64_t n, int64_
     return cpu_enqueue(s, run_range, &r, sizeof r);
 }
 
-/* The first task, on this thread. With the lock, which is free while the task runs. */
+/* Runs the first task on this thread. The lock is held at the call and is released while the task runs. */
 static void run_next(struct stream *s)
 {
     titan_assert(s->count > 0 && !s->busy);
@@ -225,14 +227,14 @@ titan_status cpu_stream_open(struct device *dev, const char *name, bool compute,
     pthread_cond_init(&s->wake, NULL);
     pthread_cond_init(&s->idle, NULL);
     if (!compute) {
-        /* Signals are the main thread's. */
+        /* Only the main thread handles signals. */
         sigset_t all, before;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
         int rc = pthread_create(&s->thread, NULL, stream_main, s);
         pthread_sigmask(SIG_SETMASK, &before, NULL);
         if (rc != 0) {
-            s->compute = true; /* no thread to join */
+            s->compute = true; /* marks the stream as having no thread to join */
             cpu_stream_close(s);
             return titan_fail(err, TITAN_EDEVICE, "stream '%s': cannot start a thread: %s", name, strerror(rc));
         }
@@ -372,11 +374,10 @@ static bool is_complete(struct event *e, uint64_t ticket)
     return complete;
 }
 
-/* Run what its stream has queued before the event, as far as the stream's own thread has not begun. A collective that
- * is waited for at once costs no thread switch then: where ranks have as many cores as threads that compute, a thread
- * more is often put behind another rank's, which waits for it in turn (tensor parallel on two cores: a third of a
- * step).
- */
+/* Runs the tasks queued before the event, unless the stream's own thread has begun them. So a collective that is waited
+ * for at once costs no thread switch. If ranks have as many cores as computing threads, an extra thread often queues
+ * behind another rank's thread, which waits for it in turn. With tensor parallelism on two cores this cost a third of a
+ * step. */
 static void event_help(struct event *e, uint64_t ticket)
 {
     pthread_mutex_lock(&e->lock);

@@ -36,7 +36,7 @@ titan_status cpu_accumulate(struct stream *s, float *dst, const float *src, size
     return cpu_add(s, dst, dst, src, DTYPE_F32, n);
 }
 
-enum { STRETCH = 256 }; /* columns summed at a time: the sums stay in the first cache */
+enum { STRETCH = 256 }; /* columns summed at a time: the sums stay in the first-level cache */
 
 CPU_INLINE void add_2d_stretch(const struct strided_args *a, int64_t row, int64_t from, enum dtype dt)
 {
@@ -129,8 +129,8 @@ titan_status cpu_softcap_dgrad(struct stream *s, const struct softcap_args *a)
 
 enum { SUM_LANES = 32 };
 
-/* Element j of a block goes to lane j % SUM_LANES, lanes are added in order: the same order on every instruction set,
- * and independent of where the block lies. The square of a float is exact in a double. */
+/* Element j of a block goes to lane j % SUM_LANES, and lanes are added in order. So the order is the same on every
+ * instruction set, and wherever the block lies. The square of a float is exact in a double. */
 CPU_INLINE double block_sum_lanes(const float *restrict x, int64_t n, bool square)
 {
     double lanes[SUM_LANES] = {0};
@@ -227,7 +227,7 @@ CPU_KERNEL static uint64_t hash_bf16(const uint16_t *x, int64_t n, uint64_t key,
     return sum;
 }
 
-/* Elements of all rows one after another; what a thread has of a row at a time. */
+/* The range counts the elements of all rows; the loop takes a thread's share of one row at a time. */
 static void hash_range(const void *p, int64_t begin, int64_t end, int thread)
 {
     const struct hash_args *a = p;

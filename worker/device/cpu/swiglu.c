@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* swiglu.c - SwiGLU (Shazeer 2020, arXiv:2002.05202): out = silu(gate) up, silu(x) = x sigmoid(x).
- *   dup = dout silu(gate), dgate = dout up s (1 + gate (1 - s)), s = sigmoid(gate)
- * GELU in its form with tanh is the same with sigmoid(y(x)): 1 + tanh(y / 2) = 2 sigmoid(y). With a limit, SwiGLU of
- * bounded inputs, as gpt-oss has it (OpenAI 2025, arXiv:2508.10925):
- *   out = g s (u + 1), g = min(gate, limit), u = up within +-limit, s = sigmoid(alpha g)
- *   du = dout g s, dg = dout (u + 1) s (1 + alpha g (1 - s)); 0 where the bound cuts off */
+ *     dup = dout silu(gate), dgate = dout up s (1 + gate (1 - s)), s = sigmoid(gate)
+ * GELU in its tanh form is the same with sigmoid(y(x)): 1 + tanh(y / 2) = 2 sigmoid(y). With a limit, this is gpt-oss's
+ * SwiGLU of bounded inputs (OpenAI 2025, arXiv:2508.10925):
+ *     out = g s (u + 1), g = min(gate, limit), u = up within +-limit, s = sigmoid(alpha g)
+ *     du = dout g s, dg = dout (u + 1) s (1 + alpha g (1 - s)); 0 where the bound cuts off */
 #include <math.h>
 
 #include "worker/device/cpu/cpu.h"
@@ -12,12 +12,12 @@
 
 enum { GRAIN = 1 << 13 };
 
-/* y = GELU_LINEAR x + GELU_CUBIC x^3. Beyond the bound its sigmoid is 0 or 1, and x^2 would leave fp32. */
+/* y = GELU_LINEAR x + GELU_CUBIC x^3. Beyond GELU_BOUND the sigmoid of y is 0 or 1, and x^2 would overflow fp32. */
 #define GELU_LINEAR 1.5957691216f /* 2 sqrt(2/pi) */
 #define GELU_CUBIC (GELU_LINEAR * 0.044715f)
 #define GELU_BOUND 16.0f
 
-/* What the sigmoid is taken of; *ret_slope: its derivative. */
+/* The argument of the sigmoid; *ret_slope: its derivative. */
 CPU_INLINE float bend(float x, bool gelu, float *ret_slope)
 {
     const float within = x < -GELU_BOUND ? -GELU_BOUND : x > GELU_BOUND ? GELU_BOUND : x, square = within * within;
@@ -56,7 +56,7 @@ CPU_INLINE void swiglu_row(const struct swiglu_args *a, int64_t row, bool gelu, 
     }
 }
 
-/* Bounds keep NaN. */
+/* A NaN passes through the bounds. */
 CPU_INLINE void clamped_row(const struct swiglu_args *a, int64_t row, enum dtype dt)
 {
     void *const restrict out = at_mut(a->out, row * a->f, dt);

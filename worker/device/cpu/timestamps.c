@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* timestamps.c - when a stream comes to a place: the thread that runs it looks at the clock there. */
+/* timestamps.c - when a stream reaches a place. The thread that runs the stream reads the clock there. */
 #include <stdlib.h>
 #include <string.h>
 

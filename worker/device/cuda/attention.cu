@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention.cu - grouped-query attention, forward and backward, in tiles (Dao 2023, arXiv:2307.08691), on the CUDA
- * cores. What the tensor cores of compute capability 9.0 can do goes to attention_hopper.cu.
+ * cores. attention_hopper.cu computes what the tensor cores of compute capability 9.0 can do.
  *
  * A block of 256 threads works on square tiles of TILE = 16 R query rows by TILE key rows, held as fp32 in shared
- * memory. The threads form a 16 x 16 square; thread (ty, tx) owns the elements (ty + 16 i, tx + 16 j) of every tile
- * product, so that a half warp shares a row. Head widths D and Dv are padded with zeros to 16 DJ; rows of a tile lie
- * an odd number of words apart, so that a column's elements fall into different banks.
+ * memory. The threads form a 16 x 16 square. Thread (ty, tx) owns the elements (ty + 16 i, tx + 16 j) of every tile
+ * product, so that a half warp shares a row. Head widths D and Dv are padded with zeros to 16 DJ. Rows of a tile lie an
+ * odd number of words apart, so that a column's elements fall into different banks.
  *
- * Launch bounds name the blocks that shared memory lets stand side by side on a multiprocessor with 228 KiB of it, as
- * far as registers go round without spilling.
+ * Launch bounds state how many blocks fit on a multiprocessor with 228 KiB of shared memory, unless registers would
+ * then spill.
  *
- * Causal attention and attention under masks are two sets of kernels (MASKED), so that the first pays nothing for the
- * second. Under masks every tile of keys is a candidate for every tile of queries; one vote over the places of its rows
- * tells whether any can be seen, before anything else of it is read.
+ * Causal attention and masked attention are two sets of kernels (MASKED), so that masks do not slow causal attention
+ * down. With masks, every tile of keys may be seen by every tile of queries. One vote over the places of its rows
+ * decides whether any can be seen, before the rest of the tile is read.
  *
- * Backward: one kernel owns a tile of keys and walks over the queries that see it, another owns a tile of queries
- * and walks over the keys it sees. The scores are computed twice, but every sum has one owner and one order: no
- * atomics, the same bits every time. */
+ * Backward, one kernel owns a tile of keys and loops over the queries that see it. Another kernel owns a tile of
+ * queries and loops over the keys that it sees. The scores are computed twice, but every sum has one owner and one
+ * order: no atomics, the same bits every time. */
 #include "worker/device/cuda/kernel.cuh"
 
 #define SIDE 16
-#define PLACE_MAX 0x7fffffff /* of a row that is not there: no mask reaches it */
+#define PLACE_MAX 0x7fffffff /* place of a row that does not exist: no mask reaches it */
 
-/* By value into every kernel. */
+/* A kernel gets it by value. */
 struct frame {
     struct attention_problem s;
     int64_t lddq, lddk, lddv, lddo;
 };
 
-/* The mask of a tile, in shared memory: bounds of its queries, places of its keys. */
+/* The mask of a tile, in shared memory: bounds of its queries and places of its keys. */
 struct tile_mask {
     int *starts, *ends, *places;
 };
 
 template <int R, int DJ> struct tile {
-    static const int rows = SIDE * R;   /* of queries and of keys */
+    static const int rows = SIDE * R;   /* rows of queries, and rows of keys */
     static const int width = SIDE * DJ; /* D, padded */
     static const int ld = width + 1;    /* words between rows of a tile of q, k, v */
     static const int lds = rows + 1;    /* words between rows of a tile of scores */
@@ -43,13 +43,13 @@ template <int R, int DJ> struct tile {
     static const int mask_words = 3 * rows;
 };
 
-/* First row of a head's in lse and delta (B,H,Tq). */
+/* Index in lse and delta (B,H,Tq) of a head's first row. */
 __device__ static inline int64_t rows_at(const struct frame &f, int64_t sequence, int64_t head)
 {
     return (sequence * f.s.h + head) * f.s.tq;
 }
 
-/* A tensor of `length` rows a sequence, in which heads are `width` wide. */
+/* A tensor with `length` rows a sequence, in which each head is `width` wide. */
 struct view {
     int64_t ld;
     int length, width;
@@ -66,7 +66,7 @@ __device__ static inline struct view key_view(const struct frame &f, int64_t ld,
     return v;
 }
 
-/* Rows [first, first + rows) of head `head` in sequence `sequence` of a tensor, as fp32, zeros outside. */
+/* Loads rows [first, first + rows) of head `head` in sequence `sequence` as fp32, zeros outside the tensor. */
 template <int R, int DJ>
 __device__ static inline void load_tile(float *to, const void *from, struct view x, int sequence, int head, int first)
 {
@@ -79,7 +79,7 @@ __device__ static inline void load_tile(float *to, const void *from, struct view
     }
 }
 
-/* Write this thread's elements of a tile, each row multiplied by factor[i]. */
+/* Writes this thread's elements of a tile; each row is multiplied by factor[i]. */
 template <int R, int DJ>
 __device__ static inline void store_tile(void *to, struct view x, int sequence, int head, int first,
                                          const float (&value)[R][DJ], const float (&factor)[R])
@@ -185,7 +185,7 @@ template <int R, int DJ> __device__ static inline void put_scores(float *scores,
             scores[(ty + SIDE * i) * T::lds + tx + SIDE * j] = value[i][j];
 }
 
-/* Over the 16 threads that share a row. */
+/* Reduces over the 16 threads that share a row. */
 template <class Op> __device__ static inline float row_reduce(float x, Op op)
 {
     for (int offset = SIDE / 2; offset > 0; offset /= 2)
@@ -204,7 +204,7 @@ __device__ static inline struct tile_mask mask_at(float *shared, int rows)
     return m;
 }
 
-/* Read this tile's keys; true when any thread's key lies within [low, high]. A barrier. */
+/* Reads this tile's keys. True if any key of the tile lies within [low, high]. Contains a barrier. */
 __device__ static inline bool any_key_within(const struct tile_mask &m, int rows, int low, int high, int sequence,
                                              int first, const struct frame &f)
 {
@@ -218,12 +218,12 @@ __device__ static inline bool any_key_within(const struct tile_mask &m, int rows
     return __syncthreads_or(r < rows && place >= low && place <= high) != 0;
 }
 
-/* Read this tile's queries; true when any thread's query sees a place within [low, high]. A barrier. */
+/* Reads this tile's queries. True if any query of the tile sees a place within [low, high]. Contains a barrier. */
 __device__ static inline bool any_query_sees(const struct tile_mask &m, int rows, int low, int high, int sequence,
                                              int first, const struct frame &f)
 {
     const int r = (int)threadIdx.x, row = first + r;
-    int start = PLACE_MAX, end = -PLACE_MAX; /* sees nothing */
+    int start = PLACE_MAX, end = -PLACE_MAX; /* bounds that see nothing */
     if (r < rows) {
         if (row < f.s.tq) {
             start = f.s.start[(int64_t)sequence * f.s.tq + row];
@@ -235,7 +235,7 @@ __device__ static inline bool any_query_sees(const struct tile_mask &m, int rows
     return __syncthreads_or(r < rows && start <= high && end >= low) != 0;
 }
 
-/* Least and greatest of a tile's places; rows that are not there change nothing. */
+/* Least and greatest of a tile's places. Rows that do not exist do not change them. */
 __device__ static inline void places_range(const int *lows, const int *highs, int rows, int *ret_low, int *ret_high)
 {
     int low = PLACE_MAX, high = -PLACE_MAX;
@@ -247,8 +247,8 @@ __device__ static inline void places_range(const int *lows, const int *highs, in
     *ret_high = high;
 }
 
-/* Whether query i of the tile at q_first sees key j of the tile at k_first. Causal: no query that is there sees a key
- * that is not. */
+/* Whether query i of the tile at q_first sees key j of the tile at k_first. Causal: no existing query sees a key that
+ * does not exist. */
 template <bool MASKED>
 __device__ static inline bool sees(const struct tile_mask &m, int i, int j, int q_first, int k_first)
 {
@@ -257,7 +257,7 @@ __device__ static inline bool sees(const struct tile_mask &m, int i, int j, int 
     return k_first + j <= q_first + i;
 }
 
-/* A score under its cap; *ret_slope: the derivative. */
+/* The capped score; *ret_slope: its derivative. */
 __device__ static inline float capped(float score, float cap, float *ret_slope)
 {
     *ret_slope = 1.0f;
@@ -282,7 +282,7 @@ __global__ static void __launch_bounds__(THREADS, MASKED ? 2 : 3)
     const int qt = (int)(gridDim.x - 1 - blockIdx.x); /* the longest rows first */
     const int head = (int)blockIdx.y, sequence = (int)blockIdx.z, kv_head = head / (f.s.h / f.s.kv);
     const int q_first = qt * T::rows, k_tiles = MASKED ? (f.s.tk + T::rows - 1) / T::rows : qt + 1;
-    int low = 0, high = 0; /* of all that the tile's queries see */
+    int low = 0, high = 0; /* range that the tile's queries see */
 
     float acc[R][DJ] = {}, top[R], total[R] = {};
 #pragma unroll
@@ -295,7 +295,7 @@ __global__ static void __launch_bounds__(THREADS, MASKED ? 2 : 3)
     }
     for (int kt = 0; kt < k_tiles; kt++) {
         const int k_first = kt * T::rows;
-        __syncthreads(); /* the last tile's readers are done */
+        __syncthreads(); /* waits for the readers of the last tile */
         if (MASKED && !any_key_within(mask, T::rows, low, high, sequence, k_first, f))
             continue;
         load_tile<R, DJ>(ks, k, key_view(f, f.s.ldk, f.s.d), sequence, kv_head, k_first);
@@ -312,7 +312,8 @@ __global__ static void __launch_bounds__(THREADS, MASKED ? 2 : 3)
                 p[i][j] = seen ? capped(p[i][j] * f.s.scale, f.s.softcap, &slope) : -INFINITY;
                 best = fmaxf(best, p[i][j]);
             }
-            /* Causal: finite from the first tile on, every row sees column 0. Masked: -inf less -inf would be NaN. */
+            /* Causal: every row sees column 0, so `best` is finite from the first tile on. Masked: -inf minus -inf
+             * would be NaN. */
             best = row_reduce(best, op_max());
             const float from = MASKED && best == -INFINITY ? 0.0f : best;
 #pragma unroll
@@ -337,7 +338,7 @@ __global__ static void __launch_bounds__(THREADS, MASKED ? 2 : 3)
 #pragma unroll
     for (int i = 0; i < R; i++) {
         const int row = q_first + ty + SIDE * i;
-        inverse[i] = total[i] == 0.0f ? 0.0f : 1.0f / total[i]; /* 0: it saw nothing */
+        inverse[i] = total[i] == 0.0f ? 0.0f : 1.0f / total[i]; /* 0: the row saw no key */
         if (tx == 0 && row < f.s.tq)
             lse[rows_at(f, sequence, head) + row] = top[i] + logf(total[i]);
     }
@@ -354,7 +355,7 @@ __global__ static void __launch_bounds__(THREADS)
     const int64_t element = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP; /* row * H + head */
     const int lane = (int)threadIdx.x % WARP;
     if (element >= n * f.s.h)
-        return; /* a whole warp at a time */
+        return; /* a whole warp returns together */
     const int64_t row = element / f.s.h, head = element % f.s.h;
     float sum = 0;
     for (int c = lane; c < f.s.dv; c += WARP)
@@ -366,8 +367,8 @@ __global__ static void __launch_bounds__(THREADS)
         delta[rows_at(f, row / f.s.tq, head) + row % f.s.tq] = sum;
 }
 
-/* p = exp(s scale - lse) and ds = p (dp - delta) scale, times the slope of a cap, for the tile at (q_first, k_first);
- * zero where masked. On entry p holds q k^T and ds holds dout v^T. */
+/* For the tile at (q_first, k_first): p = exp(s scale - lse) and ds = p (dp - delta) scale, times the cap's slope; both
+ * are 0 where masked. On entry p holds q k^T and ds holds dout v^T. */
 template <int R, bool MASKED>
 __device__ static inline void score_gradients(float (&p)[R][R], float (&ds)[R][R], const float *lse, const float *delta,
                                               int64_t at, int q_first, int k_first, const struct tile_mask &mask,
@@ -400,7 +401,7 @@ __global__ static void __launch_bounds__(THREADS, MASKED || DJ <= 4 ? 2 : 3)
     const int kt = (int)blockIdx.x; /* the first tiles are seen by the most queries */
     const int kv_head = (int)blockIdx.y, sequence = (int)blockIdx.z, shared_by = f.s.h / f.s.kv;
     const int k_first = kt * T::rows;
-    int low = 0, high = 0; /* of the tile's keys */
+    int low = 0, high = 0; /* range of the tile's keys */
 
     float key_sum[R][DJ] = {}, value_sum[R][DJ] = {};
     load_tile<R, DJ>(ks, k, key_view(f, f.s.ldk, f.s.d), sequence, kv_head, k_first);
@@ -413,7 +414,7 @@ __global__ static void __launch_bounds__(THREADS, MASKED || DJ <= 4 ? 2 : 3)
         const int head = kv_head * shared_by + g;
         const int64_t at = rows_at(f, sequence, head);
         for (int q_first = MASKED ? 0 : k_first; q_first < f.s.tq; q_first += T::rows) {
-            __syncthreads(); /* the last tile's readers are done */
+            __syncthreads(); /* waits for the readers of the last tile */
             if (MASKED && !any_query_sees(mask, T::rows, low, high, sequence, q_first, f))
                 continue;
             load_tile<R, DJ>(qs, q, query_view(f, f.s.ldq, f.s.d), sequence, head, q_first);
@@ -453,7 +454,7 @@ __global__ static void __launch_bounds__(THREADS)
     const int head = (int)blockIdx.y, sequence = (int)blockIdx.z, kv_head = head / (f.s.h / f.s.kv);
     const int q_first = qt * T::rows, k_tiles = MASKED ? (f.s.tk + T::rows - 1) / T::rows : qt + 1;
     const int64_t at = rows_at(f, sequence, head);
-    int low = 0, high = 0; /* of all that the tile's queries see */
+    int low = 0, high = 0; /* range that the tile's queries see */
 
     float sum[R][DJ] = {};
     load_tile<R, DJ>(qs, q, query_view(f, f.s.ldq, f.s.d), sequence, head, q_first);
@@ -464,7 +465,7 @@ __global__ static void __launch_bounds__(THREADS)
     }
     for (int kt = 0; kt < k_tiles; kt++) {
         const int k_first = kt * T::rows;
-        __syncthreads(); /* the last tile's readers are done */
+        __syncthreads(); /* waits for the readers of the last tile */
         if (MASKED && !any_key_within(mask, T::rows, low, high, sequence, k_first, f))
             continue;
         load_tile<R, DJ>(ks, k, key_view(f, f.s.ldk, f.s.d), sequence, kv_head, k_first);
@@ -527,8 +528,8 @@ static int backward(void *stream, const struct attention_args *a, const struct f
     return e;
 }
 
-/* Call launch<R, DJ, MASKED>(arguments) for the wider of a frame's heads. Tiles are as large as 99 KiB of shared memory
- * allow backward: the least an architecture since sm_80 gives a block. */
+/* Calls launch<R, DJ, MASKED>(arguments) for the wider of the frame's head widths. Tiles are as large as 99 KiB of
+ * shared memory allow backward: every architecture since sm_80 gives a block at least that. */
 #define LAUNCH_BY_WIDTH(launch, f, ...)                                                                                \
     ((f).s.index ? LAUNCH_MASKED(launch, true, f, __VA_ARGS__) : LAUNCH_MASKED(launch, false, f, __VA_ARGS__))
 #define LAUNCH_MASKED(launch, masked, f, ...)                                                                          \
@@ -574,7 +575,7 @@ int cuda_attention_dgrad(void *stream, const struct attention_args *a, const str
 
 /* --- merge -------------------------------------------------------------------------------------------------------- */
 
-/* One warp for a head of a row. */
+/* One warp merges a head of a row. */
 __global__ static void __launch_bounds__(THREADS)
     attention_merge(void *out, float *lse, const void *other, const float *other_lse, int64_t ld, bool is_bf16,
                     int64_t n, int64_t t, int64_t h, int64_t dv)
@@ -582,7 +583,7 @@ __global__ static void __launch_bounds__(THREADS)
     const int64_t element = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP; /* row * H + head */
     const int lane = (int)threadIdx.x % WARP;
     if (element >= n * h)
-        return; /* a whole warp at a time */
+        return; /* a whole warp returns together */
     const int64_t row = element / h, head = element % h, at = (row / t * h + head) * t + row % t;
     const float mine = lse[at], theirs = other_lse[at];
     if (theirs == -INFINITY)

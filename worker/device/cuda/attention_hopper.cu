@@ -2,47 +2,48 @@
 /* attention_hopper.cu - grouped-query attention on the tensor cores of compute capability 9.0, forward and backward
  * (Dao 2023, arXiv:2307.08691; Shah et al. 2024, arXiv:2407.08608).
  *
- * A block owns OWN rows: queries, or keys where their gradients are summed. Two groups of four warps have 64 of them
- * each; a warp of its own, the loader, copies tiles of the other rows to shared memory, STAGES ahead. It alone decides
- * which tiles there are: it leaves out those of which the mask shows nothing, tells of each where it begins and whether
- * any of it is hidden, and ends with a tile at -1.
+ * A block owns OWN rows: queries, or keys where their gradients are summed. Each of its two groups of four warps has 64
+ * of these rows. A separate warp, the loader, copies tiles of the other rows to shared memory, STAGES ahead. Only the
+ * loader decides which tiles are used. It leaves out tiles that the mask hides completely. For each other tile it
+ * reports where the tile begins and whether the mask hides any of it. A tile at -1 is the end.
  *
- * Scores never leave registers: the layout of a product's sums is that of the next product's left operand. Backward one
- * kernel owns keys and computes scores transposed, another owns queries; scores are computed twice, but every sum has
- * one owner and one order: no atomics, the same bits every time. Where any order will do, the kernel that owns keys
- * computes dQ as well: five products in place of seven, and what blocks add to dQ comes as it comes.
+ * Scores never leave registers: the layout of a product's sums is that of the next product's left operand. Backward,
+ * one kernel owns keys and computes scores transposed, and another kernel owns queries. So scores are computed twice,
+ * but every sum has one owner and one order: no atomics, the same bits every time. If any order is allowed, the kernel
+ * that owns keys also computes dQ. That takes five products instead of seven, and blocks add to dQ in any order.
  *
- * Heads of a width that is no multiple of 64 are padded with zeros by the copies. bf16 in and out, sums in fp32; scores
+ * If a head's width is no multiple of 64, the copies pad it with zeros. Inputs and outputs are bf16, sums fp32. Scores
  * and their gradients are rounded to bf16 for the second product. */
 #include "worker/device/cuda/hopper.cuh"
 
 #if !HOPPER_CODE
-#pragma nv_diag_suppress 177 /* for another architecture kernels are empty and call nothing */
+#pragma nv_diag_suppress 177 /* for other architectures the kernels are empty and call nothing */
 #endif
 
 #define GROUPS 2
 #define OWN (GROUPS * MMA_ROWS)
-#define LOADER (GROUPS * MMA_THREADS) /* its first thread */
-#define BLOCK (LOADER + MMA_THREADS)  /* registers change hands by four warps; three have nothing else to do */
-#define LOADER_REGISTERS 40           /* of 168 that a thread is launched with */
+#define LOADER (GROUPS * MMA_THREADS) /* the loader's first thread */
+/* four warps change their registers together; three of the loader's do nothing else */
+#define BLOCK (LOADER + MMA_THREADS)
+#define LOADER_REGISTERS 40 /* a thread is launched with 168 */
 #define GROUP_REGISTERS 232
-#define ALL_LOADER_REGISTERS 24 /* where a block computes all gradients */
+#define ALL_LOADER_REGISTERS 24 /* if a block computes all gradients */
 #define ALL_GROUP_REGISTERS 240
 static_assert(GROUPS * GROUP_REGISTERS + LOADER_REGISTERS <= (GROUPS + 1) * 168, "what is taken is given");
 static_assert(GROUPS * ALL_GROUP_REGISTERS + ALL_LOADER_REGISTERS <= (GROUPS + 1) * 168, "what is taken is given");
 #define STAGES 2
 #define LOOK_AHEAD 4
-#define PLACE_MAX 0x7fffffff /* of a row that is not there: no mask reaches it */
+#define PLACE_MAX 0x7fffffff /* place of a row that does not exist: no mask reaches it */
 #define LOG2_E 1.4426950408889634f
 
-/* Rows of a tile that is copied. */
+/* Rows of a copied tile. */
 #define FORWARD_KEYS 128
 #define GRADIENT_KEYS 64
-template <int D> struct gradient_queries { /* with what registers are left */
+template <int D> struct gradient_queries { /* as many as the remaining registers allow */
     static const int rows = D > 128 ? 32 : 64;
 };
 
-/* By value into every kernel. */
+/* A kernel gets it by value. */
 struct frame {
     struct attention_problem s;
     int64_t lddq, lddk, lddv, lddo;
@@ -50,23 +51,23 @@ struct frame {
 
 /* --- tiles -------------------------------------------------------------------------------------------------------- */
 
-/* ROWS by WIDTH, as WIDTH / 64 tiles of 64 columns. */
+/* A matrix of ROWS by WIDTH, as WIDTH / 64 tiles of 64 columns. */
 template <int ROWS, int WIDTH> struct block_tile {
     static const int tile = ROWS * TILE_ROW_BYTES;
     static const int bytes = tile * (WIDTH / TILE_COLUMNS);
 };
 
-/* What the loader says of a tile of ROWS rows: where it begins, or -1; whether the mask hides any of it; of which head
- * queries are; VALUES of each row. */
+/* The loader's report on a tile of ROWS rows. first: where the tile begins, or -1. hides: the mask hides some of it.
+ * head: the head of its queries. of: VALUES numbers for each row. */
 template <int ROWS, int VALUES> struct tile_facts {
-    int first, hides, head, unused; /* numbers begin at a multiple of 16 bytes */
+    int first, hides, head, unused; /* `of` begins at a multiple of 16 bytes */
     union {
         int place[ROWS];
         float number[ROWS];
     } of[VALUES];
 };
 
-/* Where in its ring of stages a warp is. */
+/* A warp's position in its ring of stages. */
 struct ring {
     int stage;
     unsigned parity;
@@ -80,7 +81,7 @@ template <int OF = STAGES> __device__ static inline void ring_next(struct ring &
     }
 }
 
-/* The loader's: all columns of ROWS rows from `row` on. */
+/* The loader copies all columns of ROWS rows from `row` on. */
 template <int ROWS, int WIDTH>
 __device__ static inline void copy_rows(char *to, const tile_map *map, tile_barrier *b, int row, int head, int sequence)
 {
@@ -89,7 +90,7 @@ __device__ static inline void copy_rows(char *to, const tile_map *map, tile_barr
         copy_tile(to + i * block_tile<ROWS, WIDTH>::tile, map, b, i * TILE_COLUMNS, row, head, sequence);
 }
 
-/* s (64 x N) = rows of a, with tiles of a_tile bytes, by the N rows of b, along WIDTH columns. */
+/* s (64 x N) = rows of a by the N rows of b, along WIDTH columns. a's tiles have a_tile bytes. */
 template <int N, int WIDTH>
 __device__ static inline void rows_by_rows(float (&s)[N / 2], uint32_t a, int a_tile, uint32_t b)
 {
@@ -119,7 +120,7 @@ template <int N> __device__ static inline void pack(uint32_t (&to)[N / 4], const
         to[i] = two_bf16(s[2 * i], s[2 * i + 1]);
 }
 
-/* Column of sum i, and which of the two rows it is in. */
+/* The column of sum i; which_row(): its row, first or second. */
 __device__ static inline int column_of(int i)
 {
     return i / 4 * 8 + (int)threadIdx.x % 4 * 2 + i % 2;
@@ -129,20 +130,20 @@ __device__ static inline int which_row(int i)
     return i / 2 % 2;
 }
 
-/* First row of a head's in lse and delta (B,H,Tq). */
+/* Index in lse and delta (B,H,Tq) of a head's first row. */
 __device__ static inline int64_t row_at(const struct frame &f, int64_t sequence, int64_t head)
 {
     return (sequence * f.s.h + head) * f.s.tq;
 }
 
-/* Over the four threads that share a row. */
+/* Reduces over the four threads that share a row. */
 template <class Op> __device__ static inline float row_reduce(float x, Op op)
 {
     x = op(x, __shfl_xor_sync(FULL_WARP, x, 1));
     return op(x, __shfl_xor_sync(FULL_WARP, x, 2));
 }
 
-/* Write the sums' rows from `first` on, each times its factor, as bf16: four threads exchange theirs so that each has
+/* Writes the sums' rows from `first` on as bf16, each times its factor. Four threads exchange values, so that each has
  * eight columns in a row. */
 template <int WIDTH>
 __device__ static inline void store_rows(void *to, int64_t ld, int width, int length, int sequence, int head, int first,
@@ -170,10 +171,10 @@ __device__ static inline void store_rows(void *to, int64_t ld, int width, int le
 
 /* --- masks -------------------------------------------------------------------------------------------------------- */
 
-/* Of the loader's own rows: queries, which see places from `start` to `end`, or keys, where both are the place. */
+/* Bounds of the loader's own rows. A query sees places from `start` to `end`; for a key both are its place. */
 struct bounds {
-    int low, high;          /* of all that any of them reaches */
-    int all_start, all_end; /* what all of them reach */
+    int low, high;          /* range that at least one row reaches */
+    int all_start, all_end; /* range that all rows reach */
 };
 
 __device__ static inline int warp_least(int x)
@@ -189,7 +190,7 @@ __device__ static inline int warp_greatest(int x)
     return -warp_least(-x);
 }
 
-/* Rows that are not there change nothing. */
+/* Rows that do not exist do not change the bounds. */
 template <int ROWS>
 __device__ static inline struct bounds bounds_of(const int32_t *start, const int32_t *end, int first, int length)
 {
@@ -210,8 +211,8 @@ __device__ static inline struct bounds bounds_of(const int32_t *start, const int
     return b;
 }
 
-/* Which of the next tiles of ROWS rows have one that reaches the loader's: LOOK_AHEAD of them are read together, as
- * each read takes as long as a tile's products. */
+/* Which of the next LOOK_AHEAD tiles of ROWS rows have a row that reaches the loader's rows. The tiles are read
+ * together, as one read takes as long as a tile's products. */
 template <int ROWS, class Test> __device__ static inline unsigned tiles_in_reach(int first, Test reaches)
 {
     bool any[LOOK_AHEAD] = {};
@@ -229,7 +230,8 @@ template <int ROWS, class Test> __device__ static inline unsigned tiles_in_reach
 
 /* --- a block that owns queries: forward, and dQ ------------------------------------------------------------------- */
 
-/* Shared memory. KEYS: of a tile. BOTH: the block has queries and their gradients, keys and values come together. */
+/* Shared memory. KEYS: rows of a key tile. BOTH: the block has queries and output gradients; keys and values come
+ * together. */
 template <int D, int DV, int KEYS, bool BOTH> struct query_memory {
     typedef block_tile<OWN, D> Q;
     typedef block_tile<OWN, DV> O;
@@ -238,7 +240,8 @@ template <int D, int DV, int KEYS, bool BOTH> struct query_memory {
     typedef struct tile_facts<KEYS, 1> facts;
     static const int q = 0, dout = q + Q::bytes, k = dout + (BOTH ? O::bytes : 0), v = k + STAGES * K::bytes;
     static const int fact = v + STAGES * V::bytes, barriers = fact + STAGES * (int)sizeof(facts);
-    /* own; of each stage: keys are there, values are; both are free again */
+    /* barriers: 0 for the block's own rows; then for each stage: keys landed, values landed, keys free again, values
+     * free again */
     static const int keys = 1, values = keys + STAGES, keys_free = values + STAGES, values_free = keys_free + STAGES;
     static const int bytes = barriers + (values_free + STAGES) * (int)sizeof(tile_barrier);
 };
@@ -334,7 +337,7 @@ __device__ static inline void load_keys(char *memory, const tile_map *q, const t
     barrier_arrive(b + M::keys + ring.stage);
 }
 
-/* The places that this thread's two queries see; one that is not there sees nothing. */
+/* The places that this thread's two queries see. A query that does not exist sees nothing. */
 struct query_bounds {
     int start[2], end[2];
 };
@@ -350,7 +353,7 @@ __device__ static inline struct query_bounds query_bounds_of(const struct frame 
     return b;
 }
 
-/* Scores that the mask hides become -inf. Causal: no query that is there sees a key that is not. */
+/* Sets scores that the mask hides to -inf. Causal: no existing query sees a key that does not exist. */
 template <int KEYS, bool MASKED>
 __device__ static inline void hide(float (&s)[KEYS / 2], const struct tile_facts<KEYS, 1> &t, int query,
                                    const struct query_bounds &bounds)
@@ -366,8 +369,8 @@ __device__ static inline void hide(float (&s)[KEYS / 2], const struct tile_facts
     }
 }
 
-/* The softmax of a tile's scores: s becomes 2 to the power of what they are above the largest so far. keep: what
- * earlier sums are to be multiplied by. factor: of the scores, for powers of two. */
+/* The softmax of a tile's scores, relative to the largest score so far. s becomes 2 to the power of factor times the
+ * difference. keep: factor of earlier sums. */
 template <int KEYS>
 __device__ static inline void soften(float (&s)[KEYS / 2], float (&top)[2], float (&total)[2], float (&keep)[2],
                                      float factor)
@@ -380,7 +383,7 @@ __device__ static inline void soften(float (&s)[KEYS / 2], float (&top)[2], floa
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         best[r] = row_reduce(best[r], op_max());
-        from[r] = best[r] == -INFINITY ? 0.0f : best[r] * factor; /* -inf less -inf would be NaN */
+        from[r] = best[r] == -INFINITY ? 0.0f : best[r] * factor; /* -inf minus -inf would be NaN */
         keep[r] = exp2_fast(top[r] * factor - from[r]);
         top[r] = best[r];
     }
@@ -425,7 +428,7 @@ __device__ static inline void forward_group(char *memory, void *out, float *lse,
         soften<KEYS>(s, top, total, keep, factor);
         pack<KEYS>(p, s);
         ring_next(ring);
-        for (;;) { /* a tile's scores and the sums of the one before it are under way together */
+        for (;;) { /* a tile's scores and the previous tile's sums are computed at the same time */
             barrier_wait(b + M::keys + ring.stage, ring.parity);
             if (facts[ring.stage].first < 0)
                 break;
@@ -464,15 +467,15 @@ __device__ static inline void forward_group(char *memory, void *out, float *lse,
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         total[r] = row_reduce(total[r], op_sum());
-        inverse[r] = total[r] == 0.0f ? 0.0f : 1.0f / total[r]; /* 0: it saw nothing */
+        inverse[r] = total[r] == 0.0f ? 0.0f : 1.0f / total[r]; /* 0: the row saw no key */
         if (threadIdx.x % 4 == 0 && query + 8 * r < f.s.tq)
             lse[row_at(f, sequence, head) + query + 8 * r] = top[r] * f.s.scale + logf(total[r]);
     }
     store_rows<DV>(out, f.s.ldo, f.s.dv, f.s.tq, sequence, head, q_first, sum, inverse);
 }
 
-/* A row's log-sum-exp for powers of two, as scores' gradients want it: one that saw nothing has no share in any, nor
- * has one that is not there, of which it is INFINITY. */
+/* A row's log-sum-exp in powers of two, for scores' gradients. INFINITY, for a row that saw no key or does not exist,
+ * makes its gradients 0. */
 __device__ static inline float log2_sum(float x)
 {
     return x == -INFINITY ? INFINITY : x * LOG2_E;
@@ -539,13 +542,13 @@ __device__ static inline void query_gradient_group(char *memory, void *dq, const
 
 /* --- a block that owns keys: dK and dV, and shares in dQ ---------------------------------------------------------- */
 
-/* Of dQ what a group, and a warp, adds of a tile. */
+/* Sums of dQ that a group adds for a tile, and that a warp adds. */
 #define HALF_SUMS (MMA_ROWS * 64)
 #define WARP_SUMS (HALF_SUMS * WARP / MMA_THREADS)
 #define SCORES 3 /* tiles of score gradients: one is read, one is written, and one group may be a tile ahead */
 
-/* Shared memory. QUERIES: of a tile. ALL: shares in dQ, too, for which score gradients are kept, and what is added to
- * dQ. */
+/* Shared memory. QUERIES: rows of a query tile. ALL: the block also computes shares of dQ. So it keeps score gradients
+ * and the sums that are added to dQ. */
 template <int D, int DV, int QUERIES, bool ALL> struct key_memory {
     typedef block_tile<OWN, D> K;
     typedef block_tile<OWN, DV> V;
@@ -557,13 +560,14 @@ template <int D, int DV, int QUERIES, bool ALL> struct key_memory {
     static const int k = 0, v = K::bytes, q = v + V::bytes, dout = q + STAGES * Q::bytes;
     static const int scores = dout + STAGES * O::bytes, sums = scores + scores_bytes, fact = sums + sums_bytes;
     static const int barriers = fact + STAGES * (int)sizeof(facts);
-    /* own; of each stage; score gradients are there */
+    /* barriers: 0 for the block's own rows; then for each stage: queries landed, queries free again; for each tile of
+     * score gradients: written */
     static const int queries = 1, queries_free = queries + STAGES, scores_there = queries_free + STAGES;
     static const int bytes = barriers + (scores_there + SCORES) * (int)sizeof(tile_barrier);
 };
-enum { START, END, LOG, DELTA }; /* of a query, in the facts of its tile */
+enum { START, END, LOG, DELTA }; /* a query's numbers in its tile's facts */
 
-/* The loader: of each query head that shares the key head, all tiles that see keys of the block's. */
+/* The loader copies all tiles that see keys of the block, for each query head that shares the key head. */
 template <int D, int DV, int QUERIES, bool ALL, bool MASKED>
 __device__ static inline void load_queries(char *memory, const tile_map *q, const tile_map *dout, const tile_map *k,
                                            const tile_map *v, const float *lse, const float *delta,
@@ -613,7 +617,7 @@ __device__ static inline void load_queries(char *memory, const tile_map *q, cons
             }
             float logs[QUERIES / WARP], deltas[QUERIES / WARP];
 #pragma unroll
-            for (int i = 0; i < QUERIES / WARP; i++) { /* on the way while the stage is waited for */
+            for (int i = 0; i < QUERIES / WARP; i++) { /* these reads run while the stage is waited for */
                 const int row = first + i * WARP + lane;
                 logs[i] = row < f.s.tq ? lse[at + row] : INFINITY;
                 deltas[i] = row < f.s.tq ? delta[at + row] : 0.0f;
@@ -649,7 +653,7 @@ __device__ static inline void load_queries(char *memory, const tile_map *q, cons
     barrier_wait(b + M::queries_free + ring.stage, ring.parity);
     if (lane == 0)
         facts[ring.stage].first = -1;
-    if (ALL && lane == 0) { /* scores are computed before it is known that there are none */
+    if (ALL && lane == 0) { /* the groups compute scores before they know that no tile is left, so a tile must land */
         barrier_arrive_for(b + M::queries + ring.stage, M::Q::bytes + M::O::bytes);
         copy_rows<QUERIES, D>(memory + M::q + ring.stage * M::Q::bytes, q, b + M::queries + ring.stage, 0,
                               kv_head * shared_by, sequence);
@@ -660,7 +664,7 @@ __device__ static inline void load_queries(char *memory, const tile_map *q, cons
     }
 }
 
-/* Of this thread's two keys. */
+/* Finds the places of this thread's two keys. */
 __device__ static inline void places_of(int (&place)[2], const struct frame &f, int key, int sequence)
 {
 #pragma unroll
@@ -668,7 +672,7 @@ __device__ static inline void places_of(int (&place)[2], const struct frame &f, 
         place[r] = key + 8 * r < f.s.tk ? f.s.key_index[(int64_t)sequence * f.s.tk + key + 8 * r] : PLACE_MAX;
 }
 
-/* As hide(), of scores that lie across. */
+/* Like hide(), for transposed scores. */
 template <int QUERIES, bool MASKED>
 __device__ static inline void hide_queries(float (&s)[QUERIES / 2], const struct tile_facts<QUERIES, 4> &t, int key,
                                            const int (&place)[2])
@@ -740,19 +744,21 @@ __device__ static inline void key_gradient_group(char *memory, void *dk, void *d
     store_rows<DV>(dv, f.lddv, f.s.dv, f.s.tk, sequence, kv_head, k_first, value_sum, one);
 }
 
-/* Sums of dQ, fp32: of each tile of 64 queries of a head two halves of its columns, a group's each, one warp's behind
- * another's, as they lie in registers: four of each thread, then the next four. */
+/* Index of a half tile in the fp32 sums of dQ. Each tile of 64 queries of a head has two halves of its columns, one per
+ * group. In a half, the warps' sums lie one after the other in register order: four of each thread, then the next
+ * four. */
 __device__ static inline int64_t half_at(const struct frame &f, int sequence, int head, int tile, int half)
 {
     const int64_t tiles = (f.s.tq + MMA_ROWS - 1) / MMA_ROWS;
     return ((((int64_t)sequence * f.s.h + head) * tiles + tile) * GROUPS + half) * HALF_SUMS;
 }
 
-/* All three gradients in one pass. A group computes the score gradients of its keys, both need all of them for dQ: they
- * meet in shared memory, and each group multiplies a tile's with half of the keys' columns, one tile late, so that it
- * does not wait for the other. Its share of dQ is added to dq from shared memory, again a tile later.
+/* Computes all three gradients in one pass. Each group computes the score gradients of its keys. Both groups need all
+ * score gradients for dQ, so these meet in shared memory. Each group multiplies a tile's score gradients by half of the
+ * keys' columns. It does this one tile late, so that it does not wait for the other group. Its share of dQ is added to
+ * dq from shared memory another tile later.
  *
- * Shared memory is what it kept for: its operands are 2,048 of the 2,560 cycles that a tile's products take. */
+ * Shared memory bandwidth limits the kernel: reading operands takes 2,048 of the 2,560 cycles of a tile's products. */
 template <int D, int DV, bool MASKED>
 __device__ static inline void gradient_group(char *memory, float *dq, void *dk, void *dv, const struct frame &f,
                                              int k_first, int kv_head, int sequence)
@@ -771,10 +777,10 @@ __device__ static inline void gradient_group(char *memory, float *dq, void *dk, 
     float s[QUERIES / 2], ds[QUERIES / 2], share[SHARE], key_sum[D / 2] = {}, value_sum[DV / 2] = {};
     uint32_t p[QUERIES / 4], gradients[QUERIES / 4];
     struct ring ring = {0, 0}, before = {0, 0}, scores = {1, 0};
-    int last = -1, kept = -1; /* where the shares go of the tile before, and of that in shared memory; -1: nowhere */
+    int last = -1, kept = -1; /* where the previous tile's shares go, and the shares in shared memory; -1: nowhere */
     char *const sums = memory + M::sums + warp * WARP_SUMS * (int)sizeof(float);
 
-    /* Of this thread's columns. */
+    /* Loads the facts of this thread's columns. */
     auto load_numbers = [&](float(&x)[QUERIES / 4], int stage, int fact) {
         const float *const from = facts[stage].of[fact].number + lane % 4 * 2;
 #pragma unroll
@@ -784,7 +790,7 @@ __device__ static inline void gradient_group(char *memory, float *dq, void *dk, 
             x[i + 1] = two.y;
         }
     };
-    /* Of the tile that comes. */
+    /* Multiplies the next tile's scores. */
     auto multiply_scores = [&]() {
         barrier_wait(b + M::queries + ring.stage, ring.parity);
         mma_fence();
@@ -809,7 +815,7 @@ __device__ static inline void gradient_group(char *memory, float *dq, void *dk, 
             s[i] = exp2_fast(s[i] * factor - logs[i / 4 * 2 + i % 2]);
         mma_wait<0>(ds);
     };
-    /* Of the tile before, which both groups have written. */
+    /* Multiplies the shares of the previous tile, whose score gradients both groups have written. */
     auto multiply_shares = [&]() {
         const uint32_t a = along_rows(at + M::scores + before.stage * M::S::bytes, M::S::tile);
         const uint32_t keys = along_rows(at + M::k + which * M::K::tile, M::K::tile);
@@ -820,7 +826,7 @@ __device__ static inline void gradient_group(char *memory, float *dq, void *dk, 
         }
         mma_commit();
     };
-    /* Each warp's by itself. */
+    /* Each warp stores its own shares. */
     auto keep_shares = [&]() {
         if (lane == 0)
             add_wait();
@@ -832,7 +838,7 @@ __device__ static inline void gradient_group(char *memory, float *dq, void *dk, 
         }
         kept = last;
     };
-    /* Behind a fence, when all of the warp have come. */
+    /* Call it after a fence and after a barrier of the warp. */
     auto add_shares = [&]() {
         if (lane == 0 && kept >= 0)
             add_sums(dq + (int64_t)kept * WARP_SUMS, sums, WARP_SUMS * (int)sizeof(float));
@@ -841,7 +847,7 @@ __device__ static inline void gradient_group(char *memory, float *dq, void *dk, 
     if (MASKED)
         places_of(place, f, key, sequence);
 #pragma unroll
-    for (int i = 0; i < QUERIES / 16; i++) { /* of the tile before the first one: nothing */
+    for (int i = 0; i < QUERIES / 16; i++) { /* the tile before the first one has score gradients of 0 */
         const uint32_t none[4] = {};
         store_square(memory + M::scores, warp * 16, i * 16, none);
     }
@@ -860,7 +866,8 @@ __device__ static inline void gradient_group(char *memory, float *dq, void *dk, 
             ds[i] = s[i] * (ds[i] - deltas[i / 4 * 2 + i % 2]);
         pack<QUERIES>(p, s);
         pack<QUERIES>(gradients, ds);
-        barrier_wait(b + M::scores_there + before.stage, before.parity); /* so the other group reads no older ones */
+        /* so that the other group reads no older score gradients */
+        barrier_wait(b + M::scores_there + before.stage, before.parity);
 #pragma unroll
         for (int i = 0; i < QUERIES / 16; i++)
             store_square(memory + M::scores + scores.stage * M::S::bytes, warp * 16, i * 16, gradients + 4 * i);
@@ -882,7 +889,7 @@ __device__ static inline void gradient_group(char *memory, float *dq, void *dk, 
         before = scores;
         ring_next<SCORES>(scores);
         ring_next(ring);
-        mma_wait<1>(value_sum); /* p is free: all at once are more than there are registers */
+        mma_wait<1>(value_sum); /* frees p: all values at once would exceed the registers */
         multiply_scores();
         mma_wait<1>(share);
         mma_settle(key_sum);
@@ -909,7 +916,7 @@ __device__ static inline void gradient_group(char *memory, float *dq, void *dk, 
     store_rows<DV>(dv, f.lddv, f.s.dv, f.s.tk, sequence, kv_head, k_first, value_sum, one);
 }
 
-/* dQ from its sums: eight columns of two rows a thread. */
+/* dQ from its sums: each thread converts eight columns of two rows. */
 __global__ static void __launch_bounds__(256)
     hopper_query_gradient_out(void *dq, const float *sums, const __grid_constant__ struct frame f)
 {
@@ -983,7 +990,7 @@ __global__ static void __launch_bounds__(BLOCK, 1)
 #endif
 }
 
-/* Of a block that owns keys. */
+/* Initialises the barriers of a block that owns keys. */
 template <class M> __device__ static inline void key_barriers(char *memory)
 {
     tile_barrier *const b = (tile_barrier *)(memory + M::barriers);
@@ -1059,7 +1066,7 @@ static unsigned tiles_of(int length)
     return (unsigned)((length + OWN - 1) / OWN);
 }
 
-/* A tensor of `length` rows a sequence and `heads` heads, `width` wide. */
+/* Makes the map of a tensor with `length` rows a sequence and `heads` heads, each `width` wide. */
 static bool make_map(tile_map *ret, const void *at, int64_t ld, int length, int heads, int width,
                      const struct attention_problem *s, int box_rows)
 {
@@ -1089,7 +1096,7 @@ static int forward(void *stream, const struct attention_args *a, const struct fr
                            of_k, of_v, a->out, a->lse, f);
 }
 
-/* Of a block that owns rows of the one, and tiles of the other. */
+/* Maps for a block that owns queries and copies tiles of keys, or the reverse. */
 struct gradient_maps {
     tile_map q, k, v, dout;
 };
@@ -1103,9 +1110,10 @@ static bool make_gradient_maps(struct gradient_maps *ret, const struct attention
            make_map(&ret->dout, a->dout, f.lddo, s->tq, s->h, s->dv, s, query_rows);
 }
 
-/* Blocks that own keys come longest first: the first keys of four heads, then the next ones. Of one head at a time the
- * last one's longest would end long after all others; of all heads, their queries would not stay in the L2 (reckoned,
- * not timed apart from what else made these kernels faster). */
+/* Heads whose blocks are launched together. Blocks that own keys come longest first: the first keys of up to four
+ * heads, then the next keys of these heads. With one head at a time, the last head's longest block would end long after
+ * all others. With all heads, their queries would not stay in the L2. (Computed; not timed separately from other
+ * changes that made these kernels faster.) */
 static unsigned heads_together(const struct attention_problem *s)
 {
     return s->kv % 4 == 0 ? 4 : s->kv % 2 == 0 ? 2 : 1;
@@ -1140,7 +1148,7 @@ static int backward(void *stream, const struct attention_args *a, const struct f
     return e;
 }
 
-/* sums: of dQ, as half_at() says. */
+/* sums: sums of dQ, laid out as half_at() describes. */
 template <int D, int DV, bool MASKED>
 static int backward_any_order(void *stream, const struct attention_args *a, float *sums, const struct frame &f)
 {
@@ -1163,7 +1171,7 @@ static int backward_any_order(void *stream, const struct attention_args *a, floa
     return e;
 }
 
-/* Call launch<D, DV, MASKED>(arguments) for the widths of a frame's heads, rounded up. */
+/* Calls launch<D, DV, MASKED>(arguments) for the frame's head widths, rounded up. */
 #define LAUNCH_BY_WIDTH(launch, f, ...)                                                                                \
     ((f).s.index ? LAUNCH_MASKED(launch, true, f, __VA_ARGS__) : LAUNCH_MASKED(launch, false, f, __VA_ARGS__))
 #define LAUNCH_MASKED(launch, masked, f, ...)                                                                          \
@@ -1171,7 +1179,7 @@ static int backward_any_order(void *stream, const struct attention_args *a, floa
      : (f).s.d <= 128                ? launch<128, 128, masked>(__VA_ARGS__, f)                                        \
                                      : launch<192, 128, masked>(__VA_ARGS__, f))
 
-/* Rows of whole 16 bytes at a multiple of them, and not too far from sequence to sequence for a copy. */
+/* Whether rows are whole 16 bytes at a multiple of 16, and sequences are close enough together for a copy. */
 static bool in_reach(const void *x, int64_t ld, int length)
 {
     const int64_t most = (int64_t)1 << 40;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bias.cu - biases of linear layers, and their gradients; of packed rows too, each group of which has its own. */
+/* bias.cu - biases of linear layers, and their gradients. Packed rows of several groups have a bias for each group. */
 #include "worker/device/cuda/grouped.cuh"
 
-/* A thread takes pieces of rows: `pieces` of them in each. */
+/* A thread adds to pieces of rows; each row has `pieces` pieces. */
 template <class T>
 __global__ static void add_bias(T *x, int64_t ld, const T *bias, size_t count, size_t pieces, int64_t c, bool whole)
 {
@@ -28,8 +28,8 @@ int cuda_add_bias(void *stream, const struct bias_args *a)
                                (const T *)a->bias, count, pieces, a->c, whole));
 }
 
-/* A block takes ACROSS pieces side by side of every row, a thread one of them of rows g, g + ROWS, ... in turn. Then
- * the rows' sums in turn. */
+/* A block sums ACROSS neighbouring pieces over all rows. A thread sums one piece over rows g, g + ROWS, ... in turn.
+ * Then the threads' sums are added in turn. */
 #define ACROSS 8
 #define ROWS (THREADS / ACROSS)
 
@@ -77,7 +77,7 @@ int cuda_bias_wgrad(void *stream, const struct bias_args *a)
 
 /* --- packed rows -------------------------------------------------------------------------------------------------- */
 
-/* A block has ROWS rows, those of each group in turn. */
+/* A block has ROWS rows and handles the rows of each group in turn. */
 template <class T>
 __global__ static void __launch_bounds__(THREADS)
     add_bias_grouped(T *x, const T *bias, size_t pieces, bool whole, struct grouped_problem g)
@@ -128,7 +128,7 @@ int cuda_add_bias_grouped(void *stream, const struct bias_args *a, struct fault_
                                whole, g));
 }
 
-/* As bias_wgrad, a row of blocks for each group of the last part; split rows at a time. */
+/* Like bias_wgrad, with a row of blocks for each group of the last part, and sums of `split` rows at a time. */
 template <class T>
 __global__ static void __launch_bounds__(THREADS)
     bias_wgrad_grouped(float *dbias, const T *dout, bool whole, struct grouped_problem g)
@@ -142,10 +142,10 @@ __global__ static void __launch_bounds__(THREADS)
         first += rows_of(g, i, first);
     dbias += blockIdx.y * g.n;
     if (!g.add && threadIdx.x < COLUMNS && column < g.n)
-        dbias[column] = 0; /* by the thread that adds to it */
+        dbias[column] = 0; /* the thread that later adds to it clears it */
     for (const int64_t end = first + rows_of(g, index, first); first < end; first += g.split) {
         add_columns(dbias, dout + first * g.ldc, g.ldc, end - first < g.split ? end - first : g.split, g.n, whole);
-        __syncthreads(); /* the sums have been read */
+        __syncthreads(); /* all threads have read the sums */
     }
 }
 

@@ -30,8 +30,8 @@ struct cudnn_attention; /* cudnn_attention.h */
 struct comm;
 /* A communicator that works on this device's streams. */
 struct comm_watch {
-    void (*check)(struct comm *comm); /* asked by the watcher: raise the failure, if there is one */
-    void (*forget)(struct comm *comm, const struct stream *s); /* the stream is closing */
+    void (*check)(struct comm *comm); /* called by the watcher; raises the failure if there is one */
+    void (*forget)(struct comm *comm, const struct stream *s); /* called when the stream is closing */
     struct comm *comm;
 };
 
@@ -44,30 +44,32 @@ struct device {
     cublasLtHandle_t lt;
     struct product_plans *plans;
     struct product_plans *float8_plans; /* NULL: the GPU has no float8 */
-    bool mxfp8;                         /* it has MXFP8, too */
+    bool mxfp8;                         /* the GPU has MXFP8, too */
     struct cudnn_attention *attention;
-    bool hopper;                /* compute capability 9.0: attention_hopper.cu and matmul_grouped_hopper.cu serve */
+    bool hopper;                /* compute capability 9.0: attention_hopper.cu and matmul_grouped_hopper.cu are used */
     cudaStream_t clearing;      /* new memory is cleared on it */
     pthread_mutex_t lock;       /* every stream's error text */
-    pthread_mutex_t watch_lock; /* held while communicators are asked, so that none closes meanwhile */
-    pthread_cond_t watch_wake;  /* of the watcher, which looks after the communicators: device.c */
+    pthread_mutex_t watch_lock; /* held while communicators are checked, so that none closes meanwhile */
+    pthread_cond_t watch_wake;  /* wakes the watcher thread, which checks the communicators: device.c */
     pthread_t watcher;
     bool has_watcher, closing;
     struct comm_watch watches[CUDA_COMMS_MAX];
-    int n_watches; /* atomic: read without the lock, too */
+    int n_watches; /* atomic: also read without the lock */
 };
 
 struct stream {
     struct device *dev;
     cudaStream_t native;
-    int *raised, *told;       /* pinned host memory, also the device's */
-    int *fault;               /* the same; what a kernel found wrong, enum fault in kernels.h */
-    int *seen;                /* device memory */
-    bool may_fail;            /* something that can fail later was enqueued, here or on a stream this one waited for */
-    void *work;               /* workspace of libraries; another than the compute stream gets it at its first product */
+    int *raised, *told; /* pinned host memory that the device can access, too */
+    int *fault;         /* the same memory; enum fault in kernels.h: the error that a kernel found */
+    int *seen;          /* device memory */
+    /* an operation that can fail later was enqueued here, or on a stream that this stream waited for */
+    bool may_fail;
+    /* workspace of libraries; a stream other than the compute stream gets it at its first product */
+    void *work;
     struct titan_error error; /* the text of the first failure raised here */
-    bool keeps;               /* between segment_begin and segment_end: what fails is no failure of the stream */
-    struct titan_error kept;  /* the first of those; its status is TITAN_OK where there was none */
+    bool keeps;               /* between segment_begin and segment_end; a failure then is not the stream's */
+    struct titan_error kept;  /* the first failure since segment_begin; its status is TITAN_OK if there was none */
 };
 
 struct event {
@@ -82,20 +84,20 @@ titan_status cuda_fail(struct titan_error *err, cudaError_t e, const char *what)
 titan_status cuda_enter(struct device *dev, struct titan_error *err) TITAN_MUST_USE;
 /* Any thread: from the next latch on, the stream has failed with this status. The first failure stays. */
 void stream_raise(struct stream *s, titan_status status, const char *text);
-/* The failure the host knows of, with its text into err; TITAN_OK when there is none. */
+/* Returns the failure that the host knows of, with its text in err; TITAN_OK: none. */
 titan_status stream_failure(struct stream *s, struct titan_error *err);
-/* Enqueue a latch behind what was just enqueued; marks the stream as one that may fail. */
+/* Enqueues a latch after the last operation and marks the stream as able to fail. */
 titan_status stream_latch(struct stream *s, const struct stream *from);
 /* True when an operation must not be enqueued: the stream has failed. Otherwise its device is entered. */
 bool stream_skips(struct stream *s);
-/* A call failed while it was enqueued: the host knows at once. Returns status. */
+/* Records a call that failed while it was enqueued, so the host knows at once. Returns status. */
 titan_status stream_fail_now(struct stream *s, titan_status status, const char *text);
 /* Outcome of enqueueing `what`: raises and returns TITAN_EDEVICE when error is not cudaSuccess. */
 titan_status stream_enqueued(struct stream *s, const char *what, int error);
-/* Clear new memory, and wait for that alone. */
+/* Clears new memory and waits until it is cleared; other work is not waited for. */
 cudaError_t cuda_clear(struct device *dev, void *ptr, size_t bytes);
-/* Have a communicator looked after by a thread of its own: NCCL goes on waiting for a lost peer, and the host may be
- * anywhere meanwhile, also blocked in a launch. */
+/* Adds a communicator to the watcher thread. NCCL waits forever for a lost peer, and meanwhile the host may be
+ * anywhere, also blocked in a launch. */
 titan_status cuda_device_watch(struct device *dev, const struct comm_watch *watch, struct titan_error *err);
 void cuda_device_unwatch(struct device *dev, const struct comm *comm);
 
@@ -107,9 +109,9 @@ extern const struct device_ops cuda_ops; /* ops.c */
 
 /* worker/comm/nccl/nccl.c */
 extern const struct comm_ops comm_nccl;
-/* Communicators that are closed may still hold memory: until it is given back, 1 s at most. */
+/* Waits until closed communicators have given their memory back, at most 1 s. */
 void cuda_nccl_settle(struct device *dev);
-const char *cuda_nccl_unusable(void); /* NULL, or why the NCCL that was loaded does not do; valid until the next call */
+const char *cuda_nccl_unusable(void); /* NULL, or why the loaded NCCL cannot be used; valid until the next call */
 
 /* device.c */
 titan_status cuda_open(const struct device_options *options, struct device **ret, struct titan_error *err);
@@ -151,7 +153,7 @@ titan_status cuda_segment_begin(struct stream *s, struct titan_error *err);
 titan_status cuda_segment_end(struct stream *s, struct segment **ret, struct titan_error *err);
 titan_status cuda_segment_launch(struct segment *g, struct stream *s);
 void cuda_segment_close(struct segment *g);
-/* False, and the segment is refused, where one is being kept. */
+/* False if s is recording a segment; that segment then fails. */
 bool cuda_segment_allows(struct stream *s, const char *what);
 
 #endif

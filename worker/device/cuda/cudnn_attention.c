@@ -13,7 +13,7 @@
 #define TENSORS_MAX 16
 
 #if CUDNN_HEADERS
-/* Of one shape. Without a plan cuDNN has no engine for it. */
+/* cuDNN's plan of one shape; plan NULL: cuDNN has no engine for the shape. */
 struct shape_plan {
     struct cudnn_problem problem;
     enum cudnn_pass pass;
@@ -27,10 +27,10 @@ struct cudnn_attention {
     pthread_mutex_t lock;
     struct log log;
     struct cudnn_library library;
-    cudnnHandle_t handle; /* NULL: not tried yet, or tried in vain */
+    cudnnHandle_t handle; /* NULL: not opened yet, or opening failed */
     bool tried;
-    int major;       /* of the device's compute capability */
-    int64_t scratch; /* of a part: ATTENTION_PART_BYTES, or TITAN_CUDNN_SCRATCH */
+    int major;       /* first number of the device's compute capability */
+    int64_t scratch; /* limit of a part: ATTENTION_PART_BYTES, or TITAN_CUDNN_SCRATCH */
     struct shape_plan *plans;
 };
 
@@ -79,7 +79,7 @@ void cudnn_attention_close(struct cudnn_attention *c)
     free(c);
 }
 
-/* Once: the library and a handle of the current device. */
+/* Opens the library and a handle of the current device, at the first call only. */
 static bool ready(struct cudnn_attention *c)
 {
     struct titan_error err = {0};
@@ -101,7 +101,7 @@ static bool ready(struct cudnn_attention *c)
     return c->handle;
 }
 
-/* The first of cuDNN's suggestions that can be made into a plan. */
+/* Takes the first of cuDNN's suggestions that can be made into a plan. */
 static cudnnStatus_t plan_search(struct cudnn_attention *c, struct shape_plan *p)
 {
     enum { SUGGESTIONS = 8 };
@@ -139,7 +139,7 @@ static cudnnStatus_t plan_search(struct cudnn_attention *c, struct shape_plan *p
             st = l->get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, NULL, &bytes);
         if (st == CUDNN_STATUS_SUCCESS) {
             p->plan = plan;
-            p->engine = engines[i]; /* which lives as long as its plan */
+            p->engine = engines[i]; /* the engine lives as long as its plan */
             engines[i] = NULL;
         } else if (plan) {
             (void)l->descriptor_destroy(plan);
@@ -162,14 +162,14 @@ static void report_without_plan(struct cudnn_attention *c, const struct shape_pl
               passes[p->pass], (long)z->b, (long)z->t, (long)z->h, (long)z->kv, (long)z->d, (long)z->dv, why);
 }
 
-/* Scores' gradients of the query heads that share a key head, in one sequence. */
+/* Bytes of scores' gradients for the query heads that share a key head, in one sequence. */
 static int64_t group_bytes(const struct cudnn_problem *p)
 {
     const int64_t t = (p->t + 63) / 64 * 64;
     return p->h / p->kv * t * t * 2;
 }
 
-/* Why the gradients are not asked for; NULL: they are. */
+/* Returns why the gradients are not requested from cuDNN; NULL: they are requested. */
 static const char *refusal(const struct cudnn_attention *c, const struct shape_plan *p)
 {
     if (p->pass != CUDNN_BACKWARD_REPEATABLE)
@@ -180,7 +180,7 @@ static const char *refusal(const struct cudnn_attention *c, const struct shape_p
                                                                          : NULL;
 }
 
-/* The shape's plan, made at its first use; NULL: there is none. With the lock held. */
+/* Returns the shape's plan, made at its first use; NULL: there is no plan. Call it with the lock held. */
 static struct shape_plan *plan_of(struct cudnn_attention *c, const struct cudnn_problem *problem, enum cudnn_pass pass)
 {
     struct titan_error err = {0};
@@ -220,7 +220,7 @@ static bool serves(const struct attention_shape *z)
            z->d % 8 == 0 && z->dv % 8 == 0;
 }
 
-/* What kernels of tensor cores load at once. */
+/* Kernels for tensor cores load these 16 bytes at once. */
 static bool aligned(const void *p, int64_t ld)
 {
     return ((uintptr_t)p & 15) == 0 && ld % 8 == 0;
@@ -244,8 +244,8 @@ static int64_t largest_divisor(int64_t n, int64_t most)
     return d;
 }
 
-/* What one execution does: all of it, or equal parts with a bound to their scratch: sequences, or heads of one
- * sequence. */
+/* The part that one execution computes: the whole problem, or one of equal parts with limited scratch. A part is some
+ * sequences, or some heads of one sequence. */
 static struct cudnn_problem part_of(const struct cudnn_attention *c, const struct cudnn_problem *whole,
                                     enum cudnn_pass pass)
 {
@@ -260,7 +260,7 @@ static struct cudnn_problem part_of(const struct cudnn_attention *c, const struc
     return part;
 }
 
-/* Of the gradients: delta, then the sums of dQ where there are some, then the engine's. */
+/* Scratch of the gradients: first delta, then the sums of dQ if the pass has them, then the engine's workspace. */
 static size_t delta_bytes(const struct cudnn_problem *p)
 {
     return rounded((size_t)(p->b * p->h * p->t) * sizeof(float));
@@ -308,7 +308,7 @@ static cudnnStatus_t execute(struct cudnn_attention *c, const struct shape_plan 
     return st;
 }
 
-/* One execution. */
+/* Runs one execution. */
 static bool run(struct cudnn_attention *c, struct stream *s, struct shape_plan *p, const struct attention_args *x)
 {
     static const float one = 1.0f, masked = -INFINITY;
@@ -340,13 +340,13 @@ static bool run(struct cudnn_attention *c, struct stream *s, struct shape_plan *
     const cudnnStatus_t st = execute(c, p, &t, workspace, s->native);
     if (st == CUDNN_STATUS_SUCCESS)
         return true;
-    report_without_plan(c, p, c->library.error_string(st)); /* from now on our own kernels */
+    report_without_plan(c, p, c->library.error_string(st)); /* from now on our own kernels compute this shape */
     (void)c->library.descriptor_destroy(p->plan);
     p->plan = NULL;
     return false;
 }
 
-/* From this sequence and this key head on; z: of the whole. */
+/* The tensors from this sequence and this key head on; z describes the whole problem. */
 static struct attention_args tensors_from(const struct attention_args *x, const struct cudnn_problem *z,
                                           int64_t sequence, int64_t head)
 {
@@ -366,7 +366,7 @@ static struct attention_args tensors_from(const struct attention_args *x, const 
     return ret;
 }
 
-/* All parts, one after the other, with the same scratch. */
+/* Runs all parts one after the other, with the same scratch. */
 static bool run_parts(struct cudnn_attention *c, struct stream *s, struct shape_plan *p,
                       const struct cudnn_problem *whole, const struct attention_args *x)
 {
@@ -410,7 +410,7 @@ static struct attention_args dense_rows(const struct attention_shape *z)
         .ldq = q, .ldk = k, .ldv = v, .ldo = o, .lddq = q, .lddk = k, .lddv = v, .lddo = o, .shape = *z};
 }
 
-/* What an engine of the gradients wants is asked for dense rows. 0: there is none. With the lock held. */
+/* Bytes that an engine of the gradients needs for dense rows. 0: there is no engine. Call it with the lock held. */
 static size_t engine_room(struct cudnn_attention *c, const struct attention_shape *z)
 {
     const struct attention_args dense = dense_rows(z);
@@ -435,12 +435,13 @@ bool cudnn_attention(struct stream *s, const struct attention_args *x, bool back
         return false;
     const struct cudnn_problem part = part_of(c, &problem, pass);
     const bool whole = part.b == problem.b && part.h == problem.h;
-    if (!whole && part.b * part.h * part.t % 4 != 0) /* a part's log-sum-exps are to begin at 16 bytes, too */
+    /* a part's log-sum-exps must begin at a multiple of 16 bytes, too */
+    if (!whole && part.b * part.h * part.t % 4 != 0)
         return false;
     (void)pthread_mutex_lock(&c->lock);
     struct shape_plan *const p = plan_of(c, &part, pass);
     const size_t room = backward ? engine_room(c, shape) : s->work ? CUDA_MATMUL_WORK_BYTES : 0;
-    if (p && room > 0 && p->engine_bytes <= room) /* work is as large as engine_room() says */
+    if (p && room > 0 && p->engine_bytes <= room) /* a->work has the size that engine_room() returned */
         done = run_parts(c, s, p, &problem, x);
     (void)pthread_mutex_unlock(&c->lock);
     return done;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cudnn_attention.h - attention by cuDNN where it is installed and a call allows it; everything else is attention.cu's.
+/* cudnn_attention.h - attention by cuDNN where cuDNN is installed and a call allows it; attention.cu computes the rest.
  *
- * It takes bf16, causal, in any order but ATTENTION_FIXED. Gradients that repeat need scratch of the square of the
- * sequence: they go in parts of heads or sequences, and not at all where one key head's queries are too many. The
- * library is loaded, and a shape's plan made, when it is first asked for; plans stay until the device is closed. That
- * there is no library, or no engine for a shape, is said once. */
+ * cuDNN is used for bf16, causal attention in any order but ATTENTION_FIXED. Repeatable gradients need scratch
+ * proportional to the square of the sequence. They are computed in parts of heads or sequences; if one key head's
+ * queries are too many, cuDNN is not used. The library is loaded at the first call, and a shape's plan is made at its
+ * first use. Plans stay until the device is closed. A missing library, or a shape without an engine, is logged once. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_CUDNN_ATTENTION_H
 #define TITAN_WORKER_DEVICE_CUDA_CUDNN_ATTENTION_H
 
@@ -12,14 +12,14 @@
 
 struct cudnn_attention; /* a device's library, handle and plans; thread-safe */
 
-/* major: of the device's compute capability. */
+/* major: first number of the device's compute capability. */
 titan_status cudnn_attention_open(int major, struct cudnn_attention **ret, struct titan_error *err) TITAN_MUST_USE;
 void cudnn_attention_close(struct cudnn_attention *c); /* NULL is fine */
 
-/* Enqueue on a stream that has not failed, forward or (backward) the gradients. False: the caller's own kernels serve,
- * and write all that may have been enqueued of it. */
+/* Enqueues the forward pass or the gradients (backward) on a stream that has not failed. False: the caller must use its
+ * own kernels. They overwrite everything that cuDNN may have enqueued and written. */
 bool cudnn_attention(struct stream *s, const struct attention_args *a, bool backward);
-/* Scratch of the gradients with tensors in dense rows; 0: cuDNN does not serve the shape. */
+/* Bytes of scratch for the gradients, for tensors with dense rows; 0: cuDNN does not compute the shape. */
 size_t cudnn_attention_work_bytes(struct device *dev, const struct attention_shape *shape);
 
 #endif

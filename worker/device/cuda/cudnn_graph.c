@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cudnn_graph.c - attention in cuDNN's operations: products, sums along rows, and what is done to each element. cuDNN
- * finds a fused kernel by the pattern that they form, so their order and the types between them are what it expects. */
+/* cudnn_graph.c - attention as cuDNN's operations: products, sums along rows, and element-wise operations. cuDNN finds
+ * a fused kernel by the operations' pattern, so it depends on their order and on the types between them. */
 #include "worker/device/cuda/cudnn_graph.h"
 
 #if CUDNN_HEADERS
@@ -65,7 +65,7 @@ void cudnn_library_close(struct cudnn_library *library)
 
 /* --- descriptors -------------------------------------------------------------------------------------------------- */
 
-/* After a failure all of these do nothing. */
+/* After a failure, this and the following functions do nothing. */
 static cudnnBackendDescriptor_t create(struct cudnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     cudnnBackendDescriptor_t made = NULL;
@@ -149,14 +149,14 @@ static struct node tensor(struct cudnn_graph *g, int64_t id, cudnnDataType_t typ
     return x;
 }
 
-/* Of so many heads, each `width` wide, in rows ld apart: (B, heads, T, width). */
+/* A node (B, heads, T, width): `heads` heads, each `width` wide, in rows ld apart. */
 static struct node rows(struct cudnn_graph *g, const struct cudnn_problem *p, int64_t id, int64_t heads, int64_t width,
                         int64_t ld)
 {
     return tensor(g, id, CUDNN_DATA_BFLOAT16, sizes(p->b, heads, p->t, width), sizes(p->t * ld, width, ld, 1));
 }
 
-/* The same, as (B, heads, width, T). */
+/* The same node as (B, heads, width, T). */
 static struct node columns(struct cudnn_graph *g, const struct cudnn_problem *p, int64_t id, int64_t heads,
                            int64_t width, int64_t ld)
 {
@@ -195,7 +195,7 @@ static void multiply(struct cudnn_graph *g, struct node a, struct node b, struct
     finalize_operation(g, operation);
 }
 
-/* y = mode(x, b), or mode(x, b, where); axis: of GEN_INDEX. */
+/* y = mode(x, b), or mode(x, b, where). Only GEN_INDEX uses axis. */
 static void each(struct cudnn_graph *g, cudnnPointwiseMode_t mode, struct node x, struct node b, struct node where,
                  int64_t axis, struct node y)
 {
@@ -219,7 +219,7 @@ static void each(struct cudnn_graph *g, cudnnPointwiseMode_t mode, struct node x
     finalize_operation(g, operation);
 }
 
-/* mode(x, b) in a tensor like x. */
+/* Returns mode(x, b) as a tensor like x. */
 static struct node of_two(struct cudnn_graph *g, cudnnPointwiseMode_t mode, struct node x, struct node b)
 {
     const struct node y = between(g, CUDNN_DATA_FLOAT, x.dims);
@@ -232,7 +232,7 @@ static struct node of_one(struct cudnn_graph *g, cudnnPointwiseMode_t mode, stru
     return of_two(g, mode, x, nothing);
 }
 
-/* Along the dimensions in which y is smaller. */
+/* Reduces x to y, along the dimensions in which y is smaller. */
 static void reduce(struct cudnn_graph *g, cudnnReduceTensorOp_t how_to, struct node x, struct node y)
 {
     const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
@@ -249,7 +249,7 @@ static void reduce(struct cudnn_graph *g, cudnnReduceTensorOp_t how_to, struct n
     finalize_operation(g, operation);
 }
 
-/* A number for each row. */
+/* Reduces x to one number for each row. */
 static struct node by_row(struct cudnn_graph *g, cudnnReduceTensorOp_t how_to, struct node x)
 {
     const struct node y = between(g, CUDNN_DATA_FLOAT, sizes(x.dims.n[0], x.dims.n[1], x.dims.n[2], 1));
@@ -273,7 +273,7 @@ static struct node transposed(struct cudnn_graph *g, struct node x)
 
 /* --- attention ---------------------------------------------------------------------------------------------------- */
 
-/* Queries' products with keys, (B,H,T,T), times the scale. */
+/* Products of queries and keys, (B,H,T,T), times the scale. */
 static struct node scores(struct cudnn_graph *g, const struct cudnn_problem *p, struct node q, struct node keys,
                           struct node scale)
 {
@@ -282,7 +282,7 @@ static struct node scores(struct cudnn_graph *g, const struct cudnn_problem *p, 
     return of_two(g, CUDNN_POINTWISE_MUL, s, scale);
 }
 
-/* -inf where the key comes after the query. */
+/* x, with -inf where the key comes after the query. */
 static struct node causal(struct cudnn_graph *g, struct node x, struct node masked)
 {
     const struct node row = between(g, CUDNN_DATA_INT32, x.dims), column = between(g, CUDNN_DATA_INT32, x.dims);
@@ -330,7 +330,7 @@ static void multiply_to_heads(struct cudnn_graph *g, const struct cudnn_problem 
     reduce(g, CUDNN_REDUCE_TENSOR_ADD, full, to);
 }
 
-/* repeatable: dQ is the result of a product that keeps ds; otherwise a sum that its blocks add to. */
+/* repeatable: dQ is the result of a product that stores ds. Otherwise dQ is a sum to which all blocks add. */
 static void backward(struct cudnn_graph *g, const struct cudnn_problem *p, bool repeatable)
 {
     const struct node q = rows(g, p, CUDNN_Q, p->h, p->d, p->ldq), keys = columns(g, p, CUDNN_K, p->kv, p->d, p->ldk);
@@ -343,7 +343,7 @@ static void backward(struct cudnn_graph *g, const struct cudnn_problem *p, bool 
 
     const struct node dots = by_row(g, CUDNN_REDUCE_TENSOR_ADD, of_two(g, CUDNN_POINTWISE_MUL, dout, out));
     each(g, CUDNN_POINTWISE_MUL, dots, scalar(g, CUDNN_ONE), nothing, 0,
-         delta); /* stands where dropout's scale would */
+         delta); /* delta takes the place of dropout's scale */
 
     const struct node s = of_two(g, CUDNN_POINTWISE_SUB, scores(g, p, q, keys, scale), lse);
     const struct node weights = of_one(g, CUDNN_POINTWISE_EXP, causal(g, s, scalar(g, CUDNN_MASKED)));

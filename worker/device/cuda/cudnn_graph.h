@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cudnn_graph.h - causal attention, forward and backward, as operation graphs of cuDNN's backend API, and the functions
- * of the library, which is loaded at run time. Graphs can be made without a GPU; what runs them needs one.
+/* cudnn_graph.h - causal attention, forward and backward, as operation graphs of cuDNN's backend API. It also declares
+ * the library's functions; the library is loaded at run time. Graphs can be made without a GPU; running them needs one.
  *
- * Neither is there where the plug-in was built without cuDNN's headers: CUDNN_HEADERS is 0. */
+ * Without cuDNN's headers at build time the plug-in has none of this, and CUDNN_HEADERS is 0. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_CUDNN_GRAPH_H
 #define TITAN_WORKER_DEVICE_CUDA_CUDNN_GRAPH_H
 
@@ -19,7 +19,7 @@
 
 #include "base/error.h"
 
-/* Since 9.10 -inf is a score that is masked, and since 9.6 sums of dQ need not be zeroed before. */
+/* Since 9.10, -inf marks a masked score. Since 9.6, the sums of dQ need not be zeroed first. */
 #define CUDNN_VERSION_MIN 91000
 
 struct cudnn_library {
@@ -39,12 +39,13 @@ struct cudnn_library {
     cudnnStatus_t (*execute)(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack);
 };
 
-/* path NULL: libcudnn.so.9 where the loader finds it. TITAN_EUNSUPPORTED: not there, or older than
- * CUDNN_VERSION_MIN. */
+/* Opens the library at path; path NULL: libcudnn.so.9 where the loader finds it. TITAN_EUNSUPPORTED: not found, or
+ * older than CUDNN_VERSION_MIN. */
 titan_status cudnn_library_open(struct cudnn_library *ret, const char *path, struct titan_error *err) TITAN_MUST_USE;
 void cudnn_library_close(struct cudnn_library *library);
 
-/* bf16; sizes and strides in elements, as in device.h. ldd* of gradients; forward does not look at them. */
+/* A problem in bf16; sizes and strides in elements, as in device.h. ldd* are strides of gradients; the forward pass
+ * ignores them. */
 struct cudnn_problem {
     int64_t b, t, h, kv, d, dv;
     int64_t ldq, ldk, ldv, ldo, lddq, lddk, lddv, lddo;
@@ -62,27 +63,29 @@ enum cudnn_tensor {
     CUDNN_DV,
     CUDNN_DOUT,
     CUDNN_DELTA,  /* (B,H,T) fp32 scratch: sums over Dv of out * dout */
-    CUDNN_DQ_SUM, /* (B,H,T,D) fp32 scratch, of CUDNN_BACKWARD_ANY */
-    CUDNN_SCALE,  /* of the scores; this and the next two are one float in host memory */
+    CUDNN_DQ_SUM, /* (B,H,T,D) fp32 scratch, CUDNN_BACKWARD_ANY only */
+    CUDNN_SCALE,  /* factor of the scores; CUDNN_SCALE and the next two are one float each in host memory */
     CUDNN_MASKED, /* -inf */
     CUDNN_ONE,
-    CUDNN_VIRTUAL = 100 /* and above: between operations */
+    CUDNN_VIRTUAL = 100 /* this id and above: tensors between operations */
 };
 
-/* Gradients: with sums of dQ by atomics, in any order; or from scores' gradients that the engine keeps as bf16 in its
- * workspace, about B*H*T*T*2 bytes, which the same call repeats to the bit. */
+/* CUDNN_BACKWARD_ANY sums dQ by atomics, in any order. CUDNN_BACKWARD_REPEATABLE repeats to the bit: the engine keeps
+ * scores' gradients as bf16 in its workspace, about B*H*T*T*2 bytes. */
 enum cudnn_pass { CUDNN_FORWARD, CUDNN_BACKWARD_ANY, CUDNN_BACKWARD_REPEATABLE };
 
 struct cudnn_graph {
     const struct cudnn_library *library;
-    cudnnBackendDescriptor_t all[160], operations[32], graph; /* all: what close destroys, graph among them */
+    /* all: the descriptors that close destroys, graph among them */
+    cudnnBackendDescriptor_t all[160], operations[32], graph;
     int n_all, n_operations;
     int64_t n_virtual;
-    cudnnStatus_t status; /* the first failure, and at which attribute; 0 at none */
+    cudnnStatus_t status; /* the first failure and the attribute that failed; 0: none */
     int attribute;
 };
 
-/* A finalised graph; handle may be NULL, then no engine can be asked for it. Formulas: Dao 2023, arXiv:2307.08691. */
+/* Makes a finalised graph. handle may be NULL: then no engine can be queried for the graph. Formulas: Dao 2023,
+ * arXiv:2307.08691. */
 titan_status cudnn_graph_open(const struct cudnn_library *library, cudnnHandle_t handle,
                               const struct cudnn_problem *problem, enum cudnn_pass pass, struct cudnn_graph **ret,
                               struct titan_error *err) TITAN_MUST_USE;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.c - opening a GPU, what it is, and its memory. */
+/* device.c - opens a GPU, finds its properties, and manages its memory. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,17 +18,17 @@
 #include "worker/device/cuda/product_plans.h"
 
 #define MIB 1048576.0
-#define LOOK_NS 1000000 /* between the watcher's looks at the communicators */
+#define LOOK_NS 1000000 /* time between two checks of the communicators by the watcher */
 
-/* Streams that share a hardware queue wait for each other's kernels. A step has a stream for each direction of each
- * neighbour besides its own, and a send that is stuck behind a receive on two ranks at once would never go: ask for as
- * many queues as there are (32; the default is 8). Read by the driver when it starts. */
+/* Requests 32 hardware queues (the default is 8); the driver reads the number when it starts. Streams that share a
+ * queue wait for each other's kernels. Besides its own stream, a step has a stream for each direction of each
+ * neighbour. If on two ranks at once a send waits behind a receive in its queue, neither send ever starts. */
 static void separate_queues(void)
 {
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
-/* libcuda.so.1 comes with the driver, not with the toolkit; nothing here links to it. */
+/* libcuda.so.1 comes with the driver, not with the toolkit. Nothing here links to it. */
 const char *cuda_unusable(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
@@ -48,7 +48,7 @@ const char *cuda_unusable(void)
 titan_status cuda_fail(struct titan_error *err, cudaError_t e, const char *what)
 {
     titan_assert(e != cudaSuccess);
-    (void)cudaGetLastError(); /* forget it, where CUDA can: a failed allocation must not fail the next launch */
+    (void)cudaGetLastError(); /* clear the error if CUDA can: a failed allocation must not make the next launch fail */
     return titan_fail(err, e == cudaErrorMemoryAllocation ? TITAN_ENOMEM : TITAN_EDEVICE, "%s: %s (%s)", what,
                       cudaGetErrorString(e), cudaGetErrorName(e));
 }
@@ -59,8 +59,8 @@ titan_status cuda_enter(struct device *dev, struct titan_error *err)
     return e == cudaSuccess ? TITAN_OK : cuda_fail(err, e, "selecting the GPU");
 }
 
-/* Dense peaks in FLOP/s. By name from the vendor's data sheets, as they are what MFU is usually stated against;
- * otherwise from the architecture's rate per multiprocessor and clock. */
+/* Finds the dense peaks in FLOP/s. GPUs known by name get the peaks of the vendor's data sheets, which MFU is usually
+ * stated against. Other GPUs get the architecture's rate per multiprocessor and clock. */
 static void find_peaks(struct device *dev)
 {
     static const struct {
@@ -98,18 +98,18 @@ static titan_status describe(struct device *dev, struct titan_error *err)
     dev->hardware = hash_mix(hash_bytes(HASH_INIT, prop.uuid.bytes, sizeof prop.uuid.bytes));
     dev->memory_bytes = prop.totalGlobalMem;
     size_t free_bytes = 0, total = 0;
-    e = cudaMemGetInfo(&free_bytes, &total); /* with this process's context there */
+    e = cudaMemGetInfo(&free_bytes, &total); /* this process's context already exists and counts as used */
     if (e != cudaSuccess)
         return cuda_fail(err, e, "asking for the GPU's free memory");
     dev->memory_free = free_bytes;
     find_peaks(dev);
     dev->mxfp8 = prop.major >= 10;
-    /* 8.9 has it as well, but no scale for each line: that is untried. */
+    /* 8.9 has float8 as well, but no scale for each line; 8.9 is untested. */
     return prop.major >= 9 ? product_plans_open(&dev->float8_plans, err) : TITAN_OK;
 }
 
-/* Several ranks on one GPU, for tests: NCCL takes them for ranks of different hosts when each names its own host, and
- * then needs to be kept to the loopback interface. Read by NCCL at its first call. */
+/* Lets several ranks use one GPU, for tests. If each rank names its own host, NCCL takes them for ranks of different
+ * hosts. NCCL must then be restricted to the loopback interface. NCCL reads these variables at its first call. */
 static bool share_gpus(void)
 {
     const char *wanted = getenv("TITAN_NCCL_SHARED_GPU");
@@ -154,14 +154,14 @@ static void *watch_main(void *arg)
     return NULL;
 }
 
-/* With the lock held. */
+/* Starts the watcher; call it with the lock held. */
 static titan_status begin_watcher(struct device *dev, struct titan_error *err)
 {
     sigset_t every, old;
     if (dev->has_watcher)
         return TITAN_OK;
     (void)sigfillset(&every);
-    (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* signals are the main thread's */
+    (void)pthread_sigmask(SIG_SETMASK, &every, &old); /* only the main thread handles signals */
     const int rc = pthread_create(&dev->watcher, NULL, watch_main, dev);
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (rc != 0)
@@ -191,7 +191,7 @@ static double lap_ms(int64_t *from_ns)
     return (double)took / 1e6;
 }
 
-/* The log says what each part took: it is most of the time in which a killed worker is replaced. */
+/* Opens the device's parts and logs the time of each. Most of the time to replace a killed worker is spent here. */
 static titan_status open_parts(struct device *dev, struct titan_error *err)
 {
     int64_t from_ns = clock_mono_ns();
@@ -372,7 +372,7 @@ titan_status cuda_pin_host(struct device *dev, void *ptr, size_t bytes, struct t
     const cudaError_t e = cudaHostRegister(ptr, bytes, cudaHostRegisterPortable);
     if (e == cudaSuccess)
         return TITAN_OK;
-    (void)cudaGetLastError(); /* the caller can do without */
+    (void)cudaGetLastError(); /* the caller can work without pinned memory */
     return cuda_fail(err, e, "pinning host memory");
 }
 

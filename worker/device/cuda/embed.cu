@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embed.cu - look-up of embedding rows, and its gradient without atomics. */
+/* embed.cu - reads embedding rows, and computes their gradient without atomics. */
 #include "worker/device/cuda/kernel.cuh"
 
 #define COPIED 4 /* pieces that a thread reads before it writes the first */
@@ -39,24 +39,25 @@ int cuda_embed(void *stream, const struct embed_args *a)
                                a->c, a->v, a->first, whole));
 }
 
-/* A block owns a bucket, the rows of the table that are the same modulo a power of two, and a piece of their columns
- * for each thread. It lists the bucket's tokens, CHUNK at a time, in their order, links those of one row, and adds row
- * by row. The order of a sum is the order of the tokens, whatever the launch. */
+/* A block owns a bucket: the rows of the table that are equal modulo a power of two. Each thread has a piece of their
+ * columns. The block lists the bucket's tokens in order, CHUNK at a time, links the tokens of each row, and adds row by
+ * row. So a sum's order is the order of the tokens, whatever the launch. */
 #define BUCKETS 1024
 #define CHUNK 4096
 #define WARPS (THREADS / WARP)
-#define WORDS (CHUNK / THREADS) /* of 32 tokens each, that a warp looks through */
-#define LOOKED 8                /* tokens that a thread reads before it looks at the first */
+#define WORDS (CHUNK / THREADS) /* words, of 32 tokens each, that a warp searches */
+#define LOOKED 8                /* tokens that a thread reads before it checks the first */
 #define ADDED 8                 /* pieces that a thread reads before it adds the first */
 
 struct listed {
-    uint16_t at[CHUNK], next[CHUNK]; /* place in the chunk; index of the row's next one, at least count: none */
-    bool later[CHUNK];               /* not the row's first */
+    /* place in the chunk; index of the row's next token, or at least count if there is none */
+    uint16_t at[CHUNK], next[CHUNK];
+    bool later[CHUNK]; /* the token is not its row's first */
     uint32_t votes[WARPS][WORDS];
     int counts[WARPS];
 };
 
-/* tokens: the chunk's. Returns how many it has listed, behind a barrier. */
+/* Lists the bucket's tokens; `tokens` are the chunk's. Returns the length of the list, after a barrier. */
 __device__ static int list_bucket(struct listed &l, const int32_t *tokens, int64_t left, uint32_t first, uint32_t v,
                                   uint32_t mask)
 {
@@ -107,7 +108,8 @@ __device__ static int list_bucket(struct listed &l, const int32_t *tokens, int64
     return count;
 }
 
-/* to += the rows of dout, from the k-th listed on; both at this thread's column. */
+/* Adds the rows of dout for token k of the list and the following tokens of its row to `to`. Both are at this thread's
+ * column. */
 template <class T>
 __device__ static void add_rows(float *to, const struct listed &l, int k, int count, const T *dout, int64_t c,
                                 int64_t left, bool whole)

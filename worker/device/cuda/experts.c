@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* experts.c - the device table's part for mixture of experts: checks shapes, skips what a failed stream must not run,
- * launches. What only the device can find wrong (a choice of no expert, more rows than a buffer holds) fails the stream
- * from within the kernel. */
+/* experts.c - the device table's part for mixture of experts: checks shapes, skips operations of a failed stream,
+ * launches. Some errors only the device can find: a choice of no expert, more rows than a buffer holds. Then the kernel
+ * itself makes the stream fail. */
 #include "worker/device/cuda/enqueue.h"
 
-/* For a kernel that may fail the stream. */
+/* The fault words of a stream, for a kernel that may make it fail. */
 static struct fault_words fault_of(struct stream *s)
 {
     s->may_fail = true;
@@ -87,7 +87,8 @@ titan_status cuda_ops_split_rounds(struct stream *s, const struct split_args *a)
     if (a->ranks <= 0 || a->experts <= 0 || a->experts > CUDA_EXPERTS_MAX || a->rounds <= 0 || a->room < 0 ||
         a->room > INT32_MAX)
         return TITAN_EINVAL;
-    if (a->by_rank && a->ranks > CUDA_EXPERTS_MAX / a->experts) /* all experts of a model are no more */
+    /* all ranks together have at most CUDA_EXPERTS_MAX experts */
+    if (a->by_rank && a->ranks > CUDA_EXPERTS_MAX / a->experts)
         return TITAN_EINVAL;
     return ENQUEUE(s, "rounds of rows", cuda_split_rounds(s->native, a, fault_of(s)));
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failure.cu - a stream's failure, passed on in stream order (struct stream in cuda.h). */
+/* failure.cu - passes a stream's failure on in stream order (struct stream in cuda.h). */
 #include "worker/device/cuda/kernel.cuh"
 
 __global__ static void latch(int *seen, volatile int *told, const volatile int *raised, const int *from)

@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* float8.cu - operands of a product as float8 codes, and what is left to do to its sums.
+/* float8.cu - converts operands of a product to float8 codes, and undoes the scales of its sums.
  *
- * An operand is `lines` lines of k elements, element (i, x) at src[i * line + x * along]: one of the two strides is 1.
- * Its codes go to dst as lines of kp bytes, dense along k, zero behind k (NaN, as all of
- * the line is, where its scale is not finite): what the tensor cores take. */
+ * An operand is `lines` lines of k elements, element (i, x) at src[i * line + x * along]. One of the two strides is 1.
+ * The tensor cores need codes as lines of kp bytes, dense along k, and zero behind k. If a line's scale is not finite,
+ * the whole line is NaN, also behind k. */
 #include "worker/device/cuda/float8.cuh"
 
 /* --- pieces ------------------------------------------------------------------------------------------------------- */
 
-#define LOADS 4 /* pieces of a thread: all of them are on their way before the first is looked at */
+#define LOADS 4 /* pieces per thread: all loads are issued before the first piece is used */
 #define BLOCK_PIECES (LOADS * THREADS)
 
-/* Rows of cols elements, pitch apart, and their pieces, fewer than 2^32 unless it is one row. */
+/* Rows of cols elements, pitch apart, divided into pieces. There are fewer than 2^32 pieces unless the area is one
+ * row. */
 struct area {
     int64_t rows, cols, pitch;
-    int64_t padded;  /* cols, or what a row of codes has more */
-    int64_t per_row; /* pieces, the last ones behind cols perhaps */
-    int64_t whole;   /* so many pieces from the first on are one access each */
+    int64_t padded;  /* cols, or the length of a row of codes if that is more */
+    int64_t per_row; /* pieces in a row; the last ones may lie behind cols */
+    int64_t whole;   /* this many pieces, from the first on, are one access each */
 };
 
 struct spot {
     int64_t row, x;
 };
 
-/* Of a thread's piece; x is behind the row where there is none. */
+/* The position of a thread's piece. If the piece does not exist, x is behind the row. */
 template <class T> __device__ static inline struct spot spot_of(const struct area &a, int64_t base, int piece_no)
 {
     const int64_t at = base + piece_no * THREADS + threadIdx.x;
@@ -50,7 +51,7 @@ __device__ static inline void load_pieces(uint4 *bits, const T *src, const struc
     }
 }
 
-/* As one row where there is nothing between rows. out: where codes go. */
+/* Describes the operand as one row if the rows have no gaps. out: address of the codes. */
 template <class T>
 static struct area area_of(const T *src, int64_t rows, int64_t cols, int64_t pitch, int64_t padded, uintptr_t out)
 {
@@ -93,7 +94,8 @@ template <class T> __global__ static void all_largest(unsigned *largest, const T
         (void)atomicMax(largest, most);
 }
 
-/* Of each line, where they lie side by side: a thread has a piece of them, over TILE elements along k. */
+/* Largest magnitude of each line, for lines that lie side by side. A thread has a piece of the lines, over TILE
+ * elements along k. */
 template <class T>
 __global__ static void column_largest(unsigned *largest, const T *src, int64_t along, int64_t lines, int64_t k,
                                       bool whole)
@@ -114,7 +116,7 @@ __global__ static void column_largest(unsigned *largest, const T *src, int64_t a
 
 /* --- scales ------------------------------------------------------------------------------------------------------- */
 
-/* The scale of what has this largest magnitude. */
+/* The scale for this largest magnitude. */
 __device__ static inline float scale_of(unsigned bits, float top)
 {
     float most;
@@ -122,7 +124,7 @@ __device__ static inline float scale_of(unsigned bits, float top)
     return (float)((double)top / (most != most ? (double)most : fmax((double)most, 1e-12)));
 }
 
-/* Columns of largest (ranks, n), rows ld apart. */
+/* Makes a scale from each column of largest (ranks, n), rows ld apart. */
 __global__ static void column_scales(float *scales, const float *largest, int64_t ld, int64_t ranks, int64_t n,
                                      float top)
 {
@@ -134,10 +136,10 @@ __global__ static void column_scales(float *scales, const float *largest, int64_
     }
 }
 
-/* What elements are multiplied by, *given or after the largest magnitudes, and where the inverses go. */
+/* The factor of the elements: *given, or computed from the largest magnitudes. inverse: where the inverse scales go. */
 struct scaling {
     const float *given;
-    const unsigned *largest; /* of all, or of each line */
+    const unsigned *largest; /* of the whole operand, or of each line */
     float *inverse;          /* (lines) */
     int64_t lines;
     bool by_line, power_of_two, e5m2;
@@ -167,7 +169,7 @@ __global__ static void fill_inverse(float *x, int64_t n, const float *scale)
 
 /* --- codes -------------------------------------------------------------------------------------------------------- */
 
-/* A code as it is: a cast leaves it. */
+/* A code; a cast leaves it unchanged. */
 struct code {
     uint8_t bits;
 };
@@ -197,7 +199,7 @@ template <> __device__ inline code_words<struct code> encode_piece<struct code>(
     return words;
 }
 
-/* Four pieces above each other: the codes of their elements i. */
+/* The codes of element i of four pieces, one above the other. */
 template <class T> __device__ static inline uint32_t encode_column(const uint4 *bits, int i, float by, bool e5m2)
 {
     return encode_4(piece_of<T>(bits[0]).v[i] * by, piece_of<T>(bits[1]).v[i] * by, piece_of<T>(bits[2]).v[i] * by,
@@ -230,7 +232,7 @@ template <class T> __device__ static inline void store_some(uint8_t *dst, const 
             dst[i] = (uint8_t)(words.w[i / 4] >> i % 4 * 8);
 }
 
-/* Dense lines with one scale. From the end on: of that the cache still has something. */
+/* Codes of dense lines with one scale. Blocks start at the end, because the cache still holds the end. */
 template <class T>
 __global__ static void __launch_bounds__(THREADS, 6)
     codes(uint8_t *dst, const T *src, struct scaling how, struct area a)
@@ -259,7 +261,7 @@ __global__ static void __launch_bounds__(THREADS, 6)
         how.inverse[i] = 1.0f / by;
 }
 
-/* Dense lines with a scale each: a block a line, which it reads twice. */
+/* Codes of dense lines with a scale each. A block has one line, which it reads twice. */
 template <class T>
 __global__ static void line_codes(uint8_t *dst, const T *src, struct scaling how, int64_t line, int64_t k, int64_t kp,
                                   bool whole)
@@ -285,11 +287,11 @@ __global__ static void line_codes(uint8_t *dst, const T *src, struct scaling how
     }
 }
 
-#define TILE_K 128   /* of a tile of TILE lines: a line of it is what memory is read and written in */
-#define TILE_GROUP 4 /* tiles that are made together along k, so that neither lines nor rows are far apart */
+#define TILE_K 128   /* elements along k in a tile of TILE lines; memory is read and written in lines of this length */
+#define TILE_GROUP 4 /* tiles along k that are made together, so that neither lines nor rows are far apart */
 
-/* Lines side by side: a tile goes through shared memory, pieces of four rows in, 16 codes along k out. The 16 bytes of
- * its lines are in an order that leaves each access to different banks. From the end on, as above. */
+/* Codes of lines that lie side by side. A tile goes through shared memory: pieces of four rows in, 16 codes along k
+ * out. The 16 bytes of its lines are permuted so that an access's banks differ. Blocks start at the end, as above. */
 template <class T>
 __global__ static void __launch_bounds__(THREADS, sizeof(T) == 2 ? 6 : 4)
     codes_across(uint8_t *dst, const T *src, struct scaling how, int64_t along, int64_t k, int64_t kp, bool whole)
@@ -356,7 +358,7 @@ static int launch_codes(void *stream, uint8_t *dst, const T *src, const struct s
     return LAUNCH(codes<T>, area_blocks(a), THREADS, 0, stream, dst, src, how, a);
 }
 
-/* Do the rows in which an operand lies consist of pieces? */
+/* Whether the operand's rows in memory consist of whole pieces. */
 template <class T> static bool lies_in_pieces(const struct float8_operand &o, const T *src)
 {
     const bool dense = o.along == 1;

@@ -16,14 +16,14 @@ static inline uint32_t encode_2(float low, float high, bool e5m2)
 }
 #else
 #include <cuda_fp8.h>
-/* The nearest codes, ties to even; beyond the largest value they are that one, NaN stays NaN: float8_encode of
- * base/float8.h. Two are one conversion. */
+/* Returns the nearest codes, ties to even. Values beyond the largest value become the largest value; NaN stays NaN.
+ * This is float8_encode of base/float8.h. One conversion makes both codes. */
 __device__ static inline uint32_t encode_2(float low, float high, bool e5m2)
 {
     return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
 }
 #endif
-/* In the order in which they lie in memory. */
+/* Four codes, in the order of memory. */
 __device__ static inline uint32_t encode_4(float a, float b, float c, float d, bool e5m2)
 {
     return encode_2(a, b, e5m2) | encode_2(c, d, e5m2) << 16;
@@ -31,7 +31,7 @@ __device__ static inline uint32_t encode_4(float a, float b, float c, float d, b
 
 #define TILE 64
 
-/* Magnitudes as their bits, which are in the same order; a NaN is above all. */
+/* A magnitude as its bits, which sort in the same order; a NaN is above all. */
 __device__ static inline unsigned magnitude(float x)
 {
     unsigned bits;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* grouped.cuh - what kernels of packed rows read of the counts that only the device knows. */
+/* grouped.cuh - how kernels of packed rows read the counts, which only the device knows. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_GROUPED_CUH
 #define TITAN_WORKER_DEVICE_CUDA_GROUPED_CUH
 
 #include "worker/device/cuda/kernel.cuh"
 
-/* Rows of group `index` of counts, which begins at row `first`, within what the buffers hold whatever the counts say.
- */
+/* Rows of group `index` in counts, which begins at row `first`. Wrong counts are cut to the rows that the buffers
+ * hold. */
 __device__ static inline int64_t rows_of(const struct grouped_problem &g, int64_t index, int64_t first)
 {
     const int64_t limit = g.ta ? g.k : g.m, n = g.counts[index];
     return n < 0 ? 0 : n < limit - first ? n : limit - first;
 }
 
-/* One thread of a launch. */
+/* Checks the counts; one thread of a launch calls it. */
 __device__ static inline void check_counts(const struct grouped_problem &g)
 {
     int64_t total = 0;
@@ -26,8 +26,8 @@ __device__ static inline void check_counts(const struct grouped_problem &g)
         fail_stream(g.fault, FAULT_COUNTS);
 }
 
-/* Of count pieces, those of rows that are there: as many rows as the sum of counts, all without them. The whole block.
- */
+/* Returns how many of `count` pieces belong to existing rows. The existing rows are the sum of counts, or all rows if
+ * counts is NULL. The whole block calls it. */
 __device__ static inline size_t pieces_there(size_t count, size_t pieces, const int32_t *counts, int64_t parts)
 {
     __shared__ int64_t scratch[32];

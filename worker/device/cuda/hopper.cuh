@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hopper.cuh - what compute capability 9.0 has for its tensor cores: barriers in shared memory, copies of tiles by the
+/* hopper.cuh - the tensor-core features of compute capability 9.0: barriers in shared memory, copies of tiles by the
  * tensor memory accelerator, products of four warps (PTX ISA 8.0: mbarrier, cp.async.bulk.tensor, wgmma).
  *
- * A tile is 64 columns of bf16 wide, 128 bytes a row, and begins at a multiple of 1024; wider ones are several, one
- * behind the other. A copy permutes the 16-byte pieces of a row by the row's number (128-byte swizzle), a product's
- * descriptor says so, and no other code looks inside.
+ * A tile is 64 columns of bf16 wide, 128 bytes a row, and begins at a multiple of 1024. A wider matrix is several
+ * tiles, one after the other. A copy permutes the 16-byte pieces of a row by the row's number (128-byte swizzle). A
+ * product's descriptor names this swizzle. No other code depends on it.
  *
- * Copies and products run on their own. A copy is there when its barrier's phase is over; a product reads its tiles and
- * writes its sums any time until it has been waited for. What is kept: mma_fence() before the first product of a batch,
- * mma_commit() behind the last one, mma_wait() before the sums are looked at, or the tiles are filled again. On the
- * host (tests/cuda/emulated_hopper.h) what breaks these rules ends the program.
+ * Copies and products run asynchronously. A copy has landed when its barrier's phase is over. A product reads its tiles
+ * and writes its sums at any time until it has been waited for. Rules: mma_fence() comes before the first product of a
+ * batch, mma_commit() after the last one. mma_wait() comes before the sums are read or the tiles are filled again. On
+ * the host (tests/cuda/emulated_hopper.h) a violation of these rules ends the program.
  *
- * Only code for sm_90a has the instructions; elsewhere kernels that use them are empty. */
+ * Only code for sm_90a has the instructions; for other architectures the kernels that use them are empty. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_HOPPER_CUH
 #define TITAN_WORKER_DEVICE_CUDA_HOPPER_CUH
 
@@ -24,7 +24,7 @@
 #include <dlfcn.h>
 #endif
 
-/* Whether this code has the instructions: the bodies of kernels that use them are in #if HOPPER_CODE. */
+/* Whether this code has the instructions. The bodies of kernels that use them are inside #if HOPPER_CODE. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HOPPER_CODE 1
 #else
@@ -34,27 +34,29 @@
 #define TILE_COLUMNS 64
 #define TILE_ROW_BYTES 128
 #define TILE_ALIGN 1024
-#define MMA_THREADS 128 /* of a product: four warps in a row, the first a multiple of four */
+/* threads of a product: four consecutive warps, the first warp's number is a multiple of four */
+#define MMA_THREADS 128
 #define MMA_ROWS 64
 #define MMA_DEPTH 16
 
 /* --- tensors that are copied from --------------------------------------------------------------------------------- */
 
-/* bf16 as (sequences, heads, rows, columns); by value into a kernel, as __grid_constant__. */
+/* A bf16 tensor (sequences, heads, rows, columns); a kernel gets it by value, as __grid_constant__. */
 #ifdef TITAN_EMULATE
 typedef struct emulated_map tile_map;
 #else
 typedef CUtensorMap tile_map;
 #endif
 struct tile_tensor {
-    const void *at; /* at a multiple of 16, as are all strides in bytes */
+    const void *at; /* the address and all strides in bytes are multiples of 16 */
     int columns, rows, heads, sequences;
     int64_t row, head, sequence; /* strides, in elements */
 };
 
-/* The driver makes maps of tensors. True: it can; always so where nothing is asked of it. */
+/* Whether the driver can make maps of tensors; always true where the driver is not needed. */
 static inline bool tile_maps_work(void);
-/* A copy takes box_rows rows of TILE_COLUMNS columns; zeros where the tensor has none. False: the driver refuses. */
+/* Makes a map. A copy takes box_rows rows of TILE_COLUMNS columns, with zeros outside the tensor. False: the driver
+ * refuses. */
 static inline bool tile_map_make(tile_map *ret, const struct tile_tensor *x, int box_rows);
 
 #ifdef TITAN_EMULATE
@@ -76,10 +78,10 @@ static inline bool tile_map_make(tile_map *ret, const struct tile_tensor *x, int
 typedef CUresult (*tile_map_encoder)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                      const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                      CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-/* The driver's, which nothing here links to. */
+/* Finds the driver's function; nothing here links to the driver. */
 static inline tile_map_encoder find_tile_map_encoder(void)
 {
-    void *const driver = dlopen("libcuda.so.1", RTLD_LAZY); /* which stays loaded */
+    void *const driver = dlopen("libcuda.so.1", RTLD_LAZY); /* the library stays loaded */
     return driver ? (tile_map_encoder)dlsym(driver, "cuTensorMapEncodeTiled") : NULL;
 }
 static inline tile_map_encoder get_tile_map_encoder(void)
@@ -106,41 +108,42 @@ static inline bool tile_map_make(tile_map *ret, const struct tile_tensor *x, int
 
 /* --- barriers ----------------------------------------------------------------------------------------------------- */
 
-/* In shared memory. A phase is over when `arrivals` threads have come and all bytes that they told of have landed;
- * the first phase is number 0, and a wait for the parity of the one before it never waits. */
+/* A barrier in shared memory. A phase is over when `arrivals` threads have arrived and all announced bytes have landed.
+ * The first phase is number 0. A wait for the parity of the phase before it returns at once. */
 typedef uint64_t tile_barrier;
 
-/* The dynamic shared memory from the first multiple of TILE_ALIGN on; TILE_ALIGN more are asked for than used. */
+/* The dynamic shared memory from its first multiple of TILE_ALIGN on. The launch requests TILE_ALIGN more bytes than
+ * are used. */
 __device__ static inline char *tile_memory(void *shared);
 
 __device__ static inline void barrier_init(tile_barrier *b, unsigned arrivals);
 __device__ static inline void barrier_arrive(tile_barrier *b);
-/* Arrive, and have the phase last until so many bytes have landed. */
+/* Arrives and extends the phase until this many bytes have landed. */
 __device__ static inline void barrier_arrive_for(tile_barrier *b, unsigned bytes);
 __device__ static inline void barrier_wait(tile_barrier *b, unsigned parity);
-/* Barriers that were initialised, and plain stores, are seen by copies and products behind it. */
+/* Copies and products after the fence see initialised barriers and plain stores. */
 __device__ static inline void fence_async(void);
-/* Plain stores of this thread are seen by products, and sums that are added, of those that it then arrives for. */
+/* Makes this thread's plain stores visible to products and to add_sums() of the threads for which it then arrives. */
 __device__ static inline void fence_stores(void);
 
 /* --- copies and products ------------------------------------------------------------------------------------------ */
 
-/* One thread: a box of map at (column, row, head, sequence). Its bytes, all of a box, count at b. */
+/* One thread copies the box of map at (column, row, head, sequence). All bytes of a box count at barrier b. */
 __device__ static inline void copy_tile(void *to, const tile_map *map, tile_barrier *b, int column, int row, int head,
                                         int sequence);
 
-/* Sums of a product are a tile of 64 rows and N columns in registers: thread t of the 128 has rows
- * t / 32 * 16 + t % 32 / 4, and 8 more, and of each eight columns 2 (t % 4) and the next; i of its N / 2 sums is in
- * column 8 (i / 4) + i % 2 of those, and in the second row when i & 2.
+/* A product's sums are a tile of 64 rows and N columns in registers. Thread t of the 128 has the row t / 32 * 16 + t %
+ * 32 / 4 and the row 8 below. In each eight columns it has column 2 (t % 4) and the next. Of its N / 2 sums, sum i is
+ * in its column 8 (i / 4) + i % 2, and in its second row when i & 2.
  *
- * What a descriptor says of 16 columns of a tile, of which element (r, c) is line r: its sums run along columns. */
+ * Descriptor of 16 columns of a tile. Element (r, c) belongs to line r: sums run along columns. */
 __device__ static inline uint32_t along_columns(uint32_t address);
-/* Of 16 rows of a tile: its columns are the lines, its sums run along rows. Each 64 columns are a tile of tile_bytes.
- */
+/* Descriptor of 16 rows of a tile. The tile's columns are the lines: sums run along rows. Each 64 columns are a tile of
+ * tile_bytes. */
 __device__ static inline uint32_t along_rows(uint32_t address, uint32_t tile_bytes);
-/* What begins so many bytes further. */
+/* The descriptor of data this many bytes further. */
 __device__ static inline uint32_t further(uint32_t descriptor, int bytes);
-/* The descriptor as hardware has it: the half above is the same of all. */
+/* The descriptor in the hardware's form. Its upper half is the same for all. */
 __device__ static inline uint64_t whole(uint32_t descriptor)
 {
     const uint64_t eight_rows = 8 * TILE_ROW_BYTES / 16; /* to the next eight */
@@ -148,38 +151,40 @@ __device__ static inline uint64_t whole(uint32_t descriptor)
 }
 __device__ static inline uint32_t tile_address(const void *tile);
 
-/* All of four warps: so many registers a thread from here on, fewer or more than the kernel was launched with. */
+/* All of four warps change their registers per thread to N, fewer or more than the kernel was launched with. */
 template <int N> __device__ static inline void give_registers(void);
 template <int N> __device__ static inline void take_registers(void);
 
 __device__ static inline void mma_fence(void);
 __device__ static inline void mma_commit(void);
-/* What is written to registers that a product takes is written here: before mma_fence(). */
+/* Completes writes to registers that a product takes, before mma_fence(). */
 template <int H> __device__ static inline void mma_settle(float (&s)[H]);
 template <int H> __device__ static inline void mma_settle(uint32_t (&a)[H]);
-/* x, which is no -inf, is computed here: the assembler would leave it until after the next wait, while products run. */
+/* Computes x, which is not -inf, at this place. Otherwise the assembler would compute it after the next wait; here
+ * products run meanwhile. */
 __device__ static inline void mma_meanwhile(float x);
-/* Until at most LEFT batches are under way; s: sums of one that is not. Without: the same sums are in those left. */
+/* Waits until at most LEFT batches are running. s: sums of a finished batch. The form without s is for remaining
+ * batches that add to the same sums. */
 template <int LEFT, int H> __device__ static inline void mma_wait(float (&s)[H]);
 template <int LEFT> __device__ static inline void mma_wait(void);
-/* s = (add: s +) 64 lines of a by the lines of b: mma_tiles<A_ROWS, B_ROWS>(s, a, b, add), where true says of an
- * operand that sums run along its rows, and both run along columns if nothing is said. s = s + the tile of 64 x 16 in
- * registers by b, along rows: mma_registers(s, a, b). a: of each row two pairs of bf16, as sums of 16 columns lie in
- * registers. */
+/* mma_tiles<A_ROWS, B_ROWS>(s, a, b, add): s = (add: s +) 64 lines of a by the lines of b. A true argument means that
+ * the operand's sums run along its rows; by default both run along columns. mma_registers(s, a, b): s = s + the tile of
+ * 64 x 16 in registers by b, along rows. a holds two pairs of bf16 of each row, in the register layout of the sums of
+ * 16 columns. */
 
-/* A warp: 16 rows and columns into a tile from a row and a column on, both multiples of 16, as they lie in registers
- * for mma_registers(): plain stores. */
+/* A warp stores 16 rows and columns into a tile, by plain stores. The first row and column are multiples of 16. x has
+ * the register layout of mma_registers(). */
 __device__ static inline void store_square(char *tile, int row, int column, const uint32_t *x);
-/* One thread: sums in device memory grow by those in shared memory, both at multiples of 16 bytes, in whatever order.
- * Those in shared memory were stored before a fence_stores(), and stay until add_wait(); the others are complete when
- * the kernel has ended. */
+/* One thread adds sums in shared memory to sums in device memory, in any order; both are at multiples of 16 bytes. The
+ * sums in shared memory were stored before a fence_stores() and must stay until add_wait(). The sums in device memory
+ * are complete when the kernel has ended. */
 __device__ static inline void add_sums(float *to, const void *from, unsigned bytes);
 __device__ static inline void add_wait(void);
 
-/* Rounded; the first in the lower half. */
+/* Rounds two values; `low` goes to the lower half. */
 __device__ static inline uint32_t two_bf16(float low, float high);
-/* Of four threads in a row, x[i] becomes what thread i had in the place of this one's number: what lay across them, as
- * the sums of a row do, lies in one. All of a warp. */
+/* Exchanges values among four consecutive threads: x[i] becomes thread i's element with this thread's number. So values
+ * across the four threads, like a row's sums, come to one thread. All threads of a warp call it. */
 __device__ static inline void exchange_four(uint32_t (&x)[4]);
 
 #ifdef TITAN_EMULATE
@@ -325,7 +330,7 @@ __device__ static inline void fence_stores(void)
 __device__ static inline void store_square(char *tile, int row, int column, const uint32_t *x)
 {
     int lane = (int)threadIdx.x % WARP;
-    asm volatile("" : "+r"(lane)); /* or addresses are kept in registers, which are short */
+    asm volatile("" : "+r"(lane)); /* without this the compiler keeps addresses in registers, which are scarce */
     const int r = row + lane % 16, piece = column / 8 + lane / 16;
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                      tile_address(tile) + r * TILE_ROW_BYTES + ((piece ^ r % 8) << 4)),
@@ -367,7 +372,7 @@ __device__ static inline void mma_commit(void)
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/* What passes through here is computed before it, and used behind it. */
+/* A value that passes through this asm is computed before it and used after it. */
 template <int H> __device__ static inline void mma_settle(float (&s)[H])
 {
 #pragma unroll
@@ -380,7 +385,7 @@ template <int H> __device__ static inline void mma_settle(uint32_t (&a)[H])
     for (int i = 0; i < H; i++)
         asm volatile("" : "+r"(a[i])::"memory");
 }
-/* An instruction that is never carried out, but might be. */
+/* An instruction that never runs, but the compiler cannot know that. */
 __device__ static inline void mma_meanwhile(float x)
 {
     asm volatile("{\n.reg .pred p;\nsetp.eq.f32 p, %0, 0fFF800000;\n@p nanosleep.u32 1;\n}" ::"f"(x) : "memory");
@@ -547,7 +552,7 @@ __device__ static inline void exchange_four(uint32_t (&x)[4])
     }
 }
 
-/* The same in all of a warp, and known to be. */
+/* Returns x, which is the same in all threads of a warp, in a form that the compiler knows to be uniform. */
 __device__ static inline int one_of_warp(int x)
 {
 #ifdef TITAN_EMULATE
@@ -557,7 +562,7 @@ __device__ static inline int one_of_warp(int x)
 #endif
 }
 
-/* A warp is done with a stage. */
+/* A warp has finished with a stage. */
 __device__ static inline void release(tile_barrier *b)
 {
     __syncwarp();
@@ -565,7 +570,7 @@ __device__ static inline void release(tile_barrier *b)
         barrier_arrive(b);
 }
 
-/* Of sums: this thread's first row of those of all groups; the second is 8 more. */
+/* This thread's first row of the sums of all groups; its second row is 8 further. */
 __device__ static inline int own_row(void)
 {
     return (int)threadIdx.x / WARP * 16 + (int)threadIdx.x % WARP / 4;

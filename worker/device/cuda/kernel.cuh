@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernel.cuh - what every kernel file shares: element types, launching, block-wide reductions.
+/* kernel.cuh - shared by all kernel files: element types, launching, block-wide reductions.
  *
- * All arithmetic is fp32 (sums over long buffers fp64). TITAN_EMULATE builds the same kernels for the host, on
- * tests/cuda/emulator.h, where a block's threads are coroutines: that is how they are tested without a GPU. */
+ * All arithmetic is fp32 (sums over long buffers fp64). TITAN_EMULATE builds the same kernels for the host, with
+ * tests/cuda/emulator.h, where a block's threads are coroutines. So the kernels are tested without a GPU. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_KERNEL_CUH
 #define TITAN_WORKER_DEVICE_CUDA_KERNEL_CUH
 
@@ -32,7 +32,7 @@ __global__ static void module_mark(void)
 __attribute__((used)) static const int module_listed = cuda_list_module((const void *)module_mark);
 #endif
 
-/* call with T as the type of dt. */
+/* Evaluates `call` with T as the C++ type of dt. */
 #define TYPED(dt, call)                                                                                                \
     ((dt) == DTYPE_BF16 ? [&]() {                                                                                      \
         typedef bf16 T;                                                                                                \
@@ -82,7 +82,7 @@ __host__ __device__ static inline void num_store(bf16 *x, float value)
 #endif
 }
 
-/* Element i of a tensor of a type known at run time only. */
+/* Reads element i of a tensor whose type is known only at run time. */
 __host__ __device__ static inline float any_load(const void *x, int64_t i, bool is_bf16)
 {
     return is_bf16 ? num_load((const bf16 *)x + i) : ((const float *)x)[i];
@@ -95,14 +95,14 @@ __host__ __device__ static inline void any_store(void *x, int64_t i, bool is_bf1
         ((float *)x)[i] = value;
 }
 
-/* 16 bytes of a tensor, as fp32 in registers. */
+/* 16 bytes of a tensor, held as fp32 in registers. */
 template <class T> struct piece {
     enum { N = 16 / sizeof(T) };
     float v[N];
 };
 
-/* Are rows of so many bytes at these addresses (or-ed together) whole pieces? Then each is one access. Kernels that
- * keep many pieces in registers are compiled for either answer. */
+/* Whether rows of row_bytes bytes at these addresses (or-ed together) consist of whole pieces. If so, each piece is one
+ * access. Kernels that keep many pieces in registers are compiled for both cases. */
 static inline bool in_pieces(size_t row_bytes, uintptr_t addresses)
 {
     return (row_bytes | addresses) % 16 == 0;
@@ -111,7 +111,7 @@ static inline size_t row_bytes(int64_t c, bool is_bf16)
 {
     return (size_t)c * (is_bf16 ? sizeof(bf16) : sizeof(float));
 }
-/* Pieces of a row of c, the last one not whole perhaps. */
+/* Pieces of a row of c elements; the last piece may be incomplete. */
 static inline size_t pieces_of(int64_t c, bool is_bf16)
 {
     return (row_bytes(c, is_bf16) + 15) / 16;
@@ -121,8 +121,8 @@ static inline uintptr_t address(const void *p)
     return (uintptr_t)p;
 }
 
-/* The piece at x as it lies in memory, of which `left` elements are there; behind them pad, which is 0 or infinite. A
- * thread has the same elements, whole or not. */
+/* Loads the piece at x unconverted. Only `left` elements exist; the others become pad, which is 0 or infinite. Whole
+ * pieces and incomplete ones give a thread the same elements. */
 template <class T> __device__ static inline uint4 bits_load(const T *x, int64_t left, bool whole, float pad = 0.0f)
 {
     if (whole)
@@ -138,7 +138,7 @@ template <class T> __device__ static inline uint4 bits_load(const T *x, int64_t 
     memcpy(&bits, e, sizeof bits);
     return bits;
 }
-/* The same where the piece may lie behind the end: left is 0 or less. */
+/* The same for a piece that may lie behind the end: left may be 0 or negative. */
 template <class T> __device__ static inline uint4 bits_within(const T *x, int64_t left, bool whole, float pad = 0.0f)
 {
     uint32_t word;
@@ -168,7 +168,7 @@ template <class T> __device__ static inline piece<T> piece_of(uint4 bits)
         p.v[k] = num_load(e + k);
     return p;
 }
-/* p rounded. Two bf16 are one conversion. */
+/* Rounds p to 16 bytes of fp32 or bf16. One conversion rounds two bf16. */
 __device__ static inline uint4 bits_of(const piece<float> &p)
 {
     uint4 bits;
@@ -195,14 +195,14 @@ template <class T> __device__ static inline piece<T> piece_load(const T *x, int6
 {
     return piece_of<T>(bits_load(x, left, whole));
 }
-/* Rounds p to what is stored. */
+/* Rounds p to the stored type; p becomes the stored values. */
 template <class T> __device__ static inline void piece_store(T *x, piece<T> &p, int64_t left, bool whole)
 {
     const uint4 bits = bits_of(p);
     p = piece_of<T>(bits);
     bits_store(x, bits, left, whole);
 }
-/* First element and stride of this thread's pieces of a row that a block has. */
+/* First element and stride of this thread's pieces in a row that one block processes. */
 template <class T> __device__ static inline int64_t piece_first(void)
 {
     return (int64_t)threadIdx.x * piece<T>::N;
@@ -221,14 +221,14 @@ __device__ static inline size_t grid_stride(void)
 {
     return (size_t)gridDim.x * blockDim.x;
 }
-/* Blocks for a grid-stride loop over n elements: enough to fill any GPU, not more than there is work. */
+/* Blocks for a grid-stride loop over n elements: enough to fill any GPU, but no more than the work needs. */
 static inline unsigned grid_blocks(size_t n)
 {
     size_t blocks = (n + THREADS - 1) / THREADS;
     return (unsigned)(blocks < 4096 ? blocks : 4096);
 }
 
-/* Data that cannot be true: the stream has failed from here on. Any number of threads may say so. */
+/* Makes the stream fail because its data cannot be true. Any number of threads may call it. */
 __device__ static inline void fail_stream(const struct fault_words &w, enum fault fault)
 {
     if (*(volatile int *)w.seen != 0)
@@ -253,8 +253,8 @@ struct op_max {
     }
 };
 
-/* The reduction of x over the block of 2^i warps, the same bits in every thread, in an order that depends on blockDim
- * only: a butterfly within each warp, then one of the warps. Every thread calls it; scratch: 32 elements of shared
+/* The reduction of x over a block of 2^i warps. Every thread gets the same bits. The order depends only on blockDim: a
+ * butterfly within each warp, then a butterfly of the warps. Every thread calls it. scratch: 32 elements of shared
  * memory. */
 template <class V, class Op> __device__ static inline V block_reduce(V x, Op op, V *scratch)
 {

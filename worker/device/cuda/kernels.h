@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels.h - launchers of the CUDA kernels, one per operation of device.h; with operations.h the only header C and
- * CUDA C++ share.
+/* kernels.h - launchers of the CUDA kernels, one per operation of device.h. C and CUDA C++ share only this header and
+ * operations.h.
  *
- * Each enqueues on stream (a cudaStream_t) and returns a cudaError_t: 0, or why the launch failed. Shapes, formulas and
- * aliasing are operations.h's; strides are in elements. bf16: the compute tensors are bfloat16, otherwise fp32. The
- * only atomics are on a hash, a sum of integers, and on magnitudes, the largest of integers, so the same call on the
- * same data gives the same bits. An empty tensor launches nothing. */
+ * Each launcher enqueues on stream (a cudaStream_t) and returns a cudaError_t: 0, or why the launch failed.
+ * operations.h defines shapes, formulas and aliasing; strides are in elements. bf16: the compute tensors are bfloat16,
+ * otherwise fp32. Atomics are used only for a hash (a sum of integers) and for magnitudes (a maximum of integers). So
+ * the same call on the same data gives the same bits. An empty tensor launches nothing. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_KERNELS_H
 #define TITAN_WORKER_DEVICE_CUDA_KERNELS_H
 
@@ -20,17 +20,18 @@ extern "C" {
 #endif
 
 /* --- modules.c ---------------------------------------------------------------------------------------------------- */
-/* CUDA loads a kernel when it is first launched, and that launch waits for all that runs on the GPU. Behind a
- * collective with a peer that waits for this rank in turn it would wait for ever, so all kernels are loaded when the
- * device is opened. Each kernel file lists its module by one of its kernels, before main, in any order. */
+/* All kernels are loaded when the device is opened. Otherwise CUDA loads a kernel at its first launch, and that launch
+ * waits for everything that runs on the GPU. A launch after a collective would then wait forever: the collective's peer
+ * waits for this rank in turn. Each kernel file lists its module by one of its kernels, before main, in any order. */
 int cuda_list_module(const void *kernel);
-void cuda_load_kernels(void); /* with the device entered; what the driver refuses is said in the log */
+void cuda_load_kernels(void); /* call it with the device entered; modules that the driver refuses are logged */
 
 /* --- failure.cu: see struct stream in cuda.h ---------------------------------------------------------------------- */
-/* In stream order: take on what was raised on this stream by now, and what `from` (may be NULL) had taken on. */
+/* In stream order: takes over a failure raised on this stream so far, and a failure that `from` (may be NULL) has taken
+ * over. */
 int cuda_latch(void *stream, int *seen, int *told, const int *raised, const int *from);
 
-/* What a kernel can find wrong with its data. */
+/* Errors that a kernel can find in its data. */
 enum fault {
     FAULT_NONE,
     FAULT_CHOICE, /* a token's choice names no expert */
@@ -38,7 +39,7 @@ enum fault {
     FAULT_COUNTS, /* groups have more rows than there are */
     FAULT_COUNT
 };
-/* Where such a kernel makes its stream fail, as a latch would: struct stream in cuda.h. */
+/* The words through which a kernel makes its stream fail, as a latch would: struct stream in cuda.h. */
 struct fault_words {
     int *seen, *told, *fault;
     int status;
@@ -59,26 +60,30 @@ int cuda_add_bias_grouped(void *stream, const struct bias_args *a, struct fault_
 int cuda_bias_wgrad_grouped(void *stream, const struct bias_args *a, struct fault_words fault);
 
 /* --- float8.cu: see float8_product in device.h -------------------------------------------------------------------- */
-/* An operand of a product: lines of k elements, element (i, x) at src[i * line + x * along], line or along 1. */
+/* An operand of a product: lines of k elements. Element (i, x) is at src[i * line + x * along]; line or along is 1. */
 struct float8_operand {
     const void *src;
-    bool bf16, e5m2, by_line, power_of_two; /* by_line: a scale for each line, else one of all */
+    bool bf16, e5m2, by_line, power_of_two; /* by_line: each line has a scale; otherwise all lines share one */
     int64_t lines, k, line, along;
     int64_t kp;        /* k up to a multiple of 16 */
     uint8_t *codes;    /* out, (lines, kp); at a multiple of 16 */
-    float *inverse;    /* out, (lines): the inverse scales, the one of all as often */
+    float *inverse;    /* out, (lines): the inverse scale of each line; a shared scale is repeated */
     unsigned *largest; /* scratch, (lines) */
-    uint8_t *scales;   /* of MXFP8, in place of both: out, mx_scales_bytes() of them, kp then is a multiple of 32 */
+    /* out, MXFP8 only: mx_scales_bytes() bytes of scales, used instead of inverse and largest; kp is then a multiple of
+     * 32 */
+    uint8_t *scales;
 };
 int cuda_float8(void *stream, const struct float8_operand *operand);
-/* The same of an operand with a src of codes already, made with *scale. Where src is codes, they stay as they are. */
+/* The same for an operand whose src is codes already, made with *scale. If src and `codes` are the same memory, the
+ * codes stay unchanged. */
 int cuda_float8_take(void *stream, const struct float8_operand *operand, const float *scale);
-/* c (rows, n) = or += sums (rows, ld) fp32, times a of the row and b of the column; NULL, both: as they are. */
+/* Writes the fp32 sums (rows, ld) to c (rows, n). With `accumulate` it adds them to c. First it multiplies each sum by
+ * a[row] and b[column]. If a and b are NULL, the sums are not multiplied. */
 int cuda_float8_unscale(void *stream, void *c, bool bf16, int64_t ldc, const float *sums, int64_t ld, const float *a,
                         const float *b, int64_t rows, int64_t n, bool accumulate);
 int cuda_float8_largest(void *stream, float *largest, const void *x, bool bf16, size_t n);
 int cuda_float8_scales(void *stream, float *scales, const float *largest, int64_t ld, int64_t ranks, int64_t n);
-/* mxfp8.cu: codes of e4m3 and their blocks' scales; where cuBLASLt looks for them: mx_scales.h. */
+/* mxfp8.cu: codes of e4m3 and the scales of their blocks. mx_scales.h defines where cuBLASLt reads the scales. */
 int cuda_mxfp8(void *stream, const struct float8_operand *operand);
 int cuda_float8_encode(void *stream, uint8_t *codes, const void *x, bool bf16, size_t n, const float *scale);
 
@@ -101,15 +106,15 @@ int cuda_rope(void *stream, const struct rope_args *a);
 /* --- attention.cu ------------------------------------------------------------------------------------------------- */
 #define CUDA_ATTENTION_D_MAX 256
 struct attention_problem {
-    bool bf16, hopper; /* hopper: attention_hopper.cu may serve it */
+    bool bf16, hopper; /* hopper: attention_hopper.cu may be used */
     int b, tq, tk, h, kv, d, dv;
-    int64_t ldq, ldk, ldv, ldo;               /* of the forward tensors */
+    int64_t ldq, ldk, ldv, ldo;               /* strides of the forward tensors */
     const int32_t *index, *start, *key_index; /* NULL = causal */
     float scale, softcap;
 };
 int cuda_attention(void *stream, const struct attention_args *a, const struct attention_problem *problem);
-/* work: delta (B,H,Tq) fp32. sums: for gradients in any order, cuda_attention_hopper_sums() bytes at a multiple of 16;
- * NULL: there is an order. */
+/* work: delta (B,H,Tq) fp32. sums: cuda_attention_hopper_sums() bytes at a multiple of 16, for gradients in any order;
+ * NULL: the order is fixed. */
 int cuda_attention_dgrad(void *stream, const struct attention_args *a, const struct attention_problem *problem,
                          float *sums);
 int cuda_attention_merge(void *stream, const struct merge_args *a);
@@ -119,13 +124,15 @@ int cuda_attention_sink(void *stream, const struct sink_args *a);
 int cuda_attention_sink_dgrad(void *stream, const struct sink_args *a);
 
 /* --- attention_hopper.cu ------------------------------------------------------------------------------------------ */
-/* Attention on the tensor cores of compute capability 9.0; attention.cu asks for it. */
+/* Attention on the tensor cores of compute capability 9.0, called by attention.cu. */
 #define CUDA_NOT_SERVED (-1)
-bool cuda_attention_hopper_works(void); /* it was built for them, and the driver knows what it needs */
-bool cuda_attention_hopper_fits(bool bf16, int64_t d, int64_t dv);      /* heads that it has tiles for */
-bool cuda_attention_hopper_any_order(bool bf16, int64_t d, int64_t dv); /* gradients in one pass; then with sums */
+/* the code was built for these tensor cores, and the driver has the needed functions */
+bool cuda_attention_hopper_works(void);
+bool cuda_attention_hopper_fits(bool bf16, int64_t d, int64_t dv); /* there are tiles for heads of these widths */
+/* gradients in one pass are possible; they need sums */
+bool cuda_attention_hopper_any_order(bool bf16, int64_t d, int64_t dv);
 size_t cuda_attention_hopper_sums(int64_t b, int64_t tq, int64_t h);
-/* CUDA_NOT_SERVED: nothing was launched, attention.cu's own kernels serve. */
+/* CUDA_NOT_SERVED: nothing was launched; attention.cu then uses its own kernels. */
 int cuda_attention_hopper(void *stream, const struct attention_args *a, const struct attention_problem *problem);
 int cuda_attention_hopper_dgrad(void *stream, const struct attention_args *a, const struct attention_problem *problem,
                                 float *sums);
@@ -173,29 +180,29 @@ int cuda_combine_dweights(void *stream, const struct placed_args *a);
 
 /* --- matmul_grouped.cu -------------------------------------------------------------------------------------------- */
 struct grouped_problem {
-    bool ta, tb, add;      /* add: to what c holds */
+    bool ta, tb, add;      /* add: adds the product to c */
     const int32_t *counts; /* (parts,groups) */
     int64_t groups, parts, m, n, k, lda, ldb, ldc;
-    int64_t split; /* rows that a weight gradient sums before it adds them */
+    int64_t split; /* rows of a weight gradient that are summed before the sum is added */
     struct fault_words fault;
 };
-/* hopper: matmul_grouped_hopper.cu may serve it. */
+/* hopper: matmul_grouped_hopper.cu may be used. */
 int cuda_matmul_grouped(void *stream, const struct matmul_args *a, bool hopper, struct fault_words fault);
 
 /* --- matmul_grouped_hopper.cu ------------------------------------------------------------------------------------- */
-/* Operands in bf16, on the tensor cores of compute capability 9.0; matmul_grouped.cu asks for it. CUDA_NOT_SERVED:
- * nothing was launched, its own kernel serves. */
+/* The same with bf16 operands on the tensor cores of compute capability 9.0, called by matmul_grouped.cu.
+ * CUDA_NOT_SERVED: nothing was launched; matmul_grouped.cu then uses its own kernel. */
 int cuda_matmul_grouped_hopper(void *stream, const struct matmul_args *a, const struct grouped_problem *problem);
 
 /* --- optim.cu ----------------------------------------------------------------------------------------------------- */
 struct adamw_factors {
-    float lr, beta1, beta2, eps, weight_decay, l2, grad_scale, unbias1, unbias2; /* one of the decays is 0 */
+    float lr, beta1, beta2, eps, weight_decay, l2, grad_scale, unbias1, unbias2; /* weight_decay or l2 is 0 */
     float mean, clip;                                                            /* grad_scale is their product */
     bool bf16_master, bf16_moment;                                               /* otherwise fp32 */
-    bool random_moments; /* how bf16 moments are rounded, device.h: struct moment_rounding */
+    bool random_moments; /* bf16 moments are rounded at random, device.h: struct moment_rounding */
     uint64_t step;
 };
-#define CUDA_ADAMW_RANGES 32 /* in a launch: all are among its arguments, of which there may be 4 KiB */
+#define CUDA_ADAMW_RANGES 32 /* ranges per launch: they are kernel arguments, which are limited to 4 KiB */
 struct adamw_piece {
     void *master, *m, *v;
     const float *grad;
@@ -203,7 +210,7 @@ struct adamw_piece {
     size_t n;
     uint32_t key[2];
     int64_t first, cols, ld, origin;
-    unsigned first_block; /* the launch finds it */
+    unsigned first_block; /* set by the launch */
 };
 struct adamw_pieces {
     int count;

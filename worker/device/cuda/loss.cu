@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loss.cu - softmax cross-entropy over a vocabulary in parts, one block per row: what this part has to tell the others,
- * then loss and gradient from what all have sent. */
+/* loss.cu - softmax cross-entropy over a vocabulary in parts, one block per row. First each part computes its numbers
+ * for the others; then the numbers of all parts give loss and gradient. */
 #include "worker/device/cuda/kernel.cuh"
 
 #define STATS 3 /* largest logit, sum of exp(logit - largest), the target's logit */
 #define ROW_THREADS 1024
-#define AT_ONCE 4 /* pieces that a thread reads before it looks at the first */
+#define AT_ONCE 4 /* pieces that a thread reads before it uses the first */
 
 struct row_stats {
     float top, sum, picked;
 };
 
-/* A row of v logits. Its first `kept` elements can be in shared memory, where each thread has only pieces of its own:
- * 128,256 bf16 are a little more than an SM holds, and the rest comes from the second-level cache. */
+/* A row of v logits. Its first `kept` elements can be in shared memory, where each thread has only its own pieces.
+ * 128,256 bf16 are a little more than an SM holds; the rest comes from the second-level cache. */
 template <class T> struct row_of {
     const T *x;
     int64_t v, kept;
@@ -46,9 +46,9 @@ __device__ static inline float exp_of(float x)
 #endif
 }
 
-/* Of one row, in every thread; column: of the target, which may be outside. Each thread sums below the largest logit it
- * has seen so far. fmaxf drops NaN, the sum of exponentials brings it back. Nothing has written over the row yet: what
- * each thread reads lies before a barrier. */
+/* Stats of one row, returned in every thread. column: the target's column, which may be outside this part. Each thread
+ * sums relative to the largest logit that it has seen so far. fmaxf drops NaN; the sum of exponentials restores it. All
+ * reads of the row are before a barrier, so nothing overwrites it too early. */
 template <class T> __device__ static row_stats stats_of(const row_of<T> &r, int64_t column, float *scratch)
 {
     row_stats s = {-INFINITY, 0.0f, column >= 0 && column < r.v ? num_load(r.x + column) : 0.0f};
@@ -83,8 +83,8 @@ template <class T> __device__ static row_stats stats_of(const row_of<T> &r, int6
     return s;
 }
 
-/* dlogits may be the row itself: a thread reads the elements it writes, and no others. From the end, as what was read
- * last is the likeliest to be in the cache. */
+/* dlogits may be the row itself: a thread reads only the elements that it writes. It starts at the end, because the
+ * last elements read are the likeliest to be in the cache. */
 template <class T>
 __device__ static void finish_of(float *loss, T *dlogits, const row_of<T> &r, bool counted, int64_t column, row_stats s)
 {
@@ -131,7 +131,7 @@ __global__ static void __launch_bounds__(ROW_THREADS)
 {
     __shared__ float scratch[32];
     const int64_t row = blockIdx.x;
-    const bool counted = targets[row] >= 0; /* otherwise it is not looked at */
+    const bool counted = targets[row] >= 0; /* a row that is not counted is not read */
     const row_stats none = {0.0f, 0.0f, 0.0f};
     const row_of<T> r = {logits + row * v, v, 0, NULL, whole};
     write_stats(stats + row * STATS, counted ? stats_of(r, targets[row] - first, scratch) : none);
@@ -183,7 +183,7 @@ __global__ static void __launch_bounds__(ROW_THREADS)
     DYNAMIC_SHARED(copy);
     __shared__ float scratch[32];
     const int64_t row = blockIdx.x, column = targets[row] - first;
-    const bool counted = targets[row] >= 0; /* otherwise it is not looked at */
+    const bool counted = targets[row] >= 0; /* a row that is not counted is not read */
     const row_of<T> r = {logits + row * v, v, counted ? kept : 0, copy, whole};
     const row_stats none = {0.0f, 0.0f, 0.0f};
     const row_stats s = counted ? stats_of(r, column, scratch) : none;
@@ -191,7 +191,7 @@ __global__ static void __launch_bounds__(ROW_THREADS)
     finish_of(losses + row, dlogits ? dlogits + row * v : NULL, r, counted, column, s);
 }
 
-#define OWN_SHARED 1024 /* bytes of a block's shared memory that are not for the row */
+#define OWN_SHARED 1024 /* bytes of a block's shared memory that are not available for the row */
 
 template <class T> static int launch_loss(void *stream, const struct loss_args *a, bool whole)
 {

@@ -6,7 +6,8 @@
 #include "worker/device/cuda/matmul_map.h"
 #include "worker/device/cuda/product_plans.h"
 
-/* What decides which algorithm is used. Compared as bytes, so it is zeroed before it is filled. */
+/* The properties that decide which algorithm is used. Keys are compared as bytes, so a key is zeroed before it is
+ * filled. */
 struct plan_key {
     int64_t m, n, k, lda, ldb, ldc;
     uint32_t ta, tb, ab_dt, c_dt;
@@ -32,7 +33,7 @@ static cublasStatus_t layout_create(cublasLtMatrixLayout_t *ret, cudaDataType_t 
     return cublasLtMatrixLayoutCreate(ret, type, l->rows, l->columns, l->ld);
 }
 
-/* Operation and layouts of a key. */
+/* Describes the operation and layouts of a key to cuBLASLt. */
 static cublasStatus_t describe(struct product_plan *p, const void *with)
 {
     const struct plan_key *const key = with;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul_f8.c - products in float8: operands become codes, dense along k (float8.cu), and cuBLASLt multiplies them. It
- * undoes the scales itself where it can; else the sums are fp32, a few rows at a time, and a kernel does. Scales of
- * MXFP8 (mxfp8.cu) are always its, on GPUs from Blackwell on. */
+/* matmul_f8.c - products in float8: operands become codes, dense along k (float8.cu), and cuBLASLt multiplies them.
+ * Where cuBLASLt can, it undoes the scales itself. Otherwise the sums are fp32, a few rows at a time, and a kernel
+ * undoes the scales. cuBLASLt always undoes MXFP8's scales (mxfp8.cu), on GPUs from Blackwell on. */
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -11,13 +11,13 @@
 #include "worker/device/cuda/mx_scales.h"
 #include "worker/device/cuda/product_plans.h"
 
-#define STEP 16                           /* codes, rows and columns that a product wants multiples of */
-#define SUMS_BYTES_MAX ((size_t)64 << 20) /* of rows with scales that a kernel undoes */
+#define STEP 16                           /* codes, rows and columns of a product must be multiples of this */
+#define SUMS_BYTES_MAX ((size_t)64 << 20) /* most bytes of fp32 sums whose scales a kernel undoes */
 
-/* What undoes the scales. */
+/* Who undoes the scales, and which scales. */
 enum scaling { SCALE_ONE, SCALE_LINES, SCALE_BY_KERNEL, SCALE_BLOCKS, SCALINGS };
 
-/* Compared as bytes, so it is zeroed before it is filled. */
+/* A product's key. Keys are compared as bytes, so a key is zeroed before it is filled. */
 struct plan_key {
     int64_t m, n, k, ldc;
     uint32_t a_e5m2, b_e5m2, c_dt, accumulate, scaling, fast;
@@ -32,7 +32,8 @@ static cudaDataType_t code_type(bool e5m2)
 
 #define STEP_OK(st, call) ((st) == CUBLAS_STATUS_SUCCESS ? (call) : (st))
 
-/* c^T = b^T a^T column-major: the codes of b come first, transposed; both have k for their leading dimension. */
+/* Describes c^T = b^T a^T, column-major. b's codes come first, transposed. Both operands have k as leading
+ * dimension. */
 static cublasStatus_t describe(struct product_plan *p, const void *with)
 {
     const struct plan_key *const key = with;
@@ -66,7 +67,7 @@ struct product {
     void *c;
     float *sums;
     size_t sums_bytes;
-    int64_t m, n, ldc; /* rows and columns that there are */
+    int64_t m, n, ldc; /* sizes of c, without padding */
     enum dtype c_dt;
     bool accumulate, fast, blocks;
 };
@@ -80,7 +81,8 @@ static const void *scales_of(const struct float8_operand *o, enum scaling scalin
     return o->inverse + (scaling == SCALE_LINES ? first : 0);
 }
 
-/* rows of a from `first`, all of b; the answer to NOT_SUPPORTED is another scaling. */
+/* Multiplies `rows` rows of a from `first` on by all of b. If the status is NOT_SUPPORTED, the caller tries another
+ * scaling. */
 static cublasStatus_t multiply(struct stream *s, const struct product *x, enum scaling scaling, int64_t first,
                                int64_t rows, void *c, int64_t ldc, int64_t n, enum dtype c_dt, bool accumulate)
 {
@@ -116,14 +118,14 @@ static int64_t up_to_step(int64_t n)
     return (n + STEP - 1) / STEP * STEP;
 }
 
-/* Straight into c: its rows and columns are as cuBLASLt wants them. */
+/* Whether the product can go straight into c: c's rows and columns meet cuBLASLt's limits. */
 static bool fits(const struct product *x)
 {
     return x->m % STEP == 0 && x->n % STEP == 0 && ((uintptr_t)x->c & 15) == 0 &&
            (size_t)x->ldc * dtype_bytes(x->c_dt) % 16 == 0;
 }
 
-/* Rows of a part: a whole tile of scales. */
+/* A part's rows are a multiple of this; with blocks it is a whole tile of scales. */
 static int64_t rows_step(bool blocks)
 {
     return blocks ? MX_TILE_LINES : STEP;
@@ -232,12 +234,12 @@ titan_status cuda_ops_matmul_f8(struct stream *s, const struct matmul_args *a)
     x.b.line = a->tb ? a->ldb : 1, x.b.along = a->tb ? 1 : a->ldb;
     x.a.bf16 = x.b.bf16 = a->ab_dt == DTYPE_BF16;
     x.a.power_of_two = x.b.power_of_two = how->power_of_two;
-    x.fast = !a->ta && a->tb && !x.a.e5m2 && !x.blocks; /* forward, as torchao has it */
+    x.fast = !a->ta && a->tb && !x.a.e5m2 && !x.blocks; /* only for the forward product, as in torchao */
     place(&x.a, x.blocks, &at);
     place(&x.b, x.blocks, &at);
     if (how->b_scale && a->tb && a->ldb == x.b.kp && a->k == x.b.kp && ((uintptr_t)a->b & (STEP - 1)) == 0 &&
         a->n % STEP == 0)
-        x.b.codes = (uint8_t *)(uintptr_t)a->b; /* as they are to be */
+        x.b.codes = (uint8_t *)(uintptr_t)a->b; /* these codes are already in the final form */
     x.sums_bytes = sums_bytes(a->m, a->n, x.blocks);
     x.sums = cut(&at, x.sums_bytes);
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul_grouped.cu - products of packed rows, each group with a matrix of its own. How many rows a group has only the
- * device knows, so a launch has blocks for the most tiles there can be, and each finds its group by the counts.
+/* matmul_grouped.cu - products of packed rows, each group with a matrix of its own. Only the device knows how many rows
+ * a group has. So a launch has blocks for the most tiles that are possible, and each block finds its group from the
+ * counts.
  *
- * A block of 16 x 16 threads makes a tile of 64 x 64 elements, thread (ty, tx) those at (ty + 16 i, tx + 16 j), from
- * stretches of 16 along the sum. One thread owns an element and adds in one order: the same bits every time. A weight
- * gradient adds sums of `split` rows (a multiple of 16), whether these come at once or not. */
+ * A block of 16 x 16 threads makes a tile of 64 x 64 elements, from stretches of 16 along the sum. Thread (ty, tx) has
+ * the elements at (ty + 16 i, tx + 16 j). One thread owns an element and adds in one order: the same bits every time. A
+ * weight gradient adds sums of `split` rows (a multiple of 16), so the bits do not depend on whether all rows come at
+ * once. */
 #include "worker/device/cuda/grouped.cuh"
 
 #define SIDE 16
@@ -12,12 +14,13 @@
 #define TILE (SIDE * EACH)
 #define DEPTH 16
 
-/* Rows of one group of one part among all, within what the buffers hold whatever the counts say. index: in counts. */
+/* Rows of one group of one part. Wrong counts are cut to the rows that the buffers hold. index: in counts. */
 struct group {
     int64_t index, first, rows;
 };
 
-/* The group that row tile `tile` belongs to, which becomes the tile's number in it; false beyond the last. */
+/* Finds the group of row tile *tile; *tile becomes the tile's number in the group. False: the tile is beyond the
+ * last. */
 __device__ static inline bool find_by_tile(const struct grouped_problem &g, int64_t *tile, struct group *ret)
 {
     struct group at = {};
@@ -43,14 +46,14 @@ __device__ static inline struct group find_by_index(const struct grouped_problem
     return at;
 }
 
-/* Element (line, deep) of an operand lies at line * across + deep * along; one of the two is 1. to (DEPTH, TILE+1):
- * lines [first, first+TILE) of the stretch from `deep`, zeros beyond lines and depth. */
+/* Loads lines [first, first+TILE) of the stretch from `deep` into to (DEPTH, TILE+1), zeros beyond lines and depth.
+ * Element (line, deep) of an operand lies at line * across + deep * along; one of the two strides is 1. */
 template <class T>
 __device__ static inline void load_stretch(float (*to)[TILE + 1], const T *from, int64_t across, int64_t along,
                                            int64_t first, int64_t lines, int64_t deep, int64_t depth)
 {
     for (int e = (int)threadIdx.x; e < TILE * DEPTH; e += THREADS) {
-        /* neighbours read what lies side by side */
+        /* neighbouring threads read neighbouring elements */
         const int line = along == 1 ? e / DEPTH : e % TILE, p = along == 1 ? e % DEPTH : e / TILE;
         const bool there = first + line < lines && deep + p < depth;
         to[p][line] = there ? num_load(from + (first + line) * across + (deep + p) * along) : 0.0f;
@@ -70,7 +73,7 @@ __global__ static void __launch_bounds__(THREADS)
     if (g.ta)
         group = find_by_index(g, (g.parts - 1) * g.groups + blockIdx.z);
     else if (!find_by_tile(g, &row_tile, &group))
-        return; /* a whole block at a time */
+        return; /* a whole block returns together */
     const int64_t row = row_tile * TILE, column = (int64_t)blockIdx.y * TILE;
     const int64_t rows = g.ta ? g.m : group.rows, depth = g.ta ? group.rows : g.k;
     const int64_t matrix = group.index % g.groups, split = g.ta ? g.split : depth;
@@ -78,12 +81,12 @@ __global__ static void __launch_bounds__(THREADS)
     b += g.ta ? group.first * g.ldb : matrix * (g.tb ? g.n : g.k) * g.ldb;
     c += (g.ta ? matrix * g.m : group.first) * g.ldc;
 
-    int64_t deep = 0; /* done */
-    do {              /* a depth of nothing makes zeros */
+    int64_t deep = 0; /* depth that is already summed */
+    do {              /* runs once at depth 0, to write zeros */
         const int64_t begin = deep, end = depth - begin < split ? depth : begin + split;
         float sum[EACH][EACH] = {};
         for (; deep < end; deep += DEPTH) {
-            __syncthreads(); /* the last stretch's readers are done */
+            __syncthreads(); /* waits for the readers of the last stretch */
             load_stretch(as, a, g.ta ? 1 : g.lda, g.ta ? g.lda : 1, row, rows, deep, end);
             load_stretch(bs, b, g.tb ? g.ldb : 1, g.tb ? 1 : g.ldb, column, g.n, deep, end);
             __syncthreads();
@@ -118,7 +121,7 @@ int cuda_matmul_grouped(void *stream, const struct matmul_args *a, bool hopper, 
     if (e != CUDA_NOT_SERVED)
         return e;
     const int64_t most =
-        g.ta ? (g.m + TILE - 1) / TILE : g.m / TILE + g.parts * g.groups; /* each may end in part of one */
+        g.ta ? (g.m + TILE - 1) / TILE : g.m / TILE + g.parts * g.groups; /* each group may end in a partial tile */
     const dim3 grid((unsigned)most, (unsigned)((g.n + TILE - 1) / TILE), g.ta ? (unsigned)g.groups : 1u);
     if (a->ab_dt != DTYPE_BF16) {
         auto kernel = matmul_grouped<float, float>;

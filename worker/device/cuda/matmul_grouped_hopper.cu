@@ -2,32 +2,35 @@
 /* matmul_grouped_hopper.cu - products of packed rows, each group with a matrix of its own, on the tensor cores of
  * compute capability 9.0.
  *
- * A block makes tiles of c, ROWS rows each: two groups of four warps have 64 of them. A warp of its own, the loader,
- * copies what the sums of the next DEPTH products need to shared memory, some stages ahead, and goes on to the next
- * tile while this one is written. Loader and groups find their tiles by the counts, each for itself, in one order.
+ * A block makes tiles of c with ROWS rows; each of its two groups of four warps has 64 of the rows. A separate warp,
+ * the loader, copies the operands of the next DEPTH products to shared memory, some stages ahead. It continues with the
+ * next tile while the current one is written. Loader and groups each find their tiles from the counts, in the same
+ * order.
  *
- * A tile begins at a row of its group, so rows behind it are another group's in the last tile only: forward and dgrad
- * do not write them; of a weight gradient, where sums run along rows, they become zeros in shared memory. Its sums of
- * `split` rows lie beside their total in registers, so its tiles are narrower.
+ * A tile begins at a row of its group. So only a group's last tile contains rows of another group. Forward and dgrad do
+ * not write these rows. For a weight gradient, sums run along rows, so the foreign rows are set to zero in shared
+ * memory. A weight gradient keeps the sums of `split` rows beside their total in registers, so its tiles are narrower.
  *
- * One thread owns an element and adds in one order: the same bits every time, whatever other groups there are. */
+ * One thread owns an element and adds in one order. So the bits are the same every time, whatever other groups
+ * exist. */
 #include "worker/device/cuda/grouped.cuh"
 #include "worker/device/cuda/hopper.cuh"
 
 #if !HOPPER_CODE
-#pragma nv_diag_suppress 177 /* for another architecture kernels are empty and call nothing */
+#pragma nv_diag_suppress 177 /* for other architectures the kernels are empty and call nothing */
 #endif
 
 #define GROUPS 2
 #define ROWS (GROUPS * MMA_ROWS)
 #define DEPTH TILE_COLUMNS
-#define LOADER (GROUPS * MMA_THREADS) /* its first thread */
-#define BLOCK (LOADER + MMA_THREADS)  /* registers change hands by four warps; one has the counts to check */
-#define LOADER_REGISTERS 40           /* of 168 that a thread is launched with */
+#define LOADER (GROUPS * MMA_THREADS) /* the loader's first thread */
+/* four warps change their registers together; one of the loader's warps also checks the counts */
+#define BLOCK (LOADER + MMA_THREADS)
+#define LOADER_REGISTERS 40 /* a thread is launched with 168 */
 #define GROUP_REGISTERS 232
 static_assert(GROUPS * GROUP_REGISTERS + LOADER_REGISTERS <= (GROUPS + 1) * 168, "what is taken is given");
-#define BAND 16       /* tiles below each other that are made together: what they read stays in the cache */
-#define SORTED_MOST 8 /* groups: each look takes as long as a read of the first-level cache, and nothing hides it */
+#define BAND 16       /* tiles, one below the other, that are made together: their operands stay in the cache */
+#define SORTED_MOST 8 /* most groups that are sorted: each look costs an unhidden read of the first-level cache */
 #define BOX_BYTES (DEPTH * TILE_ROW_BYTES)
 
 enum form { FORWARD, DGRAD, WGRAD, WGRAD_NARROW };
@@ -36,18 +39,18 @@ __host__ __device__ static constexpr bool is_wgrad(int form)
     return form == WGRAD || form == WGRAD_NARROW;
 }
 
-/* Shared memory: stages of ROWS lines of a and `columns` of b, DEPTH deep. */
+/* Shared memory: stages with ROWS lines of a and `columns` lines of b, DEPTH deep. */
 template <int FORM> struct layout {
     static const int columns = FORM == WGRAD ? 192 : FORM == WGRAD_NARROW ? 128 : 256;
-    static const int least = is_wgrad(FORM) ? columns : 128; /* of a tile at the edge */
+    static const int least = is_wgrad(FORM) ? columns : 128; /* columns of a tile at the edge are a multiple of this */
     static const int stages = FORM == WGRAD ? 5 : FORM == WGRAD_NARROW ? 6 : 4;
     static const int b = ROWS * TILE_ROW_BYTES, stage = b + columns * TILE_ROW_BYTES, barriers = stages * stage;
-    /* of each stage: it is filled, it is free again; foreign rows are cleared */
+    /* barriers: for each stage: filled, free again; then one: foreign rows are cleared */
     static const int filled = 0, free = stages, cleared = free + stages;
     static const int bytes = barriers + (cleared + 2) / 2 * 16;
 };
 
-/* Where in its ring of stages a warp is. */
+/* A warp's position in its ring of stages. */
 template <int STAGES> struct ring {
     int stage;
     unsigned parity;
@@ -63,18 +66,18 @@ template <int STAGES> struct ring {
 
 /* --- which tiles there are ---------------------------------------------------------------------------------------- */
 
-/* A group among all: its first row, and the number of its first tile. */
+/* A group's position: its index, its first row, and the number of its first tile. */
 struct place {
     int index, first, tile;
 };
 
-/* A tile of c. Forward and dgrad: from row `first` on, of which `rows` are the group's. Wgrad: its sums are those
- * rows', it begins at row `row` of the group's matrix. */
+/* A tile of c. Forward and dgrad: it begins at row `first`, and `rows` of its rows belong to the group. Wgrad: it sums
+ * over these rows, and begins at row `row` of the group's matrix. */
 struct tile {
     int matrix, first, rows, row, column;
 };
 
-/* The group with the most rows but `before` others; where they are too many to look at, just group `before`. */
+/* The group that is larger than all but `before` others. With too many groups to sort, it is just group `before`. */
 __device__ static inline int by_size(const int32_t *counts, int groups, int before)
 {
     for (int e = 0; e < groups && groups <= SORTED_MOST; e++) {
@@ -87,7 +90,7 @@ __device__ static inline int by_size(const int32_t *counts, int groups, int befo
     return before;
 }
 
-/* On to the group that has row tile `number`; false: none has. */
+/* Moves p to the group that has row tile `number`. False: no group has it. */
 __device__ static inline bool seek(const struct grouped_problem &g, struct place &p, int number)
 {
     for (; p.index < (int)(g.parts * g.groups); p.index++) {
@@ -100,8 +103,8 @@ __device__ static inline bool seek(const struct grouped_problem &g, struct place
     return false;
 }
 
-/* Tile `number`, numbers come in rising order; false: there are no more. from: what was found so far. rows 0: none has
- * this number, or the group no rows. */
+/* Finds tile `number`; numbers must rise from call to call. False: no more tiles. from: position found so far. t.rows
+ * 0: no tile has this number, or its group has no rows. */
 template <int FORM>
 __device__ static inline bool find_tile(const struct grouped_problem &g, int number, struct place &from, struct tile &t)
 {
@@ -136,14 +139,14 @@ __device__ static inline bool find_tile(const struct grouped_problem &g, int num
     return true;
 }
 
-/* Stages that a tile's sums take. */
+/* Stages that a tile's sums need. */
 template <int FORM> __device__ static inline int stages_of(const struct grouped_problem &g, const struct tile &t)
 {
     const int depth = is_wgrad(FORM) ? t.rows : t.rows > 0 ? (int)g.k : 0;
     return (depth + DEPTH - 1) / DEPTH;
 }
 
-/* Columns that are made of it. */
+/* Columns of the tile that are computed. */
 template <int FORM> __device__ static inline int width_of(const struct grouped_problem &g, const struct tile &t)
 {
     typedef layout<FORM> L;
@@ -189,7 +192,7 @@ __device__ static inline void load_tiles(char *memory, const tile_map *a, const 
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
 
-/* s = (add: s +) this group's 64 lines of a stage by the N of b. */
+/* s = (add: s +) this group's 64 lines of a stage by the N lines of b. */
 template <int FORM, int N> __device__ static inline void multiply_stage(float (&s)[N / 2], uint32_t stage, bool add)
 {
     const uint32_t a = stage + threadIdx.x / MMA_THREADS * (MMA_ROWS * TILE_ROW_BYTES), b = stage + layout<FORM>::b;
@@ -202,7 +205,7 @@ template <int FORM, int N> __device__ static inline void multiply_stage(float (&
     }
 }
 
-/* Rows from `left` on of a stage become zeros, by both groups together; once in a block. */
+/* Sets rows from `left` on of a stage to zero. Both groups do it together, once in a block. */
 __device__ static inline void clear_rows(char *stage, int left, int boxes, tile_barrier *cleared)
 {
     const uint4 zero = {};
@@ -229,7 +232,7 @@ __device__ static inline void load_two(float (&x)[2], const bf16 *from)
     memcpy(&x[1], &high, 4);
 }
 
-/* s += the tile at c, of which there are so many rows and columns, which are a multiple of 8. */
+/* s += the tile at c, which has `rows` rows and `columns` columns, a multiple of 8. */
 template <int N, class CD>
 __device__ static inline void add_tile(float (&s)[N / 2], const CD *c, int64_t ldc, int rows, int columns)
 {
@@ -270,7 +273,7 @@ __device__ static inline void store_tile(bf16 *c, const float (&s)[N / 2], int64
     }
 }
 
-/* Two threads exchange theirs of two rows, so that each has four columns of one. */
+/* Two threads exchange values of two rows, so that each stores four columns of one row. */
 template <int N>
 __device__ static inline void store_tile(float *c, const float (&s)[N / 2], int64_t ldc, int rows, int columns)
 {
@@ -292,7 +295,7 @@ __device__ static inline void store_tile(float *c, const float (&s)[N / 2], int6
 
 /* --- the groups --------------------------------------------------------------------------------------------------- */
 
-/* Forward and dgrad: a tile of N columns. */
+/* Forward and dgrad: makes a tile of N columns. */
 template <int FORM, int N, class CD>
 __device__ static inline void make_rows(char *memory, struct ring<layout<FORM>::stages> &ring, CD *c,
                                         const struct grouped_problem &g, const struct tile &t)
@@ -308,7 +311,7 @@ __device__ static inline void make_rows(char *memory, struct ring<layout<FORM>::
         mma_fence();
         multiply_stage<FORM, N>(s, at + ring.stage * L::stage, i > 0);
         mma_commit();
-        if (i > 0) { /* what reads the stage before is over, these products go on */
+        if (i > 0) { /* the products of the previous stage are over, these continue */
             mma_wait<1>();
             release(barriers + L::free + last);
         }
@@ -322,7 +325,7 @@ __device__ static inline void make_rows(char *memory, struct ring<layout<FORM>::
     store_tile<N>(c, s, g.ldc, t.rows, columns);
 }
 
-/* Wgrad: sums of `split` rows one after the other. */
+/* Wgrad: makes a tile from sums of `split` rows, one sum after the other. */
 template <int FORM>
 __device__ static inline void make_gradient(char *memory, struct ring<layout<FORM>::stages> &ring, float *c,
                                             const struct grouped_problem &g, const struct tile &t)
@@ -424,7 +427,7 @@ static int64_t over(int64_t n, int64_t each)
     return (n + each - 1) / each;
 }
 
-/* Matrices of rows by columns, one after the other. */
+/* Makes the map of matrices of rows by columns that lie one after the other. */
 static bool make_map(tile_map *ret, const void *at, int64_t ld, int64_t matrices, int64_t rows, int64_t columns,
                      int box_rows)
 {
@@ -432,8 +435,9 @@ static bool make_map(tile_map *ret, const void *at, int64_t ld, int64_t matrices
     return tile_map_make(ret, &x, box_rows);
 }
 
-/* As many blocks as the GPU runs at a time, and each makes tiles by turns. A weight gradient's tiles take as long as
- * groups are: each has a block, which begins wherever one ends, those of the largest group first. */
+/* Forward and dgrad: as many blocks as the GPU runs at a time; each makes tiles in turn. Wgrad: a tile's time depends
+ * on its group's size. So each tile has a block, which starts when another ends; tiles of the largest group come
+ * first. */
 static int64_t blocks_for(int64_t tiles, bool ta)
 {
     int device = 0, processors = 0;
@@ -443,7 +447,7 @@ static int64_t blocks_for(int64_t tiles, bool ta)
     return tiles < processors ? tiles : processors;
 }
 
-/* Tiles there are at most. */
+/* The most tiles that there can be. */
 template <int FORM> static int64_t most_tiles(const struct grouped_problem &g)
 {
     const int64_t across = over(g.n, layout<FORM>::columns);
@@ -467,7 +471,7 @@ static int launch(void *stream, const struct matmul_args *a, const struct groupe
                   : LAUNCH(kernel, (unsigned)blocks_for(tiles, g.ta), BLOCK, bytes, stream, of_a, of_b, (CD *)a->c, g);
 }
 
-/* Rows of whole 16 bytes at a multiple of them, and all of them not too far for a copy. */
+/* Whether rows are whole 16 bytes at a multiple of 16, and all rows are within a copy's reach. */
 static bool in_reach(const void *x, int64_t ld, int64_t bytes, int64_t rows)
 {
     const int64_t most = (int64_t)1 << 40;
@@ -483,7 +487,8 @@ static bool served(const struct matmul_args *a, const struct grouped_problem &g)
            in_reach(a->c, g.ldc, (int64_t)dtype_bytes(a->c_dt), g.ta ? g.groups * g.m : g.m);
 }
 
-/* Narrow tiles read more for each product, but fewer of their columns may lie beyond the edge. */
+/* Whether narrow tiles are better. They read more for each product, but fewer of their columns may lie beyond the
+ * edge. */
 static bool narrow_serves(int64_t n)
 {
     const int64_t narrow = layout<WGRAD_NARROW>::columns, wide = layout<WGRAD>::columns;

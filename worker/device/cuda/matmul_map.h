@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul_map.h - a row-major product as cuBLASLt's column-major one. Pure, so it is tested without a GPU.
+/* matmul_map.h - a row-major product as cuBLASLt's column-major one. The functions are pure, so they are tested without
+ * a GPU.
  *
- * A row-major (r,c) matrix with row stride ld is, read column-major, its transpose: (c,r) with column stride ld. So
- * c = op(a) op(b) is asked for as c^T = op(b)^T op(a)^T: b comes first, then a, and an operand that the caller wants
- * transposed is the one cuBLASLt must transpose, too. */
+ * A row-major (r,c) matrix with row stride ld is, read column-major, its transpose: (c,r) with column stride ld. So c =
+ * op(a) op(b) is computed as c^T = op(b)^T op(a)^T: b comes first, then a. cuBLASLt transposes the operands that the
+ * caller wants transposed. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_MATMUL_MAP_H
 #define TITAN_WORKER_DEVICE_CUDA_MATMUL_MAP_H
 

@@ -21,7 +21,7 @@ int cuda_list_module(const void *kernel)
     return n_marks;
 }
 
-/* The driver's, which nothing here links to. */
+/* The driver's functions; nothing here links to the driver. */
 struct driver {
     CUresult (*module_of)(CUmodule *module, CUfunction function);
     CUresult (*count)(unsigned *count, CUmodule module);
@@ -31,7 +31,7 @@ struct driver {
 
 static bool find_driver(struct driver *ret)
 {
-    void *const driver = dlopen("libcuda.so.1", RTLD_LAZY); /* which stays loaded */
+    void *const driver = dlopen("libcuda.so.1", RTLD_LAZY); /* the library stays loaded */
     if (!driver)
         return false;
     *(void **)&ret->module_of = dlsym(driver, "cuFuncGetModule");
@@ -41,7 +41,7 @@ static bool find_driver(struct driver *ret)
     return ret->module_of && ret->count && ret->enumerate && ret->load;
 }
 
-/* -1: the driver refuses. */
+/* Loads the module of a kernel. -1: the driver refuses. */
 static int load_module(const struct driver *d, const void *mark)
 {
     cudaFunction_t function = NULL;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mxfp8.cu - operands of a product as MXFP8: codes of e4m3, and a scale for each block of 32 along k (base/float8.h),
- * where mx_scales.h says. Operands are given as in float8.cu. */
+/* mxfp8.cu - operands of a product as MXFP8: codes of e4m3, and a scale for each block of 32 along k (base/float8.h).
+ * mx_scales.h defines the places of the scales. Operands are described as in float8.cu. */
 #include "worker/device/cuda/float8.cuh"
 #include "worker/device/cuda/mx_scales.h"
 
 #define BLOCK 32
-#define CODES 16 /* of a thread: half a block */
+#define CODES 16 /* codes of a thread: half a block */
 
 /* mx_scale() of base/float8.h. */
 __device__ static inline unsigned scale_of(unsigned largest)
@@ -14,7 +14,7 @@ __device__ static inline unsigned scale_of(unsigned largest)
     return exponent == 255 ? 255u : exponent > 8 ? exponent - 8 : 0u;
 }
 
-/* What elements are multiplied by; a scale is 246 at most, or NaN. */
+/* The factor of the elements. A scale is at most 246, or NaN. */
 __device__ static inline float inverse_of(unsigned scale)
 {
     const unsigned bits = scale == 255 ? 0x7fc00000u : (254u - scale) << 23;
@@ -33,7 +33,8 @@ __device__ static inline uint4 codes_of(const float *x, float inverse)
     return bits;
 }
 
-/* Dense lines: two threads a block. Blocks behind kp, which fill up a tile of scales, are zeros without codes. */
+/* Dense lines; two threads make a block. Blocks behind kp only fill up a tile of scales: they get the scale of zeros,
+ * and no codes. */
 template <class T>
 __global__ static void blocks(uint8_t *dst, uint8_t *scales, const T *src, int64_t line, int64_t lines, int64_t k,
                               int64_t kp, bool whole)
@@ -51,7 +52,7 @@ __global__ static void blocks(uint8_t *dst, uint8_t *scales, const T *src, int64
                 most = op_max_bits()(most, magnitude(p.v[j]));
             }
         }
-        most = op_max_bits()(most, __shfl_xor_sync(FULL_WARP, most, 1)); /* all of the warp: n is even */
+        most = op_max_bits()(most, __shfl_xor_sync(FULL_WARP, most, 1)); /* the whole warp calls it: n is even */
         if (at >= n)
             continue;
         const unsigned scale = scale_of(most);
@@ -62,7 +63,8 @@ __global__ static void blocks(uint8_t *dst, uint8_t *scales, const T *src, int64
     }
 }
 
-/* Lines side by side: a tile of TILE by TILE goes through shared memory, pieces of lines in, codes along k out. */
+/* Lines that lie side by side. A tile of TILE by TILE goes through shared memory: pieces of lines in, codes along k
+ * out. */
 template <class T>
 __global__ static void blocks_across(uint8_t *dst, uint8_t *scales, const T *src, int64_t along, int64_t lines,
                                      int64_t k, int64_t kp, bool whole)
@@ -113,7 +115,7 @@ template <class T> static int make_blocks(void *stream, const struct float8_oper
 
 int cuda_mxfp8(void *stream, const struct float8_operand *operand)
 {
-    /* Lines that only fill up a tile: no product uses them, but what is read is to be something. */
+    /* Clears scales of lines that only fill up a tile. No product uses them, but cuBLASLt reads them. */
     int e = 0;
     if (operand->lines % MX_TILE_LINES != 0)
         e = (int)cudaMemsetAsync(operand->scales, 0, mx_scales_bytes(operand->lines, operand->kp / BLOCK),

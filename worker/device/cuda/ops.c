@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops.c - the device table: checks shapes, skips what a failed stream must not run, launches. */
+/* ops.c - the device table: checks shapes, skips operations of a failed stream, launches. */
 #include "base/cleanup.h"
 #include "worker/device/cuda/cudnn_attention.h"
 #include "worker/device/cuda/enqueue.h"
@@ -178,9 +178,9 @@ static struct attention_problem attention_problem(const struct stream *st, const
                                       .softcap = z->softcap};
 }
 
-/* Where attention_hopper.cu comes before cuDNN. H200, 8,192 tokens, ms, ours and cuDNN's: heads of 128 forward 0.96 and
- * 0.99, gradients that repeat 3.07 and 4.60, in any order 2.63 and 2.85; of 64 forward 1.35 and 1.25, to repeat 4.18
- * and 5.68, in any order cuDNN's 3.31. */
+/* Whether attention_hopper.cu is used before cuDNN. Times in ms on an H200 with 8,192 tokens, ours and cuDNN's. Heads
+ * of 128: forward 0.96 and 0.99, repeatable gradients 3.07 and 4.60, gradients in any order 2.63 and 2.85. Heads of 64:
+ * forward 1.35 and 1.25, repeatable gradients 4.18 and 5.68, in any order 3.31 by cuDNN. */
 static bool in_one_pass(const struct device *dev, const struct attention_shape *z)
 {
     return dev->hopper && z->softcap == 0 && z->order == ATTENTION_ANY &&
@@ -188,13 +188,13 @@ static bool in_one_pass(const struct device *dev, const struct attention_shape *
 }
 static bool before_cudnn(const struct device *dev, const struct attention_shape *z, bool backward)
 {
-    if (z->softcap > 0) /* attention.cu's alone: cuDNN's graphs have no cap */
+    if (z->softcap > 0) /* only attention.cu has a cap: cuDNN's graphs have none */
         return true;
     return dev->hopper && cuda_attention_hopper_fits(z->dt == DTYPE_BF16, z->d, z->dv) &&
            (backward ? z->order != ATTENTION_ANY || in_one_pass(dev, z) : z->d > 64);
 }
 
-/* Bytes of delta, behind which sums begin. */
+/* Bytes of delta; the sums begin after it. */
 static size_t delta_bytes(const struct attention_shape *z)
 {
     return ((size_t)z->b * (size_t)z->tq * (size_t)z->h * sizeof(float) + 15) / 16 * 16;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* optim.cu - Adam (Kingma and Ba 2015, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) and SGD,
- * with masters and moments in fp32 or bf16. None changes anything on a stream that has failed. */
+ * with masters and moments in fp32 or bf16. On a stream that has failed they change nothing. */
 #include "worker/device/cuda/kernel.cuh"
 
 #define PHILOX_INLINE __device__ static inline
 #include "base/philox.h"
 
-/* The clipped mean; with bf16 masters each of the two products is a bf16 number. */
+/* The mean gradient, clipped. With bf16 masters, each of the two products is rounded to bf16. */
 template <typename W> __device__ static float gradient_of(float sum, const struct adamw_factors &a)
 {
     if (sizeof(W) == sizeof(float))
@@ -17,7 +17,7 @@ template <typename W> __device__ static float gradient_of(float sum, const struc
     return num_load(&clipped);
 }
 
-/* Towards zero, or away from it with a chance of what is cut off; a NaN stays one. */
+/* Rounds towards zero, or away from zero with a probability equal to the cut-off fraction; a NaN stays NaN. */
 __device__ static inline void store_at_random(bf16 *x, float value, uint32_t random)
 {
     uint32_t bits;
@@ -25,8 +25,8 @@ __device__ static inline void store_at_random(bf16 *x, float value, uint32_t ran
     x->bits = (uint16_t)(value == value ? (bits + (random & 0xffffu)) >> 16 : (bits >> 16) | 0x40u);
 }
 
-/* To some 2^-22: what it changes of a weight is far below the weight's own rounding. Exact ones take four times as many
- * instructions, and the memory would wait for them. */
+/* Exact to some 2^-22: the error in a weight is far below the weight's own rounding. Exact functions take four times as
+ * many instructions, and would delay the memory accesses. */
 __device__ static inline float root(float x)
 {
 #ifdef __CUDA_ARCH__
@@ -61,8 +61,8 @@ template <> struct four_bits<float> {
 template <> struct four_bits<bf16> {
     typedef unsigned long long type;
 };
-/* Left as they lie in memory: what converts them waits, and the loads behind would too. WHOLE: all four are there, and
- * lie on a multiple of their bytes; otherwise the first `left`. */
+/* Loads without conversion: a conversion waits for its load and would delay the following loads. WHOLE: all four
+ * elements exist and their address is a multiple of their size. Otherwise only the first `left` exist. */
 template <bool WHOLE, class T> __device__ static inline four<T> four_load(const T *x, int64_t left)
 {
     four<T> f = {};
@@ -94,7 +94,7 @@ template <class T> __device__ static inline void four_round(T e[4], const float 
         num_store(e + k, x[k]);
 }
 
-/* The words of elements e to e + 3 of a piece's tensor that do not come from one call of Philox, or may not. */
+/* The words of elements e to e + 3 of a piece's tensor, if they may come from different calls of Philox. */
 __attribute__((noinline)) __device__ static void four_words_apart(uint32_t ret[4], int64_t e, uint64_t step,
                                                                   const struct adamw_piece &p)
 {
@@ -107,8 +107,9 @@ __attribute__((noinline)) __device__ static void four_words_apart(uint32_t ret[4
     }
 }
 
-/* The words of elements i to i + 3 of a piece: of one call where its rows are whole ones of the tensor, and where they
- * begin and end with a call's. */
+/* The words of elements i to i + 3 of a piece. One call of Philox suffices if the four elements are one aligned group
+ * of four in the tensor. That holds if the piece has whole rows of the tensor, or rows that begin and end at multiples
+ * of four. */
 __device__ static void four_words(uint32_t ret[4], size_t i, const struct adamw_factors &a, const struct adamw_piece &p)
 {
     const int64_t e = p.first + (int64_t)i;
@@ -142,9 +143,9 @@ __device__ static void round_moments(bf16 em[4], bf16 ev[4], const float m[4], c
     }
 }
 
-#define PIECE_BLOCK (16 * THREADS) /* elements that a block has */
+#define PIECE_BLOCK (16 * THREADS) /* elements of a block */
 
-/* Elements i to i + 3. m and v by explicit fused sums: the same bits on every device (device.h). */
+/* Updates elements i to i + 3. m and v use explicit fused sums, so the bits are the same on every device (device.h). */
 template <bool WHOLE, typename W, typename M>
 __device__ static inline void update_four(const struct adamw_piece &p, const struct adamw_factors &a, size_t i,
                                           int64_t left)
@@ -176,9 +177,9 @@ __device__ static inline void update_four(const struct adamw_piece &p, const str
     }
 }
 
-/* A block has elements of one piece, a thread four at a time. */
+/* A block has elements of one piece; a thread updates four at a time. */
 template <typename W, typename M>
-__global__ static void __launch_bounds__(THREADS, 4) /* 64 registers: enough threads, so enough loads under way */
+__global__ static void __launch_bounds__(THREADS, 4) /* 64 registers: enough threads, so enough loads in flight */
     adamw(const __grid_constant__ struct adamw_pieces pieces, struct adamw_factors a, const int *failed)
 {
     int k = 0;

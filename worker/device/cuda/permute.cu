@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* permute.cu - rows into the order of their experts and back. Where a row goes is found by counting without atomics:
- * one block owns one expert and looks through all choices for its own, so the order is the order of the tokens. */
+/* permute.cu - moves rows into the order of their experts and back. Places are found by counting without atomics: one
+ * block owns one expert and searches all choices for it. So the order is the order of the tokens. */
 #include "worker/device/cuda/kernel.cuh"
 
 __global__ static void __launch_bounds__(THREADS) count_choices(int32_t *counts, const int32_t *chosen, int64_t choices)
@@ -14,13 +14,13 @@ __global__ static void __launch_bounds__(THREADS) count_choices(int32_t *counts,
         counts[blockIdx.x] = count;
 }
 
-/* Of an expert's rows, those that count: the first so many, or all. */
+/* An expert's rows that count: the first `most`, or all. */
 __device__ static inline int kept_of(int count, int64_t most)
 {
     return most > 0 && count > most ? (int)most : count;
 }
 
-/* Sum over the block of those that count of x[from, to). */
+/* Sum over the block of kept_of() of the counts in x[from, to). */
 __device__ static inline int sum_range(const int32_t *x, int64_t from, int64_t to, int64_t most, int *scratch)
 {
     int sum = 0;
@@ -29,7 +29,7 @@ __device__ static inline int sum_range(const int32_t *x, int64_t from, int64_t t
     return block_reduce(sum, op_sum(), scratch);
 }
 
-/* One block, when the whole counts have been read. */
+/* Cuts the counts to `most`; one block, after all readers of the whole counts. */
 __global__ static void __launch_bounds__(THREADS)
     drop_rows(int32_t *counts, float *dropped, int64_t experts, int64_t most)
 {
@@ -45,7 +45,7 @@ __global__ static void __launch_bounds__(THREADS)
         *dropped += (float)beyond;
 }
 
-/* Choices that name no expert: their rows go nowhere. One block. */
+/* Fails the stream for choices that name no expert; their rows go nowhere. One block calls it. */
 __device__ static inline void refuse_unknown(int32_t *place, const int32_t *chosen, int64_t choices, int64_t experts,
                                              const struct fault_words &fault)
 {
@@ -57,7 +57,7 @@ __device__ static inline void refuse_unknown(int32_t *place, const int32_t *chos
     }
 }
 
-#define WORDS 64 /* of 32 choices each */
+#define WORDS 64 /* words of 32 choices each */
 #define CHUNK (WORDS * WARP)
 
 __global__ static void __launch_bounds__(THREADS)
@@ -98,7 +98,7 @@ __global__ static void __launch_bounds__(THREADS)
         }
         for (int word = 0; word < WORDS; word++)
             next += __popc(found[word]);
-        __syncthreads(); /* before found is written again */
+        __syncthreads(); /* before `found` is overwritten */
     }
 }
 
@@ -114,8 +114,9 @@ int cuda_permute(void *stream, const struct permute_args *a, struct fault_words 
     return e;
 }
 
-/* One block for what one rank sent to one expert; as many blocks as there are such pieces, by rank. Where the numbers
- * cannot be true nothing has a place, so that what runs before the host learns of it stays within its memory. */
+/* One block for the rows that one rank sent to one expert; the blocks are ordered by rank. If the counts cannot be
+ * true, no row gets a place. So later kernels, enqueued before the host learns of the failure, stay within their
+ * memory. */
 __global__ static void __launch_bounds__(THREADS)
     place_received(int32_t *place, int32_t *counts, int32_t *rank_counts, const int32_t *received, int64_t ranks,
                    int64_t ld, int64_t experts, int64_t rows, bool by_rank, struct fault_words fault)
@@ -165,8 +166,8 @@ __device__ static inline int at_least_0(int x)
     return x > 0 ? x : 0;
 }
 
-/* One block. Which rows an expert has left is known round by round; how a round is shared out, expert by expert. total,
- * done, take: of experts, or of the rows of each rank for each (by_rank). */
+/* One block. The rounds are computed one after the other, as each depends on the rows left; a round is split expert by
+ * expert. total, done, take: for each expert, or for each rank and expert (by_rank). */
 __global__ static void __launch_bounds__(THREADS)
     split_rounds(int32_t *split, float *seen, const int32_t *received, int64_t ranks, int64_t experts, int64_t rounds,
                  int64_t room, int64_t piece, bool by_rank, struct fault_words fault)
@@ -174,7 +175,7 @@ __global__ static void __launch_bounds__(THREADS)
     DYNAMIC_SHARED(shared);
     const int64_t n = by_rank ? ranks * experts : experts;
     int *total = (int *)shared, *done = total + n, *take = done + n;
-    int64_t all = 0, taken = 0; /* of the first thread */
+    int64_t all = 0, taken = 0; /* used by the first thread only */
     for (int64_t i = threadIdx.x; i < n; i += THREADS) {
         total[i] = done[i] = 0;
         for (int64_t at = i; at < ranks * experts; at += n) {
@@ -227,7 +228,7 @@ int cuda_split_rounds(void *stream, const struct split_args *a, struct fault_wor
                   a->experts, a->rounds, a->room, EXPERT_SPLIT, a->by_rank, fault);
 }
 
-/* One block for the rows to one expert of one rank. Where the numbers cannot be true nothing has a place. */
+/* One block for the rows to one expert of one rank. If the counts cannot be true, no row gets a place. */
 __global__ static void __launch_bounds__(THREADS)
     place_round(int32_t *place, int32_t *origin, int32_t *rank_counts, const int32_t *split, int64_t ranks,
                 int64_t experts, int64_t rounds, int64_t round, int64_t rows, struct fault_words fault)
@@ -283,7 +284,7 @@ int cuda_place_round(void *stream, const struct round_args *a, struct fault_word
 
 /* --- rows --------------------------------------------------------------------------------------------------------- */
 
-/* One block for a choice. Without weights the bits are copied. */
+/* One block moves the row of a choice. Without weights the bits are copied. */
 template <class T>
 __global__ static void __launch_bounds__(THREADS)
     scatter_rows(T *dst, const T *src, const int32_t *place, const float *weights, int64_t top_k, int64_t c)
@@ -310,7 +311,7 @@ int cuda_scatter_rows(void *stream, const struct placed_args *a)
                                a->weights, a->top_k, a->c));
 }
 
-/* One block for a token. */
+/* One block computes a token's row. */
 template <class T>
 __global__ static void __launch_bounds__(THREADS)
     combine_rows(T *out, const T *src, const int32_t *place, const float *weights, int64_t top_k, int64_t c, bool keep)
@@ -340,7 +341,7 @@ int cuda_combine_rows(void *stream, const struct placed_args *a)
                                a->place, a->weights, a->top_k, a->c, a->keep));
 }
 
-/* One warp for a choice. */
+/* One warp computes a choice's product. */
 template <class T>
 __global__ static void __launch_bounds__(THREADS)
     combine_dweights(float *dweights, const T *dout, const T *src, const int32_t *place, int64_t choices, int64_t top_k,
@@ -349,7 +350,7 @@ __global__ static void __launch_bounds__(THREADS)
     const int64_t choice = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
     const int lane = (int)threadIdx.x % WARP;
     if (choice >= choices)
-        return; /* a whole warp at a time */
+        return; /* a whole warp returns together */
     const int64_t from = place[choice];
     float sum = 0.0f;
     for (int64_t i = lane; from >= 0 && i < c; i += WARP)

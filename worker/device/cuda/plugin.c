@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugin.c - what the worker finds when it opens libtitan-cuda.so. */
+/* plugin.c - the table that the worker finds when it opens libtitan-cuda.so. */
 #include "worker/comm/comm.h"
 #include "worker/device/cuda/cuda.h"
 

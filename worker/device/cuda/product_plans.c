@@ -94,7 +94,7 @@ struct product_plan *product_plan_of(struct product_plans *plans, cublasLtHandle
     if (!p)
         return NULL;
     memcpy(p->key, key, bytes);
-    p->product = hash_bytes(hash_word(HASH_INIT, bytes), key, bytes); /* the two kinds of keys are not of one length */
+    p->product = hash_bytes(hash_word(HASH_INIT, bytes), key, bytes); /* the two kinds of keys differ in length */
     p->status = describe(p, key);
     if (p->status == CUBLAS_STATUS_SUCCESS)
         p->status = take_first(p, lt);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* product_plans.h - what cuBLASLt needs to know of a product, found at its first use and kept under a key. */
+/* product_plans.h - cuBLASLt's plan of a product, found at its first use and kept under a key. */
 #ifndef TITAN_WORKER_DEVICE_CUDA_PRODUCT_PLANS_H
 #define TITAN_WORKER_DEVICE_CUDA_PRODUCT_PLANS_H
 
@@ -12,23 +12,24 @@
 struct product_call {
     const void *first, *second;
     void *out;
-    float keep;                             /* of what out holds */
-    const void *scale_first, *scale_second; /* NULL: none, both */
+    float keep;                             /* factor of the old contents of out */
+    const void *scale_first, *scale_second; /* both NULL: no scales */
 };
 
 struct product_plan {
     unsigned char key[PRODUCT_KEY_BYTES];
     uint64_t product; /* struct product_way */
-    /* For describe() to fill. */
+    /* Set by describe(). */
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t first, second, out;
-    uint32_t align_first, align_second, align_out; /* of the pointers; cuBLASLt's fast kernels need 16 bytes */
+    /* alignment of the pointers; cuBLASLt's fast kernels need 16 bytes */
+    uint32_t align_first, align_second, align_out;
 
     cublasLtMatmulAlgo_t algo;
-    cublasStatus_t status; /* not success: cuBLASLt has nothing for it */
-    bool chosen;           /* algo was: product_time(), or by product_choose() */
+    cublasStatus_t status; /* not success: cuBLASLt has no algorithm for the product */
+    bool chosen;           /* product_time() or product_choose() chose algo */
     bool noted;
-    struct product_call call; /* the last one that was noted */
+    struct product_call call; /* the last noted call */
 };
 
 struct product_plans {
@@ -41,10 +42,10 @@ struct product_plans {
 titan_status product_plans_open(struct product_plans **ret, struct titan_error *err) TITAN_MUST_USE;
 /* NULL is fine. */
 void product_plans_close(struct product_plans *plans);
-/* The plan of a key, which is compared as bytes; NULL: no room for another one. With the lock held. */
+/* Returns the plan of a key, which is compared as bytes; NULL: no room for another plan. Call it with the lock held. */
 struct product_plan *product_plan_of(struct product_plans *plans, cublasLtHandle_t lt, const void *key, size_t bytes,
                                      cublasStatus_t (*describe)(struct product_plan *p, const void *key));
-/* Enqueue it, with the workspace of the stream. Scales change the plan: then with the lock held. */
+/* Enqueues the product, with the stream's workspace. Scales change the plan: a call with scales needs the lock. */
 cublasStatus_t product_run(struct stream *s, struct product_plans *plans, struct product_plan *p,
                            const struct product_call *call);
 
@@ -53,7 +54,8 @@ void cuda_products_note(struct device *dev, bool on);
 int cuda_products_noted(struct device *dev, struct product_way *ret, int most);
 titan_status cuda_product_time(struct stream *s, struct product_way *way, struct titan_error *err);
 titan_status cuda_product_choose(struct device *dev, const struct product_way *way, struct titan_error *err);
-/* product_plans.c: cuBLASLt's answers for it, best first by its own estimate; *ret_n at least 1 on success. */
+/* product_plans.c: asks cuBLASLt for algorithms for p, best first by its own estimate. *ret_n is at least 1 on
+ * success. */
 cublasStatus_t product_search(const struct product_plan *p, cublasLtHandle_t lt, int most,
                               cublasLtMatmulHeuristicResult_t *ret, int *ret_n);
 

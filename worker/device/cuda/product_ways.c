@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* product_ways.c - which of cuBLASLt's algorithms a product takes: the first that it proposes, until they are timed. */
+/* product_ways.c - which of cuBLASLt's algorithms a product takes. Until the algorithms are timed, it takes the first
+ * proposed one. */
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -9,11 +10,12 @@
 #include "worker/device/cuda/product_plans.h"
 
 #define WAYS_MAX 16
-#define RUNS 3                        /* of each, the shortest counts */
-#define PRODUCT_NS INT64_C(400000000) /* for one product; those that are left then are not timed */
-#define WORTH 0.98f                   /* of the first one's time: less than that is noise */
+#define RUNS 3                        /* runs of each algorithm; the shortest one counts */
+#define PRODUCT_NS INT64_C(400000000) /* limit for one product; the remaining algorithms are not timed */
+/* a better algorithm takes at most this share of the first one's time; smaller gains are noise */
+#define WORTH 0.98f
 
-/* An algorithm is of use to the version of cuBLASLt that it is from. */
+/* A way as stored. An algorithm is only valid for the version of cuBLASLt that proposed it. */
 struct way {
     uint64_t version;
     cublasLtMatmulAlgo_t algo;
@@ -25,7 +27,8 @@ static struct product_plans *plans_of(struct device *dev, int which)
     return which == 0 ? dev->plans : dev->float8_plans;
 }
 
-/* *ret_plans: where it is. NULL: there is none, or cuBLASLt has nothing for it. */
+/* Finds the noted product. *ret_plans: the table that has it. NULL: no table has it, or cuBLASLt has no algorithm for
+ * it. */
 static struct product_plan *find(struct device *dev, uint64_t product, struct product_plans **ret_plans)
 {
     for (int which = 0; which < 2; which++) {
@@ -89,8 +92,8 @@ static cudaError_t run_timed(struct stream *s, struct product_plans *plans, stru
     return e == cudaSuccess ? cudaEventElapsedTime(ret_ms, w->begin, w->end) : e;
 }
 
-/* The shortest run of p's way; the first, which loads its kernel, does not count. INFINITY: it does not run, or takes
- * more than twice `best` even so. */
+/* Times p's current way and returns the shortest run. The first run loads the kernel and does not count. INFINITY: the
+ * way does not run. Timing ends after a run that takes more than twice `best`. */
 static cudaError_t time_way(struct stream *s, struct product_plans *plans, struct product_plan *p,
                             const struct watch *w, float best, float *ret_ms)
 {
@@ -156,7 +159,7 @@ titan_status cuda_product_time(struct stream *s, struct product_way *way, struct
         return titan_fail(err, TITAN_EINVAL, "product %016lx was not noted", way->product);
     (void)pthread_mutex_lock(&plans->lock);
     if (product_search(p, dev->lt, WAYS_MAX, ways, &n) != CUBLAS_STATUS_SUCCESS)
-        n = 0; /* it has the one that was found before */
+        n = 0; /* the product keeps the algorithm that was found before */
     cudaError_t e = cudaEventCreateWithFlags(&w.begin, cudaEventDefault);
     if (e == cudaSuccess)
         e = cudaEventCreateWithFlags(&w.end, cudaEventDefault);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rmsnorm.cu - RMSNorm, of a sum too, forward and backward (Zhang and Sennrich 2019, arXiv:1910.07467). One block per
- * row; the gain's gradient one block per 64 bytes of a row. Gains may be stored less `one`. */
+/* rmsnorm.cu - RMSNorm, also of a sum of two inputs, forward and backward (Zhang and Sennrich 2019, arXiv:1910.07467).
+ * One block per row; for the gain's gradient, one block per 64 bytes of a row. Gains may be stored less `one`. */
 #include "worker/device/cuda/kernel.cuh"
 
-#define HELD 3 /* pieces of a row that a thread has in registers; what is beyond them it reads again */
+#define HELD 3 /* pieces of a row that a thread keeps in registers; it reads further pieces again */
 
 template <class T> __device__ static inline float squares_of(const piece<T> &p)
 {
@@ -23,7 +23,7 @@ __device__ static inline void norm_piece(T *out, piece<T> p, const T *gain, floa
     piece_store(out, p, left, whole);
 }
 
-/* From the thread's sum of squares: rstd, and the row normed; held: the thread's first pieces of x. */
+/* Computes rstd and the normed row from the thread's sum of squares. held: the thread's first pieces of x. */
 template <class T>
 __device__ static void norm_row(T *out, float *rstd, const uint4 *held, const T *x, const T *gain, int64_t c, float eps,
                                 float one, bool whole, float sum, float *scratch)
@@ -76,7 +76,7 @@ int cuda_rmsnorm(void *stream, const struct norm_args *a)
                         a->rstd, (const T *)a->x, (const T *)a->gain, a->c, a->eps, a->offset ? 1.0f : 0.0f));
 }
 
-/* Stores the sum; p becomes it as it is stored. */
+/* Stores the sum of p and q; p becomes the stored values. */
 template <class T>
 __device__ static inline void add_piece(T *h, piece<T> &p, const piece<T> &q, int64_t left, bool whole)
 {
@@ -85,7 +85,7 @@ __device__ static inline void add_piece(T *h, piece<T> &p, const piece<T> &q, in
     piece_store(h, p, left, whole);
 }
 
-/* A thread adds the elements that it squares and norms, so that what it reads back it has written itself. */
+/* A thread adds the same elements that it squares and norms. So it reads back only what it has written itself. */
 template <class T, bool WHOLE>
 __global__ static void __launch_bounds__(THREADS, WHOLE ? 5 : 2)
     add_rmsnorm(T *h, T *out, float *rstd, const T *a, const T *b, const T *gain, int64_t c, float eps, float one)
@@ -175,8 +175,8 @@ int cuda_rmsnorm_dgrad(void *stream, const struct norm_args *a)
                                a->offset ? 1.0f : 0.0f, whole));
 }
 
-/* A block takes DGAIN_ACROSS pieces side by side of every row, a thread one of them of rows g, g + DGAIN_ROWS, ... in
- * turn. Then a butterfly of the rows in a warp, and the warps' sums in turn. */
+/* A block sums DGAIN_ACROSS neighbouring pieces over all rows. A thread sums one piece over rows g, g + DGAIN_ROWS, ...
+ * in turn. Then a butterfly adds the rows in a warp, and the warps' sums are added in turn. */
 #define DGAIN_WARPS 32
 #define DGAIN_ACROSS 4
 #define DGAIN_ROWS (DGAIN_WARPS * WARP / DGAIN_ACROSS)

@@ -2,7 +2,7 @@
 /* rope.cu - rotary position embedding on adjacent pairs (Su et al. 2021, arXiv:2104.09864). */
 #include "worker/device/cuda/kernel.cuh"
 
-/* A thread takes pieces of heads: `pieces` of them in each of D = 2 * half elements. */
+/* A thread rotates pieces of heads. A head has D = 2 * half elements and `pieces` pieces. */
 template <class T>
 __global__ static void rope(T *x, int64_t ldx, const int32_t *positions, const float *cosines, const float *sines,
                             size_t count, size_t pieces, int64_t heads, int64_t half, float sign, bool whole)
@@ -14,7 +14,7 @@ __global__ static void rope(T *x, int64_t ldx, const int32_t *positions, const f
         T *const at = x + row * ldx + head * half * 2 + i;
         piece<T> v = piece_load(at, left, whole);
         for (int k = 0; k < piece<T>::N; k += 2) {
-            const int64_t of = angle + (k < left ? k / 2 : 0); /* behind the end nothing is stored */
+            const int64_t of = angle + (k < left ? k / 2 : 0); /* elements behind the end are not stored */
             const float a = v.v[k], b = v.v[k + 1];
             const float c = cosines[of], s = sign * sines[of];
             v.v[k] = a * c - b * s;

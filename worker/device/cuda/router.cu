@@ -19,7 +19,7 @@ static struct router_problem problem_of(const struct router_shape &z)
             (int)z.groups,      (int)z.top_groups, (int)z.group_top_k};
 }
 
-#define TOKENS 4 /* of a block */
+#define TOKENS 4 /* tokens of a block */
 #define WEIGHT_EPS 1e-20f
 
 template <class V, class Op> __device__ static inline V warp_reduce(V x, Op op)
@@ -36,7 +36,7 @@ struct op_max_u64 {
     }
 };
 
-/* s (E) of a token's logits; the whole warp. */
+/* Computes the scores s (E) of a token's logits; the whole warp calls it. */
 __device__ static inline void scores(float *s, const void *logits, int64_t token, const struct router_problem &z)
 {
     const int lane = (int)threadIdx.x % WARP;
@@ -59,16 +59,17 @@ __device__ static inline void scores(float *s, const void *logits, int64_t token
     __syncwarp();
 }
 
-/* A key that orders as x does and is never 0, which stands for taken; a NaN comes last. */
+/* A key that orders as x does and is never 0, as 0 means taken. A NaN comes last. */
 __device__ static inline uint32_t order_of(float x)
 {
     uint32_t bits;
-    x = x == 0.0f ? 0.0f : x; /* -0 is no less than 0 */
+    x = x == 0.0f ? 0.0f : x; /* -0 equals 0 */
     memcpy(&bits, &x, sizeof bits);
     return isnan(x) ? 1u : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-/* The largest key below `below`, then the lower place first, of n in a row; 0: none is left. One lane. */
+/* Of n keys, the largest one below `below`, with the lower place first among equals; 0: none is left. One lane calls
+ * it. */
 __device__ static inline unsigned long long next_below(const uint32_t *keys, int n, unsigned long long below)
 {
     unsigned long long best = 0;
@@ -79,7 +80,8 @@ __device__ static inline unsigned long long next_below(const uint32_t *keys, int
     return best;
 }
 
-/* keys 0 in all groups but the best ones. groups: scratch of a word each; the whole warp. */
+/* Sets the keys of all groups but the best to 0. groups: scratch of one word for each group; the whole warp calls
+ * it. */
 __device__ static inline void drop_groups(uint32_t *keys, uint32_t *groups, const float *s, const float *bias,
                                           const struct router_problem &z)
 {
@@ -97,7 +99,7 @@ __device__ static inline void drop_groups(uint32_t *keys, uint32_t *groups, cons
     }
     __syncwarp();
     for (int k = 0; k < z.top_groups; k++) {
-        unsigned long long best = 0; /* the score, then the lower group first */
+        unsigned long long best = 0; /* the score; among equals the lower group comes first */
         for (int g = lane; g < z.groups; g += WARP) {
             const unsigned long long mine = (unsigned long long)groups[g] << 32 | (0xffffffffu - (uint32_t)g);
             best = mine > best ? mine : best;
@@ -117,7 +119,7 @@ __host__ __device__ static inline int words_of_token(const struct router_problem
     return 2 * z.experts + z.groups;
 }
 
-/* mine (top_k) by score + bias. keys: scratch, behind it a word of each group; the whole warp. */
+/* Chooses mine (top_k) by score + bias. keys: scratch, followed by one word for each group. The whole warp calls it. */
 __device__ static inline void choose_best(int32_t *mine, const float *s, uint32_t *keys, const float *bias,
                                           const struct router_problem &z)
 {
@@ -127,7 +129,7 @@ __device__ static inline void choose_best(int32_t *mine, const float *s, uint32_
     if (z.groups > 0)
         drop_groups(keys, keys + z.experts, s, bias, z);
     for (int k = 0; k < z.top_k; k++) {
-        unsigned long long best = 0; /* the key, then the lower expert first */
+        unsigned long long best = 0; /* the key; among equals the lower expert comes first */
         for (int e = lane; e < z.experts; e += WARP) {
             const unsigned long long own = (unsigned long long)keys[e] << 32 | (0xffffffffu - (uint32_t)e);
             best = own > best ? own : best;
@@ -149,7 +151,7 @@ __global__ static void __launch_bounds__(TOKENS *WARP)
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const int64_t token = (int64_t)blockIdx.x * TOKENS + warp;
     if (token >= z.n)
-        return; /* a whole warp at a time */
+        return; /* a whole warp returns together */
     float *s = shared + (size_t)warp * (size_t)words_of_token(z);
     int32_t *mine = chosen + token * z.top_k;
     scores(s, logits, token, z);
@@ -170,7 +172,7 @@ __global__ static void __launch_bounds__(TOKENS *WARP)
     }
 }
 
-/* One block counts one expert's choices: the order of a sum of ones does not matter. */
+/* One block counts one expert's choices. The order does not matter for a sum of ones. */
 __global__ static void __launch_bounds__(THREADS) router_load(float *load, const int32_t *chosen, int64_t choices)
 {
     __shared__ int scratch[32];
@@ -187,7 +189,7 @@ static unsigned token_blocks(const struct router_problem *z)
     return (unsigned)((z->n + TOKENS - 1) / TOKENS);
 }
 
-/* Shared memory of a block: for each token two words of each expert and one of each group. */
+/* Shared memory of a block: for each token, two words for each expert and one for each group. */
 static int shared_bytes(const struct router_problem *z)
 {
     return TOKENS * words_of_token(*z) * (int)sizeof(float);
@@ -213,11 +215,11 @@ __global__ static void __launch_bounds__(TOKENS *WARP)
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const int64_t token = (int64_t)blockIdx.x * TOKENS + warp;
     if (token >= z.n)
-        return; /* a whole warp at a time */
+        return; /* a whole warp returns together */
     float *s = shared + (size_t)warp * (size_t)words_of_token(z), *ds = s + z.experts;
     const float *dw = dweights + token * z.top_k;
     const int32_t *mine = chosen + token * z.top_k;
-    scores(s, logits, token, z); /* dlogits may be logits: from here on they are not read */
+    scores(s, logits, token, z); /* dlogits may be logits: from here on the logits are not read */
     for (int e = lane; e < z.experts; e += WARP)
         ds[e] = 0.0f;
     float sum = 0.0f, mean = 0.0f;
@@ -295,7 +297,7 @@ __device__ static inline int64_t place_of(int64_t row, int64_t n, const struct t
     return row / each * (p.sequences * p.length / p.pieces) + p.first + row % each;
 }
 
-/* A token's scores divided by their sum, which is returned; the whole warp. */
+/* Divides a token's scores by their sum and returns the sum; the whole warp calls it. */
 __device__ static inline float shares(float *s, const void *logits, int64_t token, const struct router_problem &z)
 {
     const int lane = (int)threadIdx.x % WARP;
@@ -310,7 +312,7 @@ __device__ static inline float shares(float *s, const void *logits, int64_t toke
     return sum;
 }
 
-/* One block for a sequence; each warp has sums of its own, which are added in the warps' order. */
+/* One block for a sequence. Each warp has its own sums, which are then added in the warps' order. */
 __global__ static void __launch_bounds__(STATS_WARPS *WARP)
     balance_stats(float *stats, const void *logits, const int32_t *chosen, const int32_t *targets,
                   struct router_problem z, struct token_rows places)
@@ -326,13 +328,13 @@ __global__ static void __launch_bounds__(STATS_WARPS *WARP)
     for (int64_t i = warp; i < z.n; i += warps) {
         const int64_t place = place_of(i, z.n, places);
         if (place / places.length != sequence)
-            continue; /* the whole warp */
+            continue; /* the whole warp continues together */
         (void)shares(s, logits, i, z);
         for (int e = lane; e < z.experts; e += WARP)
             sums[e] += s[e];
-        for (int k = lane; k < z.top_k; k += WARP) { /* a token's choices are different ones */
+        for (int k = lane; k < z.top_k; k += WARP) { /* a token's choices are all different */
             const int e = chosen[i * z.top_k + k];
-            if (e >= 0 && e < z.experts) /* else the router's gradient fails the stream */
+            if (e >= 0 && e < z.experts) /* otherwise the router's gradient fails the stream */
                 counts[e] += 1.0f;
         }
         mine += targets[place] >= 0 ? 1.0f : 0.0f;
@@ -398,7 +400,8 @@ int cuda_balance_loss(void *stream, const struct balance_loss_args *a)
                   a->experts, share, (double)a->tokens, a->factor);
 }
 
-/* With q = s / sum s: dq to ds is (dq - sum_e dq_e q_e) / sum s, and s to l as in the router's gradient. */
+/* With q = s / sum s: the gradient from dq to ds is (dq - sum_e dq_e q_e) / sum s. From s to l it is the router's
+ * gradient. */
 __global__ static void __launch_bounds__(TOKENS *WARP)
     balance_dgrad(void *dlogits, const void *logits, const float *dscores, struct router_problem z,
                   struct token_rows places)
@@ -407,7 +410,7 @@ __global__ static void __launch_bounds__(TOKENS *WARP)
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const int64_t token = (int64_t)blockIdx.x * TOKENS + warp;
     if (token >= z.n)
-        return; /* a whole warp at a time */
+        return; /* a whole warp returns together */
     float *q = shared + (size_t)warp * (size_t)z.experts, mean = 0.0f;
     const float *dq = dscores + place_of(token, z.n, places) / places.length * z.experts;
     const float sum = shares(q, logits, token, z);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* segment.c - operations that are launched as one: a CUDA graph that is captured from a stream. */
+/* segment.c - segments: operations that are captured from a stream as a CUDA graph and launched as one. */
 #include <stdlib.h>
 
 #include "worker/device/cuda/cuda.h"
@@ -22,7 +22,7 @@ static titan_status refuse(struct titan_error *err, const char *what, const char
     return titan_fail(err, TITAN_EUNSUPPORTED, "%s: %s", what, why);
 }
 
-/* Relaxed: libraries' own threads, and NCCL's, go on meanwhile. */
+/* Relaxed capture: the threads of NCCL and other libraries continue during the capture. */
 titan_status cuda_segment_begin(struct stream *s, struct titan_error *err)
 {
     titan_assert(!s->keeps);
@@ -59,7 +59,8 @@ titan_status cuda_segment_end(struct stream *s, struct segment **ret, struct tit
     titan_assert(s->keeps);
     const cudaError_t e = cudaStreamEndCapture(s->native, &graph);
     s->keeps = false;
-    titan_status st = stream_failure(s, err); /* learnt meanwhile: what came then was skipped */
+    /* the host learned of this failure during the capture; later operations were skipped */
+    titan_status st = stream_failure(s, err);
     if (st == TITAN_OK && s->kept.status != TITAN_OK)
         st = refuse(err, "capturing a stream", s->kept.msg);
     else if (st == TITAN_OK && (e != cudaSuccess || !graph))

@@ -5,7 +5,7 @@
 
 #define WARPS (THREADS / WARP)
 
-/* One warp for a head of a row. */
+/* One warp handles a head of a row. */
 __global__ static void __launch_bounds__(THREADS)
     attention_sink(void *out, float *lse, const void *x, const float *x_lse, int64_t ld, const void *sinks,
                    bool is_bf16, int64_t n, int64_t t, int64_t h, int64_t dv)
@@ -13,7 +13,7 @@ __global__ static void __launch_bounds__(THREADS)
     const int64_t element = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP; /* row * H + head */
     const int lane = (int)threadIdx.x % WARP;
     if (element >= n * h)
-        return; /* a whole warp at a time */
+        return; /* a whole warp returns together */
     const int64_t row = element / h, head = element % h, at = (row / t * h + head) * t + row % t;
     const float mine = x_lse[at], sink = any_load(sinks, head, is_bf16), top = fmaxf(mine, sink);
     const float keep = expf(mine - top), sum = keep + expf(sink - top);
@@ -36,7 +36,7 @@ int cuda_attention_sink(void *stream, const struct sink_args *a)
                   n, a->t, a->h, a->dv);
 }
 
-/* A block has a head. Each warp takes rows w, w + WARPS, ... in turn, then the warps' sums are added. */
+/* One block per head. Each warp sums rows w, w + WARPS, ... in turn; then the warps' sums are added. */
 __global__ static void __launch_bounds__(THREADS)
     attention_sink_dgrad(float *dsinks, const void *dout, int64_t lddo, const void *out, int64_t ldo, const float *lse,
                          const void *sinks, bool is_bf16, int64_t n, int64_t t, int64_t h, int64_t dv)

@@ -9,7 +9,7 @@
 #include "worker/device/cuda/cuda.h"
 #include "worker/device/cuda/kernels.h"
 
-#define SPIN_NS 50000 /* how long a waiting host spins before it sleeps between looks */
+#define SPIN_NS 50000 /* a waiting host spins this long, then sleeps between checks */
 
 titan_status cuda_stream_open(struct device *dev, const char *name, bool compute, struct stream **ret,
                               struct titan_error *err)
@@ -20,14 +20,14 @@ titan_status cuda_stream_open(struct device *dev, const char *name, bool compute
     if (!s)
         return titan_fail(err, TITAN_ENOMEM, "no memory for a stream");
     s->dev = dev;
-    /* Collectives and copies go first where both have work ready: the products wait for them. */
+    /* If both have work ready, collectives and copies run first: the products wait for them. */
     int least = 0, greatest = 0;
     cudaError_t e = cudaDeviceGetStreamPriorityRange(&least, &greatest);
     if (e == cudaSuccess)
         e = cudaStreamCreateWithPriority(&s->native, cudaStreamNonBlocking, compute ? least : greatest);
     if (e == cudaSuccess)
         e = cudaHostAlloc((void **)&s->raised, 3 * sizeof(int), cudaHostAllocPortable | cudaHostAllocMapped);
-    if (e == cudaSuccess && compute) /* now, so that no step allocates */
+    if (e == cudaSuccess && compute) /* allocated now, so that no step allocates */
         e = cudaMalloc(&s->work, CUDA_MATMUL_WORK_BYTES);
     if (e == cudaSuccess)
         e = cudaMalloc((void **)&s->seen, sizeof(int));
@@ -76,7 +76,7 @@ void stream_raise(struct stream *s, titan_status status, const char *text)
     (void)pthread_mutex_unlock(&s->dev->lock);
 }
 
-/* What a kernel of this stream found, or what came from elsewhere. */
+/* Describes a failure that a kernel of this stream found, or that came from another stream. */
 static void explain_failure(struct stream *s, titan_status status, struct titan_error *err)
 {
     titan_assert(status != TITAN_OK);
@@ -145,8 +145,9 @@ titan_status stream_latch(struct stream *s, const struct stream *from)
                            cuda_latch(s->native, s->seen, s->told, s->raised, from ? from->seen : NULL));
 }
 
-/* Wait for what query() tells. A kernel that hangs and a collective that waits for a peer look alike from here: with
- * communicators open it counts as waiting for others, or every survivor would be taken for the one that hangs. */
+/* Waits until query() no longer returns cudaErrorNotReady. From here, a kernel that hangs looks like a collective that
+ * waits for a peer. So with open communicators this wait counts as waiting for others. Otherwise every survivor would
+ * be taken for the rank that hangs. */
 static cudaError_t wait_polling(struct device *dev, cudaError_t (*query)(void *what), void *what)
 {
     titan_assert(query);
@@ -280,7 +281,7 @@ titan_status cuda_event_record(struct event *e, struct stream *s, struct titan_e
     if (!cuda_segment_allows(s, "an event"))
         return titan_fail(err, TITAN_EINVAL, "an event in a segment");
     TRY(cuda_enter(s->dev, err));
-    e->from = s; /* also when the stream has failed: a stream that waits learns of it */
+    e->from = s; /* also if the stream has failed: a stream that waits for the event then learns of the failure */
     if (__atomic_load_n(s->raised, __ATOMIC_ACQUIRE) != 0)
         (void)stream_latch(s, NULL);
     cudaError_t result = cudaEventRecord(e->native, s->native);

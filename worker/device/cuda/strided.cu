@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* strided.cu - rows of matrices copied and added, where one row of one side belongs to several of the other. */
+/* strided.cu - copies and adds rows of matrices, where one row of one side belongs to several rows of the other. */
 #include "worker/device/cuda/kernel.cuh"
 
-#define ROWS 8 /* of a block; a warp each */
+#define ROWS 8 /* rows of a block; each has one warp */
 
 static unsigned row_blocks(int64_t rows)
 {
@@ -10,7 +10,7 @@ static unsigned row_blocks(int64_t rows)
     return (unsigned)(blocks < 65536 ? blocks : 65536);
 }
 
-/* Words of any type of their size. */
+/* Copies words W that have the size of the elements, whatever their type. */
 template <class W>
 __global__ static void __launch_bounds__(THREADS)
     copy_2d(W *dst, int64_t ldd, const W *src, int64_t lds, int64_t rows, int64_t cols, int64_t repeat)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sums.cu - fp64 sums of a buffer or of fixed stretches of it, each by one block in one order, and the sum of integers
- * that is a buffer's hash, in any order. */
+/* sums.cu - fp64 sums of a buffer or of its fixed stretches, and the hash of a buffer. One block computes each fp64 sum
+ * in one order. The hash is a sum of integers, in any order. */
 #include "worker/device/cuda/kernel.cuh"
 
 __global__ static void __launch_bounds__(THREADS)
@@ -59,7 +59,7 @@ __device__ static inline uint64_t element(uint64_t key, int64_t place, uint32_t 
     return z ^ z >> 29;
 }
 
-/* Rows along the grid's y, their elements along x. The atomic is on an integer: its order does not show. */
+/* The grid's y has rows, its x the rows' elements. The atomic adds integers, so its order has no effect. */
 __global__ static void __launch_bounds__(THREADS)
     hash(unsigned long long *out, const void *x, bool bf16, int64_t rows, int64_t cols, uint64_t key, int64_t first)
 {

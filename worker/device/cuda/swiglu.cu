@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* swiglu.cu - silu(gate) * up and its gradient (Shazeer 2020, arXiv:2002.05202), or with GELU in its form with tanh in
- * place of SiLU: x sigmoid(y(x)). With a limit, of bounded inputs, as gpt-oss has it (OpenAI 2025, arXiv:2508.10925).
- */
+/* swiglu.cu - silu(gate) * up and its gradient (Shazeer 2020, arXiv:2002.05202). With gelu, GELU in its tanh form
+ * replaces SiLU: x sigmoid(y(x)). With a limit, it is gpt-oss's form with bounded inputs (OpenAI 2025,
+ * arXiv:2508.10925). */
 #include "worker/device/cuda/grouped.cuh"
 
 __device__ static inline float sigmoid(float x)
@@ -9,14 +9,14 @@ __device__ static inline float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* y = GELU_LINEAR x + GELU_CUBIC x^3. Beyond the bound its sigmoid is 0 or 1, and x^2 would leave fp32. */
+/* y = GELU_LINEAR x + GELU_CUBIC x^3. Beyond GELU_BOUND the sigmoid of y is 0 or 1, and x^2 would overflow fp32. */
 #define GELU_LINEAR 1.5957691216f /* 2 sqrt(2/pi) */
 #define GELU_CUBIC (GELU_LINEAR * 0.044715f)
 #define GELU_BOUND 16.0f
 
 enum { SILU, GELU };
 
-/* What the sigmoid is taken of; *ret_slope: its derivative. */
+/* The argument of the sigmoid; *ret_slope: its derivative. */
 template <int GATE> __device__ static inline float bend(float x, float *ret_slope)
 {
     const float within = fminf(fmaxf(x, -GELU_BOUND), GELU_BOUND), square = within * within;
@@ -24,7 +24,7 @@ template <int GATE> __device__ static inline float bend(float x, float *ret_slop
     return GATE == GELU ? within * (GELU_LINEAR + GELU_CUBIC * square) : x;
 }
 
-/* A thread takes pieces of rows: `pieces` of them in each. */
+/* A thread computes pieces of rows; each row has `pieces` pieces. */
 template <class T, int GATE>
 __global__ static void swiglu(T *out, const T *gate, const T *up, int64_t ld, size_t count, size_t pieces, int64_t f,
                               bool whole, const int32_t *counts, int64_t parts)
@@ -41,7 +41,7 @@ __global__ static void swiglu(T *out, const T *gate, const T *up, int64_t ld, si
     }
 }
 
-/* Bounds keep NaN. */
+/* A NaN passes through the bounds. */
 __device__ static inline float below(float x, float limit)
 {
     return x > limit ? limit : x;
@@ -51,7 +51,7 @@ __device__ static inline float within(float x, float limit)
     return x > limit ? limit : x < -limit ? -limit : x;
 }
 
-/* A thread takes pieces of rows: `pieces` of them in each. */
+/* A thread computes pieces of rows; each row has `pieces` pieces. */
 template <class T>
 __global__ static void clamped_swiglu(T *out, const T *gate, const T *up, int64_t ld, size_t count, size_t pieces,
                                       int64_t f, bool whole, const int32_t *counts, int64_t parts, float limit,
@@ -111,7 +111,7 @@ __global__ static void swiglu_dgrad(T *dgate, T *dup, int64_t lddgu, const T *do
     }
 }
 
-/* 0 where a bound cuts off. */
+/* The gradient is 0 where a bound cuts off. */
 template <class T>
 __global__ static void clamped_swiglu_dgrad(T *dgate, T *dup, int64_t lddgu, const T *dout, const T *gate, const T *up,
                                             int64_t ldgu, size_t count, size_t pieces, int64_t f, bool whole,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* timestamps.c - when a stream comes to a place, by CUDA's events: the device takes their times, and the host is not
- * asked. A call of the host in a stream's order takes some 50 us instead, in which the stream stands still. */
+/* timestamps.c - when a stream reaches a place, by CUDA's events. The device takes the times without the host. A host
+ * call in the stream's order would take some 50 us instead, and the stream would stand still meanwhile. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,11 +9,11 @@
 
 struct timestamps {
     struct device *dev;
-    cudaEvent_t from; /* all times are counted from it */
-    int64_t from_ns;  /* when it was */
+    cudaEvent_t from; /* reference event: all times are counted from it */
+    int64_t from_ns;  /* host time of the reference event */
     int n;
-    cudaEvent_t *events; /* [n]; NULL: the place never had a time */
-    bool *taken;         /* [n], since timestamps_begin */
+    cudaEvent_t *events; /* [n]; NULL: the place has never had a time */
+    bool *taken;         /* [n]: the place has a time since timestamps_begin */
 };
 
 titan_status cuda_timestamps_open(struct device *dev, int n, struct timestamps **ret, struct titan_error *err)
@@ -52,7 +52,7 @@ void cuda_timestamps_close(struct timestamps *p)
     free(p);
 }
 
-/* On a stream that is idle, so that the host knows when. */
+/* Sets the reference on an idle stream, so that the host knows the event's time. */
 titan_status cuda_timestamps_begin(struct timestamps *p, struct titan_error *err)
 {
     TRY(cuda_enter(p->dev, err));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights.cu - initial values: rng_weights() of base/rng.c, operation by operation in plain double arithmetic. Built
- * without contraction of products and sums (mk/cuda.mk), so that the bits are the host's. */
+/* weights.cu - initial values: rng_weights() of base/rng.c, operation by operation in plain double arithmetic. It is
+ * built without contraction of products and sums (mk/cuda.mk), so that the bits are the host's. */
 #include "worker/device/cuda/kernel.cuh"
 
-/* A function of it has a struct's name, which C++ takes for a hidden constructor. */
+/* A function in base/rng.h has a struct's name, which C++ takes for a hidden constructor. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wshadow"
 #include "base/rng.h"
@@ -12,7 +12,7 @@
 #define PHILOX_INLINE __device__ static inline
 #include "base/normal.h"
 
-/* Both elements of a pair. */
+/* Draws both elements of a pair. */
 __device__ static inline void normal_pair(const uint32_t key[2], uint64_t pair, float ret[2])
 {
     uint32_t w[4];
@@ -34,7 +34,7 @@ __device__ static inline float weight(const struct rng_weights &w, float n, uint
     return n * w.std;
 }
 
-/* Rows along the grid's y; along x a thread has the one or two elements of a pair that are in the row. */
+/* The grid's y has rows. Along x, a thread has a pair's one or two elements that are in the row. */
 __global__ static void __launch_bounds__(THREADS)
     weights(void *out, bool bf16, int64_t rows, int64_t cols, int64_t width, int64_t first, struct rng_weights w)
 {
