@@ -9,7 +9,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 
-#define CHUNK_BYTES ((size_t)2000) /* half a page with malloc's header: most replies and decisions fit in one chunk */
+#define CHUNK_BYTES ((size_t)2000) /* half a page less malloc's header: most replies and decisions fit in one chunk */
 
 struct arena_chunk {
     struct arena_chunk *next;

@@ -62,7 +62,7 @@ void checkpoint_line_go_back(struct checkpoint_line *line, uint64_t number, uint
     line->branch[line->n++] = (struct checkpoint_branch){number, step};
 }
 
-/* Was the run of `line` at this step of the branch? */
+/* Did the run with the history `line` pass this step of the branch? */
 static bool passes(const struct checkpoint_line *line, uint64_t branch, uint64_t step)
 {
     int next = 0;
@@ -79,7 +79,7 @@ static bool passes(const struct checkpoint_line *line, uint64_t branch, uint64_t
 
 struct found {
     uint64_t step;
-    bool known; /* its manifest names that step */
+    bool known; /* the manifest names this step */
     struct checkpoint_line line;
 };
 
@@ -105,7 +105,7 @@ static titan_status read_head(int at, struct found *f, struct titan_error *err)
         status = titan_fail_errno(err, "cannot read the manifest in '%s'", name);
     text[MAX(n, 0)] = '\0';
 
-    /* Cuts off the recipe: the members before it form an object of their own. */
+    /* Cuts the text off before the recipe. The members before the recipe form an object of their own. */
     char *end = status == TITAN_OK ? strstr(text, HEAD_END) : NULL;
     if (end)
         *end = '}';

@@ -17,7 +17,7 @@
         (ptr) = NULL;                                                                                                  \
         take_;                                                                                                         \
     })
-/* The same for a file descriptor; the variable is -1 afterwards. */
+/* TAKE() for a file descriptor; the variable is -1 afterwards. */
 #define TAKE_FD(fd)                                                                                                    \
     ({                                                                                                                 \
         int take_ = (fd);                                                                                              \

@@ -23,9 +23,10 @@ struct titan_error {
     ({                                                                                                                 \
         titan_status failed_ = (status);                                                                               \
         (void)titan_error_set((err), failed_, 0, __FILE__, __LINE__, __VA_ARGS__);                                     \
-        failed_; /* not the result of the call, so that compilers and checkers see the returned status */              \
+        failed_; /* the block's value: compilers and checkers then see the returned status */                          \
     })
-/* The same for a failed system call: status from errno, ": strerror" appended. Use directly after the call. */
+/* titan_fail() for a failed system call: the status comes from errno, and ": strerror" is appended. Use it directly
+ * after the call. */
 #define titan_fail_errno(err, ...)                                                                                     \
     ({                                                                                                                 \
         titan_status failed_ = titan_error_set_errno((err), __FILE__, __LINE__, __VA_ARGS__);                          \
@@ -43,8 +44,8 @@ titan_status titan_error_set_errno(struct titan_error *err, const char *file, in
 titan_status titan_error_wrap(struct titan_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void titan_error_hint(struct titan_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Did the machine run out of a resource: descriptors, kernel memory, disk space? Such an error is not the caller's
- * fault, and a later attempt may succeed. */
+/* Did the machine lack a resource: descriptors, kernel memory, disk space? This error is not the caller's fault, and a
+ * later attempt may succeed. */
 bool titan_error_short(const struct titan_error *err);
 
 /* Returns the status of expr from the enclosing function unless the status is TITAN_OK. */
@@ -58,11 +59,11 @@ bool titan_error_short(const struct titan_error *err);
 /* Always active; checks conditions that only a bug in Titan can break. Never for input from network, disk or user. */
 #define titan_assert(cond) ((cond) ? (void)0 : titan_assert_fail(#cond, __FILE__, __LINE__, __func__))
 void titan_assert_fail(const char *cond, const char *file, int line, const char *func) __attribute__((noreturn));
-/* The same with a printf message, for cases that a condition alone does not explain. */
-/* Sets a function that both call before the process ends, for example to write the log's queue. Set before threads
- * start. */
+/* Sets a function that titan_assert_fail() and titan_bug_fail() call before the process ends, for example to write the
+ * log's queue. Call it before threads start. */
 void titan_before_abort(void (*call)(void));
 
+/* Ends the process as titan_assert() does, with a printf message, for cases that a condition alone does not explain. */
 #define titan_bug(...) titan_bug_fail(__FILE__, __LINE__, __VA_ARGS__)
 void titan_bug_fail(const char *file, int line, const char *fmt, ...) __attribute__((noreturn, format(printf, 3, 4)));
 /* Hot paths: active in DEBUG=1 and sanitizer builds. */

@@ -36,7 +36,7 @@ static inline uint16_t f16_from_f32(float f)
         return sign | 0x7e00;
     if (magnitude >= 0x477ff000) /* 65520 and more round to infinity */
         return sign | 0x7c00;
-    if (magnitude < 0x38800000) { /* below 2^-14: a multiple of 2^-24, which the addition rounds to */
+    if (magnitude < 0x38800000) { /* below 2^-14: the addition rounds to a multiple of 2^-24 */
         float scaled;
         memcpy(&scaled, &magnitude, sizeof(scaled));
         scaled += 0.5f; /* its last bit is worth 2^-24 */

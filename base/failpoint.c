@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failpoint.c - armed places, in an archive outside the programs' own: a program that wants failpoints links it by
- * name. */
+/* failpoint.c - the armed failpoints. This file is in an archive outside the programs' own archives. A program with
+ * failpoints links it by name. */
 #include "base/failpoint.h"
 
 #include <pthread.h>
@@ -144,7 +144,7 @@ void failpoint_on_call(titan_status (*fn)(void *arg, const char *name, struct ti
     (void)pthread_mutex_unlock(&all.lock);
 }
 
-/* Finds the point that fires now; false: none. */
+/* Finds the armed point that fires at this pass; false: no point fires. */
 static bool goes_off(const char *name, struct point *ret)
 {
     bool found = false;

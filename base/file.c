@@ -307,7 +307,7 @@ titan_status dir_make(const char *path, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Opens one component after another, each below the previous one: links in between are never followed. */
+/* Opens one component after another, each below the previous component: no link on the way is followed. */
 titan_status dir_make_named(const char *path, struct titan_error *err)
 {
     char part[PATH_MAX];

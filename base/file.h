@@ -17,7 +17,7 @@ titan_status file_open_regular(int at, const char *name, int flags, int *ret_fd,
                                struct titan_error *err) TITAN_MUST_USE;
 /* Appends a whole regular file to out. TITAN_ELIMIT: the file has more than max bytes. */
 titan_status file_read(const char *path, size_t max, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
-/* The same below an open folder, with the flags of file_open_regular(). */
+/* file_read() below an open folder, with the flags of file_open_regular(). */
 titan_status file_read_at(int at, const char *name, int flags, size_t max, struct buf *out,
                           struct titan_error *err) TITAN_MUST_USE;
 /* Reads the last bytes of an open file, at most `most`, into an empty buffer. *ret_whole: the buffer has the whole
@@ -27,15 +27,16 @@ titan_status file_read_tail(int fd, const char *name, size_t most, struct buf *o
 /* Replaces path by data: temporary file, fsync, rename, fsync of the folder. */
 titan_status file_replace(const char *path, const void *data, size_t len, struct titan_error *err) TITAN_MUST_USE;
 titan_status file_replace_private(const char *path, const void *data, size_t len,
-                                  struct titan_error *err) TITAN_MUST_USE; /* 0600 */
-/* The same for a file that a person names: a device or pipe is written directly, and a link's target is replaced. A
- * link of another user except root is refused (TITAN_EPERM): that user may own the folder, and the link may lead to any
- * file. */
+                                  struct titan_error *err) TITAN_MUST_USE; /* mode 0600 */
+/* file_replace() for a file that a person names. A device or pipe is written directly. The target of a link is
+ * replaced. A link of another user except root is refused (TITAN_EPERM): that user may own the folder, and the link may
+ * lead to any file. */
 titan_status file_write(const char *path, const void *data, size_t len, struct titan_error *err) TITAN_MUST_USE;
 /* file_replace() below the open folder `at`. */
 titan_status file_replace_at(int at, const char *name, const void *data, size_t len,
                              struct titan_error *err) TITAN_MUST_USE;
-/* The same without waiting for the disk. Readers always see a whole file; a power loss may lose the new content. */
+/* file_replace_at() without waiting for the disk. Readers always see a whole file; a power loss may lose the new
+ * content. */
 titan_status file_place_at(int at, const char *name, const void *data, size_t len,
                            struct titan_error *err) TITAN_MUST_USE;
 /* Creates a file with this mode in the open folder `at`, or AT_FDCWD, for reading and writing. out receives its name:
@@ -52,7 +53,7 @@ int file_open_named(const char *path, int flags);
 titan_status file_read_named(const char *path, size_t max, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
 /* mkdir -p with mode 0775 under the umask. */
 titan_status dir_make(const char *path, struct titan_error *err) TITAN_MUST_USE;
-/* The same for a path from a run file; every link in the path is refused when links are refused. */
+/* dir_make() for a path from a run file. When links are refused, every link in the path is refused. */
 titan_status dir_make_named(const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* rmdir(2) of a path from a run file; does nothing unless the folder is empty. */
 void dir_unmake_named(const char *path);

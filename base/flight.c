@@ -141,7 +141,7 @@ uint32_t flight_number(int group, enum flight_kind kind)
     return ++numbers[group][kind];
 }
 
-/* Takes a place that no other thread has: one with an ended record, or with one of an earlier epoch. */
+/* Takes a place that no other thread has. The record in the place has ended or belongs to an earlier epoch. */
 static struct flight_mark take_place(struct flight_ring *ring, uint64_t epoch)
 {
     for (int tries = 0;; tries++) {

@@ -35,11 +35,12 @@ struct flight_record {
     _Atomic uint64_t epoch;
     uint64_t step, bytes;
     uint32_t number;          /* in its group, from 1; sends and receives count separately. 0: an action */
-    int32_t microbatch, peer; /* a slot of the rank's share; a rank of the epoch; -1: none */
+    int32_t microbatch, peer; /* microbatch: index in the rank's share; peer: a rank of the epoch; -1: none */
     uint8_t kind, group;      /* group: index; 0 for an action */
     char op[20], place[32];   /* "ALL_REDUCE"; "layers.7" */
     char phase[10];           /* "dgrad" */
-    _Atomic uint32_t again;   /* lower half of the ticket; if the two differ, the copy was made during a write */
+    /* the ticket's lower half again; a difference shows that the copy was made during a write */
+    _Atomic uint32_t again;
 };
 static_assert(sizeof(struct flight_record) == 128, "two cache lines");
 
@@ -112,7 +113,7 @@ struct flight_copy {
     uint64_t epoch;
     int rank, world;                           /* world 0: the worker was in no epoch */
     struct flight_group groups[FLIGHT_GROUPS]; /* name "": none; members are below world */
-    int n, damaged;                            /* valid entries of the epoch; impossible records, which entries omits */
+    int n, damaged; /* n: valid entries of the epoch; damaged: impossible records, which are not in entries */
     struct flight_entry entries[FLIGHT_RECORDS]; /* ordered by ticket */
 };
 /* Reads the current bytes of path, unchecked. *ret: owned (free). TITAN_ECORRUPT: the file is no ring. */
@@ -122,7 +123,7 @@ titan_status flight_read(const char *path, struct flight_ring **ret, struct tita
 titan_status flight_check(const struct flight_ring *ring, int64_t now_ns, struct flight_copy *ret,
                           struct titan_error *err) TITAN_MUST_USE;
 
-/* Name of the file with a worker's printed recorder, below the job's folder, and its parser. false: the name has
+/* Writes and parses the name, below the job's folder, of the file with a worker's printed recorder. false: the name has
  * another form. */
 #define FLIGHT_NAME_BYTES 96
 void flight_name(uint64_t worker_id, uint64_t epoch, char ret[FLIGHT_NAME_BYTES]);

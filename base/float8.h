@@ -5,7 +5,7 @@
  * MXFP8 (Open Compute Project 2023, Microscaling Formats 1.0): blocks of 32 e4m3 values share one scale, a power of
  * two. The scale is stored as a biased exponent of eight bits (e8m0); 255 is NaN.
  *
- * bf16 represents every value of both types, and every MXFP8 value except those below 2^-133, the least exponent of
+ * bf16 represents every value of both types, and every MXFP8 value except values below 2^-133, the least exponent of
  * bf16. Expressions have no branches, so that compilers can vectorise loops over them. */
 #ifndef TITAN_BASE_FLOAT8_H
 #define TITAN_BASE_FLOAT8_H
@@ -25,8 +25,9 @@ static inline float float8_max(enum float8 type)
 static inline float float8_round(float x, enum float8 type)
 {
     const float most = float8_max(type), least_normal = type == FLOAT8_E4M3 ? 0x1p-6f : 0x1p-14f;
-    const float shift = type == FLOAT8_E4M3 ? 0x1p14f : 0x1p7f; /* adding it rounds to the least subnormal */
-    const int dropped = type == FLOAT8_E4M3 ? 20 : 21;          /* dropped mantissa bits */
+    /* adding this number rounds to a multiple of the least subnormal */
+    const float shift = type == FLOAT8_E4M3 ? 0x1p14f : 0x1p7f;
+    const int dropped = type == FLOAT8_E4M3 ? 20 : 21; /* dropped mantissa bits */
     const float magnitude = fabsf(x), a = magnitude > most ? most : magnitude;
     uint32_t bits;
     float normal;

@@ -120,7 +120,7 @@ titan_status folder_owner_of(const char *path, struct folder_found *ret, struct 
     return folder_owner_read(at, ret, err);
 }
 
-/* deepest: a file in an exported directory in a checkpoint in its folder */
+/* the deepest path: a file in an exported directory in a checkpoint in its folder */
 #define LEVELS 3
 
 titan_status folder_owner_above(const char *path, struct folder_found *ret, struct titan_error *err)

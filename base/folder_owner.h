@@ -23,7 +23,7 @@ struct folder_user {
 #define FOLDER_USER_TEXT (FOLDER_NAME_MAX + 32)
 /* "uid:1001 alice", "user:ci"; "" for an unknown user. */
 void folder_user_print(const struct folder_user *u, char ret[FOLDER_USER_TEXT]);
-/* False, and an unknown user: the text has another form. */
+/* False: the text has another form, and *ret is an unknown user. */
 bool folder_user_parse(const char *text, struct folder_user *ret);
 /* True if both have a uid and the uids are equal, or otherwise if the names are equal. An unknown user equals no other
  * user. */
@@ -33,7 +33,7 @@ bool folder_user_same(const struct folder_user *a, const struct folder_user *b);
 struct folder_found {
     bool there;
     char id[128], name[128];
-    struct folder_user user;                 /* unknown: the file was written before such files named users */
+    struct folder_user user;                 /* unknown: a file of an older version names no user */
     char shared_with[FOLDER_SHARED_MAX + 1]; /* checkpoint.shared_with */
     uint64_t recipe_hash;
     char *recipe;
@@ -50,8 +50,8 @@ void folder_found_clear(struct folder_found *f);
 /* The newest checkpoint of the folder on the line of its run (checkpoint_line.h). *ret_any false: the folder has no
  * checkpoint. TITAN_ENOTFOUND: the folder does not exist. */
 titan_status folder_newest_step(const char *path, uint64_t *ret, bool *ret_any, struct titan_error *err) TITAN_MUST_USE;
-/* The same among checkpoints from which a run of this many steps can continue: with optimizer state, or at its last
- * step. */
+/* folder_newest_step() among the checkpoints from which a run of this many steps can continue. Such a checkpoint has
+ * optimizer state, or is of the run's last step. */
 titan_status folder_newest_state(const char *path, uint64_t steps, uint64_t *ret, bool *ret_any,
                                  struct titan_error *err) TITAN_MUST_USE;
 /* How often runs in the folder have returned to an earlier step. */

@@ -35,7 +35,7 @@ void frame_reader_clear(struct frame_reader *r);
 struct frame;
 struct frame_writer {
     struct frame *first, *last;
-    size_t bytes;  /* of all waiting frames */
+    size_t bytes;  /* bytes of all waiting frames */
     size_t offset; /* bytes of the first frame already sent */
 };
 

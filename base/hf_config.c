@@ -277,7 +277,8 @@ static titan_status read_factors(const struct json *from, const char *key, int64
     return TITAN_OK;
 }
 
-/* Reads LongRoPE's numbers. transformers prefers the original length beside the rule to the one within. */
+/* Reads LongRoPE's numbers. transformers prefers the original length beside the rule to the original length within the
+ * rule. */
 static titan_status read_longrope(const struct json *root, const struct json *from, const struct hf_family *f,
                                   int64_t positions, struct model_dims *d, struct titan_error *err)
 {
@@ -304,7 +305,7 @@ static titan_status read_rope(const struct json *root, const struct hf_family *f
 {
     static const char *const rules[] = {"llama3", "yarn", "linear", "dynamic", "longrope"};
     const struct json *p = json_get(root, "rope_parameters"), *scaling = json_get(root, "rope_scaling");
-    if (f->rope_local_theta > 0 && d->sliding_window > 0) { /* of layers with a window */
+    if (f->rope_local_theta > 0 && d->sliding_window > 0) { /* the rule for layers with a window */
         const struct json *own = json_get(p, "sliding_attention");
         const bool there = own && own->type == JSON_OBJECT; /* older versions have "rope_local_base_freq" */
         if (strcmp(json_string(own, "rope_type", "default"), "default") != 0)
@@ -362,7 +363,8 @@ static titan_status read_experts(const struct json *root, const struct hf_family
                                  struct titan_error *err)
 {
     const bool sigmoid = f->experts == HF_SIGMOID, v3 = sigmoid && f->latent;
-    const bool chosen = f->experts == HF_MIXTRAL || f->experts == HF_GPT_OSS; /* softmax over the chosen ones */
+    /* the softmax is over the chosen experts */
+    const bool chosen = f->experts == HF_MIXTRAL || f->experts == HF_GPT_OSS;
     const struct json *dense = json_get(root, "mlp_only_layers");
     const char *method = json_string(root, "topk_method", "greedy");
     int64_t groups = 1, of = 1;
@@ -385,7 +387,7 @@ static titan_status read_experts(const struct json *root, const struct hf_family
     if (json_int(root, "moe_layer_freq", 1) != 1)
         return refuse("moe_layer_freq", "only 1 is supported", err);
 
-    /* DeepSeek V3 scores a group by its best two experts; V2, if it has groups, by the best one. */
+    /* DeepSeek V3 scores a group by its best two experts. V2, if it has groups, scores a group by its best expert. */
     if (!sigmoid && strcmp(method, "greedy") != 0 && strcmp(method, "group_limited_greedy") != 0)
         return refuse("topk_method", "only \"greedy\" and \"group_limited_greedy\" are supported", err);
     TRY(read_count(root, "n_group", v3 ? 8 : 1, &groups, err));
@@ -429,11 +431,12 @@ static titan_status read_dims(const struct json *root, const struct hf_family *f
     TRY(read_window(root, f, d, err));
     TRY(read_rope(root, f, c->positions, d, err));
     if (strcmp(d->rope_scaling, "dynamic") == 0 &&
-        d->rope_factor > 1) /* "max_position_embeddings" is where it begins */
+        d->rope_factor > 1) /* the dynamic base begins to grow at "max_position_embeddings" */
         c->positions = (int64_t)MIN((double)c->positions * d->rope_factor, ROPE_POSITIONS_MAX);
     if (f->experts != HF_DENSE) {
         TRY(read_experts(root, f, d, err));
-        /* Averaged in another way than model.balance_loss, so that it is the reader's to say. */
+        /* transformers averages this loss in another way than model.balance_loss. So the key is only noted for the
+         * caller. */
         for (size_t i = 0; i < ARRAY_SIZE(balance); i++)
             if (json_real(root, balance[i], 0) > 0) {
                 c->balance_key = balance[i];
@@ -647,7 +650,7 @@ static void put_factors(struct json_writer *w, const char *key, const struct rec
     json_end_array(w);
 }
 
-/* max_position_embeddings: a dynamic base grows beyond it, LongRoPE's factor follows from it. */
+/* The value of max_position_embeddings. A dynamic base grows beyond this length. LongRoPE's factor follows from it. */
 static int64_t declared_positions(const struct model_dims *d, int64_t positions)
 {
     const double stretched = round(d->rope_factor * (double)d->rope_original_length);
@@ -662,14 +665,16 @@ static void put_rope_scaling(struct json_writer *w, const struct hf_family *f, c
 {
     const char *rule = rope_rule(d);
     const bool none = strcmp(rule, "none") == 0, longrope = strcmp(rule, "longrope") == 0;
-    /* Of Phi 3 earlier versions of transformers take three keys; factor then follows from the two lengths. */
+    /* Earlier versions of transformers accept only three keys for Phi 3. The factor then follows from the two
+     * lengths. */
     const bool phi = longrope && f->original_positions > 0;
     if (none && f->experts != HF_GPT_OSS) {
         json_put_raw(w, "rope_scaling", "null");
         return;
     }
     json_begin_object(w, "rope_scaling");
-    json_put_string(w, phi ? "type" : "rope_type", none ? "default" : rule); /* null is YaRN by 32 for gpt-oss */
+    /* gpt-oss: not null, which is read as YaRN with factor 32 */
+    json_put_string(w, phi ? "type" : "rope_type", none ? "default" : rule);
     if (longrope) {
         titan_assert(d->rope_original_length > 0);
         const bool follows = (double)positions / (double)d->rope_original_length == d->rope_factor;

@@ -223,7 +223,7 @@ titan_status hf_family_of(const struct model_dims *dims, const char *name, const
         own = own || !fits || !named ? own : f;
         const bool kind = f->latent == (dims->kv_lora_rank > 0) && (f->experts == HF_DENSE) == (dims->n_experts == 0) &&
                           (dims->n_experts == 0 || (f->experts == HF_SIGMOID) == dims->sigmoid_scores);
-        near = near || !named || !kind ? near : f; /* messages name it when no family fits */
+        near = near || !named || !kind ? near : f; /* messages name this family when no family fits */
     }
     *ret = own ? own : first;
     if (*ret)

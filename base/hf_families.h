@@ -37,8 +37,8 @@ struct hf_family {
     bool gemma;          /* GELU, gains stored less 1, embedding times sqrt(hidden_size), heads of 256 by default */
     bool no_rope_layers; /* a list of layers with rotation, and an interval */
     double partial;      /* default share of a head that is rotated; 0: always the whole head */
-    /* Default of original_max_position_embeddings beside rope_scaling, which then is LongRoPE's; 0: another rule is
-     * possible, and the key is within. */
+    /* Above 0: default of original_max_position_embeddings, a key beside rope_scaling, which is then LongRoPE's. 0:
+     * rope_scaling may have another rule, and the key is inside rope_scaling. */
     int64_t original_positions;
     bool fused; /* one matrix for queries, keys and values, and one for gate and up */
     /* Defaults for missing keys. */
@@ -64,8 +64,8 @@ static inline bool hf_family_has_modules(const struct hf_family *f)
 
 /* Looks up model_type; NULL: no such family. */
 const struct hf_family *hf_family_of_type(const char *type);
-/* The family to write a model as: the first supporting family with this model.name, else the first supporting one.
- * TITAN_EUNSUPPORTED names the trait without a family. */
+/* The family as which the model is written: the first supporting family with this model.name, otherwise the first
+ * supporting family. TITAN_EUNSUPPORTED names the trait without a family. */
 titan_status hf_family_of(const struct model_dims *dims, const char *name, const struct hf_family **ret,
                           struct titan_error *err) TITAN_MUST_USE;
 /* "mistral|mixtral|...": model.name of the families without own flavors. */

@@ -27,7 +27,7 @@ struct json {
 };
 
 titan_status json_parse(const char *text, size_t len, struct json **ret, struct titan_error *err) TITAN_MUST_USE;
-/* The same, but a \u0000 escape becomes the two bytes C0 80 ("modified UTF-8"), which no other text contains. */
+/* json_parse(), but a \u0000 escape becomes the two bytes C0 80 ("modified UTF-8"), which no other text contains. */
 titan_status json_parse_nul(const char *text, size_t len, struct json **ret, struct titan_error *err) TITAN_MUST_USE;
 #define JSON_NUL "\xc0\x80"
 void json_free(struct json *root);

@@ -16,7 +16,7 @@ enum { LABELS_MAX = 32, LABEL_KEY_MAX = 64, LABEL_VALUE_MAX = 128 };
  * too long, a duplicate key, or no KEY=VALUE. `what` names them in the message ("--label"). */
 titan_status labels_join(char *const *labels, size_t n, const char *what, struct buf *out,
                          struct titan_error *err) TITAN_MUST_USE;
-/* Do the joined labels contain the wanted one? KEY alone matches any value. */
+/* Do the joined labels contain `wanted`? KEY alone matches any value. */
 bool labels_have(const char *labels, const char *wanted);
 
 #endif

@@ -12,7 +12,8 @@ struct listen_ports {
     uint16_t first, last;
 };
 
-/* "30000-30999", as listen_ports_print() writes it; ports from 1024 on. TITAN_EINVAL. */
+/* Parses "30000-30999", the form of listen_ports_print(). Ports begin at 1024. TITAN_EINVAL: the text is no such
+ * range. */
 titan_status listen_ports_parse(const char *text, struct listen_ports *ret, struct titan_error *err) TITAN_MUST_USE;
 #define LISTEN_PORTS_TEXT 16
 void listen_ports_print(const struct listen_ports *ports, char text[LISTEN_PORTS_TEXT]);

@@ -185,8 +185,8 @@ static struct {
     pthread_cond_t filled, written;
     bool running;
     struct line *first, **last;
-    size_t bytes;  /* of waiting lines and the line being written */
-    bool full;     /* until half the queue is written: losses then fall in few places */
+    size_t bytes;  /* bytes of waiting lines and of the line being written */
+    bool full;     /* set by a loss, until half the queue is written: so losses fall in few places */
     uint64_t lost; /* since the last accepted line */
 } queue = {.mutex = PTHREAD_MUTEX_INITIALIZER, .filled = PTHREAD_COND_INITIALIZER};
 
@@ -219,14 +219,15 @@ static void *write_lines(void *arg)
             report_lost(l->lost);
         line_write(l);
         pthread_mutex_lock(&queue.mutex);
-        const uint64_t lost = queue.first ? 0 : queue.lost; /* after the last line: no later line may come */
+        /* losses after the last line are reported here, because no later line may come */
+        const uint64_t lost = queue.first ? 0 : queue.lost;
         if (lost) {
             queue.lost = 0;
             pthread_mutex_unlock(&queue.mutex);
             report_lost(lost);
             pthread_mutex_lock(&queue.mutex);
         }
-        queue.bytes -= l->size; /* only now: log_flush() then also waits for this line */
+        queue.bytes -= l->size; /* only after the write: so log_flush() also waits for this line */
         free(l);
         if (queue.bytes <= LOG_QUEUE_BYTES / 2)
             queue.full = false;

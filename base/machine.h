@@ -12,7 +12,7 @@ uint32_t machine_gpus(void);
 /* CUDA_VISIBLE_DEVICES for a process that gets the i-th GPU alone; false when that GPU does not exist. */
 bool machine_gpu(uint32_t i, char out[128]);
 
-/* The same for a given value (NULL: not set) and folder of devices. */
+/* machine_gpus() for a given value (NULL: not set) and folder of devices. */
 uint32_t machine_gpus_in(const char *visible, const char *devices);
 bool machine_gpu_in(const char *visible, const char *devices, uint32_t i, char out[128]);
 

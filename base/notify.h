@@ -8,7 +8,7 @@
 
 /* state: lines of KEY=value. Returns 1 when sent, 0 without a service manager, -1 when sending failed (errno). */
 int notify(const char *state);
-/* The same with a printf format, cut at 1024 bytes. */
+/* notify() with a printf format, cut at 1024 bytes. */
 int notify_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The interval in microseconds for WATCHDOG=1; 0: this process has no watchdog. Send at half the interval. */
 uint64_t notify_watchdog_us(void);

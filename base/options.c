@@ -89,7 +89,7 @@ titan_status args_parse(const struct command_table *t, int argc, char **argv, st
                         struct titan_error *err)
 {
     memset(args, 0, sizeof(*args));
-    bool ended = false; /* by "--" */
+    bool ended = false; /* "--" has ended the options */
     for (int at = 1; at < argc;) {
         char *word = argv[at];
         if (!ended && word[0] == '-' && word[1] && strcmp(word, "--") != 0) {
@@ -99,7 +99,7 @@ titan_status args_parse(const struct command_table *t, int argc, char **argv, st
         at++;
         if (!ended && strcmp(word, "--") == 0) {
             ended = true;
-        } else if (args->command) { /* words come to stand before options */
+        } else if (args->command) { /* the word moves in front of the options */
             char **place = args->words + args->n++;
             memmove(place + 1, place, (size_t)(argv + at - 1 - place) * sizeof(*place));
             *place = word;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options.h - a program's commands and options as data; the parser, --help, man pages and shell completion read these
+/* options.h - a program's commands and options as data. The parser, --help, man pages and shell completion read these
  * tables. */
 #ifndef TITAN_BASE_OPTIONS_H
 #define TITAN_BASE_OPTIONS_H
@@ -84,7 +84,7 @@ titan_status args_int(const struct args *args, const char *option, int64_t min, 
 titan_status args_real(const struct args *args, const char *option, double min, double max, double fallback,
                        double *ret, struct titan_error *err) TITAN_MUST_USE;
 
-/* NULL: no such command. */
+/* Finds a command by its name; NULL: no such command. */
 const struct command *command_find(const struct command_table *t, const char *name);
 /* For --help: commands with their summaries; options, one per line; the whole page of a command. */
 void help_put_commands(const struct command_table *t, struct buf *out);

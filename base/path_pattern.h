@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Judges the characters alone: a file may have such a name, too. */
+/* Is the path a pattern? Only its characters decide. A file may have such a name, too. */
 bool path_is_pattern(const char *path);
 /* Length of the common folder of all matches, without the trailing slash ("/" for the root); 0 for the current folder.
  * A path without pattern returns its whole length. */

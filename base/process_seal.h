@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* process_seal.h - limits the access of the same user's other processes to this one. */
+/* process_seal.h - limits the access of the user's other processes to this process. */
 #ifndef TITAN_BASE_PROCESS_SEAL_H
 #define TITAN_BASE_PROCESS_SEAL_H
 

@@ -2,11 +2,11 @@
 /* progress.h - does this process work, wait, or hang? Another process reads these counters (proto/worker_page.h).
  *
  * A thread works between progress_work_begin and progress_work_end, except while it waits for a peer, another thread of
- * this process, or a disk. `waiting` is 1 while no thread works: a standstill is then not its fault. While `waiting` is
- * 0, working threads call progress_action for each operation or part begun, message moved, or piece loaded. A process
- * with `waiting` 0 and constant `actions` hangs, or is in one long operation.
+ * this process, or a disk. `waiting` is 1 while no thread works: a standstill is then not this process's fault. While
+ * `waiting` is 0, working threads call progress_action for each operation or part begun, message moved, or piece
+ * loaded. A process with `waiting` 0 and constant `actions` hangs, or is in one long operation.
  *
- * An action costs one relaxed addition, and so do begins and ends. Only the last thread to stop and the first to resume
+ * An action, a begin and an end cost one relaxed addition each. Only the last thread to stop and the first to resume
  * read the clock and write `waiting`. No system call. Pairs nest; a wait in a thread that is not working has no effect.
  * Any thread.
  *

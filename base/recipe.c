@@ -80,8 +80,8 @@ static titan_status set_paths(const struct setting_place *at, const struct setti
                                            : setting_set(at, k, &pattern, field, err);
 }
 
-/* Sets a switch from true or false, a word, or a list of words such as "float8,quantize.linear.float8", which may also
- * set another switch. An override replaces the file's marks. */
+/* Sets a switch from true or false, from a word, or from a list of words such as "float8,quantize.linear.float8". The
+ * list may also set another switch. An override replaces the file's marks. */
 static titan_status set_switches(const struct setting_place *at, struct recipe *r, int index,
                                  const struct toml_value *v, struct titan_error *err)
 {
@@ -252,7 +252,7 @@ void recipe_init(struct recipe *r)
     *r = *recipe_defaults();
 }
 
-/* seen: see set_value; overridden: keys with values to ignore; NULL: none. */
+/* seen: see set_value. overridden: keys whose values are ignored; NULL: no such keys. */
 static titan_status set_table(struct recipe *r, const char *section, const struct toml_value *table, const char *path,
                               uint64_t *seen, const uint64_t *overridden, struct titan_error *err)
 {

@@ -53,7 +53,7 @@ struct model_dims {
     bool qk_norm;                 /* RMSNorm on each head of queries and keys (Qwen 3) */
     /* Traits of some families; 0 and false: absent. */
     bool output_norms;   /* RMSNorm on the outputs of attention and feed-forward layer (OLMo 2) */
-    bool no_input_norms; /* no RMSNorm on their inputs */
+    bool no_input_norms; /* no RMSNorm on the inputs of attention and feed-forward layer */
     bool qk_norm_whole;  /* qk_norm is one norm over all heads */
     bool norm_offset;    /* gains of norms are stored less 1 (Gemma) */
     bool gelu;           /* gates use GELU (tanh form) instead of SiLU */
@@ -78,15 +78,16 @@ struct model_dims {
     /* Mixture of experts; n_experts 0: dense. */
     int64_t n_experts, top_k, n_shared_experts, moe_hidden;
     int64_t n_dense_layers; /* number of first layers with an ordinary feed-forward layer */
-    /* Experts in n_expert_groups equal groups. A token's experts come from n_limited_groups groups: those with the
-     * largest sum of their best group_top_k scores (arXiv:2412.19437, section 2.1.2). n_expert_groups 0: no groups. */
+    /* Experts in n_expert_groups equal groups. A token's experts come from n_limited_groups groups. These groups have
+     * the largest sum of their best group_top_k scores (arXiv:2412.19437, section 2.1.2). n_expert_groups 0: no
+     * groups. */
     int64_t n_expert_groups, n_limited_groups, group_top_k;
     bool sigmoid_scores;   /* router scores are sigmoids; false: softmax */
     bool normalize_scores; /* the chosen experts' scores are divided by their sum */
     double route_scale;    /* factor on the chosen experts' scores */
     double balance_rate;   /* change of an expert's bias per step (arXiv:2408.15664); 0 = none */
     double balance_loss;   /* coefficient of the router's balance loss (worker/device/device.h); 0: none */
-    bool expert_bias;      /* experts have these biases, even if none changes */
+    bool expert_bias;      /* experts have these biases, even if balance_rate is 0 */
     bool router_bias;      /* the router's product has a bias, a trained parameter */
     /* Multi-token prediction (DeepSeek-AI 2024, arXiv:2412.19437, section 2.2): modules behind the layers, and the
      * factor of the mean of their losses. */
@@ -125,7 +126,7 @@ struct recipe {
         bool enable_fsdp_float8_all_gather;      /* weights are gathered as float8 codes */
     } float8;
     struct {
-        char recipe_name[32], filter_fqns[1024]; /* as in float8 */
+        char recipe_name[32], filter_fqns[1024]; /* as the fields of float8 */
     } mx;
     struct {
         char name[32];
@@ -267,7 +268,7 @@ void recipe_init(struct recipe *r);
 /* Parses TOML text over the defaults; path is for messages ("<stdin>" when there is none). */
 titan_status recipe_parse(struct recipe *r, const char *text, const char *path, struct titan_error *err) TITAN_MUST_USE;
 titan_status recipe_load(struct recipe *r, const char *path, struct titan_error *err) TITAN_MUST_USE;
-/* The same with the --set options of a command line. The text's value of an overridden key is ignored. */
+/* recipe_parse() with the --set options of a command line. The text's value of an overridden key is ignored. */
 titan_status recipe_parse_with(struct recipe *r, const char *text, const char *path, const struct args *args,
                                struct titan_error *err) TITAN_MUST_USE;
 titan_status recipe_load_with(struct recipe *r, const char *path, const struct args *args,
@@ -287,7 +288,7 @@ void recipe_give_dims(struct recipe *r, const struct model_dims *dims);
 /* Appends one line per request without effect, keys first: "compile.enable: ...". Works before and after
  * recipe_resolve(); no output if every request has an effect. */
 void recipe_warnings(const struct recipe *r, struct buf *out);
-/* The same for people: "note: ...". */
+/* recipe_warnings() for people: "note: ...". */
 void recipe_print_warnings(const struct recipe *r, FILE *to);
 /* Sets the number of available workers; call before recipe_resolve(). With data_parallel_shard_degree = -1 and
  * elastic.max_workers = -1 the degree becomes the largest legal one for these workers, or the smallest legal one if
@@ -315,17 +316,19 @@ bool recipe_keeps_copies(const struct recipe *r, int world, int replicas);
 int64_t recipe_microbatch_rows(const struct recipe *r);
 /* Capacity of an expert, in even shares of a worker's tokens; 0: all tokens. */
 double recipe_expert_capacity(const struct recipe *r);
-/* The same for an evaluation, and the sequences of one evaluation step; independent of the number of workers. */
+/* Sequences in one microbatch of an evaluation, and sequences of one evaluation step. Both are independent of the
+ * number of workers. */
 int64_t recipe_validation_rows(const struct recipe *r);
 int64_t recipe_validation_batch(const struct recipe *r);
 /* Does an evaluation follow this step? */
 bool recipe_validates(const struct recipe *r, uint64_t step);
 /* Splits layers into stages: stage s has first_layer[s]..first_layer[s+1]; stages+1 entries. The first stage also has
- * the embedding, the last one the head. Both count as the *_less_layers keys set, so either stage may have no layer.
- * TITAN_EINVAL: more stages than layers and these parts. */
+ * the embedding, the last one the head. The embedding and the head count as many layers as the *_less_layers keys say.
+ * So the first or the last stage may have no layer. TITAN_EINVAL: the model has fewer layers, with the embedding and
+ * the head, than stages. */
 titan_status recipe_split_layers(const struct recipe *r, int stages, int *first_layer,
                                  struct titan_error *err) TITAN_MUST_USE;
-/* Stages of the pipeline (1 without one). */
+/* Number of stages of the pipeline; 1 without a pipeline. */
 titan_status recipe_stages(const struct recipe *r, int *ret, struct titan_error *err) TITAN_MUST_USE;
 /* Is the memory sufficient? bytes_per_worker 0 = unknown, always passes. TITAN_EUNPLACEABLE has both numbers. */
 titan_status recipe_check_memory(const struct recipe *r, int64_t world, uint64_t bytes_per_worker,
@@ -385,7 +388,8 @@ int64_t recipe_params(const struct recipe *r);
 /* Training FLOPs per token, TorchTitan's rule: 6*P + 12*layers*heads*head_dim*seq, P without the input embedding,
  * causality not discounted, recomputation not counted. */
 double recipe_flops_per_token(const struct recipe *r);
-/* The same without the query-key products that a causal mask removes; document boundaries are ignored. */
+/* recipe_flops_per_token() without the query-key products that a causal mask removes. Document boundaries are
+ * ignored. */
 double recipe_causal_flops_per_token(const struct recipe *r);
 /* Upper estimate of the bytes that one worker of `world` needs. */
 uint64_t recipe_memory_bytes(const struct recipe *r, int64_t world);

@@ -33,8 +33,8 @@
 #define DEEPSEEK(d, l, h, f, v)                                                                                        \
     .dim = (d), .n_layers = (l), .n_heads = (h), .n_kv_heads = (h), .ffn_hidden = (f), .vocab_size = (v)
 
-/* gpt-oss: l layers, e experts. Biases of the choice of experts, which transformers' class has no place for, never
- * move. */
+/* gpt-oss: l layers, e experts. The biases for the choice of experts never change, because transformers' class has no
+ * place for them. */
 #define GPT_OSS(d, l, e, v)                                                                                            \
     .dim = (d), .n_layers = (l), .n_heads = 64, .n_kv_heads = 8, .ffn_hidden = 2880, .vocab_size = (v),                \
     .head_dim = 64, .rope_theta = 150000.0, .norm_eps = 1e-5, .rope_scaling = "yarn", .rope_factor = 32.0,             \

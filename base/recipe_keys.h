@@ -55,7 +55,7 @@ int recipe_split_points(const char *text, int64_t *ret, int max);
 /* Workers of one data-parallel rank: pp * cp * tp. */
 int64_t recipe_mesh_unit(const struct recipe *r);
 /* The degrees above 1, for messages: "parallelism.pipeline_parallel_degree * tensor_parallel_degree = 2 * 4"; all
- * degrees, or those of recipe_mesh_unit(). */
+ * degrees, or only the degrees of recipe_mesh_unit(). */
 #define RECIPE_DEGREES_TEXT 320
 void recipe_degrees(const struct recipe *r, bool all, char out[RECIPE_DEGREES_TEXT]);
 
@@ -64,7 +64,7 @@ titan_status recipe_check_size(const struct recipe *r, struct titan_error *err) 
 
 /* Index of section.name; -1: no such key. */
 int recipe_key_find(const char *section, const char *name);
-/* The same behind older names: index of the key that section.name is read as. */
+/* recipe_key_find() that also knows older names: returns the index of the key as which section.name is read. */
 int recipe_key_resolve(const char *section, const char *name);
 static inline bool recipe_key_in(const uint64_t *mask, int index)
 {

@@ -78,7 +78,7 @@ bool recipe_validates(const struct recipe *r, uint64_t step)
 }
 
 /* Number of replicas for `ranks` data-parallel ranks: the recipe's number if it divides evenly, otherwise fewer. 0: the
- * degrees do not allow so many. */
+ * degrees do not allow `ranks` ranks. */
 static int64_t replicas(const struct recipe *r, int64_t ranks)
 {
     titan_assert(ranks >= 0);
@@ -172,8 +172,8 @@ static const char *tensor_obstacle(const struct recipe *r, int64_t tp, int64_t *
 static titan_status check_sequence(const struct recipe *r, const char *key, int64_t seq_len, struct titan_error *err)
 {
     int64_t tp = r->parallelism.tensor_parallel_degree, cp = r->parallelism.context_parallel_degree;
-    /* A sequence is divided into tp pieces of the rank's share. The share is cp chunks, or 2 cp when heads are paired
-     * with tails. */
+    /* The rank's share of a sequence is divided into tp pieces. With context parallelism a sequence has cp chunks, or 2
+     * cp when heads are paired with tails. */
     int64_t chunks = cp > 1 ? (r->parallelism.context_parallel_load_balance ? 2 : 1) * cp : 1;
     int64_t divisor = tp * chunks;
     titan_assert(divisor >= 1);
@@ -188,7 +188,7 @@ static titan_status check_sequence(const struct recipe *r, const char *key, int6
                       (long long)(below > 0 && 2 * rest < divisor ? below : below + divisor));
 }
 
-/* Number of workers that share the tokens of one data-parallel rank, from the experts' view. */
+/* Number of workers over which the tokens of one data-parallel rank are divided when they reach the experts. */
 static int64_t token_ranks(const struct recipe_mesh *m)
 {
     return m->cp * (m->etp > 1 ? 1 : m->tp);
@@ -215,7 +215,7 @@ static titan_status check_experts(const struct recipe *r, const struct recipe_me
 {
     const int64_t experts = r->model.dims.n_experts, width = r->model.dims.moe_hidden;
     const int64_t lenders = m->dp_shard * token_ranks(m);
-    /* Tensor parallelism inside experts must equal that of the layer around them. */
+    /* The degree of tensor parallelism inside experts must equal the degree of the layer around the experts. */
     if (m->etp != 1 && m->etp != m->tp)
         return titan_fail(
             err, TITAN_EINVAL,
@@ -267,8 +267,8 @@ static titan_status check_experts(const struct recipe *r, const struct recipe_me
         (long long)m->ep, (long long)m->dp_shard, (long long)m->cp, (long long)m->tp, (long long)nearest);
 }
 
-/* Experts of another data-parallel rank answer within a microbatch, so all ranks sharing them have equally many.
- * Canonical sums keep the ranks' rows apart. */
+/* Experts of another data-parallel rank answer within a microbatch. So all ranks that share experts need equally many
+ * microbatches. Canonical sums keep the ranks' rows apart. */
 static titan_status check_shared_experts(const struct recipe *r, const struct recipe_mesh *m, struct titan_error *err)
 {
     int64_t rows = recipe_microbatch_rows(r), microbatches = r->training.global_batch_size / rows;
@@ -295,7 +295,7 @@ static titan_status check_pipeline(const struct recipe *r, const struct recipe_m
     const char *csv = r->parallelism.pipeline_parallel_schedule_csv, *name = r->parallelism.pipeline_parallel_schedule;
     const int64_t ranks = m->dp_replicate * m->dp_shard;
     const int64_t microbatches = r->training.global_batch_size / recipe_microbatch_rows(r);
-    /* Of the busiest rank; other ranks leave their last ones empty. */
+    /* Microbatches of the busiest rank. Other ranks may have fewer and leave their last places empty. */
     const int each = (int)((microbatches + ranks - 1) / ranks);
     int stages = 1, first_layer[RECIPE_STAGES_MAX + 1];
     _cleanup_(schedule_clear) struct schedule *s = NULL;
@@ -342,7 +342,8 @@ titan_status recipe_check_world(const struct recipe *r, int64_t world, struct ti
     const int64_t least = r->elastic.min_workers, most = r->elastic.max_workers;
     if (world < 1)
         return titan_fail(err, TITAN_EINVAL, "%lld workers: at least 1 is needed", (long long)world);
-    if (world < least || world > most) { /* nearest: the range's end if no near world works */
+    /* the message names the nearest legal world; if no near world is legal, the end of the range */
+    if (world < least || world > most) {
         const int64_t unit = recipe_mesh_unit(r), step = world < least ? unit : -unit;
         int64_t n = world < least ? (least + unit - 1) / unit * unit : most / unit * unit;
         int tries = NEAREST_TRIES;

@@ -158,7 +158,7 @@ static void close_fts(FTS **fts)
         (void)fts_close(*fts);
 }
 
-/* The last data path that passed the checks: successive submits often name the same one. */
+/* The last data path that passed the checks: successive submits often name the same path. */
 #define FINE_NS INT64_C(1000000000)
 static struct {
     pthread_mutex_t lock;

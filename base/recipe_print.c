@@ -159,7 +159,7 @@ static bool may_differ(const struct recipe *r, const struct recipe *other, const
         return r->checkpoint.exclude_from_loading[0] && strcmp(k->name, "seq_len") != 0;
     if (strcmp(k->name, "mixture") != 0)
         return strcmp(k->name, "dataset_path") == 0 || strcmp(part, "tokenizer") == 0;
-    bool alike = a->n == b->n; /* without the sources' locations */
+    bool alike = a->n == b->n; /* alike apart from the sources' locations */
     for (int64_t i = 0; alike && i < a->n; i++)
         alike = a->source[i].weight == b->source[i].weight && strcmp(a->source[i].dataset, b->source[i].dataset) == 0;
     return alike;

@@ -14,8 +14,8 @@
 #include "base/recipe.h"
 #include "base/recipe_keys.h"
 
-#define GLOBAL_BATCH_MAX (INT64_C(1) << 28) /* as in the table of keys */
-#define WORKERS_MAX (1 << 20)               /* as in the table of keys */
+#define GLOBAL_BATCH_MAX (INT64_C(1) << 28) /* the limit in the table of keys */
+#define WORKERS_MAX (1 << 20)               /* the limit in the table of keys */
 #define WORKERS_OFFERED_MAX 1024            /* the most workers of a job (state/job.h) */
 #define LOSS_CHUNKS 8                       /* TorchTitan's number */
 
@@ -97,7 +97,7 @@ static titan_status resolve_model(struct recipe *r, struct titan_error *err)
     if (d->n_expert_groups > 0 && d->group_top_k == 0)
         d->group_top_k = MIN(2, MAX(d->n_experts / d->n_expert_groups, 1));
     if (d->n_experts > 0 &&
-        d->route_scale == 0) /* from a dense flavor: experts would have no effect and learn nothing */
+        d->route_scale == 0) /* a dense flavor sets 0: experts would have no effect and learn nothing */
         d->route_scale = 1;
 
     /* Numbers that a rule needs and no flavor or key sets get their usual values. */
@@ -254,7 +254,7 @@ static titan_status check_traits(const struct model_dims *d, struct titan_error 
     return TITAN_OK;
 }
 
-/* A module's layer is one of the model's, with the model's embedding and head. */
+/* A module has a layer of the model's kind, and the model's embedding and head. */
 static titan_status check_mtp(const struct model_dims *d, struct titan_error *err)
 {
     const bool scaled = d->logits_scaling != 0 && d->logits_scaling != 1;
@@ -283,7 +283,7 @@ static titan_status check_dims(const struct recipe *r, struct titan_error *err)
     TRY(check_traits(d, err));
     TRY(check_mtp(d, err));
     if (d->mtp_layers > 0)
-        TRY(recipe_stages(r, &stages, err)); /* one */
+        TRY(recipe_stages(r, &stages, err)); /* the pipeline must have one stage */
     if (strcmp(d->rope_scaling, "longrope") == 0) {
         const struct {
             const char *key;
@@ -371,7 +371,8 @@ void recipe_offer(struct recipe *r, int64_t workers)
 static titan_status resolve_workers(struct recipe *r, struct titan_error *err)
 {
     const int64_t unit = recipe_mesh_unit(r), shard = r->parallelism.data_parallel_shard_degree;
-    /* Workers of the largest mesh if its degrees define it; otherwise a divisor of that number. */
+    /* Workers of the largest mesh if its degrees define that number. Otherwise `whole` becomes a divisor of the
+     * number. */
     const int64_t degrees[] = {r->parallelism.pipeline_parallel_degree, r->parallelism.context_parallel_degree,
                                r->parallelism.tensor_parallel_degree, r->parallelism.data_parallel_replicate_degree,
                                MAX(shard, 1)};
@@ -510,12 +511,12 @@ static titan_status check_words(const struct recipe *r, struct titan_error *err)
             err, TITAN_EINVAL,
             "model.float8 and model.mxfp8 are both true, or model.converters lists both: a linear layer is "
             "in one of them");
-    /* Codes by rows or columns fit only one of a weight's two products. */
+    /* A code with a scale per row or column fits only one of a weight's two products. */
     if (r->model.float8 && r->float8.enable_fsdp_float8_all_gather && strcmp(recipe, "tensorwise") != 0)
         return titan_fail(err, TITAN_EINVAL,
                           "float8.enable_fsdp_float8_all_gather needs float8.recipe_name = \"tensorwise\", not \"%s\"",
                           recipe);
-    /* torchao has measured no bounds for the last recipe. */
+    /* torchao has measured no bounds for this recipe. */
     if (r->model.float8 && strcmp(recipe, "rowwise_with_gw_hp") == 0 &&
         recipe_filters_float8(r, "auto_filter_small_kn"))
         return titan_fail(err, TITAN_EINVAL,

@@ -20,13 +20,14 @@ static double attention_params(const struct model_dims *d)
                (d->qk_norm ? (d->qk_norm_whole ? h + (double)d->n_kv_heads : 2) * qk : 0) +
                (d->qkv_bias ? (h + 2 * (double)d->n_kv_heads) * qk : 0) + (d->output_bias ? c : 0) +
                (d->attention_sinks ? h : 0);
-    const double queries = d->q_lora_rank ? q_rank * (c + 1 + h * qk) : c * h * qk; /* 1: the norm between the two */
+    /* 1: the norm between the two products */
+    const double queries = d->q_lora_rank ? q_rank * (c + 1 + h * qk) : c * h * qk;
     return queries + c * (kv_rank + (double)d->qk_rope_head_dim) +
            kv_rank * (1 + h * ((double)d->qk_nope_head_dim + v)) + h * v * c;
 }
 
-/* Parameters of layers [from, to), each with `experts` routed experts; for one token, with the experts that it
- * passes. */
+/* Parameters of the layers [from, to), each with `experts` routed experts. To count the parameters that one token uses,
+ * pass the number of its experts. */
 static double layers_params(const struct model_dims *d, int64_t from, int64_t to, int64_t experts)
 {
     titan_assert(from >= 0 && from <= to && to <= d->n_layers + d->mtp_layers);
@@ -41,7 +42,8 @@ static double layers_params(const struct model_dims *d, int64_t from, int64_t to
            (double)dense * (3 * c * f + (d->mlp_bias ? 2 * f + c : 0)) + (double)(to - from - dense) * routed;
 }
 
-/* Parameters of all layers, with those of modules of multi-token prediction: a projection and three norms besides. */
+/* Parameters of all layers and of the modules of multi-token prediction. A module is a layer with a projection and
+ * three norms besides. */
 static double body_params(const struct model_dims *d, int64_t experts)
 {
     const double c = (double)d->dim;
@@ -64,7 +66,8 @@ int64_t recipe_params(const struct recipe *r)
     return (int64_t)all_params(&r->model.dims);
 }
 
-/* Keys that a query sees, over all layers: on average half of those within reach, or all of them. */
+/* Keys that a query sees, summed over all layers. With a causal mask these are on average half of the keys within
+ * reach, otherwise all of them. */
 static double all_keys(const struct recipe *r, bool causal)
 {
     const struct model_dims *d = &r->model.dims;
@@ -97,13 +100,15 @@ double recipe_causal_flops_per_token(const struct recipe *r)
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* Memory of the fullest rank: evenly divided stages and one of the two ends. */
+/* Memory of the fullest rank. The rank has an even share of the layers, rounded up. With a pipeline it also has the
+ * embedding or the head. */
 struct share {
-    double params, state;    /* of its stages: gathered; its sharded part */
-    double gradients, apart; /* as params, with those of ranks sharing experts; the latter in one layer */
-    double unit, layer;      /* the largest unit and a layer with its experts, gathered */
-    double layers;           /* of its stages */
-    double in_flight;        /* microbatches with stored activations */
+    double params, state; /* parameters of its stages: all of them, as gathered; the sharded part */
+    /* as params, with the gradients of ranks that share experts; these additional gradients in one layer */
+    double gradients, apart;
+    double unit, layer; /* the largest unit and a layer with its experts, gathered */
+    double layers;      /* number of layers of its stages */
+    double in_flight;   /* microbatches with stored activations */
 };
 
 /* Routed experts are divided over ep, not over tp. Parameters left whole by tp, pp and ep are sharded over the other
@@ -124,7 +129,7 @@ static struct share share_of(const struct recipe *r, const struct recipe_mesh *m
     const double cut = (double)(m->ep * m->etp); /* parts of the experts */
     double experts = routed / layers / cut, ranks = (double)(m->dp_shard * m->cp);
     const double others =
-        r->numerics.canonical ? (double)m->ep - 1 : 0; /* ranks; canonical sums keep gradients apart by rank */
+        r->numerics.canonical ? (double)m->ep - 1 : 0; /* ranks whose gradients canonical sums keep apart */
     return (struct share){
         .params = dense / tp + routed / cut,
         .gradients = dense / tp + routed / cut * (1 + others),
@@ -144,8 +149,8 @@ static double activation_bytes(const struct recipe *r, const struct recipe_mesh 
 {
     const struct model_dims *d = &r->model.dims;
     double c = (double)d->dim, h = (double)d->n_heads, v = (double)d->vocab_size, tp = (double)m->tp;
-    /* Elements that a token stores in a layer: projections of queries, keys and values, and the three of the
-     * feed-forward layer or of its chosen experts. */
+    /* Elements that a token stores in a layer: projections of queries, keys and values, and the three projections of
+     * the feed-forward layer or of its chosen experts. */
     const int64_t value = d->kv_lora_rank ? d->v_head_dim : d->head_dim;
     const int64_t dense = d->n_experts == 0 || d->n_dense_layers > 0 ? d->ffn_hidden : 0;
     const int64_t chosen = d->n_experts ? (d->top_k + d->n_shared_experts) * d->moe_hidden : 0;
@@ -188,9 +193,9 @@ int recipe_moment_bytes(const struct recipe *r)
     return recipe_master_bytes(r) == 2 || strcmp(r->optimizer.state_dtype, "bfloat16") == 0 ? 2 : 4;
 }
 
-/* An upper estimate, in bytes, for the fullest rank. P parameters in its share, state sharded over W ranks (dp_shard *
- * cp; see share_of), s bytes per element of compute (2 for bfloat16, otherwise 4), and k bytes for a parameter's master
- * and two moments (12; 8 with optimizer.state_dtype, 6 with training.dtype = "bfloat16"):
+/* An upper estimate, in bytes, for the fullest rank. The rank has P parameters in its share. Its state is sharded over
+ * W ranks (dp_shard * cp; see share_of). s: bytes per element of compute (2 for bfloat16, otherwise 4). k: bytes of a
+ * parameter's master and two moments (12; 8 with optimizer.state_dtype, 6 with training.dtype = "bfloat16"):
  *
  *   state        (k + s) P/W    master weights and two moments (on the host with enable_cpu_offload), and the compute
  *                               copy, sharded

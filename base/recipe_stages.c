@@ -102,7 +102,8 @@ static int stages_per_rank(const struct recipe *r)
     return schedule_stages_per_rank(name);
 }
 
-/* The number of layers, plus the embedding and the head: a stage at either end may have nothing else. */
+/* The number of layers, plus the number as which the embedding and the head count: the first and the last stage may
+ * have no layer. */
 static int64_t most_stages(const struct recipe *r)
 {
     const char *split = r->parallelism.pipeline_parallel_split_points;
@@ -121,7 +122,7 @@ titan_status recipe_stages(const struct recipe *r, int *ret, struct titan_error 
         *ret = 1;
         return TITAN_OK;
     }
-    if (r->model.dims.mtp_layers > 0) /* modules take the embedding and what the last stage has */
+    if (r->model.dims.mtp_layers > 0) /* modules need the embedding and the output of the last stage on one rank */
         return titan_fail(err, TITAN_EINVAL,
                           "model.mtp_layers = %lld does not go with parallelism.pipeline_parallel_degree above 1",
                           (long long)r->model.dims.mtp_layers);

@@ -21,7 +21,7 @@ void recipe_warnings(const struct recipe *r, struct buf *out)
     const bool automatic = strcmp(r->training.mixed_precision_param, "auto") == 0;
     const char *type =
         automatic ? "bfloat16 or float32, whichever the device is fast at" : r->training.mixed_precision_param;
-    /* Conversions that model.converters requests, and devices or experts do not have. */
+    /* Conversions that model.converters requests and that devices or experts do not support. */
     if (r->model.float8 && strcmp(r->device.name, "cpu") != 0)
         buf_printf(out, "model.converters: on GPUs before Hopper products are in %s, not in float8\n", type);
     if (recipe_key_in(r->idle_mask, recipe_key_find("model", "float8")))

@@ -33,7 +33,7 @@ void resident_trim(bool resident)
     (void)malloc_trim(0);
     if (resident)
         (void)resident_set();
-    left_free = mallinfo2().fordblks; /* counts returned pages as free, too */
+    left_free = mallinfo2().fordblks; /* mallinfo2() counts returned pages as free, too */
 }
 
 bool resident_set(void)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* resident.h - keeps a process's pages in memory.
  *
- * When a cgroup or a machine runs out of memory, the kernel first takes pages of files, and a program's code is such
- * pages. They return by a page fault. In a cgroup at its limit the fault waits until the kernel has killed a process:
- * the daemon that should report the kill stands still for seconds. mlockall() with MCL_ONFAULT keeps touched pages, and
- * takes no others. */
+ * When a cgroup or a machine runs out of memory, the kernel first takes pages of files, and a program's code is in
+ * pages of files. A page returns by a page fault. In a cgroup at its limit the fault waits until the kernel has killed
+ * a process: the daemon that should report the kill stands still for seconds. mlockall() with MCL_ONFAULT keeps the
+ * pages that the process has touched, and takes no other pages. */
 #ifndef TITAN_BASE_RESIDENT_H
 #define TITAN_BASE_RESIDENT_H
 

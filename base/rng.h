@@ -28,8 +28,8 @@ float rng_uniform(struct rng_key key, uint64_t index);
 float rng_normal(struct rng_key key, uint64_t index);
 /* Normals [index, index+count); much faster than single calls. */
 void rng_normals(struct rng_key key, uint64_t index, uint64_t count, float *out);
-/* Normals times std. With limit > 0, a value beyond the limit is drawn again with the keys of `again` in order, until
- * one is within; the last draw is final. */
+/* Normals times std. With limit > 0, a value beyond the limit is drawn again with the keys of `again` in order, until a
+ * value is within the limit. The last draw is final. */
 #define RNG_REDRAWS 12 /* 0.27 % lie beyond three sigma: none in 10^30 needs more */
 struct rng_weights {
     struct rng_key key, again[RNG_REDRAWS];

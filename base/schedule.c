@@ -53,7 +53,7 @@ static const struct schedule_family families[] = {
      .bubble = schedule_bubble_dualpipe_v},
 };
 
-/* NULL: no such name. */
+/* Finds a family by a schedule's name; NULL: no such name. */
 static const struct schedule_family *family_of(const char *name)
 {
     for (size_t i = 0; i < ARRAY_SIZE(families); i++)
@@ -166,9 +166,9 @@ titan_status schedule_generate(const char *name, int ranks, int stages, int micr
     return TITAN_OK;
 }
 
-/* All microbatches of a round pass a rank's first stage before any passes its second: by then the other ranks have
- * processed them. Cells are ordered by (round, place of the stage on its rank, microbatch), and no cell waits for a
- * later one. */
+/* All microbatches of a round pass a rank's first stage before any of them passes its second stage. By then the other
+ * ranks have processed them. Cells are ordered by (round, place of the stage on its rank, microbatch). So no cell waits
+ * for a later cell. */
 titan_status schedule_forward(int ranks, int stages, int microbatches, bool v_order, struct schedule **ret,
                               struct titan_error *err)
 {

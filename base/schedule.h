@@ -8,7 +8,7 @@
  *
  * Generators (p ranks, v stages a rank, m microbatches; t_F, t_I, t_W times of the actions of one stage; B = I + W, t_B
  * their sum). The bubble is the idle time of each rank from the start of the first cell of all to the end of the last,
- * for the optimizer waits for all ranks; held is how many (stage, microbatch) are in flight on rank r at most:
+ * because the optimizer waits for all ranks. held is the largest number of (stage, microbatch) in flight on rank r:
  *
  *   name                   order                                bubble / (p-1)               held
  *   GPipe                  all F, then all B                    t_F + t_B                    m
@@ -32,10 +32,10 @@
  *
  * Sources: Huang et al. 2019 (arXiv:1811.06965), Narayanan et al. 2021 (arXiv:2104.04473), Lamy-Poirier 2022
  * (arXiv:2211.05953), Qi et al. 2024 (arXiv:2401.10241) and 2024 (arXiv:2405.15362), DeepSeek-AI 2024
- * (arXiv:2412.19437). Names as PyTorch's schedules and TorchTitan's recipes have them. Custom: CSV with one line a
- * rank, cells like 0F3, 2I1, 2W1, 1B0 (stage, action, microbatch), empty cells are idle.
+ * (arXiv:2412.19437). Names are as in PyTorch's schedules and TorchTitan's recipes. A custom schedule is CSV with one
+ * line per rank and cells like 0F3, 2I1, 2W1, 1B0 (stage, action, microbatch). An empty cell is idle.
  *
- * Pure: no clock, no file but schedule_load's. Used at submit, by the planner and by the worker. */
+ * Pure: no clock, and no file except in schedule_load(). Submits, the planner and the worker use schedules. */
 #ifndef TITAN_BASE_SCHEDULE_H
 #define TITAN_BASE_SCHEDULE_H
 
@@ -72,7 +72,7 @@ int schedule_stages_per_rank(const char *name);
 const char *schedule_names(void);
 /* Generates a schedule. TITAN_EINVAL names the conflict and the nearest legal number: stages that do not divide evenly
  * among ranks, a number per rank that the schedule lacks, too many cells. Any m >= 1 is legal. A schedule designed for
- * more microbatches (a whole round of a loop, 2p of a V) drops the cells of the missing ones. */
+ * more microbatches (a whole round of a loop, 2p of a V) drops the cells of the missing microbatches. */
 titan_status schedule_generate(const char *name, int ranks, int stages, int microbatches, struct schedule **ret,
                                struct titan_error *err) TITAN_MUST_USE;
 /* Forwards alone, for an evaluation: rounds with one microbatch per rank, stage by stage within a round. */
@@ -91,9 +91,9 @@ static inline void schedule_clear(struct schedule **of) /* for _cleanup_ */
 
 int schedule_rank_of(const struct schedule *s, int stage);
 /* Checks that every (stage, microbatch) has one F and one backward (B, or I and W) on the stage's own rank, F before I
- * before W. The schedule must also run to its end: a cell waits for its inputs (F for F of the previous stage, I and B
- * for that of the next stage), and ranks proceed in order. TITAN_EINVAL names the missing, double, misplaced or
- * deadlocked cell, and the input it waits for. */
+ * before W. The schedule must also run to its end: a cell waits for its inputs (F waits for F of the previous stage, I
+ * and B wait for I or B of the next stage), and ranks proceed in order. TITAN_EINVAL names the missing, double,
+ * misplaced or deadlocked cell, and the input it waits for. */
 titan_status schedule_check(const struct schedule *s, struct titan_error *err) TITAN_MUST_USE;
 /* End time of the schedule, given times of F, I and W per stage (B: t_i + t_w); sending takes no time. *ret_busy
  * (ranks) gets each rank's working time; NULL is fine. Only for checked schedules. -1: no memory. */

@@ -157,8 +157,8 @@ static titan_status check_cells(const struct schedule *s, struct titan_error *er
     return TITAN_OK;
 }
 
-/* The cell that the stuck rank's next cell waits for, its rank and its position. An I in the waiter's stage may be a B
- * in the next one. */
+/* Returns the cell for which the stuck rank's next cell waits, with that cell's rank and position. An I of the waiting
+ * stage may be a B in the next stage. */
 static struct cell awaited(const struct schedule *s, const struct schedule_walk *w, int rank, int *ret_rank,
                            int *ret_at)
 {

@@ -52,7 +52,7 @@ static titan_status read_cell(struct reader *in, const char *at, const char *end
     if (mb >= s->microbatches)
         return titan_fail(in->err, TITAN_EINVAL, "%s:%d: cell %d: there is no such microbatch, the last of %d is %d",
                           in->path, in->line, in->cell, s->microbatches, s->microbatches - 1);
-    /* More cells than there can be distinct ones: the check names the double cell. */
+    /* If a line has more cells than distinct cells exist, schedule_check() names the double cell. */
     int rank = in->line - 1;
     if (s->n_cells[rank] <= 3 * schedule_local(s) * s->microbatches)
         schedule_put(s, rank, (enum cell_kind)(kind - letters), stage, mb);

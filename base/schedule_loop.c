@@ -41,8 +41,8 @@ static void put_nth(struct schedule *s, int rank, enum cell_kind kind, int i)
 }
 
 /* Warm-up forwards, then forwards and backwards in turn, then the rest. A last round of fewer than p microbatches omits
- * the cells of the missing ones. hold 0: whole backwards. Otherwise backwards are split: a W runs once `hold` forwards
- * have no W yet, and after each I when no forwards are left. */
+ * the cells of the missing microbatches. hold 0: whole backwards. Otherwise backwards are split: a W runs once `hold`
+ * forwards have no W yet, and after each I when no forwards are left. */
 static void put_1f1b(struct schedule *s, int rank, int warmup, int hold)
 {
     titan_assert(warmup >= 0 && hold >= 0);
@@ -62,10 +62,10 @@ static void put_1f1b(struct schedule *s, int rank, int warmup, int hold)
         put_nth(s, rank, CELL_W, w++);
 }
 
-/* Narayanan et al. 2021, figures 3 and 4. With one chunk every rank starts one forward earlier than the next, and has
- * as many in flight as ranks follow. Looped, the last rank starts at the first forward of its last chunk, and each
- * earlier rank two forwards before: in lock-step, a microbatch reaches the neighbour after one forward and one
- * backward. */
+/* Narayanan et al. 2021, figures 3 and 4. With one chunk every rank starts one forward earlier than the next rank. The
+ * rank has as many microbatches in flight as ranks follow. In the looped form the last rank starts at the first forward
+ * of its last chunk, and each earlier rank two forwards before: in lock-step, a microbatch reaches the neighbour after
+ * one forward and one backward. */
 void schedule_generate_1f1b(struct schedule *s)
 {
     int chunks = schedule_local(s);
@@ -84,8 +84,8 @@ double schedule_bubble_interleaved(const struct schedule *s, double t_f, double 
     return schedule_bubble_looped_bfs(s, t_f, t_i, t_w);
 }
 
-/* ZB-H1 of Qi et al. 2024, and its looped form. A microbatch returns after F and I alone, so each rank starts one
- * forward earlier than the next; every rank holds as many as the first, p per chunk. */
+/* ZB-H1 of Qi et al. 2024, and its looped form. A microbatch returns after F and I alone. So each rank starts one
+ * forward earlier than the next. Every rank holds as many microbatches as the first rank, p per chunk. */
 void schedule_generate_zero_bubble(struct schedule *s)
 {
     int p = s->ranks, chunks = schedule_local(s);
@@ -93,9 +93,9 @@ void schedule_generate_zero_bubble(struct schedule *s)
         put_1f1b(s, r, (chunks - 1) * p + p - 1 - r, chunks * p);
 }
 
-/* The first rank waits once for the way there and back: p - 1 of F and I. Deferred W fill its waits at the end, limited
- * by the shortest of the three: with W longer than F or I, the initial wait of the first or the last rank remains.
- * Fewer than p microbatches defer fewer W. */
+/* The first rank waits once for the way to the last rank and back: p - 1 times F and I. Deferred W fill waits at the
+ * end, as far as the shortest of F, I and W allows. With W longer than F or I, the initial wait of the first or the
+ * last rank remains. Fewer than p microbatches defer fewer W. */
 double schedule_bubble_zero_bubble(const struct schedule *s, double t_f, double t_i, double t_w)
 {
     int p = s->ranks, filled = MIN(p, s->microbatches) - 1;

@@ -73,8 +73,8 @@ double schedule_bubble_zbv(const struct schedule *s, double t_f, double t_i, dou
     return (s->ranks - 1) * fmax(t_i, 2 * (t_i - t_w));
 }
 
-/* DeepSeek-AI 2024 (arXiv:2412.19437) cut in half, as DualPipeV: F of one chunk and B of the other are adjacent;
- * backwards are split where a rank would otherwise wait. */
+/* DeepSeek-AI 2024 (arXiv:2412.19437) cut in half, as DualPipeV: F of one chunk and B of the other chunk are adjacent.
+ * Backwards are split where a rank would otherwise wait. */
 void schedule_generate_dualpipe_v(struct schedule *s)
 {
     const int p = s->ranks, microbatches = MAX(s->microbatches, 2 * p);

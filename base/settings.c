@@ -130,7 +130,7 @@ static const char *choices_of(const struct setting *s, char all[CHOICES_TEXT])
     return all;
 }
 
-/* "a|b|c", with the texts around each and between them */
+/* Appends the choices of "a|b|c", each within `quote`, with `last_between` before the last choice */
 static void join_choices(const char *choices, const char *quote, const char *last_between, struct buf *out)
 {
     for (const char *p = choices; *p;) {
@@ -169,7 +169,7 @@ static titan_status check_range(const struct setting_place *at, const struct set
     if ((s->minus_one && value == -1) ||
         (isfinite(value) && (s->above_min ? value > s->min : value >= s->min) && (s->max == 0 || value <= s->max)))
         return TITAN_OK;
-    const int digits = s->type == KEY_INT ? 15 : 6; /* of whole numbers, and of others */
+    const int digits = s->type == KEY_INT ? 15 : 6; /* significant digits of whole numbers, and of other numbers */
     (void)snprintf(low, sizeof(low), "%.*g", digits, s->min);
     (void)snprintf(high, sizeof(high), "%.*g", digits, s->max);
     if (s->type == KEY_INT)

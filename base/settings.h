@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* settings.h - one engine for tables of settings: the keys of run files (base/recipe_keys.c) and those of titand's file
- * and flags (daemon/config.c). A row is a key with its type, range, default and help. By its row a value is read,
- * checked, stored, printed and documented. */
+/* settings.h - one engine for tables of settings: the keys of run files (base/recipe_keys.c) and the keys of titand's
+ * file and flags (daemon/config.c). A row is a key with its type, range, default and help. The row tells how a value is
+ * read, checked, stored, printed and documented. */
 #ifndef TITAN_BASE_SETTINGS_H
 #define TITAN_BASE_SETTINGS_H
 
@@ -42,7 +42,7 @@ struct setting {
     const char *section, *name;
     enum key_type type;
     unsigned flags;
-    size_t offset, size;        /* of the field */
+    size_t offset, size;        /* offset and size of the field */
     double min, max;            /* numbers, each of a list, and bytes; max 0: no upper bound. Texts: least length */
     double unit;                /* reals: stored as a whole number of 1 / unit; 0: stored as they are */
     bool above_min;             /* reals: min itself is not legal */
@@ -52,7 +52,7 @@ struct setting {
     const char *initial;        /* default as TOML; for unsupported keys TorchTitan's default */
     const char *doc;            /* one line */
 
-    /* Of run files. */
+    /* The fields below are for run files only. */
     enum key_support support;
     const char *theirs;  /* TorchTitan's default as TOML if it differs; "none": unset */
     const char *later;   /* strings: legal in TorchTitan, refused by name; "*" = every value that is no choice */
@@ -75,7 +75,7 @@ struct setting_place {
 /* "FILE:12: section.name", then the text; without a row "FILE:12: " and the text. */
 titan_status setting_fail(const struct setting_place *at, const struct setting *s, struct titan_error *err,
                           titan_status status, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* Prepends the same to an error. */
+/* setting_fail() for an existing error: prepends the place and the row to the error. */
 titan_status setting_wrap(const struct setting_place *at, const struct setting *s, struct titan_error *err);
 titan_status setting_wrong_type(const struct setting_place *at, const struct setting *s, const struct toml_value *v,
                                 struct titan_error *err);
@@ -91,9 +91,10 @@ titan_status setting_set(const struct setting_place *at, const struct setting *s
 #define SETTING_WORD 64
 /* Number of the value in "a|b|c", from 0; -1: it is none of them. found gets the table's spelling. */
 int setting_choice(const char *choices, const char *value, bool nocase, char found[SETTING_WORD]);
-/* Is the value a choice, or are all? */
+/* Is the value a choice, or is any value legal? */
 bool setting_admits(const char *choices, const char *value);
-/* The nearest supported key to a misspelt one, NULL: none. The same name in another section counts as near. */
+/* The nearest supported key to a misspelt key; NULL: no key is near. The same name in another section counts as
+ * near. */
 const struct setting *setting_near(const struct setting *rows, size_t n, const char *section, const char *name);
 
 /* Writes a field's value as TOML. */

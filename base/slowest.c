@@ -7,7 +7,7 @@
 #include "base/log.h"
 
 static _Thread_local struct slowest slowest;
-static _Thread_local int64_t others_ns; /* of the running handler: time spent in inner handlers */
+static _Thread_local int64_t others_ns; /* time that the running handler has spent in inner handlers */
 
 struct slowest_handler slowest_begin(const char *name)
 {

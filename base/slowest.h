@@ -2,7 +2,7 @@
 /* slowest.h - finds the slowest handler of a thread's event loop, for the log line about a slow iteration.
  *
  * A handler names itself with HANDLER() at its start. The time of a named inner handler is not charged to the outer
- * one. Code outside handlers is not counted. */
+ * handler. Code outside handlers is not counted. */
 #ifndef TITAN_BASE_SLOWEST_H
 #define TITAN_BASE_SLOWEST_H
 

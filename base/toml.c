@@ -17,21 +17,21 @@
 #define TOML_DEPTH_MAX 32
 #define TOML_NODES_MAX 65536
 #define TOML_KEY_PARTS_MAX 32
-#define TOML_MEMBERS_MAX 4096 /* of one table: look-ups are linear */
+#define TOML_MEMBERS_MAX 4096 /* members of one table: look-ups are linear */
 
 /* The origin of a table determines later additions to it (TOML 1.0, "Table"). */
 enum origin {
-    ORIGIN_IMPLICIT, /* so far only a parent in a [header] */
-    ORIGIN_HEADER,   /* by its own [header] */
-    ORIGIN_DOTTED,   /* by a dotted key */
-    ORIGIN_INLINE,   /* { } : closed */
+    ORIGIN_IMPLICIT, /* the table is so far only a parent in a [header] */
+    ORIGIN_HEADER,   /* made by its own [header] */
+    ORIGIN_DOTTED,   /* made by a dotted key */
+    ORIGIN_INLINE,   /* an inline table { }, which is closed */
     ORIGIN_ELEMENT   /* one [[element]] of an array of tables */
 };
 /* The parser's data about a value beyond the public tree. The public part comes first: a pointer to it is also a
  * pointer to this struct. */
 struct node {
     struct toml_value value;
-    struct toml_value **tail; /* where to link the next member */
+    struct toml_value **tail; /* the place to link the next member */
     int members;
     enum origin origin;
     bool tables;            /* array made by [[headers]] */
@@ -112,7 +112,7 @@ static struct node *member(struct node *table, const char *key)
     return (struct node *)(void *)toml_get(&table->value, key);
 }
 
-/* Call before adding a key. */
+/* Checks that the table has room for one more key. */
 static titan_status room_in(struct parser *p, const struct node *table, const struct key_part *part)
 {
     if (table->members < TOML_MEMBERS_MAX)
@@ -290,7 +290,7 @@ static titan_status parse_string(struct parser *p, bool key, char **ret)
             p->at++;
             break;
         }
-        if (c == (unsigned char)quote) { /* up to two more quotes than the closing ones belong to the text */
+        if (c == (unsigned char)quote) { /* up to two quotes before the closing quotes belong to the text */
             int n = 0;
             while (n < 5 && p->at + n < p->end && p->at[n] == quote)
                 n++;
@@ -414,7 +414,7 @@ static bool float_of(const char *word, double *ret)
             *ret = -*ret;
         return true;
     }
-    /* int part, then .fraction and/or exponent, each of them digits with underscores between */
+    /* A real is an int part, then .fraction and/or exponent. Each part has digits with underscores between them. */
     snprintf(text, sizeof(text), "%s", digits);
     char *exponent = strpbrk(text, "eE");
     if (exponent)
@@ -500,7 +500,7 @@ static titan_status parse_array(struct parser *p, int depth, struct node *array)
 }
 
 /* Finds the table for a dotted key's last part, creating missing ones. section: the table of the header (or the inline
- * table) that contains the key; only tables that it created itself may be extended. */
+ * table) that contains the key; only tables that this section created may be extended. */
 static titan_status walk_dotted(struct parser *p, struct node *section, const struct key *key, struct node **ret)
 {
     titan_assert(key->count >= 1 && section->value.type == TOML_TABLE);
@@ -520,7 +520,7 @@ static titan_status walk_dotted(struct parser *p, struct node *section, const st
         } else if (next->value.type != TOML_TABLE) {
             return fail_at(p, part->line, part->column, "'%s' is already a value (line %d), not a table", part->text,
                            next->value.line);
-        } else if (next->origin == ORIGIN_IMPLICIT) { /* so far only a parent: this defines it */
+        } else if (next->origin == ORIGIN_IMPLICIT) { /* the table was only a parent so far: this header defines it */
             next->origin = ORIGIN_DOTTED;
             next->header_of = section;
         } else if (next->origin != ORIGIN_DOTTED || next->header_of != section) {

@@ -45,7 +45,7 @@ size_t utf8_check(const char *text, size_t len)
     return len;
 }
 
-/* The character at p and its length; U+FFFD for an invalid one. */
+/* The character at p and its length; U+FFFD for an invalid character. */
 static uint32_t code_at(const unsigned char *p, size_t len, size_t *ret_bytes)
 {
     const size_t n = len > 0 ? sequence(p, len) : 0;
@@ -66,7 +66,8 @@ static bool is_picture(uint32_t code)
 
 enum { JOINER = 0x200d, AS_PICTURE = 0xfe0f };
 
-/* Is the character at p unfit? *before: the previous one, 0 = none; becomes this one. */
+/* Is the character at p unfit? *before: the character before p, 0 = none. The call sets *before to the character at
+ * p. */
 static bool unfit_at(const unsigned char *p, size_t len, uint32_t *before, size_t *ret_bytes)
 {
     /* Categories Cc, Cf, Zl and Zp of Unicode 15. */

@@ -14,7 +14,7 @@ size_t utf8_check(const char *text, size_t len);
  * and invisible characters that change the display of others (direction marks, joiners except U+200D between two
  * pictures, line separators, tags). Invalid bytes are skipped. */
 size_t text_unfit(const char *text, size_t len);
-/* Replaces each such character by `one`; multi-byte characters shorten the text. */
+/* Replaces each character that text_unfit() finds by `one`. Multi-byte characters shorten the text. */
 void text_fit(char *text, char one);
 /* True for a non-empty text of spaces alone. */
 bool text_blank(const char *text);

@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "titan/ranges.h"
 
-/* As Range in titan/options.proto. */
+/* The range of a field, as Range in titan/options.proto. */
 struct range {
     int64_t min;
     uint64_t max;
@@ -32,7 +32,7 @@ struct range_table {
     size_t n;
 };
 
-/* Of every message that is checked. */
+/* The tables of every message that is checked. */
 extern const struct range_table range_tables[];
 extern const size_t n_range_tables;
 
@@ -42,7 +42,7 @@ titan_status range_check(const ProtobufCMessage *m, struct titan_error *err) TIT
 /* Size in bytes of an item of a repeated field in protobuf-c's arrays. */
 size_t range_item_bytes(const ProtobufCFieldDescriptor *f);
 
-/* Sanitises foreign text before it is passed on: characters that RANGE_TEXT forbids become '?', and the text is cut to
+/* Makes foreign text fit to be passed on: characters that RANGE_TEXT forbids become '?', and the text is cut to
  * size. */
 void range_fit_text(char *text, size_t size);
 

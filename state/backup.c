@@ -55,7 +55,7 @@ titan_status backup_copy(const char *from, const char *to, struct titan_error *e
     if (b) {
         (void)sqlite3_backup_step(b, -1); /* all at once: one view of the store, without disturbing the writer */
         rc = sqlite3_backup_finish(b);
-        if (rc == SQLITE_OK) /* one file, even if another process opens it */
+        if (rc == SQLITE_OK) /* the copy is one file, even if another process opens it */
             rc = sqlite3_exec(out, "PRAGMA journal_mode=DELETE", NULL, NULL, NULL);
     } else if (rc == SQLITE_OK) {
         rc = sqlite3_errcode(out);
@@ -130,7 +130,7 @@ static titan_status copy_in_use(const char *path, const char *copy, struct titan
         struct timespec now;
         TRY(wal_state(path, wal, &before, err));
         (void)clock_gettime(CLOCK_REALTIME, &now);
-        (void)unlink(copied); /* from the previous attempt: now there may be no WAL */
+        (void)unlink(copied); /* the copy of the previous attempt: now there may be no WAL */
         TRY(copy_file(path, copy, err));
         TRY(copy_file(wal, copied, err));
         TRY(wal_state(path, wal, &after, err));
@@ -316,7 +316,7 @@ titan_status backup_restore(const char *backup, const char *state_dir, uint64_t 
         .term = MAX(ret->backup.term, (int64_t)above), .job = ret->backup.last_job, .event = ret->backup.last_event};
     TRY(look_at_old(path, &g, err));
 
-    /* The job folders, and the term seen by an agent over the same directory. */
+    /* The job numbers of the job folders, and the term that an agent over the same directory has seen. */
     char name[PATH_MAX + 16];
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     (void)snprintf(name, sizeof(name), "%s/run/term", state_dir);

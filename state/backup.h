@@ -45,12 +45,13 @@ struct restore_report {
 };
 
 /* Restores a backup into a state directory that the caller has locked. The backup is verified first (with rederive); an
- * unsound one changes nothing. The previous store is moved aside, not removed.
+ * unsound backup changes nothing. The previous store is moved aside, not removed.
  *
  * The new term exceeds the terms of the backup, of the previous store, of an agent over the same directory, and
  * `above`, by BACKUP_TERM_STEP: agents then obey it, and fence a coordinator that still runs on an older term. Numbers
- * that may have been issued since the backup are not issued again. Events and workers continue BACKUP_ID_STEP later,
- * jobs behind the last one known to the old store or a job's folder. The event store.restored records all this. */
+ * that may have been issued since the backup are not issued again. The ids of events and workers continue
+ * BACKUP_ID_STEP later. The ids of jobs continue behind the last job known to the old store or to a job's folder. The
+ * event store.restored records all this. */
 titan_status backup_restore(const char *backup, const char *state_dir, uint64_t above, int64_t now_ms,
                             struct restore_report *ret, struct titan_error *err) TITAN_MUST_USE;
 

@@ -20,7 +20,7 @@ enum change_kind {
     CHANGE_JOB_REASON,  /* job.id, job.reason */
     CHANGE_JOB_DESIRED, /* job.id, job.desired size */
     CHANGE_RUN_ADD,     /* run.job_id, run.number */
-    CHANGE_RUN_MOVE,    /* and run.state, run.reason */
+    CHANGE_RUN_MOVE,    /* run.job_id, run.number, run.state, run.reason */
     CHANGE_EPOCH_ADD,
     CHANGE_EPOCH_MOVE,   /* epoch.job_id, .number, .state */
     CHANGE_EPOCH_ORIGIN, /* epoch_origin */
@@ -59,7 +59,7 @@ struct change {
 
 /* Applies the list in order; stops at the first failing change. Call inside a transaction. */
 titan_status change_apply(struct db *db, const struct change *list, struct titan_error *err) TITAN_MUST_USE;
-/* The same; *list becomes the failing change, or NULL. */
+/* change_apply(); *list becomes the failing change, or NULL. */
 titan_status change_apply_from(struct db *db, const struct change **list, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

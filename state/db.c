@@ -264,7 +264,7 @@ static titan_status prepare(struct db *db, const char *sql, sqlite3_stmt **ret, 
     return TITAN_OK;
 }
 
-/* Binds what fmt has to the last parameters. */
+/* Binds the values that fmt describes to the last parameters. */
 static int bind(sqlite3_stmt *stmt, const char *fmt, va_list ap)
 {
     int code = SQLITE_OK, i = sqlite3_bind_parameter_count(stmt) - (int)strlen(fmt) + 1;
@@ -360,7 +360,7 @@ static int bind_field(sqlite3_stmt *stmt, int i, const struct db_field *f, const
     case DB_CHARS:
         return sqlite3_bind_text(stmt, i, text, -1, SQLITE_STATIC);
     case DB_BITS:
-        titan_assert(len > sizeof(uint64_t)); /* a number of another type would be none */
+        titan_assert(len > sizeof(uint64_t)); /* DB_BITS is for structs: a number has at most 8 bytes */
         while (len > 1 && !text[len - 1])
             len--;
         break;
@@ -422,7 +422,7 @@ titan_status db_int(struct db *db, int64_t *ret, struct titan_error *err, const 
     TRY(status);
     status = db_step(db, stmt, &row, err);
     if (status == TITAN_OK)
-        *ret = row ? sqlite3_column_int64(stmt, 0) : 0; /* of NULL: 0 */
+        *ret = row ? sqlite3_column_int64(stmt, 0) : 0; /* 0 for NULL */
     db_done(stmt);
     return status;
 }

@@ -62,7 +62,7 @@ titan_status db_query(struct db *db, sqlite3_stmt **ret, struct titan_error *err
 /* TITAN_OK; *ret_row: is there a row? */
 titan_status db_step(struct db *db, sqlite3_stmt *stmt, bool *ret_row, struct titan_error *err) TITAN_MUST_USE;
 void db_done(sqlite3_stmt *stmt);
-/* Queries one integer; 0 for no row or NULL. */
+/* Queries one integer; 0 for NULL or without a row. */
 titan_status db_int(struct db *db, int64_t *ret, struct titan_error *err, const char *sql, const char *fmt,
                     ...) TITAN_MUST_USE;
 
@@ -76,8 +76,9 @@ void col_blob(sqlite3_stmt *stmt, int i, void *out, size_t cap);
 
 /* --- rows: columns as fields of a struct -------------------------------------------------------------------------- */
 
-/* A table's file lists columns and fields once, LIST(X) with X(column, field). Of the list, behind columns written out,
- * come the texts of its statements and the row that these are bound from and read into:
+/* A table's file lists columns and fields once, LIST(X) with X(column, field). The list makes the texts of the table's
+ * statements, behind columns that are written out. It also makes the row with the fields that statements are bound from
+ * and read into:
  *
  *     #define FIELD(column, field) DB_FIELD(struct node, field),
  *     DB_ROW(node_row, struct node, FIELD(name, name) NODE(FIELD));
@@ -96,7 +97,7 @@ struct db_field {
         DB_BOOL,
         DB_REAL,  /* NaN = SQL NULL */
         DB_TEXT,  /* valid until the next row; NULL = "" */
-        DB_CHARS, /* what fits in */
+        DB_CHARS, /* as much of the text as fits in */
         DB_BYTES, /* all of the array; a shorter blob is read with zeros behind it */
         DB_BITS,  /* a struct; zeros at its end are not stored */
     } kind;
@@ -117,11 +118,11 @@ struct db_row {
     static const struct db_field name##_fields[] = {__VA_ARGS__};                                                      \
     static const struct db_row name = {name##_fields, sizeof(name##_fields) / sizeof(struct db_field), sizeof(type)}
 
-/* Runs a statement without rows: its parameters are the row's fields, then those of fmt, as for db_run. */
+/* Runs a statement without rows. Its parameters are the row's fields, then the values of fmt, as for db_run. */
 titan_status db_put(struct db *db, struct titan_error *err, const char *sql, const struct db_row *row, const void *from,
                     const char *fmt, ...) TITAN_MUST_USE;
-/* Reads the next row's first columns into the struct, other fields become 0. False: there is none, or *ret_status is
- * not TITAN_OK. Call db_done afterwards. */
+/* Reads the first columns of the next row into the struct; its other fields become 0. False: there is no row, or
+ * *ret_status is not TITAN_OK. Call db_done afterwards. */
 bool db_next(struct db *db, sqlite3_stmt *stmt, const struct db_row *row, void *ret, titan_status *ret_status,
              struct titan_error *err);
 

@@ -181,7 +181,7 @@ titan_status revocation_put(struct db *db, const struct revocation *r, struct ti
                "INSERT INTO revocations (" REVOKED ") VALUES (" REVOKED_MARKS ") ON CONFLICT (uri) DO UPDATE"
                " SET at_ms = max(at_ms, excluded.at_ms)" REVOCATION(DB_EXCLUDED),
                &revocation_row, r, ""));
-    int64_t at_ms = 0; /* the later of the two */
+    int64_t at_ms = 0; /* the later of the old and the new revocation */
     TRY(db_int(db, &at_ms, err, "SELECT at_ms FROM revocations WHERE uri = ?", "t", r->uri));
     _cleanup_(facts_free) struct facts facts = {.text = BUF_INIT};
     facts_begin(&facts, "certificate", r->uri);
@@ -191,7 +191,7 @@ titan_status revocation_put(struct db *db, const struct revocation *r, struct ti
     if (r->node)
         facts_text(&facts, "node", r->node);
     TRY(facts_end(&facts, &e.facts, err));
-    if (r->node) /* a used token would give the same key another certificate, an unused one a first */
+    if (r->node) /* a used token would give the same key another certificate, an unused token a first one */
         TRY(db_run(db, err, "DELETE FROM joins WHERE node = ?", "t", r->node));
     return event_add(db, &e, err);
 }

@@ -10,7 +10,7 @@
 #include "state/db.h"
 
 #define ENROLMENT_HASH 32  /* bytes of a secret's and of a key's hash */
-#define ENROLMENT_NODE 256 /* of a node's name */
+#define ENROLMENT_NODE 256 /* bytes of a node's name */
 
 struct join {
     const char *id, *node, *created_by;
@@ -36,8 +36,8 @@ struct join_use {
     const unsigned char *hash, *key_hash; /* of the token's secret, and of the machine's key: ENROLMENT_HASH bytes */
     int64_t now_ms;
 };
-/* Uses a join token. ret_made_ms: time of its creation. refusal: TITAN_OK, or TITAN_EPERM with the reason: no such
- * token or another secret (same text for both), a token of another node, expired, already used with another key.
+/* Uses a join token. ret_made_ms: time of its creation. refusal: TITAN_OK, or TITAN_EPERM with the reason. The token or
+ * its secret is wrong (same text for both), the token is of another node or expired, or another key has used it.
  * Records node.enrolled, or node.enrol_refused if the secret was right. */
 titan_status enrolment_join_use(struct db *db, const struct join_use *use, int64_t *ret_made_ms,
                                 struct titan_error *refusal, struct titan_error *err) TITAN_MUST_USE;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* epoch.h - the numbered memberships of a job. The whole content of a FormEpoch is stored before it is sent: a
- * restarted coordinator sends the same epoch with the same members again, never a different one with that number.
+ * restarted coordinator sends the same epoch with the same members again, never a different epoch with this number.
  *
  *   (new) -> FORMING --first step--> RUNNING --paused--> ENDED
  *               `------ a member is lost -----`--------> REVOKED
- *  */
+ */
 #ifndef TITAN_STATE_EPOCH_H
 #define TITAN_STATE_EPOCH_H
 

@@ -13,7 +13,7 @@
 
 /* --- the chain ---------------------------------------------------------------------------------------------------- */
 
-#define LINK_BYTES 700 /* size of most events; larger ones grow the buffer */
+#define LINK_BYTES 700 /* size of most events; larger events grow the buffer */
 
 static void put_number(struct buf *b, uint64_t n)
 {
@@ -240,7 +240,7 @@ titan_status event_verify(struct db *db, uint64_t after, uint64_t *ret_checked, 
     TRY(db_int(db, &actors, err, "SELECT count(*) FROM pragma_table_info('events') WHERE name = 'actor'", ""));
     TRY(db_int(db, &base, err, "SELECT value FROM meta WHERE key = 'chain_base'", ""));
     TRY(db_int(db, &end, err, "SELECT seq FROM sqlite_sequence WHERE name = 'events'", ""));
-    if (after > 0) { /* that event is trusted */
+    if (after > 0) { /* the chain up to event `after` is trusted */
         bool row = false;
         TRY(db_query(db, &stmt, err, "SELECT id, chain FROM events WHERE id <= ? ORDER BY id DESC LIMIT 1", "u",
                      after));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* event.h - all events in order. Rows are only added, in the transaction of the change they record.
  *
- * The log is a chain: events.chain = SHA-256(chain of the previous event | this event in a fixed encoding), the first
- * one on 32 zero bytes. Ids have no gaps except before EVENT_RESTORED. event_verify() thus finds rows that were
+ * The log is a chain: events.chain = SHA-256(chain of the previous event | this event in a fixed encoding). The first
+ * event follows 32 zero bytes. Ids have no gaps except before EVENT_RESTORED. event_verify() thus finds rows that were
  * changed, removed or inserted later, unless all following rows were rewritten.
  *
  * Every state move also records its words in events.change, by event_add_move(); replaying these words gives every
@@ -34,8 +34,8 @@ struct event {
 /* The events that a reader may see and wants. */
 struct event_filter {
     uint64_t job_id;   /* 0 = all jobs, and events without a job */
-    bool audit;        /* only events of calls: audit.* ... */
-    const char *actor; /* ... of this identity; NULL = all */
+    bool audit;        /* only events of calls: audit.* */
+    const char *actor; /* only events of this identity; NULL = all */
     int64_t since_ms;
     uint64_t after; /* only with a larger id */
     int limit;
@@ -63,7 +63,7 @@ titan_status event_add(struct db *db, const struct event *e, struct titan_error 
 /* A move of a row between two states of its table. */
 struct event_move {
     const struct sm *what;
-    const char *name; /* the row's key; NULL = its id, with in_job behind its job's */
+    const char *name; /* the row's key; NULL = the row's id, behind the job's id with in_job */
     uint64_t job_id, id;
     bool in_job;
     int from, to;
@@ -71,12 +71,12 @@ struct event_move {
 };
 /* TITAN_EBUG: the table forbids the move. */
 titan_status event_check_move(const struct event_move *move, struct titan_error *err) TITAN_MUST_USE;
-/* The same as event_add(), and records the move. */
+/* event_add() that also records the move. */
 titan_status event_add_move(struct db *db, const struct event *e, const struct event_move *move,
                             struct titan_error *err) TITAN_MUST_USE;
 /* Checks the chain behind event `after` (0 = all of it). TITAN_ECORRUPT names the first wrong event. */
 titan_status event_verify(struct db *db, uint64_t after, uint64_t *ret_checked, struct titan_error *err) TITAN_MUST_USE;
-/* Chains all existing events, for the migration that adds the chain. */
+/* Adds all existing events to a chain, for the migration that adds the chain. */
 titan_status event_chain_all(struct db *db, struct titan_error *err) TITAN_MUST_USE;
 /* Lists events in order. each returns false to stop; its event is valid during the call. */
 titan_status event_list(struct db *db, const struct event_filter *filter,

@@ -78,7 +78,7 @@ void facts_free(struct facts *f)
  * `made`. Then the log must have an event `made_by`, with ?1 as key; otherwise the row was inserted from outside. */
 static const struct table {
     const char *noun, *made, *rows, *made_by;
-    const char *ended_by; /* the same for the event that has set `ended` in such a row */
+    const char *ended_by; /* as made_by: the event that has set `ended` in a row without facts */
     const char *ended;
     bool stays; /* rows of the log are never deleted */
 } tables[] = {
@@ -145,7 +145,7 @@ titan_status facts_check_take(struct facts_check *c, uint64_t event, const char 
         (void)snprintf(number, sizeof(number), "%" PRId64, j->type == JSON_INT ? j->integer : 0);
         const char *value = j->type == JSON_STRING ? j->string : number;
         if (strcmp(key->key, "certificate") == 0 && strcmp(j->key, "node") == 0)
-            status = db_run(c->memory, err, /* it ends all join tokens of the node */
+            status = db_run(c->memory, err, /* this fact ends all join tokens of the node */
                             "INSERT OR REPLACE INTO facts SELECT noun, key, 'taken_back', '1', ?1 FROM facts"
                             " WHERE noun = 'join' AND field = 'node' AND value = ?2",
                             "ut", event, value);
@@ -166,7 +166,7 @@ struct compared {
     bool known; /* the log states that it was made */
 };
 
-/* *ret_event 0: the log has no such fact. */
+/* Looks up the fact about a field of the row; *ret_event 0: the log has no such fact. */
 static titan_status stated(struct facts_check *c, const struct compared *r, const char *field, struct buf *ret_value,
                            uint64_t *ret_event, struct titan_error *err)
 {
@@ -229,7 +229,7 @@ static titan_status compare_row(struct facts_check *c, const struct table *t, sq
     if (!r.known) {
         TRY(event_of(c, t->made_by, r.key, &made_by, err));
         c->unknown += made_by > 0;
-        if (made_by == 0 && strcmp(t->noun, "job") != 0) /* for jobs the states have it */
+        if (made_by == 0 && strcmp(t->noun, "job") != 0) /* the replay of the states reports such jobs */
             differs(c, "%s %s: no event of the log has made it", t->noun, r.key);
     }
     titan_assert(c->known + c->unknown <= c->rows);

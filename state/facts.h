@@ -31,7 +31,7 @@ void facts_free(struct facts *f);
 struct facts_check {
     struct db *db, *memory;        /* the store; the state that results from the facts */
     uint64_t first;                /* the first event with facts; 0 = none */
-    uint64_t rows, known, unknown; /* rows compared: all, fully known ones, others */
+    uint64_t rows, known, unknown; /* compared rows: all; fully known rows; other rows */
     void (*differs)(void *data, const char *line);
     void *data;
 };

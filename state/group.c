@@ -6,7 +6,7 @@
 #include "base/failpoint.h"
 
 #define GROUP_MAX 1024       /* writes per transaction */
-#define CHECKPOINT_PAGES 250 /* of the WAL: 1 MB, which delays the next group */
+#define CHECKPOINT_PAGES 250 /* pages of the WAL: 1 MB, which delays the next group */
 
 static titan_status run_write(struct db *db, struct group_write *w)
 {

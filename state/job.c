@@ -30,8 +30,8 @@ static const struct sm_state job_states[] = {
 const struct sm job_sm = {"job", job_states, sizeof(job_states) / sizeof(job_states[0])};
 
 /* clang-format off */
-/* Columns of the request, of what follows it, and of the progress, whose fields are those of struct job_status. A new
- * one needs its line here, and its migration (schema.c). */
+/* Columns of the request, of values set later, and of the progress, whose fields are those of struct job_status. A new
+ * column needs a line here, and a migration (schema.c). */
 #define REQUEST(X) \
     X(name, name) X(user, user) X(state, state) X(device, spec.device) X(steps, spec.steps) \
     X(min_workers, spec.min_workers) X(max_workers, spec.max_workers) X(worlds, spec.worlds) \
@@ -142,7 +142,7 @@ static titan_status put_status(struct db *db, uint64_t id, const struct job_stat
     return db_put(db, err, "UPDATE jobs SET step = ?" STATUS(DB_SET) " WHERE id = ?", &status_row, s, "u", id);
 }
 
-/* A job that stays as it is: its state and restarts, as the event log has them. */
+/* Fills a move that changes nothing: the job's state and restarts, as the event log has them. */
 static titan_status find_move(struct db *db, uint64_t id, struct event_move *ret, struct titan_error *err)
 {
     sqlite3_stmt *stmt = NULL;
@@ -280,7 +280,7 @@ static bool wants_open(const struct job_filter *f)
     return f->states && !(f->states & ~OPEN_STATES);
 }
 
-/* Of the query's parameters the limit is ?6. */
+/* Parameter ?6 of the query is the limit. */
 static titan_status query_matching(struct db *db, const struct job_filter *f, const char *sql, int64_t most,
                                    sqlite3_stmt **ret, struct titan_error *err)
 {

@@ -106,7 +106,7 @@ struct job {
     uint64_t id;
     const char *name, *user;
     const char *labels; /* in the form of labels_join(); NULL for job_submit: none */
-    int64_t uid, gid;   /* of the submitter; -1 = none here */
+    int64_t uid, gid;   /* ids of the submitter; -1 = none here */
     enum job_state state;
     const char *reason;
     struct job_spec spec;
@@ -118,7 +118,7 @@ struct job {
      * folder; a job that writes checkpoints only on request does not hold it. */
     const char *folder;
     bool holds_folder;
-    uint64_t request_hash; /* of the whole request */
+    uint64_t request_hash; /* hash of the whole request */
 };
 
 /* The job with this idempotency key; 0: none. TITAN_EEXIST: the job has another request. */
@@ -146,11 +146,11 @@ titan_status job_set_reason(struct db *db, uint64_t id, const char *reason, cons
 /* with() is called once, unless TITAN_ENOTFOUND; the job is valid during the call. */
 titan_status job_get(struct db *db, uint64_t id, void (*with)(const struct job *job, void *data), void *data,
                      struct titan_error *err) TITAN_MUST_USE;
-/* Are the uids equal or, if either has none, the names? */
+/* Are the uids equal? If an owner has no uid: are the names equal? */
 bool job_owned_by(const struct job *job, const struct job_owner *owner);
 
 struct job_filter {
-    uint64_t before;               /* ids below this one; 0 = from the newest */
+    uint64_t before;               /* only ids below this id; 0 = from the newest */
     uint32_t states;               /* bit set of enum job_state; 0 = all */
     const char *user;              /* NULL or "" = all */
     const struct job_owner *owner; /* additionally of this owner; NULL = all */

@@ -76,7 +76,7 @@ static titan_status end_workers(struct db *db, uint64_t job_id, struct event eve
 
 static titan_status end_epochs(struct db *db, uint64_t job_id, struct event event, struct titan_error *err)
 {
-    for (;;) { /* one exists, unless the store is damaged further */
+    for (;;) { /* one of these epochs exists, unless the store is damaged further */
         sqlite3_stmt *stmt = NULL;
         bool row = false;
         TRY(db_query(db, &stmt, err, "SELECT number FROM epochs WHERE job_id = ? AND state IN (?, ?) LIMIT 1", "uii",
@@ -94,7 +94,7 @@ static titan_status end_epochs(struct db *db, uint64_t job_id, struct event even
 }
 
 struct stored {
-    struct job job; /* of its texts the checkpoint only */
+    struct job job; /* of the texts only job.checkpoint is set */
     char checkpoint[PATH_MAX];
 };
 

@@ -46,7 +46,7 @@ static titan_status put_evaluation(struct db *db, const struct metric *m, struct
                   &evaluation_row, m, "");
 }
 
-/* Stores a row unless a row of the step from epoch `kept` on exists. */
+/* Stores a row unless the step has a row of epoch `kept` or later. */
 static titan_status put_step(struct db *db, const struct metric *m, uint64_t kept, struct titan_error *err)
 {
     titan_assert(m->job_id && m->step);

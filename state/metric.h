@@ -15,7 +15,7 @@ struct metric {
     double tflops, mfu, mfu_causal;                                  /* per worker; 0: unknown */
     double expert_tokens_min, expert_tokens_max, expert_tokens_mean; /* tokens per expert; mean 0: no experts */
     double dropped;                                                  /* rows dropped for lack of room in their expert */
-    double further_rounds, room_needed; /* for experts' rows; room 0: rounds are not counted */
+    double further_rounds, room_needed; /* both for experts' rows; room 0: rounds are not counted */
     uint64_t tokens, epoch;
     uint32_t world_size;
     uint64_t memory_bytes;
@@ -24,9 +24,9 @@ struct metric {
     struct evaluation_report evaluation; /* after this step; step 0: none */
 };
 
-/* Stores the row of a step, or of its evaluation alone if m has one: job_id, step, at_ms, epoch and the evaluation. A
- * step trained again in a later epoch replaces its row; later rows of earlier epochs are deleted, because they left the
- * run's history. */
+/* Stores the row of a step. If m has an evaluation, stores only the step's evaluation: job_id, step, at_ms, epoch and
+ * the evaluation. A step trained again in a later epoch replaces its row; later rows of earlier epochs are deleted,
+ * because they left the run's history. */
 titan_status metric_put(struct db *db, const struct metric *m, struct titan_error *err) TITAN_MUST_USE;
 /* Adds missing rows, and replaces rows of earlier epochs, from the workers' own records (JOB_DIR/metrics.jsonl).
  * Malformed lines are skipped. ret_last: the row of the last step; step 0: none. */
@@ -39,7 +39,7 @@ bool metric_skip(struct buf *text, uint64_t after);
 titan_status metric_reached(struct db *db, uint64_t job_id, uint64_t step, uint64_t epoch, uint64_t *ret,
                             struct titan_error *err) TITAN_MUST_USE;
 struct metric_filter {
-    uint64_t job_id, after; /* steps behind this one */
+    uint64_t job_id, after; /* steps after `after` */
     int limit;
 };
 /* Lists steps in order, with their evaluations. */

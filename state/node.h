@@ -19,7 +19,7 @@ struct node {
     uint64_t memory_bytes, incarnation;
     uint32_t peer_port; /* UDP, for other agents; 0 = none */
     int64_t last_seen_ms;
-    uint8_t installation[NODE_INSTALLATION]; /* of the agent's state directory; zeros = unknown */
+    uint8_t installation[NODE_INSTALLATION]; /* identity of the agent's state directory; zeros = unknown */
     bool ephemeral;                          /* removed automatically once lost and without workers */
 };
 

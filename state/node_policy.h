@@ -8,9 +8,9 @@
 
 struct node_policy {
     const char *name;
-    bool draining; /* by request, until revoked */
+    bool draining; /* drained by request, until the request is revoked */
     const char *reason;
-    int64_t deadline_ms;                     /* of the drain, Unix time; 0 = none */
+    int64_t deadline_ms;                     /* deadline of the drain, Unix time; 0 = none */
     int64_t window_from_ms, window_until_ms; /* maintenance; 0 = none */
     int64_t window_lead_ms;                  /* time before the window at which the drain starts */
     int64_t quarantined_until_ms;            /* 0 = not in quarantine */

@@ -92,7 +92,7 @@ static bool parse_step(const char *change, struct step *ret)
 
 /* What the log has of a row so far. */
 struct standing {
-    bool there; /* it was mentioned */
+    bool there; /* the log has mentioned the row */
     int state;
     int64_t count;
 };
@@ -212,7 +212,7 @@ static titan_status run(struct replay *r, struct titan_error *err)
     sqlite3_stmt *stmt = NULL;
     bool row = false;
     titan_status status;
-    TRY(db_query(r->states, &stmt, err, "SELECT noun, key FROM states", "")); /* what no table has */
+    TRY(db_query(r->states, &stmt, err, "SELECT noun, key FROM states", "")); /* rows of the log that no table has */
     while ((status = db_step(r->states, stmt, &row, err)) == TITAN_OK && row)
         differs(r, "%s %s is missing; the log knows it", col_text(stmt, 0), col_text(stmt, 1));
     db_done(stmt);

@@ -14,7 +14,7 @@ struct replay_report {
     uint64_t changes; /* replayed */
     uint64_t rows;    /* compared */
     uint64_t wrong;   /* differences */
-    /* Rows in the log with values from before events had facts, and the first event with facts; 0 = none. */
+    /* Rows in the log with values from before events had facts; and the id of the first event with facts, 0 = none. */
     uint64_t unknown, facts_from;
 };
 

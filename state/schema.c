@@ -149,7 +149,7 @@ static const char store_v4[] =
     "ALTER TABLE jobs ADD COLUMN gid INTEGER NOT NULL DEFAULT -1;"
     "ALTER TABLE events ADD COLUMN actor TEXT NOT NULL DEFAULT '';"
     "ALTER TABLE jobs ADD COLUMN checkpoint_failures INTEGER NOT NULL DEFAULT 0;"
-    "ALTER TABLE jobs ADD COLUMN folder TEXT NOT NULL DEFAULT '';" /* of checkpoints, if not the job's own */
+    "ALTER TABLE jobs ADD COLUMN folder TEXT NOT NULL DEFAULT '';" /* folder of checkpoints, if not the job's own */
     /* Few events have no job: this index finds the audit trail and the nodes' events. */
     "CREATE INDEX events_actor ON events(id) WHERE actor <> '';"
     /* Bearer tokens (token.h); secrets are never stored. */

@@ -9,10 +9,10 @@
 
 #include "state/db.h"
 
-#define SCHEMA_VERSION 9         /* of the job store */
-#define SCHEMA_CHAINED 3         /* ... since which events form a chain */
-#define SCHEMA_FACTS 8           /* ... since which rows can be compared with events' facts */
-#define SCHEMA_METRICS_VERSION 6 /* of the metrics */
+#define SCHEMA_VERSION 9         /* version of the job store */
+#define SCHEMA_CHAINED 3         /* version since which events form a chain */
+#define SCHEMA_FACTS 8           /* version since which rows can be compared with events' facts */
+#define SCHEMA_METRICS_VERSION 6 /* version of the metrics */
 
 struct schema {
     const char *what;

@@ -20,7 +20,7 @@
 #define SIGNATURE_KEY_BYTES 32
 #define SIGNATURE_KEY_TEXT (2 * SIGNATURE_KEY_BYTES + 1)
 #define SIGNATURE_KEY_ID 17    /* 16 digits and the NUL */
-#define SIGNATURE_TEXT_MAX 512 /* of the whole text */
+#define SIGNATURE_TEXT_MAX 512 /* bytes of the whole text */
 
 struct signature_key {
     unsigned char bytes[SIGNATURE_KEY_BYTES];

@@ -27,7 +27,7 @@ titan_status store_open(uv_loop_t *loop, const char *dir, struct store **ret, st
 void store_close(struct store *s, void (*done)(void *), void *data);
 
 void store_write(struct store *s, store_fn fn, void *arg, store_done done);
-/* The same into metrics.db (synchronous=NORMAL: survives a crash of the process; a power loss may lose the last
+/* store_write() into metrics.db (synchronous=NORMAL: survives a crash of the process; a power loss may lose the last
  * rows). */
 void store_write_metrics(struct store *s, store_fn fn, void *arg, store_done done);
 /* For start-up: runs fn at once, on this thread, in its own transaction. Only before the first store_write. */
@@ -49,7 +49,8 @@ int64_t store_lag_ms(const struct store *s);
 uint64_t store_term(const struct store *s);
 /* Random id from the store's creation, unique except that copies and backups have their original's. */
 uint64_t store_id(const struct store *s);
-/* MAC_BYTES random bytes from the same: coordinators prove their terms with it (daemon/common/proof.h). */
+/* MAC_BYTES random bytes from the store's creation, also the same in copies. Coordinators prove their terms with these
+ * bytes (daemon/common/proof.h). */
 const uint8_t *store_secret(const struct store *s);
 struct store_stats {
     uint64_t writes, commits, failures;

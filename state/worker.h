@@ -19,11 +19,11 @@ struct worker {
     uint32_t run;
     const char *node;
     enum worker_state state;
-    const char *address; /* of its communicator's listener; "" before READY */
+    const char *address; /* address of its communicator's listener; "" before READY */
     int64_t pid;
-    int32_t rank; /* in the job's newest epoch; -1 = none */
+    int32_t rank; /* rank in the job's newest epoch; -1 = none */
     int32_t exit_code, signal;
-    bool counted; /* against the restart budget */
+    bool counted; /* its end counts against the restart budget */
     const char *reason;
 };
 
@@ -34,7 +34,7 @@ titan_status worker_move(struct db *db, const struct worker *w, const struct eve
                          struct titan_error *err) TITAN_MUST_USE;
 titan_status worker_set_pid(struct db *db, uint64_t id, int64_t pid, const struct event *event,
                             struct titan_error *err) TITAN_MUST_USE;
-/* Lists a job's workers by id; live: without exited and lost ones. */
+/* Lists a job's workers by id. live: leaves out exited and lost workers. */
 titan_status worker_list(struct db *db, uint64_t job_id, bool live, bool (*each)(const struct worker *w, void *data),
                          void *data, struct titan_error *err) TITAN_MUST_USE;
 /* Number of workers the job has had, and number of ranks of its largest epoch. */

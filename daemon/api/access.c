@@ -151,7 +151,7 @@ void api_failed(struct coordinator *c, const struct auth_user *u, unsigned metho
     bool audited = err->status == TITAN_EPERM || (policy_audits(method) && of_caller(err->status));
     struct titan_error closed = {0};
     if (!c->auth || !audited || shell_accepts(c, &closed) != TITAN_OK)
-        return; /* the store takes nothing now, and that is why calls fail */
+        return; /* calls fail because the store accepts no write now */
     struct audit_record r = record_of(u, method, job_id);
     r.outcome = err->status;
     (void)snprintf(r.why, sizeof(r.why), "%.*s", (int)sizeof(r.why) - 1, err->msg);
@@ -280,7 +280,7 @@ void api_review(struct coordinator *c)
 {
     c->review_at_ms = 0;
     if (failpoint("api.review", NULL) != TITAN_OK)
-        return; /* open calls stay open: to test the checks when a message arrives */
+        return; /* an open call stays open, to test the checks when a message arrives */
     for (size_t i = 0; i < ARRAY_SIZE(c->servers) && c->servers[i] && !c->closing; i++)
         rpc_server_review(c->servers[i]);
     if (c->review_at_ms)

@@ -41,7 +41,7 @@ bool api_node_checked(struct coordinator *c, uint64_t session, const Titan__Inte
 void api_probed(struct coordinator *c, uint64_t session, const Titan__Internal__ProbeResult *m);
 void api_session_refused(struct coordinator *c, const struct rpc_call *call, const struct titan_error *why);
 void api_session_gone(struct coordinator *c, uint64_t session);
-/* Stores the audit's counts (audit.h): of minutes that are over, or all of them. */
+/* Stores the audit's counts (audit.h) of minutes that are over, or with `all` of every minute. */
 void api_audit_flush(struct coordinator *c, bool all);
 
 /* --- access.c: rpc_method.needs is a row of daemon/auth/policy.h -------------------------------------------------- */
@@ -53,20 +53,21 @@ const char *api_user_key(struct arena *memory, const struct auth_user *u);
  * A refusal goes on record. */
 titan_status api_may(struct coordinator *c, const struct auth_user *u, unsigned method, uint64_t job_id,
                      struct titan_error *err) TITAN_MUST_USE;
-/* The one decision on authority: may this identity, as it is now, call the method? It is asked when a call begins, when
- * its message arrives, by a handler that stores something in a later loop turn, and for all open calls when rights
- * change (api_review). ret: the identity's user, always set. TITAN_EPERM says why not. */
+/* The one decision on authority: may this identity, as it is now, call the method? Callers ask when a call begins and
+ * when its message arrives. A handler that stores something in a later loop turn asks again. When rights change,
+ * api_review() asks for all open calls. ret: the identity's user, always set. TITAN_EPERM has the reason. */
 titan_status api_admit(struct coordinator *c, const struct rpc_identity *identity, unsigned method,
                        struct auth_user *ret, struct titan_error *err) TITAN_MUST_USE;
-/* Rights have ended or changed: ends calls and connections that have none any more. */
+/* Rights have ended or changed: ends calls and connections that have lost their rights. */
 void api_review(struct coordinator *c);
 /* May the user see all jobs, or only its own? */
 bool api_sees_all(const struct coordinator *c, const struct auth_user *u, unsigned method);
 /* Puts the call on record, in the batch of its changes. */
 void api_audit(struct batch *out, const struct auth_user *u, unsigned method, uint64_t job_id);
-/* The same for a call without a batch: the record gets its own batch. */
+/* api_audit() for a call without a batch: the record gets its own batch. */
 void api_on_record(struct coordinator *c, const char *actor, unsigned method);
-/* Returns the record as an event, for a handler that writes to the store itself; memory owns its texts. */
+/* Returns the record of api_audit() as an event, for a handler that writes to the store itself. memory owns the texts
+ * of the event. */
 struct event api_audit_event(struct arena *memory, const struct auth_user *u, unsigned method, uint64_t job_id);
 /* The call fails with err. A refusal, or a failed call that would have changed something, goes on record, at once or
  * counted. */
@@ -85,7 +86,8 @@ void api_drain_node(struct rpc_call *call, const ProtobufCMessage *request, void
 void api_undrain_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_remove_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
 void api_forget_node(struct rpc_call *call, const ProtobufCMessage *request, void *data);
-/* Of calls that wait for the store: their data begins with the pointer to the call, which becomes NULL. */
+/* The on_close of calls that wait for the store. Such a call's data begins with the pointer to the call. The pointer
+ * becomes NULL. */
 void api_request_closed(struct rpc_call *call, bool cancelled, void *data);
 
 void api_get_job(struct rpc_call *call, const ProtobufCMessage *request, void *data);

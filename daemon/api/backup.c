@@ -76,7 +76,7 @@ static bool has_room(const char *dir, uint64_t bytes)
     return statvfs(dir, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize >= bytes;
 }
 
-/* Signs what is sent later: the content of the descriptor, whatever becomes of the name. */
+/* Signs the content of the open descriptor. The same content is sent later, whatever happens to the file's name. */
 static titan_status sign(struct backup *b, struct titan_error *err)
 {
     bool made = false;

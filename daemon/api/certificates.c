@@ -35,7 +35,7 @@ struct pending {
     uint32_t sessions; /* sessions of the revoked name */
 };
 
-/* NULL: out of memory, which has ended the call. */
+/* NULL: out of memory; the call has then ended with this error. */
 static struct pending *pending_new(struct coordinator *c, struct rpc_call *call, unsigned method)
 {
     struct pending *p = calloc(1, sizeof(*p));
@@ -61,7 +61,8 @@ static void pending_free(struct pending *p)
     free(p);
 }
 
-/* The caller has filled and checked p (status). Stores it by write; done answers. */
+/* Stores p by `write`; `done` answers the call. The caller has filled p and checked it; status is the result of the
+ * check. */
 static void submit(struct pending *p, titan_status status, struct titan_error *err, store_fn write, store_done done)
 {
     if (status == TITAN_OK)
@@ -340,7 +341,8 @@ static titan_status write_revocation(struct db *db, void *arg, struct titan_erro
     return revocation_put(db, &r, err);
 }
 
-/* The node's agent, which still obeys, was told to stop its workers. Messages under that name are now refused. */
+/* The agent still obeys and was told to stop the node's workers. Messages under the node's name are refused from now
+ * on. */
 static void revocation_done(void *arg, const struct titan_error *stored)
 {
     struct pending *p = arg;
@@ -367,7 +369,7 @@ static void revocation_written(void *arg, const struct titan_error *stored)
         pending_free(p);
         return;
     }
-    /* once more: another revocation may have failed meanwhile and undone this one */
+    /* Deny the name once more: another revocation may have failed meanwhile and undone this denial. */
     (void)!enrol_deny(c->enrol, p->uri, p->now_ms);
     tlog_warn(enrol_log(c->enrol), "certificate revoked", "name=\"%s\" by=\"%s\" reason=\"%s\"", p->uri, p->by,
               p->reason);
@@ -401,7 +403,8 @@ void api_revoke_certificate(struct rpc_call *call, const ProtobufCMessage *base,
             titan_fail(&err, TITAN_EINVAL, "'%.64s' is not the name of a certificate: node/NAME, user/NAME", r->name);
     if (status == TITAN_OK)
         status = shell_accepts(c, &err);
-    /* Deny the name before the write: whatever a caller with such a certificate stores comes after the revocation. */
+    /* Deny the name before the write. So no write of a caller with such a certificate follows the revocation in the
+     * store. */
     if (status == TITAN_OK && (p->denied_before_ms = enrol_deny(c->enrol, p->uri, p->now_ms)) < 0)
         status = titan_fail(&err, TITAN_ENOMEM, "out of memory");
     submit(p, status, &err, write_revocation, revocation_written);

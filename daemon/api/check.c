@@ -166,7 +166,8 @@ static void send_reach(struct check_request *r, struct checked_node *const *ther
         struct core_peer peer;
         titan_assert(n != o && r->reaching);
         if (core_node_peer(r->owner->core, n->name, 0, &peer) && core_node_peer(r->owner->core, o->name, 0, &peer)) {
-            struct check_probe *p = arena_alloc(&r->memory, sizeof(*p)); /* else the finding "peers" reports it */
+            /* if a key is missing, the finding "peers" reports the node */
+            struct check_probe *p = arena_alloc(&r->memory, sizeof(*p));
             *p = (struct check_probe){.next = r->probes, .from = n, .to = o};
             r->probes = p;
             send_probe(r, p);

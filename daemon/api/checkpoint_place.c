@@ -44,7 +44,7 @@ titan_status place_fresh(struct recipe *r, struct titan_error *err)
     bool any = false;
     if ((folder_owner_of(folder, &owner, NULL) != TITAN_OK || !owner.there) &&
         (folder_newest_step(folder, &newest, &any, NULL) != TITAN_OK || !any))
-        return TITAN_OK; /* no run has had it */
+        return TITAN_OK; /* no run has used the folder */
     for (int n = 2; n < FRESH_MAX; n++) {
         (void)snprintf(fresh, sizeof(fresh), "%s-%d", folder, n);
         if (strlen(fresh) >= sizeof(r->checkpoint.folder))
@@ -60,7 +60,7 @@ titan_status place_fresh(struct recipe *r, struct titan_error *err)
 
 /* --- the owner's right -------------------------------------------------------------------------------------------- */
 
-/* Finds the user of an owner file without one: its job's user. False: the job must be looked up first. */
+/* Finds the user when the owner file names only a job: the user of that job. False: the job must be looked up first. */
 static bool find_user(struct place_rights *p, struct folder_found *f)
 {
     unsigned long long job = 0, store = 0;
@@ -73,7 +73,7 @@ static bool find_user(struct place_rights *p, struct folder_found *f)
             f->user = p->known[i].user;
             return true;
         }
-    if (p->n_known == (int)ARRAY_SIZE(p->known)) /* more than a run ever needs */
+    if (p->n_known == (int)ARRAY_SIZE(p->known)) /* a run never needs more */
         return true;
     p->asks = job;
     return false;
@@ -116,7 +116,8 @@ static titan_status admit_beginning(struct place_rights *p, struct recipe *r, co
     }
     for (int i = 0, n = recipe_paths(r, paths); i < n && !p->asks; i++) {
         const bool first = paths[i].path == begins;
-        if (first && before && strcmp(begins, before->checkpoint.initial_load_path) == 0) /* admitted then */
+        /* the path was admitted when `before` was submitted */
+        if (first && before && strcmp(begins, before->checkpoint.initial_load_path) == 0)
             memcpy(seen, before->checkpoint.initial_load_owner, sizeof(r->checkpoint.initial_load_owner));
         else
             TRY(admit_reading(p, &paths[i], first ? seen : NULL, err));

@@ -36,7 +36,7 @@ titan_status place_admit(struct place_rights *p, struct recipe *r, const struct 
                          struct titan_error *err) TITAN_MUST_USE;
 /* The checkpoint folder of a recipe, for a run that is to begin there. */
 struct place {
-    bool empty;              /* only if it has no checkpoint */
+    bool empty;              /* the run needs a folder without checkpoints */
     bool local;              /* a folder invisible from here does not exist */
     struct buf *notes;       /* gets lines about the consequences */
     char folder[PATH_MAX];   /* its absolute path */

@@ -61,7 +61,8 @@ titan_status origin_find(struct coordinator *c, const struct auth_user *u, uint6
     return job_recipe(store_reader(c->store), job_id, &ret->text, err);
 }
 
-/* Clears all but the paths, of which only the first byte: every submit calls this, and few continue another job. */
+/* Clears all fields, but only the first byte of each path: every submit calls this, and few submits continue another
+ * job. */
 void origin_init(struct origin *o)
 {
     memset(o, 0, offsetof(struct origin, jobs_dir));
@@ -197,7 +198,8 @@ static titan_status begin(struct origin *o, const struct auth_user *u, struct re
     if (seen == TITAN_OK)
         seen = whole ? folder_newest_state(way, UINT64_MAX, &newest, &any, NULL)
                      : folder_newest_step(way, &newest, &any, NULL);
-    /* Never written: the job's own folder, which the coordinator sees too, exists, but that of checkpoints does not. */
+    /* Did the job never write a checkpoint? Then its own folder exists, which the coordinator sees too, but its
+     * checkpoint folder does not. */
     (void)snprintf(path, sizeof(path), "%s/%" PRIu64, o->jobs_dir, o->job_id);
     const bool never = seen == TITAN_ENOTFOUND && below(o->folder, path) && stat(path, &st) == 0;
     if (!any && (seen == TITAN_OK || local || never))

@@ -38,7 +38,7 @@ struct submit {
     Titan__V1__SubmitRequest *request;
     struct supply supply;
     bool one_machine;    /* copy of the coordinator's option: the coordinator may be gone when a thread reads it */
-    uint32_t user_slots; /* also copied */
+    uint32_t user_slots; /* also a copy of the coordinator's option */
     struct job job;
     struct rpc_identity identity; /* the submitter, and its user */
     struct auth_user user;

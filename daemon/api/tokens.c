@@ -94,7 +94,7 @@ static void written(void *arg, const struct titan_error *err)
 {
     struct token_write *w = arg;
     struct coordinator *c = w->owner;
-    if (c->auth && w->revoke) /* once more: another revocation may have failed meanwhile and undone this one */
+    if (c->auth && w->revoke) /* revoke once more: another revocation may have failed meanwhile and undone this one */
         auth_revoke_token(c->auth, w->token.id, err->status == TITAN_OK && !w->before_ms ? w->at_ms : w->before_ms);
     else if (err->status == TITAN_OK && c->auth && !w->revoke)
         auth_put_token(c->auth, &w->token, w->at_ms);
@@ -169,7 +169,8 @@ static void begin(struct coordinator *c, struct rpc_call *call, const ProtobufCM
         arena_printf(&w->memory, "%s: %s%s%s", w->event.message, w->token.id, w->revoke ? "" : " for ", w->token.name);
     w->call = call;
     rpc_call_set_data(call, w);
-    if (w->revoke && c->auth) /* before the write: whatever a caller with this token stores comes after it */
+    /* before the write: so no write of a caller with this token follows the revocation in the store */
+    if (w->revoke && c->auth)
         w->before_ms = auth_revoke_token(c->auth, w->token.id, w->at_ms);
     store_write(c->store, write_token, w, written);
 }

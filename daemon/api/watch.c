@@ -20,7 +20,7 @@ struct watcher {
     uv_timer_t read_on;
     bool full;     /* the stream's queue is full; on_drain follows */
     bool again;    /* more rows may be stored than were read */
-    bool settling; /* metrics: only rows stored before metrics_stored reaches until are awaited */
+    bool settling; /* metrics: the watcher waits only for rows stored before metrics_stored reaches `until` */
     uint64_t until;
     uint64_t job_id, after;
     uint64_t epoch;   /* metrics: newest epoch sent; 0 = none */
@@ -174,7 +174,7 @@ static titan_status list_rows(struct watcher *w, struct titan_error *err)
     if (!db)
         return titan_fail(err, TITAN_EIO, "metrics.db could not be opened; the coordinator's log says why");
     if (shell_fills_metrics(w->owner, w->job_id))
-        return TITAN_OK; /* earlier steps are being stored: this is called again then */
+        return TITAN_OK; /* earlier steps are being stored; the caller asks again afterwards */
     if (w->epoch)        /* repeated steps are sent again */
         TRY(metric_reached(db, w->job_id, w->after, w->epoch, &w->after, err));
     return metric_list(db, &(struct metric_filter){w->job_id, w->after, READ_AT_ONCE}, each_metric, w, err);

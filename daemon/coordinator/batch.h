@@ -12,7 +12,7 @@
 struct batch_message {
     struct batch_message *next;
     uint64_t session; /* the message is dropped when this session has ended */
-    /* shared by several batch_messages, perhaps. StartWorkers.recipe is empty here; the shell fills it in */
+    /* Several batch_messages may share this message. StartWorkers.recipe is empty here; the shell fills it in */
     Titan__Internal__CoordinatorMessage *message;
 };
 #define METRICS_UNSTORED 1024 /* most metrics on their way from a batch into the store */

@@ -3,7 +3,7 @@
  *
  * Every input carries the time and adds its results to a batch (batch.h). The caller first commits the batch's changes,
  * then sends its messages, in the order of the batches. The core runs ahead of the store meanwhile. If the process dies
- * in between, the next one restores the stored state, and nothing unstored was visible outside.
+ * in between, the next process restores the stored state, and nothing unstored was visible outside.
  *
  * A submit is the exception: it is stored first and then handed to the core, so that a full disk refuses it.
  *
@@ -13,10 +13,10 @@
  *  - A worker ends once, by its agent's report or its node's loss. An end that was not requested counts against the
  *    job's restart budget, unless the worker had finished or was never started.
  *  - Queue: by priority, then the user with the fewest slots, then age. A job that needs more slots than all nodes in
- *    service have is left out. A job may pass the first one while that one could not start even with everything that it
- *    and others have on loan from it. Slots that running jobs await for replacements belong to those jobs before the
- *    queue. Running jobs grow beyond their start size only while no job waits. Jobs of lower priority give way to the
- *    head of the queue: they shrink, or stop and are queued again. */
+ *    service have is left out. A job may pass the first job in the queue only while the first job could not start even
+ *    with all slots that are on loan from it, to this job and to others. Running jobs get the slots that they await for
+ *    replacements before the queue does. Running jobs grow beyond their start size only while no job waits. Jobs of
+ *    lower priority give way to the head of the queue: they shrink, or stop and are queued again. */
 #ifndef TITAN_DAEMON_COORDINATOR_CORE_H
 #define TITAN_DAEMON_COORDINATOR_CORE_H
 
@@ -43,7 +43,7 @@ struct core_options {
     const char *jobs_token;     /* nodes must find this token in jobs_dir (daemon/common/jobs_dir.h); copied */
     uint32_t heartbeat_ms;      /* 0 = 50 */
     uint32_t suspect_ms;        /* silence after which other nodes probe a node; 0 = 5 heartbeats */
-    uint32_t confirm_ms;        /* how long they probe; 0 = 3 heartbeats */
+    uint32_t confirm_ms;        /* how long the other nodes probe a silent node; 0 = 3 heartbeats */
     uint32_t node_timeout_ms;   /* silence after which a node without probing peers is lost; 0 = 20 heartbeats */
     uint32_t reachable_ms;      /* silence after which a node that others reach is lost; 0 = 100 heartbeats */
     uint32_t away_ms;           /* agents count us as away after so long without an answer; 0 = 2 * node_timeout_ms */
@@ -80,7 +80,7 @@ struct core_saved_job {
     struct job job;
     uint32_t run; /* number of the newest run; 0 = none */
     bool run_active;
-    const struct worker *workers; /* live ones, in id order */
+    const struct worker *workers; /* live workers, in id order */
     size_t n_workers;
     const struct epoch *epoch; /* newest; NULL = none */
     const uint64_t *holders;   /* members of epoch->source_epoch in rank order */
@@ -108,8 +108,8 @@ void core_restore_taken(struct core *c, uint64_t worker_id);
 /* The job is durable as PENDING. */
 void core_submitted(struct core *c, const struct job *job, struct core_time now, struct batch *out);
 #define LAST_CHECKPOINT_MS 120000 /* grace of workers that must write a checkpoint before they stop */
-/* A cancel request and its answer. TITAN_ENOTFOUND: the core has no such job (it ended long ago, or never existed);
- * TITAN_ECONFLICT: it has ended, in that state. */
+/* A cancel request and its answer. TITAN_ENOTFOUND: the core has no such job, because the job ended long ago or never
+ * existed. TITAN_ECONFLICT: the job has ended, in that state. */
 struct core_cancel {
     const char *reason;
     uint32_t grace_ms;
@@ -117,9 +117,9 @@ struct core_cancel {
 };
 titan_status core_cancel(struct core *c, uint64_t job_id, struct core_cancel *r, struct core_time now,
                          struct batch *out, struct titan_error *err) TITAN_MUST_USE;
-/* A resize request and its answer. TITAN_ENOTFOUND, TITAN_ECONFLICT as above. */
+/* A resize request and its answer. TITAN_ENOTFOUND and TITAN_ECONFLICT are as for core_cancel. */
 struct core_resize {
-    uint32_t workers;            /* exactly this many workers; or */
+    uint32_t workers;            /* exactly this many workers; 0 = see min and max */
     uint32_t min, max;           /* a range; all 0 = the recipe's range */
     struct desired_size desired; /* out: the size in force now */
     uint32_t least, most;        /* out: legal range */
@@ -147,7 +147,8 @@ void core_node_revoke(struct core *c, const char *node, const char *identity, st
 /* Takes a node out of service, at once or for a maintenance window. TITAN_ENOTFOUND, TITAN_EINVAL. */
 struct core_drain {
     const char *reason;
-    int64_t deadline_ms;     /* without a window: from now, 0 = none; with a window: before its start, 0 = 5 minutes */
+    /* without a window: time from now, 0 = none; with a window: time before its start, 0 = 5 minutes */
+    int64_t deadline_ms;
     int64_t from_ms, for_ms; /* the maintenance window; for_ms 0 = none */
 };
 titan_status core_drain(struct core *c, const char *node, const struct core_drain *d, struct core_time now,
@@ -173,7 +174,7 @@ void core_set_folder(struct core *c, uint64_t job_id, const char *folder);
 bool core_heartbeat(struct core *c, const Titan__Internal__PeerMessage *m, struct core_time now,
                     struct proof_keys *ret);
 /* The store contradicts a decision about this job. The core ends the job without another change and stops its workers.
- * The caller ends it in the store (state/job_quarantine.h). */
+ * The caller ends the job in the store (state/job_quarantine.h). */
 void core_quarantine(struct core *c, uint64_t job_id, struct core_time now, struct batch *out);
 /* Call it at core_deadline() and at least every heartbeat_ms. */
 void core_tick(struct core *c, struct core_time now, struct batch *out);

@@ -17,7 +17,7 @@ struct open_call {
     char *path;
     const ProtobufCMessageDescriptor *reply;
     unsigned pending; /* tags in flight */
-    bool cancelled;   /* by this side */
+    bool cancelled;   /* cancelled by this side */
 };
 
 struct unary {

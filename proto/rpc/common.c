@@ -86,8 +86,9 @@ static void queue_append(struct rpc_queue *queue, struct rpc_tag *tag, bool ok)
     pthread_mutex_unlock(&queue->lock);
 }
 
-/* gRPC's poll looks at every connection for an event on any. With many connections a pause lets one look take all its
- * events. The events then come one by one without another look: no pause follows within an eighth of its length. */
+/* A poll of gRPC looks at every connection, whichever has an event. With many connections a pause lets one look take
+ * all events. The events then come one by one without another look. No pause follows within an eighth of the pause's
+ * length. */
 void rpc_queue_rest(const struct rpc_queue *queue, int64_t *paused_at)
 {
     const uint32_t n = atomic_load_explicit(&queue->n_connections, memory_order_relaxed);
@@ -313,8 +314,9 @@ static bool wire_varint(struct wire *w, uint64_t *ret)
     return false;
 }
 
-/* protobuf-c accepts any bytes as a string and loses their number. proto3 does not, other languages' clients could not
- * read them, and the checked text must be the sent one. Returns the first field with a NUL or invalid UTF-8. */
+/* protobuf-c accepts any bytes as a string and loses their number. proto3 does not accept any bytes, and clients in
+ * other languages could not read them. The checked text must also be the sent text. Returns the first field with a NUL
+ * or invalid UTF-8. */
 static const ProtobufCFieldDescriptor *bad_string(const ProtobufCMessageDescriptor *type, struct wire w)
 {
     uint64_t tag, len;
@@ -324,7 +326,7 @@ static const ProtobufCFieldDescriptor *bad_string(const ProtobufCMessageDescript
             len = kind == PROTOBUF_C_WIRE_TYPE_64BIT ? 8 : 4;
         else if ((kind != PROTOBUF_C_WIRE_TYPE_VARINT && kind != PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED) ||
                  !wire_varint(&w, &len))
-            return NULL; /* it was not decoded either */
+            return NULL; /* protobuf-c has not decoded this field either */
         if (kind == PROTOBUF_C_WIRE_TYPE_VARINT)
             continue;
         if (len > (uint64_t)(w.end - w.at))

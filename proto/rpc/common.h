@@ -64,7 +64,7 @@ struct rpc_out {
     uint32_t n;
     size_t bytes;
 };
-void rpc_out_clear(struct rpc_out *out); /* also initialises a zeroed one */
+void rpc_out_clear(struct rpc_out *out); /* also initialises a zeroed struct */
 /* Takes ownership of the buffer, also on failure (TITAN_ENOMEM). */
 titan_status rpc_out_append(struct rpc_out *out, grpc_byte_buffer *buffer) TITAN_MUST_USE;
 grpc_byte_buffer *rpc_out_take(struct rpc_out *out); /* the first; the caller owns it */

@@ -14,7 +14,7 @@ enum { DATA = 0, HEADERS = 1, RST_STREAM = 3, GOAWAY = 7, WINDOW_UPDATE = 8, CON
 enum { END_STREAM = 1, END_HEADERS = 4, PADDED = 8 };
 enum { NO_ERROR = 0, CANCEL = 8, ENHANCE_YOUR_CALM = 11 };
 enum {
-    BLOCK_FRAMES_MAX = 64, /* in one header block: empty ones also cost work */
+    BLOCK_FRAMES_MAX = 64, /* in one header block: empty frames also cost work */
     CREDIT_EACH = RPC_FRAME_MAX,
 };
 
@@ -120,7 +120,7 @@ static void stream_half_ends(struct rpc_filter *s, uint32_t id, bool client)
 
 /* --- the client's frames ------------------------------------------------------------------------------------------ */
 
-/* Checks messages in n bytes of a call: false at the prefix of one that is too long. */
+/* Checks messages in n bytes of a call. False: a message prefix announces a message that is too long. */
 static bool messages_pass(const struct rpc_filter *s, struct rpc_filter_stream *stream, const uint8_t *bytes, size_t n)
 {
     while (n > 0) {
@@ -200,7 +200,7 @@ static titan_status client_frame_begin(struct rpc_filter *s, struct buf *to_serv
     s->dropped = s->padded = false;
     if (f->type == DATA) {
         const struct rpc_filter_stream *stream = stream_find(s, f->stream);
-        s->dropped = !stream || stream->sent || stream->over; /* gRPC would not take any of it */
+        s->dropped = !stream || stream->sent || stream->over; /* gRPC would not take any byte of the frame */
         s->padded = f->flags & PADDED;
         s->content = s->padded ? 0 : f->left;
         if (s->padded && f->left == 0)
@@ -220,7 +220,7 @@ static void client_frame_end(struct rpc_filter *s, struct buf *to_server)
     const struct rpc_frames *f = &s->client;
     if (f->type == DATA) {
         const struct rpc_filter_stream *stream = stream_find(s, f->stream);
-        if (s->refusing && stream && !stream->over) { /* gRPC may have ended it meanwhile */
+        if (s->refusing && stream && !stream->over) { /* gRPC may have ended the call meanwhile */
             put_number_frame(to_server, RST_STREAM, f->stream, CANCEL);
             put_refusal(&s->replies, s, stream);
             stream_end(s, f->stream);
@@ -322,16 +322,16 @@ static void server_frame_begin(struct rpc_filter *s, struct buf *to_client)
 {
     struct rpc_frames *f = &s->server;
     struct rpc_filter_stream *stream = stream_find(s, f->stream);
-    if (f->type != CONTINUATION) /* which goes where its block went */
+    if (f->type != CONTINUATION) /* a CONTINUATION goes where its header block went */
         s->unwanted = (f->type == HEADERS && (!stream || stream->over)) || (f->type == RST_STREAM && !stream);
     if (f->type == HEADERS && stream)
         stream->answered = true;
     if (f->type == HEADERS || f->type == CONTINUATION)
         f->block = f->flags & END_HEADERS ? 0 : f->stream;
     if (f->type == RST_STREAM)
-        stream_end(s, f->stream); /* later frames of the client for it are dropped */
+        stream_end(s, f->stream); /* later frames of the client for this call are dropped */
     else if ((f->type == HEADERS || f->type == DATA) && (f->flags & END_STREAM))
-        stream_half_ends(s, f->stream, false); /* ... here, too; gRPC then resets it, so that the client stops */
+        stream_half_ends(s, f->stream, false); /* here, too; gRPC then resets the call, so that the client stops */
     if (!s->unwanted)
         buf_put(to_client, (const char *)f->head, sizeof(f->head));
 }

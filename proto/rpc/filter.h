@@ -27,7 +27,7 @@ enum {
 
 struct rpc_filter_limits {
     uint32_t message_max; /* bytes of a message */
-    uint32_t header_max;  /* ... of a header block as sent */
+    uint32_t header_max;  /* bytes of a header block as sent */
     uint32_t streams_max; /* concurrent calls */
 };
 
@@ -35,7 +35,7 @@ struct rpc_filter_limits {
 struct rpc_frames {
     uint8_t head[RPC_FRAME_HEAD];
     uint8_t n_head, type, flags;
-    uint32_t stream, left; /* of the current frame: its stream, and missing bytes of its payload */
+    uint32_t stream, left; /* stream of the current frame, and missing bytes of its payload */
     uint32_t block;        /* the stream of an unfinished header block; 0: none */
 };
 
@@ -45,11 +45,11 @@ struct rpc_filter {
     uint8_t n_preface;
     bool begun; /* the preface and a frame have arrived */
     struct rpc_frames client, server;
-    uint32_t block_bytes, block_frames; /* of the client's block */
+    uint32_t block_bytes, block_frames; /* bytes and frames of the client's header block */
     bool dropped;                       /* the client's frame is dropped */
     bool padded;                        /* the next byte of its DATA frame is the padding length */
-    uint32_t content;                   /* ... bytes of messages still missing from it */
-    bool refusing;                      /* ... it began a message that is too long */
+    uint32_t content;                   /* bytes of messages still missing from its DATA frame */
+    bool refusing;                      /* its DATA frame began a message that is too long */
     bool unwanted;                      /* the server's frame is dropped */
     uint32_t last_stream;
     uint32_t credit;    /* dropped bytes: gRPC has not seen them, and does not return their flow-control credit */

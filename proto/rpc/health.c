@@ -37,7 +37,7 @@ static health_response answer(const struct rpc_health *health)
     return response;
 }
 
-/* With a full queue the status follows when it has drained. */
+/* If the queue is full, the status follows when the queue has drained. */
 static void watcher_send(const struct rpc_health_watcher *watcher)
 {
     health_response response = answer(watcher->health);

@@ -185,7 +185,8 @@ static void on_connection(uv_poll_t *poll, int status, int events)
         }
         if ((errno != EMFILE && errno != ENFILE) || all->spare_fd < 0)
             return;
-        /* Without a free descriptor: otherwise waiting clients would wake the loop forever. */
+        /* Accepts and closes a connection when no descriptor is free. Otherwise waiting clients would wake the loop
+         * forever. */
         (void)close(all->spare_fd);
         fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC);
         if (fd >= 0)

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-/* A connection that a client does not take from for this time is dead, if TCP says nothing before. */
+/* A connection is dead if its client takes no bytes for this time and TCP reports no failure before. */
 #define RPC_DEAD_MS 10000
 
 enum rpc_listener_kind { RPC_LISTENER_LOCAL, RPC_LISTENER_PLAIN, RPC_LISTENER_TLS };
@@ -22,10 +22,10 @@ struct rpc_listeners {
     void *data;
 };
 
-/* address: as in rpc_server_listen(), which see. tls: what a TCP address is for. */
+/* address: as in rpc_server_listen(). tls: the server uses TLS for a TCP address. */
 titan_status rpc_listeners_add(struct rpc_listeners *all, const char *address, bool tls, mode_t socket_mode,
                                int *ret_port, struct titan_error *err) TITAN_MUST_USE;
-/* As rpc_server_adopt(). */
+/* Adopts a socket as rpc_server_adopt() does. */
 titan_status rpc_listeners_adopt(struct rpc_listeners *all, int fd, struct titan_error *err) TITAN_MUST_USE;
 /* Accepts connections from now on. */
 titan_status rpc_listeners_start(struct rpc_listeners *all, uv_loop_t *loop, struct titan_error *err) TITAN_MUST_USE;

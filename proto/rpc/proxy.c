@@ -18,11 +18,11 @@
 enum {
     READ_BYTES = 32 << 10,
     BACKLOG_BYTES = 64 << 10, /* limit of bytes waiting for a side; beyond it the other side is not read */
-    READS = 4,                /* of one client before others have their turn */
+    READS = 4,                /* reads from one client before other clients have their turn */
     EVENTS = 128,
     BEGIN_MS = 10000, /* time limit for TLS and the first frame */
     LEAVE_MS = 10000, /* time limit for a client to take gRPC's remaining output */
-    CUT_MS = 1000,    /* ... when the client has lost its rights */
+    CUT_MS = 1000,    /* the same limit for a client that has lost its rights */
     LOOK_MS = 1000,   /* interval between searches for late connections */
 };
 
@@ -240,7 +240,7 @@ static bool watch_both(struct rpc_proxy *proxy, struct rpc_proxy_connection *c)
            (c->left || watch(proxy, &c->inner, backlog(&c->client) < BACKLOG_BYTES));
 }
 
-/* Carries what has come at one end. */
+/* Carries the bytes that have arrived at one end. */
 static void end_seen(struct rpc_proxy *proxy, struct rpc_proxy_end *end, uint32_t events)
 {
     struct rpc_proxy_connection *c = end->connection;

@@ -19,7 +19,7 @@ struct rpc_proxy_end {
     struct rpc_proxy_connection *connection;
     int fd;
     bool watched, waits_out; /* the thread waits until the socket is writable */
-    uint32_t events;         /* of epoll, watched for */
+    uint32_t events;         /* events for which epoll watches the socket */
     struct buf out;          /* output for the socket, of which `sent` bytes are sent */
     size_t sent;
 };
@@ -56,7 +56,7 @@ void rpc_proxy_close(struct rpc_proxy *proxy);
 /* The thread owns the descriptors, the filter and tls. ended is posted once, after both sides are closed; why.status is
  * the reason (TITAN_OK: one side has left). */
 void rpc_proxy_add(struct rpc_proxy *proxy, struct rpc_proxy_connection *connection, int client, int inner);
-/* Requires a connection that has not ended, or an ended one with its tag not yet taken. */
+/* The connection has not ended, or the caller has not taken its `ended` tag yet. */
 void rpc_proxy_cut(struct rpc_proxy *proxy, struct rpc_proxy_connection *connection, enum rpc_cut how);
 
 #endif

@@ -70,7 +70,7 @@ static bool defines(const Titan__Wire__File *file, const char *symbol)
             any_group(file->service, file->n_service, rest));
 }
 
-/* The first matching file of the set; damaged ones are skipped. */
+/* The first matching file of the set; damaged files are skipped. */
 static const ProtobufCBinaryData *find(const struct rpc_reflection *r, const char *text,
                                        bool (*matches)(const Titan__Wire__File *file, const char *text))
 {

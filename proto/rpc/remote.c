@@ -18,7 +18,7 @@
 #include "base/cleanup.h"
 
 enum {
-    LOOKUP_MS = 5000,    /* for a name server: an unresponsive one must not block the other addresses */
+    LOOKUP_MS = 5000,    /* for a name server: an unresponsive server must not block the other addresses */
     LOOKAHEAD = 1 << 20, /* bytes a client accepts before reading: logs from a coordinator 100 ms away, 10 MB/s */
 };
 
@@ -157,8 +157,8 @@ void rpc_remote_reconnect(struct rpc_remote *remote, bool next)
     remote->channel = channel_create(remote->target, remote->pair, -1);
 }
 
-/* The kernel reports the server's user (SO_PEERCRED: that of listen(2), under systemd root). TITAN_EPERM names another
- * user; TITAN_EUNREACHABLE: no server. *ret_fd is non-blocking. */
+/* The kernel reports the server's user: SO_PEERCRED names the user of listen(2), under systemd root. TITAN_EPERM names
+ * another user; TITAN_EUNREACHABLE: no server. *ret_fd is non-blocking. */
 static titan_status trusted_connect(const char *path, int *ret_fd, struct titan_error *err)
 {
     char room[16384], name[64];
@@ -186,8 +186,8 @@ static titan_status trusted_connect(const char *path, int *ret_fd, struct titan_
     return TITAN_OK;
 }
 
-/* Opens a channel over an own connection to a server that may have the token; without one, a channel that fails all
- * calls. */
+/* Opens a channel over its own connection to a server that may have the token. If the server may not have it, opens a
+ * channel that fails all calls. */
 static titan_status connect_trusted(struct rpc_remote *remote, struct titan_error *err)
 {
     struct pollfd ended = {.fd = remote->socket, .events = POLLRDHUP};

@@ -19,7 +19,7 @@ struct rpc_remote {
     char *authorization;   /* header for each call, or NULL */
     struct rpc_pair *pair; /* NULL: without TLS */
     grpc_channel *channel;
-    int socket; /* of the one-time connection over a Unix socket with a token; or -1 */
+    int socket; /* socket of the one-time connection to a Unix socket with a token; -1 = none */
 };
 
 /* target: one address or a list, beginning with the first. tls: for TCP, NULL = without; never for a Unix socket.
@@ -39,7 +39,7 @@ struct rpc_exchange {
     grpc_call *call;
     grpc_metadata header;       /* sent header */
     grpc_byte_buffer *outgoing; /* the message of the next batch; freed at the end, if it is still there */
-    bool more;                  /* another message follows it at once */
+    bool more;                  /* another message follows the outgoing message at once */
     grpc_metadata_array headers, trailers;
     grpc_status_code code;
     grpc_slice details;

@@ -41,7 +41,7 @@
 
 enum {
     SLOTS_FIRST = 2,    /* calls accepted in one turn of the loop; further calls wait inside gRPC */
-    SLOTS_MOST = 64,    /* ... of a connection that makes calls */
+    SLOTS_MOST = 64,    /* the same limit for a connection that makes calls */
     FDS_RESERVED = 256, /* for the daemon's own work, never for connections */
     METADATA_MAX = 16384,
     STREAMS_FACTOR = 4, /* a client may begin calls before it knows the limit */
@@ -63,7 +63,7 @@ struct connection {
     struct rpc_tenant *tenant;
     grpc_server *grpc;
     struct rpc_tag shutdown_tag;
-    struct rpc_identity identity; /* without a certificate */
+    struct rpc_identity identity; /* identity of a client without a certificate */
     char peer[208];               /* "unix:USER", "ipv4:127.0.0.1:5000" */
     uint64_t named;               /* hash of the certificate or token of its calls; 0: none known */
     uint32_t n_begun;             /* calls with their first message that have not ended */
@@ -77,8 +77,8 @@ struct rpc_server {
     struct rpc_queue queue;
     struct rpc_server_options options;
     struct rpc_listeners listeners;
-    struct rpc_pair *pair;   /* of the TLS listeners, or NULL */
-    struct rpc_proxy *proxy; /* from its start to its end */
+    struct rpc_pair *pair;   /* files of the TLS listeners, or NULL */
+    struct rpc_proxy *proxy; /* exists from the server's start to its end */
     struct rpc_tenants tenants;
     struct connection *connections;
     uint32_t n_up; /* connections that gRPC has not shut down */
@@ -142,8 +142,8 @@ static void recv_tag(struct rpc_tag *tag, bool ok);
 static void send_tag(struct rpc_tag *tag, bool ok);
 static void connection_free(struct connection *c);
 
-/* Offers gRPC a slot for the next call of the connection. Without memory: one slot fewer; its calls wait for
- * another. */
+/* Offers gRPC a slot for the next call of the connection. Without memory the connection has one slot fewer, and its
+ * calls wait for another slot. */
 static void slot_offer(struct connection *c)
 {
     struct rpc_server *server = c->server;
@@ -224,12 +224,12 @@ static uint32_t message_max(const struct connection *c)
     return c->tenant->trusted ? options->max_message_bytes : options->max_user_message_bytes;
 }
 
-/* Decodes call->incoming; NULL: the call was ended because of it. */
+/* Decodes call->incoming; NULL: decoding has failed, and the call was ended. */
 static ProtobufCMessage *take_message(struct rpc_call *call)
 {
     struct titan_error err;
     ProtobufCMessage *message = NULL;
-    const size_t most = message_max(call->connection); /* the proxy passes no longer one */
+    const size_t most = message_max(call->connection); /* the proxy passes no longer message */
     titan_assert(grpc_byte_buffer_length(call->incoming) <= most);
     if (rpc_unpack(call->incoming, call->endpoint->method.request, most * 8, &message, &err) != TITAN_OK)
         rpc_call_finish(call, err.status, err.msg);
@@ -248,7 +248,8 @@ static void refused(struct rpc_server *server, const char *why)
     tlog_warn(&log, "connections are refused", "reason=\"%s\" refused=%" PRIu64, why, server->refusals.connections);
 }
 
-/* One certificate or token may not take more of its address than all clients without one. */
+/* The clients of an address with one certificate or token may have as many connections as all its clients without any:
+ * max_peer_connections. */
 static void connection_name(struct connection *c, const char *name)
 {
     struct rpc_server *server = c->server;
@@ -312,7 +313,7 @@ static uint32_t first_ms(const struct rpc_call *call)
     return call->endpoint->method.first_ms ? call->endpoint->method.first_ms : call->server->options.request_ms;
 }
 
-/* Ends late requests: an incomplete one holds a slot of its user's calls. */
+/* Ends late requests: an incomplete request holds a slot of its user's calls. */
 static void look_for_late(uv_timer_t *timer)
 {
     struct rpc_server *server = timer->data;
@@ -333,7 +334,7 @@ static void look_for_late(uv_timer_t *timer)
         (void)uv_timer_stop(timer);
 }
 
-/* Counts the call against its caller. Not NULL: the reason for refusing it. */
+/* Counts the call against its caller. Not NULL: the reason why the call is refused. */
 static const char *charge(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
@@ -657,7 +658,7 @@ static int fd_max(void)
 /* The last step of shutdown, after gRPC has released everything. */
 static void shutdown_advance(struct rpc_server *server);
 
-/* Frees a connection of which nothing is left. */
+/* Frees a connection to which nothing refers any more. */
 static void connection_free(struct connection *c)
 {
     struct rpc_server *server = c->server;
@@ -707,8 +708,8 @@ static void connection_ended(struct rpc_tag *tag, bool ok)
     connection_free(c);
 }
 
-/* Makes room for a connection of this address. If too many have shown neither certificate nor token, the oldest one
- * without a call ends. False: all have a call. */
+/* Makes room for a connection of this address. If too many connections have shown neither certificate nor token, the
+ * oldest connection without a call ends. False: every connection has a call. */
 static bool make_room(struct rpc_server *server, const struct rpc_tenant *tenant)
 {
     const uint32_t most = server->options.max_peer_connections;
@@ -764,7 +765,8 @@ static grpc_server *grpc_open(const struct connection *c)
     return grpc;
 }
 
-/* Gives gRPC one end of a socket pair, and the proxy the other end and fd. Not NULL: the reason for refusing it. */
+/* Gives gRPC one end of a socket pair, and the proxy the other end and fd. Not NULL: the reason why the connection is
+ * refused. */
 static const char *connection_open(struct connection *c, int fd, enum rpc_listener_kind kind)
 {
     struct rpc_server *server = c->server;

@@ -65,20 +65,21 @@ struct rpc_server_options {
     uint32_t max_queue;              /* messages queued per outgoing stream; 0 = 256 */
     uint32_t max_connections;        /* for all Unix sockets, and for all TCP; 0 = 4096 */
     uint32_t max_user_connections;   /* per uid; 0 = 256. Neither limit applies to root and the uid of this process */
-    uint32_t max_users;              /* ... with connections at a time, besides those two; 0 = 512 */
+    uint32_t max_users;              /* uids with connections at a time, besides root and this process's uid; 0 = 512 */
     /* TCP connections per address (IPv6: per /64), per certificate or token of accepted calls, and for callers without
-     * either. A new connection ends the oldest one without a call. 0 = 256 */
+     * certificate and token. A new connection ends the oldest connection without a call. 0 = 256 */
     uint32_t max_peer_connections;
-    /* Open calls per uid, certificate or token; calls without any of these count per address. 0 = 4096. As above. */
+    /* Open calls per uid, certificate or token; calls without any of these count per address. Root and this process's
+     * uid have no limit. 0 = 4096 */
     uint32_t max_user_calls;
     uint32_t max_own_calls;          /* ... of health and reflection, per uid or address; 0 = 16. As above */
     uint32_t max_user_message_bytes; /* largest message of another uid or over TCP; 0 = max_message_bytes */
     /* Limit of gRPC's memory for one uid or address: incomplete messages and unsent output. Beyond the limit streams
-     * are aborted. Many addresses share four times this amount, and so do many uids. 0 = 64 MiB */
+     * are aborted. Many addresses together share four times this amount, and so do many uids. 0 = 64 MiB */
     uint64_t memory_bytes;
     uint32_t request_ms;    /* time limit for a complete request, or a stream's complete first message; 0 = 30 s */
     uint32_t idle_ms;       /* a connection without a call is closed after this time; 0 = 10 min */
-    uint32_t tcp_idle_ms;   /* ... over TCP; 0 = 2 min */
+    uint32_t tcp_idle_ms;   /* as idle_ms, but over TCP; 0 = 2 min */
     bool certificates_only; /* the handshake refuses TLS clients without a certificate */
     bool rests;             /* with many connections, polls are some ms apart: for callers that tolerate this delay */
     mode_t socket_mode;     /* mode of Unix socket files; 0 = 0600 */
@@ -86,13 +87,13 @@ struct rpc_server_options {
      * TITAN_OK ends the call with err. NULL: every caller may call everything. */
     titan_status (*authorize)(struct rpc_call *call, const struct rpc_method *method, void *data,
                               struct titan_error *err);
-    /* The same with the call's first message, before the handler: the caller may have waited long and lost the right
-     * meanwhile. NULL: every message is allowed. */
+    /* authorize() again with the call's first message, before the handler: the caller may have waited long and lost the
+     * right meanwhile. NULL: every message is allowed. */
     titan_status (*check)(struct rpc_call *call, const struct rpc_method *method, const ProtobufCMessage *request,
                           void *data, struct titan_error *err);
     /* For rpc_server_review: may this authorized call continue? NULL: yes. */
     titan_status (*review)(struct rpc_call *call, const struct rpc_method *method, void *data, struct titan_error *err);
-    /* The same for a connection that proved this certificate. data: that of rpc_server_open. NULL: yes. */
+    /* review() for a connection that proved this certificate. data: the data of rpc_server_open. NULL: yes. */
     bool (*review_connection)(const struct rpc_identity *identity, void *data);
 };
 
@@ -104,7 +105,7 @@ titan_status rpc_server_open(uv_loop_t *loop, const struct rpc_method *methods, 
                              struct titan_error *err) TITAN_MUST_USE;
 /* Listens at "unix:/run/titan/titan.sock" or "127.0.0.1:7070" (port 0 = any; *ret_port gets the port, may be NULL).
  * Before start only. tls: for a TCP address, NULL = without. TITAN_EEXIST: the address is taken. A stale socket file
- * without a listener is replaced; a live one is not. */
+ * without a listener is replaced; a live socket is not. */
 titan_status rpc_server_listen(struct rpc_server *server, const char *address, const struct rpc_tls *tls, int *ret_port,
                                struct titan_error *err) TITAN_MUST_USE;
 /* Adopts a listening socket that systemd opened for the process: the socket and its waiting connections stay open at
@@ -125,7 +126,7 @@ struct rpc_refusals {
     uint64_t connections; /* beyond a limit, without a free descriptor, or ended by the proxy */
     uint64_t calls;       /* beyond max_user_calls or max_own_calls */
 };
-struct rpc_refusals rpc_call_refusals(const struct rpc_call *call); /* of the call's server */
+struct rpc_refusals rpc_call_refusals(const struct rpc_call *call); /* refusals of the call's server */
 void rpc_server_free(struct rpc_server *server); /* after shutdown's done, or if never started; NULL is fine */
 
 /* Answers a unary call with a message and OK. The call is finished. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* targets.h - the addresses of a server: one, or several of which one has the server at a time. */
+/* targets.h - the addresses of a server: one address, or several addresses of which one has the server at a time. */
 #ifndef TITAN_PROTO_RPC_TARGETS_H
 #define TITAN_PROTO_RPC_TARGETS_H
 
@@ -18,8 +18,8 @@ struct rpc_targets {
 
 /* Checks "unix:PATH" or "HOST:PORT". Port 0 is only for listening. TITAN_EINVAL with the reason. */
 titan_status rpc_target_check(const char *target, struct titan_error *err) TITAN_MUST_USE;
-/* Parses "unix:PATH", "HOST:PORT", or several of the latter: "a.example:7071,b.example:7071". TITAN_EINVAL names the
- * wrong or repeated entry and its position. No name is resolved. */
+/* Parses "unix:PATH", "HOST:PORT", or several HOST:PORT: "a.example:7071,b.example:7071". TITAN_EINVAL names the wrong
+ * or repeated entry and its position. No name is resolved. */
 titan_status rpc_targets_parse(const char *text, struct rpc_targets *ret, struct titan_error *err) TITAN_MUST_USE;
 /* Appends the result of one address to said: "a.example:7071: Connection refused". */
 void rpc_targets_report(char reported[RPC_TARGETS_TEXT], const char *target, const struct titan_error *why);

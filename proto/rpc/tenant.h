@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tenant.h - who uses a server, and what each holds of it: a user of the Unix sockets, an address of TCP, a certificate
- * or token. Private to proto/rpc; one thread.
+/* tenant.h - the users of a server, and the resources that each holds. A tenant is a user of the Unix sockets, an
+ * address of TCP, or a certificate or token. Private to proto/rpc; one thread.
  *
  * All connections of a user or address share a quota of gRPC's memory: incomplete messages and unsent output. Many
- * users together get SHARES times what one gets, and so do many addresses. Beyond POOLS addresses share a quota. */
+ * users together get SHARES times the quota of one user, and so do many addresses. With more than POOLS addresses,
+ * several addresses share a quota. */
 #ifndef TITAN_PROTO_RPC_TENANT_H
 #define TITAN_PROTO_RPC_TENANT_H
 
@@ -22,12 +23,12 @@ struct rpc_tenant {
     struct rpc_tenant *next;      /* in its bucket */
     enum rpc_id_kind kind;        /* RPC_ID_NONE: an address */
     char key[192];                /* a uid or address as text, or the caller's name */
-    struct rpc_identity identity; /* of the connections of a user */
+    struct rpc_identity identity; /* identity of the connections of a user */
     bool trusted;                 /* root, or this process's uid */
     bool forgotten;               /* not in its bucket any more: another user has its place */
-    uint32_t n_refs;              /* 0: a user that is kept for its name */
+    uint32_t n_refs;              /* 0: the user is kept only for its name */
     uint32_t n_connections;
-    uint32_t n_calls;     /* open calls; a caller's with a name of its own count there */
+    uint32_t n_calls; /* open calls; calls of a caller with a certificate or token count in the caller's own tenant */
     uint32_t n_own_calls; /* open calls of health and reflection over its connections, of any caller */
     struct rpc_pool own, *pool;
 };
@@ -35,9 +36,9 @@ struct rpc_tenant {
 struct rpc_tenants {
     const struct rpc_server_options *options;
     struct rpc_tenant *buckets[RPC_TENANT_BUCKETS];
-    struct rpc_pool pools[RPC_TENANT_POOLS]; /* of addresses */
-    uint32_t n_users;                        /* untrusted ones */
-    /* Of users, of addresses; without trusted ones. */
+    struct rpc_pool pools[RPC_TENANT_POOLS]; /* pools of addresses */
+    uint32_t n_users;                        /* untrusted users */
+    /* [0]: of users, [1]: of addresses; both without trusted tenants. */
     uint32_t n_connections[2], n_active[2]; /* n_active: pools with connections */
     uint64_t share[2];                      /* memory of each pool; 0 = options.memory_bytes */
 };
@@ -52,7 +53,7 @@ struct rpc_tenant *rpc_tenant_of_address(struct rpc_tenants *all, int fd, char *
 struct rpc_tenant *rpc_tenant_of_call(struct rpc_tenants *all, struct rpc_tenant *connection,
                                       const struct rpc_identity *caller);
 void rpc_tenant_unref(struct rpc_tenants *all, struct rpc_tenant *tenant);
-/* Counts a new connection, or (by -1) an ended one. */
+/* Counts a new connection, or with `by` = -1 an ended connection. */
 void rpc_tenant_connected(struct rpc_tenants *all, struct rpc_tenant *tenant, int by);
 void rpc_tenants_free(struct rpc_tenants *all);
 

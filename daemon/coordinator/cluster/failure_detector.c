@@ -78,23 +78,23 @@ void detector_probe_result(struct core *c, struct noderec *n, const Titan__Inter
         p->denied++;
 }
 
-/* Until when silence may be due to a standstill of this process; INT64_MIN = there was none. */
+/* The time until which silence may be due to a standstill of this process; INT64_MIN = there was no standstill. */
 static int64_t late_until(const struct core *c)
 {
     const int64_t until = c->late_mono + c->options.node_timeout_ms;
     return c->late_mono && c->now.mono_ms < until ? until : INT64_MIN;
 }
 
-/* When the node is lost unless it is heard, as things stand. */
+/* The time at which the node is lost if nothing more is heard from it. */
 static int64_t lost_at(const struct core *c, const struct noderec *n)
 {
     const struct core_options *o = &c->options;
     const struct probe *p = &n->probe;
-    /* An agent sends no heartbeats before its acknowledgement: it has as long as one without a session. */
+    /* An agent sends no heartbeats before its acknowledgement. It has as much time as an agent without a session. */
     int64_t alone = n->session && !n->unconfirmed ? o->node_timeout_ms : 2 * (int64_t)o->node_timeout_ms;
     const bool denied = p->denied > 0;
     bool kept = p->reached || (p->held && !denied) || late_until(c) > INT64_MIN;
-    /* The silence of other nodes that could probe it is no evidence: they may be partitioned too. */
+    /* Silence of the other nodes that could probe this node is no evidence: these nodes may be partitioned too. */
     for (const struct noderec *other = c->nodes; other && n->peer_port && !denied && !kept; other = other->next)
         kept = other != n && other->session && other->peer_port && other->state == NODE_READY;
     if (kept)
@@ -105,7 +105,7 @@ static int64_t lost_at(const struct core *c, const struct noderec *n)
     return p->denied == p->asked ? p->at : MIN(p->at + o->confirm_ms + o->heartbeat_ms, n->seen_mono + alone);
 }
 
-/* When silence makes a node suspect: at once if its session is closed and no datagram has come since. */
+/* The time at which silence makes a node suspect: at once if its session is closed and no datagram has come since. */
 static int64_t suspect_at(const struct core *c, const struct noderec *n)
 {
     return n->seen_mono + (n->session || n->seen_mono > n->stream_mono ? c->options.suspect_ms : 1);
@@ -134,13 +134,13 @@ void detector_shift(struct core *c, int64_t ms)
 
 bool detector_datagram(struct core *c, struct noderec *n, bool hears)
 {
-    /* A datagram proves that the agent lives, not that commands reach it. Without a stream message it counts only as
-     * long as workers may train without a coordinator. */
+    /* A datagram proves that the agent lives, not that commands reach it. Without a stream message the datagram counts
+     * only as long as workers may train without a coordinator. */
     const int64_t patience = MAX(c->options.leader_lease_ms, c->options.reachable_ms);
     if (n->state != NODE_READY || c->now.mono_ms - n->stream_mono >= patience)
         return false;
     if (hears) {
-        if (n->probe.at) /* its deadline may be later than its next suspicion */
+        if (n->probe.at) /* the probe's deadline may be later than the node's next suspicion */
             c->due.node = 0;
         detector_received(c, n);
         n->datagram_mono = c->now.mono_ms;
@@ -206,8 +206,9 @@ const char *detector_look(struct core *c, struct noderec *n)
         const bool held = n->probe.at && (n->probe.reached || (n->probe.held && !n->probe.denied));
         n->probe = (struct probe){.id = ++c->last_probe, .at = now, .held = held};
         struct core_peer peer;
-        const bool provable = peer_of(c, n, n->probe.id, &peer); /* else nothing could prove its pong */
-        /* The next nodes in the list that send heartbeats are asked: different ones for different silent nodes. */
+        const bool provable = peer_of(c, n, n->probe.id, &peer); /* without a key nothing could prove its pong */
+        /* The next nodes in the list that send heartbeats are asked. So different nodes probe different silent
+         * nodes. */
         for (const struct noderec *o = n->next ? n->next : c->nodes;
              provable && o != n && n->probe.asked < PROBE_ASKED_MAX; o = o->next ? o->next : c->nodes) {
             if (!o->peer_port || o->state != NODE_READY || !o->session || now - o->seen_mono >= c->options.suspect_ms)
@@ -240,7 +241,7 @@ int64_t detector_deadline(const struct core *c)
             continue;
         at = MIN(at, n->probe.at ? MIN(lost_at(c, n), ask_again_at(c, n)) : suspect_at(c, n));
         if (n->probe.at && late > INT64_MIN)
-            at = MIN(at, late); /* from then on other nodes may be lost */
+            at = MIN(at, late); /* from this time on other nodes may be lost */
         if (n->steady_at)
             at = MIN(at, n->steady_at);
     }
@@ -257,8 +258,8 @@ void detector_lost(struct core *c, struct noderec *n)
     n->probe.at = n->steady_at = 0;
 }
 
-/* A node returns. If its agent is the same one, the network had failed: it gets no work before a time of good
- * heartbeats. A restarted agent gets work at once. */
+/* A node returns. If its agent is the same as before, the network had failed. The node then gets no work before a time
+ * of good heartbeats. A restarted agent gets work at once. */
 void detector_returned(struct core *c, struct noderec *n, bool same_agent)
 {
     if (!n->lost_mono || !same_agent)

@@ -2,10 +2,10 @@
 /* failure_detector.h - whether a node is alive (docs/membership.md, "Detection").
  *
  * Heartbeats come as datagrams and in the node's stream. After suspect_ms of silence, up to three other nodes probe the
- * node. The node is lost when they report that they cannot reach it. The node is kept for reachable_ms when one reaches
- * it or none answers, and for node_timeout_ms when no other node can be asked. A closed stream means: the machine
- * lives, the agent does not. Peers then probe at once, and the node has 2 * node_timeout_ms to return and to answer its
- * acknowledgement. When this process itself stood still, silence proves nothing about the nodes. */
+ * node. The node is lost when these peers report that they cannot reach it. The node is kept for reachable_ms when a
+ * peer reaches it or no peer answers. It is kept for node_timeout_ms when no peer can be asked. A closed stream means:
+ * the machine lives, the agent does not. Peers then probe at once, and the node has 2 * node_timeout_ms to return and
+ * to answer its acknowledgement. When this process itself stood still, silence proves nothing about the nodes. */
 #ifndef TITAN_DAEMON_COORDINATOR_CLUSTER_FAILURE_DETECTOR_H
 #define TITAN_DAEMON_COORDINATOR_CLUSTER_FAILURE_DETECTOR_H
 
@@ -16,11 +16,11 @@ void detector_received(struct core *c, struct noderec *n);
 void detector_has_key(struct noderec *n); /* the agent has the key of its newest session */
 /* Node n reports whether it reached the node that it probed. Only the first report of each node counts. */
 void detector_probe_result(struct core *c, struct noderec *n, const Titan__Internal__ProbeResult *m);
-bool detector_by_datagram(const struct core *c, const struct noderec *n); /* do its heartbeats arrive so? */
+bool detector_by_datagram(const struct core *c, const struct noderec *n); /* do its heartbeats arrive as datagrams? */
 void detector_lost(struct core *c, struct noderec *n);
 void detector_returned(struct core *c, struct noderec *n, bool same_agent);
 /* Adapts the heartbeat interval to the number of nodes, and scales the timeouts with it. Sends the new interval to
- * agents that have another one. */
+ * agents that have another interval. */
 void detector_set_interval(struct core *c);
 int64_t detector_deadline(const struct core *c);
 /* Is this heartbeat datagram proved? *keys: the keys that prove the answer. */

@@ -6,8 +6,8 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* An agent reports the node's GPUs, in a registration or later; NULL = the agent knows nothing of them. Slots that fail
- * or recover become events. */
+/* An agent reports the node's GPUs, in a registration or later; NULL = the agent knows nothing of the GPUs. Slots that
+ * fail or recover become events. */
 void faulty_slots_registered(struct core *c, struct noderec *n, const Titan__Internal__NodeGpus *m);
 void faulty_slots_report(struct core *c, struct noderec *n, const Titan__Internal__NodeGpus *m);
 /* An operator asks the agent to check its faulty GPUs again. An absent agent is asked when it returns. */

@@ -41,7 +41,7 @@ titan_status core_accepts(const struct core *c, struct titan_error *err)
     return status;
 }
 
-/* Nothing proves that the agent has seen a term of this store: the agent is refused, others are served. */
+/* The agent is refused, because nothing proves that it has seen a term of this store. Other agents are served. */
 static titan_status unproved(struct core *c, uint64_t term, const char *node, struct titan_error *err)
 {
     c->counters.term_unproved++;
@@ -151,7 +151,8 @@ titan_status fence_name(struct core *c, const struct noderec *n, const Titan__In
 {
     const bool thief = *n->identity && strcmp(n->identity, identity) != 0 && !MUTANT(IDENTITY_THEFT);
     const bool moved = n->incarnation != m->incarnation && strcmp(n->address, m->address) != 0;
-    /* Holds also while an agent from before our start is awaited: the first to register need not be the earlier one. */
+    /* The name is also kept while an agent from before our start is awaited: the agent that registers first may be
+     * another one. */
     const bool alive = n->state == NODE_READY && c->now.mono_ms - n->seen_mono < c->options.suspect_ms;
     /* The agent at the old address may go on without us until its lease ends. A namesake would make us believe that its
      * workers are gone. */

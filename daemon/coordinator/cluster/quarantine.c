@@ -56,7 +56,7 @@ void quarantine_crashed(struct core *c, struct noderec *n, const struct jobrec *
         witness |= j->workers[i]->node != n && j->workers[i]->state == WORKER_READY;
     if (crashes_of(c, n, j->id) == crashes && !MUTANT(QUARANTINE_ALONE) && (job_elsewhere || !witness))
         return;
-    /* A node without quarantine for the longest length starts over. */
+    /* If the last quarantine ended more than QUARANTINE_MAX_MS ago, the node's count starts over. */
     if (n->policy.quarantined_until_ms && c->now.wall_ms - n->policy.quarantined_until_ms > QUARANTINE_MAX_MS)
         n->policy.quarantines = 0;
     int64_t length = MIN((int64_t)QUARANTINE_MS << MIN(n->policy.quarantines, 16u), (int64_t)QUARANTINE_MAX_MS);
@@ -99,7 +99,7 @@ void quarantine_lift(struct noderec *n)
     core_set_text(&n->policy.quarantine_reason, "");
 }
 
-/* quarantined_until_ms stays: the time since the last quarantine decides on the length of the next. */
+/* quarantined_until_ms stays: the time since the last quarantine decides the length of the next quarantine. */
 void quarantine_over(struct core *c, struct noderec *n)
 {
     titan_assert(n->quarantine_end && n->quarantine_end <= c->now.mono_ms);

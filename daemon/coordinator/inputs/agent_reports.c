@@ -43,13 +43,13 @@ static bool hear(struct core *c, struct noderec *n, const Titan__Internal__Agent
             job_received(c, j);
         } else if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_WORKER_EXITED) {
             c->counters.duplicate++; /* the agent kept the report and had sent it in another session */
-            if (j && !w) {           /* or the record went before the worker had ended */
+            if (j && !w) {           /* or the core dropped the worker's record before the worker had ended */
                 kept_release(j, n, about.worker_id);
                 job_received(c, j);
             }
         } else {
             fence_unknown_worker(c, n, &about);
-            if (!w) /* else it is another node's worker, which must not be stopped */
+            if (!w) /* otherwise the worker is another node's, and must not be stopped */
                 send_stop_unknown(c, n->session, about.job_id, about.worker_id);
         }
         return false;
@@ -120,7 +120,7 @@ titan_status core_agent(struct core *c, uint64_t session, const Titan__Internal_
         status = titan_fail(err, TITAN_ECONFLICT, "node %s has had no answer for %lld ms: it registers again", n->name,
                             (long long)(now.mono_ms - n->answered_mono));
     } else if (status == TITAN_OK && !drop) {
-        const bool suspected = n->probe.at != 0; /* its deadline may be later than its next suspicion */
+        const bool suspected = n->probe.at != 0; /* the probe's deadline may be later than the node's next suspicion */
         const bool calm = hear(c, n, m);
         if (m->kind_case != TITAN__INTERNAL__AGENT_MESSAGE__KIND_PROBE_RESULT && !suspected)
             c->due.node = due.node;
@@ -136,7 +136,8 @@ bool core_heartbeat(struct core *c, const Titan__Internal__PeerMessage *m, struc
 {
     if (core_fenced(c) || m->kind_case != TITAN__INTERNAL__PEER_MESSAGE__KIND_HEARTBEAT)
         return false;
-    if (m->term != c->options.term) { /* meant for an earlier coordinator, or for one of another store */
+    /* the message is for an earlier coordinator, or for a coordinator of another store */
+    if (m->term != c->options.term) {
         c->counters.old_term++;
         return false;
     }

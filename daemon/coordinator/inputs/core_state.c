@@ -207,7 +207,7 @@ static void job_placements(const struct jobrec *j, void (*each)(const struct cor
         while (before > 0 && j->workers[before - 1]->node != n)
             before--;
         if (before > 0)
-            continue; /* reported with an earlier worker */
+            continue; /* the job was reported with an earlier worker */
         for (size_t k = i; k < j->n_workers; k++)
             workers += j->workers[k]->node == n;
         each(&(struct core_placement){j->id, n->name, workers}, data);

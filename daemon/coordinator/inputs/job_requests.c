@@ -140,12 +140,12 @@ titan_status core_resize(struct core *c, uint64_t job_id, struct core_resize *r,
     j->desired.min = r->min;
     j->desired.max = r->workers ? r->workers : r->max;
     j->desired.number++;
-    if (j->state == JOB_PENDING) { /* the job's need of slots may have changed */
+    if (j->state == JOB_PENDING) { /* the number of slots that the job needs may have changed */
         queue_remove(c, j);
         queue_add(c, j);
     }
     size_limit(j, 0, 0);
-    /* The requested workers are the job's before the queue's. */
+    /* The requested workers get free slots before the queue does. */
     if (j->state != JOB_PENDING)
         size_claim(j, MIN(j->desired.max ? j->desired.max : MIN(j->size.claim, size_max(j)), allowed));
     r->desired = j->desired;

@@ -22,7 +22,8 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
     if (n->session)
         batch_drop(c->out, n->session);
     core_set_session(c, n, 0);
-    const int64_t silent = MAX(c->now.mono_ms - n->seen_mono, (int64_t)0); /* an awaited node has time left */
+    /* seen_mono of an awaited node may be in the future */
+    const int64_t silent = MAX(c->now.mono_ms - n->seen_mono, (int64_t)0);
     move_node(c, n, NODE_LOST, words);
     detector_lost(c, n);
     const char *why = batch_printf(c->out, "node %s is lost", n->name);
@@ -48,7 +49,7 @@ void node_lose(struct core *c, struct noderec *n, const char *words)
     c->slots_changed = true;
 }
 
-/* The node does not return: nothing waits for its reports. */
+/* The node will not return. So nothing waits for its reports any more. */
 static void give_up(struct core *c, struct noderec *n, const char *words, const struct emit *default_event)
 {
     n->given_up = true;
@@ -144,7 +145,7 @@ void lost_nodes_tick(struct core *c)
 {
     for (struct noderec *n = c->nodes, *next; n; n = next) {
         next = n->next;
-        /* A node that only seemed gone may return, and its record decides when it gets work again. */
+        /* A node that only seemed gone may return. Its record then decides when it gets work again. */
         const bool over = node_empties(n) || c->now.mono_ms - n->lost_mono >= EPHEMERAL_GONE_MS;
         if (n->ephemeral && n->state == NODE_LOST && !n->session && over && !c->stale && !needed_by(c, n))
             remove_node(c, n, "is removed: it is ephemeral, and gone");

@@ -6,7 +6,7 @@
 #include "daemon/coordinator/records/core_record.h"
 
 void node_lose(struct core *c, struct noderec *n, const char *words);
-/* Removes lost ephemeral nodes: drained ones at once, others after a minute. */
+/* Removes lost ephemeral nodes: drained nodes at once, other nodes after a minute. */
 void lost_nodes_tick(struct core *c);
 
 #endif

@@ -74,7 +74,7 @@ static void take_workers(struct core *c, struct noderec *n, const Titan__Interna
             if (j->workers[i]->node != n)
                 continue;
             j->workers[i]->away = false;
-            if (!*j->device) /* the store knew none of its nodes */
+            if (!*j->device) /* the store knew no node of the job */
                 (void)snprintf(j->device, sizeof(j->device), "%s", n->device);
             worker_missing(j->workers[i], missing);
         }

@@ -42,7 +42,7 @@ void emit_job_decided(struct core *c, struct jobrec *j);
 void emit_origin(struct core *c, struct jobrec *j, const Titan__Internal__StateReady *m);
 void emit_recovery_finished(struct core *c, struct jobrec *j);
 void emit_checkpoint(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointWritten *m);
-void emit_evaluated(struct core *c, struct jobrec *j); /* from status.evaluation */
+void emit_evaluated(struct core *c, struct jobrec *j); /* emits status.evaluation */
 void emit_checkpoint_failed(struct core *c, struct jobrec *j, const Titan__Internal__CheckpointFailed *m);
 void emit_checkpoint_expired(struct core *c, struct jobrec *j, const struct ckptrec *ckpt);
 void emit_node_fit(struct core *c, struct noderec *n, const char *problem); /* problem: "" = the node is fit */

@@ -21,7 +21,7 @@ void send_release_gpus(struct core *c, struct noderec *n); /* asks the agent to 
 void send_epochs(struct core *c, uint64_t session);        /* asks the agent for the epochs it knows */
 /* Calls send once for every node with a rank slot or a departing rank of the current epoch. */
 void send_to_members(struct core *c, struct jobrec *j, void (*send)(struct core *, struct jobrec *, struct noderec *));
-/* Also calls send for nodes with workers that are ready to join. */
+/* send_to_members() that also calls send for nodes with workers that are ready to join. */
 void send_all(struct core *c, struct jobrec *j, void (*send)(struct core *, struct jobrec *, struct noderec *));
 
 #endif

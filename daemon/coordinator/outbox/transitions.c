@@ -107,7 +107,7 @@ void end_run(struct core *c, struct jobrec *j, enum run_state to, const char *re
                                .detail = detail_end(c, &d)});
 }
 
-/* Makes the new epoch the job's newest one; the members get their places before it is stored. */
+/* Makes the new epoch the job's newest epoch. The members get their places before the epoch is stored. */
 void enter_epoch(struct jobrec *j, uint64_t number, uint32_t world)
 {
     titan_assert(number > j->status.epoch && world > 0);
@@ -140,7 +140,7 @@ void store_epoch(struct core *c, struct jobrec *j, const char *by)
     if (leader)
         json_put_string(&d.w, "delegate", leader);
     if (j->n_members <= MEMBERS_SHOWN) {
-        json_begin_array(&d.w, "workers"); /* by rank, for views of a run */
+        json_begin_array(&d.w, "workers"); /* members by rank, for views of a run */
         for (uint32_t i = 0; i < j->n_members; i++)
             json_put_uint(&d.w, NULL, j->rank_slots[i].worker_id);
         json_end_array(&d.w);

@@ -7,7 +7,7 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-void move_phase(struct jobrec *j, enum job_phase to); /* called by the other moves where a state implies the phase */
+void move_phase(struct jobrec *j, enum job_phase to); /* the other moves call it where a state implies the phase */
 void move_job(struct core *c, struct jobrec *j, enum job_state to, const char *reason);
 void store_status(struct core *c, struct jobrec *j); /* stores the status between two moves */
 void begin_run(struct core *c, struct jobrec *j);
@@ -26,6 +26,6 @@ void move_node(struct core *c, struct noderec *n, enum node_state to, const char
 void move_node_out(struct core *c, struct noderec *n, const char *message); /* the node is removed */
 /* The members cannot go on together in the epoch. charged: the failure costs no (further) restart. */
 void epoch_failed(struct jobrec *j, bool charged);
-void epoch_charged(struct jobrec *j); /* the end of the epoch has cost a restart, is about to, or costs none */
+void epoch_charged(struct jobrec *j); /* the end of the epoch has cost a restart, is about to cost one, or costs none */
 
 #endif

@@ -32,12 +32,12 @@ struct core {
     struct queue_head {           /* the first queued job that lacks slots of a device; others may pass it */
         const struct jobrec *job; /* NULL = no job lacks slots */
         bool held;                /* free, returning and loaned slots suffice for it and are kept */
-        uint32_t claimed;         /* free slots withheld from it, since running jobs wait for them */
+        uint32_t claimed;         /* free slots that the job does not get, because running jobs wait for them */
     } heads[CORE_DEVICES];
     uint32_t idle[CORE_DEVICES]; /* slots left free by the last placement */
     struct jobrec *active, *active_last;
     size_t refusals;            /* refusals of all jobs, records/refusals.h */
-    size_t pending, too_large;  /* queued jobs; those of them that need more than `all` */
+    size_t pending, too_large;  /* queued jobs; jobs in the queue that need more than `all` */
     uint32_t all[CORE_DEVICES]; /* slots of the nodes in service, as of the last placement */
     struct noderec *sessions[CORE_BUCKETS];
     struct greeting { /* unregistered sessions with a known identity */

@@ -199,7 +199,7 @@ void queue_narrow_user(struct core *c, const struct jobrec *j, uint32_t allowed)
             l->cursor = NULL;
 }
 
-/* Until the next placement nothing is known about newly queued jobs. */
+/* Nothing is known about newly queued jobs until the next placement. */
 bool queue_wants(const struct core *c, const char *device)
 {
     return queue_head_of(c, device)->job || (c->slots_changed && c->pending > c->too_large);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* job_queue.h - the queue: by priority, then the user with the fewest slots in use, then age.
  *
- * Jobs of one priority, user, device and least size wait in one lane, oldest first. They differ in age only, so what
- * blocks the first blocks all of them. A walk looks at lanes, however many jobs there are. */
+ * Jobs of one priority, user, device and least size wait in one lane, oldest first. These jobs differ in age only. So a
+ * lack of slots that blocks the first job blocks all jobs of the lane. A walk looks at lanes, however many jobs there
+ * are. */
 #ifndef TITAN_DAEMON_COORDINATOR_RECORDS_JOB_QUEUE_H
 #define TITAN_DAEMON_COORDINATOR_RECORDS_JOB_QUEUE_H
 
@@ -13,7 +14,8 @@ void queue_remove(struct core *c, struct jobrec *j);
 /* Sets the slots of all nodes in service. Every walk leaves out lanes of jobs that need more. False: the numbers did
  * not change. */
 bool queue_set_all(struct core *c, const uint32_t all[CORE_DEVICES]);
-/* Slots of all nodes in service, of the device kind with the most slots among those the job may run on. */
+/* Slots of all nodes in service. They are of one device kind: the kind with the most slots among the kinds on which the
+ * job may run. */
 uint32_t queue_room(const struct core *c, const struct jobrec *j);
 bool queue_too_large(const struct jobrec *j); /* does the job need more than queue_room? */
 /* Calls each() for the oldest jobs that are too large, at most `most` of them. */
@@ -21,9 +23,9 @@ void queue_each_too_large(struct core *c, size_t most, void (*each)(struct core 
 /* Walks the queue in order: call queue_next until NULL. A returned job may be removed. */
 void queue_begin(struct core *c);
 struct jobrec *queue_next(struct core *c);
-/* The rest of the walk leaves out jobs that need more than room[] slots of every device that they may run on. */
+/* From now on the walk leaves out jobs that need more than room[] slots of every device that they may run on. */
 void queue_narrow(struct core *c, const uint32_t room[CORE_DEVICES]);
-/* Likewise leaves out jobs of j's user that need more than `allowed` slots. */
+/* From now on the walk also leaves out jobs of j's user that need more than `allowed` slots. */
 void queue_narrow_user(struct core *c, const struct jobrec *j, uint32_t allowed);
 /* Would `waits` come before `runs` if both waited? As of queue_begin. */
 bool queue_before(const struct jobrec *waits, const struct jobrec *runs);

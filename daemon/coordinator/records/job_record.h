@@ -20,17 +20,18 @@ struct workrec {
     uint32_t rank_slot;      /* index of its rank slot + 1, see job_rank_slot; 0 = it never had one */
     enum worker_state state; /* STARTING, READY, STOPPING; ended workers have no record */
     char *address;
-    int64_t pid;                /* 0 = unknown */
-    enum loss_cause exit_cause; /* cause of its end though it was told to stop; LOSS_NONE = the end is no loss */
-    bool started;               /* seen alive */
-    bool quiesced;              /* left the job's current epoch with the state of last_step */
-    int64_t missing;            /* when it counts as ended, since its agent did not list it; 0 = present */
-    uint64_t epoch;             /* newest epoch it knows */
+    int64_t pid; /* 0 = unknown */
+    /* cause of the worker's end although the worker was told to stop; LOSS_NONE = the end is no loss */
+    enum loss_cause exit_cause;
+    bool started;    /* seen alive */
+    bool quiesced;   /* left the job's current epoch with the state of last_step */
+    int64_t missing; /* time from which the worker counts as ended; 0 = its agent lists it */
+    uint64_t epoch;  /* newest epoch it knows */
     uint64_t last_step;
     uint64_t installed; /* epoch of its installed state shards, at last_step; 0 = none */
-    bool unseen;        /* reported by a restored store or others, not yet by its agent: its end is no loss */
+    bool unseen;        /* its agent has not reported the worker, only others or a restored store: its end is no loss */
     bool away;          /* its node is unreachable, and nothing is decided about the worker */
-    uint64_t pending;   /* epoch of which it also has its whole state shard; 0 = none */
+    uint64_t pending;   /* epoch of which the worker also has its whole state shard; 0 = none */
     bool prepared;      /* it needs only the sum of AGREE for last_step + 1 */
     bool chosen;        /* member of the epoch being formed, see source_departing */
     int64_t deadline;   /* deadline of its start or stop */
@@ -114,9 +115,9 @@ struct job_waits {  /* outbox/events.c: what the job waits for, as last emitted 
     bool undecided; /* the job waits for unreachable members */
 };
 struct job_clock {          /* run/job_clock.c; monotonic times */
-    int64_t epoch_deadline; /* until quiet, or until the first or next step; INT64_MAX = none */
-    int64_t starve_at;      /* when the job gives its slots back; INT64_MAX = never */
-    int64_t formed_mono;    /* when this coordinator formed the epoch; 0 = it did not, or before its start */
+    int64_t epoch_deadline; /* deadline to be quiet, or to make the first or next step; INT64_MAX = none */
+    int64_t starve_at;      /* time at which the job gives its slots back; INT64_MAX = never */
+    int64_t formed_mono;    /* time at which this coordinator formed the epoch; 0 = others formed it */
     int64_t state_took;     /* longest from FormEpoch to StateReady; 0 = none yet */
     bool patient;           /* the last epoch missed its deadline: the next one gets as long as the first */
 };
@@ -135,9 +136,9 @@ struct epoch_source { /* run/recovery_source.c: where the epoch's state comes fr
     bool origin_reported; /* this or an earlier coordinator has stored that report */
     struct epoch_origin origin;
 };
-struct job_quorum {         /* run/quorum.c; decisions of agents: run/leader_epochs.c */
-    int64_t at;             /* when the leases of unreachable members end; INT64_MAX = the job waits for none */
-    bool above_leaders;     /* the next epoch's number must exceed every number that agents can have given unheard */
+struct job_quorum { /* run/quorum.c; decisions of agents: run/leader_epochs.c */
+    int64_t at;     /* time at which the leases of unreachable members end; INT64_MAX = the job waits for no lease */
+    bool above_leaders;     /* the next number must exceed every number that agents may have given without a report */
     uint64_t refused_epoch; /* epoch number already taken by an agent */
     int64_t adopt_until;    /* how long the job waits for absent members of an epoch that agents have formed */
 };
@@ -159,7 +160,7 @@ struct job_progress { /* run/job_progress.c */
     uint64_t evaluated_step;
     struct metric spare[METRICS_SPARE]; /* metrics of ranks other than 0, by step */
     bool unsaved;                       /* status has changed since it was stored */
-    int64_t saved_mono;                 /* when status was last stored */
+    int64_t saved_mono;                 /* time at which status was last stored */
 };
 struct job_resize {      /* run/resize.c */
     int64_t begun_mono;  /* 0 = no resize is under way */
@@ -181,7 +182,7 @@ struct jobrec {
     char device[16]; /* device it was placed on; "" = not placed yet */
 
     /* Only outbox/transitions.c changes these. */
-    enum job_state state; /* as stored */
+    enum job_state state; /* the state as stored */
     enum job_phase phase;
     struct job_status status;
     uint32_t run; /* number of the newest run */
@@ -201,7 +202,7 @@ struct jobrec {
     struct job_clock clock;
     struct epoch_id epoch_id;
     struct epoch_source source;
-    struct kept_epoch *kept; /* by epoch number */
+    struct kept_epoch *kept; /* ordered by epoch number */
     size_t n_kept, cap_kept;
     struct job_quorum quorum;
     struct recovery recovery;
@@ -209,7 +210,7 @@ struct jobrec {
     struct job_progress progress;
     struct job_resize resize;
     struct job_stop stop;
-    bool requeue;         /* the job is to give its slots back and be queued again, as soon as it may stop */
+    bool requeue;         /* the job is to be queued again: it gives its slots back as soon as it may stop */
     bool must_checkpoint; /* write a checkpoint when the job stops, even if its recipe writes none */
     char *short_why;      /* why its node lacked resources to start or keep a worker; NULL = a worker started since */
     const struct noderec **refusals; /* records/refusals.h */
@@ -222,15 +223,16 @@ struct jobrec {
         uint32_t streak;   /* failed checkpoints since the last written one */
         bool reading;
     } trouble;        /* trouble with its checkpoints */
-    uint64_t n_taken; /* workers added from agents' reports, after a backup */
+    uint64_t n_taken; /* number of workers added from agents' reports, after a backup */
 };
 
 struct exit_report {
     int32_t exit_code, signal;
     enum loss_cause cause;
-    /* not the worker's fault: its node has no descriptors, memory, processes or space left, or no folder answers */
+    /* the node is at fault, not the worker: it has no descriptors, memory, processes or space left, or no folder
+     * answers */
     bool node_short;
-    bool refused; /* not started: its node refuses workers of this job */
+    bool refused; /* the worker was not started: its node refuses workers of this job */
     bool asked;   /* the worker left on request, or was killed for not leaving */
     const char *reason;
 };
@@ -248,14 +250,14 @@ bool epoch_near_end(const struct jobrec *j);
 bool epoch_done(const struct jobrec *j); /* all members have finished */
 size_t job_count_workers(const struct jobrec *j, enum worker_state state);
 struct workrec *job_worker(const struct jobrec *j, uint64_t id);
-struct rank_slot *job_rank_slot(struct jobrec *j, const struct workrec *w); /* of a member or departing rank */
-/* Makes room for new rank slots, members and departing ranks; job_set_rank_slot fills one, w NULL = the worker has
- * ended. A worker keeps its first slot: a second one counts as an ended worker's. */
+struct rank_slot *job_rank_slot(struct jobrec *j, const struct workrec *w); /* slot of a member or departing rank */
+/* Makes room for the rank slots of new members and departing ranks. job_set_rank_slot fills a slot; w NULL = the worker
+ * has ended. A worker keeps its first slot. A second slot is filled as if the worker had ended. */
 void job_new_rank_slots(struct jobrec *j, uint32_t members, uint32_t departing);
 void job_set_rank_slot(struct jobrec *j, uint32_t at, uint64_t worker_id, struct workrec *w);
 bool job_member(struct jobrec *j, const struct workrec *w);
 bool job_final(const struct jobrec *j);
-/* Does j give its slots to the waiting job `to`? j has a lower priority, or has passed it. */
+/* Does j give its slots to the waiting job `to`? j has a lower priority than `to`, or has passed it. */
 bool job_yields(const struct jobrec *j, const struct jobrec *to);
 bool job_fits_device(const struct jobrec *j, const char *device); /* may it run on this device kind? */
 /* Adds the worker `is`, which uses a slot of is.node. Its id must be new to the job. */

@@ -18,7 +18,7 @@ uint32_t size_world(const struct jobrec *j, uint32_t n);
 /* The fewest workers it may run on; 0 = none. */
 uint32_t size_least(const struct jobrec *j);
 uint32_t size_owned(const struct jobrec *j);   /* slots that the job has or claims */
-void size_claim(struct jobrec *j, uint32_t n); /* n workers are its own before the queue's */
+void size_claim(struct jobrec *j, uint32_t n); /* n workers get slots before the queue does */
 /* Limits the job to `world` workers for now, since for_job needs slots; 0 = no limit. */
 void size_limit(struct jobrec *j, uint32_t world, uint64_t for_job);
 

@@ -38,21 +38,21 @@ struct noderec {
     bool silent;
     Titan__Internal__NodeGpus *gpus; /* GPUs of its slots, as last reported; owned; NULL = unknown */
     bool lifting;                    /* its agent was asked to check the GPUs again and has not answered */
-    bool awaited;                    /* not registered since the coordinator's start */
+    bool awaited;                    /* the node has not registered since the coordinator's start */
     int64_t seen_mono, seen_wall;
-    /* Keys of its datagrams. key: of the newest session; had: the newest key that the agent is known to have, as its
-     * acknowledgement may be late. */
+    /* Keys of the node's datagrams. key: of the newest session. had: the newest key that the agent is known to have,
+     * because the agent's acknowledgement may be late. */
     bool keyed, key_had, unkeyed; /* unkeyed: an older agent, which proves nothing */
     uint8_t key[MAC_BYTES], had[MAC_BYTES];
     int64_t stream_mono, datagram_mono; /* last message of its stream; last heartbeat by datagram */
     struct node_policy policy;          /* name points to ours; the texts are owned */
     bool in_window;                     /* its maintenance window, or the drain before it, is in force */
     bool reported_drained;
-    bool ephemeral;         /* its record goes by itself once the node is gone */
+    bool ephemeral;         /* its record is removed automatically once the node is gone */
     bool given_up;          /* an operator has declared it gone for good */
-    int64_t drain_at;       /* when its remaining workers are stopped; INT64_MAX = never */
+    int64_t drain_at;       /* time at which its remaining workers are stopped; INT64_MAX = never */
     uint64_t leaving;       /* incarnation of the agent told to stop; 0 = none */
-    int64_t leave_at;       /* when the remaining workers of a leaving agent are stopped */
+    int64_t leave_at;       /* time at which the remaining workers of a leaving agent are stopped */
     int64_t quarantine_end; /* 0 = not in quarantine */
     struct crash {
         int64_t at;
@@ -70,9 +70,9 @@ struct noderec {
     struct node_refusals {
         uint64_t old_terms, old_epochs, other_epochs, forged, out_of_range, unproved;
     } refusals;     /* refusals as its agent counts them */
-    uint64_t round; /* round of send_to_members that last reached it */
-    uint32_t mine;  /* workers of the job being placed */
-    uint32_t first; /* first of its members of the epoch being formed */
+    uint64_t round; /* the newest round of send_to_members that reached the node */
+    uint32_t mine;  /* workers that the node has of the job being placed */
+    uint32_t first; /* index of the node's first member in the epoch being formed */
 };
 
 struct noderec *core_find_node(const struct core *c, const char *name);
@@ -84,7 +84,7 @@ void node_free(struct noderec *n);
 void core_drop_node(struct core *c, struct noderec *n);
 void core_set_session(struct core *c, struct noderec *n, uint64_t session); /* 0 = none */
 bool node_name_ok(const char *name);
-/* its agent was told to stop: workers that end there are drained */
+/* its agent was told to stop: workers that end on the node count as drained */
 bool node_leaves(const struct noderec *n);
 bool node_empties(const struct noderec *n);            /* workers on it have to go */
 bool node_unfit(const struct noderec *n);              /* jobs cannot have their folders there, or no worker starts */

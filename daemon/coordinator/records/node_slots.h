@@ -5,8 +5,8 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* node_slots: slots minus the unusable ones (GPU faulty or not yet known); a worker in an unusable slot still counts.
- * node_spare: free ones of those. */
+/* node_slots: all slots minus the unusable ones (GPU faulty or not yet known). A worker in an unusable slot still
+ * counts as using a slot. node_spare: the usable slots that are free. */
 uint32_t node_slots(const struct core *c, const struct noderec *n);
 uint32_t node_spare(const struct core *c, const struct noderec *n);
 /* First GPU that takes its slot out of use; NULL = none. */

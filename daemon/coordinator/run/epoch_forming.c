@@ -41,7 +41,8 @@ void epoch_revoke(struct core *c, struct jobrec *j, const char *why)
     }
 }
 
-/* Collects candidates in rank order: existing members, then joiners; leaving ones only if `leaving` is set. */
+/* Collects candidates in rank order: existing members, then joiners. Leaving workers are collected only if `leaving` is
+ * set. */
 static uint32_t collect_some(struct jobrec *j, bool leaving, struct workrec **ret, uint32_t *ret_survivors)
 {
     uint32_t n = 0;
@@ -152,8 +153,8 @@ static bool holds_unheard(struct jobrec *j, const struct workrec *w)
     return w->state == WORKER_READY && !w->away && !w->quiesced && !job_rank_slot(j, w) && kept_counts(j, w->id);
 }
 
-/* Forming needs two things: members have left the epoch, and other holders of its state have reported. A returned
- * worker that blocks either is waited for no longer than the members were. */
+/* Forming needs two things. Members have left the old epoch, and the other holders of its state have reported. If a
+ * returned worker blocks either, the job waits for the worker no longer than it waited for the members. */
 static bool all_have_left(struct core *c, struct jobrec *j)
 {
     bool quiet = true, received = true, reachable = false; /* reachable: a silent holder is on a connected node */
@@ -255,7 +256,7 @@ void epoch_exclude_laggards(struct core *c, struct jobrec *j)
             continue;
         worker_set_exit_cause(w, j->rank_slots[i].finished ? LOSS_NONE : LOSS_HANG);
         if (w->exit_cause)
-            epoch_charged(j); /* once it has ended */
+            epoch_charged(j); /* the worker's end will cost the restart */
         worker_stop(c, w, 0, "it did not leave the epoch in time");
     }
     for (size_t i = 0; i < j->n_workers; i++) {

@@ -13,8 +13,8 @@ int64_t job_clock_quiesce_ms(const struct core *c, const struct jobrec *j)
     return c->options.quiesce_ms + MIN((int64_t)j->progress.step_ms, (int64_t)QUIESCE_MORE_MS);
 }
 
-/* Time until the first step. An epoch with state from memory takes as long as earlier ones. An epoch that had to fall
- * back further misses that time, and the next one gets the time of a first epoch. */
+/* Time until the first step. An epoch with state from memory gets as much time as earlier epochs took. If an epoch has
+ * to fall back further, it misses that time. The next epoch then gets the time of a first epoch. */
 int64_t job_clock_form_ms(const struct core *c, const struct jobrec *j)
 {
     int64_t steps = (int64_t)(20 * j->progress.step_ms), limit = c->options.form_ms;

@@ -21,7 +21,7 @@ void job_clock_formed(const struct core *c, struct jobrec *j);
 void job_clock_taken(const struct core *c, struct jobrec *j);
 /* The epoch has its state. The time this took sets the deadlines of later epochs. */
 void job_clock_state_ready(const struct core *c, struct jobrec *j);
-void job_clock_missed(struct jobrec *j); /* the epoch missed its deadline: the next gets as long as the first */
+void job_clock_missed(struct jobrec *j); /* sets the first epoch's time for the next epoch */
 void job_clock_stepped(struct jobrec *j);
 
 #endif

@@ -18,7 +18,7 @@
 #include "daemon/coordinator/run/resize.h"
 #include "daemon/coordinator/run/worker_end.h"
 
-#define FINISH_GRACE_MS 10000 /* for a finished worker to exit by itself */
+#define FINISH_GRACE_MS 10000 /* time for a finished worker to exit by itself */
 #define SAVE_MS 1000          /* longest time between stores of a running job's status */
 
 static bool any_lost(const struct core *c, const struct jobrec *j)
@@ -70,7 +70,7 @@ static const char *cancelled_words(struct core *c, const struct jobrec *j)
 void job_advance(struct core *c, struct jobrec *j)
 {
     if (phase_stops(j))
-        quorum_end_away(c, j, NULL); /* no decision follows that they could block */
+        quorum_end_away(c, j, NULL); /* the job stops: no decision follows that the away workers could block */
     requeue_advance(c, j);
     switch (j->phase) {
     case PHASE_NONE:
@@ -203,7 +203,7 @@ int64_t job_deadline(const struct jobrec *j, int64_t now)
     if (job_final(j))
         return at;
     at = MIN(at, MIN(j->clock.epoch_deadline, j->clock.starve_at));
-    if (j->quorum.at > now) /* a past time may be moot by now */
+    if (j->quorum.at > now) /* a time in the past may no longer matter */
         at = MIN(at, j->quorum.at);
     if (j->quorum.adopt_until > now)
         at = MIN(at, j->quorum.adopt_until);

@@ -6,11 +6,11 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* Jobs with workers on the node may have something to do. */
+/* A job with workers on the node may have to act: looks at each such job again. */
 void job_driver_look_again(struct core *c, const struct noderec *n);
 /* Does whatever the job's state calls for now. May free j when the job is over. */
 void job_advance(struct core *c, struct jobrec *j);
-/* The same after an agent's message, perhaps only in the next tick, see core_options.at_once. */
+/* job_advance() after an agent's message, perhaps only in the next tick, see core_options.at_once. */
 void job_received(struct core *c, struct jobrec *j);
 /* Sends again everything in force for the job's workers on this node. */
 void job_resend(struct core *c, struct jobrec *j, struct noderec *n);

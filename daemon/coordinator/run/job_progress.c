@@ -43,7 +43,7 @@ void job_progress_spare(struct core *c, struct jobrec *j)
     }
 }
 
-/* Metrics come from rank 0. Its last ones may be lost with it, so other ranks' metrics are kept as spares. The job's
+/* Metrics come from rank 0. Its last metrics may be lost with it, so other ranks' metrics are kept as spares. The job's
  * status takes the newest step, whichever rank reports it first. */
 void job_progress_metric(struct core *c, struct jobrec *j, const struct rank_slot *rank_slot,
                          const Titan__Internal__WorkerProgress *p)

@@ -12,7 +12,7 @@ void job_progress_metric(struct core *c, struct jobrec *j, const struct rank_slo
                          const Titan__Internal__WorkerProgress *p);
 /* A member reports an evaluation. The first of each step is stored, with an event. */
 void job_progress_evaluated(struct core *c, struct jobrec *j, const Titan__Internal__WorkerEvaluated *m);
-void job_progress_reaches(struct jobrec *j, uint64_t step); /* if it is not there yet */
+void job_progress_reaches(struct jobrec *j, uint64_t step); /* moves the status to the step if it is below */
 void job_progress_unsaved(struct jobrec *j);                /* marks the status to be stored */
 void job_progress_restored(struct jobrec *j);
 

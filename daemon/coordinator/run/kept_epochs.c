@@ -186,7 +186,7 @@ void kept_release(struct jobrec *j, const struct noderec *n, uint64_t worker_id)
 
 void kept_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *registration)
 {
-    for (size_t b = 0; b < CORE_BUCKETS; b++) /* also queued jobs: requeued ones have kept epochs */
+    for (size_t b = 0; b < CORE_BUCKETS; b++) /* also queued jobs: jobs that were queued again have kept epochs */
         for (struct jobrec *j = c->buckets[b]; j; j = j->hash_next)
             for (size_t k = 0; k < j->n_kept; k++)
                 for (uint32_t i = 0; i < j->kept[k].n; i++) {

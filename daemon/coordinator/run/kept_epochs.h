@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kept_epochs.h - the epochs that a job's quorum is counted in: the newest complete one and all since. Older epochs are
- * kept too, back to the newest that made a step: a member of the complete epoch that missed that step may still hold
- * the state of the one before. */
+ * kept too, back to the newest epoch that made a step. A member of the complete epoch that missed the step may still
+ * hold the state of the epoch before. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_KEPT_EPOCHS_H
 #define TITAN_DAEMON_COORDINATOR_RUN_KEPT_EPOCHS_H
 
@@ -19,19 +19,19 @@ bool kept_awaits(const struct jobrec *j, const struct noderec *n);
 const struct kept_epoch *kept_find(const struct jobrec *j, uint64_t epoch); /* NULL = not kept */
 /* Adds an epoch in the order of numbers; the caller fills in the members. */
 struct kept_member *kept_add(struct jobrec *j, uint64_t epoch, uint64_t source, uint32_t n);
-void kept_formed(struct jobrec *j); /* the current epoch is a quorum configuration */
+void kept_formed(struct jobrec *j); /* the current epoch becomes a quorum configuration */
 /* All members of the current epoch have their state. Earlier epochs are no quorum configurations any more, but a worker
- * may still hold the state of one. */
+ * may still hold the state of an earlier epoch. */
 void kept_complete(struct jobrec *j);
-void kept_trained(struct jobrec *j); /* ... has made a step: all members hold it, earlier ones go */
+void kept_trained(struct jobrec *j); /* all members of the current epoch hold its step: drops earlier epochs */
 void kept_release(struct jobrec *j, const struct noderec *n, uint64_t worker_id); /* the worker has ended there */
 /* The node's agent has registered: workers that it does not list have ended. A listed worker without a record is being
  * stopped, and counts until its end is reported, since the command may be lost. registration NULL = the node is given
  * up. */
 void kept_node_known(struct core *c, const struct noderec *n, const Titan__Internal__AgentRegistration *registration);
-/* The first job, also a queued one, that awaits the end of a worker on that node; NULL = none. */
+/* The first job, also a queued job, that awaits the end of a worker on that node; NULL = none. */
 const struct jobrec *kept_any_awaits(const struct core *c, const struct noderec *n);
-void kept_drop_node(struct core *c, const struct noderec *n); /* forget it: no job awaits it */
+void kept_drop_node(struct core *c, const struct noderec *n); /* forgets the node, for which no job waits */
 size_t kept_first(const struct jobrec *j);
 /* Number of members of the newest epoch that may still run: they have no record, and their absent nodes have not
  * reported an end. *ret_node: the node of one of them. */

@@ -52,7 +52,7 @@ static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal_
     return job_worker(j, m->worker_id) || kept_lists(j, m->worker_id);
 }
 
-/* The workers that hold its state may have been in an older epoch. */
+/* The workers that hold the state of epoch f may be members of an older epoch. */
 static bool sound(const struct core *c, struct jobrec *j, const Titan__Internal__FormEpoch *f)
 {
     bool holders_known = true;
@@ -112,7 +112,7 @@ static struct jobrec *take_report(struct core *c, struct noderec *n, const Titan
         return NULL;
     }
     if (j->phase == PHASE_QUEUED || phase_stops(j)) {
-        if (f->epoch > j->status.epoch && sound(c, j, f)) /* the epoch is of no use, but its number is taken */
+        if (f->epoch > j->status.epoch && sound(c, j, f)) /* the epoch is of no use, but its number is used up */
             j->quorum.refused_epoch = MAX(j->quorum.refused_epoch, f->epoch);
         return NULL;
     }

@@ -29,7 +29,8 @@ void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n)
 
 struct quorum {
     uint32_t unknown, all; /* counts of the epoch that lacks most members */
-    int64_t until;         /* when the leases of unknown members end; INT64_MAX = a connected node is about to report */
+    /* the time when the leases of unknown members end; INT64_MAX = a connected node is about to report */
+    int64_t until;
     const struct noderec *node;
 };
 
@@ -45,7 +46,7 @@ static bool has_quorum(const struct core *c, const struct jobrec *j, const struc
         for (uint32_t i = 0; i < base->n; i++) {
             const struct kept_member *m = &base->members[i];
             const struct workrec *w = job_worker(j, m->worker_id);
-            /* The worker will be in the next epoch, or it is reachable and not needed for it. */
+            /* The worker will be in the next epoch, or the worker is reachable and the next epoch does not need it. */
             const bool counted_on = w && w->state == WORKER_READY && !w->away && m->node != gone;
             if (m->released || !m->node || counted_on)
                 continue;

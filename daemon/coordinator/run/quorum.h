@@ -13,7 +13,7 @@
 bool quorum_keeps(const struct core *c, struct workrec *w);
 void quorum_end_away(struct core *c, struct jobrec *j, const struct noderec *n); /* n NULL = any node */
 /* Node n is given up without a report of the epochs that its agent has formed. If there may be such epochs, shared with
- * other unreachable nodes, the next epoch gets a number above them. */
+ * other unreachable nodes, the next epoch gets a number above their numbers. */
 void quorum_give_up(const struct core *c, struct jobrec *j, const struct noderec *n);
 /* May the next epoch be formed? If so, members that are away end now. False also if their end fails the job. */
 bool quorum_decides(struct core *c, struct jobrec *j);

@@ -14,7 +14,7 @@ void recovery_quiet(struct core *c, struct jobrec *j); /* only the first call af
 void recovery_formed(struct core *c, struct jobrec *j);
 void recovery_ready(struct core *c, struct jobrec *j);
 void recovery_stepped(struct core *c, struct jobrec *j);
-void recovery_detected(struct jobrec *j, int64_t ms); /* from the fault to its report */
+void recovery_detected(struct jobrec *j, int64_t ms); /* ms: time from the fault to its report */
 void recovery_clear(struct jobrec *j);                /* no recovery is under way any more */
 void recovery_restored(struct core *c, struct jobrec *j);
 

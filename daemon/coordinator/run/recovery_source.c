@@ -58,9 +58,9 @@ void source_choose(struct jobrec *j)
         if (w->state == WORKER_READY && !w->away && known)
             epoch = MAX(epoch, w->installed);
     }
-    /* A shard of the newest epoch may be lost with its holder, while all holders of the epoch before have kept theirs:
-     * the next was not installed for them. Then no member has made a step in it, and both epochs are at the same step.
-     */
+    /* The newest epoch may have lost a shard with its holder. All holders of the epoch before may still have their
+     * shards, because the newest epoch was not installed for them. Then no member has made a step in the newest epoch,
+     * and both epochs are at the same step. */
     const struct kept_epoch *newest = kept_find(j, epoch), *before = newest ? kept_find(j, newest->source) : NULL;
     bool whole = true, before_whole = before && before->n > 0;
     for (uint32_t i = 0; newest && i < newest->n; i++) {
@@ -79,8 +79,8 @@ void source_choose(struct jobrec *j)
     if (ckpt && ckpt->step > reach)
         epoch = 0; /* the epoch's holders have long been out of the run */
     titan_assert(epoch <= j->status.epoch);
-    /* The holders are the members of the source, in its rank order; some may be gone. They stay where the previous
-     * epoch had the same source and was never installed. */
+    /* The holders are the members of the source, in its rank order; some may be gone. The holders do not change if the
+     * previous epoch had the same source and was never installed. */
     if (!epoch || epoch != j->source.epoch) {
         const struct kept_epoch *base = epoch == j->status.epoch ? NULL : kept_find(j, epoch);
         j->source.n_holders = !epoch ? 0 : base ? base->n : j->n_members;

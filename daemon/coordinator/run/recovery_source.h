@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recovery_source.h - where an epoch's state comes from (docs/membership.md): what the coordinator names when it forms
- * the epoch, and what the members found in the end. */
+/* recovery_source.h - the source of an epoch's state (docs/membership.md): the source that the coordinator names when
+ * it forms the epoch, and the source that the members have found in the end. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_RECOVERY_SOURCE_H
 #define TITAN_DAEMON_COORDINATOR_RUN_RECOVERY_SOURCE_H
 

@@ -58,7 +58,7 @@ void resize_plan(struct core *c, struct jobrec *j)
     if (j->n_departing == 0 && surplus)
         resize_release(c, j);
     if (!too_many && (count_kept(j, WORKER_STARTING) > 0 || (leaving && c->now.mono_ms < j->budget.replace_at)))
-        return; /* all joiners are admitted together */
+        return; /* starting workers are awaited, because all joiners are admitted together */
 
     const uint32_t world = size_world(j, count_kept(j, WORKER_READY));
     emit_job_blocked(c, j,

@@ -98,7 +98,7 @@ void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, stru
         size_t old = 0;
         while (old < j->budget.n_past && c->now.mono_ms - j->budget.past[old].at_mono > window_ms)
             old++;
-        titan_assert(old < j->budget.n_past); /* the newest loss is of now */
+        titan_assert(old < j->budget.n_past); /* the newest loss is dated now */
         j->budget.n_past -= old;
         memmove(j->budget.past, j->budget.past + old, j->budget.n_past * sizeof(*j->budget.past));
     }

@@ -8,8 +8,8 @@
 
 #include "daemon/coordinator/records/core_record.h"
 
-/* Charges a loss against the budget of its cause, and towards the wait before a replacement. May fail the job. node:
- * where the loss was; NULL = no particular node. */
+/* Charges a loss against the budget of its cause, and lengthens the wait before a replacement. May fail the job. node:
+ * the node of the loss; NULL = no particular node. */
 void budget_charge(struct core *c, struct jobrec *j, enum loss_cause cause, struct noderec *node, const char *words);
 /* Did the fault that ends this worker already cost a restart? A fault of the whole run is charged once. words: the
  * worker's own. */

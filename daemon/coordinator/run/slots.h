@@ -7,7 +7,8 @@
 
 /* May new workers of job j (NULL = any job) start on the node, on this device? */
 bool slots_usable(const struct noderec *n, const char *device, const struct jobrec *j);
-/* Free slots of the nodes that take such workers. *ret_all (may be NULL): all slots of these nodes. */
+/* Free slots of the nodes that take workers of job j (NULL = of any job). *ret_all (may be NULL): all slots of these
+ * nodes. */
 uint32_t slots_free(const struct core *c, const char *device, const struct jobrec *j, uint32_t *ret_all);
 bool slots_held(const struct jobrec *j); /* the job keeps its slots while a worker is replaced */
 /* Slots of this device awaited by running jobs that do not yield to j. */

@@ -57,7 +57,8 @@ void core_restore_taken(struct core *c, uint64_t worker_id)
     VEC_MUST_PUSH(c->taken, c->n_taken, c->cap_taken, worker_id);
 }
 
-/* The job has the worker, or a coordinator before the restore started it after the backup and the store lacks it. */
+/* The job has the worker. Or a coordinator before the restore started the worker after the backup, and the store lacks
+ * it. */
 static bool knows(const struct core *c, struct jobrec *j, const Titan__Internal__Member *m)
 {
     if (job_worker(j, m->worker_id))
@@ -116,8 +117,8 @@ static void take_job(struct core *c, struct jobrec *j, struct noderec *n, const 
         const Titan__Internal__FormEpoch *f = k->epochs[i];
         if (f->epoch <= j->status.epoch)
             continue;
-        /* Epochs since the backup name workers of one epoch and some replacements. Endlessly many ids are made up. The
-         * limit is per job, as long as this process lives. */
+        /* Since the backup, true epochs name the workers of one epoch and some replacements. A report that names more
+         * ids than that has invented them. The limit is per job. It counts from the start of this process. */
         const uint64_t most = TAKEN_EACH * (uint64_t)(j->spec.max_workers + 1);
         if (!over && j->n_taken + f->n_members + f->n_departing > most) {
             fence_implausible(c, n, j->id,
@@ -127,7 +128,7 @@ static void take_job(struct core *c, struct jobrec *j, struct noderec *n, const 
                                            f->epoch));
             continue;
         }
-        /* The workers that hold its state may have come and gone since the backup. */
+        /* The workers that hold the epoch's state may have come and gone since the backup. */
         const bool sound = f->epoch < core_first_epoch(c) && leader_epochs_sound(c, j, f, knows) &&
                            (!*f->checkpoint_path || plausible_path(j, UINT64_MAX, f->checkpoint_path));
         if (!over && sound && plausible_member(j, n, f) && plausible_step(j, f->resume_step)) {

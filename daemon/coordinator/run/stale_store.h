@@ -2,9 +2,9 @@
 /* stale_store.h - a store restored from a backup knows less than the agents: epochs, workers and checkpoints since then
  * are missing (docs/membership.md, "A store from a backup").
  *
- * Before its acknowledgement, each agent is asked for the epochs it knows (ListEpochs). They are stored as they are,
- * and runs go on in them. Until all known nodes have answered, or no worker can go on without a coordinator, nothing
- * starts or forms, so that no run begins twice. */
+ * Before its acknowledgement, each agent is asked for the epochs it knows (ListEpochs). These epochs are stored as they
+ * are, and runs go on in them. Until all known nodes have answered, or no worker can go on without a coordinator,
+ * nothing starts or forms, so that no run begins twice. */
 #ifndef TITAN_DAEMON_COORDINATOR_RUN_STALE_STORE_H
 #define TITAN_DAEMON_COORDINATOR_RUN_STALE_STORE_H
 

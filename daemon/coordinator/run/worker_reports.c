@@ -123,7 +123,7 @@ void worker_adopt(struct core *c, struct workrec *w, const Titan__Internal__Live
         worker_ready(c, w, live->address);
     if (live->epoch == j->status.epoch && job_rank_slot(j, w)) {
         /* live->step belongs to the named epoch, except while the worker forms that epoch and after a revoke. After a
-         * revoke this worker may be the only one that has finished the step. */
+         * revoke no other worker may have finished the step. */
         const bool paused = live->quiesced && live->quiesced->paused && live->quiesced->installed_epoch == live->epoch;
         if (live->state == TITAN__INTERNAL__WORKER_PHASE__WORKER_QUIESCED
                 ? paused
@@ -160,11 +160,11 @@ static void worker_progress(struct core *c, struct jobrec *j, struct workrec *w,
     if (!speaks_of_epoch(c, j, w, p->epoch) || !counts || !step_can_be(c, j, w, p->step))
         return;
     j->progress.step_ms = p->step_ms > 0 && p->step_ms < 1e7 ? p->step_ms : j->progress.step_ms;
-    if (!w->quiesced) /* else its report of its state is newer */
+    if (!w->quiesced) /* otherwise the worker's own report of its state is newer */
         w->last_step = p->step;
     if (j->phase != PHASE_CANCELLING) {
         if (j->epoch_state == EPOCH_FORMING && !j->source.origin_known && p->step < j->status.step)
-            job_progress_falls_back(j, p->step - 1); /* this step was not reported before, but the state is older */
+            job_progress_falls_back(j, p->step - 1); /* not reported yet: the state is older than the status */
         epoch_formed(c, j);
     }
     const uint64_t before = j->status.step;
@@ -186,7 +186,7 @@ static void worker_stalled(struct core *c, struct jobrec *j, struct workrec *w, 
     if (!rank_slot || rank_slot->finished || !epoch_live(j) || w->state != WORKER_READY || w->quiesced)
         return;
     if (j->n_members == 1 && m->for_ms < STALL_ALONE_MS)
-        return; /* the agent repeats the report each second */
+        return; /* the agent repeats the report every second */
     const char *words = batch_printf(c->out, "it has made no progress for %u ms%s", m->for_ms,
                                      m->stopped ? ": its process is stopped" : " though it waits for no peer");
     emit_event(c, j,

@@ -72,8 +72,8 @@ static void place_queue(struct core *c)
         }
         if (j->n_refusals) /* the job waits for slots of some nodes only, and no other job waits for it */
             continue;
-        /* It is the job's turn, but there are too few slots. The job waits for slots that others can give up. If those
-         * will suffice, the jobs behind it wait too. */
+        /* It is the job's turn, but there are too few slots. The job waits for slots that others can give up. If these
+         * slots will suffice, the jobs behind the job wait too. */
         bool held = false;
         for (size_t i = 0; i < CORE_DEVICES; i++) {
             struct queue_head *head = &c->heads[i];
@@ -86,7 +86,7 @@ static void place_queue(struct core *c)
             held = head->held = preempt_for(c, j, core_devices[i]);
             room[i] = held && !MUTANT(BACKFILL_DELAYS) ? 0 : room[i];
         }
-        queue_narrow(c, room); /* later jobs have no more room than this one */
+        queue_narrow(c, room); /* later jobs have no more room than this job */
     }
     for (size_t i = 0; i < CORE_DEVICES; i++)
         c->idle[i] = c->heads[i].job ? slots_free(c, core_devices[i], NULL, NULL) : 0;

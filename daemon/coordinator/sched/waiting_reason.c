@@ -86,7 +86,7 @@ bool core_job_lacks_nodes(const struct core *c, uint64_t job_id, char *buf, size
     struct text t = {buf, size};
     if (!j || j->state != JOB_PENDING || size == 0)
         return false;
-    /* Is there no node with its device? It is nothing to tell before the first node is there. */
+    /* Does no node have the job's device? The text does not mention this before the first node has registered. */
     const char *others = NULL;
     unsigned nodes = 0, fit = 0;
     for (const struct noderec *n = c->nodes; n; n = n->next) {

@@ -27,7 +27,7 @@ static void know_folder(struct coordinator *c, uint64_t job_id)
         core_set_folder(c->core, job_id, folder);
 }
 
-/* For all jobs with checkpoints in the message. */
+/* know_folder() for all jobs with checkpoints in the message. */
 static void know_folders(struct coordinator *c, const Titan__Internal__AgentMessage *m)
 {
     if (m->kind_case == TITAN__INTERNAL__AGENT_MESSAGE__KIND_CHECKPOINT)

@@ -17,7 +17,7 @@
 #include "daemon/coordinator/shell/sessions.h"
 #include "state/job_quarantine.h"
 
-#define RETRY_MS 250 /* until a refused commit is tried again */
+#define RETRY_MS 250 /* wait until a refused commit is tried again */
 #define BACKFILL_BYTES_MAX ((size_t)256 << 20)
 #define BACKFILL_TAIL ((size_t)512 << 10) /* bytes at the end of the file that are read first */
 #define METRICS_FLUSH_MS 100              /* longest delay until a step's metrics are stored and visible to followers */
@@ -430,7 +430,8 @@ static void strip(struct coordinator *c, struct batch *batch, uint64_t job_id)
     struct batch_message **to = &batch->messages;
     while (*to) {
         const Titan__Internal__CoordinatorMessage *m = (*to)->message;
-        uint64_t about = 0; /* no job; or the message stops a worker, which stays right whatever becomes of the job */
+        /* 0: no job, or the message stops a worker, which stays right whatever becomes of the job */
+        uint64_t about = 0;
         if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_START)
             about = m->start->job_id;
         else if (m->kind_case == TITAN__INTERNAL__COORDINATOR_MESSAGE__KIND_FORM)
@@ -469,7 +470,7 @@ static bool set_aside(struct coordinator *c, struct commit *k, const struct tita
     a->next = k->asides;
     k->asides = a;
     job_cache_begin(c->jobs, &change);
-    for (struct commit *x = k; x; x = x->next) /* later commits were or will be refused: the end comes first */
+    for (struct commit *x = k; x; x = x->next) /* the store refuses these commits: the job's end comes first */
         strip(c, &x->batch, job_id);
     c->again = true;
     batch_init(&batch);
@@ -494,7 +495,7 @@ static void commit_returned(void *arg, const struct titan_error *err)
             (void)!failpoint("coordinator.stored", NULL);
         finish_commit(c, k);
         if (c->in_flight == 0 && !c->closing)
-            send_waiting(c); /* batches that arrived while earlier ones were tried again */
+            send_waiting(c); /* batches that arrived while earlier batches were tried again */
         return;
     }
     if (c->again && err->status == TITAN_EAGAIN) {
@@ -567,7 +568,7 @@ void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, v
         return;
     }
     struct commit *k = calloc(1, sizeof(*k));
-    titan_assert(k); /* as in batch_alloc: a decision cannot be undone */
+    titan_assert(k); /* without memory the process ends, as in batch_alloc: a decision cannot be undone */
     k->owner = c;
     k->batch = *batch;
     /* Tails of empty lists point into the copied struct. */

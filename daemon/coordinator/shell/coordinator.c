@@ -198,7 +198,7 @@ titan_status coordinator_open(uv_loop_t *loop, const struct coordinator_options 
         uv_timer_init(loop, timers[i]);
         timers[i]->data = c;
     }
-    c->open_handles += TIMERS + 1; /* and the file pool's handle */
+    c->open_handles += TIMERS + 1; /* 1: the file pool's handle */
     shell_set_timer(c);
     disk_usage_open(c);
     log_head_open(c);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* disk_usage.h - disk usage of each user's jobs below jobs_dir, for limits.user_disk_mb.
  *
- * A file thread measures one job's folder after the other, in slices: all folders after a start, then each one that
+ * A file thread measures one job's folder after the other, in slices: all folders after a start, then each folder that
  * changes (a checkpoint is written, or the job ends). Sums are kept in memory, and no caller waits for them: unmeasured
  * folders count as nothing. Loop thread only. */
 #ifndef TITAN_DAEMON_COORDINATOR_SHELL_DISK_USAGE_H

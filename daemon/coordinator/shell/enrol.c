@@ -276,7 +276,7 @@ const struct log *enrol_log(const struct enrol *e)
     return &e->log;
 }
 
-/* Hash of the address without the port; for IPv6 of the 64-bit network that one host has. */
+/* Hash of the address without the port. For IPv6 it is the hash of the 64-bit network that one host has. */
 static uint64_t address_of(const char *peer)
 {
     char text[96];
@@ -300,8 +300,8 @@ bool enrol_may_try(const struct enrol *e, const char *peer, int64_t mono_ms)
     return t->address != address || mono_ms - t->since_ms >= TRIES_MS || t->n < TRIES_MAX;
 }
 
-/* Two addresses in one entry: the newer one is counted. That lets more tries through, but blocks no address because of
- * another. */
+/* If two addresses share an entry, the newer address is counted. So more tries may pass, but no address is blocked
+ * because of another. */
 void enrol_join_refused(struct enrol *e, const char *peer, int64_t mono_ms)
 {
     const uint64_t address = address_of(peer);

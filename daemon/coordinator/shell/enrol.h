@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* enrol.h - the coordinator's part in certificates. It invites nodes, signs their first and later certificates, renews
- * its own, and knows the revoked ones. Loop thread only.
+ * its own certificate, and knows the revoked certificates. Loop thread only.
  *
  * It signs with the CA's key that its unit got at the start, or with a key in STATE/pki. Without a key the rest works,
  * and the holder of the key signs (titanctl pki). Every call looks up revocations in memory; the store keeps them for
@@ -51,7 +51,7 @@ titan_status enrol_renew_own(struct enrol *e, const struct rpc_tls *files, struc
 
 /* Revokes certificates of this name that begin by at_ms. Returns the earlier at_ms, 0 = none; -1 = out of memory. */
 int64_t enrol_deny(struct enrol *e, const char *uri, int64_t at_ms) TITAN_MUST_USE;
-/* The revocation was not stored: restores the earlier one. */
+/* The revocation was not stored: restores the earlier revocation. */
 void enrol_deny_undo(struct enrol *e, const char *uri, int64_t before_ms);
 /* TITAN_ENOENT and others: this coordinator has no CA key. */
 titan_status enrol_can_sign(const struct enrol *e, struct authority *ret, struct titan_error *err) TITAN_MUST_USE;
@@ -71,8 +71,8 @@ void enrol_address(const struct enrol *e, char out[ENROL_ADDRESS]); /* HOST:PORT
 const char *enrol_ca_file(const struct enrol *e);                   /* "" = the coordinator serves no TLS */
 uint32_t enrol_agents_port(const struct enrol *e);
 const struct log *enrol_log(const struct enrol *e);
-/* Requests with a wrong join token are counted per peer (rpc_call_peer). Only some per minute and address are examined.
- */
+/* Counts requests with a wrong join token per peer (rpc_call_peer). Only some requests per minute and address are
+ * examined. */
 bool enrol_may_try(const struct enrol *e, const char *peer, int64_t mono_ms);
 void enrol_join_refused(struct enrol *e, const char *peer, int64_t mono_ms);
 

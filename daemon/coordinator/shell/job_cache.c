@@ -48,7 +48,7 @@ struct reading {
     void *data;
 };
 
-/* Keeps the job that is read, with its strings in one block, one after the other. */
+/* Keeps a copy of the job that was read, with its strings in one block, one after the other. */
 static void with_read(const struct job *job, void *data)
 {
     struct reading *r = data;

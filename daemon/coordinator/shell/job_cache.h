@@ -2,7 +2,8 @@
 /* job_cache.h - stored rows of jobs, in memory: a status needs no read transaction.
  *
  * A read row is kept unless a change to it is on its way into the store: from handing the change over until it is known
- * to be stored, reads go to the store. So no caller reads older data than it can have heard of. Loop thread only. */
+ * to be stored, reads go to the store. So no caller reads data that is older than data it may know. Loop thread
+ * only. */
 #ifndef TITAN_DAEMON_COORDINATOR_SHELL_JOB_CACHE_H
 #define TITAN_DAEMON_COORDINATOR_SHELL_JOB_CACHE_H
 

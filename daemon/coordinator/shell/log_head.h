@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log_head.h - copies the head of the event log (state/event.h) to where the store's owner cannot take it back: the
- * daemon's log and, with audit.head_file, the end of a file.
+/* log_head.h - copies the head of the event log (state/event.h) to places where the store's owner cannot take it back:
+ * the daemon's log and, with audit.head_file, the end of a file.
  *
  * A line is written at the start, at the end, after 256 events, and a minute after the first event since the last line;
  * never within a second of the last. A failed write of the file is a warning, once a minute, and nothing waits for it.

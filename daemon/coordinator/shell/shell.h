@@ -51,20 +51,20 @@ struct coordinator {
     int open_handles;
     bool closing;
 
-    /* Batches on their way into the store, in order of their sequence numbers. The store takes them in that order only:
-     * a failed one (full disk) holds up the later ones until it is stored. */
+    /* Batches on their way into the store, in order of their sequence numbers. The store takes batches in this order
+     * only. A failed batch (full disk) holds up the later batches until it is stored. */
     struct commit *commits, **commits_tail;
     uint64_t next_sequence;
     size_t in_flight;
     bool stalled; /* the store refused a commit; new work is refused until it is stored */
-    bool again;   /* a commit was changed: it and the later ones are handed over again */
+    bool again;   /* a commit was changed: this commit and the later commits are handed over again */
     struct titan_error stall;
 
     uint64_t next_job_id;    /* owned by the store's writer thread once it writes submits */
     size_t submitting;       /* submits that are not durable yet */
     struct file_pool *files; /* for files that may be on a file server: paths of recipes, folders of jobs */
 
-    struct metric metrics[METRICS_BUFFER]; /* not yet handed to the store */
+    struct metric metrics[METRICS_BUFFER]; /* metrics not yet handed to the store */
     size_t n_metrics;
     uint64_t metrics_taken, metrics_stored; /* counts since the start; metrics are stored in the order taken */
     bool metrics_failed;                    /* the failure was logged */
@@ -72,7 +72,7 @@ struct coordinator {
 
     struct agent_session *sessions[SESSION_BUCKETS];
     uint64_t next_session;
-    uint64_t refusal_reported; /* hash of the last logged reason of a session's end */
+    uint64_t refusal_reported; /* hash of the reason for which a session ended, as last logged */
     int64_t refusal_reported_ms;
     struct heartbeat_socket *heartbeat_sockets; /* receive heartbeats as datagrams */
     struct enrol *enrol;
@@ -90,12 +90,13 @@ struct coordinator {
 
 struct core_time shell_now(const struct coordinator *c);
 void shell_part_closed(void *coordinator);    /* one of open_handles is closed; the last one ends the shell */
-void shell_free_parts(struct coordinator *c); /* for a shell that has not opened */
+void shell_free_parts(struct coordinator *c); /* frees the parts of a shell that has not opened */
 /* Hands the collected metrics to the store now. */
 void shell_flush_metrics(struct coordinator *c);
 /* True: metrics written down by the job's workers are being read or stored. */
 bool shell_fills_metrics(const struct coordinator *c, uint64_t job_id);
-/* Called with err NULL once the batch is durable, or with the error while it is not (the store tries again). */
+/* Called with err NULL once the batch is durable. Called with the error while the batch is not durable (the store tries
+ * again). */
 typedef void (*shell_done)(void *arg, const struct titan_error *err);
 /* Takes over the core's batch and leaves it empty. done may be NULL. */
 void shell_commit(struct coordinator *c, struct batch *batch, shell_done done, void *arg);

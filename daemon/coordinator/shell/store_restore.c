@@ -22,7 +22,7 @@ struct gather {
     void (*bad)(uint64_t job_id, const char *why, void *data); /* NULL = no job is skipped */
     void *bad_data;
 
-    struct arena memory; /* for one job */
+    struct arena memory; /* memory for the results of one job */
     struct core_saved_job saved;
     struct worker *workers;
     struct checkpoint *checkpoints;
