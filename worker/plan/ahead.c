@@ -19,7 +19,7 @@ struct planned {
 struct plan_ahead {
     struct plan_options options;
     pthread_t thread;
-    pthread_mutex_t lock; /* all below */
+    pthread_mutex_t lock; /* guards all members below */
     pthread_cond_t changed;
     int wanted, making; /* worlds; 0: none */
     bool closing;
@@ -52,7 +52,7 @@ static titan_status make(const struct plan_options *options, int world, struct p
     return TITAN_OK;
 }
 
-/* To a refusal for want of memory: which room for experts, or which batch, is not refused. */
+/* Adds to a refusal for want of memory a room for experts, or a batch, that is not refused. */
 static void advise(const struct plan_options *options, int world, struct titan_error *err)
 {
     struct plan_options o = *options;
@@ -75,7 +75,7 @@ static void advise(const struct plan_options *options, int world, struct titan_e
                          plan_batch_key(o.recipe), (long)batch);
 }
 
-/* One that fails is left to the caller that wants it and can report it. */
+/* A plan that fails is left to the caller: plan_ahead_take() makes it again and reports the failure. */
 static void *plan_main(void *arg)
 {
     struct plan_ahead *a = arg;
@@ -113,7 +113,7 @@ titan_status plan_ahead_open(const struct plan_options *options, struct plan_ahe
     a->options = *options;
     (void)pthread_mutex_init(&a->lock, NULL);
     (void)pthread_cond_init(&a->changed, NULL);
-    (void)sigfillset(&all); /* signals are the main thread's */
+    (void)sigfillset(&all); /* the main thread takes the signals */
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     const int rc = pthread_create(&a->thread, NULL, plan_main, a);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -11,8 +11,8 @@ enum { MODES = CHECKPOINT_FULL + 1 };
 
 /* All layers in one mode, on the rank that has the most to keep (the first stage). */
 struct measured {
-    double bytes; /* of activations at the peak */
-    double time;  /* of recomputation in a step */
+    double bytes; /* bytes of activations at the peak */
+    double time;  /* s of recomputation in a step */
 };
 
 static titan_status measure(const struct build_options *options, const struct cost *cost, enum checkpointing mode,
@@ -42,7 +42,7 @@ static titan_status measure(const struct build_options *options, const struct co
     return TITAN_OK;
 }
 
-/* Shares of the layers in each mode; a layer takes what it takes in any mix. */
+/* Bytes and time of a mix with count[mode] layers in each mode. A layer takes the same in any mix. */
 static struct measured mixed(const struct measured *m, const int count[MODES], int layers)
 {
     struct measured sum = {0};
@@ -55,8 +55,8 @@ static struct measured mixed(const struct measured *m, const int count[MODES], i
     return sum;
 }
 
-/* count[mode] of `layers` layers, least time within `limit` bytes; everything recomputed always fits. m[1]: as the
- * modes are in a mix with CHECKPOINT_OPS. */
+/* Finds count[mode] of `layers` layers with the least time within `limit` bytes. Recomputing everything always fits.
+ * m[1]: measures of the modes in a mix with CHECKPOINT_OPS. */
 static void best_mix(const struct measured (*m)[MODES], int layers, double limit, int ret[MODES])
 {
     titan_assert(layers > 0);

@@ -19,20 +19,20 @@
 struct param_use {
     int unit; /* NONE: no use */
     bool needed, gather, release;
-    int source; /* number of the use with the gather that brings them; its full is the buffer */
+    int source; /* number of the use whose gather brings the parameters; `full` of that use is the buffer */
     int full;
 };
 
-/* What a cell does with one unit, with a second one beside it: a layer's experts, or the embedding with a table that a
- * tied head takes, and with a third one: the embedding that a module of multi-token prediction takes. */
+/* What a cell does with one unit, and with up to two more. The second unit is a layer's experts, or the embedding with
+ * the table that a tied head takes. The third is the embedding that a module of multi-token prediction takes. */
 #define EXECUTION_UNITS 3
 struct execution {
     enum cell_kind kind;
     int stage, slot;
     struct param_use use[EXECUTION_UNITS];
-    bool adds[EXECUTION_UNITS];   /* to the unit's gradient */
-    bool closes[EXECUTION_UNITS]; /* as the last one of this slot */
-    bool ends[EXECUTION_UNITS];   /* as the last one of the step */
+    bool adds[EXECUTION_UNITS];   /* adds to the unit's gradient */
+    bool closes[EXECUTION_UNITS]; /* is the last to add in this slot */
+    bool ends[EXECUTION_UNITS];   /* is the last to add in the step */
 };
 
 struct cell_plan {
@@ -42,15 +42,15 @@ struct cell_plan {
     int last_dgrad; /* execution after which the stage's input gradient is there; NONE: it is there already */
 };
 
-/* What a layer's backward of one microbatch needs of its forward. */
+/* What a layer's backward of one microbatch needs from its forward. */
 struct layer_pass {
     struct layer_saved saved;
     struct layer_back back;
     int from, to;                /* actions of the forward */
-    int params[EXECUTION_UNITS]; /* buffers they read */
-    struct mtp_saved mtp;        /* of a module; of the model's last norm: out and h */
+    int params[EXECUTION_UNITS]; /* parameter buffers that these actions read */
+    struct mtp_saved mtp;        /* of a module; for the model's last norm: out and h */
     struct mtp_back mtp_back;
-    struct tensor dh; /* what the head gives back of it */
+    struct tensor dh; /* gradient of the layer's output that the head gives back */
 };
 
 /* --- program classes ---------------------------------------------------------------------------------------------- */
@@ -64,7 +64,8 @@ static void share_of(const struct build_options *o, int batch_rank, int64_t *fro
     *count = to - *from;
 }
 
-/* Which microbatches a rank has decides what it adds up in the tree; without one, only how many there are. */
+/* Program classes of a pp rank. A rank's microbatches decide what it adds up in the canonical tree. Without the tree
+ * only their number matters. */
 static int shares(const struct build_options *o)
 {
     const int ranks = mesh_batch_size(&o->layout->mesh);
@@ -135,13 +136,13 @@ static enum unit_kind kind_of(const struct builder *b, int unit)
     return b->model->units[unit].kind;
 }
 
-/* Of which module is a unit's layer? 0: of none. */
+/* Number of the module that a unit's layer is of. 0: the layer is of no module. */
 static int module_of(const struct builder *b, int unit)
 {
     return kind_of(b, unit) == UNIT_LAYER ? model_module(b->model, b->model->units[unit].layer) : 0;
 }
 
-/* The unit that gives a module of this number what it reads; 0: the model's last norm. */
+/* The unit of a module with this number, whose output the next module reads. 0: the model's last norm. */
 static int module_unit(const struct builder *b, int module)
 {
     const int layer = (int)b->model->dims.n_layers + module;
@@ -160,8 +161,8 @@ static void plan_cell(struct builder *b, const struct cell *cell, int place)
     for (int i = 0; i < n; i++) {
         const int unit = cell->kind == CELL_F ? first + i : first + n - 1 - i, module = module_of(b, unit);
         const enum unit_kind kind = kind_of(b, unit);
-        /* The head does everything in its forward, the embedding's only backward is the weights'. Experts go with
-         * their layer. An evaluation has no modules. */
+        /* The head does everything in its forward. The embedding's only backward is the weight gradient. Experts go
+         * with their layer. An evaluation has no modules. */
         if (kind == UNIT_EXPERTS || (kind == UNIT_EMBEDDING && cell->kind == CELL_I) ||
             (kind == UNIT_HEAD && cell->kind != CELL_F) || (b->opt->forward_only && module > 0))
             continue;
@@ -256,7 +257,7 @@ static titan_status plan_param_uses(struct builder *b, struct titan_error *err)
             b->opt->reshard == RESHARD_NEVER ||
             (b->opt->reshard == RESHARD_DEFAULT && (b->pp > 1 || last / EXECUTION_UNITS == i / EXECUTION_UNITS - 1));
         use->gather = last == NONE || !keeps;
-        use->release = true; /* until a later one takes it over */
+        use->release = true; /* until a later use takes it over */
         use->source = use->gather ? i : param_use_at(b, last)->source;
         if (!use->gather)
             param_use_at(b, last)->release = false;
@@ -272,7 +273,8 @@ static struct tensor shard_of(const struct builder *b, int unit)
     return tensor_at(b->units[unit].shard, 0, b->opt->dt, 1, b->layout->units[unit].shard);
 }
 
-/* Scales of all weights that are gathered as codes: they hold for the step, so one transfer brings every maximum. */
+/* Finds the scales of all weights that are gathered as codes. Scales hold for the step, so one transfer brings all
+ * maxima. */
 static void find_scales(struct builder *b)
 {
     int64_t total = 0, at = 0;
@@ -307,7 +309,7 @@ static void find_scales(struct builder *b)
     }
 }
 
-/* The codes of this rank's range, and what has none, in one transfer. */
+/* Gathers in one transfer the codes of this rank's range, and the elements without codes. */
 static int gather_coded(struct builder *b, int unit)
 {
     const struct coded *const c = &b->units[unit].coded;
@@ -324,7 +326,7 @@ static int gather_coded(struct builder *b, int unit)
     return full;
 }
 
-/* Before their first use: what has come in parts without codes is put together. */
+/* Puts together, before the first use of parameters, the elements without codes: they have come in parts. */
 static void join_runs(struct builder *b, const struct execution *x)
 {
     for (int j = 0; j < EXECUTION_UNITS; j++) {
@@ -345,7 +347,7 @@ static void join_runs(struct builder *b, const struct execution *x)
     }
 }
 
-/* In a group of one the shard is all there is. */
+/* Emits the gathers of an execution. In a group of one the shard is the whole unit. */
 static void emit_gathers(struct builder *b, struct execution *x)
 {
     for (int j = 0; j < EXECUTION_UNITS; j++) {
@@ -389,7 +391,7 @@ static struct layer_pass *layer_pass(const struct builder *b, int unit, int slot
     return &b->layers[(int64_t)b->local[unit] * b->share_max + slot];
 }
 
-/* Loaded at the first use on this rank, there until the last. */
+/* A slot's tokens are loaded at the first use on this rank. They are there until the last use. */
 static const struct block_tokens *tokens_of(struct builder *b, int slot)
 {
     struct block_tokens *const tokens = &b->tokens[slot];
@@ -407,7 +409,7 @@ static const struct block_tokens *tokens_of(struct builder *b, int slot)
     return tokens;
 }
 
-/* Without its gradient. */
+/* The unit's buffers without its gradient. */
 static struct unit_buffers parameters_of(struct builder *b, const struct param_use *use)
 {
     struct unit_buffers u = {.unit = use->unit, .params = params_of(b, use), .grads = NONE};
@@ -451,7 +453,7 @@ static struct tensor forward_layer(struct builder *b, const struct execution *x,
     return out;
 }
 
-/* Only the layer within is computed again where it is. */
+/* Recomputation computes only the layer within the module again. */
 static void forward_module(struct builder *b, const struct execution *x, const struct unit_buffers *u,
                            const struct block_tokens *tokens)
 {
@@ -506,11 +508,13 @@ static void forward(struct builder *b, const struct execution *x)
 
 struct kept {
     const struct program *p;
-    int from, every; /* every-th product; 1: all of them, with those of experts */
+    /* from: first action of the forward; every: each every-th product is kept. 1: all products, also those of experts.
+     */
+    int from, every;
 };
 
-/* Selective recomputation by operation: attention, scattered and exchanged results are kept, and products. A gathered
- * input is as large as what it is gathered from times tp, and is gathered again. */
+/* Selective recomputation by operation: results of attention, scatters, exchanges and products are kept. A gathered
+ * input is tp times as large as its source, so it is gathered again. */
 static bool keep_ops(void *arg, const struct action *a, int buffer)
 {
     const struct kept *kept = arg;
@@ -538,7 +542,8 @@ static bool keep_nothing(void *arg, const struct action *a, int buffer)
     return false;
 }
 
-/* Actions written again read the parameters gathered for the backward, which may be another buffer than forward's. */
+/* Makes the actions written again read the parameters gathered for the backward. These may be in another buffer than
+ * the forward's. */
 static void take_params(struct builder *b, int from_action, int was, int is)
 {
     const struct program *p = b->e.p;
@@ -593,7 +598,8 @@ static void layer_input_gradient(struct builder *b, const struct execution *x)
         pass->dx = layer_dgrad(&b->k, units, tokens, &layer->saved, pass->dx, &layer->back);
         return;
     }
-    /* The last module has its own loss alone; what another one has of it is with what comes from behind already. */
+    /* layer->dh is the gradient of a module's output. For the last module it is the gradient of its own loss alone. For
+     * any other module it also holds the gradient from the next module. */
     const struct block_tokens own = block_tokens_of(tokens, module);
     struct layer_pass *const before = layer_pass(b, module_unit(b, module - 1), x->slot);
     const struct tensor dy = mtp_out_dgrad(&b->k, &u[0], &layer->mtp, layer->dh, &layer->mtp_back);
@@ -698,13 +704,13 @@ static enum summing summing_of(const struct build_options *o, int pp)
     return sharded && o->reduce == REDUCE_MICROBATCH ? SUM_MICROBATCH : SUM_STEP;
 }
 
-/* An evaluation drops nothing: its loss would depend on how ranks share the tokens. */
+/* An evaluation drops no rows. Otherwise its loss would depend on how ranks share the tokens. */
 static double capacity_of(const struct build_options *o)
 {
     return o->forward_only ? 0 : o->expert_capacity;
 }
 
-/* Without drops there can be more rows; an evaluation takes them in rounds of a step's room, not in more memory. */
+/* Without drops experts can get more rows. An evaluation takes them in rounds of a step's room, not in more memory. */
 static double expert_parallel_room_of(const struct build_options *o)
 {
     return o->forward_only && o->expert_parallel_room <= 0 ? o->expert_capacity : o->expert_parallel_room;
@@ -733,7 +739,7 @@ static void init_builder(struct builder *b, const struct build_options *o, int r
     b->seen = TENSOR_NONE;
 }
 
-/* What recipe_check_world refuses as well, here for callers without a recipe. */
+/* Refuses what recipe_check_world() refuses, too: here for callers without a recipe. */
 static titan_status refuse(const struct builder *b, struct titan_error *err)
 {
     const struct mesh *mesh = &b->layout->mesh;
@@ -855,7 +861,8 @@ static void init_block(struct builder *b)
     const size_t angles = (size_t)(o->t * (model_rope_dim(b->model) / 2)) * sizeof(float);
     bool split = o->split_gate_up;
 
-    /* All layers go through the same operations, so one that keeps a part of its products decides for all. */
+    /* All layers go through the same operations, so a layer that keeps a part of its products decides for all
+     * layers. */
     for (int l = 0; l < model_all_layers(b->model) && !o->forward_only; l++)
         split |= o->checkpointing[l] == CHECKPOINT_OPS;
 
@@ -896,8 +903,8 @@ static void init_block(struct builder *b)
         add_table(b, TABLE_KEYS_GATHERED, "keys of all ranks", keys);
 }
 
-/* Memory of others: the training state, also where it is there and not used. Computing in the masters' type, they are
- * the shard. */
+/* Adds the external buffers of the training state, also where the program does not use them. If computation is in the
+ * masters' type, the shard is the masters. */
 static void add_state(struct builder *b)
 {
     const enum buffer_kind kind = b->opt->offload ? BUF_STATE_HOST : BUF_STATE;
@@ -912,7 +919,7 @@ static void add_state(struct builder *b)
     }
 }
 
-/* Of experts: biases where the model has them, and in training counts of this step. */
+/* Adds the experts' biases where the model has them, and in training the experts' counts of this step. */
 static void add_biases(struct builder *b)
 {
     const int64_t experts = b->model->dims.n_experts;
@@ -965,8 +972,8 @@ static titan_status build(struct builder *b, struct titan_error *err)
     pipeline_share_table(b);
     for (int i = 0; i < b->n_cells; i++)
         emit_cell(b, &b->cells[i]);
-    /* The memory of scales is not reused before all cells are over: prefetched gathers still read it, behind gathers
-     * that other ranks come to only later, and compute must not wait for these. */
+    /* The memory of scales is not reused before all cells are over. Prefetched gathers still read it, behind gathers
+     * that other ranks come to only later. Compute must not wait for these gathers. */
     for (int u = 0; u < b->model->n_units; u++) {
         if (!tensor_exists(b->units[u].scales))
             continue;

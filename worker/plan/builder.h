@@ -20,22 +20,22 @@ enum summing {
 struct unit_state {
     int shard, state;         /* external buffers, or the received shard of a copied table; NONE: another rank's unit */
     int *grad;                /* [slot]: gradients; only [0] when summing by step; NONE: none yet */
-    int parts;                /* experts_parts(): as many buffers each, one behind the other */
+    int parts;                /* experts_parts(): gradient buffers of a slot, with successive ids */
     struct tensor reduced;    /* what norm and update read */
     struct tensor received;   /* canonical: slices of all subtrees */
     struct tree_stack *trees; /* [parts]: canonical: finished subtrees of this rank; ids are slots */
     bool *done;               /* [slot]: canonical: its gradient is whole */
     struct coded coded;       /* how its parameters are gathered */
-    struct tensor scales;     /* of its codes */
-    int64_t next;             /* canonical: slot that is pushed next */
+    struct tensor scales;     /* scales of its codes */
+    int64_t next;             /* canonical: slot whose gradient is pushed next */
 };
 
-/* What goes along a stage: the activation, later its gradient. */
+/* What a stage passes on for a slot: the activation, later its gradient. */
 struct stage_pass {
     struct tensor x, dx;
 };
 
-/* What a point-to-point channel brings to this rank, in the order the other side sends it. */
+/* Messages of a point-to-point channel to this rank, in the order in which the other side sends them. */
 struct inbox {
     int sender, n, next;
     struct message *messages;
@@ -47,9 +47,9 @@ struct builder {
     const struct layout *layout;
     const struct model *model;
     int pp, pp_rank, batch_rank;
-    int64_t from, share, share_max; /* of the global batch's microbatches: those of this rank */
+    int64_t from, share, share_max; /* microbatches of this rank in the global batch */
     enum summing summing;
-    int64_t rounds, rows_even; /* of a layer's experts */
+    int64_t rounds, rows_even; /* of a layer's experts: rounds, and even share of rows */
     int expert_parts;
     struct emitter e;
     struct block k;
@@ -64,12 +64,12 @@ struct builder {
     struct layer_pass *layers;                     /* [local unit][slot] */
     struct stage_pass *stages;                     /* [stage][slot] */
     struct block_tokens *tokens;                   /* [slot]; all.buffer NONE: not loaded yet */
-    int *local;                                    /* [model units]: number among this rank's, NONE */
-    struct tensor *bias, *expert_tokens, *dropped; /* [model units]: of experts (struct block), none */
-    struct tensor seen;                            /* of struct block */
+    int *local;                                    /* [model units]: number among this rank's units, or NONE */
+    struct tensor *bias, *expert_tokens, *dropped; /* [model units]: experts' tensors of struct block, or none */
+    struct tensor seen;                            /* as in struct block */
     /* pipeline.c's own */
     struct inbox inboxes[P2P_CHANNELS];
-    double **starts; /* [pp rank][cell]: when cells begin by the schedule */
+    double **starts; /* [pp rank][cell]: begin of a cell by the schedule */
     struct sent *sent;
     int n_sent, first_sent;
 };
@@ -87,13 +87,14 @@ static inline int unit_group_size(const struct builder *b, int unit)
 {
     return mesh_group_size(&b->layout->mesh, b->layout->units[unit].group);
 }
-/* Of the state's buffer, for each parameter: masters and moments, or where the masters are the shard the moments. */
+/* Bytes of the state's buffer for each parameter: master and moments, or the moments alone where the shard is the
+ * masters. */
 static inline size_t builder_state_bytes(const struct builder *b)
 {
     const struct state_types types = b->opt->types;
     return state_types_bytes(types) - (!b->opt->offload && types.master == b->opt->dt ? dtype_bytes(types.master) : 0);
 }
-/* Stamp what is written next. */
+/* Sets the stamp of the actions that are written next. */
 static inline void builder_stamp(struct builder *b, enum phase phase, int unit, int stage, int slot)
 {
     b->e.phase = phase;
@@ -109,29 +110,31 @@ static inline struct stage_pass *stage_pass(const struct builder *b, int stage, 
 }
 
 /* --- pipeline.c --------------------------------------------------------------------------------------------------- */
-/* Which rank sends what to this one, and when by the schedule. Nothing without a pipeline. */
+/* Plans which rank sends what to this rank, and when by the schedule. Does nothing without a pipeline. */
 titan_status pipeline_plan(struct builder *b, struct titan_error *err) TITAN_MUST_USE;
 void pipeline_free(struct builder *b);
-/* Before a cell, given by its place in the rank's line: what has to be asked for by then, the cell's input at the
- * latest. */
+/* Emits, before a cell, the RECVs that must be asked for by then: the cell's input at the latest. place: of the cell in
+ * the rank's line. */
 void pipeline_begin(struct builder *b, int place);
-/* What a cell hands on to the next stage (F: activation) or the one before (I, B: gradient), if there is one; on the
- * same rank it is left there. */
+/* Hands on the result of a cell: F's activation to the next stage, the gradient of I or B to the stage before. If that
+ * stage is on the same rank, the result stays there. Without such a stage nothing happens. */
 void pipeline_send(struct builder *b, const struct cell *cell, int place);
-/* Of a tied head on another rank than the embedding. Before all cells: the embedding's rank sends its shard of the
- * table to the head's. */
+/* For a tied head on another rank than the embedding, before all cells: the embedding's rank sends its shard of the
+ * table to the head's rank. */
 void pipeline_share_table(struct builder *b);
-/* Behind all cells, where the table's gradient is reduced: the head's rank sends its part, the embedding's adds it. */
+/* Behind all cells, once the table's gradient is reduced: the head's rank sends its part, and the embedding's rank adds
+ * it. */
 void pipeline_share_gradient(struct builder *b);
 
 /* --- gradients.c -------------------------------------------------------------------------------------------------- */
-/* Canonical: which subtrees each rank of the batch holds and in which order they are added (program.sum). */
+/* Canonical: plans which subtrees each rank of the batch holds and in which order they are added (program.sum). */
 titan_status gradients_plan(struct builder *b, struct titan_error *err) TITAN_MUST_USE;
-/* The buffer a weight gradient of (unit, slot) goes to; *ret_first: it is new. */
+/* The buffer that a weight gradient of (unit, slot) goes to. *ret_first: the buffer is new. */
 int gradients_buffer(struct builder *b, int unit, int slot, bool *ret_first);
-/* Nothing more is added to (unit, slot); last: nor to the unit in this step. Called for empty slots too. */
+/* Closes the gradient of (unit, slot): nothing more is added to it. last: nothing more is added to the unit in this
+ * step. Called for empty slots, too. */
 void gradients_close(struct builder *b, int unit, int slot, bool last);
-/* Norm, agreement, decision, update. */
+/* Emits norm, agreement, decision, update. */
 void gradients_update(struct builder *b);
 
 #endif

@@ -10,7 +10,7 @@
 
 #define GIB 1073741824.0
 
-/* What the program says of itself is not believed. */
+/* Finds lifetimes anew: the program's own lifetimes are not believed. */
 static bool find_lives(struct checker *c)
 {
     const struct program *p = c->p;

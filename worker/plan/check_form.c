@@ -31,7 +31,7 @@ static titan_status check_forms(const struct checker *c, const struct action *a)
             return REFUSE(c, "operand %s (%s #%d) has %zu bytes, its numbers say %zu", f->name,
                           buffer_kind_name(b->kind), o[k].buffer, o[k].bytes, bytes);
     }
-    /* How many rows are loaded is the model's to say. */
+    /* The model says how many rows are loaded. */
     const int64_t loaded = batch_rows(c->model->dims.mtp_layers) * action_params(c->p, a)->load.N;
     if (a->op == OP_LOAD && o[0].bytes != (size_t)loaded * sizeof(int32_t))
         return REFUSE(c, "loads %zu bytes, not %ld numbers", o[0].bytes, (long)loaded);
@@ -46,7 +46,7 @@ static bool unit_fits(const struct checker *c, const struct action *a, const str
 {
     const struct model *m = c->model;
 
-    /* A bucket is of several units, and so is an update: check_gradients looks at each. */
+    /* A bucket or an update is of several units: check_gradients() looks at each. */
     if (a->unit < 0 || b->unit == a->unit || op_is_collective((enum op)a->op) || a->op == OP_OPTIMISE)
         return true;
     if (m->units[a->unit].kind == UNIT_HEAD)
@@ -56,15 +56,15 @@ static bool unit_fits(const struct checker *c, const struct action *a, const str
            (b->unit == model_experts_unit(m, layer) || (b->unit == 0 && model_module(m, layer) > 0));
 }
 
-/* Buffers that belong to one unit whatever uses them. */
+/* Buffers that belong to one unit, whatever action uses them. */
 #define OF_UNIT                                                                                                        \
     (1U << BUF_SHARD | 1U << BUF_STATE | 1U << BUF_STATE_HOST | 1U << BUF_FULL | 1U << BUF_GRAD | 1U << BUF_GRAD_SHARD)
-/* Buffers that a unit's actions write, others may read. */
+/* Buffers that only their unit's actions write. Other units may read them. */
 #define OF_WRITER (1U << BUF_ACTIVATION | 1U << BUF_DACTIVATION | 1U << BUF_WORK)
 /* Buffers that belong to one microbatch. */
 #define OF_MICROBATCH (OF_WRITER | 1U << BUF_TOKENS)
 
-/* The two actions that a fused one stands for may be of two units. */
+/* The two actions that a fused action stands for may be of two units. */
 static titan_status check_owners(const struct checker *c, const struct action *fused)
 {
     struct plain plain;

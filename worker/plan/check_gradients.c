@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check_gradients.c - the way of every microbatch's gradient: added up, reduced over each group that shares it, in norm
- * and update once; and the order of norm, agreement, decision and update.
+ * and update once. Also the order of norm, agreement, decision and update.
  *
- * Each buffer on this way has a set of the microbatches with a gradient in it, and the reductions it has been
- * through. In canonical mode a gradient of experts is of one rank's tokens of a microbatch: it counts as one of so many
- * microbatches as ranks share the experts, and none is added to another rank's before all are exchanged. A tied head on
- * another pp rank has a copy of the embedding's matrix, and its gradient, reduced, goes into the embedding's.
- */
+ * Each buffer on this way has the set of microbatches with a gradient in it, and the reductions that it has been
+ * through. In canonical mode a gradient of experts is of one rank's tokens of a microbatch. So each microbatch counts
+ * as several, one for each rank that shares the experts. A rank's gradient is not added to another rank's before all
+ * are exchanged. A tied head on another pp rank has a copy of the embedding's matrix. The copy's gradient, once
+ * reduced, goes into the embedding's. */
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -19,21 +19,21 @@ enum done {
 };
 
 struct flow {
-    int unit;       /* NONE: no gradient */
+    int unit;       /* unit of the gradient; NONE: no gradient */
     uint64_t *held; /* bits of microbatches (bit_of); NULL: none */
-    int part;       /* all are of this rank of those that share experts; MANY: of several */
+    int part;       /* rank, among the ranks that share experts, of all gradients in it; MANY: several ranks */
     unsigned done;
-    bool passed;  /* on to another buffer, or to the norm: it is not added to any more */
-    int state_of; /* copy of this unit's state, NONE */
-    bool updated; /* that copy */
-    int packed;   /* holds this unit's shard, to be gathered, NONE */
-    bool heads;   /* the head's part of a tied matrix is in it, from another pp rank */
+    bool passed;  /* has gone to another buffer, or to the norm: nothing is added to it any more */
+    int state_of; /* the buffer is a copy of this unit's state; NONE: it is none */
+    bool updated; /* the copy of the state is updated */
+    int packed;   /* the buffer holds this unit's shard as codes, to be gathered; NONE: it does not */
+    bool heads;   /* the buffer holds the head's part of a tied matrix, from another pp rank */
 };
 
 #define MANY (-1)
 
 struct unit_progress {
-    int normed; /* buffer that NORM read, or that went to the rank with the unit, NONE */
+    int normed; /* buffer that NORM read, or that was sent to the rank with the unit; NONE: no buffer yet */
     bool fetched, optimised, returned;
     bool counted, balanced; /* loads of experts */
 };
@@ -43,7 +43,7 @@ struct gradients {
     size_t words;
     struct flow *flows; /* per buffer */
     struct unit_progress *units;
-    uint64_t *given; /* [model tensors]: bits of microbatches that have added to it */
+    uint64_t *given; /* [model tensors]: bits of microbatches that have added to the tensor */
     bool agreed, decided;
     bool table_moved; /* to or from the rank of a tied head */
 };
@@ -86,7 +86,7 @@ static bool has_bit(const uint64_t *set, int bit)
     return set[bit / 64] >> (bit % 64) & 1;
 }
 
-/* into |= from, which must not share a member. */
+/* into |= from. The two must not share a microbatch. */
 static titan_status join(const struct gradients *g, struct flow *into, const struct flow *from)
 {
     const struct checker *c = g->c;
@@ -102,7 +102,7 @@ static titan_status join(const struct gradients *g, struct flow *into, const str
     return TITAN_OK;
 }
 
-/* Does it hold anything but this one? */
+/* Does the buffer hold a microbatch other than `bit`? */
 static bool others(const struct gradients *g, const struct flow *f, int bit)
 {
     titan_assert(bit >= 0 && f->held);
@@ -124,7 +124,7 @@ static bool is_gradient(const struct gradients *g, const struct operand *o)
     return g->c->p->buffers[o->buffer].kind == BUF_GRAD;
 }
 
-/* Note which tensors of the unit a part of its gradient belongs to. */
+/* Notes which tensors of the unit a part of its gradient belongs to. */
 static void note_tensors(const struct gradients *g, int unit, const struct operand *o, int bit)
 {
     const struct layout *l = g->c->p->layout;
@@ -139,7 +139,7 @@ static void note_tensors(const struct gradients *g, int unit, const struct opera
     }
 }
 
-/* Has every tensor of a unit something of every microbatch, and of each rank's tokens of it? */
+/* Has every tensor of a unit a gradient of every microbatch, and of each rank's tokens of the microbatch? */
 static titan_status check_tensors(const struct gradients *g, int unit)
 {
     const struct checker *c = g->c;
@@ -155,7 +155,7 @@ static titan_status check_tensors(const struct gradients *g, int unit)
     return TITAN_OK;
 }
 
-/* Of which rank's tokens is a weight gradient of experts? */
+/* The rank whose tokens a weight gradient of experts is of. */
 static int part_of(const struct gradients *g, const struct action *a, int unit)
 {
     const struct op_params *q = action_params(g->c->p, a);
@@ -167,7 +167,7 @@ static int part_of(const struct gradients *g, const struct action *a, int unit)
                                             : 0;
 }
 
-/* A weight gradient: the microbatch is in the unit's buffer from now on. */
+/* A weight gradient: from now on the unit's buffer holds the microbatch. */
 static titan_status contribute(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -194,7 +194,7 @@ static titan_status contribute(const struct gradients *g, const struct action *a
     return TITAN_OK;
 }
 
-/* Reductions are of all there is. */
+/* A reduction must be of the whole buffer. */
 static titan_status check_whole(const struct gradients *g, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -206,7 +206,7 @@ static titan_status check_whole(const struct gradients *g, const struct operand 
                   o->offset + o->bytes, flow_of(g, o)->unit, o->buffer, bytes);
 }
 
-/* Something is done to it that takes everything that is to be added: it must be there. */
+/* An operation takes the gradient as a whole: all that is to be added must be there. */
 static titan_status take(const struct gradients *g, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -292,7 +292,7 @@ static titan_status pack(const struct gradients *g, const struct action *a, cons
     return TITAN_OK;
 }
 
-/* The part of a unit that tp ranks hold whole is what they add up, all of it and nothing else. */
+/* What tp ranks add up must be the part of a unit that they hold whole: all of it and nothing else. */
 static titan_status sum_whole(const struct gradients *g, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -307,7 +307,7 @@ static titan_status sum_whole(const struct gradients *g, const struct operand *o
     return pass_on(g, o, o, DONE_TP);
 }
 
-/* What of a collective's result a channel stands for. */
+/* Which reduction a collective on this channel stands for. */
 static titan_status reduction_of(const struct gradients *g, const struct action *a, const struct operand *in,
                                  unsigned *ret)
 {
@@ -347,7 +347,7 @@ static titan_status collective(const struct gradients *g, const struct action *a
 
 /* --- gathers and copies of the state ------------------------------------------------------------------------------ */
 
-/* A unit's parameters come from its own shard, or from what was made of that, on its own channel. */
+/* A unit's parameters are gathered on its own channel, from its own shard or from codes of the shard. */
 static titan_status gather(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -365,7 +365,7 @@ static titan_status gather(const struct gradients *g, const struct action *a, co
     return TITAN_OK;
 }
 
-/* What is to be gathered instead of a shard. */
+/* The codes that are to be gathered instead of a shard. */
 static titan_status pack_shard(const struct gradients *g, const struct operand *o)
 {
     const struct buffer *shard = &g->c->p->buffers[o[OPERAND_OF(float8_pack, shard)].buffer];
@@ -402,7 +402,7 @@ static titan_status copy(const struct gradients *g, const struct operand *o)
 
 /* --- norm, agreement, decision, update ---------------------------------------------------------------------------- */
 
-/* What a unit's gradient must have been through on this mesh. */
+/* Reductions that a unit's gradient must have been through on this mesh. */
 static unsigned must_be_done(const struct gradients *g, int unit)
 {
     const struct layout *l = g->c->p->layout;
@@ -419,7 +419,7 @@ static unsigned must_be_done(const struct gradients *g, int unit)
     return done;
 }
 
-/* Has a gradient every microbatch of this rank, and been through every reduction? */
+/* Does a gradient hold every microbatch of this rank, and has it been through every reduction? */
 static titan_status check_complete(const struct gradients *g, const struct flow *f, int unit)
 {
     const struct checker *c = g->c;
@@ -488,7 +488,8 @@ static titan_status optimise(const struct gradients *g, const struct action *a, 
     return TITAN_OK;
 }
 
-/* A router sees the biases of its own layer's experts, and counts into their loads; so does what drops rows. */
+/* A router sees the biases of its own layer's experts, and counts into the loads of these experts. An action that drops
+ * rows does, too. */
 static titan_status route(const struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -503,7 +504,7 @@ static titan_status route(const struct gradients *g, const struct action *a, con
     return TITAN_OK;
 }
 
-/* Expert tokens are in the statistics before the sum; biases move after it is known whether the step counts. */
+/* Expert tokens must be in the statistics before the sum. Biases move once it is known whether the step counts. */
 static titan_status balance(struct gradients *g, const struct action *a, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -521,7 +522,7 @@ static titan_status balance(struct gradients *g, const struct action *a, const s
     return TITAN_OK;
 }
 
-/* What a unit of experts has to have and has not; NULL: nothing. */
+/* What a unit of experts lacks; NULL: nothing. */
 static const char *missing_balance(const struct gradients *g, int unit)
 {
     if (g->c->model->units[unit].kind != UNIT_EXPERTS)
@@ -576,8 +577,8 @@ static titan_status evaluate(const struct gradients *g, const struct action *a, 
 
 /* --- a tied head on another pp rank than the embedding ------------------------------------------------------------ */
 
-/* The embedding's shard goes to the head's rank, the head's gradient of it to the embedding's, once each. Of other
- * units neither leaves the rank. */
+/* The embedding's shard goes to the head's rank, and the head's gradient of the shard to the embedding's rank, once
+ * each. Shards and gradients of other units stay on their rank. */
 static titan_status send(struct gradients *g, const struct operand *o)
 {
     const struct checker *c = g->c;
@@ -670,7 +671,7 @@ static titan_status step(struct gradients *g, const struct action *a)
     case OP_RECV:
         return receive(g, o);
     case OP_ZERO:
-        if (is_gradient(g, &o[0])) /* holds nothing yet, but is one */
+        if (is_gradient(g, &o[0])) /* a gradient that holds nothing yet */
             flow_of(g, &o[0])->unit = g->c->p->buffers[o[0].buffer].unit;
         return TITAN_OK;
     default:

@@ -8,7 +8,7 @@
 
 /* --- buffers alive at the same time lie apart --------------------------------------------------------------------- */
 
-/* Those alive, by address. */
+/* Buffers that are alive, by address. */
 struct alive {
     int *ids;
     int n;
@@ -89,7 +89,8 @@ static titan_status check_places(struct checker *c)
 
 /* --- what two streams both touch is ordered ----------------------------------------------------------------------- */
 
-/* What is over before an action begins: the last action of each stream. Kept only where waits change it. */
+/* What is over before an action begins: the last action of each stream. A new clock is kept only where waits change
+ * it. */
 struct clock {
     int done[STREAM_COUNT];
 };
@@ -101,7 +102,7 @@ struct order {
     int n_clocks;
     int *clock_of;             /* per action */
     int current[STREAM_COUNT]; /* clock of each stream */
-    int unordered;             /* earlier action that the one at hand must wait for and does not; NONE */
+    int unordered; /* earlier action that the current one must wait for, but does not; NONE: no such action */
 };
 
 static void must_be_over(void *arg, int earlier)
@@ -121,7 +122,7 @@ static titan_status order_action(struct order *w, const struct action *a)
     const struct operand *o = action_operands(p, a);
 
     titan_assert(a == &p->actions[c->index]);
-    if (a->n_waits > 0) { /* a wait brings what the other action knew when it began, and the action itself */
+    if (a->n_waits > 0) { /* a wait brings the other action, and what that action knew when it began */
         struct clock *clock = &w->clocks[w->n_clocks];
         *clock = w->clocks[w->current[a->stream]];
         for (int k = 0; k < a->n_waits; k++) {

@@ -129,13 +129,13 @@ static titan_status check_messages(const struct ranks *r, int sender, int receiv
 
 /* --- the run ------------------------------------------------------------------------------------------------------ */
 
-/* One rank of every class. Streams run their actions in order; an action begins when its waits are over and the host,
- * which stops at DECIDE, has come to it; a transfer ends when all that take part have begun. */
+/* Runs one rank of every class. Streams run their actions in order. An action begins when its waits are over and the
+ * host, which stops at DECIDE, has come to it. A transfer ends when all ranks that take part have begun. */
 
 /* A stream of a class. */
 struct line {
     int at;     /* its first action that is not over; n_actions: none */
-    bool begun; /* that one has, and waits for others */
+    bool begun; /* the action `at` has begun, and waits for others */
     int next_waiter;
 };
 
@@ -193,7 +193,7 @@ static void finish(struct run *w, int line)
     w->waiters[action] = NONE;
 }
 
-/* An action of the same kind that a line's head must wait for, NONE. */
+/* An action of the same class that a line's head must wait for; NONE: there is no such action. */
 static int obstacle(const struct run *w, int line)
 {
     const int class = line / STREAM_COUNT;
@@ -209,8 +209,8 @@ static int obstacle(const struct run *w, int line)
     return NONE;
 }
 
-/* Lines with heads that take part in a transfer besides the line at hand; *ret_n 0: it needs none. Calls are few: a
- * group is listed when a member arrives. */
+/* Finds the other lines with heads that take part in the transfer of a line's head. *ret_n 0: it needs no other line.
+ * Calls are few: a group is listed when a member arrives. */
 static void partners(const struct run *w, int line, int *ret, int *ret_n)
 {
     const struct ranks *r = w->r;
@@ -239,7 +239,7 @@ static bool has_begun(const struct run *w, int line, const struct action *with)
     return w->line[line].begun && a && a->channel == with->channel;
 }
 
-/* Go on with a line as far as it goes. others: room for lines of all classes. */
+/* Runs a line as far as it goes. others: room for lines of all classes. */
 static void run_line(struct run *w, int line, int *others)
 {
     struct line *l = &w->line[line];
@@ -267,7 +267,7 @@ static void run_line(struct run *w, int line, int *others)
 
 /* --- when it does not get to its end ------------------------------------------------------------------------------ */
 
-/* The line that a stuck line waits for; NONE: one that has ended. */
+/* The line that a stuck line waits for; NONE: it waits for a line that has ended. */
 static int waits_for(const struct run *w, int line, int *others)
 {
     const struct action *a = head_of(w, line);
@@ -284,7 +284,7 @@ static int waits_for(const struct run *w, int line, int *others)
     return NONE;
 }
 
-/* Follow from a stuck line to a line that is on the circle, or to the one with a partner that has ended. */
+/* Follows the waits of a stuck line to a line on the circle, or to a line whose partner has ended. */
 static titan_status refuse_stuck(const struct run *w, int line, int *others)
 {
     char text[3][WHERE_MAX];

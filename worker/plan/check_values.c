@@ -2,13 +2,14 @@
 /* check_values.c - reads and writes in order, and what every execution of a unit does.
  *
  * The program is run on symbols. A write gives a part of a buffer a value: a hash of the operation, its numbers and the
- * values it reads. An execution is what is done with one unit, in one phase, for one microbatch; values that come from
- * outside of it stand for themselves: the unit's own by name, others by kind and how far away their unit is. The sum of
- * the hashes of an execution's actions is then the same for all microbatches and for all layers of a kind, whatever the
- * order in which independent actions stand, and another one as soon as an action is missing, double, out of order or
- * reads something else. A fused action is run as the two it stands for, each in its own execution. That an execution is
- * right is the model's affair (tests of block.h); that all are the same is shown here.
- */
+ * values that it reads. An execution is what is done with one unit, in one phase, for one microbatch. Values from
+ * outside the execution stand for themselves. The unit's own values count by name, others by kind and by how far away
+ * their unit is.
+ *
+ * The hashes of an execution's actions have a sum. It is the same for all microbatches and for all layers of a kind, in
+ * whatever order independent actions stand. It changes as soon as an action is missing, double, out of order or reads
+ * something else. A fused action is run as the two actions that it stands for, each in its own execution. The tests of
+ * block.h show that an execution is right; this file shows that all are the same. */
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -24,8 +25,8 @@ struct part {
     size_t from, to;
     uint64_t value;
     int execution; /* NONE: of no execution */
-    int stage;     /* where it was received, NONE */
-    bool handed;   /* others have read it: the execution is done with it */
+    int stage;     /* stage where it was received; NONE: it was not */
+    bool handed;   /* another execution has read it: its own execution is done with it */
 };
 
 struct contents {
@@ -36,12 +37,12 @@ struct contents {
 
 struct execution {
     uint64_t sum;
-    uint64_t exact; /* and the owner of the values from outside: the same for all microbatches of a unit */
+    uint64_t exact; /* `sum` with the owners of values from outside: the same for all microbatches of a unit */
     int n;
-    int checks; /* of forward: CHECK */
+    int checks; /* number of CHECK actions in a forward */
 };
 
-/* Of a microbatch. */
+/* What is counted for a microbatch. */
 struct slot {
     int64_t tokens; /* loaded */
     int64_t losses; /* reported */
@@ -54,10 +55,10 @@ struct values {
     uint64_t *names;              /* per buffer: hash of kind and name */
     struct execution *executions; /* [unit][phase][slot] */
     struct slot *slots;
-    /* Of plain actions, FUSE_ACTIONS places for each action: */
-    uint64_t *hash, *exact; /* of those of executions */
+    /* For plain actions; each action has FUSE_ACTIONS places: */
+    uint64_t *hash, *exact; /* hashes of the actions of executions */
     int *execution;         /* NONE: of no execution */
-    uint64_t *converted;    /* per unit: which of its layers are in float8 */
+    uint64_t *converted;    /* per unit: a hash of which of its layers are in float8 */
 };
 
 static uint64_t mix(uint64_t h, uint64_t x)
@@ -78,7 +79,7 @@ static int execution_unit(const struct values *v, int execution)
     return execution == NONE ? NONE : execution / (int)v->c->p->share_max / EXECUTION_PHASES;
 }
 
-/* Sums that go on from execution to execution: the first one begins them, others add. */
+/* Sums that go on from execution to execution: the first execution begins them, others add. */
 static bool accumulates(const struct buffer *b)
 {
     return b->kind == BUF_GRAD || b->kind == BUF_GRAD_SHARD || b->kind == BUF_STATISTICS ||
@@ -112,7 +113,7 @@ static bool write_part(struct contents *s, struct part part)
     int at = find_part(s, part.from);
 
     titan_assert(part.from < part.to && at >= 0 && (s->n == 0 || s->parts));
-    if (at < s->n && s->parts[at].from < part.from) { /* the old one's beginning stays */
+    if (at < s->n && s->parts[at].from < part.from) { /* the beginning of the old part stays */
         struct part head = s->parts[at];
         head.to = part.from;
         if (!insert_part(s, at, head))
@@ -152,8 +153,8 @@ static int place_of_unit(const struct checker *c, int unit)
     }
 }
 
-/* How far a value from another unit has come: activations from the one before, gradients from the one behind, be it
- * received or left here. */
+/* How far away the unit is that a value comes from. Activations come from the unit before, gradients from the unit
+ * behind. Values are received, or left on this rank. */
 static int distance(const struct values *v, enum buffer_kind kind, const struct part *part, int execution)
 {
     const struct checker *c = v->c;
@@ -184,7 +185,7 @@ struct reading {
     uint64_t owner; /* the same for all microbatches of a unit */
 };
 
-/* Everything must have been written. */
+/* Reads an operand. All of it must have been written. */
 static titan_status read_operand(const struct values *v, const struct operand *o, int k, int execution,
                                  struct reading *ret)
 {
@@ -192,7 +193,7 @@ static titan_status read_operand(const struct values *v, const struct operand *o
     const struct buffer *b = &c->p->buffers[o->buffer];
     const struct contents *s = &v->contents[o->buffer];
     size_t at = o->offset;
-    uint64_t origin = 0; /* of the part before; 0: none, or an own one */
+    uint64_t origin = 0; /* origin of the part before; 0: there is none, or the value is of this execution */
 
     *ret = (struct reading){0};
     for (int i = find_part(s, at); at < o->offset + o->bytes; i++) {
@@ -201,7 +202,7 @@ static titan_status read_operand(const struct values *v, const struct operand *o
             return REFUSE(c, "operand %d reads byte %zu of %s #%d (%s), which no action has written", k, at,
                           buffer_kind_name(b->kind), o->buffer, b->name ? b->name : "");
         part->handed |= part->execution != execution && !accumulates(b);
-        /* Of an own value it matters what and in which parts; of others, only whence it comes. */
+        /* A value of this execution counts by its hash and its parts. Any other value counts only by its origin. */
         if (part->execution == execution && execution != NONE && !accumulates(b)) {
             ret->value = mix(ret->value, mix(mix(at - o->offset, part->value), part->from - o->offset));
             ret->value = mix(ret->value, MIN(part->to, o->offset + o->bytes) - at);
@@ -242,7 +243,8 @@ static titan_status write_operand(const struct values *v, const struct action *a
     return TITAN_OK;
 }
 
-/* Does the action count for its execution? What depends on which one comes first, or where a message ends, does not. */
+/* Does the action count for its execution? An action does not count if it depends on which execution comes first, or on
+ * where a message ends. */
 static bool counts(const struct checker *c, const struct action *a, const struct operand *o)
 {
     if (a->op == OP_SEND || a->op == OP_RECV || a->op == OP_RELEASE)
@@ -263,7 +265,7 @@ static uint64_t hash_of_params(const struct checker *c, const struct plain_actio
     return mix(h, (sum ? q->flags & ~(uint32_t)OP_ADD_TO : q->flags) | (uint64_t)q->dt << 32 | (uint64_t)q->dt2 << 40);
 }
 
-/* place: among the plain actions. */
+/* place: index among the plain actions. */
 static titan_status run_plain(struct values *v, const struct plain_action *x, int place)
 {
     struct checker *c = v->c;
@@ -289,7 +291,7 @@ static titan_status run_plain(struct values *v, const struct plain_action *x, in
             TRY(write_operand(v, a, &o[k], k, execution, h));
     if (a->op == OP_RELEASE)
         v->contents[o[0].buffer].released = true;
-    if (a->microbatch >= 0) { /* nothing reads what goes to the statistics before the end: it is counted */
+    if (a->microbatch >= 0) { /* no action reads the statistics before the end: what goes into them is counted */
         struct slot *const slot = &v->slots[a->microbatch];
         slot->tokens += a->op == OP_LOAD ? x->params->load.N : 0;
         slot->losses += a->op == OP_LOSS_SUM ? x->params->loss_sum.N : 0;
@@ -343,7 +345,7 @@ static titan_status refuse_execution(const struct values *v, const uint64_t *has
                   model_ends ? "nothing more" : plain_name(c, j), model_ends ? NONE : j / FUSE_ACTIONS);
 }
 
-/* Units with executions that are alike. Layers are computed again or not each on its own. */
+/* Must the executions of two units be alike? Each layer is recomputed, or not, on its own. */
 static bool alike(const struct values *v, int a, int b, int phase)
 {
     const struct model *m = v->c->model;
@@ -361,7 +363,7 @@ static bool is_mine(const struct checker *c, int unit)
     return c->p->layout->units[unit].pp_rank == c->p->pp_rank;
 }
 
-/* All executions of a unit, then all like them: the sum that most of them have is right. */
+/* Compares all executions of a unit (exact), or of all units like it. The sum that most of them have is right. */
 static titan_status check_alike(const struct values *v, int unit, int phase, bool exact)
 {
     const struct checker *c = v->c;
@@ -414,8 +416,8 @@ static titan_status check_unit(const struct values *v, int unit)
 {
     struct checker *c = v->c;
 
-    /* Every unit's input is checked, every token's loss reported. A unit for the model's last norm checks the head's.
-     */
+    /* Every unit's input is checked, every token's loss reported. If the model's last norm is a unit, it checks the
+     * head's input. */
     const enum unit_kind kind = c->model->units[unit].kind;
     const int64_t modules = c->model->dims.mtp_layers, losses = c->p->forward_only ? 0 : modules;
     const bool looks = kind == UNIT_LAYER || kind == UNIT_NORM || (kind == UNIT_HEAD && modules == 0);
@@ -443,7 +445,7 @@ static titan_status check_unit(const struct values *v, int unit)
         if (!is_mine(c, unit))
             continue;
         TRY(check_alike(v, unit, phase, true));
-        bool covered = false; /* by the check of a unit before that is like this one */
+        bool covered = false; /* by the check of an earlier unit that is like this one */
         for (int u = 0; u < unit && !covered; u++)
             covered = is_mine(c, u) && alike(v, u, unit, phase);
         if (!covered)

@@ -13,11 +13,11 @@ struct checker {
     const struct program *p;
     const struct model *model;
     struct titan_error *err; /* not NULL */
-    int index;               /* of the action at hand; NONE: of none */
-    int *first, *last;       /* per buffer: actions between which it lives; NONE: untouched */
+    int index;               /* index of the current action; NONE: no action */
+    int *first, *last;       /* per buffer: first and last action that touch it; NONE: untouched */
 };
 
-/* Fill the error with a reason, say where, and be the status to return. */
+/* Fills the error with the reason and the place. Its value is the status to return. */
 #define REFUSE(c, ...) (titan_fail((c)->err, TITAN_EBUG, __VA_ARGS__), checker_where(c))
 titan_status checker_where(const struct checker *c);
 static inline titan_status checker_no_memory(const struct checker *c)

@@ -19,8 +19,8 @@
 /* Measured: resident pages of the program and its libraries, 10 MiB; heap, stacks and compiled kernels, 2.5 MiB. */
 #define CPU_FIXED (MIB * 25 / 2)
 
-/* Peaks: NVIDIA data sheets, dense. Efficiencies: docs/plan.md, Machines. A name that is none of a
- * device's is not found by cost_machine_of(). */
+/* Peaks: NVIDIA data sheets, dense. Efficiencies: docs/plan.md, Machines. cost_machine_of() does not find a machine
+ * whose name is no device's. */
 static const struct machine machines[] = {
     {.name = "h100",
      .doc = "NVIDIA H100 SXM 80 GB, 8 in a machine, NVLink 450 GB/s, 400 Gb/s network each",
@@ -186,8 +186,8 @@ double cost_flops(const struct program *p, const struct action *a)
     return op_flops((enum op)a->op, action_params(p, a));
 }
 
-/* The part of an operand that is touched: of a grouped product the rows that are there, those of a, and of c or b; of
- * the embedding's table those of the tokens. */
+/* The share of an operand that is touched. Of a grouped product it is the rows that are there: those of a, and of c or
+ * b. Of the embedding's table it is the tokens' rows. */
 static double filled(const struct program *p, const struct action *a, int operand)
 {
     const struct op_params *q = action_params(p, a);
@@ -204,8 +204,8 @@ static double filled(const struct program *p, const struct action *a, int operan
     return 1;
 }
 
-/* Of an operand's bytes, those that the one before it has in its span, too: gate and up are columns of one matrix, and
- * between the rows of the one lie those of the other. */
+/* Bytes of an operand that are also in the span of the operand before. Gate and up are columns of one matrix: between
+ * the rows of gate lie the rows of up. */
 static size_t shared_bytes(const struct operand *o, int operand)
 {
     if (operand == 0)
@@ -245,7 +245,7 @@ static double peak_of(const struct cost *c, const struct program *p, const struc
     return action_params(p, a)->dt == DTYPE_F32 ? m->flops_f32 : in_float8(c, p, a) ? m->flops_f8 : m->flops_bf16;
 }
 
-/* Does the product before make the same float8 operand? q, k and v have one input. */
+/* Does the product before make the same float8 operand? It does for q, k and v, which have one input. */
 static bool made_before(const struct program *p, const struct action *a, int operand)
 {
     const struct action *before = a - 1;
@@ -267,9 +267,9 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
     const double flops = cost_flops(p, a), mnk = flops / 2;
     const bool f8 = in_float8(c, p, a);
     const double efficiency = (f8 ? m->matmul_f8_efficiency : m->matmul_efficiency) * mnk / (mnk + m->matmul_half);
-    /* float8 operands are made first: read 2 bytes, write 1; emulated, read twice and written as they are. Codes that
-     * are there are turned round for the input gradient; emulated, values are made of them. Blocks of MXFP8 are read
-     * once, and each product makes its own. */
+    /* Float8 operands are made first: 2 bytes are read, 1 is written. Emulated operands are read twice and written as
+     * they are. Existing codes are turned round for the input gradient; in emulation, values are made of them. Blocks
+     * of MXFP8 are read once, and each product makes its own. */
     const double elem = (double)dtype_bytes((enum dtype)q->dt);
     const bool coded = q->flags & OP_F8_B_CODES;
     const bool blocks = q->flags & OP_F8_BLOCKS;
@@ -283,15 +283,15 @@ static double matmul_time(const struct cost *c, const struct program *p, const s
     return MAX(flops / (peak_of(c, p, a) * efficiency), memory_time(m, touched_bytes(p, a))) + memory_time(m, casts);
 }
 
-/* Gradients that repeat, with more scratch than a library is given. */
+/* Do gradients that repeat need more scratch than a library is given? */
 static bool too_long(const struct op_attention_dgrad *g)
 {
     const double group = (double)g->H / (double)g->K * (double)g->Tq * (double)g->Tk * 2;
     return group > (double)ATTENTION_GROUP_PARTS * (double)ATTENTION_PART_BYTES;
 }
 
-/* FLOP/s of attention: a library's, or of our own kernels where it does not serve and they have no tensor cores. What
- * is masked is taken for served, as in the runs that the efficiencies are from. */
+/* FLOP/s of attention by a library, or by our own kernels where the library does not serve and they have no tensor
+ * cores. Masked attention is taken for served, as in the runs that the efficiencies are from. */
 static double attention_rate(const struct cost *c, const struct program *p, const struct action *a)
 {
     const struct machine *m = c->machine;
@@ -352,7 +352,7 @@ double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op o
     case OP_ALL_TO_ALL_V:
         return steps * l.latency + bytes * (n - 1) / n / l.bandwidth;
     case OP_ALL_REDUCE:
-    case OP_AGREE: /* small ones go up and down a tree */
+    case OP_AGREE: /* small messages go up and down a tree */
         return 2 * (log2(n) * l.latency + bytes * (n - 1) / n / l.bandwidth);
     default: /* one message */
         return l.latency + bytes / (l.machines > 1 ? m->net_bandwidth : m->link_bandwidth);
@@ -382,7 +382,7 @@ void cost_key(const struct program *p, const struct action *a, char ret[COST_KEY
     titan_assert(q->dt < ARRAY_SIZE(types) && q->dt2 < ARRAY_SIZE(types));
     if (!op_is_transfer(op))
         program_print_params(p, a, &numbers);
-    if (op == OP_OPTIMISE) /* of all units of the launch: parameters, and the types of masters and moments */
+    if (op == OP_OPTIMISE) /* parameters of all units of the launch, and the types of masters and moments */
         buf_printf(&numbers, " state=%zu", updated_state(p, a));
     if (!op_is_transfer(op) && a->stream != STREAM_COMPUTE)
         buf_printf(&numbers, " on %s", program_stream_name((enum stream_id)a->stream));
@@ -466,7 +466,7 @@ double cost_action(const struct cost *cost, const struct program *p, const struc
     }
 }
 
-/* Its bytes at the bandwidth of the group's links, as if no step had a latency. */
+/* A transfer's bytes at the bandwidth of the group's links, as if no step had a latency. */
 static double transfer_floor(const struct cost *cost, const struct program *p, const struct action *a)
 {
     struct machine prompt = *cost->machine;

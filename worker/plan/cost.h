@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cost.h - how long each action of a program takes on a machine: by a model, or by what was measured (cost_table.h).
+/* cost.h - how long each action of a program takes on a machine: by a model, or by measured times (cost_table.h).
  *
- * Compute: a product takes its FLOPs at the machine's peak times an efficiency that falls for small products; what
- * moves memory takes its bytes at the memory's bandwidth. Both pay a fixed cost to start. Transfers take the bytes a
- * ring moves at the slowest link of the group plus a latency for each step (Thakur et al. 2005): (n-1)/n of the whole
- * for gather and scatter, twice that for all-reduce. A group's links follow from where its ranks lie: `node`
- * consecutive ranks share one machine; members on one machine pool their network cards.
+ * Compute: a product takes its FLOPs at the machine's peak times an efficiency, which falls for small products. An
+ * operation that moves memory takes its bytes at the memory's bandwidth. Both pay a fixed cost to start. A transfer
+ * takes the bytes that a ring moves at the slowest link of the group, plus a latency for each step (Thakur et al.
+ * 2005). The bytes are (n-1)/n of the whole for gather and scatter, twice as many for all-reduce. A group's links
+ * follow from the place of its ranks: `node` consecutive ranks share one machine. Members on one machine pool their
+ * network cards.
  *
  * The efficiencies of h100 and h200 are calibrated on runs of this system on these cards (docs/published.md), at the
- * power limit that a step reaches; b200's are estimates. */
+ * power limit that a step reaches. The efficiencies of b200 are estimates. */
 #ifndef TITAN_WORKER_PLAN_COST_H
 #define TITAN_WORKER_PLAN_COST_H
 
@@ -19,49 +20,50 @@ struct machine {
     const char *name, *doc;
     double flops_bf16, flops_f32, flops_f8;         /* dense peak of one device, FLOP/s; f8 0: not there */
     double memory_bandwidth;                        /* bytes/s */
-    uint64_t memory_bytes;                          /* that are free before a run, where a card was there to ask */
+    uint64_t memory_bytes;                          /* bytes free before a run, where a card was there to ask */
     int node;                                       /* devices in a machine */
     double link_bandwidth;                          /* one direction, device to device in a machine, bytes/s */
     double net_bandwidth;                           /* one direction, a device's share of its machine's network */
     double host_bandwidth;                          /* device to host memory */
     double link_latency, net_latency;               /* s, a step of a collective */
-    double start;                                   /* s, an operation begins */
+    double start;                                   /* s, start of an operation */
     double issue;                                   /* s, the host issues one action */
-    double matmul_efficiency, matmul_f8_efficiency; /* of peak, for large products */
-    double matmul_half;                             /* m*n*k at which half of it is reached */
-    double attention_efficiency, attention_dgrad_efficiency; /* of peak, in any order */
+    double matmul_efficiency, matmul_f8_efficiency; /* share of peak, for large products */
+    double matmul_half;                             /* m*n*k at which a product reaches half of matmul_efficiency */
+    double attention_efficiency, attention_dgrad_efficiency; /* share of peak, in any order */
     double attention_repeatable; /* gradients that repeat take this many times as long as in any order; 0: 1 */
     double attention_own, attention_own_dgrad; /* FLOP/s in a fixed order, and in fp32; 0: as in any order */
-    bool attention_own_tensor;                 /* of fp32 alone: in bf16 our own kernels take tensor cores, too */
-    double attention_masked; /* masked attention takes this many times as long for the same visible pairs */
+    bool attention_own_tensor; /* the two rates are of fp32 alone: in bf16 our own kernels take tensor cores, too */
+    double attention_masked;   /* masked attention takes this many times as long for the same visible pairs */
     double memory_efficiency;
     uint64_t memory_fixed; /* bytes that a process needs besides its plan: context, libraries */
-    uint64_t memory_peers; /* and with more than one rank, for its communicators; host_memory: footprint.h knows */
+    uint64_t memory_peers; /* more bytes for communicators, with more than one rank; host_memory: see footprint.h */
     bool mxfp8;            /* has products in MXFP8, at the rate of float8 or emulated */
     bool host_memory;      /* its devices compute in the host's memory */
 };
 
-/* "h100", "h200", "b200", "cpu"; NULL: no such machine. And "torchtitan-h100": as TorchTitan's program of 2024-12 runs
- * on one, which published figures are compared with (docs/published.md). */
+/* "h100", "h200", "b200", "cpu"; NULL: no such machine. "torchtitan-h100" is an H100 as TorchTitan's program of 2024-12
+ * uses it: published figures are compared with it (docs/published.md). */
 const struct machine *cost_machine_find(const char *name);
-/* The one that a device is of, by the device's own name ("NVIDIA H200"); NULL: none is known. */
+/* The machine of a device, by the device's own name ("NVIDIA H200"). NULL: no machine is known. */
 const struct machine *cost_machine_of(const char *device);
 const char *cost_machine_names(void); /* "h100|h200|b200|cpu" */
 
 struct cost {
     const struct machine *machine;
-    const struct cost_table *table; /* asked before the machine's model; NULL: there is none */
-    int threads;                    /* of a worker's compute stream, for the table */
+    const struct cost_table *table; /* asked before the machine's model; NULL: no table */
+    int threads;                    /* threads of a worker's compute stream, for the table */
     const struct device_info
-        *device; /* that the table is of; its ranks share it. NULL: each has one of the machine's */
+        *device; /* device of the table, shared by its ranks; NULL: each rank has a device of the machine */
 };
 
 /* How a table names an action's operation: type, name, numbers. */
 void cost_key(const struct program *p, const struct action *a, char ret[COST_KEY_MAX]);
-/* Of a transfer: the bytes that a table counts, the members that take part. */
+/* For a transfer: the bytes that a table counts, and the members that take part. */
 uint64_t cost_bytes(const struct program *p, const struct action *a);
 int cost_members(const struct program *p, const struct action *a);
-/* What the table says; false: nothing. *ret_processor: s of processor time on this rank, over all of its threads. */
+/* Time of an action by the table. false: the table has none. *ret_processor: s of processor time on this rank, over all
+ * of its threads. */
 bool cost_measured(const struct cost *cost, const struct program *p, const struct action *a, double *ret_seconds,
                    double *ret_processor);
 
@@ -70,13 +72,13 @@ double cost_spread(const struct cost *cost, const struct program *p, const struc
 
 /* Seconds on the action's stream. */
 double cost_action(const struct cost *cost, const struct program *p, const struct action *a);
-/* The least that an action can take on the machine: its FLOPs at the peak, or each byte that it touches once at the
- * memory's bandwidth, whichever is longer; of a transfer, its bytes at the bandwidth of the group's links. Of what goes
- * between host and device, and of what takes no time: 0. */
+/* The least time that an action can take on the machine. It is the longer of two: its FLOPs at the peak, or each byte
+ * that it touches once at the memory's bandwidth. For a transfer it is the bytes at the bandwidth of the group's links.
+ * It is 0 for copies between host and device and for actions that take no time. */
 double cost_floor(const struct cost *cost, const struct program *p, const struct action *a);
 /* FLOPs of a product or an attention action; 0 for others. Causal attention counts the visible half. */
 double cost_flops(const struct program *p, const struct action *a);
-/* Seconds a transfer of `bytes` (what the action's kind counts, see action_sent_bytes) takes in a group. */
+/* Seconds that a transfer takes in a group. bytes: counted for the action's kind as in action_sent_bytes(). */
 double cost_transfer(const struct machine *m, const struct mesh *mesh, enum op op, enum group group, double bytes);
 
 #endif

@@ -114,7 +114,7 @@ static int row_order(const struct cost_row *a, const struct cost_row *b)
     return a->bytes < b->bytes ? -1 : a->bytes > b->bytes;
 }
 
-/* The first row that is not before this one. */
+/* Index of the first row that is not before `row`. */
 static size_t place_of(const struct cost_table *t, const struct cost_row *row)
 {
     size_t low = 0, high = t->n;
@@ -176,7 +176,7 @@ void cost_table_print(const struct cost_table *t, struct buf *out)
 struct reader {
     const char *name, *begin, *at, *end;
     int line, n;
-    bool spreads;                  /* its format has them */
+    bool spreads;                  /* the table's format has spreads */
     char text[COST_KEY_MAX + 128]; /* of this line */
     const char *fields[6];
 };

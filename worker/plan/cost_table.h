@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cost_table.h - costs that were measured: what `titan-worker measure` writes and plans read before they ask the model.
+/* cost_table.h - measured costs: `titan-worker measure` writes them, plans read them before they ask the model.
  *
- * A text file of lines with tabs: a head that names the machine, a line for each operation and transfer, and an end
- * with the number of lines and a hash of all before it, so that a table that was cut or changed is not taken for one.
+ * A table is a text file of lines with tabs. The head names the machine. A line for each operation and transfer
+ * follows. The end has the number of lines and a hash of all before it, so that a cut or changed table is refused.
  *
  *   titan-costs  2
  *   device       cpu
@@ -15,9 +15,9 @@
  *   transfer     MEMBERS  BYTES  SECONDS  PROCESSOR_SECONDS  KEY
  *   end          LINES  HASH
  *
- * SPREAD is the standard deviation of SECONDS from one time to the next. Format 1 has none: it is read as 0.
+ * SPREAD is the standard deviation of SECONDS from one time to the next. Format 1 has no SPREAD; it is read as 0.
  *
- * A table is of one machine: device, model, instructions and cores. Clock and version are there to be read. */
+ * A table is of one machine: device, model, instructions and cores. Clock and version are for people to read. */
 #ifndef TITAN_WORKER_PLAN_COST_TABLE_H
 #define TITAN_WORKER_PLAN_COST_TABLE_H
 
@@ -43,7 +43,7 @@ enum cost_kind { COST_OPERATION, COST_TRANSFER };
 struct cost_row {
     enum cost_kind kind;
     int size;         /* an operation's threads (1 on a GPU), a transfer's members */
-    uint64_t bytes;   /* a transfer's (action_sent_bytes); 0 */
+    uint64_t bytes;   /* a transfer's (action_sent_bytes); 0 of an operation */
     double seconds;   /* from its begin to its end */
     double processor; /* a transfer's: s of processor time of one member */
     double spread;    /* an operation's: standard deviation of its seconds */
@@ -56,17 +56,17 @@ struct cost_table {
     size_t n, cap;
 };
 
-/* This machine with its processors: of the affinity mask, as workers take them. */
+/* Describes this machine. Its cores are the processors of the affinity mask, as workers take them. */
 void cost_host_of_cpu(struct cost_host *ret);
-/* TITAN_EINVAL names both machines where they are not the same. */
+/* TITAN_EINVAL: the machines are not the same; the error names both. */
 titan_status cost_host_check(const struct cost_host *table, const struct cost_host *here, const char *path,
                              struct titan_error *err) TITAN_MUST_USE;
 
-/* Adds a row, or takes the place of the one with its key. */
+/* Adds a row, or replaces the row with its key. */
 titan_status cost_table_put(struct cost_table *t, const struct cost_row *row, struct titan_error *err) TITAN_MUST_USE;
 void cost_table_print(const struct cost_table *t, struct buf *out);
 /* name: of the text, for messages. *ret is owned (cost_table_clear), empty after a failure. TITAN_EINVAL: the text is
- * no table, or not all of one. */
+ * no table, or a part of a table. */
 titan_status cost_table_parse(const char *text, size_t len, const char *name, struct cost_table *ret,
                               struct titan_error *err) TITAN_MUST_USE;
 titan_status cost_table_load(const char *path, struct cost_table *ret, struct titan_error *err) TITAN_MUST_USE;
@@ -76,7 +76,7 @@ titan_status cost_table_place(const char *device, char *out, size_t cap, struct 
 
 /* NULL: not measured. */
 const struct cost_row *cost_table_operation(const struct cost_table *t, int threads, const char *key);
-/* Between two measured sizes on a straight line. false: beyond what was measured. */
+/* Interpolates between two measured sizes on a straight line. false: bytes are beyond the measured sizes. */
 bool cost_table_transfer(const struct cost_table *t, int members, const char *key, uint64_t bytes, double *ret_seconds,
                          double *ret_processor);
 

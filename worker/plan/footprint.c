@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "worker/comm/comm.h"
 
-/* An edge is a communicator of two: one for what a channel sends, one for what comes in by it. */
+/* An edge is a communicator of two ranks. A channel has an edge for what it sends and an edge for what it receives. */
 static size_t of_edges(const struct program *p, enum channel channel)
 {
     struct comm_use use[2] = {0};
@@ -55,7 +55,7 @@ static size_t of_channel(const struct program *p, enum channel channel)
         if (a->op == OP_SHIFT) {
             use.message = MAX(use.message, (size_t)q->shift.bytes);
             use.ways = MAX(use.ways, 2);
-        } else if (a->op == OP_ALL_TO_ALL_V) { /* rows that are to be expected, over all members */
+        } else if (a->op == OP_ALL_TO_ALL_V) { /* expected rows, over all members */
             use.message = MAX(use.message, (size_t)(q->all_to_all_v.bytes * q->all_to_all_v.rows) / (size_t)members);
             use.ways = 2 * (members - 1);
         }

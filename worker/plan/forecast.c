@@ -79,7 +79,7 @@ static double spread_of(void *arg, const struct program *p, const struct action 
     return cost_spread(arg, p, a);
 }
 
-/* From when on so many more cores are asked for, or fewer. */
+/* From `at` on, ranks ask for `cores` more cores; negative: fewer. */
 struct demand {
     double at, cores;
 };
@@ -90,9 +90,9 @@ static int by_time(const void *x, const void *y)
     return (a->at > b->at) - (a->at < b->at);
 }
 
-/* Ranks share the cores of the machine that was measured, their transfers too: while they ask for more than there are,
- * all that runs takes as much longer. What stands still meanwhile leaves its cores to nothing later. On GPUs each rank
- * has its own: the simulation's step. */
+/* The step when ranks share the cores of the measured machine, with their transfers. While ranks ask for more cores
+ * than the machine has, everything that runs takes as much longer. Cores that are idle at a time are not made up for
+ * later. On GPUs each rank has its own device: the simulation's step counts. */
 static titan_status shared_step(const struct forecast *f, const struct simulation *s, const struct cost *cost,
                                 double *ret, struct titan_error *err)
 {
@@ -194,8 +194,8 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
     if (!by_rank || !f.memory || !f.time || !f.bytes)
         status = titan_fail(err, TITAN_ENOMEM, "forecast: out of memory");
     if (status == TITAN_OK) {
-        for (int k = plan->classes - 1; k >= 0;
-             k--) { /* of the classes of a pp rank, the first with the largest share */
+        /* A pp rank's program is of its first class with the largest share. */
+        for (int k = plan->classes - 1; k >= 0; k--) {
             const int r = programs[k]->pp_rank;
             titan_assert(r >= 0 && r < n);
             if (!by_rank[r] || programs[k]->share >= by_rank[r]->share)
@@ -227,7 +227,7 @@ titan_status forecast_make(const struct plan *plan, struct program *const *progr
     return TITAN_OK;
 }
 
-/* The state is counted in both, the arena is the larger one's. */
+/* Both programs count the state. Of the two arenas the larger counts. */
 void forecast_add_evaluation(struct forecast *f, const struct plan *evaluation, struct program *const *programs)
 {
     titan_assert(evaluation->opt.evaluation && evaluation->mesh.size[AXIS_PP] == f->n);
@@ -363,7 +363,7 @@ static void print_bytes(const struct forecast *f, struct buf *out)
 
 struct part {
     const char *name;
-    double seconds, floor; /* floor 0: of a wait */
+    double seconds, floor; /* floor 0: the part is a wait */
 };
 
 static int by_seconds(const void *x, const void *y)
@@ -431,7 +431,7 @@ void forecast_print(const struct forecast *f, struct buf *out)
     print_time(f, out);
 }
 
-/* What an operation of a step costs, all times that it runs. */
+/* What an operation of a step costs, over all times that it runs. */
 struct op_row {
     const struct action *first;
     long count;
@@ -446,7 +446,7 @@ static int by_predicted(const void *x, const void *y)
     return a->first < b->first ? -1 : 1;
 }
 
-/* Of the busiest rank, the longest first; the caller frees. NULL: out of memory. */
+/* Operations of the busiest rank, the longest first; the caller frees them. NULL: out of memory. */
 static struct op_row *operations_of(const struct forecast *f, const struct simulation *s, const struct cost *cost,
                                     size_t *ret_n)
 {

@@ -13,13 +13,13 @@
 
 /* --- which two make one ------------------------------------------------------------------------------------------- */
 
-/* The fused action has the second one's numbers, phase and unit. The first one is of the unit of what it writes,
- * its operand 0. */
+/* The fused action has the second action's numbers, phase and unit. The first action has the unit of the buffer that it
+ * writes, its operand 0. */
 struct fusion {
     enum op fused, op[FUSE_ACTIONS];
     uint32_t no_gradient; /* OP_NO_GRADIENT, or 0 */
     int operands[FUSE_ACTIONS];
-    int slot[FUSE_ACTIONS][FUSE_OPERANDS]; /* where each of theirs is among the fused one's */
+    int slot[FUSE_ACTIONS][FUSE_OPERANDS]; /* places of the two actions' operands among the fused action's */
 };
 
 #define NORM(name) OPERAND_OF(add_rmsnorm, name)
@@ -108,7 +108,7 @@ void fuse_undo(const struct program *p, const struct action *a, struct plain *re
 
 /* --- two as one --------------------------------------------------------------------------------------------------- */
 
-/* Is the plain action the one at hand, in all that is said of it? */
+/* Is plain action x the same as action b in all that the program says of it? */
 static bool same_action(const struct program *p, const struct plain_action *x, const struct action *b)
 {
     const struct action *a = &x->action;
@@ -125,7 +125,8 @@ static bool same_action(const struct program *p, const struct plain_action *x, c
     return true;
 }
 
-/* The fused one's operands; 0: the two do not share what it has once. */
+/* Fills in the fused action's operands and returns their number. 0: the two actions do not share the operand that the
+ * fused action has once. */
 static int join_operands(const struct program *p, const struct fusion *f, const struct action *const two[FUSE_ACTIONS],
                          struct operand ret[SLOTS])
 {
@@ -151,7 +152,7 @@ static int join_operands(const struct program *p, const struct fusion *f, const 
     return n;
 }
 
-/* Put the fused action in place of the second one, if there is one that undoes to both. */
+/* Puts a fused action in place of the second action, if fuse_undo() then gives both back. */
 static titan_status try_two(struct program *p, int first, int second, bool *ret_fused, struct titan_error *err)
 {
     const struct action *const two[FUSE_ACTIONS] = {&p->actions[first], &p->actions[second]};
@@ -195,7 +196,7 @@ static bool shares_buffer(const struct program *p, const struct action *a, const
     return false;
 }
 
-/* Of n actions the one that is computed next, if action i could as well wait for it; NONE otherwise. */
+/* The action among n that is computed next, if action i can wait until then; NONE otherwise. */
 static int neighbour(const struct program *p, int i, int n)
 {
     for (int j = i + 1; j < n; j++) {

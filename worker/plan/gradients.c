@@ -40,7 +40,8 @@ int gradients_buffer(struct builder *b, int unit, int slot, bool *ret_first)
     return *grad;
 }
 
-/* The gradient of (unit, slot) as a matrix of one row a member; zeros where this rank has contributed nothing. */
+/* The gradient of (unit, slot) as a matrix with a row for each member. Zeros where this rank has contributed
+ * nothing. */
 static struct tensor gradient_or_zeros(struct builder *b, int unit, int slot)
 {
     bool first;
@@ -53,9 +54,9 @@ static struct tensor gradient_or_zeros(struct builder *b, int unit, int slot)
     return t;
 }
 
-/* Tensors that tp ranks hold whole get a part of their gradient from each one's tokens or heads. Done before the cut
- * into ranges, which do not end where these tensors begin. Experts' tensors are cut over ep instead, and whole in no
- * sense. */
+/* Tensors that tp ranks hold whole get a part of their gradient from each rank's tokens or heads. The sum comes before
+ * the cut into ranges, which do not end where these tensors begin. Experts' tensors are cut over ep instead: none is
+ * whole. */
 static void sum_whole_tensors(struct builder *b, int unit, struct tensor gradient)
 {
     const struct unit_layout *u = &b->layout->units[unit];
@@ -132,8 +133,8 @@ static struct tree_stack subtrees_of(const struct builder *b, int batch_rank)
     return own;
 }
 
-/* How a kind of units is shared: ranks send each other slices, each of the subtrees of `together` ranks in a row; of a
- * batch rank there are `tokens` ranks, which hold a part each of its tokens. */
+/* How a kind of units is shared. Ranks send each other slices: each slice is of the subtrees of `together` ranks in a
+ * row. A batch rank has `tokens` ranks, and each holds a part of its tokens. */
 struct sharing {
     int tokens, together;
 };
@@ -146,8 +147,8 @@ static struct sharing sharing_of(const struct builder *b, bool experts)
     return (struct sharing){m->size[AXIS_CP] * m->size[AXIS_TP], b->expert_parts};
 }
 
-/* Slices of the first n ranks that send together with rank `at` (counted through all replicas): theirs are one behind
- * the other. */
+/* Number of slices of the first n ranks that send together with rank `at`. Ranks are counted through all replicas.
+ * Slices of ranks that send together lie one behind the other. */
 static int slices_before(const struct builder *b, struct sharing s, int at, int n)
 {
     const int first = at / s.together * s.together;
@@ -159,7 +160,7 @@ static int slices_before(const struct builder *b, struct sharing s, int at, int 
 }
 
 /* Slices arrive ordered by replica, then by sender, then by rank, then by subtree. Every part of the tokens has a tree
- * of its own over the ranks of the batch; the trees' sums are added in the parts' order. */
+ * of its own over the ranks of the batch. The trees' sums are added in the parts' order. */
 static titan_status plan_sum(const struct builder *b, struct sharing s, struct tree_sum *ret, struct titan_error *err)
 {
     const int ranks = mesh_batch_size(&b->layout->mesh);
@@ -219,7 +220,8 @@ static void merge_gradients(void *arg, int left, int right)
          tensor_at(grad[right] + m->part, 0, DTYPE_F32, 1, n));
 }
 
-/* Add what has become siblings. A schedule may finish microbatches in any order; the tree takes them in its own. */
+/* Adds subtrees that have become siblings. A schedule may finish microbatches in any order; the tree takes them in its
+ * own order. */
 static void push_gradient(struct builder *b, int unit, int slot)
 {
     struct unit_state *const u = &b->units[unit];
@@ -231,7 +233,7 @@ static void push_gradient(struct builder *b, int unit, int slot)
     for (; u->next < b->share && u->done[u->next]; u->next++)
         for (merge.part = 0; merge.part < u->parts; merge.part++) {
             int64_t first = b->from, end;
-            /* The ranks that share experts are all of one rank of the batch, or whole ones in a row. */
+            /* The ranks that share experts are all of one batch rank, or they are whole batch ranks in a row. */
             const struct sharing s = sharing_of(b, true);
             const int together = s.together / s.tokens;
             if (u->parts > 1 && together > 1) {
@@ -244,7 +246,7 @@ static void push_gradient(struct builder *b, int unit, int slot)
         }
 }
 
-/* Every member's slice of every subtree here, to its owner. */
+/* Packs the slices of every subtree on this rank, one slice for each member that owns a part. */
 static struct tensor pack_slices(struct builder *b, int unit)
 {
     const struct unit_state *u = &b->units[unit];
@@ -302,7 +304,7 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
         break;
     case SUM_CANONICAL:
         if (mine) {
-            /* before the merges: a microbatch's gradient is the same whatever rank computes it */
+            /* the sum comes before the merges: a microbatch's gradient is the same whatever rank computes it */
             sum_whole_tensors(b, unit, tensor_at(b->units[unit].grad[slot], 0, DTYPE_F32, 1, padded_of(b, unit)));
             push_gradient(b, unit, slot);
         }
@@ -317,7 +319,7 @@ void gradients_close(struct builder *b, int unit, int slot, bool last)
 
 /* --- the end of the step ------------------------------------------------------------------------------------------ */
 
-/* Masters and moments, as so many bytes of each parameter. */
+/* Masters and moments as a matrix with a row for each byte of a parameter's state. */
 static struct tensor state_of(const struct builder *b, int unit, int buffer)
 {
     return tensor_at(buffer, 0, DTYPE_U8, (int64_t)builder_state_bytes(b), b->layout->units[unit].shard);
@@ -336,8 +338,8 @@ static void emit_updates(struct builder *b, struct updates *updates)
     updates->n = 0;
 }
 
-/* All that are there wait for the same decision, and the next step for all of them: one launch delays nothing. State
- * that comes from the host is updated as it comes. */
+/* All units so far wait for the same decision, and the next step waits for all of them. So one launch delays nothing.
+ * State that comes from the host is updated as it comes. */
 static void add_update(struct builder *b, struct updates *updates, int unit, int state)
 {
     const struct unit_state *u = &b->units[unit];

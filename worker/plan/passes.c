@@ -10,7 +10,7 @@
 #include "worker/device/device.h"
 
 #define BUCKET_PAIRS 8
-#define HORIZON 1.5 /* of a gather's own time is covered by compute, so that a late one still hides */
+#define HORIZON 1.5 /* compute covers this many times a gather's own time, so that a late gather still hides */
 #define HORIZON_HALVINGS 4
 #define BUCKET_SHARE 5 /* a bucket is at most 1/5 of all bytes of its channel */
 #define NONE (-1)
@@ -22,7 +22,7 @@ static titan_status no_memory(struct titan_error *err)
 
 /* --- a new order -------------------------------------------------------------------------------------------------- */
 
-/* An action and where it goes: before all with a larger place; ties keep the order they have. */
+/* An action and its new place: it comes before all actions with a larger place. Equal places keep their order. */
 struct placed {
     double place;
     int index;
@@ -36,7 +36,7 @@ static int by_place(const void *x, const void *y)
     return a->index - b->index;
 }
 
-/* Those of DROPPED go nowhere. */
+/* Sorts the actions by their places. An action with the place DROPPED is removed. */
 #define DROPPED (-2.0)
 static titan_status rearrange(struct program *p, const double *places, struct titan_error *err)
 {
@@ -101,8 +101,8 @@ static bool reads_of(const struct program *p, const struct action *reader, const
     return false;
 }
 
-/* A shard does not change before the update, and can be gathered at any time. Codes are made of it first, by actions
- * right before their gather that go where it goes: the first of them, or the gather itself. */
+/* The first of the actions right before a gather that make codes of the shard; they go where the gather goes. Without
+ * codes, the gather itself. A shard does not change before the update, so it can be gathered at any time. */
 static int first_pack(const struct program *p, int gather)
 {
     int first = gather;
@@ -113,7 +113,7 @@ static int first_pack(const struct program *p, int gather)
     return first;
 }
 
-/* The first place that a gather, and what goes with it, can have. */
+/* The first place that a gather, and the actions that go with it, can have. */
 static int first_place(const struct program *p, int gather)
 {
     const struct action *a = &p->actions[gather];
@@ -136,7 +136,7 @@ static int first_place(const struct program *p, int gather)
     return behind + 1;
 }
 
-/* First action after `from` that touches a buffer gather a writes; the program's end where none does. */
+/* First action after gather `from` that touches a buffer the gather writes; the program's end if no action does. */
 static int first_use(const struct program *p, int from)
 {
     const struct action *a = &p->actions[from];
@@ -152,20 +152,21 @@ static int first_use(const struct program *p, int from)
     return p->n_actions;
 }
 
-/* Where each gather has to be issued so that `horizon` times its own duration, and that of the gathers between, is
- * covered by compute. Backwards, so that a later gather's need pushes those before it. */
+/* Finds where each gather has to be issued. The compute behind this place covers `horizon` times the gather's own
+ * duration and the gathers' between. The walk is backwards: a later gather's need pushes the gathers before it. */
 static void place_gathers(const struct program *p, const struct cost *cost, double horizon, double *places)
 {
-    double limit = (double)p->n_actions; /* no gather goes behind the one that follows it */
+    /* Place of the next gather in the program; no earlier gather is placed after it. */
+    double limit = (double)p->n_actions;
 
     titan_assert(horizon > 0);
-    int least = 0; /* first place of a gather and of those behind it */
+    int least = 0; /* first place of a gather and of all gathers behind it */
     for (int i = 0; i < p->n_actions; i++) {
         if (is_gather(&p->actions[i]))
             least = MAX(least, first_place(p, i));
         places[i] = is_gather(&p->actions[i]) ? least : i;
     }
-    double queued = 0; /* gathers that run between the place and the use */
+    double queued = 0; /* time of the gathers between the place and the use */
     for (int i = p->n_actions - 1; i >= 0; i--) {
         if (!is_gather(&p->actions[i]))
             continue;
@@ -207,7 +208,7 @@ titan_status pass_reorder(struct program *p, const struct pass_options *options,
             return TITAN_OK;
         memcpy(p->actions, before, (size_t)p->n_actions * sizeof *before);
     }
-    return TITAN_OK; /* no room for any of it: as it was */
+    return TITAN_OK; /* no horizon has room: the order stays as it was */
 }
 
 /* --- bucket ------------------------------------------------------------------------------------------------------- */
@@ -228,7 +229,7 @@ static titan_status append_operands(struct program *p, int from, int n, struct t
     return TITAN_OK;
 }
 
-/* a takes over what b does. */
+/* Action a takes over what action b does. */
 static titan_status join(struct program *p, struct action *a, const struct action *b, struct titan_error *err)
 {
     struct op_params params = *action_params(p, a);
@@ -248,7 +249,7 @@ static titan_status join(struct program *p, struct action *a, const struct actio
 static double compute_between(const struct program *p, const struct cost *cost, int from, int to)
 {
     double sum = 0;
-    for (int i = from; i < to && p->actions[i].phase != PHASE_UPDATE; i++) /* the update waits for all of them */
+    for (int i = from; i < to && p->actions[i].phase != PHASE_UPDATE; i++) /* the update waits for all transfers */
         if (p->actions[i].stream == STREAM_COMPUTE)
             sum += cost_action(cost, p, &p->actions[i]);
     return sum;
@@ -259,10 +260,10 @@ static double compute_between(const struct program *p, const struct cost *cost, 
 struct bucketing {
     struct program *p;
     const struct pass_options *o;
-    double total;   /* bytes of all such transfers of the channel */
-    double *places; /* where actions go; those that became part of another are dropped */
-    bool *joins;    /* [place in the order of such transfers]: becomes one with the one before */
-    bool decided;   /* joins is given */
+    double total;   /* bytes of all transfers of the operation on the channel */
+    double *places; /* places of actions; an action that became part of another has DROPPED */
+    bool *joins;    /* [place in the order of these transfers]: becomes one with the transfer before */
+    bool decided;   /* joins is given by the leader */
 };
 
 /* Does anything between two actions touch a buffer of the first? */
@@ -280,8 +281,8 @@ static bool touched_between(const struct program *p, int a, int b)
     return false;
 }
 
-/* Joining gather b to a moves b forward to a's place: its memory lives longer; the bucket must still be there in time
- * for a's first use. Joining a reduction moves a back to b's place. */
+/* Is it worth joining b to a? A gather b moves forward to a's place: its memory lives longer, and the bucket must still
+ * be there in time for a's first use. A reduction a moves back to b's place. */
 static bool worth_it(const struct bucketing *k, int a, int b)
 {
     const struct program *p = k->p;
@@ -292,7 +293,7 @@ static bool worth_it(const struct bucketing *k, int a, int b)
     if (x->op != y->op || x->channel != y->channel || action_params(p, x)->dt != action_params(p, y)->dt ||
         x->n_operands + y->n_operands > 2 * BUCKET_PAIRS || bytes > k->total / BUCKET_SHARE)
         return false;
-    if (x->op == OP_REDUCE_SCATTER) /* what is left to compute behind it must cover it */
+    if (x->op == OP_REDUCE_SCATTER) /* the compute left behind the bucket must cover it */
         return !touched_between(p, a, b) && compute_between(p, k->o->cost, b, p->n_actions) >
                                                 5 * (cost_action(k->o->cost, p, x) + cost_action(k->o->cost, p, y));
     if (first_place(p, b) > a)
@@ -301,7 +302,7 @@ static bool worth_it(const struct bucketing *k, int a, int b)
            cost_action(k->o->cost, p, x) + cost_action(k->o->cost, p, y);
 }
 
-/* Into the earlier action (gathers) or the later one (reductions: all inputs must be there). */
+/* Joins gathers into the earlier action, reductions into the later one: there all inputs are present. */
 static titan_status bucket_channel(struct bucketing *k, enum op op, int channel, struct titan_error *err)
 {
     struct program *p = k->p;
@@ -339,7 +340,7 @@ static titan_status bucket_channel(struct bucketing *k, enum op op, int channel,
     return TITAN_OK;
 }
 
-/* Channels have their own stretch of joins each, all of them p->n_actions long. */
+/* joins has a stretch of its own for each channel, `stretch` entries long. */
 static titan_status bucket(struct program *p, const struct pass_options *o, bool *joins, size_t stretch, bool decided,
                            struct titan_error *err)
 {
@@ -360,8 +361,8 @@ static titan_status bucket(struct program *p, const struct pass_options *o, bool
     return rearrange(p, places, err);
 }
 
-/* A rank with fewer microbatches than others has as many gathers and reductions, but less to hide them under: left to
- * itself it would decide otherwise than its peers. */
+/* The leader's joins count for all ranks. A rank with fewer microbatches than others has as many gathers and
+ * reductions, but less to hide them under. On its own it would decide otherwise than its peers. */
 titan_status pass_bucket(struct program *p, const struct pass_options *options, struct titan_error *err)
 {
     struct program *const leader = options->leader ? options->leader : p;
@@ -390,7 +391,7 @@ static bool is_reduction(const struct action *a)
     return a->op == OP_REDUCE_SCATTER && a->stream == STREAM_REDUCE;
 }
 
-/* RELEASE of what action `from` of the program is the last to read. */
+/* Appends a RELEASE of each buffer that action `from` is the last to read. External buffers are not released. */
 static titan_status append_releases(struct program *p, int from, const int *last, struct action *out, int *n_out,
                                     int params, struct titan_error *err)
 {
@@ -480,7 +481,8 @@ struct pieces {
     int n_out, cap_out;
 };
 
-/* Token activations; what else goes over tp (loss statistics, gradients of norms) is not cut by tokens. */
+/* Does a transfer carry token activations? Others over tp (loss statistics, gradients of norms) are not cut by
+ * tokens. */
 static bool is_token_transfer(const struct program *p, const struct action *a)
 {
     if (a->channel != CHANNEL_TP || (a->op != OP_ALL_GATHER && a->op != OP_REDUCE_SCATTER))
@@ -494,7 +496,7 @@ static titan_status put(struct pieces *k, const struct action *a, struct titan_e
     return VEC_PUSH(k->out, k->n_out, k->cap_out, *a) ? TITAN_OK : no_memory(err);
 }
 
-/* Piece of a transfer: both sides in row blocks. */
+/* Appends a piece of a transfer: input and output in row blocks. */
 static titan_status put_transfer(struct pieces *k, const struct action *a, int piece, struct titan_error *err)
 {
     struct program *p = k->p;
@@ -516,7 +518,8 @@ static titan_status put_transfer(struct pieces *k, const struct action *a, int p
     return put(k, &part, err);
 }
 
-/* Row block of a product: c and a in blocks of m/n rows, b whole. Strided operands end with their last row. */
+/* Appends a row block of a product: c and a in blocks of m/n rows, b whole. A strided operand ends with its last
+ * row. */
 static titan_status put_product(struct pieces *k, const struct action *a, int piece, struct titan_error *err)
 {
     struct program *p = k->p;
@@ -539,8 +542,8 @@ static titan_status put_product(struct pieces *k, const struct action *a, int pi
     return put(k, &part, err);
 }
 
-/* Row block of a choice of experts in turn: that goes by the tokens' places in the microbatch, and between a rank's
- * pieces lie those of the other ranks. */
+/* Appends a row block of a ROUTE with experts in turn. The choice goes by the tokens' places in the microbatch. Between
+ * a rank's pieces lie the pieces of the other ranks. */
 static titan_status put_route(struct pieces *k, const struct action *a, int piece, struct titan_error *err)
 {
     static const int cut[] = {OPERAND_OF(route, chosen), OPERAND_OF(route, weights), OPERAND_OF(route, logits),
@@ -563,7 +566,7 @@ static titan_status put_route(struct pieces *k, const struct action *a, int piec
     return put(k, &part, err);
 }
 
-/* Balance losses number the tokens by sequence: what has changed is which ones a rank has. */
+/* Balance losses number the tokens by sequence. Pieces change which tokens a rank has. */
 static titan_status put_numbered(struct pieces *k, const struct action *a, struct titan_error *err)
 {
     struct program *p = k->p;
@@ -580,7 +583,8 @@ static bool divides(const struct pieces *k, int64_t n)
     return n % k->n == 0;
 }
 
-/* A product with rows of `buffer` as this operand: its left factor or its result, which may be the last of a sum. */
+/* Is it a product with rows of `buffer` as `operand`, its left factor or its result? The result may be the last of a
+ * sum. */
 static bool is_product_of(const struct pieces *k, const struct action *a, int buffer, int operand)
 {
     const uint32_t never = operand == OPERAND_OF(matmul, c) ? OP_TA : OP_TA | OP_ADD_TO;
@@ -590,8 +594,7 @@ static bool is_product_of(const struct pieces *k, const struct action *a, int bu
            divides(k, action_params(k->p, a)->matmul.M);
 }
 
-/* gather, products of what is gathered: pieces of the gather first, then each product's pieces. Returns actions used.
- */
+/* Writes the pieces of a gather first, then the pieces of each product of its result. *ret_used: actions used. */
 static titan_status put_gather(struct pieces *k, int i, int *ret_used, struct titan_error *err)
 {
     const struct program *p = k->p;
@@ -611,7 +614,7 @@ static titan_status put_gather(struct pieces *k, int i, int *ret_used, struct ti
     return TITAN_OK;
 }
 
-/* product, scatter of its result: piece by piece. */
+/* Writes a product and the scatter of its result piece by piece. */
 static titan_status put_scatter(struct pieces *k, int i, bool product, struct titan_error *err)
 {
     for (int piece = 0; piece < k->n; piece++) {
@@ -659,7 +662,7 @@ titan_status pass_async_tensor(struct program *p, int pieces, struct titan_error
 
     if (pieces < 2 || p->mesh.size[AXIS_TP] < 2)
         return TITAN_OK;
-    for (int i = 0; i < p->n_actions; i++) /* all of them or none: a rank's rows are the same everywhere */
+    for (int i = 0; i < p->n_actions; i++) /* all transfers or none: a rank's rows are the same everywhere */
         if (is_token_transfer(p, &p->actions[i]) && (action_params(p, &p->actions[i])->part[0] % width != 0 ||
                                                      !divides(&k, action_params(p, &p->actions[i])->part[0] / width)))
             return TITAN_OK;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* passes.h - rewriting a program: what is computed stays, when and in which pieces it is sent changes.
+/* passes.h - rewriting a program: the computation stays. When data is sent, and in which pieces, changes.
  *
  * After SimpleFSDP (arXiv:2411.00284): buckets of parameter gathers and gradient reductions, and gathers issued ahead
- * of the compute they can hide under; and pipelined pieces of tensor-parallel transfers. The same decisions are taken
- * on every rank of a group: they depend on the program and the cost model only. Each takes a built program and leaves
- * one that program_finish has yet to see. */
+ * of the compute that they can hide under. Also pipelined pieces of tensor-parallel transfers. Every rank of a group
+ * takes the same decisions: they depend on the program and the cost model only. Each pass takes a built program;
+ * program_finish() must come after the passes. */
 #ifndef TITAN_WORKER_PLAN_PASSES_H
 #define TITAN_WORKER_PLAN_PASSES_H
 
@@ -13,31 +13,32 @@
 struct pass_options {
     const struct cost *cost;
     uint64_t memory_bytes;  /* a pass that would need more of the device is weakened or left out; 0 = no limit */
-    struct program *leader; /* as built, of the class that decides for all of its group (program_class_leader); it is
-                               used up. NULL: the program itself decides */
+    struct program *leader; /* as built, of the class that decides for all of its group (program_class_leader); the pass
+                               uses the program up. NULL: the program itself decides */
 };
 
-/* Does the program's peak stay within memory, with what is not of the arena? */
+/* Does the program's peak, with external buffers on the device, stay within memory? */
 bool pass_fits(struct program *p, const struct pass_options *options);
 
-/* Greedy buckets: neighbouring gathers (reductions) of one channel become one launch, as long as the bucket still hides
- * under the compute before its first use, the peak stays within memory and the bucket within a fifth of all gathered
- * bytes (techniques of autobucketing: the largest message a cost model can be trusted with). */
+/* Greedy buckets: neighbouring gathers (reductions) of one channel become one launch. The bucket must still hide under
+ * the compute before its first use, and the peak must stay within memory. A bucket has at most a fifth of all gathered
+ * bytes: the largest message that a cost model can be trusted with (techniques of autobucketing). */
 titan_status pass_bucket(struct program *p, const struct pass_options *options, struct titan_error *err) TITAN_MUST_USE;
 
-/* Every parameter gather is issued so early that the compute between covers its time, order kept; less early where
- * the peak would leave memory. */
+/* Issues every parameter gather so early that the compute before its first use covers its time. Gathers keep their
+ * order. A gather is less early where the peak would exceed memory. */
 titan_status pass_reorder(struct program *p, const struct pass_options *options,
                           struct titan_error *err) TITAN_MUST_USE;
 
-/* What a gradient reduction sends keeps its memory until the next one of its channel is issued: otherwise the compute
- * that follows is given that memory at once and waits for the transfer. Left out where the peak would leave memory. */
+/* Keeps the memory that a gradient reduction sends until the next reduction of its channel is issued. Otherwise the
+ * following compute would get this memory at once and wait for the transfer. Left out where the peak would exceed
+ * memory. */
 titan_status pass_hold(struct program *p, const struct pass_options *options, struct titan_error *err) TITAN_MUST_USE;
 
-/* Asynchronous tensor parallelism: gather-then-multiply and multiply-then-scatter over tp in `pieces` row blocks, each
- * piece's transfer beside another's product. A rank's tokens are then block-cyclic (block r of each piece) instead of
- * one block, for all of them alike, so pieces arrive in natural order and nothing else changes. A program with rows
- * that do not divide is left as it is. */
+/* Asynchronous tensor parallelism: gather-then-multiply and multiply-then-scatter over tp in `pieces` row blocks. Each
+ * piece's transfer runs beside another piece's product. A rank's tokens are then block-cyclic (block r of each piece)
+ * instead of one block. All token transfers are cut alike, so pieces arrive in natural order and nothing else changes.
+ * A program with rows that do not divide is left as it is. */
 titan_status pass_async_tensor(struct program *p, int pieces, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pipeline.c - what travels between stages, and when a rank asks for it.
  *
- * A SEND ends when the other side takes it, and the memory of what was sent is used again soon: a rank that asks only
- * when it needs a message can stop its sender, and two such ranks each other. So a RECV stands before the first cell
- * that begins no earlier than the cell that sends, by the schedule's own clock. Then no cell ever waits for one that
- * begins after it: what a SEND waits for is that cells that began before it end, and by induction on the clock
- * everything does. Empty slots count as if they were not, so that ranks of other shares keep the same clock.
+ * A SEND ends when the other side takes the message, and the sent memory is used again soon. A rank that asks only when
+ * it needs a message can stop its sender, and two ranks can stop each other. So a RECV stands before the first cell
+ * that begins no earlier than the sending cell, by the schedule's own clock. Then no cell waits for a cell that begins
+ * after it. A SEND waits only for cells that began before it to end. By induction on the clock, everything ends. Empty
+ * slots count as if they were not empty, so that ranks with other shares keep the same clock.
  *
- * What is sent keeps its memory for one unit of that clock: otherwise the next cell's first operations would take it
- * and wait for the message to pass. */
+ * What is sent keeps its memory for one unit of this clock. Otherwise the next cell's first operations would take the
+ * memory and wait for the message to pass. */
 #include "worker/plan/builder.h"
 
 #include <stdlib.h>
@@ -16,14 +16,14 @@
 #include "base/cleanup.h"
 
 struct message {
-    int stage, slot; /* of the receiver */
+    int stage, slot; /* stage and slot of the receiver */
     bool gradient;
     double sent; /* begin of the sending cell */
 };
 
 struct sent {
     struct tensor t;
-    double until; /* first begin of a cell that may have its memory */
+    double until; /* earliest begin of a cell that may take the memory */
     int stage, slot;
     bool gradient;
 };
@@ -35,8 +35,8 @@ static const double cell_time[] = {[CELL_F] = 1, [CELL_I] = 1, [CELL_W] = 1, [CE
 
 struct walk {
     struct builder *b;
-    int *next;                  /* per rank: cell */
-    double *clock;              /* per rank: end of its last one */
+    int *next;                  /* per rank: next cell */
+    double *clock;              /* per rank: end of its last cell */
     double *forward, *backward; /* [stage][slot]: end of F, of I or B; negative: not yet */
 };
 
@@ -59,7 +59,7 @@ static double input_of(const struct walk *w, const struct cell *c)
     return 0;
 }
 
-/* Run a rank's cells as far as their inputs go. */
+/* Runs a rank's cells as far as their inputs are there. True: the rank has moved on. */
 static bool advance(const struct walk *w, int rank)
 {
     const struct schedule *s = w->b->opt->schedule;
@@ -125,7 +125,7 @@ static titan_status plan_starts(struct builder *b, struct titan_error *err)
 
 /* --- what arrives ------------------------------------------------------------------------------------------------- */
 
-/* With two ranks the next one is the one before, too: always called the next. */
+/* With two ranks the next rank is also the rank before. It always counts as the next. */
 static enum channel channel_to(const struct builder *b, int from, int to, bool gradient)
 {
     titan_assert(from != to);
@@ -178,7 +178,8 @@ titan_status pipeline_plan(struct builder *b, struct titan_error *err)
     TRY(plan_starts(b, err));
     for (int c = 0; c < P2P_CHANNELS; c++)
         TRY(plan_inbox(b, (enum channel)(CHANNEL_FORWARD_NEXT + c), err));
-    b->sent = calloc((size_t)b->opt->schedule->n_cells[b->pp_rank] + 1, sizeof *b->sent); /* a cell sends one at most */
+    /* A cell sends one message at most. */
+    b->sent = calloc((size_t)b->opt->schedule->n_cells[b->pp_rank] + 1, sizeof *b->sent);
     return b->sent ? TITAN_OK : titan_fail(err, TITAN_ENOMEM, "program: out of memory");
 }
 
@@ -257,8 +258,8 @@ void pipeline_send(struct builder *b, const struct cell *cell, int place)
 
 /* --- a tied head -------------------------------------------------------------------------------------------------- */
 
-/* Both ends of the model are neighbours on the ring, and these messages stand before all others of their channels, or
- * behind them. Where a step begins and ends, so does the copy: no rank but the embedding's has the table's state. */
+/* Both ends of the model are neighbours on the ring. These messages stand before all others of their channels, or
+ * behind them. The copy begins and ends with the step: no rank but the embedding's has the table's state. */
 void pipeline_share_table(struct builder *b)
 {
     const struct unit_layout *table = &b->layout->units[0];

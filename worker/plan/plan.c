@@ -49,8 +49,9 @@ static void choose_checkpointing(const struct recipe *r, int layers, enum checkp
                                                              : CHECKPOINT_NONE;
 }
 
-/* Without a device: the same order of magnitude as the plug-ins ask for. In any order they add dQ up in fp32; where
- * the same bits are to come again in bf16, scores' gradients lie in scratch, for a part of the heads or sequences. */
+/* Estimates scratch without a device, in the order of magnitude that the plug-ins ask for. In any order, scratch has
+ * the fp32 sum of dQ. In an order that repeats the same bits in bf16, it has scores' gradients of a part of the heads
+ * or sequences. */
 static size_t estimate_work(const struct attention_shape *s, bool own)
 {
     const size_t scores = (size_t)(s->tq * s->tk) * 2, group = (size_t)(s->h / s->kv) * scores;
@@ -70,14 +71,14 @@ static size_t estimated_work(struct device *dev, const struct attention_shape *s
     (void)dev;
     return estimate_work(s, false);
 }
-/* Where our own attention repeats on tensor cores. */
+/* For devices where our own attention repeats on tensor cores. */
 static size_t estimated_own_work(struct device *dev, const struct attention_shape *s)
 {
     (void)dev;
     return estimate_work(s, true);
 }
 
-/* A byte an element, and scales. */
+/* Scratch of a byte for each element, and of scales. */
 static size_t estimated_float8(struct device *dev, enum dtype dt, bool blocks, int64_t m, int64_t n, int64_t k)
 {
     const size_t scales =
@@ -210,7 +211,7 @@ static void set_evaluation_options(struct plan *plan)
     plan->build.forward_only = true;
 }
 
-/* Passes and budget weigh costs; without a machine they take the host's. */
+/* Passes and budget weigh costs. Without a machine they take the host's costs. */
 static struct cost cost_of(const struct plan *plan)
 {
     return (struct cost){.machine = plan->opt.machine ? plan->opt.machine : cost_machine_find("cpu")};
@@ -226,7 +227,8 @@ static titan_status apply_budget(struct plan *plan, struct titan_error *err)
     return budget_choose(&plan->build, &cost, r->activation_checkpoint.memory_budget, plan->checkpointing, err);
 }
 
-/* Unlike float8, which older cards compute without: what a run in MXFP8 shows would be another format's. */
+/* Refuses MXFP8 on a device without it: the run would show another format's results. Float8 is not refused, as older
+ * cards compute without it. */
 static titan_status check_mxfp8(const struct plan_options *opt, struct titan_error *err)
 {
     const struct machine *m = opt->machine;
@@ -296,8 +298,8 @@ void plan_close(struct plan *plan)
 
 /* --- programs ----------------------------------------------------------------------------------------------------- */
 
-/* Of the device, without what a process has of it besides its program; 0 = unknown. The same for all program classes,
- * as a leader decides for others: what transfers of a program touch of shared segments is not looked at. */
+/* Device memory without what a process needs besides its program; 0: unknown. It is the same for all program classes,
+ * because a leader decides for others. So it does not count what a program's transfers touch of shared segments. */
 static uint64_t memory_for_program(const struct plan *plan)
 {
     const struct machine *m = plan->opt.machine;
@@ -311,7 +313,7 @@ static uint64_t memory_for_program(const struct plan *plan)
     return plan->opt.memory_bytes > besides ? plan->opt.memory_bytes - besides : 1;
 }
 
-/* Passes that no other program class decides: every program has them, a leader's that decides for others too. */
+/* Applies the passes that no other program class decides. Every program has them, also the program of a leader. */
 static titan_status rewrite(const struct plan *plan, struct program *p, struct titan_error *err)
 {
     const struct recipe *r = plan->opt.recipe;

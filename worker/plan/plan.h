@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plan.h - from a recipe and a number of ranks to checked programs: mesh, layout, schedule, policies, programs, passes.
  *
- * What the training loop, `titan-worker check` and `titan-worker plan` share. */
+ * The training loop, `titan-worker check` and `titan-worker plan` share this module. */
 #ifndef TITAN_WORKER_PLAN_PLAN_H
 #define TITAN_WORKER_PLAN_PLAN_H
 
@@ -14,13 +14,13 @@ struct plan_options {
     const struct model *model;   /* borrowed */
     int world;
     enum dtype dt;
-    const struct device_ops *ops; /* sizes of work; NULL: estimated */
+    const struct device_ops *ops; /* for sizes of work; NULL: estimated */
     struct device *dev;
     const struct machine *machine; /* for passes that weigh costs and for the memory budget; NULL: none known */
-    uint64_t memory_bytes;         /* of a device, the same on all ranks: passes heed it; 0 = unknown */
-    uint64_t memory_free;          /* of this rank's: programs that need more are refused; 0: memory_bytes counts */
-    bool no_float8;                /* of the device: what the recipe converts computes in dt like everything else */
-    bool no_mxfp8;                 /* of the device: such recipes are refused */
+    uint64_t memory_bytes;         /* memory of a device for passes, the same on all ranks; 0: unknown */
+    uint64_t memory_free; /* on this rank's device: programs that need more are refused; 0: memory_bytes counts */
+    bool no_float8;  /* the device lacks float8: what the recipe converts to it computes in dt like everything else */
+    bool no_mxfp8;   /* the device lacks MXFP8: recipes with MXFP8 are refused */
     bool evaluation; /* forward-only programs of an evaluation's step, by [validation], in place of a training step's */
 };
 
@@ -36,8 +36,8 @@ struct plan {
     int classes;
 };
 
-/* What a run on the device plans with; world is open. The machine and its memory are the model's, the same for all
- * devices of one name: ranks must come to the same program, and a plan made elsewhere too. */
+/* Options of a run on the device, without the world. The machine and its memory are of the device's model, the same for
+ * all devices of one name. So all ranks come to the same program, and so does a plan made elsewhere. */
 struct plan_options plan_options_of_device(const struct recipe *recipe, const struct model *model,
                                            const struct device_handle *device);
 /* The type that a step computes in; bf16_fast: of the device (device_info). */
@@ -52,12 +52,13 @@ titan_status plan_program(const struct plan *plan, int rank, struct program **re
 /* Programs of all classes, each checked and all together; *ret is an array of plan->classes, owned
  * (plan_free_programs). */
 titan_status plan_programs(const struct plan *plan, struct program ***ret, struct titan_error *err) TITAN_MUST_USE;
-/* Over the programs of all classes (program_hash): a run logs it, a plan prints it, wherever it was made. */
+/* Hash over the programs of all classes (program_hash). A run logs it, a plan prints it. It is the same wherever the
+ * plan was made. */
 uint64_t plan_hash(const struct plan *plan, struct program *const *programs);
-/* Host memory that a rank keeps the copy of another's part in (elastic/buddy.h): masters, moments, gradients; 0: it
- * keeps none. Of the largest part. */
+/* Host memory for a rank's copy of another rank's part (elastic/buddy.h): masters, moments, gradients of the largest
+ * part. 0: ranks keep no copies. */
 size_t plan_copy_bytes(const struct plan *plan);
-/* Host memory that a checkpoint is copied into (state/snapshot.h), 0: none is written. Of the largest part. */
+/* Host memory that a checkpoint of the largest part is copied into (state/snapshot.h). 0: no checkpoint is written. */
 size_t plan_snapshot_bytes(const struct plan *plan);
 void plan_free_programs(const struct plan *plan, struct program **programs); /* NULL is fine */
 

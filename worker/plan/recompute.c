@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recompute.c - actions written a second time, for what is needed of their results. */
+/* recompute.c - writes actions a second time, as far as their results are needed. */
 #include "worker/plan/recompute.h"
 
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static struct recompute_buffer *recompute_find(const struct recompute *g, int id
     return bsearch(&key, g->buffers, (size_t)g->n, sizeof key, by_id);
 }
 
-/* Which buffers occur, which of them are defined here, which are kept. */
+/* Finds the buffers that occur, and which of them are defined here and which are kept. */
 static bool recompute_collect(struct recompute *g, bool (*keep)(void *arg, const struct action *a, int buffer),
                               void *arg)
 {
@@ -64,9 +64,9 @@ static bool recompute_collect(struct recompute *g, bool (*keep)(void *arg, const
     return true;
 }
 
-/* Backwards from what is needed: an action is taken when it writes something live, and makes live what it reads. An
- * action that changes a kept buffer in place would change it twice: that one is made anew then. Returns false when such
- * a buffer was found: once more, it was live for the actions behind, too. */
+/* Walks backwards from the needed buffers. An action that writes a live buffer is taken, and makes live what it reads.
+ * An action that changes a kept buffer in place would change it twice: this buffer is then made anew. Returns false if
+ * it found such a buffer. The walk must then be repeated: the buffer was live for the later actions, too. */
 static bool recompute_mark(struct recompute *g)
 {
     const struct program *p = g->e->p;

@@ -5,9 +5,9 @@
 
 #include "worker/program/emit.h"
 
-/* Write actions [from, to) once more, with new buffers in place of those they define, but only what the needed tensors
- * take: a buffer for which keep says yes (with the action that defined it) is used as it is. needed (n) are then the
- * tensors of the new buffers. */
+/* Writes actions [from, to) once more, with new buffers in place of the buffers that they define. It writes only the
+ * actions that the needed tensors take. keep() is asked with a buffer and the action that defined it; true: the buffer
+ * is used as it is. The needed tensors (n) then refer to the new buffers. */
 void recompute_actions(struct emitter *e, int from, int to, bool (*keep)(void *arg, const struct action *a, int buffer),
                        void *arg, struct tensor *const *needed, int n);
 

@@ -25,7 +25,7 @@ struct candidate {
 
 struct search {
     const struct plan_options *options;
-    const struct cost *cost; /* of the forecasts */
+    const struct cost *cost; /* for the forecasts */
     const struct recipe *recipe;
     int world;
     const struct machine *machine;
@@ -41,7 +41,8 @@ static bool checkpoints(const struct recipe *r, const char *mode)
     return strcmp(r->activation_checkpoint.mode, mode) == 0;
 }
 
-/* Products at large-product efficiency, recomputation, bubble, and the transfers nothing hides: those of tp and cp. */
+/* Adds up products at large-product efficiency, recomputation, bubble, and the transfers that nothing hides: tp's and
+ * cp's. */
 static double estimate(const struct search *s, const struct candidate *c)
 {
     const struct recipe *r = &c->recipe;
@@ -131,7 +132,7 @@ static titan_status enumerate(struct search *s, struct titan_error *err)
 
 /* --- simulation --------------------------------------------------------------------------------------------------- */
 
-/* Forecast of one candidate with its share of microbatches cut to `share` a rank; 0: as it is. */
+/* Forecast of one candidate with its microbatches cut to `share` a rank; 0: its own number. */
 static titan_status forecast_of(const struct search *s, const struct candidate *c, int64_t share, struct forecast *ret,
                                 struct titan_error *err)
 {
@@ -154,8 +155,8 @@ static titan_status forecast_of(const struct search *s, const struct candidate *
     return status;
 }
 
-/* Once a pipeline is full, each further microbatch takes the same time: long steps are continued from two short ones.
- */
+/* Once a pipeline is full, each further microbatch takes the same time. So long steps are extrapolated from two short
+ * ones. */
 static titan_status measure(const struct search *s, struct candidate *c, struct titan_error *err)
 {
     const int64_t rows = recipe_microbatch_rows(&c->recipe) * (c->mesh.dp_replicate * c->mesh.dp_shard);
@@ -189,7 +190,7 @@ static int by_estimate(const void *x, const void *y)
     return a->estimate < b->estimate ? -1 : a->estimate > b->estimate;
 }
 
-/* Those that fit first, fastest first; then those that do not, smallest first. */
+/* Candidates that fit come first, the fastest first. Then come the others, the smallest first. */
 static int by_result(const void *x, const void *y)
 {
     const struct candidate *a = x, *b = y;
@@ -200,7 +201,8 @@ static int by_result(const void *x, const void *y)
     return a->memory < b->memory ? -1 : a->memory > b->memory;
 }
 
-/* Best first by formula, skipping what is far too large; *ret_n of them stand at the front afterwards, measured. */
+/* Measures candidates, the best by formula first, and skips candidates that are far too large. Afterwards *ret_n
+ * measured candidates stand at the front. */
 static titan_status measure_best(struct search *s, int *ret_n, struct titan_error *err)
 {
     int n = 0;
@@ -229,7 +231,7 @@ static titan_status measure_best(struct search *s, int *ret_n, struct titan_erro
 
 /* --- output ------------------------------------------------------------------------------------------------------- */
 
-/* The first as keys for the run file. */
+/* Prints a candidate as keys for the run file. */
 static void print_keys(const struct candidate *c, struct buf *out)
 {
     buf_puts(out, "\n[parallelism]\n");

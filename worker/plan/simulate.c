@@ -13,16 +13,17 @@
 struct lane {
     int *actions;
     int n, next;
-    double free;  /* end of the last one */
-    double drift; /* of the compute stream's last one */
-    /* SEND: ready times of those the partner has not met yet are found through the partner's lane */
+    double free;  /* end of the last action */
+    double drift; /* drift of the compute stream's last action */
+    /* A lane stores no ready times for SEND and RECV: advance_pair() finds the partner's time through the partner's
+     * lane. */
 };
 
 struct sim {
     const struct simulation_options *opt;
     struct simulation *out;
     struct lane *lanes;         /* [rank][STREAM_COUNT] */
-    double late[CHANNEL_COUNT]; /* standard deviations that the last of the members comes late; 0: no spread is known */
+    double late[CHANNEL_COUNT]; /* standard deviations by which the last member comes late; 0: no spread is known */
 };
 
 static struct lane *lane_of(const struct sim *s, int rank, int stream)
@@ -98,7 +99,8 @@ static int head(const struct lane *l)
     return l->next < l->n ? l->actions[l->next] : -1;
 }
 
-/* When the action could begin; -1 while something it waits for has not run. *ret_blocker: the latest of those. */
+/* When the action can begin; -1: an action that it waits for has not run. *ret_blocker: the latest action it waits
+ * for. */
 static double ready_time(const struct sim *s, int rank, int index, int *ret_blocker)
 {
     const struct program *p = s->opt->programs[rank];
@@ -186,7 +188,7 @@ static bool advance_pair(struct sim *s, int rank, int index, double ready, int b
     return true;
 }
 
-/* What all ranks take part in. */
+/* Advances the action that all ranks take part in. */
 static bool advance_world(struct sim *s, int stream)
 {
     double start = 0;

@@ -38,7 +38,7 @@ void timeline_name(struct buf *out, int pid, const char *name, const struct prog
 
 enum { UNITS_NAME = 72 };
 
-/* "layers.3"; "embedding to layers.2" of a bucket or an update; "" where it is no unit's. */
+/* "layers.3"; "embedding to layers.2" for a bucket or an update; "" for an action of no unit. */
 static const char *name_units(const struct program *p, const struct action *a, char name[UNITS_NAME])
 {
     const bool several = a->op == OP_OPTIMISE || a->stream == STREAM_GATHER || a->stream == STREAM_REDUCE;
@@ -63,7 +63,8 @@ void timeline_actions(struct buf *out, int pid, const struct program *p, double 
 {
     for (int i = 0; i < p->n_actions; i++) {
         const struct action *a = &p->actions[i];
-        /* Ends are rounded, not lengths: what begins where another ends still does so in whole nanoseconds. */
+        /* Ends are rounded, not lengths. So an action that begins where another ends does so in whole nanoseconds,
+         * too. */
         const long long from = llround((zero + start[i]) * 1e9), to = llround((zero + end[i]) * 1e9);
         if (to <= from)
             continue;

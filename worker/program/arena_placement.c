@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arena_placement.c - placement of buffers with lives that are known beforehand.
+/* arena_placement.c - placement of buffers whose lifetimes are known beforehand.
  *
- * Greedy, offline: buffers in order of size squared times life, each at the lowest address that is free during its life
- * (first fit; Pisarchyk and Lee 2020, arXiv:2001.03288, order by size). Large ones then lie on each other without holes
- * and small ones fill what is left. Where that wastes more than a little, plain order of size is tried, too.
+ * Greedy and offline. Buffers come in order of size squared times lifetime. Each gets the lowest address that is free
+ * during its lifetime (first fit; Pisarchyk and Lee 2020, arXiv:2001.03288, order by size). Large buffers then lie on
+ * each other without holes, and small ones fill the gaps. Where this order wastes more than WASTE_MAX, plain order of
+ * size is tried, too.
  *
- * To see only what lives at the same time, time is cut into slices on several levels, each of which has a list of the
- * buffers that touch it, by address. Slices of a level overlap by half, so that a life of up to half a slice lies in
- * one; a buffer is placed by the list of the smallest slice that has all of its life. With n buffers of which c are
- * alive at a time, n/c slices on the lowest level make the whole about n times c. */
+ * Time is cut into slices on several levels, so that a search sees only buffers that live at the same time. Each slice
+ * lists the buffers that touch it, by address. Slices of a level overlap by half, so that a lifetime of up to half a
+ * slice lies in one slice. A buffer is placed by the list of the smallest slice that contains its lifetime. Let c of n
+ * buffers be alive at a time. Then n/c slices on the lowest level make the whole take about n times c. */
 #include "worker/program/arena_placement.h"
 
 #include <stdlib.h>
@@ -18,15 +19,15 @@
 #include "base/vec.h"
 
 #define LEVELS_MAX 16
-#define SPREAD 4       /* slices of a level to one of the level above */
-#define WASTE_MAX 1e-2 /* above the bound that lifetimes set: try another order */
+#define SPREAD 4       /* slices of a level for each slice of the level above */
+#define WASTE_MAX 1e-2 /* share above the bound that lifetimes set: more waste tries another order */
 
 struct placed {
     size_t from, to; /* addresses */
     int first, last;
 };
 
-/* What touches a slice of time: in order of address, then what was added since it was last looked at. */
+/* Buffers that touch a slice of time: n_sorted of them by address, then the buffers added since the last sort. */
 struct slice {
     struct placed *list;
     int n_sorted, n, cap;
@@ -45,7 +46,7 @@ struct placer {
     struct placed *added; /* scratch */
     int cap_added;
     int n_levels;
-    struct level level[LEVELS_MAX]; /* the first is one slice of all time */
+    struct level level[LEVELS_MAX]; /* level[0] is one slice of all time */
 };
 
 static void placer_free(struct placer *s)
@@ -61,7 +62,7 @@ static void placer_free(struct placer *s)
 
 static bool placer_init(struct placer *s, struct program *p)
 {
-    int64_t alive = 0; /* summed over all actions */
+    int64_t alive = 0; /* buffers alive, summed over all actions */
 
     *s = (struct placer){.p = p};
     s->order = malloc(((size_t)p->n_buffers + 1) * sizeof(struct buffer *));
@@ -88,7 +89,7 @@ static bool placer_init(struct placer *s, struct program *p)
     return true;
 }
 
-/* The smallest slice that has all of a buffer's life. */
+/* The smallest slice that contains a buffer's lifetime. */
 static struct slice *slice_of(const struct placer *s, const struct buffer *b)
 {
     titan_assert(b->first >= 0 && b->first <= b->last);
@@ -122,7 +123,7 @@ static int by_address(const void *x, const void *y)
     return (a->from > b->from) - (a->from < b->from);
 }
 
-/* Bring what was added since into order. */
+/* Sorts the buffers added since the last sort into the list. */
 static bool slice_sort(struct placer *s, struct slice *slice)
 {
     int left = slice->n_sorted - 1, right = slice->n - slice->n_sorted - 1;

@@ -291,8 +291,8 @@ static bool fits(const struct tensor *t, const struct operand_form *f)
     }
 }
 
-/* Append an operation with its operands; the table says how they are accessed and what they have to be. members: of
- * the group of a collective. Those left out are no tensors, one that was forgotten is all zeros. */
+/* Appends an operation with its operands. ops.def says how they are accessed and what they must be. members: size of a
+ * collective's group. An operand that is left out is TENSOR_NONE; a forgotten operand is all zeros. */
 static void emit_checked(struct emitter *e, enum op op, const struct op_params *params, int members,
                          const struct tensor *t, int n)
 {
@@ -323,7 +323,7 @@ static void emit_checked(struct emitter *e, enum op op, const struct op_params *
     }
 }
 
-/* The operands are the first members of what a writer is given. */
+/* The struct that a writer is given begins with the operands. */
 #define UNUSED __attribute__((unused))
 #define OP(NAME, name, class, type, flops, numbers, operands, ...)                                                     \
     void emit_op_##name(struct emitter *e, const struct emit_##name *given)                                            \
@@ -353,7 +353,7 @@ static void emit_checked(struct emitter *e, enum op op, const struct op_params *
 
 /* --- operations with writers by hand ------------------------------------------------------------------------------ */
 
-/* Queries and outputs have rows of b*tq tokens, keys and values of b*tk. */
+/* Queries and outputs have b*tq rows; keys and values have b*tk. */
 static void check_heads(struct tensor q, struct tensor k, const struct attention_heads *h, bool masked)
 {
     if (q.rows % h->b != 0 || k.rows % h->b != 0 || (!masked && q.rows != k.rows))
@@ -532,7 +532,7 @@ void emit_all_reduce(struct emitter *e, enum channel channel, struct tensor data
         emit_transfer(e, OP_ALL_REDUCE, channel, channel_stream(channel), &params, &data, 1);
 }
 
-/* Transfers to a tensor of the caller's are copies in a group of one. */
+/* In a group of one, a transfer to the caller's tensor is a copy. */
 void emit_all_to_all(struct emitter *e, enum channel channel, struct tensor out, struct tensor in)
 {
     const int64_t n = group_size(e, channel);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* emit.h - writing a program: tensors that are views of buffers, and operations on them.
  *
- * Shapes are checked as operations are written: a mismatch is a bug of the caller and aborts with both shapes. What can
- * fail at run time is memory alone; the first failure sticks in emitter.status, everything after it does nothing.
+ * Shapes are checked as operations are written. A mismatch is a bug of the caller and aborts with both shapes. Only a
+ * lack of memory can fail at run time. The first failure sticks in emitter.status; every call after it does nothing.
  *
  * A tensor is a matrix (rows, cols) of a buffer with a row stride; vectors are (1, n) or (n, 1). Transfers need dense
- * ones. */
+ * tensors. */
 #ifndef TITAN_WORKER_PROGRAM_EMIT_H
 #define TITAN_WORKER_PROGRAM_EMIT_H
 
@@ -25,17 +25,18 @@ struct emitter {
     titan_status status;
     /* Stamped on every action. */
     enum phase phase;
-    enum stream_id stream; /* of device operations; transfers go where their channel says */
+    enum stream_id stream; /* stream of device operations; a transfer's stream follows from its channel */
     int unit, stage, microbatch;
-    struct action none; /* emit_last after a failure */
+    struct action none; /* what emit_last() returns after a failure */
 };
 
-/* A program of one kind; empty. layout is borrowed for its life. */
+/* Opens an empty program of pp_rank. layout is borrowed for the program's life. */
 titan_status emit_open(const struct layout *layout, int pp_rank, struct emitter *ret,
                        struct titan_error *err) TITAN_MUST_USE;
 
 /* --- buffers and views -------------------------------------------------------------------------------------------- */
-int emit_buffer(struct emitter *e, enum buffer_kind kind, const char *name, size_t bytes); /* of e's unit, microbatch */
+/* The buffer has e's unit and microbatch. */
+int emit_buffer(struct emitter *e, enum buffer_kind kind, const char *name, size_t bytes);
 struct tensor emit_tensor(struct emitter *e, enum buffer_kind kind, const char *name, enum dtype dt, int64_t rows,
                           int64_t cols);
 /* The buffer from byte offset on as a dense matrix. */
@@ -57,8 +58,9 @@ static inline int64_t tensor_numel(struct tensor t)
 size_t tensor_span(struct tensor t);
 
 /* --- any operation ------------------------------------------------------------------------------------------------ */
-/* EMIT(e, swiglu, out, gate, up): append an operation of ops.def. Its operands in their order or by name (.gate = x),
- * TENSOR_NONE where one is left out, then what its row says is given: numbers, reals, flags, in the row's order. */
+/* EMIT(e, swiglu, out, gate, up) appends an operation of ops.def. Operands come in their order or by name (.gate = x);
+ * TENSOR_NONE leaves one out. After them come the GIVEN numbers, REALs and FLAGS of the operation's row, in the row's
+ * order. */
 #define EMIT(e, name, ...) emit_op_##name(e, &(const struct emit_##name){__VA_ARGS__})
 #define OP(NAME, name, class, type, flops, numbers, operands, ...)                                                     \
     struct emit_##name {                                                                                               \
@@ -72,22 +74,22 @@ size_t tensor_span(struct tensor t);
 #define FLAGS uint32_t flags;
 #include "worker/program/ops.def"
 
-/* Append an action, unchecked; operands follow. params NULL: no numbers. */
+/* Appends an action, unchecked. emit_operand() then adds its operands. params NULL: no numbers. */
 void emit_action(struct emitter *e, enum op op, const struct op_params *params);
 void emit_operand(struct emitter *e, struct tensor t, enum access access);
 /* The last action, to change what emit_action stamped. */
 struct action *emit_last(struct emitter *e);
 
 /* --- operations with writers by hand; outputs first --------------------------------------------------------------- */
-/* Which query sees which key: none of the three = causal within each of b sequences. */
+/* Which query sees which key. Without the three tensors, attention is causal within each of b sequences. */
 struct attention_mask {
     struct tensor index, start, key_index;
 };
 struct attention_heads {
     int64_t b; /* sequences; 1 when masked */
     int64_t h, kv, d, dv;
-    double scale;   /* of the scores; 0: 1/sqrt(d) */
-    double softcap; /* device.h's */
+    double scale;   /* factor of the scores; 0: 1/sqrt(d) */
+    double softcap; /* as in device.h */
     enum attention_order order;
 };
 void emit_attention(struct emitter *e, struct tensor out, struct tensor lse, struct tensor q, struct tensor k,
@@ -97,25 +99,26 @@ void emit_attention_dgrad(struct emitter *e, struct tensor dq, struct tensor dk,
                           struct tensor work, const struct attention_heads *heads, const struct attention_mask *mask);
 /* COPY, or COPY_2D if strided; dst may have a multiple of src's rows (device.h: repeat). */
 void emit_copy(struct emitter *e, struct tensor dst, struct tensor src);
-/* PACK: the gradients (n) of all of a unit, cut for so many owners. */
+/* PACK: n gradients, each of a whole unit, cut into slices for `owners` owners. */
 void emit_pack(struct emitter *e, struct tensor slices, const struct tensor *gradients, int n, int64_t owners);
-/* OPTIMISE: state, shard and gradient of each of so many units, OP_PARTS at most. */
+/* OPTIMISE: state, shard and gradient of each of n units, OP_PARTS at most. */
 void emit_optimise(struct emitter *e, const struct tensor (*units)[UPDATE_OPERANDS], int n);
 
 /* --- transfers: on the stream of their channel -------------------------------------------------------------------- */
-/* A group of one member: nothing is written and the input is the result, so callers need no branch:
- *   y = emit_all_gather(e, CHANNEL_TP, "name", x)
- * is x itself, or a new ACTIVATION of n times the rows. Where the caller brings the output, it gets a copy. */
+/* A group of one member: emit_all_gather() writes nothing and returns its input. So callers need no branch:
+ *   y = emit_all_gather(e, CHANNEL_TP, BUF_ACTIVATION, "name", x)
+ * In a group of n members y is a new buffer of the given kind with n times the rows. emit_reduce_scatter() is alike.
+ * emit_all_to_all() and emit_shift() get the output from the caller. With one member they copy the input to it. */
 struct tensor emit_all_gather(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,
                               struct tensor in);
-/* Two as one, in bytes, to where the caller wants them; in a group of several. */
+/* Gathers two tensors in one launch, as bytes, into the caller's outputs. The group has several members. */
 void emit_all_gather_both(struct emitter *e, enum channel channel, struct tensor out, struct tensor in,
                           struct tensor second_out, struct tensor second_in);
 struct tensor emit_reduce_scatter(struct emitter *e, enum channel channel, enum buffer_kind kind, const char *name,
                                   struct tensor in);
 void emit_all_reduce(struct emitter *e, enum channel channel, struct tensor data);
 void emit_all_to_all(struct emitter *e, enum channel channel, struct tensor out, struct tensor in);
-/* Rows of in to the ranks of the group by send_counts; expected: how many, for the cost model. */
+/* Sends rows of `in` to the ranks of the group by send_counts. expected: number of rows, for the cost model. */
 void emit_all_to_all_v(struct emitter *e, enum channel channel, struct tensor out, struct tensor receive_counts,
                        struct tensor in, struct tensor send_counts, int64_t expected);
 void emit_shift(struct emitter *e, enum channel channel, struct tensor out, struct tensor in, int distance);
@@ -123,9 +126,9 @@ void emit_send(struct emitter *e, enum channel channel, int peer, struct tensor 
 void emit_recv(struct emitter *e, enum channel channel, int peer, struct tensor t);
 
 /* --- to write actions again --------------------------------------------------------------------------------------- */
-/* One more buffer like this one; -1: no memory. */
+/* Appends a buffer like `buffer`. -1: no memory. */
 int emit_buffer_like(struct emitter *e, int buffer);
-/* One more action like this one, without its operands; NULL: no memory. */
+/* Appends an action like action `index`, without its operands. NULL: no memory. */
 struct action *emit_action_like(struct emitter *e, int index);
 void emit_operand_like(struct emitter *e, struct operand o);
 

@@ -60,7 +60,7 @@ bool op_params_same(enum op op, const struct op_params *a, const struct op_param
            memcmp(a->word, b->word, (size_t)op_words(op) * sizeof a->word[0]) == 0;
 }
 
-/* An operation's numbers by their names; not every one is looked at by every expression. */
+/* Declares an operation's numbers by their names. Not every expression reads every number. */
 #define UNUSED __attribute__((unused))
 #define BEGIN(name)                                                                                                    \
     const struct op_##name *const own UNUSED = &params->name;                                                          \

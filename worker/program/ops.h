@@ -37,21 +37,21 @@ enum op_flag {
     OP_NO_GRADIENT = 64,
     OP_SIGMOID = 128,
     OP_NORMALIZE = 256,
-    OP_ANY_ORDER = 512, /* of attention: device.h's order; neither this nor OP_REPEATABLE: fixed */
-    OP_F8 = 1024,       /* a product's operands become float8, e4m3 and one scale each, unless told otherwise */
+    OP_ANY_ORDER = 512, /* attention_order of device.h; with neither this nor OP_REPEATABLE: fixed */
+    OP_F8 = 1024, /* a product's operands become float8: e4m3 with one scale each, unless other flags change that */
     OP_F8_A_E5M2 = 2048,
     OP_F8_A_LINES = 4096, /* a scale for each line along k */
     OP_F8_B_LINES = 8192,
     OP_F8_POWER = 16384, /* scales are powers of two */
     OP_REPEATABLE = 32768,
-    OP_F8_B_CODES = 65536,   /* b is codes of e4m3, made with one scale, which is an operand */
-    OP_ROUND_ROBIN = 131072, /* of routing: experts in turn, whatever the scores */
+    OP_F8_B_CODES = 65536,   /* b is e4m3 codes; their one scale is an operand */
+    OP_ROUND_ROBIN = 131072, /* ROUTE: experts in turn, whatever the scores */
     OP_BY_RANK = 262144,     /* rows for experts stay apart by the rank that sent them */
     OP_F8_BLOCKS = 524288,   /* MXFP8: a scale for each block of a line along k */
-    OP_BIASED = 1048576,     /* of routing: experts have biases */
-    OP_KEEP = 2097152,       /* of rows that are combined: those that get nothing stay as they are */
-    OP_OFFSET = 4194304,     /* of norms: gains are stored less 1 */
-    OP_GELU = 8388608        /* of SWIGLU: GELU in place of SiLU */
+    OP_BIASED = 1048576,     /* ROUTE: experts have biases */
+    OP_KEEP = 2097152,       /* COMBINE_ROWS: rows that get nothing stay as they are */
+    OP_OFFSET = 4194304,     /* norms: gains are stored less 1 */
+    OP_GELU = 8388608        /* SWIGLU: GELU in place of SiLU */
 };
 
 static inline enum attention_order op_attention_order(uint32_t flags)
@@ -61,7 +61,7 @@ static inline enum attention_order op_attention_order(uint32_t flags)
 
 /* Each operation's numbers: struct op_matmul {M, N, K, lda, ldb, ldc}. */
 #define OP_WORDS 17
-#define OP_PARTS 16 /* of a bucket */
+#define OP_PARTS 16 /* most parts of a bucket */
 #define OP(NAME, name, class, type, flops, numbers, ...)                                                               \
     struct op_##name {                                                                                                 \
         numbers                                                                                                        \
@@ -74,16 +74,16 @@ static inline enum attention_order op_attention_order(uint32_t flags)
 
 struct op_params {
     union {
-        int64_t word[OP_WORDS]; /* the numbers as they lie, to compare or print any operation's */
+        int64_t word[OP_WORDS]; /* any operation's numbers, to compare or print them */
         int64_t part[OP_PARTS]; /* ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE */
 #define OP(NAME, name, ...) struct op_##name name;
 #include "worker/program/ops.def"
     };
     uint32_t flags;
-    uint8_t dt, dt2; /* of the data; of the other side of a CAST */
+    uint8_t dt, dt2; /* type of the data; type of a CAST's other side */
 };
 
-/* Place of an operand by its name: OPERAND_OF(matmul, a) is 1. Before those that may be left out only. */
+/* Index of an operand by its name: OPERAND_OF(matmul, a) is 1. It holds for operands before the first optional one. */
 #define OP(NAME, name, class, type, flops, numbers, operands, ...)                                                     \
     struct op_##name##_operands {                                                                                      \
         operands                                                                                                       \
@@ -92,17 +92,18 @@ struct op_params {
 #define EACH(...) __VA_ARGS__
 #include "worker/program/ops.def"
 #define OPERAND_OF(op, name) ((int)offsetof(struct op_##op##_operands, name))
-#define UPDATE_OPERANDS 3 /* of OPTIMISE, for each unit */
+#define UPDATE_OPERANDS 3 /* operands of OPTIMISE for each unit */
 
 const char *op_name(enum op op);
 enum op_class op_class(enum op op);
 bool op_is_collective(enum op op);
 bool op_is_transfer(enum op op); /* collective, SEND or RECV */
-/* Names of its numbers in the order of op_params.word, each with a blank behind it; NULL: parts. */
+/* Names of an operation's numbers in the order of op_params.word, each with a blank behind it. NULL: the numbers are
+ * parts. */
 const char *op_numbers(enum op op);
-/* Words of op_params that are its own. */
+/* How many words of op_params the operation uses. */
 int op_words(enum op op);
-/* Flags, types and own words of two actions that are both `op`. */
+/* Have two actions that are both `op` the same flags, types and words of the operation? */
 bool op_params_same(enum op op, const struct op_params *a, const struct op_params *b);
 /* FLOPs of a product or of attention; 0 for others. Causal attention counts the visible half. */
 double op_flops(enum op op, const struct op_params *params);
@@ -113,14 +114,14 @@ enum form_shape {
     FORM_DENSE,
     FORM_STRIDED,
     FORM_VECTOR, /* rows is 1 */
-    FORM_BYTES,  /* cols of them */
-    FORM_ROWS,   /* of cols elements, as many as the buffer has */
+    FORM_BYTES,  /* cols bytes */
+    FORM_ROWS,   /* rows of cols elements, as many as the buffer has */
     FORM_WHOLE,  /* all of the buffer */
     FORM_STATISTICS
 };
 #define ANY_TYPE (-1)
 
-/* What an operand has to be, by the numbers. */
+/* What an operand must be, according to the operation's numbers. */
 struct operand_form {
     const char *name;
     enum access access;
@@ -129,11 +130,12 @@ struct operand_form {
     int64_t rows, cols, ld;
 };
 
-/* Forms of the operands of an operation that has `given` of them; members: of its group, for collectives. Returns how
- * many it takes, which is `given` where the number is right; the first FORMS_MAX of them are filled in. */
-#define FORMS_MAX 130 /* PACK: twice as many as a tree is deep, and one */
+/* Fills in the forms of an operation's operands, the first FORMS_MAX of them. given: operands that the action has;
+ * members: size of a collective's group. Returns how many operands the operation takes: `given` where that number is
+ * right. */
+#define FORMS_MAX 130 /* PACK has the most: twice the depth of a tree, and one */
 int op_forms(enum op op, const struct op_params *params, int members, int given, struct operand_form ret[FORMS_MAX]);
-/* Bytes from a form's first to its last element; SIZE_MAX: its numbers do not tell. */
+/* Bytes from a form's first to its last element. SIZE_MAX: the form's numbers do not tell. */
 size_t form_bytes(const struct operand_form *form);
 
 #endif

@@ -70,7 +70,7 @@ size_t action_sent_bytes(const struct program *p, const struct action *a)
 
     if (!op_is_transfer((enum op)a->op))
         return 0;
-    if (a->op == OP_ALL_TO_ALL_V) { /* there is room for more than is sent, and counts are not sent by it */
+    if (a->op == OP_ALL_TO_ALL_V) { /* the operand has room for more than is sent, and the counts are not sent */
         const struct op_all_to_all_v *v = &action_params(p, a)->all_to_all_v;
         return (size_t)(v->bytes * v->rows);
     }
@@ -205,8 +205,8 @@ static void find_lifetimes(struct program *p)
     }
 }
 
-/* The most bytes alive at once and where, by walking over the actions: a buffer is added at its first action, taken
- * off after its last. Each is met there, so no list of births and deaths is needed. */
+/* Walks over the actions: a buffer's bytes are added at its first action and taken off after its last. Both actions
+ * touch the buffer, so the walk needs no list of births and deaths. */
 size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action)
 {
     size_t by_kind[MEMORY_COUNT] = {0}, most[MEMORY_COUNT] = {0}, now = 0, peak = 0;
@@ -259,7 +259,7 @@ static size_t hashed_bytes(const struct program *p, int buffer, size_t bytes)
     return p->buffers[buffer].kind == BUF_WORK ? 0 : bytes;
 }
 
-/* The last number of attention came later: without a cap of scores programs have the hashes that they had. */
+/* Attention's last number, the cap of scores, came later. Programs without a cap keep the hashes that they had. */
 static int hashed_words(enum op op, const struct op_params *q)
 {
     const int n = op_words(op);
@@ -362,7 +362,7 @@ static void print_action(const struct program *p, int i, struct buf *out)
     buf_puts(out, "\n");
 }
 
-/* Each member's part is in what this rank gets. What SHIFT brings is one neighbour's, and of rows there may be none. */
+/* Does this rank get a part from every member? SHIFT brings one neighbour's part. ALL_TO_ALL_V may bring no rows. */
 static bool takes_from_all(enum op op)
 {
     return op_is_collective(op) && op != OP_SHIFT && op != OP_ALL_TO_ALL_V;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* program.h - one training step of one rank as data: operations over buffers.
  *
- * The host issues the actions in array order. Each is enqueued on its stream and runs in that stream's order; between
- * streams only the declared waits hold. A buffer is memory with a lifetime: from the first action that touches it to
- * the last. Buffers of the arena share memory when their lifetimes do not meet; external ones belong to others (the
- * training state, tables, what comes from the host).
+ * The host issues the actions in array order. Each action is enqueued on its stream and runs in that stream's order.
+ * Between streams only the declared waits order actions. A buffer is memory with a lifetime: from the first action that
+ * touches it to the last. Buffers of the arena share memory when their lifetimes do not overlap. External buffers
+ * belong to others: the training state, tables, data from the host.
  *
- * Ranks of one program class - same pp coordinate, same number of microbatches - have the same program: nothing in it
- * depends on the other coordinates. What does (which samples, which rows of the vocabulary, where this rank's numbers
- * stand in the statistics) the executor fills in.
+ * Ranks of one program class have the same program. They share the pp coordinate and the number of microbatches
+ * (canonical: the microbatches). Nothing in the program depends on the other coordinates. The executor fills in what
+ * does: which samples, which rows of the vocabulary, where this rank's numbers stand in the statistics.
  *
- * Written through emit.h by the model (model/block.h) and the builder (build.h), changed by passes, proved by check.h
- * over all kinds, executed by exec/. */
+ * The model (model/block.h) and the builder (build.h) write programs through emit.h. Passes change them, check.h proves
+ * the programs of all classes, exec/ executes them. */
 #ifndef TITAN_WORKER_PROGRAM_PROGRAM_H
 #define TITAN_WORKER_PROGRAM_PROGRAM_H
 
@@ -26,7 +26,7 @@
 #include "worker/tensor/layout.h"
 #include "worker/tensor/mesh.h"
 
-/* What a part of the step is for: timelines and bubble go by it. */
+/* What a part of the step is for. Timelines and the bubble go by phase. */
 enum phase { PHASE_FORWARD, PHASE_RECOMPUTE, PHASE_DGRAD, PHASE_WGRAD, PHASE_REDUCE, PHASE_UPDATE, PHASE_COUNT };
 
 /* X(name, external, kind of memory in reports) */
@@ -40,16 +40,16 @@ enum memory_kind {
     MEMORY_COUNT
 };
 #define BUFFER_KINDS(X)                                                                                                \
-    X(SHARD, true, MEMORY_PARAMETERS) /* a unit's own range in the compute type: what is gathered */                   \
-    X(STATE, true, MEMORY_OPTIMIZER)  /* masters and moments of that range */                                          \
-    X(STATE_HOST, true, MEMORY_HOST)  /* the same in host memory (offload) */                                          \
+    X(SHARD, true, MEMORY_PARAMETERS) /* this rank's range of a unit in the compute type; gathers send it */           \
+    X(STATE, true, MEMORY_OPTIMIZER)  /* masters and moments of the same range */                                      \
+    X(STATE_HOST, true, MEMORY_HOST)  /* STATE in host memory (offload) */                                             \
     X(TABLE, true, MEMORY_BUFFERS)    /* static: see enum table */                                                     \
     X(BIAS, true, MEMORY_BUFFERS)     /* expert biases of a unit */                                                    \
     X(OUTPUT, true, MEMORY_BUFFERS)   /* what a caller without a training state wants back: logits, losses */          \
     X(FULL, false, MEMORY_PARAMETERS)                                                                                  \
     X(TOKENS, false, MEMORY_BUFFERS)                                                                                   \
     X(ACTIVATION, false, MEMORY_ACTIVATIONS)                                                                           \
-    X(DACTIVATION, false, MEMORY_ACTIVATIONS) /* gradient of one */                                                    \
+    X(DACTIVATION, false, MEMORY_ACTIVATIONS) /* gradient of an ACTIVATION */                                          \
     X(GRAD, false, MEMORY_GRADIENTS)                                                                                   \
     X(GRAD_SHARD, false, MEMORY_GRADIENTS)                                                                             \
     X(EXPERT_TOKENS, false, MEMORY_BUFFERS) /* how often this rank's tokens chose each expert of a unit in a step */   \
@@ -64,18 +64,18 @@ enum buffer_kind {
         BUF_COUNT
 };
 
-/* A TABLE's unit says which. */
+/* A TABLE's buffer.unit is one of these. */
 enum table {
     TABLE_COS, /* (positions, D/2) */
     TABLE_SIN,
     TABLE_KEYS_GATHERED, /* index of the keys of all cp ranks, in rank order: (cp*N) int32 */
-    TABLE_KEYS_RING,     /* the same, this rank's first, then of the rank before it, and so on */
-    TABLE_COS_LOCAL,     /* as the first two, of layers with a window (rope_local_theta) */
+    TABLE_KEYS_RING,     /* the same keys in ring order: this rank's first, then the previous rank's, and so on */
+    TABLE_COS_LOCAL,     /* TABLE_COS of layers with a window (rope_local_theta) */
     TABLE_SIN_LOCAL,
     TABLE_COUNT
 };
 
-/* A point-to-point channel has a stream for each direction, so that neither waits behind the other. */
+/* A point-to-point channel has a stream for each direction: sends and receives do not wait for each other. */
 enum stream_id {
     STREAM_COMPUTE,
     STREAM_GATHER,
@@ -114,49 +114,49 @@ struct buffer {
     int microbatch;   /* slot; -1 where none */
     size_t bytes;
     size_t offset;   /* in the arena; not for external ones */
-    int first, last; /* actions between which it lives; -1: untouched */
+    int first, last; /* first and last action that touch it; -1: none */
 };
 
-/* Canonical summation across ranks: slice left += slice right of what was received, in this order; the sum is in root.
- */
+/* Canonical summation across ranks. In this order, received slice `left` += received slice `right`. Slice `root` ends
+ * as the sum. */
 struct tree_add {
     int left, right;
 };
 struct tree_sum {
-    int slices; /* that a rank sends to each owner, at most */
+    int slices; /* most slices that a rank sends to each owner */
     int n, cap;
     struct tree_add *adds;
     int root;
 };
 
-/* A step's statistics: doubles, all-reduced over the world; each number is contributed by one rank (or by several,
- * where it is a sum), the others add zero. Their layout is the same on all ranks.
+/* A step's statistics: doubles, all-reduced over the world. One rank contributes a number, or several where it is a
+ * sum; the other ranks add zero. The layout is the same on all ranks.
  *   losses [cp][microbatches]  sums over a microbatch's tokens on one cp rank
  *   counts [cp][microbatches]  tokens counted
- *   commands [STATISTICS_COMMANDS]  bits that any rank was given, or says (worker/epoch/due.h)
- *   values [world][STATISTICS_VALUES]  what each rank says of its step so far; from STATISTICS_SAID on what
- *                              EXPERT_ROUNDS says
- *   masters [units]            squares of the masters, as the step found them; 0 where they were not asked for
- *   checks [units]             not finite where the input of a unit was not
+ *   commands [STATISTICS_COMMANDS]  bits: a command that any rank was given or reports (worker/epoch/due.h)
+ *   values [world][STATISTICS_VALUES]  what each rank reports of its step so far; from STATISTICS_SAID on the
+ *                              numbers that EXPERT_ROUNDS adds
+ *   masters [units]            sums of squares of the masters before the step; 0 where not asked for
+ *   checks [units]             not finite where the unit's input was not finite
  *   norms                      canonical: block sums [unit][parts of the unit, see layout.h][blocks of the unit];
  *                              otherwise [unit]
  *   mtp [cp][microbatches]     with model.mtp_layers: sums over a microbatch's tokens and all modules on one cp rank
- *   balance [microbatches]     with model.balance_loss: of all layers with experts, balance losses times the tokens of
- *                              their sequences that count; a sum over pp ranks
+ *   balance [microbatches]     with model.balance_loss: a sequence's balance loss times its tokens that count, as a sum
+ *                              over the sequences, all layers with experts, and pp ranks
  *   drops [layers with experts] rows that experts had no room for; a sum over ranks
  *   expert_tokens              at layout_bias_offset: how often each expert was chosen; a sum over ranks */
 #define STATISTICS_COMMANDS 4
-/* A rank's step begins where it leaves the agreement of the one before. Milliseconds; STATISTICS_WAITED is NaN where it
- * was not measured. */
+/* In milliseconds. A rank's step begins when the rank leaves the agreement of the step before. STATISTICS_WAITED is NaN
+ * where it was not measured. */
 enum statistics_value {
-    STATISTICS_ARRIVED,    /* until it came to the agreement */
-    STATISTICS_WAITED,     /* of it for transfers, and with them for other ranks */
-    STATISTICS_DATA,       /* of it for samples */
-    STATISTICS_CHECKPOINT, /* of it for checkpoints */
-    STATISTICS_MEMORY,     /* bytes: the most that it has had since its epoch began; 0: not known */
+    STATISTICS_ARRIVED,    /* from the step's begin until the rank came to the agreement */
+    STATISTICS_WAITED,     /* part of this time spent on transfers, and so on waiting for other ranks */
+    STATISTICS_DATA,       /* part spent on samples */
+    STATISTICS_CHECKPOINT, /* part spent on checkpoints */
+    STATISTICS_MEMORY,     /* bytes: the rank's peak since its epoch began; 0: not known */
     STATISTICS_SAID,
-    STATISTICS_ROUNDS = STATISTICS_SAID, /* of experts, behind the first of each layer and microbatch */
-    STATISTICS_ROWS,                     /* the most that its experts got of a layer and microbatch; 0: not counted */
+    STATISTICS_ROUNDS = STATISTICS_SAID, /* rounds of experts after the first of each layer and microbatch */
+    STATISTICS_ROWS, /* most rows that its experts got of one layer and microbatch; 0: not counted */
     STATISTICS_VALUES
 };
 struct step_statistics {
@@ -172,14 +172,14 @@ struct program {
     /* --- which ranks it is for */
     int pp_rank;
     int64_t share;     /* microbatches of its data-parallel rank; slots 0..share-1 */
-    int64_t share_max; /* largest share of any */
-    int64_t rows_even; /* of a microbatch, for a rank's experts: the even share; 0: there are no experts */
+    int64_t share_max; /* largest share of any rank */
+    int64_t rows_even; /* even share of a microbatch's rows for one rank's experts; 0: no experts */
     struct mesh mesh;
     const struct layout *layout; /* borrowed */
     struct step_statistics statistics;
-    bool forward_only; /* an evaluation's: no gradients, and nothing of the state changes */
+    bool forward_only; /* an evaluation's program: no gradients, no change of the state */
     bool canonical;
-    struct tree_sum sum, sum_experts; /* of units' slices, and of experts' */
+    struct tree_sum sum, sum_experts; /* sum of a unit's slices; sum of experts' slices */
 
     /* --- the step */
     int n_actions, n_buffers, n_operands, n_params, n_waits;
@@ -187,11 +187,11 @@ struct program {
     struct action *actions;
     struct buffer *buffers;
     struct operand *operands;
-    struct op_params *params; /* each distinct one once */
+    struct op_params *params; /* distinct ones only */
     int *waits;
     void *params_index; /* private to emit.c */
     size_t arena_bytes;
-    uint32_t streams, channels; /* bits: those it uses */
+    uint32_t streams, channels; /* bits of the streams and channels in use */
 };
 
 const char *phase_name(enum phase phase);
@@ -202,11 +202,11 @@ const char *memory_kind_name(enum memory_kind kind);
 const char *program_stream_name(enum stream_id stream);
 /* Bytes this rank hands to the communicator. */
 size_t action_sent_bytes(const struct program *p, const struct action *a);
-/* Bytes of them that leave it, where collectives go round a ring: what it has for itself stays, what is gathered or
- * summed for others passes on (Thakur et al. 2005). 0 in a group of one. */
+/* Bytes that leave this rank, where collectives go round a ring (Thakur et al. 2005). The rank's part for itself stays.
+ * What is gathered or summed for others passes on. 0 in a group of one. */
 double action_wire_bytes(const struct program *p, const struct action *a);
 
-/* Of where in the arena collectives read and write. */
+/* Hash of the places in the arena that collectives read and write. */
 uint64_t program_collectives_hash(const struct program *p);
 
 static inline const struct operand *action_operands(const struct program *p, const struct action *a)
@@ -220,25 +220,27 @@ static inline const struct op_params *action_params(const struct program *p, con
 
 const struct tree_sum *program_tree_sum(const struct program *p, int unit);
 void statistics_init(struct step_statistics *ret, const struct layout *layout, int64_t microbatches, bool canonical);
-/* Numbers a unit has among the norms. */
+/* How many of the norms' numbers belong to a unit. */
 int64_t statistics_norms(const struct step_statistics *statistics, const struct layout *layout, int unit);
 
 void program_close(struct program *p); /* NULL is fine */
-/* Fill lifetimes, place the arena, derive waits and signals. Called when the actions stand, and again after a pass.
- * Waits are derived from the parts of buffers that are touched and from memory that is used again. Near-linear in
- * actions: 10^6 of them in a few seconds. */
+/* Fills lifetimes, places the arena, derives waits and signals. Call it when all actions are written, and again after a
+ * pass. Waits follow from the parts of buffers that actions touch and from memory that is used again. Near-linear in
+ * actions: 10^6 actions take a few seconds. */
 titan_status program_finish(struct program *p, struct titan_error *err) TITAN_MUST_USE;
-/* Lifetimes only, and the most bytes of arena buffers alive at once, by kind (MEMORY_COUNT; NULL is fine): a lower
- * bound of arena_bytes that needs no placement. *ret_action: where that is. */
+/* Fills lifetimes only. Returns the most bytes of arena buffers alive at once: a lower bound of arena_bytes without a
+ * placement. ret_by_kind (MEMORY_COUNT; NULL is fine): these bytes by kind. *ret_action: the action at which they are
+ * alive. */
 size_t program_peak(struct program *p, size_t *ret_by_kind, int *ret_action);
-/* The first action that cannot end here before every other rank has begun the same step: a collective of all of them,
- * AGREE at the latest. -1: the rank is alone. */
+/* The first action that cannot end on this rank before every other rank has begun the same step. It is a collective of
+ * all ranks, AGREE at the latest. -1: the rank is alone. */
 int program_sync_point(const struct program *p);
-/* Over what it does, with what, on which stream and in which order: two programs with one hash do the same. Not of the
- * sizes of scratch, which depend on the device and its threads, nor of places in the arena and waits, which follow; nor
- * of the canonical sums (sum, sum_experts) and the layout, which follow from the recipe. */
+/* Hash of the actions with their operands, streams and order: two programs with one hash do the same. The hash leaves
+ * out sizes of scratch, which depend on the device and its threads. It leaves out places in the arena and waits, which
+ * follow from the rest. The canonical sums (sum, sum_experts) and the layout follow from the recipe and are left out,
+ * too. */
 uint64_t program_hash(const struct program *p);
-/* One line an action. */
+/* Prints one line for each action. */
 void program_print(const struct program *p, struct buf *out);
 /* An action's numbers, each with a blank before it. */
 void program_print_params(const struct program *p, const struct action *a, struct buf *out);

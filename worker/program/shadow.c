@@ -33,7 +33,7 @@ static void give_segment(struct shadow *s, int i)
     s->unused = i;
 }
 
-/* Room for two cuts. */
+/* Makes room for two cuts. */
 static bool make_room(struct shadow *s)
 {
     int cap = s->cap;
@@ -41,7 +41,7 @@ static bool make_room(struct shadow *s)
            VEC_RESERVE(s->pool, s->cap_pool, s->n_pool + 4);
 }
 
-/* The segment that begins at an address, cut there if need be. */
+/* The segment that begins at an address. A segment is cut there if need be. */
 static int cut_at(struct shadow *s, size_t address)
 {
     int low = 0, high = s->n - 1; /* last segment with start <= address */

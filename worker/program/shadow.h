@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* shadow.h - what touched each byte of a program's memory last, on every stream.
  *
- * All memory is one line of addresses: the arena, then the external buffers. It is cut into segments, each with its
- * last write and, for every stream, the last read since. An access must come after the write of what it touches; one
- * that writes, after the reads too. Memory that is used again needs no rule of its own: its next owner's first write
- * meets the last accesses of the one before. */
+ * All memory is one range of addresses: the arena, then the external buffers. The range is cut into segments. A segment
+ * has its last write and, for every stream, the last read since that write. An access must come after the last write of
+ * what it touches. A write must come after the reads, too. Memory that is used again needs no rule of its own: the
+ * first write of the next owner meets the last accesses of the owner before. */
 #ifndef TITAN_WORKER_PROGRAM_SHADOW_H
 #define TITAN_WORKER_PROGRAM_SHADOW_H
 
@@ -13,19 +13,19 @@
 struct shadow {
     const struct program *p;
     size_t *base; /* address of every buffer */
-    /* Segment k covers [start[k], start[k + 1]); what it holds is pool[slot[k]]. */
+    /* Segment k covers [start[k], start[k + 1]); its accesses are in pool[slot[k]]. */
     size_t *start;
     int *slot;
     int n, cap;
     struct shadow_segment *pool;
-    int n_pool, cap_pool, unused; /* a free one's write is the next free one */
+    int n_pool, cap_pool, unused; /* unused: a free entry of the pool; its `write` is the next free entry */
 };
 
-/* Buffers must be placed. false: out of memory; free in any case. */
+/* Buffers must be placed. false: out of memory. Call shadow_free() in any case. */
 bool shadow_init(struct shadow *s, const struct program *p);
 void shadow_free(struct shadow *s);
-/* Call before for the actions that must be over when this one touches the operand (some may be its own stream's, or be
- * implied by others), then note the access. false: out of memory. */
+/* Calls before() for the actions that must be over when `action` touches the operand, then notes the access. Some of
+ * these actions may be on the same stream, or implied by others. false: out of memory. */
 bool shadow_touch(struct shadow *s, int action, const struct operand *o, void (*before)(void *arg, int earlier),
                   void *arg);
 

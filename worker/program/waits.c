@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* waits.c - hazards between streams.
  *
- * What an action must come after is shadow.h's to say. What a stream knows to be over is a vector of actions, one for
- * each stream. A wait takes over all that the signalling action's stream knew, so that most hazards are ordered already
- * when they are met. */
+ * shadow.h says which actions must come before an action. Each stream has a clock: for every stream, the last action
+ * that it knows to be over. A wait takes over all that the signalling action's stream knew. So most hazards are ordered
+ * already when they are met. */
 #include "worker/program/waits.h"
 
 #include <stdlib.h>
@@ -22,12 +22,12 @@ struct clock {
 struct hazards {
     struct program *p;
     struct shadow shadow;
-    struct clock need; /* of the action at hand */
+    struct clock need; /* what the current action must come after */
     struct clock now[STREAM_COUNT];
-    int version[STREAM_COUNT]; /* of now, in clocks */
+    int version[STREAM_COUNT]; /* index in clocks of each stream's `now` */
     struct clock *clocks;
     int n_clocks, cap_clocks;
-    int *at; /* per action: the version under which it was issued */
+    int *at; /* per action: index in clocks of its stream's clock when it was issued */
 };
 
 static void hazards_free(struct hazards *h)
@@ -45,7 +45,7 @@ static void must_follow(void *arg, int earlier)
     *done = MAX(*done, earlier);
 }
 
-/* What is needed and not known yet, the latest first since it is likely to bring the others along. */
+/* The latest action that is needed and not known to be over. It is likely to bring the others along. */
 static int next_wait(const struct hazards *h, const struct clock *now)
 {
     int latest = NONE;
