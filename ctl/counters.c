@@ -34,7 +34,7 @@ const struct command command_counters = {
     .arguments = "",
     .text = "What is counted is said in the last column; names that end in _ms are sums of milliseconds. The counts "
             "begin at 0\n"
-            "with each start of the coordinator; what must outlast it is an event.\n",
+            "with each start of the coordinator; what must outlast it is an event.",
     .options = (const struct option_spec[]){TABLE_WIDE(""), {NULL}},
     .examples =
         (const struct example[]){{"titanctl counters", "how often did nodes fall silent, how long did recoveries take"},

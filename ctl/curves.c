@@ -97,6 +97,7 @@ void curves_add(struct curves *c, const Titan__V1__MetricPoint *p)
         last = &c->ranges[c->n++];
         *last = (struct curves_range){.step = p->step, .at_ms = MAX(p->at_ms, 0), .waited = -1};
     }
+    titan_assert(last);
     last->last_step = p->step;
 #define X(number, name, has, value)                                                                                    \
     if (has)                                                                                                           \

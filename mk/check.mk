@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # make check: what has to be clean before a change lands, cheapest first. The tools: `make deps-dev`.
 # CUDA sources, and the C++ that stands in for a GPU, are compiled by their own rules (mk/cuda.mk); here only their format is looked at.
-check_c   = $(shell git ls-files '*.c')
+check_c   = $(shell git ls-files -co --exclude-standard '*.c')
 check_own = $(filter base/% proto/% state/% daemon/% worker/% ctl/%,$(filter-out worker/device/cuda/% worker/comm/nccl/%,$(check_c)))
 CLANG_FORMAT ?= clang-format-14
 CLANG_TIDY   ?= clang-tidy-14
@@ -34,9 +34,9 @@ check: ## format, heads, cppcheck, tidy, sanitizers, threads; PARTS='tidy thread
 
 format_files = '*.c' '*.h' '*.cu' '*.cuh' '*.cpp'
 format: ## put every C, C++ and CUDA source into the house format
-	git ls-files -z $(format_files) | xargs -0 $(CLANG_FORMAT) -i
+	git ls-files -zco --exclude-standard $(format_files) | xargs -0 $(CLANG_FORMAT) -i
 check-format:
-	$(call say,FORMAT,"$$(git ls-files $(format_files) | wc -l) files")git ls-files -z $(format_files) | xargs -0 $(CLANG_FORMAT) --dry-run -Werror
+	$(call say,FORMAT,"$$(git ls-files -co --exclude-standard $(format_files) | wc -l) files")git ls-files -zco --exclude-standard $(format_files) | xargs -0 $(CLANG_FORMAT) --dry-run -Werror
 check-layers: ## no folder includes what the table of tests/docs/layers.py does not allow it
 	@$(PYTHON) tests/docs/layers.py
 heads: ## mend section dividers and write the licence's line where it is missing

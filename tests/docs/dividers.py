@@ -32,7 +32,7 @@ def mend(text):
 
 def sources():
     """None: no git here (an unpacked archive)."""
-    listed = subprocess.run(["git", "ls-files", "*.c", "*.h", "*.cu", "*.cuh", "*.cpp"], cwd=ROOT, check=False, capture_output=True, text=True)
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "*.c", "*.h", "*.cu", "*.cuh", "*.cpp"], cwd=ROOT, check=False, capture_output=True, text=True)
     return None if listed.returncode else [ROOT / f for f in listed.stdout.split() if (ROOT / f).is_file()]
 
 

@@ -31,7 +31,7 @@ def with_line(text, form):
 
 def without():
     """{file: what it should be} of those without the line. None: no git here (an unpacked archive)."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=False, capture_output=True, text=True)
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=False, capture_output=True, text=True)
     if listed.returncode:
         return None
     files = [name for name in listed.stdout.splitlines() if style(name) and (ROOT / name).is_file()]

@@ -547,13 +547,13 @@ static int64_t run_of_rows(const struct hf_tensor *t, int64_t row, int64_t n)
 #define CHUNK_BYTES ((int64_t)1 << 20)
 
 /* Rows [row, row+n) and columns [col, col+cols) of ours of one part. */
-struct box {
+struct rows {
     int64_t part, row, n, col, cols;
     float *out;
 };
 
 /* From a tensor that has its parts on their side. */
-static titan_status read_side(const struct entry *e, const struct hf_tensor *t, const struct box *b,
+static titan_status read_side(const struct entry *e, const struct hf_tensor *t, const struct rows *b,
                               struct apart_watch *watch, struct titan_error *err)
 {
     const int64_t part = b->part, row = b->row, n = b->n, col = b->col, cols = b->cols;
@@ -579,7 +579,7 @@ static titan_status read_side(const struct entry *e, const struct hf_tensor *t, 
 
 /* The same from blocks of MXFP4, which has rows of ours. */
 static titan_status read_mx(const struct entry *blocks, const struct entry *scales, const struct hf_tensor *t,
-                            const struct box *b, struct apart_watch *watch, struct titan_error *err)
+                            const struct rows *b, struct apart_watch *watch, struct titan_error *err)
 {
     const int64_t part = b->part, row = b->row, n = b->n, col = b->col, cols = b->cols;
     const int64_t each = t->cols / MXFP4_BLOCK, half = t->cols / 2, most = MAX(1, CHUNK_BYTES / (half * t->step));
@@ -629,12 +629,12 @@ titan_status hf_weights_read(const struct hf_weights *w, const struct model *m, 
         for (int64_t done = 0, rows; done < p->rows && status == TITAN_OK; done += rows) {
             const int64_t at = (p->row + done) % each;
             rows = MIN(p->rows - done, each - at);
-            const struct box b = {.part = (p->row + done) / each,
-                                  .row = bias ? p->col : at,
-                                  .n = bias ? p->cols : rows,
-                                  .col = bias ? 0 : p->col,
-                                  .cols = bias ? 1 : p->cols,
-                                  .out = p->data + done * p->cols};
+            const struct rows b = {.part = (p->row + done) / each,
+                                   .row = bias ? p->col : at,
+                                   .n = bias ? p->cols : rows,
+                                   .col = bias ? 0 : p->col,
+                                   .cols = bias ? 1 : p->cols,
+                                   .out = p->data + done * p->cols};
             status = e ? read_side(e, &t, &b, watch, err) : read_mx(blocks, scales, &t, &b, watch, err);
         }
     }
