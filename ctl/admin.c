@@ -197,7 +197,7 @@ static titan_status run_backup(struct ctl *ctl, int at, const char *path, struct
     return TITAN_OK;
 }
 
-/* "titan-20261123T021500Z.db": name order is time order. */
+/* Is it a backup's name, as "titan-20261123T021500Z.db"? The order of such names is the order of their times. */
 static int is_backup(const struct dirent *e)
 {
     size_t len = strlen(e->d_name);
@@ -318,7 +318,7 @@ static titan_status run_verify(struct ctl *ctl, const struct args *args, const c
     return TITAN_OK;
 }
 
-/* Copies an open file into a new one in the directory; name gets its name. */
+/* Copies an open file into a new file in the directory, and sets `name` to the new file's name. */
 static titan_status take_in(int from, int at, char name[PATH_MAX], int *ret_fd, struct titan_error *err)
 {
     titan_assert(from >= 0 && at >= 0);
@@ -381,7 +381,7 @@ static titan_status run_restore(struct ctl *ctl, const struct args *args, const 
                          "the directory of the titand that is to run on it: /var/lib/titan-coordinator under systemd");
         return TITAN_EINVAL;
     }
-    TRY(file_open_regular(AT_FDCWD, backup, 0, &from, err)); /* before its directory is created */
+    TRY(file_open_regular(AT_FDCWD, backup, 0, &from, err)); /* opens the backup before the directory is created */
     (void)snprintf(wal, sizeof(wal), "%s-wal", backup);
     if (access(wal, F_OK) == 0) {
         titan_fail(err, TITAN_EINVAL, "'%s' is a store in use, not a backup: '%s' is beside it", backup, wal);
@@ -428,7 +428,7 @@ static titan_status run_restore(struct ctl *ctl, const struct args *args, const 
 
 /* --- check -------------------------------------------------------------------------------------------------------- */
 
-/* Exit code 7 for a fault: as for a job, a place is unusable. */
+/* A fault gives exit code 7: a place is unusable, as for a job. */
 static titan_status run_check(struct ctl *ctl, const struct args *args, struct titan_error *err)
 {
     Titan__V1__CheckNodesRequest request = TITAN__V1__CHECK_NODES_REQUEST__INIT;
@@ -507,7 +507,7 @@ static titan_status fix_unit(const char *unit, const char *config, bool *ret_cha
     char dir[128], path[160];
     _cleanup_(buf_free) struct buf paths = BUF_INIT, text = BUF_INIT, have = BUF_INIT;
     if (access(config, F_OK) != 0)
-        return TITAN_OK; /* of another machine */
+        return TITAN_OK; /* the configuration is of another machine */
     TRY(config_paths(config, &paths, err));
     buf_printf(&text, "# Written by titanctl admin check --fix from %s.\n", config);
     char *rest = NULL;

@@ -17,7 +17,7 @@ struct cancelling {
     struct jobs jobs;
     bool searched;
     uint32_t grace_ms;
-    size_t cancelled; /* of the jobs; their ids come first */
+    size_t cancelled; /* number of cancelled jobs; their ids come first in jobs.ids */
     size_t others;    /* number of other users' jobs */
 };
 

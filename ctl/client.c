@@ -127,7 +127,7 @@ void ctl_unreachable_hint(const char *server, struct titan_error *err)
         titan_fail(err, TITAN_EPERM, "not permitted to use the daemon of %s at %s", owner, server);
     } else if (local && listens(server + 5)) {
         titan_error_hint(err, "a process listens there: it is stopped, or has no time");
-    } else if (local) { /* without options both use the same default */
+    } else if (local) { /* without options titand dev and titanctl use the same socket */
         titan_error_hint(err, "start one with: titand dev; one with --state-dir DIR is at unix:DIR/titan.sock: name it "
                               "with --server or TITAN_SERVER");
     } else {

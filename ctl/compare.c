@@ -41,7 +41,7 @@ struct comparison {
     struct buf changes; /* differing keys, one per line */
     struct pair *pairs;
     size_t n;
-    size_t first;      /* index of the first different loss; n: none, also for the next two */
+    size_t first;      /* index of the first different loss; n: no such loss, also in the next two fields */
     size_t largest;    /* index of the largest finite difference */
     size_t not_finite; /* index of the first non-finite loss */
 };

@@ -78,7 +78,7 @@ void curves_add(struct curves *c, const Titan__V1__MetricPoint *p)
     while (c->n && c->ranges[c->n - 1].step >= p->step) /* trained again: later ranges were lost with their epoch */
         c->n--;
     struct curves_range *last = c->n ? &c->ranges[c->n - 1] : NULL;
-    if (last) /* later steps stay in its values */
+    if (last) /* the range's values keep the lost steps */
         last->last_step = MIN(last->last_step, p->step - 1);
     c->epoch = p->epoch;
     if (!last || last->step / c->stride != p->step / c->stride) {

@@ -51,9 +51,9 @@ struct curves_values {
 
 struct curves_range {
     uint64_t step, last_step; /* first and last step of the range */
-    int64_t at_ms;            /* of the first step */
+    int64_t at_ms;            /* time of the first step */
     struct curves_values values[CURVES_N];
-    double tokens, seconds; /* of the range's steps */
+    double tokens, seconds; /* sums over the range's steps */
     double waited;          /* longest wait for the slowest rank in a step of the range; -1: unknown */
     uint32_t slowest;       /* the rank of that wait */
 };
@@ -68,7 +68,7 @@ struct curves {
     struct curves_range *ranges; /* n ranges, in order; empty ranges are left out */
     size_t n;
     uint64_t stride;              /* steps per range */
-    uint64_t epoch;               /* of the newest step */
+    uint64_t epoch;               /* epoch of the newest step */
     uint64_t points, splits;      /* steps; steps of several ranks with a known slowest rank */
     struct curves_rank *ranks;    /* CURVES_RANKS */
     double first_loss, last_loss; /* NaN before the first step */

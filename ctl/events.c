@@ -13,7 +13,7 @@
 
 struct printing {
     const struct ctl *ctl;
-    bool all; /* of all jobs and nodes */
+    bool all; /* show the events of all jobs and nodes */
     Titan__V1__WatchEventsRequest request;
 };
 

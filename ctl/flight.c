@@ -16,7 +16,7 @@
 #define DUMP_BEGINS "{\"flight\":"
 #define TRIES 4 /* retries for a node that leaves before it answers */
 #define PAUSE_NS 300000000
-#define TEXT_MAX ((size_t)512 << 20) /* of all dumps */
+#define TEXT_MAX ((size_t)512 << 20) /* most bytes of all dumps together */
 
 /* The concatenated dumps of one worker, as received. */
 struct worker_text {
@@ -30,7 +30,7 @@ struct gathered {
     struct stall_dump *dumps;
     size_t n, cap;
     int unread;             /* number of damaged dumps */
-    struct titan_error why; /* error of the first one */
+    struct titan_error why; /* error of the first damaged dump */
 };
 
 static bool gather(const ProtobufCMessage *message, void *data)
@@ -84,7 +84,7 @@ static void print_epoch(const struct stall_report *report, const struct stall_sl
         stall_print_slowest(slowest, out);
     for (int i = 0; i < report->n; i++) {
         const bool below = report->circle || (i > 0 && !report->stalls[i].root);
-        /* Waits caused by the first one add little when the cause is known. */
+        /* If the first wait is the cause, the waits that it causes add little. */
         if (below && !report->circle && report->stalls[0].root)
             break;
         buf_puts(out, i == 0 ? report->circle ? "  " : "" : "\n  ");

@@ -18,8 +18,9 @@ struct follow_options {
      * Ctrl-C leaves. */
     bool cancel_on_interrupt;
     uint32_t timeout_ms; /* 0 = none */
-    int64_t patience_ms; /* patience with a missing server; below 0: forever, but before its first answer GONE_MS */
-    int64_t nodes_ms;    /* cancels a job that lacks nodes for this long without a break; 0 = never. With progress */
+    /* patience with a missing server; below 0: endless, but only GONE_MS before the first answer */
+    int64_t patience_ms;
+    int64_t nodes_ms; /* cancels a job that lacks nodes for this long without a break; 0 = never. With progress */
 };
 
 /* TITAN_OK: the job has ended; *ret_job has its end (the caller's, ctl_message_free). Otherwise TITAN_ETIMEDOUT,

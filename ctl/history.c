@@ -124,7 +124,7 @@ bool history_add(struct history *t, const Titan__V1__Event *event)
         ok = add_change(t, event, detail);
     else if (strcmp(type, "checkpoint.committed") == 0) {
         t->all_checkpoints++;
-        if (t->n_checkpoints == HISTORY_MOST) { /* drops every second one, so that spacing stays even */
+        if (t->n_checkpoints == HISTORY_MOST) { /* drops every second checkpoint, so that spacing stays even */
             for (size_t i = 0; i < HISTORY_MOST / 2; i++)
                 t->checkpoints[i] = t->checkpoints[2 * i];
             t->n_checkpoints = HISTORY_MOST / 2;

@@ -25,7 +25,7 @@
 /* Does args have an option of JOBS_FILTERS? */
 bool jobs_filtered(const struct args *args);
 struct jobs_search {
-    const struct args *args; /* its filters */
+    const struct args *args; /* arguments with the filters */
     uint32_t among;          /* a bit set of states; 0: all states */
     int64_t limit;           /* at most so many jobs; 0: all */
     bool more;               /* result: more jobs match */

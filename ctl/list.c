@@ -19,7 +19,7 @@ struct listing {
     struct table_out table;
     struct buf text;
     int64_t now_ms;
-    bool labels; /* show their column */
+    bool labels; /* show the column of labels */
 };
 
 static bool listing_add(const Titan__V1__Job *job, void *data)

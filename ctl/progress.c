@@ -58,10 +58,10 @@ void progress_job(struct progress *p, const Titan__V1__Job *job)
 void progress_point(struct progress *p, const Titan__V1__MetricPoint *point)
 {
     if (point->epoch < p->job_epoch)
-        return; /* of an ended epoch: its last steps may be lost */
+        return; /* the point is of an ended epoch: the epoch's last steps may be lost */
     p->point_epoch = point->epoch;
     if (p->state < TITAN__V1__JOB_STATE__RUNNING)
-        p->state = TITAN__V1__JOB_STATE__RUNNING; /* a finished step proves it */
+        p->state = TITAN__V1__JOB_STATE__RUNNING; /* a finished step proves this state */
     p->step = point->step;
     p->loss = point->loss;
     p->tokens_per_second = point->tokens_per_second;

@@ -17,16 +17,16 @@ struct progress {
     int width; /* columns of the terminal */
     Titan__V1__JobState state;
     uint64_t step, steps;
-    uint64_t point_epoch, job_epoch; /* of the newest point, and of the newest job status; 0: none yet */
+    uint64_t point_epoch, job_epoch; /* epoch of the newest point, and of the newest job status; 0: none yet */
     double loss;                     /* NaN before the first step */
-    double validation_loss;          /* after validation_step; step 0: none yet */
+    double validation_loss;          /* loss after validation_step; step 0: none yet */
     uint64_t validation_step;
     double tokens_per_second, mfu, step_ms; /* step_ms is smoothed; 0 = unknown yet */
     uint64_t points;                        /* metric points seen */
     uint32_t workers;
     bool shown;           /* a live line is on the screen */
-    uint64_t last_step;   /* of the last plain line */
-    int64_t last_line_ms; /* time of that line; 0 = none yet */
+    uint64_t last_step;   /* step of the last plain line */
+    int64_t last_line_ms; /* time of the last plain line; 0 = none yet */
 };
 
 /* Initialises for a stream: live on a terminal with cursor movement, coloured unless NO_COLOR is set. */

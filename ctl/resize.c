@@ -35,7 +35,7 @@ static titan_status parse_range(const char *text, Titan__V1__ResizeJobRequest *r
 
 /* --- --wait ------------------------------------------------------------------------------------------------------- */
 
-/* State from the job's events, up to the one with the requested workers. */
+/* State from the job's events, up to the event with the requested workers. */
 struct waiting {
     uint32_t request, least, most; /* the awaited request and its range */
     bool asked;                    /* the request's event was seen */

@@ -138,7 +138,7 @@ struct removing {
     const struct jobs *jobs;
     bool searched, dry;
     struct other_jobs others;
-    size_t kept; /* of other users */
+    size_t kept; /* number of jobs of other users */
 };
 
 /* Searched jobs that cannot be removed are skipped. */
@@ -167,7 +167,7 @@ static titan_status remove_one(void *data, size_t i, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Newest first: it may have continued from an older one. */
+/* Removes the newest job first, because it may have continued from an older job. */
 static titan_status remove_jobs(struct ctl *ctl, struct jobs *jobs, bool searched, bool dry, struct titan_error *err)
 {
     struct removing r = {.ctl = ctl, .jobs = jobs, .searched = searched, .dry = dry};
@@ -244,7 +244,7 @@ static titan_status collect_runs(const struct ctl *ctl, int64_t before_ms, bool 
         char path[PATH_MAX], lock[PATH_MAX];
         struct stat st;
         _cleanup_fd_ int fd = -1;
-        /* This user's, unchanged since then, and without a titand's lock. */
+        /* A leftover is this user's folder, unchanged since before_ms, and without a titand's lock. */
         if (strncmp(e->d_name, DEV_DAEMON_FOLDER, strlen(DEV_DAEMON_FOLDER)) != 0 ||
             snprintf(path, sizeof(path), "%s/%s", folder, e->d_name) >= (int)sizeof(path) || lstat(path, &st) != 0 ||
             !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (int64_t)st.st_mtim.tv_sec * 1000 > before_ms ||

@@ -28,7 +28,7 @@ static titan_status submit_and_follow(struct ctl *ctl, const struct args *args, 
     const struct follow_options options = {
         .server = ctl->server, .job_id = is.job, .progress = true, .cancel_on_interrupt = true, .patience_ms = 1000};
     const titan_status status = follow_job(&options, ret_end, err);
-    if (status == TITAN_ECANCELLED) /* by the second Ctrl-C: the job's end was not awaited */
+    if (status == TITAN_ECANCELLED) /* a second Ctrl-C came: the job's end was not awaited */
         titan_error_hint(err, "what it wrote is below %s",
                          *file->recipe.job.dump_folder ? file->recipe.job.dump_folder : daemon->state_dir);
     return status;
@@ -36,8 +36,8 @@ static titan_status submit_and_follow(struct ctl *ctl, const struct args *args, 
 
 #define SLOTS_CPU 8
 
-/* Slots of the private titand, for the requested workers or else the run's maximum. On GPUs one each; on CPUs a few, or
- * the size of the smallest mesh. */
+/* Chooses the number of slots of the private titand: the requested workers. By default it is one per GPU, or a few on
+ * CPUs. A larger smallest mesh raises the number. */
 static titan_status choose_slots(const struct recipe *r, int64_t workers, int64_t *ret, struct titan_error *err)
 {
     titan_assert(r->elastic.max_workers > 0 && workers >= 0);

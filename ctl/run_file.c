@@ -54,7 +54,7 @@ static bool sets(const struct args *args, const char *key)
     return false;
 }
 
-/* For a pattern: is its folder there? */
+/* Does the path exist? A pattern also counts if its folder exists. */
 static bool is_there(const char *path)
 {
     char folder[2 * PATH_MAX];

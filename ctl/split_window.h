@@ -23,7 +23,7 @@ struct split_mean {
     struct step_split
         split;     /* means; slowest: the rank with the longest total wait of the others, -1 in a world of one */
     double waited; /* mean wait of the others in a step with this slowest rank */
-    uint32_t steps, slowest_steps; /* number of steps in the means; number of those with this slowest rank */
+    uint32_t steps, slowest_steps; /* number of steps in the means; number of steps with this slowest rank */
 };
 
 /* Adds a step. Steps come in order; a step without a split changes nothing. */

@@ -144,7 +144,7 @@ static titan_status look_for_missing(struct stall *s, const struct ranks *ranks,
             TRY(add_missing(s, ranks, rank, err));
             continue;
         }
-        if (!there) /* past it; the record was overwritten */
+        if (!there) /* the rank is past it: its record was overwritten */
             continue;
         if (strcmp(there->op, what->op) != 0)
             s->kind = STALL_DIFFERENT;

@@ -46,7 +46,7 @@ struct stall {
     enum stall_kind kind;
     bool root; /* the rank it waits for does not wait itself */
     const char *group;
-    const struct flight_entry *what;      /* as the first waiting rank recorded it */
+    const struct flight_entry *what;      /* the collective or message, as the first waiting rank recorded it */
     struct stall_rank *waiting, *missing; /* ordered by rank */
     int n_waiting, n_missing, cap_waiting, cap_missing;
     double waited_s; /* the longest wait */

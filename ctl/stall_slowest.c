@@ -8,8 +8,8 @@
 #include "base/vec.h"
 #include "ctl/stall.h"
 
-#define COLLECTIVES_MIN 8 /* fewer are not significant */
-#define SHARE_MIN 0.1     /* of the time; equally fast ranks also wait now and then */
+#define COLLECTIVES_MIN 8 /* fewer collectives are not significant */
+#define SHARE_MIN 0.1     /* notable share of the time; equally fast ranks also wait now and then */
 #define DOMINANT 0.5      /* share of the waits for all ranks */
 
 /* A rank's stay in a collective that it has ended. */
@@ -77,7 +77,7 @@ static void count_all(struct tally *t)
         if (twice || next - i != (size_t)first->members)
             continue;
 
-        /* Of the members, which all have ended it, the rank with the shortest stay entered last. */
+        /* All members have ended the collective. The member with the shortest stay entered last. */
         const struct part *last = first;
         double longer_s = 0;
         for (int k = 1; k < first->members; k++)

@@ -97,7 +97,7 @@ titan_status submit_run(struct ctl *ctl, const struct run_file *file, const stru
                 (void)fprintf(stderr, "note: %s\n", reply->warnings[i]);
     }
 
-    /* Says where the run begins, and the differences to that job. */
+    /* Prints where the run begins, and its differences from that job. */
     const unsigned long long id = reply->job_id, other = from->job;
     if (reply->resumes_step)
         (void)fprintf(stderr, "titanctl: job %llu resumes from the checkpoint of step %llu in %s\n", id,
@@ -158,8 +158,9 @@ titan_status submit_and_show(struct ctl *ctl, const struct run_file *file, const
 
 #define FROM_KEYS 5
 
-/* Loads a new run from the file. --from: from a job's checkpoint, and without a file from that job's own recipe with
- * checkpoints in its own folder. The data is on the workers' machines, which may not include this one. */
+/* Loads a new run from the file. With --from the run begins from a job's checkpoint. With --from and no file it uses
+ * that job's own recipe, with checkpoints in a folder of its own. The data is on the workers' machines, which may not
+ * include this machine. */
 static titan_status load(struct ctl *ctl, const struct args *args, const char *const *chosen, struct run_file *file,
                          struct submit_from *from, struct titan_error *err)
 {

@@ -10,7 +10,7 @@
 /* The job that a new job continues. */
 struct submit_from {
     uint64_t job; /* 0: none */
-    bool resume;  /* in the same folder */
+    bool resume;  /* the new job continues in the same folder */
     bool whole;   /* the caller may read its recipe, so differences are shown */
     Titan__V1__CheckpointFolder folder;
     /* The job's place in a sweep. */

@@ -52,11 +52,11 @@ struct place {
 
 /* The newest steps of a job that is, or was, on the screen. */
 struct curve {
-    uint64_t job, epoch, step; /* of its newest point */
+    uint64_t job, epoch, step; /* epoch and step are of the job's newest point */
     double losses[TOP_LOSSES];
     size_t n;
     struct split_window splits;
-    bool seen; /* in this round */
+    bool seen; /* the job was seen in this round */
 };
 
 struct top {
@@ -72,11 +72,11 @@ struct top {
     bool anew;  /* another page was requested during a round */
     bool drawn; /* a complete round was drawn */
 
-    struct place *places; /* of each page up to this one, and of the next */
+    struct place *places; /* starts of the pages up to this page, and of the next page */
     size_t n_places, cap_places, page;
-    struct place next; /* while a page is assembled */
+    struct place next; /* start of the next page, while a page is assembled */
     struct top_job jobs[JOBS_MOST], coming[JOBS_MOST];
-    struct split_mean splits[JOBS_MOST]; /* of jobs, as last drawn */
+    struct split_mean splits[JOBS_MOST]; /* splits of the jobs, as last drawn */
     size_t n_jobs, n_coming, asked;      /* asked: index of the next job to request steps for */
     uint64_t total;                      /* jobs on all pages; 0: unknown */
     bool more;
@@ -525,7 +525,7 @@ static void on_event(struct rpc_stream *stream, const ProtobufCMessage *message,
 {
     struct top *t = data;
     if (stream != t->events)
-        return; /* of the previously selected job */
+        return; /* the event is of the previously selected job */
     const Titan__V1__Event *event = (const Titan__V1__Event *)message;
     struct json *detail = NULL;
     char at[16];

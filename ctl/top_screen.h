@@ -22,7 +22,7 @@ struct top_job {
     uint32_t workers, restarts;
     const double *losses; /* the newest, oldest first */
     size_t n_losses;
-    const struct split_mean *split; /* of the newest steps; NULL: not measured */
+    const struct split_mean *split; /* split of the newest steps; NULL: not measured */
 };
 
 struct top_node {
@@ -47,11 +47,11 @@ struct top_screen {
     const struct top_job *jobs; /* one page of jobs */
     size_t n_jobs, selected, page;
     bool more;      /* more jobs follow this page */
-    uint64_t rest;  /* number of jobs behind this page; 0: unknown */
+    uint64_t rest;  /* number of jobs after this page; 0: unknown */
     bool uncounted; /* `rest` is a lower bound */
     const struct top_node *nodes;
     size_t n_nodes;
-    const struct top_worker *workers; /* of the selected job */
+    const struct top_worker *workers; /* workers of the selected job */
     size_t n_workers;
     char events[TOP_EVENTS][256]; /* the job's newest events, the newest last; "" = none */
 };

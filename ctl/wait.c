@@ -27,7 +27,7 @@ static titan_status await(const struct waiting *w, uint64_t id, Titan__V1__GetJo
     _cleanup_message_ Titan__V1__GetJobResponse *now = NULL;
     const int64_t left = w->until_ms - clock_mono_ms();
     const titan_status status = ctl_job(w->ctl, id, &now, err);
-    if (status != TITAN_OK && status != TITAN_EUNREACHABLE) /* the next call waits it out, as later absences */
+    if (status != TITAN_OK && status != TITAN_EUNREACHABLE) /* the next call waits for a missing server */
         return status;
     if (now && ctl_state_final(now->job->state)) {
         *ret = TAKE(now);

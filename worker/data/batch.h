@@ -4,10 +4,11 @@
  * index = sequence*t + position numbers a microbatch's tokens; a query sees the keys from its document's start to
  * itself, and positions count from there. Pure.
  *
- * Module k has at position i the input and the target of position i + k. The position counts there if i + k is in the
- * same sequence and counts for the loss itself, and if that input and target are of i's document. Beyond the sequence
- * the input is token 0. Such an input, or another document's, reaches no position that counts: attention brings it to
- * later ones of i's document alone, whose own inputs lie further on. */
+ * Module k has at position i the input and the target of position i + k. Position i counts in the module under three
+ * conditions: i + k is in the same sequence, i + k itself counts for the loss, and its input and target are of i's
+ * document. Beyond the sequence the input is token 0. Such an input, or an input of another document, reaches no
+ * position that counts. Attention brings it only to later positions of i's document, and the inputs of these positions
+ * lie even further on. */
 #ifndef TITAN_WORKER_DATA_BATCH_H
 #define TITAN_WORKER_DATA_BATCH_H
 

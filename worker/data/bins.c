@@ -10,8 +10,8 @@
 
 #define NO_BIN UINT64_MAX
 
-/* The first bin with so much room, in a tree of the most room below each node; leaves [leaves, 2 leaves) are bins, of
- * which those that nothing is in yet have all their room. */
+/* Takes so many places from the first bin with enough room, and returns the bin. `room` is a binary tree: a node has
+ * the most room of the leaves below it. Leaves [leaves, 2 leaves) are the bins. An empty bin has all its room. */
 static uint64_t take(uint64_t *room, uint64_t leaves, uint64_t places)
 {
     uint64_t node = 1;
@@ -68,7 +68,7 @@ titan_status bins_fill(const struct bin_document *documents, uint64_t n, uint64_
             ret->first[bin_of[d] + 2]++;
     for (uint64_t i = 2; i < ret->n + 2; i++)
         ret->first[i] += ret->first[i - 1];
-    for (uint64_t d = 0; d < n; d++) /* first[b + 1] goes from where sample b begins to where it ends */
+    for (uint64_t d = 0; d < n; d++) /* moves first[b + 1] from the start of sample b to its end */
         if (bin_of[d] != NO_BIN)
             ret->documents[ret->first[bin_of[d] + 1]++] = documents[d];
     return TITAN_OK;

@@ -21,7 +21,7 @@ struct bins {
     uint64_t places, too_long;      /* places taken; documents that fit into no sample */
 };
 
-/* places: per sample, at least 1. *ret must be zeroed, and is zeroed after a failure. */
+/* places: number per sample, at least 1. *ret must be zeroed before the call. A failure leaves it zeroed. */
 titan_status bins_fill(const struct bin_document *documents, uint64_t n, uint64_t places, struct bins *ret,
                        struct titan_error *err) TITAN_MUST_USE;
 void bins_clear(struct bins *b);

@@ -16,7 +16,7 @@ struct template
 {
     const char *name, *begin, *open, *close, *gap, *end, *tail; /* begin, open, close, end: a token or "" */
     const char *roles[ROLES];                                   /* NULL: the template has none */
-    bool trims;                                                 /* contents, of space at both ends */
+    bool trims;                                                 /* removes the space at both ends of contents */
 };
 
 static const struct template templates[] = {
@@ -95,7 +95,7 @@ struct writing {
     const struct chat *chat;
     struct tokenizer_encoder *encoder;
     struct chat_tokens *out;
-    struct buf text; /* not tokenised yet, and not trained on */
+    struct buf text; /* text that is not tokenised yet, and is not trained on */
     const char *why;
     bool answered;
 };
@@ -150,7 +150,7 @@ static titan_status put_turn(struct writing *w, enum role role, const char *cont
         TRY(put_token(w, c->close, false, err));
     buf_puts(&w->text, t->gap);
     if (!answer)
-        (void)!buf_append(&w->text, content, n); /* put_token() sees a failure */
+        (void)!buf_append(&w->text, content, n); /* put_token() reports a failure */
     TRY(put_token(w, TOKEN_NONE, false, err));
     if (answer)
         TRY(put_text(w, content, n, true, err));

@@ -3,10 +3,10 @@
  *
  * A record has `messages`, each with a role and content, or two fields, a prompt and its completion. With a template, a
  * prompt is the user's message and a completion the assistant's; without a template there are no messages, and the
- * tokens of both texts follow each other. Trained on: the assistant's contents with the token that ends its turn;
- * completions with the end of text. A template's special tokens are tokens; a text that spells a special token stays
- * text. The text between two special tokens is tokenized as a whole, but the assistant's content alone, as a model
- * generates it. */
+ * tokens of both texts follow each other. A run trains on the assistant's contents with the token that ends its turn,
+ * and on completions with the end of text. A template's special tokens are tokens; a text that spells a special token
+ * stays text. The text between two special tokens is tokenized as a whole. The assistant's content is tokenized by
+ * itself, because a model generates it so. */
 #ifndef TITAN_WORKER_DATA_CHAT_H
 #define TITAN_WORKER_DATA_CHAT_H
 
@@ -39,8 +39,8 @@ struct chat_tokens {
     uint64_t text_bytes;
 };
 void chat_tokens_free(struct chat_tokens *t);
-/* Replaces *out with the tokens of a record and a final eos. False: *ret_why is the record's fault, or NULL with a
- * failure in err. */
+/* Replaces *out with the tokens of a record and a final eos. False with *ret_why set: the record has this fault. False
+ * with *ret_why NULL: err has the failure. */
 bool chat_encode(const struct chat *c, struct tokenizer_encoder *encoder, int32_t eos, const char *record, size_t n,
                  struct chat_tokens *out, const char **ret_why, struct titan_error *err);
 

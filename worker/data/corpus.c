@@ -121,7 +121,8 @@ static uint64_t token_at(const uint8_t *data, uint32_t width, uint64_t at)
     }
 }
 
-/* Ids [at, at+n) of a segment's file. Returns the number of the first that is vocab_size or more; n: there is none. */
+/* Reads ids [at, at+n) of a segment's file. Returns the index of the first id that is vocab_size or more, or n without
+ * such an id. */
 static int64_t read_ids(const uint8_t *data, uint32_t width, uint64_t at, int64_t n, uint64_t vocab_size, int32_t *ret)
 {
     titan_assert(n >= 0);
@@ -194,7 +195,8 @@ static uint64_t find_document(const struct segment *s, uint64_t t)
     return lo;
 }
 
-/* Tokens [base, base+n) of a segment, which are numbers first, first+1, ... of what is read. */
+/* Sets for each of a segment's tokens [base, base+n) where its document begins. In the caller's read these tokens have
+ * the numbers first, first+1, ... Returns the begin of the last document. */
 static int32_t starts_by_index(const struct segment *s, uint64_t base, int64_t n, int64_t first, int32_t start,
                                int32_t *ret)
 {
@@ -206,7 +208,7 @@ static int32_t starts_by_index(const struct segment *s, uint64_t base, int64_t n
         while (base + (uint64_t)i >= next && d + 1 < s->index.documents) {
             const uint64_t after = corpus_document(s, ++d + 1);
             start = (int32_t)(first + i);
-            next = after < next ? s->tokens : after; /* what does not ascend is no index any more */
+            next = after < next ? s->tokens : after; /* offsets that do not ascend are no index */
         }
         ret[first + i] = start;
     }
@@ -298,7 +300,8 @@ uint64_t corpus_documents(const struct corpus *c)
 
 /* --- the vocabulary ----------------------------------------------------------------------------------------------- */
 
-#define CHECK_TOKENS (UINT64_C(1) << 26) /* of one file, in so many parts */
+/* at most so many tokens of one file are checked, in so many parts */
+#define CHECK_TOKENS (UINT64_C(1) << 26)
 #define CHECK_PARTS 64
 
 static titan_status check_part(const struct corpus *c, const struct segment *s, uint64_t from, uint64_t n,

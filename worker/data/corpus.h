@@ -65,17 +65,17 @@ titan_status corpus_read(const struct corpus *c, uint64_t at, int64_t n, int64_t
 void corpus_starts(const struct corpus *c, uint64_t at, int64_t n, const int32_t *tokens, int32_t *ret);
 /* Place of the first token of document d of a segment with an index; never beyond the segment's end. */
 uint64_t corpus_document(const struct segment *s, uint64_t d);
-/* Sets targets, which are the n tokens from `at` on, to -1 if not trained on. Returns the number trained on. targets
- * NULL: counts only. */
+/* `targets` has the n tokens from `at` on. Sets each target to -1 that is not trained on. Returns the number of tokens
+ * trained on. With targets NULL it only counts. */
 int64_t corpus_mask(const struct corpus *c, uint64_t at, int64_t n, int32_t *targets);
 bool corpus_masked(const struct corpus *c);
 /* Lists the corpus_documents() documents in *ret; the caller frees it. TITAN_EINVAL: a file has no index. */
 titan_status corpus_list_documents(const struct corpus *c, struct bin_document **ret,
                                    struct titan_error *err) TITAN_MUST_USE;
-/* From its indexes, or the number of text files; 0 = neither. */
+/* Number of documents, from the corpus's indexes, or the number of its text files. 0 = it has neither. */
 uint64_t corpus_documents(const struct corpus *c);
-/* Checks for ids too large for the model, as far as possible at once: by headers, else by reading all of small files
- * and evenly spread parts of others. TITAN_EINVAL with both numbers. */
+/* Checks for ids too large for the model, as far as this is possible at once. It uses headers if the files have them.
+ * Otherwise it reads small files whole, and evenly spread parts of others. TITAN_EINVAL with both numbers. */
 titan_status corpus_check_ids(const struct corpus *c, int64_t vocab_size, struct titan_error *err) TITAN_MUST_USE;
 
 /* Maps a regular file; TITAN_EINVAL: not a regular file, or empty. */

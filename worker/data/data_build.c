@@ -65,7 +65,7 @@ static bool has_split(const struct data_file *file, const void *split)
     return strstr(slash ? slash + 1 : file->path, split);
 }
 
-/* The files of all inputs, without the files that an input is not taken for. */
+/* Lists the files of all inputs. It leaves out files of another kind or split than the input is read for. */
 static titan_status inputs_list(const struct build_options *o, struct inputs *in, struct titan_error *err)
 {
     struct data_files *const f = &in->files;
@@ -145,14 +145,14 @@ titan_status data_build_inputs(const struct build_options *options, uint64_t *re
     TRY(inputs_list(options, &in, err));
     *ret_hash = inputs_hash(options, &in);
     *ret_bytes = 0;
-    for (size_t i = 0; i < in.files.n; i++) /* text packs to about a quarter */
+    for (size_t i = 0; i < in.files.n; i++) /* packed text has about a quarter of its size */
         *ret_bytes += in.files.file[i].bytes * (*data_file_packing(in.files.file[i].path) ? 4 : 1);
     return TITAN_OK;
 }
 
 /* --- how far it is ------------------------------------------------------------------------------------------------ */
 
-/* What a build goes on from, in titan-build.json: everything up to `place` is in whole shards. */
+/* The point from which a build resumes, stored in titan-build.json. Whole shards hold all input up to `place`. */
 struct state {
     uint64_t inputs_hash;
     struct input_place place;
@@ -234,7 +234,7 @@ static bool state_parse(const struct json *o, struct state *s)
     return true;
 }
 
-/* *ret_any false: there is none. One that is damaged counts as of other inputs: hash 0. */
+/* *ret_any false: the folder has no stored state. A damaged state becomes a state of other inputs, with hash 0. */
 static titan_status state_read(const char *dir, struct state *s, bool *ret_any, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = {.limit = STATE_BYTES_MAX};
@@ -264,17 +264,17 @@ struct slot {
     struct piece piece;
 };
 
-/* Piece number i is in slot i % n, from cut to written: the reader fills, encoders take in order, the writer empties.
- */
+/* Piece number i is in slot i % n from the cut until it is written. The reader fills slots, encoders take them in
+ * order, and the writer empties them. */
 struct pipeline {
     const struct build_options *opt;
     struct piece_reader *reader;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct slot *slots;
-    uint64_t n_slots, cut, taken, written; /* pieces so far */
+    uint64_t n_slots, cut, taken, written; /* cut, taken, written: pieces so far */
     bool all_cut, stopped;
-    struct titan_error fault; /* of the first thread that failed */
+    struct titan_error fault; /* fault of the first thread that failed */
     uint32_t width;
     int32_t bos, eos;
     struct chat *chat; /* NULL: records are texts */
@@ -293,7 +293,7 @@ static void pipeline_fail(struct pipeline *p, const struct titan_error *err)
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-/* The slot of piece `i` once it is in the stage; NULL: it will not be. */
+/* Waits until piece `i` is in the stage, and returns its slot. NULL: the piece will never be in this stage. */
 static struct slot *wait_for(struct pipeline *p, uint64_t i, enum stage stage)
 {
     titan_assert(p->n_slots > 0);
@@ -339,7 +339,7 @@ static void *cut_main(void *arg)
     return NULL;
 }
 
-/* The next piece that no encoder has; NULL: there are no more. */
+/* Takes the next piece that no encoder has taken. NULL: all pieces are taken. */
 static struct slot *take(struct pipeline *p)
 {
     struct slot *slot = NULL;
@@ -385,12 +385,12 @@ static void *encode_main(void *arg)
 struct build {
     const struct build_options *opt;
     struct inputs in;
-    struct state now;    /* up to the last document that was written */
-    struct state stored; /* what titan-build.json says */
+    struct state now;    /* state after the last written document */
+    struct state stored; /* state in titan-build.json */
     struct shard_writer *writer;
-    bool made;        /* the folder */
-    bool counts;      /* and writes nothing */
-    uint64_t started; /* text bytes of the document that is under way */
+    bool made;        /* this build made the folder */
+    bool counts;      /* only counts, writes nothing */
+    uint64_t started; /* text bytes of the unfinished document */
     struct build_report *report;
 };
 
@@ -436,7 +436,7 @@ static titan_status finish_shard(struct build *b, struct titan_error *err)
     return failpoint("data.state", err);
 }
 
-/* The ids of one piece up to `end`. */
+/* Writes ids [from, end) of one piece. */
 static titan_status write_ids(struct build *b, const struct piece *p, uint64_t from, uint64_t end,
                               struct titan_error *err)
 {
@@ -459,7 +459,8 @@ static titan_status write_piece(struct build *b, const struct piece *p, struct t
 {
     uint64_t from = 0, bytes = 0;
     size_t bad = 0;
-    if (p->replaced > 0 && (b->now.replaced == 0 || b->opt->strict)) /* one note for a build, by its first */
+    /* a build has one note about replaced bytes, at the first of them */
+    if (p->replaced > 0 && (b->now.replaced == 0 || b->opt->strict))
         TRY(put_note(b, p, p->replaced_line, "not UTF-8: U+FFFD is in its place (--encoding latin-1 reads it as that)",
                      err));
     b->now.replaced += p->replaced;
@@ -489,7 +490,8 @@ static titan_status write_piece(struct build *b, const struct piece *p, struct t
 
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* What a build that was killed was just writing: shard-N.bin.part, and notes under a temporary name. */
+/* Is it a file that a killed build had not finished? Such files are shard-N.bin.part and notes with a temporary
+ * name. */
 static bool is_leftover(const char *name)
 {
     const size_t n = strlen(name);
@@ -498,7 +500,7 @@ static bool is_leftover(const char *name)
            (strncmp(name, "shard-", 6) == 0 && n > 5 && strcmp(name + n - 5, ".part") == 0);
 }
 
-/* Removes leftovers of a folder, with `all` the shards and notes too; not files of others. */
+/* Removes leftovers from a folder, and with `all` also the shards and notes. Other files stay. */
 static titan_status clean_folder(const char *dir, bool all, struct titan_error *err)
 {
     DIR *d = opendir(dir);
@@ -545,7 +547,7 @@ static bool is_empty(const char *dir)
     return !e;
 }
 
-/* What is in the folder decides: nothing, a build to go on with, all of it, or something else. */
+/* Decides by the folder's content: it is empty, has an unfinished build, has all data, or has something else. */
 static titan_status look_around(struct build *b, struct titan_error *err)
 {
     const char *dir = b->opt->out;
@@ -578,7 +580,7 @@ static titan_status look_around(struct build *b, struct titan_error *err)
     b->stored.inputs_hash = hash;
     if (!any)
         return state_write(dir, &b->stored, err);
-    for (size_t i = 0; i < b->stored.set.n; i++) { /* the shards are as the build before has noted them */
+    for (size_t i = 0; i < b->stored.set.n; i++) { /* checks that the shards are as the earlier build noted them */
         struct mapping m = {0};
         struct shard_header h = {0};
         shard_path(dir, i, path);
@@ -609,7 +611,7 @@ static void prepare_set(struct build *b)
     set->width = set->vocab_size <= 1 << 16 ? 2 : 4;
 }
 
-/* Threads cut and encode the texts, this one writes them. */
+/* Other threads cut and encode the texts, and this thread writes them. */
 static titan_status run_pipeline(struct build *b, struct titan_error *err)
 {
     const struct piece_reader_options reader = {
@@ -737,10 +739,10 @@ static titan_status build_all(struct build *b, struct titan_error *err)
     if (!b->counts) {
         b->now.set.bad_records = b->now.bad_records;
         if (status == TITAN_OK)
-            status = state_write(b->opt->out, &b->now, err); /* bad records behind the last document */
+            status = state_write(b->opt->out, &b->now, err); /* notes bad records after the last document */
         if (status == TITAN_OK)
             status = shard_set_write(b->opt->out, &b->now.set, err);
-        /* A build that has failed before its first whole shard leaves nothing to go on from. */
+        /* A build that failed before its first whole shard has no state to resume from, so its files go. */
         if (status != TITAN_OK && b->now.set.n == 0 && !b->opt->wait &&
             clean_folder(b->opt->out, true, NULL) == TITAN_OK && b->made)
             (void)rmdir(b->opt->out);

@@ -6,11 +6,11 @@
  * with the tokenizer's end of text. An interrupted build resumes after its last whole shard when it is started again,
  * and ends with the same bytes.
  *
- * Documents: of a text file the whole; of a file of JSON lines (.jsonl, .ndjson, .json) the field of each line, or of
- * each record if the file has an array or records over several lines. If a folder has such files, only they are read. A
- * longer text than a piece is tokenized in pieces that end with a line: byte-level BPE with the patterns of GPT-2,
- * Llama 3 and Qwen gives the same ids as for the whole. Bad records are skipped and counted: invalid JSON, records of
- * more than 1 GiB, and damaged packed data with the rest of its file. */
+ * A text file is one document. A file of JSON lines (.jsonl, .ndjson, .json) has a document in the field of each line,
+ * or of each record if the file has an array or records over several lines. If a folder has files of JSON lines, only
+ * these are read. A text longer than a piece is tokenized in pieces that end with a line. Byte-level BPE with the
+ * patterns of GPT-2, Llama 3 and Qwen then gives the same ids as for the whole text. Bad records are skipped and
+ * counted: invalid JSON, records of more than 1 GiB, and damaged packed data with the rest of its file. */
 #ifndef TITAN_WORKER_DATA_DATA_BUILD_H
 #define TITAN_WORKER_DATA_DATA_BUILD_H
 
@@ -29,7 +29,7 @@
 enum build_files { BUILD_AUTO, BUILD_TEXT, BUILD_JSONL, BUILD_SFT };
 
 struct build_progress {
-    uint64_t bytes, bytes_all; /* of the files as stored on disk */
+    uint64_t bytes, bytes_all; /* sizes of the files as stored on disk */
     uint64_t documents, tokens;
 };
 
@@ -40,7 +40,7 @@ struct build_options {
     const struct tokenizer *tokenizer;
     const char *tokenizer_name;
     enum build_files files;
-    const char *c4_split;        /* of a folder with "c4-SPLIT" in file names, read only this split; NULL = all */
+    const char *c4_split;        /* the only split to read of a folder with "c4-SPLIT" in file names; NULL = all */
     enum data_split split;       /* for a folder or a pattern */
     const char *field;           /* NULL: "text" */
     struct chat_options chat;    /* BUILD_SFT: records are conversations */
@@ -78,7 +78,8 @@ titan_status data_build(const struct build_options *options, struct build_report
 titan_status data_build_inputs(const struct build_options *options, uint64_t *ret_hash, uint64_t *ret_bytes,
                                struct titan_error *err) TITAN_MUST_USE;
 
-/* Counts what data_build would write. Writes nothing; out and shard_tokens are not read. shards: 0. */
+/* Counts the tokens and documents that data_build would write. It writes nothing, and does not read out and
+ * shard_tokens. shards: 0. */
 titan_status data_count(const struct build_options *options, struct build_report *ret,
                         struct titan_error *err) TITAN_MUST_USE;
 /* Does the file's name mean JSON lines? */

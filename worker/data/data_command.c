@@ -23,7 +23,7 @@
 #define LINE_NS INT64_C(30000000000)
 
 struct progress_line {
-    bool live; /* on a terminal: drawn over again; elsewhere a line now and then */
+    bool live; /* on a terminal: redraws one line; elsewhere prints a line now and then */
     int64_t began_ns, shown_ns;
     bool shown;
 };
@@ -188,7 +188,7 @@ static titan_status build(const struct args *args, struct titan_error *err)
     if (o.bos && tokenizer_bos(tokenizer) == TOKEN_NONE)
         status = titan_fail(err, TITAN_EINVAL, "tokenizer '%s' has no begin of text (bos_token), which --bos asks for",
                             o.tokenizer_name);
-    if (status == TITAN_OK && o.eos) { /* the token that the text is, whole */
+    if (status == TITAN_OK && o.eos) { /* the whole text must be one token */
         const char *const text = args_text(args, "eos", "");
         eos = tokenizer_find(tokenizer, text, strlen(text));
         if (eos == TOKEN_NONE)

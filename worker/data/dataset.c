@@ -21,9 +21,9 @@
 struct dataset {
     struct corpus sources[MIXTURE_MAX];
     struct dataset_found found[MIXTURE_MAX];
-    struct bins bins[MIXTURE_MAX]; /* where samples are of whole documents */
+    struct bins bins[MIXTURE_MAX]; /* used with `packs`: samples of whole documents */
     bool packs;
-    uint64_t *windows[MIXTURE_MAX]; /* those that are read; NULL: all */
+    uint64_t *windows[MIXTURE_MAX]; /* numbers of the windows that are read; NULL: all */
     int n;
     struct mixture mixture;
     int64_t seq_len, vocab_size;
@@ -33,7 +33,7 @@ struct dataset {
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-/* Tokenised when the run opens: beyond it a worker would be late. */
+/* Most bytes of text that are tokenised when the run opens. With more text a worker would be late. */
 #define TOKENISE_BYTES_MAX (UINT64_C(256) << 20)
 
 static bool is_bytes(const struct dataset_options *o)
@@ -62,14 +62,16 @@ static titan_status open_shards(struct corpus *c, const char *path, const struct
     return status;
 }
 
-/* Files of tokens do not name their tokenizer: the run's says what ends a document, unless that is "bytes". */
+/* Opens files of tokens, which do not name their tokenizer. The run's tokenizer determines the separator of documents.
+ * With the tokenizer "bytes" the format determines it. */
 static titan_status open_tokens(struct corpus *c, struct dataset_found *found, const char *path,
                                 enum data_format format, const struct dataset_options *o, struct titan_error *err)
 {
     _cleanup_(data_files_clear) struct data_files files = {0};
     int32_t separator = -1;
     TRY(data_format_files(path, format, o->split, &files, err));
-    /* Files of tokens are one stream in the order of their names: which of them make it is not guessed. */
+    /* Files of tokens are one stream in the order of their names. So the code does not guess which files belong to
+     * it. */
     if (files.left_out.by[OMITTED_HELD_OUT].n > 0) {
         (void)titan_fail(err, TITAN_EINVAL,
                          "training data '%.120s' has files of tokens that are held out by their names (first '%.120s')",
@@ -85,7 +87,8 @@ static titan_status open_tokens(struct corpus *c, struct dataset_found *found, c
     return TITAN_OK;
 }
 
-/* *ret_encoded: some is packed or UTF-16, and nothing was opened. What is too much to be decoded is left out. */
+/* *ret_encoded: a file is packed or UTF-16, and nothing was opened. With too much text to decode, such files are left
+ * out. */
 static titan_status open_bytes(struct corpus *c, struct dataset_found *found, const char *path,
                                const struct dataset_options *o, bool *ret_encoded, struct titan_error *err)
 {
@@ -146,7 +149,7 @@ static titan_status build_tokens(const struct dataset_source *source, const stru
                 source->path);
         return TITAN_EINVAL;
     }
-    /* The tokens lie in the cache, by what they are made of, or in a temporary folder. */
+    /* The folder of the tokens is in the cache, named by the hash of the inputs, or is a temporary folder. */
     const char *temporary = getenv("TMPDIR");
     const int n = o->cache ? snprintf(ret_folder, PATH_MAX, "%s/data-%016" PRIx64, o->cache, hash)
                            : snprintf(ret_folder, PATH_MAX, "%s/titan-data-XXXXXX", temporary ? temporary : "/tmp");
@@ -168,7 +171,7 @@ static titan_status open_text(struct corpus *c, struct dataset_found *found, con
     if (status == TITAN_OK)
         status = corpus_open_shards(c, folder, &set, err);
     shard_set_clear(&set);
-    if (*folder && !o->cache) { /* what is mapped stays */
+    if (*folder && !o->cache) { /* mapped files stay readable */
         const titan_status removed = dir_remove(folder, status == TITAN_OK ? err : NULL);
         status = status == TITAN_OK ? removed : status;
     }
@@ -228,7 +231,8 @@ static titan_status pack_source(struct dataset *ds, int k, const char *path, uin
     return TITAN_OK;
 }
 
-/* Windows that are read: of data with a mask the ones with a trained target, so that every step has some. */
+/* Chooses the windows that are read. With a mask it keeps only windows with a trained target, so every step has such
+ * targets. */
 static titan_status choose_windows(struct dataset *ds, int k, const char *path, uint64_t *ret, struct titan_error *err)
 {
     const struct corpus *c = &ds->sources[k];
@@ -355,7 +359,8 @@ void dataset_identify(const struct dataset *ds, struct data_identity *ret)
                                                        .from = m->from[k]};
 }
 
-/* The source of `before` that source k is: of the same contents, else at the same place; -1: it is new. */
+/* Returns the source of `before` that source k continues: a source with the same content, else the source at the same
+ * place. -1: source k is new. */
 static int source_before(const struct dataset *ds, const struct data_identity *before, int k)
 {
     if (k < before->n && before->source[k].fingerprint == ds->fingerprint[k])
@@ -377,11 +382,11 @@ void dataset_go_on(struct dataset *ds, const struct data_identity *before, uint6
     for (int k = 0; k < ds->n; k++) {
         const int j = before->n > 0 ? source_before(ds, before, k) : -1;
         uint64_t read = j < 0 ? 0 : before->source[j].from;
-        if (j >= 0 && !same) { /* samples that may have been read: a block's are spread over it */
+        if (j >= 0 && !same) { /* samples that may have been read; a source's samples are spread over the block */
             const uint64_t since = samples - before->first;
             read += before->n == 1 ? since : (since + MIXTURE_BLOCK - 1) / MIXTURE_BLOCK * before->source[j].share;
         }
-        /* Windows of another length: as many tokens. */
+        /* With another window length, the new windows cover at least as many tokens. */
         m->from[k] = same || before->seq_len <= 0
                          ? read
                          : (read * (uint64_t)before->seq_len + (uint64_t)ds->seq_len - 1) / (uint64_t)ds->seq_len;

@@ -5,17 +5,18 @@
  *   text   the files show their format (formats.h): built shards, token files of Megatron, llm.c or nanoGPT, otherwise
  *          the bytes of one file or of every regular file below a folder, one document each
  *   jsonl  a document per line, in its field "text"; files may be gzip or zstd
- *   c4, c4_test, c4_validation   the same, with begin of text before each; of a folder with C4's names one split
+ *   c4, c4_test, c4_validation   as jsonl, with begin of text before each document; of a folder with C4's file names
+ *          only one split is read
  *   sft    a conversation per record, trained on its answers (chat.h)
  *
  * A document ends with the tokenizer's end of text. Text is tokenized once, into the cache folder, which a node's
- * workers share; only bytes are read in place. Too much text for that is refused: `titanctl data build` must come
- * first.
+ * workers share; only bytes are read in place. Too much text to tokenize here is refused: `titanctl data build` must
+ * come first.
  *
- * With `packs` a source's windows are samples of whole documents; an unused place has no target, and its own document.
- * Otherwise a source is cut into windows of seq_len+1 tokens at multiples of seq_len (inputs are the first seq_len,
- * targets the last). Sample number g = step*global_batch + i of a run reads a window of a source by mixture.h. There is
- * no loader state, and every window of a source is read exactly once per pass, for any world size.
+ * With `packs` a source's windows are samples of whole documents; an unused place has no target, and is a document of
+ * its own. Otherwise a source is cut into windows of seq_len+1 tokens at multiples of seq_len (inputs are the first
+ * seq_len, targets the last). Sample number g = step*global_batch + i of a run reads a window of a source by mixture.h.
+ * There is no loader state, and every window of a source is read exactly once per pass, for any world size.
  *
  * Thread: any one thread at a time. */
 #ifndef TITAN_WORKER_DATA_DATASET_H
@@ -45,7 +46,7 @@ struct dataset_options {
     const struct tokenizer *tokenizer; /* borrowed during the open */
     const char *chat_template;         /* for sources of kind sft; NULL = none */
     int64_t seq_len;
-    int64_t vocab_size; /* of the model; 0 = ids are not checked */
+    int64_t vocab_size; /* vocabulary of the model; 0 = ids are not checked */
     uint64_t seed;
     const char *cache;     /* existing folder; NULL: a temporary one */
     int threads;           /* for tokenizing; 0 = one */
@@ -80,7 +81,7 @@ uint64_t dataset_hash(const struct dataset *ds);
 struct data_identity {
     int64_t seq_len;
     int n;          /* number of sources; 0 = unknown */
-    uint64_t first; /* first sample read in this way; not 0: the run read earlier samples in another way */
+    uint64_t first; /* first sample read in this way; if not 0, the run read earlier samples in another way */
     struct data_source_identity {
         uint64_t fingerprint, tokens; /* fingerprint.h */
         uint64_t share;               /* samples per block of mixture.h */
@@ -88,9 +89,9 @@ struct data_identity {
     } source[MIXTURE_MAX];
 };
 void dataset_identify(const struct dataset *ds, struct data_identity *ret);
-/* Continues after `samples` samples, which the run has read as `before` describes. After a change of mixture or
- * sequence length, the samples that it may have read of each source are skipped, and the order differs from here on:
- * *ret_moved (NULL = not wanted). */
+/* Continues after `samples` samples. The run has read them as `before` describes. After a change of mixture or sequence
+ * length, the samples that it may have read of each source are skipped. Then the order differs from here on, and
+ * *ret_moved is true (ret_moved NULL = not wanted). */
 void dataset_go_on(struct dataset *ds, const struct data_identity *before, uint64_t samples, bool *ret_moved);
 int dataset_sources(const struct dataset *ds);
 const struct dataset_found *dataset_found(const struct dataset *ds, int source);

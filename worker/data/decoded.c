@@ -15,13 +15,14 @@
 
 struct decoded {
     struct packed *packed;
-    enum text_encoding encoding; /* `otherwise`, until it has begun */
+    enum text_encoding encoding; /* before `begun`: the caller's `otherwise` */
     bool begun, ended;
-    uint8_t *raw; /* of the file */
+    uint8_t *raw; /* bytes of the file; [used, have) are not decoded yet */
     size_t have, used;
-    char character[4]; /* what of one did not fit */
+    /* the rest of a character that did not fit into the caller's buffer */
+    char character[4];
     size_t n_character;
-    struct titan_error fault; /* why it ended */
+    struct titan_error fault; /* TITAN_OK, or why the file ended early */
 };
 
 enum text_encoding decoded_encoding(const void *head, size_t n, enum text_encoding otherwise, size_t *ret_mark)
@@ -71,7 +72,7 @@ uint64_t decoded_place(const struct decoded *d)
     return packed_place(d->packed);
 }
 
-/* Reads on behind what is not used yet. What ends the file is kept until its last byte is given out. */
+/* Reads more bytes after the unused ones. d->fault keeps an error until the last byte before it is given out. */
 static void refill(struct decoded *d, size_t want)
 {
     size_t got = 0;
@@ -90,7 +91,7 @@ static uint32_t unit(const struct decoded *d)
     return d->encoding == TEXT_UTF16_LE ? (uint32_t)(at[1] << 8 | at[0]) : (uint32_t)(at[0] << 8 | at[1]);
 }
 
-/* False: there are no more. */
+/* Decodes the next character. False: the file has no more. */
 static bool next_character(struct decoded *d, uint32_t *ret)
 {
     if (d->have - d->used < 4 && !d->ended)
@@ -117,7 +118,7 @@ static bool next_character(struct decoded *d, uint32_t *ret)
     return true;
 }
 
-/* As the bytes are. */
+/* Reads the bytes unchanged. */
 static titan_status read_plain(struct decoded *d, char *out, size_t n, size_t *ret_got, struct titan_error *err)
 {
     const size_t kept = MIN(n, d->have - d->used);

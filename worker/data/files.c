@@ -117,7 +117,8 @@ static bool is_link(const FTSENT *e)
     return e->fts_level > 0 && (e->fts_parent->fts_number || (lstat(e->fts_path, &st) == 0 && S_ISLNK(st.st_mode)));
 }
 
-/* The files of one file or folder. name: where their names begin, or SIZE_MAX: behind the root. */
+/* Adds the files of one file or folder. name: offset in a path where the file's name begins. SIZE_MAX: the name begins
+ * after the root. */
 static titan_status add_tree(struct data_files *files, const char *root, size_t name, struct titan_error *err)
 {
     char *roots[2] = {(char *)(uintptr_t)root, NULL};
@@ -151,9 +152,10 @@ static titan_status add_tree(struct data_files *files, const char *root, size_t 
 
 /* --- patterns ----------------------------------------------------------------------------------------------------- */
 
-#define ALTERNATIVES_MAX 1024 /* of {a,b}{c,d}... */
+#define ALTERNATIVES_MAX 1024 /* most patterns that {a,b}{c,d}... may stand for */
 
-/* As file_open_named() has it: behind a link that is refused there is nothing. */
+/* Opens a folder for glob(). file_open_named() refuses links that must not be followed, so such a folder matches
+ * nothing. */
 static void *open_folder(const char *path)
 {
     const int fd = file_open_named(path, O_RDONLY | O_DIRECTORY | O_NONBLOCK);
@@ -179,7 +181,7 @@ static int stat_named(const char *path, struct stat *ret)
     return fd < 0 ? -1 : fstat(fd, ret);
 }
 
-/* At least as many as glob() would make. */
+/* Returns an upper bound of the patterns that glob() makes of the braces. */
 static uint64_t count_alternatives(const char *pattern)
 {
     uint64_t n = 1;
@@ -197,7 +199,7 @@ static uint64_t count_alternatives(const char *pattern)
     return n;
 }
 
-/* What is below folder[0..name) is named from there on. */
+/* Adds the pattern's matches. A file's name begins at offset `name` of its path. */
 static titan_status add_matches(struct data_files *files, const char *pattern, size_t name, struct titan_error *err)
 {
     glob_t g = {.gl_opendir = open_folder,
@@ -216,7 +218,7 @@ static titan_status add_matches(struct data_files *files, const char *pattern, s
     return status;
 }
 
-/* Behind the path that begins at an alternative: its comma, or the closing brace; NULL: there is none. */
+/* Returns the comma or closing brace after the alternative that begins at `at`. NULL: neither follows. */
 static const char *end_of_alternative(const char *at)
 {
     for (int depth = 0; *at; at++) {
@@ -227,7 +229,8 @@ static const char *end_of_alternative(const char *at)
     return NULL;
 }
 
-/* Of "folder/{a,b}", a list of whole paths, what is behind the brace; NULL: the pattern is no list. */
+/* Is the pattern a list of whole paths, as "folder/{a,b}"? Returns the text after its brace. NULL: the pattern is no
+ * list. */
 static const char *list_of(const char *pattern)
 {
     const char *first = strpbrk(pattern, "*?[{"), *end = NULL;
@@ -238,7 +241,7 @@ static const char *list_of(const char *pattern)
     return end && !end[1] ? first + 1 : NULL;
 }
 
-/* Each path of a list must be there. */
+/* Adds the files of a pattern. Each path of a list must exist. */
 static titan_status add_pattern(struct data_files *files, const char *pattern, struct titan_error *err)
 {
     const size_t name = path_pattern_folder(pattern);
@@ -267,7 +270,7 @@ titan_status data_files_add(struct data_files *files, const char *path, struct t
     if (files->n > before)
         qsort(files->file + before, files->n - before, sizeof(*files->file), compare_paths);
     size_t kept = before;
-    for (size_t i = before; pattern && i < files->n; i++) { /* a file that two alternatives match is there once */
+    for (size_t i = before; pattern && i < files->n; i++) { /* keeps one entry of a file that two alternatives match */
         if (kept > before && strcmp(files->file[i].path, files->file[kept - 1].path) == 0) {
             files->bytes -= files->file[i].bytes;
             free(files->file[i].path);
@@ -330,8 +333,8 @@ static const char *const other_words[] = {"dev", "test", "eval", NULL};
 static const char *const training_words[] = {"train", "training", NULL};
 
 struct splits {
-    bool others;   /* dev, test and eval count, too */
-    bool held_out; /* these are wanted */
+    bool others;   /* the words dev, test and eval also mark held-out files */
+    bool held_out; /* true: held-out files are wanted; false: the others */
 };
 
 static bool is_wanted(const struct data_file *file, const void *with)
@@ -372,7 +375,7 @@ static void drop_links_to_own(struct data_files *files, size_t from)
         const struct inode it = {files->file[i].device, files->file[i].inode};
         any = any || files->file[i].linked;
         if (!files->file[i].linked && !VEC_PUSH(own.at, own.n, own.cap, it))
-            break; /* without memory for it, some are read twice */
+            break; /* without memory for the list, some files are read twice */
     }
     if (any && own.n > 0) {
         qsort(own.at, own.n, sizeof(*own.at), compare_inodes);
@@ -381,7 +384,8 @@ static void drop_links_to_own(struct data_files *files, size_t from)
     free(own.at);
 }
 
-/* Does the path ask for what is held out? A pattern with one of the words, or a folder of that very name. */
+/* Does the path ask for held-out files? Such a path is a pattern with one of the words, or a folder with exactly such a
+ * name. */
 static bool names_held_out(const char *path)
 {
     const char *last = path + strlen(path);

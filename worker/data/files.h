@@ -6,8 +6,8 @@
  *
  * A file is held out if its name, or a folder's name below the path, has the word "val", "valid" or "validation". If
  * any of the path's files has the word "train", the words "dev", "test" and "eval" also count. A word has no letters
- * around it. A path that asks for such files gets them: a file, a pattern with such a word, a folder of that very
- * name. */
+ * around it. A path that asks for held-out files gets them: it is a file, a pattern with such a word, or a folder whose
+ * whole name is such a word. */
 #ifndef TITAN_WORKER_DATA_FILES_H
 #define TITAN_WORKER_DATA_FILES_H
 
@@ -37,7 +37,7 @@ enum data_omission {
     OMITTED_TWICE,    /* a link to a file that is read by its own name */
     OMITTED_HELD_OUT, /* held out from training */
     OMITTED_TRAINING, /* training data, left out of an evaluation */
-    OMITTED_KIND,     /* of another kind than the path is read as */
+    OMITTED_KIND,     /* another kind of file than the path is read as */
     OMITTED_BINARY,
     OMITTED_ENCODED, /* packed or UTF-16, beside too much text for a run to decode */
     DATA_OMISSIONS
@@ -57,7 +57,7 @@ struct data_left_out {
 struct data_files {
     struct data_file *file; /* in byte order of their paths */
     size_t n, cap;
-    uint64_t bytes; /* of all */
+    uint64_t bytes; /* sum over all files */
     struct data_left_out left_out;
 };
 
@@ -65,15 +65,15 @@ struct data_files {
  * matches nothing; TITAN_EINVAL: it cannot be read. Unreadable files below it are counted. */
 titan_status data_files_add(struct data_files *files, const char *path, struct titan_error *err) TITAN_MUST_USE;
 void data_files_clear(struct data_files *files);
-/* Among the path's files, from number `from` on: removes the other split's files, and links to files that are listed by
- * their own names. */
+/* Works on the path's files, which are the files from number `from` on. It removes the other split's files, and links
+ * to files that are listed by their own names. */
 void data_files_select(struct data_files *files, size_t from, const char *path, enum data_split split);
 /* TITAN_EINVAL with the reasons: no file is left. */
 titan_status data_files_none(const struct data_files *files, const char *path, struct titan_error *err) TITAN_MUST_USE;
 /* Removes the files from number `from` on for which keep() is false. */
 void data_files_filter(struct data_files *files, size_t from, enum data_omission why,
                        bool (*keep)(const struct data_file *file, const void *with), const void *with);
-/* Counts a file that is not in the list any more, or never was. error: an errno, or 0. */
+/* Counts a file that is no longer in the list, or never was. error: an errno, or 0. */
 void data_leave_out(struct data_left_out *left_out, enum data_omission why, const char *path, int error);
 void data_left_out_add(struct data_left_out *to, const struct data_left_out *from);
 uint64_t data_left_out_count(const struct data_left_out *left_out);

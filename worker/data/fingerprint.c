@@ -8,10 +8,10 @@
 #include "base/hash.h"
 #include "worker/data/shard.h"
 
-/* Bytes of all segments that no checksum stands for, as one stream. */
+/* One stream of the bytes of all segments without a checksum in a header. */
 struct stream_hash {
     uint64_t hash, bytes;
-    uint64_t at;    /* behind what was looked at */
+    uint64_t at;    /* end of the regions added so far */
     uint64_t taken; /* blocks so far */
 };
 
@@ -23,7 +23,7 @@ static const struct shard_header *header_of(const struct segment *s)
     return shard ? (const void *)file : NULL;
 }
 
-/* What a segment has beside its tokens says where documents begin. */
+/* The hashed parts of a segment: its tokens, and the offsets and selection of its document index. */
 struct regions {
     struct {
         const uint8_t *data;
@@ -51,7 +51,7 @@ static void add_bytes(struct stream_hash *h, const uint8_t *data, uint64_t bytes
     h->hash = hash_word(h->hash, crc32c(0, data, bytes));
 }
 
-/* A block that reaches into the next region ends with its own. */
+/* Hashes the blocks that begin in the region. A block is cut at the region's end. */
 static void add_region(struct stream_hash *h, const uint8_t *data, uint64_t bytes)
 {
     const uint64_t from = h->at;

@@ -19,8 +19,8 @@
 #include "worker/data/packed.h"
 #include "worker/data/shard.h"
 
-/* Files from this size on are mapped; smaller ones are copied into one buffer, since a mapping costs whole pages and a
- * process may hold 65,530 of them. */
+/* Files from this size on are mapped, and smaller files are copied into one buffer. A mapping costs whole pages, and a
+ * process may have at most 65,530 mappings. */
 #define MAP_BYTES_MIN (UINT64_C(1) << 20)
 #define BINARY_PROBE_BYTES 4096
 
@@ -39,7 +39,7 @@ const char *data_format_name(enum data_format format)
     return names[format];
 }
 
-/* The first bytes of a regular file; 0 where it cannot be read. */
+/* Reads the first bytes of a regular file. Returns their number, 0 if the file cannot be read. */
 static size_t read_head(const char *path, void *ret, size_t len)
 {
     _cleanup_fd_ int fd = file_open_named(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
@@ -50,7 +50,8 @@ static size_t read_head(const char *path, void *ret, size_t len)
     return n < 0 ? 0 : (size_t)n;
 }
 
-/* NAME.idx of NAME.bin, and the other way round; false where the name ends in neither or is too long. */
+/* Makes the path NAME.idx from NAME.bin, or the other way round. False: the path does not end in `from`, or is too
+ * long. */
 static bool other_half(const char *path, const char *from, const char *to, char ret[PATH_MAX])
 {
     titan_assert(strlen(from) == strlen(to));
@@ -69,7 +70,7 @@ static bool is_megatron(const char *bin)
            memcmp(magic, "MMIDIDX\0\0", sizeof(magic)) == 0;
 }
 
-/* What llm.c writes beside its training tokens. */
+/* Files of llm.c that hold no training tokens. */
 static const struct {
     int32_t magic;
     const char *what;
@@ -108,10 +109,12 @@ static bool is_bin(const struct data_file *file, const void *with)
     return ends_in(file->path, ".bin");
 }
 
-/* A folder or a pattern: what its .bin files are. Those without a header must say so by their names, or be alone. */
+/* Returns the format of the .bin files of a folder or a pattern. Files without a header must have "train" in a name, or
+ * have only companions beside them. */
 static enum data_format format_of_many(const char *path)
 {
-    /* What lies beside files of tokens: how they were made, indexes, characters of the vocabulary. */
+    /* Ends of the names of companions, the files usual beside files of tokens: scripts, indexes, the vocabulary's
+     * characters. */
     static const char *const companions[] = {".idx", ".pkl", ".py", ".md", ".json", "/input.txt", "/.gitignore"};
     _cleanup_(data_files_clear) struct data_files files = {0};
     enum data_format first = DATA_TEXT;
@@ -158,7 +161,7 @@ titan_status data_format_files(const char *path, enum data_format format, enum d
     TRY(data_files_add(ret, path, err));
     if (format != DATA_TEXT) {
         const bool named = ret->n == 1 && !ret->file[0].path[ret->file[0].name];
-        if (ret->left_out.by[OMITTED_UNREADABLE].n > 0) /* a stream with a hole in it is another stream */
+        if (ret->left_out.by[OMITTED_UNREADABLE].n > 0) /* without this file the stream would have a gap */
             return titan_fail(err, TITAN_EINVAL, "training data '%s': %s", ret->left_out.by[OMITTED_UNREADABLE].first,
                               strerror(ret->left_out.by[OMITTED_UNREADABLE].error));
         if (!named)
@@ -170,7 +173,8 @@ titan_status data_format_files(const char *path, enum data_format format, enum d
 
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
-/* Up to len bytes from the beginning of fd; a file that shrank meanwhile gives fewer. 0, or the errno of a failure. */
+/* Reads up to len bytes from the beginning of fd. A file that shrank meanwhile gives fewer. Returns 0, or the errno of
+ * a failure. */
 static int read_up_to(int fd, uint8_t *out, size_t len, size_t *ret_got)
 {
     titan_assert(fd >= 0);
@@ -188,12 +192,12 @@ static int read_up_to(int fd, uint8_t *out, size_t len, size_t *ret_got)
     return 0;
 }
 
-/* What the first bytes of a text show. */
+/* The kind of a file by its first bytes. */
 enum opening { OPENING_TEXT, OPENING_MARK, OPENING_BINARY, OPENING_ENCODED };
 
 #define MARK_BYTES 3 /* UTF-8's byte order mark */
 
-/* ENCODED: its bytes are not the text's: packed, or UTF-16. */
+/* OPENING_ENCODED: the file is packed or UTF-16, so its bytes are not its text. */
 static enum opening opening_of(const uint8_t *at, size_t n)
 {
     size_t mark;
@@ -206,7 +210,7 @@ static enum opening opening_of(const uint8_t *at, size_t n)
 
 struct text_file {
     const char *path, *name;
-    int fd, why; /* why: errno where it cannot be read */
+    int fd, why; /* why: errno if the file cannot be read, else 0 */
     uint64_t bytes;
     enum opening opening;
 };
@@ -296,8 +300,9 @@ titan_status corpus_open_text(struct corpus *c, struct data_files *files, bool d
 /* --- Megatron ----------------------------------------------------------------------------------------------------- */
 
 /* NAME.idx: char[9] "MMIDIDX\0\0", uint64 version, uint8 type of the ids, uint64 sequences S, uint64 documents+1 D,
- * int32 lengths[S], int64 places[S] in bytes, int64 documents[D]: the first sequence of each. What may follow is not
- * read. Sequences lie in NAME.bin one behind the other, so the file is the stream and the places are its documents. */
+ * int32 lengths[S], int64 places[S] in bytes, int64 documents[D]: the first sequence of each document. Later bytes of
+ * the file are not read. Sequences follow each other in NAME.bin without gaps. So the file is the stream, and the
+ * places divide it into documents. */
 #define MEGATRON_HEADER_BYTES 34
 
 static uint64_t load64(const uint8_t *at)
@@ -312,7 +317,7 @@ static titan_status damaged(const char *path, const char *what, struct titan_err
     return titan_fail(err, TITAN_ECORRUPT, "'%s' is cut off or damaged: %s", path, what);
 }
 
-/* The index of a segment with its tokens set. */
+/* Reads the index of a segment whose tokens are already set. */
 static titan_status read_megatron_index(const char *idx, const struct mapping *m, struct segment *s,
                                         struct titan_error *err)
 {
@@ -408,7 +413,8 @@ static titan_status read_llmc_header(const char *path, struct segment *s, int32_
 #define PROBE_PAIRS 4096
 #define PROBE_PAIRS_MIN 16
 
-/* Of what has no header: ids of 32 or 64 bits, read as 16, have every second one (nearly) 0. */
+/* Do the ids seem to have 32 or 64 bits? Read as 16 bits, every second number of such a file is 0 or small. For files
+ * without a header. */
 static bool looks_wide(const uint8_t *at, size_t bytes)
 {
     const size_t pairs = MIN(bytes / 4, (size_t)PROBE_PAIRS);
@@ -417,7 +423,7 @@ static bool looks_wide(const uint8_t *at, size_t bytes)
         uint16_t low, high;
         memcpy(&low, at + 4 * i, sizeof(low));
         memcpy(&high, at + 4 * i + 2, sizeof(high));
-        if (high >= 16) /* of a vocabulary of more than 2^20 */
+        if (high >= 16) /* such an id needs a vocabulary of more than 2^20 */
             return false;
         any = any || low >= 16;
     }

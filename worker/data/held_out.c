@@ -8,10 +8,10 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 
-#define SAMPLES_SEED 0 /* the recipe's own decides nothing here */
+#define SAMPLES_SEED 0 /* fixed: the recipe's seed does not change the samples */
 
-/* Bytes of each token where it is not the first: that one may lack the space in front of it. Begin and end of text
- * stand for no text, but for bytes, where every token is one. */
+/* Measures the bytes of text of each token inside a text. The first token of a text may lack the space in front of it.
+ * Begin and end of text have 0 bytes, but with the tokenizer "bytes" every token has a byte. */
 static titan_status measure_tokens(const struct tokenizer *tokenizer, int64_t n, uint16_t *ret, struct titan_error *err)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;

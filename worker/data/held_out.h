@@ -12,7 +12,7 @@ struct held_out {
     struct dataset *data;
     uint16_t *token_bytes; /* [vocabulary] bytes of text per token */
     uint64_t steps;        /* per evaluation */
-    uint64_t samples;      /* of all steps of an evaluation */
+    uint64_t samples;      /* total of an evaluation */
 };
 
 /* Opens [validation] of a resolved recipe. cache, threads: as in dataset_options. Failures of dataset_open;

@@ -23,11 +23,11 @@ struct inspection {
     enum data_format format;
     struct corpus corpus;
     struct shard_set set;
-    struct data_files files; /* text, and tokens of others */
+    struct data_files files; /* files of text, or of tokens of other programs */
     const char *what;
-    struct tokenizer *tokenizer; /* NULL: none that fits */
+    struct tokenizer *tokenizer; /* NULL: no tokenizer fits */
     const char *why_not;
-    struct build_report counted; /* of text */
+    struct build_report counted; /* the count of a text */
 };
 
 static void inspection_close(struct inspection *in)
@@ -96,14 +96,15 @@ static titan_status draw_sample(const struct inspection *in, uint64_t seed, int6
     return TITAN_OK;
 }
 
-/* The text of tokens [from, to); ids that are no token, or all where there is no tokenizer, as numbers. */
+/* Appends the text of n ids. If an id is no token, or without a tokenizer, it appends all n ids as numbers. */
 static void decode(const struct inspection *in, const int32_t *ids, int64_t n, struct buf *out)
 {
     _cleanup_(buf_free) struct buf text = BUF_INIT;
     if (in->tokenizer && tokenizer_decode(in->tokenizer, ids, (size_t)n, &text, NULL) == TITAN_OK) {
         for (size_t at = 0; at < text.len; at += strlen(text.data + at) + 1) { /* NULs end pieces */
             const char *part = text.data + at;
-            for (size_t n_left = strlen(part), good; n_left > 0; n_left -= good) { /* it may be cut in a character */
+            /* the text may be cut inside a character */
+            for (size_t n_left = strlen(part), good; n_left > 0; n_left -= good) {
                 good = utf8_check(part, n_left);
                 buf_printf(out, "%.*s", (int)good, part);
                 if (good < n_left) {
@@ -132,7 +133,7 @@ static void show_sample(const struct inspection *in, const struct sample *s, str
         const bool begins = s->starts[from] == from && from > 0;
         decode(in, s->ids + from, to - from, &line);
         buf_puts(out, begins ? "  | " : "    ");
-        for (size_t i = 0; i < line.len; i++) /* on one line, whatever the text is */
+        for (size_t i = 0; i < line.len; i++) /* keeps the text on one line */
             if (line.data[i] == '\n')
                 line.data[i] = ' ';
         if (line.len) {
@@ -166,7 +167,7 @@ static void put_sample_json(const struct inspection *in, const struct sample *s,
 
 /* --- all of it ---------------------------------------------------------------------------------------------------- */
 
-/* All of it is read. Without a tokenizer each byte is a token, and only documents are of use. */
+/* Counts the whole text. Without a tokenizer each byte is a token, and only the number of documents is of use. */
 static titan_status count_text(const struct inspect_options *o, struct inspection *in, struct titan_error *err)
 {
     struct tokenizer *bytes = NULL;

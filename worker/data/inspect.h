@@ -12,19 +12,19 @@
 
 struct inspect_options {
     const char *path;
-    const char *tokenizer; /* for decoding; NULL: the tokenizer that shards name, if it is the one that built them */
-    const char *pattern;   /* of that tokenizer; NULL: the shards' pattern */
+    const char *tokenizer; /* for decoding; NULL: the tokenizer named by the shards, if it built them */
+    const char *pattern;   /* pattern of the tokenizer; NULL: the shards' pattern */
     int64_t samples;       /* number of samples of SAMPLE_TOKENS tokens, at places drawn from the seed */
     uint64_t seed;
     bool json;
     int threads;                                                   /* for counting text */
-    void (*progress)(void *arg, const struct build_progress *now); /* of the count; NULL: none */
+    void (*progress)(void *arg, const struct build_progress *now); /* reports the progress of the count; NULL: none */
     void *progress_arg;
 };
 
 titan_status data_inspect(const struct inspect_options *options, struct buf *out,
                           struct titan_error *err) TITAN_MUST_USE;
-/* Reads all of it: checksums, ids, and the sequence of documents. Other formats have no checksums. */
+/* Reads all data and checks it: checksums, ids, and the sequence of documents. Other formats have no checksums. */
 titan_status data_verify(const char *path, struct buf *out, struct titan_error *err) TITAN_MUST_USE;
 
 #endif

@@ -12,14 +12,15 @@
 struct scan {
     char *at, *end;
     const char *why, *field;
-    int on_way;                             /* so many of the open objects, from the outermost on, lead to the field */
-    uint64_t objects[JSONL_DEPTH_MAX / 64]; /* by depth: is it an object? otherwise an array */
+    /* number of open objects, from the outermost on, that lead to the field */
+    int on_way;
+    uint64_t objects[JSONL_DEPTH_MAX / 64]; /* a bit by depth: 1 = object, 0 = array */
     int depth;
-    bool value;       /* one is to come */
-    bool own;         /* it is the field's */
-    bool leads;       /* the field is in it, where it is an object */
-    bool found, text; /* the field was there; it was a string */
-    char *string;     /* that string */
+    bool value;       /* a value comes next */
+    bool own;         /* the next value is the field's */
+    bool leads;       /* the next value holds the field, if it is an object */
+    bool found, text; /* found: the record has the field; text: its value is a string */
+    char *string;     /* the field's string */
     size_t string_n;
 };
 
@@ -64,7 +65,7 @@ static int32_t hex4(const char *at, const char *end)
     return code;
 }
 
-/* Behind "\u". A half of a pair alone becomes U+FFFD. */
+/* Decodes the digits after "\u". An unpaired surrogate becomes U+FFFD. */
 static bool decode_unicode(struct scan *s, char **out)
 {
     int32_t code = hex4(s->at, s->end);
@@ -99,7 +100,7 @@ static bool decode_escape(struct scan *s, char **out)
     return true;
 }
 
-/* Behind the opening quote. What is decoded is never longer than what it was written as. */
+/* Decodes a string in place, from after its opening quote. The result is never longer than the source. */
 static bool read_string(struct scan *s, char **ret, size_t *ret_n)
 {
     char *out = s->at;
@@ -192,7 +193,7 @@ static bool in_object(const struct scan *s)
 
 /* --- a record ----------------------------------------------------------------------------------------------------- */
 
-/* A member's name and colon. */
+/* Reads a member's name and colon. */
 static bool read_name(struct scan *s)
 {
     char *name;
@@ -201,8 +202,8 @@ static bool read_name(struct scan *s)
         return fail(s, "a name in quotes is missing");
     if (!read_string(s, &name, &n))
         return false;
-    const char *part = s->field; /* of this object */
-    bool deep = true;            /* it has so many parts */
+    const char *part = s->field; /* the part of the field's name for this object */
+    bool deep = true;            /* the field's name has a part for this depth */
     for (int i = 1; i < s->depth && deep; i++) {
         const char *dot = strchr(part, '.');
         deep = dot != NULL;
@@ -217,7 +218,7 @@ static bool read_name(struct scan *s)
     return next_is(s, ':') || fail(s, "a colon is missing");
 }
 
-/* Behind the bracket. */
+/* Begins an object or array after its opening bracket. */
 static bool begin_container(struct scan *s, bool object)
 {
     const bool leads = object && (s->leads || s->depth == 0);
@@ -264,7 +265,7 @@ static bool read_value(struct scan *s)
     return true;
 }
 
-/* A comma, or the end of the container. */
+/* Reads a comma, or the end of the container. */
 static bool read_end(struct scan *s)
 {
     if (next_is(s, ',')) {
@@ -318,7 +319,7 @@ size_t jsonl_gap(const char *text, size_t n)
     return at;
 }
 
-/* Behind the closing quote of what begins at `at`; n + 1: it has none. */
+/* Returns the place after the closing quote of the string that begins at `at`. n + 1: the string has no end. */
 static size_t string_end(const char *text, size_t n, size_t at)
 {
     while (at < n && text[at] != '"')

@@ -40,7 +40,8 @@ void loader_close(struct loader *l)
     *l = (struct loader){0};
 }
 
-/* Inputs and the last target are all of its tokens. A line that cannot be written is no reason to stop. */
+/* Writes a line with the hash of a sample's tokens, which are its inputs and its last target. A failed write does not
+ * stop the run. */
 static void log_sample(const struct loader *l, uint64_t step, uint64_t number, const int32_t *inputs,
                        const int32_t *targets)
 {
@@ -50,8 +51,8 @@ static void log_sample(const struct loader *l, uint64_t step, uint64_t number, c
     (void)fprintf(l->opt.log, "%" PRIu64 ",%" PRIu64 ",%016" PRIx64 "\n", step, number, hash);
 }
 
-/* Sample number i of a step that begins with sample number first of all, into a row. In an evaluation's last step there
- * may be none. */
+/* Loads sample number i of a step into a row. `first` is the run's number of the step's first sample. In an
+ * evaluation's last step the sample may be missing: then the row has no counted token. */
 static titan_status load_sample(struct loader *l, uint64_t first, int64_t i, int64_t row, struct titan_error *err)
 {
     const int64_t t = l->opt.cut.t;

@@ -12,10 +12,11 @@
 
 struct loader_options {
     const struct dataset *data; /* borrowed */
-    struct sequence_cut cut;    /* of a microbatch */
+    struct sequence_cut cut;    /* the cut of a microbatch */
     int cp_rank;
-    int64_t share, first; /* share: number of this rank's microbatches of the global batch; first: the first of them */
-    int64_t global_batch; /* samples per step */
+    /* share: number of this rank's microbatches of the global batch; first: its first microbatch */
+    int64_t share, first;
+    int64_t global_batch;              /* samples per step */
     uint64_t steps_read, samples_read; /* samples_read were read in the first steps_read steps, with any batch size */
     bool documents;                    /* attention stays within documents */
     FILE *log; /* gets a line per sample: step, number in the step, hash of its tokens; NULL = none. Borrowed */
@@ -30,8 +31,8 @@ struct loader {
     int32_t *tokens;           /* [slot][batch_rows][N], as the program loads them */
     double *counts;            /* [slot] counted tokens */
     uint64_t bytes;            /* text bytes of all counted tokens */
-    int32_t *inputs, *targets; /* of one microbatch, whole sequences */
-    int32_t *starts;           /* likewise; NULL: each sequence is one document */
+    int32_t *inputs, *targets; /* inputs and targets of one microbatch, whole sequences */
+    int32_t *starts;           /* begins of documents, in the same layout; NULL: each sequence is one document */
 };
 
 /* *ret must be zeroed; loader_close zeroes it, also after a failure. */

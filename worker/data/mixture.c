@@ -11,7 +11,7 @@
 
 #define ROW 1024 /* samples of a row, rows of a block */
 
-/* Largest remainders: the counts sum to a block exactly. */
+/* Sets each source's count per block by largest remainders. The counts sum to a block exactly. */
 static void share_block(struct mixture *m, const double *weights, double sum)
 {
     titan_assert(sum > 0);
@@ -31,7 +31,7 @@ static void share_block(struct mixture *m, const double *weights, double sum)
         m->count[most]++;
         rest[most] -= 1;
     }
-    for (int k = 0; given > MIXTURE_BLOCK; k = (k + 1) % m->n) { /* rounding of the division */
+    for (int k = 0; given > MIXTURE_BLOCK; k = (k + 1) % m->n) { /* the division may have rounded up */
         if (m->count[k] > 1) {
             m->count[k]--;
             given--;

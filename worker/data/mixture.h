@@ -24,8 +24,8 @@ struct mixture {
     int n;
     uint64_t seed;
     uint64_t windows[MIXTURE_MAX], count[MIXTURE_MAX]; /* count: samples per block */
-    /* For a run that had another mixture: the number of its first sample of this one, and the samples already read of
-     * each source. Numbers below and above count from there. */
+    /* For a run that had another mixture before. first: its first sample of this mixture. from: samples of each source
+     * that were read before. The sample numbers g and n in the formulas count from these. */
     uint64_t first, from[MIXTURE_MAX];
 };
 

@@ -29,9 +29,9 @@ struct packed {
     char path[PATH_MAX];
     uint64_t place;
     uint8_t *input;
-    size_t have, used; /* of input */
+    size_t have, used; /* bytes of `input` */
     bool ended;        /* the file has no more */
-    bool between;      /* no member or frame has begun that has not ended */
+    bool between;      /* at the beginning, or after the end of a member or frame */
 #ifndef TITAN_BARE
     z_stream z;
     ZSTD_DStream *zstd;
@@ -186,7 +186,7 @@ static titan_status unpack(struct packed *p, uint8_t *out, size_t n, size_t *ret
             TRY(read_file(p, p->input, INPUT_BYTES, &p->have, err));
             p->ended = p->have == 0;
         }
-        /* Behind members gzip files may be padded with zeros. */
+        /* A gzip file may have padding of zeros after its members. */
         while (p->packing == PACKING_GZIP && p->between && p->place > p->have - p->used && p->used < p->have &&
                !p->input[p->used])
             p->used++;

@@ -18,8 +18,8 @@ struct packed;
 /* TITAN_EUNSUPPORTED: this build has no zlib and no zstd (BARE=1). */
 titan_status packed_open(const char *path, struct packed **ret, struct titan_error *err) TITAN_MUST_USE;
 void packed_close(struct packed *p); /* NULL is fine */
-/* Reads up to n bytes; fewer only at the end. TITAN_ECORRUPT: not such a file, damaged, or cut off; all bytes before
- * the fault have been returned by then. */
+/* Reads up to n bytes; fewer only at the end. TITAN_ECORRUPT: the file is not packed so, is damaged, or is cut off.
+ * Earlier calls have then returned all bytes before the fault. */
 titan_status packed_read(struct packed *p, void *out, size_t n, size_t *ret_got,
                          struct titan_error *err) TITAN_MUST_USE;
 /* Position in the file as stored. */

@@ -28,19 +28,19 @@ void data_piece_clear(struct piece *p)
 
 struct piece_reader {
     struct piece_reader_options opt;
-    uint64_t file;           /* the one that is open or comes next */
-    struct decoded *decoded; /* NULL: none is open */
-    uint64_t bytes_before;   /* of the files before it */
-    char *buffer;            /* what was read of it and not given out */
+    uint64_t file;           /* number of the open file, else of the next */
+    struct decoded *decoded; /* NULL: no file is open */
+    uint64_t bytes_before;   /* bytes of the files before this file */
+    char *buffer;            /* text that was read and not given out yet */
     size_t n, cap;
     enum piece_content content;
-    bool ended;            /* it has no more */
-    bool begun;            /* some of it was given out */
-    bool open_array;       /* of its values; the end has not come */
-    uint64_t line, record; /* so many are behind */
+    bool ended;            /* the file has no more text */
+    bool begun;            /* a piece of the file was given out */
+    bool open_array;       /* the values are in an array whose end has not come */
+    uint64_t line, record; /* lines and records read so far */
     struct data_left_out left_out;
-    bool skips;               /* the rest of a line that is too long */
-    struct titan_error fault; /* why it ended early */
+    bool skips;               /* skips the rest of a line that is too long */
+    struct titan_error fault; /* why the file ended early */
 };
 
 titan_status data_piece_reader_open(const struct piece_reader_options *options, struct piece_reader **ret,
@@ -80,7 +80,7 @@ const struct data_left_out *data_piece_reader_left_out(const struct piece_reader
     return &r->left_out;
 }
 
-/* Up to and with the last newline of the buffer, looked for behind `from`; 0: there is none. */
+/* Returns the place after the last newline of the buffer. It searches from `from` on. 0: no newline. */
 static size_t last_line_end(const struct piece_reader *r, size_t from)
 {
     titan_assert(from <= r->n || !r->buffer);
@@ -88,7 +88,7 @@ static size_t last_line_end(const struct piece_reader *r, size_t from)
     return newline ? (size_t)(newline - r->buffer) + 1 : 0;
 }
 
-/* Reads until the buffer holds `want` bytes, or the file ends. Packed data that is damaged ends it too. */
+/* Reads until the buffer holds `want` bytes, or the file ends. Damaged packed data also ends the file. */
 static titan_status fill(struct piece_reader *r, size_t want, struct titan_error *err)
 {
     size_t got = 0;
@@ -102,7 +102,7 @@ static titan_status fill(struct piece_reader *r, size_t want, struct titan_error
     titan_assert(r->n <= r->cap);
     if (status == TITAN_OK || status == TITAN_ECORRUPT) {
         r->ended = r->n < want || status != TITAN_OK;
-        if (status != TITAN_OK && r->content == PIECE_LINES) /* half a line is no record */
+        if (status != TITAN_OK && r->content == PIECE_LINES) /* drops half a line, which is no record */
             r->n = last_line_end(r, 0);
         return TITAN_OK;
     }
@@ -111,7 +111,7 @@ static titan_status fill(struct piece_reader *r, size_t want, struct titan_error
     return status;
 }
 
-/* The first n bytes of the buffer become the piece's, with room for one more; the rest moves to another buffer. */
+/* Gives the buffer's first n bytes to the piece, with room for one more byte. The rest moves to a new buffer. */
 static titan_status give(struct piece_reader *r, size_t n, struct piece *ret, struct titan_error *err)
 {
     titan_assert(r->buffer && n <= r->n);
@@ -140,7 +140,7 @@ static void begin_piece(const struct piece_reader *r, struct piece *ret)
     ret->place = r->bytes_before + decoded_place(r->decoded);
 }
 
-/* What was wrong with the file itself, as a bad record of its own. *ret_any: there is such a piece. */
+/* Ends the file. A fault of the file itself becomes a bad record in its own piece. *ret_any: this piece exists. */
 static void end_file(struct piece_reader *r, struct piece *ret, bool *ret_any)
 {
     *ret_any = r->fault.status != TITAN_OK;
@@ -153,7 +153,7 @@ static void end_file(struct piece_reader *r, struct piece *ret, bool *ret_any)
                    : strstr(r->fault.msg, "cut off") ? "the compressed data is cut off, what follows is lost"
                                                      : "the compressed data is damaged, what follows is lost"};
         r->fault = (struct titan_error){0};
-        return; /* the file itself is closed at the next call */
+        return; /* the next call closes the file */
     }
     leave_file(r);
 }
@@ -166,7 +166,7 @@ static size_t count_lines(const char *text, size_t n)
     return lines;
 }
 
-/* The rest of a line is thrown away. */
+/* Skips the rest of a line. */
 static titan_status skip_line(struct piece_reader *r, struct titan_error *err)
 {
     while (r->skips) {
@@ -181,7 +181,7 @@ static titan_status skip_line(struct piece_reader *r, struct titan_error *err)
     return TITAN_OK;
 }
 
-/* Records that a build before has done. */
+/* Number of the file's records that an earlier build has written. */
 static uint64_t records_done(const struct piece_reader *r)
 {
     return r->opt.from.file == r->file ? r->opt.from.record : 0;
@@ -224,7 +224,8 @@ static titan_status next_lines(struct piece_reader *r, struct piece *ret, bool *
     return give(r, n, ret, err);
 }
 
-/* Records up to about PIECE_BYTES, or to the last that a build before has done: their bytes, and how many. */
+/* Returns the bytes of the buffer's first whole records, and their number. It stops after about PIECE_BYTES. It also
+ * stops after the last record that an earlier build has written. */
 static size_t last_value_end(struct piece_reader *r, uint64_t *ret_records)
 {
     const uint64_t done = records_done(r);
@@ -242,7 +243,7 @@ static size_t last_value_end(struct piece_reader *r, uint64_t *ret_records)
     return end;
 }
 
-/* JSON over several lines, or an array of records. */
+/* Makes a piece of JSON over several lines, or of an array of records. */
 static titan_status next_values(struct piece_reader *r, struct piece *ret, bool *ret_any, struct titan_error *err)
 {
     size_t n = 0;
@@ -250,7 +251,7 @@ static titan_status next_values(struct piece_reader *r, struct piece *ret, bool 
     for (size_t want = PIECE_BYTES; n == 0; want = MIN(2 * want, LINE_BYTES_MAX + 1)) {
         TRY(fill(r, want, err));
         n = last_value_end(r, &records);
-        if (n == 0 && r->ended) { /* spaces, or half a record, which says so when it is read */
+        if (n == 0 && r->ended) { /* the rest is spaces, or half a record, which the encoder reports as bad */
             const size_t gap = jsonl_gap(r->buffer, r->n);
             n = gap < r->n && r->fault.status == TITAN_OK ? r->n : 0;
             records = n > 0;
@@ -288,7 +289,7 @@ static titan_status next_values(struct piece_reader *r, struct piece *ret, bool 
     return TITAN_OK;
 }
 
-/* By its first bytes: a line for each record, or an array of them, or records over several lines. */
+/* Decides by the first bytes: the file has a record per line, an array of records, or records over several lines. */
 static titan_status begin_records(struct piece_reader *r, struct titan_error *err)
 {
     r->content = PIECE_LINES;
@@ -316,13 +317,13 @@ static bool spaced(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* Behind a single newline between characters of ASCII that are no space: no match of a tokenizer's pattern crosses it.
- */
+/* Is `end` after a single newline between ASCII characters that are no space? Then no match of a tokenizer's pattern
+ * crosses it. */
 static bool ends_line(const char *text, size_t end)
 {
     const unsigned char before = (unsigned char)text[end - 2], after = (unsigned char)text[end];
     return text[end - 1] == '\n' && before < 0x80 && after < 0x80 && !spaced((char)before) && !spaced((char)after) &&
-           after != '/'; /* which o200k's takes with the line end before */
+           after != '/'; /* o200k's pattern matches '/' together with the line end before it */
 }
 
 size_t data_piece_cut(const char *text, size_t n)
@@ -338,7 +339,7 @@ size_t data_piece_cut(const char *text, size_t n)
     if (n <= TEXT_CUT_MAX)
         return n;
     size_t end = TEXT_CUT_MAX;
-    while (end > TEXT_CUT_MAX - 4 && ((unsigned char)text[end] & 0xc0) == 0x80) /* between characters */
+    while (end > TEXT_CUT_MAX - 4 && ((unsigned char)text[end] & 0xc0) == 0x80) /* does not cut inside a character */
         end--;
     return end;
 }
@@ -355,12 +356,12 @@ static titan_status next_text(struct piece_reader *r, struct piece *ret, bool *r
             return TITAN_OK;
         }
         n = data_piece_cut(r->buffer, r->n);
-        if (n == r->n && !r->ended) /* where it is cut is not known yet */
+        if (n == r->n && !r->ended) /* more text decides where to cut */
             n = 0;
         if (r->ended)
             break;
     }
-    if (r->n == 0) { /* nothing, or all was given */
+    if (r->n == 0) { /* the file is empty, or all of it was given out */
         end_file(r, ret, ret_any);
         return TITAN_OK;
     }
@@ -467,7 +468,7 @@ static titan_status encode_conversation(struct piece_encoder *e, struct piece *p
     return VEC_PUSH(p->documents, p->n_documents, p->cap_documents, document) ? TITAN_OK : no_memory(p, err);
 }
 
-/* One record, which begins on the line. */
+/* Encodes one record. `at` has its number and the line where it begins. */
 static titan_status encode_record(struct piece_encoder *e, struct piece *p, char *text, size_t n, struct bad_record at,
                                   struct titan_error *err)
 {
@@ -486,11 +487,11 @@ static titan_status encode_lines(struct piece_encoder *e, struct piece *p, struc
 {
     titan_assert(p->content == PIECE_LINES);
     uint64_t number = p->first_line;
-    p->bytes[p->n] = '\n'; /* the last line may have none */
+    p->bytes[p->n] = '\n'; /* the last line may lack its newline */
     for (size_t at = 0; at < p->n; number++) {
         char *line = p->bytes + at;
         const size_t n = (size_t)((char *)memchr(line, '\n', p->n + 1 - at) - line);
-        if (strspn(line, " \t\r") < n) /* something; the byte behind the line is no space */
+        if (strspn(line, " \t\r") < n) /* the line is not blank; the newline after it ends strspn() */
             TRY(encode_record(e, p, line, n, (struct bad_record){.record = number, .line = number}, err));
         at += n + 1;
     }
@@ -508,7 +509,7 @@ static titan_status encode_values(struct piece_encoder *e, struct piece *p, stru
         if (at == p->n)
             return TITAN_OK;
         const size_t whole = jsonl_value(p->bytes + at, p->n - at), n = whole ? whole : p->n - at;
-        const uint64_t lines = count_lines(p->bytes + at, n); /* before the text takes their place */
+        const uint64_t lines = count_lines(p->bytes + at, n); /* counted now: decoding overwrites the record */
         TRY(encode_record(e, p, p->bytes + at, n, here, err));
         here.line += lines;
         at += n;

@@ -29,7 +29,7 @@ struct bad_record {
 
 struct piece_document {
     uint64_t end;        /* the piece's tokens up to and including its eos */
-    uint64_t text_bytes; /* of the piece, up to and including this document */
+    uint64_t text_bytes; /* bytes of the piece's text, up to and including this document */
     struct input_place after;
 };
 
@@ -73,16 +73,17 @@ titan_status data_piece_reader_next(struct piece_reader *r, struct piece *ret, b
                                     struct titan_error *err) TITAN_MUST_USE;
 /* Files skipped because they are no text. */
 const struct data_left_out *data_piece_reader_left_out(const struct piece_reader *r);
-/* Size of the next piece of n bytes of text: to a line end near PIECE_BYTES without more white space around it. */
+/* Size of the next piece of n bytes of text. The piece ends with a line near PIECE_BYTES, and no other white space is
+ * around that line end. */
 size_t data_piece_cut(const char *text, size_t n);
 
 /* --- encoding ----------------------------------------------------------------------------------------------------- */
 
 struct piece_encoder {
     struct tokenizer_encoder *encoder;
-    struct tokens ids;       /* of one cut */
+    struct tokens ids;       /* ids of one cut */
     const struct chat *chat; /* records are conversations; NULL: texts */
-    struct chat_tokens turn; /* of one conversation */
+    struct chat_tokens turn; /* tokens of one conversation */
     const char *field;
     bool any_bytes;   /* the tokenizer accepts invalid UTF-8 unchanged */
     int32_t bos, eos; /* bos TOKEN_NONE = none */

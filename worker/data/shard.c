@@ -246,7 +246,7 @@ titan_status shard_set_read(const char *dir, struct shard_set *ret, struct titan
 
 /* --- as a corpus -------------------------------------------------------------------------------------------------- */
 
-/* want: what the set says of it, or NULL. */
+/* Adds a shard's file to the corpus. want: the shard's entry in the set, or NULL. */
 static titan_status add_shard(struct corpus *c, const char *path, const struct shard_info *want, bool verify,
                               struct shard_header *h, struct titan_error *err)
 {
@@ -273,7 +273,8 @@ static titan_status add_shard(struct corpus *c, const char *path, const struct s
     s.mask = shard_mask_bytes(h) > 0 ? at + shard_mask_at(h) : NULL;
     s.index = (struct document_index){
         .offsets = at + shard_index_at(h), .n_offsets = h->documents + 1, .documents = h->documents, .unit = 1};
-    (void)snprintf(name, sizeof(name), "%08x%08x", h->tokens_crc, h->index_crc); /* its content is its name */
+    /* the name is made of the checksums, so equal shards have equal names */
+    (void)snprintf(name, sizeof(name), "%08x%08x", h->tokens_crc, h->index_crc);
     return corpus_add(c, s, name, err);
 }
 
@@ -317,11 +318,11 @@ struct shard_writer {
     int fd;
     char path[PATH_MAX], part[PATH_MAX + 8];
     struct shard_header header;
-    uint64_t *ends; /* of the documents, the first entry 0 */
+    uint64_t *ends; /* ends of the documents, after a first entry 0 */
     size_t n_ends, cap_ends;
-    uint64_t *mask; /* a bit a token; NULL: none was given */
+    uint64_t *mask; /* a bit per token; NULL: no mask was given */
     size_t cap_mask;
-    uint8_t *buffer; /* what is not written yet */
+    uint8_t *buffer; /* bytes that are not written yet */
     size_t buffered;
 };
 #define WRITE_BYTES ((size_t)1 << 20)
@@ -365,7 +366,7 @@ titan_status shard_writer_open(const char *path, uint32_t width, uint64_t tokeni
     (void)snprintf(w->part, sizeof(w->part), "%s.part", path);
     w->fd = open(w->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
     titan_status status = w->fd < 0 ? titan_fail_errno(err, "cannot write '%s'", w->part) : TITAN_OK;
-    if (status == TITAN_OK) /* its place, without a checksum yet */
+    if (status == TITAN_OK) /* reserves the header's place; its checksums follow at the end */
         status = write_fully(w, &w->header, sizeof(w->header), err);
     if (status == TITAN_OK)
         *ret = w;
@@ -465,7 +466,7 @@ titan_status shard_writer_finish(struct shard_writer *w, struct shard_info *ret,
     const struct shard_header *h = &w->header;
     *ret = (struct shard_info){h->tokens, h->documents, h->tokens_crc, h->index_crc};
     *ret_id_max = h->id_max;
-    shard_writer_abandon(w); /* the file has its name by now, where it could be written */
+    shard_writer_abandon(w); /* frees w; a successfully written file has its final name by now */
     return status;
 }
 

@@ -54,7 +54,7 @@ struct shard_info {
 };
 
 struct shard_set {
-    char tokenizer[512]; /* the user's name of it */
+    char tokenizer[512]; /* the tokenizer's name as the user gave it */
     char pattern[1024];  /* tokenizer_pattern() */
     uint64_t tokenizer_hash;
     int64_t vocab_size;

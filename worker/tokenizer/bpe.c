@@ -10,7 +10,7 @@
 #include "worker/tokenizer/unicode.h"
 
 #define PAIRS_MIN 64u
-#define SHORT_WORD 64 /* symbols up to which all pairs are looked through for the lowest rank */
+#define SHORT_WORD 64 /* up to so many symbols, merge_short() scans all pairs for the lowest rank */
 #define NO_RANK UINT32_MAX
 
 /* --- pairs -------------------------------------------------------------------------------------------------------- */
@@ -28,7 +28,7 @@ static inline size_t place_of(const struct bpe *b, uint64_t both)
     return at;
 }
 
-/* NULL: they stay two. */
+/* Finds the pair of two tokens. NULL: the two do not merge. */
 static inline const struct pair *find_pair(const struct bpe *b, int32_t left, int32_t right)
 {
     const struct pair *p = &b->pairs[place_of(b, both_of(left, right))];
@@ -71,14 +71,14 @@ void bpe_free(struct bpe *b)
 
 /* --- short words -------------------------------------------------------------------------------------------------- */
 
-/* Merges n symbols, at most SHORT_WORD, in their place. Returns how many are left. */
+/* Merges n symbols in place, at most SHORT_WORD. Returns the number of symbols left. */
 static size_t merge_short(const struct bpe *b, int32_t *ids, size_t n)
 {
     titan_assert(n <= SHORT_WORD);
     struct {
         uint32_t rank;
         int32_t id;
-    } pairs[SHORT_WORD]; /* of symbol i and the next */
+    } pairs[SHORT_WORD]; /* pair i: symbols i and i + 1 */
     for (size_t i = 0; i + 1 < n; i++) {
         const struct pair *p = find_pair(b, ids[i], ids[i + 1]);
         pairs[i].rank = p ? p->rank : NO_RANK;
@@ -116,7 +116,7 @@ struct bucket {
 };
 
 struct symbol {
-    int32_t id; /* -1: it has become part of the one before */
+    int32_t id; /* -1: the symbol was merged into the symbol before it */
     uint32_t before, behind;
 };
 
@@ -138,7 +138,7 @@ struct long_word {
         (heap)[i_] = (heap)[(i_ - 1) / 2];                                                                             \
         (heap)[(i_ - 1) / 2] = swap_;                                                                                  \
     }
-/* Takes the top away; n is how many are left. */
+/* Removes the heap's top; n: number of entries left. */
 #define HEAP_POP(heap, n)                                                                                              \
     do {                                                                                                               \
         (heap)[0] = (heap)[n];                                                                                         \
@@ -161,7 +161,7 @@ static size_t table_place(const struct long_word *w, uint32_t rank)
     return at;
 }
 
-/* The bucket of a rank, made where it is missing; NULL: no memory. */
+/* Returns the bucket of a rank, and makes it if it is missing. NULL: no memory. */
 static struct bucket *bucket_of(struct long_word *w, uint32_t rank)
 {
     if (2 * (w->n_buckets + 1) > w->table_size) {
@@ -185,7 +185,7 @@ static struct bucket *bucket_of(struct long_word *w, uint32_t rank)
     return &w->buckets[w->table[at] - 1];
 }
 
-/* Notes the pair of symbol i and the one behind it, where it has a rank. */
+/* Puts the pair of symbol i and the next symbol into its rank's bucket, if the pair has a rank. False: no memory. */
 static bool note_pair(struct long_word *w, uint32_t i)
 {
     titan_assert(i < w->n);
@@ -250,7 +250,7 @@ static bool merge_long(struct long_word *w)
         titan_assert(i < w->n);
         const struct pair *p = s->id >= 0 && s->behind < w->n ? find_pair(w->b, s->id, w->symbols[s->behind].id) : NULL;
         if (!p || p->rank != k->rank)
-            continue; /* one of the two has changed since */
+            continue; /* a merge has changed one of the two symbols since */
         s->id = p->id;
         w->symbols[s->behind].id = -1;
         s->behind = w->symbols[s->behind].behind;
@@ -274,7 +274,7 @@ static void long_word_free(struct long_word *w)
     free(w->queue);
 }
 
-/* Merges n symbols in their place. *ret_n: how many are left. */
+/* Merges n symbols in place. *ret_n: number of symbols left. */
 static titan_status encode_long(const struct bpe *b, int32_t *ids, size_t n, size_t *ret_n, struct titan_error *err)
 {
     titan_assert(n > SHORT_WORD && n < UINT32_MAX);
@@ -303,7 +303,7 @@ titan_status bpe_encode(const struct bpe *b, const struct vocabulary *v, const c
     }
     const size_t begin = out->n;
 
-    /* A word begins as these tokens; there is room for a token a byte. */
+    /* Splits the word into its first tokens. `out` has room for a token per byte. */
     titan_assert(n <= INT32_MAX);
     const unsigned char *p = (const unsigned char *)word;
     bool unknown = false;

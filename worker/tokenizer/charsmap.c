@@ -88,7 +88,7 @@ void charsmap_close(struct charsmap *m)
     free(m);
 }
 
-/* Returns the replacement of the shortest beginning of a text that the table has; NULL: it has none. */
+/* Returns the replacement of the text's shortest prefix that is in the table. NULL: no prefix is in the table. */
 static const char *find(const struct charsmap *m, const char *text, size_t n)
 {
     titan_assert(m->n > 0);

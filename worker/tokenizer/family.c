@@ -7,7 +7,8 @@
 #include "base/mac.h"
 #include "worker/tokenizer/tokenizer.h"
 
-/* The patterns of tiktoken 0.14 and of the models' own code, where they are not written with possessive repetitions. */
+/* The patterns of tiktoken 0.14 and of the models' own code. Plain repetitions stand for most possessive ones of the
+ * originals. */
 #define WORDS_CL100K "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
 #define WORDS_O200K(first, rest)                                                                                       \
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]" first "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]" rest            \
@@ -17,7 +18,7 @@
 #define SPACES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 static const char gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-/* White space at the end of a text is one word, line ends and all. */
+/* White space at the end of a text is one word, including line ends. */
 static const char cl100k_pattern[] =
     "'(?i:[sdmt]|ll|ve|re)|" WORDS_CL100K "|\\p{N}{1,3}|" SIGNS "|\\s++(?!\\S)|\\s*[\\r\\n]|\\s+(?!\\S)|\\s";
 static const char llama3_pattern[] = SHORT_FORMS "|" WORDS_CL100K "|\\p{N}{1,3}|" SIGNS "|" SPACES;

@@ -12,7 +12,7 @@
 
 /* Special tokens with consecutive ids. */
 struct special_run {
-    int32_t id; /* of the first token, in the family's own file */
+    int32_t id; /* id of the first token, in the family's own file */
     const char *name;
     int32_t from, n; /* n > 0: tokens are name, a number from `from` on, and "|>" */
 };

@@ -12,9 +12,9 @@
 enum grapheme_class {
     GRAPHEME_OTHER,
     GRAPHEME_CONTROL,
-    GRAPHEME_EXTEND, /* joins what precedes it, and ends a conjunct */
-    GRAPHEME_INNER,  /* the same, and may stand in a conjunct */
-    GRAPHEME_LINKER, /* the same, and makes one */
+    GRAPHEME_EXTEND, /* joins the character before it, and ends a conjunct */
+    GRAPHEME_INNER,  /* joins the character before it, and may stand in a conjunct */
+    GRAPHEME_LINKER, /* joins the character before it, and makes a conjunct */
     GRAPHEME_JOINER, /* U+200D */
     GRAPHEME_SPACING,
     GRAPHEME_PREPEND,
@@ -22,7 +22,7 @@ enum grapheme_class {
     GRAPHEME_LEAD,
     GRAPHEME_VOWEL,
     GRAPHEME_TAIL,
-    GRAPHEME_SYLLABLE, /* with a tail or without: by its number */
+    GRAPHEME_SYLLABLE, /* the code point tells whether it has a tail */
     GRAPHEME_PICTURE,
     GRAPHEME_CONSONANT
 };
@@ -50,7 +50,7 @@ static enum grapheme_class class_of(uint32_t code)
     return grapheme_ranges[lo].class;
 }
 
-/* Hangul: what may follow the left one (rules 6 to 8). */
+/* May the Hangul class `right` follow `left` in a syllable (rules 6 to 8)? */
 static bool syllable_joins(enum grapheme_class left, uint32_t code, enum grapheme_class right)
 {
     if (left == GRAPHEME_LEAD)
@@ -67,9 +67,10 @@ size_t grapheme_bytes(const char *text, size_t n)
     size_t at, len;
     uint32_t code = utf8_code(p, &at);
     enum grapheme_class left = class_of(code);
-    bool picture = left == GRAPHEME_PICTURE, linked = false; /* before what extends it; a linker since the consonant */
+    /* picture: a picture and only extending characters precede; linked: a linker came after the consonant */
+    bool picture = left == GRAPHEME_PICTURE, linked = false;
     bool consonant = left == GRAPHEME_CONSONANT;
-    bool regional = left == GRAPHEME_REGIONAL; /* a first one, which is in want of a second */
+    bool regional = left == GRAPHEME_REGIONAL; /* a regional indicator that still lacks its second */
     titan_assert(n > 0 && at <= n);
 
     for (; at < n; at += len) {

@@ -163,7 +163,7 @@ static titan_status put_characters(enum normalize_kind kind, const char *text, s
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
-/* Does the step leave the text as it is? False also where the answer would take long. */
+/* Does the step leave the text unchanged? Also false if the answer would take long. */
 static bool is_idle(const struct normalize_step *step, bool first, const char *text, size_t n)
 {
     titan_assert(n > 0);

@@ -20,18 +20,18 @@
 
 enum node_kind { MATCH, CLASS, GROUP, NOT_AHEAD };
 
-/* A step of a match. A group's alternatives are chains of nodes; each chain ends in what follows the group. */
+/* A step of a match. A group's alternatives are chains of nodes. Each chain ends in the node after the group. */
 struct node {
     enum node_kind kind;
     uint32_t class;          /* the bit of its class */
-    uint32_t min, max;       /* how often */
-    bool possessive;         /* what it took it keeps */
-    int sibling;             /* the next node of its alternative as written; -1: the last */
-    int next;                /* what follows a match of it */
-    int alternatives, count; /* of a group: the first of them in `heads` */
+    uint32_t min, max;       /* number of repetitions */
+    bool possessive;         /* never gives matched characters back */
+    int sibling;             /* the next node of the same alternative, as written; -1: last */
+    int next;                /* the node to try after a match of this node */
+    int alternatives, count; /* of a group: index in `heads` of its first alternative, and their number */
 };
 
-/* Code points, as the places where membership changes: in from the first, out from the second. */
+/* A set of code points, as the places where membership changes: the first edge begins a range, the second ends it. */
 struct set {
     uint32_t *edges;
     size_t n, cap;
@@ -40,7 +40,7 @@ struct set {
 struct pattern {
     struct node *nodes;
     int n_nodes, cap_nodes;
-    int *heads; /* the first node of each alternative, -1 for an empty one; after linking never -1 */
+    int *heads; /* the first node of each alternative; -1: empty, but after linking no entry is -1 */
     int n_heads, cap_heads;
     struct set sets[CLASSES_MAX];
     int n_sets;
@@ -48,7 +48,7 @@ struct pattern {
     uint32_t (*pages)[PAGE]; /* the classes of each code point, a bit each */
     size_t n_pages, cap_pages;
     uint32_t ascii[128];
-    uint32_t begins[128]; /* which alternatives of the whole may begin with it, a bit each */
+    uint32_t begins[128]; /* by ASCII character: a bit per alternative of the whole pattern that may begin with it */
     int root;
 };
 
@@ -70,7 +70,7 @@ static int compare_spans(const void *a, const void *b)
     return x->from < y->from ? -1 : x->from > y->from;
 }
 
-/* Sorts and joins what was added in any order. */
+/* Sorts and joins ranges that were added in any order. */
 static void set_tidy(struct set *s)
 {
     titan_assert(s->n % 2 == 0);
@@ -164,7 +164,7 @@ static bool is_letter(uint32_t code)
     return (code | 0x20) >= 'a' && (code | 0x20) <= 'z';
 }
 
-/* A range of characters, and in (?i: what they fold to. */
+/* Adds a range of characters, and inside (?i: also the characters that fold to them. */
 static titan_status add_range(struct reader *r, struct set *set, uint32_t from, uint32_t to)
 {
     titan_assert(from <= to);
@@ -185,7 +185,7 @@ static titan_status add_range(struct reader *r, struct set *set, uint32_t from, 
     return TITAN_OK;
 }
 
-/* Behind \p or \P: {L}, {Lu}, or L. */
+/* Reads the property after \p or \P: {L}, {Lu}, or L. */
 static titan_status read_property(struct reader *r, uint32_t *ret_mask)
 {
     static const char *const names[] = {
@@ -213,7 +213,7 @@ static titan_status read_property(struct reader *r, uint32_t *ret_mask)
     return *ret_mask ? TITAN_OK : refuse(r, "only general categories are known as properties");
 }
 
-/* Reads what follows a \: a set, or one character in *ret_code (and an empty set). */
+/* Reads the escape after a \: a set, or one character in *ret_code (and an empty set). */
 static titan_status read_escape(struct reader *r, struct set *set, uint32_t *ret_code)
 {
     static const char names[] = "rntvf", values[] = "\r\n\t\v\f";
@@ -262,7 +262,7 @@ static uint32_t next_code(struct reader *r)
     return code;
 }
 
-/* Inside [ ]: a character, or a set that was added (UNICODE_END). */
+/* Reads a member inside [ ]. *ret_code is its character, or UNICODE_END if a set was added. */
 static titan_status read_member(struct reader *r, struct set *set, uint32_t *ret_code)
 {
     if (*r->at == '\\') {
@@ -328,7 +328,7 @@ static titan_status read_number(struct reader *r, uint32_t *ret)
     return TITAN_OK;
 }
 
-/* ? * + {m,n}, the first three with an optional + behind. */
+/* Reads a repetition: ? * + {m,n}. The first three may have a + after them. */
 static titan_status read_repeat(struct reader *r, uint32_t *min, uint32_t *max, bool *possessive)
 {
     const char c = *r->at;
@@ -352,7 +352,7 @@ static titan_status read_repeat(struct reader *r, uint32_t *min, uint32_t *max, 
             return refuse(r, "{ } are not as they should be");
         r->at++;
     }
-    *possessive = c != '{' && *r->at == '+'; /* behind {m,n} engines differ in what a + is */
+    *possessive = c != '{' && *r->at == '+'; /* after {m,n} engines disagree on the meaning of a + */
     r->at += *possessive;
     return *r->at && strchr("?*+{", *r->at) ? refuse(r, "repetitions of repetitions are not known") : TITAN_OK;
 }
@@ -393,7 +393,7 @@ static titan_status read_group(struct reader *r, int *ret)
         r->at++;
         if (*r->at == '+')
             return refuse(r, "possessive groups are not known");
-        struct node *group = &r->p->nodes[*ret]; /* its alternatives are the last ones that were read */
+        struct node *group = &r->p->nodes[*ret]; /* the group's alternatives are the last ones read */
         if (!VEC_PUSH(r->p->heads, r->p->n_heads, r->p->cap_heads, -1))
             return no_memory(r);
         group->count++;
@@ -401,7 +401,7 @@ static titan_status read_group(struct reader *r, int *ret)
     return *r->at && strchr("?*+{", *r->at) ? refuse(r, "groups cannot be repeated") : TITAN_OK;
 }
 
-/* Up to the end, or the ) of the group. */
+/* Reads alternatives up to the end, or up to the ) of the group. */
 static titan_status read_alternatives(struct reader *r, int *ret_group)
 {
     int heads[CLASSES_MAX], n = 0, last = -1;
@@ -462,7 +462,7 @@ static titan_status read_literal(struct reader *r, int *ret_group)
 
 /* --- making it ready ---------------------------------------------------------------------------------------------- */
 
-/* next of every node of the chain, `follow` behind the last. Nodes of groups recurse, at most GROUPS_DEEP deep. */
+/* Sets `next` of every node of the chain. The last node's is `follow`. Groups recurse, at most GROUPS_DEEP deep. */
 static void link_chain(struct pattern *p, int at, int follow)
 {
     titan_assert(follow >= 0 && follow < p->n_nodes);
@@ -477,8 +477,8 @@ static void link_chain(struct pattern *p, int at, int follow)
     }
 }
 
-/* May a match of the rest begin with a character of these classes? With no class: may it be empty? An upper bound:
- * assertions are passed. seen: the nodes that were asked. */
+/* May a match from node `at` on begin with a character of these classes? With no class: may the match be empty? The
+ * answer is an upper bound, because assertions count as true. seen: nodes already visited. */
 static bool may_begin(const struct pattern *p, int at, uint32_t classes, bool *seen)
 {
     titan_assert(at >= 0 && at < p->n_nodes);
@@ -501,7 +501,7 @@ static bool may_begin(const struct pattern *p, int at, uint32_t classes, bool *s
     }
 }
 
-/* The classes of every code point. Pages of one and the same mask are shared. */
+/* Makes the table of the classes of every code point. Pages in which all code points have one equal mask are shared. */
 static bool make_pages(struct pattern *p)
 {
     titan_assert(p->n_sets <= CLASSES_MAX && p->n_pages == 0);
@@ -559,7 +559,8 @@ static titan_status finish(struct reader *r, int group)
     if (!make_pages(p))
         return no_memory(r);
 
-    /* A node with a rest that cannot fail, or cannot go on with what it took, need give nothing back. */
+    /* A node need not give characters back in two cases. The rest of the pattern is empty, or it cannot begin with a
+     * character that the node matched. */
     uint32_t meets[CLASSES_MAX] = {0}; /* the classes that share a character with this one */
     for (size_t i = 0; i < p->n_pages; i++)
         for (uint32_t c = 0, last = 0; c < PAGE; c++) {
@@ -618,7 +619,7 @@ void pattern_close(struct pattern *p)
 
 /* --- matching ----------------------------------------------------------------------------------------------------- */
 
-/* Is the character at `at` of the class? *ret_end: where it ends. */
+/* Is the character at `at` of the class? *ret_end: end of the character. */
 static inline bool is_of(const struct pattern *p, uint32_t class, const unsigned char *at,
                          const unsigned char **ret_end)
 {
@@ -635,11 +636,11 @@ static inline bool is_of(const struct pattern *p, uint32_t class, const unsigned
 struct match {
     const struct pattern *p;
     const unsigned char *end;
-    size_t steps; /* tries that are left */
+    size_t steps; /* number of tries left */
 };
 
-/* The end of the match that goes on with node i at `at`; NULL: there is none. Recursion follows the nodes, of which
- * there are NODES_MAX. */
+/* Returns the end of the match from node i at `at` on, or NULL without a match. It recurses from node to node, at most
+ * NODES_MAX deep. */
 static const unsigned char *run(struct match *m, int i, const unsigned char *at)
 {
     for (;;) {

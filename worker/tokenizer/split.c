@@ -39,10 +39,10 @@ void split_free(struct split *s)
 
 static titan_status cut(struct run *r, size_t step, const char *text, size_t n);
 
-/* Pieces that are not given on yet, since what follows may belong to them. */
+/* A piece that is not given on yet, because the next part may belong to it. */
 struct pending {
     const char *begin, *end; /* NULL: none */
-    bool match;              /* its last part is one */
+    bool match;              /* the piece's last part is a match */
 };
 
 static titan_status give(struct run *r, size_t step, struct pending *p)
@@ -53,7 +53,7 @@ static titan_status give(struct run *r, size_t step, struct pending *p)
     return piece.begin ? cut(r, step + 1, piece.begin, (size_t)(piece.end - piece.begin)) : TITAN_OK;
 }
 
-/* The next part of the text: a match, or what lies between two. */
+/* Takes the next part of the text: a match, or the text between two matches. */
 static titan_status take(struct run *r, size_t i, struct pending *p, const char *begin, const char *end, bool match)
 {
     titan_assert(i < r->split->n && begin <= end);
@@ -85,7 +85,7 @@ static titan_status take(struct run *r, size_t i, struct pending *p, const char 
     return TITAN_OK;
 }
 
-/* Recursion follows the steps, of which there are STEPS_MAX. */
+/* Cuts a text by step i and the later steps. It recurses from step to step, at most STEPS_MAX deep. */
 static titan_status cut(struct run *r, size_t i, const char *text, size_t n)
 {
     titan_assert(i <= r->split->n);

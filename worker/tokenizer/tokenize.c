@@ -51,7 +51,8 @@ static titan_status read_input(struct tokenize *k, const char *path, struct tita
     return read_all(fd, path, &k->input, err);
 }
 
-/* A line for each text: the whole input, or with `separated` each part that a NUL byte ends. */
+/* Prints a line of ids for each text. The whole input is one text. With `separated`, each part that ends in a NUL byte
+ * is a text. */
 static titan_status encode_input(struct tokenize *k, bool separated, bool count, struct titan_error *err)
 {
     const char *at = k->input.data, *end = at + k->input.len;
@@ -76,7 +77,7 @@ static titan_status encode_input(struct tokenize *k, bool separated, bool count,
     return TITAN_OK;
 }
 
-/* A text for each line of ids. */
+/* Prints a text for each line of ids. */
 static titan_status decode_input(struct tokenize *k, bool separated, struct titan_error *err)
 {
     const char *at = k->input.data, *end = at + k->input.len;
@@ -123,7 +124,7 @@ static titan_status run(void *with, const struct args *args, struct titan_error 
     buf_free(&k.input);
     buf_free(&k.text);
     free(k.tokens.ids);
-    return status == TITAN_ENOTFOUND ? TITAN_EINVAL : status; /* a file that a command is given and that is missing */
+    return status == TITAN_ENOTFOUND ? TITAN_EINVAL : status; /* the user named a missing file, which is bad input */
 }
 
 const struct command tokenize_command = {

@@ -25,7 +25,7 @@
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-/* A whole file that a run file may name (file_open_named()). TITAN_ENOTFOUND: there is none. */
+/* Reads a whole file that a run file may name (file_open_named()). TITAN_ENOTFOUND: the file does not exist. */
 static titan_status read_named(const char *path, struct buf *out, struct titan_error *err)
 {
     struct stat st;
@@ -50,7 +50,7 @@ static titan_status read_named(const char *path, struct buf *out, struct titan_e
     return TITAN_OK;
 }
 
-/* tokenizer_config.json beside the file, where there is one. */
+/* Reads the tokenizer_config.json beside the file, if it exists. */
 static titan_status read_config_beside(struct tokenizer *t, const char *path, struct titan_error *err)
 {
     char config[PATH_MAX];
@@ -93,7 +93,7 @@ static titan_status read_tokenizer(struct tokenizer *t, const char *path, const 
     return TITAN_OK;
 }
 
-/* The file that a path stands for: itself, or one of the folder that it is. */
+/* Finds the tokenizer's file: the path itself, or a file in the folder with this path. */
 static titan_status find_file(const char *path, char ret[PATH_MAX], struct titan_error *err)
 {
     static const char *const names[] = {"", "/tokenizer.json", "/tokenizer.model", "/original/tokenizer.model",
@@ -208,11 +208,11 @@ int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t n)
 #define CACHE_SLOTS (1u << 16)
 #define CACHED_WORD 24
 #define CACHED_IDS 9
-#define AHEAD 16 /* words that are looked up together, so that memory is waited for once */
+#define AHEAD 16 /* so many words are looked up together, to wait once for memory */
 
 /* A cache line: a word and its tokens. */
 struct cached {
-    uint64_t word[CACHED_WORD / 8]; /* zeros behind its length */
+    uint64_t word[CACHED_WORD / 8]; /* the word's bytes, then zeros */
     uint8_t len, n;                 /* len 0: free */
     int32_t ids[CACHED_IDS];
 };
@@ -221,14 +221,14 @@ struct pending_word {
     const char *at;
     size_t n;
     uint64_t word[CACHED_WORD / 8];
-    struct cached *cached; /* where it would be; NULL: it is too long */
+    struct cached *cached; /* the word's slot in the cache; NULL: the word is too long */
 };
 
 struct tokenizer_encoder {
     const struct tokenizer *t;
     struct cached *cache;
     struct buf mended, work[2], marked[2];
-    const char *end; /* of the text that words lie in: so far it may be read */
+    const char *end; /* end of the text of the words; bytes before it may be read */
     struct tokens *out;
     struct pending_word pending[AHEAD];
     int n_pending;
@@ -265,7 +265,7 @@ void tokenizer_encoder_close(struct tokenizer_encoder *e)
 
 /* --- encoding ----------------------------------------------------------------------------------------------------- */
 
-/* The first CACHED_WORD bytes of a word of n, with zeros behind. */
+/* Loads a word of n <= CACHED_WORD bytes, with zeros after it. */
 static inline void load_word(const char *word, size_t n, const char *end, uint64_t out[CACHED_WORD / 8])
 {
     titan_assert(n <= CACHED_WORD);
@@ -349,7 +349,7 @@ struct piece {
     bool first; /* the text begins here */
 };
 
-/* A piece of normalized text without added tokens. */
+/* Encodes a piece of normalized text without added tokens. */
 static titan_status encode_part(struct tokenizer_encoder *e, struct piece p, struct titan_error *err)
 {
     TRY(normalize_text(&e->t->marks, p.first, &p.at, &p.n, e->marked, err));
@@ -362,7 +362,7 @@ static titan_status encode_part(struct tokenizer_encoder *e, struct piece p, str
     return encode_all_pending(e, err);
 }
 
-/* The longest added token at `at`; NULL: there is none. */
+/* Returns the longest added token at `at`, or NULL without such a token. */
 static const struct added_token *added_at(const struct added_tokens *set, const char *at, const char *end)
 {
     titan_assert(at < end);
@@ -375,8 +375,8 @@ static const struct added_token *added_at(const struct added_tokens *set, const 
     return NULL;
 }
 
-/* Gives on what lies between the added tokens of a piece, as `tokenizers` cuts it: the leftmost, of these the longest.
- */
+/* Encodes the added tokens of a piece, and calls gap() for the text between them. As in `tokenizers`, it takes the
+ * leftmost token, and the longest of the tokens that begin there. */
 static titan_status encode_around(struct tokenizer_encoder *e, const struct added_tokens *set, struct piece p,
                                   titan_status (*gap)(struct tokenizer_encoder *e, struct piece p,
                                                       struct titan_error *err),
@@ -392,7 +392,7 @@ static titan_status encode_around(struct tokenizer_encoder *e, const struct adde
         at = to;
         if (added->word && ((from > 0 && unicode_is_word(unicode_last(text, from, &len))) ||
                             (to < p.n && unicode_is_word(utf8_code((const unsigned char *)text + to, &len)))))
-            continue; /* a part of a word stands beside it */
+            continue; /* a word's character is beside the token */
         if (added->takes_space_left)
             from = MAX(unicode_without_trailing_space(text, from), begin);
         if (added->takes_space_right)
@@ -401,12 +401,12 @@ static titan_status encode_around(struct tokenizer_encoder *e, const struct adde
             TRY(gap(e, (struct piece){text + begin, from - begin, p.first && begin == 0}, err));
         if (from < to && !VEC_PUSH(e->out->ids, e->out->n, e->out->cap, added->id))
             return titan_fail(err, TITAN_ENOMEM, "no memory for %zu tokens", e->out->n + 1);
-        begin = to; /* white space that two tokens take counts twice, as in `tokenizers` */
+        begin = to; /* white space that two tokens include counts twice, as in `tokenizers` */
     }
     return begin < p.n ? gap(e, (struct piece){text + begin, p.n - begin, p.first && begin == 0}, err) : TITAN_OK;
 }
 
-/* A piece between the tokens that are looked for in the text as it comes. */
+/* Encodes a piece between the added tokens that were found in the raw text. */
 static titan_status encode_normalized(struct tokenizer_encoder *e, struct piece p, struct titan_error *err)
 {
     TRY(normalize_text(&e->t->normalizer, p.first, &p.at, &p.n, e->work, err));
@@ -440,7 +440,7 @@ titan_status tokenizer_encode(struct tokenizer_encoder *e, const char *text, siz
 
 /* --- decoding ----------------------------------------------------------------------------------------------------- */
 
-/* A token of WordPiece, with the space that separates it from the one before, or without its prefix. */
+/* Appends a token of WordPiece: with a space before it, or without its prefix. */
 static titan_status decode_piece(const struct tokenizer *t, const char *token, size_t n, bool first, struct buf *out)
 {
     static const char *const tidy[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},

@@ -82,7 +82,7 @@ static titan_status add_form(struct tokenizer_file *f, enum unicode_form form)
     return normalize_add(&f->t->normalizer, (struct normalize_step){.kind = NORMALIZE_FORM, .form = form}, f->err);
 }
 
-/* A flag that decides what text becomes: it is part of the hash. */
+/* Reads a flag that changes the encoding, and adds it to the hash. */
 static bool take_flag(struct tokenizer_file *f, const struct json *part, const char *key, bool fallback)
 {
     const bool flag = tokenizer_file_flag(part, key, fallback);
@@ -194,7 +194,7 @@ static titan_status read_behavior(struct tokenizer_file *f, const struct json *p
                                   "Isolated, Removed, MergedWithPrevious, MergedWithNext and Contiguous");
 }
 
-/* Cuts at punctuation, which is that of another Unicode than \p{P}. */
+/* Adds a step that cuts at punctuation. Its Unicode version differs from \p{P}'s. */
 static titan_status add_punctuation(struct tokenizer_file *f, enum split_behavior behavior)
 {
     _cleanup_(buf_free) struct buf set = BUF_INIT;
@@ -237,7 +237,8 @@ static titan_status read_metaspace(struct tokenizer_file *f, const struct json *
                           "pre-tokenizer 'Metaspace' behind one that cuts is known behind "
                           "'WhitespaceSplit', with prepend_scheme 'always' and split");
 
-    /* "first" asks whether a text begins here, and a beginning that the normalizer removed counts. */
+    /* "first" adds the prefix only at the beginning of a text. In `tokenizers` a beginning that the normalizer removed
+     * still counts. So only normalizers that keep the beginning are accepted. */
     bool keeps = true;
     for (size_t i = 0; i < f->t->normalizer.n; i++) {
         const enum normalize_kind kind = f->t->normalizer.steps[i].kind;

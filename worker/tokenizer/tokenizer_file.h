@@ -15,7 +15,7 @@ struct tokenizer_file {
     struct tokenizer *t;
     bool byte_level;   /* words are spelled in the byte-level alphabet */
     bool cut;          /* a pre-tokenizer that splits was read */
-    bool cut_at_space; /* it is WhitespaceSplit, and the only one */
+    bool cut_at_space; /* the only splitting pre-tokenizer is WhitespaceSplit */
     bool *special;     /* by id: an added token that stays text within a text; owned */
     size_t n_special;
     struct titan_error *err;

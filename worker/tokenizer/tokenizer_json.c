@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer.json, as Hugging Face's `tokenizers` writes it: what it encodes without special tokens. Its post-processor,
- * truncation and padding are no part of that. */
+/* Reads tokenizer.json, as Hugging Face's `tokenizers` writes it, for encoding without special tokens. Its
+ * post-processor, truncation and padding are not read. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -36,10 +36,10 @@ static uint32_t letter_of(int byte)
         others += (uint32_t)prints[i][0] - (uint32_t)at;
         at = (size_t)prints[i][1] + 1;
     }
-    return 0; /* never: 0xff prints */
+    return 0; /* not reached: 0xff is a printing byte */
 }
 
-/* The bytes that a text in that alphabet spells; false: it has another letter. */
+/* Decodes a text in the alphabet of bytes. False: it has another letter. */
 static bool spell(const char *text, size_t n, const int16_t byte_of[512], struct buf *out)
 {
     buf_clear(out);
@@ -89,9 +89,9 @@ static titan_status read_vocabulary(struct tokenizer_file *f, const struct json 
     return TITAN_OK;
 }
 
-/* Encoding looks for the bytes of a token in the alphabet of bytes, otherwise for the text. A token that the alphabet
- * cannot spell, or a marked special token, is never found, and decoded as it stands. model: the names so far are the
- * model's; others are not found either. */
+/* Fills the vocabulary. A token is found by its bytes with the alphabet of bytes, else by its text. A token that the
+ * alphabet cannot spell is never found, and is decoded as it stands. So is a marked special token. model: the names so
+ * far are the model's. Later names are not found either. */
 static titan_status make_vocabulary(struct tokenizer_file *f, bool model)
 {
     const struct vocabulary *names = &f->t->names;
@@ -131,7 +131,8 @@ static int compare_added(const void *a, const void *b)
     return x->len != y->len ? (x->len > y->len ? -1 : 1) : (x->id > y->id) - (x->id < y->id);
 }
 
-/* The token as it is looked for: behind the normalizer that is what the normalizer makes of it. */
+/* Adds a token in the form in which it is searched. A search after the normalizer needs the token as the normalizer
+ * changes it. */
 static titan_status put_added(struct tokenizer_file *f, const struct json *m, int32_t id, const char *text, size_t len)
 {
     struct tokenizer *t = f->t;
@@ -164,7 +165,7 @@ static titan_status put_added(struct tokenizer_file *f, const struct json *m, in
     return status;
 }
 
-/* Special tokens have ids, and are text where a text has them. Encoding looks for the others. */
+/* Reads the added tokens. A special token in a text stays text, so encoding searches only for the others. */
 static titan_status read_added(struct tokenizer_file *f, const struct json *m)
 {
     struct vocabulary *names = &f->t->names;
@@ -221,7 +222,8 @@ static titan_status read_merges(struct tokenizer_file *f, const struct json *mod
     for (const struct json *m = merges->first; m; m = m->next, rank++) {
         char *half[2];
         size_t len[2];
-        /* The two halves of a merge: ["a", "b"], or "a b". Parts of m's own texts, which lose a space. */
+        /* Reads the two halves of a merge: ["a", "b"], or "a b". The halves are parts of m's own text; its space
+         * becomes a NUL. */
         if (m->type == JSON_ARRAY && m->first && m->first->type == JSON_STRING && m->first->next &&
             m->first->next->type == JSON_STRING && !m->first->next->next) {
             half[0] = m->first->string;
@@ -275,7 +277,7 @@ static titan_status read_bpe(struct tokenizer_file *f, const struct json *model)
     f->t->hash = hash_word(f->t->hash, (uint64_t)(int64_t)b->unknown);
     titan_assert(!(b->by_bytes && b->byte_fallback));
 
-    /* The tokens of single bytes: letters of the alphabet of bytes, or <0xXX>. */
+    /* Finds the tokens of single bytes: letters of the alphabet of bytes, or <0xXX>. */
     for (int byte = 0; byte < 256; byte++) {
         char name[8];
         titan_assert(letter_of(byte) < 512);
@@ -371,7 +373,7 @@ static titan_status read_model(struct tokenizer_file *f, const struct json *root
     f->t->hash = hash_text(f->t->hash, type);
     TRY(unigram ? read_unigram(f, model) : read_wordpiece(f, model));
 
-    /* Marks the special tokens of the vocabulary: these models would find them in text. */
+    /* Marks the special tokens of the vocabulary. Without the mark these models would find them in text. */
     const struct vocabulary *names = &f->t->names;
     const struct json *list = json_get(root, "added_tokens");
     f->special = calloc(names->n, sizeof(*f->special));
@@ -385,7 +387,7 @@ static titan_status read_model(struct tokenizer_file *f, const struct json *root
     }
 
     TRY(make_vocabulary(f, true));
-    const size_t n_scores = f->t->unigram.n_scores; /* the tokens that words are cut into; 0: not Unigram */
+    const size_t n_scores = f->t->unigram.n_scores; /* number of tokens that words are cut into; 0: not Unigram */
     for (size_t id = 0; id < n_scores; id++) {
         size_t len;
         const char *text = vocabulary_bytes(names, (int64_t)id, &len);
@@ -413,7 +415,7 @@ static titan_status set_replacement(struct tokenizer_file *f, const char *from, 
 static titan_status read_decoder(struct tokenizer_file *f, const struct json *part, const char *type)
 {
     if (strcmp(type, "ByteLevel") == 0 || strcmp(type, "Fuse") == 0)
-        return TITAN_OK; /* tokens are bytes, and are put together anyway */
+        return TITAN_OK; /* byte tokens are joined in any case */
     if (strcmp(type, "ByteFallback") == 0) {
         f->t->decoder.from_bytes = true;
         return TITAN_OK;
@@ -473,7 +475,7 @@ static void free_json(struct json **root)
     json_free(*root);
 }
 
-/* Without a configuration: the special tokens of that name that the file has. */
+/* Returns the file's first special token of these names, for use without a configuration. */
 static int32_t find_first(const struct vocabulary *names, const char *const *text)
 {
     int32_t id = TOKEN_NONE;
@@ -499,7 +501,7 @@ titan_status tokenizer_read_json(struct tokenizer *t, const char *text, size_t n
     return TITAN_OK;
 }
 
-/* "bos_token": "text", {"content": "text"}, or null: there is none. */
+/* Reads "bos_token": "text", {"content": "text"}, or null for no such token. */
 static titan_status read_end(const struct tokenizer *t, const struct json *config, const char *key, int32_t *id,
                              struct titan_error *err)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tiktoken's files of ranks, as Llama 3's tokenizer.model is one: a line a token, base64, a space, its rank. Ranks are
- * ids, and the order in which pairs become tokens. Mistral's tekken.json holds the same, with its pattern. */
+/* Reads tiktoken's files of ranks, for example Llama 3's tokenizer.model. A line has a token in base64, a space, and
+ * its rank. A rank is an id, and the order in which pairs become tokens. Mistral's tekken.json holds the same, and its
+ * pattern. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,15 +15,15 @@
 #include "worker/tokenizer/tokenizer_parts.h"
 
 #define TOKEN_BYTES_MAX 1024
-#define AHEAD 4 /* tokens: so far ahead their places in the table are fetched */
+#define AHEAD 4 /* prefetches the table's places so many tokens ahead */
 #define AHEAD_BYTES 16
 
-/* A token's bytes in base64; "=" are none, as Whisper's file has them: nothing that is found. */
+/* Adds a token of base64 text. "=" stands for no bytes, as in Whisper's file: such a token is never found. */
 static titan_status put_token(struct tokenizer *t, const char *base64, size_t n, int64_t id, bool *ret_good,
                               struct titan_error *err)
 {
     unsigned char bytes[TOKEN_BYTES_MAX];
-    bytes[0] = 0; /* of no token */
+    bytes[0] = 0; /* a token without bytes */
     const bool empty = n == 1 && *base64 == '=';
     const ptrdiff_t len = empty ? 0 : n / 4 * 3 <= TOKEN_BYTES_MAX ? base64_read(base64, n, bytes) : -1;
     *ret_good = empty || len > 0;
@@ -56,15 +57,15 @@ static titan_status read_line(struct tokenizer *t, size_t number, const char *li
     return TITAN_OK;
 }
 
-/* The place of a special token of the family in a file with n ranks. It is the place in the family's own file if this
- * file leaves it free (p50k does), otherwise as far behind the ranks as there. */
+/* Returns the id of a family's special token in a file with n ranks. It is the id in the family's own file if this file
+ * leaves it free (p50k does). Otherwise it is as far after the ranks as in the family's own file. */
 static int32_t place_special(const struct tokenizer *t, const struct family *f, int64_t n, int32_t id)
 {
     titan_assert(n >= 0 && n <= VOCABULARY_MAX);
     return id < n && !t->vocabulary.tokens[id].there ? id : (int32_t)(id - f->ranks + n);
 }
 
-/* Finishes both kinds of file: all ids of ranks, [first, end), are tokens, and words begin as bytes. */
+/* Finishes both kinds of file. All ids of ranks, [first, end), must be tokens. Words begin as bytes. */
 static titan_status finish(struct tokenizer *t, size_t first, size_t end, struct titan_error *err)
 {
     titan_assert(end <= t->vocabulary.n);
@@ -80,7 +81,7 @@ static titan_status finish(struct tokenizer *t, size_t first, size_t end, struct
     t->bpe.by_bytes = t->bpe.whole_words = true;
     t->bpe.unknown = TOKEN_NONE;
 
-    /* Every way to make a token out of two others has the token's rank. */
+    /* Two tokens that together make a third are a pair with the third's rank. */
     const struct vocabulary *v = &t->vocabulary;
     for (size_t id = 0; id < v->n; id++) {
         const struct token *ahead = &v->tokens[MIN(id + AHEAD, v->n - 1)];
@@ -113,7 +114,8 @@ titan_status tokenizer_read_ranks(struct tokenizer *t, const char *text, size_t 
         line = stop + 1;
     }
     const struct family *f = pattern ? family_find(pattern) : family_of_file(text, n);
-    const char *sign = pattern ? pattern : ""; /* the first that no name has: then it is a pattern */
+    /* the first character that no name has; with such a character the text is a pattern */
+    const char *sign = pattern ? pattern : "";
     while (isalnum((unsigned char)*sign) || (*sign && strchr("_.-", *sign)))
         sign++;
     if (!f && !*sign)
@@ -153,7 +155,7 @@ titan_status tokenizer_read_ranks(struct tokenizer *t, const char *text, size_t 
 
 /* --- tekken.json -------------------------------------------------------------------------------------------------- */
 
-/* The special tokens of files that name none. */
+/* The special tokens of a file that names none. */
 static const char *const tekken_special[] = {"<unk>",
                                              "<s>",
                                              "</s>",
@@ -193,7 +195,8 @@ titan_status tokenizer_read_tekken(struct tokenizer *t, const struct json *root,
                           "config lacks a pattern, default_vocab_size or default_num_special_tokens, or they are not "
                           "what they may be");
 
-    /* The first `special` ids are tokens that the file names, else the usual tokens, and fillers. */
+    /* The first `special` ids are the special tokens that the file names, else the usual ones. Fillers take the ids
+     * without a token. */
     const struct json *list = json_get(root, "special_tokens");
     const bool named = list && list->type == JSON_ARRAY;
     for (const struct json *m = named ? list->first : NULL; m; m = m->next) {
@@ -217,7 +220,7 @@ titan_status tokenizer_read_tekken(struct tokenizer *t, const struct json *root,
         const char *base64 = json_string(m, "token_bytes", NULL);
         bool good = base64 && rank >= 0;
         if (good && rank >= size - special)
-            continue; /* the file has more than are used */
+            continue; /* the file has more ranks than are used */
         if (good)
             TRY(put_token(t, base64, strlen(base64), rank + special, &good, err));
         if (!good)

@@ -17,7 +17,7 @@ struct class_range {
     uint8_t class;
 };
 struct decomposition {
-    uint32_t code, first, second; /* second 0: there is none */
+    uint32_t code, first, second; /* second 0: no second character */
     bool composes;
 };
 struct compatible {
@@ -48,7 +48,7 @@ const struct category_range *unicode_categories(size_t *ret_n)
 
 /* --- text that is no UTF-8 ---------------------------------------------------------------------------------------- */
 
-/* Bytes of the maximal subpart at p, where no valid sequence begins. */
+/* Returns the bytes of the maximal subpart at p. No valid sequence begins at p. */
 static size_t subpart(const unsigned char *p, size_t n)
 {
     titan_assert(n > 0);
@@ -88,7 +88,7 @@ titan_status unicode_mend(const char *text, size_t n, struct buf *out)
 /* --- tables ------------------------------------------------------------------------------------------------------- */
 
 #define STABLE 0      /* a starter that normal form C keeps, whatever surrounds it */
-#define STARTER_2 255 /* a starter that decomposes for good, or composes with what precedes it */
+#define STARTER_2 255 /* a starter that always decomposes, or composes with the character before it */
 #define PROPERTIES 0x30000u
 #define COMPOSITIONS 4096u
 
@@ -134,8 +134,8 @@ static uint8_t property(uint32_t code)
     return code < PROPERTIES ? properties[code] : STABLE;
 }
 
-/* The first of n entries of `size` bytes, in the order of the number at each one's beginning, that is not below code.
- */
+/* Returns the index of the first of n entries whose number is not below code; n without such an entry. Each entry has
+ * `size` bytes and begins with its number. The numbers ascend. */
 static size_t lower_bound(const void *numbers, size_t n, size_t size, uint32_t code)
 {
     size_t lo = 0, hi = n;
@@ -167,8 +167,8 @@ static uint32_t compose(uint32_t first, uint32_t second)
 
 /* --- normal forms ------------------------------------------------------------------------------------------------- */
 
-/* Characters from a stable one to the next: combining class, place and code point, packed so that sorting numbers
- * sorts marks as canonical order asks. */
+/* The characters from a stable character to the next. Each is packed as combining class, place and code point. Sorting
+ * these numbers puts marks into canonical order. */
 struct segment {
     uint64_t *chars;
     size_t n, cap;
@@ -208,11 +208,12 @@ static int compare_packed(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* UAX 15, canonical composition: a mark that nothing of its class or above separates from the starter joins it. */
+/* Canonical composition (UAX 15). A mark joins the starter, unless a mark of its class or a higher class stands between
+ * them. */
 static void compose_segment(struct segment *s)
 {
     size_t starter = SIZE_MAX, n = 0;
-    int last_class = -1; /* of what was kept since the starter; -1: nothing */
+    int last_class = -1; /* class of the last mark kept since the starter; -1: none was kept */
     for (size_t i = 0; i < s->n; i++) {
         const uint32_t code = (uint32_t)(s->chars[i] & CODE_MASK);
         const int class = (int)(s->chars[i] >> CLASS_SHIFT);
@@ -241,7 +242,7 @@ static bool composes(enum unicode_form form)
 
 static titan_status flush(struct segment *s, enum unicode_form form, struct buf *out)
 {
-    /* Each run of marks in the order of their classes. */
+    /* Sorts each run of marks by their classes. */
     for (size_t i = 0; i < s->n;) {
         size_t end = i;
         while (end < s->n && s->chars[end] >> CLASS_SHIFT)
@@ -265,10 +266,11 @@ static titan_status flush(struct segment *s, enum unicode_form form, struct buf 
 size_t unicode_kept(enum unicode_form form, const char *text, size_t n)
 {
     const unsigned char *p = (const unsigned char *)text;
-    size_t stable = 0; /* the last character that the one behind it may join */
+    size_t stable = 0; /* place of the last character that the next may join */
     (void)pthread_once(&once, make_tables);
     if (form != UNICODE_NFC) {
-        /* Bytes in front of the last ASCII character that precedes another one, which may join it. */
+        /* Only the ASCII prefix is kept. If another character follows, it may join the last ASCII character, so the
+         * prefix ends before that. */
         size_t at = 0;
         while (at < n && p[at] < 0x80)
             at++;
@@ -297,7 +299,7 @@ static titan_status normalize(enum unicode_form form, struct segment *s, const u
         size_t len;
         const uint32_t code = utf8_code(p + at, &len);
         const size_t known = ARRAY_SIZE(compatibles);
-        size_t place = known; /* among the characters that compatibility changes; `known`: it is none of them */
+        size_t place = known; /* index in `compatibles`; `known`: compatibility does not change the character */
         if (compatibly && code >= 0x80)
             place = lower_bound(&compatibles[0].code, known, sizeof(compatibles[0]), code);
         at += len;
@@ -404,7 +406,7 @@ bool unicode_is_word(uint32_t code)
 
 titan_status unicode_lower(uint32_t code, struct buf *out)
 {
-    static const char dotted[] = "i\xcc\x87"; /* of U+0130, the only letter that becomes two */
+    static const char dotted[] = "i\xcc\x87"; /* lower case of U+0130, the only letter that becomes two characters */
     const size_t n = ARRAY_SIZE(lower_runs);
     const size_t at = lower_bound(&lower_runs[0].last, n, sizeof(lower_runs[0]), code);
     const struct lower_run *run = at < n && lower_runs[at].first <= code ? &lower_runs[at] : NULL;

@@ -17,7 +17,8 @@
 
 /* --- scores ------------------------------------------------------------------------------------------------------- */
 
-/* The shortest digits that name the number, as one whole number, times or by a power of ten: two roundings. */
+/* Computes the score from the shortest digits of the number. They are a whole number times or divided by a power of
+ * ten. So the result is rounded twice, as in `tokenizers`. */
 double unigram_score(double value)
 {
     char text[40];
@@ -107,10 +108,10 @@ void unigram_free(struct unigram *u)
 
 #define NOWHERE UINT32_MAX
 
-/* The best way to a place in the word. */
+/* The best split of the word up to a place. */
 struct arrival {
     double score;
-    uint32_t from; /* where its last token begins; NOWHERE: no token ends here */
+    uint32_t from; /* begin of the split's last token; NOWHERE: no token ends here */
     int32_t id;
 };
 
@@ -158,7 +159,7 @@ titan_status unigram_encode(const struct unigram *u, const struct vocabulary *v,
         return titan_fail(err, TITAN_ENOMEM, "no memory for a word of %zu bytes", n);
     find_best(u, word, n, best);
 
-    /* Turns the way back into one forth: `from` becomes where the token that begins at a place ends. */
+    /* Reverses the chain of tokens. Then `from` of a token's begin is the token's end. */
     uint32_t end = (uint32_t)n, after = NOWHERE;
     int32_t id = best[n].id;
     while (end > 0) {
@@ -177,7 +178,7 @@ titan_status unigram_encode(const struct unigram *u, const struct vocabulary *v,
         while (at < n && best[at].id == u->unknown)
             at = best[at].from;
         if (at > begin) {
-            /* Characters side by side that are no tokens; together they may be a less likely one. */
+            /* Adjacent characters that are no tokens. Together they may be a token that is less likely. */
             const unsigned char *const text = (const unsigned char *)word;
             const int32_t rare = vocabulary_find(v, word + begin, at - begin);
             bool in_bytes = u->byte_fallback;

@@ -21,7 +21,7 @@ struct edge {
 struct unigram {
     double *scores; /* log probabilities, by id */
     size_t n_scores, cap_scores;
-    double unknown_score; /* of a character without a token, 10 below the lowest score */
+    double unknown_score; /* score of a character without a token, 10 below the lowest score */
     int32_t unknown;      /* for adjacent characters without a token */
     bool byte_fallback;   /* use their bytes instead, if each has a token */
     int32_t of_byte[256]; /* -1 = none */

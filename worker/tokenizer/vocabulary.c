@@ -52,7 +52,7 @@ static uint32_t tag_of(uint64_t hash)
     return (uint32_t)(hash >> 32);
 }
 
-/* Returns the place of the token with these bytes of this hash, or the free place for it. */
+/* Returns the place of the token with these bytes and this hash, or the free place for such a token. */
 static size_t place_of(const struct vocabulary *v, uint64_t hash, const void *bytes, size_t len)
 {
     titan_assert(v->table_size > 0 && (v->table_size & (v->table_size - 1)) == 0);

@@ -28,7 +28,7 @@ struct token_place {
 struct vocabulary {
     struct token *tokens;      /* by id */
     size_t n, cap;             /* ids are below n */
-    struct buf bytes;          /* of all tokens */
+    struct buf bytes;          /* bytes of all tokens */
     struct token_place *table; /* by the hash of their bytes */
     size_t table_size;         /* a power of two */
     size_t indexed;

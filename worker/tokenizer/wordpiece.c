@@ -14,8 +14,8 @@ static bool continues_character(char byte)
     return ((unsigned char)byte & 0xc0) == 0x80;
 }
 
-/* The longest token at the beginning of a text; *ret_len: its bytes. -1: there is none. skip: bytes that belong to
- * every token there. */
+/* Returns the longest token at the beginning of a text, and its bytes in *ret_len. -1: no token fits. skip: bytes at
+ * the beginning that every token has. */
 static int32_t longest_token(const struct vocabulary *v, const char *text, size_t n, size_t skip, size_t *ret_len)
 {
     titan_assert(skip < n);
@@ -33,7 +33,7 @@ titan_status wordpiece_encode(const struct wordpiece *w, const struct vocabulary
 {
     titan_assert(n > 0 && w->unknown >= 0);
     const size_t begin = out->n, prefix = strlen(w->prefix);
-    /* The prefix is written over what precedes a token, which has been cut off. */
+    /* The loop writes the prefix over the end of the previous token, which it no longer needs. */
     _cleanup_(buf_free) struct buf text = {.limit = SIZE_MAX / 4};
     int64_t chars = 0;
     for (size_t i = 0; i < n && chars <= w->max_chars; i++)
